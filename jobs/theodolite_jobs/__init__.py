@@ -1,0 +1,1 @@
+"""The jobs that make a survey: capture, statistics, report, and the command line."""

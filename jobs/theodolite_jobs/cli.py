@@ -1,0 +1,229 @@
+"""The `theodolite` command. Heavy imports happen inside the commands, so that `--help` answers at once."""
+
+import json
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from theodolite.errors import TheodoliteError
+
+if TYPE_CHECKING:
+    from theodolite.settings import Settings
+    from theodolite.spec import SurveySpec
+    from theodolite.store.runs import Run
+
+app = typer.Typer(
+    help="Survey the geometry of a transformer language model: what its residual stream does, layer by layer.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+)
+spec_app = typer.Typer(help="Check a spec, or print the schema of all specs.", no_args_is_help=True)
+app.add_typer(spec_app, name="spec")
+
+SpecPath = Annotated[Path, typer.Argument(metavar="SPEC", help="A YAML or JSON file that says what to measure.")]
+RunId = Annotated[str, typer.Argument(metavar="RUN", help="A run id, as `theodolite runs` lists them.")]
+Store = Annotated[
+    str | None, typer.Option(help="Folder or file://, s3://, gs://, az:// URL.", show_default="./theodolite-store")
+]
+Ray = Annotated[str | None, typer.Option(help="Address of a Ray cluster; without one, Ray starts on this machine.")]
+Dask = Annotated[str | None, typer.Option(help="Address of a Dask scheduler; without one, this machine's threads.")]
+Replicas = Annotated[int | None, typer.Option(min=1, help="Copies of the model; by default one for each GPU.")]
+Gpus = Annotated[int | None, typer.Option(min=0, help="GPUs that one copy of the model is spread over.")]
+AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object on the last line.")]
+
+
+@app.command()
+def survey(
+    spec: SpecPath,
+    store: Store = None,
+    ray: Ray = None,
+    dask: Dask = None,
+    replicas: Replicas = None,
+    gpus_per_replica: Gpus = None,
+    as_json: AsJson = False,
+) -> None:
+    """Capture, analyse and report; go on where a former try stopped.
+
+    For example: theodolite survey demo.yaml --store ./theodolite-store
+    """
+    from theodolite_jobs.progress import Console
+    from theodolite_jobs.survey import survey as run_survey
+
+    settings = _settings(store, ray, dask, replicas, gpus_per_replica)
+    run = run_survey(_read_spec(spec), spec.parent, settings, Console())
+    _print_outcome(run, as_json)
+
+
+@app.command()
+def capture(
+    spec: SpecPath,
+    store: Store = None,
+    ray: Ray = None,
+    replicas: Replicas = None,
+    gpus_per_replica: Gpus = None,
+    as_json: AsJson = False,
+) -> None:
+    """Capture activations only; `analyse` computes the statistics later."""
+    from theodolite_jobs.progress import Console
+    from theodolite_jobs.survey import capture as run_capture
+
+    settings = _settings(store, ray, None, replicas, gpus_per_replica)
+    run = run_capture(_read_spec(spec), spec.parent, settings, Console())
+    _print_outcome(run, as_json)
+
+
+@app.command()
+def analyse(run: RunId, store: Store = None, dask: Dask = None, as_json: AsJson = False) -> None:
+    """Compute what is missing of a captured run's results, and its report."""
+    from theodolite_jobs.progress import Console
+    from theodolite_jobs.survey import analyse_run
+
+    settings = _settings(store, None, dask)
+    opened = _open(run, settings)
+    analyse_run(opened, opened.record.spec, settings, Console())
+    _print_outcome(opened, as_json)
+
+
+@app.command()
+def report(run: RunId, store: Store = None, as_json: AsJson = False) -> None:
+    """Write the report of an analysed run again."""
+    from theodolite_jobs.report import write_report
+
+    opened = _open(run, _settings(store))
+    write_report(opened)
+    _print_outcome(opened, as_json)
+
+
+@app.command()
+def plan(spec: SpecPath, store: Store = None, as_json: AsJson = False) -> None:
+    """Say what a survey would cost: prompts, tokens, shards, batches, memory, bytes. Loads no weights."""
+    from theodolite_jobs.estimate import estimate
+    from theodolite_jobs.prepare import prepare
+
+    costs = estimate(prepare(_read_spec(spec), spec.parent, _settings(store)))
+    _print(costs, as_json)
+
+
+@app.command()
+def runs(store: Store = None, as_json: AsJson = False) -> None:
+    """List the runs of a store, newest first."""
+    from theodolite.query.runs import summaries
+
+    found = summaries(_settings(store).store)
+    if as_json:
+        print(json.dumps({"items": found}))
+        return
+    if not found:
+        typer.echo("no runs yet; make one with: theodolite survey SPEC", err=True)
+    for item in found:
+        sets = ", ".join(f"{name} {size}" for name, size in item["sets"].items())
+        print(f"{item['run_id']}  {item['state']}  {sets}  {item['created'][:16]}")
+
+
+@app.command()
+def show(run: RunId, store: Store = None, as_json: AsJson = False) -> None:
+    """Show what is known of a run: model, prompts, parity, progress, results."""
+    from theodolite.query.runs import describe
+
+    _print(describe(_open(run, _settings(store))), as_json)
+
+
+@app.command()
+def verify(run: RunId, store: Store = None, as_json: AsJson = False) -> None:
+    """Check every stored byte of a run against what was committed; exit 1 and name what is damaged."""
+    from theodolite.query.runs import verify as find_damages
+
+    opened = _open(run, _settings(store))
+    found = list(find_damages(opened))
+    if as_json:
+        print(json.dumps({"run_id": opened.id, "whole": not found, "damages": found}))
+    else:
+        print("\n".join(found) or f"{opened.id} is whole")
+    if found:
+        raise typer.Exit(1)
+
+
+@spec_app.command("check")
+def check_spec(spec: SpecPath, as_json: AsJson = False) -> None:
+    """Check a spec file; every problem names its field, what was given and what is allowed."""
+    checked = _read_spec(spec)
+    if as_json:
+        print(json.dumps({"valid": True, "digest": checked.digest()}))
+    else:
+        print(f"{spec} is a valid survey; digest {checked.digest()}")
+
+
+@spec_app.command("schema")
+def print_schema() -> None:
+    """Print the JSON Schema of specs, with a description of every field."""
+    from theodolite.spec import SurveySpec
+
+    print(json.dumps(SurveySpec.model_json_schema(), indent=2))
+
+
+def main() -> None:
+    """Run the command line; errors of our own become one message and an exit code."""
+    try:
+        app()
+    except TheodoliteError as error:
+        typer.secho(f"error: {error}", fg="red", err=True)
+        sys.exit(error.exit_code)
+    except KeyboardInterrupt:
+        typer.echo("stopped; what was committed stays, run the same command to go on", err=True)
+        sys.exit(130)
+
+
+def _settings(
+    store: str | None,
+    ray: str | None = None,
+    dask: str | None = None,
+    replicas: int | None = None,
+    gpus_per_replica: int | None = None,
+) -> "Settings":
+    """Return the environment's settings, overridden by what was given on the command line."""
+    from theodolite.settings import Settings
+
+    given = {
+        "store": store,
+        "ray_address": ray,
+        "dask_address": dask,
+        "replicas": replicas,
+        "gpus_per_replica": gpus_per_replica,
+    }
+    return Settings(**{name: value for name, value in given.items() if value is not None})  # type: ignore[arg-type]
+
+
+def _read_spec(path: Path) -> "SurveySpec":
+    from theodolite.spec import read_spec
+
+    return read_spec(path)
+
+
+def _open(run_id: str, settings: "Settings") -> "Run":
+    from theodolite.store.runs import open_run
+
+    return open_run(settings.store, run_id)
+
+
+def _print_outcome(run: "Run", as_json: bool) -> None:
+    from theodolite.query.runs import run_state
+
+    outcome = {"run_id": run.id, "store": run.store, "report": run.report, "state": run_state(run)}
+    if as_json:
+        print(json.dumps(outcome))
+    else:
+        print(f"run     {run.id}")
+        if outcome["state"] == "complete":
+            print(f"report  {run.report}")
+
+
+def _print(value: dict[str, Any], as_json: bool) -> None:
+    if as_json:
+        print(json.dumps(value))
+        return
+    import yaml
+
+    print(yaml.safe_dump(value, sort_keys=False, allow_unicode=True), end="")

@@ -1,0 +1,163 @@
+"""The three curves: cosine between two sets' means, mean variance and largest variance, by depth. Pure, in float64.
+
+Sampling noise lengthens both means, so the plain cosine is too small, badly so at small n. The debiased one takes the
+expected noise out of the three products it is made of, and its interval follows by the delta method.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+from jaxtyping import Float64
+from numpy.typing import NDArray
+
+NORMAL_QUANTILE = 1.959963984540054
+"""Two-sided 95 % of the normal distribution."""
+
+
+@dataclass(frozen=True)
+class Scatter:
+    """Sums over samples that the interval needs; each array's leading dimensions are those of one curve.
+
+    With a = mean(P), b = mean(N) and z = (p·a, p·b, q·b, q·a) for the deviations p = x − a and q = y − b:
+
+    Attributes:
+        positive: Σ z zᵀ of the first two entries, (…, 2, 2).
+        negative: Σ z zᵀ of the last two entries, (…, 2, 2).
+        cross: Σ of the first two against the last two over pairs, (…, 2, 2); zero where sets are independent.
+        cross_trace: Σ p·q over pairs, (…); zero where sets are independent.
+    """
+
+    positive: NDArray[np.float64]
+    negative: NDArray[np.float64]
+    cross: NDArray[np.float64]
+    cross_trace: NDArray[np.float64]
+
+    def __add__(self, other: "Scatter") -> "Scatter":
+        return Scatter(
+            self.positive + other.positive,
+            self.negative + other.negative,
+            self.cross + other.cross,
+            self.cross_trace + other.cross_trace,
+        )
+
+
+@dataclass(frozen=True)
+class CosineCurve:
+    """Cosine between two means, with and without the bias of sampling noise, and its 95 % interval."""
+
+    plain: NDArray[np.float64]
+    debiased: NDArray[np.float64]
+    low: NDArray[np.float64]
+    high: NDArray[np.float64]
+    difference_norm: NDArray[np.float64]
+
+
+def scatter(
+    positive: Float64[np.ndarray, "p *dims d_model"],
+    negative: Float64[np.ndarray, "q *dims d_model"],
+    a: Float64[np.ndarray, "*dims d_model"],
+    b: Float64[np.ndarray, "*dims d_model"],
+    *,
+    paired: bool,
+) -> Scatter:
+    """Return one shard's part of the sums, given the means of all samples.
+
+    Args:
+        positive: samples of P in this shard.
+        negative: samples of N; where paired, row i belongs to row i of `positive`.
+        a: mean of P over all shards.
+        b: mean of N over all shards.
+        paired: whether the cross terms are wanted.
+    """
+    p, q = positive - a, negative - b
+    z_p = np.stack([_dot(p, a), _dot(p, b)], axis=-1)
+    z_q = np.stack([_dot(q, b), _dot(q, a)], axis=-1)
+    zero = np.zeros(a.shape[:-1])
+    cross = _outer_sum(z_p, z_q) if paired else np.zeros((*zero.shape, 2, 2))
+    cross_trace = _dot(p, q).sum(axis=0) if paired else zero
+    return Scatter(_outer_sum(z_p, z_p), _outer_sum(z_q, z_q), cross, cross_trace)
+
+
+def cosine_curve(
+    a: Float64[np.ndarray, "*dims d_model"],
+    b: Float64[np.ndarray, "*dims d_model"],
+    trace_p: Float64[np.ndarray, "*dims"],
+    trace_q: Float64[np.ndarray, "*dims"],
+    n_p: int,
+    n_q: int,
+    sums: Scatter,
+    *,
+    paired: bool,
+) -> CosineCurve:
+    """Return the cosine between two means, its debiased form and the 95 % interval around that.
+
+    With A = |a|² − tr Σ_P/n_P and B likewise, ĉ = (a·b − t)/√(AB), where t is 0 for independent sets and tr Σ_PN/n
+    for paired ones. The influence of x in P is ψ(x) = (x−a)·(b/√(AB) − ĉ·a/A), likewise for N; the variance of ĉ is
+    that of the mean influence. ĉ is not clipped, and NaN where A or B is not positive: the means are not resolved at
+    this n. (docs/science.md, "The three curves")
+
+    Args:
+        a: mean of P.
+        b: mean of N.
+        trace_p: trace of the covariance (n−1) of P.
+        trace_q: the same of N.
+        n_p: samples of P.
+        n_q: samples of N.
+        sums: from `scatter`, over all shards.
+        paired: whether row i of P belongs to row i of N.
+    """
+    dot, a_squared, b_squared = _dot(a, b), _dot(a, a), _dot(b, b)
+    big_a, big_b = a_squared - trace_p / n_p, b_squared - trace_q / n_q
+    noise = sums.cross_trace / (n_p - 1) / n_p if paired and n_p > 1 else 0.0
+    with np.errstate(invalid="ignore", divide="ignore"):
+        plain = dot / np.sqrt(a_squared * b_squared)
+        scale = np.sqrt(np.where((big_a > 0) & (big_b > 0), big_a * big_b, np.nan))
+        debiased = (dot - noise) / scale
+        weights_p = np.stack([-debiased / big_a, 1 / scale], axis=-1)
+        weights_q = np.stack([-debiased / big_b, 1 / scale], axis=-1)
+        variance = (
+            _quadratic(weights_p, sums.positive, weights_p) / _mean_variance_divisor(n_p)
+            + _quadratic(weights_q, sums.negative, weights_q) / _mean_variance_divisor(n_q)
+            + 2 * _quadratic(weights_p, sums.cross, weights_q) / _mean_variance_divisor(n_p)
+        )
+        # Rounding can take a variance that is zero a hair below it.
+        half_width = NORMAL_QUANTILE * np.sqrt(np.maximum(variance, 0.0))
+    return CosineCurve(plain, debiased, debiased - half_width, debiased + half_width, np.linalg.norm(a - b, axis=-1))
+
+
+def variance_curves(
+    variance: Float64[np.ndarray, "*dims d_model"],
+) -> tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.int64]]:
+    """Return mean and largest variance over features, and which feature is largest (−1 where undefined)."""
+    undefined = np.isnan(variance).any(axis=-1)
+    feature = np.where(undefined, -1, np.where(np.isnan(variance), -np.inf, variance).argmax(axis=-1))
+    return variance.mean(axis=-1), variance.max(axis=-1), feature.astype(np.int64)
+
+
+def direction(
+    a: Float64[np.ndarray, "*dims d_model"], b: Float64[np.ndarray, "*dims d_model"]
+) -> Float64[np.ndarray, "*dims d_model"]:
+    """Return the unit vector from b to a; NaN where they are equal."""
+    difference = a - b
+    norms = np.linalg.norm(difference, axis=-1, keepdims=True)
+    return np.divide(difference, norms, out=np.full_like(difference, np.nan), where=norms > 0)
+
+
+def _mean_variance_divisor(n: int) -> float:
+    """Return n(n−1): a sum of squares over it is the variance of a mean. NaN for one sample."""
+    return float(n * (n - 1)) if n > 1 else float("nan")
+
+
+def _dot(x: NDArray[np.float64], y: NDArray[np.float64]) -> NDArray[np.float64]:
+    result: NDArray[np.float64] = np.einsum("...d,...d->...", x, y)
+    return result
+
+
+def _outer_sum(x: NDArray[np.float64], y: NDArray[np.float64]) -> NDArray[np.float64]:
+    result: NDArray[np.float64] = np.einsum("n...i,n...j->...ij", x, y)
+    return result
+
+
+def _quadratic(x: NDArray[np.float64], matrix: NDArray[np.float64], y: NDArray[np.float64]) -> NDArray[np.float64]:
+    result: NDArray[np.float64] = np.einsum("...i,...ij,...j->...", x, matrix, y)
+    return result

@@ -1,0 +1,236 @@
+"""The only Dask wiring: a captured run → tasks, one for each shard → result groups."""
+
+import os
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from functools import reduce
+from itertools import islice
+from operator import add
+from typing import Any, TypeVar
+
+import dask
+import pandas as pd
+import xarray as xr
+
+from theodolite.errors import StoreError
+from theodolite.sites import Site, depth
+from theodolite.spec import SurveySpec, digest_of
+from theodolite.store.commits import Commit, read_commits
+from theodolite.store.layout import GROUPS
+from theodolite.store.results import build_group, write_groups
+from theodolite.store.runs import Run, read_complete
+from theodolite.store.tables import write_table
+from theodolite_jobs.groups import (
+    Contrast,
+    Subject,
+    curves_arrays,
+    directions_arrays,
+    moments_arrays,
+)
+from theodolite_jobs.passes import SPACES, Selection, StreamMoments, merge_streams, shard_moments, shard_scatter
+
+GROUP_VERSIONS = {"moments": 1, "curves": 1, "directions": 1}
+"""Raised whenever a number of the group could change; a later survey then computes that group again."""
+
+Progress = Callable[[str, int, int], None]
+"""Called with what is being done, how many shards are done, and how many there are."""
+
+T = TypeVar("T")
+
+
+def analyse(run: Run, spec: SurveySpec, dask_address: str | None, progress: Progress) -> list[str]:
+    """Compute the result groups that are missing or outdated; return their names.
+
+    Args:
+        run: a run whose shards are all committed.
+        spec: which contrasts are wanted; what was captured is the run's own.
+        dask_address: a `dask.distributed` scheduler; None uses this process's threads.
+        progress: called after each window of shards.
+
+    Raises:
+        StoreError: shards are missing.
+        RunDamagedError: a shard cannot be read, or holds a number that must not be averaged.
+    """
+    commits = {name: _all_commits(run, name) for name in run.record.sets}
+    digests = {name: _group_digest(name, spec) for name in _groups_of(spec)}
+    done = read_complete(run)
+    stale = [name for name, digest in digests.items() if done.get(name) != digest]
+    if not stale:
+        return []
+    with _scheduler(dask_address):
+        datasets = _compute(run, spec, commits, stale, digests, progress)
+    write_groups(run, datasets, {name: digests[name] for name in stale})
+    if "curves" in datasets:
+        write_table(run.location, "tables/curves.parquet", curves_table(datasets["curves"]))
+    return stale
+
+
+def curves_table(curves: xr.Dataset) -> pd.DataFrame:
+    """Return the curves as a flat table: a row for each statistic, set or contrast, site, position and layer."""
+    parts = []
+    for name, variable in curves.data_vars.items():
+        if "layer" not in variable.dims:
+            continue
+        frame = variable.to_dataframe(name="value").reset_index()
+        frame.insert(0, "statistic", name)
+        parts.append(frame.reindex(columns=["statistic", "contrast", "set", "site", "position", "layer", "value"]))
+    table = pd.concat([part.astype({"value": "float64"}) for part in parts], ignore_index=True)
+    table["depth"] = [depth(Site(site), layer) for site, layer in zip(table["site"], table["layer"], strict=True)]
+    texts = ["statistic", "contrast", "set", "site"]
+    table[texts] = table[texts].astype(object).where(table[texts].notna(), "")
+    return table
+
+
+def _groups_of(spec: SurveySpec) -> list[str]:
+    """Return the groups a survey has; curves and directions need a contrast to say anything."""
+    return list(GROUPS) if spec.contrasts else ["moments"]
+
+
+def _group_digest(name: str, spec: SurveySpec) -> str:
+    return digest_of({"group": name, "version": GROUP_VERSIONS[name], "contrasts": _options(name, spec)})
+
+
+def _options(name: str, spec: SurveySpec) -> dict[str, Any]:
+    if name == "moments":
+        return {}
+    return {
+        label: {"positive": contrast.positive, "negative": contrast.negative, "paired": spec.is_paired(label)}
+        for label, contrast in spec.contrasts.items()
+    }
+
+
+def _compute(
+    run: Run,
+    spec: SurveySpec,
+    commits: dict[str, list[Commit]],
+    stale: Sequence[str],
+    digests: dict[str, str],
+    progress: Progress,
+) -> dict[str, xr.Dataset]:
+    bad = {name: _quarantined(shards) for name, shards in commits.items()}
+    # Sets that keep every token feed trajectories; their positions differ from prompt to prompt.
+    names = [name for name in run.record.sets if spec.prompts[name].positions != "all"]
+    positions = sorted({position for name in names for position in run.record.sets[name].positions})
+    known: dict[Selection, StreamMoments] = {}
+
+    def moments_of(selection: Selection) -> StreamMoments:
+        if selection not in known:
+            known[selection] = _fold_moments(run, selection, progress)
+        return known[selection]
+
+    sets = []
+    for name in names:
+        own = run.record.sets[name].positions
+        selection = Selection(name, bad[name], tuple(range(len(own))))
+        sets.append(Subject(moments_of(selection), tuple(positions.index(position) for position in own)))
+    contrasts = [
+        _contrast(run, spec, label, bad, positions, moments_of, progress) for label in spec.contrasts
+    ]
+    arrays = {
+        "moments": lambda: moments_arrays(sets, len(positions)),
+        "curves": lambda: curves_arrays(sets, contrasts, len(positions)),
+        "directions": lambda: directions_arrays(contrasts, len(positions)),
+    }
+    layers = run.record.layers
+    coordinates = {
+        "set": names,
+        "contrast": list(spec.contrasts),
+        "site": [str(site) for site in run.record.spec.capture.sites],
+        "position": positions,
+        "layer": layers,
+        "layer_other": layers,
+        "d_model": range(run.record.model.d_model),
+    }
+    return {
+        name: build_group(
+            name,
+            arrays[name](),
+            coordinates,
+            {"digest": digests[name], "version": GROUP_VERSIONS[name], "contrasts": _options(name, spec)},
+        )
+        for name in stale
+    }
+
+
+def _contrast(
+    run: Run,
+    spec: SurveySpec,
+    label: str,
+    bad: dict[str, frozenset[int]],
+    positions: list[int],
+    moments_of: Callable[[Selection], StreamMoments],
+    progress: Progress,
+) -> Contrast:
+    names = [spec.contrasts[label].positive, spec.contrasts[label].negative]
+    paired = spec.is_paired(label)
+    own = [run.record.sets[name].positions for name in names]
+    common = [position for position in positions if all(position in of_set for of_set in own)]
+    # A quarantined prompt takes its partner out of paired statistics.
+    excluded = [bad[names[0]] | bad[names[1]]] * 2 if paired else [bad[name] for name in names]
+    positive, negative = (
+        Selection(name, out, tuple(of_set.index(position) for position in common))
+        for name, out, of_set in zip(names, excluded, own, strict=True)
+    )
+    contrast = Contrast(
+        moments_of(positive), moments_of(negative), {}, paired, tuple(positions.index(p) for p in common)
+    )
+    means = {space: contrast.means(space) for space in SPACES}
+    task = dask.delayed(shard_scatter, pure=False)
+    n_shards = [run.record.sets[name].n_shards for name in names]
+    if paired:
+        tasks = [task(run, positive, negative, index, means, True) for index in range(n_shards[0])]
+    else:
+        tasks = [task(run, positive, None, index, means, False) for index in range(n_shards[0])]
+        tasks += [task(run, None, negative, index, means, False) for index in range(n_shards[1])]
+    parts = list(_in_windows(tasks, lambda done: progress(f"intervals of {label}", done, len(tasks))))
+    sums = {space: reduce(add, (part[space] for part in parts)) for space in SPACES}
+    return Contrast(contrast.positive, contrast.negative, sums, paired, contrast.places)
+
+
+def _fold_moments(run: Run, selection: Selection, progress: Progress) -> StreamMoments:
+    task = dask.delayed(shard_moments, pure=False)
+    tasks = [task(run, selection, index) for index in range(run.record.sets[selection.prompt_set].n_shards)]
+    parts = _in_windows(tasks, lambda done: progress(f"moments of {selection.prompt_set}", done, len(tasks)))
+    return reduce(merge_streams, parts)
+
+
+def _in_windows(tasks: Sequence[Any], done: Callable[[int], None]) -> Iterator[Any]:
+    """Yield each task's result in order, computing a few at a time, so that memory does not grow with the run."""
+    size = 2 * (os.cpu_count() or 1)
+    finished = 0
+    remaining = iter(tasks)
+    while window := list(islice(remaining, size)):
+        yield from dask.compute(*window)
+        finished += len(window)
+        done(finished)
+
+
+def _all_commits(run: Run, name: str) -> list[Commit]:
+    commits, expected = read_commits(run.location, name), run.record.sets[name].n_shards
+    missing = [index for index in range(expected) if index not in commits]
+    if missing:
+        raise StoreError(
+            f"{run.id}: {len(missing)} of {expected} shards of {name} are not captured yet, the first is "
+            f"{name}/{missing[0]:05d}; run the survey again to go on"
+        )
+    return [commits[index] for index in range(expected)]
+
+
+def _quarantined(commits: Iterable[Commit]) -> frozenset[int]:
+    return frozenset(sample for commit in commits for sample in commit.quarantined)
+
+
+@contextmanager
+def _scheduler(address: str | None) -> Iterator[None]:
+    if address is None:
+        with dask.config.set(scheduler="threads"):
+            yield
+        return
+    from distributed import Client
+
+    try:
+        client = Client(address, timeout="10s")
+    except (OSError, ValueError) as error:
+        raise StoreError(f"cannot connect to the Dask scheduler at {address}: {error}") from error
+    with client:
+        yield

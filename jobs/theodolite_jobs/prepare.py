@@ -1,0 +1,197 @@
+"""From a spec to everything that is known before a model is loaded: prompts, tokens, plan and run id."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import theodolite
+from theodolite.capture.plan import SetPlan, TokenIds, plan_set
+from theodolite.errors import PromptError, SpecError
+from theodolite.models.anatomy import Dimensions, anatomy_of, can_share_prefix, check_sites, dimensions_of
+from theodolite.models.load import load_config, load_tokenizer, resolved_dtype
+from theodolite.models.source import ModelSource, fetch_small_files, resolve_source, slug
+from theodolite.prompts.sources import read_prompts
+from theodolite.prompts.tokens import check_lengths, resolve_positions, resolve_template, tokenize
+from theodolite.settings import Settings
+from theodolite.spec import ModelSpec, SurveySpec, digest_of
+from theodolite.store.layout import CAPTURE_VERSION
+from theodolite.store.runs import ModelFacts, RunRecord, SetFacts
+
+_RECORDED_VERSIONS = ("torch", "transformers", "zarr", "numpy", "ray")
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """A survey that passed every check that needs no weights.
+
+    Attributes:
+        spec: what was asked.
+        folder: where the spec lies.
+        source: the model at its pinned revision.
+        config: the model's configuration.
+        dimensions: the model's sizes.
+        layers: the layers to keep.
+        prompts: texts of each set.
+        tokens: token ids of each prompt of each set.
+        templates: `chat`, `none` or the user's own text, for each set.
+        plans: shards and batches of each set.
+        digest: SHA-256 over what is captured.
+    """
+
+    spec: SurveySpec
+    folder: Path
+    source: ModelSource
+    config: Any
+    dimensions: Dimensions
+    layers: list[int]
+    prompts: Mapping[str, list[str]]
+    tokens: Mapping[str, list[TokenIds]]
+    templates: Mapping[str, str]
+    plans: Mapping[str, SetPlan]
+    digest: str
+
+    @property
+    def run_id(self) -> str:
+        """The model's name and the first 12 hex digits of the digest."""
+        return f"{slug(self.source.name)}-{self.digest[:12]}"
+
+    @property
+    def pinned_model(self) -> ModelSpec:
+        """The model's spec as any node must read it: at this revision, wherever the spec was."""
+        revision = self.source.revision if self.source.kind == "hub" else None
+        is_alias = self.source.kind == "gguf" and self.spec.model.id == self.source.name
+        place = self.spec.model.id if is_alias else self.source.place
+        return self.spec.model.model_copy(update={"id": place, "revision": revision})
+
+    def record(self, attention: str, parity: dict[str, Any]) -> RunRecord:
+        """Return what run.json will say."""
+        facts = ModelFacts(
+            name=self.source.name,
+            kind=self.source.kind,
+            place=self.source.place if self.source.kind == "hub" else Path(self.source.place).name,
+            revision=self.source.revision,
+            family=self.config.model_type,
+            dtype=resolved_dtype(self.config, self.spec.model.dtype),
+            attention=attention,
+            **self.dimensions.as_dict(),
+        )
+        versions = {name: version(name) for name in _RECORDED_VERSIONS}
+        return RunRecord(
+            run_id=self.run_id,
+            digest=self.digest,
+            created=datetime.now(UTC).replace(microsecond=0),
+            spec=self.spec,
+            model=facts,
+            layers=self.layers,
+            sets={name: self._set_facts(name) for name in self.plans},
+            parity=parity,
+            versions={"theodolite": theodolite.__version__, **versions},
+        )
+
+    def _set_facts(self, name: str) -> SetFacts:
+        plan = self.plans[name]
+        return SetFacts(
+            n_samples=plan.n_samples,
+            n_shards=len(plan.shards),
+            positions=list(plan.positions),
+            template=self.templates[name],
+            shared_prefix=plan.shared_prefix,
+            tokens=plan.tokens,
+            computed_tokens=plan.computed_tokens,
+            token_ids_sha256=digest_of(self.tokens[name]),
+        )
+
+
+def prepare(spec: SurveySpec, folder: Path, settings: Settings) -> Prepared:
+    """Resolve the model, read and tokenise the prompts, and plan; loads a configuration and a tokenizer only.
+
+    Raises:
+        SpecError: a set, column, prompt, site, layer or pairing is wrong.
+        ModelError: the model cannot be found, or its family is unknown.
+    """
+    _check_remote_code(spec.model, settings)
+    prompts = {name: read_prompts(name, prompt_set, folder) for name, prompt_set in spec.prompts.items()}
+    _check_pairs(spec, {name: len(texts) for name, texts in prompts.items()})
+    source = resolve_source(spec.model, folder)
+    files = fetch_small_files(source, settings.cache)
+    config = load_config(files, spec.model.trust_remote_code)
+    dimensions = dimensions_of(config)
+    layers = list(range(dimensions.n_layers)) if spec.capture.layers == "all" else spec.capture.layers
+    check_sites(anatomy_of(config), dimensions, spec.capture.sites, layers)
+
+    tokenizer = load_tokenizer(files, spec.model.trust_remote_code)
+    tokens: dict[str, list[TokenIds]] = {}
+    plans: dict[str, SetPlan] = {}
+    for name, prompt_set in spec.prompts.items():
+        ids = tokenize(name, prompts[name], prompt_set, tokenizer, spec.capture.template_date)
+        check_lengths(name, ids, dimensions.context_length)
+        positions = resolve_positions(name, prompt_set.positions or spec.capture.positions, ids)
+        tokens[name] = ids
+        plans[name] = plan_set(
+            name,
+            ids,
+            positions,
+            shard_prompts=spec.capture.shard_prompts,
+            batch_tokens=spec.capture.batch_tokens,
+            share_prefix=can_share_prefix(config),
+        )
+    return Prepared(
+        spec=spec,
+        folder=folder,
+        source=source,
+        config=config,
+        dimensions=dimensions,
+        layers=layers,
+        prompts=prompts,
+        tokens=tokens,
+        templates={name: resolve_template(name, spec.prompts[name], tokenizer) for name in plans},
+        plans=plans,
+        digest=_captured_digest(spec, source, prompts),
+    )
+
+
+def _captured_digest(spec: SurveySpec, source: ModelSource, prompts: Mapping[str, list[str]]) -> str:
+    """Return the digest over what is captured: the model, the selected prompts' contents, and the capture rules.
+
+    Paths are left out, so the same question asked from elsewhere is the same run.
+    """
+    model = spec.model.model_dump(mode="json", include={"dtype", "attention"})
+    model["place"] = source.place if source.kind == "hub" else source.kind
+    sets = {
+        name: {
+            "prompts": prompts[name],
+            **prompt_set.model_dump(mode="json", include={"template", "system", "positions"}),
+        }
+        for name, prompt_set in spec.prompts.items()
+    }
+    return digest_of(
+        {
+            "capture_version": CAPTURE_VERSION,
+            "model": {**model, "revision": source.revision},
+            "prompts": sets,
+            "capture": spec.capture.model_dump(mode="json"),
+        }
+    )
+
+
+def _check_remote_code(model: ModelSpec, settings: Settings) -> None:
+    if model.trust_remote_code and model.id not in settings.remote_code_allowed:
+        raise SpecError(
+            f"model.trust_remote_code: this deployment does not let {model.id!r} run its own code; "
+            "allow it by name in THEODOLITE_REMOTE_CODE_ALLOWED"
+        )
+
+
+def _check_pairs(spec: SurveySpec, sizes: Mapping[str, int]) -> None:
+    for name, contrast in spec.contrasts.items():
+        if not spec.is_paired(name):
+            continue
+        positive, negative = sizes[contrast.positive], sizes[contrast.negative]
+        if positive != negative:
+            raise PromptError(
+                f"contrasts.{name}.paired: {contrast.positive} has {positive} prompts and {contrast.negative} "
+                f"{negative}; pairs need equally many, in the same order, or paired: false"
+            )

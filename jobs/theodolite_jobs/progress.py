@@ -1,0 +1,95 @@
+"""What a person sees while a job runs: a bar with rate and time left on a terminal, plain lines elsewhere.
+
+Everything goes to standard error; standard output is for results.
+"""
+
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from rich.console import Console as RichConsole
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
+
+_SECONDS_BETWEEN_LINES = 5.0
+
+
+class Bar:
+    """Progress of one stage, as plain lines; says nothing more often than every few seconds."""
+
+    def __init__(self, title: str, total: int | None, done: int, unit: str) -> None:
+        """Start at `done` of `total`, which may not be known yet."""
+        self.title, self.total, self.done, self.unit = title, total, done, unit
+        self._start, self._started_at = done, time.monotonic()
+        self._last_line = time.monotonic()
+
+    def advance(self, steps: int) -> None:
+        """Count steps that were done."""
+        self._move(self.done + steps)
+
+    def step_to(self, what: str, done: int, total: int) -> None:
+        """Say where a stage of several parts stands."""
+        if what != self.title:
+            self.title, self._start, self._started_at = what, 0, time.monotonic()
+        self.total = total
+        self._move(done)
+
+    def rate(self) -> str:
+        """Return the rate since the start, such as `11.3 prompts/s`."""
+        seconds = time.monotonic() - self._started_at
+        return f"{(self.done - self._start) / seconds:.1f} {self.unit}/s" if seconds > 0 else ""
+
+    def _move(self, done: int) -> None:
+        self.done = done
+        self._show()
+
+    def _show(self) -> None:
+        now = time.monotonic()
+        if now - self._last_line < _SECONDS_BETWEEN_LINES and self.done != self.total:
+            return
+        self._last_line = now
+        speed = (self.done - self._start) / max(now - self._started_at, 1e-9)
+        left = f", {(self.total - self.done) / speed:.0f} s left" if self.total and speed > 0 else ""
+        print(f"{self.title}: {self.done}/{self.total} {self.unit}, {self.rate()}{left}", file=sys.stderr, flush=True)
+
+
+class _TerminalBar(Bar):
+    """The same as a moving bar."""
+
+    def __init__(self, progress: Progress, title: str, total: int | None, done: int, unit: str) -> None:
+        super().__init__(title, total, done, unit)
+        self._progress = progress
+        self._task: TaskID = progress.add_task(title, total=total, completed=done, rate="")
+
+    def _show(self) -> None:
+        self._progress.update(
+            self._task, description=self.title, total=self.total, completed=self.done, rate=self.rate()
+        )
+
+
+class Console:
+    """Where a job speaks."""
+
+    def __init__(self) -> None:
+        self._rich = RichConsole(stderr=True)
+
+    def say(self, text: str) -> None:
+        """Say one thing on a line of its own."""
+        self._rich.print(text, highlight=False, markup=False, soft_wrap=True)
+
+    @contextmanager
+    def bar(self, title: str, total: int | None = None, done: int = 0, unit: str = "shards") -> Iterator[Bar]:
+        """Show the progress of a stage for as long as the context lasts."""
+        if not self._rich.is_terminal:
+            yield Bar(title, total, done, unit)
+            return
+        columns = (
+            TextColumn("{task.description}"),
+            BarColumn(),
+            MofNCompleteColumn(),
+            TextColumn(unit),
+            TextColumn("{task.fields[rate]}"),
+            TimeRemainingColumn(),
+        )
+        with Progress(*columns, console=self._rich) as progress:
+            yield _TerminalBar(progress, title, total, done, unit)

@@ -1,0 +1,116 @@
+"""The standalone HTML report: opens offline, and says what was measured, on what, with which parity."""
+
+import json
+from dataclasses import dataclass
+from importlib import resources
+from typing import Any
+
+import jinja2
+import numpy as np
+import plotly.offline
+import xarray as xr
+
+from theodolite.figures import ContrastView, contrast_figure
+from theodolite.query.curves import along_depth
+from theodolite.query.runs import describe
+from theodolite.sites import depth_label
+from theodolite.store.layout import REPORT
+from theodolite.store.objects import put
+from theodolite.store.results import read_group
+from theodolite.store.runs import Run, read_complete
+
+
+@dataclass(frozen=True)
+class Section:
+    """One contrast at one position: what is seen, and the figures."""
+
+    title: str
+    facts: list[str]
+    figures: list[tuple[str, str]]
+
+
+def write_report(run: Run) -> None:
+    """Write the run's report from its stored results."""
+    put(run.location, REPORT, render_report(run).encode())
+
+
+def render_report(run: Run) -> str:
+    """Return the report as one HTML page; scripts and data are inside."""
+    template = resources.files("theodolite_jobs") / "report.html.j2"
+    environment = jinja2.Environment(autoescape=True, undefined=jinja2.StrictUndefined)
+    return environment.from_string(template.read_text(encoding="utf-8")).render(
+        run=describe(run),
+        record=run.record,
+        sections=_sections(run),
+        spec=run.record.spec.model_dump_json(indent=2, exclude_none=True),
+        plotly=plotly.offline.get_plotlyjs(),
+    )
+
+
+def script_json(value: Any) -> str:
+    """Return JSON that is safe inside a script element, whatever strings it holds."""
+    text = json.dumps(value)
+    for character in "<>&\u2028\u2029":
+        text = text.replace(character, f"\\u{ord(character):04x}")
+    return text
+
+
+def _sections(run: Run) -> list[Section]:
+    if "curves" not in read_complete(run):
+        return []
+    curves = read_group(run, "curves")
+    found = []
+    for contrast, sides in curves.attrs["contrasts"].items():
+        for position in curves["position"].values.tolist():
+            n = int(curves["n"].sel(contrast=contrast, position=position))
+            if n == 0:  # one of the sets does not keep this position
+                continue
+            view = ContrastView(contrast, sides["positive"], sides["negative"], position)
+            sphere = ContrastView(contrast, sides["positive"], sides["negative"], position, on_sphere=True)
+            pairing = f"{n} matched pairs" if sides["paired"] else f"{n} prompts in {sides['positive']}, unpaired"
+            found.append(
+                Section(
+                    f"{contrast}: {sides['positive']} against {sides['negative']}, position {position}, {pairing}",
+                    _facts(curves, view),
+                    [
+                        ("Activations as they are", _figure_json(curves, view)),
+                        ("The same on the sphere: each activation scaled to norm √d_model", _figure_json(curves, sphere)),
+                    ],
+                )
+            )
+    return found
+
+
+def _figure_json(curves: xr.Dataset, view: ContrastView) -> str:
+    return script_json(json.loads(contrast_figure(curves, view).to_json()))
+
+
+def _facts(curves: xr.Dataset, view: ContrastView) -> list[str]:
+    """Say in a few sentences what the curves show, from the numbers."""
+    at = curves.sel(contrast=view.contrast, position=view.position)
+    debiased = along_depth(at["cosine_of_means_debiased"])
+    facts = []
+    if np.isfinite(debiased).any():
+        low, high = along_depth(at["cosine_of_means_low"]), along_depth(at["cosine_of_means_high"])
+        least, last = int(debiased.argmin()), len(debiased) - 1
+        for place, words in ((least, "is least at"), (last, "ends, at")):
+            label = depth_label(int(debiased["depth"][place]))
+            facts.append(
+                f"The debiased cosine of means {words} {label}: {float(debiased[place]):.3f} "
+                f"(95 % interval {float(low[place]):.3f} to {float(high[place]):.3f})."
+            )
+    unresolved = int(np.isnan(debiased).sum())
+    if unresolved:
+        facts.append(f"At {unresolved} depths the means are not resolved at this n, and the debiased cosine is left out.")
+    for name in (view.positive, view.negative):
+        largest = along_depth(at["variance_max"].sel(set=name))
+        features = along_depth(at["variance_max_feature"].sel(set=name))
+        mean = along_depth(at["variance_mean"].sel(set=name))
+        if np.isfinite(largest).any():
+            top = int(largest.argmax())
+            facts.append(
+                f"{name}: feature {int(features[top])} has the largest variance, {float(largest[top]):.3g} at "
+                f"{depth_label(int(largest['depth'][top]))}, {float(largest[top] / mean[top]):.0f} times the mean "
+                "over features there."
+            )
+    return facts

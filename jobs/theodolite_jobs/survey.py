@@ -1,0 +1,168 @@
+"""The whole job: capture, then statistics, then the report. Each stage resumes where a former try stopped."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from theodolite.errors import RunDamagedError
+from theodolite.settings import Settings
+from theodolite.spec import SurveySpec
+from theodolite.store.activations import create_activations
+from theodolite.store.commits import drop_pending, recover
+from theodolite.store.objects import check_writable, open_location
+from theodolite.store.prompts import read_tokens, write_prompts, write_tokens
+from theodolite.store.results import consolidate
+from theodolite.store.runs import Run, create_run, find_run, run_url
+from theodolite_jobs.pipeline import analyse
+from theodolite_jobs.prepare import Prepared, prepare
+from theodolite_jobs.progress import Console
+from theodolite_jobs.report import write_report
+
+
+def survey(spec: SurveySpec, folder: Path, settings: Settings, console: Console) -> Run:
+    """Capture, analyse and report; what is finished already is not repeated."""
+    run = capture(spec, folder, settings, console)
+    analyse_run(run, spec, settings, console)
+    return run
+
+
+def capture(spec: SurveySpec, folder: Path, settings: Settings, console: Console) -> Run:
+    """Capture every shard that is not committed yet, and return the run.
+
+    Raises:
+        SpecError, ModelError: see `prepare`.
+        ParityError: captured activations differ from plain Hugging Face; nothing was written.
+        StoreError: the store cannot be written.
+    """
+    check_writable(settings.store)
+    console.say("reading prompts and the model's configuration")
+    prepared = prepare(spec, folder, settings)
+    run = find_run(settings.store, prepared.run_id)
+    if run is not None:
+        _check_same_tokens(run, prepared)
+    work = _open_work(run, prepared)
+    if run is None or work:
+        run = _capture_shards(prepared, run, work, settings, console)
+    else:
+        console.say(f"{run.id} is captured already")
+    return run
+
+
+def analyse_run(run: Run, spec: SurveySpec, settings: Settings, console: Console) -> None:
+    """Compute what is missing of a captured run's results, and write its report."""
+    with console.bar("statistics") as bar:
+        groups = analyse(run, spec, settings.dask_address, bar.step_to)
+    console.say(f"computed {', '.join(groups)}" if groups else "all results are there already")
+    write_report(run)
+
+
+def _capture_shards(
+    prepared: Prepared, run: Run | None, work: list[Any], settings: Settings, console: Console
+) -> Run:
+    from theodolite.cluster.driver import (
+        certify_replicas,
+        choose_resources,
+        ray_session,
+        run_shards,
+        start_replicas,
+    )
+    from theodolite.cluster.replica import Assignment
+
+    where = settings.ray_address or "this machine"
+    console.say(f"starting replicas on {where}")
+    with ray_session(settings.ray_address):
+        resources = choose_resources(settings.replicas, settings.gpus_per_replica)
+        assignment = Assignment(
+            run_url=run_url(_absolute(settings.store), prepared.run_id),
+            model=prepared.pinned_model,
+            revision=prepared.source.revision,
+            folder=prepared.folder.absolute(),
+            cache=settings.cache,
+            sites=tuple(prepared.spec.capture.sites),
+            layers=tuple(prepared.layers),
+            shard_prompts=prepared.spec.capture.shard_prompts,
+            threads=resources.threads,
+            gpus=resources.gpus,
+        )
+        replicas = start_replicas(assignment, resources)
+        console.say(f"{resources.replicas} replica(s) load the model and prove parity with plain Hugging Face")
+        parity = certify_replicas(replicas, prepared.plans, prepared.tokens)
+        console.say(
+            f"parity: largest error {parity['max_error']:.1e} (allowed {parity['bound']:.0e}), "
+            f"{parity['dtype']}, {parity['attention']} attention, {parity['device']}"
+        )
+        if run is None:
+            run = _create(prepared, parity, settings)
+        tokens = {name: read_tokens(run.location, name) for name in prepared.plans}
+        total = sum(facts.n_samples for facts in run.record.sets.values())
+        done = total - sum(shard.stop - shard.start for _, shard in work)
+        with console.bar("capture", total, done, unit="prompts") as bar:
+            run_shards(replicas, work, tokens, lambda shard, numbers: bar.advance(numbers["prompts"]))
+    _finish_capture(run, prepared)
+    return run
+
+
+def _create(prepared: Prepared, parity: dict[str, Any], settings: Settings) -> Run:
+    """Write everything a resume needs; run.json comes last, so a run that is seen is whole."""
+    url = run_url(settings.store, prepared.run_id)
+    location = open_location(url)
+    for name, plan in prepared.plans.items():
+        write_tokens(location, name, prepared.tokens[name])
+        coordinates = {
+            "position": plan.positions,
+            "layer": prepared.layers,
+            "d_model": range(prepared.dimensions.d_model),
+        }
+        create_activations(
+            url,
+            name,
+            plan.n_samples,
+            prepared.spec.capture.shard_prompts,
+            prepared.spec.capture.sites,
+            coordinates,
+        )
+    return create_run(settings.store, prepared.record(parity["attention"], parity))
+
+
+def _finish_capture(run: Run, prepared: Prepared) -> None:
+    """Write what is known only once all shards are there."""
+    for name in prepared.plans:
+        quarantined: dict[int, str] = {}
+        for commit in recover(run.location, name).values():
+            quarantined |= commit.quarantined
+        write_prompts(
+            run.location,
+            name,
+            prepared.prompts[name],
+            [len(ids) for ids in prepared.tokens[name]],
+            run.record.spec.capture.shard_prompts,
+            quarantined,
+        )
+    drop_pending(run.location)
+    consolidate(run)
+
+
+def _open_work(run: Run | None, prepared: Prepared) -> list[Any]:
+    """Return (plan, shard) for each shard that is not committed; finish moves that were interrupted."""
+    work = []
+    for name, plan in prepared.plans.items():
+        commits = recover(run.location, name) if run is not None else {}
+        work += [(plan, shard) for shard in plan.shards if shard.index not in commits]
+    return work
+
+
+def _check_same_tokens(run: Run, prepared: Prepared) -> None:
+    for name in prepared.plans:
+        if read_tokens(run.location, name) != prepared.tokens[name]:
+            raise RunDamagedError(
+                f"{run.id}: the tokens of {name} differ from those the run was created with "
+                f"(transformers {run.record.versions.get('transformers')} then); "
+                "go on with the same versions, or use another store"
+            )
+
+
+def _absolute(store: str) -> str:
+    """Return a store's place as other processes, which have other working folders, understand it."""
+    return store if "://" in store else str(Path(store).expanduser().absolute())
+
+

@@ -1,0 +1,208 @@
+"""Running one shard of prompts through a model that is in memory."""
+
+import time
+from collections import deque
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from transformers import DynamicCache
+
+from theodolite.capture.plan import Batch, SetPlan, Shard, TokenIds, padded_tokens
+from theodolite.capture.taps import Selection, tapped
+from theodolite.models.load import LoadedModel
+from theodolite.sites import Site
+
+Activations = dict[Site, NDArray[np.float32]]
+
+
+@dataclass
+class CapturedShard:
+    """What came out of one shard.
+
+    Attributes:
+        activations: (sample, position, layer, d_model) for each site, (sample, position, d_model) for `resid_final`;
+            NaN before a prompt's first token and for quarantined prompts.
+        batches: the batches that were run; they differ from the plan's only where memory ran out.
+        quarantined: sample → why its activations cannot be used.
+        oom_backoffs: how often a batch was split because memory ran out.
+        tokens: tokens of the shard's prompts.
+        computed_tokens: tokens that were computed, padding included.
+        seconds: time from the first batch to the last copy.
+    """
+
+    activations: Activations
+    batches: list[Batch] = field(default_factory=list)
+    quarantined: dict[int, str] = field(default_factory=dict)
+    oom_backoffs: int = 0
+    tokens: int = 0
+    computed_tokens: int = 0
+    seconds: float = 0.0
+
+
+class Engine:
+    """A model with its taps: turns shards into arrays, and keeps the keys and values of the last shared prefix."""
+
+    def __init__(self, model: LoadedModel, sites: Sequence[Site], layers: Sequence[int]) -> None:
+        """Take a loaded model, the block sites to keep, and the layers to keep them at."""
+        self.model = model
+        self.sites = tuple(sites)
+        self.layers = tuple(layers)
+        self._prefix: tuple[TokenIds, list[tuple[torch.Tensor, torch.Tensor]]] = ((), [])
+
+    def capture(self, plan: SetPlan, shard: Shard, tokens: Sequence[TokenIds]) -> CapturedShard:
+        """Capture one shard.
+
+        Args:
+            plan: the plan of the shard's set.
+            shard: which samples, in which batches.
+            tokens: token ids of the shard's samples, from `shard.start` on.
+
+        Raises:
+            ValueError: the tokens are not one entry for each sample.
+        """
+        if len(tokens) != shard.stop - shard.start:
+            raise ValueError(f"shard {shard.name} has {shard.stop - shard.start} samples, not {len(tokens)}")
+        started = time.perf_counter()
+        captured = CapturedShard(self._empty(len(tokens), len(plan.positions)))
+        pending: list[tuple[Batch, Any]] = []
+        for batch, kept in self._run_batches(plan, shard, tokens, captured):
+            # One batch behind: while the device computes this one, the host stores the one before.
+            pending.append((batch, _start_copy(kept)))
+            if len(pending) > 1:
+                self._store(pending.pop(0), shard, captured)
+        for last in pending:
+            self._store(last, shard, captured)
+        _blank_before_first_token(captured, plan.positions, [len(ids) for ids in tokens])
+        _quarantine_non_finite(captured, plan.positions, tokens, shard.start, self.layers)
+        captured.tokens = sum(map(len, tokens))
+        captured.seconds = time.perf_counter() - started
+        return captured
+
+    def _run_batches(
+        self, plan: SetPlan, shard: Shard, tokens: Sequence[TokenIds], captured: CapturedShard
+    ) -> Iterator[tuple[Batch, dict[Site, torch.Tensor]]]:
+        """Yield each batch with its kept tensors, on the device; halve a batch that does not fit into memory."""
+        waiting = deque(shard.batches)
+        suffix_lengths = {shard.start + i: len(ids) - plan.shared_prefix for i, ids in enumerate(tokens)}
+        while waiting:
+            batch = waiting.popleft()
+            try:
+                kept = self._forward(plan, [tokens[sample - shard.start] for sample in batch])
+            except (torch.OutOfMemoryError, RuntimeError) as error:
+                if not _is_out_of_memory(error):
+                    raise
+                _free_memory()
+                captured.oom_backoffs += 1
+                if len(batch) == 1:
+                    captured.quarantined[batch[0]] = "out of memory, even in a batch of its own"
+                else:
+                    half = len(batch) // 2
+                    waiting.extendleft([batch[half:], batch[:half]])
+                continue
+            captured.batches.append(batch)
+            captured.computed_tokens += padded_tokens(batch, suffix_lengths)  # type: ignore[arg-type]
+            yield batch, kept
+
+    @torch.inference_mode()
+    def _forward(self, plan: SetPlan, prompts: Sequence[TokenIds]) -> dict[Site, torch.Tensor]:
+        """Run one batch and return (batch, position, layer, d_model) for each site, on the device.
+
+        Prompts are padded on the right: no real token of a causal model sees a pad, positions are right by
+        construction and no mask is needed.
+        """
+        device = self.model.device
+        shared = plan.shared_prefix
+        lengths = torch.tensor([len(ids) - shared for ids in prompts])
+        padded = torch.zeros((len(prompts), int(lengths.max())), dtype=torch.long)
+        for row, ids in enumerate(prompts):
+            padded[row, : len(ids) - shared] = torch.tensor(ids[shared:])
+        # Before a prompt's first token there is nothing: take token 0, it is blanked later.
+        indices = (lengths[:, None] + torch.tensor(plan.positions)).clamp(min=0)
+        prefix = self._expanded_prefix(prompts[0][:shared], len(prompts))
+        with tapped(self.model, self.sites, self.layers, Selection(indices.to(device))) as kept:
+            self.model.module(input_ids=padded.to(device), past_key_values=prefix, use_cache=shared > 0)
+        home = kept[Site.RESID_FINAL][0].device
+        stacked = {site: torch.stack([part.to(home) for part in kept[site]], dim=2) for site in self.sites}
+        return {**stacked, Site.RESID_FINAL: kept[Site.RESID_FINAL][0]}
+
+    def _expanded_prefix(self, prefix: TokenIds, batch_size: int) -> DynamicCache | None:
+        """Return keys and values of the shared prefix for a batch; computed once, expanded without a copy."""
+        if not prefix:
+            return None
+        if self._prefix[0] != prefix:
+            ids = torch.tensor([prefix], device=self.model.device)
+            cache = self.model.module(input_ids=ids, use_cache=True).past_key_values
+            self._prefix = (prefix, [(layer.keys, layer.values) for layer in cache.layers])
+        return DynamicCache(
+            [
+                (keys.expand(batch_size, -1, -1, -1), values.expand(batch_size, -1, -1, -1))
+                for keys, values in self._prefix[1]
+            ]
+        )
+
+    def _empty(self, n_samples: int, n_positions: int) -> Activations:
+        d_model = self.model.dimensions.d_model
+        shape = (n_samples, n_positions, len(self.layers), d_model)
+        arrays: Activations = {site: np.full(shape, np.nan, dtype=np.float32) for site in self.sites}
+        arrays[Site.RESID_FINAL] = np.full((n_samples, n_positions, d_model), np.nan, dtype=np.float32)
+        return arrays
+
+    def _store(self, copied: tuple[Batch, Any], shard: Shard, captured: CapturedShard) -> None:
+        batch, (host, event) = copied
+        if event is not None:
+            event.synchronize()
+        rows = np.asarray(batch) - shard.start
+        for site, values in host.items():
+            captured.activations[site][rows] = values.float().numpy()
+
+
+def _start_copy(kept: dict[Site, torch.Tensor]) -> tuple[dict[Site, torch.Tensor], Any]:
+    """Start copying to pinned host memory; return the copies and the event that says they are there."""
+    if next(iter(kept.values())).device.type != "cuda":
+        return kept, None
+    host = {}
+    for site, values in kept.items():
+        host[site] = torch.empty(values.shape, dtype=values.dtype, pin_memory=True)
+        host[site].copy_(values, non_blocking=True)
+    event = torch.cuda.Event()
+    event.record()
+    return host, event
+
+
+def _blank_before_first_token(captured: CapturedShard, positions: Sequence[int], lengths: Sequence[int]) -> None:
+    missing = np.asarray(lengths)[:, None] + np.asarray(positions) < 0
+    for values in captured.activations.values():
+        values[missing] = np.nan
+
+
+def _quarantine_non_finite(
+    captured: CapturedShard,
+    positions: Sequence[int],
+    tokens: Sequence[TokenIds],
+    start: int,
+    layers: Sequence[int],
+) -> None:
+    """Take out prompts with NaN or infinite activations; nothing may ever average over them."""
+    exists = np.asarray([len(ids) for ids in tokens])[:, None] + np.asarray(positions) >= 0
+    for site, values in captured.activations.items():
+        bad = ~np.isfinite(values).all(axis=-1)
+        bad &= exists[:, :, None] if bad.ndim == 3 else exists
+        for row in np.flatnonzero(bad.reshape(len(tokens), -1).any(axis=1)):
+            place = "" if bad.ndim == 2 else f", layer {layers[int(np.argwhere(bad[row])[0][1])]}"
+            captured.quarantined.setdefault(start + int(row), f"activation is not finite at {site}{place}")
+    for sample in captured.quarantined:
+        for values in captured.activations.values():
+            values[sample - start] = np.nan
+
+
+def _is_out_of_memory(error: RuntimeError) -> bool:
+    return isinstance(error, torch.OutOfMemoryError) or "can't allocate memory" in str(error)
+
+
+def _free_memory() -> None:
+    if torch.cuda.is_available():
+        torch.cuda.empty_cache()

@@ -1,0 +1,127 @@
+"""Which prompts form which shard and which batch: a pure function of the spec and the tokens.
+
+The number of workers never enters, so any number of them, and any number of crashes, gives the same batches and
+with them the same bits.
+"""
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+TokenIds = tuple[int, ...]
+Batch = tuple[int, ...]
+
+# Sharing fewer tokens than this saves less than its own bookkeeping costs.
+_MIN_SHARED_PREFIX = 8
+
+
+@dataclass(frozen=True)
+class Shard:
+    """The unit of work, of writing and of retry: consecutive prompts of one set, in length-sorted batches.
+
+    Attributes:
+        prompt_set: the set's name.
+        index: the shard's place in its set.
+        start: first sample of the shard in its set.
+        stop: one past the last sample.
+        batches: samples of each batch, as indices into the set.
+    """
+
+    prompt_set: str
+    index: int
+    start: int
+    stop: int
+    batches: tuple[Batch, ...]
+
+    @property
+    def name(self) -> str:
+        """How people and messages call the shard."""
+        return f"{self.prompt_set}/{self.index:05d}"
+
+
+@dataclass(frozen=True)
+class SetPlan:
+    """How one prompt set is captured.
+
+    Attributes:
+        prompt_set: the set's name.
+        positions: kept positions, counted from the end, ascending.
+        shared_prefix: the first so many tokens of all prompts are the same, and are computed once.
+        shards: all shards, in order.
+        tokens: tokens of all prompts.
+        computed_tokens: tokens that a replica computes, padding included, the shared prefix left out.
+    """
+
+    prompt_set: str
+    positions: tuple[int, ...]
+    shared_prefix: int
+    shards: tuple[Shard, ...]
+    tokens: int
+    computed_tokens: int
+
+    @property
+    def n_samples(self) -> int:
+        """Prompts in the set."""
+        return self.shards[-1].stop
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return the plan as JSON-ready values."""
+        return asdict(self)
+
+
+def plan_set(
+    prompt_set: str,
+    tokens: Sequence[TokenIds],
+    positions: tuple[int, ...],
+    *,
+    shard_prompts: int,
+    batch_tokens: int,
+    share_prefix: bool,
+) -> SetPlan:
+    """Plan one prompt set.
+
+    Args:
+        prompt_set: the set's name.
+        tokens: token ids of each prompt.
+        positions: kept positions, ascending, all negative.
+        shard_prompts: prompts in one shard.
+        batch_tokens: most tokens in one batch, padding included; a longer prompt is a batch of its own.
+        share_prefix: compute the tokens that all prompts begin with once.
+    """
+    shared = shared_prefix(tokens, positions) if share_prefix else 0
+    lengths = [len(ids) - shared for ids in tokens]
+    shards = []
+    for index, start in enumerate(range(0, len(tokens), shard_prompts)):
+        stop = min(start + shard_prompts, len(tokens))
+        batches = batch_by_length(range(start, stop), lengths, batch_tokens)
+        shards.append(Shard(prompt_set, index, start, stop, batches))
+    computed = sum(padded_tokens(batch, lengths) for shard in shards for batch in shard.batches)
+    return SetPlan(prompt_set, positions, shared, tuple(shards), sum(map(len, tokens)), computed)
+
+
+def shared_prefix(tokens: Sequence[TokenIds], positions: tuple[int, ...]) -> int:
+    """Return how many first tokens all prompts share, leaving every kept position to be computed."""
+    first, last = min(tokens), max(tokens)  # in lexicographic order, all others lie between these two
+    same = 0
+    while same < min(len(first), len(last)) and first[same] == last[same]:
+        same += 1
+    shared = min(same, min(map(len, tokens)) + min(positions))
+    return shared if shared >= _MIN_SHARED_PREFIX and len(tokens) > 1 else 0
+
+
+def batch_by_length(samples: Sequence[int], lengths: Sequence[int], batch_tokens: int) -> tuple[Batch, ...]:
+    """Return batches of samples in order of length, each within the budget when padded to its longest."""
+    batches: list[Batch] = []
+    current: list[int] = []
+    for sample in sorted(samples, key=lambda sample: (lengths[sample], sample)):
+        # Lengths ascend, so the newest sample is the longest and sets the padding.
+        if current and (len(current) + 1) * lengths[sample] > batch_tokens:
+            batches.append(tuple(current))
+            current = []
+        current.append(sample)
+    return (*batches, tuple(current)) if current else tuple(batches)
+
+
+def padded_tokens(batch: Batch, lengths: Sequence[int]) -> int:
+    """Return the tokens a batch computes: its size times its longest prompt."""
+    return len(batch) * max(lengths[sample] for sample in batch)

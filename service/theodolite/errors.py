@@ -1,0 +1,69 @@
+"""Everything that can go wrong and is not a bug, as one tree.
+
+TheodoliteError              exit code 1
+├── SpecError                exit code 2: the question is wrong, nothing was loaded
+│   ├── PromptError          a prompt set cannot be read, or holds a prompt that cannot be measured
+│   └── SiteNotFoundError    the model has no such site or layer
+├── ModelError               the model cannot be found, read or loaded
+│   └── UnsupportedModelError  it could be loaded, but we do not know where its parts are
+├── ParityError              captured activations differ from plain Hugging Face: the run must not start
+├── CaptureError             shards could not be captured
+└── StoreError               the store cannot be reached, read or written
+    ├── RunNotFoundError     no such run
+    ├── RunDamagedError      what is stored is not what was committed
+    └── StoreVersionError    the run was written by a newer version
+
+Each message says what was wrong, which value, what is allowed, and what to do.
+"""
+
+
+class TheodoliteError(Exception):
+    """The root of the project's own errors."""
+
+    exit_code = 1
+
+
+class SpecError(TheodoliteError):
+    """The survey asks for something that cannot be asked."""
+
+    exit_code = 2
+
+
+class PromptError(SpecError):
+    """A prompt set cannot be read, or holds a prompt that cannot be measured."""
+
+
+class SiteNotFoundError(SpecError):
+    """The model has no such site or layer."""
+
+
+class ModelError(TheodoliteError):
+    """The model cannot be found, read or loaded."""
+
+
+class UnsupportedModelError(ModelError):
+    """The model's family is unknown, or does something that would be measured wrongly."""
+
+
+class ParityError(TheodoliteError):
+    """Captured activations differ from plain Hugging Face by more than rounding."""
+
+
+class CaptureError(TheodoliteError):
+    """Shards could not be captured."""
+
+
+class StoreError(TheodoliteError):
+    """The store cannot be reached, read or written."""
+
+
+class RunNotFoundError(StoreError):
+    """The store has no run of this name."""
+
+
+class RunDamagedError(StoreError):
+    """What is stored is not what was committed."""
+
+
+class StoreVersionError(StoreError):
+    """The run was written by a newer version of Theodolite."""

@@ -1,0 +1,118 @@
+"""Plotly figures from stored results: notebook, report and page all use these."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import plotly.graph_objects as go
+import xarray as xr
+from plotly.subplots import make_subplots
+
+from theodolite.query.curves import along_depth
+from theodolite.sites import depth_label
+
+# Readable on white and on near-black, and told apart by people with any colour vision.
+POSITIVE, NEGATIVE, COSINE, PLAIN = "#d9622b", "#3b82c4", "#8a63d2", "#8b9098"
+_BANDS = {COSINE: "rgba(138, 99, 210, 0.18)"}
+_DASHES = {"resid_pre": "solid", "resid_mid": "dot", "resid_post": "dash"}
+_PANELS = ("cosine_of_means", "variance_mean", "variance_max")
+
+
+@dataclass(frozen=True)
+class ContrastView:
+    """Which contrast is drawn, where, and what its two sets are called."""
+
+    contrast: str
+    positive: str
+    negative: str
+    position: int
+    on_sphere: bool = False
+
+
+def contrast_figure(curves: xr.Dataset, view: ContrastView) -> go.Figure:
+    """Draw the three graphs of a contrast over one depth axis: cosine of means, mean and largest variance.
+
+    Args:
+        curves: the result group `curves`.
+        view: which contrast, sets, position, and whether activations were scaled to the sphere.
+    """
+    prefix = "on_sphere_" if view.on_sphere else ""
+    unit = "squared, on the sphere of radius √d_model" if view.on_sphere else "squared stream units"
+    figure = make_subplots(rows=3, cols=1, shared_xaxes=True, vertical_spacing=0.045, row_heights=[0.4, 0.3, 0.3])
+    for site in curves["site"].values.tolist():
+        for trace in _cosine_traces(curves, view, prefix, site):
+            figure.add_trace(trace, row=1, col=1)
+        for row, statistic in enumerate(_PANELS[1:], start=2):
+            for name, colour in ((view.positive, POSITIVE), (view.negative, NEGATIVE)):
+                values = curves[prefix + statistic].sel(set=name, position=view.position, site=[site])
+                figure.add_trace(_line(values, name, site, colour, legend=f"legend{row}"), row=row, col=1)
+    depths = along_depth(curves[f"{prefix}variance_mean"].isel(set=0, position=0))["depth"].values
+    _label_axes(figure, depths.tolist(), unit)
+    return figure
+
+
+def _cosine_traces(curves: xr.Dataset, view: ContrastView, prefix: str, site: str) -> Iterator[go.Scatter]:
+    def values(suffix: str) -> xr.DataArray:
+        of_contrast = curves[f"{prefix}cosine_of_means{suffix}"]
+        return of_contrast.sel(contrast=view.contrast, position=view.position, site=[site])
+
+    low, high = along_depth(values("_low")), along_depth(values("_high"))
+    depths = [*low["depth"].values.tolist(), *high["depth"].values.tolist()[::-1]]
+    yield go.Scatter(
+        x=depths,
+        y=[*low.values.tolist(), *high.values.tolist()[::-1]],
+        fill="toself",
+        fillcolor=_BANDS[COSINE],
+        line={"width": 0},
+        hoverinfo="skip",
+        name=f"95 % interval, {_short(site)}",
+        showlegend=site == curves["site"].values[0],
+        legend="legend",
+    )
+    yield _line(values("_debiased"), "debiased", site, COSINE, legend="legend")
+    yield _line(values(""), "plain", site, PLAIN, legend="legend", width=1.2)
+
+
+def _line(values: xr.DataArray, name: str, site: str, colour: str, legend: str, width: float = 2.2) -> go.Scatter:
+    curve = along_depth(values)
+    depths = curve["depth"].values.tolist()
+    return go.Scatter(
+        x=depths,
+        y=curve.values.tolist(),
+        mode="lines",
+        name=f"{name}, {_short(site)}",
+        line={"color": colour, "width": width, "dash": _DASHES[site]},
+        customdata=[depth_label(depth) for depth in depths],
+        hovertemplate="%{customdata}: %{y:.4g}<extra>" + f"{name}, {_short(site)}" + "</extra>",
+        legend=legend,
+    )
+
+
+def _label_axes(figure: go.Figure, depths: list[int], unit: str) -> None:
+    n_layers = depths[-1] // 2 + 1
+    step = max(1, round(n_layers / 10))
+    ticks = list(range(0, 2 * n_layers, 2 * step))
+    figure.update_xaxes(tickvals=ticks, ticktext=[depth_label(tick) for tick in ticks], showgrid=True)
+    figure.update_xaxes(title="depth along the residual stream", row=3, col=1)
+    titles = ("cosine of means", f"variance<br><sub>mean over features, {unit}</sub>", "variance<br><sub>largest feature</sub>")
+    for row, title in enumerate(titles, start=1):
+        figure.update_yaxes(title=title, row=row, col=1, exponentformat="power")
+    tops = (1.0, 0.585, 0.285)
+    legends = {
+        f"legend{'' if row == 1 else row}": {
+            "orientation": "h", "x": 0, "y": top, "xanchor": "left", "yanchor": "bottom", "bgcolor": "rgba(0,0,0,0)"
+        }
+        for row, top in enumerate(tops, start=1)
+    }
+    figure.update_layout(
+        height=900,
+        margin={"l": 84, "r": 16, "t": 40, "b": 56},
+        hovermode="x",
+        paper_bgcolor="rgba(0,0,0,0)",
+        plot_bgcolor="rgba(0,0,0,0)",
+        font={"family": "system-ui, sans-serif", "size": 13},
+        **legends,
+    )
+
+
+def _short(site: str) -> str:
+    return site.removeprefix("resid_")

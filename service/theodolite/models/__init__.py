@@ -1,0 +1,1 @@
+"""Finding a model, loading it, and knowing where its parts are."""

@@ -1,0 +1,56 @@
+"""GGUF files: de-quantised once into a safetensors folder, which everything else then reads."""
+
+import os
+import shutil
+import tempfile
+from pathlib import Path
+
+from theodolite.errors import ModelError
+
+_DONE = "model.safetensors"
+
+
+def convert_gguf(file: Path, folder: Path) -> Path:
+    """Write a GGUF file's weights (float32), configuration and tokenizer to `folder`, unless they are there.
+
+    The folder appears whole or not at all, so that two processes may convert at the same time.
+
+    Raises:
+        ModelError: the file cannot be read or is of an architecture that transformers does not know.
+    """
+    if (folder / _DONE).is_file():
+        return folder
+    import torch
+    from transformers import AutoModelForCausalLM, AutoTokenizer, GgufConfig
+
+    from theodolite.models.load import quiet_transformers
+
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    staging = Path(tempfile.mkdtemp(prefix=f"{folder.name}-", dir=folder.parent))
+    try:
+        with quiet_transformers():
+            tokenizer = AutoTokenizer.from_pretrained(file.parent, gguf_file=file.name)
+            model = AutoModelForCausalLM.from_pretrained(
+                file.parent,
+                gguf_file=file.name,
+                dtype=torch.float32,
+                quantization_config=GgufConfig(dequantize=True),
+            )
+            tokenizer.save_pretrained(staging)
+            model.save_pretrained(staging)
+        _move_whole(staging, folder)
+    # The readers of a broken or unknown file raise anything from struct.error to KeyError.
+    except Exception as error:
+        raise ModelError(f"cannot read {file} as GGUF: {type(error).__name__}: {error}") from error
+    finally:
+        shutil.rmtree(staging, ignore_errors=True)
+    return folder
+
+
+def _move_whole(staging: Path, folder: Path) -> None:
+    try:
+        os.replace(staging, folder)
+    except OSError:
+        # Another process was first; its conversion is the same.
+        if not (folder / _DONE).is_file():
+            raise

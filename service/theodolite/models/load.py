@@ -1,0 +1,136 @@
+"""Loading configuration, tokenizer and the base model (without its language-model head) from a folder."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from theodolite.errors import ModelError
+from theodolite.models.anatomy import Anatomy, Dimensions, anatomy_of, dimensions_of
+
+
+@dataclass(frozen=True)
+class LoadedModel:
+    """A base model in memory, and where its parts are."""
+
+    module: Any
+    anatomy: Anatomy
+    dimensions: Dimensions
+
+    @property
+    def config(self) -> Any:
+        """The Hugging Face configuration."""
+        return self.module.config
+
+    @property
+    def blocks(self) -> Any:
+        """The blocks, in order."""
+        return self.module.get_submodule(self.anatomy.blocks)
+
+    @property
+    def device(self) -> Any:
+        """Where the embedding lies, and so where token ids go."""
+        return self.module.get_input_embeddings().weight.device
+
+    @property
+    def dtype(self) -> Any:
+        """The arithmetic's dtype."""
+        return self.module.dtype
+
+
+@contextmanager
+def quiet_transformers() -> Iterator[None]:
+    """Keep transformers' progress bars and advice off the terminal: programs read our output."""
+    from transformers.utils import logging
+
+    verbosity, bar = logging.get_verbosity(), logging.is_progress_bar_enabled()
+    logging.set_verbosity_error()
+    logging.disable_progress_bar()
+    try:
+        yield
+    finally:
+        logging.set_verbosity(verbosity)
+        if bar:
+            logging.enable_progress_bar()
+
+
+def load_config(folder: Path, trust_remote_code: bool = False) -> Any:
+    """Load a model's configuration; raises ModelError."""
+    from transformers import AutoConfig
+
+    return _load(AutoConfig, folder, "configuration", trust_remote_code=trust_remote_code)
+
+
+def load_tokenizer(folder: Path, trust_remote_code: bool = False) -> Any:
+    """Load a model's tokenizer; raises ModelError."""
+    from transformers import AutoTokenizer
+
+    return _load(AutoTokenizer, folder, "tokenizer", trust_remote_code=trust_remote_code)
+
+
+def load_model(
+    folder: Path,
+    *,
+    dtype: str = "auto",
+    attention: str = "auto",
+    device_map: Any = None,
+    trust_remote_code: bool = False,
+) -> LoadedModel:
+    """Load the base model for inference, from safetensors only.
+
+    Args:
+        folder: configuration and weights.
+        dtype: `auto` is the checkpoint's own.
+        attention: `auto` is what transformers selects for the family.
+        device_map: a device such as `cuda`, `auto` to spread blocks over several GPUs, or None for the CPU.
+        trust_remote_code: run the checkpoint's own code.
+
+    Raises:
+        ModelError: a weight is missing or unreadable, or there are no safetensors weights.
+        UnsupportedModelError: the family is unknown.
+    """
+    from transformers import AutoModel
+
+    config = load_config(folder, trust_remote_code)
+    anatomy = anatomy_of(config)
+    if not any(folder.glob("*.safetensors")):
+        raise ModelError(f"{folder} has no .safetensors weights; convert pickled weights first: they can run code")
+    module, report = _load(
+        AutoModel,
+        folder,
+        "weights",
+        config=config,
+        dtype=dtype,
+        attn_implementation=None if attention == "auto" else attention,
+        device_map=device_map,
+        use_safetensors=True,
+        output_loading_info=True,
+        trust_remote_code=trust_remote_code,
+    )
+    missing = sorted(report["missing_keys"])
+    if missing:
+        # transformers fills them with random numbers and only warns.
+        raise ModelError(f"the weights in {folder} lack {len(missing)} tensors, the first is {missing[0]}")
+    return wrap(module, anatomy)
+
+
+def wrap(module: Any, anatomy: Anatomy | None = None) -> LoadedModel:
+    """Make a base model that is already in memory ready for capture."""
+    module = module.eval().requires_grad_(False)
+    return LoadedModel(module, anatomy or anatomy_of(module.config), dimensions_of(module.config))
+
+
+def resolved_dtype(config: Any, dtype: str) -> str:
+    """Return the dtype that `auto` means for a checkpoint."""
+    return dtype if dtype != "auto" else str(config.dtype or "float32").removeprefix("torch.")
+
+
+def _load(loader: Any, folder: Path, what: str, **options: Any) -> Any:
+    try:
+        with quiet_transformers():
+            return loader.from_pretrained(folder, **options)
+    # Corrupt files, wrong shapes, unknown architectures and missing kernels each raise their own kind.
+    except Exception as error:
+        reason = (str(error).strip() or type(error).__name__).splitlines()[0]
+        raise ModelError(f"cannot load the {what} in {folder}: {reason}") from error

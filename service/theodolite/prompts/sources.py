@@ -1,0 +1,161 @@
+"""Reading a prompt set: built-in, from a file, or from a dataset on the hub."""
+
+import csv
+import json
+from collections.abc import Callable
+from importlib import resources
+from pathlib import Path
+from typing import Any
+
+from theodolite.errors import PromptError
+from theodolite.spec import PromptSetSpec
+
+Row = dict[str, Any]
+
+
+def read_prompts(name: str, prompt_set: PromptSetSpec, folder: Path) -> list[str]:
+    """Read a set's texts: `where` filters, `draw` shuffles, the first `limit` stay.
+
+    Args:
+        name: the set's name, for messages.
+        prompt_set: what to read.
+        folder: where the spec lies; relative file sources start here.
+
+    Raises:
+        PromptError: the source, a column or a prompt is missing or empty.
+    """
+    kind, _, place = prompt_set.source.partition(":")
+    if kind == "builtin":
+        rows = _read_builtin(place)
+    elif kind == "file":
+        rows = _read_file(name, folder / place)
+    else:
+        rows = _read_hub(name, place, prompt_set.split)
+    if not rows:
+        raise PromptError(f"prompts.{name}: {prompt_set.source} is empty")
+    column = _choose_column(name, rows, prompt_set.column)
+    texts = [row[column] for row in _keep_where(name, rows, prompt_set.where)]
+    if not texts:
+        raise PromptError(
+            f"prompts.{name}.where: none of the {len(rows)} rows has {prompt_set.where}; "
+            f"columns: {', '.join(rows[0])}"
+        )
+    if prompt_set.draw:
+        texts = _draw(name, texts, prompt_set.draw.test_size, prompt_set.draw.random_state)
+    texts = texts[: prompt_set.limit]
+    for index, text in enumerate(texts):
+        if not isinstance(text, str) or not text.strip():
+            raise PromptError(f"prompts.{name}: prompt {index} is empty or not a text: {text!r}")
+    return texts
+
+
+def _read_builtin(name: str) -> list[Row]:
+    """Read a set that ships with the package; `harmful` and `harmless` are the two columns of one file."""
+    data = resources.files("theodolite.prompts") / "data"
+    if name == "nouns":
+        return [{"prompt": line} for line in (data / "nouns.txt").read_text(encoding="utf-8").splitlines()]
+    with (data / "pairs.csv").open(encoding="utf-8", newline="") as file:
+        return [{"prompt": row[name]} for row in csv.DictReader(file)]
+
+
+def _read_file(name: str, path: Path) -> list[Row]:
+    reader = _READERS.get(path.suffix)
+    if reader is None:
+        raise PromptError(f"prompts.{name}.source: {path} is none of the kinds that are read: {', '.join(_READERS)}")
+    if not path.is_file():
+        raise PromptError(f"prompts.{name}.source: there is no file {path}")
+    try:
+        return reader(path)
+    # Each reader has its own family of errors for a file that is not what its name says.
+    except Exception as error:
+        raise PromptError(f"prompts.{name}.source: {path} cannot be read: {error}") from error
+
+
+def _read_csv(path: Path) -> list[Row]:
+    with path.open(encoding="utf-8-sig", newline="") as file:
+        return list(csv.DictReader(file))
+
+
+def _read_jsonl(path: Path) -> list[Row]:
+    lines = path.read_text(encoding="utf-8").splitlines()
+    return _as_rows([json.loads(line) for line in lines if line.strip()])
+
+
+def _read_json(path: Path) -> list[Row]:
+    return _as_rows(json.loads(path.read_text(encoding="utf-8")))
+
+
+def _read_parquet(path: Path) -> list[Row]:
+    import fastparquet
+
+    frame = fastparquet.ParquetFile(str(path)).to_pandas()
+    frame = frame.astype(object).where(frame.notna(), None)
+    return [{str(key): value for key, value in row.items()} for row in frame.to_dict("records")]
+
+
+def _read_txt(path: Path) -> list[Row]:
+    return [{"prompt": line} for line in path.read_text(encoding="utf-8").splitlines()]
+
+
+_READERS: dict[str, Callable[[Path], list[Row]]] = {
+    ".csv": _read_csv,
+    ".jsonl": _read_jsonl,
+    ".json": _read_json,
+    ".parquet": _read_parquet,
+    ".txt": _read_txt,
+}
+
+
+def _read_hub(name: str, dataset: str, split: str) -> list[Row]:
+    from datasets import load_dataset
+    from datasets.utils.logging import disable_progress_bar
+
+    disable_progress_bar()
+    try:
+        return [dict(row) for row in load_dataset(dataset, split=split)]
+    # The library raises dozens of kinds, from a missing split to no network; all mean the same to the user.
+    except Exception as error:
+        raise PromptError(f"prompts.{name}.source: hub:{dataset}, split {split!r}, cannot be read: {error}") from error
+
+
+def _as_rows(values: Any) -> list[Row]:
+    if not isinstance(values, list):
+        raise ValueError("expected a list of strings or of objects")
+    rows = [{"prompt": value} if isinstance(value, str) else value for value in values]
+    if not all(isinstance(row, dict) for row in rows):
+        raise ValueError("expected a list of strings or of objects")
+    return rows
+
+
+def _choose_column(name: str, rows: list[Row], column: str | None) -> str:
+    columns = list(rows[0])
+    if column is None:
+        if len(columns) > 1:
+            raise PromptError(f"prompts.{name}.column: say which column holds the prompts: {', '.join(columns)}")
+        return columns[0]
+    if any(column not in row for row in rows):
+        raise PromptError(f"prompts.{name}.column: there is no column {column!r}; allowed: {', '.join(columns)}")
+    return column
+
+
+def _keep_where(name: str, rows: list[Row], where: dict[str, Any]) -> list[Row]:
+    for column in where:
+        if any(column not in row for row in rows):
+            raise PromptError(f"prompts.{name}.where: there is no column {column!r}; allowed: {', '.join(rows[0])}")
+    return [row for row in rows if all(_same(row[column], value) for column, value in where.items())]
+
+
+def _same(cell: Any, value: Any) -> bool:
+    """Compare as text where the file knows only text (csv); a missing value equals an empty one."""
+    as_text = ["" if item is None else str(item) for item in (cell, value)]
+    return bool(cell == value) or as_text[0] == as_text[1]
+
+
+def _draw(name: str, texts: list[str], test_size: float, random_state: int) -> list[str]:
+    from sklearn.model_selection import train_test_split
+
+    try:
+        train, _ = train_test_split(texts, test_size=test_size, random_state=random_state)
+    except ValueError as error:
+        raise PromptError(f"prompts.{name}.draw: {error}") from error
+    return list(train)

@@ -1,0 +1,94 @@
+"""From texts to token ids: chat templates, the frozen clock, and the checks that need no weights."""
+
+from collections.abc import Sequence
+from datetime import date
+from typing import Any, Literal
+
+from theodolite.errors import PromptError
+from theodolite.spec import PromptSetSpec
+
+TokenIds = tuple[int, ...]
+
+
+def tokenize(
+    name: str, prompts: Sequence[str], prompt_set: PromptSetSpec, tokenizer: Any, template_date: date
+) -> list[TokenIds]:
+    """Return one tuple of token ids for each prompt.
+
+    A rendered chat already holds its special tokens, so none are added again; with `template: none`, or a text of
+    the user's own, the tokenizer adds what it always adds.
+
+    Args:
+        name: the set's name, for messages.
+        prompts: the texts.
+        prompt_set: says which template; the default is the tokenizer's chat template where it has one.
+        tokenizer: a Hugging Face tokenizer.
+        template_date: what a chat template sees as today, so that the same survey gives the same tokens tomorrow.
+
+    Raises:
+        PromptError: the tokenizer has no chat template, or the template refuses the messages.
+    """
+    template = resolve_template(name, prompt_set, tokenizer)
+    if template == "chat":
+        texts = [_render_chat(name, prompt, prompt_set.system, tokenizer, template_date) for prompt in prompts]
+    elif template == "none":
+        texts = list(prompts)
+    else:
+        texts = [template.replace("{prompt}", prompt) for prompt in prompts]
+    encoded = tokenizer(texts, add_special_tokens=template != "chat")["input_ids"]
+    return [tuple(ids) for ids in encoded]
+
+
+def resolve_template(name: str, prompt_set: PromptSetSpec, tokenizer: Any) -> str:
+    """Return `chat`, `none` or the user's own text."""
+    has_chat = getattr(tokenizer, "chat_template", None) is not None
+    wants_chat = prompt_set.template == "chat" or prompt_set.system is not None
+    if wants_chat and not has_chat:
+        raise PromptError(f"prompts.{name}.template: this model's tokenizer has no chat template; use template: none")
+    return prompt_set.template or ("chat" if has_chat else "none")
+
+
+def resolve_positions(
+    name: str, positions: Sequence[int] | Literal["all"], tokens: Sequence[TokenIds]
+) -> tuple[int, ...]:
+    """Return the positions a set keeps, ascending; `all` reaches back to the longest prompt's first token.
+
+    Raises:
+        PromptError: a prompt is shorter than a position reaches.
+    """
+    if positions == "all":
+        return tuple(range(-max(map(len, tokens)), 0))
+    for index, ids in enumerate(tokens):
+        if len(ids) < -min(positions):
+            raise PromptError(
+                f"prompts.{name}: prompt {index} has {len(ids)} tokens, so it has no position {min(positions)}"
+            )
+    return tuple(positions)
+
+
+def check_lengths(name: str, tokens: Sequence[TokenIds], context_length: int) -> None:
+    """Raise PromptError for a prompt without tokens, or with more than the model's context holds."""
+    for index, ids in enumerate(tokens):
+        if not ids:
+            raise PromptError(f"prompts.{name}: prompt {index} has no tokens")
+        if len(ids) > context_length:
+            raise PromptError(
+                f"prompts.{name}: prompt {index} has {len(ids)} tokens, more than the model's context of "
+                f"{context_length}; shorten or drop it"
+            )
+
+
+def _render_chat(name: str, prompt: str, system: str | None, tokenizer: Any, today: date) -> str:
+    messages = [{"role": "system", "content": system}] if system is not None else []
+    messages.append({"role": "user", "content": prompt})
+    try:
+        rendered = tokenizer.apply_chat_template(
+            messages,
+            tokenize=False,
+            add_generation_prompt=True,
+            strftime_now=today.strftime,  # shadows the template environment's own clock
+        )
+    # Templates are programs of the model's authors and raise what they like, e.g. for a system message.
+    except Exception as error:
+        raise PromptError(f"prompts.{name}: the model's chat template refuses the prompt: {error}") from error
+    return str(rendered)

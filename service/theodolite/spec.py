@@ -1,0 +1,281 @@
+"""SurveySpec: everything that can change a number, and nothing else. Where and how it runs is in settings."""
+
+import hashlib
+import json
+from datetime import date
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import yaml
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
+
+from theodolite.errors import SpecError
+from theodolite.sites import BLOCK_SITES, Site
+
+ANALYSES = ("curves",)
+"""The analyses that exist; `moments` and `directions` are computed with any of them."""
+
+BUILTIN_SETS = ("harmful", "harmless", "nouns")
+
+Name = Annotated[str, Field(pattern=r"^[a-z][a-z0-9_-]{0,47}$")]
+"""Names of sets and contrasts become paths, groups and labels."""
+
+
+class _Model(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class ModelSpec(_Model):
+    """Which model, and how its arithmetic is done."""
+
+    id: str = Field(description="Hub id, local folder, path to a .gguf file, or an alias.", min_length=1)
+    revision: str | None = Field(
+        None, description="Hub revision; resolved to a commit when the run is created, and pinned."
+    )
+    dtype: Literal["auto", "float32", "bfloat16", "float16"] = Field(
+        "auto", description="auto is the checkpoint's own; float32 for GGUF."
+    )
+    attention: Literal["auto", "eager", "sdpa", "flash_attention_2"] = Field(
+        "auto", description="The attention kernel; auto is what transformers selects for the family."
+    )
+    trust_remote_code: bool = Field(
+        False, description="Run the checkpoint's own code; the deployment must allow the model by name."
+    )
+
+
+class DrawSpec(_Model):
+    """A random draw: the train part of scikit-learn's `train_test_split`."""
+
+    test_size: float = Field(description="Fraction left out.", gt=0, lt=1)
+    random_state: int = Field(description="Seed of the shuffle.", ge=0)
+
+
+class PromptSetSpec(_Model):
+    """Where a set of prompts comes from, and how a prompt becomes tokens."""
+
+    source: str = Field(
+        description="builtin:NAME, file:PATH (.csv .jsonl .json .parquet .txt, relative to the spec) or hub:DATASET.",
+        pattern=r"^(builtin|file|hub):.+$",
+    )
+    split: str = Field("train", description="Split of a hub dataset.")
+    column: str | None = Field(
+        None, description="Column that holds the prompt; needed where there is more than one."
+    )
+    where: dict[str, Any] = Field(
+        default_factory=dict, description="Keep rows whose columns have exactly these values."
+    )
+    draw: DrawSpec | None = Field(None, description="Shuffle and draw, after `where` and before `limit`.")
+    limit: int | None = Field(None, description="Keep the first so many prompts.", ge=1)
+    template: str | None = Field(
+        None,
+        description="chat (default where the tokenizer has a chat template), none, or a text with {prompt} in it.",
+    )
+    system: str | None = Field(None, description="System message; needs the chat template.")
+    positions: list[int] | Literal["all"] | None = Field(
+        None, description="Overrides capture.positions; all keeps every token."
+    )
+
+    @field_validator("source")
+    @classmethod
+    def _known_builtin(cls, source: str) -> str:
+        kind, _, name = source.partition(":")
+        if kind == "builtin" and name not in BUILTIN_SETS:
+            raise ValueError(f"there is no built-in set {name!r}; allowed: {', '.join(BUILTIN_SETS)}")
+        return source
+
+    @field_validator("template")
+    @classmethod
+    def _known_template(cls, template: str | None) -> str | None:
+        if template not in (None, "chat", "none") and "{prompt}" not in template:
+            raise ValueError("allowed: chat, none, or a text that contains {prompt}")
+        return template
+
+    @field_validator("positions")
+    @classmethod
+    def _valid_positions(cls, positions: list[int] | str | None) -> list[int] | str | None:
+        return _check_positions(positions) if isinstance(positions, list) else positions
+
+    @model_validator(mode="after")
+    def _system_needs_chat(self) -> "PromptSetSpec":
+        if self.system is not None and self.template not in (None, "chat"):
+            raise ValueError(f"system is given, which needs template: chat, not {self.template!r}")
+        return self
+
+
+class CaptureSpec(_Model):
+    """What is kept of each forward pass, and in which units of work."""
+
+    sites: list[Site] = Field(
+        [Site.RESID_PRE, Site.RESID_MID],
+        description="Sites in each block; resid_final always comes along.",
+        min_length=1,
+    )
+    layers: Literal["all"] | list[Annotated[int, Field(ge=0)]] = Field("all", description="Blocks, from 0.")
+    positions: list[int] = Field([-1], description="Token positions from the end; -1 is the last.")
+    batch_tokens: int = Field(2048, description="Token budget of one batch, padding included.", ge=1)
+    shard_prompts: int = Field(64, description="Prompts in one shard.", ge=1)
+    template_date: date = Field(date(2024, 7, 26), description="What a chat template sees as today.")
+
+    @field_validator("sites")
+    @classmethod
+    def _block_sites_once(cls, sites: list[Site]) -> list[Site]:
+        if Site.RESID_FINAL in sites:
+            raise ValueError(
+                f"resid_final always comes along; name sites of the blocks: {', '.join(BLOCK_SITES)}"
+            )
+        return sorted(_check_unique(sites), key=list(Site).index)
+
+    @field_validator("layers")
+    @classmethod
+    def _layers_once(cls, layers: str | list[int]) -> str | list[int]:
+        return layers if isinstance(layers, str) else sorted(_check_unique(layers, minimum=1))
+
+    @field_validator("positions")
+    @classmethod
+    def _valid_positions(cls, positions: list[int]) -> list[int]:
+        return _check_positions(positions)
+
+
+class ContrastSpec(_Model):
+    """Two prompt sets; directions point from the negative to the positive."""
+
+    positive: str = Field(description="Name of a prompt set.")
+    negative: str = Field(description="Name of a prompt set.")
+    paired: bool | None = Field(
+        None, description="Prompt i of one set matches prompt i of the other; the built-in pair is by default."
+    )
+
+
+class SurveySpec(_Model):
+    """A survey: a model, prompt sets, what to capture and what to compute from it."""
+
+    name: str | None = Field(None, description="A label; hashed nowhere.")
+    model: ModelSpec
+    prompts: dict[Name, PromptSetSpec] = Field(description="Prompt sets by name.", min_length=1)
+    capture: CaptureSpec = CaptureSpec()
+    contrasts: dict[Name, ContrastSpec] = Field(default_factory=dict, description="Contrasts by name.")
+    analyses: list[str] = Field(list(ANALYSES), description=f"Any of: {', '.join(ANALYSES)}.")
+
+    @field_validator("analyses")
+    @classmethod
+    def _existing_analyses(cls, analyses: list[str]) -> list[str]:
+        unknown = [name for name in analyses if name not in ANALYSES]
+        if unknown:
+            raise ValueError(
+                f"{', '.join(map(repr, unknown))} does not exist in this version; allowed: {', '.join(ANALYSES)}"
+            )
+        return _check_unique(analyses)
+
+    @model_validator(mode="after")
+    def _contrasts_name_sets(self) -> "SurveySpec":
+        for name, contrast in self.contrasts.items():
+            for side in ("positive", "negative"):
+                prompt_set = getattr(contrast, side)
+                if prompt_set not in self.prompts:
+                    raise ValueError(
+                        f"contrasts.{name}.{side}: there is no prompt set {prompt_set!r}; "
+                        f"allowed: {', '.join(self.prompts)}"
+                    )
+                if self.prompts[prompt_set].positions == "all":
+                    raise ValueError(
+                        f"contrasts.{name}.{side}: {prompt_set!r} keeps all positions, which feed trajectories, "
+                        "not contrasts; give it a list of positions"
+                    )
+        return self
+
+    def is_paired(self, contrast: str) -> bool:
+        """Return whether prompt i of one set matches prompt i of the other, in the spec's or the default way."""
+        chosen = self.contrasts[contrast]
+        if chosen.paired is not None:
+            return chosen.paired
+        sets = [self.prompts[chosen.positive], self.prompts[chosen.negative]]
+        are_the_pair = {prompt_set.source for prompt_set in sets} == {"builtin:harmful", "builtin:harmless"}
+        selections = [(prompt_set.where, prompt_set.draw, prompt_set.limit) for prompt_set in sets]
+        return are_the_pair and selections[0] == selections[1]
+
+    def canonical(self) -> str:
+        """Return the one JSON text that all spellings of this survey share (the label left out)."""
+        return canonical_json(self.model_dump(mode="json", exclude={"name"}))
+
+    def digest(self) -> str:
+        """Return the SHA-256 of the canonical form, in hex."""
+        return hashlib.sha256(self.canonical().encode()).hexdigest()
+
+
+def canonical_json(value: Any) -> str:
+    """Return JSON with sorted keys and no spaces, so that equal values give equal text."""
+    return json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
+
+
+def digest_of(value: Any) -> str:
+    """Return the SHA-256 of a value's canonical JSON, in hex."""
+    return hashlib.sha256(canonical_json(value).encode()).hexdigest()
+
+
+def read_spec(path: Path) -> SurveySpec:
+    """Read a YAML or JSON spec file.
+
+    Raises:
+        SpecError: the file cannot be read, is not YAML, or is not a valid survey; the message names each field,
+            what was given and what is allowed.
+    """
+    try:
+        data = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError) as error:
+        raise SpecError(f"cannot read the spec {path}: {error}") from error
+    except yaml.YAMLError as error:
+        raise SpecError(f"{path} is neither YAML nor JSON: {error}") from error
+    if not isinstance(data, dict):
+        raise SpecError(f"{path} must hold a mapping with the keys {', '.join(SurveySpec.model_fields)}")
+    return parse_spec(data, str(path))
+
+
+def parse_spec(data: dict[str, Any], origin: str = "spec") -> SurveySpec:
+    """Check a survey that was read from anywhere; raises SpecError as `read_spec` does."""
+    try:
+        return SurveySpec.model_validate(data)
+    except ValidationError as error:
+        lines = [f"  {_describe(problem)}" for problem in error.errors(include_url=False)]
+        raise SpecError("\n".join([f"{origin} is not a valid survey:", *lines])) from error
+
+
+def _describe(problem: Any) -> str:
+    field = ".".join(str(part) for part in problem["loc"] if part != "function-after") or "survey"
+    message = problem["msg"].removeprefix("Value error, ")
+    kind = problem["type"]
+    if kind == "missing":
+        return f"{field}: is required"
+    if kind == "extra_forbidden":
+        return f"{field}: unknown field, given {_short(problem['input'])}; allowed: {_allowed_fields(problem['loc'])}"
+    if kind == "value_error" and isinstance(problem["input"], dict):
+        return message if field == "survey" else f"{field}: {message}"
+    if kind == "string_pattern_mismatch":
+        message = f"must match {problem['ctx']['pattern']}"
+    return f"{field}: given {_short(problem['input'])}; {message[0].lower()}{message[1:]}"
+
+
+def _allowed_fields(location: tuple[Any, ...]) -> str:
+    owner: type[BaseModel] = SurveySpec
+    by_key = {"model": ModelSpec, "capture": CaptureSpec, "prompts": PromptSetSpec, "contrasts": ContrastSpec}
+    if len(location) > 1:
+        owner = DrawSpec if "draw" in location[2:-1] else by_key.get(location[0], SurveySpec)
+    return ", ".join(owner.model_fields)
+
+
+def _short(value: Any) -> str:
+    text = repr(value)
+    return text if len(text) <= 60 else f"{text[:57]}…"
+
+
+def _check_positions(positions: list[int]) -> list[int]:
+    if any(position >= 0 for position in positions):
+        raise ValueError("positions count from the end: -1 is the last token, -2 the one before it")
+    return sorted(_check_unique(positions, minimum=1))
+
+
+def _check_unique(values: list[Any], minimum: int = 0) -> list[Any]:
+    if len(values) < minimum:
+        raise ValueError("must not be empty")
+    if len(set(values)) != len(values):
+        raise ValueError("lists something twice")
+    return values

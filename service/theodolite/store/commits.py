@@ -1,0 +1,153 @@
+"""Writing a shard so that nothing half-written ever counts: pending → commit → move.
+
+An attempt puts its bytes under `pending/`, then creates the commit record exclusively; the first one wins. Only the
+attempt named there is moved to its Zarr key, and a resume finishes a move that was interrupted. So a late or doubled
+writer cannot overwrite what counts.
+"""
+
+import hashlib
+import json
+import uuid
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass, field
+
+from theodolite.errors import RunDamagedError
+from theodolite.sites import Site
+from theodolite.spec import canonical_json
+from theodolite.store.activations import shard_key
+from theodolite.store.layout import ACTIVATIONS
+from theodolite.store.objects import Location, delete, get, keys, move, put, put_new
+
+
+@dataclass(frozen=True)
+class Commit:
+    """The record of the attempt that counts.
+
+    Attributes:
+        prompt_set: the set's name.
+        index: the shard's place in its set.
+        start: first sample.
+        stop: one past the last sample.
+        attempt: the attempt's own name; its bytes were pending under it.
+        checksums: SHA-256 of each site's encoded bytes.
+        batches: the batches that were run, the plan of record.
+        quarantined: sample → why its activations cannot be used.
+        oom_backoffs: batches split because memory ran out.
+        tokens: tokens of the shard's prompts.
+        computed_tokens: tokens computed, padding included.
+        seconds: time of the forward passes and copies.
+        device: where it ran.
+    """
+
+    prompt_set: str
+    index: int
+    start: int
+    stop: int
+    attempt: str
+    checksums: dict[str, str]
+    batches: list[list[int]]
+    quarantined: dict[int, str] = field(default_factory=dict)
+    oom_backoffs: int = 0
+    tokens: int = 0
+    computed_tokens: int = 0
+    seconds: float = 0.0
+    device: str = ""
+
+    @property
+    def name(self) -> str:
+        """How people and messages call the shard."""
+        return f"{self.prompt_set}/{self.index:05d}"
+
+
+def new_attempt() -> str:
+    """Return a name that no other attempt has."""
+    return uuid.uuid4().hex[:12]
+
+
+def commit_shard(location: Location, commit: Commit, encoded: dict[Site, bytes]) -> Commit:
+    """Make an attempt count, unless another one does already; return the record that counts."""
+    for site, content in encoded.items():
+        put(location, _pending_key(commit, site), content)
+    key = _record_key(commit.prompt_set, commit.index)
+    if put_new(location, key, canonical_json(asdict(commit)).encode()):
+        settle(location, commit)
+        return commit
+    delete(location, [_pending_key(commit, site) for site in encoded])
+    return _read_record(location, key)
+
+
+def settle(location: Location, commit: Commit) -> None:
+    """Move a committed attempt's bytes to their Zarr keys; may be repeated."""
+    for site in commit.checksums:
+        move(location, _pending_key(commit, Site(site)), array_key(commit, Site(site)))
+
+
+def read_commits(location: Location, prompt_set: str) -> dict[int, Commit]:
+    """Return the commit records of a set by shard index."""
+    commits = [_read_record(location, key) for key in keys(location, f"shards/{prompt_set}")]
+    return {commit.index: commit for commit in commits}
+
+
+def recover(location: Location, prompt_set: str) -> dict[int, Commit]:
+    """Return a set's commit records by shard index, after finishing every move that was interrupted.
+
+    Raises:
+        RunDamagedError: bytes that were committed are gone.
+    """
+    commits = read_commits(location, prompt_set)
+    pending = set(keys(location, f"pending/{prompt_set}"))
+    for commit in commits.values():
+        if any(_pending_key(commit, Site(site)) in pending for site in commit.checksums):
+            settle(location, commit)
+    present = set(keys(location, f"{ACTIVATIONS}/{prompt_set}"))
+    for commit in commits.values():
+        for site in commit.checksums:
+            if array_key(commit, Site(site)) not in present:
+                raise RunDamagedError(
+                    f"shard {commit.name}, {site}: is missing though it was committed; to capture it again, remove "
+                    f"{_record_key(prompt_set, commit.index)} from the run"
+                )
+    return commits
+
+
+def damages(location: Location, commit: Commit) -> Iterator[str]:
+    """Yield a sentence for each of a shard's arrays that is not what was committed."""
+    for site, checksum in commit.checksums.items():
+        name = f"shard {commit.name}, {site}"
+        content = get(location, array_key(commit, Site(site)))
+        if content is None:
+            yield f"{name}: is missing"
+        elif sha256(content) != checksum:
+            yield f"{name}: its bytes are not those that were committed"
+
+
+def drop_pending(location: Location) -> None:
+    """Remove what attempts left behind that never came to count."""
+    delete(location, keys(location, "pending"))
+
+
+def array_key(commit: Commit, site: Site) -> str:
+    """Return where a shard's bytes belong."""
+    return f"{ACTIVATIONS}/{commit.prompt_set}/{shard_key(site, commit.index)}"
+
+
+def sha256(content: bytes) -> str:
+    """Return the SHA-256 in hex."""
+    return hashlib.sha256(content).hexdigest()
+
+
+def _read_record(location: Location, key: str) -> Commit:
+    try:
+        data = json.loads(get(location, key) or b"")
+        data["quarantined"] = {int(sample): why for sample, why in data["quarantined"].items()}
+        return Commit(**data)
+    except (ValueError, KeyError, TypeError) as error:
+        raise RunDamagedError(f"the commit record {key} cannot be read: {error}") from error
+
+
+def _record_key(prompt_set: str, index: int) -> str:
+    return f"shards/{prompt_set}/{index:05d}.json"
+
+
+def _pending_key(commit: Commit, site: Site) -> str:
+    return f"pending/{commit.prompt_set}/{commit.index:05d}.{commit.attempt}/{site}"

@@ -1,0 +1,113 @@
+"""Every array and table of a run, in one place: name, dimensions, dtype, unit, and one sentence."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+FORMAT = 1
+"""Raised whenever an older Theodolite could no longer read what is written."""
+
+CAPTURE_VERSION = 1
+"""Raised whenever a captured number could change; part of every run id."""
+
+RUN_RECORD = "run.json"
+COMPLETE = "COMPLETE"
+REPORT = "report.html"
+ACTIVATIONS = "activations.zarr"
+RESULTS = "results.zarr"
+
+
+@dataclass(frozen=True)
+class Variable:
+    """One array of a result group, or one kind of array of activations."""
+
+    name: str
+    dims: tuple[str, ...]
+    description: str
+    units: str = "1"
+    dtype: str = "float64"
+
+
+_STREAM = ("site", "position", "layer")
+_SET = ("set", *_STREAM)
+_CONTRAST = ("contrast", *_STREAM)
+_STREAM_UNIT = "residual stream"
+
+RESID = Variable(
+    "resid",
+    ("sample", "position", "layer", "d_model"),
+    "Residual stream at a site; NaN before a prompt's first token and for quarantined prompts.",
+    _STREAM_UNIT,
+    "float32",
+)
+RESID_FINAL = Variable(
+    "resid_final",
+    ("sample", "position", "d_model"),
+    "Residual stream after the last block, before the final norm.",
+    _STREAM_UNIT,
+    "float32",
+)
+
+COORDINATES = {
+    "sample": "Index of the prompt in its set.",
+    "position": "Token position counted from the end; -1 is the last token.",
+    "layer": "0-based index of the block.",
+    "layer_other": "0-based index of the block compared with.",
+    "d_model": "Feature of the residual stream.",
+    "set": "Prompt set.",
+    "contrast": "Contrast of two prompt sets.",
+    "site": "Place in the block.",
+}
+
+MOMENTS = (
+    Variable("count", ("set", "position"), "Prompts that the statistics rest on.", dtype="int64"),
+    Variable("mean", (*_SET, "d_model"), "Mean over prompts.", _STREAM_UNIT),
+    Variable("m2", (*_SET, "d_model"), "Sum of squared deviations from the mean.", f"{_STREAM_UNIT}²"),
+    Variable("minimum", (*_SET, "d_model"), "Least value over prompts.", _STREAM_UNIT),
+    Variable("maximum", (*_SET, "d_model"), "Largest value over prompts.", _STREAM_UNIT),
+    Variable("norm_mean", _SET, "Mean Euclidean norm.", _STREAM_UNIT),
+    Variable("norm_std", _SET, "Standard deviation (n-1) of the norm.", _STREAM_UNIT),
+    Variable("unit_mean_length", _SET, "Length of the mean of unit vectors; 1 when all point one way."),
+)
+
+
+def _curve_variables(prefix: str, where: str, unit: str) -> Iterator[Variable]:
+    yield Variable(
+        f"{prefix}cosine_of_means", _CONTRAST, f"Cosine between the two sets' means{where}, as published elsewhere."
+    )
+    yield Variable(
+        f"{prefix}cosine_of_means_debiased",
+        _CONTRAST,
+        f"The same{where} without the bias of sampling noise; NaN where the means are not resolved at this n.",
+    )
+    yield Variable(f"{prefix}cosine_of_means_low", _CONTRAST, f"Lower end of the 95 % interval around it{where}.")
+    yield Variable(f"{prefix}cosine_of_means_high", _CONTRAST, f"Upper end of the 95 % interval around it{where}.")
+    yield Variable(f"{prefix}difference_norm", _CONTRAST, f"Norm of the difference of the means{where}.", unit)
+    yield Variable(f"{prefix}variance_mean", _SET, f"Mean over features of the variance (n-1){where}.", f"{unit}²")
+    yield Variable(f"{prefix}variance_max", _SET, f"Largest over features of the variance (n-1){where}.", f"{unit}²")
+    yield Variable(
+        f"{prefix}variance_max_feature", _SET, f"The feature whose variance is largest{where}.", dtype="int64"
+    )
+    yield Variable(f"{prefix}norm_of_mean", _SET, f"Norm of the mean{where}.", unit)
+
+
+CURVES = (
+    Variable("n", ("contrast", "position"), "Prompts (pairs, where paired) in each of the two sets.", dtype="int64"),
+    *_curve_variables("", "", _STREAM_UNIT),
+    *_curve_variables("on_sphere_", " of activations scaled to norm √d_model", "√d_model sphere"),
+)
+
+DIRECTIONS = (
+    Variable(
+        "direction",
+        (*_CONTRAST, "d_model"),
+        "Unit vector from the negative to the positive set's mean; NaN where the means are equal.",
+    ),
+    Variable(
+        "direction_cosine",
+        (*_CONTRAST, "layer_other"),
+        "Cosine between the directions of two layers at the same site.",
+    ),
+)
+
+GROUPS: dict[str, tuple[Variable, ...]] = {"moments": MOMENTS, "curves": CURVES, "directions": DIRECTIONS}
+"""Result groups by name."""

@@ -1,0 +1,166 @@
+"""A run in the store: creating, opening, listing and completing it."""
+
+import json
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from functools import cached_property
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from theodolite.errors import RunDamagedError, RunNotFoundError, StoreVersionError
+from theodolite.spec import SurveySpec, canonical_json
+from theodolite.store.layout import COMPLETE, FORMAT, REPORT, RUN_RECORD
+from theodolite.store.objects import Location, delete, folders, get, join, open_location, put, put_new
+
+
+class ModelFacts(BaseModel):
+    """What the model turned out to be."""
+
+    model_config = ConfigDict(frozen=True)
+
+    name: str
+    kind: str
+    place: str
+    revision: str
+    family: str
+    dtype: str
+    attention: str
+    n_layers: int
+    d_model: int
+    n_heads: int
+    n_kv_heads: int
+    d_head: int
+    context_length: int
+
+
+class SetFacts(BaseModel):
+    """What one prompt set turned out to be."""
+
+    model_config = ConfigDict(frozen=True)
+
+    n_samples: int
+    n_shards: int
+    positions: list[int]
+    template: str
+    shared_prefix: int
+    tokens: int
+    computed_tokens: int
+    token_ids_sha256: str
+
+
+class RunRecord(BaseModel):
+    """run.json: the question, and how it was understood. Never changed once written."""
+
+    model_config = ConfigDict(frozen=True)
+
+    format: int = FORMAT
+    run_id: str
+    digest: str
+    created: datetime
+    spec: SurveySpec
+    model: ModelFacts
+    layers: list[int]
+    sets: dict[str, SetFacts]
+    parity: dict[str, Any]
+    versions: dict[str, str]
+
+
+@dataclass(frozen=True)
+class Run:
+    """A run that exists."""
+
+    store: str
+    record: RunRecord
+
+    @property
+    def id(self) -> str:
+        """The run's id."""
+        return self.record.run_id
+
+    @property
+    def url(self) -> str:
+        """Where the run's objects lie."""
+        return run_url(self.store, self.id)
+
+    @cached_property
+    def location(self) -> Location:
+        """The run's objects."""
+        return open_location(self.url)
+
+    @property
+    def report(self) -> str:
+        """Where the report lies."""
+        return join(self.url, REPORT)
+
+
+def run_url(store: str, run_id: str) -> str:
+    """Return the place of a run."""
+    return join(store, "runs", run_id)
+
+
+def create_run(store: str, record: RunRecord) -> Run:
+    """Write run.json, or return the run that is there already: the same id asks the same question."""
+    location = open_location(run_url(store, record.run_id))
+    if put_new(location, RUN_RECORD, record.model_dump_json(indent=1).encode()):
+        return Run(store, record)
+    return open_run(store, record.run_id)
+
+
+def find_run(store: str, run_id: str) -> Run | None:
+    """Return a run, or None where there is none; raises as `open_run` does for one that cannot be read."""
+    content = get(open_location(run_url(store, run_id)), RUN_RECORD)
+    return None if content is None else Run(store, _parse_record(run_id, content))
+
+
+def open_run(store: str, run_id: str) -> Run:
+    """Open a run.
+
+    Raises:
+        RunNotFoundError: there is no such run; the message names those that are there.
+        StoreVersionError: a newer version wrote it.
+        RunDamagedError: run.json cannot be read.
+    """
+    run = find_run(store, run_id)
+    if run is None:
+        known = list_run_ids(store)
+        there = f"it has {', '.join(known)}" if known else "it has no runs yet"
+        raise RunNotFoundError(f"the store {store} has no run {run_id!r}; {there}")
+    return run
+
+
+def list_run_ids(store: str) -> list[str]:
+    """Return the ids of all runs, sorted."""
+    return folders(open_location(store), "runs")
+
+
+def read_complete(run: Run) -> dict[str, str]:
+    """Return the digest of each finished result group; empty while there are none."""
+    content = get(run.location, COMPLETE)
+    return {} if content is None else dict(json.loads(content)["groups"])
+
+
+def write_complete(run: Run, groups: dict[str, str]) -> None:
+    """Say which result groups are whole; without any, COMPLETE is removed."""
+    if groups:
+        stamp = {"groups": groups, "written": datetime.now(UTC).isoformat(timespec="seconds")}
+        put(run.location, COMPLETE, canonical_json(stamp).encode())
+    elif get(run.location, COMPLETE) is not None:
+        delete(run.location, [COMPLETE])
+
+
+def _parse_record(run_id: str, content: bytes) -> RunRecord:
+    try:
+        data = json.loads(content)
+        version = data["format"]
+    except (ValueError, KeyError, TypeError) as error:
+        raise RunDamagedError(f"{run_id}: run.json cannot be read: {error}") from error
+    if version > FORMAT:
+        raise StoreVersionError(
+            f"{run_id} was written by a newer Theodolite (format {version}, this one reads up to {FORMAT}); "
+            "install a newer version"
+        )
+    try:
+        return RunRecord.model_validate(data)
+    except ValidationError as error:
+        raise RunDamagedError(f"{run_id}: run.json is not a run record: {error}") from error

@@ -1,0 +1,33 @@
+"""Flat Parquet tables in a store, written and read with fastparquet."""
+
+import tempfile
+from pathlib import Path
+
+import fastparquet
+import pandas as pd
+
+from theodolite.errors import RunDamagedError
+from theodolite.store.objects import Location, get, put
+
+
+def write_table(location: Location, key: str, frame: pd.DataFrame) -> None:
+    """Write a table whole: fastparquet writes files, so it goes through a temporary one."""
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "table.parquet"
+        fastparquet.write(str(path), frame, compression="ZSTD", write_index=False)
+        put(location, key, path.read_bytes())
+
+
+def read_table(location: Location, key: str) -> pd.DataFrame:
+    """Read a table; raises RunDamagedError where it is missing or broken."""
+    content = get(location, key)
+    if content is None:
+        raise RunDamagedError(f"the table {key} is missing")
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "table.parquet"
+        path.write_bytes(content)
+        try:
+            return fastparquet.ParquetFile(str(path)).to_pandas()
+        # A truncated or overwritten file makes fastparquet raise whatever its decoder stumbles over.
+        except Exception as error:
+            raise RunDamagedError(f"the table {key} cannot be read: {error}") from error
