@@ -198,6 +198,7 @@ def _in_windows(tasks: Sequence[Any], done: Callable[[int], None]) -> Iterator[A
     """Yield each task's result in order, computing a few at a time, so that memory does not grow with the run."""
     size = 2 * (os.cpu_count() or 1)
     finished = 0
+    done(finished)
     remaining = iter(tasks)
     while window := list(islice(remaining, size)):
         yield from dask.compute(*window)

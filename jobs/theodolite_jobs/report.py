@@ -92,12 +92,12 @@ def _facts(curves: xr.Dataset, view: ContrastView) -> list[str]:
     facts = []
     if np.isfinite(debiased).any():
         low, high = along_depth(at["cosine_of_means_low"]), along_depth(at["cosine_of_means_high"])
-        least, last = int(debiased.argmin()), len(debiased) - 1
-        for place, words in ((least, "is least at"), (last, "ends, at")):
-            label = depth_label(int(debiased["depth"][place]))
+        least, last = int(np.nanargmin(debiased.values)), len(debiased) - 1
+        words = {least: "is least at", last: "ends at"} if least != last else {last: "is least at the end,"}
+        for place, where in words.items():
             facts.append(
-                f"The debiased cosine of means {words} {label}: {float(debiased[place]):.3f} "
-                f"(95 % interval {float(low[place]):.3f} to {float(high[place]):.3f})."
+                f"The debiased cosine of means {where} {depth_label(int(debiased['depth'][place]))}: "
+                f"{float(debiased[place]):.4f} (95 % interval {float(low[place]):.4f} to {float(high[place]):.4f})."
             )
     unresolved = int(np.isnan(debiased).sum())
     if unresolved:
@@ -107,7 +107,7 @@ def _facts(curves: xr.Dataset, view: ContrastView) -> list[str]:
         features = along_depth(at["variance_max_feature"].sel(set=name))
         mean = along_depth(at["variance_mean"].sel(set=name))
         if np.isfinite(largest).any():
-            top = int(largest.argmax())
+            top = int(np.nanargmax(largest.values))
             facts.append(
                 f"{name}: feature {int(features[top])} has the largest variance, {float(largest[top]):.3g} at "
                 f"{depth_label(int(largest['depth'][top]))}, {float(largest[top] / mean[top]):.0f} times the mean "

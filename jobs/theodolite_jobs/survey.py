@@ -105,7 +105,7 @@ def _capture_shards(
 def _create(prepared: Prepared, parity: dict[str, Any], settings: Settings) -> Run:
     """Write everything a resume needs; run.json comes last, so a run that is seen is whole."""
     url = run_url(settings.store, prepared.run_id)
-    location = open_location(url)
+    location = open_location(url, create=True)
     for name, plan in prepared.plans.items():
         write_tokens(location, name, prepared.tokens[name])
         coordinates = {

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Any
 
 import plotly.graph_objects as go
 import xarray as xr
@@ -14,7 +15,6 @@ from theodolite.sites import depth_label
 POSITIVE, NEGATIVE, COSINE, PLAIN = "#d9622b", "#3b82c4", "#8a63d2", "#8b9098"
 _BANDS = {COSINE: "rgba(138, 99, 210, 0.18)"}
 _DASHES = {"resid_pre": "solid", "resid_mid": "dot", "resid_post": "dash"}
-_PANELS = ("cosine_of_means", "variance_mean", "variance_max")
 
 
 @dataclass(frozen=True)
@@ -36,17 +36,18 @@ def contrast_figure(curves: xr.Dataset, view: ContrastView) -> go.Figure:
         view: which contrast, sets, position, and whether activations were scaled to the sphere.
     """
     prefix = "on_sphere_" if view.on_sphere else ""
-    unit = "squared, on the sphere of radius √d_model" if view.on_sphere else "squared stream units"
-    figure = make_subplots(rows=3, cols=1, shared_xaxes=True, vertical_spacing=0.045, row_heights=[0.4, 0.3, 0.3])
+    figure = make_subplots(rows=3, cols=1, shared_xaxes=True, row_heights=[0.38, 0.31, 0.31], vertical_spacing=0.07)
     for site in curves["site"].values.tolist():
         for trace in _cosine_traces(curves, view, prefix, site):
             figure.add_trace(trace, row=1, col=1)
-        for row, statistic in enumerate(_PANELS[1:], start=2):
+        for row, statistic in ((2, "variance_mean"), (3, "variance_max")):
             for name, colour in ((view.positive, POSITIVE), (view.negative, NEGATIVE)):
                 values = curves[prefix + statistic].sel(set=name, position=view.position, site=[site])
-                figure.add_trace(_line(values, name, site, colour, legend=f"legend{row}"), row=row, col=1)
+                line = _line(values, name, site, colour, legend="legend2")
+                # One legend serves both variance graphs.
+                figure.add_trace(line.update(legendgroup=line.name, showlegend=row == 2), row=row, col=1)
     depths = along_depth(curves[f"{prefix}variance_mean"].isel(set=0, position=0))["depth"].values
-    _label_axes(figure, depths.tolist(), unit)
+    _label_axes(figure, depths.tolist())
     return figure
 
 
@@ -64,7 +65,7 @@ def _cosine_traces(curves: xr.Dataset, view: ContrastView, prefix: str, site: st
         fillcolor=_BANDS[COSINE],
         line={"width": 0},
         hoverinfo="skip",
-        name=f"95 % interval, {_short(site)}",
+        name="95 % interval",
         showlegend=site == curves["site"].values[0],
         legend="legend",
     )
@@ -87,31 +88,30 @@ def _line(values: xr.DataArray, name: str, site: str, colour: str, legend: str, 
     )
 
 
-def _label_axes(figure: go.Figure, depths: list[int], unit: str) -> None:
+def _label_axes(figure: go.Figure, depths: list[int]) -> None:
     n_layers = depths[-1] // 2 + 1
     step = max(1, round(n_layers / 10))
     ticks = list(range(0, 2 * n_layers, 2 * step))
-    figure.update_xaxes(tickvals=ticks, ticktext=[depth_label(tick) for tick in ticks], showgrid=True)
+    figure.update_xaxes(tickvals=ticks, ticktext=[depth_label(tick) for tick in ticks])
     figure.update_xaxes(title="depth along the residual stream", row=3, col=1)
-    titles = ("cosine of means", f"variance<br><sub>mean over features, {unit}</sub>", "variance<br><sub>largest feature</sub>")
-    for row, title in enumerate(titles, start=1):
+    for row, title in enumerate(("cosine of means", "variance, mean feature", "variance, largest feature"), start=1):
         figure.update_yaxes(title=title, row=row, col=1, exponentformat="power")
-    tops = (1.0, 0.585, 0.285)
-    legends = {
-        f"legend{'' if row == 1 else row}": {
-            "orientation": "h", "x": 0, "y": top, "xanchor": "left", "yanchor": "bottom", "bgcolor": "rgba(0,0,0,0)"
-        }
-        for row, top in enumerate(tops, start=1)
-    }
     figure.update_layout(
         height=900,
-        margin={"l": 84, "r": 16, "t": 40, "b": 56},
+        margin={"l": 76, "r": 16, "t": 60, "b": 56},
         hovermode="x",
         paper_bgcolor="rgba(0,0,0,0)",
         plot_bgcolor="rgba(0,0,0,0)",
+        modebar={"bgcolor": "rgba(0,0,0,0)"},
         font={"family": "system-ui, sans-serif", "size": 13},
-        **legends,
+        legend=_legend_above(figure.layout.yaxis.domain[1]),
+        legend2=_legend_above(figure.layout.yaxis2.domain[1]),
     )
+
+
+def _legend_above(top: float) -> dict[str, Any]:
+    above = {"orientation": "h", "x": 0, "y": top, "xanchor": "left", "yanchor": "bottom"}
+    return {**above, "bgcolor": "rgba(0,0,0,0)"}
 
 
 def _short(site: str) -> str:

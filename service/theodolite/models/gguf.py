@@ -1,5 +1,7 @@
 """GGUF files: de-quantised once into a safetensors folder, which everything else then reads."""
 
+import contextlib
+import io
 import os
 import shutil
 import tempfile
@@ -28,7 +30,8 @@ def convert_gguf(file: Path, folder: Path) -> Path:
     folder.parent.mkdir(parents=True, exist_ok=True)
     staging = Path(tempfile.mkdtemp(prefix=f"{folder.name}-", dir=folder.parent))
     try:
-        with quiet_transformers():
+        # The reader draws a progress bar of its own on standard error.
+        with quiet_transformers(), contextlib.redirect_stderr(io.StringIO()):
             tokenizer = AutoTokenizer.from_pretrained(file.parent, gguf_file=file.name)
             model = AutoModelForCausalLM.from_pretrained(
                 file.parent,

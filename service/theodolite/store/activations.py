@@ -39,6 +39,7 @@ def create_activations(
             fill_value=-1,
             dimension_names=(name,),
             attributes={"description": COORDINATES[name]},
+            config={"write_empty_chunks": True},  # position -1 equals the fill value
         )
     for site in (*sites, Site.RESID_FINAL):
         _create_array(group, site, n_samples, shard_prompts, lengths)

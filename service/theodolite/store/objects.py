@@ -8,7 +8,7 @@ from typing import Any
 
 import obstore
 from obstore.exceptions import AlreadyExistsError, BaseError
-from obstore.store import LocalStore, from_url
+from obstore.store import LocalStore, MemoryStore, from_url
 from zarr.storage import ObjectStore
 
 from theodolite.errors import StoreError
@@ -22,29 +22,37 @@ def join(url: str, *parts: str) -> str:
     return "/".join([url.rstrip("/"), *parts])
 
 
-def open_location(url: str) -> Location:
-    """Return the objects below a URL or a path; a local folder need not exist yet.
+def open_location(url: str, create: bool = False) -> Location:
+    """Return the objects below a URL or a path.
+
+    Args:
+        url: a folder, or a file://, s3://, gs:// or az:// URL.
+        create: make a local folder that is not there; otherwise such a place is empty.
 
     Raises:
-        StoreError: the URL cannot be understood.
+        StoreError: the URL cannot be understood, or the folder cannot be made.
     """
     try:
         if "://" in url and not url.startswith("file://"):
             return from_url(url)
-        return LocalStore(prefix=Path(url.removeprefix("file://")).expanduser().absolute())
+        folder = Path(url.removeprefix("file://")).expanduser().absolute()
+        if not create and not folder.exists():
+            return MemoryStore()
+        # Empty folders would look like members of a Zarr group, so they go with their last object.
+        return LocalStore(prefix=folder, mkdir=True, automatic_cleanup=True)
     except (BaseError, OSError, ValueError) as error:
         raise StoreError(f"cannot open the store {url}: {_first_line(error)}") from error
 
 
 def open_zarr_store(url: str, read_only: bool = False) -> ObjectStore[Any]:
     """Return the objects below a URL as Zarr sees them."""
-    return ObjectStore(open_location(url), read_only=read_only)
+    return ObjectStore(open_location(url, create=not read_only), read_only=read_only)
 
 
 def check_writable(url: str) -> None:
     """Raise StoreError unless an object can be written to the store and removed again."""
     probe = f".probe-{uuid.uuid4().hex[:8]}"
-    location = open_location(url)
+    location = open_location(url, create=True)
     with store_errors(f"cannot write to the store {url}"):
         obstore.put(location, probe, b"")
         obstore.delete(location, probe)

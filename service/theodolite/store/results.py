@@ -48,8 +48,10 @@ def write_groups(run: Run, groups: Mapping[str, xr.Dataset], digests: Mapping[st
     kept = {name: digest for name, digest in read_complete(run).items() if name not in groups}
     write_complete(run, kept)
     url = join(run.url, RESULTS)
+    # The consolidated metadata in the root speaks of the old groups; it is made anew at the end.
+    old = [key for name in groups for key in keys(run.location, f"{RESULTS}/{name}")]
+    delete(run.location, old + [key for key in keys(run.location, RESULTS) if key == f"{RESULTS}/zarr.json"])
     for name, dataset in groups.items():
-        delete(run.location, keys(run.location, f"{RESULTS}/{name}"))
         dataset.to_zarr(
             open_zarr_store(url),
             group=name,

@@ -101,7 +101,7 @@ def run_url(store: str, run_id: str) -> str:
 
 def create_run(store: str, record: RunRecord) -> Run:
     """Write run.json, or return the run that is there already: the same id asks the same question."""
-    location = open_location(run_url(store, record.run_id))
+    location = open_location(run_url(store, record.run_id), create=True)
     if put_new(location, RUN_RECORD, record.model_dump_json(indent=1).encode()):
         return Run(store, record)
     return open_run(store, record.run_id)

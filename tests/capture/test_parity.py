@@ -1,0 +1,66 @@
+from dataclasses import replace
+
+import pytest
+import tiny
+import torch
+
+from theodolite.capture.parity import certify
+from theodolite.capture.plan import plan_set
+from theodolite.errors import ParityError
+from theodolite.models.anatomy import Tap, can_share_prefix
+from theodolite.models.load import wrap
+from theodolite.sites import Site
+
+SITES = (Site.RESID_PRE, Site.RESID_MID)
+
+
+def certify_tiny(model, layers=range(5)):
+    tokens = {"set": tiny.random_tokens([12, 30, 17, 25], prefix=9)}
+    share = can_share_prefix(model.config)
+    plans = {
+        "set": plan_set("set", tokens["set"], (-1,), shard_prompts=4, batch_tokens=64, share_prefix=share)
+    }
+    return certify(model, SITES, layers, plans, tokens)
+
+
+@pytest.mark.parametrize("family", tiny.CONFIGS)
+def test_every_family_passes_in_float32(family):
+    certificate = certify_tiny(wrap(tiny.tiny_model(family)))
+    assert certificate.max_error < 1e-5
+    assert certificate.warning is None
+    assert set(certificate.max_error_by_site) == {"resid_pre", "resid_mid", "resid_final"}
+    assert certificate.prompts == 2
+
+
+@pytest.mark.parametrize("family", ["llama", "gpt2"])
+def test_half_precision_also_proves_its_first_blocks_in_float32(family):
+    model = wrap(tiny.tiny_model(family).bfloat16())
+    certificate = certify_tiny(model)
+    assert certificate.dtype == "bfloat16"
+    assert certificate.float32_blocks_max_error < 1e-5
+    assert len(model.blocks) == 5
+    assert model.dtype == torch.bfloat16
+
+
+def test_a_site_read_at_the_wrong_place_is_refused_and_named():
+    model = wrap(tiny.tiny_model("llama"))
+    wrong = {**model.anatomy.taps, Site.RESID_MID: Tap("input_layernorm", "input")}
+    with pytest.raises(ParityError, match="at resid_mid"):
+        certify_tiny(replace(model, anatomy=replace(model.anatomy, taps=wrong)))
+
+
+def test_half_precision_cannot_hide_a_wrong_site():
+    model = wrap(tiny.tiny_model("llama").bfloat16())
+    with torch.no_grad():  # attention adds so little that bf16 alone would not notice
+        for block in model.blocks:
+            block.self_attn.o_proj.weight.mul_(1e-3)
+            block.self_attn.o_proj.bias.mul_(1e-3)
+    wrong = {**model.anatomy.taps, Site.RESID_MID: Tap("input_layernorm", "input")}
+    with pytest.raises(ParityError, match="first blocks in float32"):
+        certify_tiny(replace(model, anatomy=replace(model.anatomy, taps=wrong)))
+
+
+def test_the_attention_kernel_is_left_as_it_was():
+    model = wrap(tiny.tiny_model("llama"))
+    before = model.config._attn_implementation
+    assert certify_tiny(model).attention == before == model.config._attn_implementation == "sdpa"

@@ -1,0 +1,43 @@
+from hypothesis import given
+from hypothesis import strategies as st
+
+from theodolite.capture.plan import batch_by_length, padded_tokens, plan_set, shared_prefix
+
+prompts = st.lists(st.lists(st.integers(0, 5), min_size=1, max_size=30).map(tuple), min_size=1, max_size=60)
+
+
+@given(prompts, st.integers(1, 20), st.integers(1, 200), st.booleans())
+def test_every_prompt_is_in_exactly_one_batch_of_its_own_shard(tokens, shard_prompts, batch_tokens, share):
+    plan = plan_set(
+        "set", tokens, (-1,), shard_prompts=shard_prompts, batch_tokens=batch_tokens, share_prefix=share
+    )
+    for shard in plan.shards:
+        assert sorted(sample for batch in shard.batches for sample in batch) == list(range(shard.start, shard.stop))
+    assert [shard.start for shard in plan.shards] == list(range(0, len(tokens), shard_prompts))
+    assert plan.n_samples == len(tokens)
+
+
+@given(st.lists(st.integers(1, 50), min_size=1, max_size=60), st.integers(1, 120))
+def test_only_a_single_long_prompt_exceeds_the_budget(lengths, batch_tokens):
+    for batch in batch_by_length(range(len(lengths)), lengths, batch_tokens):
+        assert len(batch) == 1 or padded_tokens(batch, lengths) <= batch_tokens
+
+
+def test_batches_are_sorted_by_length_so_padding_is_small():
+    assert batch_by_length(range(5), [9, 2, 9, 2, 3], 12) == ((1, 3, 4), (0,), (2,))
+
+
+@given(prompts, st.integers(1, 3))
+def test_shared_prefix_is_common_and_leaves_every_kept_position(tokens, reach):
+    shared = shared_prefix(tokens, tuple(range(-reach, 0)))
+    assert len({ids[:shared] for ids in tokens}) == 1
+    assert shared == 0 or shared + reach <= min(map(len, tokens))
+
+
+def test_shared_prefix_is_as_long_as_possible():
+    template = tuple(range(10))
+    tokens = [(*template, 1, 2, 99), (*template, 3, 99), (*template, 1, 99)]
+    assert shared_prefix(tokens, (-1,)) == 10
+    assert shared_prefix(tokens, (-2, -1)) == 10
+    assert shared_prefix(tokens, (-4, -1)) == 8
+    assert shared_prefix(tokens[:1], (-1,)) == 0  # one prompt shares with nobody

@@ -1,0 +1,48 @@
+"""Shapes in annotations are checked while testing, and fixtures that several folders share."""
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from jaxtyping import install_import_hook
+
+# Before anything imports them: pure functions say their arrays' shapes, and beartype holds them to it.
+install_import_hook(["theodolite_jobs.moments", "theodolite_jobs.curves", "theodolite_jobs.passes"], "beartype.beartype")
+
+from theodolite.models.load import load_tokenizer  # noqa: E402 - after the hook
+from theodolite.models.source import fetch, resolve_source  # noqa: E402
+from theodolite.settings import Settings  # noqa: E402
+from theodolite.spec import ModelSpec  # noqa: E402
+
+CHAT_MODEL = "smollm2-135m-instruct"
+
+
+@pytest.fixture(scope="session")
+def chat_model_folder() -> Path:
+    """The real 135M chat model, converted once into the user's cache."""
+    return fetch(resolve_source(ModelSpec(id=CHAT_MODEL), Path()), Settings().cache)
+
+
+@pytest.fixture(scope="session")
+def chat_tokenizer(chat_model_folder: Path):
+    return load_tokenizer(chat_model_folder)
+
+
+@pytest.fixture(scope="session")
+def ray_with_pretend_gpus() -> Iterator[None]:
+    """Ray on this machine, which believes it has four GPUs."""
+    import ray
+
+    os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
+    os.environ["RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO"] = "0"
+    ray.init(
+        address="local",
+        num_cpus=2,
+        num_gpus=4,
+        include_dashboard=False,
+        log_to_driver=False,
+        object_store_memory=100 * 2**20,
+    )
+    yield
+    ray.shutdown()

@@ -1,0 +1,341 @@
+"""Reading prompt sets: every kind of file, the order of where, draw and limit, and what is refused."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import fastparquet
+import pandas as pd
+import pytest
+from sklearn.model_selection import train_test_split
+
+from theodolite.errors import PromptError
+from theodolite.prompts.sources import read_prompts
+from theodolite.spec import PromptSetSpec
+
+
+def write(folder: Path, name: str, content: str | bytes) -> None:
+    (folder / name).write_bytes(content if isinstance(content, bytes) else content.encode("utf-8"))
+
+
+def read(folder: Path, file: str, **settings: Any) -> list[str]:
+    return read_prompts("goals", PromptSetSpec(source=f"file:{file}", **settings), folder)
+
+
+def write_numbered(folder: Path, count: int) -> list[str]:
+    texts = [f"prompt {number}" for number in range(count)]
+    write(folder, "numbered.txt", "\n".join(texts))
+    return texts
+
+
+def write_kinds(folder: Path) -> None:
+    rows = [{"text": f"prompt {number}", "kind": "odd" if number % 2 else "even"} for number in range(20)]
+    write(folder, "kinds.json", json.dumps(rows))
+
+
+# The kinds of file
+
+
+def test_csv_reads_quoted_commas_quotes_and_line_ends(tmp_path: Path) -> None:
+    write(tmp_path, "a.csv", 'prompt\r\n"Hello, world"\r\n"Say ""yes"""\r\n"two\nlines"\r\n')
+    assert read(tmp_path, "a.csv") == ["Hello, world", 'Say "yes"', "two\nlines"]
+
+
+@pytest.mark.parametrize(
+    ("file", "content"),
+    [
+        ("a.csv", "prompt\nfirst\nsecond\n"),
+        ("a.txt", "first\nsecond\n"),
+        ("a.jsonl", '{"prompt": "first"}\n{"prompt": "second"}\n'),
+        ("a.json", '["first", "second"]'),
+    ],
+)
+def test_byte_order_mark_belongs_to_no_prompt_and_no_column(tmp_path: Path, file: str, content: str) -> None:
+    write(tmp_path, file, b"\xef\xbb\xbf" + content.encode())
+    assert read(tmp_path, file, column="prompt") == ["first", "second"]
+
+
+def test_jsonl_reads_objects_and_strings_and_skips_blank_lines(tmp_path: Path) -> None:
+    write(tmp_path, "a.jsonl", '{"prompt": "Größe"}\n\n"second"\n   \n{"prompt": "two\\nlines"}\n')
+    assert read(tmp_path, "a.jsonl") == ["Größe", "second", "two\nlines"]
+
+
+def test_jsonl_rows_end_at_newlines_only(tmp_path: Path) -> None:
+    write(tmp_path, "a.jsonl", json.dumps({"prompt": "one\u2028line\x85 of text"}, ensure_ascii=False) + "\n")
+    assert read(tmp_path, "a.jsonl") == ["one\u2028line\x85 of text"]
+
+
+def test_txt_rows_end_at_newlines_only(tmp_path: Path) -> None:
+    write(tmp_path, "a.txt", "one\u2028line\x0c of text\nsecond\r\n")
+    assert read(tmp_path, "a.txt") == ["one\u2028line\x0c of text", "second"]
+
+
+@pytest.mark.parametrize("content", ['["first", "second"]', '[{"goal": "first"}, {"goal": "second"}]'])
+def test_json_reads_strings_and_objects(tmp_path: Path, content: str) -> None:
+    write(tmp_path, "a.json", content)
+    assert read(tmp_path, "a.json") == ["first", "second"]
+
+
+def test_parquet_reads_texts_numbers_and_missing_values(tmp_path: Path) -> None:
+    frame = pd.DataFrame(
+        {
+            "goal": ["first", "second", "third"],
+            "input": [None, "x", ""],
+            "level": [1, 2, 2],
+            "score": [0.5, None, 2],
+        }
+    )
+    fastparquet.write(str(tmp_path / "a.parquet"), frame)
+    assert read(tmp_path, "a.parquet", column="goal") == ["first", "second", "third"]
+    assert read(tmp_path, "a.parquet", column="goal", where={"level": 2}) == ["second", "third"]
+    assert read(tmp_path, "a.parquet", column="goal", where={"input": ""}) == ["first", "third"]
+    assert read(tmp_path, "a.parquet", column="goal", where={"input": None}) == ["first", "third"]
+    assert read(tmp_path, "a.parquet", column="goal", where={"score": 0.5}) == ["first"]
+
+
+def test_txt_is_a_prompt_a_line(tmp_path: Path) -> None:
+    write(tmp_path, "a.txt", "first, with comma\r\n  second \nGröße")
+    assert read(tmp_path, "a.txt") == ["first, with comma", "  second ", "Größe"]
+
+
+def test_absolute_path_ignores_the_specs_folder(tmp_path: Path) -> None:
+    write(tmp_path, "a.txt", "first\n")
+    assert read(Path("/nowhere"), str(tmp_path / "a.txt")) == ["first"]
+
+
+def test_relative_path_starts_at_the_specs_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "specs" / "data").mkdir(parents=True)
+    write(tmp_path / "specs" / "data", "a.txt", "beside the spec\n")
+    (tmp_path / "data").mkdir()
+    write(tmp_path / "data", "a.txt", "beside the shell\n")
+    monkeypatch.chdir(tmp_path)
+    assert read(tmp_path / "specs", "data/a.txt") == ["beside the spec"]
+
+
+# Which rows, in which order
+
+
+def test_order_of_the_file_is_kept(tmp_path: Path) -> None:
+    texts = write_numbered(tmp_path, 30)
+    assert read(tmp_path, "numbered.txt") == texts
+
+
+def test_limit_keeps_the_first(tmp_path: Path) -> None:
+    texts = write_numbered(tmp_path, 30)
+    assert read(tmp_path, "numbered.txt", limit=7) == texts[:7]
+
+
+def test_limit_past_the_end_keeps_all(tmp_path: Path) -> None:
+    texts = write_numbered(tmp_path, 3)
+    assert read(tmp_path, "numbered.txt", limit=100) == texts
+
+
+@pytest.mark.parametrize(("test_size", "random_state"), [(0.2, 42), (0.5, 0), (0.33, 7)])
+def test_draw_is_the_train_part_in_its_order(tmp_path: Path, test_size: float, random_state: int) -> None:
+    texts = write_numbered(tmp_path, 101)
+    train, test = train_test_split(texts, test_size=test_size, random_state=random_state)
+    drawn = read(tmp_path, "numbered.txt", draw={"test_size": test_size, "random_state": random_state})
+    assert drawn == train
+    assert drawn != texts[: len(drawn)]
+    assert not set(drawn) & set(test)
+
+
+def test_limit_comes_after_draw(tmp_path: Path) -> None:
+    texts = write_numbered(tmp_path, 50)
+    train, _ = train_test_split(texts, test_size=0.2, random_state=1)
+    assert read(tmp_path, "numbered.txt", draw={"test_size": 0.2, "random_state": 1}, limit=5) == train[:5]
+
+
+def test_where_filters_before_limit(tmp_path: Path) -> None:
+    write_kinds(tmp_path)
+    kept = read(tmp_path, "kinds.json", column="text", where={"kind": "odd"}, limit=3)
+    assert kept == ["prompt 1", "prompt 3", "prompt 5"]
+
+
+def test_where_filters_before_draw(tmp_path: Path) -> None:
+    write_kinds(tmp_path)
+    odd = [f"prompt {number}" for number in range(1, 20, 2)]
+    train, _ = train_test_split(odd, test_size=0.3, random_state=3)
+    draw = {"test_size": 0.3, "random_state": 3}
+    assert read(tmp_path, "kinds.json", column="text", where={"kind": "odd"}, draw=draw) == train
+
+
+def test_where_needs_every_column_to_match(tmp_path: Path) -> None:
+    write(tmp_path, "a.csv", "text,kind,level\na,x,1\nb,x,2\nc,y,2\n")
+    assert read(tmp_path, "a.csv", column="text", where={"kind": "x", "level": 2}) == ["b"]
+
+
+@pytest.mark.parametrize(
+    ("file", "content"),
+    [
+        ("a.csv", "text,input,level\na,,1\nb,more,2\nc,,10\n"),
+        (
+            "a.json",
+            '[{"text": "a", "input": null, "level": 1}, {"text": "b", "input": "more", "level": 2},'
+            ' {"text": "c", "input": "", "level": 10}]',
+        ),
+    ],
+)
+def test_where_compares_whole_values_of_text_and_number(tmp_path: Path, file: str, content: str) -> None:
+    write(tmp_path, file, content)
+    assert read(tmp_path, file, column="text", where={"input": ""}) == ["a", "c"]
+    assert read(tmp_path, file, column="text", where={"input": None}) == ["a", "c"]
+    assert read(tmp_path, file, column="text", where={"level": 1}) == ["a"]
+    assert read(tmp_path, file, column="text", where={"input": "more"}) == ["b"]
+
+
+def test_an_empty_prompt_outside_the_selection_is_no_fault(tmp_path: Path) -> None:
+    write(tmp_path, "a.txt", "first\nsecond\n\nfourth\n")
+    assert read(tmp_path, "a.txt", limit=2) == ["first", "second"]
+
+
+# What is refused
+
+BAD = {
+    "missing_file": (None, "gone.csv", {}, ["goals.source", "there is no file", "gone.csv"]),
+    "unknown_suffix": (
+        "x",
+        "a.xlsx",
+        {},
+        ["goals.source", "a.xlsx", ".csv, .jsonl, .json, .parquet, .txt"],
+    ),
+    "no_suffix": ("x", "goals", {}, ["goals.source", ".csv, .jsonl, .json, .parquet, .txt"]),
+    "empty_txt": ("", "a.txt", {}, ["prompts.goals", "file:a.txt is empty"]),
+    "csv_of_a_header": ("prompt\n", "a.csv", {}, ["prompts.goals", "file:a.csv is empty"]),
+    "empty_json_list": ("[]", "a.json", {}, ["prompts.goals", "file:a.json is empty"]),
+    "missing_column": (
+        "goal,kind\na,b\n",
+        "a.csv",
+        {"column": "text"},
+        ["goals.column", "no column 'text'", "allowed: goal, kind"],
+    ),
+    "several_columns": ("goal,kind\na,b\n", "a.csv", {}, ["goals.column", "say which", "goal, kind"]),
+    "where_of_missing_column": (
+        "goal,kind\na,b\n",
+        "a.csv",
+        {"column": "goal", "where": {"level": 1}},
+        ["goals.where", "no column 'level'", "allowed: goal, kind"],
+    ),
+    "where_keeps_nothing": (
+        "goal,kind\na,b\n",
+        "a.csv",
+        {"column": "goal", "where": {"kind": "c"}},
+        ["goals.where", "none of the 1 rows has {'kind': 'c'}", "goal, kind"],
+    ),
+    "empty_prompt": ("first\n\nthird\n", "a.txt", {}, ["prompts.goals", "prompt 1 is empty"]),
+    "blank_prompt": ('["a", "b", " \\t\\n"]', "a.json", {}, ["prompts.goals", "prompt 2 is empty"]),
+    "number_for_prompt": (
+        '[{"n": "a"}, {"n": 5}]',
+        "a.json",
+        {},
+        ["prompts.goals", "prompt 1", "not a text: 5"],
+    ),
+    "null_for_prompt": (
+        '[{"n": "a"}, {"n": null}]',
+        "a.json",
+        {},
+        ["prompts.goals", "prompt 1", "not a text"],
+    ),
+    "draw_leaves_nothing": (
+        "only\n",
+        "a.txt",
+        {"draw": {"test_size": 0.5, "random_state": 0}},
+        ["goals.draw"],
+    ),
+    "corrupt_json": ('["a", ', "a.json", {}, ["goals.source", "a.json", "cannot be read"]),
+    "corrupt_jsonl": ('{"a": "b"}\n{"a": ', "a.jsonl", {}, ["goals.source", "a.jsonl", "cannot be read"]),
+    "corrupt_parquet": (b"PAR1 nothing", "a.parquet", {}, ["goals.source", "a.parquet", "cannot be read"]),
+    "csv_not_utf8": (
+        "prompt\né\n".encode("latin-1"),
+        "a.csv",
+        {},
+        ["goals.source", "a.csv", "cannot be read", "utf-8"],
+    ),
+    "json_of_an_object": ('{"a": "b"}', "a.json", {}, ["goals.source", "a list of strings or of objects"]),
+    "json_of_numbers": ("[1, 2]", "a.json", {}, ["goals.source", "a list of strings or of objects"]),
+    # A row with more cells than the header has: an unquoted comma would cut the prompt short.
+    "csv_comma_in_first_row": ("prompt\nHello, world\nbye\n", "a.csv", {}, ["prompts.goals"]),
+    "csv_comma_in_later_row": ("prompt\nbye\nHello, world\n", "a.csv", {}, ["prompts.goals"]),
+    "csv_comma_in_named_column": (
+        "prompt\nHello, world\nbye\n",
+        "a.csv",
+        {"column": "prompt"},
+        ["prompts.goals"],
+    ),
+    "objects_of_different_keys": (
+        '{"prompt": "a"}\n{"text": "b"}\n',
+        "a.jsonl",
+        {},
+        ["prompts.goals"],
+    ),
+    "object_without_keys": ("[{}]", "a.json", {}, ["prompts.goals"]),
+}
+
+
+@pytest.mark.parametrize(("content", "file", "settings", "words"), BAD.values(), ids=BAD.keys())
+def test_message_names_the_set_and_what_is_wrong(
+    tmp_path: Path, content: str | bytes | None, file: str, settings: dict[str, Any], words: list[str]
+) -> None:
+    if content is not None:
+        write(tmp_path, file, content)
+    with pytest.raises(PromptError) as caught:
+        read(tmp_path, file, **settings)
+    for part in words:
+        assert part in str(caught.value)
+
+
+def test_a_column_that_some_rows_lack_is_not_offered_as_allowed(tmp_path: Path) -> None:
+    write(tmp_path, "a.jsonl", '{"goal": "a"}\n{"text": "b"}\n')
+    with pytest.raises(PromptError) as caught:
+        read(tmp_path, "a.jsonl", column="goal")
+    assert "allowed: goal" not in str(caught.value)
+
+
+def test_a_folder_is_no_file(tmp_path: Path) -> None:
+    (tmp_path / "a.csv").mkdir()
+    with pytest.raises(PromptError, match=r"prompts\.goals\.source: there is no file"):
+        read(tmp_path, "a.csv")
+
+
+# The sets that come along
+
+
+def builtin(name: str, **settings: Any) -> list[str]:
+    return read_prompts(name, PromptSetSpec(source=f"builtin:{name}", **settings), Path("/nowhere"))
+
+
+@pytest.mark.parametrize(("name", "count"), [("harmful", 256), ("harmless", 256), ("nouns", 100)])
+def test_builtin_sets_are_full_unique_and_clean(name: str, count: int) -> None:
+    texts = builtin(name)
+    assert len(texts) == count
+    assert len({text.casefold() for text in texts}) == count
+    assert all(text == " ".join(text.split()) and text for text in texts)
+
+
+def test_no_prompt_is_in_both_sets_of_the_pair() -> None:
+    assert not set(builtin("harmful")) & set(builtin("harmless"))
+
+
+def test_nouns_are_single_words() -> None:
+    assert all(text.isalpha() and text.islower() for text in builtin("nouns"))
+
+
+def test_pairs_have_equal_form() -> None:
+    for harmful, harmless in zip(builtin("harmful"), builtin("harmless"), strict=True):
+        assert harmful.split()[0] == harmless.split()[0]
+        assert harmful[-1] == harmless[-1]
+        assert harmful[-1] in ".?!"
+        assert abs(len(harmful.split()) - len(harmless.split())) <= 2
+
+
+def test_pairs_share_most_of_their_words() -> None:
+    for harmful, harmless in zip(builtin("harmful"), builtin("harmless"), strict=True):
+        mine, theirs = set(harmful.lower().split()), set(harmless.lower().split())
+        assert len(mine & theirs) >= 0.25 * len(mine | theirs), (harmful, harmless)
+
+
+def test_drawing_both_sets_alike_keeps_pairs_together() -> None:
+    draw = {"test_size": 0.5, "random_state": 5}
+    partner = dict(zip(builtin("harmful"), builtin("harmless"), strict=True))
+    drawn = builtin("harmful", draw=draw, limit=20)
+    assert [partner[text] for text in drawn] == builtin("harmless", draw=draw, limit=20)

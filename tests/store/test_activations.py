@@ -1,0 +1,63 @@
+from pathlib import Path
+
+import numpy as np
+import pytest
+import xarray as xr
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from stored import store_run
+
+from theodolite.errors import RunDamagedError
+from theodolite.sites import Site
+from theodolite.store.activations import read_shard
+
+
+def stored_run(folder, values, shard_prompts):
+    return store_run(folder, {"set": {"resid_pre": values}}, shard_prompts)
+
+
+@settings(max_examples=20, deadline=None)
+@given(
+    n_samples=st.integers(1, 20),
+    n_positions=st.integers(1, 3),
+    n_layers=st.integers(1, 4),
+    shard_prompts=st.integers(1, 9),
+)
+def test_what_was_stored_is_read_back_bit_for_bit(
+    tmp_path_factory, n_samples, n_positions, n_layers, shard_prompts
+):
+    shape = (n_samples, n_positions, n_layers, 8)
+    values = np.random.default_rng(0).normal(size=shape).astype(np.float32)
+    values[0, 0] = np.nan
+    run = stored_run(tmp_path_factory.mktemp("store"), values, shard_prompts)
+    shards = [read_shard(run, "set", Site.RESID_PRE, i) for i in range(-(-n_samples // shard_prompts))]
+    np.testing.assert_array_equal(np.concatenate(shards), values)
+    finals = [read_shard(run, "set", Site.RESID_FINAL, i) for i in range(-(-n_samples // shard_prompts))]
+    np.testing.assert_array_equal(np.concatenate(finals), values[:, :, -1])
+
+
+def test_xarray_opens_a_set_without_warnings_and_knows_its_dimensions(tmp_path):
+    values = np.arange(10 * 1 * 3 * 8, dtype=np.float32).reshape(10, 1, 3, 8)
+    run = stored_run(tmp_path, values, shard_prompts=4)
+    with xr.open_zarr(f"{run.url}/activations.zarr", group="set", chunks=None) as dataset:
+        assert dataset["resid_pre"].dims == ("sample", "position", "layer", "d_model")
+        assert dataset["resid_final"].dims == ("sample", "position", "d_model")
+        assert dataset["position"].values.tolist() == [-1]
+        assert dataset["resid_pre"].attrs["units"] == "residual stream"
+        assert all("description" in variable.attrs for variable in dataset.variables.values())
+        np.testing.assert_array_equal(dataset["resid_pre"].values, values)
+
+
+def test_a_shard_that_was_never_written_is_refused_and_not_read_as_nan(tmp_path):
+    run = stored_run(tmp_path, np.ones((8, 1, 3, 8), np.float32), shard_prompts=4)
+    (Path(run.url) / "activations.zarr/set/resid_pre/c/1/0/0/0").unlink()
+    with pytest.raises(RunDamagedError, match=r"shard set/00001, resid_pre: is missing"):
+        read_shard(run, "set", Site.RESID_PRE, 1)
+
+
+def test_a_truncated_shard_is_refused(tmp_path):
+    run = stored_run(tmp_path, np.ones((8, 1, 3, 8), np.float32), shard_prompts=4)
+    file = Path(run.url) / "activations.zarr/set/resid_pre/c/1/0/0/0"
+    file.write_bytes(file.read_bytes()[:-3])
+    with pytest.raises(RunDamagedError, match=r"shard set/00001, resid_pre: cannot be read"):
+        read_shard(run, "set", Site.RESID_PRE, 1)

@@ -1,0 +1,83 @@
+import json
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+from stored import record_of
+
+from theodolite.errors import RunDamagedError, RunNotFoundError, StoreError, StoreVersionError
+from theodolite.store.objects import check_writable, open_location
+from theodolite.store.prompts import read_prompts, read_tokens, write_prompts, write_tokens
+from theodolite.store.runs import create_run, list_run_ids, open_run
+from theodolite.store.tables import read_table, write_table
+
+ARRAYS = {"set": {"resid_pre": np.zeros((4, 1, 2, 8), np.float32)}}
+
+
+def test_a_run_is_created_once_and_never_changed(tmp_path):
+    first = create_run(str(tmp_path), record_of(ARRAYS, 4))
+    again = create_run(str(tmp_path), record_of(ARRAYS, 4, digest="other"))
+    assert again.record == first.record
+    assert open_run(str(tmp_path), "tiny-0").record == first.record
+    assert list_run_ids(str(tmp_path)) == ["tiny-0"]
+
+
+def test_a_missing_run_is_named_with_those_that_are_there(tmp_path):
+    with pytest.raises(RunNotFoundError, match="no runs yet"):
+        open_run(str(tmp_path / "nowhere"), "x")
+    assert not (tmp_path / "nowhere").exists()
+    create_run(str(tmp_path), record_of(ARRAYS, 4))
+    with pytest.raises(RunNotFoundError, match="no run 'x'; it has tiny-0"):
+        open_run(str(tmp_path), "x")
+
+
+def test_a_run_of_a_newer_version_is_refused(tmp_path):
+    run = create_run(str(tmp_path), record_of(ARRAYS, 4))
+    record = Path(run.url) / "run.json"
+    record.write_text(json.dumps({**json.loads(record.read_text()), "format": 99, "news": True}))
+    with pytest.raises(StoreVersionError, match="newer Theodolite"):
+        open_run(str(tmp_path), run.id)
+
+
+@pytest.mark.parametrize("content", ["", "{}", "[]", '{"format": 1}'])
+def test_a_broken_run_record_is_refused(tmp_path, content):
+    run = create_run(str(tmp_path), record_of(ARRAYS, 4))
+    (Path(run.url) / "run.json").write_text(content)
+    with pytest.raises(RunDamagedError, match="tiny-0"):
+        open_run(str(tmp_path), run.id)
+
+
+def test_a_store_that_cannot_be_written_is_said_before_any_work(tmp_path):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(StoreError, match="file/store"):
+        check_writable(str(tmp_path / "file" / "store"))
+    check_writable(str(tmp_path / "new"))
+    assert list((tmp_path / "new").iterdir()) == []
+
+
+def test_tokens_and_prompts_come_back_as_they_went(tmp_path):
+    location = open_location(str(tmp_path))
+    tokens = [(1, 2, 3), (4,), (5, 6)]
+    write_tokens(location, "set", tokens)
+    assert read_tokens(location, "set") == tokens
+    write_prompts(location, "set", ["a", "b “quoted”", "c"], [3, 1, 2], 2, {1: "why"})
+    prompts = read_prompts(location, "set")
+    assert prompts["text"].tolist() == ["a", "b “quoted”", "c"]
+    assert prompts["status"].tolist() == ["ok", "quarantined", "ok"]
+    assert prompts["error"].tolist() == ["", "why", ""]
+    assert prompts["shard"].tolist() == [0, 0, 1]
+
+
+def test_tables_are_readable_by_pandas_and_broken_ones_are_refused(tmp_path):
+    location = open_location(str(tmp_path))
+    frame = pd.DataFrame({"value": np.array([1.0, np.nan]), "name": ["x", ""]})
+    write_table(location, "tables/t.parquet", frame)
+    pd.testing.assert_frame_equal(
+        read_table(location, "tables/t.parquet"), frame, check_dtype=False, check_column_type=False
+    )
+    (tmp_path / "tables/t.parquet").write_bytes(b"PAR1nothing")
+    with pytest.raises(RunDamagedError, match=r"tables/t\.parquet cannot be read"):
+        read_table(location, "tables/t.parquet")
+    with pytest.raises(RunDamagedError, match="is missing"):
+        read_table(location, "tables/u.parquet")

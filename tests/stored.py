@@ -1,0 +1,113 @@
+"""Runs written straight from arrays: tests of the store and the statistics need no model."""
+
+from datetime import UTC, datetime
+from pathlib import Path
+
+import numpy as np
+
+from theodolite.sites import Site
+from theodolite.spec import parse_spec
+from theodolite.store.activations import create_activations, encode_shard
+from theodolite.store.commits import Commit, commit_shard, new_attempt, sha256
+from theodolite.store.prompts import write_prompts
+from theodolite.store.results import consolidate
+from theodolite.store.runs import ModelFacts, Run, RunRecord, SetFacts, create_run
+
+_MODEL = {
+    "name": "tiny",
+    "kind": "folder",
+    "place": "tiny",
+    "revision": "sha256:0",
+    "family": "llama",
+    "dtype": "float32",
+    "attention": "sdpa",
+    "n_heads": 2,
+    "n_kv_heads": 2,
+    "d_head": 4,
+    "context_length": 128,
+}
+_PARITY = {
+    "prompts": 2,
+    "dtype": "float32",
+    "device": "cpu",
+    "bound": 5e-5,
+    "max_error": 1e-6,
+    "float32_blocks_max_error": None,
+    "warning": None,
+}
+
+Arrays = dict[str, dict[str, np.ndarray]]
+
+
+def record_of(arrays: Arrays, shard_prompts: int, contrasts=None, positions=None, **changes) -> RunRecord:
+    """Return the record of a run that holds `arrays`: set → site → (sample, position, layer, d_model)."""
+    positions = positions or {}
+    sites = list(next(iter(arrays.values())))
+    shapes = {name: of_set[sites[0]].shape for name, of_set in arrays.items()}
+    of_sets = {name: positions.get(name, list(range(-shape[1], 0))) for name, shape in shapes.items()}
+    spec = parse_spec(
+        {
+            "model": {"id": "tiny"},
+            "prompts": {name: {"source": "builtin:nouns", "positions": of_sets[name]} for name in arrays},
+            "capture": {"sites": sites, "shard_prompts": shard_prompts},
+            "contrasts": contrasts or {},
+        }
+    )
+    _, _, n_layers, d_model = next(iter(shapes.values()))
+    facts = {
+        name: SetFacts(
+            n_samples=shape[0],
+            n_shards=-(-shape[0] // shard_prompts),
+            positions=of_sets[name],
+            template="none",
+            shared_prefix=0,
+            tokens=shape[0],
+            computed_tokens=shape[0],
+            token_ids_sha256="0",
+        )
+        for name, shape in shapes.items()
+    }
+    return RunRecord(
+        **{
+            "run_id": "tiny-0",
+            "digest": "0",
+            "created": datetime(2026, 1, 1, tzinfo=UTC),
+            "spec": spec,
+            "model": ModelFacts(**_MODEL, n_layers=n_layers, d_model=d_model),
+            "layers": list(range(n_layers)),
+            "sets": facts,
+            "parity": _PARITY,
+            "versions": {"theodolite": "0"},
+            **changes,
+        }
+    )
+
+
+def store_run(folder: Path, arrays: Arrays, shard_prompts: int = 4, quarantined=None, **record) -> Run:
+    """Write a captured run; `resid_final` is made of the last layer of the first site."""
+    run = create_run(str(folder), record_of(arrays, shard_prompts, **record))
+    for name, of_set in arrays.items():
+        whole = {Site(site): values for site, values in of_set.items()}
+        first = next(iter(whole.values()))
+        coordinates = {
+            "position": run.record.sets[name].positions,
+            "layer": run.record.layers,
+            "d_model": range(first.shape[-1]),
+        }
+        create_activations(run.url, name, len(first), shard_prompts, list(whole), coordinates)
+        whole[Site.RESID_FINAL] = first[:, :, -1]
+        bad = (quarantined or {}).get(name, {})
+        for index, start in enumerate(range(0, len(first), shard_prompts)):
+            stop = min(start + shard_prompts, len(first))
+            encoded = {
+                site: encode_shard(site, values[start:stop].astype(np.float32), start, shard_prompts)
+                for site, values in whole.items()
+            }
+            checksums = {str(site): sha256(content) for site, content in encoded.items()}
+            own = {sample: why for sample, why in bad.items() if start <= sample < stop}
+            commit = Commit(name, index, start, stop, new_attempt(), checksums, [list(range(start, stop))], own)
+            commit_shard(run.location, commit, encoded)
+        texts = [f"prompt {sample}" for sample in range(len(first))]
+        write_prompts(run.location, name, texts, [1] * len(first), shard_prompts, bad)
+    consolidate(run)
+    return run

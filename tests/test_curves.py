@@ -1,0 +1,139 @@
+from functools import reduce
+from operator import add
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+from theodolite_jobs.curves import NORMAL_QUANTILE, cosine_curve, direction, scatter, variance_curves
+
+
+def curve_of(p, q, paired, splits=1):
+    """Compute the curve of one site and layer from whole arrays (sample, d_model), in several shards."""
+    p, q = p[:, None], q[:, None]
+    a, b = p.mean(axis=0), q.mean(axis=0)
+    none = np.empty((0, *a.shape))
+    if paired:
+        shards = zip(np.array_split(p, splits), np.array_split(q, splits), strict=True)
+        parts = [scatter(x, y, a, b, paired=True) for x, y in shards]
+    else:
+        parts = [scatter(x, none, a, b, paired=False) for x in np.array_split(p, splits)]
+        parts += [scatter(none, y, a, b, paired=False) for y in np.array_split(q, splits)]
+    trace = [x.var(axis=0, ddof=1).sum(axis=-1) if len(x) > 1 else np.array([np.nan]) for x in (p, q)]
+    curve = cosine_curve(a, b, *trace, len(p), len(q), reduce(add, parts), paired=paired)
+    return SimpleNamespace(**{name: values[0] for name, values in vars(curve).items()})
+
+
+def reference(p, q, paired):
+    """The formulas of docs/science.md written out sample by sample."""
+    n_p, n_q = len(p), len(q)
+    a, b = p.mean(axis=0), q.mean(axis=0)
+    cov = ((p - a) * (q - b)).sum() / (n_p - 1) if paired else 0.0
+    big_a = a @ a - p.var(axis=0, ddof=1).sum() / n_p
+    big_b = b @ b - q.var(axis=0, ddof=1).sum() / n_q
+    c = (a @ b - (cov / n_p if paired else 0.0)) / np.sqrt(big_a * big_b)
+    psi_p = (p - a) @ (b / np.sqrt(big_a * big_b) - c * a / big_a)
+    psi_q = (q - b) @ (a / np.sqrt(big_a * big_b) - c * b / big_b)
+    variance = (psi_p + psi_q).var(ddof=1) / n_p if paired else psi_p.var(ddof=1) / n_p + psi_q.var(ddof=1) / n_q
+    half = NORMAL_QUANTILE * np.sqrt(variance)
+    return c, c - half, c + half
+
+
+def draws(rng, n, cosine, signal=1.0, paired=False, spectrum="flat", d=576):
+    """Two sets around means of a given cosine and length, with noise of trace 1 that pairs share in part."""
+    scales = np.ones(d) if spectrum == "flat" else np.arange(1, d + 1) ** -0.5
+    scales /= np.linalg.norm(scales)
+    u, v = np.linalg.qr(rng.normal(size=(d, 2)))[0].T
+    shared = rng.normal(size=(n, d)) * scales * np.sqrt(0.8 if paired else 0.0)
+    own = scales * np.sqrt(0.2 if paired else 1.0)
+    p = signal * u + shared + own * rng.normal(size=(n, d))
+    return p, signal * (cosine * u + np.sqrt(1 - cosine**2) * v) + shared + own * rng.normal(size=(n, d))
+
+
+@pytest.mark.parametrize("paired", [True, False])
+@pytest.mark.parametrize("splits", [1, 3, 7])
+def test_curve_equals_the_formulas_written_out(paired, splits):
+    p, q = draws(np.random.default_rng(1), 40, 0.8, paired=paired, d=30)
+    if not paired:
+        q = q[:25]
+    curve = curve_of(p, q, paired, splits)
+    expected = reference(p, q, paired)
+    np.testing.assert_allclose([curve.debiased, curve.low, curve.high], expected, rtol=1e-12)
+    a, b = p.mean(axis=0), q.mean(axis=0)
+    np.testing.assert_allclose(curve.plain, a @ b / np.linalg.norm(a) / np.linalg.norm(b), rtol=1e-14)
+    np.testing.assert_allclose(curve.difference_norm, np.linalg.norm(a - b), rtol=1e-14)
+
+
+def test_a_tiny_case_by_hand():
+    p, q = np.array([[3.0, 1.0], [3.0, -1.0]]), np.array([[0.0, 2.0], [2.0, 2.0]])
+    # a = (3, 0), b = (1, 2); traces 2 and 2, n = 2: A = 9 − 1, B = 5 − 1; ĉ = 3 / √32
+    curve = curve_of(p, q, paired=False)
+    np.testing.assert_allclose(curve.debiased, 3 / np.sqrt(32), rtol=1e-15)
+    # p·q per pair: (0,1)·(−1,0) = 0 and (0,−1)·(1,0) = 0, so pairing changes nothing here
+    np.testing.assert_allclose(curve_of(p, q, paired=True).debiased, 3 / np.sqrt(32), rtol=1e-15)
+
+
+@pytest.mark.parametrize("spectrum", ["flat", "power law"])
+@pytest.mark.parametrize("paired", [True, False])
+@pytest.mark.parametrize(("n", "cosine"), [(64, 0.9), (256, 0.5)])
+def test_intervals_cover_the_truth(spectrum, paired, n, cosine):
+    rng = np.random.default_rng(7)
+    curves = [curve_of(*draws(rng, n, cosine, paired=paired, spectrum=spectrum), paired) for _ in range(200)]
+    covered = np.mean([curve.low <= cosine <= curve.high for curve in curves])
+    # 95 % nominal; 200 draws scatter by 1.5 % (one sigma), and the delta method is a little too wide at small n
+    assert 0.92 <= covered <= 0.995
+    assert abs(np.mean([curve.debiased for curve in curves]) - cosine) < 0.005
+
+
+def test_the_plain_cosine_is_too_small():
+    rng = np.random.default_rng(3)
+    strong = [curve_of(*draws(rng, 64, 0.9), paired=False).plain for _ in range(100)]
+    weak = [curve_of(*draws(rng, 64, 0.9, signal=1 / 3), paired=False) for _ in range(100)]
+    assert abs(np.mean(strong) - 0.886) < 0.003  # 0.9 / (1 + 1/64)
+    assert abs(np.mean([curve.plain for curve in weak]) - 0.79) < 0.01  # 0.9 / (1 + 9/64)
+    assert abs(np.mean([curve.debiased for curve in weak]) - 0.9) < 0.01
+
+
+def test_the_unpaired_formula_overshoots_on_paired_draws():
+    rng = np.random.default_rng(3)
+    pairs = [draws(rng, 16, 0.9, signal=0.5, paired=True) for _ in range(100)]
+    assert np.mean([curve_of(p, q, paired=False).debiased for p, q in pairs]) > 0.95
+    assert abs(np.mean([curve_of(p, q, paired=True).debiased for p, q in pairs]) - 0.9) < 0.02
+
+
+@pytest.mark.parametrize("paired", [True, False])
+def test_equal_constant_sets_have_cosine_one_and_an_interval_of_no_width(paired):
+    same = np.tile(np.random.default_rng(0).normal(size=24).astype(np.float32).astype(np.float64), (10, 1))
+    curve = curve_of(same, same.copy(), paired)
+    for value in (curve.plain, curve.debiased, curve.low, curve.high):
+        assert abs(value - 1) < 1e-12
+    assert curve.difference_norm == 0
+
+
+def test_means_that_noise_swallows_are_not_resolved():
+    rng = np.random.default_rng(0)
+    p = rng.normal(size=(8, 100))
+    p -= p.mean(axis=0) * 0.999
+    curve = curve_of(p, rng.normal(size=(8, 100)), paired=False)
+    assert np.isnan([curve.debiased, curve.low, curve.high]).all()
+    assert np.isfinite(curve.plain)
+
+
+def test_one_sample_gives_a_plain_cosine_and_nothing_else():
+    curve = curve_of(np.array([[1.0, 0.0]]), np.array([[1.0, 1.0]]), paired=True)
+    np.testing.assert_allclose(curve.plain, np.sqrt(0.5))
+    assert np.isnan([curve.debiased, curve.low, curve.high]).all()
+
+
+def test_variance_curves_name_the_largest_feature():
+    mean, largest, feature = variance_curves(np.array([[1.0, 5.0, 3.0], [2.0, 0.0, 1.0]]))
+    np.testing.assert_allclose(mean, [3.0, 1.0])
+    assert (largest.tolist(), feature.tolist()) == ([5.0, 2.0], [1, 0])
+    assert variance_curves(np.full((1, 3), np.nan))[2].tolist() == [-1]
+
+
+def test_directions_are_unit_vectors_and_equal_means_have_none():
+    a, b = np.array([[3.0, 4.0], [1.0, 1.0]]), np.array([[0.0, 0.0], [1.0, 1.0]])
+    result = direction(a, b)
+    np.testing.assert_allclose(result[0], [0.6, 0.8])
+    assert np.isnan(result[1]).all()
