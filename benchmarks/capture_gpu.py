@@ -1,13 +1,14 @@
 """Capture speed on one CUDA device, for random models of 7B and 32B shape in bf16.
 
-Captures `resid_pre` and `resid_mid` of every layer at the last token, through the project's own plan and engine,
-of random token ids with the lengths and the shared prefix of the chat mix. Before a shape is measured, a few of its
-prompts are certified against an unpadded, alone, eager run. For several plans it then measures tokens and prompts
-per second, the ratio to the bare forward on the same batches, the share of the bf16 matrix peak of the same run,
-and peak GPU memory; capture and bare forward run in turns, and the median over the turns counts.
+Captures `resid_pre` and `resid_mid` of every layer at the last token, through the project's own plan and
+engine, of random token ids with the lengths and the shared prefix of the chat mix. Before a shape is
+measured, a few of its prompts are certified against an unpadded, alone, eager run. For several plans it then
+measures tokens and prompts per second, the ratio to the bare forward on the same batches, the share of the
+bf16 matrix peak of the same run, and peak GPU memory; capture and bare forward run in turns, and their
+medians count.
 
-Needs torch, transformers, numpy, pydantic and pyyaml, and no installed theodolite. `--tiny` runs the same code on a
-tiny model on the CPU; its speeds mean nothing. The last line is one JSON object.
+Needs torch, transformers, numpy, pydantic and pyyaml, and no installed theodolite. `--tiny` runs the same
+code on a tiny model on the CPU; its speeds mean nothing. The last line is one JSON object.
 Usage: python benchmarks/capture_gpu.py --help
 """
 
@@ -95,9 +96,7 @@ TINY = Shape(
 def main() -> None:
     options = read_options()
     if not options.tiny and not torch.cuda.is_available():
-        print(
-            "This machine has no CUDA device, so there is nothing to measure; --tiny tries the code on the CPU."
-        )
+        print("There is no CUDA device here, so nothing is measured; --tiny tries the code on the CPU.")
         return
     device = torch.device("cpu" if options.tiny else "cuda")
     shapes = {"tiny": TINY} if options.tiny else {name: SHAPES[name] for name in options.shapes}
@@ -114,17 +113,11 @@ def main() -> None:
 
 def read_options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description="Capture speed of large random models on one GPU, as JSON.")
-    parser.add_argument(
-        "--shapes", nargs="+", choices=list(SHAPES), default=list(SHAPES), help="which models"
-    )
+    parser.add_argument("--shapes", nargs="+", choices=SHAPES, default=[*SHAPES], help="which models")
     parser.add_argument("--prompts", type=int, default=1024, help="prompts in the mix")
-    parser.add_argument(
-        "--repeats", type=int, default=3, help="turns of capture and bare forward; the median counts"
-    )
+    parser.add_argument("--repeats", type=int, default=3, help="turns; the median counts")
     parser.add_argument("--tiny", action="store_true", help="a tiny model on the CPU, to try the code")
-    parser.add_argument(
-        "--out", type=Path, help="JSON file; benchmarks/results/capture_gpu_DATE.json unless given"
-    )
+    parser.add_argument("--out", type=Path, help="where the JSON goes; benchmarks/results unless given")
     return parser.parse_args()
 
 
@@ -162,14 +155,23 @@ def measure_shape(
 
 
 def random_model(shape: Shape, device: torch.device) -> LoadedModel:
-    """Return a model whose weights are drawn on the device itself: a host would take minutes over 32B numbers."""
+    """Return a model drawn on the device itself: a host would take minutes over 32B numbers.
+
+    What blocks add is scaled down, so that the embedding outweighs it. Drawn as transformers does it, a deep
+    random model multiplies bf16 rounding from block to block, so that two correct runs of it need not agree.
+    """
     torch.manual_seed(0)
     with torch.device(device):
-        return wrap(AutoModel.from_config(Qwen2Config(**shape.config), dtype=torch.bfloat16))
+        model = wrap(AutoModel.from_config(Qwen2Config(**shape.config), dtype=torch.bfloat16))
+    model.module.get_input_embeddings().weight.normal_()
+    for block in model.blocks:
+        for added in (block.self_attn.o_proj, block.mlp.down_proj):
+            added.weight.div_(2 * len(model.blocks))
+    return model
 
 
 def random_mix(n_prompts: int, vocabulary: int) -> list[TokenIds]:
-    """Return prompts of the chat mix's lengths, all beginning with the same tokens, as a chat template makes them."""
+    """Return prompts of the chat mix's lengths, all beginning alike, as a chat template makes them."""
     dice = random.Random(0)
     prefix = tuple(dice.randrange(vocabulary) for _ in range(PREFIX_TOKENS))
     suffixes = [length - PREFIX_TOKENS for length in measuring.mix_lengths(n_prompts)]
@@ -195,12 +197,12 @@ def measure_plan(
     """Measure one plan: capture and bare forward in turns, and the matrix peak beside them."""
     plan = plan_mix(tokens, *budgets)
     device = model.device
-    run_capture(model, plan, tokens)  # warms up kernels and the allocator
-    measuring.run_bare(model, plan, tokens)
     if device.type == "cuda":
         torch.cuda.reset_peak_memory_stats(device)
+    # The first round warms up kernels and the allocator, and is not timed.
     oom_backoffs = run_capture(model, plan, tokens)
     memory = torch.cuda.max_memory_allocated(device) if device.type == "cuda" else None
+    measuring.run_bare(model, plan, tokens)
     capture, bare, rates = [], [], []
     for _ in range(repeats):
         rates.append(measuring.matrix_rate(matrix_size, torch.bfloat16, device))
@@ -232,7 +234,7 @@ def speeds(model: LoadedModel, plan: SetPlan, capture: float, bare: float, peak:
 
 
 def run_capture(model: LoadedModel, plan: SetPlan, tokens: Sequence[TokenIds]) -> int:
-    """Capture all shards, dropping each as a replica does once it is written; return how often memory ran out."""
+    """Capture all shards, letting go of each one at once; return how often memory ran out."""
     engine = Engine(model, SITES, range(model.dimensions.n_layers))
     backoffs = 0
     for shard in plan.shards:

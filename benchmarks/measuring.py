@@ -96,6 +96,7 @@ def matrix_rate(size: int, dtype: torch.dtype, device: torch.device, seconds: fl
     """Return operations per second of one square matrix product, as a mean over about so many seconds."""
     left, right = (torch.randn(size, size, device=device).to(dtype) for _ in range(2))
     out = torch.empty_like(left)
+    torch.matmul(left, right, out=out)  # the first product also starts the library
     once = seconds_of(lambda: torch.matmul(left, right, out=out), device)
     repeats = max(1, int(seconds / max(once, 1e-4)))
     took = seconds_of(lambda: [torch.matmul(left, right, out=out) for _ in range(repeats)], device)

@@ -1,4 +1,4 @@
-"""The survey's spec: one canonical form for all spellings, and errors that name field, value and what is allowed."""
+"""The survey's spec: one canonical form for all spellings, and errors that say where, what and why."""
 
 import hashlib
 import json

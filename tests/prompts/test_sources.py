@@ -268,6 +268,8 @@ BAD = {
         {},
         ["prompts.goals"],
     ),
+    # Half of a surrogate pair is no text: it can be neither hashed nor tokenised.
+    "half_a_character": ('["whole", "half \\ud83d"]', "a.json", {}, ["prompts.goals", "prompt 1"]),
     "object_without_keys": ("[{}]", "a.json", {}, ["prompts.goals"]),
 }
 

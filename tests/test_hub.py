@@ -1,0 +1,236 @@
+"""Datasets and models from the hub, with the real client libraries against a local stand-in of the hub."""
+
+import json
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import hub
+import pytest
+
+# The libraries read their environment when they are imported, so each hub is asked from a process of its own.
+# Questions come as JSON on standard input; each answer is a value, or the name and the message of an error.
+ASK = """
+import json, sys
+from pathlib import Path
+from theodolite.models.source import ModelSource, fetch, fetch_small_files, resolve_source
+from theodolite.prompts.sources import read_prompts
+from theodolite.spec import ModelSpec, PromptSetSpec
+
+def prompts(settings):
+    return read_prompts("goals", PromptSetSpec(**settings), Path("/nowhere"))
+
+def resolve(settings):
+    return vars(resolve_source(ModelSpec(**settings), Path("/nowhere")))
+
+def files(settings):
+    read = {"all": fetch, "small": fetch_small_files}[settings.pop("which")]
+    folder = read(ModelSource(**resolve(settings)), Path("/nowhere"))
+    return {path.name: path.read_text() for path in folder.iterdir()}
+
+answers = {}
+for name, (kind, settings) in json.load(sys.stdin).items():
+    try:
+        answers[name] = {"value": {"prompts": prompts, "resolve": resolve, "files": files}[kind](settings)}
+    except Exception as error:
+        answers[name] = {"error": type(error).__name__, "message": str(error)}
+print(json.dumps(answers))
+"""
+
+Answers = dict[str, dict[str, Any]]
+NOWHERE = "http://127.0.0.1:9"  # nobody listens to the discard port
+
+
+def ask(
+    endpoint: str, home: Path, questions: dict[str, tuple[str, dict[str, Any]]], **environment: str
+) -> Answers:
+    inherited = {name: value for name, value in os.environ.items() if not name.startswith("HF_")}
+    own = {
+        "HF_ENDPOINT": endpoint,
+        "HF_HOME": str(home),
+        "HF_HUB_DISABLE_XET": "1",
+        "HF_HUB_DISABLE_TELEMETRY": "1",
+        "NO_PROXY": "127.0.0.1",
+    }
+    done = subprocess.run(
+        [sys.executable, "-c", ASK],
+        input=json.dumps(questions),
+        env=inherited | own | environment,
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    return dict(json.loads(done.stdout))
+
+
+@pytest.fixture(scope="module")
+def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, list[str]]]:
+    """A hub with the dataset org/goals (splits train and test) and the model org/tiny."""
+    root = tmp_path_factory.mktemp("hub")
+    goals = root / "datasets" / "org" / "goals"
+    goals.mkdir(parents=True)
+    rows = [f'"goal {number}, please",{"more" if number % 2 else ""},{number}' for number in range(10)]
+    (goals / "train.csv").write_text("\n".join(["goal,input,level", *rows, ""]))
+    (goals / "test.csv").write_text("goal,input,level\nheld out,,1\n")
+    lines = root / "datasets" / "org" / "lines"
+    lines.mkdir()
+    (lines / "train.jsonl").write_text('{"text": "first"}\n{"text": "second"}\n')
+    tiny = root / "models" / "org" / "tiny"
+    tiny.mkdir(parents=True)
+    for name in FILES:
+        (tiny / name).write_text(f"content of {name}")
+    with hub.serve_hub(root) as (endpoint, asked):
+        yield endpoint, asked
+
+
+FILES = {
+    "config.json": "small",
+    "tokenizer.json": "small",
+    "chat_template.jinja": "small",
+    "merges.txt": "small",
+    "model.safetensors": "all",
+    "modeling_own.py": "all",
+    "pytorch_model.bin": "never",
+    "training_log.md": "never",
+}
+
+GOALS = {"source": "hub:org/goals", "column": "goal"}
+PROMPT_QUESTIONS: dict[str, tuple[str, dict[str, Any]]] = {
+    "all": ("prompts", GOALS),
+    "split": ("prompts", {**GOALS, "split": "test"}),
+    "only_column": ("prompts", {"source": "hub:org/lines"}),
+    "limit": ("prompts", {**GOALS, "limit": 2}),
+    "where_empty": ("prompts", {**GOALS, "where": {"input": ""}, "limit": 3}),
+    "where_number": ("prompts", {**GOALS, "where": {"level": 7}}),
+    "missing_split": ("prompts", {**GOALS, "split": "validation"}),
+    "missing_column": ("prompts", {**GOALS, "column": "prompt"}),
+    "several_columns": ("prompts", {"source": "hub:org/goals"}),
+    "missing_dataset": ("prompts", {**GOALS, "source": "hub:org/gone"}),
+}
+MODEL_QUESTIONS: dict[str, tuple[str, dict[str, Any]]] = {
+    "newest": ("resolve", {"id": "org/tiny"}),
+    "branch": ("resolve", {"id": "org/tiny", "revision": "main"}),
+    "small_files": ("files", {"id": "org/tiny", "which": "small"}),
+    "all_files": ("files", {"id": "org/tiny", "which": "all"}),
+    "missing_model": ("resolve", {"id": "org/gone"}),
+    "missing_revision": ("resolve", {"id": "org/tiny", "revision": "v9"}),
+    "missing_commit": ("files", {"id": "org/tiny", "revision": "f" * 40, "which": "all"}),
+}
+
+
+@pytest.fixture(scope="module")
+def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder that both libraries keep their downloads in."""
+    return tmp_path_factory.mktemp("home")
+
+
+@pytest.fixture(scope="module")
+def prompts(served: tuple[str, list[str]], home: Path) -> Answers:
+    return ask(served[0], home, PROMPT_QUESTIONS)
+
+
+@pytest.fixture(scope="module")
+def models(served: tuple[str, list[str]], home: Path) -> Answers:
+    return ask(served[0], home, MODEL_QUESTIONS)
+
+
+# Datasets
+
+
+@pytest.mark.parametrize(
+    ("question", "expected"),
+    [
+        ("all", [f"goal {number}, please" for number in range(10)]),
+        ("split", ["held out"]),
+        ("only_column", ["first", "second"]),
+        ("limit", ["goal 0, please", "goal 1, please"]),
+        ("where_empty", ["goal 0, please", "goal 2, please", "goal 4, please"]),
+        ("where_number", ["goal 7, please"]),
+    ],
+)
+def test_a_dataset_is_read_like_a_file(prompts: Answers, question: str, expected: list[str]) -> None:
+    assert prompts[question] == {"value": expected}
+
+
+@pytest.mark.parametrize(
+    ("question", "words"),
+    [
+        ("missing_split", ["prompts.goals.source: hub:org/goals", "'validation'", "train", "test"]),
+        ("missing_column", ["prompts.goals.column", "'prompt'", "allowed: goal, input, level"]),
+        ("several_columns", ["prompts.goals.column", "goal, input, level"]),
+        ("missing_dataset", ["prompts.goals.source: hub:org/gone", "doesn't exist"]),
+    ],
+)
+def test_what_a_dataset_lacks_is_named(prompts: Answers, question: str, words: list[str]) -> None:
+    assert prompts[question]["error"] == "PromptError"
+    for part in words:
+        assert part in prompts[question]["message"]
+
+
+# Models
+
+
+@pytest.mark.parametrize("question", ["newest", "branch"])
+def test_a_model_is_pinned_to_its_commit(models: Answers, question: str) -> None:
+    assert models[question] == {
+        "value": {"name": "tiny", "kind": "hub", "place": "org/tiny", "revision": hub.COMMIT}
+    }
+
+
+@pytest.mark.parametrize(("question", "kinds"), [("small_files", {"small"}), ("all_files", {"small", "all"})])
+def test_only_the_files_that_are_needed_are_downloaded(
+    models: Answers, question: str, kinds: set[str]
+) -> None:
+    assert models[question] == {
+        "value": {name: f"content of {name}" for name, kind in FILES.items() if kind in kinds}
+    }
+
+
+def test_pickled_weights_are_never_asked_for(models: Answers, served: tuple[str, list[str]]) -> None:
+    assert "GET /org/tiny/resolve/" + hub.COMMIT + "/model.safetensors" in served[1]
+    assert not [request for request in served[1] if request.endswith(".bin")]
+
+
+@pytest.mark.parametrize(
+    ("question", "words"),
+    [
+        ("missing_model", ["model.id", "'org/gone'"]),
+        ("missing_revision", ["'org/tiny'", "v9"]),
+        ("missing_commit", ["org/tiny", "f" * 40]),
+    ],
+)
+def test_what_the_hub_does_not_have_is_a_model_error(
+    models: Answers, question: str, words: list[str]
+) -> None:
+    assert models[question]["error"] == "ModelError"
+    for part in words:
+        assert part in models[question]["message"]
+
+
+def test_a_missing_model_says_that_it_was_not_found(models: Answers) -> None:
+    message = models["missing_model"]["message"].lower()
+    assert re.search("not found|no such|no model|does not exist|doesn't exist", message), message
+
+
+# Without a hub
+
+
+def test_an_unreachable_hub_is_a_model_error(tmp_path: Path) -> None:
+    answers = ask(NOWHERE, tmp_path, {"newest": MODEL_QUESTIONS["newest"]})
+    assert answers["newest"]["error"] == "ModelError"
+    assert "'org/tiny'" in answers["newest"]["message"]
+
+
+def test_offline_a_downloaded_model_is_used_by_its_commit(models: Answers, home: Path) -> None:
+    pinned = ("files", {"id": "org/tiny", "revision": hub.COMMIT, "which": "all"})
+    questions = {"pinned": pinned, "newest": MODEL_QUESTIONS["newest"]}
+    answers = ask(NOWHERE, home, questions, HF_HUB_OFFLINE="1")
+    assert answers["pinned"] == models["all_files"]
+    assert answers["newest"]["error"] == "ModelError"
+    assert "offline, give the full commit as model.revision" in answers["newest"]["message"]
