@@ -168,9 +168,7 @@ def plan_mix(tokens: Sequence[TokenIds]) -> SetPlan:
 
 
 @torch.inference_mode()
-def run_left_padded(
-    model: Any, forward: Callable[..., Sequence[torch.Tensor]], tokens: Sequence[TokenIds]
-) -> Vectors:
+def run_left_padded(model: Any, forward: Callable[..., Sequence[torch.Tensor]], tokens: Sequence[TokenIds]) -> Vectors:
     """Capture batch by batch in the given order; with left padding the last token is the last column."""
     parts: dict[Site, list[torch.Tensor]] = {site: [] for site in SITES}
     for start in range(0, len(tokens), PEER_BATCH):
@@ -196,9 +194,7 @@ def last_of_resid_mid(model: Any) -> Iterator[list[torch.Tensor]]:
     """Collect what enters each block's second norm: hidden states hold only what enters each block."""
     kept: list[torch.Tensor] = []
     handles = [
-        block.post_attention_layernorm.register_forward_pre_hook(
-            lambda _, args: kept.append(args[0][:, -1].clone())
-        )
+        block.post_attention_layernorm.register_forward_pre_hook(lambda _, args: kept.append(args[0][:, -1].clone()))
         for block in model.model.layers
     ]
     try:
@@ -241,9 +237,7 @@ def measure(ways: dict[str, Way], tokens: Sequence[TokenIds], repeats: int) -> t
         rates.append(measuring.matrix_rate(2048, torch.float32, CPU))
         for name, way in ways.items():
             seconds[name].append(measuring.seconds_of(lambda way=way: way(tokens), CPU))
-            measuring.say(
-                f"turn {turn + 1} of {repeats}: {name} {len(tokens) / seconds[name][-1]:.2f} prompts/s"
-            )
+            measuring.say(f"turn {turn + 1} of {repeats}: {name} {len(tokens) / seconds[name][-1]:.2f} prompts/s")
     return {name: median(values) for name, values in seconds.items()}, max(rates)
 
 

@@ -46,7 +46,7 @@ class Shape:
         matrix_size: side of the square matrices whose product gives the peak.
     """
 
-    config: dict[str, int]
+    config: dict[str, int | float]
     plans: tuple[tuple[int, int], ...]
     matrix_size: int = 8192
 
@@ -87,6 +87,7 @@ TINY = Shape(
         "num_key_value_heads": 2,
         "intermediate_size": 128,
         "vocab_size": 512,
+        "initializer_range": 0.15,  # as large for 64 dimensions as 0.02 is for thousands
     },
     ((16, 512), (64, 2048)),
     matrix_size=256,
@@ -125,13 +126,11 @@ def default_out(date: str) -> Path:
     return RESULTS / f"capture_gpu_{date[:10]}.json"
 
 
-def measure_shape(
-    name: str, shape: Shape, device: torch.device, options: argparse.Namespace
-) -> dict[str, Any]:
+def measure_shape(name: str, shape: Shape, device: torch.device, options: argparse.Namespace) -> dict[str, Any]:
     """Build one model, certify it, measure all its plans, and let go of it."""
     measuring.say(f"{name}: building")
     model = random_model(shape, device)
-    tokens = random_mix(options.prompts, shape.config["vocab_size"])
+    tokens = random_mix(options.prompts, model.config.vocab_size)
     certificate = certify_few(model, tokens)
     measuring.say(f"{name}: certified, largest relative error {certificate.max_error:.1e}")
     rows = [measure_plan(model, tokens, shape.matrix_size, plan, options.repeats) for plan in shape.plans]
@@ -186,9 +185,7 @@ def certify_few(model: LoadedModel, tokens: Sequence[TokenIds]) -> Certificate:
 
 
 def plan_mix(tokens: Sequence[TokenIds], shard_prompts: int, batch_tokens: int) -> SetPlan:
-    return plan_set(
-        "mix", tokens, (-1,), shard_prompts=shard_prompts, batch_tokens=batch_tokens, share_prefix=True
-    )
+    return plan_set("mix", tokens, (-1,), shard_prompts=shard_prompts, batch_tokens=batch_tokens, share_prefix=True)
 
 
 def measure_plan(
@@ -251,9 +248,7 @@ def copy_rate(device: torch.device) -> float | None:
         return None
     source = torch.ones(2**30, dtype=torch.uint8, device=device)
     target = torch.empty(2**30, dtype=torch.uint8, pin_memory=True)
-    seconds = [
-        measuring.seconds_of(lambda: target.copy_(source, non_blocking=True), device) for _ in range(5)
-    ]
+    seconds = [measuring.seconds_of(lambda: target.copy_(source, non_blocking=True), device) for _ in range(5)]
     return source.numel() / min(seconds)
 
 

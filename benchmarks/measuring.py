@@ -65,18 +65,14 @@ def run_bare(model: LoadedModel, plan: SetPlan, tokens: Sequence[TokenIds]) -> N
             expanded = [[part.expand(len(batch), -1, -1, -1) for part in layer] for layer in prefix]
             model.module(
                 input_ids=torch.from_numpy(padded).to(model.device),
-                past_key_values=DynamicCache([(keys, values) for keys, values in expanded])
-                if shared
-                else None,
+                past_key_values=DynamicCache([(keys, values) for keys, values in expanded]) if shared else None,
                 use_cache=shared > 0,
             )
     synchronize(model.device)
 
 
 def _prefix_of(model: LoadedModel, prefix: TokenIds) -> list[tuple[torch.Tensor, torch.Tensor]]:
-    cache = model.module(
-        input_ids=torch.tensor([prefix], device=model.device), use_cache=True
-    ).past_key_values
+    cache = model.module(input_ids=torch.tensor([prefix], device=model.device), use_cache=True).past_key_values
     return [(layer.keys, layer.values) for layer in cache.layers]
 
 

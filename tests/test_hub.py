@@ -45,9 +45,7 @@ Answers = dict[str, dict[str, Any]]
 NOWHERE = "http://127.0.0.1:9"  # nobody listens to the discard port
 
 
-def ask(
-    endpoint: str, home: Path, questions: dict[str, tuple[str, dict[str, Any]]], **environment: str
-) -> Answers:
+def ask(endpoint: str, home: Path, questions: dict[str, tuple[str, dict[str, Any]]], **environment: str) -> Answers:
     inherited = {name: value for name, value in os.environ.items() if not name.startswith("HF_")}
     own = {
         "HF_ENDPOINT": endpoint,
@@ -178,18 +176,12 @@ def test_what_a_dataset_lacks_is_named(prompts: Answers, question: str, words: l
 
 @pytest.mark.parametrize("question", ["newest", "branch"])
 def test_a_model_is_pinned_to_its_commit(models: Answers, question: str) -> None:
-    assert models[question] == {
-        "value": {"name": "tiny", "kind": "hub", "place": "org/tiny", "revision": hub.COMMIT}
-    }
+    assert models[question] == {"value": {"name": "tiny", "kind": "hub", "place": "org/tiny", "revision": hub.COMMIT}}
 
 
 @pytest.mark.parametrize(("question", "kinds"), [("small_files", {"small"}), ("all_files", {"small", "all"})])
-def test_only_the_files_that_are_needed_are_downloaded(
-    models: Answers, question: str, kinds: set[str]
-) -> None:
-    assert models[question] == {
-        "value": {name: f"content of {name}" for name, kind in FILES.items() if kind in kinds}
-    }
+def test_only_the_files_that_are_needed_are_downloaded(models: Answers, question: str, kinds: set[str]) -> None:
+    assert models[question] == {"value": {name: f"content of {name}" for name, kind in FILES.items() if kind in kinds}}
 
 
 def test_pickled_weights_are_never_asked_for(models: Answers, served: tuple[str, list[str]]) -> None:
@@ -205,9 +197,7 @@ def test_pickled_weights_are_never_asked_for(models: Answers, served: tuple[str,
         ("missing_commit", ["org/tiny", "f" * 40]),
     ],
 )
-def test_what_the_hub_does_not_have_is_a_model_error(
-    models: Answers, question: str, words: list[str]
-) -> None:
+def test_what_the_hub_does_not_have_is_a_model_error(models: Answers, question: str, words: list[str]) -> None:
     assert models[question]["error"] == "ModelError"
     for part in words:
         assert part in models[question]["message"]

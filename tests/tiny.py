@@ -17,9 +17,7 @@ _SIZES = {
 }
 
 CONFIGS: dict[str, Any] = {
-    "gpt2": GPT2Config(
-        vocab_size=64, n_embd=48, n_layer=5, n_head=4, n_positions=128, bos_token_id=1, eos_token_id=2
-    ),
+    "gpt2": GPT2Config(vocab_size=64, n_embd=48, n_layer=5, n_head=4, n_positions=128, bos_token_id=1, eos_token_id=2),
     "llama": LlamaConfig(**_SIZES, head_dim=16, attention_bias=True, mlp_bias=True),  # heads wider than d_model / n
     "mistral": MistralConfig(**_SIZES, head_dim=8, sliding_window=6),
     "qwen2": Qwen2Config(**_SIZES),

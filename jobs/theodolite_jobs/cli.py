@@ -26,7 +26,8 @@ app.add_typer(spec_app, name="spec")
 SpecPath = Annotated[Path, typer.Argument(metavar="SPEC", help="A YAML or JSON file that says what to measure.")]
 RunId = Annotated[str, typer.Argument(metavar="RUN", help="A run id, as `theodolite runs` lists them.")]
 Store = Annotated[
-    str | None, typer.Option(help="Folder or file://, s3://, gs://, az:// URL.", show_default="./theodolite-store")
+    str | None,
+    typer.Option(help="Folder or file://, s3://, gs://, az:// URL.", show_default="./theodolite-store"),
 ]
 Ray = Annotated[str | None, typer.Option(help="Address of a Ray cluster; without one, Ray starts on this machine.")]
 Dask = Annotated[str | None, typer.Option(help="Address of a Dask scheduler; without one, this machine's threads.")]

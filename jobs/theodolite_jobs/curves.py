@@ -140,7 +140,8 @@ def direction(
     """Return the unit vector from b to a; NaN where they are equal."""
     difference = a - b
     norms = np.linalg.norm(difference, axis=-1, keepdims=True)
-    return np.divide(difference, norms, out=np.full_like(difference, np.nan), where=norms > 0)
+    unit: NDArray[np.float64] = np.divide(difference, norms, out=np.full_like(difference, np.nan), where=norms > 0)
+    return unit
 
 
 def _mean_variance_divisor(n: int) -> float:

@@ -39,15 +39,17 @@ def moments(samples: Float64[np.ndarray, "sample ..."]) -> Moments:
     """Return the moments of samples along the first axis."""
     if len(samples) == 0:
         empty = samples.shape[1:]
-        return Moments(
-            0, np.full(empty, np.nan), np.zeros(empty), np.full(empty, np.inf), np.full(empty, -np.inf)
-        )
+        return Moments(0, np.full(empty, np.nan), np.zeros(empty), np.full(empty, np.inf), np.full(empty, -np.inf))
     # Shifting by the first sample makes equal samples give their own value and no deviation, to the bit.
     shift = samples[0]
     mean = shift + (samples - shift).mean(axis=0)
     deviations = samples - mean
     return Moments(
-        len(samples), mean, np.square(deviations, out=deviations).sum(axis=0), samples.min(axis=0), samples.max(axis=0)
+        len(samples),
+        mean,
+        np.square(deviations, out=deviations).sum(axis=0),
+        samples.min(axis=0),
+        samples.max(axis=0),
     )
 
 
@@ -66,8 +68,11 @@ def merge(first: Moments, second: Moments) -> Moments:
     )
 
 
-def on_sphere(samples: Float64[np.ndarray, "sample *dims d_model"]) -> Float64[np.ndarray, "sample *dims d_model"]:
+def on_sphere(
+    samples: Float64[np.ndarray, "sample *dims d_model"],
+) -> Float64[np.ndarray, "sample *dims d_model"]:
     """Return x/‖x‖·√d_model; a zero vector has no direction and gives NaN."""
     norms = np.linalg.norm(samples, axis=-1, keepdims=True)
     scale = np.divide(np.sqrt(samples.shape[-1]), norms, out=np.full_like(norms, np.nan), where=norms > 0)
-    return samples * scale
+    scaled: NDArray[np.float64] = samples * scale
+    return scaled

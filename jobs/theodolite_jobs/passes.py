@@ -75,9 +75,7 @@ def shard_scatter(
 
     Where the sets are paired, both shards of that index are read together; otherwise one side is None.
     """
-    sides = [
-        list(_read_sites(run, side, shard_index)) if side is not None else None for side in (positive, negative)
-    ]
+    sides = [list(_read_sites(run, side, shard_index)) if side is not None else None for side in (positive, negative)]
     result: dict[str, Scatter] = {}
     for space in SPACES:
         sites = range(len(means[space].positive))
@@ -142,7 +140,9 @@ def _stack(kinds: list[Moments]) -> StreamMoments:
 
 def _stack_kind(parts: list[StreamMoments], kind: str, axis: int) -> Moments:
     of_kind = [getattr(part, kind) for part in parts]
-    arrays = (np.stack([getattr(part, name) for part in of_kind], axis) for name in ("mean", "m2", "minimum", "maximum"))
+    arrays = (
+        np.stack([getattr(part, name) for part in of_kind], axis) for name in ("mean", "m2", "minimum", "maximum")
+    )
     return Moments(of_kind[0].count, *arrays)
 
 

@@ -11,6 +11,8 @@ from typing import Any, TypeVar
 import dask
 import pandas as pd
 import xarray as xr
+from dask.base import compute
+from dask.delayed import delayed
 
 from theodolite.errors import StoreError
 from theodolite.sites import Site, depth
@@ -27,7 +29,14 @@ from theodolite_jobs.groups import (
     directions_arrays,
     moments_arrays,
 )
-from theodolite_jobs.passes import SPACES, Selection, StreamMoments, merge_streams, shard_moments, shard_scatter
+from theodolite_jobs.passes import (
+    SPACES,
+    Selection,
+    StreamMoments,
+    merge_streams,
+    shard_moments,
+    shard_scatter,
+)
 
 GROUP_VERSIONS = {"moments": 1, "curves": 1, "directions": 1}
 """Raised whenever a number of the group could change; a later survey then computes that group again."""
@@ -72,7 +81,7 @@ def curves_table(curves: xr.Dataset) -> pd.DataFrame:
         if "layer" not in variable.dims:
             continue
         frame = variable.to_dataframe(name="value").reset_index()
-        frame.insert(0, "statistic", name)
+        frame.insert(0, "statistic", str(name))
         parts.append(frame.reindex(columns=["statistic", "contrast", "set", "site", "position", "layer", "value"]))
     table = pd.concat([part.astype({"value": "float64"}) for part in parts], ignore_index=True)
     table["depth"] = [depth(Site(site), layer) for site, layer in zip(table["site"], table["layer"], strict=True)]
@@ -123,9 +132,7 @@ def _compute(
         own = run.record.sets[name].positions
         selection = Selection(name, bad[name], tuple(range(len(own))))
         sets.append(Subject(moments_of(selection), tuple(positions.index(position) for position in own)))
-    contrasts = [
-        _contrast(run, spec, label, bad, positions, moments_of, progress) for label in spec.contrasts
-    ]
+    contrasts = [_contrast(run, spec, label, bad, positions, moments_of, progress) for label in spec.contrasts]
     arrays = {
         "moments": lambda: moments_arrays(sets, len(positions)),
         "curves": lambda: curves_arrays(sets, contrasts, len(positions)),
@@ -175,7 +182,7 @@ def _contrast(
         moments_of(positive), moments_of(negative), {}, paired, tuple(positions.index(p) for p in common)
     )
     means = {space: contrast.means(space) for space in SPACES}
-    task = dask.delayed(shard_scatter, pure=False)
+    task = delayed(shard_scatter, pure=False)
     n_shards = [run.record.sets[name].n_shards for name in names]
     if paired:
         tasks = [task(run, positive, negative, index, means, True) for index in range(n_shards[0])]
@@ -188,9 +195,11 @@ def _contrast(
 
 
 def _fold_moments(run: Run, selection: Selection, progress: Progress) -> StreamMoments:
-    task = dask.delayed(shard_moments, pure=False)
+    task = delayed(shard_moments, pure=False)
     tasks = [task(run, selection, index) for index in range(run.record.sets[selection.prompt_set].n_shards)]
-    parts = _in_windows(tasks, lambda done: progress(f"moments of {selection.prompt_set}", done, len(tasks)))
+    parts: Iterable[StreamMoments] = _in_windows(
+        tasks, lambda done: progress(f"moments of {selection.prompt_set}", done, len(tasks))
+    )
     return reduce(merge_streams, parts)
 
 
@@ -201,7 +210,7 @@ def _in_windows(tasks: Sequence[Any], done: Callable[[int], None]) -> Iterator[A
     done(finished)
     remaining = iter(tasks)
     while window := list(islice(remaining, size)):
-        yield from dask.compute(*window)
+        yield from compute(*window)
         finished += len(window)
         done(finished)
 

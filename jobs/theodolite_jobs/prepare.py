@@ -118,9 +118,10 @@ def prepare(spec: SurveySpec, folder: Path, settings: Settings) -> Prepared:
     source = resolve_source(spec.model, folder)
     files = fetch_small_files(source, settings.cache)
     config = load_config(files, spec.model.trust_remote_code)
+    anatomy = anatomy_of(config)
     dimensions = dimensions_of(config)
     layers = list(range(dimensions.n_layers)) if spec.capture.layers == "all" else spec.capture.layers
-    check_sites(anatomy_of(config), dimensions, spec.capture.sites, layers)
+    check_sites(anatomy, dimensions, spec.capture.sites, layers)
 
     tokenizer = load_tokenizer(files, spec.model.trust_remote_code)
     tokens: dict[str, list[TokenIds]] = {}

@@ -50,7 +50,11 @@ class Bar:
         self._last_line = now
         speed = (self.done - self._start) / max(now - self._started_at, 1e-9)
         left = f", {(self.total - self.done) / speed:.0f} s left" if self.total and speed > 0 else ""
-        print(f"{self.title}: {self.done}/{self.total} {self.unit}, {self.rate()}{left}", file=sys.stderr, flush=True)
+        print(
+            f"{self.title}: {self.done}/{self.total} {self.unit}, {self.rate()}{left}",
+            file=sys.stderr,
+            flush=True,
+        )
 
 
 class _TerminalBar(Bar):

@@ -74,7 +74,10 @@ def _sections(run: Run) -> list[Section]:
                     _facts(curves, view),
                     [
                         ("Activations as they are", _figure_json(curves, view)),
-                        ("The same on the sphere: each activation scaled to norm √d_model", _figure_json(curves, sphere)),
+                        (
+                            "The same on the sphere: each activation scaled to norm √d_model",
+                            _figure_json(curves, sphere),
+                        ),
                     ],
                 )
             )
@@ -101,7 +104,9 @@ def _facts(curves: xr.Dataset, view: ContrastView) -> list[str]:
             )
     unresolved = int(np.isnan(debiased).sum())
     if unresolved:
-        facts.append(f"At {unresolved} depths the means are not resolved at this n, and the debiased cosine is left out.")
+        facts.append(
+            f"At {unresolved} depths the means are not resolved at this n, and the debiased cosine is left out."
+        )
     for name in (view.positive, view.negative):
         largest = along_depth(at["variance_max"].sel(set=name))
         features = along_depth(at["variance_max_feature"].sel(set=name))

@@ -1,6 +1,5 @@
 """The whole job: capture, then statistics, then the report. Each stage resumes where a former try stopped."""
 
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -56,9 +55,7 @@ def analyse_run(run: Run, spec: SurveySpec, settings: Settings, console: Console
     write_report(run)
 
 
-def _capture_shards(
-    prepared: Prepared, run: Run | None, work: list[Any], settings: Settings, console: Console
-) -> Run:
+def _capture_shards(prepared: Prepared, run: Run | None, work: list[Any], settings: Settings, console: Console) -> Run:
     from theodolite.cluster.driver import (
         certify_replicas,
         choose_resources,
@@ -164,5 +161,3 @@ def _check_same_tokens(run: Run, prepared: Prepared) -> None:
 def _absolute(store: str) -> str:
     """Return a store's place as other processes, which have other working folders, understand it."""
     return store if "://" in store else str(Path(store).expanduser().absolute())
-
-

@@ -15,7 +15,9 @@ class Settings(BaseSettings):
     ray_address: str | None = Field(None, description="Ray cluster; none starts Ray inside this machine.")
     dask_address: str | None = Field(None, description="Dask scheduler; none uses this process's threads.")
     replicas: int | None = Field(
-        None, ge=1, description="Copies of the model; none is one for each placement on a GPU, or one on a CPU."
+        None,
+        ge=1,
+        description="Copies of the model; none is one for each placement on a GPU, or one on a CPU.",
     )
     gpus_per_replica: int | None = Field(
         None, ge=0, description="GPUs of one replica; none is one where there are GPUs."

@@ -23,7 +23,13 @@ class Site(StrEnum):
 BLOCK_SITES = tuple(site for site in Site if site is not Site.RESID_FINAL)
 
 # Along the stream a block has two steps, so depth counts half-blocks; what leaves block l enters block l+1.
-_STEPS_INTO_BLOCK = {Site.RESID_PRE: 0, Site.RESID_MID: 1, Site.RESID_POST: 2, Site.ATTN_OUT: 1, Site.MLP_OUT: 2}
+_STEPS_INTO_BLOCK = {
+    Site.RESID_PRE: 0,
+    Site.RESID_MID: 1,
+    Site.RESID_POST: 2,
+    Site.ATTN_OUT: 1,
+    Site.MLP_OUT: 2,
+}
 
 
 def depth(site: Site, layer: int) -> int:

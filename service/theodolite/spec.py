@@ -58,10 +58,8 @@ class PromptSetSpec(_Model):
         pattern=r"^(builtin|file|hub):.+$",
     )
     split: str = Field("train", description="Split of a hub dataset.")
-    column: str | None = Field(
-        None, description="Column that holds the prompt; needed where there is more than one."
-    )
-    where: dict[str, Any] = Field(
+    column: str | None = Field(None, description="Column that holds the prompt; needed where there is more than one.")
+    where: dict[str, bool | int | float | str | None] = Field(
         default_factory=dict, description="Keep rows whose columns have exactly these values."
     )
     draw: DrawSpec | None = Field(None, description="Shuffle and draw, after `where` and before `limit`.")
@@ -120,9 +118,7 @@ class CaptureSpec(_Model):
     @classmethod
     def _block_sites_once(cls, sites: list[Site]) -> list[Site]:
         if Site.RESID_FINAL in sites:
-            raise ValueError(
-                f"resid_final always comes along; name sites of the blocks: {', '.join(BLOCK_SITES)}"
-            )
+            raise ValueError(f"resid_final always comes along; name sites of the blocks: {', '.join(BLOCK_SITES)}")
         return sorted(_check_unique(sites), key=list(Site).index)
 
     @field_validator("layers")
@@ -142,7 +138,8 @@ class ContrastSpec(_Model):
     positive: str = Field(description="Name of a prompt set.")
     negative: str = Field(description="Name of a prompt set.")
     paired: bool | None = Field(
-        None, description="Prompt i of one set matches prompt i of the other; the built-in pair is by default."
+        None,
+        description="Prompt i of one set matches prompt i of the other; the built-in pair is by default.",
     )
 
 
@@ -220,10 +217,12 @@ def read_spec(path: Path) -> SurveySpec:
             what was given and what is allowed.
     """
     try:
-        data = yaml.safe_load(path.read_text(encoding="utf-8"))
+        text = path.read_text(encoding="utf-8-sig")
     except (OSError, UnicodeDecodeError) as error:
         raise SpecError(f"cannot read the spec {path}: {error}") from error
-    except yaml.YAMLError as error:
+    try:
+        data = _parse_json_or_yaml(text)
+    except (yaml.YAMLError, ValueError, RecursionError) as error:
         raise SpecError(f"{path} is neither YAML nor JSON: {error}") from error
     if not isinstance(data, dict):
         raise SpecError(f"{path} must hold a mapping with the keys {', '.join(SurveySpec.model_fields)}")
@@ -235,12 +234,34 @@ def parse_spec(data: dict[str, Any], origin: str = "spec") -> SurveySpec:
     try:
         return SurveySpec.model_validate(data)
     except ValidationError as error:
-        lines = [f"  {_describe(problem)}" for problem in error.errors(include_url=False)]
+        lines = list(dict.fromkeys(f"  {_describe(problem)}" for problem in error.errors(include_url=False)))
         raise SpecError("\n".join([f"{origin} is not a valid survey:", *lines])) from error
 
 
+class _UniqueKeyLoader(yaml.SafeLoader):
+    """YAML in which a key given twice is a mistake, and not the last one's victory."""
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
+        keys = [self.construct_object(key, deep=True) for key, _ in node.value]
+        twice = {str(key) for key in keys if keys.count(key) > 1}
+        if twice:
+            raise yaml.constructor.ConstructorError(
+                None, None, f"{', '.join(sorted(twice))} is given twice", node.start_mark
+            )
+        return super().construct_mapping(node, deep)
+
+
+def _parse_json_or_yaml(text: str) -> Any:
+    try:
+        return json.loads(text)  # YAML is nearly a superset of JSON, but not for tabs and escaped emoji
+    except ValueError:
+        return yaml.load(text, _UniqueKeyLoader)
+
+
 def _describe(problem: Any) -> str:
-    field = ".".join(str(part) for part in problem["loc"] if part != "function-after") or "survey"
+    # Pydantic adds the branch of a union that it tried, such as `list[int]`, which is nobody's field.
+    parts = [str(part) for part in problem["loc"]]
+    field = ".".join(part for part in parts if "[" not in part and not part.startswith("function-")) or "survey"
     message = problem["msg"].removeprefix("Value error, ")
     kind = problem["type"]
     if kind == "missing":
@@ -256,7 +277,12 @@ def _describe(problem: Any) -> str:
 
 def _allowed_fields(location: tuple[Any, ...]) -> str:
     owner: type[BaseModel] = SurveySpec
-    by_key = {"model": ModelSpec, "capture": CaptureSpec, "prompts": PromptSetSpec, "contrasts": ContrastSpec}
+    by_key: dict[str, type[BaseModel]] = {
+        "model": ModelSpec,
+        "capture": CaptureSpec,
+        "prompts": PromptSetSpec,
+        "contrasts": ContrastSpec,
+    }
     if len(location) > 1:
         owner = DrawSpec if "draw" in location[2:-1] else by_key.get(location[0], SurveySpec)
     return ", ".join(owner.model_fields)

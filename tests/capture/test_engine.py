@@ -22,7 +22,12 @@ LENGTHS = [12, 30, 17, 12, 25, 31, 14, 20, 13, 16]
 def capture_all(model, tokens, positions=(-1,), shard_prompts=4, batch_tokens=64, share_prefix=False, layers=LAYERS):
     """Return each site's activations of all prompts, shards put together."""
     plan = plan_set(
-        "set", tokens, positions, shard_prompts=shard_prompts, batch_tokens=batch_tokens, share_prefix=share_prefix
+        "set",
+        tokens,
+        positions,
+        shard_prompts=shard_prompts,
+        batch_tokens=batch_tokens,
+        share_prefix=share_prefix,
     )
     engine = Engine(model, SITES, layers)
     shards = [engine.capture(plan, shard, tokens[shard.start : shard.stop]) for shard in plan.shards]

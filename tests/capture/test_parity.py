@@ -17,9 +17,7 @@ SITES = (Site.RESID_PRE, Site.RESID_MID)
 def certify_tiny(model, layers=range(5)):
     tokens = {"set": tiny.random_tokens([12, 30, 17, 25], prefix=9)}
     share = can_share_prefix(model.config)
-    plans = {
-        "set": plan_set("set", tokens["set"], (-1,), shard_prompts=4, batch_tokens=64, share_prefix=share)
-    }
+    plans = {"set": plan_set("set", tokens["set"], (-1,), shard_prompts=4, batch_tokens=64, share_prefix=share)}
     return certify(model, SITES, layers, plans, tokens)
 
 

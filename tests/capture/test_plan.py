@@ -8,9 +8,7 @@ prompts = st.lists(st.lists(st.integers(0, 5), min_size=1, max_size=30).map(tupl
 
 @given(prompts, st.integers(1, 20), st.integers(1, 200), st.booleans())
 def test_every_prompt_is_in_exactly_one_batch_of_its_own_shard(tokens, shard_prompts, batch_tokens, share):
-    plan = plan_set(
-        "set", tokens, (-1,), shard_prompts=shard_prompts, batch_tokens=batch_tokens, share_prefix=share
-    )
+    plan = plan_set("set", tokens, (-1,), shard_prompts=shard_prompts, batch_tokens=batch_tokens, share_prefix=share)
     for shard in plan.shards:
         assert sorted(sample for batch in shard.batches for sample in batch) == list(range(shard.start, shard.stop))
     assert [shard.start for shard in plan.shards] == list(range(0, len(tokens), shard_prompts))
@@ -23,8 +21,14 @@ def test_only_a_single_long_prompt_exceeds_the_budget(lengths, batch_tokens):
         assert len(batch) == 1 or padded_tokens(batch, lengths) <= batch_tokens
 
 
-def test_batches_are_sorted_by_length_so_padding_is_small():
+def test_batches_are_sorted_by_length_and_keep_within_the_budget():
     assert batch_by_length(range(5), [9, 2, 9, 2, 3], 12) == ((1, 3, 4), (0,), (2,))
+
+
+def test_batches_are_cut_where_padding_is_least_though_the_budget_would_hold_more():
+    lengths = [100] * 3 + [10] * 6
+    assert batch_by_length(range(9), lengths, 10_000) == ((3, 4, 5, 6, 7, 8), (0, 1, 2))
+    assert batch_by_length(range(4), [10, 11, 11, 12], 10_000) == ((0, 1, 2, 3),)  # a batch costs something too
 
 
 @given(prompts, st.integers(1, 3))

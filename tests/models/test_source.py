@@ -93,9 +93,7 @@ def test_a_folder_beside_the_spec_comes_before_one_here(
 
 def test_a_folder_is_used_where_it_is(folder: Path, tmp_path: Path) -> None:
     found = resolve("llama", tmp_path)
-    assert (
-        fetch(found, tmp_path / "cache") == fetch_small_files(found, tmp_path / "cache") == folder.resolve()
-    )
+    assert fetch(found, tmp_path / "cache") == fetch_small_files(found, tmp_path / "cache") == folder.resolve()
     assert not (tmp_path / "cache").exists()
 
 
@@ -118,9 +116,7 @@ def test_an_id_of_no_kind_is_refused_by_name(model_id: str, tmp_path: Path) -> N
     assert "smollm2-135m-instruct" in message
 
 
-@pytest.mark.parametrize(
-    "model_id", ["./gone", "../gone", "-org/name", "org/na--me", "org/name.git", "x" * 120]
-)
+@pytest.mark.parametrize("model_id", ["./gone", "../gone", "-org/name", "org/na--me", "org/name.git", "x" * 120])
 def test_an_id_that_the_hub_forbids_is_refused_without_asking_it(model_id: str, tmp_path: Path) -> None:
     with pytest.raises(ModelError) as caught:
         resolve(model_id, tmp_path)
@@ -134,9 +130,7 @@ def test_a_full_commit_is_pinned_without_asking_the_hub(tmp_path: Path) -> None:
 
 
 def test_an_alias_says_what_to_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(
-        source_module.ALIASES, "tiny", ("no_such_package", "tiny.gguf", "no-such-package==1.2")
-    )
+    monkeypatch.setitem(source_module.ALIASES, "tiny", ("no_such_package", "tiny.gguf", "no-such-package==1.2"))
     with pytest.raises(ModelError) as caught:
         resolve("tiny", tmp_path)
     assert "'tiny'" in only_line(caught)
@@ -197,9 +191,7 @@ def test_fingerprint_changes_with_one_byte_of_a_weight(folder: Path, tmp_path: P
         "modeling_own.py",
     ],
 )
-def test_fingerprint_covers_every_file_that_can_change_a_number(
-    folder: Path, tmp_path: Path, file: str
-) -> None:
+def test_fingerprint_covers_every_file_that_can_change_a_number(folder: Path, tmp_path: Path, file: str) -> None:
     if not (folder / file).exists():
         (folder / file).write_bytes(b"some content")
     before = resolve("llama", tmp_path).revision
@@ -380,9 +372,7 @@ def test_an_unsupported_family_stops_the_preparation(tmp_path: Path, config: Any
 def test_rotary_positions_that_depend_on_the_batch_are_refused(kind: str) -> None:
     config = LlamaConfig()
     config.rope_parameters = {"rope_type": kind, "rope_theta": 10000.0, "factor": 2.0}
-    with pytest.raises(
-        UnsupportedModelError, match=f"'{kind}' rotary positions depend on the longest prompt"
-    ):
+    with pytest.raises(UnsupportedModelError, match=f"'{kind}' rotary positions depend on the longest prompt"):
         anatomy_of(config)
 
 

@@ -23,8 +23,7 @@ CHAT = (
 )
 CHAT_WITH_DATE = "{{ strftime_now('%d %b %Y') }} " + CHAT
 CHAT_WITHOUT_SYSTEM = (
-    "{% if messages[0]['role'] == 'system' %}{{ raise_exception('System role not supported') }}{% endif %}"
-    + CHAT
+    "{% if messages[0]['role'] == 'system' %}{{ raise_exception('System role not supported') }}{% endif %}" + CHAT
 )
 
 
@@ -45,9 +44,7 @@ def tokenizer_with(chat_template: str | None) -> Any:
     )
 
 
-def words_of(
-    *prompts: str, chat_template: str | None = CHAT, day: date = A_DAY, **settings: Any
-) -> list[str]:
+def words_of(*prompts: str, chat_template: str | None = CHAT, day: date = A_DAY, **settings: Any) -> list[str]:
     """Tokenise, and return each prompt's tokens as words with spaces between."""
     tokenizer = tokenizer_with(chat_template)
     prompt_set = PromptSetSpec(source="builtin:nouns", **settings)
@@ -98,9 +95,7 @@ def test_an_empty_system_message_is_still_a_message() -> None:
     assert words_of("hello", system="")[0].startswith("<s> <|system|> <|end|> <|user|>")
 
 
-@pytest.mark.parametrize(
-    "settings", [{}, {"template": "none"}, {"template": "say {prompt}"}, {"system": "be brief"}]
-)
+@pytest.mark.parametrize("settings", [{}, {"template": "none"}, {"template": "say {prompt}"}, {"system": "be brief"}])
 def test_special_tokens_are_never_doubled(settings: dict[str, Any]) -> None:
     (row,) = words_of("hello", **settings)
     assert row.split().count("<s>") == 1
@@ -123,17 +118,13 @@ def test_truncation_and_padding_that_a_tokenizer_file_brings_are_not_applied() -
 
 @pytest.mark.parametrize("settings", [{"template": "chat"}, {"system": "be brief"}])
 def test_chat_asked_of_a_tokenizer_without_one_is_refused(settings: dict[str, Any]) -> None:
-    with pytest.raises(
-        PromptError, match=r"prompts\.nouns\.template: .* no chat template; use template: none"
-    ):
+    with pytest.raises(PromptError, match=r"prompts\.nouns\.template: .* no chat template; use template: none"):
         words_of("hello", chat_template=None, **settings)
 
 
 def test_what_the_template_raises_is_told() -> None:
     assert words_of("hello", chat_template=CHAT_WITHOUT_SYSTEM) == words_of("hello")
-    with pytest.raises(
-        PromptError, match=r"prompts\.nouns: .* refuses the prompt: System role not supported"
-    ):
+    with pytest.raises(PromptError, match=r"prompts\.nouns: .* refuses the prompt: System role not supported"):
         words_of("hello", chat_template=CHAT_WITHOUT_SYSTEM, system="be brief")
 
 
@@ -164,9 +155,7 @@ def test_resolved_template_says_what_was_used(
 
 
 def test_a_chat_template_sees_the_surveys_date_and_not_todays() -> None:
-    assert words_of("hello", chat_template=CHAT_WITH_DATE) == [
-        "31 Dec 1999 <s> <|user|> hello <|end|> <|assistant|>"
-    ]
+    assert words_of("hello", chat_template=CHAT_WITH_DATE) == ["31 Dec 1999 <s> <|user|> hello <|end|> <|assistant|>"]
 
 
 def test_each_survey_has_its_own_date() -> None:
@@ -207,9 +196,7 @@ def test_a_position_before_a_prompts_first_token_is_refused_by_index() -> None:
 
 def test_a_prompt_may_fill_the_context_and_no_more() -> None:
     check_lengths("nouns", LENGTHS_3_5_2, context_length=5)
-    with pytest.raises(
-        PromptError, match=r"prompts\.nouns: prompt 1 has 5 tokens, more than .* context of 4"
-    ):
+    with pytest.raises(PromptError, match=r"prompts\.nouns: prompt 1 has 5 tokens, more than .* context of 4"):
         check_lengths("nouns", LENGTHS_3_5_2, context_length=4)
 
 

@@ -23,9 +23,7 @@ def stored_run(folder, values, shard_prompts):
     n_layers=st.integers(1, 4),
     shard_prompts=st.integers(1, 9),
 )
-def test_what_was_stored_is_read_back_bit_for_bit(
-    tmp_path_factory, n_samples, n_positions, n_layers, shard_prompts
-):
+def test_what_was_stored_is_read_back_bit_for_bit(tmp_path_factory, n_samples, n_positions, n_layers, shard_prompts):
     shape = (n_samples, n_positions, n_layers, 8)
     values = np.random.default_rng(0).normal(size=shape).astype(np.float32)
     values[0, 0] = np.nan

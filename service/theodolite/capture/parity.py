@@ -102,8 +102,7 @@ def certify(
 
 def _refuse_failure(certificate: Certificate, errors: Mapping[Site, NDArray[np.float64]]) -> None:
     half_fails = certificate.dtype != "float32" and (
-        certificate.least_cosine < HALF_LEAST_COSINE
-        or (certificate.float32_blocks_max_error or 0.0) > FLOAT32_BOUND
+        certificate.least_cosine < HALF_LEAST_COSINE or (certificate.float32_blocks_max_error or 0.0) > FLOAT32_BOUND
     )
     # Written so that a NaN fails too.
     if certificate.max_error <= certificate.bound and not half_fails:
@@ -258,7 +257,8 @@ def _as_vectors(values: NDArray[Any]) -> NDArray[np.float64]:
 def _relative_errors(ours: NDArray[np.float64], reference: NDArray[np.float64]) -> NDArray[np.float64]:
     difference = np.linalg.norm(ours - reference, axis=-1)
     scale = np.linalg.norm(reference, axis=-1)
-    return np.where(scale > 0, difference / np.where(scale > 0, scale, 1.0), difference)
+    relative: NDArray[np.float64] = np.where(scale > 0, difference / np.where(scale > 0, scale, 1.0), difference)
+    return relative
 
 
 def _least_cosine(ours: NDArray[np.float64], reference: NDArray[np.float64]) -> float:

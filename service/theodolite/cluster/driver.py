@@ -1,5 +1,6 @@
 """Starting replicas on Ray and feeding them shards until all are committed."""
 
+import logging
 import os
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -56,7 +57,7 @@ def ray_session(address: str | None) -> Iterator[None]:
     os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
     local: dict[str, Any] = {} if address else {"include_dashboard": False, "object_store_memory": 100 * 2**20}
     try:
-        ray.init(address=address or "local", logging_level="ERROR", log_to_driver=False, **local)
+        ray.init(address=address or "local", logging_level=logging.ERROR, log_to_driver=False, **local)
     except (ConnectionError, RuntimeError, ValueError, TimeoutError) as error:
         raise CaptureError(f"cannot connect to the Ray cluster at {address or 'this machine'}: {error}") from error
     try:

@@ -91,7 +91,11 @@ class Replica:
             device=str(engine.model.device),
         )
         counts = commit_shard(self._location(), commit, encoded)
-        return {"prompts": counts.stop - counts.start, "tokens": counts.tokens, "quarantined": len(counts.quarantined)}
+        return {
+            "prompts": counts.stop - counts.start,
+            "tokens": counts.tokens,
+            "quarantined": len(counts.quarantined),
+        }
 
     def _location(self) -> Location:
         return open_location(self.assignment.run_url)

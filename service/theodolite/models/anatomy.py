@@ -85,9 +85,7 @@ def anatomy_of(config: Any) -> Anatomy:
     """
     family = config.model_type
     if family not in FAMILIES:
-        raise UnsupportedModelError(
-            f"the model family {family!r} is not supported; supported: {', '.join(FAMILIES)}"
-        )
+        raise UnsupportedModelError(f"the model family {family!r} is not supported; supported: {', '.join(FAMILIES)}")
     rotary = (getattr(config, "rope_parameters", None) or {}).get("rope_type", "default")
     if rotary in _LENGTH_DEPENDENT_ROTARY:
         raise UnsupportedModelError(

@@ -9,8 +9,6 @@ from pathlib import Path
 
 from theodolite.errors import ModelError
 
-_DONE = "model.safetensors"
-
 
 def convert_gguf(file: Path, folder: Path) -> Path:
     """Write a GGUF file's weights (float32), configuration and tokenizer to `folder`, unless they are there.
@@ -20,7 +18,7 @@ def convert_gguf(file: Path, folder: Path) -> Path:
     Raises:
         ModelError: the file cannot be read or is of an architecture that transformers does not know.
     """
-    if (folder / _DONE).is_file():
+    if folder.is_dir():
         return folder
     import torch
     from transformers import AutoModelForCausalLM, AutoTokenizer, GgufConfig
@@ -55,5 +53,5 @@ def _move_whole(staging: Path, folder: Path) -> None:
         os.replace(staging, folder)
     except OSError:
         # Another process was first; its conversion is the same.
-        if not (folder / _DONE).is_file():
+        if not folder.is_dir():
             raise

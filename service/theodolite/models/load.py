@@ -105,6 +105,7 @@ def load_model(
         attn_implementation=None if attention == "auto" else attention,
         device_map=device_map,
         use_safetensors=True,
+        ignore_mismatched_sizes=True,  # reported below, with their names
         output_loading_info=True,
         trust_remote_code=trust_remote_code,
     )
@@ -112,6 +113,9 @@ def load_model(
     if missing:
         # transformers fills them with random numbers and only warns.
         raise ModelError(f"the weights in {folder} lack {len(missing)} tensors, the first is {missing[0]}")
+    wrong = sorted(report["mismatched_keys"])
+    if wrong:
+        raise ModelError(f"the weights in {folder} do not fit the configuration: {wrong[0][0]} has {wrong[0][1]}")
     return wrap(module, anatomy)
 
 
@@ -132,5 +136,5 @@ def _load(loader: Any, folder: Path, what: str, **options: Any) -> Any:
             return loader.from_pretrained(folder, **options)
     # Corrupt files, wrong shapes, unknown architectures and missing kernels each raise their own kind.
     except Exception as error:
-        reason = (str(error).strip() or type(error).__name__).splitlines()[0]
+        reason = " ".join(str(error).split())[:200] or type(error).__name__
         raise ModelError(f"cannot load the {what} in {folder}: {reason}") from error

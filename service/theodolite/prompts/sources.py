@@ -37,16 +37,23 @@ def read_prompts(name: str, prompt_set: PromptSetSpec, folder: Path) -> list[str
     texts = [row[column] for row in _keep_where(name, rows, prompt_set.where)]
     if not texts:
         raise PromptError(
-            f"prompts.{name}.where: none of the {len(rows)} rows has {prompt_set.where}; "
-            f"columns: {', '.join(rows[0])}"
+            f"prompts.{name}.where: none of the {len(rows)} rows has {prompt_set.where}; columns: {', '.join(rows[0])}"
         )
     if prompt_set.draw:
         texts = _draw(name, texts, prompt_set.draw.test_size, prompt_set.draw.random_state)
     texts = texts[: prompt_set.limit]
     for index, text in enumerate(texts):
-        if not isinstance(text, str) or not text.strip():
-            raise PromptError(f"prompts.{name}: prompt {index} is empty or not a text: {text!r}")
+        _check_text(f"prompts.{name}: prompt {index}", text)
     return texts
+
+
+def _check_text(where: str, text: Any) -> None:
+    if not isinstance(text, str) or not text.strip():
+        raise PromptError(f"{where} is empty or not a text: {text!r}")
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        raise PromptError(f"{where} is not valid Unicode: {error}") from error
 
 
 def _read_builtin(name: str) -> list[Row]:
@@ -54,12 +61,12 @@ def _read_builtin(name: str) -> list[Row]:
     data = resources.files("theodolite.prompts") / "data"
     if name == "nouns":
         return [{"prompt": line} for line in (data / "nouns.txt").read_text(encoding="utf-8").splitlines()]
-    with (data / "pairs.csv").open(encoding="utf-8", newline="") as file:
-        return [{"prompt": row[name]} for row in csv.DictReader(file)]
+    pairs = csv.DictReader((data / "pairs.csv").read_text(encoding="utf-8").splitlines())
+    return [{"prompt": row[name]} for row in pairs]
 
 
 def _read_file(name: str, path: Path) -> list[Row]:
-    reader = _READERS.get(path.suffix)
+    reader = _READERS.get(path.suffix.lower())
     if reader is None:
         raise PromptError(f"prompts.{name}.source: {path} is none of the kinds that are read: {', '.join(_READERS)}")
     if not path.is_file():
@@ -73,16 +80,19 @@ def _read_file(name: str, path: Path) -> list[Row]:
 
 def _read_csv(path: Path) -> list[Row]:
     with path.open(encoding="utf-8-sig", newline="") as file:
-        return list(csv.DictReader(file))
+        rows = list(csv.DictReader(file))
+    for index, row in enumerate(rows):
+        if None in row or None in row.values():
+            raise ValueError(f"row {index} has not as many cells as the header; quote cells that hold a comma")
+    return rows
 
 
 def _read_jsonl(path: Path) -> list[Row]:
-    lines = path.read_text(encoding="utf-8").splitlines()
-    return _as_rows([json.loads(line) for line in lines if line.strip()])
+    return _as_rows([json.loads(line) for line in _lines(path) if line.strip()])
 
 
 def _read_json(path: Path) -> list[Row]:
-    return _as_rows(json.loads(path.read_text(encoding="utf-8")))
+    return _as_rows(json.loads(path.read_text(encoding="utf-8-sig")))
 
 
 def _read_parquet(path: Path) -> list[Row]:
@@ -94,7 +104,13 @@ def _read_parquet(path: Path) -> list[Row]:
 
 
 def _read_txt(path: Path) -> list[Row]:
-    return [{"prompt": line} for line in path.read_text(encoding="utf-8").splitlines()]
+    return [{"prompt": line} for line in _lines(path)]
+
+
+def _lines(path: Path) -> list[str]:
+    """Split at newlines only; `splitlines` would also split at characters that JSON and prompts may hold."""
+    text = path.read_text(encoding="utf-8-sig").removesuffix("\n")
+    return text.split("\n") if text else []
 
 
 _READERS: dict[str, Callable[[Path], list[Row]]] = {
@@ -128,27 +144,45 @@ def _as_rows(values: Any) -> list[Row]:
 
 
 def _choose_column(name: str, rows: list[Row], column: str | None) -> str:
-    columns = list(rows[0])
+    columns = _columns(rows)
     if column is None:
-        if len(columns) > 1:
-            raise PromptError(f"prompts.{name}.column: say which column holds the prompts: {', '.join(columns)}")
-        return columns[0]
-    if any(column not in row for row in rows):
-        raise PromptError(f"prompts.{name}.column: there is no column {column!r}; allowed: {', '.join(columns)}")
+        if len(columns) != 1:
+            raise PromptError(
+                f"prompts.{name}.column: say which column holds the prompts: {', '.join(columns) or 'there are none'}"
+            )
+        column = columns[0]
+    _check_column(f"prompts.{name}.column", rows, column)
     return column
+
+
+def _columns(rows: list[Row]) -> list[str]:
+    return list(dict.fromkeys(column for row in rows for column in row))
+
+
+def _check_column(where: str, rows: list[Row], column: str) -> None:
+    columns = _columns(rows)
+    if column not in columns:
+        raise PromptError(f"{where}: there is no column {column!r}; allowed: {', '.join(columns)}")
+    lacking = [index for index, row in enumerate(rows) if column not in row]
+    if lacking:
+        raise PromptError(f"{where}: row {lacking[0]} has no {column!r}, and {len(lacking)} rows in all lack it")
 
 
 def _keep_where(name: str, rows: list[Row], where: dict[str, Any]) -> list[Row]:
     for column in where:
-        if any(column not in row for row in rows):
-            raise PromptError(f"prompts.{name}.where: there is no column {column!r}; allowed: {', '.join(rows[0])}")
+        _check_column(f"prompts.{name}.where", rows, column)
     return [row for row in rows if all(_same(row[column], value) for column, value in where.items())]
 
 
 def _same(cell: Any, value: Any) -> bool:
     """Compare as text where the file knows only text (csv); a missing value equals an empty one."""
-    as_text = ["" if item is None else str(item) for item in (cell, value)]
-    return bool(cell == value) or as_text[0] == as_text[1]
+    return bool(cell == value) or _as_text(cell) == _as_text(value)
+
+
+def _as_text(value: Any) -> str:
+    if isinstance(value, bool):
+        return str(value).lower()
+    return "" if value is None else str(value)
 
 
 def _draw(name: str, texts: list[str], test_size: float, random_state: int) -> list[str]:

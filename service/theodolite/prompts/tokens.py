@@ -1,8 +1,10 @@
 """From texts to token ids: chat templates, the frozen clock, and the checks that need no weights."""
 
-from collections.abc import Sequence
-from datetime import date
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from datetime import date, datetime, time
 from typing import Any, Literal
+from unittest import mock
 
 from theodolite.errors import PromptError
 from theodolite.spec import PromptSetSpec
@@ -30,7 +32,8 @@ def tokenize(
     """
     template = resolve_template(name, prompt_set, tokenizer)
     if template == "chat":
-        texts = [_render_chat(name, prompt, prompt_set.system, tokenizer, template_date) for prompt in prompts]
+        with _clock_stopped_at(template_date):
+            texts = [_render_chat(name, prompt, prompt_set.system, tokenizer) for prompt in prompts]
     elif template == "none":
         texts = list(prompts)
     else:
@@ -78,16 +81,21 @@ def check_lengths(name: str, tokens: Sequence[TokenIds], context_length: int) ->
             )
 
 
-def _render_chat(name: str, prompt: str, system: str | None, tokenizer: Any, today: date) -> str:
+@contextmanager
+def _clock_stopped_at(day: date) -> Iterator[None]:
+    """Let chat templates, some of which print today's date, see one day; their environment admits no other way."""
+    from transformers.utils import chat_template_utils
+
+    with mock.patch.object(chat_template_utils, "datetime") as clock:
+        clock.now.return_value = datetime.combine(day, time())
+        yield
+
+
+def _render_chat(name: str, prompt: str, system: str | None, tokenizer: Any) -> str:
     messages = [{"role": "system", "content": system}] if system is not None else []
     messages.append({"role": "user", "content": prompt})
     try:
-        rendered = tokenizer.apply_chat_template(
-            messages,
-            tokenize=False,
-            add_generation_prompt=True,
-            strftime_now=today.strftime,  # shadows the template environment's own clock
-        )
+        rendered = tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True)
     # Templates are programs of the model's authors and raise what they like, e.g. for a system message.
     except Exception as error:
         raise PromptError(f"prompts.{name}: the model's chat template refuses the prompt: {error}") from error

@@ -13,7 +13,9 @@ def along_depth(values: xr.DataArray) -> xr.DataArray:
         values: one statistic of one set or contrast at one position.
     """
     stacked = values.stack(point=("site", "layer"))
-    depths = [depth(Site(site), layer) for site, layer in zip(stacked["site"].values, stacked["layer"].values, strict=True)]
+    depths = [
+        depth(Site(site), layer) for site, layer in zip(stacked["site"].values, stacked["layer"].values, strict=True)
+    ]
     order = np.argsort(depths, kind="stable")
     return xr.DataArray(
         stacked.values[order], dims=("depth",), coords={"depth": np.asarray(depths)[order]}, name=values.name

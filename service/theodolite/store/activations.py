@@ -17,7 +17,12 @@ from theodolite.store.runs import Run
 
 
 def create_activations(
-    url: str, prompt_set: str, n_samples: int, shard_prompts: int, sites: Sequence[Site], coordinates: dict[str, Any]
+    url: str,
+    prompt_set: str,
+    n_samples: int,
+    shard_prompts: int,
+    sites: Sequence[Site],
+    coordinates: dict[str, Any],
 ) -> None:
     """Create a set's arrays at full shape, once; they hold NaN until shards are moved in.
 
@@ -45,9 +50,7 @@ def create_activations(
         _create_array(group, site, n_samples, shard_prompts, lengths)
 
 
-def encode_shard(
-    site: Site, values: NDArray[np.float32], start: int, shard_prompts: int
-) -> bytes:
+def encode_shard(site: Site, values: NDArray[np.float32], start: int, shard_prompts: int) -> bytes:
     """Return the bytes of the Zarr shard that holds `values`, whose first sample is `start` of its set."""
     lengths = {"position": values.shape[1], "layer": values.shape[2], "d_model": values.shape[-1]}
     memory: dict[str, Any] = {}
@@ -77,7 +80,11 @@ def read_shard(run: Run, prompt_set: str, site: Site, shard_index: int) -> NDArr
     content = get(run.location, f"{ACTIVATIONS}/{prompt_set}/{key}")
     if content is None:
         raise RunDamagedError(f"{name}: is missing; run `theodolite verify {run.id}`")
-    lengths = {"position": len(facts.positions), "layer": len(run.record.layers), "d_model": run.record.model.d_model}
+    lengths = {
+        "position": len(facts.positions),
+        "layer": len(run.record.layers),
+        "d_model": run.record.model.d_model,
+    }
     memory: dict[str, Any] = {}
     array = _create_array(zarr.create_group(MemoryStore(memory)), site, stop, size, lengths)
     memory[key] = zarr.core.buffer.cpu.Buffer.from_bytes(content)

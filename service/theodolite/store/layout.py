@@ -72,7 +72,9 @@ MOMENTS = (
 
 def _curve_variables(prefix: str, where: str, unit: str) -> Iterator[Variable]:
     yield Variable(
-        f"{prefix}cosine_of_means", _CONTRAST, f"Cosine between the two sets' means{where}, as published elsewhere."
+        f"{prefix}cosine_of_means",
+        _CONTRAST,
+        f"Cosine between the two sets' means{where}, as published elsewhere.",
     )
     yield Variable(
         f"{prefix}cosine_of_means_debiased",

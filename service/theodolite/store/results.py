@@ -17,7 +17,10 @@ from theodolite.store.runs import Run, read_complete, write_complete
 
 
 def build_group(
-    name: str, values: Mapping[str, NDArray[Any]], coordinates: Mapping[str, Any], attributes: Mapping[str, Any]
+    name: str,
+    values: Mapping[str, NDArray[Any]],
+    coordinates: Mapping[str, Any],
+    attributes: Mapping[str, Any],
 ) -> xr.Dataset:
     """Return a result group with the dimensions, units and sentences that the layout gives each variable.
 
@@ -38,7 +41,7 @@ def build_group(
         )
         for variable in GROUPS[name]
     }
-    used = {dim for variable in variables.values() for dim in variable.dims}
+    used = {dim for variable in GROUPS[name] for dim in variable.dims}
     coords = {dim: _coordinate(dim, coordinates[dim]) for dim in sorted(used)}
     return xr.Dataset(variables, coords, dict(attributes))
 
@@ -70,7 +73,8 @@ def read_group(run: Run, name: str) -> xr.Dataset:
         raise RunDamagedError(f"{run.id} has no finished results {name!r}; run `theodolite analyse {run.id}`")
     store = open_zarr_store(join(run.url, RESULTS), read_only=True)
     with xr.open_zarr(store, group=name, chunks=None) as dataset:
-        return dataset.load()
+        loaded: xr.Dataset = dataset.load()
+    return loaded
 
 
 def consolidate(run: Run, what: str = ACTIVATIONS) -> None:

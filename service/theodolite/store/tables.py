@@ -27,7 +27,8 @@ def read_table(location: Location, key: str) -> pd.DataFrame:
         path = Path(folder) / "table.parquet"
         path.write_bytes(content)
         try:
-            return fastparquet.ParquetFile(str(path)).to_pandas()
+            frame: pd.DataFrame = fastparquet.ParquetFile(str(path)).to_pandas()
         # A truncated or overwritten file makes fastparquet raise whatever its decoder stumbles over.
         except Exception as error:
             raise RunDamagedError(f"the table {key} cannot be read: {error}") from error
+        return frame

@@ -1,0 +1,139 @@
+"""The command line as a person meets it: what it prints, how it fails, and that nothing half-made is left."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import yaml
+from stored import store_run
+
+from theodolite.query.runs import summaries
+
+THEODOLITE = str(Path(sys.executable).with_name("theodolite"))
+SPEC = {
+    "model": {"id": "smollm2-135m-instruct"},
+    "prompts": {"nouns": {"source": "builtin:nouns", "limit": 3}},
+}
+
+
+def theodolite(*words, **options):
+    return subprocess.run([THEODOLITE, *map(str, words)], capture_output=True, text=True, **options)
+
+
+def written(folder, changes=None, **top):
+    """Write a spec with one set changed, or with top-level fields changed."""
+    spec = {**SPEC, **top}
+    if changes:
+        spec = {**spec, "prompts": {"nouns": {**SPEC["prompts"]["nouns"], **changes}}}
+    path = folder / "spec.yaml"
+    path.write_text(yaml.safe_dump(spec))
+    return path
+
+
+BAD_SPECS = {
+    "unknown field": ({"colour": "red"}, None, 2, ["colour", "unknown field"]),
+    "unknown builtin": ({}, {"source": "builtin:verbs"}, 2, ["prompts.nouns.source", "verbs", "harmful"]),
+    "missing file": ({}, {"source": "file:absent.csv"}, 2, ["prompts.nouns", "absent.csv"]),
+    "missing column": ({}, {"column": "goal"}, 2, ["prompts.nouns.column", "'goal'", "prompt"]),
+    "empty set": ({}, {"where": {"prompt": "zzz"}}, 2, ["prompts.nouns.where", "zzz"]),
+    "empty prompt": ({}, {"source": "file:empty.json"}, 2, ["prompts.nouns", "prompt 1", "empty"]),
+    "too long a prompt": ({}, {"source": "file:long.json"}, 2, ["prompts.nouns", "8192", "context"]),
+    "a site the model lacks": ({"capture": {"sites": ["mlp_out"]}}, None, 2, ["mlp_out", "resid_mid"]),
+    "a layer out of range": ({"capture": {"layers": [0, 30]}}, None, 2, ["capture.layers", "30", "0 to 29"]),
+    "an analysis of a later version": ({"analyses": ["heads"]}, None, 2, ["analyses", "'heads'", "curves"]),
+    "a position no prompt has": ({}, {"positions": [-9], "template": "none"}, 2, ["prompt 0", "position -9"]),
+    "no such model": ({"model": {"id": "no/such/model"}}, None, 1, ["model.id", "no/such/model"]),
+    "a broken weight file": ({"model": {"id": "broken.gguf"}}, None, 1, ["broken.gguf", "GGUF"]),
+    "remote code": ({"model": {**SPEC["model"], "trust_remote_code": True}}, None, 2, ["trust_remote_code"]),
+}
+
+
+@pytest.mark.parametrize("case", BAD_SPECS)
+def test_a_bad_spec_is_one_clear_message_and_leaves_no_run(tmp_path, chat_model_folder, case):
+    top, changes, code, words = BAD_SPECS[case]
+    (tmp_path / "empty.json").write_text('["a", " "]')
+    (tmp_path / "long.json").write_text(json.dumps(["word " * 9000]))
+    (tmp_path / "broken.gguf").write_bytes(b"GGUF nonsense")
+    result = theodolite("survey", written(tmp_path, changes, **top), "--store", tmp_path / "store")
+    assert result.returncode == code, result.stderr
+    assert "Traceback" not in result.stderr
+    assert result.stdout == ""
+    for word in words:
+        assert word in result.stderr
+    assert summaries(str(tmp_path / "store")) == []
+
+
+def test_pairs_of_unequal_length_are_refused(tmp_path, chat_model_folder):
+    prompts = {
+        "a": {"source": "builtin:harmful", "limit": 3},
+        "b": {"source": "builtin:harmless", "limit": 4},
+    }
+    contrasts = {"refusal": {"positive": "a", "negative": "b", "paired": True}}
+    result = theodolite("plan", written(tmp_path, prompts=prompts, contrasts=contrasts))
+    assert result.returncode == 2
+    assert "a has 3 prompts and b 4" in result.stderr
+
+
+def test_a_store_that_cannot_be_written_is_said_first(tmp_path):
+    (tmp_path / "file").write_text("")
+    result = theodolite("survey", written(tmp_path), "--store", tmp_path / "file")
+    assert result.returncode == 1
+    assert "store" in result.stderr
+    assert "Traceback" not in result.stderr
+
+
+def test_wrong_usage_exits_with_2():
+    assert theodolite("survey").returncode == 2
+    assert theodolite("fly").returncode == 2
+    assert theodolite("survey", "x.yaml", "--replicas", "0").returncode == 2
+
+
+@pytest.mark.parametrize("command", [["show"], ["verify"], ["report"], ["analyse"]])
+def test_a_run_that_is_not_there_is_named(tmp_path, command):
+    result = theodolite(*command, "nobody", "--store", tmp_path)
+    assert (result.returncode, result.stdout) == (1, "")
+    assert "no run 'nobody'" in result.stderr
+
+
+def test_every_command_explains_itself():
+    top = theodolite("--help").stdout
+    for command in ("survey", "capture", "analyse", "report", "plan", "runs", "show", "verify", "spec"):
+        assert command in top
+        assert "--help" in theodolite(command, "--help").stdout
+
+
+def test_plan_says_what_it_would_cost_and_loads_no_weights(tmp_path, chat_model_folder):
+    costs = json.loads(theodolite("plan", written(tmp_path), "--json").stdout.splitlines()[-1])
+    assert costs["sets"]["nouns"]["prompts"] == 3
+    assert costs["model"]["parameters"] == 134_515_008
+    assert costs["stored_bytes_at_most"] == 3 * (30 * 2 + 1) * 576 * 4
+    assert theodolite("plan", written(tmp_path)).stdout.startswith("run_id: smollm2-135m-instruct-")
+
+
+def test_schema_and_check_speak_json(tmp_path):
+    schema = json.loads(theodolite("spec", "schema").stdout)
+    assert "capture" in schema["properties"]
+    assert json.loads(theodolite("spec", "check", written(tmp_path), "--json").stdout)["valid"]
+
+
+def test_runs_show_and_analyse_over_a_captured_run(tmp_path):
+    values = np.random.default_rng(0).normal(size=(6, 1, 3, 8)).astype(np.float32) + 1
+    arrays = {"bad": {"resid_pre": values}, "good": {"resid_pre": values + 0.1}}
+    contrasts = {"refusal": {"positive": "bad", "negative": "good", "paired": True}}
+    run = store_run(tmp_path, arrays, contrasts=contrasts)
+    listed = json.loads(theodolite("runs", "--json", "--store", tmp_path).stdout)
+    assert [(item["run_id"], item["state"]) for item in listed["items"]] == [("tiny-0", "captured")]
+    assert theodolite("verify", run.id, "--store", tmp_path).returncode == 1
+    outcome = json.loads(theodolite("analyse", run.id, "--json", "--store", tmp_path).stdout.splitlines()[-1])
+    assert outcome == {"run_id": "tiny-0", "store": str(tmp_path), "report": run.report, "state": "complete"}
+    assert Path(run.report).read_text().startswith("<!doctype html>")
+    shown = json.loads(theodolite("show", run.id, "--json", "--store", tmp_path).stdout)
+    assert shown["results"]["curves"]["cosine_of_means"] == ["contrast", "site", "position", "layer"]
+    assert "tiny-0  complete  bad 6, good 6" in theodolite("runs", "--store", tmp_path).stdout
+    Path(run.report).unlink()
+    assert theodolite("report", run.id, "--store", tmp_path).returncode == 0
+    assert Path(run.report).is_file()
+    assert theodolite("verify", run.id, "--store", tmp_path).stdout == "tiny-0 is whole\n"
