@@ -33,10 +33,10 @@ _STEPS_INTO_BLOCK = {
 
 
 def depth(site: Site, layer: int) -> int:
-    """Return the place of a site along the stream: pre 0, mid 0, pre 1, mid 1, … are 0, 1, 2, 3, …"""
+    """Return the place of a site along the stream: pre 0, mid 0, pre 1, mid 1, … are 0, 1, 2, 3."""
     return 2 * layer + _STEPS_INTO_BLOCK[site]
 
 
 def depth_label(depth: int) -> str:
-    """Return how the field writes a depth: `0-pre`, `0-mid`, `1-pre`, …"""
+    """Return how the field writes a depth: `0-pre`, `0-mid`, `1-pre`."""
     return f"{depth // 2}-{'mid' if depth % 2 else 'pre'}"

@@ -37,22 +37,11 @@ def opened(report, tmp_path, *flags):
         if os.environ.get("CI"):
             pytest.fail("CI needs Chromium")
         pytest.skip("Chromium is not installed")
-    quiet = [
-        "--disable-background-networking",
-        "--disable-component-update",
-        "--disable-sync",
-        "--no-first-run",
-    ]
+    quiet = ["--disable-background-networking", "--disable-component-update", "--disable-sync", "--no-first-run"]
+    safe = ["--headless", "--no-sandbox", "--disable-gpu", f"--user-data-dir={tmp_path}/profile"]
+    wanted = ["--enable-logging=stderr", "--virtual-time-budget=8000", *flags, "--dump-dom", f"file://{report}"]
     page = subprocess.run(
-        [
-            CHROMIUM,
-            "--headless",
-            "--no-sandbox",
-            "--disable-gpu",
-            *quiet,
-            f"--user-data-dir={tmp_path}/profile",
-        ]
-        + ["--enable-logging=stderr", "--virtual-time-budget=8000", *flags, "--dump-dom", f"file://{report}"],
+        [CHROMIUM, *safe, *quiet, *wanted],
         capture_output=True,
         text=True,
         timeout=120,

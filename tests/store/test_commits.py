@@ -106,7 +106,7 @@ def test_a_broken_commit_record_is_named(location, tmp_path):
     commit_shard(location, *attempt())
     record = tmp_path / "shards/harmful/00001.json"
     record.write_text(json.dumps({"index": 1}))
-    with pytest.raises(RunDamagedError, match="shards/harmful/00001.json"):
+    with pytest.raises(RunDamagedError, match=r"shards/harmful/00001\.json"):
         read_commits(location, "harmful")
 
 

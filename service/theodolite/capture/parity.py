@@ -198,7 +198,10 @@ def plain_sites(
         for handle in handles:
             handle.remove()
     pre = [hidden.double().cpu() for hidden in outputs.hidden_states[:-1]]
-    mid = [(hidden.to(added.device) + added).double().cpu() for hidden, added in zip(outputs.hidden_states, attention)]
+    mid = [
+        (hidden.to(added.device) + added).double().cpu()
+        for hidden, added in zip(outputs.hidden_states[:-1], attention, strict=True)
+    ]
     post = [output.double().cpu() for output in block_outputs]
     by_site = {Site.RESID_PRE: pre, Site.RESID_MID: mid, Site.RESID_POST: post}
     stacked = {site: torch.stack([by_site[site][layer][0] for layer in layers], dim=1).numpy() for site in sites}

@@ -7,7 +7,7 @@ from theodolite.sites import Site, depth
 
 
 def along_depth(values: xr.DataArray) -> xr.DataArray:
-    """Return a (site, layer) statistic as one curve over `depth`, in the order of the stream: 0-pre, 0-mid, 1-pre, …
+    """Return a (site, layer) statistic as one curve over `depth`, in the order of the stream.
 
     Args:
         values: one statistic of one set or contrast at one position.
