@@ -101,11 +101,9 @@ def report(run: RunId, store: Store = None, as_json: AsJson = False) -> None:
 @app.command()
 def plan(spec: SpecPath, store: Store = None, as_json: AsJson = False) -> None:
     """Say what a survey would cost: prompts, tokens, shards, batches, memory, bytes. Loads no weights."""
-    from theodolite_jobs.estimate import estimate
-    from theodolite_jobs.prepare import prepare
+    from theodolite_jobs.estimate import plan_survey
 
-    costs = estimate(prepare(_read_spec(spec), spec.parent, _settings(store)))
-    _print(costs, as_json)
+    _print(plan_survey(_read_spec(spec), spec.parent, _settings(store)), as_json)
 
 
 @app.command()

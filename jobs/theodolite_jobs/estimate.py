@@ -1,8 +1,13 @@
-"""What a survey would cost, from its plan and the model's sizes alone. Pure."""
+"""What a survey would cost, from its plan and the model's sizes alone."""
 
+from pathlib import Path
 from typing import Any
 
-from theodolite_jobs.prepare import Prepared
+from theodolite.errors import ModelError
+from theodolite.models.load import load_tokenizer, resolved_dtype
+from theodolite.settings import Settings
+from theodolite.spec import SurveySpec
+from theodolite_jobs.prepare import Prepared, prepare
 
 _BYTES = {"float32": 4, "bfloat16": 2, "float16": 2}
 
@@ -10,10 +15,35 @@ _BYTES = {"float32": 4, "bfloat16": 2, "float16": 2}
 _OPERATIONS_PER_SECOND = {"one CPU core": 6e10, "one H200 GPU": 4e14}
 
 
+class _CharacterTokenizer:
+    """Stands in where a model has no tokenizer: one token for every fourth character."""
+
+    chat_template = ""
+
+    def apply_chat_template(self, messages: list[dict[str, str]], **_: Any) -> str:
+        return "\n".join(message["content"] for message in messages)
+
+    def __call__(self, texts: list[str], **_: Any) -> dict[str, list[list[int]]]:
+        return {"input_ids": [[ord(character) for character in text[::4]] for text in texts]}
+
+
+def plan_survey(spec: SurveySpec, folder: Path, settings: Settings) -> dict[str, Any]:
+    """Return what a survey would cost; without a tokenizer tokens are guessed, and the answer says so."""
+    counted_by = ["the model's tokenizer"]
+
+    def tokenizer_of(files: Path, trust_remote_code: bool) -> Any:
+        try:
+            return load_tokenizer(files, trust_remote_code)
+        except ModelError:
+            counted_by[0] = "characters / 4, since the model has no tokenizer here"
+            return _CharacterTokenizer()
+
+    prepared = prepare(spec, folder, settings, tokenizer_of)
+    return {**estimate(prepared), "tokens_counted_by": counted_by[0]}
+
+
 def estimate(prepared: Prepared) -> dict[str, Any]:
     """Return prompts, tokens, shards and batches of each set, and memory, bytes and time of the whole."""
-    from theodolite.models.load import resolved_dtype
-
     parameters = count_parameters(prepared.config)
     dtype = resolved_dtype(prepared.config, prepared.spec.model.dtype)
     sets = {

@@ -1,6 +1,6 @@
 """From a spec to everything that is known before a model is loaded: prompts, tokens, plan and run id."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from importlib.metadata import version
@@ -105,8 +105,16 @@ class Prepared:
         )
 
 
-def prepare(spec: SurveySpec, folder: Path, settings: Settings) -> Prepared:
+def prepare(
+    spec: SurveySpec, folder: Path, settings: Settings, tokenizer_of: Callable[[Path, bool], Any] = load_tokenizer
+) -> Prepared:
     """Resolve the model, read and tokenise the prompts, and plan; loads a configuration and a tokenizer only.
+
+    Args:
+        spec: what is asked.
+        folder: where the spec lies.
+        settings: where converted models are kept, and whose code may run.
+        tokenizer_of: how the tokenizer of a model's folder is found.
 
     Raises:
         SpecError: a set, column, prompt, site, layer or pairing is wrong.
@@ -123,7 +131,7 @@ def prepare(spec: SurveySpec, folder: Path, settings: Settings) -> Prepared:
     layers = list(range(dimensions.n_layers)) if spec.capture.layers == "all" else spec.capture.layers
     check_sites(anatomy, dimensions, spec.capture.sites, layers)
 
-    tokenizer = load_tokenizer(files, spec.model.trust_remote_code)
+    tokenizer = tokenizer_of(files, spec.model.trust_remote_code)
     tokens: dict[str, list[TokenIds]] = {}
     plans: dict[str, SetPlan] = {}
     for name, prompt_set in spec.prompts.items():

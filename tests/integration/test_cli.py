@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import yaml
 from stored import store_run
+from transformers import Qwen2Config
 
 from theodolite.query.runs import summaries
 
@@ -111,6 +112,17 @@ def test_plan_says_what_it_would_cost_and_loads_no_weights(tmp_path, chat_model_
     assert costs["model"]["parameters"] == 134_515_008
     assert costs["stored_bytes_at_most"] == 3 * (30 * 2 + 1) * 576 * 4
     assert theodolite("plan", written(tmp_path)).stdout.startswith("run_id: smollm2-135m-instruct-")
+
+
+def test_plan_guesses_tokens_where_only_a_configuration_is_there_and_says_so(tmp_path):
+    Qwen2Config(num_hidden_layers=3, hidden_size=32, intermediate_size=64, vocab_size=100).save_pretrained(
+        tmp_path / "m"
+    )
+    prompts = {"nouns": {"source": "builtin:nouns", "limit": 2}}
+    result = theodolite("plan", written(tmp_path, model={"id": "m"}, prompts=prompts), "--json")
+    costs = json.loads(result.stdout.splitlines()[-1])
+    assert costs["sets"]["nouns"]["tokens"] == 2  # "time" and "year"
+    assert costs["tokens_counted_by"].startswith("characters / 4")
 
 
 def test_schema_and_check_speak_json(tmp_path):

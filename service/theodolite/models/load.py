@@ -10,6 +10,9 @@ from theodolite.errors import ModelError
 from theodolite.models.anatomy import Anatomy, Dimensions, anatomy_of, dimensions_of
 
 
+_VOCABULARIES = ("tokenizer.json", "*.model", "vocab.*", "tekken.json", "*.tiktoken")
+
+
 @dataclass(frozen=True)
 class LoadedModel:
     """A base model in memory, and where its parts are."""
@@ -66,6 +69,9 @@ def load_tokenizer(folder: Path, trust_remote_code: bool = False) -> Any:
     """Load a model's tokenizer; raises ModelError."""
     from transformers import AutoTokenizer
 
+    if not any(path for pattern in _VOCABULARIES for path in folder.glob(pattern)):
+        # transformers would make an empty one, which knows no words.
+        raise ModelError(f"{folder} has no tokenizer: none of {', '.join(_VOCABULARIES)}")
     return _load(AutoTokenizer, folder, "tokenizer", trust_remote_code=trust_remote_code)
 
 
