@@ -58,6 +58,8 @@ def record_of(arrays: Arrays, shard_prompts: int, contrasts=None, positions=None
         name: SetFacts(
             n_samples=shape[0],
             n_shards=-(-shape[0] // shard_prompts),
+            n_batches=-(-shape[0] // shard_prompts),
+            plan_sha256="0",
             positions=of_sets[name],
             template="none",
             shared_prefix=0,
@@ -94,7 +96,7 @@ def store_run(folder: Path, arrays: Arrays, shard_prompts: int = 4, quarantined=
             "layer": run.record.layers,
             "d_model": range(first.shape[-1]),
         }
-        create_activations(run.url, name, len(first), shard_prompts, list(whole), coordinates)
+        create_activations(run.location, name, len(first), shard_prompts, list(whole), coordinates)
         whole[Site.RESID_FINAL] = first[:, :, -1]
         bad = (quarantined or {}).get(name, {})
         for index, start in enumerate(range(0, len(first), shard_prompts)):

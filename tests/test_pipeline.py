@@ -5,11 +5,11 @@ from stored import store_run
 
 from theodolite.errors import RunDamagedError, StoreError
 from theodolite.query.runs import describe, summaries, verify
-from theodolite.spec import parse_spec
+from theodolite.store.complete import finished_groups
 from theodolite.store.objects import delete, open_location
-from theodolite.store.results import read_group
-from theodolite.store.runs import read_complete
+from theodolite.store.results import read_contrasts, read_group
 from theodolite.store.tables import read_table
+from theodolite_jobs import pipeline
 from theodolite_jobs.pipeline import analyse
 from theodolite_jobs.report import render_report
 
@@ -29,7 +29,7 @@ def silent(*_):
 
 def analysed(folder, arrays, contrasts, **record):
     run = store_run(folder, arrays, contrasts=contrasts, **record)
-    analyse(run, run.record.spec, None, silent)
+    analyse(run, run.record.spec.resolved_contrasts(), None, silent)
     return run
 
 
@@ -82,7 +82,8 @@ def test_results_equal_numpy_for_any_chunking(tmp_path, shard_prompts):
         np.testing.assert_allclose(curves["difference_norm"].sel(at), np.linalg.norm(difference), rtol=1e-12)
         unit = difference / np.linalg.norm(difference)
         np.testing.assert_allclose(directions["direction"].sel(at), unit, rtol=1e-10)
-    assert curves["n"].sel(position=-1).values.tolist() == [11, 11]
+    assert curves["n_positive"].sel(position=-1).values.tolist() == [11, 11]
+    assert curves["n_negative"].sel(position=-1).values.tolist() == [11, 6]
     np.testing.assert_allclose(np.diagonal(directions["direction_cosine"], axis1=3, axis2=4), 1.0, rtol=1e-12)
 
 
@@ -94,7 +95,8 @@ def test_a_quarantined_prompt_is_left_out_and_takes_its_partner_with_it(tmp_path
     run = analysed(tmp_path, arrays, contrasts, quarantined={"bad": {5: "not finite"}})
     moments, curves = read_group(run, "moments"), read_group(run, "curves")
     assert moments["count"].sel(position=-1).values.tolist() == [8, 9, 9]
-    assert curves["n"].sel(position=-1).values.tolist() == [8, 8]
+    assert curves["n_positive"].sel(position=-1).values.tolist() == [8, 8]
+    assert curves["n_negative"].sel(position=-1).values.tolist() == [8, 9]
     keep = np.arange(9) != 5
     p, q = (arrays[name]["resid_mid"][keep, 1, 2] for name in ("bad", "good"))
     at = {"contrast": "refusal", "site": "resid_mid", "position": -1, "layer": 2}
@@ -115,29 +117,46 @@ def test_a_position_that_one_set_lacks_is_nan_there_and_absent_from_the_contrast
     assert np.isfinite(curves["cosine_of_means"].sel(position=-1)).all()
 
 
-def test_sets_that_keep_every_token_have_no_moments(tmp_path):
+def test_sets_that_keep_every_token_have_no_moments_and_without_contrasts_curves_are_of_sets(tmp_path):
     arrays = {"bad": draw(5, positions=1), "all": draw(5, positions=3)}
     run = store_run(tmp_path, arrays)
-    prompts = {name: {"source": "builtin:nouns"} for name in arrays}
-    prompts["all"]["positions"] = "all"
-    spec = parse_spec({"model": {"id": "tiny"}, "prompts": prompts, "capture": {"positions": [-1]}})
-    assert analyse(run, spec, None, silent) == ["moments"]
+    prompts = {**run.record.spec.prompts, "all": run.record.spec.prompts["all"].model_copy(update={"positions": "all"})}
+    spec = run.record.spec.model_copy(update={"prompts": prompts})
+    run = type(run)(run.store, run.record.model_copy(update={"spec": spec}))
+    assert analyse(run, {}, None, silent) == ["moments", "curves", "directions"]
     assert read_group(run, "moments")["set"].values.tolist() == ["bad"]
+    curves = read_group(run, "curves")
+    assert curves["cosine_of_means"].shape == (0, 2, 1, 3)
+    assert np.isfinite(curves["variance_mean"]).all()
+    assert "no contrast" in render_report(run)
 
 
 def test_only_missing_or_outdated_groups_are_computed(tmp_path, monkeypatch):
-    arrays = {"bad": draw(5), "good": draw(5, seed=1)}
-    run = analysed(tmp_path, arrays, PAIRED)
-    spec = run.record.spec
-    assert analyse(run, spec, None, silent) == []
-    other = spec.model_copy(
-        update={"contrasts": {"other": spec.contrasts["refusal"].model_copy(update={"paired": False})}}
-    )
+    run = analysed(tmp_path, {"bad": draw(5), "good": draw(5, seed=1)}, PAIRED)
+    assert analyse(run, PAIRED, None, silent) == []
+    other = {"other": {**PAIRED["refusal"], "paired": False}}
     assert analyse(run, other, None, silent) == ["curves", "directions"]
-    assert read_group(run, "curves")["contrast"].values.tolist() == ["other"]
-    monkeypatch.setitem(__import__("theodolite_jobs.pipeline").pipeline.GROUP_VERSIONS, "moments", 2)
+    monkeypatch.setitem(pipeline.GROUP_VERSIONS, "moments", 2)
     assert analyse(run, other, None, silent) == ["moments"]
-    assert set(read_complete(run)) == {"moments", "curves", "directions"}
+    assert set(finished_groups(run)) == {"moments", "curves", "directions"}
+
+
+def test_asking_for_one_more_contrast_loses_none(tmp_path):
+    run = analysed(tmp_path, {"bad": draw(5), "good": draw(5, seed=1)}, PAIRED)
+    analyse(run, {"other": {**PAIRED["refusal"], "paired": False}}, None, silent)
+    assert read_group(run, "curves")["contrast"].values.tolist() == ["refusal", "other"]
+    assert list(read_contrasts(run)) == ["refusal", "other"]
+    assert analyse(run, PAIRED, None, silent) == []
+    assert summaries(str(tmp_path))[0]["contrasts"] == ["refusal", "other"]
+    assert set(read_table(run.location, "tables/curves.parquet")["contrast"]) == {"", "refusal", "other"}
+
+
+def test_a_shard_that_was_captured_again_outdates_the_results(tmp_path):
+    run = analysed(tmp_path, {"bad": draw(9), "good": draw(9, seed=1)}, PAIRED)
+    record = tmp_path / "runs/tiny-0/shards/bad/00001.json"
+    record.write_text(record.read_text().replace('"quarantined":{}', '"quarantined":{"5":"why"}'))
+    assert analyse(run, PAIRED, None, silent) == ["moments", "curves", "directions"]
+    assert read_group(run, "moments")["count"].sel(set="bad", position=-1).item() == 8
 
 
 def test_a_crash_while_results_are_written_leaves_no_group_that_looks_whole(tmp_path, monkeypatch):
@@ -149,12 +168,25 @@ def test_a_crash_while_results_are_written_leaves_no_group_that_looks_whole(tmp_
     with monkeypatch.context() as patch:
         patch.setattr("theodolite.store.results.consolidate", crash)
         with pytest.raises(KeyboardInterrupt):
-            analyse(run, run.record.spec, None, silent)
-    assert read_complete(run) == {}
+            analyse(run, run.record.spec.resolved_contrasts(), None, silent)
+    assert finished_groups(run) == {}
     with pytest.raises(RunDamagedError, match="no finished results 'curves'"):
         read_group(run, "curves")
-    assert analyse(run, run.record.spec, None, silent) == ["moments", "curves", "directions"]
+    assert analyse(run, run.record.spec.resolved_contrasts(), None, silent) == ["moments", "curves", "directions"]
     assert list(verify(run)) == []
+
+
+def test_a_table_is_whole_before_its_group_is(tmp_path, monkeypatch):
+    run = store_run(tmp_path, {"bad": draw(5), "good": draw(5, seed=1)}, contrasts=PAIRED)
+
+    def crash(*_, **__):
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr("theodolite.store.results.write_table", crash)
+        with pytest.raises(KeyboardInterrupt):
+            analyse(run, PAIRED, None, silent)
+    assert finished_groups(run) == {}
 
 
 def test_a_number_that_is_not_finite_is_named_and_never_averaged(tmp_path):
@@ -162,15 +194,15 @@ def test_a_number_that_is_not_finite_is_named_and_never_averaged(tmp_path):
     arrays["good"]["resid_mid"][6, 0, 1, 3] = np.inf
     run = store_run(tmp_path, arrays, contrasts=PAIRED)
     with pytest.raises(RunDamagedError, match=r"tiny-0: shard good/00001, resid_mid: .* layer 1 is not finite"):
-        analyse(run, run.record.spec, None, silent)
-    assert read_complete(run) == {}
+        analyse(run, run.record.spec.resolved_contrasts(), None, silent)
+    assert finished_groups(run) == {}
 
 
 def test_a_missing_shard_is_named(tmp_path):
     run = store_run(tmp_path, {"bad": draw(9), "good": draw(9, seed=1)}, contrasts=PAIRED)
     delete(run.location, ["shards/good/00002.json"])
     with pytest.raises(StoreError, match=r"1 of 3 shards of good .* good/00002"):
-        analyse(run, run.record.spec, None, silent)
+        analyse(run, run.record.spec.resolved_contrasts(), None, silent)
 
 
 @pytest.mark.slow
@@ -181,7 +213,7 @@ def test_a_dask_cluster_gives_the_same_bits_as_threads(tmp_path):
     here = analysed(tmp_path / "threads", arrays, PAIRED)
     there = store_run(tmp_path / "cluster", arrays, contrasts=PAIRED)
     with LocalCluster(n_workers=2, threads_per_worker=1, dashboard_address=None) as cluster:
-        analyse(there, there.record.spec, cluster.scheduler_address, silent)
+        analyse(there, PAIRED, cluster.scheduler_address, silent)
     for name in ("moments", "curves", "directions"):
         xr.testing.assert_identical(read_group(here, name), read_group(there, name))
 
@@ -223,18 +255,73 @@ def test_one_sample_gives_no_variances_and_no_crash(tmp_path):
     assert "not resolved at this n" in render_report(run)
 
 
-def test_verify_names_each_damage_and_the_list_of_runs_shows_the_state(tmp_path):
+@pytest.mark.parametrize(
+    "key",
+    [
+        "activations.zarr/bad/resid_mid/c/1/0/0/0",
+        "activations.zarr/bad/resid_final/c/1/0/0",
+        "activations.zarr/bad/position/c/0",
+        "activations.zarr/good/resid_pre/zarr.json",
+        "results.zarr/curves/cosine_of_means_debiased/c/0/0/0/0",
+        "results.zarr/moments/mean/zarr.json",
+        "tables/curves.parquet",
+        "prompts/good.parquet",
+        "shards/good/00001.json",
+        "COMPLETE",
+    ],
+)
+def test_verify_names_what_was_flipped_or_lost(tmp_path, key):
     run = analysed(tmp_path, {"bad": draw(9), "good": draw(9, seed=1)}, PAIRED)
     assert list(verify(run)) == []
-    assert [item["state"] for item in summaries(str(tmp_path))] == ["complete"]
-    shard = tmp_path / "runs/tiny-0/activations.zarr/bad/resid_mid/c/1/0/0/0"
+    file = tmp_path / "runs/tiny-0" / key
+    content = bytearray(file.read_bytes())
+    content[len(content) // 2] ^= 0x80
+    file.write_bytes(content)
+    flipped = list(verify(run))
+    file.unlink()
+    lost = list(verify(run))
+    shard = "bad/00001" if "/c/1/" in key else "good/00001"
+    name = "results: none are finished" if key == "COMPLETE" else shard if "shards" in key or "/c/1/" in key else key
+    assert len(flipped) == len(lost) == 1
+    assert name in lost[0]
+    assert (name if key != "COMPLETE" else "COMPLETE") in flipped[0]
+
+
+def test_a_flipped_byte_is_refused_and_never_averaged(tmp_path):
+    run = store_run(tmp_path, {"bad": draw(9), "good": draw(9, seed=1)}, contrasts=PAIRED)
+    shard = tmp_path / "runs/tiny-0/activations.zarr/good/resid_mid/c/1/0/0/0"
     content = bytearray(shard.read_bytes())
-    content[7] ^= 4
+    content[20] ^= 1
     shard.write_bytes(content)
-    assert [damage.split(":")[0] for damage in verify(run)] == ["shard bad/00001, resid_mid"]
+    with pytest.raises(RunDamagedError, match="shard good/00001, resid_mid: its bytes"):
+        analyse(run, PAIRED, None, silent)
+
+
+def test_a_truncated_result_is_refused_in_one_sentence(tmp_path):
+    run = analysed(tmp_path, {"bad": draw(9), "good": draw(9, seed=1)}, PAIRED)
+    chunk = tmp_path / "runs/tiny-0/results.zarr/curves/variance_mean/c/0/0/0/0"
+    chunk.write_bytes(chunk.read_bytes()[:9])
+    with pytest.raises(RunDamagedError, match="results 'curves' cannot be read"):
+        read_group(run, "curves")
+
+
+def test_the_list_of_runs_hides_none_for_another_that_is_broken(tmp_path):
+    run = analysed(tmp_path, {"bad": draw(5), "good": draw(5, seed=1)}, PAIRED)
+    (tmp_path / "runs/only-begun/prompts").mkdir(parents=True)
+    (tmp_path / "runs/only-begun/prompts/x").write_text("")
+    for name, content in (("newer", '{"format": 99}'), ("broken", "{")):
+        (tmp_path / "runs" / name).mkdir()
+        (tmp_path / "runs" / name / "run.json").write_text(content)
+    states = {item["run_id"]: item["state"] for item in summaries(str(tmp_path))}
+    assert states == {"tiny-0": "complete", "newer": "newer", "broken": "damaged"}
     delete(open_location(run.url), ["COMPLETE"])
-    assert any("results: none are finished" in damage for damage in verify(run))
-    assert [item["state"] for item in summaries(str(tmp_path))] == ["captured"]
+    assert next(item["state"] for item in summaries(str(tmp_path))) == "captured"
+
+
+def test_a_report_without_results_is_refused(tmp_path):
+    run = store_run(tmp_path, {"bad": draw(5), "good": draw(5, seed=1)}, contrasts=PAIRED)
+    with pytest.raises(RunDamagedError, match="no finished results"):
+        render_report(run)
 
 
 def test_the_report_escapes_what_users_wrote(tmp_path):
@@ -242,5 +329,5 @@ def test_the_report_escapes_what_users_wrote(tmp_path):
     run = store_run(tmp_path, arrays, contrasts=PAIRED)
     spec = run.record.spec.model_copy(update={"name": "</script><script>alert(1)</script>"})
     run = type(run)(run.store, run.record.model_copy(update={"spec": spec}))
-    analyse(run, run.record.spec, None, silent)
+    analyse(run, run.record.spec.resolved_contrasts(), None, silent)
     assert "<script>alert(1)" not in render_report(run)

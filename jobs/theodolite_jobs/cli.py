@@ -23,6 +23,8 @@ app = typer.Typer(
 spec_app = typer.Typer(help="Check a spec, or print the schema of all specs.", no_args_is_help=True)
 app.add_typer(spec_app, name="spec")
 
+_INTERRUPTED = 130  # what typer makes of Ctrl-C
+
 SpecPath = Annotated[Path, typer.Argument(metavar="SPEC", help="A YAML or JSON file that says what to measure.")]
 RunId = Annotated[str, typer.Argument(metavar="RUN", help="A run id, as `theodolite runs` lists them.")]
 Store = Annotated[
@@ -84,7 +86,7 @@ def analyse(run: RunId, store: Store = None, dask: Dask = None, as_json: AsJson 
 
     settings = _settings(store, None, dask)
     opened = _open(run, settings)
-    analyse_run(opened, opened.record.spec, settings, Console())
+    analyse_run(opened, opened.record.spec.resolved_contrasts(), settings, Console())
     _print_outcome(opened, as_json)
 
 
@@ -119,7 +121,7 @@ def runs(store: Store = None, as_json: AsJson = False) -> None:
         typer.echo("no runs yet; make one with: theodolite survey SPEC", err=True)
     for item in found:
         sets = ", ".join(f"{name} {size}" for name, size in item["sets"].items())
-        print(f"{item['run_id']}  {item['state']}  {sets}  {item['created'][:16]}")
+        print(f"{item['run_id']}  {item['state']}  {item.get('reason', sets)}  {item['created'][:16]}")
 
 
 @app.command()
@@ -170,9 +172,10 @@ def main() -> None:
     except TheodoliteError as error:
         typer.secho(f"error: {error}", fg="red", err=True)
         sys.exit(error.exit_code)
-    except KeyboardInterrupt:
-        typer.echo("stopped; what was committed stays, run the same command to go on", err=True)
-        sys.exit(130)
+    except SystemExit as end:
+        if end.code == _INTERRUPTED:
+            typer.echo("stopped; what was committed stays, run the same command to go on", err=True)
+        raise
 
 
 def _settings(
@@ -183,6 +186,10 @@ def _settings(
     gpus_per_replica: int | None = None,
 ) -> "Settings":
     """Return the environment's settings, overridden by what was given on the command line."""
+    from pydantic import ValidationError
+    from pydantic_settings import SettingsError
+
+    from theodolite.errors import SpecError
     from theodolite.settings import Settings
 
     given = {
@@ -192,7 +199,10 @@ def _settings(
         "replicas": replicas,
         "gpus_per_replica": gpus_per_replica,
     }
-    return Settings(**{name: value for name, value in given.items() if value is not None})  # type: ignore[arg-type]
+    try:
+        return Settings(**{name: value for name, value in given.items() if value is not None})  # type: ignore[arg-type]
+    except (ValidationError, SettingsError) as error:
+        raise SpecError(f"a setting (an option, or a THEODOLITE_… variable) is wrong: {error}") from error
 
 
 def _read_spec(path: Path) -> "SurveySpec":

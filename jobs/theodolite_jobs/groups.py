@@ -1,4 +1,4 @@
-"""From merged moments and sums to the arrays of each result group. Pure."""
+"""From merged moments and sums to the arrays of each result group: arithmetic on arrays alone."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from theodolite_jobs.curves import CosineCurve, Scatter, cosine_curve, direction, variance_curves
-from theodolite_jobs.passes import Means, StreamMoments
+from theodolite_jobs.passes import StreamMoments
 
 Arrays = dict[str, NDArray[Any]]
 
@@ -30,10 +30,6 @@ class Contrast:
     scatter: Mapping[str, Scatter]
     paired: bool
     places: tuple[int, ...]
-
-    def means(self, space: str) -> Means:
-        """Return both means in one space."""
-        return Means(getattr(self.positive, space).mean, getattr(self.negative, space).mean)
 
     def cosine(self, space: str) -> CosineCurve:
         """Return the cosine of the means in one space, with its interval."""
@@ -77,8 +73,10 @@ def curves_arrays(sets: Sequence[Subject], contrasts: Sequence[Contrast], n_posi
     """Return the variables of `curves`, on activations as they are and on the sphere."""
     of_sets = _Placer([subject.places for subject in sets], n_positions)
     of_contrasts = _Placer([contrast.places for contrast in contrasts], n_positions)
-    counts = [np.full(len(contrast.places), contrast.positive.raw.count) for contrast in contrasts]
-    arrays: Arrays = {"n": of_contrasts(counts, axis=0, fill=0)}
+    arrays: Arrays = {}
+    for side in ("positive", "negative"):
+        counts = [np.full(len(contrast.places), getattr(contrast, side).raw.count) for contrast in contrasts]
+        arrays[f"n_{side}"] = of_contrasts(counts, axis=0, fill=0)
     for space, prefix in (("raw", ""), ("sphere", "on_sphere_")):
         cosines = [contrast.cosine(space) for contrast in contrasts]
         for name, field in _COSINE_FIELDS.items():
@@ -95,8 +93,7 @@ def curves_arrays(sets: Sequence[Subject], contrasts: Sequence[Contrast], n_posi
 def directions_arrays(contrasts: Sequence[Contrast], n_positions: int) -> Arrays:
     """Return the variables of `directions`."""
     place = _Placer([contrast.places for contrast in contrasts], n_positions)
-    means = [contrast.means("raw") for contrast in contrasts]
-    units = [direction(mean.positive, mean.negative) for mean in means]
+    units = [direction(contrast.positive.raw.mean, contrast.negative.raw.mean) for contrast in contrasts]
     return {
         "direction": place(units),
         "direction_cosine": place([np.einsum("spld,spmd->splm", unit, unit) for unit in units]),
@@ -126,4 +123,4 @@ class _Placer:
             whole = np.full(shape, fill, dtype=array.dtype)
             whole[(slice(None),) * axis + (list(places),)] = array
             placed.append(whole)
-        return np.stack(placed)
+        return np.stack(placed) if placed else np.empty(0)

@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 
 from theodolite.errors import RunDamagedError
 from theodolite.store.activations import read_shard
+from theodolite.store.commits import read_commit
 from theodolite.store.runs import Run
 from theodolite_jobs.curves import Scatter, scatter
 from theodolite_jobs.moments import Moments, merge, moments, on_sphere
@@ -54,7 +55,7 @@ def shard_moments(run: Run, selection: Selection, shard_index: int) -> StreamMom
     parts = []
     for values in _read_sites(run, selection, shard_index):
         layers = [_layer_moments(values[:, :, layer]) for layer in range(values.shape[2])]
-        parts.append(_stack([_stack_kind(layers, kind, axis=1) for kind in _KINDS]))
+        parts.append(StreamMoments(*(_stack_kind(layers, kind, axis=1) for kind in _KINDS)))
     return StreamMoments(*(_stack_kind(parts, kind, axis=0) for kind in _KINDS))
 
 
@@ -101,12 +102,12 @@ def _site_scatter(
 
 def _read_sites(run: Run, selection: Selection, shard_index: int) -> Iterable[NDArray[np.float32]]:
     """Yield each block site's selected samples and positions as (sample, position, layer, d_model)."""
-    start = shard_index * run.record.spec.capture.shard_prompts
+    commit = read_commit(run.location, selection.prompt_set, shard_index)
+    keep = np.array([sample not in selection.excluded for sample in range(commit.start, commit.stop)])
     for site in run.record.spec.capture.sites:
-        values = read_shard(run, selection.prompt_set, site, shard_index)
-        keep = np.array([start + row not in selection.excluded for row in range(len(values))])
+        values = read_shard(run, commit, site)
         values = values[keep][:, list(selection.positions)]
-        _refuse_non_finite(np.isfinite(values).all(axis=-1), run, f"{selection.prompt_set}/{shard_index:05d}, {site}")
+        _refuse_non_finite(np.isfinite(values).all(axis=-1), run, f"{commit.name}, {site}")
         yield values
 
 
@@ -132,10 +133,6 @@ def _layer_moments(values: Float32[np.ndarray, "sample position d_model"]) -> St
 def _in_space(values: NDArray[np.float32], space: str) -> NDArray[np.float64]:
     samples = values.astype(np.float64)
     return on_sphere(samples) if space == "sphere" else samples
-
-
-def _stack(kinds: list[Moments]) -> StreamMoments:
-    return StreamMoments(*kinds)
 
 
 def _stack_kind(parts: list[StreamMoments], kind: str, axis: int) -> Moments:

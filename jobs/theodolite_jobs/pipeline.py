@@ -5,7 +5,6 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import reduce
 from itertools import islice
-from operator import add
 from typing import Any, TypeVar
 
 import dask
@@ -16,12 +15,12 @@ from dask.delayed import delayed
 
 from theodolite.errors import StoreError
 from theodolite.sites import Site, depth
-from theodolite.spec import SurveySpec, digest_of
+from theodolite.spec import digest_of
 from theodolite.store.commits import Commit, read_commits
+from theodolite.store.complete import finished_groups
 from theodolite.store.layout import GROUPS
-from theodolite.store.results import build_group, write_groups
-from theodolite.store.runs import Run, read_complete
-from theodolite.store.tables import write_table
+from theodolite.store.results import build_group, read_contrasts, write_groups
+from theodolite.store.runs import Run
 from theodolite_jobs.groups import (
     Contrast,
     Subject,
@@ -31,6 +30,7 @@ from theodolite_jobs.groups import (
 )
 from theodolite_jobs.passes import (
     SPACES,
+    Means,
     Selection,
     StreamMoments,
     merge_streams,
@@ -41,18 +41,23 @@ from theodolite_jobs.passes import (
 GROUP_VERSIONS = {"moments": 1, "curves": 1, "directions": 1}
 """Raised whenever a number of the group could change; a later survey then computes that group again."""
 
+Contrasts = dict[str, dict[str, Any]]
+"""`positive`, `negative` and `paired` of each contrast."""
+
 Progress = Callable[[str, int, int], None]
 """Called with what is being done, how many shards are done, and how many there are."""
 
 T = TypeVar("T")
 
 
-def analyse(run: Run, spec: SurveySpec, dask_address: str | None, progress: Progress) -> list[str]:
+def analyse(run: Run, contrasts: Contrasts, dask_address: str | None, progress: Progress) -> list[str]:
     """Compute the result groups that are missing or outdated; return their names.
+
+    Contrasts that results exist for already are kept, so that asking for one more loses none.
 
     Args:
         run: a run whose shards are all committed.
-        spec: which contrasts are wanted; what was captured is the run's own.
+        contrasts: `positive`, `negative` and `paired` of each, by name.
         dask_address: a `dask.distributed` scheduler; None uses this process's threads.
         progress: called after each window of shards.
 
@@ -61,16 +66,18 @@ def analyse(run: Run, spec: SurveySpec, dask_address: str | None, progress: Prog
         RunDamagedError: a shard cannot be read, or holds a number that must not be averaged.
     """
     commits = {name: _all_commits(run, name) for name in run.record.sets}
-    digests = {name: _group_digest(name, spec) for name in _groups_of(spec)}
-    done = read_complete(run)
+    done = finished_groups(run)
+    if "curves" in done:
+        contrasts = {**read_contrasts(run), **contrasts}
+    captured = digest_of({name: [_fingerprint(commit) for commit in shards] for name, shards in commits.items()})
+    digests = {name: _group_digest(name, captured, contrasts) for name in GROUPS}
     stale = [name for name, digest in digests.items() if done.get(name) != digest]
     if not stale:
         return []
     with _scheduler(dask_address):
-        datasets = _compute(run, spec, commits, stale, digests, progress)
-    write_groups(run, datasets, {name: digests[name] for name in stale})
-    if "curves" in datasets:
-        write_table(run.location, "tables/curves.parquet", curves_table(datasets["curves"]))
+        datasets = _compute(run, contrasts, commits, stale, digests, progress)
+    tables = {"curves": curves_table(datasets["curves"])} if "curves" in datasets else {}
+    write_groups(run, datasets, tables, {name: digests[name] for name in stale})
     return stale
 
 
@@ -90,27 +97,19 @@ def curves_table(curves: xr.Dataset) -> pd.DataFrame:
     return table
 
 
-def _groups_of(spec: SurveySpec) -> list[str]:
-    """Return the groups a survey has; curves and directions need a contrast to say anything."""
-    return list(GROUPS) if spec.contrasts else ["moments"]
+def _fingerprint(commit: Commit) -> list[Any]:
+    return [commit.checksums, sorted(commit.quarantined)]
 
 
-def _group_digest(name: str, spec: SurveySpec) -> str:
-    return digest_of({"group": name, "version": GROUP_VERSIONS[name], "contrasts": _options(name, spec)})
-
-
-def _options(name: str, spec: SurveySpec) -> dict[str, Any]:
-    if name == "moments":
-        return {}
-    return {
-        label: {"positive": contrast.positive, "negative": contrast.negative, "paired": spec.is_paired(label)}
-        for label, contrast in spec.contrasts.items()
-    }
+def _group_digest(name: str, captured: str, contrasts: Contrasts) -> str:
+    """Return what a group rests on: its rules, what was captured, and the options that matter to it."""
+    options = {} if name == "moments" else contrasts
+    return digest_of({"group": name, "version": GROUP_VERSIONS[name], "captured": captured, "contrasts": options})
 
 
 def _compute(
     run: Run,
-    spec: SurveySpec,
+    contrasts: Contrasts,
     commits: dict[str, list[Commit]],
     stale: Sequence[str],
     digests: dict[str, str],
@@ -118,7 +117,7 @@ def _compute(
 ) -> dict[str, xr.Dataset]:
     bad = {name: _quarantined(shards) for name, shards in commits.items()}
     # Sets that keep every token feed trajectories; their positions differ from prompt to prompt.
-    names = [name for name in run.record.sets if spec.prompts[name].positions != "all"]
+    names = [name for name in run.record.sets if run.record.spec.prompts[name].positions != "all"]
     positions = sorted({position for name in names for position in run.record.sets[name].positions})
     known: dict[Selection, StreamMoments] = {}
 
@@ -132,44 +131,40 @@ def _compute(
         own = run.record.sets[name].positions
         selection = Selection(name, bad[name], tuple(range(len(own))))
         sets.append(Subject(moments_of(selection), tuple(positions.index(position) for position in own)))
-    contrasts = [_contrast(run, spec, label, bad, positions, moments_of, progress) for label in spec.contrasts]
+    compared = [
+        _contrast(run, label, contrast, bad, positions, moments_of, progress) for label, contrast in contrasts.items()
+    ]
     arrays = {
         "moments": lambda: moments_arrays(sets, len(positions)),
-        "curves": lambda: curves_arrays(sets, contrasts, len(positions)),
-        "directions": lambda: directions_arrays(contrasts, len(positions)),
+        "curves": lambda: curves_arrays(sets, compared, len(positions)),
+        "directions": lambda: directions_arrays(compared, len(positions)),
     }
     layers = run.record.layers
     coordinates = {
         "set": names,
-        "contrast": list(spec.contrasts),
+        "contrast": list(contrasts),
         "site": [str(site) for site in run.record.spec.capture.sites],
         "position": positions,
         "layer": layers,
         "layer_other": layers,
         "d_model": range(run.record.model.d_model),
     }
-    return {
-        name: build_group(
-            name,
-            arrays[name](),
-            coordinates,
-            {"digest": digests[name], "version": GROUP_VERSIONS[name], "contrasts": _options(name, spec)},
-        )
-        for name in stale
-    }
+    attributes = {name: {"digest": digests[name], "version": GROUP_VERSIONS[name]} for name in stale}
+    for name in attributes.keys() - {"moments"}:
+        attributes[name]["contrasts"] = contrasts
+    return {name: build_group(name, arrays[name](), coordinates, attributes[name]) for name in stale}
 
 
 def _contrast(
     run: Run,
-    spec: SurveySpec,
     label: str,
+    contrast: dict[str, Any],
     bad: dict[str, frozenset[int]],
     positions: list[int],
     moments_of: Callable[[Selection], StreamMoments],
     progress: Progress,
 ) -> Contrast:
-    names = [spec.contrasts[label].positive, spec.contrasts[label].negative]
-    paired = spec.is_paired(label)
+    names, paired = [contrast["positive"], contrast["negative"]], contrast["paired"]
     own = [run.record.sets[name].positions for name in names]
     common = [position for position in positions if all(position in of_set for of_set in own)]
     # A quarantined prompt takes its partner out of paired statistics.
@@ -178,10 +173,8 @@ def _contrast(
         Selection(name, out, tuple(of_set.index(position) for position in common))
         for name, out, of_set in zip(names, excluded, own, strict=True)
     )
-    contrast = Contrast(
-        moments_of(positive), moments_of(negative), {}, paired, tuple(positions.index(p) for p in common)
-    )
-    means = {space: contrast.means(space) for space in SPACES}
+    of_positive, of_negative = moments_of(positive), moments_of(negative)
+    means = {space: Means(getattr(of_positive, space).mean, getattr(of_negative, space).mean) for space in SPACES}
     task = delayed(shard_scatter, pure=False)
     n_shards = [run.record.sets[name].n_shards for name in names]
     if paired:
@@ -189,9 +182,9 @@ def _contrast(
     else:
         tasks = [task(run, positive, None, index, means, False) for index in range(n_shards[0])]
         tasks += [task(run, None, negative, index, means, False) for index in range(n_shards[1])]
-    parts = list(_in_windows(tasks, lambda done: progress(f"intervals of {label}", done, len(tasks))))
-    sums = {space: reduce(add, (part[space] for part in parts)) for space in SPACES}
-    return Contrast(contrast.positive, contrast.negative, sums, paired, contrast.places)
+    parts = _in_windows(tasks, lambda done: progress(f"intervals of {label}", done, len(tasks)))
+    sums = reduce(lambda total, part: {space: total[space] + part[space] for space in SPACES}, parts)
+    return Contrast(of_positive, of_negative, sums, paired, tuple(positions.index(p) for p in common))
 
 
 def _fold_moments(run: Run, selection: Selection, progress: Progress) -> StreamMoments:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import theodolite
-from theodolite.capture.plan import SetPlan, TokenIds, plan_set
+from theodolite.capture.plan import SetPlan, plan_set
 from theodolite.errors import PromptError, SpecError
 from theodolite.models.anatomy import Dimensions, anatomy_of, can_share_prefix, check_sites, dimensions_of
 from theodolite.models.load import load_config, load_tokenizer, resolved_dtype
@@ -16,7 +16,7 @@ from theodolite.models.source import ModelSource, fetch_small_files, resolve_sou
 from theodolite.prompts.sources import read_prompts
 from theodolite.prompts.tokens import check_lengths, resolve_positions, resolve_template, tokenize
 from theodolite.settings import Settings
-from theodolite.spec import ModelSpec, SurveySpec, digest_of
+from theodolite.spec import ModelSpec, SurveySpec, TokenIds, digest_of
 from theodolite.store.layout import CAPTURE_VERSION
 from theodolite.store.runs import ModelFacts, RunRecord, SetFacts
 
@@ -87,7 +87,7 @@ class Prepared:
             model=facts,
             layers=self.layers,
             sets={name: self._set_facts(name) for name in self.plans},
-            parity=parity,
+            parity={**parity, "revision": self.source.revision},
             versions={"theodolite": theodolite.__version__, **versions},
         )
 
@@ -96,6 +96,8 @@ class Prepared:
         return SetFacts(
             n_samples=plan.n_samples,
             n_shards=len(plan.shards),
+            n_batches=sum(len(shard.batches) for shard in plan.shards),
+            plan_sha256=digest_of(plan.as_dict()),
             positions=list(plan.positions),
             template=self.templates[name],
             shared_prefix=plan.shared_prefix,
@@ -132,6 +134,7 @@ def prepare(
     check_sites(anatomy, dimensions, spec.capture.sites, layers)
 
     tokenizer = tokenizer_of(files, spec.model.trust_remote_code)
+    templates = {name: resolve_template(name, spec.prompts[name], tokenizer) for name in prompts}
     tokens: dict[str, list[TokenIds]] = {}
     plans: dict[str, SetPlan] = {}
     for name, prompt_set in spec.prompts.items():
@@ -156,34 +159,42 @@ def prepare(
         layers=layers,
         prompts=prompts,
         tokens=tokens,
-        templates={name: resolve_template(name, spec.prompts[name], tokenizer) for name in plans},
+        templates=templates,
         plans=plans,
-        digest=_captured_digest(spec, source, prompts),
+        digest=_captured_digest(spec, source, config, prompts, templates, plans),
     )
 
 
-def _captured_digest(spec: SurveySpec, source: ModelSource, prompts: Mapping[str, list[str]]) -> str:
+def _captured_digest(
+    spec: SurveySpec,
+    source: ModelSource,
+    config: Any,
+    prompts: Mapping[str, list[str]],
+    templates: Mapping[str, str],
+    plans: Mapping[str, SetPlan],
+) -> str:
     """Return the digest over what is captured: the model, the selected prompts' contents, and the capture rules.
 
-    Paths are left out, so the same question asked from elsewhere is the same run.
+    Paths are left out and defaults resolved, so the same question asked in other words is the same run.
     """
-    model = spec.model.model_dump(mode="json", include={"dtype", "attention"})
-    model["place"] = source.place if source.kind == "hub" else source.kind
     sets = {
         name: {
             "prompts": prompts[name],
-            **prompt_set.model_dump(mode="json", include={"template", "system", "positions"}),
+            "template": templates[name],
+            "system": prompt_set.system,
+            "positions": plans[name].positions,
         }
         for name, prompt_set in spec.prompts.items()
     }
-    return digest_of(
-        {
-            "capture_version": CAPTURE_VERSION,
-            "model": {**model, "revision": source.revision},
-            "prompts": sets,
-            "capture": spec.capture.model_dump(mode="json"),
-        }
-    )
+    model = {
+        "place": source.place if source.kind == "hub" else source.kind,
+        "revision": source.revision,
+        "dtype": resolved_dtype(config, spec.model.dtype),
+        "attention": spec.model.attention,
+        "remote_code": spec.model.trust_remote_code,
+    }
+    capture = spec.capture.model_dump(mode="json", exclude={"positions"})
+    return digest_of({"capture_version": CAPTURE_VERSION, "model": model, "prompts": sets, "capture": capture})
 
 
 def _check_remote_code(model: ModelSpec, settings: Settings) -> None:

@@ -17,7 +17,10 @@ from theodolite.sites import depth_label
 from theodolite.store.layout import REPORT
 from theodolite.store.objects import put
 from theodolite.store.results import read_group
-from theodolite.store.runs import Run, read_complete
+from theodolite.store.runs import Run
+
+_AS_THEY_ARE = "Activations as they are; variances in squared units of the stream"
+_ON_SPHERE = "On the sphere: activations scaled to norm √d_model; variances in squared units of that"
 
 
 @dataclass(frozen=True)
@@ -30,7 +33,7 @@ class Section:
 
 
 def write_report(run: Run) -> None:
-    """Write the run's report from its stored results."""
+    """Write the run's report from its stored results; raises RunDamagedError where they are not finished."""
     put(run.location, REPORT, render_report(run).encode())
 
 
@@ -56,26 +59,29 @@ def script_json(value: Any) -> str:
 
 
 def _sections(run: Run) -> list[Section]:
-    if "curves" not in read_complete(run):
-        return []
     curves = read_group(run, "curves")
     found = []
     for contrast, sides in curves.attrs["contrasts"].items():
         for position in curves["position"].values.tolist():
-            n = int(curves["n"].sel(contrast=contrast, position=position))
-            if n == 0:  # one of the sets does not keep this position
+            n_positive, n_negative = (
+                int(curves[f"n_{side}"].sel(contrast=contrast, position=position)) for side in ("positive", "negative")
+            )
+            if n_positive == 0:  # one of the sets does not keep this position
                 continue
             view = ContrastView(contrast, sides["positive"], sides["negative"], position)
             sphere = ContrastView(contrast, sides["positive"], sides["negative"], position, on_sphere=True)
-            pairing = f"{n} matched pairs" if sides["paired"] else f"{n} prompts in {sides['positive']}, unpaired"
+            pairing = f"{n_positive} matched pairs" if sides["paired"] else f"{n_positive} and {n_negative} prompts"
             found.append(
                 Section(
                     f"{contrast}: {sides['positive']} against {sides['negative']}, position {position}, {pairing}",
                     _facts(curves, view),
                     [
-                        ("Activations as they are", _figure_json(curves, view)),
                         (
-                            "The same on the sphere: each activation scaled to norm √d_model",
+                            _AS_THEY_ARE,
+                            _figure_json(curves, view),
+                        ),
+                        (
+                            _ON_SPHERE,
                             _figure_json(curves, sphere),
                         ),
                     ],

@@ -1,18 +1,19 @@
 """The whole job: capture, then statistics, then the report. Each stage resumes where a former try stopped."""
 
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 from theodolite.errors import RunDamagedError
 from theodolite.settings import Settings
-from theodolite.spec import SurveySpec
+from theodolite.spec import SurveySpec, digest_of
 from theodolite.store.activations import create_activations
 from theodolite.store.commits import drop_pending, recover
-from theodolite.store.objects import check_writable, open_location
-from theodolite.store.prompts import read_tokens, write_prompts, write_tokens
+from theodolite.store.objects import check_writable, get, open_location
+from theodolite.store.prompts import prompts_key, read_tokens, write_prompts, write_tokens
 from theodolite.store.results import consolidate
 from theodolite.store.runs import Run, create_run, find_run, run_url
-from theodolite_jobs.pipeline import analyse
+from theodolite_jobs.pipeline import Contrasts, analyse
 from theodolite_jobs.prepare import Prepared, prepare
 from theodolite_jobs.progress import Console
 from theodolite_jobs.report import write_report
@@ -21,7 +22,7 @@ from theodolite_jobs.report import write_report
 def survey(spec: SurveySpec, folder: Path, settings: Settings, console: Console) -> Run:
     """Capture, analyse and report; what is finished already is not repeated."""
     run = capture(spec, folder, settings, console)
-    analyse_run(run, spec, settings, console)
+    analyse_run(run, spec.resolved_contrasts(), settings, console)
     return run
 
 
@@ -38,19 +39,21 @@ def capture(spec: SurveySpec, folder: Path, settings: Settings, console: Console
     prepared = prepare(spec, folder, settings)
     run = find_run(settings.store, prepared.run_id)
     if run is not None:
-        _check_same_tokens(run, prepared)
+        _check_same_question(run, prepared)
     work = _open_work(run, prepared)
     if run is None or work:
         run = _capture_shards(prepared, run, work, settings, console)
     else:
         console.say(f"{run.id} is captured already")
+    if not _is_finished(run):
+        _finish_capture(run, prepared)
     return run
 
 
-def analyse_run(run: Run, spec: SurveySpec, settings: Settings, console: Console) -> None:
+def analyse_run(run: Run, contrasts: Contrasts, settings: Settings, console: Console) -> None:
     """Compute what is missing of a captured run's results, and write its report."""
     with console.bar("statistics") as bar:
-        groups = analyse(run, spec, settings.dask_address, bar.step_to)
+        groups = analyse(run, contrasts, settings.dask_address, bar.step_to)
     console.say(f"computed {', '.join(groups)}" if groups else "all results are there already")
     write_report(run)
 
@@ -90,19 +93,21 @@ def _capture_shards(prepared: Prepared, run: Run | None, work: list[Any], settin
         )
         if run is None:
             run = _create(prepared, parity, settings)
+        _check_same_arithmetic(run, parity)
         tokens = {name: read_tokens(run.location, name) for name in prepared.plans}
         total = sum(facts.n_samples for facts in run.record.sets.values())
         done = total - sum(shard.stop - shard.start for _, shard in work)
         with console.bar("capture", total, done, unit="prompts") as bar:
             run_shards(replicas, work, tokens, lambda shard, numbers: bar.advance(numbers["prompts"]))
-    _finish_capture(run, prepared)
     return run
 
 
 def _create(prepared: Prepared, parity: dict[str, Any], settings: Settings) -> Run:
-    """Write everything a resume needs; run.json comes last, so a run that is seen is whole."""
-    url = run_url(settings.store, prepared.run_id)
-    location = open_location(url, create=True)
+    """Write everything a resume needs; run.json comes last, so a run that is seen is whole.
+
+    Nothing that is there is replaced: another driver may have begun the same run.
+    """
+    location = open_location(run_url(settings.store, prepared.run_id), create=True)
     for name, plan in prepared.plans.items():
         write_tokens(location, name, prepared.tokens[name])
         coordinates = {
@@ -110,33 +115,27 @@ def _create(prepared: Prepared, parity: dict[str, Any], settings: Settings) -> R
             "layer": prepared.layers,
             "d_model": range(prepared.dimensions.d_model),
         }
-        create_activations(
-            url,
-            name,
-            plan.n_samples,
-            prepared.spec.capture.shard_prompts,
-            prepared.spec.capture.sites,
-            coordinates,
-        )
+        capture = prepared.spec.capture
+        create_activations(location, name, plan.n_samples, capture.shard_prompts, capture.sites, coordinates)
     return create_run(settings.store, prepared.record(parity["attention"], parity))
 
 
+def _is_finished(run: Run) -> bool:
+    return all(get(run.location, prompts_key(name)) is not None for name in run.record.sets)
+
+
 def _finish_capture(run: Run, prepared: Prepared) -> None:
-    """Write what is known only once all shards are there."""
+    """Write what is known only once all shards are there; the tables of prompts come last and say it is done."""
+    quarantined: dict[str, dict[int, str]] = {}
     for name in prepared.plans:
-        quarantined: dict[int, str] = {}
-        for commit in recover(run.location, name).values():
-            quarantined |= commit.quarantined
-        write_prompts(
-            run.location,
-            name,
-            prepared.prompts[name],
-            [len(ids) for ids in prepared.tokens[name]],
-            run.record.spec.capture.shard_prompts,
-            quarantined,
-        )
+        of_shards = [commit.quarantined for commit in recover(run.location, name).values()]
+        quarantined[name] = {sample: why for of_shard in of_shards for sample, why in of_shard.items()}
     drop_pending(run.location)
     consolidate(run)
+    for name, reasons in quarantined.items():
+        lengths = [len(ids) for ids in prepared.tokens[name]]
+        shard_prompts = run.record.spec.capture.shard_prompts
+        write_prompts(run.location, name, prepared.prompts[name], lengths, shard_prompts, reasons)
 
 
 def _open_work(run: Run | None, prepared: Prepared) -> list[Any]:
@@ -148,13 +147,39 @@ def _open_work(run: Run | None, prepared: Prepared) -> list[Any]:
     return work
 
 
-def _check_same_tokens(run: Run, prepared: Prepared) -> None:
-    for name in prepared.plans:
+def _check_same_question(run: Run, prepared: Prepared) -> None:
+    """Refuse to go on where this version would tokenise or batch otherwise than the one that began the run."""
+    began = f"transformers {run.record.versions.get('transformers')}"
+    for name, plan in prepared.plans.items():
+        facts = run.record.sets[name]
         if read_tokens(run.location, name) != prepared.tokens[name]:
             raise RunDamagedError(
-                f"{run.id}: the tokens of {name} differ from those the run was created with "
-                f"(transformers {run.record.versions.get('transformers')} then); "
+                f"{run.id}: the tokens of {name} differ from those the run was created with ({began} then); "
                 "go on with the same versions, or use another store"
+            )
+        if facts.plan_sha256 != digest_of(plan.as_dict()):
+            raise RunDamagedError(
+                f"{run.id}: the batches of {name} differ from those the run was created with "
+                f"(theodolite {run.record.versions.get('theodolite')} then); go on with the same version, or use "
+                "another store"
+            )
+
+
+def _check_same_arithmetic(run: Run, parity: dict[str, Any]) -> None:
+    """Refuse to mix shards of different arithmetic in one run."""
+    for fact in ("dtype", "attention", "device"):
+        began, now = (str(certificate[fact]).partition(":")[0] for certificate in (run.record.parity, parity))
+        if began != now:
+            raise RunDamagedError(
+                f"{run.id}: the run was begun with {fact} {began} and would go on with {now}; go on as it was begun, "
+                "or use another store"
+            )
+    for library in ("torch", "transformers"):
+        began, now = run.record.versions[library], version(library)
+        if began != now:
+            raise RunDamagedError(
+                f"{run.id}: the run was begun with {library} {began} and would go on with {now}; install that one, "
+                "or use another store"
             )
 
 

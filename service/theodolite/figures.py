@@ -4,8 +4,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import plotly.graph_objects as go
 import xarray as xr
+from numpy.typing import NDArray
 from plotly.subplots import make_subplots
 
 from theodolite.query.curves import along_depth
@@ -57,20 +59,28 @@ def _cosine_traces(curves: xr.Dataset, view: ContrastView, prefix: str, site: st
         return of_contrast.sel(contrast=view.contrast, position=view.position, site=[site])
 
     low, high = along_depth(values("_low")), along_depth(values("_high"))
-    depths = [*low["depth"].values.tolist(), *high["depth"].values.tolist()[::-1]]
-    yield go.Scatter(
-        x=depths,
-        y=[*low.values.tolist(), *high.values.tolist()[::-1]],
-        fill="toself",
-        fillcolor=_BANDS[COSINE],
-        line={"width": 0},
-        hoverinfo="skip",
-        name="95 % interval",
-        showlegend=site == curves["site"].values[0],
-        legend="legend",
-    )
+    first = site == curves["site"].values[0]
+    for index, piece in enumerate(_finite_pieces(low.values)):
+        depths = low["depth"].values[piece].tolist()
+        yield go.Scatter(
+            x=[*depths, *depths[::-1]],
+            y=[*low.values[piece].tolist(), *high.values[piece].tolist()[::-1]],
+            fill="toself",
+            fillcolor=_BANDS[COSINE],
+            line={"width": 0},
+            hoverinfo="skip",
+            name="95 % interval",
+            showlegend=first and index == 0,
+            legend="legend",
+        )
     yield _line(values("_debiased"), "debiased", site, COSINE, legend="legend")
     yield _line(values(""), "plain", site, PLAIN, legend="legend", width=1.2)
+
+
+def _finite_pieces(values: NDArray[np.float64]) -> list[slice]:
+    """Return the stretches without NaN; a polygon over a gap would close on itself."""
+    edges = np.diff(np.concatenate([[0], np.isfinite(values).astype(int), [0]]))
+    return [slice(a, b) for a, b in zip(np.flatnonzero(edges == 1), np.flatnonzero(edges == -1), strict=True)]
 
 
 def _line(values: xr.DataArray, name: str, site: str, colour: str, legend: str, width: float = 2.2) -> go.Scatter:

@@ -11,7 +11,9 @@ class Settings(BaseSettings):
 
     model_config = SettingsConfigDict(env_prefix="THEODOLITE_", extra="ignore")
 
-    store: str = Field("./theodolite-store", description="Folder or file://, s3://, gs://, az:// URL.")
+    store: str = Field(
+        "./theodolite-store", pattern=r"[^/\s]", description="Folder or file://, s3://, gs://, az:// URL."
+    )
     ray_address: str | None = Field(None, description="Ray cluster; none starts Ray inside this machine.")
     dask_address: str | None = Field(None, description="Dask scheduler; none uses this process's threads.")
     replicas: int | None = Field(

@@ -15,6 +15,9 @@ from theodolite.sites import BLOCK_SITES, Site
 ANALYSES = ("curves",)
 """The analyses that exist; `moments` and `directions` are computed with any of them."""
 
+TokenIds = tuple[int, ...]
+"""What a prompt becomes."""
+
 BUILTIN_SETS = ("harmful", "harmless", "nouns")
 
 Name = Annotated[str, Field(pattern=r"^[a-z][a-z0-9_-]{0,47}$")]
@@ -142,6 +145,11 @@ class ContrastSpec(_Model):
         description="Prompt i of one set matches prompt i of the other; the built-in pair is by default.",
     )
 
+    @property
+    def sides(self) -> tuple[str, str]:
+        """The names of both sets."""
+        return self.positive, self.negative
+
 
 class SurveySpec(_Model):
     """A survey: a model, prompt sets, what to capture and what to compute from it."""
@@ -164,6 +172,12 @@ class SurveySpec(_Model):
         return _check_unique(analyses)
 
     @model_validator(mode="after")
+    def _some_set_has_statistics(self) -> "SurveySpec":
+        if all(prompt_set.positions == "all" for prompt_set in self.prompts.values()):
+            raise ValueError("prompts: every set keeps all positions, and statistics need a set with a list of them")
+        return self
+
+    @model_validator(mode="after")
     def _contrasts_name_sets(self) -> "SurveySpec":
         for name, contrast in self.contrasts.items():
             for side in ("positive", "negative"):
@@ -178,6 +192,12 @@ class SurveySpec(_Model):
                         f"contrasts.{name}.{side}: {prompt_set!r} keeps all positions, which feed trajectories, "
                         "not contrasts; give it a list of positions"
                     )
+            kept = [self.prompts[side].positions or self.capture.positions for side in contrast.sides]
+            if not set(kept[0]) & set(kept[1]):
+                raise ValueError(
+                    f"contrasts.{name}: {contrast.positive} keeps positions {kept[0]} and {contrast.negative} "
+                    f"{kept[1]}; they need one in common"
+                )
         return self
 
     def is_paired(self, contrast: str) -> bool:
@@ -189,6 +209,13 @@ class SurveySpec(_Model):
         are_the_pair = {prompt_set.source for prompt_set in sets} == {"builtin:harmful", "builtin:harmless"}
         selections = [(prompt_set.where, prompt_set.draw, prompt_set.limit) for prompt_set in sets]
         return are_the_pair and selections[0] == selections[1]
+
+    def resolved_contrasts(self) -> dict[str, dict[str, Any]]:
+        """Return `positive`, `negative` and `paired` of each contrast."""
+        return {
+            name: {"positive": contrast.positive, "negative": contrast.negative, "paired": self.is_paired(name)}
+            for name, contrast in self.contrasts.items()
+        }
 
     def canonical(self) -> str:
         """Return the one JSON text that all spellings of this survey share (the label left out)."""

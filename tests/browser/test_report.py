@@ -26,7 +26,7 @@ def report(tmp_path):
     }
     contrasts = {"refusal": {"positive": "bad", "negative": "good", "paired": True}}
     run = store_run(tmp_path, arrays, contrasts=contrasts)
-    analyse(run, run.record.spec, None, lambda *_: None)
+    analyse(run, contrasts, None, lambda *_: None)
     write_report(run)
     return run.report
 

@@ -4,8 +4,9 @@ import pytest
 import tiny
 import torch
 
+from theodolite.capture.engine import Engine
 from theodolite.capture.parity import certify
-from theodolite.capture.plan import plan_set
+from theodolite.capture.plan import plan_set, probe_prompts
 from theodolite.errors import ParityError
 from theodolite.models.anatomy import Tap, can_share_prefix
 from theodolite.models.load import wrap
@@ -18,7 +19,7 @@ def certify_tiny(model, layers=range(5)):
     tokens = {"set": tiny.random_tokens([12, 30, 17, 25], prefix=9)}
     share = can_share_prefix(model.config)
     plans = {"set": plan_set("set", tokens["set"], (-1,), shard_prompts=4, batch_tokens=64, share_prefix=share)}
-    return certify(model, SITES, layers, plans, tokens)
+    return certify(model, SITES, layers, plans, {"set": probe_prompts(tokens["set"])})
 
 
 @pytest.mark.parametrize("family", tiny.CONFIGS)
@@ -62,3 +63,18 @@ def test_the_attention_kernel_is_left_as_it_was():
     model = wrap(tiny.tiny_model("llama"))
     before = model.config._attn_implementation
     assert certify_tiny(model).attention == before == model.config._attn_implementation == "sdpa"
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("site", SITES)
+def test_a_capture_that_is_not_a_number_is_refused(monkeypatch, dtype, site):
+    capture = Engine.capture
+
+    def broken(self, *arguments):
+        captured = capture(self, *arguments)
+        captured.activations[site][:] = float("nan")
+        return captured
+
+    monkeypatch.setattr(Engine, "capture", broken)
+    with pytest.raises(ParityError, match="nan"):
+        certify_tiny(wrap(tiny.tiny_model("llama").to(dtype)))

@@ -9,7 +9,8 @@ from stored import store_run
 
 from theodolite.errors import RunDamagedError
 from theodolite.sites import Site
-from theodolite.store.activations import read_shard
+from theodolite.store.activations import create_activations, read_shard
+from theodolite.store.commits import read_commit, read_commits
 
 
 def stored_run(folder, values, shard_prompts):
@@ -28,9 +29,9 @@ def test_what_was_stored_is_read_back_bit_for_bit(tmp_path_factory, n_samples, n
     values = np.random.default_rng(0).normal(size=shape).astype(np.float32)
     values[0, 0] = np.nan
     run = stored_run(tmp_path_factory.mktemp("store"), values, shard_prompts)
-    shards = [read_shard(run, "set", Site.RESID_PRE, i) for i in range(-(-n_samples // shard_prompts))]
+    shards = [read_shard(run, commit, Site.RESID_PRE) for commit in read_commits(run.location, "set").values()]
     np.testing.assert_array_equal(np.concatenate(shards), values)
-    finals = [read_shard(run, "set", Site.RESID_FINAL, i) for i in range(-(-n_samples // shard_prompts))]
+    finals = [read_shard(run, commit, Site.RESID_FINAL) for commit in read_commits(run.location, "set").values()]
     np.testing.assert_array_equal(np.concatenate(finals), values[:, :, -1])
 
 
@@ -50,12 +51,20 @@ def test_a_shard_that_was_never_written_is_refused_and_not_read_as_nan(tmp_path)
     run = stored_run(tmp_path, np.ones((8, 1, 3, 8), np.float32), shard_prompts=4)
     (Path(run.url) / "activations.zarr/set/resid_pre/c/1/0/0/0").unlink()
     with pytest.raises(RunDamagedError, match=r"shard set/00001, resid_pre: is missing"):
-        read_shard(run, "set", Site.RESID_PRE, 1)
+        read_shard(run, read_commit(run.location, "set", 1), Site.RESID_PRE)
 
 
 def test_a_truncated_shard_is_refused(tmp_path):
     run = stored_run(tmp_path, np.ones((8, 1, 3, 8), np.float32), shard_prompts=4)
     file = Path(run.url) / "activations.zarr/set/resid_pre/c/1/0/0/0"
     file.write_bytes(file.read_bytes()[:-3])
-    with pytest.raises(RunDamagedError, match=r"shard set/00001, resid_pre: cannot be read"):
-        read_shard(run, "set", Site.RESID_PRE, 1)
+    with pytest.raises(RunDamagedError, match=r"shard set/00001, resid_pre: its bytes"):
+        read_shard(run, read_commit(run.location, "set", 1), Site.RESID_PRE)
+
+
+def test_describing_a_set_again_takes_nothing_away(tmp_path):
+    run = stored_run(tmp_path, np.ones((8, 1, 3, 8), np.float32), shard_prompts=4)
+    before = {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
+    coordinates = {"position": [-1], "layer": range(3), "d_model": range(8)}
+    create_activations(run.location, "set", 8, 4, [Site.RESID_PRE], coordinates)
+    assert {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()} == before

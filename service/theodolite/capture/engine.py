@@ -11,10 +11,11 @@ import torch
 from numpy.typing import NDArray
 from transformers import DynamicCache
 
-from theodolite.capture.plan import Batch, SetPlan, Shard, TokenIds, padded_tokens
+from theodolite.capture.plan import Batch, SetPlan, Shard, padded_tokens
 from theodolite.capture.taps import Selection, tapped
 from theodolite.models.load import LoadedModel
 from theodolite.sites import Site
+from theodolite.spec import TokenIds
 
 Activations = dict[Site, NDArray[np.float32]]
 
@@ -90,11 +91,8 @@ class Engine:
         suffix_lengths = {shard.start + i: len(ids) - plan.shared_prefix for i, ids in enumerate(tokens)}
         while waiting:
             batch = waiting.popleft()
-            try:
-                kept = self._forward(plan, [tokens[sample - shard.start] for sample in batch])
-            except (torch.OutOfMemoryError, RuntimeError) as error:
-                if not _is_out_of_memory(error):
-                    raise
+            kept = self._forward_or_nothing(plan, [tokens[sample - shard.start] for sample in batch])
+            if kept is None:
                 _free_memory()
                 captured.oom_backoffs += 1
                 if len(batch) == 1:
@@ -106,6 +104,15 @@ class Engine:
             captured.batches.append(batch)
             captured.computed_tokens += padded_tokens(batch, suffix_lengths)  # type: ignore[arg-type]
             yield batch, kept
+
+    def _forward_or_nothing(self, plan: SetPlan, prompts: Sequence[TokenIds]) -> dict[Site, torch.Tensor] | None:
+        """Return None where memory runs out; by then nothing holds the failed forward's tensors."""
+        try:
+            return self._forward(plan, prompts)
+        except (torch.OutOfMemoryError, RuntimeError) as error:
+            if not _is_out_of_memory(error):
+                raise
+            return None
 
     @torch.inference_mode()
     def _forward(self, plan: SetPlan, prompts: Sequence[TokenIds]) -> dict[Site, torch.Tensor]:
@@ -169,7 +176,8 @@ def _start_copy(kept: dict[Site, torch.Tensor]) -> tuple[dict[Site, torch.Tensor
         host[site] = torch.empty(values.shape, dtype=values.dtype, pin_memory=True)
         host[site].copy_(values, non_blocking=True)
     event = torch.cuda.Event()
-    event.record()
+    # The stream of the device that copies, which need not be the current one when blocks lie on several.
+    event.record(torch.cuda.current_stream(values.device))
     return host, event
 
 

@@ -8,7 +8,8 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-TokenIds = tuple[int, ...]
+from theodolite.spec import TokenIds
+
 Batch = tuple[int, ...]
 
 # What starting a batch costs, in tokens: measured on a CPU and foreseen for a GPU, where it hardly matters.
@@ -100,6 +101,11 @@ def plan_set(
         shards.append(Shard(prompt_set, index, start, stop, batches))
     computed = sum(padded_tokens(batch, lengths) for shard in shards for batch in shard.batches)
     return SetPlan(prompt_set, positions, shared, tuple(shards), sum(map(len, tokens)), computed)
+
+
+def probe_prompts(tokens: Sequence[TokenIds]) -> list[TokenIds]:
+    """Return a set's shortest and longest prompt, which the parity certificate is measured on."""
+    return list(dict.fromkeys([min(tokens, key=len), max(tokens, key=len)]))
 
 
 def shared_prefix(tokens: Sequence[TokenIds], positions: tuple[int, ...]) -> int:

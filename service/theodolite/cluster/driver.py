@@ -2,17 +2,19 @@
 
 import logging
 import os
+import socket
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import ray
 
-from theodolite.capture.plan import SetPlan, Shard, TokenIds
+from theodolite.capture.plan import SetPlan, Shard, probe_prompts
 from theodolite.cluster.replica import REPLICA_ENVIRONMENT, Assignment, Replica
 from theodolite.errors import CaptureError, TheodoliteError
+from theodolite.spec import TokenIds
 
 IN_FLIGHT = 2
 """Shards given to a replica at a time: one computes, one waits, so that it never idles between two."""
@@ -22,6 +24,8 @@ MAX_ATTEMPTS = 3
 
 MAX_RESTARTS = 4
 """Restarts of one replica."""
+
+_SECONDS_TO_RESTART = 120
 
 Progress = Callable[[Shard, Mapping[str, Any]], None]
 
@@ -50,6 +54,8 @@ def ray_session(address: str | None) -> Iterator[None]:
     Raises:
         CaptureError: the cluster cannot be reached.
     """
+    if address:
+        _refuse_unreachable(address)
     if ray.is_initialized():  # a notebook, or a test, that keeps Ray running between surveys
         yield
         return
@@ -58,7 +64,7 @@ def ray_session(address: str | None) -> Iterator[None]:
     local: dict[str, Any] = {} if address else {"include_dashboard": False, "object_store_memory": 100 * 2**20}
     try:
         ray.init(address=address or "local", logging_level=logging.ERROR, log_to_driver=False, **local)
-    except (ConnectionError, RuntimeError, ValueError, TimeoutError) as error:
+    except (ray.exceptions.RayError, ConnectionError, RuntimeError, ValueError, TimeoutError) as error:
         raise CaptureError(f"cannot connect to the Ray cluster at {address or 'this machine'}: {error}") from error
     try:
         yield
@@ -70,19 +76,23 @@ def choose_resources(replicas: int | None, gpus_per_replica: int | None) -> Reso
     """Choose how many replicas of which size the cluster gets: all GPUs where there are any.
 
     Raises:
-        CaptureError: the cluster has fewer GPUs than one replica was asked to have.
+        CaptureError: no node has as many GPUs as one replica was asked to have, or there are too few in all.
     """
-    cluster = ray.cluster_resources()
-    cpus, gpus = int(cluster.get("CPU", 1)), int(cluster.get("GPU", 0))
-    each = gpus_per_replica if gpus_per_replica is not None else min(1, gpus)
-    wanted = replicas or max(1, gpus // each if each else 1)
-    if each * wanted > gpus:
+    nodes = [node["Resources"] for node in ray.nodes() if node["Alive"]]
+    gpus = [int(node.get("GPU", 0)) for node in nodes]
+    cpus = max(int(node.get("CPU", 1)) for node in nodes)
+    each = gpus_per_replica if gpus_per_replica is not None else min(1, max(gpus))
+    places = sum(count // each for count in gpus) if each else len(nodes)
+    wanted = replicas or max(1, places if each else 1)
+    if each and wanted > places:
         raise CaptureError(
-            f"{wanted} replicas of {each} GPUs need {each * wanted}, and the cluster has {gpus}; "
+            f"{wanted} replicas of {each} GPUs find no place: the nodes of the cluster have {gpus} GPUs; "
             "change --replicas or --gpus-per-replica"
         )
-    threads = max(1, cpus // wanted)
-    return Resources(wanted, each, threads, cpus=min(float(threads), cpus / wanted))
+    on_one_node = -(-wanted // len(nodes))
+    threads = max(1, cpus // on_one_node)
+    # A replica on GPUs computes there and needs one core; one without needs all that it is given.
+    return Resources(wanted, each, threads, cpus=min(1.0 if each else float(threads), cpus / on_one_node))
 
 
 def start_replicas(assignment: Assignment, resources: Resources) -> list[Any]:
@@ -107,8 +117,9 @@ def certify_replicas(
         ModelError: a replica cannot load the model.
         CaptureError: a replica died.
     """
-    probes = {name: _shortest_and_longest(tokens[name]) for name in plans}
-    waiting = [replica.certify.remote(dict(plans), probes) for replica in replicas]
+    probes = {name: probe_prompts(tokens[name]) for name in plans}
+    few = {name: replace(plan, shards=()) for name, plan in plans.items()}
+    waiting = [replica.certify.remote(few, probes) for replica in replicas]
     try:
         certificates = ray.get(waiting)
     except ray.exceptions.RayTaskError as error:
@@ -126,45 +137,64 @@ def run_shards(
 ) -> None:
     """Give every shard to some replica, at most `IN_FLIGHT` at a time each, until all are committed.
 
-    A shard whose replica died goes back to the queue; replicas restart by themselves.
+    A shard whose replica died goes back to the queue; replicas restart by themselves, and one that does not is left
+    out while others remain.
 
     Raises:
-        CaptureError: a shard failed `MAX_ATTEMPTS` times; names the shard.
+        CaptureError: a shard failed `MAX_ATTEMPTS` times, or no replica is left; names the shard.
     """
     waiting = deque(work)
-    attempts: dict[str, int] = {}
+    failures: dict[str, int] = {}
+    free = [replica for _ in range(IN_FLIGHT) for replica in replicas]
     in_flight: dict[Any, tuple[Any, SetPlan, Shard]] = {}
-
-    def give(replica: Any) -> None:
-        if waiting:
-            plan, shard = waiting.popleft()
-            future = replica.capture.remote(plan, shard, list(tokens[shard.prompt_set][shard.start : shard.stop]))
+    while waiting or in_flight:
+        while waiting and free:
+            replica, (plan, shard) = free.pop(0), waiting.popleft()
+            of_shard = list(tokens[shard.prompt_set][shard.start : shard.stop])
+            # The plan of the whole set would travel with every shard; this one's batches are enough.
+            future = replica.capture.remote(replace(plan, shards=()), shard, of_shard)
             in_flight[future] = (replica, plan, shard)
-
-    for _ in range(IN_FLIGHT):
-        for replica in replicas:
-            give(replica)
-    while in_flight:
         ready, _ = ray.wait(list(in_flight), num_returns=1)
         replica, plan, shard = in_flight.pop(ready[0])
         try:
             progress(shard, ray.get(ready[0]))
+            free.append(replica)
         except ray.exceptions.RayTaskError as error:
             # The code raised: it would raise again.
             raise _own_error(error, shard) from error
         except ray.exceptions.RayError as error:
-            attempts[shard.name] = attempts.get(shard.name, 0) + 1
-            if attempts[shard.name] >= MAX_ATTEMPTS:
+            waiting.appendleft((plan, shard))
+            if _answers(replica):
+                failures[shard.name] = failures.get(shard.name, 0) + 1
+                free.append(replica)
+            else:
+                free = [other for other in free if other is not replica]
+            if failures.get(shard.name, 0) >= MAX_ATTEMPTS or not (free or in_flight):
+                tries = f"failed {failures.get(shard.name, 0)} times" if free else "has no replica left to run on"
                 raise CaptureError(
-                    f"shard {shard.name} failed {MAX_ATTEMPTS} times, last because: {_first_line(error)}; "
+                    f"shard {shard.name} {tries}, last because: {_first_line(error)}; "
                     "what was committed stays, run the survey again to go on"
                 ) from error
-            waiting.appendleft((plan, shard))
-        give(replica)
 
 
-def _shortest_and_longest(tokens: Sequence[TokenIds]) -> list[TokenIds]:
-    return [min(tokens, key=len), max(tokens, key=len)]
+def _answers(replica: Any) -> bool:
+    """Return whether a replica that failed is back; a restart takes seconds."""
+    try:
+        ray.get(replica.process_id.remote(), timeout=_SECONDS_TO_RESTART)
+    except ray.exceptions.RayError:
+        return False
+    return True
+
+
+def _refuse_unreachable(address: str) -> None:
+    """Raise CaptureError at once where nothing listens; Ray itself would try for minutes."""
+    host, separator, port = address.removeprefix("ray://").rpartition(":")
+    if not separator or not port.isdigit():  # "auto", or a name that Ray knows
+        return
+    try:
+        socket.create_connection((host, int(port)), timeout=5).close()
+    except OSError as error:
+        raise CaptureError(f"cannot reach a Ray cluster at {address}: {error}") from error
 
 
 def _own_error(error: ray.exceptions.RayTaskError, shard: Shard | None = None) -> TheodoliteError:

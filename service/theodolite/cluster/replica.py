@@ -5,10 +5,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from theodolite.capture.plan import SetPlan, Shard, TokenIds
+from theodolite.capture.plan import SetPlan, Shard
 from theodolite.errors import ModelError
 from theodolite.sites import Site
-from theodolite.spec import ModelSpec
+from theodolite.spec import ModelSpec, TokenIds
 from theodolite.store.objects import Location, open_location
 
 # Intel's math library otherwise sums in an order that depends on the number of threads: with strict reproducibility

@@ -42,7 +42,7 @@ def convert_gguf(file: Path, folder: Path) -> Path:
         _move_whole(staging, folder)
     # The readers of a broken or unknown file raise anything from struct.error to KeyError.
     except Exception as error:
-        raise ModelError(f"cannot read {file} as GGUF: {type(error).__name__}: {error}") from error
+        raise ModelError(f"cannot convert {file} from GGUF: {type(error).__name__}: {error}") from error
     finally:
         shutil.rmtree(staging, ignore_errors=True)
     return folder

@@ -9,7 +9,6 @@ from typing import Any
 from theodolite.errors import ModelError
 from theodolite.models.anatomy import Anatomy, Dimensions, anatomy_of, dimensions_of
 
-
 _VOCABULARIES = ("tokenizer.json", "*.model", "vocab.*", "tekken.json", "*.tiktoken")
 
 

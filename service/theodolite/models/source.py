@@ -5,6 +5,7 @@ import importlib.util
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass
+from importlib.metadata import version
 from pathlib import Path
 from typing import Literal
 
@@ -83,7 +84,8 @@ def fetch(source: ModelSource, cache: Path) -> Path:
     if source.kind == "hub":
         return _hub_folder(source, [*_SMALL_FILES, "*.safetensors", "*.py"])
     if source.kind == "gguf":
-        return convert_gguf(Path(source.place), cache / "gguf" / source.revision.removeprefix("sha256:")[:16])
+        fingerprint = source.revision.removeprefix("sha256:")[:16]
+        return convert_gguf(Path(source.place), cache / "gguf" / f"{fingerprint}-{version('transformers')}")
     return Path(source.place)
 
 

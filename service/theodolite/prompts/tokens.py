@@ -7,9 +7,7 @@ from typing import Any, Literal
 from unittest import mock
 
 from theodolite.errors import PromptError
-from theodolite.spec import PromptSetSpec
-
-TokenIds = tuple[int, ...]
+from theodolite.spec import PromptSetSpec, TokenIds
 
 
 def tokenize(

@@ -3,18 +3,20 @@
 from collections.abc import Iterator
 from typing import Any
 
-from theodolite.store.commits import damages, read_commits
+from theodolite.errors import StoreError, StoreVersionError
+from theodolite.store.commits import damages, read_commit, read_commits
+from theodolite.store.complete import changed_objects, finished_groups
 from theodolite.store.layout import COMPLETE, GROUPS
-from theodolite.store.objects import get
-from theodolite.store.results import read_group
-from theodolite.store.runs import Run, list_run_ids, open_run, read_complete
+from theodolite.store.objects import get, keys
+from theodolite.store.results import read_contrasts
+from theodolite.store.runs import Run, find_run, list_run_ids
 
 
 def run_state(run: Run) -> str:
     """Return how far a run is: `complete`, `captured` where only results are missing, or `capturing`."""
     if get(run.location, COMPLETE) is not None:
         return "complete"
-    done = sum(len(read_commits(run.location, name)) for name in run.record.sets)
+    done = sum(len(keys(run.location, f"shards/{name}")) for name in run.record.sets)
     return "captured" if done == sum(facts.n_shards for facts in run.record.sets.values()) else "capturing"
 
 
@@ -25,17 +27,30 @@ def summary(run: Run) -> dict[str, Any]:
         "name": run.record.spec.name,
         "model": run.record.model.name,
         "sets": {name: facts.n_samples for name, facts in run.record.sets.items()},
-        "contrasts": list(run.record.spec.contrasts),
-        "analyses": sorted(read_complete(run)),
+        "contrasts": list(read_contrasts(run)),
+        "analyses": sorted(finished_groups(run)),
         "state": run_state(run),
         "created": run.record.created.isoformat(),
     }
 
 
 def summaries(store: str) -> list[dict[str, Any]]:
-    """Return all runs of a store, newest first."""
-    found = [summary(open_run(store, run_id)) for run_id in list_run_ids(store)]
-    return sorted(found, key=lambda item: str(item["created"]), reverse=True)
+    """Return all runs of a store, newest first; one that cannot be read says so and hides no other."""
+    found = [_summary_or_reason(store, run_id) for run_id in list_run_ids(store)]
+    return sorted((item for item in found if item), key=lambda item: str(item["created"]), reverse=True)
+
+
+def _summary_or_reason(store: str, run_id: str) -> dict[str, Any] | None:
+    """Return None for a run that is only being created: it has no record yet."""
+    nothing: dict[str, Any] = {"run_id": run_id, "name": None, "model": None, "created": ""}
+    nothing |= {"sets": {}, "contrasts": [], "analyses": []}
+    try:
+        run = find_run(store, run_id)
+        return None if run is None else summary(run)
+    except StoreVersionError as error:
+        return {**nothing, "state": "newer", "reason": str(error)}
+    except StoreError as error:
+        return {**nothing, "state": "damaged", "reason": str(error)}
 
 
 def describe(run: Run) -> dict[str, Any]:
@@ -57,36 +72,29 @@ def describe(run: Run) -> dict[str, Any]:
         },
         "parity": run.record.parity,
         "versions": run.record.versions,
-        "results": {name: _variables(run, name) for name in read_complete(run)},
+        "results": {
+            name: {variable.name: list(variable.dims) for variable in GROUPS[name]} for name in finished_groups(run)
+        },
     }
 
 
 def verify(run: Run) -> Iterator[str]:
-    """Yield a sentence for each thing that is not whole: missing or changed shards, unreadable results."""
+    """Yield a sentence for each thing that is not whole: missing or changed shards, results, tables, metadata."""
     for name, facts in run.record.sets.items():
-        commits = read_commits(run.location, name)
         for index in range(facts.n_shards):
-            if index not in commits:
-                yield f"shard {name}/{index:05d}: is not captured"
-                continue
-            yield from damages(run.location, commits[index])
-    if not read_complete(run):
-        yield "results: none are finished"
-    for group in read_complete(run):
-        yield from _group_damages(run, group)
-
-
-def _group_damages(run: Run, group: str) -> Iterator[str]:
+            yield from _shard_damages(run, name, index)
     try:
-        dataset = read_group(run, group)
-    # Zarr's codecs and metadata readers each raise their own kinds for bytes that changed.
-    except Exception as error:
-        yield f"results {group}: cannot be read: {error}"
+        if not finished_groups(run):
+            yield "results: none are finished"
+        yield from changed_objects(run)
+    except StoreError as error:
+        yield str(error)
+
+
+def _shard_damages(run: Run, name: str, index: int) -> Iterator[str]:
+    try:
+        commit = read_commit(run.location, name, index)
+    except StoreError as error:
+        yield f"shard {name}/{index:05d}: is not captured, or its record is broken: {error}"
         return
-    missing = {variable.name for variable in GROUPS[group]} - set(map(str, dataset.data_vars))
-    if missing:
-        yield f"results {group}: lack {', '.join(sorted(missing))}"
-
-
-def _variables(run: Run, group: str) -> dict[str, list[str]]:
-    return {str(name): list(map(str, array.dims)) for name, array in read_group(run, group).data_vars.items()}
+    yield from damages(run.location, commit)

@@ -14,8 +14,7 @@ from dataclasses import asdict, dataclass, field
 from theodolite.errors import RunDamagedError
 from theodolite.sites import Site
 from theodolite.spec import canonical_json
-from theodolite.store.activations import shard_key
-from theodolite.store.layout import ACTIVATIONS
+from theodolite.store.layout import ACTIVATIONS, shard_key
 from theodolite.store.objects import Location, delete, get, keys, move, put, put_new
 
 
@@ -73,7 +72,7 @@ def commit_shard(location: Location, commit: Commit, encoded: dict[Site, bytes])
         settle(location, commit)
         return commit
     delete(location, [_pending_key(commit, site) for site in encoded])
-    return _read_record(location, key)
+    return read_commit(location, commit.prompt_set, commit.index)
 
 
 def settle(location: Location, commit: Commit) -> None:
@@ -84,8 +83,19 @@ def settle(location: Location, commit: Commit) -> None:
 
 def read_commits(location: Location, prompt_set: str) -> dict[int, Commit]:
     """Return the commit records of a set by shard index."""
-    commits = [_read_record(location, key) for key in keys(location, f"shards/{prompt_set}")]
-    return {commit.index: commit for commit in commits}
+    names = [key.rsplit("/", 1)[-1].removesuffix(".json") for key in keys(location, f"shards/{prompt_set}")]
+    return {int(name): read_commit(location, prompt_set, int(name)) for name in names}
+
+
+def read_commit(location: Location, prompt_set: str, index: int) -> Commit:
+    """Return the commit record of a shard; raises RunDamagedError where it cannot be read."""
+    key = _record_key(prompt_set, index)
+    try:
+        data = json.loads(get(location, key) or b"")
+        data["quarantined"] = {int(sample): why for sample, why in data["quarantined"].items()}
+        return Commit(**data)
+    except (ValueError, KeyError, TypeError) as error:
+        raise RunDamagedError(f"the commit record {key} cannot be read: {error}") from error
 
 
 def recover(location: Location, prompt_set: str) -> dict[int, Commit]:
@@ -134,15 +144,6 @@ def array_key(commit: Commit, site: Site) -> str:
 def sha256(content: bytes) -> str:
     """Return the SHA-256 in hex."""
     return hashlib.sha256(content).hexdigest()
-
-
-def _read_record(location: Location, key: str) -> Commit:
-    try:
-        data = json.loads(get(location, key) or b"")
-        data["quarantined"] = {int(sample): why for sample, why in data["quarantined"].items()}
-        return Commit(**data)
-    except (ValueError, KeyError, TypeError) as error:
-        raise RunDamagedError(f"the commit record {key} cannot be read: {error}") from error
 
 
 def _record_key(prompt_set: str, index: int) -> str:

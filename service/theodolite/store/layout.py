@@ -3,6 +3,8 @@
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from theodolite.sites import Site
+
 FORMAT = 1
 """Raised whenever an older Theodolite could no longer read what is written."""
 
@@ -46,6 +48,18 @@ RESID_FINAL = Variable(
     _STREAM_UNIT,
     "float32",
 )
+
+
+def resid_variable(site: Site) -> Variable:
+    """Return what is stored of a site."""
+    return RESID_FINAL if site is Site.RESID_FINAL else RESID
+
+
+def shard_key(site: Site, shard_index: int) -> str:
+    """Return the Zarr key of a capture shard inside its set's group."""
+    trailing = len(resid_variable(site).dims) - 1
+    return "/".join([site, "c", str(shard_index), *["0"] * trailing])
+
 
 COORDINATES = {
     "sample": "Index of the prompt in its set.",
@@ -93,7 +107,8 @@ def _curve_variables(prefix: str, where: str, unit: str) -> Iterator[Variable]:
 
 
 CURVES = (
-    Variable("n", ("contrast", "position"), "Prompts (pairs, where paired) in each of the two sets.", dtype="int64"),
+    Variable("n_positive", ("contrast", "position"), "Prompts of the positive set that take part.", dtype="int64"),
+    Variable("n_negative", ("contrast", "position"), "Prompts of the negative set that take part.", dtype="int64"),
     *_curve_variables("", "", _STREAM_UNIT),
     *_curve_variables("on_sphere_", " of activations scaled to norm √d_model", "√d_model sphere"),
 )

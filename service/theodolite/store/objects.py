@@ -2,7 +2,7 @@
 
 import uuid
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -109,10 +109,20 @@ def move(location: Location, source: str, target: str) -> None:
 
 
 def delete(location: Location, targets: list[str]) -> None:
-    """Remove objects."""
+    """Remove objects, those that are gone already too."""
     if targets:
         with store_errors("cannot delete"):
-            obstore.delete(location, targets)
+            _delete(location, targets)
+
+
+def _delete(location: Location, targets: list[str]) -> None:
+    try:
+        obstore.delete(location, targets)
+    except FileNotFoundError:
+        # A folder's deletion stops at the first that is gone already, a bucket's does not care.
+        for target in targets:
+            with suppress(FileNotFoundError):
+                obstore.delete(location, target)
 
 
 @contextmanager

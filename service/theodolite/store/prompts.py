@@ -5,14 +5,13 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 import pandas as pd
 
-from theodolite.store.objects import Location
-from theodolite.store.tables import read_table, write_table
-
-TokenIds = tuple[int, ...]
+from theodolite.spec import TokenIds
+from theodolite.store.objects import Location, put_new
+from theodolite.store.tables import encode_table, read_table, write_table
 
 
 def write_tokens(location: Location, prompt_set: str, tokens: Sequence[TokenIds]) -> None:
-    """Write the token ids of a set; a resume uses these."""
+    """Write the token ids of a set, unless they are there; a resume uses these."""
     lengths = [len(ids) for ids in tokens]
     frame = pd.DataFrame(
         {
@@ -21,7 +20,7 @@ def write_tokens(location: Location, prompt_set: str, tokens: Sequence[TokenIds]
             "token_id": np.concatenate([np.asarray(ids) for ids in tokens]),
         }
     )
-    write_table(location, _tokens_key(prompt_set), frame)
+    put_new(location, _tokens_key(prompt_set), encode_table(frame))
 
 
 def read_tokens(location: Location, prompt_set: str) -> list[TokenIds]:
@@ -51,12 +50,17 @@ def write_prompts(
             "error": [quarantined.get(sample, "") for sample in samples],
         }
     )
-    write_table(location, f"prompts/{prompt_set}.parquet", frame)
+    write_table(location, prompts_key(prompt_set), frame)
 
 
 def read_prompts(location: Location, prompt_set: str) -> pd.DataFrame:
     """Return the table of a set's prompts."""
-    return read_table(location, f"prompts/{prompt_set}.parquet")
+    return read_table(location, prompts_key(prompt_set))
+
+
+def prompts_key(prompt_set: str) -> str:
+    """Return where a set's table of prompts lies."""
+    return f"prompts/{prompt_set}.parquet"
 
 
 def _tokens_key(prompt_set: str) -> str:

@@ -5,15 +5,18 @@ from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import xarray as xr
 import zarr
 from numpy.typing import NDArray
 from zarr.errors import ZarrUserWarning
 
 from theodolite.errors import RunDamagedError
+from theodolite.store.complete import finished_groups, write_complete
 from theodolite.store.layout import ACTIVATIONS, COORDINATES, GROUPS, RESULTS
 from theodolite.store.objects import delete, join, keys, open_zarr_store
-from theodolite.store.runs import Run, read_complete, write_complete
+from theodolite.store.runs import Run
+from theodolite.store.tables import write_table
 
 
 def build_group(
@@ -26,34 +29,36 @@ def build_group(
 
     Args:
         name: the group.
-        values: an array for each of the group's variables.
+        values: an array for each of the group's variables; one with a dimension of no labels may be left out.
         coordinates: labels of every dimension.
         attributes: what the whole group says of itself.
 
     Raises:
         KeyError: a variable of the layout is missing.
     """
-    variables = {
-        variable.name: xr.Variable(
-            variable.dims,
-            np.asarray(values[variable.name], dtype=variable.dtype),
-            {"units": variable.units, "description": variable.description},
-        )
-        for variable in GROUPS[name]
-    }
+    variables = {}
+    for variable in GROUPS[name]:
+        if all(len(coordinates[dim]) for dim in variable.dims):
+            array = np.asarray(values[variable.name], dtype=variable.dtype)
+        else:  # a survey without contrasts
+            array = np.empty([len(coordinates[dim]) for dim in variable.dims], dtype=variable.dtype)
+        attributes_of_it = {"units": variable.units, "description": variable.description}
+        variables[variable.name] = xr.Variable(variable.dims, array, attributes_of_it)
     used = {dim for variable in GROUPS[name] for dim in variable.dims}
     coords = {dim: _coordinate(dim, coordinates[dim]) for dim in sorted(used)}
     return xr.Dataset(variables, coords, dict(attributes))
 
 
-def write_groups(run: Run, groups: Mapping[str, xr.Dataset], digests: Mapping[str, str]) -> None:
-    """Write result groups: COMPLETE drops them first and lists them again last, when they are whole."""
-    kept = {name: digest for name, digest in read_complete(run).items() if name not in groups}
+def write_groups(
+    run: Run, groups: Mapping[str, xr.Dataset], tables: Mapping[str, pd.DataFrame], digests: Mapping[str, str]
+) -> None:
+    """Write result groups and their tables: COMPLETE drops the groups first and lists them again last."""
+    kept = {name: digest for name, digest in finished_groups(run).items() if name not in groups}
     write_complete(run, kept)
     url = join(run.url, RESULTS)
     # The consolidated metadata in the root speaks of the old groups; it is made anew at the end.
     old = [key for name in groups for key in keys(run.location, f"{RESULTS}/{name}")]
-    delete(run.location, old + [key for key in keys(run.location, RESULTS) if key == f"{RESULTS}/zarr.json"])
+    delete(run.location, [*old, f"{RESULTS}/zarr.json"])
     for name, dataset in groups.items():
         dataset.to_zarr(
             open_zarr_store(url),
@@ -63,18 +68,38 @@ def write_groups(run: Run, groups: Mapping[str, xr.Dataset], digests: Mapping[st
             consolidated=False,
             encoding=_encoding(dataset),
         )
+    for name, table in tables.items():
+        write_table(run.location, f"tables/{name}.parquet", table)
     consolidate(run, RESULTS)
     write_complete(run, {**kept, **digests})
 
 
 def read_group(run: Run, name: str) -> xr.Dataset:
-    """Read one finished result group into memory; raises RunDamagedError where it is not there."""
-    if name not in read_complete(run):
+    """Read one finished result group into memory; raises RunDamagedError where it is not there or not readable."""
+    if name not in finished_groups(run):
         raise RunDamagedError(f"{run.id} has no finished results {name!r}; run `theodolite analyse {run.id}`")
     store = open_zarr_store(join(run.url, RESULTS), read_only=True)
-    with xr.open_zarr(store, group=name, chunks=None) as dataset:
-        loaded: xr.Dataset = dataset.load()
+    try:
+        with xr.open_zarr(store, group=name, chunks=None) as dataset:
+            loaded: xr.Dataset = dataset.load()
+    # Zarr's metadata readers and codecs each raise their own kinds for bytes that changed.
+    except Exception as error:
+        raise RunDamagedError(
+            f"{run.id}: results {name!r} cannot be read: {error}; run `theodolite verify {run.id}`"
+        ) from error
     return loaded
+
+
+def read_contrasts(run: Run) -> dict[str, dict[str, Any]]:
+    """Return the contrasts that results were computed for, or those of the spec while there are none.
+
+    Each has `positive`, `negative` and `paired`.
+    """
+    if "curves" in finished_groups(run):
+        store = open_zarr_store(join(run.url, RESULTS), read_only=True)
+        stored = zarr.open_group(store, path="curves", mode="r").attrs["contrasts"]
+        return dict(stored)  # type: ignore[arg-type]
+    return run.record.spec.resolved_contrasts()
 
 
 def consolidate(run: Run, what: str = ACTIVATIONS) -> None:
@@ -89,7 +114,7 @@ def consolidate(run: Run, what: str = ACTIVATIONS) -> None:
 
 def _coordinate(dim: str, labels: Any) -> xr.Variable:
     values = np.asarray(labels)
-    if values.dtype.kind == "U":
+    if values.dtype.kind == "U" or not len(values):
         # Variable-length strings; fixed-length ones have no stable Zarr specification.
         values = values.astype(object)
     return xr.Variable((dim,), values, {"description": COORDINATES[dim]})

@@ -2,16 +2,16 @@
 
 import json
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import datetime
 from functools import cached_property
 from typing import Any
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from theodolite.errors import RunDamagedError, RunNotFoundError, StoreVersionError
-from theodolite.spec import SurveySpec, canonical_json
-from theodolite.store.layout import COMPLETE, FORMAT, REPORT, RUN_RECORD
-from theodolite.store.objects import Location, delete, folders, get, join, open_location, put, put_new
+from theodolite.spec import SurveySpec
+from theodolite.store.layout import FORMAT, REPORT, RUN_RECORD
+from theodolite.store.objects import Location, folders, get, join, open_location, put_new
 
 
 class ModelFacts(BaseModel):
@@ -41,6 +41,8 @@ class SetFacts(BaseModel):
 
     n_samples: int
     n_shards: int
+    n_batches: int
+    plan_sha256: str
     positions: list[int]
     template: str
     shared_prefix: int
@@ -132,21 +134,6 @@ def open_run(store: str, run_id: str) -> Run:
 def list_run_ids(store: str) -> list[str]:
     """Return the ids of all runs, sorted."""
     return folders(open_location(store), "runs")
-
-
-def read_complete(run: Run) -> dict[str, str]:
-    """Return the digest of each finished result group; empty while there are none."""
-    content = get(run.location, COMPLETE)
-    return {} if content is None else dict(json.loads(content)["groups"])
-
-
-def write_complete(run: Run, groups: dict[str, str]) -> None:
-    """Say which result groups are whole; without any, COMPLETE is removed."""
-    if groups:
-        stamp = {"groups": groups, "written": datetime.now(UTC).isoformat(timespec="seconds")}
-        put(run.location, COMPLETE, canonical_json(stamp).encode())
-    elif get(run.location, COMPLETE) is not None:
-        delete(run.location, [COMPLETE])
 
 
 def _parse_record(run_id: str, content: bytes) -> RunRecord:

@@ -11,11 +11,16 @@ from theodolite.store.objects import Location, get, put
 
 
 def write_table(location: Location, key: str, frame: pd.DataFrame) -> None:
-    """Write a table whole: fastparquet writes files, so it goes through a temporary one."""
+    """Write a table whole."""
+    put(location, key, encode_table(frame))
+
+
+def encode_table(frame: pd.DataFrame) -> bytes:
+    """Return a table as Parquet: fastparquet writes files, so it goes through a temporary one."""
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "table.parquet"
         fastparquet.write(str(path), frame, compression="ZSTD", write_index=False)
-        put(location, key, path.read_bytes())
+        return path.read_bytes()
 
 
 def read_table(location: Location, key: str) -> pd.DataFrame:

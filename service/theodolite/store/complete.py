@@ -1,0 +1,68 @@
+"""COMPLETE: which result groups are whole, and a checksum of every object beside the activations' shards.
+
+The shards have checksums of their own, in their commit records.
+"""
+
+import json
+from collections.abc import Iterator, Mapping
+from datetime import UTC, datetime
+from typing import Any
+
+from theodolite.errors import RunDamagedError
+from theodolite.spec import canonical_json
+from theodolite.store.commits import sha256
+from theodolite.store.layout import ACTIVATIONS, COMPLETE, REPORT
+from theodolite.store.objects import delete, get, keys, put
+from theodolite.store.runs import Run
+
+
+def finished_groups(run: Run) -> dict[str, str]:
+    """Return the digest of each finished result group; none while there is no COMPLETE."""
+    return dict(_read(run)["groups"])
+
+
+def write_complete(run: Run, groups: Mapping[str, str]) -> None:
+    """Say which result groups are whole; without any, COMPLETE is removed."""
+    if not groups:
+        delete(run.location, [COMPLETE])
+        return
+    checksums = {key: sha256(get(run.location, key) or b"") for key in _sealed_keys(run)}
+    stamp = datetime.now(UTC).isoformat(timespec="seconds")
+    content = {"groups": dict(groups), "written": stamp, "checksums": checksums}
+    put(run.location, COMPLETE, canonical_json(content).encode())
+
+
+def changed_objects(run: Run) -> Iterator[str]:
+    """Yield a sentence for each object that is not as it was when COMPLETE was written."""
+    for key, checksum in _read(run)["checksums"].items():
+        content = get(run.location, key)
+        if content is None:
+            yield f"{key}: is missing"
+        elif sha256(content) != checksum:
+            yield f"{key}: its bytes are not those that were written"
+
+
+def _read(run: Run) -> dict[str, Any]:
+    content = get(run.location, COMPLETE)
+    if content is None:
+        return {"groups": {}, "checksums": {}}
+    try:
+        data = json.loads(content)
+        return {"groups": dict(data["groups"]), "checksums": dict(data["checksums"])}
+    except (ValueError, KeyError, TypeError) as error:
+        raise RunDamagedError(f"{run.id}: COMPLETE cannot be read: {error}; remove it and run analyse again") from error
+
+
+def _sealed_keys(run: Run) -> list[str]:
+    """Return everything but shards, commit records and what may be written again."""
+    shards = {f"{ACTIVATIONS}/{name}/{site}/c" for name in run.record.sets for site in _sites(run)}
+    skipped = ("pending/", "shards/", COMPLETE, REPORT)
+    return [
+        key
+        for key in keys(run.location)
+        if not key.startswith(skipped) and not any(key.startswith(f"{shard}/") for shard in shards)
+    ]
+
+
+def _sites(run: Run) -> list[str]:
+    return [*map(str, run.record.spec.capture.sites), "resid_final"]
