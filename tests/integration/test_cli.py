@@ -1,6 +1,8 @@
 """The command line as a person meets it: what it prints, how it fails, and that nothing half-made is left."""
 
 import json
+import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -84,6 +86,47 @@ def test_a_store_that_cannot_be_written_is_said_first(tmp_path):
     assert result.returncode == 1
     assert "store" in result.stderr
     assert "Traceback" not in result.stderr
+
+
+@pytest.mark.parametrize("store", ["", "/"])
+def test_a_store_that_is_no_place_of_its_own_is_refused(tmp_path, store):
+    result = theodolite("runs", "--store", store)
+    assert (result.returncode, result.stdout) == (2, "")
+    assert "store" in result.stderr
+    assert "Traceback" not in result.stderr
+
+
+def test_a_wrong_setting_in_the_environment_is_named(tmp_path):
+    result = theodolite("runs", "--store", tmp_path, env={**os.environ, "THEODOLITE_REPLICAS": "zero"})
+    assert result.returncode == 2
+    assert "replicas" in result.stderr
+    assert "Traceback" not in result.stderr
+
+
+def test_a_ray_cluster_that_is_not_there_is_said_at_once(tmp_path, chat_model_folder):
+    result = theodolite("survey", written(tmp_path), "--store", tmp_path, "--ray", "127.0.0.1:9")
+    assert result.returncode == 1
+    assert "cannot reach a Ray cluster at 127.0.0.1:9" in result.stderr
+
+
+def test_a_dask_cluster_that_is_not_there_is_said(tmp_path):
+    values = np.ones((6, 1, 3, 8), np.float32)
+    run = store_run(tmp_path, {"bad": {"resid_pre": values}})
+    result = theodolite("analyse", run.id, "--store", tmp_path, "--dask", "tcp://127.0.0.1:9")
+    assert result.returncode == 1
+    assert "cannot connect to the Dask scheduler at tcp://127.0.0.1:9" in result.stderr
+    assert "Traceback" not in result.stderr
+
+
+def test_ctrl_c_says_that_nothing_is_lost(tmp_path, chat_model_folder):
+    process = subprocess.Popen(
+        [THEODOLITE, "survey", str(written(tmp_path)), "--store", str(tmp_path)], stderr=subprocess.PIPE, text=True
+    )
+    assert "reading prompts" in process.stderr.readline()
+    process.send_signal(signal.SIGINT)
+    _, errors = process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert "run the same command to go on" in errors
 
 
 def test_wrong_usage_exits_with_2():

@@ -1,5 +1,6 @@
 """The whole job on the real 135M chat model, with real Ray replicas: ten shards, so that order and crashes matter."""
 
+import json
 import os
 import signal
 import subprocess
@@ -16,7 +17,8 @@ import yaml
 from transformers import AutoModelForCausalLM
 
 from theodolite.cluster import driver
-from theodolite.query.runs import verify
+from theodolite.errors import CaptureError, RunDamagedError
+from theodolite.query.runs import summaries, verify
 from theodolite.settings import Settings
 from theodolite.spec import parse_spec
 from theodolite.store.commits import read_commits
@@ -110,6 +112,71 @@ def test_a_survey_that_is_killed_goes_on_where_it_stopped_and_the_bits_are_the_s
     assert '"state": "complete"' in again.stdout.splitlines()[-1]
     assert {path: path.read_bytes() for path in before} == before
     assert_same_bits(surveyed, open_run(str(tmp_path), surveyed.id))
+
+
+def test_a_replica_that_is_gone_for_good_leaves_the_work_to_the_other(surveyed, tmp_path, monkeypatch):
+    import ray
+
+    run_shards = driver.run_shards
+
+    def kill_one_for_good(replicas, *arguments):
+        ray.kill(replicas[0])
+        run_shards(replicas, *arguments)
+
+    monkeypatch.setattr(driver, "run_shards", kill_one_for_good)
+    assert_same_bits(surveyed, run_survey(tmp_path, replicas=2, gpus_per_replica=1))
+
+
+def test_without_any_replica_left_the_shard_is_named(surveyed, tmp_path, monkeypatch):
+    import ray
+
+    run_shards = driver.run_shards
+
+    def kill_all_for_good(replicas, *arguments):
+        for replica in replicas:
+            ray.kill(replica)
+        run_shards(replicas, *arguments)
+
+    monkeypatch.setattr(driver, "run_shards", kill_all_for_good)
+    with pytest.raises(CaptureError, match=r"shard harmful/0000\d has no replica left"):
+        run_survey(tmp_path, replicas=1, gpus_per_replica=0)
+    assert [item["state"] for item in summaries(str(tmp_path))] == ["capturing"]
+
+
+def test_two_surveys_of_the_same_at_once_do_not_harm_each_other(surveyed, tmp_path):
+    (tmp_path / "spec.yaml").write_text(yaml.safe_dump(SPEC))
+    command = [THEODOLITE, "survey", str(tmp_path / "spec.yaml"), "--store", str(tmp_path)]
+    both = [subprocess.Popen(command, stderr=subprocess.PIPE, text=True) for _ in range(2)]
+    for process in both:
+        _, errors = process.communicate(timeout=300)
+        assert process.returncode == 0, errors
+    run = open_run(str(tmp_path), surveyed.id)
+    assert list(verify(run)) == []
+    assert_same_bits(surveyed, run)
+
+
+def test_a_crash_after_the_last_shard_is_mended_by_the_next_survey(surveyed, tmp_path):
+    store = tmp_path / "store"
+    subprocess.run(["cp", "-r", surveyed.store, str(store)], check=True)
+    run = open_run(str(store), surveyed.id)
+    (Path(run.url) / "prompts/harmless.parquet").unlink()
+    (Path(run.url) / "activations.zarr/zarr.json").unlink()
+    assert list(verify(run)) != []
+    run_survey(store)
+    assert list(verify(run)) == []
+    assert len(read_prompts(run.location, "harmless")) == 20
+
+
+def test_a_run_is_not_continued_with_other_arithmetic(surveyed, tmp_path):
+    store = tmp_path / "store"
+    subprocess.run(["cp", "-r", surveyed.store, str(store)], check=True)
+    folder = store / "runs" / surveyed.id
+    (folder / "shards/nouns/00001.json").unlink()
+    record = json.loads((folder / "run.json").read_text())
+    record["versions"]["torch"] = "1.0"
+    (folder / "run.json").write_text(json.dumps(record))
+    with pytest.raises(RunDamagedError, match=r"begun with torch 1\.0"):
+        run_survey(store, replicas=1, gpus_per_replica=0)
 
 
 def test_a_second_survey_repeats_nothing(surveyed, monkeypatch):

@@ -241,7 +241,7 @@ def test_a_gguf_file_that_cannot_be_read_leaves_nothing_behind(tmp_path: Path, c
         file.write_bytes(content)
     with pytest.raises(ModelError) as caught:
         fetch(resolve("tiny.gguf", tmp_path), cache)
-    assert only_line(caught).startswith(f"cannot read {file} as GGUF: ")
+    assert only_line(caught).startswith(f"cannot convert {file} from GGUF: ")
     assert list((cache / "gguf").iterdir()) == []
 
 
