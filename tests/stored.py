@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 
 from theodolite.sites import Site
-from theodolite.spec import parse_spec
+from theodolite.spec_file import parse_spec
 from theodolite.store.activations import create_activations, encode_shard
 from theodolite.store.commits import Commit, commit_shard, new_attempt, sha256
 from theodolite.store.prompts import write_prompts

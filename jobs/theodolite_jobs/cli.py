@@ -206,7 +206,7 @@ def _settings(
 
 
 def _read_spec(path: Path) -> "SurveySpec":
-    from theodolite.spec import read_spec
+    from theodolite.spec_file import read_spec
 
     return read_spec(path)
 

@@ -18,6 +18,9 @@ from theodolite_jobs.prepare import Prepared, prepare
 from theodolite_jobs.progress import Console
 from theodolite_jobs.report import write_report
 
+_LIBRARIES = ("torch", "transformers")
+"""Whose versions can change a captured number."""
+
 
 def survey(spec: SurveySpec, folder: Path, settings: Settings, console: Console) -> Run:
     """Capture, analyse and report; what is finished already is not repeated."""
@@ -84,9 +87,9 @@ def _capture_shards(prepared: Prepared, run: Run | None, work: list[Any], settin
             threads=resources.threads,
             gpus=resources.gpus,
         )
-        replicas = start_replicas(assignment, resources)
+        replicas = start_replicas(assignment, resources, prepared.plans, prepared.tokens)
         console.say(f"{resources.replicas} replica(s) load the model and prove parity with plain Hugging Face")
-        parity = certify_replicas(replicas, prepared.plans, prepared.tokens)
+        parity = certify_replicas(replicas)
         console.say(
             f"parity: largest error {parity['max_error']:.1e} (allowed {parity['bound']:.0e}), "
             f"{parity['dtype']}, {parity['attention']} attention, {parity['device']}"
@@ -167,19 +170,15 @@ def _check_same_question(run: Run, prepared: Prepared) -> None:
 
 def _check_same_arithmetic(run: Run, parity: dict[str, Any]) -> None:
     """Refuse to mix shards of different arithmetic in one run."""
-    for fact in ("dtype", "attention", "device"):
-        began, now = (str(certificate[fact]).partition(":")[0] for certificate in (run.record.parity, parity))
-        if began != now:
+    from theodolite.cluster.driver import arithmetic
+
+    began = [*arithmetic(run.record.parity), *(f"{name} {run.record.versions[name]}" for name in _LIBRARIES)]
+    now = [*arithmetic(parity), *(f"{name} {version(name)}" for name in _LIBRARIES)]
+    for then, fact in zip(began, now, strict=True):
+        if then != fact:
             raise RunDamagedError(
-                f"{run.id}: the run was begun with {fact} {began} and would go on with {now}; go on as it was begun, "
-                "or use another store"
-            )
-    for library in ("torch", "transformers"):
-        began, now = run.record.versions[library], version(library)
-        if began != now:
-            raise RunDamagedError(
-                f"{run.id}: the run was begun with {library} {began} and would go on with {now}; install that one, "
-                "or use another store"
+                f"{run.id}: the run was begun with {then} and would go on with {fact}; go on as it was begun, or use "
+                "another store"
             )
 
 

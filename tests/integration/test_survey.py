@@ -20,7 +20,7 @@ from theodolite.cluster import driver
 from theodolite.errors import CaptureError, RunDamagedError
 from theodolite.query.runs import summaries, verify
 from theodolite.settings import Settings
-from theodolite.spec import parse_spec
+from theodolite.spec_file import parse_spec
 from theodolite.store.commits import read_commits
 from theodolite.store.layout import GROUPS
 from theodolite.store.objects import keys

@@ -19,7 +19,8 @@ from theodolite.models.load import load_config, load_model, load_tokenizer, reso
 from theodolite.models.source import ModelSource, fetch, fetch_small_files, resolve_source, slug
 from theodolite.settings import Settings
 from theodolite.sites import Site
-from theodolite.spec import ModelSpec, parse_spec
+from theodolite.spec import ModelSpec
+from theodolite.spec_file import parse_spec
 
 WEIGHTS = "model.safetensors"
 A_TENSOR = "layers.1.self_attn.q_proj.weight"

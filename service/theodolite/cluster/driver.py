@@ -95,8 +95,15 @@ def choose_resources(replicas: int | None, gpus_per_replica: int | None) -> Reso
     return Resources(wanted, each, threads, cpus=min(1.0 if each else float(threads), cpus / on_one_node))
 
 
-def start_replicas(assignment: Assignment, resources: Resources) -> list[Any]:
-    """Start replicas; they load their model on first use."""
+def start_replicas(
+    assignment: Assignment,
+    resources: Resources,
+    plans: Mapping[str, SetPlan],
+    tokens: Mapping[str, Sequence[TokenIds]],
+) -> list[Any]:
+    """Start replicas; on first use they load their model and prove it on a few prompts of each set."""
+    probes = {name: probe_prompts(tokens[name]) for name in plans}
+    few = {name: replace(plan, shards=()) for name, plan in plans.items()}
     actor = ray.remote(Replica).options(
         num_cpus=resources.cpus,
         num_gpus=resources.gpus,
@@ -104,29 +111,33 @@ def start_replicas(assignment: Assignment, resources: Resources) -> list[Any]:
         max_task_retries=0,  # a lost call may have succeeded; the loop below decides what is done again
         runtime_env={"env_vars": {**REPLICA_ENVIRONMENT, "OMP_NUM_THREADS": str(resources.threads)}},
     )
-    return [actor.remote(assignment) for _ in range(resources.replicas)]
+    return [actor.remote(assignment, few, probes) for _ in range(resources.replicas)]
 
 
-def certify_replicas(
-    replicas: Sequence[Any], plans: Mapping[str, SetPlan], tokens: Mapping[str, Sequence[TokenIds]]
-) -> dict[str, Any]:
+def certify_replicas(replicas: Sequence[Any]) -> dict[str, Any]:
     """Have every replica prove itself against plain Hugging Face; return the first one's certificate.
 
     Raises:
         ParityError: a replica differs by more than rounding.
         ModelError: a replica cannot load the model.
-        CaptureError: a replica died.
+        CaptureError: a replica died, or they compute in different ways, which would mix in one run.
     """
-    probes = {name: probe_prompts(tokens[name]) for name in plans}
-    few = {name: replace(plan, shards=()) for name, plan in plans.items()}
-    waiting = [replica.certify.remote(few, probes) for replica in replicas]
+    waiting = [replica.certify.remote() for replica in replicas]
     try:
         certificates = ray.get(waiting)
     except ray.exceptions.RayTaskError as error:
         raise _own_error(error) from error
     except ray.exceptions.RayError as error:
         raise CaptureError(f"a replica died while it loaded the model: {_first_line(error)}") from error
+    ways = {arithmetic(certificate) for certificate in certificates}
+    if len(ways) > 1:
+        raise CaptureError(f"the replicas compute in different ways, {sorted(ways)}; use nodes of one kind")
     return dict(certificates[0])
+
+
+def arithmetic(certificate: Mapping[str, Any]) -> tuple[str, str, str]:
+    """Return dtype, attention and kind of device: what must not be mixed in one run."""
+    return certificate["dtype"], certificate["attention"], str(certificate["device"]).partition(":")[0]
 
 
 def run_shards(

@@ -46,19 +46,20 @@ class Assignment:
 
 
 class Replica:
-    """Loads the model on first use, also after a restart, and keeps it."""
+    """Loads the model on first use and proves it, also after a restart, which may be on another node."""
 
-    def __init__(self, assignment: Assignment) -> None:
-        """Take the assignment; nothing heavy happens yet."""
+    def __init__(self, assignment: Assignment, plans: dict[str, SetPlan], probes: dict[str, list[TokenIds]]) -> None:
+        """Take the assignment, and what parity is proven on; nothing heavy happens yet."""
         self.assignment = assignment
+        self.plans = plans
+        self.probes = probes
         self._engine: Any = None
+        self._certificate: dict[str, Any] = {}
 
-    def certify(self, plans: dict[str, SetPlan], probes: dict[str, list[TokenIds]]) -> dict[str, Any]:
-        """Measure and return the parity certificate; raises ParityError."""
-        from theodolite.capture.parity import certify
-
-        engine = self._ready()
-        return certify(engine.model, engine.sites, engine.layers, plans, probes).as_dict()
+    def certify(self) -> dict[str, Any]:
+        """Return the parity certificate; raises ParityError."""
+        self._ready()
+        return self._certificate
 
     def process_id(self) -> int:
         """Return the process that holds the model."""
@@ -102,7 +103,12 @@ class Replica:
 
     def _ready(self) -> Any:
         if self._engine is None:
-            self._engine = _load_engine(self.assignment)
+            from theodolite.capture.parity import certify
+
+            engine = _load_engine(self.assignment)
+            certificate = certify(engine.model, engine.sites, engine.layers, self.plans, self.probes)
+            self._certificate = certificate.as_dict()
+            self._engine = engine
         return self._engine
 
 

@@ -1,0 +1,95 @@
+"""Reading a spec, and saying what is wrong with it: which field, what was given, what is allowed."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import yaml
+from pydantic import BaseModel, ValidationError
+
+from theodolite.errors import SpecError
+from theodolite.spec import CaptureSpec, ContrastSpec, DrawSpec, ModelSpec, PromptSetSpec, SurveySpec
+
+
+def read_spec(path: Path) -> SurveySpec:
+    """Read a YAML or JSON spec file.
+
+    Raises:
+        SpecError: the file cannot be read, is not YAML, or is not a valid survey; the message names each field,
+            what was given and what is allowed.
+    """
+    try:
+        text = path.read_text(encoding="utf-8-sig")
+    except (OSError, UnicodeDecodeError) as error:
+        raise SpecError(f"cannot read the spec {path}: {error}") from error
+    try:
+        data = _parse_json_or_yaml(text)
+    except (yaml.YAMLError, ValueError, RecursionError) as error:
+        raise SpecError(f"{path} is neither YAML nor JSON: {error}") from error
+    if not isinstance(data, dict):
+        raise SpecError(f"{path} must hold a mapping with the keys {', '.join(SurveySpec.model_fields)}")
+    return parse_spec(data, str(path))
+
+
+def parse_spec(data: dict[str, Any], origin: str = "spec") -> SurveySpec:
+    """Check a survey that was read from anywhere; raises SpecError as `read_spec` does."""
+    try:
+        return SurveySpec.model_validate(data)
+    except ValidationError as error:
+        lines = list(dict.fromkeys(f"  {_describe(problem)}" for problem in error.errors(include_url=False)))
+        raise SpecError("\n".join([f"{origin} is not a valid survey:", *lines])) from error
+
+
+class _UniqueKeyLoader(yaml.SafeLoader):
+    """YAML in which a key given twice is a mistake, and not the last one's victory."""
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
+        keys = [self.construct_object(key, deep=True) for key, _ in node.value]
+        twice = {str(key) for key in keys if keys.count(key) > 1}
+        if twice:
+            raise yaml.constructor.ConstructorError(
+                None, None, f"{', '.join(sorted(twice))} is given twice", node.start_mark
+            )
+        return super().construct_mapping(node, deep)
+
+
+def _parse_json_or_yaml(text: str) -> Any:
+    try:
+        return json.loads(text)  # YAML is nearly a superset of JSON, but not for tabs and escaped emoji
+    except ValueError:
+        return yaml.load(text, _UniqueKeyLoader)
+
+
+def _describe(problem: Any) -> str:
+    # Pydantic adds the branch of a union that it tried, such as `list[int]`, which is nobody's field.
+    parts = [str(part) for part in problem["loc"]]
+    field = ".".join(part for part in parts if "[" not in part and not part.startswith("function-")) or "survey"
+    message = problem["msg"].removeprefix("Value error, ")
+    kind = problem["type"]
+    if kind == "missing":
+        return f"{field}: is required"
+    if kind == "extra_forbidden":
+        return f"{field}: unknown field, given {_short(problem['input'])}; allowed: {_allowed_fields(problem['loc'])}"
+    if kind == "value_error" and isinstance(problem["input"], dict):
+        return message if field == "survey" else f"{field}: {message}"
+    if kind == "string_pattern_mismatch":
+        message = f"must match {problem['ctx']['pattern']}"
+    return f"{field}: given {_short(problem['input'])}; {message[0].lower()}{message[1:]}"
+
+
+def _allowed_fields(location: tuple[Any, ...]) -> str:
+    owner: type[BaseModel] = SurveySpec
+    by_key: dict[str, type[BaseModel]] = {
+        "model": ModelSpec,
+        "capture": CaptureSpec,
+        "prompts": PromptSetSpec,
+        "contrasts": ContrastSpec,
+    }
+    if len(location) > 1:
+        owner = DrawSpec if "draw" in location[2:-1] else by_key.get(location[0], SurveySpec)
+    return ", ".join(owner.model_fields)
+
+
+def _short(value: Any) -> str:
+    text = repr(value)
+    return text if len(text) <= 60 else f"{text[:57]}…"
