@@ -48,7 +48,7 @@ def capture(spec: SurveySpec, folder: Path, settings: Settings, console: Console
         run = _capture_shards(prepared, run, work, settings, console)
     else:
         console.say(f"{run.id} is captured already")
-    if not _is_finished(run):
+    if work or not _is_finished(run):
         _finish_capture(run, prepared)
     return run
 
