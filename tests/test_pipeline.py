@@ -331,3 +331,15 @@ def test_the_report_escapes_what_users_wrote(tmp_path):
     run = type(run)(run.store, run.record.model_copy(update={"spec": spec}))
     analyse(run, run.record.spec.resolved_contrasts(), None, silent)
     assert "<script>alert(1)" not in render_report(run)
+
+
+def test_the_report_doubts_an_interval_above_one(tmp_path):
+    rng = np.random.default_rng(0)
+    shared = rng.normal(size=(8, 1, 3, 16)) * 2
+    arrays = {
+        name: {site: (shared + 0.05 * rng.normal(size=shared.shape) + 1).astype(np.float32) for site in SITES}
+        for name in ("bad", "good")
+    }
+    unpaired = {"refusal": {**PAIRED["refusal"], "paired": False}}
+    assert "set paired: true" in render_report(analysed(tmp_path / "unpaired", arrays, unpaired))
+    assert "set paired: true" not in render_report(analysed(tmp_path / "paired", arrays, PAIRED))

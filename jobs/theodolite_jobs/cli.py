@@ -118,7 +118,7 @@ def runs(store: Store = None, as_json: AsJson = False) -> None:
         print(json.dumps({"items": found}))
         return
     if not found:
-        typer.echo("no runs yet; make one with: theodolite survey SPEC", err=True)
+        typer.echo(f"no runs in {_settings(store).store} yet; make one with: theodolite survey SPEC", err=True)
     for item in found:
         sets = ", ".join(f"{name} {size}" for name, size in item["sets"].items())
         print(f"{item['run_id']}  {item['state']}  {item.get('reason', sets)}  {item['created'][:16]}")

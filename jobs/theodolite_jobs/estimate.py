@@ -72,7 +72,7 @@ def estimate(prepared: Prepared) -> dict[str, Any]:
         "sets": sets,
         "replica_memory_bytes": parameters * _BYTES.get(dtype, 4) + 2**30,
         "stored_bytes_at_most": vectors * per_vector * prepared.dimensions.d_model * 4,
-        "seconds_about": {
+        "capture_seconds_about": {
             device: round(2 * parameters * tokens / speed, 1) for device, speed in _OPERATIONS_PER_SECOND.items()
         },
     }

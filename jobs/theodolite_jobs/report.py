@@ -70,7 +70,8 @@ def _sections(run: Run) -> list[Section]:
                 continue
             view = ContrastView(contrast, sides["positive"], sides["negative"], position)
             sphere = ContrastView(contrast, sides["positive"], sides["negative"], position, on_sphere=True)
-            pairing = f"{n_positive} matched pairs" if sides["paired"] else f"{n_positive} and {n_negative} prompts"
+            unpaired = f"{n_positive} and {n_negative} unpaired prompts"
+            pairing = f"{n_positive} matched pairs" if sides["paired"] else unpaired
             found.append(
                 Section(
                     f"{contrast}: {sides['positive']} against {sides['negative']}, position {position}, {pairing}",
@@ -107,6 +108,11 @@ def _facts(curves: xr.Dataset, view: ContrastView) -> list[str]:
             facts.append(
                 f"The debiased cosine of means {where} {depth_label(int(debiased['depth'][place]))}: "
                 f"{float(debiased[place]):.4f} (95 % interval {float(low[place]):.4f} to {float(high[place]):.4f})."
+            )
+        if (low > 1).any():
+            facts.append(
+                "At some depths the whole interval lies above 1, which no cosine can: the two sets' noise is not what "
+                "was assumed. If prompt i of one set matches prompt i of the other, set paired: true for the contrast."
             )
     unresolved = int(np.isnan(debiased).sum())
     if unresolved:

@@ -65,6 +65,7 @@ def _cosine_traces(curves: xr.Dataset, view: ContrastView, prefix: str, site: st
         yield go.Scatter(
             x=[*depths, *depths[::-1]],
             y=[*low.values[piece].tolist(), *high.values[piece].tolist()[::-1]],
+            mode="lines",
             fill="toself",
             fillcolor=_BANDS[COSINE],
             line={"width": 0},
@@ -89,7 +90,8 @@ def _line(values: xr.DataArray, name: str, site: str, colour: str, legend: str, 
     return go.Scatter(
         x=depths,
         y=curve.values.tolist(),
-        mode="lines",
+        mode="lines+markers",
+        marker={"size": 4},
         name=f"{name}, {_short(site)}",
         line={"color": colour, "width": width, "dash": _DASHES[site]},
         customdata=[depth_label(depth) for depth in depths],
@@ -99,9 +101,8 @@ def _line(values: xr.DataArray, name: str, site: str, colour: str, legend: str, 
 
 
 def _label_axes(figure: go.Figure, depths: list[int]) -> None:
-    n_layers = depths[-1] // 2 + 1
-    step = max(1, round(n_layers / 10))
-    ticks = list(range(0, 2 * n_layers, 2 * step))
+    starts = sorted({2 * (depth // 2) for depth in depths})  # only layers that were measured
+    ticks = starts[:: max(1, round(len(starts) / 10))]
     figure.update_xaxes(tickvals=ticks, ticktext=[depth_label(tick) for tick in ticks])
     figure.update_xaxes(title="depth along the residual stream", row=3, col=1)
     for row, title in enumerate(("cosine of means", "variance, mean feature", "variance, largest feature"), start=1):

@@ -156,7 +156,9 @@ class SurveySpec(_Model):
     prompts: dict[Name, PromptSetSpec] = Field(description="Prompt sets by name.", min_length=1)
     capture: CaptureSpec = CaptureSpec()
     contrasts: dict[Name, ContrastSpec] = Field(default_factory=dict, description="Contrasts by name.")
-    analyses: list[str] = Field(list(ANALYSES), description=f"Any of: {', '.join(ANALYSES)}.")
+    analyses: list[str] = Field(
+        list(ANALYSES), description=f"Any of: {', '.join(ANALYSES)}; moments and directions always come along."
+    )
 
     @field_validator("analyses")
     @classmethod

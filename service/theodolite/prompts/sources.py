@@ -73,6 +73,8 @@ def _read_file(name: str, path: Path) -> list[Row]:
         raise PromptError(f"prompts.{name}.source: there is no file {path}")
     try:
         return reader(path)
+    except UnicodeDecodeError as error:
+        raise PromptError(f"prompts.{name}.source: {path} is not UTF-8 ({error}); save it as UTF-8") from error
     # Each reader has its own family of errors for a file that is not what its name says.
     except Exception as error:
         raise PromptError(f"prompts.{name}.source: {path} cannot be read: {error}") from error
