@@ -249,7 +249,7 @@ BAD = {
         "prompt\né\n".encode("latin-1"),
         "a.csv",
         {},
-        ["goals.source", "a.csv", "cannot be read", "utf-8"],
+        ["goals.source", "a.csv", "save it as UTF-8", "utf-8"],
     ),
     "json_of_an_object": ('{"a": "b"}', "a.json", {}, ["goals.source", "a list of strings or of objects"]),
     "json_of_numbers": ("[1, 2]", "a.json", {}, ["goals.source", "a list of strings or of objects"]),
