@@ -10,11 +10,12 @@ import xarray as xr
 import zarr
 from numpy.typing import NDArray
 from zarr.errors import ZarrUserWarning
+from zarr.storage import MemoryStore
 
 from theodolite.errors import RunDamagedError
 from theodolite.store.complete import finished_groups, write_complete
 from theodolite.store.layout import ACTIVATIONS, COORDINATES, GROUPS, RESULTS
-from theodolite.store.objects import delete, join, keys, open_zarr_store
+from theodolite.store.objects import delete, join, keys, open_zarr_store, put
 from theodolite.store.runs import Run
 from theodolite.store.tables import write_table
 
@@ -52,26 +53,34 @@ def build_group(
 def write_groups(
     run: Run, groups: Mapping[str, xr.Dataset], tables: Mapping[str, pd.DataFrame], digests: Mapping[str, str]
 ) -> None:
-    """Write result groups and their tables: COMPLETE drops the groups first and lists them again last."""
-    kept = {name: digest for name, digest in finished_groups(run).items() if name not in groups}
-    write_complete(run, kept)
-    url = join(run.url, RESULTS)
-    # The consolidated metadata in the root speaks of the old groups; it is made anew at the end.
-    old = [key for name in groups for key in keys(run.location, f"{RESULTS}/{name}")]
-    delete(run.location, [*old, f"{RESULTS}/zarr.json"])
+    """Write result groups and their tables: COMPLETE drops what they replace first, and lists them again last.
+
+    A group is encoded in memory and its objects are put one by one, so two drivers that write the same group write
+    the same bytes to the same keys, and neither takes anything from the other.
+    """
+    finished = finished_groups(run)
+    kept = {name: digest for name, digest in finished.items() if digests.get(name, digest) == digest}
+    if kept != finished:
+        write_complete(run, kept)
     for name, dataset in groups.items():
-        dataset.to_zarr(
-            open_zarr_store(url),
-            group=name,
-            mode="a",
-            zarr_format=3,
-            consolidated=False,
-            encoding=_encoding(dataset),
-        )
+        objects = _encode_group(name, dataset)
+        for key, content in objects.items():
+            put(run.location, key, content)
+        delete(run.location, [key for key in keys(run.location, f"{RESULTS}/{name}") if key not in objects])
     for name, table in tables.items():
         write_table(run.location, f"tables/{name}.parquet", table)
     consolidate(run, RESULTS)
     write_complete(run, {**kept, **digests})
+
+
+def _encode_group(name: str, dataset: xr.Dataset) -> dict[str, bytes]:
+    """Return the objects of a result group by their keys in the run."""
+    memory: dict[str, Any] = {}
+    dataset.to_zarr(
+        MemoryStore(memory), group=name, mode="w", zarr_format=3, consolidated=False, encoding=_encoding(dataset)
+    )
+    inside = f"{name}/"
+    return {f"{RESULTS}/{key}": content.to_bytes() for key, content in memory.items() if key.startswith(inside)}
 
 
 def read_group(run: Run, name: str) -> xr.Dataset:
