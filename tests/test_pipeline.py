@@ -27,6 +27,10 @@ def silent(*_):
     pass
 
 
+def crash(*_, **__):
+    raise KeyboardInterrupt
+
+
 def analysed(folder, arrays, contrasts, **record):
     run = store_run(folder, arrays, contrasts=contrasts, **record)
     analyse(run, run.record.spec.resolved_contrasts(), None, silent)
@@ -161,10 +165,6 @@ def test_a_shard_that_was_captured_again_outdates_the_results(tmp_path):
 
 def test_a_crash_while_results_are_written_leaves_no_group_that_looks_whole(tmp_path, monkeypatch):
     run = store_run(tmp_path, {"bad": draw(5), "good": draw(5, seed=1)}, contrasts=PAIRED)
-
-    def crash(*_, **__):
-        raise KeyboardInterrupt
-
     with monkeypatch.context() as patch:
         patch.setattr("theodolite.store.results.consolidate", crash)
         with pytest.raises(KeyboardInterrupt):
@@ -178,10 +178,6 @@ def test_a_crash_while_results_are_written_leaves_no_group_that_looks_whole(tmp_
 
 def test_a_table_is_whole_before_its_group_is(tmp_path, monkeypatch):
     run = store_run(tmp_path, {"bad": draw(5), "good": draw(5, seed=1)}, contrasts=PAIRED)
-
-    def crash(*_, **__):
-        raise KeyboardInterrupt
-
     with monkeypatch.context() as patch:
         patch.setattr("theodolite.store.results.write_table", crash)
         with pytest.raises(KeyboardInterrupt):

@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import reduce
 from itertools import islice
-from typing import Any, TypeVar
+from typing import Any
 
 import dask
 import pandas as pd
@@ -46,8 +46,6 @@ Contrasts = dict[str, dict[str, Any]]
 
 Progress = Callable[[str, int, int], None]
 """Called with what is being done, how many shards are done, and how many there are."""
-
-T = TypeVar("T")
 
 
 def analyse(run: Run, contrasts: Contrasts, dask_address: str | None, progress: Progress) -> list[str]:

@@ -4,7 +4,7 @@ The number of workers never enters, so any number of them, and any number of cra
 with them the same bits.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -141,6 +141,6 @@ def batch_by_length(samples: Sequence[int], lengths: Sequence[int], batch_tokens
     return tuple(reversed(batches))
 
 
-def padded_tokens(batch: Batch, lengths: Sequence[int]) -> int:
+def padded_tokens(batch: Batch, lengths: Sequence[int] | Mapping[int, int]) -> int:
     """Return the tokens a batch computes: its size times its longest prompt."""
     return len(batch) * max(lengths[sample] for sample in batch)
