@@ -1,6 +1,9 @@
+import shutil
+
 import numpy as np
 import pytest
 import xarray as xr
+import zarr
 from stored import store_run
 
 from theodolite.errors import RunDamagedError, StoreError
@@ -149,7 +152,7 @@ def test_asking_for_one_more_contrast_loses_none(tmp_path):
     run = analysed(tmp_path, {"bad": draw(5), "good": draw(5, seed=1)}, PAIRED)
     analyse(run, {"other": {**PAIRED["refusal"], "paired": False}}, None, silent)
     assert read_group(run, "curves")["contrast"].values.tolist() == ["refusal", "other"]
-    assert list(read_contrasts(run)) == ["refusal", "other"]
+    assert list(read_contrasts(run, finished_groups(run))) == ["refusal", "other"]
     assert analyse(run, PAIRED, None, silent) == []
     assert summaries(str(tmp_path))[0]["contrasts"] == ["refusal", "other"]
     assert set(read_table(run.location, "tables/curves.parquet")["contrast"]) == {"", "refusal", "other"}
@@ -312,6 +315,26 @@ def test_the_list_of_runs_hides_none_for_another_that_is_broken(tmp_path):
     assert states == {"tiny-0": "complete", "newer": "newer", "broken": "damaged"}
     delete(open_location(run.url), ["COMPLETE"])
     assert next(item["state"] for item in summaries(str(tmp_path))) == "captured"
+
+
+def test_results_that_are_gone_do_not_hide_the_run(tmp_path):
+    run = analysed(tmp_path, {"bad": draw(5), "good": draw(5, seed=1)}, PAIRED)
+    shutil.rmtree(tmp_path / "runs/tiny-0/results.zarr")
+    with pytest.raises(RunDamagedError, match="remove the run's COMPLETE"):
+        describe(run)
+    assert summaries(str(tmp_path))[0]["state"] == "damaged"
+    delete(open_location(run.url), ["COMPLETE"])
+    assert analyse(run, PAIRED, None, silent) == ["moments", "curves", "directions"]
+
+
+def test_missing_results_would_read_as_nan_or_minus_one(tmp_path):
+    run = analysed(tmp_path, {"bad": draw(5), "good": draw(5, seed=1)}, PAIRED)
+    stored = zarr.open_group(f"{run.url}/results.zarr", mode="r")
+    for group in ("moments", "curves", "directions"):
+        for name, variable in read_group(run, group).data_vars.items():
+            fill = stored[f"{group}/{name}"].fill_value
+            assert np.isnan(fill) if variable.dtype == np.float64 else fill == -1
+    assert read_group(run, "moments")["count"].dtype == np.int64
 
 
 def test_a_report_without_results_is_refused(tmp_path):

@@ -66,7 +66,7 @@ def analyse(run: Run, contrasts: Contrasts, dask_address: str | None, progress: 
     commits = {name: _all_commits(run, name) for name in run.record.sets}
     done = finished_groups(run)
     if "curves" in done:
-        contrasts = {**read_contrasts(run), **contrasts}
+        contrasts = {**read_contrasts(run, done), **contrasts}
     captured = digest_of({name: [_fingerprint(commit) for commit in shards] for name, shards in commits.items()})
     digests = {name: _group_digest(name, captured, contrasts) for name in GROUPS}
     stale = [name for name, digest in digests.items() if done.get(name) != digest]

@@ -1,20 +1,24 @@
 """What is in a store, how far each run is, and whether it is whole."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from theodolite.errors import StoreError, StoreVersionError
 from theodolite.store.commits import damages, read_commit, read_commits
 from theodolite.store.complete import changed_objects, finished_groups
-from theodolite.store.layout import COMPLETE, GROUPS
-from theodolite.store.objects import get, keys
+from theodolite.store.layout import GROUPS
+from theodolite.store.objects import keys
 from theodolite.store.results import read_contrasts
 from theodolite.store.runs import Run, find_run, list_run_ids
 
 
 def run_state(run: Run) -> str:
     """Return how far a run is: `complete`, `captured` where only results are missing, or `capturing`."""
-    if get(run.location, COMPLETE) is not None:
+    return _state(run, finished_groups(run))
+
+
+def _state(run: Run, finished: Mapping[str, str]) -> str:
+    if finished:
         return "complete"
     done = sum(len(keys(run.location, f"shards/{name}")) for name in run.record.sets)
     return "captured" if done == sum(facts.n_shards for facts in run.record.sets.values()) else "capturing"
@@ -22,14 +26,15 @@ def run_state(run: Run) -> str:
 
 def summary(run: Run) -> dict[str, Any]:
     """Return a run in one line."""
+    finished = finished_groups(run)
     return {
         "run_id": run.id,
         "name": run.record.spec.name,
         "model": run.record.model.name,
         "sets": {name: facts.n_samples for name, facts in run.record.sets.items()},
-        "contrasts": list(read_contrasts(run)),
-        "analyses": sorted(finished_groups(run)),
-        "state": run_state(run),
+        "contrasts": list(read_contrasts(run, finished)),
+        "analyses": sorted(finished),
+        "state": _state(run, finished),
         "created": run.record.created.isoformat(),
     }
 
@@ -56,8 +61,9 @@ def _summary_or_reason(store: str, run_id: str) -> dict[str, Any] | None:
 def describe(run: Run) -> dict[str, Any]:
     """Return everything known of a run but its arrays: question, model, parity, progress, result groups."""
     commits = {name: read_commits(run.location, name) for name in run.record.sets}
+    line = summary(run)
     return {
-        **summary(run),
+        **line,
         "report": run.report,
         "digest": run.record.digest,
         "model": run.record.model.model_dump(),
@@ -73,7 +79,7 @@ def describe(run: Run) -> dict[str, Any]:
         "parity": run.record.parity,
         "versions": run.record.versions,
         "results": {
-            name: {variable.name: list(variable.dims) for variable in GROUPS[name]} for name in finished_groups(run)
+            name: {variable.name: list(variable.dims) for variable in GROUPS[name]} for name in line["analyses"]
         },
     }
 

@@ -1,7 +1,8 @@
 """Result groups: xarray datasets inside results.zarr, each with its own digest and version."""
 
 import warnings
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
@@ -87,28 +88,32 @@ def read_group(run: Run, name: str) -> xr.Dataset:
     """Read one finished result group into memory; raises RunDamagedError where it is not there or not readable."""
     if name not in finished_groups(run):
         raise RunDamagedError(f"{run.id} has no finished results {name!r}; run `theodolite analyse {run.id}`")
-    store = open_zarr_store(join(run.url, RESULTS), read_only=True)
-    try:
-        with xr.open_zarr(store, group=name, chunks=None) as dataset:
-            loaded: xr.Dataset = dataset.load()
-    # Zarr's metadata readers and codecs each raise their own kinds for bytes that changed.
-    except Exception as error:
-        raise RunDamagedError(
-            f"{run.id}: results {name!r} cannot be read: {error}; run `theodolite verify {run.id}`"
-        ) from error
+    with _reading(run, name) as store, xr.open_zarr(store, group=name, chunks=None) as dataset:
+        loaded: xr.Dataset = dataset.load()
     return loaded
 
 
-def read_contrasts(run: Run) -> dict[str, dict[str, Any]]:
+def read_contrasts(run: Run, finished: Mapping[str, str]) -> dict[str, dict[str, Any]]:
     """Return the contrasts that results were computed for, or those of the spec while there are none.
 
-    Each has `positive`, `negative` and `paired`.
+    Each has `positive`, `negative` and `paired`. `finished` are the run's finished groups. Raises RunDamagedError.
     """
-    if "curves" in finished_groups(run):
-        store = open_zarr_store(join(run.url, RESULTS), read_only=True)
-        stored = zarr.open_group(store, path="curves", mode="r").attrs["contrasts"]
-        return dict(stored)  # type: ignore[arg-type]
-    return run.record.spec.resolved_contrasts()
+    if "curves" not in finished:
+        return run.record.spec.resolved_contrasts()
+    with _reading(run, "curves") as store:
+        return dict(zarr.open_group(store, path="curves", mode="r").attrs["contrasts"])  # type: ignore[arg-type]
+
+
+@contextmanager
+def _reading(run: Run, name: str) -> Iterator[Any]:
+    try:
+        yield open_zarr_store(join(run.url, RESULTS), read_only=True)
+    # Zarr's metadata readers and codecs each raise their own kinds for bytes that changed.
+    except Exception as error:
+        raise RunDamagedError(
+            f"{run.id}: results {name!r} cannot be read: {error}; "
+            f"remove the run's COMPLETE, and `theodolite analyse {run.id}` computes all results again"
+        ) from error
 
 
 def consolidate(run: Run, what: str = ACTIVATIONS) -> None:
@@ -130,9 +135,6 @@ def _coordinate(dim: str, labels: Any) -> xr.Variable:
 
 
 def _encoding(dataset: xr.Dataset) -> dict[str, dict[str, Any]]:
-    fills = {"f": np.nan, "i": -1}
-    return {
-        str(name): {"_FillValue": fills[variable.dtype.kind]}
-        for name, variable in dataset.data_vars.items()
-        if variable.dtype.kind == "f"
-    } | {str(name): {"_FillValue": None} for name, variable in dataset.data_vars.items() if variable.dtype.kind == "i"}
+    """Return NaN as the fill value of floats and -1 of integers; xarray must not mask integers with theirs."""
+    fills: dict[str, dict[str, Any]] = {"f": {"_FillValue": np.nan}, "i": {"_FillValue": None, "fill_value": -1}}
+    return {str(name): fills[variable.dtype.kind] for name, variable in dataset.data_vars.items()}
