@@ -1,38 +1,135 @@
-"""Tiny random models, one for each family, and tokens for them: breadth without downloads."""
+"""Tiny random models, one for each family and each kind of block in it, and tokens for them: no downloads."""
 
+import copy
 from typing import Any
 
 import torch
-from transformers import AutoModel, GPT2Config, LlamaConfig, MistralConfig, Qwen2Config, Qwen3Config
+from transformers import (
+    AutoModel,
+    BertConfig,
+    BloomConfig,
+    Cohere2Config,
+    CohereConfig,
+    FalconConfig,
+    Gemma2Config,
+    Gemma3Config,
+    Gemma3TextConfig,
+    GemmaConfig,
+    GPT2Config,
+    GPTJConfig,
+    GPTNeoXConfig,
+    GraniteConfig,
+    LlamaConfig,
+    MistralConfig,
+    MixtralConfig,
+    MPNetConfig,
+    Olmo2Config,
+    OlmoConfig,
+    OPTConfig,
+    Phi3Config,
+    PhiConfig,
+    Qwen2Config,
+    Qwen3Config,
+    RobertaConfig,
+    StableLmConfig,
+)
 
-_SIZES = {
+_PLAIN: dict[str, Any] = {
     "vocab_size": 64,
     "hidden_size": 48,
     "intermediate_size": 80,
     "num_hidden_layers": 5,
     "num_attention_heads": 4,
-    "num_key_value_heads": 2,
     "max_position_embeddings": 128,
     "pad_token_id": 0,
+    "bos_token_id": 1,
+    "eos_token_id": 2,
+}
+_GROUPED = {**_PLAIN, "num_key_value_heads": 2}
+_WIDE = {**_GROUPED, "head_dim": 16}  # heads wider than d_model / n_heads
+_GPT = {"vocab_size": 64, "n_embd": 48, "n_layer": 5, "n_head": 4, "n_positions": 128, "bos_token_id": 1}
+_GPT["eos_token_id"] = 2
+_FALCON = {**_PLAIN, "bias": True, "ffn_hidden_size": 80}
+_ENCODER = {**_PLAIN, "pad_token_id": 1, "bos_token_id": 0}
+_SLIDING = ["sliding_attention", "sliding_attention", "full_attention", "sliding_attention", "full_attention"]
+_GEMMA3 = {**_WIDE, "sliding_window": 6, "query_pre_attn_scalar": 20, "layer_types": _SLIDING}
+_VISION = {"hidden_size": 16, "intermediate_size": 16, "num_hidden_layers": 1, "num_attention_heads": 1}
+_LONGROPE = {
+    "rope_type": "longrope",
+    "rope_theta": 10000.0,
+    "short_factor": [1.0, 1.1, 1.2, 1.3, 1.4, 1.5],
+    "long_factor": [1.0, 3.0, 5.0, 7.0, 9.0, 11.0],
+    "factor": 4.0,
+    "original_max_position_embeddings": 20,
 }
 
 CONFIGS: dict[str, Any] = {
-    "gpt2": GPT2Config(vocab_size=64, n_embd=48, n_layer=5, n_head=4, n_positions=128, bos_token_id=1, eos_token_id=2),
-    "llama": LlamaConfig(**_SIZES, head_dim=16, attention_bias=True, mlp_bias=True),  # heads wider than d_model / n
-    "mistral": MistralConfig(**_SIZES, head_dim=8, sliding_window=6),
-    "qwen2": Qwen2Config(**_SIZES),
-    "qwen3": Qwen3Config(**_SIZES, head_dim=16),
+    "bert": BertConfig(**_PLAIN),
+    "bloom": BloomConfig(vocab_size=64, hidden_size=48, n_layer=5, n_head=4),
+    "cohere": CohereConfig(**_GROUPED, use_qk_norm=True),
+    "cohere2": Cohere2Config(**_GROUPED, sliding_window=6, layer_types=_SLIDING),
+    "falcon-groups": FalconConfig(**_FALCON, new_decoder_architecture=True, num_kv_heads=2),
+    "falcon-heads": FalconConfig(**_FALCON, parallel_attn=False, multi_query=False, alibi=True),
+    "falcon-multi-query": FalconConfig(**_FALCON, parallel_attn=True, multi_query=True),
+    "gemma": GemmaConfig(**_WIDE),
+    "gemma2": Gemma2Config(**_WIDE, sliding_window=6, query_pre_attn_scalar=20, layer_types=_SLIDING),
+    "gemma3": Gemma3Config(
+        text_config=Gemma3TextConfig(**_GEMMA3),
+        vision_config={**_VISION, "image_size": 28, "patch_size": 14},
+        mm_tokens_per_image=1,
+    ),
+    "gemma3_text": Gemma3TextConfig(**_GEMMA3),
+    "gpt2": GPT2Config(**_GPT),
+    "gpt2-scaled-by-layer": GPT2Config(**_GPT, scale_attn_by_inverse_layer_idx=True),
+    "gpt_neox": GPTNeoXConfig(**_PLAIN),
+    "gpt_neox-sequential": GPTNeoXConfig(**_PLAIN, use_parallel_residual=False),
+    "gptj": GPTJConfig(**_GPT, rotary_dim=8),
+    "granite": GraniteConfig(**_GROUPED, residual_multiplier=0.4, attention_multiplier=0.2, embedding_multiplier=3.0),
+    "llama": LlamaConfig(**_WIDE, attention_bias=True, mlp_bias=True),
+    "llama-dynamic": LlamaConfig(
+        **{**_GROUPED, "max_position_embeddings": 20},
+        rope_parameters={"rope_type": "dynamic", "rope_theta": 10000.0, "factor": 4.0},
+    ),
+    "llama-yarn": LlamaConfig(
+        **_GROUPED,
+        rope_parameters={
+            "rope_type": "yarn",
+            "rope_theta": 10000.0,
+            "factor": 4.0,
+            "original_max_position_embeddings": 32,
+        },
+    ),
+    "mistral": MistralConfig(**_GROUPED, head_dim=8, sliding_window=6),
+    "mistral-nemo": MistralConfig(**_GROUPED, head_dim=20, sliding_window=None),
+    "mixtral": MixtralConfig(**_GROUPED, num_local_experts=3, num_experts_per_tok=2),
+    "mpnet": MPNetConfig(**_ENCODER),
+    "olmo": OlmoConfig(**_GROUPED),
+    "olmo2": Olmo2Config(**_GROUPED),
+    "opt": OPTConfig(**_PLAIN, ffn_dim=80, word_embed_proj_dim=48),
+    "opt-post-norm": OPTConfig(**_PLAIN, ffn_dim=80, word_embed_proj_dim=32, do_layer_norm_before=False),
+    "phi": PhiConfig(**_GROUPED, partial_rotary_factor=0.5),
+    "phi-qk-norm": PhiConfig(**_GROUPED, qk_layernorm=True),
+    "phi3": Phi3Config(**_GROUPED),
+    "phi3-longrope": Phi3Config(**_GROUPED, rope_parameters=_LONGROPE, original_max_position_embeddings=20),
+    "qwen2": Qwen2Config(**_GROUPED),
+    "qwen3": Qwen3Config(**_WIDE),
+    "roberta": RobertaConfig(**_ENCODER),
+    "stablelm": StableLmConfig(**_GROUPED, use_qkv_bias=True, qk_layernorm=True, partial_rotary_factor=0.5),
+    "stablelm-parallel": StableLmConfig(**_GROUPED, use_parallel_residual=True, partial_rotary_factor=0.5),
 }
+"""By family, a hyphen, and what is special; `transformers` names the family in `config.model_type`."""
 
 
-def tiny_model(family: str, seed: int = 0) -> Any:
-    """Return a base model whose biases and norm scales are random too, so that mistakes show."""
+def tiny_model(family: str, seed: int = 0, auto_class: Any = AutoModel) -> Any:
+    """Return a model (by default the base model) whose biases and norm scales are random too, so that mistakes show."""
     torch.manual_seed(seed)
-    model = AutoModel.from_config(CONFIGS[family]).eval()
+    model = auto_class.from_config(copy.deepcopy(CONFIGS[family])).eval()  # models write into their configuration
     with torch.no_grad():
-        for parameter in model.parameters():
-            if parameter.ndim == 1:
+        for name, parameter in model.named_parameters():
+            if parameter.ndim == 1 or "norm" in name:
                 parameter.add_(0.3 * torch.randn_like(parameter))
+            else:
+                parameter.mul_(4)  # as large as trained weights, so that every branch counts
     return model
 
 

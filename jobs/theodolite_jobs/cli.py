@@ -22,6 +22,8 @@ app = typer.Typer(
 )
 spec_app = typer.Typer(help="Check a spec, or print the schema of all specs.", no_args_is_help=True)
 app.add_typer(spec_app, name="spec")
+model_app = typer.Typer(help="Say what a model is, before it is loaded.", no_args_is_help=True)
+app.add_typer(model_app, name="model")
 
 _INTERRUPTED = 130  # what typer makes of Ctrl-C
 
@@ -165,6 +167,29 @@ def print_schema() -> None:
     print(json.dumps(SurveySpec.model_json_schema(), indent=2))
 
 
+@model_app.command("inspect")
+def inspect(
+    model: Annotated[str, typer.Argument(metavar="MODEL", help="Hub id, folder, .gguf file, or an alias.")],
+    revision: Annotated[str | None, typer.Option(help="Hub revision; by default the newest.")] = None,
+    trust_remote_code: Annotated[
+        bool, typer.Option("--trust-remote-code", help="Run the model's own code, where the deployment allows it.")
+    ] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Say a model's family, sizes, norms, positions, biases and sites, and what it lacks. Loads no weights.
+
+    For example: theodolite model inspect smollm2-135m-instruct
+    """
+    from theodolite.errors import SpecError
+    from theodolite.spec import ModelSpec
+    from theodolite_jobs.inspection import inspect_model
+
+    if not model:
+        raise SpecError("MODEL is empty: give a hub id, a folder, a .gguf file or an alias")
+    asked = ModelSpec(id=model, revision=revision, trust_remote_code=trust_remote_code)
+    _print(inspect_model(asked, Path(), _settings(None)), as_json)
+
+
 def main() -> None:
     """Run the command line; errors of our own become one message and an exit code."""
     try:
@@ -235,4 +260,5 @@ def _print(value: dict[str, Any], as_json: bool) -> None:
         return
     import yaml
 
-    print(yaml.safe_dump(value, sort_keys=False, allow_unicode=True), end="")
+    # Sentences stay on their line: a terminal wraps them, and grep finds them.
+    print(yaml.safe_dump(value, sort_keys=False, allow_unicode=True, width=10_000), end="")

@@ -4,6 +4,7 @@ from pathlib import Path
 from typing import Any
 
 from theodolite.errors import ModelError
+from theodolite.models.facts import skeleton
 from theodolite.models.load import load_tokenizer, resolved_dtype
 from theodolite.settings import Settings
 from theodolite.spec import SurveySpec
@@ -80,9 +81,4 @@ def estimate(prepared: Prepared) -> dict[str, Any]:
 
 def count_parameters(config: Any) -> int:
     """Return the number of weights of the base model, from a skeleton without memory."""
-    import torch
-    from transformers import AutoModel
-
-    with torch.device("meta"):
-        skeleton = AutoModel.from_config(config)
-    return sum(parameter.numel() for parameter in skeleton.parameters())
+    return sum(parameter.numel() for parameter in skeleton(config).parameters())

@@ -10,7 +10,15 @@ from typing import Any
 import theodolite
 from theodolite.capture.plan import SetPlan, plan_set
 from theodolite.errors import PromptError, SpecError
-from theodolite.models.anatomy import Dimensions, anatomy_of, can_share_prefix, check_sites, dimensions_of
+from theodolite.models.anatomy import (
+    Dimensions,
+    can_share_prefix,
+    check_layers,
+    check_sites,
+    dimensions_of,
+    length_class_of,
+)
+from theodolite.models.families import known_anatomy
 from theodolite.models.load import load_config, load_tokenizer, resolved_dtype
 from theodolite.models.source import ModelSource, fetch_small_files, resolve_source, slug
 from theodolite.prompts.sources import read_prompts
@@ -128,10 +136,12 @@ def prepare(
     source = resolve_source(spec.model, folder)
     files = fetch_small_files(source, settings.cache)
     config = load_config(files, spec.model.trust_remote_code)
-    anatomy = anatomy_of(config)
-    dimensions = dimensions_of(config)
+    anatomy = known_anatomy(config)
+    dimensions = dimensions_of(config, anatomy.reserved_positions if anatomy else 0)
     layers = list(range(dimensions.n_layers)) if spec.capture.layers == "all" else spec.capture.layers
-    check_sites(anatomy, dimensions, spec.capture.sites, layers)
+    check_layers(dimensions, layers)
+    if anatomy is not None:  # a family that is not in the table is probed when it is loaded
+        check_sites(anatomy, spec.capture.sites)
 
     tokenizer = tokenizer_of(files, spec.model.trust_remote_code)
     templates = {name: resolve_template(name, spec.prompts[name], tokenizer) for name in prompts}
@@ -148,7 +158,8 @@ def prepare(
             positions,
             shard_prompts=spec.capture.shard_prompts,
             batch_tokens=spec.capture.batch_tokens,
-            share_prefix=can_share_prefix(config),
+            share_prefix=can_share_prefix(config, anatomy),
+            length_class=length_class_of(config),
         )
     return Prepared(
         spec=spec,

@@ -9,7 +9,9 @@ class Site(StrEnum):
     RESID_PRE = "resid_pre"
     """The stream that enters the block."""
     RESID_MID = "resid_mid"
-    """The stream after attention has been added, before the MLP branch reads it."""
+    """The stream after attention has been added, before the MLP branch reads it; normalised in post-norm blocks."""
+    RESID_MID_SUM = "resid_mid_sum"
+    """In blocks whose norms follow the sums: the sum of stream and attention, before the norm makes it `resid_mid`."""
     RESID_POST = "resid_post"
     """The stream that leaves the block."""
     ATTN_OUT = "attn_out"
@@ -26,6 +28,7 @@ BLOCK_SITES = tuple(site for site in Site if site is not Site.RESID_FINAL)
 _STEPS_INTO_BLOCK = {
     Site.RESID_PRE: 0,
     Site.RESID_MID: 1,
+    Site.RESID_MID_SUM: 1,
     Site.RESID_POST: 2,
     Site.ATTN_OUT: 1,
     Site.MLP_OUT: 2,

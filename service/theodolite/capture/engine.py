@@ -119,7 +119,7 @@ class Engine:
         """Run one batch and return (batch, position, layer, d_model) for each site, on the device.
 
         Prompts are padded on the right: no real token of a causal model sees a pad, positions are right by
-        construction and no mask is needed.
+        construction and no mask is needed. An encoder's tokens see all, and get one.
         """
         device = self.model.device
         shared = plan.shared_prefix
@@ -131,7 +131,11 @@ class Engine:
         indices = (lengths[:, None] + torch.tensor(plan.positions)).clamp(min=0)
         prefix = self._expanded_prefix(prompts[0][:shared], len(prompts))
         with tapped(self.model, self.sites, self.layers, Selection(indices.to(device))) as kept:
-            self.model.module(input_ids=padded.to(device), past_key_values=prefix, use_cache=shared > 0)
+            if self.model.anatomy.causal:
+                self.model.run(input_ids=padded.to(device), past_key_values=prefix, use_cache=shared > 0)
+            else:
+                mask = torch.arange(padded.shape[1]) < lengths[:, None]
+                self.model.run(input_ids=padded.to(device), attention_mask=mask.long().to(device))
         home = kept[Site.RESID_FINAL][0].device
         stacked = {site: torch.stack([part.to(home) for part in kept[site]], dim=2) for site in self.sites}
         return {**stacked, Site.RESID_FINAL: kept[Site.RESID_FINAL][0]}
@@ -142,7 +146,7 @@ class Engine:
             return None
         if self._prefix[0] != prefix:
             ids = torch.tensor([prefix], device=self.model.device)
-            cache = self.model.module(input_ids=ids, use_cache=True).past_key_values
+            cache = self.model.run(input_ids=ids, use_cache=True).past_key_values
             self._prefix = (prefix, [(layer.keys, layer.values) for layer in cache.layers])
         return DynamicCache(
             [

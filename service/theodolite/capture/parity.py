@@ -1,12 +1,13 @@
 """The parity certificate: what we capture against plain, unpadded, one-at-a-time Hugging Face.
 
-Error is ‖x − y‖ / ‖y‖ for each (prompt, site, layer, position), never element-wise, which reaches 2 where the
-vector's error is 1e-6.
+Two things are proven on probe prompts. The places: the sites of a plain run obey the identities that tie them
+together. The capture: what comes out of padded batches behind a shared prefix is what the plain run has there. Error is
+‖x − y‖ / ‖y‖ for each (prompt, site, layer, position), never element-wise, which reaches 2 where the vector's error is
+1e-6.
 """
 
 import copy
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -17,7 +18,9 @@ from numpy.typing import NDArray
 from theodolite.capture.engine import Engine
 from theodolite.capture.plan import SetPlan, plan_set
 from theodolite.errors import ParityError
+from theodolite.models.anatomy import length_class_of
 from theodolite.models.load import LoadedModel, wrap
+from theodolite.models.reading import identity_errors, read_sites, relative_errors
 from theodolite.sites import Site
 from theodolite.spec import TokenIds, digest_of
 
@@ -25,7 +28,14 @@ FLOAT32_BOUND = 5e-5
 FLOAT32_EXPECTED = 1e-5
 HALF_BOUND = 4e-2
 HALF_LEAST_COSINE = 0.9995
-HALF_FLOAT32_BLOCKS = 4
+FIRST_BLOCKS = 4
+
+# One addition's rounding, with room for vectors whose largest features cancel.
+IDENTITY_BOUND = 1e-5
+HALF_IDENTITY_BOUND = 2e-2
+
+# What rounding loses from float32 to float64.
+_FALL_OF_ROUNDING = 1e-8
 
 
 @dataclass(frozen=True)
@@ -37,11 +47,14 @@ class Certificate:
         dtype: arithmetic of both sides.
         attention: our attention kernel; the reference is eager.
         device: where both ran.
+        sites_known_by: a record of the table of families, or a probe of the loaded model.
         bound: the largest error that passes.
         max_error: the largest error found, over prompts, sites, layers and positions.
         max_error_by_site: the same for each site.
         least_cosine: the least cosine between ours and the reference.
+        identity_error: how far the sites of the plain run are from the identities that tie them together.
         float32_blocks_max_error: for half precision, the error of the first blocks run in float32.
+        float32_blocks_identity_error: and how far those are from the identities.
         token_ids_sha256: digest of the probe prompts' token ids.
         warning: set where the error passes but is larger than expected.
     """
@@ -50,17 +63,38 @@ class Certificate:
     dtype: str
     attention: str
     device: str
+    sites_known_by: str
     bound: float
     max_error: float
     max_error_by_site: dict[str, float]
     least_cosine: float
+    identity_error: float
     float32_blocks_max_error: float | None
+    float32_blocks_identity_error: float | None
     token_ids_sha256: str
     warning: str | None
 
     def as_dict(self) -> dict[str, Any]:
         """Return the certificate as JSON-ready values."""
         return asdict(self)
+
+
+@dataclass(frozen=True)
+class _Measured:
+    """Errors of each site's vectors, of the identities, and the least cosine."""
+
+    errors: dict[Site, NDArray[np.float64]]
+    identities: dict[str, float]
+    least_cosine: float
+
+    # NumPy's extremes keep a NaN, which then fails; Python's would drop it.
+    @property
+    def max_error(self) -> float:
+        return float(np.max([error.max() for error in self.errors.values()]))
+
+    @property
+    def identity_error(self) -> float:
+        return float(np.max(list(self.identities.values())))
 
 
 def certify(
@@ -70,53 +104,76 @@ def certify(
     plans: Mapping[str, SetPlan],
     probes: Mapping[str, Sequence[TokenIds]],
 ) -> Certificate:
-    """Measure a certificate on a few prompts of each set, captured in one padded batch behind the set's shared prefix.
+    """Measure a certificate on a few prompts of each set, captured in padded batches behind the set's shared prefix.
 
     Raises:
-        ParityError: the error is beyond the bound, or not a number; the message says where it is largest.
+        ParityError: an error is beyond its bound, or not a number; the message says where it is largest, and whether
+            it is rounding or a mistake.
     """
-    dtype = str(model.dtype).removeprefix("torch.")
-    ours, reference = _both(model, sites, layers, plans, probes)
-    errors = {site: _relative_errors(ours[site], reference[site]) for site in ours}
-    # NumPy's extremes keep a NaN, which then fails below; Python's would drop it.
-    cosine = float(np.min([_least_cosine(ours[site], reference[site]) for site in ours]))
-    by_site = {str(site): float(error.max()) for site, error in errors.items()}
-    is_float32 = dtype == "float32"
-    bound = FLOAT32_BOUND if is_float32 else HALF_BOUND
-    blocks_error = None if is_float32 else _float32_blocks_error(model, sites, layers, plans, probes)
+    is_float32 = model.dtype == torch.float32
+    whole = _measure(model, sites, layers, plans, probes)
+    first = None if is_float32 else _measure_first_blocks(model, torch.float32, sites, layers, plans, probes)
     certificate = Certificate(
         prompts=sum(map(len, probes.values())),
-        dtype=dtype,
+        dtype=str(model.dtype).removeprefix("torch."),
         attention=str(model.config._attn_implementation),
         device=str(model.device),
-        bound=bound,
-        max_error=float(np.max(list(by_site.values()))),
-        max_error_by_site=by_site,
-        least_cosine=cosine,
-        float32_blocks_max_error=blocks_error,
+        sites_known_by=model.anatomy.known_by,
+        bound=FLOAT32_BOUND if is_float32 else HALF_BOUND,
+        max_error=whole.max_error,
+        max_error_by_site={str(site): float(error.max()) for site, error in whole.errors.items()},
+        least_cosine=whole.least_cosine,
+        identity_error=whole.identity_error,
+        float32_blocks_max_error=first.max_error if first else None,
+        float32_blocks_identity_error=first.identity_error if first else None,
         token_ids_sha256=digest_of({name: list(chosen) for name, chosen in probes.items()}),
-        warning=_warning(is_float32, max(by_site.values())),
+        warning=_warning(is_float32, whole.max_error),
     )
-    _refuse_failure(certificate, errors)
+    _refuse_wrong_places(first or whole, IDENTITY_BOUND)
+    _refuse_wrong_places(whole, IDENTITY_BOUND if is_float32 else HALF_IDENTITY_BOUND)
+    if not _passes(certificate):
+        arbitration = _arbitrate(model, sites, layers, plans, probes)
+        raise ParityError(_failure(certificate, whole, arbitration))
     return certificate
 
 
-def _refuse_failure(certificate: Certificate, errors: Mapping[Site, NDArray[np.float64]]) -> None:
+def _refuse_wrong_places(measured: _Measured, bound: float) -> None:
+    for identity, error in measured.identities.items():
+        if not error <= bound:  # a NaN fails too
+            raise ParityError(
+                f"the sites are not where they are thought to be: {identity} is off by {error:.1e} at "
+                f"{identity.split(' ')[0]}, allowed {bound:.0e}; the run does not start. Please report the model"
+            )
+
+
+def _passes(certificate: Certificate) -> bool:
     # Each is written so that a NaN fails too.
     passes = certificate.max_error <= certificate.bound
     if certificate.float32_blocks_max_error is not None:
         passes &= certificate.least_cosine >= HALF_LEAST_COSINE
         passes &= certificate.float32_blocks_max_error <= FLOAT32_BOUND
-    if passes:
-        return
-    worst = max(errors, key=lambda site: float(np.nan_to_num(errors[site], nan=np.inf).max()))
-    raise ParityError(
+    return passes
+
+
+def _failure(certificate: Certificate, whole: _Measured, arbitration: str) -> str:
+    worst = max(whole.errors, key=lambda site: float(np.nan_to_num(whole.errors[site], nan=np.inf).max()))
+    return (
         f"captured activations differ from plain Hugging Face: error {certificate.max_error:.1e} at {worst}, "
         f"allowed {certificate.bound:.0e}; least cosine {certificate.least_cosine:.6f}; "
         f"first blocks in float32 {certificate.float32_blocks_max_error} "
-        f"({certificate.dtype}, attention {certificate.attention}, {certificate.device}); the run does not start. "
-        "Try model.attention: eager, and please report it"
+        f"({certificate.dtype}, attention {certificate.attention}, {certificate.device}); {arbitration}; "
+        "the run does not start"
     )
+
+
+def _arbitrate(model: LoadedModel, *question: Any) -> str:
+    """Say whether a failure is rounding: rounding falls by eight orders in float64, a mistake stays."""
+    single = _measure_first_blocks(model, torch.float32, *question).max_error
+    double = _measure_first_blocks(model, torch.float64, *question).max_error
+    found = f"the first {FIRST_BLOCKS} blocks differ by {single:.1e} in float32 and {double:.1e} in float64"
+    if double <= max(single, FLOAT32_BOUND) * _FALL_OF_ROUNDING:
+        return f"{found}: this is rounding, try model.attention: eager or model.dtype: float32"
+    return f"{found}: this is not rounding but a mistake, please report it"
 
 
 def _warning(is_float32: bool, error: float) -> str | None:
@@ -125,34 +182,39 @@ def _warning(is_float32: bool, error: float) -> str | None:
     return None
 
 
-def _both(
+def _measure(
     model: LoadedModel,
     sites: Sequence[Site],
     layers: Sequence[int],
     plans: Mapping[str, SetPlan],
     probes: Mapping[str, Sequence[TokenIds]],
-) -> tuple[dict[Site, NDArray[np.float64]], dict[Site, NDArray[np.float64]]]:
-    """Return ours and the reference at each site as (vector, d_model)."""
+) -> _Measured:
+    """Compare a capture of the probes with a plain reading of each."""
     engine = Engine(model, sites, layers)
-    ours: dict[Site, list[NDArray[Any]]] = {site: [] for site in (*sites, Site.RESID_FINAL)}
-    reference: dict[Site, list[NDArray[Any]]] = {site: [] for site in ours}
+    errors: dict[Site, list[NDArray[np.float64]]] = {site: [] for site in (*sites, Site.RESID_FINAL)}
+    identities: dict[str, float] = {}
+    cosines = [1.0]
     for name, plan in plans.items():
         chosen = probes[name]
-        probe_plan = _plan_of_probes(plan, chosen)
+        probe_plan = _plan_of_probes(model, plan, chosen)
         captured = engine.capture(probe_plan, probe_plan.shards[0], chosen)
         for row, ids in enumerate(chosen):
             positions = [position for position in plan.positions if len(ids) + position >= 0]
-            plain = plain_sites(model, sites, layers, ids)
-            for site in ours:
-                mine = captured.activations[site][row, len(plan.positions) - len(positions) :]
-                ours[site].append(_as_vectors(mine))
-                reference[site].append(_as_vectors(plain[site][positions]))
-    join = np.concatenate
-    return {site: join(ours[site]) for site in ours}, {site: join(reference[site]) for site in ours}
+            plain = read_sites(model, ids, positions)
+            for identity, error in identity_errors(model, plain).items():
+                identities[identity] = float(np.maximum(identities.get(identity, 0.0), error))
+            for site in errors:
+                mine = _as_vectors(captured.activations[site][row, len(plan.positions) - len(positions) :])
+                reference = _as_vectors(plain[site][:, layers] if site is not Site.RESID_FINAL else plain[site])
+                errors[site].append(relative_errors(mine, reference))
+                cosines.append(_least_cosine(mine, reference))
+    return _Measured(
+        {site: np.concatenate(found) for site, found in errors.items()}, identities, float(np.min(cosines))
+    )
 
 
-def _plan_of_probes(plan: SetPlan, probes: Sequence[TokenIds]) -> SetPlan:
-    """Put the probes into one batch, behind the run's own shared prefix."""
+def _plan_of_probes(model: LoadedModel, plan: SetPlan, probes: Sequence[TokenIds]) -> SetPlan:
+    """Put the probes into one batch where the model lets them share one, behind the run's own shared prefix."""
     whole = plan_set(
         plan.prompt_set,
         probes,
@@ -160,103 +222,46 @@ def _plan_of_probes(plan: SetPlan, probes: Sequence[TokenIds]) -> SetPlan:
         shard_prompts=len(probes),
         batch_tokens=len(probes) * max(map(len, probes)),
         share_prefix=False,
+        length_class=length_class_of(model.config),
     )
     return SetPlan(
         plan.prompt_set, plan.positions, plan.shared_prefix, whole.shards, whole.tokens, whole.computed_tokens
     )
 
 
-@torch.inference_mode()
-def plain_sites(
-    model: LoadedModel, sites: Sequence[Site], layers: Sequence[int], ids: TokenIds
-) -> dict[Site, NDArray[np.float64]]:
-    """Return a prompt's sites from an ordinary Hugging Face run: alone, unpadded, eager attention.
-
-    Uses none of the capture's taps: `resid_pre` is what Hugging Face reports as hidden states, `resid_mid` is that
-    plus what the attention module returns, `resid_post` is what the block returns.
-
-    Returns:
-        (token, layer, d_model) for each site, (token, d_model) for `resid_final`.
-    """
-    attention: list[torch.Tensor] = []
-    block_outputs: list[torch.Tensor] = []
-    handles = []
-    for block in model.blocks:
-        handles.append(block.get_submodule(model.anatomy.attention).register_forward_hook(_append_to(attention)))
-        handles.append(block.register_forward_hook(_append_to(block_outputs)))
-    try:
-        with _eager_attention(model):
-            outputs = model.module(
-                input_ids=torch.tensor([ids], device=model.device), output_hidden_states=True, use_cache=False
-            )
-    finally:
-        for handle in handles:
-            handle.remove()
-    pre = [hidden.double().cpu() for hidden in outputs.hidden_states[:-1]]
-    mid = [
-        (hidden.to(added.device) + added).double().cpu()
-        for hidden, added in zip(outputs.hidden_states[:-1], attention, strict=True)
-    ]
-    post = [output.double().cpu() for output in block_outputs]
-    by_site = {Site.RESID_PRE: pre, Site.RESID_MID: mid, Site.RESID_POST: post}
-    stacked = {site: torch.stack([by_site[site][layer][0] for layer in layers], dim=1).numpy() for site in sites}
-    return {**stacked, Site.RESID_FINAL: post[-1][0].numpy()}
-
-
-def _append_to(into: list[torch.Tensor]) -> Any:
-    def keep(_: Any, __: Any, output: Any) -> None:
-        into.append((output[0] if isinstance(output, tuple) else output).clone())
-
-    return keep
-
-
-@contextmanager
-def _eager_attention(model: LoadedModel) -> Iterator[None]:
-    chosen = model.config._attn_implementation
-    model.module.set_attn_implementation("eager")
-    try:
-        yield
-    finally:
-        model.module.set_attn_implementation(chosen)
-
-
-def _float32_blocks_error(
+def _measure_first_blocks(
     model: LoadedModel,
+    dtype: torch.dtype,
     sites: Sequence[Site],
     layers: Sequence[int],
     plans: Mapping[str, SetPlan],
     probes: Mapping[str, Sequence[TokenIds]],
-) -> float:
-    """Return the error of the model's first blocks, copied to float32: half precision hides small mistakes."""
-    head = _first_blocks_in_float32(model)
+) -> _Measured:
+    """Measure the model's first blocks in another precision: half precision hides small mistakes."""
+    head = _first_blocks(model, dtype)
     kept = [layer for layer in layers if layer < head.dimensions.n_layers]
-    ours, reference = _both(head, sites if kept else [], kept, plans, probes)
-    return float(np.max([_relative_errors(ours[site], reference[site]).max() for site in ours]))
+    return _measure(head, sites if kept else [], kept, plans, probes)
 
 
-def _first_blocks_in_float32(model: LoadedModel) -> LoadedModel:
-    """Return a float32 copy of embedding, first blocks and final norm; the model itself is left as it was."""
+def _first_blocks(model: LoadedModel, dtype: torch.dtype) -> LoadedModel:
+    """Return a copy of embedding, first blocks and final norm; the model itself is left as it was."""
     path, _, name = model.anatomy.blocks.rpartition(".")
     owner = model.module.get_submodule(path)
     blocks = model.blocks
-    setattr(owner, name, blocks[:HALF_FLOAT32_BLOCKS])
+    setattr(owner, name, blocks[:FIRST_BLOCKS])
     try:
-        module = copy.deepcopy(model.module).float()
+        module = copy.deepcopy(model.module).to(dtype)
     finally:
         setattr(owner, name, blocks)
-    module.config.num_hidden_layers = min(HALF_FLOAT32_BLOCKS, len(blocks))
+    if dtype == torch.float64 and getattr(module.config, "_experts_implementation", "eager") != "eager":
+        module.set_experts_implementation("eager")  # the fused kernels have no float64
+    for config in (module.config, module.config.get_text_config()):
+        config.num_hidden_layers = min(FIRST_BLOCKS, len(blocks))
     return wrap(module, model.anatomy)
 
 
 def _as_vectors(values: NDArray[Any]) -> NDArray[np.float64]:
     return values.reshape(-1, values.shape[-1]).astype(np.float64)
-
-
-def _relative_errors(ours: NDArray[np.float64], reference: NDArray[np.float64]) -> NDArray[np.float64]:
-    difference = np.linalg.norm(ours - reference, axis=-1)
-    scale = np.linalg.norm(reference, axis=-1)
-    relative: NDArray[np.float64] = difference / np.where(scale == 0, 1.0, scale)
-    return relative
 
 
 def _least_cosine(ours: NDArray[np.float64], reference: NDArray[np.float64]) -> float:

@@ -4,7 +4,7 @@ The number of workers never enters, so any number of them, and any number of cra
 with them the same bits.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -81,6 +81,7 @@ def plan_set(
     shard_prompts: int,
     batch_tokens: int,
     share_prefix: bool,
+    length_class: Callable[[int], int] = lambda _: 0,
 ) -> SetPlan:
     """Plan one prompt set.
 
@@ -90,14 +91,20 @@ def plan_set(
         positions: kept positions, ascending, all negative.
         shard_prompts: prompts in one shard.
         batch_tokens: most tokens in one batch, padding included; a longer prompt is a batch of its own.
-        share_prefix: compute the tokens that all prompts begin with once.
+        share_prefix: compute the tokens that all prompts begin with once, where all prompts are of one class.
+        length_class: the class of a prompt's length; prompts of two classes never share a batch.
     """
-    shared = shared_prefix(tokens, positions) if share_prefix else 0
+    classes = [length_class(len(ids)) for ids in tokens]
+    shared = shared_prefix(tokens, positions) if share_prefix and set(classes) == {0} else 0
     lengths = [len(ids) - shared for ids in tokens]
     shards = []
     for index, start in enumerate(range(0, len(tokens), shard_prompts)):
         stop = min(start + shard_prompts, len(tokens))
-        batches = batch_by_length(range(start, stop), lengths, batch_tokens)
+        batches = tuple(
+            batch
+            for one in sorted(set(classes[start:stop]))
+            for batch in batch_by_length([i for i in range(start, stop) if classes[i] == one], lengths, batch_tokens)
+        )
         shards.append(Shard(prompt_set, index, start, stop, batches))
     computed = sum(padded_tokens(batch, lengths) for shard in shards for batch in shard.batches)
     return SetPlan(prompt_set, positions, shared, tuple(shards), sum(map(len, tokens)), computed)

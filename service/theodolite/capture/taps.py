@@ -20,7 +20,11 @@ class Selection:
         self._home = indices
 
     def of(self, hidden: torch.Tensor) -> torch.Tensor:
-        """Return a copy of shape (batch, position, d_model); indexing copies, so later in-place sums are harmless."""
+        """Return a copy of shape (batch, position, d_model); indexing copies, so later in-place sums are harmless.
+
+        Takes (batch, token, d_model), or (batch · token, d_model) as some families flatten it.
+        """
+        hidden = hidden.view(self._home.shape[0], -1, hidden.shape[-1])
         if hidden.device not in self._indices:  # blocks may lie on several devices
             self._indices[hidden.device] = self._home.to(hidden.device)
         indices = self._indices[hidden.device]
@@ -42,8 +46,7 @@ def tapped(
         for site in sites:
             for layer in layers:
                 handles.append(_hook(model.blocks[layer], model.anatomy.taps[site], selection, kept[site]))
-        final_norm = model.module.get_submodule(model.anatomy.final_norm)
-        handles.append(_hook(final_norm, Tap("", "input"), selection, kept[Site.RESID_FINAL]))
+        handles.append(_hook(model.blocks[-1], Tap("", "output"), selection, kept[Site.RESID_FINAL]))
         yield kept
     finally:
         for handle in handles:
@@ -52,14 +55,18 @@ def tapped(
 
 def _hook(owner: torch.nn.Module, tap: Tap, selection: Selection, into: list[torch.Tensor]) -> Any:
     module = owner.get_submodule(tap.module)
+
+    def keep(hidden: torch.Tensor) -> None:
+        into.append(selection.of(hidden) if tap.scale == 1 else selection.of(hidden) * tap.scale)
+
     if tap.side == "input":
 
         def keep_input(_: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-            into.append(selection.of(args[0] if args else kwargs["hidden_states"]))
+            keep(args[0] if args else kwargs["hidden_states"])
 
         return module.register_forward_pre_hook(keep_input, with_kwargs=True)
 
     def keep_output(_: Any, __: Any, output: Any) -> None:
-        into.append(selection.of(output[0] if isinstance(output, tuple) else output))
+        keep(output[0] if isinstance(output, tuple) else output)
 
     return module.register_forward_hook(keep_output)

@@ -117,6 +117,7 @@ def _load_engine(assignment: Assignment) -> Any:
     import torch
 
     from theodolite.capture.engine import Engine
+    from theodolite.models.anatomy import check_sites
     from theodolite.models.load import load_model
     from theodolite.models.source import fetch, resolve_source
 
@@ -134,6 +135,7 @@ def _load_engine(assignment: Assignment) -> Any:
         device_map=_device_map(assignment.gpus, torch.cuda.device_count()),
         trust_remote_code=assignment.model.trust_remote_code,
     )
+    check_sites(model.anatomy, assignment.sites)
     return Engine(model, assignment.sites, assignment.layers)
 
 

@@ -1,7 +1,7 @@
-"""Where each model family keeps its blocks, and which module's input or output is which site."""
+"""What is said of a model family: where its parts are in memory and on disk, and which of them is which site."""
 
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
 
 from theodolite.errors import SiteNotFoundError, UnsupportedModelError
@@ -10,20 +10,93 @@ from theodolite.sites import Site
 
 @dataclass(frozen=True)
 class Tap:
-    """Where a site is read: the input or the output of a module inside the block ("" is the block itself)."""
+    """Where a site is read: the input or the output of a module inside the block ("" is the block itself).
+
+    What is read is multiplied by `scale`: some families scale a branch after the module that computes it.
+    """
 
     module: str
     side: Literal["input", "output"]
+    scale: float = 1.0
+
+
+@dataclass(frozen=True)
+class Files:
+    """Tensor names on disk, after what the embedding's name begins with; a family's modules may be called otherwise.
+
+    Norms are stored as their modules are called in every family here.
+
+    Attributes:
+        embedding: the table of token embeddings.
+        unembedding: the language-model head, where it is not the embedding.
+        block: what the names of a block's tensors begin with; `{}` is the layer.
+        qkv: query, key and value projections, or the one tensor that holds all three.
+        qkv_layout: `separate`; `concatenated` is Q, K, V one after the other; `grouped` is, for each key-value head,
+            its queries, then its key, then its value.
+        output: attention's output projection.
+        qk_norm: norms of queries and keys; `{}` is the head where each has its own.
+        gate: the gate of a gated MLP.
+        up: the MLP's first projection; with `gate_up_fused`, gate then up in one tensor.
+        down: the MLP's second projection.
+        experts: what the names of an expert's MLP begin with, where there are several; `{}` is the expert.
+        transposed: projections are stored as [in, out].
+    """
+
+    embedding: str = "embed_tokens"
+    unembedding: str = "lm_head"
+    block: str = "layers.{}."
+    qkv: tuple[str, ...] = ("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj")
+    qkv_layout: Literal["separate", "concatenated", "grouped"] = "separate"
+    output: str = "self_attn.o_proj"
+    qk_norm: tuple[str, str] | None = None
+    gate: str | None = "mlp.gate_proj"
+    up: str = "mlp.up_proj"
+    down: str = "mlp.down_proj"
+    gate_up_fused: bool = False
+    experts: str | None = None
+    transposed: bool = False
 
 
 @dataclass(frozen=True)
 class Anatomy:
-    """Module paths of one family, from the base model (the one without a language-model head)."""
+    """One family; module paths start at the base model (the one without a language-model head).
+
+    Attributes:
+        blocks: the list of blocks.
+        taps: where each site is read, inside the block.
+        absent: why a site does not exist.
+        norms: module paths inside the block: `attention` and `mlp` are what those branches read through,
+            `attention_output` and `mlp_output` act on what they add.
+        final_norm: the norm after the last block.
+        norm_kind: root-mean-square or layer norm.
+        norm_offset: what is added to a norm's stored scale before it is used.
+        positions: how the model knows where a token is.
+        layers_without_rotary: the kind of layers (`config.layer_types`) that turn nothing.
+        post_norm: the norms follow the sum of stream and branch, and what they put out is the stream.
+        causal: a token never sees those after it.
+        reserved_positions: first rows of the table of positions that no token uses.
+        load_options: what the base model's class must be told.
+        files: names on disk; None where they are not known.
+        known_by: a record of this table, or a probe of the loaded model.
+    """
 
     blocks: str
-    final_norm: str
-    attention: str
     taps: Mapping[Site, Tap]
+    absent: Mapping[Site, str] = field(default_factory=dict)
+    norms: Mapping[str, str] = field(default_factory=dict)
+    final_norm: str | None = None
+    norm_kind: Literal["rms", "layer"] = "rms"
+    norm_offset: float = 0.0
+    positions: Literal["rotary", "rotary, interleaved", "learned", "ALiBi", "learned and relative", "unknown"] = (
+        "rotary"
+    )
+    layers_without_rotary: str = ""
+    post_norm: bool = False
+    causal: bool = True
+    reserved_positions: int = 0
+    load_options: Mapping[str, Any] = field(default_factory=dict)
+    files: Files | None = None
+    known_by: Literal["record", "probe"] = "record"
 
 
 @dataclass(frozen=True)
@@ -42,86 +115,113 @@ class Dimensions:
         return asdict(self)
 
 
-LLAMA_LIKE = Anatomy(
-    blocks="layers",
-    final_norm="norm",
-    attention="self_attn",
-    taps={
-        Site.RESID_PRE: Tap("", "input"),
-        Site.RESID_MID: Tap("post_attention_layernorm", "input"),
-        Site.RESID_POST: Tap("", "output"),
-    },
-)
-
-GPT2_LIKE = Anatomy(
-    blocks="h",
-    final_norm="ln_f",
-    attention="attn",
-    taps={
-        Site.RESID_PRE: Tap("", "input"),
-        Site.RESID_MID: Tap("ln_2", "input"),
-        Site.RESID_POST: Tap("", "output"),
-    },
-)
-
-FAMILIES: dict[str, Anatomy] = {
-    "gpt2": GPT2_LIKE,
-    "llama": LLAMA_LIKE,
-    "mistral": LLAMA_LIKE,
-    "qwen2": LLAMA_LIKE,
-    "qwen3": LLAMA_LIKE,
-}
-"""By `config.model_type`. Each is proven against plain Hugging Face in tests/models."""
-
-# These choose their frequencies from the longest prompt of a batch, so a batched run would differ from a single one.
-_LENGTH_DEPENDENT_ROTARY = {"dynamic", "longrope"}
+# What BLOOM was trained with; ALiBi itself has no limit.
+_CONTEXT_WITHOUT_LIMIT = 2048
 
 
-def anatomy_of(config: Any) -> Anatomy:
-    """Return where a model's parts are.
+def dimensions_of(config: Any, reserved_positions: int = 0) -> Dimensions:
+    """Return the sizes of a model from its configuration.
 
     Raises:
-        UnsupportedModelError: the family is not in the table, or its positions depend on the batch.
+        UnsupportedModelError: it has no attention heads, or none of one size.
     """
-    family = config.model_type
-    if family not in FAMILIES:
-        raise UnsupportedModelError(f"the model family {family!r} is not supported; supported: {', '.join(FAMILIES)}")
-    rotary = (getattr(config, "rope_parameters", None) or {}).get("rope_type", "default")
-    if rotary in _LENGTH_DEPENDENT_ROTARY:
-        raise UnsupportedModelError(
-            f"{rotary!r} rotary positions depend on the longest prompt of a batch and are not supported yet"
+    if getattr(config, "is_encoder_decoder", False):
+        raise UnsupportedModelError(f"{config.model_type!r} is an encoder with a decoder: it has two streams, not one")
+    text = config.get_text_config()
+    try:
+        heads, d_model, layers = text.num_attention_heads, text.hidden_size, text.num_hidden_layers
+        return Dimensions(
+            n_layers=int(layers),
+            d_model=int(d_model),
+            n_heads=int(heads),
+            n_kv_heads=_kv_heads(text),
+            d_head=getattr(text, "head_dim", None) or d_model // heads,
+            context_length=_context_length(text) - reserved_positions,
         )
-    return FAMILIES[family]
+    except (AttributeError, TypeError) as error:
+        raise UnsupportedModelError(
+            f"{config.model_type!r} is no transformer with blocks of one size: its configuration lacks a size ({error})"
+        ) from error
 
 
-def dimensions_of(config: Any) -> Dimensions:
-    """Return the sizes of a model from its configuration."""
-    heads = config.num_attention_heads
-    return Dimensions(
-        n_layers=config.num_hidden_layers,
-        d_model=config.hidden_size,
-        n_heads=heads,
-        n_kv_heads=getattr(config, "num_key_value_heads", None) or heads,
-        d_head=getattr(config, "head_dim", None) or config.hidden_size // heads,
-        context_length=config.max_position_embeddings,
-    )
+def _kv_heads(text: Any) -> int:
+    # Falcon-7B says multi_query; its later models have groups and say so otherwise.
+    if getattr(text, "multi_query", False) and not getattr(text, "new_decoder_architecture", False):
+        return 1
+    found = getattr(text, "num_key_value_heads", None) or getattr(text, "num_kv_heads", None)
+    return int(found or text.num_attention_heads)
 
 
-def can_share_prefix(config: Any) -> bool:
-    """Return whether tokens that all prompts begin with may be computed once; a sliding window forgets them."""
-    layer_types = getattr(config, "layer_types", None)
+def _context_length(text: Any) -> int:
+    trained = getattr(text, "max_position_embeddings", None) or getattr(text, "seq_length", None)
+    rotary = rotary_settings(text)
+    stretched = max((float(one.get("factor") or 1) for one in rotary if one.get("rope_type") == "dynamic"), default=1.0)
+    return int((trained or _CONTEXT_WITHOUT_LIMIT) * stretched)
+
+
+def rotary_settings(config: Any) -> list[dict[str, Any]]:
+    """Return a configuration's rotary settings: one, or one for each kind of layer, or none."""
+    settings = getattr(config.get_text_config(), "rope_parameters", None) or {}
+    per_kind = [value for value in settings.values() if isinstance(value, dict)]
+    return per_kind or ([settings] if settings else [])
+
+
+def length_class_of(config: Any) -> Callable[[int], int]:
+    """Return the function from a prompt's length to its class; prompts of two classes never share a batch.
+
+    Two rotary kinds choose their frequencies from the longest prompt of a batch: `longrope` has one set up to a
+    boundary and one beyond; `dynamic` has one up to a boundary, and beyond it another for every length.
+    """
+    for settings in rotary_settings(config):
+        if settings.get("rope_type") == "longrope":
+            return _Boundary(int(settings["original_max_position_embeddings"]), each_length=False)
+        if settings.get("rope_type") == "dynamic":
+            return _Boundary(int(config.get_text_config().max_position_embeddings), each_length=True)
+    return _one_class
+
+
+@dataclass(frozen=True)
+class _Boundary:
+    """Lengths up to `last` are class 0; beyond it they are one class, or each its own."""
+
+    last: int
+    each_length: bool
+
+    def __call__(self, length: int) -> int:
+        if length <= self.last:
+            return 0
+        return length if self.each_length else 1
+
+
+def _one_class(length: int) -> int:
+    return 0
+
+
+def can_share_prefix(config: Any, anatomy: Anatomy | None) -> bool:
+    """Return whether tokens that all prompts begin with may be computed once.
+
+    A sliding window forgets them, an encoder's tokens see what follows, and of an unknown family too little is known.
+    """
+    if anatomy is None or not anatomy.causal:
+        return False
+    text = config.get_text_config()
+    layer_types = getattr(text, "layer_types", None)
     if layer_types is not None:
         return set(layer_types) == {"full_attention"}
-    return getattr(config, "sliding_window", None) is None
+    return getattr(text, "sliding_window", None) is None
 
 
-def check_sites(anatomy: Anatomy, dimensions: Dimensions, sites: Sequence[Site], layers: Sequence[int]) -> None:
-    """Raise SiteNotFoundError for a site or a layer that the model does not have."""
+def check_sites(anatomy: Anatomy, sites: Sequence[Site]) -> None:
+    """Raise SiteNotFoundError for a site that the model does not have, and say why and which it has."""
     for site in sites:
         if site not in anatomy.taps:
-            raise SiteNotFoundError(
-                f"capture.sites: this model has no {site!s}; it has {', '.join(map(str, anatomy.taps))}"
-            )
+            reason = anatomy.absent.get(site, "it is a place in blocks of another kind")
+            there = ", ".join(map(str, anatomy.taps))
+            raise SiteNotFoundError(f"capture.sites: this model has no {site!s}: {reason}; it has {there}")
+
+
+def check_layers(dimensions: Dimensions, layers: Sequence[int]) -> None:
+    """Raise SiteNotFoundError for a layer that the model does not have."""
     outside = [layer for layer in layers if layer >= dimensions.n_layers]
     if outside:
         raise SiteNotFoundError(

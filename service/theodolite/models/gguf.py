@@ -2,12 +2,10 @@
 
 import contextlib
 import io
-import os
-import shutil
-import tempfile
 from pathlib import Path
 
 from theodolite.errors import ModelError
+from theodolite.models.convert import whole_folder
 
 
 def convert_gguf(file: Path, folder: Path) -> Path:
@@ -25,11 +23,9 @@ def convert_gguf(file: Path, folder: Path) -> Path:
 
     from theodolite.models.load import quiet_transformers
 
-    folder.parent.mkdir(parents=True, exist_ok=True)
-    staging = Path(tempfile.mkdtemp(prefix=f"{folder.name}-", dir=folder.parent))
     try:
         # The reader draws a progress bar of its own on standard error.
-        with quiet_transformers(), contextlib.redirect_stderr(io.StringIO()):
+        with whole_folder(folder) as staging, quiet_transformers(), contextlib.redirect_stderr(io.StringIO()):
             tokenizer = AutoTokenizer.from_pretrained(file.parent, gguf_file=file.name)
             model = AutoModelForCausalLM.from_pretrained(
                 file.parent,
@@ -39,19 +35,7 @@ def convert_gguf(file: Path, folder: Path) -> Path:
             )
             tokenizer.save_pretrained(staging)
             model.save_pretrained(staging)
-        _move_whole(staging, folder)
     # The readers of a broken or unknown file raise anything from struct.error to KeyError.
     except Exception as error:
         raise ModelError(f"cannot convert {file} from GGUF: {type(error).__name__}: {error}") from error
-    finally:
-        shutil.rmtree(staging, ignore_errors=True)
     return folder
-
-
-def _move_whole(staging: Path, folder: Path) -> None:
-    try:
-        os.replace(staging, folder)
-    except OSError:
-        # Another process was first; its conversion is the same.
-        if not folder.is_dir():
-            raise

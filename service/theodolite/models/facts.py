@@ -1,0 +1,191 @@
+"""What is known of a model that was never loaded: from its configuration, and a skeleton without memory."""
+
+import copy
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+from theodolite.errors import ModelError, UnsupportedModelError
+from theodolite.models.anatomy import Anatomy, Dimensions, Files
+from theodolite.models.families import known_anatomy
+from theodolite.models.load import quiet_transformers, resolved_dtype
+from theodolite.sites import Site
+
+# What the code of a family states, and neither its configuration nor an attribute of its modules.
+_EPSILON_OF_OLMO = 1e-5
+_ROTARY_OF_GPTJ = {"rope_type": "default", "rope_theta": 10000.0}
+
+
+def describe_model(config: Any, anatomy: Anatomy | None, dimensions: Dimensions) -> dict[str, Any]:
+    """Return a model's facts in plain types; what only a probe can tell of an unknown family is left out.
+
+    Raises:
+        ModelError: no model can be built from the configuration, or it reads no tokens.
+    """
+    text = config.get_text_config()
+    if getattr(text, "vocab_size", None) is None:
+        raise UnsupportedModelError(f"{config.model_type!r} has no vocabulary: it reads something else than tokens")
+    module = skeleton(config)
+    facts = {
+        "family": config.model_type,
+        "class": type(module).__name__,
+        **dimensions.as_dict(),
+        "vocabulary_size": int(text.vocab_size),
+        "tied_embeddings": bool(getattr(config, "tie_word_embeddings", False)),
+        "sliding_window": _sliding_window(text, dimensions.n_layers),
+        **_sizes(module, config),
+    }
+    if anatomy is not None and anatomy.known_by == "record":
+        facts |= _anatomy_facts(module, config, anatomy, dimensions.d_head)
+    if anatomy is not None:
+        facts["sites"] = [*(site.value for site in anatomy.taps), Site.RESID_FINAL.value]
+        facts["absent_sites"] = {site.value: reason for site, reason in anatomy.absent.items()}
+    return {**facts, "notes": _notes(config, anatomy)}
+
+
+def skeleton(config: Any) -> Any:
+    """Build the base model without memory for its weights; raises ModelError."""
+    import torch
+    from transformers import AutoModel
+
+    anatomy = known_anatomy(config)
+    options = dict(anatomy.load_options) if anatomy else {}
+    # A configuration of the checkpoint's own class is here because its code was allowed to run.
+    options["trust_remote_code"] = not type(config).__module__.startswith("transformers.")
+    with plain_errors(f"build a {config.model_type!r} model from its configuration"), torch.device("meta"):
+        return AutoModel.from_config(copy.deepcopy(config), **options)  # it writes into what it is given
+
+
+def _sizes(module: Any, config: Any) -> dict[str, Any]:
+    """Return the base model's weights; a language-model head that is not tied would come on top."""
+    import torch
+
+    with plain_errors(f"find the token embedding of {config.model_type!r}"):
+        embedding = module.get_input_embeddings().weight.numel()
+    total = sum(parameter.numel() for parameter in module.parameters())
+    dtype = resolved_dtype(config, "auto")
+    return {
+        "parameters": {"total": total, "embedding": embedding, "embedding_share": round(embedding / total, 4)},
+        "weights": {"dtype": dtype, "bytes": total * getattr(torch, dtype).itemsize, "quantised": _quantised(config)},
+    }
+
+
+def _anatomy_facts(module: Any, config: Any, anatomy: Anatomy, d_head: int) -> dict[str, Any]:
+    """Return what a family's record and its first block say; all blocks of a known family have the same parts."""
+    block = module.get_submodule(anatomy.blocks)[0]
+    facts = {
+        "causal": anatomy.causal,
+        "positions": {"kind": anatomy.positions, "rotary": _rotary(module, config, anatomy, d_head)},
+        "norms": {
+            "kind": anatomy.norm_kind,
+            "scale_offset": anatomy.norm_offset,
+            "post_norm": anatomy.post_norm,
+            "block": {branch: _norm(block, path) for branch, path in anatomy.norms.items()},
+            "final": _norm(module, anatomy.final_norm) if anatomy.final_norm else None,
+        },
+    }
+    if anatomy.files is not None:
+        facts |= {"qk_norm": _qk_norm(block, anatomy.files, d_head), "biases": _biases(block, anatomy.files)}
+    return facts
+
+
+def _norm(owner: Any, path: str) -> dict[str, Any]:
+    norm = owner.get_submodule(path)
+    epsilon = getattr(norm, "eps", getattr(norm, "variance_epsilon", _EPSILON_OF_OLMO))
+    learned = {"weight": "scale", "bias": "bias"}
+    affine = " and ".join(learned[name] for name, _ in norm.named_parameters(recurse=False))
+    return {"module": path, "epsilon": float(epsilon), "affine": affine or "none"}
+
+
+def _qk_norm(block: Any, files: Files, d_head: int) -> str:
+    path = files.qk_norm[0].format(0) if files.qk_norm else None
+    if path not in dict(block.named_modules()):
+        return "none"
+    return "per head" if block.get_submodule(path).weight.shape[-1] == d_head else "full width"
+
+
+def _biases(block: Any, files: Files) -> dict[str, bool]:
+    """Return which projections have a bias; they are told from norms by their weights, which are matrices."""
+    shapes = {path: parameter.ndim for path, parameter in block.named_parameters()}
+    paths = {path.removesuffix(".bias") for path in shapes if path.endswith(".bias")}
+    biased = {path for path in paths if shapes[f"{path}.weight"] == 2}
+    attention = {*files.qkv, files.output}
+    return {
+        "query_key_value": bool(biased & set(files.qkv)),
+        "output": files.output in biased,
+        "mlp": bool(biased - attention),
+    }
+
+
+def _rotary(module: Any, config: Any, anatomy: Anatomy, d_head: int) -> dict[str, Any] | None:
+    """Return rotary settings by the type of layer they are for, `all` where there is one; None without rotary."""
+    if not anatomy.positions.startswith("rotary"):
+        return None
+    text = config.get_text_config()
+    stated = getattr(text, "rope_parameters", None) or _ROTARY_OF_GPTJ
+    by_type: dict[str, Any] = {name: value for name, value in stated.items() if isinstance(value, dict)}
+    if anatomy.layers_without_rotary:
+        by_type = {name: None if name == anatomy.layers_without_rotary else stated for name in text.layer_types}
+    buffers = {path.split(".")[-1]: buffer for path, buffer in module.named_buffers()}
+    return {
+        name: value and _rotary_settings(value, _rotated(buffers, name) / d_head)
+        for name, value in (by_type or {"all": stated}).items()
+    }
+
+
+def _rotary_settings(stated: Mapping[str, Any], fraction: float) -> dict[str, Any]:
+    return {
+        "kind": stated.get("rope_type"),
+        "base": stated.get("rope_theta"),
+        "factor": stated.get("factor"),
+        "rotated_fraction": fraction,
+    }
+
+
+def _rotated(buffers: Mapping[str, Any], layer_type: str) -> int:
+    """Return how many entries of a head are rotated: two for each frequency; GPT-J keeps sines and cosines."""
+    frequencies = buffers.get(f"{layer_type}_inv_freq", buffers.get("inv_freq"))
+    return int(buffers["embed_positions"].shape[-1] if frequencies is None else 2 * len(frequencies))
+
+
+def _sliding_window(text: Any, n_layers: int) -> dict[str, Any] | None:
+    tokens = getattr(text, "sliding_window", None)
+    types = getattr(text, "layer_types", None) or ["sliding_attention"] * n_layers
+    layers = [layer for layer, layer_type in enumerate(types) if layer_type == "sliding_attention"]
+    return {"tokens": int(tokens), "layers": layers} if tokens and layers else None
+
+
+def _quantised(config: Any) -> str | None:
+    """Return the method by which the weights are quantised, or None."""
+    settings = getattr(config, "quantization_config", None)
+    if not settings:
+        return None
+    stated = settings if isinstance(settings, Mapping) else vars(settings)
+    return str(stated.get("quant_method") or "a method without a name")
+
+
+def _notes(config: Any, anatomy: Anatomy | None) -> list[str]:
+    notes = []
+    if anatomy is None:
+        notes.append(
+            f"the family {config.model_type!r} is not in the table; "
+            "when it is loaded, a probe proves its sites, or it is refused"
+        )
+    if method := _quantised(config):
+        notes.append(
+            f"the weights are quantised ({method}); a survey needs the kernels of that method, "
+            "and bytes counts the weights as if they were not quantised"
+        )
+    return notes
+
+
+@contextmanager
+def plain_errors(action: str) -> Iterator[None]:
+    """Turn whatever transformers raises into a ModelError of one line that says what could not be done."""
+    try:
+        with quiet_transformers():
+            yield
+    # Each family's code raises its own kind for sizes that do not fit.
+    except Exception as error:
+        reason = " ".join(str(error).split())[:200] or type(error).__name__
+        raise ModelError(f"cannot {action}: {reason}") from error

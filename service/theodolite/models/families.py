@@ -1,0 +1,348 @@
+"""The table of families: one record each, by `config.model_type`, proven against Hugging Face in tests/models.
+
+Module paths are transformers'; names on disk are those of published checkpoints, which may differ.
+"""
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+from theodolite.errors import UnsupportedModelError
+from theodolite.models.anatomy import Anatomy, Files, Tap
+from theodolite.sites import Site
+
+_STREAM = {Site.RESID_PRE: Tap("", "input"), Site.RESID_POST: Tap("", "output")}
+_NO_SUM = {Site.RESID_MID_SUM: "only a model whose norms follow the sums has it; here resid_mid is the sum"}
+_PARALLEL = {
+    Site.RESID_MID: "attention and MLP run in parallel, both read resid_pre",
+    Site.RESID_MID_SUM: "attention and MLP run in parallel, both read resid_pre",
+}
+
+
+def _sequential(mid: str, attention: str, mlp: str, scale: float = 1.0) -> dict[Site, Tap]:
+    """Return taps of a block that adds attention, then the MLP; `mid` is the module whose input is the sum between."""
+    return {
+        **_STREAM,
+        Site.RESID_MID: Tap(mid, "input"),
+        Site.ATTN_OUT: Tap(attention, "output", scale),
+        Site.MLP_OUT: Tap(mlp, "output", scale),
+    }
+
+
+def _in_parallel(attention: str, mlp: str) -> dict[Site, Tap]:
+    return {**_STREAM, Site.ATTN_OUT: Tap(attention, "output"), Site.MLP_OUT: Tap(mlp, "output")}
+
+
+def _after_sum(norm: str, attention: str, mlp: str) -> dict[Site, Tap]:
+    """Return taps of a post-norm block: `norm` turns the sum of stream and attention into the next stream."""
+    return {
+        **_STREAM,
+        Site.RESID_MID: Tap(norm, "output"),
+        Site.RESID_MID_SUM: Tap(norm, "input"),
+        Site.ATTN_OUT: Tap(attention, "output"),
+        Site.MLP_OUT: Tap(mlp, "output"),
+    }
+
+
+_LLAMA = Anatomy(
+    blocks="layers",
+    taps=_sequential("post_attention_layernorm", "self_attn", "mlp"),
+    absent=_NO_SUM,
+    norms={"attention": "input_layernorm", "mlp": "post_attention_layernorm"},
+    final_norm="norm",
+    files=Files(),
+)
+_QWEN3 = replace(_LLAMA, files=Files(qk_norm=("self_attn.q_norm", "self_attn.k_norm")))
+_MIXTRAL = replace(_LLAMA, files=Files(experts="block_sparse_moe.experts.{}.", gate="w1", up="w3", down="w2"))
+_PHI3 = replace(
+    _LLAMA,
+    files=Files(
+        qkv=("self_attn.qkv_proj",), qkv_layout="concatenated", gate=None, up="mlp.gate_up_proj", gate_up_fused=True
+    ),
+)
+_GEMMA = replace(_LLAMA, norm_offset=1.0)
+_GEMMA2 = replace(
+    _GEMMA,
+    taps=_sequential("pre_feedforward_layernorm", "post_attention_layernorm", "post_feedforward_layernorm"),
+    norms={
+        "attention": "input_layernorm",
+        "attention_output": "post_attention_layernorm",
+        "mlp": "pre_feedforward_layernorm",
+        "mlp_output": "post_feedforward_layernorm",
+    },
+)
+_GEMMA3 = replace(_GEMMA2, files=_QWEN3.files)
+_OLMO2 = replace(
+    _LLAMA,
+    taps=_sequential("mlp", "post_attention_layernorm", "post_feedforward_layernorm"),
+    norms={"attention_output": "post_attention_layernorm", "mlp_output": "post_feedforward_layernorm"},
+    files=_QWEN3.files,
+)
+_COHERE = replace(
+    _LLAMA,
+    taps=_in_parallel("self_attn", "mlp"),
+    absent=_PARALLEL,
+    norms={"attention": "input_layernorm", "mlp": "input_layernorm"},
+    norm_kind="layer",
+    positions="rotary, interleaved",
+    files=_QWEN3.files,
+)
+_PHI = replace(
+    _COHERE,
+    final_norm="final_layernorm",
+    positions="rotary",
+    files=Files(
+        output="self_attn.dense",
+        qk_norm=("self_attn.q_layernorm", "self_attn.k_layernorm"),
+        gate=None,
+        up="mlp.fc1",
+        down="mlp.fc2",
+    ),
+)
+_STABLELM = replace(
+    _LLAMA,
+    norm_kind="layer",
+    files=Files(qk_norm=("self_attn.q_layernorm.norms.{}", "self_attn.k_layernorm.norms.{}")),
+)
+_GPT2 = Anatomy(
+    blocks="h",
+    taps=_sequential("ln_2", "attn", "mlp"),
+    absent=_NO_SUM,
+    norms={"attention": "ln_1", "mlp": "ln_2"},
+    final_norm="ln_f",
+    norm_kind="layer",
+    positions="learned",
+    files=Files(
+        embedding="wte",
+        block="h.{}.",
+        qkv=("attn.c_attn",),
+        qkv_layout="concatenated",
+        output="attn.c_proj",
+        gate=None,
+        up="mlp.c_fc",
+        down="mlp.c_proj",
+        transposed=True,
+    ),
+)
+_GPTJ = replace(
+    _GPT2,
+    taps=_in_parallel("attn", "mlp"),
+    absent=_PARALLEL,
+    norms={"attention": "ln_1", "mlp": "ln_1"},
+    positions="rotary, interleaved",
+    files=Files(
+        embedding="wte",
+        block="h.{}.",
+        qkv=("attn.q_proj", "attn.k_proj", "attn.v_proj"),
+        output="attn.out_proj",
+        gate=None,
+        up="mlp.fc_in",
+        down="mlp.fc_out",
+    ),
+)
+_GPT_NEOX = Anatomy(
+    blocks="layers",
+    taps=_sequential("post_attention_layernorm", "attention", "mlp"),
+    absent=_NO_SUM,
+    norms={"attention": "input_layernorm", "mlp": "post_attention_layernorm"},
+    final_norm="final_layer_norm",
+    norm_kind="layer",
+    files=Files(
+        embedding="embed_in",
+        unembedding="embed_out",
+        qkv=("attention.query_key_value",),
+        qkv_layout="grouped",
+        output="attention.dense",
+        gate=None,
+        up="mlp.dense_h_to_4h",
+        down="mlp.dense_4h_to_h",
+    ),
+)
+_FALCON = Anatomy(
+    blocks="h",
+    taps=_sequential("post_attention_layernorm", "self_attention", "mlp"),
+    absent=_NO_SUM,
+    norms={"attention": "input_layernorm", "mlp": "post_attention_layernorm"},
+    final_norm="ln_f",
+    norm_kind="layer",
+    files=Files(
+        embedding="word_embeddings",
+        block="h.{}.",
+        qkv=("self_attention.query_key_value",),
+        qkv_layout="grouped",
+        output="self_attention.dense",
+        gate=None,
+        up="mlp.dense_h_to_4h",
+        down="mlp.dense_4h_to_h",
+    ),
+)
+_BLOOM = replace(
+    _FALCON,
+    # Both modules add the residual themselves; what they add it to comes out of their last projections.
+    taps=_sequential("post_attention_layernorm", "self_attention.dense", "mlp.dense_4h_to_h"),
+    positions="ALiBi",
+)
+_OPT = Anatomy(
+    blocks="decoder.layers",
+    taps=_sequential("final_layer_norm", "self_attn", "fc2"),
+    absent=_NO_SUM,
+    norms={"attention": "self_attn_layer_norm", "mlp": "final_layer_norm"},
+    final_norm="decoder.final_layer_norm",
+    norm_kind="layer",
+    positions="learned",
+    files=Files(
+        output="self_attn.out_proj",
+        gate=None,
+        up="fc1",
+        down="fc2",
+    ),
+)
+_BERT_FILES = Files(
+    embedding="embeddings.word_embeddings",
+    unembedding="cls.predictions.decoder",
+    block="encoder.layer.{}.",
+    qkv=("attention.self.query", "attention.self.key", "attention.self.value"),
+    output="attention.output.dense",
+    gate=None,
+    up="intermediate.dense",
+    down="output.dense",
+)
+_BERT = Anatomy(
+    blocks="encoder.layer",
+    taps=_after_sum("attention.output.LayerNorm", "attention.output.dense", "output.dense"),
+    norms={"attention_output": "attention.output.LayerNorm", "mlp_output": "output.LayerNorm"},
+    norm_kind="layer",
+    positions="learned",
+    post_norm=True,
+    causal=False,
+    load_options={"add_pooling_layer": False},
+    files=_BERT_FILES,
+)
+_ROBERTA = replace(_BERT, files=replace(_BERT_FILES, unembedding="lm_head.decoder"))
+_MPNET = replace(
+    _BERT,
+    taps=_after_sum("attention.LayerNorm", "attention.attn", "output.dense"),
+    norms={"attention_output": "attention.LayerNorm", "mlp_output": "output.LayerNorm"},
+    positions="learned and relative",
+    files=replace(
+        _BERT_FILES,
+        unembedding="lm_head.decoder",
+        qkv=("attention.attn.q", "attention.attn.k", "attention.attn.v"),
+        output="attention.attn.o",
+    ),
+)
+
+FAMILIES: dict[str, Anatomy] = {
+    "bert": _BERT,
+    "bloom": _BLOOM,
+    "cohere": _COHERE,
+    "cohere2": replace(_COHERE, layers_without_rotary="full_attention"),
+    "falcon": _FALCON,
+    "gemma": _GEMMA,
+    "gemma2": _GEMMA2,
+    "gemma3": replace(_GEMMA3, blocks="language_model.layers", final_norm="language_model.norm"),
+    "gemma3_text": _GEMMA3,
+    "gpt2": _GPT2,
+    "gpt_neox": _GPT_NEOX,
+    "gptj": _GPTJ,
+    "granite": _LLAMA,
+    "llama": _LLAMA,
+    "mistral": _LLAMA,
+    "mixtral": _MIXTRAL,
+    "mpnet": _MPNET,
+    "olmo": replace(_LLAMA, norm_kind="layer"),
+    "olmo2": _OLMO2,
+    "opt": _OPT,
+    "phi": _PHI,
+    "phi3": _PHI3,
+    "qwen2": _LLAMA,
+    "qwen3": _QWEN3,
+    "roberta": _ROBERTA,
+    "stablelm": _STABLELM,
+    "xlm-roberta": _ROBERTA,
+}
+"""By `config.model_type`."""
+
+
+def _bloom(record: Anatomy, config: Any) -> Anatomy:
+    if config.apply_residual_connection_post_layernorm:
+        raise UnsupportedModelError(
+            "BLOOM with apply_residual_connection_post_layernorm adds each branch to a normalised stream: "
+            "no place in it is a residual stream"
+        )
+    if config.pretraining_tp > 1 and config.slow_but_exact:
+        raise UnsupportedModelError("BLOOM with slow_but_exact sums its projections in slices; set it to false")
+    return record
+
+
+def _falcon(record: Anatomy, config: Any) -> Anatomy:
+    if config.alibi and config._attn_implementation == "eager":
+        raise UnsupportedModelError("transformers' eager attention adds Falcon's ALiBi twice; model.attention: sdpa")
+    record = replace(record, positions="ALiBi" if config.alibi else "rotary")
+    if not (config.parallel_attn or config.new_decoder_architecture):
+        return record
+    two = config.new_decoder_architecture and config.num_ln_in_parallel_attn in (None, 2)
+    norms = ("ln_attn", "ln_mlp") if two else ("input_layernorm", "input_layernorm")
+    taps = _in_parallel("self_attention", "mlp")
+    return replace(record, taps=taps, absent=_PARALLEL, norms=dict(zip(("attention", "mlp"), norms, strict=True)))
+
+
+def _gpt_neox(record: Anatomy, config: Any) -> Anatomy:
+    if not config.use_parallel_residual:
+        return record
+    return replace(record, taps=_in_parallel("attention", "mlp"), absent=_PARALLEL)
+
+
+def _granite(record: Anatomy, config: Any) -> Anatomy:
+    return replace(record, taps=_sequential("post_attention_layernorm", "self_attn", "mlp", config.residual_multiplier))
+
+
+def _opt(record: Anatomy, config: Any) -> Anatomy:
+    if config.do_layer_norm_before:
+        return record
+    return replace(
+        record,
+        taps=_after_sum("self_attn_layer_norm", "self_attn", "fc2"),
+        absent={},
+        norms={"attention_output": "self_attn_layer_norm", "mlp_output": "final_layer_norm"},
+        final_norm=None,
+        post_norm=True,
+    )
+
+
+def _stablelm(record: Anatomy, config: Any) -> Anatomy:
+    if not config.use_parallel_residual:
+        return record
+    norms = {"attention": "input_layernorm", "mlp": "input_layernorm"}
+    return replace(record, taps=_in_parallel("self_attn", "mlp"), absent=_PARALLEL, norms=norms)
+
+
+def _after_padding(record: Anatomy, config: Any) -> Anatomy:
+    return replace(record, reserved_positions=config.pad_token_id + 1)
+
+
+_VARIANTS: dict[str, Callable[[Anatomy, Any], Anatomy]] = {
+    "bloom": _bloom,
+    "falcon": _falcon,
+    "gpt_neox": _gpt_neox,
+    "granite": _granite,
+    "mpnet": _after_padding,
+    "opt": _opt,
+    "roberta": _after_padding,
+    "stablelm": _stablelm,
+    "xlm-roberta": _after_padding,
+}
+"""Families whose blocks depend on their configuration."""
+
+
+def known_anatomy(config: Any) -> Anatomy | None:
+    """Return a family's record, as its configuration has it; None for a family that is not in the table.
+
+    Raises:
+        UnsupportedModelError: the configuration makes blocks that have no residual stream to speak of.
+    """
+    record = FAMILIES.get(config.model_type)
+    if record is None:
+        return None
+    vary = _VARIANTS.get(config.model_type)
+    return vary(record, config) if vary else record

@@ -1,0 +1,200 @@
+"""Qwen1 checkpoints: renamed once into Qwen2's layout, so that the code they bring along is never run."""
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from theodolite.errors import ModelError
+from theodolite.models.convert import read_json, whole_folder
+from theodolite.models.qwen1_tokenizer import write_tokenizer
+
+# Qwen1's tensor names and Qwen2's. Several new names: the rows are divided evenly among them, in this order.
+_OUTSIDE_BLOCKS = {
+    "transformer.wte.weight": ["model.embed_tokens.weight"],
+    "transformer.ln_f.weight": ["model.norm.weight"],
+    "lm_head.weight": ["lm_head.weight"],
+}
+_IN_BLOCK = {
+    "ln_1.weight": ["input_layernorm.weight"],
+    "ln_2.weight": ["post_attention_layernorm.weight"],
+    "attn.c_attn.weight": ["self_attn.q_proj.weight", "self_attn.k_proj.weight", "self_attn.v_proj.weight"],
+    "attn.c_attn.bias": ["self_attn.q_proj.bias", "self_attn.k_proj.bias", "self_attn.v_proj.bias"],
+    "attn.c_proj.weight": ["self_attn.o_proj.weight"],
+    # Qwen1 computes c_proj(w1(x) * silu(w2(x))).
+    "mlp.w1.weight": ["mlp.up_proj.weight"],
+    "mlp.w2.weight": ["mlp.gate_proj.weight"],
+    "mlp.c_proj.weight": ["mlp.down_proj.weight"],
+}
+_DERIVED = ("rotary_emb.inv_freq", "attn.masked_bias")  # some store what follows from the configuration
+
+_SIZES = ("vocab_size", "hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads", "seq_length")
+# What Qwen2 computes is the same only with these; they are also what a configuration means that leaves them out.
+_ONLY = {
+    "no_bias": True,
+    "rotary_pct": 1.0,
+    "scale_attn_weights": True,
+    "tie_word_embeddings": False,
+    "use_cache_quantization": False,
+}
+_REFUSED = {
+    "quantization_config": "its weights are quantised; use the model without Int4 or Int8 in its name",
+    "visual": "it also reads images; use a model of text only",
+    "audio": "it also reads sound; use a model of text only",
+}
+
+
+def is_qwen1(folder: Path) -> bool:
+    """Return whether a folder's configuration is of Qwen1; one that cannot be read is not."""
+    try:
+        raw = read_json(folder / "config.json")
+    except ModelError:
+        return False
+    if raw.get("model_type"):
+        return bool(raw["model_type"] == "qwen")
+    return "QWenLMHeadModel" in f"{raw.get('architectures')} {raw.get('auto_map')}"
+
+
+def convert_qwen1(folder: Path, into: Path, *, weights: bool = True) -> Path:
+    """Write a Qwen1 checkpoint to `into` as a Qwen2 checkpoint, unless it is there.
+
+    The folder appears whole or not at all; one shard at a time is in memory.
+
+    Args:
+        folder: configuration, safetensors weights, and the tokenizer where there is one.
+        into: where to write.
+        weights: false leaves out the weights, which planning does without.
+
+    Raises:
+        ModelError: something cannot be read, or Qwen2 would compute something else.
+    """
+    if into.is_dir():
+        return into
+    try:
+        with whole_folder(into) as staging:
+            config = qwen2_config(read_json(folder / "config.json"))
+            config.save_pretrained(staging)
+            write_tokenizer(folder, staging)
+            if weights:
+                _write_weights(folder, staging, config.num_hidden_layers)
+    except ModelError:
+        raise
+    # Truncated shards, full disks and values of a wrong kind each raise their own.
+    except Exception as error:
+        reason = " ".join(f"{type(error).__name__}: {error}".split())[:200]
+        raise ModelError(f"cannot convert {folder} from Qwen1: {reason}") from error
+    return into
+
+
+def qwen2_config(raw: Mapping[str, Any]) -> Any:
+    """Return the `Qwen2Config` of a Qwen1 configuration.
+
+    The context ends at `seq_length`, what the model was trained with: beyond it Qwen1 scales queries by the logarithm
+    of their position and stretches its rotary frequencies, which Qwen2 does not.
+
+    Raises:
+        ModelError: a size is missing, or Qwen2 would compute something else.
+    """
+    from transformers import Qwen2Config
+
+    _check_config(raw)
+    return Qwen2Config(
+        vocab_size=raw["vocab_size"],
+        hidden_size=raw["hidden_size"],
+        intermediate_size=raw["intermediate_size"] // 2,  # Qwen1 counts gate and up projection together
+        num_hidden_layers=raw["num_hidden_layers"],
+        num_attention_heads=raw["num_attention_heads"],
+        num_key_value_heads=raw["num_attention_heads"],
+        max_position_embeddings=raw["seq_length"],
+        rms_norm_eps=raw.get("layer_norm_epsilon", 1e-6),
+        rope_parameters={"rope_type": "default", "rope_theta": float(raw.get("rotary_emb_base", 10_000))},
+        tie_word_embeddings=False,
+        dtype=_dtype(raw),
+        architectures=["Qwen2ForCausalLM"],
+    )
+
+
+def _check_config(raw: Mapping[str, Any]) -> None:
+    for name, reason in _REFUSED.items():
+        if raw.get(name):
+            raise ModelError(f"config.json: a Qwen1 model with {name} cannot be read as Qwen2: {reason}")
+    for name in _SIZES:
+        if name not in raw:
+            raise ModelError(f"config.json: a Qwen1 model needs {name}; take the file of a newer revision")
+    for name, only in _ONLY.items():
+        if raw.get(name, only) != only:
+            raise ModelError(
+                f"config.json: {name} is {raw[name]!r}; of Qwen1 only models with {name} {only!r} can be read as Qwen2"
+            )
+    d_head, heads, d_model = raw.get("kv_channels", 128), raw["num_attention_heads"], raw["hidden_size"]
+    if d_head * heads != d_model:
+        raise ModelError(
+            f"config.json: kv_channels is {d_head}, but hidden_size {d_model} / num_attention_heads {heads} is "
+            f"{d_model / heads:g}; of Qwen1 only models where they are equal can be read as Qwen2"
+        )
+
+
+def _dtype(raw: Mapping[str, Any]) -> str:
+    """Return the dtype that is declared; where none is, bfloat16, which the authors' code takes where it can."""
+    flags = {"bf16": "bfloat16", "fp16": "float16", "fp32": "float32"}
+    flagged = (dtype for flag, dtype in flags.items() if raw.get(flag))
+    declared = raw.get("torch_dtype") or raw.get("dtype") or next(flagged, "bfloat16")
+    return str(declared).removeprefix("torch.")
+
+
+def _write_weights(folder: Path, staging: Path, layers: int) -> None:
+    names = dict(_OUTSIDE_BLOCKS)
+    for layer in range(layers):
+        for old, new in _IN_BLOCK.items():
+            names[f"transformer.h.{layer}.{old}"] = [f"model.layers.{layer}.{name}" for name in new]
+    shards = _shards(folder)
+    _check_names(folder, shards, names)
+    weight_map: dict[str, str] = {}
+    total_size = 0
+    for number, shard in enumerate(shards, start=1):
+        file = staging / f"model-{number:05}-of-{len(shards):05}.safetensors"
+        sizes = _write_shard(shard, file, names)
+        weight_map |= dict.fromkeys(sizes, file.name)
+        total_size += sum(sizes.values())
+    index = {"metadata": {"total_size": total_size}, "weight_map": weight_map}
+    (staging / "model.safetensors.index.json").write_text(json.dumps(index, indent=2), encoding="utf-8")
+
+
+def _shards(folder: Path) -> list[Path]:
+    index = folder / "model.safetensors.index.json"
+    if index.is_file():
+        return [folder / name for name in sorted(set(read_json(index)["weight_map"].values()))]
+    shards = sorted(folder.glob("*.safetensors"))
+    if not shards:
+        raise ModelError(f"{folder} has no .safetensors weights; convert pickled weights first: they can run code")
+    return shards
+
+
+def _check_names(folder: Path, shards: Sequence[Path], names: Mapping[str, Sequence[str]]) -> None:
+    from safetensors import safe_open
+
+    found: set[str] = set()
+    for shard in shards:
+        with safe_open(shard, "pt") as file:
+            found.update(file.keys())
+    unknown = sorted(name for name in found - names.keys() if not name.endswith(_DERIVED))
+    if unknown:
+        raise ModelError(f"the weights in {folder} hold {len(unknown)} tensors unknown to Qwen1, such as {unknown[0]}")
+    missing = sorted(names.keys() - found)
+    if missing:
+        raise ModelError(f"the weights in {folder} lack {len(missing)} tensors, the first is {missing[0]}")
+
+
+def _write_shard(shard: Path, into: Path, names: Mapping[str, Sequence[str]]) -> dict[str, int]:
+    """Write one shard under new names and return the bytes of each tensor."""
+    from safetensors import safe_open
+    from safetensors.torch import save_file
+
+    tensors: dict[str, Any] = {}
+    with safe_open(shard, "pt") as file:
+        for old in sorted(names.keys() & set(file.keys())):
+            parts = file.get_tensor(old).chunk(len(names[old]))
+            # Copies, because tensors that share memory cannot be saved.
+            tensors |= {new: part.clone() for new, part in zip(names[old], parts, strict=True)}
+    save_file(tensors, into, metadata={"format": "pt"})
+    return {name: tensor.nbytes for name, tensor in tensors.items()}

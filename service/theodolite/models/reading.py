@@ -1,0 +1,124 @@
+"""A plain reading of a model's sites, one unpadded prompt at a time, and the identities that prove the places.
+
+Uses none of the capture's machinery: whole sequences, no padding, no shared prefix, eager attention.
+"""
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from theodolite.models.load import LoadedModel
+from theodolite.sites import Site
+from theodolite.spec import TokenIds
+
+Reading = dict[Site, NDArray[np.float64]]
+
+
+@torch.inference_mode()
+def read_sites(model: LoadedModel, ids: TokenIds, positions: Sequence[int]) -> Reading:
+    """Run one prompt alone and return every site the model has, at every layer.
+
+    Args:
+        model: a loaded model.
+        ids: the prompt's tokens.
+        positions: which tokens to keep, counted from the end; all must exist.
+
+    Returns:
+        (position, layer, d_model) for each site, (position, d_model) for `resid_final`.
+    """
+    taps = model.anatomy.taps
+    kept: dict[Site, list[torch.Tensor]] = {site: [] for site in taps}
+    handles = []
+    try:
+        for block in model.blocks:
+            for site, tap in taps.items():
+                handles.append(_keep(block.get_submodule(tap.module), tap, list(positions), kept[site]))
+        with _eager(model):
+            model.run(input_ids=torch.tensor([ids], device=model.device), use_cache=False)
+    finally:
+        for handle in handles:
+            handle.remove()
+    stacked = {site: torch.stack(rows, dim=1).numpy() for site, rows in kept.items()}
+    return {**stacked, Site.RESID_FINAL: stacked[Site.RESID_POST][:, -1]}
+
+
+def _keep(module: torch.nn.Module, tap: Any, positions: list[int], into: list[torch.Tensor]) -> Any:
+    def rows_of(value: Any) -> None:
+        hidden = value[0] if isinstance(value, tuple) else value
+        rows = hidden.reshape(-1, hidden.shape[-1])[positions]  # some families flatten (prompt, token)
+        into.append((rows * tap.scale).double().cpu())
+
+    if tap.side == "output":
+        return module.register_forward_hook(lambda _, __, output: rows_of(output))
+    return module.register_forward_pre_hook(
+        lambda _, args, kwargs: rows_of(args[0] if args else kwargs["hidden_states"]), with_kwargs=True
+    )
+
+
+@contextmanager
+def _eager(model: LoadedModel) -> Iterator[None]:
+    """Use the plainest attention, and the plainest sum over experts where there are several."""
+    chosen = model.config._attn_implementation
+    experts = getattr(model.config, "_experts_implementation", None)
+    model.module.set_attn_implementation("eager")
+    if experts is not None:
+        model.module.set_experts_implementation("eager")
+    try:
+        yield
+    finally:
+        model.module.set_attn_implementation(chosen)
+        if experts is not None:
+            model.module.set_experts_implementation(experts)
+
+
+def identity_errors(model: LoadedModel, read: Reading) -> dict[str, float]:
+    """Return how far a reading is from the identities that tie the sites together, by identity.
+
+    Pre-norm: resid_mid = resid_pre + attn_out and resid_post = resid_mid + mlp_out; parallel blocks:
+    resid_post = resid_pre + attn_out + mlp_out; post-norm: resid_mid_sum = resid_pre + attn_out. Always:
+    resid_pre of a block = resid_post of the one before. Error is ‖x − y‖ / ‖y‖, the worst over positions and layers.
+    """
+    pre, post = read[Site.RESID_PRE], read[Site.RESID_POST]
+    identities = {"resid_pre[l+1] = resid_post[l]": (post[:, :-1], pre[:, 1:])}
+    if Site.ATTN_OUT in read and Site.MLP_OUT in read:
+        attention, mlp = read[Site.ATTN_OUT], read[Site.MLP_OUT]
+        if Site.RESID_MID_SUM in read:
+            identities["resid_mid_sum = resid_pre + attn_out"] = (pre + attention, read[Site.RESID_MID_SUM])
+            identities["resid_mid = norm(resid_mid_sum)"] = (
+                _normed(model, "attention_output", read[Site.RESID_MID_SUM]),
+                read[Site.RESID_MID],
+            )
+            identities["resid_post = norm(resid_mid + mlp_out)"] = (
+                _normed(model, "mlp_output", read[Site.RESID_MID] + mlp),
+                post,
+            )
+        elif Site.RESID_MID in read:
+            identities["resid_mid = resid_pre + attn_out"] = (pre + attention, read[Site.RESID_MID])
+            identities["resid_post = resid_mid + mlp_out"] = (read[Site.RESID_MID] + mlp, post)
+        else:
+            identities["resid_post = resid_pre + attn_out + mlp_out"] = (pre + attention + mlp, post)
+    return {name: float(relative_errors(*sides).max(initial=0.0)) for name, sides in identities.items()}
+
+
+@torch.inference_mode()
+def _normed(model: LoadedModel, norm: str, values: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Apply each block's own norm module to (position, layer, d_model)."""
+    rows = []
+    for layer, block in enumerate(model.blocks):
+        module = block.get_submodule(model.anatomy.norms[norm])
+        stream = torch.from_numpy(values[:, layer]).to(model.device, model.dtype)
+        rows.append(module(stream).double().cpu())
+    return torch.stack(rows, dim=1).numpy()
+
+
+def relative_errors(ours: NDArray[Any], reference: NDArray[Any]) -> NDArray[np.float64]:
+    """Return ‖x − y‖ / ‖y‖ along the last axis, in float64; never element-wise."""
+    reference = np.asarray(reference, dtype=np.float64)
+    scale = np.linalg.norm(reference, axis=-1)
+    difference = np.linalg.norm(np.asarray(ours, dtype=np.float64) - reference, axis=-1)
+    relative: NDArray[np.float64] = difference / np.where(scale == 0, 1.0, scale)
+    return relative

@@ -1,0 +1,78 @@
+"""Rotary positions as a matrix: what lies between a query and a key that are `offset` tokens apart."""
+
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from theodolite.models.anatomy import Anatomy, dimensions_of
+
+
+def rotation(config: Any, anatomy: Anatomy, layer: int, offset: int) -> NDArray[np.float64]:
+    """Return R(δ), with which the score of a query and a key before their rotation is q R(δ) kᵀ.
+
+    For a pair of dimensions (i, j) that turn by the angle φ = δ·frequency, R[i, i] = R[j, j] = cos φ,
+    R[i, j] = sin φ and R[j, i] = -sin φ, times the square of the family's attention scaling (YaRN, longrope); other
+    dimensions are left alone (Su et al. 2021, arXiv 2104.09864).
+
+    Args:
+        config: the model's configuration.
+        anatomy: the family's record.
+        layer: which block; some families turn each kind of layer differently, or not at all.
+        offset: query position minus key position, in tokens.
+
+    Returns:
+        (d_head, d_head); the identity where a layer has no rotary positions.
+    """
+    d_head = dimensions_of(config).d_head
+    turned = np.eye(d_head)
+    if not anatomy.positions.startswith("rotary") or _kind(config, layer) == anatomy.layers_without_rotary:
+        return turned
+    frequencies, scaling = rotary_frequencies(config, anatomy, layer)
+    count = len(frequencies)
+    if anatomy.positions == "rotary, interleaved":
+        first, second = 2 * np.arange(count), 2 * np.arange(count) + 1
+    else:
+        first, second = np.arange(count), np.arange(count) + count
+    cosine, sine = np.cos(offset * frequencies), np.sin(offset * frequencies)
+    turned[first, first] = turned[second, second] = scaling**2 * cosine
+    turned[first, second] = scaling**2 * sine
+    turned[second, first] = -(scaling**2) * sine
+    return turned
+
+
+def rotary_frequencies(config: Any, anatomy: Anatomy, layer: int) -> tuple[NDArray[np.float64], float]:
+    """Return the angles per token of each pair of dimensions, and what cosine and sine are multiplied by.
+
+    Both come from the family's own rotary module. Of the kinds that depend on the prompt's length, it is what short
+    prompts get.
+    """
+    if config.model_type == "gptj":
+        return _gptj_frequencies(config)
+    module = _rotary_module(config, anatomy)
+    prefix = f"{_kind(config, layer)}_" if hasattr(module, f"{_kind(config, layer)}_inv_freq") else ""
+    frequencies = getattr(module, f"{prefix}inv_freq").double().numpy()
+    return frequencies, float(getattr(module, f"{prefix}attention_scaling", 1.0))
+
+
+def _rotary_module(config: Any, anatomy: Anatomy) -> Any:
+    from theodolite.models.facts import skeleton
+
+    owner, _, _ = anatomy.blocks.rpartition(".")
+    on_meta = skeleton(config).get_submodule(f"{owner}.rotary_emb" if owner else "rotary_emb")
+    return type(on_meta)(config.get_text_config())
+
+
+def _gptj_frequencies(config: Any) -> tuple[NDArray[np.float64], float]:
+    """GPT-J keeps a table of sines, then cosines, by position; its angles are those of position 1."""
+    from transformers.models.gptj.modeling_gptj import create_sinusoidal_positions
+
+    table = create_sinusoidal_positions(2, config.rotary_dim or config.hidden_size).double()
+    sine, cosine = table[1].chunk(2)
+    return torch.atan2(sine, cosine).numpy(), 1.0
+
+
+def _kind(config: Any, layer: int) -> str:
+    kinds = getattr(config.get_text_config(), "layer_types", None)
+    return kinds[layer] if kinds else "full_attention"

@@ -1,0 +1,263 @@
+"""Weights straight from safetensors files, one tensor at a time, in one layout whatever the family's.
+
+Row convention, `y = x W`: projections are (head, d_model, d_head) and (head, d_head, d_model). No model is built.
+"""
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from theodolite.errors import ModelError, UnsupportedModelError
+from theodolite.models.anatomy import Anatomy, Dimensions, Files, dimensions_of
+from theodolite.models.families import known_anatomy
+from theodolite.models.tensors import TensorFiles
+
+
+@dataclass(frozen=True)
+class AttentionWeights:
+    """One layer's attention.
+
+    Attributes:
+        q: (head, d_model, d_head).
+        k: (kv_head, d_model, d_head).
+        v: (kv_head, d_model, d_head).
+        o: (head, d_head, d_model).
+        q_bias: (head, d_head), or None.
+        k_bias: (kv_head, d_head), or None.
+        v_bias: (kv_head, d_head), or None.
+        o_bias: (d_model,), or None.
+        q_norm: (head, d_head) scale of the norm on queries, or None; of the model's kind of norm.
+        k_norm: (kv_head, d_head) scale of the norm on keys, or None.
+        q_norm_bias: (head, d_head), or None.
+        k_norm_bias: (kv_head, d_head), or None.
+        norm_spans_heads: the norm of queries runs over all heads at once, not over each.
+        scale: what a score is multiplied by before the softmax.
+    """
+
+    q: torch.Tensor
+    k: torch.Tensor
+    v: torch.Tensor
+    o: torch.Tensor
+    q_bias: torch.Tensor | None
+    k_bias: torch.Tensor | None
+    v_bias: torch.Tensor | None
+    o_bias: torch.Tensor | None
+    q_norm: torch.Tensor | None
+    k_norm: torch.Tensor | None
+    q_norm_bias: torch.Tensor | None
+    k_norm_bias: torch.Tensor | None
+    norm_spans_heads: bool
+    scale: float
+
+
+@dataclass(frozen=True)
+class MlpWeights:
+    """One layer's MLP, or one expert of it: gate and up are (d_model, d_mlp), down is (d_mlp, d_model)."""
+
+    gate: torch.Tensor | None
+    up: torch.Tensor
+    down: torch.Tensor
+    gate_bias: torch.Tensor | None
+    up_bias: torch.Tensor | None
+    down_bias: torch.Tensor | None
+
+
+@dataclass(frozen=True)
+class NormWeights:
+    """A norm's scale as it is used, (d_model,), and its bias; each None where the norm has none."""
+
+    scale: torch.Tensor | None
+    bias: torch.Tensor | None
+
+
+class Weights:
+    """A model's weights on disk, by meaning."""
+
+    def __init__(self, folder: Path, config: Any, dtype: torch.dtype = torch.float32) -> None:
+        """Find the files and their names; `dtype` is what every tensor is returned in.
+
+        Raises:
+            ModelError: files are missing or unreadable, or the weights are quantised.
+            UnsupportedModelError: names on disk are not known for this family.
+        """
+        anatomy = known_anatomy(config)
+        if anatomy is None or anatomy.files is None:
+            raise UnsupportedModelError(f"where the family {config.model_type!r} keeps its weights is not known")
+        quantised = getattr(config, "quantization_config", None)
+        if quantised is not None:
+            raise ModelError(f"the weights in {folder} are quantised; give the checkpoint that they were made from")
+        self.config = config.get_text_config()
+        self.anatomy: Anatomy = anatomy
+        self.dimensions: Dimensions = dimensions_of(config, anatomy.reserved_positions)
+        self.dtype = dtype
+        self._names: Files = anatomy.files
+        self._files = TensorFiles(folder)
+
+    @cached_property
+    def _prefix(self) -> str:
+        """What names begin with: a model saved with its head has the base model's name in front."""
+        wanted = f"{self._names.embedding}.weight"
+        found = [name for name in self._files.names() if f".{name}".endswith(f".{wanted}")]
+        if not found:
+            raise ModelError(f"the weights in {self._files.folder} lack the tensor {wanted}")
+        return min(found, key=len).removesuffix(wanted)
+
+    def embedding(self, rows: slice = slice(None)) -> torch.Tensor:
+        """Return rows of the table of token embeddings as stored, (token, d_model)."""
+        return self._files.read(f"{self._prefix}{self._names.embedding}.weight", rows).to(self.dtype)
+
+    def unembedding(self, rows: slice = slice(None)) -> torch.Tensor:
+        """Return rows of the language-model head, (token, d_model); the embedding where the two are tied.
+
+        Raises:
+            ModelError: the files hold no head of their own, though it is not tied.
+        """
+        wanted = f"{self._names.unembedding}.weight"
+        found = [name for name in self._files.names() if f".{name}".endswith(f".{wanted}")]
+        if found:
+            return self._files.read(min(found, key=len), rows).to(self.dtype)
+        if not self.config.tie_word_embeddings:
+            raise ModelError(f"the weights in {self._files.folder} have no language-model head ({wanted})")
+        return self.embedding(rows)
+
+    def norm(self, layer: int, which: str) -> NormWeights:
+        """Return a block's norm by its name in `Anatomy.norms`."""
+        return self._norm(self._names.block.format(layer) + self.anatomy.norms[which])
+
+    def final_norm(self) -> NormWeights | None:
+        """Return the norm after the last block, if there is one."""
+        path = self.anatomy.final_norm
+        return None if path is None else self._norm(path.rpartition(".")[2])
+
+    def attention(self, layer: int) -> AttentionWeights:
+        """Return one layer's projections, biases and norms of queries and keys."""
+        sizes, names = self.dimensions, self._names
+        q, k, v = self._queries_keys_values(layer, "weight")
+        q_bias, k_bias, v_bias = self._queries_keys_values(layer, "bias")
+        assert q is not None
+        assert k is not None
+        assert v is not None
+        o = self._projection(layer, names.output).reshape(sizes.d_model, sizes.n_heads, sizes.d_head)
+        q_norm, q_norm_bias, spans = self._head_norm(layer, 0, sizes.n_heads)
+        k_norm, k_norm_bias, _ = self._head_norm(layer, 1, sizes.n_kv_heads)
+        return AttentionWeights(
+            q=q.transpose(1, 2).contiguous(),
+            k=k.transpose(1, 2).contiguous(),
+            v=v.transpose(1, 2).contiguous(),
+            o=o.permute(1, 2, 0).contiguous(),
+            q_bias=q_bias,
+            k_bias=k_bias,
+            v_bias=v_bias,
+            o_bias=self._bias(layer, names.output),
+            q_norm=q_norm,
+            k_norm=k_norm,
+            q_norm_bias=q_norm_bias,
+            k_norm_bias=k_norm_bias,
+            norm_spans_heads=spans,
+            scale=score_scale(self.config, sizes, layer),
+        )
+
+    def mlp(self, layer: int, expert: int | None = None) -> MlpWeights:
+        """Return one layer's MLP; where it has experts, the one that is asked for.
+
+        Raises:
+            ValueError: an expert is asked for where there are none, or none where there are several.
+        """
+        names = self._names
+        if (expert is None) != (names.experts is None):
+            raise ValueError(f"this model's MLP has {'no ' if names.experts is None else ''}experts: got {expert=}")
+        inside = "" if names.experts is None else names.experts.format(expert)
+        up, up_bias = self._projection(layer, inside + names.up), self._bias(layer, inside + names.up)
+        gate = gate_bias = None
+        if names.gate_up_fused:
+            gate, up = up.chunk(2)
+        elif names.gate is not None:
+            gate, gate_bias = self._projection(layer, inside + names.gate), self._bias(layer, inside + names.gate)
+        return MlpWeights(
+            gate=None if gate is None else gate.T.contiguous(),
+            up=up.T.contiguous(),
+            down=self._projection(layer, inside + names.down).T.contiguous(),
+            gate_bias=gate_bias,
+            up_bias=up_bias,
+            down_bias=self._bias(layer, inside + names.down),
+        )
+
+    def _queries_keys_values(self, layer: int, kind: str) -> tuple[torch.Tensor | None, ...]:
+        """Return Q, K and V as (head, d_head, …): weights end in d_model, biases end there; None without biases."""
+        sizes, names = self.dimensions, self._names
+        if kind == "bias":
+            parts = [self._bias(layer, name) for name in names.qkv]
+        else:
+            parts = [self._projection(layer, name) for name in names.qkv]
+        if any(part is None for part in parts):
+            return None, None, None
+        stored = [part for part in parts if part is not None]
+        heads = (sizes.n_heads, sizes.n_kv_heads, sizes.n_kv_heads)
+        if names.qkv_layout == "grouped":
+            group = sizes.n_heads // sizes.n_kv_heads
+            split = stored[0].reshape(sizes.n_kv_heads, group + 2, sizes.d_head, *stored[0].shape[1:])
+            return split[:, :group].flatten(0, 1), split[:, group], split[:, group + 1]
+        if names.qkv_layout == "concatenated":
+            stored = list(stored[0].split([count * sizes.d_head for count in heads]))
+        return tuple(
+            part.reshape(count, sizes.d_head, *part.shape[1:]) for part, count in zip(stored, heads, strict=True)
+        )
+
+    def _head_norm(self, layer: int, which: int, heads: int) -> tuple[torch.Tensor | None, torch.Tensor | None, bool]:
+        """Return scale and bias of the norm on queries (0) or keys (1), for each head, and whether it spans heads."""
+        if self._names.qk_norm is None:
+            return None, None, False
+        name = self._names.block.format(layer) + self._names.qk_norm[which]
+        each = [self._norm(name.format(head)) for head in range(heads if "{}" in name else 1)]
+        if each[0].scale is None:
+            return None, None, False
+        scale = torch.cat([one.scale for one in each if one.scale is not None])
+        biases = [one.bias for one in each if one.bias is not None]
+        shape = (heads, self.dimensions.d_head)
+        spans = scale.ndim == 1 and scale.numel() == math.prod(shape) and len(each) == 1 and heads > 1
+        bias = torch.cat(biases) if biases else None
+        return _per_head(scale, shape), None if bias is None else _per_head(bias, shape), spans
+
+    def _norm(self, name: str) -> NormWeights:
+        """Return a norm; older files call scale and bias gamma and beta."""
+        found: Mapping[str, torch.Tensor] = {
+            role: self._files.read(f"{self._prefix}{name}.{stored}").to(self.dtype)
+            for role, spellings in {"scale": ("weight", "gamma"), "bias": ("bias", "beta")}.items()
+            for stored in spellings
+            if f"{self._prefix}{name}.{stored}" in self._files
+        }
+        scale = found.get("scale")
+        return NormWeights(None if scale is None else scale + self.anatomy.norm_offset, found.get("bias"))
+
+    def _projection(self, layer: int, name: str) -> torch.Tensor:
+        """Return a projection as (out, in)."""
+        stored = self._files.read(f"{self._prefix}{self._names.block.format(layer)}{name}.weight").to(self.dtype)
+        return stored.T if self._names.transposed else stored
+
+    def _bias(self, layer: int, name: str) -> torch.Tensor | None:
+        full = f"{self._prefix}{self._names.block.format(layer)}{name}.bias"
+        return self._files.read(full).to(self.dtype) if full in self._files else None
+
+
+def _per_head(values: torch.Tensor, shape: tuple[int, int]) -> torch.Tensor:
+    """Return (head, d_head) from one row for all heads, or from a row for each."""
+    return values.reshape(-1, shape[1]).expand(shape).contiguous()
+
+
+def score_scale(config: Any, dimensions: Dimensions, layer: int) -> float:
+    """Return what attention scores of a layer are multiplied by before the softmax.
+
+    1/√d_head, but Gemma-2 and 3 name the number under the root, Granite the factor, and GPT-2 may divide by the
+    layer's number or leave the scale out. Gemma-2's soft cap, which follows, is not part of it.
+    """
+    if getattr(config, "attention_multiplier", None) is not None:
+        return float(config.attention_multiplier)
+    scale = (getattr(config, "query_pre_attn_scalar", None) or dimensions.d_head) ** -0.5
+    if not getattr(config, "scale_attn_weights", True):
+        scale = 1.0
+    return float(scale / (layer + 1) if getattr(config, "scale_attn_by_inverse_layer_idx", False) else scale)

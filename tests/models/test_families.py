@@ -1,0 +1,390 @@
+"""Every family's record against a hand-run: the block's own submodules, called one after the other in float64.
+
+The hand-runs are written from the architectures (papers and transformers' sources); they know no record and no tap.
+"""
+
+import copy
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+import tiny
+import torch
+from transformers import BloomConfig
+
+from theodolite.capture.engine import Engine
+from theodolite.capture.plan import plan_set
+from theodolite.errors import SiteNotFoundError, UnsupportedModelError
+from theodolite.models.anatomy import Anatomy, check_sites, length_class_of
+from theodolite.models.families import FAMILIES, known_anatomy
+from theodolite.models.load import LoadedModel, wrap
+from theodolite.models.reading import identity_errors, read_sites, relative_errors
+from theodolite.sites import BLOCK_SITES, Site
+
+IDS = tiny.random_tokens([11])[0]
+POSITIONS = [-3, -1]
+
+Stream = torch.Tensor
+Call = Callable[..., torch.Tensor]
+HandRun = Callable[[Stream, Call], dict[Site, Stream]]
+
+
+# Kinds of block. `x` enters, `call(module, input)` runs a module of the block on another input.
+
+
+def sequential(norm1: str, attention: str, norm2: str, mlp: str, multiplier: float = 1.0) -> HandRun:
+    """Pre-norm: x + attention(norm(x)), then the same with the MLP; Granite multiplies what each adds."""
+
+    def run(x: Stream, call: Call) -> dict[Site, Stream]:
+        attn = call(attention, call(norm1, x)) * multiplier
+        mid = x + attn
+        added = call(mlp, call(norm2, mid)) * multiplier
+        return {Site.ATTN_OUT: attn, Site.RESID_MID: mid, Site.MLP_OUT: added, Site.RESID_POST: mid + added}
+
+    return run
+
+
+def parallel(norm1: str, attention: str, norm2: str, mlp: str) -> HandRun:
+    """x + attention(norm1(x)) + mlp(norm2(x)); many families use one norm for both."""
+
+    def run(x: Stream, call: Call) -> dict[Site, Stream]:
+        attn, added = call(attention, call(norm1, x)), call(mlp, call(norm2, x))
+        return {Site.ATTN_OUT: attn, Site.MLP_OUT: added, Site.RESID_POST: x + attn + added}
+
+    return run
+
+
+def norms_on_both_sides(x: Stream, call: Call) -> dict[Site, Stream]:
+    """Gemma-2 and 3: each branch is normalised before it reads and again before it is added."""
+    attn = call("post_attention_layernorm", call("self_attn", call("input_layernorm", x)))
+    mid = x + attn
+    added = call("post_feedforward_layernorm", call("mlp", call("pre_feedforward_layernorm", mid)))
+    return {Site.ATTN_OUT: attn, Site.RESID_MID: mid, Site.MLP_OUT: added, Site.RESID_POST: mid + added}
+
+
+def norms_after_the_branch(x: Stream, call: Call) -> dict[Site, Stream]:
+    """OLMo-2: branches read the stream itself, and what they add is normalised."""
+    attn = call("post_attention_layernorm", call("self_attn", x))
+    mid = x + attn
+    added = call("post_feedforward_layernorm", call("mlp", mid))
+    return {Site.ATTN_OUT: attn, Site.RESID_MID: mid, Site.MLP_OUT: added, Site.RESID_POST: mid + added}
+
+
+def residual_passed_in(x: Stream, call: Call) -> dict[Site, Stream]:
+    """BLOOM: each branch adds the residual it is given; given zeros, it puts out what it adds."""
+    nothing = torch.zeros_like(x)
+    attn = call("self_attention", call("input_layernorm", x), nothing)
+    mid = x + attn
+    added = call("mlp", call("post_attention_layernorm", mid), nothing)
+    return {Site.ATTN_OUT: attn, Site.RESID_MID: mid, Site.MLP_OUT: added, Site.RESID_POST: mid + added}
+
+
+def opt(x: Stream, call: Call) -> dict[Site, Stream]:
+    attn = call("self_attn", call("self_attn_layer_norm", x))
+    mid = x + attn
+    added = call("fc2", call("fc1", call("final_layer_norm", mid)).relu())
+    return {Site.ATTN_OUT: attn, Site.RESID_MID: mid, Site.MLP_OUT: added, Site.RESID_POST: mid + added}
+
+
+def opt_norms_after_the_sum(x: Stream, call: Call) -> dict[Site, Stream]:
+    attn = call("self_attn", x)
+    mid = call("self_attn_layer_norm", x + attn)
+    added = call("fc2", call("fc1", mid).relu())
+    return {
+        Site.ATTN_OUT: attn,
+        Site.RESID_MID_SUM: x + attn,
+        Site.RESID_MID: mid,
+        Site.MLP_OUT: added,
+        Site.RESID_POST: call("final_layer_norm", mid + added),
+    }
+
+
+def encoder(attend: Callable[[Stream, Call], Stream], norm: str) -> HandRun:
+    """Post-norm: norm(x + attention(x)), then the same with the MLP."""
+
+    def run(x: Stream, call: Call) -> dict[Site, Stream]:
+        attn = attend(x, call)
+        mid = call(norm, x + attn)
+        added = call("output.dense", call("intermediate", mid))
+        return {
+            Site.ATTN_OUT: attn,
+            Site.RESID_MID_SUM: x + attn,
+            Site.RESID_MID: mid,
+            Site.MLP_OUT: added,
+            Site.RESID_POST: call("output.LayerNorm", mid + added),
+        }
+
+    return run
+
+
+llama = sequential("input_layernorm", "self_attn", "post_attention_layernorm", "mlp")
+llama_parallel = parallel("input_layernorm", "self_attn", "input_layernorm", "mlp")
+bert = encoder(
+    lambda x, call: call("attention.output.dense", call("attention.self", x)), norm="attention.output.LayerNorm"
+)
+mpnet = encoder(lambda x, call: call("attention.attn", x), norm="attention.LayerNorm")
+
+HAND_RUNS: dict[str, HandRun] = {
+    "bert": bert,
+    "bloom": residual_passed_in,
+    "cohere": llama_parallel,
+    "cohere2": llama_parallel,
+    "falcon-groups": parallel("ln_attn", "self_attention", "ln_mlp", "mlp"),
+    "falcon-heads": sequential("input_layernorm", "self_attention", "post_attention_layernorm", "mlp"),
+    "falcon-multi-query": parallel("input_layernorm", "self_attention", "input_layernorm", "mlp"),
+    "gemma": llama,
+    "gemma2": norms_on_both_sides,
+    "gemma3": norms_on_both_sides,
+    "gemma3_text": norms_on_both_sides,
+    "gpt2": sequential("ln_1", "attn", "ln_2", "mlp"),
+    "gpt2-scaled-by-layer": sequential("ln_1", "attn", "ln_2", "mlp"),
+    "gpt_neox": parallel("input_layernorm", "attention", "post_attention_layernorm", "mlp"),
+    "gpt_neox-sequential": sequential("input_layernorm", "attention", "post_attention_layernorm", "mlp"),
+    "gptj": parallel("ln_1", "attn", "ln_1", "mlp"),
+    "granite": sequential("input_layernorm", "self_attn", "post_attention_layernorm", "mlp", multiplier=0.4),
+    "llama": llama,
+    "llama-dynamic": llama,
+    "llama-yarn": llama,
+    "mistral": llama,
+    "mistral-nemo": llama,
+    "mixtral": llama,
+    "mpnet": mpnet,
+    "olmo": llama,
+    "olmo2": norms_after_the_branch,
+    "opt": opt,
+    "opt-post-norm": opt_norms_after_the_sum,
+    "phi": llama_parallel,
+    "phi-qk-norm": llama_parallel,
+    "phi3": llama,
+    "phi3-longrope": llama,
+    "qwen2": llama,
+    "qwen3": llama,
+    "roberta": bert,
+    "stablelm": llama,
+    "stablelm-parallel": llama_parallel,
+}
+"""A new family is one line here, and one in `tiny.CONFIGS`."""
+
+
+def run_by_hand(module: Any, ids: tuple[int, ...], hand_run: HandRun) -> list[dict[Site, Stream]]:
+    """Record one run, then compute every block anew from what enters the first one."""
+    blocks = next(child for child in module.modules() if isinstance(child, torch.nn.ModuleList) and len(child) == 5)
+    entered: list[Stream] = []
+    given: dict[torch.nn.Module, tuple[Any, dict[str, Any]]] = {}  # all but the hidden states: masks, positions
+
+    def record(child: torch.nn.Module, args: Any, kwargs: dict[str, Any]) -> None:
+        if child is blocks[0]:
+            entered.append(args[0] if args else kwargs["hidden_states"])
+        given[child] = (args[1:], {name: value for name, value in kwargs.items() if name != "hidden_states"})
+
+    handles = [child.register_forward_pre_hook(record, with_kwargs=True) for child in blocks.modules()]
+    module(input_ids=torch.tensor([ids]), use_cache=False)
+    for handle in handles:
+        handle.remove()
+
+    def caller(block: torch.nn.Module) -> Call:
+        def call(path: str, x: Stream, *others: Stream) -> Stream:
+            child = block.get_submodule(path)
+            args, kwargs = given[child]
+            output = child(x, *(others or args), **kwargs)
+            return output[0] if isinstance(output, tuple) else output
+
+        return call
+
+    streams, x = [], entered[0]
+    for block in blocks:
+        streams.append({Site.RESID_PRE: x, **hand_run(x, caller(block))})
+        x = streams[-1][Site.RESID_POST]
+    return streams
+
+
+def eager_float64(family: str) -> LoadedModel:
+    module = copy.deepcopy(tiny.tiny_model(family)).double()  # its own configuration, to change
+    module.set_attn_implementation("eager")
+    if hasattr(module.config, "_experts_implementation"):
+        module.set_experts_implementation("eager")  # the only one that computes in float64
+    return wrap(module)
+
+
+# What each family has.
+
+NOT_PROVEN_BY_NAME = {"xlm-roberta"}  # RoBERTa's record, word for word
+
+PARALLEL = {"cohere", "cohere2", "falcon-groups", "falcon-multi-query", "gpt_neox", "gptj", "phi", "phi-qk-norm"}
+PARALLEL |= {"stablelm-parallel"}
+NORMS_AFTER_THE_SUM = {"bert", "mpnet", "opt-post-norm", "roberta"}
+
+
+def sites_of(family: str) -> set[Site]:
+    if family in NORMS_AFTER_THE_SUM:
+        return set(BLOCK_SITES)
+    if family in PARALLEL:
+        return set(BLOCK_SITES) - {Site.RESID_MID_SUM, Site.RESID_MID}
+    return set(BLOCK_SITES) - {Site.RESID_MID_SUM}
+
+
+def test_every_family_of_the_table_is_proven_here():
+    assert set(HAND_RUNS) == set(tiny.CONFIGS)
+    assert set(FAMILIES) - {config.model_type for config in tiny.CONFIGS.values()} <= NOT_PROVEN_BY_NAME
+    assert FAMILIES["xlm-roberta"] == FAMILIES["roberta"]
+
+
+@torch.inference_mode()
+@pytest.mark.parametrize("family", HAND_RUNS)
+def test_sites_equal_a_hand_run(family):
+    model = eager_float64(family)
+    read = read_sites(model, IDS, POSITIONS)
+    by_hand = run_by_hand(model.module, IDS, HAND_RUNS[family])
+    assert {site for site in read if site is not Site.RESID_FINAL} == sites_of(family) == set(by_hand[0])
+    for site in sites_of(family):
+        values = torch.stack([streams[site].view(len(IDS), -1)[POSITIONS] for streams in by_hand], dim=1)
+        assert relative_errors(read[site], values.numpy()).max() <= 1e-12, site
+    final = by_hand[-1][Site.RESID_POST].view(len(IDS), -1)[POSITIONS]
+    assert relative_errors(read[Site.RESID_FINAL], final.numpy()).max() <= 1e-12
+
+
+@pytest.mark.parametrize("family", tiny.CONFIGS)
+def test_the_identities_hold_and_no_site_can_pass_for_another(family):
+    model = eager_float64(family)
+    assert max(identity_errors(model, read_sites(model, IDS, POSITIONS)).values()) <= 1e-13
+    for site, tap in model.anatomy.taps.items():
+        for other in set(model.anatomy.taps) - {site}:
+            wrong = replace(model.anatomy, taps={**model.anatomy.taps, other: tap})
+            misread = read_sites(replace(model, anatomy=wrong), IDS, POSITIONS)
+            assert max(identity_errors(model, misread).values()) > 1e-3, (other, site)
+
+
+@pytest.mark.parametrize("family", sorted(PARALLEL))
+def test_a_parallel_block_has_nothing_between_attention_and_mlp_and_says_so(family):
+    anatomy = known_anatomy(tiny.CONFIGS[family])
+    for site in (Site.RESID_MID, Site.RESID_MID_SUM):
+        with pytest.raises(SiteNotFoundError) as caught:
+            check_sites(anatomy, [Site.RESID_PRE, site])
+        assert str(caught.value) == (
+            f"capture.sites: this model has no {site}: attention and MLP run in parallel, both read resid_pre; "
+            "it has resid_pre, resid_post, attn_out, mlp_out"
+        )
+
+
+def test_only_norms_after_the_sum_make_a_sum_of_its_own():
+    with pytest.raises(SiteNotFoundError, match="no resid_mid_sum: only a model whose norms follow the sums has it"):
+        check_sites(known_anatomy(tiny.CONFIGS["llama"]), [Site.RESID_MID_SUM])
+    check_sites(known_anatomy(tiny.CONFIGS["bert"]), list(BLOCK_SITES))
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{"apply_residual_connection_post_layernorm": True}, {"pretraining_tp": 2, "slow_but_exact": True}],
+)
+def test_a_bloom_without_a_residual_stream_is_refused(options):
+    with pytest.raises(UnsupportedModelError, match=next(reversed(options))):
+        known_anatomy(BloomConfig(**options))
+
+
+# Norms.
+
+
+@torch.inference_mode()
+@pytest.mark.parametrize("family", tiny.CONFIGS)
+def test_norms_are_where_and_what_the_record_says(family):
+    model = eager_float64(family)
+    anatomy = model.anatomy
+    layer = model.blocks[2]
+    paths = {role: layer.get_submodule(path) for role, path in anatomy.norms.items()}
+    if anatomy.final_norm:
+        paths["final"] = model.module.get_submodule(anatomy.final_norm)
+    ran: dict[torch.nn.Module, tuple[Stream, Stream]] = {}
+    for norm in paths.values():
+        norm.register_forward_hook(lambda norm, args, output: ran.update({norm: (args[0], output)}))
+    read = read_sites(model, IDS, POSITIONS)
+    mid = Site.RESID_MID if Site.RESID_MID in read else Site.RESID_PRE
+    attention, mlp = (Site.RESID_MID, Site.RESID_POST) if anatomy.post_norm else (Site.ATTN_OUT, Site.MLP_OUT)
+    place = {  # which side of the norm is which site
+        "attention": (0, Site.RESID_PRE),
+        "mlp": (0, mid),
+        "attention_output": (1, attention),
+        "mlp_output": (1, mlp),
+        "final": (0, Site.RESID_FINAL),
+    }
+    for role, norm in paths.items():
+        side, site = place[role]
+        seen = [value.reshape(len(IDS), -1)[POSITIONS].numpy() for value in ran[norm]]
+        expected = read[site] if role == "final" else read[site][:, 2]
+        assert relative_errors(seen[side], expected).max() <= 1e-12, role
+        assert relative_errors(norm_without_epsilon(anatomy, norm, seen[0]), seen[1]).max() < 1e-2, role
+
+
+def norm_without_epsilon(anatomy: Anatomy, norm: Any, x: np.ndarray) -> np.ndarray:
+    """Layer norm or root-mean-square norm as the record says; epsilon changes less than a hundredth."""
+    if anatomy.norm_kind == "layer":
+        x = x - x.mean(axis=-1, keepdims=True)
+    x = x / np.sqrt((x**2).mean(axis=-1, keepdims=True))
+    weight, bias = (getattr(norm, name, None) for name in ("weight", "bias"))
+    scaled = x if weight is None else x * (weight.numpy() + anatomy.norm_offset)
+    return scaled if bias is None else scaled + bias.numpy()
+
+
+# How long a prompt may be.
+
+
+@pytest.mark.parametrize("family", ["bert", "gpt2", "mpnet", "opt", "roberta"])
+def test_learned_positions_end_where_the_record_says(family):
+    model = eager_float64(family)
+    longest = model.dimensions.context_length
+    read_sites(model, [5] * longest, [-1])
+    with pytest.raises((IndexError, RuntimeError)):
+        read_sites(model, [5] * (longest + 1), [-1])
+
+
+# Rotary positions that depend on the longest prompt of a batch.
+
+
+def capture(model: LoadedModel, lengths: list[int], length_class: Any, batch_tokens: int = 400) -> list[np.ndarray]:
+    """Return each prompt's stream at the last token, captured in the given order; prompts depend on length alone."""
+    tokens = [tiny.random_tokens([length])[0] for length in lengths]
+    options = {"shard_prompts": len(tokens), "batch_tokens": batch_tokens, "share_prefix": True}
+    plan = plan_set("set", tokens, (-1,), **options, length_class=length_class)
+    captured = Engine(model, [Site.RESID_POST], [0, 2, 4]).capture(plan, plan.shards[0], tokens)
+    return list(captured.activations[Site.RESID_POST])
+
+
+def alone(family: str, length: int) -> np.ndarray:
+    """Return the same by a model that has never seen another prompt."""
+    ids = tiny.random_tokens([length])[0]
+    return read_sites(wrap(tiny.tiny_model(family)), ids, [-1])[Site.RESID_POST][:, [0, 2, 4]]
+
+
+@pytest.mark.parametrize("family", ["llama-dynamic", "phi3-longrope"])
+def test_a_short_prompt_is_not_turned_by_a_long_one(family):
+    lengths = [12, 30]
+    model = wrap(tiny.tiny_model(family))
+    classed = capture(model, lengths, length_class_of(model.config))
+    mixed = capture(model, lengths, lambda _: 0)
+    for length, ours in zip(lengths, classed, strict=True):
+        assert relative_errors(ours, alone(family, length)).max() < 1e-5
+    assert relative_errors(mixed[0], alone(family, 12)).max() > 1e-2
+
+
+@pytest.mark.parametrize("family", ["llama-dynamic", "phi3-longrope"])
+@pytest.mark.parametrize("batch_tokens", [1, 400])
+def test_the_order_of_long_and_short_prompts_does_not_matter(family, batch_tokens):
+    model = wrap(tiny.tiny_model(family))
+    for lengths in ([40, 12, 30, 25], [12, 25, 30, 40], [25, 40, 12, 30]):
+        for length, ours in zip(
+            lengths, capture(model, lengths, length_class_of(model.config), batch_tokens), strict=True
+        ):
+            assert relative_errors(ours, alone(family, length)).max() < 1e-5, (lengths, length)
+
+
+@torch.inference_mode()
+def test_dynamic_rotary_positions_do_remember_the_longest_prompt():
+    ids = {length: torch.tensor([tiny.random_tokens([length])[0]]) for length in (25, 40)}
+    module = tiny.tiny_model("llama-dynamic")
+    fresh = module(input_ids=ids[25]).last_hidden_state
+    module(input_ids=ids[40])
+    remembering = module(input_ids=ids[25]).last_hidden_state
+    assert relative_errors(remembering.numpy(), fresh.numpy()).max() > 1e-2
+    forgetting = wrap(module).run(input_ids=ids[25]).last_hidden_state
+    assert relative_errors(forgetting.numpy(), fresh.numpy()).max() < 1e-5

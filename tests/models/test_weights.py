@@ -1,0 +1,290 @@
+"""Weights read from files do what the model's own modules do: attention and MLP written out with them, in float64."""
+
+import json
+import math
+from dataclasses import fields
+
+import pytest
+import tiny
+import torch
+from safetensors.torch import load_file, save_file
+from transformers import AutoModel, AutoModelForCausalLM, AutoModelForMaskedLM
+from transformers.activations import ACT2FN
+
+from theodolite.errors import ModelError, UnsupportedModelError
+from theodolite.models.load import wrap
+from theodolite.models.reading import read_sites, relative_errors
+from theodolite.models.rotary import rotation
+from theodolite.models.weights import Weights
+from theodolite.sites import Site
+
+TOKENS = (5, 60, 17, 33, 9)  # fewer than the tiny models' windows
+POSITIONS = [-5, -4, -3, -2, -1]
+# The models turn by float32 angles and weigh by float32 sums in places; a wrong layout is off by more than a tenth.
+BOUND = 2e-6
+
+
+@pytest.fixture(scope="module", params=list(tiny.CONFIGS))
+def saved(request, tmp_path_factory):
+    """Return a family's folder, as it is saved with its head, and its base model in float64."""
+    folder = tmp_path_factory.mktemp(request.param)
+    config = tiny.CONFIGS[request.param]
+    encoder = config.model_type in ("bert", "roberta", "mpnet")
+    tiny.tiny_model(
+        request.param, auto_class=AutoModelForMaskedLM if encoder else AutoModelForCausalLM
+    ).save_pretrained(folder)
+    base = AutoModel.from_pretrained(folder, dtype=torch.float64)
+    if config._experts_implementation != "eager":
+        base.set_experts_implementation("eager")
+    return folder, wrap(base)
+
+
+def inputs_of(model, which):
+    """Return, for each layer, what attention or the MLP reads, (token, d_model), and other outputs by module."""
+    norm = model.anatomy.norms.get(which)
+    if norm is None or model.anatomy.post_norm:
+        site = Site.RESID_PRE if which == "attention" else Site.RESID_MID
+        return torch.from_numpy(read_sites(model, TOKENS, POSITIONS)[site]).unbind(1)
+    return recorded(model, norm)
+
+
+def recorded(model, path):
+    """Return what a module of each block puts out when the prompt runs alone."""
+    outputs = []
+    handles = [
+        block.get_submodule(path).register_forward_hook(lambda _, __, output: outputs.append(output))
+        for block in model.blocks
+    ]
+    read_sites(model, TOKENS, POSITIONS)
+    for handle in handles:
+        handle.remove()
+    return [out.reshape(-1, out.shape[-1]) if isinstance(out, torch.Tensor) else out for out in outputs]
+
+
+def normalised(x, kind, scale, bias, epsilon):
+    """Apply a norm along the last axis."""
+    if kind == "layer":
+        x = x - x.mean(-1, keepdim=True)
+    x = x / (x.square().mean(-1, keepdim=True) + epsilon).sqrt()
+    x = x if scale is None else x * scale
+    return x if bias is None else x + bias
+
+
+def epsilon_of(config):
+    names = ("rms_norm_eps", "layer_norm_eps", "layer_norm_epsilon", "norm_epsilon")
+    return next(getattr(config, name) for name in names if getattr(config, name, None) is not None)
+
+
+def with_head_norm(x, scale, bias, weights, model):
+    """Apply the norm on queries or keys, (head, token, d_head), over each head or over all at once."""
+    if scale is None:
+        return x
+    config, kind = model.config.get_text_config(), model.anatomy.norm_kind
+    if not weights.norm_spans_heads:
+        return normalised(x, kind, scale[:, None], None if bias is None else bias[:, None], epsilon_of(config))
+    wide = normalised(x.transpose(0, 1).flatten(1), kind, scale.flatten(), None, epsilon_of(config))
+    return wide.reshape(x.shape[1], x.shape[0], -1).transpose(0, 1)
+
+
+def attention_by_hand(x, weights, layer, model):
+    """Return what attention puts out for (token, d_model), and leave no module in it."""
+    config, sizes, anatomy = model.config, model.dimensions, model.anatomy
+    group = sizes.n_heads // sizes.n_kv_heads
+
+    def project(matrix, bias):
+        return x @ matrix + (0 if bias is None else bias[:, None])
+
+    q = with_head_norm(project(weights.q, weights.q_bias), weights.q_norm, weights.q_norm_bias, weights, model)
+    k = with_head_norm(project(weights.k, weights.k_bias), weights.k_norm, weights.k_norm_bias, weights, model)
+    k, v = k.repeat_interleave(group, 0), project(weights.v, weights.v_bias).repeat_interleave(group, 0)
+    scores = torch.empty(sizes.n_heads, len(x), len(x), dtype=torch.float64)
+    for i in range(len(x)):
+        for j in range(len(x)):
+            turned = torch.from_numpy(rotation(config, anatomy, layer, i - j))
+            scores[:, i, j] = (q[:, i] @ turned * k[:, j]).sum(-1) * weights.scale
+    if anatomy.positions == "ALiBi":  # four heads: slopes 1/4, 1/16, …; Falcon scales them as it does scores
+        slopes = 0.25 ** torch.arange(1, sizes.n_heads + 1) * (weights.scale if config.model_type == "falcon" else 1)
+        scores += slopes[:, None, None] * torch.arange(len(x))
+    if anatomy.positions == "learned and relative":
+        scores += model.module.encoder.compute_position_bias(x[None])[0]
+    if getattr(config.get_text_config(), "attn_logit_softcapping", None):
+        cap = config.get_text_config().attn_logit_softcapping
+        scores = cap * (scores / cap).tanh()
+    if anatomy.causal:
+        scores = scores.masked_fill(torch.ones(len(x), len(x)).triu(1).bool(), -math.inf)
+    out = (scores.softmax(-1) @ v @ weights.o).sum(0)
+    return out if weights.o_bias is None else out + weights.o_bias
+
+
+def after_branch(out, layer, which, weights, model):
+    """Apply what a family does to a branch's output before it is added."""
+    scale = model.anatomy.taps[Site.ATTN_OUT].scale
+    if which not in model.anatomy.norms or model.anatomy.post_norm:
+        return out * scale
+    norm = weights.norm(layer, which)
+    return normalised(out, model.anatomy.norm_kind, norm.scale, norm.bias, epsilon_of(model.config.get_text_config()))
+
+
+def mlp_by_hand(x, mlp, activation):
+    up = x @ mlp.up + (0 if mlp.up_bias is None else mlp.up_bias)
+    if mlp.gate is None:
+        hidden = activation(up)
+    else:
+        hidden = activation(x @ mlp.gate + (0 if mlp.gate_bias is None else mlp.gate_bias)) * up
+    return hidden @ mlp.down + (0 if mlp.down_bias is None else mlp.down_bias)
+
+
+def activation_of(config):
+    if config.model_type == "bloom":
+        return ACT2FN["gelu_pytorch_tanh"]
+    names = ("hidden_activation", "hidden_act", "activation_function", "activation")
+    return ACT2FN[next(getattr(config, name) for name in names if getattr(config, name, None) is not None)]
+
+
+def test_attention_written_out_equals_the_modules(saved):
+    folder, model = saved
+    weights = Weights(folder, model.config, torch.float64)
+    theirs = read_sites(model, TOKENS, POSITIONS)[Site.ATTN_OUT]
+    for layer, x in enumerate(inputs_of(model, "attention")):
+        out = attention_by_hand(x, weights.attention(layer), layer, model)
+        ours = after_branch(out, layer, "attention_output", weights, model)
+        assert relative_errors(ours.numpy(), theirs[:, layer]).max() < BOUND, layer
+
+
+def test_the_mlp_written_out_equals_the_modules(saved):
+    folder, model = saved
+    weights = Weights(folder, model.config, torch.float64)
+    activation = activation_of(model.config.get_text_config())
+    theirs = read_sites(model, TOKENS, POSITIONS)[Site.MLP_OUT]
+    routes = recorded(model, "mlp.gate") if model.config.model_type == "mixtral" else None
+    for layer, x in enumerate(inputs_of(model, "mlp")):
+        if routes is None:
+            out = mlp_by_hand(x, weights.mlp(layer), activation)
+        else:
+            _, shares, chosen = routes[layer]
+            every = torch.stack([mlp_by_hand(x, weights.mlp(layer, expert), activation) for expert in range(3)], 1)
+            out = (every.gather(1, chosen[..., None].expand(-1, -1, x.shape[-1])) * shares[..., None]).sum(1)
+        ours = after_branch(out, layer, "mlp_output", weights, model)
+        assert relative_errors(ours.numpy(), theirs[:, layer]).max() < BOUND, layer
+
+
+def test_norms_and_embeddings_equal_the_modules(saved):
+    folder, model = saved
+    weights = Weights(folder, model.config, torch.float64)
+    config = model.config.get_text_config()
+    torch.testing.assert_close(weights.embedding(), model.module.get_input_embeddings().weight)
+    torch.testing.assert_close(weights.embedding(slice(3, 7)), model.module.get_input_embeddings().weight[3:7])
+    assert weights.unembedding().shape == weights.embedding().shape
+    assert torch.equal(weights.unembedding(), weights.embedding()) == bool(config.tie_word_embeddings)
+    stream = torch.randn(4, model.dimensions.d_model, dtype=torch.float64)
+    pairs = [(weights.norm(2, name), model.blocks[2].get_submodule(path)) for name, path in model.anatomy.norms.items()]
+    if model.anatomy.final_norm:
+        pairs.append((weights.final_norm(), model.module.get_submodule(model.anatomy.final_norm)))
+    for norm, module in pairs:
+        epsilon = 1e-5 if config.model_type == "olmo" else epsilon_of(config) if has_epsilon(config) else module.eps
+        ours = normalised(stream, model.anatomy.norm_kind, norm.scale, norm.bias, epsilon)
+        assert relative_errors(ours.numpy(), module(stream).numpy()).max() < 1e-6
+
+
+def has_epsilon(config):
+    return config.model_type != "opt"
+
+
+def test_files_of_the_base_model_hold_the_same(saved, tmp_path):
+    folder, model = saved
+    model.module.save_pretrained(tmp_path)
+    with_head, without = Weights(folder, model.config), Weights(tmp_path, model.config)
+    for layer in (0, 4):
+        ours, theirs = with_head.attention(layer), without.attention(layer)
+        for field in fields(ours):
+            assert_same(getattr(ours, field.name), getattr(theirs, field.name))
+        expert = 1 if model.anatomy.files.experts else None
+        assert_same(with_head.mlp(layer, expert).down, without.mlp(layer, expert).down)
+
+
+def assert_same(ours, theirs):
+    if isinstance(ours, torch.Tensor):
+        torch.testing.assert_close(ours, theirs, rtol=0, atol=0)
+    else:
+        assert ours == theirs
+
+
+@pytest.fixture
+def llama(tmp_path):
+    tiny.tiny_model("llama", auto_class=AutoModelForCausalLM).save_pretrained(tmp_path, max_shard_size="50KB")
+    return tmp_path, tiny.CONFIGS["llama"]
+
+
+def test_a_sharded_checkpoint_is_read_through_its_index(llama):
+    folder, config = llama
+    assert len(list(folder.glob("*.safetensors"))) > 2
+    assert Weights(folder, config).attention(4).q.shape == (4, 48, 16)
+    next(iter(sorted(folder.glob("*.safetensors")))).unlink()
+    with pytest.raises(ModelError, match=r"lacks model-00001-of-\d+.safetensors, which model.safetensors.index.json"):
+        Weights(folder, config)
+
+
+def test_a_truncated_file_is_named(llama):
+    folder, config = llama
+    path = sorted(folder.glob("*.safetensors"))[0]
+    path.write_bytes(path.read_bytes()[:300])
+    with pytest.raises(ModelError, match="it is corrupt or cut off"):
+        Weights(folder, config).embedding()
+
+
+def test_an_index_that_is_none_is_named(llama):
+    folder, config = llama
+    (folder / "model.safetensors.index.json").write_text("{}")
+    with pytest.raises(ModelError, match="is not an index"):
+        Weights(folder, config)
+
+
+def test_a_missing_tensor_is_named(llama):
+    folder, config = llama
+    index = folder / "model.safetensors.index.json"
+    names = json.loads(index.read_text())
+    del names["weight_map"]["model.layers.2.self_attn.k_proj.weight"]
+    index.write_text(json.dumps(names))
+    with pytest.raises(ModelError, match=r"lack the tensor model\.layers\.2\.self_attn\.k_proj\.weight"):
+        Weights(folder, config).attention(2)
+
+
+def test_gamma_and_beta_of_older_files_are_scale_and_bias(tmp_path):
+    tiny.tiny_model("bert").save_pretrained(tmp_path)
+    whole = Weights(tmp_path, tiny.CONFIGS["bert"]).norm(1, "mlp_output")
+    tensors = load_file(tmp_path / "model.safetensors")
+    renamed = {
+        name.replace("LayerNorm.weight", "LayerNorm.gamma").replace("LayerNorm.bias", "LayerNorm.beta"): tensor
+        for name, tensor in tensors.items()
+    }
+    save_file(renamed, tmp_path / "model.safetensors", metadata={"format": "pt"})
+    older = Weights(tmp_path, tiny.CONFIGS["bert"]).norm(1, "mlp_output")
+    assert torch.equal(whole.scale, older.scale)
+    assert torch.equal(whole.bias, older.bias)
+
+
+def test_weights_in_half_precision_come_in_the_dtype_that_is_asked_for(tmp_path):
+    tiny.tiny_model("qwen2").bfloat16().save_pretrained(tmp_path)
+    assert Weights(tmp_path, tiny.CONFIGS["qwen2"]).embedding().dtype == torch.float32
+
+
+def test_a_head_that_is_not_there_is_refused(tmp_path):
+    tiny.tiny_model("qwen2").save_pretrained(tmp_path)
+    with pytest.raises(ModelError, match="no language-model head"):
+        Weights(tmp_path, tiny.CONFIGS["qwen2"]).unembedding()
+
+
+def test_an_expert_must_be_named_where_there_are_several_and_only_there(tmp_path):
+    tiny.tiny_model("mixtral").save_pretrained(tmp_path / "mixtral")
+    with pytest.raises(ValueError, match="experts"):
+        Weights(tmp_path / "mixtral", tiny.CONFIGS["mixtral"]).mlp(0)
+    tiny.tiny_model("qwen2").save_pretrained(tmp_path / "qwen2")
+    with pytest.raises(ValueError, match="no experts"):
+        Weights(tmp_path / "qwen2", tiny.CONFIGS["qwen2"]).mlp(0, 1)
+
+
+def test_a_family_that_is_not_in_the_table_has_no_names(tmp_path):
+    from transformers import Starcoder2Config
+
+    with pytest.raises(UnsupportedModelError, match="starcoder2"):
+        Weights(tmp_path, Starcoder2Config())
