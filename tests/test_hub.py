@@ -93,7 +93,7 @@ FILES = {
     "chat_template.jinja": "small",
     "merges.txt": "small",
     "model.safetensors": "all",
-    "modeling_own.py": "all",
+    "modeling_own.py": "small",
     "pytorch_model.bin": "never",
     "training_log.md": "never",
 }

@@ -32,6 +32,7 @@ from transformers import (
     Qwen3Config,
     RobertaConfig,
     StableLmConfig,
+    XLMRobertaConfig,
 )
 
 _PLAIN: dict[str, Any] = {
@@ -116,6 +117,7 @@ CONFIGS: dict[str, Any] = {
     "roberta": RobertaConfig(**_ENCODER),
     "stablelm": StableLmConfig(**_GROUPED, use_qkv_bias=True, qk_layernorm=True, partial_rotary_factor=0.5),
     "stablelm-parallel": StableLmConfig(**_GROUPED, use_parallel_residual=True, partial_rotary_factor=0.5),
+    "xlm-roberta": XLMRobertaConfig(**_ENCODER),
 }
 """By family, a hyphen, and what is special; `transformers` names the family in `config.model_type`."""
 

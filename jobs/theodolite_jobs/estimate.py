@@ -17,7 +17,7 @@ _OPERATIONS_PER_SECOND = {"one CPU core": 6e10, "one H200 GPU": 4e14}
 
 
 class _CharacterTokenizer:
-    """Stands in where a model has no tokenizer: one token for every fourth character."""
+    """Stands in where a model has no tokenizer: one token, of no vocabulary, for every fourth character."""
 
     chat_template = ""
 
@@ -25,7 +25,7 @@ class _CharacterTokenizer:
         return "\n".join(message["content"] for message in messages)
 
     def __call__(self, texts: list[str], **_: Any) -> dict[str, list[list[int]]]:
-        return {"input_ids": [[ord(character) for character in text[::4]] for text in texts]}
+        return {"input_ids": [[-ord(character) for character in text[::4]] for text in texts]}
 
 
 def plan_survey(spec: SurveySpec, folder: Path, settings: Settings) -> dict[str, Any]:

@@ -4,17 +4,16 @@ import fnmatch
 from pathlib import Path
 from typing import Any
 
-from theodolite.errors import ModelError, SpecError, UnsupportedModelError
 from theodolite.models.anatomy import dimensions_of
 from theodolite.models.convert import read_json
 from theodolite.models.facts import describe_model, plain_errors
 from theodolite.models.families import known_anatomy
 from theodolite.models.load import load_config
 from theodolite.models.qwen1 import is_qwen1, qwen2_config
-from theodolite.models.source import ALIASES, ModelSource, _alias_file, fetch_small_files, resolve_source
+from theodolite.models.source import ModelSource, fetch_small_files, locate, resolve_source
 from theodolite.settings import Settings
 from theodolite.spec import ModelSpec
-from theodolite_jobs.prepare import _check_remote_code
+from theodolite_jobs.prepare import check_remote_code
 
 _PICKLED = "*model*.bin"
 
@@ -26,55 +25,27 @@ def inspect_model(model: ModelSpec, folder: Path, settings: Settings) -> dict[st
         ModelError: there is no such model, its configuration cannot be read, or it has no residual stream.
         SpecError: a revision is given for a local model, or its own code is not allowed to run here.
     """
-    _check_remote_code(model, settings)
-    source = _locate(model, folder)
+    check_remote_code(model, settings)
+    source = locate(model, folder)
+    if source.kind == "hub":
+        source = resolve_source(model, folder)  # of a local model it would read the weights
     config = _configuration(source, model.trust_remote_code, settings.cache)
-    if getattr(config.get_text_config(), "is_heterogeneous", False):
-        raise UnsupportedModelError(f"{config.model_type!r} has blocks of several sizes; only one size can be surveyed")
     anatomy = known_anatomy(config)
     dimensions = dimensions_of(config, anatomy.reserved_positions if anatomy else 0)
-    facts = describe_model(config, anatomy, dimensions)
+    with plain_errors(f"describe a {config.model_type!r} model of this configuration"):
+        facts = describe_model(config, anatomy, dimensions)
     facts["notes"] += _notes_on_files(source)
     return {"name": source.name, "kind": source.kind, "revision": source.revision or None, **facts}
-
-
-def _locate(model: ModelSpec, folder: Path) -> ModelSource:
-    """Find a model as `resolve_source` does, but without reading local weights for a fingerprint."""
-    found = [path.resolve() for path in (folder / model.id, Path(model.id)) if path.exists()]
-    if model.id in ALIASES:
-        local = ModelSource(model.id, "gguf", str(_alias_file(model.id)), "")
-    elif found and (found[0] / "config.json").is_file():
-        local = ModelSource(found[0].name, "folder", str(found[0]), "")
-    elif found and found[0].is_file() and found[0].suffix == ".gguf":
-        local = ModelSource(found[0].stem, "gguf", str(found[0]), "")
-    else:
-        return resolve_source(model, folder)
-    if model.revision is not None:
-        raise SpecError(f"model.revision: given {model.revision!r}, but only hub models have revisions; leave it out")
-    return local
 
 
 def _configuration(source: ModelSource, trust_remote_code: bool, cache: Path) -> Any:
     if source.kind == "gguf":
         return _header(Path(source.place))
     folder = fetch_small_files(source, cache) if source.kind == "hub" else Path(source.place)
-    raw = read_json(folder / "config.json")
     if is_qwen1(folder):
-        return qwen2_config(raw)
-    if "auto_map" in raw and not trust_remote_code:
-        _check_own_code(source, raw)
+        with plain_errors(f"read the configuration in {folder}"):
+            return qwen2_config(read_json(folder / "config.json"))
     return load_config(folder, trust_remote_code)
-
-
-def _check_own_code(source: ModelSource, raw: dict[str, Any]) -> None:
-    """Refuse a model that only code of its own can describe."""
-    from transformers import CONFIG_MAPPING
-
-    if raw.get("model_type") not in CONFIG_MAPPING:
-        raise ModelError(
-            f"{source.name!r} brings its own code, for transformers does not know {raw.get('model_type')!r}: "
-            "it needs trust_remote_code, which a deployment allows by name in THEODOLITE_REMOTE_CODE_ALLOWED"
-        )
 
 
 def _header(file: Path) -> Any:

@@ -20,9 +20,9 @@ from theodolite.models.anatomy import (
 )
 from theodolite.models.families import known_anatomy
 from theodolite.models.load import load_config, load_tokenizer, resolved_dtype
-from theodolite.models.source import ModelSource, fetch_small_files, resolve_source, slug
+from theodolite.models.source import ALIASES, ModelSource, fetch_small_files, resolve_source, slug
 from theodolite.prompts.sources import read_prompts
-from theodolite.prompts.tokens import check_lengths, resolve_positions, resolve_template, tokenize
+from theodolite.prompts.tokens import check_lengths, check_vocabulary, resolve_positions, resolve_template, tokenize
 from theodolite.settings import Settings
 from theodolite.spec import ModelSpec, SurveySpec, TokenIds, digest_of
 from theodolite.store.layout import CAPTURE_VERSION
@@ -70,8 +70,7 @@ class Prepared:
     def pinned_model(self) -> ModelSpec:
         """The model's spec as any node must read it: at this revision, wherever the spec was."""
         revision = self.source.revision if self.source.kind == "hub" else None
-        is_alias = self.source.kind == "gguf" and self.spec.model.id == self.source.name
-        place = self.spec.model.id if is_alias else self.source.place
+        place = self.spec.model.id if self.spec.model.id in ALIASES else self.source.place
         return self.spec.model.model_copy(update={"id": place, "revision": revision})
 
     def record(self, attention: str, parity: dict[str, Any]) -> RunRecord:
@@ -130,7 +129,7 @@ def prepare(
         SpecError: a set, column, prompt, site, layer or pairing is wrong.
         ModelError: the model cannot be found, or its family is unknown.
     """
-    _check_remote_code(spec.model, settings)
+    check_remote_code(spec.model, settings)
     prompts = {name: read_prompts(name, prompt_set, folder) for name, prompt_set in spec.prompts.items()}
     _check_pairs(spec, {name: len(texts) for name, texts in prompts.items()})
     source = resolve_source(spec.model, folder)
@@ -150,6 +149,7 @@ def prepare(
     for name, prompt_set in spec.prompts.items():
         ids = tokenize(name, prompts[name], prompt_set, tokenizer, spec.capture.template_date)
         check_lengths(name, ids, dimensions.context_length)
+        check_vocabulary(name, ids, config.get_text_config().vocab_size)
         positions = resolve_positions(name, prompt_set.positions or spec.capture.positions, ids)
         tokens[name] = ids
         plans[name] = plan_set(
@@ -208,7 +208,8 @@ def _captured_digest(
     return digest_of({"capture_version": CAPTURE_VERSION, "model": model, "prompts": sets, "capture": capture})
 
 
-def _check_remote_code(model: ModelSpec, settings: Settings) -> None:
+def check_remote_code(model: ModelSpec, settings: Settings) -> None:
+    """Raise SpecError for a model that asks to run its own code where the deployment does not let it."""
     if model.trust_remote_code and model.id not in settings.remote_code_allowed:
         raise SpecError(
             f"model.trust_remote_code: this deployment does not let {model.id!r} run its own code; "

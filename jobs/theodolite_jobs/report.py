@@ -10,7 +10,7 @@ import numpy as np
 import plotly.offline
 import xarray as xr
 
-from theodolite.figures import ContrastView, contrast_figure
+from theodolite.figures import ContrastView, contrast_figure, shown_sites
 from theodolite.query.curves import along_depth
 from theodolite.query.runs import describe
 from theodolite.sites import depth_label
@@ -96,8 +96,8 @@ def _figure_json(curves: xr.Dataset, view: ContrastView) -> str:
 
 
 def _facts(curves: xr.Dataset, view: ContrastView) -> list[str]:
-    """Say in a few sentences what the curves show, from the numbers."""
-    at = curves.sel(contrast=view.contrast, position=view.position)
+    """Say in a few sentences what the curves that are drawn at once show, from the numbers."""
+    at = curves.sel(contrast=view.contrast, position=view.position, site=shown_sites(curves))
     debiased = along_depth(at["cosine_of_means_debiased"])
     facts = []
     if np.isfinite(debiased).any():

@@ -11,12 +11,22 @@ from numpy.typing import NDArray
 from plotly.subplots import make_subplots
 
 from theodolite.query.curves import along_depth
-from theodolite.sites import depth_label
+from theodolite.sites import Site, depth_label
 
 # Readable on white and on near-black, and told apart by people with any colour vision.
 POSITIVE, NEGATIVE, COSINE, PLAIN = "#d9622b", "#3b82c4", "#8a63d2", "#8b9098"
 _BANDS = {COSINE: "rgba(138, 99, 210, 0.18)"}
-_DASHES = {"resid_pre": "solid", "resid_mid": "dot", "resid_post": "dash"}
+_DASHES = {
+    Site.RESID_PRE: "solid",
+    Site.RESID_MID: "dot",
+    Site.RESID_MID_SUM: "dashdot",
+    Site.RESID_POST: "dash",
+    Site.ATTN_OUT: "longdash",
+    Site.MLP_OUT: "longdashdot",
+}
+
+# Drawn at once; other sites are in the legend, to be switched on.
+_SHOWN = (Site.RESID_PRE, Site.RESID_MID)
 
 
 @dataclass(frozen=True)
@@ -39,18 +49,28 @@ def contrast_figure(curves: xr.Dataset, view: ContrastView) -> go.Figure:
     """
     prefix = "on_sphere_" if view.on_sphere else ""
     figure = make_subplots(rows=3, cols=1, shared_xaxes=True, row_heights=[0.38, 0.31, 0.31], vertical_spacing=0.07)
-    for site in curves["site"].values.tolist():
+    sites = curves["site"].values.tolist()
+    shown = shown_sites(curves)
+    for site in sites:
+        visible = True if site in shown else "legendonly"
         for trace in _cosine_traces(curves, view, prefix, site):
-            figure.add_trace(trace, row=1, col=1)
+            figure.add_trace(trace.update(visible=visible), row=1, col=1)
         for row, statistic in ((2, "variance_mean"), (3, "variance_max")):
             for name, colour in ((view.positive, POSITIVE), (view.negative, NEGATIVE)):
                 values = curves[prefix + statistic].sel(set=name, position=view.position, site=[site])
                 line = _line(values, name, site, colour, legend="legend2")
                 # One legend serves both variance graphs.
-                figure.add_trace(line.update(legendgroup=line.name, showlegend=row == 2), row=row, col=1)
+                line.update(legendgroup=line.name, showlegend=row == 2, visible=visible)
+                figure.add_trace(line, row=row, col=1)
     depths = along_depth(curves[f"{prefix}variance_mean"].isel(set=0, position=0))["depth"].values
     _label_axes(figure, depths.tolist())
     return figure
+
+
+def shown_sites(curves: xr.Dataset) -> list[str]:
+    """Return the sites that are drawn at once: block inputs and middles where they were measured, or else all."""
+    sites: list[str] = curves["site"].values.tolist()
+    return [site for site in sites if site in _SHOWN] or sites
 
 
 def _cosine_traces(curves: xr.Dataset, view: ContrastView, prefix: str, site: str) -> Iterator[go.Scatter]:
@@ -60,6 +80,7 @@ def _cosine_traces(curves: xr.Dataset, view: ContrastView, prefix: str, site: st
 
     low, high = along_depth(values("_low")), along_depth(values("_high"))
     first = site == curves["site"].values[0]
+    group = None if first else f"debiased, {site}"  # a band without an entry of its own comes and goes with its curve
     for index, piece in enumerate(_finite_pieces(low.values)):
         depths = low["depth"].values[piece].tolist()
         yield go.Scatter(
@@ -73,8 +94,10 @@ def _cosine_traces(curves: xr.Dataset, view: ContrastView, prefix: str, site: st
             name="95 % interval",
             showlegend=first and index == 0,
             legend="legend",
+            legendgroup=group,
         )
-    yield _line(values("_debiased"), "debiased", site, COSINE, legend="legend")
+    debiased = _line(values("_debiased"), "debiased", site, COSINE, legend="legend")
+    yield debiased.update(legendgroup=group)
     yield _line(values(""), "plain", site, PLAIN, legend="legend", width=1.2)
 
 
@@ -93,7 +116,7 @@ def _line(values: xr.DataArray, name: str, site: str, colour: str, legend: str, 
         mode="lines+markers",
         marker={"size": 4},
         name=f"{name}, {_short(site)}",
-        line={"color": colour, "width": width, "dash": _DASHES[site]},
+        line={"color": colour, "width": width, "dash": _DASHES[Site(site)]},
         customdata=[depth_label(depth) for depth in depths],
         hovertemplate="%{customdata}: %{y:.4g}<extra>" + f"{name}, {_short(site)}" + "</extra>",
         legend=legend,

@@ -1,8 +1,10 @@
+import copy
 from dataclasses import replace
 
 import pytest
 import tiny
 import torch
+from transformers import AutoModel
 
 from theodolite.capture.engine import Engine
 from theodolite.capture.parity import certify
@@ -84,3 +86,34 @@ def test_a_capture_that_is_not_a_number_is_refused(monkeypatch, dtype, site):
     monkeypatch.setattr(Engine, "capture", broken)
     with pytest.raises(ParityError, match="nan"):
         certify_tiny(wrap(tiny.tiny_model("llama").to(dtype)))
+
+
+def test_a_failure_that_float64_takes_away_is_called_rounding(monkeypatch):
+    monkeypatch.setattr("theodolite.capture.parity.FLOAT32_BOUND", 1e-8)
+    with pytest.raises(
+        ParityError, match=r"first 4 blocks differ by .* in float32 and .* in float64: this is rounding"
+    ):
+        certify_tiny(wrap(tiny.tiny_model("gpt2")))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_a_failure_that_stays_in_float64_is_called_a_mistake(monkeypatch, dtype):
+    capture = Engine.capture
+
+    def off(self, *arguments):
+        captured = capture(self, *arguments)
+        captured.activations[Site.RESID_POST] *= 1.1
+        return captured
+
+    monkeypatch.setattr(Engine, "capture", off)
+    with pytest.raises(ParityError, match=r"error .* at resid_post.* not rounding but a mistake"):
+        certify_tiny(wrap(tiny.tiny_model("mixtral").to(dtype)))
+
+
+def test_a_decoder_that_sees_what_follows_gets_a_mask():
+    config = copy.deepcopy(tiny.CONFIGS["gemma3_text"])
+    config.use_bidirectional_attention = True
+    torch.manual_seed(0)
+    model = wrap(AutoModel.from_config(config))
+    assert not model.anatomy.causal
+    assert certify_tiny(model).max_error < 1e-5

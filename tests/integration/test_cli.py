@@ -44,7 +44,12 @@ BAD_SPECS = {
     "empty set": ({}, {"where": {"prompt": "zzz"}}, 2, ["prompts.nouns.where", "zzz"]),
     "empty prompt": ({}, {"source": "file:empty.json"}, 2, ["prompts.nouns", "prompt 1", "empty"]),
     "too long a prompt": ({}, {"source": "file:long.json"}, 2, ["prompts.nouns", "8192", "context"]),
-    "a site the model lacks": ({"capture": {"sites": ["mlp_out"]}}, None, 2, ["mlp_out", "resid_mid"]),
+    "a site the model lacks": (
+        {"capture": {"sites": ["resid_mid_sum"]}},
+        None,
+        2,
+        ["no resid_mid_sum", "resid_mid is the sum"],
+    ),
     "a layer out of range": ({"capture": {"layers": [0, 30]}}, None, 2, ["capture.layers", "30", "0 to 29"]),
     "an analysis of a later version": ({"analyses": ["heads"]}, None, 2, ["analyses", "'heads'", "curves"]),
     "a position no prompt has": ({}, {"positions": [-9], "template": "none"}, 2, ["prompt 0", "position -9"]),

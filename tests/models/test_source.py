@@ -1,5 +1,6 @@
 """Finding and loading models: what is pinned, and one clear line for whatever cannot be found or read."""
 
+import json
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -285,7 +286,16 @@ def test_truncated_weights_are_one_clear_line(folder: Path, kept: float) -> None
     (folder / WEIGHTS).write_bytes(content[: kept if isinstance(kept, int) else int(kept * len(content))])
     with pytest.raises(ModelError) as caught:
         load_model(folder)
-    assert only_line(caught).startswith(f"cannot load the weights in {folder}: ")
+    assert only_line(caught).startswith(f"cannot read {folder / WEIGHTS}: ")
+    assert "corrupt or cut off" in only_line(caught)
+
+
+def test_quantised_weights_without_their_kernels_are_named(folder: Path) -> None:
+    config = json.loads((folder / "config.json").read_text())
+    config["quantization_config"] = {"quant_method": "gptq", "bits": 4, "group_size": 128}
+    (folder / "config.json").write_text(json.dumps(config))
+    with pytest.raises(ModelError, match=r"quantised \(gptq; without the kernels it needs, give the checkpoint"):
+        load_model(folder)
 
 
 def test_a_missing_tensor_is_named(folder: Path) -> None:
@@ -340,7 +350,7 @@ def test_a_configuration_that_cannot_be_read_is_one_clear_line(folder: Path, con
     (folder / "config.json").write_text(content)
     with pytest.raises(ModelError) as caught:
         load_model(folder)
-    assert only_line(caught).startswith(f"cannot load the configuration in {folder}: ")
+    assert only_line(caught).startswith(("cannot load the configuration in ", "cannot read "))
     assert word in only_line(caught)
 
 

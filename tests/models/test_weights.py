@@ -1,20 +1,27 @@
 """Weights read from files do what the model's own modules do: attention and MLP written out with them, in float64."""
 
 import json
-import math
 from dataclasses import fields
 
 import pytest
 import tiny
 import torch
+from by_hand import (
+    activation_of,
+    after_branch,
+    attention_by_hand,
+    epsilon_of,
+    inputs_of,
+    mlp_by_hand,
+    normalised,
+    recorded,
+)
 from safetensors.torch import load_file, save_file
 from transformers import AutoModel, AutoModelForCausalLM, AutoModelForMaskedLM
-from transformers.activations import ACT2FN
 
 from theodolite.errors import ModelError, UnsupportedModelError
 from theodolite.models.load import wrap
 from theodolite.models.reading import read_sites, relative_errors
-from theodolite.models.rotary import rotation
 from theodolite.models.weights import Weights
 from theodolite.sites import Site
 
@@ -29,7 +36,7 @@ def saved(request, tmp_path_factory):
     """Return a family's folder, as it is saved with its head, and its base model in float64."""
     folder = tmp_path_factory.mktemp(request.param)
     config = tiny.CONFIGS[request.param]
-    encoder = config.model_type in ("bert", "roberta", "mpnet")
+    encoder = config.model_type in ("bert", "roberta", "mpnet", "xlm-roberta")
     tiny.tiny_model(
         request.param, auto_class=AutoModelForMaskedLM if encoder else AutoModelForCausalLM
     ).save_pretrained(folder)
@@ -39,113 +46,11 @@ def saved(request, tmp_path_factory):
     return folder, wrap(base)
 
 
-def inputs_of(model, which):
-    """Return, for each layer, what attention or the MLP reads, (token, d_model), and other outputs by module."""
-    norm = model.anatomy.norms.get(which)
-    if norm is None or model.anatomy.post_norm:
-        site = Site.RESID_PRE if which == "attention" else Site.RESID_MID
-        return torch.from_numpy(read_sites(model, TOKENS, POSITIONS)[site]).unbind(1)
-    return recorded(model, norm)
-
-
-def recorded(model, path):
-    """Return what a module of each block puts out when the prompt runs alone."""
-    outputs = []
-    handles = [
-        block.get_submodule(path).register_forward_hook(lambda _, __, output: outputs.append(output))
-        for block in model.blocks
-    ]
-    read_sites(model, TOKENS, POSITIONS)
-    for handle in handles:
-        handle.remove()
-    return [out.reshape(-1, out.shape[-1]) if isinstance(out, torch.Tensor) else out for out in outputs]
-
-
-def normalised(x, kind, scale, bias, epsilon):
-    """Apply a norm along the last axis."""
-    if kind == "layer":
-        x = x - x.mean(-1, keepdim=True)
-    x = x / (x.square().mean(-1, keepdim=True) + epsilon).sqrt()
-    x = x if scale is None else x * scale
-    return x if bias is None else x + bias
-
-
-def epsilon_of(config):
-    names = ("rms_norm_eps", "layer_norm_eps", "layer_norm_epsilon", "norm_epsilon")
-    return next(getattr(config, name) for name in names if getattr(config, name, None) is not None)
-
-
-def with_head_norm(x, scale, bias, weights, model):
-    """Apply the norm on queries or keys, (head, token, d_head), over each head or over all at once."""
-    if scale is None:
-        return x
-    config, kind = model.config.get_text_config(), model.anatomy.norm_kind
-    if not weights.norm_spans_heads:
-        return normalised(x, kind, scale[:, None], None if bias is None else bias[:, None], epsilon_of(config))
-    wide = normalised(x.transpose(0, 1).flatten(1), kind, scale.flatten(), None, epsilon_of(config))
-    return wide.reshape(x.shape[1], x.shape[0], -1).transpose(0, 1)
-
-
-def attention_by_hand(x, weights, layer, model):
-    """Return what attention puts out for (token, d_model), and leave no module in it."""
-    config, sizes, anatomy = model.config, model.dimensions, model.anatomy
-    group = sizes.n_heads // sizes.n_kv_heads
-
-    def project(matrix, bias):
-        return x @ matrix + (0 if bias is None else bias[:, None])
-
-    q = with_head_norm(project(weights.q, weights.q_bias), weights.q_norm, weights.q_norm_bias, weights, model)
-    k = with_head_norm(project(weights.k, weights.k_bias), weights.k_norm, weights.k_norm_bias, weights, model)
-    k, v = k.repeat_interleave(group, 0), project(weights.v, weights.v_bias).repeat_interleave(group, 0)
-    scores = torch.empty(sizes.n_heads, len(x), len(x), dtype=torch.float64)
-    for i in range(len(x)):
-        for j in range(len(x)):
-            turned = torch.from_numpy(rotation(config, anatomy, layer, i - j))
-            scores[:, i, j] = (q[:, i] @ turned * k[:, j]).sum(-1) * weights.scale
-    if anatomy.positions == "ALiBi":  # four heads: slopes 1/4, 1/16, …; Falcon scales them as it does scores
-        slopes = 0.25 ** torch.arange(1, sizes.n_heads + 1) * (weights.scale if config.model_type == "falcon" else 1)
-        scores += slopes[:, None, None] * torch.arange(len(x))
-    if anatomy.positions == "learned and relative":
-        scores += model.module.encoder.compute_position_bias(x[None])[0]
-    if getattr(config.get_text_config(), "attn_logit_softcapping", None):
-        cap = config.get_text_config().attn_logit_softcapping
-        scores = cap * (scores / cap).tanh()
-    if anatomy.causal:
-        scores = scores.masked_fill(torch.ones(len(x), len(x)).triu(1).bool(), -math.inf)
-    out = (scores.softmax(-1) @ v @ weights.o).sum(0)
-    return out if weights.o_bias is None else out + weights.o_bias
-
-
-def after_branch(out, layer, which, weights, model):
-    """Apply what a family does to a branch's output before it is added."""
-    scale = model.anatomy.taps[Site.ATTN_OUT].scale
-    if which not in model.anatomy.norms or model.anatomy.post_norm:
-        return out * scale
-    norm = weights.norm(layer, which)
-    return normalised(out, model.anatomy.norm_kind, norm.scale, norm.bias, epsilon_of(model.config.get_text_config()))
-
-
-def mlp_by_hand(x, mlp, activation):
-    up = x @ mlp.up + (0 if mlp.up_bias is None else mlp.up_bias)
-    if mlp.gate is None:
-        hidden = activation(up)
-    else:
-        hidden = activation(x @ mlp.gate + (0 if mlp.gate_bias is None else mlp.gate_bias)) * up
-    return hidden @ mlp.down + (0 if mlp.down_bias is None else mlp.down_bias)
-
-
-def activation_of(config):
-    if config.model_type == "bloom":
-        return ACT2FN["gelu_pytorch_tanh"]
-    names = ("hidden_activation", "hidden_act", "activation_function", "activation")
-    return ACT2FN[next(getattr(config, name) for name in names if getattr(config, name, None) is not None)]
-
-
 def test_attention_written_out_equals_the_modules(saved):
     folder, model = saved
     weights = Weights(folder, model.config, torch.float64)
     theirs = read_sites(model, TOKENS, POSITIONS)[Site.ATTN_OUT]
-    for layer, x in enumerate(inputs_of(model, "attention")):
+    for layer, x in enumerate(inputs_of(model, "attention", TOKENS)):
         out = attention_by_hand(x, weights.attention(layer), layer, model)
         ours = after_branch(out, layer, "attention_output", weights, model)
         assert relative_errors(ours.numpy(), theirs[:, layer]).max() < BOUND, layer
@@ -156,8 +61,8 @@ def test_the_mlp_written_out_equals_the_modules(saved):
     weights = Weights(folder, model.config, torch.float64)
     activation = activation_of(model.config.get_text_config())
     theirs = read_sites(model, TOKENS, POSITIONS)[Site.MLP_OUT]
-    routes = recorded(model, "mlp.gate") if model.config.model_type == "mixtral" else None
-    for layer, x in enumerate(inputs_of(model, "mlp")):
+    routes = recorded(model, "mlp.gate", TOKENS) if model.config.model_type == "mixtral" else None
+    for layer, x in enumerate(inputs_of(model, "mlp", TOKENS)):
         if routes is None:
             out = mlp_by_hand(x, weights.mlp(layer), activation)
         else:
@@ -181,13 +86,9 @@ def test_norms_and_embeddings_equal_the_modules(saved):
     if model.anatomy.final_norm:
         pairs.append((weights.final_norm(), model.module.get_submodule(model.anatomy.final_norm)))
     for norm, module in pairs:
-        epsilon = 1e-5 if config.model_type == "olmo" else epsilon_of(config) if has_epsilon(config) else module.eps
+        epsilon = module.eps if config.model_type == "opt" else epsilon_of(config)
         ours = normalised(stream, model.anatomy.norm_kind, norm.scale, norm.bias, epsilon)
         assert relative_errors(ours.numpy(), module(stream).numpy()).max() < 1e-6
-
-
-def has_epsilon(config):
-    return config.model_type != "opt"
 
 
 def test_files_of_the_base_model_hold_the_same(saved, tmp_path):

@@ -34,8 +34,9 @@ FIRST_BLOCKS = 4
 IDENTITY_BOUND = 1e-5
 HALF_IDENTITY_BOUND = 2e-2
 
-# What rounding loses from float32 to float64.
-_FALL_OF_ROUNDING = 1e-8
+# What may stay of rounding in float64: activations are kept in float32, and most families compute norms and rotary
+# angles in float32 whatever the model's dtype (seen: up to 5e-7). A mistake stays as large as it was.
+_ROUNDING_IN_FLOAT64 = 5e-6
 
 
 @dataclass(frozen=True)
@@ -167,12 +168,12 @@ def _failure(certificate: Certificate, whole: _Measured, arbitration: str) -> st
 
 
 def _arbitrate(model: LoadedModel, *question: Any) -> str:
-    """Say whether a failure is rounding: rounding falls by eight orders in float64, a mistake stays."""
+    """Say whether a failure is rounding, which float64 takes away, or a mistake, which it leaves as it is."""
     single = _measure_first_blocks(model, torch.float32, *question).max_error
     double = _measure_first_blocks(model, torch.float64, *question).max_error
     found = f"the first {FIRST_BLOCKS} blocks differ by {single:.1e} in float32 and {double:.1e} in float64"
-    if double <= max(single, FLOAT32_BOUND) * _FALL_OF_ROUNDING:
-        return f"{found}: this is rounding, try model.attention: eager or model.dtype: float32"
+    if double <= _ROUNDING_IN_FLOAT64:
+        return f"{found}: this is rounding, try model.dtype: float32 or model.attention: eager"
     return f"{found}: this is not rounding but a mistake, please report it"
 
 

@@ -128,6 +128,8 @@ def dimensions_of(config: Any, reserved_positions: int = 0) -> Dimensions:
     if getattr(config, "is_encoder_decoder", False):
         raise UnsupportedModelError(f"{config.model_type!r} is an encoder with a decoder: it has two streams, not one")
     text = config.get_text_config()
+    if getattr(text, "is_heterogeneous", False):
+        raise UnsupportedModelError(f"{config.model_type!r} has blocks of several sizes; only one size can be surveyed")
     try:
         heads, d_model, layers = text.num_attention_heads, text.hidden_size, text.num_hidden_layers
         return Dimensions(
@@ -138,7 +140,7 @@ def dimensions_of(config: Any, reserved_positions: int = 0) -> Dimensions:
             d_head=getattr(text, "head_dim", None) or d_model // heads,
             context_length=_context_length(text) - reserved_positions,
         )
-    except (AttributeError, TypeError) as error:
+    except (AttributeError, TypeError, ZeroDivisionError) as error:
         raise UnsupportedModelError(
             f"{config.model_type!r} is no transformer with blocks of one size: its configuration lacks a size ({error})"
         ) from error
@@ -202,7 +204,7 @@ def can_share_prefix(config: Any, anatomy: Anatomy | None) -> bool:
 
     A sliding window forgets them, an encoder's tokens see what follows, and of an unknown family too little is known.
     """
-    if anatomy is None or not anatomy.causal:
+    if anatomy is None or anatomy.known_by == "probe" or not anatomy.causal:
         return False
     text = config.get_text_config()
     layer_types = getattr(text, "layer_types", None)

@@ -35,7 +35,7 @@ def read_json(file: Path) -> dict[str, Any]:
     try:
         content = json.loads(file.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
-        raise ModelError(f"cannot read {file}: {error}") from error
+        raise ModelError(f"cannot read {file} as JSON: {error}") from error
     if not isinstance(content, dict):
         raise ModelError(f"cannot read {file}: it holds no JSON object")
     return content

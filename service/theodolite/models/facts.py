@@ -5,7 +5,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
-from theodolite.errors import ModelError, UnsupportedModelError
+from theodolite.errors import ModelError, TheodoliteError, UnsupportedModelError
 from theodolite.models.anatomy import Anatomy, Dimensions, Files
 from theodolite.models.families import known_anatomy
 from theodolite.models.load import quiet_transformers, resolved_dtype
@@ -108,7 +108,7 @@ def _biases(block: Any, files: Files) -> dict[str, bool]:
     """Return which projections have a bias; they are told from norms by their weights, which are matrices."""
     shapes = {path: parameter.ndim for path, parameter in block.named_parameters()}
     paths = {path.removesuffix(".bias") for path in shapes if path.endswith(".bias")}
-    biased = {path for path in paths if shapes[f"{path}.weight"] == 2}
+    biased = {path for path in paths if shapes.get(f"{path}.weight") == 2}
     attention = {*files.qkv, files.output}
     return {
         "query_key_value": bool(biased & set(files.qkv)),
@@ -160,8 +160,8 @@ def _quantised(config: Any) -> str | None:
     settings = getattr(config, "quantization_config", None)
     if not settings:
         return None
-    stated = settings if isinstance(settings, Mapping) else vars(settings)
-    return str(stated.get("quant_method") or "a method without a name")
+    method = settings.get("quant_method") if isinstance(settings, Mapping) else None
+    return str(method or "a method without a name")
 
 
 def _notes(config: Any, anatomy: Anatomy | None) -> list[str]:
@@ -185,7 +185,9 @@ def plain_errors(action: str) -> Iterator[None]:
     try:
         with quiet_transformers():
             yield
+    except TheodoliteError:
+        raise
     # Each family's code raises its own kind for sizes that do not fit.
     except Exception as error:
-        reason = " ".join(str(error).split())[:200] or type(error).__name__
+        reason = " ".join(f"{type(error).__name__}: {error}".split())[:200]
         raise ModelError(f"cannot {action}: {reason}") from error

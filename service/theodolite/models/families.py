@@ -299,7 +299,7 @@ def _granite(record: Anatomy, config: Any) -> Anatomy:
 
 def _opt(record: Anatomy, config: Any) -> Anatomy:
     if config.do_layer_norm_before:
-        return record
+        return replace(record, final_norm=None) if config._remove_final_layer_norm else record
     return replace(
         record,
         taps=_after_sum("self_attn_layer_norm", "self_attn", "fc2"),
@@ -317,11 +317,19 @@ def _stablelm(record: Anatomy, config: Any) -> Anatomy:
     return replace(record, taps=_in_parallel("self_attn", "mlp"), absent=_PARALLEL, norms=norms)
 
 
+def _bert(record: Anatomy, config: Any) -> Anatomy:
+    if config.chunk_size_feed_forward:
+        raise UnsupportedModelError("chunk_size_feed_forward runs the MLP in pieces of a prompt; set it to 0")
+    return record
+
+
 def _after_padding(record: Anatomy, config: Any) -> Anatomy:
+    record = _bert(record, config)
     return replace(record, reserved_positions=config.pad_token_id + 1)
 
 
 _VARIANTS: dict[str, Callable[[Anatomy, Any], Anatomy]] = {
+    "bert": _bert,
     "bloom": _bloom,
     "falcon": _falcon,
     "gpt_neox": _gpt_neox,
@@ -345,4 +353,8 @@ def known_anatomy(config: Any) -> Anatomy | None:
     if record is None:
         return None
     vary = _VARIANTS.get(config.model_type)
-    return vary(record, config) if vary else record
+    record = vary(record, config) if vary else record
+    text = config.get_text_config()
+    if getattr(text, "use_bidirectional_attention", False) or getattr(text, "is_causal", True) is False:
+        return replace(record, causal=False)  # a decoder that was made an encoder
+    return record

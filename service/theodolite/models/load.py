@@ -8,7 +8,10 @@ from typing import Any
 
 from theodolite.errors import ModelError
 from theodolite.models.anatomy import Anatomy, Dimensions, dimensions_of
+from theodolite.models.convert import read_json
 from theodolite.models.families import known_anatomy
+from theodolite.models.probe import probe_anatomy
+from theodolite.models.tensors import TensorFiles
 
 _VOCABULARIES = ("tokenizer.json", "*.model", "vocab.*", "tekken.json", "*.tiktoken")
 
@@ -76,9 +79,15 @@ def quiet_transformers() -> Iterator[None]:
 
 
 def load_config(folder: Path, trust_remote_code: bool = False) -> Any:
-    """Load a model's configuration; raises ModelError."""
-    from transformers import AutoConfig
+    """Load a model's configuration; raises ModelError, also where only code of its own could read it."""
+    from transformers import CONFIG_MAPPING, AutoConfig
 
+    raw = read_json(folder / "config.json")
+    if "auto_map" in raw and raw.get("model_type") not in CONFIG_MAPPING and not trust_remote_code:
+        raise ModelError(
+            f"{folder} brings its own code, for transformers does not know {raw.get('model_type')!r}: "
+            "it needs trust_remote_code, which a deployment allows by name in THEODOLITE_REMOTE_CODE_ALLOWED"
+        )
     return _load(AutoConfig, folder, "configuration", trust_remote_code=trust_remote_code)
 
 
@@ -117,14 +126,13 @@ def load_model(
 
     config = load_config(folder, trust_remote_code)
     anatomy = known_anatomy(config)
-    if not any(folder.glob("*.safetensors")):
-        raise ModelError(f"{folder} has no .safetensors weights; convert pickled weights first: they can run code")
+    TensorFiles(folder)  # opens every file, so that a broken or missing one is named
     module, report = _load(
         AutoModel,
         folder,
-        "weights",
+        f"{_quantised(config)}weights",
         config=config,
-        dtype=dtype,
+        dtype=resolved_dtype(config, dtype),
         attn_implementation=None if attention == "auto" else attention,
         device_map=device_map,
         use_safetensors=True,
@@ -152,14 +160,20 @@ def wrap(module: Any, anatomy: Anatomy | None = None) -> LoadedModel:
     module = module.eval().requires_grad_(False)
     anatomy = anatomy or known_anatomy(module.config)
     if anatomy is None:
-        from theodolite.models.probe import probe_anatomy  # imports torch, which planning does without
-
         anatomy = probe_anatomy(module, dimensions_of(module.config))
     return LoadedModel(module, anatomy, dimensions_of(module.config, anatomy.reserved_positions))
 
 
+def _quantised(config: Any) -> str:
+    settings = getattr(config, "quantization_config", None)
+    if not settings:
+        return ""
+    method = settings.get("quant_method") if isinstance(settings, dict) else getattr(settings, "quant_method", None)
+    return f"quantised ({method}; without the kernels it needs, give the checkpoint it was made from) "
+
+
 def resolved_dtype(config: Any, dtype: str) -> str:
-    """Return the dtype that `auto` means for a checkpoint."""
+    """Return the dtype that `auto` means for a checkpoint; float32 where its configuration names none."""
     return dtype if dtype != "auto" else str(config.dtype or "float32").removeprefix("torch.")
 
 

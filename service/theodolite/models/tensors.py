@@ -11,6 +11,7 @@ from safetensors import SafetensorError, safe_open
 
 from theodolite.errors import ModelError
 
+_WHOLE = "model.safetensors"
 _INDEX = "model.safetensors.index.json"
 
 
@@ -18,7 +19,7 @@ class TensorFiles:
     """The safetensors files of a folder: which tensors there are, and reading one of them."""
 
     def __init__(self, folder: Path) -> None:
-        """Read names only.
+        """Read the names of tensors, and so that every file is whole.
 
         Raises:
             ModelError: there are no safetensors files, one is missing or unreadable.
@@ -46,24 +47,25 @@ class TensorFiles:
 
 
 def _tensor_names(folder: Path) -> dict[str, str]:
-    """Return the file of each tensor; from the index where there is one, so that a missing file is noticed."""
-    if (folder / _INDEX).is_file():
+    """Return the file of each tensor; where there is an index, all files that it names must be there."""
+    listed: dict[str, str] = {}
+    if (folder / _INDEX).is_file() and not (folder / _WHOLE).is_file():
         try:
-            listed: dict[str, str] = json.loads((folder / _INDEX).read_text())["weight_map"]
+            listed = json.loads((folder / _INDEX).read_text())["weight_map"]
         except (ValueError, KeyError, TypeError) as error:
             raise ModelError(f"{folder / _INDEX} is not an index of safetensors files: {error}") from error
         missing = sorted(file for file in set(listed.values()) if not (folder / file).is_file())
         if missing:
             raise ModelError(f"{folder} lacks {missing[0]}, which {_INDEX} names; download it again")
-        return listed
-    found = sorted(path.name for path in folder.glob("*.safetensors"))
+    found = [_WHOLE] if (folder / _WHOLE).is_file() else sorted(set(listed.values()))
+    found = found or sorted(path.name for path in folder.glob("*.safetensors"))
     if not found:
         raise ModelError(f"{folder} has no .safetensors weights; convert pickled weights first: they can run code")
-    names = {}
+    names: dict[str, str] = {}
     for file_name in found:
         with _opened(folder / file_name) as file:
             names.update(dict.fromkeys(file.keys(), file_name))
-    return names
+    return listed or names
 
 
 @contextmanager

@@ -79,6 +79,16 @@ def check_lengths(name: str, tokens: Sequence[TokenIds], context_length: int) ->
             )
 
 
+def check_vocabulary(name: str, tokens: Sequence[TokenIds], vocabulary_size: int) -> None:
+    """Raise PromptError for a token that the model has no embedding for: its tokenizer is another model's."""
+    largest = max((max(ids, default=0) for ids in tokens), default=0)
+    if largest >= vocabulary_size:
+        raise PromptError(
+            f"prompts.{name}: the tokenizer gives token {largest}, but the model knows only {vocabulary_size}; "
+            "the tokenizer belongs to another model"
+        )
+
+
 @contextmanager
 def _clock_stopped_at(day: date) -> Iterator[None]:
     """Let chat templates, some of which print today's date, see one day; their environment admits no other way."""

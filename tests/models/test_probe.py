@@ -1,0 +1,155 @@
+"""The structural probe: it finds what the records say without reading them, and refuses what it cannot prove."""
+
+from typing import Any
+
+import pytest
+import tiny
+import transformers
+
+from theodolite.capture.parity import certify
+from theodolite.capture.plan import plan_set, probe_prompts
+from theodolite.errors import UnsupportedModelError
+from theodolite.models.anatomy import Tap, dimensions_of, length_class_of
+from theodolite.models.families import known_anatomy
+from theodolite.models.load import wrap
+from theodolite.models.probe import probe_anatomy
+from theodolite.sites import Site
+
+PLAIN: dict[str, Any] = {
+    "vocab_size": 64,
+    "hidden_size": 48,
+    "intermediate_size": 80,
+    "num_hidden_layers": 5,
+    "num_attention_heads": 4,
+    "max_position_embeddings": 128,
+    "pad_token_id": 0,
+    "bos_token_id": 1,
+    "eos_token_id": 2,
+}
+GROUPED = {**PLAIN, "num_key_value_heads": 2}
+SLIDING = ["sliding_attention", "sliding_attention", "full_attention", "sliding_attention", "full_attention"]
+
+STREAM = {Site.RESID_PRE: Tap("", "input"), Site.RESID_POST: Tap("", "output")}
+
+NORMALISED_SUMS = {
+    "opt-post-norm"
+}  # attention's output plus the stream is read by a norm alone, and put out as another
+ENCODERS = {family for family in tiny.CONFIGS if not known_anatomy(tiny.CONFIGS[family]).causal}
+
+
+def probed(family: str) -> Any:
+    return probe_anatomy(tiny.tiny_model(family), dimensions_of(tiny.CONFIGS[family]))
+
+
+@pytest.mark.parametrize("family", sorted(set(tiny.CONFIGS) - NORMALISED_SUMS - ENCODERS))
+def test_the_probe_finds_what_the_record_says(family):
+    found, record = probed(family), known_anatomy(tiny.CONFIGS[family])
+    assert (found.blocks, found.taps) == (record.blocks, record.taps)
+    assert (found.known_by, record.known_by) == ("probe", "record")
+
+
+@pytest.mark.parametrize("family", sorted(NORMALISED_SUMS))
+def test_blocks_that_do_not_add_to_one_stream_are_refused(family):
+    with pytest.raises(UnsupportedModelError, match="no modules of a block add up to what leaves it"):
+        probed(family)
+
+
+@pytest.mark.parametrize("family", sorted(ENCODERS))
+def test_encoders_are_refused(family):
+    with pytest.raises(UnsupportedModelError, match="a token's stream depends on the tokens after it"):
+        probed(family)
+
+
+def sequential(mid: str, attention: str, mlp: str) -> dict[Site, Tap]:
+    return {
+        Site.RESID_MID: Tap(mid, "input"),
+        Site.ATTN_OUT: Tap(attention, "output"),
+        Site.MLP_OUT: Tap(mlp, "output"),
+    }
+
+
+LLAMA_LIKE = sequential("post_attention_layernorm", "self_attn", "mlp")
+
+# Families that the table does not have, and what their architectures say; the stream's own taps are left out.
+UNKNOWN: dict[str, tuple[Any, dict[Site, Tap]]] = {
+    "codegen": (
+        transformers.CodeGenConfig(vocab_size=64, n_embd=48, n_layer=5, n_head=4, n_positions=128, rotary_dim=8),
+        {Site.ATTN_OUT: Tap("attn", "output"), Site.MLP_OUT: Tap("mlp", "output")},
+    ),
+    "exaone4": (
+        transformers.Exaone4Config(**GROUPED, sliding_window=6, layer_types=SLIDING),
+        sequential("mlp", "post_attention_layernorm", "post_feedforward_layernorm"),
+    ),
+    "glm4": (
+        transformers.Glm4Config(**GROUPED, head_dim=12),
+        sequential("post_attention_layernorm", "post_self_attn_layernorm", "post_mlp_layernorm"),
+    ),
+    "jamba": (  # its blocks have attention or a state-space module, which no one tap names
+        transformers.JambaConfig(**GROUPED, attn_layer_period=2, attn_layer_offset=1, use_mamba_kernels=False),
+        {Site.RESID_MID: Tap("pre_ff_layernorm", "input")},
+    ),
+    "qwen3_moe": (
+        transformers.Qwen3MoeConfig(**GROUPED, num_experts=4, num_experts_per_tok=2, moe_intermediate_size=16),
+        LLAMA_LIKE,
+    ),
+    "starcoder2": (transformers.Starcoder2Config(**GROUPED), LLAMA_LIKE),
+    "xglm": (
+        transformers.XGLMConfig(
+            vocab_size=64, d_model=48, ffn_dim=80, num_layers=5, attention_heads=4, max_position_embeddings=128
+        ),
+        sequential("final_layer_norm", "self_attn", "fc2"),
+    ),
+}
+
+
+@pytest.mark.parametrize("family", UNKNOWN)
+def test_an_unknown_family_is_found_and_certified(family, monkeypatch):
+    config, taps = UNKNOWN[family]
+    assert known_anatomy(config) is None
+    monkeypatch.setitem(tiny.CONFIGS, family, config)
+    model = wrap(tiny.tiny_model(family))
+    assert model.anatomy.taps == STREAM | taps
+    tokens = tiny.random_tokens([12, 30, 17, 25], prefix=9)
+    options = {"shard_prompts": 4, "batch_tokens": 64, "share_prefix": False}
+    plan = plan_set("set", tokens, (-1,), **options, length_class=length_class_of(config))
+    certificate = certify(model, tuple(model.anatomy.taps), range(5), {"set": plan}, {"set": probe_prompts(tokens)})
+    assert certificate.sites_known_by == "probe"
+    assert certificate.max_error < 1e-5
+    assert certificate.identity_error < 1e-6
+
+
+REFUSED: dict[str, tuple[Any, str]] = {
+    "gemma3n_text": (
+        transformers.Gemma3nTextConfig(
+            **GROUPED,
+            head_dim=12,
+            vocab_size_per_layer_input=64,
+            hidden_size_per_layer_input=8,
+            num_kv_shared_layers=0,
+            layer_types=SLIDING,
+            activation_sparsity_pattern=[0.0] * 5,
+            laurel_rank=8,
+        ),
+        "a block does not run once on a stream of (prompt, token, d_model)",  # it has four at once
+    ),
+    "mamba": (
+        transformers.MambaConfig(vocab_size=64, hidden_size=48, num_hidden_layers=5, state_size=8),
+        "its configuration lacks a size",
+    ),
+    "modernbert": (transformers.ModernBertConfig(**PLAIN), "a token's stream depends on the tokens after it"),
+    "t5": (
+        transformers.T5Config(vocab_size=64, d_model=48, d_kv=12, d_ff=80, num_layers=5, num_heads=4),
+        "it has two streams, not one",
+    ),
+}
+
+
+@pytest.mark.parametrize("family", REFUSED)
+def test_what_has_no_one_causal_stream_is_refused_in_one_line(family, monkeypatch):
+    config, reason = REFUSED[family]
+    monkeypatch.setitem(tiny.CONFIGS, family, config)
+    with pytest.raises(UnsupportedModelError) as caught:
+        wrap(tiny.tiny_model(family))
+    assert reason in str(caught.value)
+    assert repr(family) in str(caught.value)
+    assert "\n" not in str(caught.value)

@@ -1,0 +1,67 @@
+"""The real 135M chat model and a real encoder: places proven, weights on disk equal to the modules'."""
+
+from pathlib import Path
+
+import pytest
+import torch
+from by_hand import activation_of, after_branch, attention_by_hand, inputs_of, mlp_by_hand
+
+from theodolite.capture.parity import certify
+from theodolite.capture.plan import plan_set, probe_prompts
+from theodolite.models.anatomy import can_share_prefix
+from theodolite.models.load import load_model, load_tokenizer
+from theodolite.models.reading import read_sites, relative_errors
+from theodolite.models.source import fetch, resolve_source
+from theodolite.models.weights import Weights
+from theodolite.settings import Settings
+from theodolite.sites import Site
+from theodolite.spec import ModelSpec
+
+SENTENCES = [
+    "To kill two birds with one stone",
+    "How do I bake a loaf of rye bread at home without any yeast at all?",
+    "Rain.",
+]
+
+
+@pytest.fixture(scope="module", params=["smollm2-135m-instruct", "all-minilm-l6-v2"])
+def real(request):
+    folder = fetch(resolve_source(ModelSpec(id=request.param), Path()), Settings().cache)
+    tokens = [tuple(ids) for ids in load_tokenizer(folder)(SENTENCES)["input_ids"]]
+    return folder, load_model(folder), tokens
+
+
+def test_every_site_passes_its_certificate(real):
+    _, model, tokens = real
+    share = can_share_prefix(model.config, model.anatomy)
+    plan = plan_set("set", tokens, (-1,), shard_prompts=3, batch_tokens=100, share_prefix=share)
+    layers = range(model.dimensions.n_layers)
+    certificate = certify(model, tuple(model.anatomy.taps), layers, {"set": plan}, {"set": probe_prompts(tokens)})
+    assert certificate.max_error < 1e-5
+    assert certificate.identity_error < 1e-6
+
+
+def test_attention_and_mlp_written_out_from_the_files_equal_the_modules(real):
+    folder, model, tokens = real
+    weights = Weights(folder, model.config)
+    ids = tokens[0]
+    read = read_sites(model, ids, range(-len(ids), 0))
+    for which, site in (("attention", Site.ATTN_OUT), ("mlp", Site.MLP_OUT)):
+        inputs = inputs_of(model, which, ids)
+        for layer in (0, 3, model.dimensions.n_layers - 1):
+            x = inputs[layer].to(torch.float32)
+            if which == "attention":
+                out = attention_by_hand(x.double(), doubled(weights.attention(layer)), layer, model)
+            else:
+                out = mlp_by_hand(x, weights.mlp(layer), activation_of(model.config))
+            ours = after_branch(out, layer, f"{which}_output", weights, model)
+            assert relative_errors(ours.numpy(), read[site][:, layer]).max() < 2e-5, (which, layer)
+
+
+def doubled(attention):
+    return type(attention)(
+        **{
+            name: value.double() if isinstance(value, torch.Tensor) else value
+            for name, value in vars(attention).items()
+        }
+    )
