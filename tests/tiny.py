@@ -35,7 +35,7 @@ from transformers import (
     XLMRobertaConfig,
 )
 
-_PLAIN: dict[str, Any] = {
+PLAIN: dict[str, Any] = {
     "vocab_size": 64,
     "hidden_size": 48,
     "intermediate_size": 80,
@@ -46,14 +46,14 @@ _PLAIN: dict[str, Any] = {
     "bos_token_id": 1,
     "eos_token_id": 2,
 }
-_GROUPED = {**_PLAIN, "num_key_value_heads": 2}
-_WIDE = {**_GROUPED, "head_dim": 16}  # heads wider than d_model / n_heads
+GROUPED = {**PLAIN, "num_key_value_heads": 2}
+_WIDE = {**GROUPED, "head_dim": 16}  # heads wider than d_model / n_heads
 _GPT = {"vocab_size": 64, "n_embd": 48, "n_layer": 5, "n_head": 4, "n_positions": 128, "bos_token_id": 1}
 _GPT["eos_token_id"] = 2
-_FALCON = {**_PLAIN, "bias": True, "ffn_hidden_size": 80}
-_ENCODER = {**_PLAIN, "pad_token_id": 1, "bos_token_id": 0}
-_SLIDING = ["sliding_attention", "sliding_attention", "full_attention", "sliding_attention", "full_attention"]
-_GEMMA3 = {**_WIDE, "sliding_window": 6, "query_pre_attn_scalar": 20, "layer_types": _SLIDING}
+_FALCON = {**PLAIN, "bias": True, "ffn_hidden_size": 80}
+_ENCODER = {**PLAIN, "pad_token_id": 1, "bos_token_id": 0}
+SLIDING = ["sliding_attention", "sliding_attention", "full_attention", "sliding_attention", "full_attention"]
+_GEMMA3 = {**_WIDE, "sliding_window": 6, "query_pre_attn_scalar": 20, "layer_types": SLIDING}
 _VISION = {"hidden_size": 16, "intermediate_size": 16, "num_hidden_layers": 1, "num_attention_heads": 1}
 _LONGROPE = {
     "rope_type": "longrope",
@@ -65,15 +65,15 @@ _LONGROPE = {
 }
 
 CONFIGS: dict[str, Any] = {
-    "bert": BertConfig(**_PLAIN),
+    "bert": BertConfig(**PLAIN),
     "bloom": BloomConfig(vocab_size=64, hidden_size=48, n_layer=5, n_head=4),
-    "cohere": CohereConfig(**_GROUPED, use_qk_norm=True),
-    "cohere2": Cohere2Config(**_GROUPED, sliding_window=6, layer_types=_SLIDING),
+    "cohere": CohereConfig(**GROUPED, use_qk_norm=True),
+    "cohere2": Cohere2Config(**GROUPED, sliding_window=6, layer_types=SLIDING),
     "falcon-groups": FalconConfig(**_FALCON, new_decoder_architecture=True, num_kv_heads=2),
     "falcon-heads": FalconConfig(**_FALCON, parallel_attn=False, multi_query=False, alibi=True),
     "falcon-multi-query": FalconConfig(**_FALCON, parallel_attn=True, multi_query=True),
     "gemma": GemmaConfig(**_WIDE),
-    "gemma2": Gemma2Config(**_WIDE, sliding_window=6, query_pre_attn_scalar=20, layer_types=_SLIDING),
+    "gemma2": Gemma2Config(**_WIDE, sliding_window=6, query_pre_attn_scalar=20, layer_types=SLIDING),
     "gemma3": Gemma3Config(
         text_config=Gemma3TextConfig(**_GEMMA3),
         vision_config={**_VISION, "image_size": 28, "patch_size": 14},
@@ -82,17 +82,17 @@ CONFIGS: dict[str, Any] = {
     "gemma3_text": Gemma3TextConfig(**_GEMMA3),
     "gpt2": GPT2Config(**_GPT),
     "gpt2-scaled-by-layer": GPT2Config(**_GPT, scale_attn_by_inverse_layer_idx=True),
-    "gpt_neox": GPTNeoXConfig(**_PLAIN),
-    "gpt_neox-sequential": GPTNeoXConfig(**_PLAIN, use_parallel_residual=False),
+    "gpt_neox": GPTNeoXConfig(**PLAIN),
+    "gpt_neox-sequential": GPTNeoXConfig(**PLAIN, use_parallel_residual=False),
     "gptj": GPTJConfig(**_GPT, rotary_dim=8),
-    "granite": GraniteConfig(**_GROUPED, residual_multiplier=0.4, attention_multiplier=0.2, embedding_multiplier=3.0),
+    "granite": GraniteConfig(**GROUPED, residual_multiplier=0.4, attention_multiplier=0.2, embedding_multiplier=3.0),
     "llama": LlamaConfig(**_WIDE, attention_bias=True, mlp_bias=True),
     "llama-dynamic": LlamaConfig(
-        **{**_GROUPED, "max_position_embeddings": 20},
+        **{**GROUPED, "max_position_embeddings": 20},
         rope_parameters={"rope_type": "dynamic", "rope_theta": 10000.0, "factor": 4.0},
     ),
     "llama-yarn": LlamaConfig(
-        **_GROUPED,
+        **GROUPED,
         rope_parameters={
             "rope_type": "yarn",
             "rope_theta": 10000.0,
@@ -100,23 +100,23 @@ CONFIGS: dict[str, Any] = {
             "original_max_position_embeddings": 32,
         },
     ),
-    "mistral": MistralConfig(**_GROUPED, head_dim=8, sliding_window=6),
-    "mistral-nemo": MistralConfig(**_GROUPED, head_dim=20, sliding_window=None),
-    "mixtral": MixtralConfig(**_GROUPED, num_local_experts=3, num_experts_per_tok=2),
+    "mistral": MistralConfig(**GROUPED, head_dim=8, sliding_window=6),
+    "mistral-nemo": MistralConfig(**GROUPED, head_dim=20, sliding_window=None),
+    "mixtral": MixtralConfig(**GROUPED, num_local_experts=3, num_experts_per_tok=2),
     "mpnet": MPNetConfig(**_ENCODER),
-    "olmo": OlmoConfig(**_GROUPED),
-    "olmo2": Olmo2Config(**_GROUPED),
-    "opt": OPTConfig(**_PLAIN, ffn_dim=80, word_embed_proj_dim=48),
-    "opt-post-norm": OPTConfig(**_PLAIN, ffn_dim=80, word_embed_proj_dim=32, do_layer_norm_before=False),
-    "phi": PhiConfig(**_GROUPED, partial_rotary_factor=0.5),
-    "phi-qk-norm": PhiConfig(**_GROUPED, qk_layernorm=True),
-    "phi3": Phi3Config(**_GROUPED),
-    "phi3-longrope": Phi3Config(**_GROUPED, rope_parameters=_LONGROPE, original_max_position_embeddings=20),
-    "qwen2": Qwen2Config(**_GROUPED),
+    "olmo": OlmoConfig(**GROUPED),
+    "olmo2": Olmo2Config(**GROUPED),
+    "opt": OPTConfig(**PLAIN, ffn_dim=80, word_embed_proj_dim=48),
+    "opt-post-norm": OPTConfig(**PLAIN, ffn_dim=80, word_embed_proj_dim=32, do_layer_norm_before=False),
+    "phi": PhiConfig(**GROUPED, partial_rotary_factor=0.5),
+    "phi-qk-norm": PhiConfig(**GROUPED, qk_layernorm=True),
+    "phi3": Phi3Config(**GROUPED),
+    "phi3-longrope": Phi3Config(**GROUPED, rope_parameters=_LONGROPE, original_max_position_embeddings=20),
+    "qwen2": Qwen2Config(**GROUPED),
     "qwen3": Qwen3Config(**_WIDE),
     "roberta": RobertaConfig(**_ENCODER),
-    "stablelm": StableLmConfig(**_GROUPED, use_qkv_bias=True, qk_layernorm=True, partial_rotary_factor=0.5),
-    "stablelm-parallel": StableLmConfig(**_GROUPED, use_parallel_residual=True, partial_rotary_factor=0.5),
+    "stablelm": StableLmConfig(**GROUPED, use_qkv_bias=True, qk_layernorm=True, partial_rotary_factor=0.5),
+    "stablelm-parallel": StableLmConfig(**GROUPED, use_parallel_residual=True, partial_rotary_factor=0.5),
     "xlm-roberta": XLMRobertaConfig(**_ENCODER),
 }
 """By family, a hyphen, and what is special; `transformers` names the family in `config.model_type`."""

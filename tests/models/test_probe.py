@@ -15,20 +15,6 @@ from theodolite.models.load import wrap
 from theodolite.models.probe import probe_anatomy
 from theodolite.sites import Site
 
-PLAIN: dict[str, Any] = {
-    "vocab_size": 64,
-    "hidden_size": 48,
-    "intermediate_size": 80,
-    "num_hidden_layers": 5,
-    "num_attention_heads": 4,
-    "max_position_embeddings": 128,
-    "pad_token_id": 0,
-    "bos_token_id": 1,
-    "eos_token_id": 2,
-}
-GROUPED = {**PLAIN, "num_key_value_heads": 2}
-SLIDING = ["sliding_attention", "sliding_attention", "full_attention", "sliding_attention", "full_attention"]
-
 STREAM = {Site.RESID_PRE: Tap("", "input"), Site.RESID_POST: Tap("", "output")}
 
 NORMALISED_SUMS = {
@@ -77,22 +63,22 @@ UNKNOWN: dict[str, tuple[Any, dict[Site, Tap]]] = {
         {Site.ATTN_OUT: Tap("attn", "output"), Site.MLP_OUT: Tap("mlp", "output")},
     ),
     "exaone4": (
-        transformers.Exaone4Config(**GROUPED, sliding_window=6, layer_types=SLIDING),
+        transformers.Exaone4Config(**tiny.GROUPED, sliding_window=6, layer_types=tiny.SLIDING),
         sequential("mlp", "post_attention_layernorm", "post_feedforward_layernorm"),
     ),
     "glm4": (
-        transformers.Glm4Config(**GROUPED, head_dim=12),
+        transformers.Glm4Config(**tiny.GROUPED, head_dim=12),
         sequential("post_attention_layernorm", "post_self_attn_layernorm", "post_mlp_layernorm"),
     ),
     "jamba": (  # its blocks have attention or a state-space module, which no one tap names
-        transformers.JambaConfig(**GROUPED, attn_layer_period=2, attn_layer_offset=1, use_mamba_kernels=False),
+        transformers.JambaConfig(**tiny.GROUPED, attn_layer_period=2, attn_layer_offset=1, use_mamba_kernels=False),
         {Site.RESID_MID: Tap("pre_ff_layernorm", "input")},
     ),
     "qwen3_moe": (
-        transformers.Qwen3MoeConfig(**GROUPED, num_experts=4, num_experts_per_tok=2, moe_intermediate_size=16),
+        transformers.Qwen3MoeConfig(**tiny.GROUPED, num_experts=4, num_experts_per_tok=2, moe_intermediate_size=16),
         LLAMA_LIKE,
     ),
-    "starcoder2": (transformers.Starcoder2Config(**GROUPED), LLAMA_LIKE),
+    "starcoder2": (transformers.Starcoder2Config(**tiny.GROUPED), LLAMA_LIKE),
     "xglm": (
         transformers.XGLMConfig(
             vocab_size=64, d_model=48, ffn_dim=80, num_layers=5, attention_heads=4, max_position_embeddings=128
@@ -121,12 +107,12 @@ def test_an_unknown_family_is_found_and_certified(family, monkeypatch):
 REFUSED: dict[str, tuple[Any, str]] = {
     "gemma3n_text": (
         transformers.Gemma3nTextConfig(
-            **GROUPED,
+            **tiny.GROUPED,
             head_dim=12,
             vocab_size_per_layer_input=64,
             hidden_size_per_layer_input=8,
             num_kv_shared_layers=0,
-            layer_types=SLIDING,
+            layer_types=tiny.SLIDING,
             activation_sparsity_pattern=[0.0] * 5,
             laurel_rank=8,
         ),
@@ -136,7 +122,7 @@ REFUSED: dict[str, tuple[Any, str]] = {
         transformers.MambaConfig(vocab_size=64, hidden_size=48, num_hidden_layers=5, state_size=8),
         "its configuration lacks a size",
     ),
-    "modernbert": (transformers.ModernBertConfig(**PLAIN), "a token's stream depends on the tokens after it"),
+    "modernbert": (transformers.ModernBertConfig(**tiny.PLAIN), "a token's stream depends on the tokens after it"),
     "t5": (
         transformers.T5Config(vocab_size=64, d_model=48, d_kv=12, d_ff=80, num_layers=5, num_heads=4),
         "it has two streams, not one",

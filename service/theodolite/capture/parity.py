@@ -8,7 +8,7 @@ together. The capture: what comes out of padded batches behind a shared prefix i
 
 import copy
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -81,6 +81,16 @@ class Certificate:
 
 
 @dataclass(frozen=True)
+class _Question:
+    """What is compared: sites and layers, on the probe prompts of each set, captured as the set's plan says."""
+
+    sites: tuple[Site, ...]
+    layers: tuple[int, ...]
+    plans: Mapping[str, SetPlan]
+    probes: Mapping[str, Sequence[TokenIds]]
+
+
+@dataclass(frozen=True)
 class _Measured:
     """Errors of each site's vectors, of the identities, and the least cosine."""
 
@@ -112,8 +122,9 @@ def certify(
             it is rounding or a mistake.
     """
     is_float32 = model.dtype == torch.float32
-    whole = _measure(model, sites, layers, plans, probes)
-    first = None if is_float32 else _measure_first_blocks(model, torch.float32, sites, layers, plans, probes)
+    question = _Question(tuple(sites), tuple(layers), plans, probes)
+    whole = _measure(model, question)
+    first = None if is_float32 else _measure_first_blocks(model, torch.float32, question)
     certificate = Certificate(
         prompts=sum(map(len, probes.values())),
         dtype=str(model.dtype).removeprefix("torch."),
@@ -133,7 +144,7 @@ def certify(
     _refuse_wrong_places(first or whole, IDENTITY_BOUND)
     _refuse_wrong_places(whole, IDENTITY_BOUND if is_float32 else HALF_IDENTITY_BOUND)
     if not _passes(certificate):
-        arbitration = _arbitrate(model, sites, layers, plans, probes)
+        arbitration = _arbitrate(model, question)
         raise ParityError(_failure(certificate, whole, arbitration))
     return certificate
 
@@ -167,10 +178,10 @@ def _failure(certificate: Certificate, whole: _Measured, arbitration: str) -> st
     )
 
 
-def _arbitrate(model: LoadedModel, *question: Any) -> str:
+def _arbitrate(model: LoadedModel, question: _Question) -> str:
     """Say whether a failure is rounding, which float64 takes away, or a mistake, which it leaves as it is."""
-    single = _measure_first_blocks(model, torch.float32, *question).max_error
-    double = _measure_first_blocks(model, torch.float64, *question).max_error
+    single = _measure_first_blocks(model, torch.float32, question).max_error
+    double = _measure_first_blocks(model, torch.float64, question).max_error
     found = f"the first {FIRST_BLOCKS} blocks differ by {single:.1e} in float32 and {double:.1e} in float64"
     if double <= _ROUNDING_IN_FLOAT64:
         return f"{found}: this is rounding, try model.dtype: float32 or model.attention: eager"
@@ -183,20 +194,14 @@ def _warning(is_float32: bool, error: float) -> str | None:
     return None
 
 
-def _measure(
-    model: LoadedModel,
-    sites: Sequence[Site],
-    layers: Sequence[int],
-    plans: Mapping[str, SetPlan],
-    probes: Mapping[str, Sequence[TokenIds]],
-) -> _Measured:
+def _measure(model: LoadedModel, question: _Question) -> _Measured:
     """Compare a capture of the probes with a plain reading of each."""
-    engine = Engine(model, sites, layers)
-    errors: dict[Site, list[NDArray[np.float64]]] = {site: [] for site in (*sites, Site.RESID_FINAL)}
+    engine = Engine(model, question.sites, question.layers)
+    errors: dict[Site, list[NDArray[np.float64]]] = {site: [] for site in (*question.sites, Site.RESID_FINAL)}
     identities: dict[str, float] = {}
     cosines = [1.0]
-    for name, plan in plans.items():
-        chosen = probes[name]
+    for name, plan in question.plans.items():
+        chosen = question.probes[name]
         probe_plan = _plan_of_probes(model, plan, chosen)
         captured = engine.capture(probe_plan, probe_plan.shards[0], chosen)
         for row, ids in enumerate(chosen):
@@ -206,7 +211,9 @@ def _measure(
                 identities[identity] = float(np.maximum(identities.get(identity, 0.0), error))
             for site in errors:
                 mine = _as_vectors(captured.activations[site][row, len(plan.positions) - len(positions) :])
-                reference = _as_vectors(plain[site][:, layers] if site is not Site.RESID_FINAL else plain[site])
+                reference = _as_vectors(
+                    plain[site][:, list(question.layers)] if site is not Site.RESID_FINAL else plain[site]
+                )
                 errors[site].append(relative_errors(mine, reference))
                 cosines.append(_least_cosine(mine, reference))
     return _Measured(
@@ -230,18 +237,11 @@ def _plan_of_probes(model: LoadedModel, plan: SetPlan, probes: Sequence[TokenIds
     )
 
 
-def _measure_first_blocks(
-    model: LoadedModel,
-    dtype: torch.dtype,
-    sites: Sequence[Site],
-    layers: Sequence[int],
-    plans: Mapping[str, SetPlan],
-    probes: Mapping[str, Sequence[TokenIds]],
-) -> _Measured:
+def _measure_first_blocks(model: LoadedModel, dtype: torch.dtype, question: _Question) -> _Measured:
     """Measure the model's first blocks in another precision: half precision hides small mistakes."""
     head = _first_blocks(model, dtype)
-    kept = [layer for layer in layers if layer < head.dimensions.n_layers]
-    return _measure(head, sites if kept else [], kept, plans, probes)
+    kept = tuple(layer for layer in question.layers if layer < head.dimensions.n_layers)
+    return _measure(head, replace(question, layers=kept, sites=question.sites if kept else ()))
 
 
 def _first_blocks(model: LoadedModel, dtype: torch.dtype) -> LoadedModel:

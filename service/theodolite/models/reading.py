@@ -112,7 +112,8 @@ def _normed(model: LoadedModel, norm: str, values: NDArray[np.float64]) -> NDArr
     rows = []
     for layer, block in enumerate(model.blocks):
         module = block.get_submodule(model.anatomy.norms[norm])
-        stream = torch.from_numpy(values[:, layer]).to(model.device, model.dtype)
+        device = next(block.parameters()).device  # blocks may lie on several
+        stream = torch.from_numpy(values[:, layer]).to(device, model.dtype)
         rows.append(module(stream).double().cpu())
     return torch.stack(rows, dim=1).numpy()
 
