@@ -83,7 +83,7 @@ def test_sizes_are_those_of_the_model_in_memory(family: str) -> None:
     total = sum(parameter.numel() for parameter in model.parameters()) - pooler  # load_options leave it out
     assert facts["class"] == type(model).__name__
     assert facts["n_layers"] == len(model.get_submodule(anatomy.blocks)) == 5
-    assert facts["parameters"]["total"] == total == count_parameters(config)
+    assert facts["parameters"]["base_model"] == total == count_parameters(config)
     assert facts["weights"] == {"dtype": "float32", "bytes": 4 * total, "quantised": None}
     embedding = model.get_input_embeddings().weight
     assert facts["parameters"]["embedding"] == embedding.numel()
@@ -352,7 +352,7 @@ def test_a_model_of_32_billion_weights_needs_no_memory_for_them(tmp_path: Path) 
     assert int(peak_kib) < 2**20
     per_block = 5120 * (2 * 5120 + 2 * 1024) + 5120 + 2 * 1024 + 3 * 5120 * 27648 + 2 * 5120
     total = 64 * per_block + 5120 + 152064 * 5120
-    assert facts["parameters"] == {"total": total, "embedding": 152064 * 5120, "embedding_share": 0.0243}
+    assert facts["parameters"] == {"base_model": total, "embedding": 152064 * 5120, "embedding_share": 0.0243}
     assert facts["weights"] == {"dtype": "bfloat16", "bytes": 2 * total, "quantised": None}
     assert (facts["family"], facts["class"], facts["tied_embeddings"]) == ("qwen2", "Qwen2Model", False)
     assert (facts["n_layers"], facts["d_model"], facts["context_length"]) == (64, 5120, 32768)
@@ -370,7 +370,7 @@ def test_the_alias_is_described_from_its_header_and_not_converted(tmp_path: Path
     assert not (tmp_path / "cache").exists()
     assert (facts["name"], facts["kind"], facts["family"]) == ("smollm2-135m-instruct", "gguf", "llama")
     assert (facts["n_layers"], facts["d_model"], facts["n_heads"], facts["n_kv_heads"]) == (30, 576, 9, 3)
-    assert facts["parameters"]["total"] == 134515008
+    assert facts["parameters"]["base_model"] == 134515008
     assert facts["tied_embeddings"]
     assert facts["positions"]["rotary"]["all"]["base"] == 100000.0
     assert "GGUF" in facts["notes"][0]
@@ -396,7 +396,7 @@ def test_a_real_encoder_is_described(inspect: Inspect) -> None:
     facts = json.loads(printed)
     assert code == 0
     assert (facts["family"], facts["n_layers"], facts["n_heads"], facts["d_head"]) == ("bert", 6, 12, 32)
-    assert facts["parameters"]["total"] == 22565376  # without the pooler, which sees no block
+    assert facts["parameters"]["base_model"] == 22565376  # without the pooler, which sees no block
     assert (facts["positions"]["kind"], facts["causal"]) == ("learned", False)
     assert facts["norms"]["final"] is None
     assert "resid_mid_sum" in facts["sites"]

@@ -379,7 +379,7 @@ def test_a_site_the_model_lacks_is_refused_with_the_reason_and_those_it_has(fold
     with pytest.raises(SiteNotFoundError) as caught:
         check_sites(known_anatomy(load_config(folder)), [Site.RESID_PRE, Site.RESID_MID_SUM])
     assert "capture.sites: this model has no resid_mid_sum: only a model whose norms follow" in only_line(caught)
-    assert "it has resid_pre, resid_post, resid_mid, attn_out, mlp_out" in only_line(caught)
+    assert "it has resid_pre, resid_mid, resid_post, attn_out, mlp_out" in only_line(caught)
 
 
 def test_a_layer_out_of_range_is_refused_with_the_range(folder: Path) -> None:

@@ -98,6 +98,11 @@ class Anatomy:
     files: Files | None = None
     known_by: Literal["record", "probe"] = "record"
 
+    @property
+    def sites(self) -> list[Site]:
+        """The sites of its blocks, in the order of the stream."""
+        return sorted(self.taps, key=list(Site).index)
+
 
 @dataclass(frozen=True)
 class Dimensions:
@@ -218,7 +223,7 @@ def check_sites(anatomy: Anatomy, sites: Sequence[Site]) -> None:
     for site in sites:
         if site not in anatomy.taps:
             reason = anatomy.absent.get(site, "it is a place in blocks of another kind")
-            there = ", ".join(map(str, anatomy.taps))
+            there = ", ".join(anatomy.sites)
             raise SiteNotFoundError(f"capture.sites: this model has no {site!s}: {reason}; it has {there}")
 
 

@@ -38,7 +38,7 @@ def describe_model(config: Any, anatomy: Anatomy | None, dimensions: Dimensions)
     if anatomy is not None and anatomy.known_by == "record":
         facts |= _anatomy_facts(module, config, anatomy, dimensions.d_head)
     if anatomy is not None:
-        facts["sites"] = [*(site.value for site in anatomy.taps), Site.RESID_FINAL.value]
+        facts["sites"] = [site.value for site in (*anatomy.sites, Site.RESID_FINAL)]
         facts["absent_sites"] = {site.value: reason for site, reason in anatomy.absent.items()}
     return {**facts, "notes": _notes(config, anatomy)}
 
@@ -65,7 +65,7 @@ def _sizes(module: Any, config: Any) -> dict[str, Any]:
     total = sum(parameter.numel() for parameter in module.parameters())
     dtype = resolved_dtype(config, "auto")
     return {
-        "parameters": {"total": total, "embedding": embedding, "embedding_share": round(embedding / total, 4)},
+        "parameters": {"base_model": total, "embedding": embedding, "embedding_share": round(embedding / total, 4)},
         "weights": {"dtype": dtype, "bytes": total * getattr(torch, dtype).itemsize, "quantised": _quantised(config)},
     }
 
