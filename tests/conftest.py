@@ -9,7 +9,8 @@ from jaxtyping import install_import_hook
 
 # Before anything imports them: pure functions say their arrays' shapes, and beartype holds them to it.
 install_import_hook(
-    ["theodolite_jobs.moments", "theodolite_jobs.curves", "theodolite_jobs.passes"], "beartype.beartype"
+    ["theodolite_jobs.moments", "theodolite_jobs.curves", "theodolite_jobs.heads", "theodolite_jobs.passes"],
+    "beartype.beartype",
 )
 
 from theodolite.models.load import load_tokenizer  # noqa: E402 - after the hook
