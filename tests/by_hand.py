@@ -65,7 +65,8 @@ def attention_by_hand(x, weights, layer, model):
     group = sizes.n_heads // sizes.n_kv_heads
 
     def project(matrix, bias):
-        return x @ matrix + (0 if bias is None else bias[:, None])
+        projected = x @ matrix + (0 if bias is None else bias[:, None])
+        return projected if weights.clip is None else projected.clamp(-weights.clip, weights.clip)
 
     q = with_head_norm(project(weights.q, weights.q_bias), weights.q_norm, weights.q_norm_bias, weights, model)
     k = with_head_norm(project(weights.k, weights.k_bias), weights.k_norm, weights.k_norm_bias, weights, model)
@@ -80,9 +81,8 @@ def attention_by_hand(x, weights, layer, model):
         scores += slopes[:, None, None] * torch.arange(len(x))
     if anatomy.positions == "learned and relative":
         scores += model.module.encoder.compute_position_bias(x[None])[0]
-    if getattr(config.get_text_config(), "attn_logit_softcapping", None):
-        cap = config.get_text_config().attn_logit_softcapping
-        scores = cap * (scores / cap).tanh()
+    if weights.soft_cap is not None:
+        scores = weights.soft_cap * (scores / weights.soft_cap).tanh()
     if anatomy.causal:
         scores = scores.masked_fill(torch.ones(len(x), len(x)).triu(1).bool(), -math.inf)
     out = (scores.softmax(-1) @ v @ weights.o).sum(0)

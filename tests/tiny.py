@@ -87,6 +87,17 @@ CONFIGS: dict[str, Any] = {
     "gptj": GPTJConfig(**_GPT, rotary_dim=8),
     "granite": GraniteConfig(**GROUPED, residual_multiplier=0.4, attention_multiplier=0.2, embedding_multiplier=3.0),
     "llama": LlamaConfig(**_WIDE, attention_bias=True, mlp_bias=True),
+    "llama-3": LlamaConfig(
+        **GROUPED,
+        rope_parameters={
+            "rope_type": "llama3",
+            "rope_theta": 500000.0,
+            "factor": 8.0,
+            "low_freq_factor": 1.0,
+            "high_freq_factor": 4.0,
+            "original_max_position_embeddings": 32,
+        },
+    ),
     "llama-dynamic": LlamaConfig(
         **{**GROUPED, "max_position_embeddings": 20},
         rope_parameters={"rope_type": "dynamic", "rope_theta": 10000.0, "factor": 4.0},
@@ -105,6 +116,7 @@ CONFIGS: dict[str, Any] = {
     "mixtral": MixtralConfig(**GROUPED, num_local_experts=3, num_experts_per_tok=2),
     "mpnet": MPNetConfig(**_ENCODER),
     "olmo": OlmoConfig(**GROUPED),
+    "olmo-clipped": OlmoConfig(**GROUPED, clip_qkv=0.8),
     "olmo2": Olmo2Config(**GROUPED),
     "opt": OPTConfig(**PLAIN, ffn_dim=80, word_embed_proj_dim=48),
     "opt-post-norm": OPTConfig(**PLAIN, ffn_dim=80, word_embed_proj_dim=32, do_layer_norm_before=False),

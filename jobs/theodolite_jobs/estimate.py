@@ -3,6 +3,7 @@
 from pathlib import Path
 from typing import Any
 
+from theodolite.capture.parity import FIRST_BLOCKS
 from theodolite.errors import ModelError
 from theodolite.models.facts import skeleton
 from theodolite.models.load import load_tokenizer, resolved_dtype
@@ -71,12 +72,23 @@ def estimate(prepared: Prepared) -> dict[str, Any]:
             **prepared.dimensions.as_dict(),
         },
         "sets": sets,
-        "replica_memory_bytes": parameters * _BYTES.get(dtype, 4) + 2**30,
+        "replica_memory_bytes": parameters * _BYTES.get(dtype, 4)
+        + 2**30
+        + _certificate_bytes(prepared, parameters, dtype),
         "stored_bytes_at_most": vectors * per_vector * prepared.dimensions.d_model * 4,
         "capture_seconds_about": {
             device: round(2 * parameters * tokens / speed, 1) for device, speed in _OPERATIONS_PER_SECOND.items()
         },
     }
+
+
+def _certificate_bytes(prepared: Prepared, parameters: int, dtype: str) -> int:
+    """Return what parity takes at first: in half precision, embedding and first blocks again, in float32."""
+    if dtype == "float32":
+        return 0
+    embedding = int(prepared.config.get_text_config().vocab_size) * prepared.dimensions.d_model
+    block = (parameters - embedding) // prepared.dimensions.n_layers
+    return 4 * (embedding + FIRST_BLOCKS * block)
 
 
 def count_parameters(config: Any) -> int:

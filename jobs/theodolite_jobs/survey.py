@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from theodolite.errors import RunDamagedError
+from theodolite.models.tensors import TensorFiles
 from theodolite.settings import Settings
 from theodolite.spec import SurveySpec, digest_of
 from theodolite.store.activations import create_activations
@@ -45,6 +46,8 @@ def capture(spec: SurveySpec, folder: Path, settings: Settings, console: Console
         _check_same_question(run, prepared)
     work = _open_work(run, prepared)
     if run is None or work:
+        if prepared.source.kind == "folder":
+            TensorFiles(Path(prepared.source.place))  # a broken file is named before anything is started
         run = _capture_shards(prepared, run, work, settings, console)
     else:
         console.say(f"{run.id} is captured already")

@@ -1,13 +1,14 @@
 import copy
 from dataclasses import replace
 
+import accelerate
 import pytest
 import tiny
 import torch
 from transformers import AutoModel
 
 from theodolite.capture.engine import Engine
-from theodolite.capture.parity import certify
+from theodolite.capture.parity import _first_count, certify
 from theodolite.capture.plan import plan_set, probe_prompts
 from theodolite.errors import ParityError
 from theodolite.models.anatomy import Tap, can_share_prefix, length_class_of
@@ -37,9 +38,7 @@ def test_every_family_passes_in_float32(family):
     assert certificate.prompts == 2
 
 
-@pytest.mark.parametrize(
-    "family", ["llama", "gpt2", "gemma2", "olmo2", "gpt_neox", "falcon-groups", "bloom", "opt", "bert", "mixtral"]
-)
+@pytest.mark.parametrize("family", tiny.CONFIGS)
 def test_half_precision_also_proves_its_first_blocks_in_float32(family):
     model = wrap(tiny.tiny_model(family).bfloat16())
     certificate = certify_tiny(model)
@@ -91,7 +90,7 @@ def test_a_capture_that_is_not_a_number_is_refused(monkeypatch, dtype, site):
 def test_a_failure_that_float64_takes_away_is_called_rounding(monkeypatch):
     monkeypatch.setattr("theodolite.capture.parity.FLOAT32_BOUND", 1e-8)
     with pytest.raises(
-        ParityError, match=r"first 4 blocks differ by .* in float32 and .* in float64: this is rounding"
+        ParityError, match=r"first 5 blocks differ by .* in float32 and .* in float64: this is rounding"
     ):
         certify_tiny(wrap(tiny.tiny_model("gpt2")))
 
@@ -117,3 +116,54 @@ def test_a_decoder_that_sees_what_follows_gets_a_mask():
     model = wrap(AutoModel.from_config(config))
     assert not model.anatomy.causal
     assert certify_tiny(model).max_error < 1e-5
+
+
+def test_a_mistake_past_the_first_blocks_is_not_called_rounding(monkeypatch):
+    capture = Engine.capture
+
+    def off_at_the_end(self, *arguments):
+        captured = capture(self, *arguments)
+        if len(self.layers) == 5:
+            captured.activations[Site.RESID_POST][:, :, 4] *= 1.1
+        return captured
+
+    monkeypatch.setattr(Engine, "capture", off_at_the_end)
+    with pytest.raises(ParityError, match=r"first 5 blocks differ by .* not rounding but a mistake"):
+        certify_tiny(wrap(tiny.tiny_model("gpt2")))
+
+
+def test_a_failure_is_told_though_it_cannot_be_measured_again(monkeypatch):
+    def no_memory(*_):
+        raise torch.OutOfMemoryError("no memory left")
+
+    monkeypatch.setattr("theodolite.capture.parity.FLOAT32_BOUND", 1e-8)
+    monkeypatch.setattr("theodolite.capture.parity._measure_first_blocks", no_memory)
+    with pytest.raises(ParityError, match=r"differ from plain Hugging Face.*could not be measured again"):
+        certify_tiny(wrap(tiny.tiny_model("gpt2")))
+
+
+@pytest.mark.parametrize("family", ["llama", "gemma3", "bert"])
+def test_a_model_laid_over_devices_is_copied_and_not_cast(family):
+    model = tiny.tiny_model(family).bfloat16()
+    model = wrap(accelerate.dispatch_model(model, {"": "cpu"}, main_device="cpu", force_hooks=True))
+    assert certify_tiny(model).dtype == "bfloat16"
+    assert {weight.dtype for weight in model.module.parameters()} == {torch.bfloat16}
+    assert model.config.get_text_config().num_hidden_layers == 5
+
+
+@pytest.mark.parametrize("family", ["gpt_neox", "gptj"])
+def test_terms_that_cancel_in_half_precision_are_no_mistake(family):
+    model = tiny.tiny_model(family).bfloat16()
+    with torch.no_grad():  # one feature that the second block plants and the last one takes away
+        for block, planted in ((1, 2000.0), (4, -2000.0)):
+            path = {"gpt_neox": f"layers.{block}.mlp.dense_4h_to_h", "gptj": f"h.{block}.mlp.fc_out"}[family]
+            model.get_submodule(path).bias[7] += planted
+    assert certify_tiny(wrap(model)).identity_error < 2e-2
+
+
+def test_first_blocks_go_on_until_every_kind_of_layer_has_occurred():
+    config = copy.deepcopy(tiny.CONFIGS["gemma3_text"])
+    config.num_hidden_layers, config.layer_types = 7, ["sliding_attention"] * 5 + ["full_attention"] * 2
+    torch.manual_seed(0)
+    assert _first_count(wrap(AutoModel.from_config(config))) == 6
+    assert _first_count(wrap(tiny.tiny_model("llama"))) == 4

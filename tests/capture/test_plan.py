@@ -1,7 +1,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from theodolite.capture.plan import batch_by_length, padded_tokens, plan_set, shared_prefix
+from theodolite.capture.plan import batch_by_length, padded_tokens, plan_set, probe_prompts, shared_prefix
 
 prompts = st.lists(st.lists(st.integers(0, 5), min_size=1, max_size=30).map(tuple), min_size=1, max_size=60)
 
@@ -45,3 +45,9 @@ def test_shared_prefix_is_as_long_as_possible():
     assert shared_prefix(tokens, (-2, -1)) == 10
     assert shared_prefix(tokens, (-4, -1)) == 8
     assert shared_prefix(tokens[:1], (-1,)) == 0  # one prompt shares with nobody
+
+
+def test_a_prompt_too_long_for_plain_attention_is_no_probe():
+    prompts = [(1,) * 10, (2,) * 5000, (3,) * 4000]
+    assert probe_prompts(prompts) == [prompts[0], prompts[2]]
+    assert probe_prompts([(1,) * 5000]) == [(1,) * 5000]

@@ -352,7 +352,13 @@ def test_a_model_of_32_billion_weights_needs_no_memory_for_them(tmp_path: Path) 
     assert int(peak_kib) < 2**20
     per_block = 5120 * (2 * 5120 + 2 * 1024) + 5120 + 2 * 1024 + 3 * 5120 * 27648 + 2 * 5120
     total = 64 * per_block + 5120 + 152064 * 5120
-    assert facts["parameters"] == {"base_model": total, "embedding": 152064 * 5120, "embedding_share": 0.0243}
+    embedding = 152064 * 5120
+    assert facts["parameters"] == {
+        "base_model": total,
+        "embedding": embedding,
+        "embedding_share": 0.0243,
+        "untied_head": embedding,
+    }
     assert facts["weights"] == {"dtype": "bfloat16", "bytes": 2 * total, "quantised": None}
     assert (facts["family"], facts["class"], facts["tied_embeddings"]) == ("qwen2", "Qwen2Model", False)
     assert (facts["n_layers"], facts["d_model"], facts["context_length"]) == (64, 5120, 32768)

@@ -164,6 +164,8 @@ HAND_RUNS: dict[str, HandRun] = {
     "qwen2": llama,
     "qwen3": llama,
     "roberta": bert,
+    "llama-3": llama,
+    "olmo-clipped": llama,
     "xlm-roberta": bert,
     "stablelm": llama,
     "stablelm-parallel": llama_parallel,

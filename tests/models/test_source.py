@@ -318,6 +318,28 @@ def test_a_tensor_of_another_shape_is_named(folder: Path) -> None:
     assert A_TENSOR in only_line(caught)
 
 
+def test_tensors_of_blocks_that_the_configuration_does_not_have_are_named(folder: Path) -> None:
+    config = json.loads((folder / "config.json").read_text())
+    config["num_hidden_layers"] = 2
+    (folder / "config.json").write_text(json.dumps(config))
+    with pytest.raises(ModelError) as caught:
+        load_model(folder)
+    assert "layers.2." in only_line(caught)
+    assert "do not belong together" in only_line(caught)
+
+
+def test_a_bias_that_the_configuration_does_without_is_named(folder: Path) -> None:
+    change_weights(folder, lambda weights: weights.update({"model.layers.1.self_attn.q_proj.bias": torch.ones(16)}))
+    with pytest.raises(ModelError, match=r"hold 1 tensors in blocks .* first is .*layers\.1\.self_attn\.q_proj\.bias"):
+        load_model(folder)
+
+
+def test_constants_that_older_libraries_stored_are_left_alone(folder: Path) -> None:
+    name = "model.layers.1.self_attn.rotary_emb.inv_freq"
+    change_weights(folder, lambda weights: weights.update({name: torch.ones(2)}))
+    assert load_model(folder).dimensions.n_layers == 3
+
+
 def test_a_missing_weight_file_is_named(saved_llama: Path, tmp_path: Path) -> None:
     LlamaForCausalLM.from_pretrained(saved_llama).save_pretrained(tmp_path, max_shard_size="3KB")
     gone = sorted(tmp_path.glob("*.safetensors"))[1]
@@ -380,6 +402,21 @@ def test_a_site_the_model_lacks_is_refused_with_the_reason_and_those_it_has(fold
         check_sites(known_anatomy(load_config(folder)), [Site.RESID_PRE, Site.RESID_MID_SUM])
     assert "capture.sites: this model has no resid_mid_sum: only a model whose norms follow" in only_line(caught)
     assert "it has resid_pre, resid_mid, resid_post, attn_out, mlp_out" in only_line(caught)
+
+
+@pytest.mark.parametrize(
+    ("rotary", "length"),
+    [
+        ({"rope_type": "default"}, 100),
+        ({"rope_type": "linear", "factor": 4.0}, 400),
+        ({"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 50}, 200),
+        ({"rope_type": "llama3", "factor": 8.0, "original_max_position_embeddings": 50}, 100),
+    ],
+)
+def test_the_context_is_what_rotary_scaling_stretches_it_to(rotary: dict[str, Any], length: int) -> None:
+    config = LlamaConfig(max_position_embeddings=100)
+    config.rope_parameters = {"rope_theta": 10000.0, **rotary}
+    assert dimensions_of(config).context_length == length
 
 
 def test_a_layer_out_of_range_is_refused_with_the_range(folder: Path) -> None:

@@ -133,9 +133,10 @@ def test_a_truncated_file_is_named(llama):
         Weights(folder, config).embedding()
 
 
-def test_an_index_that_is_none_is_named(llama):
+@pytest.mark.parametrize("content", ["{}", "[]", '{"weight_map": ["a"]}', "{"])
+def test_an_index_that_is_none_is_named(llama, content):
     folder, config = llama
-    (folder / "model.safetensors.index.json").write_text("{}")
+    (folder / "model.safetensors.index.json").write_text(content)
     with pytest.raises(ModelError, match="is not an index"):
         Weights(folder, config)
 

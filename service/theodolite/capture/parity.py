@@ -38,6 +38,9 @@ HALF_IDENTITY_BOUND = 2e-2
 # angles in float32 whatever the model's dtype (seen: up to 5e-7). A mistake stays as large as it was.
 _ROUNDING_IN_FLOAT64 = 5e-6
 
+# A model of at most so many weights is arbitrated whole, of a larger one only the first blocks.
+_ARBITRATED_WHOLE = 2 * 10**9
+
 
 @dataclass(frozen=True)
 class Certificate:
@@ -46,7 +49,7 @@ class Certificate:
     Attributes:
         prompts: how many probe prompts.
         dtype: arithmetic of both sides.
-        attention: our attention kernel; the reference is eager.
+        attention: our attention kernel; the reference is eager where the family can switch (Falcon cannot).
         device: where both ran.
         sites_known_by: a record of the table of families, or a probe of the loaded model.
         bound: the largest error that passes.
@@ -124,7 +127,7 @@ def certify(
     is_float32 = model.dtype == torch.float32
     question = _Question(tuple(sites), tuple(layers), plans, probes)
     whole = _measure(model, question)
-    first = None if is_float32 else _measure_first_blocks(model, torch.float32, question)
+    first = None if is_float32 else _measure_first_blocks(model, torch.float32, question, _first_count(model))
     certificate = Certificate(
         prompts=sum(map(len, probes.values())),
         dtype=str(model.dtype).removeprefix("torch."),
@@ -180,12 +183,21 @@ def _failure(certificate: Certificate, whole: _Measured, arbitration: str) -> st
 
 def _arbitrate(model: LoadedModel, question: _Question) -> str:
     """Say whether a failure is rounding, which float64 takes away, or a mistake, which it leaves as it is."""
-    single = _measure_first_blocks(model, torch.float32, question).max_error
-    double = _measure_first_blocks(model, torch.float64, question).max_error
-    found = f"the first {FIRST_BLOCKS} blocks differ by {single:.1e} in float32 and {double:.1e} in float64"
-    if double <= _ROUNDING_IN_FLOAT64:
+    parameters = sum(weight.numel() for weight in model.module.parameters())
+    everything = parameters <= _ARBITRATED_WHOLE
+    count = len(model.blocks) if everything else _first_count(model)
+    try:
+        single, double = (
+            _measure_first_blocks(model, dtype, question, count).max_error for dtype in (torch.float32, torch.float64)
+        )
+    except RuntimeError as error:  # out of memory, or a kernel without float64: the failure itself must be told
+        return f"it could not be measured again in float64 ({type(error).__name__})"
+    found = f"the first {count} blocks differ by {single:.1e} in float32 and {double:.1e} in float64"
+    if not double <= _ROUNDING_IN_FLOAT64:
+        return f"{found}: this is not rounding but a mistake, please report it"
+    if everything or single > FLOAT32_BOUND:
         return f"{found}: this is rounding, try model.dtype: float32 or model.attention: eager"
-    return f"{found}: this is not rounding but a mistake, please report it"
+    return f"{found}: they do not show it, please report it"
 
 
 def _warning(is_float32: bool, error: float) -> str | None:
@@ -237,27 +249,35 @@ def _plan_of_probes(model: LoadedModel, plan: SetPlan, probes: Sequence[TokenIds
     )
 
 
-def _measure_first_blocks(model: LoadedModel, dtype: torch.dtype, question: _Question) -> _Measured:
+def _measure_first_blocks(model: LoadedModel, dtype: torch.dtype, question: _Question, count: int) -> _Measured:
     """Measure the model's first blocks in another precision: half precision hides small mistakes."""
-    head = _first_blocks(model, dtype)
+    head = _first_blocks(model, dtype, count)
     kept = tuple(layer for layer in question.layers if layer < head.dimensions.n_layers)
     return _measure(head, replace(question, layers=kept, sites=question.sites if kept else ()))
 
 
-def _first_blocks(model: LoadedModel, dtype: torch.dtype) -> LoadedModel:
+def _first_count(model: LoadedModel) -> int:
+    """Return how many first blocks to measure: four, and on until every kind of layer has occurred."""
+    kinds = getattr(model.config.get_text_config(), "layer_types", None) or [""]
+    return min(len(model.blocks), max(FIRST_BLOCKS, *(kinds.index(kind) + 1 for kind in set(kinds))))
+
+
+def _first_blocks(model: LoadedModel, dtype: torch.dtype, count: int) -> LoadedModel:
     """Return a copy of embedding, first blocks and final norm; the model itself is left as it was."""
     path, _, name = model.anatomy.blocks.rpartition(".")
     owner = model.module.get_submodule(path)
     blocks = model.blocks
-    setattr(owner, name, blocks[:FIRST_BLOCKS])
+    setattr(owner, name, blocks[:count])
     try:
-        module = copy.deepcopy(model.module).to(dtype)
+        module = copy.deepcopy(model.module)
     finally:
         setattr(owner, name, blocks)
+    # Not module.to: over several devices that is a closure over the model that was copied.
+    torch.nn.Module.to(module, dtype)
     if dtype == torch.float64 and getattr(module.config, "_experts_implementation", "eager") != "eager":
         module.set_experts_implementation("eager")  # the fused kernels have no float64
     for config in (module.config, module.config.get_text_config()):
-        config.num_hidden_layers = min(FIRST_BLOCKS, len(blocks))
+        config.num_hidden_layers = count
     return wrap(module, model.anatomy)
 
 

@@ -15,6 +15,9 @@ Batch = tuple[int, ...]
 # What starting a batch costs, in tokens: measured on a CPU and foreseen for a GPU, where it hardly matters.
 _TOKENS_OF_A_BATCH = 48
 
+# Tokens of the longest probe: 40 heads' scores are then 1.3 GB in half precision.
+_LONGEST_PROBE = 4096
+
 # Sharing fewer tokens than this saves less than its own bookkeeping costs.
 _MIN_SHARED_PREFIX = 8
 
@@ -111,8 +114,13 @@ def plan_set(
 
 
 def probe_prompts(tokens: Sequence[TokenIds]) -> list[TokenIds]:
-    """Return a set's shortest and longest prompt, which the parity certificate is measured on."""
-    return list(dict.fromkeys([min(tokens, key=len), max(tokens, key=len)]))
+    """Return a set's shortest and longest prompt, which the parity certificate is measured on.
+
+    A longer one than plain attention can hold, which keeps a score for each pair of tokens, is left out.
+    """
+    shortest = min(tokens, key=len)
+    longest = max((ids for ids in tokens if len(ids) <= _LONGEST_PROBE), key=len, default=shortest)
+    return list(dict.fromkeys([shortest, longest]))
 
 
 def shared_prefix(tokens: Sequence[TokenIds], positions: tuple[int, ...]) -> int:

@@ -120,6 +120,9 @@ class Dimensions:
         return asdict(self)
 
 
+# Rotary kinds whose factor says by how much the context grows, whether or not the stated length has it already.
+_STRETCHING = ("dynamic", "linear", "yarn")
+
 # What BLOOM was trained with; ALiBi itself has no limit.
 _CONTEXT_WITHOUT_LIMIT = 2048
 
@@ -160,10 +163,14 @@ def _kv_heads(text: Any) -> int:
 
 
 def _context_length(text: Any) -> int:
-    trained = getattr(text, "max_position_embeddings", None) or getattr(text, "seq_length", None)
-    rotary = rotary_settings(text)
-    stretched = max((float(one.get("factor") or 1) for one in rotary if one.get("rope_type") == "dynamic"), default=1.0)
-    return int((trained or _CONTEXT_WITHOUT_LIMIT) * stretched)
+    stated = (getattr(text, name, None) for name in ("max_position_embeddings", "max_seq_len", "seq_length"))
+    trained = next((int(length) for length in stated if length), _CONTEXT_WITHOUT_LIMIT)
+    stretched = [
+        (one.get("original_max_position_embeddings") or trained) * float(one.get("factor") or 1)
+        for one in rotary_settings(text)
+        if one.get("rope_type") in _STRETCHING
+    ]
+    return int(max([trained, *stretched]))
 
 
 def rotary_settings(config: Any) -> list[dict[str, Any]]:

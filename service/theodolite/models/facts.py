@@ -6,9 +6,10 @@ from contextlib import contextmanager
 from typing import Any
 
 from theodolite.errors import ModelError, TheodoliteError, UnsupportedModelError
-from theodolite.models.anatomy import Anatomy, Dimensions, Files
+from theodolite.models.anatomy import Anatomy, Dimensions, Files, dimensions_of
 from theodolite.models.families import known_anatomy
 from theodolite.models.load import quiet_transformers, resolved_dtype
+from theodolite.models.weights import score_scale
 from theodolite.sites import Site
 
 # What the code of a family states, and neither its configuration nor an attribute of its modules.
@@ -65,7 +66,12 @@ def _sizes(module: Any, config: Any) -> dict[str, Any]:
     total = sum(parameter.numel() for parameter in module.parameters())
     dtype = resolved_dtype(config, "auto")
     return {
-        "parameters": {"base_model": total, "embedding": embedding, "embedding_share": round(embedding / total, 4)},
+        "parameters": {
+            "base_model": total,
+            "embedding": embedding,
+            "embedding_share": round(embedding / total, 4),
+            "untied_head": 0 if getattr(config, "tie_word_embeddings", False) else embedding,
+        },
         "weights": {"dtype": dtype, "bytes": total * getattr(torch, dtype).itemsize, "quantised": _quantised(config)},
     }
 
@@ -75,6 +81,7 @@ def _anatomy_facts(module: Any, config: Any, anatomy: Anatomy, d_head: int) -> d
     block = module.get_submodule(anatomy.blocks)[0]
     facts = {
         "causal": anatomy.causal,
+        "attention": _attention(config.get_text_config()),
         "positions": {"kind": anatomy.positions, "rotary": _rotary(module, config, anatomy, d_head)},
         "norms": {
             "kind": anatomy.norm_kind,
@@ -89,12 +96,24 @@ def _anatomy_facts(module: Any, config: Any, anatomy: Anatomy, d_head: int) -> d
     return facts
 
 
+def _attention(text: Any) -> dict[str, Any]:
+    """Return what happens to scores, and what is multiplied on the way, where a family says so."""
+    names = {
+        "clip": "clip_qkv",
+        "soft_cap": "attn_logit_softcapping",
+        "residual_multiplier": "residual_multiplier",
+        "embedding_multiplier": "embedding_multiplier",
+    }
+    stated = {name: getattr(text, attribute, None) for name, attribute in names.items()}
+    return {"score_scale_of_layer_0": score_scale(text, dimensions_of(text), 0), **stated}
+
+
 def _norm(owner: Any, path: str) -> dict[str, Any]:
     norm = owner.get_submodule(path)
     epsilon = getattr(norm, "eps", getattr(norm, "variance_epsilon", _EPSILON_OF_OLMO))
     learned = {"weight": "scale", "bias": "bias"}
     affine = " and ".join(learned[name] for name, _ in norm.named_parameters(recurse=False))
-    return {"module": path, "epsilon": float(epsilon), "affine": affine or "none"}
+    return {"module": path, "epsilon": float(f"{float(epsilon):.6g}"), "affine": affine or "none"}
 
 
 def _qk_norm(block: Any, files: Files, d_head: int) -> str:

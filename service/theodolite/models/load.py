@@ -1,5 +1,6 @@
 """Loading configuration, tokenizer and the base model (without its language-model head) from a folder."""
 
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -12,6 +13,9 @@ from theodolite.models.convert import read_json
 from theodolite.models.families import known_anatomy
 from theodolite.models.probe import probe_anatomy
 from theodolite.models.tensors import TensorFiles
+
+# A tensor of a block; not the constants that older libraries stored beside them.
+_IN_A_BLOCK = re.compile(r"\b(layers?|h)\.\d+\.(?!.*(inv_freq|masked_bias|attn\.bias|attention\.bias)$)")
 
 _VOCABULARIES = ("tokenizer.json", "*.model", "vocab.*", "tekken.json", "*.tiktoken")
 
@@ -145,6 +149,13 @@ def load_model(
     if missing:
         # transformers fills them with random numbers and only warns.
         raise ModelError(f"the weights in {folder} lack {len(missing)} tensors, the first is {missing[0]}")
+    unused = sorted(key for key in report["unexpected_keys"] if _IN_A_BLOCK.search(key))
+    if unused:
+        # They would be left out: a bias that the configuration does without, or blocks past its last.
+        raise ModelError(
+            f"the weights in {folder} hold {len(unused)} tensors in blocks that the configuration does not use, the "
+            f"first is {unused[0]}; weights and config.json do not belong together"
+        )
     wrong = sorted(report["mismatched_keys"])
     if wrong:
         raise ModelError(f"the weights in {folder} do not fit the configuration: {wrong[0][0]} has {wrong[0][1]}")

@@ -16,6 +16,7 @@ from theodolite.errors import UnsupportedModelError
 from theodolite.models.anatomy import Anatomy, Dimensions, Tap
 from theodolite.sites import Site
 
+_BRANCHES = (Site.ATTN_OUT, Site.MLP_OUT)
 _NOT_FOUND = "no module in every block takes it in or puts it out, by the identities that it must obey"
 
 
@@ -50,7 +51,8 @@ def probe_anatomy(module: Any, dimensions: Dimensions) -> Anatomy:
     taps = {Site.RESID_PRE: Tap("", "input"), Site.RESID_POST: Tap("", "output")}
     # Some families scale what a branch adds, after the module that computes it.
     scale = float(getattr(module.config.get_text_config(), "residual_multiplier", 1.0))
-    branches = _shared_by_all([[*_sequential(one, scale), *_parallel(one)] for one in seen])
+    found = [[*_sequential(one, scale), *_parallel(one)] for one in seen]
+    branches = _shared_by_all(found, module.get_submodule(path))
     if branches is None:
         raise _refusal(family, "no modules of a block add up to what leaves it")
     taps |= branches
@@ -85,7 +87,7 @@ def _record(module: Any, path: str, ids: tuple[int, ...], d_model: int) -> list[
     def keep(into: dict[str, torch.Tensor], name: str, value: Any) -> None:
         tensor = value[0] if isinstance(value, tuple) and value else value
         if isinstance(tensor, torch.Tensor) and tensor.numel() == len(ids) * d_model and tensor.shape[-1] == d_model:
-            into.setdefault(name, tensor.reshape(len(ids), d_model).clone())
+            into.setdefault(name, tensor.reshape(len(ids), d_model).cpu().clone())
 
     for block in module.get_submodule(path):
         one = _Seen()
@@ -111,18 +113,24 @@ def _record(module: Any, path: str, ids: tuple[int, ...], d_model: int) -> list[
     return seen
 
 
-def _shared_by_all(found: list[list[dict[Site, Tap]]]) -> dict[Site, Tap] | None:
+def _shared_by_all(found: list[list[dict[Site, Tap]]], blocks: Any) -> dict[Site, Tap] | None:
     """Return the first mapping that holds in every block, or what of one does; None where a block has no mapping.
 
     Blocks of two kinds have other modules, but each must prove that it adds to one stream.
     """
     if not all(found):
         return None
-    whole = next((taps for taps in found[0] if all(taps in other for other in found[1:])), None)
+    shared = (taps for taps in found[0] if all(taps in other for other in found[1:]))
+    whole = next((taps for taps in shared if all(_one_kind(blocks, taps[site].module) for site in _BRANCHES)), None)
     if whole is not None:
         return whole
     everywhere = [tap for tap in _middles(found[0]) if tap and all(tap in _middles(other) for other in found[1:])]
     return {Site.RESID_MID: everywhere[0]} if everywhere else {}
+
+
+def _one_kind(blocks: Any, path: str) -> bool:
+    """Return whether a module is of one class in all blocks: by one name some have attention, some another mixer."""
+    return len({type(block.get_submodule(path)) for block in blocks}) == 1
 
 
 def _middles(found: list[dict[Site, Tap]]) -> list[Tap | None]:

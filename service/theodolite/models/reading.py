@@ -11,6 +11,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from theodolite.models.anatomy import Tap
 from theodolite.models.load import LoadedModel, quiet_transformers
 from theodolite.sites import Site
 from theodolite.spec import TokenIds
@@ -37,16 +38,21 @@ def read_sites(model: LoadedModel, ids: TokenIds, positions: Sequence[int]) -> R
         for block in model.blocks:
             for site, tap in taps.items():
                 handles.append(_keep(block.get_submodule(tap.module), tap, list(positions), kept[site]))
+        final: list[torch.Tensor] = []
+        if model.anatomy.final_norm is not None:
+            norm = model.module.get_submodule(model.anatomy.final_norm)
+            handles.append(_keep(norm, Tap("", "input"), list(positions), final))
         with _eager(model):
             model.run(input_ids=torch.tensor([ids], device=model.device), use_cache=False)
     finally:
         for handle in handles:
             handle.remove()
     stacked = {site: torch.stack(rows, dim=1).numpy() for site, rows in kept.items()}
-    return {**stacked, Site.RESID_FINAL: stacked[Site.RESID_POST][:, -1]}
+    last = final[0].numpy() if final else stacked[Site.RESID_POST][:, -1]
+    return {**stacked, Site.RESID_FINAL: last}
 
 
-def _keep(module: torch.nn.Module, tap: Any, positions: list[int], into: list[torch.Tensor]) -> Any:
+def _keep(module: torch.nn.Module, tap: Tap, positions: list[int], into: list[torch.Tensor]) -> Any:
     def rows_of(value: Any) -> None:
         hidden = value[0] if isinstance(value, tuple) else value
         rows = hidden.reshape(-1, hidden.shape[-1])[positions]  # some families flatten (prompt, token)
@@ -82,28 +88,34 @@ def identity_errors(model: LoadedModel, read: Reading) -> dict[str, float]:
 
     Pre-norm: resid_mid = resid_pre + attn_out and resid_post = resid_mid + mlp_out; parallel blocks:
     resid_post = resid_pre + attn_out + mlp_out; post-norm: resid_mid_sum = resid_pre + attn_out. Always:
-    resid_pre of a block = resid_post of the one before. Error is ‖x − y‖ / ‖y‖, the worst over positions and layers.
+    resid_pre of a block = resid_post of the one before. Error is that of the sum over the largest norm among its terms
+    and itself, since terms may cancel; the worst over positions and layers.
     """
     pre, post = read[Site.RESID_PRE], read[Site.RESID_POST]
-    identities = {"resid_pre[l+1] = resid_post[l]": (post[:, :-1], pre[:, 1:])}
+    identities = {
+        "resid_pre[l+1] = resid_post[l]": ([post[:, :-1]], pre[:, 1:]),
+        "resid_final = resid_post of the last block": ([post[:, -1]], read[Site.RESID_FINAL]),
+    }
     if Site.ATTN_OUT in read and Site.MLP_OUT in read:
         attention, mlp = read[Site.ATTN_OUT], read[Site.MLP_OUT]
         if Site.RESID_MID_SUM in read:
-            identities["resid_mid_sum = resid_pre + attn_out"] = (pre + attention, read[Site.RESID_MID_SUM])
-            identities["resid_mid = norm(resid_mid_sum)"] = (
-                _normed(model, "attention_output", read[Site.RESID_MID_SUM]),
-                read[Site.RESID_MID],
-            )
-            identities["resid_post = norm(resid_mid + mlp_out)"] = (
-                _normed(model, "mlp_output", read[Site.RESID_MID] + mlp),
-                post,
-            )
+            middle = read[Site.RESID_MID]
+            normed = _normed(model, "attention_output", read[Site.RESID_MID_SUM])
+            identities["resid_mid_sum = resid_pre + attn_out"] = ([pre, attention], read[Site.RESID_MID_SUM])
+            identities["resid_mid = norm(resid_mid_sum)"] = ([normed], middle)
+            identities["resid_post = norm(resid_mid + mlp_out)"] = ([_normed(model, "mlp_output", middle + mlp)], post)
         elif Site.RESID_MID in read:
-            identities["resid_mid = resid_pre + attn_out"] = (pre + attention, read[Site.RESID_MID])
-            identities["resid_post = resid_mid + mlp_out"] = (read[Site.RESID_MID] + mlp, post)
+            identities["resid_mid = resid_pre + attn_out"] = ([pre, attention], read[Site.RESID_MID])
+            identities["resid_post = resid_mid + mlp_out"] = ([read[Site.RESID_MID], mlp], post)
         else:
-            identities["resid_post = resid_pre + attn_out + mlp_out"] = (pre + attention + mlp, post)
-    return {name: float(relative_errors(*sides).max(initial=0.0)) for name, sides in identities.items()}
+            identities["resid_post = resid_pre + attn_out + mlp_out"] = ([pre, attention, mlp], post)
+    return {name: _sum_error(*sides) for name, sides in identities.items()}
+
+
+def _sum_error(terms: Sequence[NDArray[np.float64]], total: NDArray[np.float64]) -> float:
+    largest = np.max([np.linalg.norm(vectors, axis=-1) for vectors in (*terms, total)], axis=0)
+    difference = np.linalg.norm(sum(terms[1:], start=terms[0]) - total, axis=-1)
+    return float((difference / np.where(largest == 0, 1.0, largest)).max(initial=0.0))
 
 
 @torch.inference_mode()

@@ -51,8 +51,10 @@ def _tensor_names(folder: Path) -> dict[str, str]:
     listed: dict[str, str] = {}
     if (folder / _INDEX).is_file() and not (folder / _WHOLE).is_file():
         try:
-            listed = json.loads((folder / _INDEX).read_text())["weight_map"]
-        except (ValueError, KeyError, TypeError) as error:
+            listed = {
+                str(name): str(file) for name, file in json.loads((folder / _INDEX).read_text())["weight_map"].items()
+            }
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise ModelError(f"{folder / _INDEX} is not an index of safetensors files: {error}") from error
         missing = sorted(file for file in set(listed.values()) if not (folder / file).is_file())
         if missing:

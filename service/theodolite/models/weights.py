@@ -37,6 +37,8 @@ class AttentionWeights:
         k_norm_bias: (kv_head, d_head), or None.
         norm_spans_heads: the norm of queries runs over all heads at once, not over each.
         scale: what a score is multiplied by before the softmax.
+        clip: the largest magnitude of queries, keys and values after their biases (OLMo), or None.
+        soft_cap: c of c·tanh(score/c), through which scaled scores go before the softmax (Gemma-2), or None.
     """
 
     q: torch.Tensor
@@ -53,6 +55,8 @@ class AttentionWeights:
     k_norm_bias: torch.Tensor | None
     norm_spans_heads: bool
     scale: float
+    clip: float | None
+    soft_cap: float | None
 
 
 @dataclass(frozen=True)
@@ -160,6 +164,8 @@ class Weights:
             k_norm_bias=k_norm_bias,
             norm_spans_heads=spans,
             scale=score_scale(self.config, sizes, layer),
+            clip=getattr(self.config, "clip_qkv", None),
+            soft_cap=getattr(self.config, "attn_logit_softcapping", None),
         )
 
     def mlp(self, layer: int, expert: int | None = None) -> MlpWeights:
