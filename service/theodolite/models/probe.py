@@ -42,12 +42,7 @@ def probe_anatomy(module: Any, dimensions: Dimensions) -> Anatomy:
     # A model that reads something else than tokens raises its own kind.
     except Exception as error:
         raise _refusal(family, f"it does not run on two tokens ({type(error).__name__})") from error
-    if len(seen) != dimensions.n_layers or any("" not in one.inputs or "" not in one.outputs for one in seen):
-        raise _refusal(family, "a block does not run once on a stream of (prompt, token, d_model)")
-    if not all(torch.equal(a.outputs[""], b.inputs[""]) for a, b in pairwise(seen)):
-        raise _refusal(family, "what leaves a block is not what enters the next")
-    if not all(_close(a.outputs[""][0], b.outputs[""][0]) for a, b in zip(seen, other, strict=True)):
-        raise _refusal(family, "a token's stream depends on the tokens after it")
+    _check_stream(seen, other, dimensions.n_layers, family)
     taps = {Site.RESID_PRE: Tap("", "input"), Site.RESID_POST: Tap("", "output")}
     # Some families scale what a branch adds, after the module that computes it.
     scale = float(getattr(module.config.get_text_config(), "residual_multiplier", 1.0))
@@ -64,6 +59,16 @@ def probe_anatomy(module: Any, dimensions: Dimensions) -> Anatomy:
         positions="unknown",
         known_by="probe",
     )
+
+
+def _check_stream(seen: list[_Seen], other: list[_Seen], n_layers: int, family: str) -> None:
+    """Refuse blocks that do not hand one stream on; `other` is the same but for the last token."""
+    if len(seen) != n_layers or any("" not in one.inputs or "" not in one.outputs for one in seen):
+        raise _refusal(family, "a block does not run once on a stream of (prompt, token, d_model)")
+    if not all(torch.equal(a.outputs[""], b.inputs[""]) for a, b in pairwise(seen)):
+        raise _refusal(family, "what leaves a block is not what enters the next")
+    if not all(_close(a.outputs[""][0], b.outputs[""][0]) for a, b in zip(seen, other, strict=True)):
+        raise _refusal(family, "a token's stream depends on the tokens after it")
 
 
 def _find_blocks(module: Any, dimensions: Dimensions, family: str) -> str:
