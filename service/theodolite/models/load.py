@@ -14,8 +14,9 @@ from theodolite.models.families import known_anatomy
 from theodolite.models.probe import probe_anatomy
 from theodolite.models.tensors import TensorFiles
 
-# A tensor of a block; not the constants that older libraries stored beside them.
-_IN_A_BLOCK = re.compile(r"\b(layers?|h)\.\d+\.(?!.*(inv_freq|masked_bias|attn\.bias|attention\.bias)$)")
+# A tensor of a block; not the constants that older libraries stored beside them, nor a server's scales of its cache.
+_CONSTANTS = r"inv_freq|masked_bias|causal_mask|cos_cached|sin_cached|\.attn\.bias|\.attention\.bias|\.[kv]_scale"
+_IN_A_BLOCK = re.compile(rf"\b(layers?|h)\.\d+\.(?!.*({_CONSTANTS})$)")
 
 _VOCABULARIES = ("tokenizer.json", "*.model", "vocab.*", "tekken.json", "*.tiktoken")
 
