@@ -16,7 +16,7 @@ from theodolite.models.tensors import TensorFiles
 
 # A tensor of a block; not the constants that older libraries stored beside them, nor a server's scales of its cache.
 _CONSTANTS = r"inv_freq|masked_bias|causal_mask|cos_cached|sin_cached|\.attn\.bias|\.attention\.bias|\.[kv]_scale"
-_IN_A_BLOCK = re.compile(rf"\b(layers?|h)\.\d+\.(?!.*({_CONSTANTS})$)")
+_IN_A_BLOCK = re.compile(rf"\b(layers?|h)\.\d+(?!.*({_CONSTANTS})$)\.")
 
 _VOCABULARIES = ("tokenizer.json", "*.model", "vocab.*", "tekken.json", "*.tiktoken")
 
