@@ -180,6 +180,10 @@ def inspect(
 
     For example: theodolite model inspect smollm2-135m-instruct
     """
+    import gc
+
+    gc.disable()  # importing torch makes objects that stay; to look through them again and again takes a fifth of it all
+
     from theodolite.errors import SpecError
     from theodolite.spec import ModelSpec
     from theodolite_jobs.inspection import inspect_model
