@@ -182,7 +182,7 @@ def inspect(
     """
     import gc
 
-    gc.disable()  # importing torch makes objects that stay; to look through them again and again takes a fifth of it all
+    gc.disable()  # looking through what importing torch made, which stays, takes a fifth of the time
 
     from theodolite.errors import SpecError
     from theodolite.spec import ModelSpec
