@@ -10,14 +10,8 @@ from typing import Any
 import theodolite
 from theodolite.capture.plan import SetPlan, plan_set
 from theodolite.errors import PromptError, SpecError
-from theodolite.models.anatomy import (
-    Dimensions,
-    can_share_prefix,
-    check_layers,
-    check_sites,
-    dimensions_of,
-    length_class_of,
-)
+from theodolite.models.anatomy import Dimensions, check_layers, check_sites, dimensions_of
+from theodolite.models.batching import can_share_prefix, length_class_of
 from theodolite.models.families import known_anatomy
 from theodolite.models.load import load_config, load_tokenizer, resolved_dtype
 from theodolite.models.source import ALIASES, ModelSource, fetch_small_files, resolve_source, slug

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from theodolite.capture.engine import Engine
 from theodolite.capture.plan import plan_set
-from theodolite.models.anatomy import can_share_prefix, length_class_of
+from theodolite.models.batching import can_share_prefix, length_class_of
 from theodolite.models.load import wrap
 from theodolite.models.reading import read_sites, relative_errors
 from theodolite.sites import Site

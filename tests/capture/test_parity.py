@@ -11,7 +11,8 @@ from theodolite.capture.engine import Engine
 from theodolite.capture.parity import _first_count, certify
 from theodolite.capture.plan import plan_set, probe_prompts
 from theodolite.errors import ParityError
-from theodolite.models.anatomy import Tap, can_share_prefix, length_class_of
+from theodolite.models.anatomy import Tap
+from theodolite.models.batching import can_share_prefix, length_class_of
 from theodolite.models.load import wrap
 from theodolite.sites import Site
 

@@ -19,7 +19,8 @@ from transformers import BloomConfig
 from theodolite.capture.engine import Engine
 from theodolite.capture.plan import plan_set
 from theodolite.errors import SiteNotFoundError, UnsupportedModelError
-from theodolite.models.anatomy import Anatomy, check_sites, length_class_of
+from theodolite.models.anatomy import Anatomy, check_sites
+from theodolite.models.batching import length_class_of
 from theodolite.models.families import FAMILIES, known_anatomy
 from theodolite.models.load import LoadedModel, wrap
 from theodolite.models.reading import identity_errors, read_sites, relative_errors

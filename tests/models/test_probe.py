@@ -9,7 +9,8 @@ import transformers
 from theodolite.capture.parity import certify
 from theodolite.capture.plan import plan_set, probe_prompts
 from theodolite.errors import UnsupportedModelError
-from theodolite.models.anatomy import Tap, dimensions_of, length_class_of
+from theodolite.models.anatomy import Tap, dimensions_of
+from theodolite.models.batching import length_class_of
 from theodolite.models.families import known_anatomy
 from theodolite.models.load import wrap
 from theodolite.models.probe import probe_anatomy

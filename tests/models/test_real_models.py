@@ -8,7 +8,7 @@ from by_hand import activation_of, after_branch, attention_by_hand, inputs_of, m
 
 from theodolite.capture.parity import certify
 from theodolite.capture.plan import plan_set, probe_prompts
-from theodolite.models.anatomy import can_share_prefix
+from theodolite.models.batching import can_share_prefix
 from theodolite.models.load import load_model, load_tokenizer
 from theodolite.models.reading import read_sites, relative_errors
 from theodolite.models.source import fetch, resolve_source

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from theodolite.capture.engine import Engine
 from theodolite.capture.plan import SetPlan, plan_set
 from theodolite.errors import ParityError
-from theodolite.models.anatomy import length_class_of
+from theodolite.models.batching import length_class_of
 from theodolite.models.load import LoadedModel, wrap
 from theodolite.models.reading import identity_errors, read_sites, relative_errors
 from theodolite.sites import Site

@@ -1,6 +1,6 @@
 """What is said of a model family: where its parts are in memory and on disk, and which of them is which site."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
 
@@ -178,51 +178,6 @@ def rotary_settings(config: Any) -> list[dict[str, Any]]:
     settings = getattr(config.get_text_config(), "rope_parameters", None) or {}
     per_kind = [value for value in settings.values() if isinstance(value, dict)]
     return per_kind or ([settings] if settings else [])
-
-
-def length_class_of(config: Any) -> Callable[[int], int]:
-    """Return the function from a prompt's length to its class; prompts of two classes never share a batch.
-
-    Two rotary kinds choose their frequencies from the longest prompt of a batch: `longrope` has one set up to a
-    boundary and one beyond; `dynamic` has one up to a boundary, and beyond it another for every length.
-    """
-    for settings in rotary_settings(config):
-        if settings.get("rope_type") == "longrope":
-            return _Boundary(int(settings["original_max_position_embeddings"]), each_length=False)
-        if settings.get("rope_type") == "dynamic":
-            return _Boundary(int(config.get_text_config().max_position_embeddings), each_length=True)
-    return _one_class
-
-
-@dataclass(frozen=True)
-class _Boundary:
-    """Lengths up to `last` are class 0; beyond it they are one class, or each its own."""
-
-    last: int
-    each_length: bool
-
-    def __call__(self, length: int) -> int:
-        if length <= self.last:
-            return 0
-        return length if self.each_length else 1
-
-
-def _one_class(length: int) -> int:
-    return 0
-
-
-def can_share_prefix(config: Any, anatomy: Anatomy | None) -> bool:
-    """Return whether tokens that all prompts begin with may be computed once.
-
-    A sliding window forgets them, an encoder's tokens see what follows, and of an unknown family too little is known.
-    """
-    if anatomy is None or anatomy.known_by == "probe" or not anatomy.causal:
-        return False
-    text = config.get_text_config()
-    layer_types = getattr(text, "layer_types", None)
-    if layer_types is not None:
-        return set(layer_types) == {"full_attention"}
-    return getattr(text, "sliding_window", None) is None
 
 
 def check_sites(anatomy: Anatomy, sites: Sequence[Site]) -> None:
