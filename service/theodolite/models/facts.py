@@ -6,9 +6,9 @@ from contextlib import contextmanager
 from typing import Any
 
 from theodolite.errors import ModelError, TheodoliteError, UnsupportedModelError
-from theodolite.models.anatomy import Anatomy, Dimensions, Files, dimensions_of
+from theodolite.models.anatomy import Anatomy, Dimensions, Files
 from theodolite.models.families import known_anatomy
-from theodolite.models.load import quiet_transformers, resolved_dtype
+from theodolite.models.load import quantisation, quiet_transformers, resolved_dtype
 from theodolite.models.weights import score_scale
 from theodolite.sites import Site
 
@@ -37,7 +37,7 @@ def describe_model(config: Any, anatomy: Anatomy | None, dimensions: Dimensions)
         **_sizes(module, config),
     }
     if anatomy is not None and anatomy.known_by == "record":
-        facts |= _anatomy_facts(module, config, anatomy, dimensions.d_head)
+        facts |= _anatomy_facts(module, config, anatomy, dimensions)
     if anatomy is not None:
         facts["sites"] = [site.value for site in (*anatomy.sites, Site.RESID_FINAL)]
         facts["absent_sites"] = {site.value: reason for site, reason in anatomy.absent.items()}
@@ -72,17 +72,17 @@ def _sizes(module: Any, config: Any) -> dict[str, Any]:
             "embedding_share": round(embedding / total, 4),
             "untied_head": 0 if getattr(config, "tie_word_embeddings", False) else embedding,
         },
-        "weights": {"dtype": dtype, "bytes": total * getattr(torch, dtype).itemsize, "quantised": _quantised(config)},
+        "weights": {"dtype": dtype, "bytes": total * getattr(torch, dtype).itemsize, "quantised": quantisation(config)},
     }
 
 
-def _anatomy_facts(module: Any, config: Any, anatomy: Anatomy, d_head: int) -> dict[str, Any]:
+def _anatomy_facts(module: Any, config: Any, anatomy: Anatomy, dimensions: Dimensions) -> dict[str, Any]:
     """Return what a family's record and its first block say; all blocks of a known family have the same parts."""
     block = module.get_submodule(anatomy.blocks)[0]
     facts = {
         "causal": anatomy.causal,
-        "attention": _attention(config.get_text_config()),
-        "positions": {"kind": anatomy.positions, "rotary": _rotary(module, config, anatomy, d_head)},
+        "attention": _attention(config.get_text_config(), dimensions),
+        "positions": {"kind": anatomy.positions, "rotary": _rotary(module, config, anatomy, dimensions.d_head)},
         "norms": {
             "kind": anatomy.norm_kind,
             "scale_offset": anatomy.norm_offset,
@@ -92,11 +92,11 @@ def _anatomy_facts(module: Any, config: Any, anatomy: Anatomy, d_head: int) -> d
         },
     }
     if anatomy.files is not None:
-        facts |= {"qk_norm": _qk_norm(block, anatomy.files, d_head), "biases": _biases(block, anatomy.files)}
+        facts |= {"qk_norm": _qk_norm(block, anatomy.files, dimensions.d_head), "biases": _biases(block, anatomy.files)}
     return facts
 
 
-def _attention(text: Any) -> dict[str, Any]:
+def _attention(text: Any, dimensions: Dimensions) -> dict[str, Any]:
     """Return what happens to scores, and what is multiplied on the way, where a family says so."""
     names = {
         "clip": "clip_qkv",
@@ -105,7 +105,7 @@ def _attention(text: Any) -> dict[str, Any]:
         "embedding_multiplier": "embedding_multiplier",
     }
     stated = {name: getattr(text, attribute, None) for name, attribute in names.items()}
-    return {"score_scale_of_layer_0": score_scale(text, dimensions_of(text), 0), **stated}
+    return {"score_scale_of_layer_0": score_scale(text, dimensions, 0), **stated}
 
 
 def _norm(owner: Any, path: str) -> dict[str, Any]:
@@ -174,15 +174,6 @@ def _sliding_window(text: Any, n_layers: int) -> dict[str, Any] | None:
     return {"tokens": int(tokens), "layers": layers} if tokens and layers else None
 
 
-def _quantised(config: Any) -> str | None:
-    """Return the method by which the weights are quantised, or None."""
-    settings = getattr(config, "quantization_config", None)
-    if not settings:
-        return None
-    method = settings.get("quant_method") if isinstance(settings, Mapping) else None
-    return str(method or "a method without a name")
-
-
 def _notes(config: Any, anatomy: Anatomy | None) -> list[str]:
     notes = []
     if anatomy is None:
@@ -190,7 +181,7 @@ def _notes(config: Any, anatomy: Anatomy | None) -> list[str]:
             f"the family {config.model_type!r} is not in the table; "
             "when it is loaded, a probe proves its sites, or it is refused"
         )
-    if method := _quantised(config):
+    if method := quantisation(config):
         notes.append(
             f"the weights are quantised ({method}); a survey needs the kernels of that method, "
             "and bytes counts the weights as if they were not quantised"

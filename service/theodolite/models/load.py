@@ -4,6 +4,7 @@ import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -51,20 +52,22 @@ class LoadedModel:
 
     def run(self, **inputs: Any) -> Any:
         """Run the base model; rotary positions that grow with the longest prompt they saw forget it first."""
-        for module in self.module.modules():
-            _forget_longest(module)
-        return self.module(**inputs)
-
-
-def _forget_longest(module: Any) -> None:
-    """Set rotary positions of the `dynamic` kind back to those of a short prompt; others are left alone."""
-    kinds = getattr(module, "rope_type", None)
-    for layer_type, kind in (kinds if isinstance(kinds, dict) else {"": str(kinds)}).items():
-        if "dynamic" in kind:
-            prefix = f"{layer_type}_" if layer_type else ""
+        for module, prefix in self._growing:
             setattr(module, f"{prefix}max_seq_len_cached", module.original_max_seq_len)
             device = getattr(module, f"{prefix}inv_freq").device
             setattr(module, f"{prefix}inv_freq", getattr(module, f"{prefix}original_inv_freq").to(device))
+        return self.module(**inputs)
+
+    @cached_property
+    def _growing(self) -> list[tuple[Any, str]]:
+        """The rotary modules of the `dynamic` kind, each with what its attributes begin with."""
+        found = []
+        for module in self.module.modules():
+            kinds = getattr(module, "rope_type", None)
+            for layer_type, kind in (kinds if isinstance(kinds, dict) else {"": str(kinds)}).items():
+                if "dynamic" in kind:
+                    found.append((module, f"{layer_type}_" if layer_type else ""))
+        return found
 
 
 @contextmanager
@@ -132,10 +135,13 @@ def load_model(
     config = load_config(folder, trust_remote_code)
     anatomy = known_anatomy(config)
     TensorFiles(folder)  # opens every file, so that a broken or missing one is named
+    method = quantisation(config)
+    hint = f"quantised ({method}; without the kernels it needs, give the checkpoint it was made from) "
+    what = f"{hint if method else ''}weights"
     module, report = _load(
         AutoModel,
         folder,
-        f"{_quantised(config)}weights",
+        what,
         config=config,
         dtype=resolved_dtype(config, dtype),
         attn_implementation=None if attention == "auto" else attention,
@@ -176,12 +182,13 @@ def wrap(module: Any, anatomy: Anatomy | None = None) -> LoadedModel:
     return LoadedModel(module, anatomy, dimensions_of(module.config, anatomy.reserved_positions))
 
 
-def _quantised(config: Any) -> str:
+def quantisation(config: Any) -> str | None:
+    """Return the method by which a checkpoint's weights are quantised, or None."""
     settings = getattr(config, "quantization_config", None)
     if not settings:
-        return ""
+        return None
     method = settings.get("quant_method") if isinstance(settings, dict) else getattr(settings, "quant_method", None)
-    return f"quantised ({method}; without the kernels it needs, give the checkpoint it was made from) "
+    return str(method or "a method without a name")
 
 
 def resolved_dtype(config: Any, dtype: str) -> str:
