@@ -29,6 +29,8 @@ _INTERRUPTED = 130  # what typer makes of Ctrl-C
 
 SpecPath = Annotated[Path, typer.Argument(metavar="SPEC", help="A YAML or JSON file that says what to measure.")]
 RunId = Annotated[str, typer.Argument(metavar="RUN", help="A run id, as `theodolite runs` lists them.")]
+ModelId = Annotated[str, typer.Argument(metavar="MODEL", help="Hub id, folder, .gguf file, or an alias.")]
+Revision = Annotated[str | None, typer.Option(help="Hub revision; by default the newest.")]
 Store = Annotated[
     str | None,
     typer.Option(help="Folder or file://, s3://, gs://, az:// URL.", show_default="./theodolite-store"),
@@ -88,7 +90,7 @@ def analyse(run: RunId, store: Store = None, dask: Dask = None, as_json: AsJson 
 
     settings = _settings(store, None, dask)
     opened = _open(run, settings)
-    analyse_run(opened, opened.record.spec.resolved_contrasts(), settings, Console())
+    analyse_run(opened, settings, Console())
     _print_outcome(opened, as_json)
 
 
@@ -100,6 +102,49 @@ def report(run: RunId, store: Store = None, as_json: AsJson = False) -> None:
     opened = _open(run, _settings(store))
     write_report(opened)
     _print_outcome(opened, as_json)
+
+
+@app.command()
+def heads(
+    model: ModelId,
+    store: Store = None,
+    offsets: Annotated[
+        str, typer.Option(help="Query position minus key position, several with commas; for rotary positions.")
+    ] = "0",
+    fold_norm: Annotated[bool, typer.Option("--fold-norm", help="Fold the norm before attention into it.")] = False,
+    vectors: Annotated[int, typer.Option(min=0, help="Singular vectors to keep; 0 for the values alone.")] = 20,
+    words: Annotated[bool, typer.Option("--words/--no-words", help="Say the vectors in tokens too.")] = True,
+    composition: Annotated[
+        str | None, typer.Option(metavar="FIRST:LAST", help="Layers whose heads are compared in pairs.")
+    ] = None,
+    revision: Revision = None,
+    dask: Dask = None,
+    as_json: AsJson = False,
+) -> None:
+    """Decompose every attention head's QK and VO circuit from the weight files: no prompts, no GPU, no model loaded.
+
+    For example: theodolite heads smollm2-135m-instruct --offsets 0,1,8
+    """
+    from theodolite.spec_file import parse_spec
+    from theodolite_jobs.progress import Console
+    from theodolite_jobs.survey import survey as run_survey
+
+    asked = parse_spec(
+        {
+            "model": {"id": model, "revision": revision},
+            "prompts": {},
+            "analyses": ["heads", "words"] if words and vectors else ["heads"],
+            "heads": {
+                "offsets": offsets.split(","),
+                "fold_norm": fold_norm,
+                "vectors": vectors,
+                "composition": composition.split(":") if composition else None,
+            },
+        },
+        "the command",
+    )
+    run = run_survey(asked, Path(), _settings(store, None, dask), Console())
+    _print_outcome(run, as_json)
 
 
 @app.command()
@@ -169,8 +214,8 @@ def print_schema() -> None:
 
 @model_app.command("inspect")
 def inspect(
-    model: Annotated[str, typer.Argument(metavar="MODEL", help="Hub id, folder, .gguf file, or an alias.")],
-    revision: Annotated[str | None, typer.Option(help="Hub revision; by default the newest.")] = None,
+    model: ModelId,
+    revision: Revision = None,
     trust_remote_code: Annotated[
         bool, typer.Option("--trust-remote-code", help="Run the model's own code, where the deployment allows it.")
     ] = False,

@@ -1,4 +1,4 @@
-"""The QK and VO circuits of attention heads: singular values and vectors from thin factors, in float64.
+"""The QK and VO circuits of attention heads: singular values, vectors and what follows from them, in float64.
 
 A circuit is a (d_model, d_model) bilinear map of rank d_head, M = A C Bᵀ, with A and B of (d_model, d_head) and C of
 (d_head, d_head): W_QK(δ) = s·W_Q R(δ) W_Kᵀ and W_VO = W_V W_O (Elhage et al. 2021, "A Mathematical Framework for
@@ -19,10 +19,26 @@ COVERED = 0.99
 
 @dataclass(frozen=True)
 class Thin:
-    """Factors A = Q T, (head, d_model, d_head), and T, (head, d_head, d_head); Q is orthonormal and not kept."""
+    """Factors A = Q T of each head, or of each group of heads that share one, with Q orthonormal.
+
+    Attributes:
+        factor: A.
+        triangle: T.
+        basis: Q where A's Gram matrix would lose digits; None where Q is A T⁻¹.
+    """
 
     factor: Float[np.ndarray, "head d_model d_head"]
     triangle: Float[np.ndarray, "head d_head d_head"]
+    basis: Float[np.ndarray, "head d_model d_head"] | None
+
+    def outside(self, head: int, inner: Float[np.ndarray, "d_head vector"]) -> Float[np.ndarray, "d_model vector"]:
+        """Return Q u for inner vectors u."""
+        along: NDArray[np.float64]
+        if self.basis is not None:
+            along = self.basis[head] @ inner
+        else:
+            along = self.factor[head] @ np.linalg.solve(self.triangle[head], inner)
+        return along
 
 
 @dataclass(frozen=True)
@@ -47,75 +63,148 @@ def thin(factor: Float[np.ndarray, "head d_model d_head"]) -> Thin:
         ValueError: a weight is not finite.
     """
     exact = np.asarray(factor, dtype=np.float64)
-    if not np.isfinite(exact).all():
-        head = int(np.flatnonzero(~np.isfinite(exact).all(axis=(1, 2)))[0])
-        raise ValueError(f"head {head} has a weight that is not finite")
     gram = exact.transpose(0, 2, 1) @ exact
+    finite = np.isfinite(gram).all(axis=(1, 2))  # one weight that is not makes its own square so
+    if not finite.all():
+        raise ValueError(f"head {int(np.flatnonzero(~finite)[0])} has a weight that is not finite")
     eigenvalues = np.linalg.eigvalsh(gram)
     if (eigenvalues[:, 0] * _LARGEST_CONDITION**2 > eigenvalues[:, -1]).all():
-        return Thin(exact, np.linalg.cholesky(gram).transpose(0, 2, 1))
-    return Thin(exact, np.asarray(np.linalg.qr(exact, mode="r")))
+        return Thin(exact, np.linalg.cholesky(gram).transpose(0, 2, 1), None)
+    basis, triangle = np.linalg.qr(exact)
+    return Thin(exact, triangle, basis)
 
 
 def decompose(
     left: Thin,
     right: Thin,
     vectors: int,
-    right_of: Int[np.ndarray, " head"] | None = None,
+    left_of: Int[np.ndarray, " head"],
+    right_of: Int[np.ndarray, " head"],
     middle: Float[np.ndarray, "d_head d_head"] | None = None,
 ) -> Decomposition:
     """Decompose M = A C Bᵀ of each head through the small core T_A C T_Bᵀ.
 
     Args:
-        left: factors A, one for each head.
-        right: factors B, one for each head, or one for each group of heads.
+        left: factors A, one for each head or group of heads.
+        right: factors B, likewise.
         vectors: how many leading singular vectors to return; 0 for singular values alone.
-        right_of: which right factor each head uses; one each if left out.
+        left_of: which left factor each head uses.
+        right_of: which right factor each head uses.
         middle: C; the identity if left out.
     """
-    of_head = np.arange(len(left.triangle)) if right_of is None else right_of
     core = left.triangle if middle is None else left.triangle @ middle
-    core = core @ right.triangle[of_head].transpose(0, 2, 1)
+    core = core[left_of] @ right.triangle[right_of].transpose(0, 2, 1)
     if vectors == 0:
-        values = np.linalg.svd(core, compute_uv=False)
         none = np.empty((len(core), 0, left.factor.shape[1]))
-        return Decomposition(values, none, none)
+        return Decomposition(np.linalg.svd(core, compute_uv=False), none, none)
     u, values, vt = np.linalg.svd(core)
-    ours = _along_factor(left, np.arange(len(core)), u[:, :, :vectors])
-    theirs = _along_factor(right, of_head, vt.transpose(0, 2, 1)[:, :, :vectors])
+    ours = np.stack([left.outside(of, inner).T for of, inner in zip(left_of, u[:, :, :vectors], strict=True)])
+    theirs = np.stack([right.outside(of, inner[:vectors].T).T for of, inner in zip(right_of, vt, strict=True)])
     largest = np.abs(theirs).argmax(axis=-1)[..., None]
     sign = np.where(np.take_along_axis(theirs, largest, axis=-1) < 0, -1.0, 1.0)
     return Decomposition(values, ours * sign, theirs * sign)
 
 
-def _along_factor(
-    thin_factor: Thin, of_head: Int[np.ndarray, " head"], inner: Float[np.ndarray, "head d_head vector"]
-) -> Float[np.ndarray, "head vector d_model"]:
-    """Return Q u = A T⁻¹ u for each head's inner vectors u, (head, d_head, vector)."""
-    weights = np.linalg.solve(thin_factor.triangle[of_head], inner)
-    along = np.empty((len(weights), weights.shape[2], thin_factor.factor.shape[1]))
-    for head, (index, columns) in enumerate(zip(of_head, weights, strict=True)):
-        along[head] = (thin_factor.factor[index] @ columns).T
-    return along
-
-
 def coverage_rank(singular_values: Float[np.ndarray, "*head rank"]) -> Int[np.ndarray, "*head"]:
-    """Return the first rank at which the cumulative sum of singular values passes 99 % of the whole; 1 is the first."""
+    """Return the first rank at which the cumulative sum of singular values passes 99 % of the whole; 1 is the first.
+
+    A circuit that is zero has −1.
+    """
     cumulative = np.cumsum(singular_values, axis=-1)
-    first: NDArray[np.int64] = (cumulative <= COVERED * cumulative[..., -1:]).sum(axis=-1) + 1
-    return first
+    first = (cumulative <= COVERED * cumulative[..., -1:]).sum(axis=-1) + 1
+    return np.where(cumulative[..., -1] > 0, first, -1).astype(np.int64)
 
 
 def effective_rank(singular_values: Float[np.ndarray, "*head rank"]) -> Float[np.ndarray, "*head"]:
-    """Return exp of the entropy of p = σ/Σσ (Roy and Vetterli 2007)."""
-    share = singular_values / singular_values.sum(axis=-1, keepdims=True)
-    logarithm = np.log(share, where=share > 0, out=np.zeros_like(share))
+    """Return exp of the entropy of p = σ/Σσ (Roy and Vetterli 2007); NaN for a circuit that is zero."""
+    total = np.broadcast_to(singular_values.sum(axis=-1, keepdims=True), singular_values.shape)
+    share = _over(singular_values, total)
+    # A NaN is passed on; a share of zero counts nothing.
+    logarithm = np.log(share, where=~(share == 0), out=np.zeros_like(share))
     entropy: NDArray[np.float64] = np.exp(-(share * logarithm).sum(axis=-1))
     return entropy
 
 
 def stable_rank(singular_values: Float[np.ndarray, "*head rank"]) -> Float[np.ndarray, "*head"]:
-    """Return Σσ²/max σ² (Rudelson and Vershynin 2007)."""
+    """Return Σσ²/max σ² (Rudelson and Vershynin 2007); NaN for a circuit that is zero."""
     squares = singular_values**2
-    stable: NDArray[np.float64] = squares.sum(axis=-1) / squares[..., 0]
-    return stable
+    return _over(squares.sum(axis=-1), squares[..., 0])
+
+
+def numerical_rank(factors: Thin) -> Int[np.ndarray, " head"]:
+    """Return each factor's rank: how many singular values are above rounding, as numpy.linalg.matrix_rank has it."""
+    values = np.linalg.svd(factors.triangle, compute_uv=False)
+    floor = values[:, :1] * max(factors.factor.shape[1:]) * np.finfo(np.float64).eps
+    rank: NDArray[np.int64] = (values > floor).sum(axis=-1)
+    return rank
+
+
+def gain(
+    directions: Float[np.ndarray, "direction d_model"],
+    near: Thin,
+    far: Thin,
+    near_of: Int[np.ndarray, " head"],
+    far_of: Int[np.ndarray, " head"],
+    middle: Float[np.ndarray, "d_head d_head"] | None = None,
+) -> Float[np.ndarray, "direction head"]:
+    """Return |dᵀM| of unit vectors d for M = A C Bᵀ: √Σ σ²(u·d)², so between 0 and the leading singular value.
+
+    A random d has √(Σσ²/d_model) on average.
+
+    Args:
+        directions: unit vectors; NaN gives NaN.
+        near: the factors A that the directions meet; with B, and Cᵀ as `middle`, it is |M d|.
+        far: the factors B.
+        near_of: which factor A each head uses.
+        far_of: which factor B each head uses.
+        middle: C; the identity if left out.
+    """
+    inner = directions @ near.factor
+    inner = inner if middle is None else inner @ middle
+    met = inner[near_of] @ far.triangle[far_of].transpose(0, 2, 1)
+    length: NDArray[np.float64] = np.linalg.norm(met, axis=-1).T
+    return length
+
+
+def null_share(inputs: Float[np.ndarray, "sample d_model"], factors: Thin) -> Float[np.ndarray, " head"]:
+    """Return the share of the inputs' variance that lies in the null space of each projection x ↦ x A.
+
+    That is 1 − Σ|Qᵀ(x − mean)|² / Σ|x − mean|²; NaN where all samples are equal.
+    """
+    centred = inputs - inputs.mean(axis=0)
+    total = (centred**2).sum()
+    seen = np.array([_seen(centred, factors, head, rank) for head, rank in enumerate(numerical_rank(factors))])
+    return 1 - _over(seen, np.broadcast_to(total, seen.shape))
+
+
+def _seen(centred: NDArray[np.float64], factors: Thin, head: int, rank: int) -> float:
+    """Return Σ|Pᵀx|² for an orthonormal basis P of one factor's span; its rank may be less than its columns."""
+    inner, _, _ = np.linalg.svd(factors.triangle[head])
+    return float(((centred @ factors.outside(head, inner[:, :rank])) ** 2).sum())
+
+
+def copying_score(
+    value: Float[np.ndarray, "kv_head d_model d_head"],
+    output: Float[np.ndarray, "head d_model d_head"],
+    kv_head_of: Int[np.ndarray, " head"],
+    vocabulary: Float[np.ndarray, "d_model d_model"],
+) -> Float[np.ndarray, " head"]:
+    """Return Σλ/Σ|λ| over the eigenvalues of W_E W_VO W_Uᵀ: 1 where each token raises itself (Elhage et al. 2021).
+
+    Its non-zero eigenvalues are those of the core W_O (W_Uᵀ W_E) W_V, (d_head, d_head).
+
+    Args:
+        value: W_V.
+        output: W_Oᵀ.
+        kv_head_of: which W_V each head uses.
+        vocabulary: W_Uᵀ W_E.
+    """
+    core = output.transpose(0, 2, 1) @ (vocabulary @ value)[kv_head_of]
+    values = np.linalg.eigvals(core)
+    return _over(values.sum(axis=-1).real, np.abs(values).sum(axis=-1))
+
+
+def _over(part: NDArray[np.float64], whole: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Return part / whole; NaN where whole is zero."""
+    result: NDArray[np.float64] = np.divide(part, whole, out=np.full(part.shape, np.nan), where=whole > 0)
+    return result

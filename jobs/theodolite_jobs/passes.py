@@ -1,6 +1,6 @@
 """What one Dask task does with one shard: read it, refuse what must not be averaged, and reduce it."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -8,6 +8,7 @@ from jaxtyping import Bool, Float32
 from numpy.typing import NDArray
 
 from theodolite.errors import RunDamagedError
+from theodolite.sites import Site
 from theodolite.store.activations import read_shard
 from theodolite.store.commits import read_commit
 from theodolite.store.runs import Run
@@ -84,6 +85,18 @@ def shard_scatter(
             [_site_scatter(sides, site, means[space], space, paired) for site in sites], axis=0
         )
     return result
+
+
+def shard_inputs(
+    run: Run, prompt_set: str, shard_index: int, excluded: frozenset[int], layers: Sequence[int]
+) -> NDArray[np.float32]:
+    """Return `resid_pre` of one shard's usable samples at some layers, (sample, position, layer, d_model)."""
+    commit = read_commit(run.location, prompt_set, shard_index)
+    keep = np.array([sample not in excluded for sample in range(commit.start, commit.stop)])
+    values = read_shard(run, commit, Site.RESID_PRE)[keep]
+    _refuse_non_finite(np.isfinite(values).all(axis=-1), run, f"{commit.name}, {Site.RESID_PRE}")
+    at: NDArray[np.float32] = values[:, :, [run.record.layers.index(layer) for layer in layers]]
+    return at
 
 
 def _site_scatter(

@@ -1,16 +1,11 @@
-"""The only Dask wiring: a captured run → tasks, one for each shard → result groups."""
+"""From a captured run to the result groups of its activations: tasks, one for each shard, merged in their order."""
 
-import os
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Sequence
 from functools import reduce
-from itertools import islice
 from typing import Any
 
-import dask
 import pandas as pd
 import xarray as xr
-from dask.base import compute
 from dask.delayed import delayed
 
 from theodolite.errors import StoreError
@@ -18,9 +13,10 @@ from theodolite.sites import Site, depth
 from theodolite.spec import digest_of
 from theodolite.store.commits import Commit, read_commits
 from theodolite.store.complete import finished_groups
-from theodolite.store.layout import GROUPS
+from theodolite.store.layout import STREAM_GROUPS
 from theodolite.store.results import build_group, read_contrasts, write_groups
 from theodolite.store.runs import Run
+from theodolite.store.tables import encode_table
 from theodolite_jobs.groups import (
     Contrast,
     Subject,
@@ -37,15 +33,13 @@ from theodolite_jobs.passes import (
     shard_moments,
     shard_scatter,
 )
+from theodolite_jobs.tasks import Progress, in_windows, scheduler
 
 GROUP_VERSIONS = {"moments": 1, "curves": 1, "directions": 1}
 """Raised whenever a number of the group could change; a later survey then computes that group again."""
 
 Contrasts = dict[str, dict[str, Any]]
 """`positive`, `negative` and `paired` of each contrast."""
-
-Progress = Callable[[str, int, int], None]
-"""Called with what is being done, how many shards are done, and how many there are."""
 
 
 def analyse(run: Run, contrasts: Contrasts, dask_address: str | None, progress: Progress) -> list[str]:
@@ -63,18 +57,18 @@ def analyse(run: Run, contrasts: Contrasts, dask_address: str | None, progress: 
         StoreError: shards are missing.
         RunDamagedError: a shard cannot be read, or holds a number that must not be averaged.
     """
-    commits = {name: _all_commits(run, name) for name in run.record.sets}
+    commits = all_commits(run)
     done = finished_groups(run)
     if "curves" in done:
         contrasts = {**read_contrasts(run, done), **contrasts}
-    captured = digest_of({name: [_fingerprint(commit) for commit in shards] for name, shards in commits.items()})
-    digests = {name: _group_digest(name, captured, contrasts) for name in GROUPS}
+    captured = captured_digest(commits)
+    digests = {name: _group_digest(name, captured, contrasts) for name in STREAM_GROUPS}
     stale = [name for name, digest in digests.items() if done.get(name) != digest]
     if not stale:
         return []
-    with _scheduler(dask_address):
+    with scheduler(dask_address):
         datasets = _compute(run, contrasts, commits, stale, digests, progress)
-    tables = {"curves": curves_table(datasets["curves"])} if "curves" in datasets else {}
+    tables = {"curves": encode_table(curves_table(datasets["curves"]))} if "curves" in datasets else {}
     write_groups(run, datasets, tables, {name: digests[name] for name in stale})
     return stale
 
@@ -95,8 +89,24 @@ def curves_table(curves: xr.Dataset) -> pd.DataFrame:
     return table
 
 
-def _fingerprint(commit: Commit) -> list[Any]:
-    return [commit.checksums, sorted(commit.quarantined)]
+def all_commits(run: Run) -> dict[str, list[Commit]]:
+    """Return the commit records of all shards of all sets; raises StoreError where some are missing."""
+    return {name: _commits_of(run, name) for name in run.record.sets}
+
+
+def captured_digest(commits: dict[str, list[Commit]]) -> str:
+    """Return a digest of everything that was captured."""
+    return digest_of(
+        {
+            name: [[commit.checksums, sorted(commit.quarantined)] for commit in shards]
+            for name, shards in commits.items()
+        }
+    )
+
+
+def quarantined(commits: Iterable[Commit]) -> frozenset[int]:
+    """Return the samples that must be left out."""
+    return frozenset(sample for commit in commits for sample in commit.quarantined)
 
 
 def _group_digest(name: str, captured: str, contrasts: Contrasts) -> str:
@@ -113,9 +123,9 @@ def _compute(
     digests: dict[str, str],
     progress: Progress,
 ) -> dict[str, xr.Dataset]:
-    bad = {name: _quarantined(shards) for name, shards in commits.items()}
+    bad = {name: quarantined(shards) for name, shards in commits.items()}
     # Sets that keep every token feed trajectories; their positions differ from prompt to prompt.
-    names = [name for name in run.record.sets if run.record.spec.prompts[name].positions != "all"]
+    names = [name for name in run.record.sets if run.record.spec.sets[name].positions != "all"]
     positions = sorted({position for name in names for position in run.record.sets[name].positions})
     known: dict[Selection, StreamMoments] = {}
 
@@ -180,7 +190,7 @@ def _contrast(
     else:
         tasks = [task(run, positive, None, index, means, False) for index in range(n_shards[0])]
         tasks += [task(run, None, negative, index, means, False) for index in range(n_shards[1])]
-    parts = _in_windows(tasks, lambda done: progress(f"intervals of {label}", done, len(tasks)))
+    parts = in_windows(tasks, lambda done: progress(f"intervals of {label}", done, len(tasks)))
     sums = reduce(lambda total, part: {space: total[space] + part[space] for space in SPACES}, parts)
     return Contrast(of_positive, of_negative, sums, paired, tuple(positions.index(p) for p in common))
 
@@ -188,25 +198,13 @@ def _contrast(
 def _fold_moments(run: Run, selection: Selection, progress: Progress) -> StreamMoments:
     task = delayed(shard_moments, pure=False)
     tasks = [task(run, selection, index) for index in range(run.record.sets[selection.prompt_set].n_shards)]
-    parts: Iterable[StreamMoments] = _in_windows(
+    parts: Iterable[StreamMoments] = in_windows(
         tasks, lambda done: progress(f"moments of {selection.prompt_set}", done, len(tasks))
     )
     return reduce(merge_streams, parts)
 
 
-def _in_windows(tasks: Sequence[Any], done: Callable[[int], None]) -> Iterator[Any]:
-    """Yield each task's result in order, computing a few at a time, so that memory does not grow with the run."""
-    size = 2 * (os.cpu_count() or 1)
-    finished = 0
-    done(finished)
-    remaining = iter(tasks)
-    while window := list(islice(remaining, size)):
-        yield from compute(*window)
-        finished += len(window)
-        done(finished)
-
-
-def _all_commits(run: Run, name: str) -> list[Commit]:
+def _commits_of(run: Run, name: str) -> list[Commit]:
     commits, expected = read_commits(run.location, name), run.record.sets[name].n_shards
     missing = [index for index in range(expected) if index not in commits]
     if missing:
@@ -215,23 +213,3 @@ def _all_commits(run: Run, name: str) -> list[Commit]:
             f"{name}/{missing[0]:05d}; run the survey again to go on"
         )
     return [commits[index] for index in range(expected)]
-
-
-def _quarantined(commits: Iterable[Commit]) -> frozenset[int]:
-    return frozenset(sample for commit in commits for sample in commit.quarantined)
-
-
-@contextmanager
-def _scheduler(address: str | None) -> Iterator[None]:
-    if address is None:
-        with dask.config.set(scheduler="threads"):
-            yield
-        return
-    from distributed import Client
-
-    try:
-        client = Client(address, timeout="10s")
-    except (OSError, ValueError) as error:
-        raise StoreError(f"cannot connect to the Dask scheduler at {address}: {error}") from error
-    with client:
-        yield

@@ -13,12 +13,12 @@ from theodolite.errors import PromptError, SpecError
 from theodolite.models.anatomy import Dimensions, check_layers, check_sites, dimensions_of
 from theodolite.models.batching import can_share_prefix, length_class_of
 from theodolite.models.families import known_anatomy
-from theodolite.models.load import load_config, load_tokenizer, resolved_dtype
+from theodolite.models.load import check_readable, load_config, load_tokenizer, resolved_dtype
 from theodolite.models.source import ALIASES, ModelSource, fetch_small_files, resolve_source, slug
 from theodolite.prompts.sources import read_prompts
 from theodolite.prompts.tokens import check_lengths, check_vocabulary, resolve_positions, resolve_template, tokenize
 from theodolite.settings import Settings
-from theodolite.spec import ModelSpec, SurveySpec, TokenIds, digest_of
+from theodolite.spec import SENTENCES, ModelSpec, SurveySpec, TokenIds, digest_of
 from theodolite.store.layout import CAPTURE_VERSION
 from theodolite.store.runs import ModelFacts, RunRecord, SetFacts
 
@@ -88,7 +88,7 @@ class Prepared:
             model=facts,
             layers=self.layers,
             sets={name: self._set_facts(name) for name in self.plans},
-            parity={**parity, "revision": self.source.revision},
+            parity={**parity, "revision": self.source.revision} if parity else {},
             versions={"theodolite": theodolite.__version__, **versions},
         )
 
@@ -124,23 +124,25 @@ def prepare(
         ModelError: the model cannot be found, or its family is unknown.
     """
     check_remote_code(spec.model, settings)
-    prompts = {name: read_prompts(name, prompt_set, folder) for name, prompt_set in spec.prompts.items()}
+    prompts = {name: _texts(spec, name, folder) for name in spec.sets}
     _check_pairs(spec, {name: len(texts) for name, texts in prompts.items()})
     source = resolve_source(spec.model, folder)
     files = fetch_small_files(source, settings.cache)
     config = load_config(files, spec.model.trust_remote_code)
     anatomy = known_anatomy(config)
+    if not spec.prompts or not {"heads", "words"}.isdisjoint(spec.analyses or []):
+        check_readable(config)
     dimensions = dimensions_of(config, anatomy.reserved_positions if anatomy else 0)
     layers = list(range(dimensions.n_layers)) if spec.capture.layers == "all" else spec.capture.layers
     check_layers(dimensions, layers)
     if anatomy is not None:  # a family that is not in the table is probed when it is loaded
         check_sites(anatomy, spec.capture.sites)
 
-    tokenizer = tokenizer_of(files, spec.model.trust_remote_code)
-    templates = {name: resolve_template(name, spec.prompts[name], tokenizer) for name in prompts}
+    tokenizer = tokenizer_of(files, spec.model.trust_remote_code) if prompts else None
+    templates = {name: resolve_template(name, spec.sets[name], tokenizer) for name in prompts}
     tokens: dict[str, list[TokenIds]] = {}
     plans: dict[str, SetPlan] = {}
-    for name, prompt_set in spec.prompts.items():
+    for name, prompt_set in spec.sets.items():
         ids = tokenize(name, prompts[name], prompt_set, tokenizer, spec.capture.template_date)
         check_lengths(name, ids, dimensions.context_length)
         check_vocabulary(name, ids, config.get_text_config().vocab_size)
@@ -189,7 +191,7 @@ def _captured_digest(
             "system": prompt_set.system,
             "positions": plans[name].positions,
         }
-        for name, prompt_set in spec.prompts.items()
+        for name, prompt_set in spec.sets.items()
     }
     model = {
         "place": source.place if source.kind == "hub" else source.kind,
@@ -200,6 +202,14 @@ def _captured_digest(
     }
     capture = spec.capture.model_dump(mode="json", exclude={"positions"})
     return digest_of({"capture_version": CAPTURE_VERSION, "model": model, "prompts": sets, "capture": capture})
+
+
+def _texts(spec: SurveySpec, name: str, folder: Path) -> list[str]:
+    """Return the prompts of a set, read from where the spec says; `words` holds its sentences itself."""
+    prompt_set = spec.sets[name]
+    if prompt_set.source == f"words:{SENTENCES}":
+        return list(spec.words.sentences)
+    return read_prompts(name, prompt_set, folder)
 
 
 def check_remote_code(model: ModelSpec, settings: Settings) -> None:

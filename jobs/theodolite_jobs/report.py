@@ -59,6 +59,8 @@ def script_json(value: Any) -> str:
 
 
 def _sections(run: Run) -> list[Section]:
+    if not run.record.sets:
+        return []
     curves = read_group(run, "curves")
     found = []
     for contrast, sides in curves.attrs["contrasts"].items():

@@ -9,13 +9,19 @@ from pydantic import BaseModel, ConfigDict, Field, field_validator, model_valida
 
 from theodolite.sites import BLOCK_SITES, Site
 
-ANALYSES = ("curves",)
-"""The analyses that exist; `moments` and `directions` are computed with any of them."""
+ANALYSES = ("curves", "heads", "words")
+"""The analyses that exist; `curves` needs prompts and brings `moments` and `directions` along."""
+
+NOUNS = "nouns"
+"""The built-in set of single words, which any survey may use without naming it."""
+
+SENTENCES = "sentences"
+"""The prompt set that `words.sentences` become."""
 
 TokenIds = tuple[int, ...]
 """What a prompt becomes."""
 
-BUILTIN_SETS = ("harmful", "harmless", "nouns")
+BUILTIN_SETS = ("harmful", "harmless", NOUNS)
 
 Name = Annotated[str, Field(pattern=r"^[a-z][a-z0-9_-]{0,47}$")]
 """Names of sets and contrasts become paths, groups and labels."""
@@ -54,8 +60,9 @@ class PromptSetSpec(_Model):
     """Where a set of prompts comes from, and how a prompt becomes tokens."""
 
     source: str = Field(
-        description="builtin:NAME, file:PATH (.csv .jsonl .json .parquet .txt, relative to the spec) or hub:DATASET.",
-        pattern=r"^(builtin|file|hub):.+$",
+        description="builtin:NAME, file:PATH (.csv .jsonl .json .parquet .txt, relative to the spec), hub:DATASET, or "
+        "words:sentences, which come along by themselves.",
+        pattern=r"^(builtin|file|hub|words):.+$",
     )
     split: str = Field("train", description="Split of a hub dataset.")
     column: str | None = Field(None, description="Column that holds the prompt; needed where there is more than one.")
@@ -79,6 +86,8 @@ class PromptSetSpec(_Model):
         kind, _, name = source.partition(":")
         if kind == "builtin" and name not in BUILTIN_SETS:
             raise ValueError(f"there is no built-in set {name!r}; allowed: {', '.join(BUILTIN_SETS)}")
+        if kind == "words" and name != SENTENCES:
+            raise ValueError(f"of `words` only the sentences are prompts: words:{SENTENCES}")
         return source
 
     @field_validator("template")
@@ -148,32 +157,95 @@ class ContrastSpec(_Model):
         return self.positive, self.negative
 
 
+class HeadsSpec(_Model):
+    """How the circuits of attention heads are decomposed."""
+
+    offsets: list[Annotated[int, Field(ge=0)]] = Field(
+        [0], description="Query position minus key position, of W_QK under rotary positions; 0 always comes along."
+    )
+    fold_norm: bool = Field(False, description="Fold the norm that attention reads through into its weights.")
+    vectors: int = Field(20, description="Leading singular vectors to keep of each side; 0 for none.", ge=0)
+    composition: tuple[Annotated[int, Field(ge=0)], Annotated[int, Field(ge=0)]] | None = Field(
+        None, description="First and last layer whose heads are compared in pairs: Q-, K- and V-composition."
+    )
+
+    @field_validator("offsets")
+    @classmethod
+    def _with_zero(cls, offsets: list[int]) -> list[int]:
+        return sorted({0, *_check_unique(offsets)})
+
+    @field_validator("composition")
+    @classmethod
+    def _in_order(cls, layers: tuple[int, int] | None) -> tuple[int, int] | None:
+        if layers is not None and layers[0] >= layers[1]:
+            raise ValueError("the first layer must come before the last: heads compose with those of later layers")
+        return layers
+
+
+class WordsSpec(_Model):
+    """What is said of circuits and of the stream in words of the vocabulary."""
+
+    sentences: list[Annotated[str, Field(min_length=1)]] = Field(
+        ["To kill two birds with one stone"],
+        description="Sentences whose tokens are followed through the model; captured as the prompt set `sentences`.",
+    )
+    tokens: int = Field(20, description="How many tokens a list holds.", ge=1)
+    nouns: Name = Field(NOUNS, description="A prompt set of single words, or the built-in nouns.")
+    umap: bool = Field(False, description="Also place trajectories in a UMAP of the embeddings; needs umap-learn.")
+
+    @field_validator("sentences")
+    @classmethod
+    def _sentences_once(cls, sentences: list[str]) -> list[str]:
+        return _check_unique(sentences)
+
+
+_SENTENCES = PromptSetSpec(source=f"words:{SENTENCES}", template="none", positions="all")
+
+
 class SurveySpec(_Model):
     """A survey: a model, prompt sets, what to capture and what to compute from it."""
 
     name: str | None = Field(None, description="A label; hashed nowhere.")
     model: ModelSpec
-    prompts: dict[Name, PromptSetSpec] = Field(description="Prompt sets by name.", min_length=1)
+    prompts: dict[Name, PromptSetSpec] = Field(
+        description="Prompt sets by name; an empty mapping surveys the weights alone."
+    )
     capture: CaptureSpec = CaptureSpec()
     contrasts: dict[Name, ContrastSpec] = Field(default_factory=dict, description="Contrasts by name.")
-    analyses: list[str] = Field(
-        list(ANALYSES), description=f"Any of: {', '.join(ANALYSES)}; moments and directions always come along."
+    analyses: list[str] | None = Field(
+        None, description=f"Any of: {', '.join(ANALYSES)}; by default all that the model and the prompts allow."
     )
+    heads: HeadsSpec = HeadsSpec()
+    words: WordsSpec = WordsSpec()
 
     @field_validator("analyses")
     @classmethod
-    def _existing_analyses(cls, analyses: list[str]) -> list[str]:
-        unknown = [name for name in analyses if name not in ANALYSES]
+    def _existing_analyses(cls, analyses: list[str] | None) -> list[str] | None:
+        unknown = [name for name in analyses or [] if name not in ANALYSES]
         if unknown:
             raise ValueError(
                 f"{', '.join(map(repr, unknown))} does not exist in this version; allowed: {', '.join(ANALYSES)}"
             )
-        return _check_unique(analyses)
+        return analyses if analyses is None else _check_unique(analyses, minimum=1)
 
     @model_validator(mode="after")
-    def _some_set_has_statistics(self) -> "SurveySpec":
-        if all(prompt_set.positions == "all" for prompt_set in self.prompts.values()):
+    def _prompts_where_needed(self) -> "SurveySpec":
+        if not self.prompts and "curves" in (self.analyses or []):
+            raise ValueError("analyses: 'curves' needs prompts, and there are none")
+        if self.prompts and all(prompt_set.positions == "all" for prompt_set in self.prompts.values()):
             raise ValueError("prompts: every set keeps all positions, and statistics need a set with a list of them")
+        if SENTENCES in self.prompts and self.words.sentences:
+            raise ValueError(
+                f"prompts.{SENTENCES}: this set is made of words.sentences; give it another name, or words: "
+                "{sentences: []}"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _nouns_exist(self) -> "SurveySpec":
+        allowed = dict.fromkeys([*self.prompts, NOUNS])
+        if self.words.nouns not in allowed:
+            raise ValueError(f"words.nouns: there is no prompt set {self.words.nouns!r}; allowed: {', '.join(allowed)}")
         return self
 
     @model_validator(mode="after")
@@ -198,6 +270,12 @@ class SurveySpec(_Model):
                     f"{kept[1]}; they need one in common"
                 )
         return self
+
+    @property
+    def sets(self) -> dict[str, PromptSetSpec]:
+        """The prompt sets that are captured: those of `prompts`, and the sentences of `words` where there are any."""
+        follows = bool(self.prompts) and bool(self.words.sentences)
+        return {**self.prompts, **({SENTENCES: _SENTENCES} if follows else {})}
 
     def is_paired(self, contrast: str) -> bool:
         """Return whether prompt i of one set matches prompt i of the other, in the spec's or the default way."""

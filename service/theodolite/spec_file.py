@@ -8,7 +8,16 @@ import yaml
 from pydantic import BaseModel, ValidationError
 
 from theodolite.errors import SpecError
-from theodolite.spec import CaptureSpec, ContrastSpec, DrawSpec, ModelSpec, PromptSetSpec, SurveySpec
+from theodolite.spec import (
+    CaptureSpec,
+    ContrastSpec,
+    DrawSpec,
+    HeadsSpec,
+    ModelSpec,
+    PromptSetSpec,
+    SurveySpec,
+    WordsSpec,
+)
 
 
 def read_spec(path: Path) -> SurveySpec:
@@ -84,6 +93,8 @@ def _allowed_fields(location: tuple[Any, ...]) -> str:
         "capture": CaptureSpec,
         "prompts": PromptSetSpec,
         "contrasts": ContrastSpec,
+        "heads": HeadsSpec,
+        "words": WordsSpec,
     }
     if len(location) > 1:
         owner = DrawSpec if "draw" in location[2:-1] else by_key.get(location[0], SurveySpec)

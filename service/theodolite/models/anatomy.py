@@ -68,6 +68,7 @@ class Anatomy:
         norms: module paths inside the block: `attention` and `mlp` are what those branches read through,
             `attention_output` and `mlp_output` act on what they add.
         final_norm: the norm after the last block.
+        embedding_norm: the norm between the token embedding and the first block, by its name on disk.
         norm_kind: root-mean-square or layer norm.
         norm_offset: what is added to a norm's stored scale before it is used.
         positions: how the model knows where a token is.
@@ -85,6 +86,7 @@ class Anatomy:
     absent: Mapping[Site, str] = field(default_factory=dict)
     norms: Mapping[str, str] = field(default_factory=dict)
     final_norm: str | None = None
+    embedding_norm: str | None = None
     norm_kind: Literal["rms", "layer"] = "rms"
     norm_offset: float = 0.0
     positions: Literal["rotary", "rotary, interleaved", "learned", "ALiBi", "learned and relative", "unknown"] = (

@@ -180,6 +180,7 @@ _BLOOM = replace(
     _FALCON,
     # Both modules add the residual themselves; what they add it to comes out of their last projections.
     taps=_sequential("post_attention_layernorm", "self_attention.dense", "mlp.dense_4h_to_h"),
+    embedding_norm="word_embeddings_layernorm",
     positions="ALiBi",
 )
 _OPT = Anatomy(
@@ -211,6 +212,7 @@ _BERT = Anatomy(
     blocks="encoder.layer",
     taps=_after_sum("attention.output.LayerNorm", "attention.output.dense", "output.dense"),
     norms={"attention_output": "attention.output.LayerNorm", "mlp_output": "output.LayerNorm"},
+    embedding_norm="embeddings.LayerNorm",
     norm_kind="layer",
     positions="learned",
     post_norm=True,

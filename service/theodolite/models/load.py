@@ -8,7 +8,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from theodolite.errors import ModelError
+from theodolite.errors import ModelError, UnsupportedModelError
 from theodolite.models.anatomy import Anatomy, Dimensions, dimensions_of
 from theodolite.models.convert import read_json
 from theodolite.models.families import known_anatomy
@@ -189,6 +189,23 @@ def quantisation(config: Any) -> str | None:
         return None
     method = settings.get("quant_method") if isinstance(settings, dict) else getattr(settings, "quant_method", None)
     return str(method or "a method without a name")
+
+
+def check_readable(config: Any) -> Anatomy:
+    """Return the record of a model whose weights can be read from its files.
+
+    Raises:
+        UnsupportedModelError: names on disk are not known for this family, or the weights are quantised.
+    """
+    anatomy = known_anatomy(config)
+    if anatomy is None or anatomy.files is None:
+        raise UnsupportedModelError(f"where the family {config.model_type!r} keeps its weights is not known")
+    if method := quantisation(config):
+        raise UnsupportedModelError(
+            f"the weights are quantised ({method}) and cannot be read as matrices; "
+            "give the checkpoint that they were made from"
+        )
+    return anatomy
 
 
 def resolved_dtype(config: Any, dtype: str) -> str:

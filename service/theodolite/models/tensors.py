@@ -35,15 +35,22 @@ class TensorFiles:
         """Return the names of all tensors."""
         return list(self._file_of)
 
+    def shape(self, name: str) -> tuple[int, ...]:
+        """Return a tensor's shape; raises ModelError."""
+        with _opened(self._path(name)) as file:
+            return tuple(file.get_slice(name).get_shape())
+
     def read(self, name: str, rows: slice = slice(None)) -> torch.Tensor:
         """Return a tensor, or some of its rows, in the dtype it is stored in; raises ModelError."""
-        if name not in self._file_of:
-            raise ModelError(f"the weights in {self.folder} lack the tensor {name}")
-        path = self.folder / self._file_of[name]
-        with _opened(path) as file:
+        with _opened(self._path(name)) as file:
             if rows == slice(None):
                 return file.get_tensor(name)  # type: ignore[no-any-return]
             return file.get_slice(name)[rows]  # type: ignore[no-any-return]
+
+    def _path(self, name: str) -> Path:
+        if name not in self._file_of:
+            raise ModelError(f"the weights in {self.folder} lack the tensor {name}")
+        return self.folder / self._file_of[name]
 
 
 def _tensor_names(folder: Path) -> dict[str, str]:

@@ -8,13 +8,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import torch
 
-from theodolite.errors import ModelError, UnsupportedModelError
+from theodolite.errors import ModelError
 from theodolite.models.anatomy import Anatomy, Dimensions, Files, dimensions_of
-from theodolite.models.families import known_anatomy
+from theodolite.models.load import check_readable
 from theodolite.models.tensors import TensorFiles
 
 
@@ -73,8 +73,17 @@ class MlpWeights:
 
 @dataclass(frozen=True)
 class NormWeights:
-    """A norm's scale as it is used, (d_model,), and its bias; each None where the norm has none."""
+    """A norm: what it takes out, and what follows.
 
+    Attributes:
+        kind: `layer` takes out the mean and divides by the standard deviation, `rms` by the root mean square.
+        epsilon: what is added under the root.
+        scale: (d_model,), as it is used, or None.
+        bias: (d_model,), or None.
+    """
+
+    kind: Literal["rms", "layer"]
+    epsilon: float
     scale: torch.Tensor | None
     bias: torch.Tensor | None
 
@@ -86,15 +95,11 @@ class Weights:
         """Find the files and their names; `dtype` is what every tensor is returned in.
 
         Raises:
-            ModelError: files are missing or unreadable, or the weights are quantised.
-            UnsupportedModelError: names on disk are not known for this family.
+            ModelError: files are missing or unreadable.
+            UnsupportedModelError: names on disk are not known for this family, or the weights are quantised.
         """
-        anatomy = known_anatomy(config)
-        if anatomy is None or anatomy.files is None:
-            raise UnsupportedModelError(f"where the family {config.model_type!r} keeps its weights is not known")
-        quantised = getattr(config, "quantization_config", None)
-        if quantised is not None:
-            raise ModelError(f"the weights in {folder} are quantised; give the checkpoint that they were made from")
+        anatomy = check_readable(config)
+        assert anatomy.files is not None
         self.config = config.get_text_config()
         self.anatomy: Anatomy = anatomy
         self.dimensions: Dimensions = dimensions_of(config, anatomy.reserved_positions)
@@ -110,6 +115,11 @@ class Weights:
         if not found:
             raise ModelError(f"the weights in {self._files.folder} lack the tensor {wanted}")
         return min(found, key=len).removesuffix(wanted)
+
+    @property
+    def vocabulary_size(self) -> int:
+        """The rows of the table of token embeddings; a tokenizer may know fewer tokens."""
+        return self._files.shape(f"{self._prefix}{self._names.embedding}.weight")[0]
 
     def embedding(self, rows: slice = slice(None)) -> torch.Tensor:
         """Return rows of the table of token embeddings as stored, (token, d_model)."""
@@ -137,6 +147,11 @@ class Weights:
         """Return the norm after the last block, if there is one."""
         path = self.anatomy.final_norm
         return None if path is None else self._norm(path.rpartition(".")[2])
+
+    def embedding_norm(self) -> NormWeights | None:
+        """Return the norm between the token embedding and the first block, if there is one."""
+        name = self.anatomy.embedding_norm
+        return None if name is None else self._norm(name)
 
     def attention(self, layer: int) -> AttentionWeights:
         """Return one layer's projections, biases and norms of queries and keys."""
@@ -238,7 +253,8 @@ class Weights:
             if f"{self._prefix}{name}.{stored}" in self._files
         }
         scale = found.get("scale")
-        return NormWeights(None if scale is None else scale + self.anatomy.norm_offset, found.get("bias"))
+        scale = None if scale is None else scale + self.anatomy.norm_offset
+        return NormWeights(self.anatomy.norm_kind, norm_epsilon(self.config), scale, found.get("bias"))
 
     def _projection(self, layer: int, name: str) -> torch.Tensor:
         """Return a projection as (out, in)."""
@@ -267,3 +283,18 @@ def score_scale(config: Any, dimensions: Dimensions, layer: int) -> float:
     if not getattr(config, "scale_attn_weights", True):
         scale = 1.0
     return float(scale / (layer + 1) if getattr(config, "scale_attn_by_inverse_layer_idx", False) else scale)
+
+
+def norm_epsilon(config: Any) -> float:
+    """Return what a family's norms add under the root; OLMo and OPT state it in their code alone."""
+    names = ("rms_norm_eps", "layer_norm_eps", "layer_norm_epsilon", "norm_epsilon")
+    stated = (getattr(config, name, None) for name in names)
+    return float(next((epsilon for epsilon in stated if epsilon is not None), 1e-5))
+
+
+def embedding_scale(config: Any) -> float:
+    """Return what token embeddings are multiplied by on their way into the stream (Gemma: √d_model, Granite)."""
+    text = config.get_text_config()
+    if text.model_type.startswith("gemma"):
+        return float(text.hidden_size**0.5)
+    return float(getattr(text, "embedding_multiplier", None) or 1.0)

@@ -20,13 +20,17 @@ RESULTS = "results.zarr"
 
 @dataclass(frozen=True)
 class Variable:
-    """One array of a result group, or one kind of array of activations."""
+    """One array of a result group, or one kind of array of activations.
+
+    One that is stored `by_layer` is too large to be held whole: it has a chunk for each layer, written as it comes.
+    """
 
     name: str
     dims: tuple[str, ...]
     description: str
     units: str = "1"
     dtype: str = "float64"
+    by_layer: bool = False
 
 
 _STREAM = ("site", "position", "layer")
@@ -70,6 +74,15 @@ COORDINATES = {
     "set": "Prompt set.",
     "contrast": "Contrast of two prompt sets.",
     "site": "Place in the block.",
+    "circuit": "Bilinear map of a head: qk is s·W_Q R W_Kᵀ, vo is W_V W_O.",
+    "offset": "Query position minus key position, under rotary positions; vo stands at 0.",
+    "head": "Query head.",
+    "head_other": "Query head of the other layer.",
+    "rank": "Place among the singular values, the largest first.",
+    "vector": "Place among the leading singular vectors.",
+    "side": "Which side of which circuit meets the direction: qk_query, qk_key and vo_read read, vo_write writes.",
+    "projection": "Query or key.",
+    "composition": "Which input of the later head: Q, K or V.",
 }
 
 MOMENTS = (
@@ -126,5 +139,74 @@ DIRECTIONS = (
     ),
 )
 
-GROUPS: dict[str, tuple[Variable, ...]] = {"moments": MOMENTS, "curves": CURVES, "directions": DIRECTIONS}
+_CIRCUIT = ("circuit", "offset", "layer", "head")
+_ALIGNED = ("contrast", "side", "layer", "head")
+
+HEADS = (
+    Variable("singular_values", (*_CIRCUIT, "rank"), "Singular values, the largest first; vo at offset 0 only."),
+    Variable("coverage_99", _CIRCUIT, "First rank at which Σσ so far passes 99 % of the whole.", dtype="int64"),
+    Variable("effective_rank", _CIRCUIT, "exp of the entropy of σ/Σσ."),
+    Variable("stable_rank", _CIRCUIT, "Σσ² over the largest σ²."),
+    Variable(
+        "left_vectors",
+        (*_CIRCUIT, "vector", "d_model"),
+        "Left singular vectors: what a query reads (qk), what is read of an attended token (vo).",
+        dtype="float32",
+        by_layer=True,
+    ),
+    Variable(
+        "right_vectors",
+        (*_CIRCUIT, "vector", "d_model"),
+        "Right singular vectors: what a key reads (qk), what is written (vo); the largest component is positive.",
+        dtype="float32",
+        by_layer=True,
+    ),
+    Variable("copying_score", ("layer", "head"), "Σλ/Σ|λ| of W_E W_VO W_Uᵀ: 1 where each token raises itself."),
+    Variable(
+        "null_dimension",
+        ("projection", "layer", "head"),
+        "Dimensions of the stream that a head's query or key cannot see.",
+        dtype="int64",
+    ),
+    Variable(
+        "null_variance",
+        ("set", "position", "projection", "layer", "head"),
+        "Share of the variance over prompts of what attention reads that lies in those dimensions.",
+    ),
+    Variable("n_samples", ("set", "position"), "Prompts that null_variance rests on.", dtype="int64"),
+    Variable(
+        "direction_alignment",
+        _ALIGNED,
+        "|dᵀM|/σ₁ for a contrast's direction d: 1 where d is the leading singular vector; random is √(stable_rank/d).",
+    ),
+    Variable(
+        "vector_cosine",
+        (*_ALIGNED, "vector"),
+        "Cosine between a contrast's direction and each leading singular vector of that side.",
+    ),
+)
+
+COMPOSITION = (
+    Variable(
+        "score",
+        ("composition", "layer", "head", "layer_other", "head_other"),
+        "‖W_VO W‖ over ‖W_VO‖‖W‖ (Frobenius) of a head and one of a later layer, layer_other, whose W is W_QK for Q, "
+        "W_QKᵀ for K, W_VO for V.",
+    ),
+)
+
+WORDS: tuple[Variable, ...] = ()
+"""Words are tables alone; the group says which embeddings they were decoded against."""
+
+GROUPS: dict[str, tuple[Variable, ...]] = {
+    "moments": MOMENTS,
+    "curves": CURVES,
+    "directions": DIRECTIONS,
+    "heads": HEADS,
+    "composition": COMPOSITION,
+    "words": WORDS,
+}
 """Result groups by name."""
+
+STREAM_GROUPS = ("moments", "curves", "directions")
+"""The groups that come from activations alone."""

@@ -1,12 +1,11 @@
 """Result groups: xarray datasets inside results.zarr, each with its own digest and version."""
 
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
-import pandas as pd
 import xarray as xr
 import zarr
 from numpy.typing import NDArray
@@ -15,10 +14,10 @@ from zarr.storage import MemoryStore
 
 from theodolite.errors import RunDamagedError
 from theodolite.store.complete import finished_groups, write_complete
-from theodolite.store.layout import ACTIVATIONS, COORDINATES, GROUPS, RESULTS
+from theodolite.store.layout import ACTIVATIONS, COORDINATES, GROUPS, RESULTS, Variable
 from theodolite.store.objects import delete, join, keys, open_zarr_store, put
 from theodolite.store.runs import Run
-from theodolite.store.tables import write_table
+from theodolite.store.tables import table_key
 
 
 def build_group(
@@ -39,7 +38,7 @@ def build_group(
         KeyError: a variable of the layout is missing.
     """
     variables = {}
-    for variable in GROUPS[name]:
+    for variable in _held_whole(name):
         if all(len(coordinates[dim]) for dim in variable.dims):
             array = np.asarray(values[variable.name], dtype=variable.dtype)
         else:  # a survey without contrasts
@@ -51,45 +50,112 @@ def build_group(
     return xr.Dataset(variables, coords, dict(attributes))
 
 
+def drop_groups(run: Run, names: Iterable[str]) -> dict[str, str]:
+    """Say in COMPLETE that these groups are not there (any more); return the digests of those that stay."""
+    finished = finished_groups(run)
+    kept = {name: digest for name, digest in finished.items() if name not in set(names)}
+    if kept != finished:
+        write_complete(run, kept)
+    return kept
+
+
 def write_groups(
-    run: Run, groups: Mapping[str, xr.Dataset], tables: Mapping[str, pd.DataFrame], digests: Mapping[str, str]
+    run: Run, groups: Mapping[str, xr.Dataset], tables: Mapping[str, bytes], digests: Mapping[str, str]
 ) -> None:
     """Write result groups and their tables: COMPLETE drops what they replace first, and lists them again last.
 
     A group is encoded in memory and its objects are put one by one, so two drivers that write the same group write
     the same bytes to the same keys, and neither takes anything from the other.
     """
-    finished = finished_groups(run)
-    kept = {name: digest for name, digest in finished.items() if digests.get(name, digest) == digest}
-    if kept != finished:
-        write_complete(run, kept)
+    kept = drop_groups(run, [name for name, digest in digests.items() if finished_groups(run).get(name) != digest])
     for name, dataset in groups.items():
         objects = _encode_group(name, dataset)
         for key, content in objects.items():
             put(run.location, key, content)
-        delete(run.location, [key for key in keys(run.location, f"{RESULTS}/{name}") if key not in objects])
-    for name, table in tables.items():
-        write_table(run.location, f"tables/{name}.parquet", table)
+        chunks = tuple(f"{RESULTS}/{name}/{variable.name}/c/" for variable in _by_layer(name))
+        there = keys(run.location, f"{RESULTS}/{name}")
+        delete(run.location, [key for key in there if key not in objects and not key.startswith(chunks)])
+    for name, content in tables.items():
+        put(run.location, table_key(name), content)
     consolidate(run, RESULTS)
     write_complete(run, {**kept, **digests})
 
 
+def write_layer(run: Run, group: str, name: str, lengths: Mapping[str, int], layer: int, values: NDArray[Any]) -> None:
+    """Write one layer of a variable that is stored by layer, before its group is written.
+
+    Args:
+        run: the run.
+        group: the result group.
+        name: the variable.
+        lengths: the length of each of its dimensions.
+        layer: the index of the layer.
+        values: the variable's dimensions but the layer's.
+    """
+    (variable,) = (one for one in _by_layer(group) if one.name == name)
+    memory: dict[str, Any] = {}
+    array = _create_by_layer(zarr.create_group(MemoryStore(memory)), variable, lengths)
+    array[tuple(layer if dim == "layer" else slice(None) for dim in variable.dims)] = values
+    for key, content in memory.items():
+        if key.startswith(f"{name}/c/"):
+            put(run.location, f"{RESULTS}/{group}/{key}", content.to_bytes())
+
+
 def _encode_group(name: str, dataset: xr.Dataset) -> dict[str, bytes]:
-    """Return the objects of a result group by their keys in the run."""
+    """Return the objects of a result group by their keys in the run; of what is stored by layer, the description."""
     memory: dict[str, Any] = {}
     dataset.to_zarr(
         MemoryStore(memory), group=name, mode="w", zarr_format=3, consolidated=False, encoding=_encoding(dataset)
     )
+    group = zarr.open_group(MemoryStore(memory), path=name, mode="a")
+    for variable in _by_layer(name):
+        _create_by_layer(group, variable, dataset.sizes)
     inside = f"{name}/"
     return {f"{RESULTS}/{key}": content.to_bytes() for key, content in memory.items() if key.startswith(inside)}
 
 
+def _create_by_layer(group: zarr.Group, variable: Variable, lengths: Mapping[Any, int]) -> zarr.Array[Any]:
+    """Create one array that has a chunk for each layer and whatever comes before it."""
+    inner = variable.dims.index("layer") + 1
+    shape = tuple(lengths[dim] for dim in variable.dims)
+    return group.create_array(
+        variable.name,
+        shape=shape,
+        chunks=tuple(1 if axis < inner else max(1, length) for axis, length in enumerate(shape)),
+        dtype=variable.dtype,
+        fill_value=np.nan,
+        compressors=None,  # nothing is gained on the digits of singular vectors
+        dimension_names=variable.dims,
+        attributes={"units": variable.units, "description": variable.description},
+    )
+
+
+def _by_layer(name: str) -> list[Variable]:
+    return [variable for variable in GROUPS[name] if variable.by_layer]
+
+
+def _held_whole(name: str) -> list[Variable]:
+    return [variable for variable in GROUPS[name] if not variable.by_layer]
+
+
 def read_group(run: Run, name: str) -> xr.Dataset:
-    """Read one finished result group into memory; raises RunDamagedError where it is not there or not readable."""
+    """Read one finished result group into memory, but what is stored by layer.
+
+    Raises:
+        RunDamagedError: it is not there or not readable.
+    """
     if name not in finished_groups(run):
         raise RunDamagedError(f"{run.id} has no finished results {name!r}; run `theodolite analyse {run.id}`")
     with _reading(run, name) as store, xr.open_zarr(store, group=name, chunks=None) as dataset:
-        loaded: xr.Dataset = dataset.load()
+        loaded: xr.Dataset = dataset.drop_vars([variable.name for variable in _by_layer(name)]).load()
+    return loaded
+
+
+def read_layer(run: Run, name: str, layer: int) -> xr.Dataset:
+    """Read what is stored by layer of one layer of a finished group; raises RunDamagedError as `read_group` does."""
+    names = [variable.name for variable in _by_layer(name)]
+    with _reading(run, name) as store, xr.open_zarr(store, group=name, chunks=None) as dataset:
+        loaded: xr.Dataset = dataset[names].sel(layer=layer).load()
     return loaded
 
 

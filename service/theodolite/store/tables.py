@@ -18,9 +18,18 @@ def write_table(location: Location, key: str, frame: pd.DataFrame) -> None:
 def encode_table(frame: pd.DataFrame) -> bytes:
     """Return a table as Parquet: fastparquet writes files, so it goes through a temporary one."""
     with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder) / "table.parquet"
-        fastparquet.write(str(path), frame, compression="ZSTD", write_index=False)
-        return path.read_bytes()
+        append_table(Path(folder) / "table.parquet", frame)
+        return (Path(folder) / "table.parquet").read_bytes()
+
+
+def append_table(path: Path, frame: pd.DataFrame) -> None:
+    """Write a table to a local file, or add its rows, as one more group of rows, to those that are there."""
+    fastparquet.write(str(path), frame, compression="ZSTD", write_index=False, append=path.exists())
+
+
+def table_key(name: str) -> str:
+    """Return where a table of results lies in a run."""
+    return f"tables/{name}.parquet"
 
 
 def read_table(location: Location, key: str) -> pd.DataFrame:

@@ -1,0 +1,192 @@
+"""From one layer's weights to the thin factors of its circuits: scale, norms, groups and rotations as the family has.
+
+What depends on the data, and so is no part of a matrix, is left out and said in `notes_on`.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from jaxtyping import Float, Int
+from numpy.typing import NDArray
+
+from theodolite.models.rotary import rotation
+from theodolite.sites import Site
+from theodolite_jobs.norms import Norm, projected
+
+if TYPE_CHECKING:
+    from theodolite.models.weights import NormWeights, Weights
+
+
+@dataclass(frozen=True)
+class Circuits:
+    """One layer's circuits: W_QK(δ) = query · rotation · keyᵀ and W_VO = value · writtenᵀ, in float64.
+
+    Attributes:
+        query: s·W_Q, with the scale of the norm on queries.
+        key: W_K, likewise.
+        value: W_V.
+        output: W_Oᵀ.
+        written: the same with what the family does to attention's output: a norm's scale, a multiplier.
+        kv_head_of: which key and value each head uses.
+        rotations: R(δ) by offset.
+        query_bias: s·b_Q as it meets a rotated key, or None.
+        key_bias: b_K, or None.
+        value_bias: b_V, or None.
+        output_bias: b_O, or None.
+        input_norm: the norm that attention reads the stream through, or None.
+        output_norm: the norm on attention's output before it is added, or None.
+        output_scale: what attention's output is multiplied by before it is added.
+    """
+
+    query: Float[np.ndarray, "head d_model d_head"]
+    key: Float[np.ndarray, "kv_head d_model d_head"]
+    value: Float[np.ndarray, "kv_head d_model d_head"]
+    output: Float[np.ndarray, "head d_model d_head"]
+    written: Float[np.ndarray, "head d_model d_head"]
+    kv_head_of: Int[np.ndarray, " head"]
+    rotations: Mapping[int, Float[np.ndarray, "d_head d_head"]]
+    query_bias: Float[np.ndarray, "head d_head"] | None
+    key_bias: Float[np.ndarray, "kv_head d_head"] | None
+    value_bias: Float[np.ndarray, "kv_head d_head"] | None
+    output_bias: Float[np.ndarray, " d_model"] | None
+    input_norm: Norm | None
+    output_norm: Norm | None
+    output_scale: float
+
+
+def read_circuits(weights: "Weights", layer: int, offsets: Sequence[int] = (0,), fold_norm: bool = False) -> Circuits:
+    """Read one layer's weights as circuits; with `fold_norm` the norm that attention reads through is in them.
+
+    Folded is W′ = Π diag(γ) W and b′ = b + βW for the norm Πx/σ · γ + β; the norm then has no scale and no bias left.
+
+    Raises:
+        ModelError: a projection is missing.
+    """
+    attention, anatomy, sizes = weights.attention(layer), weights.anatomy, weights.dimensions
+    norm_after = None if anatomy.post_norm else anatomy.norms.get("attention_output")
+    output_norm = None if norm_after is None else norm_of(weights.norm(layer, "attention_output"), sizes.d_model)
+    output = _array(attention.o).transpose(0, 2, 1)
+    scale = anatomy.taps[Site.ATTN_OUT].scale
+    found = Circuits(
+        query=_array(attention.q),
+        key=_array(attention.k),
+        value=_array(attention.v),
+        output=output,
+        written=_through_output_norm(output, output_norm) * scale,
+        kv_head_of=np.arange(sizes.n_heads) // (sizes.n_heads // sizes.n_kv_heads),
+        rotations={offset: rotation(weights.config, anatomy, layer, offset) for offset in offsets},
+        query_bias=_optional(attention.q_bias),
+        key_bias=_optional(attention.k_bias),
+        value_bias=_optional(attention.v_bias),
+        output_bias=_optional(attention.o_bias),
+        input_norm=input_norm(weights, layer),
+        output_norm=output_norm,
+        output_scale=scale,
+    )
+    if fold_norm and found.input_norm is not None:
+        found = _folded(found, found.input_norm)
+    query, query_bias = _through_head_norm(
+        found.query, found.query_bias, attention.q_norm, attention.q_norm_bias, anatomy.norm_kind
+    )
+    key, key_bias = _through_head_norm(
+        found.key, found.key_bias, attention.k_norm, attention.k_norm_bias, anatomy.norm_kind
+    )
+    return replace(
+        found,
+        query=query * attention.scale,
+        query_bias=None if query_bias is None else query_bias * attention.scale,
+        key=key,
+        key_bias=key_bias,
+    )
+
+
+def input_norm(weights: "Weights", layer: int) -> Norm | None:
+    """Return the norm that a layer's attention reads the stream through; None where it reads the stream itself."""
+    if weights.anatomy.post_norm or "attention" not in weights.anatomy.norms:
+        return None
+    return norm_of(weights.norm(layer, "attention"), weights.dimensions.d_model)
+
+
+def norm_of(stored: "NormWeights", d_model: int) -> Norm:
+    """Return a norm as it is computed, whether it has a scale and a bias or not."""
+    scale = np.ones(d_model) if stored.scale is None else _array(stored.scale)
+    bias = np.zeros(d_model) if stored.bias is None else _array(stored.bias)
+    return Norm(stored.kind, stored.epsilon, scale, bias)
+
+
+def notes_on(weights: "Weights", fold_norm: bool) -> list[str]:
+    """Say what of this model's attention depends on the data and is in no circuit, and what was chosen."""
+    attention, anatomy = weights.attention(0), weights.anatomy
+    folded = "folded into the weights" if fold_norm else "not folded: the weights are as they are stored"
+    notes = [f"the norm that attention reads through is {folded}"]
+    if attention.q_norm is not None:
+        notes.append("queries and keys are normalised, so scores are known up to a positive factor for each token")
+    if "attention_output" in anatomy.norms and not anatomy.post_norm:
+        notes.append("attention's output is normalised, so W_VO is known up to a positive factor for each token")
+    if attention.soft_cap is not None:
+        notes.append(f"scores then go through {attention.soft_cap:g}·tanh(score/{attention.soft_cap:g})")
+    if attention.clip is not None:
+        notes.append(f"queries, keys and values are then clipped to ±{attention.clip:g}")
+    if anatomy.positions.startswith("rotary"):
+        notes.append("QK is at the stated offset between query and key; some families do not rotate every layer")
+    elif anatomy.positions != "learned":
+        notes.append(f"{anatomy.positions} positions add to the scores what is in no circuit")
+    return notes
+
+
+def _folded(found: Circuits, norm: Norm) -> Circuits:
+    def weight(of: NDArray[np.float64]) -> NDArray[np.float64]:
+        scaled = of * norm.scale[:, None]
+        return projected(scaled.transpose(0, 2, 1), norm).transpose(0, 2, 1)
+
+    def bias(of: NDArray[np.float64], own: NDArray[np.float64] | None) -> NDArray[np.float64] | None:
+        if own is None and not norm.bias.any():
+            return None
+        moved: NDArray[np.float64] = np.einsum("d,hdk->hk", norm.bias, of)
+        return moved if own is None else own + moved
+
+    return replace(
+        found,
+        query=weight(found.query),
+        key=weight(found.key),
+        value=weight(found.value),
+        query_bias=bias(found.query, found.query_bias),
+        key_bias=bias(found.key, found.key_bias),
+        value_bias=bias(found.value, found.value_bias),
+        input_norm=replace(norm, scale=np.ones_like(norm.scale), bias=np.zeros_like(norm.bias)),
+    )
+
+
+def _through_head_norm(
+    weight: NDArray[np.float64], bias: NDArray[np.float64] | None, scale: Any, shift: Any, kind: str
+) -> tuple[NDArray[np.float64], NDArray[np.float64] | None]:
+    """Return a projection and its bias after the linear part of the norm on queries or keys."""
+    if scale is None:
+        return weight, bias
+
+    def through(x: NDArray[np.float64], gamma: NDArray[np.float64]) -> NDArray[np.float64]:
+        return (x - x.mean(axis=-1, keepdims=True) if kind == "layer" else x) * gamma
+
+    gamma = _array(scale)
+    moved = None if bias is None else through(bias, gamma)
+    if shift is not None:
+        moved = _array(shift) if moved is None else moved + _array(shift)
+    return through(weight, gamma[:, None]), moved
+
+
+def _through_output_norm(output: NDArray[np.float64], norm: Norm | None) -> NDArray[np.float64]:
+    if norm is None:
+        return output
+    along: NDArray[np.float64] = projected(output.transpose(0, 2, 1), norm) * norm.scale
+    return along.transpose(0, 2, 1)
+
+
+def _array(tensor: Any) -> NDArray[np.float64]:
+    exact: NDArray[np.float64] = tensor.double().numpy()
+    return exact
+
+
+def _optional(tensor: Any) -> NDArray[np.float64] | None:
+    return None if tensor is None else _array(tensor)

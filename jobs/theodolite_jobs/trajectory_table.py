@@ -1,0 +1,109 @@
+"""The table `trajectories`: what was captured of the sentences, measured token by token."""
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
+
+from theodolite.sites import Site, depth
+from theodolite.spec import SENTENCES
+from theodolite.store.activations import read_shard
+from theodolite.store.commits import read_commit
+from theodolite.store.prompts import read_tokens
+from theodolite.store.runs import Run
+from theodolite_jobs.circuits import norm_of
+from theodolite_jobs.norms import normalised
+from theodolite_jobs.trajectories import UMAP_ROWS, angles, principal_coordinates, umap_coordinates, unit
+from theodolite_jobs.words import ranks_of
+
+if TYPE_CHECKING:
+    from theodolite.models.weights import Weights
+
+TARGET = "unembedding"
+"""What stands for the site in the row of a trajectory that is the next token's own vector."""
+
+_PCA, _UMAP = ["pca_1", "pca_2", "pca_3"], ["umap_1", "umap_2", "umap_3"]
+
+
+def trajectory_table(run: Run, weights: "Weights", n_tokens: int, *, umap: bool) -> pd.DataFrame:
+    """Return a row for each token but the last, site and layer of each sentence, and one for the next token itself.
+
+    Sentences of one token, and those that could not be captured, are left out.
+
+    Args:
+        run: a run that captured the sentences.
+        weights: the model's weights on disk.
+        n_tokens: rows of the vocabulary that take part in ranks.
+        umap: place the states in a UMAP of the embeddings too.
+    """
+    commits = [read_commit(run.location, SENTENCES, index) for index in range(run.record.sets[SENTENCES].n_shards)]
+    bad = {sample for commit in commits for sample in commit.quarantined}
+    states = {
+        site: np.concatenate([read_shard(run, commit, site) for commit in commits]).astype(np.float64)
+        for site in (*run.record.spec.capture.sites, Site.RESID_FINAL)
+    }
+    parts = [
+        _sentence_rows(run, weights, n_tokens, sentence, ids, {site: of[sentence] for site, of in states.items()})
+        for sentence, ids in enumerate(read_tokens(run.location, SENTENCES))
+        if len(ids) > 1 and sentence not in bad
+    ]
+    if not parts:
+        return pd.DataFrame(columns=["sentence"])
+    table = pd.concat([frame for frame, _ in parts], ignore_index=True)
+    if umap:
+        rows = weights.embedding(slice(0, min(UMAP_ROWS, n_tokens))).numpy()
+        table[_UMAP] = umap_coordinates(rows, np.concatenate([points for _, points in parts]).astype(np.float32))
+    return table
+
+
+def _sentence_rows(
+    run: Run,
+    weights: "Weights",
+    n_tokens: int,
+    sentence: int,
+    ids: Sequence[int],
+    states: Mapping[Site, NDArray[np.float64]],
+) -> tuple[pd.DataFrame, NDArray[np.float64]]:
+    """Return one sentence's rows, and their points where the vocabulary is: after the last norm.
+
+    States are (position, layer, d_model), or (position, d_model) for the final one; positions before the sentence's
+    first token are left out here.
+    """
+    length, following = len(ids), np.array(ids[1:])
+    final = states[Site.RESID_FINAL][-length:-1]
+    norm = weights.final_norm()
+    targets = np.concatenate([weights.unembedding(slice(token, token + 1)).double().numpy() for token in following])
+    frames, points = [], []
+    places = [(site, index, layer) for site in states for index, layer in enumerate(_layers(run, site))]
+    for site, index, layer in places:
+        of_site = states[site][-length:-1]
+        x = of_site if site is Site.RESID_FINAL else of_site[:, index]
+        decoded = x if norm is None else normalised(x, norm_of(norm, weights.dimensions.d_model))
+        columns = {
+            "angle_to_final": angles(x, final),
+            "angle_to_next": angles(decoded, targets),
+            "rank_of_next": ranks_of(weights.unembedding, n_tokens, decoded, following),
+        }
+        frames.append(_place_rows(sentence, ids, str(site), layer).assign(**columns))
+        points.append(decoded)
+    nothing = {"angle_to_final": np.nan, "angle_to_next": np.nan, "rank_of_next": -1}
+    frames.append(_place_rows(sentence, ids, TARGET, -1).assign(**nothing))
+    points.append(targets)
+    table = pd.concat(frames, ignore_index=True)
+    table[_PCA] = principal_coordinates(unit(np.concatenate(points)))
+    return table, np.concatenate(points)
+
+
+def _place_rows(sentence: int, ids: Sequence[int], site: str, layer: int) -> pd.DataFrame:
+    where = -1 if layer < 0 else depth(Site(site) if site != Site.RESID_FINAL else Site.RESID_POST, layer)
+    numbers = {"sentence": sentence, "index": np.arange(len(ids) - 1), "layer": layer, "depth": where}
+    numbers |= {"token_id": np.array(ids[:-1]), "next_token_id": np.array(ids[1:])}
+    frame = pd.DataFrame(numbers).astype(np.int32)
+    frame.insert(2, "site", site)
+    return frame
+
+
+def _layers(run: Run, site: Site) -> list[int]:
+    return [run.record.model.n_layers - 1] if site is Site.RESID_FINAL else run.record.layers

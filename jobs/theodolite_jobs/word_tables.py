@@ -1,0 +1,189 @@
+"""The result group `words`: a model's circuits, embeddings and trajectories → tables of tokens."""
+
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pandas as pd
+from dask.delayed import delayed
+from numpy.typing import NDArray
+
+from theodolite.errors import UnsupportedModelError
+from theodolite.prompts.sources import read_prompts
+from theodolite.spec import NOUNS, SENTENCES, PromptSetSpec, SurveySpec, digest_of
+from theodolite.store.complete import finished_groups
+from theodolite.store.prompts import read_prompts as read_stored_prompts
+from theodolite.store.results import build_group, drop_groups, read_group, read_layer, write_groups
+from theodolite.store.runs import Run
+from theodolite.store.tables import append_table
+from theodolite_jobs.circuits import norm_of
+from theodolite_jobs.layer_words import READING, Wording, embedded, layer_words
+from theodolite_jobs.norms import Norm
+from theodolite_jobs.tasks import Progress, in_windows, scheduler
+from theodolite_jobs.trajectory_table import trajectory_table
+from theodolite_jobs.words import embedding_lengths, embedding_sphere
+
+if TYPE_CHECKING:
+    from theodolite.models.weights import Weights
+
+WORDS_VERSION = 1
+"""Raised whenever a number of the tables could change."""
+
+
+def survey_words(
+    run: Run,
+    weights: "Weights",
+    tokenizer: Any,
+    spec: SurveySpec,
+    dask_address: str | None,
+    progress: Progress,
+) -> list[str]:
+    """Write the tables of `words` where they are missing or outdated; return the group's name if so.
+
+    The result group `heads` must be there: its vectors are what is put into words.
+
+    Raises:
+        UnsupportedModelError: embeddings do not lie in the stream.
+    """
+    words = spec.words
+    nouns = _nouns(run, words.nouns)
+    options = {**words.model_dump(mode="json", exclude={"nouns", "sentences"}), "nouns": nouns}
+    digest = digest_of({"group": "words", "version": WORDS_VERSION, "heads": finished_groups(run)["heads"], **options})
+    if finished_groups(run).get("words") == digest:
+        return []
+    if weights.embedding(slice(0, 1)).shape[1] != weights.dimensions.d_model:
+        raise UnsupportedModelError("this model projects its embeddings into the stream, so vectors cannot be decoded")
+    drop_groups(run, ["words"])
+    texts = token_texts(tokenizer, weights.vocabulary_size)
+    ids, dropped = single_tokens(tokenizer, nouns)
+    tied = bool(weights.config.tie_word_embeddings)
+    fold_norm = bool(read_group(run, "heads").attrs["fold_norm"])
+    rows = embedded(weights)
+    nouns_there = np.concatenate([rows(slice(token, token + 1)).double().numpy() for token in ids])
+    wording = Wording(words.tokens, len(texts), np.array(ids), nouns_there, fold_norm, tied)
+    with tempfile.TemporaryDirectory() as folder:
+        with scheduler(dask_address):
+            _write_layers(run, weights, wording, texts, Path(folder), progress)
+        progress("trajectories", 0, 1)
+        for name, frame in _tables_of_embeddings(weights, wording, texts).items():
+            append_table(Path(folder) / name, frame)
+        if SENTENCES in run.record.sets:
+            frame = trajectory_table(run, weights, wording.n_tokens, umap=words.umap)
+            append_table(Path(folder) / "trajectories", _with_texts(frame, texts))
+        progress("trajectories", 1, 1)
+        tables = {path.name: path.read_bytes() for path in sorted(Path(folder).iterdir())}
+    attributes = {
+        "digest": digest,
+        "version": WORDS_VERSION,
+        "tables": sorted(tables),
+        "tokens": words.tokens,
+        "vocabulary": len(texts),
+        "nouns": len(ids),
+        "nouns_dropped": dropped,
+        "decoded_against": _decoded_against(weights, wording),
+    }
+    write_groups(run, {"words": build_group("words", {}, {}, attributes)}, tables, {"words": digest})
+    return ["words"]
+
+
+def token_texts(tokenizer: Any, n_rows: int) -> NDArray[np.object_]:
+    """Return the text of each token that the tokenizer knows, spaces and all; rows past them stand for nothing."""
+    pieces = tokenizer.convert_ids_to_tokens(range(min(len(tokenizer), n_rows)))
+    return np.array([_text(tokenizer, piece) for piece in pieces], dtype=object)
+
+
+def _text(tokenizer: Any, piece: str | None) -> str:
+    if piece is None:
+        return ""
+    text = str(tokenizer.convert_tokens_to_string([piece]))
+    # SentencePiece's decoders drop the space that a word begins with.
+    return f" {text}" if piece.startswith("▁") and not text.startswith(" ") else text
+
+
+def single_tokens(tokenizer: Any, words: Sequence[str]) -> tuple[list[int], list[str]]:
+    """Return the token of each word, with a space before it where that is one token, and the words that have none."""
+    found, dropped = [], []
+    for word in words:
+        spellings = (tokenizer(text, add_special_tokens=False)["input_ids"] for text in (f" {word}", word))
+        ids = next((ids for ids in spellings if len(ids) == 1), None)
+        if ids is None or ids[0] == tokenizer.unk_token_id:
+            dropped.append(word)
+        elif ids[0] not in found:
+            found.append(int(ids[0]))
+    return found, dropped
+
+
+def _nouns(run: Run, name: str) -> list[str]:
+    if name in run.record.spec.prompts:
+        return [str(text) for text in read_stored_prompts(run.location, name)["text"]]
+    return read_prompts(name, PromptSetSpec(source=f"builtin:{NOUNS}"), Path())
+
+
+def _decoded_against(weights: "Weights", wording: Wording) -> list[str]:
+    """Say which embeddings `against` stands for in head_tokens."""
+    first = "normalised embedding" if weights.embedding_norm() is not None else "embedding"
+    has_norm = not weights.anatomy.post_norm and "attention" in weights.anatomy.norms
+    norm = "through the norm that the layer's attention reads through" if has_norm else "as attention reads it"
+    said = [f"read: the {first} {norm}", "embedding: the embedding as it is stored"]
+    other = "unembedding: the language-model head, which is not the embedding"
+    return said if wording.tied else [*said, other]
+
+
+def _write_layers(
+    run: Run, weights: "Weights", wording: Wording, texts: NDArray[np.object_], folder: Path, progress: Progress
+) -> None:
+    n_layers = weights.dimensions.n_layers
+    task = delayed(layer_words, pure=False)
+    tasks = [task(weights, layer, wording, delayed(_vectors)(run, layer)) for layer in range(n_layers)]
+    for frames in in_windows(tasks, lambda count: progress("words", count, n_layers), rounds=1):
+        for name, frame in frames.items():
+            append_table(folder / name, _with_texts(frame, texts))
+
+
+def _vectors(run: Run, layer: int) -> dict[str, NDArray[np.float32]]:
+    stored = read_layer(run, "heads", layer).sel(offset=0)
+    return {
+        f"{circuit} {side}": stored[f"{side}_vectors"].sel(circuit=circuit).values
+        for circuit, side in (name.split() for name in (*READING, "vo right"))
+    }
+
+
+def _with_texts(frame: pd.DataFrame, texts: NDArray[np.object_]) -> pd.DataFrame:
+    """Put each token's text before its id."""
+    columns = {}
+    for name in frame.columns:
+        if name.endswith("_id"):
+            columns[name.removesuffix("_id")] = texts[frame[name]]
+        columns[name] = frame[name].to_numpy()
+    return pd.DataFrame(columns)
+
+
+def _tables_of_embeddings(weights: "Weights", wording: Wording, texts: NDArray[np.object_]) -> dict[str, pd.DataFrame]:
+    """Return the tables that need the table of embeddings alone."""
+    d_model = weights.dimensions.d_model
+    stored = weights.final_norm()
+    plain = Norm(weights.anatomy.norm_kind, 0.0, np.ones(d_model), np.zeros(d_model))
+    final = plain if stored is None else norm_of(stored, d_model)
+    rows = []
+    for measure, values in embedding_lengths(weights.embedding, wording.n_tokens, final).items():
+        order = np.argsort(values, kind="stable")
+        for end, ids in (("top", order[::-1]), ("bottom", order)):
+            leading = ids[: wording.count]
+            rows.append(
+                pd.DataFrame(
+                    {
+                        "measure": measure,
+                        "end": end,
+                        "place": np.arange(len(leading), dtype=np.int32),
+                        "token_id": leading.astype(np.int32),
+                        "value": values[leading],
+                    }
+                )
+            )
+    sphere = embedding_sphere(weights.embedding, wording.n_tokens, final)
+    return {
+        "norm_tokens": _with_texts(pd.concat(rows, ignore_index=True), texts),
+        "embedding_sphere": pd.DataFrame(sphere),
+    }
