@@ -2,14 +2,15 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: help demo test lint check bench clean
+.PHONY: help demo test lint check bench bench-heads clean
 
 help:
-	@echo "make demo    survey the embedded 135M chat model and print where the report is"
-	@echo "make test    run the tests"
-	@echo "make lint    ruff and mypy"
-	@echo "make check   lint, then the tests"
-	@echo "make bench   capture speed against plain Hugging Face, as JSON"
+	@echo "make demo          survey the embedded 135M chat model and print where the report is"
+	@echo "make test          run the tests"
+	@echo "make lint          ruff and mypy"
+	@echo "make check         lint, then the tests"
+	@echo "make bench         capture speed against plain Hugging Face, as JSON"
+	@echo "make bench-heads   the attention heads of a 32B-shaped model: seconds and memory, as JSON"
 
 .venv/ready: pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
@@ -35,6 +36,9 @@ check: lint test
 
 bench: .venv/ready
 	@$(BIN)/python benchmarks/capture.py
+
+bench-heads: .venv/ready
+	@$(BIN)/python benchmarks/heads.py
 
 clean:
 	rm -rf .venv .pytest_cache .mypy_cache .ruff_cache .hypothesis

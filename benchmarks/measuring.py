@@ -10,8 +10,10 @@ import platform
 import random
 import resource
 import sys
+import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -125,6 +127,31 @@ def peak_memory_bytes() -> int:
         return int(line.split()[1]) * 1024
     unit = 1 if sys.platform == "darwin" else 1024
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
+
+
+@contextmanager
+def anonymous_memory(every_seconds: float = 0.05) -> Iterator[list[int]]:
+    """Sample this process's anonymous memory, in bytes, while the block runs; there are no samples outside Linux.
+
+    Pages of mapped files do not count: the system takes them back when it needs them.
+    """
+    samples: list[int] = []
+    status, ended = Path("/proc/self/status"), threading.Event()
+
+    def sample() -> None:
+        while status.exists():
+            line = next(line for line in status.read_text().splitlines() if line.startswith("RssAnon"))
+            samples.append(int(line.split()[1]) * 1024)
+            if ended.wait(every_seconds):
+                return
+
+    sampler = threading.Thread(target=sample)
+    sampler.start()
+    try:
+        yield samples
+    finally:
+        ended.set()
+        sampler.join()
 
 
 def machine_facts(device: torch.device) -> dict[str, Any]:

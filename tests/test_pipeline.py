@@ -179,10 +179,10 @@ def test_a_crash_while_results_are_written_leaves_no_group_that_looks_whole(tmp_
     assert list(verify(run)) == []
 
 
-def test_a_table_is_whole_before_its_group_is(tmp_path, monkeypatch):
+def test_a_group_counts_only_once_everything_of_it_is_written(tmp_path, monkeypatch):
     run = store_run(tmp_path, {"bad": draw(5), "good": draw(5, seed=1)}, contrasts=PAIRED)
     with monkeypatch.context() as patch:
-        patch.setattr("theodolite.store.results.write_table", crash)
+        patch.setattr("theodolite.store.results.consolidate", crash)
         with pytest.raises(KeyboardInterrupt):
             analyse(run, PAIRED, None, silent)
     assert finished_groups(run) == {}

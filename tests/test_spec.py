@@ -100,7 +100,8 @@ def test_every_layout_of_json_is_read(tmp_path: Path, options: dict[str, Any]) -
         (capture("template_date: 2024-07-26"), capture("template_date: '2024-07-26'")),
         (prompts("positions: [-1, -2]"), prompts("positions: [-2, -1]")),
         (prompts("limit: null"), prompts("where: {}")),
-        (f"analyses: [curves]\n{SURVEY}", SURVEY),
+        (f"analyses: [words, curves]\n{SURVEY}", f"analyses: [curves, words]\n{SURVEY}"),
+        (f"heads: {{offsets: [7]}}\n{SURVEY}", f"heads: {{offsets: [7, 0]}}\n{SURVEY}"),
     ],
 )
 def test_canonical_form_is_equal_for_equal_questions(given: str, same: str) -> None:
@@ -138,7 +139,7 @@ def test_canonical_form_is_compact_sorted_json_that_reads_back() -> None:
     spec = parse(FULL)
     text = spec.canonical()
     read_back = json.loads(text)
-    assert list(read_back) == ["analyses", "capture", "contrasts", "model", "prompts"]
+    assert list(read_back) == ["analyses", "capture", "contrasts", "heads", "model", "prompts", "words"]
     assert text == canonical_json(read_back)
     assert ": " not in text.replace("Say {prompt}", "")
     assert parse_spec(read_back).digest() == spec.digest()
@@ -171,6 +172,8 @@ def test_schema_describes_every_field() -> None:
         "DrawSpec",
         "CaptureSpec",
         "ContrastSpec",
+        "HeadsSpec",
+        "WordsSpec",
     }
     for owner, definition in objects.items():
         for field, facts in definition["properties"].items():

@@ -58,11 +58,11 @@ BAD = {
     ),
     "unknown_kind_of_source": (
         MODEL + "prompts: {goals: {source: 'ftp:goals.csv'}}",
-        ["  prompts.goals.source: given 'ftp:goals.csv'", "must match ^(builtin|file|hub):.+$"],
+        ["  prompts.goals.source: given 'ftp:goals.csv'", "must match ^(builtin|file|hub|words):.+$"],
     ),
     "source_without_place": (
         MODEL + "prompts: {goals: {source: 'file:'}}",
-        ["  prompts.goals.source: given 'file:'", "must match ^(builtin|file|hub):.+$"],
+        ["  prompts.goals.source: given 'file:'", "must match ^(builtin|file|hub|words):.+$"],
     ),
     "bad_name_of_set": (
         MODEL + "prompts: {Bad Name: {source: 'builtin:nouns'}}",
@@ -194,7 +194,25 @@ BAD = {
         ["  model.attention: given 'fast'", "'auto', 'eager', 'sdpa' or 'flash_attention_2'"],
     ),
     "no_prompts": (MODEL, ["  prompts: is required"]),
-    "no_prompt_set": (MODEL + "prompts: {}", ["  prompts: given {}", "at least 1"]),
+    "curves_without_prompts": (MODEL + "prompts: {}\nanalyses: [curves]", ["  analyses: 'curves' needs prompts"]),
+    "no_analysis": (SURVEY + "analyses: []", ["  analyses: given []", "must not be empty"]),
+    "negative_offset": (SURVEY + "heads: {offsets: [-1]}", ["  heads.offsets.0: given -1"]),
+    "offset_twice": (SURVEY + "heads: {offsets: [1, 1]}", ["  heads.offsets: given [1, 1]", "twice"]),
+    "composition_backwards": (SURVEY + "heads: {composition: [3, 1]}", ["  heads.composition", "before the last"]),
+    "unknown_option_of_heads": (
+        SURVEY + "heads: {offset: 3}",
+        ["  heads.offset: unknown field, given 3", "allowed: offsets, fold_norm, vectors, composition"],
+    ),
+    "unknown_nouns": (SURVEY + "words: {nouns: verbs}", ["words.nouns: there is no prompt set 'verbs'", "nouns"]),
+    "empty_sentence": (SURVEY + "words: {sentences: ['']}", ["  words.sentences.0: given ''"]),
+    "set_called_sentences": (
+        MODEL + "prompts: {sentences: {source: 'builtin:nouns'}}",
+        ["prompts.sentences: this set is made of words.sentences"],
+    ),
+    "words_that_are_no_sentences": (
+        MODEL + "prompts: {goals: {source: 'words:verbs'}}",
+        ["  prompts.goals.source: given 'words:verbs'", "words:sentences"],
+    ),
     "set_without_source": (MODEL + "prompts: {goals: {limit: 3}}", ["  prompts.goals.source: is required"]),
     "set_is_no_mapping": (
         MODEL + "prompts: {goals: 'builtin:nouns'}",
@@ -233,7 +251,7 @@ def test_a_field_of_two_kinds_is_named_as_the_user_wrote_it(text: str, line: str
 
 def test_every_fault_has_its_own_line() -> None:
     with pytest.raises(SpecError) as caught:
-        parse("model: {id: a, dtype: int8, size: 3}\nprompts: {}")
+        parse("model: {id: a, dtype: int8, size: 3}\nprompts: []")
     lines = str(caught.value).splitlines()
     assert [line.split(":")[0].strip() for line in lines[1:]] == ["model.dtype", "model.size", "prompts"]
 

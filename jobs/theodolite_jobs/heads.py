@@ -98,8 +98,8 @@ def decompose(
         none = np.empty((len(core), 0, left.factor.shape[1]))
         return Decomposition(np.linalg.svd(core, compute_uv=False), none, none)
     u, values, vt = np.linalg.svd(core)
-    ours = np.stack([left.outside(of, inner).T for of, inner in zip(left_of, u[:, :, :vectors], strict=True)])
-    theirs = np.stack([right.outside(of, inner[:vectors].T).T for of, inner in zip(right_of, vt, strict=True)])
+    ours = np.stack([left.outside(of, inner).T for of, inner in zip(left_of.tolist(), u[:, :, :vectors], strict=True)])
+    theirs = np.stack([right.outside(of, inner[:vectors].T).T for of, inner in zip(right_of.tolist(), vt, strict=True)])
     largest = np.abs(theirs).argmax(axis=-1)[..., None]
     sign = np.where(np.take_along_axis(theirs, largest, axis=-1) < 0, -1.0, 1.0)
     return Decomposition(values, ours * sign, theirs * sign)
@@ -173,7 +173,7 @@ def null_share(inputs: Float[np.ndarray, "sample d_model"], factors: Thin) -> Fl
     """
     centred = inputs - inputs.mean(axis=0)
     total = (centred**2).sum()
-    seen = np.array([_seen(centred, factors, head, rank) for head, rank in enumerate(numerical_rank(factors))])
+    seen = np.array([_seen(centred, factors, head, rank) for head, rank in enumerate(numerical_rank(factors).tolist())])
     return 1 - _over(seen, np.broadcast_to(total, seen.shape))
 
 

@@ -1,4 +1,4 @@
-"""Norms as functions of arrays, and what folding one into the weights that read it does. Pure, in float64."""
+"""Norms as functions of arrays. Pure, in float64."""
 
 from dataclasses import dataclass
 from typing import Literal
@@ -41,3 +41,10 @@ def normalised(x: Float[np.ndarray, "*dims d_model"], norm: Norm) -> Float[np.nd
 def projected(x: Float[np.ndarray, "*dims d_model"], norm: Norm) -> Float[np.ndarray, "*dims d_model"]:
     """Return Πx: without its mean over features for the `layer` kind, x itself for the other."""
     return x - x.mean(axis=-1, keepdims=True) if norm.kind == "layer" else x
+
+
+def unit(x: Float[np.ndarray, "*dims d_model"]) -> Float[np.ndarray, "*dims d_model"]:
+    """Return unit vectors; NaN for a zero."""
+    lengths = np.linalg.norm(x, axis=-1, keepdims=True)
+    found: NDArray[np.float64] = np.divide(x, lengths, out=np.full_like(x, np.nan), where=lengths > 0)
+    return found

@@ -2,22 +2,26 @@
 
 import json
 from dataclasses import dataclass
-from importlib import resources
 from typing import Any
 
 import jinja2
 import numpy as np
+import plotly.graph_objects as go
 import plotly.offline
 import xarray as xr
+from markupsafe import Markup
 
-from theodolite.figures import ContrastView, contrast_figure, shown_sites
+from theodolite.figures.contrasts import ContrastView, contrast_figure, shown_sites
 from theodolite.query.curves import along_depth
 from theodolite.query.runs import describe
 from theodolite.sites import depth_label
+from theodolite.store.complete import finished_groups
 from theodolite.store.layout import REPORT
 from theodolite.store.objects import put
 from theodolite.store.results import read_group
 from theodolite.store.runs import Run
+from theodolite_jobs.report_heads import heads_section
+from theodolite_jobs.report_words import trajectory_sections, vocabulary_section
 
 _AS_THEY_ARE = "Activations as they are; variances in squared units of the stream"
 _ON_SPHERE = "On the sphere: activations scaled to norm √d_model; variances in squared units of that"
@@ -29,7 +33,7 @@ class Section:
 
     title: str
     facts: list[str]
-    figures: list[tuple[str, str]]
+    figures: list[tuple[str, go.Figure]]
 
 
 def write_report(run: Run) -> None:
@@ -39,27 +43,36 @@ def write_report(run: Run) -> None:
 
 def render_report(run: Run) -> str:
     """Return the report as one HTML page; scripts and data are inside."""
-    template = resources.files("theodolite_jobs") / "report.html.j2"
-    environment = jinja2.Environment(autoescape=True, undefined=jinja2.StrictUndefined)
-    return environment.from_string(template.read_text(encoding="utf-8")).render(
+    loader = jinja2.PackageLoader("theodolite_jobs", "templates")
+    environment = jinja2.Environment(loader=loader, autoescape=_is_page, undefined=jinja2.StrictUndefined)
+    finished = finished_groups(run)
+    return environment.get_template("report.html").render(
         run=describe(run),
         record=run.record,
         sections=_sections(run),
+        heads=heads_section(run, words="words" in finished) if "heads" in finished else None,
+        trajectories=trajectory_sections(run) if "words" in finished else [],
+        vocabulary=vocabulary_section(run) if "words" in finished else None,
+        script_json=script_json,
         spec=run.record.spec.model_dump_json(indent=2, exclude_none=True),
         plotly=plotly.offline.get_plotlyjs(),
     )
 
 
-def script_json(value: Any) -> str:
-    """Return JSON that is safe inside a script element, whatever strings it holds."""
-    text = json.dumps(value)
+def script_json(value: Any) -> Markup:
+    """Return JSON, or a figure's, that is safe inside a script element, whatever strings it holds."""
+    text = str(value.to_json()) if isinstance(value, go.Figure) else json.dumps(value)
     for character in "<>&\u2028\u2029":
         text = text.replace(character, f"\\u{ord(character):04x}")
-    return text
+    return Markup(text)
+
+
+def _is_page(name: str | None) -> bool:
+    return name is not None and name.endswith(".html")
 
 
 def _sections(run: Run) -> list[Section]:
-    if not run.record.sets:
+    if not run.record.sets:  # only weights were surveyed
         return []
     curves = read_group(run, "curves")
     found = []
@@ -79,22 +92,12 @@ def _sections(run: Run) -> list[Section]:
                     f"{contrast}: {sides['positive']} against {sides['negative']}, position {position}, {pairing}",
                     _facts(curves, view),
                     [
-                        (
-                            _AS_THEY_ARE,
-                            _figure_json(curves, view),
-                        ),
-                        (
-                            _ON_SPHERE,
-                            _figure_json(curves, sphere),
-                        ),
+                        (_AS_THEY_ARE, contrast_figure(curves, view)),
+                        (_ON_SPHERE, contrast_figure(curves, sphere)),
                     ],
                 )
             )
     return found
-
-
-def _figure_json(curves: xr.Dataset, view: ContrastView) -> str:
-    return script_json(json.loads(contrast_figure(curves, view).to_json()))
 
 
 def _facts(curves: xr.Dataset, view: ContrastView) -> list[str]:

@@ -8,6 +8,7 @@ from jaxtyping import Float
 from numpy.typing import NDArray
 
 from theodolite.errors import ModelError
+from theodolite_jobs.norms import unit
 
 COORDINATES = 3
 
@@ -24,13 +25,6 @@ def angles(x: Float[np.ndarray, "*dims d_model"], y: Float[np.ndarray, "*#dims d
     u, v = unit(x), unit(y)
     half = np.arctan2(np.linalg.norm(u - v, axis=-1), np.linalg.norm(u + v, axis=-1))
     found: NDArray[np.float64] = np.degrees(2 * half)
-    return found
-
-
-def unit(x: Float[np.ndarray, "*dims d_model"]) -> Float[np.ndarray, "*dims d_model"]:
-    """Return unit vectors; NaN for a zero."""
-    lengths = np.linalg.norm(x, axis=-1, keepdims=True)
-    found: NDArray[np.float64] = np.divide(x, lengths, out=np.full_like(x, np.nan), where=lengths > 0)
     return found
 
 

@@ -14,8 +14,8 @@ from theodolite.store.commits import read_commit
 from theodolite.store.prompts import read_tokens
 from theodolite.store.runs import Run
 from theodolite_jobs.circuits import norm_of
-from theodolite_jobs.norms import normalised
-from theodolite_jobs.trajectories import UMAP_ROWS, angles, principal_coordinates, umap_coordinates, unit
+from theodolite_jobs.norms import normalised, unit
+from theodolite_jobs.trajectories import UMAP_ROWS, angles, principal_coordinates, umap_coordinates
 from theodolite_jobs.words import ranks_of
 
 if TYPE_CHECKING:

@@ -13,7 +13,7 @@ from jaxtyping import Float, Int
 from numpy.typing import NDArray
 from scipy.stats import rankdata
 
-from theodolite_jobs.norms import Norm, standardised
+from theodolite_jobs.norms import Norm, standardised, unit
 
 BLOCK_TOKENS = 4096
 """Rows of the vocabulary that are looked at together."""
@@ -171,10 +171,9 @@ def embedding_sphere(rows: Rows, n_tokens: int, norm: Norm) -> list[dict[str, fl
         sphere = standardised(exact, norm)
         for name, change in settings.items():
             changed = change(exact)
-            dots = (changed * sphere).sum(axis=1)
-            lengths = np.linalg.norm(changed, axis=1) * np.linalg.norm(sphere, axis=1)
-            cosine = np.divide(dots, lengths, out=np.full(len(dots), np.nan), where=lengths > 0)
-            distances[name].append(np.stack([np.linalg.norm(changed - sphere, axis=1), 1 - cosine]))
+            # |u − v|²/2 of unit vectors is 1 − cosine, and never below zero.
+            cosine = ((unit(changed) - unit(sphere)) ** 2).sum(axis=1) / 2
+            distances[name].append(np.stack([np.linalg.norm(changed - sphere, axis=1), cosine]))
     found: list[dict[str, float | str | int]] = []
     for name, parts in distances.items():
         whole = np.concatenate(parts, axis=1)

@@ -226,7 +226,7 @@ class SurveySpec(_Model):
             raise ValueError(
                 f"{', '.join(map(repr, unknown))} does not exist in this version; allowed: {', '.join(ANALYSES)}"
             )
-        return analyses if analyses is None else _check_unique(analyses, minimum=1)
+        return None if analyses is None else sorted(_check_unique(analyses, minimum=1), key=ANALYSES.index)
 
     @model_validator(mode="after")
     def _prompts_where_needed(self) -> "SurveySpec":

@@ -1,7 +1,9 @@
 """Flat Parquet tables in a store, written and read with fastparquet."""
 
 import tempfile
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import fastparquet
 import pandas as pd
@@ -32,8 +34,11 @@ def table_key(name: str) -> str:
     return f"tables/{name}.parquet"
 
 
-def read_table(location: Location, key: str) -> pd.DataFrame:
-    """Read a table; raises RunDamagedError where it is missing or broken."""
+def read_table(location: Location, key: str, filters: Sequence[tuple[str, str, Any]] = ()) -> pd.DataFrame:
+    """Read a table, or its rows that pass all of `filters`, (column, operator, value).
+
+    Groups of rows that hold none of them are not decoded. Raises RunDamagedError where the table is missing or broken.
+    """
     content = get(location, key)
     if content is None:
         raise RunDamagedError(f"the table {key} is missing")
@@ -41,7 +46,8 @@ def read_table(location: Location, key: str) -> pd.DataFrame:
         path = Path(folder) / "table.parquet"
         path.write_bytes(content)
         try:
-            frame: pd.DataFrame = fastparquet.ParquetFile(str(path)).to_pandas()
+            file = fastparquet.ParquetFile(str(path))
+            frame: pd.DataFrame = file.to_pandas(filters=[list(filters)] if filters else [], row_filter=bool(filters))
         # A truncated or overwritten file makes fastparquet raise whatever its decoder stumbles over.
         except Exception as error:
             raise RunDamagedError(f"the table {key} cannot be read: {error}") from error

@@ -1,4 +1,4 @@
-"""Plotly figures from stored results: notebook, report and page all use these."""
+"""The curves of a contrast, along depth."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -10,11 +10,10 @@ import xarray as xr
 from numpy.typing import NDArray
 from plotly.subplots import make_subplots
 
+from theodolite.figures.style import COSINE, NEGATIVE, PLAIN, POSITIVE, bare_layout, depth_ticks
 from theodolite.query.curves import along_depth
 from theodolite.sites import Site, depth_label
 
-# Readable on white and on near-black, and told apart by people with any colour vision.
-POSITIVE, NEGATIVE, COSINE, PLAIN = "#d9622b", "#3b82c4", "#8a63d2", "#8b9098"
 _BANDS = {COSINE: "rgba(138, 99, 210, 0.18)"}
 _DASHES = {
     Site.RESID_PRE: "solid",
@@ -124,20 +123,13 @@ def _line(values: xr.DataArray, name: str, site: str, colour: str, legend: str, 
 
 
 def _label_axes(figure: go.Figure, depths: list[int]) -> None:
-    starts = sorted({2 * (depth // 2) for depth in depths})  # only layers that were measured
-    ticks = starts[:: max(1, round(len(starts) / 10))]
-    figure.update_xaxes(tickvals=ticks, ticktext=[depth_label(tick) for tick in ticks])
+    figure.update_xaxes(**depth_ticks(depths))
     figure.update_xaxes(title="depth along the residual stream", row=3, col=1)
     for row, title in enumerate(("cosine of means", "variance, mean feature", "variance, largest feature"), start=1):
         figure.update_yaxes(title=title, row=row, col=1, exponentformat="power")
     figure.update_layout(
-        height=900,
-        margin={"l": 76, "r": 16, "t": 60, "b": 56},
+        **bare_layout(900),
         hovermode="x",
-        paper_bgcolor="rgba(0,0,0,0)",
-        plot_bgcolor="rgba(0,0,0,0)",
-        modebar={"bgcolor": "rgba(0,0,0,0)"},
-        font={"family": "system-ui, sans-serif", "size": 13},
         legend=_legend_above(figure.layout.yaxis.domain[1]),
         legend2=_legend_above(figure.layout.yaxis2.domain[1]),
     )

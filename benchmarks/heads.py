@@ -1,0 +1,337 @@
+"""The attention heads of a whole model: seconds, memory and error, on the CPU.
+
+- `shape_32b`: random bf16 weights of the shape of Qwen2.5-32B, attention and norms alone, are written to a temporary
+  folder, which TMPDIR places and which takes 13 GB. `survey_heads` runs over them as it does for a survey without
+  prompts, with singular vectors and without, each in a process of its own. Seconds go from opening the weights to the
+  written group; hashing the weights is no part of them. The files were read just before, so they are in the page cache
+  as far as it holds them. Mapped files do not count as anonymous memory. The vocabulary has VOCABULARY tokens: copying
+  scores are computed, but the product of embedding and unembedding that they rest on costs nothing here.
+- `dense`: one QK and one VO circuit of those weights, multiplied out from the files, against `torch.linalg.svdvals` in
+  float64: the largest deviation of the values that were stored, relative to the largest value, and ‖UΣVᵀ − W‖ / ‖W‖
+  with all vectors.
+- `smollm2`: QK and VO of all heads of the real chat model with all d_head vectors, from opening the files, against the
+  factored SVD of TransformerLens (`QK.svd()` and `OV.svd()` of its bridge), whose model is loaded already and raw
+  (nothing folded or centred). First their singular values are held against each other; ours are float64, theirs
+  float32. Then both run in turns, and the medians count. TransformerLens is no dependency: name the interpreter of an
+  environment that has it, or its numbers are null.
+
+All sides get the same number of threads. The last line is one JSON object.
+Usage: python benchmarks/heads.py --help
+"""
+
+import argparse
+import inspect
+import json
+import multiprocessing
+import os
+import shutil
+import subprocess
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import measuring  # first: it prepares the process before torch is imported
+import numpy as np
+import torch
+from dask import config as dask_config
+from dask.delayed import delayed
+from numpy.typing import NDArray
+from safetensors.torch import save_file
+from transformers import Qwen2Config
+
+import theodolite
+from theodolite.models.load import load_config
+from theodolite.models.source import fetch, resolve_source
+from theodolite.models.tensors import TensorFiles
+from theodolite.models.weights import Weights, score_scale
+from theodolite.settings import Settings
+from theodolite.spec import HeadsSpec, ModelSpec
+from theodolite.spec_file import parse_spec
+from theodolite.store.results import read_group
+from theodolite.store.runs import create_run, open_run
+from theodolite_jobs.atlas import CIRCUITS, Stream, layer_atlas
+from theodolite_jobs.circuits import read_circuits
+from theodolite_jobs.head_groups import survey_heads
+from theodolite_jobs.heads import Decomposition, decompose, thin
+from theodolite_jobs.prepare import prepare
+from theodolite_jobs.tasks import in_windows, scheduler
+
+MODEL = "smollm2-135m-instruct"
+CACHE = Path.home() / ".cache" / "theodolite"
+CPU = torch.device("cpu")
+
+D_MODEL, D_HEAD, N_HEADS, N_KV_HEADS, D_MLP = 5120, 128, 40, 8, 27648
+VOCABULARY = 64
+SHARD_LAYERS = 4
+NEEDED_BYTES = 200 * 10**6  # on disk, of each layer: 126 MB of weights and 66 MB of vectors
+VECTORS = 20
+
+HEAD = 13  # of five that share a key and a value it is the fourth
+SAME_VALUES = 1e-5
+"""How far singular values of float32 may be from those of float64, relative to the circuit's largest."""
+
+Values = dict[str, NDArray[np.float64]]
+
+
+def main() -> None:
+    options = read_options()
+    torch.set_num_threads(options.threads)
+    with tempfile.TemporaryDirectory(prefix="theodolite-heads-") as temporary:
+        shape_32b, dense = measure_32b(Path(temporary), options.layers, options.threads)
+    result = {
+        "shape_32b": shape_32b,
+        "dense": dense,
+        "smollm2": measure_smollm2(options.transformer_lens_python, options.repeats, options.threads),
+        **measuring.machine_facts(CPU),
+    }
+    result["versions"] |= {"theodolite": theodolite.__version__}
+    measuring.publish(result, options.out)
+
+
+def read_options() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description="The heads of a 32B-shaped model and of a real one, as JSON.")
+    parser.add_argument("--layers", type=int, default=64, help="layers of the 32B-shaped model")
+    parser.add_argument("--repeats", type=int, default=3, help="turns on the real model; the medians count")
+    parser.add_argument("--threads", type=int, default=2, help="threads of each side")
+    parser.add_argument(
+        "--transformer-lens-python", metavar="PATH", help="interpreter of an environment that has TransformerLens 4"
+    )
+    parser.add_argument("--out", type=Path, help="also write the JSON to this file")
+    return parser.parse_args()
+
+
+def measure_32b(temporary: Path, layers: int, threads: int) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Return the seconds and memory of both surveys, and how a circuit's decomposition compares to a dense one."""
+    needed, free = layers * NEEDED_BYTES, shutil.disk_usage(temporary).free
+    if free < needed:
+        raise SystemExit(f"{temporary} has {free / 1e9:.1f} GB free and {needed / 1e9:.1f} are needed; set TMPDIR")
+    folder = temporary / "model"
+    write_weights(folder, layers)
+    measuring.say("hashing the weights")
+    settings = Settings(store=str(temporary / "store"), cache=temporary)
+    spec = parse_spec({"model": {"id": str(folder)}, "prompts": {}, "analyses": ["heads"]})
+    record = prepare(spec, temporary, settings).record("not run", {})
+    found: dict[str, Any] = {}
+    stored = []
+    for name, vectors in {"with_vectors": VECTORS, "without_vectors": 0}.items():
+        store = temporary / name
+        create_run(str(store), record)
+        with multiprocessing.get_context("spawn").Pool(1) as pool:
+            found[name], values = pool.apply(survey_alone, (folder, str(store), record.run_id, vectors, threads))
+        stored.append(values)
+        measuring.say(f"{name}: {found[name]}")
+        shutil.rmtree(store)
+    sizes = {"layers": layers, "vectors": VECTORS, "circuits": len(CIRCUITS) * layers * N_HEADS}
+    return {**found, **sizes}, against_dense(folder, layers // 2, stored)
+
+
+def write_weights(folder: Path, layers: int) -> None:
+    """Write random weights, a few layers to a file, so that no more than those are ever in memory."""
+    folder.mkdir()
+    config = Qwen2Config(
+        architectures=["Qwen2ForCausalLM"],
+        dtype="bfloat16",
+        num_hidden_layers=layers,
+        hidden_size=D_MODEL,
+        num_attention_heads=N_HEADS,
+        num_key_value_heads=N_KV_HEADS,
+        intermediate_size=D_MLP,
+        vocab_size=VOCABULARY,
+        tie_word_embeddings=False,
+    )
+    config.save_pretrained(folder)
+    file_of: dict[str, str] = {}
+    for first in range(0, layers, SHARD_LAYERS):
+        measuring.say(f"weights: layer {first} of {layers}")
+        path = folder / f"model-{first:05}.safetensors"
+        shard = dict(tensors(range(first, min(first + SHARD_LAYERS, layers))))
+        save_file(shard, path)
+        with path.open("rb") as written:
+            os.fsync(written)  # or the system might still be writing while the surveys are timed
+        file_of |= dict.fromkeys(shard, path.name)
+    (folder / "model.safetensors.index.json").write_text(json.dumps({"weight_map": file_of}))
+
+
+def tensors(layers: range) -> Iterator[tuple[str, torch.Tensor]]:
+    """Yield random weights of some layers as bf16, with what stands around the blocks beside the first."""
+    dice = torch.Generator().manual_seed(layers.start)
+
+    def draw(*shape: int, around: float = 0.0, deviation: float = 0.02) -> torch.Tensor:
+        return (torch.randn(shape, generator=dice) * deviation + around).bfloat16()
+
+    if layers.start == 0:
+        yield "model.embed_tokens.weight", draw(VOCABULARY, D_MODEL)
+        yield "lm_head.weight", draw(VOCABULARY, D_MODEL)
+        yield "model.norm.weight", draw(D_MODEL, around=1.0)
+    for layer in layers:
+        block = f"model.layers.{layer}."
+        for name, heads in {"q": N_HEADS, "k": N_KV_HEADS, "v": N_KV_HEADS}.items():
+            yield f"{block}self_attn.{name}_proj.weight", draw(heads * D_HEAD, D_MODEL)
+            yield f"{block}self_attn.{name}_proj.bias", draw(heads * D_HEAD, deviation=0.1)
+        yield f"{block}self_attn.o_proj.weight", draw(D_MODEL, N_HEADS * D_HEAD)
+        for name in ("input_layernorm", "post_attention_layernorm"):
+            yield f"{block}{name}.weight", draw(D_MODEL, around=1.0)
+
+
+def survey_alone(folder: Path, store: str, run_id: str, vectors: int, threads: int) -> tuple[dict[str, Any], Values]:
+    """Survey the heads in a process that does nothing else; return what it took, and the checked circuits' values."""
+    torch.set_num_threads(threads)
+    config, run = load_config(folder), open_run(store, run_id)
+
+    def progress(what: str, done: int, total: int) -> None:
+        if done % 8 == 0:
+            measuring.say(f"{vectors} vectors, {what}: {done} of {total} layers")
+
+    def survey() -> None:
+        survey_heads(run, Weights(folder, config), HeadsSpec(vectors=vectors), None, progress)
+
+    with dask_config.set(num_workers=threads), measuring.anonymous_memory() as samples:
+        seconds = measuring.seconds_of(survey, CPU)
+    found = {"seconds": seconds, "peak_anonymous_bytes": max(samples, default=None)}
+    values = read_group(run, "heads")["singular_values"].sel(offset=0, layer=config.num_hidden_layers // 2, head=HEAD)
+    return found, {name: values.sel(circuit=name).values for name in CIRCUITS}
+
+
+def against_dense(folder: Path, layer: int, stored: Sequence[Values]) -> dict[str, Any]:
+    """Return how far stored values, and a decomposition with all vectors, are from the circuits multiplied out."""
+    decomposed = decompose_one(Weights(folder, load_config(folder)), layer)
+    found: dict[str, Any] = {"layer": layer, "head": HEAD}
+    for name, product in multiplied_out(TensorFiles(folder), layer).items():
+        measuring.say(f"dense singular values of {name}, {product.shape}")
+        started = time.perf_counter()
+        dense = torch.linalg.svdvals(product).numpy()
+        seconds = time.perf_counter() - started
+        ours, own_seconds = decomposed[name]
+        # Past the circuit's rank the dense values are rounding, and ours are zero.
+        errors = [np.abs(np.pad(of[name], (0, D_MODEL - D_HEAD)) - dense).max() / dense[0] for of in stored]
+        again = torch.from_numpy(ours.left[0].T * ours.singular_values[0]) @ torch.from_numpy(ours.right[0])
+        found[name] = {
+            "seconds": seconds,
+            "theodolite_seconds": own_seconds,
+            "largest_value_error": float(max(errors)),
+            "reconstruction_error": float(torch.linalg.norm(again - product) / torch.linalg.norm(product)),
+        }
+        measuring.say(f"{name}: {found[name]}")
+    return found
+
+
+def decompose_one(weights: Weights, layer: int) -> dict[str, tuple[Decomposition, float]]:
+    """Return both circuits of HEAD with all vectors, and the seconds from their factors to there."""
+    circuits = read_circuits(weights, layer)
+    kv_head = circuits.kv_head_of[HEAD]
+    sides = {
+        "qk": (circuits.query[HEAD], circuits.key[kv_head], circuits.rotations[0]),
+        "vo": (circuits.value[kv_head], circuits.written[HEAD], None),
+    }
+    alone, found = np.zeros(1, dtype=int), {}
+    for name, (left, right, middle) in sides.items():
+        started = time.perf_counter()
+        decomposition = decompose(thin(left[None]), thin(right[None]), D_HEAD, alone, alone, middle)
+        found[name] = decomposition, time.perf_counter() - started
+    return found
+
+
+def multiplied_out(files: TensorFiles, layer: int) -> dict[str, torch.Tensor]:
+    """Return both circuits of HEAD as matrices, (d_model, d_model), from the tensors as they are stored: (out, in)."""
+    q, k, v, o = (files.read(f"model.layers.{layer}.self_attn.{name}_proj.weight").double() for name in "qkvo")
+    own, shared = (slice(head * D_HEAD, (head + 1) * D_HEAD) for head in (HEAD, HEAD // (N_HEADS // N_KV_HEADS)))
+    return {"qk": q[own].T @ k[shared] / D_HEAD**0.5, "vo": v[shared].T @ o[:, own].T}
+
+
+def measure_smollm2(interpreter: str | None, repeats: int, threads: int) -> dict[str, Any]:
+    """Return the seconds for all heads of the real model, ours and TransformerLens'; exit where values differ."""
+    folder = fetch(resolve_source(ModelSpec(id=MODEL), Path()), CACHE)
+    with dask_config.set(num_workers=threads), scheduler(None):
+        return in_turns(folder, interpreter, repeats, threads)
+
+
+def in_turns(folder: Path, interpreter: str | None, repeats: int, threads: int) -> dict[str, Any]:
+    values = decompose_all(folder)  # this warms up as well
+    seconds: dict[str, list[float]] = {"ours": [], "theirs": []}
+    difference = version = None
+    for turn in range(repeats):
+        if interpreter is not None:
+            theirs, facts = in_other_interpreter(interpreter, folder, threads)
+            difference, version = largest_difference(values, theirs), facts["version"]
+            if not difference <= SAME_VALUES:  # written so that a NaN fails too
+                raise SystemExit(f"singular values differ by {difference:.1e}, allowed {SAME_VALUES:.0e}: no speed")
+            seconds["theirs"].append(facts["seconds"])
+        started = time.perf_counter()
+        decompose_all(folder)
+        seconds["ours"].append(time.perf_counter() - started)
+        measuring.say(f"turn {turn + 1} of {repeats}: {seconds}")
+    ours = median(seconds["ours"])
+    theirs = median(seconds["theirs"]) if interpreter else None
+    return {
+        "ours_seconds": ours,
+        "transformer_lens_seconds": theirs,
+        "ratio_to_transformer_lens": theirs / ours if theirs else None,
+        "largest_difference": difference,
+        "transformer_lens": version,
+        "heads": values.shape[1] * values.shape[2],
+        "repeats": repeats,
+    }
+
+
+def decompose_all(folder: Path) -> NDArray[np.float64]:
+    """Decompose QK and VO of all heads with all vectors; return the values, (circuit, layer, head, rank)."""
+    weights = Weights(folder, load_config(folder))
+    sizes = weights.dimensions
+    unmeasured = Stream(np.empty((0, sizes.d_model)), np.empty((0, sizes.d_model)))
+    task = delayed(layer_atlas, pure=False)
+    heads = HeadsSpec(vectors=sizes.d_head)
+    tasks = [task(weights, layer, heads, unmeasured, (0, 0), None) for layer in range(sizes.n_layers)]
+    parts = list(in_windows(tasks, lambda _: None, rounds=1))
+    unscaled = np.array([1 / score_scale(weights.config, sizes, 0), 1.0])  # they leave 1/√d_head out of QK
+    return np.stack([part["singular_values"][:, 0] for part in parts], axis=1) * unscaled[:, None, None, None]
+
+
+def largest_difference(ours: NDArray[np.float64], theirs: NDArray[np.float64]) -> float:
+    """Return the largest deviation of a value, relative to its circuit's largest one."""
+    return float((np.abs(ours - theirs) / ours[..., :1]).max())
+
+
+def in_other_interpreter(interpreter: str, folder: Path, threads: int) -> tuple[NDArray[np.float64], dict[str, Any]]:
+    """Return TransformerLens' singular values, the seconds they took with all vectors, and its version."""
+    # That environment need not have this package, so only the function's text goes there.
+    program = f"{inspect.getsource(in_transformer_lens)}\n{in_transformer_lens.__name__}()"
+    # What keeps a replica's sums in one order might slow it down.
+    environment = {name: value for name, value in os.environ.items() if name != "MKL_CBWR"}
+    with tempfile.TemporaryDirectory() as temporary:
+        values = Path(temporary) / "values.npy"
+        command = [interpreter, "-c", program, str(folder), str(threads), str(values)]
+        done = subprocess.run(command, env=environment, capture_output=True, text=True)
+        if done.returncode:
+            raise SystemExit(f"TransformerLens fails in {interpreter}:\n{done.stderr}")
+        return np.load(values), json.loads(done.stdout.splitlines()[-1])
+
+
+def in_transformer_lens() -> None:
+    import json
+    import sys
+    import time
+    from importlib.metadata import version
+
+    import numpy as np
+    import torch
+    from transformer_lens.model_bridge.sources import build_bridge_from_module
+    from transformers import AutoModelForCausalLM
+
+    folder, threads, values = sys.argv[1:]
+    torch.set_num_threads(int(threads))
+    model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32, attn_implementation="eager").eval()
+    bridge = build_bridge_from_module(model, type(model).__name__, hf_config=model.config)
+    with torch.inference_mode():
+        for _ in range(2):  # the first warms up
+            started = time.perf_counter()
+            circuits = bridge.QK.svd(), bridge.OV.svd()  # each time a new one: nothing is kept of the former
+            seconds = time.perf_counter() - started
+    np.save(values, np.stack([found.double().numpy() for _, found, _ in circuits]))
+    print(json.dumps({"seconds": seconds, "version": version("transformer-lens")}))
+
+
+if __name__ == "__main__":
+    main()

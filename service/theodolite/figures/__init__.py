@@ -1,0 +1,1 @@
+"""Plotly figures from stored results: notebook, report and page all use these."""

@@ -1,0 +1,103 @@
+"""Attention heads: maps of a number over all heads, and one head's spectrum."""
+
+from typing import Any
+
+import numpy as np
+import plotly.graph_objects as go
+import xarray as xr
+from numpy.typing import NDArray
+from plotly.subplots import make_subplots
+
+from theodolite.figures.style import COSINE, NEGATIVE, bare_layout
+from theodolite.query.heads import head_name
+
+_COLORBAR = {"thickness": 10, "len": 1.0, "outlinewidth": 0, "tickfont": {"size": 11}}
+
+
+def head_map(values: xr.DataArray, title: str, *, signed: bool = False, logarithmic: bool = False) -> go.Figure:
+    """Draw a number of each head as a map: layers from left to right, heads from bottom to top.
+
+    Args:
+        values: (layer, head).
+        title: what the number is; stands above the scale.
+        signed: whether the number has two directions; then its scale is centred on zero.
+        logarithmic: whether colours follow the number's logarithm.
+    """
+    by_head = values.transpose("head", "layer").values
+    shown = np.log10(by_head, where=by_head > 0, out=np.full(by_head.shape, np.nan)) if logarithmic else by_head
+    layers, heads = (values[name].values.tolist() for name in ("layer", "head"))
+    names = [[head_name(layer, head) for layer in layers] for head in heads]
+    largest = float(np.nanmax(np.abs(values.values))) if np.isfinite(values.values).any() else 1.0
+    scale = {"colorscale": "RdBu", "zmin": -largest, "zmax": largest} if signed else {"colorscale": "Viridis"}
+    figure = go.Figure(
+        go.Heatmap(
+            z=_cells(shown),
+            x=layers,
+            y=heads,
+            customdata=names,
+            text=_cells(by_head),
+            hovertemplate="%{customdata}: %{text:.4g}<extra></extra>",
+            colorbar=_colorbar(shown) if logarithmic else _COLORBAR,
+            xgap=1,
+            ygap=1,
+            **scale,
+        )
+    )
+    height = 130 + min(420, max(110, 13 * len(heads)))
+    figure.update_layout(bare_layout(height))
+    figure.update_layout(
+        margin={"l": 44, "r": 8, "t": 34, "b": 42}, title={"text": title, "font": {"size": 14}, "x": 0}
+    )
+    figure.update_xaxes(title="layer", showgrid=False, zeroline=False)
+    figure.update_yaxes(title="head", showgrid=False, zeroline=False, dtick=max(1, round(len(heads) / 8)))
+    return figure
+
+
+def _cells(values: NDArray[np.float64]) -> list[list[float | None]]:
+    return [[float(cell) if np.isfinite(cell) else None for cell in row] for row in values]
+
+
+def _colorbar(logarithms: NDArray[np.float64]) -> dict[str, Any]:
+    """Return a scale with round numbers at their logarithms."""
+    if not np.isfinite(logarithms).any():
+        return _COLORBAR
+    lowest, highest = float(np.nanmin(logarithms)), float(np.nanmax(logarithms))
+    steps = [
+        10.0**power * step for power in range(int(np.floor(lowest)), int(np.ceil(highest)) + 1) for step in (1, 2, 5)
+    ]
+    ticks = [step for step in steps if lowest <= np.log10(step) <= highest]
+    kept = ticks[:: max(1, round(len(ticks) / 4))]
+    return {
+        **_COLORBAR,
+        "tickvals": [float(np.log10(tick)) for tick in kept],
+        "ticktext": [f"{tick:g}" for tick in kept],
+    }
+
+
+def spectrum_figure(singular_values: NDArray[np.float64]) -> go.Figure:
+    """Draw one circuit's singular values, and how much of their sum the first so many hold.
+
+    Args:
+        singular_values: (rank,), the largest first.
+    """
+    ranks = list(range(1, len(singular_values) + 1))
+    total = float(singular_values.sum())
+    covered = np.cumsum(singular_values) / total if total > 0 else np.zeros(len(ranks))
+    figure = make_subplots(specs=[[{"secondary_y": True}]])
+    figure.add_trace(_spectrum_line(ranks, singular_values.tolist(), "singular value", COSINE))
+    figure.add_trace(_spectrum_line(ranks, covered.tolist(), "share of their sum", NEGATIVE, "dash"), secondary_y=True)
+    figure.update_layout(bare_layout(280))
+    figure.update_layout(
+        margin={"l": 52, "r": 52, "t": 40, "b": 44},
+        hovermode="x",
+        legend={"orientation": "h", "x": 0, "y": 1.02, "yanchor": "bottom", "bgcolor": "rgba(0,0,0,0)"},
+    )
+    figure.update_xaxes(title="rank")
+    figure.update_yaxes(rangemode="tozero", secondary_y=False)
+    figure.update_yaxes(range=[0, 1.02], dtick=0.25, tickformat=".0%", showgrid=False, secondary_y=True)
+    return figure
+
+
+def _spectrum_line(x: list[int], y: list[float], name: str, colour: str, dash: str = "solid") -> go.Scatter:
+    line = {"color": colour, "width": 2, "dash": dash}
+    return go.Scatter(x=x, y=y, name=name, mode="lines", line=line, hovertemplate="%{y:.4g}")

@@ -1,0 +1,145 @@
+"""A word's way through the model: what was measured of it, and a picture of it on the sphere."""
+
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import plotly.graph_objects as go
+from numpy.typing import NDArray
+from plotly.subplots import make_subplots
+
+from theodolite.figures.style import COSINE, NEGATIVE, PLAIN, POSITIVE, bare_layout, depth_ticks
+from theodolite.query.words import along_stream
+from theodolite.sites import depth_label
+
+_PCA = ["pca_1", "pca_2", "pca_3"]
+
+
+def trajectory_curves(trajectory: pd.DataFrame) -> go.Figure:
+    """Draw what was measured: angles to the final state and to the next token, and the next token's rank.
+
+    Args:
+        trajectory: the rows of one token of one sentence.
+    """
+    stream = along_stream(trajectory)
+    depths, labels = stream["depth"].tolist(), _labels(stream)
+    figure = make_subplots(rows=2, cols=1, shared_xaxes=True, vertical_spacing=0.08)
+    angles = {"angle_to_final": ("to its final state", COSINE), "angle_to_next": ("to the next token", POSITIVE)}
+    for column, (name, colour) in angles.items():
+        hover = "%{customdata}: %{y:.2f}°<extra>" + name + "</extra>"
+        figure.add_trace(_line(depths, stream[column].tolist(), name, colour, labels, hover), row=1, col=1)
+    ranks = _line(
+        depths, stream["rank_of_next"].tolist(), "rank", NEGATIVE, labels, "%{customdata}: rank %{y}<extra></extra>"
+    )
+    figure.add_trace(ranks.update(showlegend=False), row=2, col=1)
+    figure.update_layout(bare_layout(560))
+    figure.update_layout(
+        hovermode="x",
+        legend={"orientation": "h", "x": 0, "y": 1.02, "yanchor": "bottom", "bgcolor": "rgba(0,0,0,0)"},
+    )
+    figure.update_xaxes(**depth_ticks(stream.loc[stream["site"] != "resid_final", "depth"].tolist()))
+    figure.update_xaxes(title="depth along the residual stream", row=2, col=1)
+    figure.update_yaxes(title="angle, degrees", row=1, col=1)
+    figure.update_yaxes(title="rank of the next token", type="log", dtick=1, autorange="reversed", row=2, col=1)
+    return figure
+
+
+def trajectory_sphere(trajectory: pd.DataFrame) -> go.Figure:
+    """Draw the way on a sphere that can be turned: directions in the three dimensions that hold most of them.
+
+    Args:
+        trajectory: the rows of one token of one sentence.
+    """
+    stream, target = along_stream(trajectory), trajectory[trajectory["site"] == "unembedding"]
+    share = np.linalg.norm(stream[_PCA].to_numpy(), axis=1)
+    hover = [
+        f"{label}<br>{kept:.0%} of its length lies in these dimensions"
+        for label, kept in zip(_labels(stream), share, strict=True)
+    ]
+    ends = ["" for _ in hover]
+    ends[0], ends[-1] = stream["token"].iloc[0].strip(), "final"
+    path = _on_sphere(stream)
+    figure = go.Figure([*_globe(), _path(path, stream["depth"].tolist(), hover, ends)])
+    if len(target):
+        next_token = stream["next_token"].iloc[0].strip()
+        figure.add_trace(_mark(_on_sphere(target)[0], f"next: {next_token}"))
+    hidden = {"visible": False, "range": [-1.05, 1.05]}
+    figure.update_layout(bare_layout(560))
+    figure.update_layout(
+        margin={"l": 0, "r": 0, "t": 10, "b": 0},
+        showlegend=False,
+        scene={"xaxis": hidden, "yaxis": hidden, "zaxis": hidden, "aspectmode": "cube"},
+        scene_camera={"eye": _facing(path.mean(axis=0))},
+    )
+    return figure
+
+
+def _labels(stream: pd.DataFrame) -> list[str]:
+    return [
+        "final" if site == "resid_final" else depth_label(depth)
+        for site, depth in zip(stream["site"], stream["depth"], strict=True)
+    ]
+
+
+def _line(x: list[int], y: list[float], name: str, colour: str, labels: list[str], hover: str) -> go.Scatter:
+    return go.Scatter(
+        x=x,
+        y=y,
+        name=name,
+        mode="lines+markers",
+        marker={"size": 4},
+        line={"color": colour, "width": 2.2},
+        customdata=labels,
+        hovertemplate=hover,
+    )
+
+
+def _on_sphere(rows: pd.DataFrame) -> NDArray[np.float64]:
+    points = rows[_PCA].to_numpy(dtype=np.float64)
+    scaled: NDArray[np.float64] = points / np.linalg.norm(points, axis=1, keepdims=True)
+    return scaled
+
+
+def _globe() -> list[go.Scatter3d]:
+    """Return meridians and parallels as thin lines: they turn with the picture, and hide nothing."""
+    turn = np.linspace(0, 2 * np.pi, 73)
+    circles = [
+        (np.cos(a) * np.cos(turn), np.sin(a) * np.cos(turn), np.sin(turn)) for a in np.arange(0, np.pi, np.pi / 6)
+    ]
+    for height in np.sin(np.arange(-np.pi / 3, np.pi / 2, np.pi / 6)):
+        radius = np.sqrt(1 - height**2)
+        circles.append((radius * np.cos(turn), radius * np.sin(turn), np.full_like(turn, height)))
+    x, y, z = (np.concatenate([np.append(circle[axis], np.nan) for circle in circles]) for axis in range(3))
+    line = {"color": PLAIN, "width": 1}
+    clean = [[None if np.isnan(value) else round(float(value), 4) for value in values] for values in (x, y, z)]
+    return [go.Scatter3d(x=clean[0], y=clean[1], z=clean[2], mode="lines", line=line, opacity=0.35, hoverinfo="skip")]
+
+
+def _path(points: NDArray[np.float64], depths: list[int], hover: list[str], texts: list[str]) -> go.Scatter3d:
+    return go.Scatter3d(
+        x=points[:, 0].tolist(),
+        y=points[:, 1].tolist(),
+        z=points[:, 2].tolist(),
+        mode="lines+markers+text",
+        text=texts,
+        textposition="top center",
+        line={"color": COSINE, "width": 4},
+        marker={"size": 4, "color": depths, "colorscale": "Viridis"},
+        customdata=hover,
+        hovertemplate="%{customdata}<extra></extra>",
+    )
+
+
+def _mark(point: NDArray[np.float64], text: str) -> go.Scatter3d:
+    where: dict[str, Any] = {axis: [float(value)] for axis, value in zip("xyz", point, strict=True)}
+    marker = {"size": 7, "symbol": "diamond", "color": POSITIVE}
+    return go.Scatter3d(
+        **where, mode="markers+text", text=[text], textposition="top center", marker=marker, hoverinfo="text"
+    )
+
+
+def _facing(point: NDArray[np.float64]) -> dict[str, float]:
+    """Return where to look from so that a point of the sphere is in front."""
+    length = float(np.linalg.norm(point))
+    toward = point / length if length > 0 else np.array([1.0, 0.0, 0.0])
+    return {axis: float(1.6 * value) for axis, value in zip("xyz", toward, strict=True)}

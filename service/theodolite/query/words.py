@@ -1,0 +1,32 @@
+"""Tables of words of a finished run."""
+
+import pandas as pd
+
+from theodolite.errors import RunDamagedError
+from theodolite.sites import Site
+from theodolite.store.results import read_group
+from theodolite.store.runs import Run
+from theodolite.store.tables import read_table, table_key
+
+_STREAM = (Site.RESID_PRE, Site.RESID_MID, Site.RESID_FINAL)
+
+
+def read_words(run: Run, table: str, **wanted: int | str) -> pd.DataFrame:
+    """Return a table of `words`, or its rows that have the wanted values in these columns.
+
+    Raises:
+        RunDamagedError: the run has no such table; the message names those that it has.
+    """
+    there = list(read_group(run, "words").attrs["tables"])
+    if table not in there:
+        raise RunDamagedError(f"{run.id} has no table {table!r}; it has {', '.join(there)}")
+    filters = [(column, "==", value) for column, value in wanted.items()]
+    return read_table(run.location, table_key(table), filters)
+
+
+def along_stream(trajectory: pd.DataFrame) -> pd.DataFrame:
+    """Return one token's rows in the order of the stream, each depth once; branches and the next token left out."""
+    sites = [site for site in _STREAM if site in set(trajectory["site"])]
+    if Site.RESID_PRE not in sites:  # what enters a block is what left the one before
+        sites = [Site.RESID_POST, *sites]
+    return trajectory[trajectory["site"].isin(sites)].sort_values("depth", kind="stable")

@@ -1,0 +1,222 @@
+"""Circuits do what the families' own attention does: scores before the softmax, and what one token's values add."""
+
+import numpy as np
+import pytest
+import tiny
+import torch
+from by_hand import epsilon_of, inputs_of
+from transformers import AutoModel
+
+from theodolite.models.load import wrap
+from theodolite.models.reading import read_sites
+from theodolite.models.weights import Weights
+from theodolite.sites import Site
+from theodolite_jobs.circuits import notes_on, read_circuits
+
+TOKENS = (5, 60, 17, 33, 9, 41, 28, 12, 50)  # offsets up to 8; the tiny models' windows hold 6
+OFFSETS = range(1 - len(TOKENS), len(TOKENS))
+LAYERS = (0, 4)  # of every kind that a family has
+# The models turn by float32 angles and weigh by float32 sums in places; a wrong layout is off by more than a tenth.
+BOUND = 2e-6
+
+
+@pytest.fixture(scope="module", params=list(tiny.CONFIGS))
+def saved(request, tmp_path_factory):
+    """Return a family's weights on disk, and its base model in float64, which does not clip."""
+    folder = tmp_path_factory.mktemp(request.param)
+    tiny.tiny_model(request.param).save_pretrained(folder)
+    base = AutoModel.from_pretrained(folder, dtype=torch.float64)
+    if hasattr(base.config, "clip_qkv"):
+        base.config.clip_qkv = None  # what is clipped depends on the data
+    return Weights(folder, base.config), wrap(base)
+
+
+def numpy_of(tensor):
+    return tensor.double().numpy()
+
+
+def scores_before_softmax(model, monkeypatch):
+    """Run the tokens and return what each layer's attention hands to its softmax, (head, query, key).
+
+    Families hand it to torch's softmax, or, where they cannot be switched to plain attention, queries and keys to
+    torch's own attention.
+    """
+    found = []
+
+    def softmax(scores, *args, original=torch.nn.functional.softmax, **options):
+        if scores.ndim == 4:  # a router's have fewer
+            found.append(numpy_of(scores[0]))
+        return original(scores, *args, **options)
+
+    def attention(query, key, value, original=torch.nn.functional.scaled_dot_product_attention, **options):
+        scores = query @ key.transpose(-1, -2) / query.shape[-1] ** 0.5
+        mask = options["attn_mask"]
+        scores = scores.masked_fill(~mask, -torch.inf) if mask.dtype == torch.bool else scores + mask
+        found.append(numpy_of(scores[0]))
+        return original(query, key, value, **options)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(torch.nn.functional, "softmax", softmax)
+        patch.setattr(torch.nn.functional, "scaled_dot_product_attention", attention)
+        read_sites(model, TOKENS, [-1])
+    assert len(found) == model.dimensions.n_layers
+    return found
+
+
+def without_what_is_in_no_circuit(scores, model, soft_cap):
+    """Take away the soft cap and what positions add, as docs/science.md has them."""
+    n_heads = model.dimensions.n_heads
+    if soft_cap is not None:
+        inside = np.abs(scores) < soft_cap  # masked ones are at -inf or so
+        scores = np.where(inside, soft_cap * np.arctanh(np.where(inside, scores, 0) / soft_cap), scores)
+    if model.anatomy.positions == "ALiBi":  # four heads: slopes 1/4, 1/16, …; Falcon scales them as it does scores
+        falcon = model.dimensions.d_head**-0.5 if model.config.model_type == "falcon" else 1.0
+        slopes = 0.25 ** np.arange(1, n_heads + 1) * falcon
+        scores = scores - slopes[:, None, None] * np.arange(len(TOKENS))
+    if model.anatomy.positions == "learned and relative":
+        scores = scores - numpy_of(model.module.encoder.compute_position_bias(torch.zeros(1, len(TOKENS), 1))[0])
+    return scores
+
+
+def spread(x, weights, axes=-1):
+    """Return what a norm of the family divides by."""
+    if weights.anatomy.norm_kind == "layer":
+        x = x - x.mean(axis=axes, keepdims=True)
+    config = weights.config
+    epsilon = 1e-5 if config.model_type == "opt" else epsilon_of(config)
+    return np.sqrt((x**2).mean(axis=axes, keepdims=True) + epsilon)
+
+
+def standardised(x, weights):
+    centred = x - x.mean(axis=-1, keepdims=True) if weights.anatomy.norm_kind == "layer" else x
+    return centred / spread(x, weights)
+
+
+def attended(x, circuits, attention, weights, raw):
+    """Return queries and keys, (head, token, d_head), from circuits, with what norms on them divide by put back.
+
+    `raw` is what attention reads, and `x` what circuits are applied to: the same, or before a folded norm.
+    """
+    found = []
+    sides = {
+        "q": (circuits.query, circuits.query_bias, attention.scale),
+        "k": (circuits.key, circuits.key_bias, 1.0),
+    }
+    for name, (matrix, bias, scale) in sides.items():
+        bias = np.zeros(matrix.shape[::2]) if bias is None else bias
+        if attention.q_norm is None:
+            found.append(x @ matrix + bias[:, None])
+            continue
+        own = getattr(attention, f"{name}_bias")
+        projected = raw @ numpy_of(getattr(attention, name)) + (0 if own is None else numpy_of(own)[:, None])
+        divisor = spread(projected, weights, axes=(0, 2) if attention.norm_spans_heads else -1)
+        shift = getattr(attention, f"{name}_norm_bias")  # is added after the division
+        shift = 0 if shift is None else scale * numpy_of(shift)
+        found.append((x @ matrix + (bias - shift)[:, None]) / divisor + np.broadcast_to(shift, bias.shape)[:, None])
+    query, key = found
+    return query, key[circuits.kv_head_of]
+
+
+def scores_of(query, key, rotations, sign=1):
+    """Return q R(δ) kᵀ, (head, query, key), for the offset δ of each query and key."""
+    found = np.empty((len(query), query.shape[1], key.shape[1]))
+    for at, to in np.ndindex(found.shape[1:]):
+        found[:, at, to] = (query[:, at] @ rotations[sign * (at - to)] * key[:, to]).sum(-1)
+    return found
+
+
+def added_by_one_token(model, token):
+    """Return what attention reads and adds where there is but one token to attend to, (layer, d_model) each."""
+    added = read_sites(model, (token,), [-1])[Site.ATTN_OUT][0]
+    read = [numpy_of(x)[0] for x in inputs_of(model, "attention", (token,))]
+    return np.stack(read), added
+
+
+def error(ours, theirs):
+    return np.linalg.norm(ours - theirs) / np.linalg.norm(theirs)
+
+
+@pytest.mark.parametrize("fold_norm", [False, True])
+def test_scores_are_the_familys_own_before_its_softmax(saved, fold_norm, monkeypatch):
+    weights, model = saved
+    theirs = scores_before_softmax(model, monkeypatch)
+    stream = read_sites(model, TOKENS, range(-len(TOKENS), 0))[Site.RESID_PRE]
+    for layer in LAYERS:
+        raw = numpy_of(inputs_of(model, "attention", TOKENS)[layer])
+        circuits = read_circuits(weights, layer, OFFSETS, fold_norm)
+        attention = weights.attention(layer)
+        folded = fold_norm and circuits.input_norm is not None
+        x = standardised(stream[:, layer], weights) if folded else raw
+        query, key = attended(x, circuits, attention, weights, raw)
+        expected = without_what_is_in_no_circuit(theirs[layer], model, attention.soft_cap)
+        seen = theirs[layer] > -1e30  # by no mask covered
+        assert seen[:, -1, -6:].all()
+        assert seen[:, 0, 1:].any() != model.anatomy.causal
+        ours = scores_of(query, key, circuits.rotations)
+        assert error(ours[seen], expected[seen]) < BOUND, layer
+        rotates = not np.array_equal(circuits.rotations[7], circuits.rotations[0])
+        kinds = getattr(weights.config, "layer_types", None)
+        without = kinds is not None and kinds[layer] == weights.anatomy.layers_without_rotary
+        assert rotates == (weights.anatomy.positions.startswith("rotary") and not without)
+        if rotates:
+            assert error(scores_of(query, key, circuits.rotations, sign=-1)[seen], expected[seen]) > 0.05, layer
+
+
+@pytest.mark.parametrize("fold_norm", [False, True])
+def test_what_all_heads_write_is_what_attention_adds_of_one_token(saved, fold_norm):
+    weights, model = saved
+    for token in (5, 60):
+        read, added = added_by_one_token(model, token)
+        stream = read_sites(model, (token,), [-1])[Site.RESID_PRE][0]
+        for layer in LAYERS:
+            circuits = read_circuits(weights, layer, fold_norm=fold_norm)
+            folded = fold_norm and circuits.input_norm is not None
+            x = standardised(stream[layer], weights) if folded else read[layer]
+            value = x @ circuits.value
+            value = value if circuits.value_bias is None else value + circuits.value_bias
+            value = value[circuits.kv_head_of]
+            ours = np.einsum("hk,hdk->d", value, circuits.written)
+            if circuits.output_norm is not None:  # it divides by what depends on the data; these families have no bias
+                assert circuits.output_bias is None
+                plain = np.einsum("hk,hdk->d", value, circuits.output)
+                ours = ours / spread(plain, weights) + circuits.output_norm.bias
+            elif circuits.output_bias is not None:
+                ours = ours + circuits.output_bias * circuits.output_scale
+            assert error(ours, added[layer]) < BOUND, layer
+
+
+def test_a_folded_norm_has_no_scale_and_no_bias_left_and_what_it_takes_out_is_out_of_the_weights(saved):
+    weights, _ = saved
+    plain, folded = (read_circuits(weights, 2, fold_norm=fold_norm) for fold_norm in (False, True))
+    if plain.input_norm is None:
+        for name in ("query", "key", "value", "query_bias", "key_bias", "value_bias"):
+            np.testing.assert_array_equal(getattr(plain, name), getattr(folded, name))
+        return
+    assert (folded.input_norm.scale == 1).all()
+    assert (folded.input_norm.bias == 0).all()
+    assert (folded.input_norm.kind, folded.input_norm.epsilon) == (plain.input_norm.kind, plain.input_norm.epsilon)
+    np.testing.assert_array_equal(folded.written, plain.written)
+    for name in ("query", "key", "value"):
+        column_sums = getattr(folded, name).sum(axis=1)
+        assert np.allclose(column_sums, 0, atol=1e-13) == (plain.input_norm.kind == "layer")
+
+
+@pytest.mark.parametrize(
+    ("family", "said"),
+    [
+        ("gpt2", ["not folded"]),
+        ("llama", ["not folded", "at the stated offset"]),
+        ("bloom", ["not folded", "ALiBi positions add"]),
+        ("mpnet", ["not folded", "learned and relative positions add"]),
+        ("qwen3", ["not folded", "queries and keys are normalised", "at the stated offset"]),
+        ("olmo-clipped", ["not folded", "clipped to ±0.8", "at the stated offset"]),
+        ("gemma2", ["not folded", "attention's output is normalised", "50·tanh(score/50)", "at the stated offset"]),
+    ],
+)
+def test_what_is_in_no_circuit_is_said(tmp_path, family, said):
+    tiny.tiny_model(family).save_pretrained(tmp_path)
+    notes = notes_on(Weights(tmp_path, tiny.CONFIGS[family]), fold_norm=False)
+    assert len(notes) == len(said)
+    for note, part in zip(notes, said, strict=True):
+        assert part in note
+    assert "folded into the weights" in notes_on(Weights(tmp_path, tiny.CONFIGS[family]), fold_norm=True)[0]
