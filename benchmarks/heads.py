@@ -3,9 +3,11 @@
 - `shape_32b`: random bf16 weights of the shape of Qwen2.5-32B, attention and norms alone, are written to a temporary
   folder, which TMPDIR places and which takes 13 GB. `survey_heads` runs over them as it does for a survey without
   prompts, with singular vectors and without, each in a process of its own. Seconds go from opening the weights to the
-  written group; hashing the weights is no part of them. The files were read just before, so they are in the page cache
-  as far as it holds them. Mapped files do not count as anonymous memory. The vocabulary has VOCABULARY tokens: copying
-  scores are computed, but the product of embedding and unembedding that they rest on costs nothing here.
+  written group; hashing the weights is no part of them, and the files were read just before, so they are in the page
+  cache as far as it holds them. `cpu_seconds` are those of all threads: where they are much fewer than `seconds` times
+  the threads, others used the machine too. Mapped files do not count as anonymous memory. The vocabulary has
+  VOCABULARY tokens: copying scores are computed, but the product of embedding and unembedding that they rest on costs
+  nothing here.
 - `dense`: one QK and one VO circuit of those weights, multiplied out from the files, against `torch.linalg.svdvals` in
   float64: the largest deviation of the values that were stored, relative to the largest value, and ‖UΣVᵀ − W‖ / ‖W‖
   with all vectors.
@@ -189,8 +191,10 @@ def survey_alone(folder: Path, store: str, run_id: str, vectors: int, threads: i
         survey_heads(run, Weights(folder, config), HeadsSpec(vectors=vectors), None, progress)
 
     with dask_config.set(num_workers=threads), measuring.anonymous_memory() as samples:
+        worked = time.process_time()
         seconds = measuring.seconds_of(survey, CPU)
-    found = {"seconds": seconds, "peak_anonymous_bytes": max(samples, default=None)}
+        worked = time.process_time() - worked
+    found = {"seconds": seconds, "cpu_seconds": worked, "peak_anonymous_bytes": max(samples, default=None)}
     values = read_group(run, "heads")["singular_values"].sel(offset=0, layer=config.num_hidden_layers // 2, head=HEAD)
     return found, {name: values.sel(circuit=name).values for name in CIRCUITS}
 
@@ -200,7 +204,7 @@ def against_dense(folder: Path, layer: int, stored: Sequence[Values]) -> dict[st
     decomposed = decompose_one(Weights(folder, load_config(folder)), layer)
     found: dict[str, Any] = {"layer": layer, "head": HEAD}
     for name, product in multiplied_out(TensorFiles(folder), layer).items():
-        measuring.say(f"dense singular values of {name}, {product.shape}")
+        measuring.say(f"dense singular values of {name}, {tuple(product.shape)}")
         started = time.perf_counter()
         dense = torch.linalg.svdvals(product).numpy()
         seconds = time.perf_counter() - started
@@ -244,25 +248,21 @@ def multiplied_out(files: TensorFiles, layer: int) -> dict[str, torch.Tensor]:
 def measure_smollm2(interpreter: str | None, repeats: int, threads: int) -> dict[str, Any]:
     """Return the seconds for all heads of the real model, ours and TransformerLens'; exit where values differ."""
     folder = fetch(resolve_source(ModelSpec(id=MODEL), Path()), CACHE)
-    with dask_config.set(num_workers=threads), scheduler(None):
-        return in_turns(folder, interpreter, repeats, threads)
-
-
-def in_turns(folder: Path, interpreter: str | None, repeats: int, threads: int) -> dict[str, Any]:
-    values = decompose_all(folder)  # this warms up as well
+    values = decompose_all(folder, threads)  # this warms up as well
     seconds: dict[str, list[float]] = {"ours": [], "theirs": []}
     difference = version = None
     for turn in range(repeats):
         if interpreter is not None:
-            theirs, facts = in_other_interpreter(interpreter, folder, threads)
-            difference, version = largest_difference(values, theirs), facts["version"]
+            found, facts = in_other_interpreter(interpreter, folder, threads)
+            difference, version = largest_difference(values, found), facts["version"]
             if not difference <= SAME_VALUES:  # written so that a NaN fails too
                 raise SystemExit(f"singular values differ by {difference:.1e}, allowed {SAME_VALUES:.0e}: no speed")
             seconds["theirs"].append(facts["seconds"])
         started = time.perf_counter()
-        decompose_all(folder)
+        decompose_all(folder, threads)
         seconds["ours"].append(time.perf_counter() - started)
-        measuring.say(f"turn {turn + 1} of {repeats}: {seconds}")
+        latest = ", ".join(f"{name} {times[-1]:.2f} s" for name, times in seconds.items() if times)
+        measuring.say(f"turn {turn + 1} of {repeats}: {latest}")
     ours = median(seconds["ours"])
     theirs = median(seconds["theirs"]) if interpreter else None
     return {
@@ -276,7 +276,7 @@ def in_turns(folder: Path, interpreter: str | None, repeats: int, threads: int) 
     }
 
 
-def decompose_all(folder: Path) -> NDArray[np.float64]:
+def decompose_all(folder: Path, threads: int) -> NDArray[np.float64]:
     """Decompose QK and VO of all heads with all vectors; return the values, (circuit, layer, head, rank)."""
     weights = Weights(folder, load_config(folder))
     sizes = weights.dimensions
@@ -284,7 +284,8 @@ def decompose_all(folder: Path) -> NDArray[np.float64]:
     task = delayed(layer_atlas, pure=False)
     heads = HeadsSpec(vectors=sizes.d_head)
     tasks = [task(weights, layer, heads, unmeasured, (0, 0), None) for layer in range(sizes.n_layers)]
-    parts = list(in_windows(tasks, lambda _: None, rounds=1))
+    with dask_config.set(num_workers=threads), scheduler(None):
+        parts = list(in_windows(tasks, lambda _: None, rounds=1))
     unscaled = np.array([1 / score_scale(weights.config, sizes, 0), 1.0])  # they leave 1/√d_head out of QK
     return np.stack([part["singular_values"][:, 0] for part in parts], axis=1) * unscaled[:, None, None, None]
 
@@ -296,7 +297,6 @@ def largest_difference(ours: NDArray[np.float64], theirs: NDArray[np.float64]) -
 
 def in_other_interpreter(interpreter: str, folder: Path, threads: int) -> tuple[NDArray[np.float64], dict[str, Any]]:
     """Return TransformerLens' singular values, the seconds they took with all vectors, and its version."""
-    # That environment need not have this package, so only the function's text goes there.
     program = f"{inspect.getsource(in_transformer_lens)}\n{in_transformer_lens.__name__}()"
     # What keeps a replica's sums in one order might slow it down.
     environment = {name: value for name, value in os.environ.items() if name != "MKL_CBWR"}
@@ -310,6 +310,7 @@ def in_other_interpreter(interpreter: str, folder: Path, threads: int) -> tuple[
 
 
 def in_transformer_lens() -> None:
+    # It runs where nothing of this file is but its text, so it imports what it uses.
     import json
     import sys
     import time

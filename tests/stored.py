@@ -53,6 +53,7 @@ def record_of(arrays: Arrays, shard_prompts: int, contrasts=None, positions=None
             "prompts": {name: {"source": "builtin:nouns", "positions": of_sets[name]} for name in arrays},
             "capture": {"sites": sites, "shard_prompts": shard_prompts},
             "contrasts": contrasts or {},
+            "analyses": ["curves"],
         }
     )
     _, _, n_layers, d_model = next(iter(shapes.values()))

@@ -195,6 +195,10 @@ BAD = {
     ),
     "no_prompts": (MODEL, ["  prompts: is required"]),
     "curves_without_prompts": (MODEL + "prompts: {}\nanalyses: [curves]", ["  analyses: 'curves' needs prompts"]),
+    "words_without_vectors": (
+        SURVEY + "heads: {vectors: 0}\nanalyses: [words]",
+        ["  analyses: 'words' says singular vectors in tokens, and heads.vectors is 0"],
+    ),
     "no_analysis": (SURVEY + "analyses: []", ["  analyses: given []", "must not be empty"]),
     "negative_offset": (SURVEY + "heads: {offsets: [-1]}", ["  heads.offsets.0: given -1"]),
     "offset_twice": (SURVEY + "heads: {offsets: [1, 1]}", ["  heads.offsets: given [1, 1]", "twice"]),

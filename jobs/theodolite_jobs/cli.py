@@ -85,12 +85,12 @@ def capture(
 @app.command()
 def analyse(run: RunId, store: Store = None, dask: Dask = None, as_json: AsJson = False) -> None:
     """Compute what is missing of a captured run's results, and its report."""
+    from theodolite_jobs.analyses import analyse_run
     from theodolite_jobs.progress import Console
-    from theodolite_jobs.survey import analyse_run
 
     settings = _settings(store, None, dask)
     opened = _open(run, settings)
-    analyse_run(opened, settings, Console())
+    analyse_run(opened, opened.record.spec, None, settings, Console())
     _print_outcome(opened, as_json)
 
 

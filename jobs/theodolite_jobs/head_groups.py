@@ -53,8 +53,7 @@ def survey_heads(
     _check_layers(heads, weights)
     commits = all_commits(run)
     about_stream = {"captured": captured_digest(commits), "directions": finished_groups(run).get("directions")}
-    options = heads.model_dump(mode="json", exclude={"composition"})
-    wanted = {"heads": digest_of({"group": "heads", "version": HEADS_VERSION, **options, **about_stream})}
+    wanted = {"heads": digest_of({"vectors": vectors_digest(heads), **about_stream})}
     if heads.composition is not None:
         layers = {"layers": heads.composition, "fold_norm": heads.fold_norm}
         wanted["composition"] = digest_of({"group": "composition", "version": COMPOSITION_VERSION, **layers})
@@ -70,6 +69,12 @@ def survey_heads(
             group = _composition(weights, heads, stale["composition"], progress)
             write_groups(run, {"composition": group}, {}, {"composition": stale["composition"]})
     return list(stale)
+
+
+def vectors_digest(heads: HeadsSpec) -> str:
+    """Return a digest of what singular values and vectors rest on, beside the model's weights."""
+    options = heads.model_dump(mode="json", exclude={"composition"})
+    return digest_of({"group": "heads", "version": HEADS_VERSION, **options})
 
 
 def _heads(

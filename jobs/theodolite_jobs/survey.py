@@ -4,9 +4,8 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from theodolite.errors import ModelError, RunDamagedError, UnsupportedModelError
-from theodolite.models.load import load_config, load_tokenizer
-from theodolite.models.source import ModelSource, fetch, resolve_source
+from theodolite.errors import RunDamagedError
+from theodolite.models.source import ModelSource
 from theodolite.models.tensors import TensorFiles
 from theodolite.settings import Settings
 from theodolite.spec import SurveySpec, digest_of
@@ -16,11 +15,9 @@ from theodolite.store.objects import check_writable, get, open_location
 from theodolite.store.prompts import prompts_key, read_tokens, write_prompts, write_tokens
 from theodolite.store.results import consolidate
 from theodolite.store.runs import Run, create_run, find_run, run_url
-from theodolite_jobs.pipeline import analyse
+from theodolite_jobs.analyses import analyse_run
 from theodolite_jobs.prepare import Prepared, prepare
 from theodolite_jobs.progress import Console
-from theodolite_jobs.report import write_report
-from theodolite_jobs.tasks import Progress
 
 _LIBRARIES = ("torch", "transformers")
 """Whose versions can change a captured number."""
@@ -29,7 +26,7 @@ _LIBRARIES = ("torch", "transformers")
 def survey(spec: SurveySpec, folder: Path, settings: Settings, console: Console) -> Run:
     """Capture, analyse and report; what is finished already is not repeated."""
     run, source = _capture(spec, folder, settings, console)
-    _analyse(run, spec, source, settings, console)
+    analyse_run(run, spec, source, settings, console)
     return run
 
 
@@ -42,11 +39,6 @@ def capture(spec: SurveySpec, folder: Path, settings: Settings, console: Console
         StoreError: the store cannot be written.
     """
     return _capture(spec, folder, settings, console)[0]
-
-
-def analyse_run(run: Run, settings: Settings, console: Console) -> None:
-    """Compute what is missing of a captured run's results as its own spec asks, and write its report."""
-    _analyse(run, run.record.spec, None, settings, console)
 
 
 def _capture(spec: SurveySpec, folder: Path, settings: Settings, console: Console) -> tuple[Run, ModelSource]:
@@ -68,54 +60,6 @@ def _capture(spec: SurveySpec, folder: Path, settings: Settings, console: Consol
     if work or not _is_finished(run):
         _finish_capture(run, prepared)
     return run, prepared.source
-
-
-def _analyse(run: Run, spec: SurveySpec, source: ModelSource | None, settings: Settings, console: Console) -> None:
-    """Compute what is missing of the results that a spec asks for, and write the report."""
-    computed: list[str] = []
-    with console.bar("statistics") as bar:
-        if run.record.sets:
-            computed += analyse(run, spec.resolved_contrasts(), settings.dask_address, bar.step_to)
-        if spec.analyses is None or {"heads", "words"} & set(spec.analyses):
-            computed += _analyse_weights(run, spec, source, settings, console, bar.step_to)
-    console.say(f"computed {', '.join(computed)}" if computed else "all results are there already")
-    write_report(run)
-
-
-def _analyse_weights(
-    run: Run, spec: SurveySpec, source: ModelSource | None, settings: Settings, console: Console, progress: Progress
-) -> list[str]:
-    """Compute what is missing of the results that come from the model's weights."""
-    from theodolite.models.weights import Weights
-    from theodolite_jobs.head_groups import survey_heads
-    from theodolite_jobs.word_tables import survey_words
-
-    files = fetch(source or _same_model(run), settings.cache)
-    config = load_config(files, spec.model.trust_remote_code)
-    try:
-        weights = Weights(files, config)
-    except UnsupportedModelError as error:
-        if spec.analyses is not None or not run.record.sets:
-            raise
-        console.say(f"heads and words are left out: {error}")
-        return []
-    computed = survey_heads(run, weights, spec.heads, settings.dask_address, progress)
-    if spec.analyses is None or "words" in spec.analyses:
-        tokenizer = load_tokenizer(files, spec.model.trust_remote_code)
-        computed += survey_words(run, weights, tokenizer, spec, settings.dask_address, progress)
-    return computed
-
-
-def _same_model(run: Run) -> ModelSource:
-    """Find the model that a run was begun with; raises ModelError where it is another one by now."""
-    began = run.record.model
-    pinned = {"revision": began.revision} if began.kind == "hub" else {}
-    source = resolve_source(run.record.spec.model.model_copy(update=pinned), Path())
-    if source.revision != began.revision:
-        raise ModelError(
-            f"{run.id}: the weights of {source.name} are not those the run was begun with; survey it again"
-        )
-    return source
 
 
 def _capture_shards(prepared: Prepared, run: Run | None, work: list[Any], settings: Settings, console: Console) -> Run:

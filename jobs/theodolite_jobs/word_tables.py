@@ -15,12 +15,14 @@ from theodolite.prompts.sources import read_prompts
 from theodolite.spec import NOUNS, SENTENCES, PromptSetSpec, SurveySpec, digest_of
 from theodolite.store.complete import finished_groups
 from theodolite.store.prompts import read_prompts as read_stored_prompts
-from theodolite.store.results import build_group, drop_groups, read_group, read_layer, write_groups
+from theodolite.store.results import build_group, drop_groups, read_layer, write_groups
 from theodolite.store.runs import Run
 from theodolite.store.tables import append_table
 from theodolite_jobs.circuits import norm_of
+from theodolite_jobs.head_groups import vectors_digest
 from theodolite_jobs.layer_words import READING, Wording, embedded, layer_words
 from theodolite_jobs.norms import Norm
+from theodolite_jobs.pipeline import all_commits, captured_digest
 from theodolite_jobs.tasks import Progress, in_windows, scheduler
 from theodolite_jobs.trajectory_table import trajectory_table
 from theodolite_jobs.words import embedding_lengths, embedding_sphere
@@ -50,7 +52,9 @@ def survey_words(
     words = spec.words
     nouns = _nouns(run, words.nouns)
     options = {**words.model_dump(mode="json", exclude={"nouns", "sentences"}), "nouns": nouns}
-    digest = digest_of({"group": "words", "version": WORDS_VERSION, "heads": finished_groups(run)["heads"], **options})
+    sentences = {SENTENCES: commits} if (commits := all_commits(run).get(SENTENCES)) else {}
+    rests_on = {"vectors": vectors_digest(spec.heads), "sentences": captured_digest(sentences), **options}
+    digest = digest_of({"group": "words", "version": WORDS_VERSION, **rests_on})
     if finished_groups(run).get("words") == digest:
         return []
     if weights.embedding(slice(0, 1)).shape[1] != weights.dimensions.d_model:
@@ -59,10 +63,9 @@ def survey_words(
     texts = token_texts(tokenizer, weights.vocabulary_size)
     ids, dropped = single_tokens(tokenizer, nouns)
     tied = bool(weights.config.tie_word_embeddings)
-    fold_norm = bool(read_group(run, "heads").attrs["fold_norm"])
     rows = embedded(weights)
     nouns_there = np.concatenate([rows(slice(token, token + 1)).double().numpy() for token in ids])
-    wording = Wording(words.tokens, len(texts), np.array(ids), nouns_there, fold_norm, tied)
+    wording = Wording(words.tokens, len(texts), np.array(ids), nouns_there, spec.heads.fold_norm, tied)
     with tempfile.TemporaryDirectory() as folder:
         with scheduler(dask_address):
             _write_layers(run, weights, wording, texts, Path(folder), progress)

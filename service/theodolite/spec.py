@@ -230,6 +230,8 @@ class SurveySpec(_Model):
 
     @model_validator(mode="after")
     def _prompts_where_needed(self) -> "SurveySpec":
+        if "words" in (self.analyses or []) and not self.heads.vectors:
+            raise ValueError("analyses: 'words' says singular vectors in tokens, and heads.vectors is 0")
         if not self.prompts and "curves" in (self.analyses or []):
             raise ValueError("analyses: 'curves' needs prompts, and there are none")
         if self.prompts and all(prompt_set.positions == "all" for prompt_set in self.prompts.values()):

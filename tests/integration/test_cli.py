@@ -19,6 +19,7 @@ THEODOLITE = str(Path(sys.executable).with_name("theodolite"))
 SPEC = {
     "model": {"id": "smollm2-135m-instruct"},
     "prompts": {"nouns": {"source": "builtin:nouns", "limit": 3}},
+    "words": {"sentences": ["To kill two birds"]},
 }
 
 
@@ -51,7 +52,7 @@ BAD_SPECS = {
         ["no resid_mid_sum", "resid_mid is the sum"],
     ),
     "a layer out of range": ({"capture": {"layers": [0, 30]}}, None, 2, ["capture.layers", "30", "0 to 29"]),
-    "an analysis of a later version": ({"analyses": ["heads"]}, None, 2, ["analyses", "'heads'", "curves"]),
+    "an analysis of a later version": ({"analyses": ["travel"]}, None, 2, ["analyses", "'travel'", "curves"]),
     "a position no prompt has": ({}, {"positions": [-9], "template": "none"}, 2, ["prompt 0", "position -9"]),
     "no such model": ({"model": {"id": "no/such/model"}}, None, 1, ["model.id", "no/such/model"]),
     "a broken weight file": ({"model": {"id": "broken.gguf"}}, None, 1, ["broken.gguf", "GGUF"]),
@@ -149,7 +150,7 @@ def test_a_run_that_is_not_there_is_named(tmp_path, command):
 
 def test_every_command_explains_itself():
     top = theodolite("--help").stdout
-    for command in ("survey", "capture", "analyse", "report", "plan", "runs", "show", "verify", "spec"):
+    for command in ("survey", "capture", "analyse", "report", "plan", "runs", "show", "verify", "spec", "heads"):
         assert command in top
         assert "--help" in theodolite(command, "--help").stdout
 
@@ -158,7 +159,8 @@ def test_plan_says_what_it_would_cost_and_loads_no_weights(tmp_path, chat_model_
     costs = json.loads(theodolite("plan", written(tmp_path), "--json").stdout.splitlines()[-1])
     assert costs["sets"]["nouns"]["prompts"] == 3
     assert costs["model"]["parameters"] == 134_515_008
-    assert costs["stored_bytes_at_most"] == 3 * (30 * 2 + 1) * 576 * 4
+    assert costs["sets"]["sentences"]["tokens"] == 4
+    assert costs["stored_bytes_at_most"] == (3 + 4) * (30 * 2 + 1) * 576 * 4
     assert theodolite("plan", written(tmp_path)).stdout.startswith("run_id: smollm2-135m-instruct-")
 
 

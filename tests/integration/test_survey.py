@@ -22,7 +22,7 @@ from theodolite.query.runs import summaries, verify
 from theodolite.settings import Settings
 from theodolite.spec_file import parse_spec
 from theodolite.store.commits import read_commits
-from theodolite.store.layout import GROUPS
+from theodolite.store.layout import STREAM_GROUPS
 from theodolite.store.objects import keys
 from theodolite.store.prompts import read_prompts, read_tokens
 from theodolite.store.results import read_group
@@ -43,6 +43,7 @@ SPEC = {
     },
     "capture": {"shard_prompts": 5, "batch_tokens": 64},
     "contrasts": {"refusal": {"positive": "harmful", "negative": "harmless"}},
+    "analyses": ["curves"],
 }
 
 
@@ -60,7 +61,7 @@ def assert_same_bits(run, other):
     assert len(shards) > 30
     for key in shards:
         assert (Path(run.url) / key).read_bytes() == (Path(other.url) / key).read_bytes(), key
-    for group in GROUPS:
+    for group in STREAM_GROUPS:
         xr.testing.assert_identical(read_group(run, group), read_group(other, group))
 
 

@@ -22,7 +22,7 @@ from transformers import AutoModel, AutoModelForCausalLM, AutoModelForMaskedLM
 from theodolite.errors import ModelError, UnsupportedModelError
 from theodolite.models.load import wrap
 from theodolite.models.reading import read_sites, relative_errors
-from theodolite.models.weights import Weights
+from theodolite.models.weights import Weights, embedding_scale, norm_epsilon
 from theodolite.sites import Site
 
 TOKENS = (5, 60, 17, 33, 9)  # fewer than the tiny models' windows
@@ -88,6 +88,49 @@ def test_norms_and_embeddings_equal_the_modules(saved):
     for norm, module in pairs:
         epsilon = module.eps if config.model_type == "opt" else epsilon_of(config)
         ours = normalised(stream, model.anatomy.norm_kind, norm.scale, norm.bias, epsilon)
+        assert relative_errors(ours.numpy(), module(stream).numpy()).max() < 1e-6
+
+
+def positions_of(model):
+    """Return what a family adds to the embeddings of TOKENS for their positions, or nothing."""
+    module, count, reserved = model.module, len(TOKENS), model.anatomy.reserved_positions
+    if model.config.model_type == "gpt2":
+        return module.wpe.weight[:count]
+    if model.config.model_type == "opt":
+        return module.decoder.embed_positions.weight[2 : 2 + count]
+    if not model.anatomy.positions.startswith("learned"):
+        return 0
+    kinds = getattr(module.embeddings, "token_type_embeddings", None)  # MPNet has none
+    learned = module.embeddings.position_embeddings.weight[reserved : reserved + count]
+    return learned if kinds is None else learned + kinds.weight[0]
+
+
+def test_embeddings_enter_the_first_block_scaled_and_normalised_as_the_files_say(saved):
+    folder, model = saved
+    weights = Weights(folder, model.config, torch.float64)
+    table = weights.embedding()[list(TOKENS)] * embedding_scale(model.config)
+    if table.shape[1] != model.dimensions.d_model:
+        table = model.module.decoder.project_in(table)  # OPT-350m
+    x, norm = table + positions_of(model), weights.embedding_norm()
+    if norm is not None:
+        x = normalised(x, norm.kind, norm.scale, norm.bias, norm.epsilon)
+    assert (norm is not None) == (model.config.model_type in ("bert", "bloom", "mpnet", "roberta", "xlm-roberta"))
+    entering = read_sites(model, TOKENS, POSITIONS)[Site.RESID_PRE][:, 0]
+    assert relative_errors(x.numpy(), entering).max() < 1e-6
+
+
+def test_norms_add_the_modules_epsilon(saved):
+    """On a stream so small that ε is half of what is under the root."""
+    folder, model = saved
+    weights = Weights(folder, model.config, torch.float64)
+    epsilon = norm_epsilon(weights.config)
+    stream = torch.randn(4, model.dimensions.d_model, dtype=torch.float64) * epsilon**0.5
+    pairs = [(weights.norm(2, name), model.blocks[2].get_submodule(path)) for name, path in model.anatomy.norms.items()]
+    others = {model.anatomy.final_norm: weights.final_norm(), model.anatomy.embedding_norm: weights.embedding_norm()}
+    pairs += [(norm, model.module.get_submodule(path)) for path, norm in others.items() if path]
+    for norm, module in pairs:
+        assert norm.epsilon == epsilon
+        ours = normalised(stream, norm.kind, norm.scale, norm.bias, norm.epsilon)
         assert relative_errors(ours.numpy(), module(stream).numpy()).max() < 1e-6
 
 

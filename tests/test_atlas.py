@@ -1,0 +1,325 @@
+"""One layer's part of the atlas, against dense (d_model, d_model) matrices made of the stored weights."""
+
+from dataclasses import dataclass
+
+import numpy as np
+import pytest
+import tiny
+import torch
+from safetensors.torch import load_file, save_file
+from transformers import AutoModelForCausalLM, AutoModelForMaskedLM
+
+from theodolite.errors import ModelError
+from theodolite.models.rotary import rotation
+from theodolite.models.weights import Weights
+from theodolite.spec import HeadsSpec
+from theodolite_jobs.atlas import SIDES, Stream, layer_atlas, vocabulary_product
+
+LAYER = 2
+OFFSETS = [0, 3]
+# Grouped and rotary with biases; LayerNorm with biases; post-norm; a norm on attention's output; a multiplier on it.
+FAMILIES = ["llama", "gpt2", "bert", "gemma2", "granite", "cohere"]
+NO_STREAM = Stream(np.empty((0, 48)), np.empty((0, 48)))
+
+
+def saved(family, folder):
+    """Save a family's tiny model with its head, and return its weights on disk."""
+    masked = tiny.CONFIGS[family].model_type == "bert"
+    model = tiny.tiny_model(family, auto_class=AutoModelForMaskedLM if masked else AutoModelForCausalLM)
+    model.save_pretrained(folder)
+    return Weights(folder, tiny.CONFIGS[family])
+
+
+@pytest.fixture(scope="module", params=FAMILIES)
+def weights(request, tmp_path_factory):
+    return saved(request.param, tmp_path_factory.mktemp(request.param))
+
+
+@dataclass
+class Dense:
+    """Matrices of all heads, (head, d_model, d_model) and (head, d_model, d_head), and the norm before them."""
+
+    qk: dict
+    vo: np.ndarray
+    query: np.ndarray
+    key: np.ndarray
+    centre: np.ndarray
+    scale: np.ndarray
+    bias: np.ndarray
+    kind: str
+    epsilon: float
+
+    def read(self, x):
+        """Return what attention reads of a stream."""
+        if self.kind == "none":
+            return x
+        x = x @ self.centre
+        return x / np.sqrt((x**2).mean(axis=-1, keepdims=True) + self.epsilon) * self.scale + self.bias
+
+
+def numpy_of(tensor):
+    return tensor.double().numpy()
+
+
+def dense(weights, fold_norm=False):
+    """Write one layer's circuits out, from its weights alone."""
+    attention, anatomy, d_model = weights.attention(LAYER), weights.anatomy, weights.dimensions.d_model
+    group = weights.dimensions.n_heads // weights.dimensions.n_kv_heads
+    query = attention.scale * numpy_of(attention.q)
+    key = numpy_of(attention.k).repeat(group, 0)
+    value, output = numpy_of(attention.v).repeat(group, 0), numpy_of(attention.o)
+    if attention.q_norm is not None:  # Cohere's takes out the mean
+        centre_head = np.eye(query.shape[-1]) - 1 / query.shape[-1]
+        query = query @ centre_head * numpy_of(attention.q_norm)[:, None]
+        key = key @ centre_head * numpy_of(attention.k_norm).repeat(group, 0)[:, None]
+    mean_taken_out = np.eye(d_model) - 1 / d_model
+    if "attention_output" in anatomy.norms and not anatomy.post_norm:
+        output = output * numpy_of(weights.norm(LAYER, "attention_output").scale)
+    if weights.config.model_type == "granite":
+        output = output * weights.config.residual_multiplier
+    centre, scale, bias, kind, epsilon = np.eye(d_model), np.ones(d_model), np.zeros(d_model), "none", 0.0
+    if not anatomy.post_norm:
+        norm = weights.norm(LAYER, "attention")
+        kind, epsilon, scale = norm.kind, norm.epsilon, numpy_of(norm.scale)
+        centre = mean_taken_out if kind == "layer" else centre
+        bias = bias if norm.bias is None else numpy_of(norm.bias)
+    if fold_norm:
+        query, key, value = (centre @ np.diag(scale) @ matrix for matrix in (query, key, value))
+        scale, bias = np.ones(d_model), np.zeros(d_model)
+    rotations = {offset: rotation(weights.config, anatomy, LAYER, offset) for offset in OFFSETS}
+    qk = {offset: query @ turned @ key.transpose(0, 2, 1) for offset, turned in rotations.items()}
+    return Dense(qk, value @ output, query, key, centre, scale, bias, kind, epsilon)
+
+
+def directions(count=3, seed=0):
+    drawn = np.random.default_rng(seed).normal(size=(count, 48))
+    return drawn / np.linalg.norm(drawn, axis=1, keepdims=True)
+
+
+def samples(seed=0, count=30):
+    rng = np.random.default_rng(seed)
+    return (rng.normal(size=(count, 48)) * np.geomspace(1, 8, 48) + rng.normal(size=48)).astype(np.float32)
+
+
+def leading(matrices, count):
+    """Return left and right vectors of (head, d_model, d_model) by a dense SVD, signed by the right one's largest."""
+    u, _, vt = np.linalg.svd(matrices)
+    left, right = u[:, :, :count].transpose(0, 2, 1), vt[:, :count]
+    sign = np.sign(np.take_along_axis(right, np.abs(right).argmax(-1)[..., None], -1))
+    return left * sign, right * sign
+
+
+@pytest.mark.parametrize("fold_norm", [False, True])
+def test_values_and_vectors_are_those_of_the_dense_matrices(weights, fold_norm):
+    found = layer_atlas(weights, LAYER, HeadsSpec(offsets=[3], fold_norm=fold_norm, vectors=4), NO_STREAM, (0, 0), None)
+    whole, d_head = dense(weights, fold_norm), weights.dimensions.d_head
+    assert found["singular_values"].shape == (2, 2, 4, d_head)
+    assert found["left_vectors"].shape == found["right_vectors"].shape == (2, 2, 4, 4, 48)
+    places = {(0, 0): whole.qk[0], (0, 1): whole.qk[3], (1, 0): whole.vo}
+    for place, matrices in places.items():
+        values = np.linalg.svd(matrices, compute_uv=False)[:, :d_head]
+        assert (np.abs(found["singular_values"][place] - values) <= 1e-12 * values[:, :1]).all()
+        for name, expected in zip(("left_vectors", "right_vectors"), leading(matrices, 4), strict=True):
+            np.testing.assert_allclose(found[name][place], expected, atol=1e-6)  # stored in float32
+    for name in ("singular_values", "left_vectors", "right_vectors"):
+        assert np.isnan(found[name][1, 1]).all()  # values and outputs know no offset
+        assert np.isfinite(found[name][0]).all()
+    assert np.isnan(found["copying_score"]).all()
+
+
+@pytest.mark.parametrize("fold_norm", [False, True])
+def test_heads_meet_directions_as_the_dense_matrices_do(weights, fold_norm):
+    read, written = directions(seed=1), directions(seed=2)
+    read[1] = np.nan
+    heads = HeadsSpec(offsets=OFFSETS, fold_norm=fold_norm, vectors=3)
+    found = layer_atlas(weights, LAYER, heads, Stream(read, written), (0, 0), None)
+    whole = dense(weights, fold_norm)
+    seen = read @ whole.centre * whole.scale  # as a norm has a direction, which has no place for its bias
+    seen /= np.linalg.norm(seen, axis=1, keepdims=True)
+    matrices = {
+        "qk_query": whole.qk[0],
+        "qk_key": whole.qk[0].transpose(0, 2, 1),
+        "vo_read": whole.vo,
+        "vo_write": whole.vo.transpose(0, 2, 1),
+    }
+    assert tuple(matrices) == SIDES
+    assert found["direction_alignment"].shape == (3, 4, 4)
+    for index, (side, matrix) in enumerate(matrices.items()):
+        meets = written if side == "vo_write" else seen
+        first = np.linalg.norm(matrix, 2, axis=(1, 2))
+        alignment = np.linalg.norm(np.einsum("cd,hde->che", meets, matrix), axis=-1) / first
+        np.testing.assert_allclose(found["direction_alignment"][:, index], alignment, rtol=1e-11)
+        circuit = whole.qk[0] if side.startswith("qk") else whole.vo
+        vectors = leading(circuit, 3)[0 if side in ("qk_query", "vo_read") else 1]
+        cosines = np.einsum("cd,hvd->chv", meets, vectors)
+        np.testing.assert_allclose(found["vector_cosine"][:, index], cosines, atol=1e-10)
+    for name in ("direction_alignment", "vector_cosine"):
+        assert np.isnan(found[name][1, :3]).all()
+        assert np.isfinite(found[name][1, 3]).all()
+    assert (found["direction_alignment"][[0, 2]] < 1).all()
+
+
+def test_a_direction_that_is_a_leading_vector_has_an_alignment_of_one(weights):
+    whole = dense(weights)
+    left, right = leading(whole.vo, 1)
+    ours = np.linalg.pinv(whole.centre @ np.diag(whole.scale)).T @ left[1, 0]  # becomes the vector as it is read
+    seen = ours @ whole.centre * whole.scale
+    stream = Stream(ours[None] / np.linalg.norm(ours), right[1])
+    found = layer_atlas(weights, LAYER, HeadsSpec(vectors=1), stream, (0, 0), None)
+    cosine = abs(left[1, 0] @ seen) / np.linalg.norm(seen)  # LayerNorm takes out what of it lies along the mean
+    np.testing.assert_allclose(np.abs(found["vector_cosine"][0, 2:, 1, 0]), [cosine, 1], atol=1e-12)
+    np.testing.assert_allclose(found["direction_alignment"][0, 3, 1], 1, rtol=1e-12)
+    if whole.kind != "layer":
+        np.testing.assert_allclose(found["direction_alignment"][0, 2, 1], 1, rtol=1e-12)
+
+
+@pytest.mark.parametrize("fold_norm", [False, True])
+def test_null_spaces_are_those_of_the_dense_projections(weights, fold_norm):
+    places = {(0, 1): samples(0), (1, 0): samples(1, count=7)}
+    stream = Stream(np.empty((0, 48)), np.empty((0, 48)), places)
+    found = layer_atlas(weights, LAYER, HeadsSpec(fold_norm=fold_norm, vectors=0), stream, (2, 2), None)
+    whole = dense(weights, fold_norm)
+    assert found["null_variance"].shape == (2, 2, 2, 4)
+    for place in np.ndindex(2, 2):
+        if place not in places:
+            assert np.isnan(found["null_variance"][place]).all()
+            continue
+        read = whole.read(places[place].astype(np.float64))
+        for index, factor in enumerate((whole.query, whole.key)):
+            for head, matrix in enumerate(factor):
+                projector = np.eye(48) - matrix @ np.linalg.pinv(matrix)
+                share = (read @ projector).var(axis=0).sum() / read.var(axis=0).sum()
+                np.testing.assert_allclose(found["null_variance"][(*place, index, head)], share, rtol=1e-10)
+                assert found["null_dimension"][index, head] == 48 - np.linalg.matrix_rank(matrix)
+
+
+def test_samples_that_are_all_equal_have_no_variance_to_share(weights):
+    """As at a template's token, which all prompts share."""
+    same = np.tile(samples()[:1], (7, 1))
+    stream = Stream(np.empty((0, 48)), np.empty((0, 48)), {(0, 0): same})
+    found = layer_atlas(weights, LAYER, HeadsSpec(vectors=0), stream, (1, 1), None)
+    assert np.isnan(found["null_variance"]).all()
+
+
+def test_copying_scores_are_those_of_the_whole_vocabulary(weights):
+    found = layer_atlas(weights, LAYER, HeadsSpec(vectors=1), NO_STREAM, (0, 0), vocabulary_product(weights))
+    embedding, unembedding = numpy_of(weights.embedding()), numpy_of(weights.unembedding())
+    for matrix, score in zip(dense(weights).vo, found["copying_score"], strict=True):
+        eigenvalues = np.linalg.eigvals(embedding @ matrix @ unembedding.T)
+        # The vocabulary's product is summed in float32.
+        np.testing.assert_allclose(score, eigenvalues.sum().real / np.abs(eigenvalues).sum(), atol=1e-5)
+
+
+@pytest.mark.parametrize("block", [1, 7, 64, 8192])
+def test_the_vocabularys_product_does_not_depend_on_blocks(weights, block):
+    whole = numpy_of(weights.unembedding()).T @ numpy_of(weights.embedding())
+    found = vocabulary_product(weights, block)
+    assert np.linalg.norm(found - whole) <= 1e-6 * np.linalg.norm(whole)  # blocks are multiplied in float32
+
+
+def test_where_embeddings_do_not_lie_in_the_stream_or_there_is_no_head_there_is_no_product(tmp_path):
+    assert vocabulary_product(saved("opt-post-norm", tmp_path / "projected")) is None
+    tiny.tiny_model("qwen2").save_pretrained(tmp_path / "headless")
+    assert vocabulary_product(Weights(tmp_path / "headless", tiny.CONFIGS["qwen2"])) is None
+
+
+def rewritten(family, folder, change):
+    """Save a family's tiny model, change its tensors, and return its weights."""
+    saved(family, folder)
+    tensors = load_file(folder / "model.safetensors")
+    change(tensors)
+    save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
+    return Weights(folder, tiny.CONFIGS[family])
+
+
+def atlas_of(weights, layer=LAYER):
+    return layer_atlas(weights, layer, HeadsSpec(vectors=2), NO_STREAM, (0, 0), vocabulary_product(weights))
+
+
+@pytest.mark.parametrize("value", [torch.nan, torch.inf])
+@pytest.mark.parametrize(
+    ("projection", "row", "head"), [("q", 33, 2), ("k", 17, 1), ("v", 0, 0), ("o", 20, 1)]
+)  # heads are 16 wide: rows of q, k and v and, here, columns of o
+def test_a_weight_that_is_not_finite_is_named_by_layer_projection_and_head(tmp_path, value, projection, row, head):
+    def change(tensors):
+        stored = tensors[f"model.layers.2.self_attn.{projection}_proj.weight"]
+        (stored.T if projection == "o" else stored)[row, 5] = value
+
+    weights = rewritten("llama", tmp_path, change)
+    name = {"q": "query", "k": "key", "v": "value", "o": "output"}[projection]
+    with pytest.raises(ModelError, match=f"layer 2, {name} projection: head {head} has a weight that is not finite"):
+        atlas_of(weights)
+    assert np.isfinite(atlas_of(weights, 1)["singular_values"][0]).all()
+
+
+def test_a_fused_projection_that_is_not_finite_is_named_by_its_part(tmp_path):
+    def change(tensors):
+        tensors["transformer.h.2.attn.c_attn.weight"][3, 2 * 48 + 25] = torch.nan  # V's third head of 12
+
+    with pytest.raises(ModelError, match="layer 2, value projection: head 2 has a weight that is not finite"):
+        atlas_of(rewritten("gpt2", tmp_path, change))
+
+
+def test_an_embedding_that_is_not_finite_is_refused(tmp_path):
+    def change(tensors):
+        tensors["model.embed_tokens.weight"][7, 5] = torch.nan
+
+    with pytest.raises(ModelError, match="finite"):
+        atlas_of(rewritten("llama", tmp_path, change))
+
+
+@pytest.mark.parametrize("name", ["q_proj", "k_proj", "v_proj", "o_proj"])
+def test_a_projection_that_is_missing_is_named(tmp_path, name):
+    tensor = f"model.layers.2.self_attn.{name}.weight"
+    weights = rewritten("llama", tmp_path, lambda tensors: tensors.pop(tensor))
+    with pytest.raises(ModelError, match=f"lack the tensor {tensor}"):
+        atlas_of(weights)
+
+
+@pytest.mark.parametrize("projection", ["q", "v", "o"])
+def test_a_norm_that_is_not_finite_is_refused(tmp_path):
+    def change(tensors):
+        tensors["model.layers.2.input_layernorm.weight"][3] = torch.nan
+
+    weights = rewritten("llama", tmp_path, change)
+    with pytest.raises(ModelError, match="layer 2"):
+        layer_atlas(weights, LAYER, HeadsSpec(vectors=2), Stream(directions(1), directions(1)), (0, 0), None)
+
+
+@pytest.mark.parametrize(
+    ("family", "tensor"),
+    [
+        ("llama", "model.layers.2.input_layernorm.weight"),
+        ("llama", "model.layers.2.self_attn.k_proj.bias"),
+        ("gemma2", "model.layers.2.post_attention_layernorm.weight"),
+        ("qwen3", "model.layers.2.self_attn.q_norm.weight"),
+        ("gpt2", "transformer.h.2.ln_1.bias"),
+    ],
+)
+def test_a_norm_or_a_bias_that_the_other_layers_have_is_not_taken_as_absent(tmp_path, family, tensor):
+    """OLMo's norms have no scale at all; one layer without is a damaged file."""
+    weights = rewritten(family, tmp_path, lambda tensors: tensors.pop(tensor))
+    with pytest.raises(ModelError, match=tensor):
+        atlas_of(weights)
+
+
+def test_a_head_of_zeros_has_no_alignment_and_the_others_do(tmp_path, projection):
+    def change(tensors):
+        stored = tensors[f"model.layers.2.self_attn.{projection}_proj.weight"]
+        (stored.T if projection == "o" else stored)[16:32] = 0
+
+    stream = Stream(directions(1), directions(1), {(0, 0): samples()})
+    weights = rewritten("llama", tmp_path, change)
+    found = layer_atlas(weights, LAYER, HeadsSpec(vectors=2), stream, (1, 1), vocabulary_product(weights))
+    circuit, sides = (0, slice(2)) if projection == "q" else (1, slice(2, 4))
+    zeros = {"q": [1], "v": [2, 3], "o": [1]}[projection]  # a value serves two heads
+    rest = [head for head in range(4) if head not in zeros]
+    alignment = found["direction_alignment"][0, sides]
+    assert (found["singular_values"][circuit, 0, zeros] == 0).all()
+    assert np.isnan(alignment[:, zeros]).all()
+    assert np.isfinite(alignment[:, rest]).all()
+    if projection == "q":
+        assert found["null_dimension"][0].tolist() == [32, 48, 32, 32]
+        assert found["null_variance"][0, 0, 0, 1] == 1
+    else:
+        assert np.isnan(found["copying_score"]).tolist() == [head in zeros for head in range(4)]

@@ -1,0 +1,320 @@
+"""One layer's circuits in words, against the whole vocabulary scored with dense matrices and the model's modules."""
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pytest
+import tiny
+import torch
+from scipy.stats import spearmanr
+from transformers import AutoModel, AutoModelForCausalLM, AutoModelForMaskedLM
+
+from theodolite.models.load import wrap
+from theodolite.models.reading import read_sites
+from theodolite.models.rotary import rotation
+from theodolite.models.weights import Weights
+from theodolite.sites import Site
+from theodolite_jobs import words
+from theodolite_jobs.layer_words import LAYER_SUM, READING, Wording, embedded, layer_words, output_norm_of
+
+LAYER, KNOWN, COUNT = 2, 61, 5  # the tokenizer knows fewer tokens than the table has rows
+NOUNS = np.array([40, 7, 23, 58, 11])
+HEADS, VECTORS, WIDTH = 4, 3, 48
+ALL_TOKENS = tuple(range(64))
+# What is ranked is in float32.
+CLOSE = {"rtol": 1e-4, "atol": 1e-4}
+FAMILIES = [
+    "bert",  # post-norm, a norm on embeddings, learned positions
+    "bloom",  # a norm on embeddings, biases
+    "cohere",  # queries and keys are normalised, LayerNorm
+    "falcon-groups",  # several heads to a key, biases, parallel
+    "gemma2",  # embeddings are scaled, attention's output is normalised
+    "gpt2",  # biases, learned positions
+    "granite",  # embeddings, scores and branches are scaled; untied
+    "llama",  # several heads to a key, biases; untied
+    "llama-yarn",  # scaled even at offset 0; biases
+    "olmo2",  # attention reads the stream itself
+]
+
+
+@dataclass
+class Reference:
+    """A family's model in float64, and all tokens as it has them.
+
+    Attributes:
+        embeddings: as they enter the first block, (token, d_model).
+        read: as the layer's attention reads them; with a folded norm, on its sphere.
+        query: s·W_Q of each head, with what is folded, likewise `key`; (head, d_model, d_head).
+    """
+
+    weights: Weights
+    model: Any
+    embeddings: np.ndarray
+    read: np.ndarray
+    query: np.ndarray
+    key: np.ndarray
+    query_bias: np.ndarray | None
+    key_bias: np.ndarray | None
+    turned: np.ndarray
+    fold_norm: bool
+
+    @property
+    def attention(self):
+        return self.weights.attention(LAYER)
+
+    @property
+    def kv_head_of(self):
+        return np.arange(HEADS) // (HEADS // self.weights.dimensions.n_kv_heads)
+
+    @property
+    def tied(self):
+        return bool(self.weights.config.tie_word_embeddings)
+
+
+def numpy_of(tensor):
+    return tensor.detach().double().numpy()
+
+
+def embeddings_of(model):
+    """Return what the model itself puts into its first block for each token, without what it adds for a position."""
+    if model.config.model_type == "bert":
+        module = model.module.embeddings
+        return numpy_of(module.LayerNorm(module.word_embeddings.weight))
+    entering = read_sites(model, ALL_TOKENS, range(-64, 0))[Site.RESID_PRE][:, 0]
+    return entering - numpy_of(model.module.wpe.weight[:64]) if model.config.model_type == "gpt2" else entering
+
+
+@pytest.fixture(scope="module")
+def folders(tmp_path_factory):
+    """Where each family's model is saved, once."""
+    found = {}
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(tiny.CONFIGS["llama-yarn"], "attention_bias", True)
+        for family in FAMILIES:
+            found[family] = tmp_path_factory.mktemp(family)
+            head = AutoModelForMaskedLM if family == "bert" else AutoModelForCausalLM
+            tiny.tiny_model(family, auto_class=head).save_pretrained(found[family])
+    return found
+
+
+def name_of(param):
+    return f"{param[0]}{'-folded' if param[1] else ''}"
+
+
+@pytest.fixture(scope="module", params=[(family, fold) for family in FAMILIES for fold in (False, True)], ids=name_of)
+def reference(request, folders):
+    family, fold_norm = request.param
+    base = AutoModel.from_pretrained(folders[family], dtype=torch.float64)
+    model, weights = wrap(base), Weights(folders[family], base.config)
+    anatomy, attention = model.anatomy, weights.attention(LAYER)
+    group = HEADS // weights.dimensions.n_kv_heads
+    embeddings = embeddings_of(model)
+    read, centre = embeddings, np.eye(WIDTH)
+    query, key = numpy_of(attention.q), numpy_of(attention.k).repeat(group, 0)
+    biases = [None if bias is None else numpy_of(bias) for bias in (attention.q_bias, attention.k_bias)]
+    query_bias, key_bias = biases[0], None if biases[1] is None else biases[1].repeat(group, 0)
+    if "attention" in anatomy.norms and not anatomy.post_norm:
+        stored = weights.norm(LAYER, "attention")
+        read = numpy_of(model.blocks[LAYER].get_submodule(anatomy.norms["attention"])(torch.from_numpy(embeddings)))
+        shift = np.zeros(WIDTH) if stored.bias is None else numpy_of(stored.bias)
+        if fold_norm:
+            if stored.bias is not None:
+                query_bias = np.einsum("d,hdk->hk", shift, query) + (0 if query_bias is None else query_bias)
+                key_bias = np.einsum("d,hdk->hk", shift, key) + (0 if key_bias is None else key_bias)
+            read = (read - shift) / numpy_of(stored.scale)
+            centre = np.eye(WIDTH) - 1 / WIDTH if anatomy.norm_kind == "layer" else centre
+            query, key = (centre @ (numpy_of(stored.scale)[:, None] * one) for one in (query, key))
+    if attention.q_norm is not None:  # its data-dependent divisor is left out
+        width = query.shape[-1]
+        middle = np.eye(width) - 1 / width if anatomy.norm_kind == "layer" else np.eye(width)
+        query = query @ middle * numpy_of(attention.q_norm)[:, None]
+        key = key @ middle * numpy_of(attention.k_norm).repeat(group, 0)[:, None]
+        assert query_bias is None
+    scale = attention.scale
+    turned = rotation(model.config, anatomy, LAYER, 0)
+    query_bias = None if query_bias is None else scale * query_bias
+    return Reference(weights, model, embeddings, read, scale * query, key, query_bias, key_bias, turned, fold_norm)
+
+
+@pytest.fixture(scope="module")
+def vectors():
+    drawn = np.random.default_rng(0).normal(size=(4, HEADS, VECTORS, WIDTH)).astype(np.float32)
+    return dict(zip((*READING, "vo right"), drawn, strict=True))
+
+
+@pytest.fixture(scope="module")
+def frames(reference, vectors):
+    wording = Wording(COUNT, KNOWN, NOUNS, reference.embeddings[NOUNS], reference.fold_norm, reference.tied)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(words, "BLOCK_TOKENS", 10)
+        return layer_words(reference.weights, LAYER, wording, vectors)
+
+
+def check_lists(frame, keys, scores_of, end="top"):
+    """Hold each list of a table against the scores of the whole vocabulary, best first.
+
+    Scores of ids, not ids, are compared: of two tokens that score alike either may come first.
+    """
+    lists = frame.groupby(keys)
+    for key, rows in lists:
+        whole = scores_of(*key)[:KNOWN]
+        best = np.sort(whole)[::-1] if end == "top" else np.sort(whole)
+        assert rows["place"].tolist() == list(range(COUNT))
+        assert rows["token_id"].is_unique
+        np.testing.assert_allclose(rows["score"], best[:COUNT], **CLOSE)
+        np.testing.assert_allclose(rows["score"], whole[rows["token_id"]], **CLOSE)
+    return len(lists)
+
+
+def test_vectors_are_decoded_against_what_attention_reads_and_what_it_writes_to(reference, vectors, frames):
+    frame = frames["head_tokens"]
+    tables = {"read": reference.read, "embedding": numpy_of(reference.weights.embedding())}
+    if not reference.tied:
+        tables["unembedding"] = numpy_of(reference.weights.unembedding())
+    expected = {(*name.split(), "read") for name in READING}
+    expected |= {("vo", "right", against) for against in tables if against != "read"}
+    assert set(frame[["circuit", "side", "against"]].itertuples(index=False, name=None)) == expected
+    assert (frame["layer"] == LAYER).all()
+    for (circuit, side, against, end), rows in frame.groupby(["circuit", "side", "against", "end"]):
+        looked_up = vectors[f"{circuit} {side}"].astype(np.float64) @ tables[against].T
+        count = check_lists(rows, ["head", "vector"], lambda head, vector, all_of=looked_up: all_of[head, vector], end)
+        assert count == HEADS * VECTORS
+    assert len(frame) == len(expected) * 2 * HEADS * VECTORS * COUNT
+
+
+def test_nouns_as_queries_find_the_keys_that_score_highest(reference, frames):
+    frame = frames["noun_keys"]
+    whole = reference.query @ reference.turned @ reference.key.transpose(0, 2, 1)
+    scores = np.einsum("nd,hde,te->hnt", reference.read[NOUNS], whole, reference.read)
+    places = {noun: place for place, noun in enumerate(NOUNS)}
+    count = check_lists(frame, ["head", "noun_id"], lambda head, noun: scores[head, places[noun]])
+    assert count == HEADS * len(NOUNS)
+    assert (frame["layer"] == LAYER).all()
+
+
+def after_values(reference):
+    """Return norm_f(e + what is added) by the model's modules, (head, noun, d_model); the last is all heads' sum."""
+    model, attention = reference.model, reference.attention
+    stream = torch.from_numpy(reference.embeddings[NOUNS])
+    norm = model.anatomy.norms.get("attention")
+    read = stream if norm is None or model.anatomy.post_norm else model.blocks[LAYER].get_submodule(norm)(stream)
+    added = []
+    for head, kv_head in enumerate(reference.kv_head_of):
+        value = read @ attention.v[kv_head].double()
+        value = value if attention.v_bias is None else value + attention.v_bias[kv_head].double()
+        added.append(value @ attention.o[head].double())
+    bias = 0 if attention.o_bias is None else attention.o_bias.double()
+    together = sum(added) + bias
+    ways = torch.stack([*(one + bias for one in added), together])
+    if "attention_output" in model.anatomy.norms and not model.anatomy.post_norm:
+        stored = reference.weights.norm(LAYER, "attention_output")
+        assert (stored.kind, stored.bias) == ("rms", None)
+        module = model.blocks[LAYER].get_submodule(model.anatomy.norms["attention_output"])
+        by_length = stored.scale.double() / (together.square().mean(-1, keepdim=True) + stored.epsilon).sqrt()
+        torch.testing.assert_close(by_length * together, module(together), rtol=1e-6, atol=1e-6)
+        ways = ways * by_length
+    moved = stream + ways * model.anatomy.taps[Site.ATTN_OUT].scale
+    if model.anatomy.post_norm:  # there the norm after attention is the nearest there is
+        return numpy_of(model.blocks[LAYER].get_submodule(model.anatomy.norms["attention_output"])(moved))
+    return numpy_of(model.module.get_submodule(model.anatomy.final_norm)(moved))
+
+
+def test_values_of_nouns_are_decoded_through_the_last_norm(reference, frames):
+    frame = frames["noun_values"]
+    scores = after_values(reference) @ numpy_of(reference.weights.unembedding()).T
+    places = {noun: place for place, noun in enumerate(NOUNS)}
+    assert sorted(frame["head"].unique()) == [LAYER_SUM, *range(HEADS)]
+    count = check_lists(frame, ["head", "noun_id"], lambda head, noun: scores[head, places[noun]])
+    assert count == (HEADS + 1) * len(NOUNS)
+
+
+def test_biases_are_probed_with_what_attention_reads(reference, frames):
+    probes = {}
+    if reference.key_bias is not None:
+        probes["query"] = np.einsum("hdk,kl,hl->hd", reference.query, reference.turned, reference.key_bias)
+    if reference.query_bias is not None:
+        probes["key"] = np.einsum("hk,kl,hdl->hd", reference.query_bias, reference.turned, reference.key)
+    assert ("bias_tokens" in frames) == bool(probes)
+    if not probes:
+        return
+    frame = frames["bias_tokens"]
+    assert set(frame["side"]) == set(probes)
+    assert "vector" not in frame
+    for (side, end), rows in frame.groupby(["side", "end"]):
+        scores = probes[side] @ reference.read.T
+        assert check_lists(rows, ["head"], lambda head, all_of=scores: all_of[head], end) == HEADS
+    assert len(frame) == len(probes) * 2 * HEADS * COUNT
+
+
+def test_alignment_compares_nouns_before_and_after_a_head(reference, frames):
+    frame = frames["noun_alignment"].set_index(["head", "noun_id"])
+    read = reference.read[NOUNS]
+    before = read @ read.T
+    assert len(frame) == HEADS * len(NOUNS)
+    for head in range(HEADS):
+        after = read @ reference.query[head] @ reference.turned @ reference.key[head].T @ read.T
+        for place, noun in enumerate(NOUNS):
+            row = frame.loc[(head, noun)]
+            others = np.delete(np.arange(len(NOUNS)), place)
+            expected = spearmanr(before[place, others], after[place, others]).statistic
+            np.testing.assert_allclose(row["correlation"], expected, atol=1e-12)
+            assert row["nearest_before_id"] == NOUNS[others[before[place, others].argmax()]]
+            assert row["nearest_after_id"] == NOUNS[others[after[place, others].argmax()]]
+            assert row["own_rank"] == (after[place] > after[place, place]).sum() + 1
+
+
+def test_embeddings_are_those_that_enter_the_first_block(reference):
+    found = embedded(reference.weights)(slice(5, 20))
+    assert found.dtype == torch.float32
+    np.testing.assert_allclose(numpy_of(found), reference.embeddings[5:20], rtol=1e-5, atol=1e-6)
+
+
+def test_the_norm_before_the_vocabulary_is_the_last_or_in_post_norm_blocks_that_after_attention(reference):
+    model, found = reference.model, output_norm_of(reference.weights, LAYER)
+    if model.anatomy.post_norm:
+        module = model.blocks[LAYER].get_submodule(model.anatomy.norms["attention_output"])
+    else:
+        module = model.module.get_submodule(model.anatomy.final_norm)
+    stream = torch.from_numpy(np.random.default_rng(0).normal(size=(3, WIDTH)))
+    ours = words.standardised(stream.numpy(), found) * found.scale + found.bias
+    np.testing.assert_allclose(ours, numpy_of(module(stream)), rtol=1e-5, atol=1e-6)
+
+
+def test_every_column_says_whole_numbers_but_scores_and_correlations(frames):
+    for name, frame in frames.items():
+        texts = {"circuit", "side", "end", "against"}
+        for column in set(frame.columns) - texts:
+            kind = {"score": np.float32, "correlation": np.float64}.get(column, np.int32)
+            assert frame[column].dtype == kind, f"{name}.{column}"
+        assert np.isfinite(frame.select_dtypes("number")).all().all()
+
+
+LLAMA = pytest.mark.parametrize("reference", [("llama", False)], indirect=True, ids=name_of)
+
+
+@LLAMA
+def test_where_no_vectors_were_kept_there_are_no_lists_of_theirs_and_all_others(reference):
+    wording = Wording(COUNT, KNOWN, NOUNS, reference.embeddings[NOUNS], reference.fold_norm, reference.tied)
+    none = {name: np.empty((HEADS, 0, WIDTH), dtype=np.float32) for name in (*READING, "vo right")}
+    frames = layer_words(reference.weights, LAYER, wording, none)
+    assert len(frames["head_tokens"]) == 0
+    assert len(frames["noun_keys"]) == HEADS * len(NOUNS) * COUNT
+
+
+@LLAMA
+def test_a_list_is_no_longer_than_the_vocabulary(reference, vectors):
+    nouns = NOUNS[[1, 4]]
+    wording = Wording(20, 12, nouns, reference.embeddings[nouns], reference.fold_norm, reference.tied)
+    frames = layer_words(reference.weights, LAYER, wording, vectors)
+    assert frames["noun_keys"].groupby(["head", "noun_id"])["token_id"].nunique().eq(12).all()
+
+
+@LLAMA
+def test_without_nouns_there_are_lists_of_vectors_and_biases_alone(reference, vectors):
+    nouns = NOUNS[:0]
+    wording = Wording(COUNT, KNOWN, nouns, reference.embeddings[nouns], reference.fold_norm, reference.tied)
+    frames = layer_words(reference.weights, LAYER, wording, vectors)
+    assert len(frames["head_tokens"])
+    for name in ("noun_keys", "noun_values", "noun_alignment"):
+        assert len(frames[name]) == 0

@@ -1,0 +1,213 @@
+"""Trajectories: angles, coordinates, and the table of a stored run's sentences measured again by hand."""
+
+import numpy as np
+import pytest
+import tiny
+import torch
+from stored import record_of
+from transformers import AutoModelForCausalLM, AutoModelForMaskedLM
+
+from theodolite.models.weights import Weights
+from theodolite.sites import Site
+from theodolite.spec import SENTENCES
+from theodolite.store.activations import encode_shard
+from theodolite.store.commits import Commit, commit_shard, new_attempt, sha256
+from theodolite.store.prompts import write_tokens
+from theodolite.store.runs import create_run
+from theodolite_jobs.trajectories import angles, principal_coordinates
+from theodolite_jobs.trajectory_table import TARGET, trajectory_table
+
+WIDTH = 48
+
+
+def draw(*shape, seed=0):
+    return np.random.default_rng(seed).normal(size=shape)
+
+
+@pytest.mark.parametrize("degrees", [0, 1, 30, 45, 60, 89.9, 90, 120, 179, 180])
+@pytest.mark.parametrize("lengths", [(1.0, 1.0), (1e-8, 3e5)])
+def test_known_angles_are_found_whatever_the_lengths(degrees, lengths):
+    turn = np.radians(degrees)
+    plane = np.linalg.qr(draw(WIDTH, 2))[0].T
+    x, y = lengths[0] * plane[0], lengths[1] * (np.cos(turn) * plane[0] + np.sin(turn) * plane[1])
+    np.testing.assert_allclose(angles(x[None], y[None]), [degrees], rtol=1e-13, atol=1e-13)
+
+
+@pytest.mark.parametrize("turn", [1e-3, 1e-7, 1e-10])
+def test_tiny_angles_and_those_near_half_a_turn_keep_their_digits(turn):
+    x = np.zeros((1, WIDTH))
+    y = np.zeros((1, WIDTH))
+    x[0, 0], y[0, :2] = 3.0, [1.0, np.tan(turn)]
+    # Unit vectors are rounded to 1e-16 in each component; an arc cosine would find 0 below 1e-8.
+    np.testing.assert_allclose(np.radians(angles(x, y)), turn, rtol=1e-12, atol=1e-16)
+    np.testing.assert_allclose(180 - angles(-x, y), np.degrees(turn), rtol=1e-12, atol=1e-13)
+
+
+def test_equal_directions_are_at_exactly_no_angle_and_zeros_at_none():
+    x = draw(5, WIDTH)
+    x[3] = 0
+    found = angles(x, 4 * x)
+    assert (found[[0, 1, 2, 4]] == 0).all()
+    assert np.isnan(found[3])
+
+
+def test_many_vectors_meet_one():
+    x, y = draw(2, 3, WIDTH), draw(1, 3, WIDTH, seed=1)
+    cosines = (x * y).sum(-1) / np.linalg.norm(x, axis=-1) / np.linalg.norm(y, axis=-1)
+    np.testing.assert_allclose(angles(x, y), np.degrees(np.arccos(cosines)), rtol=1e-12)
+
+
+@pytest.mark.parametrize("count", [1, 2, 3, 40])
+def test_coordinates_are_along_the_leading_right_vectors_of_the_points(count):
+    points = draw(count, WIDTH) * np.geomspace(5, 1, WIDTH)
+    points /= np.linalg.norm(points, axis=1, keepdims=True)
+    found = principal_coordinates(points)
+    directions = np.linalg.svd(points)[2][: min(3, count)]
+    for axis, direction in enumerate(directions):
+        sign = np.sign(direction[np.abs(direction).argmax()])
+        np.testing.assert_allclose(found[:, axis], sign * points @ direction, atol=1e-12)
+    assert (found[:, count:] == 0).all()
+    assert found.shape == (count, 3)
+    assert (np.linalg.norm(found, axis=1) <= 1 + 1e-12).all()
+
+
+def test_what_lies_in_three_dimensions_keeps_lengths_and_angles():
+    inside = draw(20, 3)
+    inside /= np.linalg.norm(inside, axis=1, keepdims=True)
+    points = inside @ np.linalg.qr(draw(WIDTH, 3, seed=1))[0].T
+    found = principal_coordinates(points)
+    np.testing.assert_allclose(found @ found.T, points @ points.T, atol=1e-13)
+    np.testing.assert_allclose(np.linalg.norm(found, axis=1), 1, rtol=1e-13)
+
+
+def test_a_point_that_is_not_known_has_no_coordinates_and_moves_no_other():
+    points = draw(20, WIDTH)
+    whole = principal_coordinates(points)
+    found = principal_coordinates(np.insert(points, 4, np.nan, axis=0))
+    assert np.isnan(found[4]).all()
+    np.testing.assert_allclose(np.delete(found, 4, axis=0), whole, atol=1e-12)
+
+
+TOKENS = [(5, 9, 33, 60), (7,), (12, 4), (8, 8, 21), (3, 2, 1)]  # one of one token; the fourth could not be captured
+KNOWN = 61  # the tokenizer knows fewer tokens than there are rows
+SITES = ("resid_pre", "resid_mid")
+LAYERS = [0, 2, 4]
+
+
+def store_sentences(folder, states, tokens):
+    """Write a run whose only set is the sentences, which is captured though no spec names it."""
+    record = record_of({"made_up": states}, shard_prompts=2)
+    facts = record.model.model_copy(update={"n_layers": 5})
+    sets = {SENTENCES: record.sets["made_up"]}
+    record = record.model_copy(update={"model": facts, "sets": sets, "layers": LAYERS})
+    run = create_run(str(folder), record)
+    whole = {Site(site): values for site, values in states.items()}
+    whole[Site.RESID_FINAL] = states["resid_pre"][:, :, -1]
+    for index, start in enumerate(range(0, len(tokens), 2)):
+        samples = range(start, min(start + 2, len(tokens)))
+        encoded = {site: encode_shard(site, values[start : start + 2], start, 2) for site, values in whole.items()}
+        checksums = {str(site): sha256(content) for site, content in encoded.items()}
+        bad = {sample: "not finite" for sample in samples if sample == 3}
+        commit = Commit(SENTENCES, index, start, samples.stop, new_attempt(), checksums, [list(samples)], bad)
+        commit_shard(run.location, commit, encoded)
+    write_tokens(run.location, SENTENCES, tokens)
+    return run
+
+
+def made_up_states(tokens):
+    """Return states by site, (sample, position, layer, d_model), which are not known before a first token."""
+    longest = max(map(len, tokens))
+    shape = (len(tokens), longest, len(LAYERS), WIDTH)
+    states = {site: draw(*shape, seed=seed).astype(np.float32) for seed, site in enumerate(SITES)}
+    for sample, ids in enumerate(tokens):
+        for of_site in states.values():
+            of_site[sample, : longest - len(ids)] = np.nan
+    return states
+
+
+@pytest.fixture(params=["llama", "gemma2", "gpt2", "bert"])
+def captured(request, tmp_path):
+    """Return made-up states of a run's sentences, the run, and the weights they are decoded with."""
+    head = AutoModelForMaskedLM if request.param == "bert" else AutoModelForCausalLM
+    tiny.tiny_model(request.param, auto_class=head).save_pretrained(tmp_path / "model")
+    states = made_up_states(TOKENS)
+    weights = Weights(tmp_path / "model", tiny.CONFIGS[request.param])
+    return states, store_sentences(tmp_path / "store", states, TOKENS), weights
+
+
+def decoded(x, weights):
+    """Apply the norm before the vocabulary, where there is one."""
+    norm = weights.final_norm()
+    if norm is None:
+        return x
+    x = torch.from_numpy(x)
+    x = x - x.mean() if norm.kind == "layer" else x
+    x = x / (x.square().mean() + norm.epsilon).sqrt() * norm.scale.double()
+    return (x if norm.bias is None else x + norm.bias.double()).numpy()
+
+
+def angle(x, y):
+    return np.degrees(np.arccos(x @ y / np.linalg.norm(x) / np.linalg.norm(y)))
+
+
+def test_the_table_measures_each_token_at_each_place(captured):
+    states, run, weights = captured
+    frame = trajectory_table(run, weights, KNOWN, umap=False)
+    unembedding = weights.unembedding().double().numpy()
+    final = states["resid_pre"][:, :, -1].astype(np.float64)  # as the stored run has it
+    table = frame.set_index(["sentence", "index", "site", "layer"]).sort_index()
+    expected_rows = 0
+    for sentence in (0, 2, 4):
+        ids = TOKENS[sentence]
+        for index in range(len(ids) - 1):
+            at = index - len(ids)  # sentences end where the stored positions do
+            ends, target = final[sentence, at], unembedding[ids[index + 1]]
+            places = [
+                (site, layer, 2 * layer + step, states[site][sentence, at, place].astype(np.float64))
+                for step, site in enumerate(SITES)
+                for place, layer in enumerate(LAYERS)
+            ]
+            for site, layer, depth, x in [*places, ("resid_final", 4, 10, ends)]:
+                row = table.loc[(sentence, index, site, layer)]
+                seen = decoded(x, weights)
+                scores = unembedding[:KNOWN] @ seen
+                rank = (scores > scores[ids[index + 1]]).sum() + 1
+                assert (row["token_id"], row["next_token_id"]) == (ids[index], ids[index + 1])
+                assert (row["depth"], row["rank_of_next"]) == (depth, rank)
+                np.testing.assert_allclose(row["angle_to_final"], angle(x, ends), atol=1e-5)
+                np.testing.assert_allclose(row["angle_to_next"], angle(seen, target), rtol=1e-6)
+                expected_rows += 1
+            row = table.loc[(sentence, index, TARGET, -1)]
+            assert (row["depth"], row["rank_of_next"], row["next_token_id"]) == (-1, -1, ids[index + 1])
+            assert np.isnan(row["angle_to_final"])
+            expected_rows += 1
+    assert len(frame) == expected_rows  # and none of a sentence of one token, or of one that could not be captured
+    assert (table.xs("resid_final", level="site")["angle_to_final"] == 0).all()
+
+
+def test_coordinates_of_a_sentence_are_those_of_its_states_and_targets_together(captured):
+    states, run, weights = captured
+    frame = trajectory_table(run, weights, KNOWN, umap=False)
+    coordinates = ["pca_1", "pca_2", "pca_3"]
+    for sentence, rows in frame.groupby("sentence"):
+        points = []
+        for row in rows.itertuples():
+            ids, at = TOKENS[sentence], row.index - len(TOKENS[sentence])
+            if row.site == TARGET:
+                point = weights.unembedding().double().numpy()[ids[row.index + 1]]
+            elif row.site == "resid_final":
+                point = decoded(states["resid_pre"][sentence, at, -1].astype(np.float64), weights)
+            else:
+                point = decoded(states[row.site][sentence, at, LAYERS.index(row.layer)].astype(np.float64), weights)
+            points.append(point / np.linalg.norm(point))
+        points = np.array(points)
+        leading = np.linalg.svd(points)[2][:3]
+        leading *= np.sign(np.take_along_axis(leading, np.abs(leading).argmax(axis=1)[:, None], axis=1))
+        np.testing.assert_allclose(rows[coordinates], points @ leading.T, atol=1e-6)
+
+
+def test_sentences_of_one_token_have_no_trajectories(tmp_path):
+    tiny.tiny_model("gpt2").save_pretrained(tmp_path / "model")
+    tokens = [(4,), (9,), (4,)]
+    run = store_sentences(tmp_path / "store", made_up_states(tokens), tokens)
+    assert len(trajectory_table(run, Weights(tmp_path / "model", tiny.CONFIGS["gpt2"]), KNOWN, umap=False)) == 0
