@@ -98,11 +98,8 @@ def attended(x, circuits, attention, weights, raw):
     `raw` is what attention reads, and `x` what circuits are applied to: the same, or before a folded norm.
     """
     found = []
-    sides = {
-        "q": (circuits.query, circuits.query_bias, attention.scale),
-        "k": (circuits.key, circuits.key_bias, 1.0),
-    }
-    for name, (matrix, bias, scale) in sides.items():
+    sides = {"q": (circuits.query, circuits.query_bias), "k": (circuits.key, circuits.key_bias)}
+    for name, (matrix, bias) in sides.items():
         bias = np.zeros(matrix.shape[::2]) if bias is None else bias
         if attention.q_norm is None:
             found.append(x @ matrix + bias[:, None])
@@ -111,7 +108,7 @@ def attended(x, circuits, attention, weights, raw):
         projected = raw @ numpy_of(getattr(attention, name)) + (0 if own is None else numpy_of(own)[:, None])
         divisor = spread(projected, weights, axes=(0, 2) if attention.norm_spans_heads else -1)
         shift = getattr(attention, f"{name}_norm_bias")  # is added after the division
-        shift = 0 if shift is None else scale * numpy_of(shift)
+        shift = 0 if shift is None else numpy_of(shift)
         found.append((x @ matrix + (bias - shift)[:, None]) / divisor + np.broadcast_to(shift, bias.shape)[:, None])
     query, key = found
     return query, key[circuits.kv_head_of]

@@ -53,7 +53,7 @@ def layer_atlas(
     heads: HeadsSpec,
     stream: Stream,
     shape: tuple[int, int],
-    vocabulary: NDArray[np.float64] | None,
+    vocabulary: NDArray[np.float32] | None,
 ) -> Arrays:
     """Return one layer's part of the variables of `heads`, by name.
 
@@ -125,13 +125,13 @@ def _null_variance(
     return found
 
 
-def vocabulary_product(weights: "Weights", block: int = 8192) -> NDArray[np.float64] | None:
+def vocabulary_product(weights: "Weights", block: int = 8192) -> NDArray[np.float32] | None:
     """Return W_Uᵀ W_E, (d_model, d_model), summed over the vocabulary in blocks; None where there is no such product.
 
     There is none where embeddings are projected into the stream (OPT-350m), or the files hold no head.
     """
     d_model = weights.dimensions.d_model
-    total = np.zeros((d_model, d_model))
+    total = np.zeros((d_model, d_model), dtype=np.float32)
     try:
         if weights.embedding(slice(0, 1)).shape[1] != d_model or weights.unembedding(slice(0, 1)).shape[1] != d_model:
             return None

@@ -21,17 +21,20 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Circuits:
-    """One layer's circuits: W_QK(δ) = query · rotation · keyᵀ and W_VO = value · writtenᵀ, in float64.
+    """One layer's circuits: W_QK(δ) = query · rotation · keyᵀ and W_VO = value · writtenᵀ.
+
+    Factors that are as they were read have the dtype they were read in, so that a layer of a large model is small in
+    memory; those that something was folded into are in float64.
 
     Attributes:
-        query: s·W_Q, with the scale of the norm on queries.
+        query: W_Q, with the scale of the norm on queries.
         key: W_K, likewise.
         value: W_V.
         output: W_Oᵀ.
         written: the same with what the family does to attention's output: a norm's scale, a multiplier.
         kv_head_of: which key and value each head uses.
-        rotations: R(δ) by offset.
-        query_bias: s·b_Q as it meets a rotated key, or None.
+        rotations: s·R(δ) by offset, with the family's score scale s.
+        query_bias: b_Q, or None.
         key_bias: b_K, or None.
         value_bias: b_V, or None.
         output_bias: b_O, or None.
@@ -74,9 +77,9 @@ def read_circuits(weights: "Weights", layer: int, offsets: Sequence[int] = (0,),
         key=_array(attention.k),
         value=_array(attention.v),
         output=output,
-        written=_through_output_norm(output, output_norm) * scale,
+        written=_written(output, output_norm, scale),
         kv_head_of=np.arange(sizes.n_heads) // (sizes.n_heads // sizes.n_kv_heads),
-        rotations={offset: rotation(weights.config, anatomy, layer, offset) for offset in offsets},
+        rotations={offset: rotation(weights.config, anatomy, layer, offset) * attention.scale for offset in offsets},
         query_bias=_optional(attention.q_bias),
         key_bias=_optional(attention.k_bias),
         value_bias=_optional(attention.v_bias),
@@ -93,13 +96,7 @@ def read_circuits(weights: "Weights", layer: int, offsets: Sequence[int] = (0,),
     key, key_bias = _through_head_norm(
         found.key, found.key_bias, attention.k_norm, attention.k_norm_bias, anatomy.norm_kind
     )
-    return replace(
-        found,
-        query=query * attention.scale,
-        query_bias=None if query_bias is None else query_bias * attention.scale,
-        key=key,
-        key_bias=key_bias,
-    )
+    return replace(found, query=query, query_bias=query_bias, key=key, key_bias=key_bias)
 
 
 def input_norm(weights: "Weights", layer: int) -> Norm | None:
@@ -111,8 +108,8 @@ def input_norm(weights: "Weights", layer: int) -> Norm | None:
 
 def norm_of(stored: "NormWeights", d_model: int) -> Norm:
     """Return a norm as it is computed, whether it has a scale and a bias or not."""
-    scale = np.ones(d_model) if stored.scale is None else _array(stored.scale)
-    bias = np.zeros(d_model) if stored.bias is None else _array(stored.bias)
+    scale = np.ones(d_model) if stored.scale is None else _array(stored.scale).astype(np.float64)
+    bias = np.zeros(d_model) if stored.bias is None else _array(stored.bias).astype(np.float64)
     return Norm(stored.kind, stored.epsilon, scale, bias)
 
 
@@ -169,24 +166,25 @@ def _through_head_norm(
     def through(x: NDArray[np.float64], gamma: NDArray[np.float64]) -> NDArray[np.float64]:
         return (x - x.mean(axis=-1, keepdims=True) if kind == "layer" else x) * gamma
 
-    gamma = _array(scale)
+    gamma = _array(scale).astype(np.float64)
     moved = None if bias is None else through(bias, gamma)
     if shift is not None:
-        moved = _array(shift) if moved is None else moved + _array(shift)
+        moved = _array(shift).astype(np.float64) + (0.0 if moved is None else moved)
     return through(weight, gamma[:, None]), moved
 
 
-def _through_output_norm(output: NDArray[np.float64], norm: Norm | None) -> NDArray[np.float64]:
-    if norm is None:
-        return output
-    along: NDArray[np.float64] = projected(output.transpose(0, 2, 1), norm) * norm.scale
-    return along.transpose(0, 2, 1)
+def _written(output: NDArray[np.floating], norm: Norm | None, scale: float) -> NDArray[np.floating]:
+    """Return W_Oᵀ with the linear part of what the family does to attention's output."""
+    if norm is not None:
+        along = projected(output.transpose(0, 2, 1), norm) * norm.scale
+        output = along.transpose(0, 2, 1)
+    return output if scale == 1.0 else output * np.float64(scale)
 
 
-def _array(tensor: Any) -> NDArray[np.float64]:
-    exact: NDArray[np.float64] = tensor.double().numpy()
-    return exact
+def _array(tensor: Any) -> NDArray[np.floating]:
+    found: NDArray[np.floating] = tensor.numpy()
+    return found
 
 
 def _optional(tensor: Any) -> NDArray[np.float64] | None:
-    return None if tensor is None else _array(tensor)
+    return None if tensor is None else _array(tensor).astype(np.float64)

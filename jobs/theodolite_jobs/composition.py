@@ -39,7 +39,7 @@ def composition(writer: Circuits, reader: Circuits) -> Float[np.ndarray, "3 head
 
 def _through(
     own: NDArray[np.float64],
-    written: NDArray[np.float64],
+    written: NDArray[np.floating],
     near: Thin,
     beyond: NDArray[np.float64],
     near_of: NDArray[np.int64],
@@ -48,7 +48,7 @@ def _through(
     """Return ‖T_V (W_O A) C T_Bᵀ‖ of all pairs, (head, head_other); one head of the writer at a time."""
     found = np.empty((len(written), len(near_of)))
     for head, (triangle, output) in enumerate(zip(own, written, strict=True)):
-        met = triangle @ (output.T @ near.factor)  # (factor, d_head, d_head)
+        met = triangle @ near.inside(output.T.astype(np.float64))  # (factor, d_head, d_head)
         found[head] = np.linalg.norm(met[near_of] @ beyond[far_of], axis=(1, 2))
     return found
 

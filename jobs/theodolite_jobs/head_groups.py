@@ -82,7 +82,7 @@ def _heads(
     weights: "Weights",
     heads: HeadsSpec,
     commits: dict[str, list[Commit]],
-    vocabulary: NDArray[np.float64] | None,
+    vocabulary: NDArray[np.float32] | None,
     digest: str,
     progress: Progress,
 ) -> xr.Dataset:

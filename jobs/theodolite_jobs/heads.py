@@ -5,6 +5,7 @@ A circuit is a (d_model, d_model) bilinear map of rank d_head, M = A C Bᵀ, wit
 Transformer Circuits", in row convention). M itself is never formed.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -22,23 +23,26 @@ class Thin:
     """Factors A = Q T of each head, or of each group of heads that share one, with Q orthonormal.
 
     Attributes:
-        factor: A.
+        factor: A, as it was given; one head at a time is taken to float64.
         triangle: T.
-        basis: Q where A's Gram matrix would lose digits; None where Q is A T⁻¹.
+        bases: Q of the heads whose Gram matrix would lose digits; of the others it is A T⁻¹.
     """
 
     factor: Float[np.ndarray, "head d_model d_head"]
     triangle: Float[np.ndarray, "head d_head d_head"]
-    basis: Float[np.ndarray, "head d_model d_head"] | None
+    bases: Mapping[int, NDArray[np.float64]]
 
     def outside(self, head: int, inner: Float[np.ndarray, "d_head vector"]) -> Float[np.ndarray, "d_model vector"]:
         """Return Q u for inner vectors u."""
-        along: NDArray[np.float64]
-        if self.basis is not None:
-            along = self.basis[head] @ inner
+        if head in self.bases:
+            along: NDArray[np.float64] = self.bases[head] @ inner
         else:
-            along = self.factor[head] @ np.linalg.solve(self.triangle[head], inner)
+            along = self.factor[head].astype(np.float64) @ np.linalg.solve(self.triangle[head], inner)
         return along
+
+    def inside(self, rows: Float[np.ndarray, "row d_model"]) -> Float[np.ndarray, "head row d_head"]:
+        """Return rows times A of each head."""
+        return np.stack([rows @ factor.astype(np.float64) for factor in self.factor])
 
 
 @dataclass(frozen=True)
@@ -62,16 +66,24 @@ def thin(factor: Float[np.ndarray, "head d_model d_head"]) -> Thin:
     Raises:
         ValueError: a weight is not finite.
     """
-    exact = np.asarray(factor, dtype=np.float64)
-    gram = exact.transpose(0, 2, 1) @ exact
+    gram = np.stack([_gram(one.astype(np.float64)) for one in factor])
     finite = np.isfinite(gram).all(axis=(1, 2))  # one weight that is not makes its own square so
     if not finite.all():
         raise ValueError(f"head {int(np.flatnonzero(~finite)[0])} has a weight that is not finite")
     eigenvalues = np.linalg.eigvalsh(gram)
-    if (eigenvalues[:, 0] * _LARGEST_CONDITION**2 > eigenvalues[:, -1]).all():
-        return Thin(exact, np.linalg.cholesky(gram).transpose(0, 2, 1), None)
-    basis, triangle = np.linalg.qr(exact)
-    return Thin(exact, triangle, basis)
+    poor = np.flatnonzero(eigenvalues[:, 0] * _LARGEST_CONDITION**2 <= eigenvalues[:, -1])
+    gram[poor] = np.eye(gram.shape[-1])
+    triangle = np.linalg.cholesky(gram).transpose(0, 2, 1).copy()
+    bases = {}
+    for head in poor.tolist():
+        bases[head], triangle[head] = np.linalg.qr(factor[head].astype(np.float64))
+    return Thin(factor, triangle, bases)
+
+
+def _gram(factor: NDArray[np.float64]) -> NDArray[np.float64]:
+    # NumPy sees that both sides are one matrix, and computes half of the product.
+    gram: NDArray[np.float64] = factor.T @ factor
+    return gram
 
 
 def decompose(
@@ -159,7 +171,7 @@ def gain(
         far_of: which factor B each head uses.
         middle: C; the identity if left out.
     """
-    inner = directions @ near.factor
+    inner = near.inside(directions)
     inner = inner if middle is None else inner @ middle
     met = inner[near_of] @ far.triangle[far_of].transpose(0, 2, 1)
     length: NDArray[np.float64] = np.linalg.norm(met, axis=-1).T
@@ -197,9 +209,12 @@ def copying_score(
         value: W_V.
         output: W_Oᵀ.
         kv_head_of: which W_V each head uses.
-        vocabulary: W_Uᵀ W_E.
+        vocabulary: W_Uᵀ W_E; in float32 the scores have six digits.
     """
-    core = output.transpose(0, 2, 1) @ (vocabulary @ value)[kv_head_of]
+    through = np.matmul(vocabulary, value)
+    core = np.stack(
+        [one.T.astype(np.float64) @ through[kv].astype(np.float64) for one, kv in zip(output, kv_head_of, strict=True)]
+    )
     values = np.linalg.eigvals(core)
     return _over(values.sum(axis=-1).real, np.abs(values).sum(axis=-1))
 

@@ -165,10 +165,10 @@ class Weights:
         q_norm, q_norm_bias, spans = self._head_norm(layer, 0, sizes.n_heads)
         k_norm, k_norm_bias, _ = self._head_norm(layer, 1, sizes.n_kv_heads)
         return AttentionWeights(
-            q=q.transpose(1, 2).contiguous(),
-            k=k.transpose(1, 2).contiguous(),
-            v=v.transpose(1, 2).contiguous(),
-            o=o.permute(1, 2, 0).contiguous(),
+            q=q.transpose(1, 2),
+            k=k.transpose(1, 2),
+            v=v.transpose(1, 2),
+            o=o.permute(1, 2, 0),
             q_bias=q_bias,
             k_bias=k_bias,
             v_bias=v_bias,
