@@ -285,7 +285,7 @@ def decompose_all(folder: Path, threads: int) -> NDArray[np.float64]:
     heads = HeadsSpec(vectors=sizes.d_head)
     tasks = [task(weights, layer, heads, unmeasured, (0, 0), None) for layer in range(sizes.n_layers)]
     with dask_config.set(num_workers=threads), scheduler(None):
-        parts = list(in_windows(tasks, lambda _: None, rounds=1))
+        parts = list(in_windows(tasks, lambda _: None, rounds=8))
     unscaled = np.array([1 / score_scale(weights.config, sizes, 0), 1.0])  # they leave 1/√d_head out of QK
     return np.stack([part["singular_values"][:, 0] for part in parts], axis=1) * unscaled[:, None, None, None]
 

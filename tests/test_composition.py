@@ -41,8 +41,11 @@ def circuits(seed, rank=3):
 
 def dense(one):
     """Return W_QK at offset 0 and W_VO of all heads, (head, d_model, d_model)."""
-    key, value = one.key[one.kv_head_of], one.value[one.kv_head_of]
-    return one.query @ one.rotations[0] @ key.transpose(0, 2, 1), value @ one.written.transpose(0, 2, 1)
+    query, key, value, written = (
+        getattr(one, name).astype(np.float64) for name in ("query", "key", "value", "written")
+    )
+    key, value = key[one.kv_head_of], value[one.kv_head_of]
+    return query @ one.rotations[0] @ key.transpose(0, 2, 1), value @ written.transpose(0, 2, 1)
 
 
 def scores(writer, reader):

@@ -72,7 +72,7 @@ def test_a_request_meets_the_columns_it_asks_for(blocks):
         np.testing.assert_array_equal(tops["top"].ids, sorted_tokens(vectors, table[:, columns], 5, "top")[0])
 
 
-def test_of_nothing_nothing_is_asked(blocks):
+def test_of_nothing_nothing_is_asked():
     (found,) = top_tokens(rows_of(draw(TOKENS, WIDTH)), TOKENS, [Request(np.empty((3, 0, WIDTH)), ("top",))], 5)
     assert found["top"].ids.shape == (3, 0, 5)
 

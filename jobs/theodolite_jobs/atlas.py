@@ -153,17 +153,19 @@ def _thin(circuits: Circuits, name: str, layer: int) -> Thin:
 
 def _stacked(qk: Sequence[Decomposition], vo: Decomposition) -> Arrays:
     """Return values and vectors of both circuits as (circuit, offset, head, …); NaN for VO past the first offset."""
-    found = {}
-    for name, attribute in {
-        "singular_values": "singular_values",
-        "left_vectors": "left",
-        "right_vectors": "right",
-    }.items():
-        of_qk = np.stack([getattr(one, attribute) for one in qk])
-        of_vo = np.full_like(of_qk, np.nan)
-        of_vo[0] = getattr(vo, attribute)
-        found[name] = np.stack([of_qk, of_vo])
-    return {name: values.astype(np.float32) if "vectors" in name else values for name, values in found.items()}
+    found: Arrays = {}
+    for name, attribute, dtype in (
+        ("singular_values", "singular_values", np.float64),
+        ("left_vectors", "left", np.float32),
+        ("right_vectors", "right", np.float32),
+    ):
+        of_vo = getattr(vo, attribute)
+        both = np.full((len(CIRCUITS), len(qk), *of_vo.shape), np.nan, dtype=dtype)
+        for index, one in enumerate(qk):
+            both[0, index] = getattr(one, attribute)
+        both[1, 0] = of_vo
+        found[name] = both
+    return found
 
 
 def _as_read(directions: NDArray[np.float64], circuits: Circuits) -> NDArray[np.float64]:

@@ -134,11 +134,11 @@ def notes_on(weights: "Weights", fold_norm: bool) -> list[str]:
 
 
 def _folded(found: Circuits, norm: Norm) -> Circuits:
-    def weight(of: NDArray[np.float64]) -> NDArray[np.float64]:
+    def weight(of: NDArray[np.floating]) -> NDArray[np.float64]:
         scaled = of * norm.scale[:, None]
         return projected(scaled.transpose(0, 2, 1), norm).transpose(0, 2, 1)
 
-    def bias(of: NDArray[np.float64], own: NDArray[np.float64] | None) -> NDArray[np.float64] | None:
+    def bias(of: NDArray[np.floating], own: NDArray[np.float64] | None) -> NDArray[np.float64] | None:
         if own is None and not norm.bias.any():
             return None
         moved: NDArray[np.float64] = np.einsum("d,hdk->hk", norm.bias, of)
@@ -157,13 +157,13 @@ def _folded(found: Circuits, norm: Norm) -> Circuits:
 
 
 def _through_head_norm(
-    weight: NDArray[np.float64], bias: NDArray[np.float64] | None, scale: Any, shift: Any, kind: str
-) -> tuple[NDArray[np.float64], NDArray[np.float64] | None]:
+    weight: NDArray[np.floating], bias: NDArray[np.float64] | None, scale: Any, shift: Any, kind: str
+) -> tuple[NDArray[np.floating], NDArray[np.float64] | None]:
     """Return a projection and its bias after the linear part of the norm on queries or keys."""
     if scale is None:
         return weight, bias
 
-    def through(x: NDArray[np.float64], gamma: NDArray[np.float64]) -> NDArray[np.float64]:
+    def through(x: NDArray[np.floating], gamma: NDArray[np.float64]) -> NDArray[np.float64]:
         return (x - x.mean(axis=-1, keepdims=True) if kind == "layer" else x) * gamma
 
     gamma = _array(scale).astype(np.float64)

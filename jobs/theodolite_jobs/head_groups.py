@@ -1,7 +1,7 @@
 """The result groups of a model's attention heads: its weights, and a run's activations → tasks by layer → results."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from itertools import islice
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -10,18 +10,16 @@ from dask.delayed import delayed
 from numpy.typing import NDArray
 
 from theodolite.errors import SiteNotFoundError
-from theodolite.sites import Site
 from theodolite.spec import HeadsSpec, digest_of
-from theodolite.store.commits import Commit
 from theodolite.store.complete import finished_groups
-from theodolite.store.results import build_group, drop_groups, read_group, write_groups, write_layer
+from theodolite.store.results import build_group, drop_groups, write_groups, write_layer
 from theodolite.store.runs import Run
 from theodolite_jobs.atlas import CIRCUITS, PROJECTIONS, SIDES, Stream, layer_atlas, vocabulary_product
 from theodolite_jobs.circuits import notes_on, read_circuits
 from theodolite_jobs.composition import KINDS, composition
+from theodolite_jobs.head_inputs import Captured, Directions, captured
 from theodolite_jobs.heads import coverage_rank, effective_rank, stable_rank
-from theodolite_jobs.passes import shard_inputs
-from theodolite_jobs.pipeline import all_commits, captured_digest, quarantined
+from theodolite_jobs.pipeline import captured_digest
 from theodolite_jobs.tasks import Progress, in_windows, scheduler
 
 if TYPE_CHECKING:
@@ -30,11 +28,10 @@ if TYPE_CHECKING:
 HEADS_VERSION = COMPOSITION_VERSION = 1
 """Raised whenever a number of the group could change."""
 
-SAMPLES = 2048
-"""Prompts of a set that shares of variance rest on, at most."""
+BY_LAYER = ("left_vectors", "right_vectors")
+"""What is written as it comes, since all layers' would not fit in memory."""
 
-_SAMPLE_BYTES = 256 * 2**20  # of the stream that are held at once, whatever the run's size
-_BY_LAYER = ("left_vectors", "right_vectors")
+_VECTOR_BYTES = 128 * 2**20  # of vectors that each core may have finished before they are written
 
 Arrays = dict[str, NDArray[Any]]
 
@@ -51,8 +48,8 @@ def survey_heads(
         SiteNotFoundError: composition is asked for of layers that the model does not have.
     """
     _check_layers(heads, weights)
-    commits = all_commits(run)
-    about_stream = {"captured": captured_digest(commits), "directions": finished_groups(run).get("directions")}
+    stream = captured(run)
+    about_stream = {"captured": captured_digest(stream.commits), "directions": finished_groups(run).get("directions")}
     wanted = {"heads": digest_of({"vectors": vectors_digest(heads), **about_stream})}
     if heads.composition is not None:
         layers = {"layers": heads.composition, "fold_norm": heads.fold_norm}
@@ -63,7 +60,7 @@ def survey_heads(
     with scheduler(dask_address):
         if "heads" in stale:
             drop_groups(run, ["heads"])
-            group = _heads(run, weights, heads, commits, vocabulary, stale["heads"], progress)
+            group = _heads(run, weights, heads, stream, vocabulary, stale["heads"], progress)
             write_groups(run, {"heads": group}, {}, {"heads": stale["heads"]})
         if "composition" in stale:
             group = _composition(weights, heads, stale["composition"], progress)
@@ -81,54 +78,36 @@ def _heads(
     run: Run,
     weights: "Weights",
     heads: HeadsSpec,
-    commits: dict[str, list[Commit]],
+    stream: Captured,
     vocabulary: NDArray[np.float32] | None,
     digest: str,
     progress: Progress,
 ) -> xr.Dataset:
-    sizes, n_layers = weights.dimensions, weights.dimensions.n_layers
-    sets = [name for name in run.record.sets if run.record.spec.sets[name].positions != "all"]
-    positions = sorted({position for name in sets for position in run.record.sets[name].positions})
-    around = Directions(run)
-    coordinates = {
+    sizes, around = weights.dimensions, Directions(run)
+    coordinates: Mapping[str, Sequence[Any]] = {
         "circuit": CIRCUITS,
         "offset": heads.offsets,
-        "layer": range(n_layers),
+        "layer": range(sizes.n_layers),
         "head": range(sizes.n_heads),
         "rank": range(sizes.d_head),
         "vector": range(min(heads.vectors, sizes.d_head)),
         "d_model": range(sizes.d_model),
         "projection": PROJECTIONS,
-        "set": sets,
-        "position": positions,
+        "set": stream.sets,
+        "position": stream.positions,
         "contrast": around.contrasts,
         "side": SIDES,
     }
     lengths = {dim: len(labels) for dim, labels in coordinates.items()}
     parts: list[Arrays] = []
-    done = 0
-    for layers, samples in _samples_in_pieces(run, sets, positions, commits, n_layers):
-        task = delayed(layer_atlas, pure=False)
-        tasks = [
-            task(
-                weights,
-                layer,
-                heads,
-                Stream(around.read(layer), around.written(layer), samples.get(layer, {})),
-                (len(sets), len(positions)),
-                vocabulary,
-            )
-            for layer in layers
-        ]
-        for part in in_windows(tasks, lambda count, past=done: progress("heads", past + count, n_layers), rounds=1):  # type: ignore[misc]
-            for name in _BY_LAYER:
-                write_layer(run, "heads", name, lengths, len(parts), part.pop(name))
-            parts.append(part)
-        done += len(layers)
+    for part in _layer_parts(weights, heads, stream, around, vocabulary, progress):
+        for name in BY_LAYER:
+            write_layer(run, "heads", name, lengths, len(parts), part.pop(name))
+        parts.append(part)
     arrays = _over_layers(parts)
     values = arrays["singular_values"]
     arrays |= {"coverage_99": coverage_rank(np.nan_to_num(values)), "effective_rank": effective_rank(values)}
-    arrays |= {"stable_rank": stable_rank(values), "n_samples": _counts(run, sets, positions, commits)}
+    arrays |= {"stable_rank": stable_rank(values), "n_samples": stream.counts()}
     attributes = {
         "digest": digest,
         "version": HEADS_VERSION,
@@ -139,88 +118,35 @@ def _heads(
     return build_group("heads", arrays, coordinates, attributes)
 
 
+def _layer_parts(
+    weights: "Weights",
+    heads: HeadsSpec,
+    stream: Captured,
+    around: Directions,
+    vocabulary: NDArray[np.float32] | None,
+    progress: Progress,
+) -> Iterator[Arrays]:
+    """Yield what each layer's task returns, in order; a bounded number of them is held at once."""
+    sizes = weights.dimensions
+    vector_bytes = 4 * 4 * len(heads.offsets) * sizes.n_heads * min(heads.vectors, sizes.d_head) * sizes.d_model
+    rounds = max(1, min(8, _VECTOR_BYTES // (vector_bytes + 1)))
+    shape = len(stream.sets), len(stream.positions)
+    task, shared = delayed(layer_atlas, pure=False), delayed(vocabulary, pure=False)
+
+    def say(before: int, count: int) -> None:
+        progress("heads", before + count, sizes.n_layers)
+
+    for layers, samples in stream.by_layer(sizes.n_layers):
+        known = [Stream(around.read(layer), around.written(layer), samples.get(layer, {})) for layer in layers]
+        tasks = [task(weights, layer, heads, of, shape, shared) for layer, of in zip(layers, known, strict=True)]
+        yield from in_windows(tasks, partial(say, layers[0]), rounds)
+
+
 def _over_layers(parts: Sequence[Arrays]) -> Arrays:
     """Stack the parts of all layers where each variable has its layers: before its heads."""
     before_heads = {"singular_values": 2, "null_dimension": 1, "null_variance": 3, "copying_score": 0}
     before_heads |= {"direction_alignment": 2, "vector_cosine": 2}
     return {name: np.stack([part[name] for part in parts], axis) for name, axis in before_heads.items()}
-
-
-class Directions:
-    """The contrasts' directions in the stream, at the last position that was measured; none without `directions`."""
-
-    def __init__(self, run: Run) -> None:
-        self.contrasts: list[str] = []
-        self.position = -1
-        self._found: xr.DataArray | None = None
-        self._nowhere = np.empty((0, run.record.model.d_model))
-        if "directions" in finished_groups(run):
-            self._found = read_group(run, "directions")["direction"].isel(position=-1)
-            self.contrasts = self._found["contrast"].values.tolist()
-            self.position = int(self._found["position"])
-            self._nowhere = np.full((len(self.contrasts), run.record.model.d_model), np.nan)
-
-    def read(self, layer: int) -> NDArray[np.float64]:
-        """Return them where a layer's attention reads, (contrast, d_model); NaN where nothing was captured there."""
-        return self._first([(Site.RESID_PRE, layer), (Site.RESID_POST, layer - 1)])
-
-    def written(self, layer: int) -> NDArray[np.float64]:
-        """Return them where a layer's attention has written."""
-        sums = [(Site.RESID_MID_SUM, layer), (Site.RESID_MID, layer), (Site.RESID_POST, layer)]
-        return self._first([*sums, (Site.RESID_PRE, layer + 1)])
-
-    def _first(self, places: Sequence[tuple[Site, int]]) -> NDArray[np.float64]:
-        if self._found is None:
-            return self._nowhere
-        sites, layers = (set(self._found[name].values.tolist()) for name in ("site", "layer"))
-        there = [place for place in places if place[0] in sites and place[1] in layers]
-        return np.asarray(self._found.sel(site=str(there[0][0]), layer=there[0][1])) if there else self._nowhere
-
-
-def _samples_in_pieces(
-    run: Run, sets: Sequence[str], positions: Sequence[int], commits: dict[str, list[Commit]], n_layers: int
-) -> Iterator[tuple[list[int], dict[int, dict[tuple[int, int], NDArray[np.float32]]]]]:
-    """Yield some layers at a time with what enters them: layer → (set, position) → (sample, d_model)."""
-    everything = list(range(n_layers))
-    if not sets or Site.RESID_PRE not in run.record.spec.capture.sites:
-        yield everything, {}
-        return
-    rows = int(_counts(run, sets, positions, commits).sum())
-    size = max(1, _SAMPLE_BYTES // (rows * run.record.model.d_model * 4))
-    remaining = iter(everything)
-    while layers := list(islice(remaining, size)):
-        kept = [layer for layer in layers if layer in run.record.layers]
-        yield layers, _samples(run, sets, positions, commits, kept)
-
-
-def _samples(
-    run: Run,
-    sets: Sequence[str],
-    positions: Sequence[int],
-    commits: dict[str, list[Commit]],
-    layers: Sequence[int],
-) -> dict[int, dict[tuple[int, int], NDArray[np.float32]]]:
-    found: dict[int, dict[tuple[int, int], NDArray[np.float32]]] = {layer: {} for layer in layers}
-    task = delayed(shard_inputs, pure=False)
-    for row, name in enumerate(sets):
-        shards = [commit.index for commit in commits[name] if commit.start < SAMPLES]
-        tasks = [task(run, name, index, quarantined(commits[name]), layers) for index in shards]
-        parts = np.concatenate(list(in_windows(tasks, lambda _: None)))[:SAMPLES]
-        for column, position in enumerate(run.record.sets[name].positions):
-            for index, layer in enumerate(layers):
-                found[layer][row, positions.index(position)] = parts[:, column, index]
-    return found
-
-
-def _counts(
-    run: Run, sets: Sequence[str], positions: Sequence[int], commits: dict[str, list[Commit]]
-) -> NDArray[np.int64]:
-    """Return how many prompts of each set shares of variance rest on, (set, position)."""
-    counts = np.zeros((len(sets), len(positions)), dtype=np.int64)
-    for row, name in enumerate(sets):
-        usable = min(SAMPLES, run.record.sets[name].n_samples - len(quarantined(commits[name])))
-        counts[row, [positions.index(position) for position in run.record.sets[name].positions]] = usable
-    return counts
 
 
 def _composition(weights: "Weights", heads: HeadsSpec, digest: str, progress: Progress) -> xr.Dataset:

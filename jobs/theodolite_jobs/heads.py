@@ -32,12 +32,17 @@ class Thin:
     triangle: Float[np.ndarray, "head d_head d_head"]
     bases: Mapping[int, NDArray[np.float64]]
 
-    def outside(self, head: int, inner: Float[np.ndarray, "d_head vector"]) -> Float[np.ndarray, "d_model vector"]:
-        """Return Q u for inner vectors u."""
-        if head in self.bases:
-            along: NDArray[np.float64] = self.bases[head] @ inner
-        else:
-            along = self.factor[head].astype(np.float64) @ np.linalg.solve(self.triangle[head], inner)
+    def outside(
+        self, heads: Int[np.ndarray, " other"], inner: Float[np.ndarray, "other d_head vector"]
+    ) -> Float[np.ndarray, "other vector d_model"]:
+        """Return Q u of some heads for inner vectors u; a head may come more than once."""
+        solvable = self.triangle[heads]
+        solvable[[head in self.bases for head in heads]] = np.eye(inner.shape[1])
+        mixed = np.linalg.solve(solvable, inner)
+        along = np.empty((len(heads), inner.shape[2], self.factor.shape[1]))
+        for row, head in enumerate(heads.tolist()):
+            factor = self.bases.get(head, self.factor[head]).astype(np.float64)
+            np.matmul(mixed[row].T, factor.T, out=along[row])
         return along
 
     def inside(self, rows: Float[np.ndarray, "row d_model"]) -> Float[np.ndarray, "head row d_head"]:
@@ -110,11 +115,13 @@ def decompose(
         none = np.empty((len(core), 0, left.factor.shape[1]))
         return Decomposition(np.linalg.svd(core, compute_uv=False), none, none)
     u, values, vt = np.linalg.svd(core)
-    ours = np.stack([left.outside(of, inner).T for of, inner in zip(left_of.tolist(), u[:, :, :vectors], strict=True)])
-    theirs = np.stack([right.outside(of, inner[:vectors].T).T for of, inner in zip(right_of.tolist(), vt, strict=True)])
+    ours = left.outside(left_of, u[:, :, :vectors])
+    theirs = right.outside(right_of, vt[:, :vectors].transpose(0, 2, 1))
     largest = np.abs(theirs).argmax(axis=-1)[..., None]
     sign = np.where(np.take_along_axis(theirs, largest, axis=-1) < 0, -1.0, 1.0)
-    return Decomposition(values, ours * sign, theirs * sign)
+    ours *= sign
+    theirs *= sign
+    return Decomposition(values, ours, theirs)
 
 
 def coverage_rank(singular_values: Float[np.ndarray, "*head rank"]) -> Int[np.ndarray, "*head"]:
@@ -145,9 +152,10 @@ def stable_rank(singular_values: Float[np.ndarray, "*head rank"]) -> Float[np.nd
 
 def numerical_rank(factors: Thin) -> Int[np.ndarray, " head"]:
     """Return each factor's rank: how many singular values are above rounding, as numpy.linalg.matrix_rank has it."""
-    values = np.linalg.svd(factors.triangle, compute_uv=False)
-    floor = values[:, :1] * max(factors.factor.shape[1:]) * np.finfo(np.float64).eps
-    rank: NDArray[np.int64] = (values > floor).sum(axis=-1)
+    rank = np.full(len(factors.triangle), factors.triangle.shape[-1])  # where the Gram matrix would do, it is full
+    for head in factors.bases:
+        values = np.linalg.svd(factors.triangle[head], compute_uv=False)
+        rank[head] = (values > values[0] * max(factors.factor.shape[1:]) * np.finfo(np.float64).eps).sum()
     return rank
 
 
@@ -192,7 +200,8 @@ def null_share(inputs: Float[np.ndarray, "sample d_model"], factors: Thin) -> Fl
 def _seen(centred: NDArray[np.float64], factors: Thin, head: int, rank: int) -> float:
     """Return Σ|Pᵀx|² for an orthonormal basis P of one factor's span; its rank may be less than its columns."""
     inner, _, _ = np.linalg.svd(factors.triangle[head])
-    return float(((centred @ factors.outside(head, inner[:, :rank])) ** 2).sum())
+    basis = factors.outside(np.array([head]), inner[None, :, :rank])[0]
+    return float(((centred @ basis.T) ** 2).sum())
 
 
 def copying_score(
