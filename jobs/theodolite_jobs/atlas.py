@@ -129,17 +129,19 @@ def vocabulary_product(weights: "Weights", block: int = 8192) -> NDArray[np.floa
     """Return W_Uᵀ W_E, (d_model, d_model), summed over the vocabulary in blocks; None where there is no such product.
 
     There is none where embeddings are projected into the stream (OPT-350m), or the files hold no head.
+
+    Raises:
+        ModelError: a weight is not finite.
     """
     d_model = weights.dimensions.d_model
-    total = np.zeros((d_model, d_model), dtype=np.float32)
-    try:
-        if weights.embedding(slice(0, 1)).shape[1] != d_model or weights.unembedding(slice(0, 1)).shape[1] != d_model:
-            return None
-    except ModelError:
+    if not weights.has_unembedding or weights.embedding(slice(0, 1)).shape[1] != d_model:
         return None
+    total = np.zeros((d_model, d_model), dtype=np.float32)
     for start in range(0, weights.vocabulary_size, block):
         rows = slice(start, min(start + block, weights.vocabulary_size))
         total += (weights.unembedding(rows).T @ weights.embedding(rows)).numpy()
+    if not np.isfinite(total).all():
+        raise ModelError("the embedding, or the language-model head, has a weight that is not finite")
     return total
 
 
@@ -148,7 +150,8 @@ def _thin(circuits: Circuits, name: str, layer: int) -> Thin:
         return thin(getattr(circuits, name))
     except ValueError as error:
         projection = f"{name.replace('written', 'output')} projection"
-        raise ModelError(f"layer {layer}, {projection}: {error}") from error
+        shared = "key-value " if name in ("key", "value") else ""
+        raise ModelError(f"layer {layer}, {projection}: {shared}{error}") from error
 
 
 def _stacked(qk: Sequence[Decomposition], vo: Decomposition) -> Arrays:

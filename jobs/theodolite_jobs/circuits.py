@@ -120,6 +120,8 @@ def notes_on(weights: "Weights", fold_norm: bool) -> list[str]:
     notes = [f"the norm that attention reads through is {folded}"]
     if attention.q_norm is not None:
         notes.append("queries and keys are normalised, so scores are known up to a positive factor for each token")
+    if attention.q_norm_bias is not None:
+        notes.append("their biases are those of that norm, which are not divided, and the projections', which are")
     if "attention_output" in anatomy.norms and not anatomy.post_norm:
         notes.append("attention's output is normalised, so W_VO is known up to a positive factor for each token")
     if attention.soft_cap is not None:
@@ -170,7 +172,7 @@ def _through_head_norm(
     moved = None if bias is None else through(bias, gamma)
     if shift is not None:
         moved = _array(shift).astype(np.float64) + (0.0 if moved is None else moved)
-    return through(weight, gamma[:, None]), moved
+    return through(weight.astype(np.float64), gamma[:, None]), moved
 
 
 def _written(output: NDArray[np.floating], norm: Norm | None, scale: float) -> NDArray[np.floating]:

@@ -5,7 +5,7 @@ from jaxtyping import Float
 from numpy.typing import NDArray
 
 from theodolite_jobs.circuits import Circuits
-from theodolite_jobs.heads import Thin, thin
+from theodolite_jobs.heads import Thin, over, thin
 
 KINDS = ("q", "k", "v")
 
@@ -14,7 +14,7 @@ def composition(writer: Circuits, reader: Circuits) -> Float[np.ndarray, "3 head
     """Return ‖W_VO W‖ / (‖W_VO‖ ‖W‖) of each head of a layer with each of a later one, in Frobenius norms.
 
     W is the later head's W_QK at offset 0 for Q-composition, W_QKᵀ for K and W_VO for V (Elhage et al. 2021, in row
-    convention). Two random heads have about 1/√d_model.
+    convention). Two random heads have about 1/√d_model; NaN for a head of zeros.
     """
     read = writer.kv_head_of, reader.kv_head_of
     value, written = thin(writer.value), thin(writer.written)
@@ -28,13 +28,11 @@ def composition(writer: Circuits, reader: Circuits) -> Float[np.ndarray, "3 head
     )
     own = value.triangle[read[0]]
     own_norm = np.linalg.norm(own @ written.triangle.transpose(0, 2, 1), axis=(1, 2))
-    return np.stack(
-        [
-            _through(own, written.factor, near, middle @ far.triangle.transpose(0, 2, 1), near_of, far_of)
-            / (own_norm[:, None] * _norms(near, middle, far, near_of, far_of))
-            for near, near_of, middle, far, far_of in pairs
-        ]
-    )
+    found = []
+    for near, near_of, middle, far, far_of in pairs:
+        product = _through(own, written.factor, near, middle @ far.triangle.transpose(0, 2, 1), near_of, far_of)
+        found.append(over(product, own_norm[:, None] * _norms(near, middle, far, near_of, far_of)))
+    return np.stack(found)
 
 
 def _through(

@@ -9,7 +9,7 @@ import xarray as xr
 from dask.delayed import delayed
 from numpy.typing import NDArray
 
-from theodolite.errors import SiteNotFoundError
+from theodolite.errors import ModelError, SiteNotFoundError
 from theodolite.spec import HeadsSpec, digest_of
 from theodolite.store.complete import finished_groups
 from theodolite.store.results import build_group, drop_groups, write_groups, write_layer
@@ -173,7 +173,10 @@ def _composition(weights: "Weights", heads: HeadsSpec, digest: str, progress: Pr
 
 def _pair_composition(weights: "Weights", writer: int, reader: int, fold_norm: bool) -> NDArray[np.float64]:
     circuits = [read_circuits(weights, layer, fold_norm=fold_norm) for layer in (writer, reader)]
-    return composition(*circuits)
+    try:
+        return composition(*circuits)
+    except ValueError as error:
+        raise ModelError(f"layer {writer} or {reader}: {error}") from error
 
 
 def _check_layers(heads: HeadsSpec, weights: "Weights") -> None:

@@ -88,7 +88,7 @@ class Captured:
             yield list(range(n_layers)), {}
             return
         row_bytes = int(self.counts().sum()) * self.run.record.model.d_model * 4
-        size = max(1, _SAMPLE_BYTES // row_bytes)
+        size = max(1, _SAMPLE_BYTES // max(1, row_bytes))
         for start in range(0, n_layers, size):
             layers = list(range(start, min(start + size, n_layers)))
             yield layers, self._read([layer for layer in layers if layer in self.run.record.layers])
@@ -101,6 +101,8 @@ class Captured:
             shards = [commit.index for commit in self.commits[name] if commit.start < SAMPLES + len(excluded)]
             tasks = [task(self.run, name, index, excluded, layers) for index in shards]
             samples = np.concatenate(list(in_windows(tasks, lambda _: None)))[:SAMPLES]
+            if not len(samples):  # all of them were quarantined
+                continue
             for column, position in enumerate(self.run.record.sets[name].positions):
                 for index, layer in enumerate(layers):
                     found[layer][row, self.positions.index(position)] = samples[:, column, index]

@@ -11,7 +11,16 @@ from numpy.typing import NDArray
 
 from theodolite_jobs.circuits import Circuits, norm_of, read_circuits
 from theodolite_jobs.norms import Norm, normalised, projected
-from theodolite_jobs.words import Request, Rows, Tops, alignment, standard_rows, top_tokens
+from theodolite_jobs.words import (
+    Request,
+    Rows,
+    Tops,
+    alignment,
+    meeting_bias,
+    standard_rows,
+    top_tokens,
+    with_bias,
+)
 
 if TYPE_CHECKING:
     from theodolite.models.weights import Weights
@@ -66,9 +75,11 @@ def layer_words(weights: "Weights", layer: int, wording: Wording, vectors: Mappi
     )
     written = Request(vectors["vo right"], BOTH_ENDS)
     (of_written,) = top_tokens(weights.embedding, wording.n_tokens, [written], wording.count)
-    values = Request(_values(weights, layer, circuits, stream, read), ("top",))
+    bias = weights.unembedding_bias()
+    values = Request(meeting_bias(_values(weights, layer, circuits, stream, read), bias), ("top",))
     decoded = [values] if wording.tied else [values, written]
-    of_values, *untied = top_tokens(weights.unembedding, wording.n_tokens, decoded, wording.count)
+    logits = with_bias(weights.unembedding, bias)
+    of_values, *untied = top_tokens(logits, wording.n_tokens, decoded, wording.count)
     heads = [_head_rows(layer, name, tops, "read") for name, tops in zip(READING, of_vectors, strict=True)]
     heads += [_head_rows(layer, "vo right", of_written, "embedding")]
     heads += [_head_rows(layer, "vo right", tops, "unembedding") for tops in untied]

@@ -16,7 +16,7 @@ from theodolite.store.runs import Run
 from theodolite_jobs.circuits import norm_of
 from theodolite_jobs.norms import normalised, unit
 from theodolite_jobs.trajectories import UMAP_ROWS, angles, principal_coordinates, umap_coordinates
-from theodolite_jobs.words import ranks_of
+from theodolite_jobs.words import meeting_bias, ranks_of, with_bias
 
 if TYPE_CHECKING:
     from theodolite.models.weights import Weights
@@ -43,6 +43,7 @@ def trajectory_table(run: Run, weights: "Weights", n_tokens: int, *, umap: bool)
     states = {
         site: np.concatenate([read_shard(run, commit, site) for commit in commits]).astype(np.float64)
         for site in (*run.record.spec.capture.sites, Site.RESID_FINAL)
+        if site not in (Site.ATTN_OUT, Site.MLP_OUT)  # what is added is no state
     }
     parts = [
         _sentence_rows(run, weights, n_tokens, sentence, ids, {site: of[sentence] for site, of in states.items()})
@@ -75,6 +76,8 @@ def _sentence_rows(
     final = states[Site.RESID_FINAL][-length:-1]
     norm = weights.final_norm()
     targets = np.concatenate([weights.unembedding(slice(token, token + 1)).double().numpy() for token in following])
+    bias = weights.unembedding_bias()
+    logits = with_bias(weights.unembedding, bias)
     frames, points = [], []
     places = [(site, index, layer) for site in states for index, layer in enumerate(_layers(run, site))]
     for site, index, layer in places:
@@ -84,7 +87,7 @@ def _sentence_rows(
         columns = {
             "angle_to_final": angles(x, final),
             "angle_to_next": angles(decoded, targets),
-            "rank_of_next": ranks_of(weights.unembedding, n_tokens, decoded, following),
+            "rank_of_next": ranks_of(logits, n_tokens, meeting_bias(decoded, bias), following),
         }
         frames.append(_place_rows(sentence, ids, str(site), layer).assign(**columns))
         points.append(decoded)

@@ -64,8 +64,9 @@ def survey_words(
     ids, dropped = single_tokens(tokenizer, nouns)
     tied = bool(weights.config.tie_word_embeddings)
     rows = embedded(weights)
-    nouns_there = np.concatenate([rows(slice(token, token + 1)).double().numpy() for token in ids])
-    wording = Wording(words.tokens, len(texts), np.array(ids), nouns_there, spec.heads.fold_norm, tied)
+    width = weights.dimensions.d_model
+    nouns_there = np.array([rows(slice(token, token + 1))[0].double().numpy() for token in ids]).reshape(-1, width)
+    wording = Wording(words.tokens, len(texts), np.array(ids, dtype=np.int64), nouns_there, spec.heads.fold_norm, tied)
     with tempfile.TemporaryDirectory() as folder:
         with scheduler(dask_address):
             _write_layers(run, weights, wording, texts, Path(folder), progress)

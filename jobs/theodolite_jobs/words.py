@@ -74,7 +74,7 @@ def top_tokens(rows: Rows, n_tokens: int, requests: Sequence[Request], count: in
         {
             end: Tops(ids.reshape(shape).numpy(), values.reshape(shape).double().numpy())
             for end, (values, ids) in best.items()
-            for shape in [(*request.vectors.shape[:-1], -1)]
+            for shape in [(*request.vectors.shape[:-1], ids.shape[1])]
         }
         for best, request in zip(found, requests, strict=True)
     ]
@@ -93,6 +93,18 @@ def _merged(
     values, ids = (torch.cat(pair, dim=1) for pair in zip(known, new, strict=True))
     values, places = values.topk(min(count, values.shape[1]), largest=largest)
     return values, ids.gather(1, places)
+
+
+def with_bias(rows: Rows, bias: torch.Tensor | None) -> Rows:
+    """Return a table with a bias for each token in one more column; vectors that are to meet it end in a one."""
+    if bias is None:
+        return rows
+    return lambda some: torch.cat([rows(some), bias[some, None]], dim=1)
+
+
+def meeting_bias(vectors: NDArray[np.float64], bias: torch.Tensor | None) -> NDArray[np.float64]:
+    """Return vectors that meet the bias of such a table."""
+    return vectors if bias is None else np.concatenate([vectors, np.ones_like(vectors[..., :1])], axis=-1)
 
 
 def ranks_of(
@@ -130,11 +142,16 @@ def alignment(
     """
     before, after = read @ read.T, (read @ left) @ (read @ right).T
     others = ~np.eye(len(read), dtype=bool)
-    ranks = [rankdata(side[others].reshape(len(read), -1), axis=1) for side in (before, after)]
-    centred = [rank - rank.mean(axis=1, keepdims=True) for rank in ranks]
-    spread = np.sqrt((centred[0] ** 2).sum(axis=1) * (centred[1] ** 2).sum(axis=1))
-    product = (centred[0] * centred[1]).sum(axis=1)
-    correlation = np.divide(product, spread, out=np.full(len(read), np.nan), where=spread > 0)
+    correlation = np.full(len(read), np.nan)
+    if len(read) > 2:
+        ranks = [rankdata(side[others].reshape(len(read), -1), axis=1) for side in (before, after)]
+        x, y = (rank - rank.mean(axis=1, keepdims=True) for rank in ranks)
+        spread = np.sqrt((x**2).sum(axis=1) * (y**2).sum(axis=1))
+        np.divide((x * y).sum(axis=1), spread, out=correlation, where=spread > 0)
+    if not len(read):
+        return {name: np.empty(0, dtype=np.int64) for name in ("before", "after", "own_rank")} | {
+            "correlation": correlation
+        }
     nearest = [np.where(others, side, -np.inf).argmax(axis=1) for side in (before, after)]
     own_rank = (after > after.diagonal()[:, None]).sum(axis=1) + 1
     return {

@@ -17,6 +17,9 @@ from theodolite.models.anatomy import Anatomy, Dimensions, Files, dimensions_of
 from theodolite.models.load import check_readable
 from theodolite.models.tensors import TensorFiles
 
+# How names of what was trained end; constants that older libraries stored beside it end otherwise.
+_LEARNED = (".weight", ".bias", ".gamma", ".beta")
+
 
 @dataclass(frozen=True)
 class AttentionWeights:
@@ -95,7 +98,7 @@ class Weights:
         """Find the files and their names; `dtype` is what every tensor is returned in.
 
         Raises:
-            ModelError: files are missing or unreadable.
+            ModelError: files or tensors are missing or unreadable.
             UnsupportedModelError: names on disk are not known for this family, or the weights are quantised.
         """
         anatomy = check_readable(config)
@@ -106,6 +109,23 @@ class Weights:
         self.dtype = dtype
         self._names: Files = anatomy.files
         self._files = TensorFiles(folder)
+        self._check_blocks()
+
+    def _check_blocks(self) -> None:
+        """Raise ModelError where a block lacks a tensor that another has: a norm or a bias would be taken as absent."""
+        begins = f"{self._prefix}{self._names.block}".split("{}")[0]
+        blocks: dict[int, set[str]] = {layer: set() for layer in range(self.dimensions.n_layers)}
+        for name in self._files.names():
+            number, _, rest = name.removeprefix(begins).partition(".")
+            if name.startswith(begins) and number.isdecimal() and int(number) in blocks and rest.endswith(_LEARNED):
+                blocks[int(number)].add(rest)
+        everything = set().union(*blocks.values())
+        for layer, there in blocks.items():
+            if missing := sorted(everything - there):
+                raise ModelError(
+                    f"the weights in {self._files.folder} lack the tensor {begins}{layer}.{missing[0]}, "
+                    "which other blocks have"
+                )
 
     @cached_property
     def _prefix(self) -> str:
@@ -131,13 +151,29 @@ class Weights:
         Raises:
             ModelError: the files hold no head of their own, though it is not tied.
         """
-        wanted = f"{self._names.unembedding}.weight"
-        found = [name for name in self._files.names() if f".{name}".endswith(f".{wanted}")]
-        if found:
-            return self._files.read(min(found, key=len), rows).to(self.dtype)
+        name = self._head("weight")
+        if name is not None:
+            return self._files.read(name, rows).to(self.dtype)
         if not self.config.tie_word_embeddings:
-            raise ModelError(f"the weights in {self._files.folder} have no language-model head ({wanted})")
+            raise ModelError(
+                f"the weights in {self._files.folder} have no language-model head ({self._names.unembedding}.weight)"
+            )
         return self.embedding(rows)
+
+    def _head(self, kind: str) -> str | None:
+        """Return the name of the head's weight or bias; a model saved with other heads has something in front."""
+        wanted = f".{self._names.unembedding}.{kind}"
+        return min((name for name in self._files.names() if f".{name}".endswith(wanted)), key=len, default=None)
+
+    @property
+    def has_unembedding(self) -> bool:
+        """Whether there is a language-model head, be it the embedding."""
+        return bool(self.config.tie_word_embeddings) or self._head("weight") is not None
+
+    def unembedding_bias(self) -> torch.Tensor | None:
+        """Return the language-model head's bias, (token,), if there is one (GPT-J, Phi)."""
+        name = self._head("bias")
+        return None if name is None else self._files.read(name).to(self.dtype)
 
     def norm(self, layer: int, which: str) -> NormWeights:
         """Return a block's norm by its name in `Anatomy.norms`."""
@@ -253,6 +289,8 @@ class Weights:
             if f"{self._prefix}{name}.{stored}" in self._files
         }
         scale = found.get("scale")
+        if not all(tensor.isfinite().all() for tensor in found.values()):
+            raise ModelError(f"the norm {self._prefix}{name} has a weight that is not finite")
         scale = None if scale is None else scale + self.anatomy.norm_offset
         return NormWeights(self.anatomy.norm_kind, norm_epsilon(self.config), scale, found.get("bias"))
 
