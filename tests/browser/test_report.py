@@ -4,13 +4,18 @@ import os
 import re
 import shutil
 import subprocess
+from pathlib import Path
 
 import numpy as np
 import pytest
 from stored import store_run
 
+from theodolite.settings import Settings
+from theodolite.spec_file import parse_spec
 from theodolite_jobs.pipeline import analyse
+from theodolite_jobs.progress import Console
 from theodolite_jobs.report import write_report
+from theodolite_jobs.survey import survey
 
 pytestmark = pytest.mark.browser
 
@@ -63,6 +68,31 @@ def test_the_report_draws_its_figures_offline_without_a_word_on_the_console(repo
     ):
         assert text in page
     assert not re.search(r'<(script|link|img)[^>]*(src|href)="', page)
+
+
+@pytest.fixture(scope="module")
+def atlas(tmp_path_factory):
+    spec = {"model": {"id": "all-minilm-l6-v2"}, "prompts": {}, "heads": {"vectors": 2}, "words": {"tokens": 3}}
+    settings = Settings(store=str(tmp_path_factory.mktemp("atlas")))
+    return survey(parse_spec(spec), Path(), settings, Console()).report
+
+
+def test_a_click_on_a_map_opens_the_card_of_that_head(atlas, tmp_path):
+    """As a browser would send it: the map of an output opens the VO circuit; the card tells tokens on both sides."""
+    page = Path(atlas).read_text()
+    click = """<script>
+    const map = figures.findLast(figure => figure.node.dataset.circuit === "vo");
+    map.node.emit("plotly_click", {points: [{customdata: "L4H7"}]});
+    </script></body>"""
+    clicked = tmp_path / "clicked.html"
+    clicked.write_text(page.replace("</body>", click))
+    shown, console = opened(clicked, tmp_path)
+    assert console == []
+    assert '<h3 id="card-name">L4H7, VO circuit</h3>' in shown
+    assert shown.count('class="token"') >= 2 * 2 * 3
+    assert "is read of a token" in shown
+    plain, _ = opened(atlas, tmp_path)
+    assert '<h3 id="card-name">L0H0, QK circuit</h3>' in plain
 
 
 def test_the_report_fits_a_phone(report, tmp_path):

@@ -44,6 +44,7 @@ SPEC = {
     "capture": {"shard_prompts": 5, "batch_tokens": 64},
     "contrasts": {"refusal": {"positive": "harmful", "negative": "harmless"}},
     "analyses": ["curves"],
+    "words": {"sentences": []},
 }
 
 

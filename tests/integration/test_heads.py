@@ -1,0 +1,242 @@
+"""The head atlas of real models, from the command line and inside a survey."""
+
+import json
+import shutil
+import subprocess
+import sys
+import warnings
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+import xarray as xr
+from safetensors.torch import load_file, save_file
+from stored import store_run
+from transformers import Starcoder2Config
+
+from theodolite.errors import SiteNotFoundError
+from theodolite.models.source import ModelSource, fetch, resolve_source
+from theodolite.query.heads import head_card
+from theodolite.query.runs import run_state, summaries, verify
+from theodolite.settings import Settings
+from theodolite.spec import ModelSpec
+from theodolite.spec_file import parse_spec
+from theodolite.store.complete import finished_groups
+from theodolite.store.results import read_group, read_layer
+from theodolite.store.runs import open_run
+from theodolite_jobs.analyses import analyse_run
+from theodolite_jobs.progress import Console
+from theodolite_jobs.survey import survey
+
+pytestmark = pytest.mark.slow
+
+THEODOLITE = str(Path(sys.executable).with_name("theodolite"))
+ENCODER = "all-minilm-l6-v2"
+
+
+def heads(store, model, *options):
+    command = [THEODOLITE, "heads", str(model), "--store", str(store), "--json", *options]
+    return subprocess.run(command, capture_output=True, text=True)
+
+
+@pytest.fixture(scope="module")
+def atlas(tmp_path_factory, chat_model_folder):
+    store = tmp_path_factory.mktemp("atlas")
+    done = heads(store, "smollm2-135m-instruct", "--no-words", "--offsets", "0,5", "--composition", "0:2")
+    assert done.returncode == 0, done.stderr
+    outcome = json.loads(done.stdout.splitlines()[-1])
+    assert outcome["state"] == "complete"
+    return open_run(str(store), outcome["run_id"])
+
+
+@pytest.fixture(scope="module")
+def encoder_folder():
+    return fetch(resolve_source(ModelSpec(id=ENCODER), Path()), Settings().cache)
+
+
+@pytest.fixture(scope="module")
+def encoder(ray_with_pretend_gpus, tmp_path_factory):
+    spec = {
+        "model": {"id": ENCODER},
+        "prompts": {
+            "harmful": {"source": "builtin:harmful", "limit": 12},
+            "harmless": {"source": "builtin:harmless", "limit": 12},
+        },
+        "contrasts": {"refusal": {"positive": "harmful", "negative": "harmless"}},
+        "words": {"tokens": 5, "sentences": ["To kill two birds with one stone", "stone"]},
+        "heads": {"vectors": 3},
+    }
+    settings = Settings(store=str(tmp_path_factory.mktemp("encoder")), replicas=1, gpus_per_replica=0)
+    return survey(parse_spec(spec), Path(), settings, Console())
+
+
+def test_all_heads_are_there_and_some_equal_a_dense_decomposition(atlas, chat_model_folder):
+    found = read_group(atlas, "heads")
+    values = found["singular_values"].transpose("circuit", "offset", "layer", "head", "rank").values
+    assert values.shape == (2, 2, 30, 9, 64)
+    assert np.isfinite(values[0]).all()
+    assert np.isfinite(values[1, 0]).all()
+    assert np.isnan(values[1, 1]).all()
+    stored = load_file(chat_model_folder / "model.safetensors")
+    for layer, head in ((0, 0), (17, 4), (29, 8)):
+        q, k, v, o = (stored[f"model.layers.{layer}.self_attn.{name}_proj.weight"].double().numpy() for name in "qkvo")
+        own, kv = slice(64 * head, 64 * head + 64), slice(64 * (head // 3), 64 * (head // 3) + 64)
+        for circuit, whole in enumerate((q[own].T @ k[kv] / 8, v[kv].T @ o[:, own].T)):
+            u, dense, vt = np.linalg.svd(whole)
+            np.testing.assert_allclose(values[circuit, 0, layer, head], dense[:64], atol=1e-12 * dense[0])
+            vectors = read_layer(atlas, "heads", layer).isel(circuit=circuit, offset=0, head=head)
+            for side, reference in (("left", u.T), ("right", vt)):
+                cosines = (vectors[f"{side}_vectors"].values * reference[:20]).sum(axis=1)
+                np.testing.assert_allclose(np.abs(cosines), 1, atol=1e-5)
+
+
+def test_a_rotary_offset_changes_scores_spectra_and_nothing_else(atlas):
+    values = read_group(atlas, "heads")["singular_values"].sel(circuit="qk")
+    assert np.abs(values.sel(offset=0) - values.sel(offset=5)).max() > 0.1
+    # A rotation of a factor keeps its length: Σσ² may change, but not past the product of both factors' norms.
+    assert (values.sel(offset=5)[..., 0] < 3 * values.sel(offset=0)[..., 0]).all()
+
+
+def test_composition_is_of_later_heads_with_earlier_ones_alone(atlas):
+    score = read_group(atlas, "composition")["score"].transpose("composition", "layer", "layer_other", ...)
+    for first in range(3):
+        for second in range(3):
+            there = np.isfinite(score[:, first, second].values)
+            assert there.all() if first < second else not there.any()
+    assert float(score.max()) < 1
+
+
+def test_a_run_of_weights_is_whole_and_opens_without_a_warning(atlas):
+    assert list(verify(atlas)) == []
+    assert run_state(atlas) == "complete"
+    assert atlas.record.sets == {}
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        tree = xr.open_datatree(f"{atlas.url}/results.zarr", engine="zarr")
+    assert tree["heads"]["left_vectors"].dims == ("circuit", "offset", "layer", "head", "vector", "d_model")
+    assert "Is it right?" not in Path(atlas.report).read_text()
+
+
+def test_asking_again_repeats_nothing(atlas):
+    again = heads(atlas.store, atlas.record.spec.model.id, "--no-words", "--offsets", "0,5", "--composition", "0:2")
+    assert "all results are there already" in again.stderr
+
+
+def test_a_head_that_is_not_there_is_refused_with_what_is(atlas):
+    with pytest.raises(SiteNotFoundError, match="no layer 30; it has 0 to 29"):
+        head_card(atlas, 30, 0, "qk")
+    with pytest.raises(SiteNotFoundError, match="no head 9; it has 0 to 8"):
+        head_card(atlas, 0, 9, "qk")
+    with pytest.raises(SiteNotFoundError, match="no offset 1; it has 0, 5"):
+        head_card(atlas, 0, 0, "qk", offset=1)
+
+
+def test_an_encoder_gets_the_same_atlas_within_a_survey(encoder):
+    assert set(finished_groups(encoder)) == {"moments", "curves", "directions", "heads", "words"}
+    found = read_group(encoder, "heads")
+    assert found.sizes["layer"] == 6
+    assert (found["null_dimension"] == 384 - 32).all()
+    unseen = found["null_variance"].values
+    assert (unseen > 0.5).all()
+    assert (unseen < 1).all()
+    assert found["n_samples"].values.tolist() == [[12], [12]]
+    assert np.isfinite(found["direction_alignment"]).all()
+    assert (found["direction_alignment"] <= 1 + 1e-12).all()
+    tables = Path(encoder.url) / "tables"
+    biases = pd.read_parquet(tables / "bias_tokens.parquet")
+    assert set(biases["side"]) == {"query", "key"}
+    assert len(pd.read_parquet(tables / "head_tokens.parquet")) == 6 * 12 * 4 * 3 * 2 * 5
+    trajectories = pd.read_parquet(tables / "trajectories.parquet")
+    assert set(trajectories["sentence"]) == {0, 1}
+    assert (trajectories.loc[trajectories["site"] == "resid_final", "angle_to_final"] == 0).all()
+    card = head_card(encoder, 5, 11, "vo")
+    assert len(card["tokens"]) == 3 * 2 * 2 * 5
+    assert "Traveling words" in Path(encoder.report).read_text()
+    assert list(verify(encoder)) == []
+
+
+def test_one_more_contrast_leaves_the_words_as_they_are(encoder, monkeypatch, tmp_path):
+    copy = tmp_path / "store"
+    shutil.copytree(encoder.store, copy)
+    run = open_run(str(copy), encoder.id)
+    before = finished_groups(run)
+    spec = run.record.spec.model_dump(mode="json")
+    spec["contrasts"]["harm"] = {"positive": "harmless", "negative": "harmful", "paired": False}
+    analyse_run(run, parse_spec(spec), None, Settings(store=str(copy)), Console())
+    after = finished_groups(run)
+    assert after["words"] == before["words"]
+    assert after["heads"] != before["heads"]
+    alignment = read_group(run, "heads")["direction_alignment"].sel(side="qk_key")
+    np.testing.assert_allclose(alignment.sel(contrast="harm"), alignment.sel(contrast="refusal"), rtol=1e-6)
+
+
+def changed_encoder(folder, target, change):
+    shutil.copytree(folder, target)
+    tensors = load_file(folder / "model.safetensors")
+    change(tensors)
+    save_file(tensors, target / "model.safetensors", metadata={"format": "pt"})
+    return target
+
+
+def nan_in_a_query(tensors):
+    tensors[query_of(tensors, 3)][5, 7] = torch.nan
+
+
+def query_of(tensors, layer):
+    return next(name for name in tensors if name.endswith(f"layer.{layer}.attention.self.query.weight"))
+
+
+BROKEN = {
+    "a weight that is not finite": (
+        nan_in_a_query,
+        "layer 3, query projection: head 0 has a weight that is not finite",
+    ),
+    "a projection that is missing": (
+        lambda tensors: tensors.pop(query_of(tensors, 2)),
+        "lack the tensor encoder.layer.2.attention.self.query.weight",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", BROKEN)
+def test_broken_weights_are_named_and_nothing_is_whole(encoder_folder, tmp_path, case):
+    change, message = BROKEN[case]
+    folder = changed_encoder(encoder_folder, tmp_path / "model", change)
+    done = heads(tmp_path / "store", folder)
+    assert (done.returncode, done.stdout) == (1, "")
+    assert message in done.stderr
+    assert "Traceback" not in done.stderr
+    assert all(run["state"] != "complete" for run in summaries(str(tmp_path / "store")))
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--composition", "0:30"], "no layer 30; it has 0 to 29"),
+        (["--composition", "3"], "heads.composition"),
+        (["--offsets", "one"], "heads.offsets.0: given 'one'"),
+        (["--offsets", "-1"], "heads.offsets.0"),
+    ],
+)
+def test_wrong_options_are_named(tmp_path, options, message, chat_model_folder):
+    done = heads(tmp_path, "smollm2-135m-instruct", "--no-words", *options)
+    assert done.returncode == 2
+    assert message in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_a_family_without_a_known_layout_is_refused_by_name_or_left_out_of_a_survey(tmp_path, capsys):
+    config = Starcoder2Config(num_hidden_layers=3, hidden_size=32, intermediate_size=64, vocab_size=100)
+    config.save_pretrained(tmp_path / "model")
+    done = heads(tmp_path / "store", tmp_path / "model")
+    assert done.returncode == 1
+    assert "where the family 'starcoder2' keeps its weights is not known" in done.stderr
+    values = np.random.default_rng(0).normal(size=(6, 1, 3, 8)).astype(np.float32)
+    run = store_run(tmp_path, {"bad": {"resid_pre": values}})
+    spec = run.record.spec.model_copy(update={"analyses": None})
+    source = ModelSource("tiny", "folder", str(tmp_path / "model"), "sha256:0")
+    analyse_run(run, spec, source, Settings(store=str(tmp_path)), Console())
+    assert "is left out: where the family 'starcoder2'" in capsys.readouterr().err
+    assert set(finished_groups(run)) == {"moments", "curves", "directions"}
