@@ -204,7 +204,7 @@ def test_a_folded_norm_has_no_scale_and_no_bias_left_and_what_it_takes_out_is_ou
         ("gpt2", ["not folded"]),
         ("llama", ["not folded", "at the stated offset"]),
         ("bloom", ["not folded", "ALiBi positions add"]),
-        ("mpnet", ["not folded", "learned and relative positions add"]),
+        ("mpnet", ["reads the stream itself", "learned and relative positions add"]),
         ("qwen3", ["not folded", "queries and keys are normalised", "at the stated offset"]),
         ("olmo-clipped", ["not folded", "clipped to ±0.8", "at the stated offset"]),
         ("gemma2", ["not folded", "attention's output is normalised", "50·tanh(score/50)", "at the stated offset"]),
@@ -216,4 +216,5 @@ def test_what_is_in_no_circuit_is_said(tmp_path, family, said):
     assert len(notes) == len(said)
     for note, part in zip(notes, said, strict=True):
         assert part in note
-    assert "folded into the weights" in notes_on(Weights(tmp_path, tiny.CONFIGS[family]), fold_norm=True)[0]
+    if said[0] == "not folded":
+        assert "folded into the weights" in notes_on(Weights(tmp_path, tiny.CONFIGS[family]), fold_norm=True)[0]

@@ -14,7 +14,7 @@ from theodolite.store.activations import encode_shard
 from theodolite.store.commits import Commit, commit_shard, new_attempt, sha256
 from theodolite.store.prompts import write_tokens
 from theodolite.store.runs import create_run
-from theodolite_jobs.trajectories import angles, principal_coordinates
+from theodolite_jobs.trajectories import angles, principal_coordinates, umap_coordinates
 from theodolite_jobs.trajectory_table import TARGET, trajectory_table
 
 WIDTH = 48
@@ -211,3 +211,14 @@ def test_sentences_of_one_token_have_no_trajectories(tmp_path):
     tokens = [(4,), (9,), (4,)]
     run = store_sentences(tmp_path / "store", made_up_states(tokens), tokens)
     assert len(trajectory_table(run, Weights(tmp_path / "model", tiny.CONFIGS["gpt2"]), KNOWN, umap=False)) == 0
+
+
+def test_umap_places_points_among_the_table_and_the_same_way_each_time():
+    rng = np.random.default_rng(0)
+    table = np.concatenate([rng.normal(size=(40, 8)) + 20 * side for side in (0, 1)])
+    points = table[[0, 1, 40, 41]] + 0.01
+    placed = umap_coordinates(table, points)
+    assert placed.shape == (4, 3)
+    near, far = np.linalg.norm(placed[0] - placed[1]), np.linalg.norm(placed[0] - placed[2])
+    assert near < far
+    np.testing.assert_array_equal(umap_coordinates(table, points), placed)

@@ -116,8 +116,11 @@ def norm_of(stored: "NormWeights", d_model: int) -> Norm:
 def notes_on(weights: "Weights", fold_norm: bool) -> list[str]:
     """Say what of this model's attention depends on the data and is in no circuit, and what was chosen."""
     attention, anatomy = weights.attention(0), weights.anatomy
-    folded = "folded into the weights" if fold_norm else "not folded: the weights are as they are stored"
-    notes = [f"the norm that attention reads through is {folded}"]
+    if anatomy.post_norm or "attention" not in anatomy.norms:
+        notes = ["attention reads the stream itself: no norm is between"]
+    else:
+        folded = "folded into the weights" if fold_norm else "not folded: the weights are as they are stored"
+        notes = [f"the norm that attention reads through is {folded}"]
     if attention.q_norm is not None:
         notes.append("queries and keys are normalised, so scores are known up to a positive factor for each token")
     if attention.q_norm_bias is not None:

@@ -6,7 +6,7 @@ from typing import Any
 
 import pandas as pd
 
-from theodolite.figures.trajectories import trajectory_curves, trajectory_sphere
+from theodolite.figures.trajectories import trajectory_curves, trajectory_sphere, trajectory_umap
 from theodolite.query.words import along_stream, read_words
 from theodolite.sites import depth_label
 from theodolite.store.results import read_group
@@ -43,6 +43,8 @@ def trajectory_sections(run: Run) -> list[Trajectory]:
         of_token = rows[rows["index"] == rows["index"].max()]
         token, following = (str(of_token[name].iloc[0]).strip() for name in ("token", "next_token"))
         figures = {"on the sphere": trajectory_sphere(of_token), "measured": trajectory_curves(of_token)}
+        if "umap_1" in of_token:
+            figures["in the UMAP of the embeddings"] = trajectory_umap(of_token)
         title = f"“{sentences[int(str(number))]}”: {token}, before {following}"
         found.append(Trajectory(title, list(_facts(of_token)), figures))
     return found

@@ -3,6 +3,8 @@
 Angles and ranks are measured in all d_model dimensions; the three coordinates are for the eye.
 """
 
+import warnings
+
 import numpy as np
 from jaxtyping import Float
 from numpy.typing import NDArray
@@ -51,7 +53,9 @@ def umap_coordinates(
         ModelError: the package is not installed.
     """
     try:
-        from umap import UMAP
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", ImportWarning)  # of a part that would need TensorFlow
+            from umap import UMAP
     except ImportError as error:
         raise ModelError("words.umap needs the package umap-learn: pip install 'theodolite[umap]'") from error
     found: NDArray[np.float64] = UMAP(**_UMAP).fit(table).transform(points).astype(np.float64)

@@ -204,15 +204,16 @@ def embedding_sphere(rows: Rows, n_tokens: int, norm: Norm) -> list[dict[str, fl
 
 
 def embedding_lengths(rows: Rows, n_tokens: int, norm: Norm) -> dict[str, NDArray[np.float64]]:
-    """Return ‖e‖ and ‖γ⊙e‖ of every token and, where the norm has a bias, each plus β·e, for the norm's γ and β."""
+    """Return ‖e‖ and, for the norm's γ and β where it has them, ‖γ⊙e‖, and each plus β·e, of every token."""
     parts: dict[str, list[NDArray[np.float64]]] = {}
     for start in range(0, n_tokens, BLOCK_TOKENS):
         exact = rows(slice(start, min(start + BLOCK_TOKENS, n_tokens))).double().numpy()
-        plain, scaled = np.linalg.norm(exact, axis=1), np.linalg.norm(exact * norm.scale, axis=1)
-        measures = {"norm": plain, "scaled norm": scaled}
+        measures = {"norm": np.linalg.norm(exact, axis=1)}
+        if (norm.scale != 1).any():
+            measures["scaled norm"] = np.linalg.norm(exact * norm.scale, axis=1)
         if norm.bias.any():
             toward = exact @ norm.bias
-            measures |= {"norm + bias": plain + toward, "scaled norm + bias": scaled + toward}
+            measures |= {f"{name} + bias": lengths + toward for name, lengths in measures.items()}
         for name, values in measures.items():
             parts.setdefault(name, []).append(values)
     return {name: np.concatenate(values) for name, values in parts.items()}

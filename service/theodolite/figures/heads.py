@@ -37,7 +37,7 @@ def head_map(values: xr.DataArray, title: str, *, signed: bool = False, logarith
             customdata=names,
             text=_cells(by_head),
             hovertemplate="%{customdata}: %{text:.4g}<extra></extra>",
-            colorbar=_colorbar(shown) if logarithmic else _COLORBAR,
+            colorbar=_logarithmic_scale(shown) if logarithmic else _scale(shown),
             xgap=1,
             ygap=1,
             **scale,
@@ -57,7 +57,14 @@ def _cells(values: NDArray[np.float64]) -> list[list[float | None]]:
     return [[float(cell) if np.isfinite(cell) else None for cell in row] for row in values]
 
 
-def _colorbar(logarithms: NDArray[np.float64]) -> dict[str, Any]:
+def _scale(values: NDArray[np.float64]) -> dict[str, Any]:
+    """Return a scale whose steps are whole where the numbers are."""
+    finite = values[np.isfinite(values)]
+    whole = len(finite) > 0 and bool((finite == finite.round()).all())
+    return {**_COLORBAR, "dtick": max(1, round(float(np.ptp(finite)) / 5))} if whole else _COLORBAR
+
+
+def _logarithmic_scale(logarithms: NDArray[np.float64]) -> dict[str, Any]:
     """Return a scale with round numbers at their logarithms."""
     if not np.isfinite(logarithms).any():
         return _COLORBAR

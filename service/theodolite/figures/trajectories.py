@@ -12,7 +12,7 @@ from theodolite.figures.style import COSINE, NEGATIVE, PLAIN, POSITIVE, bare_lay
 from theodolite.query.words import along_stream
 from theodolite.sites import depth_label
 
-_PCA = ["pca_1", "pca_2", "pca_3"]
+_PCA, _UMAP = ["pca_1", "pca_2", "pca_3"], ["umap_1", "umap_2", "umap_3"]
 
 
 def trajectory_curves(trajectory: pd.DataFrame) -> go.Figure:
@@ -50,28 +50,45 @@ def trajectory_sphere(trajectory: pd.DataFrame) -> go.Figure:
     Args:
         trajectory: the rows of one token of one sentence.
     """
-    stream, target = along_stream(trajectory), trajectory[trajectory["site"] == "unembedding"]
+    stream, target = along_stream(trajectory), _target(trajectory)
     share = np.linalg.norm(stream[_PCA].to_numpy(), axis=1)
     hover = [
         f"{label}<br>{kept:.0%} of its length lies in these dimensions"
         for label, kept in zip(_labels(stream), share, strict=True)
     ]
-    ends = ["" for _ in hover]
-    ends[0], ends[-1] = stream["token"].iloc[0].strip(), "final"
     path = _on_sphere(stream)
-    figure = go.Figure([*_globe(), _path(path, stream["depth"].tolist(), hover, ends)])
-    if len(target):
-        next_token = stream["next_token"].iloc[0].strip()
-        figure.add_trace(_mark(_on_sphere(target)[0], f"next: {next_token}"))
+    traces = [*_globe(), _path(path, stream, hover), _mark(_on_sphere(target)[0], target)]
     hidden = {"visible": False, "range": [-1.05, 1.05]}
+    return _scene(traces, {axis: hidden for axis in ("xaxis", "yaxis", "zaxis")}, _facing(path.mean(axis=0)))
+
+
+def trajectory_umap(trajectory: pd.DataFrame) -> go.Figure:
+    """Draw the way in the UMAP of the embeddings, which knows no sphere and keeps no distances.
+
+    Args:
+        trajectory: the rows of one token of one sentence, with the columns `umap_1` to `umap_3`.
+    """
+    stream, target = along_stream(trajectory), _target(trajectory)
+    traces = [_path(stream[_UMAP].to_numpy(), stream, _labels(stream)), _mark(target[_UMAP].to_numpy()[0], target)]
+    quiet = {"showticklabels": False, "title": "", "showbackground": False}
+    return _scene(traces, {axis: quiet for axis in ("xaxis", "yaxis", "zaxis")}, {"x": 1.4, "y": 1.4, "z": 0.7})
+
+
+def _scene(traces: list[go.Scatter3d], axes: dict[str, Any], eye: dict[str, float]) -> go.Figure:
+    figure = go.Figure(traces)
     figure.update_layout(bare_layout(560))
     figure.update_layout(
         margin={"l": 0, "r": 0, "t": 10, "b": 0},
         showlegend=False,
-        scene={"xaxis": hidden, "yaxis": hidden, "zaxis": hidden, "aspectmode": "cube"},
-        scene_camera={"eye": _facing(path.mean(axis=0))},
+        scene={**axes, "aspectmode": "cube"},
+        scene_camera={"eye": eye},
     )
     return figure
+
+
+def _target(trajectory: pd.DataFrame) -> pd.DataFrame:
+    """Return the row of the next token's own vector."""
+    return trajectory[trajectory["site"] == "unembedding"]
 
 
 def _labels(stream: pd.DataFrame) -> list[str]:
@@ -115,7 +132,9 @@ def _globe() -> list[go.Scatter3d]:
     return [go.Scatter3d(x=clean[0], y=clean[1], z=clean[2], mode="lines", line=line, opacity=0.35, hoverinfo="skip")]
 
 
-def _path(points: NDArray[np.float64], depths: list[int], hover: list[str], texts: list[str]) -> go.Scatter3d:
+def _path(points: NDArray[np.float64], stream: pd.DataFrame, hover: list[str]) -> go.Scatter3d:
+    texts = ["" for _ in hover]
+    texts[0], texts[-1] = stream["token"].iloc[0].strip(), "final"
     return go.Scatter3d(
         x=points[:, 0].tolist(),
         y=points[:, 1].tolist(),
@@ -124,14 +143,15 @@ def _path(points: NDArray[np.float64], depths: list[int], hover: list[str], text
         text=texts,
         textposition="top center",
         line={"color": COSINE, "width": 4},
-        marker={"size": 4, "color": depths, "colorscale": "Viridis"},
+        marker={"size": 4, "color": stream["depth"].tolist(), "colorscale": "Viridis"},
         customdata=hover,
         hovertemplate="%{customdata}<extra></extra>",
     )
 
 
-def _mark(point: NDArray[np.float64], text: str) -> go.Scatter3d:
+def _mark(point: NDArray[np.float64], target: pd.DataFrame) -> go.Scatter3d:
     where: dict[str, Any] = {axis: [float(value)] for axis, value in zip("xyz", point, strict=True)}
+    text = f"next: {target['next_token'].iloc[0].strip()}"
     marker = {"size": 7, "symbol": "diamond", "color": POSITIVE}
     return go.Scatter3d(
         **where, mode="markers+text", text=[text], textposition="top center", marker=marker, hoverinfo="text"
