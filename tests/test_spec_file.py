@@ -211,11 +211,11 @@ BAD = {
     "empty_sentence": (SURVEY + "words: {sentences: ['']}", ["  words.sentences.0: given ''"]),
     "set_called_sentences": (
         MODEL + "prompts: {sentences: {source: 'builtin:nouns'}}",
-        ["prompts.sentences: this set is made of words.sentences"],
+        ["prompts.sentences: the set of this name is made of words.sentences"],
     ),
-    "words_that_are_no_sentences": (
-        MODEL + "prompts: {goals: {source: 'words:verbs'}}",
-        ["  prompts.goals.source: given 'words:verbs'", "words:sentences"],
+    "sentences_in_a_set": (
+        MODEL + "prompts: {goals: {source: 'words:sentences'}}",
+        ["  prompts.goals.source: words.sentences come along by themselves"],
     ),
     "set_without_source": (MODEL + "prompts: {goals: {limit: 3}}", ["  prompts.goals.source: is required"]),
     "set_is_no_mapping": (

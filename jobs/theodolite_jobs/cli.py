@@ -85,12 +85,13 @@ def capture(
 @app.command()
 def analyse(run: RunId, store: Store = None, dask: Dask = None, as_json: AsJson = False) -> None:
     """Compute what is missing of a captured run's results, and its report."""
+    from theodolite.query.runs import last_asked
     from theodolite_jobs.analyses import analyse_run
     from theodolite_jobs.progress import Console
 
     settings = _settings(store, None, dask)
     opened = _open(run, settings)
-    analyse_run(opened, opened.record.spec, None, settings, Console())
+    analyse_run(opened, last_asked(opened), None, settings, Console())
     _print_outcome(opened, as_json)
 
 
@@ -133,7 +134,7 @@ def heads(
         {
             "model": {"id": model, "revision": revision},
             "prompts": {},
-            "analyses": ["heads", "words"] if words and vectors else ["heads"],
+            "analyses": None if words else ["heads"],
             "heads": {
                 "offsets": offsets.split(","),
                 "fold_norm": fold_norm,

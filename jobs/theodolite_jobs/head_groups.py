@@ -12,14 +12,22 @@ from numpy.typing import NDArray
 from theodolite.errors import ModelError, SiteNotFoundError
 from theodolite.spec import HeadsSpec, digest_of
 from theodolite.store.complete import finished_groups
-from theodolite.store.results import build_group, drop_groups, write_groups, write_layer
+from theodolite.store.results import (
+    build_group,
+    check_claim,
+    claim_layers,
+    drop_groups,
+    read_group,
+    write_groups,
+    write_layer,
+)
 from theodolite.store.runs import Run
 from theodolite_jobs.atlas import CIRCUITS, PROJECTIONS, SIDES, Stream, layer_atlas, vocabulary_product
 from theodolite_jobs.circuits import notes_on, read_circuits
 from theodolite_jobs.composition import KINDS, composition
 from theodolite_jobs.head_inputs import Captured, Directions, captured
 from theodolite_jobs.heads import coverage_rank, effective_rank, stable_rank
-from theodolite_jobs.pipeline import captured_digest
+from theodolite_jobs.pipeline import all_commits, captured_digest
 from theodolite_jobs.tasks import Progress, in_windows, scheduler
 
 if TYPE_CHECKING:
@@ -36,6 +44,26 @@ _VECTOR_BYTES = 128 * 2**20  # of vectors that each core may have finished befor
 Arrays = dict[str, NDArray[Any]]
 
 
+def stale_heads(run: Run, heads: HeadsSpec) -> dict[str, str]:
+    """Return the digests of the groups of heads that are missing or outdated, by name.
+
+    Raises:
+        SiteNotFoundError: composition is asked for of layers that the model does not have.
+    """
+    last = run.record.model.n_layers - 1
+    if heads.composition is not None and heads.composition[1] > last:
+        raise SiteNotFoundError(
+            f"heads.composition: this model has no layer {heads.composition[1]}; it has 0 to {last}"
+        )
+    finished = finished_groups(run)
+    about_stream = {"captured": captured_digest(all_commits(run)), "directions": finished.get("directions")}
+    wanted = {"heads": digest_of({"vectors": vectors_digest(heads), "offsets": heads.offsets, **about_stream})}
+    if heads.composition is not None:
+        layers = {"layers": heads.composition, "fold_norm": heads.fold_norm}
+        wanted["composition"] = digest_of({"group": "composition", "version": COMPOSITION_VERSION, **layers})
+    return {name: digest for name, digest in wanted.items() if finished.get(name) != digest}
+
+
 def survey_heads(
     run: Run, weights: "Weights", heads: HeadsSpec, dask_address: str | None, progress: Progress
 ) -> list[str]:
@@ -46,44 +74,45 @@ def survey_heads(
     Raises:
         ModelError: a projection is missing, or a weight is not finite.
         SiteNotFoundError: composition is asked for of layers that the model does not have.
+        StoreError: somebody else computes the same with other options.
     """
-    _check_layers(heads, weights)
-    stream = captured(run)
-    about_stream = {"captured": captured_digest(stream.commits), "directions": finished_groups(run).get("directions")}
-    wanted = {"heads": digest_of({"vectors": vectors_digest(heads), **about_stream})}
-    if heads.composition is not None:
-        layers = {"layers": heads.composition, "fold_norm": heads.fold_norm}
-        wanted["composition"] = digest_of({"group": "composition", "version": COMPOSITION_VERSION, **layers})
-    stale = {name: digest for name, digest in wanted.items() if finished_groups(run).get(name) != digest}
+    stale = stale_heads(run, heads)
     # Copying scores are left out where singular values alone are asked for.
     vocabulary = vocabulary_product(weights) if "heads" in stale and heads.vectors else None
     with scheduler(dask_address):
-        if "heads" in stale:
-            drop_groups(run, ["heads"])
-            group = _heads(run, weights, heads, stream, vocabulary, stale["heads"], progress)
-            write_groups(run, {"heads": group}, {}, {"heads": stale["heads"]})
-        if "composition" in stale:
-            group = _composition(weights, heads, stale["composition"], progress)
-            write_groups(run, {"composition": group}, {}, {"composition": stale["composition"]})
+        if digest := stale.get("heads"):
+            drop_groups(run, ["heads", *_words_of_other_vectors(run, heads)])
+            claim_layers(run, "heads", digest)
+            group = _heads(run, weights, heads, vocabulary, digest, progress)
+            check_claim(run, "heads", digest)
+            write_groups(run, {"heads": group}, {}, {"heads": digest})
+        if digest := stale.get("composition"):
+            group = _composition(weights, heads, digest, progress)
+            write_groups(run, {"composition": group}, {}, {"composition": digest})
     return list(stale)
 
 
 def vectors_digest(heads: HeadsSpec) -> str:
-    """Return a digest of what singular values and vectors rest on, beside the model's weights."""
-    options = heads.model_dump(mode="json", exclude={"composition"})
-    return digest_of({"group": "heads", "version": HEADS_VERSION, **options})
+    """Return a digest of what singular vectors at offset 0 rest on, beside the model's weights."""
+    return digest_of({"version": HEADS_VERSION, "fold_norm": heads.fold_norm, "vectors": heads.vectors})
+
+
+def _words_of_other_vectors(run: Run, heads: HeadsSpec) -> list[str]:
+    """Return the group `words` where it is about vectors that will no longer be there."""
+    if "words" not in finished_groups(run) or read_group(run, "words").attrs["vectors"] == vectors_digest(heads):
+        return []
+    return ["words"]
 
 
 def _heads(
     run: Run,
     weights: "Weights",
     heads: HeadsSpec,
-    stream: Captured,
     vocabulary: NDArray[np.float32] | None,
     digest: str,
     progress: Progress,
 ) -> xr.Dataset:
-    sizes, around = weights.dimensions, Directions(run)
+    sizes, stream, around = weights.dimensions, captured(run), Directions(run, weights.anatomy)
     coordinates: Mapping[str, Sequence[Any]] = {
         "circuit": CIRCUITS,
         "offset": heads.offsets,
@@ -111,7 +140,7 @@ def _heads(
     attributes = {
         "digest": digest,
         "version": HEADS_VERSION,
-        "fold_norm": int(heads.fold_norm),
+        "options": heads.model_dump(mode="json"),
         "notes": notes_on(weights, heads.fold_norm),
         "direction_position": around.position,
     }
@@ -177,11 +206,3 @@ def _pair_composition(weights: "Weights", writer: int, reader: int, fold_norm: b
         return composition(*circuits)
     except ValueError as error:
         raise ModelError(f"layer {writer} or {reader}: {error}") from error
-
-
-def _check_layers(heads: HeadsSpec, weights: "Weights") -> None:
-    last = weights.dimensions.n_layers - 1
-    if heads.composition is not None and heads.composition[1] > last:
-        raise SiteNotFoundError(
-            f"heads.composition: this model has no layer {heads.composition[1]}; it has 0 to {last}"
-        )

@@ -8,6 +8,7 @@ import xarray as xr
 from dask.delayed import delayed
 from numpy.typing import NDArray
 
+from theodolite.models.anatomy import Anatomy
 from theodolite.sites import Site
 from theodolite.store.commits import Commit
 from theodolite.store.complete import finished_groups
@@ -29,7 +30,8 @@ Samples = dict[tuple[int, int], NDArray[np.float32]]
 class Directions:
     """The contrasts' directions in the stream, at the last position that was measured; none without `directions`."""
 
-    def __init__(self, run: Run) -> None:
+    def __init__(self, run: Run, anatomy: Anatomy) -> None:
+        self._has_middle = Site.RESID_MID in anatomy.taps
         self.contrasts: list[str] = []
         self.position = -1
         self._found: xr.DataArray | None = None
@@ -45,9 +47,10 @@ class Directions:
         return self._first([(Site.RESID_PRE, layer), (Site.RESID_POST, layer - 1)])
 
     def written(self, layer: int) -> NDArray[np.float64]:
-        """Return them where a layer's attention has written."""
-        sums = [(Site.RESID_MID_SUM, layer), (Site.RESID_MID, layer), (Site.RESID_POST, layer)]
-        return self._first([*sums, (Site.RESID_PRE, layer + 1)])
+        """Return them where a layer's attention has written; of parallel blocks that is where the MLP has, too."""
+        if self._has_middle:
+            return self._first([(Site.RESID_MID_SUM, layer), (Site.RESID_MID, layer)])
+        return self._first([(Site.RESID_POST, layer), (Site.RESID_PRE, layer + 1)])
 
     def _first(self, places: Sequence[tuple[Site, int]]) -> NDArray[np.float64]:
         if self._found is None:
@@ -76,6 +79,8 @@ class Captured:
     def counts(self) -> NDArray[np.int64]:
         """Return how many prompts of each set are used, (set, position)."""
         counts = np.zeros((len(self.sets), len(self.positions)), dtype=np.int64)
+        if not self._has_inputs:
+            return counts
         for row, name in enumerate(self.sets):
             facts = self.run.record.sets[name]
             usable = min(SAMPLES, facts.n_samples - len(quarantined(self.commits[name])))
@@ -84,7 +89,7 @@ class Captured:
 
     def by_layer(self, n_layers: int) -> Iterator[tuple[list[int], dict[int, Samples]]]:
         """Yield some layers at a time, and what entered those of them that were captured."""
-        if not self.sets or Site.RESID_PRE not in self.run.record.spec.capture.sites:
+        if not self.sets or not self._has_inputs:
             yield list(range(n_layers)), {}
             return
         row_bytes = int(self.counts().sum()) * self.run.record.model.d_model * 4
@@ -92,6 +97,10 @@ class Captured:
         for start in range(0, n_layers, size):
             layers = list(range(start, min(start + size, n_layers)))
             yield layers, self._read([layer for layer in layers if layer in self.run.record.layers])
+
+    @property
+    def _has_inputs(self) -> bool:
+        return Site.RESID_PRE in self.run.record.spec.capture.sites
 
     def _read(self, layers: Sequence[int]) -> dict[int, Samples]:
         found: dict[int, Samples] = {layer: {} for layer in layers}

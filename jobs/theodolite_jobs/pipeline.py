@@ -14,7 +14,7 @@ from theodolite.spec import digest_of
 from theodolite.store.commits import Commit, read_commits
 from theodolite.store.complete import finished_groups
 from theodolite.store.layout import STREAM_GROUPS
-from theodolite.store.results import build_group, read_contrasts, write_groups
+from theodolite.store.results import build_group, drop_groups, read_contrasts, write_groups
 from theodolite.store.runs import Run
 from theodolite.store.tables import encode_table
 from theodolite_jobs.groups import (
@@ -69,6 +69,8 @@ def analyse(run: Run, contrasts: Contrasts, dask_address: str | None, progress: 
     with scheduler(dask_address):
         datasets = _compute(run, contrasts, commits, stale, digests, progress)
     tables = {"curves": encode_table(curves_table(datasets["curves"]))} if "curves" in datasets else {}
+    if "directions" in stale:  # heads are held against them
+        drop_groups(run, ["heads"])
     write_groups(run, datasets, tables, {name: digests[name] for name in stale})
     return stale
 

@@ -13,7 +13,7 @@ from markupsafe import Markup
 
 from theodolite.figures.contrasts import ContrastView, contrast_figure, shown_sites
 from theodolite.query.curves import along_depth
-from theodolite.query.runs import describe
+from theodolite.query.runs import describe, last_asked
 from theodolite.sites import depth_label
 from theodolite.store.complete import finished_groups
 from theodolite.store.layout import REPORT
@@ -54,7 +54,7 @@ def render_report(run: Run) -> str:
         trajectories=trajectory_sections(run) if "words" in finished else [],
         vocabulary=vocabulary_section(run) if "words" in finished else None,
         script_json=script_json,
-        spec=run.record.spec.model_dump_json(indent=2, exclude_none=True),
+        spec=last_asked(run).model_dump_json(indent=2, exclude_none=True),
         plotly=plotly.offline.get_plotlyjs(),
     )
 

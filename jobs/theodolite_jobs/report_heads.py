@@ -120,10 +120,11 @@ def _facts(heads: xr.Dataset) -> Iterator[str]:
     unseen = heads["null_variance"]
     if np.isfinite(unseen).any():
         counts = heads["n_samples"].values
-        dimension = int(heads["null_dimension"].max())
+        dimension = int(heads["null_dimension"].median())
         yield (
-            f"A head does not see {dimension} of {d_model} dimensions, {dimension / d_model:.1%}; of the variance of "
-            f"what attention reads {float(unseen.sel(projection='query').median()):.1%} lies there for queries and "
+            f"In the median a head does not see {dimension} of {d_model} dimensions, {dimension / d_model:.1%}; of the "
+            f"variance of what attention reads {float(unseen.sel(projection='query').median()):.1%} lies there for "
+            f"queries and "
             f"{float(unseen.sel(projection='key').median()):.1%} for keys in the median over heads "
             f"(n = {int(counts[counts > 0].min())} to {int(counts.max())} prompts of a set)."
         )
@@ -150,8 +151,8 @@ def _heads_with_cards(heads: xr.Dataset) -> list[tuple[int, int]]:
 def _cards(run: Run, heads: xr.Dataset, shown: list[tuple[int, int]], *, words: bool) -> dict[str, Any]:
     lists = {}
     if words:
-        tokens = read_words(run, "head_tokens")
-        lists = token_lists(tokens[(tokens["vector"] < _VECTORS) & (tokens["place"] < _TOKENS)])
+        leading = [("vector", "<", _VECTORS), ("place", "<", _TOKENS)]
+        lists = token_lists(read_words(run, "head_tokens", leading))
     values = heads["singular_values"].sel(offset=0)
     return {
         circuit: {

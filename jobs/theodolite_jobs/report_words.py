@@ -40,7 +40,8 @@ def trajectory_sections(run: Run) -> list[Trajectory]:
     table, sentences = read_words(run, "trajectories"), run.record.spec.words.sentences
     found = []
     for number, rows in table.groupby("sentence"):
-        of_token = rows[rows["index"] == rows["index"].max()]
+        before_text = rows[~rows["next_is_special"]]
+        of_token = rows[rows["index"] == (before_text if len(before_text) else rows)["index"].max()]
         token, following = (str(of_token[name].iloc[0]).strip() for name in ("token", "next_token"))
         figures = {"on the sphere": trajectory_sphere(of_token), "measured": trajectory_curves(of_token)}
         if "umap_1" in of_token:
@@ -69,7 +70,7 @@ def _facts(rows: pd.DataFrame) -> Iterator[str]:
     first, last = stream.iloc[0], stream.iloc[-1]
     yield (
         f"It begins {first['angle_to_final']:.0f}° from where it ends, and "
-        f"{first['angle_to_next']:.0f}° from the next token, to which it comes within {last['angle_to_next']:.0f}°."
+        f"{first['angle_to_next']:.0f}° from the next token; it ends {last['angle_to_next']:.0f}° from that."
     )
     leading = stream[stream["rank_of_next"] == 1]
     where = f"; it is first from {depth_label(int(leading['depth'].iloc[0]))} on" if _stays_first(stream) else ""

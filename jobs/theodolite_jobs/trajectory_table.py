@@ -27,7 +27,9 @@ TARGET = "unembedding"
 _PCA, _UMAP = ["pca_1", "pca_2", "pca_3"], ["umap_1", "umap_2", "umap_3"]
 
 
-def trajectory_table(run: Run, weights: "Weights", n_tokens: int, *, umap: bool) -> pd.DataFrame:
+def trajectory_table(
+    run: Run, weights: "Weights", n_tokens: int, special: Sequence[int] = (), *, umap: bool = False
+) -> pd.DataFrame:
     """Return a row for each token but the last, site and layer of each sentence, and one for the next token itself.
 
     Sentences of one token, and those that could not be captured, are left out.
@@ -36,6 +38,7 @@ def trajectory_table(run: Run, weights: "Weights", n_tokens: int, *, umap: bool)
         run: a run that captured the sentences.
         weights: the model's weights on disk.
         n_tokens: rows of the vocabulary that take part in ranks.
+        special: tokens that stand for no text; what comes before one is marked.
         umap: place the states in a UMAP of the embeddings too.
     """
     commits = [read_commit(run.location, SENTENCES, index) for index in range(run.record.sets[SENTENCES].n_shards)]
@@ -53,6 +56,7 @@ def trajectory_table(run: Run, weights: "Weights", n_tokens: int, *, umap: bool)
     if not parts:
         return pd.DataFrame(columns=["sentence"])
     table = pd.concat([frame for frame, _ in parts], ignore_index=True)
+    table["next_is_special"] = table["next_token_id"].isin(list(special))
     if umap:
         rows = weights.embedding(slice(0, min(UMAP_ROWS, n_tokens))).numpy()
         table[_UMAP] = umap_coordinates(rows, np.concatenate([points for _, points in parts]).astype(np.float32))

@@ -34,6 +34,17 @@ WORDS_VERSION = 1
 """Raised whenever a number of the tables could change."""
 
 
+def stale_words(run: Run, spec: SurveySpec) -> str | None:
+    """Return the digest of the tables of `words` where they are missing or outdated."""
+    options = spec.words.model_dump(mode="json", exclude={"nouns", "sentences"})
+    options["nouns"] = _nouns(run, spec.words.nouns)
+    commits = all_commits(run)
+    sentences = {SENTENCES: commits[SENTENCES]} if SENTENCES in commits else {}
+    rests_on = {"vectors": vectors_digest(spec.heads), "sentences": captured_digest(sentences), **options}
+    digest = digest_of({"group": "words", "version": WORDS_VERSION, **rests_on})
+    return None if finished_groups(run).get("words") == digest else digest
+
+
 def survey_words(
     run: Run,
     weights: "Weights",
@@ -47,21 +58,18 @@ def survey_words(
     The result group `heads` must be there: its vectors are what is put into words.
 
     Raises:
-        UnsupportedModelError: embeddings do not lie in the stream.
+        UnsupportedModelError: embeddings do not lie in the stream, or there is nothing to decode by.
     """
-    words = spec.words
-    nouns = _nouns(run, words.nouns)
-    options = {**words.model_dump(mode="json", exclude={"nouns", "sentences"}), "nouns": nouns}
-    sentences = {SENTENCES: commits} if (commits := all_commits(run).get(SENTENCES)) else {}
-    rests_on = {"vectors": vectors_digest(spec.heads), "sentences": captured_digest(sentences), **options}
-    digest = digest_of({"group": "words", "version": WORDS_VERSION, **rests_on})
-    if finished_groups(run).get("words") == digest:
+    digest, words = stale_words(run, spec), spec.words
+    if digest is None:
         return []
     if weights.embedding(slice(0, 1)).shape[1] != weights.dimensions.d_model:
         raise UnsupportedModelError("this model projects its embeddings into the stream, so vectors cannot be decoded")
+    if not weights.has_unembedding:
+        raise UnsupportedModelError("the files hold no language-model head, and it is not the embedding")
     drop_groups(run, ["words"])
     texts = token_texts(tokenizer, weights.vocabulary_size)
-    ids, dropped = single_tokens(tokenizer, nouns)
+    ids, dropped = single_tokens(tokenizer, _nouns(run, words.nouns))
     tied = bool(weights.config.tie_word_embeddings)
     rows = embedded(weights)
     width = weights.dimensions.d_model
@@ -74,13 +82,15 @@ def survey_words(
         for name, frame in _tables_of_embeddings(weights, wording, texts).items():
             append_table(Path(folder) / name, frame)
         if SENTENCES in run.record.sets:
-            frame = trajectory_table(run, weights, wording.n_tokens, umap=words.umap)
+            frame = trajectory_table(run, weights, wording.n_tokens, tokenizer.all_special_ids, umap=words.umap)
             append_table(Path(folder) / "trajectories", _with_texts(frame, texts))
         progress("trajectories", 1, 1)
         tables = {path.name: path.read_bytes() for path in sorted(Path(folder).iterdir())}
     attributes = {
         "digest": digest,
         "version": WORDS_VERSION,
+        "vectors": vectors_digest(spec.heads),
+        "options": words.model_dump(mode="json"),
         "tables": sorted(tables),
         "tokens": words.tokens,
         "vocabulary": len(texts),

@@ -60,8 +60,7 @@ class PromptSetSpec(_Model):
     """Where a set of prompts comes from, and how a prompt becomes tokens."""
 
     source: str = Field(
-        description="builtin:NAME, file:PATH (.csv .jsonl .json .parquet .txt, relative to the spec), hub:DATASET, or "
-        "words:sentences, which come along by themselves.",
+        description="builtin:NAME, file:PATH (.csv .jsonl .json .parquet .txt, relative to the spec) or hub:DATASET.",
         pattern=r"^(builtin|file|hub|words):.+$",
     )
     split: str = Field("train", description="Split of a hub dataset.")
@@ -86,8 +85,6 @@ class PromptSetSpec(_Model):
         kind, _, name = source.partition(":")
         if kind == "builtin" and name not in BUILTIN_SETS:
             raise ValueError(f"there is no built-in set {name!r}; allowed: {', '.join(BUILTIN_SETS)}")
-        if kind == "words" and name != SENTENCES:
-            raise ValueError(f"of `words` only the sentences are prompts: words:{SENTENCES}")
         return source
 
     @field_validator("template")
@@ -236,10 +233,12 @@ class SurveySpec(_Model):
             raise ValueError("analyses: 'curves' needs prompts, and there are none")
         if self.prompts and all(prompt_set.positions == "all" for prompt_set in self.prompts.values()):
             raise ValueError("prompts: every set keeps all positions, and statistics need a set with a list of them")
-        if SENTENCES in self.prompts and self.words.sentences:
+        if SENTENCES in self.prompts:
+            raise ValueError(f"prompts.{SENTENCES}: the set of this name is made of words.sentences; name it otherwise")
+        own = [name for name, prompt_set in self.prompts.items() if prompt_set.source.startswith("words:")]
+        if own:
             raise ValueError(
-                f"prompts.{SENTENCES}: this set is made of words.sentences; give it another name, or words: "
-                "{sentences: []}"
+                f"prompts.{own[0]}.source: words.sentences come along by themselves, in a set of their own"
             )
         return self
 

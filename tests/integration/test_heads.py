@@ -14,18 +14,20 @@ import torch
 import xarray as xr
 from safetensors.torch import load_file, save_file
 from stored import store_run
+from tiny import tiny_model
 from transformers import Starcoder2Config
 
-from theodolite.errors import SiteNotFoundError
+from theodolite.errors import SiteNotFoundError, SpecError, StoreError
 from theodolite.models.source import ModelSource, fetch, resolve_source
 from theodolite.query.heads import head_card
-from theodolite.query.runs import run_state, summaries, verify
+from theodolite.query.runs import last_asked, run_state, summaries, verify
 from theodolite.settings import Settings
-from theodolite.spec import ModelSpec
+from theodolite.spec import HeadsSpec, ModelSpec
 from theodolite.spec_file import parse_spec
 from theodolite.store.complete import finished_groups
-from theodolite.store.results import read_group, read_layer
+from theodolite.store.results import claim_layers, read_group, read_layer
 from theodolite.store.runs import open_run
+from theodolite_jobs import head_groups
 from theodolite_jobs.analyses import analyse_run
 from theodolite_jobs.progress import Console
 from theodolite_jobs.survey import survey
@@ -157,19 +159,66 @@ def test_an_encoder_gets_the_same_atlas_within_a_survey(encoder):
     assert list(verify(encoder)) == []
 
 
-def test_one_more_contrast_leaves_the_words_as_they_are(encoder, monkeypatch, tmp_path):
-    copy = tmp_path / "store"
-    shutil.copytree(encoder.store, copy)
-    run = open_run(str(copy), encoder.id)
+def test_one_more_contrast_leaves_the_words_as_they_are(encoder, tmp_path):
+    run = copied(encoder, tmp_path / "store")
     before = finished_groups(run)
     spec = run.record.spec.model_dump(mode="json")
     spec["contrasts"]["harm"] = {"positive": "harmless", "negative": "harmful", "paired": False}
-    analyse_run(run, parse_spec(spec), None, Settings(store=str(copy)), Console())
+    analyse_run(run, parse_spec(spec), None, Settings(store=run.store), Console())
     after = finished_groups(run)
     assert after["words"] == before["words"]
     assert after["heads"] != before["heads"]
     alignment = read_group(run, "heads")["direction_alignment"].sel(side="qk_key")
     np.testing.assert_allclose(alignment.sel(contrast="harm"), alignment.sel(contrast="refusal"), rtol=1e-6)
+
+
+def copied(run, folder):
+    shutil.copytree(run.store, folder)
+    return open_run(str(folder), run.id)
+
+
+def test_words_of_other_vectors_go_with_those_vectors_and_so_do_their_chunks(encoder, tmp_path):
+    run = copied(encoder, tmp_path / "store")
+    spec = run.record.spec.model_copy(update={"analyses": ["heads"], "heads": HeadsSpec(vectors=0)})
+    analyse_run(run, spec, None, Settings(store=run.store), Console())
+    assert set(finished_groups(run)) == {"moments", "curves", "directions", "heads"}
+    assert not list(Path(run.url).glob("results.zarr/heads/*_vectors/c/**/*"))
+    assert list(verify(run)) == []
+    assert len(head_card(run, 0, 0, "qk")["tokens"]) == 0
+    # What was asked last is what `analyse` keeps, and what the report says was asked.
+    assert last_asked(run).heads == HeadsSpec(vectors=0)
+    assert "Tokens are ranked" not in Path(run.report).read_text()
+
+
+def test_heads_go_where_the_directions_they_were_held_against_change(encoder, tmp_path):
+    run = copied(encoder, tmp_path / "store")
+    spec = run.record.spec.model_dump(mode="json")
+    spec["contrasts"]["refusal"] = {"positive": "harmless", "negative": "harmful"}
+    analyse_run(run, parse_spec({**spec, "analyses": ["curves"]}), None, Settings(store=run.store), Console())
+    assert "heads" not in finished_groups(run)
+
+
+def test_two_drivers_with_other_options_do_not_mix_their_vectors(encoder, tmp_path, monkeypatch):
+    run = copied(encoder, tmp_path / "store")
+    write = head_groups.write_layer
+
+    def somebody_else_begins(*arguments):
+        claim_layers(run, "heads", "other options")
+        write(*arguments)
+
+    monkeypatch.setattr(head_groups, "write_layer", somebody_else_begins)
+    spec = run.record.spec.model_copy(update={"heads": HeadsSpec(vectors=2)})
+    with pytest.raises(StoreError, match="heads is being computed with other options by somebody else"):
+        analyse_run(run, spec, None, Settings(store=run.store), Console())
+    assert "heads" not in finished_groups(run)
+
+
+def test_a_model_s_own_code_is_not_run_by_analyse_where_it_is_not_allowed(encoder, tmp_path):
+    run = copied(encoder, tmp_path / "store")
+    model = run.record.spec.model.model_copy(update={"trust_remote_code": True})
+    spec = run.record.spec.model_copy(update={"model": model, "heads": HeadsSpec(vectors=1)})
+    with pytest.raises(SpecError, match="does not let 'all-minilm-l6-v2' run its own code"):
+        analyse_run(run, spec, None, Settings(store=run.store), Console())
 
 
 def changed_encoder(folder, target, change):
@@ -211,6 +260,21 @@ def test_broken_weights_are_named_and_nothing_is_whole(encoder_folder, tmp_path,
     assert all(run["state"] != "complete" for run in summaries(str(tmp_path / "store")))
 
 
+@pytest.mark.parametrize("has_tokenizer", [True, False])
+def test_a_model_that_cannot_be_put_into_words_still_gets_its_atlas(tmp_path, encoder_folder, has_tokenizer):
+    """A base model without a head, untied from its embedding: nothing to decode by; and one without a tokenizer."""
+    tiny_model("llama").save_pretrained(tmp_path / "model")
+    if has_tokenizer:
+        shutil.copy(encoder_folder / "tokenizer.json", tmp_path / "model")
+    done = heads(tmp_path / "store", tmp_path / "model")
+    assert done.returncode == 0, done.stderr
+    assert "words: left out, since " in done.stderr
+    assert ("no language-model head" if has_tokenizer else "no tokenizer") in done.stderr
+    assert '"state": "complete"' in done.stdout
+    (run,) = summaries(str(tmp_path / "store"))
+    assert run["analyses"] == ["heads"]
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [
@@ -238,5 +302,5 @@ def test_a_family_without_a_known_layout_is_refused_by_name_or_left_out_of_a_sur
     spec = run.record.spec.model_copy(update={"analyses": None})
     source = ModelSource("tiny", "folder", str(tmp_path / "model"), "sha256:0")
     analyse_run(run, spec, source, Settings(store=str(tmp_path)), Console())
-    assert "is left out: where the family 'starcoder2'" in capsys.readouterr().err
+    assert "heads and words: left out, since where the family 'starcoder2'" in capsys.readouterr().err
     assert set(finished_groups(run)) == {"moments", "curves", "directions"}

@@ -7,8 +7,11 @@ import xarray as xr
 
 from theodolite.errors import SiteNotFoundError
 from theodolite.query.words import read_words
+from theodolite.store.complete import finished_groups
 from theodolite.store.results import read_group
 from theodolite.store.runs import Run
+
+_TOKENS = ["side", "vector", "end", "place", "token", "token_id", "score", "against"]
 
 
 def head_name(layer: int, head: int) -> str:
@@ -22,7 +25,7 @@ def read_heads(run: Run) -> xr.Dataset:
 
 
 def head_card(run: Run, layer: int, head: int, circuit: str, offset: int = 0) -> dict[str, Any]:
-    """Return one circuit's spectrum, ranks, and the tokens of its leading vectors.
+    """Return one circuit's spectrum, ranks, and the tokens of its leading vectors; no tokens without `words`.
 
     Raises:
         SiteNotFoundError: the model has no such layer or head, or the circuit was not decomposed at this offset.
@@ -33,14 +36,16 @@ def head_card(run: Run, layer: int, head: int, circuit: str, offset: int = 0) ->
         if label not in labels:
             raise SiteNotFoundError(f"{run.id} has no {dim} {label!r}; it has {_said(labels)}")
     at = heads.sel(circuit=circuit, offset=offset, layer=layer, head=head)
-    tokens = read_words(run, "head_tokens", layer=layer, head=head, circuit=circuit)
+    wanted = [("layer", "==", layer), ("head", "==", head), ("circuit", "==", circuit)]
+    words = "words" in finished_groups(run)
+    tokens = read_words(run, "head_tokens", wanted) if words else pd.DataFrame(columns=_TOKENS)
     return {
         "name": head_name(layer, head),
         "circuit": circuit,
         "offset": offset,
         "singular_values": at["singular_values"].values,
         **{name: at[name].item() for name in ("coverage_99", "effective_rank", "stable_rank", "copying_score")},
-        "tokens": tokens.drop(columns=["layer", "head", "circuit"]),
+        "tokens": tokens[_TOKENS],
     }
 
 

@@ -4,11 +4,12 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from theodolite.errors import StoreError, StoreVersionError
+from theodolite.spec import SurveySpec
 from theodolite.store.commits import damages, read_commit, read_commits
 from theodolite.store.complete import changed_objects, finished_groups
 from theodolite.store.layout import GROUPS
 from theodolite.store.objects import keys
-from theodolite.store.results import read_contrasts
+from theodolite.store.results import read_contrasts, read_group
 from theodolite.store.runs import Run, find_run, list_run_ids
 
 
@@ -82,6 +83,13 @@ def describe(run: Run) -> dict[str, Any]:
             name: {variable.name: list(variable.dims) for variable in GROUPS[name]} for name in line["analyses"]
         },
     }
+
+
+def last_asked(run: Run) -> SurveySpec:
+    """Return a run's spec with the options that its finished results were last computed with."""
+    finished = finished_groups(run)
+    options = {name: read_group(run, name).attrs["options"] for name in ("heads", "words") if name in finished}
+    return SurveySpec.model_validate({**run.record.spec.model_dump(mode="json"), **options})
 
 
 def verify(run: Run) -> Iterator[str]:

@@ -1,5 +1,8 @@
 """Tables of words of a finished run."""
 
+from collections.abc import Sequence
+from typing import Any
+
 import pandas as pd
 
 from theodolite.errors import RunDamagedError
@@ -11,8 +14,8 @@ from theodolite.store.tables import read_table, table_key
 _STREAM = (Site.RESID_PRE, Site.RESID_MID, Site.RESID_FINAL)
 
 
-def read_words(run: Run, table: str, **wanted: int | str) -> pd.DataFrame:
-    """Return a table of `words`, or its rows that have the wanted values in these columns.
+def read_words(run: Run, table: str, filters: Sequence[tuple[str, str, Any]] = ()) -> pd.DataFrame:
+    """Return a table of `words`, or its rows that pass all filters, (column, operator, value).
 
     Raises:
         RunDamagedError: the run has no such table; the message names those that it has.
@@ -20,7 +23,6 @@ def read_words(run: Run, table: str, **wanted: int | str) -> pd.DataFrame:
     there = list(read_group(run, "words").attrs["tables"])
     if table not in there:
         raise RunDamagedError(f"{run.id} has no table {table!r}; it has {', '.join(there)}")
-    filters = [(column, "==", value) for column, value in wanted.items()]
     return read_table(run.location, table_key(table), filters)
 
 
@@ -29,4 +31,5 @@ def along_stream(trajectory: pd.DataFrame) -> pd.DataFrame:
     sites = [site for site in _STREAM if site in set(trajectory["site"])]
     if Site.RESID_PRE not in sites:  # what enters a block is what left the one before
         sites = [Site.RESID_POST, *sites]
-    return trajectory[trajectory["site"].isin(sites)].sort_values("depth", kind="stable")
+    stream = trajectory[trajectory["site"].isin(sites)].sort_values("depth", kind="stable")
+    return stream.drop_duplicates("depth", keep="last")

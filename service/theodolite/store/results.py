@@ -12,10 +12,10 @@ from numpy.typing import NDArray
 from zarr.errors import ZarrUserWarning
 from zarr.storage import MemoryStore
 
-from theodolite.errors import RunDamagedError
+from theodolite.errors import RunDamagedError, StoreError
 from theodolite.store.complete import finished_groups, write_complete
 from theodolite.store.layout import ACTIVATIONS, COORDINATES, GROUPS, RESULTS, Variable
-from theodolite.store.objects import delete, join, keys, open_zarr_store, put
+from theodolite.store.objects import delete, get, join, keys, open_zarr_store, put
 from theodolite.store.runs import Run
 from theodolite.store.tables import table_key
 
@@ -59,6 +59,21 @@ def drop_groups(run: Run, names: Iterable[str]) -> dict[str, str]:
     return kept
 
 
+def claim_layers(run: Run, group: str, digest: str) -> None:
+    """Say that what is stored by layer of a group is being written for this digest."""
+    put(run.location, _claim(group), digest.encode())
+
+
+def check_claim(run: Run, group: str, digest: str) -> None:
+    """Raise StoreError where somebody else has begun to write another digest's layers between."""
+    if get(run.location, _claim(group)) != digest.encode():
+        raise StoreError(f"{run.id}: {group} is being computed with other options by somebody else; run it again")
+
+
+def _claim(group: str) -> str:
+    return f"pending/{group}.digest"
+
+
 def write_groups(
     run: Run, groups: Mapping[str, xr.Dataset], tables: Mapping[str, bytes], digests: Mapping[str, str]
 ) -> None:
@@ -72,9 +87,11 @@ def write_groups(
         objects = _encode_group(name, dataset)
         for key, content in objects.items():
             put(run.location, key, content)
-        chunks = tuple(f"{RESULTS}/{name}/{variable.name}/c/" for variable in _by_layer(name))
-        there = keys(run.location, f"{RESULTS}/{name}")
-        delete(run.location, [key for key in there if key not in objects and not key.startswith(chunks)])
+        kept_keys = {
+            *objects,
+            *(key for variable in _by_layer(name) for key in _chunk_keys(name, variable, dataset.sizes)),
+        }
+        delete(run.location, [key for key in keys(run.location, f"{RESULTS}/{name}") if key not in kept_keys])
     for name, content in tables.items():
         put(run.location, table_key(name), content)
     consolidate(run, RESULTS)
@@ -130,6 +147,16 @@ def _create_by_layer(group: zarr.Group, variable: Variable, lengths: Mapping[Any
     )
 
 
+def _chunk_keys(group: str, variable: Variable, lengths: Mapping[Any, int]) -> Iterator[str]:
+    """Yield the keys of the chunks that a variable stored by layer may have."""
+    if not all(lengths[dim] for dim in variable.dims):
+        return
+    inner = variable.dims.index("layer") + 1
+    for place in np.ndindex(*(lengths[dim] for dim in variable.dims[:inner])):
+        zeros = (0,) * (len(variable.dims) - inner)
+        yield "/".join([RESULTS, group, variable.name, "c", *map(str, (*place, *zeros))])
+
+
 def _by_layer(name: str) -> list[Variable]:
     return [variable for variable in GROUPS[name] if variable.by_layer]
 
@@ -152,7 +179,7 @@ def read_group(run: Run, name: str) -> xr.Dataset:
 
 
 def read_layer(run: Run, name: str, layer: int) -> xr.Dataset:
-    """Read what is stored by layer of one layer of a finished group; raises RunDamagedError as `read_group` does."""
+    """Read what is stored by layer of one layer of a group; raises RunDamagedError where it is not readable."""
     names = [variable.name for variable in _by_layer(name)]
     with _reading(run, name) as store, xr.open_zarr(store, group=name, chunks=None) as dataset:
         loaded: xr.Dataset = dataset[names].sel(layer=layer).load()
