@@ -163,10 +163,10 @@ def _stacked(qk: Sequence[Decomposition], vo: Decomposition) -> Arrays:
         ("right_vectors", "right", np.float32),
     ):
         of_vo = getattr(vo, attribute)
-        both = np.full((len(CIRCUITS), len(qk), *of_vo.shape), np.nan, dtype=dtype)
+        both = np.empty((len(CIRCUITS), len(qk), *of_vo.shape), dtype=dtype)
         for index, one in enumerate(qk):
             both[0, index] = getattr(one, attribute)
-        both[1, 0] = of_vo
+        both[1, 0], both[1, 1:] = of_vo, np.nan
         found[name] = both
     return found
 

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 from jaxtyping import Float, Int
 from numpy.typing import NDArray
+from scipy.linalg.lapack import dpotrf, dtrcon, dtrtrs
 
 # Past this, a Cholesky factor of the Gram matrix, whose condition is the square, has lost the digits that count.
 _LARGEST_CONDITION = 1e4
@@ -36,17 +37,21 @@ class Thin:
         self, heads: Int[np.ndarray, " other"], inner: Float[np.ndarray, "other d_head vector"]
     ) -> Float[np.ndarray, "other vector d_model"]:
         """Return Q u of some heads for inner vectors u; a head may come more than once."""
-        solvable = self.triangle[heads]
-        solvable[[head in self.bases for head in heads]] = np.eye(inner.shape[1])
-        mixed = np.linalg.solve(solvable, inner)
         along = np.empty((len(heads), inner.shape[2], self.factor.shape[1]))
-        for row, head in enumerate(heads.tolist()):
-            factor = self.bases.get(head, self.factor[head]).astype(np.float64)
-            np.matmul(mixed[row].T, factor.T, out=along[row])
+        for head in sorted(set(heads.tolist())):
+            basis = self.bases.get(head)
+            factor = self.factor[head].astype(np.float64) if basis is None else basis
+            for row in np.flatnonzero(heads == head):
+                mixed = inner[row]
+                if basis is None:
+                    mixed, _ = dtrtrs(self.triangle[head].T, mixed, lower=1, trans=1)  # T⁻¹ u; LAPACK reads columns
+                np.matmul(mixed.T, factor.T, out=along[row])
         return along
 
     def inside(self, rows: Float[np.ndarray, "row d_model"]) -> Float[np.ndarray, "head row d_head"]:
         """Return rows times A of each head."""
+        if not len(rows):
+            return np.empty((len(self.factor), 0, self.factor.shape[2]))
         return np.stack([rows @ factor.astype(np.float64) for factor in self.factor])
 
 
@@ -75,13 +80,12 @@ def thin(factor: Float[np.ndarray, "head d_model d_head"]) -> Thin:
     finite = np.isfinite(gram).all(axis=(1, 2))  # one weight that is not makes its own square so
     if not finite.all():
         raise ValueError(f"head {int(np.flatnonzero(~finite)[0])} has a weight that is not finite")
-    eigenvalues = np.linalg.eigvalsh(gram)
-    poor = np.flatnonzero(eigenvalues[:, 0] * _LARGEST_CONDITION**2 <= eigenvalues[:, -1])
-    gram[poor] = np.eye(gram.shape[-1])
-    triangle = np.linalg.cholesky(gram).transpose(0, 2, 1).copy()
-    bases = {}
-    for head in poor.tolist():
-        bases[head], triangle[head] = np.linalg.qr(factor[head].astype(np.float64))
+    triangle, bases = np.empty_like(gram), {}
+    for head, one in enumerate(gram):
+        triangle[head], failed = dpotrf(one)
+        reciprocal, _ = (0.0, 0) if failed else dtrcon(triangle[head].T, uplo="L")
+        if reciprocal * _LARGEST_CONDITION < 1:
+            bases[head], triangle[head] = np.linalg.qr(factor[head].astype(np.float64))
     return Thin(factor, triangle, bases)
 
 
@@ -115,13 +119,20 @@ def decompose(
         none = np.empty((len(core), 0, left.factor.shape[1]))
         return Decomposition(np.linalg.svd(core, compute_uv=False), none, none)
     u, values, vt = np.linalg.svd(core)
-    ours = left.outside(left_of, u[:, :, :vectors])
     theirs = right.outside(right_of, vt[:, :vectors].transpose(0, 2, 1))
-    largest = np.abs(theirs).argmax(axis=-1)[..., None]
-    sign = np.where(np.take_along_axis(theirs, largest, axis=-1) < 0, -1.0, 1.0)
-    ours *= sign
-    theirs *= sign
-    return Decomposition(values, ours, theirs)
+    sign = _signs(theirs)
+    theirs *= sign[..., None]
+    return Decomposition(values, left.outside(left_of, u[:, :, :vectors] * sign[:, None]), theirs)
+
+
+def _signs(vectors: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Return the sign of each vector's component of largest magnitude, of several the first's."""
+    highest, lowest = vectors.max(axis=-1), vectors.min(axis=-1)
+    sign = np.where(-lowest > highest, -1.0, 1.0)
+    tied = -lowest == highest  # rare: looking for the place of every largest component would take most of the time
+    of_tied = vectors[tied]
+    sign[tied] = np.sign(np.take_along_axis(of_tied, np.abs(of_tied).argmax(axis=-1)[:, None], axis=-1))[:, 0]
+    return sign
 
 
 def coverage_rank(singular_values: Float[np.ndarray, "*head rank"]) -> Int[np.ndarray, "*head"]:
