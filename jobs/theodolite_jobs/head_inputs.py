@@ -15,7 +15,7 @@ from theodolite.store.complete import finished_groups
 from theodolite.store.results import read_group
 from theodolite.store.runs import Run
 from theodolite_jobs.passes import shard_inputs
-from theodolite_jobs.pipeline import all_commits, quarantined
+from theodolite_jobs.pipeline import all_commits, measured_sets, quarantined
 from theodolite_jobs.tasks import in_windows
 
 SAMPLES = 2048
@@ -120,6 +120,4 @@ class Captured:
 
 def captured(run: Run) -> Captured:
     """Return what a run captured for its heads; raises StoreError where shards are missing."""
-    sets = [name for name in run.record.sets if run.record.spec.sets[name].positions != "all"]
-    positions = sorted({position for name in sets for position in run.record.sets[name].positions})
-    return Captured(run, sets, positions, all_commits(run))
+    return Captured(run, *measured_sets(run), all_commits(run))

@@ -91,6 +91,15 @@ def curves_table(curves: xr.Dataset) -> pd.DataFrame:
     return table
 
 
+def measured_sets(run: Run) -> tuple[list[str], list[int]]:
+    """Return the sets that statistics are about, and all positions that they keep.
+
+    Sets that keep every token feed trajectories; their positions differ from prompt to prompt.
+    """
+    names = [name for name in run.record.sets if run.record.spec.sets[name].positions != "all"]
+    return names, sorted({position for name in names for position in run.record.sets[name].positions})
+
+
 def all_commits(run: Run) -> dict[str, list[Commit]]:
     """Return the commit records of all shards of all sets; raises StoreError where some are missing."""
     return {name: _commits_of(run, name) for name in run.record.sets}
@@ -126,9 +135,7 @@ def _compute(
     progress: Progress,
 ) -> dict[str, xr.Dataset]:
     bad = {name: quarantined(shards) for name, shards in commits.items()}
-    # Sets that keep every token feed trajectories; their positions differ from prompt to prompt.
-    names = [name for name in run.record.sets if run.record.spec.sets[name].positions != "all"]
-    positions = sorted({position for name in names for position in run.record.sets[name].positions})
+    names, positions = measured_sets(run)
     known: dict[Selection, StreamMoments] = {}
 
     def moments_of(selection: Selection) -> StreamMoments:
