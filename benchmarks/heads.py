@@ -54,12 +54,12 @@ from theodolite.spec import HeadsSpec, ModelSpec
 from theodolite.spec_file import parse_spec
 from theodolite.store.results import read_group
 from theodolite.store.runs import create_run, open_run
-from theodolite_jobs.atlas import CIRCUITS, Stream, layer_atlas
-from theodolite_jobs.circuits import read_circuits
-from theodolite_jobs.head_groups import survey_heads
-from theodolite_jobs.heads import Decomposition, decompose, thin
 from theodolite_jobs.prepare import prepare
+from theodolite_jobs.statistics.heads import Decomposition, decompose, thin
 from theodolite_jobs.tasks import in_windows, scheduler
+from theodolite_jobs.weights.atlas import CIRCUITS, Stream, layer_atlas
+from theodolite_jobs.weights.circuits import read_circuits
+from theodolite_jobs.weights.head_groups import survey_heads
 
 MODEL = "smollm2-135m-instruct"
 CACHE = Path.home() / ".cache" / "theodolite"

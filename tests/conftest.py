@@ -9,17 +9,7 @@ from jaxtyping import install_import_hook
 
 # Before anything imports them: pure functions say their arrays' shapes, and beartype holds them to it.
 install_import_hook(
-    [
-        "theodolite_jobs.moments",
-        "theodolite_jobs.curves",
-        "theodolite_jobs.heads",
-        "theodolite_jobs.norms",
-        "theodolite_jobs.circuits",
-        "theodolite_jobs.composition",
-        "theodolite_jobs.words",
-        "theodolite_jobs.trajectories",
-        "theodolite_jobs.passes",
-    ],
+    ["theodolite_jobs.statistics", "theodolite_jobs.stream.passes", "theodolite_jobs.weights.circuits"],
     "beartype.beartype",
 )
 

@@ -15,9 +15,9 @@ HEAVY = {"torch", "transformers", "ray", "dask", "distributed"}
         ("theodolite.query.runs", HEAVY),
         ("theodolite.query.curves", HEAVY),
         ("theodolite.figures", HEAVY),
-        ("theodolite_jobs.report", HEAVY),
+        ("theodolite_jobs.report.page", HEAVY),
         ("theodolite.capture.parity", {"ray", "dask", "zarr", "obstore", "pydantic_settings", "typer"}),
-        ("theodolite_jobs.pipeline", {"torch", "transformers", "ray"}),
+        ("theodolite_jobs.stream.pipeline", {"torch", "transformers", "ray"}),
         ("theodolite_jobs.cli", {*HEAVY, "zarr", "obstore", "numpy", "pydantic"}),
     ],
 )

@@ -11,10 +11,10 @@ from theodolite.settings import Settings
 from theodolite.spec import SurveySpec
 from theodolite.store.complete import finished_groups
 from theodolite.store.runs import Run
-from theodolite_jobs.pipeline import analyse
 from theodolite_jobs.prepare import check_remote_code
 from theodolite_jobs.progress import Console
-from theodolite_jobs.report import write_report
+from theodolite_jobs.report.page import write_report
+from theodolite_jobs.stream.pipeline import analyse
 from theodolite_jobs.tasks import Progress
 
 
@@ -46,8 +46,8 @@ def _analyse_weights(
     run: Run, spec: SurveySpec, source: ModelSource | None, settings: Settings, console: Console, progress: Progress
 ) -> list[str]:
     """Compute what is missing of the results that come from the model's weights."""
-    from theodolite_jobs.head_groups import stale_heads, survey_heads
-    from theodolite_jobs.word_tables import stale_words, survey_words
+    from theodolite_jobs.weights.head_groups import stale_heads, survey_heads
+    from theodolite_jobs.weights.word_tables import stale_words, survey_words
 
     asked = {"heads", "words"} if spec.analyses is None else {"heads", "words"} & set(spec.analyses)
     wants_words = "words" in asked and spec.heads.vectors > 0 and stale_words(run, spec) is not None

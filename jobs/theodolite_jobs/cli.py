@@ -98,7 +98,7 @@ def analyse(run: RunId, store: Store = None, dask: Dask = None, as_json: AsJson 
 @app.command()
 def report(run: RunId, store: Store = None, as_json: AsJson = False) -> None:
     """Write the report of an analysed run again."""
-    from theodolite_jobs.report import write_report
+    from theodolite_jobs.report.page import write_report
 
     opened = _open(run, _settings(store))
     write_report(opened)

@@ -10,7 +10,7 @@ from jaxtyping import Float
 from numpy.typing import NDArray
 
 from theodolite.errors import ModelError
-from theodolite_jobs.norms import unit
+from theodolite_jobs.statistics.norms import unit
 
 COORDINATES = 3
 

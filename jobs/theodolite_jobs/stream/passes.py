@@ -12,8 +12,8 @@ from theodolite.sites import Site
 from theodolite.store.activations import read_shard
 from theodolite.store.commits import read_commit
 from theodolite.store.runs import Run
-from theodolite_jobs.curves import Scatter, scatter
-from theodolite_jobs.moments import Moments, merge, moments, on_sphere
+from theodolite_jobs.statistics.curves import Scatter, scatter
+from theodolite_jobs.statistics.moments import Moments, merge, moments, on_sphere
 
 SPACES = ("raw", "sphere")
 """Activations as they are, and scaled to norm √d_model."""

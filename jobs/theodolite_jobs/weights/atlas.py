@@ -9,8 +9,7 @@ from numpy.typing import NDArray
 
 from theodolite.errors import ModelError
 from theodolite.spec import HeadsSpec
-from theodolite_jobs.circuits import Circuits, read_circuits
-from theodolite_jobs.heads import (
+from theodolite_jobs.statistics.heads import (
     Decomposition,
     Thin,
     copying_score,
@@ -20,7 +19,8 @@ from theodolite_jobs.heads import (
     numerical_rank,
     thin,
 )
-from theodolite_jobs.norms import normalised, projected
+from theodolite_jobs.statistics.norms import normalised, projected
+from theodolite_jobs.weights.circuits import Circuits, read_circuits
 
 if TYPE_CHECKING:
     from theodolite.models.weights import Weights

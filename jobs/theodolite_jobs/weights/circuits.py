@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from theodolite.models.rotary import rotation
 from theodolite.sites import Site
-from theodolite_jobs.norms import Norm, projected
+from theodolite_jobs.statistics.norms import Norm, projected
 
 if TYPE_CHECKING:
     from theodolite.models.weights import NormWeights, Weights

@@ -6,8 +6,8 @@ import torch
 from scipy.stats import spearmanr
 
 from theodolite_jobs import words
-from theodolite_jobs.norms import Norm, normalised
-from theodolite_jobs.words import (
+from theodolite_jobs.statistics.norms import Norm, normalised
+from theodolite_jobs.statistics.words import (
     Request,
     Tops,
     alignment,

@@ -22,13 +22,13 @@ from theodolite.store.results import (
     write_layer,
 )
 from theodolite.store.runs import Run
-from theodolite_jobs.atlas import CIRCUITS, PROJECTIONS, SIDES, Stream, layer_atlas, vocabulary_product
-from theodolite_jobs.circuits import notes_on, read_circuits
-from theodolite_jobs.composition import KINDS, composition
-from theodolite_jobs.head_inputs import Captured, Directions, captured
-from theodolite_jobs.heads import coverage_rank, effective_rank, stable_rank
-from theodolite_jobs.pipeline import all_commits, captured_digest
+from theodolite_jobs.statistics.composition import KINDS, composition
+from theodolite_jobs.statistics.heads import coverage_rank, effective_rank, stable_rank
+from theodolite_jobs.stream.pipeline import all_commits, captured_digest
 from theodolite_jobs.tasks import Progress, in_windows, scheduler
+from theodolite_jobs.weights.atlas import CIRCUITS, PROJECTIONS, SIDES, Stream, layer_atlas, vocabulary_product
+from theodolite_jobs.weights.circuits import notes_on, read_circuits
+from theodolite_jobs.weights.head_inputs import Captured, Directions, captured
 
 if TYPE_CHECKING:
     from theodolite.models.weights import Weights

@@ -9,9 +9,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from theodolite.models.weights import Weights
-from theodolite_jobs.circuits import Circuits, read_circuits
-from theodolite_jobs.composition import KINDS, composition
-from theodolite_jobs.norms import Norm
+from theodolite_jobs.statistics.composition import KINDS, composition
+from theodolite_jobs.statistics.norms import Norm
+from theodolite_jobs.weights.circuits import Circuits, read_circuits
 
 HEADS, WIDTH, GROUPS = 4, 24, np.array([0, 0, 1, 1])
 

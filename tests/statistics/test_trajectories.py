@@ -14,8 +14,8 @@ from theodolite.store.activations import encode_shard
 from theodolite.store.commits import Commit, commit_shard, new_attempt, sha256
 from theodolite.store.prompts import write_tokens
 from theodolite.store.runs import create_run
-from theodolite_jobs.trajectories import angles, principal_coordinates, umap_coordinates
-from theodolite_jobs.trajectory_table import TARGET, trajectory_table
+from theodolite_jobs.statistics.trajectories import angles, principal_coordinates, umap_coordinates
+from theodolite_jobs.weights.trajectory_table import TARGET, trajectory_table
 
 WIDTH = 48
 

@@ -20,8 +20,8 @@ from theodolite.store.layout import REPORT
 from theodolite.store.objects import put
 from theodolite.store.results import read_group
 from theodolite.store.runs import Run
-from theodolite_jobs.report_heads import heads_section
-from theodolite_jobs.report_words import trajectory_sections, vocabulary_section
+from theodolite_jobs.report.heads import heads_section
+from theodolite_jobs.report.words import trajectory_sections, vocabulary_section
 
 _AS_THEY_ARE = "Activations as they are; variances in squared units of the stream"
 _ON_SPHERE = "On the sphere: activations scaled to norm √d_model; variances in squared units of that"
@@ -43,7 +43,7 @@ def write_report(run: Run) -> None:
 
 def render_report(run: Run) -> str:
     """Return the report as one HTML page; scripts and data are inside."""
-    loader = jinja2.PackageLoader("theodolite_jobs", "templates")
+    loader = jinja2.PackageLoader("theodolite_jobs.report", "templates")
     environment = jinja2.Environment(loader=loader, autoescape=_is_page, undefined=jinja2.StrictUndefined)
     finished = finished_groups(run)
     return environment.get_template("report.html").render(

@@ -14,8 +14,8 @@ from theodolite.store.commits import Commit
 from theodolite.store.complete import finished_groups
 from theodolite.store.results import read_group
 from theodolite.store.runs import Run
-from theodolite_jobs.passes import shard_inputs
-from theodolite_jobs.pipeline import all_commits, measured_sets, quarantined
+from theodolite_jobs.stream.passes import shard_inputs
+from theodolite_jobs.stream.pipeline import all_commits, measured_sets, quarantined
 from theodolite_jobs.tasks import in_windows
 
 SAMPLES = 2048

@@ -17,14 +17,14 @@ from theodolite.store.layout import STREAM_GROUPS
 from theodolite.store.results import build_group, drop_groups, read_contrasts, write_groups
 from theodolite.store.runs import Run
 from theodolite.store.tables import encode_table
-from theodolite_jobs.groups import (
+from theodolite_jobs.stream.groups import (
     Contrast,
     Subject,
     curves_arrays,
     directions_arrays,
     moments_arrays,
 )
-from theodolite_jobs.passes import (
+from theodolite_jobs.stream.passes import (
     SPACES,
     Means,
     Selection,

@@ -13,7 +13,7 @@ from theodolite.errors import ModelError
 from theodolite.models.rotary import rotation
 from theodolite.models.weights import Weights
 from theodolite.spec import HeadsSpec
-from theodolite_jobs.atlas import SIDES, Stream, layer_atlas, vocabulary_product
+from theodolite_jobs.weights.atlas import SIDES, Stream, layer_atlas, vocabulary_product
 
 LAYER = 2
 OFFSETS = [0, 3]

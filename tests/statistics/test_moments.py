@@ -4,7 +4,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from theodolite_jobs.moments import merge, moments, on_sphere
+from theodolite_jobs.statistics.moments import merge, moments, on_sphere
 
 
 def random(*shape, offset=0.0, seed=0):

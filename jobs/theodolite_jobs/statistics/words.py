@@ -13,7 +13,7 @@ from jaxtyping import Float, Int
 from numpy.typing import NDArray
 from scipy.stats import rankdata
 
-from theodolite_jobs.norms import Norm, standardised, unit
+from theodolite_jobs.statistics.norms import Norm, standardised, unit
 
 BLOCK_TOKENS = 4096
 """Rows of the vocabulary that are looked at together."""

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from theodolite_jobs.norms import Norm, normalised, projected, standardised
+from theodolite_jobs.statistics.norms import Norm, normalised, projected, standardised
 
 WIDTH = 24
 

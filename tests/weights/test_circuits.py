@@ -11,7 +11,7 @@ from theodolite.models.load import wrap
 from theodolite.models.reading import read_sites
 from theodolite.models.weights import Weights
 from theodolite.sites import Site
-from theodolite_jobs.circuits import notes_on, read_circuits
+from theodolite_jobs.weights.circuits import notes_on, read_circuits
 
 TOKENS = (5, 60, 17, 33, 9, 41, 28, 12, 50)  # offsets up to 8; the tiny models' windows hold 6
 OFFSETS = range(1 - len(TOKENS), len(TOKENS))

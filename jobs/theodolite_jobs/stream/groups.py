@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from theodolite_jobs.curves import CosineCurve, Scatter, cosine_curve, direction, variance_curves
-from theodolite_jobs.passes import StreamMoments
+from theodolite_jobs.statistics.curves import CosineCurve, Scatter, cosine_curve, direction, variance_curves
+from theodolite_jobs.stream.passes import StreamMoments
 
 Arrays = dict[str, NDArray[Any]]
 

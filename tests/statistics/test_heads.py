@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from theodolite_jobs.heads import (
+from theodolite_jobs.statistics.heads import (
     copying_score,
     coverage_rank,
     decompose,

@@ -1,0 +1,1 @@
+"""From captured activations to result groups: one task on one shard, merged in their order."""

@@ -1,0 +1,1 @@
+"""From weights on disk to result groups: one task on one layer."""
