@@ -5,7 +5,7 @@ import pytest
 import torch
 from scipy.stats import spearmanr
 
-from theodolite_jobs import words
+from theodolite_jobs.statistics import words
 from theodolite_jobs.statistics.norms import Norm, normalised
 from theodolite_jobs.statistics.words import (
     Request,

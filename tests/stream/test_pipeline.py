@@ -12,8 +12,8 @@ from theodolite.store.complete import finished_groups
 from theodolite.store.objects import delete, open_location
 from theodolite.store.results import read_contrasts, read_group
 from theodolite.store.tables import read_table
-from theodolite_jobs.stream import pipeline
 from theodolite_jobs.report.page import render_report
+from theodolite_jobs.stream import pipeline
 from theodolite_jobs.stream.pipeline import analyse
 
 SITES = ("resid_pre", "resid_mid")
