@@ -9,8 +9,11 @@ from pydantic import BaseModel, ConfigDict, Field, field_validator, model_valida
 
 from theodolite.sites import BLOCK_SITES, Site
 
-ANALYSES = ("curves", "heads", "words")
-"""The analyses that exist; `curves` needs prompts and brings `moments` and `directions` along."""
+ANALYSES = ("curves", "sphere", "gram", "separation", "travel", "heads", "words", "weights")
+"""The analyses that exist; where there are prompts, `moments`, `curves` and `directions` always come along."""
+
+OF_PROMPTS = ("curves", "gram", "separation", "travel")
+"""Those that need prompts."""
 
 NOUNS = "nouns"
 """The built-in set of single words, which any survey may use without naming it."""
@@ -179,6 +182,12 @@ class HeadsSpec(_Model):
         return layers
 
 
+class GramSpec(_Model):
+    """How Gram matrices are made."""
+
+    samples: int = Field(2048, description="Prompts of a set that a Gram matrix is made of, at most.", ge=4, le=2048)
+
+
 class WordsSpec(_Model):
     """What is said of circuits and of the stream in words of the vocabulary."""
 
@@ -214,6 +223,7 @@ class SurveySpec(_Model):
     )
     heads: HeadsSpec = HeadsSpec()
     words: WordsSpec = WordsSpec()
+    gram: GramSpec = GramSpec()
 
     @field_validator("analyses")
     @classmethod
@@ -229,8 +239,11 @@ class SurveySpec(_Model):
     def _prompts_where_needed(self) -> "SurveySpec":
         if "words" in (self.analyses or []) and not self.heads.vectors:
             raise ValueError("analyses: 'words' says singular vectors in tokens, and heads.vectors is 0")
-        if not self.prompts and "curves" in (self.analyses or []):
-            raise ValueError("analyses: 'curves' needs prompts, and there are none")
+        needy = [name for name in self.analyses or [] if name in OF_PROMPTS]
+        if needy and not self.prompts:
+            raise ValueError(f"analyses: {needy[0]!r} needs prompts, and there are none")
+        if "separation" in (self.analyses or []) and not self.contrasts:
+            raise ValueError("analyses: 'separation' is of contrasts, and there are none")
         if self.prompts and all(prompt_set.positions == "all" for prompt_set in self.prompts.values()):
             raise ValueError("prompts: every set keeps all positions, and statistics need a set with a list of them")
         if SENTENCES in self.prompts:

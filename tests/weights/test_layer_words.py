@@ -15,7 +15,7 @@ from theodolite.models.reading import read_sites
 from theodolite.models.rotary import rotation
 from theodolite.models.weights import Weights
 from theodolite.sites import Site
-from theodolite_jobs import words
+from theodolite_jobs.statistics import words
 from theodolite_jobs.weights.layer_words import LAYER_SUM, READING, Wording, embedded, layer_words, output_norm_of
 
 LAYER, KNOWN, COUNT = 2, 61, 5  # the tokenizer knows fewer tokens than the table has rows

@@ -83,6 +83,11 @@ COORDINATES = {
     "side": "Which side of which circuit meets the direction: qk_query, qk_key and vo_read read, vo_write writes.",
     "projection": "Query or key.",
     "composition": "Which input of the later head: Q, K or V.",
+    "norm": "Norm layer, written `0.attention`, `0.mlp`, …, `final`.",
+    "norm_kind": "What the norm stands before, or, of `…_output`, after.",
+    "norm_layer": "0-based index of the norm's block; -1 of the final norm.",
+    "writing_matrix": "Matrix that writes to the stream: o is W_O of all heads, down is W_down of all experts.",
+    "reading_matrix": "Matrix that reads the stream: q, k, v of all heads, gate and up of all experts.",
 }
 
 MOMENTS = (
@@ -198,15 +203,132 @@ COMPOSITION = (
 WORDS: tuple[Variable, ...] = ()
 """Words are tables alone; the group says which embeddings they were decoded against."""
 
+_OF_NORM = ("set", "position", "norm")
+_N_SAMPLES = Variable("n_samples", ("set", "position"), "Prompts that the statistics rest on.", dtype="int64")
+
+SPHERE = (
+    _N_SAMPLES,
+    *(
+        Variable(f"{name}_{end}", _OF_NORM, f"{sentence}: {said} over prompts.", unit)
+        for name, sentence, unit in (
+            ("norm_before", "Euclidean norm of what enters the norm layer", _STREAM_UNIT),
+            ("normalized_norm", "Euclidean norm of what leaves it, before its scale and bias", "1"),
+        )
+        for end, said in (("mean", "mean"), ("std", "standard deviation (n-1)"), ("min", "least"), ("max", "largest"))
+    ),
+    Variable("normalized_norm_expected", _OF_NORM, "Mean over prompts of what that norm should be, with ε in the root."),
+    Variable("worst_deviation", _OF_NORM, "Largest relative deviation from it over prompts."),
+    Variable("mean_component_before", _OF_NORM, "Mean over prompts of |1·x|/(√d‖x‖) of what enters."),
+    Variable("mean_component_after", _OF_NORM, "The same of what leaves, before scale and bias; 0 of layer norms."),
+    Variable("ellipsoid_residual", _OF_NORM, "Largest |‖(y-β)/γ‖/√d - 1|: how far ε takes a prompt off the ellipsoid."),
+    Variable("length_variance_share", _OF_NORM, "Share of the variance over prompts that is in length; the rest turns."),
+    Variable("relative_spread", _OF_NORM, "Standard deviation over mean of the norm of what enters."),
+    Variable("relative_spread_gaussian", _OF_NORM, "The same of a Gaussian of as many dimensions."),
+    Variable("relative_spread_squared", _OF_NORM, "Standard deviation over mean of the squared norm of what enters."),
+    Variable("relative_spread_squared_gaussian", _OF_NORM, "The same of a Gaussian: √(2/d)."),
+    Variable("semi_axes", ("norm", "d_model"), "Semi-axes of the ellipsoid that outputs lie on, the largest first."),
+    Variable("scale_radii", ("norm", "d_model"), "√d|γ|, the largest first: the semi-axes of RMS norms alone."),
+    Variable("centre", ("norm", "d_model"), "Centre of that ellipsoid, β."),
+)
+
+_OF_LAYER = ("set", "position", "layer")
+
+
+def _mean_and_spread(name: str, dims: tuple[str, ...], sentence: str, unit: str = "1") -> Iterator[Variable]:
+    yield Variable(name, dims, f"{sentence}; mean over prompts.", unit)
+    yield Variable(f"{name}_std", dims, f"{sentence}; standard deviation (n-1) over prompts.", unit)
+
+
+TRAVEL = (
+    _N_SAMPLES,
+    *_mean_and_spread("step_norm_attn", _OF_LAYER, "Norm of what attention adds", _STREAM_UNIT),
+    *_mean_and_spread("step_norm_mlp", _OF_LAYER, "Norm of what the MLP adds", _STREAM_UNIT),
+    *_mean_and_spread("step_norm_block", _OF_LAYER, "Norm of the whole block's step", _STREAM_UNIT),
+    *_mean_and_spread("step_cosine_next", _OF_LAYER, "Cosine between the block's step and the next block's"),
+    *_mean_and_spread("step_cosine_stream", _OF_LAYER, "Cosine between the block's step and the stream it enters"),
+    *_mean_and_spread("path_length", ("set", "position"), "Sum of the norms of all blocks' steps", _STREAM_UNIT),
+    *_mean_and_spread("displacement", ("set", "position"), "Norm of the way from first to last", _STREAM_UNIT),
+    *_mean_and_spread("path_ratio", ("set", "position"), "Path length over displacement; 1 is a straight line"),
+)
+
+SEPARATION = (
+    Variable("n_positive", ("contrast", "position"), "Prompts of the positive set that take part.", dtype="int64"),
+    Variable("n_negative", ("contrast", "position"), "Prompts of the negative set that take part.", dtype="int64"),
+    *(
+        Variable(f"{name}{end}", _CONTRAST, f"{sentence}, cross-validated{said}.")
+        for name, sentence in (
+            ("auroc", "Area under the ROC curve of prompts along the direction"),
+            ("accuracy", "Share of prompts on the right side of the midpoint"),
+            ("fisher_ratio", "Squared distance of the means, unbiased, over the sum of both variances"),
+        )
+        for end, said in (("", ""), ("_low", ": lower end of its 95 % interval"), ("_high", ": upper end"))
+    ),
+)
+
+
+def _shape_variables(prefix: str, where: str) -> Iterator[Variable]:
+    yield Variable(f"{prefix}mean_cosine", _SET, f"Mean cosine between two prompts{where}; 0 in all directions.")
+    yield Variable(f"{prefix}participation_ratio", _SET, f"(Σλ)²/Σλ² of the covariance{where}; at most n-1.")
+    yield Variable(f"{prefix}effective_rank", _SET, f"exp of the entropy of λ/Σλ of the covariance{where}; at most n-1.")
+    yield Variable(f"{prefix}intrinsic_dimension", _SET, f"TwoNN estimate of the dimension{where}.")
+    yield Variable(
+        f"{prefix}linear_cka", (*_SET, "layer_other"), f"Linear CKA between two layers at the same site{where}; biased up."
+    )
+    yield Variable(f"{prefix}linear_cka_debiased", (*_SET, "layer_other"), f"The same by unbiased HSIC{where}.")
+    yield Variable(f"{prefix}silhouette", _CONTRAST, f"Mean silhouette of the contrast's two sets{where}.")
+
+
+GRAM = (
+    _N_SAMPLES,
+    *_shape_variables("", ""),
+    *_shape_variables("on_sphere_", " of activations scaled to norm √d_model"),
+    *_shape_variables("standardised_", " of features scaled to variance 1"),
+    Variable("participation_ratio_gaussian", ("set", "position"), "That of a Gaussian of as many prompts and features."),
+    Variable("effective_rank_gaussian", ("set", "position"), "That of a Gaussian of as many prompts and features."),
+    Variable("n_coincident", _SET, "Prompts that coincide with another, left out of the TwoNN estimate.", dtype="int64"),
+    Variable("n_constant_features", _SET, "Features without variance, left out where they are scaled.", dtype="int64"),
+    Variable("cka_attention", _OF_LAYER, "Debiased linear CKA from resid_pre to resid_mid of a block."),
+    Variable("cka_mlp", _OF_LAYER, "Debiased linear CKA from resid_mid of a block to what leaves it."),
+    Variable("cka_block", _OF_LAYER, "Debiased linear CKA from resid_pre of a block to what leaves it."),
+    Variable("cosine_of_medians", _CONTRAST, "Cosine between the two sets' geometric medians."),
+    Variable("norm_of_mean_positive", _CONTRAST, "Norm of the positive set's mean.", _STREAM_UNIT),
+    Variable("norm_of_mean_negative", _CONTRAST, "Norm of the negative set's mean.", _STREAM_UNIT),
+    Variable("norm_of_median_positive", _CONTRAST, "Norm of the positive set's geometric median.", _STREAM_UNIT),
+    Variable("norm_of_median_negative", _CONTRAST, "Norm of the negative set's geometric median.", _STREAM_UNIT),
+    Variable("difference_of_medians", _CONTRAST, "Norm of the difference of the geometric medians.", _STREAM_UNIT),
+    *(
+        Variable(f"cosine_{centre}_{side}_difference", _CONTRAST, f"Cosine between the {side} set's {said} and theirs, positive minus negative.")
+        for centre, said in (("mean", "mean and the difference of means"), ("median", "median and the difference of medians"))
+        for side in ("positive", "negative")
+    ),
+    Variable("orthant_occupancy", _OF_LAYER, "Share of an MLP's hidden units that are positive before gating."),
+    Variable("orthant_overlap", _OF_LAYER, "Share of hidden units whose sign two prompts share, mean over pairs."),
+)
+
+_PAIR_OF_LAYERS = ("layer", "layer_other")
+
+WEIGHTS = (
+    Variable("writing_overlap", ("writing_matrix", *_PAIR_OF_LAYERS), "‖UᵀV‖²/r of the leading r directions both write."),
+    Variable("reading_overlap", ("reading_matrix", *_PAIR_OF_LAYERS), "‖UᵀV‖²/r of the leading r directions both read."),
+    Variable(
+        "writer_reader_overlap",
+        ("writing_matrix", "reading_matrix", *_PAIR_OF_LAYERS),
+        "‖UᵀV‖²/r of what a layer writes and a later one, layer_other, reads; NaN where it is not later.",
+    ),
+    Variable("random_overlap", (), "r/d: what two random subspaces share."),
+)
+
 GROUPS: dict[str, tuple[Variable, ...]] = {
     "moments": MOMENTS,
     "curves": CURVES,
     "directions": DIRECTIONS,
+    "sphere": SPHERE,
+    "travel": TRAVEL,
+    "separation": SEPARATION,
+    "gram": GRAM,
+    "weights": WEIGHTS,
     "heads": HEADS,
     "composition": COMPOSITION,
     "words": WORDS,
 }
 """Result groups by name."""
-
-STREAM_GROUPS = ("moments", "curves", "directions")
-"""The groups that come from activations alone."""
