@@ -7,7 +7,7 @@ import numpy as np
 
 from theodolite.sites import Site
 from theodolite.spec_file import parse_spec
-from theodolite.store.activations import create_activations, encode_shard
+from theodolite.store.activations import create_activations, encode_counts, encode_shard
 from theodolite.store.commits import Commit, commit_shard, new_attempt, sha256
 from theodolite.store.prompts import write_prompts
 from theodolite.store.results import consolidate
@@ -88,8 +88,11 @@ def record_of(arrays: Arrays, shard_prompts: int, contrasts=None, positions=None
     )
 
 
-def store_run(folder: Path, arrays: Arrays, shard_prompts: int = 4, quarantined=None, **record) -> Run:
-    """Write a captured run; `resid_final` is made of the last layer of the first site."""
+def store_run(folder: Path, arrays: Arrays, shard_prompts: int = 4, quarantined=None, signs=None, **record) -> Run:
+    """Write a captured run; `resid_final` is made of the last layer of the first site.
+
+    `signs` of a set, (sample, position, layer, unit) booleans, are counted over each shard's usable samples.
+    """
     run = create_run(str(folder), record_of(arrays, shard_prompts, **record))
     for name, of_set in arrays.items():
         whole = {Site(site): values for site, values in of_set.items()}
@@ -99,6 +102,9 @@ def store_run(folder: Path, arrays: Arrays, shard_prompts: int = 4, quarantined=
             "layer": run.record.layers,
             "d_model": range(first.shape[-1]),
         }
+        positive = (signs or {}).get(name)
+        if positive is not None:
+            coordinates["unit"] = range(positive.shape[-1])
         create_activations(run.location, name, len(first), shard_prompts, list(whole), coordinates)
         whole[Site.RESID_FINAL] = first[:, :, -1]
         bad = (quarantined or {}).get(name, {})
@@ -108,7 +114,10 @@ def store_run(folder: Path, arrays: Arrays, shard_prompts: int = 4, quarantined=
                 site: encode_shard(site, values[start:stop].astype(np.float32), start, shard_prompts)
                 for site, values in whole.items()
             }
-            checksums = {str(site): sha256(content) for site, content in encoded.items()}
+            usable = [sample for sample in range(start, stop) if sample not in bad]
+            if positive is not None:
+                encoded["mlp_positive"] = encode_counts(positive[usable].sum(axis=0, dtype=np.int32), index)
+            checksums = {str(array): sha256(content) for array, content in encoded.items()}
             own = {sample: why for sample, why in bad.items() if start <= sample < stop}
             commit = Commit(name, index, start, stop, new_attempt(), checksums, [list(range(start, stop))], own)
             commit_shard(run.location, commit, encoded)

@@ -3,19 +3,31 @@
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from theodolite.errors import ModelError
+from theodolite.errors import ModelError, SpecError
 from theodolite.models.load import check_readable, load_config, load_tokenizer
 from theodolite.models.source import ModelSource, fetch, fetch_small_files, resolve_source
 from theodolite.settings import Settings
-from theodolite.spec import SurveySpec
+from theodolite.sites import Site
+from theodolite.spec import ANALYSES, OF_PROMPTS, SurveySpec
 from theodolite.store.complete import finished_groups
 from theodolite.store.runs import Run
 from theodolite_jobs.prepare import check_remote_code
 from theodolite_jobs.progress import Console
 from theodolite_jobs.report.page import write_report
-from theodolite_jobs.stream.pipeline import analyse
+from theodolite_jobs.stream.gram_group import survey_gram
+from theodolite_jobs.stream.norm_places import NormPlace, norm_places
+from theodolite_jobs.stream.pipeline import all_contrasts, analyse, stale_groups
+from theodolite_jobs.stream.selections import Contrasts
 from theodolite_jobs.tasks import Progress
+
+if TYPE_CHECKING:
+    from theodolite.models.weights import Weights
+
+
+_OF_PASSES = frozenset({"sphere", "travel", "separation"})
+"""Those that share the two passes over activations with what every run has."""
 
 
 def analyse_run(run: Run, spec: SurveySpec, source: ModelSource | None, settings: Settings, console: Console) -> None:
@@ -30,40 +42,98 @@ def analyse_run(run: Run, spec: SurveySpec, source: ModelSource | None, settings
         settings: where Dask and converted models are.
         console: where it is said.
     """
+    contrasts = all_contrasts(run, spec.resolved_contrasts())
+    asked, dask = _asked(run, spec, contrasts), settings.dask_address
     computed: list[str] = []
     try:
         with console.bar("statistics", unit="tasks") as bar:
-            if run.record.sets:
-                computed += analyse(run, spec.resolved_contrasts(), settings.dask_address, bar.step_to)
-            computed += _analyse_weights(run, spec, source, settings, console, bar.step_to)
+            weights, norms, reason = _weights(run, spec, asked, contrasts, source, settings)
+            passes = asked & _OF_PASSES - ({"sphere"} if not norms else set())
+            computed += analyse(run, contrasts, dask, bar.step_to, passes, norms)
+            if "gram" in asked:
+                computed += survey_gram(run, contrasts, spec.gram, dask, bar.step_to)
+            if reason is not None:
+                if spec.analyses is not None or not run.record.sets:
+                    raise reason
+                console.say(f"what needs the model's weights is left out, since {reason}")
+            if weights is not None:
+                computed += _analyse_weights(run, spec, asked, weights, settings, console, bar.step_to)
     finally:
         if "curves" in finished_groups(run) or not run.record.sets:
             write_report(run)
     console.say(f"computed {', '.join(computed)}" if computed else "all results are there already")
 
 
-def _analyse_weights(
-    run: Run, spec: SurveySpec, source: ModelSource | None, settings: Settings, console: Console, progress: Progress
-) -> list[str]:
-    """Compute what is missing of the results that come from the model's weights."""
-    from theodolite_jobs.weights.head_groups import stale_heads, survey_heads
-    from theodolite_jobs.weights.word_tables import stale_words, survey_words
+def _asked(run: Run, spec: SurveySpec, contrasts: Contrasts) -> frozenset[str]:
+    """Return the analyses that are asked for, or by default all that the run's activations allow."""
+    lacking = set() if run.record.sets else set(OF_PROMPTS)
+    if not contrasts:
+        lacking.add("separation")
+    if Site.RESID_PRE not in run.record.spec.capture.sites:
+        lacking.add("travel")
+        if "travel" in (spec.analyses or []):
+            raise SpecError("analyses: 'travel' follows the stream from block to block, and needs the site resid_pre")
+    return frozenset(spec.analyses or ANALYSES) - lacking
 
-    asked = {"heads", "words"} if spec.analyses is None else {"heads", "words"} & set(spec.analyses)
-    wants_words = "words" in asked and spec.heads.vectors > 0 and stale_words(run, spec) is not None
-    if not asked or not (wants_words or stale_heads(run, spec.heads)):
-        return []
+
+def _weights(
+    run: Run,
+    spec: SurveySpec,
+    asked: frozenset[str],
+    contrasts: Contrasts,
+    source: ModelSource | None,
+    settings: Settings,
+) -> tuple["Weights | None", list[NormPlace], ModelError | None]:
+    """Return the model's weights and norms where something that needs them is missing, or why they cannot be had."""
+    from theodolite_jobs.weights.head_groups import stale_heads
+    from theodolite_jobs.weights.subspace_groups import stale_weights
+
+    sphere = "sphere" in asked and "sphere" in stale_groups(run, contrasts, {"sphere"})
+    heads = asked & {"heads", "words"} and (stale_heads(run, spec.heads) or _wants_words(run, spec, asked))
+    if not (sphere or heads or ("weights" in asked and stale_weights(run))):
+        return None, [], None
     from theodolite.models.weights import Weights
 
-    computed: list[str] = []
-    with _left_out_unless(spec.analyses is not None or not run.record.sets, "heads and words", console):
+    try:
         files = _weight_files(run, spec, source, settings)
         weights = Weights(files, load_config(files, spec.model.trust_remote_code))
-        computed += survey_heads(run, weights, spec.heads, settings.dask_address, progress)
+        return weights, norm_places(run, weights) if sphere else [], None
+    except ModelError as error:
+        return None, [], error
+
+
+def _wants_words(run: Run, spec: SurveySpec, asked: frozenset[str]) -> bool:
+    from theodolite_jobs.weights.word_tables import stale_words
+
+    return "words" in asked and spec.heads.vectors > 0 and stale_words(run, spec) is not None
+
+
+def _analyse_weights(
+    run: Run,
+    spec: SurveySpec,
+    asked: frozenset[str],
+    weights: "Weights",
+    settings: Settings,
+    console: Console,
+    progress: Progress,
+) -> list[str]:
+    """Compute what is missing of the results that come from the model's weights."""
+    from theodolite_jobs.weights.head_groups import survey_heads
+    from theodolite_jobs.weights.subspace_groups import survey_weights
+    from theodolite_jobs.weights.word_tables import survey_words
+
+    computed: list[str] = []
+    by_name, dask = spec.analyses is not None or not run.record.sets, settings.dask_address
+    with _left_out_unless(by_name, "heads and words", console):
+        if asked & {"heads", "words"}:
+            computed += survey_heads(run, weights, spec.heads, dask, progress)
         with _left_out_unless(spec.analyses is not None, "words", console):
-            if wants_words:
-                tokenizer = load_tokenizer(files, spec.model.trust_remote_code)
-                computed += survey_words(run, weights, tokenizer, spec, settings.dask_address, progress)
+            if _wants_words(run, spec, asked):
+                tokenizer = load_tokenizer(weights.folder, spec.model.trust_remote_code)
+                computed += survey_words(run, weights, tokenizer, spec, dask, progress)
+    with _left_out_unless(by_name, "weights", console):
+        if "weights" in asked:
+            computed += survey_weights(run, weights, dask, progress)
     return computed
 
 

@@ -195,6 +195,42 @@ def verify(run: RunId, store: Store = None, as_json: AsJson = False) -> None:
         raise typer.Exit(1)
 
 
+@app.command()
+def compare(
+    runs: Annotated[list[str], typer.Argument(metavar="RUN", help="Run ids, as `theodolite runs` lists them.")],
+    statistic: Annotated[
+        str, typer.Option(metavar="NAME", help="Any statistic along depth, such as auroc or variance_mean.")
+    ] = "cosine_of_means_debiased",
+    contrast: Annotated[str | None, typer.Option(help="Which contrast; needed where a run has several.")] = None,
+    prompt_set: Annotated[
+        str | None, typer.Option("--set", help="Which prompt set, for a statistic of one such as variance_mean.")
+    ] = None,
+    site: Annotated[str | None, typer.Option(help="One site; by default resid_pre and resid_mid.")] = None,
+    position: Annotated[int | None, typer.Option(help="Token position; by default each run's last.")] = None,
+    bound: Annotated[float, typer.Option(min=0.5, max=1, help="AUROC from which on the sets are separated.")] = 0.95,
+    output: Annotated[Path, typer.Option(help="Where the page is written.")] = Path("comparison.html"),
+    store: Store = None,
+    as_json: AsJson = False,
+) -> None:
+    """Draw a statistic of several runs on relative depth, and say where their sets' cosine is least and they separate.
+
+    For example: theodolite compare RUN RUN --statistic auroc
+    """
+    from theodolite.query.compare import Question, milestones, records
+    from theodolite_jobs.report.comparison import said, write_comparison
+
+    opened = [_open(run, _settings(store)) for run in dict.fromkeys(runs)]
+    question = Question(statistic, contrast, prompt_set, site, position)
+    write_comparison(opened, question, bound, output)
+    table = milestones(opened, question, bound)
+    if as_json:
+        print(json.dumps({"page": str(output), "statistic": statistic, "bound": bound, "items": records(table)}))
+        return
+    for row in said(table):
+        print(f"{row['run']}  least cosine: {row['least cosine']}  separates: {row['separates']}")
+    print(f"page  {output}")
+
+
 @spec_app.command("check")
 def check_spec(spec: SpecPath, as_json: AsJson = False) -> None:
     """Check a spec file; every problem names its field, what was given and what is allowed."""

@@ -62,6 +62,10 @@ def estimate(prepared: Prepared) -> dict[str, Any]:
     tokens = sum(plan.computed_tokens for plan in prepared.plans.values())
     vectors = sum(plan.n_samples * len(plan.positions) for plan in prepared.plans.values())
     per_vector = len(prepared.layers) * len(prepared.spec.capture.sites) + 1
+    counts = sum(
+        len(plan.shards) * len(plan.positions) * len(prepared.layers) * prepared.counted_units(name)
+        for name, plan in prepared.plans.items()
+    )
     return {
         "run_id": prepared.run_id,
         "model": {
@@ -75,7 +79,7 @@ def estimate(prepared: Prepared) -> dict[str, Any]:
         "replica_memory_bytes": parameters * _BYTES.get(dtype, 4)
         + 2**30
         + _certificate_bytes(prepared, parameters, dtype),
-        "stored_bytes_at_most": vectors * per_vector * prepared.dimensions.d_model * 4,
+        "stored_bytes_at_most": (vectors * per_vector * prepared.dimensions.d_model + counts) * 4,
         "capture_seconds_about": {
             device: round(2 * parameters * tokens / speed, 1) for device, speed in _OPERATIONS_PER_SECOND.items()
         },

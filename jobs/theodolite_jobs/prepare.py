@@ -3,6 +3,7 @@
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from functools import cached_property
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,7 @@ from theodolite.capture.plan import SetPlan, plan_set
 from theodolite.errors import PromptError, SpecError
 from theodolite.models.anatomy import Dimensions, check_layers, check_sites, dimensions_of
 from theodolite.models.batching import can_share_prefix, length_class_of
+from theodolite.models.facts import mlp_width
 from theodolite.models.families import known_anatomy
 from theodolite.models.load import check_readable, load_config, load_tokenizer, resolved_dtype
 from theodolite.models.source import ALIASES, ModelSource, fetch_small_files, resolve_source, slug
@@ -66,6 +68,18 @@ class Prepared:
         revision = self.source.revision if self.source.kind == "hub" else None
         place = self.spec.model.id if self.spec.model.id in ALIASES else self.source.place
         return self.spec.model.model_copy(update={"id": place, "revision": revision})
+
+    def counted_units(self, prompt_set: str) -> int:
+        """Return how many hidden units of each MLP are counted in a set, or 0.
+
+        None are in a set that keeps every token, which feeds trajectories and not statistics, nor of a model whose
+        record does not say where they are.
+        """
+        return 0 if self.spec.sets[prompt_set].positions == "all" else self._mlp_width
+
+    @cached_property
+    def _mlp_width(self) -> int:
+        return mlp_width(self.config) or 0
 
     def record(self, attention: str, parity: dict[str, Any]) -> RunRecord:
         """Return what run.json will say."""

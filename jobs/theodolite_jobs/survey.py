@@ -1,5 +1,6 @@
 """The whole job: capture, then statistics, then the report. Each stage resumes where a former try stopped."""
 
+from collections.abc import Sequence
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -114,11 +115,13 @@ def _create(prepared: Prepared, parity: dict[str, Any], settings: Settings) -> R
     location = open_location(run_url(settings.store, prepared.run_id), create=True)
     for name, plan in prepared.plans.items():
         write_tokens(location, name, prepared.tokens[name])
-        coordinates = {
+        coordinates: dict[str, Sequence[int]] = {
             "position": plan.positions,
             "layer": prepared.layers,
             "d_model": range(prepared.dimensions.d_model),
         }
+        if units := prepared.counted_units(name):
+            coordinates["unit"] = range(units)
         capture = prepared.spec.capture
         create_activations(location, name, plan.n_samples, capture.shard_prompts, capture.sites, coordinates)
     return create_run(settings.store, prepared.record(parity["attention"], parity))

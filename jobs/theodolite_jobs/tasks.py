@@ -3,6 +3,7 @@
 import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from contextvars import ContextVar
 from itertools import islice
 from typing import Any
 
@@ -15,6 +16,9 @@ from theodolite.errors import StoreError
 Progress = Callable[[str, int, int], None]
 """Called with what is being done, how many tasks are done, and how many there are."""
 
+_THREADS = ContextVar("threads", default=os.cpu_count() or 1)
+"""How many tasks run at once, here or on the cluster."""
+
 
 def in_windows(tasks: Sequence[Any], done: Callable[[int], None], rounds: int = 2) -> Iterator[Any]:
     """Yield each task's result in order, computing a few at a time, so that memory does not grow with their number.
@@ -22,9 +26,9 @@ def in_windows(tasks: Sequence[Any], done: Callable[[int], None], rounds: int = 
     Args:
         tasks: delayed values.
         done: called with how many are finished.
-        rounds: how many tasks a core is given at once.
+        rounds: how many tasks a thread is given at once.
     """
-    size = rounds * (os.cpu_count() or 1)
+    size = rounds * _THREADS.get()
     finished = 0
     done(finished)
     remaining = iter(tasks)
@@ -52,4 +56,8 @@ def scheduler(address: str | None) -> Iterator[None]:
     except (OSError, ValueError) as error:
         raise StoreError(f"cannot connect to the Dask scheduler at {address}: {error}") from error
     with client:
-        yield
+        token = _THREADS.set(max(1, sum(client.nthreads().values())))
+        try:
+            yield
+        finally:
+            _THREADS.reset(token)

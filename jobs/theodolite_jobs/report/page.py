@@ -1,7 +1,7 @@
 """The standalone HTML report: opens offline, and says what was measured, on what, with which parity."""
 
 import json
-from dataclasses import dataclass
+from collections.abc import Collection
 from typing import Any
 
 import jinja2
@@ -13,6 +13,7 @@ from markupsafe import Markup
 
 from theodolite.figures.contrasts import ContrastView, contrast_figure, shown_sites
 from theodolite.query.curves import along_depth
+from theodolite.query.published import published_curves, selected_directions
 from theodolite.query.runs import describe, last_asked
 from theodolite.sites import depth_label
 from theodolite.store.complete import finished_groups
@@ -20,20 +21,16 @@ from theodolite.store.layout import REPORT
 from theodolite.store.objects import put
 from theodolite.store.results import read_group
 from theodolite.store.runs import Run
+from theodolite_jobs.report.geometry import sphere_section, travel_section
 from theodolite_jobs.report.heads import heads_section
+from theodolite_jobs.report.published import published_facts
+from theodolite_jobs.report.sections import Section
+from theodolite_jobs.report.subspaces import weights_section
+from theodolite_jobs.report.untangling import gram_section, separation_sections
 from theodolite_jobs.report.words import trajectory_sections, vocabulary_section
 
 _AS_THEY_ARE = "Activations as they are; variances in squared units of the stream"
 _ON_SPHERE = "On the sphere: activations scaled to norm √d_model; variances in squared units of that"
-
-
-@dataclass(frozen=True)
-class Section:
-    """One contrast at one position: what is seen, and the figures."""
-
-    title: str
-    facts: list[str]
-    figures: list[tuple[str, go.Figure]]
 
 
 def write_report(run: Run) -> None:
@@ -50,6 +47,7 @@ def render_report(run: Run) -> str:
         run=describe(run),
         record=run.record,
         sections=_sections(run),
+        geometry=_geometry(run, finished),
         heads=heads_section(run, words="words" in finished) if "heads" in finished else None,
         trajectories=trajectory_sections(run) if "words" in finished else [],
         vocabulary=vocabulary_section(run) if "words" in finished else None,
@@ -57,6 +55,14 @@ def render_report(run: Run) -> str:
         spec=last_asked(run).model_dump_json(indent=2, exclude_none=True),
         plotly=plotly.offline.get_plotlyjs(),
     )
+
+
+def _geometry(run: Run, finished: Collection[str]) -> list[Section]:
+    """Return a section, or several, for each group of results that there is."""
+    found = [separation_sections(run)] if "separation" in finished else []
+    sections = {"gram": gram_section, "sphere": sphere_section, "travel": travel_section, "weights": weights_section}
+    found += [[section(run)] for name, section in sections.items() if name in finished]
+    return [section for of_group in found for section in of_group]
 
 
 def script_json(value: Any) -> Markup:
@@ -85,14 +91,16 @@ def _sections(run: Run) -> list[Section]:
                 continue
             view = ContrastView(contrast, sides["positive"], sides["negative"], position)
             sphere = ContrastView(contrast, sides["positive"], sides["negative"], position, on_sphere=True)
+            where = (run.record.model, view.positive, view.negative, position)
+            published = published_curves(*where)
             unpaired = f"{n_positive} and {n_negative} unpaired prompts"
             pairing = f"{n_positive} matched pairs" if sides["paired"] else unpaired
             found.append(
                 Section(
                     f"{contrast}: {sides['positive']} against {sides['negative']}, position {position}, {pairing}",
-                    _facts(curves, view),
+                    [*_facts(curves, view), *published_facts(curves, view, published, selected_directions(*where))],
                     [
-                        (_AS_THEY_ARE, contrast_figure(curves, view)),
+                        (_AS_THEY_ARE, contrast_figure(curves, view, published)),
                         (_ON_SPHERE, contrast_figure(curves, sphere)),
                     ],
                 )

@@ -53,10 +53,10 @@ class CosineCurve:
 
 
 def scatter(
-    positive: Float64[np.ndarray, "p *dims d_model"],
-    negative: Float64[np.ndarray, "q *dims d_model"],
-    a: Float64[np.ndarray, "*dims d_model"],
-    b: Float64[np.ndarray, "*dims d_model"],
+    positive: Float64[np.ndarray, "p d_model"],
+    negative: Float64[np.ndarray, "q d_model"],
+    a: Float64[np.ndarray, " d_model"],
+    b: Float64[np.ndarray, " d_model"],
     *,
     paired: bool,
 ) -> Scatter:
@@ -70,12 +70,10 @@ def scatter(
         paired: whether the cross terms are wanted.
     """
     p, q = positive - a, negative - b
-    z_p = np.stack([_dot(p, a), _dot(p, b)], axis=-1)
-    z_q = np.stack([_dot(q, b), _dot(q, a)], axis=-1)
-    zero = np.zeros(a.shape[:-1])
-    cross = _outer_sum(z_p, z_q) if paired else np.zeros((*zero.shape, 2, 2))
-    cross_trace = _dot(p, q).sum(axis=0) if paired else zero
-    return Scatter(_outer_sum(z_p, z_p), _outer_sum(z_q, z_q), cross, cross_trace)
+    z_p, z_q = p @ np.stack([a, b], axis=-1), q @ np.stack([b, a], axis=-1)
+    cross = z_p.T @ z_q if paired else np.zeros((2, 2))
+    cross_trace = np.einsum("nd,nd->", p, q) if paired else 0.0
+    return Scatter(z_p.T @ z_p, z_q.T @ z_q, cross, np.asarray(cross_trace))
 
 
 def cosine_curve(
@@ -151,11 +149,6 @@ def _mean_variance_divisor(n: int) -> float:
 
 def _dot(x: NDArray[np.float64], y: NDArray[np.float64]) -> NDArray[np.float64]:
     result: NDArray[np.float64] = np.einsum("...d,...d->...", x, y)
-    return result
-
-
-def _outer_sum(x: NDArray[np.float64], y: NDArray[np.float64]) -> NDArray[np.float64]:
-    result: NDArray[np.float64] = np.einsum("n...i,n...j->...ij", x, y)
     return result
 
 

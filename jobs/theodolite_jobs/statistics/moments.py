@@ -7,7 +7,7 @@ over each shard is enough and the result does not depend on who computed which s
 from dataclasses import dataclass
 
 import numpy as np
-from jaxtyping import Float64
+from jaxtyping import Float, Float64
 from numpy.typing import NDArray
 
 
@@ -19,15 +19,11 @@ class Moments:
         count: how many samples.
         mean: their mean; NaN without samples.
         m2: sum of squared deviations from the mean.
-        minimum: least value; +inf without samples.
-        maximum: largest value; −inf without samples.
     """
 
     count: int
     mean: NDArray[np.float64]
     m2: NDArray[np.float64]
-    minimum: NDArray[np.float64]
-    maximum: NDArray[np.float64]
 
     @property
     def variance(self) -> NDArray[np.float64]:
@@ -35,22 +31,76 @@ class Moments:
         return self.m2 / (self.count - 1) if self.count > 1 else np.full_like(self.m2, np.nan)
 
 
+@dataclass(frozen=True)
+class Extremes:
+    """Least and largest value over samples; +inf and −inf without samples."""
+
+    minimum: NDArray[np.float64]
+    maximum: NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class StreamMoments:
+    """Moments of vectors and of the same on the sphere, and each vector's norm.
+
+    Attributes:
+        raw: of the vectors as they are, (d_model,).
+        sphere: of x/‖x‖·√d_model, (d_model,); NaN where a vector is zero.
+        norms: ‖x‖, (sample,).
+    """
+
+    raw: Moments
+    sphere: Moments
+    norms: NDArray[np.float64]
+
+
 def moments(samples: Float64[np.ndarray, "sample ..."]) -> Moments:
     """Return the moments of samples along the first axis."""
     if len(samples) == 0:
-        empty = samples.shape[1:]
-        return Moments(0, np.full(empty, np.nan), np.zeros(empty), np.full(empty, np.inf), np.full(empty, -np.inf))
+        return Moments(0, np.full(samples.shape[1:], np.nan), np.zeros(samples.shape[1:]))
     # Shifting by the first sample makes equal samples give their own value and no deviation, to the bit.
-    shift = samples[0]
-    mean = shift + (samples - shift).mean(axis=0)
-    deviations = samples - mean
-    return Moments(
-        len(samples),
-        mean,
-        np.square(deviations, out=deviations).sum(axis=0),
-        samples.min(axis=0),
-        samples.max(axis=0),
+    deviations = samples - samples[0]
+    means = deviations.mean(axis=0)
+    return Moments(len(samples), samples[0] + means, np.square(deviations - means).sum(axis=0))
+
+
+def extremes(samples: Float[np.ndarray, "sample ..."]) -> Extremes:
+    """Return the extremes of samples along the first axis."""
+    least = samples.min(axis=0, initial=np.inf).astype(np.float64)
+    return Extremes(least, samples.max(axis=0, initial=-np.inf).astype(np.float64))
+
+
+def stream_moments(samples: Float64[np.ndarray, "sample d_model"]) -> StreamMoments:
+    """Return the moments of vectors as they are and on the sphere, from two products with the samples.
+
+    With D = x − x₀, s = √d/‖x‖ and t = s − s₀, the deviation on the sphere from the first sample's place there is
+    s·D + t·x₀, so that its sums and squared sums follow from 1ᵀD, sᵀD, (s∘t)ᵀD, 1ᵀD² and (s²)ᵀD². Taking the first
+    sample off costs at most a factor n of precision, and makes equal samples give no deviation, to the bit.
+    """
+    count, d_model = samples.shape
+    norms = np.sqrt(np.einsum("nd,nd->n", samples, samples))
+    if count == 0:
+        return StreamMoments(moments(samples), moments(samples), norms)
+    first = samples[0]
+    deviations = samples - first
+    scale = np.divide(np.sqrt(d_model), norms, out=np.full(count, np.nan), where=norms > 0)
+    turned = scale - scale[0]
+    ones = np.ones(count)
+    sums, scaled, mixed = np.stack([ones, scale, scale * turned]) @ deviations
+    squares, scaled_squares = np.stack([ones, scale**2]) @ np.square(deviations, out=deviations)
+    on_sphere = scaled + turned.sum() * first
+    on_sphere_squares = scaled_squares + 2 * first * mixed + first**2 * (turned**2).sum()
+    return StreamMoments(
+        _about(first, sums, squares, count),
+        _about(scale[0] * first, on_sphere, on_sphere_squares, count),
+        norms,
     )
+
+
+def _about(centre: NDArray[np.float64], sums: NDArray[np.float64], squares: NDArray[np.float64], count: int) -> Moments:
+    """Return moments from the sums and squared sums of deviations from a centre."""
+    # Rounding can take a variance that is zero a hair below it.
+    return Moments(count, centre + sums / count, np.maximum(squares - sums**2 / count, 0.0))
 
 
 def merge(first: Moments, second: Moments) -> Moments:
@@ -63,9 +113,12 @@ def merge(first: Moments, second: Moments) -> Moments:
         count,
         first.mean + delta * (second.count / count),
         first.m2 + second.m2 + delta**2 * (first.count * second.count / count),
-        np.minimum(first.minimum, second.minimum),
-        np.maximum(first.maximum, second.maximum),
     )
+
+
+def merge_extremes(first: Extremes, second: Extremes) -> Extremes:
+    """Return the extremes of both parts' samples together."""
+    return Extremes(np.minimum(first.minimum, second.minimum), np.maximum(first.maximum, second.maximum))
 
 
 def on_sphere(

@@ -1,11 +1,14 @@
 """Norms as functions of arrays. Pure, in float64."""
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 from jaxtyping import Float
 from numpy.typing import NDArray
+
+if TYPE_CHECKING:
+    from theodolite.models.weights import NormWeights
 
 
 @dataclass(frozen=True)
@@ -23,6 +26,13 @@ class Norm:
     epsilon: float
     scale: Float[np.ndarray, " d_model"]
     bias: Float[np.ndarray, " d_model"]
+
+
+def norm_of(stored: "NormWeights", d_model: int) -> Norm:
+    """Return a norm as it is computed, whether it has a scale and a bias or not."""
+    scale = np.ones(d_model) if stored.scale is None else stored.scale.double().numpy()
+    bias = np.zeros(d_model) if stored.bias is None else stored.bias.double().numpy()
+    return Norm(stored.kind, stored.epsilon, scale, bias)
 
 
 def standardised(x: Float[np.ndarray, "*dims d_model"], norm: Norm) -> Float[np.ndarray, "*dims d_model"]:

@@ -1,39 +1,53 @@
-"""From merged moments and sums to the arrays of each result group: arithmetic on arrays alone."""
+"""From merged passes to the arrays of each result group: arithmetic on arrays alone."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from theodolite_jobs.statistics.curves import CosineCurve, Scatter, cosine_curve, direction, variance_curves
-from theodolite_jobs.stream.passes import StreamMoments
+from theodolite_jobs.statistics import sphere
+from theodolite_jobs.statistics.curves import CosineCurve, cosine_curve, direction, variance_curves
+from theodolite_jobs.statistics.moments import Moments
+from theodolite_jobs.statistics.separation import Estimate, accuracy, auroc, fisher_ratio
+from theodolite_jobs.statistics.travel import PATH, STEPS
+from theodolite_jobs.stream.norm_places import FINAL, NormPlace
+from theodolite_jobs.stream.passes import FirstPass, SecondPass
 
 Arrays = dict[str, NDArray[Any]]
 
 
 @dataclass(frozen=True)
 class Subject:
-    """A set, or one side of a contrast, with its moments and where its positions stand among all positions."""
+    """A set, or one side of a contrast: what the first pass knows, and where its positions stand among all."""
 
-    moments: StreamMoments
+    known: FirstPass
     places: tuple[int, ...]
+
+    def __getitem__(self, name: str) -> Moments:
+        return self.known.moments[name]
+
+    @property
+    def count(self) -> int:
+        """How many prompts take part."""
+        return next(iter(self.known.moments.values())).count
 
 
 @dataclass(frozen=True)
 class Contrast:
-    """Both sides of a contrast over the same positions, and the sums of its interval in each space."""
+    """Both sides of a contrast over the same positions, and what the second pass knows of it."""
 
-    positive: StreamMoments
-    negative: StreamMoments
-    scatter: Mapping[str, Scatter]
+    positive: FirstPass
+    negative: FirstPass
+    second: SecondPass | None
     paired: bool
     places: tuple[int, ...]
 
     def cosine(self, space: str) -> CosineCurve:
         """Return the cosine of the means in one space, with its interval."""
-        positive, negative = getattr(self.positive, space), getattr(self.negative, space)
+        positive, negative = self.positive.moments[space], self.negative.moments[space]
+        assert self.second is not None
         return cosine_curve(
             positive.mean,
             negative.mean,
@@ -41,31 +55,39 @@ class Contrast:
             negative.variance.sum(axis=-1),
             positive.count,
             negative.count,
-            self.scatter[space],
+            self.second.scatter[space],
             paired=self.paired,
         )
+
+    def separation(self) -> dict[str, Estimate]:
+        """Return the variables of `separation`, each (site, position, layer)."""
+        assert self.second is not None
+        positive, negative = (np.concatenate(scores) for scores in (self.second.positive, self.second.negative))
+        assert self.positive.folds is not None
+        assert self.negative.folds is not None
+        traces = [side.moments["raw"].variance.sum(axis=-1) for side in (self.positive, self.negative)]
+        return {
+            "auroc": auroc(positive, negative),
+            "accuracy": accuracy(positive, negative),
+            "fisher_ratio": fisher_ratio(self.positive.folds, self.negative.folds, *traces),
+        }
 
 
 def moments_arrays(sets: Sequence[Subject], n_positions: int) -> Arrays:
     """Return the variables of `moments`."""
-    raw = [subject.moments.raw for subject in sets]
-    norms = [subject.moments.norm for subject in sets]
     place = _Placer([subject.places for subject in sets], n_positions)
+    raw, ends = [subject["raw"] for subject in sets], [subject.known.extremes["raw"] for subject in sets]
+    spheres = [subject["sphere"].mean for subject in sets]
     return {
-        "count": place([np.full(len(subject.places), subject.moments.raw.count) for subject in sets], axis=0, fill=0),
+        "count": counts(sets, n_positions),
         "mean": place([part.mean for part in raw]),
         "m2": place([part.m2 for part in raw]),
-        "minimum": place([part.minimum for part in raw]),
-        "maximum": place([part.maximum for part in raw]),
-        "norm_mean": place([part.mean for part in norms]),
-        "norm_std": place([np.sqrt(part.variance) for part in norms]),
+        "minimum": place([part.minimum for part in ends]),
+        "maximum": place([part.maximum for part in ends]),
+        "norm_mean": place([subject["norm"].mean for subject in sets]),
+        "norm_std": place([np.sqrt(subject["norm"].variance) for subject in sets]),
         # Vectors on the sphere have length √d_model, so this is the mean of unit vectors.
-        "unit_mean_length": place(
-            [
-                np.linalg.norm(subject.moments.sphere.mean, axis=-1) / np.sqrt(subject.moments.sphere.mean.shape[-1])
-                for subject in sets
-            ]
-        ),
+        "unit_mean_length": place([np.linalg.norm(mean, axis=-1) / np.sqrt(mean.shape[-1]) for mean in spheres]),
     }
 
 
@@ -73,15 +95,12 @@ def curves_arrays(sets: Sequence[Subject], contrasts: Sequence[Contrast], n_posi
     """Return the variables of `curves`, on activations as they are and on the sphere."""
     of_sets = _Placer([subject.places for subject in sets], n_positions)
     of_contrasts = _Placer([contrast.places for contrast in contrasts], n_positions)
-    arrays: Arrays = {}
-    for side in ("positive", "negative"):
-        counts = [np.full(len(contrast.places), getattr(contrast, side).raw.count) for contrast in contrasts]
-        arrays[f"n_{side}"] = of_contrasts(counts, axis=0, fill=0)
+    arrays = contrast_counts(contrasts, n_positions)
     for space, prefix in (("raw", ""), ("sphere", "on_sphere_")):
         cosines = [contrast.cosine(space) for contrast in contrasts]
         for name, field in _COSINE_FIELDS.items():
             arrays[prefix + name] = of_contrasts([getattr(cosine, field) for cosine in cosines])
-        parts = [getattr(subject.moments, space) for subject in sets]
+        parts = [subject[space] for subject in sets]
         variances = [variance_curves(part.variance) for part in parts]
         arrays[f"{prefix}variance_mean"] = of_sets([mean for mean, _, _ in variances])
         arrays[f"{prefix}variance_max"] = of_sets([largest for _, largest, _ in variances])
@@ -93,14 +112,124 @@ def curves_arrays(sets: Sequence[Subject], contrasts: Sequence[Contrast], n_posi
 def directions_arrays(contrasts: Sequence[Contrast], n_positions: int) -> Arrays:
     """Return the variables of `directions`."""
     place = _Placer([contrast.places for contrast in contrasts], n_positions)
-    units = [direction(contrast.positive.raw.mean, contrast.negative.raw.mean) for contrast in contrasts]
+    sides = [(contrast.positive.moments["raw"].mean, contrast.negative.moments["raw"].mean) for contrast in contrasts]
+    units = [direction(positive, negative) for positive, negative in sides]
     return {
         "direction": place(units),
         "direction_cosine": place([np.einsum("spld,spmd->splm", unit, unit) for unit in units]),
     }
 
 
-_COSINE_FIELDS = {
+def separation_arrays(contrasts: Sequence[Contrast], n_positions: int) -> Arrays:
+    """Return the variables of `separation`."""
+    place = _Placer([contrast.places for contrast in contrasts], n_positions)
+    arrays = contrast_counts(contrasts, n_positions)
+    found = [contrast.separation() for contrast in contrasts]
+    for name in ("auroc", "accuracy", "fisher_ratio"):
+        for suffix, field in (("", "value"), ("_low", "low"), ("_high", "high")):
+            arrays[name + suffix] = place([getattr(of_contrast[name], field) for of_contrast in found])
+    return arrays
+
+
+def travel_arrays(sets: Sequence[Subject], n_positions: int) -> Arrays:
+    """Return the variables of `travel`."""
+    place = _Placer([subject.places for subject in sets], n_positions)
+    arrays: Arrays = {"n_samples": counts(sets, n_positions)}
+    for kind, names in (("steps", STEPS), ("path", PATH)):
+        for column, name in enumerate(names):
+            arrays[name] = place([subject[kind].mean[..., column] for subject in sets], axis=0)
+            arrays[f"{name}_std"] = place([np.sqrt(subject[kind].variance[..., column]) for subject in sets], axis=0)
+    return arrays
+
+
+def sphere_arrays(
+    sets: Sequence[Subject], n_positions: int, norms: Sequence[NormPlace], sites: Sequence[Any]
+) -> Arrays:
+    """Return the variables of `sphere`; without sets, those of the norms' parameters.
+
+    Args:
+        sets: prompt sets.
+        n_positions: positions of all sets.
+        norms: the model's norm layers.
+        sites: the captured sites.
+    """
+    place = _Placer([subject.places for subject in sets], n_positions)
+    columns = {name: column for column, name in enumerate(sphere.QUANTITIES)}
+
+    def over_sets(value: Callable[[Subject], NDArray[np.float64]]) -> NDArray[np.float64]:
+        return place([value(subject) for subject in sets], axis=0)
+
+    def mean(name: str) -> NDArray[np.float64]:
+        return over_sets(lambda subject: subject["norms"].mean[..., columns[name]])
+
+    def std(name: str) -> NDArray[np.float64]:
+        return over_sets(lambda subject: np.sqrt(subject["norms"].variance[..., columns[name]]))
+
+    def end(name: str, which: str) -> NDArray[np.float64]:
+        found = over_sets(lambda subject: getattr(subject.known.extremes["norms"], which)[..., columns[name]])
+        return np.where(np.isinf(found), np.nan, found)  # of no prompts
+
+    arrays: Arrays = {
+        "semi_axes": np.stack([sphere.semi_axes(one.norm) for one in norms]),
+        "scale_radii": np.stack([sphere.scale_radii(one.norm) for one in norms]),
+        "centre": np.stack([one.norm.bias for one in norms]),
+    }
+    if not sets:
+        return arrays
+    for name in ("norm_before", "normalized_norm"):
+        arrays |= {f"{name}_mean": mean(name), f"{name}_std": std(name)}
+        arrays |= {f"{name}_min": end(name, "minimum"), f"{name}_max": end(name, "maximum")}
+    d_model = norms[0].norm.scale.shape[0]
+    measured = np.where(np.isnan(mean("norm_before")), np.nan, 1.0)
+    return {
+        **arrays,
+        "n_samples": counts(sets, n_positions),
+        "normalized_norm_expected": mean("expected"),
+        "worst_deviation": end("deviation", "maximum"),
+        "mean_component_before": mean("component_before"),
+        "mean_component_after": mean("component_after"),
+        "ellipsoid_residual": end("residual", "maximum"),
+        "length_variance_share": over_sets(lambda subject: _length_shares(subject, norms, sites)),
+        "relative_spread": std("norm_before") / mean("norm_before"),
+        "relative_spread_gaussian": measured * sphere.gaussian_spread(d_model),
+        "relative_spread_squared": std("squared_norm_before") / mean("squared_norm_before"),
+        "relative_spread_squared_gaussian": measured * sphere.gaussian_squared_spread(d_model),
+    }
+
+
+def _length_shares(subject: Subject, norms: Sequence[NormPlace], sites: Sequence[Any]) -> NDArray[np.float64]:
+    """Return the share of variance in length of what each norm reads, (position, norm); NaN where it reads no site."""
+    lengths = subject["norms"].m2[..., sphere.QUANTITIES.index("norm_before")]
+    shares = np.full(lengths.shape, np.nan)
+    for index, place in enumerate(norms):
+        if not place.reads or len(place.sites) != 1:
+            continue
+        if place.which == FINAL:
+            m2 = subject["final"].m2
+        else:
+            m2 = subject["raw"].m2[list(sites).index(place.sites[0]), :, place.layer_index]
+        shares[:, index] = sphere.length_variance_share(lengths[:, index], m2)
+    return shares
+
+
+def counts(sets: Sequence[Subject], n_positions: int) -> NDArray[np.int64]:
+    """Return how many prompts of each set take part, (set, position)."""
+    place = _Placer([subject.places for subject in sets], n_positions)
+    return place([np.full(len(subject.places), subject.count) for subject in sets], axis=0, fill=0)
+
+
+def contrast_counts(contrasts: Sequence[Contrast], n_positions: int) -> Arrays:
+    """Return how many prompts of each side take part, (contrast, position)."""
+    place = _Placer([contrast.places for contrast in contrasts], n_positions)
+    return {
+        f"n_{side}": place(
+            [np.full(len(one.places), getattr(one, side).moments["raw"].count) for one in contrasts], axis=0, fill=0
+        )
+        for side in ("positive", "negative")
+    }
+
+
+_COSINE_FIELDS: Mapping[str, str] = {
     "cosine_of_means": "plain",
     "cosine_of_means_debiased": "debiased",
     "cosine_of_means_low": "low",

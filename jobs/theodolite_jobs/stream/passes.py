@@ -1,31 +1,60 @@
-"""What one Dask task does with one shard: read it, refuse what must not be averaged, and reduce it."""
+"""What one Dask task does with one shard: the first pass, and the second, which needs the means of the first."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from jaxtyping import Bool, Float32
 from numpy.typing import NDArray
 
-from theodolite.errors import RunDamagedError
 from theodolite.sites import Site
-from theodolite.store.activations import read_shard
-from theodolite.store.commits import read_commit
 from theodolite.store.runs import Run
+from theodolite_jobs.statistics import sphere
 from theodolite_jobs.statistics.curves import Scatter, scatter
-from theodolite_jobs.statistics.moments import Moments, merge, moments, on_sphere
+from theodolite_jobs.statistics.moments import (
+    Extremes,
+    Moments,
+    extremes,
+    merge,
+    merge_extremes,
+    moments,
+    on_sphere,
+    stream_moments,
+)
+from theodolite_jobs.statistics.separation import FOLDS, Folds, fold_scores
+from theodolite_jobs.statistics.travel import Block, travel
+from theodolite_jobs.stream.norm_places import NormPlace
+from theodolite_jobs.stream.reading import Selection, read_selected, selected_samples
 
 SPACES = ("raw", "sphere")
 """Activations as they are, and scaled to norm √d_model."""
 
+STREAM, FOLDED, NORMS, TRAVEL = "stream", "folds", "norms", "travel"
+"""What a first pass can be asked for."""
+
 
 @dataclass(frozen=True)
-class StreamMoments:
-    """Moments of activations, of the same on the sphere (site, position, layer, d_model), and of norms (… layer)."""
+class FirstPass:
+    """What the first pass knows of some samples; parts of different samples are merged.
 
-    raw: Moments
-    sphere: Moments
-    norm: Moments
+    Attributes:
+        moments: by name. Of `stream`: `raw` and `sphere` (site, position, layer, d_model), `norm` (site, position,
+            layer). Of `norms`: `norms` (position, norm, quantity), `final` (position, d_model). Of `travel`: `steps`
+            (position, layer, step), `path` (position, quantity).
+        extremes: of `raw` and of `norms`.
+        folds: sums of each fold, (fold, site, position, layer, d_model).
+    """
+
+    moments: dict[str, Moments]
+    extremes: dict[str, Extremes]
+    folds: Folds | None
+
+    def merged(self, other: "FirstPass") -> "FirstPass":
+        """Return what is known of both parts' samples together."""
+        return FirstPass(
+            {name: merge(part, other.moments[name]) for name, part in self.moments.items()},
+            {name: merge_extremes(part, other.extremes[name]) for name, part in self.extremes.items()},
+            self.folds + other.folds if self.folds and other.folds else None,
+        )
 
 
 @dataclass(frozen=True)
@@ -37,125 +66,190 @@ class Means:
 
 
 @dataclass(frozen=True)
-class Selection:
-    """Which samples of a set take part, and which of its positions.
+class Axes:
+    """The direction that each fold's samples are scored along, and the midpoint on it.
 
     Attributes:
-        prompt_set: the set's name.
-        excluded: samples left out: quarantined, or partners of quarantined ones.
-        positions: indices into the set's own positions.
+        units: (fold, site, position, layer, d_model).
+        midpoints: (fold, site, position, layer).
     """
 
-    prompt_set: str
-    excluded: frozenset[int]
-    positions: tuple[int, ...]
+    units: NDArray[np.float64]
+    midpoints: NDArray[np.float64]
 
 
-def shard_moments(run: Run, selection: Selection, shard_index: int) -> StreamMoments:
-    """Return the moments of one shard's selected samples."""
-    parts = []
-    for values in _read_sites(run, selection, shard_index):
-        layers = [_layer_moments(values[:, :, layer]) for layer in range(values.shape[2])]
-        parts.append(StreamMoments(*(_stack_kind(layers, kind, axis=1) for kind in _KINDS)))
-    return StreamMoments(*(_stack_kind(parts, kind, axis=0) for kind in _KINDS))
+@dataclass(frozen=True)
+class SecondPass:
+    """What the second pass knows of some samples of a contrast; parts of different samples are added.
+
+    Attributes:
+        scatter: sums of the interval, by space.
+        positive: scores of P, arrays of (sample, site, position, layer).
+        negative: the same of N.
+    """
+
+    scatter: dict[str, Scatter]
+    positive: tuple[NDArray[np.float64], ...]
+    negative: tuple[NDArray[np.float64], ...]
+
+    def __add__(self, other: "SecondPass") -> "SecondPass":
+        sums = {space: part + other.scatter[space] for space, part in self.scatter.items()}
+        return SecondPass(sums, self.positive + other.positive, self.negative + other.negative)
 
 
-def merge_streams(first: StreamMoments, second: StreamMoments) -> StreamMoments:
-    """Return the moments of two parts together."""
-    return StreamMoments(*(merge(getattr(first, kind), getattr(second, kind)) for kind in _KINDS))
+def first_pass(
+    run: Run, selection: Selection, shard_index: int, kinds: frozenset[str], norms: Sequence[NormPlace]
+) -> FirstPass:
+    """Return what is asked of one shard's selected samples."""
+    sites = tuple(run.record.spec.capture.sites)
+    final = (Site.RESID_FINAL,) if kinds & {NORMS, TRAVEL} else ()
+    shard = {site: read_selected(run, selection, shard_index, site) for site in (*sites, *final)}
+    found: dict[str, Moments] = {}
+    ends: dict[str, Extremes] = {}
+    folds = None
+    if STREAM in kinds:
+        raw = {site: shard[site] for site in sites}
+        found, ends["raw"] = _stream(raw)
+    if FOLDED in kinds:
+        of_folds = selected_samples(run, selection, shard_index) % FOLDS
+        folds = _fold_sums([shard[site] for site in sites], of_folds)
+    if NORMS in kinds:
+        quantities = _norm_quantities(shard, norms)
+        found["norms"], ends["norms"] = moments(quantities), extremes(quantities)
+        found["final"] = moments(shard[Site.RESID_FINAL][:, :, 0].astype(np.float64))
+    if TRAVEL in kinds:
+        steps, path = _travel(run, shard)
+        found["steps"], found["path"] = moments(steps), moments(path)
+    return FirstPass(found, ends, folds)
 
 
-def shard_scatter(
+def second_pass(
     run: Run,
     positive: Selection | None,
     negative: Selection | None,
     shard_index: int,
-    means: dict[str, Means],
+    against: tuple[Mapping[str, Means], Axes | None],
     paired: bool,
-) -> dict[str, Scatter]:
-    """Return one shard's part of a contrast's sums in each space.
+) -> SecondPass:
+    """Return one shard's part of a contrast's sums in each space that has means, and its scores where there are axes.
 
     Where the sets are paired, both shards of that index are read together; otherwise one side is None.
     """
-    sides = [list(_read_sites(run, side, shard_index)) if side is not None else None for side in (positive, negative)]
-    result: dict[str, Scatter] = {}
-    for space in SPACES:
-        sites = range(len(means[space].positive))
-        result[space] = _stack_scatter(
-            [_site_scatter(sides, site, means[space], space, paired) for site in sites], axis=0
-        )
-    return result
+    means, axes = against
+    sites = run.record.spec.capture.sites
+    sides = [
+        [read_selected(run, side, shard_index, site) for site in sites] if side is not None else None
+        for side in (positive, negative)
+    ]
+    sums = {space: _scatter(sides, of_space, space, paired) for space, of_space in means.items()}
+    scores: list[tuple[NDArray[np.float64], ...]] = []
+    for side, selection in zip(sides, (positive, negative), strict=True):
+        if axes is None or side is None or selection is None:
+            scores.append(())
+        else:
+            of_folds = selected_samples(run, selection, shard_index) % FOLDS
+            scores.append((_scores(side, of_folds, axes),))
+    return SecondPass(sums, *scores)
 
 
-def shard_inputs(
-    run: Run, prompt_set: str, shard_index: int, excluded: frozenset[int], layers: Sequence[int]
-) -> NDArray[np.float32]:
-    """Return `resid_pre` of one shard's usable samples at some layers, (sample, position, layer, d_model)."""
-    commit = read_commit(run.location, prompt_set, shard_index)
-    keep = np.array([sample not in excluded for sample in range(commit.start, commit.stop)])
-    values = read_shard(run, commit, Site.RESID_PRE)[keep]
-    _refuse_non_finite(np.isfinite(values).all(axis=-1), run, f"{commit.name}, {Site.RESID_PRE}")
-    at: NDArray[np.float32] = values[:, :, [run.record.layers.index(layer) for layer in layers]]
-    return at
+def _stream(shard: Mapping[Site, NDArray[np.float32]]) -> tuple[dict[str, Moments], Extremes]:
+    """Reduce one site, position and layer at a time: the float64 copies stay small, and in the cache."""
+    arrays = list(shard.values())
+    count, shape = len(arrays[0]), (len(arrays), *arrays[0].shape[1:])
+    raw_mean, raw_m2, sphere_mean, sphere_m2, least, largest = (np.empty(shape) for _ in range(6))
+    norms = np.empty((count, *shape[:-1]))
+    for site, position, layer in np.ndindex(*shape[:-1]):
+        place = site, position, layer
+        stored = arrays[site][:, position, layer]
+        of_place = stream_moments(stored.astype(np.float64))
+        raw_mean[place], raw_m2[place] = of_place.raw.mean, of_place.raw.m2
+        sphere_mean[place], sphere_m2[place] = of_place.sphere.mean, of_place.sphere.m2
+        ends = extremes(stored)
+        least[place], largest[place] = ends.minimum, ends.maximum
+        norms[:, *place] = of_place.norms
+    found = {"raw": Moments(count, raw_mean, raw_m2), "sphere": Moments(count, sphere_mean, sphere_m2)}
+    return {**found, "norm": moments(norms)}, Extremes(least, largest)
 
 
-def _site_scatter(
-    sides: list[list[NDArray[np.float32]] | None], site: int, means: Means, space: str, paired: bool
-) -> Scatter:
-    a, b = means.positive[site], means.negative[site]
-    layers = []
-    for layer in range(a.shape[1]):
-        p, q = (
-            np.empty((0, *a[:, layer].shape)) if side is None else _in_space(side[site][:, :, layer], space)
-            for side in sides
-        )
-        layers.append(scatter(p, q, a[:, layer], b[:, layer], paired=paired))
-    return _stack_scatter(layers, axis=1)
+def _fold_sums(arrays: Sequence[NDArray[np.float32]], of_folds: NDArray[np.int64]) -> Folds:
+    inside = (of_folds == np.arange(FOLDS)[:, None]).astype(np.float64)
+    sums = np.empty((FOLDS, len(arrays), *arrays[0].shape[1:]))
+    for site, position, layer in np.ndindex(*sums.shape[1:-1]):
+        sums[:, site, position, layer] = inside @ arrays[site][:, position, layer].astype(np.float64)
+    return Folds(inside.sum(axis=1).astype(np.int64), sums)
 
 
-def _read_sites(run: Run, selection: Selection, shard_index: int) -> Iterable[NDArray[np.float32]]:
-    """Yield each block site's selected samples and positions as (sample, position, layer, d_model)."""
-    commit = read_commit(run.location, selection.prompt_set, shard_index)
-    keep = np.array([sample not in selection.excluded for sample in range(commit.start, commit.stop)])
-    for site in run.record.spec.capture.sites:
-        values = read_shard(run, commit, site)
-        values = values[keep][:, list(selection.positions)]
-        _refuse_non_finite(np.isfinite(values).all(axis=-1), run, f"{commit.name}, {site}")
-        yield values
+def _norm_quantities(shard: Mapping[Site, NDArray[np.float32]], norms: Sequence[NormPlace]) -> NDArray[np.float64]:
+    """Return what is measured at each norm, (sample, position, norm, quantity); NaN where nothing was captured."""
+    count, n_positions = shard[Site.RESID_FINAL].shape[:2]
+    quantities = np.full((count, n_positions, len(norms), len(sphere.QUANTITIES)), np.nan)
+    for index, place in enumerate(norms):
+        if not place.sites:
+            continue
+        measure = sphere.of_inputs if place.reads else sphere.of_outputs
+        for position in range(n_positions):
+            parts = [shard[site][:, position, place.layer_index].astype(np.float64) for site in place.sites]
+            quantities[:, position, index] = measure(sum(parts[1:], parts[0]), place.norm)
+    return quantities
 
 
-def _refuse_non_finite(finite: Bool[np.ndarray, "sample position layer"], run: Run, shard: str) -> None:
-    if not finite.all():
-        row, _, layer = (int(index) for index in np.argwhere(~finite)[0])
-        raise RunDamagedError(
-            f"{run.id}: shard {shard}: the activation of its {row}. usable sample at layer "
-            f"{run.record.layers[layer]} is not finite, and nothing is averaged over that; "
-            f"run `theodolite verify {run.id}`"
-        )
+def _travel(run: Run, shard: Mapping[Site, NDArray[np.float32]]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Return each sample's steps, (sample, position, layer, step), and its way, (sample, position, quantity)."""
+    entering = shard[Site.RESID_PRE]
+    count, n_positions, n_layers = entering.shape[:3]
+    found = [travel(_blocks(run, shard, position), count, n_layers) for position in range(n_positions)]
+    steps, path = (np.stack(parts, axis=1) for parts in zip(*found, strict=True))
+    if n_layers < run.record.model.n_layers:  # only some layers were captured: no whole way
+        path[:] = np.nan
+    return steps, path
 
 
-_KINDS = ("raw", "sphere", "norm")
+def _blocks(run: Run, shard: Mapping[Site, NDArray[np.float32]], position: int) -> Iterator[Block]:
+    """Yield what is known of each captured block; what leaves it enters the next, or is `resid_final`."""
+
+    def at(site: Site, index: int) -> NDArray[np.float64]:
+        return shard[site][:, position, index].astype(np.float64)
+
+    layers, sums = run.record.layers, Site.RESID_MID in shard and not run.record.parity.get("post_norm", False)
+    for index, layer in enumerate(layers):
+        leaving = None
+        if layers[index + 1 : index + 2] == [layer + 1]:
+            leaving = at(Site.RESID_PRE, index + 1)
+        elif layer == run.record.model.n_layers - 1:
+            leaving = at(Site.RESID_FINAL, 0)
+        entering, middle = at(Site.RESID_PRE, index), at(Site.RESID_MID, index) if sums else None
+        attn, mlp = (at(site, index) if site in shard else None for site in (Site.ATTN_OUT, Site.MLP_OUT))
+        if attn is None and middle is not None:
+            attn = middle - entering
+        if mlp is None and middle is not None and leaving is not None:
+            mlp = leaving - middle
+        yield Block(entering, attn, mlp, leaving)
 
 
-def _layer_moments(values: Float32[np.ndarray, "sample position d_model"]) -> StreamMoments:
-    """Reduce one layer at a time: the float64 copies stay small, and in the cache."""
-    samples = values.astype(np.float64)
-    return StreamMoments(moments(samples), moments(on_sphere(samples)), moments(np.linalg.norm(samples, axis=-1)))
+def _scatter(sides: Sequence[Sequence[NDArray[np.float32]] | None], means: Means, space: str, paired: bool) -> Scatter:
+    places = means.positive.shape[:-1]
+    outer = [np.empty((*places, 2, 2)) for _ in range(3)]
+    whole = Scatter(outer[0], outer[1], outer[2], np.empty(places))
+    nothing = np.empty((0, means.positive.shape[-1]))
+    for site, position, layer in np.ndindex(*places):
+        place = site, position, layer
+        p, q = (nothing if side is None else _in_space(side[site][:, position, layer], space) for side in sides)
+        part = scatter(p, q, means.positive[place], means.negative[place], paired=paired)
+        for name in ("positive", "negative", "cross", "cross_trace"):
+            getattr(whole, name)[place] = getattr(part, name)
+    return whole
+
+
+def _scores(side: Sequence[NDArray[np.float32]], of_folds: NDArray[np.int64], axes: Axes) -> NDArray[np.float64]:
+    """Return (sample, site, position, layer)."""
+    scores = np.empty((len(of_folds), *axes.midpoints.shape[1:]))
+    for site, position, layer in np.ndindex(*scores.shape[1:]):
+        place = site, position, layer
+        samples = side[site][:, position, layer].astype(np.float64)
+        scores[:, *place] = fold_scores(samples, of_folds, axes.units[:, *place], axes.midpoints[:, *place])
+    return scores
 
 
 def _in_space(values: NDArray[np.float32], space: str) -> NDArray[np.float64]:
     samples = values.astype(np.float64)
     return on_sphere(samples) if space == "sphere" else samples
-
-
-def _stack_kind(parts: list[StreamMoments], kind: str, axis: int) -> Moments:
-    of_kind = [getattr(part, kind) for part in parts]
-    arrays = (
-        np.stack([getattr(part, name) for part in of_kind], axis) for name in ("mean", "m2", "minimum", "maximum")
-    )
-    return Moments(of_kind[0].count, *arrays)
-
-
-def _stack_scatter(parts: list[Scatter], axis: int) -> Scatter:
-    names = ("positive", "negative", "cross", "cross_trace")
-    return Scatter(*(np.stack([getattr(part, name) for part in parts], axis) for name in names))

@@ -1,20 +1,13 @@
-"""From a captured run to the result groups of its activations: tasks, one for each shard, merged in their order."""
+"""From a captured run to the result groups that two passes over its shards give."""
 
-from collections.abc import Callable, Iterable, Sequence
-from functools import reduce
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
-import pandas as pd
 import xarray as xr
-from dask.delayed import delayed
 
-from theodolite.errors import StoreError
-from theodolite.sites import Site, depth
 from theodolite.spec import digest_of
-from theodolite.store.commits import Commit, read_commits
 from theodolite.store.complete import finished_groups
-from theodolite.store.layout import STREAM_GROUPS
-from theodolite.store.results import build_group, drop_groups, read_contrasts, write_groups
+from theodolite.store.results import build_group, drop_groups, read_contrasts, read_group, write_groups
 from theodolite.store.runs import Run
 from theodolite.store.tables import encode_table
 from theodolite_jobs.stream.groups import (
@@ -23,27 +16,50 @@ from theodolite_jobs.stream.groups import (
     curves_arrays,
     directions_arrays,
     moments_arrays,
+    separation_arrays,
+    sphere_arrays,
+    travel_arrays,
 )
-from theodolite_jobs.stream.passes import (
-    SPACES,
-    Means,
-    Selection,
-    StreamMoments,
-    merge_streams,
-    shard_moments,
-    shard_scatter,
+from theodolite_jobs.stream.norm_places import NormPlace
+from theodolite_jobs.stream.over_shards import first_passes, second_passes
+from theodolite_jobs.stream.passes import FOLDED, NORMS, STREAM, TRAVEL, FirstPass
+from theodolite_jobs.stream.reading import Selection
+from theodolite_jobs.stream.selections import (
+    Contrasts,
+    ContrastSelection,
+    SetSelection,
+    all_commits,
+    captured_digest,
+    contrast_selection,
+    measured_sets,
+    set_selections,
 )
-from theodolite_jobs.tasks import Progress, in_windows, scheduler
+from theodolite_jobs.stream.tables import flat_table, growth_table
+from theodolite_jobs.tasks import Progress, scheduler
 
-GROUP_VERSIONS = {"moments": 1, "curves": 1, "directions": 1}
+GROUP_VERSIONS = {"moments": 2, "curves": 2, "directions": 2, "sphere": 1, "travel": 1, "separation": 1}
 """Raised whenever a number of the group could change; a later survey then computes that group again."""
 
-Contrasts = dict[str, dict[str, Any]]
-"""`positive`, `negative` and `paired` of each contrast."""
+ALWAYS = ("moments", "curves", "directions")
+"""The groups that every run with prompts has."""
+
+_OF_CONTRASTS = ("curves", "directions", "separation")
+_OF_EACH_FEATURE = ("moments", "directions")  # no table holds those
+
+# What a group needs of the first pass over each set, and over each side of a contrast.
+_OF_SETS = {"moments": {STREAM}, "curves": {STREAM}, "sphere": {STREAM, NORMS}, "travel": {TRAVEL}}
+_OF_SIDES = {"curves": {STREAM}, "directions": {STREAM}, "separation": {STREAM, FOLDED}}
 
 
-def analyse(run: Run, contrasts: Contrasts, dask_address: str | None, progress: Progress) -> list[str]:
-    """Compute the result groups that are missing or outdated; return their names.
+def analyse(
+    run: Run,
+    contrasts: Contrasts,
+    dask_address: str | None,
+    progress: Progress,
+    asked: Collection[str] = (),
+    norms: Sequence[NormPlace] = (),
+) -> list[str]:
+    """Compute the result groups of two passes that are missing or outdated; return their names.
 
     Contrasts that results exist for already are kept, so that asking for one more loses none.
 
@@ -52,173 +68,122 @@ def analyse(run: Run, contrasts: Contrasts, dask_address: str | None, progress: 
         contrasts: `positive`, `negative` and `paired` of each, by name.
         dask_address: a `dask.distributed` scheduler; None uses this process's threads.
         progress: called after each window of shards.
+        asked: groups that are wanted beside those that every run has.
+        norms: the model's norm layers, for `sphere`.
 
     Raises:
         StoreError: shards are missing.
         RunDamagedError: a shard cannot be read, or holds a number that must not be averaged.
     """
-    commits = all_commits(run)
-    done = finished_groups(run)
-    if "curves" in done:
-        contrasts = {**read_contrasts(run, done), **contrasts}
-    captured = captured_digest(commits)
-    digests = {name: _group_digest(name, captured, contrasts) for name in STREAM_GROUPS}
-    stale = [name for name, digest in digests.items() if done.get(name) != digest]
+    contrasts = all_contrasts(run, contrasts)
+    stale = stale_groups(run, contrasts, asked)
     if not stale:
         return []
     with scheduler(dask_address):
-        datasets = _compute(run, contrasts, commits, stale, digests, progress)
-    tables = {"curves": encode_table(curves_table(datasets["curves"]))} if "curves" in datasets else {}
+        datasets = _compute(run, contrasts, stale, norms, progress)
+    tables = {name: encode_table(flat_table(group)) for name, group in datasets.items() if name not in _OF_EACH_FEATURE}
+    if "travel" in datasets:
+        moments, curves = (datasets[name] if name in datasets else read_group(run, name) for name in ALWAYS[:2])
+        tables["growth"] = encode_table(growth_table(moments, curves))
     if "directions" in stale:  # heads are held against them
         drop_groups(run, ["heads"])
-    write_groups(run, datasets, tables, {name: digests[name] for name in stale})
-    return stale
+    write_groups(run, datasets, tables, stale)
+    return list(stale)
 
 
-def curves_table(curves: xr.Dataset) -> pd.DataFrame:
-    """Return the curves as a flat table: a row for each statistic, set or contrast, site, position and layer."""
-    parts = []
-    for name, variable in curves.data_vars.items():
-        if "layer" not in variable.dims:
-            continue
-        frame = variable.to_dataframe(name="value").reset_index()
-        frame.insert(0, "statistic", str(name))
-        parts.append(frame.reindex(columns=["statistic", "contrast", "set", "site", "position", "layer", "value"]))
-    table = pd.concat([part.astype({"value": "float64"}) for part in parts], ignore_index=True)
-    table["depth"] = [depth(Site(site), layer) for site, layer in zip(table["site"], table["layer"], strict=True)]
-    texts = ["statistic", "contrast", "set", "site"]
-    table[texts] = table[texts].astype(object).where(table[texts].notna(), "")
-    return table
+def all_contrasts(run: Run, asked: Contrasts) -> Contrasts:
+    """Return the contrasts that are asked for, and those that results exist for already."""
+    done = finished_groups(run)
+    return {**read_contrasts(run, done), **asked} if "curves" in done else asked
 
 
-def measured_sets(run: Run) -> tuple[list[str], list[int]]:
-    """Return the sets that statistics are about, and all positions that they keep.
-
-    Sets that keep every token feed trajectories; their positions differ from prompt to prompt.
-    """
-    names = [name for name in run.record.sets if run.record.spec.sets[name].positions != "all"]
-    return names, sorted({position for name in names for position in run.record.sets[name].positions})
-
-
-def all_commits(run: Run) -> dict[str, list[Commit]]:
-    """Return the commit records of all shards of all sets; raises StoreError where some are missing."""
-    return {name: _commits_of(run, name) for name in run.record.sets}
-
-
-def captured_digest(commits: dict[str, list[Commit]]) -> str:
-    """Return a digest of everything that was captured."""
-    return digest_of(
-        {
-            name: [[commit.checksums, sorted(commit.quarantined)] for commit in shards]
-            for name, shards in commits.items()
-        }
-    )
-
-
-def quarantined(commits: Iterable[Commit]) -> frozenset[int]:
-    """Return the samples that must be left out."""
-    return frozenset(sample for commit in commits for sample in commit.quarantined)
+def stale_groups(run: Run, contrasts: Contrasts, asked: Collection[str]) -> dict[str, str]:
+    """Return the digests of the wanted groups that are missing or outdated."""
+    captured, done = captured_digest(all_commits(run)), finished_groups(run)
+    always = ALWAYS if run.record.sets else ()
+    wanted = [name for name in GROUP_VERSIONS if name in {*always, *asked}]
+    digests = {name: _group_digest(name, captured, contrasts) for name in wanted}
+    return {name: digest for name, digest in digests.items() if done.get(name) != digest}
 
 
 def _group_digest(name: str, captured: str, contrasts: Contrasts) -> str:
     """Return what a group rests on: its rules, what was captured, and the options that matter to it."""
-    options = {} if name == "moments" else contrasts
+    options: dict[str, Any] = contrasts if name in _OF_CONTRASTS else {}
+    if name == "travel":  # its fits are of these
+        options = {other: GROUP_VERSIONS[other] for other in ("moments", "curves")}
     return digest_of({"group": name, "version": GROUP_VERSIONS[name], "captured": captured, "contrasts": options})
 
 
 def _compute(
-    run: Run,
-    contrasts: Contrasts,
-    commits: dict[str, list[Commit]],
-    stale: Sequence[str],
-    digests: dict[str, str],
-    progress: Progress,
+    run: Run, contrasts: Contrasts, stale: Mapping[str, str], norms: Sequence[NormPlace], progress: Progress
 ) -> dict[str, xr.Dataset]:
-    bad = {name: quarantined(shards) for name, shards in commits.items()}
-    names, positions = measured_sets(run)
-    known: dict[Selection, StreamMoments] = {}
-
-    def moments_of(selection: Selection) -> StreamMoments:
-        if selection not in known:
-            known[selection] = _fold_moments(run, selection, progress)
-        return known[selection]
-
-    sets = []
-    for name in names:
-        own = run.record.sets[name].positions
-        selection = Selection(name, bad[name], tuple(range(len(own))))
-        sets.append(Subject(moments_of(selection), tuple(positions.index(position) for position in own)))
+    commits = all_commits(run)
+    of_sets = set_selections(run, commits)
+    of_contrasts = {label: contrast_selection(run, contrast, commits) for label, contrast in contrasts.items()}
+    known = first_passes(run, _wanted(of_sets, of_contrasts, stale), norms, progress)
+    sets = [Subject(known[chosen.selection], chosen.places) for chosen in of_sets.values() if chosen.selection in known]
     compared = [
-        _contrast(run, label, contrast, bad, positions, moments_of, progress) for label, contrast in contrasts.items()
+        _compare(run, label, chosen, known, stale, progress)
+        for label, chosen in of_contrasts.items()
+        if chosen.positive in known
     ]
+    names, positions = measured_sets(run)
+    n_positions, sites = len(positions), [str(site) for site in run.record.spec.capture.sites]
     arrays = {
-        "moments": lambda: moments_arrays(sets, len(positions)),
-        "curves": lambda: curves_arrays(sets, compared, len(positions)),
-        "directions": lambda: directions_arrays(compared, len(positions)),
+        "moments": lambda: moments_arrays(sets, n_positions),
+        "curves": lambda: curves_arrays(sets, compared, n_positions),
+        "directions": lambda: directions_arrays(compared, n_positions),
+        "separation": lambda: separation_arrays(compared, n_positions),
+        "travel": lambda: travel_arrays(sets, n_positions),
+        "sphere": lambda: sphere_arrays(sets, n_positions, norms, sites),
     }
-    layers = run.record.layers
     coordinates = {
         "set": names,
         "contrast": list(contrasts),
-        "site": [str(site) for site in run.record.spec.capture.sites],
+        "site": sites,
         "position": positions,
-        "layer": layers,
-        "layer_other": layers,
+        "layer": run.record.layers,
+        "layer_other": run.record.layers,
         "d_model": range(run.record.model.d_model),
+        "norm": [place.label for place in norms],
     }
-    attributes = {name: {"digest": digests[name], "version": GROUP_VERSIONS[name]} for name in stale}
-    for name in attributes.keys() - {"moments"}:
-        attributes[name]["contrasts"] = contrasts
-    return {name: build_group(name, arrays[name](), coordinates, attributes[name]) for name in stale}
+    kinds, of_blocks = [place.which for place in norms], [place.layer for place in norms]
+    beside: dict[str, Any] = {"norm_kind": ("norm", kinds), "norm_layer": ("norm", of_blocks)}
+    found = {}
+    for name, digest in stale.items():
+        attributes: dict[str, Any] = {"digest": digest, "version": GROUP_VERSIONS[name]}
+        if name in _OF_CONTRASTS:
+            attributes["contrasts"] = contrasts
+        labels = beside if name == "sphere" else {}
+        found[name] = build_group(name, arrays[name](), coordinates, attributes, labels)
+    return found
 
 
-def _contrast(
+def _wanted(
+    of_sets: Mapping[str, SetSelection], of_contrasts: Mapping[str, ContrastSelection], stale: Iterable[str]
+) -> dict[Selection, frozenset[str]]:
+    """Return what the first pass must know of each selection, for all stale groups at once."""
+    wanted: dict[Selection, frozenset[str]] = {}
+    of_set = frozenset().union(*(_OF_SETS.get(name, ()) for name in stale))
+    of_side = frozenset().union(*(_OF_SIDES.get(name, ()) for name in stale))
+    chosen = [(one.selection, of_set) for one in of_sets.values()]
+    chosen += [(side, of_side) for one in of_contrasts.values() for side in (one.positive, one.negative)]
+    for selection, kinds in chosen:
+        if kinds:
+            wanted[selection] = wanted.get(selection, frozenset()) | kinds
+    return wanted
+
+
+def _compare(
     run: Run,
     label: str,
-    contrast: dict[str, Any],
-    bad: dict[str, frozenset[int]],
-    positions: list[int],
-    moments_of: Callable[[Selection], StreamMoments],
+    chosen: ContrastSelection,
+    known: Mapping[Selection, FirstPass],
+    stale: Collection[str],
     progress: Progress,
 ) -> Contrast:
-    names, paired = [contrast["positive"], contrast["negative"]], contrast["paired"]
-    own = [run.record.sets[name].positions for name in names]
-    common = [position for position in positions if all(position in of_set for of_set in own)]
-    # A quarantined prompt takes its partner out of paired statistics.
-    excluded = [bad[names[0]] | bad[names[1]]] * 2 if paired else [bad[name] for name in names]
-    positive, negative = (
-        Selection(name, out, tuple(of_set.index(position) for position in common))
-        for name, out, of_set in zip(names, excluded, own, strict=True)
-    )
-    of_positive, of_negative = moments_of(positive), moments_of(negative)
-    means = {space: Means(getattr(of_positive, space).mean, getattr(of_negative, space).mean) for space in SPACES}
-    task = delayed(shard_scatter, pure=False)
-    n_shards = [run.record.sets[name].n_shards for name in names]
-    if paired:
-        tasks = [task(run, positive, negative, index, means, True) for index in range(n_shards[0])]
-    else:
-        tasks = [task(run, positive, None, index, means, False) for index in range(n_shards[0])]
-        tasks += [task(run, None, negative, index, means, False) for index in range(n_shards[1])]
-    parts = in_windows(tasks, lambda done: progress(f"intervals of {label}", done, len(tasks)))
-    sums = reduce(lambda total, part: {space: total[space] + part[space] for space in SPACES}, parts)
-    return Contrast(of_positive, of_negative, sums, paired, tuple(positions.index(p) for p in common))
-
-
-def _fold_moments(run: Run, selection: Selection, progress: Progress) -> StreamMoments:
-    task = delayed(shard_moments, pure=False)
-    tasks = [task(run, selection, index) for index in range(run.record.sets[selection.prompt_set].n_shards)]
-    parts: Iterable[StreamMoments] = in_windows(
-        tasks, lambda done: progress(f"moments of {selection.prompt_set}", done, len(tasks))
-    )
-    return reduce(merge_streams, parts)
-
-
-def _commits_of(run: Run, name: str) -> list[Commit]:
-    commits, expected = read_commits(run.location, name), run.record.sets[name].n_shards
-    missing = [index for index in range(expected) if index not in commits]
-    if missing:
-        raise StoreError(
-            f"{run.id}: {len(missing)} of {expected} shards of {name} are not captured yet, the first is "
-            f"{name}/{missing[0]:05d}; run the survey again to go on"
-        )
-    return [commits[index] for index in range(expected)]
+    """Return what is known of a contrast, after a second pass where a stale group needs one."""
+    positive, negative = known[chosen.positive], known[chosen.negative]
+    needs = {"intervals": "curves" in stale, "scores": "separation" in stale}
+    second = second_passes(run, label, chosen, positive, negative, progress, **needs) if any(needs.values()) else None
+    return Contrast(positive, negative, second, chosen.paired, chosen.places)

@@ -13,10 +13,10 @@ from numpy.typing import NDArray
 
 from theodolite.models.rotary import rotation
 from theodolite.sites import Site
-from theodolite_jobs.statistics.norms import Norm, projected
+from theodolite_jobs.statistics.norms import Norm, norm_of, projected
 
 if TYPE_CHECKING:
-    from theodolite.models.weights import NormWeights, Weights
+    from theodolite.models.weights import Weights
 
 
 @dataclass(frozen=True)
@@ -104,13 +104,6 @@ def input_norm(weights: "Weights", layer: int) -> Norm | None:
     if weights.anatomy.post_norm or "attention" not in weights.anatomy.norms:
         return None
     return norm_of(weights.norm(layer, "attention"), weights.dimensions.d_model)
-
-
-def norm_of(stored: "NormWeights", d_model: int) -> Norm:
-    """Return a norm as it is computed, whether it has a scale and a bias or not."""
-    scale = np.ones(d_model) if stored.scale is None else _array(stored.scale).astype(np.float64)
-    bias = np.zeros(d_model) if stored.bias is None else _array(stored.bias).astype(np.float64)
-    return Norm(stored.kind, stored.epsilon, scale, bias)
 
 
 def notes_on(weights: "Weights", fold_norm: bool) -> list[str]:

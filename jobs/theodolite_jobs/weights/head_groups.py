@@ -24,7 +24,7 @@ from theodolite.store.results import (
 from theodolite.store.runs import Run
 from theodolite_jobs.statistics.composition import KINDS, composition
 from theodolite_jobs.statistics.heads import coverage_rank, effective_rank, stable_rank
-from theodolite_jobs.stream.pipeline import all_commits, captured_digest
+from theodolite_jobs.stream.selections import all_commits, captured_digest
 from theodolite_jobs.tasks import Progress, in_windows, scheduler
 from theodolite_jobs.weights.atlas import CIRCUITS, PROJECTIONS, SIDES, Stream, layer_atlas, vocabulary_product
 from theodolite_jobs.weights.circuits import notes_on, read_circuits

@@ -14,8 +14,8 @@ from theodolite.store.commits import Commit
 from theodolite.store.complete import finished_groups
 from theodolite.store.results import read_group
 from theodolite.store.runs import Run
-from theodolite_jobs.stream.passes import shard_inputs
-from theodolite_jobs.stream.pipeline import all_commits, measured_sets, quarantined
+from theodolite_jobs.stream.reading import Selection, read_selected
+from theodolite_jobs.stream.selections import all_commits, measured_sets, quarantined
 from theodolite_jobs.tasks import in_windows
 
 SAMPLES = 2048
@@ -104,11 +104,12 @@ class Captured:
 
     def _read(self, layers: Sequence[int]) -> dict[int, Samples]:
         found: dict[int, Samples] = {layer: {} for layer in layers}
-        task = delayed(shard_inputs, pure=False)
+        task = delayed(_shard_inputs, pure=False)
         for row, name in enumerate(self.sets):
-            excluded = quarantined(self.commits[name])
+            excluded, n_positions = quarantined(self.commits[name]), len(self.run.record.sets[name].positions)
             shards = [commit.index for commit in self.commits[name] if commit.start < SAMPLES + len(excluded)]
-            tasks = [task(self.run, name, index, excluded, layers) for index in shards]
+            chosen = Selection(name, excluded, tuple(range(n_positions)))
+            tasks = [task(self.run, chosen, index, layers) for index in shards]
             samples = np.concatenate(list(in_windows(tasks, lambda _: None)))[:SAMPLES]
             if not len(samples):  # all of them were quarantined
                 continue
@@ -121,3 +122,10 @@ class Captured:
 def captured(run: Run) -> Captured:
     """Return what a run captured for its heads; raises StoreError where shards are missing."""
     return Captured(run, *measured_sets(run), all_commits(run))
+
+
+def _shard_inputs(run: Run, selection: Selection, shard_index: int, layers: Sequence[int]) -> NDArray[np.float32]:
+    """Return what entered some layers of one shard's usable samples, (sample, position, layer, d_model)."""
+    values = read_selected(run, selection, shard_index, Site.RESID_PRE)
+    at: NDArray[np.float32] = values[:, :, [run.record.layers.index(layer) for layer in layers]]
+    return at

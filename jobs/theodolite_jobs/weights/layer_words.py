@@ -9,7 +9,7 @@ import pandas as pd
 import torch
 from numpy.typing import NDArray
 
-from theodolite_jobs.statistics.norms import Norm, normalised, projected
+from theodolite_jobs.statistics.norms import Norm, norm_of, normalised, projected
 from theodolite_jobs.statistics.words import (
     Request,
     Rows,
@@ -20,7 +20,7 @@ from theodolite_jobs.statistics.words import (
     top_tokens,
     with_bias,
 )
-from theodolite_jobs.weights.circuits import Circuits, norm_of, read_circuits
+from theodolite_jobs.weights.circuits import Circuits, read_circuits
 
 if TYPE_CHECKING:
     from theodolite.models.weights import Weights

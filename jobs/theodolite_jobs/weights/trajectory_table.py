@@ -13,10 +13,9 @@ from theodolite.store.activations import read_shard
 from theodolite.store.commits import read_commit
 from theodolite.store.prompts import read_tokens
 from theodolite.store.runs import Run
-from theodolite_jobs.statistics.norms import normalised, unit
+from theodolite_jobs.statistics.norms import norm_of, normalised, unit
 from theodolite_jobs.statistics.trajectories import UMAP_ROWS, angles, principal_coordinates, umap_coordinates
 from theodolite_jobs.statistics.words import meeting_bias, ranks_of, with_bias
-from theodolite_jobs.weights.circuits import norm_of
 
 if TYPE_CHECKING:
     from theodolite.models.weights import Weights

@@ -18,11 +18,10 @@ from theodolite.store.prompts import read_prompts as read_stored_prompts
 from theodolite.store.results import build_group, drop_groups, read_layer, write_groups
 from theodolite.store.runs import Run
 from theodolite.store.tables import append_table
-from theodolite_jobs.statistics.norms import Norm
+from theodolite_jobs.statistics.norms import Norm, norm_of
 from theodolite_jobs.statistics.words import embedding_lengths, embedding_sphere
-from theodolite_jobs.stream.pipeline import all_commits, captured_digest
+from theodolite_jobs.stream.selections import all_commits, captured_digest
 from theodolite_jobs.tasks import Progress, in_windows, scheduler
-from theodolite_jobs.weights.circuits import norm_of
 from theodolite_jobs.weights.head_groups import vectors_digest
 from theodolite_jobs.weights.layer_words import READING, Wording, embedded, layer_words
 from theodolite_jobs.weights.trajectory_table import trajectory_table

@@ -2,7 +2,7 @@
 
 import time
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from transformers import DynamicCache
 
 from theodolite.capture.plan import Batch, SetPlan, Shard, padded_tokens
-from theodolite.capture.taps import Selection, tapped
+from theodolite.capture.taps import POSITIVE_UNITS, Selection, tapped
 from theodolite.models.load import LoadedModel
 from theodolite.sites import Site
 from theodolite.spec import TokenIds
@@ -27,6 +27,8 @@ class CapturedShard:
     Attributes:
         activations: (sample, position, layer, d_model) for each site, (sample, position, d_model) for `resid_final`;
             NaN before a prompt's first token and for quarantined prompts.
+        positive_counts: how many of the prompts that are not quarantined have each hidden unit of the MLPs positive
+            before gating, (position, layer, unit); None where units are not counted.
         batches: the batches that were run; they differ from the plan's only where memory ran out.
         quarantined: sample → why its activations cannot be used.
         oom_backoffs: how often a batch was split because memory ran out.
@@ -36,6 +38,7 @@ class CapturedShard:
     """
 
     activations: Activations
+    positive_counts: NDArray[np.int32] | None = None
     batches: list[Batch] = field(default_factory=list)
     quarantined: dict[int, str] = field(default_factory=dict)
     oom_backoffs: int = 0
@@ -54,23 +57,27 @@ class Engine:
         self.layers = tuple(layers)
         self._prefix: tuple[TokenIds, list[tuple[torch.Tensor, torch.Tensor]]] = ((), [])
 
-    def capture(self, plan: SetPlan, shard: Shard, tokens: Sequence[TokenIds]) -> CapturedShard:
+    def capture(self, plan: SetPlan, shard: Shard, tokens: Sequence[TokenIds], units: int = 0) -> CapturedShard:
         """Capture one shard.
 
         Args:
             plan: the plan of the shard's set.
             shard: which samples, in which batches.
             tokens: token ids of the shard's samples, from `shard.start` on.
+            units: how many hidden units each MLP has, where their signs are to be counted.
 
         Raises:
-            ValueError: the tokens are not one entry for each sample.
+            ValueError: the tokens are not one entry for each sample; or units are to be counted of a family whose
+                record names none, or at a position that some prompt does not have.
         """
         if len(tokens) != shard.stop - shard.start:
             raise ValueError(f"shard {shard.name} has {shard.stop - shard.start} samples, not {len(tokens)}")
+        if units:
+            self._check_countable(plan, tokens)
         started = time.perf_counter()
-        captured = CapturedShard(self._empty(len(tokens), len(plan.positions)))
+        captured = self._empty(len(tokens), len(plan.positions), units)
         pending: list[tuple[Batch, Any]] = []
-        for batch, kept in self._run_batches(plan, shard, tokens, captured):
+        for batch, kept in self._run_batches(plan, shard, tokens, captured, units):
             # One batch behind: while the device computes this one, the host stores the one before.
             pending.append((batch, _start_copy(kept)))
             if len(pending) > 1:
@@ -84,14 +91,14 @@ class Engine:
         return captured
 
     def _run_batches(
-        self, plan: SetPlan, shard: Shard, tokens: Sequence[TokenIds], captured: CapturedShard
-    ) -> Iterator[tuple[Batch, dict[Site, torch.Tensor]]]:
+        self, plan: SetPlan, shard: Shard, tokens: Sequence[TokenIds], captured: CapturedShard, units: int
+    ) -> Iterator[tuple[Batch, dict[str, torch.Tensor]]]:
         """Yield each batch with its kept tensors, on the device; halve a batch that does not fit into memory."""
         waiting = deque(shard.batches)
         suffix_lengths = {shard.start + i: len(ids) - plan.shared_prefix for i, ids in enumerate(tokens)}
         while waiting:
             batch = waiting.popleft()
-            kept = self._forward_or_nothing(plan, [tokens[sample - shard.start] for sample in batch])
+            kept = self._forward_or_nothing(plan, [tokens[sample - shard.start] for sample in batch], units)
             if kept is None:
                 _free_memory()
                 captured.oom_backoffs += 1
@@ -105,18 +112,20 @@ class Engine:
             captured.computed_tokens += padded_tokens(batch, suffix_lengths)
             yield batch, kept
 
-    def _forward_or_nothing(self, plan: SetPlan, prompts: Sequence[TokenIds]) -> dict[Site, torch.Tensor] | None:
+    def _forward_or_nothing(
+        self, plan: SetPlan, prompts: Sequence[TokenIds], units: int
+    ) -> dict[str, torch.Tensor] | None:
         """Return None where memory runs out; by then nothing holds the failed forward's tensors."""
         try:
-            return self._forward(plan, prompts)
+            return self._forward(plan, prompts, units)
         except RuntimeError as error:  # torch.OutOfMemoryError is one
             if not _is_out_of_memory(error):
                 raise
             return None
 
     @torch.inference_mode()
-    def _forward(self, plan: SetPlan, prompts: Sequence[TokenIds]) -> dict[Site, torch.Tensor]:
-        """Run one batch and return (batch, position, layer, d_model) for each site, on the device.
+    def _forward(self, plan: SetPlan, prompts: Sequence[TokenIds], units: int) -> dict[str, torch.Tensor]:
+        """Run one batch and return (batch, position, layer, d_model) for each site, on the device; and counts of units.
 
         Prompts are padded on the right: no real token of a causal model sees a pad, positions are right by
         construction and no mask is needed. An encoder's tokens see all, and get one.
@@ -130,15 +139,20 @@ class Engine:
         # Before a prompt's first token there is nothing: take token 0, it is blanked later.
         indices = (lengths[:, None] + torch.tensor(plan.positions)).clamp(min=0)
         prefix = self._expanded_prefix(prompts[0][:shared], len(prompts))
-        with tapped(self.model, self.sites, self.layers, Selection(indices.to(device))) as kept:
+        with tapped(self.model, self.sites, self.layers, Selection(indices.to(device)), units) as kept:
             if self.model.anatomy.causal:
                 self.model.run(input_ids=padded.to(device), past_key_values=prefix, use_cache=shared > 0)
             else:
                 mask = torch.arange(padded.shape[1]) < lengths[:, None]
                 self.model.run(input_ids=padded.to(device), attention_mask=mask.long().to(device))
         home = kept[Site.RESID_FINAL][0].device
-        stacked = {site: torch.stack([part.to(home) for part in kept[site]], dim=2) for site in self.sites}
-        return {**stacked, Site.RESID_FINAL: kept[Site.RESID_FINAL][0]}
+        values: dict[str, torch.Tensor] = {
+            site: torch.stack([part.to(home) for part in kept[site]], dim=2) for site in self.sites
+        }
+        values[Site.RESID_FINAL] = kept[Site.RESID_FINAL][0]
+        if units:
+            values[POSITIVE_UNITS] = _count_positive(kept[POSITIVE_UNITS], _finite_prompts(values.values()))
+        return values
 
     def _expanded_prefix(self, prefix: TokenIds, batch_size: int) -> DynamicCache | None:
         """Return keys and values of the shared prefix for a batch; computed once, expanded without a copy."""
@@ -155,23 +169,52 @@ class Engine:
             ]
         )
 
-    def _empty(self, n_samples: int, n_positions: int) -> Activations:
+    def _check_countable(self, plan: SetPlan, tokens: Sequence[TokenIds]) -> None:
+        if self.model.anatomy.mlp_units is None:
+            raise ValueError(f"the record of {self.model.config.model_type!r} does not say where its hidden units are")
+        if min(map(len, tokens)) < -min(plan.positions):
+            raise ValueError(f"units are counted where every prompt of {plan.prompt_set} has all positions")
+
+    def _empty(self, n_samples: int, n_positions: int, units: int) -> CapturedShard:
         d_model = self.model.dimensions.d_model
         shape = (n_samples, n_positions, len(self.layers), d_model)
         arrays: Activations = {site: np.full(shape, np.nan, dtype=np.float32) for site in self.sites}
         arrays[Site.RESID_FINAL] = np.full((n_samples, n_positions, d_model), np.nan, dtype=np.float32)
-        return arrays
+        counts = np.zeros((n_positions, len(self.layers), units), dtype=np.int32)
+        return CapturedShard(arrays, counts if units else None)
 
     def _store(self, copied: tuple[Batch, Any], shard: Shard, captured: CapturedShard) -> None:
         batch, (host, event) = copied
         if event is not None:
             event.synchronize()
         rows = np.asarray(batch) - shard.start
-        for site, values in host.items():
-            captured.activations[site][rows] = values.float().numpy()
+        for site, target in captured.activations.items():
+            target[rows] = host[site].float().numpy()
+        if captured.positive_counts is not None:
+            captured.positive_counts += host[POSITIVE_UNITS].numpy()
 
 
-def _start_copy(kept: dict[Site, torch.Tensor]) -> tuple[dict[Site, torch.Tensor], Any]:
+def _finite_prompts(activations: Iterable[torch.Tensor]) -> torch.Tensor:
+    """Return which prompts of a batch are finite at every kept place, in the float32 that is stored.
+
+    The others are quarantined once the shard is whole, by the same numbers, and must not be counted.
+    """
+    finite = [values.float().isfinite().flatten(1).all(dim=1) for values in activations]
+    return torch.stack(finite).all(dim=0)
+
+
+def _count_positive(signs: Sequence[torch.Tensor], usable: torch.Tensor) -> torch.Tensor:
+    """Return how many usable prompts have each unit positive, (position, layer, unit), from signs for each layer.
+
+    Counted on the device: a batch's counts are as small as one prompt's signs are.
+    """
+    counts = [
+        (positive & usable.to(positive.device)[:, None, None]).sum(dim=0, dtype=torch.int32) for positive in signs
+    ]
+    return torch.stack([count.to(usable.device) for count in counts], dim=1)
+
+
+def _start_copy(kept: dict[str, torch.Tensor]) -> tuple[dict[str, torch.Tensor], Any]:
     """Start copying to pinned host memory; return the copies and the event that says they are there."""
     if next(iter(kept.values())).device.type != "cuda":
         return kept, None

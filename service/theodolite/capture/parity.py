@@ -52,6 +52,7 @@ class Certificate:
         attention: our attention kernel; the reference is eager where the family can switch (Falcon cannot).
         device: where both ran.
         sites_known_by: a record of the table of families, or a probe of the loaded model.
+        post_norm: the norms follow the sums, so resid_mid − resid_pre is not what attention added.
         bound: the largest error that passes.
         max_error: the largest error found, over prompts, sites, layers and positions.
         max_error_by_site: the same for each site.
@@ -68,6 +69,7 @@ class Certificate:
     attention: str
     device: str
     sites_known_by: str
+    post_norm: bool
     bound: float
     max_error: float
     max_error_by_site: dict[str, float]
@@ -134,6 +136,7 @@ def certify(
         attention=str(model.config._attn_implementation),
         device=str(model.device),
         sites_known_by=model.anatomy.known_by,
+        post_norm=model.anatomy.post_norm,
         bound=FLOAT32_BOUND if is_float32 else HALF_BOUND,
         max_error=whole.max_error,
         max_error_by_site={str(site): float(error.max()) for site, error in whole.errors.items()},

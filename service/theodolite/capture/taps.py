@@ -1,6 +1,6 @@
-"""Hooks that copy the wanted positions of the wanted sites, and nothing else."""
+"""Hooks that copy the wanted positions of the wanted places, and nothing else."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -10,9 +10,12 @@ from theodolite.models.anatomy import Tap
 from theodolite.models.load import LoadedModel
 from theodolite.sites import Site
 
+POSITIVE_UNITS = "positive_units"
+"""What is collected of the MLPs' hidden units goes by this name, beside the sites."""
+
 
 class Selection:
-    """Which rows of a (batch, token, d_model) hidden state to keep: one index per (prompt, position)."""
+    """Which rows of a (batch, token, feature) hidden state to keep: one index per (prompt, position)."""
 
     def __init__(self, indices: torch.Tensor) -> None:
         """Take token indices of shape (batch, position)."""
@@ -20,9 +23,9 @@ class Selection:
         self._home = indices
 
     def of(self, hidden: torch.Tensor) -> torch.Tensor:
-        """Return a copy of shape (batch, position, d_model); indexing copies, so later in-place sums are harmless.
+        """Return a copy of shape (batch, position, feature); indexing copies, so later in-place sums are harmless.
 
-        Takes (batch, token, d_model), or (batch · token, d_model) as some families flatten it.
+        Takes (batch, token, feature), or (batch · token, feature) as some families flatten it.
         """
         hidden = hidden.view(self._home.shape[0], -1, hidden.shape[-1])
         if hidden.device not in self._indices:  # blocks may lie on several devices
@@ -34,31 +37,52 @@ class Selection:
 
 @contextmanager
 def tapped(
-    model: LoadedModel, sites: Sequence[Site], layers: Sequence[int], selection: Selection
-) -> Iterator[Mapping[Site, list[torch.Tensor]]]:
+    model: LoadedModel, sites: Sequence[Site], layers: Sequence[int], selection: Selection, units: int = 0
+) -> Iterator[Mapping[str, list[torch.Tensor]]]:
     """Collect, during forwards inside the context, one (batch, position, d_model) tensor per site and layer.
 
-    `resid_final` is collected too, as a list of one.
+    `resid_final` is collected too, as a list of one. Where `units` are wanted, `POSITIVE_UNITS` is too: for each layer,
+    which of the MLP's first so many hidden units are positive before gating, (batch, position, unit) booleans.
     """
-    kept: dict[Site, list[torch.Tensor]] = {site: [] for site in (*sites, Site.RESID_FINAL)}
+    kept: dict[str, list[torch.Tensor]] = {site: [] for site in (*sites, Site.RESID_FINAL)}
+    taps = model.anatomy.taps
+    wanted = [(taps[site], _values_into(kept[site], selection, taps[site].scale)) for site in sites]
+    if units:
+        assert model.anatomy.mlp_units is not None
+        kept[POSITIVE_UNITS] = []
+        wanted.append((Tap(model.anatomy.mlp_units, "output"), _signs_into(kept[POSITIVE_UNITS], selection, units)))
     handles = []
     try:
-        for site in sites:
+        for tap, keep in wanted:
             for layer in layers:
-                handles.append(_hook(model.blocks[layer], model.anatomy.taps[site], selection, kept[site]))
-        handles.append(_hook(model.blocks[-1], Tap("", "output"), selection, kept[Site.RESID_FINAL]))
+                handles.append(_hook(model.blocks[layer], tap, keep))
+        handles.append(_hook(model.blocks[-1], Tap("", "output"), _values_into(kept[Site.RESID_FINAL], selection)))
         yield kept
     finally:
         for handle in handles:
             handle.remove()
 
 
-def _hook(owner: torch.nn.Module, tap: Tap, selection: Selection, into: list[torch.Tensor]) -> Any:
-    module = owner.get_submodule(tap.module)
+Keep = Callable[[torch.Tensor], None]
+"""What a hook does with a hidden state."""
 
+
+def _values_into(into: list[torch.Tensor], selection: Selection, scale: float = 1.0) -> Keep:
     def keep(hidden: torch.Tensor) -> None:
-        into.append(selection.of(hidden) if tap.scale == 1 else selection.of(hidden) * tap.scale)
+        into.append(selection.of(hidden) if scale == 1 else selection.of(hidden) * scale)
 
+    return keep
+
+
+def _signs_into(into: list[torch.Tensor], selection: Selection, units: int) -> Keep:
+    def keep(hidden: torch.Tensor) -> None:
+        into.append(selection.of(hidden)[..., :units] > 0)
+
+    return keep
+
+
+def _hook(owner: torch.nn.Module, tap: Tap, keep: Keep) -> Any:
+    module = owner.get_submodule(tap.module)
     if tap.side == "input":
 
         def keep_input(_: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:

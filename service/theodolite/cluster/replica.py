@@ -67,22 +67,27 @@ class Replica:
 
     def capture(self, plan: SetPlan, shard: Shard, tokens: list[TokenIds]) -> dict[str, Any]:
         """Capture a shard, write it and commit it; return the numbers of the attempt that counts."""
-        from theodolite.store.activations import encode_shard
+        from theodolite.store.activations import counted_units, encode_counts, encode_shard
         from theodolite.store.commits import Commit, commit_shard, new_attempt, sha256
+        from theodolite.store.layout import MLP_POSITIVE
 
         engine = self._ready()
-        captured = engine.capture(plan, shard, tokens)
+        location = self._location()
+        # The store says whether units are counted: a run that was begun without goes on without, in all its shards.
+        captured = engine.capture(plan, shard, tokens, counted_units(location, shard.prompt_set))
         encoded = {
-            site: encode_shard(site, values, shard.start, self.assignment.shard_prompts)
+            str(site): encode_shard(site, values, shard.start, self.assignment.shard_prompts)
             for site, values in captured.activations.items()
         }
+        if captured.positive_counts is not None:
+            encoded[MLP_POSITIVE.name] = encode_counts(captured.positive_counts, shard.index)
         commit = Commit(
             prompt_set=shard.prompt_set,
             index=shard.index,
             start=shard.start,
             stop=shard.stop,
             attempt=new_attempt(),
-            checksums={str(site): sha256(content) for site, content in encoded.items()},
+            checksums={name: sha256(content) for name, content in encoded.items()},
             batches=[list(batch) for batch in captured.batches],
             quarantined=captured.quarantined,
             oom_backoffs=captured.oom_backoffs,
@@ -91,7 +96,7 @@ class Replica:
             seconds=round(captured.seconds, 4),
             device=str(engine.model.device),
         )
-        counts = commit_shard(self._location(), commit, encoded)
+        counts = commit_shard(location, commit, encoded)
         return {
             "prompts": counts.stop - counts.start,
             "tokens": counts.tokens,

@@ -1,6 +1,6 @@
 """The curves of a contrast, along depth."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,9 +12,12 @@ from plotly.subplots import make_subplots
 
 from theodolite.figures.style import COSINE, NEGATIVE, PLAIN, POSITIVE, bare_layout, depth_ticks
 from theodolite.query.curves import along_depth
+from theodolite.query.published import PublishedCurve, measured_values
 from theodolite.sites import Site, depth_label
 
 _BANDS = {COSINE: "rgba(138, 99, 210, 0.18)"}
+_PUBLISHED = "#2a9d8f"  # of cosines; variances keep their set's colour
+_ROWS = {"cosine_of_means": 1, "variance_mean": 2, "variance_max": 3}
 _DASHES = {
     Site.RESID_PRE: "solid",
     Site.RESID_MID: "dot",
@@ -39,12 +42,13 @@ class ContrastView:
     on_sphere: bool = False
 
 
-def contrast_figure(curves: xr.Dataset, view: ContrastView) -> go.Figure:
+def contrast_figure(curves: xr.Dataset, view: ContrastView, published: Sequence[PublishedCurve] = ()) -> go.Figure:
     """Draw the three graphs of a contrast over one depth axis: cosine of means, mean and largest variance.
 
     Args:
         curves: the result group `curves`.
         view: which contrast, sets, position, and whether activations were scaled to the sphere.
+        published: what others found of the same model, drawn beside activations as they are, never on the sphere.
     """
     prefix = "on_sphere_" if view.on_sphere else ""
     figure = make_subplots(rows=3, cols=1, shared_xaxes=True, row_heights=[0.38, 0.31, 0.31], vertical_spacing=0.07)
@@ -61,6 +65,9 @@ def contrast_figure(curves: xr.Dataset, view: ContrastView) -> go.Figure:
                 # One legend serves both variance graphs.
                 line.update(legendgroup=line.name, showlegend=row == 2, visible=visible)
                 figure.add_trace(line, row=row, col=1)
+    if not view.on_sphere:
+        for row, line in _published_lines(curves, view, published):
+            figure.add_trace(line, row=row, col=1)
     depths = along_depth(curves[f"{prefix}variance_mean"].isel(set=0, position=0))["depth"].values
     _label_axes(figure, depths.tolist())
     return figure
@@ -98,6 +105,35 @@ def _cosine_traces(curves: xr.Dataset, view: ContrastView, prefix: str, site: st
     debiased = _line(values("_debiased"), "debiased", site, COSINE, legend="legend")
     yield debiased.update(legendgroup=group)
     yield _line(values(""), "plain", site, PLAIN, legend="legend", width=1.2)
+
+
+def _published_lines(
+    curves: xr.Dataset, view: ContrastView, published: Sequence[PublishedCurve]
+) -> Iterator[tuple[int, go.Scatter]]:
+    """Yield row and line of what was published, at depths the run measured too; only neighbours are joined."""
+    named: set[str] = set()  # the variances share one entry of their legend, which is long enough
+    for known in published:
+        measured = measured_values(curves, known, view.contrast, view.position)
+        if known.statistic not in _ROWS or not known.values.keys() & measured.keys():
+            continue
+        depths = [depth for depth in measured if min(known.values) <= depth <= max(known.values)]
+        name = "published, variance" if known.prompt_set else "published, plain"
+        colour = {view.positive: POSITIVE, view.negative: NEGATIVE}.get(known.prompt_set or "", _PUBLISHED)
+        line = go.Scatter(
+            x=depths,
+            y=[known.values.get(depth) for depth in depths],
+            mode="lines+markers",
+            marker={"size": 5, "symbol": "diamond-open"},
+            name=name,
+            line={"color": colour, "width": 1.2, "dash": "dash"},
+            customdata=[depth_label(depth) for depth in depths],
+            hovertemplate="%{customdata}: %{y:.4g}<extra>published, " + (known.prompt_set or "plain") + "</extra>",
+            legend="legend2" if known.prompt_set else "legend",
+            legendgroup=name,
+            showlegend=name not in named,
+        )
+        named.add(name)
+        yield _ROWS[known.statistic], line
 
 
 def _finite_pieces(values: NDArray[np.float64]) -> list[slice]:

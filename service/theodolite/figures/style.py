@@ -1,12 +1,24 @@
 """What all figures share: colours, paper, and how depth is written below an axis."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
-from theodolite.sites import depth_label
+from theodolite.sites import Site, depth_label
 
 # Readable on white and on near-black, and told apart by people with any colour vision.
 POSITIVE, NEGATIVE, COSINE, PLAIN = "#d9622b", "#3b82c4", "#8a63d2", "#8b9098"
+
+DASHES = {
+    Site.RESID_PRE: "solid",
+    Site.RESID_MID: "dot",
+    Site.RESID_MID_SUM: "dashdot",
+    Site.RESID_POST: "dash",
+    Site.ATTN_OUT: "longdash",
+    Site.MLP_OUT: "longdashdot",
+}
+"""A site has one dash in every figure."""
+
+_MORE_SETS = (COSINE, "#2e9e6b", "#b8860b", "#c2577f", "#4aa3a2", PLAIN)
 
 _CLEAR = "rgba(0,0,0,0)"
 
@@ -28,3 +40,19 @@ def depth_ticks(depths: Sequence[int]) -> dict[str, Any]:
     starts = sorted({2 * (depth // 2) for depth in depths})
     ticks = starts[:: max(1, round(len(starts) / 10))]
     return {"tickvals": ticks, "ticktext": [depth_label(tick) for tick in ticks]}
+
+
+def set_colours(sets: Sequence[str], contrasts: Mapping[str, Mapping[str, Any]]) -> dict[str, str]:
+    """Return a colour for each set; those of the first contrast have the colours of its two sides."""
+    chosen: dict[str, str] = {}
+    for contrast in list(contrasts.values())[:1]:
+        chosen = {contrast["positive"]: POSITIVE, contrast["negative"]: NEGATIVE}
+    others = [name for name in sets if name not in chosen]
+    chosen |= {name: _MORE_SETS[index % len(_MORE_SETS)] for index, name in enumerate(others)}
+    return {name: chosen[name] for name in sets}
+
+
+def clear(colour: str, opacity: float) -> str:
+    """Return a colour, written as #rrggbb, that lets others through."""
+    red, green, blue = (int(colour[start : start + 2], 16) for start in (1, 3, 5))
+    return f"rgba({red}, {green}, {blue}, {opacity})"

@@ -69,6 +69,8 @@ class Anatomy:
             `attention_output` and `mlp_output` act on what they add.
         final_norm: the norm after the last block.
         embedding_norm: the norm between the token embedding and the first block, by its name on disk.
+        mlp_units: the projection inside the block whose output the MLP's activation function is applied to; where it
+            holds gate and up, its first half. None where there are several (experts), or it is not known.
         norm_kind: root-mean-square or layer norm.
         norm_offset: what is added to a norm's stored scale before it is used.
         positions: how the model knows where a token is.
@@ -87,6 +89,7 @@ class Anatomy:
     norms: Mapping[str, str] = field(default_factory=dict)
     final_norm: str | None = None
     embedding_norm: str | None = None
+    mlp_units: str | None = None
     norm_kind: Literal["rms", "layer"] = "rms"
     norm_offset: float = 0.0
     positions: Literal["rotary", "rotary, interleaved", "learned", "ALiBi", "learned and relative", "unknown"] = (

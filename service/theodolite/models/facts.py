@@ -6,7 +6,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from theodolite.errors import ModelError, TheodoliteError, UnsupportedModelError
-from theodolite.models.anatomy import Anatomy, Dimensions, Files
+from theodolite.models.anatomy import Anatomy, Dimensions, Files, dimensions_of
 from theodolite.models.families import known_anatomy
 from theodolite.models.load import quantisation, quiet_transformers, resolved_dtype
 from theodolite.models.weights import score_scale
@@ -55,6 +55,22 @@ def skeleton(config: Any) -> Any:
     options["trust_remote_code"] = not type(config).__module__.startswith("transformers.")
     with plain_errors(f"build a {config.model_type!r} model from its configuration"), torch.device("meta"):
         return AutoModel.from_config(copy.deepcopy(config), **options)  # it writes into what it is given
+
+
+def mlp_width(config: Any) -> int | None:
+    """Return how many hidden units each layer's MLP has, from a skeleton; None where the family's record names none.
+
+    Configurations call the number by many names, and some carry one that their family does not read.
+
+    Raises:
+        ModelError: no model can be built from the configuration.
+    """
+    anatomy = known_anatomy(config)
+    if anatomy is None or anatomy.mlp_units is None:
+        return None
+    projection = skeleton(config).get_submodule(anatomy.blocks)[0].get_submodule(anatomy.mlp_units)
+    holds = 2 if anatomy.files is not None and anatomy.files.gate_up_fused else 1
+    return int(projection.weight.numel() // dimensions_of(config).d_model // holds)
 
 
 def _sizes(module: Any, config: Any) -> dict[str, Any]:

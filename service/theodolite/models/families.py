@@ -50,12 +50,16 @@ _LLAMA = Anatomy(
     absent=_NO_SUM,
     norms={"attention": "input_layernorm", "mlp": "post_attention_layernorm"},
     final_norm="norm",
+    mlp_units="mlp.gate_proj",
     files=Files(),
 )
 _QWEN3 = replace(_LLAMA, files=Files(qk_norm=("self_attn.q_norm", "self_attn.k_norm")))
-_MIXTRAL = replace(_LLAMA, files=Files(experts="block_sparse_moe.experts.{}.", gate="w1", up="w3", down="w2"))
+_MIXTRAL = replace(
+    _LLAMA, mlp_units=None, files=Files(experts="block_sparse_moe.experts.{}.", gate="w1", up="w3", down="w2")
+)
 _PHI3 = replace(
     _LLAMA,
+    mlp_units="mlp.gate_up_proj",
     files=Files(
         qkv=("self_attn.qkv_proj",), qkv_layout="concatenated", gate=None, up="mlp.gate_up_proj", gate_up_fused=True
     ),
@@ -90,6 +94,7 @@ _COHERE = replace(
 _PHI = replace(
     _COHERE,
     final_norm="final_layernorm",
+    mlp_units="mlp.fc1",
     positions="rotary",
     files=Files(
         output="self_attn.dense",
@@ -110,6 +115,7 @@ _GPT2 = Anatomy(
     absent=_NO_SUM,
     norms={"attention": "ln_1", "mlp": "ln_2"},
     final_norm="ln_f",
+    mlp_units="mlp.c_fc",
     norm_kind="layer",
     positions="learned",
     files=Files(
@@ -129,6 +135,7 @@ _GPTJ = replace(
     taps=_in_parallel("attn", "mlp"),
     absent=_PARALLEL,
     norms={"attention": "ln_1", "mlp": "ln_1"},
+    mlp_units="mlp.fc_in",
     positions="rotary, interleaved",
     files=Files(
         embedding="wte",
@@ -146,6 +153,7 @@ _GPT_NEOX = Anatomy(
     absent=_NO_SUM,
     norms={"attention": "input_layernorm", "mlp": "post_attention_layernorm"},
     final_norm="final_layer_norm",
+    mlp_units="mlp.dense_h_to_4h",
     norm_kind="layer",
     files=Files(
         embedding="embed_in",
@@ -164,6 +172,7 @@ _FALCON = Anatomy(
     absent=_NO_SUM,
     norms={"attention": "input_layernorm", "mlp": "post_attention_layernorm"},
     final_norm="ln_f",
+    mlp_units="mlp.dense_h_to_4h",
     norm_kind="layer",
     files=Files(
         embedding="word_embeddings",
@@ -189,6 +198,7 @@ _OPT = Anatomy(
     absent=_NO_SUM,
     norms={"attention": "self_attn_layer_norm", "mlp": "final_layer_norm"},
     final_norm="decoder.final_layer_norm",
+    mlp_units="fc1",
     norm_kind="layer",
     positions="learned",
     files=Files(
@@ -213,6 +223,7 @@ _BERT = Anatomy(
     taps=_after_sum("attention.output.LayerNorm", "attention.output.dense", "output.dense"),
     norms={"attention_output": "attention.output.LayerNorm", "mlp_output": "output.LayerNorm"},
     embedding_norm="embeddings.LayerNorm",
+    mlp_units="intermediate.dense",
     norm_kind="layer",
     positions="learned",
     post_norm=True,

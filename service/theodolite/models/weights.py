@@ -4,7 +4,7 @@ Row convention, `y = x W`: projections are (head, d_model, d_head) and (head, d_
 """
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -127,6 +127,11 @@ class Weights:
                     "which other blocks have"
                 )
 
+    @property
+    def folder(self) -> Path:
+        """Where the files are."""
+        return self._files.folder
+
     @cached_property
     def _prefix(self) -> str:
         """What names begin with: a model saved with its head has the base model's name in front."""
@@ -218,6 +223,11 @@ class Weights:
             clip=getattr(self.config, "clip_qkv", None),
             soft_cap=getattr(self.config, "attn_logit_softcapping", None),
         )
+
+    @property
+    def experts(self) -> Sequence[int | None]:
+        """What `mlp` can be asked for in each layer: its experts, or None where there is one MLP."""
+        return [None] if self._names.experts is None else range(self.config.num_local_experts)
 
     def mlp(self, layer: int, expert: int | None = None) -> MlpWeights:
         """Return one layer's MLP; where it has experts, the one that is asked for.

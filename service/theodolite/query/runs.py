@@ -88,7 +88,7 @@ def describe(run: Run) -> dict[str, Any]:
 def last_asked(run: Run) -> SurveySpec:
     """Return a run's spec with the options that its finished results were last computed with."""
     finished = finished_groups(run)
-    options = {name: read_group(run, name).attrs["options"] for name in ("heads", "words") if name in finished}
+    options = {name: read_group(run, name).attrs["options"] for name in ("heads", "words", "gram") if name in finished}
     return SurveySpec.model_validate({**run.record.spec.model_dump(mode="json"), **options})
 
 

@@ -1,5 +1,6 @@
-"""Activations on disk: one Zarr shard per capture shard and site, one chunk per layer inside it."""
+"""Captured arrays on disk, a Zarr shard or chunk for each capture shard: activations at each site, counts of units."""
 
+import json
 from collections.abc import Sequence
 from typing import Any
 
@@ -13,7 +14,7 @@ from zarr.storage import MemoryStore
 from theodolite.errors import RunDamagedError
 from theodolite.sites import Site
 from theodolite.store.commits import Commit, array_key, sha256
-from theodolite.store.layout import ACTIVATIONS, COORDINATES, resid_variable, shard_key
+from theodolite.store.layout import ACTIVATIONS, CAPTURED, COORDINATES, MLP_POSITIVE, Variable, shard_key
 from theodolite.store.objects import Location, get, put_new
 from theodolite.store.runs import Run
 
@@ -26,7 +27,7 @@ def create_activations(
     sites: Sequence[Site],
     coordinates: dict[str, Any],
 ) -> None:
-    """Describe a set's arrays at full shape; they hold NaN until shards are moved in.
+    """Describe a set's arrays at full shape; they hold fill values until shards are moved in.
 
     Only what is not there yet is written, so a second writer of the same run takes nothing away from the first.
 
@@ -36,12 +37,17 @@ def create_activations(
         n_samples: prompts in the set.
         shard_prompts: prompts in one shard.
         sites: sites to keep, `resid_final` left out.
-        coordinates: `position`, `layer` and `d_model` as sequences.
+        coordinates: `position`, `layer` and `d_model` as sequences, and `unit` where hidden units are counted.
     """
     memory: dict[str, Any] = {}
     group = zarr.create_group(MemoryStore(memory))
     lengths = {name: len(values) for name, values in coordinates.items()}
-    for name, values in {"sample": range(n_samples), **coordinates}.items():
+    labels = {"sample": range(n_samples), **coordinates}
+    n_shards = -(-n_samples // shard_prompts)
+    if "unit" in coordinates:
+        labels["shard"] = range(n_shards)
+        _create_counts(group, n_shards, lengths)
+    for name, values in labels.items():
         group.create_array(
             name,
             data=np.asarray(values, dtype=np.int64),
@@ -67,6 +73,30 @@ def encode_shard(site: Site, values: NDArray[np.float32], start: int, shard_prom
     return content
 
 
+def encode_counts(counts: NDArray[np.int32], shard_index: int) -> bytes:
+    """Return the bytes of the Zarr chunk that holds a shard's `counts`, (position, layer, unit)."""
+    lengths = dict(zip(MLP_POSITIVE.dims[1:], counts.shape, strict=True))
+    memory: dict[str, Any] = {}
+    array = _create_counts(zarr.create_group(MemoryStore(memory)), shard_index + 1, lengths)
+    array[shard_index] = counts
+    content: bytes = memory[shard_key(MLP_POSITIVE.name, shard_index)].to_bytes()
+    return content
+
+
+def counted_units(location: Location, prompt_set: str) -> int:
+    """Return how many hidden units of each MLP a run counts in a set; 0 where it was begun without counting them.
+
+    Raises:
+        RunDamagedError: the description of the counts cannot be read.
+    """
+    key = f"{ACTIVATIONS}/{prompt_set}/{MLP_POSITIVE.name}/zarr.json"
+    content = get(location, key)
+    try:
+        return 0 if content is None else int(json.loads(content)["shape"][-1])
+    except (ValueError, KeyError, TypeError) as error:
+        raise RunDamagedError(f"{key} cannot be read: {error}") from error
+
+
 def read_shard(run: Run, commit: Commit, site: Site) -> NDArray[np.float32]:
     """Return one shard's activations, (sample, position, layer, d_model) or without layer for `resid_final`.
 
@@ -74,25 +104,54 @@ def read_shard(run: Run, commit: Commit, site: Site) -> NDArray[np.float32]:
         RunDamagedError: the shard is missing, or its bytes are not those that were committed. Zarr alone would read
             NaN or other numbers, silently.
     """
-    key = shard_key(site, commit.index)
-    content = get(run.location, array_key(commit, site))
-    if content is None or sha256(content) != commit.checksums[site]:
-        wrong = "is missing" if content is None else "its bytes are not those that were committed"
-        raise RunDamagedError(f"{run.id}: shard {commit.name}, {site}: {wrong}; run `theodolite verify {run.id}`")
-    facts = run.record.sets[commit.prompt_set]
-    lengths = {"position": len(facts.positions), "layer": len(run.record.layers), "d_model": run.record.model.d_model}
+    content = _committed_bytes(run, commit, site)
     memory: dict[str, Any] = {}
     group = zarr.create_group(MemoryStore(memory))
+    lengths = {**_lengths(run, commit), "d_model": run.record.model.d_model}
     array = _create_array(group, site, commit.stop, run.record.spec.capture.shard_prompts, lengths)
-    memory[key] = Buffer.from_bytes(content)
+    memory[shard_key(site, commit.index)] = Buffer.from_bytes(content)
     return np.asarray(array[commit.start : commit.stop], dtype=np.float32)
+
+
+def read_positive_counts(run: Run, commit: Commit) -> NDArray[np.int32] | None:
+    """Return how many of a shard's usable prompts have each hidden unit positive, (position, layer, unit).
+
+    None where they were not counted: in sets that keep every token, of models whose hidden units are not known, and
+    in runs of before units were counted.
+
+    Raises:
+        RunDamagedError: the counts are missing, or their bytes are not those that were committed.
+    """
+    if MLP_POSITIVE.name not in commit.checksums:
+        return None
+    content = _committed_bytes(run, commit, MLP_POSITIVE.name)
+    memory: dict[str, Any] = {}
+    lengths = {**_lengths(run, commit), "unit": counted_units(run.location, commit.prompt_set)}
+    array = _create_counts(zarr.create_group(MemoryStore(memory)), commit.index + 1, lengths)
+    memory[shard_key(MLP_POSITIVE.name, commit.index)] = Buffer.from_bytes(content)
+    return np.asarray(array[commit.index], dtype=np.int32)
+
+
+def _committed_bytes(run: Run, commit: Commit, name: str) -> bytes:
+    content = get(run.location, array_key(commit, name))
+    if content is None or sha256(content) != commit.checksums[name]:
+        wrong = "is missing" if content is None else "its bytes are not those that were committed"
+        raise RunDamagedError(f"{run.id}: shard {commit.name}, {name}: {wrong}; run `theodolite verify {run.id}`")
+    return content
+
+
+def _lengths(run: Run, commit: Commit) -> dict[str, int]:
+    return {"position": len(run.record.sets[commit.prompt_set].positions), "layer": len(run.record.layers)}
+
+
+# The two places that know chunks.
 
 
 def _create_array(
     group: zarr.Group, site: Site, n_samples: int, shard_prompts: int, lengths: dict[str, int]
 ) -> zarr.Array[Any]:
-    """Create one site's array; the one place that knows chunks, codecs and fill values."""
-    variable = resid_variable(site)
+    """Create one site's array: a Zarr shard for each capture shard, so that one layer of it is two range requests."""
+    variable = CAPTURED[site]
     trailing = tuple(lengths[dim] for dim in variable.dims[1:])
     chunk = tuple(1 if dim == "layer" else lengths[dim] for dim in variable.dims[1:])
     return group.create_array(
@@ -100,11 +159,30 @@ def _create_array(
         shape=(n_samples, *trailing),
         shards=(shard_prompts, *trailing),
         chunks=(shard_prompts, *chunk),
-        dtype=variable.dtype,
         fill_value=np.nan,
-        # lz4 with shuffle: the low bytes of float32 that holds bf16 are empty and vanish.
-        compressors=BloscCodec(cname="lz4", shuffle="shuffle", typesize=4),
-        dimension_names=variable.dims,
-        attributes={"units": variable.units, "description": variable.description},
-        config={"write_empty_chunks": True},
+        **_described(variable),
     )
+
+
+def _create_counts(group: zarr.Group, n_shards: int, lengths: dict[str, int]) -> zarr.Array[Any]:
+    """Create the array of counts: one chunk for each capture shard, since they are read whole."""
+    trailing = tuple(lengths[dim] for dim in MLP_POSITIVE.dims[1:])
+    return group.create_array(
+        MLP_POSITIVE.name,
+        shape=(n_shards, *trailing),
+        chunks=(1, *trailing),
+        fill_value=-1,
+        **_described(MLP_POSITIVE),
+    )
+
+
+def _described(variable: Variable) -> dict[str, Any]:
+    """Return what all captured arrays have in common."""
+    return {
+        "dtype": variable.dtype,
+        # lz4 with shuffle: the low bytes of float32 that holds bf16 are empty and vanish, as counts' high bytes do.
+        "compressors": BloscCodec(cname="lz4", shuffle="shuffle", typesize=4),
+        "dimension_names": variable.dims,
+        "attributes": {"units": variable.units, "description": variable.description},
+        "config": {"write_empty_chunks": True},
+    }

@@ -8,11 +8,10 @@ writer cannot overwrite what counts.
 import hashlib
 import json
 import uuid
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field
 
 from theodolite.errors import RunDamagedError
-from theodolite.sites import Site
 from theodolite.spec import canonical_json
 from theodolite.store.layout import ACTIVATIONS, shard_key
 from theodolite.store.objects import Location, delete, get, keys, move, put, put_new
@@ -28,7 +27,7 @@ class Commit:
         start: first sample.
         stop: one past the last sample.
         attempt: the attempt's own name; its bytes were pending under it.
-        checksums: SHA-256 of each site's encoded bytes.
+        checksums: SHA-256 of each array's encoded bytes, by the array's name.
         batches: the batches that were run, the plan of record.
         quarantined: sample → why its activations cannot be used.
         oom_backoffs: batches split because memory ran out.
@@ -63,22 +62,28 @@ def new_attempt() -> str:
     return uuid.uuid4().hex[:12]
 
 
-def commit_shard(location: Location, commit: Commit, encoded: dict[Site, bytes]) -> Commit:
-    """Make an attempt count, unless another one does already; return the record that counts."""
-    for site, content in encoded.items():
-        put(location, _pending_key(commit, site), content)
+def commit_shard(location: Location, commit: Commit, encoded: Mapping[str, bytes]) -> Commit:
+    """Make an attempt count, unless another one does already; return the record that counts.
+
+    Args:
+        location: the run's objects.
+        commit: the attempt's record.
+        encoded: the bytes of each of the shard's arrays, by the array's name.
+    """
+    for name, content in encoded.items():
+        put(location, _pending_key(commit, name), content)
     key = _record_key(commit.prompt_set, commit.index)
     if put_new(location, key, canonical_json(asdict(commit)).encode()):
         settle(location, commit)
         return commit
-    delete(location, [_pending_key(commit, site) for site in encoded])
+    delete(location, [_pending_key(commit, name) for name in encoded])
     return read_commit(location, commit.prompt_set, commit.index)
 
 
 def settle(location: Location, commit: Commit) -> None:
     """Move a committed attempt's bytes to their Zarr keys; may be repeated."""
-    for site in commit.checksums:
-        move(location, _pending_key(commit, Site(site)), array_key(commit, Site(site)))
+    for name in commit.checksums:
+        move(location, _pending_key(commit, name), array_key(commit, name))
 
 
 def read_commits(location: Location, prompt_set: str) -> dict[int, Commit]:
@@ -107,14 +112,14 @@ def recover(location: Location, prompt_set: str) -> dict[int, Commit]:
     commits = read_commits(location, prompt_set)
     pending = set(keys(location, f"pending/{prompt_set}"))
     for commit in commits.values():
-        if any(_pending_key(commit, Site(site)) in pending for site in commit.checksums):
+        if any(_pending_key(commit, name) in pending for name in commit.checksums):
             settle(location, commit)
     present = set(keys(location, f"{ACTIVATIONS}/{prompt_set}"))
     for commit in commits.values():
-        for site in commit.checksums:
-            if array_key(commit, Site(site)) not in present:
+        for name in commit.checksums:
+            if array_key(commit, name) not in present:
                 raise RunDamagedError(
-                    f"shard {commit.name}, {site}: is missing though it was committed; to capture it again, remove "
+                    f"shard {commit.name}, {name}: is missing though it was committed; to capture it again, remove "
                     f"{_record_key(prompt_set, commit.index)} from the run"
                 )
     return commits
@@ -122,13 +127,12 @@ def recover(location: Location, prompt_set: str) -> dict[int, Commit]:
 
 def damages(location: Location, commit: Commit) -> Iterator[str]:
     """Yield a sentence for each of a shard's arrays that is not what was committed."""
-    for site, checksum in commit.checksums.items():
-        name = f"shard {commit.name}, {site}"
-        content = get(location, array_key(commit, Site(site)))
+    for name, checksum in commit.checksums.items():
+        content = get(location, array_key(commit, name))
         if content is None:
-            yield f"{name}: is missing"
+            yield f"shard {commit.name}, {name}: is missing"
         elif sha256(content) != checksum:
-            yield f"{name}: its bytes are not those that were committed"
+            yield f"shard {commit.name}, {name}: its bytes are not those that were committed"
 
 
 def drop_pending(location: Location) -> None:
@@ -136,9 +140,9 @@ def drop_pending(location: Location) -> None:
     delete(location, keys(location, "pending"))
 
 
-def array_key(commit: Commit, site: Site) -> str:
-    """Return where a shard's bytes belong."""
-    return f"{ACTIVATIONS}/{commit.prompt_set}/{shard_key(site, commit.index)}"
+def array_key(commit: Commit, name: str) -> str:
+    """Return where the bytes of a shard's array belong."""
+    return f"{ACTIVATIONS}/{commit.prompt_set}/{shard_key(name, commit.index)}"
 
 
 def sha256(content: bytes) -> str:
@@ -150,5 +154,5 @@ def _record_key(prompt_set: str, index: int) -> str:
     return f"shards/{prompt_set}/{index:05d}.json"
 
 
-def _pending_key(commit: Commit, site: Site) -> str:
-    return f"pending/{commit.prompt_set}/{commit.index:05d}.{commit.attempt}/{site}"
+def _pending_key(commit: Commit, name: str) -> str:
+    return f"pending/{commit.prompt_set}/{commit.index:05d}.{commit.attempt}/{name}"

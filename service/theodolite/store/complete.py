@@ -11,7 +11,7 @@ from typing import Any
 from theodolite.errors import RunDamagedError
 from theodolite.spec import canonical_json
 from theodolite.store.commits import sha256
-from theodolite.store.layout import ACTIVATIONS, COMPLETE, REPORT
+from theodolite.store.layout import ACTIVATIONS, CAPTURED, COMPLETE, REPORT
 from theodolite.store.objects import delete, get, keys, put
 from theodolite.store.runs import Run
 
@@ -55,14 +55,10 @@ def _read(run: Run) -> dict[str, Any]:
 
 def _sealed_keys(run: Run) -> list[str]:
     """Return everything but shards, commit records and what may be written again."""
-    shards = {f"{ACTIVATIONS}/{name}/{site}/c" for name in run.record.sets for site in _sites(run)}
+    shards = {f"{ACTIVATIONS}/{name}/{array}/c" for name in run.record.sets for array in CAPTURED}
     skipped = ("pending/", "shards/", COMPLETE, REPORT)
     return [
         key
         for key in keys(run.location)
         if not key.startswith(skipped) and not any(key.startswith(f"{shard}/") for shard in shards)
     ]
-
-
-def _sites(run: Run) -> list[str]:
-    return [*map(str, run.record.spec.capture.sites), "resid_final"]

@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from theodolite.sites import Site
+from theodolite.sites import BLOCK_SITES
 
 FORMAT = 1
 """Raised whenever an older Theodolite could no longer read what is written."""
@@ -52,17 +52,25 @@ RESID_FINAL = Variable(
     _STREAM_UNIT,
     "float32",
 )
+MLP_POSITIVE = Variable(
+    "mlp_positive",
+    ("shard", "position", "layer", "unit"),
+    "How many of a shard's usable prompts have the MLP's hidden unit positive before gating.",
+    "prompts",
+    "int32",
+)
+CAPTURED: dict[str, Variable] = {
+    **dict.fromkeys(BLOCK_SITES, RESID),
+    RESID_FINAL.name: RESID_FINAL,
+    MLP_POSITIVE.name: MLP_POSITIVE,
+}
+"""What a set's group of activations may hold, by the arrays' names."""
 
 
-def resid_variable(site: Site) -> Variable:
-    """Return what is stored of a site."""
-    return RESID_FINAL if site is Site.RESID_FINAL else RESID
-
-
-def shard_key(site: Site, shard_index: int) -> str:
-    """Return the Zarr key of a capture shard inside its set's group."""
-    trailing = len(resid_variable(site).dims) - 1
-    return "/".join([site, "c", str(shard_index), *["0"] * trailing])
+def shard_key(name: str, shard_index: int) -> str:
+    """Return the Zarr key of a capture shard of one array inside its set's group."""
+    trailing = len(CAPTURED[name].dims) - 1
+    return "/".join([name, "c", str(shard_index), *["0"] * trailing])
 
 
 COORDINATES = {
@@ -71,6 +79,8 @@ COORDINATES = {
     "layer": "0-based index of the block.",
     "layer_other": "0-based index of the block compared with.",
     "d_model": "Feature of the residual stream.",
+    "shard": "Index of the shard in its set.",
+    "unit": "Hidden unit of the MLP.",
     "set": "Prompt set.",
     "contrast": "Contrast of two prompt sets.",
     "site": "Place in the block.",
@@ -216,12 +226,16 @@ SPHERE = (
         )
         for end, said in (("mean", "mean"), ("std", "standard deviation (n-1)"), ("min", "least"), ("max", "largest"))
     ),
-    Variable("normalized_norm_expected", _OF_NORM, "Mean over prompts of what that norm should be, with ε in the root."),
+    Variable(
+        "normalized_norm_expected", _OF_NORM, "Mean over prompts of what that norm should be, with ε in the root."
+    ),
     Variable("worst_deviation", _OF_NORM, "Largest relative deviation from it over prompts."),
     Variable("mean_component_before", _OF_NORM, "Mean over prompts of |1·x|/(√d‖x‖) of what enters."),
     Variable("mean_component_after", _OF_NORM, "The same of what leaves, before scale and bias; 0 of layer norms."),
     Variable("ellipsoid_residual", _OF_NORM, "Largest |‖(y-β)/γ‖/√d - 1|: how far ε takes a prompt off the ellipsoid."),
-    Variable("length_variance_share", _OF_NORM, "Share of the variance over prompts that is in length; the rest turns."),
+    Variable(
+        "length_variance_share", _OF_NORM, "Share of the variance over prompts that is in length; the rest turns."
+    ),
     Variable("relative_spread", _OF_NORM, "Standard deviation over mean of the norm of what enters."),
     Variable("relative_spread_gaussian", _OF_NORM, "The same of a Gaussian of as many dimensions."),
     Variable("relative_spread_squared", _OF_NORM, "Standard deviation over mean of the squared norm of what enters."),
@@ -269,10 +283,14 @@ SEPARATION = (
 def _shape_variables(prefix: str, where: str) -> Iterator[Variable]:
     yield Variable(f"{prefix}mean_cosine", _SET, f"Mean cosine between two prompts{where}; 0 in all directions.")
     yield Variable(f"{prefix}participation_ratio", _SET, f"(Σλ)²/Σλ² of the covariance{where}; at most n-1.")
-    yield Variable(f"{prefix}effective_rank", _SET, f"exp of the entropy of λ/Σλ of the covariance{where}; at most n-1.")
+    yield Variable(
+        f"{prefix}effective_rank", _SET, f"exp of the entropy of λ/Σλ of the covariance{where}; at most n-1."
+    )
     yield Variable(f"{prefix}intrinsic_dimension", _SET, f"TwoNN estimate of the dimension{where}.")
     yield Variable(
-        f"{prefix}linear_cka", (*_SET, "layer_other"), f"Linear CKA between two layers at the same site{where}; biased up."
+        f"{prefix}linear_cka",
+        (*_SET, "layer_other"),
+        f"Linear CKA between two layers at the same site{where}; biased up.",
     )
     yield Variable(f"{prefix}linear_cka_debiased", (*_SET, "layer_other"), f"The same by unbiased HSIC{where}.")
     yield Variable(f"{prefix}silhouette", _CONTRAST, f"Mean silhouette of the contrast's two sets{where}.")
@@ -283,9 +301,13 @@ GRAM = (
     *_shape_variables("", ""),
     *_shape_variables("on_sphere_", " of activations scaled to norm √d_model"),
     *_shape_variables("standardised_", " of features scaled to variance 1"),
-    Variable("participation_ratio_gaussian", ("set", "position"), "That of a Gaussian of as many prompts and features."),
+    Variable(
+        "participation_ratio_gaussian", ("set", "position"), "That of a Gaussian of as many prompts and features."
+    ),
     Variable("effective_rank_gaussian", ("set", "position"), "That of a Gaussian of as many prompts and features."),
-    Variable("n_coincident", _SET, "Prompts that coincide with another, left out of the TwoNN estimate.", dtype="int64"),
+    Variable(
+        "n_coincident", _SET, "Prompts that coincide with another, left out of the TwoNN estimate.", dtype="int64"
+    ),
     Variable("n_constant_features", _SET, "Features without variance, left out where they are scaled.", dtype="int64"),
     Variable("cka_attention", _OF_LAYER, "Debiased linear CKA from resid_pre to resid_mid of a block."),
     Variable("cka_mlp", _OF_LAYER, "Debiased linear CKA from resid_mid of a block to what leaves it."),
@@ -297,8 +319,15 @@ GRAM = (
     Variable("norm_of_median_negative", _CONTRAST, "Norm of the negative set's geometric median.", _STREAM_UNIT),
     Variable("difference_of_medians", _CONTRAST, "Norm of the difference of the geometric medians.", _STREAM_UNIT),
     *(
-        Variable(f"cosine_{centre}_{side}_difference", _CONTRAST, f"Cosine between the {side} set's {said} and theirs, positive minus negative.")
-        for centre, said in (("mean", "mean and the difference of means"), ("median", "median and the difference of medians"))
+        Variable(
+            f"cosine_{centre}_{side}_difference",
+            _CONTRAST,
+            f"Cosine between the {side} set's {said} and theirs, positive minus negative.",
+        )
+        for centre, said in (
+            ("mean", "mean and the difference of means"),
+            ("median", "median and the difference of medians"),
+        )
         for side in ("positive", "negative")
     ),
     Variable("orthant_occupancy", _OF_LAYER, "Share of an MLP's hidden units that are positive before gating."),
@@ -308,8 +337,12 @@ GRAM = (
 _PAIR_OF_LAYERS = ("layer", "layer_other")
 
 WEIGHTS = (
-    Variable("writing_overlap", ("writing_matrix", *_PAIR_OF_LAYERS), "‖UᵀV‖²/r of the leading r directions both write."),
-    Variable("reading_overlap", ("reading_matrix", *_PAIR_OF_LAYERS), "‖UᵀV‖²/r of the leading r directions both read."),
+    Variable(
+        "writing_overlap", ("writing_matrix", *_PAIR_OF_LAYERS), "‖UᵀV‖²/r of the r leading directions they write."
+    ),
+    Variable(
+        "reading_overlap", ("reading_matrix", *_PAIR_OF_LAYERS), "‖UᵀV‖²/r of the r leading directions they read."
+    ),
     Variable(
         "writer_reader_overlap",
         ("writing_matrix", "reading_matrix", *_PAIR_OF_LAYERS),

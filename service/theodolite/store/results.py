@@ -1,7 +1,7 @@
 """Result groups: xarray datasets inside results.zarr, each with its own digest and version."""
 
 import warnings
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -25,6 +25,7 @@ def build_group(
     values: Mapping[str, NDArray[Any]],
     coordinates: Mapping[str, Any],
     attributes: Mapping[str, Any],
+    beside: Mapping[str, tuple[str, Sequence[Any]]] = {},
 ) -> xr.Dataset:
     """Return a result group with the dimensions, units and sentences that the layout gives each variable.
 
@@ -33,6 +34,7 @@ def build_group(
         values: an array for each of the group's variables; one with a dimension of no labels may be left out.
         coordinates: labels of every dimension.
         attributes: what the whole group says of itself.
+        beside: more labels of a dimension, by name: the dimension, and the labels.
 
     Raises:
         KeyError: a variable of the layout is missing.
@@ -46,7 +48,8 @@ def build_group(
         attributes_of_it = {"units": variable.units, "description": variable.description}
         variables[variable.name] = xr.Variable(variable.dims, array, attributes_of_it)
     used = {dim for variable in GROUPS[name] for dim in variable.dims}
-    coords = {dim: _coordinate(dim, coordinates[dim]) for dim in sorted(used)}
+    coords = {dim: _coordinate(dim, dim, coordinates[dim]) for dim in sorted(used)}
+    coords |= {name: _coordinate(name, dim, labels) for name, (dim, labels) in beside.items()}
     return xr.Dataset(variables, coords, dict(attributes))
 
 
@@ -219,12 +222,12 @@ def consolidate(run: Run, what: str = ACTIVATIONS) -> None:
         zarr.consolidate_metadata(store)
 
 
-def _coordinate(dim: str, labels: Any) -> xr.Variable:
+def _coordinate(name: str, dim: str, labels: Any) -> xr.Variable:
     values = np.asarray(labels)
     if values.dtype.kind == "U" or not len(values):
         # Variable-length strings; fixed-length ones have no stable Zarr specification.
         values = values.astype(object)
-    return xr.Variable((dim,), values, {"description": COORDINATES[dim]})
+    return xr.Variable((dim,), values, {"description": COORDINATES[name]})
 
 
 def _encoding(dataset: xr.Dataset) -> dict[str, dict[str, Any]]:

@@ -1,0 +1,56 @@
+"""What a section of the report is made of."""
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import xarray as xr
+
+from theodolite.figures.style import set_colours
+from theodolite.store.results import read_group
+from theodolite.store.runs import Run
+
+
+@dataclass(frozen=True)
+class Table:
+    """A table that is folded away until it is opened."""
+
+    caption: str
+    columns: list[str]
+    rows: list[list[str]]
+
+
+@dataclass(frozen=True)
+class Section:
+    """What is seen, in sentences made from the numbers, and the figures.
+
+    Attributes:
+        title: what it is about, and what it rests on.
+        facts: sentences.
+        figures: caption and figure, each as wide as the page.
+        maps: figures that stand side by side.
+        table: numbers to look up.
+    """
+
+    title: str
+    facts: list[str]
+    figures: list[tuple[str, Any]] = field(default_factory=list)
+    maps: list[Any] = field(default_factory=list)
+    table: Table | None = None
+
+
+def last_position(group: xr.Dataset) -> int:
+    """Return the position that sections are about: the last one measured."""
+    return int(group["position"].values[-1])
+
+
+def colours_of(run: Run, group: xr.Dataset, count: str = "n_samples") -> dict[str, str]:
+    """Return the colour of each set that has prompts at the last position."""
+    counted = group[count].sel(position=last_position(group))
+    names = [str(name) for name in group["set"].values if int(counted.sel(set=name)) > 0]
+    return set_colours(names, read_group(run, "curves").attrs["contrasts"])
+
+
+def said_counts(group: xr.Dataset, names: list[str]) -> str:
+    """Return how many prompts of each set figures rest on: `256 harmful, 256 harmless`."""
+    counted = group["n_samples"].sel(position=last_position(group))
+    return ", ".join(f"{int(counted.sel(set=name))} {name}" for name in names)

@@ -1,0 +1,173 @@
+"""The report's part on how sets are told apart, and on the shape of their clouds."""
+
+from collections.abc import Iterator, Mapping, Sequence
+
+import numpy as np
+import xarray as xr
+
+from theodolite.figures.contrasts import shown_sites
+from theodolite.figures.geometry import blocks_figure, separation_figure, shape_figure
+from theodolite.figures.panels import layer_map
+from theodolite.query.curves import along_depth
+from theodolite.sites import depth_label
+from theodolite.store.results import read_group
+from theodolite.store.runs import Run
+from theodolite_jobs.report.sections import Section, Table, colours_of, last_position, said_counts
+
+_BOUND = 0.95
+_UNSEEN = "On prompts the direction was not fitted on"
+
+_RESIDUALS = {
+    "cosine_of_medians": "cos(P*, N*)",
+    "cosine_mean_positive_difference": "cos(P, r)",
+    "cosine_median_positive_difference": "cos(P*, r*)",
+    "cosine_mean_negative_difference": "cos(N, r)",
+    "cosine_median_negative_difference": "cos(N*, r*)",
+    "norm_of_mean_positive": "|P|",
+    "norm_of_median_positive": "|P*|",
+    "norm_of_mean_negative": "|N|",
+    "norm_of_median_negative": "|N*|",
+    "difference_of_medians": "|r*|",
+    "silhouette": "silhouette",
+}
+
+
+def separation_sections(run: Run) -> list[Section]:
+    """Return how well each contrast's direction tells unseen prompts apart."""
+    separation, directions = read_group(run, "separation"), read_group(run, "directions")
+    position, sites = last_position(separation), shown_sites(separation)
+    found = []
+    for contrast in separation["contrast"].values.tolist():
+        counts = [int(separation[f"n_{side}"].sel(contrast=contrast, position=position)) for side in _SIDES]
+        if not all(counts):  # one of the sets does not keep this position
+            continue
+        cosines = directions["direction_cosine"].sel(contrast=contrast, position=position)
+        maps = [layer_map(cosines.sel(site=site), f"cosine of directions, {site}", limits=(-1, 1)) for site in sites]
+        found.append(
+            Section(
+                f"{contrast}: separation at position {position}, {counts[0]} and {counts[1]} prompts in five folds",
+                list(_separation_facts(separation.sel(contrast=contrast, position=position, site=sites))),
+                [
+                    (
+                        "On prompts the direction was not fitted on",
+                        separation_figure(separation, contrast, position, sites),
+                    )
+                ],
+                maps,
+            )
+        )
+    return found
+
+
+_SIDES = ("positive", "negative")
+
+
+def _separation_facts(at: xr.Dataset) -> Iterator[str]:
+    auroc, low, high = (along_depth(at[f"auroc{end}"]) for end in ("", "_low", "_high"))
+    if not np.isfinite(auroc).any():
+        yield "There are too few prompts to fit a direction on four folds of five and score the fifth."
+        return
+    best = int(np.nanargmax(auroc.values))
+    right = along_depth(at["accuracy"])
+    yield (
+        f"Unseen prompts are told apart best at {_place(auroc, best)}: AUROC {float(auroc[best]):.3f} (95 % interval "
+        f"{float(low[best]):.3f} to {float(high[best]):.3f}), and {float(right[best]):.1%} are on the right side of "
+        f"the midpoint."
+    )
+    passed = np.flatnonzero(low.values > _BOUND)
+    if len(passed):
+        yield f"The interval first lies above {_BOUND} at {_place(low, int(passed[0]))}."
+    else:
+        yield f"Nowhere does the whole interval lie above {_BOUND}."
+    fisher = along_depth(at["fisher_ratio"])
+    if np.isfinite(fisher).any():
+        top = int(np.nanargmax(fisher.values))
+        yield (
+            f"The squared distance of the means is at most {float(fisher[top]):.3g} of the sum of both variances, at "
+            f"{_place(fisher, top)}."
+        )
+
+
+def _place(curve: xr.DataArray, index: int) -> str:
+    return depth_label(int(curve["depth"][index]))
+
+
+def gram_section(run: Run) -> Section:
+    """Return what is seen of the shape of each set's cloud."""
+    gram = read_group(run, "gram")
+    position, colours = last_position(gram), colours_of(run, gram)
+    site = shown_sites(gram)[0]
+    figures = [(f"Shape of each set at {site}", shape_figure(gram, position, site, colours))]
+    figures.append(("From block to block", blocks_figure(gram, position, colours)))
+    maps = [
+        layer_map(
+            gram["linear_cka_debiased"].sel(set=name, site=site, position=position),
+            f"debiased CKA, {name}",
+            limits=(0, 1),
+        )
+        for name in colours
+    ]
+    facts = list(_shape_facts(gram.sel(position=position), site, list(colours), gram.attrs["contrasts"]))
+    title = f"Shape and similarity, position {position}: {said_counts(gram, list(colours))} prompts"
+    return Section(title, facts, figures, maps, _residuals(gram, site, position))
+
+
+def _shape_facts(
+    at: xr.Dataset, site: str, sets: Sequence[str], contrasts: Mapping[str, Mapping[str, str]]
+) -> Iterator[str]:
+    for name in sets:
+        values = at.sel(set=name, site=site)
+        ratio, cosine = values["participation_ratio"].dropna("layer"), values["mean_cosine"].dropna("layer")
+        if not ratio.size:
+            yield f"{name}: no layer at {site} has any variance."
+            continue
+        top = int(ratio["layer"][int(ratio.values.argmax())])
+        yield (
+            f"{name} at {site}: the variance spreads over most directions in layer {top}, a participation ratio of "
+            f"{float(ratio.max()):.1f} ({float(values['standardised_participation_ratio'].sel(layer=top)):.1f} with "
+            f"features standardised), where a Gaussian of as many prompts and features has "
+            f"{float(values['participation_ratio_gaussian']):.0f}; two prompts have a mean cosine of "
+            f"{float(cosine.min()):.2f} to {float(cosine.max()):.2f}."
+        )
+    alike = {said: at[f"cka_{said}"].sel(set=list(sets)) for said in ("attention", "mlp", "block")}
+    if all(np.isfinite(values).any() for values in alike.values()):
+        medians = {said: float(np.nanmedian(values)) for said, values in alike.items()}
+        least = float(np.nanmin(alike["block"]))
+        yield (
+            f"Through attention the geometry keeps a debiased CKA of {medians['attention']:.3f} in the median over "
+            f"layers and sets, through the MLP {medians['mlp']:.3f}, from block to block {medians['block']:.3f} "
+            f"(least {least:.3f})."
+        )
+    occupied = at["orthant_occupancy"].sel(set=list(sets))
+    if np.isfinite(occupied).any():
+        overlap = at["orthant_overlap"].sel(set=list(sets))
+        yield (
+            f"Between {float(occupied.min()):.0%} and {float(occupied.max()):.0%} of an MLP's hidden units are "
+            f"positive before gating, by layer and set; two prompts of a set share the sign of "
+            f"{float(overlap.min()):.0%} to {float(overlap.max()):.0%} of them."
+        )
+    for contrast in contrasts:
+        silhouettes = along_depth(at["silhouette"].sel(contrast=contrast))
+        if np.isfinite(silhouettes).any():
+            best = int(np.nanargmax(silhouettes.values))
+            yield (
+                f"{contrast}: as clusters its two sets have a mean silhouette of {float(silhouettes[best]):.3f} at "
+                f"best, at {_place(silhouettes, best)} (1 is two points, 0 no clusters)."
+            )
+
+
+def _residuals(gram: xr.Dataset, site: str, position: int) -> Table | None:
+    """Return the cosines and norms of means, geometric medians (*) and their differences r, of the first contrast."""
+    if not gram.sizes["contrast"]:
+        return None
+    contrast = str(gram["contrast"].values[0])
+    at = gram.sel(contrast=contrast, site=site, position=position)
+    sides = gram.attrs["contrasts"][contrast]
+    rows = [
+        [str(int(layer)), *(f"{float(at[name].sel(layer=layer)):.4g}" for name in _RESIDUALS)] for layer in at["layer"]
+    ]
+    caption = (
+        f"{contrast} at {site}: P is the mean of {sides['positive']}, N of {sides['negative']}, r = P - N; a star is "
+        f"the geometric median"
+    )
+    return Table(caption, ["layer", *_RESIDUALS.values()], rows)

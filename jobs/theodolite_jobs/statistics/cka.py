@@ -1,0 +1,55 @@
+"""Linear CKA between layers from the inner products of their centred Gram matrices. Pure, in float64.
+
+Kornblith et al. 2019, "Similarity of neural network representations revisited". The plain one is biased up: for
+independent Gaussians it is .90 at n = 64 and d = 576. The debiased one uses the unbiased HSIC of Song et al. 2012.
+"""
+
+import numpy as np
+from jaxtyping import Float64
+from numpy.typing import NDArray
+
+
+def packed(matrix: Float64[np.ndarray, "n n"]) -> Float64[np.ndarray, " entry"]:
+    """Return a symmetric matrix as a vector of n(n+1)/2 whose dot products are those of the matrices."""
+    rows, columns = np.triu_indices(len(matrix))
+    entries: NDArray[np.float64] = np.where(rows == columns, 1.0, np.sqrt(2.0)) * matrix[rows, columns]
+    return entries
+
+
+def linear_cka(products: Float64[np.ndarray, "point point"]) -> Float64[np.ndarray, "point point"]:
+    """Return ⟨K, L⟩/(‖K‖‖L‖) for centred Gram matrices; NaN where one is zero.
+
+    Args:
+        products: their inner products, ⟨K, L⟩ = tr(KL).
+    """
+    return _over_lengths(products)
+
+
+def linear_cka_debiased(
+    products: Float64[np.ndarray, "point point"], diagonals: Float64[np.ndarray, "point n"]
+) -> Float64[np.ndarray, "point point"]:
+    """Return the same with unbiased HSIC; NaN with fewer than four samples, or where an estimate is not positive.
+
+    With k and l the diagonals of K and L, whose rows sum to 0, Song's estimator is, but for a factor,
+    ⟨K,L⟩ − k·l + Σk Σl/((n−1)(n−2)) − 2 k·l/(n−2).
+
+    Args:
+        products: inner products of centred Gram matrices.
+        diagonals: their diagonals.
+    """
+    n = diagonals.shape[1]
+    if n < 4:
+        return np.full_like(products, np.nan)
+    dots, traces = diagonals @ diagonals.T, diagonals.sum(axis=1)
+    unbiased = products - dots - 2 * dots / (n - 2) + np.outer(traces, traces) / ((n - 1) * (n - 2))
+    # What is left of equal samples is rounding.
+    noise = 1e-12 * np.diag(products)
+    unbiased[np.diag(unbiased) <= noise] = np.nan
+    return _over_lengths(unbiased)
+
+
+def _over_lengths(products: Float64[np.ndarray, "point point"]) -> Float64[np.ndarray, "point point"]:
+    squares = np.diag(products)
+    lengths = np.sqrt(np.where(squares > 0, squares, np.nan))
+    ratio: NDArray[np.float64] = products / np.outer(lengths, lengths)
+    return ratio

@@ -1,0 +1,135 @@
+"""The geometry of norm layers: the sphere they scale to, the ellipsoid behind it, and what enters. Pure, in float64.
+
+A layer norm is h∘g∘f: f takes the mean over features out, g scales to the sphere of radius √d, h stretches it to an
+ellipsoid; an RMS norm has no f (arXiv 2309.07315, §2).
+"""
+
+import numpy as np
+from jaxtyping import Float, Float64
+from numpy.typing import NDArray
+from scipy.stats import chi
+
+from theodolite_jobs.statistics.norms import Norm, standardised
+
+QUANTITIES = (
+    "norm_before",
+    "squared_norm_before",
+    "component_before",
+    "normalized_norm",
+    "expected",
+    "deviation",
+    "component_after",
+    "residual",
+)
+"""What is measured of each vector."""
+
+_HALVINGS = 64  # of an interval: to the last bit of a float64
+
+
+def of_inputs(x: Float64[np.ndarray, "sample d_model"], norm: Norm) -> Float64[np.ndarray, "sample quantity"]:
+    """Return each quantity of what a norm does to its inputs, in the order of QUANTITIES.
+
+    With ŷ the output before scale and bias and v the biased variance of x (the mean square, for the `rms` kind):
+    ‖x‖; ‖x‖²; |1·x|/(√d‖x‖); ‖ŷ‖; what that must be, √(d·v/(v+ε)), with ε inside the root; its relative deviation
+    from that; |1·ŷ|/(√d‖ŷ‖); |‖ŷ‖/√d − 1|, which is how far ε takes the vector off the ellipsoid. NaN where a vector
+    has no length.
+    """
+    outputs = standardised(x, norm)
+    d_model = x.shape[-1]
+    square = x.var(axis=-1) if norm.kind == "layer" else (x**2).mean(axis=-1)
+    length, after = np.linalg.norm(x, axis=-1), np.linalg.norm(outputs, axis=-1)
+    expected = np.sqrt(d_model * square / (square + norm.epsilon))
+    with np.errstate(invalid="ignore", divide="ignore"):
+        columns = [
+            length,
+            length**2,
+            _along_ones(x, length),
+            after,
+            expected,
+            np.abs(after / expected - 1),
+            _along_ones(outputs, after),
+            np.abs(after / np.sqrt(d_model) - 1),
+        ]
+    return np.stack(columns, axis=-1)
+
+
+def of_outputs(y: Float64[np.ndarray, "sample d_model"], norm: Norm) -> Float64[np.ndarray, "sample quantity"]:
+    """Return the same from what a norm put out, NaN where only the input could tell.
+
+    ŷ = (y − β)/γ; a feature whose γ is zero tells nothing of it, and then nothing is known of ŷ as a whole.
+    """
+    scale = np.where(norm.scale == 0, np.nan, norm.scale)
+    outputs = (y - norm.bias) / scale
+    after = np.linalg.norm(outputs, axis=-1)
+    unknown = np.full(len(y), np.nan)
+    with np.errstate(invalid="ignore", divide="ignore"):
+        residual = np.abs(after / np.sqrt(y.shape[-1]) - 1)
+        component = _along_ones(outputs, after)
+    return np.stack([unknown] * 3 + [after] + [unknown] * 2 + [component, residual], axis=-1)
+
+
+def _along_ones(x: Float64[np.ndarray, "sample d_model"], length: NDArray[np.float64]) -> NDArray[np.float64]:
+    along: NDArray[np.float64] = np.abs(x.sum(axis=-1)) / (np.sqrt(x.shape[-1]) * length)
+    return along
+
+
+def semi_axes(norm: Norm) -> Float64[np.ndarray, " d_model"]:
+    """Return the semi-axes of the ellipsoid that outputs lie on as ε → 0, the largest first.
+
+    √d|γ| for the `rms` kind. For the `layer` kind √(d·μ) with μ the eigenvalues of diag(γ)Πdiag(γ) = diag(γ²) − uuᵀ,
+    u = γ/√d, which lie between neighbours among γ² where Σ u²/(γ²−μ) = 1 (Golub 1973, "Some modified matrix
+    eigenvalue problems", §5), found by halving all intervals at once. One of them is 0: the outputs lie in a plane.
+    """
+    squares = np.sort(norm.scale.astype(np.float64) ** 2)[::-1]
+    if norm.kind == "rms":
+        return scale_radii(norm)
+    high, low = squares[:-1].copy(), squares[1:].copy()
+    for _ in range(_HALVINGS):
+        middle = (low + high) / 2
+        above = _secular(middle, squares) > 0
+        high, low = np.where(above, middle, high), np.where(above, low, middle)
+    axes: NDArray[np.float64] = np.sqrt(len(squares) * np.append((low + high) / 2, 0.0))
+    return axes
+
+
+def _secular(points: Float64[np.ndarray, " point"], squares: Float64[np.ndarray, " d_model"]) -> NDArray[np.float64]:
+    """Return Σ u²/(γ²−μ) − 1 at each point, a block of points at a time."""
+    found = np.empty(len(points))
+    for start in range(0, len(points), 512):
+        block = slice(start, start + 512)
+        gaps = squares - points[block, None]
+        terms = np.divide(squares / len(squares), gaps, out=np.zeros_like(gaps), where=gaps != 0)
+        found[block] = terms.sum(axis=1) - 1
+    return found
+
+
+def scale_radii(norm: Norm) -> Float64[np.ndarray, " d_model"]:
+    """Return √d|γ|, the largest first: the semi-axes of an RMS norm, and what those of a layer norm are taken for."""
+    radii: NDArray[np.float64] = np.sort(np.sqrt(len(norm.scale)) * np.abs(norm.scale.astype(np.float64)))[::-1]
+    return radii
+
+
+def gaussian_spread(dimensions: int) -> float:
+    """Return std/mean of the norm of a standard Gaussian: mean √2 Γ((d+1)/2)/Γ(d/2), std √(d − mean²)."""
+    return float(chi.std(dimensions) / chi.mean(dimensions))
+
+
+def gaussian_squared_spread(dimensions: int) -> float:
+    """Return std/mean of the squared norm of a standard Gaussian: √(2/d)."""
+    return float(np.sqrt(2 / dimensions))
+
+
+def length_variance_share(
+    length_m2: Float[np.ndarray, "*dims"], m2: Float[np.ndarray, "*dims d_model"]
+) -> Float64[np.ndarray, "*dims"]:
+    """Return Var‖x‖ / tr Cov(x), the share of the variance that is in length.
+
+    tr Cov(x) = Var‖x‖ + (E‖x‖)² − ‖Ex‖²: what is left is in direction.
+
+    Args:
+        length_m2: sum of squared deviations of the norms.
+        m2: sum of squared deviations of the vectors.
+    """
+    total = m2.sum(axis=-1)
+    share: NDArray[np.float64] = np.divide(length_m2, total, out=np.full(total.shape, np.nan), where=total > 0)
+    return share

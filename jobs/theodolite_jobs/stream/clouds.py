@@ -1,0 +1,105 @@
+"""One Dask task on one site and layer: the shape of a set's samples, or of a contrast's two sets, by Gram matrices."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from theodolite.sites import Site
+from theodolite.store.runs import Run
+from theodolite_jobs.statistics.cka import packed
+from theodolite_jobs.statistics.gram import (
+    effective_rank,
+    gram,
+    intrinsic_dimension,
+    mean_cosine,
+    participation_ratio,
+    silhouette,
+    standardised,
+)
+from theodolite_jobs.statistics.medians import places
+from theodolite_jobs.statistics.moments import on_sphere
+from theodolite_jobs.stream.reading import Selection, read_layer_samples
+
+Vectors = NDArray[np.float64]
+
+SPACES: Mapping[str, Callable[[Vectors], Vectors]] = {
+    "": lambda x: x,
+    "on_sphere_": on_sphere,
+    "standardised_": lambda x: standardised(x)[0],
+}
+"""What names begin with, and what is done to the samples first."""
+
+
+@dataclass(frozen=True)
+class Cloud:
+    """Some samples of a set at one position: at most so many that a Gram matrix is small.
+
+    Attributes:
+        selection: the set and one of its positions.
+        samples: their indices in the set, ascending.
+    """
+
+    selection: Selection
+    samples: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class CloudShape:
+    """What is known of a cloud at one site and layer.
+
+    Attributes:
+        values: by variable of `gram`.
+        packed: centred Gram matrices in each space, (space, entry).
+        diagonals: their diagonals, (space, sample).
+    """
+
+    values: dict[str, float]
+    packed: NDArray[np.float64]
+    diagonals: NDArray[np.float64]
+
+
+def cloud_shape(run: Run, cloud: Cloud, site: Site, layer: int) -> CloudShape:
+    """Return the shape of a cloud at a site and an index into the run's layers."""
+    samples = _read(run, cloud, site, layer)
+    values: dict[str, float] = {}
+    matrices = []
+    for prefix, into in SPACES.items():
+        moved = into(samples)
+        products = gram(moved)
+        matrix = gram(_centred(moved))
+        values[f"{prefix}mean_cosine"] = mean_cosine(products)
+        values[f"{prefix}participation_ratio"] = participation_ratio(matrix)
+        values[f"{prefix}effective_rank"] = effective_rank(matrix)
+        values[f"{prefix}intrinsic_dimension"], coincident = intrinsic_dimension(matrix)
+        if not prefix:
+            values["n_coincident"] = coincident
+        matrices.append(matrix)
+    values["n_constant_features"] = standardised(samples)[1]
+    return CloudShape(
+        values, np.stack([packed(matrix) for matrix in matrices]), np.stack([np.diag(matrix) for matrix in matrices])
+    )
+
+
+def pair_shape(run: Run, positive: Cloud, negative: Cloud, site: Site, layer: int) -> dict[str, float]:
+    """Return how two clouds lie to each other at a site and an index into the run's layers."""
+    p, q = (_read(run, cloud, site, layer) for cloud in (positive, negative))
+    values = places(gram(p), gram(q), p @ q.T)
+    del values["cosine_of_means"], values["difference_of_means"]  # `curves` has them, of all prompts
+    for prefix, into in SPACES.items():
+        moved = _centred(into(np.concatenate([p, q])))
+        of_p, of_q = moved[: len(p)], moved[len(p) :]
+        values[f"{prefix}silhouette"] = silhouette(gram(of_p), gram(of_q), of_p @ of_q.T)
+    return values
+
+
+def _centred(x: Vectors) -> Vectors:
+    """Return samples less their mean; equal samples give zeros, to the bit."""
+    shifted: Vectors = x - x[0]
+    shifted -= shifted.mean(axis=0)
+    return shifted
+
+
+def _read(run: Run, cloud: Cloud, site: Site, layer: int) -> Vectors:
+    return read_layer_samples(run, cloud.selection, cloud.samples, site, layer).astype(np.float64)

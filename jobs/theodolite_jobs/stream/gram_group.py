@@ -1,0 +1,234 @@
+"""The result group `gram`: clouds of samples at every site and layer, and what their Gram matrices share."""
+
+import tempfile
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import xarray as xr
+from dask.delayed import delayed
+from numpy.typing import NDArray
+
+from theodolite.errors import RunDamagedError
+from theodolite.sites import Site
+from theodolite.spec import GramSpec, digest_of
+from theodolite.store.commits import Commit, damages
+from theodolite.store.complete import finished_groups
+from theodolite.store.layout import GROUPS
+from theodolite.store.results import build_group, write_groups
+from theodolite.store.runs import Run
+from theodolite.store.tables import encode_table
+from theodolite_jobs.statistics.cka import linear_cka, linear_cka_debiased
+from theodolite_jobs.statistics.gram import effective_rank_of_gaussian, participation_ratio_of_gaussian
+from theodolite_jobs.stream.clouds import SPACES, Cloud, cloud_shape, pair_shape
+from theodolite_jobs.stream.reading import Selection
+from theodolite_jobs.stream.selections import (
+    Contrasts,
+    all_commits,
+    captured_digest,
+    measured_sets,
+    quarantined,
+)
+from theodolite_jobs.stream.tables import flat_table
+from theodolite_jobs.tasks import Progress, in_windows, scheduler
+
+GRAM_VERSION = 1
+"""Raised whenever a number of the group could change."""
+
+_ENTRIES = 1 << 16  # of each packed matrix that are met at once
+
+Place = tuple[Site, int]
+"""A site, and an index into the run's layers; `resid_final` stands at 0."""
+
+
+def stale_gram(run: Run, contrasts: Contrasts, options: GramSpec) -> str | None:
+    """Return the digest of the group where it is missing or outdated."""
+    rests_on = {"captured": captured_digest(all_commits(run)), "contrasts": contrasts, "samples": options.samples}
+    digest = digest_of({"group": "gram", "version": GRAM_VERSION, **rests_on})
+    return None if finished_groups(run).get("gram") == digest else digest
+
+
+def survey_gram(
+    run: Run, contrasts: Contrasts, options: GramSpec, dask_address: str | None, progress: Progress
+) -> list[str]:
+    """Compute the group where it is missing or outdated; return its name then.
+
+    Raises:
+        StoreError: shards are missing.
+        RunDamagedError: a shard is not what was committed, or holds a number that is not finite.
+    """
+    digest = stale_gram(run, contrasts, options)
+    if digest is None:
+        return []
+    with scheduler(dask_address):
+        group = _group(run, contrasts, options, digest, progress)
+    write_groups(run, {"gram": group}, {"gram": encode_table(flat_table(group))}, {"gram": digest})
+    return ["gram"]
+
+
+def _group(run: Run, contrasts: Contrasts, options: GramSpec, digest: str, progress: Progress) -> xr.Dataset:
+    names, positions = measured_sets(run)
+    commits, layers = all_commits(run), run.record.layers
+    coordinates: dict[str, Sequence[Any]] = {
+        "set": names,
+        "contrast": list(contrasts),
+        "site": [str(site) for site in run.record.spec.capture.sites],
+        "position": positions,
+        "layer": layers,
+        "layer_other": layers,
+    }
+    arrays = _Arrays(coordinates)
+    clouds = {
+        (name, position): _cloud(run, name, position, commits[name], options.samples)
+        for name in names
+        for position in run.record.sets[name].positions
+    }
+    _verify(run, clouds.values(), commits, progress)
+    for (name, position), cloud in clouds.items():
+        arrays.place(name, position, _of_cloud(run, cloud, progress))
+    for label, contrast in contrasts.items():
+        for position in positions:
+            sides = [clouds.get((contrast[side], position)) for side in ("positive", "negative")]
+            if sides[0] and sides[1]:
+                arrays.place(label, position, _of_pair(run, label, sides[0], sides[1], progress))
+    attributes = {"digest": digest, "version": GRAM_VERSION, "contrasts": contrasts, "options": options.model_dump()}
+    return build_group("gram", arrays.values, coordinates, attributes)
+
+
+class _Arrays:
+    """The group's variables, filled by one set or contrast and position after the other."""
+
+    def __init__(self, coordinates: Mapping[str, Sequence[Any]]) -> None:
+        self.coordinates = coordinates
+        self.dims = {variable.name: variable.dims for variable in GROUPS["gram"]}
+        fills = {"float64": np.nan, "int64": -1}
+        self.values = {
+            variable.name: np.full([len(coordinates[dim]) for dim in variable.dims], fills[variable.dtype])
+            for variable in GROUPS["gram"]
+        }
+        self.values["n_samples"][:] = 0
+
+    def place(self, label: str, position: int, found: Mapping[str, Any]) -> None:
+        """Put what was found of a set or contrast at a position where it belongs."""
+        column = self.coordinates["position"].index(position)
+        for name, value in found.items():
+            row = self.coordinates[self.dims[name][0]].index(label)
+            self.values[name][(row, slice(None), column) if "site" in self.dims[name] else (row, column)] = value
+
+
+def _cloud(run: Run, name: str, position: int, commits: Sequence[Commit], limit: int) -> Cloud:
+    """Return the first usable samples of a set."""
+    bad = quarantined(commits)
+    usable = [sample for sample in range(run.record.sets[name].n_samples) if sample not in bad][:limit]
+    index = run.record.sets[name].positions.index(position)
+    return Cloud(Selection(name, bad, (index,)), tuple(usable))
+
+
+def _verify(run: Run, clouds: Iterable[Cloud], commits: Mapping[str, Sequence[Commit]], progress: Progress) -> None:
+    """Compare every shard that is going to be read layer by layer with its commit record."""
+    last = {cloud.selection.prompt_set: max(cloud.samples, default=-1) for cloud in clouds}
+    needed = [commit for name, stop in last.items() for commit in commits[name] if commit.start <= stop]
+    tasks = [delayed(_damages_of, pure=False)(run, commit) for commit in needed]
+    for damage in in_windows(tasks, lambda done: progress("checking shards", done, len(tasks))):
+        if damage:
+            raise RunDamagedError(f"{run.id}: {damage[0]}; run `theodolite verify {run.id}`")
+
+
+def _damages_of(run: Run, commit: Commit) -> list[str]:
+    return list(damages(run.location, commit))
+
+
+def _of_cloud(run: Run, cloud: Cloud, progress: Progress) -> dict[str, Any]:
+    """Return the variables of a set at one position, (site, layer) or without site."""
+    n, sites = len(cloud.samples), list(run.record.spec.capture.sites)
+    found: dict[str, Any] = {
+        "n_samples": n,
+        "participation_ratio_gaussian": participation_ratio_of_gaussian(n, run.record.model.d_model),
+        "effective_rank_gaussian": effective_rank_of_gaussian(n, run.record.model.d_model),
+    }
+    if n == 0:  # all of them were quarantined
+        return found
+    places = [(site, index) for site in sites for index in range(len(run.record.layers))]
+    shape = len(sites), len(run.record.layers)
+    products, diagonals, values = _similarities(run, cloud, [*places, (Site.RESID_FINAL, 0)], progress)
+    for name in values[0]:
+        found[name] = np.array([of_place[name] for of_place in values[:-1]]).reshape(shape)
+    for space, prefix in enumerate(SPACES):
+        plain, debiased = linear_cka(products[space]), linear_cka_debiased(products[space], diagonals[space])
+        for name, matrix in (("linear_cka", plain), ("linear_cka_debiased", debiased)):
+            found[prefix + name] = _within_sites(matrix, *shape)
+        if not prefix:
+            found |= _along_blocks(run, sites, debiased)
+    return found
+
+
+def _similarities(
+    run: Run, cloud: Cloud, places: Sequence[Place], progress: Progress
+) -> tuple[NDArray[np.float64], NDArray[np.float64], list[dict[str, float]]]:
+    """Return inner products of all places' centred Gram matrices, (space, place, place), their diagonals, and the rest.
+
+    The matrices of a large run do not fit into memory together: they go to a file, and are met in tiles.
+    """
+    n = len(cloud.samples)
+    entries = n * (n + 1) // 2
+    task = delayed(cloud_shape, pure=False)
+    tasks = [task(run, cloud, site, index) for site, index in places]
+    what = f"Gram matrices of {cloud.selection.prompt_set}"
+    shapes = in_windows(tasks, lambda done: progress(what, done, len(tasks)), rounds=1)
+    products = np.zeros((len(SPACES), len(places), len(places)))
+    diagonals = np.empty((len(SPACES), len(places), n))
+    values = []
+    with tempfile.TemporaryFile() as file:
+        for index, shape in enumerate(shapes):
+            values.append(shape.values)
+            diagonals[:, index] = shape.diagonals
+            file.write(shape.packed.tobytes())  # (place, space, entry)
+        file.flush()
+        for space in range(len(SPACES)):
+            for start in range(0, entries, _ENTRIES):
+                count = min(_ENTRIES, entries - start)
+                tile = np.empty((len(places), count))
+                for index in range(len(places)):
+                    file.seek(8 * ((index * len(SPACES) + space) * entries + start))
+                    tile[index] = np.frombuffer(file.read(8 * count))
+                products[space] += tile @ tile.T
+    return products, diagonals, values
+
+
+def _within_sites(matrix: NDArray[np.float64], n_sites: int, n_layers: int) -> NDArray[np.float64]:
+    """Return (site, layer, layer_other) of a matrix over all places, whose last is `resid_final`."""
+    whole = matrix[:-1, :-1].reshape(n_sites, n_layers, n_sites, n_layers)
+    return np.stack([whole[site, :, site] for site in range(n_sites)])
+
+
+def _along_blocks(run: Run, sites: Sequence[Site], debiased: NDArray[np.float64]) -> dict[str, NDArray[np.float64]]:
+    """Return how alike a block's input, middle and output are, (layer,); NaN where one was not captured."""
+    layers = run.record.layers
+
+    def at(site: Site, index: int) -> int | None:
+        return sites.index(site) * len(layers) + index if site in sites else None
+
+    names = {"cka_attention": (0, 1), "cka_mlp": (1, 2), "cka_block": (0, 2)}
+    found = {name: np.full(len(layers), np.nan) for name in names}
+    for index, layer in enumerate(layers):
+        leaving = at(Site.RESID_POST, index)
+        if leaving is None and layer == run.record.model.n_layers - 1:
+            leaving = len(debiased) - 1
+        elif leaving is None and layers[index + 1 : index + 2] == [layer + 1]:
+            leaving = at(Site.RESID_PRE, index + 1)
+        places = at(Site.RESID_PRE, index), at(Site.RESID_MID, index), leaving
+        for name, (first, second) in names.items():
+            if places[first] is not None and places[second] is not None:
+                found[name][index] = debiased[places[first], places[second]]
+    return found
+
+
+def _of_pair(run: Run, label: str, positive: Cloud, negative: Cloud, progress: Progress) -> dict[str, Any]:
+    """Return the variables of a contrast at one position, (site, layer)."""
+    if not positive.samples or not negative.samples:
+        return {}
+    sites, n_layers = list(run.record.spec.capture.sites), len(run.record.layers)
+    task = delayed(pair_shape, pure=False)
+    tasks = [task(run, positive, negative, site, index) for site in sites for index in range(n_layers)]
+    found = list(in_windows(tasks, lambda done: progress(f"clusters of {label}", done, len(tasks))))
+    return {name: np.array([values[name] for values in found]).reshape(len(sites), n_layers) for name in found[0]}

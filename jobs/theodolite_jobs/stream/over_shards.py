@@ -1,0 +1,76 @@
+"""Running the two passes over all shards of a run on Dask, and merging what they return in the shards' order."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from functools import partial, reduce
+
+from dask.delayed import delayed
+
+from theodolite.store.runs import Run
+from theodolite_jobs.statistics.separation import fold_directions
+from theodolite_jobs.stream.norm_places import NormPlace
+from theodolite_jobs.stream.passes import SPACES, Axes, FirstPass, Means, SecondPass, first_pass, second_pass
+from theodolite_jobs.stream.reading import Selection
+from theodolite_jobs.stream.selections import ContrastSelection
+from theodolite_jobs.tasks import Progress, in_windows
+
+
+def first_passes(
+    run: Run, wanted: Mapping[Selection, frozenset[str]], norms: Sequence[NormPlace], progress: Progress
+) -> dict[Selection, FirstPass]:
+    """Return what is wanted of each selection; every shard is read once for each selection it is part of."""
+    task, shared = delayed(first_pass, pure=False), delayed(norms, pure=False, traverse=False)
+    found = {}
+    for selection, kinds in wanted.items():
+        n_shards = run.record.sets[selection.prompt_set].n_shards
+        tasks = [task(run, selection, index, kinds, shared) for index in range(n_shards)]
+        parts = in_windows(tasks, partial(_say, progress, f"statistics of {selection.prompt_set}", n_shards))
+        found[selection] = reduce(FirstPass.merged, parts)
+    return found
+
+
+def second_passes(
+    run: Run,
+    label: str,
+    chosen: ContrastSelection,
+    positive: FirstPass,
+    negative: FirstPass,
+    progress: Progress,
+    *,
+    intervals: bool,
+    scores: bool,
+) -> SecondPass:
+    """Return what the second pass knows of a contrast, given the first of both sides.
+
+    Args:
+        run: the run.
+        label: the contrast's name.
+        chosen: which samples take part.
+        positive: first pass of P.
+        negative: first pass of N.
+        progress: called after each window of shards.
+        intervals: whether the sums of the cosine's interval are wanted.
+        scores: whether scores along the folds' directions are wanted.
+    """
+    means = {
+        space: Means(positive.moments[space].mean, negative.moments[space].mean)
+        for space in (SPACES if intervals else ())
+    }
+    axes = None
+    if scores:
+        assert positive.folds is not None
+        assert negative.folds is not None
+        axes = Axes(*fold_directions(positive.folds, negative.folds))
+    sides = chosen.positive, chosen.negative
+    n_shards = [run.record.sets[side.prompt_set].n_shards for side in sides]
+    task, shared = delayed(second_pass, pure=False), delayed((means, axes), pure=False, traverse=False)
+    if chosen.paired:
+        tasks = [task(run, *sides, index, shared, True) for index in range(n_shards[0])]
+    else:
+        tasks = [task(run, chosen.positive, None, index, shared, False) for index in range(n_shards[0])]
+        tasks += [task(run, None, chosen.negative, index, shared, False) for index in range(n_shards[1])]
+    parts: Iterable[SecondPass] = in_windows(tasks, partial(_say, progress, f"contrast {label}", len(tasks)))
+    return reduce(SecondPass.__add__, parts)
+
+
+def _say(progress: Progress, what: str, total: int, done: int) -> None:
+    progress(what, done, total)

@@ -1,0 +1,98 @@
+"""Which sets statistics are about, and which of their samples take part."""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from theodolite.errors import StoreError
+from theodolite.spec import digest_of
+from theodolite.store.commits import Commit, read_commits
+from theodolite.store.runs import Run
+from theodolite_jobs.stream.reading import Selection
+
+Contrasts = dict[str, dict[str, Any]]
+"""`positive`, `negative` and `paired` of each contrast."""
+
+
+@dataclass(frozen=True)
+class SetSelection:
+    """A set's samples, and where its positions stand among all positions."""
+
+    selection: Selection
+    places: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class ContrastSelection:
+    """Both sides' samples over the positions they have in common, and where those stand among all positions."""
+
+    positive: Selection
+    negative: Selection
+    paired: bool
+    places: tuple[int, ...]
+
+
+def measured_sets(run: Run) -> tuple[list[str], list[int]]:
+    """Return the sets that statistics are about, and all positions that they keep.
+
+    Sets that keep every token feed trajectories; their positions differ from prompt to prompt.
+    """
+    names = [name for name in run.record.sets if run.record.spec.sets[name].positions != "all"]
+    return names, sorted({position for name in names for position in run.record.sets[name].positions})
+
+
+def set_selections(run: Run, commits: Mapping[str, list[Commit]]) -> dict[str, SetSelection]:
+    """Return the samples of each set: all that are not quarantined, at all of its positions."""
+    names, positions = measured_sets(run)
+    found = {}
+    for name in names:
+        own = run.record.sets[name].positions
+        chosen = Selection(name, quarantined(commits[name]), tuple(range(len(own))))
+        found[name] = SetSelection(chosen, tuple(positions.index(position) for position in own))
+    return found
+
+
+def contrast_selection(run: Run, contrast: Mapping[str, Any], commits: Mapping[str, list[Commit]]) -> ContrastSelection:
+    """Return the samples of a contrast's sides; a quarantined prompt takes its partner out of paired statistics."""
+    _, positions = measured_sets(run)
+    names, paired = [contrast["positive"], contrast["negative"]], contrast["paired"]
+    own = [run.record.sets[name].positions for name in names]
+    bad = [quarantined(commits[name]) for name in names]
+    excluded = [bad[0] | bad[1]] * 2 if paired else bad
+    common = [position for position in positions if all(position in of_set for of_set in own)]
+    positive, negative = (
+        Selection(name, out, tuple(of_set.index(position) for position in common))
+        for name, out, of_set in zip(names, excluded, own, strict=True)
+    )
+    return ContrastSelection(positive, negative, paired, tuple(positions.index(position) for position in common))
+
+
+def all_commits(run: Run) -> dict[str, list[Commit]]:
+    """Return the commit records of all shards of all sets; raises StoreError where some are missing."""
+    return {name: _commits_of(run, name) for name in run.record.sets}
+
+
+def captured_digest(commits: Mapping[str, list[Commit]]) -> str:
+    """Return a digest of everything that was captured."""
+    return digest_of(
+        {
+            name: [[commit.checksums, sorted(commit.quarantined)] for commit in shards]
+            for name, shards in commits.items()
+        }
+    )
+
+
+def quarantined(commits: Iterable[Commit]) -> frozenset[int]:
+    """Return the samples that must be left out."""
+    return frozenset(sample for commit in commits for sample in commit.quarantined)
+
+
+def _commits_of(run: Run, name: str) -> list[Commit]:
+    commits, expected = read_commits(run.location, name), run.record.sets[name].n_shards
+    missing = [index for index in range(expected) if index not in commits]
+    if missing:
+        raise StoreError(
+            f"{run.id}: {len(missing)} of {expected} shards of {name} are not captured yet, the first is "
+            f"{name}/{missing[0]:05d}; run the survey again to go on"
+        )
+    return [commits[index] for index in range(expected)]

@@ -1,0 +1,129 @@
+"""The result group `weights`: which directions of the stream the layers' matrices write and read, and share."""
+
+from collections.abc import Iterator, Sequence
+from itertools import product
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+import xarray as xr
+from dask.delayed import delayed
+from numpy.typing import NDArray
+
+from theodolite.spec import digest_of
+from theodolite.store.complete import finished_groups
+from theodolite.store.results import build_group, write_groups
+from theodolite.store.runs import Run
+from theodolite_jobs.statistics.subspaces import leading_basis, overlap
+from theodolite_jobs.tasks import Progress, in_windows, scheduler
+
+if TYPE_CHECKING:
+    from theodolite.models.weights import Weights
+
+WEIGHTS_VERSION = 1
+"""Raised whenever a number of the group could change."""
+
+RANK = 32
+"""How many leading directions are compared, where a head is as wide."""
+
+_COLUMNS = 4096  # of a matrix that are multiplied at once, in float64
+
+WRITING, READING = ("o", "down"), ("q", "k", "v", "gate", "up")
+
+Bases = dict[str, NDArray[np.float64]]
+"""By matrix: (d_model, rank)."""
+
+
+def stale_weights(run: Run) -> str | None:
+    """Return the digest of the group where it is missing or outdated."""
+    digest = digest_of({"group": "weights", "version": WEIGHTS_VERSION})
+    return None if finished_groups(run).get("weights") == digest else digest
+
+
+def survey_weights(run: Run, weights: "Weights", dask_address: str | None, progress: Progress) -> list[str]:
+    """Compute the group where it is missing or outdated; return its name then.
+
+    Raises:
+        ModelError: a tensor is missing.
+    """
+    digest = stale_weights(run)
+    if digest is None:
+        return []
+    n_layers = weights.dimensions.n_layers
+    task = delayed(layer_bases, pure=False)
+    tasks = [task(weights, layer) for layer in range(n_layers)]
+    with scheduler(dask_address):
+        bases = list(in_windows(tasks, lambda done: progress("what layers write and read", done, n_layers), rounds=1))
+    write_groups(run, {"weights": _group(weights, bases, digest)}, {}, {"weights": digest})
+    return ["weights"]
+
+
+def layer_bases(weights: "Weights", layer: int) -> Bases:
+    """Return the leading directions of the stream that each of a layer's matrices writes or reads.
+
+    Of all heads together, and of all experts together. Weights are taken as they are: what a norm scales between
+    writer and reader is not folded in.
+    """
+    rank = min(RANK, weights.dimensions.d_head)
+    return {name: leading_basis(square, rank) for name, square in _squares(weights, layer)}
+
+
+def _squares(weights: "Weights", layer: int) -> Iterator[tuple[str, NDArray[np.float64]]]:
+    """Yield WWᵀ of what reads the stream and WᵀW of what writes it, (d_model, d_model)."""
+    attention = weights.attention(layer)
+    for name, heads in (("q", attention.q), ("k", attention.k), ("v", attention.v)):
+        yield name, _square(heads.transpose(0, 1).flatten(1))
+    yield "o", _square(attention.o.flatten(0, 1).T)
+    sums: dict[str, NDArray[np.float64]] = {}
+    for expert in weights.experts:
+        mlp = weights.mlp(layer, expert)
+        for name, matrix in (("gate", mlp.gate), ("up", mlp.up), ("down", mlp.down.T)):
+            if matrix is not None:
+                sums[name] = sums.get(name, 0.0) + _square(matrix)
+    yield from sums.items()
+
+
+def _square(matrix: torch.Tensor) -> NDArray[np.float64]:
+    """Return MMᵀ of (d_model, …)."""
+    square = np.zeros((matrix.shape[0], matrix.shape[0]))
+    for columns in matrix.split(_COLUMNS, dim=1):
+        block = columns.double().numpy()
+        square += block @ block.T
+    return square
+
+
+def _group(weights: "Weights", bases: Sequence[Bases], digest: str) -> xr.Dataset:
+    n_layers, d_model = weights.dimensions.n_layers, weights.dimensions.d_model
+    layers = range(n_layers)
+    writing, reading = (np.full((len(names), n_layers, n_layers), np.nan) for names in (WRITING, READING))
+    between = np.full((len(WRITING), len(READING), n_layers, n_layers), np.nan)
+    for first, second in product(layers, layers):
+        for names, overlaps in ((WRITING, writing), (READING, reading)):
+            for row, name in enumerate(names):
+                if name in bases[first]:
+                    overlaps[row, first, second] = overlap(bases[first][name], bases[second][name])
+        for (row, writer), (column, reader) in product(enumerate(WRITING), enumerate(READING)):
+            if reader in bases[second] and _comes_later(weights, writer, first, reader, second):
+                between[row, column, first, second] = overlap(bases[first][writer], bases[second][reader])
+    rank = bases[0]["o"].shape[1]
+    values: dict[str, Any] = {
+        "writing_overlap": writing,
+        "reading_overlap": reading,
+        "writer_reader_overlap": between,
+        "random_overlap": np.array(rank / d_model),
+    }
+    coordinates: dict[str, Sequence[Any]] = {
+        "writing_matrix": WRITING,
+        "reading_matrix": READING,
+        "layer": layers,
+        "layer_other": layers,
+    }
+    return build_group("weights", values, coordinates, {"digest": digest, "version": WEIGHTS_VERSION, "rank": rank})
+
+
+def _comes_later(weights: "Weights", writer: str, layer: int, reader: str, other: int) -> bool:
+    """Return whether a reader sees what a writer writes: of one block, its MLP what attention wrote."""
+    from theodolite.sites import Site
+
+    in_block = writer == "o" and reader in ("gate", "up") and Site.RESID_MID in weights.anatomy.taps
+    return other > layer or (other == layer and in_block)

@@ -1,0 +1,161 @@
+"""Curves in panels one above the other, over one axis; and maps of a number for each pair of layers."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import plotly.graph_objects as go
+import xarray as xr
+from numpy.typing import NDArray
+from plotly.subplots import make_subplots
+
+from theodolite.figures.style import bare_layout, clear
+
+_PANEL, _MARGINS = 235, 130  # pixels
+
+
+@dataclass(frozen=True)
+class Line:
+    """One curve of a panel, with a band around it where it has one."""
+
+    name: str
+    x: Sequence[float]
+    y: Sequence[float]
+    colour: str
+    dash: str = "solid"
+    low: Sequence[float] | None = None
+    high: Sequence[float] | None = None
+    shown: bool = True
+    markers: bool = True
+
+
+@dataclass(frozen=True)
+class Panel:
+    """What a panel shows, and its curves."""
+
+    title: str
+    lines: Sequence[Line]
+    logarithmic: bool = False
+
+
+def panels_figure(
+    panels: Sequence[Panel], *, x_title: str, ticks: Mapping[str, Any], labels: Mapping[float, str] | None = None
+) -> go.Figure:
+    """Draw panels over one axis; a curve that several panels share by name stands in the first one's legend alone.
+
+    Args:
+        panels: from top to bottom.
+        x_title: what the axis counts.
+        ticks: the axis's ticks, as Plotly takes them.
+        labels: what a point of the axis is called when it is touched.
+    """
+    figure = make_subplots(rows=len(panels), cols=1, shared_xaxes=True, vertical_spacing=0.16 / len(panels))
+    known: dict[str, int] = {}
+    for row, panel in enumerate(panels, start=1):
+        for line in panel.lines:
+            first = known.setdefault(line.name, row)
+            legend = "legend" if first == 1 else f"legend{first}"
+            for trace in _traces(line, labels or {}, legend, named=first == row):
+                figure.add_trace(trace, row=row, col=1)
+        axis: dict[str, Any] = {"title": panel.title, "exponentformat": "power"}
+        if panel.logarithmic:
+            axis |= {"type": "log", "dtick": 1 if _decades(panel) > 1 else None}
+        figure.update_yaxes(row=row, col=1, **axis)
+    figure.update_xaxes(**ticks)
+    figure.update_xaxes(title=x_title, row=len(panels), col=1)
+    figure.update_layout(**bare_layout(_PANEL * len(panels) + _MARGINS), hovermode="x")
+    for row in set(known.values()):
+        top = figure.layout["yaxis" if row == 1 else f"yaxis{row}"].domain[1]
+        figure.update_layout({"legend" if row == 1 else f"legend{row}": legend_above(top)})
+    return figure
+
+
+def legend_above(top: float) -> dict[str, Any]:
+    """Return a legend that stands above a panel whose upper edge is at `top`."""
+    above = {"orientation": "h", "x": 0, "y": top, "xanchor": "left", "yanchor": "bottom"}
+    return {**above, "bgcolor": "rgba(0,0,0,0)"}
+
+
+def finite_pieces(values: NDArray[np.float64]) -> list[slice]:
+    """Return the stretches without NaN; a polygon over a gap would close on itself."""
+    edges = np.diff(np.concatenate([[0], np.isfinite(values).astype(int), [0]]))
+    return [slice(a, b) for a, b in zip(np.flatnonzero(edges == 1), np.flatnonzero(edges == -1), strict=True)]
+
+
+def layer_map(values: xr.DataArray, title: str, *, limits: tuple[float, float] | None = None) -> go.Figure:
+    """Draw a number of each pair of layers as a map: `layer` upwards, `layer_other` to the right.
+
+    Args:
+        values: (layer, layer_other).
+        title: what the number is; stands above the map.
+        limits: ends of the scale; colours then mean the same in several maps.
+    """
+    by_layer = values.transpose("layer", "layer_other")
+    cells = [[float(cell) if np.isfinite(cell) else None for cell in row] for row in by_layer.values]
+    signed = limits is not None and limits[0] < 0
+    figure = go.Figure(
+        go.Heatmap(
+            z=cells,
+            x=by_layer["layer_other"].values.tolist(),
+            y=by_layer["layer"].values.tolist(),
+            colorscale="RdBu" if signed else "Viridis",
+            zmin=limits[0] if limits else None,
+            zmax=limits[1] if limits else None,
+            hovertemplate="layers %{y} and %{x}: %{z:.3f}<extra></extra>",
+            colorbar={"thickness": 10, "len": 1.0, "outlinewidth": 0, "tickfont": {"size": 11}},
+        )
+    )
+    figure.update_layout(bare_layout(400))
+    figure.update_layout(
+        margin={"l": 44, "r": 8, "t": 34, "b": 42}, title={"text": title, "font": {"size": 14}, "x": 0}
+    )
+    figure.update_xaxes(title="layer", showgrid=False, zeroline=False, constrain="domain")
+    figure.update_yaxes(title="layer", showgrid=False, zeroline=False)
+    return figure
+
+
+def _traces(line: Line, labels: Mapping[float, str], legend: str, *, named: bool) -> list[go.Scatter]:
+    visible = True if line.shown else "legendonly"
+    shared = {"legend": legend, "legendgroup": line.name, "visible": visible}
+    traces = []
+    if line.low is not None and line.high is not None:
+        low, high = (np.asarray(end, dtype=np.float64) for end in (line.low, line.high))
+        for piece in finite_pieces(low + high):
+            x = list(line.x[piece])
+            band = [*low[piece].tolist(), *high[piece].tolist()[::-1]]
+            traces.append(
+                go.Scatter(
+                    x=[*x, *x[::-1]],
+                    y=band,
+                    mode="lines",
+                    fill="toself",
+                    fillcolor=clear(line.colour, 0.18),
+                    line={"width": 0},
+                    hoverinfo="skip",
+                    showlegend=False,
+                    **shared,
+                )
+            )
+    called = [labels.get(x, f"{x:g}") for x in line.x]
+    traces.append(
+        go.Scatter(
+            x=list(line.x),
+            y=[float(y) if np.isfinite(y) else None for y in line.y],
+            name=line.name,
+            mode="lines+markers" if line.markers else "lines",
+            marker={"size": 4},
+            line={"color": line.colour, "width": 2 if line.markers else 1.4, "dash": line.dash},
+            customdata=called,
+            hovertemplate="%{customdata}: %{y:.4g}<extra>" + line.name + "</extra>",
+            showlegend=named,
+            **shared,
+        )
+    )
+    return traces
+
+
+def _decades(panel: Panel) -> float:
+    values = np.concatenate([np.asarray(line.y, dtype=np.float64) for line in panel.lines])
+    values = values[np.isfinite(values) & (values > 0)]
+    return float(np.log10(values.max() / values.min())) if len(values) else 0.0

@@ -1,0 +1,230 @@
+"""The same statistic of several runs, on relative depth: what the comparison's figure, table and API share."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import xarray as xr
+
+from theodolite.errors import SpecError, StoreError
+from theodolite.query.curves import along_depth
+from theodolite.query.runs import run_state
+from theodolite.sites import Site, depth, depth_label
+from theodolite.store.complete import finished_groups
+from theodolite.store.layout import GROUPS
+from theodolite.store.results import read_group
+from theodolite.store.runs import Run
+
+BOUND = 0.95
+"""The AUROC from which on two sets count as separated, unless told otherwise."""
+
+_ALONG_DEPTH = {"set", "contrast", "site", "position", "layer"}
+
+STATISTICS = {
+    variable.name: group
+    for group in ("curves", "moments", "separation", "gram", "travel")
+    for variable in GROUPS[group]
+    if "layer" in variable.dims and set(variable.dims) <= _ALONG_DEPTH
+}
+"""Every statistic that is a curve along depth, with the result group that holds it."""
+
+# Where the ends of a statistic's 95 % interval are; that of the plain cosine is around the debiased one.
+_INTERVALS = {
+    "cosine_of_means_debiased": "cosine_of_means",
+    "on_sphere_cosine_of_means_debiased": "on_sphere_cosine_of_means",
+    "auroc": "auroc",
+    "accuracy": "accuracy",
+    "fisher_ratio": "fisher_ratio",
+}
+
+_STREAM = (Site.RESID_PRE, Site.RESID_MID)
+
+
+@dataclass(frozen=True)
+class Question:
+    """Which curve is compared; what is None is found out for each run, where it has no choice.
+
+    Attributes:
+        statistic: one of `STATISTICS`.
+        contrast: of a statistic of contrasts, and of the table; None is the only one of the run.
+        prompt_set: of a statistic of prompt sets; None is the only one of the run.
+        site: None is resid_pre and resid_mid, those that were measured.
+        position: None is the last one measured, which may differ from run to run, as chat templates do.
+    """
+
+    statistic: str = "cosine_of_means_debiased"
+    contrast: str | None = None
+    prompt_set: str | None = None
+    site: str | None = None
+    position: int | None = None
+
+
+def comparison(runs: Sequence[Run], question: Question) -> pd.DataFrame:
+    """Return one curve of each run, a row for each point, in the order of the stream.
+
+    The columns are `run_id`, `model`, `statistic`, `site` (empty for a statistic of whole blocks, which stands where
+    the block begins), `layer`, `position`, `depth` (0-pre is 0, 0-mid is 1), `relative_depth` (1 is the end of the last
+    block), `value`, and `low` and `high` of its 95 % interval, NaN where it has none.
+
+    Raises:
+        SpecError: there is no such statistic, or a run has not the contrast, set, site or position.
+        StoreError: a run is not complete, or lacks the group that holds the statistic.
+    """
+    if question.statistic not in STATISTICS:
+        raise SpecError(
+            f"statistic: given {question.statistic!r}, which is no curve along depth; allowed: {', '.join(STATISTICS)}"
+        )
+    return pd.concat([_curve(run, question) for run in runs], ignore_index=True)
+
+
+def milestones(runs: Sequence[Run], question: Question, bound: float = BOUND) -> pd.DataFrame:
+    """Return a row for each run: where the debiased cosine of means is least, and where the sets first separate.
+
+    They separate at the first depth where `auroc_low`, the lower end of the interval of the cross-validated AUROC, is
+    at least `bound`. Where there is no such depth `separates_at` says `never`, and `not measured` where the run lacks
+    the group; `least_cosine_at` says `not resolved` where the prompts are too few for the debiased cosine.
+
+    Args:
+        runs: the runs.
+        question: its contrast, site and position count; the statistic and the set do not.
+        bound: the AUROC.
+
+    Raises:
+        SpecError: a run has not the contrast, site or position.
+        StoreError: a run is not complete.
+    """
+    return pd.DataFrame([_milestones(run, question, bound) for run in runs]).astype({"position": "Int64"})
+
+
+def records(frame: pd.DataFrame) -> list[dict[str, Any]]:
+    """Return a frame's rows in plain types, as JSON has them: what is not known is None."""
+    plain: list[dict[str, Any]] = frame.astype(object).where(frame.notna(), None).to_dict("records")  # type: ignore[assignment]
+    return plain
+
+
+def labels(frame: pd.DataFrame) -> dict[str, str]:
+    """Return what each run of a comparison is called: its model, and the end of its id where several share that."""
+    models: dict[str, str] = dict(frame.drop_duplicates("run_id").set_index("run_id")["model"])
+    shared = [model for model in set(models.values()) if list(models.values()).count(model) > 1]
+    return {
+        run_id: f"{model} ({run_id.rsplit('-', 1)[-1][:6]})" if model in shared else model
+        for run_id, model in models.items()
+    }
+
+
+def _curve(run: Run, question: Question) -> pd.DataFrame:
+    selected = _select(run, _read(run, STATISTICS[question.statistic]), question)
+    points = selected.to_dataframe().reset_index()
+    sites = points["site"].tolist() if "site" in points else [""] * len(points)
+    layers = points["layer"].tolist()
+    depths = [depth(Site(site) if site else Site.RESID_PRE, layer) for site, layer in zip(sites, layers, strict=True)]
+    columns = {
+        "run_id": run.id,
+        "model": run.record.model.name,
+        "statistic": question.statistic,
+        "site": sites,
+        "layer": layers,
+        "position": points["position"],
+        "depth": depths,
+        "relative_depth": [_relative(run, place) for place in depths],
+        **{name: points.get(name, np.nan) for name in ("value", "low", "high")},
+    }
+    return pd.DataFrame(columns).sort_values("depth", kind="stable")
+
+
+def _milestones(run: Run, question: Question, bound: float) -> dict[str, Any]:
+    row = {
+        "run_id": run.id,
+        "model": run.record.model.name,
+        "contrast": "",
+        "position": None,
+        "least_cosine": np.nan,
+        "least_cosine_at": "not measured",
+        "least_cosine_relative_depth": np.nan,
+        "separates_at": "not measured",
+        "separates_relative_depth": np.nan,
+    }
+    curves = _read(run, "curves")
+    if question.contrast is None and not curves.sizes["contrast"]:
+        return row
+    asked = replace(question, prompt_set=None, statistic="cosine_of_means_debiased")
+    selected = _select(run, curves, asked)
+    cosine = along_depth(selected["value"])
+    contrast, position = str(selected["contrast"].values), int(selected["position"])
+    row |= {"contrast": contrast, "position": position, "least_cosine_at": "not resolved"}
+    if np.isfinite(cosine.values).any():
+        least = int(np.nanargmin(cosine.values))
+        place = int(cosine["depth"][least])
+        row |= {"least_cosine": float(cosine[least]), "least_cosine_at": depth_label(place)}
+        row["least_cosine_relative_depth"] = _relative(run, place)
+    if "separation" not in finished_groups(run):
+        return row
+    separation = read_group(run, "separation")
+    if contrast not in separation["contrast"].values:
+        return row
+    asked = replace(asked, contrast=contrast, position=position, statistic="auroc_low")
+    low = along_depth(_select(run, separation, asked)["value"])
+    passed = low["depth"].values[low.values >= bound].tolist()
+    row["separates_at"] = depth_label(passed[0]) if passed else "never"
+    row["separates_relative_depth"] = _relative(run, passed[0]) if passed else np.nan
+    return row
+
+
+def _relative(run: Run, place: int) -> float:
+    return place / (2 * run.record.model.n_layers)
+
+
+def _read(run: Run, group: str) -> xr.Dataset:
+    state = run_state(run)
+    if state != "complete":
+        raise StoreError(f"{run.id} is not complete but {state}; survey it again, which goes on, or leave it out")
+    if group not in finished_groups(run):
+        raise StoreError(
+            f"{run.id} has no results {group!r}; survey it again with analyses: [{group}], or leave it out"
+        )
+    return read_group(run, group)
+
+
+def _select(run: Run, group: xr.Dataset, question: Question) -> xr.Dataset:
+    """Return `value`, and `low` and `high` where there is an interval, at one contrast or set and one position."""
+    interval = _INTERVALS.get(question.statistic)
+    ends = {end: group[f"{interval}_{end}"] for end in ("low", "high")} if interval else {}
+    selected = xr.Dataset({"value": group[question.statistic], **ends})
+    if question.prompt_set is not None and "set" not in selected.dims:
+        raise SpecError(f"set: given {question.prompt_set!r}, but {question.statistic} is of contrasts; leave it out")
+    if question.site is not None and "site" not in selected.dims:
+        raise SpecError(f"site: given {question.site!r}, but {question.statistic} is of whole blocks; leave it out")
+    for dim, given in (("contrast", question.contrast), ("set", question.prompt_set)):
+        if dim in selected.dims:
+            selected = selected.sel({dim: _only(run, dim, selected[dim].values.tolist(), given)})
+    if "site" in selected.dims:
+        selected = selected.sel(site=_sites(run, selected["site"].values.tolist(), question.site))
+    return selected.sel(position=_position(run, selected["value"], question.position))
+
+
+def _only(run: Run, dim: str, names: list[str], given: str | None) -> str:
+    allowed = ", ".join(names) or "none"
+    if given is None and len(names) != 1:
+        raise SpecError(f"{dim}: {run.id} has {len(names)} of them; say which: {allowed}")
+    if given is not None and given not in names:
+        raise SpecError(f"{dim}: {run.id} has no {given!r}; it has: {allowed}")
+    return given or names[0]
+
+
+def _sites(run: Run, names: list[str], given: str | None) -> list[str]:
+    chosen = [name for name in names if (name in _STREAM if given is None else name == given)]
+    if not chosen:
+        wanted = "neither resid_pre nor resid_mid" if given is None else f"no {given!r}"
+        raise SpecError(f"site: {run.id} has {wanted}; it has: {', '.join(names)}")
+    return chosen
+
+
+def _position(run: Run, values: xr.DataArray, given: int | None) -> int:
+    others = [dim for dim in values.dims if dim != "position"]
+    measured: list[int] = values["position"].values[values.notnull().any(others).values].tolist()
+    known = measured or values["position"].values.tolist()
+    if given is not None and given not in known:
+        raise SpecError(f"position: {run.id} has not measured {given}; it has: {', '.join(map(str, known))}")
+    return max(known) if given is None else given

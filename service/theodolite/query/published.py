@@ -1,0 +1,163 @@
+"""What others published of the same model: curves, or a few points of one, beside a run's own.
+
+The numbers are in `theodolite/published/`, each file with its source and how far it can be trusted.
+"""
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from importlib import resources
+from typing import Any
+
+import numpy as np
+import xarray as xr
+
+from theodolite.query.curves import along_depth
+from theodolite.sites import Site
+from theodolite.store.runs import ModelFacts
+
+# Both sources compare these two kinds of prompts, so only contrasts of sets with these names are compared with them.
+_POSITIVE, _NEGATIVE = "harmful", "harmless"
+
+# The places of what is published; what leaves a block has the depth of what enters the next.
+_SITES = (Site.RESID_PRE, Site.RESID_MID)
+
+
+@dataclass(frozen=True)
+class PublishedCurve:
+    """A statistic of one model at one position, at the depths where it was published.
+
+    Attributes:
+        statistic: its name in the result group `curves`.
+        prompt_set: the set it is of; None for a statistic of the contrast.
+        values: the value at each depth.
+        n_per_set: prompts in each set; None where the source does not say.
+        source: who published it, and where.
+        note: what limits a comparison with it.
+    """
+
+    statistic: str
+    prompt_set: str | None
+    values: dict[int, float]
+    n_per_set: int | None
+    source: str
+    note: str
+
+
+@dataclass(frozen=True)
+class SelectedDirection:
+    """The layer whose input others chose their direction of refusal from, at one position."""
+
+    layer: int
+    source: str
+
+
+@dataclass(frozen=True)
+class Deviation:
+    """Where a run is farthest from what was published."""
+
+    depth: int
+    here: float
+    published: float
+
+    @property
+    def difference(self) -> float:
+        """Here minus published."""
+        return self.here - self.published
+
+    @property
+    def share(self) -> float:
+        """The difference as a share of what was published."""
+        return self.difference / self.published
+
+
+def published_curves(model: ModelFacts, positive: str, negative: str, position: int) -> list[PublishedCurve]:
+    """Return what was published of a model and a position, for a contrast of the sets `harmful` and `harmless`.
+
+    A model is the published one if it is that of the hub, in whatever case its id is written, or lies in a local folder
+    of its name.
+    """
+    if (positive, negative) != (_POSITIVE, _NEGATIVE):
+        return []
+    return [
+        PublishedCurve(
+            statistic=entry["statistic"],
+            prompt_set=entry.get("set"),
+            values={_depth(label): float(value) for label, value in entry["values"].items()},
+            n_per_set=entry["n_per_set"],
+            source=source,
+            note=note,
+        )
+        for source, note, entry in _entries("curves")
+        if _is_model(model, entry["model"]) and entry["position"] == position
+    ]
+
+
+def selected_directions(model: ModelFacts, positive: str, negative: str, position: int) -> list[SelectedDirection]:
+    """Return from which layer's input others chose a direction, matched as in `published_curves`."""
+    if (positive, negative) != (_POSITIVE, _NEGATIVE):
+        return []
+    return [
+        SelectedDirection(entry["layer"], source)
+        for source, _, entry in _entries("selected_directions")
+        if _is_model(model, entry["model"]) and entry["position"] == position
+    ]
+
+
+def measured_values(curves: xr.Dataset, published: PublishedCurve, contrast: str, position: int) -> dict[int, float]:
+    """Return the run's own value at each depth of the curve that a published one is compared with.
+
+    Args:
+        curves: the result group `curves`.
+        published: what was published.
+        contrast: the contrast that it was matched with.
+        position: the position that it was matched with.
+    """
+    values = curves[published.statistic]
+    of = {"contrast": contrast} if published.prompt_set is None else {"set": published.prompt_set}
+    sites = [site for site in values["site"].values.tolist() if site in _SITES]
+    curve = along_depth(values.sel({**of, "position": position, "site": sites}))
+    return dict(zip(curve["depth"].values.astype(int).tolist(), curve.values.tolist(), strict=True))
+
+
+def largest_deviation(measured: Mapping[int, float], published: PublishedCurve, *, relative: bool) -> Deviation | None:
+    """Return where a run differs most from what was published, or None where nothing can be compared.
+
+    Args:
+        measured: the run's value at each depth.
+        published: what was published.
+        relative: whether differences count as a share of the published value; published zeros are then left out.
+    """
+    found = [
+        Deviation(depth, here, published.values[depth])
+        for depth, here in measured.items()
+        if depth in published.values and np.isfinite(here) and not (relative and published.values[depth] == 0)
+    ]
+    return max(found, key=lambda one: abs(one.share if relative else one.difference), default=None)
+
+
+def _is_model(model: ModelFacts, hub_id: str) -> bool:
+    """Return whether a run's model is the one of a hub id; a GGUF file is not, since its weights were rounded."""
+    if model.kind == "hub":
+        return model.place.lower() == hub_id.lower()
+    return model.kind == "folder" and model.name.lower() == hub_id.split("/")[-1].lower()
+
+
+def _depth(label: str) -> int:
+    layer, _, step = label.partition("-")
+    return 2 * int(layer) + ("pre", "mid").index(step)
+
+
+def _entries(kind: str) -> Iterator[tuple[str, str, dict[str, Any]]]:
+    """Yield source, note and entry of every file that has entries of a kind."""
+    for file in _files():
+        for entry in file.get(kind, []):
+            yield file["source"], file["note"], entry
+
+
+@cache
+def _files() -> Sequence[dict[str, Any]]:
+    folder = resources.files("theodolite") / "published"
+    files = sorted((file for file in folder.iterdir() if file.name.endswith(".json")), key=lambda file: file.name)
+    return [json.loads(file.read_text(encoding="utf-8")) for file in files]

@@ -1,0 +1,209 @@
+"""How many prompts have each hidden unit positive: the same however prompts are batched, and what the files say."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import tiny
+import torch
+from by_hand import inputs_of
+from transformers import AutoModel
+
+from theodolite.capture.engine import Engine
+from theodolite.capture.plan import plan_set
+from theodolite.cluster import replica
+from theodolite.models.batching import can_share_prefix, length_class_of
+from theodolite.models.facts import mlp_width
+from theodolite.models.load import LoadedModel, load_model, wrap
+from theodolite.models.weights import Weights
+from theodolite.sites import Site
+from theodolite.spec import ModelSpec
+from theodolite.store.activations import create_activations
+from theodolite.store.commits import read_commit
+from theodolite.store.layout import MLP_POSITIVE
+from theodolite.store.objects import open_location
+
+SITES = (Site.RESID_PRE,)
+LAYERS = [0, 2, 4]
+POSITIONS = (-3, -1)
+LENGTHS = [12, 19, 14, 12, 17]
+COUNTED = [family for family in tiny.CONFIGS if family != "mixtral"]
+BATCHED = {"shard_prompts": 5, "batch_tokens": 60}  # padded, behind a shared prefix where the family can share one
+ALONE = {"shard_prompts": 1, "batch_tokens": 1}
+
+
+def capture(model, tokens, units, shard_prompts, batch_tokens, layers=LAYERS, share_prefix=True):
+    plan = plan_set(
+        "set",
+        tokens,
+        POSITIONS,
+        shard_prompts=shard_prompts,
+        batch_tokens=batch_tokens,
+        share_prefix=share_prefix and can_share_prefix(model.config, model.anatomy),
+        length_class=length_class_of(model.config),
+    )
+    engine = Engine(model, SITES, layers)
+    return [engine.capture(plan, shard, tokens[shard.start : shard.stop], units) for shard in plan.shards]
+
+
+def counted(model, tokens, units, **options):
+    """Return the counts over all prompts, shards added up."""
+    return sum(shard.positive_counts for shard in capture(model, tokens, units, **options))
+
+
+def positive_by_hand(model, weights, tokens):
+    """Return the counts from weights that were read from files, and from what the MLPs read when each runs alone."""
+    counts = 0
+    for ids in tokens:
+        inputs = inputs_of(model, "mlp", ids)
+        of_layers = []
+        for layer in LAYERS:
+            mlp = weights.mlp(layer)
+            matrix, bias = (mlp.up, mlp.up_bias) if mlp.gate is None else (mlp.gate, mlp.gate_bias)
+            before = inputs[layer][list(POSITIONS)] @ matrix + (0 if bias is None else bias)
+            of_layers.append(before > 0)
+        counts = counts + torch.stack(of_layers, dim=1).int()
+    return counts.numpy()
+
+
+@torch.inference_mode()
+@pytest.mark.parametrize("family", COUNTED)
+def test_counts_equal_the_signs_of_what_the_files_give(family, tmp_path):
+    tokens = tiny.random_tokens(LENGTHS[:3], prefix=9)
+    module = tiny.tiny_model(family)
+    module.save_pretrained(tmp_path)
+    units = mlp_width(module.config)
+    ours = counted(wrap(module), tokens, units, **BATCHED)
+    model = wrap(AutoModel.from_pretrained(tmp_path, dtype=torch.float64))
+    by_hand = positive_by_hand(model, Weights(tmp_path, model.config, torch.float64), tokens)
+    np.testing.assert_array_equal(ours, by_hand)
+    assert 0.2 < ours.mean() / len(tokens) < 0.8
+    assert ours.dtype == np.int32
+
+
+def test_units_that_a_record_does_not_name_are_not_counted_and_nothing_else_is_in_their_place():
+    model = wrap(tiny.tiny_model("mixtral"))
+    assert mlp_width(model.config) is None
+    with pytest.raises(ValueError, match="'mixtral' does not say where its hidden units are"):
+        capture(model, tiny.random_tokens([5]), 80, **ALONE)
+
+
+def test_nothing_is_counted_unless_it_is_asked_for():
+    (captured,) = capture(wrap(tiny.tiny_model("llama")), tiny.random_tokens([5, 6]), 0, **BATCHED)
+    assert captured.positive_counts is None
+
+
+@pytest.mark.parametrize("family", ["bert", "falcon-heads", "llama", "opt", "phi3-longrope"])
+def test_padding_prefix_batches_and_shards_do_not_matter(family):
+    tokens = tiny.random_tokens([*LENGTHS, 25], prefix=9)
+    model = wrap(tiny.tiny_model(family))
+    units = mlp_width(model.config)
+    alone = counted(model, tokens, units, **ALONE, share_prefix=False)
+    for shard_prompts, batch_tokens in ((6, 200), (6, 30), (4, 60)):
+        options = {"shard_prompts": shard_prompts, "batch_tokens": batch_tokens}
+        np.testing.assert_array_equal(counted(model, tokens, units, **options), alone)
+
+
+def test_counting_changes_no_activation():
+    tokens = tiny.random_tokens(LENGTHS, prefix=9)
+    model = wrap(tiny.tiny_model("llama"))
+    (without,), (with_counts,) = capture(model, tokens, 0, **BATCHED), capture(model, tokens, 80, **BATCHED)
+    for site, values in without.activations.items():
+        np.testing.assert_array_equal(with_counts.activations[site], values)
+
+
+def test_a_batch_that_was_halved_is_counted_once(monkeypatch):
+    tokens = tiny.random_tokens([12] * 10)
+    model = wrap(tiny.tiny_model("llama"))
+    whole = counted(model, tokens, 80, shard_prompts=10, batch_tokens=400)
+    run = LoadedModel.run
+
+    def run_few(self, **inputs):
+        """Run first, as memory may also run out when all hooks have kept what they keep."""
+        output = run(self, **inputs)
+        if len(inputs["input_ids"]) > 3:
+            raise torch.OutOfMemoryError("no memory left")
+        return output
+
+    monkeypatch.setattr(LoadedModel, "run", run_few)
+    (captured,) = capture(model, tokens, 80, shard_prompts=10, batch_tokens=400)
+    assert captured.oom_backoffs == 3
+    np.testing.assert_array_equal(captured.positive_counts, whole)
+
+
+def test_quarantined_prompts_are_left_out():
+    model = wrap(tiny.tiny_model("llama"))
+    tokens = [(5, 6, 7), (5, 60, 7), (8, 9, 10), (11, 12, 13)]
+    with torch.no_grad():
+        model.module.embed_tokens.weight[60] = torch.inf
+    (captured,) = capture(model, tokens, 80, shard_prompts=4, batch_tokens=400)
+    assert list(captured.quarantined) == [1]
+    usable = [ids for ids in tokens if 60 not in ids]
+    np.testing.assert_array_equal(captured.positive_counts, counted(model, usable, 80, **ALONE))
+
+
+def test_prompts_that_never_fit_are_left_out(monkeypatch):
+    def run_nothing(self, **inputs):
+        raise torch.OutOfMemoryError("no memory left")
+
+    monkeypatch.setattr(LoadedModel, "run", run_nothing)
+    (captured,) = capture(wrap(tiny.tiny_model("llama")), tiny.random_tokens([4, 5]), 80, **BATCHED)
+    assert len(captured.quarantined) == 2
+    assert not captured.positive_counts.any()
+
+
+def test_a_position_that_some_prompt_does_not_have_is_refused():
+    with pytest.raises(ValueError, match="every prompt of set has all positions"):
+        capture(wrap(tiny.tiny_model("gpt2")), tiny.random_tokens([2, 5]), 192, **BATCHED)
+
+
+@pytest.mark.slow
+def test_the_real_model_counts_the_same_in_batches_and_alone(chat_model_folder, chat_tokenizer):
+    texts = ["Rain.", "How do I bake a loaf of rye bread?", "Name three rivers of Asia, and where they end."]
+    chats = [[{"role": "user", "content": text}] for text in texts]
+    tokens = [tuple(ids) for ids in chat_tokenizer.apply_chat_template(chats, add_generation_prompt=True).input_ids]
+    model = load_model(chat_model_folder)
+    units = mlp_width(model.config)
+    assert units == 1536
+    batched = counted(model, tokens, units, shard_prompts=3, batch_tokens=200)
+    alone = counted(model, tokens, units, **ALONE, share_prefix=False)
+    # A unit that rounding may turn lies within 1e-5 of zero: fewer than one in ten thousand.
+    assert np.abs(batched - alone).sum() <= 3
+    assert 0.2 < batched.mean() / 3 < 0.8
+
+
+# A replica counts where its run's store has a place for it.
+
+
+def begun_run(folder, tokens, units):
+    """Describe a set's arrays as a run does when it begins, and return a replica that captures into them."""
+    coordinates = {"position": POSITIONS, "layer": LAYERS, "d_model": range(48)}
+    coordinates |= {"unit": range(units)} if units else {}
+    create_activations(open_location(str(folder), create=True), "set", len(tokens), 2, SITES, coordinates)
+    assignment = replica.Assignment(
+        run_url=str(folder),
+        model=ModelSpec(id="tiny"),
+        revision="",
+        folder=folder,
+        cache=folder,
+        sites=SITES,
+        layers=tuple(LAYERS),
+        shard_prompts=2,
+        threads=1,
+        gpus=0,
+    )
+    working = replica.Replica(assignment, {}, {})
+    working._engine = Engine(wrap(tiny.tiny_model("llama")), SITES, LAYERS)  # loaded and proven
+    return working
+
+
+@pytest.mark.parametrize("units", [80, 0])
+def test_a_run_goes_on_with_counts_or_without_them_as_it_was_begun(tmp_path, units):
+    tokens = tiny.random_tokens([5, 6, 7, 8])
+    plan = plan_set("set", tokens, POSITIONS, shard_prompts=2, batch_tokens=100, share_prefix=False)
+    working = begun_run(tmp_path, tokens, units)
+    for shard in plan.shards:
+        working.capture(replace(plan, shards=()), shard, tokens[shard.start : shard.stop])
+        commit = read_commit(working._location(), "set", shard.index)
+        assert set(commit.checksums) == {"resid_pre", "resid_final", *([MLP_POSITIVE.name] if units else [])}
+    assert (tmp_path / "activations.zarr/set/mlp_positive/c/1/0/0/0").exists() == bool(units)

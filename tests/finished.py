@@ -1,0 +1,69 @@
+"""Finished runs whose results are written straight from numbers: readers of results need no statistics."""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from stored import record_of
+
+from theodolite.store.layout import GROUPS
+from theodolite.store.results import build_group, write_groups
+from theodolite.store.runs import ModelFacts, Run, create_run
+
+REFUSAL = {"refusal": {"positive": "harmful", "negative": "harmless", "paired": False}}
+
+
+def model_facts(name: str = "tiny", n_layers: int = 4, kind: str = "folder", place: str | None = None) -> ModelFacts:
+    sizes = {"n_layers": n_layers, "d_model": 8, "n_heads": 2, "n_kv_heads": 2, "d_head": 4, "context_length": 128}
+    words = {"revision": "sha256:0", "family": "llama", "dtype": "float32", "attention": "sdpa"}
+    return ModelFacts(name=name, kind=kind, place=place or name, **sizes, **words)
+
+
+def finished_run(
+    folder: Path,
+    groups: Mapping[str, Mapping[str, Any]],
+    model: ModelFacts | None = None,
+    run_id: str = "tiny-0",
+    contrasts: Mapping[str, Any] = REFUSAL,
+    sites: Sequence[str] = ("resid_pre", "resid_mid"),
+    positions: Sequence[int] = (-1,),
+    layers: Sequence[int] | None = None,
+) -> Run:
+    """Write a complete run: group → variable → numbers that are spread over its dimensions; the others hold NaN."""
+    model = model or model_facts()
+    layers = range(model.n_layers) if layers is None else layers
+    arrays = {
+        name: {site: np.ones((4, len(positions), len(layers), 8)) for site in sites} for name in ("harmful", "harmless")
+    }
+    record = record_of(
+        arrays,
+        shard_prompts=4,
+        contrasts=contrasts,
+        positions={name: list(positions) for name in arrays},
+        run_id=run_id,
+        model=model,
+        layers=list(layers),
+    )
+    run = create_run(str(folder), record)
+    coordinates: dict[str, Any] = {
+        "set": list(arrays),
+        "contrast": list(contrasts),
+        "site": list(sites),
+        "position": list(positions),
+        "layer": list(layers),
+        "layer_other": list(layers),
+        "d_model": range(8),
+    }
+    written = {name: _group(name, values, coordinates, contrasts) for name, values in groups.items()}
+    write_groups(run, written, {}, dict.fromkeys(written, "digest"))
+    return run
+
+
+def _group(name: str, values: Mapping[str, Any], coordinates: Mapping[str, Any], contrasts: Mapping[str, Any]):
+    full = {}
+    for variable in GROUPS[name]:
+        empty = 4 if variable.dtype == "int64" else np.nan
+        shape = [len(coordinates[dim]) for dim in variable.dims]
+        full[variable.name] = np.broadcast_to(values.get(variable.name, empty), shape)
+    return build_group(name, full, coordinates, {"digest": "digest", "version": 1, "contrasts": dict(contrasts)})

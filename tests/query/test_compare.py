@@ -1,0 +1,195 @@
+"""The same curve of several runs: where it stands, what is asked of each, and what is refused."""
+
+import numpy as np
+import pytest
+from finished import REFUSAL, finished_run, model_facts
+from stored import store_run
+
+from theodolite.errors import SpecError, StoreError
+from theodolite.query.compare import STATISTICS, Question, comparison, labels, milestones, records
+from theodolite.store.layout import GROUPS
+
+# (contrast, site, position, layer): pre and mid of four layers
+COSINES = np.array([[[[1.0, 0.9, 0.7, 0.8]], [[0.95, 0.6, 0.75, 0.85]]]])
+
+
+def curves(**values):
+    return {"curves": {"cosine_of_means_debiased": COSINES, **values}}
+
+
+def test_points_stand_at_their_share_of_the_layers_in_the_order_of_the_stream(tmp_path):
+    run = finished_run(tmp_path, curves())
+    frame = comparison([run], Question())
+    assert frame["relative_depth"].tolist() == [0, 0.125, 0.25, 0.375, 0.5, 0.625, 0.75, 0.875]
+    assert frame["value"].tolist() == [1.0, 0.95, 0.9, 0.6, 0.7, 0.75, 0.8, 0.85]
+    assert frame["site"].tolist() == ["resid_pre", "resid_mid"] * 4
+    assert frame["layer"].tolist() == [0, 0, 1, 1, 2, 2, 3, 3]
+    assert set(frame["run_id"]) == {"tiny-0"}
+    assert set(frame["statistic"]) == {"cosine_of_means_debiased"}
+
+
+def test_the_share_is_of_the_whole_models_layers_whichever_were_captured(tmp_path):
+    values = {"curves": {"cosine_of_means_debiased": COSINES[..., 2:]}}
+    run = finished_run(tmp_path, values, model_facts(n_layers=10), layers=[4, 9])
+    assert comparison([run], Question(site="resid_mid"))["relative_depth"].tolist() == [0.45, 0.95]
+
+
+def test_models_of_any_number_of_layers_come_into_one_frame(tmp_path):
+    deep = finished_run(
+        tmp_path, {"curves": {"cosine_of_means_debiased": 0.5}}, model_facts("deep", 6), run_id="deep-0"
+    )
+    shallow = finished_run(tmp_path, curves())
+    frame = comparison([deep, shallow], Question())
+    assert frame.groupby("model", sort=False).size().to_dict() == {"deep": 12, "tiny": 8}
+
+
+@pytest.mark.parametrize("group", sorted(set(STATISTICS.values())))
+def test_every_kind_of_statistic_along_depth_can_be_compared(tmp_path, group):
+    variables = [variable for variable in GROUPS[group] if variable.name in STATISTICS]
+    run = finished_run(tmp_path, {group: {variable.name: 3 for variable in variables}})
+    assert variables
+    for variable in {variable.dims: variable for variable in variables}.values():
+        prompt_set = "harmless" if "set" in variable.dims else None
+        frame = comparison([run], Question(variable.name, prompt_set=prompt_set))
+        assert len(frame) == (8 if "site" in variable.dims else 4)
+        assert set(frame["value"]) == {3}
+
+
+def test_a_statistic_of_whole_blocks_stands_where_they_begin(tmp_path):
+    run = finished_run(tmp_path, {"travel": {"step_norm_block": [1, 2, 3, 4]}})
+    frame = comparison([run], Question("step_norm_block", prompt_set="harmful"))
+    assert frame["relative_depth"].tolist() == [0, 0.25, 0.5, 0.75]
+    assert set(frame["site"]) == {""}
+
+
+def test_an_interval_comes_along_where_the_statistic_has_one(tmp_path):
+    run = finished_run(tmp_path, curves(cosine_of_means=0.4, cosine_of_means_low=0.3, cosine_of_means_high=0.6))
+    frame = comparison([run], Question())
+    assert (set(frame["low"]), set(frame["high"])) == ({0.3}, {0.6})
+    # The interval is around the debiased cosine, and so not the plain one's.
+    assert comparison([run], Question("cosine_of_means"))[["low", "high"]].isna().all(axis=None)
+
+
+def test_each_run_is_read_at_the_last_position_that_it_measured(tmp_path):
+    at_minus_two = np.concatenate([COSINES, np.full_like(COSINES, np.nan)], axis=2)
+    runs = [
+        finished_run(tmp_path, {"curves": {"cosine_of_means_debiased": at_minus_two}}, positions=[-2, -1]),
+        finished_run(tmp_path, curves(), run_id="other-0"),
+    ]
+    frame = comparison(runs, Question())
+    assert frame.groupby("run_id")["position"].unique().map(list).to_dict() == {"tiny-0": [-2], "other-0": [-1]}
+    with pytest.raises(SpecError, match="position: other-0 has not measured -2; it has: -1"):
+        comparison(runs, Question(position=-2))
+
+
+def test_the_same_place_under_two_names_is_drawn_once(tmp_path):
+    """What leaves a block enters the next, so only block inputs and middles are taken unless a site is named."""
+    values = {"curves": {"cosine_of_means_debiased": 0.5}}
+    run = finished_run(tmp_path, values, sites=["resid_pre", "resid_mid", "resid_post", "attn_out"])
+    assert set(comparison([run], Question())["site"]) == {"resid_pre", "resid_mid"}
+    after = comparison([run], Question(site="resid_post"))
+    assert after["relative_depth"].tolist() == [0.25, 0.5, 0.75, 1]
+
+
+def test_the_table_says_where_the_cosine_is_least_and_where_the_sets_separate(tmp_path):
+    low = np.array([[[[0.5, 0.8, 0.96, 0.99]], [[0.6, 0.94, 0.97, 0.9]]]])
+    run = finished_run(tmp_path, curves() | {"separation": {"auroc_low": low}})
+    (row,) = records(milestones([run], Question()))
+    assert row == {
+        "run_id": "tiny-0",
+        "model": "tiny",
+        "contrast": "refusal",
+        "position": -1,
+        "least_cosine": 0.6,
+        "least_cosine_at": "1-mid",
+        "least_cosine_relative_depth": 0.375,
+        "separates_at": "2-pre",
+        "separates_relative_depth": 0.5,
+    }
+    (lower,) = records(milestones([run], Question(), bound=0.94))
+    assert lower["separates_at"] == "1-mid"
+    (at_pre,) = records(milestones([run], Question(site="resid_pre")))
+    assert (at_pre["least_cosine_at"], at_pre["separates_at"]) == ("2-pre", "2-pre")
+
+
+def test_the_table_says_never_not_measured_and_not_resolved(tmp_path):
+    separation = {"separation": {"auroc_low": 0.9}}
+    runs = [
+        finished_run(tmp_path, curves() | separation, run_id="never-0"),
+        finished_run(tmp_path, curves(), run_id="unmeasured-0"),
+        finished_run(tmp_path, {"curves": {}} | separation, run_id="unresolved-0"),
+        finished_run(tmp_path, {"curves": {"variance_mean": 1}}, run_id="alone-0", contrasts={}),
+    ]
+    said = {
+        row["run_id"]: (row["least_cosine_at"], row["separates_at"]) for row in records(milestones(runs, Question()))
+    }
+    assert said == {
+        "never-0": ("1-mid", "never"),
+        "unmeasured-0": ("1-mid", "not measured"),
+        "unresolved-0": ("not resolved", "never"),
+        "alone-0": ("not measured", "not measured"),
+    }
+    assert all(row["separates_relative_depth"] is None for row in records(milestones(runs, Question())))
+
+
+def test_separation_of_another_contrast_is_not_this_ones(tmp_path):
+    other = {"other": REFUSAL["refusal"]}
+    run = finished_run(tmp_path, curves(), contrasts=REFUSAL)
+    finished_run(tmp_path, {"separation": {"auroc_low": 1.0}}, contrasts=other)
+    (row,) = records(milestones([run], Question()))
+    assert row["separates_at"] == "not measured"
+
+
+@pytest.mark.parametrize(
+    ("question", "message"),
+    [
+        (Question("cosine"), "statistic: given 'cosine', .* allowed: cosine_of_means, .*auroc.*step_norm_attn"),
+        (Question("mean"), "statistic: given 'mean'"),  # it has the dimension d_model
+        (Question(contrast="subject"), "contrast: tiny-0 has no 'subject'; it has: refusal"),
+        (Question("variance_mean"), "set: tiny-0 has 2 of them; say which: harmful, harmless"),
+        (Question("variance_mean", prompt_set="nouns"), "set: tiny-0 has no 'nouns'; it has: harmful, harmless"),
+        (Question(prompt_set="harmful"), "set: given 'harmful', but cosine_of_means_debiased is of contrasts"),
+        (Question(site="attn_out"), "site: tiny-0 has no 'attn_out'; it has: resid_pre, resid_mid"),
+        (Question(position=-5), "position: tiny-0 has not measured -5; it has: -1"),
+    ],
+)
+def test_what_cannot_be_asked_names_the_run_and_what_it_has(tmp_path, question, message):
+    run = finished_run(tmp_path, curves(variance_mean=1))
+    with pytest.raises(SpecError, match=message):
+        comparison([run], question)
+
+
+def test_a_contrast_must_be_named_where_a_run_has_several(tmp_path):
+    contrasts = {**REFUSAL, "other": REFUSAL["refusal"]}
+    run = finished_run(tmp_path, {"curves": {"cosine_of_means_debiased": 0.5}}, contrasts=contrasts)
+    with pytest.raises(SpecError, match="contrast: tiny-0 has 2 of them; say which: refusal, other"):
+        comparison([run], Question())
+    assert len(comparison([run], Question(contrast="other"))) == 8
+
+
+def test_a_site_of_whole_blocks_is_refused(tmp_path):
+    run = finished_run(tmp_path, {"travel": {"step_norm_attn": 1}})
+    with pytest.raises(SpecError, match="site: given 'resid_pre', but step_norm_attn is of whole blocks"):
+        comparison([run], Question("step_norm_attn", prompt_set="harmful", site="resid_pre"))
+
+
+def test_a_run_that_lacks_the_group_or_is_not_complete_is_named(tmp_path):
+    run = finished_run(tmp_path, curves())
+    with pytest.raises(StoreError, match=r"tiny-0 has no results 'gram'; .*analyses: \[gram\]"):
+        comparison([run], Question("mean_cosine", prompt_set="harmful"))
+    values = {"resid_pre": np.ones((4, 1, 3, 8), np.float32)}
+    captured = store_run(tmp_path, {"bad": values, "good": values}, run_id="captured-0")
+    with pytest.raises(StoreError, match="captured-0 is not complete but captured"):
+        comparison([run, captured], Question())
+
+
+def test_runs_of_one_model_are_told_apart_by_their_ids(tmp_path):
+    one, other, third = (
+        finished_run(tmp_path, curves(), model_facts(name), run_id=run_id)
+        for name, run_id in (("tiny", "tiny-0123456789ab"), ("tiny", "tiny-ba9876543210"), ("else", "else-0"))
+    )
+    assert labels(comparison([one, other, third], Question())) == {
+        "tiny-0123456789ab": "tiny (012345)",
+        "tiny-ba9876543210": "tiny (ba9876)",
+        "else-0": "else",
+    }

@@ -1,0 +1,177 @@
+"""Published numbers: that they are those of the source, whom they belong to, and how far a run is from them."""
+
+import numpy as np
+import pytest
+from finished import REFUSAL, finished_run, model_facts
+
+from theodolite.query.published import (
+    largest_deviation,
+    measured_values,
+    published_curves,
+    selected_directions,
+)
+from theodolite.store.layout import CURVES
+from theodolite.store.results import read_group
+from theodolite_jobs.report.page import render_report
+
+QWEN = "Qwen/Qwen-1_8B-chat"
+MODELS = {
+    QWEN: (24, -1),
+    "google/gemma-2b-it": (18, -2),
+    "meta-llama/Llama-3.2-3B-Instruct": (28, -1),
+    "Qwen/Qwen2.5-7B-Instruct": (28, -1),
+    "Qwen/Qwen2.5-32B-Instruct": (64, -2),
+    "mistralai/Mistral-Nemo-Instruct-2407": (40, -1),
+}
+
+
+def hub(model_id, n_layers=24):
+    return model_facts(model_id.split("/")[-1], n_layers, "hub", model_id)
+
+
+def of(model_id, position=None):
+    n_layers, published_position = MODELS[model_id]
+    model = hub(model_id, n_layers)
+    return published_curves(model, "harmful", "harmless", position or published_position)
+
+
+def values(model_id, statistic, prompt_set=None):
+    (found,) = (curve for curve in of(model_id) if (curve.statistic, curve.prompt_set) == (statistic, prompt_set))
+    return found.values
+
+
+def test_the_whole_published_curve_of_qwen_is_there():
+    cosine, variance = values(QWEN, "cosine_of_means"), values(QWEN, "variance_mean", "harmless")
+    assert list(cosine) == list(variance) == list(range(48))
+    assert (cosine[0], cosine[1], cosine[38], cosine[47]) == (1, 0.9961, 0.7188, 0.7813)
+    assert (variance[0], variance[1], variance[46], variance[47]) == (0, 2.06e-06, 6.719, 8.063)
+    assert values(QWEN, "variance_mean", "harmful") == dict(
+        zip(range(40, 48), [0.9063, 1.109, 1.242, 1.547, 1.719, 2.047, 2.266, 2.953], strict=True)
+    )
+    assert values(QWEN, "variance_max", "harmless") == {46: 126, 47: 165}
+    assert values(QWEN, "variance_max", "harmful") == {46: 20.875, 47: 22.25}
+
+
+@pytest.mark.parametrize(
+    ("model_id", "cosines", "mean", "largest"),
+    [
+        ("meta-llama/Llama-3.2-3B-Instruct", {46: 0.461, 55: 0.507}, (0.330, 0.103), (19.9, 9.7)),
+        ("Qwen/Qwen2.5-7B-Instruct", {48: 0.645, 55: 0.870}, (15.9, 5.3), (2780, 275)),
+        ("Qwen/Qwen2.5-32B-Instruct", {118: 0.559, 127: 0.711}, (67.9, 38.6), (27300, 4330)),
+        ("mistralai/Mistral-Nemo-Instruct-2407", {58: 0.786, 79: 0.875}, (2.12, 0.93), (374, 83)),
+    ],
+)
+def test_the_extremes_of_the_pictures_are_there(model_id, cosines, mean, largest):
+    last = 2 * MODELS[model_id][0] - 1
+    assert values(model_id, "cosine_of_means") == cosines
+    for statistic, (harmless, harmful) in (("variance_mean", mean), ("variance_max", largest)):
+        assert values(model_id, statistic, "harmless") == {last: harmless}
+        assert values(model_id, statistic, "harmful") == {last: harmful}
+    assert all("2 %" in curve.note for curve in of(model_id))
+
+
+def test_the_norms_of_another_source_stand_at_block_inputs():
+    norms = values(QWEN, "difference_norm")
+    assert list(norms) == list(range(0, 48, 2))
+    assert (norms[2], norms[46]) == (0.0916, 97.78)
+    assert values("google/gemma-2b-it", "difference_norm") == {20: 10.06, 34: 36.72}
+
+
+@pytest.mark.parametrize("model_id", MODELS)
+def test_every_published_curve_has_a_source_and_fits_its_model_and_a_stored_statistic(model_id):
+    stored = {variable.name: variable.dims for variable in CURVES}
+    found = of(model_id)
+    assert found
+    for curve in found:
+        assert curve.source
+        assert curve.note
+        assert ("set" in stored[curve.statistic]) == (curve.prompt_set is not None)
+        assert curve.prompt_set in (None, "harmful", "harmless")
+        assert 0 <= min(curve.values) <= max(curve.values) < 2 * MODELS[model_id][0]
+
+
+def test_selected_directions_are_matched_like_curves():
+    (chosen,) = selected_directions(hub("google/gemma-2b-it", 18), "harmful", "harmless", -2)
+    assert chosen.layer == 10
+    assert "refusal_direction" in chosen.source
+    assert selected_directions(hub("google/gemma-2b-it", 18), "harmful", "harmless", -1) == []
+    assert selected_directions(hub("google/gemma-2b-it", 18), "harmful", "nouns", -2) == []
+
+
+@pytest.mark.parametrize(
+    ("model", "matches"),
+    [
+        (hub("Qwen/Qwen-1_8B-Chat"), True),  # as the hub writes it
+        (hub("qwen/qwen-1_8b-chat"), True),
+        (model_facts("Qwen-1_8B-Chat"), True),  # a local folder of that name
+        (hub("somebody/Qwen-1_8B-chat"), False),  # another's, perhaps tuned further
+        (model_facts("Qwen-1_8B-Chat", kind="gguf"), False),  # rounded weights
+        (hub("Qwen/Qwen-1_8B"), False),
+        (hub("Qwen/Qwen2.5-1.5B-Instruct"), False),
+    ],
+)
+def test_a_model_is_known_by_its_hub_id_or_its_folder(model, matches):
+    assert bool(published_curves(model, "harmful", "harmless", -1)) == matches
+
+
+@pytest.mark.parametrize(
+    ("positive", "negative", "position"),
+    [("harmful", "harmless", -2), ("harmless", "harmful", -1), ("bad", "good", -1), ("harmful", "nouns", -1)],
+)
+def test_other_contrasts_and_positions_have_nothing_published(positive, negative, position):
+    assert published_curves(hub(QWEN), positive, negative, position) == []
+
+
+def qwen_run(folder, sites=("resid_pre", "resid_mid"), **changed):
+    """Write a run whose plain cosine is the published one, and .02 lower at 17-mid."""
+    published = np.array(list(values(QWEN, "cosine_of_means").values()))
+    by_site = {"resid_pre": published[::2], "resid_mid": published[1::2].copy()}
+    by_site["resid_mid"][17] -= 0.02
+    cosine = np.stack([by_site.get(site, np.full(24, 0.1)) for site in sites])
+    contents = {"cosine_of_means": cosine[None, :, None, :], **changed}
+    return finished_run(folder, {"curves": contents}, hub("Qwen/Qwen-1_8B-Chat"), sites=sites)
+
+
+def test_the_largest_deviation_is_found_with_its_depth_and_sign(tmp_path):
+    curves = read_group(qwen_run(tmp_path), "curves")
+    cosine = of(QWEN)[0]
+    found = largest_deviation(measured_values(curves, cosine, "refusal", -1), cosine, relative=False)
+    assert found.depth == 35
+    assert found.difference == pytest.approx(-0.02)
+    assert found.published == 0.7305
+
+
+def test_only_places_that_were_published_are_compared(tmp_path):
+    """What leaves block 16 has the depth of what enters block 17, and is not compared with it."""
+    cosine = of(QWEN)[0]
+    curves = read_group(qwen_run(tmp_path, sites=["resid_pre", "resid_post", "attn_out"]), "curves")
+    measured = measured_values(curves, cosine, "refusal", -1)
+    assert list(measured) == list(range(0, 48, 2))
+    assert largest_deviation(measured, cosine, relative=False).difference == 0
+    curves = read_group(qwen_run(tmp_path / "none", sites=["resid_post"]), "curves")
+    assert measured_values(curves, cosine, "refusal", -1) == {}
+    assert largest_deviation({}, cosine, relative=False) is None
+
+
+def test_shares_leave_out_published_zeros_and_what_was_not_resolved():
+    (variance,) = (curve for curve in of(QWEN) if (curve.statistic, curve.prompt_set) == ("variance_mean", "harmless"))
+    measured = {0: 1.0, 46: 6.719 * 1.5, 47: np.nan}
+    found = largest_deviation(measured, variance, relative=True)
+    assert found.depth == 46
+    assert found.share == pytest.approx(0.5)
+    assert largest_deviation({0: 1.0}, variance, relative=True) is None
+
+
+def test_the_report_says_how_far_where_and_from_what(tmp_path):
+    page = render_report(qwen_run(tmp_path, variance_mean=4.0, difference_norm=97.78))
+    assert "lone17/llm-activation-control, refusal_demo2.ipynb" in page
+    assert "16 prompts a set" in page
+    assert "the plain cosine of means is 0.0200 lower at 17-mid (0.7105, published 0.7305)" in page
+    assert "the mean variance of harmful is 341 % higher at 20-pre (4, published 0.9063)" in page
+    assert "128 prompts a set" in page
+
+
+def test_the_report_of_any_other_model_says_nothing_of_it(tmp_path):
+    page = render_report(finished_run(tmp_path, {"curves": {"variance_mean": 1.0}}, contrasts=REFUSAL))
+    assert "published (" not in page
+    assert "published, " not in page

@@ -1,0 +1,114 @@
+"""Counts of positive hidden units beside the activations: what was counted comes back, or a sentence why not."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import xarray as xr
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from stored import store_run
+
+from theodolite.errors import RunDamagedError
+from theodolite.sites import Site
+from theodolite.store.activations import counted_units, create_activations, read_positive_counts
+from theodolite.store.commits import damages, read_commit, read_commits
+from theodolite.store.complete import changed_objects, write_complete
+
+
+def stored_run(folder, signs=None, shard_prompts=4, quarantined=None, n_samples=10):
+    shape = (len(signs), *signs.shape[1:3]) if signs is not None else (n_samples, 2, 3)
+    values = np.ones((*shape, 8), np.float32)
+    return store_run(
+        folder,
+        {"set": {"resid_pre": values}},
+        shard_prompts,
+        {"set": dict.fromkeys(quarantined or [], "why")},
+        {"set": signs} if signs is not None else None,
+    )
+
+
+def random_signs(n_samples=10, units=11):
+    return np.random.default_rng(0).random((n_samples, 2, 3, units)) < 0.4
+
+
+@settings(max_examples=15, deadline=None)
+@given(n_samples=st.integers(1, 14), units=st.integers(1, 20), shard_prompts=st.integers(1, 9))
+def test_counts_come_back_and_quarantined_prompts_are_not_in_them(tmp_path_factory, n_samples, units, shard_prompts):
+    signs = random_signs(n_samples, units)
+    run = stored_run(tmp_path_factory.mktemp("store"), signs, shard_prompts, quarantined=[0])
+    commits = read_commits(run.location, "set").values()
+    for commit in commits:
+        counts = read_positive_counts(run, commit)
+        assert (counts.dtype, counts.shape) == (np.int32, (2, 3, units))
+        usable = [sample for sample in range(commit.start, commit.stop) if sample != 0]
+        np.testing.assert_array_equal(counts, signs[usable].sum(axis=0))
+    assert counted_units(run.location, "set") == units
+
+
+def test_a_run_of_before_units_were_counted_has_no_counts(tmp_path):
+    run = stored_run(tmp_path)
+    assert read_positive_counts(run, read_commit(run.location, "set", 0)) is None
+    assert counted_units(run.location, "set") == 0
+
+
+def test_xarray_opens_counts_without_warnings_and_knows_their_dimensions(tmp_path):
+    signs = random_signs()
+    run = stored_run(tmp_path, signs)
+    with xr.open_zarr(f"{run.url}/activations.zarr", group="set", chunks=None) as dataset:
+        counts = dataset["mlp_positive"]
+        assert counts.dims == ("shard", "position", "layer", "unit")
+        assert counts.dtype == np.int32
+        assert counts.attrs["units"] == "prompts"
+        assert (dataset["shard"].values.tolist(), dataset["unit"].values.tolist()) == ([0, 1, 2], list(range(11)))
+        assert dataset["resid_pre"].dims == ("sample", "position", "layer", "d_model")
+        assert all("description" in variable.attrs for variable in dataset.variables.values())
+        np.testing.assert_array_equal(counts.sum("shard"), signs.sum(axis=0))
+
+
+def chunk_of(run, shard_index):
+    return Path(run.url) / f"activations.zarr/set/mlp_positive/c/{shard_index}/0/0/0"
+
+
+def test_a_shard_without_its_counts_reads_as_fill_values_in_zarr_and_is_refused_here(tmp_path):
+    run = stored_run(tmp_path, random_signs())
+    chunk_of(run, 1).unlink()
+    with xr.open_zarr(f"{run.url}/activations.zarr", group="set", chunks=None) as dataset:
+        assert (dataset["mlp_positive"].sel(shard=1) == -1).all()
+    commit = read_commit(run.location, "set", 1)
+    with pytest.raises(RunDamagedError, match=r"shard set/00001, mlp_positive: is missing"):
+        read_positive_counts(run, commit)
+    assert list(damages(run.location, commit)) == ["shard set/00001, mlp_positive: is missing"]
+
+
+def test_a_flipped_byte_of_counts_is_refused_and_named(tmp_path):
+    run = stored_run(tmp_path, random_signs())
+    content = bytearray(chunk_of(run, 1).read_bytes())
+    content[len(content) // 2] ^= 1
+    chunk_of(run, 1).write_bytes(content)
+    commit = read_commit(run.location, "set", 1)
+    with pytest.raises(RunDamagedError, match=r"shard set/00001, mlp_positive: its bytes"):
+        read_positive_counts(run, commit)
+    assert len(list(damages(run.location, commit))) == 1
+
+
+def test_counts_are_sealed_by_their_commits_and_their_description_by_complete(tmp_path):
+    run = stored_run(tmp_path, random_signs())
+    write_complete(run, {"moments": "0"})
+    chunk_of(run, 0).unlink()
+    assert list(changed_objects(run)) == []
+    description = Path(run.url) / "activations.zarr/set/mlp_positive/zarr.json"
+    description.write_text("{}")
+    assert [sentence.split(": ")[0] for sentence in changed_objects(run)] == [
+        "activations.zarr/set/mlp_positive/zarr.json"
+    ]
+    with pytest.raises(RunDamagedError, match=r"mlp_positive/zarr\.json cannot be read"):
+        counted_units(run.location, "set")
+
+
+def test_describing_a_set_again_without_counts_takes_them_not_away(tmp_path):
+    run = stored_run(tmp_path, random_signs())
+    before = {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
+    coordinates = {"position": [-2, -1], "layer": range(3), "d_model": range(8)}
+    create_activations(run.location, "set", 10, 4, [Site.RESID_PRE], coordinates)
+    assert {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()} == before
