@@ -2,7 +2,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: help demo test lint check bench bench-heads clean
+.PHONY: help demo test lint check bench bench-heads bench-statistics clean
 
 help:
 	@echo "make demo          survey the embedded 135M chat model and print where the report is"
@@ -10,6 +10,7 @@ help:
 	@echo "make lint          ruff and mypy"
 	@echo "make check         lint, then the tests"
 	@echo "make bench         capture speed against plain Hugging Face, as JSON"
+	@echo "make bench-statistics  moments against reading, and the statistics of a 32B-shaped run: seconds, memory, as JSON"
 	@echo "make bench-heads   the attention heads of a 32B-shaped model: seconds and memory, as JSON"
 
 .venv/ready: pyproject.toml constraints.txt
@@ -36,6 +37,10 @@ check: lint test
 
 bench: .venv/ready
 	@$(BIN)/python benchmarks/capture.py
+
+bench-statistics: .venv/ready
+	@$(BIN)/python benchmarks/intervals.py
+	@$(BIN)/python benchmarks/statistics.py
 
 bench-heads: .venv/ready
 	@$(BIN)/python benchmarks/heads.py

@@ -6,7 +6,7 @@ other; then they run in turns, and the median over the turns counts. Ways:
 
 - `hugging_face`: the causal model with `output_hidden_states=True`, batches of 32 as given, left padding;
 - `generate`: the same through `generate(max_new_tokens=1)`, which spares the head all but the last token;
-- `theodolite`: plan and engine, as a replica runs them;
+- `theodolite`: plan and engine, as a replica runs them, which also count positive hidden units;
 - `bare_forward`: the same planned batches through the base model, with no hooks and nothing kept.
 
 Tokens per second count the prompts' own tokens, for every way the same. A way's peak memory is that of a
@@ -21,7 +21,6 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
-from statistics import median
 from typing import Any
 
 import measuring  # first: it prepares the process before torch is imported
@@ -33,6 +32,7 @@ from transformers import AutoModelForCausalLM
 from theodolite.capture.engine import Engine
 from theodolite.capture.parity import FLOAT32_BOUND
 from theodolite.capture.plan import SetPlan, TokenIds, plan_set
+from theodolite.models.facts import mlp_width
 from theodolite.models.load import LoadedModel, load_model, load_tokenizer, quiet_transformers
 from theodolite.models.source import fetch, resolve_source
 from theodolite.prompts.sources import read_prompts
@@ -137,7 +137,8 @@ def theodolite(folder: Path) -> Way:
     def run(tokens: Sequence[TokenIds]) -> Vectors:
         plan = plan_mix(tokens)
         engine = Engine(model, SITES, range(model.dimensions.n_layers))
-        shards = [engine.capture(plan, shard, tokens[shard.start : shard.stop]) for shard in plan.shards]
+        units = mlp_width(model.config) or 0
+        shards = [engine.capture(plan, shard, tokens[shard.start : shard.stop], units) for shard in plan.shards]
         return {site: np.concatenate([shard.activations[site] for shard in shards])[:, 0] for site in SITES}
 
     return run
@@ -238,7 +239,7 @@ def measure(ways: dict[str, Way], tokens: Sequence[TokenIds], repeats: int) -> t
         for name, way in ways.items():
             seconds[name].append(measuring.seconds_of(lambda way=way: way(tokens), CPU))
             measuring.say(f"turn {turn + 1} of {repeats}: {name} {len(tokens) / seconds[name][-1]:.2f} prompts/s")
-    return {name: median(values) for name, values in seconds.items()}, max(rates)
+    return {name: np.median(values) for name, values in seconds.items()}, max(rates)
 
 
 def peak_memory_of(name: str, folder: Path, tokens: Sequence[TokenIds]) -> int:

@@ -18,7 +18,6 @@ import random
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from statistics import median
 from typing import Any
 
 import measuring  # first: it prepares the process before torch is imported
@@ -205,7 +204,7 @@ def measure_plan(
         rates.append(measuring.matrix_rate(matrix_size, torch.bfloat16, device))
         capture.append(measuring.seconds_of(lambda: run_capture(model, plan, tokens), device))
         bare.append(measuring.seconds_of(lambda: measuring.run_bare(model, plan, tokens), device))
-    row = speeds(model, plan, median(capture), median(bare), max(rates))
+    row = speeds(model, plan, np.median(capture), np.median(bare), max(rates))
     row |= {"peak_gpu_memory_bytes": memory, "oom_backoffs": oom_backoffs}
     measuring.say(
         f"shards of {budgets[0]}, batches of {budgets[1]}: {row['prompts_per_second']:.1f} prompts/s, "
@@ -235,7 +234,7 @@ def run_capture(model: LoadedModel, plan: SetPlan, tokens: Sequence[TokenIds]) -
     engine = Engine(model, SITES, range(model.dimensions.n_layers))
     backoffs = 0
     for shard in plan.shards:
-        captured = engine.capture(plan, shard, tokens[shard.start : shard.stop])
+        captured = engine.capture(plan, shard, tokens[shard.start : shard.stop], model.config.intermediate_size)
         if captured.quarantined:
             raise SystemExit(f"{len(captured.quarantined)} prompts failed: {captured.quarantined}")
         backoffs += captured.oom_backoffs

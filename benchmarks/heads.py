@@ -32,7 +32,6 @@ import tempfile
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from statistics import median
 from typing import Any
 
 import measuring  # first: it prepares the process before torch is imported
@@ -263,8 +262,8 @@ def measure_smollm2(interpreter: str | None, repeats: int, threads: int) -> dict
         seconds["ours"].append(time.perf_counter() - started)
         latest = ", ".join(f"{name} {times[-1]:.2f} s" for name, times in seconds.items() if times)
         measuring.say(f"turn {turn + 1} of {repeats}: {latest}")
-    ours = median(seconds["ours"])
-    theirs = median(seconds["theirs"]) if interpreter else None
+    ours = np.median(seconds["ours"])
+    theirs = np.median(seconds["theirs"]) if interpreter else None
     return {
         "ours_seconds": ours,
         "transformer_lens_seconds": theirs,

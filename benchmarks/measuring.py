@@ -18,6 +18,10 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+# A script's own folder comes first on the path, where statistics.py would hide the standard library's.
+if str(Path(__file__).resolve().parent) in sys.path:
+    sys.path.append(sys.path.pop(sys.path.index(str(Path(__file__).resolve().parent))))
+
 # Replicas sum in one order whatever the number of threads; this must be set before torch loads the library.
 os.environ["MKL_CBWR"] = "AUTO,STRICT"
 os.environ["TOKENIZERS_PARALLELISM"] = "false"

@@ -1,0 +1,228 @@
+"""The statistics of activations: seconds and memory, on generated shards.
+
+Shards hold float32 numbers of bfloat16 precision, as a survey of a model in bfloat16 leaves them, with a rogue feature.
+
+- `moments`: the first pass that `moments` and the variances need, against merely reading the same shards (fetching
+  them, comparing their checksums, decoding), both in the same Dask threads, in turns; the medians count. On one thread
+  and on two.
+- `doubling`: the same pass over once, twice and four times as many samples.
+- `rehearsal`: the shape of a 32B model: two sets of 1,024 prompts, 64 layers, 2 sites, d_model 5120: 5.4 GB.
+  All groups of the two passes, with a contrast, and then the Gram matrices, each in a process of its own; its peak
+  memory is the largest resident set, and must stay below CAP_BYTES.
+
+TMPDIR places the shards; the rehearsal's take 3 GB. The last line is one JSON object.
+Usage: python benchmarks/statistics.py --help
+"""
+
+import argparse
+import multiprocessing
+import tempfile
+from collections.abc import Callable, Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import measuring  # first: it prepares the process before torch is imported
+import numpy as np
+import torch
+from dask import config as dask_config
+from dask.delayed import delayed
+from numpy.typing import NDArray
+
+from theodolite.sites import Site
+from theodolite.spec import GramSpec
+from theodolite.spec_file import parse_spec
+from theodolite.store.activations import create_activations, encode_shard
+from theodolite.store.commits import Commit, commit_shard, new_attempt, sha256
+from theodolite.store.runs import ModelFacts, Run, RunRecord, SetFacts, create_run, open_run
+from theodolite_jobs.stream.gram_group import survey_gram
+from theodolite_jobs.stream.over_shards import first_passes
+from theodolite_jobs.stream.passes import STREAM
+from theodolite_jobs.stream.pipeline import analyse
+from theodolite_jobs.stream.reading import Selection, read_selected
+from theodolite_jobs.tasks import in_windows, scheduler
+
+CPU = torch.device("cpu")
+SITES = (Site.RESID_PRE, Site.RESID_MID)
+SHARD_PROMPTS = 64
+CAP_BYTES = 2 * 2**30
+CONTRASTS = {"refusal": {"positive": "harmful", "negative": "harmless", "paired": True}}
+
+RUN_ID = "generated"
+
+
+def main() -> None:
+    options = read_options()
+    with tempfile.TemporaryDirectory(prefix="theodolite-statistics-") as temporary:
+        folder = Path(temporary)
+        moments = measure_moments(folder, options)
+        doubling = measure_doubling(folder, options)
+        rehearsal = measure_rehearsal(folder, options) if options.rehearsal_prompts else None
+    result = {"moments": moments, "doubling": doubling, "rehearsal": rehearsal, **measuring.machine_facts(CPU)}
+    measuring.publish(result, options.out)
+
+
+def read_options() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description="Statistics of activations: seconds and memory, as JSON.")
+    parser.add_argument("--prompts", type=int, default=512, help="prompts of the set that is timed")
+    parser.add_argument("--layers", type=int, default=16, help="its layers")
+    parser.add_argument("--d-model", type=int, default=5120, help="features everywhere")
+    parser.add_argument(
+        "--rehearsal-prompts", type=int, default=1024, help="prompts of both rehearsed sets; 0 for none"
+    )
+    parser.add_argument("--rehearsal-layers", type=int, default=64, help="layers of the rehearsal")
+    parser.add_argument("--repeats", type=int, default=3, help="turns; the medians count")
+    parser.add_argument("--out", type=Path, help="also write the JSON to this file")
+    return parser.parse_args()
+
+
+def measure_moments(folder: Path, options: argparse.Namespace) -> dict[str, Any]:
+    """Return seconds of reading and of the first pass, with one thread and with two."""
+    run = write_run(folder / "moments", {"nouns": options.prompts}, options.layers, options.d_model)
+    found: dict[str, Any] = {"prompts": options.prompts, "layers": options.layers, "sites": len(SITES)}
+    for threads in (1, 2):
+        with dask_config.set(num_workers=threads):
+            turns = [(seconds_of(read_all, run), seconds_of(pass_over, run)) for _ in range(options.repeats)]
+        reading, passing = (float(np.median(column)) for column in zip(*turns, strict=True))
+        found[f"{threads}_threads"] = {
+            "reading_seconds": reading,
+            "moments_seconds": passing,
+            "ratio_to_reading": passing / reading,
+            "ratios": [after / before for before, after in turns],
+        }
+        measuring.say(
+            f"{threads} threads: reading {reading:.2f} s, moments {passing:.2f} s, {passing / reading:.2f} times"
+        )
+    found["speedup_of_two_threads"] = found["1_threads"]["moments_seconds"] / found["2_threads"]["moments_seconds"]
+    return found
+
+
+def measure_doubling(folder: Path, options: argparse.Namespace) -> dict[str, Any]:
+    """Return seconds of the first pass over once, twice and four times as many samples."""
+    sizes = [options.prompts // 2, options.prompts, 2 * options.prompts]
+    runs = [write_run(folder / f"n{n}", {"nouns": n}, options.layers, options.d_model) for n in sizes]
+    turns = [[seconds_of(pass_over, run) for run in runs] for _ in range(options.repeats)]
+    seconds = [float(np.median(column)) for column in zip(*turns, strict=True)]
+    measuring.say(f"prompts {sizes}: {seconds} s")
+    return {"prompts": sizes, "seconds": seconds, "ratio_of_four_times": seconds[2] / seconds[0]}
+
+
+def measure_rehearsal(folder: Path, options: argparse.Namespace) -> dict[str, Any]:
+    """Return seconds and peak memory of all statistics at the shape of a 32B model."""
+    sets = {"harmful": options.rehearsal_prompts, "harmless": options.rehearsal_prompts}
+    run = write_run(folder / "rehearsal", sets, options.rehearsal_layers, options.d_model)
+    numbers = sum(sets.values()) * options.rehearsal_layers * len(SITES) * options.d_model
+    found: dict[str, Any] = {"bytes_of_activations": 4 * numbers, "cap_bytes": CAP_BYTES}
+    for name, job in {"two_passes": two_passes, "gram": gram}.items():
+        with multiprocessing.get_context("spawn").Pool(1) as pool:
+            found[name] = pool.apply(alone, (job, run.store))
+        measuring.say(f"{name}: {found[name]}")
+    found["within_cap"] = all(found[name]["peak_bytes"] < CAP_BYTES for name in ("two_passes", "gram"))
+    return found
+
+
+def alone(job: Callable[[Run], Any], store: str) -> dict[str, Any]:
+    """Run a job in a process that does nothing else; return what it took."""
+    seconds = seconds_of(job, open_run(store, RUN_ID))
+    return {"seconds": seconds, "peak_bytes": measuring.peak_memory_bytes()}
+
+
+def two_passes(run: Run) -> None:
+    """Compute all groups of the two passes; norms have no weights here."""
+    analyse(run, CONTRASTS, None, tell, asked={"travel", "separation"})
+
+
+def gram(run: Run) -> None:
+    """Compute the Gram matrices."""
+    survey_gram(run, CONTRASTS, GramSpec(), None, tell)
+
+
+def tell(what: str, done: int, total: int) -> None:
+    """Say how far a job is, now and then."""
+    if done % 16 == 0:
+        measuring.say(f"{what}: {done} of {total}")
+
+
+def read_all(run: Run) -> None:
+    """Read every shard of every site as the first pass does, and keep nothing."""
+    task = delayed(read_and_forget, pure=False)
+    tasks = [task(run, index) for index in range(run.record.sets["nouns"].n_shards)]
+    with scheduler(None):
+        list(in_windows(tasks, lambda _: None))
+
+
+def read_and_forget(run: Run, index: int) -> None:
+    for site in SITES:
+        read_selected(run, selection(), index, site)
+
+
+def pass_over(run: Run) -> None:
+    """Compute the moments of every shard, and merge them."""
+    with scheduler(None):
+        first_passes(run, {selection(): frozenset({STREAM})}, (), lambda *_: None)
+
+
+def selection() -> Selection:
+    return Selection("nouns", frozenset(), (0,))
+
+
+def seconds_of(job: Callable[[Run], Any], run: Run) -> float:
+    return measuring.seconds_of(lambda: job(run), CPU)
+
+
+def write_run(folder: Path, sets: dict[str, int], layers: int, d_model: int) -> Run:
+    """Write a captured run of generated activations, shard by shard."""
+    run = create_run(str(folder), record_of(sets, layers, d_model))
+    rng = np.random.default_rng(0)
+    scales = np.exp(np.linspace(0, 3, layers))[:, None].astype(np.float32)
+    for name, n_samples in sets.items():
+        coordinates = {"position": [-1], "layer": range(layers), "d_model": range(d_model)}
+        create_activations(run.location, name, n_samples, SHARD_PROMPTS, SITES, coordinates)
+        for index, start in enumerate(range(0, n_samples, SHARD_PROMPTS)):
+            stop = min(start + SHARD_PROMPTS, n_samples)
+            encoded = {}
+            for site in SITES:
+                values = generated(rng, (stop - start, 1, layers, d_model), scales)
+                encoded[site] = encode_shard(site, values, start, SHARD_PROMPTS)
+            encoded[Site.RESID_FINAL] = encode_shard(Site.RESID_FINAL, values[:, :, -1], start, SHARD_PROMPTS)
+            checksums = {str(site): sha256(content) for site, content in encoded.items()}
+            commit_shard(run.location, Commit(name, index, start, stop, new_attempt(), checksums, []), encoded)
+        measuring.say(f"wrote {n_samples} prompts of {name}")
+    return run
+
+
+def generated(rng: np.random.Generator, shape: Sequence[int], scales: NDArray[np.float32]) -> NDArray[np.float32]:
+    """Return normal numbers of bfloat16 precision that grow along the layers, with one large feature."""
+    values = rng.standard_normal(tuple(shape), dtype=np.float32) * scales
+    values[..., 7] += 100 * scales[:, 0]
+    return torch.from_numpy(values).bfloat16().float().numpy()
+
+
+def record_of(sets: dict[str, int], layers: int, d_model: int) -> RunRecord:
+    prompts = {name: {"source": "builtin:nouns", "template": "none"} for name in sets}
+    known = {name: contrast for name, contrast in CONTRASTS.items() if set(sets) >= {contrast["positive"]}}
+    model = {"n_layers": layers, "d_model": d_model, "n_heads": 40, "n_kv_heads": 8, "d_head": 128}
+    names = dict.fromkeys(("name", "kind", "place", "revision", "family", "dtype", "attention"), "generated")
+    asked = {"model": {"id": "generated"}, "prompts": prompts, "contrasts": known, "words": {"sentences": []}}
+    nothing = {"n_batches": 0, "plan_sha256": "", "template": "none", "shared_prefix": 0, "token_ids_sha256": ""}
+    facts = {
+        name: SetFacts(
+            n_samples=n, n_shards=-(-n // SHARD_PROMPTS), positions=[-1], tokens=n, computed_tokens=n, **nothing
+        )
+        for name, n in sets.items()
+    }
+    return RunRecord(
+        run_id=RUN_ID,
+        digest="",
+        created=datetime.now(UTC),
+        spec=parse_spec(asked),
+        model=ModelFacts(**names, **model, context_length=4096),
+        layers=list(range(layers)),
+        sets=facts,
+        parity={},
+        versions={},
+    )
+
+
+if __name__ == "__main__":
+    main()
