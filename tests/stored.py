@@ -88,8 +88,10 @@ def record_of(arrays: Arrays, shard_prompts: int, contrasts=None, positions=None
     )
 
 
-def store_run(folder: Path, arrays: Arrays, shard_prompts: int = 4, quarantined=None, signs=None, **record) -> Run:
-    """Write a captured run; `resid_final` is made of the last layer of the first site.
+def store_run(
+    folder: Path, arrays: Arrays, shard_prompts: int = 4, quarantined=None, signs=None, final=None, **record
+) -> Run:
+    """Write a captured run; `resid_final` is made of the last layer of the first site, where `final` has no set's own.
 
     `signs` of a set, (sample, position, layer, unit) booleans, are counted over each shard's usable samples.
     """
@@ -106,7 +108,7 @@ def store_run(folder: Path, arrays: Arrays, shard_prompts: int = 4, quarantined=
         if positive is not None:
             coordinates["unit"] = range(positive.shape[-1])
         create_activations(run.location, name, len(first), shard_prompts, list(whole), coordinates)
-        whole[Site.RESID_FINAL] = first[:, :, -1]
+        whole[Site.RESID_FINAL] = (final or {}).get(name, first[:, :, -1])
         bad = (quarantined or {}).get(name, {})
         for index, start in enumerate(range(0, len(first), shard_prompts)):
             stop = min(start + shard_prompts, len(first))

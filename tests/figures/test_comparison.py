@@ -75,7 +75,13 @@ def test_the_command_writes_a_page_and_prints_the_table(store, tmp_path):
     ]
     text = page.read_text()
     assert text.startswith("<!doctype html>")
-    for said in ("resid_pre and resid_mid, position -1", "not measured", "first-0", "Cosine between the two sets"):
+    for said in (
+        "resid_pre and resid_mid, position -1",
+        "not measured",
+        "first-0",
+        "Cosine between the two sets",
+        "Bands are 95 %",
+    ):
         assert said in text
 
 

@@ -5,22 +5,22 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from theodolite_jobs.statistics.curves import NORMAL_QUANTILE, cosine_curve, direction, scatter, variance_curves
+from theodolite_jobs.statistics.curves import NORMAL_QUANTILE, Scatter, cosine_curve, direction, scatter, variance_curves
 
 
 def curve_of(p, q, paired, splits=1):
     """Compute the curve of one site and layer from whole arrays (sample, d_model), in several shards."""
-    p, q = p[:, None], q[:, None]
     a, b = p.mean(axis=0), q.mean(axis=0)
-    none = np.empty((0, *a.shape))
+    none = np.empty((0, len(a)))
     if paired:
         shards = zip(np.array_split(p, splits), np.array_split(q, splits), strict=True)
         parts = [scatter(x, y, a, b, paired=True) for x, y in shards]
     else:
         parts = [scatter(x, none, a, b, paired=False) for x in np.array_split(p, splits)]
         parts += [scatter(none, y, a, b, paired=False) for y in np.array_split(q, splits)]
-    trace = [x.var(axis=0, ddof=1).sum(axis=-1) if len(x) > 1 else np.array([np.nan]) for x in (p, q)]
-    curve = cosine_curve(a, b, *trace, len(p), len(q), reduce(add, parts), paired=paired)
+    trace = [np.array([x.var(axis=0, ddof=1).sum() if len(x) > 1 else np.nan]) for x in (p, q)]
+    curves = [Scatter(**{name: values[None] for name, values in vars(part).items()}) for part in parts]
+    curve = cosine_curve(a[None], b[None], *trace, len(p), len(q), reduce(add, curves), paired=paired)
     return SimpleNamespace(**{name: values[0] for name, values in vars(curve).items()})
 
 

@@ -48,6 +48,8 @@ def render_comparison(runs: Sequence[Run], question: Question, bound: float) -> 
         description=description(question.statistic),
         where=_where(frame, question),
         figure=comparison_figure(frame),
+        of_blocks=bool((frame["site"] == "").all()),
+        intervals=bool(frame["low"].notna().any()),
         rows=said(milestones(runs, question, bound)),
         bound=f"{bound:g}",
         script_json=script_json,

@@ -75,8 +75,9 @@ def _refuse_non_finite(
     values: NDArray[np.float32], run: Run, site: Site, where: str, samples: Sequence[int] | NDArray[np.int64]
 ) -> None:
     """Raise RunDamagedError where (sample, position, layer, d_model) holds a number that must not be averaged."""
-    if np.isfinite(np.sum(values, dtype=np.float64)):  # one pass without a copy; a NaN or infinity stays in a sum
-        return
+    with np.errstate(over="ignore", invalid="ignore"):
+        if np.isfinite(np.sum(values)):  # one pass without a copy: a NaN or an infinity stays in a sum
+            return
     finite = np.isfinite(values).all(axis=-1)
     if finite.all():  # the sum alone ran over
         return

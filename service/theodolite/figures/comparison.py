@@ -1,10 +1,13 @@
 """The same curve of several runs in one figure, on relative depth."""
 
+from collections.abc import Iterator
+
 import numpy as np
 import pandas as pd
 import plotly.graph_objects as go
 
-from theodolite.figures.style import bare_layout
+from theodolite.figures.panels import finite_pieces, legend_above
+from theodolite.figures.style import bare_layout, clear
 from theodolite.query.compare import STATISTICS, labels
 from theodolite.sites import depth_label
 from theodolite.store.layout import GROUPS
@@ -25,15 +28,9 @@ def comparison_figure(frame: pd.DataFrame) -> go.Figure:
     for index, (run_id, curve) in enumerate(frame.groupby("run_id", sort=False)):
         dash, colour = _DASHES[index // len(_COLOURS) % len(_DASHES)], _COLOURS[index % len(_COLOURS)]
         name = names[str(run_id)]
-        if np.isfinite(curve["low"]).any():
-            figure.add_trace(_band(curve, name, colour))
-        figure.add_trace(_line(curve, name, colour, dash))
+        figure.add_traces([*_bands(curve, name, colour), _line(curve, name, colour, dash)])
     statistic = str(frame["statistic"].iloc[0])
-    figure.update_layout(
-        bare_layout(520),
-        hovermode="closest",
-        legend={"orientation": "h", "x": 0, "y": 1.02, "yanchor": "bottom", "bgcolor": "rgba(0,0,0,0)"},
-    )
+    figure.update_layout(**bare_layout(520), hovermode="closest", legend=legend_above(1))
     figure.update_xaxes(title="depth, as a share of the model's layers", range=[-0.01, 1.01], dtick=0.1)
     figure.update_yaxes(title=statistic.replace("_", " "), exponentformat="power")
     return figure
@@ -63,22 +60,22 @@ def _line(curve: pd.DataFrame, name: str, colour: str, dash: str) -> go.Scatter:
     )
 
 
-def _band(curve: pd.DataFrame, name: str, colour: str) -> go.Scatter:
-    """Return the interval as a closed outline; where it is not known it is left out."""
-    known = curve[np.isfinite(curve["low"]) & np.isfinite(curve["high"])]
-    around = pd.concat([known["relative_depth"], known["relative_depth"][::-1]])
-    return go.Scatter(
-        x=around.tolist(),
-        y=pd.concat([known["low"], known["high"][::-1]]).tolist(),
-        mode="lines",
-        fill="toself",
-        fillcolor=f"rgba({', '.join(str(int(colour[at : at + 2], 16)) for at in (1, 3, 5))}, 0.16)",
-        line={"width": 0},
-        hoverinfo="skip",
-        name=f"95 % interval, {name}",
-        showlegend=False,
-        legendgroup=name,
-    )
+def _bands(curve: pd.DataFrame, name: str, colour: str) -> Iterator[go.Scatter]:
+    """Yield the interval as closed outlines, one for each stretch where it is known."""
+    depths, low, high = (curve[column].to_numpy() for column in ("relative_depth", "low", "high"))
+    for piece in finite_pieces(low):
+        yield go.Scatter(
+            x=[*depths[piece].tolist(), *depths[piece][::-1].tolist()],
+            y=[*low[piece].tolist(), *high[piece][::-1].tolist()],
+            mode="lines",
+            fill="toself",
+            fillcolor=clear(colour, 0.16),
+            line={"width": 0},
+            hoverinfo="skip",
+            name=f"95 % interval, {name}",
+            showlegend=False,
+            legendgroup=name,
+        )
 
 
 def _without_nan(values: pd.Series) -> list[float | None]:

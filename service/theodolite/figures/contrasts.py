@@ -2,30 +2,19 @@
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
 
-import numpy as np
 import plotly.graph_objects as go
 import xarray as xr
-from numpy.typing import NDArray
 from plotly.subplots import make_subplots
 
-from theodolite.figures.style import COSINE, NEGATIVE, PLAIN, POSITIVE, bare_layout, depth_ticks
+from theodolite.figures.panels import finite_pieces, legend_above
+from theodolite.figures.style import COSINE, DASHES, NEGATIVE, PLAIN, POSITIVE, bare_layout, clear, depth_ticks
 from theodolite.query.curves import along_depth
 from theodolite.query.published import PublishedCurve, measured_values
 from theodolite.sites import Site, depth_label
 
-_BANDS = {COSINE: "rgba(138, 99, 210, 0.18)"}
 _PUBLISHED = "#2a9d8f"  # of cosines; variances keep their set's colour
 _ROWS = {"cosine_of_means": 1, "variance_mean": 2, "variance_max": 3}
-_DASHES = {
-    Site.RESID_PRE: "solid",
-    Site.RESID_MID: "dot",
-    Site.RESID_MID_SUM: "dashdot",
-    Site.RESID_POST: "dash",
-    Site.ATTN_OUT: "longdash",
-    Site.MLP_OUT: "longdashdot",
-}
 
 # Drawn at once; other sites are in the legend, to be switched on.
 _SHOWN = (Site.RESID_PRE, Site.RESID_MID)
@@ -87,14 +76,14 @@ def _cosine_traces(curves: xr.Dataset, view: ContrastView, prefix: str, site: st
     low, high = along_depth(values("_low")), along_depth(values("_high"))
     first = site == curves["site"].values[0]
     group = None if first else f"debiased, {site}"  # a band without an entry of its own comes and goes with its curve
-    for index, piece in enumerate(_finite_pieces(low.values)):
+    for index, piece in enumerate(finite_pieces(low.values)):
         depths = low["depth"].values[piece].tolist()
         yield go.Scatter(
             x=[*depths, *depths[::-1]],
             y=[*low.values[piece].tolist(), *high.values[piece].tolist()[::-1]],
             mode="lines",
             fill="toself",
-            fillcolor=_BANDS[COSINE],
+            fillcolor=clear(COSINE, 0.18),
             line={"width": 0},
             hoverinfo="skip",
             name="95 % interval",
@@ -136,12 +125,6 @@ def _published_lines(
         yield _ROWS[known.statistic], line
 
 
-def _finite_pieces(values: NDArray[np.float64]) -> list[slice]:
-    """Return the stretches without NaN; a polygon over a gap would close on itself."""
-    edges = np.diff(np.concatenate([[0], np.isfinite(values).astype(int), [0]]))
-    return [slice(a, b) for a, b in zip(np.flatnonzero(edges == 1), np.flatnonzero(edges == -1), strict=True)]
-
-
 def _line(values: xr.DataArray, name: str, site: str, colour: str, legend: str, width: float = 2.2) -> go.Scatter:
     curve = along_depth(values)
     depths = curve["depth"].values.tolist()
@@ -151,7 +134,7 @@ def _line(values: xr.DataArray, name: str, site: str, colour: str, legend: str, 
         mode="lines+markers",
         marker={"size": 4},
         name=f"{name}, {_short(site)}",
-        line={"color": colour, "width": width, "dash": _DASHES[Site(site)]},
+        line={"color": colour, "width": width, "dash": DASHES[Site(site)]},
         customdata=[depth_label(depth) for depth in depths],
         hovertemplate="%{customdata}: %{y:.4g}<extra>" + f"{name}, {_short(site)}" + "</extra>",
         legend=legend,
@@ -166,14 +149,9 @@ def _label_axes(figure: go.Figure, depths: list[int]) -> None:
     figure.update_layout(
         **bare_layout(900),
         hovermode="x",
-        legend=_legend_above(figure.layout.yaxis.domain[1]),
-        legend2=_legend_above(figure.layout.yaxis2.domain[1]),
+        legend=legend_above(figure.layout.yaxis.domain[1]),
+        legend2=legend_above(figure.layout.yaxis2.domain[1]),
     )
-
-
-def _legend_above(top: float) -> dict[str, Any]:
-    above = {"orientation": "h", "x": 0, "y": top, "xanchor": "left", "yanchor": "bottom"}
-    return {**above, "bgcolor": "rgba(0,0,0,0)"}
 
 
 def _short(site: str) -> str:
