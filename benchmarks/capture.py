@@ -133,11 +133,11 @@ def generate(folder: Path) -> Way:
 
 def theodolite(folder: Path) -> Way:
     model = base_model(folder)
+    units = mlp_width(model.config) or 0
 
     def run(tokens: Sequence[TokenIds]) -> Vectors:
         plan = plan_mix(tokens)
         engine = Engine(model, SITES, range(model.dimensions.n_layers))
-        units = mlp_width(model.config) or 0
         shards = [engine.capture(plan, shard, tokens[shard.start : shard.stop], units) for shard in plan.shards]
         return {site: np.concatenate([shard.activations[site] for shard in shards])[:, 0] for site in SITES}
 

@@ -21,6 +21,7 @@ from theodolite.errors import CaptureError, RunDamagedError
 from theodolite.query.runs import summaries, verify
 from theodolite.settings import Settings
 from theodolite.spec_file import parse_spec
+from theodolite.store.activations import read_positive_counts
 from theodolite.store.commits import read_commits
 from theodolite.store.layout import STREAM_GROUPS
 from theodolite.store.objects import keys
@@ -190,22 +191,28 @@ def test_a_second_survey_repeats_nothing(surveyed, monkeypatch):
 
 @pytest.fixture(scope="module")
 def reference(surveyed, chat_model_folder):
-    """Every prompt alone, unpadded, through the ordinary model with its head: set → site → (sample, layer, d_model)."""
+    """Every prompt alone, unpadded, through the ordinary model with its head.
+
+    Set → site → (sample, layer, d_model), and `gates`, what the gates put out, (sample, layer, unit).
+    """
     model = AutoModelForCausalLM.from_pretrained(
         chat_model_folder, dtype=torch.float32, attn_implementation="eager"
     ).eval()
-    mids = []
+    mids, gates = [], []
     for block in model.model.layers:
+        block.mlp.gate_proj.register_forward_hook(lambda _, __, output: gates.append(output[0, -1]))
         block.post_attention_layernorm.register_forward_pre_hook(lambda _, args: mids.append(args[0][0, -1]))
     found = {}
     for name in ("harmful", "harmless"):
-        sites = {"resid_pre": [], "resid_mid": []}
+        sites = {"resid_pre": [], "resid_mid": [], "gates": []}
         for ids in read_tokens(surveyed.location, name):
             mids.clear()
+            gates.clear()
             with torch.inference_mode():
                 hidden = model(torch.tensor([ids]), output_hidden_states=True).hidden_states
             sites["resid_pre"].append(torch.stack([state[0, -1] for state in hidden[:-1]]).numpy())
             sites["resid_mid"].append(torch.stack(mids).numpy())
+            sites["gates"].append(torch.stack(gates).numpy())
         found[name] = {site: np.stack(values).astype(np.float64) for site, values in sites.items()}
     return found
 
@@ -217,6 +224,16 @@ def test_activations_equal_unpadded_hugging_face(surveyed, reference, name, site
         ours = dataset[site].sel(position=-1).values
     difference = np.linalg.norm(ours - reference[name][site], axis=-1)
     assert (difference / np.linalg.norm(reference[name][site], axis=-1)).max() <= 5e-5
+
+
+@pytest.mark.parametrize("name", ["harmful", "harmless"])
+def test_positive_units_are_counted_as_in_unpadded_hugging_face(surveyed, reference, name):
+    commits = read_commits(surveyed.location, name)
+    counts = sum(read_positive_counts(surveyed, commit) for commit in commits.values())[0]
+    positive = (reference[name]["gates"] > 0).sum(axis=0)
+    # Rounding turns units that lie within 1e-5 of zero: a few of 900,000 signs.
+    assert np.abs(counts - positive).sum() <= 20
+    assert 0 <= counts.min() <= counts.max() <= 20
 
 
 def test_curves_equal_a_float64_reference(surveyed, reference):

@@ -8,13 +8,13 @@ import xarray as xr
 from theodolite.figures.contrasts import shown_sites
 from theodolite.figures.geometry import blocks_figure, separation_figure, shape_figure
 from theodolite.figures.panels import layer_map
+from theodolite.query.compare import BOUND
 from theodolite.query.curves import along_depth
 from theodolite.sites import depth_label
 from theodolite.store.results import read_group
 from theodolite.store.runs import Run
 from theodolite_jobs.report.sections import Section, Table, colours_of, last_position, said_counts
 
-_BOUND = 0.95
 _UNSEEN = "On prompts the direction was not fitted on"
 
 _RESIDUALS = {
@@ -74,11 +74,11 @@ def _separation_facts(at: xr.Dataset) -> Iterator[str]:
         f"{float(low[best]):.3f} to {float(high[best]):.3f}), and {float(right[best]):.1%} are on the right side of "
         f"the midpoint."
     )
-    passed = np.flatnonzero(low.values > _BOUND)
+    passed = np.flatnonzero(low.values >= BOUND)
     if len(passed):
-        yield f"The interval first lies above {_BOUND} at {_place(low, int(passed[0]))}."
+        yield f"The interval first lies at {BOUND} or above from {_place(low, int(passed[0]))}."
     else:
-        yield f"Nowhere does the whole interval lie above {_BOUND}."
+        yield f"Nowhere does the whole interval lie at {BOUND} or above."
     fisher = along_depth(at["fisher_ratio"])
     if np.isfinite(fisher).any():
         top = int(np.nanargmax(fisher.values))

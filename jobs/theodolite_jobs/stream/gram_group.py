@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from theodolite.errors import RunDamagedError
 from theodolite.sites import Site
 from theodolite.spec import GramSpec, digest_of
+from theodolite.store.activations import read_positive_counts
 from theodolite.store.commits import Commit, damages
 from theodolite.store.complete import finished_groups
 from theodolite.store.layout import GROUPS
@@ -20,6 +21,7 @@ from theodolite.store.runs import Run
 from theodolite.store.tables import encode_table
 from theodolite_jobs.statistics.cka import linear_cka, linear_cka_debiased
 from theodolite_jobs.statistics.gram import effective_rank_of_gaussian, participation_ratio_of_gaussian
+from theodolite_jobs.statistics.orthants import orthant_occupancy, orthant_overlap
 from theodolite_jobs.stream.clouds import SPACES, Cloud, cloud_shape, pair_shape
 from theodolite_jobs.stream.reading import Selection
 from theodolite_jobs.stream.selections import (
@@ -86,6 +88,9 @@ def _group(run: Run, contrasts: Contrasts, options: GramSpec, digest: str, progr
     _verify(run, clouds.values(), commits, progress)
     for (name, position), cloud in clouds.items():
         arrays.place(name, position, _of_cloud(run, cloud, progress))
+    for name in names:
+        for position, found in _orthants(run, name, commits[name]).items():
+            arrays.place(name, position, found)
     for label, contrast in contrasts.items():
         for position in positions:
             sides = [clouds.get((contrast[side], position)) for side in ("positive", "negative")]
@@ -221,6 +226,24 @@ def _along_blocks(run: Run, sites: Sequence[Site], debiased: NDArray[np.float64]
             if places[first] is not None and places[second] is not None:
                 found[name][index] = debiased[places[first], places[second]]
     return found
+
+
+def _orthants(run: Run, name: str, commits: Sequence[Commit]) -> dict[int, dict[str, Any]]:
+    """Return what was counted of a set's hidden units, (layer,), by position; nothing where nothing was counted."""
+    counts: Any = 0
+    for commit in commits:
+        counted = read_positive_counts(run, commit)
+        if counted is None:
+            return {}
+        counts = counts + counted.astype(np.int64)
+    n = run.record.sets[name].n_samples - len(quarantined(commits))
+    return {
+        position: {
+            "orthant_occupancy": orthant_occupancy(counts[index], n),
+            "orthant_overlap": orthant_overlap(counts[index], n),
+        }
+        for index, position in enumerate(run.record.sets[name].positions)
+    }
 
 
 def _of_pair(run: Run, label: str, positive: Cloud, negative: Cloud, progress: Progress) -> dict[str, Any]:

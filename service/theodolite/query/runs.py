@@ -63,6 +63,7 @@ def describe(run: Run) -> dict[str, Any]:
     """Return everything known of a run but its arrays: question, model, parity, progress, result groups."""
     commits = {name: read_commits(run.location, name) for name in run.record.sets}
     line = summary(run)
+    left_out = {name: sum(len(commit.quarantined) for commit in of_set.values()) for name, of_set in commits.items()}
     return {
         **line,
         "report": run.report,
@@ -73,16 +74,29 @@ def describe(run: Run) -> dict[str, Any]:
             name: {
                 **facts.model_dump(),
                 "shards_committed": len(commits[name]),
-                "quarantined": sum(len(commit.quarantined) for commit in commits[name].values()),
+                "quarantined": left_out[name],
             }
             for name, facts in run.record.sets.items()
         },
+        "notes": list(_notes(run, left_out)),
         "parity": run.record.parity,
         "versions": run.record.versions,
         "results": {
             name: {variable.name: list(variable.dims) for variable in GROUPS[name]} for name in line["analyses"]
         },
     }
+
+
+def _notes(run: Run, left_out: Mapping[str, int]) -> Iterator[str]:
+    """Say why numbers of a set are NaN."""
+    for name, facts in run.record.sets.items():
+        usable = facts.n_samples - left_out[name]
+        if run.record.spec.sets[name].positions == "all" or usable > 1:
+            continue
+        if usable == 1:
+            yield f"{name} has one usable prompt: variances and intervals need two, and are NaN"
+        else:
+            yield f"{name} has no usable prompt: all {facts.n_samples} are quarantined, and its statistics are NaN"
 
 
 def last_asked(run: Run) -> SurveySpec:

@@ -1,0 +1,312 @@
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy.stats import binomtest, t
+from sklearn.metrics import roc_auc_score
+
+from theodolite_jobs.statistics.separation import (
+    FOLDS,
+    Folds,
+    accuracy,
+    auroc,
+    fisher_ratio,
+    fold_directions,
+    fold_scores,
+)
+
+SEEDS = st.integers(0, 1000)
+Z = 1.959963984540054  # of the normal distribution, two-sided 95 %
+
+
+def random(*shape, seed=0):
+    return np.random.default_rng(seed).normal(size=shape)
+
+
+def folded(samples, indices=None):
+    """Sum samples by index modulo 5."""
+    of_folds = (np.arange(len(samples)) if indices is None else np.asarray(indices)) % FOLDS
+    inside = [samples[of_folds == fold] for fold in range(FOLDS)]
+    return Folds(np.array([len(part) for part in inside]), np.stack([part.sum(axis=0) for part in inside]))
+
+
+def trace(samples):
+    return np.array(samples.var(axis=0, ddof=1).sum())
+
+
+def scored(p, q, of_p=None, of_q=None):
+    units, midpoints = fold_directions(folded(p, of_p), folded(q, of_q))
+    indices = [np.arange(len(x)) if of is None else np.asarray(of) for x, of in ((p, of_p), (q, of_q))]
+    return [fold_scores(x, of % FOLDS, units, midpoints) for x, of in zip((p, q), indices, strict=True)]
+
+
+def scores_by_hand(p, q, of_p, of_q):
+    """Each sample along the direction of all samples of other folds, beyond their midpoint, one by one."""
+    found = []
+    for samples, indices in ((p, of_p), (q, of_q)):
+        for sample, index in zip(samples, indices, strict=True):
+            a = np.mean([x for x, of in zip(p, of_p, strict=True) if of % 5 != index % 5], axis=0)
+            b = np.mean([y for y, of in zip(q, of_q, strict=True) if of % 5 != index % 5], axis=0)
+            unit = (a - b) / np.sqrt(((a - b) ** 2).sum())
+            found.append((sample - (a + b) / 2) @ unit)
+    return np.array(found[: len(p)]), np.array(found[len(p) :])
+
+
+def delong(p, q):
+    """AUROC and DeLong's variance of it pair by pair."""
+    wins = np.array([[1.0 if x > y else 0.5 if x == y else 0.0 for y in q] for x in p])
+    return wins.mean(), wins.mean(axis=1).var(ddof=1) / len(p) + wins.mean(axis=0).var(ddof=1) / len(q)
+
+
+@given(SEEDS, st.integers(2, 14), st.integers(2, 14))
+@settings(deadline=None, max_examples=50)
+def test_scores_are_along_what_the_other_folds_say(seed, n_p, n_q):
+    p, q = random(n_p, 6, seed=seed) + 1, random(n_q, 6, seed=seed + 1)
+    rng = np.random.default_rng(seed)
+    of_p, of_q = (np.sort(rng.choice(40, size=n, replace=False)) for n in (n_p, n_q))  # some were quarantined
+    if min(len(set(of_p % 5)), len(set(of_q % 5))) < 2:
+        return  # no other fold
+    expected = scores_by_hand(p, q, of_p, of_q)
+    for found, by_hand in zip(scored(p, q, of_p, of_q), expected, strict=True):
+        np.testing.assert_allclose(found, by_hand, rtol=1e-10, atol=1e-12)
+
+
+def test_the_fold_of_a_sample_takes_no_part_in_its_own_direction():
+    p, q = random(20, 6) + 1, random(20, 6, seed=1)
+    before = scored(p, q)
+    p[7] += 100  # fold 2
+    after = scored(p, q)
+    others = np.arange(20) % 5 == 2
+    for old, new in zip(before, after, strict=True):
+        np.testing.assert_array_equal(np.delete(old, 7)[np.delete(others, 7)], np.delete(new, 7)[np.delete(others, 7)])
+        assert (old[~others] != new[~others]).all()
+
+
+def test_pairs_stay_in_one_fold():
+    """A pair's common part, which only one partner's fold would leak, does not tell the sets apart."""
+    shared = 50 * random(40, 30)
+    p, q = shared + random(40, 30, seed=1), shared + random(40, 30, seed=2)
+    assert abs(auroc(*scored(p, q)).value - 0.5) < 0.2
+    shifted = np.arange(40) + 1  # as if partners sat in neighbouring folds: what P is pulled to, Q is pushed from
+    leaked = auroc(*scored(p, q, of_q=shifted)).value
+    assert abs(leaked - 0.5) > 0.2
+
+
+@given(SEEDS, st.integers(2, 30), st.integers(2, 30), st.sampled_from([0, 1, 3]))
+@settings(deadline=None)
+def test_auroc_and_its_interval_equal_the_definition_pair_by_pair(seed, n_p, n_q, decimals):
+    """Rounded, so that there are ties."""
+    p, q = np.round(random(n_p, seed=seed) + 0.7, decimals), np.round(random(n_q, seed=seed + 1), decimals)
+    found, (value, variance) = auroc(p, q), delong(p, q)
+    np.testing.assert_allclose(found.value, value, rtol=1e-12, atol=1e-14)
+    np.testing.assert_allclose(value, roc_auc_score([1] * n_p + [0] * n_q, np.concatenate([p, q])), atol=1e-12)
+    half = Z * np.sqrt(variance)
+    np.testing.assert_allclose([found.low, found.high], np.clip([value - half, value + half], 0, 1), atol=1e-12)
+
+
+@given(SEEDS)
+@settings(deadline=None)
+def test_auroc_knows_the_order_of_scores_alone_and_turns_round_with_the_sets(seed):
+    p, q = random(9, seed=seed), random(12, seed=seed + 1)
+    plain, grown, turned = auroc(p, q), auroc(np.exp(3 * p), np.exp(3 * q)), auroc(q, p)
+    for name in ("value", "low", "high"):
+        assert getattr(grown, name) == getattr(plain, name)
+    found, expected = [turned.value, turned.low, turned.high], [1 - plain.value, 1 - plain.high, 1 - plain.low]
+    np.testing.assert_allclose(found, expected, atol=1e-12)
+
+
+def test_each_curve_has_its_own_auroc_and_accuracy():
+    p, q = random(8, 2, 3) + 0.5, random(11, 2, 3, seed=1)
+    whole = {"auroc": auroc(p, q), "accuracy": accuracy(p, q)}
+    for place in np.ndindex(2, 3):
+        alone = {"auroc": auroc(p[:, *place], q[:, *place]), "accuracy": accuracy(p[:, *place], q[:, *place])}
+        for statistic, name in ((a, b) for a in whole for b in ("value", "low", "high")):
+            assert getattr(whole[statistic], name)[place] == getattr(alone[statistic], name)
+
+
+def test_sets_that_are_told_apart_have_auroc_one_and_an_interval_of_no_width():
+    found = auroc(random(5) ** 2 + 1, -(random(7) ** 2))
+    assert (found.value, found.low, found.high) == (1, 1, 1)
+    equal = auroc(np.zeros(5), np.zeros(7))
+    assert (equal.value, equal.low, equal.high) == (0.5, 0.5, 0.5)
+
+
+@pytest.mark.parametrize(("right", "n"), [(0, 7), (1, 7), (40, 41), (30, 100), (41, 41)])
+def test_accuracy_has_wilsons_interval(right, n):
+    n_p = n // 2
+    sides = np.where(np.arange(n) < right, 1.0, -1.0)
+    p, q = sides[:n_p] * 0.3, -sides[n_p:] * 2
+    found = accuracy(p, q)
+    interval = binomtest(right, n).proportion_ci(confidence_level=0.95, method="wilson")
+    assert found.value == right / n
+    np.testing.assert_allclose([found.low, found.high], [interval.low, interval.high], atol=1e-12)
+
+
+def test_a_sample_on_the_midpoint_is_on_no_right_side():
+    assert accuracy(np.array([0.0, 1.0]), np.array([0.0, -1.0])).value == 0.5
+
+
+def fisher_by_hand(p, q, of_p, of_q):
+    """The mean over folds of Δμ_fold · Δμ_rest, over both traces."""
+    products = []
+    for fold in range(5):
+        in_p, in_q = of_p % 5 == fold, of_q % 5 == fold
+        own, rest = p[in_p].mean(axis=0) - q[in_q].mean(axis=0), p[~in_p].mean(axis=0) - q[~in_q].mean(axis=0)
+        products.append(own @ rest)
+    return np.mean(products) / (np.trace(np.cov(p.T)) + np.trace(np.cov(q.T)))
+
+
+@given(SEEDS, st.integers(5, 17), st.integers(5, 17))
+@settings(deadline=None)
+def test_the_fisher_ratio_equals_its_definition(seed, n_p, n_q):
+    p, q = random(n_p, 6, seed=seed) + 0.7, random(n_q, 6, seed=seed + 1)
+    found = fisher_ratio(folded(p), folded(q), trace(p), trace(q))
+    expected = fisher_by_hand(p, q, np.arange(n_p), np.arange(n_q))
+    np.testing.assert_allclose(found.value, expected, rtol=1e-10, atol=1e-13)
+    assert found.low <= found.value <= found.high
+    np.testing.assert_allclose(found.value - found.low, found.high - found.value, rtol=1e-9)
+
+
+def draws(rng, n_p, n_q, distance, spectrum="flat", paired=False, d=64):
+    """Two sets whose means are that far apart, each of covariance trace 1."""
+    scales = np.ones(d) if spectrum == "flat" else np.arange(1, d + 1) ** -0.5
+    scales = scales / np.linalg.norm(scales)
+    unit = rng.normal(size=d)
+    unit *= distance / np.linalg.norm(unit)
+    shared = rng.normal(size=(max(n_p, n_q), d)) * scales * np.sqrt(0.6 if paired else 0.0)
+    own = scales * np.sqrt(0.4 if paired else 1.0)
+    p, q = (shared[:n] + own * rng.normal(size=(n, d)) for n in (n_p, n_q))
+    return p + unit, q
+
+
+def ratio_of(p, q):
+    return fisher_ratio(folded(p), folded(q), trace(p), trace(q))
+
+
+@pytest.mark.parametrize("paired", [True, False])
+@pytest.mark.parametrize("distance", [0.0, 0.3, 1.0])
+def test_the_fisher_ratio_is_unbiased(distance, paired):
+    rng, n_q = np.random.default_rng(5), 20 if paired else 13
+    found = [ratio_of(*draws(rng, 20, n_q, distance, paired=paired)).value for _ in range(400)]
+    truth, plain_bias = distance**2 / 2, (1 / 20 + 1 / n_q) * (0.4 if paired else 1.0) / 2
+    error = np.std(found) / np.sqrt(400)
+    # 4 standard errors, and what the ratio of two unbiased numbers is off at this n: a few hundredths of itself at most
+    assert abs(np.mean(found) - truth) < 4 * error + 0.02 * truth
+    assert 4 * error < plain_bias  # the plain ratio would fail
+
+
+@pytest.mark.parametrize("spectrum", ["flat", "power law"])
+@pytest.mark.parametrize(("distance", "paired"), [(0.3, False), (1.0, True), (3.0, False), (3.0, True)])
+def test_the_fisher_ratios_interval_covers_the_truth(distance, paired, spectrum):
+    rng = np.random.default_rng(5)
+    found = [ratio_of(*draws(rng, 50, 50, distance, spectrum, paired)) for _ in range(200)]
+    covered = np.mean([one.low <= distance**2 / 2 <= one.high for one in found])
+    # 95 % nominal; 200 draws scatter by 1.5 % (one sigma), and four degrees of freedom are few
+    assert covered >= 0.9
+
+
+def test_the_fisher_ratios_interval_is_students_of_the_folds():
+    """Folds of which each has its own difference along one axis: the jackknife of pair products, written out."""
+    along = np.array([1.0, 2.0, 4.0, 3.0, 7.0])
+    p, q = np.tile(along, 3)[:, None] * [1.0, 0.0] + random(15, 2) * 1e-9, np.zeros((15, 2))
+    found = fisher_ratio(folded(p), folded(q), np.array(1.0), np.array(0.0))
+    kept = [np.delete(along, fold) for fold in range(5)]
+    left_out = np.array([(x.sum() ** 2 - (x**2).sum()) / 12 for x in kept])
+    error = np.sqrt(4 / 5 * ((left_out - left_out.mean()) ** 2).sum())
+    np.testing.assert_allclose(found.value, (along.sum() ** 2 - (along**2).sum()) / 20, rtol=1e-6)
+    np.testing.assert_allclose(found.high - found.value, t.ppf(0.975, 4) * error, rtol=1e-6)
+
+
+@given(SEEDS, st.integers(-20, 20))
+@settings(deadline=None)
+def test_the_unit_of_activations_does_not_matter_to_separation(seed, exponent):
+    factor = 2.0**exponent
+    p, q = random(11, 6, seed=seed) + 1, random(12, 6, seed=seed + 1)
+    plain, scaled = scored(p, q), scored(p * factor, q * factor)
+    for old, new in zip(plain, scaled, strict=True):
+        np.testing.assert_array_equal(new, old * factor)
+    found, expected = ratio_of(p * factor, q * factor), ratio_of(p, q)
+    for name in ("value", "low", "high"):
+        assert getattr(found, name) == getattr(expected, name)
+
+
+@given(st.permutations(range(11)), SEEDS)
+@settings(deadline=None)
+def test_folds_of_shards_add_up_to_those_of_the_whole(order, seed):
+    samples, indices = random(11, 4, seed=seed), np.arange(11)
+    parts = [folded(samples[[index]], indices[[index]]) for index in order]
+    whole, added = folded(samples), sum(parts[1:], parts[0])
+    np.testing.assert_array_equal(added.counts, whole.counts)
+    np.testing.assert_allclose(added.sums, whole.sums, rtol=1e-12, atol=1e-14)
+    np.testing.assert_allclose(whole.means[3], samples[[3, 8]].mean(axis=0), rtol=1e-12)
+    kept = np.delete(samples, [3, 8], axis=0)
+    np.testing.assert_allclose(whole.means_of_the_others[3], kept.mean(axis=0), rtol=1e-12, atol=1e-14)
+
+
+@pytest.mark.parametrize("n", [2, 3, 4])
+def test_fewer_samples_than_folds_are_scored_and_have_no_fisher_ratio(n):
+    p, q = random(n, 6) + 1, random(9, 6, seed=1)
+    scores = scored(p, q)
+    for found, by_hand in zip(scores, scores_by_hand(p, q, np.arange(n), np.arange(9)), strict=True):
+        np.testing.assert_allclose(found, by_hand, rtol=1e-10)
+    assert np.isfinite([auroc(*scores).value, accuracy(*scores).value]).all()
+    ratio = ratio_of(p, q)
+    assert np.isnan([ratio.value, ratio.low, ratio.high]).all()
+
+
+def test_one_sample_has_no_other_fold_and_separates_nothing():
+    scores = scored(random(1, 6) + 1, random(9, 6, seed=1))
+    for found in (auroc(*scores), accuracy(*scores)):
+        assert np.isnan([found.value, found.low, found.high]).all()
+
+
+def test_one_score_beside_several_has_an_area_and_no_interval():
+    found = auroc(np.array([0.5]), np.array([0.0, 1.0, 0.2, 0.1]))
+    assert found.value == 0.75
+    assert np.isnan([found.low, found.high]).all()
+
+
+@pytest.mark.parametrize("empty", [0, 1])
+def test_a_set_of_which_nothing_is_left_separates_nothing(empty):
+    sets = [random(6, 4), random(7, 4, seed=1)]
+    sets[empty] = np.empty((0, 4))
+    scores = scored(*sets)
+    for found in (auroc(*scores), accuracy(*scores)):
+        assert np.isnan([found.value, found.low, found.high]).all()
+
+
+@pytest.mark.parametrize("n", [1, 5, 12])
+def test_a_set_against_itself_has_no_direction(n):
+    p = random(n, 6).astype(np.float32).astype(np.float64)
+    scores = scored(p, p.copy())
+    assert np.isnan(np.concatenate(scores)).all()
+    for found in (auroc(*scores), accuracy(*scores)):
+        assert np.isnan([found.value, found.low, found.high]).all()
+    if n >= FOLDS:
+        ratio = ratio_of(p, p.copy())
+        assert (ratio.value, ratio.low, ratio.high) == (0, 0, 0)
+
+
+@pytest.mark.parametrize(("n_p", "n_q"), [(5, 5), (7, 12), (33, 50)])
+def test_sets_that_hold_one_and_the_same_vector_have_no_direction_either(n_p, n_q):
+    """What all prompts share: sums of equal float32 numbers are exact, so nothing is made of rounding."""
+    same = random(6).astype(np.float32).astype(np.float64)
+    p, q = np.tile(same, (n_p, 1)), np.tile(same, (n_q, 1))
+    assert np.isnan(np.concatenate(scored(p, q))).all()
+    ratio = ratio_of(p, q)
+    assert np.isnan([ratio.value, ratio.low, ratio.high]).all()  # 0/0
+
+
+def test_two_sets_of_one_vector_each_are_told_apart_without_a_spread_to_compare_with():
+    p, q = np.tile([1.0, 0.0], (6, 1)), np.tile([0.0, 1.0], (6, 1))
+    scores = scored(p, q)
+    np.testing.assert_allclose(np.concatenate(scores), [np.sqrt(0.5)] * 6 + [-np.sqrt(0.5)] * 6, rtol=1e-14)
+    assert (auroc(*scores).value, accuracy(*scores).value, ratio_of(p, q).value) == (1, 1, np.inf)
+
+
+def test_one_score_that_is_missing_makes_its_curve_undefined_and_no_other():
+    p, q = random(6, 3), random(7, 3, seed=1)
+    p[2, 1] = np.nan
+    for found in (auroc(p, q), accuracy(p, q)):
+        for values in (found.value, found.low, found.high):
+            assert np.isnan(values).tolist() == [False, True, False]
