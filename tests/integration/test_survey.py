@@ -23,7 +23,7 @@ from theodolite.settings import Settings
 from theodolite.spec_file import parse_spec
 from theodolite.store.activations import read_positive_counts
 from theodolite.store.commits import read_commits
-from theodolite.store.layout import STREAM_GROUPS
+from theodolite.store.complete import finished_groups
 from theodolite.store.objects import keys
 from theodolite.store.prompts import read_prompts, read_tokens
 from theodolite.store.results import read_group
@@ -63,7 +63,8 @@ def assert_same_bits(run, other):
     assert len(shards) > 30
     for key in shards:
         assert (Path(run.url) / key).read_bytes() == (Path(other.url) / key).read_bytes(), key
-    for group in STREAM_GROUPS:
+    assert finished_groups(run) == finished_groups(other)
+    for group in finished_groups(run):
         xr.testing.assert_identical(read_group(run, group), read_group(other, group))
 
 

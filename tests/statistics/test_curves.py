@@ -5,7 +5,14 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from theodolite_jobs.statistics.curves import NORMAL_QUANTILE, Scatter, cosine_curve, direction, scatter, variance_curves
+from theodolite_jobs.statistics.curves import (
+    NORMAL_QUANTILE,
+    Scatter,
+    cosine_curve,
+    direction,
+    scatter,
+    variance_curves,
+)
 
 
 def curve_of(p, q, paired, splits=1):

@@ -3,7 +3,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from theodolite_jobs.statistics.growth import growth_fits, grown
+from theodolite_jobs.statistics.growth import grown, growth_fits
 
 DEPTHS = np.arange(0, 24, 0.5)
 

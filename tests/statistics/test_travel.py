@@ -1,3 +1,5 @@
+from itertools import pairwise
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -12,7 +14,7 @@ def random(*shape, seed=0):
 
 def blocks_of(states, middles=None):
     """Blocks of a stream's states, (state, sample, d_model), and what lies between attention and MLP."""
-    for index, (entering, leaving) in enumerate(zip(states, states[1:], strict=False)):
+    for index, (entering, leaving) in enumerate(pairwise(states)):
         attn = mlp = None
         if middles is not None:
             attn, mlp = middles[index] - entering, leaving - middles[index]
@@ -119,7 +121,8 @@ def test_a_block_whose_end_is_not_known_takes_its_own_steps_and_the_way_away(mis
     lost = blocks[missing]
     blocks[missing] = Block(lost.entering, lost.attn, None, None)
     whole, found = named(travel(blocks_of(states, random(4, 2, 6, seed=1)), 2, 4)), named(travel(blocks, 2, 4))
-    for name, beside in {"step_norm_mlp": 0, "step_norm_block": 0, "step_cosine_stream": 0, "step_cosine_next": 1}.items():
+    lost_too = {"step_norm_mlp": 0, "step_norm_block": 0, "step_cosine_stream": 0, "step_cosine_next": 1}
+    for name, beside in lost_too.items():
         gone = np.zeros(4, bool)
         gone[[block for block in (missing - beside, missing) if block >= 0]] = True
         assert np.isnan(found[name][:, gone]).all()

@@ -136,19 +136,24 @@ def second_pass(
     Where the sets are paired, both shards of that index are read together; otherwise one side is None.
     """
     means, axes = against
+    chosen = [side for side in (positive, negative) if side is not None]
+    of_folds = {side.prompt_set: selected_samples(run, side, shard_index) % FOLDS for side in chosen}
     sites = run.record.spec.capture.sites
-    sides = [
-        [read_selected(run, side, shard_index, site) for site in sites] if side is not None else None
+    shape = len(sites), len(chosen[0].positions), len(run.record.layers)
+    sums = {space: _no_scatter(shape) for space in means}
+    scores: list[tuple[NDArray[np.float64], ...]] = [
+        () if axes is None or side is None else (np.empty((len(of_folds[side.prompt_set]), *shape)),)
         for side in (positive, negative)
     ]
-    sums = {space: _scatter(sides, of_space, space, paired) for space, of_space in means.items()}
-    scores: list[tuple[NDArray[np.float64], ...]] = []
-    for side, selection in zip(sides, (positive, negative), strict=True):
-        if axes is None or side is None or selection is None:
-            scores.append(())
-        else:
-            of_folds = selected_samples(run, selection, shard_index) % FOLDS
-            scores.append((_scores(side, of_folds, axes),))
+    for index, site in enumerate(sites):  # one after the other: two sets' shards are large
+        sides = [
+            read_selected(run, side, shard_index, site) if side is not None else None for side in (positive, negative)
+        ]
+        for space, of_space in means.items():
+            _scatter_site(sums[space], index, sides, of_space, space, paired)
+        for side, values, of_side in zip((positive, negative), sides, scores, strict=True):
+            if axes is not None and side is not None and values is not None:
+                _score_site(of_side[0], index, values, of_folds[side.prompt_set], axes)
     return SecondPass(sums, *scores)
 
 
@@ -226,28 +231,37 @@ def _blocks(run: Run, shard: Mapping[Site, NDArray[np.float32]], position: int) 
         yield Block(entering, attn, mlp, leaving)
 
 
-def _scatter(sides: Sequence[Sequence[NDArray[np.float32]] | None], means: Means, space: str, paired: bool) -> Scatter:
-    places = means.positive.shape[:-1]
-    outer = [np.empty((*places, 2, 2)) for _ in range(3)]
-    whole = Scatter(outer[0], outer[1], outer[2], np.empty(places))
+def _no_scatter(shape: tuple[int, ...]) -> Scatter:
+    outer = [np.zeros((*shape, 2, 2)) for _ in range(3)]
+    return Scatter(outer[0], outer[1], outer[2], np.zeros(shape))
+
+
+def _scatter_site(
+    into: Scatter,
+    site: int,
+    sides: Sequence[NDArray[np.float32] | None],
+    means: Means,
+    space: str,
+    paired: bool,
+) -> None:
+    """Fill in one site's sums."""
     nothing = np.empty((0, means.positive.shape[-1]))
-    for site, position, layer in np.ndindex(*places):
+    for position, layer in np.ndindex(*means.positive.shape[1:-1]):
         place = site, position, layer
-        p, q = (nothing if side is None else _in_space(side[site][:, position, layer], space) for side in sides)
+        p, q = (nothing if side is None else _in_space(side[:, position, layer], space) for side in sides)
         part = scatter(p, q, means.positive[place], means.negative[place], paired=paired)
         for name in ("positive", "negative", "cross", "cross_trace"):
-            getattr(whole, name)[place] = getattr(part, name)
-    return whole
+            getattr(into, name)[place] = getattr(part, name)
 
 
-def _scores(side: Sequence[NDArray[np.float32]], of_folds: NDArray[np.int64], axes: Axes) -> NDArray[np.float64]:
-    """Return (sample, site, position, layer)."""
-    scores = np.empty((len(of_folds), *axes.midpoints.shape[1:]))
-    for site, position, layer in np.ndindex(*scores.shape[1:]):
+def _score_site(
+    into: NDArray[np.float64], site: int, values: NDArray[np.float32], of_folds: NDArray[np.int64], axes: Axes
+) -> None:
+    """Fill in one site's scores, (sample, site, position, layer)."""
+    for position, layer in np.ndindex(*into.shape[2:]):
         place = site, position, layer
-        samples = side[site][:, position, layer].astype(np.float64)
-        scores[:, *place] = fold_scores(samples, of_folds, axes.units[:, *place], axes.midpoints[:, *place])
-    return scores
+        samples = values[:, position, layer].astype(np.float64)
+        into[:, *place] = fold_scores(samples, of_folds, axes.units[:, *place], axes.midpoints[:, *place])
 
 
 def _in_space(values: NDArray[np.float32], space: str) -> NDArray[np.float64]:

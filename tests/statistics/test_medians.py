@@ -1,0 +1,195 @@
+import numpy as np
+import pytest
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
+from scipy.optimize import minimize
+
+from theodolite_jobs.statistics.gram import centred, gram
+from theodolite_jobs.statistics.medians import median_weights, places
+
+SEEDS = st.integers(0, 1000)
+
+
+def random(*shape, seed=0):
+    return np.random.default_rng(seed).normal(size=shape)
+
+
+def cloud(n, d, seed=0):
+    """Heavy tails: the median is far from the mean."""
+    return np.random.default_rng(seed).standard_t(1.5, size=(n, d)) + random(d, seed=seed + 1)
+
+
+def median(x):
+    weights = median_weights(centred(gram(x)))
+    np.testing.assert_allclose(weights.sum(), 1, rtol=1e-12)
+    assert (weights >= 0).all()
+    return weights @ x
+
+
+def total_distance(point, x):
+    return np.linalg.norm(x - point, axis=1).sum()
+
+
+def least_total_distance(x):
+    """The smallest sum of distances that a general minimiser finds, or that a sample has."""
+    starts = [x.mean(axis=0), np.median(x, axis=0) + 1e-3]
+    options = {"xatol": 1e-12, "fatol": 1e-14, "maxiter": 20_000, "maxfev": 20_000}
+    found = [minimize(total_distance, start, (x,), method="Nelder-Mead", options=options).fun for start in starts]
+    return min(*found, *(total_distance(sample, x) for sample in x))
+
+
+def vectors_median(x):
+    """Weiszfeld's iteration on the vectors themselves, to where it stands still; no sample may be the median."""
+    point = x.mean(axis=0)
+    for _ in range(20_000):
+        pull = 1 / np.linalg.norm(x - point, axis=1)
+        point = pull @ x / pull.sum()
+    return point
+
+
+@given(SEEDS, st.integers(3, 20), st.integers(1, 4))
+@settings(deadline=None, max_examples=25)
+def test_the_median_has_the_least_sum_of_distances(seed, n, d):
+    x = cloud(n, d, seed)
+    # where the median meets a sample the iteration nears it slowly
+    assert total_distance(median(x), x) <= least_total_distance(x) * (1 + 1e-8)
+
+
+@pytest.mark.parametrize(("n", "d"), [(9, 30), (60, 12), (200, 50)])
+def test_the_median_is_where_weiszfelds_iteration_on_vectors_ends(n, d):
+    x = random(n, d) * np.geomspace(1, 10, n)[:, None] + 3
+    np.testing.assert_allclose(median(x), vectors_median(x), atol=1e-8 * np.abs(x).max())
+
+
+@pytest.mark.parametrize(
+    ("along", "middle"),
+    [
+        ([0, 1, 5], 1),
+        ([-6, 1, 2, 3, 0], 1),  # the mean is a sample, and not the median
+        ([1, 2, 3, 4, 100], 3),
+        (list(range(11)), 5),  # the mean is the median
+        ([0, 0, 0, 1, 9], 0),  # the median is three samples
+        ([-100, 0, 1, 2, 3, 4, 90], 2),
+    ],
+)
+@pytest.mark.parametrize("offset", [0.0, 30.0])
+def test_on_a_line_of_odd_samples_the_median_is_the_middle_one(along, middle, offset):
+    direction = random(5) / 2
+    x = np.outer(np.array(along, float), direction) + offset
+    scale = np.linalg.norm(direction) * np.ptp(along)
+    assert np.linalg.norm(median(x) - (middle * direction + offset)) < 1e-6 * scale
+
+
+@given(SEEDS, st.integers(2, 12), st.integers(1, 4))
+@settings(deadline=None, max_examples=30)
+def test_a_sample_at_the_mean_does_not_hold_the_median(seed, n, d):
+    """Where the iteration begins."""
+    x = cloud(n, d, seed)
+    x = np.concatenate([x, x.mean(axis=0, keepdims=True)])
+    assert total_distance(median(x), x) <= least_total_distance(x) * (1 + 1e-8)
+
+
+def test_half_of_all_samples_in_one_place_hold_the_median():
+    x = np.concatenate([np.tile(random(1, 6), (7, 1)), cloud(6, 6)])
+    np.testing.assert_allclose(median(x), x[0], atol=1e-6 * np.abs(x).max())
+
+
+@pytest.mark.parametrize("n", [1, 2, 9])
+def test_identical_samples_are_their_own_median(n):
+    same = np.tile(random(6), (n, 1))
+    np.testing.assert_allclose(median(same), same[0], rtol=1e-12)
+
+
+@given(SEEDS, st.integers(3, 15))
+@settings(deadline=None)
+def test_the_median_moves_turns_and_scales_with_the_samples(seed, n):
+    x = random(n, 5, seed=seed)
+    turn, _ = np.linalg.qr(random(5, 5, seed=seed + 1))
+    assume(np.linalg.norm(x - median(x), axis=1).min() > 1e-2)  # not at a sample
+    np.testing.assert_allclose(median(7 * x @ turn + 2), 7 * median(x) @ turn + 2, atol=1e-6)
+    np.testing.assert_allclose(median_weights(gram(x)), median_weights(centred(gram(x))), atol=1e-6)
+
+
+def of_vectors(p, q):
+    """What `places` says, from the vectors themselves."""
+
+    def cosine(x, y):
+        return x @ y / np.linalg.norm(x) / np.linalg.norm(y)
+
+    found = {}
+    for name, (a, b) in {
+        "mean": (p.mean(axis=0), q.mean(axis=0)),
+        "median": (vectors_median(p), vectors_median(q)),
+    }.items():
+        found |= {
+            f"norm_of_{name}_positive": np.linalg.norm(a),
+            f"norm_of_{name}_negative": np.linalg.norm(b),
+            f"difference_of_{name}s": np.linalg.norm(a - b),
+            f"cosine_of_{name}s": cosine(a, b),
+            f"cosine_{name}_positive_difference": cosine(a, a - b),
+            f"cosine_{name}_negative_difference": cosine(b, a - b),
+        }
+    return found
+
+
+def placed(p, q):
+    return places(gram(p), gram(q), p @ q.T)
+
+
+@pytest.mark.parametrize(("n_p", "n_q", "d"), [(9, 9, 6), (30, 17, 40), (50, 80, 12)])
+@pytest.mark.parametrize("offset", [0.0, 1.0, 100.0])
+def test_places_equal_those_of_the_vectors(n_p, n_q, d, offset):
+    p, q = random(n_p, d) + 0.4 + offset, random(n_q, d, seed=1) + offset
+    expected, found = of_vectors(p, q), placed(p, q)
+    assert set(found) == set(expected)
+    for name, value in expected.items():
+        np.testing.assert_allclose(found[name], value, rtol=1e-7, atol=1e-8, err_msg=name)
+
+
+def test_places_hold_beside_a_feature_that_is_large_in_all_samples():
+    p, q = random(40, 30) + 0.5, random(50, 30, seed=1)
+    p[:, 7] += 1000
+    q[:, 7] += 1000
+    expected, found = of_vectors(p, q), placed(p, q)
+    for name, value in expected.items():
+        np.testing.assert_allclose(found[name], value, rtol=1e-7, err_msg=name)
+
+
+def test_places_of_opposite_sets_and_of_one_sample_each():
+    p, q = np.array([[3.0, 4.0]]), np.array([[-3.0, -4.0]])
+    found = placed(p, q)
+    for centre in ("mean", "median"):
+        assert (found[f"norm_of_{centre}_positive"], found[f"difference_of_{centre}s"]) == (5, 10)
+        assert (found[f"cosine_of_{centre}s"], found[f"cosine_{centre}_positive_difference"]) == (-1, 1)
+        assert found[f"cosine_{centre}_negative_difference"] == -1
+
+
+@pytest.mark.parametrize(("n_p", "n_q"), [(10, 10), (37, 37), (64, 32), (300, 150)])
+@pytest.mark.parametrize("d", [16, 48, 577])
+def test_sets_that_share_one_vector_differ_by_nothing_in_no_direction(n_p, n_q, d):
+    same = random(1, d).astype(np.float32).astype(np.float64) + 1
+    found = placed(np.tile(same, (n_p, 1)), np.tile(same, (n_q, 1)))
+    for centre in ("mean", "median"):
+        np.testing.assert_allclose(found[f"cosine_of_{centre}s"], 1, rtol=1e-12)
+        assert found[f"difference_of_{centre}s"] < 1e-12 * np.linalg.norm(same)
+        assert np.isnan(found[f"cosine_{centre}_positive_difference"])
+        assert np.isnan(found[f"cosine_{centre}_negative_difference"])
+
+
+@pytest.mark.parametrize("n", [5, 10, 37, 64, 100])
+@pytest.mark.parametrize("d", [16, 48, 577])
+def test_a_set_differs_from_itself_by_nothing_in_no_direction(n, d):
+    p = (random(n, d) + 1).astype(np.float32).astype(np.float64)
+    found = placed(p, p.copy())
+    for centre in ("mean", "median"):
+        assert found[f"difference_of_{centre}s"] < 1e-12 * np.linalg.norm(p[0])
+        assert np.isnan(found[f"cosine_{centre}_positive_difference"])
+        assert np.isnan(found[f"cosine_{centre}_negative_difference"])
+
+
+def test_a_mean_of_nothing_has_no_cosine():
+    p, q = np.array([[1.0, 0.0], [-1.0, 0.0]]), np.array([[0.0, 2.0], [0.0, 1.0]])
+    found = placed(p, q)
+    assert found["norm_of_mean_positive"] == 0
+    assert np.isnan([found["cosine_of_means"], found["cosine_mean_positive_difference"]]).all()
+    np.testing.assert_allclose(found["cosine_mean_negative_difference"], -1, rtol=1e-12)

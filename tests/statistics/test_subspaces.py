@@ -1,0 +1,68 @@
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from theodolite_jobs.statistics.subspaces import leading_basis, overlap
+
+SEEDS = st.integers(0, 1000)
+
+
+def random(*shape, seed=0):
+    return np.random.default_rng(seed).normal(size=shape)
+
+
+def written_by(matrix, rank):
+    """The leading left singular vectors of (d_model, …)."""
+    return np.linalg.svd(matrix)[0][:, :rank]
+
+
+def projector(basis):
+    return basis @ basis.T
+
+
+@pytest.mark.parametrize(("d", "columns", "rank"), [(48, 80, 12), (48, 16, 16), (20, 20, 1), (30, 100, 30)])
+def test_the_leading_basis_is_that_of_the_singular_vectors(d, columns, rank):
+    matrix = random(d, columns) * np.geomspace(1, 0.01, columns)
+    basis = leading_basis(matrix @ matrix.T, rank)
+    assert basis.shape == (d, rank)
+    np.testing.assert_allclose(basis.T @ basis, np.eye(rank), atol=1e-12)
+    np.testing.assert_allclose(projector(basis), projector(written_by(matrix, rank)), atol=1e-7)  # values are squared
+    # the largest first
+    for place, vector in enumerate(basis.T[:3]):
+        np.testing.assert_allclose(abs(vector @ written_by(matrix, place + 1)[:, place]), 1, rtol=1e-8)
+
+
+@given(SEEDS, st.integers(1, 10))
+@settings(deadline=None)
+def test_a_subspace_shares_all_with_itself_whatever_its_basis(seed, rank):
+    basis = written_by(random(20, 20, seed=seed), rank)
+    turn, _ = np.linalg.qr(random(rank, rank, seed=seed + 1))
+    np.testing.assert_allclose(overlap(basis, basis), 1, rtol=1e-12)
+    np.testing.assert_allclose(overlap(basis, basis @ turn), 1, rtol=1e-12)
+
+
+@given(SEEDS, st.integers(1, 10))
+@settings(deadline=None)
+def test_overlap_is_the_mean_squared_cosine_of_principal_angles(seed, rank):
+    first, second = (written_by(random(20, 20, seed=seed + place), rank) for place in (0, 1))
+    cosines = np.linalg.svd(first.T @ second, compute_uv=False)
+    np.testing.assert_allclose(overlap(first, second), np.mean(cosines**2), rtol=1e-10)
+    np.testing.assert_allclose(overlap(first, second), np.trace(projector(first) @ projector(second)) / rank, rtol=1e-9)
+    assert overlap(first, second) == pytest.approx(overlap(second, first), rel=1e-12)
+
+
+def test_orthogonal_subspaces_share_nothing_and_halves_a_half():
+    whole = np.eye(8)
+    assert overlap(whole[:, :4], whole[:, 4:]) == 0
+    assert overlap(whole[:, :4], whole[:, 2:6]) == 0.5
+
+
+@pytest.mark.parametrize(("d", "rank"), [(48, 12), (100, 4)])
+def test_random_subspaces_share_r_over_d(d, rank):
+    found = [
+        overlap(leading_basis(x @ x.T, rank), leading_basis(y @ y.T, rank))
+        for x, y in (random(2, d, d, seed=seed) for seed in range(20))
+    ]
+    standard_error = np.std(found) / np.sqrt(20)
+    assert abs(np.mean(found) - rank / d) < 4 * standard_error < 0.2 * rank / d
