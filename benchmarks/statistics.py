@@ -2,9 +2,9 @@
 
 Shards hold float32 numbers of bfloat16 precision, as a survey of a model in bfloat16 leaves them, with a rogue feature.
 
-- `moments`: the first pass that `moments` and the variances need, against merely reading the same shards (fetching
-  them, comparing their checksums, decoding), both in the same Dask threads, in turns; the medians count. On one thread
-  and on two.
+- `moments`: the first pass that `moments` and the variances need, against merely reading the same shards whole, in the
+  same Dask threads, in turns; the medians count. Read through Zarr, as any other program reads them, and by
+  `read_shard`, which compares checksums too. On one thread and on two.
 - `doubling`: the same pass over once, twice and four times as many samples.
 - `rehearsal`: the shape of a 32B model: two sets of 1,024 prompts, 64 layers, 2 sites, d_model 5120: 5.4 GB.
   All groups of the two passes, with a contrast, and then the Gram matrices, each in a process of its own; its peak
@@ -25,6 +25,7 @@ from typing import Any
 import measuring  # first: it prepares the process before torch is imported
 import numpy as np
 import torch
+import zarr
 from dask import config as dask_config
 from dask.delayed import delayed
 from numpy.typing import NDArray
@@ -33,13 +34,16 @@ from theodolite.sites import Site
 from theodolite.spec import GramSpec
 from theodolite.spec_file import parse_spec
 from theodolite.store.activations import create_activations, encode_shard
-from theodolite.store.commits import Commit, commit_shard, new_attempt, sha256
+from theodolite.store.commits import Commit, commit_shard, new_attempt, read_commit, sha256
+from theodolite.store.layout import ACTIVATIONS
+from theodolite.store.objects import join, open_zarr_store
 from theodolite.store.runs import ModelFacts, Run, RunRecord, SetFacts, create_run, open_run
+from theodolite.store.shards import read_shard
 from theodolite_jobs.stream.gram_group import survey_gram
 from theodolite_jobs.stream.over_shards import first_passes
 from theodolite_jobs.stream.passes import STREAM
 from theodolite_jobs.stream.pipeline import analyse
-from theodolite_jobs.stream.reading import Selection, read_selected
+from theodolite_jobs.stream.reading import Selection
 from theodolite_jobs.tasks import in_windows, scheduler
 
 CPU = torch.device("cpu")
@@ -82,17 +86,17 @@ def measure_moments(folder: Path, options: argparse.Namespace) -> dict[str, Any]
     found: dict[str, Any] = {"prompts": options.prompts, "layers": options.layers, "sites": len(SITES)}
     for threads in (1, 2):
         with dask_config.set(num_workers=threads):
-            turns = [(seconds_of(read_all, run), seconds_of(pass_over, run)) for _ in range(options.repeats)]
-        reading, passing = (float(np.median(column)) for column in zip(*turns, strict=True))
+            jobs = (read_through_zarr, read_by_shard, pass_over)
+            turns = [[seconds_of(job, run) for job in jobs] for _ in range(options.repeats)]
+        through_zarr, by_shard, passing = (float(np.median(column)) for column in zip(*turns, strict=True))
         found[f"{threads}_threads"] = {
-            "reading_seconds": reading,
+            "reading_through_zarr_seconds": through_zarr,
+            "reading_by_shard_seconds": by_shard,
             "moments_seconds": passing,
-            "ratio_to_reading": passing / reading,
-            "ratios": [after / before for before, after in turns],
+            "ratio_to_reading_through_zarr": passing / through_zarr,
+            "ratio_to_reading_by_shard": passing / by_shard,
         }
-        measuring.say(
-            f"{threads} threads: reading {reading:.2f} s, moments {passing:.2f} s, {passing / reading:.2f} times"
-        )
+        measuring.say(f"{threads} threads: {found[f'{threads}_threads']}")
     found["speedup_of_two_threads"] = found["1_threads"]["moments_seconds"] / found["2_threads"]["moments_seconds"]
     return found
 
@@ -143,17 +147,31 @@ def tell(what: str, done: int, total: int) -> None:
         measuring.say(f"{what}: {done} of {total}")
 
 
-def read_all(run: Run) -> None:
-    """Read every shard of every site as the first pass does, and keep nothing."""
-    task = delayed(read_and_forget, pure=False)
-    tasks = [task(run, index) for index in range(run.record.sets["nouns"].n_shards)]
+def read_through_zarr(run: Run) -> None:
+    """Read every shard of every site through Zarr, and keep nothing."""
+    over_shards(run, zarr_shard)
+
+
+def read_by_shard(run: Run) -> None:
+    """Read every shard of every site by our own reader, and keep nothing."""
+    over_shards(run, own_shard)
+
+
+def over_shards(run: Run, read: Callable[[Run, Site, int], None]) -> None:
+    task = delayed(read, pure=False)
+    shards = range(run.record.sets["nouns"].n_shards)
     with scheduler(None):
-        list(in_windows(tasks, lambda _: None))
+        list(in_windows([task(run, site, index) for index in shards for site in SITES], lambda _: None))
 
 
-def read_and_forget(run: Run, index: int) -> None:
-    for site in SITES:
-        read_selected(run, selection(), index, site)
+def zarr_shard(run: Run, site: Site, index: int) -> None:
+    store = open_zarr_store(join(run.url, ACTIVATIONS), read_only=True)
+    array = zarr.open_array(store, path=f"nouns/{site}", mode="r")
+    np.asarray(array[index * SHARD_PROMPTS : (index + 1) * SHARD_PROMPTS])
+
+
+def own_shard(run: Run, site: Site, index: int) -> None:
+    read_shard(run, read_commit(run.location, "nouns", index), site)
 
 
 def pass_over(run: Run) -> None:

@@ -39,8 +39,8 @@ def unbiased_hsic(x, y):
     np.fill_diagonal(k, 0)
     np.fill_diagonal(m, 0)
     one = np.ones(n)
-    inner = np.trace(k @ m) + (one @ k @ one) * (one @ m @ one) / ((n - 1) * (n - 2)) - 2 / (n - 2) * (one @ k @ m @ one)
-    return inner / (n * (n - 3))
+    sums = (one @ k @ one) * (one @ m @ one) / ((n - 1) * (n - 2)) - 2 / (n - 2) * (one @ k @ m @ one)
+    return (np.trace(k @ m) + sums) / (n * (n - 3))
 
 
 def debiased(x, y):

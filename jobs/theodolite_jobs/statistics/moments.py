@@ -78,7 +78,7 @@ def stream_moments(samples: Float64[np.ndarray, "sample d_model"]) -> StreamMome
     sample off costs at most a factor n of precision, and makes equal samples give no deviation, to the bit.
     """
     count, d_model = samples.shape
-    norms = np.sqrt(np.einsum("nd,nd->n", samples, samples))
+    norms = np.sqrt(np.vecdot(samples, samples))
     if count == 0:
         return StreamMoments(moments(samples), moments(samples), norms)
     first = samples[0]

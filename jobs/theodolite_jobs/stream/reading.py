@@ -8,9 +8,9 @@ from numpy.typing import NDArray
 
 from theodolite.errors import RunDamagedError
 from theodolite.sites import Site
-from theodolite.store.activations import read_shard
 from theodolite.store.commits import read_commit
 from theodolite.store.runs import Run
+from theodolite.store.shards import Shard, open_shard
 from theodolite.store.slices import read_slice
 
 
@@ -29,26 +29,33 @@ class Selection:
     positions: tuple[int, ...]
 
 
-def selected_samples(run: Run, selection: Selection, shard_index: int) -> NDArray[np.int64]:
-    """Return the indices, in their set, of a shard's samples that take part."""
-    commit = read_commit(run.location, selection.prompt_set, shard_index)
-    return np.array([sample for sample in range(commit.start, commit.stop) if sample not in selection.excluded], int)
+class SelectedShard:
+    """The samples of one shard that take part, a layer at a time; never one that is not finite."""
 
+    def __init__(self, run: Run, selection: Selection, shard_index: int) -> None:
+        """Find out which samples they are."""
+        self.run = run
+        self.selection = selection
+        self.commit = read_commit(run.location, selection.prompt_set, shard_index)
+        within = range(self.commit.start, self.commit.stop)
+        self.samples = np.array([sample for sample in within if sample not in selection.excluded], dtype=np.int64)
+        self._opened: dict[Site, Shard] = {}
 
-def read_selected(run: Run, selection: Selection, shard_index: int, site: Site) -> NDArray[np.float32]:
-    """Return one site of a shard, (sample, position, layer, d_model); `resid_final` has one layer.
+    def layer(self, site: Site, index: int = 0) -> NDArray[np.float32]:
+        """Return one site at an index into the run's layers, (sample, position, d_model).
 
-    Raises:
-        RunDamagedError: the shard is not what was committed, or a number in it is not finite.
-    """
-    commit = read_commit(run.location, selection.prompt_set, shard_index)
-    samples = selected_samples(run, selection, shard_index)
-    values = read_shard(run, commit, site)
-    values = values[samples - commit.start][:, list(selection.positions)]
-    if site is Site.RESID_FINAL:
-        values = values[:, :, None]
-    _refuse_non_finite(values, run, site, f"shard {commit.name}, {site}", samples)
-    return values
+        Raises:
+            RunDamagedError: the shard is not what was committed, or a number in it is not finite.
+        """
+        if site not in self._opened:
+            self._opened[site] = open_shard(self.run, self.commit, site)
+        values = self._opened[site].layer(index)
+        if len(self.samples) < len(values):
+            values = values[self.samples - self.commit.start]
+        if len(self.selection.positions) < values.shape[1]:
+            values = values[:, list(self.selection.positions)]
+        refuse_non_finite(values, self.run, f"shard {self.commit.name}", site, index, self.samples)
+        return values
 
 
 def read_layer_samples(
@@ -67,23 +74,28 @@ def read_layer_samples(
     """
     (position,) = selection.positions
     values = read_slice(run, selection.prompt_set, site, layer, samples[-1] + 1)[list(samples), position]
-    _refuse_non_finite(values[:, None, None], run, site, f"set {selection.prompt_set}, {site}", samples)
+    refuse_non_finite(values, run, f"set {selection.prompt_set}", site, layer, samples)
     return values
 
 
-def _refuse_non_finite(
-    values: NDArray[np.float32], run: Run, site: Site, where: str, samples: Sequence[int] | NDArray[np.int64]
+def refuse_non_finite(
+    values: NDArray[np.float32],
+    run: Run,
+    where: str,
+    site: Site,
+    layer: int,
+    samples: Sequence[int] | NDArray[np.int64],
 ) -> None:
-    """Raise RunDamagedError where (sample, position, layer, d_model) holds a number that must not be averaged."""
+    """Raise RunDamagedError where samples, (sample, …), hold a number that must not be averaged."""
     with np.errstate(over="ignore", invalid="ignore"):
-        if np.isfinite(np.sum(values)):  # one pass without a copy: a NaN or an infinity stays in a sum
+        if np.isfinite(values.sum()):  # one pass without a copy: a NaN or an infinity stays in a sum
             return
-    finite = np.isfinite(values).all(axis=-1)
+    finite = np.isfinite(values).all(axis=tuple(range(1, values.ndim)))
     if finite.all():  # the sum alone ran over
         return
-    row, _, layer = (int(index) for index in np.argwhere(~finite)[0])
     place = "" if site is Site.RESID_FINAL else f" at layer {run.record.layers[layer]}"
+    sample = samples[int(np.argmin(finite))]
     raise RunDamagedError(
-        f"{run.id}: {where}: the activation of sample {samples[row]}{place} is not finite, and nothing is averaged "
-        f"over that; run `theodolite verify {run.id}`"
+        f"{run.id}: {where}, {site}: the activation of sample {sample}{place} is not finite, and "
+        f"nothing is averaged over that; run `theodolite verify {run.id}`"
     )

@@ -14,7 +14,7 @@ from theodolite.store.commits import Commit
 from theodolite.store.complete import finished_groups
 from theodolite.store.results import read_group
 from theodolite.store.runs import Run
-from theodolite_jobs.stream.reading import Selection, read_selected
+from theodolite_jobs.stream.reading import SelectedShard, Selection
 from theodolite_jobs.stream.selections import all_commits, measured_sets, quarantined
 from theodolite_jobs.tasks import in_windows
 
@@ -126,6 +126,6 @@ def captured(run: Run) -> Captured:
 
 def _shard_inputs(run: Run, selection: Selection, shard_index: int, layers: Sequence[int]) -> NDArray[np.float32]:
     """Return what entered some layers of one shard's usable samples, (sample, position, layer, d_model)."""
-    values = read_selected(run, selection, shard_index, Site.RESID_PRE)
-    at: NDArray[np.float32] = values[:, :, [run.record.layers.index(layer) for layer in layers]]
-    return at
+    shard = SelectedShard(run, selection, shard_index)
+    parts = [shard.layer(Site.RESID_PRE, run.record.layers.index(layer)) for layer in layers]
+    return np.stack(parts, axis=2)

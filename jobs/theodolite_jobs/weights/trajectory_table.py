@@ -9,10 +9,10 @@ from numpy.typing import NDArray
 
 from theodolite.sites import Site, depth
 from theodolite.spec import SENTENCES
-from theodolite.store.activations import read_shard
 from theodolite.store.commits import read_commit
 from theodolite.store.prompts import read_tokens
 from theodolite.store.runs import Run
+from theodolite.store.shards import read_shard
 from theodolite_jobs.statistics.norms import norm_of, normalised, unit
 from theodolite_jobs.statistics.trajectories import UMAP_ROWS, angles, principal_coordinates, umap_coordinates
 from theodolite_jobs.statistics.words import meeting_bias, ranks_of, with_bias

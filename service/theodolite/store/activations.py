@@ -97,22 +97,6 @@ def counted_units(location: Location, prompt_set: str) -> int:
         raise RunDamagedError(f"{key} cannot be read: {error}") from error
 
 
-def read_shard(run: Run, commit: Commit, site: Site) -> NDArray[np.float32]:
-    """Return one shard's activations, (sample, position, layer, d_model) or without layer for `resid_final`.
-
-    Raises:
-        RunDamagedError: the shard is missing, or its bytes are not those that were committed. Zarr alone would read
-            NaN or other numbers, silently.
-    """
-    content = _committed_bytes(run, commit, site)
-    memory: dict[str, Any] = {}
-    group = zarr.create_group(MemoryStore(memory))
-    lengths = {**_lengths(run, commit), "d_model": run.record.model.d_model}
-    array = _create_array(group, site, commit.stop, run.record.spec.capture.shard_prompts, lengths)
-    memory[shard_key(site, commit.index)] = Buffer.from_bytes(content)
-    return np.asarray(array[commit.start : commit.stop], dtype=np.float32)
-
-
 def read_positive_counts(run: Run, commit: Commit) -> NDArray[np.int32] | None:
     """Return how many of a shard's usable prompts have each hidden unit positive, (position, layer, unit).
 
@@ -124,7 +108,7 @@ def read_positive_counts(run: Run, commit: Commit) -> NDArray[np.int32] | None:
     """
     if MLP_POSITIVE.name not in commit.checksums:
         return None
-    content = _committed_bytes(run, commit, MLP_POSITIVE.name)
+    content = committed_bytes(run, commit, MLP_POSITIVE.name)
     memory: dict[str, Any] = {}
     lengths = {**_lengths(run, commit), "unit": counted_units(run.location, commit.prompt_set)}
     array = _create_counts(zarr.create_group(MemoryStore(memory)), commit.index + 1, lengths)
@@ -132,7 +116,8 @@ def read_positive_counts(run: Run, commit: Commit) -> NDArray[np.int32] | None:
     return np.asarray(array[commit.index], dtype=np.int32)
 
 
-def _committed_bytes(run: Run, commit: Commit, name: str) -> bytes:
+def committed_bytes(run: Run, commit: Commit, name: str) -> bytes:
+    """Return the bytes of one array of a shard; raises RunDamagedError where they are not those that were committed."""
     content = get(run.location, array_key(commit, name))
     if content is None or sha256(content) != commit.checksums[name]:
         wrong = "is missing" if content is None else "its bytes are not those that were committed"

@@ -1,0 +1,120 @@
+"""What a first pass gathers while it walks through the layers of one shard."""
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import lru_cache
+
+import numpy as np
+from numpy.typing import NDArray
+
+from theodolite.sites import Site
+from theodolite.store.runs import Run
+from theodolite_jobs.statistics import sphere
+from theodolite_jobs.statistics.moments import Extremes, Moments, extremes, moments, stream_moments
+from theodolite_jobs.statistics.separation import FOLDS, Folds
+from theodolite_jobs.statistics.travel import Block, travel
+from theodolite_jobs.stream.norm_places import NormPlace
+from theodolite_jobs.stream.reading import SelectedShard
+
+SPACES = ("raw", "sphere")
+"""Activations as they are, and scaled to norm √d_model."""
+
+At = Callable[[Site, int], NDArray[np.float64]]
+"""Samples and positions at a site and an index into the run's layers, (sample · position, d_model)."""
+
+
+def remembering(shard: SelectedShard) -> At:
+    """Return a reader that remembers the layers just read, which several statistics look at."""
+
+    @lru_cache(maxsize=2 * len(Site))
+    def at(site: Site, index: int) -> NDArray[np.float64]:
+        values = shard.layer(site, index)
+        return values.reshape(-1, values.shape[-1]).astype(np.float64)
+
+    return at
+
+
+class StreamArrays:
+    """Moments of every site, position and layer of one shard, filled in layer by layer."""
+
+    def __init__(self, shape: tuple[int, int, int], n_samples: int, d_model: int) -> None:
+        self.n_samples, self.n_positions = n_samples, shape[1]
+        self.means = {name: np.empty((*shape, d_model)) for name in SPACES}
+        self.m2 = {name: np.empty((*shape, d_model)) for name in SPACES}
+        self.norms = np.empty((n_samples, *shape))
+        self.ends = Extremes(np.empty((*shape, d_model)), np.empty((*shape, d_model)))
+
+    def put(self, site: int, layer: int, rows: NDArray[np.float64]) -> None:
+        """Fill in one site and layer from (sample · position, d_model)."""
+        for position in range(self.n_positions):
+            place, samples = (site, position, layer), rows[position :: self.n_positions]
+            found, ends = stream_moments(samples), extremes(samples)
+            for name, of_space in (("raw", found.raw), ("sphere", found.sphere)):
+                self.means[name][place], self.m2[name][place] = of_space.mean, of_space.m2
+            self.norms[:, *place] = found.norms
+            self.ends.minimum[place], self.ends.maximum[place] = ends.minimum, ends.maximum
+
+    def moments(self) -> dict[str, Moments]:
+        """Return the moments of both spaces, (site, position, layer, d_model), and of norms, without d_model."""
+        spaces = {name: Moments(self.n_samples, self.means[name], self.m2[name]) for name in SPACES}
+        return {**spaces, "norm": moments(self.norms)}
+
+
+class FoldSums:
+    """Sums of the folds at every site, position and layer of one shard, filled in layer by layer."""
+
+    def __init__(self, shape: tuple[int, int, int], of_folds: NDArray[np.int64], d_model: int) -> None:
+        self.inside = (of_folds == np.arange(FOLDS)[:, None]).astype(np.float64)
+        self.n_positions = shape[1]
+        self.found = np.empty((FOLDS, *shape, d_model))
+
+    def put(self, site: int, layer: int, rows: NDArray[np.float64]) -> None:
+        """Fill in one site and layer from (sample · position, d_model)."""
+        for position in range(self.n_positions):
+            self.found[:, site, position, layer] = self.inside @ rows[position :: self.n_positions]
+
+    def sums(self) -> Folds:
+        """Return the folds."""
+        return Folds(self.inside.sum(axis=1).astype(np.int64), self.found)
+
+
+def measure_norms(
+    into: NDArray[np.float64], norms: Sequence[NormPlace], at: At, layer_index: int, *, last: bool
+) -> None:
+    """Fill in what is measured at the norms of one captured layer, (row, norm, quantity); at the last the final one."""
+    for number, place in enumerate(norms):
+        of_final = place.sites == (Site.RESID_FINAL,)
+        if place.sites and (last if of_final else place.layer_index == layer_index):
+            parts = [at(site, place.layer_index) for site in place.sites]
+            measure = sphere.of_inputs if place.reads else sphere.of_outputs
+            into[:, number] = measure(sum(parts[1:], parts[0]), place.norm)
+
+
+def travel_moments(run: Run, blocks: Iterable[Block], n_samples: int, n_positions: int) -> dict[str, Moments]:
+    """Return moments of the steps, (position, layer, step), and of the way, (position, quantity)."""
+    steps, path = travel(blocks, n_samples * n_positions, len(run.record.layers))
+    if len(run.record.layers) < run.record.model.n_layers:  # only some were captured: no whole way
+        path[:] = np.nan
+    found = {"steps": steps, "path": path}
+    return {name: moments(rows.reshape(n_samples, n_positions, *rows.shape[1:])) for name, rows in found.items()}
+
+
+def blocks_of(run: Run, sites: Sequence[Site], at: At, visit: Callable[[int], None]) -> Iterator[Block]:
+    """Yield what is known of each captured block, after what else looks at its layer did.
+
+    What leaves a block enters the next, or is `resid_final`.
+    """
+    layers, sums = run.record.layers, Site.RESID_MID in sites and not run.record.parity.get("post_norm", False)
+    for index, layer in enumerate(layers):
+        visit(index)
+        leaving = None
+        if layers[index + 1 : index + 2] == [layer + 1]:
+            leaving = at(Site.RESID_PRE, index + 1)
+        elif layer == run.record.model.n_layers - 1:
+            leaving = at(Site.RESID_FINAL, 0)
+        entering, middle = at(Site.RESID_PRE, index), at(Site.RESID_MID, index) if sums else None
+        attn, mlp = (at(site, index) if site in sites else None for site in (Site.ATTN_OUT, Site.MLP_OUT))
+        if attn is None and middle is not None:
+            attn = middle - entering
+        if mlp is None and middle is not None and leaving is not None:
+            mlp = leaving - middle
+        yield Block(entering, attn, mlp, leaving)

@@ -1,0 +1,391 @@
+"""The group `gram` over stored runs, every variable against its definition from the arrays themselves."""
+
+from itertools import combinations
+
+import numpy as np
+import pytest
+from scipy.spatial.distance import cdist
+from sklearn.metrics import silhouette_score
+from stored import store_run
+from test_result_groups import assert_same_rows, contrast, draw, model_of, silent
+
+from theodolite.errors import RunDamagedError
+from theodolite.spec import GramSpec
+from theodolite.store.complete import finished_groups
+from theodolite.store.results import read_group
+from theodolite.store.tables import read_table
+from theodolite_jobs.statistics.gram import effective_rank_of_gaussian, participation_ratio_of_gaussian
+from theodolite_jobs.stream.gram_group import stale_gram, survey_gram
+
+WIDTH, LAYERS = 8, 3
+SITES = ("resid_pre", "resid_mid")
+CONTRASTS = {
+    "refusal": contrast("bad", "good", paired=True),
+    "subject": contrast("words", "bad"),
+    "still": contrast("same", "good"),
+    "itself": contrast("good", "good"),
+    "lonely": contrast("one", "good"),
+}
+QUARANTINED = {"bad": {5: "not finite"}}
+ORTHANTS = {"orthant_occupancy", "orthant_overlap"}  # of other numbers, and tested with them
+
+
+def arrays_of_sets():
+    sizes = {"bad": 13, "good": 11, "words": 8, "one": 1, "same": 10}
+    arrays = {
+        name: draw(n, SITES, 1 if name == "words" else 2, LAYERS, seed, shift=0.5 + 0.1 * seed)
+        for seed, (name, n) in enumerate(sizes.items())
+    }
+    for values in arrays["bad"].values():
+        values[5] = np.nan
+    for values in arrays["same"].values():
+        values[:] = values[:1]
+    good = arrays["good"]["resid_mid"]
+    good[..., 3] = 2.7  # a feature that does not vary
+    good[7, :, 1] = good[2, :, 1]  # two prompts that coincide at one layer
+    return arrays
+
+
+def finals(arrays):
+    rng = np.random.default_rng(9)
+    found = {name: of_set["resid_pre"][:, :, -1] + of_set["resid_mid"][:, :, 0] for name, of_set in arrays.items()}
+    return {
+        name: values if name == "same" else (values + rng.normal(size=values.shape)).astype(np.float32)
+        for name, values in found.items()
+    }
+
+
+def in_spaces(x):
+    """Samples as they are, on the sphere, and over each feature's spread, by what names begin with."""
+    lengths = np.sqrt((x**2).sum(axis=1, keepdims=True))
+    varies = np.ptp(x, axis=0) > 0
+    spread = np.std(x[:, varies], axis=0, ddof=1) if len(x) > 1 else 1.0
+    return {"": x, "on_sphere_": x / lengths * np.sqrt(x.shape[1]), "standardised_": x[:, varies] / spread}
+
+
+def shape_of(x, same):
+    """Cosine, dimensions, and how many samples coincide, of (sample, feature)."""
+    found = dict.fromkeys(("mean_cosine", "participation_ratio", "effective_rank", "intrinsic_dimension"), np.nan)
+    if len(x) > 1 and x.shape[1]:
+        cosines = [a @ b / np.sqrt((a @ a) * (b @ b)) for a, b in combinations(x, 2)]
+        found["mean_cosine"] = np.mean(cosines)
+    if len(x) > 1 and not same:
+        values = np.linalg.svd(x - x.mean(axis=0), compute_uv=False) ** 2
+        shares = values[values > 1e-14 * values[0]] / values.sum()
+        found["participation_ratio"] = values.sum() ** 2 / (values**2).sum()
+        found["effective_rank"] = np.exp(-(shares * np.log(shares)).sum())
+    distances = np.sort(cdist(x, x), axis=1)[:, 1:3] if len(x) > 2 else np.zeros((len(x), 2))
+    apart = distances[:, 0] > 0
+    if len(x) > 2 and apart.sum() > 2 and not same:
+        found["intrinsic_dimension"] = apart.sum() / np.log(distances[apart, 1] / distances[apart, 0]).sum()
+    return found
+
+
+def cka(x, y):
+    """Kornblith's, on features."""
+    x, y = x - x.mean(axis=0), y - y.mean(axis=0)
+    return np.linalg.norm(x.T @ y) ** 2 / np.linalg.norm(x.T @ x) / np.linalg.norm(y.T @ y)
+
+
+def hsic(x, y):
+    """Song's unbiased estimator, but for a factor, from Gram matrices without their diagonals."""
+    n, k, m = len(x), x @ x.T, y @ y.T
+    np.fill_diagonal(k, 0)
+    np.fill_diagonal(m, 0)
+    return (k * m).sum() + k.sum() * m.sum() / ((n - 1) * (n - 2)) - 2 / (n - 2) * k.sum(axis=0) @ m.sum(axis=0)
+
+
+def debiased_cka(x, y):
+    return hsic(x, y) / np.sqrt(hsic(x, x) * hsic(y, y))
+
+
+def median_of(x):
+    """Weiszfeld's iteration on the vectors."""
+    point = x.mean(axis=0)
+    if (x == x[0]).all():
+        return x[0]
+    while True:
+        pull = 1 / np.linalg.norm(x - point, axis=1)
+        moved = pull @ x / pull.sum()
+        if np.linalg.norm(moved - point) < 1e-13 * np.linalg.norm(point):
+            return moved
+        point = moved
+
+
+def cosine(x, y):
+    lengths = np.linalg.norm(x) * np.linalg.norm(y)
+    return x @ y / lengths if lengths > 0 else np.nan
+
+
+def pair_of(p, q):
+    """Where two sets' means and medians lie, and silhouettes."""
+    found = {}
+    for name, a, b in (
+        ("mean", p.mean(axis=0), q.mean(axis=0)),
+        ("median", median_of(p), median_of(q)),
+    ):
+        difference = np.zeros(WIDTH) if p is q else a - b
+        found |= {f"norm_of_{name}_positive": np.linalg.norm(a), f"norm_of_{name}_negative": np.linalg.norm(b)}
+        found[f"cosine_{name}_positive_difference"] = cosine(a, difference)
+        found[f"cosine_{name}_negative_difference"] = cosine(b, difference)
+        if name == "median":
+            found |= {"cosine_of_medians": cosine(a, b), "difference_of_medians": np.linalg.norm(difference)}
+    labels = [0] * len(p) + [1] * len(q)
+    for prefix, both in in_spaces(np.concatenate([p, q])).items():
+        found[f"{prefix}silhouette"] = silhouette_score(both, labels) if min(len(p), len(q)) > 1 else np.nan
+    return found
+
+
+def expected_group(arrays, final, contrasts, group, limit=2048):
+    """All variables, from the arrays."""
+    sets, positions = list(arrays), (-2, -1)
+    lengths = dict(group.sizes)
+    expected = {
+        name: np.full([lengths[dim] for dim in variable.dims], -1.0 if variable.dtype == np.int64 else np.nan)
+        for name, variable in group.data_vars.items()
+        if name not in ORTHANTS
+    }
+    expected["n_samples"][:] = 0
+
+    def usable(name):
+        return [s for s in range(len(arrays[name]["resid_pre"])) if s not in QUARANTINED.get(name, {})][:limit]
+
+    def cloud(name, site, position, layer):
+        values = final[name][:, None] if site == "resid_final" else arrays[name][site]
+        values = values if site != "resid_final" else np.moveaxis(values, 1, 2)
+        if values.shape[1] < -position:
+            return None
+        return values[usable(name), position, layer].astype(np.float64)
+
+    for row, name in enumerate(sets):
+        for column, position in enumerate(positions):
+            if cloud(name, "resid_pre", position, 0) is None:
+                continue
+            n, same = len(usable(name)), name in ("same", "one")
+            expected["n_samples"][row, column] = n
+            expected["participation_ratio_gaussian"][row, column] = participation_ratio_of_gaussian(n, WIDTH)
+            expected["effective_rank_gaussian"][row, column] = effective_rank_of_gaussian(n, WIDTH)
+            for site, layer in np.ndindex(len(SITES), LAYERS):
+                x = cloud(name, SITES[site], position, layer)
+                at = row, site, column, layer
+                expected["n_constant_features"][at] = WIDTH if n == 1 else (np.ptp(x, axis=0) == 0).sum()
+                twins = (cdist(x, x) == 0).sum(axis=1) > 1
+                expected["n_coincident"][at] = twins.sum() if n > 2 else 0
+                for prefix, moved in in_spaces(x).items():
+                    for statistic, value in shape_of(moved, same).items():
+                        expected[f"{prefix}{statistic}"][at] = value
+                    if same or n < 2:
+                        continue
+                    for other in range(LAYERS):
+                        beside = in_spaces(cloud(name, SITES[site], position, other))[prefix]
+                        expected[f"{prefix}linear_cka"][(*at, other)] = cka(moved, beside)
+                        expected[f"{prefix}linear_cka_debiased"][(*at, other)] = debiased_cka(moved, beside)
+            for layer in range(LAYERS if not same else 0):
+                pre, mid = (cloud(name, site, position, layer) for site in SITES)
+                is_last = layer == LAYERS - 1
+                post = cloud(name, *(("resid_final", position, 0) if is_last else ("resid_pre", position, layer + 1)))
+                expected["cka_attention"][row, column, layer] = debiased_cka(pre, mid)
+                expected["cka_mlp"][row, column, layer] = debiased_cka(mid, post)
+                expected["cka_block"][row, column, layer] = debiased_cka(pre, post)
+    for row, one in enumerate(contrasts.values()):
+        for column, position in enumerate(positions):
+            for site, layer in np.ndindex(len(SITES), LAYERS):
+                p, q = (cloud(one[side], SITES[site], position, layer) for side in ("positive", "negative"))
+                if p is None or q is None:
+                    continue
+                q = p if one["positive"] == one["negative"] else q
+                for statistic, value in pair_of(p, q).items():
+                    expected[statistic][row, site, column, layer] = value
+    return expected
+
+
+EXPECTED = {}
+"""The same for any chunking: computed once."""
+
+
+@pytest.fixture(scope="module", params=[(2, 7), (100, 1 << 16)], ids=["small pieces", "one piece"])
+def surveyed(request, tmp_path_factory):
+    """A run of shards of so many prompts, its matrices met in tiles of so many entries."""
+    shard_prompts, entries = request.param
+    arrays = arrays_of_sets()
+    final = finals(arrays)
+    run = store_run(
+        tmp_path_factory.mktemp("gram"),
+        arrays,
+        shard_prompts,
+        contrasts=CONTRASTS,
+        positions={name: [-1] if name == "words" else [-2, -1] for name in arrays},
+        quarantined=QUARANTINED,
+        final=final,
+    )
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("theodolite_jobs.stream.gram_group._ENTRIES", entries)
+        assert survey_gram(run, CONTRASTS, GramSpec(), None, silent) == ["gram"]
+    group = read_group(run, "gram")
+    if not EXPECTED:
+        EXPECTED.update(expected_group(arrays, final, CONTRASTS, group))
+    return run, group, EXPECTED
+
+
+# Distances from products lose half the digits: silhouettes and TwoNN to 1e-7; medians to where the iteration ends.
+LOOSE = {"rtol": 1e-6, "atol": 1e-7}
+TIGHT = {"rtol": 1e-8, "atol": 1e-10}
+
+
+def is_loose(name):
+    return any(part in name for part in ("silhouette", "intrinsic", "median"))
+
+
+def compare(group, expected, sets=slice(None), contrasts=slice(None)):
+    for name, values in expected.items():
+        found = group[name]
+        rows = {"set": sets, "contrast": contrasts}.get(found.dims[0], slice(None))
+        kind = LOOSE if is_loose(name) else TIGHT
+        np.testing.assert_allclose(found.values[rows], values[rows], err_msg=name, **kind)
+
+
+def test_every_variable_equals_its_definition_for_any_chunking(surveyed):
+    _, group, expected = surveyed
+    assert set(group.data_vars) == set(expected) | ORTHANTS
+    compare(group, expected, sets=slice(0, 4), contrasts=[0, 1, 2, 4])
+    assert group["n_samples"].sel(position=-1).values.tolist() == [12, 11, 8, 1, 10]
+    assert group["n_samples"].sel(set="words", position=-2) == 0
+    assert group["n_coincident"].sel(set="good", site="resid_mid", position=-1).values.tolist() == [0, 2, 0]
+    assert (group["n_constant_features"].sel(set="good", site="resid_mid") == 1).all()
+
+
+def test_a_set_of_identical_samples_has_a_direction_and_no_shape_in_any_space(surveyed):
+    _, group, expected = surveyed
+    of_set = {name: values for name, values in expected.items() if group[name].dims[0] == "set"}
+    compare(group, of_set, sets=slice(4, 5))
+    assert (group["n_coincident"].sel(set="same") == 10).all()
+    np.testing.assert_allclose(group["mean_cosine"].sel(set="same"), 1, rtol=1e-12)
+
+
+def test_a_set_against_itself_has_medians_and_no_difference(surveyed):
+    _, group, expected = surveyed
+    of_contrast = {name: values for name, values in expected.items() if group[name].dims[0] == "contrast"}
+    compare(group, of_contrast, contrasts=slice(3, 4))
+
+
+def test_the_flat_table_holds_the_same_numbers(surveyed):
+    run, group, _ = surveyed
+    assert_same_rows(read_table(run.location, "tables/gram.parquet"), group)
+
+
+def test_only_so_many_samples_are_taken_from_the_first_and_n_says_so(tmp_path):
+    arrays = arrays_of_sets()
+    final = finals(arrays)
+    contrasts = {"refusal": CONTRASTS["refusal"]}
+    few = {name: arrays[name] for name in ("bad", "good")}
+    run = store_run(tmp_path, few, 3, contrasts=contrasts, quarantined=QUARANTINED, final=final)
+    survey_gram(run, contrasts, GramSpec(samples=7), None, silent)
+    group = read_group(run, "gram")
+    compare(group, expected_group(few, final, contrasts, group, limit=7))
+    assert group["n_samples"].values.tolist() == [[7, 7], [7, 7]]
+    assert group.attrs["options"] == {"samples": 7}
+
+
+def test_of_some_layers_and_without_the_middle_what_cannot_be_known_is_unsaid(tmp_path):
+    arrays = {"bad": draw(9, ("resid_pre",))}
+    rng = np.random.default_rng(3)
+    final = {"bad": rng.normal(size=(9, 2, WIDTH)).astype(np.float32)}
+    run = store_run(tmp_path, arrays, final=final, model=model_of(5), layers=[1, 2, 4])
+    survey_gram(run, {}, GramSpec(), None, silent)
+    group = read_group(run, "gram")
+    assert np.isnan(group["cka_attention"]).all()
+    assert np.isnan(group["cka_mlp"]).all()
+    assert np.isnan(group["cka_block"].sel(layer=2)).all()
+    stream = arrays["bad"]["resid_pre"].astype(np.float64)
+    for position in (0, 1):
+        found = group["cka_block"].isel(set=0, position=position)
+        expected = debiased_cka(stream[:, position, 0], stream[:, position, 1])
+        np.testing.assert_allclose(found.sel(layer=1), expected, rtol=1e-9)
+        expected = debiased_cka(stream[:, position, 2], final["bad"][:, position].astype(np.float64))
+        np.testing.assert_allclose(found.sel(layer=4), expected, rtol=1e-9)
+
+
+def test_what_leaves_a_block_is_taken_where_it_was_captured(tmp_path):
+    arrays = {"bad": draw(9, ("resid_pre", "resid_post"))}
+    run = store_run(tmp_path, arrays, model=model_of(5), layers=[0, 2, 3])
+    survey_gram(run, {}, GramSpec(), None, silent)
+    pre, post = (arrays["bad"][site].astype(np.float64) for site in ("resid_pre", "resid_post"))
+    expected = [debiased_cka(pre[:, 1, layer], post[:, 1, layer]) for layer in range(3)]
+    np.testing.assert_allclose(read_group(run, "gram")["cka_block"].sel(set="bad", position=-1), expected, rtol=1e-9)
+
+
+def test_a_zero_vector_takes_the_sphere_from_its_place_and_nothing_else(tmp_path):
+    arrays = {"bad": draw(9), "good": draw(9, seed=1)}
+    arrays["bad"]["resid_mid"][4, 1, 1] = 0
+    contrasts = {"refusal": contrast("bad", "good")}
+    run = store_run(tmp_path, arrays, contrasts=contrasts)
+    survey_gram(run, contrasts, GramSpec(), None, silent)
+    group = read_group(run, "gram")
+    at = {"site": "resid_mid", "position": -1, "layer": 1}
+    for name in ("mean_cosine", "participation_ratio", "effective_rank", "intrinsic_dimension"):
+        assert np.isnan(group[f"on_sphere_{name}"].sel(set="bad", **at)), name
+        assert int(np.isnan(group[f"on_sphere_{name}"]).sum()) == 1, name
+    assert np.isnan(group["on_sphere_silhouette"].sel(contrast="refusal", **at))
+    assert np.isnan(group["on_sphere_linear_cka"].sel(set="bad", **at)).all()
+    assert np.isfinite(group["participation_ratio"]).all()
+    assert np.isfinite(group["silhouette"]).all()
+
+
+@pytest.mark.parametrize("values", [[np.nan], [np.inf], [np.inf, -np.inf]])
+def test_a_number_that_is_not_finite_is_named_by_run_set_sample_and_layer(tmp_path, values):
+    arrays = {"bad": draw(9), "good": draw(9, seed=1)}
+    arrays["good"]["resid_mid"][6, 0, 2, : len(values)] = values
+    run = store_run(tmp_path, arrays, model=model_of(20), layers=[3, 11, 17])
+    with pytest.raises(RunDamagedError, match=r"tiny-0: .*good.*, resid_mid: .* sample 6 at layer 17 is not finite"):
+        survey_gram(run, {}, GramSpec(), None, silent)
+    assert finished_groups(run) == {}
+
+
+def test_the_right_sample_is_named_behind_quarantined_ones(tmp_path):
+    arrays = {"bad": draw(9)}
+    arrays["bad"]["resid_pre"][[2, 6], 1, 0, 3] = np.nan
+    run = store_run(tmp_path, arrays, quarantined={"bad": {2: "why"}})
+    with pytest.raises(RunDamagedError, match=r"resid_pre: .* sample 6 at layer 0 is not finite"):
+        survey_gram(run, {}, GramSpec(), None, silent)
+
+
+def test_the_streams_end_is_checked_too(tmp_path):
+    arrays = {"bad": draw(9)}
+    final = arrays["bad"]["resid_pre"][:, :, -1].copy()
+    final[7, 1, 3] = np.nan
+    run = store_run(tmp_path, arrays, final={"bad": final})
+    with pytest.raises(RunDamagedError, match=r"resid_final: the activation of sample 7 is not"):
+        survey_gram(run, {}, GramSpec(), None, silent)
+
+
+def test_a_flipped_byte_is_refused(tmp_path):
+    run = store_run(tmp_path, {"bad": draw(9)})
+    shard = tmp_path / "runs/tiny-0/activations.zarr/bad/resid_mid/c/1/0/0/0"
+    content = bytearray(shard.read_bytes())
+    content[20] ^= 1
+    shard.write_bytes(content)
+    with pytest.raises(RunDamagedError, match="shard bad/00001, resid_mid: its bytes"):
+        survey_gram(run, {}, GramSpec(), None, silent)
+
+
+def test_a_set_of_which_all_prompts_were_quarantined_has_no_shape(tmp_path):
+    arrays = {"bad": draw(6), "good": draw(9, seed=1)}
+    contrasts = {"refusal": contrast("bad", "good")}
+    run = store_run(tmp_path, arrays, contrasts=contrasts, quarantined={"bad": dict.fromkeys(range(6), "why")})
+    survey_gram(run, contrasts, GramSpec(), None, silent)
+    group = read_group(run, "gram")
+    assert group["n_samples"].values.tolist() == [[0, 0], [9, 9]]
+    for variable in group.data_vars.values():
+        if variable.dtype == np.float64 and variable.name not in ORTHANTS:
+            gone = variable.sel(set="bad") if variable.dims[0] == "set" else variable
+            assert np.isnan(gone).all(), variable.name
+
+
+def test_it_is_computed_again_for_other_contrasts_or_options_only(tmp_path):
+    run = store_run(tmp_path, {"bad": draw(6, positions=1), "good": draw(6, positions=1, seed=1)})
+    contrasts = {"refusal": contrast("bad", "good")}
+    assert survey_gram(run, {}, GramSpec(), None, silent) == ["gram"]
+    assert survey_gram(run, {}, GramSpec(), None, silent) == []
+    assert survey_gram(run, contrasts, GramSpec(), None, silent) == ["gram"]
+    assert np.isfinite(read_group(run, "gram")["silhouette"]).all()
+    assert stale_gram(run, contrasts, GramSpec(samples=5)) is not None

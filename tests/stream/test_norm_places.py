@@ -1,0 +1,142 @@
+"""Where a model's norms are in a run, against what its own norm modules read and put out."""
+
+import numpy as np
+import pytest
+import tiny
+import torch
+from stored import record_of
+from transformers import AutoModel, AutoModelForCausalLM, AutoModelForMaskedLM
+
+from theodolite.models.load import wrap
+from theodolite.models.reading import read_sites, relative_errors
+from theodolite.models.weights import Weights
+from theodolite.sites import Site
+from theodolite.store.runs import ModelFacts, Run
+from theodolite_jobs.statistics.norms import normalised
+from theodolite_jobs.stream.norm_places import norm_places
+
+TOKENS = (5, 60, 17, 33, 9)
+POSITIONS = [-3, -2, -1]
+BOUND = 2e-6  # some families' norms compute in float32 whatever comes in
+FAMILIES = [
+    "bert",  # norms follow the sums
+    "bloom",
+    "cohere",  # one norm for both branches, without bias
+    "falcon-groups",  # parallel, a norm for each branch
+    "gemma2",  # norms before and after branches, scale 1 + γ
+    "gpt2",
+    "gpt_neox",  # parallel, both norms read what enters
+    "granite",  # branches are scaled after their modules
+    "llama",
+    "mixtral",
+    "olmo",  # no scale and no bias
+    "olmo2",  # norms of branches alone
+    "opt",
+    "opt-post-norm",
+]
+
+
+class Model:
+    """A tiny model of a family, its weights, and what its norms read and put out for one prompt."""
+
+    def __init__(self, family, folder):
+        masked = tiny.CONFIGS[family].model_type == "bert"
+        auto_class = AutoModelForMaskedLM if masked else AutoModelForCausalLM
+        tiny.tiny_model(family, auto_class=auto_class).save_pretrained(folder)
+        base = AutoModel.from_pretrained(folder, dtype=torch.float64)
+        if base.config._experts_implementation != "eager":
+            base.set_experts_implementation("eager")
+        self.loaded = wrap(base)
+        self.weights = Weights(folder, self.loaded.config, torch.float64)
+        self.anatomy, self.n_layers = self.loaded.anatomy, self.loaded.dimensions.n_layers
+        self.passed = {}
+        handles = [
+            module.register_forward_hook(lambda _, args, output, key=key: self._keep(key, args, output))
+            for key, module in self._modules()
+        ]
+        self.sites = read_sites(self.loaded, TOKENS, POSITIONS)
+        for handle in handles:
+            handle.remove()
+
+    def _modules(self):
+        for layer, block in enumerate(self.loaded.blocks):
+            for which, path in self.anatomy.norms.items():
+                yield (which, layer), block.get_submodule(path)
+        if self.anatomy.final_norm is not None:
+            yield ("final", -1), self.loaded.module.get_submodule(self.anatomy.final_norm)
+
+    def _keep(self, key, args, output):
+        rows = [value.detach().reshape(-1, value.shape[-1])[POSITIONS].double().numpy() for value in (args[0], output)]
+        self.passed[key] = rows
+
+    def run(self, sites=None, layers=None):
+        """Return a run that would have captured these."""
+        layers = list(range(self.n_layers)) if layers is None else layers
+        sites = self.anatomy.sites if sites is None else sites
+        arrays = {"words": {str(site): np.zeros((1, 1, len(layers), 48)) for site in sites}}
+        sizes = {"n_layers": self.n_layers, "d_model": 48, "n_heads": 4, "n_kv_heads": 2, "d_head": 12}
+        words = {"kind": "folder", "place": "x", "revision": "0", "family": "x", "dtype": "float32", "attention": "x"}
+        facts = ModelFacts(name="tiny", **sizes, **words, context_length=128)
+        return Run("nowhere", record_of(arrays, 1, model=facts, layers=layers))
+
+    def vectors(self, place, layers):
+        """Return what a run holds of a norm, (position, d_model)."""
+        rows = [
+            self.sites[site] if site is Site.RESID_FINAL else self.sites[site][:, layers[place.layer_index]]
+            for site in place.sites
+        ]
+        return sum(rows[1:], rows[0])
+
+
+@pytest.fixture(scope="module", params=FAMILIES)
+def model(request, tmp_path_factory):
+    return Model(request.param, tmp_path_factory.mktemp(request.param))
+
+
+def assert_right(model, place, layers):
+    """What is captured of a norm is what its module read, or put out; and the norm does what the module does."""
+    read, put_out = model.passed[(place.which, place.layer)]
+    captured = model.vectors(place, layers)
+    assert relative_errors(captured, read if place.reads else put_out).max() < BOUND, place.label
+    assert relative_errors(normalised(read, place.norm), put_out).max() < BOUND, place.label
+
+
+def test_of_all_sites_every_norm_is_known_by_what_it_reads_or_puts_out(model):
+    layers = list(range(model.n_layers))
+    places = norm_places(model.run(), model.weights)
+    assert {(place.which, place.layer) for place in places} == set(model.passed)
+    along = [place.layer if place.layer >= 0 else model.n_layers for place in places]
+    assert along == sorted(along)  # in the order of the stream, the final one last
+    for place in places:
+        assert place.sites, place.label
+        assert_right(model, place, layers)
+        assert place.reads or place.which.endswith("_output")
+
+
+def test_of_the_stream_alone_norms_on_branches_are_unknown_where_they_come_before_the_sum(model):
+    stream = [site for site in (Site.RESID_PRE, Site.RESID_MID) if site in model.anatomy.taps]
+    layers = list(range(model.n_layers))
+    for place in norm_places(model.run(stream), model.weights):
+        if place.which.endswith("_output") and not model.anatomy.post_norm:
+            assert not place.sites
+        else:
+            assert_right(model, place, layers)
+            assert place.reads != model.anatomy.post_norm or place.which == "final"
+
+
+def test_of_some_layers_their_own_norms_are_known_and_what_the_next_block_tells(model):
+    layers = [1, 2, 4]
+    for place in norm_places(model.run(layers=layers), model.weights):
+        if place.sites:
+            assert_right(model, place, layers)
+        else:
+            assert place.layer in (0, 3)
+    known = {place.layer for place in norm_places(model.run(layers=layers), model.weights) if place.sites}
+    assert {1, 2, 4} <= known
+
+
+def test_the_end_of_a_post_norm_model_is_its_last_norms_output(tmp_path):
+    model = Model("bert", tmp_path)
+    last = norm_places(model.run([Site.RESID_PRE]), model.weights)[-1]
+    assert (last.label, last.sites, last.reads) == ("4.mlp_output", (Site.RESID_FINAL,), False)
+    assert_right(model, last, [])

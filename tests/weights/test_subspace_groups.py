@@ -1,0 +1,155 @@
+"""What layers write and read, against singular vectors of the modules' own weights."""
+
+import numpy as np
+import pytest
+import tiny
+import torch
+from stored import record_of
+from transformers import AutoModel, AutoModelForCausalLM, AutoModelForMaskedLM
+
+from theodolite.models.load import wrap
+from theodolite.models.weights import Weights
+from theodolite.store.results import read_group
+from theodolite.store.runs import ModelFacts, create_run
+from theodolite_jobs.weights.subspace_groups import layer_bases, survey_weights
+
+LAYER, RANK = 2, 12
+FAMILIES = ["llama", "mixtral", "gpt2", "phi3", "falcon-groups", "gptj", "bert"]
+
+
+def silent(*_):
+    pass
+
+
+@pytest.fixture(scope="module", params=FAMILIES)
+def saved(request, tmp_path_factory):
+    """A family's weights as files, and its modules."""
+    folder = tmp_path_factory.mktemp(request.param)
+    masked = tiny.CONFIGS[request.param].model_type == "bert"
+    tiny.tiny_model(request.param, auto_class=AutoModelForMaskedLM if masked else AutoModelForCausalLM).save_pretrained(
+        folder
+    )
+    model = wrap(AutoModel.from_pretrained(folder, dtype=torch.float64))
+    return request.param, Weights(folder, model.config), model
+
+
+def linear(module):
+    """A linear module's weight as (out, in), in float64."""
+    return module.weight.detach().double().numpy()
+
+
+def matrices_of(family, block):
+    """Each matrix as (d_model, …), from the modules: columns are what it writes, or what it reads."""
+    if family == "llama":
+        attention, mlp = block.self_attn, block.mlp
+        names = {"q": attention.q_proj, "k": attention.k_proj, "v": attention.v_proj}
+        found = {name: linear(module).T for name, module in {**names, "gate": mlp.gate_proj, "up": mlp.up_proj}.items()}
+        return {**found, "o": linear(attention.o_proj), "down": linear(mlp.down_proj)}
+    if family == "mixtral":
+        attention, experts = block.self_attn, block.mlp.experts
+        found = {name: linear(getattr(attention, f"{name}_proj")).T for name in "qkv"}
+        gate_up, down = (getattr(experts, name).detach().double().numpy() for name in ("gate_up_proj", "down_proj"))
+        gates, ups = np.split(gate_up, 2, axis=1)  # (expert, d_mlp, d_model)
+        side_by_side = {"gate": np.concatenate(gates).T, "up": np.concatenate(ups).T}
+        return {**found, **side_by_side, "o": linear(attention.o_proj), "down": np.concatenate(down, axis=1)}
+    if family == "gpt2":  # stored as (in, out)
+        q, k, v = np.split(linear(block.attn.c_attn), 3, axis=1)
+        written = {"o": linear(block.attn.c_proj).T, "down": linear(block.mlp.c_proj).T}
+        return {"q": q, "k": k, "v": v, "up": linear(block.mlp.c_fc), **written}
+    if family == "phi3":
+        q, k, v = np.split(linear(block.self_attn.qkv_proj), [48, 72])
+        gate, up = np.split(linear(block.mlp.gate_up_proj), 2)
+        written = {"o": linear(block.self_attn.o_proj), "down": linear(block.mlp.down_proj)}
+        return {"q": q.T, "k": k.T, "v": v.T, "gate": gate.T, "up": up.T, **written}
+    if family == "falcon-groups":  # for each of two groups: two queries, a key, a value
+        rows = linear(block.self_attention.query_key_value).reshape(2, 4, 12, 48)
+        parts = {"q": rows[:, :2], "k": rows[:, 2], "v": rows[:, 3]}
+        found = {name: part.reshape(-1, 48).T for name, part in parts.items()}
+        written = {"o": linear(block.self_attention.dense), "down": linear(block.mlp.dense_4h_to_h)}
+        return {**found, "up": linear(block.mlp.dense_h_to_4h).T, **written}
+    if family == "gptj":
+        found = {name: linear(getattr(block.attn, f"{name}_proj")).T for name in "qkv"}
+        written = {"o": linear(block.attn.out_proj), "down": linear(block.mlp.fc_out)}
+        return {**found, "up": linear(block.mlp.fc_in).T, **written}
+    attention = block.attention.self
+    names = {"q": attention.query, "k": attention.key, "v": attention.value, "up": block.intermediate.dense}
+    found = {name: linear(module).T for name, module in names.items()}
+    return {**found, "o": linear(block.attention.output.dense), "down": linear(block.output.dense)}
+
+
+def leading(matrix, rank):
+    return np.linalg.svd(matrix)[0][:, :rank]
+
+
+def projector(basis):
+    return basis @ basis.T
+
+
+def test_bases_are_the_leading_singular_vectors_of_the_modules_weights(saved):
+    family, weights, model = saved
+    bases, rank = layer_bases(weights, LAYER), weights.dimensions.d_head
+    matrices = matrices_of(family, model.blocks[LAYER])
+    assert set(bases) == set(matrices)
+    for name, matrix in matrices.items():
+        assert bases[name].shape == (48, rank)
+        values = np.linalg.svd(matrix, compute_uv=False)
+        gap = values[rank - 1] - (values[rank] if len(values) > rank else 0)
+        # weights are read as float32; what that turns a subspace by is its rounding over the gap behind it
+        tolerance = 1e-5 * values[0] / gap
+        np.testing.assert_allclose(projector(bases[name]), projector(leading(matrix, rank)), atol=tolerance)
+        np.testing.assert_allclose(bases[name].T @ bases[name], np.eye(rank), atol=1e-12)
+
+
+def surveyed(folder, weights):
+    sizes = {**weights.dimensions.as_dict()}
+    words = {"kind": "folder", "place": "x", "revision": "0", "family": "x", "dtype": "float32", "attention": "x"}
+    arrays = {"words": {"resid_pre": np.zeros((1, 1, sizes["n_layers"], sizes["d_model"]))}}
+    run = create_run(str(folder), record_of(arrays, 1, model=ModelFacts(name="tiny", **sizes, **words)))
+    assert survey_weights(run, weights, None, silent) == ["weights"]
+    assert survey_weights(run, weights, None, silent) == []
+    return read_group(run, "weights")
+
+
+def test_the_group_holds_the_overlaps_of_all_layers(saved, tmp_path):
+    family, weights, model = saved
+    group, rank = surveyed(tmp_path, weights), weights.dimensions.d_head
+    of_layers = [
+        {name: leading(matrix, rank) for name, matrix in matrices_of(family, block).items()} for block in model.blocks
+    ]
+    sequential = "resid_mid" in {str(site) for site in model.anatomy.taps}
+
+    def shared(first, second):
+        return np.trace(projector(first) @ projector(second)) / rank
+
+    close = {"rtol": 0, "atol": 1e-4}  # float32 weights against the gaps of random matrices
+    for first, second in np.ndindex(5, 5):
+        at = {"layer": first, "layer_other": second}
+        for side, names in (("writing", ("o", "down")), ("reading", ("q", "k", "v", "gate", "up"))):
+            for name in names:
+                found = group[f"{side}_overlap"].sel(at | {f"{side}_matrix": name})
+                if name in of_layers[0]:
+                    np.testing.assert_allclose(found, shared(of_layers[first][name], of_layers[second][name]), **close)
+                else:
+                    assert np.isnan(found)
+        for writer in ("o", "down"):
+            for reader in ("q", "k", "v", "gate", "up"):
+                found = group["writer_reader_overlap"].sel(at | {"writing_matrix": writer, "reading_matrix": reader})
+                in_block = first == second and writer == "o" and reader in ("gate", "up") and sequential
+                if reader in of_layers[0] and (first < second or in_block):
+                    expected = shared(of_layers[first][writer], of_layers[second][reader])
+                    np.testing.assert_allclose(found, expected, **close)
+                else:
+                    assert np.isnan(found)
+    assert group["random_overlap"].item() == rank / 48
+    for side in ("writing", "reading"):
+        whole = np.diagonal(group[f"{side}_overlap"], axis1=1, axis2=2)
+        np.testing.assert_allclose(whole[~np.isnan(whole)], 1, rtol=1e-10)
+
+
+def test_random_weights_share_what_random_subspaces_do(tmp_path):
+    torch.manual_seed(0)
+    model = AutoModelForCausalLM.from_config(tiny.CONFIGS["llama"])
+    model.save_pretrained(tmp_path / "model")
+    group = surveyed(tmp_path / "store", Weights(tmp_path / "model", tiny.CONFIGS["llama"]))
+    apart = group["reading_overlap"].values[:, ~np.eye(5, dtype=bool)]
+    assert abs(np.nanmean(apart) - group["random_overlap"].item()) < 0.02
