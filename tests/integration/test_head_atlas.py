@@ -27,10 +27,10 @@ from theodolite.spec_file import parse_spec
 from theodolite.store.complete import finished_groups
 from theodolite.store.results import claim_layers, read_group, read_layer
 from theodolite.store.runs import open_run
-from theodolite_jobs.weights import head_groups
 from theodolite_jobs.analyses import analyse_run
 from theodolite_jobs.progress import Console
 from theodolite_jobs.survey import survey
+from theodolite_jobs.weights import head_groups
 
 pytestmark = pytest.mark.slow
 

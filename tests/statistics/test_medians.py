@@ -1,11 +1,11 @@
 import numpy as np
 import pytest
-from hypothesis import assume, given, settings
+from hypothesis import assume, example, given, settings
 from hypothesis import strategies as st
 from scipy.optimize import minimize
 
-from theodolite_jobs.statistics.gram import centred, gram
-from theodolite_jobs.statistics.medians import median_weights, places
+from theodolite_jobs.statistics.gram import gram
+from theodolite_jobs.statistics.medians import Products, median_weights, places
 
 SEEDS = st.integers(0, 1000)
 
@@ -20,7 +20,7 @@ def cloud(n, d, seed=0):
 
 
 def median(x):
-    weights = median_weights(centred(gram(x)))
+    weights = median_weights(gram(x - x.mean(axis=0)))
     np.testing.assert_allclose(weights.sum(), 1, rtol=1e-12)
     assert (weights >= 0).all()
     return weights @ x
@@ -40,10 +40,10 @@ def least_total_distance(x):
 
 def vectors_median(x):
     """Weiszfeld's iteration on the vectors themselves, to where it stands still; no sample may be the median."""
-    point = x.mean(axis=0)
-    for _ in range(20_000):
+    point, before = x.mean(axis=0), np.inf
+    while np.linalg.norm(point - before) > 1e-14 * np.linalg.norm(x - point):
         pull = 1 / np.linalg.norm(x - point, axis=1)
-        point = pull @ x / pull.sum()
+        point, before = pull @ x / pull.sum(), point
     return point
 
 
@@ -51,8 +51,8 @@ def vectors_median(x):
 @settings(deadline=None, max_examples=25)
 def test_the_median_has_the_least_sum_of_distances(seed, n, d):
     x = cloud(n, d, seed)
-    # where the median meets a sample the iteration nears it slowly
-    assert total_distance(median(x), x) <= least_total_distance(x) * (1 + 1e-8)
+    # where the median nearly meets a sample the iteration nears it slowly
+    assert total_distance(median(x), x) <= least_total_distance(x) * (1 + 1e-6)
 
 
 @pytest.mark.parametrize(("n", "d"), [(9, 30), (60, 12), (200, 50)])
@@ -81,12 +81,22 @@ def test_on_a_line_of_odd_samples_the_median_is_the_middle_one(along, middle, of
 
 
 @given(SEEDS, st.integers(2, 12), st.integers(1, 4))
+@example(346, 11, 4)
+@example(105, 7, 3)
 @settings(deadline=None, max_examples=30)
 def test_a_sample_at_the_mean_does_not_hold_the_median(seed, n, d):
     """Where the iteration begins."""
     x = cloud(n, d, seed)
     x = np.concatenate([x, x.mean(axis=0, keepdims=True)])
-    assert total_distance(median(x), x) <= least_total_distance(x) * (1 + 1e-8)
+    assert total_distance(median(x), x) <= least_total_distance(x) * (1 + 1e-6)
+
+
+@pytest.mark.parametrize("degrees", [179, 150, 125, 121, 120.2])
+def test_a_triangle_with_a_wide_angle_has_its_median_in_that_corner(degrees):
+    """From 120° on, as Torricelli found; near it the iteration is slow."""
+    turn = np.deg2rad(degrees)
+    x = np.array([[0.0, 0.0], [1.0, 0.0], [2 * np.cos(turn), 2 * np.sin(turn)]]) + 1
+    np.testing.assert_allclose(median(x), x[0], atol=1e-6)
 
 
 def test_half_of_all_samples_in_one_place_hold_the_median():
@@ -107,7 +117,7 @@ def test_the_median_moves_turns_and_scales_with_the_samples(seed, n):
     turn, _ = np.linalg.qr(random(5, 5, seed=seed + 1))
     assume(np.linalg.norm(x - median(x), axis=1).min() > 1e-2)  # not at a sample
     np.testing.assert_allclose(median(7 * x @ turn + 2), 7 * median(x) @ turn + 2, atol=1e-6)
-    np.testing.assert_allclose(median_weights(gram(x)), median_weights(centred(gram(x))), atol=1e-6)
+    np.testing.assert_allclose(median_weights(gram(x)), median_weights(gram(x - x.mean(axis=0))), atol=1e-6)
 
 
 def of_vectors(p, q):
@@ -133,7 +143,14 @@ def of_vectors(p, q):
 
 
 def placed(p, q):
-    return places(gram(p), gram(q), p @ q.T)
+    """As results have it: products of samples less a point between, and with that point."""
+    both = np.concatenate([p, q])
+    middle = both.mean(axis=0)
+    moved = both - both[0]
+    moved -= moved.mean(axis=0)
+    of_p, of_q = moved[: len(p)], moved[len(p) :]
+    along = of_p @ middle, of_q @ middle
+    return places(Products(gram(of_p), gram(of_q), of_p @ of_q.T, *along, float(middle @ middle)))
 
 
 @pytest.mark.parametrize(("n_p", "n_q", "d"), [(9, 9, 6), (30, 17, 40), (50, 80, 12)])

@@ -12,7 +12,6 @@ from theodolite_jobs.statistics.moments import (
     merge_extremes,
     moments,
     on_sphere,
-    stream_moments,
 )
 
 SEEDS = st.integers(0, 1000)
@@ -26,6 +25,11 @@ def random(*shape, offset=0.0, seed=0):
 def stored(samples):
     """Return samples as they come from the store: float32 numbers, in float64."""
     return samples.astype(np.float32).astype(np.float64)
+
+
+def in_both_spaces(samples):
+    """Moments of samples as they are, and on the sphere."""
+    return {"raw": moments(samples), "sphere": moments(on_sphere(samples))}
 
 
 def exact(samples):
@@ -80,7 +84,7 @@ def test_merged_moments_equal_numpy_for_any_split(cuts, seed, offset):
     parts = np.split(samples, sorted(cuts))
     merged, ends = reduce(merge, map(moments, parts)), reduce(merge_extremes, map(extremes, parts))
     assert merged.count == 30
-    np.testing.assert_allclose(merged.mean, samples.mean(axis=0), rtol=1e-12)
+    np.testing.assert_allclose(merged.mean, samples.mean(axis=0), rtol=1e-12, atol=1e-14)  # of samples of size 1
     np.testing.assert_allclose(merged.variance, samples.var(axis=0, ddof=1), rtol=1e-9)
     np.testing.assert_array_equal(ends.minimum, samples.min(axis=0))
     np.testing.assert_array_equal(ends.maximum, samples.max(axis=0))
@@ -120,50 +124,48 @@ def test_the_sphere_has_radius_root_d_and_zero_has_no_place_on_it():
 
 @pytest.mark.parametrize("d", [5, 64, 577])
 @pytest.mark.parametrize("cloud", list(CLOUDS))
-def test_stream_moments_equal_extended_precision(cloud, d):
+def test_moments_in_both_spaces_equal_extended_precision(cloud, d):
     samples = stored(CLOUDS[cloud](50, d))
-    found = stream_moments(samples)
-    for part, reference in ((found.raw, exact(samples)), (found.sphere, exact(exact_sphere(samples)))):
+    found = in_both_spaces(samples)
+    for part, reference in ((found["raw"], exact(samples)), (found["sphere"], exact(exact_sphere(samples)))):
         mean, m2 = (values.astype(np.float64) for values in reference)
-        assert part.count == 50
         spread = np.sqrt(m2 / 50)
+        assert part.count == 50
         # A mean near 0 is as good as the samples that it is of; a deviation, as float64 holds what it is taken from.
         assert (np.abs(part.mean - mean) <= 1e-10 * np.maximum(np.abs(mean), spread)).all()
         assert (np.abs(part.m2 - m2) <= (1e-10 + 1e-15 * np.abs(mean) / spread) * m2).all()
-    np.testing.assert_allclose(found.norms, np.linalg.norm(samples, axis=1), rtol=1e-14)
 
 
 @given(CUTS, SEEDS, st.sampled_from(["plain", "far from 0", "rogue feature"]))
 @settings(deadline=None)
-def test_merged_stream_moments_equal_those_of_the_whole(cuts, seed, cloud):
+def test_merged_moments_in_both_spaces_equal_those_of_the_whole(cuts, seed, cloud):
     samples = stored(CLOUDS[cloud](30, 7) + random(30, 7, seed=seed))
-    whole = stream_moments(samples)
-    parts = [stream_moments(part) for part in np.split(samples, sorted(cuts))]
-    np.testing.assert_array_equal(np.concatenate([part.norms for part in parts]), whole.norms)
-    for space in ("raw", "sphere"):
-        merged, expected = reduce(merge, (getattr(part, space) for part in parts)), getattr(whole, space)
+    whole = in_both_spaces(samples)
+    parts = [in_both_spaces(part) for part in np.split(samples, sorted(cuts))]
+    for space, expected in whole.items():
+        merged = reduce(merge, (part[space] for part in parts))
         np.testing.assert_allclose(merged.mean, expected.mean, rtol=1e-9, atol=1e-12)
         np.testing.assert_allclose(merged.m2, expected.m2, rtol=1e-8)
 
 
 @given(SEEDS, st.integers(-20, 20))
 @settings(deadline=None)
-def test_stream_moments_scale_with_the_samples_and_their_place_on_the_sphere_does_not(seed, exponent):
+def test_moments_scale_with_the_samples_and_their_place_on_the_sphere_does_not(seed, exponent):
     samples, factor = stored(random(9, 6, offset=1.0, seed=seed)), 2.0**exponent  # exact in binary
-    plain, scaled = stream_moments(samples), stream_moments(samples * factor)
-    np.testing.assert_array_equal(scaled.raw.mean, plain.raw.mean * factor)
-    np.testing.assert_array_equal(scaled.raw.m2, plain.raw.m2 * factor**2)
-    np.testing.assert_array_equal(scaled.sphere.m2, plain.sphere.m2)
+    plain, scaled = in_both_spaces(samples), in_both_spaces(samples * factor)
+    np.testing.assert_array_equal(scaled["raw"].mean, plain["raw"].mean * factor)
+    np.testing.assert_array_equal(scaled["raw"].m2, plain["raw"].m2 * factor**2)
+    np.testing.assert_array_equal(scaled["sphere"].m2, plain["sphere"].m2)
 
 
 @given(SEEDS, st.permutations(range(12)))
 @settings(deadline=None)
 def test_the_order_of_samples_does_not_matter(seed, order):
     samples = stored(random(12, 6, offset=2.0, seed=seed))
-    plain, turned = stream_moments(samples), stream_moments(samples[list(order)])
-    for space in ("raw", "sphere"):
-        np.testing.assert_allclose(getattr(turned, space).mean, getattr(plain, space).mean, rtol=1e-12, atol=1e-13)
-        np.testing.assert_allclose(getattr(turned, space).m2, getattr(plain, space).m2, rtol=1e-10)
+    plain, turned = in_both_spaces(samples), in_both_spaces(samples[list(order)])
+    for space in plain:
+        np.testing.assert_allclose(turned[space].mean, plain[space].mean, rtol=1e-12, atol=1e-13)
+        np.testing.assert_allclose(turned[space].m2, plain[space].m2, rtol=1e-10)
 
 
 @given(st.integers(1, 70), st.integers(1, 25), CUTS, SEEDS)
@@ -172,34 +174,39 @@ def test_equal_samples_have_exactly_no_variance_on_the_sphere_either(d, n, cuts,
     """What all prompts share must not look as if it varied, however they are dealt to shards."""
     sample = stored(random(d, offset=3.0, seed=seed))
     bounds = [0, *sorted(min(cut, n) for cut in cuts), n]
-    parts = [stream_moments(np.tile(sample, (stop - start, 1))) for start, stop in pairwise(bounds)]
+    parts = [in_both_spaces(np.tile(sample, (stop - start, 1))) for start, stop in pairwise(bounds)]
     for space in ("raw", "sphere"):
-        merged = reduce(merge, (getattr(part, space) for part in parts))
+        merged = reduce(merge, (part[space] for part in parts))
         assert merged.count == n
         assert (merged.m2 == 0).all()
-    assert (reduce(merge, (part.raw for part in parts)).mean == sample).all()
+    assert (reduce(merge, (part["raw"] for part in parts)).mean == sample).all()
 
 
 def test_one_vector_has_no_variance_and_no_vectors_no_mean():
-    one, none = stream_moments(random(1, 6)), stream_moments(random(0, 6))
-    for part in (one.raw, one.sphere):
+    for part in in_both_spaces(random(1, 6)).values():
         assert (part.count, (part.m2 == 0).all(), np.isnan(part.variance).all()) == (1, True, True)
-    np.testing.assert_allclose(np.linalg.norm(one.sphere.mean), np.sqrt(6), rtol=1e-14)
-    for part in (none.raw, none.sphere):
+    np.testing.assert_allclose(np.linalg.norm(in_both_spaces(random(1, 6))["sphere"].mean), np.sqrt(6), rtol=1e-14)
+    for part in in_both_spaces(random(0, 6)).values():
         assert (part.count, part.mean.shape, np.isnan(part.mean).all()) == (0, (6,), True)
-    assert none.norms.shape == (0,)
 
 
 @pytest.mark.parametrize("zeros", [[0], [2], [0, 1, 2, 3]])
 def test_a_zero_vector_has_no_place_on_the_sphere_and_is_a_vector_like_any_other_beside(zeros):
     samples = random(4, 6)
     samples[zeros] = 0
-    found = stream_moments(samples)
-    assert np.isnan(found.sphere.mean).all()
-    assert np.isnan(found.sphere.m2).all()
-    assert (found.norms[zeros] == 0).all()
-    np.testing.assert_allclose(found.raw.mean, samples.mean(axis=0), rtol=1e-14, atol=1e-16)
-    np.testing.assert_allclose(found.raw.m2, np.square(samples - samples.mean(axis=0)).sum(axis=0), rtol=1e-13)
+    found = in_both_spaces(samples)
+    assert np.isnan(found["sphere"].mean).all()
+    assert np.isnan(found["sphere"].m2).all()
+    expected = np.square(samples - samples.mean(axis=0)).sum(axis=0)
+    np.testing.assert_allclose(found["raw"].mean, samples.mean(axis=0), rtol=1e-14, atol=1e-16)
+    np.testing.assert_allclose(found["raw"].m2, expected, rtol=1e-13)
+
+
+def test_moments_leave_the_samples_as_they_were():
+    samples = random(5, 6)
+    before = samples.copy()
+    in_both_spaces(samples)
+    np.testing.assert_array_equal(samples, before)
 
 
 @given(CUTS, SEEDS)

@@ -10,8 +10,8 @@ from stored import store_run
 from theodolite.errors import RunDamagedError
 from theodolite.sites import Site
 from theodolite.store.activations import create_activations
-from theodolite.store.shards import read_shard
 from theodolite.store.commits import read_commit, read_commits
+from theodolite.store.shards import read_shard
 
 
 def stored_run(folder, values, shard_prompts):

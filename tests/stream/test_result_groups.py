@@ -250,7 +250,7 @@ def test_where_norms_follow_the_sums_the_stream_between_says_nothing_of_branches
     assert_group(stored.run, "travel", nothing)
 
 
-@pytest.mark.parametrize(("layers", "n_layers"), [([0, 1, 3], 5), ([0, 2, 3], 4), ([2, 3, 4], 5), ([1, 3, 4], 9)])
+@pytest.mark.parametrize(("layers", "n_layers"), [([0, 1, 3], 5), ([0, 2, 3], 4)])
 def test_travel_of_some_layers_knows_their_own_blocks_and_no_whole_way(tmp_path, layers, n_layers):
     stored = store(tmp_path, sets=FEW, model=model_of(n_layers), layers=layers)
     analyse(stored.run, {}, None, silent, asked={"travel"})
@@ -262,7 +262,9 @@ def test_travel_of_some_layers_knows_their_own_blocks_and_no_whole_way(tmp_path,
 def folded(samples, indices):
     of_folds = np.asarray(indices) % 5
     parts = [samples[of_folds == fold] for fold in range(5)]
-    return Folds(np.array([len(part) for part in parts]), np.stack([part.sum(axis=0) for part in parts])[:, None])
+    means = np.stack([part.mean(axis=0) if len(part) else np.zeros(WIDTH) for part in parts])
+    deviations = [np.square(part - mean).sum() for part, mean in zip(parts, means, strict=True)]
+    return Folds(np.array([len(part) for part in parts]), means[:, None], np.array(deviations)[:, None])
 
 
 def mean_or_nothing(samples):
@@ -288,8 +290,7 @@ def separated(p, q, of_p, of_q):
         right, n = int((on_p > 0).sum() + (on_q < 0).sum()), len(scores)
         wilson = binomtest(right, n).proportion_ci(method="wilson")
         found["accuracy"] = right / n, wilson.low, wilson.high
-    traces = [np.array([x.var(axis=0, ddof=1).sum() if len(x) > 1 else np.nan]) for x in (p, q)]
-    ratio = fisher_ratio(folded(p, of_p), folded(q, of_q), *traces)  # held against its definition elsewhere
+    ratio = fisher_ratio(folded(p, of_p), folded(q, of_q))  # held against its definition elsewhere
     found["fisher_ratio"] = ratio.value.item(), ratio.low.item(), ratio.high.item()
     return found
 
@@ -619,19 +620,19 @@ def test_the_table_of_growth_fits_norms_and_variances_along_depth_in_blocks(tmp_
 
 
 def test_growth_is_fitted_again_with_what_is_there_already(tmp_path):
-    arrays = {"bad": draw(8, layers=6)}
+    arrays = {"bad": draw(8, ("resid_pre",), positions=1, layers=6)}
     here, there = store_run(tmp_path / "a", arrays), store_run(tmp_path / "b", arrays)
     analyse(here, {}, None, silent, asked={"travel"})
     analyse(there, {}, None, silent)
     assert analyse(there, {}, None, silent, asked={"travel"}) == ["travel"]
     first, second = (read_table(run.location, "tables/growth.parquet") for run in (here, there))
     assert first.equals(second)
-    assert len(first) == 3 * 2 * 2 * 2
+    assert len(first) == 3 * 2
 
 
 def test_without_contrasts_groups_of_sets_are_whole(tmp_path):
-    run = store_run(tmp_path, {"bad": draw(8)})
+    run = store_run(tmp_path, {"bad": draw(8, positions=1)})
     analyse(run, {}, None, silent, asked=ASKED, norms=norms())
     assert np.isfinite(read_group(run, "travel")["path_ratio"]).all()
-    assert read_group(run, "separation")["auroc"].shape == (0, 2, 2, 3)
+    assert read_group(run, "separation")["auroc"].shape == (0, 2, 1, 3)
     assert set(read_table(run.location, "tables/sphere.parquet")["set"]) == {"bad"}

@@ -133,6 +133,8 @@ def _verdict(fits: pd.DataFrame) -> str:
     """Say which of two fits is better, and how it grows."""
     exponential, power = (fits[fits["law"] == law].iloc[0] for law in ("log_linear", "power_law"))
     by, r_squared = abs(exponential["aic"] - power["aic"]), [exponential["r_squared"], power["r_squared"]]
+    if np.isnan(by):
+        return "it does not change"
     if by < _AIC_THAT_COUNTS:
         return f"an exponential and a power law fit equally well (R² {r_squared[0]:.3f} and {r_squared[1]:.3f})"
     if exponential["aic"] < power["aic"]:

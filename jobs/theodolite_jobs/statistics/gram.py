@@ -4,6 +4,8 @@ import numpy as np
 from jaxtyping import Float64
 from numpy.typing import NDArray
 
+from theodolite_jobs.statistics.moments import moments
+
 _COINCIDENT = 1e-10  # of the mean squared distance: below it two samples differ by float32's rounding alone
 
 Gram = Float64[np.ndarray, "n n"]
@@ -11,7 +13,7 @@ Gram = Float64[np.ndarray, "n n"]
 
 def standardised(x: Float64[np.ndarray, "sample d_model"]) -> tuple[Float64[np.ndarray, "sample feature"], int]:
     """Return features over their standard deviation (n−1), and how many had none and were left out."""
-    spread = x.std(axis=0, ddof=1) if len(x) > 1 else np.zeros(x.shape[1])
+    spread = np.sqrt(np.nan_to_num(moments(x).variance))  # exactly 0 for equal numbers; one sample has none
     varies = spread > 0
     return x[:, varies] / spread[varies], int((~varies).sum())
 
@@ -22,24 +24,17 @@ def gram(x: Float64[np.ndarray, "n d"]) -> Gram:
     return products
 
 
-def centred(matrix: Gram) -> Gram:
-    """Return the Gram matrix of the same samples less their mean."""
-    means = matrix.mean(axis=0)
-    moved: NDArray[np.float64] = matrix - means[:, None] - means + means.mean()
-    return moved
-
-
-def mean_cosine(matrix: Gram) -> float:
-    """Return the mean cosine over pairs of distinct samples, of a Gram matrix that is not centred.
+def mean_cosine(x: Float64[np.ndarray, "n d"]) -> float:
+    """Return the mean cosine over pairs of distinct samples: of unit vectors u, (‖Σu‖² − n)/(n(n−1)).
 
     Near 0 where directions are spread over the sphere, near 1 where all point one way (Ethayarajh 2019). NaN with
     fewer than two samples, or where one is zero.
     """
-    n = len(matrix)
-    lengths = np.sqrt(np.diag(matrix))
+    n, lengths = len(x), np.sqrt(np.vecdot(x, x))
     if n < 2 or not (lengths > 0).all():
         return float("nan")
-    return float((1 / lengths @ matrix @ (1 / lengths) - n) / (n * (n - 1)))
+    total = (1 / lengths) @ x
+    return float((total @ total - n) / (n * (n - 1)))
 
 
 def participation_ratio(matrix: Gram) -> float:
@@ -54,8 +49,10 @@ def participation_ratio(matrix: Gram) -> float:
 def effective_rank(matrix: Gram) -> float:
     """Return exp(−Σ p ln p), p = λ/Σλ, of a centred Gram matrix, at most n−1 (Roy and Vetterli 2007).
 
-    NaN where samples are identical.
+    NaN where samples are identical, or one is NaN.
     """
+    if np.isnan(matrix).any():
+        return float("nan")
     values = np.maximum(np.linalg.eigvalsh(matrix), 0.0)
     total = values.sum()
     if not total > 0:
@@ -128,5 +125,6 @@ def silhouette(
         within = np.sqrt(squared_distances(own)).sum(axis=1) / (len(own) - 1)
         beyond = other.mean(axis=1)
         larger = np.maximum(within, beyond)
-        found.append(np.divide(beyond - within, larger, out=np.zeros_like(within), where=larger > 0))
+        nowhere = np.where(np.isnan(larger), np.nan, 0.0)  # equal samples belong to both sets, or to none
+        found.append(np.divide(beyond - within, larger, out=nowhere, where=larger > 0))
     return float(np.concatenate(found).mean())

@@ -14,6 +14,7 @@ LAWS = ("log_linear", "power_law")
 
 _PARAMETERS = 3  # intercept, slope, and the variance of what is left
 _LEAST_POINTS = 4
+_ROUNDING = 1e-13
 
 
 @dataclass(frozen=True)
@@ -24,8 +25,8 @@ class Fit:
         law: one of LAWS.
         intercept: a.
         slope: b: per block (log-linear), or the exponent (power law).
-        r_squared: share of the variance of ln y that the line explains.
-        aic: n·ln(RSS/n) + 2·3; less is better, and only differences on the same points mean anything.
+        r_squared: share of the variance of ln y that the line explains; NaN where y does not change.
+        aic: n·ln(RSS/n) + 2·3; less is better, and only differences on the same points mean anything. NaN likewise.
         n: points fitted.
     """
 
@@ -61,6 +62,8 @@ def grown(fit: Fit, t: Float64[np.ndarray, " depth"]) -> Float64[np.ndarray, " d
 
 
 def _line(law: str, x: Float64[np.ndarray, " depth"], y: Float64[np.ndarray, " depth"]) -> Fit:
+    if np.ptp(y) <= _ROUNDING * max(1.0, float(np.abs(y).max())):  # nothing grows, and any line explains it
+        return Fit(law, float(y.mean()), 0.0, float("nan"), float("nan"), len(x))
     slope, intercept = np.polyfit(x, y, 1)
     left = float(((y - intercept - slope * x) ** 2).sum())
     total = float(((y - y.mean()) ** 2).sum())
@@ -69,7 +72,7 @@ def _line(law: str, x: Float64[np.ndarray, " depth"], y: Float64[np.ndarray, " d
         law,
         float(intercept),
         float(slope),
-        1 - left / total if total > 0 else float("nan"),
-        n * np.log(left / n) + 2 * _PARAMETERS if left > 0 else float("-inf"),
+        1 - left / total,
+        n * float(np.log(left / n)) + 2 * _PARAMETERS if left > 0 else float("-inf"),
         n,
     )

@@ -1,13 +1,14 @@
 """Geometric medians from Gram matrices alone, and how means, medians and their differences lie. Pure, in float64."""
 
+from dataclasses import dataclass
+
 import numpy as np
 from jaxtyping import Float64
 from numpy.typing import NDArray
 
-from theodolite_jobs.statistics.gram import centred
-
 _TOLERANCE = 1e-12
 _ROUNDS = 1000
+_ROUNDING = 1e-13
 
 Weights = Float64[np.ndarray, " n"]
 
@@ -24,24 +25,36 @@ def median_weights(matrix: Float64[np.ndarray, "n n"]) -> Weights:
     n = len(matrix)
     weights = np.full(n, 1 / n)
     squares = np.diag(matrix)
-    floor = 1e-24 * max(float(squares.max()), 0.0)
     for _ in range(_ROUNDS):
         along = matrix @ weights
-        distances = np.maximum(squares - 2 * along + weights @ along, 0.0)
-        away = distances > floor
-        if not away.any():
+        pull, met = _pull(squares - 2 * along + weights @ along)
+        if met == n:
             return weights  # all samples are the median
-        pull = np.zeros(n)
-        pull[away] = 1 / np.sqrt(distances[away])
         target = pull / pull.sum()
-        met = int((~away).sum())
         if met:
             target = _past_a_sample(matrix, weights, target, pull, met)
         change = target - weights
         weights = target
-        if change @ matrix @ change <= _TOLERANCE**2 * distances.mean():
+        if change @ matrix @ change <= _TOLERANCE**2 * squares.mean():
             break
-    return weights
+    # Towards a sample that is the median itself the iteration is slow.
+    nearest = int(np.argmin(squares - 2 * (matrix @ weights)))
+    return np.eye(n)[nearest] if _is_median(matrix, nearest) else weights
+
+
+def _pull(distances: NDArray[np.float64]) -> tuple[NDArray[np.float64], int]:
+    """Return 1/distance to each sample from squared distances, 0 for those that are met, and how many those are."""
+    away = distances > 1e-24 * distances.max(initial=0.0)
+    pull = np.where(away, 1 / np.sqrt(np.where(away, distances, 1.0)), 0.0)
+    return pull, int((~away).sum())
+
+
+def _is_median(matrix: NDArray[np.float64], sample: int) -> bool:
+    """Return whether the other samples pull at one no more than it holds, itself and those that coincide with it."""
+    squares = np.diag(matrix)
+    pull, met = _pull(squares - 2 * matrix[sample] + squares[sample])
+    pull[sample] = -pull.sum()
+    return bool(pull @ matrix @ pull <= met**2)
 
 
 def _past_a_sample(
@@ -54,33 +67,59 @@ def _past_a_sample(
     return (1 - held) * target + held * weights
 
 
-def places(
-    positive: Float64[np.ndarray, "p p"], negative: Float64[np.ndarray, "q q"], cross: Float64[np.ndarray, "p q"]
-) -> dict[str, float]:
+@dataclass(frozen=True)
+class Products:
+    """Dot products of two sets of samples, all less one point m, and with that point.
+
+    Attributes:
+        positive: of P with itself, (p, p).
+        negative: of N with itself, (q, q).
+        cross: of P with N, (p, q).
+        positive_along: of P with m, (p,).
+        negative_along: of N with m, (q,).
+        square: ‖m‖².
+    """
+
+    positive: Float64[np.ndarray, "p p"]
+    negative: Float64[np.ndarray, "q q"]
+    cross: Float64[np.ndarray, "p q"]
+    positive_along: Float64[np.ndarray, " p"]
+    negative_along: Float64[np.ndarray, " q"]
+    square: float
+
+
+def places(products: Products) -> dict[str, float]:
     """Return norms and cosines of both sets' means and geometric medians, and of their differences.
 
     What per-layer residual tables print elsewhere (Heretic): |g|, |b|, |r| and S(g,b), S(g,r), S(b,r) for means, and
     the same for medians. NaN where a vector has no length.
-
-    Args:
-        positive: Gram matrix of P, not centred.
-        negative: Gram matrix of N, not centred.
-        cross: dot products of P with N.
     """
+    positive, negative = products.positive, products.negative
     found: dict[str, float] = {}
     for centre in ("mean", "median"):
         w_p, w_q = (
-            np.full(len(matrix), 1 / len(matrix)) if centre == "mean" else median_weights(centred(matrix))
+            np.full(len(matrix), 1 / len(matrix)) if centre == "mean" else median_weights(matrix)
             for matrix in (positive, negative)
         )
-        pp, qq, pq = w_p @ positive @ w_p, w_q @ negative @ w_q, w_p @ cross @ w_q
-        lengths = np.sqrt(np.maximum([pp, qq, pp + qq - 2 * pq], 0.0))
-        found[f"norm_of_{centre}_positive"], found[f"norm_of_{centre}_negative"] = lengths[:2].tolist()
-        found[f"difference_of_{centre}s"] = float(lengths[2])
+        # With weights that sum to 1, a weighted sum of samples is that of the samples less m, plus m.
+        along_p, along_q = w_p @ products.positive_along, w_q @ products.negative_along
+        pp = w_p @ positive @ w_p + 2 * along_p + products.square
+        qq = w_q @ negative @ w_q + 2 * along_q + products.square
+        pq = w_p @ products.cross @ w_q + along_p + along_q + products.square
+        apart = w_p @ positive @ w_p + w_q @ negative @ w_q - 2 * (w_p @ products.cross @ w_q)
+        spread = float(np.diag(positive).mean() + np.diag(negative).mean())
+        lengths = [_length(pp, spread + products.square), _length(qq, spread + products.square), _length(apart, spread)]
+        found[f"norm_of_{centre}_positive"], found[f"norm_of_{centre}_negative"] = lengths[:2]
+        found[f"difference_of_{centre}s"] = lengths[2]
         found[f"cosine_of_{centre}s"] = _over(pq, lengths[0] * lengths[1])
         found[f"cosine_{centre}_positive_difference"] = _over(pp - pq, lengths[0] * lengths[2])
         found[f"cosine_{centre}_negative_difference"] = _over(pq - qq, lengths[1] * lengths[2])
     return found
+
+
+def _length(square: float, scale: float) -> float:
+    """Return the length of a sum of terms of some scale, 0 where no more than their rounding is left."""
+    return float(np.sqrt(square)) if square > _ROUNDING * scale else 0.0
 
 
 def _over(dot: float, lengths: float) -> float:

@@ -39,21 +39,6 @@ class Extremes:
     maximum: NDArray[np.float64]
 
 
-@dataclass(frozen=True)
-class StreamMoments:
-    """Moments of vectors and of the same on the sphere, and each vector's norm.
-
-    Attributes:
-        raw: of the vectors as they are, (d_model,).
-        sphere: of x/‖x‖·√d_model, (d_model,); NaN where a vector is zero.
-        norms: ‖x‖, (sample,).
-    """
-
-    raw: Moments
-    sphere: Moments
-    norms: NDArray[np.float64]
-
-
 def moments(samples: Float64[np.ndarray, "sample ..."]) -> Moments:
     """Return the moments of samples along the first axis."""
     if len(samples) == 0:
@@ -61,46 +46,14 @@ def moments(samples: Float64[np.ndarray, "sample ..."]) -> Moments:
     # Shifting by the first sample makes equal samples give their own value and no deviation, to the bit.
     deviations = samples - samples[0]
     means = deviations.mean(axis=0)
-    return Moments(len(samples), samples[0] + means, np.square(deviations - means).sum(axis=0))
+    deviations -= means
+    return Moments(len(samples), samples[0] + means, np.square(deviations, out=deviations).sum(axis=0))
 
 
 def extremes(samples: Float[np.ndarray, "sample ..."]) -> Extremes:
     """Return the extremes of samples along the first axis."""
     least = samples.min(axis=0, initial=np.inf).astype(np.float64)
     return Extremes(least, samples.max(axis=0, initial=-np.inf).astype(np.float64))
-
-
-def stream_moments(samples: Float64[np.ndarray, "sample d_model"]) -> StreamMoments:
-    """Return the moments of vectors as they are and on the sphere, from two products with the samples.
-
-    With D = x − x₀, s = √d/‖x‖ and t = s − s₀, the deviation on the sphere from the first sample's place there is
-    s·D + t·x₀, so that its sums and squared sums follow from 1ᵀD, sᵀD, (s∘t)ᵀD, 1ᵀD² and (s²)ᵀD². Taking the first
-    sample off costs at most a factor n of precision, and makes equal samples give no deviation, to the bit.
-    """
-    count, d_model = samples.shape
-    norms = np.sqrt(np.vecdot(samples, samples))
-    if count == 0:
-        return StreamMoments(moments(samples), moments(samples), norms)
-    first = samples[0]
-    deviations = samples - first
-    scale = np.divide(np.sqrt(d_model), norms, out=np.full(count, np.nan), where=norms > 0)
-    turned = scale - scale[0]
-    ones = np.ones(count)
-    sums, scaled, mixed = np.stack([ones, scale, scale * turned]) @ deviations
-    squares, scaled_squares = np.stack([ones, scale**2]) @ np.square(deviations, out=deviations)
-    on_sphere = scaled + turned.sum() * first
-    on_sphere_squares = scaled_squares + 2 * first * mixed + first**2 * (turned**2).sum()
-    return StreamMoments(
-        _about(first, sums, squares, count),
-        _about(scale[0] * first, on_sphere, on_sphere_squares, count),
-        norms,
-    )
-
-
-def _about(centre: NDArray[np.float64], sums: NDArray[np.float64], squares: NDArray[np.float64], count: int) -> Moments:
-    """Return moments from the sums and squared sums of deviations from a centre."""
-    # Rounding can take a variance that is zero a hair below it.
-    return Moments(count, centre + sums / count, np.maximum(squares - sums**2 / count, 0.0))
 
 
 def merge(first: Moments, second: Moments) -> Moments:

@@ -5,6 +5,7 @@ of means over all other folds.
 """
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from jaxtyping import Float64, Int64
@@ -12,34 +13,74 @@ from numpy.typing import NDArray
 from scipy.stats import rankdata, t
 
 from theodolite_jobs.statistics.curves import NORMAL_QUANTILE
+from theodolite_jobs.statistics.moments import moments
 
 FOLDS = 5
 
 
 @dataclass(frozen=True)
 class Folds:
-    """Sums over the samples of each fold, and how many they are.
+    """Moments of the samples of each fold; parts of different samples are merged by Chan's formula.
 
     Attributes:
         counts: (fold,).
-        sums: (fold, …, d_model).
+        means: (fold, …, d_model); zeros for an empty fold.
+        deviations: sums of ‖x − mean‖², (fold, …).
     """
 
     counts: Int64[np.ndarray, " fold"]
-    sums: Float64[np.ndarray, "fold *dims d_model"]
+    means: Float64[np.ndarray, "fold *dims d_model"]
+    deviations: Float64[np.ndarray, "fold *dims"]
 
     def __add__(self, other: "Folds") -> "Folds":
-        return Folds(self.counts + other.counts, self.sums + other.sums)
+        counts = self.counts + other.counts
+        delta = other.means - self.means
+        share = _shares(other.counts, counts)
+        between = np.vecdot(delta, delta) * _like(self.counts * share, self.deviations)
+        return Folds(counts, self.means + delta * _like(share, delta), self.deviations + other.deviations + between)
+
+    def without(self, fold: int) -> "Folds":
+        """Return the other folds."""
+        return Folds(*(np.delete(of_folds, fold, axis=0) for of_folds in (self.counts, self.means, self.deviations)))
 
     @property
-    def means(self) -> NDArray[np.float64]:
-        """Mean of each fold; NaN for an empty one."""
-        return _divide(self.sums, self.counts)
+    def mean(self) -> NDArray[np.float64]:
+        """Mean of all samples; NaN without any."""
+        if not self.counts.sum():
+            return np.full(self.means.shape[1:], np.nan)
+        # From one fold on, so that equal means give their own value, to the bit.
+        first = self.means[int(np.argmax(self.counts > 0))]
+        shares = _like(_shares(self.counts, np.asarray(self.counts.sum())), self.means)
+        total: NDArray[np.float64] = first + (shares * (self.means - first)).sum(axis=0)
+        return total
 
     @property
-    def means_of_the_others(self) -> NDArray[np.float64]:
-        """Mean of all samples outside each fold; NaN where there are none."""
-        return _divide(self.sums.sum(axis=0) - self.sums, self.counts.sum() - self.counts)
+    def trace(self) -> NDArray[np.float64]:
+        """Trace of the covariance (n−1) of all samples; NaN for fewer than two."""
+        n = int(self.counts.sum())
+        if n < 2:
+            return np.full(self.deviations.shape[1:], np.nan)
+        apart = self.means - self.mean
+        between = np.vecdot(apart, apart) * _like(self.counts, self.deviations)
+        return np.asarray((self.deviations + between).sum(axis=0) / (n - 1))
+
+
+def folds_of(
+    samples: Float64[np.ndarray, "sample d_model"], of_folds: Int64[np.ndarray, " sample"]
+) -> tuple[Float64[np.ndarray, "fold d_model"], Float64[np.ndarray, " fold"]]:
+    """Return `means` and `deviations` of one place's samples, given the fold of each."""
+    parts = [moments(samples[of_folds == fold]) for fold in range(FOLDS)]
+    return np.stack([np.nan_to_num(part.mean) for part in parts]), np.array([part.m2.sum() for part in parts])
+
+
+def _shares(counts: NDArray[np.int64], total: NDArray[np.int64]) -> NDArray[np.float64]:
+    share: NDArray[np.float64] = np.divide(counts, total, out=np.zeros(len(counts)), where=total > 0)
+    return share
+
+
+def _like(of_folds: NDArray[Any], array: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Return a number of each fold in as many dimensions as an array has."""
+    return of_folds.reshape(-1, *[1] * (array.ndim - 1)).astype(np.float64)
 
 
 @dataclass(frozen=True)
@@ -58,7 +99,7 @@ def fold_directions(
 
     NaN where the other folds' means are equal or a set has no other fold.
     """
-    p, q = positive.means_of_the_others, negative.means_of_the_others
+    p, q = (np.stack([side.without(fold).mean for fold in range(FOLDS)]) for side in (positive, negative))
     difference = p - q
     lengths = np.linalg.norm(difference, axis=-1, keepdims=True)
     units = np.divide(difference, lengths, out=np.full_like(difference, np.nan), where=lengths > 0)
@@ -86,6 +127,9 @@ def auroc(positive: Float64[np.ndarray, "p *dims"], negative: Float64[np.ndarray
     (2014). Where every prompt is on its side the interval has no width: its variance is estimated as 0.
     """
     n_p, n_q = len(positive), len(negative)
+    if min(n_p, n_q) == 0:
+        nothing = np.full(positive.shape[1:], np.nan)
+        return Estimate(nothing, nothing, nothing)
     ranks = rankdata(np.concatenate([positive, negative]), axis=0, nan_policy="propagate")
     beaten = (ranks[:n_p] - rankdata(positive, axis=0, nan_policy="propagate")) / n_q
     lost = (ranks[n_p:] - rankdata(negative, axis=0, nan_policy="propagate")) / n_p
@@ -99,6 +143,9 @@ def auroc(positive: Float64[np.ndarray, "p *dims"], negative: Float64[np.ndarray
 def accuracy(positive: Float64[np.ndarray, "p *dims"], negative: Float64[np.ndarray, "q *dims"]) -> Estimate:
     """Return the share of samples on the right side of the midpoint with Wilson's interval (1927)."""
     n = len(positive) + len(negative)
+    if min(len(positive), len(negative)) == 0:
+        nothing = np.full(positive.shape[1:], np.nan)
+        return Estimate(nothing, nothing, nothing)
     undefined = np.isnan(positive).any(axis=0) | np.isnan(negative).any(axis=0)
     right = (positive > 0).sum(axis=0) + (negative < 0).sum(axis=0)
     share = np.where(undefined, np.nan, right / n)
@@ -108,42 +155,28 @@ def accuracy(positive: Float64[np.ndarray, "p *dims"], negative: Float64[np.ndar
     return Estimate(share, centre - half, centre + half)
 
 
-def fisher_ratio(
-    positive: Folds, negative: Folds, trace_p: Float64[np.ndarray, "*dims"], trace_q: Float64[np.ndarray, "*dims"]
-) -> Estimate:
+def fisher_ratio(positive: Folds, negative: Folds) -> Estimate:
     """Return ‖Δμ‖² over (tr Σ_P + tr Σ_N), where ‖Δμ‖² is unbiased: the mean over folds of Δμ_fold · Δμ_rest.
 
     The plain ‖Δμ‖² holds the noise of both means. The interval is Student's over the jackknife that leaves out one
-    fold at a time, with one degree of freedom less than folds; the traces are taken as known.
-
-    Args:
-        positive: fold sums of P.
-        negative: fold sums of N.
-        trace_p: trace of the covariance (n−1) of P.
-        trace_q: the same of N.
+    fold at a time, with one degree of freedom less than folds.
     """
-    differences = positive.means - negative.means
-    rest = positive.means_of_the_others - negative.means_of_the_others
-    value = np.einsum("f...d,f...d->f...", differences, rest).mean(axis=0)
-    products = np.einsum("f...d,g...d->fg...", differences, differences)
-    kept = [np.delete(np.arange(FOLDS), fold) for fold in range(FOLDS)]
-    left_out = np.stack([_mean_over_pairs(products[np.ix_(others, others)]) for others in kept])
+    value = _fisher_ratio(positive, negative)
+    left_out = np.stack([_fisher_ratio(positive.without(fold), negative.without(fold)) for fold in range(FOLDS)])
     error = np.sqrt((FOLDS - 1) / FOLDS * ((left_out - left_out.mean(axis=0)) ** 2).sum(axis=0))
     half = t.ppf(0.975, FOLDS - 1) * error
-    total = trace_p + trace_q
-    with np.errstate(invalid="ignore", divide="ignore"):
-        return Estimate(value / total, (value - half) / total, (value + half) / total)
+    return Estimate(value, value - half, value + half)
 
 
-def _mean_over_pairs(products: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Return the mean of what stands off the diagonal of the first two axes."""
-    n = len(products)
-    diagonal = np.einsum("ff...->...", products)
-    mean: NDArray[np.float64] = (products.sum(axis=(0, 1)) - diagonal) / (n * (n - 1))
-    return mean
-
-
-def _divide(sums: NDArray[np.float64], counts: NDArray[np.int64]) -> NDArray[np.float64]:
-    by_fold = counts.reshape(-1, *[1] * (sums.ndim - 1)).astype(np.float64)
-    quotient: NDArray[np.float64] = np.divide(sums, by_fold, out=np.full_like(sums, np.nan), where=by_fold > 0)
-    return quotient
+def _fisher_ratio(positive: Folds, negative: Folds) -> NDArray[np.float64]:
+    total = positive.trace + negative.trace
+    if not ((positive.counts > 0) & (negative.counts > 0)).all():
+        return np.full(total.shape, np.nan)
+    products = []
+    for fold in range(len(positive.counts)):
+        here = positive.means[fold] - negative.means[fold]
+        rest = positive.without(fold).mean - negative.without(fold).mean
+        products.append(np.vecdot(here, rest))
+    distance = np.mean(products, axis=0)
+    ratio: NDArray[np.float64] = np.divide(distance, total, out=np.full(total.shape, np.nan), where=total > 0)
+    return ratio

@@ -18,7 +18,7 @@ from theodolite_jobs.statistics.gram import (
     silhouette,
     standardised,
 )
-from theodolite_jobs.statistics.medians import places
+from theodolite_jobs.statistics.medians import Products, places
 from theodolite_jobs.statistics.moments import on_sphere
 from theodolite_jobs.stream.reading import Selection, read_layer_samples
 
@@ -67,9 +67,8 @@ def cloud_shape(run: Run, cloud: Cloud, site: Site, layer: int) -> CloudShape:
     matrices = []
     for prefix, into in SPACES.items():
         moved = into(samples)
-        products = gram(moved)
         matrix = gram(_centred(moved))
-        values[f"{prefix}mean_cosine"] = mean_cosine(products)
+        values[f"{prefix}mean_cosine"] = mean_cosine(moved)
         values[f"{prefix}participation_ratio"] = participation_ratio(matrix)
         values[f"{prefix}effective_rank"] = effective_rank(matrix)
         values[f"{prefix}intrinsic_dimension"], coincident = intrinsic_dimension(matrix)
@@ -85,12 +84,17 @@ def cloud_shape(run: Run, cloud: Cloud, site: Site, layer: int) -> CloudShape:
 def pair_shape(run: Run, positive: Cloud, negative: Cloud, site: Site, layer: int) -> dict[str, float]:
     """Return how two clouds lie to each other at a site and an index into the run's layers."""
     p, q = (_read(run, cloud, site, layer) for cloud in (positive, negative))
-    values = places(gram(p), gram(q), p @ q.T)
-    del values["cosine_of_means"], values["difference_of_means"]  # `curves` has them, of all prompts
+    both = np.concatenate([p, q])
+    middle = both.mean(axis=0)
+    values: dict[str, float] = {}
     for prefix, into in SPACES.items():
-        moved = _centred(into(np.concatenate([p, q])))
+        moved = _centred(into(both))
         of_p, of_q = moved[: len(p)], moved[len(p) :]
-        values[f"{prefix}silhouette"] = silhouette(gram(of_p), gram(of_q), of_p @ of_q.T)
+        matrices = gram(of_p), gram(of_q), of_p @ of_q.T
+        values[f"{prefix}silhouette"] = silhouette(*matrices)
+        if not prefix:
+            values |= places(Products(*matrices, of_p @ middle, of_q @ middle, float(middle @ middle)))
+    del values["cosine_of_means"], values["difference_of_means"]  # `curves` has them, of all prompts
     return values
 
 

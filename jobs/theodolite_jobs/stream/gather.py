@@ -9,8 +9,8 @@ from numpy.typing import NDArray
 from theodolite.sites import Site
 from theodolite.store.runs import Run
 from theodolite_jobs.statistics import sphere
-from theodolite_jobs.statistics.moments import Extremes, Moments, extremes, moments, stream_moments
-from theodolite_jobs.statistics.separation import FOLDS, Folds
+from theodolite_jobs.statistics.moments import Extremes, Moments, extremes, moments, on_sphere
+from theodolite_jobs.statistics.separation import FOLDS, Folds, folds_of
 from theodolite_jobs.statistics.travel import Block, travel
 from theodolite_jobs.stream.norm_places import NormPlace
 from theodolite_jobs.stream.reading import SelectedShard
@@ -47,10 +47,10 @@ class StreamArrays:
         """Fill in one site and layer from (sample · position, d_model)."""
         for position in range(self.n_positions):
             place, samples = (site, position, layer), rows[position :: self.n_positions]
-            found, ends = stream_moments(samples), extremes(samples)
-            for name, of_space in (("raw", found.raw), ("sphere", found.sphere)):
+            for name, of_space in (("raw", moments(samples)), ("sphere", moments(on_sphere(samples)))):
                 self.means[name][place], self.m2[name][place] = of_space.mean, of_space.m2
-            self.norms[:, *place] = found.norms
+            ends = extremes(samples)
+            self.norms[:, *place] = np.linalg.norm(samples, axis=-1)
             self.ends.minimum[place], self.ends.maximum[place] = ends.minimum, ends.maximum
 
     def moments(self) -> dict[str, Moments]:
@@ -59,22 +59,23 @@ class StreamArrays:
         return {**spaces, "norm": moments(self.norms)}
 
 
-class FoldSums:
-    """Sums of the folds at every site, position and layer of one shard, filled in layer by layer."""
+class FoldArrays:
+    """Moments of the folds at every site, position and layer of one shard, filled in layer by layer."""
 
     def __init__(self, shape: tuple[int, int, int], of_folds: NDArray[np.int64], d_model: int) -> None:
-        self.inside = (of_folds == np.arange(FOLDS)[:, None]).astype(np.float64)
-        self.n_positions = shape[1]
-        self.found = np.empty((FOLDS, *shape, d_model))
+        self.of_folds, self.n_positions = of_folds, shape[1]
+        self.means = np.empty((FOLDS, *shape, d_model))
+        self.deviations = np.empty((FOLDS, *shape))
 
     def put(self, site: int, layer: int, rows: NDArray[np.float64]) -> None:
         """Fill in one site and layer from (sample · position, d_model)."""
         for position in range(self.n_positions):
-            self.found[:, site, position, layer] = self.inside @ rows[position :: self.n_positions]
+            place, samples = (site, position, layer), rows[position :: self.n_positions]
+            self.means[:, *place], self.deviations[:, *place] = folds_of(samples, self.of_folds)
 
-    def sums(self) -> Folds:
+    def folds(self) -> Folds:
         """Return the folds."""
-        return Folds(self.inside.sum(axis=1).astype(np.int64), self.found)
+        return Folds(np.bincount(self.of_folds, minlength=FOLDS), self.means, self.deviations)
 
 
 def measure_norms(

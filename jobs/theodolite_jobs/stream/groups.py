@@ -28,11 +28,6 @@ class Subject:
     def __getitem__(self, name: str) -> Moments:
         return self.known.moments[name]
 
-    @property
-    def count(self) -> int:
-        """How many prompts take part."""
-        return next(iter(self.known.moments.values())).count
-
 
 @dataclass(frozen=True)
 class Contrast:
@@ -65,11 +60,10 @@ class Contrast:
         positive, negative = (np.concatenate(scores) for scores in (self.second.positive, self.second.negative))
         assert self.positive.folds is not None
         assert self.negative.folds is not None
-        traces = [side.moments["raw"].variance.sum(axis=-1) for side in (self.positive, self.negative)]
         return {
             "auroc": auroc(positive, negative),
             "accuracy": accuracy(positive, negative),
-            "fisher_ratio": fisher_ratio(self.positive.folds, self.negative.folds, *traces),
+            "fisher_ratio": fisher_ratio(self.positive.folds, self.negative.folds),
         }
 
 
@@ -215,16 +209,14 @@ def _length_shares(subject: Subject, norms: Sequence[NormPlace], sites: Sequence
 def counts(sets: Sequence[Subject], n_positions: int) -> NDArray[np.int64]:
     """Return how many prompts of each set take part, (set, position)."""
     place = _Placer([subject.places for subject in sets], n_positions)
-    return place([np.full(len(subject.places), subject.count) for subject in sets], axis=0, fill=0)
+    return place([np.full(len(subject.places), subject.known.count) for subject in sets], axis=0, fill=0)
 
 
 def contrast_counts(contrasts: Sequence[Contrast], n_positions: int) -> Arrays:
     """Return how many prompts of each side take part, (contrast, position)."""
     place = _Placer([contrast.places for contrast in contrasts], n_positions)
     return {
-        f"n_{side}": place(
-            [np.full(len(one.places), getattr(one, side).moments["raw"].count) for one in contrasts], axis=0, fill=0
-        )
+        f"n_{side}": place([np.full(len(one.places), getattr(one, side).count) for one in contrasts], axis=0, fill=0)
         for side in ("positive", "negative")
     }
 

@@ -21,7 +21,14 @@ from theodolite_jobs.statistics.moments import (
     on_sphere,
 )
 from theodolite_jobs.statistics.separation import FOLDS, Folds, fold_scores
-from theodolite_jobs.stream.gather import FoldSums, StreamArrays, blocks_of, measure_norms, remembering, travel_moments
+from theodolite_jobs.stream.gather import (
+    FoldArrays,
+    StreamArrays,
+    blocks_of,
+    measure_norms,
+    remembering,
+    travel_moments,
+)
 from theodolite_jobs.stream.norm_places import NormPlace
 from theodolite_jobs.stream.reading import SelectedShard, Selection
 
@@ -38,12 +45,19 @@ class FirstPass:
             layer). Of `norms`: `norms` (position, norm, quantity), `final` (position, d_model). Of `travel`: `steps`
             (position, layer, step), `path` (position, quantity).
         extremes: of `raw` and of `norms`.
-        folds: sums of each fold, (fold, site, position, layer, d_model).
+        folds: moments of each fold, (fold, site, position, layer, d_model).
     """
 
     moments: dict[str, Moments]
     extremes: dict[str, Extremes]
     folds: Folds | None
+
+    @property
+    def count(self) -> int:
+        """How many samples it is about."""
+        if self.folds is not None:
+            return int(self.folds.counts.sum())
+        return next(iter(self.moments.values())).count
 
     def merged(self, other: "FirstPass") -> "FirstPass":
         """Return what is known of both parts' samples together."""
@@ -103,7 +117,7 @@ def first_pass(
     sites, n_layers = tuple(run.record.spec.capture.sites), len(run.record.layers)
     shape = len(sites), len(selection.positions), n_layers
     stream = StreamArrays(shape, len(shard.samples), run.record.model.d_model) if STREAM in kinds else None
-    folds = FoldSums(shape, shard.samples % FOLDS, run.record.model.d_model) if FOLDED in kinds else None
+    folds = FoldArrays(shape, shard.samples % FOLDS, run.record.model.d_model) if FOLDED in kinds else None
     rows = len(shard.samples) * len(selection.positions)
     quantities = np.full((rows, len(norms), len(sphere.QUANTITIES)), np.nan)
 
@@ -130,7 +144,7 @@ def first_pass(
         of_samples = quantities.reshape(len(shard.samples), len(selection.positions), *quantities.shape[1:])
         found["norms"], ends["norms"] = moments(of_samples), extremes(of_samples)
         found["final"] = moments(shard.layer(Site.RESID_FINAL).astype(np.float64))
-    return FirstPass(found, ends, folds.sums() if folds is not None else None)
+    return FirstPass(found, ends, folds.folds() if folds is not None else None)
 
 
 def second_pass(

@@ -48,7 +48,7 @@ _OF_EACH_FEATURE = ("moments", "directions")  # no table holds those
 
 # What a group needs of the first pass over each set, and over each side of a contrast.
 _OF_SETS = {"moments": {STREAM}, "curves": {STREAM}, "sphere": {STREAM, NORMS}, "travel": {TRAVEL}}
-_OF_SIDES = {"curves": {STREAM}, "directions": {STREAM}, "separation": {STREAM, FOLDED}}
+_OF_SIDES = {"curves": {STREAM}, "directions": {STREAM}, "separation": {FOLDED}}
 
 
 def analyse(
@@ -121,12 +121,11 @@ def _compute(
     of_sets = set_selections(run, commits)
     of_contrasts = {label: contrast_selection(run, contrast, commits) for label, contrast in contrasts.items()}
     known = first_passes(run, _wanted(of_sets, of_contrasts, stale), norms, progress)
-    sets = [Subject(known[chosen.selection], chosen.places) for chosen in of_sets.values() if chosen.selection in known]
-    compared = [
-        _compare(run, label, chosen, known, stale, progress)
-        for label, chosen in of_contrasts.items()
-        if chosen.positive in known
-    ]
+    sets, compared = [], []
+    if stale.keys() & _OF_SETS.keys():
+        sets = [Subject(known[chosen.selection], chosen.places) for chosen in of_sets.values()]
+    if stale.keys() & _OF_SIDES.keys():
+        compared = [_compare(run, label, chosen, known, stale, progress) for label, chosen in of_contrasts.items()]
     names, positions = measured_sets(run)
     n_positions, sites = len(positions), [str(site) for site in run.record.spec.capture.sites]
     arrays = {
