@@ -81,6 +81,9 @@ def test_on_a_line_of_odd_samples_the_median_is_the_middle_one(along, middle, of
 
 
 @given(SEEDS, st.integers(2, 12), st.integers(1, 4))
+@example(380, 7, 3)
+@example(449, 4, 2)
+@example(318, 12, 2)
 @example(346, 11, 4)
 @example(105, 7, 3)
 @settings(deadline=None, max_examples=30)

@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 _TOLERANCE = 1e-12
 _ROUNDS = 1000
 _ROUNDING = 1e-13
+_MET = 1e-14
 
 Weights = Float64[np.ndarray, " n"]
 
@@ -27,7 +28,7 @@ def median_weights(matrix: Float64[np.ndarray, "n n"]) -> Weights:
     squares = np.diag(matrix)
     for _ in range(_ROUNDS):
         along = matrix @ weights
-        pull, met = _pull(squares - 2 * along + weights @ along)
+        pull, met = _pull(squares - 2 * along + weights @ along, squares)
         if met == n:
             return weights  # all samples are the median
         target = pull / pull.sum()
@@ -42,9 +43,14 @@ def median_weights(matrix: Float64[np.ndarray, "n n"]) -> Weights:
     return np.eye(n)[nearest] if _is_median(matrix, nearest) else weights
 
 
-def _pull(distances: NDArray[np.float64]) -> tuple[NDArray[np.float64], int]:
-    """Return 1/distance to each sample from squared distances, 0 for those that are met, and how many those are."""
-    away = distances > 1e-24 * distances.max(initial=0.0)
+def _pull(distances: NDArray[np.float64], squares: NDArray[np.float64]) -> tuple[NDArray[np.float64], int]:
+    """Return 1/distance to each sample, 0 for those that are met, and how many those are.
+
+    Args:
+        distances: squared distances.
+        squares: squared lengths of the samples, whose rounding is all that is left of a distance of zero.
+    """
+    away = distances > _MET * squares.max()
     pull = np.where(away, 1 / np.sqrt(np.where(away, distances, 1.0)), 0.0)
     return pull, int((~away).sum())
 
@@ -52,7 +58,7 @@ def _pull(distances: NDArray[np.float64]) -> tuple[NDArray[np.float64], int]:
 def _is_median(matrix: NDArray[np.float64], sample: int) -> bool:
     """Return whether the other samples pull at one no more than it holds, itself and those that coincide with it."""
     squares = np.diag(matrix)
-    pull, met = _pull(squares - 2 * matrix[sample] + squares[sample])
+    pull, met = _pull(squares - 2 * matrix[sample] + squares[sample], squares)
     pull[sample] = -pull.sum()
     return bool(pull @ matrix @ pull <= met**2)
 

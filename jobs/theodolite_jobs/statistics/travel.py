@@ -18,12 +18,16 @@ Vectors = Float64[np.ndarray, "sample d_model"]
 
 @dataclass(frozen=True)
 class Block:
-    """What entered and left a block, and what was added in it; None where that was not captured."""
+    """What entered and left a block, and what was added in it; None where that was not captured.
+
+    `follows` says whether it comes right after the block before it here.
+    """
 
     entering: Vectors
     attn: Vectors | None
     mlp: Vectors | None
     leaving: Vectors | None
+    follows: bool = True
 
 
 def travel(
@@ -35,7 +39,7 @@ def travel(
     Σ‖Δ_l‖, ‖x_L − x_0‖, the one over the other. NaN where something was not captured, or a vector has no length.
 
     Args:
-        blocks: consecutive ones, read one after the other, so that few are held at once.
+        blocks: in order, read one after the other, so that few are held at once.
         n_samples: prompts.
         n_blocks: how many blocks there are.
     """
@@ -51,7 +55,7 @@ def travel(
                 steps[:, index, column] = np.linalg.norm(vectors, axis=-1)
         if step is not None:
             steps[:, index, 4] = cosines(step, block.entering)
-            if before is not None:
+            if before is not None and block.follows:
                 steps[:, index - 1, 3] = cosines(before, step)
         before = step
     if first is not None and last is not None:

@@ -102,13 +102,15 @@ def travel_moments(run: Run, blocks: Iterable[Block], n_samples: int, n_position
 def blocks_of(run: Run, sites: Sequence[Site], at: At, visit: Callable[[int], None]) -> Iterator[Block]:
     """Yield what is known of each captured block, after what else looks at its layer did.
 
-    What leaves a block enters the next, or is `resid_final`.
+    What leaves a block is `resid_post`, or enters the next, or is `resid_final`.
     """
     layers, sums = run.record.layers, Site.RESID_MID in sites and not run.record.parity.get("post_norm", False)
     for index, layer in enumerate(layers):
         visit(index)
         leaving = None
-        if layers[index + 1 : index + 2] == [layer + 1]:
+        if Site.RESID_POST in sites:
+            leaving = at(Site.RESID_POST, index)
+        elif layers[index + 1 : index + 2] == [layer + 1]:
             leaving = at(Site.RESID_PRE, index + 1)
         elif layer == run.record.model.n_layers - 1:
             leaving = at(Site.RESID_FINAL, 0)
@@ -118,4 +120,4 @@ def blocks_of(run: Run, sites: Sequence[Site], at: At, visit: Callable[[int], No
             attn = middle - entering
         if mlp is None and middle is not None and leaving is not None:
             mlp = leaving - middle
-        yield Block(entering, attn, mlp, leaving)
+        yield Block(entering, attn, mlp, leaving, follows=layers[index - 1 : index] == [layer - 1])

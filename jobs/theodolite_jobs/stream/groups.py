@@ -1,18 +1,16 @@
 """From merged passes to the arrays of each result group: arithmetic on arrays alone."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from theodolite_jobs.statistics import sphere
 from theodolite_jobs.statistics.curves import CosineCurve, cosine_curve, direction, variance_curves
 from theodolite_jobs.statistics.moments import Moments
 from theodolite_jobs.statistics.separation import Estimate, accuracy, auroc, fisher_ratio
 from theodolite_jobs.statistics.travel import PATH, STEPS
-from theodolite_jobs.stream.norm_places import FINAL, NormPlace
 from theodolite_jobs.stream.passes import FirstPass, SecondPass
 
 Arrays = dict[str, NDArray[Any]]
@@ -69,7 +67,7 @@ class Contrast:
 
 def moments_arrays(sets: Sequence[Subject], n_positions: int) -> Arrays:
     """Return the variables of `moments`."""
-    place = _Placer([subject.places for subject in sets], n_positions)
+    place = Placer([subject.places for subject in sets], n_positions)
     raw, ends = [subject["raw"] for subject in sets], [subject.known.extremes["raw"] for subject in sets]
     spheres = [subject["sphere"].mean for subject in sets]
     return {
@@ -87,8 +85,8 @@ def moments_arrays(sets: Sequence[Subject], n_positions: int) -> Arrays:
 
 def curves_arrays(sets: Sequence[Subject], contrasts: Sequence[Contrast], n_positions: int) -> Arrays:
     """Return the variables of `curves`, on activations as they are and on the sphere."""
-    of_sets = _Placer([subject.places for subject in sets], n_positions)
-    of_contrasts = _Placer([contrast.places for contrast in contrasts], n_positions)
+    of_sets = Placer([subject.places for subject in sets], n_positions)
+    of_contrasts = Placer([contrast.places for contrast in contrasts], n_positions)
     arrays = contrast_counts(contrasts, n_positions)
     for space, prefix in (("raw", ""), ("sphere", "on_sphere_")):
         cosines = [contrast.cosine(space) for contrast in contrasts]
@@ -105,7 +103,7 @@ def curves_arrays(sets: Sequence[Subject], contrasts: Sequence[Contrast], n_posi
 
 def directions_arrays(contrasts: Sequence[Contrast], n_positions: int) -> Arrays:
     """Return the variables of `directions`."""
-    place = _Placer([contrast.places for contrast in contrasts], n_positions)
+    place = Placer([contrast.places for contrast in contrasts], n_positions)
     sides = [(contrast.positive.moments["raw"].mean, contrast.negative.moments["raw"].mean) for contrast in contrasts]
     units = [direction(positive, negative) for positive, negative in sides]
     return {
@@ -116,7 +114,7 @@ def directions_arrays(contrasts: Sequence[Contrast], n_positions: int) -> Arrays
 
 def separation_arrays(contrasts: Sequence[Contrast], n_positions: int) -> Arrays:
     """Return the variables of `separation`."""
-    place = _Placer([contrast.places for contrast in contrasts], n_positions)
+    place = Placer([contrast.places for contrast in contrasts], n_positions)
     arrays = contrast_counts(contrasts, n_positions)
     found = [contrast.separation() for contrast in contrasts]
     for name in ("auroc", "accuracy", "fisher_ratio"):
@@ -127,7 +125,7 @@ def separation_arrays(contrasts: Sequence[Contrast], n_positions: int) -> Arrays
 
 def travel_arrays(sets: Sequence[Subject], n_positions: int) -> Arrays:
     """Return the variables of `travel`."""
-    place = _Placer([subject.places for subject in sets], n_positions)
+    place = Placer([subject.places for subject in sets], n_positions)
     arrays: Arrays = {"n_samples": counts(sets, n_positions)}
     for kind, names in (("steps", STEPS), ("path", PATH)):
         for column, name in enumerate(names):
@@ -136,85 +134,15 @@ def travel_arrays(sets: Sequence[Subject], n_positions: int) -> Arrays:
     return arrays
 
 
-def sphere_arrays(
-    sets: Sequence[Subject], n_positions: int, norms: Sequence[NormPlace], sites: Sequence[Any]
-) -> Arrays:
-    """Return the variables of `sphere`; without sets, those of the norms' parameters.
-
-    Args:
-        sets: prompt sets.
-        n_positions: positions of all sets.
-        norms: the model's norm layers.
-        sites: the captured sites.
-    """
-    place = _Placer([subject.places for subject in sets], n_positions)
-    columns = {name: column for column, name in enumerate(sphere.QUANTITIES)}
-
-    def over_sets(value: Callable[[Subject], NDArray[np.float64]]) -> NDArray[np.float64]:
-        return place([value(subject) for subject in sets], axis=0)
-
-    def mean(name: str) -> NDArray[np.float64]:
-        return over_sets(lambda subject: subject["norms"].mean[..., columns[name]])
-
-    def std(name: str) -> NDArray[np.float64]:
-        return over_sets(lambda subject: np.sqrt(subject["norms"].variance[..., columns[name]]))
-
-    def end(name: str, which: str) -> NDArray[np.float64]:
-        found = over_sets(lambda subject: getattr(subject.known.extremes["norms"], which)[..., columns[name]])
-        return np.where(np.isinf(found), np.nan, found)  # of no prompts
-
-    arrays: Arrays = {
-        "semi_axes": np.stack([sphere.semi_axes(one.norm) for one in norms]),
-        "scale_radii": np.stack([sphere.scale_radii(one.norm) for one in norms]),
-        "centre": np.stack([one.norm.bias for one in norms]),
-    }
-    if not sets:
-        return arrays
-    for name in ("norm_before", "normalized_norm"):
-        arrays |= {f"{name}_mean": mean(name), f"{name}_std": std(name)}
-        arrays |= {f"{name}_min": end(name, "minimum"), f"{name}_max": end(name, "maximum")}
-    d_model = norms[0].norm.scale.shape[0]
-    measured = np.where(np.isnan(mean("norm_before")), np.nan, 1.0)
-    return {
-        **arrays,
-        "n_samples": counts(sets, n_positions),
-        "normalized_norm_expected": mean("expected"),
-        "worst_deviation": end("deviation", "maximum"),
-        "mean_component_before": mean("component_before"),
-        "mean_component_after": mean("component_after"),
-        "ellipsoid_residual": end("residual", "maximum"),
-        "length_variance_share": over_sets(lambda subject: _length_shares(subject, norms, sites)),
-        "relative_spread": std("norm_before") / mean("norm_before"),
-        "relative_spread_gaussian": measured * sphere.gaussian_spread(d_model),
-        "relative_spread_squared": std("squared_norm_before") / mean("squared_norm_before"),
-        "relative_spread_squared_gaussian": measured * sphere.gaussian_squared_spread(d_model),
-    }
-
-
-def _length_shares(subject: Subject, norms: Sequence[NormPlace], sites: Sequence[Any]) -> NDArray[np.float64]:
-    """Return the share of variance in length of what each norm reads, (position, norm); NaN where it reads no site."""
-    lengths = subject["norms"].m2[..., sphere.QUANTITIES.index("norm_before")]
-    shares = np.full(lengths.shape, np.nan)
-    for index, place in enumerate(norms):
-        if not place.reads or len(place.sites) != 1:
-            continue
-        if place.which == FINAL:
-            m2 = subject["final"].m2
-        else:
-            m2 = subject["raw"].m2[list(sites).index(place.sites[0]), :, place.layer_index]
-        shares[:, index] = sphere.length_variance_share(lengths[:, index], m2)
-    return shares
-
-
 def counts(sets: Sequence[Subject], n_positions: int) -> NDArray[np.int64]:
     """Return how many prompts of each set take part, (set, position)."""
-    place = _Placer([subject.places for subject in sets], n_positions)
+    place = Placer([subject.places for subject in sets], n_positions)
     return place([np.full(len(subject.places), subject.known.count) for subject in sets], axis=0, fill=0)
 
 
 def contrast_counts(contrasts: Sequence[Contrast], n_positions: int) -> Arrays:
     """Return how many prompts of each side take part, (contrast, position)."""
-    place = _Placer([contrast.places for contrast in contrasts], n_positions)
+    place = Placer([contrast.places for contrast in contrasts], n_positions)
     return {
         f"n_{side}": place([np.full(len(one.places), getattr(one, side).count) for one in contrasts], axis=0, fill=0)
         for side in ("positive", "negative")
@@ -230,7 +158,7 @@ _COSINE_FIELDS: Mapping[str, str] = {
 }
 
 
-class _Placer:
+class Placer:
     """Puts each subject's positions where they stand among all positions; the rest is filled."""
 
     def __init__(self, places: Sequence[tuple[int, ...]], n_positions: int) -> None:
@@ -238,6 +166,7 @@ class _Placer:
         self.n_positions = n_positions
 
     def __call__(self, arrays: Sequence[NDArray[Any]], axis: int = 1, fill: float = np.nan) -> NDArray[Any]:
+        """Return all subjects' arrays, (subject, …), each with its own positions along `axis`."""
         placed = []
         for array, places in zip(arrays, self.places, strict=True):
             shape = (*array.shape[:axis], self.n_positions, *array.shape[axis + 1 :])

@@ -17,7 +17,6 @@ from theodolite_jobs.stream.groups import (
     directions_arrays,
     moments_arrays,
     separation_arrays,
-    sphere_arrays,
     travel_arrays,
 )
 from theodolite_jobs.stream.norm_places import NormPlace
@@ -34,6 +33,7 @@ from theodolite_jobs.stream.selections import (
     measured_sets,
     set_selections,
 )
+from theodolite_jobs.stream.sphere_arrays import norm_axes, sphere_arrays
 from theodolite_jobs.stream.tables import flat_table, growth_table
 from theodolite_jobs.tasks import Progress, scheduler
 
@@ -134,7 +134,7 @@ def _compute(
         "directions": lambda: directions_arrays(compared, n_positions),
         "separation": lambda: separation_arrays(compared, n_positions),
         "travel": lambda: travel_arrays(sets, n_positions),
-        "sphere": lambda: sphere_arrays(sets, n_positions, norms, sites),
+        "sphere": lambda: sphere_arrays(sets, n_positions, norms, sites, norm_axes(norms, progress)),
     }
     coordinates = {
         "set": names,
