@@ -39,7 +39,9 @@ from theodolite.store.layout import ACTIVATIONS
 from theodolite.store.objects import join, open_zarr_store
 from theodolite.store.runs import ModelFacts, Run, RunRecord, SetFacts, create_run, open_run
 from theodolite.store.shards import read_shard
+from theodolite_jobs.statistics.norms import Norm
 from theodolite_jobs.stream.gram_group import survey_gram
+from theodolite_jobs.stream.norm_places import NormPlace
 from theodolite_jobs.stream.over_shards import first_passes
 from theodolite_jobs.stream.passes import STREAM
 from theodolite_jobs.stream.pipeline import analyse
@@ -132,8 +134,16 @@ def alone(job: Callable[[Run], Any], store: str) -> dict[str, Any]:
 
 
 def two_passes(run: Run) -> None:
-    """Compute all groups of the two passes; norms have no weights here."""
-    analyse(run, CONTRASTS, None, tell, asked={"travel", "separation"})
+    """Compute all groups of the two passes, with the norms of a Llama."""
+    ones, zeros = np.ones(run.record.model.d_model), np.zeros(run.record.model.d_model)
+    norm = Norm("rms", 1e-6, ones, zeros)
+    norms = [
+        NormPlace(which, layer, norm, (site,), layer)
+        for layer in run.record.layers
+        for which, site in zip(("attention", "mlp"), SITES, strict=True)
+    ]
+    norms.append(NormPlace("final", -1, norm, (Site.RESID_FINAL,)))
+    analyse(run, CONTRASTS, None, tell, asked={"travel", "separation", "sphere"}, norms=norms)
 
 
 def gram(run: Run) -> None:
@@ -237,7 +247,7 @@ def record_of(sets: dict[str, int], layers: int, d_model: int) -> RunRecord:
         model=ModelFacts(**names, **model, context_length=4096),
         layers=list(range(layers)),
         sets=facts,
-        parity={},
+        parity={"post_norm": False},
         versions={},
     )
 

@@ -34,6 +34,7 @@ _PARITY = {
     "max_error": 1e-6,
     "identity_error": 1e-7,
     "sites_known_by": "record",
+    "post_norm": False,
     "float32_blocks_max_error": None,
     "warning": None,
 }

@@ -88,18 +88,22 @@ def _weights(
     from theodolite_jobs.weights.head_groups import stale_heads
     from theodolite_jobs.weights.subspace_groups import stale_weights
 
-    sphere = "sphere" in asked and "sphere" in stale_groups(run, contrasts, {"sphere"})
-    heads = asked & {"heads", "words"} and (stale_heads(run, spec.heads) or _wants_words(run, spec, asked))
-    if not (sphere or heads or ("weights" in asked and stale_weights(run))):
+    stale = stale_groups(run, contrasts, asked & _OF_PASSES)
+    # Heads are held against directions, and go with those that are computed again.
+    heads = "directions" in stale or stale_heads(run, spec.heads) or _wants_words(run, spec, asked)
+    if not ("sphere" in stale or (asked & {"heads", "words"} and heads) or ("weights" in asked and stale_weights(run))):
         return None, [], None
     from theodolite.models.weights import Weights
 
     try:
         files = _weight_files(run, spec, source, settings)
         weights = Weights(files, load_config(files, spec.model.trust_remote_code))
-        return weights, norm_places(run, weights) if sphere else [], None
     except ModelError as error:
         return None, [], error
+    try:
+        return weights, norm_places(run, weights) if "sphere" in stale else [], None
+    except ModelError as error:
+        return weights, [], error
 
 
 def _wants_words(run: Run, spec: SurveySpec, asked: frozenset[str]) -> bool:

@@ -52,7 +52,7 @@ BAD_SPECS = {
         ["no resid_mid_sum", "resid_mid is the sum"],
     ),
     "a layer out of range": ({"capture": {"layers": [0, 30]}}, None, 2, ["capture.layers", "30", "0 to 29"]),
-    "an analysis of a later version": ({"analyses": ["travel"]}, None, 2, ["analyses", "'travel'", "curves"]),
+    "an analysis that does not exist": ({"analyses": ["astrology"]}, None, 2, ["analyses", "'astrology'", "curves"]),
     "a position no prompt has": ({}, {"positions": [-9], "template": "none"}, 2, ["prompt 0", "position -9"]),
     "no such model": ({"model": {"id": "no/such/model"}}, None, 1, ["model.id", "no/such/model"]),
     "a broken weight file": ({"model": {"id": "broken.gguf"}}, None, 1, ["broken.gguf", "GGUF"]),
@@ -160,7 +160,7 @@ def test_plan_says_what_it_would_cost_and_loads_no_weights(tmp_path, chat_model_
     assert costs["sets"]["nouns"]["prompts"] == 3
     assert costs["model"]["parameters"] == 134_515_008
     assert costs["sets"]["sentences"]["tokens"] == 4
-    assert costs["stored_bytes_at_most"] == (3 + 4) * (30 * 2 + 1) * 576 * 4
+    assert costs["stored_bytes_at_most"] == ((3 + 4) * (30 * 2 + 1) * 576 + 30 * 1536) * 4
     assert theodolite("plan", written(tmp_path)).stdout.startswith("run_id: smollm2-135m-instruct-")
 
 

@@ -25,6 +25,7 @@ from theodolite.settings import Settings
 from theodolite.spec import HeadsSpec, ModelSpec
 from theodolite.spec_file import parse_spec
 from theodolite.store.complete import finished_groups
+from theodolite.store.layout import GROUPS
 from theodolite.store.results import claim_layers, read_group, read_layer
 from theodolite.store.runs import open_run
 from theodolite_jobs.analyses import analyse_run
@@ -136,7 +137,7 @@ def test_a_head_that_is_not_there_is_refused_with_what_is(atlas):
 
 
 def test_an_encoder_gets_the_same_atlas_within_a_survey(encoder):
-    assert set(finished_groups(encoder)) == {"moments", "curves", "directions", "heads", "words"}
+    assert set(finished_groups(encoder)) == set(GROUPS) - {"composition"}
     found = read_group(encoder, "heads")
     assert found.sizes["layer"] == 6
     assert (found["null_dimension"] == 384 - 32).all()
@@ -181,7 +182,7 @@ def test_words_of_other_vectors_go_with_those_vectors_and_so_do_their_chunks(enc
     run = copied(encoder, tmp_path / "store")
     spec = run.record.spec.model_copy(update={"analyses": ["heads"], "heads": HeadsSpec(vectors=0)})
     analyse_run(run, spec, None, Settings(store=run.store), Console())
-    assert set(finished_groups(run)) == {"moments", "curves", "directions", "heads"}
+    assert set(finished_groups(run)) == set(GROUPS) - {"composition", "words"}
     assert not list(Path(run.url).glob("results.zarr/heads/*_vectors/c/**/*"))
     assert list(verify(run)) == []
     assert len(head_card(run, 0, 0, "qk")["tokens"]) == 0
@@ -250,14 +251,14 @@ BROKEN = {
 
 
 @pytest.mark.parametrize("case", BROKEN)
-def test_broken_weights_are_named_and_nothing_is_whole(encoder_folder, tmp_path, case):
+def test_broken_weights_are_named_and_there_are_no_heads(encoder_folder, tmp_path, case):
     change, message = BROKEN[case]
     folder = changed_encoder(encoder_folder, tmp_path / "model", change)
     done = heads(tmp_path / "store", folder)
     assert (done.returncode, done.stdout) == (1, "")
     assert message in done.stderr
     assert "Traceback" not in done.stderr
-    assert all(run["state"] != "complete" for run in summaries(str(tmp_path / "store")))
+    assert not any("heads" in run["analyses"] for run in summaries(str(tmp_path / "store")))
 
 
 @pytest.mark.parametrize("has_tokenizer", [True, False])
@@ -272,7 +273,7 @@ def test_a_model_that_cannot_be_put_into_words_still_gets_its_atlas(tmp_path, en
     assert ("no language-model head" if has_tokenizer else "no tokenizer") in done.stderr
     assert '"state": "complete"' in done.stdout
     (run,) = summaries(str(tmp_path / "store"))
-    assert run["analyses"] == ["heads"]
+    assert run["analyses"] == ["heads", "sphere", "weights"]
 
 
 @pytest.mark.parametrize(
@@ -302,5 +303,5 @@ def test_a_family_without_a_known_layout_is_refused_by_name_or_left_out_of_a_sur
     spec = run.record.spec.model_copy(update={"analyses": None})
     source = ModelSource("tiny", "folder", str(tmp_path / "model"), "sha256:0")
     analyse_run(run, spec, source, Settings(store=str(tmp_path)), Console())
-    assert "heads and words: left out, since where the family 'starcoder2'" in capsys.readouterr().err
+    assert "what needs the model's weights is left out, since where the family 'starcoder2'" in capsys.readouterr().err
     assert set(finished_groups(run)) == {"moments", "curves", "directions"}

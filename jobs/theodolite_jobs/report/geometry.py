@@ -7,6 +7,7 @@ import pandas as pd
 import xarray as xr
 
 from theodolite.figures.geometry import axes_figure, growth_figure, sphere_figure, travel_figure
+from theodolite.sites import Site
 from theodolite.store.results import read_group
 from theodolite.store.runs import Run
 from theodolite.store.tables import read_table, table_key
@@ -62,7 +63,8 @@ def _sphere_facts(at: xr.Dataset, sets: Sequence[str]) -> Iterator[str]:
                 f"{float(lengths.max()):.1%}) is in length, the rest in direction"
             )
         yield f"{text}."
-    residual = at["ellipsoid_residual"].max("set").dropna("norm")
+    read = at["ellipsoid_residual"].where(np.isfinite(at["norm_before_mean"]))  # of others, rounding is in it too
+    residual = read.max("set").dropna("norm")
     if residual.size:
         worst = str(residual["norm"].values[int(residual.values.argmax())])
         yield (
@@ -92,9 +94,10 @@ def travel_section(run: Run) -> Section:
     position, colours = last_position(travel), colours_of(run, travel)
     figures = [("Steps, by layer", travel_figure(travel, position, colours))]
     moments, curves = read_group(run, "moments"), read_group(run, "curves")
-    shown = next(iter(colours))
-    quantities = {"norm_mean": moments["norm_mean"], "variance_mean": curves["variance_mean"]}
-    figures.append((f"Growth along the stream, {shown}", growth_figure(growth, quantities, shown, position)))
+    quantities = {"norm_mean": moments["norm_mean"]}
+    quantities |= {name: curves[name] for name in ("variance_mean", "variance_max")}
+    for shown in list(colours)[:1]:
+        figures.append((f"Growth along the stream, {shown}", growth_figure(growth, quantities, shown, position)))
     return Section(
         f"Travel and growth, position {position}: {said_counts(travel, list(colours))} prompts",
         [*_travel_facts(travel.sel(position=position), list(colours)), *_growth_facts(growth, list(colours), position)],
@@ -123,23 +126,30 @@ def _travel_facts(at: xr.Dataset, sets: Sequence[str]) -> Iterator[str]:
 def _growth_facts(growth: pd.DataFrame, sets: Sequence[str], position: int) -> Iterator[str]:
     """Say of each quantity, where blocks begin, which law fits it better in each set, and by how much."""
     at = growth[(growth["position"] == position) & growth["set"].isin(sets)]
-    site = at["site"].iloc[0] if len(at) else ""
+    sites = at["site"].unique().tolist()
+    site = Site.RESID_PRE if Site.RESID_PRE in sites else next(iter(sites), "")
     for quantity, fits in at[at["site"] == site].groupby("quantity", sort=False):
         verdicts = "; ".join(f"{name}, {_verdict(of_set)}" for name, of_set in fits.groupby("set", sort=False))
-        yield f"{_QUANTITIES[str(quantity)]} at {site} along n = {int(fits['n'].iloc[0])} layers: {verdicts}."
+        yield f"{_QUANTITIES[str(quantity)]} at {site} by depth: {verdicts}."
 
 
 def _verdict(fits: pd.DataFrame) -> str:
-    """Say which of two fits is better, and how it grows."""
+    """Say which of two fits is better, how it grows, and on how many layers that rests."""
     exponential, power = (fits[fits["law"] == law].iloc[0] for law in ("log_linear", "power_law"))
-    by, r_squared = abs(exponential["aic"] - power["aic"]), [exponential["r_squared"], power["r_squared"]]
-    if np.isnan(by):
-        return "it does not change"
-    if by < _AIC_THAT_COUNTS:
-        return f"an exponential and a power law fit equally well (R² {r_squared[0]:.3f} and {r_squared[1]:.3f})"
-    if exponential["aic"] < power["aic"]:
-        better, how = "exponential growth", f"by a factor of {np.exp(exponential['slope']):.3g} in each block"
+    n, r_squared = int(exponential["n"]), [exponential["r_squared"], power["r_squared"]]
+    if np.isnan(r_squared[0]):
+        return f"no change (n = {n} layers)"
+    by = exponential["aic"] - power["aic"]
+    if not abs(by) >= _AIC_THAT_COUNTS:  # of two perfect fits the difference is no number
+        return (
+            f"an exponential and a power law fit equally well (R² {r_squared[0]:.3f} and {r_squared[1]:.3f}, n = {n})"
+        )
+    if by < 0:
+        better, how = "an exponential", f"times {np.exp(exponential['slope']):.3g} in each block"
     else:
-        better, how = "a power law", f"with depth to the {power['slope']:.2f}"
+        better, how = "a power law", f"depth to the {power['slope']:.2f}"
         r_squared.reverse()
-    return f"{better} fits better, {how} (AIC less by {by:.0f}; R² {r_squared[0]:.3f} against {r_squared[1]:.3f})"
+    return (
+        f"{better} fits better, {how} (AIC less by {abs(by):.0f}; R² {r_squared[0]:.3f} against {r_squared[1]:.3f}; "
+        f"n = {n} layers)"
+    )

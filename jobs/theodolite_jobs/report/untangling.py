@@ -14,10 +14,13 @@ from theodolite.sites import depth_label
 from theodolite.store.results import read_group
 from theodolite.store.runs import Run
 from theodolite_jobs.report.sections import Section, Table, colours_of, last_position, said_counts
+from theodolite_jobs.statistics.separation import FOLDS
 
 _UNSEEN = "On prompts the direction was not fitted on"
 
+_OF_MEANS = ("cosine_of_means", "difference_norm")  # which `curves` has
 _RESIDUALS = {
+    "cosine_of_means": "cos(P, N)",
     "cosine_of_medians": "cos(P*, N*)",
     "cosine_mean_positive_difference": "cos(P, r)",
     "cosine_median_positive_difference": "cos(P*, r*)",
@@ -27,6 +30,7 @@ _RESIDUALS = {
     "norm_of_median_positive": "|P*|",
     "norm_of_mean_negative": "|N|",
     "norm_of_median_negative": "|N*|",
+    "difference_norm": "|r|",
     "difference_of_medians": "|r*|",
     "silhouette": "silhouette",
 }
@@ -49,7 +53,7 @@ def separation_sections(run: Run) -> list[Section]:
                 list(_separation_facts(separation.sel(contrast=contrast, position=position, site=sites))),
                 [
                     (
-                        "On prompts the direction was not fitted on",
+                        _UNSEEN,
                         separation_figure(separation, contrast, position, sites),
                     )
                 ],
@@ -65,7 +69,9 @@ _SIDES = ("positive", "negative")
 def _separation_facts(at: xr.Dataset) -> Iterator[str]:
     auroc, low, high = (along_depth(at[f"auroc{end}"]) for end in ("", "_low", "_high"))
     if not np.isfinite(auroc).any():
-        yield "There are too few prompts to fit a direction on four folds of five and score the fifth."
+        few = min(int(at["n_positive"]), int(at["n_negative"])) < FOLDS
+        reason = "there are too few prompts to leave one fold of five out" if few else "the two sets' means are equal"
+        yield f"No direction can be fitted: {reason}."
         return
     best = int(np.nanargmax(auroc.values))
     right = along_depth(at["accuracy"])
@@ -109,7 +115,7 @@ def gram_section(run: Run) -> Section:
     ]
     facts = list(_shape_facts(gram.sel(position=position), site, list(colours), gram.attrs["contrasts"]))
     title = f"Shape and similarity, position {position}: {said_counts(gram, list(colours))} prompts"
-    return Section(title, facts, figures, maps, _residuals(gram, site, position))
+    return Section(title, facts, figures, maps, _residuals(run, gram, site, position))
 
 
 def _shape_facts(
@@ -139,11 +145,16 @@ def _shape_facts(
             f"(least {least:.3f})."
         )
     occupied = at["orthant_occupancy"].sel(set=list(sets))
-    if np.isfinite(occupied).any():
+    if not np.isfinite(occupied).any():
+        yield (
+            "Hidden units of MLPs were not counted: the family's are not known, a block has several MLPs, or the run "
+            "was begun before they were."
+        )
+    else:
         overlap = at["orthant_overlap"].sel(set=list(sets))
         yield (
             f"Between {float(occupied.min()):.0%} and {float(occupied.max()):.0%} of an MLP's hidden units are "
-            f"positive before gating, by layer and set; two prompts of a set share the sign of "
+            f"positive before gating, by layer and set, over all usable prompts; two of a set share the sign of "
             f"{float(overlap.min()):.0%} to {float(overlap.max()):.0%} of them."
         )
     for contrast in contrasts:
@@ -156,18 +167,22 @@ def _shape_facts(
             )
 
 
-def _residuals(gram: xr.Dataset, site: str, position: int) -> Table | None:
-    """Return the cosines and norms of means, geometric medians (*) and their differences r, of the first contrast."""
-    if not gram.sizes["contrast"]:
-        return None
-    contrast = str(gram["contrast"].values[0])
-    at = gram.sel(contrast=contrast, site=site, position=position)
-    sides = gram.attrs["contrasts"][contrast]
-    rows = [
-        [str(int(layer)), *(f"{float(at[name].sel(layer=layer)):.4g}" for name in _RESIDUALS)] for layer in at["layer"]
-    ]
-    caption = (
-        f"{contrast} at {site}: P is the mean of {sides['positive']}, N of {sides['negative']}, r = P - N; a star is "
-        f"the geometric median"
-    )
-    return Table(caption, ["layer", *_RESIDUALS.values()], rows)
+def _residuals(run: Run, gram: xr.Dataset, site: str, position: int) -> Table | None:
+    """Return cosines and norms of means, geometric medians (*) and their differences r, of the first contrast there."""
+    curves = read_group(run, "curves")
+    both = xr.merge([gram[list(_RESIDUALS.keys() & gram.data_vars)], curves[list(_OF_MEANS)]], compat="override")
+    at = both.sel(site=site, position=position)
+    for contrast, sides in gram.attrs["contrasts"].items():
+        values = at.sel(contrast=contrast)
+        if not np.isfinite(values["norm_of_mean_positive"]).any():
+            continue
+        rows = [
+            [str(int(layer)), *(f"{float(values[name].sel(layer=layer)):.4g}" for name in _RESIDUALS)]
+            for layer in values["layer"]
+        ]
+        caption = (
+            f"{contrast} at {site}: P is the mean of {sides['positive']}, N of {sides['negative']}, r = P - N; a star "
+            "is the geometric median"
+        )
+        return Table(caption, ["layer", *_RESIDUALS.values()], rows)
+    return None

@@ -55,12 +55,6 @@ def growth_fits(t: Float64[np.ndarray, " depth"], y: Float64[np.ndarray, " depth
     return [_line(law, axis, logarithms) for law, axis in zip(LAWS, (t, np.log(t)), strict=True)]
 
 
-def grown(fit: Fit, t: Float64[np.ndarray, " depth"]) -> Float64[np.ndarray, " depth"]:
-    """Return what a fit says y is at depths t > 0."""
-    axis = t if fit.law == "log_linear" else np.log(t)
-    return np.exp(fit.intercept + fit.slope * axis)
-
-
 def _line(law: str, x: Float64[np.ndarray, " depth"], y: Float64[np.ndarray, " depth"]) -> Fit:
     if np.ptp(y) <= _ROUNDING * max(1.0, float(np.abs(y).max())):  # nothing grows, and any line explains it
         return Fit(law, float(y.mean()), 0.0, float("nan"), float("nan"), len(x))

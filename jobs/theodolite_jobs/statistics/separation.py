@@ -124,7 +124,8 @@ def auroc(positive: Float64[np.ndarray, "p *dims"], negative: Float64[np.ndarray
     """Return the area under the ROC curve with DeLong's interval, which is cut off at 0 and 1.
 
     P(score of P > score of N), ties counting half. DeLong, DeLong, Clarke-Pearson (1988) by ranks, as Sun and Xu
-    (2014). Where every prompt is on its side the interval has no width: its variance is estimated as 0.
+    (2014). Where every prompt is on its side the variance is estimated as 0: then, as for a share of n in n, the end is
+    where the n-th power is 2.5 %, n the smaller set.
     """
     n_p, n_q = len(positive), len(negative)
     if min(n_p, n_q) == 0:
@@ -137,7 +138,10 @@ def auroc(positive: Float64[np.ndarray, "p *dims"], negative: Float64[np.ndarray
     if min(n_p, n_q) < 2:
         return Estimate(value, np.full_like(value, np.nan), np.full_like(value, np.nan))
     half = NORMAL_QUANTILE * np.sqrt(beaten.var(axis=0, ddof=1) / n_p + lost.var(axis=0, ddof=1) / n_q)
-    return Estimate(value, np.clip(value - half, 0, 1), np.clip(value + half, 0, 1))
+    farthest = 0.025 ** (1 / min(n_p, n_q))  # Clopper and Pearson (1934)
+    low = np.where((half == 0) & (value == 1), farthest, value - half)
+    high = np.where((half == 0) & (value == 0), 1 - farthest, value + half)
+    return Estimate(value, np.clip(low, 0, 1), np.clip(high, 0, 1))
 
 
 def accuracy(positive: Float64[np.ndarray, "p *dims"], negative: Float64[np.ndarray, "q *dims"]) -> Estimate:

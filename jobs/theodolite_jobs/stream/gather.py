@@ -104,7 +104,8 @@ def blocks_of(run: Run, sites: Sequence[Site], at: At, visit: Callable[[int], No
 
     What leaves a block is `resid_post`, or enters the next, or is `resid_final`.
     """
-    layers, sums = run.record.layers, Site.RESID_MID in sites and not run.record.parity.get("post_norm", False)
+    # A certificate of before this was asked does not say; then nothing is taken for what attention added.
+    layers, sums = run.record.layers, Site.RESID_MID in sites and not run.record.parity.get("post_norm", True)
     for index, layer in enumerate(layers):
         visit(index)
         leaving = None

@@ -1,7 +1,8 @@
 """The result group `gram`: clouds of samples at every site and layer, and what their Gram matrices share."""
 
 import tempfile
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
@@ -9,7 +10,7 @@ import xarray as xr
 from dask.delayed import delayed
 from numpy.typing import NDArray
 
-from theodolite.errors import RunDamagedError
+from theodolite.errors import RunDamagedError, StoreError
 from theodolite.sites import Site
 from theodolite.spec import GramSpec, digest_of
 from theodolite.store.activations import read_positive_counts
@@ -183,7 +184,7 @@ def _similarities(
     products = np.zeros((len(SPACES), len(places), len(places)))
     diagonals = np.empty((len(SPACES), len(places), n))
     values = []
-    with tempfile.TemporaryFile() as file:
+    with _scratch() as file:
         for index, shape in enumerate(shapes):
             values.append(shape.values)
             diagonals[:, index] = shape.diagonals
@@ -198,6 +199,18 @@ def _similarities(
                     tile[index] = np.frombuffer(file.read(8 * count))
                 products[space] += tile @ tile.T
     return products, diagonals, values
+
+
+@contextmanager
+def _scratch() -> Iterator[Any]:
+    """Open a temporary file; raise StoreError where there is no room for what is written to it."""
+    try:
+        with tempfile.TemporaryFile() as file:
+            yield file
+    except OSError as error:
+        raise StoreError(
+            f"Gram matrices need room for a temporary file in {tempfile.gettempdir()}: {error.strerror}; set TMPDIR"
+        ) from error
 
 
 def _within_sites(matrix: NDArray[np.float64], n_sites: int, n_layers: int) -> NDArray[np.float64]:

@@ -44,12 +44,15 @@ def panels_figure(
 ) -> go.Figure:
     """Draw panels over one axis; a curve that several panels share by name stands in the first one's legend alone.
 
+    A panel without curves is left out.
+
     Args:
         panels: from top to bottom.
         x_title: what the axis counts.
         ticks: the axis's ticks, as Plotly takes them.
         labels: what a point of the axis is called when it is touched.
     """
+    panels = [panel for panel in panels if panel.lines] or [Panel("", [])]
     figure = make_subplots(rows=len(panels), cols=1, shared_xaxes=True, vertical_spacing=0.16 / len(panels))
     known: dict[str, int] = {}
     for row, panel in enumerate(panels, start=1):
@@ -156,6 +159,6 @@ def _traces(line: Line, labels: Mapping[float, str], legend: str, *, named: bool
 
 
 def _decades(panel: Panel) -> float:
-    values = np.concatenate([np.asarray(line.y, dtype=np.float64) for line in panel.lines])
+    values = np.concatenate([np.empty(0), *(np.asarray(line.y, dtype=np.float64) for line in panel.lines)])
     values = values[np.isfinite(values) & (values > 0)]
     return float(np.log10(values.max() / values.min())) if len(values) else 0.0

@@ -229,7 +229,7 @@ SPHERE = (
     Variable(
         "normalized_norm_expected", _OF_NORM, "Mean over prompts of what that norm should be, with ε in the root."
     ),
-    Variable("worst_deviation", _OF_NORM, "Largest relative deviation from it over prompts."),
+    Variable("worst_deviation", _OF_NORM, "Largest relative deviation from it over prompts; no more than rounding."),
     Variable("mean_component_before", _OF_NORM, "Mean over prompts of |1·x|/(√d‖x‖) of what enters."),
     Variable("mean_component_after", _OF_NORM, "The same of what leaves, before scale and bias; 0 of layer norms."),
     Variable("ellipsoid_residual", _OF_NORM, "Largest |‖(y-β)/γ‖/√d - 1|: how far ε takes a prompt off the ellipsoid."),
