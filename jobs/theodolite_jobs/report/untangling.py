@@ -14,7 +14,6 @@ from theodolite.sites import depth_label
 from theodolite.store.results import read_group
 from theodolite.store.runs import Run
 from theodolite_jobs.report.sections import Section, Table, colours_of, last_position, said_counts
-from theodolite_jobs.statistics.separation import FOLDS
 
 _UNSEEN = "On prompts the direction was not fitted on"
 
@@ -69,8 +68,8 @@ _SIDES = ("positive", "negative")
 def _separation_facts(at: xr.Dataset) -> Iterator[str]:
     auroc, low, high = (along_depth(at[f"auroc{end}"]) for end in ("", "_low", "_high"))
     if not np.isfinite(auroc).any():
-        few = min(int(at["n_positive"]), int(at["n_negative"])) < FOLDS
-        reason = "there are too few prompts to leave one fold of five out" if few else "the two sets' means are equal"
+        few = min(int(at["n_positive"]), int(at["n_negative"])) < 2
+        reason = "a set of one prompt has no others to fit it on" if few else "the two sets' means are equal"
         yield f"No direction can be fitted: {reason}."
         return
     best = int(np.nanargmax(auroc.values))

@@ -1,0 +1,56 @@
+"""The report of runs that leave a figure nothing to draw, or a sentence nothing to say."""
+
+import numpy as np
+import pytest
+from stored import store_run
+
+from theodolite.spec import GramSpec
+from theodolite_jobs.report.page import render_report
+from theodolite_jobs.stream.gram_group import survey_gram
+from theodolite_jobs.stream.pipeline import analyse
+
+SEQUENTIAL, ENTERING = ("resid_pre", "resid_mid"), ("resid_pre",)
+
+
+def contrast(positive, negative):
+    return {"refusal": {"positive": positive, "negative": negative, "paired": False}}
+
+
+def report_of(folder, sizes, contrasts, sites=SEQUENTIAL, **record):
+    rng = np.random.default_rng(0)
+    arrays = {name: {site: rng.normal(size=(n, 1, 3, 8)) + 1 for site in sites} for name, n in sizes.items()}
+    run = store_run(folder, arrays, contrasts=contrasts, **record)
+    analyse(run, contrasts, None, lambda *_: None, asked={"travel", "separation"})
+    survey_gram(run, contrasts, GramSpec(), None, lambda *_: None)
+    return render_report(run)
+
+
+def test_every_section_is_there(tmp_path):
+    page = report_of(tmp_path, {"bad": 12, "good": 12}, contrast("bad", "good"))
+    for title in ("refusal: separation", "Shape and similarity", "Travel and growth"):
+        assert f"<h2>{title}" in page
+    assert "cos(P*, N*)" in page
+
+
+@pytest.mark.parametrize("n", [1, 2, 3])
+def test_sets_of_a_few_prompts_have_a_report(tmp_path, n):
+    page = report_of(tmp_path, {"bad": n, "good": n}, contrast("bad", "good"))
+    assert ("a set of one prompt has no others to fit it on" in page) == (n == 1)
+    assert ("bad has one usable prompt: variances and intervals need two" in page) == (n == 1)
+
+
+def test_some_layers_of_one_site_have_a_report(tmp_path):
+    page = report_of(tmp_path, {"bad": 9, "good": 9}, contrast("bad", "good"), ENTERING, layers=[0, 2, 4])
+    assert "Travel and growth" in page
+
+
+def test_a_set_that_was_quarantined_whole_has_a_report(tmp_path):
+    bad = {sample: "not finite" for sample in range(4)}
+    page = report_of(tmp_path, {"bad": 4}, {}, quarantined={"bad": bad})
+    assert "bad has no usable prompt" in page
+
+
+def test_a_contrast_of_a_set_with_itself_is_not_said_to_be_too_small(tmp_path):
+    page = report_of(tmp_path, {"bad": 20}, contrast("bad", "bad"))
+    assert "means are equal" in page
+    assert "a set of one prompt" not in page
