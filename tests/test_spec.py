@@ -139,7 +139,7 @@ def test_canonical_form_is_compact_sorted_json_that_reads_back() -> None:
     spec = parse(FULL)
     text = spec.canonical()
     read_back = json.loads(text)
-    assert list(read_back) == ["analyses", "capture", "contrasts", "heads", "model", "prompts", "words"]
+    assert list(read_back) == ["analyses", "capture", "contrasts", "gram", "heads", "model", "prompts", "words"]
     assert text == canonical_json(read_back)
     assert ": " not in text.replace("Say {prompt}", "")
     assert parse_spec(read_back).digest() == spec.digest()
@@ -172,6 +172,7 @@ def test_schema_describes_every_field() -> None:
         "DrawSpec",
         "CaptureSpec",
         "ContrastSpec",
+        "GramSpec",
         "HeadsSpec",
         "WordsSpec",
     }

@@ -287,6 +287,10 @@ def separated(p, q, of_p, of_q):
         variance = wins.mean(axis=1).var(ddof=1) / len(p) + wins.mean(axis=0).var(ddof=1) / len(q)
         half = 1.959963984540054 * np.sqrt(variance)
         found["auroc"] = area, max(area - half, 0), min(area + half, 1)
+        if area in (0, 1):
+            n = min(len(p), len(q))
+            share = binomtest(n, n).proportion_ci(method="exact").low
+            found["auroc"] = (area, share, 1) if area == 1 else (area, 0, 1 - share)
         right, n = int((on_p > 0).sum() + (on_q < 0).sum()), len(scores)
         wilson = binomtest(right, n).proportion_ci(method="wilson")
         found["accuracy"] = right / n, wilson.low, wilson.high
