@@ -12,7 +12,7 @@ from plotly.subplots import make_subplots
 
 from theodolite.figures.style import bare_layout, clear
 
-_PANEL, _MARGINS = 235, 130  # pixels
+_PANEL, _MARGINS, _LEGEND = 235, 130, 72  # pixels; a legend may take two rows
 
 
 @dataclass(frozen=True)
@@ -53,7 +53,8 @@ def panels_figure(
         labels: what a point of the axis is called when it is touched.
     """
     panels = [panel for panel in panels if panel.lines] or [Panel("", [])]
-    figure = make_subplots(rows=len(panels), cols=1, shared_xaxes=True, vertical_spacing=0.16 / len(panels))
+    height = _PANEL * len(panels) + _MARGINS
+    figure = make_subplots(rows=len(panels), cols=1, shared_xaxes=True, vertical_spacing=_LEGEND / height)
     known: dict[str, int] = {}
     for row, panel in enumerate(panels, start=1):
         for line in panel.lines:
@@ -67,7 +68,7 @@ def panels_figure(
         figure.update_yaxes(row=row, col=1, **axis)
     figure.update_xaxes(**ticks)
     figure.update_xaxes(title=x_title, row=len(panels), col=1)
-    figure.update_layout(**bare_layout(_PANEL * len(panels) + _MARGINS), hovermode="x")
+    figure.update_layout(**bare_layout(height), hovermode="x")
     for row in set(known.values()):
         top = figure.layout["yaxis" if row == 1 else f"yaxis{row}"].domain[1]
         figure.update_layout({"legend" if row == 1 else f"legend{row}": legend_above(top)})
