@@ -22,6 +22,9 @@ class Site(StrEnum):
     """The stream after the last block, before the final norm: one per model, always captured."""
 
 
+HALF_BLOCKS = (Site.RESID_PRE, Site.RESID_MID)
+"""The stream before and between a block's two steps: what curves along depth are drawn of."""
+
 BLOCK_SITES = tuple(site for site in Site if site is not Site.RESID_FINAL)
 
 # Along the stream a block has two steps, so depth counts half-blocks; what leaves block l enters block l+1.

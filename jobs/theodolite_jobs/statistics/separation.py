@@ -12,7 +12,7 @@ from jaxtyping import Float64, Int64
 from numpy.typing import NDArray
 from scipy.stats import rankdata, t
 
-from theodolite_jobs.statistics.curves import NORMAL_QUANTILE
+from theodolite_jobs.statistics.curves import NORMAL_QUANTILE, direction
 from theodolite_jobs.statistics.moments import moments
 
 FOLDS = 5
@@ -100,9 +100,7 @@ def fold_directions(
     NaN where the other folds' means are equal or a set has no other fold.
     """
     p, q = (np.stack([side.without(fold).mean for fold in range(FOLDS)]) for side in (positive, negative))
-    difference = p - q
-    lengths = np.linalg.norm(difference, axis=-1, keepdims=True)
-    units = np.divide(difference, lengths, out=np.full_like(difference, np.nan), where=lengths > 0)
+    units = direction(p, q)
     return units, np.einsum("...d,...d->...", (p + q) / 2, units)
 
 

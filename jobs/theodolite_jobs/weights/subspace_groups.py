@@ -10,6 +10,7 @@ import xarray as xr
 from dask.delayed import delayed
 from numpy.typing import NDArray
 
+from theodolite.sites import Site
 from theodolite.spec import digest_of
 from theodolite.store.complete import finished_groups
 from theodolite.store.results import build_group, write_groups
@@ -123,7 +124,5 @@ def _group(weights: "Weights", bases: Sequence[Bases], digest: str) -> xr.Datase
 
 def _comes_later(weights: "Weights", writer: str, layer: int, reader: str, other: int) -> bool:
     """Return whether a reader sees what a writer writes: of one block, its MLP what attention wrote."""
-    from theodolite.sites import Site
-
     in_block = writer == "o" and reader in ("gate", "up") and Site.RESID_MID in weights.anatomy.taps
     return other > layer or (other == layer and in_block)

@@ -6,8 +6,8 @@ import numpy as np
 import pandas as pd
 import plotly.graph_objects as go
 
-from theodolite.figures.panels import finite_pieces, legend_above
-from theodolite.figures.style import bare_layout, clear
+from theodolite.figures.panels import bands, legend_above
+from theodolite.figures.style import bare_layout
 from theodolite.query.compare import STATISTICS, labels
 from theodolite.sites import depth_label
 from theodolite.store.layout import GROUPS
@@ -61,21 +61,10 @@ def _line(curve: pd.DataFrame, name: str, colour: str, dash: str) -> go.Scatter:
 
 
 def _bands(curve: pd.DataFrame, name: str, colour: str) -> Iterator[go.Scatter]:
-    """Yield the interval as closed outlines, one for each stretch where it is known."""
+    """Yield the run's interval."""
     depths, low, high = (curve[column].to_numpy() for column in ("relative_depth", "low", "high"))
-    for piece in finite_pieces(low):
-        yield go.Scatter(
-            x=[*depths[piece].tolist(), *depths[piece][::-1].tolist()],
-            y=[*low[piece].tolist(), *high[piece][::-1].tolist()],
-            mode="lines",
-            fill="toself",
-            fillcolor=clear(colour, 0.16),
-            line={"width": 0},
-            hoverinfo="skip",
-            name=f"95 % interval, {name}",
-            showlegend=False,
-            legendgroup=name,
-        )
+    for band in bands(depths, low, high, colour, opacity=0.16):
+        yield band.update(name=f"95 % interval, {name}", showlegend=False, legendgroup=name)
 
 
 def _without_nan(values: pd.Series) -> list[float | None]:

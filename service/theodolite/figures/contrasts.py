@@ -7,17 +7,14 @@ import plotly.graph_objects as go
 import xarray as xr
 from plotly.subplots import make_subplots
 
-from theodolite.figures.panels import finite_pieces, legend_above
-from theodolite.figures.style import COSINE, DASHES, NEGATIVE, PLAIN, POSITIVE, bare_layout, clear, depth_ticks
+from theodolite.figures.panels import bands, legend_above
+from theodolite.figures.style import COSINE, DASHES, NEGATIVE, PLAIN, POSITIVE, bare_layout, depth_ticks, short_site
 from theodolite.query.curves import along_depth
 from theodolite.query.published import PublishedCurve, measured_values
-from theodolite.sites import Site, depth_label
+from theodolite.sites import HALF_BLOCKS, Site, depth_label
 
 _PUBLISHED = "#2a9d8f"  # of cosines; variances keep their set's colour
 _ROWS = {"cosine_of_means": 1, "variance_mean": 2, "variance_max": 3}
-
-# Drawn at once; other sites are in the legend, to be switched on.
-_SHOWN = (Site.RESID_PRE, Site.RESID_MID)
 
 
 @dataclass(frozen=True)
@@ -63,9 +60,12 @@ def contrast_figure(curves: xr.Dataset, view: ContrastView, published: Sequence[
 
 
 def shown_sites(curves: xr.Dataset) -> list[str]:
-    """Return the sites that are drawn at once: block inputs and middles where they were measured, or else all."""
+    """Return the sites that are drawn at once: block inputs and middles where they were measured, or else all.
+
+    Others are in the legend, to be switched on.
+    """
     sites: list[str] = curves["site"].values.tolist()
-    return [site for site in sites if site in _SHOWN] or sites
+    return [site for site in sites if site in HALF_BLOCKS] or sites
 
 
 def _cosine_traces(curves: xr.Dataset, view: ContrastView, prefix: str, site: str) -> Iterator[go.Scatter]:
@@ -76,21 +76,9 @@ def _cosine_traces(curves: xr.Dataset, view: ContrastView, prefix: str, site: st
     low, high = along_depth(values("_low")), along_depth(values("_high"))
     first = site == curves["site"].values[0]
     group = None if first else f"debiased, {site}"  # a band without an entry of its own comes and goes with its curve
-    for index, piece in enumerate(finite_pieces(low.values)):
-        depths = low["depth"].values[piece].tolist()
-        yield go.Scatter(
-            x=[*depths, *depths[::-1]],
-            y=[*low.values[piece].tolist(), *high.values[piece].tolist()[::-1]],
-            mode="lines",
-            fill="toself",
-            fillcolor=clear(COSINE, 0.18),
-            line={"width": 0},
-            hoverinfo="skip",
-            name="95 % interval",
-            showlegend=first and index == 0,
-            legend="legend",
-            legendgroup=group,
-        )
+    for index, band in enumerate(bands(low["depth"].values, low.values, high.values, COSINE)):
+        named = first and index == 0
+        yield band.update(name="95 % interval", showlegend=named, legend="legend", legendgroup=group)
     debiased = _line(values("_debiased"), "debiased", site, COSINE, legend="legend")
     yield debiased.update(legendgroup=group)
     yield _line(values(""), "plain", site, PLAIN, legend="legend", width=1.2)
@@ -133,10 +121,10 @@ def _line(values: xr.DataArray, name: str, site: str, colour: str, legend: str, 
         y=curve.values.tolist(),
         mode="lines+markers",
         marker={"size": 4},
-        name=f"{name}, {_short(site)}",
+        name=f"{name}, {short_site(site)}",
         line={"color": colour, "width": width, "dash": DASHES[Site(site)]},
         customdata=[depth_label(depth) for depth in depths],
-        hovertemplate="%{customdata}: %{y:.4g}<extra>" + f"{name}, {_short(site)}" + "</extra>",
+        hovertemplate="%{customdata}: %{y:.4g}<extra>" + f"{name}, {short_site(site)}" + "</extra>",
         legend=legend,
     )
 
@@ -152,7 +140,3 @@ def _label_axes(figure: go.Figure, depths: list[int]) -> None:
         legend=legend_above(figure.layout.yaxis.domain[1]),
         legend2=legend_above(figure.layout.yaxis2.domain[1]),
     )
-
-
-def _short(site: str) -> str:
-    return site.removeprefix("resid_")

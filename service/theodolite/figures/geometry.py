@@ -9,7 +9,7 @@ import plotly.graph_objects as go
 import xarray as xr
 
 from theodolite.figures.panels import Line, Panel, panels_figure
-from theodolite.figures.style import COSINE, DASHES, NEGATIVE, PLAIN, POSITIVE, depth_ticks
+from theodolite.figures.style import COSINE, DASHES, NEGATIVE, PLAIN, POSITIVE, depth_ticks, short_site
 from theodolite.query.curves import along_depth
 from theodolite.sites import Site, depth_label
 
@@ -152,7 +152,7 @@ def separation_figure(separation: xr.Dataset, contrast: str, position: int, site
             value, low, high = (along_depth(at[name + end].sel(site=[site])) for end in ("", "_low", "_high"))
             depths = value["depth"].values.tolist()
             ends = {"low": low.values.tolist(), "high": high.values.tolist()}
-            lines.append(Line(_short(site), depths, value.values.tolist(), colour, DASHES[Site(site)], **ends))
+            lines.append(Line(short_site(site), depths, value.values.tolist(), colour, DASHES[Site(site)], **ends))
         panels.append(Panel(said, lines))
     depths = along_depth(at["auroc"].sel(site=list(sites)))["depth"].values.tolist()
     return panels_figure(panels, x_title=_DEPTH, ticks=depth_ticks(depths), labels=_labels(depths))
@@ -217,7 +217,3 @@ def blocks_figure(gram: xr.Dataset, position: int, colours: Mapping[str, str]) -
 
 def _labels(depths: Sequence[int]) -> dict[float, str]:
     return {depth: depth_label(depth) for depth in depths}
-
-
-def _short(site: str) -> str:
-    return site.removeprefix("resid_")

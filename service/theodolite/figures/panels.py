@@ -1,13 +1,13 @@
 """Curves in panels one above the other, over one axis; and maps of a number for each pair of layers."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import plotly.graph_objects as go
 import xarray as xr
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 from plotly.subplots import make_subplots
 
 from theodolite.figures.style import bare_layout, clear
@@ -81,7 +81,22 @@ def legend_above(top: float) -> dict[str, Any]:
     return {**above, "bgcolor": "rgba(0,0,0,0)"}
 
 
-def finite_pieces(values: NDArray[np.float64]) -> list[slice]:
+def bands(x: ArrayLike, low: ArrayLike, high: ArrayLike, colour: str, opacity: float = 0.18) -> Iterator[go.Scatter]:
+    """Yield an interval as closed outlines, one for each stretch where it is known."""
+    places, lower, upper = (np.asarray(values) for values in (x, low, high))
+    for piece in _finite_pieces(lower + upper):
+        yield go.Scatter(
+            x=[*places[piece].tolist(), *places[piece][::-1].tolist()],
+            y=[*lower[piece].tolist(), *upper[piece][::-1].tolist()],
+            mode="lines",
+            fill="toself",
+            fillcolor=clear(colour, opacity),
+            line={"width": 0},
+            hoverinfo="skip",
+        )
+
+
+def _finite_pieces(values: NDArray[np.float64]) -> list[slice]:
     """Return the stretches without NaN; a polygon over a gap would close on itself."""
     edges = np.diff(np.concatenate([[0], np.isfinite(values).astype(int), [0]]))
     return [slice(a, b) for a, b in zip(np.flatnonzero(edges == 1), np.flatnonzero(edges == -1), strict=True)]
@@ -124,23 +139,7 @@ def _traces(line: Line, labels: Mapping[float, str], legend: str, *, named: bool
     shared = {"legend": legend, "legendgroup": line.name, "visible": visible}
     traces = []
     if line.low is not None and line.high is not None:
-        low, high = (np.asarray(end, dtype=np.float64) for end in (line.low, line.high))
-        for piece in finite_pieces(low + high):
-            x = list(line.x[piece])
-            band = [*low[piece].tolist(), *high[piece].tolist()[::-1]]
-            traces.append(
-                go.Scatter(
-                    x=[*x, *x[::-1]],
-                    y=band,
-                    mode="lines",
-                    fill="toself",
-                    fillcolor=clear(line.colour, 0.18),
-                    line={"width": 0},
-                    hoverinfo="skip",
-                    showlegend=False,
-                    **shared,
-                )
-            )
+        traces = [one.update(showlegend=False, **shared) for one in bands(line.x, line.low, line.high, line.colour)]
     called = [labels.get(x, f"{x:g}") for x in line.x]
     traces.append(
         go.Scatter(

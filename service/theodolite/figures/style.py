@@ -56,3 +56,8 @@ def clear(colour: str, opacity: float) -> str:
     """Return a colour, written as #rrggbb, that lets others through."""
     red, green, blue = (int(colour[start : start + 2], 16) for start in (1, 3, 5))
     return f"rgba({red}, {green}, {blue}, {opacity})"
+
+
+def short_site(site: str) -> str:
+    """Return how a site is called where space is short: `pre`, `mid`."""
+    return site.removeprefix("resid_")

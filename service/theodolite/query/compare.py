@@ -11,7 +11,7 @@ import xarray as xr
 from theodolite.errors import SpecError, StoreError
 from theodolite.query.curves import along_depth
 from theodolite.query.runs import run_state
-from theodolite.sites import Site, depth, depth_label
+from theodolite.sites import HALF_BLOCKS, Site, depth, depth_label
 from theodolite.store.complete import finished_groups
 from theodolite.store.layout import GROUPS
 from theodolite.store.results import read_group
@@ -38,8 +38,6 @@ _INTERVALS = {
     "accuracy": "accuracy",
     "fisher_ratio": "fisher_ratio",
 }
-
-_STREAM = (Site.RESID_PRE, Site.RESID_MID)
 
 
 @dataclass(frozen=True)
@@ -214,7 +212,7 @@ def _only(run: Run, dim: str, names: list[str], given: str | None) -> str:
 
 
 def _sites(run: Run, names: list[str], given: str | None) -> list[str]:
-    chosen = [name for name in names if (name in _STREAM if given is None else name == given)]
+    chosen = [name for name in names if (name in HALF_BLOCKS if given is None else name == given)]
     if not chosen:
         wanted = "neither resid_pre nor resid_mid" if given is None else f"no {given!r}"
         raise SpecError(f"site: {run.id} has {wanted}; it has: {', '.join(names)}")

@@ -14,14 +14,11 @@ import numpy as np
 import xarray as xr
 
 from theodolite.query.curves import along_depth
-from theodolite.sites import Site
+from theodolite.sites import HALF_BLOCKS
 from theodolite.store.runs import ModelFacts
 
 # Both sources compare these two kinds of prompts, so only contrasts of sets with these names are compared with them.
 _POSITIVE, _NEGATIVE = "harmful", "harmless"
-
-# The places of what is published; what leaves a block has the depth of what enters the next.
-_SITES = (Site.RESID_PRE, Site.RESID_MID)
 
 
 @dataclass(frozen=True)
@@ -116,7 +113,7 @@ def measured_values(curves: xr.Dataset, published: PublishedCurve, contrast: str
     """
     values = curves[published.statistic]
     of = {"contrast": contrast} if published.prompt_set is None else {"set": published.prompt_set}
-    sites = [site for site in values["site"].values.tolist() if site in _SITES]
+    sites = [site for site in values["site"].values.tolist() if site in HALF_BLOCKS]
     curve = along_depth(values.sel({**of, "position": position, "site": sites}))
     return dict(zip(curve["depth"].values.astype(int).tolist(), curve.values.tolist(), strict=True))
 
