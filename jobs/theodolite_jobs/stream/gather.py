@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from theodolite.sites import Site
 from theodolite.store.runs import Run
 from theodolite_jobs.statistics import sphere
-from theodolite_jobs.statistics.moments import Extremes, Moments, extremes, moments, on_sphere
+from theodolite_jobs.statistics.moments import Extremes, Moments, extremes, lengths, moments, on_sphere
 from theodolite_jobs.statistics.separation import FOLDS, Folds, folds_of
 from theodolite_jobs.statistics.travel import Block, travel
 from theodolite_jobs.stream.norm_places import NormPlace
@@ -50,7 +50,7 @@ class StreamArrays:
             for name, of_space in (("raw", moments(samples)), ("sphere", moments(on_sphere(samples)))):
                 self.means[name][place], self.m2[name][place] = of_space.mean, of_space.m2
             ends = extremes(samples)
-            self.norms[:, *place] = np.linalg.norm(samples, axis=-1)
+            self.norms[:, *place] = lengths(samples)
             self.ends.minimum[place], self.ends.maximum[place] = ends.minimum, ends.maximum
 
     def moments(self) -> dict[str, Moments]:
