@@ -10,6 +10,7 @@ TheodoliteError              exit code 1
 ├── CaptureError             shards could not be captured
 └── StoreError               the store cannot be reached, read or written
     ├── RunNotFoundError     no such run
+    ├── FigureNotFoundError  the run has no such figure
     ├── RunDamagedError      what is stored is not what was committed
     └── StoreVersionError    the run was written by a newer version
 
@@ -59,6 +60,10 @@ class StoreError(TheodoliteError):
 
 class RunNotFoundError(StoreError):
     """The store has no run of this name."""
+
+
+class FigureNotFoundError(StoreError):
+    """The run has no figure of this name."""
 
 
 class RunDamagedError(StoreError):

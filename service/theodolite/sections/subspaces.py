@@ -1,4 +1,4 @@
-"""The report's part on which directions of the stream the layers' matrices share."""
+"""Which directions of the stream the layers' matrices share."""
 
 from collections.abc import Iterator
 
@@ -6,9 +6,9 @@ import numpy as np
 import xarray as xr
 
 from theodolite.figures.panels import layer_map
+from theodolite.sections.parts import Figure, Section
 from theodolite.store.results import read_group
 from theodolite.store.runs import Run
-from theodolite_jobs.report.sections import Section
 
 _NAMES = {"o": "W_O", "down": "W_down", "q": "W_Q", "k": "W_K", "v": "W_V", "gate": "W_gate", "up": "W_up"}
 
@@ -17,19 +17,22 @@ def weights_section(run: Run) -> Section:
     """Return what is seen of the subspaces that matrices write and read."""
     weights = read_group(run, "weights")
     rank = int(weights.attrs["rank"])
-    named = {"o": "W_O writes", "down": "W_down writes"}
     maps = [
-        layer_map(weights["writing_overlap"].sel(writing_matrix=name), f"overlap of what {said}", limits=(0, 1))
-        for name, said in named.items()
+        _map(f"written.{name}", f"overlap of what {said}", weights["writing_overlap"].sel(writing_matrix=name), 1.0)
+        for name, said in (("o", "W_O writes"), ("down", "W_down writes"))
     ]
     between = weights["writer_reader_overlap"].sel(writing_matrix="down")
     highest = float(np.nanmax(weights["writer_reader_overlap"]))
     maps += [
-        layer_map(between.sel(reading_matrix=name), f"what W_down writes and a later {said} reads", limits=(0, highest))
+        _map(f"read.{name}", f"what W_down writes and a later {said} reads", between.sel(reading_matrix=name), highest)
         for name, said in (("q", "W_Q"), ("up", "W_up"))
     ]
     title = f"Shared directions of weights: the {rank} leading ones of each matrix"
     return Section(title, list(_facts(weights)), maps=maps)
+
+
+def _map(name: str, caption: str, values: xr.DataArray, highest: float) -> Figure:
+    return Figure(f"weights.{name}", caption, lambda: layer_map(values, caption, limits=(0, highest)))
 
 
 def _facts(weights: xr.Dataset) -> Iterator[str]:

@@ -1,17 +1,18 @@
-"""The report's part on norm layers and on the way through the blocks."""
+"""Norm layers and on the way through the blocks."""
 
 from collections.abc import Iterator, Sequence
+from functools import partial
 
 import numpy as np
 import pandas as pd
 import xarray as xr
 
 from theodolite.figures.geometry import axes_figure, growth_figure, sphere_figure, travel_figure
+from theodolite.sections.parts import Figure, Section, colours_of, last_position, said_counts
 from theodolite.sites import Site
 from theodolite.store.results import read_group
 from theodolite.store.runs import Run
 from theodolite.store.tables import read_table, table_key
-from theodolite_jobs.report.sections import Section, colours_of, last_position, said_counts
 
 _AIC_THAT_COUNTS = 2.0  # below that two fits are as good (Burnham and Anderson 2002)
 _QUANTITIES = {"norm_mean": "The norm", "variance_mean": "The mean variance", "variance_max": "The largest variance"}
@@ -27,13 +28,17 @@ def sphere_section(run: Run) -> Section:
     return Section(
         f"Norm layers, position {position}: {said_counts(sphere, list(colours))} prompts",
         [*_sphere_facts(sphere.sel(position=position), list(colours)), *_axes_facts(sphere)],
-        [("What enters each norm layer", sphere_figure(sphere, position, colours)), _axes(sphere, norms)],
+        [
+            Figure("sphere.norms", "What enters each norm layer", lambda: sphere_figure(sphere, position, colours)),
+            _axes(sphere, norms),
+        ],
     )
 
 
-def _axes(sphere: xr.Dataset, norms: Sequence[str]) -> tuple[str, object]:
+def _axes(sphere: xr.Dataset, norms: Sequence[str]) -> Figure:
     shown = list(dict.fromkeys([norms[0], norms[len(norms) // 2], norms[-1]]))
-    return "Semi-axes of the ellipsoids that outputs lie on", axes_figure(sphere, shown)
+    caption = "Semi-axes of the ellipsoids that outputs lie on"
+    return Figure("sphere.axes", caption, lambda: axes_figure(sphere, shown))
 
 
 def _sphere_facts(at: xr.Dataset, sets: Sequence[str]) -> Iterator[str]:
@@ -92,12 +97,18 @@ def travel_section(run: Run) -> Section:
     """Return what is seen of steps, and of growth along the stream."""
     travel, growth = read_group(run, "travel"), read_table(run.location, table_key("growth"))
     position, colours = last_position(travel), colours_of(run, travel)
-    figures = [("Steps, by layer", travel_figure(travel, position, colours))]
+    figures = [Figure("travel.steps", "Steps, by layer", lambda: travel_figure(travel, position, colours))]
     moments, curves = read_group(run, "moments"), read_group(run, "curves")
     quantities = {"norm_mean": moments["norm_mean"]}
     quantities |= {name: curves[name] for name in ("variance_mean", "variance_max")}
-    for shown in list(colours)[:1]:
-        figures.append((f"Growth along the stream, {shown}", growth_figure(growth, quantities, shown, position)))
+    figures += [
+        Figure(
+            f"travel.growth.{name}",
+            f"Growth along the stream, {name}",
+            partial(growth_figure, growth, quantities, name, position),
+        )
+        for name in list(colours)[:1]
+    ]
     return Section(
         f"Travel and growth, position {position}: {said_counts(travel, list(colours))} prompts",
         [*_travel_facts(travel.sel(position=position), list(colours)), *_growth_facts(growth, list(colours), position)],

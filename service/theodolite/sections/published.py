@@ -1,4 +1,4 @@
-"""The report's sentences on how far a run is from what others published of the same model."""
+"""Sentences on how far a run is from what others published of the same model."""
 
 from collections.abc import Iterator, Sequence
 from itertools import groupby

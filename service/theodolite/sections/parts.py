@@ -1,8 +1,9 @@
-"""What a section of the report is made of."""
+"""What a section is made of."""
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any
 
+import plotly.graph_objects as go
 import xarray as xr
 
 from theodolite.figures.style import set_colours
@@ -20,22 +21,41 @@ class Table:
 
 
 @dataclass(frozen=True)
+class Figure:
+    """A figure that is drawn when it is asked for.
+
+    Attributes:
+        name: its name in the run, parts with dots: `gram.shape`, `gram.cka.harmful`.
+        caption: what stands above it.
+        draw: makes it.
+        circuit: of a map of heads, the circuit whose card a click on a cell opens.
+    """
+
+    name: str
+    caption: str
+    draw: Callable[[], go.Figure]
+    circuit: str = ""
+
+
+@dataclass(frozen=True)
 class Section:
     """What is seen, in sentences made from the numbers, and the figures.
 
     Attributes:
         title: what it is about, and what it rests on.
         facts: sentences.
-        figures: caption and figure, each as wide as the page.
+        figures: each as wide as the page.
         maps: figures that stand side by side.
-        table: numbers to look up.
+        tables: numbers to look up.
+        notes: conventions.
     """
 
     title: str
     facts: list[str]
-    figures: list[tuple[str, Any]] = field(default_factory=list)
-    maps: list[Any] = field(default_factory=list)
-    table: Table | None = None
+    figures: list[Figure] = field(default_factory=list)
+    maps: list[Figure] = field(default_factory=list)
+    tables: list[Table] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
 
 
 def last_position(group: xr.Dataset) -> int:

@@ -1,6 +1,7 @@
-"""The report's part on how sets are told apart, and on the shape of their clouds."""
+"""How sets are told apart, and on the shape of their clouds."""
 
 from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
 
 import numpy as np
 import xarray as xr
@@ -10,10 +11,10 @@ from theodolite.figures.geometry import blocks_figure, separation_figure, shape_
 from theodolite.figures.panels import layer_map
 from theodolite.query.compare import BOUND
 from theodolite.query.curves import along_depth
+from theodolite.sections.parts import Figure, Section, Table, colours_of, last_position, said_counts
 from theodolite.sites import depth_label
 from theodolite.store.results import read_group
 from theodolite.store.runs import Run
-from theodolite_jobs.report.sections import Section, Table, colours_of, last_position, said_counts
 
 _UNSEEN = "On prompts the direction was not fitted on"
 
@@ -45,15 +46,19 @@ def separation_sections(run: Run) -> list[Section]:
         if not all(counts):  # one of the sets does not keep this position
             continue
         cosines = directions["direction_cosine"].sel(contrast=contrast, position=position)
-        maps = [layer_map(cosines.sel(site=site), f"cosine of directions, {site}", limits=(-1, 1)) for site in sites]
+        maps = [
+            _map(f"separation.{contrast}.{site}", f"cosine of directions, {site}", cosines.sel(site=site), -1.0)
+            for site in sites
+        ]
         found.append(
             Section(
                 f"{contrast}: separation at position {position}, {counts[0]} and {counts[1]} prompts in five folds",
                 list(_separation_facts(separation.sel(contrast=contrast, position=position, site=sites))),
                 [
-                    (
+                    Figure(
+                        f"separation.{contrast}",
                         _UNSEEN,
-                        separation_figure(separation, contrast, position, sites),
+                        partial(separation_figure, separation, contrast, position, sites),
                     )
                 ],
                 maps,
@@ -102,19 +107,20 @@ def gram_section(run: Run) -> Section:
     gram = read_group(run, "gram")
     position, colours = last_position(gram), colours_of(run, gram)
     site = shown_sites(gram)[0]
-    figures = [(f"Shape of each set at {site}", shape_figure(gram, position, site, colours))]
-    figures.append(("From block to block", blocks_figure(gram, position, colours)))
-    maps = [
-        layer_map(
-            gram["linear_cka_debiased"].sel(set=name, site=site, position=position),
-            f"debiased CKA, {name}",
-            limits=(0, 1),
-        )
-        for name in colours
+    shape, blocks = partial(shape_figure, gram, position, site), partial(blocks_figure, gram, position)
+    figures = [
+        Figure("gram.shape", f"Shape of each set at {site}", lambda: shape(colours)),
+        Figure("gram.blocks", "From block to block", lambda: blocks(colours)),
     ]
+    similar = gram["linear_cka_debiased"].sel(site=site, position=position)
+    maps = [_map(f"gram.cka.{name}", f"debiased CKA, {name}", similar.sel(set=name), 0.0) for name in colours]
     facts = list(_shape_facts(gram.sel(position=position), site, list(colours), gram.attrs["contrasts"]))
     title = f"Shape and similarity, position {position}: {said_counts(gram, list(colours))} prompts"
     return Section(title, facts, figures, maps, _residuals(run, gram, site, position))
+
+
+def _map(name: str, caption: str, values: xr.DataArray, lowest: float) -> Figure:
+    return Figure(name, caption, lambda: layer_map(values, caption, limits=(lowest, 1)))
 
 
 def _shape_facts(
@@ -166,11 +172,12 @@ def _shape_facts(
             )
 
 
-def _residuals(run: Run, gram: xr.Dataset, site: str, position: int) -> Table | None:
-    """Return cosines and norms of means, geometric medians (*) and their differences r, of the first contrast there."""
+def _residuals(run: Run, gram: xr.Dataset, site: str, position: int) -> list[Table]:
+    """Return cosines and norms of means, geometric medians (*) and their differences r, a table for each contrast."""
     curves = read_group(run, "curves")
     both = xr.merge([gram[list(_RESIDUALS.keys() & gram.data_vars)], curves[list(_OF_MEANS)]], compat="override")
     at = both.sel(site=site, position=position)
+    found = []
     for contrast, sides in gram.attrs["contrasts"].items():
         values = at.sel(contrast=contrast)
         if not np.isfinite(values["norm_of_mean_positive"]).any():
@@ -183,5 +190,5 @@ def _residuals(run: Run, gram: xr.Dataset, site: str, position: int) -> Table | 
             f"{contrast} at {site}: P is the mean of {sides['positive']}, N of {sides['negative']}, r = P - N; a star "
             "is the geometric median"
         )
-        return Table(caption, ["layer", *_RESIDUALS.values()], rows)
-    return None
+        found.append(Table(caption, ["layer", *_RESIDUALS.values()], rows))
+    return found
