@@ -29,9 +29,13 @@ SECTIONS: dict[str, Callable[[Run], list[Section]]] = {
 
 
 def sections_of(run: Run, group: str) -> list[Section]:
-    """Return what one result group shows; none where the run lacks it."""
-    has_prompts = group != "curves" or bool(run.record.sets)
-    return SECTIONS[group](run) if group in finished_groups(run) and has_prompts else []
+    """Return what one result group shows; none where the run lacks it.
+
+    Raises:
+        RunDamagedError: results cannot be read, or a run with prompts has no curves yet, which always exist.
+    """
+    there = bool(run.record.sets) if group == "curves" else group in finished_groups(run)
+    return SECTIONS[group](run) if there else []
 
 
 def figures_of(sections: list[Section]) -> Iterator[Figure]:
