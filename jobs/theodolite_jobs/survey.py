@@ -1,18 +1,18 @@
 """The whole job: capture, then statistics, then the report. Each stage resumes where a former try stopped."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from theodolite.errors import RunDamagedError
+from theodolite.errors import RunDamagedError, SpecError
 from theodolite.models.source import ModelSource
 from theodolite.models.tensors import TensorFiles
 from theodolite.settings import Settings
 from theodolite.spec import SurveySpec, digest_of
 from theodolite.store.activations import create_activations
 from theodolite.store.commits import drop_pending, recover
-from theodolite.store.objects import check_writable, get, open_location
+from theodolite.store.objects import absolute, check_writable, get, open_location
 from theodolite.store.prompts import prompts_key, read_tokens, write_prompts, write_tokens
 from theodolite.store.results import consolidate
 from theodolite.store.runs import Run, create_run, find_run, run_url
@@ -24,9 +24,15 @@ _LIBRARIES = ("torch", "transformers")
 """Whose versions can change a captured number."""
 
 
-def survey(spec: SurveySpec, folder: Path, settings: Settings, console: Console) -> Run:
-    """Capture, analyse and report; what is finished already is not repeated."""
-    run, source = _capture(spec, folder, settings, console)
+Began = Callable[[str], None]
+"""Told the run's id as soon as it is known."""
+
+
+def survey(
+    spec: SurveySpec, folder: Path, settings: Settings, console: Console, began: Began = lambda _run_id: None
+) -> Run:
+    """Capture, analyse and report; what is finished already is not repeated. Raises as `capture` does."""
+    run, source = _capture(spec, folder, settings, console, began)
     analyse_run(run, spec, source, settings, console)
     return run
 
@@ -42,10 +48,14 @@ def capture(spec: SurveySpec, folder: Path, settings: Settings, console: Console
     return _capture(spec, folder, settings, console)[0]
 
 
-def _capture(spec: SurveySpec, folder: Path, settings: Settings, console: Console) -> tuple[Run, ModelSource]:
+def _capture(
+    spec: SurveySpec, folder: Path, settings: Settings, console: Console, began: Began = lambda _run_id: None
+) -> tuple[Run, ModelSource]:
     check_writable(settings.store)
     console.say("reading prompts and the model's configuration")
     prepared = prepare(spec, folder, settings)
+    _check_token_limit(prepared, settings)
+    began(prepared.run_id)
     run = find_run(settings.store, prepared.run_id)
     if run is not None:
         _check_same_question(run, prepared)
@@ -78,7 +88,7 @@ def _capture_shards(prepared: Prepared, run: Run | None, work: list[Any], settin
     with ray_session(settings.ray_address):
         resources = choose_resources(settings.replicas, settings.gpus_per_replica)
         assignment = Assignment(
-            run_url=run_url(_absolute(settings.store), prepared.run_id),
+            run_url=run_url(absolute(settings.store), prepared.run_id),
             model=prepared.pinned_model,
             revision=prepared.source.revision,
             folder=prepared.folder.absolute(),
@@ -154,6 +164,15 @@ def _open_work(run: Run | None, prepared: Prepared) -> list[Any]:
     return work
 
 
+def _check_token_limit(prepared: Prepared, settings: Settings) -> None:
+    tokens = sum(plan.tokens for plan in prepared.plans.values())
+    if settings.job_tokens is not None and tokens > settings.job_tokens:
+        raise SpecError(
+            f"prompts: they have {tokens} tokens, and this deployment allows {settings.job_tokens} in one survey "
+            "(THEODOLITE_JOB_TOKENS); set limits"
+        )
+
+
 def _check_same_question(run: Run, prepared: Prepared) -> None:
     """Refuse to go on where this version would tokenise or batch otherwise than the one that began the run."""
     began = f"transformers {run.record.versions.get('transformers')}"
@@ -184,8 +203,3 @@ def _check_same_arithmetic(run: Run, parity: dict[str, Any]) -> None:
                 f"{run.id}: the run was begun with {then} and would go on with {fact}; go on as it was begun, or use "
                 "another store"
             )
-
-
-def _absolute(store: str) -> str:
-    """Return a store's place as other processes, which have other working folders, understand it."""
-    return store if "://" in store else str(Path(store).expanduser().absolute())

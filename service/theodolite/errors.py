@@ -8,9 +8,12 @@ TheodoliteError              exit code 1
 │   └── UnsupportedModelError  it could be loaded, but we do not know where its parts are
 ├── ParityError              captured activations differ from plain Hugging Face: the run must not start
 ├── CaptureError             shards could not be captured
+├── ClusterError             a cluster cannot be reached, or refuses a job
 └── StoreError               the store cannot be reached, read or written
     ├── RunNotFoundError     no such run
     ├── FigureNotFoundError  the run has no such figure
+    ├── TableNotFoundError   the run has no such table
+    ├── ResultsNotFoundError the run has no such results, or none yet
     ├── RunDamagedError      what is stored is not what was committed
     └── StoreVersionError    the run was written by a newer version
 
@@ -54,6 +57,10 @@ class CaptureError(TheodoliteError):
     """Shards could not be captured."""
 
 
+class ClusterError(TheodoliteError):
+    """A cluster cannot be reached, or refuses a job."""
+
+
 class StoreError(TheodoliteError):
     """The store cannot be reached, read or written."""
 
@@ -64,6 +71,14 @@ class RunNotFoundError(StoreError):
 
 class FigureNotFoundError(StoreError):
     """The run has no figure of this name."""
+
+
+class TableNotFoundError(StoreError):
+    """The run has no table of this name."""
+
+
+class ResultsNotFoundError(StoreError):
+    """The run has no results of this name, or none yet."""
 
 
 class RunDamagedError(StoreError):

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from pydantic import Field
+from pydantic import Field, SecretStr
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 
@@ -27,6 +27,30 @@ class Settings(BaseSettings):
     cache: Path = Field(
         Path.home() / ".cache" / "theodolite", description="Where converted models are kept, on each node."
     )
+    jobs_url: str | None = Field(
+        None,
+        pattern=r"^https?://[^\s]+$",
+        description="Dashboard of the Ray cluster that jobs are submitted to, http://HEAD:8265; none takes no jobs.",
+    )
+    ray_token: SecretStr | None = Field(None, description="The cluster's token, where it asks for one.")
+    jobs_per_token: int = Field(4, ge=1, description="Unfinished jobs of one token.")
+    job_prompts: int = Field(100_000, ge=1, description="Prompts in a submitted spec.")
+    job_tokens: int | None = Field(None, ge=1, description="Tokens in all prompts of one survey; none is no limit.")
+    models_allowed: list[str] = Field(
+        default_factory=list,
+        description="Models that submitted specs may name, with * for any letters; none is any model of the hub. Local "
+        "folders and .gguf files must be listed.",
+    )
+    datasets_allowed: list[str] = Field(
+        default_factory=list, description="Hub datasets that submitted specs may read, with * for any letters."
+    )
+    files_allowed: Path | None = Field(
+        None, description="Folder whose files submitted specs may read, on every node; none allows no files."
+    )
+    hosts: list[str] = Field(
+        default_factory=list, description="Names that the service is called by, beside those of loopback."
+    )
+    kept_bytes: int = Field(48 * 2**20, ge=0, description="Results that the service keeps in memory.")
     remote_code_allowed: list[str] = Field(
         default_factory=list, description="Models whose own code may run when a spec asks for it."
     )

@@ -11,7 +11,8 @@ from typer.testing import CliRunner
 
 from theodolite.errors import SpecError, StoreError
 from theodolite.figures.comparison import comparison_figure, description
-from theodolite.query.compare import STATISTICS, Question, comparison
+from theodolite.query.compare import Question, comparison
+from theodolite.query.curves import STATISTICS
 from theodolite_jobs.cli import app
 
 COSINE = {"cosine_of_means_debiased": 0.8, "cosine_of_means_low": 0.7, "cosine_of_means_high": 0.9}

@@ -6,7 +6,8 @@ from finished import REFUSAL, finished_run, model_facts
 from stored import store_run
 
 from theodolite.errors import SpecError, StoreError
-from theodolite.query.compare import STATISTICS, Question, comparison, labels, milestones, records
+from theodolite.query.compare import Question, comparison, labels, milestones, records
+from theodolite.query.curves import STATISTICS
 from theodolite.store.layout import GROUPS
 
 # (contrast, site, position, layer): pre and mid of four layers

@@ -6,7 +6,7 @@ import xarray as xr
 import zarr
 from stored import store_run
 
-from theodolite.errors import RunDamagedError, StoreError
+from theodolite.errors import ResultsNotFoundError, RunDamagedError, StoreError
 from theodolite.query.runs import describe, summaries, verify
 from theodolite.store.complete import finished_groups
 from theodolite.store.objects import delete, open_location
@@ -173,7 +173,7 @@ def test_a_crash_while_results_are_written_leaves_no_group_that_looks_whole(tmp_
         with pytest.raises(KeyboardInterrupt):
             analyse(run, run.record.spec.resolved_contrasts(), None, silent)
     assert finished_groups(run) == {}
-    with pytest.raises(RunDamagedError, match="no finished results 'curves'"):
+    with pytest.raises(ResultsNotFoundError, match="no finished results 'curves'"):
         read_group(run, "curves")
     assert analyse(run, run.record.spec.resolved_contrasts(), None, silent) == ["moments", "curves", "directions"]
     assert list(verify(run)) == []
@@ -339,7 +339,7 @@ def test_missing_results_would_read_as_nan_or_minus_one(tmp_path):
 
 def test_a_report_without_results_is_refused(tmp_path):
     run = store_run(tmp_path, {"bad": draw(5), "good": draw(5, seed=1)}, contrasts=PAIRED)
-    with pytest.raises(RunDamagedError, match="no finished results"):
+    with pytest.raises(ResultsNotFoundError, match="no finished results"):
         render_report(run)
 
 

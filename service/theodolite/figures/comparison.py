@@ -8,7 +8,8 @@ import plotly.graph_objects as go
 
 from theodolite.figures.panels import bands, legend_above
 from theodolite.figures.style import bare_layout
-from theodolite.query.compare import STATISTICS, labels
+from theodolite.query.compare import labels
+from theodolite.query.curves import STATISTICS
 from theodolite.sites import depth_label
 from theodolite.store.layout import GROUPS
 

@@ -9,35 +9,15 @@ import pandas as pd
 import xarray as xr
 
 from theodolite.errors import SpecError, StoreError
-from theodolite.query.curves import along_depth
+from theodolite.query.curves import INTERVALS, STATISTICS, along_depth
 from theodolite.query.runs import run_state
 from theodolite.sites import HALF_BLOCKS, Site, depth, depth_label
 from theodolite.store.complete import finished_groups
-from theodolite.store.layout import GROUPS
 from theodolite.store.results import read_group
 from theodolite.store.runs import Run
 
 BOUND = 0.95
 """The AUROC from which on two sets count as separated, unless told otherwise."""
-
-_ALONG_DEPTH = {"set", "contrast", "site", "position", "layer"}
-
-STATISTICS = {
-    variable.name: group
-    for group in ("curves", "moments", "separation", "gram", "travel")
-    for variable in GROUPS[group]
-    if "layer" in variable.dims and set(variable.dims) <= _ALONG_DEPTH
-}
-"""Every statistic that is a curve along depth, with the result group that holds it."""
-
-# Where the ends of a statistic's 95 % interval are; that of the plain cosine is around the debiased one.
-_INTERVALS = {
-    "cosine_of_means_debiased": "cosine_of_means",
-    "on_sphere_cosine_of_means_debiased": "on_sphere_cosine_of_means",
-    "auroc": "auroc",
-    "accuracy": "accuracy",
-    "fisher_ratio": "fisher_ratio",
-}
 
 
 @dataclass(frozen=True)
@@ -187,7 +167,7 @@ def _read(run: Run, group: str) -> xr.Dataset:
 
 def _select(run: Run, group: xr.Dataset, question: Question) -> xr.Dataset:
     """Return `value`, and `low` and `high` where there is an interval, at one contrast or set and one position."""
-    interval = _INTERVALS.get(question.statistic)
+    interval = INTERVALS.get(question.statistic)
     ends = {end: group[f"{interval}_{end}"] for end in ("low", "high")} if interval else {}
     selected = xr.Dataset({"value": group[question.statistic], **ends})
     if question.prompt_set is not None and "set" not in selected.dims:

@@ -6,6 +6,7 @@ import pandas as pd
 import xarray as xr
 
 from theodolite.errors import SiteNotFoundError
+from theodolite.query.groups import said
 from theodolite.query.words import read_words
 from theodolite.store.complete import finished_groups
 from theodolite.store.results import read_group
@@ -24,6 +25,26 @@ def read_heads(run: Run) -> xr.Dataset:
     return read_group(run, "heads")
 
 
+def head_atlas(run: Run, circuit: str, offset: int = 0) -> xr.Dataset:
+    """Return what each head's circuit is like, (layer, head): leading singular value, ranks, and what contrasts say.
+
+    `direction_alignment` has the sides of this circuit, (contrast, side, layer, head); `copying_score` is of vo alone.
+
+    Raises:
+        SiteNotFoundError: the circuit was not decomposed, or not at this offset.
+    """
+    heads = read_heads(run)
+    _check(run, heads, {"circuit": circuit, "offset": offset})
+    at = heads.sel(circuit=circuit, offset=offset)
+    atlas = at[["effective_rank", "stable_rank", "coverage_99"]]
+    leading = at["singular_values"].isel(rank=0, drop=True)
+    sides = [side for side in heads["side"].values.tolist() if side.startswith(circuit)]
+    atlas = atlas.assign(
+        leading_singular_value=leading, direction_alignment=heads["direction_alignment"].sel(side=sides)
+    )
+    return atlas.assign(copying_score=heads["copying_score"]) if circuit == "vo" else atlas
+
+
 def head_card(run: Run, layer: int, head: int, circuit: str, offset: int = 0) -> dict[str, Any]:
     """Return one circuit's spectrum, ranks, and the tokens of its leading vectors; no tokens without `words`.
 
@@ -31,10 +52,7 @@ def head_card(run: Run, layer: int, head: int, circuit: str, offset: int = 0) ->
         SiteNotFoundError: the model has no such layer or head, or the circuit was not decomposed at this offset.
     """
     heads = read_heads(run)
-    for dim, label in {"circuit": circuit, "offset": offset, "layer": layer, "head": head}.items():
-        labels = heads[dim].values.tolist()
-        if label not in labels:
-            raise SiteNotFoundError(f"{run.id} has no {dim} {label!r}; it has {_said(labels)}")
+    _check(run, heads, {"circuit": circuit, "offset": offset, "layer": layer, "head": head})
     at = heads.sel(circuit=circuit, offset=offset, layer=layer, head=head)
     wanted = [("layer", "==", layer), ("head", "==", head), ("circuit", "==", circuit)]
     words = "words" in finished_groups(run)
@@ -62,6 +80,8 @@ def token_lists(tokens: pd.DataFrame) -> dict[tuple[Any, ...], list[str]]:
     return {key: group.tolist() for key, group in ordered.groupby(keys, observed=True)["token"]}
 
 
-def _said(labels: list[Any]) -> str:
-    whole = all(isinstance(label, int) for label in labels) and labels == list(range(labels[0], labels[-1] + 1))
-    return f"{labels[0]} to {labels[-1]}" if whole and len(labels) > 2 else ", ".join(map(str, labels))
+def _check(run: Run, heads: xr.Dataset, asked: dict[str, Any]) -> None:
+    for dim, label in asked.items():
+        labels = heads[dim].values.tolist()
+        if label not in labels:
+            raise SiteNotFoundError(f"{run.id} has no {dim} {label!r}; it has {said(labels)}")

@@ -7,6 +7,7 @@ from theodolite.errors import StoreError, StoreVersionError
 from theodolite.spec import SurveySpec
 from theodolite.store.commits import damages, read_commit, read_commits
 from theodolite.store.complete import changed_objects, finished_groups
+from theodolite.store.kept import Kept
 from theodolite.store.layout import GROUPS
 from theodolite.store.objects import keys
 from theodolite.store.results import read_contrasts, read_group
@@ -40,23 +41,40 @@ def summary(run: Run) -> dict[str, Any]:
     }
 
 
-def summaries(store: str) -> list[dict[str, Any]]:
-    """Return all runs of a store, newest first; one that cannot be read says so and hides no other."""
-    found = [_summary_or_reason(store, run_id) for run_id in list_run_ids(store)]
+def summaries(store: str, kept: Kept | None = None) -> list[dict[str, Any]]:
+    """Return all runs of a store, newest first; one that cannot be read says so and hides no other.
+
+    Args:
+        store: the store.
+        kept: where a long-lived reader keeps what it reads.
+    """
+    found = [_summary_or_reason(store, run_id, kept) for run_id in list_run_ids(store)]
     return sorted((item for item in found if item), key=lambda item: str(item["created"]), reverse=True)
 
 
-def _summary_or_reason(store: str, run_id: str) -> dict[str, Any] | None:
+def _summary_or_reason(store: str, run_id: str, kept: Kept | None) -> dict[str, Any] | None:
     """Return None for a run that is only being created: it has no record yet."""
     nothing: dict[str, Any] = {"run_id": run_id, "name": None, "model": None, "created": ""}
     nothing |= {"sets": {}, "contrasts": [], "analyses": []}
     try:
-        run = find_run(store, run_id)
+        run = find_run(store, run_id, kept)
         return None if run is None else summary(run)
     except StoreVersionError as error:
         return {**nothing, "state": "newer", "reason": str(error)}
     except StoreError as error:
         return {**nothing, "state": "damaged", "reason": str(error)}
+
+
+def progress(run: Run) -> dict[str, dict[str, int]]:
+    """Return how many prompts of each set are committed, and how many it has: `done` and `total`."""
+    return {name: _progress(run, name) for name in run.record.sets}
+
+
+def _progress(run: Run, name: str) -> dict[str, int]:
+    facts = run.record.sets[name]
+    committed = len(keys(run.location, f"shards/{name}"))
+    done = min(committed * run.record.spec.capture.shard_prompts, facts.n_samples)
+    return {"done": done, "total": facts.n_samples}
 
 
 def describe(run: Run) -> dict[str, Any]:
@@ -81,6 +99,7 @@ def describe(run: Run) -> dict[str, Any]:
         "notes": list(_notes(run, left_out)),
         "parity": run.record.parity,
         "versions": run.record.versions,
+        "spec": run.record.spec.model_dump(mode="json", exclude_none=True),
         "results": {
             name: {variable.name: list(variable.dims) for variable in GROUPS[name]} for name in line["analyses"]
         },

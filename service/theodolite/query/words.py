@@ -5,7 +5,7 @@ from typing import Any
 
 import pandas as pd
 
-from theodolite.errors import RunDamagedError
+from theodolite.errors import TableNotFoundError
 from theodolite.sites import Site
 from theodolite.store.results import read_group
 from theodolite.store.runs import Run
@@ -18,11 +18,11 @@ def read_words(run: Run, table: str, filters: Sequence[tuple[str, str, Any]] = (
     """Return a table of `words`, or its rows that pass all filters, (column, operator, value).
 
     Raises:
-        RunDamagedError: the run has no such table; the message names those that it has.
+        TableNotFoundError: the run has no such table; the message names those that it has.
     """
     there = list(read_group(run, "words").attrs["tables"])
     if table not in there:
-        raise RunDamagedError(f"{run.id} has no table {table!r}; it has {', '.join(there)}")
+        raise TableNotFoundError(f"{run.id} has no table {table!r}; it has {', '.join(there)}")
     return read_table(run.location, table_key(table), filters)
 
 

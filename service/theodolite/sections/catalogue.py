@@ -34,8 +34,13 @@ def sections_of(run: Run, group: str) -> list[Section]:
     Raises:
         RunDamagedError: results cannot be read, or a run with prompts has no curves yet, which always exist.
     """
-    there = bool(run.record.sets) if group == "curves" else group in finished_groups(run)
-    return SECTIONS[group](run) if there else []
+    return SECTIONS[group](run) if group in sections_there(run) else []
+
+
+def sections_there(run: Run) -> list[str]:
+    """Return the result groups that have something to show, in the order of reading."""
+    finished = finished_groups(run)
+    return [group for group in SECTIONS if (run.record.sets if group == "curves" else group in finished)]
 
 
 def figures_of(sections: list[Section]) -> Iterator[Figure]:

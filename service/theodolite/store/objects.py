@@ -22,6 +22,11 @@ def join(url: str, *parts: str) -> str:
     return "/".join([url.rstrip("/"), *parts])
 
 
+def absolute(url: str) -> str:
+    """Return a store's place as other processes, which have other working folders, understand it."""
+    return url if "://" in url else str(Path(url).expanduser().absolute())
+
+
 def open_location(url: str, create: bool = False) -> Location:
     """Return the objects below a URL or a path.
 
@@ -81,6 +86,16 @@ def get(location: Location, key: str) -> bytes | None:
             return bytes(obstore.get(location, key).bytes())
         except FileNotFoundError:
             return None
+
+
+def version(location: Location, key: str) -> str | None:
+    """Return what tells one writing of an object from the next without reading it, or None where there is none."""
+    with store_errors(f"cannot read {key}"):
+        try:
+            found = obstore.head(location, key)
+        except FileNotFoundError:
+            return None
+        return str(found["e_tag"] or (found["last_modified"], found["size"]))
 
 
 def keys(location: Location, prefix: str = "") -> list[str]:

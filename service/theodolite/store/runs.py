@@ -1,7 +1,7 @@
 """A run in the store: creating, opening, listing and completing it."""
 
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 from functools import cached_property
 from typing import Any
@@ -10,6 +10,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 
 from theodolite.errors import RunDamagedError, RunNotFoundError, StoreVersionError
 from theodolite.spec import SurveySpec
+from theodolite.store.kept import Kept
 from theodolite.store.layout import FORMAT, REPORT, RUN_RECORD
 from theodolite.store.objects import Location, folders, get, join, open_location, put_new
 
@@ -70,10 +71,17 @@ class RunRecord(BaseModel):
 
 @dataclass(frozen=True)
 class Run:
-    """A run that exists."""
+    """A run that exists.
+
+    Attributes:
+        store: where it lies.
+        record: its run.json.
+        kept: where a long-lived reader keeps what it reads of it; None reads anew each time.
+    """
 
     store: str
     record: RunRecord
+    kept: Kept | None = field(default=None, compare=False, repr=False)
 
     @property
     def id(self) -> str:
@@ -109,21 +117,40 @@ def create_run(store: str, record: RunRecord) -> Run:
     return open_run(store, record.run_id)
 
 
-def find_run(store: str, run_id: str) -> Run | None:
-    """Return a run, or None where there is none; raises as `open_run` does for one that cannot be read."""
-    content = get(open_location(run_url(store, run_id)), RUN_RECORD)
-    return None if content is None else Run(store, _parse_record(run_id, content))
+def find_run(store: str, run_id: str, kept: Kept | None = None) -> Run | None:
+    """Return a run, or None where there is none; raises as `open_run` does for one that cannot be read.
+
+    Args:
+        store: the store.
+        run_id: the run's id.
+        kept: where a long-lived reader keeps what it reads of it.
+    """
+
+    def read() -> RunRecord | None:
+        content = get(open_location(run_url(store, run_id)), RUN_RECORD)
+        return None if content is None else _parse_record(run_id, content)
+
+    # A run that is not there yet may come, so nothing is kept of that.
+    record = (
+        kept.get((store, run_id), read, lambda found: 20_000 if found else kept.limit_bytes + 1) if kept else read()
+    )
+    return None if record is None else Run(store, record, kept)
 
 
-def open_run(store: str, run_id: str) -> Run:
+def open_run(store: str, run_id: str, kept: Kept | None = None) -> Run:
     """Open a run.
+
+    Args:
+        store: the store.
+        run_id: the run's id.
+        kept: where a long-lived reader keeps what it reads of it.
 
     Raises:
         RunNotFoundError: there is no such run; the message names those that are there.
         StoreVersionError: a newer version wrote it.
         RunDamagedError: run.json cannot be read.
     """
-    run = find_run(store, run_id)
+    run = find_run(store, run_id, kept)
     if run is None:
         known = list_run_ids(store)
         there = f"it has {', '.join(known)}" if known else "it has no runs yet"

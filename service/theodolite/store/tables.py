@@ -1,7 +1,8 @@
 """Flat Parquet tables in a store, written and read with fastparquet."""
 
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -34,11 +35,32 @@ def table_key(name: str) -> str:
     return f"tables/{name}.parquet"
 
 
+def read_rows(location: Location, key: str, start: int, stop: int) -> tuple[pd.DataFrame, int]:
+    """Return rows `start` to `stop` of a table and how many it has; only the groups of rows they are in are decoded.
+
+    Raises RunDamagedError where the table is missing or broken.
+    """
+    with _opened(location, key) as file:
+        frames, first = [], 0
+        for index, group in enumerate(file.row_groups):
+            if first < stop and first + group.num_rows > start:
+                frames.append(file[index].to_pandas().iloc[max(0, start - first) : stop - first])
+            first += group.num_rows
+        return pd.concat(frames, ignore_index=True) if frames else file[:0].to_pandas(), first
+
+
 def read_table(location: Location, key: str, filters: Sequence[tuple[str, str, Any]] = ()) -> pd.DataFrame:
     """Read a table, or its rows that pass all of `filters`, (column, operator, value).
 
     Groups of rows that hold none of them are not decoded. Raises RunDamagedError where the table is missing or broken.
     """
+    with _opened(location, key) as file:
+        frame: pd.DataFrame = file.to_pandas(filters=[list(filters)] if filters else [], row_filter=bool(filters))
+        return frame
+
+
+@contextmanager
+def _opened(location: Location, key: str) -> Iterator[Any]:
     content = get(location, key)
     if content is None:
         raise RunDamagedError(f"the table {key} is missing")
@@ -46,9 +68,7 @@ def read_table(location: Location, key: str, filters: Sequence[tuple[str, str, A
         path = Path(folder) / "table.parquet"
         path.write_bytes(content)
         try:
-            file = fastparquet.ParquetFile(str(path))
-            frame: pd.DataFrame = file.to_pandas(filters=[list(filters)] if filters else [], row_filter=bool(filters))
+            yield fastparquet.ParquetFile(str(path))
         # A truncated or overwritten file makes fastparquet raise whatever its decoder stumbles over.
         except Exception as error:
             raise RunDamagedError(f"the table {key} cannot be read: {error}") from error
-        return frame

@@ -1,0 +1,94 @@
+"""Who asks, and what they may do."""
+
+import time
+from dataclasses import dataclass
+from typing import Annotated
+
+from fastapi import Depends, Request
+from fastapi.security import HTTPAuthorizationCredentials, HTTPBearer
+
+from theodolite.api.guards import LOOPBACK
+from theodolite.api.problems import Problem
+from theodolite.store.tokens import SCOPES, TokenRecord, find_token, list_tokens
+
+_SECONDS_KEPT = 2.0
+"""How long the list of tokens is not read again: as long does a revoked one still count."""
+
+_bearer = HTTPBearer(auto_error=False, description="A token of `theodolite token create`.")
+_Given = Annotated[HTTPAuthorizationCredentials | None, Depends(_bearer)]
+
+
+@dataclass(frozen=True)
+class Caller:
+    """Who asks: a token's id, or `local` on a service without tokens, and what they may do."""
+
+    id: str
+    scopes: tuple[str, ...]
+
+
+class Access:
+    """Knows the tokens of a store.
+
+    Args:
+        store: the store.
+        open_without_tokens: whether everybody may do everything while there are none; for loopback alone.
+    """
+
+    def __init__(self, store: str, *, open_without_tokens: bool) -> None:
+        self.store, self.open_without_tokens = store, open_without_tokens
+        self._known: tuple[float, list[TokenRecord]] = (float("-inf"), [])
+
+    def caller(self, token: str | None) -> Caller:
+        """Return who asks; raises Problem 401 for a token that is missing, wrong or expired."""
+        records = self._records()
+        if not records and self.open_without_tokens:
+            return Caller("local", SCOPES)
+        if token is None:
+            raise _unauthorised("this service needs a token: Authorization: Bearer …")
+        record = find_token(records, token)
+        if record is None:
+            raise _unauthorised("the token is not one of this service's")
+        if record.is_expired():
+            raise _unauthorised(f"the token expired at {record.expires}")
+        return Caller(record.id, record.scopes)
+
+    def _records(self) -> list[TokenRecord]:
+        read, records = self._known
+        if time.monotonic() - read > _SECONDS_KEPT:
+            records = list_tokens(self.store)
+            self._known = time.monotonic(), records
+        return records
+
+
+def reader(request: Request, given: _Given) -> Caller:
+    """Return who asks, if they may read."""
+    return _with_scope(request, given, "read")
+
+
+def submitter(request: Request, given: _Given) -> Caller:
+    """Return who asks, if they may submit jobs."""
+    return _with_scope(request, given, "submit")
+
+
+def metrics_reader(request: Request, given: _Given) -> None:
+    """Let through who may read, and whoever asks on loopback."""
+    client = request.client.host if request.client else ""
+    on_loopback = client in ("127.0.0.1", "::1") and request.url.hostname in {name.strip("[]") for name in LOOPBACK}
+    if not on_loopback:
+        _with_scope(request, given, "read")
+
+
+def _with_scope(request: Request, given: HTTPAuthorizationCredentials | None, scope: str) -> Caller:
+    caller = request.app.state.access.caller(given.credentials if given else None)
+    if scope not in caller.scopes:
+        raise Problem(403, "scope", f"this token may {' and '.join(caller.scopes)}; this call needs the scope {scope}")
+    found: Caller = caller
+    return found
+
+
+def _unauthorised(detail: str) -> Problem:
+    return Problem(401, "unauthorised", detail, {"WWW-Authenticate": "Bearer"})
+
+
+Reader = Annotated[Caller, Depends(reader)]
+Submitter = Annotated[Caller, Depends(submitter)]

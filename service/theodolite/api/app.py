@@ -1,0 +1,67 @@
+"""The service as one ASGI app."""
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import anyio.to_thread
+from fastapi import FastAPI
+from fastapi.middleware.gzip import GZipMiddleware
+
+from theodolite import __version__
+from theodolite.api import compare, health, jobs, page, runs
+from theodolite.api.access import Access
+from theodolite.api.guards import Guard
+from theodolite.api.measured import Measured
+from theodolite.api.problems import add_handlers
+from theodolite.api.schemas import ProblemDetails
+from theodolite.settings import Settings
+from theodolite.store.kept import Kept
+
+THREADS = 4
+"""Answers are made in threads, for a store may be slow; more of them than this only wait for each other."""
+
+
+def create_app(settings: Settings, *, open_without_tokens: bool = False) -> FastAPI:
+    """Return the service over a store.
+
+    Args:
+        settings: the store, the cluster that takes jobs, and the limits.
+        open_without_tokens: whether everybody may do everything while the store has no tokens; for loopback alone.
+    """
+    app = FastAPI(
+        title="Theodolite",
+        version=__version__,
+        description="The geometry of transformer language models: questions over finished surveys, and new surveys.",
+        docs_url=None,
+        redoc_url=None,
+        lifespan=_lifespan,
+    )
+    app.state.settings = settings
+    app.state.kept = Kept(settings.kept_bytes)
+    app.state.access = Access(settings.store, open_without_tokens=open_without_tokens)
+    add_handlers(app)
+    for router in (health.router, runs.router, compare.router, jobs.router, jobs.spec_router, page.router):
+        app.include_router(router)
+    _describe_problems(app)
+    app.add_middleware(GZipMiddleware, minimum_size=1024, compresslevel=5)
+    app.add_middleware(Guard, hosts=settings.hosts)
+    app.add_middleware(Measured)
+    return app
+
+
+@asynccontextmanager
+async def _lifespan(_app: FastAPI) -> AsyncIterator[None]:
+    anyio.to_thread.current_default_thread_limiter().total_tokens = THREADS
+    yield
+
+
+def _describe_problems(app: FastAPI) -> None:
+    """Give OpenAPI the shape of problems, which answers refer to."""
+    plain = app.openapi
+
+    def with_problems() -> dict[str, object]:
+        schema = plain()
+        schema["components"]["schemas"]["ProblemDetails"] = ProblemDetails.model_json_schema()
+        return schema
+
+    app.openapi = with_problems  # type: ignore[method-assign]

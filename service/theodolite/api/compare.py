@@ -1,0 +1,53 @@
+"""The same curve of several runs, on relative depth."""
+
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Query, Request
+from fastapi.responses import Response
+
+from theodolite.api.access import Reader
+from theodolite.api.encoding import answer
+from theodolite.api.finished import complete_run, digest_over
+from theodolite.api.schemas import Comparison, described
+from theodolite.figures.comparison import comparison_figure, description
+from theodolite.query.compare import BOUND, Question, comparison, milestones, records
+from theodolite.spec import digest_of
+
+router = APIRouter(prefix="/v1/compare", tags=["compare"])
+
+RUNS = 16
+"""Runs of one comparison; more cannot be told apart in a figure."""
+
+_RunIds = Annotated[
+    list[Annotated[str, Query(pattern=r"^[a-z0-9][a-z0-9._-]{0,120}$")]],
+    Query(alias="run", min_length=1, max_length=RUNS, description="Run ids, in the order of their colours."),
+]
+
+
+@router.get("", responses=described(Comparison, flat=True))
+def compare(
+    request: Request,
+    _caller: Reader,
+    run_ids: _RunIds,
+    statistic: Annotated[str, Query(description="Any curve along depth.")] = "cosine_of_means_debiased",
+    contrast: Annotated[str | None, Query(description="Needed where a run has several.")] = None,
+    prompt_set: Annotated[str | None, Query(alias="set", description="Of a statistic of prompt sets.")] = None,
+    site: Annotated[str | None, Query(description="None is resid_pre and resid_mid.")] = None,
+    position: Annotated[int | None, Query(lt=0, ge=-10_000, description="None is each run's last.")] = None,
+    bound: Annotated[float, Query(ge=0.5, le=1, description="AUROC from which on sets are separated.")] = BOUND,
+) -> Response:
+    """Curves of several runs, and where their sets' cosine is least and where they first separate."""
+    runs = [complete_run(request, run_id) for run_id in dict.fromkeys(run_ids)]
+    question = Question(statistic, contrast, prompt_set, site, position)
+    frame = comparison(runs, question)
+
+    def content() -> dict[str, Any]:
+        return {
+            "statistic": statistic,
+            "description": description(statistic),
+            "items": records(frame),
+            "milestones": records(milestones(runs, question, bound)),
+            "figure": comparison_figure(frame).to_plotly_json(),
+        }
+
+    return answer(request, digest_of([digest_over(run) for run in runs]), content, lambda: frame)

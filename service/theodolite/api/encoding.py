@@ -1,0 +1,122 @@
+"""What is answered as what: JSON, Parquet or Arrow, under the digest of what was read."""
+
+import importlib.util
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+import orjson
+import pandas as pd
+import xarray as xr
+from fastapi import Request
+from fastapi.responses import Response
+
+from theodolite.api.problems import Problem
+from theodolite.store.tables import encode_table
+
+JSON = "application/json"
+PARQUET = "application/vnd.apache.parquet"
+ARROW = "application/vnd.apache.arrow.stream"
+
+HAS_ARROW = importlib.util.find_spec("pyarrow") is not None
+
+_HEADERS = {"Cache-Control": "private, no-cache", "Vary": "Accept, Authorization"}
+
+
+def answer(
+    request: Request,
+    digest: str,
+    content: Callable[[], Any],
+    frame: Callable[[], pd.DataFrame] | None = None,
+) -> Response:
+    """Return 304 where the client has this digest, or else the content in a form that it accepts.
+
+    Args:
+        request: whose `Accept` and `If-None-Match` count.
+        digest: of what is read; it becomes the ETag.
+        content: makes what JSON holds.
+        frame: makes what Parquet and Arrow hold; None where only JSON is offered.
+
+    Raises:
+        Problem: 406, no form that the client accepts is offered.
+    """
+    form = choose_form(request, [JSON, *((PARQUET,) if frame else ()), *((ARROW,) if frame and HAS_ARROW else ())])
+    headers = {"ETag": f'"{digest}"', **_HEADERS}
+    if _has(request, digest):
+        return Response(status_code=304, headers=headers)
+    if form == JSON:
+        return Response(to_json(content()), headers=headers, media_type=JSON)
+    assert frame is not None
+    return Response(_ENCODERS[form](frame()), headers=headers, media_type=form)
+
+
+def to_json(content: Any) -> bytes:
+    """Return JSON, in which NaN and infinities are null."""
+    return orjson.dumps(content, default=_plain, option=orjson.OPT_SERIALIZE_NUMPY | orjson.OPT_NON_STR_KEYS)
+
+
+def dataset_content(dataset: xr.Dataset) -> dict[str, Any]:
+    """Return a dataset as `xarray.Dataset.from_dict` reads it."""
+    content: dict[str, Any] = dataset.to_dict(data=False)
+    for kind in ("coords", "data_vars"):
+        for name, variable in content[kind].items():
+            values = dataset[name].values
+            variable["data"] = values.tolist() if values.dtype.kind in "OUT" else np.ascontiguousarray(values)
+            variable.pop("dtype"), variable.pop("shape")
+    return content
+
+
+def dataset_frame(dataset: xr.Dataset) -> Callable[[], pd.DataFrame] | None:
+    """Return what makes a dataset a flat table: one row for each combination of labels; None where variables differ."""
+    if len({dataset[name].dims for name in dataset.data_vars}) != 1 or not dataset.dims:
+        return None
+    return lambda: dataset.to_dataframe().reset_index()
+
+
+def choose_form(request: Request, offered: list[str]) -> str:
+    """Return the media type that the client wants most of those that are offered; raises Problem 406 for none."""
+    wanted = [_quality(part) for part in request.headers.get("accept", "*/*").split(",") if part.strip()]
+    for media, quality in sorted(wanted or [("*/*", 1.0)], key=lambda one: -one[1]):
+        for form in offered:
+            if quality > 0 and media in (form, f"{form.partition('/')[0]}/*", "*/*"):
+                return form
+    raise Problem(406, "not-acceptable", f"Accept: none of what is asked for is offered here: {', '.join(offered)}")
+
+
+def _quality(part: str) -> tuple[str, float]:
+    media, *parameters = (piece.strip() for piece in part.split(";"))
+    for parameter in parameters:
+        if parameter.startswith("q="):
+            try:
+                return media.lower(), float(parameter[2:])
+            except ValueError:
+                return media.lower(), 0.0
+    return media.lower(), 1.0
+
+
+def _has(request: Request, digest: str) -> bool:
+    """Return whether the client names this digest; `W/` says that its copy was packed on the way."""
+    given = [tag.strip().removeprefix("W/") for tag in request.headers.get("if-none-match", "").split(",")]
+    return f'"{digest}"' in given or "*" in given
+
+
+def _plain(value: Any) -> Any:
+    """Return what orjson does not know in plain types."""
+    if isinstance(value, np.ndarray | np.generic):
+        return value.tolist()
+    if isinstance(value, Mapping):
+        return dict(value)
+    raise TypeError(f"{type(value).__name__} is not JSON")
+
+
+def _to_arrow(frame: pd.DataFrame) -> bytes:
+    import pyarrow as pa
+
+    table, sink = pa.Table.from_pandas(frame, preserve_index=False), pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, table.schema) as writer:
+        writer.write_table(table)
+    packed: bytes = sink.getvalue().to_pybytes()
+    return packed
+
+
+_ENCODERS: dict[str, Callable[[pd.DataFrame], bytes]] = {PARQUET: encode_table, ARROW: _to_arrow}

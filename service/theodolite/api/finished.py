@@ -1,0 +1,44 @@
+"""Opening runs for a request: of complete ones, what is read is kept."""
+
+from collections.abc import Iterable
+from typing import Annotated
+
+from fastapi import Path, Request
+
+from theodolite.api.problems import Problem
+from theodolite.query.runs import run_state
+from theodolite.spec import digest_of
+from theodolite.store.complete import finished_groups
+from theodolite.store.runs import Run, open_run
+
+RunId = Annotated[
+    str,
+    Path(
+        pattern=r"^[a-z0-9][a-z0-9._-]{0,120}$",
+        description="A run's id, as `/v1/runs` lists them.",
+        examples=["smollm2-135m-instruct-4e6f1ffc2d1b"],
+    ),
+]
+
+
+def any_run(request: Request, run_id: str) -> Run:
+    """Return a run, complete or not; raises as `open_run` does."""
+    return open_run(request.app.state.settings.store, run_id, request.app.state.kept)
+
+
+def complete_run(request: Request, run_id: str) -> Run:
+    """Return a complete run; raises Problem 409 for one that is not."""
+    run = any_run(request, run_id)
+    if not finished_groups(run):
+        state = run_state(run)
+        raise Problem(409, "incomplete", f"{run_id} is not complete but {state}; ask again when its job has ended")
+    return run
+
+
+def digest_over(run: Run, groups: Iterable[str] = ()) -> str:
+    """Return the digest of one result group, or one over several; none are all that are finished."""
+    finished = finished_groups(run)
+    named = list(groups)
+    if len(named) == 1 and named[0] in finished:
+        return finished[named[0]]
+    return digest_of({name: finished.get(name) for name in named or sorted(finished)})

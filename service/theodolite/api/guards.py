@@ -1,0 +1,112 @@
+"""What is asked of every request before anything looks at it, and said with every answer."""
+
+from collections.abc import Collection
+from typing import Any
+from urllib.parse import urlsplit
+
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from theodolite.api.problems import problem_response
+
+LOOPBACK = frozenset({"localhost", "127.0.0.1", "[::1]"})
+
+BODY_BYTES = 2**20
+"""A spec is a few kilobytes; a sentence in it may be long."""
+
+_CONTENT_POLICY = (
+    "default-src 'none'; script-src 'self'; style-src 'self' 'unsafe-inline'; img-src 'self' data: blob:; "
+    "connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+)
+
+_HEADERS = {
+    "X-Content-Type-Options": "nosniff",
+    "X-Frame-Options": "DENY",
+    "Referrer-Policy": "no-referrer",
+    "Cross-Origin-Opener-Policy": "same-origin",
+    "Cross-Origin-Resource-Policy": "same-origin",
+    "Permissions-Policy": "camera=(), geolocation=(), microphone=()",
+    # Plotly sets the styles of what it draws from script.
+    "Content-Security-Policy": _CONTENT_POLICY,
+}
+
+
+class Guard:
+    """Refuses foreign hosts and origins, bodies that are too long and POSTs that are not JSON; adds security headers.
+
+    `Host` and `Origin` are checked on loopback too: a page of any site could otherwise reach a service there by a name
+    that resolves to 127.0.0.1 (DNS rebinding).
+
+    Args:
+        app: what is guarded.
+        hosts: names, without ports, that the service is called by, beside those of loopback.
+    """
+
+    def __init__(self, app: ASGIApp, hosts: Collection[str] = ()) -> None:
+        self.app, self.hosts = app, LOOPBACK | {host.lower() for host in hosts}
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer, or let the app do so."""
+        if scope["type"] != "http":
+            await self.app(scope, receive, send)
+            return
+        headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in scope["headers"]}
+
+        async def with_headers(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                there = {name.lower() for name, _ in message["headers"]}
+                extra = [(name.lower().encode(), value.encode()) for name, value in _HEADERS.items()]
+                message["headers"] = [*message["headers"], *(pair for pair in extra if pair[0] not in there)]
+            await send(message)
+
+        refusal = self._refusal(scope, headers)
+        if refusal is not None:
+            await problem_response(*refusal)(scope, receive, with_headers)
+            return
+        body = await _read_body(receive) if scope["method"] in ("POST", "PUT", "PATCH") else None
+        if body is not None and len(body) > BODY_BYTES:
+            said = f"the body is longer than {BODY_BYTES} bytes, which no spec needs"
+            await problem_response(413, "body-too-long", said)(scope, receive, with_headers)
+            return
+        await self.app(scope, receive if body is None else _replay(body, receive), with_headers)
+
+    def _refusal(self, scope: Scope, headers: dict[str, str]) -> tuple[int, str, str] | None:
+        host = headers.get("host", "").lower()
+        if _name(host) not in self.hosts:
+            said = f"Host: given {host!r}, and this service is called {', '.join(sorted(self.hosts))}"
+            return 421, "foreign-host", f"{said}; allow a name in THEODOLITE_HOSTS"
+        origin = headers.get("origin")
+        if origin is not None and urlsplit(origin).netloc.lower() != host:
+            return 403, "foreign-origin", f"Origin: given {origin!r}; pages of other sites may not ask this service"
+        kind = headers.get("content-type", "").partition(";")[0].strip().lower()
+        if scope["method"] in ("POST", "PUT", "PATCH") and kind != "application/json":
+            return 415, "not-json", f"Content-Type: given {kind!r}; only application/json is taken"
+        declared = headers.get("content-length", "0")
+        if declared.isdigit() and int(declared) > BODY_BYTES:
+            return 413, "body-too-long", f"the body is longer than {BODY_BYTES} bytes, which no spec needs"
+        return None
+
+
+def _name(host: str) -> str:
+    """Return a host without its port."""
+    return host if host.endswith("]") else host.rpartition(":")[0] or host
+
+
+async def _read_body(receive: Receive) -> bytes:
+    """Return the body, or as much of it as shows that it is too long."""
+    body = b""
+    while len(body) <= BODY_BYTES:
+        message: Any = await receive()
+        body += message.get("body", b"")
+        if message["type"] != "http.request" or not message.get("more_body", False):
+            break
+    return body
+
+
+def _replay(body: bytes, receive: Receive) -> Receive:
+    """Return what gives a body that was read already, once, and then whatever comes."""
+    pending = [body]
+
+    async def replayed() -> Message:
+        return {"type": "http.request", "body": pending.pop(), "more_body": False} if pending else await receive()
+
+    return replayed

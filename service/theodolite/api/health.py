@@ -1,0 +1,30 @@
+"""Whether the service lives, whether its store can be reached, and its metrics."""
+
+from fastapi import APIRouter, Depends, Request
+from fastapi.responses import Response
+from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
+
+from theodolite import metrics
+from theodolite.api.access import metrics_reader
+from theodolite.store.runs import list_run_ids
+
+router = APIRouter(tags=["health"])
+
+
+@router.get("/healthz")
+def alive() -> dict[str, str]:
+    """The process answers."""
+    return {"status": "alive"}
+
+
+@router.get("/readyz", responses={503: {"description": "The store cannot be reached."}})
+def ready(request: Request) -> dict[str, str]:
+    """The store can be reached; 503 where it cannot."""
+    list_run_ids(request.app.state.settings.store)
+    return {"status": "ready"}
+
+
+@router.get("/metrics", dependencies=[Depends(metrics_reader)], response_class=Response)
+def prometheus() -> Response:
+    """Metrics in Prometheus' text format; needs a token unless asked on loopback."""
+    return Response(generate_latest(metrics.REGISTRY), media_type=CONTENT_TYPE_LATEST)

@@ -1,0 +1,34 @@
+"""Counting and timing of requests, by the route that answered them."""
+
+import time
+
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from theodolite.metrics import HTTP_REQUESTS, HTTP_SECONDS
+
+
+class Measured:
+    """Counts every answer; `route` is the path's pattern, so that labels stay few."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self.app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer, and count it."""
+        if scope["type"] != "http":
+            await self.app(scope, receive, send)
+            return
+        began, status = time.perf_counter(), 500
+
+        async def noting(message: Message) -> None:
+            nonlocal status
+            if message["type"] == "http.response.start":
+                status = message["status"]
+            await send(message)
+
+        try:
+            await self.app(scope, receive, noting)
+        finally:
+            route = getattr(scope.get("route"), "path", "none")
+            HTTP_REQUESTS.labels(route, str(status)).inc()
+            HTTP_SECONDS.labels(route).observe(time.perf_counter() - began)

@@ -1,0 +1,65 @@
+"""The page, its scripts, Plotly's from the Python package, and the API's documentation: nothing comes from afar."""
+
+import gzip
+from functools import cache
+from importlib import resources
+from typing import Annotated
+
+import plotly.offline
+from fastapi import APIRouter, Path, Request
+from fastapi.responses import Response
+
+from theodolite.api.problems import Problem
+from theodolite.store.commits import sha256
+
+router = APIRouter(include_in_schema=False)
+
+_TYPES = {".html": "text/html", ".js": "text/javascript", ".css": "text/css", ".svg": "image/svg+xml"}
+_DOCUMENTATION = ("swagger-ui-bundle.js", "swagger-ui.css")
+
+
+@router.get("/")
+def page(request: Request) -> Response:
+    """The page."""
+    return _static(request, "index.html")
+
+
+@router.get("/docs")
+def documentation(request: Request) -> Response:
+    """The API's documentation, to be tried out."""
+    return _static(request, "docs.html")
+
+
+@router.get("/static/{name}")
+def static(request: Request, name: Annotated[str, Path(pattern=r"^[a-z0-9.-]{1,60}$")]) -> Response:
+    """A script or style of the page."""
+    return _static(request, name)
+
+
+def _static(request: Request, name: str) -> Response:
+    found = _packed(name)
+    if found is None:
+        raise Problem(404, "http", f"there is nothing at {request.url.path}")
+    packed, digest = found
+    headers = {"ETag": f'"{digest}"', "Cache-Control": "no-cache", "Vary": "Accept-Encoding"}
+    if f'"{digest}"' in request.headers.get("if-none-match", ""):
+        return Response(status_code=304, headers=headers)
+    media_type = _TYPES[name[name.rindex(".") :]]
+    if "gzip" in request.headers.get("accept-encoding", ""):
+        return Response(packed, headers={**headers, "Content-Encoding": "gzip"}, media_type=media_type)
+    return Response(gzip.decompress(packed), headers=headers, media_type=media_type)
+
+
+@cache
+def _packed(name: str) -> tuple[bytes, str] | None:
+    """Return a file packed, once for all who ask, and its digest."""
+    if name == "plotly.min.js":
+        content = str(plotly.offline.get_plotlyjs()).encode()
+    elif name in _DOCUMENTATION:
+        content = (resources.files("fastapi_offline") / "static" / name).read_bytes()
+    else:
+        file = resources.files("theodolite.api") / "web" / name
+        if name[name.rfind(".") :] not in _TYPES or not file.is_file():
+            return None
+        content = file.read_bytes()
+    return gzip.compress(content, 6), sha256(content)[:32]

@@ -1,0 +1,101 @@
+"""Errors as RFC 9457 problem details: what was wrong, which value, what is allowed."""
+
+from http import HTTPStatus
+from typing import Any
+
+import orjson
+from fastapi import FastAPI, Request
+from fastapi.exceptions import RequestValidationError
+from fastapi.responses import Response
+from starlette.exceptions import HTTPException
+
+from theodolite.errors import (
+    ClusterError,
+    FigureNotFoundError,
+    ResultsNotFoundError,
+    RunDamagedError,
+    RunNotFoundError,
+    SpecError,
+    StoreError,
+    StoreVersionError,
+    TableNotFoundError,
+    TheodoliteError,
+)
+
+MEDIA_TYPE = "application/problem+json"
+
+_STATUS: dict[type[TheodoliteError], int] = {
+    SpecError: 422,
+    RunNotFoundError: 404,
+    ResultsNotFoundError: 404,
+    FigureNotFoundError: 404,
+    TableNotFoundError: 404,
+    RunDamagedError: 409,
+    StoreVersionError: 409,
+    StoreError: 503,
+    ClusterError: 503,
+}
+"""What each of our errors is over HTTP; one that is not named is what its parent is."""
+
+
+class Problem(Exception):
+    """An answer that is an error.
+
+    Args:
+        status: the HTTP status.
+        kind: the last part of its `type`, such as `job-limit`.
+        detail: what was wrong, which value, what is allowed.
+        headers: more headers of the answer.
+    """
+
+    def __init__(self, status: int, kind: str, detail: str, headers: dict[str, str] | None = None) -> None:
+        super().__init__(detail)
+        self.status, self.kind, self.detail, self.headers = status, kind, detail, headers or {}
+
+
+def problem_response(status: int, kind: str, detail: str, headers: dict[str, str] | None = None) -> Response:
+    """Return a problem as an answer; its `type` is a name and no address."""
+    content = {
+        "type": f"urn:theodolite:{kind}",
+        "title": HTTPStatus(status).phrase,
+        "status": status,
+        "detail": detail,
+    }
+    return Response(orjson.dumps(content), status, headers, MEDIA_TYPE)
+
+
+def add_handlers(app: FastAPI) -> None:
+    """Make every error of an app a problem."""
+
+    @app.exception_handler(Problem)
+    def _(_request: Request, problem: Problem) -> Response:
+        return problem_response(problem.status, problem.kind, problem.detail, problem.headers)
+
+    @app.exception_handler(TheodoliteError)
+    def _(_request: Request, error: TheodoliteError) -> Response:
+        status = next(_STATUS[parent] for parent in type(error).__mro__ if parent in _STATUS)
+        return problem_response(status, _kind(type(error)), str(error))
+
+    @app.exception_handler(RequestValidationError)
+    def _(_request: Request, error: RequestValidationError) -> Response:
+        said = dict.fromkeys(_said(problem) for problem in error.errors())
+        return problem_response(422, "invalid-request", "; ".join(said))
+
+    @app.exception_handler(HTTPException)
+    def _(request: Request, error: HTTPException) -> Response:
+        said = {404: f"there is nothing at {request.url.path}", 405: f"{request.method} is not offered here"}
+        detail = said.get(error.status_code, str(error.detail))
+        return problem_response(error.status_code, "http", detail, dict(error.headers or {}))
+
+
+def _kind(error: type[TheodoliteError]) -> str:
+    """Return `run-not-found` for RunNotFoundError."""
+    name = error.__name__.removesuffix("Error")
+    return "".join(f"-{letter.lower()}" if letter.isupper() else letter for letter in name).lstrip("-")
+
+
+def _said(problem: dict[str, Any]) -> str:
+    field = ".".join(str(part) for part in problem["loc"][1:]) or "body"
+    given = repr(problem.get("input"))
+    shown = "" if problem["type"] == "missing" else f"given {given if len(given) < 60 else given[:57] + '…'}; "
+    return f"{field}: {shown}{problem['msg'][0].lower()}{problem['msg'][1:]}"

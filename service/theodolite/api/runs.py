@@ -1,0 +1,237 @@
+"""Calls about finished runs: what there is, curves, directions, heads, result groups, tables, sections and figures."""
+
+from dataclasses import asdict
+from typing import Annotated, Any, Literal
+
+from fastapi import APIRouter, Query, Request
+from fastapi.responses import Response
+
+from theodolite.api.access import Reader
+from theodolite.api.encoding import PARQUET, answer, choose_form, dataset_content, dataset_frame
+from theodolite.api.finished import RunId, any_run, complete_run, digest_over
+from theodolite.api.paging import Cursor, Limit, next_cursor, start_of
+from theodolite.api.problems import Problem
+from theodolite.api.schemas import (
+    Atlas,
+    CurvesAnswer,
+    Direction,
+    GroupAnswer,
+    HeadCard,
+    RunDetails,
+    RunList,
+    SectionList,
+    TableRows,
+    described,
+)
+from theodolite.query.curves import STATISTICS, Curve, curve_frame, select_curves
+from theodolite.query.groups import select_direction, select_group
+from theodolite.query.heads import head_atlas, head_card
+from theodolite.query.runs import describe, summaries
+from theodolite.query.tables import table_bytes, table_page
+from theodolite.sections.catalogue import SECTIONS, draw_figure, sections_of, sections_there
+from theodolite.sections.parts import Figure, Section
+from theodolite.spec import digest_of
+
+router = APIRouter(prefix="/v1/runs", tags=["runs"])
+
+Several = Annotated[list[str] | None, Query(description="Give it again for several; none is all.")]
+Positions = Annotated[list[int] | None, Query(description="Token positions from the end; none is all.")]
+Layer = Annotated[int, Query(ge=0, le=10_000, description="0-based block.")]
+Circuit = Annotated[Literal["qk", "vo"], Query(description="qk is W_Q R W_Kᵀ, vo is W_V W_O.")]
+Offset = Annotated[int, Query(ge=0, le=10**9, description="Query position minus key position.")]
+Group = Literal["sphere", "gram", "separation", "travel", "weights", "moments", "composition"]
+
+
+@router.get("", responses=described(RunList))
+def list_runs(
+    request: Request,
+    _caller: Reader,
+    model: Annotated[str | None, Query(max_length=200, description="Part of the model's name.")] = None,
+    contrast: Annotated[str | None, Query(max_length=48, description="A contrast that runs must have.")] = None,
+    incomplete: Annotated[bool, Query(description="List runs that are not complete too.")] = False,
+    limit: Limit = 100,
+    cursor: Cursor = None,
+) -> Response:
+    """Runs, newest first."""
+    found = [
+        run
+        for run in summaries(request.app.state.settings.store, request.app.state.kept)
+        if (incomplete or run["state"] == "complete")
+        and (model is None or model.lower() in str(run["model"]).lower())
+        and (contrast is None or contrast in run["contrasts"])
+    ]
+    start = start_of(cursor)
+    content = {"items": found[start : start + limit], "next": next_cursor(start + limit, len(found))}
+    return answer(request, digest_of(content), lambda: content)
+
+
+@router.get("/{run_id}", responses=described(RunDetails))
+def show_run(request: Request, _caller: Reader, run_id: RunId) -> Response:
+    """One run: spec, provenance, parity certificate, progress of its sets, what results it has."""
+    content = {name: value for name, value in describe(any_run(request, run_id)).items() if name != "report"}
+    return answer(request, digest_of(content), lambda: content)
+
+
+@router.get("/{run_id}/curves", responses=described(CurvesAnswer, flat=True))
+def curves(
+    request: Request,
+    _caller: Reader,
+    run_id: RunId,
+    statistic: Several = None,
+    prompt_set: Annotated[list[str] | None, Query(alias="set", description="Prompt sets; none is all.")] = None,
+    contrast: Several = None,
+    site: Several = None,
+    position: Positions = None,
+    limit: Limit = 100,
+    cursor: Cursor = None,
+) -> Response:
+    """Curves of statistics along depth, with their 95 % intervals where they have one; a page holds `limit` curves."""
+    run = complete_run(request, run_id)
+    only = {"set": prompt_set or (), "contrast": contrast or (), "site": site or (), "position": position or ()}
+    found = select_curves(run, statistic or (), only)
+    start = start_of(cursor)
+    page = found[start : start + limit]
+    following = next_cursor(start + limit, len(found))
+    digest = digest_over(run, dict.fromkeys(STATISTICS[curve.statistic] for curve in found))
+    items = [{"statistic": curve.statistic, **curve.of, **_of_curve(curve)} for curve in page]
+    return answer(
+        request, digest, lambda: {"run_id": run_id, "items": items, "next": following}, lambda: curve_frame(page)
+    )
+
+
+@router.get("/{run_id}/directions/{contrast}", responses=described(Direction, flat=True))
+def direction(
+    request: Request,
+    _caller: Reader,
+    run_id: RunId,
+    contrast: str,
+    site: Annotated[str, Query(description="A site of the blocks.", examples=["resid_pre"])],
+    layer: Layer,
+    position: Annotated[int | None, Query(lt=0, ge=-10_000, description="None is the last one measured.")] = None,
+) -> Response:
+    """The unit vector from a contrast's negative to its positive mean."""
+    run = complete_run(request, run_id)
+    found = select_direction(run, contrast, site, layer, position)
+    content = {"run_id": run_id, "contrast": contrast, "site": site, "layer": layer}
+    content |= {"position": int(found["position"]), "d_model": found.size, "direction": found.values}
+    return answer(
+        request,
+        digest_over(run, ["directions"]),
+        lambda: content,
+        lambda: found.to_dataframe(name="direction").reset_index(),
+    )
+
+
+@router.get("/{run_id}/heads", responses=described(Atlas, flat=True))
+def heads(request: Request, _caller: Reader, run_id: RunId, circuit: Circuit = "qk", offset: Offset = 0) -> Response:
+    """The atlas: what every head's circuit is like, (layer, head)."""
+    run = complete_run(request, run_id)
+    atlas = head_atlas(run, circuit, offset)
+    content = {"run_id": run_id, "circuit": circuit, "offset": offset, "dataset": dataset_content(atlas)}
+    flat = atlas.drop_dims([dim for dim in ("contrast", "side") if dim in atlas.dims])
+    return answer(request, digest_over(run, ["heads"]), lambda: content, dataset_frame(flat))
+
+
+@router.get("/{run_id}/heads/{layer}/{head}", responses=described(HeadCard, flat=True))
+def one_head(
+    request: Request, _caller: Reader, run_id: RunId, layer: int, head: int, circuit: Circuit = "qk", offset: Offset = 0
+) -> Response:
+    """One head: its spectrum, its ranks, and the tokens of its leading singular vectors on both sides."""
+    run = complete_run(request, run_id)
+    card = head_card(run, layer, head, circuit, offset)
+    tokens = card.pop("tokens")
+    content = {"run_id": run_id, **card, "tokens": tokens.to_dict("records")}
+    return answer(request, digest_over(run, ["heads", "words"]), lambda: content, lambda: tokens)
+
+
+@router.get("/{run_id}/tables/{name}", responses=described(TableRows, flat=True))
+def table(
+    request: Request,
+    _caller: Reader,
+    run_id: RunId,
+    name: str,
+    layer: Annotated[int | None, Query(ge=-1, le=10_000, description="Only rows of this layer.")] = None,
+    head: Annotated[int | None, Query(ge=0, le=10_000, description="Only rows of this head.")] = None,
+    limit: Annotated[int, Query(ge=1, le=10_000, description="Rows of a page.")] = 1000,
+    cursor: Cursor = None,
+) -> Response:
+    """Rows of a flat table; as Parquet without filters and pages, the whole table as it is stored."""
+    run = complete_run(request, run_id)
+    digest = digest_over(run, [name])
+    asked = {"layer", "head", "limit", "cursor"} & set(request.query_params)
+    if not asked and choose_form(request, ["application/json", PARQUET]) == PARQUET:
+        return Response(table_bytes(run, name), media_type=PARQUET, headers={"ETag": f'"{digest}"'})
+    filters = [(column, "==", value) for column, value in (("layer", layer), ("head", head)) if value is not None]
+    page = table_page(run, name, start_of(cursor), limit, filters)
+    content = {"run_id": run_id, "table": name, "total": page.total, "items": page.rows.to_dict("records")}
+    content["next"] = next_cursor(page.start + limit, page.total)
+    return answer(request, digest, lambda: content, lambda: page.rows)
+
+
+@router.get("/{run_id}/sections", responses=described(SectionList))
+def sections(request: Request, _caller: Reader, run_id: RunId) -> Response:
+    """Which sections a run has: what its results show, in the order of reading."""
+    run = complete_run(request, run_id)
+    return answer(request, digest_over(run), lambda: {"run_id": run_id, "items": sections_there(run)})
+
+
+@router.get("/{run_id}/sections/{group}")
+def section(request: Request, _caller: Reader, run_id: RunId, group: str) -> Response:
+    """What one result group shows: sentences made from the numbers, names of figures, tables."""
+    run = complete_run(request, run_id)
+    if group not in SECTIONS:
+        raise Problem(404, "section-not-found", f"there is no section {group!r}; there are {', '.join(SECTIONS)}")
+    digest = digest_over(run)
+
+    def content() -> dict[str, Any]:
+        return {"run_id": run_id, "group": group, "items": [_of_section(one) for one in sections_of(run, group)]}
+
+    return answer(request, digest, content)
+
+
+@router.get("/{run_id}/figures/{name}")
+def figure(request: Request, _caller: Reader, run_id: RunId, name: str) -> Response:
+    """A figure as Plotly reads it: `data` and `layout`. Sections say which there are."""
+    run = complete_run(request, run_id)
+    return answer(request, digest_over(run), lambda: draw_figure(run, name).to_plotly_json())
+
+
+@router.get("/{run_id}/{group}", responses=described(GroupAnswer, flat=True))
+def result_group(
+    request: Request,
+    _caller: Reader,
+    run_id: RunId,
+    group: Group,
+    statistic: Several = None,
+    prompt_set: Annotated[list[str] | None, Query(alias="set", description="Prompt sets; none is all.")] = None,
+    contrast: Several = None,
+    site: Several = None,
+    position: Positions = None,
+    layer: Annotated[list[int] | None, Query(description="0-based blocks; none is all.")] = None,
+    norm: Several = None,
+) -> Response:
+    """Any other result group, or some of its variables at some labels, as an xarray dataset."""
+    run = complete_run(request, run_id)
+    only = {"set": prompt_set, "contrast": contrast, "site": site, "position": position, "layer": layer, "norm": norm}
+    found = select_group(run, group, statistic or (), {dim: labels for dim, labels in only.items() if labels})
+    content = {"run_id": run_id, "group": group, "dataset": dataset_content(found)}
+    return answer(request, digest_over(run, [group]), lambda: content, dataset_frame(found))
+
+
+def _of_curve(curve: Curve) -> dict[str, Any]:
+    names = ("n", "units", "description", "layer", "depth", "value", "low", "high")
+    return {name: getattr(curve, name) for name in names}
+
+
+def _of_section(section: Section) -> dict[str, Any]:
+    def drawn(figures: list[Figure]) -> list[dict[str, str]]:
+        return [{"name": one.name, "caption": one.caption, "circuit": one.circuit} for one in figures]
+
+    return {
+        "title": section.title,
+        "facts": section.facts,
+        "notes": section.notes,
+        "figures": drawn(section.figures),
+        "maps": drawn(section.maps),
+        "tables": [asdict(table) for table in section.tables],
+    }

@@ -1,0 +1,52 @@
+"""Running the service, after looking whether it may run there."""
+
+import socket
+
+import uvicorn
+
+from theodolite.api.app import create_app
+from theodolite.errors import SpecError
+from theodolite.settings import Settings
+from theodolite.store.runs import list_run_ids
+from theodolite.store.tokens import list_tokens
+
+_LOOPBACK = ("127.0.0.1", "::1", "localhost")
+
+
+def serve(settings: Settings, host: str, port: int) -> None:
+    """Serve until interrupted.
+
+    Raises:
+        SpecError: the host is not loopback and there is no token, or somebody else listens there.
+        StoreError: the store cannot be reached.
+    """
+    on_loopback = host in _LOOPBACK
+    if not on_loopback and not list_tokens(settings.store):
+        raise SpecError(
+            f"--host: {host} can be reached by others, and the store has no token; make one with `theodolite token "
+            "create`, or serve on 127.0.0.1"
+        )
+    list_run_ids(settings.store)
+    listener = _listen(host, port)
+    place = f"http://{host}:{listener.getsockname()[1]}"
+    config = uvicorn.Config(
+        create_app(settings, open_without_tokens=on_loopback),
+        log_level="warning",
+        access_log=False,
+        server_header=False,
+        timeout_graceful_shutdown=5,
+    )
+    print(f"Theodolite answers at {place} from {settings.store}; Ctrl-C ends it", flush=True)
+    uvicorn.Server(config).run(sockets=[listener])
+
+
+def _listen(host: str, port: int) -> socket.socket:
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    listener = socket.socket(family, socket.SOCK_STREAM)
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        listener.bind((host, port))
+    except OSError as error:
+        listener.close()
+        raise SpecError(f"--port: cannot listen on {host}:{port}: {error.strerror}; choose another") from error
+    return listener

@@ -1,0 +1,84 @@
+"""What a spec that comes over HTTP may ask; the rest is the deployment's own. Pure, but for a look at a folder."""
+
+from collections.abc import Sequence
+from fnmatch import fnmatchcase
+from pathlib import Path
+
+from theodolite.api.problems import Problem
+from theodolite.settings import Settings
+from theodolite.spec import NOUNS, PromptSetSpec, SurveySpec
+
+ALIASES = ("smollm2-135m-instruct", "all-minilm-l6-v2")
+"""Models that come with a Python package, and are small."""
+
+_BUILTIN_PROMPTS = 256  # of the larger built-in sets
+_SENTENCES = 64
+
+
+def check_submission(spec: SurveySpec, settings: Settings) -> None:
+    """Raise Problem 403 for what this deployment does not let anybody ask, and 413 for too many prompts."""
+    _check_model(spec, settings)
+    for name, prompt_set in spec.prompts.items():
+        _check_source(name, prompt_set, settings)
+    sizes = {name: _prompts_of(name, prompt_set) for name, prompt_set in spec.prompts.items()}
+    if sum(sizes.values()) > settings.job_prompts:
+        raise Problem(
+            413,
+            "prompt-limit",
+            f"prompts: {sum(sizes.values())} are asked for, and this deployment allows {settings.job_prompts} in one "
+            "survey; set limits",
+        )
+    if len(spec.words.sentences) > _SENTENCES:
+        raise Problem(413, "prompt-limit", f"words.sentences: {len(spec.words.sentences)} given, {_SENTENCES} allowed")
+
+
+def _check_model(spec: SurveySpec, settings: Settings) -> None:
+    model, allowed = spec.model.id, settings.models_allowed
+    if not _is_allowed(model, allowed):
+        said = ", ".join((*ALIASES, *allowed)) if allowed else f"{', '.join(ALIASES)} and OWNER/NAME of the hub"
+        raise Problem(
+            403, "model-not-allowed", f"model.id: this deployment does not survey {model!r} over HTTP; allowed: {said}"
+        )
+    if spec.model.trust_remote_code and model not in settings.remote_code_allowed:
+        raise Problem(
+            403, "remote-code", f"model.trust_remote_code: this deployment does not let {model!r} run its own code"
+        )
+
+
+def _is_allowed(model: str, allowed: Sequence[str]) -> bool:
+    if model in ALIASES or any(fnmatchcase(model, pattern) for pattern in allowed):
+        return True
+    is_local = model.endswith(".gguf") or model.startswith((".", "/", "~")) or model.count("/") != 1
+    return not allowed and not is_local
+
+
+def _check_source(name: str, prompt_set: PromptSetSpec, settings: Settings) -> None:
+    kind, _, place = prompt_set.source.partition(":")
+    if kind == "hub" and not any(fnmatchcase(place, pattern) for pattern in settings.datasets_allowed):
+        allowed = ", ".join(settings.datasets_allowed) or "none"
+        raise Problem(
+            403,
+            "source-not-allowed",
+            f"prompts.{name}.source: this deployment does not read the dataset {place!r}; allowed: {allowed}",
+        )
+    if kind == "file" and not _is_below(place, settings.files_allowed):
+        where = f"below {settings.files_allowed}" if settings.files_allowed else "nowhere"
+        raise Problem(
+            403,
+            "source-not-allowed",
+            f"prompts.{name}.source: given a file, and this deployment reads files over HTTP {where}",
+        )
+
+
+def _is_below(place: str, folder: Path | None) -> bool:
+    """Return whether an absolute path lies in a folder, wherever links and dots lead."""
+    return folder is not None and Path(place).is_absolute() and Path(place).resolve().is_relative_to(folder.resolve())
+
+
+def _prompts_of(name: str, prompt_set: PromptSetSpec) -> int:
+    """Return how many prompts a set has at most; raises Problem 413 where nothing says so."""
+    if prompt_set.limit is not None:
+        return prompt_set.limit
+    if prompt_set.source.startswith("builtin:"):
+        return 100 if prompt_set.source.endswith(NOUNS) else _BUILTIN_PROMPTS
+    raise Problem(413, "prompt-limit", f"prompts.{name}.limit: is needed for what is read from a file or the hub")

@@ -1,0 +1,145 @@
+"""Jobs: surveys that were submitted to a cluster. The store is their memory, so that any service knows them.
+
+    jobs/ID/spec.json              what is asked; ID is its digest
+    jobs/ID/attempts/00001.json    a try on the cluster: by whom, when, under which name; created exclusively
+    jobs/ID/ends/00001.json        how it ended; the first who writes it is right
+    jobs/ID/run.json               which run it became
+
+Nothing of it is ever changed.
+"""
+
+import json
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
+from typing import Any
+
+from theodolite.spec import SurveySpec
+from theodolite.store.kept import Kept
+from theodolite.store.objects import get, keys, open_location, put_new
+
+_FOLDER = "jobs"
+
+
+@dataclass(frozen=True)
+class Attempt:
+    """A try on the cluster.
+
+    Attributes:
+        number: from 1.
+        owner: the id of the token that asked for it, or `local`.
+        submitted: when, ISO 8601.
+        submission: its name on the cluster, which can be used once.
+    """
+
+    number: int
+    owner: str
+    submitted: str
+    submission: str
+
+
+@dataclass(frozen=True)
+class End:
+    """How an attempt ended.
+
+    Attributes:
+        state: succeeded, failed or stopped.
+        reason: why it failed.
+    """
+
+    state: str
+    reason: str | None = None
+
+
+@dataclass(frozen=True)
+class StoredJob:
+    """What the store knows of a job.
+
+    Attributes:
+        id: the digest of its spec.
+        spec: what is asked.
+        attempt: the last one; None where none was made yet.
+        end: how that ended; None while it has not.
+        run_id: which run it became, once it is known.
+    """
+
+    id: str
+    spec: SurveySpec
+    attempt: Attempt | None
+    end: End | None
+    run_id: str | None
+
+
+def store_spec(store: str, spec: SurveySpec) -> str:
+    """Write what a job asks, and return its id."""
+    put_new(open_location(store, create=True), f"{_FOLDER}/{spec.digest()}/spec.json", spec.model_dump_json().encode())
+    return spec.digest()
+
+
+def read_job_spec(store: str, job_id: str) -> SurveySpec | None:
+    """Return what a job asks, or None where there is none of this id."""
+    content = get(open_location(store), f"{_FOLDER}/{job_id}/spec.json")
+    return None if content is None else SurveySpec.model_validate_json(content)
+
+
+def begin_attempt(store: str, job_id: str, number: int, owner: str) -> Attempt | None:
+    """Claim the next try; None where somebody else just did."""
+    now = datetime.now(UTC).isoformat(timespec="seconds")
+    attempt = Attempt(number, owner, now, f"theodolite-{job_id[:16]}-{number}")
+    key = f"{_FOLDER}/{job_id}/attempts/{number:05d}.json"
+    return attempt if put_new(open_location(store), key, json.dumps(asdict(attempt)).encode()) else None
+
+
+def end_attempt(store: str, job_id: str, number: int, end: End) -> None:
+    """Say how a try ended; whoever comes later changes nothing."""
+    put_new(open_location(store), f"{_FOLDER}/{job_id}/ends/{number:05d}.json", json.dumps(asdict(end)).encode())
+
+
+def tell_run(store: str, job_id: str, run_id: str) -> None:
+    """Say which run a job became."""
+    put_new(open_location(store), f"{_FOLDER}/{job_id}/run.json", json.dumps({"run_id": run_id}).encode())
+
+
+def read_jobs(store: str, kept: Kept, job_id: str | None = None) -> list[StoredJob]:
+    """Return all jobs, or the one of an id, the latest submitted first. What is written once is read once."""
+    location = open_location(store)
+    by_job: dict[str, list[str]] = {}
+    for key in keys(location, _FOLDER if job_id is None else f"{_FOLDER}/{job_id}"):
+        by_job.setdefault(key.split("/")[1], []).append(key)
+
+    def read(key: str | None) -> Any:
+        if key is None:
+            return None
+        return kept.get((store, key), lambda: json.loads(get(location, key) or b"null"), lambda _: 2000)
+
+    def read_spec(name: str) -> SurveySpec:
+        def parse() -> SurveySpec:
+            return SurveySpec.model_validate_json(get(location, f"{_FOLDER}/{name}/spec.json") or b"")
+
+        return kept.get((store, name), parse, lambda _: 20_000)
+
+    found = []
+    for name, there in by_job.items():
+        if f"{_FOLDER}/{name}/spec.json" not in there:
+            continue
+        last = _last(there, "attempts")
+        attempt = read(last)
+        end = read(_last(there, "ends", attempt["number"])) if attempt else None
+        run = read(_last(there, "run.json"))
+        found.append(
+            StoredJob(
+                id=name,
+                spec=read_spec(name),
+                attempt=Attempt(**attempt) if attempt else None,
+                end=End(**end) if end else None,
+                run_id=run["run_id"] if run else None,
+            )
+        )
+    return sorted(found, key=lambda job: (job.attempt.submitted if job.attempt else "", job.id), reverse=True)
+
+
+def _last(there: Sequence[str], part: str, number: int | None = None) -> str | None:
+    """Return the last key of a part of a job, or that of one number."""
+    ending = f"/{part}" if part.endswith(".json") else f"/{number:05d}.json" if number is not None else ".json"
+    found = sorted(key for key in there if key.split("/")[2] == part and key.endswith(ending))
+    return found[-1] if found else None
