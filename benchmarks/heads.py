@@ -51,7 +51,7 @@ from theodolite.models.weights import Weights, score_scale
 from theodolite.settings import Settings
 from theodolite.spec import HeadsSpec, ModelSpec
 from theodolite.spec_file import parse_spec
-from theodolite.store.results import read_group
+from theodolite.store.finished import read_group
 from theodolite.store.runs import create_run, open_run
 from theodolite_jobs.prepare import prepare
 from theodolite_jobs.statistics.heads import Decomposition, decompose, thin

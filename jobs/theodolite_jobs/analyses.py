@@ -12,6 +12,8 @@ from theodolite.settings import Settings
 from theodolite.sites import Site
 from theodolite.spec import ANALYSES, OF_PROMPTS, SurveySpec
 from theodolite.store.complete import finished_groups
+from theodolite.store.finished import damaged_groups
+from theodolite.store.results import drop_groups
 from theodolite.store.runs import Run
 from theodolite_jobs.prepare import check_remote_code
 from theodolite_jobs.progress import Console
@@ -42,6 +44,10 @@ def analyse_run(run: Run, spec: SurveySpec, source: ModelSource | None, settings
         settings: where Dask and converted models are.
         console: where it is said.
     """
+    damaged = damaged_groups(run)
+    if damaged:
+        console.say(f"{', '.join(damaged)}: not as they were written, and computed again")
+        drop_groups(run, damaged)
     contrasts = all_contrasts(run, spec.resolved_contrasts())
     asked, dask = _asked(run, spec, contrasts), settings.dask_address
     computed: list[str] = []

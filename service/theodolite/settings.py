@@ -32,7 +32,7 @@ class Settings(BaseSettings):
         pattern=r"^https?://[^\s]+$",
         description="Dashboard of the Ray cluster that jobs are submitted to, http://HEAD:8265; none takes no jobs.",
     )
-    ray_token: SecretStr | None = Field(None, description="The cluster's token, where it asks for one.")
+    ray_token: SecretStr | None = Field(None, description="The cluster's token; by default where Ray keeps it.")
     jobs_per_token: int = Field(4, ge=1, description="Unfinished jobs of one token.")
     job_prompts: int = Field(100_000, ge=1, description="Prompts in a submitted spec.")
     job_tokens: int | None = Field(None, ge=1, description="Tokens in all prompts of one survey; none is no limit.")

@@ -12,7 +12,7 @@ from test_result_groups import assert_same_rows, contrast, draw, model_of, silen
 from theodolite.errors import RunDamagedError
 from theodolite.spec import GramSpec
 from theodolite.store.complete import finished_groups
-from theodolite.store.results import read_group
+from theodolite.store.finished import read_group
 from theodolite.store.tables import read_table
 from theodolite_jobs.statistics.gram import effective_rank_of_gaussian, participation_ratio_of_gaussian
 from theodolite_jobs.stream.gram_group import stale_gram, survey_gram

@@ -1,4 +1,5 @@
 import shutil
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -9,8 +10,9 @@ from stored import store_run
 from theodolite.errors import ResultsNotFoundError, RunDamagedError, StoreError
 from theodolite.query.runs import describe, summaries, verify
 from theodolite.store.complete import finished_groups
+from theodolite.store.finished import damaged_groups, read_contrasts, read_finished_table, read_group
 from theodolite.store.objects import delete, open_location
-from theodolite.store.results import read_contrasts, read_group
+from theodolite.store.results import drop_groups
 from theodolite.store.tables import read_table
 from theodolite_jobs.report.page import render_report
 from theodolite_jobs.stream import pipeline
@@ -300,7 +302,7 @@ def test_a_truncated_result_is_refused_in_one_sentence(tmp_path):
     run = analysed(tmp_path, {"bad": draw(9), "good": draw(9, seed=1)}, PAIRED)
     chunk = tmp_path / "runs/tiny-0/results.zarr/curves/variance_mean/c/0/0/0/0"
     chunk.write_bytes(chunk.read_bytes()[:9])
-    with pytest.raises(RunDamagedError, match="results 'curves' cannot be read"):
+    with pytest.raises(RunDamagedError, match="its bytes are not those that were written; `theodolite analyse tiny-0`"):
         read_group(run, "curves")
 
 
@@ -320,11 +322,44 @@ def test_the_list_of_runs_hides_none_for_another_that_is_broken(tmp_path):
 def test_results_that_are_gone_do_not_hide_the_run(tmp_path):
     run = analysed(tmp_path, {"bad": draw(5), "good": draw(5, seed=1)}, PAIRED)
     shutil.rmtree(tmp_path / "runs/tiny-0/results.zarr")
-    with pytest.raises(RunDamagedError, match="remove the run's COMPLETE"):
+    with pytest.raises(RunDamagedError, match="is missing; `theodolite analyse tiny-0`"):
         describe(run)
     assert summaries(str(tmp_path))[0]["state"] == "damaged"
-    delete(open_location(run.url), ["COMPLETE"])
+    drop_groups(run, damaged_groups(run))
     assert analyse(run, PAIRED, None, silent) == ["moments", "curves", "directions"]
+
+
+def flip(path):
+    content = bytearray(path.read_bytes())
+    content[len(content) // 2] ^= 1
+    path.write_bytes(content)
+
+
+@pytest.mark.parametrize("harm", [flip, Path.unlink])
+@pytest.mark.parametrize(
+    ("place", "group"),
+    [
+        ("results.zarr/separation/auroc/c/0/0/0/0", "separation"),
+        ("results.zarr/moments/zarr.json", "moments"),
+        ("tables/growth.parquet", "travel"),
+        ("tables/curves.parquet", "curves"),
+    ],
+)
+def test_what_changed_or_went_is_refused_and_computed_again(tmp_path, harm, place, group):
+    run = store_run(tmp_path, {"bad": draw(9), "good": draw(9, seed=1)}, contrasts=PAIRED)
+    asked = frozenset({"separation", "travel"})
+    analyse(run, PAIRED, None, silent, asked)
+    before = {name: read_group(run, name) for name in finished_groups(run)}
+    assert damaged_groups(run) == []
+    harm(tmp_path / "runs/tiny-0" / place)
+    assert damaged_groups(run) == [group]
+    with pytest.raises(RunDamagedError, match="`theodolite analyse tiny-0` computes it again"):
+        read_finished_table(run, Path(place).stem) if "tables" in place else read_group(run, group)
+    drop_groups(run, damaged_groups(run))
+    assert group in analyse(run, PAIRED, None, silent, asked)
+    for name, values in before.items():
+        xr.testing.assert_identical(read_group(run, name), values)
+    assert list(verify(run)) == []
 
 
 def test_missing_results_would_read_as_nan_or_minus_one(tmp_path):

@@ -11,7 +11,7 @@ from stored import store_run
 from theodolite.errors import RunDamagedError
 from theodolite.sites import Site
 from theodolite.store.complete import finished_groups
-from theodolite.store.results import read_group
+from theodolite.store.finished import read_group
 from theodolite.store.runs import ModelFacts
 from theodolite.store.tables import read_table
 from theodolite_jobs.statistics.norms import Norm

@@ -7,7 +7,8 @@ import xarray as xr
 
 from theodolite.spec import digest_of
 from theodolite.store.complete import finished_groups
-from theodolite.store.results import build_group, drop_groups, read_contrasts, read_group, write_groups
+from theodolite.store.finished import read_contrasts, read_group
+from theodolite.store.results import build_group, drop_groups, write_groups
 from theodolite.store.runs import Run
 from theodolite.store.tables import encode_table
 from theodolite_jobs.stream.groups import (

@@ -12,15 +12,8 @@ from numpy.typing import NDArray
 from theodolite.errors import ModelError, SiteNotFoundError
 from theodolite.spec import HeadsSpec, digest_of
 from theodolite.store.complete import finished_groups
-from theodolite.store.results import (
-    build_group,
-    check_claim,
-    claim_layers,
-    drop_groups,
-    read_group,
-    write_groups,
-    write_layer,
-)
+from theodolite.store.finished import read_group
+from theodolite.store.results import build_group, check_claim, claim_layers, drop_groups, write_groups, write_layer
 from theodolite.store.runs import Run
 from theodolite_jobs.statistics.composition import KINDS, composition
 from theodolite_jobs.statistics.heads import coverage_rank, effective_rank, stable_rank

@@ -12,7 +12,7 @@ from theodolite.models.anatomy import Anatomy
 from theodolite.sites import Site
 from theodolite.store.commits import Commit
 from theodolite.store.complete import finished_groups
-from theodolite.store.results import read_group
+from theodolite.store.finished import read_group
 from theodolite.store.runs import Run
 from theodolite_jobs.stream.reading import SelectedShard, Selection
 from theodolite_jobs.stream.selections import all_commits, measured_sets, quarantined

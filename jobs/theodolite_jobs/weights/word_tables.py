@@ -14,8 +14,9 @@ from theodolite.errors import UnsupportedModelError
 from theodolite.prompts.sources import read_prompts
 from theodolite.spec import NOUNS, SENTENCES, PromptSetSpec, SurveySpec, digest_of
 from theodolite.store.complete import finished_groups
+from theodolite.store.finished import read_layer
 from theodolite.store.prompts import read_prompts as read_stored_prompts
-from theodolite.store.results import build_group, drop_groups, read_layer, write_groups
+from theodolite.store.results import build_group, drop_groups, write_groups
 from theodolite.store.runs import Run
 from theodolite.store.tables import append_table
 from theodolite_jobs.statistics.norms import Norm, norm_of

@@ -27,10 +27,11 @@ from theodolite.query.curves import STATISTICS, Curve, curve_frame, select_curve
 from theodolite.query.groups import select_direction, select_group
 from theodolite.query.heads import head_atlas, head_card
 from theodolite.query.runs import describe, summaries
-from theodolite.query.tables import table_bytes, table_page
+from theodolite.query.tables import table_page
 from theodolite.sections.catalogue import SECTIONS, draw_figure, sections_of, sections_there
 from theodolite.sections.parts import Figure, Section
 from theodolite.spec import digest_of
+from theodolite.store.finished import table_bytes
 
 router = APIRouter(prefix="/v1/runs", tags=["runs"])
 

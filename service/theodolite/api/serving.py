@@ -1,6 +1,7 @@
 """Running the service, after looking whether it may run there."""
 
 import socket
+import sys
 
 import uvicorn
 
@@ -9,6 +10,12 @@ from theodolite.errors import SpecError
 from theodolite.settings import Settings
 from theodolite.store.runs import list_run_ids
 from theodolite.store.tokens import list_tokens
+
+KEPT_OUT = ("torch", "ray", "dask")
+"""What the service must never load. xarray imports Dask wherever it is installed, for 50 MB and no use here."""
+
+SWITCH_SECONDS = 2e-4
+"""How long a thread holds the interpreter while others wait; by default 5 ms, which each answer would wait for."""
 
 _LOOPBACK = ("127.0.0.1", "::1", "localhost")
 
@@ -27,6 +34,8 @@ def serve(settings: Settings, host: str, port: int) -> None:
             "create`, or serve on 127.0.0.1"
         )
     list_run_ids(settings.store)
+    keep_out()
+    sys.setswitchinterval(SWITCH_SECONDS)
     listener = _listen(host, port)
     place = f"http://{host}:{listener.getsockname()[1]}"
     config = uvicorn.Config(
@@ -40,13 +49,21 @@ def serve(settings: Settings, host: str, port: int) -> None:
     uvicorn.Server(config).run(sockets=[listener])
 
 
+def keep_out() -> None:
+    """Make importing what the service must not load an ImportError, which xarray takes for not installed."""
+    for name in KEPT_OUT:
+        sys.modules.setdefault(name, None)  # type: ignore[arg-type]
+
+
 def _listen(host: str, port: int) -> socket.socket:
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    listener = socket.socket(family, socket.SOCK_STREAM)
+    # asyncio sends at once (TCP_NODELAY) only where the protocol is named; else a body waits 40 ms behind its head.
+    listener = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
         listener.bind((host, port))
     except OSError as error:
         listener.close()
         raise SpecError(f"--port: cannot listen on {host}:{port}: {error.strerror}; choose another") from error
+    listener.listen(2048)  # so that who comes before the loop runs waits, and is not refused
     return listener

@@ -4,7 +4,9 @@ What runs there is a fixed command and a job's id, sixty-four hex digits: nothin
 """
 
 import json
+import os
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import httpx
@@ -92,8 +94,8 @@ def _ask(settings: Settings, method: str, path: str, content: Any = None) -> htt
     """Return the cluster's answer, which may be that it does not know what was asked for: 404."""
     if settings.jobs_url is None:
         raise ClusterError("this service has no cluster for jobs; name its dashboard in THEODOLITE_JOBS_URL")
-    place, token = settings.jobs_url.rstrip("/"), settings.ray_token
-    headers = {"Authorization": f"Bearer {token.get_secret_value()}"} if token else {}
+    place, token = settings.jobs_url.rstrip("/"), _token(settings)
+    headers = {"Authorization": f"Bearer {token}"} if token else {}
     try:
         answer = httpx.request(method, place + path, json=content, headers=headers, timeout=_SECONDS)
     except httpx.HTTPError as error:
@@ -105,6 +107,16 @@ def _ask(settings: Settings, method: str, path: str, content: Any = None) -> htt
         said = (answer.text.strip().splitlines() or ["no reason"])[-1][:300]
         raise ClusterError(f"the Ray cluster at {place} answered {answer.status_code}: {said}")
     return answer
+
+
+def _token(settings: Settings) -> str | None:
+    """Return the cluster's token: ours, or where Ray itself looks for one."""
+    if settings.ray_token:
+        return settings.ray_token.get_secret_value()
+    if token := os.environ.get("RAY_AUTH_TOKEN"):
+        return token
+    file = Path(os.environ.get("RAY_AUTH_TOKEN_PATH", Path.home() / ".ray" / "auth_token"))
+    return file.read_text().strip() if file.is_file() else None
 
 
 def _state(job: dict[str, Any]) -> ClusterState:

@@ -13,7 +13,7 @@ from theodolite.query.curves import INTERVALS, STATISTICS, along_depth
 from theodolite.query.runs import run_state
 from theodolite.sites import HALF_BLOCKS, Site, depth, depth_label
 from theodolite.store.complete import finished_groups
-from theodolite.store.results import read_group
+from theodolite.store.finished import read_group
 from theodolite.store.runs import Run
 
 BOUND = 0.95

@@ -6,7 +6,7 @@ from typing import Any
 import xarray as xr
 
 from theodolite.errors import SpecError
-from theodolite.store.results import read_group
+from theodolite.store.finished import read_group
 from theodolite.store.runs import Run
 
 NUMBERS = 250_000

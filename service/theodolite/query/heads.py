@@ -9,7 +9,7 @@ from theodolite.errors import SiteNotFoundError
 from theodolite.query.groups import said
 from theodolite.query.words import read_words
 from theodolite.store.complete import finished_groups
-from theodolite.store.results import read_group
+from theodolite.store.finished import read_group
 from theodolite.store.runs import Run
 
 _TOKENS = ["side", "vector", "end", "place", "token", "token_id", "score", "against"]

@@ -1,16 +1,17 @@
 """What is in a store, how far each run is, and whether it is whole."""
 
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from typing import Any
 
-from theodolite.errors import StoreError, StoreVersionError
+from theodolite.errors import RunDamagedError, StoreError, StoreVersionError
 from theodolite.spec import SurveySpec
 from theodolite.store.commits import damages, read_commit, read_commits
 from theodolite.store.complete import changed_objects, finished_groups
+from theodolite.store.finished import read_contrasts, read_group
 from theodolite.store.kept import Kept
 from theodolite.store.layout import GROUPS
 from theodolite.store.objects import keys
-from theodolite.store.results import read_contrasts, read_group
 from theodolite.store.runs import Run, find_run, list_run_ids
 
 
@@ -120,8 +121,10 @@ def _notes(run: Run, left_out: Mapping[str, int]) -> Iterator[str]:
 
 def last_asked(run: Run) -> SurveySpec:
     """Return a run's spec with the options that its finished results were last computed with."""
-    finished = finished_groups(run)
-    options = {name: read_group(run, name).attrs["options"] for name in ("heads", "words", "gram") if name in finished}
+    finished, options = finished_groups(run), dict[str, Any]()
+    for name in ("heads", "words", "gram"):
+        with suppress(RunDamagedError):  # what is damaged is computed again, as the run first asked
+            options |= {name: read_group(run, name).attrs["options"]} if name in finished else {}
     return SurveySpec.model_validate({**run.record.spec.model_dump(mode="json"), **options})
 
 

@@ -6,11 +6,9 @@ from typing import Any
 
 import pandas as pd
 
-from theodolite.errors import SpecError, TableNotFoundError
-from theodolite.store.complete import finished_tables
-from theodolite.store.objects import get
+from theodolite.errors import SpecError
+from theodolite.store.finished import read_finished_table, read_table_rows
 from theodolite.store.runs import Run
-from theodolite.store.tables import read_rows, read_table, table_key
 
 Filter = tuple[str, str, Any]
 """Column, operator, value."""
@@ -33,25 +31,12 @@ def table_page(run: Run, name: str, start: int, limit: int, filters: Sequence[Fi
         SpecError: a filter names a column that the table lacks.
         RunDamagedError: the table cannot be read.
     """
-    _check_table(run, name)
     if not filters:
-        rows, total = read_rows(run.location, table_key(name), start, start + limit)
+        rows, total = read_table_rows(run, name, start, start + limit)
         return Page(rows, start, total)
-    columns = read_rows(run.location, table_key(name), 0, 0)[0].columns.tolist()
+    columns = read_table_rows(run, name, 0, 0)[0].columns.tolist()
     for column, _, _ in filters:
         if column not in columns:
             raise SpecError(f"{column}: the table {name} has no such column; it has {', '.join(columns)}")
-    passed = read_table(run.location, table_key(name), filters)
+    passed = read_finished_table(run, name, filters)
     return Page(passed.iloc[start : start + limit], start, len(passed))
-
-
-def table_bytes(run: Run, name: str) -> bytes:
-    """Return a whole table as it is stored, Parquet; raises TableNotFoundError where the run has none of that name."""
-    _check_table(run, name)
-    return get(run.location, table_key(name)) or b""
-
-
-def _check_table(run: Run, name: str) -> None:
-    there = finished_tables(run)
-    if name not in there:
-        raise TableNotFoundError(f"{run.id} has no table {name!r}; it has {', '.join(there) or 'none'}")

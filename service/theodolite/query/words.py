@@ -7,9 +7,8 @@ import pandas as pd
 
 from theodolite.errors import TableNotFoundError
 from theodolite.sites import Site
-from theodolite.store.results import read_group
+from theodolite.store.finished import read_finished_table, read_group
 from theodolite.store.runs import Run
-from theodolite.store.tables import read_table, table_key
 
 _STREAM = (Site.RESID_PRE, Site.RESID_MID, Site.RESID_FINAL)
 
@@ -23,7 +22,7 @@ def read_words(run: Run, table: str, filters: Sequence[tuple[str, str, Any]] = (
     there = list(read_group(run, "words").attrs["tables"])
     if table not in there:
         raise TableNotFoundError(f"{run.id} has no table {table!r}; it has {', '.join(there)}")
-    return read_table(run.location, table_key(table), filters)
+    return read_finished_table(run, table, filters)
 
 
 def along_stream(trajectory: pd.DataFrame) -> pd.DataFrame:

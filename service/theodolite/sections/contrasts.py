@@ -11,7 +11,7 @@ from theodolite.query.published import published_curves, selected_directions
 from theodolite.sections.parts import Figure, Section
 from theodolite.sections.published import published_facts
 from theodolite.sites import depth_label
-from theodolite.store.results import read_group
+from theodolite.store.finished import read_group
 from theodolite.store.runs import Run
 
 _AS_THEY_ARE = "Activations as they are; variances in squared units of the stream"

@@ -10,9 +10,8 @@ import xarray as xr
 from theodolite.figures.geometry import axes_figure, growth_figure, sphere_figure, travel_figure
 from theodolite.sections.parts import Figure, Section, colours_of, last_position, said_counts
 from theodolite.sites import Site
-from theodolite.store.results import read_group
+from theodolite.store.finished import read_finished_table, read_group
 from theodolite.store.runs import Run
-from theodolite.store.tables import read_table, table_key
 
 _AIC_THAT_COUNTS = 2.0  # below that two fits are as good (Burnham and Anderson 2002)
 _QUANTITIES = {"norm_mean": "The norm", "variance_mean": "The mean variance", "variance_max": "The largest variance"}
@@ -95,7 +94,7 @@ def _axes_facts(sphere: xr.Dataset) -> Iterator[str]:
 
 def travel_section(run: Run) -> Section:
     """Return what is seen of steps, and of growth along the stream."""
-    travel, growth = read_group(run, "travel"), read_table(run.location, table_key("growth"))
+    travel, growth = read_group(run, "travel"), read_finished_table(run, "growth")
     position, colours = last_position(travel), colours_of(run, travel)
     figures = [Figure("travel.steps", "Steps, by layer", lambda: travel_figure(travel, position, colours))]
     moments, curves = read_group(run, "moments"), read_group(run, "curves")

@@ -13,7 +13,7 @@ from theodolite.query.compare import BOUND
 from theodolite.query.curves import along_depth
 from theodolite.sections.parts import Figure, Section, Table, colours_of, last_position, said_counts
 from theodolite.sites import depth_label
-from theodolite.store.results import read_group
+from theodolite.store.finished import read_group
 from theodolite.store.runs import Run
 
 _UNSEEN = "On prompts the direction was not fitted on"

@@ -9,7 +9,7 @@ from theodolite.figures.trajectories import trajectory_curves, trajectory_sphere
 from theodolite.query.words import along_stream, read_words
 from theodolite.sections.parts import Figure, Section, Table
 from theodolite.sites import depth_label
-from theodolite.store.results import read_group
+from theodolite.store.finished import read_group
 from theodolite.store.runs import Run
 
 _TOKENS = 12  # of a list by length

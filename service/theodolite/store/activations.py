@@ -13,7 +13,7 @@ from zarr.storage import MemoryStore
 
 from theodolite.errors import RunDamagedError
 from theodolite.sites import Site
-from theodolite.store.commits import Commit, array_key, sha256
+from theodolite.store.commits import Commit, array_key, record_key, sha256
 from theodolite.store.layout import ACTIVATIONS, CAPTURED, COORDINATES, MLP_POSITIVE, Variable, shard_key
 from theodolite.store.objects import Location, get, put_new
 from theodolite.store.runs import Run
@@ -121,7 +121,10 @@ def committed_bytes(run: Run, commit: Commit, name: str) -> bytes:
     content = get(run.location, array_key(commit, name))
     if content is None or sha256(content) != commit.checksums[name]:
         wrong = "is missing" if content is None else "its bytes are not those that were committed"
-        raise RunDamagedError(f"{run.id}: shard {commit.name}, {name}: {wrong}; run `theodolite verify {run.id}`")
+        raise RunDamagedError(
+            f"{run.id}: shard {commit.name}, {name}: {wrong}; to capture it again, remove "
+            f"{record_key(commit.prompt_set, commit.index)} from the run and survey again"
+        )
     return content
 
 

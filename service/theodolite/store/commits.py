@@ -72,7 +72,7 @@ def commit_shard(location: Location, commit: Commit, encoded: Mapping[str, bytes
     """
     for name, content in encoded.items():
         put(location, _pending_key(commit, name), content)
-    key = _record_key(commit.prompt_set, commit.index)
+    key = record_key(commit.prompt_set, commit.index)
     if put_new(location, key, canonical_json(asdict(commit)).encode()):
         settle(location, commit)
         return commit
@@ -94,7 +94,7 @@ def read_commits(location: Location, prompt_set: str) -> dict[int, Commit]:
 
 def read_commit(location: Location, prompt_set: str, index: int) -> Commit:
     """Return the commit record of a shard; raises RunDamagedError where it cannot be read."""
-    key = _record_key(prompt_set, index)
+    key = record_key(prompt_set, index)
     try:
         data = json.loads(get(location, key) or b"")
         data["quarantined"] = {int(sample): why for sample, why in data["quarantined"].items()}
@@ -120,7 +120,7 @@ def recover(location: Location, prompt_set: str) -> dict[int, Commit]:
             if array_key(commit, name) not in present:
                 raise RunDamagedError(
                     f"shard {commit.name}, {name}: is missing though it was committed; to capture it again, remove "
-                    f"{_record_key(prompt_set, commit.index)} from the run"
+                    f"{record_key(prompt_set, commit.index)} from the run"
                 )
     return commits
 
@@ -150,7 +150,8 @@ def sha256(content: bytes) -> str:
     return hashlib.sha256(content).hexdigest()
 
 
-def _record_key(prompt_set: str, index: int) -> str:
+def record_key(prompt_set: str, index: int) -> str:
+    """Return where the commit record of a shard lies."""
     return f"shards/{prompt_set}/{index:05d}.json"
 
 

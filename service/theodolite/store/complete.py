@@ -21,6 +21,12 @@ def finished_groups(run: Run) -> dict[str, str]:
     return dict(_read(run)["groups"])
 
 
+def sealed_objects(run: Run) -> dict[str, str]:
+    """Return the checksum of every object that COMPLETE was written over, by its key in the run."""
+    checksums: dict[str, str] = _read(run)["checksums"]
+    return checksums
+
+
 def finished_tables(run: Run) -> list[str]:
     """Return the names of the finished tables."""
     stored = [key for key in _read(run)["checksums"] if key.startswith("tables/")]

@@ -365,3 +365,10 @@ GROUPS: dict[str, tuple[Variable, ...]] = {
     "words": WORDS,
 }
 """Result groups by name."""
+
+
+def table_owner(table: str) -> str:
+    """Return the result group that a table belongs to."""
+    if table in GROUPS:
+        return table
+    return "travel" if table == "growth" else "words"

@@ -2,7 +2,6 @@
 
 import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
@@ -12,7 +11,7 @@ from numpy.typing import NDArray
 from zarr.errors import ZarrUserWarning
 from zarr.storage import MemoryStore
 
-from theodolite.errors import ResultsNotFoundError, RunDamagedError, StoreError
+from theodolite.errors import StoreError
 from theodolite.store.complete import finished_groups, write_complete
 from theodolite.store.layout import ACTIVATIONS, COORDINATES, GROUPS, RESULTS, Variable
 from theodolite.store.objects import delete, get, join, keys, open_zarr_store, put
@@ -166,70 +165,6 @@ def _by_layer(name: str) -> list[Variable]:
 
 def _held_whole(name: str) -> list[Variable]:
     return [variable for variable in GROUPS[name] if not variable.by_layer]
-
-
-def read_group(run: Run, name: str) -> xr.Dataset:
-    """Read one finished result group into memory, but what is stored by layer; what is kept is not to be changed.
-
-    Raises:
-        ResultsNotFoundError: it is not there, or not yet.
-        RunDamagedError: it is not readable.
-    """
-    if name not in finished_groups(run):
-        there = ", ".join(finished_groups(run)) or "none"
-        raise ResultsNotFoundError(
-            f"{run.id} has no finished results {name!r}, it has {there}; run `theodolite analyse {run.id}`"
-        )
-    if run.kept is None:
-        return _load_group(run, name)
-    digest = finished_groups(run)[name]
-    kept = run.kept.get((run.url, name, digest), lambda: _load_group(run, name), lambda dataset: int(dataset.nbytes))
-    if kept.attrs["digest"] != digest:
-        raise StoreError(f"{run.id}: results {name!r} are being computed again; ask again when they are done")
-    return kept
-
-
-def _load_group(run: Run, name: str) -> xr.Dataset:
-    with _reading(run, name) as store, xr.open_zarr(store, group=name, chunks=None) as dataset:
-        loaded: xr.Dataset = dataset.drop_vars([variable.name for variable in _by_layer(name)]).load()
-    return loaded
-
-
-def read_layer(run: Run, name: str, layer: int) -> xr.Dataset:
-    """Read what is stored by layer of one layer of a group; raises RunDamagedError where it is not readable."""
-    names = [variable.name for variable in _by_layer(name)]
-    with _reading(run, name) as store, xr.open_zarr(store, group=name, chunks=None) as dataset:
-        loaded: xr.Dataset = dataset[names].sel(layer=layer).load()
-    return loaded
-
-
-def read_contrasts(run: Run, finished: Mapping[str, str]) -> dict[str, dict[str, Any]]:
-    """Return the contrasts that results were computed for, or those of the spec while there are none.
-
-    Each has `positive`, `negative` and `paired`. `finished` are the run's finished groups. Raises RunDamagedError.
-    """
-    if "curves" not in finished:
-        return run.record.spec.resolved_contrasts()
-    if run.kept is None:
-        return _load_contrasts(run)
-    return run.kept.get((run.url, "contrasts", finished["curves"]), lambda: _load_contrasts(run), len)
-
-
-def _load_contrasts(run: Run) -> dict[str, dict[str, Any]]:
-    with _reading(run, "curves") as store:
-        return dict(zarr.open_group(store, path="curves", mode="r").attrs["contrasts"])  # type: ignore[arg-type]
-
-
-@contextmanager
-def _reading(run: Run, name: str) -> Iterator[Any]:
-    try:
-        yield open_zarr_store(join(run.url, RESULTS), read_only=True)
-    # Zarr's metadata readers and codecs each raise their own kinds for bytes that changed.
-    except Exception as error:
-        raise RunDamagedError(
-            f"{run.id}: results {name!r} cannot be read: {error}; "
-            f"remove the run's COMPLETE, and `theodolite analyse {run.id}` computes all results again"
-        ) from error
 
 
 def consolidate(run: Run, what: str = ACTIVATIONS) -> None:

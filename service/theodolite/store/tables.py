@@ -35,12 +35,30 @@ def table_key(name: str) -> str:
     return f"tables/{name}.parquet"
 
 
-def read_rows(location: Location, key: str, start: int, stop: int) -> tuple[pd.DataFrame, int]:
+def read_table(location: Location, key: str) -> pd.DataFrame:
+    """Read a table; raises RunDamagedError where it is missing or broken."""
+    content = get(location, key)
+    if content is None:
+        raise RunDamagedError(f"the table {key} is missing")
+    return decode_table(content, key)
+
+
+def decode_table(content: bytes, name: str, filters: Sequence[tuple[str, str, Any]] = ()) -> pd.DataFrame:
+    """Return a table, or its rows that pass all of `filters`, (column, operator, value).
+
+    Groups of rows that hold none of them are not decoded. Raises RunDamagedError where it cannot be read.
+    """
+    with _opened(content, name) as file:
+        frame: pd.DataFrame = file.to_pandas(filters=[list(filters)] if filters else [], row_filter=bool(filters))
+        return frame
+
+
+def decode_rows(content: bytes, name: str, start: int, stop: int) -> tuple[pd.DataFrame, int]:
     """Return rows `start` to `stop` of a table and how many it has; only the groups of rows they are in are decoded.
 
-    Raises RunDamagedError where the table is missing or broken.
+    Raises RunDamagedError where it cannot be read.
     """
-    with _opened(location, key) as file:
+    with _opened(content, name) as file:
         frames, first = [], 0
         for index, group in enumerate(file.row_groups):
             if first < stop and first + group.num_rows > start:
@@ -49,21 +67,8 @@ def read_rows(location: Location, key: str, start: int, stop: int) -> tuple[pd.D
         return pd.concat(frames, ignore_index=True) if frames else file[:0].to_pandas(), first
 
 
-def read_table(location: Location, key: str, filters: Sequence[tuple[str, str, Any]] = ()) -> pd.DataFrame:
-    """Read a table, or its rows that pass all of `filters`, (column, operator, value).
-
-    Groups of rows that hold none of them are not decoded. Raises RunDamagedError where the table is missing or broken.
-    """
-    with _opened(location, key) as file:
-        frame: pd.DataFrame = file.to_pandas(filters=[list(filters)] if filters else [], row_filter=bool(filters))
-        return frame
-
-
 @contextmanager
-def _opened(location: Location, key: str) -> Iterator[Any]:
-    content = get(location, key)
-    if content is None:
-        raise RunDamagedError(f"the table {key} is missing")
+def _opened(content: bytes, name: str) -> Iterator[Any]:
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "table.parquet"
         path.write_bytes(content)
@@ -71,4 +76,4 @@ def _opened(location: Location, key: str) -> Iterator[Any]:
             yield fastparquet.ParquetFile(str(path))
         # A truncated or overwritten file makes fastparquet raise whatever its decoder stumbles over.
         except Exception as error:
-            raise RunDamagedError(f"the table {key} cannot be read: {error}") from error
+            raise RunDamagedError(f"the table {name} cannot be read: {error}") from error

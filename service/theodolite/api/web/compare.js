@@ -1,0 +1,153 @@
+// The same curve of several runs, on relative depth.
+
+import { addressOf, choose } from "./address.js";
+import { element, problem, selection, table } from "./elements.js";
+import { Frame } from "./figures.js";
+import { ask, askAll, ofRun } from "./service.js";
+import { statisticsOf } from "./statistics.js";
+
+const FIRST = "cosine_of_means_debiased";
+const MOST = 16;
+
+/** Open the comparison; choices are `run`, several times, `statistic`, `contrast`, `set` and `site`. */
+export function openComparison(node, signal) {
+  document.title = "Compare · Theodolite";
+  const view = new Comparison(signal);
+  node.append(element("h1", {}, "Compare runs"), element("p", { class: "lead" }, "The same statistic of several models, along relative depth: 0 is what enters the first block, 1 what leaves the last."), view.node);
+  return ({ choices }) => view.show(choices);
+}
+
+class Comparison {
+  constructor(signal) {
+    this.signal = signal;
+    this.runs = element("fieldset", { class: "runs", id: "compare-runs" });
+    this.switches = element("div", { class: "switches" });
+    this.said = element("div", { "aria-live": "polite" });
+    this.frame = new Frame("Comparison", signal, { height: 520, heading: "h2" });
+    this.table = element("div");
+    this.node = element("div", {}, this.runs, this.switches, this.said, this.frame.node, this.table);
+    this.details = new Map();
+  }
+
+  async show(choices) {
+    this.pending?.abort();
+    this.pending = new AbortController();
+    const signal = AbortSignal.any([this.signal, this.pending.signal]);
+    const chosen = choices.getAll("run");
+    try {
+      this.known ??= await askAll("/v1/runs", { limit: 1000 }, this.signal);
+      if (signal.aborted) return;
+      this.drawRuns(chosen);
+      if (!chosen.length) return this.showNothing();
+      const details = await Promise.all(chosen.map((id) => this.read(id, signal)));
+      if (signal.aborted) return;
+      const question = questionOf(choices, details);
+      this.drawSwitches(question);
+      this.said.replaceChildren();
+      this.ask(chosen, question);
+    } catch (error) {
+      if (!signal.aborted) this.fail(error, choices);
+    }
+  }
+
+  async read(id, signal) {
+    if (!this.details.has(id)) this.details.set(id, await ask(ofRun(id), {}, signal));
+    return this.details.get(id);
+  }
+
+  ask(chosen, { statistic, contrast, set, site }) {
+    this.frame.node.hidden = false;
+    this.frame.rename(statistic.replaceAll("_", " "), `compare.${statistic}`);
+    this.frame.show(async (until) => {
+      const answer = await ask("/v1/compare", { run: chosen, statistic, contrast, set, site }, until);
+      this.said.replaceChildren(element("p", {}, answer.description));
+      this.table.replaceChildren(...milestones(answer.milestones));
+      // A single curve has its model's name beside it too.
+      return { ...answer.figure, layout: { ...answer.figure.layout, showlegend: true } };
+    });
+  }
+
+  fail(error, choices) {
+    this.frame.node.hidden = true;
+    this.table.replaceChildren();
+    this.said.replaceChildren(problem(error, () => this.show(choices)));
+  }
+
+  showNothing() {
+    this.frame.node.hidden = true;
+    this.switches.replaceChildren();
+    this.table.replaceChildren();
+    const words = this.known.length ? "Choose one run or more." : "There is no complete run yet to compare.";
+    this.said.replaceChildren(element("p", { class: "nothing" }, words));
+  }
+
+  drawRuns(chosen) {
+    if (this.boxes) {
+      for (const box of this.boxes) box.checked = chosen.includes(box.value);
+      return;
+    }
+    this.boxes = this.known.map((run) =>
+      element("input", { type: "checkbox", value: run.run_id, checked: chosen.includes(run.run_id), onchange: () => this.choose() }));
+    const labels = this.known.map((run, index) =>
+      element("label", { class: "tick" }, this.boxes[index], element("span", {}, run.model, " ", element("code", { class: "soft small" }, run.run_id))));
+    this.runs.replaceChildren(element("legend", {}, `Runs, ${MOST} at most`), element("div", { class: "many" }, labels));
+  }
+
+  /** Those that are new come last: the order is that of the colours. */
+  choose() {
+    const ticked = this.boxes.filter((box) => box.checked).map((box) => box.value);
+    const before = new URLSearchParams(location.hash.split("?")[1]).getAll("run").filter((id) => ticked.includes(id));
+    choose({ run: [...before, ...ticked.filter((id) => !before.includes(id))] });
+  }
+
+  drawSwitches({ statistic, offered, contrast, contrasts, set, sets, site, sites }) {
+    const used = document.activeElement?.id;
+    const change = (name) => (value) => choose({ [name]: value || null });
+    this.switches.replaceChildren(
+      ...[
+        selection("statistic", offered, statistic, change("statistic"), { id: "compare-statistic" }),
+        sets && selection("set", sets, set, change("set"), { id: "compare-set" }),
+        contrasts?.length > 1 && selection("contrast", contrasts, contrast, change("contrast"), { id: "compare-contrast" }),
+        sites && selection("site", [["", "pre and mid"], ...sites], site ?? "", change("site"), { id: "compare-site" }),
+      ].filter(Boolean),
+    );
+    if (used?.startsWith("compare-")) document.getElementById(used)?.focus();
+  }
+}
+
+/** Return what is asked of these runs: what an address leaves open is the first that all of them have. */
+function questionOf(choices, details) {
+  const offered = statisticsOf(details);
+  const statistic = choices.get("statistic") ?? FIRST;
+  const dims = offered.dims[statistic] ?? [];
+  const question = { statistic, offered: offered.groups };
+  const names = { contrast: (run) => run.contrasts, set: (run) => Object.keys(run.sets) };
+  for (const [dim, of] of Object.entries(names)) {
+    if (!dims.includes(dim)) continue;
+    question[`${dim}s`] = shared(details.map(of));
+    question[dim] = choices.get(dim) ?? question[`${dim}s`][0];
+  }
+  if (dims.includes("site")) {
+    question.sites = shared(details.map((run) => run.capture.sites));
+    question.site = choices.get("site");
+  }
+  return question;
+}
+
+function shared(lists) {
+  return lists[0].filter((name) => lists.every((list) => list.includes(name)));
+}
+
+function milestones(rows) {
+  const columns = ["run", "contrast", "position", "least debiased cosine", "at", "AUROC surely past 0.95 from"];
+  const share = (depth) => (depth === null ? "" : ` (${(100 * depth).toFixed(0)} % of the way)`);
+  const cells = rows.map((row) => [
+    element("a", { href: addressOf(["runs", row.run_id]) }, row.model),
+    row.contrast || "none",
+    row.position === null ? "" : String(row.position),
+    row.least_cosine === null ? "" : row.least_cosine.toFixed(4),
+    row.least_cosine_at + share(row.least_cosine_relative_depth),
+    row.separates_at + share(row.separates_relative_depth),
+  ]);
+  return [element("h2", {}, "Where the sets part"), table(columns, cells, { caption: "Milestones of each run", numbers: [2, 3] })];
+}

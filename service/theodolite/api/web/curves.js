@@ -1,0 +1,108 @@
+// The three curves of a contrast, and the switches that say which of them are drawn.
+
+import { choose } from "./address.js";
+import { element, fill, selection, tick, ticks } from "./elements.js";
+import { Frame } from "./figures.js";
+import { facts, folded, readSections } from "./sections.js";
+import { ask, ofRun } from "./service.js";
+import { chosenTraces, shortSite } from "./traces.js";
+
+const HOW_TO_READ =
+  "The top graph compares the direction of the two sets’ mean activations. Sampling noise lengthens both means, so the plain cosine, which others publish, is too small; the debiased one takes the expected noise out, and the band is its 95 % interval by the delta method. The lower graphs show the unbiased variance (n−1) over prompts, as the mean over features and for the single feature where it is largest: one to three features usually dominate, and the figure on the sphere shows what remains when length is taken out. Depth counts 0-pre (entering block 0), 0-mid (after its attention), 1-pre, …; what leaves the last block is stored as resid_final and not drawn.";
+
+/** Open the curves; choices are `contrast`, `position`, `site`, `set` and `sphere`. */
+export function openCurves(node, signal, run) {
+  let curves = null;
+  let choices = null;
+  const ready = fill(node, signal, async () => {
+    const sections = await readSections(run, "curves", signal);
+    if (!sections.length) return nothing();
+    curves = new Curves(run, sections.map(named), signal);
+    curves.show(choices);
+    return curves.nodes;
+  });
+  return (address) => {
+    choices = address.choices;
+    curves?.show(choices);
+    return ready;
+  };
+}
+
+class Curves {
+  constructor(run, sections, signal) {
+    this.run = run;
+    this.sections = sections;
+    this.frame = new Frame("Curves", signal, { height: 900 });
+    this.switches = element("div", { class: "switches" });
+    this.heading = element("h2", {});
+    this.said = element("div", { "aria-live": "polite" });
+    const how = element("details", {}, element("summary", {}, "How to read the curves"), element("p", {}, HOW_TO_READ));
+    this.nodes = [this.heading, this.switches, this.said, this.frame.node, how];
+    this.drawn = null;
+  }
+
+  show(choices) {
+    const contrast = choices.get("contrast") ?? this.sections[0].contrast;
+    const ofContrast = this.sections.filter((one) => one.contrast === contrast);
+    const positions = ofContrast.map((one) => one.position);
+    const position = choices.get("position") ?? positions.at(-1);
+    const section = ofContrast.find((one) => one.position === position);
+    const isSphere = choices.get("sphere") === "1";
+    if (!section) {
+      this.said.replaceChildren(element("p", { class: "nothing" }, `The run has no curves of “${contrast}” at position ${position}.`));
+      this.draw(this.sections[0], choices, isSphere);
+      return;
+    }
+    this.said.replaceChildren(...facts(section), ...section.tables.map(folded));
+    this.draw(section, choices, isSphere);
+  }
+
+  draw(section, choices, isSphere) {
+    this.heading.textContent = section.title;
+    const { name, caption } = section.figures[isSphere ? 1 : 0];
+    this.frame.rename(caption, `${this.run.run_id}.${name}`);
+    this.frame.show(async (until) => {
+      // Other sites and sets are in what was fetched already.
+      if (this.drawn?.name !== name)
+        this.drawn = { name, figure: await ask(ofRun(this.run.run_id, "figures", name), {}, until) };
+      const sides = this.run.spec.contrasts[section.contrast];
+      const sets = [sides.positive, sides.negative];
+      const chosen = chosenTraces(this.drawn.figure, this.run.capture.sites, sets, choices.getAll("site"), choices.getAll("set"));
+      this.redrawSwitches(section, isSphere, sets, chosen);
+      return chosen.figure;
+    });
+  }
+
+  /** Make the switches anew, and leave the focus on the one that was used. */
+  redrawSwitches(section, isSphere, sets, { sites, shownSets }) {
+    const used = document.activeElement;
+    const place = this.switches.contains(used) ? [...this.controls()].indexOf(used) : -1;
+    const contrasts = [...new Set(this.sections.map((one) => one.contrast))];
+    const positions = this.sections.filter((one) => one.contrast === section.contrast).map((one) => one.position);
+    const both = sets.length > 1;
+    this.switches.replaceChildren(
+      ...[
+        selection("contrast", contrasts, section.contrast, (contrast) => choose({ contrast, position: null, set: null }), { id: "curves-contrast" }),
+        selection("position", positions, section.position, (position) => choose({ position }), { id: "curves-position" }),
+        ticks("sites", this.run.capture.sites.map((site) => [site, shortSite(site)]), sites, (site) => choose({ site })),
+        both && ticks("sets", sets.map((set) => [set, set]), shownSets, (set) => choose({ set: set.length < sets.length ? set : null })),
+        tick("on the sphere", isSphere, (isOn) => choose({ sphere: isOn ? "1" : null }), { id: "curves-sphere" }),
+      ].filter(Boolean),
+    );
+    if (place >= 0) this.controls()[place]?.focus();
+  }
+
+  controls() {
+    return this.switches.querySelectorAll("select, input");
+  }
+}
+
+/** Return a section with the contrast and position that the name of its first figure tells: curves.CONTRAST.POSITION. */
+function named(section) {
+  const [, contrast, position] = section.figures[0].name.match(/^curves\.(.+)\.(-?\d+)$/);
+  return { ...section, contrast, position };
+}
+
+function nothing() {
+  return element("p", { class: "nothing" }, "The survey has no contrast, so there are no curves to draw; its moments are in the results, and Compare draws them.");
+}

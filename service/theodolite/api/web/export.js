@@ -1,0 +1,44 @@
+// Taking a figure away: its numbers as CSV, or itself as a picture.
+
+import { element } from "./elements.js";
+import { onPaper, PRINT } from "./paper.js";
+
+const COLUMNS = ["trace", "x", "y", "z", "label"];
+
+/** Return the numbers of a figure as CSV, a row for each point or cell. */
+export function csvOf(figure) {
+  const rows = figure.data.flatMap((trace, index) => rowsOf(trace, trace.name || `trace ${index + 1}`));
+  const used = COLUMNS.filter((_, column) => rows.some((row) => row[column] !== ""));
+  const lines = rows.map((row) => row.filter((_, column) => used.includes(COLUMNS[column])).map(quoted).join(","));
+  return [used.join(","), ...lines].join("\r\n") + "\r\n";
+}
+
+/** Offer a text as a file. */
+export function offer(name, text, type) {
+  const url = URL.createObjectURL(new Blob([text], { type }));
+  element("a", { href: url, download: name }).click();
+  setTimeout(() => URL.revokeObjectURL(url), 10_000);
+}
+
+/** Offer a figure as an SVG picture on white paper, as large as it is on the page. */
+export function offerPicture(Plotly, figure, name, width) {
+  const layout = { ...onPaper(figure.layout, PRINT), paper_bgcolor: PRINT.card };
+  const height = figure.layout.height ?? 450;
+  return Plotly.downloadImage({ data: figure.data, layout }, { format: "svg", filename: name, width, height });
+}
+
+function rowsOf(trace, name) {
+  if (trace.type === "heatmap")
+    return trace.z.flatMap((row, y) =>
+      row.map((z, x) => [name, trace.x?.[x] ?? x, trace.y?.[y] ?? y, trace.text?.[y]?.[x] ?? z ?? "", trace.customdata?.[y]?.[x] ?? ""]),
+    );
+  return trace.x.map((x, point) => {
+    const label = trace.customdata?.[point] ?? (Array.isArray(trace.text) ? trace.text[point] : "");
+    return [name, x ?? "", trace.y[point] ?? "", trace.z?.[point] ?? "", label ?? ""];
+  });
+}
+
+function quoted(value) {
+  const text = String(value);
+  return /[",\r\n]/.test(text) ? `"${text.replaceAll('"', '""')}"` : text;
+}

@@ -1,0 +1,87 @@
+// The list of runs beside every view; on a narrow page, a drawer.
+
+import { addressOf } from "./address.js";
+import { element, problem } from "./elements.js";
+import { askAll } from "./service.js";
+
+const part = (id) => document.getElementById(id);
+
+export class RunList {
+  /** `changed` is called when a list that could not be read at first has come after all. */
+  constructor(changed) {
+    this.changed = changed;
+    this.runs = null;
+    this.marked = null;
+    part("run-search").addEventListener("input", () => this.draw());
+    part("drawer").addEventListener("click", () => this.open(part("drawer").ariaExpanded !== "true"));
+  }
+
+  /** Read the list again, and return it; null where it cannot be read. */
+  async refresh() {
+    this.reading ??= this.read().finally(() => (this.reading = null));
+    return this.reading;
+  }
+
+  async read() {
+    if (!this.runs) part("run-count").textContent = "Reading…";
+    try {
+      const runs = await askAll("/v1/runs", { incomplete: true, limit: 1000 });
+      if (JSON.stringify(runs) !== JSON.stringify(this.runs)) {
+        this.runs = runs;
+        this.draw();
+      }
+      return runs;
+    } catch (error) {
+      part("run-count").textContent = "";
+      part("runs").replaceChildren(element("li", {}, problem(error, () => this.changed())));
+      this.runs = null;
+      return null;
+    }
+  }
+
+  /** Say which run is shown. */
+  mark(runId) {
+    this.marked = runId ?? null;
+    for (const link of part("runs").querySelectorAll("a")) this.markLink(link);
+    const run = this.runs?.find((one) => one.run_id === this.marked);
+    part("drawer").textContent = run ? `Runs · ${run.model ?? run.run_id}` : "Runs";
+  }
+
+  markLink(link) {
+    if (link.dataset.run === this.marked) link.setAttribute("aria-current", "page");
+    else link.removeAttribute("aria-current");
+  }
+
+  open(isOpen) {
+    part("drawer").ariaExpanded = String(isOpen);
+    if (isOpen) part("run-search").focus();
+  }
+
+  close() {
+    this.open(false);
+  }
+
+  draw() {
+    const words = part("run-search").value.toLowerCase().split(/\s+/).filter(Boolean);
+    const found = this.runs.filter((run) => words.every((word) => searched(run).includes(word)));
+    part("runs").replaceChildren(...found.map((run) => element("li", {}, this.line(run))));
+    const all = this.runs.length;
+    part("run-count").textContent = words.length ? `${found.length} of ${all} runs` : `${all} ${all === 1 ? "run" : "runs"}`;
+    this.mark(this.marked);
+  }
+
+  line(run) {
+    const details = [run.name, ...run.contrasts, run.created.slice(0, 10)].filter(Boolean);
+    return element(
+      "a",
+      { href: addressOf(["runs", run.run_id]), "data-run": run.run_id, title: run.run_id },
+      element("span", { class: "model" }, run.model ?? run.run_id),
+      element("span", { class: "soft small" }, details.join(" · ")),
+      run.state !== "complete" && element("span", { class: "state", "data-state": run.state }, run.state),
+    );
+  }
+}
+
+function searched(run) {
+  return [run.model, run.name, run.run_id, run.state, ...run.contrasts, ...Object.keys(run.sets)].join(" ").toLowerCase();
+}

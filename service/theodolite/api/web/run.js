@@ -1,0 +1,134 @@
+// One run: its name, and a tab for each thing that it can show.
+
+import { addressOf, replaceAddress } from "./address.js";
+import { element, problem } from "./elements.js";
+import { openOverview } from "./overview.js";
+import { openSections } from "./sections.js";
+import { ask, ofRun } from "./service.js";
+import { Stage } from "./stage.js";
+
+const TABS = [
+  { name: "overview", title: "Overview", groups: [], open: async () => openOverview },
+  { name: "curves", title: "Curves", groups: ["curves"], open: async () => (await import("./curves.js")).openCurves },
+  { name: "untangling", title: "Untangling", groups: ["separation", "gram"] },
+  { name: "sphere", title: "Sphere", groups: ["sphere"] },
+  { name: "travel", title: "Travel and growth", groups: ["travel"] },
+  { name: "heads", title: "Heads", groups: ["heads"], open: async () => (await import("./heads.js")).openHeads },
+  { name: "words", title: "Words", groups: ["words"] },
+  { name: "weights", title: "Weights", groups: ["weights"] },
+];
+
+/** Open a run; the third part of an address is the tab. */
+export function openRun(node, signal) {
+  const opening = { id: null, ready: null };
+  return (address) => {
+    const id = address.path[1];
+    opening.ready ??= open(node, signal, id);
+    opening.ready.then((tabs) => {
+      if (tabs && !signal.aborted) tabs.show(address);
+    });
+    opening.id = id;
+  };
+}
+
+async function open(node, signal, id) {
+  document.title = `${id} · Theodolite`;
+  node.replaceChildren(element("p", { class: "soft waiting", role: "status" }, "Reading the run…"));
+  try {
+    const [run, there] = await Promise.all([ask(ofRun(id), {}, signal), sectionsThere(id, signal)]);
+    if (signal.aborted) return null;
+    document.title = `${run.model.name} · Theodolite`;
+    const tabs = new Tabs(run, there, signal);
+    node.replaceChildren(title(run), tabs.list, tabs.panel);
+    return tabs;
+  } catch (error) {
+    if (!signal.aborted)
+      node.replaceChildren(element("h1", {}, id), problem(error, () => location.reload()));
+    return null;
+  }
+}
+
+/** Return the sections of a run; one that is not complete has none yet. */
+async function sectionsThere(id, signal) {
+  try {
+    return (await ask(ofRun(id, "sections"), {}, signal)).items;
+  } catch (error) {
+    if (error.status === 409) return [];
+    throw error;
+  }
+}
+
+function title(run) {
+  const measured = Object.keys(run.sets).length ? "Residual stream" : "Weights";
+  return element(
+    "div",
+    { class: "title" },
+    element("h1", {}, run.model.name),
+    element(
+      "p",
+      { class: "lead" },
+      run.name && element("strong", {}, run.name),
+      run.name && " · ",
+      `${measured} of ${run.model.n_layers} layers, surveyed ${run.created.slice(0, 10)} · run `,
+      element("code", {}, run.run_id),
+    ),
+  );
+}
+
+class Tabs {
+  constructor(run, there, signal) {
+    this.run = run;
+    this.offered = TABS.filter((tab) => !tab.groups.length || tab.groups.some((group) => there.includes(group)));
+    this.there = there;
+    this.panel = element("div", { id: "panel", role: "tabpanel", tabindex: 0 });
+    this.stage = new Stage(this.panel);
+    signal.addEventListener("abort", () => this.stage.close());
+    this.list = element("div", { role: "tablist", "aria-label": "What the run shows", class: "tabs" });
+    this.list.append(...this.offered.map((tab) => this.tab(tab)));
+    this.list.addEventListener("keydown", (event) => this.move(event));
+  }
+
+  tab({ name, title: text }) {
+    const href = addressOf(["runs", this.run.run_id, ...(name === "overview" ? [] : [name])]);
+    return element("a", { role: "tab", id: `tab-${name}`, href, "aria-controls": "panel", "data-tab": name }, text);
+  }
+
+  /** Show the tab of an address; one that the run lacks says so. */
+  async show(address) {
+    this.address = address;
+    const name = address.path[2] ?? "overview";
+    const tab = this.offered.find((one) => one.name === name);
+    for (const node of this.list.children) {
+      const isChosen = node.dataset.tab === tab?.name;
+      node.setAttribute("aria-selected", String(isChosen));
+      node.tabIndex = isChosen || (!tab && node === this.list.firstChild) ? 0 : -1;
+      if (isChosen) node.scrollIntoView({ block: "nearest", inline: "nearest" });
+    }
+    if (!tab) {
+      this.panel.setAttribute("aria-label", "Not there");
+      this.stage.show(`no ${name}`, (node) => node.append(this.missing(name)), address);
+      return;
+    }
+    this.panel.setAttribute("aria-labelledby", `tab-${tab.name}`);
+    const opened = tab.open ? await tab.open() : openSections;
+    if (this.address !== address) return; // another tab was chosen while this one's script came
+    const groups = tab.groups.filter((group) => this.there.includes(group));
+    this.stage.show(tab.name, (node, signal) => opened(node, signal, this.run, groups), address);
+  }
+
+  missing(name) {
+    return element("p", { class: "nothing" }, `This run has no “${name}”: its survey did not ask for it, or it is not complete.`);
+  }
+
+  /** Arrow keys go round, Home and End to the ends; a tab that is only passed leaves no step for Back. */
+  move(event) {
+    const nodes = [...this.list.children];
+    const at = nodes.indexOf(document.activeElement);
+    const places = { ArrowRight: at + 1, ArrowLeft: at - 1, Home: 0, End: nodes.length - 1, " ": at };
+    if (at < 0 || !(event.key in places)) return;
+    event.preventDefault();
+    const next = nodes.at(places[event.key] % nodes.length);
+    next.focus();
+    replaceAddress(next.getAttribute("href"));
+  }
+}

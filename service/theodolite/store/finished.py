@@ -1,0 +1,163 @@
+"""Reading finished results: every byte is compared with COMPLETE first.
+
+Zarr alone would read a missing chunk as NaN and a flipped byte as another number. What is read goes through memory, so
+one request fetches an object and no reader's plugins are imported.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import pandas as pd
+import xarray as xr
+import zarr
+from zarr.core.buffer.cpu import Buffer
+from zarr.storage import MemoryStore
+
+from theodolite.errors import ResultsNotFoundError, RunDamagedError, StoreError, TableNotFoundError
+from theodolite.store.commits import sha256
+from theodolite.store.complete import finished_groups, finished_tables, sealed_objects
+from theodolite.store.layout import GROUPS, RESULTS, Variable, table_owner
+from theodolite.store.objects import get, keys
+from theodolite.store.runs import Run
+from theodolite.store.tables import decode_rows, decode_table, table_key
+
+_IsWanted = Callable[[str, Sequence[int]], bool]
+"""Whether an object is wanted, by its variable and the indices of its chunk, of which metadata has none."""
+
+
+def read_group(run: Run, name: str) -> xr.Dataset:
+    """Read one finished result group into memory, but what is stored by layer; what is kept is not to be changed.
+
+    Raises:
+        ResultsNotFoundError: it is not there, or not yet.
+        RunDamagedError: it is not as it was written.
+    """
+    finished = finished_groups(run)
+    if name not in finished:
+        there = ", ".join(finished) or "none"
+        raise ResultsNotFoundError(
+            f"{run.id} has no finished results {name!r}, it has {there}; run `theodolite analyse {run.id}`"
+        )
+
+    def read() -> xr.Dataset:
+        by_layer = _by_layer(name)
+        return _load(run, name, lambda variable, _chunk: variable not in by_layer)
+
+    if run.kept is None:
+        return read()
+    kept = run.kept.get((run.url, name, finished[name]), read, lambda dataset: int(dataset.nbytes))
+    if kept.attrs["digest"] != finished[name]:
+        raise StoreError(f"{run.id}: results {name!r} are being computed again; ask again when they are done")
+    return kept
+
+
+def read_layer(run: Run, name: str, layer: int) -> xr.Dataset:
+    """Read one layer of what is stored by layer of a group; raises RunDamagedError where it is not as written."""
+    labels = read_group(run, name)["layer"].values.tolist()
+    axes = {variable.name: variable.dims.index("layer") for variable in _by_layer(name).values()}
+
+    def is_wanted(variable: str, chunk: Sequence[int]) -> bool:
+        return variable not in axes or not chunk or chunk[axes[variable]] == labels.index(layer)
+
+    # Zarr fills the chunks of other layers, which were not fetched, with NaN; they are not looked at.
+    return _load(run, name, is_wanted)[list(axes)].sel(layer=layer)
+
+
+def read_contrasts(run: Run, finished: Mapping[str, str]) -> dict[str, dict[str, Any]]:
+    """Return the contrasts that results were computed for, or those of the spec while there are none.
+
+    Each has `positive`, `negative` and `paired`. `finished` are the run's finished groups. Raises RunDamagedError.
+    """
+    if "curves" not in finished:
+        return run.record.spec.resolved_contrasts()
+
+    def read() -> dict[str, dict[str, Any]]:
+        attributes: Any = _open(run, "curves", lambda variable, _chunk: variable == "zarr.json").attrs
+        return dict(attributes["contrasts"])
+
+    return run.kept.get((run.url, "contrasts", finished["curves"]), read, len) if run.kept else read()
+
+
+def read_finished_table(run: Run, name: str, filters: Sequence[tuple[str, str, Any]] = ()) -> pd.DataFrame:
+    """Read a table of results, or its rows that pass all filters; raises RunDamagedError where it is not as written."""
+    return decode_table(table_bytes(run, name), table_key(name), filters)
+
+
+def read_table_rows(run: Run, name: str, start: int, stop: int) -> tuple[pd.DataFrame, int]:
+    """Read rows `start` to `stop` of a table of results, and how many it has; raises as `read_finished_table` does."""
+    return decode_rows(table_bytes(run, name), table_key(name), start, stop)
+
+
+def table_bytes(run: Run, name: str) -> bytes:
+    """Return a whole table of results as it is stored, Parquet.
+
+    Raises:
+        TableNotFoundError: the run has no finished table of this name; the message names those that it has.
+        RunDamagedError: it is not as it was written.
+    """
+    there = finished_tables(run)
+    if name not in there:
+        raise TableNotFoundError(f"{run.id} has no table {name!r}; it has {', '.join(there) or 'none'}")
+    return _verified(run, table_key(name))
+
+
+def damaged_groups(run: Run) -> list[str]:
+    """Return the finished groups that are not as they were written; of what is stored by layer, that it is there."""
+    finished, there, damaged = finished_groups(run), set(keys(run.location)), set()
+    for key, checksum in sealed_objects(run).items():
+        group = table_owner(key.removeprefix("tables/").removesuffix(".parquet")) if key.startswith("tables/") else None
+        variable = ""
+        if key.startswith(f"{RESULTS}/") and key.count("/") > 1:
+            _, group, variable, *_ = key.split("/")
+        if group not in finished:
+            continue
+        is_large = variable in _by_layer(group) and "/c/" in key
+        if key not in there or not (is_large or sha256(get(run.location, key) or b"") == checksum):
+            damaged.add(group)
+    return sorted(damaged)
+
+
+def _load(run: Run, name: str, is_wanted: _IsWanted) -> xr.Dataset:
+    group = _open(run, name, is_wanted)
+    try:
+        variables = {
+            array_name: xr.Variable(_dims(array), array[...], _attributes(array))
+            for array_name, array in group.arrays()
+        }
+        return xr.Dataset(variables, attrs=dict(group.attrs))
+    # Of bytes that are what was written, but by another version of Zarr, say.
+    except Exception as error:
+        raise RunDamagedError(f"{run.id}: results {name!r} cannot be read: {error}") from error
+
+
+def _open(run: Run, name: str, is_wanted: _IsWanted) -> zarr.Group:
+    """Return a group in memory, of those objects that are wanted."""
+    wanted = []
+    for key in sealed_objects(run):
+        results, _, inside = key.partition(f"/{name}/")
+        if results == RESULTS:
+            variable, _, chunk = inside.partition("/c/")
+            indices = [int(index) for index in chunk.split("/")] if chunk else []
+            wanted += [key] if is_wanted(variable.removesuffix("/zarr.json"), indices) else []
+    memory: dict[str, Any] = {key.removeprefix(f"{RESULTS}/"): Buffer.from_bytes(_verified(run, key)) for key in wanted}
+    return zarr.open_group(MemoryStore(memory), path=name, mode="r", use_consolidated=False)
+
+
+def _verified(run: Run, key: str) -> bytes:
+    content, checksum = get(run.location, key), sealed_objects(run)[key]
+    if content is None or sha256(content) != checksum:
+        wrong = "is missing" if content is None else "its bytes are not those that were written"
+        raise RunDamagedError(f"{run.id}: {key}: {wrong}; `theodolite analyse {run.id}` computes it again")
+    return content
+
+
+def _dims(array: Any) -> tuple[str, ...]:
+    return tuple(array.metadata.dimension_names or ())  # a single number has none
+
+
+def _attributes(array: Any) -> dict[str, Any]:
+    return {name: value for name, value in array.attrs.items() if name != "_FillValue"}
+
+
+def _by_layer(name: str) -> dict[str, Variable]:
+    return {variable.name: variable for variable in GROUPS[name] if variable.by_layer}
