@@ -179,12 +179,17 @@ def show(run: RunId, store: Store = None, as_json: AsJson = False) -> None:
     """Show what is known of a run: model, prompts, parity, progress, results."""
     from theodolite.query.runs import describe
 
-    _print(describe(_open(run, _settings(store))), as_json)
+    known = describe(_open(run, _settings(store)))
+    if not as_json:  # dimensions and the spec are for programs
+        known["results"] = {name: ", ".join(variables) for name, variables in known["results"].items()}
+        known["tables"] = ", ".join(known["tables"])
+        del known["spec"]
+    _print(known, as_json)
 
 
 @app.command()
 def verify(run: RunId, store: Store = None, as_json: AsJson = False) -> None:
-    """Check every stored byte of a run against what was committed; exit 1 and name what is damaged."""
+    """Check every stored byte of a run against what was committed; exit 1 and name what is missing or damaged."""
     from theodolite.query.runs import verify as find_damages
 
     opened = _open(run, _settings(store))
@@ -209,7 +214,14 @@ def compare(
     ] = None,
     site: Annotated[str | None, typer.Option(help="One site; by default resid_pre and resid_mid.")] = None,
     position: Annotated[int | None, typer.Option(help="Token position; by default each run's last.")] = None,
-    bound: Annotated[float, typer.Option(min=0.5, max=1, help="AUROC from which on the sets are separated.")] = 0.95,
+    bound: Annotated[
+        float,
+        typer.Option(
+            min=0.5,
+            max=1,
+            help="AUROC that the lower end of the interval must reach for the sets to count as separated.",
+        ),
+    ] = 0.95,
     output: Annotated[Path, typer.Option(help="Where the page is written.")] = Path("comparison.html"),
     store: Store = None,
     as_json: AsJson = False,

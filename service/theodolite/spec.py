@@ -231,7 +231,8 @@ class SurveySpec(_Model):
         unknown = [name for name in analyses or [] if name not in ANALYSES]
         if unknown:
             raise ValueError(
-                f"{', '.join(map(repr, unknown))} does not exist in this version; allowed: {', '.join(ANALYSES)}"
+                f"{', '.join(map(repr, unknown))} does not exist in this version; allowed: {', '.join(ANALYSES)}; "
+                "moments and directions come along with any prompts"
             )
         return None if analyses is None else sorted(_check_unique(analyses, minimum=1), key=ANALYSES.index)
 

@@ -25,8 +25,9 @@ from theodolite.settings import Settings
 from theodolite.spec import HeadsSpec, ModelSpec
 from theodolite.spec_file import parse_spec
 from theodolite.store.complete import finished_groups
+from theodolite.store.finished import read_group, read_layer
 from theodolite.store.layout import GROUPS
-from theodolite.store.results import claim_layers, read_group, read_layer
+from theodolite.store.results import claim_layers
 from theodolite.store.runs import open_run
 from theodolite_jobs.analyses import analyse_run
 from theodolite_jobs.progress import Console

@@ -24,9 +24,9 @@ from theodolite.spec_file import parse_spec
 from theodolite.store.activations import read_positive_counts
 from theodolite.store.commits import read_commits
 from theodolite.store.complete import finished_groups
+from theodolite.store.finished import read_group
 from theodolite.store.objects import keys
 from theodolite.store.prompts import read_prompts, read_tokens
-from theodolite.store.results import read_group
 from theodolite.store.runs import open_run
 from theodolite_jobs.progress import Console
 from theodolite_jobs.survey import capture, survey

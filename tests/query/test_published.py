@@ -10,8 +10,8 @@ from theodolite.query.published import (
     published_curves,
     selected_directions,
 )
+from theodolite.store.finished import read_group
 from theodolite.store.layout import CURVES
-from theodolite.store.results import read_group
 from theodolite_jobs.report.page import render_report
 
 QWEN = "Qwen/Qwen-1_8B-chat"

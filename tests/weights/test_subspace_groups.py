@@ -9,7 +9,7 @@ from transformers import AutoModel, AutoModelForCausalLM, AutoModelForMaskedLM
 
 from theodolite.models.load import wrap
 from theodolite.models.weights import Weights
-from theodolite.store.results import read_group
+from theodolite.store.finished import read_group
 from theodolite.store.runs import ModelFacts, create_run
 from theodolite_jobs.weights.subspace_groups import layer_bases, survey_weights
 

@@ -28,7 +28,7 @@ from theodolite.query.runs import progress
 from theodolite.settings import Settings
 from theodolite.spec import SurveySpec
 from theodolite.spec_file import parse_spec
-from theodolite.store.jobs import End, StoredJob, begin_attempt, end_attempt, read_jobs, store_spec
+from theodolite.store.jobs import End, StoredJob, begin_attempt, end_attempt, read_jobs, store_spec, tell_sent
 from theodolite.store.objects import absolute
 
 router = APIRouter(prefix="/v1/jobs", tags=["jobs"])
@@ -38,7 +38,7 @@ JobId = Annotated[str, Path(pattern=r"^[0-9a-f]{64}$", description="The digest o
 
 _UNFINISHED = ("queued", "running")
 _SECONDS_TO_ARRIVE = 60
-"""How long an attempt may be unknown to the cluster: it is written down before it is sent."""
+"""How long an attempt may be on its way to the cluster: it is written down before it is sent."""
 
 _EXAMPLE = {
     "model": {"id": "smollm2-135m-instruct"},
@@ -157,6 +157,7 @@ def _begin(settings: Settings, job_id: str, number: int, caller: Caller) -> None
     except ClusterError as error:
         end_attempt(settings.store, job_id, number, End("failed", str(error)))
         raise
+    tell_sent(settings.store, job_id, number)
 
 
 def _check_queue(request: Request, caller: Caller) -> None:
@@ -203,7 +204,7 @@ def _state(job: StoredJob, known: Mapping[str, ClusterState | None], unreachable
     if said is not None:
         return said
     age = (datetime.now(UTC) - datetime.fromisoformat(job.attempt.submitted)).total_seconds()
-    if unreachable is None and age < _SECONDS_TO_ARRIVE:
+    if unreachable is None and not job.sent and age < _SECONDS_TO_ARRIVE:
         return ClusterState("queued", None)
     return ClusterState("lost", unreachable or "the cluster does not know it any more; submit it again to go on")
 

@@ -6,8 +6,8 @@ from typing import Any
 
 from theodolite.errors import RunDamagedError, StoreError, StoreVersionError
 from theodolite.spec import SurveySpec
-from theodolite.store.commits import damages, read_commit, read_commits
-from theodolite.store.complete import changed_objects, finished_groups
+from theodolite.store.commits import damages, read_commit, read_commits, record_key
+from theodolite.store.complete import changed_objects, finished_groups, finished_tables
 from theodolite.store.finished import read_contrasts, read_group
 from theodolite.store.kept import Kept
 from theodolite.store.layout import GROUPS
@@ -104,6 +104,7 @@ def describe(run: Run) -> dict[str, Any]:
         "results": {
             name: {variable.name: list(variable.dims) for variable in GROUPS[name]} for name in line["analyses"]
         },
+        "tables": finished_tables(run),
     }
 
 
@@ -111,6 +112,13 @@ def _notes(run: Run, left_out: Mapping[str, int]) -> Iterator[str]:
     """Say why numbers of a set are NaN."""
     for name, facts in run.record.sets.items():
         usable = facts.n_samples - left_out[name]
+        single = 2 * facts.n_samples - facts.tokens  # at least so many, since every prompt has a token
+        if 0 < single < facts.n_samples and -1 in facts.positions:
+            yield (
+                f"at least {single} of {facts.n_samples} prompts of {name} are one token long: their last token is "
+                "their first, where many models keep an attention sink of very large norm, and statistics of the set "
+                "mix both kinds"
+            )
         if run.record.spec.sets[name].positions == "all" or usable > 1:
             continue
         if usable == 1:
@@ -131,11 +139,15 @@ def last_asked(run: Run) -> SurveySpec:
 def verify(run: Run) -> Iterator[str]:
     """Yield a sentence for each thing that is not whole: missing or changed shards, results, tables, metadata."""
     for name, facts in run.record.sets.items():
-        for index in range(facts.n_shards):
+        there = set(keys(run.location, f"shards/{name}"))
+        captured = [index for index in range(facts.n_shards) if record_key(name, index) in there]
+        if len(captured) < facts.n_shards:
+            yield f"{name}: {facts.n_shards - len(captured)} of {facts.n_shards} shards are not captured (yet)"
+        for index in captured:
             yield from _shard_damages(run, name, index)
     try:
         if not finished_groups(run):
-            yield "results: none are finished"
+            yield "results: none are finished (yet)"
         yield from changed_objects(run)
     except StoreError as error:
         yield str(error)
@@ -145,6 +157,6 @@ def _shard_damages(run: Run, name: str, index: int) -> Iterator[str]:
     try:
         commit = read_commit(run.location, name, index)
     except StoreError as error:
-        yield f"shard {name}/{index:05d}: is not captured, or its record is broken: {error}"
+        yield f"shard {name}/{index:05d}: {error}"
         return
     yield from damages(run.location, commit)

@@ -14,6 +14,7 @@ from theodolite.sites import depth_label
 from theodolite.store.finished import read_group
 from theodolite.store.runs import Run
 
+_SIDES = ("positive", "negative")
 _AS_THEY_ARE = "Activations as they are; variances in squared units of the stream"
 _ON_SPHERE = "On the sphere: activations scaled to norm √d_model; variances in squared units of that"
 
@@ -50,6 +51,17 @@ def _section(run: Run, curves: xr.Dataset, contrast: str, sides: dict[str, str],
     )
 
 
+def _why_above_one(curves: xr.Dataset, view: ContrastView) -> str:
+    """Return what may be done about an interval above 1, with a space before it."""
+    counts = [int(curves[f"n_{side}"].sel(contrast=view.contrast, position=view.position)) for side in _SIDES]
+    sides = curves.attrs["contrasts"][view.contrast]
+    if view.positive == view.negative:
+        return " The contrast is of a set with itself."
+    if sides["paired"] or counts[0] != counts[1]:
+        return ""
+    return " If prompt i of one set matches prompt i of the other, or is the same, set paired: true for the contrast."
+
+
 def _facts(curves: xr.Dataset, view: ContrastView) -> list[str]:
     """Say in a few sentences what the curves that are drawn at once show, from the numbers."""
     at = curves.sel(contrast=view.contrast, position=view.position, site=shown_sites(curves))
@@ -67,7 +79,7 @@ def _facts(curves: xr.Dataset, view: ContrastView) -> list[str]:
         if (low > 1).any():
             facts.append(
                 "At some depths the whole interval lies above 1, which no cosine can: the two sets' noise is not what "
-                "was assumed. If prompt i of one set matches prompt i of the other, set paired: true for the contrast."
+                f"was assumed.{_why_above_one(curves, view)}"
             )
     unresolved = int(np.isnan(debiased).sum())
     if unresolved:

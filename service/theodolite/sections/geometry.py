@@ -118,7 +118,7 @@ def travel_section(run: Run) -> Section:
 def _travel_facts(at: xr.Dataset, sets: Sequence[str]) -> Iterator[str]:
     for name in sets:
         values = at.sel(set=name)
-        if np.isfinite(values["path_ratio"]):
+        if np.isfinite(values["path_ratio_std"]):
             yield (
                 f"{name}: the way through the blocks is {float(values['path_ratio']):.2f} ± "
                 f"{float(values['path_ratio_std']):.2f} times as long as the displacement (mean and standard deviation "

@@ -81,9 +81,12 @@ def _separation_facts(at: xr.Dataset) -> Iterator[str]:
     right = along_depth(at["accuracy"])
     yield (
         f"Unseen prompts are told apart best at {_place(auroc, best)}: AUROC {float(auroc[best]):.3f} (95 % interval "
-        f"{float(low[best]):.3f} to {float(high[best]):.3f}), and {float(right[best]):.1%} are on the right side of "
-        f"the midpoint."
+        f"{float(low[best]):.3f} to {float(high[best]):.3f}), the best of {len(auroc)} places; "
+        f"{float(right[best]):.1%} are on the right side of the midpoint, where naming the larger set for all has "
+        f"{_larger_share(at):.1%}."
     )
+    if float(low[best]) <= 0.5:
+        yield "That interval holds .5, so that it may be chance."
     passed = np.flatnonzero(low.values >= BOUND)
     if len(passed):
         yield f"The interval first lies at {BOUND} or above from {_place(low, int(passed[0]))}."
@@ -96,6 +99,13 @@ def _separation_facts(at: xr.Dataset) -> Iterator[str]:
             f"The squared distance of the means is at most {float(fisher[top]):.3g} of the sum of both variances, at "
             f"{_place(fisher, top)}."
         )
+    else:
+        yield "The Fisher ratio is left out: it needs a prompt of each set in each of the five folds."
+
+
+def _larger_share(at: xr.Dataset) -> float:
+    counts = [int(at[f"n_{side}"]) for side in _SIDES]
+    return max(counts) / sum(counts)
 
 
 def _place(curve: xr.DataArray, index: int) -> str:
@@ -130,7 +140,7 @@ def _shape_facts(
         values = at.sel(set=name, site=site)
         ratio, cosine = values["participation_ratio"].dropna("layer"), values["mean_cosine"].dropna("layer")
         if not ratio.size:
-            yield f"{name}: no layer at {site} has any variance."
+            yield f"{name}: at no layer of {site} is there a variance, which needs two prompts that differ."
             continue
         top = int(ratio["layer"][int(ratio.values.argmax())])
         yield (
@@ -138,7 +148,7 @@ def _shape_facts(
             f"{float(ratio.max()):.1f} ({float(values['standardised_participation_ratio'].sel(layer=top)):.1f} with "
             f"features standardised), where a Gaussian of as many prompts and features has "
             f"{float(values['participation_ratio_gaussian']):.0f}; two prompts have a mean cosine of "
-            f"{float(cosine.min()):.2f} to {float(cosine.max()):.2f}."
+            f"{float(cosine.min()):.2f} to {float(cosine.max()):.2f}, by layer."
         )
     alike = {said: at[f"cka_{said}"].sel(set=list(sets)) for said in ("attention", "mlp", "block")}
     if all(np.isfinite(values).any() for values in alike.values()):
@@ -164,7 +174,7 @@ def _shape_facts(
         )
     for contrast in contrasts:
         silhouettes = along_depth(at["silhouette"].sel(contrast=contrast))
-        if np.isfinite(silhouettes).any():
+        if np.nan_to_num(silhouettes.values).any():
             best = int(np.nanargmax(silhouettes.values))
             yield (
                 f"{contrast}: as clusters its two sets have a mean silhouette of {float(silhouettes[best]):.3f} at "

@@ -2,6 +2,7 @@
 
     jobs/ID/spec.json              what is asked; ID is its digest
     jobs/ID/attempts/00001.json    a try on the cluster: by whom, when, under which name; created exclusively
+    jobs/ID/sent/00001.json        the cluster took it
     jobs/ID/ends/00001.json        how it ended; the first who writes it is right
     jobs/ID/run.json               which run it became
 
@@ -59,13 +60,15 @@ class StoredJob:
         id: the digest of its spec.
         spec: what is asked.
         attempt: the last one; None where none was made yet.
-        end: how that ended; None while it has not.
+        sent: whether the cluster took that one.
+        end: how it ended; None while it has not.
         run_id: which run it became, once it is known.
     """
 
     id: str
     spec: SurveySpec
     attempt: Attempt | None
+    sent: bool
     end: End | None
     run_id: str | None
 
@@ -88,6 +91,11 @@ def begin_attempt(store: str, job_id: str, number: int, owner: str) -> Attempt |
     attempt = Attempt(number, owner, now, f"theodolite-{job_id[:16]}-{number}")
     key = f"{_FOLDER}/{job_id}/attempts/{number:05d}.json"
     return attempt if put_new(open_location(store), key, json.dumps(asdict(attempt)).encode()) else None
+
+
+def tell_sent(store: str, job_id: str, number: int) -> None:
+    """Say that the cluster took a try: from then on it is lost where the cluster does not know it."""
+    put_new(open_location(store), f"{_FOLDER}/{job_id}/sent/{number:05d}.json", b"{}")
 
 
 def end_attempt(store: str, job_id: str, number: int, end: End) -> None:
@@ -131,6 +139,7 @@ def read_jobs(store: str, kept: Kept, job_id: str | None = None) -> list[StoredJ
                 id=name,
                 spec=read_spec(name),
                 attempt=Attempt(**attempt) if attempt else None,
+                sent=bool(attempt and _last(there, "sent", attempt["number"])),
                 end=End(**end) if end else None,
                 run_id=run["run_id"] if run else None,
             )
