@@ -246,6 +246,36 @@ def compare(
 
 
 @app.command()
+def export(
+    run: RunId,
+    contrast: Annotated[str, typer.Option(help="Whose direction.")],
+    site: Annotated[str, typer.Option(help="A site of the blocks, such as resid_pre.")] = "resid_pre",
+    layer: Annotated[
+        list[int] | None, typer.Option(help="A 0-based block; several by giving it again; none is all.")
+    ] = None,
+    position: Annotated[int | None, typer.Option(help="Token position; by default the last one measured.")] = None,
+    format: Annotated[
+        str, typer.Option(help="safetensors, npy, or gguf: a control vector of llama.cpp.")
+    ] = "safetensors",
+    output: Annotated[
+        Path | None, typer.Option(help="Where it is written; by default here, under the run's name.")
+    ] = None,
+    store: Store = None,
+    as_json: AsJson = False,
+) -> None:
+    """Take a contrast's direction to other tools: a unit vector, positive minus negative, with what it is of.
+
+    For example: theodolite export RUN --contrast refusal --layer 15 --format npy
+    """
+    from theodolite.export import export_direction
+    from theodolite.reading import open_run
+
+    reader = open_run(_settings(store).store, run)
+    place = export_direction(reader, contrast, site, layer or (), position, format, output)
+    print(json.dumps({"file": str(place)}) if as_json else place)
+
+
+@app.command()
 def serve(
     store: Store = None,
     host: Annotated[

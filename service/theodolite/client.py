@@ -17,7 +17,14 @@ import pandas as pd
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-from theodolite.errors import ClusterError, ResultsNotFoundError, SpecError, TheodoliteError
+from theodolite.errors import (
+    ClusterError,
+    JobError,
+    ResultsNotFoundError,
+    ServiceError,
+    SpecError,
+    TheodoliteError,
+)
 from theodolite.reading import RunReader, html_table
 from theodolite.spec_file import read_spec
 
@@ -127,13 +134,13 @@ class Client:
         return content
 
     def send(self, method: str, path: str, **request: Any) -> httpx.Response:
-        """Return the answer to a request; raises TheodoliteError, or what the service says went wrong."""
+        """Return the answer to a request; raises ServiceError, or what the service says went wrong."""
         try:
             response = self._http.request(method, self.url + path, **request)
         except httpx.TimeoutException as error:
-            raise TheodoliteError(f"{self.url} did not answer within {_SECONDS_TO_ANSWER:.0f} s; ask again") from error
+            raise ServiceError(f"{self.url} did not answer within {_SECONDS_TO_ANSWER:.0f} s; ask again") from error
         except (httpx.TransportError, httpx.InvalidURL) as error:
-            raise TheodoliteError(
+            raise ServiceError(
                 f"cannot reach {self.url}: {error}; start it with `theodolite serve`, or give its URL, such as "
                 "http://127.0.0.1:8000"
             ) from error
@@ -220,7 +227,7 @@ class Job:
             timeout: seconds; None waits for as long as it takes. The job goes on either way.
 
         Raises:
-            ClusterError: the job failed, was stopped or is lost, with the reason; or the time is over.
+            JobError: the job failed, was stopped or is lost, with the reason; or the time is over.
         """
         end = time.monotonic() + (float("inf") if timeout is None else timeout)
         with _watching() as show:
@@ -231,12 +238,12 @@ class Job:
                     break
                 left = end - time.monotonic()
                 if left <= 0:
-                    raise ClusterError(f"job {self.id[:12]}… is still {now['state']} after {timeout:g} s; wait again")
+                    raise JobError(f"job {self.id[:12]}… is still {now['state']} after {timeout:g} s; wait again")
                 time.sleep(min(left, _SECONDS_BETWEEN_LOOKS))
         if now["state"] != "succeeded":
             said = {"failed": "failed", "stopped": "was stopped", "lost": "is lost"}[now["state"]]
             reason = now["reason"] or "its logs may say why"
-            raise ClusterError(f"job {self.id[:12]}… {said}: {reason}; submitting the same spec again goes on")
+            raise JobError(f"job {self.id[:12]}… {said}: {reason}; submitting the same spec again goes on")
         return self._client.run(now["run_id"])
 
 
@@ -284,9 +291,9 @@ def _problem(response: httpx.Response, url: str) -> TheodoliteError:
         kind, detail = content["type"].removeprefix("urn:theodolite:"), content["detail"]
     except (ValueError, KeyError, TypeError, AttributeError):
         said = f"{response.status_code} {response.reason_phrase}".strip()
-        return TheodoliteError(f"{url} answered {said} and not as a Theodolite service does; is the URL right?")
+        return ServiceError(f"{url} answered {said} and not as a Theodolite service does; is the URL right?")
     if response.status_code in (401, 403) and kind in ("unauthorised", "scope"):
-        return TheodoliteError(f"{url}: {detail}; give it one: Client(url, token=…), from `theodolite token create`")
+        return ServiceError(f"{url}: {detail}; give it one: Client(url, token=…), from `theodolite token create`")
     by_status: dict[int, type[TheodoliteError]] = {422: SpecError, 503: ClusterError}
     return _kinds().get(kind, by_status.get(response.status_code, TheodoliteError))(detail)
 

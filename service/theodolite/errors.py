@@ -9,6 +9,8 @@ TheodoliteError              exit code 1
 ├── ParityError              captured activations differ from plain Hugging Face: the run must not start
 ├── CaptureError             shards could not be captured
 ├── ClusterError             a cluster cannot be reached, or refuses a job
+│   └── JobError             a job failed, was stopped, is lost or takes too long
+├── ServiceError             a service cannot be reached, or refuses the token
 └── StoreError               the store cannot be reached, read or written
     ├── RunNotFoundError     no such run
     ├── FigureNotFoundError  the run has no such figure
@@ -59,6 +61,14 @@ class CaptureError(TheodoliteError):
 
 class ClusterError(TheodoliteError):
     """A cluster cannot be reached, or refuses a job."""
+
+
+class JobError(ClusterError):
+    """A job failed, was stopped, is lost or takes too long."""
+
+
+class ServiceError(TheodoliteError):
+    """A service cannot be reached, or refuses the token."""
 
 
 class StoreError(TheodoliteError):

@@ -1,6 +1,7 @@
 """What is answered as what: JSON, Parquet or Arrow, under the digest of what was read."""
 
-import importlib.util
+import importlib.metadata
+import sys
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -18,7 +19,7 @@ JSON = "application/json"
 PARQUET = "application/vnd.apache.parquet"
 ARROW = "application/vnd.apache.arrow.stream"
 
-HAS_ARROW = importlib.util.find_spec("pyarrow") is not None
+HAS_ARROW = any(importlib.metadata.distributions(name="pyarrow"))
 
 _HEADERS = {"Cache-Control": "private, no-cache", "Vary": "Accept, Authorization"}
 
@@ -53,17 +54,6 @@ def answer(
 def to_json(content: Any) -> bytes:
     """Return JSON, in which NaN and infinities are null."""
     return orjson.dumps(content, default=_plain, option=orjson.OPT_SERIALIZE_NUMPY | orjson.OPT_NON_STR_KEYS)
-
-
-def dataset_content(dataset: xr.Dataset) -> dict[str, Any]:
-    """Return a dataset as `xarray.Dataset.from_dict` reads it."""
-    content: dict[str, Any] = dataset.to_dict(data=False)
-    for kind in ("coords", "data_vars"):
-        for name, variable in content[kind].items():
-            values = dataset[name].values
-            variable["data"] = values.tolist() if values.dtype.kind in "OUT" else np.ascontiguousarray(values)
-            variable.pop("dtype"), variable.pop("shape")
-    return content
 
 
 def dataset_frame(dataset: xr.Dataset) -> Callable[[], pd.DataFrame] | None:
@@ -110,9 +100,12 @@ def _plain(value: Any) -> Any:
 
 
 def _to_arrow(frame: pd.DataFrame) -> bytes:
+    if sys.modules.get("pyarrow", sys) is None:  # kept out of pandas, see serving.py
+        del sys.modules["pyarrow"]
     import pyarrow as pa
 
-    table, sink = pa.Table.from_pandas(frame, preserve_index=False), pa.BufferOutputStream()
+    # Not Table.from_pandas, which asks pandas about what it may not have loaded.
+    table, sink = pa.table({name: frame[name].to_numpy() for name in frame}), pa.BufferOutputStream()
     with pa.ipc.new_stream(sink, table.schema) as writer:
         writer.write_table(table)
     packed: bytes = sink.getvalue().to_pybytes()

@@ -34,6 +34,7 @@ _STATUS: dict[type[TheodoliteError], int] = {
     StoreVersionError: 409,
     StoreError: 503,
     ClusterError: 503,
+    TheodoliteError: 422,
 }
 """What each of our errors is over HTTP; one that is not named is what its parent is."""
 

@@ -1,16 +1,15 @@
 """Calls about finished runs: what there is, curves, directions, heads, result groups, tables, sections and figures."""
 
-from dataclasses import asdict
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
+import pandas as pd
 from fastapi import APIRouter, Query, Request
 from fastapi.responses import Response
 
 from theodolite.api.access import Reader
-from theodolite.api.encoding import PARQUET, answer, choose_form, dataset_content, dataset_frame
+from theodolite.api.encoding import PARQUET, answer, choose_form, dataset_frame
 from theodolite.api.finished import RunId, any_run, complete_run, digest_over
 from theodolite.api.paging import Cursor, Limit, next_cursor, start_of
-from theodolite.api.problems import Problem
 from theodolite.api.schemas import (
     Atlas,
     CurvesAnswer,
@@ -23,13 +22,12 @@ from theodolite.api.schemas import (
     TableRows,
     described,
 )
-from theodolite.query.curves import STATISTICS, Curve, curve_frame, select_curves
+from theodolite.query import answers
+from theodolite.query.curves import STATISTICS, curve_frame, select_curves
 from theodolite.query.groups import select_direction, select_group
 from theodolite.query.heads import head_atlas, head_card
-from theodolite.query.runs import describe, summaries
+from theodolite.query.runs import summaries
 from theodolite.query.tables import table_page
-from theodolite.sections.catalogue import SECTIONS, draw_figure, sections_of, sections_there
-from theodolite.sections.parts import Figure, Section
 from theodolite.spec import digest_of
 from theodolite.store.finished import table_bytes
 
@@ -69,7 +67,7 @@ def list_runs(
 @router.get("/{run_id}", responses=described(RunDetails))
 def show_run(request: Request, _caller: Reader, run_id: RunId) -> Response:
     """One run: spec, provenance, parity certificate, progress of its sets, what results it has."""
-    content = {name: value for name, value in describe(any_run(request, run_id)).items() if name != "report"}
+    content = answers.details(any_run(request, run_id))
     return answer(request, digest_of(content), lambda: content)
 
 
@@ -94,10 +92,8 @@ def curves(
     page = found[start : start + limit]
     following = next_cursor(start + limit, len(found))
     digest = digest_over(run, dict.fromkeys(STATISTICS[curve.statistic] for curve in found))
-    items = [{"statistic": curve.statistic, **curve.of, **_of_curve(curve)} for curve in page]
-    return answer(
-        request, digest, lambda: {"run_id": run_id, "items": items, "next": following}, lambda: curve_frame(page)
-    )
+    content = {"run_id": run_id, "items": [answers.curve_item(curve) for curve in page], "next": following}
+    return answer(request, digest, lambda: content, lambda: curve_frame(page))
 
 
 @router.get("/{run_id}/directions/{contrast}", responses=described(Direction, flat=True))
@@ -112,25 +108,25 @@ def direction(
 ) -> Response:
     """The unit vector from a contrast's negative to its positive mean."""
     run = complete_run(request, run_id)
-    found = select_direction(run, contrast, site, layer, position)
-    content = {"run_id": run_id, "contrast": contrast, "site": site, "layer": layer}
-    content |= {"position": int(found["position"]), "d_model": found.size, "direction": found.values}
-    return answer(
-        request,
-        digest_over(run, ["directions"]),
-        lambda: content,
-        lambda: found.to_dataframe(name="direction").reset_index(),
-    )
+    digest = digest_over(run, ["directions"])
+
+    def frame() -> pd.DataFrame:
+        return select_direction(run, contrast, site, layer, position).to_dataframe(name="direction").reset_index()
+
+    return answer(request, digest, lambda: answers.direction(run, contrast, site, layer, position), frame)
 
 
 @router.get("/{run_id}/heads", responses=described(Atlas, flat=True))
 def heads(request: Request, _caller: Reader, run_id: RunId, circuit: Circuit = "qk", offset: Offset = 0) -> Response:
     """The atlas: what every head's circuit is like, (layer, head)."""
     run = complete_run(request, run_id)
-    atlas = head_atlas(run, circuit, offset)
-    content = {"run_id": run_id, "circuit": circuit, "offset": offset, "dataset": dataset_content(atlas)}
-    flat = atlas.drop_dims([dim for dim in ("contrast", "side") if dim in atlas.dims])
-    return answer(request, digest_over(run, ["heads"]), lambda: content, dataset_frame(flat))
+    digest = digest_over(run, ["heads"])
+
+    def frame() -> pd.DataFrame:
+        atlas = head_atlas(run, circuit, offset)
+        return atlas.drop_dims([dim for dim in ("contrast", "side") if dim in atlas.dims]).to_dataframe().reset_index()
+
+    return answer(request, digest, lambda: answers.heads(run, circuit, offset), frame)
 
 
 @router.get("/{run_id}/heads/{layer}/{head}", responses=described(HeadCard, flat=True))
@@ -139,10 +135,9 @@ def one_head(
 ) -> Response:
     """One head: its spectrum, its ranks, and the tokens of its leading singular vectors on both sides."""
     run = complete_run(request, run_id)
-    card = head_card(run, layer, head, circuit, offset)
-    tokens = card.pop("tokens")
-    content = {"run_id": run_id, **card, "tokens": tokens.to_dict("records")}
-    return answer(request, digest_over(run, ["heads", "words"]), lambda: content, lambda: tokens)
+    digest = digest_over(run, ["heads", "words"])
+    asked = run, layer, head, circuit, offset
+    return answer(request, digest, lambda: answers.head(*asked), lambda: head_card(*asked)["tokens"])
 
 
 @router.get("/{run_id}/tables/{name}", responses=described(TableRows, flat=True))
@@ -173,28 +168,21 @@ def table(
 def sections(request: Request, _caller: Reader, run_id: RunId) -> Response:
     """Which sections a run has: what its results show, in the order of reading."""
     run = complete_run(request, run_id)
-    return answer(request, digest_over(run), lambda: {"run_id": run_id, "items": sections_there(run)})
+    return answer(request, digest_over(run), lambda: answers.sections(run))
 
 
 @router.get("/{run_id}/sections/{group}")
 def section(request: Request, _caller: Reader, run_id: RunId, group: str) -> Response:
     """What one result group shows: sentences made from the numbers, names of figures, tables."""
     run = complete_run(request, run_id)
-    if group not in SECTIONS:
-        raise Problem(404, "section-not-found", f"there is no section {group!r}; there are {', '.join(SECTIONS)}")
-    digest = digest_over(run)
-
-    def content() -> dict[str, Any]:
-        return {"run_id": run_id, "group": group, "items": [_of_section(one) for one in sections_of(run, group)]}
-
-    return answer(request, digest, content)
+    return answer(request, digest_over(run), lambda: answers.section(run, group))
 
 
 @router.get("/{run_id}/figures/{name}")
 def figure(request: Request, _caller: Reader, run_id: RunId, name: str) -> Response:
     """A figure as Plotly reads it: `data` and `layout`. Sections say which there are."""
     run = complete_run(request, run_id)
-    return answer(request, digest_over(run), lambda: draw_figure(run, name).to_plotly_json())
+    return answer(request, digest_over(run), lambda: answers.figure(run, name))
 
 
 @router.get("/{run_id}/{group}", responses=described(GroupAnswer, flat=True))
@@ -215,24 +203,5 @@ def result_group(
     run = complete_run(request, run_id)
     only = {"set": prompt_set, "contrast": contrast, "site": site, "position": position, "layer": layer, "norm": norm}
     found = select_group(run, group, statistic or (), {dim: labels for dim, labels in only.items() if labels})
-    content = {"run_id": run_id, "group": group, "dataset": dataset_content(found)}
+    content = {"run_id": run_id, "group": group, "dataset": answers.dataset_content(found)}
     return answer(request, digest_over(run, [group]), lambda: content, dataset_frame(found))
-
-
-def _of_curve(curve: Curve) -> dict[str, Any]:
-    names = ("n", "units", "description", "layer", "depth", "value", "low", "high")
-    return {name: getattr(curve, name) for name in names}
-
-
-def _of_section(section: Section) -> dict[str, Any]:
-    def drawn(figures: list[Figure]) -> list[dict[str, str]]:
-        return [{"name": one.name, "caption": one.caption, "circuit": one.circuit} for one in figures]
-
-    return {
-        "title": section.title,
-        "facts": section.facts,
-        "notes": section.notes,
-        "figures": drawn(section.figures),
-        "maps": drawn(section.maps),
-        "tables": [asdict(table) for table in section.tables],
-    }

@@ -1,18 +1,14 @@
-"""Running the service, after looking whether it may run there."""
+"""Running the service, after looking whether it may run there. Imports what is heavy only then."""
 
 import socket
 import sys
 
-import uvicorn
-
-from theodolite.api.app import create_app
 from theodolite.errors import SpecError
 from theodolite.settings import Settings
-from theodolite.store.runs import list_run_ids
-from theodolite.store.tokens import list_tokens
 
-KEPT_OUT = ("torch", "ray", "dask")
-"""What the service must never load. xarray imports Dask wherever it is installed, for 50 MB and no use here."""
+KEPT_OUT = ("torch", "ray", "dask", "pyarrow")
+"""What must not be loaded. xarray imports Dask, and pandas pyarrow, wherever they are installed: 50 MB each, for no use
+here. Who asks for Arrow gets pyarrow then (`encoding.py`)."""
 
 SWITCH_SECONDS = 2e-4
 """How long a thread holds the interpreter while others wait; by default 5 ms, which each answer would wait for."""
@@ -27,6 +23,13 @@ def serve(settings: Settings, host: str, port: int) -> None:
         SpecError: the host is not loopback and there is no token, or somebody else listens there.
         StoreError: the store cannot be reached.
     """
+    keep_out()
+    import uvicorn
+
+    from theodolite.api.app import create_app
+    from theodolite.store.runs import list_run_ids
+    from theodolite.store.tokens import list_tokens
+
     on_loopback = host in _LOOPBACK
     if not on_loopback and not list_tokens(settings.store):
         raise SpecError(
@@ -34,7 +37,6 @@ def serve(settings: Settings, host: str, port: int) -> None:
             "create`, or serve on 127.0.0.1"
         )
     list_run_ids(settings.store)
-    keep_out()
     sys.setswitchinterval(SWITCH_SECONDS)
     listener = _listen(host, port)
     place = f"http://{host}:{listener.getsockname()[1]}"
@@ -50,7 +52,10 @@ def serve(settings: Settings, host: str, port: int) -> None:
 
 
 def keep_out() -> None:
-    """Make importing what the service must not load an ImportError, which xarray takes for not installed."""
+    """Make importing what the service must not load an ImportError.
+
+    It must come before xarray, which looks once what is installed.
+    """
     for name in KEPT_OUT:
         sys.modules.setdefault(name, None)  # type: ignore[arg-type]
 

@@ -1,0 +1,62 @@
+"""A service over a store that all tests of the client read and none may change; and a cluster that takes jobs."""
+
+import numpy as np
+import pandas as pd
+import pytest
+from listening import served
+from serving import RayStandIn, captured_run, surveyed_run
+
+from theodolite.client import Client
+from theodolite.store.layout import GROUPS
+from theodolite.store.results import build_group, write_groups
+from theodolite.store.tables import encode_table
+
+
+def add_heads(run):
+    """Write heads whose ranks are partly NaN, and tokens of the first head alone."""
+    rng = np.random.default_rng(3)
+    sides = ["qk_query", "qk_key", "vo_read", "vo_write"]
+    coordinates = {"circuit": ["qk", "vo"], "offset": [0], "layer": range(4), "head": range(2), "rank": range(3)}
+    coordinates |= {"vector": range(2), "d_model": range(8), "side": sides, "projection": ["query", "key"]}
+    coordinates |= {"set": ["harmful", "harmless"], "position": [-1], "contrast": ["refusal"]}
+    values = {
+        variable.name: rng.uniform(1, 9, [len(coordinates[dim]) for dim in variable.dims])
+        for variable in GROUPS["heads"]
+    }
+    values["effective_rank"][1, 0, 2, 1] = np.nan
+    rows = [
+        {"layer": 0, "head": 0, "vector": 0, "place": place, "token": token, "token_id": place, "score": 2.5 - place}
+        | {"circuit": "qk", "side": "left", "end": "top", "against": "read"}
+        for place, token in enumerate([" <script>", "naïve", "\n"])
+    ]
+    heads = build_group("heads", values, coordinates, {"digest": "h", "version": 1})
+    words = build_group("words", {}, {}, {"digest": "w", "version": 1, "tables": ["head_tokens"]})
+    tables = {"head_tokens": encode_table(pd.DataFrame(rows))}
+    write_groups(run, {"heads": heads, "words": words}, tables, {"heads": "h", "words": "w"})
+
+
+@pytest.fixture(scope="session")
+def shelf(tmp_path_factory):
+    """`tiny-0` with everything that needs no model, `heads-0` with heads, and `captured-0` without results."""
+    folder = tmp_path_factory.mktemp("shelf")
+    surveyed_run(folder)
+    add_heads(surveyed_run(folder, "heads-0", seed=1))
+    captured_run(folder, "captured-0", seed=2)
+    return str(folder)
+
+
+@pytest.fixture(scope="session")
+def service(shelf):
+    with served(shelf) as url:
+        client = Client(url)
+        yield client
+        client.close()
+
+
+@pytest.fixture
+def cluster(monkeypatch):
+    """A cluster at http://head:8265."""
+    stand_in = RayStandIn()
+    monkeypatch.setattr("theodolite.cluster.submit.httpx.request", stand_in.request)
+    monkeypatch.setenv("RAY_AUTH_TOKEN_PATH", "/nonexistent")
+    return stand_in

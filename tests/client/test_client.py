@@ -1,0 +1,218 @@
+"""The client against a real service: lists, comparisons, jobs, and every kind of answer that is an error."""
+
+import http.server
+import threading
+
+import httpx
+import pandas as pd
+import pytest
+import yaml
+from listening import served
+from serving import SPEC, copied
+
+from theodolite import errors
+from theodolite.api.problems import _kind, problem_response
+from theodolite.client import Client, Job, _problem
+from theodolite.errors import ClusterError, ResultsNotFoundError, RunNotFoundError, SpecError, TheodoliteError
+from theodolite.store.jobs import End, end_attempt, read_jobs, tell_run
+from theodolite.store.kept import Kept
+from theodolite.store.tokens import create_token
+
+
+def all_errors(error=TheodoliteError):
+    return [error, *(below for child in error.__subclasses__() for below in all_errors(child))]
+
+
+def test_runs_are_a_frame_newest_first(service):
+    frame = service.runs()
+    assert sorted(frame["run_id"]) == ["heads-0", "tiny-0"]
+    assert frame["created"].is_monotonic_decreasing
+    assert frame["sets"].iloc[0] == {"harmful": 10, "harmless": 9, "nouns": 6}
+    assert isinstance(frame["created"].iloc[0], pd.Timestamp)
+    assert len(service.runs(model="TINY", contrast="subject")) == 2
+    nothing = service.runs(model="other")
+    assert len(nothing) == 0
+    assert nothing.columns.tolist() == frame.columns.tolist()
+
+
+def test_all_pages_come_as_one(service):
+    whole = service.ask("/v1/runs/tiny-0/curves")
+    in_pages = service.ask("/v1/runs/tiny-0/curves", limit=25)
+    assert len(whole["items"]) > 50
+    assert in_pages["items"] == whole["items"]
+    assert in_pages["next"] is None
+
+
+def test_a_comparison_is_a_frame_with_its_milestones(service):
+    frame = service.compare(["tiny-0", "heads-0"], "auroc", contrast="refusal", bound=0.5)
+    assert frame["run_id"].unique().tolist() == ["tiny-0", "heads-0"]
+    assert frame[["value", "low", "high"]].dtypes.tolist() == [float] * 3
+    assert frame["relative_depth"].between(0, 1).all()
+    assert [row["run_id"] for row in frame.attrs["milestones"]] == ["tiny-0", "heads-0"]
+    with pytest.raises(SpecError, match="contrast: tiny-0 has 2 of them; say which: refusal, subject"):
+        service.compare(["tiny-0"], "auroc")
+
+
+@pytest.mark.parametrize("error", [error for error in all_errors() if error.__module__ == errors.__name__])
+def test_every_error_of_ours_comes_back_as_itself(error):
+    answer = problem_response(409, _kind(error), "why")
+    found = _problem(httpx.Response(409, content=answer.body), "http://here")
+    assert type(found) is error
+    assert str(found) == "why"
+
+
+@pytest.mark.parametrize(
+    ("status", "kind", "error"),
+    [
+        (422, "cursor", SpecError),
+        (422, "invalid-request", SpecError),
+        (503, "busy", ClusterError),
+        (409, "incomplete", ResultsNotFoundError),
+        (404, "section-not-found", ResultsNotFoundError),
+        (429, "job-limit", TheodoliteError),
+        (403, "not-yours", TheodoliteError),
+    ],
+)
+def test_other_problems_are_what_their_status_is(status, kind, error):
+    found = _problem(httpx.Response(status, content=problem_response(status, kind, "why").body), "http://here")
+    assert type(found) is error
+    assert str(found) == "why"
+
+
+def test_a_token_is_sent_and_asked_for(shelf, tmp_path, service):
+    store = copied(shelf, tmp_path, "tiny-0")
+    token, _ = create_token(store, ("read",), "", None)
+    with served(store, tokenless=False) as url:
+        with pytest.raises(TheodoliteError, match=rf"{url}: this service needs a token.*Client\(url, token=…\)"):
+            Client(url).runs()
+        with pytest.raises(TheodoliteError, match=r"not one of this service's.*Client\(url, token=…\)"):
+            Client(url, "th_wrong").runs()
+        client = Client(url, token)
+        assert len(client.runs()) == 1
+        with pytest.raises(TheodoliteError, match="needs the scope submit"):
+            client.submit(SPEC)
+        assert token not in repr(client) + client._repr_html_()
+
+
+def test_a_place_where_nobody_answers_is_named():
+    with pytest.raises(TheodoliteError, match=r"cannot reach http://127\.0\.0\.1:9: .*theodolite serve"):
+        Client("http://127.0.0.1:9/").runs()
+    with pytest.raises(TheodoliteError, match=r"cannot reach localhost:8000: .* http://127\.0\.0\.1:8000"):
+        Client("localhost:8000").runs()
+
+
+def test_a_place_that_is_no_service_is_named():
+    server = http.server.HTTPServer(("127.0.0.1", 0), http.server.BaseHTTPRequestHandler)
+    threading.Thread(target=server.serve_forever).start()
+    url = f"http://127.0.0.1:{server.server_port}"
+    try:
+        with pytest.raises(TheodoliteError, match=f"{url} answered 501 .*is the URL right"):
+            Client(url).runs()
+    finally:
+        server.shutdown()
+        server.server_close()
+
+
+def test_a_run_is_asked_for_by_name_and_nothing_else(service):
+    for name in ("../jobs", "tiny 0", "a?b=c"):
+        with pytest.raises(TheodoliteError):
+            service.run(name)
+    with pytest.raises(RunNotFoundError):
+        service.run("tiny-9")
+
+
+def test_a_spec_is_checked_from_a_dictionary_or_a_file(service, tmp_path):
+    file = tmp_path / "survey.yaml"
+    file.write_text(yaml.safe_dump({"name": "mine", **SPEC}))
+    checked = service.check(SPEC)
+    assert checked["valid"] is True
+    assert service.check(file)["id"] == checked["id"] == service.check(str(file))["id"]
+    with pytest.raises(SpecError, match="modle: unknown field"):
+        service.check({**SPEC, "modle": {}})
+    with pytest.raises(SpecError, match=r"cannot read the spec .*none\.yaml"):
+        service.check(tmp_path / "none.yaml")
+
+
+@pytest.fixture
+def submitting(shelf, tmp_path, cluster, monkeypatch):
+    """A service with a cluster, over a store of its own, and what its only job's attempt ends as."""
+    monkeypatch.setattr("theodolite.client._SECONDS_BETWEEN_LOOKS", 0.01)
+    store = copied(shelf, tmp_path, "tiny-0")
+    with served(store, jobs_url="http://head:8265") as url:
+        client = Client(url)
+        yield client, store, cluster
+        client.close()
+
+
+def test_a_job_is_followed_to_its_run(submitting, capsys):
+    client, store, cluster = submitting
+    job = client.submit({"name": "<script>", **SPEC})
+    assert client.submit(SPEC).id == job.id
+    assert job.state == "queued"
+    assert job.progress == {}
+    cluster.set_state(cluster.submitted[0], "RUNNING")
+    tell_run(store, job.id, "tiny-0")
+    assert job.progress["harmful"] == {"done": 10, "total": 10}
+    assert job.logs() == cluster.log
+    assert "<script" not in job._repr_html_()
+    assert "tiny-0" in job._repr_html_()
+    with pytest.raises(ClusterError, match=r"is still running after 0\.05 s; wait again"):
+        job.wait(timeout=0.05)
+    end_attempt(store, job.id, 1, End("succeeded"))
+    run = job.wait()
+    assert run.id == "tiny-0"
+    assert run.curves()["value"].size
+    said = capsys.readouterr()
+    assert said.out == ""
+    assert said.err.splitlines() == [
+        "running: harmful 10/10, harmless 9/9, nouns 6/6",
+        "succeeded: harmful 10/10, harmless 9/9, nouns 6/6",
+    ]
+
+
+def test_a_job_that_fails_says_why(submitting):
+    client, store, _ = submitting
+    job = client.submit(SPEC)
+    end_attempt(store, job.id, 1, End("failed", "the model is too large"))
+    with pytest.raises(ClusterError, match="failed: the model is too large; submitting the same spec again goes on"):
+        job.wait()
+
+
+def test_a_job_that_is_stopped_or_lost_says_so(submitting):
+    client, store, cluster = submitting
+    job = client.submit(SPEC)
+    cluster.set_state(cluster.submitted[0], "RUNNING")
+    job.stop()
+    assert job.state == "stopped"
+    with pytest.raises(ClusterError, match="was stopped"):
+        job.wait()
+    again = client.submit(SPEC)
+    cluster.set_state(cluster.submitted[1], "RUNNING")
+    cluster.failure = httpx.ConnectError("no route")
+    assert read_jobs(store, Kept(0), again.id)[0].end is None
+    with pytest.raises(ClusterError, match=r"is lost: .*cannot be reached"):
+        again.wait()
+
+
+def test_a_service_without_a_cluster_takes_no_jobs(service):
+    with pytest.raises(ClusterError, match="no cluster for jobs"):
+        service.submit(SPEC)
+
+
+def test_bars_are_drawn_where_there_is_a_terminal(submitting, monkeypatch, capsys):
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    client, store, _ = submitting
+    job = client.submit(SPEC)
+    tell_run(store, job.id, "tiny-0")
+    end_attempt(store, job.id, 1, End("succeeded"))
+    assert job.wait().id == "tiny-0"
+    shown = capsys.readouterr().err
+    assert "harmless" in shown
+    assert "9/9" in shown
+
+
+def test_representations_are_short_and_escaped():
+    client = Client('http://"><script>alert(1)</script>')
+    assert "<script" not in client._repr_html_()
+    assert repr(Client("http://here/")) == "Client('http://here')"
+    assert repr(Job(Client("http://here"), {"id": "a" * 64, "model": "m"})) == "Job(aaaaaaaaaaaa…, 'm', 'http://here')"

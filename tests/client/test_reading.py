@@ -1,0 +1,228 @@
+"""A run from a service and from its store: the same calls, the same types, the same numbers, to the bit."""
+
+import subprocess
+import sys
+from typing import get_args
+
+import numpy as np
+import pandas as pd
+import pytest
+import xarray as xr
+from serving import stored_group
+
+import theodolite
+from theodolite.api import runs
+from theodolite.errors import (
+    FigureNotFoundError,
+    ResultsNotFoundError,
+    RunNotFoundError,
+    SiteNotFoundError,
+    SpecError,
+    TableNotFoundError,
+)
+from theodolite.reading import GROUPS, RunReader
+
+QUESTIONS = {
+    "curves": lambda run: run.curves(),
+    "curves, narrowed": lambda run: run.curves("auroc", contrast="refusal", site=["resid_mid"], position=-1),
+    "curves of sets": lambda run: run.curves("variance_mean", set=["nouns", "harmful"]),
+    "curves of whole numbers": lambda run: run.curves("variance_max_feature", set="harmful"),
+    "curves of blocks": lambda run: run.curves("step_norm_attn"),
+    "all curves as a table": lambda run: run.curves_frame(),
+    "curves of two groups as a table": lambda run: run.curves_frame(["auroc", "mean_cosine"], position=[-1]),
+    "direction": lambda run: run.direction("subject", "resid_pre", 3),
+    "direction at a position": lambda run: run.direction("refusal", "resid_mid", 0, -2),
+    "moments": lambda run: run.group("moments"),
+    "some of separation": lambda run: run.group("separation", ["auroc", "n_positive"], contrast="refusal"),
+    "gram": lambda run: run.group("gram", set=["nouns"], layer=[1, 3]),
+    "travel": lambda run: run.group("travel", "path_length"),
+    "growth": lambda run: run.table("growth"),
+    "curves as they are stored": lambda run: run.table("curves"),
+    "sections": lambda run: run.sections(),
+    "section": lambda run: run.section("curves"),
+    "no section of what is not there": lambda run: run.section("weights"),
+    "figure": lambda run: run.figure("curves.refusal.-1"),
+    "description": lambda run: {name: run.describe()[name] for name in ("model", "sets", "spec", "parity", "results")},
+}
+QUESTIONS_OF_HEADS = {
+    "atlas": lambda run: run.heads("vo"),
+    "atlas of qk": lambda run: run.heads(),
+    "head": lambda run: vars(run.head(0, 0)),
+    "head without tokens": lambda run: vars(run.head(2, 1, "vo")),
+    "tokens": lambda run: run.table("head_tokens"),
+}
+
+
+def assert_same(one, other):
+    assert type(one) is type(other)
+    if isinstance(one, xr.Dataset):
+        xr.testing.assert_identical(one, other)
+        assert {name: one[name].dtype for name in one.variables} == {name: other[name].dtype for name in one.variables}
+    elif isinstance(one, pd.DataFrame):
+        pd.testing.assert_frame_equal(one, other)
+    elif isinstance(one, dict) and "tokens" in one:
+        assert one.keys() == other.keys()
+        for name in one:
+            assert_same(one[name], other[name])
+    elif hasattr(one, "to_json"):
+        assert one.to_json() == other.to_json()
+    else:
+        np.testing.assert_equal(one, other)
+
+
+@pytest.fixture
+def near(shelf):
+    return theodolite.open_run(shelf, "tiny-0")
+
+
+@pytest.fixture
+def far(service):
+    return service.run("tiny-0")
+
+
+@pytest.mark.parametrize("question", QUESTIONS)
+def test_a_service_and_a_store_give_the_same(near, far, question):
+    assert_same(QUESTIONS[question](far), QUESTIONS[question](near))
+
+
+@pytest.mark.parametrize("question", QUESTIONS_OF_HEADS)
+def test_a_service_and_a_store_give_the_same_of_heads(shelf, service, question):
+    ask = QUESTIONS_OF_HEADS[question]
+    assert_same(ask(service.run("heads-0")), ask(theodolite.open_run(shelf, "heads-0")))
+
+
+@pytest.mark.parametrize("source", ["near", "far"])
+def test_curves_are_what_is_stored_with_units_intervals_depth_and_counts(shelf, source, request):
+    run, stored = request.getfixturevalue(source), stored_group(shelf, "tiny-0", "curves")
+    found = run.curves("cosine_of_means_debiased")
+    assert found["value"].dims == ("contrast", "site", "position", "layer")
+    for name, of in (("value", "_debiased"), ("low", "_low"), ("high", "_high")):
+        np.testing.assert_array_equal(found[name], stored[f"cosine_of_means{of}"])
+        assert found[name].attrs["units"] == "1"
+        assert found[name].attrs["description"]
+    assert found["depth"].values.tolist() == [[0, 2, 4, 6], [1, 3, 5, 7]]
+    np.testing.assert_array_equal(found["n_positive"], stored["n_positive"])
+    assert found.attrs == {"statistic": "cosine_of_means_debiased"}
+
+
+@pytest.mark.parametrize("source", ["near", "far"])
+def test_what_is_not_known_is_nan_among_floats(shelf, source, request):
+    run = request.getfixturevalue(source)
+    found = run.curves(contrast="subject", position=-2)["value"]  # of nouns only the last token is kept
+    assert found.dtype == np.float64
+    assert found.isnull().all()
+    frame = run.curves_frame("variance_mean")
+    assert frame.dtypes[["value", "low", "high"]].tolist() == [np.float64] * 3
+    assert frame["low"].isna().all()
+    moments = run.group("moments", ["mean", "count"], set="nouns")
+    assert moments["mean"].sel(position=-2).isnull().all()
+    assert moments["count"].dtype == np.int64
+
+
+def test_one_label_drops_its_dimension_and_a_list_keeps_it(near):
+    assert near.curves("auroc", contrast="refusal", site="resid_mid", position=-1)["value"].dims == ("layer",)
+    assert near.curves("auroc", contrast=["refusal"], site="resid_mid", position=[-1])["value"].sizes == {
+        "contrast": 1,
+        "position": 1,
+        "layer": 4,
+    }
+    assert near.group("gram", "mean_cosine", set="nouns", layer=2)["mean_cosine"].dims == ("site", "position")
+    assert near.curves("auroc", site=["resid_mid", "resid_mid"])["value"].sizes["site"] == 1
+
+
+@pytest.mark.parametrize("source", ["near", "far"])
+def test_directions_are_unit_vectors_of_what_is_stored(shelf, source, request):
+    found = request.getfixturevalue(source).direction("refusal", "resid_mid", 2)
+    stored = stored_group(shelf, "tiny-0", "directions")["direction"]
+    np.testing.assert_array_equal(found, stored.sel(contrast="refusal", site="resid_mid", layer=2, position=-1))
+    assert found.dtype == np.float64
+    np.testing.assert_allclose(np.linalg.norm(found), 1, rtol=1e-12)
+
+
+@pytest.mark.parametrize("source", ["near", "far"])
+def test_what_is_given_may_be_changed_without_changing_what_is_kept(source, request):
+    run = request.getfixturevalue(source)
+    before = run.group("gram")["mean_cosine"].copy()
+    run.group("gram")["mean_cosine"].values[...] = 7
+    run.direction("refusal", "resid_pre", 1)[...] = 7
+    xr.testing.assert_identical(run.group("gram")["mean_cosine"], before)
+    assert abs(run.direction("refusal", "resid_pre", 1)).max() <= 1
+
+
+def test_a_head_has_its_spectrum_and_tokens(shelf):
+    run = theodolite.open_run(shelf, "heads-0")
+    stored = stored_group(shelf, "heads-0", "heads").sel(circuit="qk", offset=0, layer=0, head=0)
+    card = run.head(0, 0)
+    assert repr(card).startswith("Head(name='L0H0', circuit='qk'")
+    np.testing.assert_array_equal(card.singular_values, stored["singular_values"])
+    assert card.tokens["token"].tolist() == [" <script>", "naïve", "\n"]
+    assert np.isnan(run.head(2, 1, "vo").effective_rank)
+    assert run.head(1, 1).tokens.columns.tolist() == card.tokens.columns.tolist()
+
+
+MISTAKES = {
+    "statistic: given 'cosine'.* allowed: cosine_of_means": (SpecError, lambda run: run.curves("cosine")),
+    "contrast: tiny-0 has no 'other'; it has: refusal": (SpecError, lambda run: run.curves(contrast="other")),
+    "layer: tiny-0 has no 4; it has 0 to 3": (SpecError, lambda run: run.direction("refusal", "resid_pre", 4)),
+    "group: given 'curves'; allowed: sphere, gram": (SpecError, lambda run: run.group("curves")),
+    "head: a group cannot be narrowed by it; allowed: set": (SpecError, lambda run: run.group("gram", head=1)),
+    "statistic: gram has no 'auroc'": (SpecError, lambda run: run.group("gram", "auroc")),
+    "tiny-0 has no finished results 'sphere'": (ResultsNotFoundError, lambda run: run.group("sphere")),
+    "there is no section 'poems'; there are curves": (ResultsNotFoundError, lambda run: run.section("poems")),
+    "tiny-0 has no table 'heads'; it has": (TableNotFoundError, lambda run: run.table("heads")),
+    "tiny-0 has no figure 'curves'": (FigureNotFoundError, lambda run: run.figure("curves")),
+}
+
+
+@pytest.mark.parametrize("source", ["near", "far"])
+@pytest.mark.parametrize("message", MISTAKES)
+def test_what_cannot_be_asked_is_the_same_error_with_the_same_words(message, source, request):
+    error, ask = MISTAKES[message]
+    with pytest.raises(error, match=message) as raised:
+        ask(request.getfixturevalue(source))
+    assert type(raised.value) is error
+
+
+def test_heads_that_are_not_there_are_named(shelf, service):
+    for run in (service.run("heads-0"), theodolite.open_run(shelf, "heads-0")):
+        with pytest.raises(SiteNotFoundError, match="heads-0 has no layer 9; it has 0 to 3"):
+            run.head(9, 0)
+
+
+def test_a_run_without_results_says_so_and_one_that_is_not_there_names_those_that_are(shelf, service):
+    for open_it in (service.run, lambda run_id: theodolite.open_run(shelf, run_id)):
+        captured = open_it("captured-0")
+        assert captured.describe()["state"] == "captured"
+        with pytest.raises(ResultsNotFoundError, match="captured-0"):
+            captured.curves()
+        with pytest.raises(RunNotFoundError, match="captured-0, heads-0, tiny-0"):
+            open_it("tiny-9")
+
+
+def test_all_groups_that_the_api_answers_can_be_read():
+    assert set(get_args(runs.Group)) == set(GROUPS)
+
+
+def test_a_notebook_shows_names_and_never_runs_them():
+    class Evil:
+        place = "http://<script>alert(0)</script>"
+
+        def ask(self, _what):
+            named = "<script>alert(1)</script>"
+            model = {"name": named, "n_layers": 1, "d_model": 1, "dtype": named}
+            sets = {named: {"n_samples": 1}}
+            return {"model": model, "sets": sets, "contrasts": [named], "results": {named: {}}, "state": named}
+
+    run = RunReader("<script>", Evil())
+    assert "<script" not in run._repr_html_()
+    assert run._repr_html_().count("&lt;script&gt;") == 8
+    assert repr(run).count("\n") == 0
+
+
+def test_importing_the_package_imports_nothing_else():
+    code = "import sys, theodolite; print(*(name for name in ('numpy', 'httpx', 'xarray') if name in sys.modules))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.split() == []
+    assert set(theodolite.__all__) == {"Client", "open_run", "__version__"}
+    with pytest.raises(AttributeError, match="'theodolite' has no attribute 'klient'"):
+        theodolite.klient  # noqa: B018 - the attribute is asked for
