@@ -13,7 +13,15 @@ const MOST = 16;
 export function openComparison(node, signal) {
   document.title = "Compare · Theodolite";
   const view = new Comparison(signal);
-  node.append(element("h1", {}, "Compare runs"), element("p", { class: "lead" }, "The same statistic of several models, along relative depth: 0 is what enters the first block, 1 what leaves the last."), view.node);
+  node.append(
+    element("h1", {}, "Compare runs"),
+    element(
+      "p",
+      { class: "lead" },
+      "The same statistic of several models, along relative depth: 0 is what enters the first block, 1 what leaves the last.",
+    ),
+    view.node,
+  );
   return ({ choices }) => view.show(choices);
 }
 
@@ -34,20 +42,26 @@ class Comparison {
     this.pending = new AbortController();
     const signal = AbortSignal.any([this.signal, this.pending.signal]);
     const chosen = choices.getAll("run");
+    this.node.setAttribute("aria-busy", "true");
     try {
       this.known ??= await askAll("/v1/runs", { limit: 1000 }, this.signal);
       if (signal.aborted) return;
       this.drawRuns(chosen);
-      if (!chosen.length) return this.showNothing();
-      const details = await Promise.all(chosen.map((id) => this.read(id, signal)));
-      if (signal.aborted) return;
-      const question = questionOf(choices, details);
-      this.drawSwitches(question);
-      this.said.replaceChildren();
-      this.ask(chosen, question);
+      if (!chosen.length) this.showNothing();
+      else await this.showChosen(chosen, choices, signal);
     } catch (error) {
       if (!signal.aborted) this.fail(error, choices);
     }
+    if (!signal.aborted) this.node.removeAttribute("aria-busy");
+  }
+
+  async showChosen(chosen, choices, signal) {
+    const details = await Promise.all(chosen.map((id) => this.read(id, signal)));
+    if (signal.aborted) return;
+    const question = questionOf(choices, details);
+    this.drawSwitches(question);
+    this.said.replaceChildren();
+    this.ask(chosen, question);
   }
 
   async read(id, signal) {
@@ -87,10 +101,25 @@ class Comparison {
       return;
     }
     this.boxes = this.known.map((run) =>
-      element("input", { type: "checkbox", value: run.run_id, checked: chosen.includes(run.run_id), onchange: () => this.choose() }));
+      element("input", {
+        type: "checkbox",
+        value: run.run_id,
+        checked: chosen.includes(run.run_id),
+        onchange: () => this.choose(),
+      }),
+    );
     const labels = this.known.map((run, index) =>
-      element("label", { class: "tick" }, this.boxes[index], element("span", {}, run.model, " ", element("code", { class: "soft small" }, run.run_id))));
-    this.runs.replaceChildren(element("legend", {}, `Runs, ${MOST} at most`), element("div", { class: "many" }, labels));
+      element(
+        "label",
+        { class: "tick" },
+        this.boxes[index],
+        element("span", {}, run.model, " ", element("code", { class: "soft small" }, run.run_id)),
+      ),
+    );
+    this.runs.replaceChildren(
+      element("legend", {}, `Runs, ${MOST} at most`),
+      element("div", { class: "many" }, labels),
+    );
   }
 
   /** Those that are new come last: the order is that of the colours. */
@@ -105,10 +134,10 @@ class Comparison {
     const change = (name) => (value) => choose({ [name]: value || null });
     this.switches.replaceChildren(
       ...[
-        selection("statistic", offered, statistic, change("statistic"), { id: "compare-statistic" }),
-        sets && selection("set", sets, set, change("set"), { id: "compare-set" }),
-        contrasts?.length > 1 && selection("contrast", contrasts, contrast, change("contrast"), { id: "compare-contrast" }),
-        sites && selection("site", [["", "pre and mid"], ...sites], site ?? "", change("site"), { id: "compare-site" }),
+        selection("compare-statistic", "statistic", offered, statistic, change("statistic")),
+        sets && selection("compare-set", "set", sets, set, change("set")),
+        contrasts.length > 1 && selection("compare-contrast", "contrast", contrasts, contrast, change("contrast")),
+        sites && selection("compare-site", "site", [["", "pre and mid"], ...sites], site ?? "", change("site")),
       ].filter(Boolean),
     );
     if (used?.startsWith("compare-")) document.getElementById(used)?.focus();
@@ -121,11 +150,12 @@ function questionOf(choices, details) {
   const statistic = choices.get("statistic") ?? FIRST;
   const dims = offered.dims[statistic] ?? [];
   const question = { statistic, offered: offered.groups };
-  const names = { contrast: (run) => run.contrasts, set: (run) => Object.keys(run.sets) };
-  for (const [dim, of] of Object.entries(names)) {
-    if (!dims.includes(dim)) continue;
-    question[`${dim}s`] = shared(details.map(of));
-    question[dim] = choices.get(dim) ?? question[`${dim}s`][0];
+  // Milestones are those of a contrast, whatever the statistic is of.
+  question.contrasts = shared(details.map((run) => run.contrasts));
+  question.contrast = choices.get("contrast") ?? question.contrasts[0];
+  if (dims.includes("set")) {
+    question.sets = shared(details.map((run) => Object.keys(run.sets)));
+    question.set = choices.get("set") ?? question.sets[0];
   }
   if (dims.includes("site")) {
     question.sites = shared(details.map((run) => run.capture.sites));
@@ -149,5 +179,8 @@ function milestones(rows) {
     row.least_cosine_at + share(row.least_cosine_relative_depth),
     row.separates_at + share(row.separates_relative_depth),
   ]);
-  return [element("h2", {}, "Where the sets part"), table(columns, cells, { caption: "Milestones of each run", numbers: [2, 3] })];
+  return [
+    element("h2", {}, "Where the sets part"),
+    table(columns, cells, { caption: "Milestones of each run", numbers: [2, 3] }),
+  ];
 }

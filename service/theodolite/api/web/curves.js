@@ -49,7 +49,9 @@ class Curves {
     const section = ofContrast.find((one) => one.position === position);
     const isSphere = choices.get("sphere") === "1";
     if (!section) {
-      this.said.replaceChildren(element("p", { class: "nothing" }, `The run has no curves of “${contrast}” at position ${position}.`));
+      this.said.replaceChildren(
+        element("p", { class: "nothing" }, `The run has no curves of “${contrast}” at position ${position}.`),
+      );
       this.draw(this.sections[0], choices, isSphere);
       return;
     }
@@ -67,7 +69,13 @@ class Curves {
         this.drawn = { name, figure: await ask(ofRun(this.run.run_id, "figures", name), {}, until) };
       const sides = this.run.spec.contrasts[section.contrast];
       const sets = [sides.positive, sides.negative];
-      const chosen = chosenTraces(this.drawn.figure, this.run.capture.sites, sets, choices.getAll("site"), choices.getAll("set"));
+      const chosen = chosenTraces(
+        this.drawn.figure,
+        this.run.capture.sites,
+        sets,
+        choices.getAll("site"),
+        choices.getAll("set"),
+      );
       this.redrawSwitches(section, isSphere, sets, chosen);
       return chosen.figure;
     });
@@ -82,10 +90,23 @@ class Curves {
     const both = sets.length > 1;
     this.switches.replaceChildren(
       ...[
-        selection("contrast", contrasts, section.contrast, (contrast) => choose({ contrast, position: null, set: null }), { id: "curves-contrast" }),
-        selection("position", positions, section.position, (position) => choose({ position }), { id: "curves-position" }),
-        ticks("sites", this.run.capture.sites.map((site) => [site, shortSite(site)]), sites, (site) => choose({ site })),
-        both && ticks("sets", sets.map((set) => [set, set]), shownSets, (set) => choose({ set: set.length < sets.length ? set : null })),
+        selection("curves-contrast", "contrast", contrasts, section.contrast, (contrast) =>
+          choose({ contrast, position: null, set: null }),
+        ),
+        selection("curves-position", "position", positions, section.position, (position) => choose({ position })),
+        ticks(
+          "sites",
+          this.run.capture.sites.map((site) => [site, shortSite(site)]),
+          sites,
+          (site) => choose({ site }),
+        ),
+        both &&
+          ticks(
+            "sets",
+            sets.map((set) => [set, set]),
+            shownSets,
+            (set) => choose({ set: set.length < sets.length ? set : null }),
+          ),
         tick("on the sphere", isSphere, (isOn) => choose({ sphere: isOn ? "1" : null }), { id: "curves-sphere" }),
       ].filter(Boolean),
     );
@@ -104,5 +125,9 @@ function named(section) {
 }
 
 function nothing() {
-  return element("p", { class: "nothing" }, "The survey has no contrast, so there are no curves to draw; its moments are in the results, and Compare draws them.");
+  return element(
+    "p",
+    { class: "nothing" },
+    "The survey has no contrast, so there are no curves to draw; its moments are in the results, and Compare draws them.",
+  );
 }

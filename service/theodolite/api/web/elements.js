@@ -25,14 +25,23 @@ export function table(columns, rows, { caption, numbers = [] } = {}) {
       element(
         "thead",
         {},
-        element("tr", {}, columns.map((column, index) => element("th", { scope: "col", class: kind(index) }, column))),
+        element(
+          "tr",
+          {},
+          columns.map((column, index) => element("th", { scope: "col", class: kind(index) }, column)),
+        ),
       ),
       element(
         "tbody",
         {},
         rows.map((row) =>
-          element("tr", {}, row.map((cell, index) =>
-            index ? element("td", { class: kind(index) }, cell) : element("th", { scope: "row" }, cell))),
+          element(
+            "tr",
+            {},
+            row.map((cell, index) =>
+              index ? element("td", { class: kind(index) }, cell) : element("th", { scope: "row" }, cell),
+            ),
+          ),
         ),
       ),
     ),
@@ -41,14 +50,14 @@ export function table(columns, rows, { caption, numbers = [] } = {}) {
 }
 
 /** Make a labelled select; `options` are values or [value, text] pairs, or {label, options} of a group of them. */
-export function selection(label, options, chosen, changed, attributes = {}) {
+export function selection(id, label, options, chosen, changed) {
   const made = (option) => {
     if (option.options) return element("optgroup", { label: option.label }, option.options.map(made));
     const [value, text] = [option].flat();
     return element("option", { value, selected: String(value) === String(chosen) }, String(text ?? value));
   };
-  const node = element("select", { ...attributes, onchange: () => changed(node.value) }, options.map(made));
-  return element("label", { class: "choice" }, label, node);
+  const node = element("select", { id, onchange: () => changed(node.value) }, options.map(made));
+  return element("div", { class: "choice" }, element("label", { for: id }, label), node);
 }
 
 /** Make a group of checkboxes; `changed` is told all that are ticked. At least one stays so. */
@@ -62,7 +71,16 @@ export function ticks(legend, options, chosen, changed) {
     });
     return [box, element("label", { class: "tick" }, box, text)];
   });
-  return element("fieldset", { class: "ticks" }, element("legend", {}, legend), element("div", {}, boxes.map(([, label]) => label)));
+  return element(
+    "fieldset",
+    { class: "ticks" },
+    element("legend", {}, legend),
+    element(
+      "div",
+      {},
+      boxes.map(([, label]) => label),
+    ),
+  );
 }
 
 /** Make a single checkbox. */

@@ -9,7 +9,12 @@ const COLUMNS = ["trace", "x", "y", "z", "label"];
 export function csvOf(figure) {
   const rows = figure.data.flatMap((trace, index) => rowsOf(trace, trace.name || `trace ${index + 1}`));
   const used = COLUMNS.filter((_, column) => rows.some((row) => row[column] !== ""));
-  const lines = rows.map((row) => row.filter((_, column) => used.includes(COLUMNS[column])).map(quoted).join(","));
+  const lines = rows.map((row) =>
+    row
+      .filter((_, column) => used.includes(COLUMNS[column]))
+      .map(quoted)
+      .join(","),
+  );
   return [used.join(","), ...lines].join("\r\n") + "\r\n";
 }
 
@@ -30,7 +35,13 @@ export function offerPicture(Plotly, figure, name, width) {
 function rowsOf(trace, name) {
   if (trace.type === "heatmap")
     return trace.z.flatMap((row, y) =>
-      row.map((z, x) => [name, trace.x?.[x] ?? x, trace.y?.[y] ?? y, trace.text?.[y]?.[x] ?? z ?? "", trace.customdata?.[y]?.[x] ?? ""]),
+      row.map((z, x) => [
+        name,
+        trace.x?.[x] ?? x,
+        trace.y?.[y] ?? y,
+        trace.text?.[y]?.[x] ?? z ?? "",
+        trace.customdata?.[y]?.[x] ?? "",
+      ]),
     );
   return trace.x.map((x, point) => {
     const label = trace.customdata?.[point] ?? (Array.isArray(trace.text) ? trace.text[point] : "");

@@ -7,10 +7,19 @@ import { onPage, roomFor, watchPaper } from "./paper.js";
 const shown = new Set();
 let library = null;
 
+const MARK = "#ff5fa2"; // is seen on every colour of the scales
+const PLOTLY = "/static/plotly.min.js";
+
+/** Let Plotly come while the numbers are still asked for; it runs only when they are on their way, for that takes long. */
+export function fetchPlotly() {
+  if (!library && !document.querySelector(`link[href="${PLOTLY}"]`))
+    document.head.append(element("link", { rel: "preload", as: "script", href: PLOTLY }));
+}
+
 /** Return Plotly, which comes once for all figures. */
-export function loadPlotly() {
+function loadPlotly() {
   library ??= new Promise((resolve, reject) => {
-    const script = element("script", { src: "/static/plotly.min.js" });
+    const script = element("script", { src: PLOTLY });
     script.addEventListener("load", () => resolve(window.Plotly));
     script.addEventListener("error", () => {
       library = null;
@@ -66,7 +75,7 @@ export class Frame {
     this.plot.setAttribute("aria-busy", "true");
     if (!this.figure) this.say(element("p", { class: "soft waiting" }, "Drawing…"));
     try {
-      const [Plotly, figure] = await Promise.all([loadPlotly(), load(signal)]);
+      const [figure, Plotly] = await Promise.all([load(signal), loadPlotly()]);
       if (signal.aborted) return;
       this.Plotly = Plotly;
       this.figure = figure;
@@ -87,7 +96,13 @@ export class Frame {
     }
     this.offer(true);
     if (this.figure.data.some((trace) => trace.type.endsWith("3d")) && !hasWebGL()) {
-      this.say(element("p", { class: "nothing" }, "This figure can be turned in space, for which it needs WebGL, and this browser does not offer that. Its numbers are behind the button “Data”."));
+      this.say(
+        element(
+          "p",
+          { class: "nothing" },
+          "This figure can be turned in space, for which it needs WebGL, and this browser does not offer that. Its numbers are behind the button “Data”.",
+        ),
+      );
       this.plot.style.minHeight = "";
       return;
     }
@@ -120,10 +135,12 @@ export class Frame {
   /** Frame one cell of a map and say what it holds; null takes the frame away. */
   mark(x, y, text = "") {
     if (!this.figure) return;
-    const colour = getComputedStyle(this.plot).color;
-    const box = { type: "rect", x0: x - 0.5, x1: x + 0.5, y0: y - 0.5, y1: y + 0.5, line: { color: colour, width: 2 } };
+    const box = { type: "rect", x0: x - 0.5, x1: x + 0.5, y0: y - 0.5, y1: y + 0.5, line: { color: MARK, width: 3 } };
     const words = { x, y, text, showarrow: false, yshift: 18, bgcolor: getComputedStyle(this.plot).backgroundColor };
-    this.Plotly.relayout(this.plot, x === null ? { shapes: [], annotations: [] } : { shapes: [box], annotations: [words] });
+    this.Plotly.relayout(
+      this.plot,
+      x === null ? { shapes: [], annotations: [] } : { shapes: [box], annotations: [words] },
+    );
   }
 
   offerData() {

@@ -13,7 +13,9 @@ export class HeadCard {
     this.signal = signal;
     this.name = element("h2", { id: "card-name", tabindex: -1 });
     this.body = element("div", { "aria-live": "polite" });
-    this.frame = new Frame("Singular values, and the share of their sum that the first so many hold", signal, { height: 280 });
+    this.frame = new Frame("Singular values, and the share of their sum that the first so many hold", signal, {
+      height: 280,
+    });
     this.node = element("div", {}, this.name, this.body, this.frame.node);
     this.tokens = element("div");
     this.node.append(this.tokens);
@@ -29,7 +31,10 @@ export class HeadCard {
     const name = `L${layer}H${head}`;
     this.name.textContent = `${name}, ${circuit.toUpperCase()} circuit`;
     const answer = ask(ofRun(this.run.run_id, "heads", layer, head), { circuit }, signal);
-    this.frame.rename(`${name} ${circuit.toUpperCase()}: singular values, and the share of their sum that the first so many hold`, `${this.run.run_id}.${name}.${circuit}`);
+    this.frame.rename(
+      `${name} ${circuit.toUpperCase()}: singular values, and the share of their sum that the first so many hold`,
+      `${this.run.run_id}.${name}.${circuit}`,
+    );
     answer.then(
       (card) => {
         this.frame.node.hidden = false;
@@ -54,15 +59,23 @@ export class HeadCard {
 
   showTokens(card) {
     if (!card.tokens.length) {
-      this.tokens.replaceChildren(element("p", { class: "soft" }, "The survey did not look for the tokens of this head: it asked for no words, or this head is not among those it decoded."));
+      this.tokens.replaceChildren(
+        element(
+          "p",
+          { class: "soft" },
+          "The survey did not look for the tokens of this head: it asked for no words, or this head is not among those it decoded.",
+        ),
+      );
       return;
     }
     const vectors = [...new Set(card.tokens.map((row) => row.vector))];
     const few = this.isWhole ? { vectors: Infinity, tokens: Infinity } : FEW;
-    const rows = vectors.slice(0, few.vectors).map((vector) => [
-      `${vector + 1}: σ ${card.singular_values[vector].toPrecision(3)}`,
-      ...["left", "right"].map((side) => tokenCell(card.tokens, vector, side, few.tokens)),
-    ]);
+    const rows = vectors
+      .slice(0, few.vectors)
+      .map((vector) => [
+        `${vector + 1}: σ ${card.singular_values[vector].toPrecision(3)}`,
+        ...["left", "right"].map((side) => tokenCell(card.tokens, vector, side, few.tokens)),
+      ]);
     const caption = `Tokens of the leading singular vectors of ${card.name}`;
     const other = this.isWhole ? "Show fewer" : `Show all ${vectors.length} vectors, and all their tokens`;
     const toggle = () => {
@@ -73,7 +86,11 @@ export class HeadCard {
     this.tokens.replaceChildren(
       element("div", { class: "tokens" }, table(["vector", ...SIDES[card.circuit]], rows, { caption })),
       element("p", {}, element("button", { type: "button", onclick: toggle }, other)),
-      element("p", { class: "soft" }, "Tokens are ranked by their raw dot product with a singular vector: first those at its positive end, then, dashed, those at its negative end. The sign of a vector is a convention; both of its sides share it. A dot stands for a space."),
+      element(
+        "p",
+        { class: "soft" },
+        "Tokens are ranked by their raw dot product with a singular vector: first those at its positive end, then, dashed, those at its negative end. The sign of a vector is a convention; both of its sides share it. A dot stands for a space.",
+      ),
     );
   }
 }
@@ -91,10 +108,18 @@ function ranks(card) {
 }
 
 function tokenCell(tokens, vector, side, count) {
-  const at = (end) => tokens.filter((row) => row.vector === vector && row.side === side && row.end === end).slice(0, count);
+  const at = (end) =>
+    tokens.filter((row) => row.vector === vector && row.side === side && row.end === end).slice(0, count);
   const chips = (end, kind) =>
-    at(end).map((row) => element("span", { class: kind, title: `score ${row.score.toPrecision(3)}` }, visible(row.token)));
-  return element("div", {}, element("div", {}, chips("top", "token")), element("div", {}, chips("bottom", "token low")));
+    at(end).map((row) =>
+      element("span", { class: kind, title: `score ${row.score.toPrecision(3)}` }, visible(row.token)),
+    );
+  return element(
+    "div",
+    {},
+    element("div", {}, chips("top", "token")),
+    element("div", {}, chips("bottom", "token low")),
+  );
 }
 
 /** Return a token with its spaces and line ends to be seen. */
@@ -107,12 +132,27 @@ function spectrum(values) {
   const total = values.reduce((sum, value) => sum + value, 0) || 1;
   let sum = 0;
   const rank = values.map((_, index) => index + 1);
-  const line = (y, name, color, dash, yaxis) => ({ type: "scatter", mode: "lines", x: rank, y, name, yaxis, line: { color, width: 2, dash }, hovertemplate: "%{y:.4g}" });
+  const line = (y, name, color, dash, yaxis) => ({
+    type: "scatter",
+    mode: "lines",
+    x: rank,
+    y,
+    name,
+    yaxis,
+    line: { color, width: 2, dash },
+    hovertemplate: "%{y:.4g}",
+  });
   const clear = "rgba(0,0,0,0)";
   return {
     data: [
       line(values, "singular value", "#8a63d2", "solid", "y"),
-      line(values.map((value) => (sum += value) / total), "share of their sum", "#3b82c4", "dash", "y2"),
+      line(
+        values.map((value) => (sum += value) / total),
+        "share of their sum",
+        "#3b82c4",
+        "dash",
+        "y2",
+      ),
     ],
     layout: {
       height: 280,

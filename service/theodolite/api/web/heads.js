@@ -24,10 +24,22 @@ export function openHeads(node, signal, run, groups) {
       return made;
     });
   });
-  const how = element("p", { class: "soft" }, "Each cell is a head; a click, or the arrow keys and Enter, open its card. Spectra are those of the bilinear maps W_QK = s·W_Q R W_Kᵀ and W_VO = W_V W_O, in float64, at offset 0 between query and key.");
-  node.append(section, how, element("section", { class: "card", "aria-labelledby": "card-name" }, chooser.node, card.node));
+  const how = element(
+    "p",
+    { class: "soft" },
+    "Each cell is a head; a click, or the arrow keys and Enter, open its card. Spectra are those of the bilinear maps W_QK = s·W_Q R W_Kᵀ and W_VO = W_V W_O, in float64, at offset 0 between query and key.",
+  );
+  node.append(
+    section,
+    how,
+    element("section", { class: "card", "aria-labelledby": "card-name" }, chooser.node, card.node),
+  );
   return ({ choices }) => {
-    const [circuit, layer, head] = [choices.get("circuit") ?? "qk", choices.get("layer") ?? "0", choices.get("head") ?? "0"];
+    const [circuit, layer, head] = [
+      choices.get("circuit") ?? "qk",
+      choices.get("layer") ?? "0",
+      choices.get("head") ?? "0",
+    ];
     chooser.show(circuit, layer, head);
     card.show(circuit, layer, head);
   };
@@ -45,9 +57,18 @@ class Chooser {
     const used = document.activeElement?.id;
     const numbers = (count) => Array.from({ length: count }, (_, index) => index);
     this.node.replaceChildren(
-      selection("circuit", [["qk", "QK: what attends to what"], ["vo", "VO: what is moved"]], circuit, (value) => choose({ circuit: value }), { id: "card-circuit" }),
-      selection("layer", numbers(this.count.layer), layer, (value) => choose({ layer: value }), { id: "card-layer" }),
-      selection("head", numbers(this.count.head), head, (value) => choose({ head: value }), { id: "card-head" }),
+      selection(
+        "card-circuit",
+        "circuit",
+        [
+          ["qk", "QK: what attends to what"],
+          ["vo", "VO: what is moved"],
+        ],
+        circuit,
+        (value) => choose({ circuit: value }),
+      ),
+      selection("card-layer", "layer", numbers(this.count.layer), layer, (value) => choose({ layer: value })),
+      selection("card-head", "head", numbers(this.count.head), head, (value) => choose({ head: value })),
     );
     if (used?.startsWith("card-")) document.getElementById(used)?.focus();
   }
@@ -63,12 +84,24 @@ function makeChoosable(frame, { circuit, caption }, run, follow) {
   const { n_layers: layers, n_heads: heads } = run.model;
   const at = { layer: 0, head: 0 };
   const said = element("p", { class: "unseen", "aria-live": "polite" });
-  const box = element("div", { class: "choosable", role: "application", tabindex: 0, "aria-label": `${caption}: arrow keys choose a head, Enter opens its card` });
+  const box = element("div", {
+    class: "choosable",
+    role: "application",
+    tabindex: 0,
+    "aria-label": `${caption}: arrow keys choose a head, Enter opens its card`,
+  });
   frame.plot.replaceWith(box);
   box.append(frame.plot, said);
   frame.listen("plotly_click", ({ points: [cell] }) => follow(circuit, cell.x, cell.y));
   box.addEventListener("keydown", (event) => {
-    const steps = { ArrowRight: [1, 0], ArrowLeft: [-1, 0], ArrowUp: [0, 1], ArrowDown: [0, -1], Home: [-layers, 0], End: [layers, 0] };
+    const steps = {
+      ArrowRight: [1, 0],
+      ArrowLeft: [-1, 0],
+      ArrowUp: [0, 1],
+      ArrowDown: [0, -1],
+      Home: [-layers, 0],
+      End: [layers, 0],
+    };
     if (event.key === "Enter") return follow(circuit, at.layer, at.head);
     if (!(event.key in steps) || !frame.figure) return;
     event.preventDefault();

@@ -55,7 +55,12 @@ class Jobs {
   }
 
   draw(jobs) {
-    const nothing = element("p", { class: "nothing" }, "No survey has been sent to the cluster. ", element("a", { href: "#/new" }, "Write one."));
+    const nothing = element(
+      "p",
+      { class: "nothing" },
+      "No survey has been sent to the cluster. ",
+      element("a", { href: "#/new" }, "Write one."),
+    );
     this.said.replaceChildren(...(jobs.length ? [] : [nothing]));
     for (const [id, row] of this.rows)
       if (!jobs.some((job) => job.id === id)) {
@@ -82,8 +87,16 @@ class JobRow {
     this.progress = element("div", { class: "progress" });
     this.reason = element("p", { class: "warn", hidden: true });
     this.run = element("a", { hidden: true });
-    this.stop = element("button", { type: "button", "aria-label": `Stop ${title}`, onclick: () => this.stopIt() }, "Stop");
-    this.logs = element("button", { type: "button", "aria-label": `Logs of ${title}`, "aria-expanded": "false", onclick: () => this.showLogs() }, "Logs");
+    this.stop = element(
+      "button",
+      { type: "button", "aria-label": `Stop ${title}`, onclick: () => this.stopIt() },
+      "Stop",
+    );
+    this.logs = element(
+      "button",
+      { type: "button", "aria-label": `Logs of ${title}`, "aria-expanded": "false", onclick: () => this.showLogs() },
+      "Logs",
+    );
     this.said = element("div", { "aria-live": "polite" });
     this.node = element(
       "li",
@@ -124,7 +137,8 @@ class JobRow {
         element("span", {}, set),
         element("progress", { max: total || 1, value: done }),
         element("span", { class: "soft small" }, `${done} of ${total} prompts`),
-      ));
+      ),
+    );
     this.progress.replaceChildren(...bars);
   }
 
@@ -141,7 +155,9 @@ class JobRow {
     if (isOpen) return this.said.replaceChildren();
     await this.attempt(async () => {
       const text = await askText(`/v1/jobs/${this.id}/logs`);
-      this.said.replaceChildren(element("pre", { class: "logs", tabindex: 0, "aria-label": "Logs" }, text || "Nothing was printed yet."));
+      this.said.replaceChildren(
+        element("pre", { class: "logs", tabindex: 0, "aria-label": "Logs" }, text || "Nothing was printed yet."),
+      );
     });
   }
 

@@ -2,7 +2,7 @@
 
 import { addressOf, readAddress, replaceAddress } from "./address.js";
 import { element } from "./elements.js";
-import { loadPlotly } from "./figures.js";
+import { fetchPlotly } from "./figures.js";
 import { openRun } from "./run.js";
 import { RunList } from "./run-list.js";
 import { Stage } from "./stage.js";
@@ -24,12 +24,16 @@ async function route() {
   const address = readAddress();
   const [view = "runs", name] = address.path;
   for (const link of document.querySelectorAll("[data-view]"))
-    link.toggleAttribute("aria-current", false) || (link.dataset.view === view && link.setAttribute("aria-current", "page"));
+    link.toggleAttribute("aria-current", false) ||
+      (link.dataset.view === view && link.setAttribute("aria-current", "page"));
   runList.mark(view === "runs" ? name : null);
+  if (["runs", "compare"].includes(view)) fetchPlotly();
   if (view === "runs" && name) show(`run ${name}`, openRun, address);
   else if (view === "runs") await showNewest();
   else if (view in VIEWS) {
+    main.setAttribute("aria-busy", "true");
     const open = await VIEWS[view]();
+    main.removeAttribute("aria-busy");
     if (readAddress().path[0] === view) show(view, open, readAddress());
   } else show("nowhere", nowhere, address);
 }
@@ -58,13 +62,32 @@ function nothingYet(node) {
   document.title = "Theodolite";
   node.append(
     element("h1", {}, "No surveys yet"),
-    element("p", {}, "This store is empty. A survey reads a model’s activations on sets of prompts and measures their geometry; there are three ways to make one:"),
+    element(
+      "p",
+      {},
+      "This store is empty. A survey reads a model’s activations on sets of prompts and measures their geometry; there are three ways to make one:",
+    ),
     element(
       "ul",
       { class: "ways" },
-      element("li", {}, element("code", {}, "make demo"), " surveys a chat model of 135 million parameters, in a minute or two on a laptop."),
-      element("li", {}, element("code", {}, "theodolite survey survey.yaml"), " surveys what a file asks for; give it the store that this service answers from."),
-      element("li", {}, element("a", { href: "#/new" }, "New survey"), " sends one to the cluster, where this service has one."),
+      element(
+        "li",
+        {},
+        element("code", {}, "make demo"),
+        " surveys a chat model of 135 million parameters, in a minute or two on a laptop.",
+      ),
+      element(
+        "li",
+        {},
+        element("code", {}, "theodolite survey survey.yaml"),
+        " surveys what a file asks for; give it the store that this service answers from.",
+      ),
+      element(
+        "li",
+        {},
+        element("a", { href: "#/new" }, "New survey"),
+        " sends one to the cluster, where this service has one.",
+      ),
     ),
   );
   return null;
@@ -93,5 +116,3 @@ document.getElementById("skip").addEventListener("click", (event) => {
 listenForToken(() => location.reload());
 addEventListener("hashchange", route);
 route();
-// Nearly every view has a picture: its library is on its way while the first words are read.
-loadPlotly().catch(() => {}); // who draws says so

@@ -17,7 +17,13 @@ const EXAMPLE = {
 /** Open the form. */
 export function openNewSurvey(node, signal) {
   document.title = "New survey · Theodolite";
-  const text = element("textarea", { id: "spec-text", rows: 22, spellcheck: "false", autocomplete: "off", "aria-describedby": "spec-help" });
+  const text = element("textarea", {
+    id: "spec-text",
+    rows: 22,
+    spellcheck: "false",
+    autocomplete: "off",
+    "aria-describedby": "spec-help",
+  });
   text.value = JSON.stringify(EXAMPLE, null, 2);
   const said = element("div", { id: "spec-problem", role: "alert" });
   const answer = element("div", { id: "spec-answer", role: "status" });
@@ -43,7 +49,13 @@ export function openNewSurvey(node, signal) {
   check.addEventListener("click", async () => {
     await attempt(async (spec) => {
       const { id } = await send("POST", "/v1/spec/check", spec);
-      answer.replaceChildren(element("p", { class: "good" }, `This is a valid survey, and may be submitted here. Its job is ${id.slice(0, 12)}….`));
+      answer.replaceChildren(
+        element(
+          "p",
+          { class: "good" },
+          `This is a valid survey, and may be submitted here. Its job is ${id.slice(0, 12)}….`,
+        ),
+      );
     });
     check.focus();
   });
@@ -65,8 +77,12 @@ export function openNewSurvey(node, signal) {
   });
   node.append(
     element("h1", {}, "New survey"),
-    element("p", { class: "lead", id: "spec-help" }, "Which model, which sets of prompts, which of them to contrast, and what to measure. The same survey again is the same job, and goes on where it stopped. ",
-      element("a", { href: "/v1/spec.schema.json" }, "Every field is described in the schema.")),
+    element(
+      "p",
+      { class: "lead", id: "spec-help" },
+      "Which model, which sets of prompts, which of them to contrast, and what to measure. The same survey again is the same job, and goes on where it stopped. ",
+      element("a", { href: "/v1/spec.schema.json" }, "Every field is described in the schema."),
+    ),
     form,
   );
   return null;
@@ -88,6 +104,11 @@ function words(error) {
   const [first, ...rest] = error.message.split("\n").map((line) => line.trim());
   const lines = rest.filter(Boolean).map((line) => element("li", {}, line));
   return [
-    element("div", { class: "problem" }, element("p", {}, error.title && element("strong", {}, `${error.title}. `), first), lines.length > 0 && element("ul", {}, lines)),
+    element(
+      "div",
+      { class: "problem" },
+      element("p", {}, error.title && element("strong", {}, `${error.title}. `), first),
+      lines.length > 0 && element("ul", {}, lines),
+    ),
   ];
 }

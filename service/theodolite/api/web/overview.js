@@ -33,7 +33,10 @@ function modelFacts({ model, sets, capture }) {
     ["heads (key-value)", `${model.n_heads} (${model.n_kv_heads})`],
     ["d_head", model.d_head],
     ...(hasSets
-      ? [["arithmetic", `${model.dtype}, ${model.attention}`], ["sites", capture.sites.join(", ")]]
+      ? [
+          ["arithmetic", `${model.dtype}, ${model.attention}`],
+          ["sites", capture.sites.join(", ")],
+        ]
       : [["weights", model.dtype]]),
     ["statistics", "float64"],
   ];
@@ -64,9 +67,20 @@ function firstPicture(run, signal) {
       const parameters = { run: run.run_id, statistic: "cosine_of_means_debiased", contrast };
       const { figure, milestones } = await ask("/v1/compare", parameters, until);
       said.textContent = milestone(milestones[0]);
-      return { ...figure, layout: { ...figure.layout, height: 340, showlegend: false, margin: { ...figure.layout.margin, t: 12 } } };
+      return {
+        ...figure,
+        layout: { ...figure.layout, height: 340, showlegend: false, margin: { ...figure.layout.margin, t: 12 } },
+      };
     });
-    section.append(frame.node, said, element("p", {}, element("a", { href: addressOf(["runs", run.run_id, "curves"], { contrast }) }, "All curves of this contrast")));
+    section.append(
+      frame.node,
+      said,
+      element(
+        "p",
+        {},
+        element("a", { href: addressOf(["runs", run.run_id, "curves"], { contrast }) }, "All curves of this contrast"),
+      ),
+    );
   } else firstFigure(run, signal, section);
   return section;
 }
@@ -87,7 +101,10 @@ async function firstFigure(run, signal, section) {
 }
 
 function milestone(row) {
-  const least = row.least_cosine === null ? "The debiased cosine is not resolved with so few prompts" : `It is least at ${row.least_cosine_at}, ${row.least_cosine.toFixed(4)}`;
+  const least =
+    row.least_cosine === null
+      ? "The debiased cosine is not resolved with so few prompts"
+      : `It is least at ${row.least_cosine_at}, ${row.least_cosine.toFixed(4)}`;
   const apart = {
     "not measured": "whether unseen prompts can be told apart was not measured",
     never: "nowhere are unseen prompts told apart with an AUROC that is surely 0.95 or more",
@@ -113,7 +130,8 @@ function certificate(parity) {
       ` per vector (allowed ${short(parity.bound)}), measured on ${parity.prompts} probe prompts at every site and layer, `,
       `in ${parity.dtype} on ${parity.device}. The sites are where ${known}: the sums that tie them together hold to `,
       `${short(parity.identity_error)}. `,
-      parity.float32_blocks_max_error !== null && `The first blocks, run in float32, agree to ${short(parity.float32_blocks_max_error)}. `,
+      parity.float32_blocks_max_error !== null &&
+        `The first blocks, run in float32, agree to ${short(parity.float32_blocks_max_error)}. `,
       parity.warning && `${parity.warning}.`,
     ),
   );
@@ -132,7 +150,12 @@ function prompts(run) {
     {},
     element("h2", {}, "Prompts"),
     table(columns, rows, { caption: "Prompt sets", numbers: [1, 2, 3, 4] }),
-    run.notes.length > 0 && element("ul", { class: "warn" }, run.notes.map((note) => element("li", {}, `${note}.`))),
+    run.notes.length > 0 &&
+      element(
+        "ul",
+        { class: "warn" },
+        run.notes.map((note) => element("li", {}, `${note}.`)),
+      ),
   );
 }
 
@@ -162,7 +185,11 @@ function results(run) {
       "details",
       {},
       element("summary", {}, "What each of them holds"),
-      element("div", { class: "wrapped" }, table(["group", "variables"], rows, { caption: "Result groups and their variables" })),
+      element(
+        "div",
+        { class: "wrapped" },
+        table(["group", "variables"], rows, { caption: "Result groups and their variables" }),
+      ),
     ),
   );
 }
@@ -173,14 +200,25 @@ function provenance(run) {
     "section",
     {},
     element("h2", {}, "Provenance"),
-    element("p", { class: "soft" }, "Model revision ", element("code", {}, run.model.revision), ` · ${versions.join(", ")} · digest `, element("code", {}, run.digest)),
+    element(
+      "p",
+      { class: "soft" },
+      "Model revision ",
+      element("code", {}, run.model.revision),
+      ` · ${versions.join(", ")} · digest `,
+      element("code", {}, run.digest),
+    ),
     element(
       "details",
       { id: "spec" },
       element("summary", {}, "The spec that asked for this"),
       element("pre", { tabindex: 0 }, JSON.stringify(run.spec, null, 2)),
     ),
-    element("p", {}, element("a", { href: addressOf(["compare"], { run: run.run_id }) }, "Compare this run with others")),
+    element(
+      "p",
+      {},
+      element("a", { href: addressOf(["compare"], { run: run.run_id }) }, "Compare this run with others"),
+    ),
   );
 }
 

@@ -33,7 +33,13 @@ export class RunList {
       return runs;
     } catch (error) {
       part("run-count").textContent = "";
-      part("runs").replaceChildren(element("li", {}, problem(error, () => this.changed())));
+      part("runs").replaceChildren(
+        element(
+          "li",
+          {},
+          problem(error, () => this.changed()),
+        ),
+      );
       this.runs = null;
       return null;
     }
@@ -66,12 +72,19 @@ export class RunList {
     const found = this.runs.filter((run) => words.every((word) => searched(run).includes(word)));
     part("runs").replaceChildren(...found.map((run) => element("li", {}, this.line(run))));
     const all = this.runs.length;
-    part("run-count").textContent = words.length ? `${found.length} of ${all} runs` : `${all} ${all === 1 ? "run" : "runs"}`;
+    part("run-count").textContent = words.length
+      ? `${found.length} of ${all} runs`
+      : `${all} ${all === 1 ? "run" : "runs"}`;
     this.mark(this.marked);
   }
 
   line(run) {
-    const details = [run.name, ...run.contrasts, run.created.slice(0, 10)].filter(Boolean);
+    const details = [
+      run.name,
+      ...run.contrasts,
+      run.created.slice(0, 10),
+      run.run_id.split("-").at(-1).slice(0, 6),
+    ].filter(Boolean);
     return element(
       "a",
       { href: addressOf(["runs", run.run_id]), "data-run": run.run_id, title: run.run_id },
@@ -83,5 +96,7 @@ export class RunList {
 }
 
 function searched(run) {
-  return [run.model, run.name, run.run_id, run.state, ...run.contrasts, ...Object.keys(run.sets)].join(" ").toLowerCase();
+  return [run.model, run.name, run.run_id, run.state, ...run.contrasts, ...Object.keys(run.sets)]
+    .join(" ")
+    .toLowerCase();
 }

@@ -20,14 +20,11 @@ const TABS = [
 
 /** Open a run; the third part of an address is the tab. */
 export function openRun(node, signal) {
-  const opening = { id: null, ready: null };
-  return (address) => {
-    const id = address.path[1];
-    opening.ready ??= open(node, signal, id);
-    opening.ready.then((tabs) => {
-      if (tabs && !signal.aborted) tabs.show(address);
-    });
-    opening.id = id;
+  let ready = null;
+  return async (address) => {
+    ready ??= open(node, signal, address.path[1]);
+    const tabs = await ready;
+    if (!signal.aborted) tabs?.show(address);
   };
 }
 
@@ -35,7 +32,9 @@ async function open(node, signal, id) {
   document.title = `${id} · Theodolite`;
   node.replaceChildren(element("p", { class: "soft waiting", role: "status" }, "Reading the run…"));
   try {
-    const [run, there] = await Promise.all([ask(ofRun(id), {}, signal), sectionsThere(id, signal)]);
+    const run = await ask(ofRun(id), {}, signal);
+    // One that is not complete has nothing to show yet.
+    const there = run.state === "complete" ? (await ask(ofRun(id, "sections"), {}, signal)).items : [];
     if (signal.aborted) return null;
     document.title = `${run.model.name} · Theodolite`;
     const tabs = new Tabs(run, there, signal);
@@ -43,18 +42,11 @@ async function open(node, signal, id) {
     return tabs;
   } catch (error) {
     if (!signal.aborted)
-      node.replaceChildren(element("h1", {}, id), problem(error, () => location.reload()));
+      node.replaceChildren(
+        element("h1", {}, id),
+        problem(error, () => location.reload()),
+      );
     return null;
-  }
-}
-
-/** Return the sections of a run; one that is not complete has none yet. */
-async function sectionsThere(id, signal) {
-  try {
-    return (await ask(ofRun(id, "sections"), {}, signal)).items;
-  } catch (error) {
-    if (error.status === 409) return [];
-    throw error;
   }
 }
 
@@ -105,19 +97,26 @@ class Tabs {
       if (isChosen) node.scrollIntoView({ block: "nearest", inline: "nearest" });
     }
     if (!tab) {
+      this.panel.removeAttribute("aria-labelledby");
       this.panel.setAttribute("aria-label", "Not there");
       this.stage.show(`no ${name}`, (node) => node.append(this.missing(name)), address);
       return;
     }
     this.panel.setAttribute("aria-labelledby", `tab-${tab.name}`);
+    this.panel.setAttribute("aria-busy", "true");
     const opened = tab.open ? await tab.open() : openSections;
     if (this.address !== address) return; // another tab was chosen while this one's script came
+    this.panel.removeAttribute("aria-busy");
     const groups = tab.groups.filter((group) => this.there.includes(group));
     this.stage.show(tab.name, (node, signal) => opened(node, signal, this.run, groups), address);
   }
 
   missing(name) {
-    return element("p", { class: "nothing" }, `This run has no “${name}”: its survey did not ask for it, or it is not complete.`);
+    return element(
+      "p",
+      { class: "nothing" },
+      `This run has no “${name}”: its survey did not ask for it, or it is not complete.`,
+    );
   }
 
   /** Arrow keys go round, Home and End to the ends; a tab that is only passed leaves no step for Back. */

@@ -28,7 +28,12 @@ export function sectionNode(section, run, signal) {
     element("h2", {}, section.title),
     facts(section),
     figures.map((frame) => frame.node),
-    maps.length > 0 && element("div", { class: "maps" }, maps.map((frame) => frame.node)),
+    maps.length > 0 &&
+      element(
+        "div",
+        { class: "maps" },
+        maps.map((frame) => frame.node),
+      ),
     section.tables.map(folded),
   );
   return { node, maps };
@@ -37,7 +42,12 @@ export function sectionNode(section, run, signal) {
 /** Make the sentences and conventions of a section. */
 export function facts(section) {
   return [
-    section.facts.length > 0 && element("ul", { class: "sentences" }, section.facts.map((fact) => element("li", {}, fact))),
+    section.facts.length > 0 &&
+      element(
+        "ul",
+        { class: "sentences" },
+        section.facts.map((fact) => element("li", {}, fact)),
+      ),
     section.notes.length > 0 && element("p", { class: "soft" }, section.notes.map(sentence).join(" ")),
   ].filter(Boolean);
 }

@@ -10,7 +10,9 @@ export const shortSite = (site) => site.replace(/^resid_/, "");
  */
 export function chosenTraces(figure, allSites, allSets, wantedSites, wantedSets) {
   const sitesOf = siteOfEach(figure.data, allSites);
-  const atOnce = allSites.filter((site) => figure.data.some((trace, index) => sitesOf[index] === site && trace.visible === true));
+  const atOnce = allSites.filter((site) =>
+    figure.data.some((trace, index) => sitesOf[index] === site && trace.visible === true),
+  );
   const known = wantedSites.filter((site) => allSites.includes(site));
   const sites = known.length ? known : atOnce;
   const wanted = wantedSets.filter((set) => allSets.includes(set));

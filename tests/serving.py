@@ -1,0 +1,174 @@
+"""The service in process, over runs made from random arrays, and a stand-in for the HTTP interface of a Ray cluster."""
+
+import itertools
+import shutil
+import threading
+from pathlib import Path
+from typing import Any
+
+import httpx
+import numpy as np
+import xarray as xr
+from starlette.testclient import TestClient
+from stored import store_run
+
+from theodolite.api.app import create_app
+from theodolite.settings import Settings
+from theodolite.spec import GramSpec
+from theodolite.store.runs import Run
+from theodolite_jobs.stream.gram_group import survey_gram
+from theodolite_jobs.stream.pipeline import analyse
+
+SITES = ("resid_pre", "resid_mid")
+REFUSAL = {"positive": "harmful", "negative": "harmless", "paired": False}
+CONTRASTS = {"refusal": REFUSAL, "subject": {"positive": "nouns", "negative": "harmless", "paired": False}}
+
+SPEC: dict[str, Any] = {
+    "model": {"id": "smollm2-135m-instruct"},
+    "prompts": {
+        "harmful": {"source": "builtin:harmful", "limit": 8},
+        "harmless": {"source": "builtin:harmless", "limit": 8},
+    },
+    "contrasts": {"refusal": {"positive": "harmful", "negative": "harmless", "paired": True}},
+    "analyses": ["curves"],
+}
+
+
+def draw_sets(seed: int = 0, n_layers: int = 4, d_model: int = 8) -> dict[str, dict[str, np.ndarray]]:
+    """Return prompts of three sets; of `nouns` only the last position is kept."""
+    rng = np.random.default_rng(seed)
+    sizes = {"harmful": (10, 2), "harmless": (9, 2), "nouns": (6, 1)}
+    return {
+        name: {
+            site: (rng.normal(size=(n, positions, n_layers, d_model)) + rng.normal(size=d_model)).astype(np.float32)
+            for site in SITES
+        }
+        for name, (n, positions) in sizes.items()
+    }
+
+
+def captured_run(folder: Path, run_id: str = "tiny-0", seed: int = 0, n_layers: int = 4, **record: Any) -> Run:
+    """Write a run that has no results yet."""
+    contrasts = record.pop("contrasts", CONTRASTS)
+    return store_run(folder, draw_sets(seed, n_layers), run_id=run_id, contrasts=contrasts, **record)
+
+
+def surveyed_run(folder: Path, run_id: str = "tiny-0", seed: int = 0, n_layers: int = 4, **record: Any) -> Run:
+    """Write a complete run with every result group that needs no model."""
+    run = captured_run(folder, run_id, seed, n_layers, **record)
+    contrasts = run.record.spec.resolved_contrasts()
+    analyse(run, contrasts, None, lambda *_: None, {"separation", "travel"})
+    survey_gram(run, contrasts, GramSpec(), None, lambda *_: None)
+    return run
+
+
+def copied(library: str, folder: Path, *run_ids: str) -> str:
+    """Copy runs into a store of their own, in which anything may be broken."""
+    for run_id in run_ids:
+        shutil.copytree(Path(library) / "runs" / run_id, folder / "runs" / run_id)
+    return str(folder)
+
+
+def stored_group(store: str, run_id: str, group: str) -> xr.Dataset:
+    """Read a result group past all of our own code."""
+    with xr.open_zarr(f"{store}/runs/{run_id}/results.zarr", group=group, chunks=None) as dataset:
+        return dataset.load()
+
+
+def client_of(
+    store: str | Path, *, tokenless: bool = True, client: tuple[str, int] = ("testclient", 50000), **settings: Any
+) -> TestClient:
+    """Return who asks a service of this store, as from a browser on the same machine; a bug comes back as 500."""
+    app = create_app(Settings(store=str(store), **settings), open_without_tokens=tokenless)
+    return TestClient(app, "http://localhost", raise_server_exceptions=False, client=client)
+
+
+def bearer(token: str) -> dict[str, str]:
+    return {"Authorization": f"Bearer {token}"}
+
+
+def assert_problem(response: Any, status: int, *parts: str) -> None:
+    """Hold an answer to RFC 9457, and what it says to the parts that must stand in it."""
+    assert response.status_code == status, response.text[:400]
+    assert response.headers["content-type"] == "application/problem+json"
+    content = response.json()
+    assert content["status"] == status
+    assert content["type"].startswith("urn:theodolite:")
+    assert content["title"]
+    for part in parts:
+        assert part in content["detail"], content["detail"]
+
+
+def numbers(values: list[Any]) -> np.ndarray:
+    """Return what JSON holds as floats, null as NaN."""
+    return np.array([np.nan if value is None else value for value in values], dtype=float)
+
+
+class RayStandIn:
+    """What the dashboard of a Ray cluster answers about jobs, in memory.
+
+    A submission id that was used before is answered with 500, as Ray does; `set_state` lets a test go on in time.
+    """
+
+    def __init__(self, token: str | None = None) -> None:
+        self.token = token
+        self.jobs: dict[str, dict[str, Any]] = {}
+        self.asked: list[tuple[str, str]] = []
+        self.failure: Exception | None = None
+        self.log = "capturing\n"
+        self._lock = threading.Lock()
+
+    @property
+    def submitted(self) -> list[str]:
+        """The names of all submissions, in their order."""
+        return list(self.jobs)
+
+    def set_state(self, submission: str, status: str, message: str = "") -> None:
+        self.jobs[submission] |= {"status": status, "message": message}
+
+    def request(self, method: str, url: str, json: Any = None, headers: Any = None, **_: Any) -> httpx.Response:
+        """Answer as `httpx.request` would."""
+        place = httpx.URL(url).path
+        self.asked.append((method, place))
+        if self.failure is not None:
+            raise self.failure
+        with self._lock:
+            status, content = self._answer(method, place, json, headers or {})
+        request = httpx.Request(method, url)
+        if isinstance(content, str):
+            return httpx.Response(status, text=content, request=request)
+        return httpx.Response(status, json=content, request=request)
+
+    def _answer(self, method: str, place: str, content: Any, headers: Any) -> tuple[int, Any]:
+        if self.token and headers.get("Authorization") != f"Bearer {self.token}":
+            return 401, "Unauthorized: Missing authentication token"
+        parts = place.removeprefix("/api/jobs").strip("/").split("/")
+        if method == "POST" and parts == [""]:
+            name = content["submission_id"]
+            if name in self.jobs:
+                return 500, f"Traceback (most recent call last):\nValueError: Job with submission_id {name} exists."
+            self.jobs[name] = {**content, "status": "PENDING", "message": "", "type": "SUBMISSION"}
+            return 200, {"job_id": name, "submission_id": name}
+        if method == "GET" and parts == [""]:
+            driver = {"type": "DRIVER", "submission_id": None, "job_id": "01000000", "status": "RUNNING"}
+            return 200, [driver, *self.jobs.values()]
+        if parts[0] not in self.jobs:
+            return 404, f"Job {parts[0]} does not exist"
+        if method == "GET":
+            return 200, {"logs": self.log} if parts[1:] == ["logs"] else self.jobs[parts[0]]
+        self.set_state(parts[0], "STOPPED")
+        return 200, {"stopped": True}
+
+
+def pages_of(client: TestClient, path: str, **params: Any) -> list[list[dict[str, Any]]]:
+    """Follow the cursors of an answer to its end."""
+    pages, cursor = [], None
+    for _ in itertools.count():
+        answer = client.get(path, params={**params, **({"cursor": cursor} if cursor else {})})
+        assert answer.status_code == 200, answer.text
+        content = answer.json()
+        pages.append(content["items"])
+        cursor = content["next"]
+        if cursor is None:
+            return pages
+    raise AssertionError
