@@ -62,10 +62,11 @@ def surveyed_run(folder: Path, run_id: str = "tiny-0", seed: int = 0, n_layers: 
     return run
 
 
-def copied(library: str, folder: Path, *run_ids: str) -> str:
-    """Copy runs into a store of their own, in which anything may be broken."""
+def copied(library: str, folder: Path, *run_ids: str, with_activations: bool = False) -> str:
+    """Copy runs into a store of their own, in which anything may be broken; answers need no activations."""
+    left_out = None if with_activations else shutil.ignore_patterns("activations.zarr")
     for run_id in run_ids:
-        shutil.copytree(Path(library) / "runs" / run_id, folder / "runs" / run_id)
+        shutil.copytree(Path(library) / "runs" / run_id, folder / "runs" / run_id, ignore=left_out)
     return str(folder)
 
 

@@ -49,6 +49,31 @@ def parse_spec(data: dict[str, Any], origin: str = "spec") -> SurveySpec:
         raise SpecError("\n".join([f"{origin} is not a valid survey:", *lines])) from error
 
 
+def parse_json(text: str | bytes) -> Any:
+    """Return what JSON says, where it says one thing; raises ValueError where it does not.
+
+    Python's reader takes the last of a key given twice, NaN, and halves of characters; a digest of those is none.
+    """
+    try:
+        data = json.loads(text, object_pairs_hook=_unique, parse_constant=_refuse_constant)
+        json.dumps(data, ensure_ascii=False).encode()
+    except RecursionError as error:
+        raise ValueError("it is nested too deeply") from error
+    return data
+
+
+def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    keys = [key for key, _ in pairs]
+    twice = {key for key in keys if keys.count(key) > 1}
+    if twice:
+        raise ValueError(f"{', '.join(sorted(twice))} is given twice")
+    return dict(pairs)
+
+
+def _refuse_constant(name: str) -> Any:
+    raise ValueError(f"{name} is no JSON")
+
+
 class _UniqueKeyLoader(yaml.SafeLoader):
     """YAML in which a key given twice is a mistake, and not the last one's victory."""
 
@@ -64,7 +89,7 @@ class _UniqueKeyLoader(yaml.SafeLoader):
 
 def _parse_json_or_yaml(text: str) -> Any:
     try:
-        return json.loads(text)  # YAML is nearly a superset of JSON, but not for tabs and escaped emoji
+        return parse_json(text)  # YAML is nearly a superset of JSON, but not for tabs and escaped emoji
     except ValueError:
         return yaml.load(text, _UniqueKeyLoader)
 

@@ -29,6 +29,7 @@ def answer(
     digest: str,
     content: Callable[[], Any],
     frame: Callable[[], pd.DataFrame] | None = None,
+    stored: Callable[[], bytes] | None = None,
 ) -> Response:
     """Return 304 where the client has this digest, or else the content in a form that it accepts.
 
@@ -37,6 +38,7 @@ def answer(
         digest: of what is read; it becomes the ETag.
         content: makes what JSON holds.
         frame: makes what Parquet and Arrow hold; None where only JSON is offered.
+        stored: reads the same as Parquet, where it is stored so.
 
     Raises:
         Problem: 406, no form that the client accepts is offered.
@@ -47,6 +49,8 @@ def answer(
         return Response(status_code=304, headers=headers)
     if form == JSON:
         return Response(to_json(content()), headers=headers, media_type=JSON)
+    if form == PARQUET and stored is not None:
+        return Response(stored(), headers=headers, media_type=form)
     assert frame is not None
     return Response(_ENCODERS[form](frame()), headers=headers, media_type=form)
 
@@ -66,9 +70,10 @@ def dataset_frame(dataset: xr.Dataset) -> Callable[[], pd.DataFrame] | None:
 def choose_form(request: Request, offered: list[str]) -> str:
     """Return the media type that the client wants most of those that are offered; raises Problem 406 for none."""
     wanted = [_quality(part) for part in request.headers.get("accept", "*/*").split(",") if part.strip()]
+    excluded = [media for media, quality in wanted if quality == 0]
     for media, quality in sorted(wanted or [("*/*", 1.0)], key=lambda one: -one[1]):
         for form in offered:
-            if quality > 0 and media in (form, f"{form.partition('/')[0]}/*", "*/*"):
+            if quality > 0 and form not in excluded and media in (form, f"{form.partition('/')[0]}/*", "*/*"):
                 return form
     raise Problem(406, "not-acceptable", f"Accept: none of what is asked for is offered here: {', '.join(offered)}")
 

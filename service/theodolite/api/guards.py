@@ -1,5 +1,7 @@
 """What is asked of every request before anything looks at it, and said with every answer."""
 
+import logging
+import traceback
 from collections.abc import Collection
 from typing import Any
 from urllib.parse import urlsplit
@@ -12,6 +14,9 @@ LOOPBACK = frozenset({"localhost", "127.0.0.1", "[::1]"})
 
 BODY_BYTES = 2**20
 """A spec is a few kilobytes; a sentence in it may be long."""
+
+_log = logging.getLogger(__name__)
+"""Names errors and places, never messages: those may hold what a user wrote."""
 
 _CONTENT_POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self' 'unsafe-inline'; img-src 'self' data: blob:; "
@@ -51,8 +56,12 @@ class Guard:
             return
         headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in scope["headers"]}
 
+        begun = False
+
         async def with_headers(message: Message) -> None:
+            nonlocal begun
             if message["type"] == "http.response.start":
+                begun = True
                 there = {name.lower() for name, _ in message["headers"]}
                 extra = [(name.lower().encode(), value.encode()) for name, value in _HEADERS.items()]
                 message["headers"] = [*message["headers"], *(pair for pair in extra if pair[0] not in there)]
@@ -67,7 +76,14 @@ class Guard:
             said = f"the body is longer than {BODY_BYTES} bytes, which no spec needs"
             await problem_response(413, "body-too-long", said)(scope, receive, with_headers)
             return
-        await self.app(scope, receive if body is None else _replay(body, receive), with_headers)
+        try:
+            await self.app(scope, receive if body is None else _replay(body, receive), with_headers)
+        except Exception as error:
+            _log.error("%s in %s", type(error).__name__, "".join(traceback.format_tb(error.__traceback__)[-3:]))
+            if begun:
+                raise
+            said = "something went wrong here, which is our mistake; the service's log says where"
+            await problem_response(500, "internal", said)(scope, receive, with_headers)
 
     def _refusal(self, scope: Scope, headers: dict[str, str]) -> tuple[int, str, str] | None:
         host = headers.get("host", "").lower()
@@ -75,14 +91,22 @@ class Guard:
             said = f"Host: given {host!r}, and this service is called {', '.join(sorted(self.hosts))}"
             return 421, "foreign-host", f"{said}; allow a name in THEODOLITE_HOSTS"
         origin = headers.get("origin")
-        if origin is not None and urlsplit(origin).netloc.lower() != host:
+        if origin is not None and _place(origin) != host:
             return 403, "foreign-origin", f"Origin: given {origin!r}; pages of other sites may not ask this service"
         kind = headers.get("content-type", "").partition(";")[0].strip().lower()
         if scope["method"] in ("POST", "PUT", "PATCH") and kind != "application/json":
             return 415, "not-json", f"Content-Type: given {kind!r}; only application/json is taken"
         declared = headers.get("content-length", "0")
-        if declared.isdigit() and int(declared) > BODY_BYTES:
+        if declared.isascii() and declared.isdigit() and (len(declared) > 18 or int(declared) > BODY_BYTES):
             return 413, "body-too-long", f"the body is longer than {BODY_BYTES} bytes, which no spec needs"
+        return None
+
+
+def _place(origin: str) -> str | None:
+    """Return the host and port of an origin, or None where it has none."""
+    try:
+        return urlsplit(origin).netloc.lower()
+    except ValueError:
         return None
 
 

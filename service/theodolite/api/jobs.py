@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Body, Path, Request
+from fastapi import APIRouter, Depends, Path, Request
 from fastapi.responses import PlainTextResponse, Response
 
 from theodolite.api.access import Caller, Reader, Submitter
@@ -12,7 +12,7 @@ from theodolite.api.encoding import JSON, to_json
 from theodolite.api.finished import any_run
 from theodolite.api.paging import Cursor, Limit, next_cursor, start_of
 from theodolite.api.problems import Problem
-from theodolite.api.schemas import Job, JobList, described
+from theodolite.api.schemas import Job, JobList, described, problems_of
 from theodolite.api.submission import check_submission
 from theodolite.cluster.submit import (
     ClusterState,
@@ -23,11 +23,11 @@ from theodolite.cluster.submit import (
     stop,
     submit,
 )
-from theodolite.errors import ClusterError, RunNotFoundError
+from theodolite.errors import ClusterError, StoreError
 from theodolite.query.runs import progress
 from theodolite.settings import Settings
 from theodolite.spec import SurveySpec
-from theodolite.spec_file import parse_spec
+from theodolite.spec_file import parse_json, parse_spec
 from theodolite.store.jobs import End, StoredJob, begin_attempt, end_attempt, read_jobs, store_spec, tell_sent
 from theodolite.store.objects import absolute
 
@@ -49,7 +49,27 @@ _EXAMPLE = {
     "contrasts": {"refusal": {"positive": "harmful", "negative": "harmless", "paired": True}},
     "analyses": ["curves", "separation"],
 }
-_Spec = Annotated[dict[str, Any], Body(description="A survey, as `/v1/spec.schema.json` says.", examples=[_EXAMPLE])]
+_BODY = {
+    "requestBody": {
+        "required": True,
+        "description": "A survey, as `/v1/spec.schema.json` says.",
+        "content": {JSON: {"schema": {"type": "object"}, "example": _EXAMPLE}},
+    }
+}
+
+
+async def spec_of_body(request: Request) -> SurveySpec:
+    """Return the spec that was sent; raises SpecError, or Problem 422 for what is no JSON object."""
+    try:
+        data = parse_json(await request.body())
+    except ValueError as error:
+        raise Problem(422, "invalid-json", f"the body cannot be read as JSON: {error}") from error
+    if not isinstance(data, dict):
+        raise Problem(422, "invalid-json", "the body must be a JSON object, as /v1/spec.schema.json says")
+    return parse_spec(data)
+
+
+_Spec = Annotated[SurveySpec, Depends(spec_of_body)]
 
 
 @spec_router.get("/spec.schema.json")
@@ -58,27 +78,25 @@ def spec_schema() -> dict[str, Any]:
     return SurveySpec.model_json_schema()
 
 
-@spec_router.post("/spec/check")
+@spec_router.post("/spec/check", openapi_extra=_BODY)
 def check_spec(request: Request, _caller: Reader, spec: _Spec) -> dict[str, Any]:
     """Whether a spec could be submitted; 422, 403 or 413 say what is wrong with it."""
-    checked = parse_spec(spec)
-    check_submission(checked, request.app.state.settings)
-    return {"valid": True, "id": checked.digest(), "spec": checked.model_dump(mode="json", exclude_none=True)}
+    check_submission(spec, request.app.state.settings)
+    return {"valid": True, "id": spec.digest(), "spec": spec.model_dump(mode="json", exclude_none=True)}
 
 
-@router.post("", status_code=202, responses=described(Job, status=202))
+@router.post("", status_code=202, responses=described(Job, status=202), openapi_extra=_BODY)
 def submit_job(request: Request, caller: Submitter, spec: _Spec) -> Response:
     """Submit a survey. The same spec again is the same job: it goes on where it was lost, failed or was stopped."""
     settings: Settings = request.app.state.settings
-    checked = parse_spec(spec)
-    check_submission(checked, settings)
+    check_submission(spec, settings)
     check_cluster(settings)
-    job_id = checked.digest()
+    job_id = spec.digest()
     known = _find(request, job_id)
     state = _states(settings, known)[job_id].state if known else None
     if state not in (*_UNFINISHED, "succeeded"):
         _check_queue(request, caller)
-        store_spec(settings.store, checked)
+        store_spec(settings.store, spec)
         _begin(settings, job_id, (known[0].attempt.number if known and known[0].attempt else 0) + 1, caller)
     return _one(request, caller, job_id, status=202)
 
@@ -99,7 +117,7 @@ def show_job(request: Request, caller: Reader, job_id: JobId) -> Response:
     return _one(request, caller, job_id)
 
 
-@router.get("/{job_id}/logs", response_class=PlainTextResponse)
+@router.get("/{job_id}/logs", response_class=PlainTextResponse, responses=problems_of())
 def read_logs(request: Request, caller: Submitter, job_id: JobId) -> Response:
     """What the job's last attempt has printed; for its owner alone. Logs hold no prompt."""
     job = _own(request, caller, job_id)
@@ -113,7 +131,7 @@ def read_logs(request: Request, caller: Submitter, job_id: JobId) -> Response:
 def stop_job(request: Request, caller: Submitter, job_id: JobId) -> Response:
     """Stop a job; what was captured stays, and submitting the same spec again goes on. For its owner alone."""
     job, settings = _own(request, caller, job_id), request.app.state.settings
-    if job.attempt and _states(settings, [job])[job_id].state in _UNFINISHED:
+    if job.attempt and job.end is None:
         stop(settings, job.attempt.submission)
         end_attempt(settings.store, job_id, job.attempt.number, End("stopped"))
     return _one(request, caller, job_id)
@@ -212,7 +230,7 @@ def _state(job: StoredJob, known: Mapping[str, ClusterState | None], unreachable
 def _content(request: Request, caller: Caller, job: StoredJob, state: ClusterState) -> dict[str, Any]:
     try:
         done = progress(any_run(request, job.run_id)) if job.run_id else {}
-    except RunNotFoundError:  # it is known, and not begun
+    except StoreError:  # it is known, and not begun; or it is damaged, which asking for the run itself says
         done = {}
     return {
         "id": job.id,

@@ -37,10 +37,10 @@ def static(request: Request, name: Annotated[str, Path(pattern=r"^[a-z0-9.-]{1,6
 
 
 def _static(request: Request, name: str) -> Response:
-    found = _packed(name)
-    if found is None:
-        raise Problem(404, "http", f"there is nothing at {request.url.path}")
-    packed, digest = found
+    try:
+        packed, digest = _packed(name)
+    except FileNotFoundError as error:  # which the cache does not keep
+        raise Problem(404, "http", f"there is nothing at {request.url.path}") from error
     headers = {"ETag": f'"{digest}"', "Cache-Control": "no-cache", "Vary": "Accept-Encoding"}
     if f'"{digest}"' in request.headers.get("if-none-match", ""):
         return Response(status_code=304, headers=headers)
@@ -51,8 +51,8 @@ def _static(request: Request, name: str) -> Response:
 
 
 @cache
-def _packed(name: str) -> tuple[bytes, str] | None:
-    """Return a file packed, once for all who ask, and its digest."""
+def _packed(name: str) -> tuple[bytes, str]:
+    """Return a file packed, once for all who ask, and its digest; raises FileNotFoundError."""
     if name == "plotly.min.js":
         content = str(plotly.offline.get_plotlyjs()).encode()
     elif name in _DOCUMENTATION:
@@ -60,6 +60,6 @@ def _packed(name: str) -> tuple[bytes, str] | None:
     else:
         file = resources.files("theodolite.api") / "web" / name
         if name[name.rfind(".") :] not in _TYPES or not file.is_file():
-            return None
+            raise FileNotFoundError(name)
         content = file.read_bytes()
     return gzip.compress(content, 6), sha256(content)[:32]

@@ -1,23 +1,25 @@
 """Calls about finished runs: what there is, curves, directions, heads, result groups, tables, sections and figures."""
 
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 import pandas as pd
 from fastapi import APIRouter, Query, Request
 from fastapi.responses import Response
 
 from theodolite.api.access import Reader
-from theodolite.api.encoding import PARQUET, answer, choose_form, dataset_frame
+from theodolite.api.encoding import answer, dataset_frame
 from theodolite.api.finished import RunId, any_run, complete_run, digest_over
 from theodolite.api.paging import Cursor, Limit, next_cursor, start_of
 from theodolite.api.schemas import (
     Atlas,
     CurvesAnswer,
     Direction,
+    FigureAnswer,
     GroupAnswer,
     HeadCard,
     RunDetails,
     RunList,
+    SectionAnswer,
     SectionList,
     TableRows,
     described,
@@ -27,9 +29,10 @@ from theodolite.query.curves import STATISTICS, curve_frame, select_curves
 from theodolite.query.groups import select_direction, select_group
 from theodolite.query.heads import head_atlas, head_card
 from theodolite.query.runs import summaries
-from theodolite.query.tables import table_page
+from theodolite.query.tables import Page, table_page
 from theodolite.spec import digest_of
-from theodolite.store.finished import table_bytes
+from theodolite.store.finished import read_finished_table, table_bytes
+from theodolite.store.layout import table_owner
 
 router = APIRouter(prefix="/v1/runs", tags=["runs"])
 
@@ -153,15 +156,23 @@ def table(
 ) -> Response:
     """Rows of a flat table; as Parquet without filters and pages, the whole table as it is stored."""
     run = complete_run(request, run_id)
-    digest = digest_over(run, [name])
-    asked = {"layer", "head", "limit", "cursor"} & set(request.query_params)
-    if not asked and choose_form(request, ["application/json", PARQUET]) == PARQUET:
-        return Response(table_bytes(run, name), media_type=PARQUET, headers={"ETag": f'"{digest}"'})
-    filters = [(column, "==", value) for column, value in (("layer", layer), ("head", head)) if value is not None]
-    page = table_page(run, name, start_of(cursor), limit, filters)
-    content = {"run_id": run_id, "table": name, "total": page.total, "items": page.rows.to_dict("records")}
-    content["next"] = next_cursor(page.start + limit, page.total)
-    return answer(request, digest, lambda: content, lambda: page.rows)
+    digest = digest_over(run, [table_owner(name)])
+    if not {"layer", "head", "limit", "cursor"} & set(request.query_params):
+        frame, stored = lambda: read_finished_table(run, name), lambda: table_bytes(run, name)
+    else:
+        frame, stored = lambda: page().rows, None
+
+    def page() -> Page:
+        filters = [(column, "==", value) for column, value in (("layer", layer), ("head", head)) if value is not None]
+        return table_page(run, name, start_of(cursor), limit, filters)
+
+    def content() -> dict[str, Any]:
+        found = page()
+        following = next_cursor(found.start + limit, found.total)
+        rows = found.rows.to_dict("records")
+        return {"run_id": run_id, "table": name, "total": found.total, "items": rows, "next": following}
+
+    return answer(request, digest, content, frame, stored)
 
 
 @router.get("/{run_id}/sections", responses=described(SectionList))
@@ -171,14 +182,14 @@ def sections(request: Request, _caller: Reader, run_id: RunId) -> Response:
     return answer(request, digest_over(run), lambda: answers.sections(run))
 
 
-@router.get("/{run_id}/sections/{group}")
+@router.get("/{run_id}/sections/{group}", responses=described(SectionAnswer))
 def section(request: Request, _caller: Reader, run_id: RunId, group: str) -> Response:
     """What one result group shows: sentences made from the numbers, names of figures, tables."""
     run = complete_run(request, run_id)
     return answer(request, digest_over(run), lambda: answers.section(run, group))
 
 
-@router.get("/{run_id}/figures/{name}")
+@router.get("/{run_id}/figures/{name}", responses=described(FigureAnswer))
 def figure(request: Request, _caller: Reader, run_id: RunId, name: str) -> Response:
     """A figure as Plotly reads it: `data` and `layout`. Sections say which there are."""
     run = complete_run(request, run_id)

@@ -151,6 +151,21 @@ class SectionList(BaseModel):
     items: list[str] = Field(examples=[["curves", "separation"]])
 
 
+class SectionAnswer(BaseModel):
+    """What one result group shows."""
+
+    run_id: str = Field(examples=[_RUN])
+    group: str = Field(examples=["gram"])
+    items: list[dict[str, Any]] = Field(description="Sections: title, facts, notes, figures, maps, tables.")
+
+
+class FigureAnswer(BaseModel):
+    """A figure as Plotly reads it."""
+
+    data: list[dict[str, Any]]
+    layout: dict[str, Any]
+
+
 class Comparison(BaseModel):
     """The same statistic of several runs, on relative depth."""
 
@@ -196,8 +211,13 @@ def described(model: type[BaseModel], *, flat: bool = False, status: int = 200) 
         status: of the answer.
     """
     forms = {PARQUET: _STRING, **({ARROW: _STRING} if HAS_ARROW else {})} if flat else {}
+    unchanged = {"description": "Not modified: the ETag is still that of If-None-Match."}
+    return {status: {"model": model, "content": forms}, 304: unchanged, **problems_of()}
+
+
+def problems_of() -> dict[int | str, dict[str, Any]]:
+    """Return what OpenAPI says of a call's problems."""
     said = {
-        304: "Not modified: the ETag is still that of If-None-Match.",
         401: "No token, or one that is wrong or has expired.",
         403: "The token lacks the scope, or the origin is foreign.",
         404: "No such run, or no such results.",
@@ -208,7 +228,4 @@ def described(model: type[BaseModel], *, flat: bool = False, status: int = 200) 
         503: "The store or the cluster cannot be reached.",
     }
     shape = {MEDIA_TYPE: {"schema": {"$ref": "#/components/schemas/ProblemDetails"}}}
-    problems: dict[int | str, dict[str, Any]] = {
-        code: {"description": text, "content": shape} for code, text in said.items() if code != 304
-    }
-    return {status: {"model": model, "content": forms}, 304: {"description": said[304]}, **problems}
+    return {code: {"description": text, "content": shape} for code, text in said.items()}

@@ -1,5 +1,6 @@
 """What a spec that comes over HTTP may ask; the rest is the deployment's own. Pure, but for a look at a folder."""
 
+import re
 from collections.abc import Sequence
 from fnmatch import fnmatchcase
 from pathlib import Path
@@ -11,6 +12,8 @@ from theodolite.spec import NOUNS, PromptSetSpec, SurveySpec
 ALIASES = ("smollm2-135m-instruct", "all-minilm-l6-v2")
 """Models that come with a Python package, and are small."""
 
+_HUB_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*/[A-Za-z0-9][A-Za-z0-9_.-]*")
+_MANY = 10**12  # a limit may be any number, and is written in a message
 _BUILTIN_PROMPTS = 256  # of the larger built-in sets
 _SENTENCES = 64
 
@@ -46,15 +49,19 @@ def _check_model(spec: SurveySpec, settings: Settings) -> None:
 
 
 def _is_allowed(model: str, allowed: Sequence[str]) -> bool:
-    if model in ALIASES or any(fnmatchcase(model, pattern) for pattern in allowed):
+    if model in ALIASES or _is_listed(model, allowed):
         return True
-    is_local = model.endswith(".gguf") or model.startswith((".", "/", "~")) or model.count("/") != 1
-    return not allowed and not is_local
+    return not allowed and _HUB_ID.fullmatch(model) is not None and not model.lower().endswith(".gguf")
+
+
+def _is_listed(place: str, patterns: Sequence[str]) -> bool:
+    """Return whether a pattern covers a place; none covers what leads upwards again."""
+    return ".." not in place.split("/") and any(fnmatchcase(place, pattern) for pattern in patterns)
 
 
 def _check_source(name: str, prompt_set: PromptSetSpec, settings: Settings) -> None:
     kind, _, place = prompt_set.source.partition(":")
-    if kind == "hub" and not any(fnmatchcase(place, pattern) for pattern in settings.datasets_allowed):
+    if kind == "hub" and not _is_listed(place, settings.datasets_allowed):
         allowed = ", ".join(settings.datasets_allowed) or "none"
         raise Problem(
             403,
@@ -72,13 +79,15 @@ def _check_source(name: str, prompt_set: PromptSetSpec, settings: Settings) -> N
 
 def _is_below(place: str, folder: Path | None) -> bool:
     """Return whether an absolute path lies in a folder, wherever links and dots lead."""
-    return folder is not None and Path(place).is_absolute() and Path(place).resolve().is_relative_to(folder.resolve())
+    if folder is None or not Path(place).is_absolute() or "\0" in place:
+        return False
+    return Path(place).resolve().is_relative_to(folder.resolve())
 
 
 def _prompts_of(name: str, prompt_set: PromptSetSpec) -> int:
     """Return how many prompts a set has at most; raises Problem 413 where nothing says so."""
     if prompt_set.limit is not None:
-        return prompt_set.limit
+        return min(prompt_set.limit, _MANY)
     if prompt_set.source.startswith("builtin:"):
         return 100 if prompt_set.source.endswith(NOUNS) else _BUILTIN_PROMPTS
     raise Problem(413, "prompt-limit", f"prompts.{name}.limit: is needed for what is read from a file or the hub")

@@ -59,54 +59,67 @@ def submit(settings: Settings, store: str, job_id: str, submission: str) -> None
         "submission_id": submission,
         "runtime_env": {"env_vars": {**environment, "THEODOLITE_STORE": store, "PYTHONUNBUFFERED": "1"}},
     }
-    _ask(settings, "POST", "/api/jobs/", asked)
+    _ask(settings, "POST", "/api/jobs/", asked, holds="submission_id")
 
 
 def cluster_states(settings: Settings) -> dict[str, ClusterState]:
     """Return the state of everything that was submitted to the cluster, by name; raises ClusterError."""
-    answers = _ask(settings, "GET", "/api/jobs/").json()
-    return {job["submission_id"]: _state(job) for job in answers if job.get("submission_id")}
+    answer = _ask(settings, "GET", "/api/jobs/")
+    jobs = answer if isinstance(answer, list) else []
+    return {job["submission_id"]: _state(job) for job in jobs if isinstance(job, dict) and job.get("submission_id")}
 
 
 def cluster_state(settings: Settings, submission: str) -> ClusterState | None:
     """Return the state of a submission, or None where the cluster does not know it; raises ClusterError."""
-    answer = _ask(settings, "GET", f"/api/jobs/{submission}")
-    return None if answer.status_code == 404 else _state(answer.json())
+    answer = _ask(settings, "GET", f"/api/jobs/{submission}", holds="status")
+    return None if answer is None else _state(answer)
 
 
 def cluster_logs(settings: Settings, submission: str) -> str | None:
     """Return what a submission has printed, or None where the cluster does not know it; raises ClusterError."""
-    answer = _ask(settings, "GET", f"/api/jobs/{submission}/logs")
-    return None if answer.status_code == 404 else str(answer.json()["logs"])
+    answer = _ask(settings, "GET", f"/api/jobs/{submission}/logs", holds="logs")
+    return None if answer is None else str(answer["logs"])
 
 
 def stop(settings: Settings, submission: str) -> None:
     """Ask the cluster to stop a submission; nothing happens where it does not know it. Raises ClusterError."""
-    _ask(settings, "POST", f"/api/jobs/{submission}/stop")
+    _ask(settings, "POST", f"/api/jobs/{submission}/stop", holds="stopped")
 
 
 def check_cluster(settings: Settings) -> None:
     """Raise ClusterError unless there is a cluster, it answers, and it takes our token."""
-    _ask(settings, "GET", "/api/jobs/")
+    cluster_states(settings)
 
 
-def _ask(settings: Settings, method: str, path: str, content: Any = None) -> httpx.Response:
-    """Return the cluster's answer, which may be that it does not know what was asked for: 404."""
+def _ask(settings: Settings, method: str, path: str, content: Any = None, *, holds: str | None = None) -> Any:
+    """Return what the cluster answers: an object that has `holds`, or None where it does not know what is asked for.
+
+    Without `holds` it is a list. Raises ClusterError for whatever else comes.
+    """
     if settings.jobs_url is None:
         raise ClusterError("this service has no cluster for jobs; name its dashboard in THEODOLITE_JOBS_URL")
-    place, token = settings.jobs_url.rstrip("/"), _token(settings)
+    url, token = settings.jobs_url.rstrip("/"), _token(settings)
+    place = str(httpx.URL(url).copy_with(username=None, password=None))
     headers = {"Authorization": f"Bearer {token}"} if token else {}
     try:
-        answer = httpx.request(method, place + path, json=content, headers=headers, timeout=_SECONDS)
+        answer = httpx.request(method, url + path, json=content, headers=headers, timeout=_SECONDS)
     except httpx.HTTPError as error:
         said = f"{type(error).__name__}: {error}"
         raise ClusterError(f"the Ray cluster at {place} cannot be reached: {said}") from error
     if answer.status_code in (401, 403):
         raise ClusterError(f"the Ray cluster at {place} does not take our token; set THEODOLITE_RAY_TOKEN to its own")
-    if answer.is_error and answer.status_code != 404:
+    if answer.status_code == 404 and holds is not None and content is None:
+        return None
+    if not answer.is_success:
         said = (answer.text.strip().splitlines() or ["no reason"])[-1][:300]
         raise ClusterError(f"the Ray cluster at {place} answered {answer.status_code}: {said}")
-    return answer
+    try:
+        found = answer.json()
+    except ValueError:
+        found = None
+    if not (isinstance(found, list) if holds is None else isinstance(found, dict) and holds in found):
+        raise ClusterError(f"what answers at {place} is no Ray cluster's dashboard; is THEODOLITE_JOBS_URL right?")
+    return found
 
 
 def _token(settings: Settings) -> str | None:
@@ -120,8 +133,12 @@ def _token(settings: Settings) -> str | None:
 
 
 def _state(job: dict[str, Any]) -> ClusterState:
-    state = _STATES[job["status"]]
-    return ClusterState(state, job.get("message") if state == "failed" else None)
+    """Return what the cluster says; of its message no more than the cause, for the job's log may follow it."""
+    state = _STATES.get(str(job.get("status")))
+    if state is None:
+        return ClusterState("lost", f"the cluster calls its state {job.get('status')!r}, which is not known here")
+    cause = str(job.get("message") or "").partition(", last available logs")[0].partition("\n")[0][:300]
+    return ClusterState(state, cause or None if state == "failed" else None)
 
 
 def _written(value: Any) -> str:

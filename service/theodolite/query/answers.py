@@ -114,12 +114,18 @@ ANSWERS: Mapping[str, Callable[..., dict[str, Any]]] = {
 
 
 def dataset_content(dataset: xr.Dataset) -> dict[str, Any]:
-    """Return a dataset as `xarray.Dataset.from_dict` reads it."""
+    """Return a dataset as `xarray.Dataset.from_dict` reads it.
+
+    Variables without numbers are left out, since lists that hold none have lost their shape.
+    """
+    dataset = dataset.drop_vars([name for name, variable in dataset.data_vars.items() if not variable.size])
     content: dict[str, Any] = dataset.to_dict(data=False)
     for kind in ("coords", "data_vars"):
         for name, variable in content[kind].items():
             values = dataset[name].values
-            variable["data"] = values.tolist() if values.dtype.kind in "OUT" else np.ascontiguousarray(values)
+            # A single number stays one: ascontiguousarray would make it a list.
+            as_list = values.dtype.kind in "OUT" or not values.ndim
+            variable["data"] = values.tolist() if as_list else np.ascontiguousarray(values)
             variable.pop("dtype"), variable.pop("shape")
     return content
 

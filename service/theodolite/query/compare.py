@@ -8,7 +8,7 @@ import numpy as np
 import pandas as pd
 import xarray as xr
 
-from theodolite.errors import SpecError, StoreError
+from theodolite.errors import ResultsNotFoundError, SpecError, StoreError
 from theodolite.query.curves import INTERVALS, STATISTICS, along_depth
 from theodolite.query.runs import run_state
 from theodolite.sites import HALF_BLOCKS, Site, depth, depth_label
@@ -159,7 +159,7 @@ def _read(run: Run, group: str) -> xr.Dataset:
     if state != "complete":
         raise StoreError(f"{run.id} is not complete but {state}; survey it again, which goes on, or leave it out")
     if group not in finished_groups(run):
-        raise StoreError(
+        raise ResultsNotFoundError(
             f"{run.id} has no results {group!r}; survey it again with analyses: [{group}], or leave it out"
         )
     return read_group(run, group)

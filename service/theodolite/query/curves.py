@@ -80,17 +80,17 @@ def select_curves(
         SpecError: there is no such statistic or label; the message says which there are.
         RunDamagedError: the run lacks the group that holds the statistic, or it cannot be read.
     """
-    chosen = list(statistics) or [name for name, group in STATISTICS.items() if group == "curves"]
+    chosen = list(dict.fromkeys(statistics)) or [name for name, group in STATISTICS.items() if group == "curves"]
     unknown = [name for name in chosen if name not in STATISTICS]
     if unknown:
         raise SpecError(
             f"statistic: given {unknown[0]!r}, which is no curve along depth; allowed: {', '.join(STATISTICS)}"
         )
-    wanted = {dim: list(labels) for dim, labels in (only or {}).items() if labels}
+    wanted = {dim: list(dict.fromkeys(labels)) for dim, labels in (only or {}).items() if labels}
     groups = {name: read_group(run, name) for name in dict.fromkeys(STATISTICS[name] for name in chosen)}
     _check_labels(run, list(groups.values()), wanted)
     found = [curve for name in chosen for curve in _curves(groups[STATISTICS[name]], name, wanted)]
-    if not found:
+    if wanted and not found:
         raise SpecError(
             f"{', '.join(wanted)}: none of the statistics asked for has {' and '.join(wanted)}; leave one out"
         )
@@ -110,7 +110,7 @@ def curve_frame(curves: Sequence[Curve]) -> pd.DataFrame:
         )
         for curve in curves
     ]
-    return pd.concat(frames, ignore_index=True)
+    return pd.concat(frames, ignore_index=True) if frames else pd.DataFrame(columns=["statistic", *_FILTERS, *columns])
 
 
 def along_depth(values: xr.DataArray) -> xr.DataArray:
@@ -134,7 +134,7 @@ def _check_labels(run: Run, groups: Sequence[xr.Dataset], wanted: Mapping[str, S
         known = [group.variables[dim].values.tolist() for group in groups if dim in group.variables]
         there = list(dict.fromkeys(label for labels_of_group in known for label in labels_of_group))
         missing = [label for label in labels if label not in there]
-        if missing:
+        if known and missing:  # where no statistic has the dimension, there will be no curve, which says so
             raise SpecError(f"{dim}: {run.id} has no {missing[0]!r}; it has: {', '.join(map(str, there)) or 'none'}")
 
 

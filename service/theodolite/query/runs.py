@@ -102,7 +102,7 @@ def describe(run: Run) -> dict[str, Any]:
         "versions": run.record.versions,
         "spec": run.record.spec.model_dump(mode="json", exclude_none=True),
         "results": {
-            name: {variable.name: list(variable.dims) for variable in GROUPS[name]} for name in line["analyses"]
+            name: {variable.name: list(variable.dims) for variable in GROUPS.get(name, ())} for name in line["analyses"]
         },
         "tables": finished_tables(run),
     }

@@ -4,6 +4,7 @@ Zarr alone would read a missing chunk as NaN and a flipped byte as another numbe
 one request fetches an object and no reader's plugins are imported.
 """
 
+import json
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -72,8 +73,11 @@ def read_contrasts(run: Run, finished: Mapping[str, str]) -> dict[str, dict[str,
         return run.record.spec.resolved_contrasts()
 
     def read() -> dict[str, dict[str, Any]]:
-        attributes: Any = _open(run, "curves", lambda variable, _chunk: variable == "zarr.json").attrs
-        return dict(attributes["contrasts"])
+        objects = _fetch(run, "curves", lambda variable, _chunk: variable == "zarr.json")
+        try:
+            return dict(json.loads(objects["curves/zarr.json"].to_bytes())["attributes"]["contrasts"])
+        except (KeyError, ValueError, TypeError) as error:
+            raise _not_all_named(run, "curves") from error
 
     return run.kept.get((run.url, "contrasts", finished["curves"]), read, len) if run.kept else read()
 
@@ -118,29 +122,48 @@ def damaged_groups(run: Run) -> list[str]:
 
 
 def _load(run: Run, name: str, is_wanted: _IsWanted) -> xr.Dataset:
-    group = _open(run, name, is_wanted)
+    objects = _fetch(run, name, is_wanted)
     try:
-        variables = {
-            array_name: xr.Variable(_dims(array), array[...], _attributes(array))
-            for array_name, array in group.arrays()
-        }
-        return xr.Dataset(variables, attrs=dict(group.attrs))
+        group = zarr.open_group(MemoryStore(objects), path=name, mode="r", use_consolidated=False)
+        arrays = dict(group.arrays())
+        variables = {key: xr.Variable(_dims(array), array[...], _attributes(array)) for key, array in arrays.items()}
+        held_whole = {key: array for key, array in arrays.items() if key not in _by_layer(name)}
+        whole = all(_has_all_chunks(objects, f"{name}/{key}/c", array) for key, array in held_whole.items())
     # Of bytes that are what was written, but by another version of Zarr, say.
     except Exception as error:
         raise RunDamagedError(f"{run.id}: results {name!r} cannot be read: {error}") from error
+    expected = {variable.name for variable in GROUPS[name] if not variable.by_layer}
+    expected |= {dim for variable in GROUPS[name] if not variable.by_layer for dim in variable.dims}
+    if not whole or not expected <= set(variables):
+        raise _not_all_named(run, name)
+    return xr.Dataset(variables, attrs=dict(group.attrs))
 
 
-def _open(run: Run, name: str, is_wanted: _IsWanted) -> zarr.Group:
-    """Return a group in memory, of those objects that are wanted."""
-    wanted = []
+def _fetch(run: Run, name: str, is_wanted: _IsWanted) -> dict[str, Any]:
+    """Return those objects of a group that are wanted, by their keys in results.zarr."""
+    found: dict[str, Any] = {}
     for key in sealed_objects(run):
         results, _, inside = key.partition(f"/{name}/")
         if results == RESULTS:
             variable, _, chunk = inside.partition("/c/")
-            indices = [int(index) for index in chunk.split("/")] if chunk else []
-            wanted += [key] if is_wanted(variable.removesuffix("/zarr.json"), indices) else []
-    memory: dict[str, Any] = {key.removeprefix(f"{RESULTS}/"): Buffer.from_bytes(_verified(run, key)) for key in wanted}
-    return zarr.open_group(MemoryStore(memory), path=name, mode="r", use_consolidated=False)
+            try:
+                indices = [int(index) for index in chunk.split("/")] if chunk else []
+            except ValueError as error:
+                raise _not_all_named(run, name) from error
+            if is_wanted(variable.removesuffix("/zarr.json"), indices):
+                found[key.removeprefix(f"{RESULTS}/")] = Buffer.from_bytes(_verified(run, key))
+    return found
+
+
+def _has_all_chunks(objects: Mapping[str, Any], place: str, array: Any) -> bool:
+    """Return whether every chunk is there: Zarr would read one that is not as its fill value."""
+    return bool(sum(key == place or key.startswith(f"{place}/") for key in objects) == array.nchunks)
+
+
+def _not_all_named(run: Run, name: str) -> RunDamagedError:
+    return RunDamagedError(
+        f"{run.id}: COMPLETE does not name all of {name!r}; `theodolite analyse {run.id}` computes it again"
+    )
 
 
 def _verified(run: Run, key: str) -> bytes:

@@ -10,7 +10,7 @@ Nothing of it is ever changed.
 """
 
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from typing import Any
@@ -118,33 +118,35 @@ def read_jobs(store: str, kept: Kept, job_id: str | None = None) -> list[StoredJ
     def read(key: str | None) -> Any:
         if key is None:
             return None
-        return kept.get((store, key), lambda: json.loads(get(location, key) or b"null"), lambda _: 2000)
+        return kept.get(("job", store, key), lambda: json.loads(get(location, key) or b"null"), lambda _: 2000)
 
     def read_spec(name: str) -> SurveySpec:
         def parse() -> SurveySpec:
             return SurveySpec.model_validate_json(get(location, f"{_FOLDER}/{name}/spec.json") or b"")
 
-        return kept.get((store, name), parse, lambda _: 20_000)
+        return kept.get(("job", store, name), parse, lambda _: 20_000)
 
     found = []
     for name, there in by_job.items():
-        if f"{_FOLDER}/{name}/spec.json" not in there:
+        try:
+            if f"{_FOLDER}/{name}/spec.json" in there:
+                found.append(_stored_job(name, read_spec(name), there, read))
+        except (ValueError, TypeError, KeyError):  # a broken file of one job hides no other
             continue
-        last = _last(there, "attempts")
-        attempt = read(last)
-        end = read(_last(there, "ends", attempt["number"])) if attempt else None
-        run = read(_last(there, "run.json"))
-        found.append(
-            StoredJob(
-                id=name,
-                spec=read_spec(name),
-                attempt=Attempt(**attempt) if attempt else None,
-                sent=bool(attempt and _last(there, "sent", attempt["number"])),
-                end=End(**end) if end else None,
-                run_id=run["run_id"] if run else None,
-            )
-        )
     return sorted(found, key=lambda job: (job.attempt.submitted if job.attempt else "", job.id), reverse=True)
+
+
+def _stored_job(name: str, spec: SurveySpec, there: Sequence[str], read: Callable[[str | None], Any]) -> StoredJob:
+    attempt, run = read(_last(there, "attempts")), read(_last(there, "run.json"))
+    end = read(_last(there, "ends", attempt["number"])) if attempt else None
+    return StoredJob(
+        id=name,
+        spec=spec,
+        attempt=Attempt(**attempt) if attempt else None,
+        sent=bool(attempt and _last(there, "sent", attempt["number"])),
+        end=End(**end) if end else None,
+        run_id=run["run_id"] if run else None,
+    )
 
 
 def _last(there: Sequence[str], part: str, number: int | None = None) -> str | None:

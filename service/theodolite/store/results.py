@@ -123,9 +123,11 @@ def write_layer(run: Run, group: str, name: str, lengths: Mapping[str, int], lay
 def _encode_group(name: str, dataset: xr.Dataset) -> dict[str, bytes]:
     """Return the objects of a result group by their keys in the run; of what is stored by layer, the description."""
     memory: dict[str, Any] = {}
-    dataset.to_zarr(
-        MemoryStore(memory), group=name, mode="w", zarr_format=3, consolidated=False, encoding=_encoding(dataset)
-    )
+    # Chunks that hold nothing but the fill value are written too: then one that is not there has been lost.
+    with zarr.config.set({"array.write_empty_chunks": True}):
+        dataset.to_zarr(
+            MemoryStore(memory), group=name, mode="w", zarr_format=3, consolidated=False, encoding=_encoding(dataset)
+        )
     group = zarr.open_group(MemoryStore(memory), path=name, mode="a")
     for variable in _by_layer(name):
         _create_by_layer(group, variable, dataset.sizes)

@@ -12,7 +12,7 @@ from theodolite.errors import RunDamagedError, RunNotFoundError, StoreVersionErr
 from theodolite.spec import SurveySpec
 from theodolite.store.kept import Kept
 from theodolite.store.layout import FORMAT, REPORT, RUN_RECORD
-from theodolite.store.objects import Location, folders, get, join, open_location, put_new
+from theodolite.store.objects import Location, folders, get, join, open_location, put_new, version
 
 
 class ModelFacts(BaseModel):
@@ -125,16 +125,16 @@ def find_run(store: str, run_id: str, kept: Kept | None = None) -> Run | None:
         run_id: the run's id.
         kept: where a long-lived reader keeps what it reads of it.
     """
+    location = open_location(run_url(store, run_id))
 
-    def read() -> RunRecord | None:
-        content = get(open_location(run_url(store, run_id)), RUN_RECORD)
-        return None if content is None else _parse_record(run_id, content)
+    def read() -> RunRecord:
+        return _parse_record(run_id, get(location, RUN_RECORD) or b"")
 
-    # A run that is not there yet may come, so nothing is kept of that.
-    record = (
-        kept.get((store, run_id), read, lambda found: 20_000 if found else kept.limit_bytes + 1) if kept else read()
-    )
-    return None if record is None else Run(store, record, kept)
+    written = version(location, RUN_RECORD)
+    if written is None:
+        return None
+    record = kept.get(("run", store, run_id, written), read, lambda _: 20_000) if kept else read()
+    return Run(store, record, kept)
 
 
 def open_run(store: str, run_id: str, kept: Kept | None = None) -> Run:
@@ -166,15 +166,20 @@ def list_run_ids(store: str) -> list[str]:
 def _parse_record(run_id: str, content: bytes) -> RunRecord:
     try:
         data = json.loads(content)
-        version = data["format"]
+        written = data["format"]
+        if type(written) is not int:
+            raise TypeError(f"its format is {written!r}")
     except (ValueError, KeyError, TypeError) as error:
         raise RunDamagedError(f"{run_id}: run.json cannot be read: {error}") from error
-    if version > FORMAT:
+    if written > FORMAT:
         raise StoreVersionError(
-            f"{run_id} was written by a newer Theodolite (format {version}, this one reads up to {FORMAT}); "
+            f"{run_id} was written by a newer Theodolite (format {written}, this one reads up to {FORMAT}); "
             "install a newer version"
         )
     try:
-        return RunRecord.model_validate(data)
+        record = RunRecord.model_validate(data)
     except ValidationError as error:
         raise RunDamagedError(f"{run_id}: run.json is not a run record: {error}") from error
+    if record.run_id != run_id or not set(record.sets) <= set(record.spec.sets):
+        raise RunDamagedError(f"{run_id}: run.json is that of another run, or its sets are not those of its spec")
+    return record

@@ -102,6 +102,9 @@ def _read(location: Location, key: str) -> TokenRecord | None:
         return None
     try:
         data = json.loads(content)
-        return TokenRecord(**{**data, "scopes": tuple(data["scopes"])})
+        record = TokenRecord(**{**data, "scopes": tuple(data["scopes"])})
+        record.is_expired()  # a date that cannot be compared raises here
+        bytes.fromhex(record.sha256)
+        return record
     except (ValueError, TypeError, KeyError) as error:
         raise StoreError(f"{key} is not a token's record: {error}; remove it") from error

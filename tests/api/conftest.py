@@ -1,0 +1,48 @@
+"""One store that all tests of the service read, and none may change; and a cluster that takes jobs."""
+
+from pathlib import Path
+
+import pytest
+from serving import REFUSAL, RayStandIn, captured_run, client_of, surveyed_run
+
+from theodolite.settings import Settings
+from theodolite.spec_file import parse_spec
+from theodolite_jobs.progress import Console
+from theodolite_jobs.survey import survey
+
+
+@pytest.fixture(scope="session")
+def library(tmp_path_factory):
+    """`tiny-0` of four layers, `tiny-1` of six with one contrast, and `captured-0` without results."""
+    folder = tmp_path_factory.mktemp("library")
+    surveyed_run(folder)
+    surveyed_run(folder, "tiny-1", seed=1, n_layers=6, contrasts={"refusal": REFUSAL})
+    captured_run(folder, "captured-0", seed=2)
+    return str(folder)
+
+
+@pytest.fixture(scope="session")
+def client(library):
+    return client_of(library)
+
+
+@pytest.fixture(scope="session")
+def atlas(tmp_path_factory):
+    """A run over the weights of a small real encoder."""
+    spec = {"model": {"id": "all-minilm-l6-v2"}, "prompts": {}, "heads": {"vectors": 2}, "words": {"tokens": 3}}
+    settings = Settings(store=str(tmp_path_factory.mktemp("atlas")))
+    return survey(parse_spec(spec), Path(), settings, Console())
+
+
+@pytest.fixture(scope="session")
+def atlas_client(atlas):
+    return client_of(atlas.store)
+
+
+@pytest.fixture
+def ray(monkeypatch):
+    """A cluster at http://head:8265."""
+    cluster = RayStandIn()
+    monkeypatch.setattr("theodolite.cluster.submit.httpx.request", cluster.request)
+    monkeypatch.setenv("RAY_AUTH_TOKEN_PATH", "/nonexistent")
+    return cluster

@@ -1,0 +1,213 @@
+"""Who may do what: tokens, scopes, owners; and that neither tokens nor prompts are ever written down."""
+
+import logging
+from pathlib import Path
+
+import pytest
+from serving import REFUSAL, SPEC, assert_problem, bearer, client_of, copied, draw_sets
+from stored import store_run
+
+from theodolite.store.jobs import read_jobs
+from theodolite.store.kept import Kept
+from theodolite.store.tokens import create_token, revoke_token
+from theodolite_jobs.report.page import write_report
+from theodolite_jobs.stream.pipeline import analyse
+
+JOB = "/v1/jobs/" + "0" * 64
+READS = ["/v1/runs", "/v1/runs/tiny-0", "/v1/runs/tiny-0/curves", "/v1/compare?run=tiny-0&contrast=refusal", "/v1/jobs"]
+
+
+@pytest.fixture(autouse=True)
+def at_once(monkeypatch):
+    """Tokens are read again for each request."""
+    monkeypatch.setattr("theodolite.api.access._SECONDS_KEPT", -1.0)
+
+
+@pytest.fixture
+def store(library, tmp_path):
+    return copied(library, tmp_path, "tiny-0")
+
+
+def test_without_tokens_loopback_may_do_everything(store, ray):
+    client = client_of(store, jobs_url="http://head:8265")
+    assert all(client.get(path).status_code == 200 for path in READS)
+    answer = client.post("/v1/jobs", json=SPEC)
+    assert answer.status_code == 202
+    assert answer.json()["yours"]
+    assert client.get(f"/v1/jobs/{answer.json()['id']}/logs").status_code == 200
+
+
+def test_elsewhere_nobody_may_do_anything_without_a_token(store):
+    client = client_of(store, tokenless=False)
+    for path in READS:
+        assert_problem(client.get(path), 401, "Bearer")
+
+
+def test_as_soon_as_there_is_a_token_all_need_one(store, ray):
+    client = client_of(store, jobs_url="http://head:8265")
+    assert client.get("/v1/runs").status_code == 200
+    token, record = create_token(store, ["read", "submit"])
+    asked = [*(("GET", path) for path in READS), ("POST", "/v1/jobs"), ("POST", "/v1/spec/check")]
+    asked += [("GET", JOB), ("GET", f"{JOB}/logs"), ("DELETE", JOB)]
+    for method, path in asked:
+        for given in ({}, bearer("nobody"), bearer(token[:-1]), bearer(record.id), {"Authorization": f"Basic {token}"}):
+            answer = client.request(method, path, headers=given, json=SPEC if method == "POST" else None)
+            assert_problem(answer, 401)
+            assert answer.headers["www-authenticate"] == "Bearer"
+            assert token not in answer.text
+            assert answer.headers["x-content-type-options"] == "nosniff"
+    assert client.get("/v1/runs", headers=bearer(token)).status_code == 200
+    assert client.get("/v1/runs", headers={"Authorization": f"bearer {token}"}).status_code == 200
+    for public in ("/healthz", "/readyz", "/", "/docs", "/openapi.json", "/v1/spec.schema.json"):
+        assert client.get(public).status_code in (200, 404)
+
+
+def test_an_expired_token_does_not_count_and_does_not_open_the_service(store):
+    token, _ = create_token(store, ["read"], days=0)
+    client = client_of(store)
+    assert_problem(client.get("/v1/runs", headers=bearer(token)), 401, "expired at")
+    assert_problem(client.get("/v1/runs"), 401)
+
+
+def test_a_revoked_token_stops_counting(store):
+    token, record = create_token(store, ["read"])
+    other, _ = create_token(store, ["read"])
+    client = client_of(store)
+    assert client.get("/v1/runs", headers=bearer(token)).status_code == 200
+    revoke_token(store, record.id)
+    assert_problem(client.get("/v1/runs", headers=bearer(token)), 401)
+    assert client.get("/v1/runs", headers=bearer(other)).status_code == 200
+
+
+def test_a_revoked_token_counts_for_seconds_at_most(store, monkeypatch):
+    monkeypatch.setattr("theodolite.api.access._SECONDS_KEPT", 2.0)
+    now = 100.0
+    monkeypatch.setattr("theodolite.api.access.time.monotonic", lambda: now)
+    token, record = create_token(store, ["read"])
+    create_token(store, ["read"])
+    client = client_of(store)
+    assert client.get("/v1/runs", headers=bearer(token)).status_code == 200
+    revoke_token(store, record.id)
+    now += 2.1
+    assert client.get("/v1/runs", headers=bearer(token)).status_code == 401
+
+
+def test_a_token_does_what_its_scopes_say(store, ray):
+    read, _ = create_token(store, ["read"])
+    submit, _ = create_token(store, ["submit"])
+    client = client_of(store, jobs_url="http://head:8265")
+    for path in READS:
+        assert_problem(client.get(path, headers=bearer(submit)), 403, "this token may submit", "needs the scope read")
+    asked = (("POST", "/v1/jobs"), ("GET", f"{JOB}/logs"), ("DELETE", JOB))
+    for method, path in asked:
+        content = SPEC if method == "POST" else None
+        answer = client.request(method, path, headers=bearer(read), json=content)
+        assert_problem(answer, 403, "this token may read", "needs the scope submit")
+    assert ray.jobs == {}
+    assert client.post("/v1/jobs", headers=bearer(submit), json=SPEC).status_code == 202
+
+
+def test_logs_and_stopping_are_the_owners_alone(store, ray):
+    mine, own = create_token(store, ["read", "submit"])
+    yours, _ = create_token(store, ["read", "submit"])
+    client = client_of(store, jobs_url="http://head:8265")
+    job = client.post("/v1/jobs", headers=bearer(mine), json=SPEC).json()
+    assert job["yours"]
+    path = f"/v1/jobs/{job['id']}"
+    assert not client.get(path, headers=bearer(yours)).json()["yours"]
+    for method, place in (("GET", f"{path}/logs"), ("DELETE", path)):
+        assert_problem(client.request(method, place, headers=bearer(yours)), 403, "another token submitted")
+    again = client.post("/v1/jobs", headers=bearer(yours), json=SPEC)
+    assert (again.status_code, again.json()["yours"]) == (202, False)
+    assert_problem(client.get(f"{path}/logs", headers=bearer(yours)), 403)
+    assert read_jobs(store, Kept(0))[0].attempt.owner == own.id
+    answer = client.get(f"{path}/logs", headers=bearer(mine))
+    assert (answer.text, answer.headers["content-type"]) == (ray.log, "text/plain; charset=utf-8")
+    assert client.delete(path, headers=bearer(mine)).json()["state"] == "stopped"
+
+
+def test_what_nobody_owns_is_unknown_before_it_is_forbidden(store, ray):
+    token, _ = create_token(store, ["submit"])
+    client = client_of(store, jobs_url="http://head:8265")
+    for method, path in (("GET", f"{JOB}/logs"), ("DELETE", JOB)):
+        assert_problem(client.request(method, path, headers=bearer(token)), 404, "000000000000")
+
+
+def test_a_reader_does_not_see_the_log_of_a_failed_job(store, ray):
+    mine, _ = create_token(store, ["read", "submit"])
+    reader, _ = create_token(store, ["read"])
+    client = client_of(store, jobs_url="http://head:8265")
+    job = client.post("/v1/jobs", headers=bearer(mine), json=SPEC).json()
+    said = "Job entrypoint command failed with exit code 137, last available logs (truncated to 20,000 chars):"
+    ray.set_state(ray.submitted[0], "FAILED", f"{said}\nLINE-OF-LOG")
+    for path in ("/v1/jobs", f"/v1/jobs/{job['id']}"):
+        answer = client.get(path, headers=bearer(reader))
+        assert "exit code 137" in answer.text
+        assert "LINE-OF-LOG" not in answer.text
+
+
+def test_metrics_need_a_token_but_on_loopback(store):
+    token, _ = create_token(store, ["read"])
+    submit, _ = create_token(store, ["submit"])
+    afar, near = client_of(store, client=("10.0.0.7", 4)), client_of(store, client=("127.0.0.1", 4))
+    assert_problem(afar.get("/metrics"), 401)
+    assert_problem(afar.get("/metrics", headers=bearer(submit)), 403)
+    assert afar.get("/metrics", headers=bearer(token)).status_code == 200
+    assert near.get("/metrics").status_code == 200
+    assert client_of(store, client=("::1", 4)).get("/metrics", headers={"Host": "[::1]:80"}).status_code == 200
+    # A proxy on this machine passes on what others ask by the deployment's own name.
+    proxied = client_of(store, client=("127.0.0.1", 4), hosts=["theodolite.example"])
+    assert_problem(proxied.get("/metrics", headers={"Host": "theodolite.example"}), 401)
+
+
+def test_tokens_and_prompts_are_never_logged(store, ray, caplog, capsys):
+    token, _ = create_token(store, ["read", "submit"])
+    client = client_of(store, jobs_url="http://head:8265", ray_token="RAY-SECRET")
+    spec = {**SPEC, "words": {"sentences": ["SENTENCE-SECRET"]}, "analyses": None}
+    spec["prompts"] = {**SPEC["prompts"], "harmful": {**SPEC["prompts"]["harmful"], "system": "SYSTEM-SECRET"}}
+    with caplog.at_level(logging.DEBUG):
+        assert client.post("/v1/jobs", headers=bearer(token), json=spec).status_code == 202
+        client.get("/v1/jobs", headers=bearer(token))
+        client.get("/v1/runs/tiny-0/curves", headers=bearer(token))
+        client.get("/v1/runs", headers=bearer(token + "x"))
+        client.post("/v1/jobs", headers=bearer(token), json={**spec, "extra": 1})
+    printed = capsys.readouterr()
+    for secret in (token, "SENTENCE-SECRET", "SYSTEM-SECRET", "RAY-SECRET"):
+        assert secret not in caplog.text
+        assert secret not in printed.out + printed.err
+        assert not any(secret in str(asked) for asked in ray.asked)
+    (job,) = ray.jobs.values()
+    assert not any(secret in str(job) for secret in ("SENTENCE-SECRET", "SYSTEM-SECRET", "RAY-SECRET", token))
+    for file in Path(store).glob("jobs/*/*/*.json"):
+        assert not any(secret in file.read_text() for secret in (token, "SENTENCE-SECRET", "SYSTEM-SECRET"))
+
+
+@pytest.mark.parametrize("text", ["</script><script>alert(1)</script>", "<img src=x onerror=alert(1)>"])
+def test_markup_in_a_name_comes_back_as_json_text(store, ray, text):
+    client = client_of(store, jobs_url="http://head:8265")
+    spec = {**SPEC, "name": text, "words": {"sentences": [text]}}
+    submitted = client.post("/v1/jobs", json=spec)
+    answers = [submitted, client.get("/v1/jobs"), client.post("/v1/spec/check", json=spec)]
+    answers += [client.get("/v1/runs", params={"model": text}), client.get(f"/v1/runs/{text}")]
+    answers += [client.post("/v1/spec/check", json={**spec, text: 1}), client.get("/v1/runs", params={"cursor": text})]
+    for answer in answers:
+        assert answer.headers["content-type"] in ("application/json", "application/problem+json")
+        assert answer.headers["x-content-type-options"] == "nosniff"
+    assert submitted.json()["name"] == text
+
+
+def test_a_report_escapes_the_name_of_its_spec(tmp_path):
+    run = store_run(tmp_path, draw_sets(), contrasts={"refusal": REFUSAL})
+    named = run.record.model_copy(
+        update={
+            "spec": run.record.spec.model_copy(update={"name": "</script><b>NAME"}),
+            "model": run.record.model.model_copy(update={"name": "</script><i>MODEL\u2028"}),
+        }
+    )
+    run = type(run)(run.store, named)
+    analyse(run, {"refusal": REFUSAL}, None, lambda *_: None)
+    write_report(run)
+    page = (tmp_path / "runs" / "tiny-0" / "report.html").read_text()
+    assert "</script><b>NAME" not in page
+    assert "</script><i>MODEL" not in page
+    assert "MODEL" in page

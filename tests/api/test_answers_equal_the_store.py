@@ -1,0 +1,202 @@
+"""What the service says of a finished run is what lies in its results, to the bit."""
+
+import numpy as np
+import pytest
+import xarray as xr
+from serving import SITES, assert_problem, numbers, pages_of, stored_group
+
+from theodolite.query.curves import INTERVALS, STATISTICS
+from theodolite.sites import Site, depth
+from theodolite.store.layout import GROUPS
+
+RUN = "/v1/runs/tiny-0"
+OF_GROUPS = ("separation", "gram", "travel", "moments")
+
+
+@pytest.mark.parametrize("group", ["curves", *OF_GROUPS])
+def test_every_curve_is_the_stored_one(client, library, group):
+    stored = stored_group(library, "tiny-0", group)
+    names = [name for name, owner in STATISTICS.items() if owner == group]
+    items = [item for page in pages_of(client, f"{RUN}/curves", statistic=names, limit=1000) for item in page]
+    seen = set()
+    for item in items:
+        values = stored[item["statistic"]]
+        at = {dim: item[dim] for dim in values.dims if dim != "layer"}
+        seen.add((item["statistic"], *at.values()))
+        np.testing.assert_array_equal(numbers(item["value"]), values.sel(at).values)
+        assert item["layer"] == stored["layer"].values.tolist()
+        site = Site(item["site"]) if "site" in at else Site.RESID_PRE
+        assert item["depth"] == [depth(site, layer) for layer in item["layer"]]
+        assert (item["units"], item["description"]) == (values.attrs["units"], values.attrs["description"])
+        ends = INTERVALS.get(item["statistic"])
+        for end in ("low", "high"):
+            if ends is None:
+                assert item[end] is None
+            else:
+                np.testing.assert_array_equal(numbers(item[end]), stored[f"{ends}_{end}"].sel(at).values)
+    assert len(seen) == len(items) == sum(stored[name].isel(layer=0).size for name in names)
+    assert any(None in item["value"] for item in items) or group == "curves"
+
+
+def test_a_curve_says_how_many_prompts_it_rests_on(client, library):
+    stored = stored_group(library, "tiny-0", "curves")
+    for item in client.get(f"{RUN}/curves", params={"statistic": "cosine_of_means"}).json()["items"]:
+        at = {"contrast": item["contrast"], "position": item["position"]}
+        assert item["n"] == {name: int(stored[name].sel(at)) for name in ("n_positive", "n_negative")}
+    count = stored_group(library, "tiny-0", "moments")["count"]
+    for item in client.get(f"{RUN}/curves", params={"statistic": "norm_mean"}).json()["items"]:
+        assert item["n"] == {"count": int(count.sel(set=item["set"], position=item["position"]))}
+
+
+def test_without_a_statistic_all_of_the_group_curves_are_given(client):
+    items = [item for page in pages_of(client, f"{RUN}/curves") for item in page]
+    assert {item["statistic"] for item in items} == {name for name, group in STATISTICS.items() if group == "curves"}
+
+
+@pytest.mark.parametrize(
+    ("params", "expected"),
+    [
+        ({"set": "nouns"}, {"set": {"nouns"}}),
+        ({"set": ["nouns", "harmful"]}, {"set": {"nouns", "harmful"}}),
+        ({"contrast": "subject"}, {"contrast": {"subject"}}),
+        ({"contrast": ["subject", "refusal"]}, {"contrast": {"subject", "refusal"}}),
+        ({"site": "resid_mid"}, {"site": {"resid_mid"}}),
+        ({"site": list(SITES)}, {"site": set(SITES)}),
+        ({"position": -1}, {"position": {-1}}),
+        ({"position": [-1, -2]}, {"position": {-1, -2}}),
+        ({"set": "harmful", "site": "resid_pre", "position": -2}, {"set": {"harmful"}, "site": {"resid_pre"}}),
+        ({"statistic": ["auroc", "mean_cosine"]}, {"statistic": {"auroc", "mean_cosine"}}),
+        ({"statistic": ["auroc", "mean_cosine"], "set": "nouns"}, {"statistic": {"mean_cosine"}, "set": {"nouns"}}),
+    ],
+)
+def test_filters_keep_what_they_name_and_all_of_it(client, params, expected):
+    statistics = {"statistic": params["statistic"]} if "statistic" in params else {}
+    everything = [item for page in pages_of(client, f"{RUN}/curves", **statistics) for item in page]
+    kept = [item for page in pages_of(client, f"{RUN}/curves", **params) for item in page]
+    for field, values in expected.items():
+        assert {item[field] for item in kept} == values
+    wanted = {field: values if isinstance(values, list) else [values] for field, values in params.items()}
+    passing = [item for item in everything if all(item.get(field) in values for field, values in wanted.items())]
+    assert sorted(kept, key=str) == sorted(passing, key=str)
+
+
+@pytest.mark.parametrize("limit", [1, 7, 18, 1000])
+def test_pages_reach_every_curve_once_and_in_the_same_order(client, limit):
+    pages = pages_of(client, f"{RUN}/curves", set="harmful", limit=limit)
+    assert all(len(page) == limit for page in pages[:-1])
+    assert [item for page in pages for item in page] == pages_of(client, f"{RUN}/curves", set="harmful")[0]
+
+
+def test_a_cursor_past_the_end_gives_an_empty_page(client):
+    cursor = client.get("/v1/runs", params={"limit": 1}).json()["next"]
+    assert client.get("/v1/runs", params={"limit": 1, "cursor": cursor, "model": "tiny"}).json()["items"]
+    far = "GEYDAMBQGA======"  # 100000
+    answer = client.get(f"{RUN}/curves", params={"cursor": far}).json()
+    assert (answer["items"], answer["next"]) == ([], None)
+
+
+@pytest.mark.parametrize("cursor", ["x", "1", "AAAA", "é", "%00", "=" * 8, "GEYDAMBQGE" * 6, "FUYQ====", ""])
+def test_a_cursor_that_is_none_of_ours_is_refused(client, cursor):
+    assert_problem(client.get("/v1/runs", params={"cursor": cursor}), 422, "cursor")
+
+
+@pytest.mark.parametrize("contrast", ["refusal", "subject"])
+@pytest.mark.parametrize("site", SITES)
+def test_a_direction_is_the_stored_one_and_of_length_one(client, library, contrast, site):
+    stored = stored_group(library, "tiny-0", "directions")["direction"]
+    for layer in range(4):
+        answer = client.get(f"{RUN}/directions/{contrast}", params={"site": site, "layer": layer}).json()
+        place = {"contrast": contrast, "site": site, "layer": layer, "position": -1}
+        assert {name: answer[name] for name in place} == place
+        assert answer["d_model"] == 8
+        np.testing.assert_array_equal(answer["direction"], stored.sel(place).values)
+        np.testing.assert_allclose(np.linalg.norm(answer["direction"]), 1, rtol=1e-12)
+
+
+def test_a_direction_at_another_position_is_another_vector(client, library):
+    params = {"site": "resid_pre", "layer": 2, "position": -2}
+    answer = client.get(f"{RUN}/directions/refusal", params=params).json()
+    stored = stored_group(library, "tiny-0", "directions")["direction"].sel(contrast="refusal", **params)
+    np.testing.assert_array_equal(answer["direction"], stored.values)
+    assert_problem(client.get(f"{RUN}/directions/subject", params=params), 422, "subject has no direction at resid_pre")
+
+
+def as_dataset(content):
+    """Return what an answer holds as xarray reads it, null as NaN."""
+    for variable in content["data_vars"].values():
+        variable["data"] = np.array(variable["data"], dtype=object)
+        variable["data"] = np.where(variable["data"] == None, np.nan, variable["data"]).astype(float)  # noqa: E711
+    return xr.Dataset.from_dict(content)
+
+
+def assert_same(answered, stored):
+    assert set(answered.data_vars) == set(stored.data_vars)
+    for name, values in stored.data_vars.items():
+        assert answered[name].dims == values.dims
+        np.testing.assert_array_equal(answered[name].values, values.values.astype(float))
+        assert answered[name].attrs == values.attrs
+    for name, labels in stored.coords.items():
+        assert answered[name].values.tolist() == labels.values.tolist()
+
+
+@pytest.mark.parametrize("group", OF_GROUPS)
+def test_a_whole_group_is_the_stored_dataset(client, library, group):
+    answer = client.get(f"{RUN}/{group}").json()
+    assert (answer["run_id"], answer["group"]) == ("tiny-0", group)
+    assert_same(as_dataset(answer["dataset"]), stored_group(library, "tiny-0", group))
+
+
+@pytest.mark.parametrize(
+    ("group", "params", "at"),
+    [
+        ("separation", {"statistic": "auroc", "contrast": "refusal"}, {"contrast": ["refusal"]}),
+        ("separation", {"statistic": ["auroc", "accuracy"], "site": "resid_mid"}, {"site": ["resid_mid"]}),
+        ("gram", {"statistic": "linear_cka", "set": ["nouns", "harmful"]}, {"set": ["nouns", "harmful"]}),
+        ("travel", {"statistic": "step_norm_attn", "layer": [0, 3]}, {"layer": [0, 3]}),
+        ("moments", {"statistic": "mean", "set": "harmful", "position": -2}, {"set": ["harmful"], "position": [-2]}),
+    ],
+)
+def test_a_group_is_narrowed_by_statistics_and_labels(client, library, group, params, at):
+    answer = client.get(f"{RUN}/{group}", params=params).json()
+    names = params["statistic"] if isinstance(params["statistic"], list) else [params["statistic"]]
+    assert_same(as_dataset(answer["dataset"]), stored_group(library, "tiny-0", group)[names].sel(at))
+
+
+@pytest.mark.parametrize("group", ["sphere", "weights", "composition"])
+def test_a_group_that_the_run_lacks_is_named_with_those_it_has(client, group):
+    assert_problem(client.get(f"{RUN}/{group}"), 404, group, "curves, directions, gram, moments, separation, travel")
+
+
+def test_an_answer_that_would_be_too_long_says_how_to_narrow_it(client, monkeypatch):
+    monkeypatch.setattr("theodolite.query.groups.NUMBERS", 100)
+    assert_problem(client.get(f"{RUN}/moments"), 422, "100 are allowed", "statistic", "xarray")
+    assert client.get(f"{RUN}/moments", params={"statistic": "count"}).status_code == 200
+
+
+def test_a_run_says_everything_it_knows_of_itself(client):
+    said = client.get(RUN).json()
+    assert said["run_id"] == "tiny-0"
+    assert said["state"] == "complete"
+    assert said["sets"]["harmful"]["n_samples"] == 10
+    assert said["sets"]["nouns"]["positions"] == [-1]
+    assert said["spec"]["contrasts"]["refusal"]["positive"] == "harmful"
+    assert said["parity"]["max_error"] == 1e-6
+    assert said["results"]["travel"]["path_length"] == ["set", "position"]
+    assert set(said["results"]) == {"curves", "directions", "gram", "moments", "separation", "travel"}
+    assert all(set(said["results"][group]) == {one.name for one in GROUPS[group]} for group in said["results"])
+    assert "report" not in said
+
+
+def test_two_runs_never_mix(client, library):
+    """Both have the same groups, one after the other and back again: what is kept of one is not the other's."""
+    for run_id in ("tiny-0", "tiny-1", "tiny-0", "tiny-1"):
+        params = {"statistic": "cosine_of_means", "contrast": "refusal", "position": -1, "site": "resid_mid"}
+        (item,) = client.get(f"/v1/runs/{run_id}/curves", params=params).json()["items"]
+        stored = stored_group(library, run_id, "curves")["cosine_of_means"]
+        place = {"contrast": "refusal", "position": -1, "site": "resid_mid"}
+        np.testing.assert_array_equal(item["value"], stored.sel(place).values)
+        assert len(item["layer"]) == {"tiny-0": 4, "tiny-1": 6}[run_id]
+        growth = client.get(f"/v1/runs/{run_id}/tables/growth").json()
+        assert growth["run_id"] == run_id
+    first, second = (client.get(f"/v1/runs/{run_id}/figures/gram.shape").json() for run_id in ("tiny-0", "tiny-1"))
+    assert first != second

@@ -1,0 +1,264 @@
+"""JSON, Parquet and Arrow say the same; what is unchanged is not sent again."""
+
+import gzip
+import io
+import json
+
+import fastparquet
+import pandas as pd
+import pyarrow as pa
+import pytest
+from serving import CONTRASTS, assert_problem, client_of, copied
+
+from theodolite.api.encoding import ARROW, JSON, PARQUET
+from theodolite.store.runs import open_run
+from theodolite_jobs.stream.pipeline import analyse
+
+RUN = "/v1/runs/tiny-0"
+
+
+def parquet_of(content):
+    return fastparquet.ParquetFile(io.BytesIO(content)).to_pandas()
+
+
+def arrow_of(content):
+    return pa.ipc.open_stream(content).read_all().to_pandas()
+
+
+def same(frame, other):
+    assert list(frame.columns) == list(other.columns)
+    for name in frame:
+        one, two = frame[name].astype(object), other[name].astype(object)
+        assert one.where(one.notna(), None).tolist() == two.where(two.notna(), None).tolist()
+
+
+def rows_of_curves(items):
+    return pd.DataFrame(
+        [
+            {
+                "statistic": item["statistic"],
+                **{name: item.get(name) or "" for name in ("set", "contrast", "site")},
+                "position": item["position"],
+                "layer": layer,
+                "depth": item["depth"][index],
+                "value": item["value"][index],
+                "low": item["low"][index] if item["low"] else None,
+                "high": item["high"][index] if item["high"] else None,
+            }
+            for item in items
+            for index, layer in enumerate(item["layer"])
+        ]
+    )
+
+
+def in_forms(client, path, **params):
+    json_, parquet, arrow = (
+        client.get(path, params=params, headers={"Accept": form}) for form in (JSON, PARQUET, ARROW)
+    )
+    for answer, form in ((json_, JSON), (parquet, PARQUET), (arrow, ARROW)):
+        assert answer.status_code == 200, answer.text
+        assert answer.headers["content-type"] == form
+        assert "Accept" in answer.headers["vary"]
+    same(parquet_of(parquet.content), arrow_of(arrow.content))
+    return json_.json(), parquet_of(parquet.content)
+
+
+@pytest.mark.parametrize("statistics", [["cosine_of_means"], ["auroc", "norm_mean", "step_norm_block"]])
+def test_curves_are_the_same_in_every_form(client, statistics):
+    content, frame = in_forms(client, f"{RUN}/curves", statistic=statistics)
+    same(frame, rows_of_curves(content["items"]))
+
+
+def test_a_direction_is_the_same_in_every_form(client):
+    content, frame = in_forms(client, f"{RUN}/directions/refusal", site="resid_pre", layer=1)
+    assert frame["direction"].tolist() == content["direction"]
+    assert frame["d_model"].tolist() == list(range(8))
+
+
+@pytest.mark.parametrize(
+    ("group", "statistics"), [("separation", ["auroc"]), ("travel", ["step_norm_attn", "step_norm_mlp"])]
+)
+def test_a_group_is_the_same_in_every_form(client, group, statistics):
+    content, frame = in_forms(client, f"{RUN}/{group}", statistic=statistics)
+    for name in statistics:
+        variable = content["dataset"]["data_vars"][name]
+        flat = pd.Series(variable["data"]).explode()
+        while flat.map(lambda value: isinstance(value, list)).any():
+            flat = flat.explode()
+        assert frame[name].astype(object).where(frame[name].notna(), None).tolist() == flat.tolist()
+
+
+def test_rows_of_a_table_are_the_same_in_every_form(client):
+    content, frame = in_forms(client, f"{RUN}/tables/growth", limit=7)
+    same(frame, pd.DataFrame(content["items"]))
+
+
+def test_a_comparison_is_the_same_in_every_form(client):
+    content, frame = in_forms(client, "/v1/compare", run=["tiny-0", "tiny-1"], contrast="refusal")
+    same(frame, pd.DataFrame(content["items"]))
+
+
+def test_a_whole_table_is_given_as_it_is_stored(client, library):
+    answer = client.get(f"{RUN}/tables/growth", headers={"Accept": PARQUET})
+    with open(f"{library}/runs/tiny-0/tables/growth.parquet", "rb") as file:
+        assert answer.content == file.read()
+    assert answer.headers["content-type"] == PARQUET
+
+
+def test_a_whole_table_is_given_as_arrow_too(client):
+    answer = client.get(f"{RUN}/tables/growth", headers={"Accept": ARROW})
+    assert answer.status_code == 200
+    assert len(arrow_of(answer.content)) == client.get(f"{RUN}/tables/growth").json()["total"]
+
+
+def test_an_answer_without_rows_is_still_a_table(atlas_client, atlas):
+    for form in (PARQUET, ARROW):
+        path = f"/v1/runs/{atlas.id}/tables/head_tokens?layer=9999"
+        answer = atlas_client.get(path, headers={"Accept": form})
+        assert answer.status_code == 200, answer.text
+        read = parquet_of if form == PARQUET else arrow_of
+        assert len(read(answer.content)) == 0
+
+
+@pytest.mark.parametrize(
+    ("accept", "form"),
+    [
+        ("*/*", JSON),
+        ("application/*", JSON),
+        ("", JSON),
+        (f"{PARQUET};q=0.9, {JSON};q=0.1", PARQUET),
+        (f"{PARQUET};q=0.1, {JSON};q=0.9", JSON),
+        (f"text/html, {ARROW}", ARROW),
+        (f"{PARQUET};q=0, {ARROW};q=0.001", ARROW),
+        (f"text/html, */*;q=0.1, {PARQUET};q=0.5", PARQUET),
+        ("APPLICATION/VND.APACHE.PARQUET", PARQUET),
+    ],
+)
+def test_the_form_that_is_wanted_most_is_given(client, accept, form):
+    answer = client.get(f"{RUN}/curves?statistic=auroc", headers={"Accept": accept})
+    assert answer.headers["content-type"] == form
+
+
+def test_what_is_excluded_is_not_brought_back_by_a_wildcard(client):
+    answer = client.get(f"{RUN}/curves?statistic=auroc", headers={"Accept": f"{JSON};q=0, */*;q=0.5"})
+    assert answer.headers["content-type"] == PARQUET
+
+
+@pytest.mark.parametrize("accept", ["text/html", f"{JSON};q=0", "application/json;q=nonsense", "image/*"])
+def test_a_form_that_is_not_offered_is_refused_with_those_that_are(client, accept):
+    answer = client.get(f"{RUN}/curves?statistic=auroc", headers={"Accept": accept})
+    assert_problem(answer, 406, JSON, PARQUET, ARROW)
+
+
+@pytest.mark.parametrize("path", [RUN, "/v1/runs", f"{RUN}/sections", f"{RUN}/figures/gram.shape", f"{RUN}/gram"])
+def test_what_is_no_table_is_offered_as_json_alone(client, path):
+    assert_problem(client.get(path, headers={"Accept": PARQUET}), 406, f"offered here: {JSON}")
+
+
+def digests(library, run_id="tiny-0"):
+    with open(f"{library}/runs/{run_id}/COMPLETE") as file:
+        return json.load(file)["groups"]
+
+
+def asked_again(client, path, etag, **headers):
+    return client.get(path, headers={"If-None-Match": etag, **headers})
+
+
+@pytest.mark.parametrize(
+    ("path", "group"),
+    [
+        ("curves", "curves"),
+        ("curves?statistic=auroc", "separation"),
+        ("curves?statistic=norm_mean&set=harmful", "moments"),
+        ("directions/refusal?site=resid_pre&layer=0", "directions"),
+        ("gram", "gram"),
+        ("travel", "travel"),
+        ("tables/curves?limit=5", "curves"),
+    ],
+)
+def test_the_etag_is_the_digest_of_the_group_that_was_read(client, library, path, group):
+    etag = client.get(f"{RUN}/{path}").headers["etag"]
+    assert etag == f'"{digests(library)[group]}"'
+    for tag in (etag, f"W/{etag}", f'"other", {etag}', f'W/"other",W/{etag}', "*"):
+        answer = asked_again(client, f"{RUN}/{path}", tag)
+        assert (answer.status_code, answer.content) == (304, b"")
+        assert answer.headers["etag"] == etag
+    for tag in ('"other"', etag.strip('"'), 'W/"x"', "", '"'):
+        assert asked_again(client, f"{RUN}/{path}", tag).status_code == 200
+
+
+def test_an_answer_over_several_groups_has_one_etag_for_all(client, library):
+    path = f"{RUN}/curves?statistic=auroc&statistic=norm_mean"
+    etag = client.get(path).headers["etag"]
+    assert etag.strip('"') not in digests(library).values()
+    assert asked_again(client, path, etag).status_code == 304
+
+
+@pytest.mark.parametrize("path", ["/v1/runs", RUN, f"{RUN}/sections/gram", f"{RUN}/figures/gram.shape"])
+def test_everything_that_is_read_has_an_etag(client, path):
+    etag = client.get(path).headers["etag"]
+    assert asked_again(client, path, etag).status_code == 304
+
+
+def test_long_answers_are_packed_and_short_ones_are_not(client):
+    answer = client.get(f"{RUN}/curves", headers={"Accept-Encoding": "gzip"})
+    assert answer.headers["content-encoding"] == "gzip"
+    assert "Accept-Encoding" in answer.headers["vary"]
+    plain = client.get(f"{RUN}/curves", headers={"Accept-Encoding": "identity"})
+    assert "content-encoding" not in plain.headers
+    assert answer.json() == plain.json()
+    assert "content-encoding" not in client.get("/healthz", headers={"Accept-Encoding": "gzip"}).headers
+    etag = answer.headers["etag"]
+    assert asked_again(client, f"{RUN}/curves", etag, **{"Accept-Encoding": "gzip"}).status_code == 304
+
+
+def test_the_page_is_stored_packed_once_and_given_either_way(client):
+    packed = client.get("/static/plotly.min.js", headers={"Accept-Encoding": "gzip"})
+    assert packed.headers["content-encoding"] == "gzip"
+    plain = client.get("/static/plotly.min.js", headers={"Accept-Encoding": "identity"})
+    assert gzip.decompress(gzip.compress(plain.content)) == packed.content
+    assert asked_again(client, "/static/plotly.min.js", packed.headers["etag"]).status_code == 304
+
+
+def recomputed(folder):
+    """Compute `separation`, `curves` and `directions` anew for one more contrast, and `travel` not."""
+    run = open_run(str(folder), "tiny-0")
+    more = {**CONTRASTS, "more": {"positive": "nouns", "negative": "harmful", "paired": False}}
+    analyse(run, more, None, lambda *_: None, {"separation", "travel"})
+
+
+def test_a_group_that_is_computed_again_has_another_etag_and_its_new_numbers(library, tmp_path):
+    client = client_of(copied(library, tmp_path, "tiny-0", with_activations=True))
+    paths = {"curves": f"{RUN}/curves?statistic=cosine_of_means", "travel": f"{RUN}/travel"}
+    before = {name: client.get(path) for name, path in paths.items()}
+    recomputed(tmp_path)
+    after = {
+        name: client.get(path, headers={"If-None-Match": before[name].headers["etag"]}) for name, path in paths.items()
+    }
+    assert after["travel"].status_code == 304
+    assert after["curves"].status_code == 200
+    assert {item["contrast"] for item in after["curves"].json()["items"]} == {"refusal", "subject", "more"}
+    assert client.get("/v1/runs").json()["items"][0]["contrasts"] == ["refusal", "subject", "more"]
+
+
+def test_the_etag_of_a_table_is_of_what_it_holds(client):
+    one, other = (client.get(f"/v1/runs/{run_id}/tables/growth") for run_id in ("tiny-0", "tiny-1"))
+    assert one.json()["items"] != other.json()["items"]
+    assert one.headers["etag"] != other.headers["etag"]
+
+
+def test_a_whole_table_that_is_unchanged_is_not_sent_again(client):
+    first = client.get(f"{RUN}/tables/curves", headers={"Accept": PARQUET})
+    assert asked_again(client, f"{RUN}/tables/curves", first.headers["etag"], Accept=PARQUET).status_code == 304
+
+
+def test_a_whole_table_says_what_it_depends_on(client):
+    answer = client.get(f"{RUN}/tables/curves", headers={"Accept": PARQUET})
+    assert "Accept" in answer.headers["vary"]
+    assert "private" in answer.headers["cache-control"]
+
+
+def test_stored_tables_are_read_by_others(client, tmp_path):
+    file = tmp_path / "curves.parquet"
+    file.write_bytes(client.get(f"{RUN}/tables/curves", headers={"Accept": PARQUET}).content)
+    assert fastparquet.ParquetFile(str(file)).count() == client.get(f"{RUN}/tables/curves?limit=1").json()["total"]

@@ -1,0 +1,263 @@
+"""Hosts, origins, content types, lengths and headers: what is asked of every request before anything looks at it."""
+
+import anyio
+import orjson
+import pytest
+from serving import SPEC, assert_problem, client_of
+
+from theodolite.api.app import create_app
+from theodolite.api.guards import BODY_BYTES
+from theodolite.settings import Settings
+
+JSON = {"Content-Type": "application/json"}
+CHECK = "/v1/spec/check"
+
+
+@pytest.fixture(scope="module")
+def named(tmp_path_factory):
+    return client_of(tmp_path_factory.mktemp("store"), hosts=["Theodolite.example"])
+
+
+@pytest.mark.parametrize(
+    "host",
+    ["localhost", "localhost:8000", "LOCALHOST", "127.0.0.1", "127.0.0.1:1", "[::1]", "[::1]:8000", "LocalHost:80"],
+)
+def test_names_of_loopback_are_answered(client, host):
+    assert client.get("/healthz", headers={"Host": host}).status_code == 200
+
+
+@pytest.mark.parametrize(
+    "host",
+    [
+        "",
+        ":8000",
+        "evil.com",
+        "evil.com:8000",
+        "localhost.evil.com",
+        "localhost.evil.com:80",
+        "evil.com#localhost",
+        "localhost@evil.com",
+        "xlocalhost",
+        "127.0.0.1.evil.com",
+        "127.0.0.2",
+        "0.0.0.0",
+        "[::1",
+        "::1",
+        "[::1]evil",
+        "[::2]",
+        "2130706433",
+        "theodolite.example",
+        "localhost ",
+        "localhost, evil.com",
+    ],
+)
+def test_any_other_name_is_refused_everywhere(client, host):
+    for path in ("/healthz", "/v1/runs", "/", "/metrics", "/nobody"):
+        assert client.get(path, headers={"Host": host}).status_code == 421
+    assert_problem(client.get("/v1/runs", headers={"Host": host}), 421, "localhost", "THEODOLITE_HOSTS")
+
+
+def test_a_request_without_a_host_is_refused(client):
+    status, _, _ = ask(client.app, "GET", "/healthz", {})
+    assert status == 421
+
+
+@pytest.mark.parametrize("host", ["theodolite.example", "THEODOLITE.EXAMPLE:443", "localhost:1"])
+def test_names_of_the_deployment_are_answered(named, host):
+    assert named.get("/healthz", headers={"Host": host}).status_code == 200
+    assert_problem(named.get("/healthz", headers={"Host": f"x.{host}"}), 421, "theodolite.example")
+
+
+@pytest.mark.parametrize(
+    ("origin", "status"),
+    [
+        (None, 200),
+        ("http://localhost", 200),
+        ("https://localhost", 200),
+        ("HTTP://LOCALHOST", 200),
+        ("http://localhost:8000", 403),
+        ("http://evil.com", 403),
+        ("http://localhost.evil.com", 403),
+        ("http://evil.com/localhost", 403),
+        ("http://localhost@evil.com", 403),
+        ("http://127.0.0.1", 403),
+        ("null", 403),
+        ("", 403),
+        ("localhost", 403),
+        pytest.param(
+            "http://[evil",
+            403,
+        ),
+        pytest.param(
+            "http://[x]",
+            403,
+        ),
+    ],
+)
+def test_pages_of_other_sites_are_refused_for_reading_and_writing(client, origin, status):
+    given = {} if origin is None else {"Origin": origin}
+    for answer in (
+        client.get("/v1/runs", headers=given),
+        client.post(CHECK, json=SPEC, headers=given),
+        client.delete("/v1/jobs/" + "0" * 64, headers=given),
+    ):
+        if status == 403:
+            assert_problem(answer, 403, "other sites")
+        else:
+            assert answer.status_code != 403
+        assert "access-control-allow-origin" not in answer.headers
+
+
+@pytest.mark.parametrize(
+    "kind",
+    [None, "", "text/plain", "application/x-www-form-urlencoded", "multipart/form-data", "application/jsonx", "a/json"],
+)
+def test_a_body_that_is_not_said_to_be_json_is_refused(client, kind):
+    for path in (CHECK, "/v1/jobs"):
+        given = {} if kind is None else {"Content-Type": kind}
+        assert_problem(client.post(path, content=b"{}", headers=given), 415, "application/json")
+
+
+@pytest.mark.parametrize("kind", ["application/json", "Application/JSON; charset=utf-8", "application/json;x=y"])
+def test_json_is_taken_however_it_is_written(client, kind):
+    answer = client.post(CHECK, content=orjson.dumps(SPEC), headers={"Content-Type": kind})
+    assert answer.status_code == 200, answer.text
+
+
+def test_a_body_over_the_limit_is_refused_before_it_is_read(client):
+    assert_problem(client.post(CHECK, content=b" " * (BODY_BYTES + 1), headers=JSON), 413, str(BODY_BYTES))
+    padded = orjson.dumps(SPEC)
+    padded += b" " * (BODY_BYTES - len(padded))
+    assert client.post(CHECK, content=padded, headers=JSON).status_code == 200
+
+
+def test_a_body_in_pieces_is_cut_off_at_the_limit(client):
+    taken = 0
+
+    def pieces():
+        nonlocal taken
+        for _ in range(1000):
+            taken += 1
+            yield b" " * 2**16
+
+    assert_problem(client.post(CHECK, content=pieces(), headers=JSON), 413)
+    sent = 0
+
+    async def receive():
+        nonlocal sent
+        sent += 1
+        return {"type": "http.request", "body": b" " * 2**16, "more_body": True}
+
+    status, _, _ = ask(client.app, "POST", CHECK, {"host": "localhost", "content-type": "application/json"}, receive)
+    assert status == 413
+    assert sent <= BODY_BYTES // 2**16 + 1
+
+
+@pytest.mark.parametrize("length", ["-1", "x", "1e9", "", "9" * 400])
+def test_a_length_that_is_none_does_not_matter_or_is_refused(client, length):
+    given = {"host": "localhost", "content-type": "application/json", "content-length": length}
+    status, _, _ = ask(client.app, "POST", CHECK, given, once(orjson.dumps(SPEC)))
+    assert status == (413 if length.isdigit() else 200)
+
+
+@pytest.mark.parametrize("length", ["²", "9" * 5000])
+def test_a_length_that_python_does_not_read_does_not_make_it_fail(client, length):
+    given = {"host": "localhost", "content-type": "application/json", "content-length": length}
+    status, _, _ = ask(client.app, "POST", CHECK, given, once(orjson.dumps(SPEC)))
+    assert status in (200, 413)
+
+
+EXPECTED = {
+    "x-content-type-options": "nosniff",
+    "x-frame-options": "DENY",
+    "referrer-policy": "no-referrer",
+    "cross-origin-opener-policy": "same-origin",
+    "cross-origin-resource-policy": "same-origin",
+}
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "headers"),
+    [
+        ("GET", "/healthz", {}),
+        ("GET", "/v1/runs", {}),
+        ("GET", "/v1/runs/nobody", {}),
+        ("GET", "/nobody", {}),
+        ("GET", "/docs", {}),
+        ("GET", "/openapi.json", {}),
+        ("GET", "/static/plotly.min.js", {}),
+        ("GET", "/static/nobody.js", {}),
+        ("GET", "/metrics", {}),
+        ("PUT", "/v1/runs", JSON),
+        ("GET", "/v1/runs", {"Host": "evil.com"}),
+        ("GET", "/v1/runs", {"Origin": "http://evil.com"}),
+        ("GET", "/v1/runs", {"Accept": "text/html"}),
+        ("POST", CHECK, {"Content-Type": "text/plain"}),
+        ("POST", CHECK, {"Content-Type": "application/json", "Content-Length": str(BODY_BYTES + 1)}),
+        ("POST", "/v1/jobs", JSON),
+    ],
+)
+def test_every_answer_has_the_headers_that_protect_a_page(client, method, path, headers):
+    answer = client.request(method, path, headers=headers)
+    for name, value in EXPECTED.items():
+        assert answer.headers.get(name) == value
+    policy = answer.headers["content-security-policy"]
+    for part in ("default-src 'none'", "script-src 'self'", "base-uri 'none'", "frame-ancestors 'none'"):
+        assert part in policy
+    assert "unsafe-eval" not in policy
+    assert "'unsafe-inline'" not in policy.partition("script-src")[2].partition(";")[0]
+    assert answer.headers.get_list("x-content-type-options") == ["nosniff"]
+
+
+def test_an_error_that_nobody_expected_is_a_problem_with_these_headers(client, monkeypatch):
+    monkeypatch.setattr("theodolite.api.health.list_run_ids", lambda _: 1 / 0)
+    answer = client.get("/readyz")
+    assert_problem(answer, 500)
+    assert "division" not in answer.text
+    assert answer.headers.get("x-content-type-options") == "nosniff"
+
+
+def test_a_store_that_cannot_be_reached_is_said(monkeypatch, tmp_path):
+    (tmp_path / "file").write_text("")
+    client = client_of(tmp_path / "file" / "store")
+    for path in ("/readyz", "/v1/runs"):
+        assert client.get(path).status_code in (200, 503)
+    assert client.get("/healthz").json() == {"status": "alive"}
+
+
+def once(body):
+    async def receive():
+        return {"type": "http.request", "body": body, "more_body": False}
+
+    return receive
+
+
+def ask(app, method, path, headers, receive=None):
+    """Ask the app below any client, which would mend what is sent."""
+    scope = {
+        "type": "http",
+        "asgi": {"version": "3.0"},
+        "http_version": "1.1",
+        "method": method,
+        "scheme": "http",
+        "path": path,
+        "raw_path": path.encode(),
+        "query_string": b"",
+        "root_path": "",
+        "headers": [(name.encode(), value.encode("latin-1")) for name, value in headers.items()],
+        "client": ("127.0.0.1", 1),
+        "server": ("127.0.0.1", 80),
+    }
+    messages = []
+
+    async def send(message):
+        messages.append(message)
+
+    anyio.run(app, scope, receive or once(b""), send)
+    start = messages[0]
+    return start["status"], dict(start["headers"]), b"".join(one.get("body", b"") for one in messages[1:])
+
+
+def test_an_app_can_be_made_for_any_number_of_stores(tmp_path):
+    apps = [create_app(Settings(store=str(tmp_path / name)), open_without_tokens=True) for name in ("a", "b")]
+    assert apps[0].state.kept is not apps[1].state.kept

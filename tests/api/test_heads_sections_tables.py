@@ -1,0 +1,262 @@
+"""Heads, tables, sections and figures over HTTP, against the store."""
+
+import io
+
+import fastparquet
+import numpy as np
+import pandas as pd
+import pytest
+import xarray as xr
+from serving import assert_problem, numbers, pages_of, stored_group
+
+from theodolite.api.encoding import ARROW, PARQUET
+from theodolite.sections.catalogue import figures_of, sections_of, sections_there
+from theodolite.store.runs import open_run
+
+RUN = "/v1/runs/tiny-0"
+
+
+def table(run, name):
+    return fastparquet.ParquetFile(f"{run.url}/tables/{name}.parquet").to_pandas()
+
+
+def plain(frame):
+    """Return rows as JSON has them."""
+    return frame.astype(object).where(frame.notna(), None).to_dict("records")
+
+
+@pytest.mark.parametrize("circuit", ["qk", "vo"])
+def test_the_atlas_is_what_is_stored_of_every_head(atlas_client, atlas, circuit):
+    answer = atlas_client.get(f"/v1/runs/{atlas.id}/heads", params={"circuit": circuit}).json()
+    stored = stored_group(atlas.store, atlas.id, "heads").sel(circuit=circuit, offset=0)
+    said = answer["dataset"]["data_vars"]
+    assert (answer["circuit"], answer["offset"]) == (circuit, 0)
+    for name in ("effective_rank", "stable_rank", "coverage_99"):
+        np.testing.assert_array_equal(np.array(said[name]["data"], float), stored[name].values)
+        assert said[name]["dims"] == ["layer", "head"]
+        assert said[name]["attrs"]["description"] == stored[name].attrs["description"]
+    leading = np.array(said["leading_singular_value"]["data"], float)
+    np.testing.assert_array_equal(leading, stored["singular_values"].isel(rank=0).values)
+    assert ("copying_score" in said) == (circuit == "vo")
+
+
+def test_the_atlas_is_a_table_too(atlas_client, atlas):
+    path = f"/v1/runs/{atlas.id}/heads?circuit=vo"
+    frame = fastparquet.ParquetFile(io.BytesIO(atlas_client.get(path, headers={"Accept": PARQUET}).content)).to_pandas()
+    stored = stored_group(atlas.store, atlas.id, "heads").sel(circuit="vo", offset=0)
+    assert len(frame) == stored.sizes["layer"] * stored.sizes["head"]
+    row = frame[(frame["layer"] == 2) & (frame["head"] == 3)].iloc[0]
+    assert row["effective_rank"] == float(stored["effective_rank"].sel(layer=2, head=3))
+    assert atlas_client.get(path, headers={"Accept": ARROW}).status_code == 200
+
+
+@pytest.mark.parametrize("path", ["heads", "weights"])
+def test_every_dataset_is_read_by_xarray(atlas_client, atlas, path):
+    content = atlas_client.get(f"/v1/runs/{atlas.id}/{path}").json()["dataset"]
+    read = xr.Dataset.from_dict(content)
+    assert set(read.data_vars) == set(content["data_vars"])
+    if path == "weights":
+        assert float(read["random_overlap"]) > 0
+
+
+def test_a_head_card_holds_the_stored_spectrum_and_the_rows_of_the_table(atlas_client, atlas):
+    stored, tokens = stored_group(atlas.store, atlas.id, "heads"), table(atlas, "head_tokens")
+    for circuit, layer, head in (("qk", 0, 0), ("vo", 5, 11), ("qk", 3, 7)):
+        card = atlas_client.get(f"/v1/runs/{atlas.id}/heads/{layer}/{head}", params={"circuit": circuit}).json()
+        at = stored.sel(circuit=circuit, offset=0, layer=layer, head=head)
+        assert (card["name"], card["circuit"], card["offset"]) == (f"L{layer}H{head}", circuit, 0)
+        np.testing.assert_array_equal(numbers(card["singular_values"]), at["singular_values"].values)
+        for name in ("effective_rank", "stable_rank", "coverage_99", "copying_score"):
+            value = float(at[name])
+            assert card[name] == (None if np.isnan(value) else value)
+        rows = tokens[(tokens["layer"] == layer) & (tokens["head"] == head) & (tokens["circuit"] == circuit)]
+        assert card["tokens"] == plain(rows[list(card["tokens"][0])])
+        assert len(rows) == 2 * 2 * 2 * 3  # sides, vectors, ends, tokens
+
+
+@pytest.mark.parametrize(
+    ("path", "said"),
+    [
+        ("heads/6/0", "no layer 6; it has 0 to 5"),
+        ("heads/0/12", "no head 12; it has 0 to 11"),
+        ("heads/-1/0", "no layer -1; it has 0 to 5"),
+        (f"heads/{10**30}/0", "0 to 5"),
+        ("heads/0/0?offset=5", "no offset 5; it has 0"),
+        ("heads?offset=7", "no offset 7"),
+        ("heads/x/0", "layer"),
+        ("heads/0/1.5", "head"),
+        ("heads?circuit=ov", "'qk' or 'vo'"),
+        ("heads?offset=-1", "offset"),
+        (f"heads?offset={10**40}", "offset"),
+    ],
+)
+def test_a_head_that_is_not_there_says_which_are(atlas_client, atlas, path, said):
+    assert_problem(atlas_client.get(f"/v1/runs/{atlas.id}/{path}"), 422, said)
+
+
+def test_a_run_without_heads_says_so(client):
+    assert_problem(client.get(f"{RUN}/heads"), 404, "heads")
+    assert_problem(client.get(f"{RUN}/heads/0/0"), 404, "heads")
+
+
+@pytest.mark.parametrize("name", ["curves", "gram", "growth", "separation", "travel"])
+def test_pages_of_a_table_reach_each_row_once(client, library, name):
+    stored = plain(table(open_run(library, "tiny-0"), name))
+    pages = pages_of(client, f"{RUN}/tables/{name}", limit=max(1, len(stored) // 3))
+    assert len(pages) >= 3
+    assert [row for page in pages for row in page] == stored
+    assert client.get(f"{RUN}/tables/{name}?limit=1").json()["total"] == len(stored)
+
+
+def test_every_table_of_an_atlas_is_answered(atlas_client, atlas):
+    names = ["bias_tokens", "embedding_sphere", "head_tokens", "norm_tokens", "noun_alignment", "noun_keys", "sphere"]
+    for name in names:
+        answer = atlas_client.get(f"/v1/runs/{atlas.id}/tables/{name}", params={"limit": 10_000})
+        assert answer.status_code == 200, answer.text
+        assert answer.json()["items"] == plain(table(atlas, name))[:10_000]
+
+
+def test_rows_of_one_layer_and_head_are_filtered(atlas_client, atlas):
+    tokens = table(atlas, "head_tokens")
+    path = f"/v1/runs/{atlas.id}/tables/head_tokens"
+    for params in ({"layer": 2}, {"head": 3}, {"layer": 5, "head": 11}):
+        wanted = tokens[np.logical_and.reduce([tokens[name] == value for name, value in params.items()])]
+        pages = pages_of(atlas_client, path, **params, limit=100)
+        assert [row for page in pages for row in page] == plain(wanted)
+    nobody = atlas_client.get(path, params={"layer": 9000}).json()
+    assert (nobody["items"], nobody["total"], nobody["next"]) == ([], 0, None)
+
+
+@pytest.mark.parametrize(
+    ("path", "status", "said"),
+    [
+        ("tables/nobody", 404, "no table 'nobody'; it has curves, gram, growth, separation, travel"),
+        ("tables/curves?head=1", 422, "head: the table curves has no such column"),
+        ("tables/curves?limit=0", 422, "limit"),
+        ("tables/curves?limit=10001", 422, "limit"),
+        ("tables/curves?layer=-2", 422, "layer"),
+        ("tables/curves?layer=x", 422, "layer"),
+        ("tables/curves?cursor=zzz", 422, "cursor"),
+    ],
+)
+def test_a_wrong_question_of_a_table_says_what_is_allowed(client, path, status, said):
+    assert_problem(client.get(f"{RUN}/{path}"), status, said)
+
+
+def test_sections_are_those_of_the_run_and_every_figure_that_they_name_is_drawn(client, library):
+    run = open_run(library, "tiny-0")
+    groups = client.get(f"{RUN}/sections").json()["items"]
+    assert groups == sections_there(run) == ["curves", "separation", "gram", "travel"]
+    drawn = set()
+    for group in groups:
+        answer = client.get(f"{RUN}/sections/{group}").json()
+        expected = sections_of(run, group)
+        assert [item["title"] for item in answer["items"]] == [one.title for one in expected]
+        assert [item["facts"] for item in answer["items"]] == [one.facts for one in expected]
+        names = [one["name"] for item in answer["items"] for one in (*item["figures"], *item["maps"])]
+        assert names == [figure.name for figure in figures_of(expected)]
+        assert len(set(names)) == len(names)
+        for name in names:
+            figure = client.get(f"{RUN}/figures/{name}")
+            assert figure.status_code == 200, figure.text
+            assert set(figure.json()) == {"data", "layout"}
+            assert figure.json()["data"]
+            drawn.add(name)
+    assert {"curves.refusal.-1", "curves.refusal.-2", "gram.shape", "gram.cka.harmful", "separation.subject"} <= drawn
+
+
+def test_sections_of_an_atlas_and_every_figure_that_they_name(atlas_client, atlas):
+    path = f"/v1/runs/{atlas.id}"
+    groups = atlas_client.get(f"{path}/sections").json()["items"]
+    assert groups == ["sphere", "heads", "words", "weights"]
+    for group in groups:
+        for item in atlas_client.get(f"{path}/sections/{group}").json()["items"]:
+            for one in (*item["figures"], *item["maps"]):
+                answer = atlas_client.get(f"{path}/figures/{one['name']}")
+                assert answer.status_code == 200, answer.text
+                assert answer.json()["data"]
+
+
+def test_sections_that_a_run_lacks_are_empty_and_unknown_ones_refused(client):
+    assert client.get(f"{RUN}/sections/heads").json()["items"] == []
+    assert_problem(client.get(f"{RUN}/sections/nobody"), 404, "'nobody'", "curves, separation, gram")
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("gram.nobody", "gram.shape"),
+        ("curves.refusal.-9", "curves.refusal.-1"),
+        ("nobody", "curves, separation, gram, travel"),
+        ("heads.qk.leading", "curves, separation, gram, travel"),
+        ("gram", "gram.shape"),
+        (".", "figures of"),
+    ],
+)
+def test_a_figure_that_is_not_there_names_those_that_are(client, name, said):
+    path = f"{RUN}/figures/{name}" if name != "." else f"{RUN}/figures/%2e"
+    assert_problem(client.get(path), 404, said)
+
+
+def test_runs_are_compared_on_relative_depth(client, library):
+    params = {"run": ["tiny-0", "tiny-1"], "statistic": "auroc", "contrast": "refusal", "site": "resid_mid"}
+    answer = client.get("/v1/compare", params=params).json()
+    for run_id, n_layers in (("tiny-0", 4), ("tiny-1", 6)):
+        rows = [row for row in answer["items"] if row["run_id"] == run_id]
+        stored = stored_group(library, run_id, "separation").sel(contrast="refusal", site="resid_mid", position=-1)
+        assert [row["relative_depth"] for row in rows] == [
+            (2 * layer + 1) / (2 * n_layers) for layer in range(n_layers)
+        ]
+        for name, column in (("auroc", "value"), ("auroc_low", "low"), ("auroc_high", "high")):
+            np.testing.assert_array_equal(numbers([row[column] for row in rows]), stored[name].values)
+    assert [row["run_id"] for row in answer["milestones"]] == ["tiny-0", "tiny-1"]
+    assert answer["description"]
+    assert answer["figure"]["data"]
+
+
+def test_a_run_given_twice_is_compared_once(client):
+    params = {"run": ["tiny-0", "tiny-1", "tiny-0"], "contrast": "refusal"}
+    assert [row["run_id"] for row in client.get("/v1/compare", params=params).json()["milestones"]] == [
+        "tiny-0",
+        "tiny-1",
+    ]
+
+
+def test_the_bound_of_separation_changes_its_milestone(client, library):
+    low = stored_group(library, "tiny-0", "separation")["auroc_low"].sel(contrast="refusal", position=-1)
+    bound = float(low.max())
+    for asked, expected in ((bound, True), (min(1.0, np.nextafter(bound, 2)), False)):
+        params = {"run": "tiny-0", "contrast": "refusal", "bound": repr(float(asked))}
+        (row,) = client.get("/v1/compare", params=params).json()["milestones"]
+        assert (row["separates_at"] != "never") == expected
+
+
+@pytest.mark.parametrize(
+    ("params", "said"),
+    [
+        ({"run": "tiny-0"}, "contrast: tiny-0 has 2 of them; say which: refusal, subject"),
+        ({"run": ["tiny-0", "tiny-1"], "contrast": "subject"}, "tiny-1 has no 'subject'; it has: refusal"),
+        ({"run": "tiny-0", "statistic": "nobody"}, "cosine_of_means"),
+        ({"run": "tiny-0", "contrast": "refusal", "position": -7}, "-2, -1"),
+        ({"run": "tiny-0", "contrast": "refusal", "position": 0}, "position"),
+        ({"run": "tiny-0", "contrast": "refusal", "site": "nowhere"}, "resid_pre, resid_mid"),
+        ({"run": "tiny-0", "statistic": "norm_mean", "set": "nobody"}, "harmful, harmless, nouns"),
+        ({"run": "tiny-0", "contrast": "refusal", "set": "harmful"}, "leave it out"),
+        ({}, "run"),
+        ({"run": [f"run-{number}" for number in range(17)]}, "run"),
+        ({"run": "../tiny-0"}, "run"),
+        ({"run": "tiny-0", "contrast": "refusal", "bound": "nan"}, "bound"),
+        ({"run": "tiny-0", "contrast": "refusal", "bound": 0.4}, "bound"),
+    ],
+)
+def test_what_cannot_be_compared_says_what_can(client, params, said):
+    assert_problem(client.get("/v1/compare", params=params), 422, said)
+
+
+def test_a_comparison_with_a_run_that_lacks_the_group_is_404(atlas_client, atlas):
+    assert_problem(atlas_client.get("/v1/compare", params={"run": atlas.id, "statistic": "auroc"}), 404, "separation")
+
+
+def test_the_comparison_of_runs_is_a_frame(client):
+    items = client.get("/v1/compare", params={"run": ["tiny-0"], "contrast": "refusal"}).json()["items"]
+    assert pd.DataFrame(items)["relative_depth"].between(0, 1).all()

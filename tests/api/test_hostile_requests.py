@@ -1,0 +1,213 @@
+"""Whatever is put into a path or a parameter: a clear 4xx, never 500, and nothing outside the store is read."""
+
+import pytest
+from serving import assert_problem, client_of, copied
+
+RUN = "/v1/runs/tiny-0"
+
+NAMES = [
+    "..%2f..%2fsecret",
+    "%2e%2e/secret",
+    "%2e%2e%2fsecret",
+    "..%5c..%5csecret",
+    "..\\secret",
+    "%2fetc%2fpasswd",
+    "%252e%252e%252fsecret",
+    "....%2f%2fsecret",
+    "secret%00",
+    "%00",
+    "a%0Ab",
+    "%0d%0aX-Evil:%201",
+    "tiny-0%0a",
+    "%ff%fe",
+    "%ed%a0%80",
+    "%f0%9f%92%a9",
+    "é" * 40,
+    "a" * 3000,
+    "~root",
+    "file:%2f%2f%2fetc%2fpasswd",
+    "s3:%2f%2fbucket",
+    "<script>alert(1)</script>",
+    "%3Cscript%3E",
+    "COMPLETE",
+    "run.json",
+    "null",
+    "-1",
+    " ",
+    "*",
+    "tiny-0%2f..%2ftiny-1",
+]
+PLACES = [
+    "/v1/runs/{}",
+    "/v1/runs/{}/curves",
+    "/v1/runs/{}/tables/growth",
+    "/v1/runs/tiny-0/{}",
+    "/v1/runs/tiny-0/tables/{}",
+    "/v1/runs/tiny-0/figures/{}",
+    "/v1/runs/tiny-0/sections/{}",
+    "/v1/runs/tiny-0/directions/{}?site=resid_pre&layer=0",
+    "/v1/runs/tiny-0/heads/{}/0",
+    "/v1/runs/tiny-0/heads/0/{}",
+    "/v1/jobs/{}",
+    "/v1/jobs/{}/logs",
+    "/static/{}",
+    "/{}",
+]
+
+
+@pytest.fixture(scope="module")
+def guarded(library, tmp_path_factory):
+    """A store inside a folder that has secrets all around, whose names are asked for."""
+    folder = tmp_path_factory.mktemp("guarded")
+    for place in (".", "store", "store/runs"):
+        (folder / place).mkdir(exist_ok=True)
+        (folder / place / "secret").mkdir()
+        for name in ("run.json", "COMPLETE", "growth.parquet", "secret.parquet", "index.html"):
+            (folder / place / "secret" / name).write_text("SECRET-OF-THE-DISK")
+        (folder / place / "secret.parquet").write_text("SECRET-OF-THE-DISK")
+    return client_of(copied(library, folder / "store", "tiny-0", "tiny-1"))
+
+
+@pytest.mark.parametrize("place", PLACES)
+def test_no_name_in_a_path_leads_out_of_the_store(guarded, place):
+    for name in NAMES:
+        answer = guarded.get(place.format(name))
+        assert 400 <= answer.status_code < 500, (place, name, answer.status_code)
+        assert answer.headers["content-type"] == "application/problem+json", (place, name)
+        assert answer.headers["x-content-type-options"] == "nosniff"
+        assert "SECRET-OF-THE-DISK" not in answer.text
+        assert "x-evil" not in answer.headers
+
+
+def test_a_folder_of_the_store_that_is_no_run_is_damaged_and_shows_nothing(guarded):
+    answer = guarded.get("/v1/runs/secret")
+    assert_problem(answer, 409, "secret: run.json cannot be read")
+    assert "SECRET-OF-THE-DISK" not in answer.text
+
+
+VALUES = [
+    "",
+    "x",
+    "-1",
+    "0.5",
+    "1e3",
+    "9" * 30,
+    "9" * 5000,
+    "-" + "9" * 30,
+    "NaN",
+    "Infinity",
+    "\x00",
+    "a\nb",
+    "resid_pre\n",
+    "../../etc/passwd",
+    "💩" * 50,
+    "\u202e",
+    "<script>",
+    "'; drop table runs; --",
+    "None",
+    "[]",
+]
+PARAMETERS = [
+    ("/v1/runs", "limit"),
+    ("/v1/runs", "cursor"),
+    ("/v1/runs", "incomplete"),
+    ("/v1/runs", "model"),
+    ("/v1/runs", "contrast"),
+    *((f"{RUN}/curves", name) for name in ("statistic", "set", "contrast", "site", "position", "limit", "cursor")),
+    *((f"{RUN}/directions/refusal?site=resid_pre&layer=0", name) for name in ("site", "layer", "position")),
+    *((f"{RUN}/gram", name) for name in ("statistic", "set", "contrast", "site", "position", "layer", "norm")),
+    *((f"{RUN}/tables/growth", name) for name in ("layer", "head", "limit", "cursor")),
+    *((f"{RUN}/heads", name) for name in ("circuit", "offset")),
+    *(
+        ("/v1/compare?run=tiny-0", name)
+        for name in ("run", "statistic", "contrast", "set", "site", "position", "bound")
+    ),
+    ("/v1/jobs", "limit"),
+    ("/v1/jobs", "cursor"),
+]
+
+
+@pytest.mark.parametrize(("path", "name"), PARAMETERS)
+def test_no_value_of_a_parameter_makes_the_service_fail(client, path, name):
+    for value in VALUES:
+        base, _, query = path.partition("?")
+        given = dict(pair.split("=") for pair in query.split("&") if pair)
+        answer = client.get(base, params={**given, name: value})
+        assert answer.status_code in (200, 404, 422), (path, name, value, answer.status_code)
+        if answer.status_code != 200:
+            assert_problem(answer, answer.status_code)
+
+
+@pytest.mark.parametrize(
+    ("path", "said"),
+    [
+        ("curves?statistic=nobody", "'nobody', which is no curve along depth; allowed: cosine_of_means, "),
+        ("curves?contrast=nobody", "contrast: tiny-0 has no 'nobody'; it has: refusal, subject"),
+        ("curves?set=nobody", "set: tiny-0 has no 'nobody'; it has: harmful, harmless, nouns"),
+        ("curves?site=attn_out", "site: tiny-0 has no 'attn_out'; it has: resid_pre, resid_mid"),
+        ("curves?position=-3", "position: tiny-0 has no -3; it has: -2, -1"),
+        ("curves?position=last", "position"),
+        ("curves?set=harmful&contrast=refusal", "none of the statistics asked for has set and contrast; leave one out"),
+        pytest.param(
+            "curves?statistic=auroc&set=harmful",
+            "none of the statistics asked for has set",
+        ),
+        ("directions/nobody?site=resid_pre&layer=0", "contrast: tiny-0 has no 'nobody'; it has refusal, subject"),
+        ("directions/refusal?site=resid_final&layer=0", "resid_pre, resid_mid"),
+        ("directions/refusal?site=resid_pre&layer=4", "layer: tiny-0 has no 4; it has 0 to 3"),
+        ("directions/refusal?site=resid_pre&layer=-1", "layer: given '-1'"),
+        ("directions/refusal?site=resid_pre&layer=0&position=-9", "-2, -1"),
+        ("directions/refusal?site=resid_pre&layer=0&position=0", "position"),
+        ("directions/refusal?layer=0", "site: field required"),
+        ("directions/refusal?site=resid_pre", "layer: field required"),
+        ("gram?statistic=nobody", "statistic: gram has no 'nobody'; it has: "),
+        ("gram?set=nobody", "harmful, harmless, nouns"),
+        ("gram?layer=4", "it has 0 to 3"),
+        ("gram?norm=final", "norm: gram has no such dimension; leave it out"),
+        ("separation?set=harmful", "set: separation has no such dimension"),
+        ("nobody", "'gram'"),
+    ],
+)
+def test_what_is_not_there_is_named_with_what_is(client, path, said):
+    assert_problem(client.get(f"{RUN}/{path}"), 422, said)
+
+
+def test_the_first_layer_out_of_range_of_a_large_run_says_the_range(client):
+    answer = client.get("/v1/runs/tiny-1/directions/refusal", params={"site": "resid_pre", "layer": 6})
+    assert_problem(answer, 422, "it has 0 to 5")
+
+
+@pytest.mark.parametrize("method", ["POST", "PUT", "PATCH", "DELETE", "OPTIONS", "TRACE"])
+def test_what_is_not_offered_is_405_and_says_what_is(client, method):
+    for path in ("/v1/runs", f"{RUN}/curves", "/healthz", "/"):
+        answer = client.request(method, path, headers={"Content-Type": "application/json"}, content=b"{}")
+        assert_problem(answer, 405, method)
+        assert "GET" in answer.headers["allow"]
+
+
+@pytest.mark.parametrize("path", ["/nobody", "/v1", "/v1/", "/v1/runs/tiny-0/", "/v2/runs", "/static/", "/.git/config"])
+def test_a_path_that_is_not_there_is_a_problem(client, path):
+    answer = client.get(path, follow_redirects=False)
+    assert answer.status_code in (307, 404, 422)
+    if answer.status_code != 307:
+        assert_problem(answer, answer.status_code)
+
+
+def test_names_that_are_not_there_are_not_kept(client):
+    from theodolite.api.page import _packed
+
+    for number in range(50):
+        assert client.get(f"/static/nobody-{number}.js").status_code == 404
+    before = _packed.cache_info().currsize
+    for number in range(50, 100):
+        assert client.get(f"/static/nobody-{number}.js").status_code == 404
+    assert _packed.cache_info().currsize == before
+
+
+def test_labels_given_twice_count_once_or_are_refused(client):
+    once = client.get(f"{RUN}/curves?statistic=cosine_of_means&contrast=refusal&site=resid_pre&position=-1").json()
+    twice = client.get(
+        f"{RUN}/curves?statistic=cosine_of_means&contrast=refusal&contrast=refusal&site=resid_pre&position=-1"
+    )
+    assert len(once["items"]) == 1
+    assert twice.status_code == 422 or twice.json()["items"] == once["items"]

@@ -1,0 +1,53 @@
+"""The service imports nothing heavy, for it shall start at once and run beside anything; asked in a fresh process."""
+
+import subprocess
+import sys
+
+import pytest
+
+HEAVY = {"torch", "transformers", "ray", "dask", "distributed", "datasets", "sklearn"}
+
+ASKED = """
+import sys
+from theodolite.api.serving import keep_out
+keep_out()
+from starlette.testclient import TestClient
+from theodolite.api.app import create_app
+from theodolite.settings import Settings
+client = TestClient(create_app(Settings(store={store!r}), open_without_tokens=True), "http://localhost")
+run = "/v1/runs/tiny-0"
+paths = ("/v1/runs", run, run + "/curves", run + "/gram?statistic=mean_cosine", run + "/tables/growth",
+         run + "/sections/gram", run + "/figures/gram.shape", "/v1/compare?run=tiny-1", "/openapi.json", "/v1/jobs")
+flat = (run + "/curves", run + "/tables/growth?limit=5", run + "/separation?statistic=auroc", "/v1/compare?run=tiny-1")
+for form in ("application/json", "application/vnd.apache.parquet"):
+    for path in paths if form == "application/json" else flat:
+        answer = client.get(path, headers={{"Accept": form}})
+        assert answer.status_code == 200, (path, form, answer.text)
+print(*sorted(name for name in {heavy!r} | {{"pyarrow"}} if sys.modules.get(name)))
+for form in ("application/vnd.apache.arrow.stream", "application/vnd.apache.parquet", "application/json"):
+    for path in flat:  # what Arrow brought changes nothing for the others
+        answer = client.get(path, headers={{"Accept": form}})
+        assert answer.status_code == 200, (path, form, answer.text)
+"""
+
+
+@pytest.mark.parametrize(
+    ("module", "forbidden"),
+    [
+        ("theodolite.api.app", HEAVY),
+        ("theodolite.store.jobs", {*HEAVY, "fastapi", "plotly", "pandas", "xarray"}),
+        ("theodolite.cluster.submit", {*HEAVY, "fastapi", "plotly", "zarr"}),
+    ],
+)
+def test_module_imports_nothing_it_must_not_know(module, forbidden):
+    code = f"import sys, {module}; print(*sorted({forbidden!r} & set(sys.modules)))"
+    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert found.stdout.split() == []
+
+
+def test_answering_loads_nothing_heavy_either(library):
+    """As `theodolite serve` does it, with Dask out of xarray's reach and pyarrow out of pandas'."""
+    code = ASKED.format(store=library, heavy=HEAVY)
+    found = subprocess.run([sys.executable, "-W", "ignore", "-c", code], capture_output=True, text=True, check=False)
+    assert found.returncode == 0, found.stderr
+    assert found.stdout.split() == []

@@ -1,0 +1,398 @@
+"""Jobs over HTTP, with a stand-in for Ray's interface: one job a spec, one attempt at a time, and nothing forgotten."""
+
+import json
+import re
+import threading
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import httpx
+import pytest
+from serving import SPEC, RayStandIn, assert_problem, bearer, captured_run, client_of
+
+from theodolite.spec_file import parse_spec
+from theodolite.store.jobs import End, end_attempt, read_jobs, tell_run
+from theodolite.store.kept import Kept
+from theodolite.store.tokens import create_token
+
+URL = "http://head:8265"
+ID = parse_spec(SPEC).digest()
+
+
+def another(number):
+    """Return a spec of another job."""
+    return {**SPEC, "gram": {"samples": 100 + number}}
+
+
+@pytest.fixture
+def store(tmp_path):
+    return str(tmp_path)
+
+
+@pytest.fixture
+def client(store, ray):
+    return client_of(store, jobs_url=URL)
+
+
+def submit(client, spec=SPEC, **given):
+    answer = client.post("/v1/jobs", json=spec, **given)
+    assert answer.status_code == 202, answer.text
+    return answer
+
+
+def show(client, job_id=ID):
+    answer = client.get(f"/v1/jobs/{job_id}")
+    assert answer.status_code == 200, answer.text
+    return answer.json()
+
+
+def test_a_submitted_job_is_named_by_its_spec_and_says_where_it_is(client, ray):
+    answer = submit(client)
+    assert answer.headers["location"] == f"/v1/jobs/{ID}"
+    job = answer.json()
+    assert (job["id"], job["state"], job["attempt"], job["model"]) == (ID, "queued", 1, "smollm2-135m-instruct")
+    assert (job["run_id"], job["progress"], job["reason"], job["yours"]) == (None, {}, None, True)
+    age = datetime.now(UTC) - datetime.fromisoformat(job["submitted"])
+    assert timedelta(seconds=-1) < age < timedelta(minutes=1)
+    assert client.get(answer.headers["location"]).json() == job
+    assert client.get("/v1/jobs").json() == {"items": [job], "next": None}
+    assert ray.submitted == [f"theodolite-{ID[:16]}-1"]
+
+
+def test_nothing_of_the_user_reaches_the_shell(client, ray):
+    submit(client, {**SPEC, "name": "; rm -rf / $(id) `id`"})
+    (job,) = ray.jobs.values()
+    assert re.fullmatch(r"python -m theodolite_jobs\.job [0-9a-f]{64}", job["entrypoint"])
+    assert set(job) - {"status", "message", "type"} == {"entrypoint", "submission_id", "runtime_env"}
+    assert "rm -rf" not in json.dumps(job)
+
+
+def test_what_the_job_inherits_is_the_store_and_the_limits_and_no_secret(store, ray):
+    settings = {"job_tokens": 5000, "remote_code_allowed": ["org/a"], "ray_token": "RAY-SECRET", "hosts": ["x.example"]}
+    submit(client_of(store, jobs_url=URL, **settings))
+    (job,) = ray.jobs.values()
+    assert job["runtime_env"] == {
+        "env_vars": {
+            "THEODOLITE_STORE": store,
+            "THEODOLITE_JOB_TOKENS": "5000",
+            "THEODOLITE_REMOTE_CODE_ALLOWED": '["org/a"]',
+            "PYTHONUNBUFFERED": "1",
+        }
+    }
+
+
+def test_a_relative_store_is_named_as_the_nodes_find_it(tmp_path, monkeypatch, ray):
+    monkeypatch.chdir(tmp_path)
+    submit(client_of("here", jobs_url=URL))
+    (job,) = ray.jobs.values()
+    assert job["runtime_env"]["env_vars"]["THEODOLITE_STORE"] == str(tmp_path / "here")
+
+
+@pytest.mark.parametrize("status", ["PENDING", "RUNNING", "SUCCEEDED"])
+def test_the_same_spec_is_the_same_job_and_not_submitted_twice(client, ray, status):
+    submit(client, {**SPEC, "name": "first"})
+    ray.set_state(ray.submitted[0], status)
+    turned = dict(reversed(list(SPEC.items()))) | {"prompts": dict(reversed(list(SPEC["prompts"].items())))}
+    for spec in (SPEC, turned, {**SPEC, "name": "another label"}, {**SPEC, "gram": {"samples": 2048}}):
+        answer = submit(client, spec).json()
+        assert (answer["id"], answer["attempt"], answer["name"]) == (ID, 1, "first")
+    assert len(ray.jobs) == 1
+    assert submit(client, another(1)).json()["id"] != ID
+
+
+@pytest.mark.parametrize(
+    ("status", "state"),
+    [
+        ("PENDING", "queued"),
+        ("RUNNING", "running"),
+        ("SUCCEEDED", "succeeded"),
+        ("FAILED", "failed"),
+        ("STOPPED", "stopped"),
+    ],
+)
+def test_states_are_those_of_the_cluster(client, ray, status, state):
+    submit(client)
+    ray.set_state(ray.submitted[0], status, "why")
+    assert show(client)["state"] == state
+    assert client.get("/v1/jobs").json()["items"][0]["state"] == state
+    assert (show(client)["reason"] == "why") == (state == "failed")
+
+
+@pytest.mark.parametrize("status", ["FAILED", "STOPPED"])
+def test_a_job_that_failed_or_was_stopped_goes_on_under_a_new_name(client, ray, status):
+    submit(client)
+    ray.set_state(ray.submitted[0], status)
+    assert submit(client).json()["attempt"] == 2
+    assert submit(client).json()["attempt"] == 2  # which is queued now
+    assert ray.submitted == [f"theodolite-{ID[:16]}-{number}" for number in (1, 2)]
+    assert show(client)["state"] == "queued"
+
+
+def test_a_job_that_its_cluster_forgot_is_lost_and_goes_on(client, ray):
+    submit(client)
+    ray.jobs.clear()  # a new cluster
+    assert show(client)["state"] == "lost"
+    assert "submit it again" in show(client)["reason"]
+    assert submit(client).json()["attempt"] == 2
+    assert show(client)["state"] == "queued"
+
+
+def test_the_end_that_a_job_wrote_counts_and_not_what_a_new_cluster_says(client, ray, store):
+    submit(client)
+    end_attempt(store, ID, 1, End("failed", "prompts.harmful: there is no such column"))
+    ray.jobs.clear()
+    job = show(client)
+    assert (job["state"], job["reason"]) == ("failed", "prompts.harmful: there is no such column")
+    assert submit(client).json()["attempt"] == 2
+    assert show(client)["reason"] is None
+    end_attempt(store, ID, 2, End("succeeded"))
+    assert show(client)["state"] == "succeeded"
+    assert submit(client).json()["attempt"] == 2
+
+
+def test_a_service_that_starts_again_knows_everything(client, ray, store):
+    submit(client)
+    ray.set_state(ray.submitted[0], "RUNNING")
+    before = show(client)
+    later = client_of(store, jobs_url=URL)
+    assert show(later) == before
+    assert submit(later).json() == before
+    assert len(ray.jobs) == 1
+
+
+def test_without_a_cluster_jobs_are_refused_and_known_ones_are_lost(client, ray, store):
+    submit(client)
+    without = client_of(store)
+    assert_problem(without.post("/v1/jobs", json=another(1)), 503, "no cluster for jobs", "THEODOLITE_JOBS_URL")
+    assert (show(without)["state"], "no cluster" in show(without)["reason"]) == ("lost", True)
+    assert without.get("/v1/jobs").json()["items"][0]["state"] == "lost"
+    assert len(read_jobs(store, Kept(0))) == 1
+
+
+@pytest.mark.parametrize(
+    "failure", [httpx.ConnectError("refused"), httpx.ReadTimeout("slow"), httpx.RemoteProtocolError("bye")]
+)
+def test_a_cluster_that_cannot_be_reached_is_said_and_unfinished_jobs_are_lost(client, ray, store, failure):
+    submit(client)
+    submit(client, another(1))
+    end_attempt(store, ID, 1, End("succeeded"))
+    ray.failure = failure
+    assert_problem(client.post("/v1/jobs", json=another(2)), 503, "cannot be reached", URL)
+    states = {job["id"]: job for job in client.get("/v1/jobs").json()["items"]}
+    assert states.pop(ID)["state"] == "succeeded"
+    (lost,) = states.values()
+    assert lost["state"] == "lost"
+    assert "cannot be reached" in lost["reason"]
+    assert len(read_jobs(store, Kept(0))) == 2
+    ray.failure = None
+    assert show(client, lost["id"])["state"] == "queued"
+
+
+def test_a_cluster_that_wants_another_token_says_so(store, monkeypatch):
+    cluster = RayStandIn(token="right")
+    monkeypatch.setattr("theodolite.cluster.submit.httpx.request", cluster.request)
+    monkeypatch.setenv("RAY_AUTH_TOKEN_PATH", "/nonexistent")
+    for token in (None, "wrong"):
+        answer = client_of(store, jobs_url=URL, ray_token=token).post("/v1/jobs", json=SPEC)
+        assert_problem(answer, 503, "does not take our token", "THEODOLITE_RAY_TOKEN")
+        assert "wrong" not in answer.text
+    submit(client_of(store, jobs_url=URL, ray_token="right"))
+
+
+def test_an_attempt_that_the_cluster_refused_is_remembered_and_its_name_never_used_again(client, ray):
+    ray.jobs[f"theodolite-{ID[:16]}-1"] = {"status": "STOPPED", "submission_id": f"theodolite-{ID[:16]}-1"}
+    assert_problem(client.post("/v1/jobs", json=SPEC), 503, "answered 500", "exists")
+    assert show(client)["state"] == "failed"
+    assert submit(client).json()["attempt"] == 2
+
+
+def test_an_attempt_that_was_never_sent_is_lost_after_a_while(client, ray, store):
+    submit(client)
+    ray.jobs.clear()
+    (Path(store) / "jobs" / ID / "sent" / "00001.json").unlink()
+    file = Path(store) / "jobs" / ID / "attempts" / "00001.json"
+    fresh = client_of(store, jobs_url=URL)
+    assert show(fresh)["state"] == "queued"  # on its way
+    old = (datetime.now(UTC) - timedelta(minutes=2)).isoformat()
+    file.write_text(json.dumps({**json.loads(file.read_text()), "submitted": old}))
+    later = client_of(store, jobs_url=URL)
+    assert show(later)["state"] == "lost"
+    assert submit(later).json()["attempt"] == 2
+
+
+def test_stopping_stops_on_the_cluster_once_and_submitting_goes_on(client, ray):
+    submit(client)
+    ray.set_state(ray.submitted[0], "RUNNING")
+    for _ in range(2):
+        answer = client.delete(f"/v1/jobs/{ID}")
+        assert (answer.status_code, answer.json()["state"]) == (200, "stopped")
+    assert [place for method, place in ray.asked if place.endswith("/stop")] == [f"/api/jobs/{ray.submitted[0]}/stop"]
+    assert submit(client).json()["attempt"] == 2
+
+
+def test_stopping_what_has_ended_changes_nothing(client, ray, store):
+    submit(client)
+    end_attempt(store, ID, 1, End("succeeded"))
+    assert client.delete(f"/v1/jobs/{ID}").json()["state"] == "succeeded"
+    assert not any(place.endswith("/stop") for _, place in ray.asked)
+
+
+def test_stopping_while_the_cluster_is_away_says_that_nothing_was_stopped(client, ray):
+    submit(client)
+    ray.failure = httpx.ConnectError("refused")
+    assert_problem(client.delete(f"/v1/jobs/{ID}"), 503)
+
+
+def test_logs_are_those_of_the_last_attempt(client, ray):
+    assert_problem(client.get(f"/v1/jobs/{ID}/logs"), 404, "no job")
+    submit(client)
+    answer = client.get(f"/v1/jobs/{ID}/logs")
+    assert (answer.status_code, answer.text) == (200, "capturing\n")
+    ray.jobs.clear()
+    assert_problem(client.get(f"/v1/jobs/{ID}/logs"), 404, "no logs")
+    ray.failure = httpx.ConnectError("refused")
+    assert_problem(client.get(f"/v1/jobs/{ID}/logs"), 503)
+
+
+def test_a_job_tells_its_run_and_how_far_each_set_is(client, ray, store):
+    submit(client)
+    tell_run(store, ID, "tiny-0")
+    assert (show(client)["run_id"], show(client)["progress"]) == ("tiny-0", {})  # known, and not begun
+    run = captured_run(Path(store))
+    whole = {"harmful": 10, "harmless": 9, "nouns": 6}
+    assert show(client)["progress"] == {name: {"done": n, "total": n} for name, n in whole.items()}
+    (Path(run.url) / "shards" / "harmful" / "00002.json").unlink()
+    assert show(client)["progress"]["harmful"] == {"done": 8, "total": 10}
+    assert client.get("/v1/jobs").json()["items"][0]["progress"]["harmful"]["done"] == 8
+
+
+def test_a_token_has_so_many_unfinished_jobs_and_no_more(store, ray):
+    one, _ = create_token(store, ["read", "submit"])
+    other, _ = create_token(store, ["read", "submit"])
+    client = client_of(store, jobs_url=URL, jobs_per_token=2)
+    first = submit(client, another(0), headers=bearer(one)).json()
+    submit(client, another(1), headers=bearer(one))
+    refused = client.post("/v1/jobs", json=another(2), headers=bearer(one))
+    assert_problem(refused, 429, "2 jobs", "2 are allowed")
+    assert int(refused.headers["retry-after"]) > 0
+    assert len(ray.jobs) == 2
+    submit(client, another(0), headers=bearer(one))  # the same is no more
+    submit(client, another(2), headers=bearer(other))
+    ray.set_state(ray.submitted[0], "FAILED")
+    submit(client, another(3), headers=bearer(one))
+    assert_problem(client.post("/v1/jobs", json=another(0), headers=bearer(one)), 429)
+    assert show_as(client, one, first["id"])["attempt"] == 1
+
+
+def show_as(client, token, job_id):
+    return client.get(f"/v1/jobs/{job_id}", headers=bearer(token)).json()
+
+
+def test_submitting_at_once_from_two_services_makes_one_attempt(store, ray):
+    clients = [client_of(store, jobs_url=URL) for _ in range(2)]
+    for client in clients:  # FastAPI makes its routes ready when first asked, and one loop would ask
+        client.get("/v1/jobs")
+        client.get("/openapi.json")
+    start, answers = threading.Barrier(8), []
+
+    def go(client):
+        start.wait()
+        answers.append(client.post("/v1/jobs", json=SPEC))
+
+    threads = [threading.Thread(target=go, args=(clients[index % 2],)) for index in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert {answer.status_code for answer in answers} == {202}
+    assert {answer.json()["id"] for answer in answers} == {ID}
+    assert ray.submitted == [f"theodolite-{ID[:16]}-1"]
+
+
+def test_pages_of_jobs_reach_each_once(store, ray):
+    client = client_of(store, jobs_url=URL, jobs_per_token=10)
+    ids = {submit(client, another(number)).json()["id"] for number in range(5)}
+    seen, cursor = [], None
+    while True:
+        page = client.get("/v1/jobs", params={"limit": 2, **({"cursor": cursor} if cursor else {})}).json()
+        seen += [job["id"] for job in page["items"]]
+        cursor = page["next"]
+        if cursor is None:
+            break
+    assert len(seen) == 5
+    assert set(seen) == ids
+
+
+@pytest.mark.parametrize("job_id", ["x", "0" * 63, "0" * 65, "A" * 64, "0" * 63 + "g", "..%2f" + "0" * 64])
+def test_an_id_that_is_no_digest_is_refused(client, job_id):
+    for path in (f"/v1/jobs/{job_id}", f"/v1/jobs/{job_id}/logs"):
+        assert client.get(path).status_code in (404, 422)
+    assert_problem(client.get("/v1/jobs/" + "0" * 64), 404, "no job 000000000000")
+
+
+def test_the_id_of_a_job_is_no_run(client):
+    submit(client)
+    show(client)
+    for path in (f"/v1/runs/{ID}", f"/v1/runs/{ID}/curves"):
+        assert_problem(client.get(path), 404, "no run")
+
+
+def test_a_job_whose_run_is_damaged_hides_no_other(client, store):
+    submit(client)
+    submit(client, another(1))
+    run = captured_run(Path(store))
+    tell_run(store, ID, run.id)
+    (Path(run.url) / "run.json").write_text("{")
+    assert len(client.get("/v1/jobs").json()["items"]) == 2
+    assert show(client)["run_id"] == run.id
+
+
+@pytest.mark.parametrize("name", ["spec.json", "attempts/00001.json", "ends/00001.json", "run.json"])
+@pytest.mark.parametrize("content", ["{", '{"x": 1}'])
+def test_a_broken_file_of_one_job_hides_no_other(store, ray, name, content):
+    client = client_of(store, jobs_url=URL)
+    submit(client)
+    other = submit(client, another(1)).json()
+    end_attempt(store, ID, 1, End("succeeded"))
+    tell_run(store, ID, "tiny-0")
+    (Path(store) / "jobs" / ID / name).write_text(content)
+    later = client_of(store, jobs_url=URL)
+    answer = later.get("/v1/jobs")
+    assert answer.status_code == 200
+    assert other["id"] in [job["id"] for job in answer.json()["items"]]
+
+
+def answering(monkeypatch, status, text):
+    def request(method, url, **_):
+        return httpx.Response(status, text=text, request=httpx.Request(method, url))
+
+    monkeypatch.setattr("theodolite.cluster.submit.httpx.request", request)
+
+
+@pytest.mark.parametrize(
+    ("status", "text"),
+    [(404, "404: Not Found"), (200, "<html>a login page</html>"), (302, ""), (200, "[]"), (200, "{}")],
+)
+def test_an_address_that_is_no_ray_cluster_takes_no_job(store, monkeypatch, status, text):
+    answering(monkeypatch, status, text)
+    client = client_of(store, jobs_url=URL)
+    assert_problem(client.post("/v1/jobs", json=SPEC), 503)
+
+
+@pytest.mark.parametrize(
+    ("status", "text"), [(200, "<html>"), (302, ""), (200, "null"), (200, '{"status": "RESTARTING"}'), (200, "{}")]
+)
+def test_an_answer_that_is_not_rays_makes_jobs_lost_and_not_the_service_fail(client, ray, monkeypatch, status, text):
+    submit(client)
+    submit(client, another(1))
+    answering(monkeypatch, status, text)
+    assert client.get("/v1/jobs").status_code == 200
+    assert client.get(f"/v1/jobs/{ID}/logs").status_code in (404, 503)
+    assert show(client)["state"] == "lost"
+
+
+def test_the_password_of_the_cluster_is_not_said(store, ray):
+    ray.failure = httpx.ConnectError("refused")
+    answer = client_of(store, jobs_url="http://user:PASSWORD@head:8265").post("/v1/jobs", json=SPEC)
+    assert_problem(answer, 503)
+    assert "PASSWORD" not in answer.text

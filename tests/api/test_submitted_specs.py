@@ -1,0 +1,314 @@
+"""What a spec that comes over HTTP may ask, and what is said of one that may not."""
+
+import json
+from pathlib import Path
+
+import orjson
+import pytest
+from serving import SPEC, assert_problem, client_of
+
+from theodolite.prompts.sources import read_prompts
+from theodolite.spec import PromptSetSpec
+from theodolite.spec_file import parse_spec
+
+JSON = {"Content-Type": "application/json"}
+
+
+@pytest.fixture
+def checking(tmp_path):
+    """Return what checks a spec at a service with some settings; nothing is submitted."""
+
+    def check(spec, **settings):
+        content = spec if isinstance(spec, bytes) else json.dumps(spec).encode()
+        return client_of(tmp_path, **settings).post("/v1/spec/check", content=content, headers=JSON)
+
+    return check
+
+
+def model(name, **more):
+    return {**SPEC, "model": {"id": name, **more}}
+
+
+def source(place, **more):
+    prompts = {**SPEC["prompts"], "more": {"source": place, "limit": 8, **more}}
+    return {**SPEC, "prompts": prompts}
+
+
+def test_a_right_spec_is_said_in_full_with_its_id(checking):
+    answer = checking({**SPEC, "name": "label"})
+    assert answer.status_code == 200
+    said = answer.json()
+    assert said["valid"]
+    assert said["id"] == parse_spec(SPEC).digest() == parse_spec(said["spec"]).digest()
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "../x",
+        "./x",
+        "/models/x",
+        "~/x",
+        "~root/x",
+        "x.gguf",
+        "org/x.gguf",
+        "org/name/x.gguf",
+        "a/../b",
+        "a/b/c",
+        "folder",
+        "file:///etc",
+        "",
+        ".",
+        "..",
+        *(
+            pytest.param(
+                name,
+            )
+            for name in (
+                "a/..",
+                "a/.",
+                "a/",
+                "org/x.GGUF",
+                "org/x.gguf ",
+                " /etc",
+                "\\x/y",
+                "C:/x",
+                "a b/c",
+                "a/b\n",
+                "a/b\x00",
+            )
+        ),
+    ],
+)
+def test_a_model_that_is_not_of_the_hub_is_refused(checking, name):
+    answer = checking(model(name))
+    assert answer.status_code in (403, 422), answer.text
+    assert_problem(answer, answer.status_code, "model")
+
+
+@pytest.mark.parametrize("name", ["smollm2-135m-instruct", "all-minilm-l6-v2", "Qwen/Qwen2.5-7B-Instruct", "a/b_c-d.e"])
+def test_aliases_and_models_of_the_hub_are_taken(checking, name):
+    assert checking(model(name)).status_code == 200
+
+
+@pytest.mark.parametrize(
+    ("name", "allowed", "status"),
+    [
+        ("org/a", ["org/*"], 200),
+        ("org/a", ["other/*"], 403),
+        ("ORG/a", ["org/*"], 403),
+        ("/models/a", ["/models/*"], 200),
+        ("/models/a.gguf", ["/models/*.gguf"], 200),
+        ("/elsewhere/a.gguf", ["/models/*.gguf"], 403),
+        ("smollm2-135m-instruct", ["org/*"], 200),
+        ("Qwen/Qwen2.5-7B", ["org/*"], 403),
+        *(
+            pytest.param(
+                *case,
+                403,
+            )
+            for case in (
+                ("org/../../secret", ["org/*"]),
+                ("/models/../etc/secret", ["/models/*"]),
+                ("/models/../../x.gguf", ["/models/*.gguf"]),
+            )
+        ),
+    ],
+)
+def test_models_are_those_that_the_deployment_lists(checking, name, allowed, status):
+    answer = checking(model(name), models_allowed=allowed)
+    assert answer.status_code == status
+    if status == 403:
+        assert_problem(answer, 403, "model.id", allowed[0], "smollm2-135m-instruct")
+
+
+def test_a_models_own_code_runs_only_where_the_deployment_names_it(checking):
+    spec = model("org/a", trust_remote_code=True)
+    assert_problem(checking(spec), 403, "model.trust_remote_code", "org/a")
+    assert_problem(checking(spec, remote_code_allowed=["org/b", "org/*"]), 403, "trust_remote_code")
+    assert checking(spec, remote_code_allowed=["org/a"]).status_code == 200
+
+
+@pytest.mark.parametrize(
+    ("place", "allowed", "status"),
+    [
+        ("hub:tatsu-lab/alpaca", [], 403),
+        ("hub:tatsu-lab/alpaca", ["tatsu-lab/alpaca"], 200),
+        ("hub:tatsu-lab/alpaca", ["tatsu-lab/*"], 200),
+        ("hub:tatsu-lab/alpaca", ["tatsu/*"], 403),
+        ("hub:../secret", ["tatsu-lab/*"], 403),
+        pytest.param(
+            "hub:tatsu-lab/../../secret",
+            ["tatsu-lab/*"],
+            403,
+        ),
+    ],
+)
+def test_datasets_are_those_that_the_deployment_lists(checking, place, allowed, status):
+    answer = checking(source(place), datasets_allowed=allowed)
+    assert answer.status_code == status
+    if status == 403:
+        assert_problem(answer, 403, "prompts.more.source", ", ".join(allowed) or "none")
+
+
+def test_files_are_read_below_one_folder_alone(checking, tmp_path):
+    inside, outside = tmp_path / "inside", tmp_path / "inside-not"
+    for folder in (inside, outside):
+        folder.mkdir()
+        (folder / "a.csv").write_text("goal\nx\n")
+    (inside / "out").symlink_to(outside)
+    (inside / "link.csv").symlink_to(outside / "a.csv")
+    assert checking(source(f"file:{inside}/a.csv"), files_allowed=inside).status_code == 200
+    assert checking(source(f"file:{inside}/x/../a.csv"), files_allowed=inside).status_code == 200
+    refused = [
+        f"{outside}/a.csv",
+        f"{inside}/../inside-not/a.csv",
+        f"{inside}/out/a.csv",
+        f"{inside}/link.csv",
+        "a.csv",
+        "inside/a.csv",
+        "../inside/a.csv",
+        f"~/{inside}/a.csv",
+        "/etc/passwd",
+        f" {inside}/a.csv",
+        f"file://{inside}/a.csv",
+    ]
+    for place in refused:
+        answer = checking(source(f"file:{place}"), files_allowed=inside)
+        assert_problem(answer, 403, "prompts.more.source", str(inside))
+        assert_problem(checking(source(f"file:{place}")), 403, "nowhere")
+
+
+def test_a_file_whose_name_holds_nul_is_refused(checking, tmp_path):
+    answer = checking(source(f"file:{tmp_path}/a\x00.csv"), files_allowed=tmp_path)
+    assert answer.status_code in (403, 422)
+
+
+def test_too_many_prompts_are_refused_and_those_without_limit_too(checking, tmp_path):
+    assert checking(SPEC, job_prompts=16).status_code == 200
+    assert_problem(checking(SPEC, job_prompts=15), 413, "16 are asked for", "allows 15", "limits")
+    unlimited = {**SPEC, "prompts": {name: {"source": f"builtin:{name}"} for name in SPEC["prompts"]}}
+    assert checking(unlimited, job_prompts=512).status_code == 200
+    assert_problem(checking(unlimited, job_prompts=511), 413)
+    for place, settings in (
+        ("hub:a/b", {"datasets_allowed": ["a/b"]}),
+        (f"file:{tmp_path}/a.csv", {"files_allowed": tmp_path}),
+    ):
+        assert_problem(checking(source(place, limit=None), **settings), 413, "prompts.more.limit", "is needed")
+        assert_problem(checking(source(place, limit=10**9), **settings), 413, "1000000016")
+
+
+def test_the_numbers_of_builtin_prompts_are_those_of_the_built_in_sets(checking):
+    """What is counted without a limit must be no less than what there is."""
+    for name in ("harmful", "harmless", "nouns"):
+        n = len(read_prompts(name, PromptSetSpec(source=f"builtin:{name}"), Path()))
+        spec = {**SPEC, "prompts": {"some": {"source": f"builtin:{name}"}}, "contrasts": {}}
+        assert checking(spec, job_prompts=n).status_code == 200
+        assert_problem(checking(spec, job_prompts=n - 1), 413)
+
+
+def test_sentences_are_as_many_as_can_be_drawn(checking):
+    sentences = [f"sentence {number}" for number in range(65)]
+    assert checking({**SPEC, "words": {"sentences": sentences[:64]}}).status_code == 200
+    assert_problem(checking({**SPEC, "words": {"sentences": sentences}}), 413, "words.sentences: 65 given, 64 allowed")
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"unknown": 1}, "unknown: unknown field, given 1; allowed: name, model, prompts"),
+        ({"store": "/elsewhere"}, "store: unknown field"),
+        ({"model": {"id": "a/b", "place": "x"}}, "model.place: unknown field"),
+        ({"model": 1}, "model"),
+        ({"model": None}, "model"),
+        ({"prompts": []}, "prompts"),
+        ({"prompts": {"Bad Name": {"source": "builtin:nouns"}}}, "^[a-z][a-z0-9_-]{0,47}$"),
+        ({"prompts": {"../x": {"source": "builtin:nouns"}}}, "^[a-z][a-z0-9_-]{0,47}$"),
+        ({"prompts": {"a\n": {"source": "builtin:nouns"}}}, "^[a-z][a-z0-9_-]{0,47}$"),
+        ({"prompts": {"more": {"source": "words:sentences"}}}, "come along by themselves"),
+        ({"prompts": {"more": {"source": "http://evil.com/x.csv"}}}, "source"),
+        ({"analyses": ["nobody"]}, "allowed: curves"),
+        ({"analyses": []}, "analyses"),
+        ({"contrasts": {"refusal": {"positive": "nobody", "negative": "harmless"}}}, "harmful, harmless"),
+        ({"gram": {"samples": 10**30}}, "gram.samples"),
+        ({"gram": {"samples": -1}}, "gram.samples"),
+        ({"capture": {"layers": [-1]}}, "capture.layers"),
+        ({"capture": {"sites": ["nowhere"]}}, "capture.sites"),
+        ({"capture": {"positions": [0]}}, "positions count from the end"),
+        ({"heads": {"vectors": 1.5}}, "heads.vectors"),
+    ],
+)
+def test_a_wrong_spec_names_the_field_what_was_given_and_what_is_allowed(checking, change, said):
+    assert_problem(checking({**SPEC, **change}), 422, said)
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"",
+        b"{",
+        b"[]",
+        b"null",
+        b"1",
+        b'"text"',
+        b"[" * 100_000,
+        b'{"a":' * 50_000,
+        b'{"model": ' + b"[" * 5000 + b"]" * 5000 + b"}",
+        b"\xff\xfe{}",
+        b'{"name": "\xff"}',
+        b'{"model": {"id": "a/b"}, "prompts": {}, "name": ' + b"9" * 5000 + b"}",
+        b'{"\\ud800": 1}',
+        b'{"model": {"id": "\\ud800/b"}, "prompts": {}}',
+        b'{"model": {"id": "a/b"}, "prompts": {"\\ud800": {"source": "builtin:nouns"}}}',
+        b'{"model": {"id": "a/b"}, "prompts": {"a": {"source": "builtin:nouns", "where": [1]}}}',
+        b'{"model": NaN, "prompts": Infinity}',
+        b'{"model": {"id": "a/b"}, "prompts": {"a": {"source": "builtin:nouns", "limit": NaN}}}',
+        b'{"model": {"id": "a/b"}, "prompts": {"a": {"source": "builtin:nouns", "limit": 1e400}}}',
+        b'{"model": {"id": "a/b"}, "prompts": {"a": {"source": "builtin:nouns", "limit": 1e30}}}',
+        b'{"model": {"id": "a/b"}, "prompts": {"a": {"source": "builtin:nouns",'
+        b' "draw": {"test_size": NaN, "random_state": 0}}}}',
+    ],
+)
+def test_what_is_no_spec_is_refused_and_nothing_fails(checking, content):
+    answer = checking(content)
+    assert answer.status_code in (400, 413, 422), answer.text
+    assert_problem(answer, answer.status_code)
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        orjson.dumps(SPEC).replace(b'"model"', b'"model": {"id": "/etc"}, "model"', 1),
+        orjson.dumps(SPEC)[:-1] + b', "analyses": ["gram"]}',
+        orjson.dumps(SPEC).replace(b'"limit":8', b'"limit":8,"where":{"a":NaN}', 1),
+        orjson.dumps(SPEC).replace(b'"limit":8', b'"limit":8,"where":{"a":-Infinity}', 1),
+    ],
+)
+def test_a_spec_that_may_be_read_in_two_ways_is_refused(checking, content):
+    """JSON has no NaN, which is stored as null: the job would then ask something else than its id says."""
+    assert_problem(checking(content), 422)
+
+
+def test_a_label_that_is_no_unicode_is_refused(checking):
+    assert_problem(checking(json.dumps({**SPEC, "name": "\ud800"}).encode()), 422)
+
+
+@pytest.mark.parametrize("where", ['{"\\ud800": 1}', '{"a": "\\ud800"}'])
+def test_a_filter_that_is_no_unicode_is_refused(checking, where):
+    content = json.dumps(SPEC).replace('"limit": 8', f'"limit": 8, "where": {where}', 1)
+    assert_problem(checking(content.encode()), 422)
+
+
+def test_a_huge_limit_is_refused(checking):
+    prompts = {name: {"source": f"builtin:{name}", "limit": int("9" * 4300)} for name in ("harmful", "harmless")}
+    content = json.dumps({**SPEC, "prompts": prompts}).encode()
+    assert_problem(checking(content), 413)
+
+
+def test_the_schema_of_specs_describes_every_field(checking, tmp_path):
+    schema = client_of(tmp_path).get("/v1/spec.schema.json").json()
+    assert schema["additionalProperties"] is False
+    assert set(schema["properties"]) >= {"name", "model", "prompts", "capture", "contrasts", "analyses"}
+    for definition in schema["$defs"].values():
+        for field, of_field in definition.get("properties", {}).items():
+            assert of_field.get("description"), field

@@ -1,0 +1,149 @@
+"""Curves of a run by statistic and labels: which there are, in which order, and what each rests on."""
+
+import numpy as np
+import pytest
+from finished import REFUSAL, finished_run
+
+from theodolite.errors import ResultsNotFoundError, SpecError
+from theodolite.query.curves import INTERVALS, STATISTICS, along_depth, curve_frame, select_curves
+from theodolite.sites import Site, depth
+from theodolite.store.finished import read_group
+from theodolite.store.layout import GROUPS
+
+COSINES = np.array([[[[1.0, 0.9, 0.7, 0.8]], [[0.95, 0.6, np.nan, 0.85]]]])
+
+
+def curves(**values):
+    return {"curves": {"cosine_of_means_debiased": COSINES, **values}}
+
+
+def test_every_statistic_along_depth_has_one_group_and_its_interval_there():
+    assert len(STATISTICS) == len({*STATISTICS})
+    for name, group in STATISTICS.items():
+        (variable,) = [one for one in GROUPS[group] if one.name == name]
+        assert variable.dims[-1] == "layer"
+        assert set(variable.dims) <= {"set", "contrast", "site", "position", "layer"}
+    for name, ends in INTERVALS.items():
+        assert {f"{ends}_low", f"{ends}_high"} <= {variable.name for variable in GROUPS[STATISTICS[name]]}
+
+
+def test_a_curve_is_one_row_of_the_stored_array(tmp_path):
+    run = finished_run(tmp_path, curves(cosine_of_means_low=0.1, cosine_of_means_high=0.9))
+    pre, mid = select_curves(run, ["cosine_of_means_debiased"])
+    assert (pre.of, mid.of) == tuple(
+        {"contrast": "refusal", "site": site, "position": -1} for site in ("resid_pre", "resid_mid")
+    )
+    assert pre.value == [1.0, 0.9, 0.7, 0.8]
+    assert np.isnan(mid.value[2])
+    assert (pre.depth, mid.depth) == ([0, 2, 4, 6], [1, 3, 5, 7])
+    assert pre.low == [0.1] * 4
+    assert pre.high == [0.9] * 4
+    assert pre.n == {"n_positive": 4, "n_negative": 4}
+    assert pre.layer == [0, 1, 2, 3]
+    assert (pre.units, "without the bias" in pre.description) == ("1", True)
+
+
+def test_a_statistic_without_an_interval_has_none(tmp_path):
+    run = finished_run(tmp_path, curves(cosine_of_means=0.5, cosine_of_means_low=0.1))
+    assert all(curve.low is curve.high is None for curve in select_curves(run, ["cosine_of_means"]))
+
+
+def test_a_statistic_of_whole_blocks_stands_where_they_begin_and_has_no_site(tmp_path):
+    run = finished_run(tmp_path, {"travel": {"step_norm_block": [1, 2, 3, 4]}})
+    for curve, name in zip(select_curves(run, ["step_norm_block"]), ("harmful", "harmless"), strict=True):
+        assert curve.of == {"set": name, "position": -1}
+        assert curve.depth == [0, 2, 4, 6]
+        assert curve.value == [1, 2, 3, 4]
+        assert curve.n == {"n_samples": 4}
+
+
+def test_layers_that_were_captured_keep_their_own_numbers(tmp_path):
+    run = finished_run(tmp_path, {"curves": {"difference_norm": [7.0, 8.0]}}, layers=[1, 3])
+    (pre, mid) = select_curves(run, ["difference_norm"])
+    assert (pre.layer, pre.depth, mid.depth) == ([1, 3], [2, 6], [3, 7])
+
+
+def test_statistics_come_in_the_order_in_which_they_are_asked(tmp_path):
+    run = finished_run(tmp_path, {**curves(), "separation": {"auroc": 0.5}, "moments": {"norm_mean": 1}})
+    asked = ["norm_mean", "auroc", "cosine_of_means_debiased"]
+    found = select_curves(run, asked, {"site": ["resid_pre"]})
+    assert list(dict.fromkeys(curve.statistic for curve in found)) == asked
+    assert [curve.of.get("set", curve.of.get("contrast")) for curve in found] == [
+        "harmful",
+        "harmless",
+        "refusal",
+        "refusal",
+    ]
+
+
+def test_a_label_that_only_one_of_several_groups_has_is_right(tmp_path):
+    run = finished_run(tmp_path, curves(), positions=[-1])
+    found = select_curves(run, ["cosine_of_means_debiased", "variance_mean"], {"set": ["harmless"]})
+    assert {(curve.statistic, curve.of["set"]) for curve in found} == {("variance_mean", "harmless")}
+
+
+@pytest.mark.parametrize(
+    ("statistics", "only", "said"),
+    [
+        (["nobody"], {}, r"statistic: given 'nobody'.*allowed: cosine_of_means, "),
+        (["mean"], {}, r"given 'mean', which is no curve"),
+        (["path_length"], {}, r"given 'path_length', which is no curve"),
+        ([], {"set": ["nobody"]}, r"set: tiny-0 has no 'nobody'; it has: harmful, harmless"),
+        ([], {"contrast": ["refusal", "nobody"]}, r"contrast: tiny-0 has no 'nobody'; it has: refusal"),
+        ([], {"site": ["attn_out"]}, r"site: tiny-0 has no 'attn_out'; it has: resid_pre, resid_mid"),
+        ([], {"position": [-2]}, r"position: tiny-0 has no -2; it has: -1"),
+        ([], {"position": [True]}, r"position"),
+        ([], {"set": ["harmful"], "contrast": ["refusal"]}, r"none of the statistics asked for has set and contrast"),
+    ],
+)
+def test_what_is_not_there_is_named_with_what_is(tmp_path, statistics, only, said):
+    run = finished_run(tmp_path, curves())
+    with pytest.raises(SpecError, match=said):
+        select_curves(run, statistics, only)
+
+
+def test_a_group_that_is_not_finished_is_named(tmp_path):
+    with pytest.raises(ResultsNotFoundError, match="tiny-0 has no finished results 'gram', it has curves"):
+        select_curves(finished_run(tmp_path, curves()), ["mean_cosine"])
+
+
+def test_a_run_without_contrasts_has_no_curves_of_them(tmp_path):
+    run = finished_run(tmp_path, {"curves": {"variance_mean": 1}}, contrasts={})
+    assert {curve.statistic for curve in select_curves(run)} == {
+        one.name for one in GROUPS["curves"] if one.dims[0] == "set"
+    }
+    assert select_curves(run, ["cosine_of_means"]) == []
+
+
+def test_a_frame_has_a_row_for_each_point_and_nan_for_what_is_not_known(tmp_path):
+    run = finished_run(tmp_path, {**curves(), "travel": {"step_norm_block": 2}})
+    frame = curve_frame(select_curves(run, ["cosine_of_means_debiased", "step_norm_block"]))
+    assert len(frame) == 2 * 4 + 2 * 4
+    assert list(frame.columns) == [
+        *("statistic", "set", "contrast", "site", "position", "layer", "depth", "value", "low", "high")
+    ]
+    of_blocks = frame[frame["statistic"] == "step_norm_block"]
+    assert set(of_blocks["site"]) == {""}
+    assert of_blocks["low"].isna().all()
+    assert frame["value"].isna().sum() == 1
+
+
+def test_depth_runs_along_the_stream_whichever_order_sites_have(tmp_path):
+    run = finished_run(tmp_path, curves(), sites=["resid_mid", "resid_pre"])
+    at = read_group(run, "curves")["cosine_of_means_debiased"].isel(contrast=0, position=0)
+    curve = along_depth(at)
+    assert curve["depth"].values.tolist() == list(range(8))
+    stored = {
+        depth(Site(site), layer): float(at.sel(site=site, layer=layer))
+        for site in at["site"].values
+        for layer in range(4)
+    }
+    np.testing.assert_array_equal(curve.values, [stored[place] for place in range(8)])
+
+
+def test_reading_changes_nothing_that_is_kept(tmp_path):
+    run = finished_run(tmp_path, curves(), contrasts=REFUSAL)
+    first = select_curves(run)
+    first[0].value[:] = [0.0] * 4
+    first[0].layer.append(99)
+    assert select_curves(run)[0].layer == [0, 1, 2, 3]

@@ -1,0 +1,180 @@
+"""Jobs in the store: nothing is ever changed, the first who writes is right, and every service reads the same."""
+
+import json
+import re
+import threading
+from pathlib import Path
+
+import pytest
+from serving import SPEC
+
+from theodolite.spec_file import parse_spec
+from theodolite.store.jobs import (
+    End,
+    begin_attempt,
+    end_attempt,
+    read_job_spec,
+    read_jobs,
+    store_spec,
+    tell_run,
+    tell_sent,
+)
+from theodolite.store.kept import Kept
+
+JOB = parse_spec(SPEC).digest()
+
+
+def files(folder):
+    return {str(path.relative_to(folder)): path.read_bytes() for path in Path(folder).rglob("*") if path.is_file()}
+
+
+@pytest.fixture
+def store(tmp_path):
+    assert store_spec(str(tmp_path), parse_spec({**SPEC, "name": "first"})) == JOB
+    return str(tmp_path)
+
+
+def only(store, kept=None):
+    (job,) = read_jobs(store, kept or Kept(10**6))
+    return job
+
+
+def test_a_spec_is_stored_under_its_digest_and_comes_back(store):
+    assert read_job_spec(store, JOB) == parse_spec({**SPEC, "name": "first"})
+    assert read_job_spec(store, JOB).digest() == JOB
+    assert read_job_spec(store, "0" * 64) is None
+    assert list(files(store)) == [f"jobs/{JOB}/spec.json"]
+
+
+def test_the_same_spec_under_another_label_changes_nothing(store):
+    before = files(store)
+    assert store_spec(store, parse_spec({**SPEC, "name": "second"})) == JOB
+    assert files(store) == before
+
+
+def test_a_job_without_an_attempt_is_known(store):
+    job = only(store)
+    assert (job.id, job.attempt, job.sent, job.end, job.run_id) == (JOB, None, False, None, None)
+
+
+def test_an_attempt_is_claimed_once(store):
+    first = begin_attempt(store, JOB, 1, "me")
+    assert begin_attempt(store, JOB, 1, "you") is None
+    assert (first.number, first.owner) == (1, "me")
+    assert re.fullmatch(r"[a-z0-9-]{1,64}", first.submission)
+    assert only(store).attempt == first
+    second = begin_attempt(store, JOB, 2, "you")
+    assert second.submission != first.submission
+    assert only(store).attempt == second
+
+
+def test_of_many_who_claim_at_once_one_gets_it(store):
+    start, got = threading.Barrier(8), []
+
+    def claim(owner):
+        start.wait()
+        got.append(begin_attempt(store, JOB, 1, owner))
+
+    threads = [threading.Thread(target=claim, args=(f"owner-{number}",)) for number in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    (winner,) = [attempt for attempt in got if attempt]
+    assert only(store).attempt == winner
+
+
+def test_submissions_of_two_jobs_have_two_names(store):
+    other = store_spec(store, parse_spec({**SPEC, "gram": {"samples": 7}}))
+    names = {begin_attempt(store, job_id, 1, "me").submission for job_id in (JOB, other)}
+    assert len(names) == 2
+
+
+def test_the_first_end_is_right_and_belongs_to_its_attempt(store):
+    begin_attempt(store, JOB, 1, "me")
+    end_attempt(store, JOB, 1, End("stopped"))
+    end_attempt(store, JOB, 1, End("succeeded"))
+    assert only(store).end == End("stopped")
+    begin_attempt(store, JOB, 2, "me")
+    assert only(store).end is None
+    end_attempt(store, JOB, 1, End("failed", "late"))
+    assert only(store).end is None
+    end_attempt(store, JOB, 2, End("failed", "why"))
+    assert only(store).end == End("failed", "why")
+
+
+def test_the_tenth_attempt_comes_after_the_ninth(store):
+    for number in range(1, 12):
+        begin_attempt(store, JOB, number, "me")
+    assert only(store).attempt.number == 11
+
+
+def test_a_try_that_was_sent_is_known_by_its_number(store):
+    begin_attempt(store, JOB, 1, "me")
+    assert not only(store).sent
+    tell_sent(store, JOB, 1)
+    assert only(store).sent
+    begin_attempt(store, JOB, 2, "me")
+    assert not only(store).sent
+
+
+def test_the_run_is_told_once(store):
+    tell_run(store, JOB, "tiny-0")
+    tell_run(store, JOB, "tiny-1")
+    assert only(store).run_id == "tiny-0"
+
+
+def test_what_is_kept_never_hides_what_comes_later(store):
+    kept = Kept(10**6)
+    seen = [only(store, kept)]
+    for step in (
+        lambda: begin_attempt(store, JOB, 1, "me"),
+        lambda: tell_sent(store, JOB, 1),
+        lambda: tell_run(store, JOB, "tiny-0"),
+        lambda: end_attempt(store, JOB, 1, End("failed", "why")),
+        lambda: begin_attempt(store, JOB, 2, "me"),
+        lambda: end_attempt(store, JOB, 2, End("succeeded")),
+    ):
+        step()
+        seen.append(only(store, kept))
+        assert seen[-1] == only(store)
+    assert len({repr(job) for job in seen}) == len(seen)
+
+
+def test_two_stores_that_share_what_is_kept_do_not_mix(store, tmp_path):
+    kept, other = Kept(10**6), str(tmp_path / "other")
+    store_spec(other, parse_spec({**SPEC, "name": "second"}))
+    begin_attempt(store, JOB, 1, "me")
+    begin_attempt(other, JOB, 1, "you")
+    (mine,), (yours,) = read_jobs(store, kept), read_jobs(other, kept)
+    assert (mine.spec.name, mine.attempt.owner) == ("first", "me")
+    assert (yours.spec.name, yours.attempt.owner) == ("second", "you")
+
+
+def test_one_job_is_read_alone(store):
+    other = store_spec(store, parse_spec({**SPEC, "gram": {"samples": 7}}))
+    assert [job.id for job in read_jobs(store, Kept(0), other)] == [other]
+    assert read_jobs(store, Kept(0), "0" * 64) == []
+    assert {job.id for job in read_jobs(store, Kept(0))} == {JOB, other}
+
+
+def test_the_latest_submitted_comes_first(store):
+    ids = [store_spec(store, parse_spec({**SPEC, "gram": {"samples": number}})) for number in (5, 6, 7)]
+    for number, job_id in enumerate([*ids, JOB]):
+        attempt = begin_attempt(store, job_id, 1, "me")
+        file = Path(store) / "jobs" / job_id / "attempts" / "00001.json"
+        stamp = f"2026-01-0{number + 1}T00:00:00+00:00"
+        file.write_text(json.dumps({**vars(attempt), "submitted": stamp}))
+    assert [job.id for job in read_jobs(store, Kept(0))] == [JOB, *reversed(ids)]
+
+
+def test_strangers_in_the_folder_are_no_jobs(store):
+    (Path(store) / "jobs" / "README").write_text("x")
+    (Path(store) / "jobs" / "0000").mkdir()
+    (Path(store) / "jobs" / "0000" / "notes.txt").write_text("x")
+    assert [job.id for job in read_jobs(store, Kept(0))] == [JOB]
+
+
+def test_a_store_that_is_not_there_has_no_jobs(tmp_path):
+    assert read_jobs(str(tmp_path / "nowhere"), Kept(0)) == []
+    assert not (tmp_path / "nowhere").exists()
