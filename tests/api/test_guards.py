@@ -84,14 +84,8 @@ def test_names_of_the_deployment_are_answered(named, host):
         ("null", 403),
         ("", 403),
         ("localhost", 403),
-        pytest.param(
-            "http://[evil",
-            403,
-        ),
-        pytest.param(
-            "http://[x]",
-            403,
-        ),
+        ("http://[evil", 403),
+        ("http://[x]", 403),
     ],
 )
 def test_pages_of_other_sites_are_refused_for_reading_and_writing(client, origin, status):

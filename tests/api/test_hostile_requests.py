@@ -148,10 +148,7 @@ def test_no_value_of_a_parameter_makes_the_service_fail(client, path, name):
         ("curves?position=-3", "position: tiny-0 has no -3; it has: -2, -1"),
         ("curves?position=last", "position"),
         ("curves?set=harmful&contrast=refusal", "none of the statistics asked for has set and contrast; leave one out"),
-        pytest.param(
-            "curves?statistic=auroc&set=harmful",
-            "none of the statistics asked for has set",
-        ),
+        ("curves?statistic=auroc&set=harmful", "none of the statistics asked for has set"),
         ("directions/nobody?site=resid_pre&layer=0", "contrast: tiny-0 has no 'nobody'; it has refusal, subject"),
         ("directions/refusal?site=resid_final&layer=0", "resid_pre, resid_mid"),
         ("directions/refusal?site=resid_pre&layer=4", "layer: tiny-0 has no 4; it has 0 to 3"),

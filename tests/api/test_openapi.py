@@ -107,13 +107,7 @@ TOLD = (status_code_conformance, content_type_conformance, response_schema_confo
 
 @pytest.mark.parametrize(
     ("method", "path"),
-    [
-        pytest.param(
-            *call,
-        )
-        for call in CALLS
-        if call[0] == "GET"
-    ],
+    [call for call in CALLS if call[0] == "GET"],
 )
 def test_answers_are_those_that_are_described(description, method, path):
     """Right requests of a run that is there: status, content type and shape are documented."""

@@ -1,16 +1,14 @@
-"""Surveys submitted over HTTP to a real Ray cluster on this machine: to the end, and through the cluster's death."""
+"""Surveys submitted to a real Ray cluster on this machine: through the cluster's death, and from the page."""
 
 import json
 import os
-import socket
+import shutil
 import subprocess
-import sys
-import time
 import urllib.request
 from pathlib import Path
 
-import psutil
 import pytest
+from ray_cluster import BIN, TOKEN, Cluster, wait_for
 from starlette.testclient import TestClient
 
 from theodolite.api.app import create_app
@@ -21,72 +19,12 @@ from theodolite.store.runs import open_run
 
 pytestmark = pytest.mark.slow
 
-BIN = Path(sys.executable).parent
-SECONDS = 150
+CHROMIUM = shutil.which("chromium") or shutil.which("google-chrome")
 
 
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
-
-
-class Cluster:
-    """A Ray head of its own: other tests' Ray is left alone."""
-
-    def __init__(self, folder: Path) -> None:
-        self.folder, self.dashboard = folder, free_port()
-        self.process: subprocess.Popen | None = None
-
-    def start(self) -> None:
-        ports = {"port": free_port(), "dashboard-port": self.dashboard, "dashboard-agent-listen-port": free_port()}
-        options = [f"--{name}={number}" for name, number in ports.items()]
-        command = [BIN / "ray", "start", "--head", "--block", "--num-cpus=2", "--dashboard-host=127.0.0.1"]
-        command += ["--object-store-memory=100000000", "--disable-usage-stats", *options]
-        environment = os.environ | {"PATH": f"{BIN}:{os.environ['PATH']}", "RAY_AUTH_MODE": "token"}
-        environment |= {"RAY_AUTH_TOKEN": "only-here"}
-        with open(self.folder / "ray.log", "ab") as log:
-            self.process = subprocess.Popen(command, env=environment, stdout=log, stderr=log)
-        ask = urllib.request.Request(f"{self.url}/api/jobs/", headers={"Authorization": "Bearer only-here"})
-        wait_for(lambda: answers(ask), "the cluster to answer")
-
-    def kill(self) -> None:
-        """Kill the head and everything it has started, jobs too, at once."""
-        if self.process is None:
-            return
-        family = [*psutil.Process(self.process.pid).children(recursive=True), psutil.Process(self.process.pid)]
-        for one in family:
-            if one.is_running():
-                one.kill()
-        psutil.wait_procs(family, timeout=20)
-        self.process.wait()
-        self.process = None
-
-    @property
-    def url(self) -> str:
-        return f"http://127.0.0.1:{self.dashboard}"
-
-
-def answers(request) -> bool:
-    try:
-        with urllib.request.urlopen(request, timeout=5) as answer:
-            return answer.status == 200
-    except OSError:
-        return False
-
-
-def wait_for(condition, what):
-    deadline = time.monotonic() + SECONDS
-    while time.monotonic() < deadline:
-        if found := condition():
-            return found
-        time.sleep(0.3)
-    raise AssertionError(f"waited {SECONDS} s for {what}")
-
-
-@pytest.fixture
-def cluster(tmp_path):
-    made = Cluster(tmp_path)
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory):
+    made = Cluster(tmp_path_factory.mktemp("cluster"))
     made.start()
     yield made
     made.kill()
@@ -105,7 +43,7 @@ def done(job) -> int:
 
 
 def test_a_job_outlives_the_service_and_its_cluster(cluster, tmp_path, chat_model_folder):
-    settings = Settings(store=str(tmp_path / "store"), jobs_url=cluster.url, ray_token="only-here")
+    settings = Settings(store=str(tmp_path / "store"), jobs_url=cluster.url, ray_token=TOKEN)
 
     def service():
         return TestClient(create_app(settings, open_without_tokens=True), base_url="http://localhost")
@@ -148,11 +86,47 @@ def test_a_job_outlives_the_service_and_its_cluster(cluster, tmp_path, chat_mode
     stopped = client.post("/v1/jobs", json=survey_of(200)).headers["Location"]
     wait_for(lambda: client.get(stopped).json()["state"] == "running", "the second job to run")
     assert client.delete(stopped).json()["state"] == "stopped"
-    wait_for(lambda: "STOPPED" in str(cluster_says(cluster, client.get(stopped).json())), "the cluster to stop it")
+    wait_for(lambda: "STOPPED" in cluster_says(cluster, client.get(stopped).json()), "the cluster to stop it")
 
 
 def cluster_says(cluster, job):
     submission = f"theodolite-{job['id'][:16]}-{job['attempt']}"
-    ask = urllib.request.Request(f"{cluster.url}/api/jobs/{submission}", headers={"Authorization": "Bearer only-here"})
-    with urllib.request.urlopen(ask, timeout=5) as answer:
+    with urllib.request.urlopen(cluster.request(submission), timeout=5) as answer:
         return json.loads(answer.read())["status"]
+
+
+@pytest.mark.browser
+def test_a_survey_is_refused_and_then_submitted_on_the_page_and_followed_to_its_end(
+    cluster, tmp_path, chat_model_folder
+):
+    if CHROMIUM is None:
+        pytest.fail("CI needs Chromium") if os.environ.get("CI") else pytest.skip("Chromium is not installed")
+    from playwright.sync_api import expect, sync_playwright
+
+    environment = os.environ | {"THEODOLITE_JOBS_URL": cluster.url, "THEODOLITE_RAY_TOKEN": TOKEN}
+    command = [BIN / "theodolite", "serve", "--store", tmp_path / "store", "--port", "0"]
+    service = subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True)
+    try:
+        place = service.stdout.readline().split()[3]
+        with sync_playwright() as play:
+            browser = play.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox", "--disable-gpu"])
+            page = browser.new_page()
+            said = []
+            page.on("pageerror", lambda error: said.append(str(error)))
+            page.goto(f"{place}/#/new")
+            page.fill("#spec-text", json.dumps(survey_of(8) | {"model": {"id": "/etc"}}))
+            page.click("#submit-spec")
+            expect(page.locator("#spec-problem")).to_contain_text("does not survey '/etc'")
+            page.fill("#spec-text", json.dumps(survey_of(8)))
+            page.click("#submit-spec")
+            expect(page.locator("li.job[data-job-state=running]")).to_be_visible(timeout=60_000)
+            expect(page.locator("li.job[data-job-state=succeeded]")).to_be_visible(timeout=150_000)
+            page.locator("li.job a[href*='#/runs/']").first.click()
+            expect(page.locator("h1").last).to_contain_text("smollm2-135m-instruct")
+            expect(page.locator(".js-plotly-plot .main-svg").first).to_be_visible(timeout=30_000)
+            assert said == []
+            browser.close()
+    finally:
+        service.terminate()
+        service.wait()
+        service.stdout.close()
