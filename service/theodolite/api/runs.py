@@ -38,6 +38,7 @@ router = APIRouter(prefix="/v1/runs", tags=["runs"])
 
 Several = Annotated[list[str] | None, Query(description="Give it again for several; none is all.")]
 Positions = Annotated[list[int] | None, Query(description="Token positions from the end; none is all.")]
+Sets = Annotated[list[str] | None, Query(alias="set", description="Prompt sets; none is all.")]
 Layer = Annotated[int, Query(ge=0, le=10_000, description="0-based block.")]
 Circuit = Annotated[Literal["qk", "vo"], Query(description="qk is W_Q R W_Kᵀ, vo is W_V W_O.")]
 Offset = Annotated[int, Query(ge=0, le=10**9, description="Query position minus key position.")]
@@ -80,7 +81,7 @@ def curves(
     _caller: Reader,
     run_id: RunId,
     statistic: Several = None,
-    prompt_set: Annotated[list[str] | None, Query(alias="set", description="Prompt sets; none is all.")] = None,
+    prompt_set: Sets = None,
     contrast: Several = None,
     site: Several = None,
     position: Positions = None,
@@ -203,7 +204,7 @@ def result_group(
     run_id: RunId,
     group: Group,
     statistic: Several = None,
-    prompt_set: Annotated[list[str] | None, Query(alias="set", description="Prompt sets; none is all.")] = None,
+    prompt_set: Sets = None,
     contrast: Several = None,
     site: Several = None,
     position: Positions = None,
