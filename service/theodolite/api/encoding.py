@@ -106,7 +106,7 @@ def _plain(value: Any) -> Any:
 
 def _to_arrow(frame: pd.DataFrame) -> bytes:
     if sys.modules.get("pyarrow", sys) is None:  # kept out of pandas, see serving.py
-        del sys.modules["pyarrow"]
+        sys.modules.pop("pyarrow", None)
     import pyarrow as pa
 
     # Not Table.from_pandas, which asks pandas about what it may not have loaded.

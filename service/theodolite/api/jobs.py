@@ -239,7 +239,8 @@ def _content(request: Request, caller: Caller, job: StoredJob, state: ClusterSta
         "state": state.state,
         "attempt": job.attempt.number if job.attempt else 0,
         "submitted": job.attempt.submitted if job.attempt else "",
-        "reason": state.reason,
+        # An error may name what the spec holds, which is its owner's.
+        "reason": state.reason if state.state != "failed" or _is_owner(caller, job) else "only its owner sees why",
         "run_id": job.run_id,
         "progress": done,
         "yours": "submit" in caller.scopes and _is_owner(caller, job),

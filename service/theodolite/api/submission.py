@@ -81,7 +81,10 @@ def _is_below(place: str, folder: Path | None) -> bool:
     """Return whether an absolute path lies in a folder, wherever links and dots lead."""
     if folder is None or not Path(place).is_absolute() or "\0" in place:
         return False
-    return Path(place).resolve().is_relative_to(folder.resolve())
+    try:
+        return Path(place).resolve().is_relative_to(folder.resolve())
+    except (OSError, RuntimeError):  # links that lead round in a circle
+        return False
 
 
 def _prompts_of(name: str, prompt_set: PromptSetSpec) -> int:
