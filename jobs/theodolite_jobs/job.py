@@ -1,4 +1,4 @@
-"""What a cluster runs for a submitted survey: `python -m theodolite_jobs.job ID`; the store says what is asked.
+"""What a cluster runs for a submitted survey: `python -m theodolite_jobs.job ID ATTEMPT`; the store says what is asked.
 
 It prints how far it is, and no prompt: whoever reads its log may not be who wrote them.
 """
@@ -10,14 +10,13 @@ from tempfile import TemporaryDirectory
 
 from theodolite.errors import SpecError, TheodoliteError
 from theodolite.settings import Settings
-from theodolite.store.jobs import End, end_attempt, read_job_spec, read_jobs, tell_run
-from theodolite.store.kept import Kept
+from theodolite.store.jobs import End, end_attempt, read_job_spec, tell_run
 from theodolite_jobs.progress import Console
 from theodolite_jobs.survey import survey
 
 
-def run_job(job_id: str, settings: Settings) -> str:
-    """Run a stored job to its end, and return the run's id.
+def run_job(job_id: str, number: int, settings: Settings) -> str:
+    """Run a stored job to the end of one of its attempts, and return the run's id.
 
     Raises:
         TheodoliteError: whatever stops a survey; the job's end says it too.
@@ -25,8 +24,6 @@ def run_job(job_id: str, settings: Settings) -> str:
     spec = read_job_spec(settings.store, job_id)
     if spec is None:
         raise SpecError(f"the store {settings.store} has no job {job_id}")
-    attempt = read_jobs(settings.store, Kept(0), job_id)[0].attempt
-    number = attempt.number if attempt else 1
     try:
         run = survey(spec, Path(), settings, Console(), lambda run_id: tell_run(settings.store, job_id, run_id))
     except TheodoliteError as error:
@@ -37,11 +34,11 @@ def run_job(job_id: str, settings: Settings) -> str:
 
 
 def main() -> None:
-    """Run the job whose id is the only argument, on the cluster that this process was started by."""
+    """Run the job whose id and attempt are the arguments, on the cluster that this process was started by."""
     settings = Settings(ray_address="auto")
     with TemporaryDirectory() as empty, chdir(empty):  # so that OWNER/NAME of the hub is never a folder of this node
         try:
-            print(run_job(sys.argv[1], settings))
+            print(run_job(sys.argv[1], int(sys.argv[2]), settings))
         except TheodoliteError as error:
             print(f"error: {error}", file=sys.stderr)
             sys.exit(error.exit_code)

@@ -9,6 +9,7 @@ TheodoliteError              exit code 1
 ├── ParityError              captured activations differ from plain Hugging Face: the run must not start
 ├── CaptureError             shards could not be captured
 ├── ClusterError             a cluster cannot be reached, or refuses a job
+│   ├── ClusterRefusedError  it answered, and does not take a job
 │   └── JobError             a job failed, was stopped, is lost or takes too long
 ├── ServiceError             a service cannot be reached, or refuses the token
 └── StoreError               the store cannot be reached, read or written
@@ -61,6 +62,10 @@ class CaptureError(TheodoliteError):
 
 class ClusterError(TheodoliteError):
     """A cluster cannot be reached, or refuses a job."""
+
+
+class ClusterRefusedError(ClusterError):
+    """A cluster answered, and does not take a job."""
 
 
 class JobError(ClusterError):

@@ -4,7 +4,7 @@ A reader asks and gets what the API's JSON holds; who answers, a service or the 
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from html import escape
 from pathlib import Path
 from typing import Any, Protocol
@@ -250,10 +250,10 @@ class _Stored:
         return self.run.store
 
     def ask(self, what: str, **choices: Any) -> dict[str, Any]:
-        return ANSWERS[what](self.run, **choices)
+        return ANSWERS[what](replace(self.run, seen={}), **choices)
 
     def table(self, name: str) -> bytes:
-        return table_bytes(self.run, name)
+        return table_bytes(replace(self.run, seen={}), name)
 
 
 def open_run(store: str | Path, run_id: str) -> RunReader:

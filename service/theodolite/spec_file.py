@@ -19,6 +19,9 @@ from theodolite.spec import (
     WordsSpec,
 )
 
+_PROBLEMS = 20
+"""Problems of a spec that are named; whoever has more mends some first."""
+
 
 def read_spec(path: Path) -> SurveySpec:
     """Read a YAML or JSON spec file.
@@ -46,7 +49,8 @@ def parse_spec(data: dict[str, Any], origin: str = "spec") -> SurveySpec:
         return SurveySpec.model_validate(data)
     except ValidationError as error:
         lines = list(dict.fromkeys(f"  {_describe(problem)}" for problem in error.errors(include_url=False)))
-        raise SpecError("\n".join([f"{origin} is not a valid survey:", *lines])) from error
+        more = [f"  and {len(lines) - _PROBLEMS} more"] if len(lines) > _PROBLEMS else []
+        raise SpecError("\n".join([f"{origin} is not a valid survey:", *lines[:_PROBLEMS], *more])) from error
 
 
 def parse_json(text: str | bytes) -> Any:
@@ -63,11 +67,12 @@ def parse_json(text: str | bytes) -> Any:
 
 
 def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    keys = [key for key, _ in pairs]
-    twice = {key for key in keys if keys.count(key) > 1}
-    if twice:
-        raise ValueError(f"{', '.join(sorted(twice))} is given twice")
-    return dict(pairs)
+    found: dict[str, Any] = {}
+    for key, value in pairs:
+        if key in found:
+            raise ValueError(f"{key[:60]} is given twice")
+        found[key] = value
+    return found
 
 
 def _refuse_constant(name: str) -> Any:

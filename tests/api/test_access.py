@@ -79,6 +79,14 @@ def test_a_revoked_token_stops_counting(store):
     assert client.get("/v1/runs", headers=bearer(other)).status_code == 200
 
 
+def test_revoking_the_last_token_does_not_open_the_service(store):
+    token, record = create_token(store, ["read"])
+    revoke_token(store, record.id)
+    client = client_of(store)
+    assert_problem(client.get("/v1/runs"), 401)
+    assert_problem(client.get("/v1/runs", headers=bearer(token)), 401)
+
+
 def test_a_revoked_token_counts_for_seconds_at_most(store, monkeypatch):
     monkeypatch.setattr("theodolite.api.access._SECONDS_KEPT", 2.0)
     now = 100.0
@@ -142,8 +150,11 @@ def test_a_reader_does_not_see_the_log_of_a_failed_job(store, ray):
     ray.set_state(ray.submitted[0], "FAILED", f"{said}\nLINE-OF-LOG")
     for path in ("/v1/jobs", f"/v1/jobs/{job['id']}"):
         answer = client.get(path, headers=bearer(reader))
-        assert "exit code 137" in answer.text
+        assert "only its owner sees why" in answer.text
         assert "LINE-OF-LOG" not in answer.text
+        mine_too = client.get(path, headers=bearer(mine)).text
+        assert "exit code 137" in mine_too
+        assert "LINE-OF-LOG" not in mine_too
 
 
 def test_metrics_need_a_token_but_on_loopback(store):

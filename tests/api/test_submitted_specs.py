@@ -293,3 +293,29 @@ def test_the_schema_of_specs_describes_every_field(checking, tmp_path):
     for definition in schema["$defs"].values():
         for field, of_field in definition.get("properties", {}).items():
             assert of_field.get("description"), field
+
+
+def test_many_keys_cost_no_more_than_their_letters(checking):
+    """Looking each key up among all others would take minutes for a body of this length."""
+    content = json.dumps({f"key{number}": 1 for number in range(60_000)}).encode()
+    answer = checking(content)
+    assert_problem(answer, 422, "and 59", "more")
+    assert len(answer.content) < 10_000
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"heads": {"offsets": list(range(1, 100))}},
+        {"heads": {"vectors": 1000}},
+        {"words": {"tokens": 1000}},
+        {"capture": {"batch_tokens": 10**9}},
+    ],
+)
+def test_sizes_that_nobody_needs_are_refused(checking, changes):
+    assert_problem(checking({**SPEC, **changes}), 413, "are allowed over HTTP")
+
+
+@pytest.mark.parametrize("place", ["hub:/etc/secret", "hub:./secret", "hub:~/secret"])
+def test_a_star_covers_no_folder(checking, place):
+    assert checking(source(place), datasets_allowed=["*"]).status_code == 403

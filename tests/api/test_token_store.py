@@ -7,7 +7,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from theodolite.errors import StoreError
-from theodolite.store.tokens import create_token, find_token, list_tokens, revoke_token
+from theodolite.store.tokens import create_token, find_token, had_tokens, list_tokens, revoke_token
 
 
 def stored(folder):
@@ -16,7 +16,7 @@ def stored(folder):
 
 def test_a_token_is_shown_once_and_nothing_stored_gives_it_back(tmp_path):
     token, record = create_token(str(tmp_path), ["read"], "for <me>", days=2)
-    (content,) = stored(tmp_path)
+    content = "".join(stored(tmp_path))
     assert token not in content
     secret = token.rsplit("_", 1)[-1] if "_" not in token.split("_", 2)[2] else token.split("_", 2)[2]
     assert secret not in content
@@ -26,6 +26,14 @@ def test_a_token_is_shown_once_and_nothing_stored_gives_it_back(tmp_path):
     assert (record.label, record.scopes) == ("for <me>", ("read",))
     expires = datetime.fromisoformat(record.expires)
     assert abs(expires - datetime.now(UTC) - timedelta(days=2)) < timedelta(minutes=1)
+
+
+def test_a_store_that_ever_had_a_token_is_known_for_it(tmp_path):
+    assert not had_tokens(str(tmp_path))
+    _, record = create_token(str(tmp_path), ["read"])
+    revoke_token(str(tmp_path), record.id)
+    assert list_tokens(str(tmp_path)) == []
+    assert had_tokens(str(tmp_path))
 
 
 def test_no_two_tokens_are_alike(tmp_path):

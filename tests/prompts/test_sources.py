@@ -220,7 +220,7 @@ BAD = {
         "goal,kind\na,b\n",
         "a.csv",
         {"column": "goal", "where": {"kind": "c"}},
-        ["goals.where", "none of the 1 rows has {'kind': 'c'}", "goal, kind"],
+        ["goals.where", "none of the 1 rows has what is asked of kind", "goal, kind"],
     ),
     "empty_prompt": ("first\n\nthird\n", "a.txt", {}, ["prompts.goals", "prompt 1 is empty"]),
     "blank_prompt": ('["a", "b", " \\t\\n"]', "a.json", {}, ["prompts.goals", "prompt 2 is empty"]),
@@ -228,7 +228,7 @@ BAD = {
         '[{"n": "a"}, {"n": 5}]',
         "a.json",
         {},
-        ["prompts.goals", "prompt 1", "not a text: 5"],
+        ["prompts.goals", "prompt 1", "not a text: a int"],
     ),
     "null_for_prompt": (
         '[{"n": "a"}, {"n": null}]',

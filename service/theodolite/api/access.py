@@ -9,7 +9,7 @@ from fastapi.security import HTTPAuthorizationCredentials, HTTPBearer
 
 from theodolite.api.guards import LOOPBACK
 from theodolite.api.problems import Problem
-from theodolite.store.tokens import SCOPES, TokenRecord, find_token, list_tokens
+from theodolite.store.tokens import SCOPES, TokenRecord, find_token, had_tokens, list_tokens
 
 _SECONDS_KEPT = 2.0
 """How long the list of tokens is not read again: as long does a revoked one still count."""
@@ -41,7 +41,7 @@ class Access:
     def caller(self, token: str | None) -> Caller:
         """Return who asks; raises Problem 401 for a token that is missing, wrong or expired."""
         records = self._records()
-        if not records and self.open_without_tokens:
+        if self.open_without_tokens and not records and not had_tokens(self.store):
             return Caller("local", SCOPES)
         if token is None:
             raise _unauthorised("this service needs a token: Authorization: Bearer …")

@@ -61,4 +61,6 @@ def _milestones(runs: Sequence[Run], question: Question, bound: float) -> list[d
     try:
         return records(milestones(runs, question, bound))
     except SpecError:
+        if question.contrast is not None:
+            raise
         return []

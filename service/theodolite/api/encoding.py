@@ -2,6 +2,7 @@
 
 import importlib.metadata
 import sys
+import threading
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -20,6 +21,8 @@ PARQUET = "application/vnd.apache.parquet"
 ARROW = "application/vnd.apache.arrow.stream"
 
 HAS_ARROW = any(importlib.metadata.distributions(name="pyarrow"))
+
+_IMPORTING = threading.Lock()
 
 _HEADERS = {"Cache-Control": "private, no-cache", "Vary": "Accept, Authorization"}
 
@@ -49,6 +52,8 @@ def answer(
         return Response(status_code=304, headers=headers)
     if form == JSON:
         return Response(to_json(content()), headers=headers, media_type=JSON)
+    # Parquet is packed already, and Arrow is for fast connections: both go as they are.
+    headers["Content-Encoding"] = "identity"
     if form == PARQUET and stored is not None:
         return Response(stored(), headers=headers, media_type=form)
     assert frame is not None
@@ -105,9 +110,10 @@ def _plain(value: Any) -> Any:
 
 
 def _to_arrow(frame: pd.DataFrame) -> bytes:
-    if sys.modules.get("pyarrow", sys) is None:  # kept out of pandas, see serving.py
-        sys.modules.pop("pyarrow", None)
-    import pyarrow as pa
+    with _IMPORTING:
+        if sys.modules.get("pyarrow", sys) is None:  # kept out of pandas, see serving.py
+            del sys.modules["pyarrow"]
+        import pyarrow as pa
 
     # Not Table.from_pandas, which asks pandas about what it may not have loaded.
     table, sink = pa.table({name: frame[name].to_numpy() for name in frame}), pa.BufferOutputStream()

@@ -5,6 +5,7 @@ from typing import Annotated
 
 from fastapi import Path, Request
 
+from theodolite import __version__
 from theodolite.api.problems import Problem
 from theodolite.query.runs import run_state
 from theodolite.spec import digest_of
@@ -41,4 +42,5 @@ def digest_over(run: Run, groups: Iterable[str] = ()) -> str:
     named = list(groups)
     if len(named) == 1 and named[0] in finished:
         return finished[named[0]]
-    return digest_of({name: finished.get(name) for name in named or sorted(finished)})
+    # What is said and drawn of several groups depends on the version that says it.
+    return digest_of([__version__, {name: finished.get(name) for name in named or sorted(finished)}])

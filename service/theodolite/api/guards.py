@@ -117,13 +117,13 @@ def _name(host: str) -> str:
 
 async def _read_body(receive: Receive) -> bytes:
     """Return the body, or as much of it as shows that it is too long."""
-    body = b""
+    body = bytearray()
     while len(body) <= BODY_BYTES:
         message: Any = await receive()
         body += message.get("body", b"")
         if message["type"] != "http.request" or not message.get("more_body", False):
             break
-    return body
+    return bytes(body)
 
 
 def _replay(body: bytes, receive: Receive) -> Receive:

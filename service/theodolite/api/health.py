@@ -6,13 +6,15 @@ from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 
 from theodolite import metrics
 from theodolite.api.access import metrics_reader
+from theodolite.api.problems import Problem
+from theodolite.errors import StoreError
 from theodolite.store.runs import list_run_ids
 
 router = APIRouter(tags=["health"])
 
 
 @router.get("/healthz")
-def alive() -> dict[str, str]:
+async def alive() -> dict[str, str]:
     """The process answers."""
     return {"status": "alive"}
 
@@ -20,7 +22,10 @@ def alive() -> dict[str, str]:
 @router.get("/readyz", responses={503: {"description": "The store cannot be reached."}})
 def ready(request: Request) -> dict[str, str]:
     """The store can be reached; 503 where it cannot."""
-    list_run_ids(request.app.state.settings.store)
+    try:
+        list_run_ids(request.app.state.settings.store)
+    except StoreError as error:  # whose text names places
+        raise Problem(503, "store", "the store cannot be reached") from error
     return {"status": "ready"}
 
 

@@ -5,6 +5,7 @@ from datetime import UTC, datetime
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Depends, Path, Request
+from fastapi.concurrency import run_in_threadpool
 from fastapi.responses import PlainTextResponse, Response
 
 from theodolite.api.access import Caller, Reader, Submitter
@@ -16,14 +17,13 @@ from theodolite.api.schemas import Job, JobList, described, problems_of
 from theodolite.api.submission import check_submission
 from theodolite.cluster.submit import (
     ClusterState,
-    check_cluster,
     cluster_logs,
     cluster_state,
     cluster_states,
     stop,
     submit,
 )
-from theodolite.errors import ClusterError, StoreError
+from theodolite.errors import ClusterError, ClusterRefusedError, StoreError
 from theodolite.query.runs import progress
 from theodolite.settings import Settings
 from theodolite.spec import SurveySpec
@@ -60,8 +60,12 @@ _BODY = {
 
 async def spec_of_body(request: Request) -> SurveySpec:
     """Return the spec that was sent; raises SpecError, or Problem 422 for what is no JSON object."""
+    return await run_in_threadpool(_spec_of, await request.body())
+
+
+def _spec_of(body: bytes) -> SurveySpec:
     try:
-        data = parse_json(await request.body())
+        data = parse_json(body)
     except ValueError as error:
         raise Problem(422, "invalid-json", f"the body cannot be read as JSON: {error}") from error
     if not isinstance(data, dict):
@@ -90,14 +94,14 @@ def submit_job(request: Request, caller: Submitter, spec: _Spec) -> Response:
     """Submit a survey. The same spec again is the same job: it goes on where it was lost, failed or was stopped."""
     settings: Settings = request.app.state.settings
     check_submission(spec, settings)
-    check_cluster(settings)
+    known = cluster_states(settings)  # or 503: nothing is begun where nobody can say what runs
     job_id = spec.digest()
-    known = _find(request, job_id)
-    state = _states(settings, known)[job_id].state if known else None
+    found = _find(request, job_id)
+    state = _state(found[0], known, None).state if found else None
     if state not in (*_UNFINISHED, "succeeded"):
-        _check_queue(request, caller)
+        _check_queue(request, caller, known)
         store_spec(settings.store, spec)
-        _begin(settings, job_id, (known[0].attempt.number if known and known[0].attempt else 0) + 1, caller)
+        _begin(settings, job_id, (found[0].attempt.number if found and found[0].attempt else 0) + 1, caller)
     return _one(request, caller, job_id, status=202)
 
 
@@ -132,8 +136,10 @@ def stop_job(request: Request, caller: Submitter, job_id: JobId) -> Response:
     """Stop a job; what was captured stays, and submitting the same spec again goes on. For its owner alone."""
     job, settings = _own(request, caller, job_id), request.app.state.settings
     if job.attempt and job.end is None:
-        stop(settings, job.attempt.submission)
-        end_attempt(settings.store, job_id, job.attempt.number, End("stopped"))
+        said = cluster_state(settings, job.attempt.submission)  # or 503: nothing is stopped where nobody answers
+        if said is not None and said.state in _UNFINISHED:
+            stop(settings, job.attempt.submission)
+            end_attempt(settings.store, job_id, job.attempt.number, End("stopped"))
     return _one(request, caller, job_id)
 
 
@@ -171,22 +177,22 @@ def _begin(settings: Settings, job_id: str, number: int, caller: Caller) -> None
     if attempt is None:
         return
     try:
-        submit(settings, absolute(settings.store), job_id, attempt.submission)
-    except ClusterError as error:
+        submit(settings, absolute(settings.store), job_id, attempt)
+    except ClusterRefusedError as error:
         end_attempt(settings.store, job_id, number, End("failed", str(error)))
         raise
+    # Any other error leaves open whether the cluster took it: its own answer will tell.
     tell_sent(settings.store, job_id, number)
 
 
-def _check_queue(request: Request, caller: Caller) -> None:
+def _check_queue(request: Request, caller: Caller, known: Mapping[str, ClusterState | None]) -> None:
     settings: Settings = request.app.state.settings
     own = [
         job
         for job in read_jobs(settings.store, request.app.state.kept)
         if job.attempt and job.attempt.owner == caller.id and job.end is None
     ]
-    states = _states(settings, own)
-    waiting = [job for job in own if states[job.id].state in _UNFINISHED]
+    waiting = [job for job in own if _state(job, known, None).state in _UNFINISHED]
     if len(waiting) >= settings.jobs_per_token:
         raise Problem(
             429,

@@ -91,13 +91,19 @@ def curves(
     """Curves of statistics along depth, with their 95 % intervals where they have one; a page holds `limit` curves."""
     run = complete_run(request, run_id)
     only = {"set": prompt_set or (), "contrast": contrast or (), "site": site or (), "position": position or ()}
-    found = select_curves(run, statistic or (), only)
+    asked = statistic or ()
+    groups = dict.fromkeys(STATISTICS[name] for name in asked if name in STATISTICS) or ["curves"]
     start = start_of(cursor)
-    page = found[start : start + limit]
-    following = next_cursor(start + limit, len(found))
-    digest = digest_over(run, dict.fromkeys(STATISTICS[curve.statistic] for curve in found))
-    content = {"run_id": run_id, "items": [answers.curve_item(curve) for curve in page], "next": following}
-    return answer(request, digest, lambda: content, lambda: curve_frame(page))
+
+    def content() -> dict[str, Any]:
+        found = select_curves(run, asked, only)
+        items = [answers.curve_item(curve) for curve in found[start : start + limit]]
+        return {"run_id": run_id, "items": items, "next": next_cursor(start + limit, len(found))}
+
+    def frame() -> pd.DataFrame:
+        return curve_frame(select_curves(run, asked, only)[start : start + limit])
+
+    return answer(request, digest_over(run, groups), content, frame)
 
 
 @router.get("/{run_id}/directions/{contrast}", responses=described(Direction, flat=True))

@@ -30,11 +30,12 @@ def serve(settings: Settings, host: str, port: int) -> None:
     from theodolite.store.runs import list_run_ids
     from theodolite.store.tokens import list_tokens
 
-    on_loopback = host in _LOOPBACK
+    # A service that is called by other names is reached through a proxy, and so by others.
+    on_loopback = host in _LOOPBACK and not settings.hosts
     if not on_loopback and not list_tokens(settings.store):
         raise SpecError(
-            f"--host: {host} can be reached by others, and the store has no token; make one with `theodolite token "
-            "create`, or serve on 127.0.0.1"
+            f"--host: {host} can be reached by others, or by THEODOLITE_HOSTS, and the store has no token; make one "
+            "with `theodolite token create`, or serve on 127.0.0.1 without other names"
         )
     list_run_ids(settings.store)
     sys.setswitchinterval(SWITCH_SECONDS)

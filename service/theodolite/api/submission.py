@@ -21,6 +21,7 @@ _SENTENCES = 64
 def check_submission(spec: SurveySpec, settings: Settings) -> None:
     """Raise Problem 403 for what this deployment does not let anybody ask, and 413 for too many prompts."""
     _check_model(spec, settings)
+    _check_sizes(spec)
     for name, prompt_set in spec.prompts.items():
         _check_source(name, prompt_set, settings)
     sizes = {name: _prompts_of(name, prompt_set) for name, prompt_set in spec.prompts.items()}
@@ -33,6 +34,23 @@ def check_submission(spec: SurveySpec, settings: Settings) -> None:
         )
     if len(spec.words.sentences) > _SENTENCES:
         raise Problem(413, "prompt-limit", f"words.sentences: {len(spec.words.sentences)} given, {_SENTENCES} allowed")
+
+
+def _check_sizes(spec: SurveySpec) -> None:
+    """Refuse what makes a small spec a large work: each is far above what anybody needs."""
+    templates = {
+        f"prompts.{name}": len(one.template or "") + len(one.system or "") for name, one in spec.prompts.items()
+    }
+    sizes = {
+        **{f"{name}.template and system, letters": (size, 10_000) for name, size in templates.items()},
+        "heads.offsets": (len(spec.heads.offsets), 64),
+        "heads.vectors": (spec.heads.vectors, 128),
+        "words.tokens": (spec.words.tokens, 200),
+        "capture.batch_tokens": (spec.capture.batch_tokens, 2**20),
+    }
+    for what, (given, allowed) in sizes.items():
+        if given > allowed:
+            raise Problem(413, "size-limit", f"{what}: given {min(given, _MANY)}, and {allowed} are allowed over HTTP")
 
 
 def _check_model(spec: SurveySpec, settings: Settings) -> None:
@@ -56,7 +74,10 @@ def _is_allowed(model: str, allowed: Sequence[str]) -> bool:
 
 def _is_listed(place: str, patterns: Sequence[str]) -> bool:
     """Return whether a pattern covers a place; none covers what leads upwards again."""
-    return ".." not in place.split("/") and any(fnmatchcase(place, pattern) for pattern in patterns)
+    covering = [pattern for pattern in patterns if fnmatchcase(place, pattern)]
+    if place.startswith(("/", "~", ".")):  # a folder is covered by a pattern that says so alone
+        covering = [pattern for pattern in covering if pattern[0] == place[0]]
+    return ".." not in place.split("/") and bool(covering)
 
 
 def _check_source(name: str, prompt_set: PromptSetSpec, settings: Settings) -> None:

@@ -1,21 +1,25 @@
 """Jobs on a Ray cluster, through the HTTP interface of its dashboard (Ray Jobs): this needs no Ray here.
 
-What runs there is a fixed command and a job's id, sixty-four hex digits: nothing that a user wrote reaches a shell.
+What runs there is a fixed command, a job's id of sixty-four hex digits, and a number: nothing that a user wrote reaches
+a shell.
 """
 
 import json
 import os
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import httpx
 
-from theodolite.errors import ClusterError
+from theodolite.errors import ClusterError, ClusterRefusedError
 from theodolite.settings import Settings
 
+if TYPE_CHECKING:
+    from theodolite.store.jobs import Attempt
+
 _SECONDS = 10.0
-_ENTRYPOINT = "python -m theodolite_jobs.job {}"
+_ENTRYPOINT = "python -m theodolite_jobs.job {} {}"
 _STATES = {
     "PENDING": "queued",
     "RUNNING": "running",
@@ -32,7 +36,7 @@ class ClusterState:
     """What the cluster says of a submission.
 
     Attributes:
-        state: queued, running, succeeded, failed or stopped.
+        state: queued, running, succeeded, failed, stopped or lost.
         reason: its message, where it has one.
     """
 
@@ -40,23 +44,24 @@ class ClusterState:
     reason: str | None
 
 
-def submit(settings: Settings, store: str, job_id: str, submission: str) -> None:
+def submit(settings: Settings, store: str, job_id: str, attempt: "Attempt") -> None:
     """Start a job's command on the cluster.
 
     Args:
         settings: which cluster, its token, and what the job inherits.
         store: the store, as the nodes reach it.
         job_id: whose spec lies there.
-        submission: its name on the cluster, never used before.
+        attempt: its number, and its name on the cluster, never used before.
 
     Raises:
-        ClusterError: the cluster cannot be reached, or refuses it.
+        ClusterRefusedError: the cluster does not take it.
+        ClusterError: the cluster cannot be reached, so that it may have taken it.
     """
     inherited = settings.model_dump(mode="json", include=set(_PASSED_ON), exclude_none=True)
     environment = {f"THEODOLITE_{name.upper()}": _written(value) for name, value in inherited.items()}
     asked = {
-        "entrypoint": _ENTRYPOINT.format(job_id),
-        "submission_id": submission,
+        "entrypoint": _ENTRYPOINT.format(job_id, attempt.number),
+        "submission_id": attempt.submission,
         "runtime_env": {"env_vars": {**environment, "THEODOLITE_STORE": store, "PYTHONUNBUFFERED": "1"}},
     }
     _ask(settings, "POST", "/api/jobs/", asked, holds="submission_id")
@@ -86,11 +91,6 @@ def stop(settings: Settings, submission: str) -> None:
     _ask(settings, "POST", f"/api/jobs/{submission}/stop", holds="stopped")
 
 
-def check_cluster(settings: Settings) -> None:
-    """Raise ClusterError unless there is a cluster, it answers, and it takes our token."""
-    cluster_states(settings)
-
-
 def _ask(settings: Settings, method: str, path: str, content: Any = None, *, holds: str | None = None) -> Any:
     """Return what the cluster answers: an object that has `holds`, or None where it does not know what is asked for.
 
@@ -107,18 +107,22 @@ def _ask(settings: Settings, method: str, path: str, content: Any = None, *, hol
         said = f"{type(error).__name__}: {error}"
         raise ClusterError(f"the Ray cluster at {place} cannot be reached: {said}") from error
     if answer.status_code in (401, 403):
-        raise ClusterError(f"the Ray cluster at {place} does not take our token; set THEODOLITE_RAY_TOKEN to its own")
+        raise ClusterRefusedError(
+            f"the Ray cluster at {place} does not take our token; set THEODOLITE_RAY_TOKEN to its own"
+        )
     if answer.status_code == 404 and holds is not None and content is None:
         return None
     if not answer.is_success:
         said = (answer.text.strip().splitlines() or ["no reason"])[-1][:300]
-        raise ClusterError(f"the Ray cluster at {place} answered {answer.status_code}: {said}")
+        raise ClusterRefusedError(f"the Ray cluster at {place} answered {answer.status_code}: {said}")
     try:
         found = answer.json()
     except ValueError:
         found = None
     if not (isinstance(found, list) if holds is None else isinstance(found, dict) and holds in found):
-        raise ClusterError(f"what answers at {place} is no Ray cluster's dashboard; is THEODOLITE_JOBS_URL right?")
+        raise ClusterRefusedError(
+            f"what answers at {place} is no Ray cluster's dashboard; is THEODOLITE_JOBS_URL right?"
+        )
     return found
 
 

@@ -2,7 +2,8 @@
 
 import csv
 import json
-from collections.abc import Callable
+import re
+from collections.abc import Callable, Iterable
 from importlib import resources
 from pathlib import Path
 from typing import Any
@@ -37,7 +38,8 @@ def read_prompts(name: str, prompt_set: PromptSetSpec, folder: Path) -> list[str
     texts = [row[column] for row in _keep_where(name, rows, prompt_set.where)]
     if not texts:
         raise PromptError(
-            f"prompts.{name}.where: none of the {len(rows)} rows has {prompt_set.where}; columns: {', '.join(rows[0])}"
+            f"prompts.{name}.where: none of the {len(rows)} rows has what is asked of {_named(prompt_set.where)}; "
+            f"columns: {_named(rows[0])}"
         )
     if prompt_set.draw:
         texts = _draw(name, texts, prompt_set.draw.test_size, prompt_set.draw.random_state)
@@ -47,9 +49,17 @@ def read_prompts(name: str, prompt_set: PromptSetSpec, folder: Path) -> list[str
     return texts
 
 
+def _named(columns: Iterable[str]) -> str:
+    """Return columns' names; of a file without a header they are a prompt, which is not said: messages end in logs."""
+    shown = [name if re.fullmatch(r"\w[\w.-]{0,39}", name) else f"(a name of {len(name)} letters)" for name in columns]
+    return ", ".join(shown)
+
+
 def _check_text(where: str, text: Any) -> None:
     if not isinstance(text, str) or not text.strip():
-        raise PromptError(f"{where} is empty or not a text: {text!r}")
+        # What it is, and not what it says: messages end up in logs.
+        wrong = "is empty" if isinstance(text, str) else f"is not a text: a {type(text).__name__}"
+        raise PromptError(f"{where} {wrong}")
     try:
         text.encode()
     except UnicodeEncodeError as error:
@@ -150,7 +160,7 @@ def _choose_column(name: str, rows: list[Row], column: str | None) -> str:
     if column is None:
         if len(columns) != 1:
             raise PromptError(
-                f"prompts.{name}.column: say which column holds the prompts: {', '.join(columns) or 'there are none'}"
+                f"prompts.{name}.column: say which column holds the prompts: {_named(columns) or 'there are none'}"
             )
         column = columns[0]
     _check_column(f"prompts.{name}.column", rows, column)
@@ -164,7 +174,7 @@ def _columns(rows: list[Row]) -> list[str]:
 def _check_column(where: str, rows: list[Row], column: str) -> None:
     columns = _columns(rows)
     if column not in columns:
-        raise PromptError(f"{where}: there is no column {column!r}; allowed: {', '.join(columns)}")
+        raise PromptError(f"{where}: there is no column {column!r}; allowed: {_named(columns)}")
     lacking = [index for index, row in enumerate(rows) if column not in row]
     if lacking:
         raise PromptError(f"{where}: row {lacking[0]} has no {column!r}, and {len(lacking)} rows in all lack it")

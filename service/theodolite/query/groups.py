@@ -60,8 +60,10 @@ def select_direction(run: Run, contrast: str, site: str, layer: int, position: i
         RunDamagedError: the group cannot be read.
     """
     directions = read_group(run, "directions")
-    if position is None:
-        position = int(directions["position"].values[-1])
+    if position is None and contrast in directions["contrast"].values:
+        of_contrast = directions["direction"].sel(contrast=contrast).notnull()
+        measured = of_contrast.any([dim for dim in of_contrast.dims if dim != "position"])
+        position = int(directions["position"].values[measured.values][-1:].sum() or directions["position"].values[-1])
     asked: dict[str, Any] = {"contrast": contrast, "site": site, "layer": layer, "position": position}
     for dim, label in asked.items():
         _known(run, directions, "directions", dim, [label])

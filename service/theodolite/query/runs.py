@@ -68,11 +68,14 @@ def _summary_or_reason(store: str, run_id: str, kept: Kept | None) -> dict[str, 
 
 def progress(run: Run) -> dict[str, dict[str, int]]:
     """Return how many prompts of each set are committed, and how many it has: `done` and `total`."""
-    return {name: _progress(run, name) for name in run.record.sets}
+    whole = bool(finished_groups(run))  # then nobody needs to count
+    return {name: _progress(run, name, whole=whole) for name in run.record.sets}
 
 
-def _progress(run: Run, name: str) -> dict[str, int]:
+def _progress(run: Run, name: str, *, whole: bool) -> dict[str, int]:
     facts = run.record.sets[name]
+    if whole:
+        return {"done": facts.n_samples, "total": facts.n_samples}
     committed = len(keys(run.location, f"shards/{name}"))
     done = min(committed * run.record.spec.capture.shard_prompts, facts.n_samples)
     return {"done": done, "total": facts.n_samples}

@@ -57,8 +57,13 @@ def changed_objects(run: Run) -> Iterator[str]:
 def _read(run: Run) -> dict[str, Any]:
     if run.kept is None:
         return _parse(run)
-    written = version(run.location, COMPLETE)
-    return run.kept.get((run.url, COMPLETE, written), lambda: _parse(run), lambda known: 200 * len(known["checksums"]))
+    if not run.seen:
+        written = version(run.location, COMPLETE)
+        if written is None:
+            return {"groups": {}, "checksums": {}}
+        key = run.url, COMPLETE, written
+        run.seen.update(run.kept.get(key, lambda: _parse(run), lambda known: 200 * len(known["checksums"])))
+    return run.seen
 
 
 def _parse(run: Run) -> dict[str, Any]:

@@ -10,6 +10,7 @@ Nothing of it is ever changed.
 """
 
 import json
+import secrets
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
@@ -88,7 +89,8 @@ def read_job_spec(store: str, job_id: str) -> SurveySpec | None:
 def begin_attempt(store: str, job_id: str, number: int, owner: str) -> Attempt | None:
     """Claim the next try; None where somebody else just did."""
     now = datetime.now(UTC).isoformat(timespec="seconds")
-    attempt = Attempt(number, owner, now, f"theodolite-{job_id[:16]}-{number}")
+    # A word of chance, for other stores may send the same job to the same cluster.
+    attempt = Attempt(number, owner, now, f"theodolite-{job_id[:16]}-{number}-{secrets.token_hex(4)}")
     key = f"{_FOLDER}/{job_id}/attempts/{number:05d}.json"
     return attempt if put_new(open_location(store), key, json.dumps(asdict(attempt)).encode()) else None
 

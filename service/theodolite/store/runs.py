@@ -77,11 +77,13 @@ class Run:
         store: where it lies.
         record: its run.json.
         kept: where a long-lived reader keeps what it reads of it; None reads anew each time.
+        seen: what such a reader found in COMPLETE, once for each question, so that all of an answer is of one moment.
     """
 
     store: str
     record: RunRecord
     kept: Kept | None = field(default=None, compare=False, repr=False)
+    seen: dict[str, Any] = field(default_factory=dict, compare=False, repr=False)
 
     @property
     def id(self) -> str:

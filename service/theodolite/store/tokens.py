@@ -14,6 +14,7 @@ from theodolite.store.objects import Location, delete, get, keys, open_location,
 SCOPES = ("read", "submit")
 
 _FOLDER = "tokens"
+_MADE = f"{_FOLDER}/made"
 _PREFIX = "theodolite"
 
 
@@ -60,15 +61,22 @@ def create_token(
     token = f"{_PREFIX}_{short}_{secrets.token_urlsafe(32)}"
     expires = None if days is None else (now + timedelta(days=days)).isoformat()
     record = TokenRecord(short, label, tuple(scopes), _hash(token), now.isoformat(), expires)
-    put_new(open_location(store, create=True), _key(short), json.dumps(asdict(record)).encode())
+    location = open_location(store, create=True)
+    put_new(location, _MADE, b"")
+    put_new(location, _key(short), json.dumps(asdict(record)).encode())
     return token, record
 
 
 def list_tokens(store: str) -> list[TokenRecord]:
     """Return all tokens of a store, oldest first."""
     location = open_location(store)
-    found = [_read(location, key) for key in keys(location, _FOLDER)]
+    found = [_read(location, key) for key in keys(location, _FOLDER) if key != _MADE]
     return sorted((record for record in found if record), key=lambda record: record.created)
+
+
+def had_tokens(store: str) -> bool:
+    """Return whether a token was ever made: such a store is never open again, not even when the last one is revoked."""
+    return _MADE in keys(open_location(store), _FOLDER)
 
 
 def revoke_token(store: str, token_id: str) -> bool:
