@@ -2,7 +2,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: help demo test lint check bench bench-heads bench-statistics clean
+.PHONY: help demo test lint check bench bench-heads bench-statistics bench-api clean
 
 help:
 	@echo "make demo          survey the embedded 135M chat model and print where the report is"
@@ -11,6 +11,7 @@ help:
 	@echo "make check         lint, then the tests"
 	@echo "make bench         capture speed against plain Hugging Face, as JSON"
 	@echo "make bench-statistics  moments against reading, and the statistics of a 32B-shaped run: seconds, memory, as JSON"
+	@echo "make bench-api     the service under load: milliseconds, requests a second, memory, as JSON"
 	@echo "make bench-heads   the attention heads of a 32B-shaped model: seconds and memory, as JSON"
 
 .venv/ready: pyproject.toml constraints.txt
@@ -44,6 +45,9 @@ bench-statistics: .venv/ready
 
 bench-heads: .venv/ready
 	@$(BIN)/python benchmarks/heads.py
+
+bench-api: .venv/ready
+	@$(BIN)/python benchmarks/api.py
 
 clean:
 	rm -rf .venv .pytest_cache .mypy_cache .ruff_cache .hypothesis
