@@ -8,7 +8,7 @@ import xarray as xr
 from numpy.typing import NDArray
 from plotly.subplots import make_subplots
 
-from theodolite.figures.style import COSINE, NEGATIVE, bare_layout
+from theodolite.figures.style import COSINE, NEGATIVE, bare_layout, round_numbers
 from theodolite.query.heads import head_name
 
 _COLORBAR = {"thickness": 10, "len": 1.0, "outlinewidth": 0, "tickfont": {"size": 11}}
@@ -68,11 +68,7 @@ def _logarithmic_scale(logarithms: NDArray[np.float64]) -> dict[str, Any]:
     """Return a scale with round numbers at their logarithms."""
     if not np.isfinite(logarithms).any():
         return _COLORBAR
-    lowest, highest = float(np.nanmin(logarithms)), float(np.nanmax(logarithms))
-    steps = [
-        10.0**power * step for power in range(int(np.floor(lowest)), int(np.ceil(highest)) + 1) for step in (1, 2, 5)
-    ]
-    ticks = [step for step in steps if lowest <= np.log10(step) <= highest]
+    ticks = round_numbers(10 ** float(np.nanmin(logarithms)), 10 ** float(np.nanmax(logarithms)))
     kept = ticks[:: max(1, round(len(ticks) / 4))]
     return {
         **_COLORBAR,

@@ -10,7 +10,7 @@ import xarray as xr
 from numpy.typing import ArrayLike, NDArray
 from plotly.subplots import make_subplots
 
-from theodolite.figures.style import bare_layout, clear
+from theodolite.figures.style import bare_layout, clear, round_numbers
 
 _PANEL, _MARGINS, _LEGEND = 235, 130, 72  # pixels; a legend may take two rows
 
@@ -64,7 +64,7 @@ def panels_figure(
                 figure.add_trace(trace, row=row, col=1)
         axis: dict[str, Any] = {"title": panel.title, "exponentformat": "power"}
         if panel.logarithmic:
-            axis |= {"type": "log", "dtick": 1 if _decades(panel) > 1 else None}
+            axis |= {"type": "log", **_logarithmic_ticks(panel)}
         figure.update_yaxes(row=row, col=1, **axis)
     figure.update_xaxes(**ticks)
     figure.update_xaxes(title=x_title, row=len(panels), col=1)
@@ -158,7 +158,11 @@ def _traces(line: Line, labels: Mapping[float, str], legend: str, *, named: bool
     return traces
 
 
-def _decades(panel: Panel) -> float:
+def _logarithmic_ticks(panel: Panel) -> dict[str, Any]:
+    """Return a tick at each power of ten, or round numbers where there is hardly one."""
     values = np.concatenate([np.empty(0), *(np.asarray(line.y, dtype=np.float64) for line in panel.lines)])
     values = values[np.isfinite(values) & (values > 0)]
-    return float(np.log10(values.max() / values.min())) if len(values) else 0.0
+    if not len(values) or values.max() / values.min() > 10:
+        return {"dtick": 1}
+    ticks = round_numbers(values.min() * 0.8, values.max() * 1.25)
+    return {"tickvals": ticks, "ticktext": [f"{tick:g}" for tick in ticks]}

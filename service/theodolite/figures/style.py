@@ -3,6 +3,8 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import numpy as np
+
 from theodolite.sites import Site, depth_label
 
 # Readable on white and on near-black, and told apart by people with any colour vision.
@@ -61,3 +63,10 @@ def clear(colour: str, opacity: float) -> str:
 def short_site(site: str) -> str:
     """Return how a site is called where space is short: `pre`, `mid`."""
     return site.removeprefix("resid_")
+
+
+def round_numbers(lowest: float, highest: float) -> list[float]:
+    """Return 1, 2 and 5 times the powers of ten that lie between two positive numbers: ticks of a logarithmic scale."""
+    powers = range(int(np.floor(np.log10(lowest))), int(np.ceil(np.log10(highest))) + 1)
+    steps = [float(f"{step}e{power}") for power in powers for step in (1, 2, 5)]
+    return [step for step in steps if lowest <= step <= highest]

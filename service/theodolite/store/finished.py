@@ -6,6 +6,7 @@ one request fetches an object and no reader's plugins are imported.
 
 import json
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import pandas as pd
@@ -110,18 +111,21 @@ def table_bytes(run: Run, name: str) -> bytes:
 
 def damaged_groups(run: Run) -> list[str]:
     """Return the finished groups that are not as they were written; of what is stored by layer, that it is there."""
-    finished, there, damaged = finished_groups(run), set(keys(run.location)), set()
-    for key, checksum in sealed_objects(run).items():
-        group = table_owner(key.removeprefix("tables/").removesuffix(".parquet")) if key.startswith("tables/") else None
-        variable = ""
-        if key.startswith(f"{RESULTS}/") and key.count("/") > 1:
-            _, group, variable, *_ = key.split("/")
-        if group not in finished:
-            continue
-        is_large = variable in _by_layer(group) and "/c/" in key
-        if key not in there or not (is_large or sha256(get(run.location, key) or b"") == checksum):
-            damaged.add(group)
-    return sorted(damaged)
+    finished, there = [name for name in finished_groups(run) if name in GROUPS], set(keys(run.location))
+    damaged = {name for name in finished if not _is_whole(partial(read_group, run, name))}
+    for table in finished_tables(run):
+        if table_owner(table) in finished and not _is_whole(partial(table_bytes, run, table)):
+            damaged.add(table_owner(table))
+    gone = [key.split("/")[1] for key in sealed_objects(run) if key.startswith(f"{RESULTS}/") and key not in there]
+    return sorted(damaged | (set(gone) & set(finished)))
+
+
+def _is_whole(read: Callable[[], Any]) -> bool:
+    try:
+        read()
+    except RunDamagedError:
+        return False
+    return True
 
 
 def _load(run: Run, name: str, is_wanted: _IsWanted) -> xr.Dataset:
