@@ -1,5 +1,7 @@
 """What the service says of a finished run is what lies in its results, to the bit."""
 
+import base64
+
 import numpy as np
 import pytest
 import xarray as xr
@@ -90,9 +92,18 @@ def test_pages_reach_every_curve_once_and_in_the_same_order(client, limit):
 def test_a_cursor_past_the_end_gives_an_empty_page(client):
     cursor = client.get("/v1/runs", params={"limit": 1}).json()["next"]
     assert client.get("/v1/runs", params={"limit": 1, "cursor": cursor, "model": "tiny"}).json()["items"]
-    far = "GEYDAMBQGA======"  # 100000
+    ours = base64.b32decode(client.get(f"{RUN}/curves", params={"limit": 1}).json()["next"]).decode()
+    far = base64.b32encode(f"100000.{ours.partition('.')[2]}".encode()).decode()
     answer = client.get(f"{RUN}/curves", params={"cursor": far}).json()
     assert (answer["items"], answer["next"]) == ([], None)
+
+
+def test_pages_of_what_was_computed_again_are_not_put_together(client):
+    """The next page of another run's curves is as that of older ones: its digest is another."""
+    other = client.get("/v1/runs/tiny-1/curves", params={"limit": 1}).json()["next"]
+    assert_problem(client.get(f"{RUN}/curves", params={"cursor": other}), 409, "begin again")
+    table = client.get("/v1/runs/tiny-1/tables/growth", params={"limit": 1}).json()["next"]
+    assert_problem(client.get(f"{RUN}/tables/growth", params={"cursor": table}), 409, "begin again")
 
 
 @pytest.mark.parametrize("cursor", ["x", "1", "AAAA", "é", "%00", "=" * 8, "GEYDAMBQGE" * 6, "FUYQ====", ""])

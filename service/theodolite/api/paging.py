@@ -8,23 +8,37 @@ from fastapi import Query
 
 from theodolite.api.problems import Problem
 
+_TAG = 8
+"""Letters of a digest in a cursor."""
+
 Limit = Annotated[int, Query(ge=1, le=1000, description="Items of a page.")]
 Cursor = Annotated[str | None, Query(max_length=64, description="`next` of the page before.")]
 
 
-def start_of(cursor: str | None) -> int:
-    """Return where a page begins; raises Problem 422 for what is no cursor of ours."""
+def start_of(cursor: str | None, digest: str = "") -> int:
+    """Return where a page begins.
+
+    Args:
+        cursor: `next` of the page before; None is the first page.
+        digest: of what the pages are of, which must not have changed since; empty for lists that grow.
+
+    Raises:
+        Problem: 422 for what is no cursor of ours, 409 where what it is of was computed again.
+    """
     if cursor is None:
         return 0
     try:
-        start = int(base64.b32decode(cursor.encode(), casefold=True))
+        text = base64.b32decode(cursor.encode(), casefold=True).decode()
+        start = int(text.partition(".")[0])
     except (ValueError, binascii.Error):
-        start = -1
+        start, text = -1, ""
     if not 0 <= start < 2**53:
         raise Problem(422, "cursor", f"cursor: given {cursor!r}; take it from `next` of the page before")
+    if text.partition(".")[2] != digest[:_TAG]:
+        raise Problem(409, "changed", "cursor: what it pages through was computed again; begin again without a cursor")
     return start
 
 
-def next_cursor(start: int, total: int) -> str | None:
-    """Return the cursor of the page that begins at `start`, or None where there is none."""
-    return base64.b32encode(str(start).encode()).decode() if start < total else None
+def next_cursor(start: int, total: int, digest: str = "") -> str | None:
+    """Return the cursor of the page that begins at `start`, or None where there is none; `digest` as in `start_of`."""
+    return base64.b32encode(f"{start}.{digest[:_TAG]}".encode()).decode() if start < total else None

@@ -93,17 +93,18 @@ def curves(
     only = {"set": prompt_set or (), "contrast": contrast or (), "site": site or (), "position": position or ()}
     asked = statistic or ()
     groups = dict.fromkeys(STATISTICS[name] for name in asked if name in STATISTICS) or ["curves"]
-    start = start_of(cursor)
+    digest = digest_over(run, groups)
+    start = start_of(cursor, digest)
 
     def content() -> dict[str, Any]:
         found = select_curves(run, asked, only)
         items = [answers.curve_item(curve) for curve in found[start : start + limit]]
-        return {"run_id": run_id, "items": items, "next": next_cursor(start + limit, len(found))}
+        return {"run_id": run_id, "items": items, "next": next_cursor(start + limit, len(found), digest)}
 
     def frame() -> pd.DataFrame:
         return curve_frame(select_curves(run, asked, only)[start : start + limit])
 
-    return answer(request, digest_over(run, groups), content, frame)
+    return answer(request, digest, content, frame)
 
 
 @router.get("/{run_id}/directions/{contrast}", responses=described(Direction, flat=True))
@@ -171,11 +172,11 @@ def table(
 
     def page() -> Page:
         filters = [(column, "==", value) for column, value in (("layer", layer), ("head", head)) if value is not None]
-        return table_page(run, name, start_of(cursor), limit, filters)
+        return table_page(run, name, start_of(cursor, digest), limit, filters)
 
     def content() -> dict[str, Any]:
         found = page()
-        following = next_cursor(found.start + limit, found.total)
+        following = next_cursor(found.start + limit, found.total, digest)
         rows = found.rows.to_dict("records")
         return {"run_id": run_id, "table": name, "total": found.total, "items": rows, "next": following}
 
