@@ -42,7 +42,7 @@ BAD_SPECS = {
     "unknown builtin": ({}, {"source": "builtin:verbs"}, 2, ["prompts.nouns.source", "verbs", "harmful"]),
     "missing file": ({}, {"source": "file:absent.csv"}, 2, ["prompts.nouns", "absent.csv"]),
     "missing column": ({}, {"column": "goal"}, 2, ["prompts.nouns.column", "'goal'", "prompt"]),
-    "empty set": ({}, {"where": {"prompt": "zzz"}}, 2, ["prompts.nouns.where", "zzz"]),
+    "empty set": ({}, {"where": {"prompt": "zzz"}}, 2, ["prompts.nouns.where", "none of the 100 rows", "prompt"]),
     "empty prompt": ({}, {"source": "file:empty.json"}, 2, ["prompts.nouns", "prompt 1", "empty"]),
     "too long a prompt": ({}, {"source": "file:long.json"}, 2, ["prompts.nouns", "8192", "context"]),
     "a site the model lacks": (
