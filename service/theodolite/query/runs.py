@@ -144,8 +144,10 @@ def verify(run: Run) -> Iterator[str]:
     for name, facts in run.record.sets.items():
         there = set(keys(run.location, f"shards/{name}"))
         captured = [index for index in range(facts.n_shards) if record_key(name, index) in there]
-        if len(captured) < facts.n_shards:
-            yield f"{name}: {facts.n_shards - len(captured)} of {facts.n_shards} shards are not captured (yet)"
+        missing = [f"{name}/{index:05d}" for index in sorted(set(range(facts.n_shards)) - set(captured))]
+        if missing:
+            named = ", ".join(missing[:3]) + (", …" if len(missing) > 3 else "")
+            yield f"{name}: {len(missing)} of {facts.n_shards} shards are not captured (yet): {named}"
         for index in captured:
             yield from _shard_damages(run, name, index)
     try:

@@ -143,7 +143,9 @@ def _load(run: Run, name: str, is_wanted: _IsWanted) -> xr.Dataset:
     expected |= {dim for variable in GROUPS[name] if not variable.by_layer for dim in variable.dims}
     if not whole or not expected <= set(variables):
         raise _not_all_named(run, name)
-    return xr.Dataset(variables, attrs=dict(group.attrs))
+    measured = {variable.name for variable in GROUPS[name]}
+    labels = {key: variables.pop(key) for key in set(variables) - measured}
+    return xr.Dataset(variables, labels, {key: value for key, value in group.attrs.items() if key != "coordinates"})
 
 
 def _fetch(run: Run, name: str, is_wanted: _IsWanted) -> dict[str, Any]:
@@ -186,7 +188,8 @@ def _dims(array: Any) -> tuple[str, ...]:
 
 
 def _attributes(array: Any) -> dict[str, Any]:
-    return {name: value for name, value in array.attrs.items() if name != "_FillValue"}
+    # Both say how xarray stored it: unknown numbers, and labels beside a dimension's own.
+    return {name: value for name, value in array.attrs.items() if name not in ("_FillValue", "coordinates")}
 
 
 def _by_layer(name: str) -> dict[str, Variable]:
