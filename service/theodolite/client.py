@@ -1,6 +1,5 @@
 """A Theodolite service from Python: its runs, comparisons between them, and surveys to submit."""
 
-import re
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -303,5 +302,5 @@ def _kinds() -> dict[str, type[TheodoliteError]]:
     found: list[type[TheodoliteError]] = [TheodoliteError]
     for error in found:  # which grows meanwhile
         found += error.__subclasses__()
-    named = {re.sub(r"(?<!^)(?=[A-Z])", "-", error.__name__.removesuffix("Error")).lower(): error for error in found}
+    named = {error.kind(): error for error in found}
     return {**named, "incomplete": ResultsNotFoundError, "section-not-found": ResultsNotFoundError}

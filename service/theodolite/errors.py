@@ -23,11 +23,18 @@ TheodoliteError              exit code 1
 Each message says what was wrong, which value, what is allowed, and what to do.
 """
 
+import re
+
 
 class TheodoliteError(Exception):
     """The root of the project's own errors."""
 
     exit_code = 1
+
+    @classmethod
+    def kind(cls) -> str:
+        """Return what it is called where names have hyphens: `run-not-found` for RunNotFoundError."""
+        return re.sub(r"(?<!^)(?=[A-Z])", "-", cls.__name__.removesuffix("Error")).lower()
 
 
 class SpecError(TheodoliteError):

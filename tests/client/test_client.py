@@ -11,7 +11,7 @@ from listening import served
 from serving import SPEC, copied
 
 from theodolite import errors
-from theodolite.api.problems import _kind, problem_response
+from theodolite.api.problems import problem_response
 from theodolite.client import Client, Job, _problem
 from theodolite.errors import ClusterError, ResultsNotFoundError, RunNotFoundError, SpecError, TheodoliteError
 from theodolite.store.jobs import End, end_attempt, read_jobs, tell_run
@@ -55,7 +55,7 @@ def test_a_comparison_is_a_frame_with_its_milestones(service):
 
 @pytest.mark.parametrize("error", [error for error in all_errors() if error.__module__ == errors.__name__])
 def test_every_error_of_ours_comes_back_as_itself(error):
-    answer = problem_response(409, _kind(error), "why")
+    answer = problem_response(409, error.kind(), "why")
     found = _problem(httpx.Response(409, content=answer.body), "http://here")
     assert type(found) is error
     assert str(found) == "why"

@@ -36,28 +36,30 @@ class Access:
 
     def __init__(self, store: str, *, open_without_tokens: bool) -> None:
         self.store, self.open_without_tokens = store, open_without_tokens
-        self._known: tuple[float, list[TokenRecord]] = (float("-inf"), [])
+        self._looked = float("-inf")
+        self._records: list[TokenRecord] = []
+        self._is_open = False
 
     def caller(self, token: str | None) -> Caller:
         """Return who asks; raises Problem 401 for a token that is missing, wrong or expired."""
-        records = self._records()
-        if self.open_without_tokens and not records and not had_tokens(self.store):
+        self._look()
+        if self._is_open:
             return Caller("local", SCOPES)
         if token is None:
             raise _unauthorised("this service needs a token: Authorization: Bearer …")
-        record = find_token(records, token)
+        record = find_token(self._records, token)
         if record is None:
             raise _unauthorised("the token is not one of this service's")
         if record.is_expired():
             raise _unauthorised(f"the token expired at {record.expires}")
         return Caller(record.id, record.scopes)
 
-    def _records(self) -> list[TokenRecord]:
-        read, records = self._known
-        if time.monotonic() - read > _SECONDS_KEPT:
-            records = list_tokens(self.store)
-            self._known = time.monotonic(), records
-        return records
+    def _look(self) -> None:
+        """Read the store's tokens, unless that was done just now."""
+        if time.monotonic() - self._looked > _SECONDS_KEPT:
+            self._records = list_tokens(self.store)
+            self._is_open = self.open_without_tokens and not self._records and not had_tokens(self.store)
+            self._looked = time.monotonic()
 
 
 def reader(request: Request, given: _Given) -> Caller:

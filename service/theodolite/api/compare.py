@@ -8,7 +8,7 @@ from fastapi.responses import Response
 
 from theodolite.api.access import Reader
 from theodolite.api.encoding import answer
-from theodolite.api.finished import complete_run, digest_over
+from theodolite.api.finished import RUN_ID, complete_run, digest_over
 from theodolite.api.schemas import Comparison, described
 from theodolite.errors import SpecError
 from theodolite.figures.comparison import comparison_figure, description
@@ -22,7 +22,7 @@ RUNS = 16
 """Runs of one comparison; more cannot be told apart in a figure."""
 
 _RunIds = Annotated[
-    list[Annotated[str, Query(pattern=r"^[a-z0-9][a-z0-9._-]{0,120}$")]],
+    list[Annotated[str, Query(pattern=RUN_ID)]],
     Query(alias="run", min_length=1, max_length=RUNS, description="Run ids, in the order of their colours."),
 ]
 

@@ -12,10 +12,12 @@ from theodolite.spec import digest_of
 from theodolite.store.complete import finished_groups
 from theodolite.store.runs import Run, open_run
 
+RUN_ID = r"^[a-z0-9][a-z0-9._-]{0,120}$"
+
 RunId = Annotated[
     str,
     Path(
-        pattern=r"^[a-z0-9][a-z0-9._-]{0,120}$",
+        pattern=RUN_ID,
         description="A run's id, as `/v1/runs` lists them.",
         examples=["smollm2-135m-instruct-4e6f1ffc2d1b"],
     ),

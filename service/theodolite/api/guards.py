@@ -15,6 +15,8 @@ LOOPBACK = frozenset({"localhost", "127.0.0.1", "[::1]"})
 BODY_BYTES = 2**20
 """A spec is a few kilobytes; a sentence in it may be long."""
 
+_TOO_LONG = (413, "body-too-long", f"the body is longer than {BODY_BYTES} bytes, which no spec needs")
+
 _log = logging.getLogger(__name__)
 """Names errors and places, never messages: those may hold what a user wrote."""
 
@@ -73,8 +75,7 @@ class Guard:
             return
         body = await _read_body(receive) if scope["method"] in ("POST", "PUT", "PATCH") else None
         if body is not None and len(body) > BODY_BYTES:
-            said = f"the body is longer than {BODY_BYTES} bytes, which no spec needs"
-            await problem_response(413, "body-too-long", said)(scope, receive, with_headers)
+            await problem_response(*_TOO_LONG)(scope, receive, with_headers)
             return
         try:
             await self.app(scope, receive if body is None else _replay(body, receive), with_headers)
@@ -98,7 +99,7 @@ class Guard:
             return 415, "not-json", f"Content-Type: given {kind!r}; only application/json is taken"
         declared = headers.get("content-length", "0")
         if declared.isascii() and declared.isdigit() and (len(declared) > 18 or int(declared) > BODY_BYTES):
-            return 413, "body-too-long", f"the body is longer than {BODY_BYTES} bytes, which no spec needs"
+            return _TOO_LONG
         return None
 
 

@@ -1,6 +1,6 @@
 """Calls about jobs: submit a survey, see how far it is, read its logs, stop it."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Annotated, Any
 
@@ -94,14 +94,15 @@ def submit_job(request: Request, caller: Submitter, spec: _Spec) -> Response:
     """Submit a survey. The same spec again is the same job: it goes on where it was lost, failed or was stopped."""
     settings: Settings = request.app.state.settings
     check_submission(spec, settings)
-    known = cluster_states(settings)  # or 503: nothing is begun where nobody can say what runs
-    job_id = spec.digest()
-    found = _find(request, job_id)
-    state = _state(found[0], known, None).state if found else None
+    job_id, jobs = spec.digest(), read_jobs(settings.store, request.app.state.kept)
+    # After the store, so that the cluster knows what the store says was sent; or 503: nothing is begun unseen.
+    known = cluster_states(settings)
+    found = next((job for job in jobs if job.id == job_id), None)
+    state = _state(found, known, None).state if found else None
     if state not in (*_UNFINISHED, "succeeded"):
-        _check_queue(request, caller, known)
+        _check_queue(settings, caller, jobs, known)
         store_spec(settings.store, spec)
-        _begin(settings, job_id, (found[0].attempt.number if found and found[0].attempt else 0) + 1, caller)
+        _begin(settings, job_id, (found.attempt.number if found and found.attempt else 0) + 1, caller)
     return _one(request, caller, job_id, status=202)
 
 
@@ -143,12 +144,8 @@ def stop_job(request: Request, caller: Submitter, job_id: JobId) -> Response:
     return _one(request, caller, job_id)
 
 
-def _find(request: Request, job_id: str) -> list[StoredJob]:
-    return read_jobs(request.app.state.settings.store, request.app.state.kept, job_id)
-
-
 def _job(request: Request, job_id: str) -> StoredJob:
-    found = _find(request, job_id)
+    found = read_jobs(request.app.state.settings.store, request.app.state.kept, job_id)
     if not found:
         raise Problem(404, "job-not-found", f"there is no job {job_id[:12]}…; a job's id is the digest of its spec")
     return found[0]
@@ -185,13 +182,10 @@ def _begin(settings: Settings, job_id: str, number: int, caller: Caller) -> None
     tell_sent(settings.store, job_id, number)
 
 
-def _check_queue(request: Request, caller: Caller, known: Mapping[str, ClusterState | None]) -> None:
-    settings: Settings = request.app.state.settings
-    own = [
-        job
-        for job in read_jobs(settings.store, request.app.state.kept)
-        if job.attempt and job.attempt.owner == caller.id and job.end is None
-    ]
+def _check_queue(
+    settings: Settings, caller: Caller, jobs: Sequence[StoredJob], known: Mapping[str, ClusterState | None]
+) -> None:
+    own = [job for job in jobs if job.attempt and job.attempt.owner == caller.id]
     waiting = [job for job in own if _state(job, known, None).state in _UNFINISHED]
     if len(waiting) >= settings.jobs_per_token:
         raise Problem(

@@ -75,7 +75,7 @@ def add_handlers(app: FastAPI) -> None:
     @app.exception_handler(TheodoliteError)
     def _(_request: Request, error: TheodoliteError) -> Response:
         status = next(_STATUS[parent] for parent in type(error).__mro__ if parent in _STATUS)
-        return problem_response(status, _kind(type(error)), str(error))
+        return problem_response(status, error.kind(), str(error))
 
     @app.exception_handler(RequestValidationError)
     def _(_request: Request, error: RequestValidationError) -> Response:
@@ -87,12 +87,6 @@ def add_handlers(app: FastAPI) -> None:
         said = {404: f"there is nothing at {request.url.path}", 405: f"{request.method} is not offered here"}
         detail = said.get(error.status_code, str(error.detail))
         return problem_response(error.status_code, "http", detail, dict(error.headers or {}))
-
-
-def _kind(error: type[TheodoliteError]) -> str:
-    """Return `run-not-found` for RunNotFoundError."""
-    name = error.__name__.removesuffix("Error")
-    return "".join(f"-{letter.lower()}" if letter.isupper() else letter for letter in name).lstrip("-")
 
 
 def _said(problem: dict[str, Any]) -> str:

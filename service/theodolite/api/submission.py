@@ -6,11 +6,9 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 
 from theodolite.api.problems import Problem
+from theodolite.models.source import ALIASES
 from theodolite.settings import Settings
 from theodolite.spec import NOUNS, PromptSetSpec, SurveySpec
-
-ALIASES = ("smollm2-135m-instruct", "all-minilm-l6-v2")
-"""Models that come with a Python package, and are small."""
 
 _HUB_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*/[A-Za-z0-9][A-Za-z0-9_.-]*")
 _MANY = 10**12  # a limit may be any number, and is written in a message

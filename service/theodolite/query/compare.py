@@ -10,6 +10,7 @@ import xarray as xr
 
 from theodolite.errors import ResultsNotFoundError, SpecError, StoreError
 from theodolite.query.curves import INTERVALS, STATISTICS, along_depth
+from theodolite.query.groups import measured_positions
 from theodolite.query.runs import run_state
 from theodolite.sites import HALF_BLOCKS, Site, depth, depth_label
 from theodolite.store.complete import finished_groups
@@ -200,9 +201,7 @@ def _sites(run: Run, names: list[str], given: str | None) -> list[str]:
 
 
 def _position(run: Run, values: xr.DataArray, given: int | None) -> int:
-    others = [dim for dim in values.dims if dim != "position"]
-    measured: list[int] = values["position"].values[values.notnull().any(others).values].tolist()
-    known = measured or values["position"].values.tolist()
+    known = measured_positions(values)
     if given is not None and given not in known:
         raise SpecError(f"position: {run.id} has not measured {given}; it has: {', '.join(map(str, known))}")
     return max(known) if given is None else given

@@ -61,9 +61,8 @@ def select_direction(run: Run, contrast: str, site: str, layer: int, position: i
     """
     directions = read_group(run, "directions")
     if position is None and contrast in directions["contrast"].values:
-        of_contrast = directions["direction"].sel(contrast=contrast).notnull()
-        measured = of_contrast.any([dim for dim in of_contrast.dims if dim != "position"])
-        position = int(directions["position"].values[measured.values][-1:].sum() or directions["position"].values[-1])
+        # A vector is known or not as a whole, so its first number tells.
+        position = max(measured_positions(directions["direction"].sel(contrast=contrast).isel(d_model=0)))
     asked: dict[str, Any] = {"contrast": contrast, "site": site, "layer": layer, "position": position}
     for dim, label in asked.items():
         _known(run, directions, "directions", dim, [label])
@@ -73,6 +72,13 @@ def select_direction(run: Run, contrast: str, site: str, layer: int, position: i
             f"{contrast} has no direction at {site} of layer {layer}: the means of its sets are equal there"
         )
     return found
+
+
+def measured_positions(values: xr.DataArray) -> list[int]:
+    """Return the positions at which anything was measured; all of them where nothing was."""
+    others = [dim for dim in values.dims if dim != "position"]
+    measured: list[int] = values["position"].values[values.notnull().any(others).values].tolist()
+    return measured or values["position"].values.tolist()
 
 
 def _known(run: Run, group: xr.Dataset, name: str, dim: str, labels: Sequence[Any]) -> list[Any]:

@@ -47,11 +47,15 @@ def write_complete(run: Run, groups: Mapping[str, str]) -> None:
 def changed_objects(run: Run) -> Iterator[str]:
     """Yield a sentence for each object that is not as it was when COMPLETE was written."""
     for key, checksum in _read(run)["checksums"].items():
-        content = get(run.location, key)
-        if content is None:
-            yield f"{key}: is missing"
-        elif sha256(content) != checksum:
-            yield f"{key}: its bytes are not those that were written"
+        if wrong := damage_of(get(run.location, key), checksum):
+            yield f"{key}: {wrong}"
+
+
+def damage_of(content: bytes | None, checksum: str) -> str | None:
+    """Return what is wrong with an object that has a checksum in COMPLETE, or None."""
+    if content is None:
+        return "is missing"
+    return None if sha256(content) == checksum else "its bytes are not those that were written"
 
 
 def _read(run: Run) -> dict[str, Any]:

@@ -16,8 +16,7 @@ from zarr.core.buffer.cpu import Buffer
 from zarr.storage import MemoryStore
 
 from theodolite.errors import ResultsNotFoundError, RunDamagedError, StoreError, TableNotFoundError
-from theodolite.store.commits import sha256
-from theodolite.store.complete import finished_groups, finished_tables, sealed_objects
+from theodolite.store.complete import damage_of, finished_groups, finished_tables, sealed_objects
 from theodolite.store.layout import GROUPS, RESULTS, Variable, table_owner
 from theodolite.store.objects import get, keys
 from theodolite.store.runs import Run
@@ -100,18 +99,19 @@ def table_bytes(run: Run, name: str) -> bytes:
         TableNotFoundError: the run has no finished table of this name; the message names those that it has.
         RunDamagedError: it is not as it was written.
     """
-    there = finished_tables(run)
-    if name not in there:
-        raise TableNotFoundError(f"{run.id} has no table {name!r}; it has {', '.join(there) or 'none'}")
-    if run.kept is None:
-        return _verified(run, table_key(name))
-    key = run.url, table_key(name), sealed_objects(run)[table_key(name)]
-    return run.kept.get(key, lambda: _verified(run, table_key(name)), len)
+    key, sealed = table_key(name), sealed_objects(run)
+    if key not in sealed:
+        raise TableNotFoundError(f"{run.id} has no table {name!r}; it has {', '.join(finished_tables(run)) or 'none'}")
+
+    def read() -> bytes:
+        return _verified(run, key, sealed[key])
+
+    return run.kept.get((run.url, key, sealed[key]), read, len) if run.kept else read()
 
 
 def damaged_groups(run: Run) -> list[str]:
     """Return the finished groups that are not as they were written; of what is stored by layer, that it is there."""
-    finished, there = [name for name in finished_groups(run) if name in GROUPS], set(keys(run.location))
+    finished, there = [name for name in finished_groups(run) if name in GROUPS], set(keys(run.location, RESULTS))
     damaged = {name for name in finished if not _is_whole(partial(read_group, run, name))}
     for table in finished_tables(run):
         if table_owner(table) in finished and not _is_whole(partial(table_bytes, run, table)):
@@ -151,7 +151,7 @@ def _load(run: Run, name: str, is_wanted: _IsWanted) -> xr.Dataset:
 def _fetch(run: Run, name: str, is_wanted: _IsWanted) -> dict[str, Any]:
     """Return those objects of a group that are wanted, by their keys in results.zarr."""
     found: dict[str, Any] = {}
-    for key in sealed_objects(run):
+    for key, checksum in sealed_objects(run).items():
         results, _, inside = key.partition(f"/{name}/")
         if results == RESULTS:
             variable, _, chunk = inside.partition("/c/")
@@ -160,7 +160,7 @@ def _fetch(run: Run, name: str, is_wanted: _IsWanted) -> dict[str, Any]:
             except ValueError as error:
                 raise _not_all_named(run, name) from error
             if is_wanted(variable.removesuffix("/zarr.json"), indices):
-                found[key.removeprefix(f"{RESULTS}/")] = Buffer.from_bytes(_verified(run, key))
+                found[key.removeprefix(f"{RESULTS}/")] = Buffer.from_bytes(_verified(run, key, checksum))
     return found
 
 
@@ -175,12 +175,11 @@ def _not_all_named(run: Run, name: str) -> RunDamagedError:
     )
 
 
-def _verified(run: Run, key: str) -> bytes:
-    content, checksum = get(run.location, key), sealed_objects(run)[key]
-    if content is None or sha256(content) != checksum:
-        wrong = "is missing" if content is None else "its bytes are not those that were written"
+def _verified(run: Run, key: str, checksum: str) -> bytes:
+    content = get(run.location, key)
+    if wrong := damage_of(content, checksum):
         raise RunDamagedError(f"{run.id}: {key}: {wrong}; `theodolite analyse {run.id}` computes it again")
-    return content
+    return content or b""
 
 
 def _dims(array: Any) -> tuple[str, ...]:

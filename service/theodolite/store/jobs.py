@@ -14,6 +14,7 @@ import secrets
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
+from functools import partial
 from typing import Any
 
 from theodolite.spec import SurveySpec
@@ -91,18 +92,18 @@ def begin_attempt(store: str, job_id: str, number: int, owner: str) -> Attempt |
     now = datetime.now(UTC).isoformat(timespec="seconds")
     # A word of chance, for other stores may send the same job to the same cluster.
     attempt = Attempt(number, owner, now, f"theodolite-{job_id[:16]}-{number}-{secrets.token_hex(4)}")
-    key = f"{_FOLDER}/{job_id}/attempts/{number:05d}.json"
+    key = _key(job_id, "attempts", number)
     return attempt if put_new(open_location(store), key, json.dumps(asdict(attempt)).encode()) else None
 
 
 def tell_sent(store: str, job_id: str, number: int) -> None:
     """Say that the cluster took a try: from then on it is lost where the cluster does not know it."""
-    put_new(open_location(store), f"{_FOLDER}/{job_id}/sent/{number:05d}.json", b"{}")
+    put_new(open_location(store), _key(job_id, "sent", number), b"{}")
 
 
 def end_attempt(store: str, job_id: str, number: int, end: End) -> None:
     """Say how a try ended; whoever comes later changes nothing."""
-    put_new(open_location(store), f"{_FOLDER}/{job_id}/ends/{number:05d}.json", json.dumps(asdict(end)).encode())
+    put_new(open_location(store), _key(job_id, "ends", number), json.dumps(asdict(end)).encode())
 
 
 def tell_run(store: str, job_id: str, run_id: str) -> None:
@@ -117,42 +118,38 @@ def read_jobs(store: str, kept: Kept, job_id: str | None = None) -> list[StoredJ
     for key in keys(location, _FOLDER if job_id is None else f"{_FOLDER}/{job_id}"):
         by_job.setdefault(key.split("/")[1], []).append(key)
 
-    def read(key: str | None) -> Any:
-        if key is None:
-            return None
+    def read(key: str) -> Any:
         return kept.get(("job", store, key), lambda: json.loads(get(location, key) or b"null"), lambda _: 2000)
-
-    def read_spec(name: str) -> SurveySpec:
-        def parse() -> SurveySpec:
-            return SurveySpec.model_validate_json(get(location, f"{_FOLDER}/{name}/spec.json") or b"")
-
-        return kept.get(("job", store, name), parse, lambda _: 20_000)
 
     found = []
     for name, there in by_job.items():
         try:
-            if f"{_FOLDER}/{name}/spec.json" in there:
-                found.append(_stored_job(name, read_spec(name), there, read))
+            if f"{_FOLDER}/{name}/spec.json" not in there:
+                continue
+            spec = kept.get(("job", store, name), partial(read_job_spec, store, name), lambda _: 20_000)
+            if spec is not None:
+                found.append(_stored_job(name, spec, there, read))
         except (ValueError, TypeError, KeyError):  # a broken file of one job hides no other
             continue
     return sorted(found, key=lambda job: (job.attempt.submitted if job.attempt else "", job.id), reverse=True)
 
 
-def _stored_job(name: str, spec: SurveySpec, there: Sequence[str], read: Callable[[str | None], Any]) -> StoredJob:
-    attempt, run = read(_last(there, "attempts")), read(_last(there, "run.json"))
-    end = read(_last(there, "ends", attempt["number"])) if attempt else None
+def _stored_job(name: str, spec: SurveySpec, there: Sequence[str], read: Callable[[str], Any]) -> StoredJob:
+    attempts = sorted(key for key in there if key.startswith(f"{_FOLDER}/{name}/attempts/"))
+    attempt = Attempt(**read(attempts[-1])) if attempts else None
+    number = attempt.number if attempt else 0  # which no attempt has
+    sent, ended = (_key(name, part, number) for part in ("sent", "ends"))
+    run = f"{_FOLDER}/{name}/run.json"
     return StoredJob(
         id=name,
         spec=spec,
-        attempt=Attempt(**attempt) if attempt else None,
-        sent=bool(attempt and _last(there, "sent", attempt["number"])),
-        end=End(**end) if end else None,
-        run_id=run["run_id"] if run else None,
+        attempt=attempt,
+        sent=sent in there,
+        end=End(**read(ended)) if ended in there else None,
+        run_id=read(run)["run_id"] if run in there else None,
     )
 
 
-def _last(there: Sequence[str], part: str, number: int | None = None) -> str | None:
-    """Return the last key of a part of a job, or that of one number."""
-    ending = f"/{part}" if part.endswith(".json") else f"/{number:05d}.json" if number is not None else ".json"
-    found = sorted(key for key in there if key.split("/")[2] == part and key.endswith(ending))
-    return found[-1] if found else None
+def _key(job_id: str, part: str, number: int) -> str:
+    """Return where something of an attempt lies."""
+    return f"{_FOLDER}/{job_id}/{part}/{number:05d}.json"
