@@ -45,6 +45,8 @@ _PARQUET = "application/vnd.apache.parquet"
 _SECONDS_TO_ANSWER = 120.0
 """Figures of a large run are drawn when they are asked for."""
 _SECONDS_BETWEEN_LOOKS = 2.0
+_SECONDS_LOST = 30.0
+"""How long a job may look lost before nobody waits for it any more: a cluster's dashboard may start again."""
 
 
 class Client:
@@ -84,7 +86,7 @@ class Client:
         return frame.assign(created=pd.to_datetime(frame["created"], utc=True))
 
     def run(self, run_id: str) -> RunReader:
-        """Return one run; raises RunNotFoundError, whose message names those that there are."""
+        """Return one run; raises RunNotFoundError, for one that is not there."""
         reader = RunReader(run_id, _Served(self, run_id))
         reader.describe()
         return reader
@@ -229,11 +231,14 @@ class Job:
             JobError: the job failed, was stopped or is lost, with the reason; or the time is over.
         """
         end = time.monotonic() + (float("inf") if timeout is None else timeout)
+        known = time.monotonic()
         with _watching() as show:
             while True:
                 now = self.describe()
                 show(now)
-                if now["state"] not in ("queued", "running"):
+                if now["state"] in ("queued", "running"):
+                    known = time.monotonic()
+                elif now["state"] != "lost" or time.monotonic() - known > _SECONDS_LOST:
                     break
                 left = end - time.monotonic()
                 if left <= 0:

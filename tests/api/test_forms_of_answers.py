@@ -15,6 +15,7 @@ from theodolite.store.runs import open_run
 from theodolite_jobs.stream.pipeline import analyse
 
 RUN = "/v1/runs/tiny-0"
+COMPARED = "/v1/compare?run=tiny-0&run=tiny-1&contrast=refusal"
 
 
 def parquet_of(content):
@@ -262,3 +263,30 @@ def test_stored_tables_are_read_by_others(client, tmp_path):
     file = tmp_path / "curves.parquet"
     file.write_bytes(client.get(f"{RUN}/tables/curves", headers={"Accept": PARQUET}).content)
     assert fastparquet.ParquetFile(str(file)).count() == client.get(f"{RUN}/tables/curves?limit=1").json()["total"]
+
+
+@pytest.mark.parametrize(
+    ("path", "computed"),
+    [
+        (f"{RUN}/separation", "runs.select_group"),
+        ("/v1/compare?run=tiny-0&run=tiny-1&contrast=refusal", "compare.comparison"),
+    ],
+)
+def test_what_is_unchanged_is_not_even_computed(client, monkeypatch, path, computed):
+    etag = client.get(path).headers["etag"]
+    monkeypatch.setattr(f"theodolite.api.{computed}", None)
+    assert asked_again(client, path, etag).status_code == 304
+
+
+def test_a_table_that_is_too_long_to_be_decoded_is_given_as_it_is_stored(client, monkeypatch):
+    monkeypatch.setattr("theodolite.query.tables.ROWS", 3)
+    answer = client.get(f"{RUN}/tables/growth", headers={"Accept": ARROW})
+    assert_problem(answer, 422, "rows, and 3 are decoded at once; ask for Parquet, or for pages")
+    assert client.get(f"{RUN}/tables/growth", headers={"Accept": PARQUET}).status_code == 200
+    assert client.get(f"{RUN}/tables/growth?limit=2", headers={"Accept": ARROW}).status_code == 200
+
+
+def test_commit_records_of_a_complete_run_are_read_once(client, library, monkeypatch):
+    first = client.get(RUN).json()
+    monkeypatch.setattr("theodolite.query.runs.read_commits", None)
+    assert client.get(RUN).json() == first

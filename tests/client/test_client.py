@@ -178,7 +178,8 @@ def test_a_job_that_fails_says_why(submitting):
         job.wait()
 
 
-def test_a_job_that_is_stopped_or_lost_says_so(submitting):
+def test_a_job_that_is_stopped_or_lost_says_so(submitting, monkeypatch):
+    monkeypatch.setattr("theodolite.client._SECONDS_LOST", 0.0)
     client, store, cluster = submitting
     job = client.submit(SPEC)
     cluster.set_state(cluster.submitted[0], "RUNNING")
@@ -192,6 +193,25 @@ def test_a_job_that_is_stopped_or_lost_says_so(submitting):
     assert read_jobs(store, Kept(0), again.id)[0].end is None
     with pytest.raises(ClusterError, match=r"is lost: .*cannot be reached"):
         again.wait()
+
+
+def test_a_job_whose_cluster_does_not_answer_for_a_while_is_waited_for(submitting, monkeypatch, capsys):
+    client, store, cluster = submitting
+    job = client.submit(SPEC)
+    tell_run(store, job.id, "tiny-0")
+    cluster.failure = httpx.ConnectError("no route")
+    seen = []
+
+    def sleep(_seconds):
+        seen.append(job.state)
+        if len(seen) == 2:
+            cluster.failure = None
+            end_attempt(store, job.id, 1, End("succeeded"))
+
+    monkeypatch.setattr("theodolite.client.time.sleep", sleep)
+    assert job.wait().id == "tiny-0"
+    assert seen == ["lost", "lost"]
+    assert capsys.readouterr().err.splitlines()[0].startswith("lost")
 
 
 def test_a_service_without_a_cluster_takes_no_jobs(service):

@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+from functools import partial
 from typing import get_args
 
 import numpy as np
@@ -190,12 +191,13 @@ def test_heads_that_are_not_there_are_named(shelf, service):
 
 
 def test_a_run_without_results_says_so_and_one_that_is_not_there_names_those_that_are(shelf, service):
-    for open_it in (service.run, lambda run_id: theodolite.open_run(shelf, run_id)):
+    places = {"/v1/runs lists": service.run, "captured-0, heads-0, tiny-0": partial(theodolite.open_run, shelf)}
+    for named, open_it in places.items():
         captured = open_it("captured-0")
         assert captured.describe()["state"] == "captured"
         with pytest.raises(ResultsNotFoundError, match="captured-0"):
             captured.curves()
-        with pytest.raises(RunNotFoundError, match="captured-0, heads-0, tiny-0"):
+        with pytest.raises(RunNotFoundError, match=named):
             open_it("tiny-9")
 
 

@@ -128,6 +128,12 @@ def test_what_the_template_raises_is_told() -> None:
         words_of("hello", chat_template=CHAT_WITHOUT_SYSTEM, system="be brief")
 
 
+def test_what_the_template_raises_names_no_prompt() -> None:
+    quoting = "{{ raise_exception('I do not like ' + messages[0]['content']) }}"
+    with pytest.raises(PromptError, match=r"refuses the prompt: I do not like …$"):
+        words_of("hello", chat_template=quoting)
+
+
 def test_a_broken_chat_template_is_a_prompt_error() -> None:
     with pytest.raises(PromptError, match=r"prompts\.nouns: "):
         words_of("hello", chat_template="{% for message in messages %}")

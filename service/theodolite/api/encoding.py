@@ -48,8 +48,8 @@ def answer(
     """
     form = choose_form(request, [JSON, *((PARQUET,) if frame else ()), *((ARROW,) if frame and HAS_ARROW else ())])
     headers = {"ETag": f'"{digest}"', **_HEADERS}
-    if _has(request, digest):
-        return Response(status_code=304, headers=headers)
+    if unchanged := not_modified(request, digest):
+        return unchanged
     if form == JSON:
         return Response(to_json(content()), headers=headers, media_type=JSON)
     # Parquet is packed already, and Arrow is for fast connections: both go as they are.
@@ -58,6 +58,15 @@ def answer(
         return Response(stored(), headers=headers, media_type=form)
     assert frame is not None
     return Response(_ENCODERS[form](frame()), headers=headers, media_type=form)
+
+
+def not_modified(request: Request, digest: str) -> Response | None:
+    """Return 304 where the client has this digest, and None where it has not."""
+    # W/ says that its copy was packed on the way.
+    given = [tag.strip().removeprefix("W/") for tag in request.headers.get("if-none-match", "").split(",")]
+    if f'"{digest}"' in given or "*" in given:
+        return Response(status_code=304, headers={"ETag": f'"{digest}"', **_HEADERS})
+    return None
 
 
 def to_json(content: Any) -> bytes:
@@ -92,12 +101,6 @@ def _quality(part: str) -> tuple[str, float]:
             except ValueError:
                 return media.lower(), 0.0
     return media.lower(), 1.0
-
-
-def _has(request: Request, digest: str) -> bool:
-    """Return whether the client names this digest; `W/` says that its copy was packed on the way."""
-    given = [tag.strip().removeprefix("W/") for tag in request.headers.get("if-none-match", "").split(",")]
-    return f'"{digest}"' in given or "*" in given
 
 
 def _plain(value: Any) -> Any:

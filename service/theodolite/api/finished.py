@@ -10,7 +10,7 @@ from theodolite.api.problems import Problem
 from theodolite.query.runs import run_state
 from theodolite.spec import digest_of
 from theodolite.store.complete import finished_groups
-from theodolite.store.runs import Run, open_run
+from theodolite.store.runs import Run, find_run
 
 RUN_ID = r"^[a-z0-9][a-z0-9._-]{0,120}$"
 
@@ -25,8 +25,11 @@ RunId = Annotated[
 
 
 def any_run(request: Request, run_id: str) -> Run:
-    """Return a run, complete or not; raises as `open_run` does."""
-    return open_run(request.app.state.settings.store, run_id, request.app.state.kept)
+    """Return a run, complete or not; raises Problem 404 where there is none, and else as `find_run` does."""
+    run = find_run(request.app.state.settings.store, run_id, request.app.state.kept)
+    if run is None:  # where the store lies, and what else is in it, is not said
+        raise Problem(404, "run-not-found", f"there is no run {run_id!r}; /v1/runs lists those that there are")
+    return run
 
 
 def complete_run(request: Request, run_id: str) -> Run:

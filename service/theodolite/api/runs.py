@@ -7,7 +7,7 @@ from fastapi import APIRouter, Query, Request
 from fastapi.responses import Response
 
 from theodolite.api.access import Reader
-from theodolite.api.encoding import answer, dataset_frame
+from theodolite.api.encoding import answer, dataset_frame, not_modified
 from theodolite.api.finished import RunId, any_run, complete_run, digest_over
 from theodolite.api.paging import Cursor, Limit, next_cursor, start_of
 from theodolite.api.schemas import (
@@ -29,9 +29,9 @@ from theodolite.query.curves import STATISTICS, curve_frame, select_curves
 from theodolite.query.groups import select_direction, select_group
 from theodolite.query.heads import head_atlas, head_card
 from theodolite.query.runs import summaries
-from theodolite.query.tables import Page, table_page
+from theodolite.query.tables import Page, table_page, whole_table
 from theodolite.spec import digest_of
-from theodolite.store.finished import read_finished_table, table_bytes
+from theodolite.store.finished import table_bytes
 from theodolite.store.layout import table_owner
 
 router = APIRouter(prefix="/v1/runs", tags=["runs"])
@@ -166,7 +166,7 @@ def table(
     run = complete_run(request, run_id)
     digest = digest_over(run, [table_owner(name)])
     if not {"layer", "head", "limit", "cursor"} & set(request.query_params):
-        frame, stored = lambda: read_finished_table(run, name), lambda: table_bytes(run, name)
+        frame, stored = lambda: whole_table(run, name), lambda: table_bytes(run, name)
     else:
         frame, stored = lambda: page().rows, None
 
@@ -220,7 +220,10 @@ def result_group(
 ) -> Response:
     """Any other result group, or some of its variables at some labels, as an xarray dataset."""
     run = complete_run(request, run_id)
+    digest = digest_over(run, [group])
+    if unchanged := not_modified(request, digest):
+        return unchanged
     only = {"set": prompt_set, "contrast": contrast, "site": site, "position": position, "layer": layer, "norm": norm}
     found = select_group(run, group, statistic or (), {dim: labels for dim, labels in only.items() if labels})
     content = {"run_id": run_id, "group": group, "dataset": answers.dataset_content(found)}
-    return answer(request, digest_over(run, [group]), lambda: content, dataset_frame(found))
+    return answer(request, digest, lambda: content, dataset_frame(found))

@@ -13,8 +13,6 @@ here. Who asks for Arrow gets pyarrow then (`encoding.py`)."""
 SWITCH_SECONDS = 2e-4
 """How long a thread holds the interpreter while others wait; by default 5 ms, which each answer would wait for."""
 
-_LOOPBACK = ("127.0.0.1", "::1", "localhost")
-
 
 def serve(settings: Settings, host: str, port: int) -> None:
     """Serve until interrupted.
@@ -27,11 +25,12 @@ def serve(settings: Settings, host: str, port: int) -> None:
     import uvicorn
 
     from theodolite.api.app import create_app
+    from theodolite.api.guards import LOOPBACK
     from theodolite.store.runs import list_run_ids
     from theodolite.store.tokens import list_tokens
 
     # A service that is called by other names is reached through a proxy, and so by others.
-    on_loopback = host in _LOOPBACK and not settings.hosts
+    on_loopback = (f"[{host}]" if ":" in host else host) in LOOPBACK and not settings.hosts
     if not on_loopback and not list_tokens(settings.store):
         raise SpecError(
             f"--host: {host} can be reached by others, or by THEODOLITE_HOSTS, and the store has no token; make one "

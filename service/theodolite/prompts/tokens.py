@@ -106,5 +106,6 @@ def _render_chat(name: str, prompt: str, system: str | None, tokenizer: Any) -> 
         rendered = tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True)
     # Templates are programs of the model's authors and raise what they like, e.g. for a system message.
     except Exception as error:
-        raise PromptError(f"prompts.{name}: the model's chat template refuses the prompt: {error}") from error
+        said = str(error).replace(prompt, "…")  # messages end in logs, which hold no prompt
+        raise PromptError(f"prompts.{name}: the model's chat template refuses the prompt: {said}") from error
     return str(rendered)

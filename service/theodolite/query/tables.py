@@ -14,6 +14,10 @@ Filter = tuple[str, str, Any]
 """Column, operator, value."""
 
 
+ROWS = 250_000
+"""Rows of a table that is decoded whole, at most: some 50 MB."""
+
+
 @dataclass(frozen=True)
 class Page:
     """Some rows of a table: from `start` on, of `total` that pass the filters."""
@@ -40,3 +44,11 @@ def table_page(run: Run, name: str, start: int, limit: int, filters: Sequence[Fi
             raise SpecError(f"{column}: the table {name} has no such column; it has {', '.join(columns)}")
     passed = read_finished_table(run, name, filters)
     return Page(passed.iloc[start : start + limit], start, len(passed))
+
+
+def whole_table(run: Run, name: str) -> pd.DataFrame:
+    """Return all rows of a table; raises SpecError for one of more than ROWS, and as `table_page` does."""
+    total = table_page(run, name, 0, 0).total
+    if total > ROWS:
+        raise SpecError(f"{name}: has {total} rows, and {ROWS} are decoded at once; ask for Parquet, or for pages")
+    return read_finished_table(run, name)
