@@ -392,6 +392,9 @@ def inspect(
 
 def main() -> None:
     """Run the command line; errors of our own become one message and an exit code."""
+    from theodolite_jobs.progress import heed_interrupts
+
+    heed_interrupts()
     try:
         app()
     except TheodoliteError as error:
