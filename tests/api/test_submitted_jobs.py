@@ -59,6 +59,13 @@ def test_a_submitted_job_is_named_by_its_spec_and_says_where_it_is(client, ray):
     assert [name.rsplit("-", 1)[0] for name in ray.submitted] == [f"theodolite-{ID[:16]}-1"]
 
 
+def test_a_job_that_knows_its_run_before_it_is_there_has_no_progress_yet(client, store):
+    submit(client)
+    tell_run(store, ID, "tiny-0")
+    assert (show(client)["run_id"], show(client)["progress"]) == ("tiny-0", {})
+    assert client.get("/v1/jobs").json()["items"] == [show(client)]
+
+
 def test_nothing_of_the_user_reaches_the_shell(client, ray):
     submit(client, {**SPEC, "name": "; rm -rf / $(id) `id`"})
     (job,) = ray.jobs.values()

@@ -7,6 +7,7 @@ from fastapi import Path, Request
 
 from theodolite import __version__
 from theodolite.api.problems import Problem
+from theodolite.errors import RunNotFoundError
 from theodolite.query.runs import run_state
 from theodolite.spec import digest_of
 from theodolite.store.complete import finished_groups
@@ -25,10 +26,10 @@ RunId = Annotated[
 
 
 def any_run(request: Request, run_id: str) -> Run:
-    """Return a run, complete or not; raises Problem 404 where there is none, and else as `find_run` does."""
+    """Return a run, complete or not; raises RunNotFoundError, and else as `find_run` does."""
     run = find_run(request.app.state.settings.store, run_id, request.app.state.kept)
     if run is None:  # where the store lies, and what else is in it, is not said
-        raise Problem(404, "run-not-found", f"there is no run {run_id!r}; /v1/runs lists those that there are")
+        raise RunNotFoundError(f"there is no run {run_id!r}; /v1/runs lists those that there are")
     return run
 
 

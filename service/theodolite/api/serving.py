@@ -2,6 +2,7 @@
 
 import socket
 import sys
+from contextlib import suppress
 
 from theodolite.errors import SpecError
 from theodolite.settings import Settings
@@ -48,7 +49,8 @@ def serve(settings: Settings, host: str, port: int) -> None:
         timeout_graceful_shutdown=5,
     )
     print(f"Theodolite answers at {place} from {settings.store}; Ctrl-C ends it", flush=True)
-    uvicorn.Server(config).run(sockets=[listener])
+    with suppress(KeyboardInterrupt):  # which uvicorn raises again once all is closed
+        uvicorn.Server(config).run(sockets=[listener])
 
 
 def keep_out() -> None:
