@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import Annotated
 
 from fastapi import Depends, Request
+from fastapi.concurrency import run_in_threadpool
 from fastapi.security import HTTPAuthorizationCredentials, HTTPBearer
 
 from theodolite.api.guards import LOOPBACK
@@ -40,9 +41,10 @@ class Access:
         self._records: list[TokenRecord] = []
         self._is_open = False
 
-    def caller(self, token: str | None) -> Caller:
+    async def caller(self, token: str | None) -> Caller:
         """Return who asks; raises Problem 401 for a token that is missing, wrong or expired."""
-        self._look()
+        if time.monotonic() - self._looked > _SECONDS_KEPT:
+            await run_in_threadpool(self._look)
         if self._is_open:
             return Caller("local", SCOPES)
         if token is None:
@@ -55,37 +57,36 @@ class Access:
         return Caller(record.id, record.scopes)
 
     def _look(self) -> None:
-        """Read the store's tokens, unless that was done just now."""
-        if time.monotonic() - self._looked > _SECONDS_KEPT:
-            self._records = list_tokens(self.store)
-            self._is_open = self.open_without_tokens and not self._records and not had_tokens(self.store)
-            self._looked = time.monotonic()
+        """Read the store's tokens."""
+        self._records = list_tokens(self.store)
+        self._is_open = self.open_without_tokens and not self._records and not had_tokens(self.store)
+        self._looked = time.monotonic()
 
 
-def reader(request: Request, given: _Given) -> Caller:
+# These are asked before every answer: what is no coroutine would go through a thread each time.
+async def reader(request: Request, given: _Given) -> Caller:
     """Return who asks, if they may read."""
-    return _with_scope(request, given, "read")
+    return await _with_scope(request, given, "read")
 
 
-def submitter(request: Request, given: _Given) -> Caller:
+async def submitter(request: Request, given: _Given) -> Caller:
     """Return who asks, if they may submit jobs."""
-    return _with_scope(request, given, "submit")
+    return await _with_scope(request, given, "submit")
 
 
-def metrics_reader(request: Request, given: _Given) -> None:
+async def metrics_reader(request: Request, given: _Given) -> None:
     """Let through who may read, and whoever asks on loopback."""
     client = request.client.host if request.client else ""
     on_loopback = client in ("127.0.0.1", "::1") and request.url.hostname in {name.strip("[]") for name in LOOPBACK}
     if not on_loopback:
-        _with_scope(request, given, "read")
+        await _with_scope(request, given, "read")
 
 
-def _with_scope(request: Request, given: HTTPAuthorizationCredentials | None, scope: str) -> Caller:
-    caller = request.app.state.access.caller(given.credentials if given else None)
+async def _with_scope(request: Request, given: HTTPAuthorizationCredentials | None, scope: str) -> Caller:
+    caller: Caller = await request.app.state.access.caller(given.credentials if given else None)
     if scope not in caller.scopes:
         raise Problem(403, "scope", f"this token may {' and '.join(caller.scopes)}; this call needs the scope {scope}")
-    found: Caller = caller
-    return found
+    return caller
 
 
 def _unauthorised(detail: str) -> Problem:
