@@ -3,7 +3,8 @@
 The service runs as a user runs it (`theodolite serve`), held to one core, over a run of the chat model that is made for
 it (`--store` and `--run` take one that is there). Requests come over open connections at a fixed rate, whatever the
 answers take, so that a slow answer is not hidden by a client that waits for it (coordinated omission); and then as fast
-as they are answered. Latencies are those from when a request was due to the end of its answer.
+as they are answered. A rate is held for some turns, of which the medians are told. Latencies are those from when a
+request was due to the end of its answer.
 
 The last line is one JSON object. Usage: python benchmarks/api.py --help
 """
@@ -27,6 +28,7 @@ from theodolite.query.runs import summaries
 CPU = torch.device("cpu")
 SPEC = Path(__file__).parent.parent / "jobs" / "theodolite_jobs" / "specs" / "demo.yaml"
 CONNECTIONS = 8
+TURNS = 5
 
 
 def main() -> None:
@@ -84,7 +86,9 @@ def measure(store: str, run_id: str, options: argparse.Namespace) -> dict[str, A
         found: dict[str, Any] = {"connections": CONNECTIONS}
         for name, (path, headers, rate) in calls.items():
             asyncio.run(load(port, path, headers, rate, 1.0))  # caches fill
-            at_rate = asyncio.run(load(port, path, headers, rate, options.seconds))
+            turns = [asyncio.run(load(port, path, headers, rate, options.seconds / TURNS)) for _ in range(TURNS)]
+            at_rate = {"rate": rate, **{key: float(np.median([turn[key] for turn in turns])) for key in turns[0]}}
+            at_rate["p99_milliseconds_of_turns"] = sorted(turn["p99_milliseconds"] for turn in turns)
             flat_out = asyncio.run(load(port, path, headers, None, options.seconds / 2))
             found[name] = {"at_rate": at_rate, "flat_out": flat_out}
             measuring.say(f"{name}: {found[name]}")

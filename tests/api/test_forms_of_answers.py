@@ -278,7 +278,8 @@ def test_what_is_unchanged_is_not_even_computed(client, monkeypatch, path, compu
     assert asked_again(client, path, etag).status_code == 304
 
 
-def test_a_table_that_is_too_long_to_be_decoded_is_given_as_it_is_stored(client, monkeypatch):
+def test_a_table_that_is_too_long_to_be_decoded_is_given_as_it_is_stored(library, monkeypatch):
+    client = client_of(library)  # which has not decoded it yet
     monkeypatch.setattr("theodolite.query.tables.ROWS", 3)
     answer = client.get(f"{RUN}/tables/growth", headers={"Accept": ARROW})
     assert_problem(answer, 422, "rows, and 3 are decoded at once; ask for Parquet, or for pages")
@@ -290,3 +291,16 @@ def test_commit_records_of_a_complete_run_are_read_once(client, library, monkeyp
     first = client.get(RUN).json()
     monkeypatch.setattr("theodolite.query.runs.read_commits", None)
     assert client.get(RUN).json() == first
+
+
+def test_an_answer_is_made_once_and_each_form_and_question_has_its_own(library, monkeypatch):
+    client = client_of(library)
+    asked = [(form, site) for form in (JSON, PARQUET) for site in ("resid_pre", "resid_mid")]
+
+    def answers():
+        return [client.get(f"{RUN}/curves?site={site}", headers={"Accept": form}).content for form, site in asked]
+
+    first = answers()
+    assert len(set(first)) == 4
+    monkeypatch.setattr("theodolite.api.runs.select_curves", None)
+    assert answers() == first

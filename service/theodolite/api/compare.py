@@ -7,7 +7,7 @@ from fastapi import APIRouter, Query, Request
 from fastapi.responses import Response
 
 from theodolite.api.access import Reader
-from theodolite.api.encoding import answer, not_modified
+from theodolite.api.encoding import answer
 from theodolite.api.finished import RUN_ID, complete_run, digest_over
 from theodolite.api.schemas import Comparison, described
 from theodolite.errors import SpecError
@@ -41,13 +41,10 @@ def compare(
 ) -> Response:
     """Curves of several runs, and where their sets' cosine is least and where they first separate."""
     runs = [complete_run(request, run_id) for run_id in dict.fromkeys(run_ids)]
-    digest = digest_of([digest_over(run) for run in runs])
-    if unchanged := not_modified(request, digest):
-        return unchanged
     question = Question(statistic, contrast, prompt_set, site, position)
-    frame = comparison(runs, question)
 
     def content() -> dict[str, Any]:
+        frame = comparison(runs, question)
         return {
             "statistic": statistic,
             "description": description(statistic),
@@ -56,7 +53,7 @@ def compare(
             "figure": comparison_figure(frame).to_plotly_json(),
         }
 
-    return answer(request, digest, content, lambda: frame)
+    return answer(request, digest_of([digest_over(run) for run in runs]), content, lambda: comparison(runs, question))
 
 
 def _milestones(runs: Sequence[Run], question: Question, bound: float) -> list[dict[str, Any]]:

@@ -9,11 +9,11 @@ from typing import Any
 import numpy as np
 import orjson
 import pandas as pd
-import xarray as xr
 from fastapi import Request
 from fastapi.responses import Response
 
 from theodolite.api.problems import Problem
+from theodolite.store.kept import Kept
 from theodolite.store.tables import encode_table
 
 JSON = "application/json"
@@ -23,6 +23,9 @@ ARROW = "application/vnd.apache.arrow.stream"
 HAS_ARROW = any(importlib.metadata.distributions(name="pyarrow"))
 
 _IMPORTING = threading.Lock()
+
+_KEPT_BYTES = 64 * 2**10
+"""Of an answer that is kept: longer ones would leave no room for what they are made from."""
 
 _HEADERS = {"Cache-Control": "private, no-cache", "Vary": "Accept, Authorization"}
 
@@ -48,37 +51,29 @@ def answer(
     """
     form = choose_form(request, [JSON, *((PARQUET,) if frame else ()), *((ARROW,) if frame and HAS_ARROW else ())])
     headers = {"ETag": f'"{digest}"', **_HEADERS}
-    if unchanged := not_modified(request, digest):
-        return unchanged
-    if form == JSON:
-        return Response(to_json(content()), headers=headers, media_type=JSON)
-    # Parquet is packed already, and Arrow is for fast connections: both go as they are.
-    headers["Content-Encoding"] = "identity"
-    if form == PARQUET and stored is not None:
-        return Response(stored(), headers=headers, media_type=form)
-    assert frame is not None
-    return Response(_ENCODERS[form](frame()), headers=headers, media_type=form)
+    if _has(request, digest):
+        return Response(status_code=304, headers=headers)
 
+    def body() -> bytes:
+        if form == JSON:
+            return to_json(content())
+        if form == PARQUET and stored is not None:
+            return stored()
+        assert frame is not None
+        return _ENCODERS[form](frame())
 
-def not_modified(request: Request, digest: str) -> Response | None:
-    """Return 304 where the client has this digest, and None where it has not."""
-    # W/ says that its copy was packed on the way.
-    given = [tag.strip().removeprefix("W/") for tag in request.headers.get("if-none-match", "").split(",")]
-    if f'"{digest}"' in given or "*" in given:
-        return Response(status_code=304, headers={"ETag": f'"{digest}"', **_HEADERS})
-    return None
+    kept: Kept = request.app.state.kept
+    # What is asked, and the digest of what it is read from, say all that an answer depends on.
+    question = request.url.path, request.url.query, digest, form
+    packed = kept.get(question, body, lambda made: len(made) if len(made) <= _KEPT_BYTES else kept.limit_bytes + 1)
+    if form != JSON:  # Parquet is packed already, and Arrow is for fast connections: both go as they are
+        headers["Content-Encoding"] = "identity"
+    return Response(packed, headers=headers, media_type=form)
 
 
 def to_json(content: Any) -> bytes:
     """Return JSON, in which NaN and infinities are null."""
     return orjson.dumps(content, default=_plain, option=orjson.OPT_SERIALIZE_NUMPY | orjson.OPT_NON_STR_KEYS)
-
-
-def dataset_frame(dataset: xr.Dataset) -> Callable[[], pd.DataFrame] | None:
-    """Return what makes a dataset a flat table: one row for each combination of labels; None where variables differ."""
-    if len({dataset[name].dims for name in dataset.data_vars}) != 1 or not dataset.dims:
-        return None
-    return lambda: dataset.to_dataframe().reset_index()
 
 
 def choose_form(request: Request, offered: list[str]) -> str:
@@ -101,6 +96,12 @@ def _quality(part: str) -> tuple[str, float]:
             except ValueError:
                 return media.lower(), 0.0
     return media.lower(), 1.0
+
+
+def _has(request: Request, digest: str) -> bool:
+    """Return whether the client names this digest; `W/` says that its copy was packed on the way."""
+    given = [tag.strip().removeprefix("W/") for tag in request.headers.get("if-none-match", "").split(",")]
+    return f'"{digest}"' in given or "*" in given
 
 
 def _plain(value: Any) -> Any:

@@ -7,7 +7,7 @@ from fastapi import APIRouter, Query, Request
 from fastapi.responses import Response
 
 from theodolite.api.access import Reader
-from theodolite.api.encoding import answer, dataset_frame, not_modified
+from theodolite.api.encoding import answer
 from theodolite.api.finished import RunId, any_run, complete_run, digest_over
 from theodolite.api.paging import Cursor, Limit, next_cursor, start_of
 from theodolite.api.schemas import (
@@ -26,7 +26,7 @@ from theodolite.api.schemas import (
 )
 from theodolite.query import answers
 from theodolite.query.curves import STATISTICS, curve_frame, select_curves
-from theodolite.query.groups import select_direction, select_group
+from theodolite.query.groups import is_flat, select_direction, select_group
 from theodolite.query.heads import head_atlas, head_card
 from theodolite.query.runs import summaries
 from theodolite.query.tables import Page, table_page, whole_table
@@ -220,10 +220,16 @@ def result_group(
 ) -> Response:
     """Any other result group, or some of its variables at some labels, as an xarray dataset."""
     run = complete_run(request, run_id)
-    digest = digest_over(run, [group])
-    if unchanged := not_modified(request, digest):
-        return unchanged
-    only = {"set": prompt_set, "contrast": contrast, "site": site, "position": position, "layer": layer, "norm": norm}
-    found = select_group(run, group, statistic or (), {dim: labels for dim, labels in only.items() if labels})
-    content = {"run_id": run_id, "group": group, "dataset": answers.dataset_content(found)}
-    return answer(request, digest, lambda: content, dataset_frame(found))
+    labels = {"set": prompt_set, "contrast": contrast, "site": site, "position": position, "layer": layer, "norm": norm}
+    only = {dim: wanted for dim, wanted in labels.items() if wanted}
+    asked = statistic or ()
+
+    def frame() -> pd.DataFrame:
+        return select_group(run, group, asked, only).to_dataframe().reset_index()
+
+    return answer(
+        request,
+        digest_over(run, [group]),
+        lambda: answers.group(run, group, asked, **only),
+        frame if is_flat(group, asked) else None,
+    )

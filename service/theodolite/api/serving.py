@@ -1,5 +1,6 @@
 """Running the service, after looking whether it may run there. Imports what is heavy only then."""
 
+import gc
 import socket
 import sys
 from contextlib import suppress
@@ -48,6 +49,8 @@ def serve(settings: Settings, host: str, port: int) -> None:
         server_header=False,
         timeout_graceful_shutdown=5,
     )
+    gc.collect()
+    gc.freeze()  # what importing made stays: looking through it again would hold up answers
     print(f"Theodolite answers at {place} from {settings.store}; Ctrl-C ends it", flush=True)
     with suppress(KeyboardInterrupt):  # which uvicorn raises again once all is closed
         uvicorn.Server(config).run(sockets=[listener])

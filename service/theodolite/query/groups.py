@@ -7,6 +7,7 @@ import xarray as xr
 
 from theodolite.errors import SpecError
 from theodolite.store.finished import read_group
+from theodolite.store.layout import GROUPS
 from theodolite.store.runs import Run
 
 NUMBERS = 250_000
@@ -43,6 +44,12 @@ def select_group(
             f"{', '.join(map(str, chosen.dims))}, or open the store with xarray"
         )
     return chosen
+
+
+def is_flat(name: str, statistics: Sequence[str] = ()) -> bool:
+    """Return whether variables of a group, all where none are named, have the same dimensions, as one table."""
+    shapes = {variable.dims for variable in GROUPS[name] if not statistics or variable.name in statistics}
+    return len(shapes) == 1 and shapes != {()}
 
 
 def select_direction(run: Run, contrast: str, site: str, layer: int, position: int | None = None) -> xr.DataArray:
