@@ -8,18 +8,16 @@ const shown = new Set();
 let library = null;
 
 const MARK = "#ff5fa2"; // is seen on every colour of the scales
-const PLOTLY = "/static/plotly.min.js";
 
-/** Let Plotly come while the numbers are still asked for; it runs only when they are on their way, for that takes long. */
+/** Let Plotly come while the numbers are still asked for: it is read in the background, which takes longest. */
 export function fetchPlotly() {
-  if (!library && !document.querySelector(`link[href="${PLOTLY}"]`))
-    document.head.append(element("link", { rel: "preload", as: "script", href: PLOTLY }));
+  loadPlotly().catch(() => {}); // who draws says what is wrong
 }
 
 /** Return Plotly, which comes once for all figures. */
 function loadPlotly() {
   library ??= new Promise((resolve, reject) => {
-    const script = element("script", { src: PLOTLY });
+    const script = element("script", { src: "/static/plotly.min.js", async: true });
     script.addEventListener("load", () => resolve(window.Plotly));
     script.addEventListener("error", () => {
       library = null;
