@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from theodolite.errors import TheodoliteError
+from theodolite_jobs.interrupts import remember_interrupts
 
 if TYPE_CHECKING:
     from theodolite.settings import Settings
@@ -392,9 +393,7 @@ def inspect(
 
 def main() -> None:
     """Run the command line; errors of our own become one message and an exit code."""
-    from theodolite_jobs.progress import heed_interrupts
-
-    heed_interrupts()
+    remember_interrupts()
     try:
         app()
     except TheodoliteError as error:

@@ -3,35 +3,17 @@
 Everything goes to standard error; standard output is for results.
 """
 
-import signal
 import sys
-import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from types import FrameType
 
 from rich.console import Console as RichConsole
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
 
+from theodolite_jobs.interrupts import heed
+
 _SECONDS_BETWEEN_LINES = 5.0
-
-_interrupted = threading.Event()
-
-
-def heed_interrupts() -> None:
-    """Let Ctrl-C end a job even where a library that is hit by it swallows it: what is said next raises it again."""
-
-    def remember(number: int, frame: FrameType | None) -> None:
-        _interrupted.set()
-        signal.default_int_handler(number, frame)
-
-    signal.signal(signal.SIGINT, remember)
-
-
-def _heed() -> None:
-    if _interrupted.is_set() and threading.current_thread() is threading.main_thread():
-        raise KeyboardInterrupt
 
 
 class Bar:
@@ -60,7 +42,7 @@ class Bar:
         return f"{(self.done - self._start) / seconds:.1f} {self.unit}/s" if seconds > 0 else ""
 
     def _move(self, done: int) -> None:
-        _heed()
+        heed()
         self.done = done
         self._show()
 
@@ -100,7 +82,7 @@ class Console:
 
     def say(self, text: str) -> None:
         """Say one thing on a line of its own."""
-        _heed()
+        heed()
         self._rich.print(text, highlight=False, markup=False, soft_wrap=True)
 
     @contextmanager

@@ -86,7 +86,7 @@ class Client:
         return frame.assign(created=pd.to_datetime(frame["created"], utc=True))
 
     def run(self, run_id: str) -> RunReader:
-        """Return one run; raises RunNotFoundError, for one that is not there."""
+        """Return one run; raises RunNotFoundError for one that is not there."""
         reader = RunReader(run_id, _Served(self, run_id))
         reader.describe()
         return reader
@@ -228,7 +228,8 @@ class Job:
             timeout: seconds; None waits for as long as it takes. The job goes on either way.
 
         Raises:
-            JobError: the job failed, was stopped or is lost, with the reason; or the time is over.
+            JobError: the job failed, was stopped, or has looked lost for half a minute, with the reason; or the time is
+                over.
         """
         end = time.monotonic() + (float("inf") if timeout is None else timeout)
         known = time.monotonic()
@@ -241,6 +242,8 @@ class Job:
                 elif now["state"] != "lost" or time.monotonic() - known > _SECONDS_LOST:
                     break
                 left = end - time.monotonic()
+                if left <= 0 and now["state"] == "lost":
+                    break
                 if left <= 0:
                     raise JobError(f"job {self.id[:12]}… is still {now['state']} after {timeout:g} s; wait again")
                 time.sleep(min(left, _SECONDS_BETWEEN_LOOKS))
@@ -261,7 +264,7 @@ def _watching() -> Iterator[Callable[[Mapping[str, Any]], None]]:
         def line(now: Mapping[str, Any]) -> None:
             done = ", ".join(f"{name} {at['done']}/{at['total']}" for name, at in now["progress"].items())
             said.append(f"{now['state']}: {done}" if done else now["state"])
-            if said[-1] not in said[:-1]:
+            if said[-1:] != said[-2:-1]:
                 print(said[-1], file=sys.stderr, flush=True)
 
         yield line

@@ -1,15 +1,19 @@
 """Who may do what: tokens, scopes, owners; and that neither tokens nor prompts are ever written down."""
 
+import asyncio
 import logging
+import time
 from pathlib import Path
 
 import pytest
 from serving import REFUSAL, SPEC, assert_problem, bearer, client_of, copied, draw_sets
 from stored import store_run
 
+from theodolite.api.access import Access
+from theodolite.api.problems import Problem
 from theodolite.store.jobs import read_jobs
 from theodolite.store.kept import Kept
-from theodolite.store.tokens import create_token, revoke_token
+from theodolite.store.tokens import create_token, list_tokens, revoke_token
 from theodolite_jobs.report.page import write_report
 from theodolite_jobs.stream.pipeline import analyse
 
@@ -222,3 +226,44 @@ def test_a_report_escapes_the_name_of_its_spec(tmp_path):
     assert "</script><b>NAME" not in page
     assert "</script><i>MODEL" not in page
     assert "MODEL" in page
+
+
+def test_tokens_are_read_once_for_all_who_ask_at_once(monkeypatch):
+    looks = []
+
+    def slowly(_store):
+        time.sleep(0.05)
+        looks.append(1)
+        return []
+
+    monkeypatch.setattr("theodolite.api.access._SECONDS_KEPT", 2.0)
+    monkeypatch.setattr("theodolite.api.access.list_tokens", slowly)
+    monkeypatch.setattr("theodolite.api.access.had_tokens", lambda _store: False)
+    access = Access("nowhere", open_without_tokens=True)
+
+    async def all_at_once():
+        return await asyncio.gather(*(access.caller(None) for _ in range(50)))
+
+    assert {caller.id for caller in asyncio.run(all_at_once())} == {"local"}
+    assert len(looks) == 1
+
+
+def test_a_slow_look_does_not_make_a_revoked_token_count_longer(tmp_path, monkeypatch):
+    monkeypatch.setattr("theodolite.api.access._SECONDS_KEPT", 0.5)
+    token, record = create_token(str(tmp_path), ["read"])
+    access = Access(str(tmp_path), open_without_tokens=False)
+
+    def slowly(store):
+        found = list_tokens(store)
+        revoke_token(store, record.id)  # right after this look
+        time.sleep(0.6)
+        return found
+
+    async def ask_twice():
+        with monkeypatch.context() as slow:
+            slow.setattr("theodolite.api.access.list_tokens", slowly)
+            await access.caller(token)
+        await access.caller(token)
+
+    with pytest.raises(Problem, match="not one of this service's"):
+        asyncio.run(ask_twice())

@@ -268,13 +268,13 @@ def test_stored_tables_are_read_by_others(client, tmp_path):
 @pytest.mark.parametrize(
     ("path", "computed"),
     [
-        (f"{RUN}/separation", "runs.select_group"),
-        ("/v1/compare?run=tiny-0&run=tiny-1&contrast=refusal", "compare.comparison"),
+        (f"{RUN}/separation", "query.answers.select_group"),
+        (COMPARED, "api.compare.comparison"),
     ],
 )
 def test_what_is_unchanged_is_not_even_computed(client, monkeypatch, path, computed):
     etag = client.get(path).headers["etag"]
-    monkeypatch.setattr(f"theodolite.api.{computed}", None)
+    monkeypatch.setattr(f"theodolite.{computed}", None)
     assert asked_again(client, path, etag).status_code == 304
 
 
@@ -304,3 +304,35 @@ def test_an_answer_is_made_once_and_each_form_and_question_has_its_own(library, 
     assert len(set(first)) == 4
     monkeypatch.setattr("theodolite.api.runs.select_curves", None)
     assert answers() == first
+
+
+def test_what_is_kept_of_answers_is_bounded_whatever_is_asked(library):
+    client = client_of(library, kept_bytes=50_000)
+    kept = client.app.state.kept
+    for number in range(80):
+        assert client.get(f"{RUN}/sections?no={number}{'a' * 5000}").status_code == 200
+    assert kept.held_bytes <= 50_000
+    assert sum(len(str(key)) for key in kept._values) < 50_000
+
+
+def test_an_address_that_is_nearly_the_same_is_another_question(client):
+    right = f"{RUN}/directions/refusal?site=resid_pre&layer=1"
+    assert client.get(right).status_code == 200
+    assert client.get(right.replace("refusal", "refu%0Asal")).status_code == 422
+
+
+def test_a_statistic_that_is_not_there_is_said_in_every_form(client):
+    for form in (JSON, PARQUET):
+        answer = client.get(f"{RUN}/separation?statistic=nonsense", headers={"Accept": form})
+        assert_problem(answer, 422, "nonsense", "auroc")
+
+
+def test_a_run_that_was_surveyed_again_under_the_same_id_is_told_anew(library, tmp_path):
+    store = copied(library, tmp_path, "tiny-0")
+    client = client_of(store)
+    first = client.get(RUN).json()
+    record = tmp_path / "runs/tiny-0/run.json"
+    again = json.loads(record.read_text()) | {"created": "2030-01-01T00:00:00Z"}
+    record.write_text(json.dumps(again))
+    assert first["created"][:4] != "2030"
+    assert client.get(RUN).json()["created"][:4] == "2030"

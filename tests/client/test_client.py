@@ -193,6 +193,9 @@ def test_a_job_that_is_stopped_or_lost_says_so(submitting, monkeypatch):
     assert read_jobs(store, Kept(0), again.id)[0].end is None
     with pytest.raises(ClusterError, match=r"is lost: .*cannot be reached"):
         again.wait()
+    monkeypatch.setattr("theodolite.client._SECONDS_LOST", 60.0)
+    with pytest.raises(ClusterError, match=r"is lost: .*cannot be reached"):
+        again.wait(timeout=0.05)
 
 
 def test_a_job_whose_cluster_does_not_answer_for_a_while_is_waited_for(submitting, monkeypatch, capsys):

@@ -128,10 +128,13 @@ def test_what_the_template_raises_is_told() -> None:
         words_of("hello", chat_template=CHAT_WITHOUT_SYSTEM, system="be brief")
 
 
-def test_what_the_template_raises_names_no_prompt() -> None:
-    quoting = "{{ raise_exception('I do not like ' + messages[0]['content']) }}"
-    with pytest.raises(PromptError, match=r"refuses the prompt: I do not like …$"):
-        words_of("hello", chat_template=quoting)
+@pytest.mark.parametrize("quoted", ["messages[0]['content']", "messages[0]", "messages[0]['content'].upper()"])
+def test_what_the_template_raises_quotes_no_prompt(quoted: str) -> None:
+    always = "{{ raise_exception('no ' ~ Q) }}"
+    for template in (always, "{% if 'hel' in Q|string|lower %}" + always + "{% endif %}"):
+        with pytest.raises(PromptError, match="refuses") as caught:
+            words_of("hello", chat_template=template.replace("Q", quoted))
+        assert "hel" not in str(caught.value).lower().replace("prompts.nouns", "")
 
 
 def test_a_broken_chat_template_is_a_prompt_error() -> None:

@@ -1,5 +1,6 @@
 """Who asks, and what they may do."""
 
+import asyncio
 import time
 from dataclasses import dataclass
 from typing import Annotated
@@ -38,13 +39,15 @@ class Access:
     def __init__(self, store: str, *, open_without_tokens: bool) -> None:
         self.store, self.open_without_tokens = store, open_without_tokens
         self._looked = float("-inf")
+        self._looking = asyncio.Lock()
         self._records: list[TokenRecord] = []
         self._is_open = False
 
     async def caller(self, token: str | None) -> Caller:
         """Return who asks; raises Problem 401 for a token that is missing, wrong or expired."""
-        if time.monotonic() - self._looked > _SECONDS_KEPT:
-            await run_in_threadpool(self._look)
+        async with self._looking:  # one reads, and who waits finds what was read
+            if time.monotonic() - self._looked > _SECONDS_KEPT:
+                await run_in_threadpool(self._look)
         if self._is_open:
             return Caller("local", SCOPES)
         if token is None:
@@ -58,9 +61,10 @@ class Access:
 
     def _look(self) -> None:
         """Read the store's tokens."""
+        began = time.monotonic()
         self._records = list_tokens(self.store)
         self._is_open = self.open_without_tokens and not self._records and not had_tokens(self.store)
-        self._looked = time.monotonic()
+        self._looked = began
 
 
 # These are asked before every answer: what is no coroutine would go through a thread each time.

@@ -1,5 +1,6 @@
 """What is answered as what: JSON, Parquet or Arrow, under the digest of what was read."""
 
+import hashlib
 import importlib.metadata
 import sys
 import threading
@@ -27,6 +28,9 @@ _IMPORTING = threading.Lock()
 _KEPT_BYTES = 64 * 2**10
 """Of an answer that is kept: longer ones would leave no room for what they are made from."""
 
+_ENTRY_BYTES = 1024
+"""What keeping an answer takes beside it, amply."""
+
 _HEADERS = {"Cache-Control": "private, no-cache", "Vary": "Accept, Authorization"}
 
 
@@ -36,8 +40,12 @@ def answer(
     content: Callable[[], Any],
     frame: Callable[[], pd.DataFrame] | None = None,
     stored: Callable[[], bytes] | None = None,
+    *,
+    keep: bool = True,
 ) -> Response:
     """Return 304 where the client has this digest, or else the content in a form that it accepts.
+
+    Who has the digest is not told whether what else it asks makes sense.
 
     Args:
         request: whose `Accept` and `If-None-Match` count.
@@ -45,6 +53,7 @@ def answer(
         content: makes what JSON holds.
         frame: makes what Parquet and Arrow hold; None where only JSON is offered.
         stored: reads the same as Parquet, where it is stored so.
+        keep: whether the same question is answered from memory next time.
 
     Raises:
         Problem: 406, no form that the client accepts is offered.
@@ -62,13 +71,21 @@ def answer(
         assert frame is not None
         return _ENCODERS[form](frame())
 
-    kept: Kept = request.app.state.kept
-    # What is asked, and the digest of what it is read from, say all that an answer depends on.
-    question = request.url.path, request.url.query, digest, form
-    packed = kept.get(question, body, lambda made: len(made) if len(made) <= _KEPT_BYTES else kept.limit_bytes + 1)
+    packed = _kept(request, digest, form, body) if keep else body()
     if form != JSON:  # Parquet is packed already, and Arrow is for fast connections: both go as they are
         headers["Content-Encoding"] = "identity"
     return Response(packed, headers=headers, media_type=form)
+
+
+def _kept(request: Request, digest: str, form: str, body: Callable[[], bytes]) -> bytes:
+    """Return a body that was made before: what is asked, of what, and in which form say all that it depends on."""
+    kept: Kept = request.app.state.kept
+    asked = request.scope["path"].encode(), request.scope["query_string"], digest.encode(), form.encode()
+    # A question may be long, so its hash stands for it; the entry itself takes memory too.
+    key = hashlib.sha256(b"\0".join(asked)).digest()
+    return kept.get(
+        key, body, lambda made: len(made) + _ENTRY_BYTES if len(made) <= _KEPT_BYTES else kept.limit_bytes + 1
+    )
 
 
 def to_json(content: Any) -> bytes:

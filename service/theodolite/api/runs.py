@@ -65,14 +65,14 @@ def list_runs(
     ]
     start = start_of(cursor)
     content = {"items": found[start : start + limit], "next": next_cursor(start + limit, len(found))}
-    return answer(request, digest_of(content), lambda: content)
+    return answer(request, digest_of(content), lambda: content, keep=False)
 
 
 @router.get("/{run_id}", responses=described(RunDetails))
 def show_run(request: Request, _caller: Reader, run_id: RunId) -> Response:
     """One run: spec, provenance, parity certificate, progress of its sets, what results it has."""
     content = answers.details(any_run(request, run_id))
-    return answer(request, digest_of(content), lambda: content)
+    return answer(request, digest_of(content), lambda: content, keep=False)
 
 
 @router.get("/{run_id}/curves", responses=described(CurvesAnswer, flat=True))

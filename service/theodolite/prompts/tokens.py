@@ -106,6 +106,19 @@ def _render_chat(name: str, prompt: str, system: str | None, tokenizer: Any) -> 
         rendered = tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True)
     # Templates are programs of the model's authors and raise what they like, e.g. for a system message.
     except Exception as error:
-        said = str(error).replace(prompt, "…")  # messages end in logs, which hold no prompt
-        raise PromptError(f"prompts.{name}: the model's chat template refuses the prompt: {said}") from error
+        raise PromptError(f"prompts.{name}: {_refusal(messages, tokenizer)}") from error
     return str(rendered)
+
+
+def _refusal(messages: Sequence[dict[str, str]], tokenizer: Any) -> str:
+    """Say why a chat template refuses messages without quoting them: messages of errors end in logs.
+
+    What it says of messages that hold nothing is told; of others it may say what they hold.
+    """
+    try:
+        tokenizer.apply_chat_template(
+            [{**message, "content": "x"} for message in messages], tokenize=False, add_generation_prompt=True
+        )
+    except Exception as error:
+        return f"the model's chat template refuses the prompt: {error}"
+    return "the model's chat template refuses a prompt, though not others; what it says of it would quote it"

@@ -3,7 +3,6 @@
 Numbers that are not known are NaN here; the API writes them as null.
 """
 
-import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
@@ -25,16 +24,8 @@ from theodolite.store.runs import Run
 
 def details(run: Run) -> dict[str, Any]:
     """Return everything known of a run but its arrays; `contrast_sets` says what each contrast's two sets are."""
-    finished = finished_groups(run)
-
-    def read() -> dict[str, Any]:
-        content = {name: value for name, value in describe(run).items() if name != "report"}
-        return {**content, "contrast_sets": read_contrasts(run, finished)}
-
-    if run.kept is None or not finished:
-        return read()
-    # Of a complete run nothing of it changes but its results, and a large one has thousands of commit records.
-    return run.kept.get((run.url, "details", *finished.values()), read, lambda content: len(json.dumps(content)))
+    content = {name: value for name, value in describe(run).items() if name != "report"}
+    return {**content, "contrast_sets": read_contrasts(run, finished_groups(run))}
 
 
 def curves(run: Run, statistic: Sequence[str] = (), **only: Sequence[Any]) -> dict[str, Any]:

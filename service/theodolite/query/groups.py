@@ -49,7 +49,7 @@ def select_group(
 def is_flat(name: str, statistics: Sequence[str] = ()) -> bool:
     """Return whether variables of a group, all where none are named, have the same dimensions, as one table."""
     shapes = {variable.dims for variable in GROUPS[name] if not statistics or variable.name in statistics}
-    return len(shapes) == 1 and shapes != {()}
+    return len(shapes) < 2 and shapes != {()}  # none: the one that is named is not there, which asking for it says
 
 
 def select_direction(run: Run, contrast: str, site: str, layer: int, position: int | None = None) -> xr.DataArray:

@@ -83,9 +83,9 @@ def _progress(run: Run, name: str, *, whole: bool) -> dict[str, int]:
 
 def describe(run: Run) -> dict[str, Any]:
     """Return everything known of a run but its arrays: question, model, parity, progress, result groups."""
-    commits = {name: read_commits(run.location, name) for name in run.record.sets}
     line = summary(run)
-    left_out = {name: sum(len(commit.quarantined) for commit in of_set.values()) for name, of_set in commits.items()}
+    captured = {name: _captured(run, name, is_whole=line["state"] == "complete") for name in run.record.sets}
+    left_out = {name: quarantined for name, (_, quarantined) in captured.items()}
     return {
         **line,
         "report": run.report,
@@ -95,7 +95,7 @@ def describe(run: Run) -> dict[str, Any]:
         "sets": {
             name: {
                 **facts.model_dump(),
-                "shards_committed": len(commits[name]),
+                "shards_committed": captured[name][0],
                 "quarantined": left_out[name],
             }
             for name, facts in run.record.sets.items()
@@ -109,6 +109,19 @@ def describe(run: Run) -> dict[str, Any]:
         },
         "tables": finished_tables(run),
     }
+
+
+def _captured(run: Run, name: str, *, is_whole: bool) -> tuple[int, int]:
+    """Return how many shards of a set are committed, and how many of its prompts are quarantined."""
+
+    def read() -> tuple[int, int]:
+        commits = read_commits(run.location, name).values()
+        return len(commits), sum(len(commit.quarantined) for commit in commits)
+
+    if run.kept is None or not is_whole:
+        return read()
+    # A large run has thousands of commit records, which do not change any more.
+    return run.kept.get((run.url, "captured", name, run.record.created), read, lambda _: 500)
 
 
 def _notes(run: Run, left_out: Mapping[str, int]) -> Iterator[str]:

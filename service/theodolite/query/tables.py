@@ -13,7 +13,6 @@ from theodolite.store.runs import Run
 Filter = tuple[str, str, Any]
 """Column, operator, value."""
 
-
 ROWS = 250_000
 """Rows of a table that is decoded whole, at most: some 50 MB."""
 

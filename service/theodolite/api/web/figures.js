@@ -17,7 +17,7 @@ export function fetchPlotly() {
 /** Return Plotly, which comes once for all figures. */
 function loadPlotly() {
   library ??= new Promise((resolve, reject) => {
-    const script = element("script", { src: "/static/plotly.min.js", async: true });
+    const script = element("script", { src: "/static/plotly.min.js" });
     script.addEventListener("load", () => resolve(window.Plotly));
     script.addEventListener("error", () => {
       library = null;
