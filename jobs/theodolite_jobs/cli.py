@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from theodolite.errors import TheodoliteError
-from theodolite_jobs.interrupts import remember_interrupts
 
 if TYPE_CHECKING:
     from theodolite.settings import Settings
@@ -393,7 +392,6 @@ def inspect(
 
 def main() -> None:
     """Run the command line; errors of our own become one message and an exit code."""
-    remember_interrupts()
     try:
         app()
     except TheodoliteError as error:

@@ -11,8 +11,6 @@ from contextlib import contextmanager
 from rich.console import Console as RichConsole
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
 
-from theodolite_jobs.interrupts import heed
-
 _SECONDS_BETWEEN_LINES = 5.0
 
 
@@ -42,7 +40,6 @@ class Bar:
         return f"{(self.done - self._start) / seconds:.1f} {self.unit}/s" if seconds > 0 else ""
 
     def _move(self, done: int) -> None:
-        heed()
         self.done = done
         self._show()
 
@@ -82,7 +79,6 @@ class Console:
 
     def say(self, text: str) -> None:
         """Say one thing on a line of its own."""
-        heed()
         self._rich.print(text, highlight=False, markup=False, soft_wrap=True)
 
     @contextmanager

@@ -5,6 +5,7 @@ import os
 import signal
 import subprocess
 import sys
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -125,9 +126,10 @@ def test_a_dask_cluster_that_is_not_there_is_said(tmp_path):
 
 
 def test_ctrl_c_says_that_nothing_is_lost(tmp_path, chat_model_folder):
-    process = subprocess.Popen(
-        [THEODOLITE, "survey", str(written(tmp_path)), "--store", str(tmp_path)], stderr=subprocess.PIPE, text=True
-    )
+    command = [THEODOLITE, "survey", str(written(tmp_path)), "--store", str(tmp_path)]
+    # Tests that were started in the background ignore Ctrl-C, and what they start does too.
+    as_on_a_terminal = partial(signal.signal, signal.SIGINT, signal.SIG_DFL)
+    process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, preexec_fn=as_on_a_terminal)
     assert "reading prompts" in process.stderr.readline()
     process.send_signal(signal.SIGINT)
     _, errors = process.communicate(timeout=60)
