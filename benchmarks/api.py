@@ -27,6 +27,7 @@ from theodolite.query.runs import summaries
 
 CPU = torch.device("cpu")
 SPEC = Path(__file__).parent.parent / "jobs" / "theodolite_jobs" / "specs" / "demo.yaml"
+THEODOLITE = [sys.executable, "-c", "from theodolite_jobs.cli import main; main()"]
 CONNECTIONS = 8
 TURNS = 5
 
@@ -52,8 +53,7 @@ def read_options() -> argparse.Namespace:
 
 def survey_demo(folder: Path) -> str:
     measuring.say("surveying the demo, which takes a minute or two")
-    code = "from theodolite_jobs.cli import main; main()"
-    command = [sys.executable, "-c", code, "survey", str(SPEC), "--store", str(folder)]
+    command = [*THEODOLITE, "survey", str(SPEC), "--store", str(folder)]
     subprocess.run(command, check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     return str(folder)
 
@@ -61,8 +61,7 @@ def survey_demo(folder: Path) -> str:
 def measure(store: str, run_id: str, options: argparse.Namespace) -> dict[str, Any]:
     """Return what each call took, of a service that has one core; the load comes from another."""
     cores = sorted(os.sched_getaffinity(0))
-    code = "from theodolite_jobs.cli import main; main()"
-    command = [sys.executable, "-c", code, "serve", "--store", store, "--port", "0"]
+    command = [*THEODOLITE, "serve", "--store", store, "--port", "0"]
     service = subprocess.Popen(
         command, stdout=subprocess.PIPE, text=True, preexec_fn=lambda: os.sched_setaffinity(0, cores[:1])
     )

@@ -66,12 +66,13 @@ def answer(
     def body() -> bytes:
         if form == JSON:
             return to_json(content())
-        if form == PARQUET and stored is not None:
-            return stored()
         assert frame is not None
         return _ENCODERS[form](frame())
 
-    packed = _kept(request, digest, form, body) if keep else body()
+    if form == PARQUET and stored is not None:
+        packed = stored()  # who reads it keeps it
+    else:
+        packed = _kept(request, digest, form, body) if keep else body()
     if form != JSON:  # Parquet is packed already, and Arrow is for fast connections: both go as they are
         headers["Content-Encoding"] = "identity"
     return Response(packed, headers=headers, media_type=form)

@@ -103,11 +103,14 @@ def _render_chat(name: str, prompt: str, system: str | None, tokenizer: Any) -> 
     messages = [{"role": "system", "content": system}] if system is not None else []
     messages.append({"role": "user", "content": prompt})
     try:
-        rendered = tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True)
+        return _templated(messages, tokenizer)
     # Templates are programs of the model's authors and raise what they like, e.g. for a system message.
     except Exception as error:
         raise PromptError(f"prompts.{name}: {_refusal(messages, tokenizer)}") from error
-    return str(rendered)
+
+
+def _templated(messages: Sequence[dict[str, str]], tokenizer: Any) -> str:
+    return str(tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True))
 
 
 def _refusal(messages: Sequence[dict[str, str]], tokenizer: Any) -> str:
@@ -116,9 +119,8 @@ def _refusal(messages: Sequence[dict[str, str]], tokenizer: Any) -> str:
     What it says of messages that hold nothing is told; of others it may say what they hold.
     """
     try:
-        tokenizer.apply_chat_template(
-            [{**message, "content": "x"} for message in messages], tokenize=False, add_generation_prompt=True
-        )
+        _templated([{**message, "content": "x"} for message in messages], tokenizer)
+    # As above, whatever it raises.
     except Exception as error:
         return f"the model's chat template refuses the prompt: {error}"
     return "the model's chat template refuses a prompt, though not others; what it says of it would quote it"
