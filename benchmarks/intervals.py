@@ -58,7 +58,7 @@ def main() -> None:
 
 def read_options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description="Coverage of the debiased cosine's interval, as a grid and as JSON.")
-    parser.add_argument("--draws", type=int, default=1000, help="draws in each cell")
+    parser.add_argument("--draws", type=int, default=4000, help="draws in each cell")
     parser.add_argument("--seed", type=int, default=0, help="seed of all draws")
     parser.add_argument("--out", type=Path, help="also write the JSON to this file")
     return parser.parse_args()
