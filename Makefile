@@ -2,7 +2,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: help demo test lint check bench bench-heads bench-statistics bench-api clean
+.PHONY: help demo test lint check bench bench-heads bench-statistics bench-api bench-driver up down rehearse clean
 
 help:
 	@echo "make demo          survey the embedded 135M chat model and print where the report is"
@@ -11,7 +11,10 @@ help:
 	@echo "make check         lint, then the tests"
 	@echo "make bench         capture speed against plain Hugging Face, as JSON"
 	@echo "make bench-statistics  moments against reading, and the statistics of a 32B-shaped run: seconds, memory, as JSON"
+	@echo "make up, make down start and stop everything in containers on this machine; PROFILES=gpu with its GPUs"
+	@echo "make rehearse      the same commands as processes: submit, kill a worker, wait, ask, look at the metrics"
 	@echo "make bench-api     the service under load: milliseconds, requests a second, memory, as JSON"
+	@echo "make bench-driver  the scheduling loop with 64 and 1,000 pretended replicas: how busy, what it costs, as JSON"
 	@echo "make bench-heads   the attention heads of a 32B-shaped model: seconds and memory, as JSON"
 
 .venv/ready: pyproject.toml constraints.txt
@@ -43,11 +46,38 @@ bench-statistics: .venv/ready
 	@$(BIN)/python benchmarks/intervals.py
 	@$(BIN)/python benchmarks/statistics.py
 
+bench-driver: .venv/ready
+	@$(BIN)/python benchmarks/driver.py
+
 bench-heads: .venv/ready
 	@$(BIN)/python benchmarks/heads.py
 
 bench-api: .venv/ready
 	@$(BIN)/python benchmarks/api.py
+
+SECRETS := deploy/secrets
+PROFILES ?= cpu
+COMPOSE = COMPOSE_PROFILES=$(PROFILES) docker compose
+
+# The folder is its owner's alone; what lies there must be readable to the containers' users, who have other numbers.
+$(SECRETS)/ray_token $(SECRETS)/grafana_password:
+	@mkdir -p $(SECRETS) && chmod 700 $(SECRETS)
+	@$(PYTHON) -c 'import secrets; print(secrets.token_urlsafe(32))' > $@ && chmod 644 $@
+
+up: $(SECRETS)/ray_token $(SECRETS)/grafana_password
+	@$(COMPOSE) build
+	@test -s $(SECRETS)/metrics_token || { \
+		$(COMPOSE) run --rm -T api theodolite token create --label prometheus > $(SECRETS)/metrics_token && \
+		chmod 644 $(SECRETS)/metrics_token && \
+		$(COMPOSE) run --rm -T api theodolite token create --scope read --scope submit --label first; }
+	@$(COMPOSE) up --detach
+	@echo "The page: http://localhost:8000; Grafana: http://localhost:3000, as admin with the password in $(SECRETS)"
+
+down:
+	@docker compose --profile '*' down
+
+rehearse: .venv/ready
+	@$(BIN)/python deploy/rehearse.py
 
 clean:
 	rm -rf .venv .pytest_cache .mypy_cache .ruff_cache .hypothesis

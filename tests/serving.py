@@ -1,5 +1,6 @@
 """The service in process, over runs made from random arrays, and a stand-in for the HTTP interface of a Ray cluster."""
 
+import importlib.metadata
 import itertools
 import shutil
 import threading
@@ -117,6 +118,7 @@ class RayStandIn:
         self.asked: list[tuple[str, str]] = []
         self.failure: Exception | None = None
         self.log = "capturing\n"
+        self.version = importlib.metadata.version("ray")
         self._lock = threading.Lock()
 
     @property
@@ -143,6 +145,8 @@ class RayStandIn:
     def _answer(self, method: str, place: str, content: Any, headers: Any) -> tuple[int, Any]:
         if self.token and headers.get("Authorization") != f"Bearer {self.token}":
             return 401, "Unauthorized: Missing authentication token"
+        if place == "/api/version":
+            return 200, {"ray_version": self.version}
         parts = place.removeprefix("/api/jobs").strip("/").split("/")
         if method == "POST" and parts == [""]:
             name = content["submission_id"]

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from theodolite.errors import ModelError, SpecError
+from theodolite.metrics import timed
 from theodolite.models.load import check_readable, load_config, load_tokenizer
 from theodolite.models.source import ModelSource, fetch, fetch_small_files, resolve_source
 from theodolite.settings import Settings
@@ -55,9 +56,11 @@ def analyse_run(run: Run, spec: SurveySpec, source: ModelSource | None, settings
         with console.bar("statistics", unit="tasks") as bar:
             weights, norms, reason = _weights(run, spec, asked, contrasts, source, settings)
             passes = asked & _OF_PASSES - ({"sphere"} if not norms else set())
-            computed += analyse(run, contrasts, dask, bar.step_to, passes, norms)
+            with timed("passes"):
+                computed += analyse(run, contrasts, dask, bar.step_to, passes, norms)
             if "gram" in asked:
-                computed += survey_gram(run, contrasts, spec.gram, dask, bar.step_to)
+                with timed("gram"):
+                    computed += survey_gram(run, contrasts, spec.gram, dask, bar.step_to)
             if reason is not None:
                 if spec.analyses is not None or not run.record.sets:
                     raise reason
@@ -136,14 +139,17 @@ def _analyse_weights(
     by_name, dask = spec.analyses is not None or not run.record.sets, settings.dask_address
     with _left_out_unless(by_name, "heads and words", console):
         if asked & {"heads", "words"}:
-            computed += survey_heads(run, weights, spec.heads, dask, progress)
+            with timed("heads"):
+                computed += survey_heads(run, weights, spec.heads, dask, progress)
         with _left_out_unless(spec.analyses is not None, "words", console):
             if _wants_words(run, spec, asked):
                 tokenizer = load_tokenizer(weights.folder, spec.model.trust_remote_code)
-                computed += survey_words(run, weights, tokenizer, spec, dask, progress)
+                with timed("words"):
+                    computed += survey_words(run, weights, tokenizer, spec, dask, progress)
     with _left_out_unless(by_name, "weights", console):
         if "weights" in asked:
-            computed += survey_weights(run, weights, dask, progress)
+            with timed("weights"):
+                computed += survey_weights(run, weights, dask, progress)
     return computed
 
 

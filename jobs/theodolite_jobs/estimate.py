@@ -7,8 +7,10 @@ from theodolite.capture.parity import FIRST_BLOCKS
 from theodolite.errors import ModelError
 from theodolite.models.facts import skeleton
 from theodolite.models.load import load_tokenizer, resolved_dtype
+from theodolite.models.sharding import choose_ranks
 from theodolite.settings import Settings
 from theodolite.spec import SurveySpec
+from theodolite_jobs.gpus import on_kinds
 from theodolite_jobs.prepare import Prepared, prepare
 
 _BYTES = {"float32": 4, "bfloat16": 2, "float16": 2}
@@ -66,6 +68,12 @@ def estimate(prepared: Prepared) -> dict[str, Any]:
         len(plan.shards) * len(plan.positions) * len(prepared.layers) * prepared.counted_units(name)
         for name, plan in prepared.plans.items()
     )
+    weights, others = parameters * _BYTES.get(dtype, 4), 2**30 + _certificate_bytes(prepared, parameters, dtype)
+    prompts = sum(plan.n_samples for plan in prepared.plans.values())
+
+    def can_be_cut(gpus: int) -> bool:
+        return choose_ranks("auto", prepared.config, gpus) > 1
+
     return {
         "run_id": prepared.run_id,
         "model": {
@@ -76,13 +84,12 @@ def estimate(prepared: Prepared) -> dict[str, Any]:
             **prepared.dimensions.as_dict(),
         },
         "sets": sets,
-        "replica_memory_bytes": parameters * _BYTES.get(dtype, 4)
-        + 2**30
-        + _certificate_bytes(prepared, parameters, dtype),
+        "replica_memory_bytes": weights + others,
         "stored_bytes_at_most": (vectors * per_vector * prepared.dimensions.d_model + counts) * 4,
         "capture_seconds_about": {
             device: round(2 * parameters * tokens / speed, 1) for device, speed in _OPERATIONS_PER_SECOND.items()
         },
+        "on_gpus_about": on_kinds(weights, others, 2 * parameters * tokens, prompts, can_be_cut),
     }
 
 

@@ -3,12 +3,16 @@
 It prints how far it is, and no prompt: whoever reads its log may not be who wrote them.
 """
 
+import os
 import sys
 from contextlib import chdir
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from theodolite.errors import SpecError, TheodoliteError
+from theodolite import __version__
+from theodolite.cluster.submit import SUBMITTED_BY
+from theodolite.errors import ClusterRefusedError, SpecError, TheodoliteError
+from theodolite.metrics import served
 from theodolite.settings import Settings
 from theodolite.store.jobs import End, end_attempt, read_job_spec, tell_run
 from theodolite_jobs.progress import Console
@@ -23,8 +27,9 @@ def run_job(job_id: str, number: int, settings: Settings) -> str:
     """
     spec = read_job_spec(settings.store, job_id)
     if spec is None:
-        raise SpecError(f"the store {settings.store} has no job {job_id}")
+        raise SpecError(f"the store {settings.store} has no job {job_id}; can this node reach the store of who asks?")
     try:
+        _check_version()
         run = survey(spec, Path(), settings, Console(), lambda run_id: tell_run(settings.store, job_id, run_id))
     except TheodoliteError as error:
         end_attempt(settings.store, job_id, number, End("failed", str(error)))
@@ -33,12 +38,22 @@ def run_job(job_id: str, number: int, settings: Settings) -> str:
     return run.id
 
 
+def _check_version() -> None:
+    """Refuse what another version asks: the spec and the store may mean something else to it."""
+    asked_by = os.environ.get(SUBMITTED_BY, __version__)
+    if asked_by != __version__:
+        raise ClusterRefusedError(
+            f"the cluster has Theodolite {__version__}, and {asked_by} submitted this job; install the same on both"
+        )
+
+
 def main() -> None:
     """Run the job whose id and attempt are the arguments, on the cluster that this process was started by."""
     settings = Settings(ray_address="auto")
     with TemporaryDirectory() as empty, chdir(empty):  # so that OWNER/NAME of the hub is never a folder of this node
         try:
-            print(run_job(sys.argv[1], int(sys.argv[2]), settings))
+            with served(settings):
+                print(run_job(sys.argv[1], int(sys.argv[2]), settings), flush=True)
         except TheodoliteError as error:
             print(f"error: {error}", file=sys.stderr)
             sys.exit(error.exit_code)

@@ -1,11 +1,14 @@
 """The whole job: capture, then statistics, then the report. Each stage resumes where a former try stopped."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
+from theodolite.capture.plan import Shard
 from theodolite.errors import RunDamagedError, SpecError
+from theodolite.metrics import CaptureMetrics
 from theodolite.models.source import ModelSource
 from theodolite.models.tensors import TensorFiles
 from theodolite.settings import Settings
@@ -74,19 +77,18 @@ def _capture(
 
 
 def _capture_shards(prepared: Prepared, run: Run | None, work: list[Any], settings: Settings, console: Console) -> Run:
-    from theodolite.cluster.driver import (
-        certify_replicas,
-        choose_resources,
-        ray_session,
-        run_shards,
-        start_replicas,
-    )
+    from theodolite.cluster.driver import REASONS, Watch, run_shards
     from theodolite.cluster.replica import Assignment
+    from theodolite.cluster.session import choose_resources, ray_session
+    from theodolite.cluster.workers import certify_workers, start_workers
+    from theodolite.models.sharding import choose_ranks
 
     where = settings.ray_address or "this machine"
     console.say(f"starting replicas on {where}")
     with ray_session(settings.ray_address):
-        resources = choose_resources(settings.replicas, settings.gpus_per_replica)
+        resources = choose_resources(settings.replicas, settings.gpus_per_replica, settings.nodes_wait_seconds)
+        ranks = choose_ranks(settings.parallelism, prepared.config, resources.gpus)
+        resources = replace(resources, ranks=ranks)
         assignment = Assignment(
             run_url=run_url(absolute(settings.store), prepared.run_id),
             model=prepared.pinned_model,
@@ -99,21 +101,39 @@ def _capture_shards(prepared: Prepared, run: Run | None, work: list[Any], settin
             threads=resources.threads,
             gpus=resources.gpus,
         )
-        replicas = start_replicas(assignment, resources, prepared.plans, prepared.tokens)
-        console.say(f"{resources.replicas} replica(s) load the model and prove parity with plain Hugging Face")
-        parity = certify_replicas(replicas)
-        console.say(
-            f"parity: largest error {parity['max_error']:.1e} (allowed {parity['bound']:.0e}), "
-            f"{parity['dtype']}, {parity['attention']} attention, {parity['device']}"
-        )
-        if run is None:
-            run = _create(prepared, parity, settings)
-        _check_same_arithmetic(run, parity)
-        tokens = {name: read_tokens(run.location, name) for name in prepared.plans}
-        total = sum(facts.n_samples for facts in run.record.sets.values())
-        done = total - sum(shard.stop - shard.start for _, shard in work)
-        with console.bar("capture", total, done, unit="prompts") as bar:
-            run_shards(replicas, work, tokens, lambda shard, numbers: bar.advance(numbers["prompts"]))
+        counted = CaptureMetrics(prepared.source.name, REASONS)
+        counted.progress(0, 1)  # so that a replica that never comes is seen
+        counted.replicas(0)
+        workers = start_workers(assignment, resources, prepared.plans, prepared.tokens)
+        try:
+            shared = f" of {ranks} ranks each" if ranks > 1 else ""
+            console.say(
+                f"{resources.replicas} replica(s){shared} load the model and prove parity with plain Hugging Face"
+            )
+            parity = certify_workers(workers)
+            console.say(
+                f"parity: largest error {parity['max_error']:.1e} (allowed {parity['bound']:.0e}), "
+                f"{parity['dtype']}, {parity['attention']} attention, {parity['device']}"
+            )
+            if run is None:
+                run = _create(prepared, parity, settings)
+            _check_same_arithmetic(run, parity)
+            tokens = {name: read_tokens(run.location, name) for name in prepared.plans}
+            total = sum(facts.n_samples for facts in run.record.sets.values())
+            done = total - sum(shard.stop - shard.start for _, shard in work)
+            counted.progress(done, total)
+            with console.bar("capture", total, done, unit="prompts") as bar:
+
+                def committed(_shard: Shard, numbers: Mapping[str, Any]) -> None:
+                    bar.advance(int(numbers["prompts"]))
+                    counted.committed(numbers)
+                    counted.progress(bar.done, total)
+
+                run_shards(workers, work, tokens, Watch(committed, counted.retried, counted.replicas))
+            counted.replicas(0)
+        finally:
+            for worker in workers:
+                worker.kill()
     return run
 
 
@@ -193,7 +213,7 @@ def _check_same_question(run: Run, prepared: Prepared) -> None:
 
 def _check_same_arithmetic(run: Run, parity: dict[str, Any]) -> None:
     """Refuse to mix shards of different arithmetic in one run."""
-    from theodolite.cluster.driver import arithmetic
+    from theodolite.cluster.workers import arithmetic
 
     began = [*arithmetic(run.record.parity), *(f"{name} {run.record.versions[name]}" for name in _LIBRARIES)]
     now = [*arithmetic(parity), *(f"{name} {version(name)}" for name in _LIBRARIES)]

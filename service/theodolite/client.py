@@ -1,11 +1,7 @@
 """A Theodolite service from Python: its runs, comparisons between them, and surveys to submit."""
 
-import sys
-import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from importlib.util import find_spec
 from pathlib import Path
 from string import Formatter
 from typing import Any
@@ -13,12 +9,9 @@ from urllib.parse import quote
 
 import httpx
 import pandas as pd
-from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from theodolite.errors import (
     ClusterError,
-    JobError,
     ResultsNotFoundError,
     ServiceError,
     SpecError,
@@ -26,6 +19,7 @@ from theodolite.errors import (
 )
 from theodolite.reading import RunReader, html_table
 from theodolite.spec_file import read_spec
+from theodolite.waiting import said_progress, wait_for_end
 
 _PATHS = {
     "details": "",
@@ -44,9 +38,6 @@ _PATHS = {
 _PARQUET = "application/vnd.apache.parquet"
 _SECONDS_TO_ANSWER = 120.0
 """Figures of a large run are drawn when they are asked for."""
-_SECONDS_BETWEEN_LOOKS = 2.0
-_SECONDS_LOST = 30.0
-"""How long a job may look lost before nobody waits for it any more: a cluster's dashboard may start again."""
 
 
 class Client:
@@ -194,8 +185,8 @@ class Job:
 
     def _repr_html_(self) -> str:
         now = self.describe()
-        done = ", ".join(f"{name} {at['done']}/{at['total']}" for name, at in now["progress"].items())
-        rows = {"model": now["model"], "state": now["state"], "reason": now["reason"] or "", "prompts": done}
+        rows = {"model": now["model"], "state": now["state"], "reason": now["reason"] or ""}
+        rows["prompts"] = said_progress(now)
         return html_table(f"{now['name'] or 'job'} {self.id[:12]}…", {**rows, "run": now["run_id"] or ""})
 
     def describe(self) -> dict[str, Any]:
@@ -231,57 +222,8 @@ class Job:
             JobError: the job failed, was stopped, or has looked lost for half a minute, with the reason; or the time is
                 over.
         """
-        end = time.monotonic() + (float("inf") if timeout is None else timeout)
-        known = time.monotonic()
-        with _watching() as show:
-            while True:
-                now = self.describe()
-                show(now)
-                if now["state"] in ("queued", "running"):
-                    known = time.monotonic()
-                elif now["state"] != "lost" or time.monotonic() - known > _SECONDS_LOST:
-                    break
-                left = end - time.monotonic()
-                if left <= 0 and now["state"] == "lost":
-                    break
-                if left <= 0:
-                    raise JobError(f"job {self.id[:12]}… is still {now['state']} after {timeout:g} s; wait again")
-                time.sleep(min(left, _SECONDS_BETWEEN_LOOKS))
-        if now["state"] != "succeeded":
-            said = {"failed": "failed", "stopped": "was stopped", "lost": "is lost"}[now["state"]]
-            reason = now["reason"] or "its logs may say why"
-            raise JobError(f"job {self.id[:12]}… {said}: {reason}; submitting the same spec again goes on")
+        now = wait_for_end(self.describe, timeout)
         return self._client.run(now["run_id"])
-
-
-@contextmanager
-def _watching() -> Iterator[Callable[[Mapping[str, Any]], None]]:
-    """Give what shows a job's progress: bars on a terminal or in a notebook, plain lines elsewhere, on stderr."""
-    console = Console(stderr=True)
-    if not (console.is_terminal or (console.is_jupyter and find_spec("ipywidgets"))):
-        said: list[str] = []
-
-        def line(now: Mapping[str, Any]) -> None:
-            done = ", ".join(f"{name} {at['done']}/{at['total']}" for name, at in now["progress"].items())
-            said.append(f"{now['state']}: {done}" if done else now["state"])
-            if said[-1:] != said[-2:-1]:
-                print(said[-1], file=sys.stderr, flush=True)
-
-        yield line
-        return
-    text = TextColumn("{task.description}", markup=False)
-    with Progress(text, BarColumn(), MofNCompleteColumn(), TimeRemainingColumn(), console=console) as bars:
-        state = bars.add_task("", total=None)
-        tasks: dict[str, Any] = {}
-
-        def bar(now: Mapping[str, Any]) -> None:
-            bars.update(state, description=now["state"], visible=not now["progress"])
-            for name, at in now["progress"].items():
-                if name not in tasks:
-                    tasks[name] = bars.add_task(name)
-                bars.update(tasks[name], completed=at["done"], total=at["total"])
-
-        yield bar
 
 
 def _spec(spec: Mapping[str, Any] | str | Path) -> dict[str, Any]:

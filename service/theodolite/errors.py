@@ -8,6 +8,8 @@ TheodoliteError              exit code 1
 │   └── UnsupportedModelError  it could be loaded, but we do not know where its parts are
 ├── ParityError              captured activations differ from plain Hugging Face: the run must not start
 ├── CaptureError             shards could not be captured
+│   ├── RankOutOfMemoryError a batch does not fit into a rank, whose group must start again
+│   └── RankOutOfStepError   a rank failed before, and its group must start again
 ├── ClusterError             a cluster cannot be reached, or refuses a job
 │   ├── ClusterRefusedError  it answered, and does not take a job
 │   └── JobError             a job failed, was stopped, is lost or takes too long
@@ -65,6 +67,14 @@ class ParityError(TheodoliteError):
 
 class CaptureError(TheodoliteError):
     """Shards could not be captured."""
+
+
+class RankOutOfMemoryError(CaptureError):
+    """A batch does not fit into the memory of a rank, while the others wait for it: their group must start again."""
+
+
+class RankOutOfStepError(CaptureError):
+    """A rank failed before: what it sends next would be taken for what the others wait for."""
 
 
 class ClusterError(TheodoliteError):

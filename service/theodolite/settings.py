@@ -1,6 +1,7 @@
 """Settings: where and how a survey runs. Nothing here can change a number."""
 
 from pathlib import Path
+from typing import Literal
 
 from pydantic import Field, SecretStr
 from pydantic_settings import BaseSettings, SettingsConfigDict
@@ -24,8 +25,25 @@ class Settings(BaseSettings):
     gpus_per_replica: int | None = Field(
         None, ge=0, description="GPUs of one replica; none is one where there are GPUs."
     )
+    parallelism: Literal["auto", "pipeline", "tensor"] = Field(
+        "auto",
+        description="How a replica of several GPUs uses them: tensor (each holds a part of every matrix), pipeline "
+        "(each holds some of the blocks, and they work in turn), or auto: tensor for models that can be cut so.",
+    )
     cache: Path = Field(
         Path.home() / ".cache" / "theodolite", description="Where converted models are kept, on each node."
+    )
+    nodes_wait_seconds: float = Field(
+        0, ge=0, description="How long a cluster that grows may take to bring the GPUs that a survey asks for."
+    )
+    metrics_port: int | None = Field(
+        None, ge=0, le=65535, description="Where a survey serves its metrics; 0 is any free port, none is nowhere."
+    )
+    metrics_targets: Path | None = Field(
+        None, description="Folder in which a survey says where its metrics are, for Prometheus' file discovery."
+    )
+    metrics_linger_seconds: float = Field(
+        0, ge=0, description="How long a survey's metrics can still be asked for when it has ended."
     )
     jobs_url: str | None = Field(
         None,

@@ -10,6 +10,7 @@ import httpx
 import pytest
 from serving import SPEC, RayStandIn, assert_problem, bearer, captured_run, client_of
 
+import theodolite
 from theodolite.spec_file import parse_spec
 from theodolite.store.jobs import End, end_attempt, read_jobs, tell_run
 from theodolite.store.kept import Kept
@@ -81,6 +82,7 @@ def test_what_the_job_inherits_is_the_store_and_the_limits_and_no_secret(store, 
     assert job["runtime_env"] == {
         "env_vars": {
             "THEODOLITE_STORE": store,
+            "THEODOLITE_SUBMITTED_BY": theodolite.__version__,
             "THEODOLITE_JOB_TOKENS": "5000",
             "THEODOLITE_REMOTE_CODE_ALLOWED": '["org/a"]',
             "PYTHONUNBUFFERED": "1",

@@ -1,7 +1,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from theodolite.capture.plan import batch_by_length, padded_tokens, plan_set, probe_prompts, shared_prefix
+from theodolite.capture.plan import batch_by_length, halved, padded_tokens, plan_set, probe_prompts, shared_prefix
 
 prompts = st.lists(st.lists(st.integers(0, 5), min_size=1, max_size=30).map(tuple), min_size=1, max_size=60)
 
@@ -51,3 +51,11 @@ def test_a_prompt_too_long_for_plain_attention_is_no_probe():
     prompts = [(1,) * 10, (2,) * 5000, (3,) * 4000]
     assert probe_prompts(prompts) == [prompts[0], prompts[2]]
     assert probe_prompts([(1,) * 5000]) == [(1,) * 5000]
+
+
+def test_a_batch_is_halved_in_order_until_its_prompts_are_alone():
+    batch = (1, 2, 3, 4, 5)
+    assert halved(batch, 0) == [batch]
+    assert halved(batch) == [(1, 2), (3, 4, 5)]
+    assert halved(batch, 2) == [(1,), (2,), (3,), (4, 5)]
+    assert halved(batch, 9) == [(1,), (2,), (3,), (4,), (5,)]

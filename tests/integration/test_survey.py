@@ -16,7 +16,7 @@ import xarray as xr
 import yaml
 from transformers import AutoModelForCausalLM
 
-from theodolite.cluster import driver
+from theodolite.cluster import driver, session
 from theodolite.errors import CaptureError, RunDamagedError
 from theodolite.query.runs import summaries, verify
 from theodolite.settings import Settings
@@ -82,16 +82,16 @@ def test_a_replica_that_is_killed_restarts_and_the_bits_are_the_same(surveyed, t
     killed = []
     run_shards = driver.run_shards
 
-    def kill_one_after_the_first_shard(replicas, work, tokens, progress):
-        victim = ray.get(replicas[0].process_id.remote())
+    def kill_one_after_the_first_shard(workers, work, tokens, watch):
+        victim = ray.get(workers[0].actors[0].process_id.remote())
 
         def kill_and_go_on(shard, numbers):
             if not killed:
                 os.kill(victim, signal.SIGKILL)
                 killed.append(victim)
-            progress(shard, numbers)
+            watch.committed(shard, numbers)
 
-        run_shards(replicas, work, tokens, kill_and_go_on)
+        run_shards(workers, work, tokens, replace(watch, committed=kill_and_go_on))
 
     monkeypatch.setattr(driver, "run_shards", kill_one_after_the_first_shard)
     run = run_survey(tmp_path, replicas=1, gpus_per_replica=0)
@@ -123,9 +123,10 @@ def test_a_replica_that_is_gone_for_good_leaves_the_work_to_the_other(surveyed, 
 
     run_shards = driver.run_shards
 
-    def kill_one_for_good(replicas, *arguments):
-        ray.kill(replicas[0])
-        run_shards(replicas, *arguments)
+    def kill_one_for_good(workers, *arguments):
+        workers[0].restart = lambda _reason: None
+        ray.kill(workers[0].actors[0])
+        run_shards(workers, *arguments)
 
     monkeypatch.setattr(driver, "run_shards", kill_one_for_good)
     assert_same_bits(surveyed, run_survey(tmp_path, replicas=2, gpus_per_replica=1))
@@ -136,10 +137,11 @@ def test_without_any_replica_left_the_shard_is_named(surveyed, tmp_path, monkeyp
 
     run_shards = driver.run_shards
 
-    def kill_all_for_good(replicas, *arguments):
-        for replica in replicas:
-            ray.kill(replica)
-        run_shards(replicas, *arguments)
+    def kill_all_for_good(workers, *arguments):
+        for worker in workers:
+            worker.restart = lambda _reason: None
+            ray.kill(worker.actors[0])
+        run_shards(workers, *arguments)
 
     monkeypatch.setattr(driver, "run_shards", kill_all_for_good)
     with pytest.raises(CaptureError, match=r"shard harmful/0000\d has no replica left"):
@@ -184,7 +186,7 @@ def test_a_run_is_not_continued_with_other_arithmetic(surveyed, tmp_path):
 
 
 def test_a_second_survey_repeats_nothing(surveyed, monkeypatch):
-    monkeypatch.setattr(driver, "ray_session", None)  # would raise if it were entered
+    monkeypatch.setattr(session, "ray_session", None)  # would raise if it were entered
     stamps = {path: path.stat().st_mtime_ns for path in Path(surveyed.url).glob("**/c/**/*") if path.is_file()}
     assert run_survey(surveyed.store).id == surveyed.id
     assert {path: path.stat().st_mtime_ns for path in stamps} == stamps

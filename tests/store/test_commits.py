@@ -43,6 +43,10 @@ def test_a_committed_shard_lies_at_its_key_and_is_whole(location):
     commit, encoded = attempt()
     assert commit_shard(location, commit, encoded) == commit
     assert read_commits(location, "harmful") == {1: commit}
+    numbers = read_commits(location, "harmful")[1].numbers()
+    assert (numbers["prompts"], numbers["quarantined"]) == (4, 1)
+    assert numbers["stored_bytes"] == sum(map(len, encoded.values()))
+    assert numbers["store_seconds"] > 0
     assert list(damages(location, commit)) == []
     assert keys(location, "pending") == []
     assert array_key(commit, Site.RESID_PRE) == "activations.zarr/harmful/resid_pre/c/1/0/0/0"

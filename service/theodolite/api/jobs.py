@@ -1,7 +1,6 @@
 """Calls about jobs: submit a survey, see how far it is, read its logs, stop it."""
 
-from collections.abc import Mapping, Sequence
-from datetime import UTC, datetime
+from functools import partial
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Depends, Path, Request
@@ -10,35 +9,21 @@ from fastapi.responses import PlainTextResponse, Response
 
 from theodolite.api.access import Caller, Reader, Submitter
 from theodolite.api.encoding import JSON, to_json
-from theodolite.api.finished import any_run
 from theodolite.api.paging import Cursor, Limit, next_cursor, start_of
 from theodolite.api.problems import Problem
 from theodolite.api.schemas import Job, JobList, described, problems_of
 from theodolite.api.submission import check_submission
-from theodolite.cluster.submit import (
-    ClusterState,
-    cluster_logs,
-    cluster_state,
-    cluster_states,
-    stop,
-    submit,
-)
-from theodolite.errors import ClusterError, ClusterRefusedError, StoreError
-from theodolite.query.runs import progress
+from theodolite.cluster.jobs import job_content, job_states, stop_survey, submit_survey
+from theodolite.cluster.submit import ClusterState, cluster_logs
 from theodolite.settings import Settings
 from theodolite.spec import SurveySpec
 from theodolite.spec_file import parse_json, parse_spec
-from theodolite.store.jobs import End, StoredJob, begin_attempt, end_attempt, read_jobs, store_spec, tell_sent
-from theodolite.store.objects import absolute
+from theodolite.store.jobs import StoredJob, read_jobs
 
 router = APIRouter(prefix="/v1/jobs", tags=["jobs"])
 spec_router = APIRouter(prefix="/v1", tags=["jobs"])
 
 JobId = Annotated[str, Path(pattern=r"^[0-9a-f]{64}$", description="The digest of the job's spec.")]
-
-_UNFINISHED = ("queued", "running")
-_SECONDS_TO_ARRIVE = 60
-"""How long an attempt may be on its way to the cluster: it is written down before it is sent."""
 
 _EXAMPLE = {
     "model": {"id": "smollm2-135m-instruct"},
@@ -94,15 +79,7 @@ def submit_job(request: Request, caller: Submitter, spec: _Spec) -> Response:
     """Submit a survey. The same spec again is the same job: it goes on where it was lost, failed or was stopped."""
     settings: Settings = request.app.state.settings
     check_submission(spec, settings)
-    job_id, jobs = spec.digest(), read_jobs(settings.store, request.app.state.kept)
-    # After the store, so that the cluster knows what the store says was sent; or 503: nothing is begun unseen.
-    known = cluster_states(settings)
-    found = next((job for job in jobs if job.id == job_id), None)
-    state = _state(found, known, None).state if found else None
-    if state not in (*_UNFINISHED, "succeeded"):
-        _check_queue(settings, caller, jobs, known)
-        store_spec(settings.store, spec)
-        _begin(settings, job_id, (found.attempt.number if found and found.attempt else 0) + 1, caller)
+    job_id = submit_survey(settings, spec, caller.id, request.app.state.kept, partial(_check_room, settings))
     return _one(request, caller, job_id, status=202)
 
 
@@ -111,7 +88,7 @@ def list_jobs(request: Request, caller: Reader, limit: Limit = 50, cursor: Curso
     """Jobs, the latest submitted first."""
     found, start = read_jobs(request.app.state.settings.store, request.app.state.kept), start_of(cursor)
     page = found[start : start + limit]
-    states = _states(request.app.state.settings, page)
+    states = job_states(request.app.state.settings, page)
     items = [_content(request, caller, job, states[job.id]) for job in page]
     return Response(to_json({"items": items, "next": next_cursor(start + limit, len(found))}), media_type=JSON)
 
@@ -135,12 +112,7 @@ def read_logs(request: Request, caller: Submitter, job_id: JobId) -> Response:
 @router.delete("/{job_id}", responses=described(Job))
 def stop_job(request: Request, caller: Submitter, job_id: JobId) -> Response:
     """Stop a job; what was captured stays, and submitting the same spec again goes on. For its owner alone."""
-    job, settings = _own(request, caller, job_id), request.app.state.settings
-    if job.attempt and job.end is None:
-        said = cluster_state(settings, job.attempt.submission)  # or 503: nothing is stopped where nobody answers
-        if said is not None and said.state in _UNFINISHED:
-            stop(settings, job.attempt.submission)
-            end_attempt(settings.store, job_id, job.attempt.number, End("stopped"))
+    stop_survey(request.app.state.settings, _own(request, caller, job_id))
     return _one(request, caller, job_id)
 
 
@@ -164,84 +136,24 @@ def _is_owner(caller: Caller, job: StoredJob) -> bool:
 
 def _one(request: Request, caller: Caller, job_id: str, status: int = 200) -> Response:
     job = _job(request, job_id)
-    content = _content(request, caller, job, _states(request.app.state.settings, [job])[job_id])
+    content = _content(request, caller, job, job_states(request.app.state.settings, [job])[job_id])
     return Response(to_json(content), status, {"Location": f"/v1/jobs/{job_id}"} if status == 202 else None, JSON)
 
 
-def _begin(settings: Settings, job_id: str, number: int, caller: Caller) -> None:
-    """Make the next attempt, unless somebody else just did."""
-    attempt = begin_attempt(settings.store, job_id, number, caller.id)
-    if attempt is None:
-        return
-    try:
-        submit(settings, absolute(settings.store), job_id, attempt)
-    except ClusterRefusedError as error:
-        end_attempt(settings.store, job_id, number, End("failed", str(error)))
-        raise
-    # Any other error leaves open whether the cluster took it: its own answer will tell.
-    tell_sent(settings.store, job_id, number)
-
-
-def _check_queue(
-    settings: Settings, caller: Caller, jobs: Sequence[StoredJob], known: Mapping[str, ClusterState | None]
-) -> None:
-    own = [job for job in jobs if job.attempt and job.attempt.owner == caller.id]
-    waiting = [job for job in own if _state(job, known, None).state in _UNFINISHED]
-    if len(waiting) >= settings.jobs_per_token:
+def _check_room(settings: Settings, waiting: int) -> None:
+    if waiting >= settings.jobs_per_token:
         raise Problem(
             429,
             "job-limit",
-            f"this token has {len(waiting)} jobs that have not ended, and {settings.jobs_per_token} are allowed; wait "
+            f"this token has {waiting} jobs that have not ended, and {settings.jobs_per_token} are allowed; wait "
             "for one, or stop it",
             {"Retry-After": "60"},
         )
 
 
-def _states(settings: Settings, jobs: list[StoredJob]) -> Mapping[str, ClusterState]:
-    """Return the state of each job: how its last attempt ended, or else what the cluster says of it."""
-    open_ones = [job for job in jobs if job.attempt and job.end is None]
-    known: dict[str, ClusterState | None] = {}
-    unreachable = None
-    try:
-        if len(open_ones) == 1 and open_ones[0].attempt:
-            name = open_ones[0].attempt.submission
-            known = {name: cluster_state(settings, name)}
-        elif open_ones:
-            known = dict(cluster_states(settings))
-    except ClusterError as error:
-        unreachable = str(error)
-    return {job.id: _state(job, known, unreachable) for job in jobs}
-
-
-def _state(job: StoredJob, known: Mapping[str, ClusterState | None], unreachable: str | None) -> ClusterState:
-    if job.end is not None:
-        return ClusterState(job.end.state, job.end.reason)
-    if job.attempt is None:
-        return ClusterState("lost", "it was never sent to the cluster; submit it again")
-    said = known.get(job.attempt.submission)
-    if said is not None:
-        return said
-    age = (datetime.now(UTC) - datetime.fromisoformat(job.attempt.submitted)).total_seconds()
-    if unreachable is None and not job.sent and age < _SECONDS_TO_ARRIVE:
-        return ClusterState("queued", None)
-    return ClusterState("lost", unreachable or "the cluster does not know it any more; submit it again to go on")
-
-
 def _content(request: Request, caller: Caller, job: StoredJob, state: ClusterState) -> dict[str, Any]:
-    try:
-        done = progress(any_run(request, job.run_id)) if job.run_id else {}
-    except StoreError:  # it is known, and not begun; or it is damaged, which asking for the run itself says
-        done = {}
-    return {
-        "id": job.id,
-        "name": job.spec.name,
-        "model": job.spec.model.id,
-        "state": state.state,
-        "attempt": job.attempt.number if job.attempt else 0,
-        "submitted": job.attempt.submitted if job.attempt else "",
-        # An error may name what the spec holds, which is its owner's.
-        "reason": state.reason if state.state != "failed" or _is_owner(caller, job) else "only its owner sees why",
-        "run_id": job.run_id,
-        "progress": done,
-        "yours": "submit" in caller.scopes and _is_owner(caller, job),
-    }
+    content = job_content(request.app.state.settings, job, state, request.app.state.kept)
+    is_owner = _is_owner(caller, job)
+    if content["state"] == "failed" and not is_owner:
+        content["reason"] = "only its owner sees why"  # an error may name what the spec holds
+    return {**content, "yours": "submit" in caller.scopes and is_owner}

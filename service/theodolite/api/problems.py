@@ -21,6 +21,7 @@ from theodolite.errors import (
     TableNotFoundError,
     TheodoliteError,
 )
+from theodolite.metrics import count_store_error
 
 MEDIA_TYPE = "application/problem+json"
 
@@ -75,6 +76,7 @@ def add_handlers(app: FastAPI) -> None:
     @app.exception_handler(TheodoliteError)
     def _(_request: Request, error: TheodoliteError) -> Response:
         status = next(_STATUS[parent] for parent in type(error).__mro__ if parent in _STATUS)
+        count_store_error(error)
         return problem_response(status, error.kind(), str(error))
 
     @app.exception_handler(RequestValidationError)

@@ -11,8 +11,9 @@ import torch
 from numpy.typing import NDArray
 from transformers import DynamicCache
 
-from theodolite.capture.plan import Batch, SetPlan, Shard, padded_tokens
+from theodolite.capture.plan import Batch, SetPlan, Shard, halved, padded_tokens
 from theodolite.capture.taps import POSITIVE_UNITS, Selection, tapped
+from theodolite.errors import RankOutOfMemoryError
 from theodolite.models.load import LoadedModel
 from theodolite.sites import Site
 from theodolite.spec import TokenIds
@@ -33,7 +34,9 @@ class CapturedShard:
         quarantined: sample → why its activations cannot be used.
         oom_backoffs: how often a batch was split because memory ran out.
         tokens: tokens of the shard's prompts.
+        shared_tokens: those of them that were not computed, since all prompts of the set begin with them.
         computed_tokens: tokens that were computed, padding included.
+        padding_tokens: those of them that only fill batches.
         seconds: time from the first batch to the last copy.
     """
 
@@ -43,12 +46,18 @@ class CapturedShard:
     quarantined: dict[int, str] = field(default_factory=dict)
     oom_backoffs: int = 0
     tokens: int = 0
+    shared_tokens: int = 0
     computed_tokens: int = 0
+    padding_tokens: int = 0
     seconds: float = 0.0
 
 
 class Engine:
-    """A model with its taps: turns shards into arrays, and keeps the keys and values of the last shared prefix."""
+    """A model with its taps: turns shards into arrays, and keeps the keys and values of the last shared prefix.
+
+    Where ranks share the model, each has an engine, and all capture the same shards in the same order: each then has
+    the whole result, and of keys, values and hidden units only its own.
+    """
 
     def __init__(self, model: LoadedModel, sites: Sequence[Site], layers: Sequence[int]) -> None:
         """Take a loaded model, the block sites to keep, and the layers to keep them at."""
@@ -57,7 +66,9 @@ class Engine:
         self.layers = tuple(layers)
         self._prefix: tuple[TokenIds, list[tuple[torch.Tensor, torch.Tensor]]] = ((), [])
 
-    def capture(self, plan: SetPlan, shard: Shard, tokens: Sequence[TokenIds], units: int = 0) -> CapturedShard:
+    def capture(
+        self, plan: SetPlan, shard: Shard, tokens: Sequence[TokenIds], units: int = 0, halvings: int = 0
+    ) -> CapturedShard:
         """Capture one shard.
 
         Args:
@@ -65,8 +76,10 @@ class Engine:
             shard: which samples, in which batches.
             tokens: token ids of the shard's samples, from `shard.start` on.
             units: how many hidden units each MLP has, where their signs are to be counted.
+            halvings: how often to halve each batch before it is run, for it did not fit into memory before.
 
         Raises:
+            RankOutOfMemoryError: ranks share the model, and a batch does not fit into this one's memory.
             ValueError: the tokens are not one entry for each sample; or units are to be counted of a family whose
                 record names none, or at a position that some prompt does not have.
         """
@@ -77,7 +90,7 @@ class Engine:
         started = time.perf_counter()
         captured = self._empty(len(tokens), len(plan.positions), units)
         pending: list[tuple[Batch, Any]] = []
-        for batch, kept in self._run_batches(plan, shard, tokens, captured, units):
+        for batch, kept in self._run_batches(plan, shard, tokens, captured, units, halvings):
             # One batch behind: while the device computes this one, the host stores the one before.
             pending.append((batch, _start_copy(kept)))
             if len(pending) > 1:
@@ -87,14 +100,22 @@ class Engine:
         _blank_before_first_token(captured, plan.positions, [len(ids) for ids in tokens])
         _quarantine_non_finite(captured, plan.positions, tokens, shard.start, self.layers)
         captured.tokens = sum(map(len, tokens))
+        captured.shared_tokens = len(tokens) * plan.shared_prefix
         captured.seconds = time.perf_counter() - started
         return captured
 
     def _run_batches(
-        self, plan: SetPlan, shard: Shard, tokens: Sequence[TokenIds], captured: CapturedShard, units: int
+        self,
+        plan: SetPlan,
+        shard: Shard,
+        tokens: Sequence[TokenIds],
+        captured: CapturedShard,
+        units: int,
+        halvings: int,
     ) -> Iterator[tuple[Batch, dict[str, torch.Tensor]]]:
         """Yield each batch with its kept tensors, on the device; halve a batch that does not fit into memory."""
-        waiting = deque(shard.batches)
+        waiting = deque(part for batch in shard.batches for part in halved(batch, halvings))
+        captured.oom_backoffs = len(waiting) - len(shard.batches)
         suffix_lengths = {shard.start + i: len(ids) - plan.shared_prefix for i, ids in enumerate(tokens)}
         while waiting:
             batch = waiting.popleft()
@@ -105,11 +126,12 @@ class Engine:
                 if len(batch) == 1:
                     captured.quarantined[batch[0]] = "out of memory, even in a batch of its own"
                 else:
-                    half = len(batch) // 2
-                    waiting.extendleft([batch[half:], batch[:half]])
+                    waiting.extendleft(reversed(halved(batch)))
                 continue
             captured.batches.append(batch)
-            captured.computed_tokens += padded_tokens(batch, suffix_lengths)
+            padded = padded_tokens(batch, suffix_lengths)
+            captured.computed_tokens += padded
+            captured.padding_tokens += padded - sum(suffix_lengths[sample] for sample in batch)
             yield batch, kept
 
     def _forward_or_nothing(
@@ -121,6 +143,13 @@ class Engine:
         except RuntimeError as error:  # torch.OutOfMemoryError is one
             if not _is_out_of_memory(error):
                 raise
+            if self.model.ranks > 1:
+                # The other ranks wait inside this forward, and no smaller one can be run beside it.
+                advice = "it is tried in halves" if len(prompts) > 1 else "give each replica more GPUs"
+                raise RankOutOfMemoryError(
+                    f"a batch of {len(prompts)} prompts of {plan.prompt_set}, the longest of {max(map(len, prompts))} "
+                    f"tokens, does not fit into the memory of a rank: {advice}"
+                ) from error
             return None
 
     @torch.inference_mode()
@@ -151,7 +180,8 @@ class Engine:
         }
         values[Site.RESID_FINAL] = kept[Site.RESID_FINAL][0]
         if units:
-            values[POSITIVE_UNITS] = _count_positive(kept[POSITIVE_UNITS], _finite_prompts(values.values()))
+            counts = _count_positive(kept[POSITIVE_UNITS], _finite_prompts(values.values()))
+            values[POSITIVE_UNITS] = _of_all_ranks(counts, units, self.model.ranks)
         return values
 
     def _expanded_prefix(self, prefix: TokenIds, batch_size: int) -> DynamicCache | None:
@@ -212,6 +242,17 @@ def _count_positive(signs: Sequence[torch.Tensor], usable: torch.Tensor) -> torc
         (positive & usable.to(positive.device)[:, None, None]).sum(dim=0, dtype=torch.int32) for positive in signs
     ]
     return torch.stack([count.to(usable.device) for count in counts], dim=1)
+
+
+def _of_all_ranks(counts: torch.Tensor, units: int, ranks: int) -> torch.Tensor:
+    """Return the counts of all units, where each rank has counted those of its own part of a matrix."""
+    if counts.shape[-1] == units:  # one process, or a family whose parts are put together before the activation
+        return counts
+    widest = -(-units // ranks)  # as torch cuts: all parts are as wide, but the last may be less
+    own = torch.nn.functional.pad(counts, (0, widest - counts.shape[-1]))
+    parts = [torch.empty_like(own) for _ in range(ranks)]
+    torch.distributed.all_gather(parts, own)
+    return torch.cat(parts, dim=-1)[..., :units]
 
 
 def _start_copy(kept: dict[str, torch.Tensor]) -> tuple[dict[str, torch.Tensor], Any]:

@@ -4,9 +4,14 @@ Two things are proven on probe prompts. The places: the sites of a plain run obe
 together. The capture: what comes out of padded batches behind a shared prefix is what the plain run has there. Error is
 ‖x − y‖ / ‖y‖ for each (prompt, site, layer, position), never element-wise, which reaches 2 where the vector's error is
 1e-6.
+
+Where ranks share the model, its plain run is one of all ranks too, for no GPU may hold it whole. That the parts add up
+is proven on the first blocks, in float32: cut over the ranks they must give what they give whole. All ranks measure,
+in lock step, and nothing that one of them finds may keep it from a forward that the others run.
 """
 
 import copy
+import gc
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
@@ -58,10 +63,12 @@ class Certificate:
         max_error_by_site: the same for each site.
         least_cosine: the least cosine between ours and the reference.
         identity_error: how far the sites of the plain run are from the identities that tie them together.
-        float32_blocks_max_error: for half precision, the error of the first blocks run in float32.
+        float32_blocks_max_error: for half precision, and where ranks share the model, the error of the first blocks run
+            in float32.
         float32_blocks_identity_error: and how far those are from the identities.
         token_ids_sha256: digest of the probe prompts' token ids.
         warning: set where the error passes but is larger than expected.
+        ranks: processes that share the model.
     """
 
     prompts: int
@@ -79,6 +86,7 @@ class Certificate:
     float32_blocks_identity_error: float | None
     token_ids_sha256: str
     warning: str | None
+    ranks: int
 
     def as_dict(self) -> dict[str, Any]:
         """Return the certificate as JSON-ready values."""
@@ -129,7 +137,9 @@ def certify(
     is_float32 = model.dtype == torch.float32
     question = _Question(tuple(sites), tuple(layers), plans, probes)
     whole = _measure(model, question)
-    first = None if is_float32 else _measure_first_blocks(model, torch.float32, question, _first_count(model))
+    first = None
+    if not is_float32 or model.ranks > 1:
+        first = _measure_first_blocks(model, torch.float32, question, _first_count(model))
     certificate = Certificate(
         prompts=sum(map(len, probes.values())),
         dtype=str(model.dtype).removeprefix("torch."),
@@ -146,6 +156,7 @@ def certify(
         float32_blocks_identity_error=first.identity_error if first else None,
         token_ids_sha256=digest_of({name: list(chosen) for name, chosen in probes.items()}),
         warning=_warning(is_float32, whole.max_error),
+        ranks=model.ranks,
     )
     _refuse_wrong_places(first or whole, IDENTITY_BOUND)
     _refuse_wrong_places(whole, IDENTITY_BOUND if is_float32 else HALF_IDENTITY_BOUND)
@@ -186,6 +197,8 @@ def _failure(certificate: Certificate, whole: _Measured, arbitration: str) -> st
 
 def _arbitrate(model: LoadedModel, question: _Question) -> str:
     """Say whether a failure is rounding, which float64 takes away, or a mistake, which it leaves as it is."""
+    if model.ranks > 1:  # another rank may have passed, and would not run along
+        return "whether this is rounding was not measured, as ranks share the model; try parallelism: pipeline"
     parameters = sum(weight.numel() for weight in model.module.parameters())
     everything = parameters <= _ARBITRATED_WHOLE
     count = len(model.blocks) if everything else _first_count(model)
@@ -209,8 +222,9 @@ def _warning(is_float32: bool, error: float) -> str | None:
     return None
 
 
-def _measure(model: LoadedModel, question: _Question) -> _Measured:
-    """Compare a capture of the probes with a plain reading of each."""
+def _measure(model: LoadedModel, question: _Question, reference_model: LoadedModel | None = None) -> _Measured:
+    """Compare a capture of the probes with a plain reading of each, by the same model where there is no other."""
+    read = reference_model or model
     engine = Engine(model, question.sites, question.layers)
     errors: dict[Site, list[NDArray[np.float64]]] = {site: [] for site in (*question.sites, Site.RESID_FINAL)}
     identities: dict[str, float] = {}
@@ -221,8 +235,8 @@ def _measure(model: LoadedModel, question: _Question) -> _Measured:
         captured = engine.capture(probe_plan, probe_plan.shards[0], chosen)
         for row, ids in enumerate(chosen):
             positions = [position for position in plan.positions if len(ids) + position >= 0]
-            plain = read_sites(model, ids, positions)
-            for identity, error in identity_errors(model, plain).items():
+            plain = read_sites(read, ids, positions)
+            for identity, error in identity_errors(read, plain).items():
                 identities[identity] = float(np.maximum(identities.get(identity, 0.0), error))
             for site in errors:
                 mine = _as_vectors(captured.activations[site][row, len(plan.positions) - len(positions) :])
@@ -254,9 +268,13 @@ def _plan_of_probes(model: LoadedModel, plan: SetPlan, probes: Sequence[TokenIds
 
 def _measure_first_blocks(model: LoadedModel, dtype: torch.dtype, question: _Question, count: int) -> _Measured:
     """Measure the model's first blocks in another precision: half precision hides small mistakes."""
-    head = _first_blocks(model, dtype, count)
+    head, plain = _first_blocks(model, dtype, count)
     kept = tuple(layer for layer in question.layers if layer < head.dimensions.n_layers)
-    return _measure(head, replace(question, layers=kept, sites=question.sites if kept else ()))
+    measured = _measure(head, replace(question, layers=kept, sites=question.sites if kept else ()), plain)
+    if model.ranks > 1:
+        del head
+        gc.collect()  # the forwards of a cut model hold it in a cycle, and its memory is wanted
+    return measured
 
 
 def _first_count(model: LoadedModel) -> int:
@@ -265,7 +283,23 @@ def _first_count(model: LoadedModel) -> int:
     return min(len(model.blocks), max(FIRST_BLOCKS, *(kinds.index(kind) + 1 for kind in set(kinds))))
 
 
-def _first_blocks(model: LoadedModel, dtype: torch.dtype, count: int) -> LoadedModel:
+def _first_blocks(model: LoadedModel, dtype: torch.dtype, count: int) -> tuple[LoadedModel, LoadedModel]:
+    """Return embedding, first blocks and final norm, as they capture and as they are read plainly.
+
+    They are the same copy; or cut as the model is, and whole.
+    """
+    if model.reload is None or model.ranks == 1:
+        copied = _copied_blocks(model, dtype, count)
+        return copied, copied
+    # A copy of a part would run with the original's weights: its forwards are closures over them.
+    name, device = str(dtype).removeprefix("torch."), None if model.device.type == "cpu" else model.device
+    return (
+        model.reload(dtype=name, blocks=count, ranks=model.ranks),
+        model.reload(dtype=name, blocks=count, device_map=device),
+    )
+
+
+def _copied_blocks(model: LoadedModel, dtype: torch.dtype, count: int) -> LoadedModel:
     """Return a copy of embedding, first blocks and final norm; the model itself is left as it was."""
     path, _, name = model.anatomy.blocks.rpartition(".")
     owner = model.module.get_submodule(path)

@@ -156,6 +156,14 @@ def batch_by_length(samples: Sequence[int], lengths: Sequence[int], batch_tokens
     return tuple(reversed(batches))
 
 
+def halved(batch: Batch, times: int = 1) -> list[Batch]:
+    """Return a batch cut in halves, these in halves again, so many times; a prompt alone cannot be cut."""
+    if times == 0 or len(batch) == 1:
+        return [batch]
+    half = len(batch) // 2
+    return [part for one in (batch[:half], batch[half:]) for part in halved(one, times - 1)]
+
+
 def padded_tokens(batch: Batch, lengths: Sequence[int] | Mapping[int, int]) -> int:
     """Return the tokens a batch computes: its size times its longest prompt."""
     return len(batch) * max(lengths[sample] for sample in batch)

@@ -1,19 +1,18 @@
-"""Starting replicas on Ray and feeding them shards until all are committed."""
+"""The scheduling loop: feeding shards to replicas until all are committed. It knows no Ray.
 
-import logging
-import os
-import socket
-from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass, replace
-from typing import Any
+It waits for nothing but answers: a replica that dies, loads or restarts keeps no other one from its work.
+"""
 
-import ray
+from collections import Counter, deque
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass, field, replace
+from functools import partial
+from queue import SimpleQueue
+from typing import Any, Protocol
 
-from theodolite.capture.plan import SetPlan, Shard, probe_prompts
-from theodolite.cluster.replica import REPLICA_ENVIRONMENT, Assignment, Replica
-from theodolite.errors import CaptureError, TheodoliteError
+from theodolite.capture.plan import SetPlan, Shard
+from theodolite.errors import CaptureError
 from theodolite.spec import TokenIds
 
 IN_FLIGHT = 2
@@ -22,200 +21,180 @@ IN_FLIGHT = 2
 MAX_ATTEMPTS = 3
 """Tries of a shard before the run gives up; a shard that kills its replica must not do so without end."""
 
-MAX_RESTARTS = 4
-"""Restarts of one replica."""
+DIED, OUT_OF_MEMORY = REASONS = ("died", "out_of_memory")
+"""Why a shard goes back to the queue; where memory ran out, halved batches may fit."""
 
-_SECONDS_TO_RESTART = 120
 
-Progress = Callable[[Shard, Mapping[str, Any]], None]
+class ReplicaDiedError(Exception):
+    """A replica is gone, with the shards it had; another one, or the same begun anew, may do them.
+
+    Args:
+        reason: one of REASONS.
+        detail: what is known.
+    """
+
+    def __init__(self, reason: str, detail: str) -> None:
+        super().__init__(detail)
+        self.reason = reason
+
+
+class Worker(Protocol):
+    """A replica, as the loop sees it."""
+
+    def capture(
+        self, plan: SetPlan, shard: Shard, tokens: Sequence[TokenIds], halvings: int
+    ) -> "Future[Mapping[str, Any]]":
+        """Begin a shard, and return what will be the numbers of its commit, or ReplicaDiedError."""
+
+    def restart(self, reason: str) -> "Future[None] | None":
+        """Begin anew after it died; return what says that it did, or did not, and None where it is not tried again."""
 
 
 @dataclass(frozen=True)
-class Resources:
-    """What the replicas get.
+class Watch:
+    """Who is told what happens.
 
     Attributes:
-        replicas: how many.
-        gpus: GPUs of each.
-        threads: threads of each, on a CPU.
-        cpus: what Ray books for each.
+        committed: a shard is committed, with the numbers of its commit record.
+        retried: a shard goes back to the queue, and why.
+        replicas: how many replicas there are now.
     """
 
-    replicas: int
-    gpus: int
-    threads: int
-    cpus: float
+    committed: Callable[[Shard, Mapping[str, Any]], None]
+    retried: Callable[[str], None] = lambda _reason: None
+    replicas: Callable[[int], None] = lambda _count: None
 
 
-@contextmanager
-def ray_session(address: str | None) -> Iterator[None]:
-    """Connect to a cluster, or start Ray inside this machine for as long as the context lasts.
+@dataclass(eq=False)
+class _Seat:
+    """A replica and the shards that it has, in its order."""
 
-    Raises:
-        CaptureError: the cluster cannot be reached.
-    """
-    if address:
-        _refuse_unreachable(address)
-    if ray.is_initialized():  # a notebook, or a test, that keeps Ray running between surveys
-        yield
-        return
-    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
-    os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
-    local: dict[str, Any] = {} if address else {"include_dashboard": False, "object_store_memory": 100 * 2**20}
-    try:
-        ray.init(address=address or "local", logging_level=logging.ERROR, log_to_driver=False, **local)
-    except (ray.exceptions.RayError, ConnectionError, RuntimeError, ValueError, TimeoutError) as error:
-        raise CaptureError(f"cannot connect to the Ray cluster at {address or 'this machine'}: {error}") from error
-    try:
-        yield
-    finally:
-        ray.shutdown()
+    worker: Worker
+    line: deque["_Task"] = field(default_factory=deque)
+    life: int = 0
+    works: bool = True
+    is_gone: bool = False
 
 
-def choose_resources(replicas: int | None, gpus_per_replica: int | None) -> Resources:
-    """Choose how many replicas of which size the cluster gets: all GPUs where there are any.
+@dataclass(eq=False)
+class _Task:
+    """A shard that a replica has, in one of the replica's lives."""
 
-    Raises:
-        CaptureError: no node has as many GPUs as one replica was asked to have, or there are too few in all.
-    """
-    nodes = [node["Resources"] for node in ray.nodes() if node["Alive"]]
-    gpus = [int(node.get("GPU", 0)) for node in nodes]
-    cpus = max(int(node.get("CPU", 1)) for node in nodes)
-    each = gpus_per_replica if gpus_per_replica is not None else min(1, max(gpus))
-    places = sum(count // each for count in gpus) if each else len(nodes)
-    wanted = replicas or max(1, places if each else 1)
-    if each and wanted > places:
-        raise CaptureError(
-            f"{wanted} replicas of {each} GPUs find no place: the nodes of the cluster have {gpus} GPUs; "
-            "change --replicas or --gpus-per-replica"
-        )
-    on_one_node = -(-wanted // len(nodes))
-    threads = max(1, cpus // on_one_node)
-    # A replica on GPUs computes there and needs one core; one without needs all that it is given.
-    return Resources(wanted, each, threads, cpus=min(1.0 if each else float(threads), cpus / on_one_node))
-
-
-def start_replicas(
-    assignment: Assignment,
-    resources: Resources,
-    plans: Mapping[str, SetPlan],
-    tokens: Mapping[str, Sequence[TokenIds]],
-) -> list[Any]:
-    """Start replicas; on first use they load their model and prove it on a few prompts of each set."""
-    probes = {name: probe_prompts(tokens[name]) for name in plans}
-    few = {name: replace(plan, shards=()) for name, plan in plans.items()}
-    actor = ray.remote(Replica).options(
-        num_cpus=resources.cpus,
-        num_gpus=resources.gpus,
-        max_restarts=MAX_RESTARTS,
-        max_task_retries=0,  # a lost call may have succeeded; the loop below decides what is done again
-        runtime_env={"env_vars": {**REPLICA_ENVIRONMENT, "OMP_NUM_THREADS": str(resources.threads)}},
-    )
-    return [actor.remote(assignment, few, probes) for _ in range(resources.replicas)]
-
-
-def certify_replicas(replicas: Sequence[Any]) -> dict[str, Any]:
-    """Have every replica prove itself against plain Hugging Face; return the first one's certificate.
-
-    Raises:
-        ParityError: a replica differs by more than rounding.
-        ModelError: a replica cannot load the model.
-        CaptureError: a replica died, or they compute in different ways, which would mix in one run.
-    """
-    waiting = [replica.certify.remote() for replica in replicas]
-    try:
-        certificates = ray.get(waiting)
-    except ray.exceptions.RayTaskError as error:
-        raise _own_error(error) from error
-    except ray.exceptions.RayError as error:
-        raise CaptureError(f"a replica died while it loaded the model: {_first_line(error)}") from error
-    ways = {arithmetic(certificate) for certificate in certificates}
-    if len(ways) > 1:
-        raise CaptureError(f"the replicas compute in different ways, {sorted(ways)}; use nodes of one kind")
-    return dict(certificates[0])
-
-
-def arithmetic(certificate: Mapping[str, Any]) -> tuple[str, str, str]:
-    """Return dtype, attention and kind of device: what must not be mixed in one run."""
-    return certificate["dtype"], certificate["attention"], str(certificate["device"]).partition(":")[0]
+    seat: _Seat
+    life: int
+    plan: SetPlan
+    shard: Shard
 
 
 def run_shards(
-    replicas: Sequence[Any],
+    workers: Sequence[Worker],
     work: Sequence[tuple[SetPlan, Shard]],
     tokens: Mapping[str, Sequence[TokenIds]],
-    progress: Progress,
+    watch: Watch,
 ) -> None:
     """Give every shard to some replica, at most `IN_FLIGHT` at a time each, until all are committed.
 
-    A shard whose replica died goes back to the queue; replicas restart by themselves, and one that does not is left
-    out while others remain.
+    The shards of a replica that died go back to the head of the queue, and it gets others once it is back. One that
+    does not come back is left out while others remain. A shard that was the death of `MAX_ATTEMPTS` ends the run.
 
     Raises:
         CaptureError: a shard failed `MAX_ATTEMPTS` times, or no replica is left; names the shard.
     """
-    waiting = deque(work)
-    failures: dict[str, int] = {}
-    free = [replica for _ in range(IN_FLIGHT) for replica in replicas]
-    in_flight: dict[Any, tuple[Any, SetPlan, Shard]] = {}
-    while waiting or in_flight:
-        while waiting and free:
-            replica, (plan, shard) = free.pop(0), waiting.popleft()
-            of_shard = list(tokens[shard.prompt_set][shard.start : shard.stop])
-            # The plan of the whole set would travel with every shard; this one's batches are enough.
-            future = replica.capture.remote(replace(plan, shards=()), shard, of_shard)
-            in_flight[future] = (replica, plan, shard)
-        ready, _ = ray.wait(list(in_flight), num_returns=1)
-        replica, plan, shard = in_flight.pop(ready[0])
-        try:
-            progress(shard, ray.get(ready[0]))
-            free.append(replica)
-        except ray.exceptions.RayTaskError as error:
-            # The code raised: it would raise again.
-            raise _own_error(error, shard) from error
-        except ray.exceptions.RayError as error:
-            waiting.appendleft((plan, shard))
-            if _answers(replica):
-                failures[shard.name] = failures.get(shard.name, 0) + 1
-                free.append(replica)
-            else:
-                free = [other for other in free if other is not replica]
-            if failures.get(shard.name, 0) >= MAX_ATTEMPTS or not (free or in_flight):
-                tries = f"failed {failures.get(shard.name, 0)} times" if free else "has no replica left to run on"
-                raise CaptureError(
-                    f"shard {shard.name} {tries}, last because: {_first_line(error)}; "
-                    "what was committed stays, run the survey again to go on"
-                ) from error
+    _Loop(workers, work, tokens, watch).run()
 
 
-def _answers(replica: Any) -> bool:
-    """Return whether a replica that failed is back; a restart takes seconds."""
-    try:
-        ray.get(replica.process_id.remote(), timeout=_SECONDS_TO_RESTART)
-    except ray.exceptions.RayError:
-        return False
-    return True
+class _Loop:
+    """Who has which shard, and what is done when something is heard; all of it in one thread."""
+
+    def __init__(
+        self,
+        workers: Sequence[Worker],
+        work: Sequence[tuple[SetPlan, Shard]],
+        tokens: Mapping[str, Sequence[TokenIds]],
+        watch: Watch,
+    ) -> None:
+        self.tokens, self.watch = tokens, watch
+        self.seats = [_Seat(worker) for worker in workers]
+        self.free = deque(seat for _ in range(IN_FLIGHT) for seat in self.seats)
+        self.waiting = deque(work)
+        self.in_flight = 0
+        self.failures: Counter[str] = Counter()
+        self.halvings = 0  # of every batch that is given out: what did not fit once would not fit again
+        self.events: SimpleQueue[Callable[[], None]] = SimpleQueue()  # put by whatever thread hears of something
+
+    def run(self) -> None:
+        self._tell_replicas()
+        while self.waiting or self.in_flight:
+            while self.waiting and self.free:
+                self._give(self.free.popleft(), *self.waiting.popleft())
+            self.events.get()()
+
+    def _give(self, seat: _Seat, plan: SetPlan, shard: Shard) -> None:
+        task = _Task(seat, seat.life, plan, shard)
+        seat.line.append(task)
+        self.in_flight += 1
+        of_shard = self.tokens[shard.prompt_set][shard.start : shard.stop]
+        # The plan of the whole set would travel with every shard; this one's batches are enough.
+        answer = seat.worker.capture(replace(plan, shards=()), shard, of_shard, self.halvings)
+        answer.add_done_callback(lambda future: self.events.put(partial(self._finished, task, future)))
+
+    def _finished(self, task: _Task, answer: "Future[Mapping[str, Any]]") -> None:
+        error, is_current = answer.exception(), task.life == task.seat.life
+        if isinstance(error, ReplicaDiedError):
+            self.waiting.appendleft((task.plan, task.shard))
+            self.watch.retried(error.reason)
+            if is_current:  # the first that is heard of this death
+                self._mourn(task.seat, error)
+        elif error is not None:
+            raise error  # the code raised: it would raise again
+        else:
+            self.watch.committed(task.shard, answer.result())
+            if is_current:
+                self.free.append(task.seat)
+        task.seat.line.remove(task)
+        self.in_flight -= 1
+
+    def _mourn(self, seat: _Seat, error: ReplicaDiedError) -> None:
+        """Blame what a replica was busy with, and begin it anew."""
+        blamed = seat.line[0].shard
+        if error.reason == OUT_OF_MEMORY and 2**self.halvings < max(map(len, blamed.batches)):
+            self.halvings += 1
+        else:
+            self.failures[blamed.name] += 1
+        if self.failures[blamed.name] >= MAX_ATTEMPTS:
+            raise _given_up(blamed, f"failed {MAX_ATTEMPTS} times", error)
+        seat.life, seat.works = seat.life + 1, False
+        self.free = deque(other for other in self.free if other is not seat)
+        self._restart(seat, error.reason, error)
+
+    def _restart(self, seat: _Seat, reason: str, error: BaseException) -> None:
+        back = seat.worker.restart(reason)
+        if back is None:
+            self._leave_out(seat, error)
+            return
+        self._tell_replicas()
+        back.add_done_callback(lambda future: self.events.put(partial(self._came_back, seat, future)))
+
+    def _came_back(self, seat: _Seat, back: "Future[None]") -> None:
+        error = back.exception()
+        if error is not None:
+            self._restart(seat, DIED, error)
+            return
+        seat.works = True
+        self.free.extend([seat] * IN_FLIGHT)
+        self._tell_replicas()
+
+    def _leave_out(self, seat: _Seat, error: BaseException) -> None:
+        seat.is_gone = True
+        self._tell_replicas()
+        if all(other.is_gone for other in self.seats):
+            raise _given_up(self.waiting[0][1], "has no replica left to run on", error)
+
+    def _tell_replicas(self) -> None:
+        self.watch.replicas(sum(seat.works for seat in self.seats))
 
 
-def _refuse_unreachable(address: str) -> None:
-    """Raise CaptureError at once where nothing listens; Ray itself would try for minutes."""
-    host, separator, port = address.removeprefix("ray://").rpartition(":")
-    if not separator or not port.isdigit():  # "auto", or a name that Ray knows
-        return
-    try:
-        socket.create_connection((host, int(port)), timeout=5).close()
-    except OSError as error:
-        raise CaptureError(f"cannot reach a Ray cluster at {address}: {error}") from error
-
-
-def _own_error(error: ray.exceptions.RayTaskError, shard: Shard | None = None) -> TheodoliteError:
-    """Return our own error where a replica raised one, and a CaptureError for anything else."""
-    cause = error.cause
-    if isinstance(cause, TheodoliteError):
-        return type(cause)(str(cause))
-    where = f"shard {shard.name}" if shard else "a replica"
-    return CaptureError(f"{where} failed: {type(cause).__name__}: {_first_line(cause)}")
-
-
-def _first_line(error: BaseException) -> str:
-    return (str(error).strip() or type(error).__name__).splitlines()[0]
+def _given_up(shard: Shard, what: str, error: BaseException) -> CaptureError:
+    return CaptureError(
+        f"shard {shard.name} {what}, last because: {error}; what was committed stays, run the survey again to go on"
+    )

@@ -1,12 +1,15 @@
-"""A replica: an actor that pins one copy of the model and writes its own shards."""
+"""A replica: an actor that pins one copy of the model and writes its own shards, or one of several that share it."""
 
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from theodolite.capture.plan import SetPlan, Shard
-from theodolite.errors import ModelError
+from theodolite.cluster.ranks import Rank, join
+from theodolite.errors import ModelError, RankOutOfStepError
 from theodolite.sites import Site
 from theodolite.spec import ModelSpec, TokenIds
 from theodolite.store.objects import Location, open_location
@@ -48,33 +51,57 @@ class Assignment:
 class Replica:
     """Loads the model on first use and proves it, also after a restart, which may be on another node."""
 
-    def __init__(self, assignment: Assignment, plans: dict[str, SetPlan], probes: dict[str, list[TokenIds]]) -> None:
-        """Take the assignment, and what parity is proven on; nothing heavy happens yet."""
+    def __init__(
+        self,
+        assignment: Assignment,
+        plans: dict[str, SetPlan],
+        probes: dict[str, list[TokenIds]],
+        rank: Rank | None = None,
+    ) -> None:
+        """Take the assignment, what parity is proven on, and the place in a group; nothing heavy happens yet.
+
+        All ranks of a group must be given the same calls in the same order, and a group that lost one must end.
+        """
         self.assignment = assignment
         self.plans = plans
         self.probes = probes
+        self.rank = rank
+        self._out_of_step = False
         self._engine: Any = None
         self._certificate: dict[str, Any] = {}
 
     def certify(self) -> dict[str, Any]:
         """Return the parity certificate; raises ParityError."""
-        self._ready()
+        with self._in_step():
+            self._ready()
         return self._certificate
 
     def process_id(self) -> int:
         """Return the process that holds the model."""
         return os.getpid()
 
-    def capture(self, plan: SetPlan, shard: Shard, tokens: list[TokenIds]) -> dict[str, Any]:
-        """Capture a shard, write it and commit it; return the numbers of the attempt that counts."""
-        from theodolite.store.activations import counted_units, encode_counts, encode_shard
+    def capture(self, plan: SetPlan, shard: Shard, tokens: list[TokenIds], halvings: int = 0) -> dict[str, Any] | None:
+        """Capture a shard, write it and commit it; return the numbers of the attempt that counts.
+
+        Of a group, the first rank does so, and the others return None. Each batch is halved `halvings` times before it
+        is run: a group that ran out of memory cannot do so by itself, and raises RankOutOfMemoryError.
+        """
+        from theodolite.store.activations import counted_units
+
+        with self._in_step():
+            engine = self._ready()
+            location = self._location()
+            # The store says whether units are counted: a run that was begun without goes on without, in all its shards.
+            captured = engine.capture(plan, shard, tokens, counted_units(location, shard.prompt_set), halvings)
+        if self.rank is not None and self.rank.index > 0:
+            return None
+        return self._write(location, shard, captured, str(engine.model.device))
+
+    def _write(self, location: Location, shard: Shard, captured: Any, device: str) -> dict[str, Any]:
+        from theodolite.store.activations import encode_counts, encode_shard
         from theodolite.store.commits import Commit, commit_shard, new_attempt, sha256
         from theodolite.store.layout import MLP_POSITIVE
 
-        engine = self._ready()
-        location = self._location()
-        # The store says whether units are counted: a run that was begun without goes on without, in all its shards.
-        captured = engine.capture(plan, shard, tokens, counted_units(location, shard.prompt_set))
         encoded = {
             str(site): encode_shard(site, values, shard.start, self.assignment.shard_prompts)
             for site, values in captured.activations.items()
@@ -92,32 +119,45 @@ class Replica:
             quarantined=captured.quarantined,
             oom_backoffs=captured.oom_backoffs,
             tokens=captured.tokens,
+            shared_tokens=captured.shared_tokens,
             computed_tokens=captured.computed_tokens,
+            padding_tokens=captured.padding_tokens,
             seconds=round(captured.seconds, 4),
-            device=str(engine.model.device),
+            device=device,
         )
-        counts = commit_shard(location, commit, encoded)
-        return {
-            "prompts": counts.stop - counts.start,
-            "tokens": counts.tokens,
-            "quarantined": len(counts.quarantined),
-        }
+        return commit_shard(location, commit, encoded).numbers()
 
     def _location(self) -> Location:
         return open_location(self.assignment.run_url)
+
+    @contextmanager
+    def _in_step(self) -> Iterator[None]:
+        """Refuse all calls after one that failed halfway, which left the other ranks waiting.
+
+        What this rank sends next would be taken for what they wait for, and they would go on with wrong numbers.
+        """
+        if self._out_of_step:
+            raise RankOutOfStepError(
+                "this rank failed before and is out of step with its group, which must start again"
+            )
+        self._out_of_step = self.rank is not None
+        yield
+        self._out_of_step = False
 
     def _ready(self) -> Any:
         if self._engine is None:
             from theodolite.capture.parity import certify
 
-            engine = _load_engine(self.assignment)
+            if self.rank is not None:
+                join(self.rank)
+            engine = _load_engine(self.assignment, self.rank)
             certificate = certify(engine.model, engine.sites, engine.layers, self.plans, self.probes)
             self._certificate = certificate.as_dict()
             self._engine = engine
         return self._engine
 
 
-def _load_engine(assignment: Assignment) -> Any:
+def _load_engine(assignment: Assignment, rank: Rank | None) -> Any:
     """Load the model on this node and check that it is the one that was asked for."""
     import torch
 
@@ -137,8 +177,9 @@ def _load_engine(assignment: Assignment) -> Any:
         fetch(source, assignment.cache),
         dtype=assignment.model.dtype,
         attention=assignment.model.attention,
-        device_map=_device_map(assignment.gpus, torch.cuda.device_count()),
+        device_map=None if rank else _device_map(assignment.gpus, torch.cuda.device_count()),
         trust_remote_code=assignment.model.trust_remote_code,
+        ranks=rank.size if rank else 1,
     )
     check_sites(model.anatomy, assignment.sites)
     return Engine(model, assignment.sites, assignment.layers)

@@ -4,6 +4,7 @@ What runs there is a fixed command, a job's id of sixty-four hex digits, and a n
 a shell.
 """
 
+import importlib.metadata
 import json
 import os
 from dataclasses import dataclass
@@ -12,11 +13,15 @@ from typing import TYPE_CHECKING, Any
 
 import httpx
 
+import theodolite
 from theodolite.errors import ClusterError, ClusterRefusedError
 from theodolite.settings import Settings
 
 if TYPE_CHECKING:
     from theodolite.store.jobs import Attempt
+
+SUBMITTED_BY = "THEODOLITE_SUBMITTED_BY"
+"""Where a job reads which version submitted it."""
 
 _SECONDS = 10.0
 _ENTRYPOINT = "python -m theodolite_jobs.job {} {}"
@@ -27,8 +32,11 @@ _STATES = {
     "FAILED": "failed",
     "STOPPED": "stopped",
 }
-_PASSED_ON = ("job_tokens", "remote_code_allowed")
-"""Settings of the service that hold for its jobs too; the others are those of the nodes."""
+_PASSED_ON = ("job_tokens", "remote_code_allowed", "dask_address", "replicas", "gpus_per_replica", "parallelism")
+"""Settings of who submits that hold for the job too; the others are those of the nodes."""
+
+_OLDEST = (2, 60)
+"""Ray's version: earlier ones have remote-code holes."""
 
 
 @dataclass(frozen=True)
@@ -57,12 +65,15 @@ def submit(settings: Settings, store: str, job_id: str, attempt: "Attempt") -> N
         ClusterRefusedError: the cluster does not take it.
         ClusterError: the cluster cannot be reached, so that it may have taken it.
     """
-    inherited = settings.model_dump(mode="json", include=set(_PASSED_ON), exclude_none=True)
+    _check_version(settings)
+    given = set(_PASSED_ON) & settings.model_fields_set  # what nobody set is left to the nodes
+    inherited = settings.model_dump(mode="json", include=given, exclude_none=True)
     environment = {f"THEODOLITE_{name.upper()}": _written(value) for name, value in inherited.items()}
+    fixed = {"THEODOLITE_STORE": store, SUBMITTED_BY: theodolite.__version__, "PYTHONUNBUFFERED": "1"}
     asked = {
         "entrypoint": _ENTRYPOINT.format(job_id, attempt.number),
         "submission_id": attempt.submission,
-        "runtime_env": {"env_vars": {**environment, "THEODOLITE_STORE": store, "PYTHONUNBUFFERED": "1"}},
+        "runtime_env": {"env_vars": {**environment, **fixed}},
     }
     _ask(settings, "POST", "/api/jobs/", asked, holds="submission_id")
 
@@ -91,6 +102,28 @@ def stop(settings: Settings, submission: str) -> None:
     _ask(settings, "POST", f"/api/jobs/{submission}/stop", holds="stopped")
 
 
+def _check_version(settings: Settings) -> None:
+    """Raise ClusterRefusedError where the cluster runs another version of Ray than this side, or too old a one."""
+    answer = _ask(settings, "GET", "/api/version", holds="ray_version")
+    theirs = str(answer["ray_version"]) if answer else "unknown"
+    ours = next((found.version for found in importlib.metadata.distributions(name="ray")), None)
+    if ours is not None and theirs != ours:
+        raise ClusterRefusedError(
+            f"the Ray cluster at {_place(settings)} runs Ray {theirs} and this side {ours}; install the same on both: "
+            f"pip install 'ray[default]=={theirs}' here, or {ours} on every node"
+        )
+    numbers = tuple(int(part) for part in theirs.split(".")[:2] if part.isdigit())
+    if numbers < _OLDEST:
+        raise ClusterRefusedError(
+            f"the Ray cluster at {_place(settings)} runs Ray {theirs}; at least {_OLDEST[0]}.{_OLDEST[1]} is needed"
+        )
+
+
+def _place(settings: Settings) -> str:
+    """Return where the cluster is, without a password that its URL may hold."""
+    return str(httpx.URL(str(settings.jobs_url).rstrip("/")).copy_with(username=None, password=None))
+
+
 def _ask(settings: Settings, method: str, path: str, content: Any = None, *, holds: str | None = None) -> Any:
     """Return what the cluster answers: an object that has `holds`, or None where it does not know what is asked for.
 
@@ -98,8 +131,7 @@ def _ask(settings: Settings, method: str, path: str, content: Any = None, *, hol
     """
     if settings.jobs_url is None:
         raise ClusterError("this service has no cluster for jobs; name its dashboard in THEODOLITE_JOBS_URL")
-    url, token = settings.jobs_url.rstrip("/"), _token(settings)
-    place = str(httpx.URL(url).copy_with(username=None, password=None))
+    url, token, place = settings.jobs_url.rstrip("/"), _token(settings), _place(settings)
     headers = {"Authorization": f"Bearer {token}"} if token else {}
     try:
         answer = httpx.request(method, url + path, json=content, headers=headers, timeout=_SECONDS)

@@ -1,10 +1,10 @@
 """Loading configuration, tokenizer and the base model (without its language-model head) from a folder."""
 
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
-from functools import cached_property
+from dataclasses import dataclass, replace
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +13,7 @@ from theodolite.models.anatomy import Anatomy, Dimensions, dimensions_of
 from theodolite.models.convert import read_json
 from theodolite.models.families import known_anatomy
 from theodolite.models.probe import probe_anatomy
+from theodolite.models.sharding import check_shardable
 from theodolite.models.tensors import TensorFiles
 
 # A tensor of a block; not the constants that older libraries stored beside them, nor a server's scales of its cache.
@@ -24,11 +25,21 @@ _VOCABULARIES = ("tokenizer.json", "*.model", "vocab.*", "tekken.json", "*.tikto
 
 @dataclass(frozen=True)
 class LoadedModel:
-    """A base model in memory, and where its parts are."""
+    """A base model in memory, and where its parts are.
+
+    Attributes:
+        module: the base model.
+        anatomy: its family's record.
+        dimensions: its sizes.
+        ranks: processes that share it; each holds a part of every matrix, and the whole residual stream.
+        reload: `load_model` with its folder, for what cannot be copied from parts.
+    """
 
     module: Any
     anatomy: Anatomy
     dimensions: Dimensions
+    ranks: int = 1
+    reload: Callable[..., "LoadedModel"] | None = None
 
     @property
     def config(self) -> Any:
@@ -116,6 +127,8 @@ def load_model(
     attention: str = "auto",
     device_map: Any = None,
     trust_remote_code: bool = False,
+    ranks: int = 1,
+    blocks: int | None = None,
 ) -> LoadedModel:
     """Load the base model for inference, from safetensors only.
 
@@ -125,14 +138,22 @@ def load_model(
         attention: `auto` is what transformers selects for the family.
         device_map: a device such as `cuda`, `auto` to spread blocks over several GPUs, or None for the CPU.
         trust_remote_code: run the checkpoint's own code.
+        ranks: processes that load it together, a part of every matrix each, on the device of each; they have met in
+            torch.distributed, and every later run of the model is one of all of them.
+        blocks: leave out the blocks after so many first ones; None is all.
 
     Raises:
         ModelError: a weight is missing or unreadable, or there are no safetensors weights.
-        UnsupportedModelError: the family is unknown.
+        UnsupportedModelError: the family is unknown, or cannot be cut over so many ranks.
     """
-    from transformers import AutoModel
+    from transformers import AutoModel, DistributedConfig
 
     config = load_config(folder, trust_remote_code)
+    if ranks > 1:
+        check_shardable(config, ranks)
+    if blocks is not None:
+        for one in (config, config.get_text_config()):
+            one.num_hidden_layers = blocks
     anatomy = known_anatomy(config)
     TensorFiles(folder)  # opens every file, so that a broken or missing one is named
     method = quantisation(config)
@@ -146,6 +167,7 @@ def load_model(
         dtype=resolved_dtype(config, dtype),
         attn_implementation=None if attention == "auto" else attention,
         device_map=device_map,
+        distributed_config=DistributedConfig(tp_size=ranks) if ranks > 1 else None,
         use_safetensors=True,
         ignore_mismatched_sizes=True,  # reported below, with their names
         output_loading_info=True,
@@ -157,7 +179,7 @@ def load_model(
         # transformers fills them with random numbers and only warns.
         raise ModelError(f"the weights in {folder} lack {len(missing)} tensors, the first is {missing[0]}")
     unused = sorted(key for key in report["unexpected_keys"] if _IN_A_BLOCK.search(key))
-    if unused:
+    if unused and blocks is None:
         # They would be left out: a bias that the configuration does without, or blocks past its last.
         raise ModelError(
             f"the weights in {folder} hold {len(unused)} tensors in blocks that the configuration does not use, the "
@@ -166,7 +188,8 @@ def load_model(
     wrong = sorted(report["mismatched_keys"])
     if wrong:
         raise ModelError(f"the weights in {folder} do not fit the configuration: {wrong[0][0]} has {wrong[0][1]}")
-    return wrap(module)
+    reload = partial(load_model, folder, attention=attention, trust_remote_code=trust_remote_code)
+    return replace(wrap(module), ranks=ranks, reload=reload)
 
 
 def wrap(module: Any, anatomy: Anatomy | None = None) -> LoadedModel:

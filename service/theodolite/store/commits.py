@@ -7,14 +7,20 @@ writer cannot overwrite what counts.
 
 import hashlib
 import json
+import time
 import uuid
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass, field
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict, dataclass, field, replace
+from functools import partial
 
 from theodolite.errors import RunDamagedError
 from theodolite.spec import canonical_json
 from theodolite.store.layout import ACTIVATIONS, shard_key
 from theodolite.store.objects import Location, delete, get, keys, move, put, put_new
+
+_AT_ONCE = 16
+"""Commit records that are read at once."""
 
 
 @dataclass(frozen=True)
@@ -32,8 +38,12 @@ class Commit:
         quarantined: sample → why its activations cannot be used.
         oom_backoffs: batches split because memory ran out.
         tokens: tokens of the shard's prompts.
+        shared_tokens: tokens that were not computed, since all prompts of the set begin with them.
         computed_tokens: tokens computed, padding included.
+        padding_tokens: those of them that only fill batches.
         seconds: time of the forward passes and copies.
+        stored_bytes: of the encoded arrays.
+        store_seconds: time of writing them.
         device: where it ran.
     """
 
@@ -47,14 +57,32 @@ class Commit:
     quarantined: dict[int, str] = field(default_factory=dict)
     oom_backoffs: int = 0
     tokens: int = 0
+    shared_tokens: int = 0
     computed_tokens: int = 0
+    padding_tokens: int = 0
     seconds: float = 0.0
+    stored_bytes: int = field(default=0, compare=False)
+    store_seconds: float = field(default=0.0, compare=False)
     device: str = ""
 
     @property
     def name(self) -> str:
         """How people and messages call the shard."""
         return f"{self.prompt_set}/{self.index:05d}"
+
+    def numbers(self) -> dict[str, float]:
+        """Return what is counted of a shard."""
+        return {
+            "prompts": self.stop - self.start,
+            "tokens": self.tokens,
+            "shared_tokens": self.shared_tokens,
+            "padding_tokens": self.padding_tokens,
+            "quarantined": len(self.quarantined),
+            "oom_backoffs": self.oom_backoffs,
+            "seconds": self.seconds,
+            "stored_bytes": self.stored_bytes,
+            "store_seconds": self.store_seconds,
+        }
 
 
 def new_attempt() -> str:
@@ -70,8 +98,11 @@ def commit_shard(location: Location, commit: Commit, encoded: Mapping[str, bytes
         commit: the attempt's record.
         encoded: the bytes of each of the shard's arrays, by the array's name.
     """
+    began = time.perf_counter()
     for name, content in encoded.items():
         put(location, _pending_key(commit, name), content)
+    size, seconds = sum(map(len, encoded.values())), round(time.perf_counter() - began, 4)
+    commit = replace(commit, stored_bytes=size, store_seconds=seconds)
     key = record_key(commit.prompt_set, commit.index)
     if put_new(location, key, canonical_json(asdict(commit)).encode()):
         settle(location, commit)
@@ -89,7 +120,9 @@ def settle(location: Location, commit: Commit) -> None:
 def read_commits(location: Location, prompt_set: str) -> dict[int, Commit]:
     """Return the commit records of a set by shard index."""
     names = [key.rsplit("/", 1)[-1].removesuffix(".json") for key in keys(location, f"shards/{prompt_set}")]
-    return {int(name): read_commit(location, prompt_set, int(name)) for name in names}
+    indices = [int(name) for name in names]
+    with ThreadPoolExecutor(_AT_ONCE) as pool:  # a bucket takes its time for each, however small
+        return dict(zip(indices, pool.map(partial(read_commit, location, prompt_set), indices), strict=True))
 
 
 def read_commit(location: Location, prompt_set: str, index: int) -> Commit:

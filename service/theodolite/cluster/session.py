@@ -1,0 +1,121 @@
+"""Connecting to Ray, and choosing what the replicas get of it."""
+
+import logging
+import os
+import socket
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import ray
+from ray.autoscaler.sdk import request_resources
+
+from theodolite.errors import CaptureError
+
+_SECONDS_BETWEEN_LOOKS = 5.0
+
+
+@dataclass(frozen=True)
+class Resources:
+    """What the replicas get.
+
+    Attributes:
+        replicas: how many.
+        gpus: GPUs of each.
+        threads: threads of each, on a CPU.
+        cpus: what Ray books for each.
+        ranks: processes of one GPU each that share a replica's model in tensor parallel; 1 is one for all its GPUs.
+    """
+
+    replicas: int
+    gpus: int
+    threads: int
+    cpus: float
+    ranks: int = 1
+
+
+@contextmanager
+def ray_session(address: str | None) -> Iterator[None]:
+    """Connect to a cluster, or start Ray inside this machine for as long as the context lasts.
+
+    Raises:
+        CaptureError: the cluster cannot be reached.
+    """
+    if address:
+        _refuse_unreachable(address)
+    if ray.is_initialized():  # a notebook, or a test, that keeps Ray running between surveys
+        yield
+        return
+    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+    os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
+    local: dict[str, Any] = {} if address else {"include_dashboard": False, "object_store_memory": 100 * 2**20}
+    try:
+        ray.init(address=address or "local", logging_level=logging.ERROR, log_to_driver=False, **local)
+    except (ray.exceptions.RayError, ConnectionError, RuntimeError, ValueError, TimeoutError) as error:
+        raise CaptureError(f"cannot connect to the Ray cluster at {address or 'this machine'}: {error}") from error
+    try:
+        yield
+    finally:
+        ray.shutdown()
+
+
+def choose_resources(replicas: int | None, gpus_per_replica: int | None, wait_seconds: float = 0.0) -> Resources:
+    """Choose how many replicas of which size the cluster gets: all GPUs where there are any.
+
+    Args:
+        replicas: how many are wanted; None is one for each place on GPUs, or one on a CPU.
+        gpus_per_replica: GPUs of each; None is one where there are GPUs.
+        wait_seconds: how long a cluster that grows may take to bring the GPUs that are asked for.
+
+    Raises:
+        CaptureError: no node has as many GPUs as one replica was asked to have, or there are too few in all.
+    """
+    nodes = _nodes_with(gpus_per_replica or 0, replicas or 1, wait_seconds)
+    if not nodes:
+        raise CaptureError("the cluster has no node that takes work: its head has none; start workers")
+    gpus = [int(node.get("GPU", 0)) for node in nodes]
+    cpus = min(int(node["CPU"]) for node in nodes)
+    each = gpus_per_replica if gpus_per_replica is not None else min(1, max(gpus))
+    places = sum(count // each for count in gpus) if each else len(nodes)
+    wanted = replicas or max(1, places if each else 1)
+    if each and wanted > places:
+        raise CaptureError(
+            f"{wanted} replicas of {each} GPUs find no place: the nodes of the cluster have {gpus} GPUs; "
+            "change --replicas or --gpus-per-replica"
+        )
+    on_one_node = -(-wanted // len(nodes))
+    threads = max(1, cpus // on_one_node)
+    # A replica on GPUs computes there and needs one core; one without needs all that it is given.
+    return Resources(wanted, each, threads, cpus=min(1.0 if each else float(threads), cpus / on_one_node))
+
+
+def _nodes_with(gpus: int, replicas: int, wait_seconds: float) -> Sequence[dict[str, float]]:
+    """Return what the nodes that take work have, once they have these GPUs for each replica, or the time is over."""
+    deadline = time.monotonic() + wait_seconds
+    asked = False
+    while True:
+        nodes = [node["Resources"] for node in ray.nodes() if node["Alive"] and node["Resources"].get("CPU")]
+        there = sum(int(node.get("GPU", 0)) // gpus for node in nodes) if gpus else len(nodes)
+        if there >= (replicas if gpus else 1) or time.monotonic() >= deadline:
+            break
+        if not asked:
+            # A cluster that grows brings nodes for what is asked; the replicas, which come next, keep them.
+            request_resources(bundles=[{"GPU": gpus} if gpus else {"CPU": 1}] * replicas)
+            asked = True
+        time.sleep(_SECONDS_BETWEEN_LOOKS)
+    if asked:
+        request_resources(bundles=[])
+    return nodes
+
+
+def _refuse_unreachable(address: str) -> None:
+    """Raise CaptureError at once where nothing listens; Ray itself would try for minutes."""
+    host, separator, port = address.removeprefix("ray://").rpartition(":")
+    if not separator or not port.isdigit():  # "auto", or a name that Ray knows
+        return
+    try:
+        socket.create_connection((host, int(port)), timeout=5).close()
+    except OSError as error:
+        raise CaptureError(f"cannot reach a Ray cluster at {address}: {error}") from error

@@ -1,0 +1,193 @@
+"""Replicas on Ray: starting them, proving them, and giving them shards."""
+
+import threading
+from collections.abc import Mapping, Sequence
+from concurrent.futures import Future
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+import ray
+from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
+
+from theodolite.capture.plan import SetPlan, Shard, probe_prompts
+from theodolite.cluster.driver import DIED, OUT_OF_MEMORY, ReplicaDiedError
+from theodolite.cluster.ranks import meeting_ranks
+from theodolite.cluster.replica import REPLICA_ENVIRONMENT, Assignment, Replica
+from theodolite.cluster.session import Resources
+from theodolite.errors import CaptureError, RankOutOfMemoryError, RankOutOfStepError, TheodoliteError
+from theodolite.spec import TokenIds
+
+MAX_RESTARTS = 4
+"""Restarts of one replica."""
+
+_SECONDS_TO_RESTART = 120
+"""How long a restarted replica may look for a place: its node may be gone."""
+
+
+class RayWorker:
+    """A replica on Ray: one actor, or a group that shares a model; it restarts whole, wherever there is a place."""
+
+    def __init__(
+        self,
+        assignment: Assignment,
+        resources: Resources,
+        plans: Mapping[str, SetPlan],
+        probes: Mapping[str, Sequence[TokenIds]],
+    ) -> None:
+        """Start it; on first use it loads its model and proves it on a few prompts of each set."""
+        self._ranks, self._cpus = resources.ranks, resources.cpus / resources.ranks
+        self._options = {
+            "num_cpus": self._cpus,
+            "num_gpus": resources.gpus / resources.ranks,
+            "max_restarts": 0,  # restarting is ours
+            "max_task_retries": 0,  # a lost call may have succeeded; the loop decides what is done again
+            "runtime_env": {"env_vars": {**REPLICA_ENVIRONMENT, "OMP_NUM_THREADS": str(resources.threads)}},
+        }
+        self._arguments = assignment, dict(plans), dict(probes)
+        self._restarts = 0
+        self._place: Any = None
+        self._timer: threading.Timer | None = None
+        self.actors = self._begin()
+
+    def certify(self) -> "Future[Any]":
+        """Begin to prove it, and return what will be its parity certificate."""
+        return _together([actor.certify.remote() for actor in self.actors], "a replica")
+
+    def capture(
+        self, plan: SetPlan, shard: Shard, tokens: Sequence[TokenIds], halvings: int
+    ) -> "Future[Mapping[str, Any]]":
+        """Begin a shard: all ranks of a group get the same calls in the same order."""
+        asked = plan, shard, list(tokens), halvings
+        return _together([actor.capture.remote(*asked) for actor in self.actors], f"shard {shard.name}")
+
+    def restart(self, reason: str) -> "Future[None] | None":
+        """Begin anew, unless that was done `MAX_RESTARTS` times; it is back once it has proven itself again.
+
+        Where it finds no place in time it dies, and may be begun anew once more. One that ran out of memory is not
+        counted: it gets smaller batches.
+        """
+        if self._restarts == MAX_RESTARTS:
+            return None
+        self._restarts += reason != OUT_OF_MEMORY
+        self.kill()
+        self.actors = self._begin()
+        self._timer = threading.Timer(_SECONDS_TO_RESTART, _kill, [self.actors, self._place])
+        self._timer.daemon = True
+        self._timer.start()
+        placed = _together([actor.process_id.remote() for actor in self.actors], "a replica")
+        placed.add_done_callback(partial(_cancel, self._timer))
+        return self.certify()
+
+    def kill(self) -> None:
+        """End all its processes: one of a group that is left would wait for the others."""
+        if self._timer is not None:
+            self._timer.cancel()
+        _kill(self.actors, self._place)
+
+    def _begin(self) -> list[Any]:
+        actor_class: Any = ray.remote(Replica)
+        if self._ranks == 1:
+            return [actor_class.options(**self._options).remote(*self._arguments)]
+        self._place = ray.util.placement_group(
+            [{"CPU": self._cpus, "GPU": 1.0}] * self._ranks, strategy="STRICT_PACK"
+        )  # all on one node, for they exchange what each layer gives
+        here = PlacementGroupSchedulingStrategy(self._place)
+        meeting: Any = ray.remote(meeting_ranks).options(num_cpus=0, num_returns=self._ranks, scheduling_strategy=here)
+        placed = actor_class.options(**self._options, scheduling_strategy=here)
+        return [placed.remote(*self._arguments, rank) for rank in meeting.remote(self._ranks)]
+
+
+def _cancel(timer: threading.Timer, _done: "Future[Any]") -> None:
+    timer.cancel()
+
+
+def _kill(actors: Sequence[Any], place: Any) -> None:
+    for actor in actors:
+        ray.kill(actor)
+    if place is not None:
+        ray.util.remove_placement_group(place)
+
+
+def start_workers(
+    assignment: Assignment,
+    resources: Resources,
+    plans: Mapping[str, SetPlan],
+    tokens: Mapping[str, Sequence[TokenIds]],
+) -> list[RayWorker]:
+    """Start all replicas."""
+    probes = {name: probe_prompts(tokens[name]) for name in plans}
+    few = {name: replace(plan, shards=()) for name, plan in plans.items()}
+    return [RayWorker(assignment, resources, few, probes) for _ in range(resources.replicas)]
+
+
+def certify_workers(workers: Sequence[RayWorker]) -> dict[str, Any]:
+    """Have every replica prove itself against plain Hugging Face; return the first one's certificate.
+
+    Raises:
+        ParityError: a replica differs by more than rounding.
+        ModelError: a replica cannot load the model.
+        CaptureError: a replica died, or they compute in different ways, which would mix in one run.
+    """
+    try:
+        certificates = [proof.result() for proof in [worker.certify() for worker in workers]]
+    except ReplicaDiedError as error:
+        raise CaptureError(f"a replica died while it loaded the model: {error}") from error
+    ways = {arithmetic(certificate) for certificate in certificates}
+    if len(ways) > 1:
+        raise CaptureError(f"the replicas compute in different ways, {sorted(ways)}; use nodes of one kind")
+    return dict(certificates[0])
+
+
+def arithmetic(certificate: Mapping[str, Any]) -> tuple[str, str, str, str]:
+    """Return dtype, attention, kind of device and ranks: what must not be mixed in one run."""
+    device = str(certificate["device"]).partition(":")[0]
+    return certificate["dtype"], certificate["attention"], device, f"{certificate.get('ranks', 1)} rank(s)"
+
+
+def _together(calls: Sequence[Any], where: str) -> "Future[Any]":
+    """Return what will be the first one's answer once all have answered, or the first error of any."""
+    answer: Future[Any] = Future()
+    first, left, lock = calls[0].future(), [len(calls)], threading.Lock()
+
+    def heard(done: "Future[Any]") -> None:
+        error = done.exception()
+        with lock:
+            left[0] -= 1
+            if answer.done():
+                return
+            if error is not None:
+                answer.set_exception(_as_the_loop_knows_it(error, where, is_group=len(calls) > 1))
+            elif left[0] == 0:
+                answer.set_result(first.result())
+
+    for future in [first, *(call.future() for call in calls[1:])]:
+        future.add_done_callback(heard)
+    return answer
+
+
+def _as_the_loop_knows_it(error: BaseException, where: str, *, is_group: bool) -> BaseException:
+    if isinstance(error, ray.exceptions.RayTaskError):
+        cause = error.cause
+        if isinstance(cause, RankOutOfMemoryError):
+            return ReplicaDiedError(OUT_OF_MEMORY, str(cause))
+        # A rank whose group lost one fails wherever it waits for it.
+        if is_group and (isinstance(cause, RankOutOfStepError) or not isinstance(cause, TheodoliteError)):
+            return ReplicaDiedError(DIED, _first_line(cause))
+        return _own_error(error, where)
+    if isinstance(error, ray.exceptions.RayError):
+        is_memory = isinstance(error, ray.exceptions.OutOfMemoryError)
+        return ReplicaDiedError(OUT_OF_MEMORY if is_memory else DIED, _first_line(error))
+    return error
+
+
+def _own_error(error: ray.exceptions.RayTaskError, where: str) -> TheodoliteError:
+    """Return our own error where a replica raised one, and a CaptureError for anything else."""
+    cause = error.cause
+    if isinstance(cause, TheodoliteError):
+        return type(cause)(str(cause))
+    return CaptureError(f"{where} failed: {type(cause).__name__}: {_first_line(cause)}")
+
+
+def _first_line(error: BaseException) -> str:
+    return (str(error).strip() or type(error).__name__).splitlines()[0]

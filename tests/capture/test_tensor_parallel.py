@@ -1,0 +1,128 @@
+"""Two processes that share a model find what one finds, and the certificate says so or refuses."""
+
+import numpy as np
+import pytest
+import tiny
+import torch
+from groups import SECONDS, Group
+from transformers import LlamaConfig
+
+from theodolite.capture.engine import Engine
+from theodolite.capture.parity import FLOAT32_EXPECTED, certify
+from theodolite.capture.plan import plan_set, probe_prompts
+from theodolite.errors import ParityError
+from theodolite.models.batching import can_share_prefix, length_class_of
+from theodolite.models.facts import mlp_width
+from theodolite.models.load import load_config, load_model
+from theodolite.models.reading import relative_errors
+from theodolite.sites import Site
+
+CUT = [
+    family
+    for family, config in tiny.CONFIGS.items()
+    if config.get_text_config().base_model_tp_plan and family != "cohere"  # with norms of each head's own, see below
+]
+LAYERS = (0, 2, 4)
+POSITIONS = (-3, -1)
+TOKENS = tiny.random_tokens([12, 19, 14, 12, 17], prefix=9)
+
+
+@pytest.fixture(scope="module")
+def group():
+    group = Group(2)
+    yield group
+    group.close()
+
+
+@pytest.fixture(scope="module")
+def llama(tmp_path_factory):
+    return saved("llama", tmp_path_factory.mktemp("llama"))
+
+
+def saved(family, folder, dtype=torch.float32):
+    tiny.tiny_model(family).to(dtype).save_pretrained(folder)
+    return folder
+
+
+def plan_of(model):
+    return plan_set(
+        "set",
+        TOKENS,
+        POSITIONS,
+        shard_prompts=len(TOKENS),
+        batch_tokens=60,
+        share_prefix=can_share_prefix(model.config, model.anatomy),
+        length_class=length_class_of(model.config),
+    )
+
+
+def capture(folder, ranks):
+    """Return all sites, captured in padded batches, behind a shared prefix where the family can share one."""
+    model = load_model(folder, ranks=ranks)
+    plan = plan_of(model)
+    return Engine(model, model.anatomy.sites, LAYERS).capture(
+        plan, plan.shards[0], TOKENS, mlp_width(model.config) or 0
+    )
+
+
+def capture_cut(rank, folder):
+    return capture(folder, rank.size)
+
+
+@pytest.mark.parametrize("family", CUT)
+def test_two_ranks_find_what_one_process_finds(family, group, tmp_path):
+    folder = saved(family, tmp_path)
+    whole = capture(folder, 1)
+    first, second = group.run(capture_cut, folder)
+    assert {"resid_pre", "resid_post", "attn_out", "mlp_out", "resid_final"} <= set(whole.activations)
+    for site, values in whole.activations.items():
+        assert relative_errors(first.activations[site], values).max() < FLOAT32_EXPECTED, site
+        np.testing.assert_array_equal(first.activations[site], second.activations[site])
+    assert first.batches == whole.batches
+    for cut in (first, second):
+        np.testing.assert_array_equal(cut.positive_counts, whole.positive_counts)
+
+
+def test_parts_need_not_be_equal(group, tmp_path):
+    sizes = {**tiny.GROUPED, "vocab_size": 67, "intermediate_size": 81}
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setitem(tiny.CONFIGS, "uneven", LlamaConfig(**sizes))
+        folder = saved("uneven", tmp_path)
+    whole, (first, _) = capture(folder, 1), group.run(capture_cut, folder)
+    assert first.positive_counts.shape[-1] == 81
+    np.testing.assert_array_equal(first.positive_counts, whole.positive_counts)
+    assert relative_errors(first.activations[Site.RESID_FINAL], whole.activations[Site.RESID_FINAL]).max() < 5e-6
+
+
+# The certificate.
+
+
+def certify_cut(rank, folder, rule=None):
+    """Certify; a rule of its own stands for a mistake in the plan of a family."""
+    with pytest.MonkeyPatch.context() as patch:
+        if rule is not None:
+            config = type(load_config(folder))
+            patch.setattr(config, "base_model_tp_plan", {**config.base_model_tp_plan, **rule})
+        model = load_model(folder, ranks=rank.size)
+        plan = plan_of(model)
+        probes = {"set": probe_prompts(TOKENS)}
+        return certify(model, model.anatomy.sites, LAYERS, {"set": plan}, probes)
+
+
+@pytest.mark.parametrize(
+    ("family", "dtype"), [("llama", torch.float32), ("gemma2", torch.bfloat16), ("mixtral", torch.bfloat16)]
+)
+def test_the_certificate_compares_parts_with_the_whole_in_float32(family, dtype, group, tmp_path):
+    first, second = group.run(certify_cut, saved(family, tmp_path, dtype))
+    assert first == second
+    assert first.ranks == 2
+    assert first.dtype == str(dtype).removeprefix("torch.")
+    assert first.float32_blocks_max_error < FLOAT32_EXPECTED
+    assert first.warning is None
+
+
+def test_a_plan_that_adds_twice_is_refused_though_all_ranks_agree(group, llama):
+    futures = group.submit(certify_cut, llama, {"layers.*.mlp": "all_reduce"})
+    for future in futures:
+        with pytest.raises(ParityError, match=r"first blocks in float32 1\..* try parallelism: pipeline"):
+            future.result(SECONDS)

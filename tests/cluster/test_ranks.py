@@ -1,0 +1,161 @@
+"""Replicas that are ranks of a group: the first one writes, and a failure of one can never spoil what is written."""
+
+from concurrent.futures import FIRST_COMPLETED, wait
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import tiny
+import torch
+import zarr
+from groups import SECONDS, Group
+
+from theodolite.capture.parity import FLOAT32_EXPECTED
+from theodolite.capture.plan import plan_set, probe_prompts
+from theodolite.cluster.replica import Assignment, Replica
+from theodolite.errors import CaptureError, RankOutOfMemoryError
+from theodolite.models.load import LoadedModel
+from theodolite.models.reading import relative_errors
+from theodolite.models.source import resolve_source
+from theodolite.sites import Site
+from theodolite.spec import ModelSpec
+from theodolite.store.activations import create_activations
+from theodolite.store.commits import read_commits
+from theodolite.store.objects import keys, open_location
+
+SITES = (Site.RESID_PRE, Site.RESID_MID)
+LAYERS = (0, 2, 4)
+TOKENS = tiny.random_tokens([12, 19, 14, 12, 17, 13], prefix=9)
+PLAN = plan_set("set", TOKENS, (-3, -1), shard_prompts=3, batch_tokens=60, share_prefix=True)
+
+
+@pytest.fixture(scope="module")
+def model_folder(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("llama")
+    tiny.tiny_model("llama").save_pretrained(folder)
+    return folder
+
+
+def begun_run(model_folder, store):
+    """Describe a run's arrays, and return what its replicas are told."""
+    coordinates = {"position": PLAN.positions, "layer": LAYERS, "d_model": range(48), "unit": range(80)}
+    create_activations(open_location(str(store), create=True), "set", len(TOKENS), 3, SITES, coordinates)
+    model = ModelSpec(id=str(model_folder))
+    return Assignment(
+        run_url=str(store),
+        model=model,
+        revision=resolve_source(model, model_folder).revision,
+        folder=model_folder,
+        cache=model_folder,
+        sites=SITES,
+        layers=LAYERS,
+        shard_prompts=3,
+        threads=1,
+        gpus=0,
+    )
+
+
+def replica_of(assignment, rank=None):
+    return Replica(assignment, {"set": PLAN}, {"set": probe_prompts(TOKENS)}, rank)
+
+
+def capture(replica, index, halvings=0):
+    shard = PLAN.shards[index]
+    tokens = TOKENS[shard.start : shard.stop]
+    return replica.capture(replace(PLAN, shards=()), shard, tokens, halvings=halvings)
+
+
+@pytest.fixture(scope="module")
+def whole(model_folder, tmp_path_factory):
+    """The store of a run by one process."""
+    store = tmp_path_factory.mktemp("whole")
+    replica = replica_of(begun_run(model_folder, store))
+    for shard in PLAN.shards:
+        capture(replica, shard.index)
+    return store
+
+
+def assert_same_results(store, whole):
+    for name in ("resid_pre", "resid_mid", "resid_final", "mlp_positive"):
+        ours, theirs = (
+            zarr.open_array(f"{place}/activations.zarr/set/{name}", mode="r")[:] for place in (store, whole)
+        )
+        if name == "mlp_positive":
+            np.testing.assert_array_equal(ours, theirs)
+        else:
+            assert relative_errors(ours, theirs).max() < FLOAT32_EXPECTED
+
+
+# What the processes run; each keeps its replica.
+
+REPLICA: list[Replica] = []
+
+
+def begin(rank, assignment):
+    REPLICA[:] = [replica_of(assignment, rank)]
+    return REPLICA[0].certify()
+
+
+def capture_shard(rank, index, halvings=0):
+    return capture(REPLICA[0], index, halvings)
+
+
+def run_out_of_memory(rank):
+    """From now on, the second rank has room for one prompt."""
+    run = LoadedModel.run
+
+    def run_one(self, **inputs):
+        if rank.index == 1 and len(inputs["input_ids"]) > 1:
+            raise torch.OutOfMemoryError("no memory left")
+        return run(self, **inputs)
+
+    LoadedModel.run = run_one
+
+
+def test_the_first_rank_writes_each_shard_once(model_folder, whole, tmp_path):
+    group = Group(2, joined=False)
+    first, second = group.run(begin, begun_run(model_folder, tmp_path))
+    assert first == second
+    assert first["ranks"] == 2
+    for shard in PLAN.shards:
+        numbers, nothing = group.run(capture_shard, shard.index)
+        assert numbers["prompts"] == 3
+        assert nothing is None
+    group.close()
+    assert read_commits(open_location(str(tmp_path)), "set").keys() == {0, 1}
+    assert not list(keys(open_location(str(tmp_path)), "pending"))
+    assert_same_results(tmp_path, whole)
+
+
+def test_a_rank_out_of_memory_ends_its_group_and_the_next_one_halves_the_batches(model_folder, whole, tmp_path):
+    assignment = begun_run(model_folder, tmp_path)
+    group = Group(2, joined=False)
+    group.run(begin, assignment)
+    group.run(run_out_of_memory)
+    waiting, failed = group.submit(capture_shard, 0)
+    assert wait([waiting, failed], SECONDS, FIRST_COMPLETED).done == {failed}
+    with pytest.raises(RankOutOfMemoryError, match="batch of 3 prompts of set, the longest of 19 tokens"):
+        failed.result()
+    # It would now send what belongs to the next shard to a rank that waits for the rest of this one.
+    _, next_one = group.submit(capture_shard, 1)
+    with pytest.raises(CaptureError, match="out of step"):
+        next_one.result(SECONDS)
+    group.end(1)
+    with pytest.raises(RuntimeError, match="closed by peer"):
+        waiting.result(SECONDS)
+    group.close()
+    assert not read_commits(open_location(str(tmp_path)), "set")
+
+    group = Group(2, joined=False)
+    group.run(begin, assignment)
+    group.run(run_out_of_memory)
+    for shard in PLAN.shards:
+        group.run(capture_shard, shard.index, 2)
+    group.close()
+    commits = read_commits(open_location(str(tmp_path)), "set")
+    assert [sample for commit in commits.values() for batch in commit.batches for sample in batch] == [
+        sample for shard in PLAN.shards for batch in shard.batches for sample in batch
+    ]
+    assert {len(batch) for commit in commits.values() for batch in commit.batches} == {1}
+    assert [commit.oom_backoffs for commit in commits.values()] == [2, 2]
+    assert_same_results(tmp_path, whole)

@@ -1,0 +1,115 @@
+"""Surveys as batch jobs from the command line, with a stand-in for Ray's interface."""
+
+import json
+
+import pytest
+from serving import SPEC, RayStandIn
+from typer.testing import CliRunner
+
+from theodolite.errors import ClusterError, ClusterRefusedError, JobError, SpecError
+from theodolite.spec_file import parse_spec
+from theodolite.store.jobs import End, end_attempt, read_job_spec
+from theodolite_jobs.cli import app
+
+CLUSTER = ["--cluster", "http://head:8265"]
+ID = parse_spec(SPEC).digest()
+
+
+@pytest.fixture
+def ray(monkeypatch):
+    cluster = RayStandIn()
+    monkeypatch.setattr("theodolite.cluster.submit.httpx.request", cluster.request)
+    monkeypatch.setenv("RAY_AUTH_TOKEN_PATH", "/nonexistent")
+    monkeypatch.setattr("theodolite.waiting._SECONDS_BETWEEN_LOOKS", 0.01)
+    return cluster
+
+
+@pytest.fixture
+def call(tmp_path, ray):
+    spec = tmp_path / "survey.json"
+    spec.write_text(json.dumps(SPEC))
+
+    def called(command, *arguments, cluster=CLUSTER, store=tmp_path / "store"):
+        given = [spec, *arguments] if command == "submit" else arguments
+        found = CliRunner().invoke(app, [command, *map(str, given), *cluster, "--store", str(store)])
+        if found.exception is not None and not isinstance(found.exception, SystemExit):
+            raise found.exception
+        return found.stdout
+
+    return called
+
+
+def test_a_survey_is_submitted_once_and_followed_by_the_beginning_of_its_id(call, ray):
+    first = json.loads(call("submit", "--json"))
+    assert (first["id"], first["state"], first["attempt"]) == (ID, "queued", 1)
+    assert json.loads(call("submit", "--json")) == first
+    assert len(ray.jobs) == 1
+    ray.set_state(ray.submitted[0], "RUNNING")
+    assert "state: running" in call("status", ID[:6])
+    assert call("status").split()[:2] == [ID[:12], "running"]
+    assert json.loads(call("status", "--json"))["items"][0]["state"] == "running"
+    assert call("logs", ID[:6]) == ray.log
+    assert json.loads(call("stop", ID[:6], "--json"))["state"] == "stopped"
+    assert json.loads(call("submit", "--json"))["attempt"] == 2
+
+
+def test_what_is_asked_of_replicas_goes_with_the_job(call, ray):
+    call("submit", "--replicas", 3, "--gpus-per-replica", 2, "--dask", "tcp://scheduler:8786")
+    (job,) = ray.jobs.values()
+    environment = job["runtime_env"]["env_vars"]
+    asked = {name: environment[f"THEODOLITE_{name}"] for name in ("REPLICAS", "GPUS_PER_REPLICA", "DASK_ADDRESS")}
+    assert asked == {"REPLICAS": "3", "GPUS_PER_REPLICA": "2", "DASK_ADDRESS": "tcp://scheduler:8786"}
+
+
+def test_places_are_made_absolute_for_the_job_runs_elsewhere(call, tmp_path, ray):
+    (tmp_path / "mine.txt").write_text("a prompt\nanother\n")
+    spec = {**SPEC, "prompts": {**SPEC["prompts"], "mine": {"source": "file:mine.txt"}}}
+    (tmp_path / "survey.json").write_text(json.dumps(spec))
+    job = json.loads(call("submit", "--json"))
+    stored = read_job_spec(str(tmp_path / "store"), job["id"])
+    assert stored.prompts["mine"].source == f"file:{tmp_path}/mine.txt"
+
+
+def test_who_waits_is_told_how_it_ended(call, tmp_path, ray):
+    call("submit")
+    end_attempt(str(tmp_path / "store"), ID, 1, End("failed", "the model is too large"))
+    with pytest.raises(JobError, match="failed: the model is too large"):
+        call("status", ID, "--wait")
+    call("submit")
+    end_attempt(str(tmp_path / "store"), ID, 2, End("succeeded"))
+    assert "state: succeeded" in call("submit", "--wait")
+
+
+@pytest.mark.parametrize("command", ["status", "logs", "stop"])
+def test_a_job_that_is_not_there_is_said(call, command):
+    with pytest.raises(SpecError, match="given 'abc', and there is no such job; `theodolite status` lists"):
+        call(command, "abc")
+
+
+@pytest.mark.parametrize(
+    ("version", "said"), [("2.40.0", "runs Ray 2.40.0 and this side 2"), ("9.9.9", "install the same")]
+)
+def test_another_version_of_ray_is_refused_before_anything_is_begun(call, ray, version, said):
+    ray.version = version
+    with pytest.raises(ClusterRefusedError, match=said):
+        call("submit")
+    assert ray.jobs == {}
+
+
+def test_a_side_without_ray_asks_for_one_that_is_new_enough(call, ray, monkeypatch):
+    monkeypatch.setattr("theodolite.cluster.submit.importlib.metadata.distributions", lambda **_: iter(()))
+    ray.version = "2.59.1"
+    with pytest.raises(ClusterRefusedError, match=r"runs Ray 2\.59\.1; at least 2\.60 is needed"):
+        call("submit")
+    ray.version = "3.0.0"
+    call("submit")
+    assert len(ray.jobs) == 1
+
+
+def test_a_wrong_token_and_no_cluster_are_said_before_anything_is_begun(call, ray, monkeypatch):
+    ray.token = "right"
+    monkeypatch.setenv("THEODOLITE_RAY_TOKEN", "wrong")
+    with pytest.raises(ClusterRefusedError, match="does not take our token; set THEODOLITE_RAY_TOKEN"):
+        call("submit")
+    with pytest.raises(ClusterError, match="THEODOLITE_JOBS_URL"):
+        call("submit", cluster=[])

@@ -1,0 +1,153 @@
+"""The images: what their file says, and that the service runs on the little that its own image holds."""
+
+import json
+import re
+import subprocess
+import sys
+import tomllib
+import urllib.request
+from importlib.metadata import PackageNotFoundError, packages_distributions, requires
+from pathlib import Path
+
+import pytest
+from finished import finished_run
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+
+from theodolite.models.source import ALIASES
+
+ROOT = Path(__file__).parents[2]
+DOCKERFILE = (ROOT / "deploy/Dockerfile").read_text()
+STAGES = {text.split()[2]: text for text in re.split(r"^FROM ", DOCKERFILE, flags=re.M)[1:]}
+HEAVY = {
+    "torch",
+    "ray",
+    "dask",
+    "distributed",
+    "transformers",
+    "datasets",
+    "accelerate",
+    "scikit-learn",
+    "scipy",
+    "numba",
+}
+
+WITHOUT = """
+import sys
+
+class Absent:
+    def find_spec(self, name, path=None, target=None):
+        if name.partition(".")[0] in {absent!r}:
+            raise ModuleNotFoundError(f"No module named {{name!r}}", name=name)
+
+sys.meta_path.insert(0, Absent())
+from theodolite_jobs.cli import main
+main()
+"""
+"""The command, in a process that cannot import some modules."""
+
+
+def test_the_service_runs_on_its_requirements_alone(tmp_path):
+    run = finished_run(tmp_path, {"moments": {}, "curves": {"variance_mean": 1.0}, "directions": {}})
+    made = command("token", "create", "--store", str(tmp_path), "--scope", "read", "--json")
+    token = json.loads(made.communicate(timeout=30)[0])["token"]
+    service = command("serve", "--store", str(tmp_path), "--host", "0.0.0.0", "--port", "0")
+    try:
+        port = re.search(r"http://0\.0\.0\.0:(\d+)", service.stdout.readline())[1]
+        curves = f"/v1/runs/{run.id}/curves?statistic=variance_mean"
+        figure = f"/v1/runs/{run.id}/figures/curves.refusal.-1"
+        pages = ["/", "/docs", "/static/swagger-ui-bundle.js", "/static/plotly.min.js", "/openapi.json"]
+        for path in (*pages, "/readyz", "/metrics", f"/v1/runs/{run.id}/sections", curves, figure):
+            assert get(port, path, token), path
+        assert get(port, curves, token, "application/vnd.apache.parquet")[:4] == b"PAR1"
+    finally:
+        service.terminate()
+        service.communicate(timeout=30)
+
+
+def test_the_service_has_nothing_heavy():
+    assert not distributions_of_the_service() & HEAVY
+
+
+def test_what_the_service_needs_is_what_the_project_declares():
+    declared = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["dependencies"]
+    assert needed_by_the_service() <= {canonicalize_name(Requirement(line).name) for line in declared}
+
+
+@pytest.mark.parametrize("target", ["api", "jobs", "capture"])
+def test_an_image_is_no_root_checks_itself_and_was_tried_when_it_was_built(target):
+    instructions = re.findall(r"^([A-Z]+) (.*)", STAGES[target], flags=re.M)
+    after_user = [name for name, _ in instructions][[name for name, _ in instructions].index("USER") :]
+    assert after_user[:2] == ["USER", "RUN"], "the smoke import runs as the user"
+    assert {"HEALTHCHECK", "CMD"} <= set(after_user)
+    assert ("USER", "10001:10001") in instructions
+    # Exec form: signals reach the program, and no shell is needed.
+    assert all(value.startswith('["') for name, value in instructions if name == "CMD")
+
+
+def test_only_the_images_for_jobs_have_torch():
+    assert STAGES["api"].startswith("base AS")
+    assert STAGES["jobs"].startswith("torch-cpu AS")
+    assert STAGES["capture"].startswith("torch-cuda AS")
+
+
+def test_what_is_copied_is_let_through_and_nothing_else_is():
+    lines = [line for line in (ROOT / ".dockerignore").read_text().splitlines() if line and line[0] != "#"]
+    assert lines[0] == "*", "a folder of secrets beside the sources must not become part of an image"
+    let_through = {line[1:].rstrip("/") for line in lines if line[0] == "!"}
+    copied = {
+        name.rstrip("/")
+        for line in re.findall(r"^COPY (?!--)(.*)", DOCKERFILE, flags=re.M)
+        for name in line.split()[:-1]
+    }
+    assert copied == let_through
+    assert all((ROOT / name).exists() for name in copied)
+
+
+def test_the_base_is_pinned_and_the_model_is_the_one_that_surveys_name():
+    assert re.search(r"^ARG PYTHON=python:3\.\d+\.\d+-slim-\w+(@sha256:[0-9a-f]{64})?$", DOCKERFILE, flags=re.M)
+    models = {words[2] for words in ALIASES.values()}
+    assert {package for package in re.findall(r"[\w-]+==[\d.]+", DOCKERFILE)} <= models
+
+
+def test_hadolint_has_nothing_to_say():
+    program = Path(sys.executable).parent / "hadolint"
+    found = subprocess.run([program, ROOT / "deploy/Dockerfile"], capture_output=True, text=True)
+    assert found.returncode == 0, found.stdout
+
+
+def command(*arguments: str) -> subprocess.Popen:
+    """Start the command where everything but its image's packages is missing."""
+    kept = distributions_of_the_service() | {"theodolite"}
+    owners = packages_distributions().items()
+    absent = {module for module, names in owners if not kept & {canonicalize_name(name) for name in names}}
+    code = WITHOUT.format(absent=absent)
+    return subprocess.Popen([sys.executable, "-c", code, *arguments], stdout=subprocess.PIPE, text=True)
+
+
+def needed_by_the_service() -> set[str]:
+    lines = (ROOT / "deploy/requirements/api.txt").read_text().splitlines()
+    return {canonicalize_name(line) for line in lines if line and line[0] != "#"}
+
+
+def distributions_of_the_service() -> set[str]:
+    """Return what its image holds: what it names, and what that needs."""
+    found, waiting = set(), needed_by_the_service()
+    while waiting:
+        name = waiting.pop()
+        found.add(name)
+        try:
+            needs = [Requirement(line) for line in requires(name) or []]
+        except PackageNotFoundError:  # needed on other systems or Pythons
+            continue
+        wanted = {
+            canonicalize_name(need.name) for need in needs if not need.marker or need.marker.evaluate({"extra": ""})
+        }
+        waiting |= wanted - found
+    return found
+
+
+def get(port: str, path: str, token: str, accept: str = "*/*") -> bytes:
+    headers = {"Authorization": f"Bearer {token}", "Accept": accept}
+    with urllib.request.urlopen(urllib.request.Request(f"http://127.0.0.1:{port}{path}", headers=headers)) as answer:
+        return answer.read()

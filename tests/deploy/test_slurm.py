@@ -1,0 +1,140 @@
+"""The Slurm example, with stand-ins for Slurm, Ray and the survey: what it starts, and that nothing of it stays."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+SCRIPT = Path(__file__).parents[2] / "deploy/slurm/survey.sbatch"
+
+STAND_INS = {
+    # Runs what it is given here; of a step on several nodes it is one.
+    "srun": """#!/usr/bin/env bash
+        echo "srun $*" >> "$CALLS"
+        while [[ $1 == --* ]]; do shift; done
+        exec "$@"
+    """,
+    "scontrol": """#!/usr/bin/env bash
+        printf 'node1\\nnode2\\n'
+    """,
+    "ray": """#!/usr/bin/env bash
+        echo "ray $* token=$(stat -c %a "$RAY_AUTH_TOKEN_PATH") mode=$RAY_AUTH_MODE" >> "$CALLS"
+        for option in "$@"; do
+            case $option in --temp-dir=*) temp=${option#*=};; esac
+        done
+        mkdir -p "$temp"
+        case "$*" in *--head*) echo 127.0.0.1:6000 > "$temp/ray_current_cluster";; esac
+        echo 1 >> "$JOINED"
+        trap 'echo "ray stopped" >> "$CALLS"; exit' TERM
+        while :; do sleep 0.05; done
+    """,
+    "theodolite": """#!/usr/bin/env bash
+        echo "theodolite $*" >> "$CALLS"
+        exec sleep "${SURVEY_SECONDS:-0}" &
+        trap 'echo "survey stopped" >> "$CALLS"; kill $!; exit 130' TERM
+        wait $!
+        exit "${SURVEY_EXIT:-0}"
+    """,
+}
+
+RAY_MODULE = """
+import os
+from pathlib import Path
+
+def init(address, **_): assert address == "127.0.0.1:6000"
+def nodes(): return [{"Alive": True}] * len(Path(os.environ["JOINED"]).read_text().splitlines())
+"""
+
+
+@pytest.fixture
+def job(tmp_path):
+    """Return what starts the job, with changes to its environment."""
+    programs = tmp_path / "programs"
+    programs.mkdir()
+    (programs / "ray.py").write_text(RAY_MODULE)
+    (programs / "python").symlink_to(sys.executable)
+    for name, text in STAND_INS.items():
+        (programs / name).write_text("\n".join(line.removeprefix("        ") for line in text.splitlines()))
+        (programs / name).chmod(0o755)
+    (tmp_path / "submitted").mkdir()
+    slurm = {"JOB_ID": "77", "JOB_NODELIST": "node[1-2]", "JOB_NUM_NODES": "2", "CPUS_PER_TASK": "16"}
+    environment = os.environ | {f"SLURM_{name}": value for name, value in slurm.items()}
+    environment |= {"PATH": f"{programs}:{os.environ['PATH']}", "PYTHONPATH": str(programs)}
+    environment |= {"CALLS": str(tmp_path / "calls"), "JOINED": str(tmp_path / "joined")}
+    environment.pop("THEODOLITE_STORE", None)
+
+    def start(**changes: str) -> subprocess.Popen:
+        return subprocess.Popen(
+            ["bash", SCRIPT, "survey.yaml", "--gpus-per-replica", "2"],
+            cwd=tmp_path / "submitted", env=environment | changes, stderr=subprocess.PIPE, text=True,
+        )  # fmt: skip
+
+    return start
+
+
+def calls(tmp_path: Path, first: str) -> list[str]:
+    return [line for line in (tmp_path / "calls").read_text().splitlines() if line.startswith(first)]
+
+
+def assert_nothing_stays(tmp_path: Path) -> None:
+    assert len(calls(tmp_path, "ray stopped")) == len(calls(tmp_path, "ray start"))
+    assert not list((tmp_path / "submitted").iterdir()), "the token must go"
+    (scratch,) = {
+        word.split("=")[1] for call in calls(tmp_path, "ray start") for word in call.split() if "temp-dir" in word
+    }
+    assert not Path(scratch).exists()
+
+
+def test_ray_starts_on_all_nodes_and_the_survey_on_it(job, tmp_path):
+    assert job().wait(20) == 0
+    head, worker = calls(tmp_path, "ray start")
+    assert "--head --port=0 " in head
+    assert "--address=127.0.0.1:6000 " in worker
+    assert all("token=600 mode=token" in call for call in (head, worker))
+    steps = calls(tmp_path, "srun --overlap --cpus-per-task=16")
+    assert "--nodelist=node1" in steps[0]
+    assert "--nodes=1 --ntasks=1 --exclude=node1" in steps[1]
+    store = tmp_path / "submitted/theodolite-store"
+    survey = f"theodolite survey survey.yaml --store {store} --ray 127.0.0.1:6000 --gpus-per-replica 2"
+    assert calls(tmp_path, "theodolite") == [survey]
+    assert_nothing_stays(tmp_path)
+
+
+def test_one_node_needs_no_other(job, tmp_path):
+    assert job(SLURM_JOB_NUM_NODES="1").wait(20) == 0
+    assert len(calls(tmp_path, "ray start")) == 1
+    assert_nothing_stays(tmp_path)
+
+
+def test_a_failed_survey_fails_the_job(job, tmp_path):
+    assert job(SURVEY_EXIT="3").wait(20) == 3
+    assert_nothing_stays(tmp_path)
+
+
+def test_the_end_of_the_time_stops_everything_at_once(job, tmp_path):
+    process = job(SURVEY_SECONDS="60")
+    deadline = time.monotonic() + 20
+    while not ((tmp_path / "calls").exists() and calls(tmp_path, "theodolite")):
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+    process.send_signal(signal.SIGTERM)
+    assert process.wait(20) == 143
+    assert calls(tmp_path, "survey stopped")
+    assert_nothing_stays(tmp_path)
+
+
+def test_a_node_that_does_not_join_is_reported(job, tmp_path):
+    process = job(SLURM_JOB_NUM_NODES="3", SECONDS_TO_JOIN="1")
+    assert process.wait(20) == 1
+    assert "not all nodes joined; Ray said:" in process.stderr.read()
+    assert not calls(tmp_path, "theodolite")
+    assert_nothing_stays(tmp_path)
+
+
+def test_shellcheck_has_nothing_to_say():
+    found = subprocess.run([Path(sys.executable).parent / "shellcheck", SCRIPT], capture_output=True, text=True)
+    assert found.returncode == 0, found.stdout

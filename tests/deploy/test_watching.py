@@ -1,0 +1,161 @@
+"""What watches a deployment: Prometheus' configuration, its rules and their runbooks, Grafana's dashboards."""
+
+import importlib.util
+import json
+import os
+import re
+import shutil
+import subprocess
+from itertools import combinations
+from pathlib import Path
+
+import pytest
+import yaml
+from grafana_schema import mistakes
+
+from theodolite.metrics import REGISTRY
+
+ROOT = Path(__file__).parents[2]
+PROMETHEUS, GRAFANA = ROOT / "deploy/prometheus", ROOT / "deploy/grafana"
+OPERATIONS = (ROOT / "docs/operations.md").read_text()
+
+RULES = yaml.safe_load((PROMETHEUS / "rules/theodolite.yml").read_text())
+ALERTS = {rule["alert"]: rule for group in RULES["groups"] for rule in group["rules"]}
+CASES = sorted((PROMETHEUS / "tests").glob("*.test.yml"))
+
+DASHBOARDS = {path.stem: json.loads(path.read_text()) for path in sorted((GRAFANA / "dashboards").glob("*.json"))}
+PANELS = [panel for dashboard in DASHBOARDS.values() for panel in dashboard["panels"] if panel["type"] != "row"]
+QUERIES = [rule["expr"] for rule in ALERTS.values()]
+QUERIES += [target["expr"] for panel in PANELS for target in panel["targets"]]
+NAMES = {
+    name
+    for text in [*QUERIES, *(json.dumps(dashboard["templating"]) for dashboard in DASHBOARDS.values())]
+    for name in re.findall(r"\b(?:theodolite|ray|dask)_[a-z0-9_]+", text)
+}
+
+METRICS = {(metric.name, metric.type) for metric in REGISTRY.collect()}
+SERIES = {"counter": ("_total",), "gauge": ("",), "histogram": ("_bucket", "_sum", "_count")}
+
+
+def promtool(*arguments: object) -> None:
+    tool = shutil.which("promtool")
+    if tool is None:
+        if os.environ.get("CI"):
+            pytest.fail("CI needs promtool")
+        pytest.skip("promtool is not installed; Debian's package prometheus has it")
+    done = subprocess.run([tool, *map(str, arguments)], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def source_of(package: str, *path: str) -> str:
+    """The text of an installed package's file, without importing the package."""
+    folder = importlib.util.find_spec(package).submodule_search_locations[0]
+    return Path(folder, *path).read_text()
+
+
+def test_prometheus_takes_its_configuration(tmp_path):
+    shutil.copytree(PROMETHEUS, tmp_path, dirs_exist_ok=True)
+    (tmp_path / "token").write_text("secret")
+    config = (PROMETHEUS / "prometheus.yml").read_text().replace("/run/secrets/metrics_token", f"{tmp_path}/token")
+    (tmp_path / "prometheus.yml").write_text(config)
+    promtool("check", "config", tmp_path / "prometheus.yml")
+
+
+def test_alerts_fire_and_stay_quiet_when_they_should():
+    promtool("test", "rules", *CASES)
+
+
+def test_each_alert_has_a_case_that_fires_and_one_that_stays_quiet():
+    asked = [
+        (question["alertname"], bool(question["exp_alerts"]))
+        for file in CASES
+        for case in yaml.safe_load(file.read_text())["tests"]
+        for question in case.get("alert_rule_test", ())
+    ]
+    assert set(asked) == {(name, fires) for name in ALERTS for fires in (True, False)}
+
+
+def test_each_alert_has_a_runbook_and_each_runbook_an_alert():
+    sections = re.findall(r"^### (Theodolite\w+)$", OPERATIONS, re.MULTILINE)
+    assert sections == list(ALERTS)
+    for name, rule in ALERTS.items():
+        assert rule["labels"]["severity"] in ("critical", "warning")
+        assert set(rule["annotations"]) == {"summary", "description", "runbook_url"}
+        assert rule["annotations"]["runbook_url"] == f"docs/operations.md#{name.lower()}"
+
+
+def test_our_metrics_exist_and_are_all_explained():
+    series = {name + ending for name, kind in METRICS for ending in SERIES[kind]}
+    assert {name for name in NAMES if name.startswith("theodolite_")} <= series
+    explained = re.findall(r"^\| `(theodolite_\w+)", OPERATIONS, re.MULTILINE)
+    assert sorted(explained) == sorted(name + "_total" * (kind == "counter") for name, kind in METRICS)
+
+
+def test_metrics_of_ray_and_dask_exist_in_what_is_installed():
+    ray = source_of("ray", "dashboard", "modules", "reporter", "reporter_agent.py")
+    dask = source_of("distributed", "http", "scheduler", "prometheus", "core.py")
+    exist = {f"ray_{name}" for name in re.findall(r'Gauge\(\s*"(\w+)"', ray)}
+    exist |= {f"dask_scheduler_{name}" for name in re.findall(r'GaugeMetricFamily\(\s*self.build_name\("(\w+)"', dask)}
+    assert {name for name in NAMES if not name.startswith("theodolite_")} <= exist
+
+
+def test_queries_can_be_read_by_prometheus(tmp_path):
+    variables = {"$__rate_interval": "1m", "$__range": "1h", "$model": ".*", "$route": ".*"}
+    rules = []
+    for query in QUERIES:
+        for variable, value in variables.items():
+            query = query.replace(variable, value)
+        assert "$" not in query, "a variable that nobody defines"
+        rules.append({"record": f"query:{len(rules)}", "expr": query})
+    (tmp_path / "queries.yml").write_text(yaml.safe_dump({"groups": [{"name": "queries", "rules": rules}]}))
+    promtool("check", "rules", tmp_path / "queries.yml")
+
+
+@pytest.mark.parametrize("name", DASHBOARDS)
+def test_grafana_knows_all_that_a_dashboard_says(name):
+    assert list(mistakes(DASHBOARDS[name])) == []
+
+
+def test_what_grafana_does_not_know_is_found():
+    panel = {
+        "type": "stat",
+        "titel": "?",
+        "gridPos": {"w": "4"},
+        "options": {"colorMode": "rainbow"},
+        "fieldConfig": {"defaults": {"unit": "parsecs"}},
+    }
+    found = " ".join(mistakes({"panels": [panel, {"type": "graf"}]}))
+    assert all(word in found for word in ("titel", "'4'", "rainbow", "parsecs", "graf"))
+
+
+def test_panels_say_what_they_show():
+    for panel in PANELS:
+        assert panel["title"]
+        assert re.fullmatch(r"\S.+\.", panel["description"]), panel["title"]
+        assert panel["fieldConfig"]["defaults"]["unit"], panel["title"]
+        assert panel["targets"], panel["title"]
+        assert all(target["expr"] and target["legendFormat"] for target in panel["targets"]), panel["title"]
+
+
+def test_dashboards_choose_with_the_variables_that_they_offer():
+    for dashboard in DASHBOARDS.values():
+        used = set(re.findall(r"\$([a-z]\w*)", json.dumps(dashboard["panels"])))
+        assert used == {variable["name"] for variable in dashboard["templating"]["list"]}
+
+
+def test_panels_do_not_clash():
+    assert len({dashboard["uid"] for dashboard in DASHBOARDS.values()}) == len(DASHBOARDS) == 3
+    for dashboard in DASHBOARDS.values():
+        panels = dashboard["panels"]
+        assert len({panel["id"] for panel in panels}) == len(panels)
+        for panel, other in combinations(panels, 2):
+            a, b = panel["gridPos"], other["gridPos"]
+            beside = a["x"] + a["w"] <= b["x"] or b["x"] + b["w"] <= a["x"]
+            assert beside or a["y"] + a["h"] <= b["y"] or b["y"] + b["h"] <= a["y"], (panel["title"], other["title"])
+
+
+def test_dashboards_ask_the_provisioned_source():
+    provisioned = yaml.safe_load((GRAFANA / "provisioning/datasources/prometheus.yml").read_text())
+    (source,) = ({"type": one["type"], "uid": one["uid"]} for one in provisioned["datasources"])
+    variables = [one for dashboard in DASHBOARDS.values() for one in dashboard["templating"]["list"]]
+    assert all(asking["datasource"] == source for asking in [*PANELS, *variables])

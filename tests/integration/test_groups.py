@@ -1,0 +1,79 @@
+"""A model that several ranks share in tensor parallel, through Ray: three processes, one answer."""
+
+import os
+import signal
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from theodolite.cluster import driver
+from theodolite.errors import UnsupportedModelError
+from theodolite.query.runs import verify
+from theodolite.settings import Settings
+from theodolite.sites import Site
+from theodolite.spec_file import parse_spec
+from theodolite.store.commits import read_commits
+from theodolite.store.shards import read_shard
+from theodolite_jobs.progress import Console
+from theodolite_jobs.survey import capture
+
+pytestmark = pytest.mark.slow
+
+# Nine query heads in three groups: over three ranks each holds one group.
+SPEC = {
+    "model": {"id": "smollm2-135m-instruct"},
+    "prompts": {"harmful": {"source": "builtin:harmful", "limit": 6}},
+    "capture": {"shard_prompts": 2, "layers": [0, 15, 29]},
+    "words": {"sentences": []},
+}
+
+
+def captured(store, **settings):
+    return capture(parse_spec(SPEC), Path(), Settings(store=str(store), replicas=1, **settings), Console())
+
+
+@pytest.fixture(scope="module")
+def alone(ray_with_pretend_gpus, tmp_path_factory):
+    return captured(tmp_path_factory.mktemp("alone"), gpus_per_replica=0)
+
+
+def test_three_ranks_capture_what_one_process_does_also_after_one_of_them_was_killed(alone, tmp_path, monkeypatch):
+    import ray
+
+    run_shards, killed, retried = driver.run_shards, [], []
+
+    def kill_a_rank_after_the_first_shard(workers, work, tokens, watch):
+        assert len(workers[0].actors) == 3
+        victim = ray.get(workers[0].actors[1].process_id.remote())
+
+        def committed(shard, numbers):
+            if not killed:
+                os.kill(victim, signal.SIGKILL)
+                killed.append(victim)
+            watch.committed(shard, numbers)
+
+        run_shards(workers, work, tokens, replace(watch, committed=committed, retried=retried.append))
+
+    monkeypatch.setattr(driver, "run_shards", kill_a_rank_after_the_first_shard)
+    run = captured(tmp_path, gpus_per_replica=3, parallelism="tensor")
+    assert run.id == alone.id
+    assert run.record.parity["ranks"] == 3
+    assert retried
+    assert set(retried) == {"died"}
+    assert sorted(read_commits(run.location, "harmful")) == [0, 1, 2]
+    assert [problem for problem in verify(run) if "results" not in problem] == []
+    for site in (Site.RESID_PRE, Site.RESID_MID, Site.RESID_FINAL):
+        for index in range(3):
+            one, three = (read_shard(of, read_commits(of.location, "harmful")[index], site) for of in (alone, run))
+            error = np.linalg.norm(one - three, axis=-1) / np.linalg.norm(one, axis=-1)
+            assert error.max() < 1e-5, site
+
+
+def test_ranks_that_heads_cannot_be_dealt_to_are_refused_before_anything_is_loaded(ray_with_pretend_gpus, tmp_path):
+    with pytest.raises(
+        UnsupportedModelError, match="9 heads and 3 key-value heads do not divide by 2; allowed is 1, 3"
+    ):
+        captured(tmp_path, gpus_per_replica=2, parallelism="tensor")
+    assert not (tmp_path / "runs").exists() or not list((tmp_path / "runs").iterdir())

@@ -1,0 +1,56 @@
+"""Which models are cut over several GPUs, and what is said of those that are not."""
+
+import pytest
+import tiny
+from transformers import ModernBertConfig
+
+from theodolite.errors import UnsupportedModelError
+from theodolite.models.load import load_model
+from theodolite.models.sharding import check_shardable, choose_ranks
+from theodolite.settings import Settings
+
+
+def test_auto_cuts_what_can_be_cut():
+    assert Settings().parallelism == "auto"
+    llama, gpt2 = tiny.CONFIGS["llama"], tiny.CONFIGS["gpt2"]
+    assert choose_ranks("auto", llama, 2) == choose_ranks("tensor", llama, 2) == 2
+    assert choose_ranks("auto", gpt2, 2) == 1
+    assert choose_ranks("pipeline", llama, 2) == 1
+    assert choose_ranks("auto", llama, 4) == 1
+    for gpus in (0, 1):
+        assert choose_ranks("auto", llama, gpus) == choose_ranks("tensor", gpt2, gpus) == 1
+
+
+@pytest.mark.parametrize("family", ["bert", "bloom", "falcon-groups", "gpt2", "gptj", "opt", "stablelm"])
+def test_a_family_without_a_plan_is_refused(family):
+    with pytest.raises(UnsupportedModelError, match=r"over 2 GPUs: transformers has no plan for its family.*pipeline"):
+        choose_ranks("tensor", tiny.CONFIGS[family], 2)
+
+
+def test_heads_that_do_not_divide_are_refused_with_their_numbers():
+    with pytest.raises(
+        UnsupportedModelError, match="its 4 heads and 2 key-value heads do not divide by 4; allowed is 1, 2"
+    ):
+        check_shardable(tiny.CONFIGS["qwen2"], 4)
+
+
+def test_norms_of_each_head_are_refused():
+    with pytest.raises(UnsupportedModelError, match="a scale of their own for each head"):
+        check_shardable(tiny.CONFIGS["cohere"], 2)
+
+
+def test_a_family_that_must_be_probed_is_refused():
+    with pytest.raises(UnsupportedModelError, match="not in the table"):
+        check_shardable(ModernBertConfig(), 2)
+
+
+def test_quantised_weights_are_refused():
+    config = type(tiny.CONFIGS["llama"])(**tiny.GROUPED, quantization_config={"quant_method": "gptq", "bits": 4})
+    with pytest.raises(UnsupportedModelError, match="quantised"):
+        check_shardable(config, 2)
+
+
+def test_loading_refuses_too_before_it_reads_a_weight(tmp_path):
+    tiny.CONFIGS["gpt2"].save_pretrained(tmp_path)
+    with pytest.raises(UnsupportedModelError, match="no plan"):
+        load_model(tmp_path, ranks=2)

@@ -1,0 +1,88 @@
+"""Replicas that only pretend: each is a thread that does its shards in order, and dies when it is told to."""
+
+import threading
+import time
+from collections import Counter
+from concurrent.futures import Future
+from queue import SimpleQueue
+
+from theodolite.capture.plan import SetPlan, Shard
+from theodolite.cluster.driver import DIED, OUT_OF_MEMORY, ReplicaDiedError
+
+NUMBERS = {"prompts": 1}
+
+
+def work_of(count: int, prompt_set: str = "set") -> list[tuple[SetPlan, Shard]]:
+    """Return shards of one prompt each, whose batches pretend to be of 16."""
+    shards = tuple(Shard(prompt_set, index, index, index + 1, ((index,) * 16,)) for index in range(count))
+    plan = SetPlan(prompt_set, (-1,), 0, shards, count, count)
+    return [(plan, shard) for shard in shards]
+
+
+class PretendReplica:
+    """Does shards; those that `deaths` names kill it, as often as it says, for a reason.
+
+    Args:
+        deaths: shard's index → how often it kills.
+        restarts: how often it begins anew.
+        seconds: how long a shard takes.
+    """
+
+    def __init__(self, deaths=None, restarts=4, seconds=0.0, reason=DIED, error=None):
+        self.deaths, self.restarts, self.seconds = Counter(deaths or {}), restarts, seconds
+        self.reason, self.error = reason, error
+        self.done, self.halvings, self.lives, self.most_at_once = [], {}, 1, 0
+        self.seconds_to_restart, self.finds_a_place = 0.0, True
+        self._begin()
+
+    def _begin(self):
+        self.line, self.waiting, self.dead = SimpleQueue(), 0, False
+        threading.Thread(target=self._run, args=(self.line,), daemon=True).start()
+
+    def capture(self, plan, shard, tokens, halvings):
+        assert plan.shards == ()
+        assert len(tokens) == shard.stop - shard.start
+        future = Future()
+        self.halvings[shard.index] = halvings
+        self.waiting += 1
+        self.most_at_once = max(self.most_at_once, self.waiting)
+        if self.dead:
+            future.set_exception(ReplicaDiedError(self.reason, "it is dead"))
+        else:
+            self.line.put((shard, future))
+        return future
+
+    def restart(self, reason):
+        if self.restarts == 0:
+            return None
+        self.restarts -= reason != OUT_OF_MEMORY
+        back = Future()
+        threading.Timer(self.seconds_to_restart, self._come_back, [back]).start()
+        return back
+
+    def _come_back(self, back):
+        if not self.finds_a_place:
+            back.set_exception(TimeoutError("no place"))
+            return
+        self.lives += 1
+        self._begin()
+        back.set_result(None)
+
+    def _run(self, line):
+        while True:
+            shard, future = line.get()
+            time.sleep(self.seconds)
+            self.waiting -= 1
+            if self.error is not None:
+                future.set_exception(self.error)
+            elif self.deaths[shard.index] > 0:
+                self.deaths[shard.index] -= 1
+                self.dead = True
+                time.sleep(0.01)  # the next one is in its line by now
+                future.set_exception(ReplicaDiedError(self.reason, "killed"))
+                while not line.empty():
+                    line.get()[1].set_exception(ReplicaDiedError(self.reason, "killed beside it"))
+                return
+            else:
+                self.done.append(shard.index)
+                future.set_result(NUMBERS)
