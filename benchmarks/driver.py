@@ -60,6 +60,8 @@ class PretendReplica:
     def __init__(self, clock: Clock, seconds: float, chance: random.Random) -> None:
         self.clock, self.seconds, self.chance = clock, seconds, chance
         self.line: deque[tuple[int, Future[Any]]] = deque()
+        self.ready: Future[Any] = Future()
+        self.ready.set_result(None)
         self._busy_seconds, self._began = 0.0, 0.0
         self._lock = threading.Lock()
 

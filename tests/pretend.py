@@ -33,6 +33,8 @@ class PretendReplica:
         self.reason, self.error = reason, error
         self.done, self.halvings, self.lives, self.most_at_once = [], {}, 1, 0
         self.seconds_to_restart, self.finds_a_place = 0.0, True
+        self.ready = Future()
+        self.ready.set_result(None)
         self._begin()
 
     def _begin(self):
@@ -47,7 +49,7 @@ class PretendReplica:
         self.waiting += 1
         self.most_at_once = max(self.most_at_once, self.waiting)
         if self.dead:
-            future.set_exception(ReplicaDiedError(self.reason, "it is dead"))
+            future.set_exception(ReplicaDiedError(self.reason, "it is dead", had_begun=False))
         else:
             self.line.put((shard, future))
         return future
@@ -81,7 +83,7 @@ class PretendReplica:
                 time.sleep(0.01)  # the next one is in its line by now
                 future.set_exception(ReplicaDiedError(self.reason, "killed"))
                 while not line.empty():
-                    line.get()[1].set_exception(ReplicaDiedError(self.reason, "killed beside it"))
+                    line.get()[1].set_exception(ReplicaDiedError(self.reason, "killed beside it", had_begun=False))
                 return
             else:
                 self.done.append(shard.index)

@@ -25,11 +25,12 @@ class Cluster:
     """A Ray head that asks for a token."""
 
     def __init__(self, folder: Path) -> None:
-        self.folder, self.dashboard = folder, free_port()
+        self.folder, self.dashboard, self.port = folder, free_port(), 0
         self.process: subprocess.Popen | None = None
 
     def start(self) -> None:
-        ports = {"port": free_port(), "dashboard-port": self.dashboard, "dashboard-agent-listen-port": free_port()}
+        self.port = free_port()
+        ports = {"port": self.port, "dashboard-port": self.dashboard, "dashboard-agent-listen-port": free_port()}
         options = [f"--{name}={number}" for name, number in ports.items()]
         command = [BIN / "ray", "start", "--head", "--block", "--num-cpus=2", "--dashboard-host=127.0.0.1"]
         command += ["--object-store-memory=100000000", "--disable-usage-stats", *options]

@@ -5,11 +5,15 @@ import pytest
 from theodolite_jobs.gpus import KINDS, on_kinds
 
 
+def other(_gpus):
+    return 5e9
+
+
 def test_a_model_of_65_gb_takes_one_h200_and_two_gpus_of_80_gb():
-    found = on_kinds(65e9, 5e9, 2 * 32e9 * 40 * 1e6, 1_000_000, lambda _gpus: True)
+    found = on_kinds(65e9, other, 2 * 32e9 * 40 * 1e6, 1_000_000, lambda _gpus: True)
     assert found["H200-141GB"]["gpus_per_replica"] == 1
     assert found["H100-80GB"]["gpus_per_replica"] == 1  # 70 of 72 GB
-    found = on_kinds(70e9, 5e9, 2 * 32e9 * 40 * 1e6, 1_000_000, lambda _gpus: True)
+    found = on_kinds(70e9, other, 2 * 32e9 * 40 * 1e6, 1_000_000, lambda _gpus: True)
     assert found["H100-80GB"]["gpus_per_replica"] == 2
     assert found["H100-80GB"]["memory_per_gpu_bytes"] == 40e9
     assert found["H100-80GB"]["replicas_per_node"] == 4
@@ -18,7 +22,7 @@ def test_a_model_of_65_gb_takes_one_h200_and_two_gpus_of_80_gb():
 
 def test_hours_and_cost_follow_from_operations():
     operations = 2 * 32e9 * 40 * 1e6  # a million prompts of 40 tokens
-    found = on_kinds(64e9, 5e9, operations, 1_000_000, lambda _gpus: True)["H200-141GB"]
+    found = on_kinds(64e9, other, operations, 1_000_000, lambda _gpus: True)["H200-141GB"]
     hours = operations / (0.5 * 989e12) / 3600
     assert found["gpu_hours_per_million_prompts"] == pytest.approx(hours, abs=0.01)
     assert found["hours_on_one_node"] == pytest.approx(hours / 8, abs=0.001)
@@ -26,11 +30,11 @@ def test_hours_and_cost_follow_from_operations():
 
 
 def test_gpus_that_work_in_turn_cost_their_number():
-    cut, laid = (on_kinds(140e9, 5e9, 1e18, 1000, lambda _gpus, way=way: way)["H100-80GB"] for way in (True, False))
+    cut, laid = (on_kinds(140e9, other, 1e18, 1000, lambda _gpus, way=way: way)["H100-80GB"] for way in (True, False))
     assert (cut["parallelism"], laid["parallelism"]) == ("tensor", "pipeline")
     assert laid["hours_on_one_node"] == pytest.approx(cut["hours_on_one_node"] * cut["gpus_per_replica"], rel=0.01)
 
 
 def test_a_model_that_no_node_holds_is_said():
-    found = on_kinds(1e12, 5e9, 1e18, 1000, lambda _gpus: True)
+    found = on_kinds(1e12, other, 1e18, 1000, lambda _gpus: True)
     assert found["L40S"] == {"gpus_per_replica": None, "why": "one node of 8 does not hold the model"}

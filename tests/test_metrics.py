@@ -1,6 +1,11 @@
 """What a survey's driver shows Prometheus."""
 
 import json
+import os
+import signal
+import subprocess
+import sys
+import time
 import urllib.request
 
 import pytest
@@ -77,6 +82,33 @@ def test_a_driver_says_where_it_is_for_as_long_as_it_lives(tmp_path):
         with urllib.request.urlopen(f"http://{group['targets'][0]}/metrics", timeout=5) as answer:
             assert b"theodolite_build_info" in answer.read()
     assert list(folder.iterdir()) == []
+
+
+DRIVER = """
+import sys, time
+from pathlib import Path
+from theodolite.metrics import served
+from theodolite.settings import Settings
+
+with served(Settings(metrics_port=0, metrics_targets=Path(sys.argv[1]), metrics_linger_seconds=60)):
+    print("works", flush=True)
+    time.sleep(60)
+"""
+
+
+def test_a_driver_that_is_told_to_stop_takes_its_file_away_and_one_that_was_killed_has_it_taken_by_the_next(tmp_path):
+    for how in (signal.SIGTERM, signal.SIGKILL):
+        driver = subprocess.Popen([sys.executable, "-c", DRIVER, tmp_path], stdout=subprocess.PIPE, text=True)
+        with driver.stdout:
+            assert driver.stdout.readline() == "works\n"
+        began = time.monotonic()
+        os.kill(driver.pid, how)
+        assert driver.wait(timeout=30) == (143 if how == signal.SIGTERM else -signal.SIGKILL)
+        assert time.monotonic() - began < 20, "it lingered"
+        assert len(list(tmp_path.iterdir())) == (how == signal.SIGKILL)
+    with served(Settings(metrics_port=0, metrics_targets=tmp_path)):
+        assert len(list(tmp_path.iterdir())) == 1
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_nothing_is_served_unless_asked(tmp_path):

@@ -15,6 +15,8 @@ from theodolite_jobs.prepare import Prepared, prepare
 
 _BYTES = {"float32": 4, "bfloat16": 2, "float16": 2}
 
+_ACTIVATION_BYTES = 2**30
+
 # Forward passes take about two operations per weight and token; what a device reaches of them is a guess.
 _OPERATIONS_PER_SECOND = {"one CPU core": 6e10, "one H200 GPU": 4e14}
 
@@ -68,11 +70,18 @@ def estimate(prepared: Prepared) -> dict[str, Any]:
         len(plan.shards) * len(plan.positions) * len(prepared.layers) * prepared.counted_units(name)
         for name, plan in prepared.plans.items()
     )
-    weights, others = parameters * _BYTES.get(dtype, 4), 2**30 + _certificate_bytes(prepared, parameters, dtype)
+    weights = parameters * _BYTES.get(dtype, 4)
+    first_blocks = _first_blocks_bytes(prepared, parameters)
     prompts = sum(plan.n_samples for plan in prepared.plans.values())
 
     def can_be_cut(gpus: int) -> bool:
         return choose_ranks("auto", prepared.config, gpus) > 1
+
+    def others(gpus: int) -> float:
+        """Return what each GPU holds besides: activations, and first blocks for parity, whole and cut where it is."""
+        if gpus > 1:
+            return _ACTIVATION_BYTES + first_blocks * (1 + 1 / gpus)
+        return _ACTIVATION_BYTES + (0 if dtype == "float32" else first_blocks)
 
     return {
         "run_id": prepared.run_id,
@@ -84,7 +93,7 @@ def estimate(prepared: Prepared) -> dict[str, Any]:
             **prepared.dimensions.as_dict(),
         },
         "sets": sets,
-        "replica_memory_bytes": weights + others,
+        "replica_memory_bytes": round(weights + others(1)),
         "stored_bytes_at_most": (vectors * per_vector * prepared.dimensions.d_model + counts) * 4,
         "capture_seconds_about": {
             device: round(2 * parameters * tokens / speed, 1) for device, speed in _OPERATIONS_PER_SECOND.items()
@@ -93,10 +102,8 @@ def estimate(prepared: Prepared) -> dict[str, Any]:
     }
 
 
-def _certificate_bytes(prepared: Prepared, parameters: int, dtype: str) -> int:
-    """Return what parity takes at first: in half precision, embedding and first blocks again, in float32."""
-    if dtype == "float32":
-        return 0
+def _first_blocks_bytes(prepared: Prepared, parameters: int) -> int:
+    """Return the size of the embedding and the first blocks in float32, which parity runs for a moment."""
     embedding = int(prepared.config.get_text_config().vocab_size) * prepared.dimensions.d_model
     block = (parameters - embedding) // prepared.dimensions.n_layers
     return 4 * (embedding + FIRST_BLOCKS * block)

@@ -38,7 +38,7 @@ KINDS = {
 
 def on_kinds(
     weight_bytes: float,
-    other_bytes: float,
+    other_bytes: Callable[[int], float],
     operations: float,
     prompts: int,
     can_be_cut: Callable[[int], bool],
@@ -47,7 +47,7 @@ def on_kinds(
 
     Args:
         weight_bytes: the model's weights.
-        other_bytes: what a replica needs on each of its GPUs besides: activations, and what parity takes at first.
+        other_bytes: what a replica needs on each of so many GPUs besides: activations, and what parity takes at first.
         operations: of all forward passes.
         prompts: of the survey.
         can_be_cut: whether the model can run in tensor parallel over so many GPUs.
@@ -60,12 +60,12 @@ def on_kinds(
 def _on_kind(
     kind: Kind,
     weight_bytes: float,
-    other_bytes: float,
+    other_bytes: Callable[[int], float],
     operations: float,
     prompts: int,
     can_be_cut: Callable[[int], bool],
 ) -> dict[str, Any]:
-    needed = [gpus for gpus in (1, 2, 4, 8) if weight_bytes / gpus + other_bytes <= _USABLE * kind.memory_bytes]
+    needed = [gpus for gpus in (1, 2, 4, 8) if weight_bytes / gpus + other_bytes(gpus) <= _USABLE * kind.memory_bytes]
     if not needed:
         return {"gpus_per_replica": None, "why": f"one node of {GPUS_OF_NODE} does not hold the model"}
     is_cut = needed[0] == 1 or can_be_cut(needed[0])
@@ -77,7 +77,7 @@ def _on_kind(
     return {
         "gpus_per_replica": gpus,
         "parallelism": "one GPU" if gpus == 1 else "tensor" if is_cut else "pipeline",
-        "memory_per_gpu_bytes": round(weight_bytes / gpus + other_bytes),
+        "memory_per_gpu_bytes": round(weight_bytes / gpus + other_bytes(gpus)),
         "replicas_per_node": replicas,
         "hours_on_one_node": round(gpu_hours / (gpus * replicas), 3),
         "gpu_hours_per_million_prompts": round(per_million, 2),

@@ -110,7 +110,7 @@ def _capture_shards(prepared: Prepared, run: Run | None, work: list[Any], settin
             console.say(
                 f"{resources.replicas} replica(s){shared} load the model and prove parity with plain Hugging Face"
             )
-            parity = certify_workers(workers)
+            parity = certify_workers(workers, console.say)
             console.say(
                 f"parity: largest error {parity['max_error']:.1e} (allowed {parity['bound']:.0e}), "
                 f"{parity['dtype']}, {parity['attention']} attention, {parity['device']}"
@@ -129,7 +129,10 @@ def _capture_shards(prepared: Prepared, run: Run | None, work: list[Any], settin
                     counted.committed(numbers)
                     counted.progress(bar.done, total)
 
-                run_shards(workers, work, tokens, Watch(committed, counted.retried, counted.replicas))
+                def left_out(why: str) -> None:
+                    console.say(f"a replica is left out, and the others do the rest: {why}")
+
+                run_shards(workers, work, tokens, Watch(committed, counted.retried, counted.replicas, left_out))
             counted.replicas(0)
         finally:
             for worker in workers:
@@ -213,7 +216,7 @@ def _check_same_question(run: Run, prepared: Prepared) -> None:
 
 def _check_same_arithmetic(run: Run, parity: dict[str, Any]) -> None:
     """Refuse to mix shards of different arithmetic in one run."""
-    from theodolite.cluster.workers import arithmetic
+    from theodolite.cluster.replica import arithmetic
 
     began = [*arithmetic(run.record.parity), *(f"{name} {run.record.versions[name]}" for name in _LIBRARIES)]
     now = [*arithmetic(parity), *(f"{name} {version(name)}" for name in _LIBRARIES)]

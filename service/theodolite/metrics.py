@@ -6,7 +6,9 @@ where in a file that Prometheus looks for.
 
 import json
 import os
+import signal
 import socket
+import sys
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -128,6 +130,7 @@ def served(settings: Settings) -> Iterator[None]:
 
     Raises:
         SpecError: the port is taken.
+        SystemExit: the process was told to stop, by SIGTERM; then it does not stay longer.
     """
     if settings.metrics_port is None:
         yield
@@ -136,25 +139,45 @@ def served(settings: Settings) -> Iterator[None]:
         server, thread = start_http_server(settings.metrics_port, registry=REGISTRY)
     except OSError as error:
         raise SpecError(f"THEODOLITE_METRICS_PORT: cannot listen on {settings.metrics_port}: {error}") from error
-    place = f"{_own_address()}:{server.server_port}"
-    folder = settings.metrics_targets
-    file = folder / f"{place.replace(':', '-')}.json" if folder else None
+    before = signal.signal(signal.SIGTERM, _exit)  # which by itself would end the process and leave the file
     try:
-        if file:
-            _write_whole(file, json.dumps([{"targets": [place]}]))
-        try:
-            yield
-        except StoreError as error:
-            count_store_error(error)
-            raise
-        finally:
-            time.sleep(settings.metrics_linger_seconds)  # what was counted last can still be asked for
+        with _announced(settings.metrics_targets, server.server_port):
+            try:
+                yield
+            except StoreError as error:
+                count_store_error(error)
+                raise
+            finally:
+                if not isinstance(sys.exception(), SystemExit | KeyboardInterrupt):
+                    time.sleep(settings.metrics_linger_seconds)  # what was counted last can still be asked for
     finally:
-        if file:
-            file.unlink(missing_ok=True)
+        signal.signal(signal.SIGTERM, before)
         server.shutdown()
         thread.join()
         server.server_close()
+
+
+def _exit(_signal: int, _frame: Any) -> None:
+    sys.exit(128 + signal.SIGTERM)
+
+
+@contextmanager
+def _announced(folder: Path | None, port: int) -> Iterator[None]:
+    """Say in a file where these metrics are; files that killed drivers of this machine left there are removed."""
+    if folder is None:
+        yield
+        return
+    address = _own_address()
+    for left in folder.glob(f"{address}-*.json"):
+        with socket.socket() as probe:
+            if probe.connect_ex((address, int(left.stem.rpartition("-")[2]))) != 0:
+                left.unlink(missing_ok=True)
+    file = folder / f"{address}-{port}.json"
+    _write_whole(file, json.dumps([{"targets": [f"{address}:{port}"]}]))
+    try:
+        yield
+    finally:
+        file.unlink(missing_ok=True)
 
 
 def _own_address() -> str:

@@ -1,6 +1,8 @@
 """The scheduling loop, with replicas that only pretend."""
 
+import threading
 import time
+from concurrent.futures import Future
 
 import pytest
 from pretend import NUMBERS, PretendReplica, work_of
@@ -13,11 +15,12 @@ class Seen:
     """What the loop told."""
 
     def __init__(self):
-        self.committed, self.retried, self.replicas = [], [], []
+        self.committed, self.retried, self.replicas, self.left_out = [], [], [], []
         self.watch = Watch(
             lambda shard, numbers: self.committed.append((shard.index, numbers)),
             self.retried.append,
             self.replicas.append,
+            self.left_out.append,
         )
 
 
@@ -34,7 +37,7 @@ def test_every_shard_is_committed_once_whatever_the_number_of_replicas(replicas,
     assert sorted(seen.committed) == [(index, NUMBERS) for index in range(count)]
     assert sorted(index for worker in workers for index in worker.done) == list(range(count))
     assert all(worker.most_at_once <= IN_FLIGHT for worker in workers)
-    assert (seen.retried, seen.replicas) == ([], [replicas])
+    assert (seen.retried, seen.replicas) == ([], list(range(1, replicas + 1)))
 
 
 def test_a_shard_whose_replica_died_is_done_after_it_began_anew():
@@ -49,6 +52,35 @@ def test_a_shard_whose_replica_died_is_done_after_it_began_anew():
 def test_a_shard_that_kills_three_times_ends_the_run_and_its_neighbour_is_not_blamed():
     with pytest.raises(CaptureError, match=r"shard set/00002 failed 3 times, last because: killed; what was committed"):
         run([PretendReplica({2: 99}), PretendReplica({2: 99})], 6)
+
+
+def test_replicas_that_died_while_idle_are_no_fault_of_the_shard_that_finds_out():
+    workers = [PretendReplica() for _ in range(4)]
+    for worker in workers:
+        worker.dead = True
+    seen = run(workers, 1)
+    assert [index for index, _ in seen.committed] == [0]
+    assert seen.retried == ["died"] * len(seen.retried)
+
+
+def test_a_survey_begins_with_the_replicas_that_are_there_and_others_join():
+    there, late, never = PretendReplica(seconds=0.01), PretendReplica(), PretendReplica()
+    late.ready, never.ready = Future(), Future()
+    threading.Timer(0.1, late.ready.set_result, [None]).start()
+    seen = run([late, there, never], 60)
+    assert sorted(index for index, _ in seen.committed) == list(range(60))
+    assert there.done
+    assert late.done
+    assert (never.done, seen.replicas) == ([], [1, 2])
+
+
+def test_a_replica_that_never_gets_ready_is_left_out_and_somebody_is_told_why():
+    broken, other = PretendReplica(restarts=0), PretendReplica()
+    broken.ready = Future()
+    broken.ready.set_exception(ModelError("this node has no such model"))
+    seen = run([broken, other], 5)
+    assert len(other.done) == 5
+    assert seen.left_out == ["this node has no such model"]
 
 
 def test_a_replica_that_does_not_begin_anew_leaves_its_work_to_the_others():
@@ -97,7 +129,7 @@ def test_a_replica_gets_nothing_until_it_is_back_and_others_go_on():
     assert sorted(index for index, _ in seen.committed) == list(range(60))
     assert away.lives == 1
     assert len(other.done) == 60
-    assert seen.replicas == [2, 1]
+    assert seen.replicas == [1, 2, 1]
 
 
 def test_a_replica_that_finds_no_place_is_waited_for_only_where_there_is_no_other():

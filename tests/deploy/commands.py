@@ -1,8 +1,13 @@
 """What the deployment files start, held against the programs themselves."""
 
 import importlib
+import os
+import shutil
+import subprocess
 from itertools import pairwise
 from typing import Any
+
+import pytest
 
 from theodolite.models.source import _DOUBLES, _SMALL_FILES
 
@@ -34,3 +39,14 @@ def assert_fetches_what_surveys_read(command: list[str]) -> None:
     pairs = list(pairwise(command))
     assert {value for option, value in pairs if option == "--include"} == {*_SMALL_FILES, "*.safetensors"}
     assert {value for option, value in pairs if option == "--exclude"} == set(_DOUBLES)
+
+
+def promtool(*arguments: object) -> None:
+    """Have Prometheus' own tool look at something."""
+    tool = shutil.which("promtool")
+    if tool is None:
+        if os.environ.get("CI"):
+            pytest.fail("CI needs promtool")
+        pytest.skip("promtool is not installed; Debian's package prometheus has it")
+    done = subprocess.run([tool, *map(str, arguments)], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr

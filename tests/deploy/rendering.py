@@ -14,7 +14,8 @@ Thing = dict[str, Any]
 def render(folder: Path) -> list[Thing]:
     """Return the objects that a kustomization gives."""
     told = yaml.safe_load((folder / "kustomization.yaml").read_text())
-    unknown = told.keys() - {"namespace", "resources", "patches", "replacements"}
+    unknown = told.keys() - {"namespace", "resources", "patches", "replacements", "configMapGenerator"}
+    unknown -= {"generatorOptions"} if told.get("generatorOptions") == {"disableNameSuffixHash": True} else set()
     assert not unknown, f"{folder}: teach tests/deploy/rendering.py about {sorted(unknown)}"
     things: list[Thing] = []
     for name in told.get("resources", []):
@@ -23,6 +24,9 @@ def render(folder: Path) -> list[Thing]:
         things += (
             render(place) if place.is_dir() else json.loads(json.dumps(list(yaml.safe_load_all(place.read_text()))))
         )
+    for told_map in told.get("configMapGenerator", []):
+        data = {Path(file).name: (folder / file).read_text() for file in told_map["files"]}
+        things.append({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": told_map["name"]}, "data": data})
     for patch in told.get("patches", []):
         things = _patched(things, patch)
     for thing in things:

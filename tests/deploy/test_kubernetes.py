@@ -12,7 +12,7 @@ import jsonschema
 import kubernetes_validate
 import pytest
 import yaml
-from commands import assert_fetches_what_surveys_read, assert_understood
+from commands import assert_fetches_what_surveys_read, assert_understood, promtool
 from rendering import Thing, render
 
 from theodolite import __version__
@@ -24,8 +24,11 @@ ROOT = Path(__file__).parents[2]
 OVERLAYS = sorted((ROOT / "deploy/kubernetes/overlays").iterdir())
 RAY_SCHEMA = json.loads((Path(__file__).parent / "ray.io_v1.schema.json").read_text())
 KUBERNETES = "1.34"
-BY_HAND = {"store-credentials", "hub-token"}
+BY_HAND = {"store-credentials", "hub-token", "metrics-token"}
 """Secrets that settings.yaml tells people to make; pods start without them."""
+
+COMPOSE = yaml.safe_load((ROOT / "docker-compose.yml").read_text())["services"]
+IMAGES = {f"theodolite-{name}:{__version__}" for name in ("api", "jobs", "capture")} | {COMPOSE["prometheus"]["image"]}
 
 
 @pytest.fixture(params=OVERLAYS, ids=lambda folder: folder.name)
@@ -74,14 +77,14 @@ def test_pods_may_do_no_more_than_the_namespace_allows(things):
         pod = template["spec"]
         assert pod["securityContext"]["runAsNonRoot"], owner
         assert pod["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}, owner
-        # Only Ray's autoscaler, in the head's pod, has something to ask of Kubernetes.
-        assert pod.get("automountServiceAccountToken") is False or is_head(template), owner
+        # Only Ray's autoscaler, in the head's pod, and Prometheus have something to ask of Kubernetes.
+        assert pod.get("automountServiceAccountToken") is False or is_head(template) or owner == "prometheus", owner
         assert not any("hostPath" in volume for volume in pod["volumes"]), owner
         for container in pod["containers"]:
             confined(container["securityContext"])
             assert {"cpu", "memory"} <= container["resources"]["requests"].keys(), owner
             assert "memory" in container["resources"]["limits"], owner
-            assert re.fullmatch(rf"theodolite-(api|jobs|capture):{re.escape(__version__)}", container["image"]), owner
+            assert container["image"] in IMAGES, owner
             if owner != "fetch-model":  # which ends by itself
                 assert {"readinessProbe", "livenessProbe"} <= container.keys(), owner
     confined(one(things, "RayCluster")["spec"]["autoscalerOptions"]["securityContext"])
@@ -97,6 +100,9 @@ def test_whatever_is_referred_to_is_there(things):
                 assert claim["claimName"] in names["PersistentVolumeClaim"], owner
             if config := volume.get("configMap"):
                 assert config["name"] in names["ConfigMap"], owner
+            if secret := volume.get("secret"):
+                assert secret["secretName"] in BY_HAND, owner
+                assert secret["optional"], owner
         for container in template["spec"]["containers"]:
             assert {mount["name"] for mount in container["volumeMounts"]} == volumes.keys(), owner
             for source in container.get("envFrom", []):
@@ -131,7 +137,8 @@ def test_no_secret_is_written_down(things):
     assert not list(of_kind(things, "Secret"))
     for _, template in pods(things):
         for container in template["spec"]["containers"]:
-            assert all("valueFrom" in variable for variable in container.get("env", []))
+            written = [variable["name"] for variable in container.get("env", []) if "valueFrom" not in variable]
+            assert set(written) <= {"THEODOLITE_HOSTS"}
     for settings in of_kind(things, "ConfigMap"):
         assert not [name for name in settings["data"] if re.search("TOKEN$|SECRET|PASSWORD|ACCESS_KEY", name)]
 
@@ -139,10 +146,10 @@ def test_no_secret_is_written_down(things):
 def test_every_node_of_ray_and_the_service_show_one_token(things):
     cluster = one(things, "RayCluster")
     assert cluster["spec"]["authOptions"] == {"mode": "token"}
-    (variable,) = one(things, "Deployment", "api")["spec"]["template"]["spec"]["containers"][0]["env"]
+    variable = environment_of_api(things)["RAY_AUTH_TOKEN"]
     # KubeRay calls the Secret like the cluster.
     secret = {"name": cluster["metadata"]["name"], "key": "auth_token"}
-    assert variable == {"name": "RAY_AUTH_TOKEN", "valueFrom": {"secretKeyRef": secret}}
+    assert variable == {"secretKeyRef": secret}
     jobs_url = one(things, "ConfigMap", "settings")["data"]["THEODOLITE_JOBS_URL"]
     assert jobs_url == f"http://{cluster['metadata']['name']}-head-svc:8265"
     for spec in (cluster["spec"], one(things, "RayJob")["spec"]["rayClusterSpec"]):
@@ -192,7 +199,8 @@ def test_models_are_fetched_as_surveys_look_for_them(things):
 
 
 def test_the_service_answers_to_the_names_it_is_called_by(things):
-    hosts = json.loads(one(things, "ConfigMap", "settings")["data"]["THEODOLITE_HOSTS"])
+    hosts = json.loads(environment_of_api(things)["THEODOLITE_HOSTS"])
+    assert "$(POD_IP)" in hosts, "Prometheus asks each pod by its address"
     ingress = one(things, "Ingress")["spec"]
     assert {rule["host"] for rule in ingress["rules"]} <= set(hosts)
     assert [host for tls in ingress["tls"] for host in tls["hosts"]] == [rule["host"] for rule in ingress["rules"]]
@@ -201,6 +209,23 @@ def test_the_service_answers_to_the_names_it_is_called_by(things):
         (header,) = container[probe]["httpGet"]["httpHeaders"]
         assert header["name"] == "Host"
         assert header["value"] in LOOPBACK
+
+
+def test_prometheus_watches_all_that_it_does_elsewhere(things, overlay, tmp_path):
+    content = one(things, "ConfigMap", "prometheus")["data"]["prometheus.yml"]
+    here, elsewhere = yaml.safe_load(content), yaml.safe_load((ROOT / "deploy/prometheus/prometheus.yml").read_text())
+    names = [[job["job_name"] for job in config["scrape_configs"]] for config in (here, elsewhere)]
+    assert names[0] == names[1]
+    (rules,) = one(things, "ConfigMap", "prometheus-rules")["data"].values()
+    assert yaml.safe_load(rules) == yaml.safe_load((ROOT / "deploy/prometheus/rules/theodolite.yml").read_text())
+    settings = one(things, "ConfigMap", "settings")["data"]
+    (found,) = here["scrape_configs"][1]["file_sd_configs"]
+    assert found["files"] == [f"{settings['THEODOLITE_METRICS_TARGETS']}/*.json"]
+    for job in here["scrape_configs"]:
+        if job.pop("kubernetes_sd_configs", None):  # Debian's promtool is built without them
+            job["static_configs"] = [{"targets": ["10.0.0.1:8000"]}]
+    (tmp_path / "prometheus.yml").write_text(yaml.safe_dump(here))
+    promtool("check", "config", "--syntax-only", tmp_path / "prometheus.yml")
 
 
 def test_settings_are_ones_that_theodolite_knows(things):
@@ -238,6 +263,11 @@ def pods(things: list[Thing]) -> Iterator[tuple[str, Thing]]:
         for group in [cluster.get("headGroupSpec"), *cluster.get("workerGroupSpecs", [])]:
             if group:
                 yield f"{thing['kind']} {thing['metadata']['name']}", group["template"]
+
+
+def environment_of_api(things: list[Thing]) -> dict[str, Any]:
+    (container,) = one(things, "Deployment", "api")["spec"]["template"]["spec"]["containers"]
+    return {variable["name"]: variable.get("value", variable.get("valueFrom")) for variable in container["env"]}
 
 
 def is_head(template: Thing) -> bool:

@@ -2,15 +2,14 @@
 
 import importlib.util
 import json
-import os
 import re
 import shutil
-import subprocess
 from itertools import combinations
 from pathlib import Path
 
 import pytest
 import yaml
+from commands import promtool
 from grafana_schema import mistakes
 
 from theodolite.metrics import REGISTRY
@@ -35,16 +34,6 @@ NAMES = {
 
 METRICS = {(metric.name, metric.type) for metric in REGISTRY.collect()}
 SERIES = {"counter": ("_total",), "gauge": ("",), "histogram": ("_bucket", "_sum", "_count")}
-
-
-def promtool(*arguments: object) -> None:
-    tool = shutil.which("promtool")
-    if tool is None:
-        if os.environ.get("CI"):
-            pytest.fail("CI needs promtool")
-        pytest.skip("promtool is not installed; Debian's package prometheus has it")
-    done = subprocess.run([tool, *map(str, arguments)], capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stdout + done.stderr
 
 
 def source_of(package: str, *path: str) -> str:

@@ -89,6 +89,40 @@ def test_a_job_outlives_the_service_and_its_cluster(cluster, tmp_path, chat_mode
     wait_for(lambda: "STOPPED" in cluster_says(cluster, client.get(stopped).json()), "the cluster to stop it")
 
 
+@pytest.mark.parametrize(
+    ("token", "options", "said"),
+    [
+        (
+            {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": "another"},
+            [],
+            "does not take our token; set RAY_AUTH_MODE=token",
+        ),
+        ({}, [], "does not take our token; set RAY_AUTH_MODE=token, and RAY_AUTH_TOKEN"),
+        (
+            {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": TOKEN},
+            ["--gpus-per-replica", "2"],
+            "1 replicas of 2 GPUs find no place: the nodes of the cluster have [0] GPUs; change --replicas",
+        ),
+    ],
+)
+def test_what_is_wrong_with_a_cluster_is_said_before_any_work(
+    cluster, tmp_path, chat_model_folder, token, options, said
+):
+    (tmp_path / "spec.json").write_text(json.dumps(survey_of(8)))
+    ours = {name: value for name, value in os.environ.items() if not name.startswith("RAY_AUTH")}
+    asked = ["survey", tmp_path / "spec.json", "--store", tmp_path / "store", "--ray", f"127.0.0.1:{cluster.port}"]
+    found = subprocess.run(
+        [BIN / "theodolite", *asked, *options],
+        env=ours | token | {"HOME": str(tmp_path), "THEODOLITE_CACHE": str(Settings().cache)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert found.returncode == 1
+    assert said in found.stderr.replace("\n", " ")
+    assert not (tmp_path / "store/runs").exists()
+
+
 def cluster_says(cluster, job):
     with urllib.request.urlopen(cluster.request(""), timeout=5) as answer:
         known = json.loads(answer.read())

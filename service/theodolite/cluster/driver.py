@@ -6,7 +6,7 @@ It waits for nothing but answers: a replica that dies, loads or restarts keeps n
 from collections import Counter, deque
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import partial
 from queue import SimpleQueue
 from typing import Any, Protocol
@@ -31,23 +31,31 @@ class ReplicaDiedError(Exception):
     Args:
         reason: one of REASONS.
         detail: what is known.
+        had_begun: whether it was busy with the shard whose answer this is, which may have been its death; others only
+            waited in its line.
     """
 
-    def __init__(self, reason: str, detail: str) -> None:
+    def __init__(self, reason: str, detail: str, *, had_begun: bool = True) -> None:
         super().__init__(detail)
-        self.reason = reason
+        self.reason, self.had_begun = reason, had_begun
 
 
 class Worker(Protocol):
-    """A replica, as the loop sees it."""
+    """A replica, as the loop sees it.
+
+    Attributes:
+        ready: what says that it can be given shards, or never will be; it may still look for a place.
+    """
+
+    ready: "Future[Any]"
 
     def capture(
         self, plan: SetPlan, shard: Shard, tokens: Sequence[TokenIds], halvings: int
     ) -> "Future[Mapping[str, Any]]":
         """Begin a shard, and return what will be the numbers of its commit, or ReplicaDiedError."""
 
-    def restart(self, reason: str) -> "Future[None] | None":
-        """Begin anew after it died; return what says that it did, or did not, and None where it is not tried again."""
+    def restart(self, reason: str) -> "Future[Any] | None":
+        """Begin anew after it died; return the new `ready`, and None where it is not tried again."""
 
 
 @dataclass(frozen=True)
@@ -58,21 +66,22 @@ class Watch:
         committed: a shard is committed, with the numbers of its commit record.
         retried: a shard goes back to the queue, and why.
         replicas: how many replicas there are now.
+        left_out: a replica will not come back, and why.
     """
 
     committed: Callable[[Shard, Mapping[str, Any]], None]
     retried: Callable[[str], None] = lambda _reason: None
     replicas: Callable[[int], None] = lambda _count: None
+    left_out: Callable[[str], None] = lambda _why: None
 
 
 @dataclass(eq=False)
 class _Seat:
-    """A replica and the shards that it has, in its order."""
+    """A replica's place in the loop."""
 
     worker: Worker
-    line: deque["_Task"] = field(default_factory=deque)
     life: int = 0
-    works: bool = True
+    works: bool = False
     is_gone: bool = False
 
 
@@ -94,8 +103,9 @@ def run_shards(
 ) -> None:
     """Give every shard to some replica, at most `IN_FLIGHT` at a time each, until all are committed.
 
-    The shards of a replica that died go back to the head of the queue, and it gets others once it is back. One that
-    does not come back is left out while others remain. A shard that was the death of `MAX_ATTEMPTS` ends the run.
+    A replica joins when it is ready. The shards of one that died go back to the head of the queue, and it gets others
+    once it is back; one that does not come back is left out while others remain. A shard that was the death of
+    `MAX_ATTEMPTS` ends the run.
 
     Raises:
         CaptureError: a shard failed `MAX_ATTEMPTS` times, or no replica is left; names the shard.
@@ -115,7 +125,7 @@ class _Loop:
     ) -> None:
         self.tokens, self.watch = tokens, watch
         self.seats = [_Seat(worker) for worker in workers]
-        self.free = deque(seat for _ in range(IN_FLIGHT) for seat in self.seats)
+        self.free: deque[_Seat] = deque()
         self.waiting = deque(work)
         self.in_flight = 0
         self.failures: Counter[str] = Counter()
@@ -123,7 +133,10 @@ class _Loop:
         self.events: SimpleQueue[Callable[[], None]] = SimpleQueue()  # put by whatever thread hears of something
 
     def run(self) -> None:
-        self._tell_replicas()
+        for seat in reversed(self.seats):  # the last that joins is served first
+            self._await(seat, seat.worker.ready)
+        while not self.events.empty():
+            self.events.get()()
         while self.waiting or self.in_flight:
             while self.waiting and self.free:
                 self._give(self.free.popleft(), *self.waiting.popleft())
@@ -131,7 +144,6 @@ class _Loop:
 
     def _give(self, seat: _Seat, plan: SetPlan, shard: Shard) -> None:
         task = _Task(seat, seat.life, plan, shard)
-        seat.line.append(task)
         self.in_flight += 1
         of_shard = self.tokens[shard.prompt_set][shard.start : shard.stop]
         # The plan of the whole set would travel with every shard; this one's batches are enough.
@@ -145,27 +157,29 @@ class _Loop:
             self.watch.retried(error.reason)
             if is_current:  # the first that is heard of this death
                 self._mourn(task.seat, error)
+            if error.had_begun:
+                self._blame(task.shard, error)
         elif error is not None:
             raise error  # the code raised: it would raise again
         else:
             self.watch.committed(task.shard, answer.result())
             if is_current:
                 self.free.append(task.seat)
-        task.seat.line.remove(task)
         self.in_flight -= 1
 
     def _mourn(self, seat: _Seat, error: ReplicaDiedError) -> None:
-        """Blame what a replica was busy with, and begin it anew."""
-        blamed = seat.line[0].shard
-        if error.reason == OUT_OF_MEMORY and 2**self.halvings < max(map(len, blamed.batches)):
-            self.halvings += 1
-        else:
-            self.failures[blamed.name] += 1
-        if self.failures[blamed.name] >= MAX_ATTEMPTS:
-            raise _given_up(blamed, f"failed {MAX_ATTEMPTS} times", error)
+        """Give a replica nothing more, and begin it anew."""
         seat.life, seat.works = seat.life + 1, False
         self.free = deque(other for other in self.free if other is not seat)
         self._restart(seat, error.reason, error)
+
+    def _blame(self, shard: Shard, error: ReplicaDiedError) -> None:
+        if error.reason == OUT_OF_MEMORY and 2**self.halvings < max(map(len, shard.batches)):
+            self.halvings += 1
+        else:
+            self.failures[shard.name] += 1
+        if self.failures[shard.name] >= MAX_ATTEMPTS:
+            raise _given_up(shard, f"failed {MAX_ATTEMPTS} times", error)
 
     def _restart(self, seat: _Seat, reason: str, error: BaseException) -> None:
         back = seat.worker.restart(reason)
@@ -173,20 +187,25 @@ class _Loop:
             self._leave_out(seat, error)
             return
         self._tell_replicas()
-        back.add_done_callback(lambda future: self.events.put(partial(self._came_back, seat, future)))
+        self._await(seat, back)
 
-    def _came_back(self, seat: _Seat, back: "Future[None]") -> None:
-        error = back.exception()
+    def _await(self, seat: _Seat, ready: "Future[Any]") -> None:
+        ready.add_done_callback(lambda future: self.events.put(partial(self._joined, seat, future)))
+
+    def _joined(self, seat: _Seat, ready: "Future[Any]") -> None:
+        error = ready.exception()
         if error is not None:
             self._restart(seat, DIED, error)
             return
         seat.works = True
-        self.free.extend([seat] * IN_FLIGHT)
+        self.free.appendleft(seat)  # one that has nothing goes before those that would only put it in line
+        self.free.extend([seat] * (IN_FLIGHT - 1))
         self._tell_replicas()
 
     def _leave_out(self, seat: _Seat, error: BaseException) -> None:
         seat.is_gone = True
         self._tell_replicas()
+        self.watch.left_out(str(error))
         if all(other.is_gone for other in self.seats):
             raise _given_up(self.waiting[0][1], "has no replica left to run on", error)
 

@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterable, Mapping
 from datetime import UTC, datetime
 from typing import Any
 
-from theodolite.cluster.submit import ClusterState, cluster_state, cluster_states, stop, submit
+from theodolite.cluster.submit import ClusterState, check_version, cluster_state, cluster_states, stop, submit
 from theodolite.errors import ClusterError, ClusterRefusedError, StoreError
 from theodolite.query.runs import progress
 from theodolite.settings import Settings
@@ -49,6 +49,7 @@ def submit_survey(
     check_room(
         sum(states[job.id] in UNFINISHED for job in jobs if job.attempt is not None and job.attempt.owner == owner)
     )
+    check_version(settings)
     store_spec(settings.store, spec)
     found = next((job.attempt for job in jobs if job.id == job_id and job.attempt), None)
     _begin(settings, job_id, (found.number if found else 0) + 1, owner)

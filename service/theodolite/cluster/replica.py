@@ -1,15 +1,16 @@
 """A replica: an actor that pins one copy of the model and writes its own shards, or one of several that share it."""
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from theodolite import __version__
 from theodolite.capture.plan import SetPlan, Shard
 from theodolite.cluster.ranks import Rank, join
-from theodolite.errors import ModelError, RankOutOfStepError
+from theodolite.errors import CaptureError, ClusterRefusedError, ModelError, RankOutOfStepError
 from theodolite.sites import Site
 from theodolite.spec import ModelSpec, TokenIds
 from theodolite.store.objects import Location, open_location
@@ -17,6 +18,15 @@ from theodolite.store.objects import Location, open_location
 # Intel's math library otherwise sums in an order that depends on the number of threads: with strict reproducibility
 # a run gives the same bits however many replicas share the machine, at no measurable cost.
 REPLICA_ENVIRONMENT = {"MKL_CBWR": "AUTO,STRICT", "TOKENIZERS_PARALLELISM": "false"}
+
+Arithmetic = tuple[str, str, str, str]
+"""dtype, attention, kind of device, ranks: what must not be mixed in one run."""
+
+
+def arithmetic(certificate: Mapping[str, Any]) -> Arithmetic:
+    """Return how a replica computes, by its parity certificate."""
+    device = str(certificate["device"]).partition(":")[0]
+    return certificate["dtype"], certificate["attention"], device, f"{certificate.get('ranks', 1)} rank(s)"
 
 
 @dataclass(frozen=True)
@@ -34,6 +44,7 @@ class Assignment:
         shard_prompts: prompts in one shard.
         threads: threads of a replica on a CPU.
         gpus: GPUs of one replica.
+        version: of Theodolite, of who gives it; a node with another one would mean something else by it.
     """
 
     run_url: str
@@ -46,6 +57,7 @@ class Assignment:
     shard_prompts: int
     threads: int
     gpus: int
+    version: str = __version__
 
 
 class Replica:
@@ -70,10 +82,24 @@ class Replica:
         self._engine: Any = None
         self._certificate: dict[str, Any] = {}
 
-    def certify(self) -> dict[str, Any]:
-        """Return the parity certificate; raises ParityError."""
+    def certify(self, expected: Arithmetic | None = None) -> dict[str, Any]:
+        """Return the parity certificate.
+
+        Raises:
+            ParityError: it differs from plain Hugging Face by more than rounding.
+            CaptureError: it computes in another way than expected, where something is.
+            ClusterRefusedError: this node has another version of Theodolite.
+        """
+        asked, here = self.assignment.version, __version__
+        if asked != here:
+            raise ClusterRefusedError(
+                f"a node of the cluster has Theodolite {here}, and {asked} drives this survey; install the same on both"
+            )
         with self._in_step():
             self._ready()
+        found = arithmetic(self._certificate)
+        if expected not in (None, found):
+            raise CaptureError(f"this replica computes with {found}, and others with {expected}; use nodes of one kind")
         return self._certificate
 
     def process_id(self) -> int:

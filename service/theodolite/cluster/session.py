@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import ray
+from ray._raylet import GcsClient  # type: ignore[attr-defined]  # Ray's stub lacks it
 from ray.autoscaler.sdk import request_resources
 
 from theodolite.errors import CaptureError
@@ -41,7 +42,7 @@ def ray_session(address: str | None) -> Iterator[None]:
     """Connect to a cluster, or start Ray inside this machine for as long as the context lasts.
 
     Raises:
-        CaptureError: the cluster cannot be reached.
+        CaptureError: the cluster cannot be reached, or does not take the token.
     """
     if address:
         _refuse_unreachable(address)
@@ -91,6 +92,13 @@ def choose_resources(replicas: int | None, gpus_per_replica: int | None, wait_se
     return Resources(wanted, each, threads, cpus=min(1.0 if each else float(threads), cpus / on_one_node))
 
 
+def free_resources() -> str:
+    """Return in words what of the cluster is free."""
+    free, all_of_it = ray.available_resources(), ray.cluster_resources()
+    parts = [f"{free.get(kind, 0):g} of {all_of_it.get(kind, 0):g} {kind}s" for kind in ("GPU", "CPU")]
+    return f"free are {' and '.join(parts)} of the cluster"
+
+
 def _nodes_with(gpus: int, replicas: int, wait_seconds: float) -> Sequence[dict[str, float]]:
     """Return what the nodes that take work have, once they have these GPUs for each replica, or the time is over."""
     deadline = time.monotonic() + wait_seconds
@@ -111,7 +119,7 @@ def _nodes_with(gpus: int, replicas: int, wait_seconds: float) -> Sequence[dict[
 
 
 def _refuse_unreachable(address: str) -> None:
-    """Raise CaptureError at once where nothing listens; Ray itself would try for minutes."""
+    """Raise CaptureError at once where nothing listens, or where it wants another token; Ray would try for long."""
     host, separator, port = address.removeprefix("ray://").rpartition(":")
     if not separator or not port.isdigit():  # "auto", or a name that Ray knows
         return
@@ -119,3 +127,12 @@ def _refuse_unreachable(address: str) -> None:
         socket.create_connection((host, int(port)), timeout=5).close()
     except OSError as error:
         raise CaptureError(f"cannot reach a Ray cluster at {address}: {error}") from error
+    if address.startswith("ray://"):
+        return
+    try:
+        GcsClient(address=address)
+    except ray.exceptions.AuthenticationError as error:
+        raise CaptureError(
+            f"the Ray cluster at {address} does not take our token; set RAY_AUTH_MODE=token, and RAY_AUTH_TOKEN (or "
+            "RAY_AUTH_TOKEN_PATH, or ~/.ray/auth_token) to the one that its nodes were started with"
+        ) from error

@@ -65,7 +65,6 @@ def submit(settings: Settings, store: str, job_id: str, attempt: "Attempt") -> N
         ClusterRefusedError: the cluster does not take it.
         ClusterError: the cluster cannot be reached, so that it may have taken it.
     """
-    _check_version(settings)
     given = set(_PASSED_ON) & settings.model_fields_set  # what nobody set is left to the nodes
     inherited = settings.model_dump(mode="json", include=given, exclude_none=True)
     environment = {f"THEODOLITE_{name.upper()}": _written(value) for name, value in inherited.items()}
@@ -102,8 +101,11 @@ def stop(settings: Settings, submission: str) -> None:
     _ask(settings, "POST", f"/api/jobs/{submission}/stop", holds="stopped")
 
 
-def _check_version(settings: Settings) -> None:
-    """Raise ClusterRefusedError where the cluster runs another version of Ray than this side, or too old a one."""
+def check_version(settings: Settings) -> None:
+    """Raise ClusterRefusedError where the cluster runs another version of Ray than this side, or too old a one.
+
+    Which Theodolite it has, only a job can tell: it looks before it begins.
+    """
     answer = _ask(settings, "GET", "/api/version", holds="ray_version")
     theirs = str(answer["ray_version"]) if answer else "unknown"
     ours = next((found.version for found in importlib.metadata.distributions(name="ray")), None)

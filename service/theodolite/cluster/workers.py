@@ -1,8 +1,8 @@
 """Replicas on Ray: starting them, proving them, and giving them shards."""
 
 import threading
-from collections.abc import Mapping, Sequence
-from concurrent.futures import Future
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, wait
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -13,8 +13,8 @@ from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 from theodolite.capture.plan import SetPlan, Shard, probe_prompts
 from theodolite.cluster.driver import DIED, OUT_OF_MEMORY, ReplicaDiedError
 from theodolite.cluster.ranks import meeting_ranks
-from theodolite.cluster.replica import REPLICA_ENVIRONMENT, Assignment, Replica
-from theodolite.cluster.session import Resources
+from theodolite.cluster.replica import REPLICA_ENVIRONMENT, Arithmetic, Assignment, Replica, arithmetic
+from theodolite.cluster.session import Resources, free_resources
 from theodolite.errors import CaptureError, RankOutOfMemoryError, RankOutOfStepError, TheodoliteError
 from theodolite.spec import TokenIds
 
@@ -24,9 +24,18 @@ MAX_RESTARTS = 4
 _SECONDS_TO_RESTART = 120
 """How long a restarted replica may look for a place: its node may be gone."""
 
+_SECONDS_TO_GATHER = 60
+"""How long a survey waits for all its replicas to find a place, before it begins with those that have."""
+
 
 class RayWorker:
-    """A replica on Ray: one actor, or a group that shares a model; it restarts whole, wherever there is a place."""
+    """A replica on Ray: one actor, or a group that shares a model; it restarts whole, wherever there is a place.
+
+    Attributes:
+        placed: done once all its processes have started somewhere.
+        ready: what will be its parity certificate: it loads its model and proves it on a few prompts of each set.
+        expected: how it must compute, once that is known.
+    """
 
     def __init__(
         self,
@@ -35,7 +44,7 @@ class RayWorker:
         plans: Mapping[str, SetPlan],
         probes: Mapping[str, Sequence[TokenIds]],
     ) -> None:
-        """Start it; on first use it loads its model and proves it on a few prompts of each set."""
+        """Start it, wherever and whenever the cluster has a place for it."""
         self._ranks, self._cpus = resources.ranks, resources.cpus / resources.ranks
         self._options = {
             "num_cpus": self._cpus,
@@ -48,20 +57,22 @@ class RayWorker:
         self._restarts = 0
         self._place: Any = None
         self._timer: threading.Timer | None = None
-        self.actors = self._begin()
+        self.expected: Arithmetic | None = None
+        self._begin()
 
-    def certify(self) -> "Future[Any]":
-        """Begin to prove it, and return what will be its parity certificate."""
-        return _together([actor.certify.remote() for actor in self.actors], "a replica")
+    def certify(self) -> None:
+        """Ask for its certificate, as what is expected of it is now."""
+        self.ready = _together([actor.certify.remote(self.expected) for actor in self.actors], "a replica")
 
     def capture(
         self, plan: SetPlan, shard: Shard, tokens: Sequence[TokenIds], halvings: int
     ) -> "Future[Mapping[str, Any]]":
         """Begin a shard: all ranks of a group get the same calls in the same order."""
         asked = plan, shard, list(tokens), halvings
-        return _together([actor.capture.remote(*asked) for actor in self.actors], f"shard {shard.name}")
+        begun = self._reached()  # an actor does what it is asked in order: this is answered when the shard begins
+        return _together([actor.capture.remote(*asked) for actor in self.actors], f"shard {shard.name}", begun)
 
-    def restart(self, reason: str) -> "Future[None] | None":
+    def restart(self, reason: str) -> "Future[Any] | None":
         """Begin anew, unless that was done `MAX_RESTARTS` times; it is back once it has proven itself again.
 
         Where it finds no place in time it dies, and may be begun anew once more. One that ran out of memory is not
@@ -71,13 +82,12 @@ class RayWorker:
             return None
         self._restarts += reason != OUT_OF_MEMORY
         self.kill()
-        self.actors = self._begin()
+        self._begin()
         self._timer = threading.Timer(_SECONDS_TO_RESTART, _kill, [self.actors, self._place])
         self._timer.daemon = True
         self._timer.start()
-        placed = _together([actor.process_id.remote() for actor in self.actors], "a replica")
-        placed.add_done_callback(partial(_cancel, self._timer))
-        return self.certify()
+        self.placed.add_done_callback(partial(_cancel, self._timer))
+        return self.ready
 
     def kill(self) -> None:
         """End all its processes: one of a group that is left would wait for the others."""
@@ -85,7 +95,15 @@ class RayWorker:
             self._timer.cancel()
         _kill(self.actors, self._place)
 
-    def _begin(self) -> list[Any]:
+    def _begin(self) -> None:
+        self.actors = self._actors()
+        self.placed = self._reached()
+        self.certify()
+
+    def _reached(self) -> "Future[Any]":
+        return _together([actor.process_id.remote() for actor in self.actors], "a replica")
+
+    def _actors(self) -> list[Any]:
         actor_class: Any = ray.remote(Replica)
         if self._ranks == 1:
             return [actor_class.options(**self._options).remote(*self._arguments)]
@@ -121,32 +139,50 @@ def start_workers(
     return [RayWorker(assignment, resources, few, probes) for _ in range(resources.replicas)]
 
 
-def certify_workers(workers: Sequence[RayWorker]) -> dict[str, Any]:
-    """Have every replica prove itself against plain Hugging Face; return the first one's certificate.
+def certify_workers(workers: Sequence[RayWorker], tell: Callable[[str], None]) -> dict[str, Any]:
+    """Have replicas prove themselves against plain Hugging Face; return the first one's certificate.
+
+    Those that find no place in a minute do so later and join the others: two surveys that share a cluster would else
+    wait for ever, each for the places that the other holds.
+
+    Args:
+        workers: the replicas.
+        tell: is told what is waited for.
 
     Raises:
         ParityError: a replica differs by more than rounding.
         ModelError: a replica cannot load the model.
         CaptureError: a replica died, or they compute in different ways, which would mix in one run.
     """
+    by_place = {worker.placed: worker for worker in workers}
+    placed, missing = wait(by_place, _SECONDS_TO_GATHER)
+    if not placed:
+        tell(f"waiting: no replica has found a place yet; {free_resources()}")
+        placed, missing = wait(by_place, return_when=FIRST_COMPLETED)
+    if missing:
+        tell(f"{len(placed)} of {len(workers)} replicas have a place; the others join when they find one")
     try:
-        certificates = [proof.result() for proof in [worker.certify() for worker in workers]]
+        certificates = [by_place[place].ready.result() for place in placed]
     except ReplicaDiedError as error:
         raise CaptureError(f"a replica died while it loaded the model: {error}") from error
     ways = {arithmetic(certificate) for certificate in certificates}
     if len(ways) > 1:
         raise CaptureError(f"the replicas compute in different ways, {sorted(ways)}; use nodes of one kind")
+    for worker in workers:
+        (worker.expected,) = ways
+    for place in missing:
+        by_place[place].certify()
     return dict(certificates[0])
 
 
-def arithmetic(certificate: Mapping[str, Any]) -> tuple[str, str, str, str]:
-    """Return dtype, attention, kind of device and ranks: what must not be mixed in one run."""
-    device = str(certificate["device"]).partition(":")[0]
-    return certificate["dtype"], certificate["attention"], device, f"{certificate.get('ranks', 1)} rank(s)"
+def _together(calls: Sequence[Any], where: str, begun: "Future[Any] | None" = None) -> "Future[Any]":
+    """Return what will be the first one's answer once all have answered, or the first error of any.
 
-
-def _together(calls: Sequence[Any], where: str) -> "Future[Any]":
-    """Return what will be the first one's answer once all have answered, or the first error of any."""
+    Args:
+        calls: of all ranks.
+        where: what they are about, for messages.
+        begun: what says that they were begun; none where that makes no difference.
+    """
     answer: Future[Any] = Future()
     first, left, lock = calls[0].future(), [len(calls)], threading.Lock()
 
@@ -157,7 +193,9 @@ def _together(calls: Sequence[Any], where: str) -> "Future[Any]":
             if answer.done():
                 return
             if error is not None:
-                answer.set_exception(_as_the_loop_knows_it(error, where, is_group=len(calls) > 1))
+                had_begun = begun is None or (begun.done() and begun.exception() is None)
+                known = _as_the_loop_knows_it(error, where, had_begun=had_begun, is_group=len(calls) > 1)
+                answer.set_exception(known)
             elif left[0] == 0:
                 answer.set_result(first.result())
 
@@ -166,18 +204,20 @@ def _together(calls: Sequence[Any], where: str) -> "Future[Any]":
     return answer
 
 
-def _as_the_loop_knows_it(error: BaseException, where: str, *, is_group: bool) -> BaseException:
+def _as_the_loop_knows_it(error: BaseException, where: str, *, had_begun: bool, is_group: bool) -> BaseException:
     if isinstance(error, ray.exceptions.RayTaskError):
         cause = error.cause
         if isinstance(cause, RankOutOfMemoryError):
             return ReplicaDiedError(OUT_OF_MEMORY, str(cause))
+        if isinstance(cause, RankOutOfStepError):
+            return ReplicaDiedError(DIED, str(cause), had_begun=False)
         # A rank whose group lost one fails wherever it waits for it.
-        if is_group and (isinstance(cause, RankOutOfStepError) or not isinstance(cause, TheodoliteError)):
-            return ReplicaDiedError(DIED, _first_line(cause))
+        if is_group and not isinstance(cause, TheodoliteError):
+            return ReplicaDiedError(DIED, _first_line(cause), had_begun=had_begun)
         return _own_error(error, where)
     if isinstance(error, ray.exceptions.RayError):
         is_memory = isinstance(error, ray.exceptions.OutOfMemoryError)
-        return ReplicaDiedError(OUT_OF_MEMORY if is_memory else DIED, _first_line(error))
+        return ReplicaDiedError(OUT_OF_MEMORY if is_memory else DIED, _first_line(error), had_begun=had_begun)
     return error
 
 

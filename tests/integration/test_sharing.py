@@ -1,0 +1,61 @@
+"""Surveys on a cluster whose places others hold: they begin with what there is, and wait for the rest."""
+
+from pathlib import Path
+
+import pytest
+
+from theodolite.cluster import workers
+from theodolite.query.runs import verify
+from theodolite.settings import Settings
+from theodolite.spec_file import parse_spec
+from theodolite.store.commits import read_commits
+from theodolite_jobs.progress import Console
+from theodolite_jobs.survey import capture
+
+pytestmark = pytest.mark.slow
+
+SPEC = {
+    "model": {"id": "smollm2-135m-instruct"},
+    "prompts": {"harmful": {"source": "builtin:harmful", "limit": 4}},
+    "capture": {"shard_prompts": 2, "layers": [0]},
+    "words": {"sentences": []},
+}
+
+
+class Told(Console):
+    """What a person reads; somebody gives a place back when they read of waiting."""
+
+    def __init__(self, give_back):
+        super().__init__()
+        self.lines, self.give_back = [], give_back
+
+    def say(self, text):
+        self.lines.append(text)
+        if text.startswith("waiting"):
+            self.give_back()
+
+
+def holder(gpus):
+    """Hold GPUs that another survey might have; return what gives them back."""
+    import ray
+
+    held = ray.remote(num_cpus=0, num_gpus=gpus)(type("Holder", (), {"hold": lambda self: True})).remote()
+    ray.get(held.hold.remote())
+    return lambda: ray.kill(held)
+
+
+@pytest.mark.parametrize(
+    ("held", "told"), [(3, "1 of 2 replicas have a place"), (4, "waiting: no replica has found a place")]
+)
+def test_a_survey_begins_with_the_places_it_finds(ray_with_pretend_gpus, tmp_path, monkeypatch, held, told):
+    monkeypatch.setattr(workers, "_SECONDS_TO_GATHER", 12)
+    give_back = holder(held)
+    try:
+        console = Told(give_back)
+        settings = Settings(store=str(tmp_path), replicas=2, gpus_per_replica=1)
+        run = capture(parse_spec(SPEC), Path(), settings, console)
+    finally:
+        give_back()
+    assert any(line.startswith(told) for line in console.lines), console.lines
+    assert sorted(read_commits(run.location, "harmful")) == [0, 1]
+    assert [problem for problem in verify(run) if "results" not in problem] == []
