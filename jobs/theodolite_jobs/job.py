@@ -13,7 +13,7 @@ from theodolite import __version__
 from theodolite.cluster.submit import SUBMITTED_BY
 from theodolite.errors import ClusterRefusedError, SpecError, TheodoliteError
 from theodolite.metrics import served
-from theodolite.settings import Settings
+from theodolite.settings import Settings, read_settings
 from theodolite.store.jobs import End, end_attempt, read_job_spec, tell_run
 from theodolite_jobs.progress import Console
 from theodolite_jobs.survey import survey
@@ -49,9 +49,9 @@ def _check_version() -> None:
 
 def main() -> None:
     """Run the job whose id and attempt are the arguments, on the cluster that this process was started by."""
-    settings = Settings(ray_address="auto")
     with TemporaryDirectory() as empty, chdir(empty):  # so that OWNER/NAME of the hub is never a folder of this node
         try:
+            settings = read_settings(ray_address="auto")
             with served(settings):
                 print(run_job(sys.argv[1], int(sys.argv[2]), settings), flush=True)
         except TheodoliteError as error:

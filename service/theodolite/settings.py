@@ -1,10 +1,13 @@
 """Settings: where and how a survey runs. Nothing here can change a number."""
 
+import re
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
-from pydantic import Field, SecretStr
-from pydantic_settings import BaseSettings, SettingsConfigDict
+from pydantic import Field, SecretStr, ValidationError
+from pydantic_settings import BaseSettings, SettingsConfigDict, SettingsError
+
+from theodolite.errors import SpecError
 
 
 class Settings(BaseSettings):
@@ -72,3 +75,24 @@ class Settings(BaseSettings):
     remote_code_allowed: list[str] = Field(
         default_factory=list, description="Models whose own code may run when a spec asks for it."
     )
+
+
+def read_settings(**given: Any) -> Settings:
+    """Return the environment's settings, overridden by those that are given and not None.
+
+    Raises:
+        SpecError: a variable, or what is given, is not allowed; names it, and never says a value, which may be secret.
+    """
+    try:
+        return Settings(**{name: value for name, value in given.items() if value is not None})
+    except ValidationError as error:
+        wrong = [f"{_variable(problem['loc'][0])}: {problem['msg']}" for problem in error.errors()]
+        raise SpecError("\n".join(wrong)) from None
+    except SettingsError as error:  # of lists alone, which are written as JSON
+        found = re.search(r'field "(\w+)"', str(error))
+        name = _variable(found[1]) if found else "a THEODOLITE_… variable"
+        raise SpecError(f"""{name}: must be a list as JSON has it, such as '["one", "two"]'""") from None
+
+
+def _variable(field: int | str) -> str:
+    return f"THEODOLITE_{str(field).upper()}, or its option"

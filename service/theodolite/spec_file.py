@@ -111,6 +111,8 @@ def _describe(problem: Any) -> str:
         return f"{field}: unknown field, given {_short(problem['input'])}; allowed: {_allowed_fields(problem['loc'])}"
     if kind == "value_error" and isinstance(problem["input"], dict):
         return message if field == "survey" else f"{field}: {message}"
+    if kind in ("model_type", "dict_type"):
+        message = f"must be a mapping of {_allowed_fields((*problem['loc'], ''))}"
     if kind == "string_pattern_mismatch":
         message = f"must match {problem['ctx']['pattern']}"
     return f"{field}: given {_short(problem['input'])}; {message[0].lower()}{message[1:]}"

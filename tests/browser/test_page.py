@@ -69,8 +69,10 @@ def served(store: str) -> Iterator[str]:
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
         said = process.stdout.readline()
-        yield said.split(" answers at ")[1].split()[0]
-        process.terminate()
+        try:
+            yield said.split(" answers at ")[1].split()[0]
+        finally:
+            process.terminate()
 
 
 @pytest.fixture(scope="module")
@@ -159,6 +161,17 @@ def holds(page: Page, choice: str) -> None:
 
 def hash_of(page: Page) -> str:
     return page.evaluate("location.hash")
+
+
+def test_a_run_of_heads_alone_has_an_overview(browser, noise, tmp_path):
+    heads = {"model": {"id": "all-minilm-l6-v2"}, "prompts": {}, "analyses": ["heads"], "heads": {"vectors": 2}}
+    run = survey(parse_spec(heads), Path(), Settings(store=str(tmp_path)), Console())
+    with served(run.store) as place, opened(browser, noise) as page:
+        page.goto(place)
+        expect(page.locator("h1").last).to_contain_text("all-minilm-l6-v2")
+        expect(page.get_by_text("weights", exact=True).first).to_be_visible()
+        expect(page.get_by_role("heading", name="Provenance")).to_be_visible()
+    assert noise == []
 
 
 def test_the_page_opens_the_newest_run_and_every_tab_draws(page, address, store):

@@ -28,16 +28,9 @@ AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object on t
 
 def settings_of(**given: Any) -> "Settings":
     """Return the environment's settings, overridden by those that were given on the command line and are not None."""
-    from pydantic import ValidationError
-    from pydantic_settings import SettingsError
+    from theodolite.settings import read_settings
 
-    from theodolite.errors import SpecError
-    from theodolite.settings import Settings
-
-    try:
-        return Settings(**{name: value for name, value in given.items() if value is not None})
-    except (ValidationError, SettingsError) as error:
-        raise SpecError(f"a setting (an option, or a THEODOLITE_… variable) is wrong: {error}") from error
+    return read_settings(**given)
 
 
 def spec_of(path: Path) -> "SurveySpec":

@@ -31,7 +31,11 @@ def create_token(
     days: Annotated[int | None, typer.Option(min=1, help="How long it counts; by default for ever.")] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Make a token for the service and print it, which happens only once; the store keeps its hash."""
+    """Make a token for the service and print it, which happens only once; the store keeps its hash.
+
+    From the first token on, the service over this store answers nobody without one, not even on loopback; it stays so
+    when all are revoked.
+    """
     from theodolite.errors import SpecError
     from theodolite.store.tokens import SCOPES
     from theodolite.store.tokens import create_token as make_token

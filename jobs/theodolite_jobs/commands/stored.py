@@ -21,7 +21,7 @@ def runs(store: Store = None, as_json: AsJson = False) -> None:
         typer.echo(f"no runs in {settings_of(store=store).store} yet; make one with: theodolite survey SPEC", err=True)
     for item in found:
         sets = ", ".join(f"{name} {size}" for name, size in item["sets"].items())
-        print(f"{item['run_id']}  {item['state']}  {item.get('reason', sets)}  {item['created'][:16]}")
+        print(f"{item['run_id']}  {item['state']}  {item.get('reason', sets or 'no prompts')}  {item['created'][:16]}")
 
 
 def show(run: RunId, store: Store = None, as_json: AsJson = False) -> None:
@@ -30,9 +30,11 @@ def show(run: RunId, store: Store = None, as_json: AsJson = False) -> None:
 
     known = describe(run_of(run, settings_of(store=store)))
     if not as_json:  # dimensions and the spec are for programs
-        known["results"] = {name: ", ".join(variables) for name, variables in known["results"].items()}
+        known["results"] = {name: ", ".join(found) or "tables" for name, found in known["results"].items()}
         known["tables"] = ", ".join(known["tables"])
         del known["spec"]
+        if known["state"] != "complete":
+            del known["report"]  # which is not written yet
     print_value(known, as_json)
 
 

@@ -174,7 +174,7 @@ def _hub_commit(model_id: str, revision: str | None) -> str:
     except Exception as error:
         raise ModelError(
             f"model.id: the hub cannot say what {model_id!r} at {revision or 'its newest revision'} is: "
-            f"{_first_line(error)}; offline, give the full commit as model.revision"
+            f"{_first_line(error)}; offline, give the full commit as model.revision, or an alias ({', '.join(ALIASES)})"
         ) from error
     if commit is None:
         raise ModelError(f"model.id: the hub names no commit for {model_id!r}")

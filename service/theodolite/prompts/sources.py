@@ -45,7 +45,7 @@ def read_prompts(name: str, prompt_set: PromptSetSpec, folder: Path) -> list[str
         texts = _draw(name, texts, prompt_set.draw.test_size, prompt_set.draw.random_state)
     texts = texts[: prompt_set.limit]
     for index, text in enumerate(texts):
-        _check_text(f"prompts.{name}: prompt {index}", text)
+        _check_text(f"prompts.{name}: prompt {index} of {prompt_set.source}", text)
     return texts
 
 
@@ -80,7 +80,7 @@ def _read_file(name: str, path: Path) -> list[Row]:
     if reader is None:
         raise PromptError(f"prompts.{name}.source: {path} is none of the kinds that are read: {', '.join(_READERS)}")
     if not path.is_file():
-        raise PromptError(f"prompts.{name}.source: there is no file {path}")
+        raise PromptError(f"prompts.{name}.source: there is no file {path.absolute()}")
     try:
         return reader(path)
     except UnicodeDecodeError as error:

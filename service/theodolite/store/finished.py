@@ -37,7 +37,8 @@ def read_group(run: Run, name: str) -> xr.Dataset:
     if name not in finished:
         there = ", ".join(finished) or "none"
         raise ResultsNotFoundError(
-            f"{run.id} has no finished results {name!r}, it has {there}; run `theodolite analyse {run.id}`"
+            f"{run.id} has no finished results {name!r}, it has {there}; `theodolite analyse {run.id}` finishes what "
+            "was asked for, and a survey of the same prompts whose `analyses` name more adds that"
         )
 
     def read() -> xr.Dataset:

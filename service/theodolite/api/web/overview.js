@@ -15,7 +15,7 @@ export function openOverview(node, signal, run) {
       run.state !== "complete" && unfinished(run),
       cards(modelFacts(run)),
       run.state === "complete" && firstPicture(run, signal),
-      run.parity && certificate(run.parity),
+      Object.keys(run.parity).length > 0 && certificate(run.parity),
       Object.keys(run.sets).length > 0 && prompts(run),
       Object.keys(run.spec.contrasts ?? {}).length > 0 && contrasts(run),
       Object.keys(run.results).length > 0 && results(run),
