@@ -10,6 +10,7 @@ import urllib.request
 
 import pytest
 
+from theodolite import metrics
 from theodolite.errors import SpecError
 from theodolite.metrics import REGISTRY, CaptureMetrics, served, timed
 from theodolite.settings import Settings
@@ -96,7 +97,9 @@ with served(Settings(metrics_port=0, metrics_targets=Path(sys.argv[1]), metrics_
 """
 
 
-def test_a_driver_that_is_told_to_stop_takes_its_file_away_and_one_that_was_killed_has_it_taken_by_the_next(tmp_path):
+def test_a_driver_that_is_told_to_stop_takes_its_file_away_and_one_that_was_killed_has_it_taken_by_a_later_one(
+    tmp_path,
+):
     for how in (signal.SIGTERM, signal.SIGKILL):
         driver = subprocess.Popen([sys.executable, "-c", DRIVER, tmp_path], stdout=subprocess.PIPE, text=True)
         with driver.stdout:
@@ -106,9 +109,32 @@ def test_a_driver_that_is_told_to_stop_takes_its_file_away_and_one_that_was_kill
         assert driver.wait(timeout=30) == (143 if how == signal.SIGTERM else -signal.SIGKILL)
         assert time.monotonic() - began < 20, "it lingered"
         assert len(list(tmp_path.iterdir())) == (how == signal.SIGKILL)
+    (left,) = tmp_path.iterdir()
+    left = left.rename(tmp_path / "10.0.0.7-40001.json")  # of another machine, or of a container that was
+    with served(Settings(metrics_port=0, metrics_targets=tmp_path)):
+        assert len(list(tmp_path.iterdir())) == 2, "it may still live"
+    os.utime(left, (0, time.time() - 3600))
     with served(Settings(metrics_port=0, metrics_targets=tmp_path)):
         assert len(list(tmp_path.iterdir())) == 1
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_driver_says_that_it_lives(tmp_path, monkeypatch):
+    monkeypatch.setattr(metrics, "_SECONDS_OF_SILENCE", 0.5)
+    with served(Settings(metrics_port=0, metrics_targets=tmp_path)):
+        (file,) = tmp_path.iterdir()
+        os.utime(file, (0, 0))
+        deadline = time.monotonic() + 20
+        while file.stat().st_mtime == 0 and time.monotonic() < deadline:
+            time.sleep(0.02)
+        assert file.stat().st_mtime > 0
+
+
+def test_a_folder_that_cannot_be_written_is_said(tmp_path):
+    (tmp_path / "file").touch()
+    settings = Settings(metrics_port=0, metrics_targets=tmp_path / "file" / "targets")
+    with pytest.raises(SpecError, match="THEODOLITE_METRICS_TARGETS: cannot write"), served(settings):
+        pass
 
 
 def test_nothing_is_served_unless_asked(tmp_path):

@@ -25,11 +25,13 @@ def run_job(job_id: str, number: int, settings: Settings) -> str:
     Raises:
         TheodoliteError: whatever stops a survey; the job's end says it too.
     """
-    spec = read_job_spec(settings.store, job_id)
-    if spec is None:
-        raise SpecError(f"the store {settings.store} has no job {job_id}; can this node reach the store of who asks?")
     try:
-        _check_version()
+        _check_version()  # first, for a newer version's spec may have fields that are not known here
+        spec = read_job_spec(settings.store, job_id)
+        if spec is None:
+            raise SpecError(
+                f"the store {settings.store} has no job {job_id}; can this node reach the store of who asks?"
+            )
         run = survey(spec, Path(), settings, Console(), lambda run_id: tell_run(settings.store, job_id, run_id))
     except TheodoliteError as error:
         end_attempt(settings.store, job_id, number, End("failed", str(error)))

@@ -71,6 +71,7 @@ def _capture(
         run = _capture_shards(prepared, run, work, settings, console)
     else:
         console.say(f"{run.id} is captured already")
+        CaptureMetrics(prepared.source.name, ()).progress(1, 1)
     if work or not _is_finished(run):
         _finish_capture(run, prepared)
     return run, prepared.source
@@ -86,9 +87,13 @@ def _capture_shards(prepared: Prepared, run: Run | None, work: list[Any], settin
     where = settings.ray_address or "this machine"
     console.say(f"starting replicas on {where}")
     with ray_session(settings.ray_address):
-        resources = choose_resources(settings.replicas, settings.gpus_per_replica, settings.nodes_wait_seconds)
+        counted = CaptureMetrics(prepared.source.name, REASONS)
+        counted.progress(0, 1)  # so that a replica that never comes is seen
+        counted.replicas(0)
+        grows = settings.nodes_wait_seconds > 0
+        resources = choose_resources(settings.replicas, settings.gpus_per_replica, grows=grows)
         ranks = choose_ranks(settings.parallelism, prepared.config, resources.gpus)
-        resources = replace(resources, ranks=ranks)
+        resources = replace(resources, ranks=ranks, threads=max(1, resources.threads // ranks))
         assignment = Assignment(
             run_url=run_url(absolute(settings.store), prepared.run_id),
             model=prepared.pinned_model,
@@ -101,16 +106,13 @@ def _capture_shards(prepared: Prepared, run: Run | None, work: list[Any], settin
             threads=resources.threads,
             gpus=resources.gpus,
         )
-        counted = CaptureMetrics(prepared.source.name, REASONS)
-        counted.progress(0, 1)  # so that a replica that never comes is seen
-        counted.replicas(0)
         workers = start_workers(assignment, resources, prepared.plans, prepared.tokens)
         try:
             shared = f" of {ranks} ranks each" if ranks > 1 else ""
             console.say(
                 f"{resources.replicas} replica(s){shared} load the model and prove parity with plain Hugging Face"
             )
-            parity = certify_workers(workers, console.say)
+            parity = certify_workers(workers, resources, settings.nodes_wait_seconds, console.say)
             console.say(
                 f"parity: largest error {parity['max_error']:.1e} (allowed {parity['bound']:.0e}), "
                 f"{parity['dtype']}, {parity['attention']} attention, {parity['device']}"
@@ -129,10 +131,7 @@ def _capture_shards(prepared: Prepared, run: Run | None, work: list[Any], settin
                     counted.committed(numbers)
                     counted.progress(bar.done, total)
 
-                def left_out(why: str) -> None:
-                    console.say(f"a replica is left out, and the others do the rest: {why}")
-
-                run_shards(workers, work, tokens, Watch(committed, counted.retried, counted.replicas, left_out))
+                run_shards(workers, work, tokens, Watch(committed, counted.retried, counted.replicas, console.say))
             counted.replicas(0)
         finally:
             for worker in workers:
@@ -223,6 +222,6 @@ def _check_same_arithmetic(run: Run, parity: dict[str, Any]) -> None:
     for then, fact in zip(began, now, strict=True):
         if then != fact:
             raise RunDamagedError(
-                f"{run.id}: the run was begun with {then} and would go on with {fact}; go on as it was begun, or use "
-                "another store"
+                f"{run.id}: the run was begun with {then} and would go on with {fact}; go on as it was begun (ranks: "
+                "THEODOLITE_PARALLELISM and --gpus-per-replica), or use another store"
             )

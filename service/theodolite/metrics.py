@@ -9,9 +9,10 @@ import os
 import signal
 import socket
 import sys
+import threading
 import time
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,9 @@ from theodolite.errors import SpecError, StoreError, TheodoliteError
 from theodolite.settings import Settings
 
 REGISTRY = CollectorRegistry()
+
+_SECONDS_OF_SILENCE = 600.0
+"""A target file that was not touched for so long is one of a driver that was killed."""
 
 _SECONDS_OF_SHARDS = (0.5, 1, 2.5, 5, 10, 25, 50, 100, 250, 1000)
 _SECONDS_OF_STATISTICS = (1, 5, 15, 60, 300, 900, 3600, 14400)
@@ -163,21 +167,37 @@ def _exit(_signal: int, _frame: Any) -> None:
 
 @contextmanager
 def _announced(folder: Path | None, port: int) -> Iterator[None]:
-    """Say in a file where these metrics are; files that killed drivers of this machine left there are removed."""
+    """Say in a file where these metrics are, and that they still are; files that killed drivers left are removed.
+
+    Raises:
+        SpecError: the folder cannot be written.
+    """
     if folder is None:
         yield
         return
-    address = _own_address()
-    for left in folder.glob(f"{address}-*.json"):
-        with socket.socket() as probe:
-            if probe.connect_ex((address, int(left.stem.rpartition("-")[2]))) != 0:
+    place = f"{_own_address()}:{port}"
+    file = folder / f"{place.replace(':', '-')}.json"
+    try:
+        for left in folder.glob("*.json"):
+            if time.time() - left.stat().st_mtime > _SECONDS_OF_SILENCE:
                 left.unlink(missing_ok=True)
-    file = folder / f"{address}-{port}.json"
-    _write_whole(file, json.dumps([{"targets": [f"{address}:{port}"]}]))
+        _write_whole(file, json.dumps([{"targets": [place]}]))
+    except OSError as error:
+        raise SpecError(f"THEODOLITE_METRICS_TARGETS: cannot write {folder}: {error}") from error
+    ended = threading.Event()
+    threading.Thread(target=_stay_alive, args=(file, ended), daemon=True).start()
     try:
         yield
     finally:
+        ended.set()
         file.unlink(missing_ok=True)
+
+
+def _stay_alive(file: Path, ended: threading.Event) -> None:
+    """Touch a file from time to time, until its driver has ended."""
+    while not ended.wait(_SECONDS_OF_SILENCE / 10):
+        with suppress(OSError):  # it is about to be removed, or the folder does not answer for a while
+            os.utime(file)
 
 
 def _own_address() -> str:

@@ -1,4 +1,4 @@
-"""Settings: where and how a survey runs. Nothing here can change a number."""
+"""Settings: where and how a survey runs. Nothing here can change a number, but for the rounding of `parallelism`."""
 
 import re
 from pathlib import Path
@@ -37,7 +37,9 @@ class Settings(BaseSettings):
         Path.home() / ".cache" / "theodolite", description="Where converted models are kept, on each node."
     )
     nodes_wait_seconds: float = Field(
-        0, ge=0, description="How long a cluster that grows may take to bring the GPUs that a survey asks for."
+        0,
+        ge=0,
+        description="How long a cluster that grows may take to bring a node for a survey; 0: it does not grow.",
     )
     metrics_port: int | None = Field(
         None, ge=0, le=65535, description="Where a survey serves its metrics; 0 is any free port, none is nowhere."

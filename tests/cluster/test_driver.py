@@ -15,12 +15,12 @@ class Seen:
     """What the loop told."""
 
     def __init__(self):
-        self.committed, self.retried, self.replicas, self.left_out = [], [], [], []
+        self.committed, self.retried, self.replicas, self.told = [], [], [], []
         self.watch = Watch(
             lambda shard, numbers: self.committed.append((shard.index, numbers)),
             self.retried.append,
             self.replicas.append,
-            self.left_out.append,
+            self.told.append,
         )
 
 
@@ -58,9 +58,10 @@ def test_replicas_that_died_while_idle_are_no_fault_of_the_shard_that_finds_out(
     workers = [PretendReplica() for _ in range(4)]
     for worker in workers:
         worker.dead = True
+        worker.seconds_to_restart = 0.1  # so that all have been tried before one is back
     seen = run(workers, 1)
     assert [index for index, _ in seen.committed] == [0]
-    assert seen.retried == ["died"] * len(seen.retried)
+    assert seen.retried == ["died"] * 4
 
 
 def test_a_survey_begins_with_the_replicas_that_are_there_and_others_join():
@@ -80,7 +81,7 @@ def test_a_replica_that_never_gets_ready_is_left_out_and_somebody_is_told_why():
     broken.ready.set_exception(ModelError("this node has no such model"))
     seen = run([broken, other], 5)
     assert len(other.done) == 5
-    assert seen.left_out == ["this node has no such model"]
+    assert seen.told == ["a replica is left out: this node has no such model"]
 
 
 def test_a_replica_that_does_not_begin_anew_leaves_its_work_to_the_others():
@@ -102,6 +103,21 @@ def test_batches_are_halved_as_often_as_memory_runs_out_and_from_then_on_for_all
     assert sorted(index for index, _ in seen.committed) == list(range(8))
     assert worker.halvings[7] == 4
     assert set(seen.retried) == {OUT_OF_MEMORY}
+
+
+@pytest.mark.parametrize("replicas", [1, 2, 8])
+def test_what_did_not_fit_anywhere_at_once_is_halved_once(replicas):
+    class Small(PretendReplica):
+        """Has memory for half a batch."""
+
+        def capture(self, plan, shard, tokens, halvings):
+            self.deaths[shard.index] = int(halvings == 0)
+            return super().capture(plan, shard, tokens, halvings)
+
+    workers = [Small(reason=OUT_OF_MEMORY, seconds=0.05) for _ in range(replicas)]
+    seen = run(workers, 4 * replicas)
+    assert sorted(index for index, _ in seen.committed) == list(range(4 * replicas))
+    assert max(halvings for worker in workers for halvings in worker.halvings.values()) == 1
 
 
 def test_a_prompt_that_does_not_fit_alone_ends_the_run():

@@ -110,13 +110,13 @@ def stop(job: JobId, cluster: Cluster = None, store: Store = None, as_json: AsJs
 def _print_job(settings: "Settings", job_id: str, wait: bool, as_json: bool) -> None:
     from theodolite.waiting import wait_for_end
 
+    def look() -> dict[str, Any]:
+        (job,) = _jobs(settings, job_id)
+        return _contents(settings, [job])[0]
+
     if wait:
-        wait_for_end(lambda: _content(settings, job_id))
-    print_value(_content(settings, job_id), as_json)
-
-
-def _content(settings: "Settings", job_id: str) -> dict[str, Any]:
-    return _contents(settings, [_job(settings, job_id)])[0]
+        wait_for_end(look)
+    print_value(look(), as_json)
 
 
 def _contents(settings: "Settings", jobs: "list[StoredJob]") -> list[dict[str, Any]]:
@@ -127,11 +127,11 @@ def _contents(settings: "Settings", jobs: "list[StoredJob]") -> list[dict[str, A
     return [job_content(settings, job, states[job.id], kept) for job in jobs]
 
 
-def _jobs(settings: "Settings") -> "list[StoredJob]":
+def _jobs(settings: "Settings", job_id: str | None = None) -> "list[StoredJob]":
     from theodolite.store.jobs import read_jobs
     from theodolite.store.kept import Kept
 
-    return read_jobs(settings.store, Kept(0))
+    return read_jobs(settings.store, Kept(0), job_id)
 
 
 def _job(settings: "Settings", beginning: str) -> "StoredJob":
@@ -147,11 +147,13 @@ def _job(settings: "Settings", beginning: str) -> "StoredJob":
 
 def _with_absolute_places(spec: "SurveySpec", folder: Path) -> "SurveySpec":
     """Return a spec whose files and local model are found from anywhere on the same file system."""
+    from theodolite.models.source import ALIASES
+
     content = spec.model_dump(mode="json", exclude_none=True)
     for prompt_set in content["prompts"].values():
         kind, _, place = prompt_set["source"].partition(":")
         if kind == "file":
             prompt_set["source"] = f"file:{(folder / place).absolute()}"
-    if (folder / content["model"]["id"]).exists():
+    if content["model"]["id"] not in ALIASES and (folder / content["model"]["id"]).exists():
         content["model"]["id"] = str((folder / content["model"]["id"]).absolute())
     return type(spec).model_validate(content)

@@ -44,8 +44,9 @@ def survey(
     settings = settings_of(
         store=store, ray_address=ray, dask_address=dask, replicas=replicas, gpus_per_replica=gpus_per_replica
     )
+    asked = spec_of(spec)
     with served(settings):
-        run = run_survey(spec_of(spec), spec.parent, settings, Console())
+        run = run_survey(asked, spec.parent, settings, Console())
     print_outcome(run, as_json)
 
 
@@ -63,20 +64,23 @@ def capture(
     from theodolite_jobs.survey import capture as run_capture
 
     settings = settings_of(store=store, ray_address=ray, replicas=replicas, gpus_per_replica=gpus_per_replica)
+    asked = spec_of(spec)
     with served(settings):
-        run = run_capture(spec_of(spec), spec.parent, settings, Console())
+        run = run_capture(asked, spec.parent, settings, Console())
     print_outcome(run, as_json)
 
 
 def analyse(run: RunId, store: Store = None, dask: Dask = None, as_json: AsJson = False) -> None:
     """Compute what is missing of a captured run's results, and its report."""
+    from theodolite.metrics import served
     from theodolite.query.runs import last_asked
     from theodolite_jobs.analyses import analyse_run
     from theodolite_jobs.progress import Console
 
     settings = settings_of(store=store, dask_address=dask)
     opened = run_of(run, settings)
-    analyse_run(opened, last_asked(opened), None, settings, Console())
+    with served(settings):
+        analyse_run(opened, last_asked(opened), None, settings, Console())
     print_outcome(opened, as_json)
 
 
@@ -109,6 +113,7 @@ def heads(
 
     For example: theodolite heads smollm2-135m-instruct --offsets 0,1,8
     """
+    from theodolite.metrics import served
     from theodolite.spec_file import parse_spec
     from theodolite_jobs.progress import Console
     from theodolite_jobs.survey import survey as run_survey
@@ -127,7 +132,9 @@ def heads(
         },
         "the command",
     )
-    run = run_survey(asked, Path(), settings_of(store=store, dask_address=dask), Console())
+    settings = settings_of(store=store, dask_address=dask)
+    with served(settings):
+        run = run_survey(asked, Path(), settings, Console())
     print_outcome(run, as_json)
 
 

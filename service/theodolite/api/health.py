@@ -25,6 +25,7 @@ def ready(request: Request) -> dict[str, str]:
     try:
         list_run_ids(request.app.state.settings.store)
     except StoreError as error:  # whose text names places
+        metrics.count_store_error(error)
         raise Problem(503, "store", "the store cannot be reached") from error
     return {"status": "ready"}
 

@@ -66,13 +66,13 @@ class Watch:
         committed: a shard is committed, with the numbers of its commit record.
         retried: a shard goes back to the queue, and why.
         replicas: how many replicas there are now.
-        left_out: a replica will not come back, and why.
+        tell: what happened to a replica, in a sentence.
     """
 
     committed: Callable[[Shard, Mapping[str, Any]], None]
     retried: Callable[[str], None] = lambda _reason: None
     replicas: Callable[[int], None] = lambda _count: None
-    left_out: Callable[[str], None] = lambda _why: None
+    tell: Callable[[str], None] = lambda _sentence: None
 
 
 @dataclass(eq=False)
@@ -93,6 +93,7 @@ class _Task:
     life: int
     plan: SetPlan
     shard: Shard
+    halvings: int
 
 
 def run_shards(
@@ -143,7 +144,7 @@ class _Loop:
             self.events.get()()
 
     def _give(self, seat: _Seat, plan: SetPlan, shard: Shard) -> None:
-        task = _Task(seat, seat.life, plan, shard)
+        task = _Task(seat, seat.life, plan, shard, self.halvings)
         self.in_flight += 1
         of_shard = self.tokens[shard.prompt_set][shard.start : shard.stop]
         # The plan of the whole set would travel with every shard; this one's batches are enough.
@@ -158,7 +159,7 @@ class _Loop:
             if is_current:  # the first that is heard of this death
                 self._mourn(task.seat, error)
             if error.had_begun:
-                self._blame(task.shard, error)
+                self._blame(task, error)
         elif error is not None:
             raise error  # the code raised: it would raise again
         else:
@@ -173,13 +174,15 @@ class _Loop:
         self.free = deque(other for other in self.free if other is not seat)
         self._restart(seat, error.reason, error)
 
-    def _blame(self, shard: Shard, error: ReplicaDiedError) -> None:
-        if error.reason == OUT_OF_MEMORY and 2**self.halvings < max(map(len, shard.batches)):
+    def _blame(self, task: _Task, error: ReplicaDiedError) -> None:
+        if error.reason == OUT_OF_MEMORY and task.halvings < self.halvings:
+            return  # its batches were larger than those that it will get
+        if error.reason == OUT_OF_MEMORY and 2**self.halvings < max(map(len, task.shard.batches)):
             self.halvings += 1
         else:
-            self.failures[shard.name] += 1
-        if self.failures[shard.name] >= MAX_ATTEMPTS:
-            raise _given_up(shard, f"failed {MAX_ATTEMPTS} times", error)
+            self.failures[task.shard.name] += 1
+        if self.failures[task.shard.name] >= MAX_ATTEMPTS:
+            raise _given_up(task.shard, f"failed {MAX_ATTEMPTS} times", error)
 
     def _restart(self, seat: _Seat, reason: str, error: BaseException) -> None:
         back = seat.worker.restart(reason)
@@ -187,6 +190,7 @@ class _Loop:
             self._leave_out(seat, error)
             return
         self._tell_replicas()
+        self.watch.tell(f"a replica died and begins anew, as soon as it finds a place: {error}")
         self._await(seat, back)
 
     def _await(self, seat: _Seat, ready: "Future[Any]") -> None:
@@ -205,7 +209,7 @@ class _Loop:
     def _leave_out(self, seat: _Seat, error: BaseException) -> None:
         seat.is_gone = True
         self._tell_replicas()
-        self.watch.left_out(str(error))
+        self.watch.tell(f"a replica is left out: {error}")
         if all(other.is_gone for other in self.seats):
             raise _given_up(self.waiting[0][1], "has no replica left to run on", error)
 

@@ -74,10 +74,16 @@ def job_states(settings: Settings, jobs: Iterable[StoredJob]) -> Mapping[str, Cl
 
 
 def stop_survey(settings: Settings, job: StoredJob) -> None:
-    """Stop a job that has not ended; what was captured stays. Raises ClusterError where the cluster does not answer."""
+    """Stop a job that has not ended; what was captured stays.
+
+    Raises:
+        ClusterError: the cluster does not answer, or the job is still on its way there.
+    """
     if job.attempt is None or job.end is not None:
         return
     said = cluster_state(settings, job.attempt.submission)
+    if said is None and not job.sent:
+        raise ClusterError(f"job {job.id[:12]}… is still on its way to the cluster; stop it again in a moment")
     if said is not None and said.state in UNFINISHED:
         stop(settings, job.attempt.submission)
         end_attempt(settings.store, job.id, job.attempt.number, End("stopped"))

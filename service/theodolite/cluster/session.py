@@ -3,19 +3,15 @@
 import logging
 import os
 import socket
-import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
 import ray
 from ray._raylet import GcsClient  # type: ignore[attr-defined]  # Ray's stub lacks it
-from ray.autoscaler.sdk import request_resources
 
 from theodolite.errors import CaptureError
-
-_SECONDS_BETWEEN_LOOKS = 5.0
 
 
 @dataclass(frozen=True)
@@ -62,60 +58,51 @@ def ray_session(address: str | None) -> Iterator[None]:
         ray.shutdown()
 
 
-def choose_resources(replicas: int | None, gpus_per_replica: int | None, wait_seconds: float = 0.0) -> Resources:
+def choose_resources(replicas: int | None, gpus_per_replica: int | None, *, grows: bool = False) -> Resources:
     """Choose how many replicas of which size the cluster gets: all GPUs where there are any.
 
     Args:
         replicas: how many are wanted; None is one for each place on GPUs, or one on a CPU.
         gpus_per_replica: GPUs of each; None is one where there are GPUs.
-        wait_seconds: how long a cluster that grows may take to bring the GPUs that are asked for.
+        grows: whether the cluster brings nodes for what is asked of it, so that what is lacking may come.
 
     Raises:
         CaptureError: no node has as many GPUs as one replica was asked to have, or there are too few in all.
     """
-    nodes = _nodes_with(gpus_per_replica or 0, replicas or 1, wait_seconds)
-    if not nodes:
+    nodes = _nodes()
+    if not nodes and not grows:
         raise CaptureError("the cluster has no node that takes work: its head has none; start workers")
     gpus = [int(node.get("GPU", 0)) for node in nodes]
-    cpus = min(int(node["CPU"]) for node in nodes)
-    each = gpus_per_replica if gpus_per_replica is not None else min(1, max(gpus))
+    each = gpus_per_replica if gpus_per_replica is not None else min(1, max(gpus, default=0))
     places = sum(count // each for count in gpus) if each else len(nodes)
     wanted = replicas or max(1, places if each else 1)
-    if each and wanted > places:
+    if each and wanted > places and not grows:
         raise CaptureError(
             f"{wanted} replicas of {each} GPUs find no place: the nodes of the cluster have {gpus} GPUs; "
             "change --replicas or --gpus-per-replica"
         )
-    on_one_node = -(-wanted // len(nodes))
+    cpus = min((int(node["CPU"]) for node in nodes), default=1)
+    on_one_node = -(-wanted // max(1, len(nodes)))
     threads = max(1, cpus // on_one_node)
     # A replica on GPUs computes there and needs one core; one without needs all that it is given.
     return Resources(wanted, each, threads, cpus=min(1.0 if each else float(threads), cpus / on_one_node))
 
 
-def free_resources() -> str:
+def has_node_for(resources: Resources) -> bool:
+    """Return whether some node could hold a replica, were it free."""
+    return any(node.get("GPU", 0) >= resources.gpus and node["CPU"] >= resources.cpus for node in _nodes())
+
+
+def said_free() -> str:
     """Return in words what of the cluster is free."""
     free, all_of_it = ray.available_resources(), ray.cluster_resources()
     parts = [f"{free.get(kind, 0):g} of {all_of_it.get(kind, 0):g} {kind}s" for kind in ("GPU", "CPU")]
     return f"free are {' and '.join(parts)} of the cluster"
 
 
-def _nodes_with(gpus: int, replicas: int, wait_seconds: float) -> Sequence[dict[str, float]]:
-    """Return what the nodes that take work have, once they have these GPUs for each replica, or the time is over."""
-    deadline = time.monotonic() + wait_seconds
-    asked = False
-    while True:
-        nodes = [node["Resources"] for node in ray.nodes() if node["Alive"] and node["Resources"].get("CPU")]
-        there = sum(int(node.get("GPU", 0)) // gpus for node in nodes) if gpus else len(nodes)
-        if there >= (replicas if gpus else 1) or time.monotonic() >= deadline:
-            break
-        if not asked:
-            # A cluster that grows brings nodes for what is asked; the replicas, which come next, keep them.
-            request_resources(bundles=[{"GPU": gpus} if gpus else {"CPU": 1}] * replicas)
-            asked = True
-        time.sleep(_SECONDS_BETWEEN_LOOKS)
-    if asked:
-        request_resources(bundles=[])
-    return nodes
+def _nodes() -> list[dict[str, float]]:
+    """Return what each node has that takes work."""
+    return [node["Resources"] for node in ray.nodes() if node["Alive"] and node["Resources"].get("CPU")]
 
 
 def _refuse_unreachable(address: str) -> None:
@@ -135,4 +122,9 @@ def _refuse_unreachable(address: str) -> None:
         raise CaptureError(
             f"the Ray cluster at {address} does not take our token; set RAY_AUTH_MODE=token, and RAY_AUTH_TOKEN (or "
             "RAY_AUTH_TOKEN_PATH, or ~/.ray/auth_token) to the one that its nodes were started with"
+        ) from error
+    except ray.exceptions.RayError as error:
+        raise CaptureError(
+            f"what listens at {address} is no Ray cluster, or does not answer; is it the port of `ray start --port`, "
+            f"6379 by default? {error}"
         ) from error

@@ -4,7 +4,6 @@ import threading
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, wait
 from dataclasses import replace
-from functools import partial
 from typing import Any
 
 import ray
@@ -14,22 +13,19 @@ from theodolite.capture.plan import SetPlan, Shard, probe_prompts
 from theodolite.cluster.driver import DIED, OUT_OF_MEMORY, ReplicaDiedError
 from theodolite.cluster.ranks import meeting_ranks
 from theodolite.cluster.replica import REPLICA_ENVIRONMENT, Arithmetic, Assignment, Replica, arithmetic
-from theodolite.cluster.session import Resources, free_resources
+from theodolite.cluster.session import Resources, has_node_for, said_free
 from theodolite.errors import CaptureError, RankOutOfMemoryError, RankOutOfStepError, TheodoliteError
 from theodolite.spec import TokenIds
 
 MAX_RESTARTS = 4
-"""Restarts of one replica."""
+"""Restarts of one replica between two shards that it commits."""
 
-_SECONDS_TO_RESTART = 120
-"""How long a restarted replica may look for a place: its node may be gone."""
-
-_SECONDS_TO_GATHER = 60
+_SECONDS_TO_GATHER = 60.0
 """How long a survey waits for all its replicas to find a place, before it begins with those that have."""
 
 
 class RayWorker:
-    """A replica on Ray: one actor, or a group that shares a model; it restarts whole, wherever there is a place.
+    """A replica on Ray: one actor, or a group that shares a model; it restarts whole, wherever and whenever it fits.
 
     Attributes:
         placed: done once all its processes have started somewhere.
@@ -56,7 +52,6 @@ class RayWorker:
         self._arguments = assignment, dict(plans), dict(probes)
         self._restarts = 0
         self._place: Any = None
-        self._timer: threading.Timer | None = None
         self.expected: Arithmetic | None = None
         self._begin()
 
@@ -69,33 +64,42 @@ class RayWorker:
     ) -> "Future[Mapping[str, Any]]":
         """Begin a shard: all ranks of a group get the same calls in the same order."""
         asked = plan, shard, list(tokens), halvings
-        begun = self._reached()  # an actor does what it is asked in order: this is answered when the shard begins
-        return _together([actor.capture.remote(*asked) for actor in self.actors], f"shard {shard.name}", begun)
+        begun, killed = self._reached(), self._killed  # in order: the first is answered when the shard begins
+
+        def had_begun() -> bool:
+            return not killed.is_set() and begun.done() and begun.exception() is None
+
+        answer = _together([actor.capture.remote(*asked) for actor in self.actors], f"shard {shard.name}", had_begun)
+        answer.add_done_callback(self._committed)
+        return answer
 
     def restart(self, reason: str) -> "Future[Any] | None":
-        """Begin anew, unless that was done `MAX_RESTARTS` times; it is back once it has proven itself again.
+        """Begin anew, unless that was done `MAX_RESTARTS` times in vain; it is back once it has proven itself again.
 
-        Where it finds no place in time it dies, and may be begun anew once more. One that ran out of memory is not
-        counted: it gets smaller batches.
+        It waits for a place as long as it takes, which keeps no other one from its work. One that ran out of memory is
+        not counted: it gets smaller batches.
         """
+        self.kill()
         if self._restarts == MAX_RESTARTS:
             return None
         self._restarts += reason != OUT_OF_MEMORY
-        self.kill()
         self._begin()
-        self._timer = threading.Timer(_SECONDS_TO_RESTART, _kill, [self.actors, self._place])
-        self._timer.daemon = True
-        self._timer.start()
-        self.placed.add_done_callback(partial(_cancel, self._timer))
         return self.ready
 
     def kill(self) -> None:
         """End all its processes: one of a group that is left would wait for the others."""
-        if self._timer is not None:
-            self._timer.cancel()
-        _kill(self.actors, self._place)
+        self._killed.set()  # what fails now was not its own death
+        for actor in self.actors:
+            ray.kill(actor)
+        if self._place is not None:
+            ray.util.remove_placement_group(self._place)
+
+    def _committed(self, answer: "Future[Any]") -> None:
+        if answer.exception() is None:
+            self._restarts = 0
 
     def _begin(self) -> None:
+        self._killed = threading.Event()
         self.actors = self._actors()
         self.placed = self._reached()
         self.certify()
@@ -116,17 +120,6 @@ class RayWorker:
         return [placed.remote(*self._arguments, rank) for rank in meeting.remote(self._ranks)]
 
 
-def _cancel(timer: threading.Timer, _done: "Future[Any]") -> None:
-    timer.cancel()
-
-
-def _kill(actors: Sequence[Any], place: Any) -> None:
-    for actor in actors:
-        ray.kill(actor)
-    if place is not None:
-        ray.util.remove_placement_group(place)
-
-
 def start_workers(
     assignment: Assignment,
     resources: Resources,
@@ -139,7 +132,9 @@ def start_workers(
     return [RayWorker(assignment, resources, few, probes) for _ in range(resources.replicas)]
 
 
-def certify_workers(workers: Sequence[RayWorker], tell: Callable[[str], None]) -> dict[str, Any]:
+def certify_workers(
+    workers: Sequence[RayWorker], resources: Resources, wait_seconds: float, tell: Callable[[str], None]
+) -> dict[str, Any]:
     """Have replicas prove themselves against plain Hugging Face; return the first one's certificate.
 
     Those that find no place in a minute do so later and join the others: two surveys that share a cluster would else
@@ -147,24 +142,37 @@ def certify_workers(workers: Sequence[RayWorker], tell: Callable[[str], None]) -
 
     Args:
         workers: the replicas.
+        resources: what each needs.
+        wait_seconds: how long the cluster may take to bring a node that has it.
         tell: is told what is waited for.
 
     Raises:
         ParityError: a replica differs by more than rounding.
         ModelError: a replica cannot load the model.
-        CaptureError: a replica died, or they compute in different ways, which would mix in one run.
+        CaptureError: no node came, all replicas died, or they compute in different ways, which would mix in one run.
     """
     by_place = {worker.placed: worker for worker in workers}
     placed, missing = wait(by_place, _SECONDS_TO_GATHER)
-    if not placed:
-        tell(f"waiting: no replica has found a place yet; {free_resources()}")
-        placed, missing = wait(by_place, return_when=FIRST_COMPLETED)
+    waited = _SECONDS_TO_GATHER
+    while not placed:
+        if waited >= wait_seconds and not has_node_for(resources):
+            raise CaptureError(
+                f"no node with {resources.gpus} GPUs came in {waited:.0f} s (THEODOLITE_NODES_WAIT_SECONDS); "
+                "change --gpus-per-replica, or see whether the cluster can grow"
+            )
+        tell(f"waiting: no replica has found a place yet; {said_free()}")
+        placed, missing = wait(by_place, _SECONDS_TO_GATHER, FIRST_COMPLETED)
+        waited += _SECONDS_TO_GATHER
     if missing:
         tell(f"{len(placed)} of {len(workers)} replicas have a place; the others join when they find one")
-    try:
-        certificates = [by_place[place].ready.result() for place in placed]
-    except ReplicaDiedError as error:
-        raise CaptureError(f"a replica died while it loaded the model: {error}") from error
+    certificates, died = [], []
+    for place in placed:
+        try:
+            certificates.append(by_place[place].ready.result())
+        except ReplicaDiedError as error:  # it is begun anew when shards are given out
+            died.append(error)
+    if not certificates:
+        raise CaptureError(f"a replica died while it loaded the model: {died[0]}") from died[0]
     ways = {arithmetic(certificate) for certificate in certificates}
     if len(ways) > 1:
         raise CaptureError(f"the replicas compute in different ways, {sorted(ways)}; use nodes of one kind")
@@ -175,13 +183,13 @@ def certify_workers(workers: Sequence[RayWorker], tell: Callable[[str], None]) -
     return dict(certificates[0])
 
 
-def _together(calls: Sequence[Any], where: str, begun: "Future[Any] | None" = None) -> "Future[Any]":
+def _together(calls: Sequence[Any], where: str, had_begun: Callable[[], bool] = lambda: True) -> "Future[Any]":
     """Return what will be the first one's answer once all have answered, or the first error of any.
 
     Args:
         calls: of all ranks.
         where: what they are about, for messages.
-        begun: what says that they were begun; none where that makes no difference.
+        had_begun: whether the processes came to them before they died.
     """
     answer: Future[Any] = Future()
     first, left, lock = calls[0].future(), [len(calls)], threading.Lock()
@@ -193,8 +201,7 @@ def _together(calls: Sequence[Any], where: str, begun: "Future[Any] | None" = No
             if answer.done():
                 return
             if error is not None:
-                had_begun = begun is None or (begun.done() and begun.exception() is None)
-                known = _as_the_loop_knows_it(error, where, had_begun=had_begun, is_group=len(calls) > 1)
+                known = _as_the_loop_knows_it(error, where, had_begun=had_begun(), is_group=len(calls) > 1)
                 answer.set_exception(known)
             elif left[0] == 0:
                 answer.set_result(first.result())

@@ -1,0 +1,54 @@
+"""Another version of Theodolite on a cluster is refused before any work, by whoever notices first."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from theodolite import __version__
+from theodolite.cluster.replica import Assignment, Replica
+from theodolite.cluster.submit import SUBMITTED_BY
+from theodolite.errors import CaptureError, ClusterRefusedError
+from theodolite.settings import Settings
+from theodolite.spec import ModelSpec
+from theodolite.spec_file import parse_spec
+from theodolite.store.jobs import begin_attempt, read_jobs, store_spec
+from theodolite.store.kept import Kept
+from theodolite_jobs.job import run_job
+
+CERTIFICATE = {"dtype": "float32", "attention": "sdpa", "device": "cpu"}
+
+
+def replica_of(version=__version__):
+    folder = Path("nowhere")
+    return Replica(Assignment("", ModelSpec(id="x"), "", folder, folder, (), (), 1, 1, 0, version), {}, {})
+
+
+def test_a_node_with_another_version_loads_nothing():
+    with pytest.raises(
+        ClusterRefusedError, match=rf"has Theodolite {__version__}, and 9\.9 drives this survey; install"
+    ):
+        replica_of("9.9").certify()
+
+
+def test_a_replica_that_computes_in_another_way_is_refused():
+    replica = replica_of()
+    replica._engine, replica._certificate = object(), CERTIFICATE
+    assert replica.certify(("float32", "sdpa", "cpu", "1 rank(s)")) == CERTIFICATE
+    with pytest.raises(CaptureError, match="use nodes of one kind"):
+        replica.certify(("float32", "sdpa", "cuda", "1 rank(s)"))
+
+
+def test_a_job_of_another_version_ends_with_the_reason_even_where_its_spec_is_not_understood(tmp_path, monkeypatch):
+    spec = parse_spec({"model": {"id": "smollm2-135m-instruct"}, "prompts": {}})
+    job_id = store_spec(str(tmp_path), spec)
+    begin_attempt(str(tmp_path), job_id, 1, "local")
+    monkeypatch.setenv(SUBMITTED_BY, "9.9")
+    (file,) = tmp_path.rglob("spec.json")
+    file.write_text(json.dumps({**json.loads(file.read_text()), "of_the_future": True}))
+    with pytest.raises(ClusterRefusedError, match=rf"has Theodolite {__version__}, and 9\.9 submitted this job"):
+        run_job(job_id, 1, Settings(store=str(tmp_path)))
+    file.write_text(json.dumps(spec.model_dump(mode="json", exclude_none=True)))
+    (job,) = read_jobs(str(tmp_path), Kept(0))
+    assert job.end is not None
+    assert "9.9 submitted this job" in str(job.end.reason)

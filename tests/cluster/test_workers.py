@@ -1,0 +1,162 @@
+"""A replica on Ray as the loop sees it, with actors that answer when a test says so."""
+
+from concurrent.futures import Future
+
+import pytest
+import ray
+
+from theodolite.capture.plan import SetPlan, Shard
+from theodolite.cluster import workers
+from theodolite.cluster.driver import DIED, OUT_OF_MEMORY, ReplicaDiedError
+from theodolite.cluster.session import Resources
+from theodolite.cluster.workers import MAX_RESTARTS, RayWorker, certify_workers
+from theodolite.errors import CaptureError, ParityError, RankOutOfMemoryError, RankOutOfStepError
+
+PLAN, SHARD = SetPlan("set", (-1,), 0, (), 2, 0), Shard("set", 0, 0, 2, ((0, 1),))
+CERTIFICATE = {"dtype": "float32", "attention": "sdpa", "device": "cpu", "ranks": 1}
+
+
+class Method:
+    """A method of an actor; keeps what will be its answers."""
+
+    def __init__(self):
+        self.answers = []
+
+    def remote(self, *_arguments):
+        answer = Future()
+        self.answers.append(answer)
+        return type("Call", (), {"future": lambda _self: answer})()
+
+
+class Actor:
+    """What Ray gives for a replica's process."""
+
+    def __init__(self):
+        self.process_id, self.certify, self.capture, self.is_killed = Method(), Method(), Method(), False
+
+
+@pytest.fixture
+def made(monkeypatch):
+    """Every actor that was started."""
+    actors = []
+
+    def start(worker):
+        started = [Actor() for _ in range(worker._ranks)]
+        actors.extend(started)
+        return started
+
+    def kill(actor):
+        actor.is_killed = True
+        for answer in (*actor.process_id.answers, *actor.certify.answers, *actor.capture.answers):
+            if not answer.done():
+                answer.set_exception(ray.exceptions.ActorDiedError())
+
+    monkeypatch.setattr(RayWorker, "_actors", start)
+    monkeypatch.setattr(ray, "kill", kill)
+    return actors
+
+
+def worker_of(ranks=1):
+    return RayWorker(None, Resources(1, ranks, 1, 1.0, ranks), {}, {})
+
+
+def died(answer):
+    error = answer.exception(timeout=5)
+    assert isinstance(error, ReplicaDiedError)
+    return error.reason, error.had_begun
+
+
+def of_task(cause):
+    return ray.exceptions.RayTaskError("capture", "traceback", cause)
+
+
+@pytest.mark.parametrize("had_begun", [True, False])
+def test_a_shard_had_begun_where_the_replica_came_to_it(made, had_begun):
+    answer = worker_of().capture(PLAN, SHARD, [], 0)
+    if had_begun:
+        made[0].process_id.answers[-1].set_result(1)
+    made[0].capture.answers[0].set_exception(ray.exceptions.ActorDiedError())
+    assert died(answer) == (DIED, had_begun)
+
+
+def test_what_we_kill_ourselves_is_no_fault_of_the_shard(made):
+    worker = worker_of(2)
+    writing, next_one = worker.capture(PLAN, SHARD, [], 0), worker.capture(PLAN, SHARD, [], 0)
+    for actor in made:
+        for answer in actor.process_id.answers:
+            answer.set_result(1)
+    made[1].capture.answers[0].set_result(None)  # the first rank still writes the shard
+    made[1].capture.answers[1].set_exception(of_task(RankOutOfMemoryError("a batch does not fit")))
+    assert died(next_one) == (OUT_OF_MEMORY, True)
+    worker.restart(OUT_OF_MEMORY)
+    assert died(writing) == (DIED, False)
+    assert [actor.is_killed for actor in made] == [True, True, False, False]
+
+
+def test_a_rank_that_is_out_of_step_blames_nothing(made):
+    answer = worker_of(2).capture(PLAN, SHARD, [], 0)
+    for actor in made:
+        actor.process_id.answers[-1].set_result(1)
+    made[0].capture.answers[0].set_exception(of_task(RankOutOfStepError("out of step")))
+    assert died(answer) == (DIED, False)
+
+
+def test_restarts_are_counted_between_two_commits(made):
+    worker = worker_of()
+    assert all(worker.restart(DIED) for _ in range(MAX_RESTARTS))
+    answer = worker.capture(PLAN, SHARD, [], 0)
+    made[-1].capture.answers[0].set_result({})
+    assert answer.result() == {}
+    assert all(worker.restart(DIED) for _ in range(MAX_RESTARTS))
+    assert worker.restart(DIED) is None
+    assert all(actor.is_killed for actor in made), "one that is given up holds no GPU"
+
+
+def certified(made, monkeypatch, *certificates):
+    """Let each replica answer with a certificate or an error, or find no place where that is None."""
+    monkeypatch.setattr(workers, "_SECONDS_TO_GATHER", 0.2)
+    monkeypatch.setattr(workers, "said_free", lambda: "free are none")
+    found, told = [worker_of() for _ in certificates], []
+    for actor, certificate in zip(made, certificates, strict=True):
+        if isinstance(certificate, Exception):
+            actor.process_id.answers[0].set_result(1)
+            actor.certify.answers[0].set_exception(certificate)
+        elif certificate is not None:
+            actor.process_id.answers[0].set_result(1)
+            actor.certify.answers[0].set_result(certificate)
+    return found, certify_workers(found, Resources(1, 0, 1, 1.0), 0, told.append), told
+
+
+def test_those_without_a_place_are_asked_again_as_the_others_compute(made, monkeypatch):
+    (there, missing), certificate, told = certified(made, monkeypatch, CERTIFICATE, None)
+    assert certificate == CERTIFICATE
+    assert told == ["1 of 2 replicas have a place; the others join when they find one"]
+    assert missing.expected == there.expected == ("float32", "sdpa", "cpu", "1 rank(s)")
+    assert len(made[1].certify.answers) == 2
+    assert not missing.ready.done()
+
+
+def test_one_that_died_while_it_loaded_is_left_to_the_loop(made, monkeypatch):
+    (gone, _), certificate, _ = certified(made, monkeypatch, ray.exceptions.ActorDiedError(), CERTIFICATE)
+    assert certificate == CERTIFICATE
+    assert isinstance(gone.ready.exception(), ReplicaDiedError)
+
+
+def test_a_survey_whose_replicas_all_died_while_they_loaded_ends(made, monkeypatch):
+    with pytest.raises(CaptureError, match="a replica died while it loaded the model"):
+        certified(made, monkeypatch, ray.exceptions.ActorDiedError())
+
+
+@pytest.mark.parametrize(
+    ("second", "error"),
+    [({**CERTIFICATE, "device": "cuda:0"}, CaptureError), (of_task(ParityError("it differs")), ParityError)],
+)
+def test_replicas_that_differ_are_refused(made, monkeypatch, second, error):
+    with pytest.raises(error):
+        certified(made, monkeypatch, CERTIFICATE, second)
+
+
+def test_a_node_that_never_comes_ends_the_wait(made, monkeypatch):
+    monkeypatch.setattr(workers, "has_node_for", lambda _resources: False)
+    with pytest.raises(CaptureError, match=r"no node with 0 GPUs came in 0 s \(THEODOLITE_NODES_WAIT_SECONDS\)"):
+        certified(made, monkeypatch, None)
