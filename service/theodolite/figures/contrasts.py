@@ -8,7 +8,17 @@ import xarray as xr
 from plotly.subplots import make_subplots
 
 from theodolite.figures.panels import bands, legend_above
-from theodolite.figures.style import COSINE, DASHES, NEGATIVE, PLAIN, POSITIVE, bare_layout, depth_ticks, short_site
+from theodolite.figures.style import (
+    COSINE,
+    DASHES,
+    NEGATIVE,
+    PLAIN,
+    POSITIVE,
+    bare_layout,
+    depth_ticks,
+    short_site,
+    sides_by_side,
+)
 from theodolite.query.curves import along_depth
 from theodolite.query.published import PublishedCurve, measured_values
 from theodolite.sites import HALF_BLOCKS, Site, depth_label
@@ -45,11 +55,11 @@ def contrast_figure(curves: xr.Dataset, view: ContrastView, published: Sequence[
         for trace in _cosine_traces(curves, view, prefix, site):
             figure.add_trace(trace.update(visible=visible), row=1, col=1)
         for row, statistic in ((2, "variance_mean"), (3, "variance_max")):
-            for name, colour in ((view.positive, POSITIVE), (view.negative, NEGATIVE)):
+            for index, (name, colour) in enumerate(((view.positive, POSITIVE), (view.negative, NEGATIVE))):
                 values = curves[prefix + statistic].sel(set=name, position=view.position, site=[site])
                 line = _line(values, name, site, colour, legend="legend2")
                 # One legend serves both variance graphs.
-                line.update(legendgroup=line.name, showlegend=row == 2, visible=visible)
+                line.update(legendgroup=line.name, showlegend=row == 2, visible=visible, **sides_by_side(index))
                 figure.add_trace(line, row=row, col=1)
     if not view.on_sphere:
         for row, line in _published_lines(curves, view, published):

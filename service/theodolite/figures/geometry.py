@@ -9,7 +9,16 @@ import plotly.graph_objects as go
 import xarray as xr
 
 from theodolite.figures.panels import Line, Panel, panels_figure
-from theodolite.figures.style import COSINE, DASHES, NEGATIVE, PLAIN, POSITIVE, depth_ticks, short_site
+from theodolite.figures.style import (
+    COSINE,
+    DASHES,
+    NEGATIVE,
+    PLAIN,
+    POSITIVE,
+    depth_ticks,
+    logarithmic_axis,
+    short_site,
+)
 from theodolite.query.curves import along_depth
 from theodolite.sites import Site, depth_label
 
@@ -72,7 +81,7 @@ def axes_figure(sphere: xr.Dataset, norms: Sequence[str]) -> go.Figure:
         for name, said, dash in (("semi_axes", "semi-axes", "solid"), ("scale_radii", "√d|γ|", "dot")):
             values = np.where(of_norm[name].values > 0, of_norm[name].values, np.nan)
             lines.append(Line(f"{label}, {said}", places, values.tolist(), colour, dash, markers=False))
-    ticks: dict[str, Any] = {"type": "log", "dtick": 1}
+    ticks = logarithmic_axis(places)
     return panels_figure([Panel("length", lines, logarithmic=True)], x_title="axis, the longest first", ticks=ticks)
 
 

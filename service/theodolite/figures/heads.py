@@ -8,10 +8,9 @@ import xarray as xr
 from numpy.typing import NDArray
 from plotly.subplots import make_subplots
 
-from theodolite.figures.style import COSINE, NEGATIVE, bare_layout, round_numbers
+from theodolite.figures.panels import legend_above
+from theodolite.figures.style import COLORBAR, COSINE, NEGATIVE, bare_layout, map_layout, round_numbers
 from theodolite.query.heads import head_name
-
-_COLORBAR = {"thickness": 10, "len": 1.0, "outlinewidth": 0, "tickfont": {"size": 11}}
 
 
 def head_map(values: xr.DataArray, title: str, *, signed: bool = False, logarithmic: bool = False) -> go.Figure:
@@ -44,10 +43,7 @@ def head_map(values: xr.DataArray, title: str, *, signed: bool = False, logarith
         )
     )
     height = 130 + min(420, max(110, 13 * len(heads)))
-    figure.update_layout(bare_layout(height))
-    figure.update_layout(
-        margin={"l": 44, "r": 8, "t": 34, "b": 42}, title={"text": title, "font": {"size": 14}, "x": 0}
-    )
+    figure.update_layout(map_layout(height, title))
     figure.update_xaxes(title="layer", showgrid=False, zeroline=False)
     figure.update_yaxes(title="head", showgrid=False, zeroline=False, dtick=max(1, round(len(heads) / 8)))
     return figure
@@ -61,17 +57,17 @@ def _scale(values: NDArray[np.float64]) -> dict[str, Any]:
     """Return a scale whose steps are whole where the numbers are."""
     finite = values[np.isfinite(values)]
     whole = len(finite) > 0 and bool((finite == finite.round()).all())
-    return {**_COLORBAR, "dtick": max(1, round(float(np.ptp(finite)) / 5))} if whole else _COLORBAR
+    return {**COLORBAR, "dtick": max(1, round(float(np.ptp(finite)) / 5))} if whole else COLORBAR
 
 
 def _logarithmic_scale(logarithms: NDArray[np.float64]) -> dict[str, Any]:
     """Return a scale with round numbers at their logarithms."""
     if not np.isfinite(logarithms).any():
-        return _COLORBAR
+        return COLORBAR
     ticks = round_numbers(10 ** float(np.nanmin(logarithms)), 10 ** float(np.nanmax(logarithms)))
     kept = ticks[:: max(1, round(len(ticks) / 4))]
     return {
-        **_COLORBAR,
+        **COLORBAR,
         "tickvals": [float(np.log10(tick)) for tick in kept],
         "ticktext": [f"{tick:g}" for tick in kept],
     }
@@ -93,7 +89,7 @@ def spectrum_figure(singular_values: NDArray[np.float64]) -> go.Figure:
     figure.update_layout(
         margin={"l": 52, "r": 52, "t": 40, "b": 44},
         hovermode="x",
-        legend={"orientation": "h", "x": 0, "y": 1.02, "yanchor": "bottom", "bgcolor": "rgba(0,0,0,0)"},
+        legend=legend_above(1),
     )
     figure.update_xaxes(title="rank")
     figure.update_yaxes(rangemode="tozero", secondary_y=False)

@@ -10,7 +10,7 @@ import xarray as xr
 from numpy.typing import ArrayLike, NDArray
 from plotly.subplots import make_subplots
 
-from theodolite.figures.style import bare_layout, clear, round_numbers
+from theodolite.figures.style import COLORBAR, bare_layout, clear, logarithmic_axis, map_layout, sides_by_side
 
 _PANEL, _MARGINS, _LEGEND = 235, 130, 72  # pixels; a legend may take two rows
 
@@ -57,14 +57,17 @@ def panels_figure(
     figure = make_subplots(rows=len(panels), cols=1, shared_xaxes=True, vertical_spacing=_LEGEND / height)
     known: dict[str, int] = {}
     for row, panel in enumerate(panels, start=1):
+        colours = list(dict.fromkeys(line.colour for line in panel.lines if line.markers))
         for line in panel.lines:
             first = known.setdefault(line.name, row)
             legend = "legend" if first == 1 else f"legend{first}"
-            for trace in _traces(line, labels or {}, legend, named=first == row):
-                figure.add_trace(trace, row=row, col=1)
+            *interval, curve = _traces(line, labels or {}, legend, named=first == row)
+            if line.markers and len(colours) > 1:
+                curve.update(sides_by_side(colours.index(line.colour)))
+            figure.add_traces([*interval, curve], rows=row, cols=1)
         axis: dict[str, Any] = {"title": panel.title, "exponentformat": "power"}
         if panel.logarithmic:
-            axis |= {"type": "log", **_logarithmic_ticks(panel)}
+            axis |= logarithmic_axis([value for line in panel.lines for value in line.y])
         figure.update_yaxes(row=row, col=1, **axis)
     figure.update_xaxes(**ticks)
     figure.update_xaxes(title=x_title, row=len(panels), col=1)
@@ -78,7 +81,7 @@ def panels_figure(
 def legend_above(top: float) -> dict[str, Any]:
     """Return a legend that stands above a panel whose upper edge is at `top`."""
     above = {"orientation": "h", "x": 0, "y": top, "xanchor": "left", "yanchor": "bottom"}
-    return {**above, "bgcolor": "rgba(0,0,0,0)"}
+    return {**above, "bgcolor": "rgba(0,0,0,0)", "tracegroupgap": 0}
 
 
 def bands(x: ArrayLike, low: ArrayLike, high: ArrayLike, colour: str, opacity: float = 0.18) -> Iterator[go.Scatter]:
@@ -122,13 +125,10 @@ def layer_map(values: xr.DataArray, title: str, *, limits: tuple[float, float] |
             zmin=limits[0] if limits else None,
             zmax=limits[1] if limits else None,
             hovertemplate="layers %{y} and %{x}: %{z:.3f}<extra></extra>",
-            colorbar={"thickness": 10, "len": 1.0, "outlinewidth": 0, "tickfont": {"size": 11}},
+            colorbar=COLORBAR,
         )
     )
-    figure.update_layout(bare_layout(400))
-    figure.update_layout(
-        margin={"l": 44, "r": 8, "t": 34, "b": 42}, title={"text": title, "font": {"size": 14}, "x": 0}
-    )
+    figure.update_layout(map_layout(400, title))
     figure.update_xaxes(title="layer", showgrid=False, zeroline=False, constrain="domain")
     figure.update_yaxes(title="layer", showgrid=False, zeroline=False)
     return figure
@@ -156,13 +156,3 @@ def _traces(line: Line, labels: Mapping[float, str], legend: str, *, named: bool
         )
     )
     return traces
-
-
-def _logarithmic_ticks(panel: Panel) -> dict[str, Any]:
-    """Return a tick at each power of ten, or round numbers where there is hardly one."""
-    values = np.concatenate([np.empty(0), *(np.asarray(line.y, dtype=np.float64) for line in panel.lines)])
-    values = values[np.isfinite(values) & (values > 0)]
-    if not len(values) or values.max() / values.min() > 10:
-        return {"dtick": 1}
-    ticks = round_numbers(values.min() * 0.8, values.max() * 1.25)
-    return {"tickvals": ticks, "ticktext": [f"{tick:g}" for tick in ticks]}

@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from theodolite.sites import Site, depth_label
 
@@ -24,6 +25,9 @@ _MORE_SETS = (COSINE, "#2e9e6b", "#b8860b", "#c2577f", "#4aa3a2", PLAIN)
 
 _CLEAR = "rgba(0,0,0,0)"
 
+COLORBAR = {"thickness": 10, "len": 1.0, "outlinewidth": 0, "tickfont": {"size": 11}}
+"""The scale of a map."""
+
 
 def bare_layout(height: int) -> dict[str, Any]:
     """Return a layout without a background of its own, so that it stands on light and on dark pages."""
@@ -35,6 +39,12 @@ def bare_layout(height: int) -> dict[str, Any]:
         "modebar": {"bgcolor": _CLEAR},
         "font": {"family": "system-ui, sans-serif", "size": 13},
     }
+
+
+def map_layout(height: int, title: str) -> dict[str, Any]:
+    """Return the layout of a map with its scale; margins stay as they are, so that maps are of one width."""
+    margin = {"l": 50, "r": 62, "t": 34, "b": 42, "autoexpand": False}
+    return {**bare_layout(height), "margin": margin, "title": {"text": title, "font": {"size": 14}, "x": 0}}
 
 
 def depth_ticks(depths: Sequence[int]) -> dict[str, Any]:
@@ -63,6 +73,36 @@ def clear(colour: str, opacity: float) -> str:
 def short_site(site: str) -> str:
     """Return how a site is called where space is short: `pre`, `mid`."""
     return site.removeprefix("resid_")
+
+
+def sides_by_side(index: int) -> dict[str, Any]:
+    """Return how wide and how far in front the lines of a graph's first, second, … colour are.
+
+    The first is broad and behind, so that it is seen where the others coincide with it.
+    """
+    return {"zorder": 1, "line_width": 1.4, "marker_size": 3.5} if index else {"zorder": 0, "line_width": 4.6}
+
+
+def logarithmic_axis(values: ArrayLike) -> dict[str, Any]:
+    """Return a logarithmic axis for these numbers: a tick at each power of ten, all written alike.
+
+    Round numbers stand where there is hardly a power of ten.
+    """
+    numbers = np.asarray(values, dtype=np.float64)
+    numbers = numbers[np.isfinite(numbers) & (numbers > 0)]
+    if not len(numbers):
+        return {"type": "log", "dtick": 1}
+    lowest, highest = float(numbers.min()), float(numbers.max())
+    if highest / lowest <= 10:
+        ticks = round_numbers(lowest * 0.8, highest * 1.25)
+        return {"type": "log", "tickvals": ticks, "ticktext": [f"{tick:g}" for tick in ticks]}
+    powers = range(int(np.floor(np.log10(lowest))), int(np.ceil(np.log10(highest))) + 1)
+    plain = powers[0] >= -3 and powers[-1] <= 4
+    return {
+        "type": "log",
+        "tickvals": [float(f"1e{power}") for power in powers],
+        "ticktext": [f"{float(f'1e{power}'):g}" if plain else f"10<sup>{power}</sup>" for power in powers],
+    }
 
 
 def round_numbers(lowest: float, highest: float) -> list[float]:
