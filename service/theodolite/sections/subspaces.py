@@ -11,6 +11,7 @@ from theodolite.store.finished import read_group
 from theodolite.store.runs import Run
 
 _NAMES = {"o": "W_O", "down": "W_down", "q": "W_Q", "k": "W_K", "v": "W_V", "gate": "W_gate", "up": "W_up"}
+_PAIRS = (("down", "q"), ("down", "up"))  # writers and readers that are always shown
 
 
 def weights_section(run: Run) -> Section:
@@ -21,12 +22,12 @@ def weights_section(run: Run) -> Section:
         _map(f"written.{name}", f"overlap of what {said}", weights["writing_overlap"].sel(writing_matrix=name), 1.0)
         for name, said in (("o", "W_O writes"), ("down", "W_down writes"))
     ]
-    between = weights["writer_reader_overlap"].sel(writing_matrix="down")
-    highest = float(np.nanmax(weights["writer_reader_overlap"]))
-    maps += [
-        _map(f"read.{name}", f"what W_down writes and a later {said} reads", between.sel(reading_matrix=name), highest)
-        for name, said in (("q", "W_Q"), ("up", "W_up"))
-    ]
+    between = weights["writer_reader_overlap"]
+    highest = float(np.nanmax(between))
+    for writer, reader in dict.fromkeys([*_PAIRS, *_most_shared(between)]):
+        name = f"read.{reader}" if writer == "down" else f"read.{writer}.{reader}"
+        caption = f"what {_NAMES[writer]} writes and a later {_NAMES[reader]} reads"
+        maps.append(_map(name, caption, between.sel(writing_matrix=writer, reading_matrix=reader), highest))
     title = f"Shared directions of weights: the {rank} leading ones of each matrix"
     return Section(title, list(_facts(weights)), maps=maps)
 
@@ -48,11 +49,18 @@ def _facts(weights: xr.Dataset) -> Iterator[str]:
             f"that of layers farther off, on average; random subspaces share {random:.1%}."
         )
     between = weights["writer_reader_overlap"]
-    if np.isfinite(between).any():
-        means = between.mean(["layer", "layer_other"])
-        writer, reader = np.unravel_index(int(np.nanargmax(means.values)), means.shape)
+    for writer, reader in _most_shared(between):
+        mean = float(between.sel(writing_matrix=writer, reading_matrix=reader).mean())
         yield (
-            f"Of all writers and later readers, {_NAMES[str(means['writing_matrix'].values[writer])]} and "
-            f"{_NAMES[str(means['reading_matrix'].values[reader])]} share most: {float(means[writer, reader]):.1%} "
+            f"Of all writers and later readers, {_NAMES[writer]} and {_NAMES[reader]} share most: {mean:.1%} "
             f"on average over pairs of layers."
         )
+
+
+def _most_shared(between: xr.DataArray) -> list[tuple[str, str]]:
+    """Return the writer and the reader that share most on average over pairs of layers, if any share at all."""
+    if not np.isfinite(between).any():
+        return []
+    means = between.mean(["layer", "layer_other"]).stack(pair=("writing_matrix", "reading_matrix"))
+    writer, reader = means["pair"].values[int(np.nanargmax(means.values))]
+    return [(str(writer), str(reader))]

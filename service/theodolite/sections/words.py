@@ -13,6 +13,7 @@ from theodolite.store.finished import read_group
 from theodolite.store.runs import Run
 
 _TOKENS = 12  # of a list by length
+_ROUNDING = 1e-12  # of a cosine in float64
 
 _HOW_TO_READ = (
     "Angles are measured in all {} dimensions; the angle to the next token, and its rank, are taken as the vocabulary "
@@ -64,10 +65,17 @@ def _vocabulary_section(run: Run) -> Section:
 
 def _sphere_facts(sphere: pd.DataFrame) -> Iterator[str]:
     first, best = sphere.iloc[0], sphere.sort_values("cosine_distance_mean", kind="stable").iloc[0]
+    if first["cosine_distance_mean"] < _ROUNDING:
+        yield (
+            f"A norm keeps every direction of the table of embeddings ({first['setting']}): over n = "
+            f"{int(first['n'])} tokens lengths alone lie off its sphere, by {first['l2_mean']:.3g} on average."
+        )
+        return
+    nearest = f"; nearest comes {best['setting']}, with {best['cosine_distance_mean']:.4f}"
     yield (
         f"The table of embeddings ({first['setting']}) lies {first['cosine_distance_mean']:.4f} in 1 - cosine from the "
-        f"sphere that a norm puts it on, over n = {int(first['n'])} tokens; nearest comes {best['setting']}, with "
-        f"{best['cosine_distance_mean']:.4f}."
+        f"sphere that a norm puts it on, over n = {int(first['n'])} tokens"
+        f"{nearest if best['setting'] != first['setting'] else ''}."
     )
 
 
