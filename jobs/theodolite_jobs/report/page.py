@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Collection
+from importlib import resources
 from typing import Any
 
 import jinja2
@@ -36,6 +37,7 @@ def render_report(run: Run) -> str:
         sections={group: sections_of(run, group) for group in SECTIONS},
         heads=_heads(run, finished),
         script_json=script_json,
+        paper=paper_script(),
         spec=last_asked(run).model_dump_json(indent=2, exclude_none=True),
         plotly=plotly.offline.get_plotlyjs(),
     )
@@ -54,6 +56,12 @@ def _heads(run: Run, finished: Collection[str]) -> dict[str, Any] | None:
         "words": "words" in finished,
         "left_out": heads.sizes["layer"] * heads.sizes["head"] - len(shown),
     }
+
+
+def paper_script() -> Markup:
+    """Return the script that fits figures to paper and width: the page's own, whose exports nothing takes here."""
+    script = resources.files("theodolite").joinpath("api/web/paper.js").read_text(encoding="utf-8")
+    return Markup(script.replace("\nexport ", "\n"))
 
 
 def script_json(value: Any) -> Markup:

@@ -1,7 +1,7 @@
 // Taking a figure away: its numbers as CSV, or itself as a picture.
 
 import { element } from "./elements.js";
-import { onPaper, PRINT } from "./paper.js";
+import { fitted, onPaper, PRINT } from "./paper.js";
 
 const COLUMNS = ["trace", "x", "y", "z", "label"];
 
@@ -27,8 +27,8 @@ export function offer(name, text, type) {
 
 /** Offer a figure as an SVG picture on white paper, as large as it is on the page. */
 export function offerPicture(Plotly, figure, name, width) {
-  const layout = { ...onPaper(figure.layout, PRINT), paper_bgcolor: PRINT.card };
-  const height = figure.layout.height ?? 450;
+  const layout = { ...fitted(onPaper(figure.layout, PRINT), figure.data, width), paper_bgcolor: PRINT.card };
+  const { height } = layout;
   return Plotly.downloadImage({ data: figure.data, layout }, { format: "svg", filename: name, width, height });
 }
 

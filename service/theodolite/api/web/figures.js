@@ -2,7 +2,7 @@
 
 import { element, problem } from "./elements.js";
 import { csvOf, offer, offerPicture } from "./export.js";
-import { onPage, roomFor, watchPaper } from "./paper.js";
+import { onPage, watchPaper } from "./paper.js";
 
 const shown = new Set();
 let library = null;
@@ -42,7 +42,6 @@ export class Frame {
     this.caption = element(heading, {}, caption);
     this.plot = element("div", { class: "plot", role: "img", "aria-label": caption });
     this.plot.style.minHeight = `${height}px`;
-    this.scroller = element("div", { class: "scroll", "aria-label": caption }, this.plot);
     this.said = element("div", { class: "said" });
     this.data = element("button", { type: "button", onclick: () => this.offerData() }, "Data");
     this.picture = element("button", { type: "button", onclick: () => this.offerPicture() }, "Picture");
@@ -52,7 +51,7 @@ export class Frame {
       {},
       element("figcaption", {}, this.caption, element("span", { class: "takes" }, this.data, this.picture)),
       this.said,
-      this.scroller,
+      this.plot,
     );
     this.offer(false);
   }
@@ -61,7 +60,7 @@ export class Frame {
   rename(caption, name) {
     this.name = name;
     this.caption.textContent = caption;
-    for (const node of [this.plot, this.scroller]) node.setAttribute("aria-label", caption);
+    this.plot.setAttribute("aria-label", caption);
     this.nameButtons(caption);
   }
 
@@ -105,21 +104,20 @@ export class Frame {
       return;
     }
     this.say();
-    this.makeRoom(roomFor(this.figure));
-    const { data, layout } = this.figure;
     const config = { responsive: true, displayModeBar: false, showTips: false };
-    await this.Plotly.react(this.plot, data, onPage(layout), config);
+    await this.Plotly.react(this.plot, this.figure.data, this.layout(), config);
     this.plot.style.minHeight = "";
     this.drawn?.();
   }
 
-  /** Let the figure be as wide as it needs; what has to be scrolled can be reached with the keyboard too. */
-  makeRoom(pixels) {
-    this.plot.style.minWidth = `${pixels}px`;
-    const isWide = pixels > this.scroller.clientWidth;
-    this.scroller.tabIndex = isWide ? 0 : -1;
-    if (isWide) this.scroller.setAttribute("role", "region");
-    else for (const name of ["role", "tabindex"]) this.scroller.removeAttribute(name);
+  /** Return the layout on the page as it is now: captions stand above figures here. */
+  layout() {
+    const made = onPage(this.figure, this.width);
+    if (made.title?.text) {
+      delete made.title;
+      made.margin.t = 8;
+    }
+    return made;
   }
 
   /** Call `act` with Plotly's event whenever it happens on the figure, which may be drawn later. */
@@ -146,7 +144,12 @@ export class Frame {
   }
 
   offerPicture() {
-    offerPicture(this.Plotly, this.figure, this.name, Math.max(600, this.plot.clientWidth));
+    offerPicture(this.Plotly, this.figure, this.name, Math.max(600, this.width));
+  }
+
+  /** Pixels to draw on; one that cannot be seen yet has as many as Plotly would give it. */
+  get width() {
+    return this.plot.clientWidth || 700;
   }
 
   nameButtons(caption) {

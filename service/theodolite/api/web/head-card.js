@@ -161,7 +161,7 @@ function spectrum(values) {
       plot_bgcolor: clear,
       font: { family: "system-ui, sans-serif", size: 13 },
       hovermode: "x",
-      legend: { orientation: "h", x: 0, y: 1.02, yanchor: "bottom", bgcolor: clear },
+      legend: { orientation: "h", x: 0, y: 1, yanchor: "bottom", bgcolor: clear },
       xaxis: { title: { text: "rank" } },
       yaxis: { rangemode: "tozero" },
       yaxis2: { overlaying: "y", side: "right", range: [0, 1.02], dtick: 0.25, tickformat: ".0%", showgrid: false },
