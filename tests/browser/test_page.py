@@ -427,7 +427,8 @@ def test_a_token_is_asked_for_and_stays_out_of_addresses(browser, noise, tmp_pat
         assert page.evaluate("localStorage.length") == 0
         page.get_by_role("button", name="Token").click()
         dialog.get_by_role("button", name="Forget").click()
-        expect(dialog).to_contain_text("this service needs a token")
+        expect(dialog.get_by_role("heading")).to_have_text("This service needs a token")
+        expect(page.locator("#token-reason")).to_have_text("")
         dialog.get_by_role("button", name="Cancel").click()
         expect(page.locator("#runs [role=alert]")).to_contain_text("needs a token")
     assert all("401" in said or "403" in said for said in noise), noise

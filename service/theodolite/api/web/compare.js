@@ -1,7 +1,7 @@
 // The same curve of several runs, on relative depth.
 
 import { addressOf, choose } from "./address.js";
-import { element, problem, selection, table } from "./elements.js";
+import { calledRun, element, problem, selection, table } from "./elements.js";
 import { Frame } from "./figures.js";
 import { ask, askAll, ofRun } from "./service.js";
 import { statisticsOf } from "./statistics.js";
@@ -75,7 +75,7 @@ class Comparison {
     this.frame.show(async (until) => {
       const answer = await ask("/v1/compare", { run: chosen, statistic, contrast, set, site }, until);
       this.said.replaceChildren(element("p", {}, answer.description));
-      this.table.replaceChildren(...milestones(answer.milestones));
+      this.table.replaceChildren(...milestones(answer.milestones, this.known));
       // A single curve has its model's name beside it too.
       return { ...answer.figure, layout: { ...answer.figure.layout, showlegend: true } };
     });
@@ -113,7 +113,7 @@ class Comparison {
         "label",
         { class: "tick" },
         this.boxes[index],
-        element("span", {}, run.model, " ", element("code", { class: "soft small" }, run.run_id)),
+        calledRun(run),
       ),
     );
     this.runs.replaceChildren(
@@ -168,11 +168,12 @@ function shared(lists) {
   return lists[0].filter((name) => lists.every((list) => list.includes(name)));
 }
 
-function milestones(rows) {
+function milestones(rows, known) {
+  const named = (row) => ({ ...row, name: known.find((run) => run.run_id === row.run_id)?.name });
   const columns = ["run", "contrast", "position", "least debiased cosine", "at", "AUROC surely past 0.95 from"];
   const share = (depth) => (depth === null ? "" : ` (${(100 * depth).toFixed(0)} % of the way)`);
   const cells = rows.map((row) => [
-    element("a", { href: addressOf(["runs", row.run_id]) }, row.model),
+    element("a", { href: addressOf(["runs", row.run_id]) }, calledRun(named(row))),
     row.contrast || "none",
     row.position === null ? "" : String(row.position),
     row.least_cosine === null ? "" : row.least_cosine.toFixed(4),

@@ -81,7 +81,7 @@ export class RunList {
   line(run) {
     const details = [
       run.name,
-      ...run.contrasts,
+      ...asked(run),
       run.created.slice(0, 10),
       run.run_id.split("-").at(-1).slice(0, 6),
     ].filter(Boolean);
@@ -93,6 +93,12 @@ export class RunList {
       run.state !== "complete" && element("span", { class: "state", "data-state": run.state }, run.state),
     );
   }
+}
+
+/** Return what a run is about: its contrasts, else its prompt sets; one that has neither is of weights alone. */
+function asked({ model, contrasts, sets }) {
+  const names = contrasts.length ? contrasts : Object.keys(sets);
+  return names.length || !model ? names : ["weights"];
 }
 
 function searched(run) {

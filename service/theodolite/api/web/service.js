@@ -56,7 +56,8 @@ async function request(path, options) {
     if (answer.ok) return answer;
     const error = await problemOf(answer);
     // Many calls may be refused at once: they wait for one dialog, and then all ask again.
-    if (answer.status !== 401 || !(await askForToken(error.message, token))) throw error;
+    // What the dialog's title says anyway is not said again: the reason is that of a token that was refused.
+    if (answer.status !== 401 || !(await askForToken(token ? error.message : "", token))) throw error;
     options.signal?.throwIfAborted();
   }
 }
