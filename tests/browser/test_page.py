@@ -323,7 +323,8 @@ def test_runs_are_compared_and_a_set_is_asked_for_where_one_is_needed(page, addr
     page.get_by_label("tiny-1").check()
     holds(page, "run=tiny-0&run=tiny-1")
     settle(page)
-    expect(page.get_by_role("region", name="Milestones of each run").locator("tbody tr")).to_have_count(2)
+    rows = page.get_by_role("region", name="Milestones of each run").locator("tbody tr")
+    expect(rows.locator("th")).to_have_text([re.compile("tiny-0"), re.compile("tiny-1")])
     page.get_by_label("contrast").select_option("subject")
     page.get_by_label("statistic").select_option("variance_mean")
     holds(page, "statistic=variance_mean")
@@ -432,6 +433,26 @@ def test_a_token_is_asked_for_and_stays_out_of_addresses(browser, noise, tmp_pat
         dialog.get_by_role("button", name="Cancel").click()
         expect(page.locator("#runs [role=alert]")).to_contain_text("needs a token")
     assert all("401" in said or "403" in said for said in noise), noise
+
+
+COVERED = """[...document.querySelectorAll('main .js-plotly-plot')].flatMap(figure => {
+  const top = figure.getBoundingClientRect().top;
+  const panels = Object.values(figure._fullLayout._plots)
+    .map(({ yaxis }) => [yaxis._offset, yaxis._offset + yaxis._length]);
+  return [...figure.querySelectorAll('.infolayer > [class^=legend]')].map(legend => legend.getBoundingClientRect())
+    .filter(box => panels.some(([from, to]) => box.top - top < to - 1 && box.bottom - top > from + 1));
+}).length"""
+"""How many legends lie over a panel."""
+
+
+def test_legends_lie_over_no_panel_wide_or_narrow(browser, noise, address, store):
+    for width in (400, 820, 1280):
+        with opened(browser, noise, viewport={"width": width, "height": 800}) as page:
+            for view in ("curves", "untangling", "travel", "sphere"):
+                page.goto(f"{address}/#/runs/{store[1]}/{view}")
+                settle(page)
+                assert page.evaluate(COVERED) == 0, (width, view)
+    assert noise == []
 
 
 def test_the_page_fits_a_phone(browser, noise, address, store):

@@ -14,7 +14,7 @@ export function element(tag, attributes = {}, ...children) {
 
 /** Make what a run is called where others stand beside it: its model, its name if it has one, and its id. */
 export function calledRun({ model, name, run_id: id }) {
-  return element("span", {}, model, " ", name && [name, " "], element("code", { class: "soft small" }, id));
+  return element("span", { class: "called" }, model, " ", name && [name, " "], element("code", { class: "soft small" }, id));
 }
 
 /** Make a table in a scroller of its own; cells are texts or elements, and columns of numbers stand to the right. */
