@@ -1,0 +1,49 @@
+"""What a cluster's nodes are worth to a survey."""
+
+import pytest
+import ray
+
+from theodolite.cluster.session import Resources, choose_resources, has_node_for
+from theodolite.errors import CaptureError
+
+
+@pytest.fixture
+def nodes(monkeypatch):
+    """Set what the nodes have; those without a CPU take no work, as the head."""
+
+    def are(*resources):
+        everyone = [{"Alive": True, "Resources": {}}, {"Alive": False, "Resources": {"CPU": 64.0, "GPU": 8.0}}]
+        everyone += [{"Alive": True, "Resources": one} for one in resources]
+        monkeypatch.setattr(ray, "nodes", lambda: everyone)
+
+    return are
+
+
+def test_all_gpus_are_taken_where_there_are_any(nodes):
+    nodes({"CPU": 16.0, "GPU": 4.0}, {"CPU": 8.0, "GPU": 3.0})
+    assert choose_resources(None, None) == Resources(replicas=7, gpus=1, threads=2, cpus=1.0)
+    assert choose_resources(None, 2).replicas == 3, "a replica lies on one node"
+
+
+def test_without_gpus_one_replica_takes_a_node(nodes):
+    nodes({"CPU": 8.0})
+    assert choose_resources(None, None) == Resources(replicas=1, gpus=0, threads=8, cpus=8.0)
+    assert choose_resources(4, None) == Resources(replicas=4, gpus=0, threads=2, cpus=2.0)
+
+
+def test_what_no_node_has_is_refused_unless_the_cluster_grows(nodes):
+    nodes({"CPU": 8.0, "GPU": 1.0})
+    with pytest.raises(CaptureError, match=r"2 replicas of 2 GPUs find no place: the nodes of the cluster have \[1\]"):
+        choose_resources(2, 2)
+    assert choose_resources(2, 2, grows=True).replicas == 2
+    nodes()
+    with pytest.raises(CaptureError, match="no node that takes work"):
+        choose_resources(None, None)
+    assert choose_resources(4, 2, grows=True).gpus == 2
+
+
+def test_a_node_holds_a_replica_where_it_has_its_gpus_and_cores(nodes):
+    nodes({"CPU": 2.0, "GPU": 1.0})
+    assert has_node_for(Resources(1, 1, 1, 1.0))
+    assert not has_node_for(Resources(1, 2, 1, 1.0))
+    assert not has_node_for(Resources(1, 0, 4, 4.0))
