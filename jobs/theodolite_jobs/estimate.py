@@ -96,7 +96,7 @@ def estimate(prepared: Prepared) -> dict[str, Any]:
         "replica_memory_bytes": round(weights + others(1)),
         "stored_bytes_at_most": (vectors * per_vector * prepared.dimensions.d_model + counts) * 4,
         "capture_seconds_about": {
-            device: round(2 * parameters * tokens / speed, 1) for device, speed in _OPERATIONS_PER_SECOND.items()
+            device: float(f"{2 * parameters * tokens / speed:.2g}") for device, speed in _OPERATIONS_PER_SECOND.items()
         },
         "on_gpus_about": on_kinds(weights, others, 2 * parameters * tokens, prompts, can_be_cut),
     }
