@@ -64,7 +64,7 @@ class PretendReplica:
 
     def _come_back(self, back):
         if not self.finds_a_place:
-            back.set_exception(TimeoutError("no place"))
+            back.set_exception(ReplicaDiedError(DIED, "no place"))
             return
         self.lives += 1
         self._begin()

@@ -110,13 +110,22 @@ def test_a_driver_that_is_told_to_stop_takes_its_file_away_and_one_that_was_kill
         assert time.monotonic() - began < 20, "it lingered"
         assert len(list(tmp_path.iterdir())) == (how == signal.SIGKILL)
     (left,) = tmp_path.iterdir()
-    left = left.rename(tmp_path / "10.0.0.7-40001.json")  # of another machine, or of a container that was
+    left = left.rename(tmp_path / "theodolite-10.0.0.7-40001.json")  # of another machine, or of a container that was
     with served(Settings(metrics_port=0, metrics_targets=tmp_path)):
         assert len(list(tmp_path.iterdir())) == 2, "it may still live"
     os.utime(left, (0, time.time() - 3600))
     with served(Settings(metrics_port=0, metrics_targets=tmp_path)):
         assert len(list(tmp_path.iterdir())) == 1
     assert list(tmp_path.iterdir()) == []
+
+
+def test_what_is_not_ours_is_left_alone(tmp_path):
+    strangers = tmp_path / "node-exporters.json"
+    strangers.write_text("[]")
+    os.utime(strangers, (0, 0))
+    (tmp_path / "theodolite-gone.json").symlink_to(tmp_path / "nowhere")  # as if it went between two looks
+    with served(Settings(metrics_port=0, metrics_targets=tmp_path)):
+        assert strangers.exists()
 
 
 def test_a_driver_says_that_it_lives(tmp_path, monkeypatch):

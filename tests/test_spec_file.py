@@ -184,7 +184,7 @@ BAD = {
     "no_model": (NOUNS, ["  model: is required"]),
     "no_model_id": ("model: {dtype: auto}\n" + NOUNS, ["  model.id: is required"]),
     "empty_model_id": ("model: {id: ''}\n" + NOUNS, ["  model.id: given ''", "at least 1 character"]),
-    "model_is_no_mapping": ("model: gpt2\n" + NOUNS, ["  model: given 'gpt2'", "valid dictionary"]),
+    "model_is_no_mapping": ("model: gpt2\n" + NOUNS, ["  model: given 'gpt2'", "must be a mapping"]),
     "unknown_dtype": (
         "model: {id: a, dtype: int8}\n" + NOUNS,
         ["  model.dtype: given 'int8'", "'auto', 'float32', 'bfloat16' or 'float16'"],
@@ -220,7 +220,7 @@ BAD = {
     "set_without_source": (MODEL + "prompts: {goals: {limit: 3}}", ["  prompts.goals.source: is required"]),
     "set_is_no_mapping": (
         MODEL + "prompts: {goals: 'builtin:nouns'}",
-        ["  prompts.goals: given 'builtin:nouns'", "valid dictionary"],
+        ["  prompts.goals: given 'builtin:nouns'", "must be a mapping"],
     ),
 }
 

@@ -25,7 +25,7 @@ from theodolite.settings import Settings
 REGISTRY = CollectorRegistry()
 
 _SECONDS_OF_SILENCE = 600.0
-"""A target file that was not touched for so long is one of a driver that was killed."""
+"""A target file that was not written again for so long is one of a driver that was killed."""
 
 _SECONDS_OF_SHARDS = (0.5, 1, 2.5, 5, 10, 25, 50, 100, 250, 1000)
 _SECONDS_OF_STATISTICS = (1, 5, 15, 60, 300, 900, 3600, 14400)
@@ -175,29 +175,32 @@ def _announced(folder: Path | None, port: int) -> Iterator[None]:
     if folder is None:
         yield
         return
-    place = f"{_own_address()}:{port}"
-    file = folder / f"{place.replace(':', '-')}.json"
+    address = _own_address()
+    file, content = folder / f"theodolite-{address}-{port}.json", json.dumps([{"targets": [f"{address}:{port}"]}])
     try:
-        for left in folder.glob("*.json"):
-            if time.time() - left.stat().st_mtime > _SECONDS_OF_SILENCE:
-                left.unlink(missing_ok=True)
-        _write_whole(file, json.dumps([{"targets": [place]}]))
+        for left in folder.glob("theodolite-*.json"):
+            with suppress(FileNotFoundError):  # another one just took it away
+                if time.time() - left.stat().st_mtime > _SECONDS_OF_SILENCE:
+                    left.unlink()
+        _write_whole(file, content)
     except OSError as error:
         raise SpecError(f"THEODOLITE_METRICS_TARGETS: cannot write {folder}: {error}") from error
     ended = threading.Event()
-    threading.Thread(target=_stay_alive, args=(file, ended), daemon=True).start()
+    alive = threading.Thread(target=_say_again, args=(file, content, ended), daemon=True)
+    alive.start()
     try:
         yield
     finally:
         ended.set()
+        alive.join()
         file.unlink(missing_ok=True)
 
 
-def _stay_alive(file: Path, ended: threading.Event) -> None:
-    """Touch a file from time to time, until its driver has ended."""
+def _say_again(file: Path, content: str, ended: threading.Event) -> None:
+    """Write a file again from time to time, until its driver has ended."""
     while not ended.wait(_SECONDS_OF_SILENCE / 10):
-        with suppress(OSError):  # it is about to be removed, or the folder does not answer for a while
-            os.utime(file)
+        with suppress(OSError):  # the folder does not answer for a while
+            _write_whole(file, content)
 
 
 def _own_address() -> str:

@@ -1,6 +1,7 @@
 """Settings: where and how a survey runs. Nothing here can change a number, but for the rounding of `parallelism`."""
 
 import re
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal
 
@@ -88,13 +89,13 @@ def read_settings(**given: Any) -> Settings:
     try:
         return Settings(**{name: value for name, value in given.items() if value is not None})
     except ValidationError as error:
-        wrong = [f"{_variable(problem['loc'][0])}: {problem['msg']}" for problem in error.errors()]
+        wrong = [f"{_named(problem['loc'][0], given)}: {problem['msg']}" for problem in error.errors()]
         raise SpecError("\n".join(wrong)) from None
     except SettingsError as error:  # of lists alone, which are written as JSON
         found = re.search(r'field "(\w+)"', str(error))
-        name = _variable(found[1]) if found else "a THEODOLITE_… variable"
+        name = _named(found[1], given) if found else "a THEODOLITE_… variable"
         raise SpecError(f"""{name}: must be a list as JSON has it, such as '["one", "two"]'""") from None
 
 
-def _variable(field: int | str) -> str:
-    return f"THEODOLITE_{str(field).upper()}, or its option"
+def _named(field: int | str, given: Mapping[str, Any]) -> str:
+    return str(field) if given.get(str(field)) is not None else f"THEODOLITE_{str(field).upper()}"

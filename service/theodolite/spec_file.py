@@ -12,6 +12,7 @@ from theodolite.spec import (
     CaptureSpec,
     ContrastSpec,
     DrawSpec,
+    GramSpec,
     HeadsSpec,
     ModelSpec,
     PromptSetSpec,
@@ -111,8 +112,10 @@ def _describe(problem: Any) -> str:
         return f"{field}: unknown field, given {_short(problem['input'])}; allowed: {_allowed_fields(problem['loc'])}"
     if kind == "value_error" and isinstance(problem["input"], dict):
         return message if field == "survey" else f"{field}: {message}"
-    if kind in ("model_type", "dict_type"):
+    if kind == "model_type":
         message = f"must be a mapping of {_allowed_fields((*problem['loc'], ''))}"
+    if kind == "dict_type":
+        message = "must be a mapping"
     if kind == "string_pattern_mismatch":
         message = f"must match {problem['ctx']['pattern']}"
     return f"{field}: given {_short(problem['input'])}; {message[0].lower()}{message[1:]}"
@@ -126,6 +129,7 @@ def _allowed_fields(location: tuple[Any, ...]) -> str:
         "prompts": PromptSetSpec,
         "contrasts": ContrastSpec,
         "heads": HeadsSpec,
+        "gram": GramSpec,
         "words": WordsSpec,
     }
     if len(location) > 1:

@@ -40,6 +40,8 @@ def test_what_no_node_has_is_refused_unless_the_cluster_grows(nodes):
     with pytest.raises(CaptureError, match="no node that takes work"):
         choose_resources(None, None)
     assert choose_resources(4, 2, grows=True).gpus == 2
+    with pytest.raises(CaptureError, match="say --gpus-per-replica, 0 for none"):
+        choose_resources(4, None, grows=True)
 
 
 def test_a_node_holds_a_replica_where_it_has_its_gpus_and_cores(nodes):

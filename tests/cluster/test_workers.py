@@ -93,6 +93,18 @@ def test_what_we_kill_ourselves_is_no_fault_of_the_shard(made):
     assert [actor.is_killed for actor in made] == [True, True, False, False]
 
 
+def test_the_shard_that_killed_a_rank_is_blamed_while_another_one_still_writes(made):
+    worker = worker_of(2)
+    writing, deadly = worker.capture(PLAN, SHARD, [], 0), worker.capture(PLAN, SHARD, [], 0)
+    for answer in (made[0].process_id.answers[1], *made[1].process_id.answers[1:]):
+        answer.set_result(1)  # the second rank has begun both
+    made[1].capture.answers[0].set_result(None)
+    made[1].capture.answers[1].set_exception(ray.exceptions.ActorDiedError())
+    assert died(deadly) == (DIED, True)
+    worker.restart(DIED)
+    assert died(writing) == (DIED, False)
+
+
 def test_a_rank_that_is_out_of_step_blames_nothing(made):
     answer = worker_of(2).capture(PLAN, SHARD, [], 0)
     for actor in made:
@@ -158,5 +170,5 @@ def test_replicas_that_differ_are_refused(made, monkeypatch, second, error):
 
 def test_a_node_that_never_comes_ends_the_wait(made, monkeypatch):
     monkeypatch.setattr(workers, "has_node_for", lambda _resources: False)
-    with pytest.raises(CaptureError, match=r"no node with 0 GPUs came in 0 s \(THEODOLITE_NODES_WAIT_SECONDS\)"):
+    with pytest.raises(CaptureError, match=r"no node with 0 GPUs and 1 CPUs came in 0 s; change --gpus-per-replica"):
         certified(made, monkeypatch, None)

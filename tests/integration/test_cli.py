@@ -106,14 +106,14 @@ def test_a_store_that_is_no_place_of_its_own_is_refused(tmp_path, store):
 def test_a_wrong_setting_in_the_environment_is_named(tmp_path):
     result = theodolite("runs", "--store", tmp_path, env={**os.environ, "THEODOLITE_REPLICAS": "zero"})
     assert result.returncode == 2
-    assert "THEODOLITE_REPLICAS, or its option: Input should be a valid integer" in result.stderr
+    assert "THEODOLITE_REPLICAS: Input should be a valid integer" in result.stderr
     assert "Traceback" not in result.stderr
 
 
 def test_a_list_in_the_environment_is_asked_for_as_json(tmp_path):
     result = theodolite("runs", "--store", tmp_path, env={**os.environ, "THEODOLITE_HOSTS": "survey.example.org"})
     assert result.returncode == 2
-    assert "THEODOLITE_HOSTS, or its option: must be a list as JSON has it" in result.stderr
+    assert "THEODOLITE_HOSTS: must be a list as JSON has it" in result.stderr
 
 
 def test_a_ray_cluster_that_is_not_there_is_said_at_once(tmp_path, chat_model_folder):

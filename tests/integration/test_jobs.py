@@ -98,6 +98,7 @@ def test_a_job_outlives_the_service_and_its_cluster(cluster, tmp_path, chat_mode
             "does not take our token; set RAY_AUTH_MODE=token",
         ),
         ({}, [], "does not take our token; set RAY_AUTH_MODE=token, and RAY_AUTH_TOKEN"),
+        ({"RAY_AUTH_MODE": "token"}, [], "there is no token for the Ray cluster at 127.0.0.1"),
         (
             {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": TOKEN},
             ["--gpus-per-replica", "2"],

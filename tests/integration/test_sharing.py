@@ -48,7 +48,8 @@ def holder(gpus):
     ("held", "told"), [(3, "1 of 2 replicas have a place"), (4, "waiting: no replica has found a place")]
 )
 def test_a_survey_begins_with_the_places_it_finds(ray_with_pretend_gpus, tmp_path, monkeypatch, held, told):
-    monkeypatch.setattr(workers, "_SECONDS_TO_GATHER", 12)
+    # Long enough for a process to start on a busy machine where there is a place, short where there is none.
+    monkeypatch.setattr(workers, "_SECONDS_TO_GATHER", 2 if held == 4 else 40)
     give_back = holder(held)
     try:
         console = Told(give_back)

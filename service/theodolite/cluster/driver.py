@@ -198,8 +198,11 @@ class _Loop:
 
     def _joined(self, seat: _Seat, ready: "Future[Any]") -> None:
         error = ready.exception()
-        if error is not None:
+        if isinstance(error, ReplicaDiedError):
             self._restart(seat, DIED, error)
+            return
+        if error is not None:  # it would come again
+            self._leave_out(seat, error)
             return
         seat.works = True
         self.free.appendleft(seat)  # one that has nothing goes before those that would only put it in line

@@ -82,7 +82,7 @@ def stop_survey(settings: Settings, job: StoredJob) -> None:
     if job.attempt is None or job.end is not None:
         return
     said = cluster_state(settings, job.attempt.submission)
-    if said is None and not job.sent:
+    if said is None and _is_on_its_way(job):
         raise ClusterError(f"job {job.id[:12]}… is still on its way to the cluster; stop it again in a moment")
     if said is not None and said.state in UNFINISHED:
         stop(settings, job.attempt.submission)
@@ -122,6 +122,14 @@ def _begin(settings: Settings, job_id: str, number: int, owner: str) -> None:
     tell_sent(settings.store, job_id, number)
 
 
+def _is_on_its_way(job: StoredJob) -> bool:
+    """Return whether the last attempt was begun just now, and nobody says yet that the cluster has it."""
+    if job.attempt is None or job.sent:
+        return False
+    age = datetime.now(UTC) - datetime.fromisoformat(job.attempt.submitted)
+    return age.total_seconds() < _SECONDS_TO_ARRIVE
+
+
 def _state(job: StoredJob, known: Mapping[str, ClusterState | None], unreachable: str | None) -> ClusterState:
     if job.end is not None:
         return ClusterState(job.end.state, job.end.reason)
@@ -130,7 +138,6 @@ def _state(job: StoredJob, known: Mapping[str, ClusterState | None], unreachable
     said = known.get(job.attempt.submission)
     if said is not None:
         return said
-    age = (datetime.now(UTC) - datetime.fromisoformat(job.attempt.submitted)).total_seconds()
-    if unreachable is None and not job.sent and age < _SECONDS_TO_ARRIVE:
+    if unreachable is None and _is_on_its_way(job):
         return ClusterState("queued", None)
     return ClusterState("lost", unreachable or "the cluster does not know it any more; submit it again to go on")

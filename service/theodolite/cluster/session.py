@@ -11,6 +11,7 @@ from typing import Any
 import ray
 from ray._raylet import GcsClient  # type: ignore[attr-defined]  # Ray's stub lacks it
 
+from theodolite.cluster.submit import kept_token
 from theodolite.errors import CaptureError
 
 
@@ -74,6 +75,8 @@ def choose_resources(replicas: int | None, gpus_per_replica: int | None, *, grow
         raise CaptureError("the cluster has no node that takes work: its head has none; start workers")
     gpus = [int(node.get("GPU", 0)) for node in nodes]
     each = gpus_per_replica if gpus_per_replica is not None else min(1, max(gpus, default=0))
+    if grows and gpus_per_replica is None and not each:
+        raise CaptureError("a cluster that grows must know what to bring; say --gpus-per-replica, 0 for none")
     places = sum(count // each for count in gpus) if each else len(nodes)
     wanted = replicas or max(1, places if each else 1)
     if each and wanted > places and not grows:
@@ -106,7 +109,7 @@ def _nodes() -> list[dict[str, float]]:
 
 
 def _refuse_unreachable(address: str) -> None:
-    """Raise CaptureError at once where nothing listens, or where it wants another token; Ray would try for long."""
+    """Raise CaptureError where nothing listens, or where it wants another token; Ray would try for long."""
     host, separator, port = address.removeprefix("ray://").rpartition(":")
     if not separator or not port.isdigit():  # "auto", or a name that Ray knows
         return
@@ -116,13 +119,16 @@ def _refuse_unreachable(address: str) -> None:
         raise CaptureError(f"cannot reach a Ray cluster at {address}: {error}") from error
     if address.startswith("ray://"):
         return
+    how = (
+        "set RAY_AUTH_MODE=token, and RAY_AUTH_TOKEN (or RAY_AUTH_TOKEN_PATH, or ~/.ray/auth_token) to the one that "
+        "its nodes were started with"
+    )
+    if os.environ.get("RAY_AUTH_MODE") == "token" and not kept_token():  # of which Ray's client dies without a word
+        raise CaptureError(f"there is no token for the Ray cluster at {address}; {how}")
     try:
         GcsClient(address=address)
     except ray.exceptions.AuthenticationError as error:
-        raise CaptureError(
-            f"the Ray cluster at {address} does not take our token; set RAY_AUTH_MODE=token, and RAY_AUTH_TOKEN (or "
-            "RAY_AUTH_TOKEN_PATH, or ~/.ray/auth_token) to the one that its nodes were started with"
-        ) from error
+        raise CaptureError(f"the Ray cluster at {address} does not take our token; {how}") from error
     except ray.exceptions.RayError as error:
         raise CaptureError(
             f"what listens at {address} is no Ray cluster, or does not answer; is it the port of `ray start --port`, "

@@ -161,9 +161,12 @@ def _ask(settings: Settings, method: str, path: str, content: Any = None, *, hol
 
 
 def _token(settings: Settings) -> str | None:
-    """Return the cluster's token: ours, or where Ray itself looks for one."""
-    if settings.ray_token:
-        return settings.ray_token.get_secret_value()
+    """Return the cluster's token: ours, or the one that Ray would show."""
+    return settings.ray_token.get_secret_value() if settings.ray_token else kept_token()
+
+
+def kept_token() -> str | None:
+    """Return the token that Ray itself would show, from where it looks for one."""
     if token := os.environ.get("RAY_AUTH_TOKEN"):
         return token
     file = Path(os.environ.get("RAY_AUTH_TOKEN_PATH", Path.home() / ".ray" / "auth_token"))

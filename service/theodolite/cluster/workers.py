@@ -4,6 +4,7 @@ import threading
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, wait
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import ray
@@ -64,10 +65,11 @@ class RayWorker:
     ) -> "Future[Mapping[str, Any]]":
         """Begin a shard: all ranks of a group get the same calls in the same order."""
         asked = plan, shard, list(tokens), halvings
-        begun, killed = self._reached(), self._killed  # in order: the first is answered when the shard begins
+        # In order: the first is answered when the shard begins.
+        begun, killed = [actor.process_id.remote().future() for actor in self.actors], self._killed
 
-        def had_begun() -> bool:
-            return not killed.is_set() and begun.done() and begun.exception() is None
+        def had_begun(rank: int) -> bool:
+            return not killed.is_set() and begun[rank].done() and begun[rank].exception() is None
 
         answer = _together([actor.capture.remote(*asked) for actor in self.actors], f"shard {shard.name}", had_begun)
         answer.add_done_callback(self._committed)
@@ -157,8 +159,8 @@ def certify_workers(
     while not placed:
         if waited >= wait_seconds and not has_node_for(resources):
             raise CaptureError(
-                f"no node with {resources.gpus} GPUs came in {waited:.0f} s (THEODOLITE_NODES_WAIT_SECONDS); "
-                "change --gpus-per-replica, or see whether the cluster can grow"
+                f"no node with {resources.gpus} GPUs and {resources.cpus:g} CPUs came in {waited:.0f} s; change "
+                "--gpus-per-replica or --replicas, or let the cluster grow (THEODOLITE_NODES_WAIT_SECONDS)"
             )
         tell(f"waiting: no replica has found a place yet; {said_free()}")
         placed, missing = wait(by_place, _SECONDS_TO_GATHER, FIRST_COMPLETED)
@@ -179,35 +181,37 @@ def certify_workers(
     for worker in workers:
         (worker.expected,) = ways
     for place in missing:
-        by_place[place].certify()
+        if not by_place[place].ready.done() or by_place[place].ready.exception() is None:
+            by_place[place].certify()
     return dict(certificates[0])
 
 
-def _together(calls: Sequence[Any], where: str, had_begun: Callable[[], bool] = lambda: True) -> "Future[Any]":
+def _together(calls: Sequence[Any], where: str, had_begun: Callable[[int], bool] = lambda _rank: True) -> "Future[Any]":
     """Return what will be the first one's answer once all have answered, or the first error of any.
 
     Args:
         calls: of all ranks.
         where: what they are about, for messages.
-        had_begun: whether the processes came to them before they died.
+        had_begun: whether the process of a rank came to its call before it died.
     """
     answer: Future[Any] = Future()
-    first, left, lock = calls[0].future(), [len(calls)], threading.Lock()
+    futures = [call.future() for call in calls]
+    left, lock = [len(futures)], threading.Lock()
 
-    def heard(done: "Future[Any]") -> None:
+    def heard(rank: int, done: "Future[Any]") -> None:
         error = done.exception()
         with lock:
             left[0] -= 1
             if answer.done():
                 return
             if error is not None:
-                known = _as_the_loop_knows_it(error, where, had_begun=had_begun(), is_group=len(calls) > 1)
+                known = _as_the_loop_knows_it(error, where, had_begun=had_begun(rank), is_group=len(futures) > 1)
                 answer.set_exception(known)
             elif left[0] == 0:
-                answer.set_result(first.result())
+                answer.set_result(futures[0].result())
 
-    for future in [first, *(call.future() for call in calls[1:])]:
-        future.add_done_callback(heard)
+    for rank, future in enumerate(futures):
+        future.add_done_callback(partial(heard, rank))
     return answer
 
 

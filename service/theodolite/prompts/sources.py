@@ -45,7 +45,7 @@ def read_prompts(name: str, prompt_set: PromptSetSpec, folder: Path) -> list[str
         texts = _draw(name, texts, prompt_set.draw.test_size, prompt_set.draw.random_state)
     texts = texts[: prompt_set.limit]
     for index, text in enumerate(texts):
-        _check_text(f"prompts.{name}: prompt {index} of {prompt_set.source}", text)
+        _check_text(f"prompts.{name} ({prompt_set.source}): prompt {index}", text)
     return texts
 
 

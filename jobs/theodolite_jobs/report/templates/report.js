@@ -3,7 +3,7 @@ const figures = [...document.querySelectorAll("script[data-figure]")].map(data =
 }));
 
 function draw(figure) {
-  const layout = onPage(figure, figure.node.clientWidth);
+  const layout = onPage(figure, figure.node.clientWidth || 700);
   figure.node.style.minHeight = "";
   return Plotly.react(figure.node, figure.data, layout, {responsive: true, displaylogo: false, displayModeBar: narrow.matches ? false : "hover"});
 }

@@ -124,5 +124,5 @@ const ruler = document.createElement("canvas").getContext("2d");
 
 function widthOf(text, { size, family }) {
   ruler.font = `${size}px ${family}`;
-  return ruler.measureText(text).width;
+  return ruler.measureText(text.replace(/<[^>]*>/g, "")).width;
 }
