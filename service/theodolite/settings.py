@@ -14,7 +14,7 @@ from theodolite.errors import SpecError
 class Settings(BaseSettings):
     """Read from `THEODOLITE_…` environment variables; the command line overrides them."""
 
-    model_config = SettingsConfigDict(env_prefix="THEODOLITE_", extra="ignore")
+    model_config = SettingsConfigDict(env_prefix="THEODOLITE_", env_ignore_empty=True, extra="ignore")
 
     store: str = Field(
         "./theodolite-store", pattern=r"[^/\s]", description="Folder or file://, s3://, gs://, az:// URL."

@@ -110,6 +110,10 @@ def test_a_wrong_setting_in_the_environment_is_named(tmp_path):
     assert "Traceback" not in result.stderr
 
 
+def test_an_empty_variable_is_as_one_that_is_not_set(tmp_path):
+    assert theodolite("runs", "--store", tmp_path, env={**os.environ, "THEODOLITE_JOBS_URL": ""}).returncode == 0
+
+
 def test_a_list_in_the_environment_is_asked_for_as_json(tmp_path):
     result = theodolite("runs", "--store", tmp_path, env={**os.environ, "THEODOLITE_HOSTS": "survey.example.org"})
     assert result.returncode == 2
