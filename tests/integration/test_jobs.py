@@ -4,6 +4,7 @@ import json
 import os
 import shutil
 import subprocess
+import sys
 import urllib.request
 from pathlib import Path
 
@@ -121,6 +122,23 @@ def test_what_is_wrong_with_a_cluster_is_said_before_any_work(
     )
     assert found.returncode == 1
     assert said in found.stderr.replace("\n", " ")
+    assert not (tmp_path / "store/runs").exists()
+
+
+def test_another_version_of_ray_on_the_cluster_is_said_before_any_work(cluster, tmp_path, chat_model_folder):
+    (tmp_path / "spec.json").write_text(json.dumps(survey_of(8)))
+    older = "import ray; ray.__version__ = '2.59.0'; from theodolite_jobs.cli import main; main()"
+    asked = ["survey", tmp_path / "spec.json", "--store", tmp_path / "store", "--ray", f"127.0.0.1:{cluster.port}"]
+    found = subprocess.run(
+        [sys.executable, "-c", older, *asked],
+        env=os.environ | {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": TOKEN},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert found.returncode == 1
+    assert "Ray: 2.59.0" in found.stderr
+    assert "install the same Ray and Python here and on every node" in found.stderr
     assert not (tmp_path / "store/runs").exists()
 
 

@@ -39,7 +39,7 @@ def ray_session(address: str | None) -> Iterator[None]:
     """Connect to a cluster, or start Ray inside this machine for as long as the context lasts.
 
     Raises:
-        CaptureError: the cluster cannot be reached, or does not take the token.
+        CaptureError: the cluster cannot be reached, does not take the token, or has another version of Ray or Python.
     """
     if address:
         _refuse_unreachable(address)
@@ -52,7 +52,10 @@ def ray_session(address: str | None) -> Iterator[None]:
     try:
         ray.init(address=address or "local", logging_level=logging.ERROR, log_to_driver=False, **local)
     except (ray.exceptions.RayError, ConnectionError, RuntimeError, ValueError, TimeoutError) as error:
-        raise CaptureError(f"cannot connect to the Ray cluster at {address or 'this machine'}: {error}") from error
+        how = "; install the same Ray and Python here and on every node" if "ersion mismatch" in str(error) else ""
+        raise CaptureError(
+            f"cannot connect to the Ray cluster at {address or 'this machine'}: {str(error).rstrip()}{how}"
+        ) from error
     try:
         yield
     finally:
