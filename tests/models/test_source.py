@@ -126,6 +126,11 @@ def test_an_id_that_the_hub_forbids_is_refused_without_asking_it(model_id: str, 
     assert model_id in only_line(caught)
 
 
+def test_an_alias_that_was_mistyped_is_named(tmp_path: Path) -> None:
+    with pytest.raises(ModelError, match=r"; did you mean smollm2-135m-instruct\?$"):
+        resolve("smollm2-135m-instrukt", tmp_path)
+
+
 def test_a_full_commit_is_pinned_without_asking_the_hub(tmp_path: Path) -> None:
     commit = "0123456789abcdef" * 2 + "01234567"
     found = resolve_source(ModelSpec(id="org/Some-Name", revision=commit), tmp_path)

@@ -1,5 +1,6 @@
 """Finding a model: alias, local folder, GGUF file or hub id, at one pinned revision."""
 
+import difflib
 import hashlib
 import importlib.util
 import re
@@ -174,11 +175,17 @@ def _hub_commit(model_id: str, revision: str | None) -> str:
     except Exception as error:
         raise ModelError(
             f"model.id: the hub cannot say what {model_id!r} at {revision or 'its newest revision'} is: "
-            f"{_first_line(error)}; offline, give the full commit as model.revision, or an alias ({', '.join(ALIASES)})"
+            f"{_first_line(error)}; offline, give the full commit as model.revision{_meant(model_id)}"
         ) from error
     if commit is None:
         raise ModelError(f"model.id: the hub names no commit for {model_id!r}")
     return commit
+
+
+def _meant(model_id: str) -> str:
+    """Return the alias that somebody may have mistyped, as the end of a sentence."""
+    found = difflib.get_close_matches(model_id, ALIASES, 1)
+    return f"; did you mean {found[0]}?" if found else ""
 
 
 def _hub_folder(source: ModelSource, patterns: list[str]) -> Path:
