@@ -77,6 +77,9 @@ class PretendReplica:
     def restart(self, _reason: str) -> None:
         """Never die."""
 
+    def kill(self) -> None:
+        """Nobody is left out."""
+
     def busy_seconds(self) -> float:
         """Return how long it has computed until now."""
         with self._lock:

@@ -33,7 +33,7 @@ class PretendReplica:
         self.reason, self.error = reason, error
         self.done, self.halvings, self.lives, self.most_at_once = [], {}, 1, 0
         self.seconds_to_restart, self.finds_a_place = 0.0, True
-        self.ready = Future()
+        self.ready, self.is_killed = Future(), False
         self.ready.set_result(None)
         self._begin()
 
@@ -61,6 +61,9 @@ class PretendReplica:
         back = Future()
         threading.Timer(self.seconds_to_restart, self._come_back, [back]).start()
         return back
+
+    def kill(self):
+        self.is_killed = True
 
     def _come_back(self, back):
         if not self.finds_a_place:

@@ -82,6 +82,7 @@ def test_a_replica_that_never_gets_ready_is_left_out_and_somebody_is_told_why():
     seen = run([broken, other], 5)
     assert len(other.done) == 5
     assert seen.told == ["a replica is left out: this node has no such model"]
+    assert (broken.is_killed, other.is_killed) == (True, False), "one that is left out holds no place"
 
 
 def test_a_replica_that_does_not_begin_anew_leaves_its_work_to_the_others():

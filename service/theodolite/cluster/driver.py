@@ -57,6 +57,9 @@ class Worker(Protocol):
     def restart(self, reason: str) -> "Future[Any] | None":
         """Begin anew after it died; return the new `ready`, and None where it is not tried again."""
 
+    def kill(self) -> None:
+        """End all its processes, so that others may have their place."""
+
 
 @dataclass(frozen=True)
 class Watch:
@@ -211,6 +214,7 @@ class _Loop:
 
     def _leave_out(self, seat: _Seat, error: BaseException) -> None:
         seat.is_gone = True
+        seat.worker.kill()
         self._tell_replicas()
         self.watch.tell(f"a replica is left out: {error}")
         if all(other.is_gone for other in self.seats):

@@ -81,9 +81,9 @@ class RayWorker:
         It waits for a place as long as it takes, which keeps no other one from its work. One that ran out of memory is
         not counted: it gets smaller batches.
         """
-        self.kill()
         if self._restarts == MAX_RESTARTS:
             return None
+        self.kill()
         self._restarts += reason != OUT_OF_MEMORY
         self._begin()
         return self.ready
