@@ -25,11 +25,11 @@ from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForImageText
 from transformers.models.falcon import modeling_falcon
 
 import theodolite
-from theodolite.models.load import load_tokenizer, quiet_transformers, wrap
-from theodolite.models.reading import Reading, read_sites, relative_errors
-from theodolite.models.source import fetch, resolve_source
 from theodolite.sites import BLOCK_SITES, Site
 from theodolite.spec import ModelSpec
+from theodolite_jobs.models.load import load_tokenizer, quiet_transformers, wrap
+from theodolite_jobs.models.reference import Reading, read_sites, relative_errors
+from theodolite_jobs.models.source import fetch, resolve_source
 
 PINNED = "4.3.0"
 MODEL = "smollm2-135m-instruct"

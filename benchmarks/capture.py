@@ -29,16 +29,16 @@ import torch
 from numpy.typing import NDArray
 from transformers import AutoModelForCausalLM
 
-from theodolite.capture.engine import Engine
-from theodolite.capture.parity import FLOAT32_BOUND
-from theodolite.capture.plan import SetPlan, TokenIds, plan_set
-from theodolite.models.facts import mlp_width
-from theodolite.models.load import LoadedModel, load_model, load_tokenizer, quiet_transformers
-from theodolite.models.source import fetch, resolve_source
-from theodolite.prompts.sources import read_prompts
-from theodolite.prompts.tokens import tokenize
 from theodolite.sites import Site
 from theodolite.spec import CaptureSpec, ModelSpec, PromptSetSpec
+from theodolite_jobs.capture.engine import Engine
+from theodolite_jobs.capture.parity import FLOAT32_BOUND
+from theodolite_jobs.capture.plan import SetPlan, TokenIds, plan_set
+from theodolite_jobs.models.facts import mlp_width
+from theodolite_jobs.models.load import LoadedModel, load_model, load_tokenizer, quiet_transformers
+from theodolite_jobs.models.source import fetch, resolve_source
+from theodolite_jobs.prompts.sources import read_prompts
+from theodolite_jobs.prompts.tokens import tokenize
 
 MODEL = "smollm2-135m-instruct"
 CACHE = Path.home() / ".cache" / "theodolite"

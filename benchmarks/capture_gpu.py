@@ -21,14 +21,15 @@ from pathlib import Path
 from typing import Any
 
 import measuring  # first: it prepares the process before torch is imported
+import numpy as np
 import torch
 from transformers import AutoModel, Qwen2Config
 
-from theodolite.capture.engine import Engine
-from theodolite.capture.parity import Certificate, certify
-from theodolite.capture.plan import SetPlan, TokenIds, plan_set
-from theodolite.models.load import LoadedModel, wrap
 from theodolite.sites import Site
+from theodolite_jobs.capture.engine import Engine
+from theodolite_jobs.capture.parity import Certificate, certify
+from theodolite_jobs.capture.plan import SetPlan, TokenIds, plan_set
+from theodolite_jobs.models.load import LoadedModel, wrap
 
 RESULTS = Path(__file__).resolve().parent / "results"
 SITES = (Site.RESID_PRE, Site.RESID_MID)

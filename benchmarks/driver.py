@@ -23,8 +23,8 @@ import measuring  # first: it prepares the process before torch is imported
 import psutil
 import torch
 
-from theodolite.capture.plan import SetPlan, Shard
-from theodolite.cluster.driver import Watch, run_shards
+from theodolite_jobs.capture.plan import SetPlan, Shard
+from theodolite_jobs.cluster.scheduling import Watch, run_shards
 
 PROMPTS_OF_SHARD = 64
 TOKENS = tuple(range(40))

@@ -44,21 +44,21 @@ from safetensors.torch import save_file
 from transformers import Qwen2Config
 
 import theodolite
-from theodolite.models.load import load_config
-from theodolite.models.source import fetch, resolve_source
-from theodolite.models.tensors import TensorFiles
-from theodolite.models.weights import Weights, score_scale
 from theodolite.settings import Settings
 from theodolite.spec import HeadsSpec, ModelSpec
 from theodolite.spec_file import parse_spec
-from theodolite.store.finished import read_group
+from theodolite.store.result_reader import read_group
 from theodolite.store.runs import create_run, open_run
+from theodolite_jobs.models.load import load_config
+from theodolite_jobs.models.source import fetch, resolve_source
+from theodolite_jobs.models.tensors import TensorFiles
+from theodolite_jobs.models.weights import Weights, score_scale
 from theodolite_jobs.prepare import prepare
+from theodolite_jobs.results.circuits import read_circuits
+from theodolite_jobs.results.heads import survey_heads
+from theodolite_jobs.results.heads_layer import CIRCUITS, Stream, layer_atlas
 from theodolite_jobs.statistics.heads import Decomposition, decompose, thin
 from theodolite_jobs.tasks import in_windows, scheduler
-from theodolite_jobs.weights.atlas import CIRCUITS, Stream, layer_atlas
-from theodolite_jobs.weights.circuits import read_circuits
-from theodolite_jobs.weights.head_groups import survey_heads
 
 MODEL = "smollm2-135m-instruct"
 CACHE = Path.home() / ".cache" / "theodolite"

@@ -35,8 +35,8 @@ import torch
 import transformers
 from transformers import DynamicCache
 
-from theodolite.capture.plan import SetPlan, TokenIds
-from theodolite.models.load import LoadedModel
+from theodolite_jobs.capture.plan import SetPlan, TokenIds
+from theodolite_jobs.models.load import LoadedModel
 
 SHORTEST, LONGEST, MEAN = 45, 161, 76
 """Tokens of the chat mix's prompts."""

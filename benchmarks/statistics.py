@@ -39,13 +39,13 @@ from theodolite.store.layout import ACTIVATIONS
 from theodolite.store.objects import join, open_zarr_store
 from theodolite.store.runs import ModelFacts, Run, RunRecord, SetFacts, create_run, open_run
 from theodolite.store.shards import read_shard
+from theodolite_jobs.passes.all_shards import first_passes
+from theodolite_jobs.passes.norm_layers import NormPlace
+from theodolite_jobs.passes.one_shard import STREAM
+from theodolite_jobs.passes.samples import Selection
+from theodolite_jobs.results.context import analyse
+from theodolite_jobs.results.gram import survey_gram
 from theodolite_jobs.statistics.norms import Norm
-from theodolite_jobs.stream.gram_group import survey_gram
-from theodolite_jobs.stream.norm_places import NormPlace
-from theodolite_jobs.stream.over_shards import first_passes
-from theodolite_jobs.stream.passes import STREAM
-from theodolite_jobs.stream.pipeline import analyse
-from theodolite_jobs.stream.reading import Selection
 from theodolite_jobs.tasks import in_windows, scheduler
 
 CPU = torch.device("cpu")

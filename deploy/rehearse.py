@@ -30,10 +30,10 @@ import psutil
 import yaml
 
 import theodolite
+from theodolite.api.credentials import create_token
 from theodolite.client import Client, Job
 from theodolite.store.commits import read_commits
 from theodolite.store.runs import open_run
-from theodolite.store.tokens import create_token
 
 ROOT = Path(__file__).resolve().parents[1]
 SPEC = ROOT / "jobs/theodolite_jobs/specs/rehearsal.yaml"

@@ -9,14 +9,14 @@ from jaxtyping import install_import_hook
 
 # Before anything imports them: pure functions say their arrays' shapes, and beartype holds them to it.
 install_import_hook(
-    ["theodolite_jobs.statistics", "theodolite_jobs.stream.passes", "theodolite_jobs.weights.circuits"],
+    ["theodolite_jobs.statistics", "theodolite_jobs.passes.one_shard", "theodolite_jobs.results.circuits"],
     "beartype.beartype",
 )
 
-from theodolite.models.load import load_tokenizer  # noqa: E402 - after the hook
-from theodolite.models.source import fetch, resolve_source  # noqa: E402
 from theodolite.settings import Settings  # noqa: E402
 from theodolite.spec import ModelSpec  # noqa: E402
+from theodolite_jobs.models.load import load_tokenizer  # noqa: E402 - after the hook
+from theodolite_jobs.models.source import fetch, resolve_source  # noqa: E402
 
 CHAT_MODEL = "smollm2-135m-instruct"
 

@@ -7,26 +7,26 @@ from typing import TYPE_CHECKING
 
 from theodolite.errors import ModelError, SpecError
 from theodolite.metrics import timed
-from theodolite.models.load import check_readable, load_config, load_tokenizer
-from theodolite.models.source import ModelSource, fetch, fetch_small_files, resolve_source
 from theodolite.settings import Settings
 from theodolite.sites import Site
 from theodolite.spec import ANALYSES, OF_PROMPTS, SurveySpec
-from theodolite.store.complete import finished_groups
-from theodolite.store.finished import damaged_groups
-from theodolite.store.results import drop_groups
+from theodolite.store.manifest import finished_groups
+from theodolite.store.result_reader import damaged_groups
+from theodolite.store.result_writer import drop_groups
 from theodolite.store.runs import Run
+from theodolite_jobs.models.load import check_readable, load_config, load_tokenizer
+from theodolite_jobs.models.source import ModelSource, fetch, fetch_small_files, resolve_source
+from theodolite_jobs.passes.norm_layers import NormPlace, norm_places
+from theodolite_jobs.passes.selections import Contrasts
 from theodolite_jobs.prepare import check_remote_code
 from theodolite_jobs.progress import Console
 from theodolite_jobs.report.page import write_report
-from theodolite_jobs.stream.gram_group import survey_gram
-from theodolite_jobs.stream.norm_places import NormPlace, norm_places
-from theodolite_jobs.stream.pipeline import all_contrasts, analyse, stale_groups
-from theodolite_jobs.stream.selections import Contrasts
+from theodolite_jobs.results.context import all_contrasts, analyse, stale_groups
+from theodolite_jobs.results.gram import survey_gram
 from theodolite_jobs.tasks import Progress
 
 if TYPE_CHECKING:
-    from theodolite.models.weights import Weights
+    from theodolite_jobs.models.weights import Weights
 
 
 _OF_PASSES = frozenset({"sphere", "travel", "separation"})
@@ -94,15 +94,15 @@ def _weights(
     settings: Settings,
 ) -> tuple["Weights | None", list[NormPlace], ModelError | None]:
     """Return the model's weights and norms where something that needs them is missing, or why they cannot be had."""
-    from theodolite_jobs.weights.head_groups import stale_heads
-    from theodolite_jobs.weights.subspace_groups import stale_weights
+    from theodolite_jobs.results.heads import stale_heads
+    from theodolite_jobs.results.weights import stale_weights
 
     stale = stale_groups(run, contrasts, asked & _OF_PASSES)
     # Heads are held against directions, and go with those that are computed again.
     heads = "directions" in stale or stale_heads(run, spec.heads) or _wants_words(run, spec, asked)
     if not ("sphere" in stale or (asked & {"heads", "words"} and heads) or ("weights" in asked and stale_weights(run))):
         return None, [], None
-    from theodolite.models.weights import Weights
+    from theodolite_jobs.models.weights import Weights
 
     try:
         files = _weight_files(run, spec, source, settings)
@@ -116,7 +116,7 @@ def _weights(
 
 
 def _wants_words(run: Run, spec: SurveySpec, asked: frozenset[str]) -> bool:
-    from theodolite_jobs.weights.word_tables import stale_words
+    from theodolite_jobs.results.words import stale_words
 
     return "words" in asked and spec.heads.vectors > 0 and stale_words(run, spec) is not None
 
@@ -131,9 +131,9 @@ def _analyse_weights(
     progress: Progress,
 ) -> list[str]:
     """Compute what is missing of the results that come from the model's weights."""
-    from theodolite_jobs.weights.head_groups import survey_heads
-    from theodolite_jobs.weights.subspace_groups import survey_weights
-    from theodolite_jobs.weights.word_tables import survey_words
+    from theodolite_jobs.results.heads import survey_heads
+    from theodolite_jobs.results.weights import survey_weights
+    from theodolite_jobs.results.words import survey_words
 
     computed: list[str] = []
     by_name, dask = spec.analyses is not None or not run.record.sets, settings.dask_address

@@ -3,14 +3,14 @@
 from pathlib import Path
 from typing import Any
 
-from theodolite.capture.parity import FIRST_BLOCKS
 from theodolite.errors import ModelError
-from theodolite.models.facts import skeleton
-from theodolite.models.load import load_tokenizer, resolved_dtype
-from theodolite.models.sharding import choose_ranks
 from theodolite.settings import Settings
 from theodolite.spec import SurveySpec
+from theodolite_jobs.capture.parity import FIRST_BLOCKS
 from theodolite_jobs.gpus import on_kinds
+from theodolite_jobs.models.facts import skeleton
+from theodolite_jobs.models.load import load_tokenizer, resolved_dtype
+from theodolite_jobs.models.sharding import choose_ranks
 from theodolite_jobs.prepare import Prepared, prepare
 
 _BYTES = {"float32": 4, "bfloat16": 2, "float16": 2}

@@ -4,15 +4,15 @@ import fnmatch
 from pathlib import Path
 from typing import Any
 
-from theodolite.models.anatomy import dimensions_of
-from theodolite.models.convert import read_json
-from theodolite.models.facts import describe_model, plain_errors
-from theodolite.models.families import known_anatomy
-from theodolite.models.load import load_config
-from theodolite.models.qwen1 import is_qwen1, qwen2_config
-from theodolite.models.source import ModelSource, fetch_small_files, locate, resolve_source
 from theodolite.settings import Settings
 from theodolite.spec import ModelSpec
+from theodolite_jobs.models.anatomy import dimensions_of
+from theodolite_jobs.models.convert.files import read_json
+from theodolite_jobs.models.convert.qwen1 import is_qwen1, qwen2_config
+from theodolite_jobs.models.facts import describe_model, plain_errors
+from theodolite_jobs.models.families import known_anatomy
+from theodolite_jobs.models.load import load_config
+from theodolite_jobs.models.source import ModelSource, fetch_small_files, locate, resolve_source
 from theodolite_jobs.prepare import check_remote_code
 
 _PICKLED = "*model*.bin"

@@ -9,20 +9,26 @@ from pathlib import Path
 from typing import Any
 
 import theodolite
-from theodolite.capture.plan import SetPlan, plan_set
 from theodolite.errors import PromptError, SpecError
-from theodolite.models.anatomy import Dimensions, check_layers, check_sites, dimensions_of
-from theodolite.models.batching import can_share_prefix, length_class_of
-from theodolite.models.facts import mlp_width
-from theodolite.models.families import known_anatomy
-from theodolite.models.load import check_readable, load_config, load_tokenizer, resolved_dtype
-from theodolite.models.source import ALIASES, ModelSource, fetch_small_files, resolve_source, slug
-from theodolite.prompts.sources import read_prompts
-from theodolite.prompts.tokens import check_lengths, check_vocabulary, resolve_positions, resolve_template, tokenize
 from theodolite.settings import Settings
 from theodolite.spec import SENTENCES, ModelSpec, SurveySpec, TokenIds, digest_of
 from theodolite.store.layout import CAPTURE_VERSION
 from theodolite.store.runs import ModelFacts, RunRecord, SetFacts
+from theodolite_jobs.capture.plan import SetPlan, plan_set
+from theodolite_jobs.models.anatomy import Dimensions, check_layers, check_sites, dimensions_of
+from theodolite_jobs.models.batching import can_share_prefix, length_class_of
+from theodolite_jobs.models.facts import mlp_width
+from theodolite_jobs.models.families import known_anatomy
+from theodolite_jobs.models.load import check_readable, load_config, load_tokenizer, resolved_dtype
+from theodolite_jobs.models.source import ALIASES, ModelSource, fetch_small_files, resolve_source, slug
+from theodolite_jobs.prompts.sources import read_prompts
+from theodolite_jobs.prompts.tokens import (
+    check_lengths,
+    check_vocabulary,
+    resolve_positions,
+    resolve_template,
+    tokenize,
+)
 
 _RECORDED_VERSIONS = ("torch", "transformers", "zarr", "numpy", "ray")
 

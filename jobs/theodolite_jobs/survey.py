@@ -6,20 +6,20 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from theodolite.capture.plan import Shard
 from theodolite.errors import RunDamagedError, SpecError
 from theodolite.metrics import CaptureMetrics
-from theodolite.models.source import ModelSource
-from theodolite.models.tensors import TensorFiles
 from theodolite.settings import Settings
 from theodolite.spec import SurveySpec, digest_of
 from theodolite.store.activations import create_activations
 from theodolite.store.commits import drop_pending, recover
 from theodolite.store.objects import absolute, check_writable, get, open_location
 from theodolite.store.prompts import prompts_key, read_tokens, write_prompts, write_tokens
-from theodolite.store.results import consolidate
+from theodolite.store.result_writer import consolidate
 from theodolite.store.runs import Run, create_run, find_run, run_url
-from theodolite_jobs.analyses import analyse_run
+from theodolite_jobs.analysis import analyse_run
+from theodolite_jobs.capture.plan import Shard
+from theodolite_jobs.models.source import ModelSource
+from theodolite_jobs.models.tensors import TensorFiles
 from theodolite_jobs.prepare import Prepared, prepare
 from theodolite_jobs.progress import Console
 
@@ -78,11 +78,11 @@ def _capture(
 
 
 def _capture_shards(prepared: Prepared, run: Run | None, work: list[Any], settings: Settings, console: Console) -> Run:
-    from theodolite.cluster.driver import REASONS, Watch, run_shards
-    from theodolite.cluster.replica import Assignment
-    from theodolite.cluster.session import choose_resources, ray_session
-    from theodolite.cluster.workers import certify_workers, start_workers
-    from theodolite.models.sharding import choose_ranks
+    from theodolite_jobs.cluster.replica import Assignment
+    from theodolite_jobs.cluster.scheduling import REASONS, Watch, run_shards
+    from theodolite_jobs.cluster.session import choose_resources, ray_session
+    from theodolite_jobs.cluster.workers import certify_workers, start_workers
+    from theodolite_jobs.models.sharding import choose_ranks
 
     where = settings.ray_address or "this machine"
     console.say(f"starting replicas on {where}")
@@ -215,7 +215,7 @@ def _check_same_question(run: Run, prepared: Prepared) -> None:
 
 def _check_same_arithmetic(run: Run, parity: dict[str, Any]) -> None:
     """Refuse to mix shards of different arithmetic in one run."""
-    from theodolite.cluster.replica import arithmetic
+    from theodolite_jobs.cluster.replica import arithmetic
 
     began = [*arithmetic(run.record.parity), *(f"{name} {run.record.versions[name]}" for name in _LIBRARIES)]
     now = [*arithmetic(parity), *(f"{name} {version(name)}" for name in _LIBRARIES)]

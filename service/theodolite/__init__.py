@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from theodolite.client import Client
-    from theodolite.reading import open_run
+    from theodolite.run_reader import open_run
 
 __all__ = ["Client", "__version__", "open_run"]
 
@@ -18,7 +18,7 @@ def __getattr__(name: str) -> Any:
 
         return Client
     if name == "open_run":
-        from theodolite.reading import open_run
+        from theodolite.run_reader import open_run
 
         return open_run
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

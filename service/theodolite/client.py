@@ -17,9 +17,9 @@ from theodolite.errors import (
     SpecError,
     TheodoliteError,
 )
-from theodolite.reading import RunReader, html_table
+from theodolite.run_reader import RunReader, html_table
 from theodolite.spec_file import read_spec
-from theodolite.waiting import said_progress, wait_for_end
+from theodolite.submission.waiting import said_progress, wait_for_end
 
 _PATHS = {
     "details": "",

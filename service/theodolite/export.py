@@ -15,7 +15,7 @@ from safetensors.numpy import save as encode_tensors
 
 from theodolite import __version__
 from theodolite.errors import SpecError
-from theodolite.reading import RunReader
+from theodolite.run_reader import RunReader
 from theodolite.sites import Site
 
 CONVENTION = "positive minus negative, unit length"

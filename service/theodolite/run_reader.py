@@ -15,13 +15,13 @@ import plotly.graph_objects as go
 import xarray as xr
 from numpy.typing import NDArray
 
+from theodolite.api.answers import ANSWERS
+from theodolite.decoding import curves_dataset, decode_array, decode_curve, decode_dataset, decode_number
 from theodolite.errors import SpecError
-from theodolite.query.answers import ANSWERS
 from theodolite.query.curves import Curve, curve_frame
-from theodolite.query.decoding import curves_dataset, decode_array, decode_curve, decode_dataset, decode_number
-from theodolite.store.finished import table_bytes
-from theodolite.store.kept import Kept
+from theodolite.store.cache import Kept
 from theodolite.store.objects import absolute
+from theodolite.store.result_reader import table_bytes
 from theodolite.store.runs import Run
 from theodolite.store.runs import open_run as open_stored_run
 from theodolite.store.tables import decode_table
@@ -44,7 +44,7 @@ class Source(Protocol):
         """Where the run lies, for people."""
 
     def ask(self, what: str, **choices: Any) -> dict[str, Any]:
-        """Return what the API's JSON holds, all pages in one; `what` is one of `theodolite.query.answers.ANSWERS`."""
+        """Return what the API's JSON holds, all pages in one; `what` is one of `theodolite.api.answers.ANSWERS`."""
 
     def table(self, name: str) -> bytes:
         """Return a whole table as Parquet."""

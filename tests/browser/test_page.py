@@ -13,11 +13,11 @@ from pathlib import Path
 import pytest
 from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import Browser, BrowserContext, Page, expect, sync_playwright
-from serving import captured_run, surveyed_run
+from support.serving import captured_run, surveyed_run
 
+from theodolite.api.credentials import create_token
 from theodolite.settings import Settings
 from theodolite.spec_file import parse_spec
-from theodolite.store.tokens import create_token
 from theodolite_jobs.progress import Console
 from theodolite_jobs.survey import survey
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import yaml
-from commands import assert_fetches_what_surveys_read, assert_understood
+from support.deploy_commands import assert_fetches_what_surveys_read, assert_understood
 
 from theodolite import __version__
 from theodolite.settings import Settings

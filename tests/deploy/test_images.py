@@ -10,11 +10,11 @@ from importlib.metadata import PackageNotFoundError, packages_distributions, req
 from pathlib import Path
 
 import pytest
-from finished import finished_run
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
+from support.finished_runs import finished_run
 
-from theodolite.models.source import ALIASES
+from theodolite_jobs.models.source import ALIASES
 
 ROOT = Path(__file__).parents[2]
 DOCKERFILE = (ROOT / "deploy/Dockerfile").read_text()

@@ -12,8 +12,8 @@ import jsonschema
 import kubernetes_validate
 import pytest
 import yaml
-from commands import assert_fetches_what_surveys_read, assert_understood, promtool
-from rendering import Thing, render
+from support.deploy_commands import assert_fetches_what_surveys_read, assert_understood, promtool
+from support.rendering import Thing, render
 
 from theodolite import __version__
 from theodolite.api.guards import LOOPBACK

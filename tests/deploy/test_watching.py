@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 import yaml
-from commands import promtool
-from grafana_schema import mistakes
+from support.deploy_commands import promtool
+from support.grafana_schema import mistakes
 
 from theodolite.metrics import REGISTRY
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import yaml
-from stored import store_run
+from support.stored import store_run
 from transformers import Qwen2Config
 
 from theodolite.query.runs import summaries

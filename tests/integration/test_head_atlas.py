@@ -13,26 +13,26 @@ import pytest
 import torch
 import xarray as xr
 from safetensors.torch import load_file, save_file
-from stored import store_run
-from tiny import tiny_model
+from support.stored import store_run
+from support.tiny import tiny_model
 from transformers import Starcoder2Config
 
 from theodolite.errors import SiteNotFoundError, SpecError, StoreError
-from theodolite.models.source import ModelSource, fetch, resolve_source
 from theodolite.query.heads import head_card
 from theodolite.query.runs import last_asked, run_state, summaries, verify
 from theodolite.settings import Settings
 from theodolite.spec import HeadsSpec, ModelSpec
 from theodolite.spec_file import parse_spec
-from theodolite.store.complete import finished_groups
-from theodolite.store.finished import read_group, read_layer
 from theodolite.store.layout import GROUPS
-from theodolite.store.results import claim_layers
+from theodolite.store.manifest import finished_groups
+from theodolite.store.result_reader import read_group, read_layer
+from theodolite.store.result_writer import claim_layers
 from theodolite.store.runs import open_run
-from theodolite_jobs.analyses import analyse_run
+from theodolite_jobs.analysis import analyse_run
+from theodolite_jobs.models.source import ModelSource, fetch, resolve_source
 from theodolite_jobs.progress import Console
+from theodolite_jobs.results import heads as heads_module
 from theodolite_jobs.survey import survey
-from theodolite_jobs.weights import head_groups
 
 pytestmark = pytest.mark.slow
 
@@ -202,13 +202,13 @@ def test_heads_go_where_the_directions_they_were_held_against_change(encoder, tm
 
 def test_two_drivers_with_other_options_do_not_mix_their_vectors(encoder, tmp_path, monkeypatch):
     run = copied(encoder, tmp_path / "store")
-    write = head_groups.write_layer
+    write = heads_module.write_layer
 
     def somebody_else_begins(*arguments):
         claim_layers(run, "heads", "other options")
         write(*arguments)
 
-    monkeypatch.setattr(head_groups, "write_layer", somebody_else_begins)
+    monkeypatch.setattr(heads_module, "write_layer", somebody_else_begins)
     spec = run.record.spec.model_copy(update={"heads": HeadsSpec(vectors=2)})
     with pytest.raises(StoreError, match="heads is being computed with other options by somebody else"):
         analyse_run(run, spec, None, Settings(store=run.store), Console())

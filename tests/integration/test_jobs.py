@@ -9,13 +9,13 @@ import urllib.request
 from pathlib import Path
 
 import pytest
-from ray_cluster import BIN, TOKEN, Cluster, wait_for
 from starlette.testclient import TestClient
+from support.ray_cluster import BIN, TOKEN, Cluster, wait_for
 
 from theodolite.api.app import create_app
 from theodolite.query.runs import verify
 from theodolite.settings import Settings
-from theodolite.store.finished import read_group
+from theodolite.store.result_reader import read_group
 from theodolite.store.runs import open_run
 
 pytestmark = pytest.mark.slow

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import httpx
 import pytest
-from ray_cluster import free_port
+from support.ray_cluster import free_port
 
 pytestmark = pytest.mark.slow
 

@@ -4,11 +4,11 @@ from pathlib import Path
 
 import pytest
 
-from theodolite.cluster import workers
 from theodolite.query.runs import verify
 from theodolite.settings import Settings
 from theodolite.spec_file import parse_spec
 from theodolite.store.commits import read_commits
+from theodolite_jobs.cluster import workers
 from theodolite_jobs.progress import Console
 from theodolite_jobs.survey import capture
 

@@ -16,18 +16,18 @@ import xarray as xr
 import yaml
 from transformers import AutoModelForCausalLM
 
-from theodolite.cluster import driver, session
 from theodolite.errors import CaptureError, RunDamagedError
 from theodolite.query.runs import summaries, verify
 from theodolite.settings import Settings
 from theodolite.spec_file import parse_spec
 from theodolite.store.activations import read_positive_counts
 from theodolite.store.commits import read_commits
-from theodolite.store.complete import finished_groups
-from theodolite.store.finished import read_group
+from theodolite.store.manifest import finished_groups
 from theodolite.store.objects import keys
 from theodolite.store.prompts import read_prompts, read_tokens
+from theodolite.store.result_reader import read_group
 from theodolite.store.runs import open_run
+from theodolite_jobs.cluster import scheduling, session
 from theodolite_jobs.progress import Console
 from theodolite_jobs.survey import capture, survey
 
@@ -80,7 +80,7 @@ def test_a_replica_that_is_killed_restarts_and_the_bits_are_the_same(surveyed, t
     import ray
 
     killed = []
-    run_shards = driver.run_shards
+    run_shards = scheduling.run_shards
 
     def kill_one_after_the_first_shard(workers, work, tokens, watch):
         victim = ray.get(workers[0].actors[0].process_id.remote())
@@ -93,7 +93,7 @@ def test_a_replica_that_is_killed_restarts_and_the_bits_are_the_same(surveyed, t
 
         run_shards(workers, work, tokens, replace(watch, committed=kill_and_go_on))
 
-    monkeypatch.setattr(driver, "run_shards", kill_one_after_the_first_shard)
+    monkeypatch.setattr(scheduling, "run_shards", kill_one_after_the_first_shard)
     run = run_survey(tmp_path, replicas=1, gpus_per_replica=0)
     assert killed
     assert_same_bits(surveyed, run)
@@ -121,21 +121,21 @@ def test_a_survey_that_is_killed_goes_on_where_it_stopped_and_the_bits_are_the_s
 def test_a_replica_that_is_gone_for_good_leaves_the_work_to_the_other(surveyed, tmp_path, monkeypatch):
     import ray
 
-    run_shards = driver.run_shards
+    run_shards = scheduling.run_shards
 
     def kill_one_for_good(workers, *arguments):
         workers[0].restart = lambda _reason: None
         ray.kill(workers[0].actors[0])
         run_shards(workers, *arguments)
 
-    monkeypatch.setattr(driver, "run_shards", kill_one_for_good)
+    monkeypatch.setattr(scheduling, "run_shards", kill_one_for_good)
     assert_same_bits(surveyed, run_survey(tmp_path, replicas=2, gpus_per_replica=1))
 
 
 def test_without_any_replica_left_the_shard_is_named(surveyed, tmp_path, monkeypatch):
     import ray
 
-    run_shards = driver.run_shards
+    run_shards = scheduling.run_shards
 
     def kill_all_for_good(workers, *arguments):
         for worker in workers:
@@ -143,7 +143,7 @@ def test_without_any_replica_left_the_shard_is_named(surveyed, tmp_path, monkeyp
             ray.kill(worker.actors[0])
         run_shards(workers, *arguments)
 
-    monkeypatch.setattr(driver, "run_shards", kill_all_for_good)
+    monkeypatch.setattr(scheduling, "run_shards", kill_all_for_good)
     with pytest.raises(CaptureError, match=r"shard harmful/0000\d has no replica left"):
         run_survey(tmp_path, replicas=1, gpus_per_replica=0)
     assert [item["state"] for item in summaries(str(tmp_path))] == ["capturing"]

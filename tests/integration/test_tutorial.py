@@ -14,7 +14,7 @@ from theodolite.spec_file import parse_spec
 from theodolite_jobs.progress import Console
 from theodolite_jobs.survey import survey
 
-NOTEBOOK = Path(__file__).parents[1] / "docs" / "tutorial.ipynb"
+NOTEBOOK = Path(__file__).parents[2] / "docs" / "tutorial.ipynb"
 
 SPEC = {
     "model": {"id": "smollm2-135m-instruct"},

@@ -11,7 +11,7 @@ from importlib import resources
 from pathlib import Path
 
 import pytest
-from finished import model_facts
+from support.finished_runs import model_facts
 from typer.testing import CliRunner
 
 from theodolite.query.published import published_curves

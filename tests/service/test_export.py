@@ -5,8 +5,8 @@ import json
 import gguf
 import numpy as np
 import pytest
-from finished import finished_run, model_facts
 from safetensors import safe_open
+from support.finished_runs import finished_run, model_facts
 
 import theodolite
 from theodolite.errors import SpecError
@@ -109,7 +109,7 @@ def test_an_encoder_has_no_control_vector(tmp_path):
             return about if what == "details" else run._source.ask(what, **choices)
 
     with pytest.raises(SpecError, match=r"of an encoder, and llama\.cpp adds control vectors to decoders alone"):
-        export_direction(theodolite.reading.RunReader("tiny-0", Encoder()), "refusal", "resid_pre", format="gguf")
+        export_direction(theodolite.run_reader.RunReader("tiny-0", Encoder()), "refusal", "resid_pre", format="gguf")
 
 
 def test_safetensors_says_where_the_vector_comes_from(tmp_path, run, monkeypatch):

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import yaml
 from pydantic import ValidationError
-from spec_texts import FULL, MODEL, NOUNS, SURVEY, capture, parse, prompts
+from support.spec_texts import FULL, MODEL, NOUNS, SURVEY, capture, parse, prompts
 
 from theodolite.sites import Site
 from theodolite.spec import SurveySpec, canonical_json, digest_of

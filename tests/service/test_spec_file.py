@@ -4,7 +4,7 @@ import re
 from pathlib import Path
 
 import pytest
-from spec_texts import MODEL, NOUNS, PAIR, SURVEY, capture, parse, prompts
+from support.spec_texts import MODEL, NOUNS, PAIR, SURVEY, capture, parse, prompts
 
 from theodolite.errors import SpecError
 from theodolite.spec_file import read_spec

@@ -5,9 +5,9 @@ import math
 import torch
 from transformers.activations import ACT2FN
 
-from theodolite.models.reading import read_sites
-from theodolite.models.rotary import rotation
 from theodolite.sites import Site
+from theodolite_jobs.models.reference import read_sites
+from theodolite_jobs.models.rotary import rotation
 
 
 def inputs_of(model, which, tokens):

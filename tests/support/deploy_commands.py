@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from theodolite.models.source import _DOUBLES, _SMALL_FILES
+from theodolite_jobs.models.source import _DOUBLES, _SMALL_FILES
 
 PROGRAMS = {
     "ray": ("ray.scripts.scripts", "cli"),

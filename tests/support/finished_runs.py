@@ -5,10 +5,10 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from stored import record_of
+from support.stored import record_of
 
 from theodolite.store.layout import GROUPS
-from theodolite.store.results import build_group, write_groups
+from theodolite.store.result_writer import build_group, write_groups
 from theodolite.store.runs import ModelFacts, Run, create_run
 
 REFUSAL = {"refusal": {"positive": "harmful", "negative": "harmless", "paired": False}}

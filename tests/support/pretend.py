@@ -6,8 +6,8 @@ from collections import Counter
 from concurrent.futures import Future
 from queue import SimpleQueue
 
-from theodolite.capture.plan import SetPlan, Shard
-from theodolite.cluster.driver import DIED, OUT_OF_MEMORY, ReplicaDiedError
+from theodolite_jobs.capture.plan import SetPlan, Shard
+from theodolite_jobs.cluster.scheduling import DIED, OUT_OF_MEMORY, ReplicaDiedError
 
 NUMBERS = {"prompts": 1}
 

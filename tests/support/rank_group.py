@@ -9,8 +9,8 @@ from typing import Any
 
 import torch
 
-from theodolite.cluster import ranks
-from theodolite.cluster.ranks import join, meeting_ranks
+from theodolite_jobs.cluster import ranks
+from theodolite_jobs.cluster.ranks import join, meeting_ranks
 
 SECONDS = 300
 

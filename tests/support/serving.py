@@ -11,14 +11,14 @@ import httpx
 import numpy as np
 import xarray as xr
 from starlette.testclient import TestClient
-from stored import store_run
+from support.stored import store_run
 
 from theodolite.api.app import create_app
 from theodolite.settings import Settings
 from theodolite.spec import GramSpec
 from theodolite.store.runs import Run
-from theodolite_jobs.stream.gram_group import survey_gram
-from theodolite_jobs.stream.pipeline import analyse
+from theodolite_jobs.results.context import analyse
+from theodolite_jobs.results.gram import survey_gram
 
 SITES = ("resid_pre", "resid_mid")
 REFUSAL = {"positive": "harmful", "negative": "harmless", "paired": False}

@@ -10,7 +10,7 @@ from theodolite.spec_file import parse_spec
 from theodolite.store.activations import create_activations, encode_counts, encode_shard
 from theodolite.store.commits import Commit, commit_shard, new_attempt, sha256
 from theodolite.store.prompts import write_prompts
-from theodolite.store.results import consolidate
+from theodolite.store.result_writer import consolidate
 from theodolite.store.runs import ModelFacts, Run, RunRecord, SetFacts, create_run
 
 _MODEL = {

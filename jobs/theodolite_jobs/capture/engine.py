@@ -11,12 +11,12 @@ import torch
 from numpy.typing import NDArray
 from transformers import DynamicCache
 
-from theodolite.capture.plan import Batch, SetPlan, Shard, halved, padded_tokens
-from theodolite.capture.taps import POSITIVE_UNITS, Selection, tapped
 from theodolite.errors import RankOutOfMemoryError
-from theodolite.models.load import LoadedModel
 from theodolite.sites import Site
 from theodolite.spec import TokenIds
+from theodolite_jobs.capture.plan import Batch, SetPlan, Shard, halved, padded_tokens
+from theodolite_jobs.capture.taps import POSITIVE_UNITS, Selection, tapped
+from theodolite_jobs.models.load import LoadedModel
 
 Activations = dict[Site, NDArray[np.float32]]
 

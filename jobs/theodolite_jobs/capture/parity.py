@@ -20,14 +20,14 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from theodolite.capture.engine import Engine
-from theodolite.capture.plan import SetPlan, plan_set
 from theodolite.errors import ParityError
-from theodolite.models.batching import length_class_of
-from theodolite.models.load import LoadedModel, wrap
-from theodolite.models.reading import identity_errors, read_sites, relative_errors
 from theodolite.sites import Site
 from theodolite.spec import TokenIds, digest_of
+from theodolite_jobs.capture.engine import Engine
+from theodolite_jobs.capture.plan import SetPlan, plan_set
+from theodolite_jobs.models.batching import length_class_of
+from theodolite_jobs.models.load import LoadedModel, wrap
+from theodolite_jobs.models.reference import identity_errors, read_sites, relative_errors
 
 FLOAT32_BOUND = 5e-5
 FLOAT32_EXPECTED = 1e-5

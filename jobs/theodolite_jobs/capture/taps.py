@@ -6,9 +6,9 @@ from typing import Any
 
 import torch
 
-from theodolite.models.anatomy import Tap
-from theodolite.models.load import LoadedModel
 from theodolite.sites import Site
+from theodolite_jobs.models.anatomy import Tap
+from theodolite_jobs.models.load import LoadedModel
 
 POSITIVE_UNITS = "positive_units"
 """What is collected of the MLPs' hidden units goes by this name, beside the sites."""

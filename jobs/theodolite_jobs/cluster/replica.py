@@ -8,12 +8,12 @@ from pathlib import Path
 from typing import Any
 
 from theodolite import __version__
-from theodolite.capture.plan import SetPlan, Shard
-from theodolite.cluster.ranks import Rank, join
 from theodolite.errors import CaptureError, ClusterRefusedError, ModelError, RankOutOfStepError
 from theodolite.sites import Site
 from theodolite.spec import ModelSpec, TokenIds
 from theodolite.store.objects import Location, open_location
+from theodolite_jobs.capture.plan import SetPlan, Shard
+from theodolite_jobs.cluster.ranks import Rank, join
 
 # Intel's math library otherwise sums in an order that depends on the number of threads: with strict reproducibility
 # a run gives the same bits however many replicas share the machine, at no measurable cost.
@@ -172,7 +172,7 @@ class Replica:
 
     def _ready(self) -> Any:
         if self._engine is None:
-            from theodolite.capture.parity import certify
+            from theodolite_jobs.capture.parity import certify
 
             if self.rank is not None:
                 join(self.rank)
@@ -187,10 +187,10 @@ def _load_engine(assignment: Assignment, rank: Rank | None) -> Any:
     """Load the model on this node and check that it is the one that was asked for."""
     import torch
 
-    from theodolite.capture.engine import Engine
-    from theodolite.models.anatomy import check_sites
-    from theodolite.models.load import load_model
-    from theodolite.models.source import fetch, resolve_source
+    from theodolite_jobs.capture.engine import Engine
+    from theodolite_jobs.models.anatomy import check_sites
+    from theodolite_jobs.models.load import load_model
+    from theodolite_jobs.models.source import fetch, resolve_source
 
     torch.set_num_threads(assignment.threads)
     source = resolve_source(assignment.model, assignment.folder)

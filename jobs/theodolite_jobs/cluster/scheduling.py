@@ -11,9 +11,9 @@ from functools import partial
 from queue import SimpleQueue
 from typing import Any, Protocol
 
-from theodolite.capture.plan import SetPlan, Shard
 from theodolite.errors import CaptureError
 from theodolite.spec import TokenIds
+from theodolite_jobs.capture.plan import SetPlan, Shard
 
 IN_FLIGHT = 2
 """Shards given to a replica at a time: one computes, one waits, so that it never idles between two."""

@@ -11,8 +11,8 @@ from typing import Any
 import ray
 from ray._raylet import GcsClient  # type: ignore[attr-defined]  # Ray's stub lacks it
 
-from theodolite.cluster.submit import kept_token
 from theodolite.errors import CaptureError
+from theodolite.submission.ray_jobs import kept_token
 
 
 @dataclass(frozen=True)

@@ -10,13 +10,13 @@ from typing import Any
 import ray
 from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
-from theodolite.capture.plan import SetPlan, Shard, probe_prompts
-from theodolite.cluster.driver import DIED, OUT_OF_MEMORY, ReplicaDiedError
-from theodolite.cluster.ranks import meeting_ranks
-from theodolite.cluster.replica import REPLICA_ENVIRONMENT, Arithmetic, Assignment, Replica, arithmetic
-from theodolite.cluster.session import Resources, has_node_for, said_free
 from theodolite.errors import CaptureError, RankOutOfMemoryError, RankOutOfStepError, TheodoliteError
 from theodolite.spec import TokenIds
+from theodolite_jobs.capture.plan import SetPlan, Shard, probe_prompts
+from theodolite_jobs.cluster.ranks import meeting_ranks
+from theodolite_jobs.cluster.replica import REPLICA_ENVIRONMENT, Arithmetic, Assignment, Replica, arithmetic
+from theodolite_jobs.cluster.scheduling import DIED, OUT_OF_MEMORY, ReplicaDiedError
+from theodolite_jobs.cluster.session import Resources, has_node_for, said_free
 
 MAX_RESTARTS = 4
 """Restarts of one replica between two shards that it commits."""

@@ -21,7 +21,7 @@ from theodolite_jobs.commands.options import (
 if TYPE_CHECKING:
     from theodolite.settings import Settings
     from theodolite.spec import SurveySpec
-    from theodolite.store.jobs import StoredJob
+    from theodolite.submission.job_store import StoredJob
 
 OWNER = "local"
 """Who submits from a command line: whoever can write the store and reach the cluster."""
@@ -50,8 +50,8 @@ def submit(
 
     For example: theodolite submit survey.yaml --cluster http://head:8265 --store s3://bucket/surveys
     """
-    from theodolite.cluster.jobs import submit_survey
-    from theodolite.store.kept import Kept
+    from theodolite.store.cache import Kept
+    from theodolite.submission.surveys import submit_survey
 
     settings = settings_of(
         store=store,
@@ -86,8 +86,8 @@ def status(
 
 def logs(job: JobId, cluster: Cluster = None, store: Store = None) -> None:
     """Print what a job's last attempt has printed."""
-    from theodolite.cluster.submit import cluster_logs
     from theodolite.errors import JobError
+    from theodolite.submission.ray_jobs import cluster_logs
 
     settings = settings_of(store=store, jobs_url=cluster)
     found = _job(settings, job)
@@ -99,7 +99,7 @@ def logs(job: JobId, cluster: Cluster = None, store: Store = None) -> None:
 
 def stop(job: JobId, cluster: Cluster = None, store: Store = None, as_json: AsJson = False) -> None:
     """Stop a job; what was captured stays, and submitting the same spec again goes on."""
-    from theodolite.cluster.jobs import stop_survey
+    from theodolite.submission.surveys import stop_survey
 
     settings = settings_of(store=store, jobs_url=cluster)
     found = _job(settings, job)
@@ -108,7 +108,7 @@ def stop(job: JobId, cluster: Cluster = None, store: Store = None, as_json: AsJs
 
 
 def _print_job(settings: "Settings", job_id: str, wait: bool, as_json: bool) -> None:
-    from theodolite.waiting import wait_for_end
+    from theodolite.submission.waiting import wait_for_end
 
     def look() -> dict[str, Any]:
         (job,) = _jobs(settings, job_id)
@@ -120,16 +120,16 @@ def _print_job(settings: "Settings", job_id: str, wait: bool, as_json: bool) -> 
 
 
 def _contents(settings: "Settings", jobs: "list[StoredJob]") -> list[dict[str, Any]]:
-    from theodolite.cluster.jobs import job_content, job_states
-    from theodolite.store.kept import Kept
+    from theodolite.store.cache import Kept
+    from theodolite.submission.surveys import job_content, job_states
 
     states, kept = job_states(settings, jobs), Kept(0)
     return [job_content(settings, job, states[job.id], kept) for job in jobs]
 
 
 def _jobs(settings: "Settings", job_id: str | None = None) -> "list[StoredJob]":
-    from theodolite.store.jobs import read_jobs
-    from theodolite.store.kept import Kept
+    from theodolite.store.cache import Kept
+    from theodolite.submission.job_store import read_jobs
 
     return read_jobs(settings.store, Kept(0), job_id)
 
@@ -147,7 +147,7 @@ def _job(settings: "Settings", beginning: str) -> "StoredJob":
 
 def _with_absolute_places(spec: "SurveySpec", folder: Path) -> "SurveySpec":
     """Return a spec whose files and local model are found from anywhere on the same file system."""
-    from theodolite.models.source import ALIASES
+    from theodolite_jobs.models.source import ALIASES
 
     content = spec.model_dump(mode="json", exclude_none=True)
     for prompt_set in content["prompts"].values():

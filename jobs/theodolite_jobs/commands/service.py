@@ -36,9 +36,9 @@ def create_token(
     From the first token on, the service over this store answers nobody without one, not even on loopback; it stays so
     when all are revoked.
     """
+    from theodolite.api.credentials import SCOPES
+    from theodolite.api.credentials import create_token as make_token
     from theodolite.errors import SpecError
-    from theodolite.store.tokens import SCOPES
-    from theodolite.store.tokens import create_token as make_token
 
     scopes = tuple(dict.fromkeys(scope or ["read"]))
     unknown = [name for name in scopes if name not in SCOPES]
@@ -54,7 +54,7 @@ def create_token(
 
 def list_tokens(store: Store = None, as_json: AsJson = False) -> None:
     """List the service's tokens: ids, scopes and ends, never the tokens."""
-    from theodolite.store.tokens import list_tokens as read_tokens
+    from theodolite.api.credentials import list_tokens as read_tokens
 
     found = read_tokens(settings_of(store=store).store)
     if as_json:
@@ -71,8 +71,8 @@ def revoke_token(
     store: Store = None,
 ) -> None:
     """Make a token count no more, within two seconds."""
+    from theodolite.api.credentials import revoke_token as remove_token
     from theodolite.errors import SpecError
-    from theodolite.store.tokens import revoke_token as remove_token
 
     if not remove_token(settings_of(store=store).store, token):
         raise SpecError(f"there is no token {token!r}; `theodolite token list` shows those that there are")

@@ -116,7 +116,7 @@ def export(
     For example: theodolite export RUN --contrast refusal --layer 15 --format npy
     """
     from theodolite.export import export_direction
-    from theodolite.reading import open_run
+    from theodolite.run_reader import open_run
 
     reader = open_run(settings_of(store=store).store, run)
     place = export_direction(reader, contrast, site, layer or (), position, format, output)

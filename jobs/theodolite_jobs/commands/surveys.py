@@ -74,7 +74,7 @@ def analyse(run: RunId, store: Store = None, dask: Dask = None, as_json: AsJson 
     """Compute what is missing of a captured run's results, and its report."""
     from theodolite.metrics import served
     from theodolite.query.runs import last_asked
-    from theodolite_jobs.analyses import analyse_run
+    from theodolite_jobs.analysis import analyse_run
     from theodolite_jobs.progress import Console
 
     settings = settings_of(store=store, dask_address=dask)

@@ -4,7 +4,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from theodolite.models.anatomy import Anatomy, rotary_settings
+from theodolite_jobs.models.anatomy import Anatomy, rotary_settings
 
 
 def length_class_of(config: Any) -> Callable[[int], int]:

@@ -6,11 +6,11 @@ from contextlib import contextmanager
 from typing import Any
 
 from theodolite.errors import ModelError, TheodoliteError, UnsupportedModelError
-from theodolite.models.anatomy import Anatomy, Dimensions, Files, dimensions_of
-from theodolite.models.families import known_anatomy
-from theodolite.models.load import quantisation, quiet_transformers, resolved_dtype
-from theodolite.models.weights import score_scale
 from theodolite.sites import Site
+from theodolite_jobs.models.anatomy import Anatomy, Dimensions, Files, dimensions_of
+from theodolite_jobs.models.families import known_anatomy
+from theodolite_jobs.models.load import quantisation, quiet_transformers, resolved_dtype
+from theodolite_jobs.models.weights import score_scale
 
 # What the code of a family states, and neither its configuration nor an attribute of its modules.
 _EPSILON_OF_OLMO = 1e-5

@@ -8,8 +8,8 @@ from dataclasses import replace
 from typing import Any
 
 from theodolite.errors import UnsupportedModelError
-from theodolite.models.anatomy import Anatomy, Files, Tap
 from theodolite.sites import Site
+from theodolite_jobs.models.anatomy import Anatomy, Files, Tap
 
 _STREAM = {Site.RESID_PRE: Tap("", "input"), Site.RESID_POST: Tap("", "output")}
 _NO_SUM = {Site.RESID_MID_SUM: "only a model whose norms follow the sums has it; here resid_mid is the sum"}

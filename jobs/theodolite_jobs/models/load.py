@@ -9,12 +9,12 @@ from pathlib import Path
 from typing import Any
 
 from theodolite.errors import ModelError, UnsupportedModelError
-from theodolite.models.anatomy import Anatomy, Dimensions, dimensions_of
-from theodolite.models.convert import read_json
-from theodolite.models.families import known_anatomy
-from theodolite.models.probe import probe_anatomy
-from theodolite.models.sharding import check_shardable
-from theodolite.models.tensors import TensorFiles
+from theodolite_jobs.models.anatomy import Anatomy, Dimensions, dimensions_of
+from theodolite_jobs.models.convert.files import read_json
+from theodolite_jobs.models.families import known_anatomy
+from theodolite_jobs.models.probe import probe_anatomy
+from theodolite_jobs.models.sharding import check_shardable
+from theodolite_jobs.models.tensors import TensorFiles
 
 # A tensor of a block; not the constants that older libraries stored beside them, nor a server's scales of its cache.
 _CONSTANTS = r"inv_freq|masked_bias|causal_mask|cos_cached|sin_cached|\.attn\.bias|\.attention\.bias|\.[kv]_scale"

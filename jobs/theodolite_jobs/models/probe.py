@@ -13,8 +13,8 @@ from typing import Any
 import torch
 
 from theodolite.errors import UnsupportedModelError
-from theodolite.models.anatomy import Anatomy, Dimensions, Tap
 from theodolite.sites import Site
+from theodolite_jobs.models.anatomy import Anatomy, Dimensions, Tap
 
 _BRANCHES = (Site.ATTN_OUT, Site.MLP_OUT)
 _NOT_FOUND = "no module in every block takes it in or puts it out, by the identities that it must obey"

@@ -11,10 +11,10 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from theodolite.models.anatomy import Tap
-from theodolite.models.load import LoadedModel, quiet_transformers
 from theodolite.sites import Site
 from theodolite.spec import TokenIds
+from theodolite_jobs.models.anatomy import Tap
+from theodolite_jobs.models.load import LoadedModel, quiet_transformers
 
 Reading = dict[Site, NDArray[np.float64]]
 

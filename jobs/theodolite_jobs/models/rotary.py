@@ -7,7 +7,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from theodolite.models.anatomy import Anatomy, dimensions_of
+from theodolite_jobs.models.anatomy import Anatomy, dimensions_of
 
 
 def rotation(config: Any, anatomy: Anatomy, layer: int, offset: int) -> NDArray[np.float64]:

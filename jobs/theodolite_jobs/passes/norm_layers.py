@@ -3,13 +3,13 @@
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from theodolite.models.anatomy import Anatomy
 from theodolite.sites import Site
 from theodolite.store.runs import Run
+from theodolite_jobs.models.anatomy import Anatomy
 from theodolite_jobs.statistics.norms import Norm, norm_of
 
 if TYPE_CHECKING:
-    from theodolite.models.weights import Weights
+    from theodolite_jobs.models.weights import Weights
 
 FINAL = "final"
 

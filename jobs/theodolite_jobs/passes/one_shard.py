@@ -9,6 +9,16 @@ from numpy.typing import NDArray
 
 from theodolite.sites import Site
 from theodolite.store.runs import Run
+from theodolite_jobs.passes.gather import (
+    FoldArrays,
+    StreamArrays,
+    blocks_of,
+    measure_norms,
+    remembering,
+    travel_moments,
+)
+from theodolite_jobs.passes.norm_layers import NormPlace
+from theodolite_jobs.passes.samples import SelectedShard, Selection
 from theodolite_jobs.statistics import sphere
 from theodolite_jobs.statistics.curves import Scatter, scatter
 from theodolite_jobs.statistics.moments import (
@@ -21,16 +31,6 @@ from theodolite_jobs.statistics.moments import (
     on_sphere,
 )
 from theodolite_jobs.statistics.separation import FOLDS, Folds, fold_scores
-from theodolite_jobs.stream.gather import (
-    FoldArrays,
-    StreamArrays,
-    blocks_of,
-    measure_norms,
-    remembering,
-    travel_moments,
-)
-from theodolite_jobs.stream.norm_places import NormPlace
-from theodolite_jobs.stream.reading import SelectedShard, Selection
 
 STREAM, FOLDED, NORMS, TRAVEL = "stream", "folds", "norms", "travel"
 """What a first pass can be asked for."""

@@ -8,7 +8,7 @@ from theodolite.errors import StoreError
 from theodolite.spec import digest_of
 from theodolite.store.commits import Commit, read_commits
 from theodolite.store.runs import Run
-from theodolite_jobs.stream.reading import Selection
+from theodolite_jobs.passes.samples import Selection
 
 Contrasts = dict[str, dict[str, Any]]
 """`positive`, `negative` and `paired` of each contrast."""

@@ -68,7 +68,7 @@ def _check_text(where: str, text: Any) -> None:
 
 def _read_builtin(name: str) -> list[Row]:
     """Read a set that ships with the package; `harmful` and `harmless` are the two columns of one file."""
-    data = resources.files("theodolite.prompts") / "data"
+    data = resources.files("theodolite_jobs.prompts") / "data"
     if name == "nouns":
         return [{"prompt": line} for line in (data / "nouns.txt").read_text(encoding="utf-8").splitlines()]
     pairs = csv.DictReader((data / "pairs.csv").read_text(encoding="utf-8").splitlines())

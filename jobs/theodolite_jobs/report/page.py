@@ -14,8 +14,8 @@ from theodolite.figures.heads import spectrum_figure
 from theodolite.query.heads import read_heads
 from theodolite.query.runs import describe, last_asked
 from theodolite.sections.catalogue import SECTIONS, sections_of
-from theodolite.store.complete import finished_groups
 from theodolite.store.layout import REPORT
+from theodolite.store.manifest import finished_groups
 from theodolite.store.objects import put
 from theodolite.store.runs import Run
 from theodolite_jobs.report.heads import head_cards, heads_with_cards

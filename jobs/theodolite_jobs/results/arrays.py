@@ -7,11 +7,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from theodolite_jobs.passes.one_shard import FirstPass, SecondPass
 from theodolite_jobs.statistics.curves import CosineCurve, cosine_curve, direction, variance_curves
 from theodolite_jobs.statistics.moments import Moments
 from theodolite_jobs.statistics.separation import Estimate, accuracy, auroc, fisher_ratio
 from theodolite_jobs.statistics.travel import PATH, STEPS
-from theodolite_jobs.stream.passes import FirstPass, SecondPass
 
 Arrays = dict[str, NDArray[Any]]
 

@@ -11,12 +11,12 @@ import numpy as np
 from jaxtyping import Float, Int
 from numpy.typing import NDArray
 
-from theodolite.models.rotary import rotation
 from theodolite.sites import Site
+from theodolite_jobs.models.rotary import rotation
 from theodolite_jobs.statistics.norms import Norm, norm_of, projected
 
 if TYPE_CHECKING:
-    from theodolite.models.weights import Weights
+    from theodolite_jobs.models.weights import Weights
 
 
 @dataclass(frozen=True)

@@ -6,25 +6,16 @@ from typing import Any
 import xarray as xr
 
 from theodolite.spec import digest_of
-from theodolite.store.complete import finished_groups
-from theodolite.store.finished import read_contrasts, read_group
-from theodolite.store.results import build_group, drop_groups, write_groups
+from theodolite.store.manifest import finished_groups
+from theodolite.store.result_reader import read_contrasts, read_group
+from theodolite.store.result_writer import build_group, drop_groups, write_groups
 from theodolite.store.runs import Run
 from theodolite.store.tables import encode_table
-from theodolite_jobs.stream.groups import (
-    Contrast,
-    Subject,
-    curves_arrays,
-    directions_arrays,
-    moments_arrays,
-    separation_arrays,
-    travel_arrays,
-)
-from theodolite_jobs.stream.norm_places import NormPlace
-from theodolite_jobs.stream.over_shards import first_passes, second_passes
-from theodolite_jobs.stream.passes import FOLDED, NORMS, STREAM, TRAVEL, FirstPass
-from theodolite_jobs.stream.reading import Selection
-from theodolite_jobs.stream.selections import (
+from theodolite_jobs.passes.all_shards import first_passes, second_passes
+from theodolite_jobs.passes.norm_layers import NormPlace
+from theodolite_jobs.passes.one_shard import FOLDED, NORMS, STREAM, TRAVEL, FirstPass
+from theodolite_jobs.passes.samples import Selection
+from theodolite_jobs.passes.selections import (
     Contrasts,
     ContrastSelection,
     SetSelection,
@@ -34,8 +25,17 @@ from theodolite_jobs.stream.selections import (
     measured_sets,
     set_selections,
 )
-from theodolite_jobs.stream.sphere_arrays import norm_axes, sphere_arrays
-from theodolite_jobs.stream.tables import flat_table, growth_table
+from theodolite_jobs.results.arrays import (
+    Contrast,
+    Subject,
+    curves_arrays,
+    directions_arrays,
+    moments_arrays,
+    separation_arrays,
+    travel_arrays,
+)
+from theodolite_jobs.results.sphere import norm_axes, sphere_arrays
+from theodolite_jobs.results.tables import flat_table, growth_table
 from theodolite_jobs.tasks import Progress, scheduler
 
 GROUP_VERSIONS = {"moments": 2, "curves": 2, "directions": 2, "sphere": 1, "travel": 1, "separation": 1}

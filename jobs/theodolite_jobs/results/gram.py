@@ -15,24 +15,24 @@ from theodolite.sites import Site
 from theodolite.spec import GramSpec, digest_of
 from theodolite.store.activations import read_positive_counts
 from theodolite.store.commits import Commit, damages
-from theodolite.store.complete import finished_groups
 from theodolite.store.layout import GROUPS
-from theodolite.store.results import build_group, write_groups
+from theodolite.store.manifest import finished_groups
+from theodolite.store.result_writer import build_group, write_groups
 from theodolite.store.runs import Run
 from theodolite.store.tables import encode_table
-from theodolite_jobs.statistics.cka import linear_cka, linear_cka_debiased
-from theodolite_jobs.statistics.gram import effective_rank_of_gaussian, participation_ratio_of_gaussian
-from theodolite_jobs.statistics.orthants import orthant_occupancy, orthant_overlap
-from theodolite_jobs.stream.clouds import SPACES, Cloud, cloud_shape, pair_shape
-from theodolite_jobs.stream.reading import Selection
-from theodolite_jobs.stream.selections import (
+from theodolite_jobs.passes.samples import Selection
+from theodolite_jobs.passes.selections import (
     Contrasts,
     all_commits,
     captured_digest,
     measured_sets,
     quarantined,
 )
-from theodolite_jobs.stream.tables import flat_table
+from theodolite_jobs.results.gram_layer import SPACES, Cloud, cloud_shape, pair_shape
+from theodolite_jobs.results.tables import flat_table
+from theodolite_jobs.statistics.gram import effective_rank_of_gaussian, participation_ratio_of_gaussian
+from theodolite_jobs.statistics.gram_cka import linear_cka, linear_cka_debiased
+from theodolite_jobs.statistics.gram_orthants import orthant_occupancy, orthant_overlap
 from theodolite_jobs.tasks import Progress, in_windows, scheduler
 
 GRAM_VERSION = 1

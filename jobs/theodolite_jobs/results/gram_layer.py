@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 
 from theodolite.sites import Site
 from theodolite.store.runs import Run
-from theodolite_jobs.statistics.cka import packed
+from theodolite_jobs.passes.samples import Selection, read_layer_samples
 from theodolite_jobs.statistics.gram import (
     effective_rank,
     gram,
@@ -18,9 +18,9 @@ from theodolite_jobs.statistics.gram import (
     silhouette,
     standardised,
 )
-from theodolite_jobs.statistics.medians import Products, places
+from theodolite_jobs.statistics.gram_cka import packed
+from theodolite_jobs.statistics.gram_medians import Products, places
 from theodolite_jobs.statistics.moments import on_sphere
-from theodolite_jobs.stream.reading import Selection, read_layer_samples
 
 Vectors = NDArray[np.float64]
 

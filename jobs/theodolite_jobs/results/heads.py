@@ -11,20 +11,27 @@ from numpy.typing import NDArray
 
 from theodolite.errors import ModelError, SiteNotFoundError
 from theodolite.spec import HeadsSpec, digest_of
-from theodolite.store.complete import finished_groups
-from theodolite.store.finished import read_group
-from theodolite.store.results import build_group, check_claim, claim_layers, drop_groups, write_groups, write_layer
+from theodolite.store.manifest import finished_groups
+from theodolite.store.result_reader import read_group
+from theodolite.store.result_writer import (
+    build_group,
+    check_claim,
+    claim_layers,
+    drop_groups,
+    write_groups,
+    write_layer,
+)
 from theodolite.store.runs import Run
+from theodolite_jobs.passes.selections import all_commits, captured_digest
+from theodolite_jobs.results.circuits import notes_on, read_circuits
+from theodolite_jobs.results.heads_layer import CIRCUITS, PROJECTIONS, SIDES, Stream, layer_atlas, vocabulary_product
+from theodolite_jobs.results.heads_stream import Captured, Directions, captured
 from theodolite_jobs.statistics.composition import KINDS, composition
 from theodolite_jobs.statistics.heads import coverage_rank, effective_rank, stable_rank
-from theodolite_jobs.stream.selections import all_commits, captured_digest
 from theodolite_jobs.tasks import Progress, in_windows, scheduler
-from theodolite_jobs.weights.atlas import CIRCUITS, PROJECTIONS, SIDES, Stream, layer_atlas, vocabulary_product
-from theodolite_jobs.weights.circuits import notes_on, read_circuits
-from theodolite_jobs.weights.head_inputs import Captured, Directions, captured
 
 if TYPE_CHECKING:
-    from theodolite.models.weights import Weights
+    from theodolite_jobs.models.weights import Weights
 
 HEADS_VERSION = COMPOSITION_VERSION = 1
 """Raised whenever a number of the group could change."""

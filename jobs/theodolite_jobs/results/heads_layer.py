@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 
 from theodolite.errors import ModelError
 from theodolite.spec import HeadsSpec
+from theodolite_jobs.results.circuits import Circuits, read_circuits
 from theodolite_jobs.statistics.heads import (
     Decomposition,
     Thin,
@@ -20,10 +21,9 @@ from theodolite_jobs.statistics.heads import (
     thin,
 )
 from theodolite_jobs.statistics.norms import normalised, projected
-from theodolite_jobs.weights.circuits import Circuits, read_circuits
 
 if TYPE_CHECKING:
-    from theodolite.models.weights import Weights
+    from theodolite_jobs.models.weights import Weights
 
 CIRCUITS = ("qk", "vo")
 PROJECTIONS = ("query", "key")

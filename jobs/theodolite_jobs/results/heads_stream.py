@@ -8,14 +8,14 @@ import xarray as xr
 from dask.delayed import delayed
 from numpy.typing import NDArray
 
-from theodolite.models.anatomy import Anatomy
 from theodolite.sites import Site
 from theodolite.store.commits import Commit
-from theodolite.store.complete import finished_groups
-from theodolite.store.finished import read_group
+from theodolite.store.manifest import finished_groups
+from theodolite.store.result_reader import read_group
 from theodolite.store.runs import Run
-from theodolite_jobs.stream.reading import SelectedShard, Selection
-from theodolite_jobs.stream.selections import all_commits, measured_sets, quarantined
+from theodolite_jobs.models.anatomy import Anatomy
+from theodolite_jobs.passes.samples import SelectedShard, Selection
+from theodolite_jobs.passes.selections import all_commits, measured_sets, quarantined
 from theodolite_jobs.tasks import in_windows
 
 SAMPLES = 2048

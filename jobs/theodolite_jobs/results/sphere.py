@@ -7,9 +7,9 @@ import numpy as np
 from dask.delayed import delayed
 from numpy.typing import NDArray
 
+from theodolite_jobs.passes.norm_layers import FINAL, NormPlace
+from theodolite_jobs.results.arrays import Arrays, Placer, Subject, counts
 from theodolite_jobs.statistics import sphere
-from theodolite_jobs.stream.groups import Arrays, Placer, Subject, counts
-from theodolite_jobs.stream.norm_places import FINAL, NormPlace
 from theodolite_jobs.tasks import Progress, in_windows
 
 

@@ -9,7 +9,7 @@ import pandas as pd
 import xarray as xr
 
 from theodolite.sites import Site, depth
-from theodolite_jobs.statistics.growth import growth_fits
+from theodolite_jobs.statistics.travel_growth import growth_fits
 
 _LONG = ("d_model", "layer_other")
 _LABELS = ("contrast", "set", "site", "norm")

@@ -12,14 +12,14 @@ from numpy.typing import NDArray
 
 from theodolite.sites import Site
 from theodolite.spec import digest_of
-from theodolite.store.complete import finished_groups
-from theodolite.store.results import build_group, write_groups
+from theodolite.store.manifest import finished_groups
+from theodolite.store.result_writer import build_group, write_groups
 from theodolite.store.runs import Run
-from theodolite_jobs.statistics.subspaces import leading_basis, overlap
+from theodolite_jobs.statistics.weights import leading_basis, overlap
 from theodolite_jobs.tasks import Progress, in_windows, scheduler
 
 if TYPE_CHECKING:
-    from theodolite.models.weights import Weights
+    from theodolite_jobs.models.weights import Weights
 
 WEIGHTS_VERSION = 1
 """Raised whenever a number of the group could change."""

@@ -11,24 +11,24 @@ from dask.delayed import delayed
 from numpy.typing import NDArray
 
 from theodolite.errors import UnsupportedModelError
-from theodolite.prompts.sources import read_prompts
 from theodolite.spec import NOUNS, SENTENCES, PromptSetSpec, SurveySpec, digest_of
-from theodolite.store.complete import finished_groups
-from theodolite.store.finished import read_layer
+from theodolite.store.manifest import finished_groups
 from theodolite.store.prompts import read_prompts as read_stored_prompts
-from theodolite.store.results import build_group, drop_groups, write_groups
+from theodolite.store.result_reader import read_layer
+from theodolite.store.result_writer import build_group, drop_groups, write_groups
 from theodolite.store.runs import Run
 from theodolite.store.tables import append_table
+from theodolite_jobs.passes.selections import all_commits, captured_digest
+from theodolite_jobs.prompts.sources import read_prompts
+from theodolite_jobs.results.heads import vectors_digest
+from theodolite_jobs.results.words_layer import READING, Wording, embedded, layer_words
+from theodolite_jobs.results.words_trajectories import trajectory_table
 from theodolite_jobs.statistics.norms import Norm, norm_of
 from theodolite_jobs.statistics.words import embedding_lengths, embedding_sphere
-from theodolite_jobs.stream.selections import all_commits, captured_digest
 from theodolite_jobs.tasks import Progress, in_windows, scheduler
-from theodolite_jobs.weights.head_groups import vectors_digest
-from theodolite_jobs.weights.layer_words import READING, Wording, embedded, layer_words
-from theodolite_jobs.weights.trajectory_table import trajectory_table
 
 if TYPE_CHECKING:
-    from theodolite.models.weights import Weights
+    from theodolite_jobs.models.weights import Weights
 
 WORDS_VERSION = 1
 """Raised whenever a number of the tables could change."""

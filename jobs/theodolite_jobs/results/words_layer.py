@@ -9,6 +9,7 @@ import pandas as pd
 import torch
 from numpy.typing import NDArray
 
+from theodolite_jobs.results.circuits import Circuits, read_circuits
 from theodolite_jobs.statistics.norms import Norm, norm_of, normalised, projected
 from theodolite_jobs.statistics.words import (
     Request,
@@ -20,10 +21,9 @@ from theodolite_jobs.statistics.words import (
     top_tokens,
     with_bias,
 )
-from theodolite_jobs.weights.circuits import Circuits, read_circuits
 
 if TYPE_CHECKING:
-    from theodolite.models.weights import Weights
+    from theodolite_jobs.models.weights import Weights
 
 LAYER_SUM = -1
 """Stands for the head in rows that are about all heads of a layer together."""
@@ -98,7 +98,7 @@ def layer_words(weights: "Weights", layer: int, wording: Wording, vectors: Mappi
 
 def embedded(weights: "Weights") -> Rows:
     """Return token embeddings as they enter the first block, positions left out: scaled and normalised as it does."""
-    from theodolite.models.weights import embedding_scale
+    from theodolite_jobs.models.weights import embedding_scale
 
     scale, stored = embedding_scale(weights.config), weights.embedding_norm()
     norm = None if stored is None else norm_of(stored, weights.dimensions.d_model)

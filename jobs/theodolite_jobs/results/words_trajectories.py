@@ -14,11 +14,11 @@ from theodolite.store.prompts import read_tokens
 from theodolite.store.runs import Run
 from theodolite.store.shards import read_shard
 from theodolite_jobs.statistics.norms import norm_of, normalised, unit
-from theodolite_jobs.statistics.trajectories import UMAP_ROWS, angles, principal_coordinates, umap_coordinates
 from theodolite_jobs.statistics.words import meeting_bias, ranks_of, with_bias
+from theodolite_jobs.statistics.words_trajectories import UMAP_ROWS, angles, principal_coordinates, umap_coordinates
 
 if TYPE_CHECKING:
-    from theodolite.models.weights import Weights
+    from theodolite_jobs.models.weights import Weights
 
 TARGET = "unembedding"
 """What stands for the site in the row of a trajectory that is the next token's own vector."""

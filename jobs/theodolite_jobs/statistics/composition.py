@@ -4,8 +4,8 @@ import numpy as np
 from jaxtyping import Float
 from numpy.typing import NDArray
 
+from theodolite_jobs.results.circuits import Circuits
 from theodolite_jobs.statistics.heads import Thin, over, thin
-from theodolite_jobs.weights.circuits import Circuits
 
 KINDS = ("q", "k", "v")
 

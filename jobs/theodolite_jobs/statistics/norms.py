@@ -8,7 +8,7 @@ from jaxtyping import Float
 from numpy.typing import NDArray
 
 if TYPE_CHECKING:
-    from theodolite.models.weights import NormWeights
+    from theodolite_jobs.models.weights import NormWeights
 
 
 @dataclass(frozen=True)

@@ -9,9 +9,9 @@ from fastapi import Depends, Request
 from fastapi.concurrency import run_in_threadpool
 from fastapi.security import HTTPAuthorizationCredentials, HTTPBearer
 
+from theodolite.api.credentials import SCOPES, TokenRecord, find_token, had_tokens, list_tokens
 from theodolite.api.guards import LOOPBACK
 from theodolite.api.problems import Problem
-from theodolite.store.tokens import SCOPES, TokenRecord, find_token, had_tokens, list_tokens
 
 _SECONDS_KEPT = 2.0
 """How long the list of tokens is not read again: as long does a revoked one still count."""

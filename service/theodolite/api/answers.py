@@ -12,13 +12,13 @@ import xarray as xr
 
 from theodolite.errors import ResultsNotFoundError
 from theodolite.query.curves import Curve, select_curves
-from theodolite.query.groups import select_direction, select_group
+from theodolite.query.group_selection import select_direction, select_group
 from theodolite.query.heads import head_atlas, head_card
 from theodolite.query.runs import describe
 from theodolite.sections.catalogue import SECTIONS, draw_figure, sections_of, sections_there
 from theodolite.sections.parts import Figure, Section
-from theodolite.store.complete import finished_groups
-from theodolite.store.finished import read_contrasts
+from theodolite.store.manifest import finished_groups
+from theodolite.store.result_reader import read_contrasts
 from theodolite.store.runs import Run
 
 

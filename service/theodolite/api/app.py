@@ -11,11 +11,11 @@ from theodolite import __version__
 from theodolite.api import compare, health, jobs, page, runs
 from theodolite.api.access import Access
 from theodolite.api.guards import Guard
-from theodolite.api.measured import Measured
 from theodolite.api.problems import add_handlers
+from theodolite.api.request_metrics import Measured
 from theodolite.api.schemas import ProblemDetails
 from theodolite.settings import Settings
-from theodolite.store.kept import Kept
+from theodolite.store.cache import Kept
 
 THREADS = 4
 """Answers are made in threads, for a store may be slow; more of them than this only wait for each other."""

@@ -8,7 +8,7 @@ from fastapi.responses import Response
 
 from theodolite.api.access import Reader
 from theodolite.api.encoding import answer
-from theodolite.api.finished import RUN_ID, complete_run, digest_over
+from theodolite.api.run_lookup import RUN_ID, complete_run, digest_over
 from theodolite.api.schemas import Comparison, described
 from theodolite.errors import SpecError
 from theodolite.figures.comparison import comparison_figure, description

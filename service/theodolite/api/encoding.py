@@ -14,7 +14,7 @@ from fastapi import Request
 from fastapi.responses import Response
 
 from theodolite.api.problems import Problem
-from theodolite.store.kept import Kept
+from theodolite.store.cache import Kept
 from theodolite.store.tables import encode_table
 
 JSON = "application/json"

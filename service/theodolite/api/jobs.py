@@ -12,13 +12,13 @@ from theodolite.api.encoding import JSON, to_json
 from theodolite.api.paging import Cursor, Limit, next_cursor, start_of
 from theodolite.api.problems import Problem
 from theodolite.api.schemas import Job, JobList, described, problems_of
-from theodolite.api.submission import check_submission
-from theodolite.cluster.jobs import job_content, job_states, stop_survey, submit_survey
-from theodolite.cluster.submit import ClusterState, cluster_logs
+from theodolite.api.spec_policy import check_submission
 from theodolite.settings import Settings
 from theodolite.spec import SurveySpec
 from theodolite.spec_file import parse_json, parse_spec
-from theodolite.store.jobs import StoredJob, read_jobs
+from theodolite.submission.job_store import StoredJob, read_jobs
+from theodolite.submission.ray_jobs import ClusterState, cluster_logs
+from theodolite.submission.surveys import job_content, job_states, stop_survey, submit_survey
 
 router = APIRouter(prefix="/v1/jobs", tags=["jobs"])
 spec_router = APIRouter(prefix="/v1", tags=["jobs"])

@@ -10,7 +10,7 @@ from theodolite.api.problems import Problem
 from theodolite.errors import RunNotFoundError
 from theodolite.query.runs import run_state
 from theodolite.spec import digest_of
-from theodolite.store.complete import finished_groups
+from theodolite.store.manifest import finished_groups
 from theodolite.store.runs import Run, find_run
 
 RUN_ID = r"^[a-z0-9][a-z0-9._-]{0,120}$"

@@ -6,10 +6,11 @@ import pandas as pd
 from fastapi import APIRouter, Query, Request
 from fastapi.responses import Response
 
+from theodolite.api import answers
 from theodolite.api.access import Reader
 from theodolite.api.encoding import answer
-from theodolite.api.finished import RunId, any_run, complete_run, digest_over
 from theodolite.api.paging import Cursor, Limit, next_cursor, start_of
+from theodolite.api.run_lookup import RunId, any_run, complete_run, digest_over
 from theodolite.api.schemas import (
     Atlas,
     CurvesAnswer,
@@ -24,15 +25,14 @@ from theodolite.api.schemas import (
     TableRows,
     described,
 )
-from theodolite.query import answers
 from theodolite.query.curves import STATISTICS, curve_frame, select_curves
-from theodolite.query.groups import is_flat, select_direction, select_group
+from theodolite.query.group_selection import is_flat, select_direction, select_group
 from theodolite.query.heads import head_atlas, head_card
 from theodolite.query.runs import summaries
 from theodolite.query.tables import Page, table_page, whole_table
 from theodolite.spec import digest_of
-from theodolite.store.finished import table_bytes
 from theodolite.store.layout import table_owner
+from theodolite.store.result_reader import table_bytes
 
 router = APIRouter(prefix="/v1/runs", tags=["runs"])
 

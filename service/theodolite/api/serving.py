@@ -27,9 +27,9 @@ def serve(settings: Settings, host: str, port: int) -> None:
     import uvicorn
 
     from theodolite.api.app import create_app
+    from theodolite.api.credentials import list_tokens
     from theodolite.api.guards import LOOPBACK
     from theodolite.store.runs import list_run_ids
-    from theodolite.store.tokens import list_tokens
 
     # A service that is called by other names is reached through a proxy, and so by others.
     on_loopback = (f"[{host}]" if ":" in host else host) in LOOPBACK and not settings.hosts

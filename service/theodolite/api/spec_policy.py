@@ -6,9 +6,9 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 
 from theodolite.api.problems import Problem
-from theodolite.models.source import ALIASES
 from theodolite.settings import Settings
 from theodolite.spec import NOUNS, PromptSetSpec, SurveySpec
+from theodolite_jobs.models.source import ALIASES
 
 _HUB_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*/[A-Za-z0-9][A-Za-z0-9_.-]*")
 _MANY = 10**12  # a limit may be any number, and is written in a message

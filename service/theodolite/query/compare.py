@@ -10,11 +10,11 @@ import xarray as xr
 
 from theodolite.errors import ResultsNotFoundError, SpecError, StoreError
 from theodolite.query.curves import INTERVALS, STATISTICS, along_depth
-from theodolite.query.groups import measured_positions
+from theodolite.query.group_selection import measured_positions
 from theodolite.query.runs import run_state
 from theodolite.sites import HALF_BLOCKS, Site, depth, depth_label
-from theodolite.store.complete import finished_groups
-from theodolite.store.finished import read_group
+from theodolite.store.manifest import finished_groups
+from theodolite.store.result_reader import read_group
 from theodolite.store.runs import Run
 
 BOUND = 0.95

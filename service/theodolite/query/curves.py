@@ -11,8 +11,8 @@ import xarray as xr
 
 from theodolite.errors import SpecError
 from theodolite.sites import Site, depth
-from theodolite.store.finished import read_group
 from theodolite.store.layout import GROUPS
+from theodolite.store.result_reader import read_group
 from theodolite.store.runs import Run
 
 _ALONG_DEPTH = {"set", "contrast", "site", "position", "layer"}

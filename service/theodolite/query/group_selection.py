@@ -6,8 +6,8 @@ from typing import Any
 import xarray as xr
 
 from theodolite.errors import SpecError
-from theodolite.store.finished import read_group
 from theodolite.store.layout import GROUPS
+from theodolite.store.result_reader import read_group
 from theodolite.store.runs import Run
 
 NUMBERS = 250_000

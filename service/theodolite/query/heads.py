@@ -6,10 +6,10 @@ import pandas as pd
 import xarray as xr
 
 from theodolite.errors import SiteNotFoundError
-from theodolite.query.groups import said
+from theodolite.query.group_selection import said
 from theodolite.query.words import read_words
-from theodolite.store.complete import finished_groups
-from theodolite.store.finished import read_group
+from theodolite.store.manifest import finished_groups
+from theodolite.store.result_reader import read_group
 from theodolite.store.runs import Run
 
 _TOKENS = ["side", "vector", "end", "place", "token", "token_id", "score", "against"]

@@ -6,12 +6,12 @@ from typing import Any
 
 from theodolite.errors import RunDamagedError, StoreError, StoreVersionError
 from theodolite.spec import SurveySpec
+from theodolite.store.cache import Kept
 from theodolite.store.commits import damages, read_commit, read_commits, record_key
-from theodolite.store.complete import changed_objects, finished_groups, finished_tables
-from theodolite.store.finished import read_contrasts, read_group
-from theodolite.store.kept import Kept
 from theodolite.store.layout import GROUPS
+from theodolite.store.manifest import changed_objects, finished_groups, finished_tables
 from theodolite.store.objects import keys
+from theodolite.store.result_reader import read_contrasts, read_group
 from theodolite.store.runs import Run, find_run, list_run_ids
 
 

@@ -7,7 +7,7 @@ from typing import Any
 import pandas as pd
 
 from theodolite.errors import SpecError
-from theodolite.store.finished import read_finished_table, read_table_rows
+from theodolite.store.result_reader import read_finished_table, read_table_rows
 from theodolite.store.runs import Run
 
 Filter = tuple[str, str, Any]

@@ -7,7 +7,7 @@ import pandas as pd
 
 from theodolite.errors import TableNotFoundError
 from theodolite.sites import Site
-from theodolite.store.finished import read_finished_table, read_group
+from theodolite.store.result_reader import read_finished_table, read_group
 from theodolite.store.runs import Run
 
 _STREAM = (Site.RESID_PRE, Site.RESID_MID, Site.RESID_FINAL)

@@ -5,14 +5,14 @@ from collections.abc import Callable, Iterator
 import plotly.graph_objects as go
 
 from theodolite.errors import FigureNotFoundError
-from theodolite.sections.contrasts import contrast_sections
-from theodolite.sections.geometry import sphere_section, travel_section
+from theodolite.sections.curves import contrast_sections
+from theodolite.sections.gram import gram_section, separation_sections
 from theodolite.sections.heads import heads_section
 from theodolite.sections.parts import Figure, Section
-from theodolite.sections.subspaces import weights_section
-from theodolite.sections.untangling import gram_section, separation_sections
+from theodolite.sections.sphere import sphere_section, travel_section
+from theodolite.sections.weights import weights_section
 from theodolite.sections.words import word_sections
-from theodolite.store.complete import finished_groups
+from theodolite.store.manifest import finished_groups
 from theodolite.store.runs import Run
 
 SECTIONS: dict[str, Callable[[Run], list[Section]]] = {

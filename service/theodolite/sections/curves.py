@@ -5,13 +5,13 @@ from functools import partial
 import numpy as np
 import xarray as xr
 
-from theodolite.figures.contrasts import ContrastView, contrast_figure, shown_sites
+from theodolite.figures.curves import ContrastView, contrast_figure, shown_sites
 from theodolite.query.curves import along_depth
 from theodolite.query.published import published_curves, selected_directions
 from theodolite.sections.parts import Figure, Section
 from theodolite.sections.published import published_facts
 from theodolite.sites import depth_label
-from theodolite.store.finished import read_group
+from theodolite.store.result_reader import read_group
 from theodolite.store.runs import Run
 
 _SIDES = ("positive", "negative")

@@ -6,14 +6,14 @@ from functools import partial
 import numpy as np
 import xarray as xr
 
-from theodolite.figures.contrasts import shown_sites
-from theodolite.figures.geometry import blocks_figure, separation_figure, shape_figure
+from theodolite.figures.curves import shown_sites
+from theodolite.figures.gram import blocks_figure, separation_figure, shape_figure
 from theodolite.figures.panels import layer_map
 from theodolite.query.compare import BOUND
 from theodolite.query.curves import along_depth
 from theodolite.sections.parts import Figure, Section, Table, colours_of, last_position, said_counts
 from theodolite.sites import depth_label
-from theodolite.store.finished import read_group
+from theodolite.store.result_reader import read_group
 from theodolite.store.runs import Run
 
 _UNSEEN = "On prompts the direction was not fitted on"

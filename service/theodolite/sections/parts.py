@@ -7,7 +7,7 @@ import plotly.graph_objects as go
 import xarray as xr
 
 from theodolite.figures.style import set_colours
-from theodolite.store.finished import read_group
+from theodolite.store.result_reader import read_group
 from theodolite.store.runs import Run
 
 

@@ -5,7 +5,7 @@ from itertools import groupby
 
 import xarray as xr
 
-from theodolite.figures.contrasts import ContrastView
+from theodolite.figures.curves import ContrastView
 from theodolite.query.published import (
     Deviation,
     PublishedCurve,

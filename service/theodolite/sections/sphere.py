@@ -7,10 +7,10 @@ import numpy as np
 import pandas as pd
 import xarray as xr
 
-from theodolite.figures.geometry import axes_figure, growth_figure, sphere_figure, travel_figure
+from theodolite.figures.gram import axes_figure, growth_figure, sphere_figure, travel_figure
 from theodolite.sections.parts import Figure, Section, colours_of, last_position, said_counts
 from theodolite.sites import Site
-from theodolite.store.finished import read_finished_table, read_group
+from theodolite.store.result_reader import read_finished_table, read_group
 from theodolite.store.runs import Run
 
 _AIC_THAT_COUNTS = 2.0  # below that two fits are as good (Burnham and Anderson 2002)

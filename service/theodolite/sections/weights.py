@@ -7,7 +7,7 @@ import xarray as xr
 
 from theodolite.figures.panels import layer_map
 from theodolite.sections.parts import Figure, Section
-from theodolite.store.finished import read_group
+from theodolite.store.result_reader import read_group
 from theodolite.store.runs import Run
 
 _NAMES = {"o": "W_O", "down": "W_down", "q": "W_Q", "k": "W_K", "v": "W_V", "gate": "W_gate", "up": "W_up"}

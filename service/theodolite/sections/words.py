@@ -5,11 +5,11 @@ from functools import partial
 
 import pandas as pd
 
-from theodolite.figures.trajectories import trajectory_curves, trajectory_sphere, trajectory_umap
+from theodolite.figures.words import trajectory_curves, trajectory_sphere, trajectory_umap
 from theodolite.query.words import along_stream, read_words
 from theodolite.sections.parts import Figure, Section, Table
 from theodolite.sites import depth_label
-from theodolite.store.finished import read_group
+from theodolite.store.result_reader import read_group
 from theodolite.store.runs import Run
 
 _TOKENS = 12  # of a list by length

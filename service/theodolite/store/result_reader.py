@@ -16,8 +16,8 @@ from zarr.core.buffer.cpu import Buffer
 from zarr.storage import MemoryStore
 
 from theodolite.errors import ResultsNotFoundError, RunDamagedError, StoreError, TableNotFoundError
-from theodolite.store.complete import damage_of, finished_groups, finished_tables, sealed_objects
 from theodolite.store.layout import GROUPS, RESULTS, Variable, table_owner
+from theodolite.store.manifest import damage_of, finished_groups, finished_tables, sealed_objects
 from theodolite.store.objects import get, keys
 from theodolite.store.runs import Run
 from theodolite.store.tables import decode_rows, decode_table, table_key

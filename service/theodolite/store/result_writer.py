@@ -12,8 +12,8 @@ from zarr.errors import ZarrUserWarning
 from zarr.storage import MemoryStore
 
 from theodolite.errors import StoreError
-from theodolite.store.complete import finished_groups, write_complete
 from theodolite.store.layout import ACTIVATIONS, COORDINATES, GROUPS, RESULTS, Variable
+from theodolite.store.manifest import finished_groups, write_complete
 from theodolite.store.objects import delete, get, join, keys, open_zarr_store, put
 from theodolite.store.runs import Run
 from theodolite.store.tables import table_key

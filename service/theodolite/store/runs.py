@@ -10,7 +10,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 
 from theodolite.errors import RunDamagedError, RunNotFoundError, StoreVersionError
 from theodolite.spec import SurveySpec
-from theodolite.store.kept import Kept
+from theodolite.store.cache import Kept
 from theodolite.store.layout import FORMAT, REPORT, RUN_RECORD
 from theodolite.store.objects import Location, folders, get, join, open_location, put_new, version
 

@@ -18,7 +18,7 @@ from functools import partial
 from typing import Any
 
 from theodolite.spec import SurveySpec
-from theodolite.store.kept import Kept
+from theodolite.store.cache import Kept
 from theodolite.store.objects import get, keys, open_location, put_new
 
 _FOLDER = "jobs"

@@ -18,7 +18,7 @@ from theodolite.errors import ClusterError, ClusterRefusedError
 from theodolite.settings import Settings
 
 if TYPE_CHECKING:
-    from theodolite.store.jobs import Attempt
+    from theodolite.submission.job_store import Attempt
 
 SUBMITTED_BY = "THEODOLITE_SUBMITTED_BY"
 """Where a job reads which version submitted it."""

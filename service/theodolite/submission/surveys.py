@@ -4,15 +4,15 @@ from collections.abc import Callable, Iterable, Mapping
 from datetime import UTC, datetime
 from typing import Any
 
-from theodolite.cluster.submit import ClusterState, check_version, cluster_state, cluster_states, stop, submit
 from theodolite.errors import ClusterError, ClusterRefusedError, StoreError
 from theodolite.query.runs import progress
 from theodolite.settings import Settings
 from theodolite.spec import SurveySpec
-from theodolite.store.jobs import End, StoredJob, begin_attempt, end_attempt, read_jobs, store_spec, tell_sent
-from theodolite.store.kept import Kept
+from theodolite.store.cache import Kept
 from theodolite.store.objects import absolute
 from theodolite.store.runs import open_run
+from theodolite.submission.job_store import End, StoredJob, begin_attempt, end_attempt, read_jobs, store_spec, tell_sent
+from theodolite.submission.ray_jobs import ClusterState, check_version, cluster_state, cluster_states, stop, submit
 
 UNFINISHED = ("queued", "running")
 

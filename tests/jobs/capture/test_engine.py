@@ -2,17 +2,17 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-import tiny
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support import tiny
 
-from theodolite.capture.engine import Engine
-from theodolite.capture.plan import plan_set
-from theodolite.models.batching import can_share_prefix, length_class_of
-from theodolite.models.load import wrap
-from theodolite.models.reading import read_sites, relative_errors
 from theodolite.sites import Site
+from theodolite_jobs.capture.engine import Engine
+from theodolite_jobs.capture.plan import plan_set
+from theodolite_jobs.models.batching import can_share_prefix, length_class_of
+from theodolite_jobs.models.load import wrap
+from theodolite_jobs.models.reference import read_sites, relative_errors
 
 SITES = (Site.RESID_PRE, Site.RESID_MID, Site.RESID_POST)
 LAYERS = [0, 2, 4]

@@ -4,24 +4,24 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-import tiny
 import torch
-from by_hand import inputs_of
+from support import tiny
+from support.by_hand import inputs_of
 from transformers import AutoModel
 
-from theodolite.capture.engine import Engine
-from theodolite.capture.plan import plan_set
-from theodolite.cluster import replica
-from theodolite.models.batching import can_share_prefix, length_class_of
-from theodolite.models.facts import mlp_width
-from theodolite.models.load import LoadedModel, load_model, wrap
-from theodolite.models.weights import Weights
 from theodolite.sites import Site
 from theodolite.spec import ModelSpec
 from theodolite.store.activations import create_activations
 from theodolite.store.commits import read_commit
 from theodolite.store.layout import MLP_POSITIVE
 from theodolite.store.objects import open_location
+from theodolite_jobs.capture.engine import Engine
+from theodolite_jobs.capture.plan import plan_set
+from theodolite_jobs.cluster import replica
+from theodolite_jobs.models.batching import can_share_prefix, length_class_of
+from theodolite_jobs.models.facts import mlp_width
+from theodolite_jobs.models.load import LoadedModel, load_model, wrap
+from theodolite_jobs.models.weights import Weights
 
 SITES = (Site.RESID_PRE,)
 LAYERS = [0, 2, 4]

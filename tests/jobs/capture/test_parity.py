@@ -3,18 +3,18 @@ from dataclasses import replace
 
 import accelerate
 import pytest
-import tiny
 import torch
+from support import tiny
 from transformers import AutoModel
 
-from theodolite.capture.engine import Engine
-from theodolite.capture.parity import _first_count, certify
-from theodolite.capture.plan import plan_set, probe_prompts
 from theodolite.errors import ParityError
-from theodolite.models.anatomy import Tap
-from theodolite.models.batching import can_share_prefix, length_class_of
-from theodolite.models.load import wrap
 from theodolite.sites import Site
+from theodolite_jobs.capture.engine import Engine
+from theodolite_jobs.capture.parity import _first_count, certify
+from theodolite_jobs.capture.plan import plan_set, probe_prompts
+from theodolite_jobs.models.anatomy import Tap
+from theodolite_jobs.models.batching import can_share_prefix, length_class_of
+from theodolite_jobs.models.load import wrap
 
 SITES = (Site.RESID_PRE, Site.RESID_MID)
 
@@ -89,7 +89,7 @@ def test_a_capture_that_is_not_a_number_is_refused(monkeypatch, dtype, site):
 
 
 def test_a_failure_that_float64_takes_away_is_called_rounding(monkeypatch):
-    monkeypatch.setattr("theodolite.capture.parity.FLOAT32_BOUND", 1e-8)
+    monkeypatch.setattr("theodolite_jobs.capture.parity.FLOAT32_BOUND", 1e-8)
     with pytest.raises(
         ParityError, match=r"first 5 blocks differ by .* in float32 and .* in float64: this is rounding"
     ):
@@ -137,8 +137,8 @@ def test_a_failure_is_told_though_it_cannot_be_measured_again(monkeypatch):
     def no_memory(*_):
         raise torch.OutOfMemoryError("no memory left")
 
-    monkeypatch.setattr("theodolite.capture.parity.FLOAT32_BOUND", 1e-8)
-    monkeypatch.setattr("theodolite.capture.parity._measure_first_blocks", no_memory)
+    monkeypatch.setattr("theodolite_jobs.capture.parity.FLOAT32_BOUND", 1e-8)
+    monkeypatch.setattr("theodolite_jobs.capture.parity._measure_first_blocks", no_memory)
     with pytest.raises(ParityError, match=r"differ from plain Hugging Face.*could not be measured again"):
         certify_tiny(wrap(tiny.tiny_model("gpt2")))
 

@@ -1,7 +1,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from theodolite.capture.plan import batch_by_length, halved, padded_tokens, plan_set, probe_prompts, shared_prefix
+from theodolite_jobs.capture.plan import batch_by_length, halved, padded_tokens, plan_set, probe_prompts, shared_prefix
 
 prompts = st.lists(st.lists(st.integers(0, 5), min_size=1, max_size=30).map(tuple), min_size=1, max_size=60)
 

@@ -2,20 +2,20 @@
 
 import numpy as np
 import pytest
-import tiny
 import torch
-from groups import SECONDS, Group
+from support import tiny
+from support.rank_group import SECONDS, Group
 from transformers import LlamaConfig
 
-from theodolite.capture.engine import Engine
-from theodolite.capture.parity import FLOAT32_EXPECTED, certify
-from theodolite.capture.plan import plan_set, probe_prompts
 from theodolite.errors import ParityError
-from theodolite.models.batching import can_share_prefix, length_class_of
-from theodolite.models.facts import mlp_width
-from theodolite.models.load import load_config, load_model
-from theodolite.models.reading import relative_errors
 from theodolite.sites import Site
+from theodolite_jobs.capture.engine import Engine
+from theodolite_jobs.capture.parity import FLOAT32_EXPECTED, certify
+from theodolite_jobs.capture.plan import plan_set, probe_prompts
+from theodolite_jobs.models.batching import can_share_prefix, length_class_of
+from theodolite_jobs.models.facts import mlp_width
+from theodolite_jobs.models.load import load_config, load_model
+from theodolite_jobs.models.reference import relative_errors
 
 CUT = [
     family

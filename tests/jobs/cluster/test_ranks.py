@@ -5,23 +5,23 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-import tiny
 import torch
 import zarr
-from groups import SECONDS, Group
+from support import tiny
+from support.rank_group import SECONDS, Group
 
-from theodolite.capture.parity import FLOAT32_EXPECTED
-from theodolite.capture.plan import plan_set, probe_prompts
-from theodolite.cluster.replica import Assignment, Replica
 from theodolite.errors import CaptureError, RankOutOfMemoryError
-from theodolite.models.load import LoadedModel
-from theodolite.models.reading import relative_errors
-from theodolite.models.source import resolve_source
 from theodolite.sites import Site
 from theodolite.spec import ModelSpec
 from theodolite.store.activations import create_activations
 from theodolite.store.commits import read_commits
 from theodolite.store.objects import keys, open_location
+from theodolite_jobs.capture.parity import FLOAT32_EXPECTED
+from theodolite_jobs.capture.plan import plan_set, probe_prompts
+from theodolite_jobs.cluster.replica import Assignment, Replica
+from theodolite_jobs.models.load import LoadedModel
+from theodolite_jobs.models.reference import relative_errors
+from theodolite_jobs.models.source import resolve_source
 
 SITES = (Site.RESID_PRE, Site.RESID_MID)
 LAYERS = (0, 2, 4)

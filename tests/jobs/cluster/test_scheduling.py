@@ -5,10 +5,10 @@ import time
 from concurrent.futures import Future
 
 import pytest
-from pretend import NUMBERS, PretendReplica, work_of
+from support.pretend import NUMBERS, PretendReplica, work_of
 
-from theodolite.cluster.driver import IN_FLIGHT, OUT_OF_MEMORY, Watch, run_shards
 from theodolite.errors import CaptureError, ModelError
+from theodolite_jobs.cluster.scheduling import IN_FLIGHT, OUT_OF_MEMORY, Watch, run_shards
 
 
 class Seen:

@@ -3,8 +3,8 @@
 import pytest
 import ray
 
-from theodolite.cluster.session import Resources, choose_resources, has_node_for
 from theodolite.errors import CaptureError
+from theodolite_jobs.cluster.session import Resources, choose_resources, has_node_for
 
 
 @pytest.fixture

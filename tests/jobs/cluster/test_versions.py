@@ -6,14 +6,14 @@ from pathlib import Path
 import pytest
 
 from theodolite import __version__
-from theodolite.cluster.replica import Assignment, Replica
-from theodolite.cluster.submit import SUBMITTED_BY
 from theodolite.errors import CaptureError, ClusterRefusedError
 from theodolite.settings import Settings
 from theodolite.spec import ModelSpec
 from theodolite.spec_file import parse_spec
-from theodolite.store.jobs import begin_attempt, read_jobs, store_spec
-from theodolite.store.kept import Kept
+from theodolite.store.cache import Kept
+from theodolite.submission.job_store import begin_attempt, read_jobs, store_spec
+from theodolite.submission.ray_jobs import SUBMITTED_BY
+from theodolite_jobs.cluster.replica import Assignment, Replica
 from theodolite_jobs.job import run_job
 
 CERTIFICATE = {"dtype": "float32", "attention": "sdpa", "device": "cpu"}

@@ -3,12 +3,12 @@
 import json
 
 import pytest
-from serving import SPEC, RayStandIn
+from support.serving import SPEC, RayStandIn
 from typer.testing import CliRunner
 
 from theodolite.errors import ClusterError, ClusterRefusedError, JobError, SpecError
 from theodolite.spec_file import parse_spec
-from theodolite.store.jobs import End, end_attempt, read_job_spec
+from theodolite.submission.job_store import End, end_attempt, read_job_spec
 from theodolite_jobs.cli import app
 
 CLUSTER = ["--cluster", "http://head:8265"]
@@ -18,9 +18,9 @@ ID = parse_spec(SPEC).digest()
 @pytest.fixture
 def ray(monkeypatch):
     cluster = RayStandIn()
-    monkeypatch.setattr("theodolite.cluster.submit.httpx.request", cluster.request)
+    monkeypatch.setattr("theodolite.submission.ray_jobs.httpx.request", cluster.request)
     monkeypatch.setenv("RAY_AUTH_TOKEN_PATH", "/nonexistent")
-    monkeypatch.setattr("theodolite.waiting._SECONDS_BETWEEN_LOOKS", 0.01)
+    monkeypatch.setattr("theodolite.submission.waiting._SECONDS_BETWEEN_LOOKS", 0.01)
     return cluster
 
 
@@ -97,7 +97,7 @@ def test_another_version_of_ray_is_refused_before_anything_is_begun(call, ray, v
 
 
 def test_a_side_without_ray_asks_for_one_that_is_new_enough(call, ray, monkeypatch):
-    monkeypatch.setattr("theodolite.cluster.submit.importlib.metadata.distributions", lambda **_: iter(()))
+    monkeypatch.setattr("theodolite.submission.ray_jobs.importlib.metadata.distributions", lambda **_: iter(()))
     ray.version = "2.59.1"
     with pytest.raises(ClusterRefusedError, match=r"runs Ray 2\.59\.1; at least 2\.60 is needed"):
         call("submit")

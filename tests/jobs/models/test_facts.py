@@ -11,18 +11,17 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-import hub
 import pytest
-import tiny
 import torch
 import yaml
+from support import hub, tiny
 from transformers import DeepseekV3Config, GPTNeoXJapaneseConfig, Qwen2Config
 
-from theodolite.models.anatomy import dimensions_of
-from theodolite.models.facts import describe_model, skeleton
-from theodolite.models.families import known_anatomy
 from theodolite_jobs.cli import main
 from theodolite_jobs.estimate import count_parameters
+from theodolite_jobs.models.anatomy import dimensions_of
+from theodolite_jobs.models.facts import describe_model, skeleton
+from theodolite_jobs.models.families import known_anatomy
 
 PARALLEL = {
     "cohere",

@@ -12,19 +12,19 @@ from typing import Any
 
 import numpy as np
 import pytest
-import tiny
 import torch
+from support import tiny
 from transformers import BloomConfig
 
-from theodolite.capture.engine import Engine
-from theodolite.capture.plan import plan_set
 from theodolite.errors import SiteNotFoundError, UnsupportedModelError
-from theodolite.models.anatomy import Anatomy, check_sites
-from theodolite.models.batching import length_class_of
-from theodolite.models.families import FAMILIES, known_anatomy
-from theodolite.models.load import LoadedModel, wrap
-from theodolite.models.reading import identity_errors, read_sites, relative_errors
 from theodolite.sites import BLOCK_SITES, Site
+from theodolite_jobs.capture.engine import Engine
+from theodolite_jobs.capture.plan import plan_set
+from theodolite_jobs.models.anatomy import Anatomy, check_sites
+from theodolite_jobs.models.batching import length_class_of
+from theodolite_jobs.models.families import FAMILIES, known_anatomy
+from theodolite_jobs.models.load import LoadedModel, wrap
+from theodolite_jobs.models.reference import identity_errors, read_sites, relative_errors
 
 IDS = tiny.random_tokens([11])[0]
 POSITIONS = [-3, -1]

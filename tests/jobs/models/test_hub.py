@@ -9,16 +9,16 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import hub
 import pytest
+from support import hub
 
 # The libraries read their environment when they are imported, so each hub is asked from a process of its own.
 # Questions come as JSON on standard input; each answer is a value, or the name and the message of an error.
 ASK = """
 import json, sys
 from pathlib import Path
-from theodolite.models.source import ModelSource, fetch, fetch_small_files, resolve_source
-from theodolite.prompts.sources import read_prompts
+from theodolite_jobs.models.source import ModelSource, fetch, fetch_small_files, resolve_source
+from theodolite_jobs.prompts.sources import read_prompts
 from theodolite.spec import ModelSpec, PromptSetSpec
 
 def prompts(settings):

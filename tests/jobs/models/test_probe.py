@@ -3,18 +3,18 @@
 from typing import Any
 
 import pytest
-import tiny
 import transformers
+from support import tiny
 
-from theodolite.capture.parity import certify
-from theodolite.capture.plan import plan_set, probe_prompts
 from theodolite.errors import UnsupportedModelError
-from theodolite.models.anatomy import Tap, dimensions_of
-from theodolite.models.batching import length_class_of
-from theodolite.models.families import known_anatomy
-from theodolite.models.load import wrap
-from theodolite.models.probe import probe_anatomy
 from theodolite.sites import Site
+from theodolite_jobs.capture.parity import certify
+from theodolite_jobs.capture.plan import plan_set, probe_prompts
+from theodolite_jobs.models.anatomy import Tap, dimensions_of
+from theodolite_jobs.models.batching import length_class_of
+from theodolite_jobs.models.families import known_anatomy
+from theodolite_jobs.models.load import wrap
+from theodolite_jobs.models.probe import probe_anatomy
 
 STREAM = {Site.RESID_PRE: Tap("", "input"), Site.RESID_POST: Tap("", "output")}
 

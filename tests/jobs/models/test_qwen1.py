@@ -16,12 +16,12 @@ from hypothesis import strategies as st
 from safetensors.torch import load_file, save_file
 
 from theodolite.errors import ModelError
-from theodolite.models import source as source_module
-from theodolite.models.anatomy import dimensions_of
-from theodolite.models.load import load_config, load_model, load_tokenizer
-from theodolite.models.qwen1 import convert_qwen1, is_qwen1, qwen2_config
-from theodolite.models.source import ModelSource, fetch, fetch_small_files, resolve_source
 from theodolite.spec import ModelSpec
+from theodolite_jobs.models import source as source_module
+from theodolite_jobs.models.anatomy import dimensions_of
+from theodolite_jobs.models.convert.qwen1 import convert_qwen1, is_qwen1, qwen2_config
+from theodolite_jobs.models.load import load_config, load_model, load_tokenizer
+from theodolite_jobs.models.source import ModelSource, fetch, fetch_small_files, resolve_source
 
 Tensors = dict[str, torch.Tensor]
 

@@ -4,18 +4,18 @@ from pathlib import Path
 
 import pytest
 import torch
-from by_hand import activation_of, after_branch, attention_by_hand, inputs_of, mlp_by_hand
+from support.by_hand import activation_of, after_branch, attention_by_hand, inputs_of, mlp_by_hand
 
-from theodolite.capture.parity import certify
-from theodolite.capture.plan import plan_set, probe_prompts
-from theodolite.models.batching import can_share_prefix
-from theodolite.models.load import load_model, load_tokenizer
-from theodolite.models.reading import read_sites, relative_errors
-from theodolite.models.source import fetch, resolve_source
-from theodolite.models.weights import Weights
 from theodolite.settings import Settings
 from theodolite.sites import Site
 from theodolite.spec import ModelSpec
+from theodolite_jobs.capture.parity import certify
+from theodolite_jobs.capture.plan import plan_set, probe_prompts
+from theodolite_jobs.models.batching import can_share_prefix
+from theodolite_jobs.models.load import load_model, load_tokenizer
+from theodolite_jobs.models.reference import read_sites, relative_errors
+from theodolite_jobs.models.source import fetch, resolve_source
+from theodolite_jobs.models.weights import Weights
 
 SENTENCES = [
     "To kill two birds with one stone",

@@ -1,13 +1,13 @@
 """Which models are cut over several GPUs, and what is said of those that are not."""
 
 import pytest
-import tiny
+from support import tiny
 from transformers import ModernBertConfig
 
 from theodolite.errors import UnsupportedModelError
-from theodolite.models.load import load_model
-from theodolite.models.sharding import check_shardable, choose_ranks
 from theodolite.settings import Settings
+from theodolite_jobs.models.load import load_model
+from theodolite_jobs.models.sharding import check_shardable, choose_ranks
 
 
 def test_auto_cuts_what_can_be_cut():

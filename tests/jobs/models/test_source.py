@@ -13,16 +13,16 @@ from safetensors.torch import load_file, save_file
 from transformers import LlamaConfig, LlamaForCausalLM, MambaConfig, T5Config
 
 from theodolite.errors import ModelError, SiteNotFoundError, UnsupportedModelError
-from theodolite.models import source as source_module
-from theodolite.models.anatomy import check_layers, check_sites, dimensions_of
-from theodolite.models.families import known_anatomy
-from theodolite.models.gguf import convert_gguf
-from theodolite.models.load import load_config, load_model, load_tokenizer, resolved_dtype
-from theodolite.models.source import ModelSource, fetch, fetch_small_files, resolve_source, slug
 from theodolite.settings import Settings
 from theodolite.sites import Site
 from theodolite.spec import ModelSpec
 from theodolite.spec_file import parse_spec
+from theodolite_jobs.models import source as source_module
+from theodolite_jobs.models.anatomy import check_layers, check_sites, dimensions_of
+from theodolite_jobs.models.convert.gguf import convert_gguf
+from theodolite_jobs.models.families import known_anatomy
+from theodolite_jobs.models.load import load_config, load_model, load_tokenizer, resolved_dtype
+from theodolite_jobs.models.source import ModelSource, fetch, fetch_small_files, resolve_source, slug
 
 WEIGHTS = "model.safetensors"
 A_TENSOR = "layers.1.self_attn.q_proj.weight"

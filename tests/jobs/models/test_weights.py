@@ -4,9 +4,10 @@ import json
 from dataclasses import fields
 
 import pytest
-import tiny
 import torch
-from by_hand import (
+from safetensors.torch import load_file, save_file
+from support import tiny
+from support.by_hand import (
     activation_of,
     after_branch,
     attention_by_hand,
@@ -16,14 +17,13 @@ from by_hand import (
     normalised,
     recorded,
 )
-from safetensors.torch import load_file, save_file
 from transformers import AutoModel, AutoModelForCausalLM, AutoModelForMaskedLM
 
 from theodolite.errors import ModelError, UnsupportedModelError
-from theodolite.models.load import wrap
-from theodolite.models.reading import read_sites, relative_errors
-from theodolite.models.weights import Weights, embedding_scale, norm_epsilon
 from theodolite.sites import Site
+from theodolite_jobs.models.load import wrap
+from theodolite_jobs.models.reference import read_sites, relative_errors
+from theodolite_jobs.models.weights import Weights, embedding_scale, norm_epsilon
 
 TOKENS = (5, 60, 17, 33, 9)  # fewer than the tiny models' windows
 POSITIONS = [-5, -4, -3, -2, -1]

@@ -2,18 +2,18 @@
 
 import numpy as np
 import pytest
-import tiny
 import torch
-from stored import record_of
+from support import tiny
+from support.stored import record_of
 from transformers import AutoModel, AutoModelForCausalLM, AutoModelForMaskedLM
 
-from theodolite.models.load import wrap
-from theodolite.models.reading import read_sites, relative_errors
-from theodolite.models.weights import Weights
 from theodolite.sites import Site
 from theodolite.store.runs import ModelFacts, Run
+from theodolite_jobs.models.load import wrap
+from theodolite_jobs.models.reference import read_sites, relative_errors
+from theodolite_jobs.models.weights import Weights
+from theodolite_jobs.passes.norm_layers import norm_places
 from theodolite_jobs.statistics.norms import normalised
-from theodolite_jobs.stream.norm_places import norm_places
 
 TOKENS = (5, 60, 17, 33, 9)
 POSITIONS = [-3, -2, -1]

@@ -10,8 +10,8 @@ import pytest
 from sklearn.model_selection import train_test_split
 
 from theodolite.errors import PromptError
-from theodolite.prompts.sources import read_prompts
 from theodolite.spec import PromptSetSpec
+from theodolite_jobs.prompts.sources import read_prompts
 
 
 def write(folder: Path, name: str, content: str | bytes) -> None:

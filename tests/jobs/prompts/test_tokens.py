@@ -8,8 +8,8 @@ from tokenizers import Tokenizer, models, pre_tokenizers, processors
 from transformers import PreTrainedTokenizerFast
 
 from theodolite.errors import PromptError
-from theodolite.prompts.tokens import check_lengths, resolve_positions, resolve_template, tokenize
 from theodolite.spec import PromptSetSpec
+from theodolite_jobs.prompts.tokens import check_lengths, resolve_positions, resolve_template, tokenize
 
 SPECIAL = ["<unk>", "<s>", "</s>", "<|system|>", "<|user|>", "<|assistant|>", "<|end|>"]
 WORDS = ["hello", "world", "say", "be", "brief", "not", "{", "}", "{}", "{prompt}", "{{", "1", "+", "}}"]

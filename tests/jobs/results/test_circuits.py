@@ -2,16 +2,16 @@
 
 import numpy as np
 import pytest
-import tiny
 import torch
-from by_hand import epsilon_of, inputs_of
+from support import tiny
+from support.by_hand import epsilon_of, inputs_of
 from transformers import AutoModel
 
-from theodolite.models.load import wrap
-from theodolite.models.reading import read_sites
-from theodolite.models.weights import Weights
 from theodolite.sites import Site
-from theodolite_jobs.weights.circuits import notes_on, read_circuits
+from theodolite_jobs.models.load import wrap
+from theodolite_jobs.models.reference import read_sites
+from theodolite_jobs.models.weights import Weights
+from theodolite_jobs.results.circuits import notes_on, read_circuits
 
 TOKENS = (5, 60, 17, 33, 9, 41, 28, 12, 50)  # offsets up to 8; the tiny models' windows hold 6
 OFFSETS = range(1 - len(TOKENS), len(TOKENS))

@@ -6,16 +6,16 @@ import numpy as np
 import pytest
 from scipy.spatial.distance import cdist
 from sklearn.metrics import silhouette_score
-from stored import store_run
-from test_result_groups import assert_same_rows, contrast, draw, model_of, silent
+from support.result_cases import assert_same_rows, contrast, draw, model_of, silent
+from support.stored import store_run
 
 from theodolite.errors import RunDamagedError
 from theodolite.spec import GramSpec
-from theodolite.store.complete import finished_groups
-from theodolite.store.finished import read_group
+from theodolite.store.manifest import finished_groups
+from theodolite.store.result_reader import read_group
 from theodolite.store.tables import read_table
+from theodolite_jobs.results.gram import stale_gram, survey_gram
 from theodolite_jobs.statistics.gram import effective_rank_of_gaussian, participation_ratio_of_gaussian
-from theodolite_jobs.stream.gram_group import stale_gram, survey_gram
 
 WIDTH, LAYERS = 8, 3
 SITES = ("resid_pre", "resid_mid")
@@ -219,7 +219,7 @@ def surveyed(request, tmp_path_factory):
         final=final,
     )
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("theodolite_jobs.stream.gram_group._ENTRIES", entries)
+        patch.setattr("theodolite_jobs.results.gram._ENTRIES", entries)
         assert survey_gram(run, CONTRASTS, GramSpec(), None, silent) == ["gram"]
     group = read_group(run, "gram")
     if not EXPECTED:

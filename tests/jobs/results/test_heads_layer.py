@@ -4,16 +4,16 @@ from dataclasses import dataclass
 
 import numpy as np
 import pytest
-import tiny
 import torch
 from safetensors.torch import load_file, save_file
+from support import tiny
 from transformers import AutoModelForCausalLM, AutoModelForMaskedLM
 
 from theodolite.errors import ModelError
-from theodolite.models.rotary import rotation
-from theodolite.models.weights import Weights
 from theodolite.spec import HeadsSpec
-from theodolite_jobs.weights.atlas import SIDES, Stream, layer_atlas, vocabulary_product
+from theodolite_jobs.models.rotary import rotation
+from theodolite_jobs.models.weights import Weights
+from theodolite_jobs.results.heads_layer import SIDES, Stream, layer_atlas, vocabulary_product
 
 LAYER = 2
 OFFSETS = [0, 3]

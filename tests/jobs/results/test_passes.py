@@ -5,18 +5,18 @@ import numpy as np
 import pytest
 import xarray as xr
 import zarr
-from stored import store_run
+from support.stored import store_run
 
 from theodolite.errors import ResultsNotFoundError, RunDamagedError, StoreError
 from theodolite.query.runs import describe, summaries, verify
-from theodolite.store.complete import finished_groups
-from theodolite.store.finished import damaged_groups, read_contrasts, read_finished_table, read_group
+from theodolite.store.manifest import finished_groups
 from theodolite.store.objects import delete, open_location
-from theodolite.store.results import drop_groups
+from theodolite.store.result_reader import damaged_groups, read_contrasts, read_finished_table, read_group
+from theodolite.store.result_writer import drop_groups
 from theodolite.store.tables import read_table
 from theodolite_jobs.report.page import render_report
-from theodolite_jobs.stream import pipeline
-from theodolite_jobs.stream.pipeline import analyse
+from theodolite_jobs.results import context
+from theodolite_jobs.results.context import analyse
 
 SITES = ("resid_pre", "resid_mid")
 PAIRED = {"refusal": {"positive": "bad", "negative": "good", "paired": True}}
@@ -145,7 +145,7 @@ def test_only_missing_or_outdated_groups_are_computed(tmp_path, monkeypatch):
     assert analyse(run, PAIRED, None, silent) == []
     other = {"other": {**PAIRED["refusal"], "paired": False}}
     assert analyse(run, other, None, silent) == ["curves", "directions"]
-    monkeypatch.setitem(pipeline.GROUP_VERSIONS, "moments", pipeline.GROUP_VERSIONS["moments"] + 1)
+    monkeypatch.setitem(context.GROUP_VERSIONS, "moments", context.GROUP_VERSIONS["moments"] + 1)
     assert analyse(run, other, None, silent) == ["moments"]
     assert set(finished_groups(run)) == {"moments", "curves", "directions"}
 
@@ -171,7 +171,7 @@ def test_a_shard_that_was_captured_again_outdates_the_results(tmp_path):
 def test_a_crash_while_results_are_written_leaves_no_group_that_looks_whole(tmp_path, monkeypatch):
     run = store_run(tmp_path, {"bad": draw(5), "good": draw(5, seed=1)}, contrasts=PAIRED)
     with monkeypatch.context() as patch:
-        patch.setattr("theodolite.store.results.consolidate", crash)
+        patch.setattr("theodolite.store.result_writer.consolidate", crash)
         with pytest.raises(KeyboardInterrupt):
             analyse(run, run.record.spec.resolved_contrasts(), None, silent)
     assert finished_groups(run) == {}
@@ -184,7 +184,7 @@ def test_a_crash_while_results_are_written_leaves_no_group_that_looks_whole(tmp_
 def test_a_group_counts_only_once_everything_of_it_is_written(tmp_path, monkeypatch):
     run = store_run(tmp_path, {"bad": draw(5), "good": draw(5, seed=1)}, contrasts=PAIRED)
     with monkeypatch.context() as patch:
-        patch.setattr("theodolite.store.results.consolidate", crash)
+        patch.setattr("theodolite.store.result_writer.consolidate", crash)
         with pytest.raises(KeyboardInterrupt):
             analyse(run, PAIRED, None, silent)
     assert finished_groups(run) == {}

@@ -2,16 +2,16 @@
 
 import numpy as np
 import pytest
-import tiny
 import torch
-from stored import record_of
+from support import tiny
+from support.stored import record_of
 from transformers import AutoModel, AutoModelForCausalLM, AutoModelForMaskedLM
 
-from theodolite.models.load import wrap
-from theodolite.models.weights import Weights
-from theodolite.store.finished import read_group
+from theodolite.store.result_reader import read_group
 from theodolite.store.runs import ModelFacts, create_run
-from theodolite_jobs.weights.subspace_groups import layer_bases, survey_weights
+from theodolite_jobs.models.load import wrap
+from theodolite_jobs.models.weights import Weights
+from theodolite_jobs.results.weights import layer_bases, survey_weights
 
 LAYER = 2
 WRITING, READING = ["o", "down"], ["q", "k", "v", "gate", "up"]

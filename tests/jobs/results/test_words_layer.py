@@ -5,18 +5,18 @@ from typing import Any
 
 import numpy as np
 import pytest
-import tiny
 import torch
 from scipy.stats import spearmanr
+from support import tiny
 from transformers import AutoModel, AutoModelForCausalLM, AutoModelForMaskedLM
 
-from theodolite.models.load import wrap
-from theodolite.models.reading import read_sites
-from theodolite.models.rotary import rotation
-from theodolite.models.weights import Weights
 from theodolite.sites import Site
+from theodolite_jobs.models.load import wrap
+from theodolite_jobs.models.reference import read_sites
+from theodolite_jobs.models.rotary import rotation
+from theodolite_jobs.models.weights import Weights
+from theodolite_jobs.results.words_layer import LAYER_SUM, READING, Wording, embedded, layer_words, output_norm_of
 from theodolite_jobs.statistics import words
-from theodolite_jobs.weights.layer_words import LAYER_SUM, READING, Wording, embedded, layer_words, output_norm_of
 
 LAYER, KNOWN, COUNT = 2, 61, 5  # the tokenizer knows fewer tokens than the table has rows
 NOUNS = np.array([40, 7, 23, 58, 11])

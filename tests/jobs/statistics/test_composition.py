@@ -4,14 +4,14 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-import tiny
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support import tiny
 
-from theodolite.models.weights import Weights
+from theodolite_jobs.models.weights import Weights
+from theodolite_jobs.results.circuits import Circuits, read_circuits
 from theodolite_jobs.statistics.composition import KINDS, composition
 from theodolite_jobs.statistics.norms import Norm
-from theodolite_jobs.weights.circuits import Circuits, read_circuits
 
 HEADS, WIDTH, GROUPS = 4, 24, np.array([0, 0, 1, 1])
 

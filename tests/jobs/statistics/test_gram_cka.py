@@ -3,7 +3,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from theodolite_jobs.statistics.cka import linear_cka, linear_cka_debiased, packed
+from theodolite_jobs.statistics.gram_cka import linear_cka, linear_cka_debiased, packed
 
 SEEDS = st.integers(0, 1000)
 

@@ -5,7 +5,7 @@ from hypothesis import strategies as st
 from scipy.optimize import minimize
 
 from theodolite_jobs.statistics.gram import gram
-from theodolite_jobs.statistics.medians import Products, median_weights, places
+from theodolite_jobs.statistics.gram_medians import Products, median_weights, places
 
 SEEDS = st.integers(0, 1000)
 

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from theodolite_jobs.statistics.orthants import orthant_occupancy, orthant_overlap
+from theodolite_jobs.statistics.gram_orthants import orthant_occupancy, orthant_overlap
 
 
 @settings(max_examples=30, deadline=None)

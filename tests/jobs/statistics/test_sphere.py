@@ -8,7 +8,7 @@ from transformers.models.gemma.modeling_gemma import GemmaRMSNorm
 from transformers.models.llama.modeling_llama import LlamaRMSNorm
 from transformers.models.olmo.modeling_olmo import OlmoLayerNorm
 
-from theodolite.models.weights import NormWeights
+from theodolite_jobs.models.weights import NormWeights
 from theodolite_jobs.statistics.norms import Norm, norm_of, normalised, projected
 from theodolite_jobs.statistics.sphere import (
     QUANTITIES,

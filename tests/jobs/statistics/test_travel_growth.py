@@ -3,7 +3,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from theodolite_jobs.statistics.growth import growth_fits
+from theodolite_jobs.statistics.travel_growth import growth_fits
 
 DEPTHS = np.arange(0, 24, 0.5)
 

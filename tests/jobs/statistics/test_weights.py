@@ -3,7 +3,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from theodolite_jobs.statistics.subspaces import leading_basis, overlap
+from theodolite_jobs.statistics.weights import leading_basis, overlap
 
 SEEDS = st.integers(0, 1000)
 

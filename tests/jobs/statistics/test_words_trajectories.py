@@ -2,20 +2,20 @@
 
 import numpy as np
 import pytest
-import tiny
 import torch
-from stored import record_of
+from support import tiny
+from support.stored import record_of
 from transformers import AutoModelForCausalLM, AutoModelForMaskedLM
 
-from theodolite.models.weights import Weights
 from theodolite.sites import Site
 from theodolite.spec import SENTENCES
 from theodolite.store.activations import encode_shard
 from theodolite.store.commits import Commit, commit_shard, new_attempt, sha256
 from theodolite.store.prompts import write_tokens
 from theodolite.store.runs import create_run
-from theodolite_jobs.statistics.trajectories import angles, principal_coordinates, umap_coordinates
-from theodolite_jobs.weights.trajectory_table import TARGET, trajectory_table
+from theodolite_jobs.models.weights import Weights
+from theodolite_jobs.results.words_trajectories import TARGET, trajectory_table
+from theodolite_jobs.statistics.words_trajectories import angles, principal_coordinates, umap_coordinates
 
 WIDTH = 48
 

@@ -3,7 +3,7 @@
 from pathlib import Path
 
 import pytest
-from serving import REFUSAL, RayStandIn, captured_run, client_of, surveyed_run
+from support.serving import REFUSAL, RayStandIn, captured_run, client_of, surveyed_run
 
 from theodolite.settings import Settings
 from theodolite.spec_file import parse_spec
@@ -43,6 +43,6 @@ def atlas_client(atlas):
 def ray(monkeypatch):
     """A cluster at http://head:8265."""
     cluster = RayStandIn()
-    monkeypatch.setattr("theodolite.cluster.submit.httpx.request", cluster.request)
+    monkeypatch.setattr("theodolite.submission.ray_jobs.httpx.request", cluster.request)
     monkeypatch.setenv("RAY_AUTH_TOKEN_PATH", "/nonexistent")
     return cluster

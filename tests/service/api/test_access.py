@@ -6,16 +6,16 @@ import time
 from pathlib import Path
 
 import pytest
-from serving import REFUSAL, SPEC, assert_problem, bearer, client_of, copied, draw_sets
-from stored import store_run
+from support.serving import REFUSAL, SPEC, assert_problem, bearer, client_of, copied, draw_sets
+from support.stored import store_run
 
 from theodolite.api.access import Access
+from theodolite.api.credentials import create_token, list_tokens, revoke_token
 from theodolite.api.problems import Problem
-from theodolite.store.jobs import read_jobs
-from theodolite.store.kept import Kept
-from theodolite.store.tokens import create_token, list_tokens, revoke_token
+from theodolite.store.cache import Kept
+from theodolite.submission.job_store import read_jobs
 from theodolite_jobs.report.page import write_report
-from theodolite_jobs.stream.pipeline import analyse
+from theodolite_jobs.results.context import analyse
 
 JOB = "/v1/jobs/" + "0" * 64
 READS = ["/v1/runs", "/v1/runs/tiny-0", "/v1/runs/tiny-0/curves", "/v1/compare?run=tiny-0&contrast=refusal", "/v1/jobs"]

@@ -5,7 +5,7 @@ import base64
 import numpy as np
 import pytest
 import xarray as xr
-from serving import SITES, assert_problem, client_of, numbers, pages_of, stored_group
+from support.serving import SITES, assert_problem, client_of, numbers, pages_of, stored_group
 
 from theodolite.query.curves import INTERVALS, STATISTICS
 from theodolite.sites import Site, depth
@@ -180,7 +180,7 @@ def test_a_group_that_the_run_lacks_is_named_with_those_it_has(client, group):
 
 def test_an_answer_that_would_be_too_long_says_how_to_narrow_it(library, monkeypatch):
     client = client_of(library)  # which has no such answer yet
-    monkeypatch.setattr("theodolite.query.groups.NUMBERS", 100)
+    monkeypatch.setattr("theodolite.query.group_selection.NUMBERS", 100)
     assert_problem(client.get(f"{RUN}/moments"), 422, "100 are allowed", "statistic", "xarray")
     assert client.get(f"{RUN}/moments", params={"statistic": "count"}).status_code == 200
 

@@ -6,8 +6,8 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
+from theodolite.api.credentials import create_token, find_token, had_tokens, list_tokens, revoke_token
 from theodolite.errors import StoreError
-from theodolite.store.tokens import create_token, find_token, had_tokens, list_tokens, revoke_token
 
 
 def stored(folder):
@@ -59,7 +59,7 @@ def test_every_record_is_compared_in_constant_time(tmp_path, monkeypatch):
         compared.append((one, other))
         return plain(one, other)
 
-    monkeypatch.setattr("theodolite.store.tokens.hmac.compare_digest", counting)
+    monkeypatch.setattr("theodolite.api.credentials.hmac.compare_digest", counting)
     records = [record for _, record in made]
     for token in (made[0][0], made[4][0], "nobody"):
         compared.clear()

@@ -6,7 +6,7 @@ import shutil
 from pathlib import Path
 
 import pytest
-from serving import assert_problem, client_of, copied
+from support.serving import assert_problem, client_of, copied
 
 from theodolite.api.encoding import PARQUET
 

@@ -3,7 +3,7 @@
 import anyio
 import orjson
 import pytest
-from serving import SPEC, assert_problem, client_of
+from support.serving import SPEC, assert_problem, client_of
 
 from theodolite.api.app import create_app
 from theodolite.api.guards import BODY_BYTES

@@ -7,7 +7,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import xarray as xr
-from serving import assert_problem, numbers, pages_of, stored_group
+from support.serving import assert_problem, numbers, pages_of, stored_group
 
 from theodolite.api.encoding import ARROW, PARQUET
 from theodolite.sections.catalogue import figures_of, sections_of, sections_there

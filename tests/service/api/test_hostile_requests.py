@@ -1,7 +1,7 @@
 """Whatever is put into a path or a parameter: a clear 4xx, never 500, and nothing outside the store is read."""
 
 import pytest
-from serving import assert_problem, client_of, copied
+from support.serving import assert_problem, client_of, copied
 
 RUN = "/v1/runs/tiny-0"
 

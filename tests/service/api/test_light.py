@@ -35,8 +35,8 @@ for form in ("application/vnd.apache.arrow.stream", "application/vnd.apache.parq
     ("module", "forbidden"),
     [
         ("theodolite.api.app", HEAVY),
-        ("theodolite.store.jobs", {*HEAVY, "fastapi", "plotly", "pandas", "xarray"}),
-        ("theodolite.cluster.submit", {*HEAVY, "fastapi", "plotly", "zarr"}),
+        ("theodolite.submission.job_store", {*HEAVY, "fastapi", "plotly", "pandas", "xarray"}),
+        ("theodolite.submission.ray_jobs", {*HEAVY, "fastapi", "plotly", "zarr"}),
     ],
 )
 def test_module_imports_nothing_it_must_not_know(module, forbidden):

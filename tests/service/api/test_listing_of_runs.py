@@ -3,7 +3,7 @@
 import shutil
 
 import pytest
-from serving import assert_problem, captured_run, client_of, copied, pages_of
+from support.serving import assert_problem, captured_run, client_of, copied, pages_of
 
 from theodolite.query.runs import summaries
 

@@ -3,7 +3,7 @@
 import re
 
 import pytest
-from serving import client_of, copied
+from support.serving import client_of, copied
 
 
 @pytest.fixture

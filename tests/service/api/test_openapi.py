@@ -15,11 +15,11 @@ from schemathesis.specs.openapi.checks import (
     response_schema_conformance,
     status_code_conformance,
 )
-from serving import client_of, copied
+from support.serving import client_of, copied
 
 from theodolite.api.app import create_app
+from theodolite.api.credentials import create_token
 from theodolite.settings import Settings
-from theodolite.store.tokens import create_token
 
 HOST = {"Host": "localhost"}
 PUBLIC = {"/healthz", "/readyz", "/v1/spec.schema.json"}

@@ -8,13 +8,13 @@ from pathlib import Path
 
 import httpx
 import pytest
-from serving import SPEC, RayStandIn, assert_problem, bearer, captured_run, client_of
+from support.serving import SPEC, RayStandIn, assert_problem, bearer, captured_run, client_of
 
 import theodolite
+from theodolite.api.credentials import create_token
 from theodolite.spec_file import parse_spec
-from theodolite.store.jobs import End, end_attempt, read_jobs, tell_run
-from theodolite.store.kept import Kept
-from theodolite.store.tokens import create_token
+from theodolite.store.cache import Kept
+from theodolite.submission.job_store import End, end_attempt, read_jobs, tell_run
 
 URL = "http://head:8265"
 ID = parse_spec(SPEC).digest()
@@ -200,7 +200,7 @@ def test_a_cluster_that_cannot_be_reached_is_said_and_unfinished_jobs_are_lost(c
 
 def test_a_cluster_that_wants_another_token_says_so(store, monkeypatch):
     cluster = RayStandIn(token="right")
-    monkeypatch.setattr("theodolite.cluster.submit.httpx.request", cluster.request)
+    monkeypatch.setattr("theodolite.submission.ray_jobs.httpx.request", cluster.request)
     monkeypatch.setenv("RAY_AUTH_TOKEN_PATH", "/nonexistent")
     for token in (None, "wrong"):
         answer = client_of(store, jobs_url=URL, ray_token=token).post("/v1/jobs", json=SPEC)
@@ -210,7 +210,7 @@ def test_a_cluster_that_wants_another_token_says_so(store, monkeypatch):
 
 
 def test_an_attempt_that_the_cluster_refused_is_remembered_and_its_name_never_used_again(client, ray, monkeypatch):
-    monkeypatch.setattr("theodolite.store.jobs.secrets.token_hex", lambda _: "chance")
+    monkeypatch.setattr("theodolite.submission.job_store.secrets.token_hex", lambda _: "chance")
     name = f"theodolite-{ID[:16]}-1-chance"
     ray.jobs[name] = {"status": "STOPPED", "submission_id": name}
     assert_problem(client.post("/v1/jobs", json=SPEC), 503, "answered 500", "exists")
@@ -378,7 +378,7 @@ def answering(monkeypatch, status, text):
     def request(method, url, **_):
         return httpx.Response(status, text=text, request=httpx.Request(method, url))
 
-    monkeypatch.setattr("theodolite.cluster.submit.httpx.request", request)
+    monkeypatch.setattr("theodolite.submission.ray_jobs.httpx.request", request)
 
 
 @pytest.mark.parametrize(

@@ -5,11 +5,11 @@ from pathlib import Path
 
 import orjson
 import pytest
-from serving import SPEC, assert_problem, client_of
+from support.serving import SPEC, assert_problem, client_of
 
-from theodolite.prompts.sources import read_prompts
 from theodolite.spec import PromptSetSpec
 from theodolite.spec_file import parse_spec
+from theodolite_jobs.prompts.sources import read_prompts
 
 JSON = {"Content-Type": "application/json"}
 

@@ -3,12 +3,12 @@
 import numpy as np
 import pandas as pd
 import pytest
-from listening import served
-from serving import RayStandIn, captured_run, surveyed_run
+from support.listening import served
+from support.serving import RayStandIn, captured_run, surveyed_run
 
 from theodolite.client import Client
 from theodolite.store.layout import GROUPS
-from theodolite.store.results import build_group, write_groups
+from theodolite.store.result_writer import build_group, write_groups
 from theodolite.store.tables import encode_table
 
 
@@ -57,6 +57,6 @@ def service(shelf):
 def cluster(monkeypatch):
     """A cluster at http://head:8265."""
     stand_in = RayStandIn()
-    monkeypatch.setattr("theodolite.cluster.submit.httpx.request", stand_in.request)
+    monkeypatch.setattr("theodolite.submission.ray_jobs.httpx.request", stand_in.request)
     monkeypatch.setenv("RAY_AUTH_TOKEN_PATH", "/nonexistent")
     return stand_in

@@ -7,16 +7,16 @@ import httpx
 import pandas as pd
 import pytest
 import yaml
-from listening import served
-from serving import SPEC, copied
+from support.listening import served
+from support.serving import SPEC, copied
 
 from theodolite import errors
+from theodolite.api.credentials import create_token
 from theodolite.api.problems import problem_response
 from theodolite.client import Client, Job, _problem
 from theodolite.errors import ClusterError, ResultsNotFoundError, RunNotFoundError, SpecError, TheodoliteError
-from theodolite.store.jobs import End, end_attempt, read_jobs, tell_run
-from theodolite.store.kept import Kept
-from theodolite.store.tokens import create_token
+from theodolite.store.cache import Kept
+from theodolite.submission.job_store import End, end_attempt, read_jobs, tell_run
 
 
 def all_errors(error=TheodoliteError):
@@ -136,7 +136,7 @@ def test_a_spec_is_checked_from_a_dictionary_or_a_file(service, tmp_path):
 @pytest.fixture
 def submitting(shelf, tmp_path, cluster, monkeypatch):
     """A service with a cluster, over a store of its own, and what its only job's attempt ends as."""
-    monkeypatch.setattr("theodolite.waiting._SECONDS_BETWEEN_LOOKS", 0.01)
+    monkeypatch.setattr("theodolite.submission.waiting._SECONDS_BETWEEN_LOOKS", 0.01)
     store = copied(shelf, tmp_path, "tiny-0")
     with served(store, jobs_url="http://head:8265") as url:
         client = Client(url)
@@ -179,7 +179,7 @@ def test_a_job_that_fails_says_why(submitting):
 
 
 def test_a_job_that_is_stopped_or_lost_says_so(submitting, monkeypatch):
-    monkeypatch.setattr("theodolite.waiting._SECONDS_LOST", 0.0)
+    monkeypatch.setattr("theodolite.submission.waiting._SECONDS_LOST", 0.0)
     client, store, cluster = submitting
     job = client.submit(SPEC)
     cluster.set_state(cluster.submitted[0], "RUNNING")
@@ -193,7 +193,7 @@ def test_a_job_that_is_stopped_or_lost_says_so(submitting, monkeypatch):
     assert read_jobs(store, Kept(0), again.id)[0].end is None
     with pytest.raises(ClusterError, match=r"is lost: .*cannot be reached"):
         again.wait()
-    monkeypatch.setattr("theodolite.waiting._SECONDS_LOST", 60.0)
+    monkeypatch.setattr("theodolite.submission.waiting._SECONDS_LOST", 60.0)
     with pytest.raises(ClusterError, match=r"is lost: .*cannot be reached"):
         again.wait(timeout=0.05)
 
@@ -211,7 +211,7 @@ def test_a_job_whose_cluster_does_not_answer_for_a_while_is_waited_for(submittin
             cluster.failure = None
             end_attempt(store, job.id, 1, End("succeeded"))
 
-    monkeypatch.setattr("theodolite.waiting.time.sleep", sleep)
+    monkeypatch.setattr("theodolite.submission.waiting.time.sleep", sleep)
     assert job.wait().id == "tiny-0"
     assert seen == ["lost", "lost"]
     assert capsys.readouterr().err.splitlines()[0].startswith("lost")

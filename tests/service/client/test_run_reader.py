@@ -9,7 +9,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import xarray as xr
-from serving import stored_group
+from support.serving import stored_group
 
 import theodolite
 from theodolite.api import runs
@@ -21,7 +21,7 @@ from theodolite.errors import (
     SpecError,
     TableNotFoundError,
 )
-from theodolite.reading import GROUPS, RunReader
+from theodolite.run_reader import GROUPS, RunReader
 
 QUESTIONS = {
     "curves": lambda run: run.curves(),

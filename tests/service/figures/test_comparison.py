@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
-from finished import finished_run, model_facts
+from support.finished_runs import finished_run, model_facts
 from typer.testing import CliRunner
 
 from theodolite.errors import SpecError, StoreError

@@ -2,11 +2,11 @@
 
 import numpy as np
 import pytest
-from finished import finished_run, model_facts
+from support.finished_runs import finished_run, model_facts
 
-from theodolite.figures.contrasts import ContrastView, contrast_figure
+from theodolite.figures.curves import ContrastView, contrast_figure
 from theodolite.query.published import published_curves
-from theodolite.store.finished import read_group
+from theodolite.store.result_reader import read_group
 
 VIEW = ContrastView("refusal", "harmful", "harmless", -1)
 CURVES = {"cosine_of_means": 0.9, "cosine_of_means_debiased": 0.95, "variance_mean": 2.0, "variance_max": 50.0}

@@ -2,8 +2,8 @@
 
 import numpy as np
 import pytest
-from finished import REFUSAL, finished_run, model_facts
-from stored import store_run
+from support.finished_runs import REFUSAL, finished_run, model_facts
+from support.stored import store_run
 
 from theodolite.errors import SpecError, StoreError
 from theodolite.query.compare import Question, comparison, labels, milestones, records

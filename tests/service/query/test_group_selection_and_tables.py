@@ -3,14 +3,14 @@
 import numpy as np
 import pandas as pd
 import pytest
-from finished import finished_run
+from support.finished_runs import finished_run
 
 from theodolite.errors import ResultsNotFoundError, SpecError, TableNotFoundError
-from theodolite.query import groups
-from theodolite.query.groups import said, select_direction, select_group
+from theodolite.query import group_selection
+from theodolite.query.group_selection import said, select_direction, select_group
 from theodolite.query.tables import table_page
-from theodolite.store.finished import read_group, table_bytes
-from theodolite.store.results import write_groups
+from theodolite.store.result_reader import read_group, table_bytes
+from theodolite.store.result_writer import write_groups
 from theodolite.store.tables import append_table, encode_table
 
 UNIT = np.eye(8)[3]
@@ -73,9 +73,9 @@ def test_a_group_that_is_not_finished_is_named(run):
 
 def test_the_bound_counts_every_number_and_lets_exactly_as_many_through(run, monkeypatch):
     size = sum(variable.size for variable in read_group(run, "separation").data_vars.values())
-    monkeypatch.setattr(groups, "NUMBERS", size)
+    monkeypatch.setattr(group_selection, "NUMBERS", size)
     assert select_group(run, "separation")
-    monkeypatch.setattr(groups, "NUMBERS", size - 1)
+    monkeypatch.setattr(group_selection, "NUMBERS", size - 1)
     with pytest.raises(SpecError, match=f"would hold {size} numbers, and {size - 1} are allowed; narrow"):
         select_group(run, "separation")
     assert select_group(run, "separation", ["auroc"])

@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from finished import REFUSAL, finished_run, model_facts
+from support.finished_runs import REFUSAL, finished_run, model_facts
 
 from theodolite.query.published import (
     largest_deviation,
@@ -10,8 +10,8 @@ from theodolite.query.published import (
     published_curves,
     selected_directions,
 )
-from theodolite.store.finished import read_group
 from theodolite.store.layout import CURVES
+from theodolite.store.result_reader import read_group
 from theodolite_jobs.report.page import render_report
 
 QWEN = "Qwen/Qwen-1_8B-chat"

@@ -1,12 +1,12 @@
 """Sections of a run and the figures that they name, beside the report that shows the same."""
 
 import pytest
-from serving import surveyed_run
+from support.serving import surveyed_run
 
 from theodolite.errors import FigureNotFoundError
 from theodolite.sections.catalogue import SECTIONS, draw_figure, figures_of, sections_of, sections_there
 from theodolite.spec import ANALYSES
-from theodolite.store.kept import Kept
+from theodolite.store.cache import Kept
 from theodolite.store.runs import open_run
 from theodolite_jobs.report.page import write_report
 

@@ -2,13 +2,13 @@
 
 import numpy as np
 import pytest
-from finished import REFUSAL, finished_run
+from support.finished_runs import REFUSAL, finished_run
 
 from theodolite.errors import ResultsNotFoundError, SpecError
 from theodolite.query.curves import INTERVALS, STATISTICS, along_depth, curve_frame, select_curves
 from theodolite.sites import Site, depth
-from theodolite.store.finished import read_group
 from theodolite.store.layout import GROUPS
+from theodolite.store.result_reader import read_group
 
 COSINES = np.array([[[[1.0, 0.9, 0.7, 0.8]], [[0.95, 0.6, np.nan, 0.85]]]])
 

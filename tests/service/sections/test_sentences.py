@@ -5,7 +5,7 @@ import pandas as pd
 import pytest
 import xarray as xr
 
-from theodolite.sections import subspaces, words
+from theodolite.sections import weights, words
 
 WRITERS, READERS = ["o", "down"], ["q", "k", "v", "gate", "up"]
 
@@ -20,8 +20,8 @@ def test_the_pair_of_matrices_that_shares_most_has_a_map(monkeypatch, most):
     between.loc[{"writing_matrix": most[0], "reading_matrix": most[1]}] = 0.4
     writing = between.isel(reading_matrix=0, drop=True)
     variables = {"writer_reader_overlap": between, "writing_overlap": writing, "random_overlap": 0.05}
-    monkeypatch.setattr(subspaces, "read_group", lambda *_: xr.Dataset(variables, attrs={"rank": 2}))
-    section = subspaces.weights_section(None)
+    monkeypatch.setattr(weights, "read_group", lambda *_: xr.Dataset(variables, attrs={"rank": 2}))
+    section = weights.weights_section(None)
     (said,) = (fact for fact in section.facts if "share most" in fact)
     assert "40.0%" in said
     writer, reader = said.split(", ")[1].split(" share")[0].split(" and ")

@@ -5,7 +5,7 @@ import pytest
 import xarray as xr
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from stored import store_run
+from support.stored import store_run
 
 from theodolite.errors import RunDamagedError
 from theodolite.sites import Site

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from theodolite.store.kept import Kept
+from theodolite.store.cache import Kept
 
 
 def reader(log, value):

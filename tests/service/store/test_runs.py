@@ -4,7 +4,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
-from stored import record_of
+from support.stored import record_of
 
 from theodolite.errors import RunDamagedError, RunNotFoundError, StoreError, StoreVersionError
 from theodolite.store.objects import check_writable, open_location

@@ -7,13 +7,13 @@ import pytest
 import xarray as xr
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from stored import store_run
+from support.stored import store_run
 
 from theodolite.errors import RunDamagedError
 from theodolite.sites import Site
 from theodolite.store.activations import counted_units, create_activations, read_positive_counts
 from theodolite.store.commits import damages, read_commit, read_commits
-from theodolite.store.complete import changed_objects, write_complete
+from theodolite.store.manifest import changed_objects, write_complete
 
 
 def stored_run(folder, signs=None, shard_prompts=4, quarantined=None, n_samples=10):

@@ -6,10 +6,11 @@ import threading
 from pathlib import Path
 
 import pytest
-from serving import SPEC
+from support.serving import SPEC
 
 from theodolite.spec_file import parse_spec
-from theodolite.store.jobs import (
+from theodolite.store.cache import Kept
+from theodolite.submission.job_store import (
     End,
     begin_attempt,
     end_attempt,
@@ -19,7 +20,6 @@ from theodolite.store.jobs import (
     tell_run,
     tell_sent,
 )
-from theodolite.store.kept import Kept
 
 JOB = parse_spec(SPEC).digest()
 

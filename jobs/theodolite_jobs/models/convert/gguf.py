@@ -5,7 +5,7 @@ import io
 from pathlib import Path
 
 from theodolite.errors import ModelError
-from theodolite.models.convert import whole_folder
+from theodolite_jobs.models.convert.files import whole_folder
 
 
 def convert_gguf(file: Path, folder: Path) -> Path:
@@ -21,7 +21,7 @@ def convert_gguf(file: Path, folder: Path) -> Path:
     import torch
     from transformers import AutoModelForCausalLM, AutoTokenizer, GgufConfig
 
-    from theodolite.models.load import quiet_transformers
+    from theodolite_jobs.models.load import quiet_transformers
 
     try:
         # The reader draws a progress bar of its own on standard error.

@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import Any
 
 from theodolite.errors import ModelError
-from theodolite.models.convert import read_json, whole_folder
-from theodolite.models.qwen1_tokenizer import write_tokenizer
+from theodolite_jobs.models.convert.files import read_json, whole_folder
+from theodolite_jobs.models.convert.qwen1_tokenizer import write_tokenizer
 
 # Qwen1's tensor names and Qwen2's. Several new names: the rows are divided evenly among them, in this order.
 _OUTSIDE_BLOCKS = {

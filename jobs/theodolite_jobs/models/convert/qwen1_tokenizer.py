@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from theodolite.errors import ModelError
-from theodolite.models.convert import read_json
+from theodolite_jobs.models.convert.files import read_json
 
 _RANKS = "qwen.tiktoken"
 _END_OF_TEXT = "<|endoftext|>"
