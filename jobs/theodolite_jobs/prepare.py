@@ -10,6 +10,7 @@ from typing import Any
 
 import theodolite
 from theodolite.errors import PromptError, SpecError
+from theodolite.model_aliases import MODEL_ALIASES
 from theodolite.settings import Settings
 from theodolite.spec import SENTENCES, ModelSpec, SurveySpec, TokenIds, digest_of
 from theodolite.store.layout import CAPTURE_VERSION
@@ -20,7 +21,7 @@ from theodolite_jobs.models.batching import can_share_prefix, length_class_of
 from theodolite_jobs.models.facts import mlp_width
 from theodolite_jobs.models.families import known_anatomy
 from theodolite_jobs.models.load import check_readable, load_config, load_tokenizer, resolved_dtype
-from theodolite_jobs.models.source import ALIASES, ModelSource, fetch_small_files, resolve_source, slug
+from theodolite_jobs.models.source import ModelSource, fetch_small_files, resolve_source, slug
 from theodolite_jobs.prompts.sources import read_prompts
 from theodolite_jobs.prompts.tokens import (
     check_lengths,
@@ -72,7 +73,7 @@ class Prepared:
     def pinned_model(self) -> ModelSpec:
         """The model's spec as any node must read it: at this revision, wherever the spec was."""
         revision = self.source.revision if self.source.kind == "hub" else None
-        place = self.spec.model.id if self.spec.model.id in ALIASES else self.source.place
+        place = self.spec.model.id if self.spec.model.id in MODEL_ALIASES else self.source.place
         return self.spec.model.model_copy(update={"id": place, "revision": revision})
 
     def counted_units(self, prompt_set: str) -> int:

@@ -14,7 +14,7 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 from support.finished_runs import finished_run
 
-from theodolite_jobs.models.source import ALIASES
+from theodolite.model_aliases import MODEL_ALIASES
 
 ROOT = Path(__file__).parents[2]
 DOCKERFILE = (ROOT / "deploy/Dockerfile").read_text()
@@ -106,7 +106,7 @@ def test_what_is_copied_is_let_through_and_nothing_else_is():
 
 def test_the_base_is_pinned_and_the_model_is_the_one_that_surveys_name():
     assert re.search(r"^ARG PYTHON=python:3\.\d+\.\d+-slim-\w+(@sha256:[0-9a-f]{64})?$", DOCKERFILE, flags=re.M)
-    models = {words[2] for words in ALIASES.values()}
+    models = {words[2] for words in MODEL_ALIASES.values()}
     assert {package for package in re.findall(r"[\w-]+==[\d.]+", DOCKERFILE)} <= models
 
 

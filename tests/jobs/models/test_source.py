@@ -138,7 +138,7 @@ def test_a_full_commit_is_pinned_without_asking_the_hub(tmp_path: Path) -> None:
 
 
 def test_an_alias_says_what_to_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(source_module.ALIASES, "tiny", ("no_such_package", "tiny.gguf", "no-such-package==1.2"))
+    monkeypatch.setitem(source_module.MODEL_ALIASES, "tiny", ("no_such_package", "tiny.gguf", "no-such-package==1.2"))
     with pytest.raises(ModelError) as caught:
         resolve("tiny", tmp_path)
     assert "'tiny'" in only_line(caught)
@@ -150,7 +150,7 @@ def test_an_alias_is_the_file_inside_its_package(tmp_path: Path, monkeypatch: py
     package.mkdir()
     (package / "__init__.py").touch()
     monkeypatch.syspath_prepend(str(tmp_path))
-    monkeypatch.setitem(source_module.ALIASES, "tiny", ("carries_a_model", "tiny.gguf", "carries-a-model==1"))
+    monkeypatch.setitem(source_module.MODEL_ALIASES, "tiny", ("carries_a_model", "tiny.gguf", "carries-a-model==1"))
     with pytest.raises(ModelError, match=r"cannot read .*tiny\.gguf"):
         resolve("tiny", tmp_path)
     (package / "tiny.gguf").write_bytes(b"GGUF")
