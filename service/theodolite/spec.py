@@ -7,13 +7,8 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
+from theodolite.groups import ANALYSES, GROUPS
 from theodolite.sites import BLOCK_SITES, Site
-
-ANALYSES = ("curves", "sphere", "gram", "separation", "travel", "heads", "words", "weights")
-"""The analyses that exist; where there are prompts, `moments`, `curves` and `directions` always come along."""
-
-OF_PROMPTS = ("curves", "gram", "separation", "travel")
-"""Those that need prompts."""
 
 NOUNS = "nouns"
 """The built-in set of single words, which any survey may use without naming it."""
@@ -240,7 +235,7 @@ class SurveySpec(_Model):
     def _prompts_where_needed(self) -> "SurveySpec":
         if "words" in (self.analyses or []) and not self.heads.vectors:
             raise ValueError("analyses: 'words' says singular vectors in tokens, and heads.vectors is 0")
-        needy = [name for name in self.analyses or [] if name in OF_PROMPTS]
+        needy = [name for name in self.analyses or [] if "prompts" in GROUPS[name].needs]
         if needy and not self.prompts:
             raise ValueError(f"analyses: {needy[0]!r} needs prompts, and there are none")
         if "separation" in (self.analyses or []) and not self.contrasts:

@@ -2,23 +2,14 @@
 
 import json
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args, get_origin
 
 import yaml
 from pydantic import BaseModel, ValidationError
+from pydantic.fields import FieldInfo
 
 from theodolite.errors import SpecError
-from theodolite.spec import (
-    CaptureSpec,
-    ContrastSpec,
-    DrawSpec,
-    GramSpec,
-    HeadsSpec,
-    ModelSpec,
-    PromptSetSpec,
-    SurveySpec,
-    WordsSpec,
-)
+from theodolite.spec import SurveySpec
 
 _PROBLEMS = 20
 """Problems of a spec that are named; whoever has more mends some first."""
@@ -122,19 +113,22 @@ def _describe(problem: Any) -> str:
 
 
 def _allowed_fields(location: tuple[Any, ...]) -> str:
-    owner: type[BaseModel] = SurveySpec
-    by_key: dict[str, type[BaseModel]] = {
-        "model": ModelSpec,
-        "capture": CaptureSpec,
-        "prompts": PromptSetSpec,
-        "contrasts": ContrastSpec,
-        "heads": HeadsSpec,
-        "gram": GramSpec,
-        "words": WordsSpec,
-    }
-    if len(location) > 1:
-        owner = DrawSpec if "draw" in location[2:-1] else by_key.get(location[0], SurveySpec)
-    return ", ".join(owner.model_fields)
+    """Return the fields of the part of a spec that an unknown field stands in, the last of `location`."""
+    owner, keys = SurveySpec.model_fields, iter(location[:-1])
+    for key in keys:
+        if key in owner:
+            annotation = owner[key].annotation
+            owner = _fields_of(annotation) or owner
+            if get_origin(annotation) is dict:
+                next(keys, None)  # the name of a set or a contrast
+    return ", ".join(owner)
+
+
+def _fields_of(annotation: Any) -> dict[str, FieldInfo] | None:
+    """Return the fields of the model in a type such as `dict[Name, PromptSetSpec]` or `DrawSpec | None`."""
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        return annotation.model_fields
+    return next((fields for part in get_args(annotation) if (fields := _fields_of(part))), None)
 
 
 def _short(value: Any) -> str:

@@ -18,12 +18,12 @@ from support.tiny import tiny_model
 from transformers import Starcoder2Config
 
 from theodolite.errors import SiteNotFoundError, SpecError, StoreError
+from theodolite.groups import GROUPS
 from theodolite.query.heads import head_card
 from theodolite.query.runs import last_asked, run_state, summaries, verify
 from theodolite.settings import Settings
 from theodolite.spec import HeadsSpec, ModelSpec
 from theodolite.spec_file import parse_spec
-from theodolite.store.layout import GROUPS
 from theodolite.store.manifest import finished_groups
 from theodolite.store.result_reader import read_group, read_layer
 from theodolite.store.result_writer import claim_layers

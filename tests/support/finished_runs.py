@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from support.stored import record_of
 
-from theodolite.store.layout import GROUPS
+from theodolite.groups import GROUPS
 from theodolite.store.result_writer import build_group, write_groups
 from theodolite.store.runs import ModelFacts, Run, create_run
 
@@ -62,7 +62,7 @@ def finished_run(
 
 def _group(name: str, values: Mapping[str, Any], coordinates: Mapping[str, Any], contrasts: Mapping[str, Any]):
     full = {}
-    for variable in GROUPS[name]:
+    for variable in GROUPS[name].variables:
         empty = 4 if variable.dtype == "int64" else np.nan
         shape = [len(coordinates[dim]) for dim in variable.dims]
         full[variable.name] = np.broadcast_to(values.get(variable.name, empty), shape)

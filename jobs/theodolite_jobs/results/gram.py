@@ -15,7 +15,7 @@ from theodolite.sites import Site
 from theodolite.spec import GramSpec, digest_of
 from theodolite.store.activations import read_positive_counts
 from theodolite.store.commits import Commit, damages
-from theodolite.store.layout import GROUPS
+from theodolite.groups import GROUPS
 from theodolite.store.manifest import finished_groups
 from theodolite.store.result_writer import build_group, write_groups
 from theodolite.store.runs import Run
@@ -106,11 +106,11 @@ class _Arrays:
 
     def __init__(self, coordinates: Mapping[str, Sequence[Any]]) -> None:
         self.coordinates = coordinates
-        self.dims = {variable.name: variable.dims for variable in GROUPS["gram"]}
+        self.dims = {variable.name: variable.dims for variable in GROUPS["gram"].variables}
         fills = {"float64": np.nan, "int64": -1}
         self.values = {
             variable.name: np.full([len(coordinates[dim]) for dim in variable.dims], fills[variable.dtype])
-            for variable in GROUPS["gram"]
+            for variable in GROUPS["gram"].variables
         }
         self.values["n_samples"][:] = 0
 

@@ -25,13 +25,13 @@ from theodolite.api.schemas import (
     TableRows,
     described,
 )
+from theodolite.groups import table_owner
 from theodolite.query.curves import STATISTICS, curve_frame, select_curves
 from theodolite.query.group_selection import is_flat, select_direction, select_group
 from theodolite.query.heads import head_atlas, head_card
 from theodolite.query.runs import summaries
 from theodolite.query.tables import Page, table_page, whole_table
 from theodolite.spec import digest_of
-from theodolite.store.layout import table_owner
 from theodolite.store.result_reader import table_bytes
 
 router = APIRouter(prefix="/v1/runs", tags=["runs"])
@@ -164,7 +164,7 @@ def table(
 ) -> Response:
     """Rows of a flat table; as Parquet without filters and pages, the whole table as it is stored."""
     run = complete_run(request, run_id)
-    digest = digest_over(run, [table_owner(name)])
+    digest = digest_over(run, [table_owner(name) or "words"])
     if not {"layer", "head", "limit", "cursor"} & set(request.query_params):
         frame, stored = lambda: whole_table(run, name), lambda: table_bytes(run, name)
     else:

@@ -8,10 +8,10 @@ import plotly.graph_objects as go
 
 from theodolite.figures.panels import bands, legend_above
 from theodolite.figures.style import bare_layout
+from theodolite.groups import GROUPS
 from theodolite.query.compare import labels
 from theodolite.query.curves import STATISTICS
 from theodolite.sites import depth_label
-from theodolite.store.layout import GROUPS
 
 # Readable on white and on near-black, neighbours told apart by people with any colour vision; then dashes tell.
 _COLOURS = ("#8a63d2", "#d9622b", "#3b82c4", "#2e9e6b", "#c2478e", "#b8862a", "#1a9ba3", "#8b9098")
@@ -40,7 +40,7 @@ def comparison_figure(frame: pd.DataFrame) -> go.Figure:
 def description(statistic: str) -> str:
     """Return what the layout says of a statistic, and of the one before it where it begins with `The same`."""
     said: list[str] = []
-    for variable in GROUPS[STATISTICS[statistic]]:
+    for variable in GROUPS[STATISTICS[statistic]].variables:
         said = [*(said if variable.description.startswith("The same") else []), variable.description]
         if variable.name == statistic:
             break

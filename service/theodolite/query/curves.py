@@ -10,29 +10,28 @@ import pandas as pd
 import xarray as xr
 
 from theodolite.errors import SpecError
+from theodolite.groups import GROUPS, Variable
 from theodolite.sites import Site, depth
-from theodolite.store.layout import GROUPS
 from theodolite.store.result_reader import read_group
 from theodolite.store.runs import Run
 
 _ALONG_DEPTH = {"set", "contrast", "site", "position", "layer"}
 
+
+def is_along_depth(variable: Variable) -> bool:
+    """Return whether a statistic is a curve along depth: one number for each layer of a set or contrast."""
+    return "layer" in variable.dims and set(variable.dims) <= _ALONG_DEPTH
+
+
 STATISTICS = {
-    variable.name: group
-    for group in ("curves", "moments", "separation", "gram", "travel")
-    for variable in GROUPS[group]
-    if "layer" in variable.dims and set(variable.dims) <= _ALONG_DEPTH
+    variable.name: name for name, group in GROUPS.items() for variable in group.variables if is_along_depth(variable)
 }
 """Every statistic that is a curve along depth, with the result group that holds it."""
 
 INTERVALS = {
-    "cosine_of_means_debiased": "cosine_of_means",
-    "on_sphere_cosine_of_means_debiased": "on_sphere_cosine_of_means",
-    "auroc": "auroc",
-    "accuracy": "accuracy",
-    "fisher_ratio": "fisher_ratio",
+    variable.name: variable.interval for group in GROUPS.values() for variable in group.variables if variable.interval
 }
-"""Where the ends of a statistic's 95 % interval are; that of the plain cosine is around the debiased one."""
+"""How the names of the ends of a statistic's 95 % interval begin."""
 
 _FILTERS = ("set", "contrast", "site", "position")
 

@@ -6,7 +6,7 @@ from typing import Any
 import xarray as xr
 
 from theodolite.errors import SpecError
-from theodolite.store.layout import GROUPS
+from theodolite.groups import GROUPS
 from theodolite.store.result_reader import read_group
 from theodolite.store.runs import Run
 
@@ -48,7 +48,7 @@ def select_group(
 
 def is_flat(name: str, statistics: Sequence[str] = ()) -> bool:
     """Return whether variables of a group, all where none are named, have the same dimensions, as one table."""
-    shapes = {variable.dims for variable in GROUPS[name] if not statistics or variable.name in statistics}
+    shapes = {variable.dims for variable in GROUPS[name].variables if not statistics or variable.name in statistics}
     return len(shapes) < 2 and shapes != {()}  # none: the one that is named is not there, which asking for it says
 
 

@@ -5,10 +5,10 @@ from contextlib import suppress
 from typing import Any
 
 from theodolite.errors import RunDamagedError, StoreError, StoreVersionError
+from theodolite.groups import GROUPS
 from theodolite.spec import SurveySpec
 from theodolite.store.cache import Kept
 from theodolite.store.commits import damages, read_commit, read_commits, record_key
-from theodolite.store.layout import GROUPS
 from theodolite.store.manifest import changed_objects, finished_groups, finished_tables
 from theodolite.store.objects import keys
 from theodolite.store.result_reader import read_contrasts, read_group
@@ -105,7 +105,8 @@ def describe(run: Run) -> dict[str, Any]:
         "versions": run.record.versions,
         "spec": run.record.spec.model_dump(mode="json", exclude_none=True),
         "results": {
-            name: {variable.name: list(variable.dims) for variable in GROUPS.get(name, ())} for name in line["analyses"]
+            name: {variable.name: list(variable.dims) for variable in GROUPS[name].variables}
+            for name in line["analyses"]
         },
         "tables": finished_tables(run),
     }
@@ -146,7 +147,7 @@ def _notes(run: Run, left_out: Mapping[str, int]) -> Iterator[str]:
 def last_asked(run: Run) -> SurveySpec:
     """Return a run's spec with the options that its finished results were last computed with."""
     finished, options = finished_groups(run), dict[str, Any]()
-    for name in ("heads", "words", "gram"):
+    for name in (name for name, group in GROUPS.items() if group.options == name):
         with suppress(RunDamagedError):  # what is damaged is computed again, as the run first asked
             options |= {name: read_group(run, name).attrs["options"]} if name in finished else {}
     return SurveySpec.model_validate({**run.record.spec.model_dump(mode="json"), **options})

@@ -12,9 +12,11 @@ from zarr.codecs import BloscCodec
 from zarr.storage import MemoryStore
 
 from theodolite.errors import RunDamagedError
+from theodolite.groups.dimensions import DIMENSIONS
+from theodolite.groups.record import Variable
 from theodolite.sites import Site
 from theodolite.store.commits import Commit, array_key, record_key, sha256
-from theodolite.store.layout import ACTIVATIONS, CAPTURED, COORDINATES, MLP_POSITIVE, Variable, shard_key
+from theodolite.store.layout import ACTIVATIONS, CAPTURED, MLP_POSITIVE, shard_key
 from theodolite.store.objects import Location, get, put_new
 from theodolite.store.runs import Run
 
@@ -53,7 +55,7 @@ def create_activations(
             data=np.asarray(values, dtype=np.int64),
             fill_value=-1,
             dimension_names=(name,),
-            attributes={"description": COORDINATES[name]},
+            attributes={"description": DIMENSIONS[name]},
             config={"write_empty_chunks": True},  # position -1 equals the fill value
         )
     for site in (*sites, Site.RESID_FINAL):

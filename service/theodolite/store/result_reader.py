@@ -16,7 +16,8 @@ from zarr.core.buffer.cpu import Buffer
 from zarr.storage import MemoryStore
 
 from theodolite.errors import ResultsNotFoundError, RunDamagedError, StoreError, TableNotFoundError
-from theodolite.store.layout import GROUPS, RESULTS, Variable, table_owner
+from theodolite.groups import GROUPS, table_owner
+from theodolite.store.layout import RESULTS
 from theodolite.store.manifest import damage_of, finished_groups, finished_tables, sealed_objects
 from theodolite.store.objects import get, keys
 from theodolite.store.runs import Run
@@ -42,8 +43,7 @@ def read_group(run: Run, name: str) -> xr.Dataset:
         )
 
     def read() -> xr.Dataset:
-        by_layer = _by_layer(name)
-        return _load(run, name, lambda variable, _chunk: variable not in by_layer)
+        return _load(run, name, lambda variable, _chunk: variable not in GROUPS[name].by_layer)
 
     if run.kept is None:
         return read()
@@ -56,7 +56,7 @@ def read_group(run: Run, name: str) -> xr.Dataset:
 def read_layer(run: Run, name: str, layer: int) -> xr.Dataset:
     """Read one layer of what is stored by layer of a group; raises RunDamagedError where it is not as written."""
     labels = read_group(run, name)["layer"].values.tolist()
-    axes = {variable.name: variable.dims.index("layer") for variable in _by_layer(name).values()}
+    axes = {variable.name: variable.dims.index("layer") for variable in GROUPS[name].by_layer.values()}
 
     def is_wanted(variable: str, chunk: Sequence[int]) -> bool:
         return variable not in axes or not chunk or chunk[axes[variable]] == labels.index(layer)
@@ -115,8 +115,9 @@ def damaged_groups(run: Run) -> list[str]:
     finished, there = [name for name in finished_groups(run) if name in GROUPS], set(keys(run.location, RESULTS))
     damaged = {name for name in finished if not _is_whole(partial(read_group, run, name))}
     for table in finished_tables(run):
-        if table_owner(table) in finished and not _is_whole(partial(table_bytes, run, table)):
-            damaged.add(table_owner(table))
+        owner = table_owner(table)
+        if owner in finished and not _is_whole(partial(table_bytes, run, table)):
+            damaged.add(owner)
     gone = [key.split("/")[1] for key in sealed_objects(run) if key.startswith(f"{RESULTS}/") and key not in there]
     return sorted(damaged | (set(gone) & set(finished)))
 
@@ -135,16 +136,16 @@ def _load(run: Run, name: str, is_wanted: _IsWanted) -> xr.Dataset:
         group = zarr.open_group(MemoryStore(objects), path=name, mode="r", use_consolidated=False)
         arrays = dict(group.arrays())
         variables = {key: xr.Variable(_dims(array), array[...], _attributes(array)) for key, array in arrays.items()}
-        held_whole = {key: array for key, array in arrays.items() if key not in _by_layer(name)}
+        held_whole = {key: array for key, array in arrays.items() if key not in GROUPS[name].by_layer}
         whole = all(_has_all_chunks(objects, f"{name}/{key}/c", array) for key, array in held_whole.items())
     # Of bytes that are what was written, but by another version of Zarr, say.
     except Exception as error:
         raise RunDamagedError(f"{run.id}: results {name!r} cannot be read: {error}") from error
-    expected = {variable.name for variable in GROUPS[name] if not variable.by_layer}
-    expected |= {dim for variable in GROUPS[name] if not variable.by_layer for dim in variable.dims}
+    expected = {variable.name for variable in GROUPS[name].variables if not variable.by_layer}
+    expected |= {dim for variable in GROUPS[name].variables if not variable.by_layer for dim in variable.dims}
     if not whole or not expected <= set(variables):
         raise _not_all_named(run, name)
-    measured = {variable.name for variable in GROUPS[name]}
+    measured = {variable.name for variable in GROUPS[name].variables}
     labels = {key: variables.pop(key) for key in set(variables) - measured}
     return xr.Dataset(variables, labels, {key: value for key, value in group.attrs.items() if key != "coordinates"})
 
@@ -190,7 +191,3 @@ def _dims(array: Any) -> tuple[str, ...]:
 def _attributes(array: Any) -> dict[str, Any]:
     # Both say how xarray stored it: unknown numbers, and labels beside a dimension's own.
     return {name: value for name, value in array.attrs.items() if name not in ("_FillValue", "coordinates")}
-
-
-def _by_layer(name: str) -> dict[str, Variable]:
-    return {variable.name: variable for variable in GROUPS[name] if variable.by_layer}

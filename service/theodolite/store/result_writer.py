@@ -12,7 +12,9 @@ from zarr.errors import ZarrUserWarning
 from zarr.storage import MemoryStore
 
 from theodolite.errors import StoreError
-from theodolite.store.layout import ACTIVATIONS, COORDINATES, GROUPS, RESULTS, Variable
+from theodolite.groups import GROUPS, Variable
+from theodolite.groups.dimensions import DIMENSIONS
+from theodolite.store.layout import ACTIVATIONS, RESULTS
 from theodolite.store.manifest import finished_groups, write_complete
 from theodolite.store.objects import delete, get, join, keys, open_zarr_store, put
 from theodolite.store.runs import Run
@@ -39,14 +41,16 @@ def build_group(
         KeyError: a variable of the layout is missing.
     """
     variables = {}
-    for variable in _held_whole(name):
+    for variable in GROUPS[name].variables:
+        if variable.by_layer:
+            continue
         if all(len(coordinates[dim]) for dim in variable.dims):
             array = np.asarray(values[variable.name], dtype=variable.dtype)
         else:  # a survey without contrasts
             array = np.empty([len(coordinates[dim]) for dim in variable.dims], dtype=variable.dtype)
         attributes_of_it = {"units": variable.units, "description": variable.description}
         variables[variable.name] = xr.Variable(variable.dims, array, attributes_of_it)
-    used = {dim for variable in GROUPS[name] for dim in variable.dims}
+    used = {dim for variable in GROUPS[name].variables for dim in variable.dims}
     coords = {dim: _coordinate(dim, dim, coordinates[dim]) for dim in sorted(used)}
     coords |= {name: _coordinate(name, dim, labels) for name, (dim, labels) in beside.items()}
     return xr.Dataset(variables, coords, dict(attributes))
@@ -91,7 +95,7 @@ def write_groups(
             put(run.location, key, content)
         kept_keys = {
             *objects,
-            *(key for variable in _by_layer(name) for key in _chunk_keys(name, variable, dataset.sizes)),
+            *(key for variable in GROUPS[name].by_layer.values() for key in _chunk_keys(name, variable, dataset.sizes)),
         }
         delete(run.location, [key for key in keys(run.location, f"{RESULTS}/{name}") if key not in kept_keys])
     for name, content in tables.items():
@@ -111,7 +115,7 @@ def write_layer(run: Run, group: str, name: str, lengths: Mapping[str, int], lay
         layer: the index of the layer.
         values: the variable's dimensions but the layer's.
     """
-    (variable,) = (one for one in _by_layer(group) if one.name == name)
+    variable = GROUPS[group].by_layer[name]
     memory: dict[str, Any] = {}
     array = _create_by_layer(zarr.create_group(MemoryStore(memory)), variable, lengths)
     array[tuple(layer if dim == "layer" else slice(None) for dim in variable.dims)] = values
@@ -129,7 +133,7 @@ def _encode_group(name: str, dataset: xr.Dataset) -> dict[str, bytes]:
             MemoryStore(memory), group=name, mode="w", zarr_format=3, consolidated=False, encoding=_encoding(dataset)
         )
     group = zarr.open_group(MemoryStore(memory), path=name, mode="a")
-    for variable in _by_layer(name):
+    for variable in GROUPS[name].by_layer.values():
         _create_by_layer(group, variable, dataset.sizes)
     inside = f"{name}/"
     return {f"{RESULTS}/{key}": content.to_bytes() for key, content in memory.items() if key.startswith(inside)}
@@ -161,14 +165,6 @@ def _chunk_keys(group: str, variable: Variable, lengths: Mapping[Any, int]) -> I
         yield "/".join([RESULTS, group, variable.name, "c", *map(str, (*place, *zeros))])
 
 
-def _by_layer(name: str) -> list[Variable]:
-    return [variable for variable in GROUPS[name] if variable.by_layer]
-
-
-def _held_whole(name: str) -> list[Variable]:
-    return [variable for variable in GROUPS[name] if not variable.by_layer]
-
-
 def consolidate(run: Run, what: str = ACTIVATIONS) -> None:
     """Put all metadata of a Zarr hierarchy into one object, so that it opens with one request."""
     with warnings.catch_warnings():
@@ -184,7 +180,7 @@ def _coordinate(name: str, dim: str, labels: Any) -> xr.Variable:
     if values.dtype.kind == "U" or not len(values):
         # Variable-length strings; fixed-length ones have no stable Zarr specification.
         values = values.astype(object)
-    return xr.Variable((dim,), values, {"description": COORDINATES[name]})
+    return xr.Variable((dim,), values, {"description": DIMENSIONS[name]})
 
 
 def _encoding(dataset: xr.Dataset) -> dict[str, dict[str, Any]]:

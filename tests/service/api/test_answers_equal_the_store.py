@@ -7,9 +7,9 @@ import pytest
 import xarray as xr
 from support.serving import SITES, assert_problem, client_of, numbers, pages_of, stored_group
 
+from theodolite.groups import GROUPS
 from theodolite.query.curves import INTERVALS, STATISTICS
 from theodolite.sites import Site, depth
-from theodolite.store.layout import GROUPS
 
 RUN = "/v1/runs/tiny-0"
 OF_GROUPS = ("separation", "gram", "travel", "moments")
@@ -195,7 +195,9 @@ def test_a_run_says_everything_it_knows_of_itself(client):
     assert said["parity"]["max_error"] == 1e-6
     assert said["results"]["travel"]["path_length"] == ["set", "position"]
     assert set(said["results"]) == {"curves", "directions", "gram", "moments", "separation", "travel"}
-    assert all(set(said["results"][group]) == {one.name for one in GROUPS[group]} for group in said["results"])
+    assert all(
+        set(said["results"][group]) == {one.name for one in GROUPS[group].variables} for group in said["results"]
+    )
     assert "report" not in said
 
 

@@ -7,7 +7,7 @@ from support.listening import served
 from support.serving import RayStandIn, captured_run, surveyed_run
 
 from theodolite.client import Client
-from theodolite.store.layout import GROUPS
+from theodolite.groups import GROUPS
 from theodolite.store.result_writer import build_group, write_groups
 from theodolite.store.tables import encode_table
 
@@ -21,7 +21,7 @@ def add_heads(run):
     coordinates |= {"set": ["harmful", "harmless"], "position": [-1], "contrast": ["refusal"]}
     values = {
         variable.name: rng.uniform(1, 9, [len(coordinates[dim]) for dim in variable.dims])
-        for variable in GROUPS["heads"]
+        for variable in GROUPS["heads"].variables
     }
     values["effective_rank"][1, 0, 2, 1] = np.nan
     rows = [

@@ -6,9 +6,9 @@ from support.finished_runs import REFUSAL, finished_run, model_facts
 from support.stored import store_run
 
 from theodolite.errors import SpecError, StoreError
+from theodolite.groups import GROUPS
 from theodolite.query.compare import Question, comparison, labels, milestones, records
 from theodolite.query.curves import STATISTICS
-from theodolite.store.layout import GROUPS
 
 # (contrast, site, position, layer): pre and mid of four layers
 COSINES = np.array([[[[1.0, 0.9, 0.7, 0.8]], [[0.95, 0.6, 0.75, 0.85]]]])
@@ -46,7 +46,7 @@ def test_models_of_any_number_of_layers_come_into_one_frame(tmp_path):
 
 @pytest.mark.parametrize("group", sorted(set(STATISTICS.values())))
 def test_every_kind_of_statistic_along_depth_can_be_compared(tmp_path, group):
-    variables = [variable for variable in GROUPS[group] if variable.name in STATISTICS]
+    variables = [variable for variable in GROUPS[group].variables if variable.name in STATISTICS]
     run = finished_run(tmp_path, {group: {variable.name: 3 for variable in variables}})
     assert variables
     for variable in {variable.dims: variable for variable in variables}.values():

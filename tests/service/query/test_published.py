@@ -4,13 +4,13 @@ import numpy as np
 import pytest
 from support.finished_runs import REFUSAL, finished_run, model_facts
 
+from theodolite.groups.curves import VARIABLES as CURVES
 from theodolite.query.published import (
     largest_deviation,
     measured_values,
     published_curves,
     selected_directions,
 )
-from theodolite.store.layout import CURVES
 from theodolite.store.result_reader import read_group
 from theodolite_jobs.report.page import render_report
 

@@ -5,9 +5,9 @@ import pytest
 from support.finished_runs import REFUSAL, finished_run
 
 from theodolite.errors import ResultsNotFoundError, SpecError
+from theodolite.groups import GROUPS
 from theodolite.query.curves import INTERVALS, STATISTICS, along_depth, curve_frame, select_curves
 from theodolite.sites import Site, depth
-from theodolite.store.layout import GROUPS
 from theodolite.store.result_reader import read_group
 
 COSINES = np.array([[[[1.0, 0.9, 0.7, 0.8]], [[0.95, 0.6, np.nan, 0.85]]]])
@@ -20,11 +20,11 @@ def curves(**values):
 def test_every_statistic_along_depth_has_one_group_and_its_interval_there():
     assert len(STATISTICS) == len({*STATISTICS})
     for name, group in STATISTICS.items():
-        (variable,) = [one for one in GROUPS[group] if one.name == name]
+        (variable,) = [one for one in GROUPS[group].variables if one.name == name]
         assert variable.dims[-1] == "layer"
         assert set(variable.dims) <= {"set", "contrast", "site", "position", "layer"}
     for name, ends in INTERVALS.items():
-        assert {f"{ends}_low", f"{ends}_high"} <= {variable.name for variable in GROUPS[STATISTICS[name]]}
+        assert {f"{ends}_low", f"{ends}_high"} <= {variable.name for variable in GROUPS[STATISTICS[name]].variables}
 
 
 def test_a_curve_is_one_row_of_the_stored_array(tmp_path):
@@ -110,7 +110,7 @@ def test_a_group_that_is_not_finished_is_named(tmp_path):
 def test_a_run_without_contrasts_has_no_curves_of_them(tmp_path):
     run = finished_run(tmp_path, {"curves": {"variance_mean": 1}}, contrasts={})
     assert {curve.statistic for curve in select_curves(run)} == {
-        one.name for one in GROUPS["curves"] if one.dims[0] == "set"
+        one.name for one in GROUPS["curves"].variables if one.dims[0] == "set"
     }
     assert select_curves(run, ["cosine_of_means"]) == []
 

@@ -1,0 +1,49 @@
+"""The curves along depth: cosine between the means of two sets, mean variance and largest variance."""
+
+from collections.abc import Iterator
+
+from theodolite.groups.record import N_SIDES, PER_CONTRAST, PER_SET, STREAM_UNIT, Group, Variable
+
+
+def _curve_variables(prefix: str, where: str, unit: str) -> Iterator[Variable]:
+    yield Variable(
+        f"{prefix}cosine_of_means",
+        PER_CONTRAST,
+        f"Cosine between the two sets' means{where}, as published elsewhere.",
+    )
+    yield Variable(
+        f"{prefix}cosine_of_means_debiased",
+        PER_CONTRAST,
+        f"The same{where} without the bias of sampling noise; NaN where the means are not resolved at this n.",
+        interval=f"{prefix}cosine_of_means",
+    )
+    yield Variable(f"{prefix}cosine_of_means_low", PER_CONTRAST, f"Lower end of the 95 % interval around it{where}.")
+    yield Variable(f"{prefix}cosine_of_means_high", PER_CONTRAST, f"Upper end of the 95 % interval around it{where}.")
+    yield Variable(f"{prefix}difference_norm", PER_CONTRAST, f"Norm of the difference of the means{where}.", unit)
+    yield Variable(f"{prefix}variance_mean", PER_SET, f"Mean over features of the variance (n-1){where}.", f"{unit}²")
+    yield Variable(f"{prefix}variance_max", PER_SET, f"Largest over features of the variance (n-1){where}.", f"{unit}²")
+    yield Variable(
+        f"{prefix}variance_max_feature", PER_SET, f"The feature whose variance is largest{where}.", dtype="int64"
+    )
+    yield Variable(f"{prefix}norm_of_mean", PER_SET, f"Norm of the mean{where}.", unit)
+
+
+VARIABLES = (
+    *N_SIDES,
+    *_curve_variables("", "", STREAM_UNIT),
+    *_curve_variables("on_sphere_", " of activations scaled to norm √d_model", "√d_model sphere"),
+)
+
+GROUP = Group(
+    name="curves",
+    title="Curves",
+    version=2,
+    variables=VARIABLES,
+    tables=("curves",),
+    needs=frozenset({"prompts"}),
+    of_sets=frozenset({"stream"}),
+    of_sides=frozenset({"stream"}),
+    always=True,
+    is_read_whole=False,
+    order=1,
+)

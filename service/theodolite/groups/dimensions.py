@@ -1,0 +1,28 @@
+"""Every dimension of the stored arrays, in one sentence each."""
+
+DIMENSIONS = {
+    "sample": "Index of the prompt in its set.",
+    "position": "Token position counted from the end; -1 is the last token.",
+    "layer": "0-based index of the block.",
+    "layer_other": "0-based index of the block compared with.",
+    "d_model": "Feature of the residual stream.",
+    "shard": "Index of the shard in its set.",
+    "unit": "Hidden unit of the MLP.",
+    "set": "Prompt set.",
+    "contrast": "Contrast of two prompt sets.",
+    "site": "Place in the block.",
+    "circuit": "Bilinear map of a head: qk is s·W_Q R W_Kᵀ, vo is W_V W_O.",
+    "offset": "Query position minus key position, under rotary positions; vo stands at 0.",
+    "head": "Query head.",
+    "head_other": "Query head of the other layer.",
+    "rank": "Place among the singular values, the largest first.",
+    "vector": "Place among the leading singular vectors.",
+    "side": "Which side of which circuit meets the direction: qk_query, qk_key and vo_read read, vo_write writes.",
+    "projection": "Query or key.",
+    "composition": "Which input of the later head: Q, K or V.",
+    "norm": "Norm layer, written `0.attention`, `0.mlp`, …, `final`.",
+    "norm_kind": "What the norm stands before, or, of `…_output`, after.",
+    "norm_layer": "0-based index of the norm's block; -1 of the final norm.",
+    "writing_matrix": "Matrix that writes to the stream: o is W_O of all heads, down is W_down of all experts.",
+    "reading_matrix": "Matrix that reads the stream: q, k, v of all heads, gate and up of all experts.",
+}

@@ -1,0 +1,28 @@
+"""The unit vector from the negative to the positive mean of each contrast, and cosines between layers."""
+
+from theodolite.groups.record import PER_CONTRAST, Group, Variable
+
+VARIABLES = (
+    Variable(
+        "direction",
+        (*PER_CONTRAST, "d_model"),
+        "Unit vector from the negative to the positive set's mean; NaN where the means are equal.",
+    ),
+    Variable(
+        "direction_cosine",
+        (*PER_CONTRAST, "layer_other"),
+        "Cosine between the directions of two layers at the same site.",
+    ),
+)
+
+GROUP = Group(
+    name="directions",
+    title="Directions",
+    version=2,
+    variables=VARIABLES,
+    needs=frozenset({"prompts"}),
+    of_sides=frozenset({"stream"}),
+    always=True,
+    is_analysis=False,
+    is_read_whole=False,
+)

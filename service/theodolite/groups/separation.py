@@ -1,0 +1,27 @@
+"""How well a contrast's direction separates prompts that it was not fitted on."""
+
+from theodolite.groups.record import N_SIDES, PER_CONTRAST, Group, Variable
+
+VARIABLES = (
+    *N_SIDES,
+    *(
+        Variable(f"{name}{end}", PER_CONTRAST, f"{sentence}, cross-validated{said}.", interval="" if end else name)
+        for name, sentence in (
+            ("auroc", "Area under the ROC curve of prompts along the direction"),
+            ("accuracy", "Share of prompts on the right side of the midpoint"),
+            ("fisher_ratio", "Squared distance of the means, unbiased, over the sum of both variances"),
+        )
+        for end, said in (("", ""), ("_low", ": lower end of its 95 % interval"), ("_high", ": upper end"))
+    ),
+)
+
+GROUP = Group(
+    name="separation",
+    title="Separation",
+    version=1,
+    variables=VARIABLES,
+    tables=("separation",),
+    needs=frozenset({"prompts", "contrasts"}),
+    of_sides=frozenset({"folds"}),
+    order=2,
+)

@@ -1,0 +1,24 @@
+"""Circuits and trajectories in tokens of the vocabulary: tables alone."""
+
+from theodolite.groups.record import Group
+
+GROUP = Group(
+    name="words",
+    title="Words",
+    version=1,
+    tables=(
+        "head_tokens",
+        "noun_keys",
+        "noun_values",
+        "noun_alignment",
+        "bias_tokens",
+        "norm_tokens",
+        "embedding_sphere",
+        "trajectories",
+    ),
+    needs=frozenset({"weights"}),
+    requires=("heads",),
+    options="words",
+    is_read_whole=False,
+    order=8,
+)
