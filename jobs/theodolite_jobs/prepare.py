@@ -16,7 +16,7 @@ from theodolite.spec import SENTENCES, ModelSpec, SurveySpec, TokenIds, digest_o
 from theodolite.store.layout import CAPTURE_VERSION
 from theodolite.store.runs import ModelFacts, RunRecord, SetFacts
 from theodolite_jobs.capture.plan import SetPlan, plan_set
-from theodolite_jobs.models.anatomy import Dimensions, check_layers, check_sites, dimensions_of
+from theodolite_jobs.models.anatomy import Anatomy, Dimensions, check_layers, check_sites, dimensions_of
 from theodolite_jobs.models.batching import can_share_prefix, length_class_of
 from theodolite_jobs.models.facts import mlp_width
 from theodolite_jobs.models.families import known_anatomy
@@ -39,7 +39,7 @@ class Prepared:
     """A survey that passed every check that needs no weights.
 
     Attributes:
-        spec: what was asked.
+        spec: what was requested; its sites are those that the model has.
         folder: where the spec lies.
         source: the model at its pinned revision.
         config: the model's configuration.
@@ -157,7 +157,7 @@ def prepare(
     layers = list(range(dimensions.n_layers)) if spec.capture.layers == "all" else spec.capture.layers
     check_layers(dimensions, layers)
     if anatomy is not None:  # a family that is not in the table is probed when it is loaded
-        check_sites(anatomy, spec.capture.sites)
+        spec = _with_resolved_sites(spec, anatomy)
 
     tokenizer = tokenizer_of(files, spec.model.trust_remote_code) if prompts else None
     templates = {name: resolve_template(name, spec.sets[name], tokenizer) for name in prompts}
@@ -223,6 +223,22 @@ def _captured_digest(
     }
     capture = spec.capture.model_dump(mode="json", exclude={"positions"})
     return digest_of({"capture_version": CAPTURE_VERSION, "model": model, "prompts": sets, "capture": capture})
+
+
+def _with_resolved_sites(spec: SurveySpec, anatomy: Anatomy) -> SurveySpec:
+    """Return the spec with sites that the family has: sites that nobody named are those of the default that exist.
+
+    Raises:
+        SiteNotFoundError: the spec names a site that the family does not have, and prompts to capture there.
+    """
+    if "sites" in spec.capture.model_fields_set:
+        if spec.prompts:
+            check_sites(anatomy, spec.capture.sites)
+        return spec
+    sites = [site for site in spec.capture.sites if site in anatomy.taps]
+    if sites == spec.capture.sites:
+        return spec
+    return spec.model_copy(update={"capture": spec.capture.model_copy(update={"sites": sites})})
 
 
 def _texts(spec: SurveySpec, name: str, folder: Path) -> list[str]:

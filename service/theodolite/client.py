@@ -230,7 +230,7 @@ def _spec(spec: Mapping[str, Any] | str | Path) -> dict[str, Any]:
     """Return a spec as JSON has it; a file is checked here already, so that errors name it."""
     if isinstance(spec, Mapping):
         return dict(spec)
-    return read_spec(Path(spec)).model_dump(mode="json", exclude_none=True)
+    return read_spec(Path(spec)).model_dump(mode="json", exclude_unset=True)
 
 
 def _problem(response: httpx.Response, url: str) -> TheodoliteError:

@@ -149,7 +149,7 @@ def _with_absolute_places(spec: "SurveySpec", folder: Path) -> "SurveySpec":
     """Return a spec whose files and local model are found from anywhere on the same file system."""
     from theodolite.model_aliases import MODEL_ALIASES
 
-    content = spec.model_dump(mode="json", exclude_none=True)
+    content = spec.model_dump(mode="json", exclude_unset=True)
     for prompt_set in content["prompts"].values():
         kind, _, place = prompt_set["source"].partition(":")
         if kind == "file":

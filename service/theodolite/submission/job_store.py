@@ -1,12 +1,12 @@
 """Jobs: surveys that were submitted to a cluster. The store is their memory, so that any service knows them.
 
-    jobs/ID/spec.json              what is asked; ID is its digest
+    jobs/ID/spec.json              what is requested; ID is its digest
     jobs/ID/attempts/00001.json    a try on the cluster: by whom, when, under which name; created exclusively
     jobs/ID/sent/00001.json        the cluster took it
     jobs/ID/ends/00001.json        how it ended; the first who writes it is right
     jobs/ID/run.json               which run it became
 
-Nothing of it is ever changed.
+Only spec.json is ever changed: see `store_spec`.
 """
 
 import json
@@ -19,7 +19,7 @@ from typing import Any
 
 from theodolite.spec import SurveySpec
 from theodolite.store.cache import Kept
-from theodolite.store.objects import get, keys, open_location, put_new
+from theodolite.store.objects import get, keys, open_location, put, put_new
 
 _FOLDER = "jobs"
 
@@ -76,14 +76,27 @@ class StoredJob:
 
 
 def store_spec(store: str, spec: SurveySpec) -> str:
-    """Write what a job asks, and return its id."""
-    put_new(open_location(store, create=True), f"{_FOLDER}/{spec.digest()}/spec.json", spec.model_dump_json().encode())
-    return spec.digest()
+    """Write the spec of a job that is about to be tried, and return the job's id.
+
+    Only fields that were set are written: a default may depend on the model. A spec that sets other fields to the same
+    values has the same id, and replaces the stored one; another label alone does not.
+    """
+    location, job_id = open_location(store, create=True), spec.digest()
+    content = spec.model_dump_json(exclude_unset=True).encode()
+    if not put_new(location, _spec_key(job_id), content):
+        stored = read_job_spec(store, job_id)
+        if stored is not None and _set_fields(stored) != _set_fields(spec):
+            put(location, _spec_key(job_id), content)
+    return job_id
+
+
+def _set_fields(spec: SurveySpec) -> dict[str, Any]:
+    return spec.model_dump(exclude_unset=True, exclude={"name"})
 
 
 def read_job_spec(store: str, job_id: str) -> SurveySpec | None:
     """Return what a job asks, or None where there is none of this id."""
-    content = get(open_location(store), f"{_FOLDER}/{job_id}/spec.json")
+    content = get(open_location(store), _spec_key(job_id))
     return None if content is None else SurveySpec.model_validate_json(content)
 
 
@@ -124,7 +137,7 @@ def read_jobs(store: str, kept: Kept, job_id: str | None = None) -> list[StoredJ
     found = []
     for name, there in by_job.items():
         try:
-            if f"{_FOLDER}/{name}/spec.json" not in there:
+            if _spec_key(name) not in there:
                 continue
             spec = kept.get(("job", store, name), partial(read_job_spec, store, name), lambda _: 20_000)
             if spec is not None:
@@ -148,6 +161,11 @@ def _stored_job(name: str, spec: SurveySpec, there: Sequence[str], read: Callabl
         end=End(**read(ended)) if ended in there else None,
         run_id=read(run)["run_id"] if run in there else None,
     )
+
+
+def _spec_key(job_id: str) -> str:
+    """Return where a job's spec lies."""
+    return f"{_FOLDER}/{job_id}/spec.json"
 
 
 def _key(job_id: str, part: str, number: int) -> str:

@@ -70,6 +70,16 @@ def test_places_are_made_absolute_for_the_job_runs_elsewhere(call, tmp_path, ray
     assert stored.prompts["mine"].source == f"file:{tmp_path}/mine.txt"
 
 
+def test_fields_that_the_file_leaves_out_are_left_out_of_what_is_stored(call, tmp_path, ray):
+    where = {"source": "file:mine.csv", "where": {"input": None}}
+    (tmp_path / "mine.csv").write_text("prompt,input\none,\n")
+    spec = {**SPEC, "prompts": {**SPEC["prompts"], "mine": where}, "capture": {"layers": [0]}}
+    (tmp_path / "survey.json").write_text(json.dumps(spec))
+    stored = read_job_spec(str(tmp_path / "store"), json.loads(call("submit", "--json"))["id"])
+    assert stored.capture.model_fields_set == {"layers"}
+    assert stored.prompts["mine"].where == {"input": None}
+
+
 def test_who_waits_is_told_how_it_ended(call, tmp_path, ray):
     call("submit")
     end_attempt(str(tmp_path / "store"), ID, 1, End("failed", "the model is too large"))

@@ -6,11 +6,11 @@ import pytest
 import transformers
 from support import tiny
 
-from theodolite.errors import UnsupportedModelError
+from theodolite.errors import SiteNotFoundError, UnsupportedModelError
 from theodolite.sites import Site
 from theodolite_jobs.capture.parity import certify
 from theodolite_jobs.capture.plan import plan_set, probe_prompts
-from theodolite_jobs.models.anatomy import Tap, dimensions_of
+from theodolite_jobs.models.anatomy import Tap, check_sites, dimensions_of
 from theodolite_jobs.models.batching import length_class_of
 from theodolite_jobs.models.families import known_anatomy
 from theodolite_jobs.models.load import wrap
@@ -33,6 +33,11 @@ def test_the_probe_finds_what_the_record_says(family):
     found, record = probed(family), known_anatomy(tiny.CONFIGS[family])
     assert (found.blocks, found.taps) == (record.blocks, record.taps)
     assert (found.known_by, record.known_by) == ("probe", "record")
+
+
+def test_a_site_that_the_probe_did_not_find_is_refused_with_those_that_it_found():
+    with pytest.raises(SiteNotFoundError, match=r"no resid_mid: .*; it has resid_pre, resid_post, attn_out, mlp_out$"):
+        check_sites(probed("gptj"), [Site.RESID_PRE, Site.RESID_MID])
 
 
 @pytest.mark.parametrize("family", sorted(NORMALISED_SUMS))

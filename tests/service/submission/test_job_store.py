@@ -52,6 +52,18 @@ def test_the_same_spec_under_another_label_changes_nothing(store):
     assert files(store) == before
 
 
+def test_fields_that_were_not_set_stay_so(store):
+    assert "capture" not in read_job_spec(store, JOB).model_fields_set
+
+
+def test_a_spec_that_names_its_sites_gives_way_to_one_that_does_not(store):
+    default = {"sites": ["resid_pre", "resid_mid"]}
+    assert store_spec(store, parse_spec({**SPEC, "capture": default})) == JOB
+    assert read_job_spec(store, JOB).capture.model_fields_set == {"sites"}
+    assert store_spec(store, parse_spec(SPEC)) == JOB
+    assert "capture" not in read_job_spec(store, JOB).model_fields_set
+
+
 def test_a_job_without_an_attempt_is_known(store):
     job = only(store)
     assert (job.id, job.attempt, job.sent, job.end, job.run_id) == (JOB, None, False, None, None)

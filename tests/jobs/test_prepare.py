@@ -1,0 +1,88 @@
+"""What a spec becomes before a model is loaded: here, which sites it captures."""
+
+import json
+
+import pytest
+from support import tiny
+
+from theodolite.errors import SiteNotFoundError
+from theodolite.settings import Settings
+from theodolite.sites import Site
+from theodolite.spec import SurveySpec
+from theodolite.spec_file import parse_spec
+from theodolite_jobs.prepare import prepare
+
+PARALLEL = ["gptj", "gpt_neox", "falcon-multi-query", "cohere", "stablelm-parallel", "phi"]
+
+DEFAULT = [Site.RESID_PRE, Site.RESID_MID]
+
+
+class OneTokenALetter:
+    """Stands in for a tokenizer; these models have none."""
+
+    chat_template = None
+
+    def __call__(self, texts, **_):
+        return {"input_ids": [[ord(letter) % 60 + 3 for letter in text] for text in texts]}
+
+
+def prepared(folder, family, prompts=None, **capture):
+    model = folder / family
+    model.mkdir(exist_ok=True)
+    tiny.CONFIGS[family].save_pretrained(model)
+    spec = {"model": {"id": str(model)}, "prompts": prompts or {}, "words": {"sentences": []}}
+    if not prompts:
+        spec["analyses"] = ["heads"]
+    if capture:
+        spec["capture"] = capture
+    return prepare(
+        parse_spec(spec), folder, Settings(cache=folder / "cache"), lambda _folder, _trusted: OneTokenALetter()
+    )
+
+
+@pytest.fixture
+def prompts(tmp_path):
+    (tmp_path / "some.txt").write_text("one\nanother\n")
+    return {"some": {"source": f"file:{tmp_path / 'some.txt'}", "template": "none"}}
+
+
+@pytest.mark.parametrize("family", PARALLEL)
+def test_the_weights_of_parallel_blocks_are_surveyed_without_naming_sites(tmp_path, family):
+    assert prepared(tmp_path, family).spec.capture.sites == [Site.RESID_PRE]
+
+
+@pytest.mark.parametrize("family", PARALLEL)
+def test_sites_that_nobody_named_are_those_of_the_default_that_the_model_has(tmp_path, family, prompts):
+    found = prepared(tmp_path, family, prompts, positions=[-1])
+    assert found.spec.capture.sites == [Site.RESID_PRE]
+    record = found.record("eager", {})
+    assert json.loads(record.model_dump_json())["spec"]["capture"]["sites"] == ["resid_pre"]
+
+
+def test_resolved_and_named_sites_give_the_same_run(tmp_path, prompts):
+    named = prepared(tmp_path, "gptj", prompts, sites=["resid_pre"])
+    assert named.run_id == prepared(tmp_path, "gptj", prompts).run_id
+
+
+@pytest.mark.parametrize("sites", [["resid_mid"], ["resid_pre", "resid_mid"]])
+def test_a_named_site_that_the_model_lacks_is_refused(tmp_path, prompts, sites):
+    with pytest.raises(SiteNotFoundError, match=r"no resid_mid: attention and MLP.*it has resid_pre, resid_post, attn_out"):
+        prepared(tmp_path, "gptj", prompts, sites=sites)
+
+
+def test_named_sites_are_not_checked_where_no_prompt_is_captured(tmp_path):
+    assert prepared(tmp_path, "gptj", sites=["resid_mid"]).spec.capture.sites == [Site.RESID_MID]
+
+
+def test_a_model_with_both_default_sites_keeps_its_spec_and_its_run(tmp_path, prompts):
+    unnamed = prepared(tmp_path, "llama", prompts)
+    assert unnamed.spec.capture.sites == DEFAULT
+    assert "sites" not in unnamed.spec.capture.model_fields_set
+    assert unnamed.run_id == prepared(tmp_path, "llama", prompts, sites=["resid_mid", "resid_pre"]).run_id
+
+
+def test_a_spec_that_travels_as_json_still_does_not_name_sites():
+    spec = parse_spec({"model": {"id": "x"}, "prompts": {}, "capture": {"layers": [1]}})
+    travelled = SurveySpec.model_validate_json(spec.model_dump_json(exclude_unset=True))
+    assert travelled.capture.model_fields_set == {"layers"}
+    assert travelled.digest() == spec.digest()
