@@ -9,6 +9,7 @@ help:
 	@echo "make test          run the tests"
 	@echo "make lint          ruff and mypy"
 	@echo "make check         lint, then the tests"
+	@echo "make docs          run the examples of the documentation and build it as a site, in site/"
 	@echo "make bench         capture speed against plain Hugging Face, as JSON"
 	@echo "make bench-statistics  moments against reading, and the statistics of a 32B-shaped run: seconds, memory, as JSON"
 	@echo "make up, make down start and stop everything in containers on this machine; PROFILES=gpu with its GPUs"
@@ -81,3 +82,15 @@ rehearse: .venv/ready
 
 clean:
 	rm -rf .venv .pytest_cache .mypy_cache .ruff_cache .hypothesis
+
+.PHONY: docs
+
+# Warnings are errors: a broken link, an unknown name and an example with another result all end the build.
+docs: .venv/docs
+	@$(BIN)/python -m pytest -q --doctest-glob='*.md' docs
+	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
+	@echo "The documentation: site/index.html"
+
+.venv/docs: .venv/ready
+	@$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[docs]'
+	@touch $@

@@ -1,0 +1,53 @@
+"""What MkDocs does not know: the notebook as a page, and links to files of the repository that are no pages."""
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+from mkdocs.config.defaults import MkDocsConfig
+from mkdocs.structure.files import File, Files
+from mkdocs.structure.pages import Page
+
+ROOT = Path(__file__).parents[1]
+
+_LINK = re.compile(r"\[([^\]]+)\]\(([^)#\s]+)(#[^)\s]*)?\)")
+
+
+def on_files(files: Files, config: MkDocsConfig) -> Files:
+    """Add the tutorial and the changelog, which are not Markdown files below docs/."""
+    notebook = json.loads((ROOT / "docs" / "tutorial.ipynb").read_text())
+    files.append(File.generated(config, "tutorial.md", content=_page(notebook)))
+    files.append(File("CHANGELOG.md", str(ROOT), config.site_dir, config.use_directory_urls))
+    return files
+
+
+def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Files) -> str:
+    """Replace links to files outside of the documentation by their paths; a site has no page for them."""
+    if page.file.abs_src_path is None:
+        return markdown
+    folder, pages = Path(page.file.abs_src_path).parent, set(files.src_uris)
+
+    def shown(link: re.Match[str]) -> str:
+        text, target, _ = link.groups()
+        path = (folder / target).resolve()
+        if "://" in target or not path.exists() or not path.is_relative_to(ROOT):
+            return link[0]  # MkDocs itself warns of a page that is missing
+        if path.is_relative_to(config.docs_dir) or path.relative_to(ROOT).as_posix() in pages:
+            return link[0]
+        name = path.relative_to(ROOT).as_posix()
+        return f"`{name}`" if text.strip("`") == name else f"{text} (`{name}`)"
+
+    return _LINK.sub(shown, markdown)
+
+
+def _page(notebook: dict[str, Any]) -> str:
+    """Return a notebook as Markdown: its text and its code, without what the code prints."""
+    note = "This page is the notebook [tutorial.ipynb](tutorial.ipynb), which runs in Jupyter."
+    parts = [_cell(cell) for cell in notebook["cells"]]
+    return "\n\n".join([parts[0].replace("\n", f"\n\n{note}\n", 1), *parts[1:]])
+
+
+def _cell(cell: dict[str, Any]) -> str:
+    text = "".join(cell["source"])
+    return f"```python\n{text}\n```" if cell["cell_type"] == "code" else text
