@@ -4,6 +4,7 @@ import subprocess
 import sys
 
 import pytest
+from support.extras import start_command
 
 HEAVY = {"torch", "transformers", "ray", "dask", "distributed"}
 
@@ -40,3 +41,36 @@ def test_module_imports_nothing_it_must_not_know(module, forbidden):
     code = f"import sys, {module}; print(*sorted({forbidden!r} & set(sys.modules)))"
     found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert found.stdout.split() == []
+
+
+@pytest.mark.parametrize("arguments", [("--help",), ("survey", "--help"), ("spec", "schema"), ("runs", "--store", ".")])
+def test_a_command_that_reads_needs_no_extra(arguments, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    command = start_command(*arguments)
+    _, errors = command.communicate(timeout=60)
+    assert (command.returncode, errors) == (0, ""), errors
+
+
+@pytest.mark.parametrize(
+    ("arguments", "missing", "extra"),
+    [
+        (("serve", "--port", "0"), "uvicorn", "service"),
+        (("heads", "smollm2-135m-instruct"), "prometheus_client", "jobs"),
+        (("model", "inspect", "smollm2-135m-instruct"), "torch", "jobs"),
+    ],
+)
+def test_a_command_names_the_extra_that_it_lacks(arguments, missing, extra, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    command = start_command(*arguments)
+    _, errors = command.communicate(timeout=60)
+    assert command.returncode == 1
+    assert errors == (
+        f"error: this command needs packages that are not installed (No module named '{missing}'); "
+        f"run: pip install 'theodolite[{extra}]'\n"
+    )
+
+
+def test_the_package_names_what_it_imports_at_first_use():
+    code = "import theodolite; print(*dir(theodolite)); print(theodolite.Client.__name__, theodolite.open_run.__name__)"
+    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert found.stdout.splitlines() == ["Client __version__ open_run", "Client open_run"]

@@ -1,4 +1,7 @@
-"""The `theodolite` command. Heavy imports happen inside the commands, so that `--help` answers at once."""
+"""The `theodolite` command.
+
+Commands import what they need when they run: `--help` is fast, and works without the packages of the extras.
+"""
 
 import sys
 
@@ -52,12 +55,21 @@ app.add_typer(model_app, name="model")
 
 
 def main() -> None:
-    """Run the command line; errors of our own become one message and an exit code."""
+    """Run the command line; errors of our own and missing packages become one message and an exit code."""
     try:
         app()
     except TheodoliteError as error:
         typer.secho(f"error: {error}", fg="red", err=True)
         sys.exit(error.exit_code)
+    except ModuleNotFoundError as error:
+        if (error.name or "").startswith("theodolite"):
+            raise
+        extra = "service" if "serve" in sys.argv[1:2] else "jobs"
+        message = (
+            f"this command needs packages that are not installed ({error}); run: pip install 'theodolite[{extra}]'"
+        )
+        typer.secho(f"error: {message}", fg="red", err=True)
+        sys.exit(TheodoliteError.exit_code)
     except SystemExit as end:
         if end.code == _INTERRUPTED:
             typer.echo("stopped; what was committed stays, run the same command to go on", err=True)

@@ -1,6 +1,8 @@
 """Theodolite surveys the geometry of transformer language models."""
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+import lazy_loader
 
 if TYPE_CHECKING:
     from theodolite.client import Client
@@ -10,15 +12,10 @@ __all__ = ["Client", "__version__", "open_run"]
 
 __version__ = "0.1.0"
 
+# Imported at first use: most of the package needs neither pandas nor httpx.
+__getattr__, _, _ = lazy_loader.attach(__name__, submod_attrs={"client": ["Client"], "run_reader": ["open_run"]})
 
-def __getattr__(name: str) -> Any:
-    """Import what reads results when it is first asked for: most of the package needs none of it."""
-    if name == "Client":
-        from theodolite.client import Client
 
-        return Client
-    if name == "open_run":
-        from theodolite.run_reader import open_run
-
-        return open_run
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+def __dir__() -> list[str]:
+    """Return the public names."""
+    return __all__

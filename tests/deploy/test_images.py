@@ -4,14 +4,11 @@ import json
 import re
 import subprocess
 import sys
-import tomllib
 import urllib.request
-from importlib.metadata import PackageNotFoundError, packages_distributions, requires
 from pathlib import Path
 
 import pytest
-from packaging.requirements import Requirement
-from packaging.utils import canonicalize_name
+from support.extras import PROJECT, distributions, start_command
 from support.finished_runs import finished_run
 
 from theodolite.model_aliases import MODEL_ALIASES
@@ -32,26 +29,13 @@ HEAVY = {
     "numba",
 }
 
-WITHOUT = """
-import sys
-
-class Absent:
-    def find_spec(self, name, path=None, target=None):
-        if name.partition(".")[0] in {absent!r}:
-            raise ModuleNotFoundError(f"No module named {{name!r}}", name=name)
-
-sys.meta_path.insert(0, Absent())
-from theodolite_jobs.cli import main
-main()
-"""
-"""The command, in a process that cannot import some modules."""
-
 
 def test_the_service_runs_on_its_requirements_alone(tmp_path):
     run = finished_run(tmp_path, {"moments": {}, "curves": {"variance_mean": 1.0}, "directions": {}})
-    made = command("token", "create", "--store", str(tmp_path), "--scope", "read", "--json")
+    made = start_command("token", "create", "--store", str(tmp_path), "--scope", "read", "--json")
     token = json.loads(made.communicate(timeout=30)[0])["token"]
-    service = command("serve", "--store", str(tmp_path), "--host", "0.0.0.0", "--port", "0")
+    serve = ("serve", "--store", str(tmp_path), "--host", "0.0.0.0", "--port", "0")
+    service = start_command(*serve, extras=("service",))
     try:
         port = re.search(r"http://0\.0\.0\.0:(\d+)", service.stdout.readline())[1]
         curves = f"/v1/runs/{run.id}/curves?statistic=variance_mean"
@@ -66,12 +50,22 @@ def test_the_service_runs_on_its_requirements_alone(tmp_path):
 
 
 def test_the_service_has_nothing_heavy():
-    assert not distributions_of_the_service() & HEAVY
+    assert not distributions("service") & HEAVY
 
 
-def test_what_the_service_needs_is_what_the_project_declares():
-    declared = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["dependencies"]
-    assert needed_by_the_service() <= {canonicalize_name(Requirement(line).name) for line in declared}
+def test_the_images_install_what_the_extras_name(tmp_path):
+    (tmp_path / "pyproject.toml").write_bytes((ROOT / "pyproject.toml").read_bytes())
+    script = re.search(r"^RUN (python -c .*?)^$", STAGES["requirements"], flags=re.M | re.S)[1]
+    # As `docker build` runs it, with the Python of its base image.
+    subprocess.run(["sh", "-ec", script.replace("python", sys.executable, 1)], cwd=tmp_path, check=True)
+    extras = {"": PROJECT["dependencies"], **PROJECT["optional-dependencies"]}
+    installed = {file.stem: file.read_text().splitlines() for file in tmp_path.iterdir()}
+    assert installed == {
+        "api": [*extras[""], *extras["service"]],
+        "jobs": [*extras[""], *extras["jobs"], *extras["umap"]],
+    }
+    for stage, image in {"api": "api", "jobs": "jobs", "capture": "jobs"}.items():
+        assert f"-r /requirements/{image}.txt" in STAGES[stage]
 
 
 @pytest.mark.parametrize("target", ["api", "jobs", "capture"])
@@ -114,37 +108,6 @@ def test_hadolint_has_nothing_to_say():
     program = Path(sys.executable).parent / "hadolint"
     found = subprocess.run([program, ROOT / "deploy/Dockerfile"], capture_output=True, text=True)
     assert found.returncode == 0, found.stdout
-
-
-def command(*arguments: str) -> subprocess.Popen:
-    """Start the command where everything but its image's packages is missing."""
-    kept = distributions_of_the_service() | {"theodolite"}
-    owners = packages_distributions().items()
-    absent = {module for module, names in owners if not kept & {canonicalize_name(name) for name in names}}
-    code = WITHOUT.format(absent=absent)
-    return subprocess.Popen([sys.executable, "-c", code, *arguments], stdout=subprocess.PIPE, text=True)
-
-
-def needed_by_the_service() -> set[str]:
-    lines = (ROOT / "deploy/requirements/api.txt").read_text().splitlines()
-    return {canonicalize_name(line) for line in lines if line and line[0] != "#"}
-
-
-def distributions_of_the_service() -> set[str]:
-    """Return what its image holds: what it names, and what that needs."""
-    found, waiting = set(), needed_by_the_service()
-    while waiting:
-        name = waiting.pop()
-        found.add(name)
-        try:
-            needs = [Requirement(line) for line in requires(name) or []]
-        except PackageNotFoundError:  # needed on other systems or Pythons
-            continue
-        wanted = {
-            canonicalize_name(need.name) for need in needs if not need.marker or need.marker.evaluate({"extra": ""})
-        }
-        waiting |= wanted - found
-    return found
 
 
 def get(port: str, path: str, token: str, accept: str = "*/*") -> bytes:

@@ -1,0 +1,1 @@
+"""Convert models from formats that transformers does not load as they are."""

@@ -1,0 +1,1 @@
+"""Survey jobs: the store keeps their record, a Ray cluster runs them."""
