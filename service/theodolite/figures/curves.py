@@ -11,6 +11,7 @@ from theodolite.figures.panels import bands, legend_above
 from theodolite.figures.style import (
     COSINE,
     DASHES,
+    DEPTH,
     NEGATIVE,
     PLAIN,
     POSITIVE,
@@ -141,7 +142,7 @@ def _line(values: xr.DataArray, name: str, site: str, colour: str, legend: str, 
 
 def _label_axes(figure: go.Figure, depths: list[int]) -> None:
     figure.update_xaxes(**depth_ticks(depths))
-    figure.update_xaxes(title="depth along the residual stream", row=3, col=1)
+    figure.update_xaxes(title=DEPTH, row=3, col=1)
     for row, title in enumerate(("cosine of means", "variance, mean feature", "variance, largest feature"), start=1):
         figure.update_yaxes(title=title, row=row, col=1, exponentformat="power")
     figure.update_layout(

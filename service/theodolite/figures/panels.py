@@ -10,7 +10,17 @@ import xarray as xr
 from numpy.typing import ArrayLike, NDArray
 from plotly.subplots import make_subplots
 
-from theodolite.figures.style import COLORBAR, bare_layout, clear, logarithmic_axis, map_layout, sides_by_side
+from theodolite.figures.style import (
+    COLORBAR,
+    DEPTH,
+    bare_layout,
+    clear,
+    depth_ticks,
+    logarithmic_axis,
+    map_layout,
+    sides_by_side,
+)
+from theodolite.sites import depth_label
 
 _PANEL, _MARGINS, _LEGEND = 235, 130, 72  # pixels; a legend may take two rows
 
@@ -76,6 +86,11 @@ def panels_figure(
         top = figure.layout["yaxis" if row == 1 else f"yaxis{row}"].domain[1]
         figure.update_layout({"legend" if row == 1 else f"legend{row}": legend_above(top)})
     return figure
+
+
+def depth_axis(depths: Sequence[int]) -> dict[str, Any]:
+    """Return the arguments of `panels_figure` for an axis along the residual stream, of these depths."""
+    return {"x_title": DEPTH, "ticks": depth_ticks(depths), "labels": {depth: depth_label(depth) for depth in depths}}
 
 
 def legend_above(top: float) -> dict[str, Any]:

@@ -21,6 +21,9 @@ DASHES = {
 }
 """A site has one dash in every figure."""
 
+DEPTH = "depth along the residual stream"
+"""The title of an axis that counts half-blocks."""
+
 _MORE_SETS = (COSINE, "#2e9e6b", "#b8860b", "#c2577f", "#4aa3a2", PLAIN)
 
 _CLEAR = "rgba(0,0,0,0)"

@@ -9,7 +9,16 @@ from numpy.typing import NDArray
 from plotly.subplots import make_subplots
 
 from theodolite.figures.panels import legend_above
-from theodolite.figures.style import COSINE, NEGATIVE, PLAIN, POSITIVE, bare_layout, depth_ticks, logarithmic_axis
+from theodolite.figures.style import (
+    COSINE,
+    DEPTH,
+    NEGATIVE,
+    PLAIN,
+    POSITIVE,
+    bare_layout,
+    depth_ticks,
+    logarithmic_axis,
+)
 from theodolite.query.words import along_stream
 from theodolite.sites import depth_label
 
@@ -39,7 +48,7 @@ def trajectory_curves(trajectory: pd.DataFrame) -> go.Figure:
         legend=legend_above(1),
     )
     figure.update_xaxes(**depth_ticks(stream.loc[stream["site"] != "resid_final", "depth"].tolist()))
-    figure.update_xaxes(title="depth along the residual stream", row=2, col=1)
+    figure.update_xaxes(title=DEPTH, row=2, col=1)
     figure.update_yaxes(title="angle, degrees", row=1, col=1)
     figure.update_yaxes(
         title="rank of the next token", autorange="reversed", row=2, col=1, **logarithmic_axis(stream["rank_of_next"])

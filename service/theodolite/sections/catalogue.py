@@ -1,35 +1,24 @@
-"""Every section of a run, by the result group that it shows."""
+"""The sections of a run, by result group: `theodolite/sections/NAME.py` makes those of the group NAME."""
 
 from collections.abc import Callable, Iterator
+from importlib import import_module
 
 import plotly.graph_objects as go
 
 from theodolite.errors import FigureNotFoundError
-from theodolite.sections.curves import contrast_sections
-from theodolite.sections.gram import gram_section, separation_sections
-from theodolite.sections.heads import heads_section
+from theodolite.groups import GROUPS, SHOWN
 from theodolite.sections.parts import Figure, Section
-from theodolite.sections.sphere import sphere_section, travel_section
-from theodolite.sections.weights import weights_section
-from theodolite.sections.words import word_sections
 from theodolite.store.manifest import finished_groups
 from theodolite.store.runs import Run
 
 SECTIONS: dict[str, Callable[[Run], list[Section]]] = {
-    "curves": contrast_sections,
-    "separation": separation_sections,
-    "gram": lambda run: [gram_section(run)],
-    "sphere": lambda run: [sphere_section(run)],
-    "travel": lambda run: [travel_section(run)],
-    "heads": lambda run: [heads_section(run)],
-    "words": word_sections,
-    "weights": lambda run: [weights_section(run)],
+    name: import_module(f"theodolite.sections.{name}").sections for name in SHOWN
 }
-"""What shows each result group, in the order of reading."""
+"""What makes the sections of each result group, in the order of the report and the page."""
 
 
 def sections_of(run: Run, group: str) -> list[Section]:
-    """Return what one result group shows; none where the run lacks it.
+    """Return the sections of one result group; none where the run lacks the group.
 
     Raises:
         RunDamagedError: results cannot be read, or a run with prompts has no curves yet, which always exist.
@@ -38,9 +27,9 @@ def sections_of(run: Run, group: str) -> list[Section]:
 
 
 def sections_there(run: Run) -> list[str]:
-    """Return the result groups that have something to show, in the order of reading."""
+    """Return the run's result groups that have something to show, in the order of the report and the page."""
     finished = finished_groups(run)
-    return [group for group in SECTIONS if (run.record.sets if group == "curves" else group in finished)]
+    return [group for group in SECTIONS if (run.record.sets if GROUPS[group].always else group in finished)]
 
 
 def figures_of(sections: list[Section]) -> Iterator[Figure]:

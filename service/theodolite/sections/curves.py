@@ -8,19 +8,17 @@ import xarray as xr
 from theodolite.figures.curves import ContrastView, contrast_figure, shown_sites
 from theodolite.query.curves import along_depth
 from theodolite.query.published import published_curves, selected_directions
-from theodolite.sections.parts import Figure, Section
-from theodolite.sections.published import published_facts
-from theodolite.sites import depth_label
+from theodolite.sections.curves_published import published_facts
+from theodolite.sections.parts import SIDES, Figure, Section, place_of
 from theodolite.store.result_reader import read_group
 from theodolite.store.runs import Run
 
-_SIDES = ("positive", "negative")
 _AS_THEY_ARE = "Activations as they are; variances in squared units of the stream"
 _ON_SPHERE = "On the sphere: activations scaled to norm √d_model; variances in squared units of that"
 
 
-def contrast_sections(run: Run) -> list[Section]:
-    """Return what is seen of each contrast at each position that both of its sets keep."""
+def sections(run: Run) -> list[Section]:
+    """Return a section for each contrast at each position that both of its sets keep."""
     curves = read_group(run, "curves")
     return [
         _section(run, curves, contrast, sides, position)
@@ -31,9 +29,7 @@ def contrast_sections(run: Run) -> list[Section]:
 
 
 def _section(run: Run, curves: xr.Dataset, contrast: str, sides: dict[str, str], position: int) -> Section:
-    n_positive, n_negative = (
-        int(curves[f"n_{side}"].sel(contrast=contrast, position=position)) for side in ("positive", "negative")
-    )
+    n_positive, n_negative = (int(curves[f"n_{side}"].sel(contrast=contrast, position=position)) for side in SIDES)
     view = ContrastView(contrast, sides["positive"], sides["negative"], position)
     sphere = ContrastView(contrast, sides["positive"], sides["negative"], position, on_sphere=True)
     where = (run.record.model, view.positive, view.negative, position)
@@ -53,7 +49,7 @@ def _section(run: Run, curves: xr.Dataset, contrast: str, sides: dict[str, str],
 
 def _why_above_one(curves: xr.Dataset, view: ContrastView) -> str:
     """Return what may be done about an interval above 1, with a space before it."""
-    counts = [int(curves[f"n_{side}"].sel(contrast=view.contrast, position=view.position)) for side in _SIDES]
+    counts = [int(curves[f"n_{side}"].sel(contrast=view.contrast, position=view.position)) for side in SIDES]
     sides = curves.attrs["contrasts"][view.contrast]
     if view.positive == view.negative:
         return " The contrast is of a set with itself."
@@ -73,7 +69,7 @@ def _facts(curves: xr.Dataset, view: ContrastView) -> list[str]:
         words = {least: "is least at", last: "ends at"} if least != last else {last: "is least at the end,"}
         for place, where in words.items():
             facts.append(
-                f"The debiased cosine of means {where} {depth_label(int(debiased['depth'][place]))}: "
+                f"The debiased cosine of means {where} {place_of(debiased, place)}: "
                 f"{float(debiased[place]):.4f} (95 % interval {float(low[place]):.4f} to {float(high[place]):.4f})."
             )
         if (low > 1).any():
@@ -94,7 +90,7 @@ def _facts(curves: xr.Dataset, view: ContrastView) -> list[str]:
             top = int(np.nanargmax(largest.values))
             facts.append(
                 f"{name}: feature {int(features[top])} has the largest variance, {float(largest[top]):.3g} at "
-                f"{depth_label(int(largest['depth'][top]))}, {float(largest[top] / mean[top]):.0f} times the mean "
+                f"{place_of(largest, top)}, {float(largest[top] / mean[top]):.0f} times the mean "
                 "over features there."
             )
     return facts

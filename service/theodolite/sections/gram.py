@@ -1,4 +1,4 @@
-"""How sets are told apart, and on the shape of their clouds."""
+"""The shape of each set's point cloud, and the similarity of layers."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
@@ -7,16 +7,11 @@ import numpy as np
 import xarray as xr
 
 from theodolite.figures.curves import shown_sites
-from theodolite.figures.gram import blocks_figure, separation_figure, shape_figure
-from theodolite.figures.panels import layer_map
-from theodolite.query.compare import BOUND
+from theodolite.figures.gram import blocks_figure, shape_figure, similarity_map
 from theodolite.query.curves import along_depth
-from theodolite.sections.parts import Figure, Section, Table, colours_of, last_position, said_counts
-from theodolite.sites import depth_label
+from theodolite.sections.parts import Figure, Section, Table, colours_of, last_position, place_of, said_counts
 from theodolite.store.result_reader import read_group
 from theodolite.store.runs import Run
-
-_UNSEEN = "On prompts the direction was not fitted on"
 
 _OF_MEANS = ("cosine_of_means", "difference_norm")  # which `curves` has
 _RESIDUALS = {
@@ -36,101 +31,25 @@ _RESIDUALS = {
 }
 
 
-def separation_sections(run: Run) -> list[Section]:
-    """Return how well each contrast's direction tells unseen prompts apart."""
-    separation, directions = read_group(run, "separation"), read_group(run, "directions")
-    position, sites = last_position(separation), shown_sites(separation)
-    found = []
-    for contrast in separation["contrast"].values.tolist():
-        counts = [int(separation[f"n_{side}"].sel(contrast=contrast, position=position)) for side in _SIDES]
-        if not all(counts):  # one of the sets does not keep this position
-            continue
-        cosines = directions["direction_cosine"].sel(contrast=contrast, position=position)
-        maps = [
-            _map(f"separation.{contrast}.{site}", f"cosine of directions, {site}", cosines.sel(site=site), -1.0)
-            for site in sites
-        ]
-        found.append(
-            Section(
-                f"{contrast}: separation at position {position}, {counts[0]} and {counts[1]} prompts in five folds",
-                list(_separation_facts(separation.sel(contrast=contrast, position=position, site=sites))),
-                [
-                    Figure(
-                        f"separation.{contrast}",
-                        _UNSEEN,
-                        partial(separation_figure, separation, contrast, position, sites),
-                    )
-                ],
-                maps,
-            )
-        )
-    return found
-
-
-_SIDES = ("positive", "negative")
-
-
-def _separation_facts(at: xr.Dataset) -> Iterator[str]:
-    auroc, low, high = (along_depth(at[f"auroc{end}"]) for end in ("", "_low", "_high"))
-    if not np.isfinite(auroc).any():
-        few = min(int(at["n_positive"]), int(at["n_negative"])) < 2
-        reason = "a set of one prompt has no others to fit it on" if few else "the two sets' means are equal"
-        yield f"No direction can be fitted: {reason}."
-        return
-    best = int(np.nanargmax(auroc.values))
-    right = along_depth(at["accuracy"])
-    yield (
-        f"Unseen prompts are told apart best at {_place(auroc, best)}: AUROC {float(auroc[best]):.3f} (95 % interval "
-        f"{float(low[best]):.3f} to {float(high[best]):.3f}), the best of {len(auroc)} places; "
-        f"{float(right[best]):.1%} are on the right side of the midpoint, where naming the larger set for all has "
-        f"{_larger_share(at):.1%}."
-    )
-    if float(low[best]) <= 0.5:
-        yield "That interval holds .5, so that it may be chance."
-    passed = np.flatnonzero(low.values >= BOUND)
-    if len(passed):
-        yield f"The interval first lies at {BOUND} or above from {_place(low, int(passed[0]))}."
-    else:
-        yield f"Nowhere does the whole interval lie at {BOUND} or above."
-    fisher = along_depth(at["fisher_ratio"])
-    if np.isfinite(fisher).any():
-        top = int(np.nanargmax(fisher.values))
-        yield (
-            f"The squared distance of the means is at most {float(fisher[top]):.3g} of the sum of both variances, at "
-            f"{_place(fisher, top)}."
-        )
-    else:
-        yield "The Fisher ratio is left out: it needs a prompt of each set in each of the five folds."
-
-
-def _larger_share(at: xr.Dataset) -> float:
-    counts = [int(at[f"n_{side}"]) for side in _SIDES]
-    return max(counts) / sum(counts)
-
-
-def _place(curve: xr.DataArray, index: int) -> str:
-    return depth_label(int(curve["depth"][index]))
-
-
-def gram_section(run: Run) -> Section:
-    """Return what is seen of the shape of each set's cloud."""
+def sections(run: Run) -> list[Section]:
+    """Return one section: shape and similarity of each set at one site, at the last position."""
     gram = read_group(run, "gram")
     position, colours = last_position(gram), colours_of(run, gram)
     site = shown_sites(gram)[0]
-    shape, blocks = partial(shape_figure, gram, position, site), partial(blocks_figure, gram, position)
     figures = [
-        Figure("gram.shape", f"Shape of each set at {site}", lambda: shape(colours)),
-        Figure("gram.blocks", "From block to block", lambda: blocks(colours)),
+        Figure("gram.shape", f"Shape of each set at {site}", partial(shape_figure, gram, position, site, colours)),
+        Figure("gram.blocks", "From block to block", partial(blocks_figure, gram, position, colours)),
     ]
     similar = gram["linear_cka_debiased"].sel(site=site, position=position)
-    maps = [_map(f"gram.cka.{name}", f"debiased CKA, {name}", similar.sel(set=name), 0.0) for name in colours]
+    maps = [_map(name, similar.sel(set=name)) for name in colours]
     facts = list(_shape_facts(gram.sel(position=position), site, list(colours), gram.attrs["contrasts"]))
     title = f"Shape and similarity, position {position}: {said_counts(gram, list(colours))} prompts"
-    return Section(title, facts, figures, maps, _residuals(run, gram, site, position))
+    return [Section(title, facts, figures, maps, _residuals(run, gram, site, position))]
 
 
-def _map(name: str, caption: str, values: xr.DataArray, lowest: float) -> Figure:
-    return Figure(name, caption, lambda: layer_map(values, caption, limits=(lowest, 1)))
+def _map(name: str, similarity: xr.DataArray) -> Figure:
+    caption = f"debiased CKA, {name}"
+    return Figure(f"gram.cka.{name}", caption, partial(similarity_map, similarity, caption))
 
 
 def _shape_facts(
@@ -178,7 +97,7 @@ def _shape_facts(
             best = int(np.nanargmax(silhouettes.values))
             yield (
                 f"{contrast}: as clusters its two sets have a mean silhouette of {float(silhouettes[best]):.3f} at "
-                f"best, at {_place(silhouettes, best)} (1 is two points, 0 no clusters)."
+                f"best, at {place_of(silhouettes, best)} (1 is two points, 0 no clusters)."
             )
 
 

@@ -1,6 +1,7 @@
-"""Attention heads: maps of all of them, and which stand out."""
+"""Attention heads: maps of all heads, and those with the largest or smallest numbers."""
 
 from collections.abc import Iterator
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -11,7 +12,6 @@ from theodolite.query.heads import head_name, read_heads
 from theodolite.sections.parts import Figure, Section
 from theodolite.store.runs import Run
 
-_CIRCUITS = {"qk": "QK", "vo": "VO"}
 _SIDES = {
     "qk_query": "queries that read {}",
     "qk_key": "keys that read {}",
@@ -20,10 +20,11 @@ _SIDES = {
 }
 
 
-def heads_section(run: Run) -> Section:
-    """Return what is seen of all heads; a click on a map's cell opens that head's card."""
+def sections(run: Run) -> list[Section]:
+    """Return one section: maps of all heads; a click on a cell opens that head's card."""
     heads = read_heads(run)
-    return Section("Attention heads", list(_facts(heads)), maps=list(_maps(heads)), notes=_texts(heads.attrs["notes"]))
+    notes = _texts(heads.attrs["notes"])
+    return [Section("Attention heads", list(_facts(heads)), maps=list(_maps(heads)), notes=notes)]
 
 
 def _maps(heads: xr.Dataset) -> Iterator[Figure]:
@@ -35,9 +36,11 @@ def _maps(heads: xr.Dataset) -> Iterator[Figure]:
         "coverage_99": ("rank that covers 99 %", coverage),
     }
     for short, (title, values) in numbers.items():
-        for circuit, name in _CIRCUITS.items():
+        for circuit in heads["circuit"].values.tolist():
             of_circuit, logarithmic = values.sel(circuit=circuit), short == "leading"
-            yield _map(f"{circuit}.{short}", f"{name}: {title}", of_circuit, circuit, logarithmic=logarithmic)
+            yield _map(
+                f"{circuit}.{short}", f"{circuit.upper()}: {title}", of_circuit, circuit, logarithmic=logarithmic
+            )
     for contrast in heads["contrast"].values.tolist():
         for side, title in _SIDES.items():
             values = heads["direction_alignment"].sel(contrast=contrast, side=side)
@@ -48,18 +51,18 @@ def _maps(heads: xr.Dataset) -> Iterator[Figure]:
 
 
 def _map(name: str, caption: str, values: xr.DataArray, circuit: str, **options: bool) -> Figure:
-    return Figure(f"heads.{name}", caption, lambda: head_map(values, caption, **options), circuit)
+    return Figure(f"heads.{name}", caption, partial(head_map, values, caption, **options), circuit)
 
 
 def _facts(heads: xr.Dataset) -> Iterator[str]:
     sizes, at = heads.sizes, heads.sel(offset=0)
     d_model, d_head = sizes["d_model"], sizes["rank"]
-    for circuit, name in _CIRCUITS.items():
+    for circuit in heads["circuit"].values.tolist():
         ranks = at["effective_rank"].sel(circuit=circuit)
         least = head_name(*_argument(ranks, largest=False))
         yield (
-            f"{name} circuits have an effective rank of {float(ranks.median()):.1f} in the median, of at most "
-            f"{d_head}; {least} has the least, {float(ranks.min()):.1f}."
+            f"{circuit.upper()} circuits have an effective rank of {float(ranks.median()):.1f} in the median, "
+            f"of at most {d_head}; {least} has the least, {float(ranks.min()):.1f}."
         )
     copying = heads["copying_score"]
     if np.isfinite(copying).any():

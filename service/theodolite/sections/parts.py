@@ -7,8 +7,12 @@ import plotly.graph_objects as go
 import xarray as xr
 
 from theodolite.figures.style import set_colours
+from theodolite.sites import depth_label
 from theodolite.store.result_reader import read_group
 from theodolite.store.runs import Run
+
+SIDES = ("positive", "negative")
+"""The two sets of a contrast."""
 
 
 @dataclass(frozen=True)
@@ -74,3 +78,8 @@ def said_counts(group: xr.Dataset, names: list[str]) -> str:
     """Return how many prompts of each set figures rest on: `256 harmful, 256 harmless`."""
     counted = group["n_samples"].sel(position=last_position(group))
     return ", ".join(f"{int(counted.sel(set=name))} {name}" for name in names)
+
+
+def place_of(curve: xr.DataArray, index: int) -> str:
+    """Return the location of one point of a curve along depth: `17-mid`."""
+    return depth_label(int(curve["depth"][index]))

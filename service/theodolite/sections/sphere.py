@@ -1,46 +1,41 @@
-"""Norm layers and on the way through the blocks."""
+"""Norm layers: the norms that enter them, and the ellipsoids that their outputs lie on."""
 
 from collections.abc import Iterator, Sequence
 from functools import partial
 
 import numpy as np
-import pandas as pd
 import xarray as xr
 
-from theodolite.figures.gram import axes_figure, growth_figure, sphere_figure, travel_figure
+from theodolite.figures.sphere import axes_figure, sphere_figure
 from theodolite.sections.parts import Figure, Section, colours_of, last_position, said_counts
-from theodolite.sites import Site
-from theodolite.store.result_reader import read_finished_table, read_group
+from theodolite.store.result_reader import read_group
 from theodolite.store.runs import Run
 
-_AIC_THAT_COUNTS = 2.0  # below that two fits are as good (Burnham and Anderson 2002)
-_QUANTITIES = {"norm_mean": "The norm", "variance_mean": "The mean variance", "variance_max": "The largest variance"}
 
-
-def sphere_section(run: Run) -> Section:
-    """Return what is seen at the norm layers."""
+def sections(run: Run) -> list[Section]:
+    """Return one section: the norm layers at the last position, or their ellipsoids alone without prompts."""
     sphere = read_group(run, "sphere")
     norms = sphere["norm"].values.tolist()
     if not sphere.sizes["set"]:
-        return Section("Norm layers", list(_axes_facts(sphere)), [_axes(sphere, norms)])
+        return [Section("Norm layers", list(_axes_facts(sphere)), [_axes(sphere, norms)])]
     position, colours = last_position(sphere), colours_of(run, sphere)
-    return Section(
-        f"Norm layers, position {position}: {said_counts(sphere, list(colours))} prompts",
-        [*_sphere_facts(sphere.sel(position=position), list(colours)), *_axes_facts(sphere)],
-        [
-            Figure("sphere.norms", "What enters each norm layer", lambda: sphere_figure(sphere, position, colours)),
-            _axes(sphere, norms),
-        ],
-    )
+    entering = partial(sphere_figure, sphere, position, colours)
+    return [
+        Section(
+            f"Norm layers, position {position}: {said_counts(sphere, list(colours))} prompts",
+            [*_norm_facts(sphere.sel(position=position), list(colours)), *_axes_facts(sphere)],
+            [Figure("sphere.norms", "What enters each norm layer", entering), _axes(sphere, norms)],
+        )
+    ]
 
 
 def _axes(sphere: xr.Dataset, norms: Sequence[str]) -> Figure:
     shown = list(dict.fromkeys([norms[0], norms[len(norms) // 2], norms[-1]]))
     caption = "Semi-axes of the ellipsoids that outputs lie on"
-    return Figure("sphere.axes", caption, lambda: axes_figure(sphere, shown))
+    return Figure("sphere.axes", caption, partial(axes_figure, sphere, shown))
 
 
-def _sphere_facts(at: xr.Dataset, sets: Sequence[str]) -> Iterator[str]:
+def _norm_facts(at: xr.Dataset, sets: Sequence[str]) -> Iterator[str]:
     for name in sets:
         values = at.sel(set=name)
         measured = values["norm_before_mean"].dropna("norm")
@@ -90,76 +85,3 @@ def _axes_facts(sphere: xr.Dataset) -> Iterator[str]:
         yield (
             f"Semi-axes differ from √d|γ| by at most {apart.max():.1e} of the longest, for the norms take out the mean."
         )
-
-
-def travel_section(run: Run) -> Section:
-    """Return what is seen of steps, and of growth along the stream."""
-    travel, growth = read_group(run, "travel"), read_finished_table(run, "growth")
-    position, colours = last_position(travel), colours_of(run, travel)
-    figures = [Figure("travel.steps", "Steps, by layer", lambda: travel_figure(travel, position, colours))]
-    moments, curves = read_group(run, "moments"), read_group(run, "curves")
-    quantities = {"norm_mean": moments["norm_mean"]}
-    quantities |= {name: curves[name] for name in ("variance_mean", "variance_max")}
-    figures += [
-        Figure(
-            f"travel.growth.{name}",
-            f"Growth along the stream, {name}",
-            partial(growth_figure, growth, quantities, name, position),
-        )
-        for name in list(colours)[:1]
-    ]
-    return Section(
-        f"Travel and growth, position {position}: {said_counts(travel, list(colours))} prompts",
-        [*_travel_facts(travel.sel(position=position), list(colours)), *_growth_facts(growth, list(colours), position)],
-        figures,
-    )
-
-
-def _travel_facts(at: xr.Dataset, sets: Sequence[str]) -> Iterator[str]:
-    for name in sets:
-        values = at.sel(set=name)
-        if np.isfinite(values["path_ratio_std"]):
-            yield (
-                f"{name}: the way through the blocks is {float(values['path_ratio']):.2f} ± "
-                f"{float(values['path_ratio_std']):.2f} times as long as the displacement (mean and standard deviation "
-                "over prompts)."
-            )
-        cosines = values["step_cosine_next"].dropna("layer")
-        if cosines.size:
-            back = int((cosines < 0).sum())
-            yield (
-                f"{name}: successive blocks' steps have a cosine of {float(cosines.mean()):.2f} on average; "
-                f"{back} of {cosines.size} times the next step goes against the one before."
-            )
-
-
-def _growth_facts(growth: pd.DataFrame, sets: Sequence[str], position: int) -> Iterator[str]:
-    """Say of each quantity, where blocks begin, which law fits it better in each set, and by how much."""
-    at = growth[(growth["position"] == position) & growth["set"].isin(sets)]
-    sites = at["site"].unique().tolist()
-    site = Site.RESID_PRE if Site.RESID_PRE in sites else next(iter(sites), "")
-    for quantity, fits in at[at["site"] == site].groupby("quantity", sort=False):
-        verdicts = "; ".join(f"{name}, {_verdict(of_set)}" for name, of_set in fits.groupby("set", sort=False))
-        yield f"{_QUANTITIES[str(quantity)]} at {site} by depth: {verdicts}."
-
-
-def _verdict(fits: pd.DataFrame) -> str:
-    """Say which of two fits is better, how it grows, and on how many layers that rests."""
-    exponential, power = (fits[fits["law"] == law].iloc[0] for law in ("log_linear", "power_law"))
-    n, r_squared = int(exponential["n"]), [exponential["r_squared"], power["r_squared"]]
-    if np.isnan(r_squared[0]):
-        return f"no change (n = {n} layers)"
-    by = exponential["aic"] - power["aic"]
-    if not abs(by) >= _AIC_THAT_COUNTS:  # of two perfect fits the difference is no number
-        return (
-            f"an exponential and a power law fit equally well (R² {r_squared[0]:.3f} and {r_squared[1]:.3f}, n = {n})"
-        )
-    if by < 0:
-        better, how = "an exponential", f"times {np.exp(exponential['slope']):.3g} in each block"
-    else:
-        better, how = "a power law", f"depth to the {power['slope']:.2f}"
-        r_squared.reverse()
-    return (
-        f"{better} fits better, {how} (AIC less by {abs(by):.0f}; R² {r_squared[0]:.3f} against {r_squared[1]:.3f}; "
-        f"n = {n} layers)"
-    )

@@ -1,11 +1,12 @@
 """Which directions of the stream the layers' matrices share."""
 
 from collections.abc import Iterator
+from functools import partial
 
 import numpy as np
 import xarray as xr
 
-from theodolite.figures.panels import layer_map
+from theodolite.figures.weights import overlap_map
 from theodolite.sections.parts import Figure, Section
 from theodolite.store.result_reader import read_group
 from theodolite.store.runs import Run
@@ -14,8 +15,8 @@ _NAMES = {"o": "W_O", "down": "W_down", "q": "W_Q", "k": "W_K", "v": "W_V", "gat
 _PAIRS = (("down", "q"), ("down", "up"))  # writers and readers that are always shown
 
 
-def weights_section(run: Run) -> Section:
-    """Return what is seen of the subspaces that matrices write and read."""
+def sections(run: Run) -> list[Section]:
+    """Return one section: how much of the subspaces that matrices write and read the layers share."""
     weights = read_group(run, "weights")
     rank = int(weights.attrs["rank"])
     maps = [
@@ -29,11 +30,11 @@ def weights_section(run: Run) -> Section:
         caption = f"what {_NAMES[writer]} writes and a later {_NAMES[reader]} reads"
         maps.append(_map(name, caption, between.sel(writing_matrix=writer, reading_matrix=reader), highest))
     title = f"Shared directions of weights: the {rank} leading ones of each matrix"
-    return Section(title, list(_facts(weights)), maps=maps)
+    return [Section(title, list(_facts(weights)), maps=maps)]
 
 
 def _map(name: str, caption: str, values: xr.DataArray, highest: float) -> Figure:
-    return Figure(f"weights.{name}", caption, lambda: layer_map(values, caption, limits=(0, highest)))
+    return Figure(f"weights.{name}", caption, partial(overlap_map, values, caption, highest))
 
 
 def _facts(weights: xr.Dataset) -> Iterator[str]:

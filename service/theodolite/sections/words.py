@@ -22,8 +22,8 @@ _HOW_TO_READ = (
 )
 
 
-def word_sections(run: Run) -> list[Section]:
-    """Return the ways of words, and what is said of the vocabulary."""
+def sections(run: Run) -> list[Section]:
+    """Return a section for each sentence's trajectory, and one for the vocabulary."""
     return [*_trajectory_sections(run), _vocabulary_section(run)]
 
 

@@ -21,7 +21,7 @@ def test_the_pair_of_matrices_that_shares_most_has_a_map(monkeypatch, most):
     writing = between.isel(reading_matrix=0, drop=True)
     variables = {"writer_reader_overlap": between, "writing_overlap": writing, "random_overlap": 0.05}
     monkeypatch.setattr(weights, "read_group", lambda *_: xr.Dataset(variables, attrs={"rank": 2}))
-    section = weights.weights_section(None)
+    (section,) = weights.sections(None)
     (said,) = (fact for fact in section.facts if "share most" in fact)
     assert "40.0%" in said
     writer, reader = said.split(", ")[1].split(" share")[0].split(" and ")
@@ -47,7 +47,7 @@ def test_a_table_of_embeddings_is_not_compared_with_itself(monkeypatch, distance
     group = xr.Dataset(attrs={"tables": [], "decoded_against": "the table"})
     monkeypatch.setattr(words, "read_group", lambda *_: group)
     monkeypatch.setattr(words, "read_words", lambda _, name: tables[name])
-    (section,) = words.word_sections(None)
+    (section,) = words.sections(None)
     (said,) = section.facts
     assert has in said
     assert lacks not in said
