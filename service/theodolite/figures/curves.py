@@ -58,7 +58,7 @@ def contrast_figure(curves: xr.Dataset, view: ContrastView, published: Sequence[
         for row, statistic in ((2, "variance_mean"), (3, "variance_max")):
             for index, (name, colour) in enumerate(((view.positive, POSITIVE), (view.negative, NEGATIVE))):
                 values = curves[prefix + statistic].sel(set=name, position=view.position, site=[site])
-                line = _line(values, name, site, colour, legend="legend2")
+                line = _line(values, name, site, colour, legend="legend2").update(meta={"site": site, "set": name})
                 # One legend serves both variance graphs.
                 line.update(legendgroup=line.name, showlegend=row == 2, visible=visible, **sides_by_side(index))
                 figure.add_trace(line, row=row, col=1)
@@ -89,7 +89,9 @@ def _cosine_traces(curves: xr.Dataset, view: ContrastView, prefix: str, site: st
     group = None if first else f"debiased, {site}"  # a band without an entry of its own comes and goes with its curve
     for index, band in enumerate(bands(low["depth"].values, low.values, high.values, COSINE)):
         named = first and index == 0
-        yield band.update(name="95 % interval", showlegend=named, legend="legend", legendgroup=group)
+        yield band.update(
+            name="95 % interval", showlegend=named, legend="legend", legendgroup=group, meta={"site": site}
+        )
     debiased = _line(values("_debiased"), "debiased", site, COSINE, legend="legend")
     yield debiased.update(legendgroup=group)
     yield _line(values(""), "plain", site, PLAIN, legend="legend", width=1.2)
@@ -137,6 +139,7 @@ def _line(values: xr.DataArray, name: str, site: str, colour: str, legend: str, 
         customdata=[depth_label(depth) for depth in depths],
         hovertemplate="%{customdata}: %{y:.4g}<extra>" + f"{name}, {short_site(site)}" + "</extra>",
         legend=legend,
+        meta={"site": site},  # the page shows and hides traces by their site and set
     )
 
 
