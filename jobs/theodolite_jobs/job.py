@@ -5,14 +5,16 @@ It prints how far it is, and no prompt: whoever reads its log may not be who wro
 
 import os
 import sys
-from contextlib import chdir
+from contextlib import chdir, suppress
 from pathlib import Path
+from socket import gethostname
 from tempfile import TemporaryDirectory
 
 from theodolite import __version__
-from theodolite.errors import ClusterRefusedError, SpecError, TheodoliteError
+from theodolite.errors import ClusterRefusedError, SpecError, StoreError, TheodoliteError
 from theodolite.metrics import served
 from theodolite.settings import Settings, read_settings
+from theodolite.store.objects import SHARING
 from theodolite.submission.job_store import End, end_attempt, read_job_spec, tell_run
 from theodolite.submission.ray_jobs import SUBMITTED_BY
 from theodolite_jobs.progress import Console
@@ -29,12 +31,11 @@ def run_job(job_id: str, number: int, settings: Settings) -> str:
         _check_version()  # first, for a newer version's spec may have fields that are not known here
         spec = read_job_spec(settings.store, job_id)
         if spec is None:
-            raise SpecError(
-                f"the store {settings.store} has no job {job_id}; can this node reach the store of who asks?"
-            )
+            raise SpecError(f"the store {settings.store} on node {gethostname()} has no job {job_id}: {SHARING}")
         run = survey(spec, Path(), settings, Console(), lambda run_id: tell_run(settings.store, job_id, run_id))
     except TheodoliteError as error:
-        end_attempt(settings.store, job_id, number, End("failed", str(error)))
+        with suppress(StoreError):  # a store that is not the submitter's takes no end; the log says the reason
+            end_attempt(settings.store, job_id, number, End("failed", str(error)))
         raise
     end_attempt(settings.store, job_id, number, End("succeeded"))
     return run.id

@@ -81,12 +81,13 @@ def _capture_shards(prepared: Prepared, run: Run | None, work: list[Any], settin
     from theodolite_jobs.cluster.replica import Assignment
     from theodolite_jobs.cluster.scheduling import REASONS, Watch, run_shards
     from theodolite_jobs.cluster.session import choose_resources, ray_session
+    from theodolite_jobs.cluster.store_marker import marked_store
     from theodolite_jobs.cluster.workers import certify_workers, start_workers
     from theodolite_jobs.models.sharding import choose_ranks
 
     where = settings.ray_address or "this machine"
     console.say(f"starting replicas on {where}")
-    with ray_session(settings.ray_address):
+    with ray_session(settings.ray_address), marked_store(settings.store) as marker:
         counted = CaptureMetrics(prepared.source.name, REASONS)
         counted.progress(0, 1)  # so that a replica that never comes is seen
         counted.replicas(0)
@@ -105,6 +106,7 @@ def _capture_shards(prepared: Prepared, run: Run | None, work: list[Any], settin
             shard_prompts=prepared.spec.capture.shard_prompts,
             threads=resources.threads,
             gpus=resources.gpus,
+            marker=marker,
         )
         workers = start_workers(assignment, resources, prepared.plans, prepared.tokens)
         try:

@@ -66,7 +66,7 @@ def test_resolved_and_named_sites_give_the_same_run(tmp_path, prompts):
 
 @pytest.mark.parametrize("sites", [["resid_mid"], ["resid_pre", "resid_mid"]])
 def test_a_named_site_that_the_model_lacks_is_refused(tmp_path, prompts, sites):
-    with pytest.raises(SiteNotFoundError, match=r"no resid_mid: attention and MLP.*it has resid_pre, resid_post, attn_out"):
+    with pytest.raises(SiteNotFoundError, match=r"no resid_mid: attention and MLP.*; it has resid_pre, resid_post"):
         prepared(tmp_path, "gptj", prompts, sites=sites)
 
 

@@ -14,6 +14,7 @@ from theodolite.spec import ModelSpec, TokenIds
 from theodolite.store.objects import Location, open_location
 from theodolite_jobs.capture.plan import SetPlan, Shard
 from theodolite_jobs.cluster.ranks import Rank, join
+from theodolite_jobs.cluster.store_marker import StoreMarker, check_marker
 
 # Intel's math library otherwise sums in an order that depends on the number of threads: with strict reproducibility
 # a run gives the same bits however many replicas share the machine, at no measurable cost.
@@ -44,7 +45,9 @@ class Assignment:
         shard_prompts: prompts in one shard.
         threads: threads of a replica on a CPU.
         gpus: GPUs of one replica.
-        version: of Theodolite, of who gives it; a node with another one would mean something else by it.
+        version: the driver's version of Theodolite; another version may understand the rest differently.
+        marker: what the driver put into the store, so that the replica can tell that its store is the same; None where
+            no driver started the replica.
     """
 
     run_url: str
@@ -58,6 +61,7 @@ class Assignment:
     threads: int
     gpus: int
     version: str = __version__
+    marker: StoreMarker | None = None
 
 
 class Replica:
@@ -88,13 +92,15 @@ class Replica:
         Raises:
             ParityError: it differs from plain Hugging Face by more than rounding.
             CaptureError: it computes in another way than expected, where something is.
-            ClusterRefusedError: this node has another version of Theodolite.
+            ClusterRefusedError: this node has another version of Theodolite, or does not share the driver's store.
         """
         asked, here = self.assignment.version, __version__
         if asked != here:
             raise ClusterRefusedError(
                 f"a node of the cluster has Theodolite {here}, and {asked} drives this survey; install the same on both"
             )
+        if self.assignment.marker is not None:
+            check_marker(self.assignment.marker)
         with self._in_step():
             self._ready()
         found = arithmetic(self._certificate)

@@ -4,6 +4,7 @@ import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from socket import gethostname
 from typing import Any
 
 import obstore
@@ -15,6 +16,15 @@ from theodolite.errors import StoreError
 
 Location = Any
 """An obstore store rooted at one URL."""
+
+SHARING = "share this folder with every node at the same path, or use a bucket (s3://, gs://, az://)"
+"""What to do where a node does not see the objects that another one wrote."""
+
+
+class _MissingFolder(MemoryStore):
+    """A local folder that does not exist: reading finds nothing, and writing is refused."""
+
+    url: str
 
 
 def join(url: str, *parts: str) -> str:
@@ -32,7 +42,8 @@ def open_location(url: str, create: bool = False) -> Location:
 
     Args:
         url: a folder, or a file://, s3://, gs:// or az:// URL.
-        create: make a local folder that is not there; otherwise such a place is empty.
+        create: make a local folder that is not there; otherwise nothing is read from it, and each write to it raises
+            StoreError.
 
     Raises:
         StoreError: the URL cannot be understood, or the folder cannot be made.
@@ -42,7 +53,9 @@ def open_location(url: str, create: bool = False) -> Location:
             return from_url(url)
         folder = Path(url.removeprefix("file://")).expanduser().absolute()
         if not create and not folder.exists():
-            return MemoryStore()
+            missing = _MissingFolder()
+            missing.url = url
+            return missing
         # Empty folders would look like members of a Zarr group, so they go with their last object.
         return LocalStore(prefix=folder, mkdir=True, automatic_cleanup=True)
     except (BaseError, OSError, ValueError) as error:
@@ -51,7 +64,9 @@ def open_location(url: str, create: bool = False) -> Location:
 
 def open_zarr_store(url: str, read_only: bool = False) -> ObjectStore[Any]:
     """Return the objects below a URL as Zarr sees them."""
-    return ObjectStore(open_location(url, create=not read_only), read_only=read_only)
+    location = open_location(url, create=not read_only)
+    # Zarr takes obstore's own classes only.
+    return ObjectStore(MemoryStore() if isinstance(location, _MissingFolder) else location, read_only=read_only)
 
 
 def check_writable(url: str) -> None:
@@ -65,12 +80,14 @@ def check_writable(url: str) -> None:
 
 def put(location: Location, key: str, content: bytes) -> None:
     """Write an object, replacing what was there."""
+    _refuse_missing(location, key)
     with store_errors(f"cannot write {key}"):
         obstore.put(location, key, content)
 
 
 def put_new(location: Location, key: str, content: bytes) -> bool:
     """Create an object; return False, and change nothing, where it exists already."""
+    _refuse_missing(location, key)
     with store_errors(f"cannot write {key}"):
         try:
             obstore.put(location, key, content, mode="create")
@@ -116,6 +133,7 @@ def folders(location: Location, prefix: str) -> list[str]:
 
 def move(location: Location, source: str, target: str) -> None:
     """Move an object; nothing happens where the source is gone already, so that a move can be repeated."""
+    _refuse_missing(location, target)
     with store_errors(f"cannot move {source}"):
         try:
             obstore.rename(location, source, target)
@@ -126,6 +144,7 @@ def move(location: Location, source: str, target: str) -> None:
 def delete(location: Location, targets: list[str]) -> None:
     """Remove objects, those that are gone already too."""
     if targets:
+        _refuse_missing(location, targets[0])
         with store_errors("cannot delete"):
             _delete(location, targets)
 
@@ -138,6 +157,12 @@ def _delete(location: Location, targets: list[str]) -> None:
         for target in targets:
             with suppress(FileNotFoundError):
                 obstore.delete(location, target)
+
+
+def _refuse_missing(location: Location, key: str) -> None:
+    """Raise StoreError for a folder that does not exist here: what is written must be where others read it."""
+    if isinstance(location, _MissingFolder):
+        raise StoreError(f"cannot write {key}: there is no folder {location.url} on node {gethostname()}; {SHARING}")
 
 
 @contextmanager

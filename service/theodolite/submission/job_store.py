@@ -15,11 +15,13 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from functools import partial
+from socket import gethostname
 from typing import Any
 
+from theodolite.errors import StoreError
 from theodolite.spec import SurveySpec
-from theodolite.store.cache import Kept
-from theodolite.store.objects import get, keys, open_location, put, put_new
+from theodolite.store.cache import Cache
+from theodolite.store.objects import SHARING, get, keys, open_location, put, put_new, version
 
 _FOLDER = "jobs"
 
@@ -115,8 +117,16 @@ def tell_sent(store: str, job_id: str, number: int) -> None:
 
 
 def end_attempt(store: str, job_id: str, number: int, end: End) -> None:
-    """Say how a try ended; whoever comes later changes nothing."""
-    put_new(open_location(store), _key(job_id, "ends", number), json.dumps(asdict(end)).encode())
+    """Write how an attempt ended, unless its end is known already.
+
+    Raises:
+        StoreError: the store has no such job, so it is not the one that the job was submitted to; or it cannot be
+            written.
+    """
+    location = open_location(store)
+    if version(location, _spec_key(job_id)) is None:
+        raise StoreError(f"the store {store} on node {gethostname()} has no job {job_id}: {SHARING}")
+    put_new(location, _key(job_id, "ends", number), json.dumps(asdict(end)).encode())
 
 
 def tell_run(store: str, job_id: str, run_id: str) -> None:
@@ -124,7 +134,7 @@ def tell_run(store: str, job_id: str, run_id: str) -> None:
     put_new(open_location(store), f"{_FOLDER}/{job_id}/run.json", json.dumps({"run_id": run_id}).encode())
 
 
-def read_jobs(store: str, kept: Kept, job_id: str | None = None) -> list[StoredJob]:
+def read_jobs(store: str, cache: Cache, job_id: str | None = None) -> list[StoredJob]:
     """Return all jobs, or the one of an id, the latest submitted first. What is written once is read once."""
     location = open_location(store)
     by_job: dict[str, list[str]] = {}
@@ -132,14 +142,14 @@ def read_jobs(store: str, kept: Kept, job_id: str | None = None) -> list[StoredJ
         by_job.setdefault(key.split("/")[1], []).append(key)
 
     def read(key: str) -> Any:
-        return kept.get(("job", store, key), lambda: json.loads(get(location, key) or b"null"), lambda _: 2000)
+        return cache.get(("job", store, key), lambda: json.loads(get(location, key) or b"null"), lambda _: 2000)
 
     found = []
     for name, there in by_job.items():
         try:
             if _spec_key(name) not in there:
                 continue
-            spec = kept.get(("job", store, name), partial(read_job_spec, store, name), lambda _: 20_000)
+            spec = cache.get(("job", store, name), partial(read_job_spec, store, name), lambda _: 20_000)
             if spec is not None:
                 found.append(_stored_job(name, spec, there, read))
         except (ValueError, TypeError, KeyError):  # a broken file of one job hides no other

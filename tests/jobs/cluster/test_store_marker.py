@@ -1,0 +1,104 @@
+"""A replica or a job whose store is another folder than the driver's refuses before any work; nothing is lost."""
+
+import shutil
+from pathlib import Path
+
+import pytest
+from support import tiny
+
+from theodolite.errors import ClusterRefusedError, SpecError, StoreError
+from theodolite.settings import Settings
+from theodolite.sites import Site
+from theodolite.spec import ModelSpec
+from theodolite.spec_file import parse_spec
+from theodolite.store.runs import run_url
+from theodolite.submission.job_store import End, begin_attempt, end_attempt, store_spec
+from theodolite_jobs.capture.plan import plan_set
+from theodolite_jobs.cluster.replica import Assignment, Replica
+from theodolite_jobs.cluster.store_marker import check_marker, marked_store
+from theodolite_jobs.job import run_job
+
+REFUSED = r"the store .*/store on node .+ is not the driver's: share this folder with every node at the same path, or"
+
+
+@pytest.fixture
+def store(tmp_path):
+    """The driver's folder."""
+    return tmp_path / "store"
+
+
+def move_away(store):
+    """Have the path of the store lead to another folder, as it does on a node that does not share it."""
+    store.rename(store.with_name("of-the-driver"))
+
+
+def replica_of(store, marker, engine=None):
+    nowhere = Path("nowhere")
+    assignment = Assignment(
+        run_url=run_url(str(store), "run-0"),
+        model=ModelSpec(id="x"),
+        revision="",
+        folder=nowhere,
+        cache=nowhere,
+        sites=(Site.RESID_PRE,),
+        layers=(0,),
+        shard_prompts=2,
+        threads=1,
+        gpus=0,
+        marker=marker,
+    )
+    replica = Replica(assignment, {}, {})
+    replica._engine = engine or object()
+    replica._certificate = {"dtype": "float32", "attention": "sdpa", "device": "cpu"}
+    return replica
+
+
+def test_a_replica_that_shares_the_store_goes_on_and_the_marker_goes_with_the_driver(store):
+    with marked_store(str(store)) as marker:
+        assert replica_of(store, marker).certify()["device"] == "cpu"
+        assert [path.name for path in store.iterdir()] == [marker.key]
+    assert list(store.iterdir()) == []
+
+
+@pytest.mark.parametrize("node_has_the_folder", [False, True])
+def test_a_replica_that_does_not_share_the_store_refuses_to_work(store, node_has_the_folder):
+    with marked_store(str(store)) as marker:
+        move_away(store)
+        if node_has_the_folder:
+            store.mkdir()
+        with pytest.raises(ClusterRefusedError, match=REFUSED) as caught:
+            replica_of(store, marker).certify()
+        assert "\n" not in str(caught.value)
+        assert not list(store.glob("**/*"))
+
+
+def test_a_marker_of_an_earlier_driver_proves_nothing(store):
+    with marked_store(str(store)) as marker:
+        shutil.copytree(store, store.with_name("copy"))
+    with pytest.raises(ClusterRefusedError):
+        check_marker(marker)
+
+
+def test_a_shard_is_never_committed_to_a_store_that_is_not_there(store):
+    from theodolite_jobs.capture.engine import Engine
+    from theodolite_jobs.models.load import wrap
+
+    tokens = tiny.random_tokens([5, 6])
+    plan = plan_set("set", tokens, (-1,), shard_prompts=2, batch_tokens=100, share_prefix=False)
+    engine = Engine(wrap(tiny.tiny_model("llama")), [Site.RESID_PRE], [0])
+    with pytest.raises(StoreError, match=r"cannot write pending/set/.*: there is no folder .*run-0 on node"):
+        replica_of(store, None, engine).capture(plan, plan.shards[0], tokens)
+
+
+def test_the_end_of_a_job_is_never_written_to_another_store(tmp_path):
+    spec = parse_spec({"model": {"id": "x"}, "prompts": {}})
+    job_id = store_spec(str(tmp_path / "store"), spec)
+    begin_attempt(str(tmp_path / "store"), job_id, 1, "local")
+    (tmp_path / "other").mkdir()
+    for elsewhere in ("other", "missing"):
+        with pytest.raises(StoreError, match=rf"the store .*{elsewhere} on node .+ has no job {job_id}: share this"):
+            end_attempt(str(tmp_path / elsewhere), job_id, 1, End("succeeded"))
+        with pytest.raises(SpecError, match=rf"the store .*{elsewhere} on node .+ has no job {job_id}: share this"):
+            run_job(job_id, 1, Settings(store=str(tmp_path / elsewhere)))
+    assert not (tmp_path / "missing").exists()
+    assert list((tmp_path / "other").iterdir()) == []
