@@ -1,7 +1,7 @@
-"""Curves of a finished run, along depth."""
+"""Select statistics of a finished run as curves along depth."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from itertools import product
 from typing import Any
 
@@ -15,25 +15,24 @@ from theodolite.sites import Site, depth
 from theodolite.store.result_reader import read_group
 from theodolite.store.runs import Run
 
-_ALONG_DEPTH = {"set", "contrast", "site", "position", "layer"}
+CURVE_LABELS = ("set", "contrast", "site", "position")
+"""Dimensions that label a curve and narrow a selection of curves."""
 
 
 def is_along_depth(variable: Variable) -> bool:
     """Return whether a statistic is a curve along depth: one number for each layer of a set or contrast."""
-    return "layer" in variable.dims and set(variable.dims) <= _ALONG_DEPTH
+    return "layer" in variable.dims and set(variable.dims) <= {*CURVE_LABELS, "layer"}
 
 
 STATISTICS = {
     variable.name: name for name, group in GROUPS.items() for variable in group.variables if is_along_depth(variable)
 }
-"""Every statistic that is a curve along depth, with the result group that holds it."""
+"""Every statistic that is a curve along depth, with the name of its result group."""
 
 INTERVALS = {
     variable.name: variable.interval for group in GROUPS.values() for variable in group.variables if variable.interval
 }
-"""How the names of the ends of a statistic's 95 % interval begin."""
-
-_FILTERS = ("set", "contrast", "site", "position")
+"""The prefix of the names of a statistic's 95 % interval, `…_low` and `…_high`."""
 
 
 @dataclass(frozen=True)
@@ -42,14 +41,14 @@ class Curve:
 
     Attributes:
         statistic: one of `STATISTICS`.
-        of: its other dimensions: `set` or `contrast`, `site` but of a statistic of whole blocks, and `position`.
-        n: prompts that it rests on, by set.
+        of: its labels: `set` or `contrast`, `site` except for a statistic of whole blocks, and `position`.
+        n: number of prompts, by the name of the count in the result group.
         units: of the values.
         description: one sentence.
         layer: 0-based blocks.
-        depth: the place of each along the stream, in half-blocks: 0-pre is 0, 0-mid is 1.
-        value: NaN where it is not known.
-        low: lower end of the 95 % interval; None where the statistic has none.
+        depth: depth of each layer in the stream, in half-blocks: 0-pre is 0, 0-mid is 1.
+        value: the statistic at each layer; NaN for a missing value.
+        low: lower end of the 95 % interval; None if the statistic has no interval.
         high: upper end.
     """
 
@@ -65,19 +64,25 @@ class Curve:
     high: list[float] | None
 
 
+CURVE_FIELDS = tuple(field.name for field in fields(Curve))
+"""The fields of a curve; over HTTP the labels of `of` stand in its place."""
+
+
 def select_curves(
     run: Run, statistics: Sequence[str] = (), only: Mapping[str, Sequence[Any]] | None = None
 ) -> list[Curve]:
-    """Return curves in the order of their names; a statistic that lacks a dimension of `only` is left out.
+    """Return curves in the order of the requested statistics; a statistic without a dimension of `only` is left out.
 
     Args:
         run: a complete run.
-        statistics: names; none are all of the group `curves`.
-        only: which labels are wanted, by `set`, `contrast`, `site` and `position`; what it lacks is not narrowed.
+        statistics: names; none selects all of the group `curves`.
+        only: the requested labels, by `set`, `contrast`, `site` and `position`; a dimension that is not named is not
+            narrowed.
 
     Raises:
-        SpecError: there is no such statistic or label; the message says which there are.
-        RunDamagedError: the run lacks the group that holds the statistic, or it cannot be read.
+        SpecError: there is no such statistic or label; the message lists those that exist.
+        ResultsNotFoundError: the run lacks the group that holds the statistic.
+        RunDamagedError: the group cannot be read.
     """
     chosen = list(dict.fromkeys(statistics)) or [name for name, group in STATISTICS.items() if group == "curves"]
     unknown = [name for name in chosen if name not in STATISTICS]
@@ -88,12 +93,12 @@ def select_curves(
     wanted = {dim: list(dict.fromkeys(labels)) for dim, labels in (only or {}).items() if labels}
     groups = {name: read_group(run, name) for name in dict.fromkeys(STATISTICS[name] for name in chosen)}
     _check_labels(run, list(groups.values()), wanted)
-    found = [curve for name in chosen for curve in _curves(groups[STATISTICS[name]], name, wanted)]
-    if wanted and not found:
+    curves = [curve for name in chosen for curve in _curves(groups[STATISTICS[name]], name, wanted)]
+    if wanted and not curves:
         raise SpecError(
             f"{', '.join(wanted)}: none of the statistics asked for has {' and '.join(wanted)}; leave one out"
         )
-    return found
+    return curves
 
 
 def curve_frame(curves: Sequence[Curve]) -> pd.DataFrame:
@@ -103,13 +108,13 @@ def curve_frame(curves: Sequence[Curve]) -> pd.DataFrame:
         pd.DataFrame(
             {
                 "statistic": curve.statistic,
-                **{dim: curve.of.get(dim, "") for dim in _FILTERS},
+                **{dim: curve.of.get(dim, "") for dim in CURVE_LABELS},
                 **{name: np.nan if getattr(curve, name) is None else getattr(curve, name) for name in columns},
             }
         )
         for curve in curves
     ]
-    return pd.concat(frames, ignore_index=True) if frames else pd.DataFrame(columns=["statistic", *_FILTERS, *columns])
+    return pd.concat(frames, ignore_index=True) if frames else pd.DataFrame(columns=["statistic", *CURVE_LABELS, *columns])
 
 
 def along_depth(values: xr.DataArray) -> xr.DataArray:
@@ -131,14 +136,14 @@ def along_depth(values: xr.DataArray) -> xr.DataArray:
 def _check_labels(run: Run, groups: Sequence[xr.Dataset], wanted: Mapping[str, Sequence[Any]]) -> None:
     for dim, labels in wanted.items():
         known = [group.variables[dim].values.tolist() for group in groups if dim in group.variables]
-        there = list(dict.fromkeys(label for labels_of_group in known for label in labels_of_group))
-        missing = [label for label in labels if label not in there]
-        if known and missing:  # where no statistic has the dimension, there will be no curve, which says so
-            raise SpecError(f"{dim}: {run.id} has no {missing[0]!r}; it has: {', '.join(map(str, there)) or 'none'}")
+        existing = list(dict.fromkeys(label for labels_of_group in known for label in labels_of_group))
+        missing = [label for label in labels if label not in existing]
+        if known and missing:  # if no group has the dimension, there is no curve, and the caller raises
+            raise SpecError(f"{dim}: {run.id} has no {missing[0]!r}; it has: {', '.join(map(str, existing)) or 'none'}")
 
 
 def _curves(group: xr.Dataset, statistic: str, wanted: Mapping[str, Sequence[Any]]) -> Iterator[Curve]:
-    # Arrays are indexed by hand: selecting by label takes a millisecond, and a service answers in less.
+    # NumPy indexing instead of xarray's selection by label, which takes a millisecond for each curve.
     values = group.variables[statistic]
     if not set(wanted) <= set(values.dims):
         return
@@ -151,7 +156,7 @@ def _curves(group: xr.Dataset, statistic: str, wanted: Mapping[str, Sequence[Any
         if any(label not in labels[dim] for dim, label in of.items()):
             continue
         at = tuple(slice(None) if dim == "layer" else labels[dim].index(of[str(dim)]) for dim in values.dims)
-        site = Site(of["site"]) if "site" in of else Site.RESID_PRE  # whole blocks stand where they begin
+        site = Site(of["site"]) if "site" in of else Site.RESID_PRE  # a whole block has the depth of its input
         low, high = (None if end is None else end[at].tolist() for end in ends)
         yield Curve(
             statistic=statistic,
@@ -168,12 +173,12 @@ def _curves(group: xr.Dataset, statistic: str, wanted: Mapping[str, Sequence[Any
 
 
 def _counts(group: xr.Dataset, of: Mapping[str, Any]) -> dict[str, int]:
-    """Return how many prompts a curve rests on."""
+    """Return how many prompts each side of a curve was computed from."""
     names = {"contrast": ("n_positive", "n_negative"), "set": ("n_samples", "count")}
     of_what = "contrast" if "contrast" in of else "set"
-    found = {}
+    counts = {}
     for name in names[of_what]:
         if name in group.variables and group.variables[name].dims == (of_what, "position"):
             at = tuple(group.variables[dim].values.tolist().index(of[dim]) for dim in (of_what, "position"))
-            found[name] = int(group.variables[name].values[at])
-    return found
+            counts[name] = int(group.variables[name].values[at])
+    return counts

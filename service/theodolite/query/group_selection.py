@@ -1,4 +1,4 @@
-"""Any result group of a finished run, narrowed by labels; and a contrast's direction."""
+"""Select a result group of a finished run by labels, or a contrast's direction."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -10,24 +10,34 @@ from theodolite.groups import GROUPS
 from theodolite.store.result_reader import read_group
 from theodolite.store.runs import Run
 
-NUMBERS = 250_000
-"""Numbers in one answer, at most: some 5 MB of JSON."""
+MAX_NUMBERS = 250_000
+"""Default for the largest selection: about 5 MB of JSON."""
+
+GROUP_LABELS = ("set", "contrast", "site", "position", "layer", "norm")
+"""Dimensions by which a result group can be narrowed."""
 
 
 def select_group(
-    run: Run, name: str, statistics: Sequence[str] = (), only: Mapping[str, Sequence[Any]] | None = None
+    run: Run,
+    name: str,
+    statistics: Sequence[str] = (),
+    only: Mapping[str, Sequence[Any]] | None = None,
+    *,
+    max_numbers: int = MAX_NUMBERS,
 ) -> xr.Dataset:
-    """Return a result group, or some of its variables at some labels of its dimensions.
+    """Return a result group, or some of its variables at some labels; callers must not change it.
 
     Args:
         run: a complete run.
         name: the group.
-        statistics: names of variables; none are all.
-        only: the labels that are wanted of dimensions that the group has, and no others.
+        statistics: names of variables; none selects all.
+        only: the requested labels, by dimension; the group must have each dimension.
+        max_numbers: the largest selection that is allowed.
 
     Raises:
-        SpecError: there is no such variable or label, or the answer would hold more than NUMBERS.
-        RunDamagedError: the run lacks the group, or it cannot be read.
+        SpecError: there is no such variable or label, or the selection is larger than `max_numbers`.
+        ResultsNotFoundError: the run lacks the group.
+        RunDamagedError: the group cannot be read.
     """
     group = read_group(run, name)
     unknown = [statistic for statistic in statistics if statistic not in group.data_vars]
@@ -38,51 +48,51 @@ def select_group(
         if labels:
             chosen = chosen.sel({dim: _known(run, chosen, name, dim, labels)})
     numbers = sum(variable.size for variable in chosen.data_vars.values())
-    if numbers > NUMBERS:
+    if numbers > max_numbers:
         raise SpecError(
-            f"{name}: this answer would hold {numbers} numbers, and {NUMBERS} are allowed; narrow it by statistic, "
+            f"{name}: this answer would hold {numbers} numbers, and {max_numbers} are allowed; narrow it by statistic, "
             f"{', '.join(map(str, chosen.dims))}, or open the store with xarray"
         )
     return chosen
 
 
 def is_flat(name: str, statistics: Sequence[str] = ()) -> bool:
-    """Return whether variables of a group, all where none are named, have the same dimensions, as one table."""
+    """Return whether these variables of a group (all if none are named) have the same dimensions and fit one table."""
     shapes = {variable.dims for variable in GROUPS[name].variables if not statistics or variable.name in statistics}
-    return len(shapes) < 2 and shapes != {()}  # none: the one that is named is not there, which asking for it says
+    return len(shapes) < 2 and shapes != {()}  # no shape: the variable does not exist, and `select_group` raises
 
 
 def select_direction(run: Run, contrast: str, site: str, layer: int, position: int | None = None) -> xr.DataArray:
-    """Return the unit vector from a contrast's negative to its positive mean, (d_model).
+    """Return the unit vector from a contrast's negative to its positive mean, (d_model); callers must not change it.
 
     Args:
         run: a complete run.
         contrast: its name.
         site: a site of the blocks.
         layer: a 0-based block.
-        position: None is the last one measured.
+        position: None selects the last measured one.
 
     Raises:
-        SpecError: there is no such contrast, site, layer or position, or no direction there: the means are equal.
+        SpecError: there is no such contrast, site, layer or position, or the two means are equal there.
         RunDamagedError: the group cannot be read.
     """
     directions = read_group(run, "directions")
     if position is None and contrast in directions["contrast"].values:
-        # A vector is known or not as a whole, so its first number tells.
+        # A vector is missing as a whole or not at all, so its first number decides.
         position = max(measured_positions(directions["direction"].sel(contrast=contrast).isel(d_model=0)))
     asked: dict[str, Any] = {"contrast": contrast, "site": site, "layer": layer, "position": position}
     for dim, label in asked.items():
         _known(run, directions, "directions", dim, [label])
-    found: xr.DataArray = directions["direction"].sel(asked)
-    if not found.notnull().all():
+    direction: xr.DataArray = directions["direction"].sel(asked)
+    if not direction.notnull().all():
         raise SpecError(
             f"{contrast} has no direction at {site} of layer {layer}: the means of its sets are equal there"
         )
-    return found
+    return direction
 
 
 def measured_positions(values: xr.DataArray) -> list[int]:
-    """Return the positions at which anything was measured; all of them where nothing was."""
+    """Return the positions with at least one value that is not missing, or all positions if there is none."""
     others = [dim for dim in values.dims if dim != "position"]
     measured: list[int] = values["position"].values[values.notnull().any(others).values].tolist()
     return measured or values["position"].values.tolist()
@@ -91,15 +101,15 @@ def measured_positions(values: xr.DataArray) -> list[int]:
 def _known(run: Run, group: xr.Dataset, name: str, dim: str, labels: Sequence[Any]) -> list[Any]:
     if dim not in group.dims:
         raise SpecError(f"{dim}: {name} has no such dimension; leave it out. It has: {', '.join(map(str, group.dims))}")
-    there = group[dim].values.tolist()
-    missing = [label for label in labels if label not in there]
+    existing = group[dim].values.tolist()
+    missing = [label for label in labels if label not in existing]
     if missing:
-        raise SpecError(f"{dim}: {run.id} has no {missing[0]!r}; it has {said(there)}")
+        raise SpecError(f"{dim}: {run.id} has no {missing[0]!r}; it has {label_list(existing)}")
     return list(labels)
 
 
-def said(labels: Sequence[Any]) -> str:
-    """Return labels in words: `0 to 29` where they are whole numbers in a row."""
+def label_list(labels: Sequence[Any]) -> str:
+    """Return labels as text: `0 to 29` for consecutive integers, else a list."""
     whole = all(isinstance(label, int) for label in labels) and list(labels) == list(
         range(labels[0], labels[0] + len(labels)) if labels else []
     )

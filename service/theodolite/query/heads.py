@@ -1,34 +1,66 @@
-"""Attention heads of a finished run: the atlas, and one head's card."""
+"""Read the attention heads of a finished run: the atlas of all heads, and one head's circuit."""
 
+from dataclasses import dataclass, field
 from typing import Any
 
+import numpy as np
 import pandas as pd
 import xarray as xr
+from numpy.typing import NDArray
 
 from theodolite.errors import SiteNotFoundError
-from theodolite.query.group_selection import said
+from theodolite.query.group_selection import label_list
 from theodolite.query.words import read_words
 from theodolite.store.manifest import finished_groups
 from theodolite.store.result_reader import read_group
 from theodolite.store.runs import Run
 
-_TOKENS = ["side", "vector", "end", "place", "token", "token_id", "score", "against"]
+TOKEN_COLUMNS = ["side", "vector", "end", "place", "token", "token_id", "score", "against"]
+"""Columns of the tokens of one head."""
+
+
+@dataclass(frozen=True, eq=False)
+class Head:
+    """One head's circuit.
+
+    Attributes:
+        name: as papers write it, `L12H3`.
+        circuit: qk or vo.
+        offset: query position minus key position.
+        singular_values: (rank), the largest first.
+        coverage_99: first rank at which their cumulative sum exceeds 99 % of the total.
+        effective_rank: exp of the entropy of σ/Σσ.
+        stable_rank: Σσ² over the largest σ².
+        copying_score: 1 if each token raises its own logit.
+        tokens: the tokens of its leading singular vectors on both sides; empty in a run without `words`.
+    """
+
+    name: str
+    circuit: str
+    offset: int
+    singular_values: NDArray[np.float64] = field(repr=False)
+    coverage_99: int
+    effective_rank: float
+    stable_rank: float
+    copying_score: float
+    tokens: pd.DataFrame = field(repr=False)
 
 
 def head_name(layer: int, head: int) -> str:
-    """Return how the field writes a head: `L12H3`."""
+    """Return a head's name as papers write it: `L12H3`."""
     return f"L{layer}H{head}"
 
 
 def read_heads(run: Run) -> xr.Dataset:
-    """Return the result group `heads`, but its vectors; raises RunDamagedError where it is not there."""
+    """Return the result group `heads` without its vectors; raises ResultsNotFoundError if it is missing."""
     return read_group(run, "heads")
 
 
 def head_atlas(run: Run, circuit: str, offset: int = 0) -> xr.Dataset:
-    """Return what each head's circuit is like, (layer, head): leading singular value, ranks, and what contrasts say.
+    """Return each head's leading singular value, ranks and alignment, (layer, head); callers must not change it.
 
-    `direction_alignment` has the sides of this circuit, (contrast, side, layer, head); `copying_score` is of vo alone.
+    `direction_alignment` has the sides of this circuit, (contrast, side, layer, head); `copying_score` exists for vo
+    alone.
 
     Raises:
         SiteNotFoundError: the circuit was not decomposed, or not at this offset.
@@ -45,8 +77,8 @@ def head_atlas(run: Run, circuit: str, offset: int = 0) -> xr.Dataset:
     return atlas.assign(copying_score=heads["copying_score"]) if circuit == "vo" else atlas
 
 
-def head_card(run: Run, layer: int, head: int, circuit: str, offset: int = 0) -> dict[str, Any]:
-    """Return one circuit's spectrum, ranks, and the tokens of its leading vectors; no tokens without `words`.
+def read_head(run: Run, layer: int, head: int, circuit: str = "qk", offset: int = 0) -> Head:
+    """Return one head's spectrum, ranks and tokens; no tokens without `words`.
 
     Raises:
         SiteNotFoundError: the model has no such layer or head, or the circuit was not decomposed at this offset.
@@ -54,23 +86,27 @@ def head_card(run: Run, layer: int, head: int, circuit: str, offset: int = 0) ->
     heads = read_heads(run)
     _check(run, heads, {"circuit": circuit, "offset": offset, "layer": layer, "head": head})
     at = heads.sel(circuit=circuit, offset=offset, layer=layer, head=head)
-    wanted = [("layer", "==", layer), ("head", "==", head), ("circuit", "==", circuit)]
-    words = "words" in finished_groups(run)
-    tokens = read_words(run, "head_tokens", wanted) if words else pd.DataFrame(columns=_TOKENS)
-    return {
-        "name": head_name(layer, head),
-        "circuit": circuit,
-        "offset": offset,
-        "singular_values": at["singular_values"].values,
-        **{name: at[name].item() for name in ("coverage_99", "effective_rank", "stable_rank", "copying_score")},
-        "tokens": tokens[_TOKENS],
-    }
+    of_head = [("layer", "==", layer), ("head", "==", head), ("circuit", "==", circuit)]
+    has_words = "words" in finished_groups(run)
+    tokens = read_words(run, "head_tokens", of_head) if has_words else pd.DataFrame(columns=TOKEN_COLUMNS)
+    return Head(
+        name=head_name(layer, head),
+        circuit=circuit,
+        offset=offset,
+        singular_values=at["singular_values"].values.copy(),
+        coverage_99=at["coverage_99"].item(),
+        effective_rank=at["effective_rank"].item(),
+        stable_rank=at["stable_rank"].item(),
+        copying_score=at["copying_score"].item(),
+        tokens=tokens[TOKEN_COLUMNS],
+    )
 
 
 def token_lists(tokens: pd.DataFrame) -> dict[tuple[Any, ...], list[str]]:
-    """Return the lists of tokens by (circuit, layer, head, side, vector, end), best first.
+    """Return the lists of tokens by (circuit, layer, head, side, vector, end), the highest score first.
 
-    What an untied model writes is decoded twice; here by the embedding, as in the paper.
+    An untied model's written vectors are decoded twice, by embedding and by unembedding; this returns the embedding's
+    tokens, as in the paper.
 
     Args:
         tokens: rows of the table `head_tokens`.
@@ -80,8 +116,8 @@ def token_lists(tokens: pd.DataFrame) -> dict[tuple[Any, ...], list[str]]:
     return {key: group.tolist() for key, group in ordered.groupby(keys, observed=True)["token"]}
 
 
-def _check(run: Run, heads: xr.Dataset, asked: dict[str, Any]) -> None:
-    for dim, label in asked.items():
+def _check(run: Run, heads: xr.Dataset, requested: dict[str, Any]) -> None:
+    for dim, label in requested.items():
         labels = heads[dim].values.tolist()
         if label not in labels:
-            raise SiteNotFoundError(f"{run.id} has no {dim} {label!r}; it has {said(labels)}")
+            raise SiteNotFoundError(f"{run.id} has no {dim} {label!r}; it has {label_list(labels)}")

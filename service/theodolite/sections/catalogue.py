@@ -1,11 +1,13 @@
 """The sections of a run, by result group: `theodolite/sections/NAME.py` makes those of the group NAME."""
 
 from collections.abc import Callable, Iterator
+from dataclasses import asdict
 from importlib import import_module
+from typing import Any
 
 import plotly.graph_objects as go
 
-from theodolite.errors import FigureNotFoundError
+from theodolite.errors import FigureNotFoundError, ResultsNotFoundError
 from theodolite.groups import GROUPS, SHOWN
 from theodolite.sections.parts import Figure, Section
 from theodolite.store.manifest import finished_groups
@@ -21,7 +23,8 @@ def sections_of(run: Run, group: str) -> list[Section]:
     """Return the sections of one result group; none where the run lacks the group.
 
     Raises:
-        RunDamagedError: results cannot be read, or a run with prompts has no curves yet, which always exist.
+        ResultsNotFoundError: a run with prompts has no curves yet; every analysed run has them.
+        RunDamagedError: results cannot be read.
     """
     return SECTIONS[group](run) if group in sections_there(run) else []
 
@@ -30,6 +33,31 @@ def sections_there(run: Run) -> list[str]:
     """Return the run's result groups that have something to show, in the order of the report and the page."""
     finished = finished_groups(run)
     return [group for group in SECTIONS if (run.record.sets if GROUPS[group].always else group in finished)]
+
+
+def section_items(run: Run, group: str) -> list[dict[str, Any]]:
+    """Return the sections of one result group in plain types, with figures by name; raises also as `sections_of` does.
+
+    Raises:
+        ResultsNotFoundError: there is no such section; the message names those that exist.
+    """
+    if group not in SECTIONS:
+        raise ResultsNotFoundError(f"there is no section {group!r}; there are {', '.join(SECTIONS)}")
+    return [_plain(section) for section in sections_of(run, group)]
+
+
+def _plain(section: Section) -> dict[str, Any]:
+    def named(figures: list[Figure]) -> list[dict[str, str]]:
+        return [{"name": one.name, "caption": one.caption, "circuit": one.circuit} for one in figures]
+
+    return {
+        "title": section.title,
+        "facts": section.facts,
+        "notes": section.notes,
+        "figures": named(section.figures),
+        "maps": named(section.maps),
+        "tables": [asdict(table) for table in section.tables],
+    }
 
 
 def figures_of(sections: list[Section]) -> Iterator[Figure]:
