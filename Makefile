@@ -2,21 +2,11 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: help demo test lint check bench bench-heads bench-statistics bench-api bench-driver up down rehearse clean
+.PHONY: help demo test test-fast test-slow lint check docs bench bench-heads bench-statistics bench-api bench-driver \
+	up down rehearse clean
 
-help:
-	@echo "make demo          survey the embedded 135M chat model and print where the report is"
-	@echo "make test          run the tests"
-	@echo "make lint          ruff and mypy"
-	@echo "make check         lint, then the tests"
-	@echo "make docs          run the examples of the documentation and build it as a site, in site/"
-	@echo "make bench         capture speed against plain Hugging Face, as JSON"
-	@echo "make bench-statistics  moments against reading, and the statistics of a 32B-shaped run: seconds, memory, as JSON"
-	@echo "make up, make down start and stop everything in containers on this machine; PROFILES=gpu with its GPUs"
-	@echo "make rehearse      the same commands as processes: submit, kill a worker, wait, ask, look at the metrics"
-	@echo "make bench-api     the service under load: milliseconds, requests a second, memory, as JSON"
-	@echo "make bench-driver  the scheduling loop with 64 and 1,000 pretended replicas: how busy, what it costs, as JSON"
-	@echo "make bench-heads   the attention heads of a 32B-shaped model: seconds and memory, as JSON"
+help: ## list the targets
+	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "make %-18s%s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 .venv/ready: pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
@@ -29,31 +19,45 @@ help:
 	@touch $@
 	@echo "The environment is ready."
 
-demo: .venv/ready
+demo: .venv/ready ## survey the embedded 135M chat model and print where the report is
 	@$(BIN)/theodolite survey jobs/theodolite_jobs/specs/demo.yaml
 
-test: .venv/ready
-	@$(BIN)/python -m pytest -q
+# What needs a model, a cluster, a browser or a GPU.
+HEAVY := slow or browser or gpu
 
-lint: .venv/ready
-	@$(BIN)/ruff check . && $(BIN)/ruff format --check . && $(BIN)/mypy
+test: test-fast test-slow ## run all tests
 
-check: lint test
+test-fast: .venv/ready ## run the tests without a model, a cluster or a browser, in 3 minutes
+	@$(BIN)/python -m pytest -q -m 'not ($(HEAVY))' $(if $(CI),--cov --cov-report=term:skip-covered)
 
-bench: .venv/ready
+test-slow: .venv/ready ## run the other tests
+	@$(BIN)/python -m pytest -q -m '$(HEAVY)'
+
+lint: .venv/ready ## ruff, mypy, the layers of imports, and spelling
+	@$(BIN)/ruff check . && $(BIN)/ruff format --check . && $(BIN)/mypy && $(BIN)/lint-imports && $(BIN)/codespell
+
+check: lint test ## lint, then all tests
+
+# Warnings are errors: a broken link, an unknown name and an example with another result all end the build.
+docs: .venv/ready ## run the examples of the documentation and build it as a site, in site/
+	@$(BIN)/python -m pytest -q --doctest-glob='*.md' docs
+	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
+	@echo "The documentation: site/index.html"
+
+bench: .venv/ready ## capture speed against plain Hugging Face, as JSON
 	@$(BIN)/python benchmarks/capture.py
 
-bench-statistics: .venv/ready
+bench-statistics: .venv/ready ## moments against reading, and the statistics of a 32B-shaped run: seconds, memory, as JSON
 	@$(BIN)/python benchmarks/intervals.py
 	@$(BIN)/python benchmarks/statistics.py
 
-bench-driver: .venv/ready
+bench-driver: .venv/ready ## the scheduling loop with 64 and 1,000 simulated replicas: utilisation and cost, as JSON
 	@$(BIN)/python benchmarks/driver.py
 
-bench-heads: .venv/ready
+bench-heads: .venv/ready ## the attention heads of a 32B-shaped model: seconds and memory, as JSON
 	@$(BIN)/python benchmarks/heads.py
 
-bench-api: .venv/ready
+bench-api: .venv/ready ## the service under load: milliseconds, requests a second, memory, as JSON
 	@$(BIN)/python benchmarks/api.py
 
 SECRETS := deploy/secrets
@@ -65,7 +69,7 @@ $(SECRETS)/ray_token $(SECRETS)/grafana_password:
 	@mkdir -p $(SECRETS) && chmod 700 $(SECRETS)
 	@$(PYTHON) -c 'import secrets; print(secrets.token_urlsafe(32))' > $@ && chmod 644 $@
 
-up: $(SECRETS)/ray_token $(SECRETS)/grafana_password
+up: $(SECRETS)/ray_token $(SECRETS)/grafana_password ## start everything in containers on this machine; PROFILES=gpu with its GPUs
 	@$(COMPOSE) build
 	@test -s $(SECRETS)/metrics_token || { \
 		$(COMPOSE) run --rm -T api theodolite token create --label prometheus > $(SECRETS)/metrics_token && \
@@ -74,23 +78,11 @@ up: $(SECRETS)/ray_token $(SECRETS)/grafana_password
 	@$(COMPOSE) up --detach
 	@echo "The page: http://localhost:8000; Grafana: http://localhost:3000, as admin with the password in $(SECRETS)"
 
-down:
+down: ## stop the containers; volumes stay
 	@docker compose --profile '*' down
 
-rehearse: .venv/ready
+rehearse: .venv/ready ## run the same commands as processes: submit, kill a worker, wait, query, read the metrics
 	@$(BIN)/python deploy/rehearse.py
 
-clean:
-	rm -rf .venv .pytest_cache .mypy_cache .ruff_cache .hypothesis
-
-.PHONY: docs
-
-# Warnings are errors: a broken link, an unknown name and an example with another result all end the build.
-docs: .venv/docs
-	@$(BIN)/python -m pytest -q --doctest-glob='*.md' docs
-	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
-	@echo "The documentation: site/index.html"
-
-.venv/docs: .venv/ready
-	@$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[docs]'
-	@touch $@
+clean: ## remove the environment and the caches
+	rm -rf .venv .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis .coverage site

@@ -20,6 +20,18 @@ from theodolite_jobs.models.source import fetch, resolve_source  # noqa: E402
 
 CHAT_MODEL = "smollm2-135m-instruct"
 
+# What needs these is left out of `make test-fast`.
+SLOW_FIXTURES = {"chat_model_folder", "chat_tokenizer", "ray_with_pretend_gpus"}
+SLOW_FOLDERS = [Path(__file__).with_name("integration")]
+
+
+@pytest.hookimpl(tryfirst=True)  # before -m selects
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        fixtures = getattr(item, "fixturenames", ())
+        if not SLOW_FIXTURES.isdisjoint(fixtures) or any(item.path.is_relative_to(folder) for folder in SLOW_FOLDERS):
+            item.add_marker(pytest.mark.slow)
+
 
 @pytest.fixture(scope="session")
 def chat_model_folder() -> Path:
