@@ -1,4 +1,4 @@
-"""What MkDocs does not know: the notebook as a page, and links to files of the repository that are no pages."""
+"""Pages that MkDocs cannot make by itself: the notebook, the result groups, and links to files that are not pages."""
 
 import json
 import re
@@ -9,8 +9,11 @@ from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.structure.files import File, Files
 from mkdocs.structure.pages import Page
 
+from theodolite.groups import GROUPS, Group
+
 ROOT = Path(__file__).parents[1]
 
+_EVERY_GROUP = "<!-- every group -->"
 _LINK = re.compile(r"\[([^\]]+)\]\(([^)#\s]+)(#[^)\s]*)?\)")
 
 
@@ -23,7 +26,9 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
 
 
 def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Files) -> str:
-    """Replace links to files outside of the documentation by their paths; a site has no page for them."""
+    """Fill in the result groups, and replace links to files outside of the documentation by their paths."""
+    if _EVERY_GROUP in markdown:
+        markdown = markdown.replace(_EVERY_GROUP, "\n\n".join(map(_group, GROUPS.values())))
     if page.file.abs_src_path is None:
         return markdown
     folder, pages = Path(page.file.abs_src_path).parent, set(files.src_uris)
@@ -51,3 +56,27 @@ def _page(notebook: dict[str, Any]) -> str:
 def _cell(cell: dict[str, Any]) -> str:
     text = "".join(cell["source"])
     return f"```python\n{text}\n```" if cell["cell_type"] == "code" else text
+
+
+def _group(group: Group) -> str:
+    """Return a section on a result group: what it needs, its tables, and a row for each of its arrays."""
+    facts = {
+        "version": str(group.version),
+        "needs": ", ".join(sorted(group.needs)),
+        "computed after": ", ".join(f"`{name}`" for name in group.requires),
+        "options in the spec": f"`{group.options}`" if group.options else "",
+        "tables": ", ".join(f"`{name}`" for name in group.tables),
+    }
+    said = "; ".join(f"{name}: {fact}" for name, fact in facts.items() if fact)
+    parts = [f"## {group.title}: `{group.name}`", f"{said[0].upper()}{said[1:]}."]
+    if group.variables:
+        rows = [
+            f"| `{one.name}` | {', '.join(one.dims)} | {one.units} | {_in_a_cell(one.description)} |"
+            for one in group.variables
+        ]
+        parts.append("\n".join(["| array | dimensions | unit | description |", "|---|---|---|---|", *rows]))
+    return "\n\n".join(parts)
+
+
+def _in_a_cell(text: str) -> str:
+    return text.replace("|", "\\|")
