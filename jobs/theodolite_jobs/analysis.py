@@ -1,179 +1,211 @@
-"""Which results a survey asks for, computed where they are missing: from activations, and from the model's weights."""
+"""One loop that computes result groups: which ones a spec requests, which of those are missing, each one in turn."""
 
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Iterator, Sequence
+from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from theodolite.errors import ModelError, SpecError
+import xarray as xr
+
+from theodolite.errors import ModelError, SiteNotFoundError, SpecError
+from theodolite.groups import ANALYSES, GROUPS
 from theodolite.metrics import timed
 from theodolite.settings import Settings
 from theodolite.sites import Site
-from theodolite.spec import ANALYSES, OF_PROMPTS, SurveySpec
+from theodolite.spec import SurveySpec, digest_of
 from theodolite.store.manifest import finished_groups
-from theodolite.store.result_reader import damaged_groups
-from theodolite.store.result_writer import drop_groups
+from theodolite.store.result_reader import damaged_groups, read_contrasts
+from theodolite.store.result_writer import build_group, drop_groups, write_groups
 from theodolite.store.runs import Run
+from theodolite.store.tables import encode_table
 from theodolite_jobs.models.load import check_readable, load_config, load_tokenizer
 from theodolite_jobs.models.source import ModelSource, fetch, fetch_small_files, resolve_source
-from theodolite_jobs.passes.norm_layers import NormPlace, norm_places
 from theodolite_jobs.passes.selections import Contrasts
 from theodolite_jobs.prepare import check_remote_code
 from theodolite_jobs.progress import Console
 from theodolite_jobs.report.page import write_report
-from theodolite_jobs.results.context import all_contrasts, analyse, stale_groups
-from theodolite_jobs.results.gram import survey_gram
-from theodolite_jobs.tasks import Progress
+from theodolite_jobs.results.computations import COMPUTATIONS
+from theodolite_jobs.results.context import Context
+from theodolite_jobs.results.tables import flat_table
 
 if TYPE_CHECKING:
     from theodolite_jobs.models.weights import Weights
 
 
-_OF_PASSES = frozenset({"sphere", "travel", "separation"})
-"""Those that share the two passes over activations with what every run has."""
-
-
 def analyse_run(run: Run, spec: SurveySpec, source: ModelSource | None, settings: Settings, console: Console) -> None:
-    """Compute what is missing of the results that a spec asks for, and write the report.
+    """Compute the results that a spec requests and that are missing, and write the report.
 
-    What is not asked for by name, and cannot be had of this model, is left out and said.
+    Groups that the model does not allow are left out with a message, unless the spec names them.
 
     Args:
         run: a captured run.
-        spec: what is asked; the run's own, or one that asks for more over the same activations.
-        source: the model; found again where it is not known.
+        spec: what is requested; the run's own spec, or one that requests more over the same activations.
+        source: the model; None looks for it again.
         settings: where Dask and converted models are.
-        console: where it is said.
+        console: where messages go.
+
+    Raises:
+        ModelError: a group that the spec names cannot be computed for this model; the others were computed.
+        SpecError: a group needs a site that was not captured.
     """
     damaged = damaged_groups(run)
     if damaged:
         console.say(f"{', '.join(damaged)}: not as they were written, and computed again")
         drop_groups(run, damaged)
     contrasts = all_contrasts(run, spec.resolved_contrasts())
-    asked, dask = _asked(run, spec, contrasts), settings.dask_address
-    computed: list[str] = []
+    requested = requested_groups(run, spec, contrasts)
     try:
         with console.bar("statistics", unit="tasks") as bar:
-            weights, norms, reason = _weights(run, spec, asked, contrasts, source, settings)
-            passes = asked & _OF_PASSES - ({"sphere"} if not norms else set())
-            with timed("passes"):
-                computed += analyse(run, contrasts, dask, bar.step_to, passes, norms)
-            if "gram" in asked:
-                with timed("gram"):
-                    computed += survey_gram(run, contrasts, spec.gram, dask, bar.step_to)
-            if reason is not None:
-                if spec.analyses is not None or not run.record.sets:
-                    raise reason
-                console.say(f"what needs the model's weights is left out, since {reason}")
-            if weights is not None:
-                computed += _analyse_weights(run, spec, asked, weights, settings, console, bar.step_to)
+            context = Context(
+                run,
+                spec,
+                contrasts,
+                open_weights=lambda: _open_weights(run, spec, source, settings),
+                open_tokenizer=lambda weights: load_tokenizer(weights.folder, spec.model.trust_remote_code),
+                dask_address=settings.dask_address,
+                progress=bar.step_to,
+            )
+            computed, failed = compute_groups(context, requested)
+        _report_failures(run, spec, failed, console)
     finally:
         if "curves" in finished_groups(run) or not run.record.sets:
             write_report(run)
     console.say(f"computed {', '.join(computed)}" if computed else "all results are there already")
 
 
-def _asked(run: Run, spec: SurveySpec, contrasts: Contrasts) -> frozenset[str]:
-    """Return the analyses that are asked for, or by default all that the run's activations allow."""
-    lacking = set() if run.record.sets else set(OF_PROMPTS)
-    if not contrasts:
-        lacking.add("separation")
-    if Site.RESID_PRE not in run.record.spec.capture.sites:
-        lacking.add("travel")
-        if "travel" in (spec.analyses or []):
-            raise SpecError("analyses: 'travel' follows the stream from block to block, and needs the site resid_pre")
-    return frozenset(spec.analyses or ANALYSES) - lacking
+def all_contrasts(run: Run, requested: Contrasts) -> Contrasts:
+    """Return the contrasts that are requested, and those that results exist for already: more requests lose none."""
+    finished = finished_groups(run)
+    return {**read_contrasts(run, finished), **requested} if "curves" in finished else requested
 
 
-def _weights(
-    run: Run,
-    spec: SurveySpec,
-    asked: frozenset[str],
-    contrasts: Contrasts,
-    source: ModelSource | None,
-    settings: Settings,
-) -> tuple["Weights | None", list[NormPlace], ModelError | None]:
-    """Return the model's weights and norms where something that needs them is missing, or why they cannot be had."""
-    from theodolite_jobs.results.heads import stale_heads
-    from theodolite_jobs.results.weights import stale_weights
+def requested_groups(run: Run, spec: SurveySpec, contrasts: Contrasts) -> list[str]:
+    """Return the groups that a spec requests, and those that they require, in the order of computation.
 
-    stale = stale_groups(run, contrasts, asked & _OF_PASSES)
-    # Heads are held against directions, and go with those that are computed again.
-    heads = "directions" in stale or stale_heads(run, spec.heads) or _wants_words(run, spec, asked)
-    if not ("sphere" in stale or (asked & {"heads", "words"} and heads) or ("weights" in asked and stale_weights(run))):
-        return None, [], None
+    Raises:
+        SpecError: the spec names a group that needs a site which was not captured.
+        SiteNotFoundError: the spec names layers of heads that the model lacks.
+    """
+    available = {
+        "prompts": bool(run.record.sets),
+        "contrasts": bool(contrasts),
+        "resid_pre": Site.RESID_PRE in run.record.spec.capture.sites,
+        "weights": True,
+    }
+    _check_request(run, spec, has_resid_pre=available["resid_pre"])
+    possible = {name for name, group in GROUPS.items() if all(available[need] for need in group.needs)}
+    if not spec.heads.vectors:
+        possible.discard("words")  # there would be no vectors to decode
+    if spec.heads.composition is None:
+        possible.discard("composition")
+    requested = set(spec.analyses or ANALYSES) & possible
+    requested |= {name for name in possible if GROUPS[name].always}
+    requested |= {required for name in requested for required in GROUPS[name].requires}
+    if "heads" in requested:
+        requested |= {"composition"} & possible
+    return [name for name in GROUPS if name in requested]
+
+
+def _check_request(run: Run, spec: SurveySpec, *, has_resid_pre: bool) -> None:
+    if "travel" in (spec.analyses or []) and not has_resid_pre:
+        raise SpecError("analyses: 'travel' follows the stream from block to block, and needs the site resid_pre")
+    composition, last = spec.heads.composition, run.record.model.n_layers - 1
+    if composition is not None and composition[1] > last:
+        raise SiteNotFoundError(f"heads.composition: this model has no layer {composition[1]}; it has 0 to {last}")
+
+
+def compute_groups(context: Context, requested: Sequence[str]) -> tuple[list[str], dict[str, ModelError]]:
+    """Compute and write the requested groups that are missing or outdated.
+
+    Returns:
+        The groups that were computed, and why others could not be.
+    """
+    computed: list[str] = []
+    failed: dict[str, ModelError] = {}
+    for batch in _batches(requested):
+        context.stale = _stale(context, batch, failed)
+        if not context.stale:
+            continue
+        try:
+            with timed("passes" if len(batch) > 1 else batch[0]):
+                _compute(context)
+        except ModelError as error:
+            failed |= dict.fromkeys(context.stale, error)
+        else:
+            computed += context.stale
+    return computed, failed
+
+
+def _batches(requested: Sequence[str]) -> Iterator[list[str]]:
+    """Yield the groups that share the passes over the activations, and then each of the others."""
+    shared = [name for name in requested if GROUPS[name].uses_passes]
+    if shared:
+        yield shared
+    yield from ([name] for name in requested if name not in shared)
+
+
+def _stale(context: Context, batch: Sequence[str], failed: dict[str, ModelError]) -> dict[str, str]:
+    """Return the digests of the groups that are missing or outdated; those that cannot be computed go to `failed`."""
+    finished, stale = finished_groups(context.run), {}
+    for name in batch:
+        lacking = [required for required in GROUPS[name].requires if required in failed]
+        if lacking:
+            failed[name] = failed[lacking[0]]
+            continue
+        digest = digest_of(COMPUTATIONS[name].rests_on(context))
+        if finished.get(name) != digest:
+            stale[name] = digest
+    if "sphere" in stale:  # it shares the passes with groups that need no weights
+        try:
+            _ = context.norms
+        except ModelError as error:
+            failed["sphere"] = error
+            del stale["sphere"]
+    return stale
+
+
+def _compute(context: Context) -> None:
+    """Compute the stale groups and write them together."""
+    datasets: dict[str, xr.Dataset] = {}
+    tables: dict[str, bytes] = {}
+    shares_passes = any(GROUPS[name].uses_passes for name in context.stale)
+    with context.tasks() if shares_passes else nullcontext():
+        for name, digest in context.stale.items():
+            result = COMPUTATIONS[name].compute(context)
+            attributes = {"digest": digest, "version": GROUPS[name].version, **result.attributes}
+            dataset = build_group(name, result.arrays, result.coordinates, attributes, result.labels)
+            datasets[name] = context.results[name] = dataset
+            tables |= result.tables
+            if name in GROUPS[name].tables:
+                tables[name] = encode_table(flat_table(dataset))
+    write_groups(context.run, datasets, tables, context.stale)
+
+
+def _report_failures(run: Run, spec: SurveySpec, failed: dict[str, ModelError], console: Console) -> None:
+    """Say which groups were left out and why; raise the reason where the spec names one of them."""
+    reasons: dict[str, list[str]] = {}
+    for name, error in failed.items():
+        # Without prompts the weights are all that is surveyed; words may be left out for want of a vocabulary.
+        if spec.analyses is not None or (not run.record.sets and not GROUPS[name].requires):
+            raise error
+        reasons.setdefault(str(error), []).append(name)
+    for reason, names in reasons.items():
+        console.say(f"{', '.join(names)}: left out, since {reason}")
+
+
+def _open_weights(run: Run, spec: SurveySpec, source: ModelSource | None, settings: Settings) -> "Weights":
+    """Return the weights of the run's model; raises ModelError where they are missing or cannot be read."""
     from theodolite_jobs.models.weights import Weights
 
-    try:
-        files = _weight_files(run, spec, source, settings)
-        weights = Weights(files, load_config(files, spec.model.trust_remote_code))
-    except ModelError as error:
-        return None, [], error
-    try:
-        return weights, norm_places(run, weights) if "sphere" in stale else [], None
-    except ModelError as error:
-        return weights, [], error
-
-
-def _wants_words(run: Run, spec: SurveySpec, asked: frozenset[str]) -> bool:
-    from theodolite_jobs.results.words import stale_words
-
-    return "words" in asked and spec.heads.vectors > 0 and stale_words(run, spec) is not None
-
-
-def _analyse_weights(
-    run: Run,
-    spec: SurveySpec,
-    asked: frozenset[str],
-    weights: "Weights",
-    settings: Settings,
-    console: Console,
-    progress: Progress,
-) -> list[str]:
-    """Compute what is missing of the results that come from the model's weights."""
-    from theodolite_jobs.results.heads import survey_heads
-    from theodolite_jobs.results.weights import survey_weights
-    from theodolite_jobs.results.words import survey_words
-
-    computed: list[str] = []
-    by_name, dask = spec.analyses is not None or not run.record.sets, settings.dask_address
-    with _left_out_unless(by_name, "heads and words", console):
-        if asked & {"heads", "words"}:
-            with timed("heads"):
-                computed += survey_heads(run, weights, spec.heads, dask, progress)
-        with _left_out_unless(spec.analyses is not None, "words", console):
-            if _wants_words(run, spec, asked):
-                tokenizer = load_tokenizer(weights.folder, spec.model.trust_remote_code)
-                with timed("words"):
-                    computed += survey_words(run, weights, tokenizer, spec, dask, progress)
-    with _left_out_unless(by_name, "weights", console):
-        if "weights" in asked:
-            with timed("weights"):
-                computed += survey_weights(run, weights, dask, progress)
-    return computed
-
-
-@contextmanager
-def _left_out_unless(asked: bool, what: str, console: Console) -> Iterator[None]:
-    """Let a model that cannot give something go without it, and say so, unless it was asked for by name."""
-    try:
-        yield
-    except ModelError as error:
-        if asked:
-            raise
-        console.say(f"{what}: left out, since {error}")
-
-
-def _weight_files(run: Run, spec: SurveySpec, source: ModelSource | None, settings: Settings) -> Path:
-    """Return the folder of the run's model; raises ModelError where its weights cannot be had or read."""
     check_remote_code(spec.model, settings)
     source = source or _same_model(run)
     check_readable(load_config(fetch_small_files(source, settings.cache), spec.model.trust_remote_code))
-    return fetch(source, settings.cache)
+    files = fetch(source, settings.cache)
+    return Weights(files, load_config(files, spec.model.trust_remote_code))
 
 
 def _same_model(run: Run) -> ModelSource:
-    """Find the model that a run was begun with; raises ModelError where it is another one by now."""
+    """Find the model that a run was begun with; raises ModelError where its weights have changed."""
     began = run.record.model
     pinned = {"revision": began.revision} if began.kind == "hub" else {}
     source = resolve_source(run.record.spec.model.model_copy(update=pinned), Path())

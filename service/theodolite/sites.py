@@ -46,3 +46,9 @@ def depth(site: Site, layer: int) -> int:
 def depth_label(depth: int) -> str:
     """Return how the field writes a depth: `0-pre`, `0-mid`, `1-pre`."""
     return f"{depth // 2}-{'mid' if depth % 2 else 'pre'}"
+
+
+def leaving_block(layer: int, n_layers: int) -> tuple[tuple[Site, int], tuple[Site, int]]:
+    """Return where the stream that leaves a block can be read, as (site, layer): there, or where the next block begins."""
+    following = (Site.RESID_PRE, layer + 1) if layer + 1 < n_layers else (Site.RESID_FINAL, layer)
+    return (Site.RESID_POST, layer), following

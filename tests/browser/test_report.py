@@ -8,13 +8,13 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from support.analysing import analyse
 from support.stored import store_run
 
 from theodolite.settings import Settings
 from theodolite.spec_file import parse_spec
 from theodolite_jobs.progress import Console
 from theodolite_jobs.report.page import write_report
-from theodolite_jobs.results.context import analyse
 from theodolite_jobs.survey import survey
 
 pytestmark = pytest.mark.browser

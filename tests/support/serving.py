@@ -11,14 +11,13 @@ import httpx
 import numpy as np
 import xarray as xr
 from starlette.testclient import TestClient
+from support.analysing import analyse, survey_gram
 from support.stored import store_run
 
 from theodolite.api.app import create_app
 from theodolite.settings import Settings
 from theodolite.spec import GramSpec
 from theodolite.store.runs import Run
-from theodolite_jobs.results.context import analyse
-from theodolite_jobs.results.gram import survey_gram
 
 SITES = ("resid_pre", "resid_mid")
 REFUSAL = {"positive": "harmful", "negative": "harmless", "paired": False}

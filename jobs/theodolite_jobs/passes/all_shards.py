@@ -5,19 +5,20 @@ from functools import partial, reduce
 
 from dask.delayed import delayed
 
+from theodolite.groups.record import Gathered
 from theodolite.store.runs import Run
-from theodolite_jobs.passes.gather import SPACES
-from theodolite_jobs.passes.norm_layers import NormPlace
+from theodolite_jobs.passes.gather import STREAM_SPACES
+from theodolite_jobs.passes.norm_layers import NormLayer
 from theodolite_jobs.passes.one_shard import Axes, FirstPass, Means, SecondPass, first_pass, second_pass
-from theodolite_jobs.passes.samples import Selection
+from theodolite_jobs.passes.samples import SampleSelection
 from theodolite_jobs.passes.selections import ContrastSelection
 from theodolite_jobs.statistics.separation import fold_directions
 from theodolite_jobs.tasks import Progress, in_windows
 
 
 def first_passes(
-    run: Run, wanted: Mapping[Selection, frozenset[str]], norms: Sequence[NormPlace], progress: Progress
-) -> dict[Selection, FirstPass]:
+    run: Run, wanted: Mapping[SampleSelection, frozenset[Gathered]], norms: Sequence[NormLayer], progress: Progress
+) -> dict[SampleSelection, FirstPass]:
     """Return what is wanted of each selection; every shard is read once for each selection it is part of."""
     task, shared = delayed(first_pass, pure=False), delayed(norms, pure=False, traverse=False)
     found = {}
@@ -54,7 +55,7 @@ def second_passes(
     """
     means = {
         space: Means(positive.moments[space].mean, negative.moments[space].mean)
-        for space in (SPACES if intervals else ())
+        for space in (STREAM_SPACES if intervals else ())
     }
     axes = None
     if scores:

@@ -6,16 +6,17 @@ from functools import lru_cache
 import numpy as np
 from numpy.typing import NDArray
 
-from theodolite.sites import Site
+from theodolite.sites import Site, leaving_block
 from theodolite.store.runs import Run
-from theodolite_jobs.passes.norm_layers import NormPlace
+from theodolite_jobs.passes.norm_layers import NormLayer
 from theodolite_jobs.passes.samples import SelectedShard
+from theodolite_jobs.passes.selections import captured_in
 from theodolite_jobs.statistics import sphere
 from theodolite_jobs.statistics.moments import Extremes, Moments, extremes, lengths, moments, on_sphere
 from theodolite_jobs.statistics.separation import FOLDS, Folds, folds_of
 from theodolite_jobs.statistics.travel import Block, travel
 
-SPACES = ("raw", "sphere")
+STREAM_SPACES = ("raw", "sphere")
 """Activations as they are, and scaled to norm √d_model."""
 
 At = Callable[[Site, int], NDArray[np.float64]]
@@ -38,8 +39,8 @@ class StreamArrays:
 
     def __init__(self, shape: tuple[int, int, int], n_samples: int, d_model: int) -> None:
         self.n_samples, self.n_positions = n_samples, shape[1]
-        self.means = {name: np.empty((*shape, d_model)) for name in SPACES}
-        self.m2 = {name: np.empty((*shape, d_model)) for name in SPACES}
+        self.means = {name: np.empty((*shape, d_model)) for name in STREAM_SPACES}
+        self.m2 = {name: np.empty((*shape, d_model)) for name in STREAM_SPACES}
         self.norms = np.empty((n_samples, *shape))
         self.ends = Extremes(np.empty((*shape, d_model)), np.empty((*shape, d_model)))
 
@@ -55,7 +56,7 @@ class StreamArrays:
 
     def moments(self) -> dict[str, Moments]:
         """Return the moments of both spaces, (site, position, layer, d_model), and of norms, without d_model."""
-        spaces = {name: Moments(self.n_samples, self.means[name], self.m2[name]) for name in SPACES}
+        spaces = {name: Moments(self.n_samples, self.means[name], self.m2[name]) for name in STREAM_SPACES}
         return {**spaces, "norm": moments(self.norms)}
 
 
@@ -79,7 +80,7 @@ class FoldArrays:
 
 
 def measure_norms(
-    into: NDArray[np.float64], norms: Sequence[NormPlace], at: At, layer_index: int, *, last: bool
+    into: NDArray[np.float64], norms: Sequence[NormLayer], at: At, layer_index: int, *, last: bool
 ) -> None:
     """Fill in what is measured at the norms of one captured layer, (row, norm, quantity); at the last the final one."""
     for number, place in enumerate(norms):
@@ -100,21 +101,13 @@ def travel_moments(run: Run, blocks: Iterable[Block], n_samples: int, n_position
 
 
 def blocks_of(run: Run, sites: Sequence[Site], at: At, visit: Callable[[int], None]) -> Iterator[Block]:
-    """Yield what is known of each captured block, after what else looks at its layer did.
-
-    What leaves a block is `resid_post`, or enters the next, or is `resid_final`.
-    """
+    """Yield what is known of each captured block, after `visit` was called with the block's index."""
     # A certificate of before this was asked does not say; then nothing is taken for what attention added.
     layers, sums = run.record.layers, Site.RESID_MID in sites and not run.record.parity.get("post_norm", True)
     for index, layer in enumerate(layers):
         visit(index)
-        leaving = None
-        if Site.RESID_POST in sites:
-            leaving = at(Site.RESID_POST, index)
-        elif layers[index + 1 : index + 2] == [layer + 1]:
-            leaving = at(Site.RESID_PRE, index + 1)
-        elif layer == run.record.model.n_layers - 1:
-            leaving = at(Site.RESID_FINAL, 0)
+        captured = captured_in(run, leaving_block(layer, run.record.model.n_layers))
+        leaving = None if captured is None else at(*captured)
         entering, middle = at(Site.RESID_PRE, index), at(Site.RESID_MID, index) if sums else None
         attn, mlp = (at(site, index) if site in sites else None for site in (Site.ATTN_OUT, Site.MLP_OUT))
         if attn is None and middle is not None:

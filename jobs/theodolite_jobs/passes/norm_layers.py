@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from theodolite.sites import Site
+from theodolite.sites import Site, leaving_block
 from theodolite.store.runs import Run
 from theodolite_jobs.models.anatomy import Anatomy
 from theodolite_jobs.statistics.norms import Norm, norm_of
@@ -17,7 +17,7 @@ _IN_ORDER = ("attention", "attention_output", "mlp", "mlp_output")
 
 
 @dataclass(frozen=True)
-class NormPlace:
+class NormLayer:
     """A norm layer, and where in a run its vectors are.
 
     Attributes:
@@ -42,33 +42,33 @@ class NormPlace:
         return FINAL if self.which == FINAL else f"{self.layer}.{self.which}"
 
 
-def norm_places(run: Run, weights: "Weights") -> list[NormPlace]:
+def norm_layers(run: Run, weights: "Weights") -> list[NormLayer]:
     """Return every norm layer of a model, in the order of the stream; raises ModelError where one cannot be read."""
     sizes, anatomy = weights.dimensions, weights.anatomy
-    places = []
+    found = []
     for layer in range(sizes.n_layers):
         for which in _IN_ORDER:
             if which in anatomy.norms:
                 norm = norm_of(weights.norm(layer, which), sizes.d_model)
-                places.append(NormPlace(which, layer, norm, *_vectors(run, anatomy, which, layer)))
+                found.append(NormLayer(which, layer, norm, *_vectors(run, anatomy, which, layer)))
     final = weights.final_norm()
     if final is not None:
-        places.append(NormPlace(FINAL, -1, norm_of(final, sizes.d_model), (Site.RESID_FINAL,)))
-    return places
+        found.append(NormLayer(FINAL, -1, norm_of(final, sizes.d_model), (Site.RESID_FINAL,)))
+    return found
 
 
 def _vectors(run: Run, anatomy: Anatomy, which: str, layer: int) -> tuple[tuple[Site, ...], int, bool]:
     """Return where a norm's inputs were captured, or else its outputs: the sites, which layer, and whether it reads."""
-    for sites, of_layer, reads in _candidates(anatomy, which, layer):
-        if sites == (Site.RESID_FINAL,) and of_layer == run.record.model.n_layers:
+    for sites, of_layer, reads in _candidates(anatomy, which, layer, run.record.model.n_layers):
+        if sites == (Site.RESID_FINAL,):
             return sites, 0, reads
         if of_layer in run.record.layers and set(sites) <= set(run.record.spec.capture.sites):
             return sites, run.record.layers.index(of_layer), reads
     return (), 0, True
 
 
-def _candidates(anatomy: Anatomy, which: str, layer: int) -> list[tuple[tuple[Site, ...], int, bool]]:
-    """Return the places where a norm's vectors can be, the best first; layer n_layers is the stream's end."""
+def _candidates(anatomy: Anatomy, which: str, layer: int, n_layers: int) -> list[tuple[tuple[Site, ...], int, bool]]:
+    """Return where a norm's vectors can be, the best first: the sites, their layer, and whether the norm reads them."""
     if which == "attention":
         return [((Site.RESID_PRE,), layer, True)]
     if which == "mlp":  # of parallel blocks both branches read what enters the block
@@ -77,9 +77,5 @@ def _candidates(anatomy: Anatomy, which: str, layer: int) -> list[tuple[tuple[Si
         return [((Site.ATTN_OUT if which == "attention_output" else Site.MLP_OUT,), layer, False)]
     if which == "attention_output":
         return [((Site.RESID_MID_SUM,), layer, True), ((Site.RESID_MID,), layer, False)]
-    return [
-        ((Site.RESID_MID, Site.MLP_OUT), layer, True),
-        ((Site.RESID_POST,), layer, False),
-        ((Site.RESID_PRE,), layer + 1, False),
-        ((Site.RESID_FINAL,), layer + 1, False),
-    ]
+    outputs = [((site,), of_layer, False) for site, of_layer in leaving_block(layer, n_layers)]
+    return [((Site.RESID_MID, Site.MLP_OUT), layer, True), *outputs]

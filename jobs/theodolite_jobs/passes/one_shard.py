@@ -7,6 +7,7 @@ from itertools import product
 import numpy as np
 from numpy.typing import NDArray
 
+from theodolite.groups.record import Gathered
 from theodolite.sites import Site
 from theodolite.store.runs import Run
 from theodolite_jobs.passes.gather import (
@@ -17,8 +18,8 @@ from theodolite_jobs.passes.gather import (
     remembering,
     travel_moments,
 )
-from theodolite_jobs.passes.norm_layers import NormPlace
-from theodolite_jobs.passes.samples import SelectedShard, Selection
+from theodolite_jobs.passes.norm_layers import NormLayer
+from theodolite_jobs.passes.samples import SampleSelection, SelectedShard
 from theodolite_jobs.statistics import sphere
 from theodolite_jobs.statistics.curves import Scatter, scatter
 from theodolite_jobs.statistics.moments import (
@@ -31,9 +32,6 @@ from theodolite_jobs.statistics.moments import (
     on_sphere,
 )
 from theodolite_jobs.statistics.separation import FOLDS, Folds, fold_scores
-
-STREAM, FOLDED, NORMS, TRAVEL = "stream", "folds", "norms", "travel"
-"""What a first pass can be asked for."""
 
 
 @dataclass(frozen=True)
@@ -109,15 +107,15 @@ class SecondPass:
 
 
 def first_pass(
-    run: Run, selection: Selection, shard_index: int, kinds: frozenset[str], norms: Sequence[NormPlace]
+    run: Run, selection: SampleSelection, shard_index: int, kinds: frozenset[Gathered], norms: Sequence[NormLayer]
 ) -> FirstPass:
     """Return what is asked of one shard's selected samples; each layer is unpacked and widened to float64 once."""
     shard = SelectedShard(run, selection, shard_index)
     at = remembering(shard)
     sites, n_layers = tuple(run.record.spec.capture.sites), len(run.record.layers)
     shape = len(sites), len(selection.positions), n_layers
-    stream = StreamArrays(shape, len(shard.samples), run.record.model.d_model) if STREAM in kinds else None
-    folds = FoldArrays(shape, shard.samples % FOLDS, run.record.model.d_model) if FOLDED in kinds else None
+    stream = StreamArrays(shape, len(shard.samples), run.record.model.d_model) if "stream" in kinds else None
+    folds = FoldArrays(shape, shard.samples % FOLDS, run.record.model.d_model) if "folds" in kinds else None
     rows = len(shard.samples) * len(selection.positions)
     quantities = np.full((rows, len(norms), len(sphere.QUANTITIES)), np.nan)
 
@@ -127,12 +125,12 @@ def first_pass(
                 stream.put(number, index, at(site, index))
             if folds is not None:
                 folds.put(number, index, at(site, index))
-        if NORMS in kinds:
+        if "norms" in kinds:
             measure_norms(quantities, norms, at, index, last=index == n_layers - 1)
 
     found: dict[str, Moments] = {}
     ends: dict[str, Extremes] = {}
-    if TRAVEL in kinds:
+    if "travel" in kinds:
         found |= travel_moments(run, blocks_of(run, sites, at, visit), len(shard.samples), len(selection.positions))
     else:
         for index in range(n_layers):
@@ -140,7 +138,7 @@ def first_pass(
     if stream is not None:
         found |= stream.moments()
         ends["raw"] = stream.ends
-    if NORMS in kinds:
+    if "norms" in kinds:
         of_samples = quantities.reshape(len(shard.samples), len(selection.positions), *quantities.shape[1:])
         found["norms"], ends["norms"] = moments(of_samples), extremes(of_samples)
         found["final"] = moments(shard.layer(Site.RESID_FINAL).astype(np.float64))
@@ -149,8 +147,8 @@ def first_pass(
 
 def second_pass(
     run: Run,
-    positive: Selection | None,
-    negative: Selection | None,
+    positive: SampleSelection | None,
+    negative: SampleSelection | None,
     shard_index: int,
     against: tuple[Mapping[str, Means], Axes | None],
     paired: bool,

@@ -15,7 +15,7 @@ from theodolite.store.slices import read_slice
 
 
 @dataclass(frozen=True)
-class Selection:
+class SampleSelection:
     """Which samples of a set take part, and which of its positions.
 
     Attributes:
@@ -32,7 +32,7 @@ class Selection:
 class SelectedShard:
     """The samples of one shard that take part, a layer at a time; never one that is not finite."""
 
-    def __init__(self, run: Run, selection: Selection, shard_index: int) -> None:
+    def __init__(self, run: Run, selection: SampleSelection, shard_index: int) -> None:
         """Find out which samples they are."""
         self.run = run
         self.selection = selection
@@ -59,7 +59,7 @@ class SelectedShard:
 
 
 def read_layer_samples(
-    run: Run, selection: Selection, samples: Sequence[int], site: Site, layer: int
+    run: Run, selection: SampleSelection, samples: Sequence[int], site: Site, layer: int
 ) -> NDArray[np.float32]:
     """Return some samples of a set at one site, layer and position, (sample, d_model).
 

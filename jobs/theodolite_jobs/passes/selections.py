@@ -1,14 +1,15 @@
 """Which sets statistics are about, and which of their samples take part."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from theodolite.errors import StoreError
+from theodolite.sites import Site
 from theodolite.spec import digest_of
 from theodolite.store.commits import Commit, read_commits
 from theodolite.store.runs import Run
-from theodolite_jobs.passes.samples import Selection
+from theodolite_jobs.passes.samples import SampleSelection
 
 Contrasts = dict[str, dict[str, Any]]
 """`positive`, `negative` and `paired` of each contrast."""
@@ -16,20 +17,20 @@ Contrasts = dict[str, dict[str, Any]]
 
 @dataclass(frozen=True)
 class SetSelection:
-    """A set's samples, and where its positions stand among all positions."""
+    """A set's samples, and the indices of its positions among all positions."""
 
-    selection: Selection
-    places: tuple[int, ...]
+    selection: SampleSelection
+    positions: tuple[int, ...]
 
 
 @dataclass(frozen=True)
 class ContrastSelection:
-    """Both sides' samples over the positions they have in common, and where those stand among all positions."""
+    """Both sides' samples over the positions they have in common, and the indices of these among all positions."""
 
-    positive: Selection
-    negative: Selection
+    positive: SampleSelection
+    negative: SampleSelection
     paired: bool
-    places: tuple[int, ...]
+    positions: tuple[int, ...]
 
 
 def measured_sets(run: Run) -> tuple[list[str], list[int]]:
@@ -47,7 +48,7 @@ def set_selections(run: Run, commits: Mapping[str, list[Commit]]) -> dict[str, S
     found = {}
     for name in names:
         own = run.record.sets[name].positions
-        chosen = Selection(name, quarantined(commits[name]), tuple(range(len(own))))
+        chosen = SampleSelection(name, quarantined(commits[name]), tuple(range(len(own))))
         found[name] = SetSelection(chosen, tuple(positions.index(position) for position in own))
     return found
 
@@ -61,10 +62,23 @@ def contrast_selection(run: Run, contrast: Mapping[str, Any], commits: Mapping[s
     excluded = [bad[0] | bad[1]] * 2 if paired else bad
     common = [position for position in positions if all(position in of_set for of_set in own)]
     positive, negative = (
-        Selection(name, out, tuple(of_set.index(position) for position in common))
+        SampleSelection(name, out, tuple(of_set.index(position) for position in common))
         for name, out, of_set in zip(names, excluded, own, strict=True)
     )
     return ContrastSelection(positive, negative, paired, tuple(positions.index(position) for position in common))
+
+
+def captured_in(run: Run, places: Sequence[tuple[Site, int]]) -> tuple[Site, int] | None:
+    """Return the first of some places, (site, layer), that the run captured, as the site and an index into its layers.
+
+    `resid_final` has index 0. None where none of them was captured.
+    """
+    for site, layer in places:
+        if site is Site.RESID_FINAL:
+            return site, 0
+        if site in run.record.spec.capture.sites and layer in run.record.layers:
+            return site, run.record.layers.index(layer)
+    return None
 
 
 def all_commits(run: Run) -> dict[str, list[Commit]]:

@@ -1,1 +1,1 @@
-"""From weights on disk to result groups: one task on one layer."""
+"""One module for each result group: what its digest covers, and how it is computed from a captured run."""

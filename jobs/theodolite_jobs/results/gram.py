@@ -6,99 +6,63 @@ from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
-import xarray as xr
 from dask.delayed import delayed
 from numpy.typing import NDArray
 
 from theodolite.errors import RunDamagedError, StoreError
-from theodolite.sites import Site
-from theodolite.spec import GramSpec, digest_of
+from theodolite.groups import GROUPS
+from theodolite.sites import Site, leaving_block
 from theodolite.store.activations import read_positive_counts
 from theodolite.store.commits import Commit, damages
-from theodolite.groups import GROUPS
-from theodolite.store.manifest import finished_groups
-from theodolite.store.result_writer import build_group, write_groups
 from theodolite.store.runs import Run
-from theodolite.store.tables import encode_table
-from theodolite_jobs.passes.samples import Selection
-from theodolite_jobs.passes.selections import (
-    Contrasts,
-    all_commits,
-    captured_digest,
-    measured_sets,
-    quarantined,
-)
-from theodolite_jobs.results.gram_layer import SPACES, Cloud, cloud_shape, pair_shape
-from theodolite_jobs.results.tables import flat_table
+from theodolite_jobs.passes.samples import SampleSelection
+from theodolite_jobs.passes.selections import captured_in, quarantined
+from theodolite_jobs.results.context import Context, Result
+from theodolite_jobs.results.gram_layer import TRANSFORMS, PointCloud, shape_of_cloud, shape_of_pair
 from theodolite_jobs.statistics.gram import effective_rank_of_gaussian, participation_ratio_of_gaussian
 from theodolite_jobs.statistics.gram_cka import linear_cka, linear_cka_debiased
 from theodolite_jobs.statistics.gram_orthants import orthant_occupancy, orthant_overlap
-from theodolite_jobs.tasks import Progress, in_windows, scheduler
+from theodolite_jobs.tasks import Progress, in_windows
 
-GRAM_VERSION = 1
-"""Raised whenever a number of the group could change."""
+_ENTRIES = 1 << 16  # of each packed matrix that are multiplied at once
 
-_ENTRIES = 1 << 16  # of each packed matrix that are met at once
-
-Place = tuple[Site, int]
+Point = tuple[Site, int]
 """A site, and an index into the run's layers; `resid_final` stands at 0."""
 
 
-def stale_gram(run: Run, contrasts: Contrasts, options: GramSpec) -> str | None:
-    """Return the digest of the group where it is missing or outdated."""
-    rests_on = {"captured": captured_digest(all_commits(run)), "contrasts": contrasts, "samples": options.samples}
-    digest = digest_of({"group": "gram", "version": GRAM_VERSION, **rests_on})
-    return None if finished_groups(run).get("gram") == digest else digest
+def rests_on(context: Context) -> dict[str, Any]:
+    """Return what the group's digest covers."""
+    return context.rests_on_captured("gram", context.contrasts, samples=context.spec.gram.samples)
 
 
-def survey_gram(
-    run: Run, contrasts: Contrasts, options: GramSpec, dask_address: str | None, progress: Progress
-) -> list[str]:
-    """Compute the group where it is missing or outdated; return its name then.
+def compute(context: Context) -> Result:
+    """Return the group from the first usable samples of each set, layer by layer.
 
     Raises:
-        StoreError: shards are missing.
         RunDamagedError: a shard is not what was committed, or holds a number that is not finite.
+        StoreError: there is no room for a temporary file.
     """
-    digest = stale_gram(run, contrasts, options)
-    if digest is None:
-        return []
-    with scheduler(dask_address):
-        group = _group(run, contrasts, options, digest, progress)
-    write_groups(run, {"gram": group}, {"gram": encode_table(flat_table(group))}, {"gram": digest})
-    return ["gram"]
-
-
-def _group(run: Run, contrasts: Contrasts, options: GramSpec, digest: str, progress: Progress) -> xr.Dataset:
-    names, positions = measured_sets(run)
-    commits, layers = all_commits(run), run.record.layers
-    coordinates: dict[str, Sequence[Any]] = {
-        "set": names,
-        "contrast": list(contrasts),
-        "site": [str(site) for site in run.record.spec.capture.sites],
-        "position": positions,
-        "layer": layers,
-        "layer_other": layers,
-    }
+    run, commits, coordinates = context.run, context.commits, context.coordinates
     arrays = _Arrays(coordinates)
     clouds = {
-        (name, position): _cloud(run, name, position, commits[name], options.samples)
-        for name in names
+        (name, position): _cloud(run, name, position, commits[name], context.spec.gram.samples)
+        for name in coordinates["set"]
         for position in run.record.sets[name].positions
     }
-    _verify(run, clouds.values(), commits, progress)
-    for (name, position), cloud in clouds.items():
-        arrays.place(name, position, _of_cloud(run, cloud, progress))
-    for name in names:
-        for position, found in _orthants(run, name, commits[name]).items():
-            arrays.place(name, position, found)
-    for label, contrast in contrasts.items():
-        for position in positions:
-            sides = [clouds.get((contrast[side], position)) for side in ("positive", "negative")]
-            if sides[0] and sides[1]:
-                arrays.place(label, position, _of_pair(run, label, sides[0], sides[1], progress))
-    attributes = {"digest": digest, "version": GRAM_VERSION, "contrasts": contrasts, "options": options.model_dump()}
-    return build_group("gram", arrays.values, coordinates, attributes)
+    with context.tasks():
+        _verify(run, clouds.values(), commits, context.progress)
+        for (name, position), cloud in clouds.items():
+            arrays.put(name, position, _of_cloud(run, cloud, context.progress))
+        for name in coordinates["set"]:
+            for position, found in _orthants(run, name, commits[name]).items():
+                arrays.put(name, position, found)
+        for label, contrast in context.contrasts.items():
+            for position in coordinates["position"]:
+                sides = [clouds.get((contrast[side], position)) for side in ("positive", "negative")]
+                if sides[0] and sides[1]:
+                    arrays.put(label, position, _of_pair(run, label, sides[0], sides[1], context.progress))
+    attributes = {"contrasts": context.contrasts, "options": context.spec.gram.model_dump()}
+    return Result(arrays.values, coordinates, attributes)
 
 
 class _Arrays:
@@ -114,23 +78,25 @@ class _Arrays:
         }
         self.values["n_samples"][:] = 0
 
-    def place(self, label: str, position: int, found: Mapping[str, Any]) -> None:
-        """Put what was found of a set or contrast at a position where it belongs."""
+    def put(self, label: str, position: int, found: Mapping[str, Any]) -> None:
+        """Put the values of a set or contrast at a position into the arrays."""
         column = self.coordinates["position"].index(position)
         for name, value in found.items():
             row = self.coordinates[self.dims[name][0]].index(label)
             self.values[name][(row, slice(None), column) if "site" in self.dims[name] else (row, column)] = value
 
 
-def _cloud(run: Run, name: str, position: int, commits: Sequence[Commit], limit: int) -> Cloud:
+def _cloud(run: Run, name: str, position: int, commits: Sequence[Commit], limit: int) -> PointCloud:
     """Return the first usable samples of a set."""
     bad = quarantined(commits)
     usable = [sample for sample in range(run.record.sets[name].n_samples) if sample not in bad][:limit]
     index = run.record.sets[name].positions.index(position)
-    return Cloud(Selection(name, bad, (index,)), tuple(usable))
+    return PointCloud(SampleSelection(name, bad, (index,)), tuple(usable))
 
 
-def _verify(run: Run, clouds: Iterable[Cloud], commits: Mapping[str, Sequence[Commit]], progress: Progress) -> None:
+def _verify(
+    run: Run, clouds: Iterable[PointCloud], commits: Mapping[str, Sequence[Commit]], progress: Progress
+) -> None:
     """Compare every shard that is going to be read layer by layer with its commit record."""
     last = {cloud.selection.prompt_set: max(cloud.samples, default=-1) for cloud in clouds}
     needed = [commit for name, stop in last.items() for commit in commits[name] if commit.start <= stop]
@@ -144,7 +110,7 @@ def _damages_of(run: Run, commit: Commit) -> list[str]:
     return list(damages(run.location, commit))
 
 
-def _of_cloud(run: Run, cloud: Cloud, progress: Progress) -> dict[str, Any]:
+def _of_cloud(run: Run, cloud: PointCloud, progress: Progress) -> dict[str, Any]:
     """Return the variables of a set at one position, (site, layer) or without site."""
     n, sites = len(cloud.samples), list(run.record.spec.capture.sites)
     found: dict[str, Any] = {
@@ -154,12 +120,12 @@ def _of_cloud(run: Run, cloud: Cloud, progress: Progress) -> dict[str, Any]:
     }
     if n == 0:  # all of them were quarantined
         return found
-    places = [(site, index) for site in sites for index in range(len(run.record.layers))]
+    points = [(site, index) for site in sites for index in range(len(run.record.layers))]
     shape = len(sites), len(run.record.layers)
-    products, diagonals, values = _similarities(run, cloud, [*places, (Site.RESID_FINAL, 0)], progress)
+    products, diagonals, values = _similarities(run, cloud, [*points, (Site.RESID_FINAL, 0)], progress)
     for name in values[0]:
-        found[name] = np.array([of_place[name] for of_place in values[:-1]]).reshape(shape)
-    for space, prefix in enumerate(SPACES):
+        found[name] = np.array([of_point[name] for of_point in values[:-1]]).reshape(shape)
+    for space, prefix in enumerate(TRANSFORMS):
         plain, debiased = linear_cka(products[space]), linear_cka_debiased(products[space], diagonals[space])
         for name, matrix in (("linear_cka", plain), ("linear_cka_debiased", debiased)):
             found[prefix + name] = _within_sites(matrix, *shape)
@@ -169,33 +135,33 @@ def _of_cloud(run: Run, cloud: Cloud, progress: Progress) -> dict[str, Any]:
 
 
 def _similarities(
-    run: Run, cloud: Cloud, places: Sequence[Place], progress: Progress
+    run: Run, cloud: PointCloud, points: Sequence[Point], progress: Progress
 ) -> tuple[NDArray[np.float64], NDArray[np.float64], list[dict[str, float]]]:
-    """Return inner products of all places' centred Gram matrices, (space, place, place), their diagonals, and the rest.
+    """Return inner products of all points' centred Gram matrices, (space, point, point), their diagonals, and the rest.
 
     The matrices of a large run do not fit into memory together: they go to a file, and are met in tiles.
     """
     n = len(cloud.samples)
     entries = n * (n + 1) // 2
-    task = delayed(cloud_shape, pure=False)
-    tasks = [task(run, cloud, site, index) for site, index in places]
+    task = delayed(shape_of_cloud, pure=False)
+    tasks = [task(run, cloud, site, index) for site, index in points]
     what = f"Gram matrices of {cloud.selection.prompt_set}"
     shapes = in_windows(tasks, lambda done: progress(what, done, len(tasks)), rounds=1)
-    products = np.zeros((len(SPACES), len(places), len(places)))
-    diagonals = np.empty((len(SPACES), len(places), n))
+    products = np.zeros((len(TRANSFORMS), len(points), len(points)))
+    diagonals = np.empty((len(TRANSFORMS), len(points), n))
     values = []
     with _scratch() as file:
         for index, shape in enumerate(shapes):
             values.append(shape.values)
             diagonals[:, index] = shape.diagonals
-            file.write(shape.packed.tobytes())  # (place, space, entry)
+            file.write(shape.packed.tobytes())  # (point, space, entry)
         file.flush()
-        for space in range(len(SPACES)):
+        for space in range(len(TRANSFORMS)):
             for start in range(0, entries, _ENTRIES):
                 count = min(_ENTRIES, entries - start)
-                tile = np.empty((len(places), count))
-                for index in range(len(places)):
-                    file.seek(8 * ((index * len(SPACES) + space) * entries + start))
+                tile = np.empty((len(points), count))
+                for index in range(len(points)):
+                    file.seek(8 * ((index * len(TRANSFORMS) + space) * entries + start))
                     tile[index] = np.frombuffer(file.read(8 * count))
                 products[space] += tile @ tile.T
     return products, diagonals, values
@@ -214,7 +180,7 @@ def _scratch() -> Iterator[Any]:
 
 
 def _within_sites(matrix: NDArray[np.float64], n_sites: int, n_layers: int) -> NDArray[np.float64]:
-    """Return (site, layer, layer_other) of a matrix over all places, whose last is `resid_final`."""
+    """Return (site, layer, layer_other) of a matrix over all points, whose last is `resid_final`."""
     whole = matrix[:-1, :-1].reshape(n_sites, n_layers, n_sites, n_layers)
     return np.stack([whole[site, :, site] for site in range(n_sites)])
 
@@ -223,21 +189,21 @@ def _along_blocks(run: Run, sites: Sequence[Site], debiased: NDArray[np.float64]
     """Return how alike a block's input, middle and output are, (layer,); NaN where one was not captured."""
     layers = run.record.layers
 
-    def at(site: Site, index: int) -> int | None:
-        return sites.index(site) * len(layers) + index if site in sites else None
+    def row(places: Sequence[tuple[Site, int]]) -> int | None:
+        captured = captured_in(run, places)
+        if captured is None:
+            return None
+        site, index = captured
+        return len(debiased) - 1 if site is Site.RESID_FINAL else sites.index(site) * len(layers) + index
 
     names = {"cka_attention": (0, 1), "cka_mlp": (1, 2), "cka_block": (0, 2)}
     found = {name: np.full(len(layers), np.nan) for name in names}
     for index, layer in enumerate(layers):
-        leaving = at(Site.RESID_POST, index)
-        if leaving is None and layer == run.record.model.n_layers - 1:
-            leaving = len(debiased) - 1
-        elif leaving is None and layers[index + 1 : index + 2] == [layer + 1]:
-            leaving = at(Site.RESID_PRE, index + 1)
-        places = at(Site.RESID_PRE, index), at(Site.RESID_MID, index), leaving
+        leaving = leaving_block(layer, run.record.model.n_layers)
+        rows = row([(Site.RESID_PRE, layer)]), row([(Site.RESID_MID, layer)]), row(leaving)
         for name, (first, second) in names.items():
-            if places[first] is not None and places[second] is not None:
-                found[name][index] = debiased[places[first], places[second]]
+            if rows[first] is not None and rows[second] is not None:
+                found[name][index] = debiased[rows[first], rows[second]]
     return found
 
 
@@ -259,12 +225,12 @@ def _orthants(run: Run, name: str, commits: Sequence[Commit]) -> dict[int, dict[
     }
 
 
-def _of_pair(run: Run, label: str, positive: Cloud, negative: Cloud, progress: Progress) -> dict[str, Any]:
+def _of_pair(run: Run, label: str, positive: PointCloud, negative: PointCloud, progress: Progress) -> dict[str, Any]:
     """Return the variables of a contrast at one position, (site, layer)."""
     if not positive.samples or not negative.samples:
         return {}
     sites, n_layers = list(run.record.spec.capture.sites), len(run.record.layers)
-    task = delayed(pair_shape, pure=False)
+    task = delayed(shape_of_pair, pure=False)
     tasks = [task(run, positive, negative, site, index) for site in sites for index in range(n_layers)]
     found = list(in_windows(tasks, lambda done: progress(f"clusters of {label}", done, len(tasks))))
     return {name: np.array([values[name] for values in found]).reshape(len(sites), n_layers) for name in found[0]}

@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 
 from theodolite.sites import Site
 from theodolite.store.runs import Run
-from theodolite_jobs.passes.samples import Selection, read_layer_samples
+from theodolite_jobs.passes.samples import SampleSelection, read_layer_samples
 from theodolite_jobs.statistics.gram import (
     effective_rank,
     gram,
@@ -19,12 +19,12 @@ from theodolite_jobs.statistics.gram import (
     standardised,
 )
 from theodolite_jobs.statistics.gram_cka import packed
-from theodolite_jobs.statistics.gram_medians import Products, places
+from theodolite_jobs.statistics.gram_medians import Products, means_and_medians
 from theodolite_jobs.statistics.moments import on_sphere
 
 Vectors = NDArray[np.float64]
 
-SPACES: Mapping[str, Callable[[Vectors], Vectors]] = {
+TRANSFORMS: Mapping[str, Callable[[Vectors], Vectors]] = {
     "": lambda x: x,
     "on_sphere_": on_sphere,
     "standardised_": lambda x: standardised(x)[0],
@@ -33,7 +33,7 @@ SPACES: Mapping[str, Callable[[Vectors], Vectors]] = {
 
 
 @dataclass(frozen=True)
-class Cloud:
+class PointCloud:
     """Some samples of a set at one position: at most so many that a Gram matrix is small.
 
     Attributes:
@@ -41,12 +41,12 @@ class Cloud:
         samples: their indices in the set, ascending.
     """
 
-    selection: Selection
+    selection: SampleSelection
     samples: tuple[int, ...]
 
 
 @dataclass(frozen=True)
-class CloudShape:
+class ShapeOfCloud:
     """What is known of a cloud at one site and layer.
 
     Attributes:
@@ -60,12 +60,12 @@ class CloudShape:
     diagonals: NDArray[np.float64]
 
 
-def cloud_shape(run: Run, cloud: Cloud, site: Site, layer: int) -> CloudShape:
+def shape_of_cloud(run: Run, cloud: PointCloud, site: Site, layer: int) -> ShapeOfCloud:
     """Return the shape of a cloud at a site and an index into the run's layers."""
     samples = _read(run, cloud, site, layer)
     values: dict[str, float] = {}
     matrices = []
-    for prefix, into in SPACES.items():
+    for prefix, into in TRANSFORMS.items():
         moved = into(samples)
         matrix = gram(_centred(moved))
         values[f"{prefix}mean_cosine"] = mean_cosine(moved)
@@ -76,24 +76,24 @@ def cloud_shape(run: Run, cloud: Cloud, site: Site, layer: int) -> CloudShape:
             values["n_coincident"] = coincident
         matrices.append(matrix)
     values["n_constant_features"] = standardised(samples)[1]
-    return CloudShape(
+    return ShapeOfCloud(
         values, np.stack([packed(matrix) for matrix in matrices]), np.stack([np.diag(matrix) for matrix in matrices])
     )
 
 
-def pair_shape(run: Run, positive: Cloud, negative: Cloud, site: Site, layer: int) -> dict[str, float]:
+def shape_of_pair(run: Run, positive: PointCloud, negative: PointCloud, site: Site, layer: int) -> dict[str, float]:
     """Return how two clouds lie to each other at a site and an index into the run's layers."""
     p, q = (_read(run, cloud, site, layer) for cloud in (positive, negative))
     both = np.concatenate([p, q])
     middle = both.mean(axis=0)
     values: dict[str, float] = {}
-    for prefix, into in SPACES.items():
+    for prefix, into in TRANSFORMS.items():
         moved = _centred(into(both))
         of_p, of_q = moved[: len(p)], moved[len(p) :]
         matrices = gram(of_p), gram(of_q), of_p @ of_q.T
         values[f"{prefix}silhouette"] = silhouette(*matrices)
         if not prefix:
-            values |= places(Products(*matrices, of_p @ middle, of_q @ middle, float(middle @ middle)))
+            values |= means_and_medians(Products(*matrices, of_p @ middle, of_q @ middle, float(middle @ middle)))
     del values["cosine_of_means"], values["difference_of_means"]  # `curves` has them, of all prompts
     return values
 
@@ -105,5 +105,5 @@ def _centred(x: Vectors) -> Vectors:
     return shifted
 
 
-def _read(run: Run, cloud: Cloud, site: Site, layer: int) -> Vectors:
+def _read(run: Run, cloud: PointCloud, site: Site, layer: int) -> Vectors:
     return read_layer_samples(run, cloud.selection, cloud.samples, site, layer).astype(np.float64)

@@ -1,118 +1,74 @@
-"""The result groups of a model's attention heads: its weights, and a run's activations → tasks by layer → results."""
+"""The result group `heads`: every attention head's QK and VO circuit, one task for each layer."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import xarray as xr
 from dask.delayed import delayed
 from numpy.typing import NDArray
 
-from theodolite.errors import ModelError, SiteNotFoundError
+from theodolite.groups import GROUPS
 from theodolite.spec import HeadsSpec, digest_of
 from theodolite.store.manifest import finished_groups
 from theodolite.store.result_reader import read_group
-from theodolite.store.result_writer import (
-    build_group,
-    check_claim,
-    claim_layers,
-    drop_groups,
-    write_groups,
-    write_layer,
-)
-from theodolite.store.runs import Run
-from theodolite_jobs.passes.selections import all_commits, captured_digest
-from theodolite_jobs.results.circuits import notes_on, read_circuits
+from theodolite.store.result_writer import check_claim, claim_layers, drop_groups, write_layer
+from theodolite_jobs.results.circuits import notes_on
+from theodolite_jobs.results.context import Arrays, Context, Result
 from theodolite_jobs.results.heads_layer import CIRCUITS, PROJECTIONS, SIDES, Stream, layer_atlas, vocabulary_product
-from theodolite_jobs.results.heads_stream import Captured, Directions, captured
-from theodolite_jobs.statistics.composition import KINDS, composition
+from theodolite_jobs.results.heads_stream import CapturedInputs, Directions
 from theodolite_jobs.statistics.heads import coverage_rank, effective_rank, stable_rank
-from theodolite_jobs.tasks import Progress, in_windows, scheduler
+from theodolite_jobs.tasks import Progress, in_windows
 
 if TYPE_CHECKING:
     from theodolite_jobs.models.weights import Weights
 
-HEADS_VERSION = COMPOSITION_VERSION = 1
-"""Raised whenever a number of the group could change."""
-
-BY_LAYER = ("left_vectors", "right_vectors")
-"""What is written as it comes, since all layers' would not fit in memory."""
-
 _VECTOR_BYTES = 128 * 2**20  # of vectors that each core may have finished before they are written
 
-Arrays = dict[str, NDArray[Any]]
 
-
-def stale_heads(run: Run, heads: HeadsSpec) -> dict[str, str]:
-    """Return the digests of the groups of heads that are missing or outdated, by name.
-
-    Raises:
-        SiteNotFoundError: composition is asked for of layers that the model does not have.
-    """
-    last = run.record.model.n_layers - 1
-    if heads.composition is not None and heads.composition[1] > last:
-        raise SiteNotFoundError(
-            f"heads.composition: this model has no layer {heads.composition[1]}; it has 0 to {last}"
-        )
-    finished = finished_groups(run)
-    about_stream = {"captured": captured_digest(all_commits(run)), "directions": finished.get("directions")}
-    wanted = {"heads": digest_of({"vectors": vectors_digest(heads), "offsets": heads.offsets, **about_stream})}
-    if heads.composition is not None:
-        layers = {"layers": heads.composition, "fold_norm": heads.fold_norm}
-        wanted["composition"] = digest_of({"group": "composition", "version": COMPOSITION_VERSION, **layers})
-    return {name: digest for name, digest in wanted.items() if finished.get(name) != digest}
-
-
-def survey_heads(
-    run: Run, weights: "Weights", heads: HeadsSpec, dask_address: str | None, progress: Progress
-) -> list[str]:
-    """Compute the result groups of heads that are missing or outdated; return their names.
-
-    Where the run has directions and activations, heads are held against them.
-
-    Raises:
-        ModelError: a projection is missing, or a weight is not finite.
-        SiteNotFoundError: composition is asked for of layers that the model does not have.
-        StoreError: somebody else computes the same with other options.
-    """
-    stale = stale_heads(run, heads)
-    # Copying scores are left out where singular values alone are asked for.
-    vocabulary = vocabulary_product(weights) if "heads" in stale and heads.vectors else None
-    with scheduler(dask_address):
-        if digest := stale.get("heads"):
-            drop_groups(run, ["heads", *_words_of_other_vectors(run, heads)])
-            claim_layers(run, "heads", digest)
-            group = _heads(run, weights, heads, vocabulary, digest, progress)
-            check_claim(run, "heads", digest)
-            write_groups(run, {"heads": group}, {}, {"heads": digest})
-        if digest := stale.get("composition"):
-            group = _composition(weights, heads, digest, progress)
-            write_groups(run, {"composition": group}, {}, {"composition": digest})
-    return list(stale)
+def rests_on(context: Context) -> dict[str, Any]:
+    """Return what the group's digest covers: heads are compared with the stream and its directions too."""
+    heads, directions = context.spec.heads, finished_groups(context.run).get("directions")
+    about_stream = {"captured": context.captured, "directions": directions}
+    return {"vectors": vectors_digest(heads), "offsets": heads.offsets, **about_stream}
 
 
 def vectors_digest(heads: HeadsSpec) -> str:
     """Return a digest of what singular vectors at offset 0 rest on, beside the model's weights."""
-    return digest_of({"version": HEADS_VERSION, "fold_norm": heads.fold_norm, "vectors": heads.vectors})
+    version = GROUPS["heads"].version
+    return digest_of({"version": version, "fold_norm": heads.fold_norm, "vectors": heads.vectors})
 
 
-def _words_of_other_vectors(run: Run, heads: HeadsSpec) -> list[str]:
-    """Return the group `words` where it is about vectors that will no longer be there."""
-    if "words" not in finished_groups(run) or read_group(run, "words").attrs["vectors"] == vectors_digest(heads):
+def compute(context: Context) -> Result:
+    """Write each layer's vectors as its task ends, and return the rest of the group.
+
+    Raises:
+        ModelError: a projection is missing, or a weight is not finite.
+        StoreError: another process computes the same group with other options.
+    """
+    run, heads, weights = context.run, context.spec.heads, context.weights
+    # Copying scores are left out where singular values alone are requested.
+    vocabulary = vocabulary_product(weights) if heads.vectors else None
+    with context.tasks():
+        drop_groups(run, ["heads", *_outdated_words(context)])
+        claim_layers(run, "heads", context.stale["heads"])
+        result = _all_layers(context, weights, vocabulary)
+        check_claim(run, "heads", context.stale["heads"])
+    return result
+
+
+def _outdated_words(context: Context) -> list[str]:
+    """Return the group `words` where its tables are about vectors that are replaced now."""
+    if "words" not in finished_groups(context.run):
         return []
-    return ["words"]
+    decoded = read_group(context.run, "words").attrs["vectors"]
+    return [] if decoded == vectors_digest(context.spec.heads) else ["words"]
 
 
-def _heads(
-    run: Run,
-    weights: "Weights",
-    heads: HeadsSpec,
-    vocabulary: NDArray[np.float32] | None,
-    digest: str,
-    progress: Progress,
-) -> xr.Dataset:
-    sizes, stream, around = weights.dimensions, captured(run), Directions(run, weights.anatomy)
+def _all_layers(context: Context, weights: "Weights", vocabulary: NDArray[np.float32] | None) -> Result:
+    run, heads, sizes = context.run, context.spec.heads, weights.dimensions
+    stream = CapturedInputs(run, context.coordinates["set"], context.coordinates["position"], context.commits)
+    around = Directions(context, weights.anatomy)
     coordinates: Mapping[str, Sequence[Any]] = {
         "circuit": CIRCUITS,
         "offset": heads.offsets,
@@ -129,8 +85,8 @@ def _heads(
     }
     lengths = {dim: len(labels) for dim, labels in coordinates.items()}
     parts: list[Arrays] = []
-    for part in _layer_parts(weights, heads, stream, around, vocabulary, progress):
-        for name in BY_LAYER:
+    for part in _layer_parts(weights, heads, stream, around, vocabulary, context.progress):
+        for name in GROUPS["heads"].by_layer:
             write_layer(run, "heads", name, lengths, len(parts), part.pop(name))
         parts.append(part)
     arrays = _over_layers(parts)
@@ -138,19 +94,17 @@ def _heads(
     arrays |= {"coverage_99": coverage_rank(np.nan_to_num(values)), "effective_rank": effective_rank(values)}
     arrays |= {"stable_rank": stable_rank(values), "n_samples": stream.counts()}
     attributes = {
-        "digest": digest,
-        "version": HEADS_VERSION,
         "options": heads.model_dump(mode="json"),
         "notes": notes_on(weights, heads.fold_norm),
         "direction_position": around.position,
     }
-    return build_group("heads", arrays, coordinates, attributes)
+    return Result(arrays, coordinates, attributes)
 
 
 def _layer_parts(
     weights: "Weights",
     heads: HeadsSpec,
-    stream: Captured,
+    stream: CapturedInputs,
     around: Directions,
     vocabulary: NDArray[np.float32] | None,
     progress: Progress,
@@ -176,33 +130,3 @@ def _over_layers(parts: Sequence[Arrays]) -> Arrays:
     before_heads = {"singular_values": 2, "null_dimension": 1, "null_variance": 3, "copying_score": 0}
     before_heads |= {"direction_alignment": 2, "vector_cosine": 2}
     return {name: np.stack([part[name] for part in parts], axis) for name, axis in before_heads.items()}
-
-
-def _composition(weights: "Weights", heads: HeadsSpec, digest: str, progress: Progress) -> xr.Dataset:
-    assert heads.composition is not None
-    layers = list(range(heads.composition[0], heads.composition[1] + 1))
-    n_heads = weights.dimensions.n_heads
-    score = np.full((len(KINDS), len(layers), n_heads, len(layers), n_heads), np.nan)
-    pairs = [(first, second) for second in range(len(layers)) for first in range(second)]
-    task = delayed(_pair_composition, pure=False)
-    tasks = [task(weights, layers[first], layers[second], heads.fold_norm) for first, second in pairs]
-    found = in_windows(tasks, lambda count: progress("composition", count, len(tasks)), rounds=1)
-    for (first, second), values in zip(pairs, found, strict=True):
-        score[:, first, :, second] = values
-    coordinates: Mapping[str, Sequence[Any]] = {
-        "composition": KINDS,
-        "layer": layers,
-        "head": range(n_heads),
-        "layer_other": layers,
-        "head_other": range(n_heads),
-    }
-    attributes = {"digest": digest, "version": COMPOSITION_VERSION, "fold_norm": int(heads.fold_norm)}
-    return build_group("composition", {"score": score}, coordinates, attributes)
-
-
-def _pair_composition(weights: "Weights", writer: int, reader: int, fold_norm: bool) -> NDArray[np.float64]:
-    circuits = [read_circuits(weights, layer, fold_norm=fold_norm) for layer in (writer, reader)]
-    try:
-        return composition(*circuits)
-    except ValueError as error:
-        raise ModelError(f"layer {writer} or {reader}: {error}") from error

@@ -9,7 +9,8 @@ from numpy.typing import NDArray
 
 from theodolite.errors import ModelError
 from theodolite.spec import HeadsSpec
-from theodolite_jobs.results.circuits import Circuits, read_circuits
+from theodolite_jobs.results.circuits import read_circuits
+from theodolite_jobs.statistics.circuits import Circuits
 from theodolite_jobs.statistics.heads import (
     Decomposition,
     Thin,

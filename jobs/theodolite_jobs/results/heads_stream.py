@@ -8,14 +8,14 @@ import xarray as xr
 from dask.delayed import delayed
 from numpy.typing import NDArray
 
-from theodolite.sites import Site
+from theodolite.sites import Site, leaving_block
 from theodolite.store.commits import Commit
 from theodolite.store.manifest import finished_groups
-from theodolite.store.result_reader import read_group
 from theodolite.store.runs import Run
 from theodolite_jobs.models.anatomy import Anatomy
-from theodolite_jobs.passes.samples import SelectedShard, Selection
-from theodolite_jobs.passes.selections import all_commits, measured_sets, quarantined
+from theodolite_jobs.passes.samples import SampleSelection, SelectedShard
+from theodolite_jobs.passes.selections import quarantined
+from theodolite_jobs.results.context import Context
 from theodolite_jobs.tasks import in_windows
 
 SAMPLES = 2048
@@ -30,14 +30,15 @@ Samples = dict[tuple[int, int], NDArray[np.float32]]
 class Directions:
     """The contrasts' directions in the stream, at the last position that was measured; none without `directions`."""
 
-    def __init__(self, run: Run, anatomy: Anatomy) -> None:
-        self._has_middle = Site.RESID_MID in anatomy.taps
+    def __init__(self, context: Context, anatomy: Anatomy) -> None:
+        run = context.run
+        self._has_middle, self._n_layers = Site.RESID_MID in anatomy.taps, run.record.model.n_layers
         self.contrasts: list[str] = []
         self.position = -1
         self._found: xr.DataArray | None = None
         self._nowhere = np.empty((0, run.record.model.d_model))
         if "directions" in finished_groups(run):
-            self._found = read_group(run, "directions")["direction"].isel(position=-1)
+            self._found = context.group("directions")["direction"].isel(position=-1)
             self.contrasts = self._found["contrast"].values.tolist()
             self.position = int(self._found["position"])
             self._nowhere = np.full((len(self.contrasts), run.record.model.d_model), np.nan)
@@ -50,7 +51,7 @@ class Directions:
         """Return them where a layer's attention has written; of parallel blocks that is where the MLP has, too."""
         if self._has_middle:
             return self._first([(Site.RESID_MID_SUM, layer), (Site.RESID_MID, layer)])
-        return self._first([(Site.RESID_POST, layer), (Site.RESID_PRE, layer + 1)])
+        return self._first(leaving_block(layer, self._n_layers))
 
     def _first(self, places: Sequence[tuple[Site, int]]) -> NDArray[np.float64]:
         if self._found is None:
@@ -61,7 +62,7 @@ class Directions:
 
 
 @dataclass(frozen=True)
-class Captured:
+class CapturedInputs:
     """The samples of a run that heads are held against.
 
     Attributes:
@@ -72,8 +73,8 @@ class Captured:
     """
 
     run: Run
-    sets: list[str]
-    positions: list[int]
+    sets: Sequence[str]
+    positions: Sequence[int]
     commits: dict[str, list[Commit]]
 
     def counts(self) -> NDArray[np.int64]:
@@ -108,7 +109,7 @@ class Captured:
         for row, name in enumerate(self.sets):
             excluded, n_positions = quarantined(self.commits[name]), len(self.run.record.sets[name].positions)
             shards = [commit.index for commit in self.commits[name] if commit.start < SAMPLES + len(excluded)]
-            chosen = Selection(name, excluded, tuple(range(n_positions)))
+            chosen = SampleSelection(name, excluded, tuple(range(n_positions)))
             tasks = [task(self.run, chosen, index, layers) for index in shards]
             samples = np.concatenate(list(in_windows(tasks, lambda _: None)))[:SAMPLES]
             if not len(samples):  # all of them were quarantined
@@ -119,12 +120,7 @@ class Captured:
         return found
 
 
-def captured(run: Run) -> Captured:
-    """Return what a run captured for its heads; raises StoreError where shards are missing."""
-    return Captured(run, *measured_sets(run), all_commits(run))
-
-
-def _shard_inputs(run: Run, selection: Selection, shard_index: int, layers: Sequence[int]) -> NDArray[np.float32]:
+def _shard_inputs(run: Run, selection: SampleSelection, shard_index: int, layers: Sequence[int]) -> NDArray[np.float32]:
     """Return what entered some layers of one shard's usable samples, (sample, position, layer, d_model)."""
     shard = SelectedShard(run, selection, shard_index)
     parts = [shard.layer(Site.RESID_PRE, run.record.layers.index(layer)) for layer in layers]

@@ -1,4 +1,4 @@
-"""The arrays of `sphere`: what was measured at each norm layer, and what its parameters say."""
+"""The result group `sphere`: what was measured at each norm layer, and what its parameters say."""
 
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -7,38 +7,57 @@ import numpy as np
 from dask.delayed import delayed
 from numpy.typing import NDArray
 
-from theodolite_jobs.passes.norm_layers import FINAL, NormPlace
-from theodolite_jobs.results.arrays import Arrays, Placer, Subject, counts
+from theodolite_jobs.passes.collect import SetPasses
+from theodolite_jobs.passes.norm_layers import FINAL, NormLayer
+from theodolite_jobs.results.arrays import Placer, set_counts
+from theodolite_jobs.results.context import Arrays, Context, Result
 from theodolite_jobs.statistics import sphere
 from theodolite_jobs.tasks import Progress, in_windows
 
 
-def norm_axes(norms: Sequence[NormPlace], progress: Progress) -> list[NDArray[np.float64]]:
-    """Return the semi-axes of each norm's ellipsoid, one task for each: of wide layer norms they take seconds."""
-    tasks = [delayed(sphere.semi_axes, pure=False)(place.norm) for place in norms]
+def rests_on(context: Context) -> dict[str, Any]:
+    """Return what the group's digest covers."""
+    return context.rests_on_captured("sphere", {})
+
+
+def compute(context: Context) -> Result:
+    """Return the group from the first pass over the activations and the norms' parameters.
+
+    Raises:
+        ModelError: the model's weights, or one of its norms, cannot be read.
+    """
+    norms, sets = context.norms, context.collected.sets
+    arrays = _of_parameters(norms, _semi_axes(norms, context.progress))
+    if sets:
+        arrays |= _of_sets(sets, norms, context.coordinates["site"], len(context.coordinates["position"]))
+    labels: dict[str, tuple[str, list[Any]]] = {
+        "norm_kind": ("norm", [norm.which for norm in norms]),
+        "norm_layer": ("norm", [norm.layer for norm in norms]),
+    }
+    return Result(arrays, {**context.coordinates, "norm": [norm.label for norm in norms]}, labels=labels)
+
+
+def _semi_axes(norms: Sequence[NormLayer], progress: Progress) -> list[NDArray[np.float64]]:
+    """Return the semi-axes of each norm's ellipsoid, one task for each: those of wide layer norms take seconds."""
+    tasks = [delayed(sphere.semi_axes, pure=False)(norm.norm) for norm in norms]
     return list(in_windows(tasks, lambda done: progress("norm layers", done, len(tasks))))
 
 
-def sphere_arrays(
-    sets: Sequence[Subject],
-    n_positions: int,
-    norms: Sequence[NormPlace],
-    sites: Sequence[Any],
-    axes: Sequence[NDArray[np.float64]],
-) -> Arrays:
-    """Return the variables of `sphere`; without sets, those of the norms' parameters.
+def _of_parameters(norms: Sequence[NormLayer], axes: Sequence[NDArray[np.float64]]) -> Arrays:
+    """Return the variables that follow from the norms' parameters alone."""
+    return {
+        "semi_axes": np.stack(axes),
+        "scale_radii": np.stack([sphere.scale_radii(norm.norm) for norm in norms]),
+        "centre": np.stack([norm.norm.bias for norm in norms]),
+    }
 
-    Args:
-        sets: prompt sets.
-        n_positions: positions of all sets.
-        norms: the model's norm layers.
-        sites: the captured sites.
-        axes: semi-axes of each norm.
-    """
-    place = Placer([subject.places for subject in sets], n_positions)
+
+def _of_sets(sets: Sequence[SetPasses], norms: Sequence[NormLayer], sites: Sequence[Any], n_positions: int) -> Arrays:
+    """Return the variables that were measured on the prompts of each set, (set, position, norm)."""
+    place = Placer(sets, n_positions)
     columns = {name: column for column, name in enumerate(sphere.QUANTITIES)}
 
-    def over_sets(value: Callable[[Subject], NDArray[np.float64]]) -> NDArray[np.float64]:
+    def over_sets(value: Callable[[SetPasses], NDArray[np.float64]]) -> NDArray[np.float64]:
         return place([value(subject) for subject in sets], axis=0)
 
     def mean(name: str) -> NDArray[np.float64]:
@@ -47,30 +66,24 @@ def sphere_arrays(
     def std(name: str) -> NDArray[np.float64]:
         return over_sets(lambda subject: np.sqrt(subject["norms"].variance[..., columns[name]]))
 
-    def end(name: str, which: str) -> NDArray[np.float64]:
-        found = over_sets(lambda subject: getattr(subject.known.extremes["norms"], which)[..., columns[name]])
+    def extreme(name: str, which: str) -> NDArray[np.float64]:
+        found = over_sets(lambda subject: getattr(subject.first.extremes["norms"], which)[..., columns[name]])
         return np.where(np.isinf(found), np.nan, found)  # of no prompts
 
-    arrays: Arrays = {
-        "semi_axes": np.stack(axes),
-        "scale_radii": np.stack([sphere.scale_radii(one.norm) for one in norms]),
-        "centre": np.stack([one.norm.bias for one in norms]),
-    }
-    if not sets:
-        return arrays
+    arrays: Arrays = {}
     for name in ("norm_before", "normalized_norm"):
         arrays |= {f"{name}_mean": mean(name), f"{name}_std": std(name)}
-        arrays |= {f"{name}_min": end(name, "minimum"), f"{name}_max": end(name, "maximum")}
+        arrays |= {f"{name}_min": extreme(name, "minimum"), f"{name}_max": extreme(name, "maximum")}
     d_model = norms[0].norm.scale.shape[0]
     measured = np.where(np.isnan(mean("norm_before")), np.nan, 1.0)
     return {
         **arrays,
-        "n_samples": counts(sets, n_positions),
+        "n_samples": set_counts(sets, n_positions),
         "normalized_norm_expected": mean("expected"),
-        "worst_deviation": end("deviation", "maximum"),
+        "worst_deviation": extreme("deviation", "maximum"),
         "mean_component_before": mean("component_before"),
         "mean_component_after": mean("component_after"),
-        "ellipsoid_residual": end("residual", "maximum"),
+        "ellipsoid_residual": extreme("residual", "maximum"),
         "length_variance_share": over_sets(lambda subject: _length_shares(subject, norms, sites)),
         "relative_spread": std("norm_before") / mean("norm_before"),
         "relative_spread_gaussian": measured * sphere.gaussian_spread(d_model),
@@ -79,16 +92,16 @@ def sphere_arrays(
     }
 
 
-def _length_shares(subject: Subject, norms: Sequence[NormPlace], sites: Sequence[Any]) -> NDArray[np.float64]:
+def _length_shares(subject: SetPasses, norms: Sequence[NormLayer], sites: Sequence[Any]) -> NDArray[np.float64]:
     """Return the share of variance in length of what each norm reads, (position, norm); NaN where it reads no site."""
     lengths = subject["norms"].m2[..., sphere.QUANTITIES.index("norm_before")]
     shares = np.full(lengths.shape, np.nan)
-    for index, place in enumerate(norms):
-        if not place.reads or len(place.sites) != 1:
+    for index, norm in enumerate(norms):
+        if not norm.reads or len(norm.sites) != 1:
             continue
-        if place.which == FINAL:
+        if norm.which == FINAL:
             m2 = subject["final"].m2
         else:
-            m2 = subject["raw"].m2[list(sites).index(place.sites[0]), :, place.layer_index]
+            m2 = subject["raw"].m2[list(sites).index(norm.sites[0]), :, norm.layer_index]
         shares[:, index] = sphere.length_variance_share(lengths[:, index], m2)
     return shares

@@ -6,23 +6,17 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
-import xarray as xr
 from dask.delayed import delayed
 from numpy.typing import NDArray
 
+from theodolite.groups import GROUPS
 from theodolite.sites import Site
-from theodolite.spec import digest_of
-from theodolite.store.manifest import finished_groups
-from theodolite.store.result_writer import build_group, write_groups
-from theodolite.store.runs import Run
+from theodolite_jobs.results.context import Context, Result
 from theodolite_jobs.statistics.weights import leading_basis, overlap
-from theodolite_jobs.tasks import Progress, in_windows, scheduler
+from theodolite_jobs.tasks import in_windows
 
 if TYPE_CHECKING:
     from theodolite_jobs.models.weights import Weights
-
-WEIGHTS_VERSION = 1
-"""Raised whenever a number of the group could change."""
 
 RANK = 32
 """How many leading directions are compared, where a head is as wide."""
@@ -35,28 +29,24 @@ Bases = dict[str, NDArray[np.float64]]
 """By matrix: (d_model, rank)."""
 
 
-def stale_weights(run: Run) -> str | None:
-    """Return the digest of the group where it is missing or outdated."""
-    digest = digest_of({"group": "weights", "version": WEIGHTS_VERSION})
-    return None if finished_groups(run).get("weights") == digest else digest
+def rests_on(_context: Context) -> dict[str, Any]:
+    """Return what the group's digest covers: the run's model alone."""
+    return {"group": "weights", "version": GROUPS["weights"].version}
 
 
-def survey_weights(run: Run, weights: "Weights", dask_address: str | None, progress: Progress) -> list[str]:
-    """Compute the group where it is missing or outdated; return its name then.
+def compute(context: Context) -> Result:
+    """Return the group, one task for each layer.
 
     Raises:
         ModelError: a tensor is missing.
     """
-    digest = stale_weights(run)
-    if digest is None:
-        return []
+    weights = context.weights
     n_layers = weights.dimensions.n_layers
     task = delayed(layer_bases, pure=False)
     tasks = [task(weights, layer) for layer in range(n_layers)]
-    with scheduler(dask_address):
-        bases = list(in_windows(tasks, lambda done: progress("what layers write and read", done, n_layers), rounds=1))
-    write_groups(run, {"weights": _group(weights, bases, digest)}, {}, {"weights": digest})
-    return ["weights"]
+    with context.tasks():
+        bases = list(in_windows(tasks, lambda done: context.progress("weight matrices", done, n_layers), rounds=1))
+    return _overlaps(weights, bases)
 
 
 def layer_bases(weights: "Weights", layer: int) -> Bases:
@@ -93,7 +83,7 @@ def _square(matrix: torch.Tensor) -> NDArray[np.float64]:
     return square
 
 
-def _group(weights: "Weights", bases: Sequence[Bases], digest: str) -> xr.Dataset:
+def _overlaps(weights: "Weights", bases: Sequence[Bases]) -> Result:
     n_layers, d_model = weights.dimensions.n_layers, weights.dimensions.d_model
     layers = range(n_layers)
     writing, reading = (np.full((len(names), n_layers, n_layers), np.nan) for names in (WRITING, READING))
@@ -119,7 +109,7 @@ def _group(weights: "Weights", bases: Sequence[Bases], digest: str) -> xr.Datase
         "layer": layers,
         "layer_other": layers,
     }
-    return build_group("weights", values, coordinates, {"digest": digest, "version": WEIGHTS_VERSION, "rank": rank})
+    return Result(values, coordinates, {"rank": rank})
 
 
 def _comes_later(weights: "Weights", writer: str, layer: int, reader: str, other: int) -> bool:

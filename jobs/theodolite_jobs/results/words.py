@@ -1,4 +1,4 @@
-"""The result group `words`: a model's circuits, embeddings and trajectories → tables of tokens."""
+"""The result group `words`: circuits, embeddings and trajectories as tables of tokens."""
 
 import tempfile
 from collections.abc import Sequence
@@ -11,85 +11,71 @@ from dask.delayed import delayed
 from numpy.typing import NDArray
 
 from theodolite.errors import UnsupportedModelError
-from theodolite.spec import NOUNS, SENTENCES, PromptSetSpec, SurveySpec, digest_of
-from theodolite.store.manifest import finished_groups
+from theodolite.groups import GROUPS
+from theodolite.spec import NOUNS, SENTENCES, PromptSetSpec
 from theodolite.store.prompts import read_prompts as read_stored_prompts
 from theodolite.store.result_reader import read_layer
-from theodolite.store.result_writer import build_group, drop_groups, write_groups
+from theodolite.store.result_writer import drop_groups
 from theodolite.store.runs import Run
 from theodolite.store.tables import append_table
-from theodolite_jobs.passes.selections import all_commits, captured_digest
+from theodolite_jobs.passes.selections import captured_digest
 from theodolite_jobs.prompts.sources import read_prompts
+from theodolite_jobs.results.context import Context, Result
 from theodolite_jobs.results.heads import vectors_digest
 from theodolite_jobs.results.words_layer import READING, Wording, embedded, layer_words
 from theodolite_jobs.results.words_trajectories import trajectory_table
 from theodolite_jobs.statistics.norms import Norm, norm_of
 from theodolite_jobs.statistics.words import embedding_lengths, embedding_sphere
-from theodolite_jobs.tasks import Progress, in_windows, scheduler
+from theodolite_jobs.tasks import Progress, in_windows
 
 if TYPE_CHECKING:
     from theodolite_jobs.models.weights import Weights
 
-WORDS_VERSION = 1
-"""Raised whenever a number of the tables could change."""
+
+def rests_on(context: Context) -> dict[str, Any]:
+    """Return what the group's digest covers: the vectors, the captured sentences, the nouns and the options."""
+    options = context.spec.words.model_dump(mode="json", exclude={"nouns", "sentences"})
+    options["nouns"] = _nouns(context.run, context.spec.words.nouns)
+    sentences = {SENTENCES: context.commits[SENTENCES]} if SENTENCES in context.commits else {}
+    rules = {"group": "words", "version": GROUPS["words"].version}
+    vectors = vectors_digest(context.spec.heads)
+    return {**rules, "vectors": vectors, "sentences": captured_digest(sentences), **options}
 
 
-def stale_words(run: Run, spec: SurveySpec) -> str | None:
-    """Return the digest of the tables of `words` where they are missing or outdated."""
-    options = spec.words.model_dump(mode="json", exclude={"nouns", "sentences"})
-    options["nouns"] = _nouns(run, spec.words.nouns)
-    commits = all_commits(run)
-    sentences = {SENTENCES: commits[SENTENCES]} if SENTENCES in commits else {}
-    rests_on = {"vectors": vectors_digest(spec.heads), "sentences": captured_digest(sentences), **options}
-    digest = digest_of({"group": "words", "version": WORDS_VERSION, **rests_on})
-    return None if finished_groups(run).get("words") == digest else digest
-
-
-def survey_words(
-    run: Run,
-    weights: "Weights",
-    tokenizer: Any,
-    spec: SurveySpec,
-    dask_address: str | None,
-    progress: Progress,
-) -> list[str]:
-    """Write the tables of `words` where they are missing or outdated; return the group's name if so.
-
-    The result group `heads` must be there: its vectors are what is put into words.
+def compute(context: Context) -> Result:
+    """Return the tables of tokens; the vectors of `heads`, which must be there, are what is decoded.
 
     Raises:
-        UnsupportedModelError: embeddings do not lie in the stream, or there is nothing to decode by.
+        UnsupportedModelError: embeddings do not lie in the stream, or the files hold no language-model head.
     """
-    digest, words = stale_words(run, spec), spec.words
-    if digest is None:
-        return []
+    run, weights, words = context.run, context.weights, context.spec.words
     if weights.embedding(slice(0, 1)).shape[1] != weights.dimensions.d_model:
         raise UnsupportedModelError("this model projects its embeddings into the stream, so vectors cannot be decoded")
     if not weights.has_unembedding:
         raise UnsupportedModelError("the files hold no language-model head, and it is not the embedding")
     drop_groups(run, ["words"])
+    tokenizer = context.open_tokenizer(weights)
     texts = token_texts(tokenizer, weights.vocabulary_size)
     ids, dropped = single_tokens(tokenizer, _nouns(run, words.nouns))
     tied = bool(weights.config.tie_word_embeddings)
     rows = embedded(weights)
     width = weights.dimensions.d_model
-    nouns_there = np.array([rows(slice(token, token + 1))[0].double().numpy() for token in ids]).reshape(-1, width)
-    wording = Wording(words.tokens, len(texts), np.array(ids, dtype=np.int64), nouns_there, spec.heads.fold_norm, tied)
+    noun_rows = np.array([rows(slice(token, token + 1))[0].double().numpy() for token in ids]).reshape(-1, width)
+    fold_norm = context.spec.heads.fold_norm
+    wording = Wording(words.tokens, len(texts), np.array(ids, dtype=np.int64), noun_rows, fold_norm, tied)
     with tempfile.TemporaryDirectory() as folder:
-        with scheduler(dask_address):
-            _write_layers(run, weights, wording, texts, Path(folder), progress)
-        progress("trajectories", 0, 1)
+        with context.tasks():
+            _write_layers(run, weights, wording, texts, Path(folder), context.progress)
+        context.progress("trajectories", 0, 1)
         for name, frame in _tables_of_embeddings(weights, wording, texts).items():
             append_table(Path(folder) / name, frame)
         if SENTENCES in run.record.sets:
             frame = trajectory_table(run, weights, wording.n_tokens, tokenizer.all_special_ids, umap=words.umap)
             append_table(Path(folder) / "trajectories", _with_texts(frame, texts))
-        progress("trajectories", 1, 1)
+        context.progress("trajectories", 1, 1)
         tables = {path.name: path.read_bytes() for path in sorted(Path(folder).iterdir())}
     attributes = {
-        "digest": digest,
-        "version": WORDS_VERSION,
-        "vectors": vectors_digest(spec.heads),
+        "vectors": vectors_digest(context.spec.heads),
         "options": words.model_dump(mode="json"),
         "tables": sorted(tables),
         "tokens": words.tokens,
@@ -98,8 +84,7 @@ def survey_words(
         "nouns_dropped": dropped,
         "decoded_against": _decoded_against(weights, wording),
     }
-    write_groups(run, {"words": build_group("words", {}, {}, attributes)}, tables, {"words": digest})
-    return ["words"]
+    return Result({}, {}, attributes, tables=tables)
 
 
 def token_texts(tokenizer: Any, n_rows: int) -> NDArray[np.object_]:

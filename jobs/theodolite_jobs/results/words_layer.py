@@ -9,7 +9,8 @@ import pandas as pd
 import torch
 from numpy.typing import NDArray
 
-from theodolite_jobs.results.circuits import Circuits, read_circuits
+from theodolite_jobs.results.circuits import read_circuits
+from theodolite_jobs.statistics.circuits import Circuits
 from theodolite_jobs.statistics.norms import Norm, norm_of, normalised, projected
 from theodolite_jobs.statistics.words import (
     Request,

@@ -4,7 +4,7 @@ import numpy as np
 from jaxtyping import Float
 from numpy.typing import NDArray
 
-from theodolite_jobs.results.circuits import Circuits
+from theodolite_jobs.statistics.circuits import Circuits
 from theodolite_jobs.statistics.heads import Thin, over, thin
 
 KINDS = ("q", "k", "v")

@@ -132,16 +132,6 @@ def variance_curves(
     return variance.mean(axis=-1), variance.max(axis=-1), feature.astype(np.int64)
 
 
-def direction(
-    a: Float64[np.ndarray, "*dims d_model"], b: Float64[np.ndarray, "*dims d_model"]
-) -> Float64[np.ndarray, "*dims d_model"]:
-    """Return the unit vector from b to a; NaN where they are equal."""
-    difference = a - b
-    norms = np.linalg.norm(difference, axis=-1, keepdims=True)
-    unit: NDArray[np.float64] = np.divide(difference, norms, out=np.full_like(difference, np.nan), where=norms > 0)
-    return unit
-
-
 def _mean_variance_divisor(n: int) -> float:
     """Return n(n−1): a sum of squares over it is the variance of a mean. NaN for one sample."""
     return float(n * (n - 1)) if n > 1 else float("nan")

@@ -94,7 +94,7 @@ class Products:
     square: float
 
 
-def places(products: Products) -> dict[str, float]:
+def means_and_medians(products: Products) -> dict[str, float]:
     """Return norms and cosines of both sets' means and geometric medians, and of their differences.
 
     What per-layer residual tables print elsewhere (Heretic): |g|, |b|, |r| and S(g,b), S(g,r), S(b,r) for means, and

@@ -12,7 +12,8 @@ from jaxtyping import Float64, Int64
 from numpy.typing import NDArray
 from scipy.stats import rankdata, t
 
-from theodolite_jobs.statistics.curves import NORMAL_QUANTILE, direction
+from theodolite_jobs.statistics.curves import NORMAL_QUANTILE
+from theodolite_jobs.statistics.directions import direction
 from theodolite_jobs.statistics.moments import moments
 
 FOLDS = 5

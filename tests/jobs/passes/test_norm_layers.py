@@ -12,7 +12,7 @@ from theodolite.store.runs import ModelFacts, Run
 from theodolite_jobs.models.load import wrap
 from theodolite_jobs.models.reference import read_sites, relative_errors
 from theodolite_jobs.models.weights import Weights
-from theodolite_jobs.passes.norm_layers import norm_places
+from theodolite_jobs.passes.norm_layers import norm_layers
 from theodolite_jobs.statistics.norms import normalised
 
 TOKENS = (5, 60, 17, 33, 9)
@@ -103,7 +103,7 @@ def assert_right(model, place, layers):
 
 def test_of_all_sites_every_norm_is_known_by_what_it_reads_or_puts_out(model):
     layers = list(range(model.n_layers))
-    places = norm_places(model.run(), model.weights)
+    places = norm_layers(model.run(), model.weights)
     assert {(place.which, place.layer) for place in places} == set(model.passed)
     along = [place.layer if place.layer >= 0 else model.n_layers for place in places]
     assert along == sorted(along)  # in the order of the stream, the final one last
@@ -116,7 +116,7 @@ def test_of_all_sites_every_norm_is_known_by_what_it_reads_or_puts_out(model):
 def test_of_the_stream_alone_norms_on_branches_are_unknown_where_they_come_before_the_sum(model):
     stream = [site for site in (Site.RESID_PRE, Site.RESID_MID) if site in model.anatomy.taps]
     layers = list(range(model.n_layers))
-    for place in norm_places(model.run(stream), model.weights):
+    for place in norm_layers(model.run(stream), model.weights):
         if place.which.endswith("_output") and not model.anatomy.post_norm:
             assert not place.sites
         else:
@@ -126,17 +126,17 @@ def test_of_the_stream_alone_norms_on_branches_are_unknown_where_they_come_befor
 
 def test_of_some_layers_their_own_norms_are_known_and_what_the_next_block_tells(model):
     layers = [1, 2, 4]
-    for place in norm_places(model.run(layers=layers), model.weights):
+    for place in norm_layers(model.run(layers=layers), model.weights):
         if place.sites:
             assert_right(model, place, layers)
         else:
             assert place.layer in (0, 3)
-    known = {place.layer for place in norm_places(model.run(layers=layers), model.weights) if place.sites}
+    known = {place.layer for place in norm_layers(model.run(layers=layers), model.weights) if place.sites}
     assert {1, 2, 4} <= known
 
 
 def test_the_end_of_a_post_norm_model_is_its_last_norms_output(tmp_path):
     model = Model("bert", tmp_path)
-    last = norm_places(model.run([Site.RESID_PRE]), model.weights)[-1]
+    last = norm_layers(model.run([Site.RESID_PRE]), model.weights)[-1]
     assert (last.label, last.sites, last.reads) == ("4.mlp_output", (Site.RESID_FINAL,), False)
     assert_right(model, last, [])

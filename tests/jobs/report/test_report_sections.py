@@ -2,12 +2,11 @@
 
 import numpy as np
 import pytest
+from support.analysing import analyse, survey_gram
 from support.stored import store_run
 
 from theodolite.spec import GramSpec
 from theodolite_jobs.report.page import render_report
-from theodolite_jobs.results.context import analyse
-from theodolite_jobs.results.gram import survey_gram
 
 SEQUENTIAL, ENTERING = ("resid_pre", "resid_mid"), ("resid_pre",)
 

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from scipy.spatial.distance import cdist
 from sklearn.metrics import silhouette_score
+from support.analysing import stale_gram, survey_gram
 from support.result_cases import assert_same_rows, contrast, draw, model_of, silent
 from support.stored import store_run
 
@@ -14,7 +15,6 @@ from theodolite.spec import GramSpec
 from theodolite.store.manifest import finished_groups
 from theodolite.store.result_reader import read_group
 from theodolite.store.tables import read_table
-from theodolite_jobs.results.gram import stale_gram, survey_gram
 from theodolite_jobs.statistics.gram import effective_rank_of_gaussian, participation_ratio_of_gaussian
 
 WIDTH, LAYERS = 8, 3

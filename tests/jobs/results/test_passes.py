@@ -1,13 +1,16 @@
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 import xarray as xr
 import zarr
+from support.analysing import analyse
 from support.stored import store_run
 
 from theodolite.errors import ResultsNotFoundError, RunDamagedError, StoreError
+from theodolite.groups import GROUPS
 from theodolite.query.runs import describe, summaries, verify
 from theodolite.store.manifest import finished_groups
 from theodolite.store.objects import delete, open_location
@@ -15,8 +18,6 @@ from theodolite.store.result_reader import damaged_groups, read_contrasts, read_
 from theodolite.store.result_writer import drop_groups
 from theodolite.store.tables import read_table
 from theodolite_jobs.report.page import render_report
-from theodolite_jobs.results import context
-from theodolite_jobs.results.context import analyse
 
 SITES = ("resid_pre", "resid_mid")
 PAIRED = {"refusal": {"positive": "bad", "negative": "good", "paired": True}}
@@ -145,7 +146,8 @@ def test_only_missing_or_outdated_groups_are_computed(tmp_path, monkeypatch):
     assert analyse(run, PAIRED, None, silent) == []
     other = {"other": {**PAIRED["refusal"], "paired": False}}
     assert analyse(run, other, None, silent) == ["curves", "directions"]
-    monkeypatch.setitem(context.GROUP_VERSIONS, "moments", context.GROUP_VERSIONS["moments"] + 1)
+    newer = replace(GROUPS["moments"], version=GROUPS["moments"].version + 1)
+    monkeypatch.setitem(GROUPS, "moments", newer)
     assert analyse(run, other, None, silent) == ["moments"]
     assert set(finished_groups(run)) == {"moments", "curves", "directions"}
 

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 from scipy.stats import binomtest, chi
 from sklearn.metrics import roc_auc_score
+from support.analysing import analyse
 from support.result_cases import (
     ASKED,
     CONTRASTS,
@@ -32,8 +33,7 @@ from theodolite.sites import Site
 from theodolite.store.manifest import finished_groups
 from theodolite.store.result_reader import read_group
 from theodolite.store.tables import read_table
-from theodolite_jobs.passes.norm_layers import NormPlace
-from theodolite_jobs.results.context import analyse
+from theodolite_jobs.passes.norm_layers import NormLayer
 from theodolite_jobs.statistics.norms import Norm
 from theodolite_jobs.statistics.separation import Folds, fisher_ratio
 
@@ -189,12 +189,12 @@ def norms():
     centred, around, last = [Norm("layer", 1e-2, scale[index], bias[index]) for index in (2, 3, 4)]
     pre, mid = Site.RESID_PRE, Site.RESID_MID
     return [
-        NormPlace("attention", 0, rms, (pre,), 0),
-        NormPlace("mlp_output", 0, none),  # nothing of it was captured
-        NormPlace("mlp", 1, centred, (mid,), 1),
-        NormPlace("attention_output", 1, around, (mid,), 1, reads=False),
-        NormPlace("mlp_output", 2, around, (pre, mid), 2),  # it reads a sum
-        NormPlace("final", -1, last, (Site.RESID_FINAL,)),
+        NormLayer("attention", 0, rms, (pre,), 0),
+        NormLayer("mlp_output", 0, none),  # nothing of it was captured
+        NormLayer("mlp", 1, centred, (mid,), 1),
+        NormLayer("attention_output", 1, around, (mid,), 1, reads=False),
+        NormLayer("mlp_output", 2, around, (pre, mid), 2),  # it reads a sum
+        NormLayer("final", -1, last, (Site.RESID_FINAL,)),
     ]
 
 

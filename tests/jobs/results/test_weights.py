@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 import torch
 from support import tiny
+from support.analysing import survey_weights
 from support.stored import record_of
 from transformers import AutoModel, AutoModelForCausalLM, AutoModelForMaskedLM
 
@@ -11,7 +12,7 @@ from theodolite.store.result_reader import read_group
 from theodolite.store.runs import ModelFacts, create_run
 from theodolite_jobs.models.load import wrap
 from theodolite_jobs.models.weights import Weights
-from theodolite_jobs.results.weights import layer_bases, survey_weights
+from theodolite_jobs.results.weights import layer_bases
 
 LAYER = 2
 WRITING, READING = ["o", "down"], ["q", "k", "v", "gate", "up"]

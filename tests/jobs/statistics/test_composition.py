@@ -9,7 +9,8 @@ from hypothesis import strategies as st
 from support import tiny
 
 from theodolite_jobs.models.weights import Weights
-from theodolite_jobs.results.circuits import Circuits, read_circuits
+from theodolite_jobs.results.circuits import read_circuits
+from theodolite_jobs.statistics.circuits import Circuits
 from theodolite_jobs.statistics.composition import KINDS, composition
 from theodolite_jobs.statistics.norms import Norm
 

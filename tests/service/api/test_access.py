@@ -6,16 +6,16 @@ import time
 from pathlib import Path
 
 import pytest
+from support.analysing import analyse
 from support.serving import REFUSAL, SPEC, assert_problem, bearer, client_of, copied, draw_sets
 from support.stored import store_run
 
 from theodolite.api.access import Access
 from theodolite.api.credentials import create_token, list_tokens, revoke_token
 from theodolite.api.problems import Problem
-from theodolite.store.cache import Kept
+from theodolite.store.cache import Cache
 from theodolite.submission.job_store import read_jobs
 from theodolite_jobs.report.page import write_report
-from theodolite_jobs.results.context import analyse
 
 JOB = "/v1/jobs/" + "0" * 64
 READS = ["/v1/runs", "/v1/runs/tiny-0", "/v1/runs/tiny-0/curves", "/v1/compare?run=tiny-0&contrast=refusal", "/v1/jobs"]
@@ -132,7 +132,7 @@ def test_logs_and_stopping_are_the_owners_alone(store, ray):
     again = client.post("/v1/jobs", headers=bearer(yours), json=SPEC)
     assert (again.status_code, again.json()["yours"]) == (202, False)
     assert_problem(client.get(f"{path}/logs", headers=bearer(yours)), 403)
-    assert read_jobs(store, Kept(0))[0].attempt.owner == own.id
+    assert read_jobs(store, Cache(0))[0].attempt.owner == own.id
     answer = client.get(f"{path}/logs", headers=bearer(mine))
     assert (answer.text, answer.headers["content-type"]) == (ray.log, "text/plain; charset=utf-8")
     assert client.delete(path, headers=bearer(mine)).json()["state"] == "stopped"

@@ -8,11 +8,11 @@ import fastparquet
 import pandas as pd
 import pyarrow as pa
 import pytest
+from support.analysing import analyse
 from support.serving import CONTRASTS, assert_problem, client_of, copied
 
 from theodolite.api.encoding import ARROW, JSON, PARQUET
 from theodolite.store.runs import open_run
-from theodolite_jobs.results.context import analyse
 
 RUN = "/v1/runs/tiny-0"
 COMPARED = "/v1/compare?run=tiny-0&run=tiny-1&contrast=refusal"

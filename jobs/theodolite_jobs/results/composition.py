@@ -1,0 +1,59 @@
+"""The result group `composition`: Q-, K- and V-composition of pairs of attention heads."""
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from dask.delayed import delayed
+from numpy.typing import NDArray
+
+from theodolite.errors import ModelError
+from theodolite.groups import GROUPS
+from theodolite_jobs.results.circuits import read_circuits
+from theodolite_jobs.results.context import Context, Result
+from theodolite_jobs.statistics.composition import KINDS, composition
+from theodolite_jobs.tasks import in_windows
+
+if TYPE_CHECKING:
+    from theodolite_jobs.models.weights import Weights
+
+
+def rests_on(context: Context) -> dict[str, Any]:
+    """Return what the group's digest covers."""
+    heads, rules = context.spec.heads, {"group": "composition", "version": GROUPS["composition"].version}
+    return {**rules, "layers": heads.composition, "fold_norm": heads.fold_norm}
+
+
+def compute(context: Context) -> Result:
+    """Return the group, one task for each pair of layers.
+
+    Raises:
+        ModelError: a projection is missing, or a weight is not finite.
+    """
+    heads, weights = context.spec.heads, context.weights
+    assert heads.composition is not None
+    layers = list(range(heads.composition[0], heads.composition[1] + 1))
+    n_heads = weights.dimensions.n_heads
+    score = np.full((len(KINDS), len(layers), n_heads, len(layers), n_heads), np.nan)
+    pairs = [(first, second) for second in range(len(layers)) for first in range(second)]
+    task = delayed(_pair_composition, pure=False)
+    tasks = [task(weights, layers[first], layers[second], heads.fold_norm) for first, second in pairs]
+    with context.tasks():
+        found = in_windows(tasks, lambda count: context.progress("composition", count, len(tasks)), rounds=1)
+        for (first, second), values in zip(pairs, found, strict=True):
+            score[:, first, :, second] = values
+    coordinates = {
+        "composition": KINDS,
+        "layer": layers,
+        "head": range(n_heads),
+        "layer_other": layers,
+        "head_other": range(n_heads),
+    }
+    return Result({"score": score}, coordinates, {"fold_norm": int(heads.fold_norm)})
+
+
+def _pair_composition(weights: "Weights", writer: int, reader: int, fold_norm: bool) -> NDArray[np.float64]:
+    circuits = [read_circuits(weights, layer, fold_norm=fold_norm) for layer in (writer, reader)]
+    try:
+        return composition(*circuits)
+    except ValueError as error:
+        raise ModelError(f"layer {writer} or {reader}: {error}") from error

@@ -1,0 +1,40 @@
+"""The result group `separation`: AUROC, accuracy and Fisher ratio on prompts that the direction was not fitted on."""
+
+from typing import Any
+
+import numpy as np
+
+from theodolite_jobs.passes.collect import ContrastPasses
+from theodolite_jobs.results.arrays import Placer, contrast_counts
+from theodolite_jobs.results.context import Context, Result
+from theodolite_jobs.statistics.separation import Estimate, accuracy, auroc, fisher_ratio
+
+
+def rests_on(context: Context) -> dict[str, Any]:
+    """Return what the group's digest covers."""
+    return context.rests_on_captured("separation", context.contrasts)
+
+
+def compute(context: Context) -> Result:
+    """Return the group from both passes over the activations."""
+    contrasts, n_positions = context.collected.contrasts, len(context.coordinates["position"])
+    place = Placer(contrasts, n_positions)
+    arrays = contrast_counts(contrasts, n_positions)
+    estimates = [_estimates(contrast) for contrast in contrasts]
+    for name in ("auroc", "accuracy", "fisher_ratio"):
+        for suffix, field in (("", "value"), ("_low", "low"), ("_high", "high")):
+            arrays[name + suffix] = place([getattr(of_contrast[name], field) for of_contrast in estimates])
+    return Result(arrays, context.coordinates, {"contrasts": context.contrasts})
+
+
+def _estimates(contrast: ContrastPasses) -> dict[str, Estimate]:
+    """Return each statistic of a contrast with its interval, (site, position, layer)."""
+    assert contrast.second is not None
+    positive, negative = (np.concatenate(scores) for scores in (contrast.second.positive, contrast.second.negative))
+    assert contrast.positive.folds is not None
+    assert contrast.negative.folds is not None
+    return {
+        "auroc": auroc(positive, negative),
+        "accuracy": accuracy(positive, negative),
+        "fisher_ratio": fisher_ratio(contrast.positive.folds, contrast.negative.folds),
+    }
