@@ -23,7 +23,7 @@ import measuring  # first: it prepares the process before torch is imported
 import psutil
 import torch
 
-from theodolite_jobs.capture.plan import SetPlan, Shard
+from theodolite_jobs.capture.plan import SetPlan, ShardPlan
 from theodolite_jobs.cluster.scheduling import Watch, run_shards
 
 PROMPTS_OF_SHARD = 64
@@ -65,7 +65,7 @@ class PretendReplica:
         self._busy_seconds, self._began = 0.0, 0.0
         self._lock = threading.Lock()
 
-    def capture(self, _plan: SetPlan, shard: Shard, tokens: Any, _halvings: int) -> "Future[Any]":
+    def capture(self, _plan: SetPlan, shard: ShardPlan, tokens: Any, _halvings: int) -> "Future[Any]":
         """Begin a shard, or put it in line."""
         future: Future[Any] = Future()
         with self._lock:
@@ -118,12 +118,12 @@ def measure(replicas: int, shard_seconds: float, shards: int) -> dict[str, float
     workers = [PretendReplica(clock, shard_seconds, chance) for _ in range(replicas)]
     ends = [(index * PROMPTS_OF_SHARD, (index + 1) * PROMPTS_OF_SHARD) for index in range(shards)]
     plan = SetPlan("set", (-1,), 0, (), shards * PROMPTS_OF_SHARD, 0)
-    work = [(plan, Shard("set", index, *ends[index], ())) for index in range(shards)]
+    work = [(plan, ShardPlan("set", index, *ends[index], ())) for index in range(shards)]
     tokens = {"set": [TOKENS] * (shards * PROMPTS_OF_SHARD)}
     process, memory, done = psutil.Process(), [], [0]
     idle_from: list[float] = []
 
-    def committed(_shard: Shard, numbers: Any) -> None:
+    def committed(_shard: ShardPlan, numbers: Any) -> None:
         done[0] += 1
         if done[0] in (shards // 10, shards - shards // 10):
             memory.append(process.memory_info().rss)

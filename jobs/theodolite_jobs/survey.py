@@ -17,7 +17,7 @@ from theodolite.store.prompts import prompts_key, read_tokens, write_prompts, wr
 from theodolite.store.result_writer import consolidate
 from theodolite.store.runs import Run, create_run, find_run, run_url
 from theodolite_jobs.analysis import analyse_run
-from theodolite_jobs.capture.plan import Shard
+from theodolite_jobs.capture.plan import ShardPlan
 from theodolite_jobs.models.source import ModelSource
 from theodolite_jobs.models.tensors import TensorFiles
 from theodolite_jobs.prepare import Prepared, prepare
@@ -128,7 +128,7 @@ def _capture_shards(prepared: Prepared, run: Run | None, work: list[Any], settin
             counted.progress(done, total)
             with console.bar("capture", total, done, unit="prompts") as bar:
 
-                def committed(_shard: Shard, numbers: Mapping[str, Any]) -> None:
+                def committed(_shard: ShardPlan, numbers: Mapping[str, Any]) -> None:
                     bar.advance(int(numbers["prompts"]))
                     counted.committed(numbers)
                     counted.progress(bar.done, total)

@@ -6,15 +6,15 @@ from collections import Counter
 from concurrent.futures import Future
 from queue import SimpleQueue
 
-from theodolite_jobs.capture.plan import SetPlan, Shard
+from theodolite_jobs.capture.plan import SetPlan, ShardPlan
 from theodolite_jobs.cluster.scheduling import DIED, OUT_OF_MEMORY, ReplicaDiedError
 
 NUMBERS = {"prompts": 1}
 
 
-def work_of(count: int, prompt_set: str = "set") -> list[tuple[SetPlan, Shard]]:
+def work_of(count: int, prompt_set: str = "set") -> list[tuple[SetPlan, ShardPlan]]:
     """Return shards of one prompt each, whose batches pretend to be of 16."""
-    shards = tuple(Shard(prompt_set, index, index, index + 1, ((index,) * 16,)) for index in range(count))
+    shards = tuple(ShardPlan(prompt_set, index, index, index + 1, ((index,) * 16,)) for index in range(count))
     plan = SetPlan(prompt_set, (-1,), 0, shards, count, count)
     return [(plan, shard) for shard in shards]
 

@@ -14,8 +14,8 @@ from transformers import DynamicCache
 from theodolite.errors import RankOutOfMemoryError
 from theodolite.sites import Site
 from theodolite.spec import TokenIds
-from theodolite_jobs.capture.plan import Batch, SetPlan, Shard, halved, padded_tokens
-from theodolite_jobs.capture.taps import POSITIVE_UNITS, Selection, tapped
+from theodolite_jobs.capture.plan import Batch, SetPlan, ShardPlan, halved, padded_tokens
+from theodolite_jobs.capture.taps import POSITIVE_UNITS, TokenSelection, tapped
 from theodolite_jobs.models.load import LoadedModel
 
 Activations = dict[Site, NDArray[np.float32]]
@@ -67,7 +67,7 @@ class Engine:
         self._prefix: tuple[TokenIds, list[tuple[torch.Tensor, torch.Tensor]]] = ((), [])
 
     def capture(
-        self, plan: SetPlan, shard: Shard, tokens: Sequence[TokenIds], units: int = 0, halvings: int = 0
+        self, plan: SetPlan, shard: ShardPlan, tokens: Sequence[TokenIds], units: int = 0, halvings: int = 0
     ) -> CapturedShard:
         """Capture one shard.
 
@@ -107,7 +107,7 @@ class Engine:
     def _run_batches(
         self,
         plan: SetPlan,
-        shard: Shard,
+        shard: ShardPlan,
         tokens: Sequence[TokenIds],
         captured: CapturedShard,
         units: int,
@@ -168,7 +168,7 @@ class Engine:
         # Before a prompt's first token there is nothing: take token 0, it is blanked later.
         indices = (lengths[:, None] + torch.tensor(plan.positions)).clamp(min=0)
         prefix = self._expanded_prefix(prompts[0][:shared], len(prompts))
-        with tapped(self.model, self.sites, self.layers, Selection(indices.to(device)), units) as kept:
+        with tapped(self.model, self.sites, self.layers, TokenSelection(indices.to(device)), units) as kept:
             if self.model.anatomy.causal:
                 self.model.run(input_ids=padded.to(device), past_key_values=prefix, use_cache=shared > 0)
             else:
@@ -213,7 +213,7 @@ class Engine:
         counts = np.zeros((n_positions, len(self.layers), units), dtype=np.int32)
         return CapturedShard(arrays, counts if units else None)
 
-    def _store(self, copied: tuple[Batch, Any], shard: Shard, captured: CapturedShard) -> None:
+    def _store(self, copied: tuple[Batch, Any], shard: ShardPlan, captured: CapturedShard) -> None:
         batch, (host, event) = copied
         if event is not None:
             event.synchronize()

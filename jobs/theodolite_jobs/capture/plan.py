@@ -23,7 +23,7 @@ _MIN_SHARED_PREFIX = 8
 
 
 @dataclass(frozen=True)
-class Shard:
+class ShardPlan:
     """The unit of work, of writing and of retry: consecutive prompts of one set, in length-sorted batches.
 
     Attributes:
@@ -62,7 +62,7 @@ class SetPlan:
     prompt_set: str
     positions: tuple[int, ...]
     shared_prefix: int
-    shards: tuple[Shard, ...]
+    shards: tuple[ShardPlan, ...]
     tokens: int
     computed_tokens: int
 
@@ -108,7 +108,7 @@ def plan_set(
             for one in sorted(set(classes[start:stop]))
             for batch in batch_by_length([i for i in range(start, stop) if classes[i] == one], lengths, batch_tokens)
         )
-        shards.append(Shard(prompt_set, index, start, stop, batches))
+        shards.append(ShardPlan(prompt_set, index, start, stop, batches))
     computed = sum(padded_tokens(batch, lengths) for shard in shards for batch in shard.batches)
     return SetPlan(prompt_set, positions, shared, tuple(shards), sum(map(len, tokens)), computed)
 

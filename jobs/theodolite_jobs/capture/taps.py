@@ -14,7 +14,7 @@ POSITIVE_UNITS = "positive_units"
 """What is collected of the MLPs' hidden units goes by this name, beside the sites."""
 
 
-class Selection:
+class TokenSelection:
     """Which rows of a (batch, token, feature) hidden state to keep: one index per (prompt, position)."""
 
     def __init__(self, indices: torch.Tensor) -> None:
@@ -37,7 +37,7 @@ class Selection:
 
 @contextmanager
 def tapped(
-    model: LoadedModel, sites: Sequence[Site], layers: Sequence[int], selection: Selection, units: int = 0
+    model: LoadedModel, sites: Sequence[Site], layers: Sequence[int], selection: TokenSelection, units: int = 0
 ) -> Iterator[Mapping[str, list[torch.Tensor]]]:
     """Collect, during forwards inside the context, one (batch, position, d_model) tensor per site and layer.
 
@@ -67,14 +67,14 @@ Keep = Callable[[torch.Tensor], None]
 """What a hook does with a hidden state."""
 
 
-def _values_into(into: list[torch.Tensor], selection: Selection, scale: float = 1.0) -> Keep:
+def _values_into(into: list[torch.Tensor], selection: TokenSelection, scale: float = 1.0) -> Keep:
     def keep(hidden: torch.Tensor) -> None:
         into.append(selection.of(hidden) if scale == 1 else selection.of(hidden) * scale)
 
     return keep
 
 
-def _signs_into(into: list[torch.Tensor], selection: Selection, units: int) -> Keep:
+def _signs_into(into: list[torch.Tensor], selection: TokenSelection, units: int) -> Keep:
     def keep(hidden: torch.Tensor) -> None:
         into.append(selection.of(hidden)[..., :units] > 0)
 

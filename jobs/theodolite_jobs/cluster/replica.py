@@ -12,7 +12,7 @@ from theodolite.errors import CaptureError, ClusterRefusedError, ModelError, Ran
 from theodolite.sites import Site
 from theodolite.spec import ModelSpec, TokenIds
 from theodolite.store.objects import Location, open_location
-from theodolite_jobs.capture.plan import SetPlan, Shard
+from theodolite_jobs.capture.plan import SetPlan, ShardPlan
 from theodolite_jobs.cluster.ranks import Rank, join
 from theodolite_jobs.cluster.store_marker import StoreMarker, check_marker
 
@@ -112,7 +112,9 @@ class Replica:
         """Return the process that holds the model."""
         return os.getpid()
 
-    def capture(self, plan: SetPlan, shard: Shard, tokens: list[TokenIds], halvings: int = 0) -> dict[str, Any] | None:
+    def capture(
+        self, plan: SetPlan, shard: ShardPlan, tokens: list[TokenIds], halvings: int = 0
+    ) -> dict[str, Any] | None:
         """Capture a shard, write it and commit it; return the numbers of the attempt that counts.
 
         Of a group, the first rank does so, and the others return None. Each batch is halved `halvings` times before it
@@ -129,7 +131,7 @@ class Replica:
             return None
         return self._write(location, shard, captured, str(engine.model.device))
 
-    def _write(self, location: Location, shard: Shard, captured: Any, device: str) -> dict[str, Any]:
+    def _write(self, location: Location, shard: ShardPlan, captured: Any, device: str) -> dict[str, Any]:
         from theodolite.store.activations import encode_counts, encode_shard
         from theodolite.store.commits import Commit, commit_shard, new_attempt, sha256
         from theodolite.store.layout import MLP_POSITIVE

@@ -13,7 +13,7 @@ from typing import Any, Protocol
 
 from theodolite.errors import CaptureError
 from theodolite.spec import TokenIds
-from theodolite_jobs.capture.plan import SetPlan, Shard
+from theodolite_jobs.capture.plan import SetPlan, ShardPlan
 
 IN_FLIGHT = 2
 """Shards given to a replica at a time: one computes, one waits, so that it never idles between two."""
@@ -50,7 +50,7 @@ class Worker(Protocol):
     ready: "Future[Any]"
 
     def capture(
-        self, plan: SetPlan, shard: Shard, tokens: Sequence[TokenIds], halvings: int
+        self, plan: SetPlan, shard: ShardPlan, tokens: Sequence[TokenIds], halvings: int
     ) -> "Future[Mapping[str, Any]]":
         """Begin a shard, and return what will be the numbers of its commit, or ReplicaDiedError."""
 
@@ -72,7 +72,7 @@ class Watch:
         tell: what happened to a replica, in a sentence.
     """
 
-    committed: Callable[[Shard, Mapping[str, Any]], None]
+    committed: Callable[[ShardPlan, Mapping[str, Any]], None]
     retried: Callable[[str], None] = lambda _reason: None
     replicas: Callable[[int], None] = lambda _count: None
     tell: Callable[[str], None] = lambda _sentence: None
@@ -95,13 +95,13 @@ class _Task:
     seat: _Seat
     life: int
     plan: SetPlan
-    shard: Shard
+    shard: ShardPlan
     halvings: int
 
 
 def run_shards(
     workers: Sequence[Worker],
-    work: Sequence[tuple[SetPlan, Shard]],
+    work: Sequence[tuple[SetPlan, ShardPlan]],
     tokens: Mapping[str, Sequence[TokenIds]],
     watch: Watch,
 ) -> None:
@@ -123,7 +123,7 @@ class _Loop:
     def __init__(
         self,
         workers: Sequence[Worker],
-        work: Sequence[tuple[SetPlan, Shard]],
+        work: Sequence[tuple[SetPlan, ShardPlan]],
         tokens: Mapping[str, Sequence[TokenIds]],
         watch: Watch,
     ) -> None:
@@ -146,7 +146,7 @@ class _Loop:
                 self._give(self.free.popleft(), *self.waiting.popleft())
             self.events.get()()
 
-    def _give(self, seat: _Seat, plan: SetPlan, shard: Shard) -> None:
+    def _give(self, seat: _Seat, plan: SetPlan, shard: ShardPlan) -> None:
         task = _Task(seat, seat.life, plan, shard, self.halvings)
         self.in_flight += 1
         of_shard = self.tokens[shard.prompt_set][shard.start : shard.stop]
@@ -224,7 +224,7 @@ class _Loop:
         self.watch.replicas(sum(seat.works for seat in self.seats))
 
 
-def _given_up(shard: Shard, what: str, error: BaseException) -> CaptureError:
+def _given_up(shard: ShardPlan, what: str, error: BaseException) -> CaptureError:
     return CaptureError(
         f"shard {shard.name} {what}, last because: {error}; what was committed stays, run the survey again to go on"
     )

@@ -12,7 +12,7 @@ from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
 from theodolite.errors import CaptureError, RankOutOfMemoryError, RankOutOfStepError, TheodoliteError
 from theodolite.spec import TokenIds
-from theodolite_jobs.capture.plan import SetPlan, Shard, probe_prompts
+from theodolite_jobs.capture.plan import SetPlan, ShardPlan, probe_prompts
 from theodolite_jobs.cluster.ranks import meeting_ranks
 from theodolite_jobs.cluster.replica import REPLICA_ENVIRONMENT, Arithmetic, Assignment, Replica, arithmetic
 from theodolite_jobs.cluster.scheduling import DIED, OUT_OF_MEMORY, ReplicaDiedError
@@ -61,7 +61,7 @@ class RayWorker:
         self.ready = _together([actor.certify.remote(self.expected) for actor in self.actors], "a replica")
 
     def capture(
-        self, plan: SetPlan, shard: Shard, tokens: Sequence[TokenIds], halvings: int
+        self, plan: SetPlan, shard: ShardPlan, tokens: Sequence[TokenIds], halvings: int
     ) -> "Future[Mapping[str, Any]]":
         """Begin a shard: all ranks of a group get the same calls in the same order."""
         asked = plan, shard, list(tokens), halvings

@@ -10,7 +10,7 @@ from theodolite.errors import RunDamagedError
 from theodolite.sites import Site
 from theodolite.store.commits import read_commit
 from theodolite.store.runs import Run
-from theodolite.store.shards import Shard, open_shard
+from theodolite.store.shards import StoredShard, open_shard
 from theodolite.store.slices import read_slice
 
 
@@ -39,7 +39,7 @@ class SelectedShard:
         self.commit = read_commit(run.location, selection.prompt_set, shard_index)
         within = range(self.commit.start, self.commit.stop)
         self.samples = np.array([sample for sample in within if sample not in selection.excluded], dtype=np.int64)
-        self._opened: dict[Site, Shard] = {}
+        self._opened: dict[Site, StoredShard] = {}
 
     def layer(self, site: Site, index: int = 0) -> NDArray[np.float32]:
         """Return one site at an index into the run's layers, (sample, position, d_model).

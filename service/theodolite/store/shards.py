@@ -19,7 +19,7 @@ _ENTRY, _CHECKSUM = 16, 4  # bytes of the index
 
 
 @dataclass(frozen=True)
-class Shard:
+class StoredShard:
     """The packed layers of one site of a shard.
 
     Attributes:
@@ -43,7 +43,7 @@ class Shard:
         return values[: self.n_samples]
 
 
-def open_shard(run: Run, commit: Commit, site: Site) -> Shard:
+def open_shard(run: Run, commit: Commit, site: Site) -> StoredShard:
     """Fetch one site of a shard and compare it with its commit record.
 
     Raises:
@@ -52,7 +52,7 @@ def open_shard(run: Run, commit: Commit, site: Site) -> Shard:
     """
     n_layers = 1 if site is Site.RESID_FINAL else len(run.record.layers)
     sample_shape = len(run.record.sets[commit.prompt_set].positions), run.record.model.d_model
-    return Shard(committed_bytes(run, commit, site), n_layers, commit.stop - commit.start, sample_shape)
+    return StoredShard(committed_bytes(run, commit, site), n_layers, commit.stop - commit.start, sample_shape)
 
 
 def read_shard(run: Run, commit: Commit, site: Site) -> NDArray[np.float32]:

@@ -6,13 +6,13 @@ import pytest
 import ray
 
 from theodolite.errors import CaptureError, ParityError, RankOutOfMemoryError, RankOutOfStepError
-from theodolite_jobs.capture.plan import SetPlan, Shard
+from theodolite_jobs.capture.plan import SetPlan, ShardPlan
 from theodolite_jobs.cluster import workers
 from theodolite_jobs.cluster.scheduling import DIED, OUT_OF_MEMORY, ReplicaDiedError
 from theodolite_jobs.cluster.session import Resources
 from theodolite_jobs.cluster.workers import MAX_RESTARTS, RayWorker, certify_workers
 
-PLAN, SHARD = SetPlan("set", (-1,), 0, (), 2, 0), Shard("set", 0, 0, 2, ((0, 1),))
+PLAN, SHARD = SetPlan("set", (-1,), 0, (), 2, 0), ShardPlan("set", 0, 0, 2, ((0, 1),))
 CERTIFICATE = {"dtype": "float32", "attention": "sdpa", "device": "cpu", "ranks": 1}
 
 
