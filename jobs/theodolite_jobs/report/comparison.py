@@ -12,7 +12,7 @@ from theodolite.errors import StoreError
 from theodolite.figures.comparison import comparison_figure, description
 from theodolite.query.compare import Question, comparison, labels, milestones
 from theodolite.store.runs import Run
-from theodolite_jobs.report.page import paper_script, script_json
+from theodolite_jobs.report.page import script_json, shared_script
 
 
 def write_comparison(runs: Sequence[Run], question: Question, bound: float, output: Path) -> None:
@@ -53,7 +53,7 @@ def render_comparison(runs: Sequence[Run], question: Question, bound: float) -> 
         rows=said(milestones(runs, question, bound)),
         bound=f"{bound:g}",
         script_json=script_json,
-        paper=paper_script(),
+        shared_script=shared_script,
         plotly=plotly.offline.get_plotlyjs(),
     )
 

@@ -14,7 +14,6 @@ CARDS = 400
 """Heads that have a card in the report, at most; of a larger model those that stand out."""
 
 _VECTORS, _TOKENS = 5, 8  # of a card's lists
-_CIRCUITS = ("qk", "vo")
 
 
 def heads_with_cards(heads: xr.Dataset) -> list[tuple[int, int]]:
@@ -23,7 +22,7 @@ def heads_with_cards(heads: xr.Dataset) -> list[tuple[int, int]]:
     if len(everything) <= CARDS:
         return everything
     leading = heads["singular_values"].sel(offset=0).isel(rank=0)
-    rankings = [leading.sel(circuit=circuit) for circuit in _CIRCUITS]
+    rankings = [leading.sel(circuit=circuit) for circuit in heads["circuit"].values]
     alignment = heads["direction_alignment"]
     rankings += [one for of_contrast in alignment for one in of_contrast if np.isfinite(one).any()]
     kept: dict[tuple[int, int], None] = {}
@@ -57,7 +56,7 @@ def head_cards(run: Run, heads: xr.Dataset, shown: list[tuple[int, int]], *, wor
             }
             for layer, head in shown
         }
-        for circuit in _CIRCUITS
+        for circuit in heads["circuit"].values.tolist()
     }
 
 

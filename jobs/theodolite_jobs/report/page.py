@@ -1,7 +1,9 @@
 """The standalone HTML report: opens offline, and says what was measured, on what, with which parity."""
 
 import json
+import re
 from collections.abc import Collection
+from dataclasses import replace
 from importlib import resources
 from typing import Any
 
@@ -10,15 +12,17 @@ import plotly.graph_objects as go
 import plotly.offline
 from markupsafe import Markup
 
-from theodolite.figures.heads import spectrum_figure
 from theodolite.query.heads import read_heads
 from theodolite.query.runs import describe, last_asked
 from theodolite.sections.catalogue import SECTIONS, sections_of
+from theodolite.store.cache import Cache
 from theodolite.store.layout import REPORT
 from theodolite.store.manifest import finished_groups
 from theodolite.store.objects import put
 from theodolite.store.runs import Run
 from theodolite_jobs.report.heads import head_cards, heads_with_cards
+
+_CACHE_BYTES = 2**30  # of results, while a report is rendered
 
 
 def write_report(run: Run) -> None:
@@ -27,7 +31,11 @@ def write_report(run: Run) -> None:
 
 
 def render_report(run: Run) -> str:
-    """Return the report as one HTML page; scripts and data are inside."""
+    """Return the report as one HTML page; scripts and data are inside.
+
+    COMPLETE is read once, and each result group once, so that the whole report is about one state of the run.
+    """
+    run = replace(run, cache=Cache(_CACHE_BYTES), complete_snapshot={})
     loader = jinja2.PackageLoader("theodolite_jobs.report", "templates")
     environment = jinja2.Environment(loader=loader, autoescape=_is_page, undefined=jinja2.StrictUndefined)
     finished = finished_groups(run)
@@ -37,7 +45,7 @@ def render_report(run: Run) -> str:
         sections={group: sections_of(run, group) for group in SECTIONS},
         heads=_heads(run, finished),
         script_json=script_json,
-        paper=paper_script(),
+        shared_script=shared_script,
         spec=last_asked(run).model_dump_json(indent=2, exclude_none=True),
         plotly=plotly.offline.get_plotlyjs(),
     )
@@ -49,19 +57,18 @@ def _heads(run: Run, finished: Collection[str]) -> dict[str, Any] | None:
         return None
     heads = read_heads(run)
     shown = heads_with_cards(heads)
-    first = heads["singular_values"].isel(circuit=0, offset=0, layer=0, head=0).values
     return {
         "cards": head_cards(run, heads, shown, words="words" in finished),
-        "spectrum": spectrum_figure(first),
         "words": "words" in finished,
         "left_out": heads.sizes["layer"] * heads.sizes["head"] - len(shown),
     }
 
 
-def paper_script() -> Markup:
-    """Return the script that fits figures to paper and width: the page's own, whose exports nothing takes here."""
-    script = resources.files("theodolite").joinpath("api/web/paper.js").read_text(encoding="utf-8")
-    return Markup(script.replace("\nexport ", "\n"))
+def shared_script(*names: str) -> Markup:
+    """Return scripts of the service's page as one that needs no modules: without imports and exports."""
+    folder = resources.files("theodolite").joinpath("api/web")
+    text = "\n".join(folder.joinpath(name).read_text(encoding="utf-8") for name in names)
+    return Markup(re.sub(r"^(import .*;\n|export )", "", text, flags=re.MULTILINE))
 
 
 def script_json(value: Any) -> Markup:

@@ -1,4 +1,4 @@
-"""Attention heads: maps of a number over all heads, and one head's spectrum."""
+"""Attention heads: maps of a number over all heads."""
 
 from typing import Any
 
@@ -6,10 +6,8 @@ import numpy as np
 import plotly.graph_objects as go
 import xarray as xr
 from numpy.typing import NDArray
-from plotly.subplots import make_subplots
 
-from theodolite.figures.panels import legend_above
-from theodolite.figures.style import COLORBAR, COSINE, NEGATIVE, bare_layout, map_layout, round_numbers
+from theodolite.figures.style import COLORBAR, map_layout, round_numbers
 from theodolite.query.heads import head_name
 
 
@@ -71,32 +69,3 @@ def _logarithmic_scale(logarithms: NDArray[np.float64]) -> dict[str, Any]:
         "tickvals": [float(np.log10(tick)) for tick in kept],
         "ticktext": [f"{tick:g}" for tick in kept],
     }
-
-
-def spectrum_figure(singular_values: NDArray[np.float64]) -> go.Figure:
-    """Draw one circuit's singular values, and how much of their sum the first so many hold.
-
-    Args:
-        singular_values: (rank,), the largest first.
-    """
-    ranks = list(range(1, len(singular_values) + 1))
-    total = float(singular_values.sum())
-    covered = np.cumsum(singular_values) / total if total > 0 else np.zeros(len(ranks))
-    figure = make_subplots(specs=[[{"secondary_y": True}]])
-    figure.add_trace(_spectrum_line(ranks, singular_values.tolist(), "singular value", COSINE))
-    figure.add_trace(_spectrum_line(ranks, covered.tolist(), "share of their sum", NEGATIVE, "dash"), secondary_y=True)
-    figure.update_layout(bare_layout(280))
-    figure.update_layout(
-        margin={"l": 52, "r": 52, "t": 40, "b": 44},
-        hovermode="x",
-        legend=legend_above(1),
-    )
-    figure.update_xaxes(title="rank")
-    figure.update_yaxes(rangemode="tozero", secondary_y=False)
-    figure.update_yaxes(range=[0, 1.02], dtick=0.25, tickformat=".0%", showgrid=False, secondary_y=True)
-    return figure
-
-
-def _spectrum_line(x: list[int], y: list[float], name: str, colour: str, dash: str = "solid") -> go.Scatter:
-    line = {"color": colour, "width": 2, "dash": dash}
-    return go.Scatter(x=x, y=y, name=name, mode="lines", line=line, hovertemplate="%{y:.4g}")
