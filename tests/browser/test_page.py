@@ -15,7 +15,7 @@ from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import Browser, BrowserContext, Page, expect, sync_playwright
 from support.serving import captured_run, surveyed_run
 
-from theodolite.api.credentials import create_token
+from theodolite.api.credentials import create_credential
 from theodolite.settings import Settings
 from theodolite.spec_file import parse_spec
 from theodolite_jobs.progress import Console
@@ -41,12 +41,13 @@ WORDY = {
 TABS = {
     "Overview": 1,
     "Curves": 1,
-    "Untangling": 5,
+    "Separation": 3,
+    "Shape and similarity": 4,
     "Sphere": 2,
     "Travel and growth": 2,
+    "Weights": 4,
     "Heads": 8,
     "Words": 2,
-    "Weights": 4,
 }
 """Each tab, and how many figures it draws at least."""
 
@@ -192,7 +193,13 @@ def test_the_page_opens_the_newest_run_and_every_tab_draws(page, address, store)
 def test_tabs_that_a_run_lacks_are_not_offered(page, address):
     page.goto(f"{address}/#/runs/tiny-0")
     settle(page)
-    assert page.get_by_role("tab").all_inner_texts() == ["Overview", "Curves", "Untangling", "Travel and growth"]
+    assert page.get_by_role("tab").all_inner_texts() == [
+        "Overview",
+        "Curves",
+        "Separation",
+        "Shape and similarity",
+        "Travel and growth",
+    ]
     page.goto(f"{address}/#/runs/tiny-0/heads")
     expect(page.get_by_role("tabpanel")).to_contain_text("no “heads”")
 
@@ -403,7 +410,7 @@ def test_an_empty_store_says_what_to_do(browser, noise, tmp_path):
 
 def test_a_token_is_asked_for_and_stays_out_of_addresses(browser, noise, tmp_path):
     surveyed_run(tmp_path, "tiny-0")
-    token, _ = create_token(str(tmp_path), ["read"])
+    token, _ = create_credential(str(tmp_path), ["read"])
     with served(str(tmp_path)) as place, opened(browser, noise) as page:
         asked: list[str] = []
         page.on("request", lambda request: asked.append(request.url))
@@ -448,7 +455,7 @@ COVERED = """[...document.querySelectorAll('main .js-plotly-plot')].flatMap(figu
 def test_legends_lie_over_no_panel_wide_or_narrow(browser, noise, address, store):
     for width in (400, 820, 1280):
         with opened(browser, noise, viewport={"width": width, "height": 800}) as page:
-            for view in ("curves", "untangling", "travel", "sphere"):
+            for view in ("curves", "separation", "gram", "travel", "sphere"):
                 page.goto(f"{address}/#/runs/{store[1]}/{view}")
                 settle(page)
                 assert page.evaluate(COVERED) == 0, (width, view)
@@ -457,7 +464,7 @@ def test_legends_lie_over_no_panel_wide_or_narrow(browser, noise, address, store
 
 def test_the_page_fits_a_phone(browser, noise, address, store):
     with opened(browser, noise, viewport={"width": 400, "height": 800}) as page:
-        for view in ("", "/curves", "/untangling", "/travel", "/heads", "/words"):
+        for view in ("", "/curves", "/separation", "/gram", "/travel", "/heads", "/words"):
             page.goto(f"{address}/#/runs/{store[1]}{view}")
             settle(page)
             assert page.evaluate("document.documentElement.scrollWidth <= innerWidth"), view

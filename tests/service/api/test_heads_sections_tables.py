@@ -168,7 +168,7 @@ def test_sections_are_those_of_the_run_and_every_figure_that_they_name_is_drawn(
 def test_sections_of_an_atlas_and_every_figure_that_they_name(atlas_client, atlas):
     path = f"/v1/runs/{atlas.id}"
     groups = atlas_client.get(f"{path}/sections").json()["items"]
-    assert groups == ["sphere", "heads", "words", "weights"]
+    assert groups == ["sphere", "weights", "heads", "words"]
     for group in groups:
         for item in atlas_client.get(f"{path}/sections/{group}").json()["items"]:
             for one in (*item["figures"], *item["maps"]):

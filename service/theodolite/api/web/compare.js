@@ -3,6 +3,7 @@
 import { addressOf, choose } from "./address.js";
 import { calledRun, element, problem, selection, table } from "./elements.js";
 import { Frame } from "./figures.js";
+import { readGroups } from "./groups.js";
 import { ask, askAll, ofRun } from "./service.js";
 import { statisticsOf } from "./statistics.js";
 
@@ -56,9 +57,9 @@ class Comparison {
   }
 
   async showChosen(chosen, choices, signal) {
-    const details = await Promise.all(chosen.map((id) => this.read(id, signal)));
+    const [groups, ...details] = await Promise.all([readGroups(), ...chosen.map((id) => this.read(id, signal))]);
     if (signal.aborted) return;
-    const question = questionOf(choices, details);
+    const question = questionOf(choices, details, groups);
     this.drawSwitches(question);
     this.said.replaceChildren();
     this.ask(chosen, question);
@@ -145,8 +146,8 @@ class Comparison {
 }
 
 /** Return what is asked of these runs: what an address leaves open is the first that all of them have. */
-function questionOf(choices, details) {
-  const offered = statisticsOf(details);
+function questionOf(choices, details, groups) {
+  const offered = statisticsOf(details, groups);
   const statistic = choices.get("statistic") ?? FIRST;
   const dims = offered.dims[statistic] ?? [];
   const question = { statistic, offered: offered.groups };

@@ -11,11 +11,11 @@ const HOW_TO_READ =
   "The top graph compares the direction of the two sets’ mean activations. Sampling noise lengthens both means, so the plain cosine, which others publish, is too small; the debiased one takes the expected noise out, and the band is its 95 % interval by the delta method. The lower graphs show the unbiased variance (n−1) over prompts, as the mean over features and for the single feature where it is largest: one to three features usually dominate, and the figure on the sphere shows what remains when length is taken out. Depth counts 0-pre (entering block 0), 0-mid (after its attention), 1-pre, …; what leaves the last block is stored as resid_final and not drawn.";
 
 /** Open the curves; choices are `contrast`, `position`, `site`, `set` and `sphere`. */
-export function openCurves(node, signal, run) {
+export function openCurves(node, signal, run, group) {
   let curves = null;
   let choices = null;
   const ready = fill(node, signal, async () => {
-    const sections = await readSections(run, "curves", signal);
+    const sections = await readSections(run, group, signal);
     if (!sections.length) return nothing();
     curves = new Curves(run, sections.map(named), signal);
     curves.show(choices);

@@ -6,7 +6,7 @@ import { HeadCard } from "./head-card.js";
 import { readSections, sectionNode } from "./sections.js";
 
 /** Open the heads; choices are `layer`, `head` and `circuit`. */
-export function openHeads(node, signal, run, groups) {
+export function openHeads(node, signal, run, group) {
   const card = new HeadCard(run, signal);
   const chooser = new Chooser(run);
   const section = element("div");
@@ -16,14 +16,13 @@ export function openHeads(node, signal, run, groups) {
     choose({ circuit, layer, head });
     if (same) card.focus();
   };
-  fill(section, signal, async () => {
-    const found = (await Promise.all(groups.map((group) => readSections(run, group, signal)))).flat();
-    return found.map((one) => {
+  fill(section, signal, async () =>
+    (await readSections(run, group, signal)).map((one) => {
       const { node: made, maps } = sectionNode(one, run, signal);
       maps.forEach((frame, index) => makeChoosable(frame, one.maps[index], run, follow));
       return made;
-    });
-  });
+    }),
+  );
   const how = element(
     "p",
     { class: "soft" },

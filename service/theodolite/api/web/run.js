@@ -1,22 +1,19 @@
-// One run: its name, and a tab for each thing that it can show.
+// One run: its name, an overview, and a tab for each of its result groups that has something to show.
 
 import { addressOf, replaceAddress } from "./address.js";
 import { element, problem } from "./elements.js";
+import { readGroups } from "./groups.js";
 import { openOverview } from "./overview.js";
 import { openSections } from "./sections.js";
 import { ask, ofRun } from "./service.js";
 import { Stage } from "./stage.js";
 
-const TABS = [
-  { name: "overview", title: "Overview", groups: [], open: async () => openOverview },
-  { name: "curves", title: "Curves", groups: ["curves"], open: async () => (await import("./curves.js")).openCurves },
-  { name: "untangling", title: "Untangling", groups: ["separation", "gram"] },
-  { name: "sphere", title: "Sphere", groups: ["sphere"] },
-  { name: "travel", title: "Travel and growth", groups: ["travel"] },
-  { name: "heads", title: "Heads", groups: ["heads"], open: async () => (await import("./heads.js")).openHeads },
-  { name: "words", title: "Words", groups: ["words"] },
-  { name: "weights", title: "Weights", groups: ["weights"] },
-];
+// The tabs of the other groups show their sections alone.
+const OPENERS = {
+  overview: async () => openOverview,
+  curves: async () => (await import("./curves.js")).openCurves,
+  heads: async () => (await import("./heads.js")).openHeads,
+};
 
 /** Open a run; the third part of an address is the tab. */
 export function openRun(node, signal) {
@@ -32,12 +29,13 @@ async function open(node, signal, id) {
   document.title = `${id} · Theodolite`;
   node.replaceChildren(element("p", { class: "soft waiting", role: "status" }, "Reading the run…"));
   try {
-    const run = await ask(ofRun(id), {}, signal);
+    const [run, groups] = await Promise.all([ask(ofRun(id), {}, signal), readGroups()]);
     // One that is not complete has nothing to show yet.
     const there = run.state === "complete" ? (await ask(ofRun(id, "sections"), {}, signal)).items : [];
     if (signal.aborted) return null;
     document.title = `${run.model.name} · Theodolite`;
-    const tabs = new Tabs(run, there, signal);
+    const offered = groups.filter((group) => there.includes(group.name));
+    const tabs = new Tabs(run, [{ name: "overview", title: "Overview" }, ...offered], signal);
     node.replaceChildren(title(run), tabs.list, tabs.panel);
     return tabs;
   } catch (error) {
@@ -68,10 +66,9 @@ function title(run) {
 }
 
 class Tabs {
-  constructor(run, there, signal) {
+  constructor(run, offered, signal) {
     this.run = run;
-    this.offered = TABS.filter((tab) => !tab.groups.length || tab.groups.some((group) => there.includes(group)));
-    this.there = there;
+    this.offered = offered;
     this.panel = element("div", { id: "panel", role: "tabpanel", tabindex: 0 });
     this.stage = new Stage(this.panel);
     signal.addEventListener("abort", () => this.stage.close());
@@ -102,13 +99,12 @@ class Tabs {
       this.stage.show(`no ${name}`, (node) => node.append(this.missing(name)), address);
       return;
     }
-    this.panel.setAttribute("aria-labelledby", `tab-${tab.name}`);
+    this.panel.setAttribute("aria-labelledby", `tab-${name}`);
     this.panel.setAttribute("aria-busy", "true");
-    const opened = tab.open ? await tab.open() : openSections;
+    const opened = name in OPENERS ? await OPENERS[name]() : openSections;
     if (this.address !== address) return; // another tab was chosen while this one's script came
     this.panel.removeAttribute("aria-busy");
-    const groups = tab.groups.filter((group) => this.there.includes(group));
-    this.stage.show(tab.name, (node, signal) => opened(node, signal, this.run, groups), address);
+    this.stage.show(name, (node, signal) => opened(node, signal, this.run, name), address);
   }
 
   missing(name) {

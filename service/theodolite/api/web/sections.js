@@ -4,12 +4,11 @@ import { element, fill, table } from "./elements.js";
 import { Frame } from "./figures.js";
 import { ask, ofRun } from "./service.js";
 
-/** Open a tab that shows whole groups. */
-export function openSections(node, signal, run, groups) {
-  fill(node, signal, async () => {
-    const found = await Promise.all(groups.map((group) => readSections(run, group, signal)));
-    return found.flat().map((section) => sectionNode(section, run, signal).node);
-  });
+/** Open a tab that shows the sections of one group. */
+export function openSections(node, signal, run, group) {
+  fill(node, signal, async () =>
+    (await readSections(run, group, signal)).map((section) => sectionNode(section, run, signal).node),
+  );
   return null;
 }
 

@@ -1,19 +1,21 @@
-// Which statistics are curves along depth: those whose dimensions are no more than a curve has.
+// Which statistics are curves along depth, from the register of result groups.
 
-const GROUPS = ["curves", "moments", "separation", "gram", "travel"];
-const ALONG_DEPTH = ["set", "contrast", "site", "position", "layer"];
-const ENDS = /(_low|_high|_feature)$/; // ends of intervals, and places, are no curves to compare
+const INDEX = /_feature$/; // the index of a feature is no number to compare
 
 /** Return the statistics that all of these runs have, by group as a select shows them, and the dimensions of each. */
-export function statisticsOf(runs) {
+export function statisticsOf(runs, groups) {
   const dims = {};
-  const groups = [];
-  for (const group of GROUPS.filter((name) => runs.every((run) => name in run.results))) {
-    const found = Object.entries(runs[0].results[group]).filter(
-      ([name, of]) => of.includes("layer") && of.every((dim) => ALONG_DEPTH.includes(dim)) && !ENDS.test(name),
+  const offered = [];
+  for (const { name: group, title, variables } of groups) {
+    const there = runs.map((run) => run.results[group] ?? {});
+    const ends = variables.flatMap(({ interval }) => (interval ? [`${interval}_low`, `${interval}_high`] : []));
+    const found = variables.filter(
+      ({ name, along_depth: isCurve }) =>
+        isCurve && !ends.includes(name) && !INDEX.test(name) && there.every((one) => name in one),
     );
-    for (const [name, of] of found) dims[name] = of;
-    if (found.length) groups.push({ label: group, options: found.map(([name]) => [name, name.replaceAll("_", " ")]) });
+    for (const variable of found) dims[variable.name] = variable.dims;
+    if (found.length)
+      offered.push({ label: title, options: found.map(({ name }) => [name, name.replaceAll("_", " ")]) });
   }
-  return { dims, groups };
+  return { dims, groups: offered };
 }
