@@ -13,17 +13,19 @@ PROJECT = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text
 
 WITHOUT = """
 import sys
+from importlib.machinery import PathFinder
 
-class Absent:
-    def find_spec(self, name, path=None, target=None):
-        if name.partition(".")[0] in {absent!r}:
-            raise ModuleNotFoundError(f"No module named {{name!r}}", name=name)
+class Installed(PathFinder):
+    @classmethod
+    def find_spec(cls, name, path=None, target=None):
+        if name.partition(".")[0] not in {absent!r}:
+            return super().find_spec(name, path, target)
 
-sys.meta_path.insert(0, Absent())
+sys.meta_path[sys.meta_path.index(PathFinder)] = Installed
 from theodolite_jobs.cli import main
 main()
 """
-"""The command, in a process that cannot import some modules."""
+"""The command, in a process that does not find some modules."""
 
 
 def start_command(*arguments: str, extras: tuple[str, ...] = ()) -> subprocess.Popen[str]:
