@@ -238,7 +238,7 @@ def run_capture(model: LoadedModel, plan: SetPlan, tokens: Sequence[TokenIds]) -
         captured = engine.capture(plan, shard, tokens[shard.start : shard.stop], model.config.intermediate_size)
         if captured.quarantined:
             raise SystemExit(f"{len(captured.quarantined)} prompts failed: {captured.quarantined}")
-        backoffs += captured.oom_backoffs
+        backoffs += captured.counts.oom_backoffs
     return backoffs
 
 

@@ -119,3 +119,13 @@ class RunDamagedError(StoreError):
 
 class StoreVersionError(StoreError):
     """The run was written by a newer version of Theodolite."""
+
+
+def first_line(error: BaseException, limit: int | None = None) -> str:
+    """Return the first line of what an error of a library says, or its kind where it says nothing.
+
+    Args:
+        error: the error.
+        limit: how many characters to keep; None keeps all.
+    """
+    return (str(error).strip() or type(error).__name__).splitlines()[0][:limit]

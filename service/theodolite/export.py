@@ -1,7 +1,6 @@
 """Taking a contrast's directions away: safetensors, NumPy, or a control vector that llama.cpp and repeng read."""
 
 import json
-import os
 from collections.abc import Callable, Mapping, Sequence
 from io import BytesIO
 from pathlib import Path
@@ -15,6 +14,7 @@ from safetensors.numpy import save as encode_tensors
 
 from theodolite import __version__
 from theodolite.errors import SpecError
+from theodolite.files import write_atomically
 from theodolite.run_reader import RunReader
 from theodolite.sites import Site
 
@@ -172,10 +172,8 @@ def _metadata(
 
 
 def _write(path: Path, content: bytes) -> None:
-    """Write a file whole or not at all."""
-    part = path.with_name(f"{path.name}.part")
+    """Write a file; raises SpecError where it cannot be written."""
     try:
-        part.write_bytes(content)
-        os.replace(part, path)
+        write_atomically(path, content)
     except OSError as error:
         raise SpecError(f"output: cannot write {path}: {error.strerror}") from error

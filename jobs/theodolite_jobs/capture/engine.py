@@ -3,7 +3,7 @@
 import time
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from transformers import DynamicCache
 
 from theodolite.errors import RankOutOfMemoryError
+from theodolite.shard_counts import ShardCounts
 from theodolite.sites import Site
 from theodolite.spec import TokenIds
 from theodolite_jobs.capture.plan import Batch, SetPlan, ShardPlan, halved, padded_tokens
@@ -32,24 +33,14 @@ class CapturedShard:
             before gating, (position, layer, unit); None where units are not counted.
         batches: the batches that were run; they differ from the plan's only where memory ran out.
         quarantined: sample → why its activations cannot be used.
-        oom_backoffs: how often a batch was split because memory ran out.
-        tokens: tokens of the shard's prompts.
-        shared_tokens: those of them that were not computed, since all prompts of the set begin with them.
-        computed_tokens: tokens that were computed, padding included.
-        padding_tokens: those of them that only fill batches.
-        seconds: time from the first batch to the last copy.
+        counts: tokens, time and splits of batches.
     """
 
     activations: Activations
     positive_counts: NDArray[np.int32] | None = None
     batches: list[Batch] = field(default_factory=list)
     quarantined: dict[int, str] = field(default_factory=dict)
-    oom_backoffs: int = 0
-    tokens: int = 0
-    shared_tokens: int = 0
-    computed_tokens: int = 0
-    padding_tokens: int = 0
-    seconds: float = 0.0
+    counts: ShardCounts = field(default_factory=ShardCounts)
 
 
 class Engine:
@@ -99,9 +90,12 @@ class Engine:
             self._store(last, shard, captured)
         _blank_before_first_token(captured, plan.positions, [len(ids) for ids in tokens])
         _quarantine_non_finite(captured, plan.positions, tokens, shard.start, self.layers)
-        captured.tokens = sum(map(len, tokens))
-        captured.shared_tokens = len(tokens) * plan.shared_prefix
-        captured.seconds = time.perf_counter() - started
+        captured.counts = replace(
+            captured.counts,
+            tokens=sum(map(len, tokens)),
+            shared_tokens=len(tokens) * plan.shared_prefix,
+            seconds=round(time.perf_counter() - started, 4),
+        )
         return captured
 
     def _run_batches(
@@ -115,14 +109,14 @@ class Engine:
     ) -> Iterator[tuple[Batch, dict[str, torch.Tensor]]]:
         """Yield each batch with its kept tensors, on the device; halve a batch that does not fit into memory."""
         waiting = deque(part for batch in shard.batches for part in halved(batch, halvings))
-        captured.oom_backoffs = len(waiting) - len(shard.batches)
+        captured.counts = ShardCounts(oom_backoffs=len(waiting) - len(shard.batches))
         suffix_lengths = {shard.start + i: len(ids) - plan.shared_prefix for i, ids in enumerate(tokens)}
         while waiting:
-            batch = waiting.popleft()
+            batch, counts = waiting.popleft(), captured.counts
             kept = self._forward_or_nothing(plan, [tokens[sample - shard.start] for sample in batch], units)
             if kept is None:
                 _free_memory()
-                captured.oom_backoffs += 1
+                captured.counts = replace(counts, oom_backoffs=counts.oom_backoffs + 1)
                 if len(batch) == 1:
                     captured.quarantined[batch[0]] = "out of memory, even in a batch of its own"
                 else:
@@ -130,8 +124,11 @@ class Engine:
                 continue
             captured.batches.append(batch)
             padded = padded_tokens(batch, suffix_lengths)
-            captured.computed_tokens += padded
-            captured.padding_tokens += padded - sum(suffix_lengths[sample] for sample in batch)
+            captured.counts = replace(
+                counts,
+                computed_tokens=counts.computed_tokens + padded,
+                padding_tokens=counts.padding_tokens + padded - sum(suffix_lengths[sample] for sample in batch),
+            )
             yield batch, kept
 
     def _forward_or_nothing(

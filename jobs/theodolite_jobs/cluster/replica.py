@@ -151,13 +151,8 @@ class Replica:
             checksums={name: sha256(content) for name, content in encoded.items()},
             batches=[list(batch) for batch in captured.batches],
             quarantined=captured.quarantined,
-            oom_backoffs=captured.oom_backoffs,
-            tokens=captured.tokens,
-            shared_tokens=captured.shared_tokens,
-            computed_tokens=captured.computed_tokens,
-            padding_tokens=captured.padding_tokens,
-            seconds=round(captured.seconds, 4),
             device=device,
+            **captured.counts.counts_by_name(),
         )
         return commit_shard(location, commit, encoded).numbers()
 

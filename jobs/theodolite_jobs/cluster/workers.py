@@ -10,7 +10,7 @@ from typing import Any
 import ray
 from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
-from theodolite.errors import CaptureError, RankOutOfMemoryError, RankOutOfStepError, TheodoliteError
+from theodolite.errors import CaptureError, RankOutOfMemoryError, RankOutOfStepError, TheodoliteError, first_line
 from theodolite.spec import TokenIds
 from theodolite_jobs.capture.plan import SetPlan, ShardPlan, probe_prompts
 from theodolite_jobs.cluster.ranks import meeting_ranks
@@ -224,11 +224,11 @@ def _as_the_loop_knows_it(error: BaseException, where: str, *, had_begun: bool, 
             return ReplicaDiedError(DIED, str(cause), had_begun=False)
         # A rank whose group lost one fails wherever it waits for it.
         if is_group and not isinstance(cause, TheodoliteError):
-            return ReplicaDiedError(DIED, _first_line(cause), had_begun=had_begun)
+            return ReplicaDiedError(DIED, first_line(cause), had_begun=had_begun)
         return _own_error(error, where)
     if isinstance(error, ray.exceptions.RayError):
         is_memory = isinstance(error, ray.exceptions.OutOfMemoryError)
-        return ReplicaDiedError(OUT_OF_MEMORY if is_memory else DIED, _first_line(error), had_begun=had_begun)
+        return ReplicaDiedError(OUT_OF_MEMORY if is_memory else DIED, first_line(error), had_begun=had_begun)
     return error
 
 
@@ -237,8 +237,4 @@ def _own_error(error: ray.exceptions.RayTaskError, where: str) -> TheodoliteErro
     cause = error.cause
     if isinstance(cause, TheodoliteError):
         return type(cause)(str(cause))
-    return CaptureError(f"{where} failed: {type(cause).__name__}: {_first_line(cause)}")
-
-
-def _first_line(error: BaseException) -> str:
-    return (str(error).strip() or type(error).__name__).splitlines()[0]
+    return CaptureError(f"{where} failed: {type(cause).__name__}: {first_line(cause)}")

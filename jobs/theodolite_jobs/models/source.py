@@ -10,11 +10,14 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Literal
 
-from theodolite.errors import ModelError, SpecError
+from theodolite.errors import ModelError, SpecError, first_line
 from theodolite.model_aliases import MODEL_ALIASES
 from theodolite.spec import ModelSpec
 from theodolite_jobs.models.convert.gguf import convert_gguf
 from theodolite_jobs.models.convert.qwen1 import convert_qwen1, is_qwen1
+
+_REASON_LETTERS = 160
+"""How much of another library's message is quoted."""
 
 # Configuration and tokenizer, and the code they may need, which runs only where it is allowed; no weights.
 _SMALL_FILES = ["*.py", "*.json", "*.jinja", "*.model", "*.tiktoken", "*.txt"]
@@ -170,7 +173,7 @@ def _hub_commit(model_id: str, revision: str | None) -> str:
     except Exception as error:
         raise ModelError(
             f"model.id: the hub cannot say what {model_id!r} at {revision or 'its newest revision'} is: "
-            f"{_first_line(error)}; offline, give the full commit as model.revision{_meant(model_id)}"
+            f"{first_line(error, _REASON_LETTERS)}; offline, give the full commit as model.revision{_meant(model_id)}"
         ) from error
     if commit is None:
         raise ModelError(f"model.id: the hub names no commit for {model_id!r}")
@@ -192,8 +195,6 @@ def _hub_folder(source: ModelSource, patterns: list[str]) -> Path:
         )
     # As above: any of several libraries may raise.
     except Exception as error:
-        raise ModelError(f"cannot download {source.place} at {source.revision}: {_first_line(error)}") from error
-
-
-def _first_line(error: Exception) -> str:
-    return (str(error).strip() or type(error).__name__).splitlines()[0][:160]
+        raise ModelError(
+            f"cannot download {source.place} at {source.revision}: {first_line(error, _REASON_LETTERS)}"
+        ) from error

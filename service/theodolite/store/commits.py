@@ -15,6 +15,7 @@ from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 
 from theodolite.errors import RunDamagedError
+from theodolite.shard_counts import ShardCounts
 from theodolite.spec import canonical_json
 from theodolite.store.layout import ACTIVATIONS, shard_key
 from theodolite.store.objects import Location, delete, get, keys, move, put, put_new
@@ -24,8 +25,8 @@ _AT_ONCE = 16
 
 
 @dataclass(frozen=True)
-class Commit:
-    """The record of the attempt that counts.
+class Commit(ShardCounts):
+    """The record of the attempt that counts, with the shard's counts.
 
     Attributes:
         prompt_set: the set's name.
@@ -36,12 +37,6 @@ class Commit:
         checksums: SHA-256 of each array's encoded bytes, by the array's name.
         batches: the batches that were run, the plan of record.
         quarantined: sample → why its activations cannot be used.
-        oom_backoffs: batches split because memory ran out.
-        tokens: tokens of the shard's prompts.
-        shared_tokens: tokens that were not computed, since all prompts of the set begin with them.
-        computed_tokens: tokens computed, padding included.
-        padding_tokens: those of them that only fill batches.
-        seconds: time of the forward passes and copies.
         stored_bytes: of the encoded arrays.
         store_seconds: time of writing them.
         device: where it ran.
@@ -55,12 +50,6 @@ class Commit:
     checksums: dict[str, str]
     batches: list[list[int]]
     quarantined: dict[int, str] = field(default_factory=dict)
-    oom_backoffs: int = 0
-    tokens: int = 0
-    shared_tokens: int = 0
-    computed_tokens: int = 0
-    padding_tokens: int = 0
-    seconds: float = 0.0
     stored_bytes: int = field(default=0, compare=False)
     store_seconds: float = field(default=0.0, compare=False)
     device: str = ""
@@ -71,15 +60,11 @@ class Commit:
         return f"{self.prompt_set}/{self.index:05d}"
 
     def numbers(self) -> dict[str, float]:
-        """Return what is counted of a shard."""
+        """Return everything that is counted of a shard, its writing included."""
         return {
+            **self.counts_by_name(),
             "prompts": self.stop - self.start,
-            "tokens": self.tokens,
-            "shared_tokens": self.shared_tokens,
-            "padding_tokens": self.padding_tokens,
             "quarantined": len(self.quarantined),
-            "oom_backoffs": self.oom_backoffs,
-            "seconds": self.seconds,
             "stored_bytes": self.stored_bytes,
             "store_seconds": self.store_seconds,
         }

@@ -12,7 +12,7 @@ from obstore.exceptions import AlreadyExistsError, BaseError
 from obstore.store import LocalStore, MemoryStore, from_url
 from zarr.storage import ObjectStore
 
-from theodolite.errors import StoreError
+from theodolite.errors import StoreError, first_line
 
 Location = Any
 """An obstore store rooted at one URL."""
@@ -59,7 +59,7 @@ def open_location(url: str, create: bool = False) -> Location:
         # Empty folders would look like members of a Zarr group, so they go with their last object.
         return LocalStore(prefix=folder, mkdir=True, automatic_cleanup=True)
     except (BaseError, OSError, ValueError) as error:
-        raise StoreError(f"cannot open the store {url}: {_first_line(error)}") from error
+        raise StoreError(f"cannot open the store {url}: {first_line(error)}") from error
 
 
 def open_zarr_store(url: str, read_only: bool = False) -> ObjectStore[Any]:
@@ -171,8 +171,4 @@ def store_errors(what: str) -> Iterator[None]:
     try:
         yield
     except (BaseError, OSError) as error:
-        raise StoreError(f"{what}: {_first_line(error)}") from error
-
-
-def _first_line(error: Exception) -> str:
-    return (str(error).strip() or type(error).__name__).splitlines()[0]
+        raise StoreError(f"{what}: {first_line(error)}") from error

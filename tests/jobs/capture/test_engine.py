@@ -116,7 +116,7 @@ def test_a_batch_that_does_not_fit_is_halved_and_recorded():
     small = replace(model, module=RunsOutOfMemory(model.module, capacity=3))
     plan = plan_set("set", tokens, (-1,), shard_prompts=10, batch_tokens=400, share_prefix=False)
     captured = Engine(small, SITES, LAYERS).capture(plan, plan.shards[0], tokens)
-    assert captured.oom_backoffs == 3
+    assert captured.counts.oom_backoffs == 3
     assert sorted(map(len, captured.batches)) == [2, 2, 3, 3]
     whole = capture_all(model, tokens)
     for site, values in captured.activations.items():

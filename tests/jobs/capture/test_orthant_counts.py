@@ -127,7 +127,7 @@ def test_a_batch_that_was_halved_is_counted_once(monkeypatch):
 
     monkeypatch.setattr(LoadedModel, "run", run_few)
     (captured,) = capture(model, tokens, 80, shard_prompts=10, batch_tokens=400)
-    assert captured.oom_backoffs == 3
+    assert captured.counts.oom_backoffs == 3
     np.testing.assert_array_equal(captured.positive_counts, whole)
 
 
