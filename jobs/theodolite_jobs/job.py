@@ -12,11 +12,11 @@ from tempfile import TemporaryDirectory
 
 from theodolite import __version__
 from theodolite.errors import ClusterRefusedError, SpecError, StoreError, TheodoliteError
-from theodolite.metrics import served
 from theodolite.settings import Settings, read_settings
 from theodolite.store.objects import SHARING
 from theodolite.submission.job_store import End, end_attempt, read_job_spec, tell_run
 from theodolite.submission.ray_jobs import SUBMITTED_BY
+from theodolite_jobs.metrics_server import served
 from theodolite_jobs.progress import Console
 from theodolite_jobs.survey import survey
 

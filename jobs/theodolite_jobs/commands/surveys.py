@@ -37,7 +37,7 @@ def survey(
 
     For example: theodolite survey demo.yaml --store ./theodolite-store
     """
-    from theodolite.metrics import served
+    from theodolite_jobs.metrics_server import served
     from theodolite_jobs.progress import Console
     from theodolite_jobs.survey import survey as run_survey
 
@@ -59,7 +59,7 @@ def capture(
     as_json: AsJson = False,
 ) -> None:
     """Capture activations only; `analyse` computes the statistics later."""
-    from theodolite.metrics import served
+    from theodolite_jobs.metrics_server import served
     from theodolite_jobs.progress import Console
     from theodolite_jobs.survey import capture as run_capture
 
@@ -72,9 +72,9 @@ def capture(
 
 def analyse(run: RunId, store: Store = None, dask: Dask = None, as_json: AsJson = False) -> None:
     """Compute what is missing of a captured run's results, and its report."""
-    from theodolite.metrics import served
     from theodolite.query.runs import last_asked
     from theodolite_jobs.analysis import analyse_run
+    from theodolite_jobs.metrics_server import served
     from theodolite_jobs.progress import Console
 
     settings = settings_of(store=store, dask_address=dask)
@@ -113,8 +113,8 @@ def heads(
 
     For example: theodolite heads smollm2-135m-instruct --offsets 0,1,8
     """
-    from theodolite.metrics import served
     from theodolite.spec_file import parse_spec
+    from theodolite_jobs.metrics_server import served
     from theodolite_jobs.progress import Console
     from theodolite_jobs.survey import survey as run_survey
 

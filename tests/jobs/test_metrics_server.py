@@ -1,0 +1,99 @@
+"""What a survey's driver shows Prometheus, and for how long."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+import urllib.request
+
+import pytest
+
+from theodolite.errors import SpecError
+from theodolite.settings import Settings
+from theodolite_jobs import metrics_server
+from theodolite_jobs.metrics_server import served
+
+
+def test_a_driver_says_where_it_is_for_as_long_as_it_lives(tmp_path):
+    folder = tmp_path / "targets"
+    with served(Settings(metrics_port=0, metrics_targets=folder)):
+        (file,) = folder.glob("*.json")
+        (group,) = json.loads(file.read_text())
+        with urllib.request.urlopen(f"http://{group['targets'][0]}/metrics", timeout=5) as answer:
+            assert b"theodolite_build_info" in answer.read()
+    assert list(folder.iterdir()) == []
+
+
+DRIVER = """
+import sys, time
+from pathlib import Path
+from theodolite_jobs.metrics_server import served
+from theodolite.settings import Settings
+
+with served(Settings(metrics_port=0, metrics_targets=Path(sys.argv[1]), metrics_linger_seconds=60)):
+    print("works", flush=True)
+    time.sleep(60)
+"""
+
+
+def test_a_driver_that_is_told_to_stop_takes_its_file_away_and_one_that_was_killed_has_it_taken_by_a_later_one(
+    tmp_path,
+):
+    for how in (signal.SIGTERM, signal.SIGKILL):
+        driver = subprocess.Popen([sys.executable, "-c", DRIVER, tmp_path], stdout=subprocess.PIPE, text=True)
+        with driver.stdout:
+            assert driver.stdout.readline() == "works\n"
+        began = time.monotonic()
+        os.kill(driver.pid, how)
+        assert driver.wait(timeout=30) == (143 if how == signal.SIGTERM else -signal.SIGKILL)
+        assert time.monotonic() - began < 20, "it lingered"
+        assert len(list(tmp_path.iterdir())) == (how == signal.SIGKILL)
+    (left,) = tmp_path.iterdir()
+    left = left.rename(tmp_path / "theodolite-10.0.0.7-40001.json")  # of another machine, or of a container that was
+    with served(Settings(metrics_port=0, metrics_targets=tmp_path)):
+        assert len(list(tmp_path.iterdir())) == 2, "it may still live"
+    os.utime(left, (0, time.time() - 3600))
+    with served(Settings(metrics_port=0, metrics_targets=tmp_path)):
+        assert len(list(tmp_path.iterdir())) == 1
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_what_is_not_ours_is_left_alone(tmp_path):
+    strangers = tmp_path / "node-exporters.json"
+    strangers.write_text("[]")
+    os.utime(strangers, (0, 0))
+    (tmp_path / "theodolite-gone.json").symlink_to(tmp_path / "nowhere")  # as if it went between two looks
+    with served(Settings(metrics_port=0, metrics_targets=tmp_path)):
+        assert strangers.exists()
+
+
+def test_a_driver_says_that_it_lives(tmp_path, monkeypatch):
+    monkeypatch.setattr(metrics_server, "_SECONDS_OF_SILENCE", 0.5)
+    with served(Settings(metrics_port=0, metrics_targets=tmp_path)):
+        (file,) = tmp_path.iterdir()
+        os.utime(file, (0, 0))
+        deadline = time.monotonic() + 20
+        while file.stat().st_mtime == 0 and time.monotonic() < deadline:
+            time.sleep(0.02)
+        assert file.stat().st_mtime > 0
+
+
+def test_a_folder_that_cannot_be_written_is_said(tmp_path):
+    (tmp_path / "file").touch()
+    settings = Settings(metrics_port=0, metrics_targets=tmp_path / "file" / "targets")
+    with pytest.raises(SpecError, match="THEODOLITE_METRICS_TARGETS: cannot write"), served(settings):
+        pass
+
+
+def test_nothing_is_served_unless_asked(tmp_path):
+    with served(Settings(metrics_targets=tmp_path)):
+        assert list(tmp_path.iterdir()) == []
+
+
+def test_a_port_that_is_taken_is_said(tmp_path):
+    with served(Settings(metrics_port=0, metrics_targets=tmp_path)):
+        port = int(json.loads(next(tmp_path.glob("*.json")).read_text())[0]["targets"][0].rsplit(":")[1])
+        with pytest.raises(SpecError, match=f"cannot listen on {port}"), served(Settings(metrics_port=port)):
+            pass
