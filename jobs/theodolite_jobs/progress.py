@@ -9,7 +9,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from rich.console import Console as RichConsole
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
+from rich.progress import Progress, TaskID, TextColumn
+
+from theodolite.progress_bars import progress_bars
 
 _SECONDS_BETWEEN_LINES = 5.0
 
@@ -87,13 +89,5 @@ class Console:
         if not self._rich.is_terminal:
             yield Bar(title, total, done, unit)
             return
-        columns = (
-            TextColumn("{task.description}"),
-            BarColumn(),
-            MofNCompleteColumn(),
-            TextColumn(unit),
-            TextColumn("{task.fields[rate]}"),
-            TimeRemainingColumn(),
-        )
-        with Progress(*columns, console=self._rich) as progress:
+        with progress_bars(self._rich, TextColumn(unit), TextColumn("{task.fields[rate]}")) as progress:
             yield _TerminalBar(progress, title, total, done, unit)

@@ -8,9 +8,9 @@ from importlib.util import find_spec
 from typing import Any
 
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from theodolite.errors import JobError
+from theodolite.progress_bars import progress_bars
 
 _SECONDS_BETWEEN_LOOKS = 2.0
 _SECONDS_LOST = 30.0
@@ -70,8 +70,7 @@ def _watching() -> Iterator[Callable[[Mapping[str, Any]], None]]:
 
         yield line
         return
-    text = TextColumn("{task.description}", markup=False)
-    with Progress(text, BarColumn(), MofNCompleteColumn(), TimeRemainingColumn(), console=console) as bars:
+    with progress_bars(console) as bars:
         state = bars.add_task("", total=None)
         tasks: dict[str, Any] = {}
 
