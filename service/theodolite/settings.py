@@ -1,4 +1,4 @@
-"""Settings: where and how a survey runs. Nothing here can change a number, but for the rounding of `parallelism`."""
+"""Settings of surveys and of the service. None can change a result, except for the rounding of `parallelism`."""
 
 import re
 from collections.abc import Mapping
@@ -74,7 +74,13 @@ class Settings(BaseSettings):
     hosts: list[str] = Field(
         default_factory=list, description="Names that the service is called by, beside those of loopback."
     )
-    kept_bytes: int = Field(48 * 2**20, ge=0, description="Results that the service keeps in memory.")
+    results_cache_bytes: int = Field(48 * 2**20, ge=0, description="Size of the service's cache of results, in bytes.")
+    answer_numbers: int = Field(
+        250_000, ge=1, description="Numbers in one answer about a result group; the default is about 5 MB of JSON."
+    )
+    answer_rows: int = Field(
+        250_000, ge=1, description="Rows of a table that the service decodes at once; the default is about 50 MB."
+    )
     remote_code_allowed: list[str] = Field(
         default_factory=list, description="Models whose own code may run when a spec asks for it."
     )

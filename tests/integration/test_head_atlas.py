@@ -210,7 +210,7 @@ def test_two_drivers_with_other_options_do_not_mix_their_vectors(encoder, tmp_pa
 
     monkeypatch.setattr(heads_module, "write_layer", somebody_else_begins)
     spec = run.record.spec.model_copy(update={"heads": HeadsSpec(vectors=2)})
-    with pytest.raises(StoreError, match="heads is being computed with other options by somebody else"):
+    with pytest.raises(StoreError, match="heads is being computed with other options by another process"):
         analyse_run(run, spec, None, Settings(store=run.store), Console())
     assert "heads" not in finished_groups(run)
 

@@ -50,7 +50,7 @@ def submit(
 
     For example: theodolite submit survey.yaml --cluster http://head:8265 --store s3://bucket/surveys
     """
-    from theodolite.store.cache import Kept
+    from theodolite.store.cache import Cache
     from theodolite.submission.surveys import submit_survey
 
     settings = settings_of(
@@ -61,7 +61,7 @@ def submit(
         gpus_per_replica=gpus_per_replica,
     )
     asked = _with_absolute_places(spec_of(spec), spec.parent)
-    _print_job(settings, submit_survey(settings, asked, OWNER, Kept(0)), wait, as_json)
+    _print_job(settings, submit_survey(settings, asked, OWNER, Cache(0)), wait, as_json)
 
 
 def status(
@@ -120,18 +120,18 @@ def _print_job(settings: "Settings", job_id: str, wait: bool, as_json: bool) -> 
 
 
 def _contents(settings: "Settings", jobs: "list[StoredJob]") -> list[dict[str, Any]]:
-    from theodolite.store.cache import Kept
+    from theodolite.store.cache import Cache
     from theodolite.submission.surveys import job_content, job_states
 
-    states, kept = job_states(settings, jobs), Kept(0)
-    return [job_content(settings, job, states[job.id], kept) for job in jobs]
+    states, cache = job_states(settings, jobs), Cache(0)
+    return [job_content(settings, job, states[job.id], cache) for job in jobs]
 
 
 def _jobs(settings: "Settings", job_id: str | None = None) -> "list[StoredJob]":
-    from theodolite.store.cache import Kept
+    from theodolite.store.cache import Cache
     from theodolite.submission.job_store import read_jobs
 
-    return read_jobs(settings.store, Kept(0), job_id)
+    return read_jobs(settings.store, Cache(0), job_id)
 
 
 def _job(settings: "Settings", beginning: str) -> "StoredJob":

@@ -1,45 +1,54 @@
-"""What a long-lived reader keeps of what it has read: bounded by bytes, the longest unused goes first."""
+"""An in-memory cache of objects read from a store, bounded by bytes."""
 
 import threading
-from collections import OrderedDict
 from collections.abc import Callable, Hashable
 from typing import Any, TypeVar
+
+from cachetools import LRUCache
 
 Value = TypeVar("Value")
 
 
-class Kept:
-    """Values by what they were read from, which must name their version too: nothing is ever asked whether it is old.
+class Cache:
+    """A thread-safe LRU cache whose readers state the size of each value.
+
+    A key must contain the version or digest of what it names, so that an entry never goes stale.
 
     Args:
-        limit_bytes: how much is kept, by the sizes that readers give.
+        limit_bytes: maximum sum of the sizes of all entries.
     """
 
     def __init__(self, limit_bytes: int) -> None:
         self.limit_bytes = limit_bytes
-        self.held_bytes = 0
-        self._values: OrderedDict[Hashable, tuple[Any, int]] = OrderedDict()
+        self._entries: LRUCache[Hashable, tuple[Any, int]] = LRUCache(limit_bytes, getsizeof=lambda entry: entry[1])
         self._lock = threading.Lock()
 
-    def get(self, key: Hashable, read: Callable[[], Value], size: Callable[[Value], int]) -> Value:
-        """Return a value that is kept, or read it and keep it; one larger than the limit is not kept."""
+    def cached_keys(self) -> list[Hashable]:
+        """Return the keys of all entries."""
         with self._lock:
-            if key in self._values:
-                self._values.move_to_end(key)
-                found: Value = self._values[key][0]
-                return found
-        value = read()  # outside the lock: two readers may both read, and the same
-        self._put(key, value, size(value))
-        return value
+            return list(self._entries)
 
-    def _put(self, key: Hashable, value: Any, size: int) -> None:
-        if size > self.limit_bytes:
-            return
+    @property
+    def used_bytes(self) -> int:
+        """The sum of the sizes of all entries."""
+        return int(self._entries.currsize)
+
+    def get(self, key: Hashable, read: Callable[[], Value], size: Callable[[Value], int]) -> Value:
+        """Return the cached value, or read it and cache it.
+
+        Args:
+            key: the key; it contains a version or a digest.
+            read: reads the value, outside the lock: two threads may read the same value at the same time.
+            size: the value's size in bytes; a value larger than the limit is returned and not cached.
+        """
         with self._lock:
-            if key in self._values:
-                return
-            self._values[key] = value, size
-            self.held_bytes += size
-            while self.held_bytes > self.limit_bytes:
-                _, (_, freed) = self._values.popitem(last=False)
-                self.held_bytes -= freed
+            entry = self._entries.get(key)
+        if entry is not None:
+            cached: Value = entry[0]
+            return cached
+        value = read()
+        value_bytes = size(value)
+        if value_bytes <= self.limit_bytes:
+            with self._lock:
+                self._entries[key] = value, value_bytes
+        return value

@@ -1,6 +1,6 @@
-"""COMPLETE: which result groups are whole, and a checksum of every object beside the activations' shards.
+"""COMPLETE: the digests of the finished result groups, and a checksum of every object except the shards.
 
-The shards have checksums of their own, in their commit records.
+The commit records hold the checksums of the shards.
 """
 
 import json
@@ -17,57 +17,58 @@ from theodolite.store.runs import Run
 
 
 def finished_groups(run: Run) -> dict[str, str]:
-    """Return the digest of each finished result group; none while there is no COMPLETE."""
+    """Return the digest of each result group that COMPLETE lists; empty without COMPLETE."""
     return dict(_read(run)["groups"])
 
 
-def sealed_objects(run: Run) -> dict[str, str]:
-    """Return the checksum of every object that COMPLETE was written over, by its key in the run."""
+def listed_checksums(run: Run) -> dict[str, str]:
+    """Return the checksum of every object that COMPLETE lists, by the object's key in the run."""
     checksums: dict[str, str] = _read(run)["checksums"]
     return checksums
 
 
 def finished_tables(run: Run) -> list[str]:
-    """Return the names of the finished tables."""
-    stored = [key for key in _read(run)["checksums"] if key.startswith("tables/")]
-    return [key.removeprefix("tables/").removesuffix(".parquet") for key in stored]
+    """Return the names of the tables that COMPLETE lists."""
+    listed = [key for key in _read(run)["checksums"] if key.startswith("tables/")]
+    return [key.removeprefix("tables/").removesuffix(".parquet") for key in listed]
 
 
 def write_complete(run: Run, groups: Mapping[str, str]) -> None:
-    """Say which result groups are whole; without any, COMPLETE is removed."""
+    """Write COMPLETE with these finished result groups and their digests; remove it if there are none."""
     if not groups:
         delete(run.location, [COMPLETE])
         return
-    checksums = {key: sha256(get(run.location, key) or b"") for key in _sealed_keys(run)}
+    checksums = {key: sha256(get(run.location, key) or b"") for key in _checksummed_keys(run)}
     stamp = datetime.now(UTC).isoformat(timespec="seconds")
     content = {"groups": dict(groups), "written": stamp, "checksums": checksums}
     put(run.location, COMPLETE, canonical_json(content).encode())
 
 
 def changed_objects(run: Run) -> Iterator[str]:
-    """Yield a sentence for each object that is not as it was when COMPLETE was written."""
+    """Yield a sentence for each object that is missing or whose checksum differs from the one in COMPLETE."""
     for key, checksum in _read(run)["checksums"].items():
         if wrong := damage_of(get(run.location, key), checksum):
             yield f"{key}: {wrong}"
 
 
 def damage_of(content: bytes | None, checksum: str) -> str | None:
-    """Return what is wrong with an object that has a checksum in COMPLETE, or None."""
+    """Return what is wrong with an object that COMPLETE lists, or None if its checksum is right."""
     if content is None:
         return "is missing"
     return None if sha256(content) == checksum else "its bytes are not those that were written"
 
 
 def _read(run: Run) -> dict[str, Any]:
-    if run.kept is None:
+    if run.cache is None:
         return _parse(run)
-    if not run.seen:
+    if not run.complete_snapshot:
         written = version(run.location, COMPLETE)
         if written is None:
             return {"groups": {}, "checksums": {}}
         key = run.url, COMPLETE, written
-        run.seen.update(run.kept.get(key, lambda: _parse(run), lambda known: 200 * len(known["checksums"])))
-    return run.seen
+        content = run.cache.get(key, lambda: _parse(run), lambda content: 200 * len(content["checksums"]))
+        run.complete_snapshot.update(content)
+    return run.complete_snapshot
 
 
 def _parse(run: Run) -> dict[str, Any]:
@@ -81,8 +82,8 @@ def _parse(run: Run) -> dict[str, Any]:
         raise RunDamagedError(f"{run.id}: COMPLETE cannot be read: {error}; remove it and run analyse again") from error
 
 
-def _sealed_keys(run: Run) -> list[str]:
-    """Return everything but shards, commit records and what may be written again."""
+def _checksummed_keys(run: Run) -> list[str]:
+    """Return the keys of all objects except shards, commit records and objects that may be written again."""
     shards = {f"{ACTIVATIONS}/{name}/{array}/c" for name in run.record.sets for array in CAPTURED}
     skipped = ("pending/", "shards/", COMPLETE, REPORT)
     return [

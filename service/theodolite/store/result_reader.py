@@ -1,7 +1,7 @@
-"""Reading finished results: every byte is compared with COMPLETE first.
+"""Read finished results; every object is compared with its checksum in COMPLETE first.
 
-Zarr alone would read a missing chunk as NaN and a flipped byte as another number. What is read goes through memory, so
-one request fetches an object and no reader's plugins are imported.
+Zarr alone would read a missing chunk as NaN and a flipped byte as another number. Objects are fetched whole into
+memory, so that each takes one request and xarray imports no backend plugins.
 """
 
 import json
@@ -18,21 +18,23 @@ from zarr.storage import MemoryStore
 from theodolite.errors import ResultsNotFoundError, RunDamagedError, StoreError, TableNotFoundError
 from theodolite.groups import GROUPS, table_owner
 from theodolite.store.layout import RESULTS
-from theodolite.store.manifest import damage_of, finished_groups, finished_tables, sealed_objects
+from theodolite.store.manifest import damage_of, finished_groups, finished_tables, listed_checksums
 from theodolite.store.objects import get, keys
 from theodolite.store.runs import Run
 from theodolite.store.tables import decode_rows, decode_table, table_key
 
 _IsWanted = Callable[[str, Sequence[int]], bool]
-"""Whether an object is wanted, by its variable and the indices of its chunk, of which metadata has none."""
+"""Whether to fetch an object, by its variable and the indices of its chunk; metadata has no indices."""
 
 
 def read_group(run: Run, name: str) -> xr.Dataset:
-    """Read one finished result group into memory, but what is stored by layer; what is kept is not to be changed.
+    """Read one finished result group into memory, without the arrays that are stored by layer.
+
+    The dataset may be shared through the run's cache: callers must not change it.
 
     Raises:
-        ResultsNotFoundError: it is not there, or not yet.
-        RunDamagedError: it is not as it was written.
+        ResultsNotFoundError: COMPLETE does not list the group.
+        RunDamagedError: an object is missing, or its checksum is wrong.
     """
     finished = finished_groups(run)
     if name not in finished:
@@ -45,28 +47,28 @@ def read_group(run: Run, name: str) -> xr.Dataset:
     def read() -> xr.Dataset:
         return _load(run, name, lambda variable, _chunk: variable not in GROUPS[name].by_layer)
 
-    if run.kept is None:
+    if run.cache is None:
         return read()
-    kept = run.kept.get((run.url, name, finished[name]), read, lambda dataset: int(dataset.nbytes))
-    if kept.attrs["digest"] != finished[name]:
+    group = run.cache.get((run.url, name, finished[name]), read, lambda dataset: int(dataset.nbytes))
+    if group.attrs["digest"] != finished[name]:
         raise StoreError(f"{run.id}: results {name!r} are being computed again; ask again when they are done")
-    return kept
+    return group
 
 
 def read_layer(run: Run, name: str, layer: int) -> xr.Dataset:
-    """Read one layer of what is stored by layer of a group; raises RunDamagedError where it is not as written."""
+    """Read one layer of a group's arrays that are stored by layer; raises RunDamagedError for a wrong checksum."""
     labels = read_group(run, name)["layer"].values.tolist()
     axes = {variable.name: variable.dims.index("layer") for variable in GROUPS[name].by_layer.values()}
 
     def is_wanted(variable: str, chunk: Sequence[int]) -> bool:
         return variable not in axes or not chunk or chunk[axes[variable]] == labels.index(layer)
 
-    # Zarr fills the chunks of other layers, which were not fetched, with NaN; they are not looked at.
+    # Zarr fills the chunks of other layers, which were not fetched, with NaN; `sel` drops them.
     return _load(run, name, is_wanted)[list(axes)].sel(layer=layer)
 
 
 def read_contrasts(run: Run, finished: Mapping[str, str]) -> dict[str, dict[str, Any]]:
-    """Return the contrasts that results were computed for, or those of the spec while there are none.
+    """Return the contrasts of the finished results, or those of the spec while there are no results.
 
     Each has `positive`, `negative` and `paired`. `finished` are the run's finished groups. Raises RunDamagedError.
     """
@@ -80,16 +82,18 @@ def read_contrasts(run: Run, finished: Mapping[str, str]) -> dict[str, dict[str,
         except (KeyError, ValueError, TypeError) as error:
             raise _not_all_named(run, "curves") from error
 
-    return run.kept.get((run.url, "contrasts", finished["curves"]), read, lambda _: 2_000) if run.kept else read()
+    if run.cache is None:
+        return read()
+    return run.cache.get((run.url, "contrasts", finished["curves"]), read, lambda _: 2_000)
 
 
 def read_finished_table(run: Run, name: str, filters: Sequence[tuple[str, str, Any]] = ()) -> pd.DataFrame:
-    """Read a table of results, or its rows that pass all filters; raises RunDamagedError where it is not as written."""
+    """Read a table of results, or its rows that pass all filters; raises as `table_bytes` does."""
     return decode_table(table_bytes(run, name), table_key(name), filters)
 
 
 def read_table_rows(run: Run, name: str, start: int, stop: int) -> tuple[pd.DataFrame, int]:
-    """Read rows `start` to `stop` of a table of results, and how many it has; raises as `read_finished_table` does."""
+    """Read rows `start` to `stop` of a table of results, and its total number of rows; raises as `table_bytes` does."""
     return decode_rows(table_bytes(run, name), table_key(name), start, stop)
 
 
@@ -98,28 +102,31 @@ def table_bytes(run: Run, name: str) -> bytes:
 
     Raises:
         TableNotFoundError: the run has no finished table of this name; the message names those that it has.
-        RunDamagedError: it is not as it was written.
+        RunDamagedError: the table is missing, or its checksum is wrong.
     """
-    key, sealed = table_key(name), sealed_objects(run)
-    if key not in sealed:
+    key, checksums = table_key(name), listed_checksums(run)
+    if key not in checksums:
         raise TableNotFoundError(f"{run.id} has no table {name!r}; it has {', '.join(finished_tables(run)) or 'none'}")
 
     def read() -> bytes:
-        return _verified(run, key, sealed[key])
+        return _verified(run, key, checksums[key])
 
-    return run.kept.get((run.url, key, sealed[key]), read, len) if run.kept else read()
+    return read() if run.cache is None else run.cache.get((run.url, key, checksums[key]), read, len)
 
 
 def damaged_groups(run: Run) -> list[str]:
-    """Return the finished groups that are not as they were written; of what is stored by layer, that it is there."""
-    finished, there = [name for name in finished_groups(run) if name in GROUPS], set(keys(run.location, RESULTS))
+    """Return the finished groups with a missing object or a wrong checksum.
+
+    Of arrays that are stored by layer, only the presence of each chunk is checked.
+    """
+    finished, stored = [name for name in finished_groups(run) if name in GROUPS], set(keys(run.location, RESULTS))
     damaged = {name for name in finished if not _is_whole(partial(read_group, run, name))}
     for table in finished_tables(run):
         owner = table_owner(table)
         if owner in finished and not _is_whole(partial(table_bytes, run, table)):
             damaged.add(owner)
-    gone = [key.split("/")[1] for key in sealed_objects(run) if key.startswith(f"{RESULTS}/") and key not in there]
-    return sorted(damaged | (set(gone) & set(finished)))
+    missing = [key for key in listed_checksums(run) if key.startswith(f"{RESULTS}/") and key not in stored]
+    return sorted(damaged | ({key.split("/")[1] for key in missing} & set(finished)))
 
 
 def _is_whole(read: Callable[[], Any]) -> bool:
@@ -136,14 +143,14 @@ def _load(run: Run, name: str, is_wanted: _IsWanted) -> xr.Dataset:
         group = zarr.open_group(MemoryStore(objects), path=name, mode="r", use_consolidated=False)
         arrays = dict(group.arrays())
         variables = {key: xr.Variable(_dims(array), array[...], _attributes(array)) for key, array in arrays.items()}
-        held_whole = {key: array for key, array in arrays.items() if key not in GROUPS[name].by_layer}
-        whole = all(_has_all_chunks(objects, f"{name}/{key}/c", array) for key, array in held_whole.items())
-    # Of bytes that are what was written, but by another version of Zarr, say.
+        read_whole = {key: array for key, array in arrays.items() if key not in GROUPS[name].by_layer}
+        has_all_chunks = all(_has_all_chunks(objects, f"{name}/{key}/c", array) for key, array in read_whole.items())
+    # The checksums are right, but another version of Zarr may have written the objects.
     except Exception as error:
         raise RunDamagedError(f"{run.id}: results {name!r} cannot be read: {error}") from error
     expected = {variable.name for variable in GROUPS[name].variables if not variable.by_layer}
     expected |= {dim for variable in GROUPS[name].variables if not variable.by_layer for dim in variable.dims}
-    if not whole or not expected <= set(variables):
+    if not has_all_chunks or not expected <= set(variables):
         raise _not_all_named(run, name)
     measured = {variable.name for variable in GROUPS[name].variables}
     labels = {key: variables.pop(key) for key in set(variables) - measured}
@@ -151,9 +158,9 @@ def _load(run: Run, name: str, is_wanted: _IsWanted) -> xr.Dataset:
 
 
 def _fetch(run: Run, name: str, is_wanted: _IsWanted) -> dict[str, Any]:
-    """Return those objects of a group that are wanted, by their keys in results.zarr."""
-    found: dict[str, Any] = {}
-    for key, checksum in sealed_objects(run).items():
+    """Return the wanted objects of a group, by their keys in results.zarr."""
+    objects: dict[str, Any] = {}
+    for key, checksum in listed_checksums(run).items():
         results, _, inside = key.partition(f"/{name}/")
         if results == RESULTS:
             variable, _, chunk = inside.partition("/c/")
@@ -162,13 +169,13 @@ def _fetch(run: Run, name: str, is_wanted: _IsWanted) -> dict[str, Any]:
             except ValueError as error:
                 raise _not_all_named(run, name) from error
             if is_wanted(variable.removesuffix("/zarr.json"), indices):
-                found[key.removeprefix(f"{RESULTS}/")] = Buffer.from_bytes(_verified(run, key, checksum))
-    return found
+                objects[key.removeprefix(f"{RESULTS}/")] = Buffer.from_bytes(_verified(run, key, checksum))
+    return objects
 
 
-def _has_all_chunks(objects: Mapping[str, Any], place: str, array: Any) -> bool:
-    """Return whether every chunk is there: Zarr would read one that is not as its fill value."""
-    return bool(sum(key == place or key.startswith(f"{place}/") for key in objects) == array.nchunks)
+def _has_all_chunks(objects: Mapping[str, Any], prefix: str, array: Any) -> bool:
+    """Return whether every chunk was fetched: Zarr reads a missing one as its fill value."""
+    return bool(sum(key == prefix or key.startswith(f"{prefix}/") for key in objects) == array.nchunks)
 
 
 def _not_all_named(run: Run, name: str) -> RunDamagedError:
@@ -189,5 +196,5 @@ def _dims(array: Any) -> tuple[str, ...]:
 
 
 def _attributes(array: Any) -> dict[str, Any]:
-    # Both say how xarray stored it: unknown numbers, and labels beside a dimension's own.
+    # xarray stored both for its own use: the fill value, and the names of non-dimension coordinates.
     return {name: value for name, value in array.attrs.items() if name not in ("_FillValue", "coordinates")}

@@ -28,17 +28,17 @@ def build_group(
     attributes: Mapping[str, Any],
     beside: Mapping[str, tuple[str, Sequence[Any]]] = {},
 ) -> xr.Dataset:
-    """Return a result group with the dimensions, units and sentences that the layout gives each variable.
+    """Return a result group with the dimensions, units and description that the register gives each variable.
 
     Args:
         name: the group.
-        values: an array for each of the group's variables; one with a dimension of no labels may be left out.
+        values: an array for each of the group's variables; one with an empty dimension may be left out.
         coordinates: labels of every dimension.
-        attributes: what the whole group says of itself.
-        beside: more labels of a dimension, by name: the dimension, and the labels.
+        attributes: attributes of the group.
+        beside: further coordinates by name: their dimension, and the labels.
 
     Raises:
-        KeyError: a variable of the layout is missing.
+        KeyError: the values of a registered variable are missing.
     """
     variables = {}
     for variable in GROUPS[name].variables:
@@ -48,8 +48,8 @@ def build_group(
             array = np.asarray(values[variable.name], dtype=variable.dtype)
         else:  # a survey without contrasts
             array = np.empty([len(coordinates[dim]) for dim in variable.dims], dtype=variable.dtype)
-        attributes_of_it = {"units": variable.units, "description": variable.description}
-        variables[variable.name] = xr.Variable(variable.dims, array, attributes_of_it)
+        described = {"units": variable.units, "description": variable.description}
+        variables[variable.name] = xr.Variable(variable.dims, array, described)
     used = {dim for variable in GROUPS[name].variables for dim in variable.dims}
     coords = {dim: _coordinate(dim, dim, coordinates[dim]) for dim in sorted(used)}
     coords |= {name: _coordinate(name, dim, labels) for name, (dim, labels) in beside.items()}
@@ -57,23 +57,23 @@ def build_group(
 
 
 def drop_groups(run: Run, names: Iterable[str]) -> dict[str, str]:
-    """Say in COMPLETE that these groups are not there (any more); return the digests of those that stay."""
+    """Remove these groups from COMPLETE; return the digests of the remaining ones."""
     finished = finished_groups(run)
-    kept = {name: digest for name, digest in finished.items() if name not in set(names)}
-    if kept != finished:
-        write_complete(run, kept)
-    return kept
+    remaining = {name: digest for name, digest in finished.items() if name not in set(names)}
+    if remaining != finished:
+        write_complete(run, remaining)
+    return remaining
 
 
 def claim_layers(run: Run, group: str, digest: str) -> None:
-    """Say that what is stored by layer of a group is being written for this digest."""
+    """Record that the arrays of a group that are stored by layer are being written for this digest."""
     put(run.location, _claim(group), digest.encode())
 
 
 def check_claim(run: Run, group: str, digest: str) -> None:
-    """Raise StoreError where somebody else has begun to write another digest's layers between."""
+    """Raise StoreError if another process has since begun to write these layers for another digest."""
     if get(run.location, _claim(group)) != digest.encode():
-        raise StoreError(f"{run.id}: {group} is being computed with other options by somebody else; run it again")
+        raise StoreError(f"{run.id}: {group} is being computed with other options by another process; run it again")
 
 
 def _claim(group: str) -> str:
@@ -83,25 +83,25 @@ def _claim(group: str) -> str:
 def write_groups(
     run: Run, groups: Mapping[str, xr.Dataset], tables: Mapping[str, bytes], digests: Mapping[str, str]
 ) -> None:
-    """Write result groups and their tables: COMPLETE drops what they replace first, and lists them again last.
+    """Write result groups and their tables; COMPLETE drops the groups first and lists them again last.
 
-    A group is encoded in memory and its objects are put one by one, so two drivers that write the same group write
-    the same bytes to the same keys, and neither takes anything from the other.
+    A group is encoded in memory and its objects are put one by one. Two drivers that write the same group thus write
+    the same bytes to the same keys, and neither removes an object of the other.
     """
-    kept = drop_groups(run, [name for name, digest in digests.items() if finished_groups(run).get(name) != digest])
+    remaining = drop_groups(run, [name for name, digest in digests.items() if finished_groups(run).get(name) != digest])
     for name, dataset in groups.items():
         objects = _encode_group(name, dataset)
         for key, content in objects.items():
             put(run.location, key, content)
-        kept_keys = {
+        current_keys = {
             *objects,
             *(key for variable in GROUPS[name].by_layer.values() for key in _chunk_keys(name, variable, dataset.sizes)),
         }
-        delete(run.location, [key for key in keys(run.location, f"{RESULTS}/{name}") if key not in kept_keys])
+        delete(run.location, [key for key in keys(run.location, f"{RESULTS}/{name}") if key not in current_keys])
     for name, content in tables.items():
         put(run.location, table_key(name), content)
     consolidate(run, RESULTS)
-    write_complete(run, {**kept, **digests})
+    write_complete(run, {**remaining, **digests})
 
 
 def write_layer(run: Run, group: str, name: str, lengths: Mapping[str, int], layer: int, values: NDArray[Any]) -> None:
@@ -113,7 +113,7 @@ def write_layer(run: Run, group: str, name: str, lengths: Mapping[str, int], lay
         name: the variable.
         lengths: the length of each of its dimensions.
         layer: the index of the layer.
-        values: the variable's dimensions but the layer's.
+        values: the array without the layer's dimension.
     """
     variable = GROUPS[group].by_layer[name]
     memory: dict[str, Any] = {}
@@ -125,9 +125,9 @@ def write_layer(run: Run, group: str, name: str, lengths: Mapping[str, int], lay
 
 
 def _encode_group(name: str, dataset: xr.Dataset) -> dict[str, bytes]:
-    """Return the objects of a result group by their keys in the run; of what is stored by layer, the description."""
+    """Return the objects of a result group by their keys in the run; of arrays stored by layer, the metadata alone."""
     memory: dict[str, Any] = {}
-    # Chunks that hold nothing but the fill value are written too: then one that is not there has been lost.
+    # Chunks that hold nothing but the fill value are written too, so that a missing chunk is always a lost one.
     with zarr.config.set({"array.write_empty_chunks": True}):
         dataset.to_zarr(
             MemoryStore(memory), group=name, mode="w", zarr_format=3, consolidated=False, encoding=_encoding(dataset)
@@ -140,7 +140,7 @@ def _encode_group(name: str, dataset: xr.Dataset) -> dict[str, bytes]:
 
 
 def _create_by_layer(group: zarr.Group, variable: Variable, lengths: Mapping[Any, int]) -> zarr.Array[Any]:
-    """Create one array that has a chunk for each layer and whatever comes before it."""
+    """Create an array with one chunk for each index of the layer and of the dimensions before it."""
     inner = variable.dims.index("layer") + 1
     shape = tuple(lengths[dim] for dim in variable.dims)
     return group.create_array(
@@ -149,7 +149,7 @@ def _create_by_layer(group: zarr.Group, variable: Variable, lengths: Mapping[Any
         chunks=tuple(1 if axis < inner else max(1, length) for axis, length in enumerate(shape)),
         dtype=variable.dtype,
         fill_value=np.nan,
-        compressors=None,  # nothing is gained on the digits of singular vectors
+        compressors=None,  # the digits of singular vectors do not compress
         dimension_names=variable.dims,
         attributes={"units": variable.units, "description": variable.description},
     )
@@ -160,15 +160,15 @@ def _chunk_keys(group: str, variable: Variable, lengths: Mapping[Any, int]) -> I
     if not all(lengths[dim] for dim in variable.dims):
         return
     inner = variable.dims.index("layer") + 1
-    for place in np.ndindex(*(lengths[dim] for dim in variable.dims[:inner])):
+    for indices in np.ndindex(*(lengths[dim] for dim in variable.dims[:inner])):
         zeros = (0,) * (len(variable.dims) - inner)
-        yield "/".join([RESULTS, group, variable.name, "c", *map(str, (*place, *zeros))])
+        yield "/".join([RESULTS, group, variable.name, "c", *map(str, (*indices, *zeros))])
 
 
 def consolidate(run: Run, what: str = ACTIVATIONS) -> None:
     """Put all metadata of a Zarr hierarchy into one object, so that it opens with one request."""
     with warnings.catch_warnings():
-        # Zarr warns that consolidation is not in the specification yet; readers without it still work.
+        # Zarr warns that consolidated metadata is not in the specification yet; readers without it still work.
         warnings.simplefilter("ignore", ZarrUserWarning)
         store = open_zarr_store(join(run.url, what))
         zarr.open_group(store, mode="a")

@@ -1,7 +1,7 @@
-"""A run in the store: creating, opening, listing and completing it."""
+"""Create, open and list the runs of a store."""
 
 import json
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from functools import cached_property
 from typing import Any
@@ -10,13 +10,13 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 
 from theodolite.errors import RunDamagedError, RunNotFoundError, StoreVersionError
 from theodolite.spec import SurveySpec
-from theodolite.store.cache import Kept
+from theodolite.store.cache import Cache
 from theodolite.store.layout import FORMAT, REPORT, RUN_RECORD
 from theodolite.store.objects import Location, folders, get, join, open_location, put_new, version
 
 
 class ModelFacts(BaseModel):
-    """What the model turned out to be."""
+    """Facts about the model, read from its configuration and weights."""
 
     model_config = ConfigDict(frozen=True)
 
@@ -36,7 +36,7 @@ class ModelFacts(BaseModel):
 
 
 class SetFacts(BaseModel):
-    """What one prompt set turned out to be."""
+    """Facts about one prompt set, as it was tokenised and planned."""
 
     model_config = ConfigDict(frozen=True)
 
@@ -53,7 +53,7 @@ class SetFacts(BaseModel):
 
 
 class RunRecord(BaseModel):
-    """run.json: the question, and how it was understood. Never changed once written."""
+    """The content of run.json: the spec and how it was resolved. It never changes once it is written."""
 
     model_config = ConfigDict(frozen=True)
 
@@ -74,16 +74,17 @@ class Run:
     """A run that exists.
 
     Attributes:
-        store: where it lies.
+        store: URL of its store.
         record: its run.json.
-        kept: where a long-lived reader keeps what it reads of it; None reads anew each time.
-        seen: what such a reader found in COMPLETE, once for each question, so that all of an answer is of one moment.
+        cache: cache of what was read of the run; None reads it again each time.
+        complete_snapshot: content of COMPLETE as it was first read, where there is a cache. All that one answer reads
+            then rests on one state of the run; `refreshed` begins the next answer.
     """
 
     store: str
     record: RunRecord
-    kept: Kept | None = field(default=None, compare=False, repr=False)
-    seen: dict[str, Any] = field(default_factory=dict, compare=False, repr=False)
+    cache: Cache | None = field(default=None, compare=False, repr=False)
+    complete_snapshot: dict[str, Any] = field(default_factory=dict, compare=False, repr=False)
 
     @property
     def id(self) -> str:
@@ -92,7 +93,7 @@ class Run:
 
     @property
     def url(self) -> str:
-        """Where the run's objects lie."""
+        """URL of the run's objects."""
         return run_url(self.store, self.id)
 
     @cached_property
@@ -102,30 +103,34 @@ class Run:
 
     @property
     def report(self) -> str:
-        """Where the report lies."""
+        """URL of the report."""
         return join(self.url, REPORT)
+
+    def refreshed(self) -> "Run":
+        """Return the same run, which reads COMPLETE again when it is needed."""
+        return replace(self, complete_snapshot={})
 
 
 def run_url(store: str, run_id: str) -> str:
-    """Return the place of a run."""
+    """Return the URL of a run."""
     return join(store, "runs", run_id)
 
 
 def create_run(store: str, record: RunRecord) -> Run:
-    """Write run.json, or return the run that is there already: the same id asks the same question."""
+    """Write run.json, or return the run that exists already: the same id means the same spec."""
     location = open_location(run_url(store, record.run_id), create=True)
     if put_new(location, RUN_RECORD, record.model_dump_json(indent=1).encode()):
         return Run(store, record)
     return open_run(store, record.run_id)
 
 
-def find_run(store: str, run_id: str, kept: Kept | None = None) -> Run | None:
-    """Return a run, or None where there is none; raises as `open_run` does for one that cannot be read.
+def find_run(store: str, run_id: str, cache: Cache | None = None) -> Run | None:
+    """Return a run, or None if it does not exist; raises as `open_run` does for one that cannot be read.
 
     Args:
-        store: the store.
+        store: URL of the store.
         run_id: the run's id.
-        kept: where a long-lived reader keeps what it reads of it.
+        cache: cache of what is read of the run.
     """
     location = open_location(run_url(store, run_id))
 
@@ -135,24 +140,24 @@ def find_run(store: str, run_id: str, kept: Kept | None = None) -> Run | None:
     written = version(location, RUN_RECORD)
     if written is None:
         return None
-    record = kept.get(("run", store, run_id, written), read, lambda _: 20_000) if kept else read()
-    return Run(store, record, kept)
+    record = cache.get(("run", store, run_id, written), read, lambda _: 20_000) if cache is not None else read()
+    return Run(store, record, cache)
 
 
-def open_run(store: str, run_id: str, kept: Kept | None = None) -> Run:
+def open_run(store: str, run_id: str, cache: Cache | None = None) -> Run:
     """Open a run.
 
     Args:
-        store: the store.
+        store: URL of the store.
         run_id: the run's id.
-        kept: where a long-lived reader keeps what it reads of it.
+        cache: cache of what is read of the run.
 
     Raises:
-        RunNotFoundError: there is no such run; the message names those that are there.
+        RunNotFoundError: there is no such run; the message names those that exist.
         StoreVersionError: a newer version wrote it.
         RunDamagedError: run.json cannot be read.
     """
-    run = find_run(store, run_id, kept)
+    run = find_run(store, run_id, cache)
     if run is None:
         known = list_run_ids(store)
         there = f"it has {', '.join(known)}" if known else "it has no runs yet"

@@ -8,7 +8,7 @@ from theodolite.errors import ClusterError, ClusterRefusedError, StoreError
 from theodolite.query.runs import progress
 from theodolite.settings import Settings
 from theodolite.spec import SurveySpec
-from theodolite.store.cache import Kept
+from theodolite.store.cache import Cache
 from theodolite.store.objects import absolute
 from theodolite.store.runs import open_run
 from theodolite.submission.job_store import End, StoredJob, begin_attempt, end_attempt, read_jobs, store_spec, tell_sent
@@ -24,7 +24,7 @@ def submit_survey(
     settings: Settings,
     spec: SurveySpec,
     owner: str,
-    kept: Kept,
+    cache: Cache,
     check_room: Callable[[int], None] = lambda _unfinished: None,
 ) -> str:
     """Submit a survey and return its job's id; one that waits, runs or has succeeded is not submitted again.
@@ -33,14 +33,14 @@ def submit_survey(
         settings: the store, and the cluster.
         spec: what is asked.
         owner: who asks: a token's id, or `local`.
-        kept: what a long-lived reader has read of jobs.
+        cache: what a long-lived reader has read of jobs.
         check_room: is told how many jobs of the owner have not ended, before another one is begun.
 
     Raises:
         ClusterRefusedError: the cluster does not take it.
         ClusterError: the cluster cannot be reached; nothing was begun, or its own answer will tell.
     """
-    job_id, jobs = spec.digest(), read_jobs(settings.store, kept)
+    job_id, jobs = spec.digest(), read_jobs(settings.store, cache)
     # After the store, so that the cluster knows what the store says was sent; or an error: nothing is begun unseen.
     known = cluster_states(settings)
     states = {job.id: _state(job, known, None).state for job in jobs}
@@ -89,10 +89,10 @@ def stop_survey(settings: Settings, job: StoredJob) -> None:
         end_attempt(settings.store, job.id, job.attempt.number, End("stopped"))
 
 
-def job_content(settings: Settings, job: StoredJob, state: ClusterState, kept: Kept) -> dict[str, Any]:
+def job_content(settings: Settings, job: StoredJob, state: ClusterState, cache: Cache) -> dict[str, Any]:
     """Return a job as people see it: its state as the cluster says, and its progress as the store does."""
     try:
-        done = progress(open_run(settings.store, job.run_id, kept)) if job.run_id else {}
+        done = progress(open_run(settings.store, job.run_id, cache)) if job.run_id else {}
     except StoreError:  # it is known, and not begun; or it is damaged, which asking for the run itself says
         done = {}
     return {

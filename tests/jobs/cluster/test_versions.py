@@ -10,7 +10,7 @@ from theodolite.errors import CaptureError, ClusterRefusedError
 from theodolite.settings import Settings
 from theodolite.spec import ModelSpec
 from theodolite.spec_file import parse_spec
-from theodolite.store.cache import Kept
+from theodolite.store.cache import Cache
 from theodolite.submission.job_store import begin_attempt, read_jobs, store_spec
 from theodolite.submission.ray_jobs import SUBMITTED_BY
 from theodolite_jobs.cluster.replica import Assignment, Replica
@@ -49,6 +49,6 @@ def test_a_job_of_another_version_ends_with_the_reason_even_where_its_spec_is_no
     with pytest.raises(ClusterRefusedError, match=rf"has Theodolite {__version__}, and 9\.9 submitted this job"):
         run_job(job_id, 1, Settings(store=str(tmp_path)))
     file.write_text(json.dumps(spec.model_dump(mode="json", exclude_none=True)))
-    (job,) = read_jobs(str(tmp_path), Kept(0))
+    (job,) = read_jobs(str(tmp_path), Cache(0))
     assert job.end is not None
     assert "9.9 submitted this job" in str(job.end.reason)

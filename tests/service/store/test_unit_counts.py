@@ -92,7 +92,7 @@ def test_a_flipped_byte_of_counts_is_refused_and_named(tmp_path):
     assert len(list(damages(run.location, commit))) == 1
 
 
-def test_counts_are_sealed_by_their_commits_and_their_description_by_complete(tmp_path):
+def test_commits_list_the_checksums_of_counts_and_complete_that_of_their_metadata(tmp_path):
     run = stored_run(tmp_path, random_signs())
     write_complete(run, {"moments": "0"})
     chunk_of(run, 0).unlink()

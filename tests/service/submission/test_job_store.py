@@ -9,7 +9,7 @@ import pytest
 from support.serving import SPEC
 
 from theodolite.spec_file import parse_spec
-from theodolite.store.cache import Kept
+from theodolite.store.cache import Cache
 from theodolite.submission.job_store import (
     End,
     begin_attempt,
@@ -35,7 +35,7 @@ def store(tmp_path):
 
 
 def only(store, kept=None):
-    (job,) = read_jobs(store, kept or Kept(10**6))
+    (job,) = read_jobs(store, kept or Cache(10**6))
     return job
 
 
@@ -137,7 +137,7 @@ def test_the_run_is_told_once(store):
 
 
 def test_what_is_kept_never_hides_what_comes_later(store):
-    kept = Kept(10**6)
+    kept = Cache(10**6)
     seen = [only(store, kept)]
     for step in (
         lambda: begin_attempt(store, JOB, 1, "me"),
@@ -154,7 +154,7 @@ def test_what_is_kept_never_hides_what_comes_later(store):
 
 
 def test_two_stores_that_share_what_is_kept_do_not_mix(store, tmp_path):
-    kept, other = Kept(10**6), str(tmp_path / "other")
+    kept, other = Cache(10**6), str(tmp_path / "other")
     store_spec(other, parse_spec({**SPEC, "name": "second"}))
     begin_attempt(store, JOB, 1, "me")
     begin_attempt(other, JOB, 1, "you")
@@ -165,9 +165,9 @@ def test_two_stores_that_share_what_is_kept_do_not_mix(store, tmp_path):
 
 def test_one_job_is_read_alone(store):
     other = store_spec(store, parse_spec({**SPEC, "gram": {"samples": 7}}))
-    assert [job.id for job in read_jobs(store, Kept(0), other)] == [other]
-    assert read_jobs(store, Kept(0), "0" * 64) == []
-    assert {job.id for job in read_jobs(store, Kept(0))} == {JOB, other}
+    assert [job.id for job in read_jobs(store, Cache(0), other)] == [other]
+    assert read_jobs(store, Cache(0), "0" * 64) == []
+    assert {job.id for job in read_jobs(store, Cache(0))} == {JOB, other}
 
 
 def test_the_latest_submitted_comes_first(store):
@@ -177,16 +177,16 @@ def test_the_latest_submitted_comes_first(store):
         file = Path(store) / "jobs" / job_id / "attempts" / "00001.json"
         stamp = f"2026-01-0{number + 1}T00:00:00+00:00"
         file.write_text(json.dumps({**vars(attempt), "submitted": stamp}))
-    assert [job.id for job in read_jobs(store, Kept(0))] == [JOB, *reversed(ids)]
+    assert [job.id for job in read_jobs(store, Cache(0))] == [JOB, *reversed(ids)]
 
 
 def test_strangers_in_the_folder_are_no_jobs(store):
     (Path(store) / "jobs" / "README").write_text("x")
     (Path(store) / "jobs" / "0000").mkdir()
     (Path(store) / "jobs" / "0000" / "notes.txt").write_text("x")
-    assert [job.id for job in read_jobs(store, Kept(0))] == [JOB]
+    assert [job.id for job in read_jobs(store, Cache(0))] == [JOB]
 
 
 def test_a_store_that_is_not_there_has_no_jobs(tmp_path):
-    assert read_jobs(str(tmp_path / "nowhere"), Kept(0)) == []
+    assert read_jobs(str(tmp_path / "nowhere"), Cache(0)) == []
     assert not (tmp_path / "nowhere").exists()
