@@ -1,15 +1,19 @@
-"""A Theodolite service from Python: its runs, comparisons between them, and surveys to submit."""
+"""Use a Theodolite service from Python: read and compare its runs, and submit surveys."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from string import Formatter
 from typing import Any
 from urllib.parse import quote
 
 import httpx
+import numpy as np
 import pandas as pd
+import plotly.graph_objects as go
+import xarray as xr
+from numpy.typing import NDArray
 
+from theodolite.decoding import decode_curve, decode_dataset, decode_head
 from theodolite.errors import (
     ClusterError,
     ResultsNotFoundError,
@@ -17,41 +21,32 @@ from theodolite.errors import (
     SpecError,
     TheodoliteError,
 )
-from theodolite.run_reader import RunReader, html_table
+from theodolite.query.curves import Curve
+from theodolite.query.heads import Head
+from theodolite.run_reader import LabelLists, RunReader, html_table
 from theodolite.spec_file import read_spec
+from theodolite.store.tables import decode_table
 from theodolite.submission.waiting import said_progress, wait_for_end
 
-_PATHS = {
-    "details": "",
-    "curves": "/curves",
-    "direction": "/directions/{contrast}",
-    "heads": "/heads",
-    "head": "/heads/{layer}/{head}",
-    "group": "/{group}",
-    "table": "/tables/{name}",
-    "sections": "/sections",
-    "section": "/sections/{group}",
-    "figure": "/figures/{name}",
-}
-"""Where each question about a run is asked, below the run; choices that are not in the path go into the query."""
-
 _PARQUET = "application/vnd.apache.parquet"
-_SECONDS_TO_ANSWER = 120.0
-"""Figures of a large run are drawn when they are asked for."""
+
+TIMEOUT_SECONDS = 120.0
+"""Default for one answer: the service draws the figures of a large run when they are requested."""
 
 
 class Client:
     """A service.
 
     Args:
-        url: where it answers, such as `http://127.0.0.1:8000`.
-        token: what `theodolite token create` printed; None where the service asks for none.
+        url: URL of the service, such as `http://127.0.0.1:8000`.
+        token: the token that `theodolite token create` printed; None if the service needs none.
+        timeout_seconds: limit for one answer.
     """
 
-    def __init__(self, url: str, token: str | None = None) -> None:
-        self.url = url.rstrip("/")
+    def __init__(self, url: str, token: str | None = None, *, timeout_seconds: float = TIMEOUT_SECONDS) -> None:
+        self.url, self.timeout_seconds = url.rstrip("/"), timeout_seconds
         headers = {"Authorization": f"Bearer {token}"} if token else {}
-        self._http = httpx.Client(headers=headers, timeout=_SECONDS_TO_ANSWER)
+        self._http = httpx.Client(headers=headers, timeout=timeout_seconds)
         self._has_token = token is not None
 
     def __repr__(self) -> str:
@@ -65,11 +60,11 @@ class Client:
         self._http.close()
 
     def runs(self, model: str | None = None, contrast: str | None = None) -> pd.DataFrame:
-        """Return the complete runs, newest first, a row for each.
+        """Return the complete runs, newest first, one row each.
 
         Args:
             model: part of the model's name.
-            contrast: a contrast that runs must have.
+            contrast: a contrast that the runs must have.
         """
         items = self.ask("/v1/runs", model=model, contrast=contrast, limit=1000)["items"]
         columns = ["run_id", "name", "model", "sets", "contrasts", "analyses", "state", "created"]
@@ -77,25 +72,25 @@ class Client:
         return frame.assign(created=pd.to_datetime(frame["created"], utc=True))
 
     def run(self, run_id: str) -> RunReader:
-        """Return one run; raises RunNotFoundError for one that is not there."""
+        """Return one run; raises RunNotFoundError if the service has no such run."""
         reader = RunReader(run_id, _Served(self, run_id))
         reader.describe()
         return reader
 
     def compare(self, run_ids: Sequence[str], statistic: str, **choices: Any) -> pd.DataFrame:
-        """Return the same curve of several runs on relative depth, a row for each point.
+        """Return the same curve of several runs on relative depth, one row for each point.
 
-        Its `attrs` hold the statistic's `description`, and `milestones`: for each run where the debiased cosine is
-        least, and where its sets first separate.
+        Its `attrs` hold the statistic's `description`, and `milestones`: for each run the depth of the smallest
+        debiased cosine, and the first depth at which its sets separate.
 
         Args:
             run_ids: the runs.
             statistic: any curve along depth.
-            choices: `contrast` or `set`, `site`, `position`; `bound`, the AUROC from which on sets are separated.
+            choices: `contrast` or `set`, `site`, `position`; `bound`, the smallest AUROC of separated sets.
 
         Raises:
             SpecError: there is no such statistic or label.
-            RunNotFoundError: there is no such run.
+            RunNotFoundError: the service has no such run.
         """
         content = self.ask("/v1/compare", run=list(run_ids), statistic=statistic, **choices)
         frame = pd.DataFrame(content["items"]).astype({"value": float, "low": float, "high": float})
@@ -103,21 +98,21 @@ class Client:
         return frame
 
     def check(self, spec: Mapping[str, Any] | str | Path) -> dict[str, Any]:
-        """Return a spec as the service understands it, and its id; raises SpecError for one that it would not take."""
+        """Return a spec as the service resolves it, and its id; raises SpecError if the service rejects it."""
         content: dict[str, Any] = self.send("POST", "/v1/spec/check", json=_spec(spec)).json()
         return content
 
     def submit(self, spec: Mapping[str, Any] | str | Path) -> "Job":
-        """Submit a survey: a dictionary, or a YAML or JSON file. The same spec again is the same job.
+        """Submit a survey: a dictionary, or a YAML or JSON file. The same spec is the same job.
 
         Raises:
-            SpecError: the survey asks for something that cannot be asked.
-            ClusterError: the service has no cluster, or it cannot be reached.
+            SpecError: the spec is invalid.
+            ClusterError: the service has no cluster, or the cluster cannot be reached.
         """
         return Job(self, self.send("POST", "/v1/jobs", json=_spec(spec)).json())
 
     def ask(self, path: str, **choices: Any) -> dict[str, Any]:
-        """Return the JSON at a path, all its pages in one; a choice of None is not made."""
+        """Return the JSON at a path, all its pages joined; choices that are None are not sent."""
         chosen = {name: choice for name, choice in choices.items() if choice is not None}
         content: dict[str, Any] = self.send("GET", path, params=chosen).json()
         while content.get("next"):
@@ -126,11 +121,11 @@ class Client:
         return content
 
     def send(self, method: str, path: str, **request: Any) -> httpx.Response:
-        """Return the answer to a request; raises ServiceError, or what the service says went wrong."""
+        """Return the response to a request; raises ServiceError, or the error that the response stands for."""
         try:
             response = self._http.request(method, self.url + path, **request)
         except httpx.TimeoutException as error:
-            raise ServiceError(f"{self.url} did not answer within {_SECONDS_TO_ANSWER:.0f} s; ask again") from error
+            raise ServiceError(f"{self.url} did not answer within {self.timeout_seconds:.0f} s; ask again") from error
         except (httpx.TransportError, httpx.InvalidURL) as error:
             raise ServiceError(
                 f"cannot reach {self.url}: {error}; start it with `theodolite serve`, or give its URL, such as "
@@ -143,28 +138,52 @@ class Client:
 
 @dataclass(frozen=True)
 class _Served:
-    """A run that a service answers for."""
+    """A run that a service answers for; it decodes the API's answers."""
 
     client: Client
     run_id: str
 
     @property
-    def place(self) -> str:
+    def url(self) -> str:
         return self.client.url
 
-    def ask(self, what: str, **choices: Any) -> dict[str, Any]:
-        path, others = self._path(what, choices)
-        return self.client.ask(path, **others)
+    def describe(self) -> dict[str, Any]:
+        return self._ask()
 
-    def table(self, name: str) -> bytes:
-        path, _ = self._path("table", {"name": name})
-        return self.client.send("GET", path, headers={"Accept": _PARQUET}).content
+    def curves(self, statistics: Sequence[str], labels: LabelLists) -> list[Curve]:
+        return [decode_curve(item) for item in self._ask("curves", statistic=statistics, **labels)["items"]]
 
-    def _path(self, what: str, choices: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
-        fields = {name for _, name, _, _ in Formatter().parse(_PATHS[what]) if name}
-        inside = {name: quote(str(choices[name]), safe="") for name in fields}
-        others = {name: choice for name, choice in choices.items() if name not in fields}
-        return f"/v1/runs/{quote(self.run_id, safe='')}{_PATHS[what].format(**inside)}", others
+    def direction(self, contrast: str, site: str, layer: int, position: int | None) -> NDArray[np.float64]:
+        content = self._ask("directions", contrast, site=site, layer=layer, position=position)
+        return np.array(content["direction"], dtype=np.float64)
+
+    def heads(self, circuit: str, offset: int) -> xr.Dataset:
+        return decode_dataset(self._ask("heads", circuit=circuit, offset=offset)["dataset"])
+
+    def head(self, layer: int, head: int, circuit: str, offset: int) -> Head:
+        return decode_head(self._ask("heads", layer, head, circuit=circuit, offset=offset))
+
+    def group(self, name: str, statistics: Sequence[str], labels: LabelLists) -> xr.Dataset:
+        return decode_dataset(self._ask(name, statistic=statistics, **labels)["dataset"])
+
+    def table(self, name: str) -> pd.DataFrame:
+        answer = self.client.send("GET", self._path("tables", name), headers={"Accept": _PARQUET})
+        return decode_table(answer.content, name)
+
+    def figure(self, name: str) -> go.Figure:
+        return go.Figure(self._ask("figures", name))
+
+    def sections(self) -> list[str]:
+        return list(self._ask("sections")["items"])
+
+    def section(self, name: str) -> list[dict[str, Any]]:
+        return list(self._ask("sections", name)["items"])
+
+    def _ask(self, *parts: str | int, **query: Any) -> dict[str, Any]:
+        return self.client.ask(self._path(*parts), **query)
+
+    def _path(self, *parts: str | int) -> str:
+        return "/".join(["/v1/runs", *(quote(str(part), safe="") for part in (self.run_id, *parts))])
 
 
 class Job:
@@ -172,7 +191,7 @@ class Job:
 
     Args:
         client: the service.
-        content: what it said of the job.
+        content: the job's description, as the service answers it.
     """
 
     def __init__(self, client: Client, content: Mapping[str, Any]) -> None:
@@ -190,7 +209,7 @@ class Job:
         return html_table(f"{now['name'] or 'job'} {self.id[:12]}…", {**rows, "run": now["run_id"] or ""})
 
     def describe(self) -> dict[str, Any]:
-        """Return everything that the service says of the job now."""
+        """Return the job's current description."""
         return self._client.ask(f"/v1/jobs/{self.id}")
 
     @property
@@ -200,23 +219,23 @@ class Job:
 
     @property
     def progress(self) -> dict[str, dict[str, int]]:
-        """Prompts committed and in all, `done` and `total`, by set; none before the run has begun."""
+        """Committed prompts and all prompts of each set, `done` and `total`; empty before the run begins."""
         progress: dict[str, dict[str, int]] = self.describe()["progress"]
         return progress
 
     def logs(self) -> str:
-        """Return what the job's last attempt has printed."""
+        """Return the output of the job's last attempt."""
         return self._client.send("GET", f"/v1/jobs/{self.id}/logs").text
 
     def stop(self) -> None:
-        """Stop the job; what was captured stays, and submitting the same spec again goes on."""
+        """Stop the job; captured shards stay, and submitting the same spec again resumes it."""
         self._client.send("DELETE", f"/v1/jobs/{self.id}")
 
     def wait(self, timeout: float | None = None) -> RunReader:
-        """Wait until the job has ended, showing how far it is, and return its run.
+        """Wait until the job has ended, show its progress, and return its run.
 
         Args:
-            timeout: seconds; None waits for as long as it takes. The job goes on either way.
+            timeout: limit in seconds; None waits without a limit. The job continues either way.
 
         Raises:
             JobError: the job failed, was stopped, or has looked lost for half a minute, with the reason; or the time is
@@ -227,14 +246,14 @@ class Job:
 
 
 def _spec(spec: Mapping[str, Any] | str | Path) -> dict[str, Any]:
-    """Return a spec as JSON has it; a file is checked here already, so that errors name it."""
+    """Return a spec in JSON's types; a file is validated here, so that errors name the file."""
     if isinstance(spec, Mapping):
         return dict(spec)
     return read_spec(Path(spec)).model_dump(mode="json", exclude_unset=True)
 
 
 def _problem(response: httpx.Response, url: str) -> TheodoliteError:
-    """Return the error that an answer stands for: our own by the last part of its type, or else by its status."""
+    """Return the error that a response stands for: by the last part of its problem type, else by its status."""
     try:
         content = response.json()
         kind, detail = content["type"].removeprefix("urn:theodolite:"), content["detail"]
@@ -248,9 +267,9 @@ def _problem(response: httpx.Response, url: str) -> TheodoliteError:
 
 
 def _kinds() -> dict[str, type[TheodoliteError]]:
-    """Return the errors by how problems name them: `run-not-found` is RunNotFoundError."""
-    found: list[type[TheodoliteError]] = [TheodoliteError]
-    for error in found:  # which grows meanwhile
-        found += error.__subclasses__()
-    named = {error.kind(): error for error in found}
-    return {**named, "incomplete": ResultsNotFoundError, "section-not-found": ResultsNotFoundError}
+    """Return the error classes by their problem type: `run-not-found` is RunNotFoundError."""
+    errors: list[type[TheodoliteError]] = [TheodoliteError]
+    for error in errors:  # the list grows during the loop, to the leaves of the tree
+        errors += error.__subclasses__()
+    by_kind = {error.kind(): error for error in errors}
+    return {**by_kind, "incomplete": ResultsNotFoundError, "section-not-found": ResultsNotFoundError}

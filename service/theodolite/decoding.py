@@ -1,28 +1,30 @@
-"""Answers read back into arrays: what was null in JSON is NaN, and nothing shares memory with what is kept."""
+"""Decode the JSON answers of the API into arrays and dataclasses; null becomes NaN."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import xarray as xr
 from numpy.typing import NDArray
 
-from theodolite.query.curves import Curve
+from theodolite.query.curves import CURVE_FIELDS, CURVE_LABELS, Curve
+from theodolite.query.heads import TOKEN_COLUMNS, Head
 
 
 def decode_array(data: Any) -> NDArray[Any]:
-    """Return a copy as an array; None, which is null in JSON, becomes NaN."""
+    """Return an array; null becomes NaN."""
     values = np.array(data)
     return values.astype(np.float64) if values.dtype == object or not values.size else values
 
 
 def decode_number(value: float | None) -> float:
-    """Return a number; None, which is null in JSON, is NaN."""
+    """Return a number; null becomes NaN."""
     return float("nan") if value is None else float(value)
 
 
 def decode_dataset(content: Mapping[str, Any]) -> xr.Dataset:
-    """Return the dataset that a JSON answer holds; lengths of dimensions count, for an empty list has lost its own."""
+    """Return the dataset of an answer; `dims` gives the shapes, since an empty list has lost its own."""
 
     def variable(one: Mapping[str, Any]) -> xr.Variable:
         shape = [content["dims"][dim] for dim in one["dims"]]
@@ -34,23 +36,35 @@ def decode_dataset(content: Mapping[str, Any]) -> xr.Dataset:
 
 
 def decode_curve(item: Mapping[str, Any]) -> Curve:
-    """Return the curve that an item of an answer is."""
-    return Curve(
-        statistic=item["statistic"],
-        of={dim: item[dim] for dim in ("contrast", "set", "site", "position") if dim in item},
-        n=item["n"],
-        units=item["units"],
-        description=item["description"],
-        layer=item["layer"],
-        depth=item["depth"],
-        value=[decode_number(value) for value in item["value"]],
-        low=None if item["low"] is None else [decode_number(value) for value in item["low"]],
-        high=None if item["high"] is None else [decode_number(value) for value in item["high"]],
+    """Return the curve of an item of an answer."""
+    content = {name: item[name] for name in CURVE_FIELDS if name != "of"}
+    content["of"] = {dim: item[dim] for dim in CURVE_LABELS if dim in item}
+    for name in ("value", "low", "high"):
+        if item[name] is not None:
+            content[name] = [decode_number(value) for value in item[name]]
+    return Curve(**content)
+
+
+def decode_head(content: Mapping[str, Any]) -> Head:
+    """Return the head of an answer."""
+    numbers = {name: decode_number(content[name]) for name in ("effective_rank", "stable_rank", "copying_score")}
+    return Head(
+        name=content["name"],
+        circuit=content["circuit"],
+        offset=content["offset"],
+        singular_values=decode_array(content["singular_values"]),
+        coverage_99=content["coverage_99"],
+        tokens=pd.DataFrame(content["tokens"], columns=TOKEN_COLUMNS),
+        **numbers,
     )
 
 
 def curves_dataset(curves: Sequence[Curve]) -> xr.Dataset:
-    """Return one statistic's curves as arrays: they come as the product of their labels, in order."""
+    """Return one statistic's curves as arrays.
+
+    Args:
+        curves: one for each combination of the labels, in the order of the labels' product.
+    """
     first = curves[0]
     labels = {dim: list(dict.fromkeys(curve.of[dim] for curve in curves)) for dim in first.of}
     shape = [len(of_dim) for of_dim in labels.values()]
@@ -59,15 +73,15 @@ def curves_dataset(curves: Sequence[Curve]) -> xr.Dataset:
     def along_layers(name: str) -> NDArray[np.float64]:
         return np.array([getattr(curve, name) for curve in curves], dtype=np.float64).reshape(*shape, -1)
 
-    said = {"value": first.description}
+    descriptions = {"value": first.description}
     if first.low is not None:
-        said |= {"low": "Lower end of the 95 % interval.", "high": "Upper end of the 95 % interval."}
+        descriptions |= {"low": "Lower end of the 95 % interval.", "high": "Upper end of the 95 % interval."}
     variables = {
         name: xr.Variable(dims, along_layers(name), {"units": first.units, "description": text})
-        for name, text in said.items()
+        for name, text in descriptions.items()
     }
-    in_place = {dim: 0 for dim in labels if dim != "site"}
-    depth = xr.Variable(dims, along_layers("depth").astype(np.int64)).isel(in_place)
+    first_of_others = {dim: 0 for dim in labels if dim != "site"}  # depth depends on site and layer alone
+    depth = xr.Variable(dims, along_layers("depth").astype(np.int64)).isel(first_of_others)
     coords: dict[str, Any] = {**labels, "layer": first.layer, "depth": depth}
     for name in first.n:
         counts = xr.Variable(dims[:-1], np.reshape([curve.n[name] for curve in curves], shape))

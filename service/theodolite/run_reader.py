@@ -1,10 +1,11 @@
-"""One finished run in a notebook, wherever it lies: the same calls and the same types from a service and from a store.
+"""Read one finished run in a notebook: the same calls and the same types from a service and from a store.
 
-A reader asks and gets what the API's JSON holds; who answers, a service or the store itself, is all that differs.
+A `RunReader` asks a `Source`. The source of a store, here, calls `theodolite.query` and `theodolite.sections`; the
+source of a service, in `theodolite.client`, decodes what the API answers.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from html import escape
 from pathlib import Path
 from typing import Any, Protocol
@@ -15,66 +16,74 @@ import plotly.graph_objects as go
 import xarray as xr
 from numpy.typing import NDArray
 
-from theodolite.api.answers import ANSWERS
-from theodolite.decoding import curves_dataset, decode_array, decode_curve, decode_dataset, decode_number
+from theodolite.decoding import curves_dataset
 from theodolite.errors import SpecError
-from theodolite.query.curves import Curve, curve_frame
-from theodolite.store.cache import Kept
+from theodolite.groups import READ_WHOLE
+from theodolite.query.curves import Curve, curve_frame, select_curves
+from theodolite.query.group_selection import GROUP_LABELS, select_direction, select_group
+from theodolite.query.heads import TOKEN_COLUMNS, Head, head_atlas, read_head
+from theodolite.query.runs import describe_results
+from theodolite.sections.catalogue import draw_figure, section_items, sections_there
+from theodolite.store.cache import Cache
 from theodolite.store.objects import absolute
-from theodolite.store.result_reader import table_bytes
+from theodolite.store.result_reader import read_finished_table
 from theodolite.store.runs import Run
 from theodolite.store.runs import open_run as open_stored_run
-from theodolite.store.tables import decode_table
 
-GROUPS = ("sphere", "gram", "separation", "travel", "weights", "moments", "composition")
-"""Result groups that are read whole; the others have calls of their own."""
+__all__ = ["GROUPS", "Head", "Labels", "RunReader", "Source", "html_table", "open_run"]
 
-_KEPT_BYTES = 48 * 2**20
-_TOKEN_COLUMNS = ["side", "vector", "end", "place", "token", "token_id", "score", "against"]
+GROUPS = READ_WHOLE
+"""Result groups that `RunReader.group` reads whole; the others have calls of their own."""
+
+CACHE_BYTES = 48 * 2**20
+"""Default for the cache of `open_run`."""
 
 Labels = str | int | Sequence[str] | Sequence[int] | None
-"""One label, several, or None for all; one label's dimension is dropped, as xarray's `sel` does."""
+"""One label, several, or None for all; one label drops its dimension, as xarray's `sel` does."""
+
+LabelLists = Mapping[str, Sequence[Any]]
+"""The requested labels by dimension; a dimension that is not named is not narrowed."""
 
 
 class Source(Protocol):
-    """Who answers questions about one run."""
+    """Answers questions about one run; the methods of `RunReader` with the same names describe them.
 
-    @property
-    def place(self) -> str:
-        """Where the run lies, for people."""
-
-    def ask(self, what: str, **choices: Any) -> dict[str, Any]:
-        """Return what the API's JSON holds, all pages in one; `what` is one of `theodolite.api.answers.ANSWERS`."""
-
-    def table(self, name: str) -> bytes:
-        """Return a whole table as Parquet."""
-
-
-@dataclass(frozen=True, eq=False)
-class Head:
-    """One head's circuit.
-
-    Attributes:
-        name: as the field writes it, `L12H3`.
-        circuit: qk or vo.
-        offset: query position minus key position.
-        singular_values: (rank), the largest first.
-        coverage_99: first rank at which their sum so far passes 99 % of the whole.
-        effective_rank: exp of the entropy of σ/Σσ.
-        stable_rank: Σσ² over the largest σ².
-        copying_score: 1 where each token raises itself.
-        tokens: the tokens of its leading singular vectors on both sides; no rows in a run without `words`.
+    Callers own what they get: changing it changes no cache.
     """
 
-    name: str
-    circuit: str
-    offset: int
-    singular_values: NDArray[np.float64] = field(repr=False)
-    coverage_99: int
-    effective_rank: float
-    stable_rank: float
-    copying_score: float
-    tokens: pd.DataFrame = field(repr=False)
+    @property
+    def url(self) -> str:
+        """URL of the service or the store."""
+
+    def describe(self) -> dict[str, Any]:
+        """Return the run's description."""
+
+    def curves(self, statistics: Sequence[str], labels: LabelLists) -> list[Curve]:
+        """Return curves of statistics; no names select all of the group `curves`."""
+
+    def direction(self, contrast: str, site: str, layer: int, position: int | None) -> NDArray[np.float64]:
+        """Return a unit vector, (d_model)."""
+
+    def heads(self, circuit: str, offset: int) -> xr.Dataset:
+        """Return the atlas of all heads."""
+
+    def head(self, layer: int, head: int, circuit: str, offset: int) -> Head:
+        """Return one head."""
+
+    def group(self, name: str, statistics: Sequence[str], labels: LabelLists) -> xr.Dataset:
+        """Return a result group, or a part of it, with every dimension."""
+
+    def table(self, name: str) -> pd.DataFrame:
+        """Return a whole table."""
+
+    def figure(self, name: str) -> go.Figure:
+        """Return a figure."""
+
+    def sections(self) -> list[str]:
+        """Return the names of the sections."""
+
+    def section(self, name: str) -> list[dict[str, Any]]:
+        """Return the sections of one result group."""
 
 
 class RunReader:
@@ -82,14 +91,14 @@ class RunReader:
 
     Args:
         run_id: the run's id.
-        source: who answers.
+        source: the store or the service that answers.
     """
 
     def __init__(self, run_id: str, source: Source) -> None:
         self.id, self._source = run_id, source
 
     def __repr__(self) -> str:
-        return f"RunReader({self.id!r}, {self._source.place!r})"
+        return f"RunReader({self.id!r}, {self._source.url!r})"
 
     def _repr_html_(self) -> str:
         about = self.describe()
@@ -100,13 +109,13 @@ class RunReader:
             "contrasts": ", ".join(about["contrasts"]),
             "results": ", ".join(about["results"]),
             "state": about["state"],
-            "from": self._source.place,
+            "from": self._source.url,
         }
         return html_table(self.id, rows)
 
     def describe(self) -> dict[str, Any]:
-        """Return everything known of the run but its arrays: spec, model, sets, parity certificate, results."""
-        return self._source.ask("details")
+        """Return the run's full description: spec, model, sets, parity certificate, results."""
+        return self._source.describe()
 
     def curves(
         self,
@@ -117,18 +126,17 @@ class RunReader:
         site: Labels = None,
         position: Labels = None,
     ) -> xr.Dataset:
-        """Return one statistic along depth: `value`, and `low` and `high` of its 95 % interval where it has one.
+        """Return one statistic along depth: `value`, and `low` and `high` of its 95 % interval if it has one.
 
-        The dimensions are (set or contrast, site, position, layer), without those that one label was given of. Beside
-        the layers stands `depth`, in half-blocks (0-pre is 0, 0-mid is 1), and beside sets and contrasts the prompts
-        that they rest on.
+        The dimensions are (set or contrast, site, position, layer); one label instead of a list drops its dimension.
+        Further coordinates are `depth` in half-blocks (0-pre is 0, 0-mid is 1) and the numbers of prompts.
 
         Raises:
-            SpecError: there is no such statistic or label; the message says which there are.
+            SpecError: there is no such statistic or label; the message lists those that exist.
             ResultsNotFoundError: the run lacks the analysis.
         """
         given = {"set": set, "contrast": contrast, "site": site, "position": position}
-        dataset = curves_dataset(self._curves([statistic], given))
+        dataset = curves_dataset(self._source.curves([statistic], _label_lists(given)))
         return _without_single(dataset, given)
 
     def curves_frame(
@@ -140,12 +148,13 @@ class RunReader:
         site: Labels = None,
         position: Labels = None,
     ) -> pd.DataFrame:
-        """Return several statistics as one flat table, a row for each point; none are all of the group `curves`.
+        """Return several statistics as one flat table, a row for each point; no names select the group `curves`.
 
         Raises as `curves` does.
         """
         given = {"set": set, "contrast": contrast, "site": site, "position": position}
-        return curve_frame(self._curves(_listed(statistic), given))
+        frame = curve_frame(self._source.curves(_listed(statistic), _label_lists(given)))
+        return frame.astype({"value": float, "low": float, "high": float})
 
     def direction(self, contrast: str, site: str, layer: int, position: int | None = None) -> NDArray[np.float64]:
         """Return the unit vector from a contrast's negative to its positive mean, (d_model).
@@ -154,16 +163,15 @@ class RunReader:
             contrast: its name.
             site: a site of the blocks.
             layer: a 0-based block.
-            position: None is the last one measured.
+            position: None selects the last measured one.
 
         Raises:
             SpecError: there is no such contrast, site, layer or position, or the two means are equal there.
         """
-        content = self._source.ask("direction", contrast=contrast, site=site, layer=layer, position=position)
-        return np.array(content["direction"], dtype=np.float64)
+        return self._source.direction(contrast, site, layer, position)
 
     def heads(self, circuit: str = "qk", offset: int = 0) -> xr.Dataset:
-        """Return what each head's circuit is like, (layer, head), and how it meets the contrasts' directions.
+        """Return each head's singular value, ranks and alignment with the contrasts' directions, (layer, head).
 
         Args:
             circuit: qk is W_Q R W_Kᵀ, vo is W_V W_O.
@@ -173,30 +181,19 @@ class RunReader:
             SpecError: the circuit was not decomposed at this offset.
             ResultsNotFoundError: the run has no `heads`.
         """
-        return decode_dataset(self._source.ask("heads", circuit=circuit, offset=offset)["dataset"])
+        return self._source.heads(circuit, offset)
 
     def head(self, layer: int, head: int, circuit: str = "qk", offset: int = 0) -> Head:
         """Return one head's spectrum, ranks, and the tokens of its leading vectors; raises as `heads` does."""
-        content = self._source.ask("head", layer=layer, head=head, circuit=circuit, offset=offset)
-        return Head(
-            name=content["name"],
-            circuit=content["circuit"],
-            offset=content["offset"],
-            singular_values=decode_array(content["singular_values"]),
-            coverage_99=content["coverage_99"],
-            effective_rank=decode_number(content["effective_rank"]),
-            stable_rank=decode_number(content["stable_rank"]),
-            copying_score=decode_number(content["copying_score"]),
-            tokens=pd.DataFrame(content["tokens"], columns=_TOKEN_COLUMNS),
-        )
+        return self._source.head(layer, head, circuit, offset)
 
     def group(self, name: str, statistic: str | Sequence[str] = (), **labels: Labels) -> xr.Dataset:
         """Return a result group, or some of its variables at some labels.
 
         Args:
             name: one of `GROUPS`.
-            statistic: names of variables; none are all.
-            labels: which are wanted, by `set`, `contrast`, `site`, `position`, `layer` and `norm`.
+            statistic: names of variables; none selects all.
+            labels: the requested labels, by `set`, `contrast`, `site`, `position`, `layer` and `norm`.
 
         Raises:
             SpecError: there is no such group, variable or label, or the answer would be too long.
@@ -206,37 +203,29 @@ class RunReader:
             raise SpecError(
                 f"group: given {name!r}; allowed: {', '.join(GROUPS)}; curves, direction and heads are their own calls"
             )
-        dims = ("set", "contrast", "site", "position", "layer", "norm")
-        unknown = [dim for dim in labels if dim not in dims]
+        unknown = [dim for dim in labels if dim not in GROUP_LABELS]
         if unknown:
-            raise SpecError(f"{unknown[0]}: a group cannot be narrowed by it; allowed: {', '.join(dims)}")
-        wanted = {dim: _listed(given) for dim, given in labels.items() if given is not None}
-        content = self._source.ask("group", group=name, statistic=_listed(statistic), **wanted)
-        return _without_single(decode_dataset(content["dataset"]), labels)
+            raise SpecError(f"{unknown[0]}: a group cannot be narrowed by it; allowed: {', '.join(GROUP_LABELS)}")
+        return _without_single(self._source.group(name, _listed(statistic), _label_lists(labels)), labels)
 
     def table(self, name: str) -> pd.DataFrame:
-        """Return a whole flat table; raises TableNotFoundError, whose message names those that there are."""
-        return decode_table(self._source.table(name), name)
+        """Return a whole flat table; raises TableNotFoundError, whose message names the tables that exist."""
+        return self._source.table(name)
 
     def figure(self, name: str) -> go.Figure:
         """Return a figure by the name that `section` gives; raises FigureNotFoundError."""
-        return go.Figure(self._source.ask("figure", name=name))
+        return self._source.figure(name)
 
     def sections(self) -> list[str]:
-        """Return the result groups that have something to show, in the order of reading."""
-        return list(self._source.ask("sections")["items"])
+        """Return the result groups that have something to show, in the order of the report and the page."""
+        return self._source.sections()
 
     def section(self, name: str) -> list[dict[str, Any]]:
-        """Return what one result group shows: sentences made from the numbers, names of figures, tables.
+        """Return the sections of one result group: sentences, names of figures, tables.
 
         Raises ResultsNotFoundError where there is no such section.
         """
-        return list(self._source.ask("section", group=name)["items"])
-
-    def _curves(self, statistics: Sequence[str], given: Mapping[str, Labels]) -> list[Curve]:
-        wanted = {dim: _listed(labels) for dim, labels in given.items() if labels is not None}
-        items = self._source.ask("curves", statistic=list(statistics), **wanted)["items"]
-        return [decode_curve(item) for item in items]
+        return self._source.section(name)
 
 
 @dataclass(frozen=True)
@@ -246,41 +235,89 @@ class _Stored:
     run: Run
 
     @property
-    def place(self) -> str:
+    def url(self) -> str:
         return self.run.store
 
-    def ask(self, what: str, **choices: Any) -> dict[str, Any]:
-        return ANSWERS[what](replace(self.run, seen={}), **choices)
+    def describe(self) -> dict[str, Any]:
+        return describe_results(self.run.refreshed())
 
-    def table(self, name: str) -> bytes:
-        return table_bytes(replace(self.run, seen={}), name)
+    def curves(self, statistics: Sequence[str], labels: LabelLists) -> list[Curve]:
+        return select_curves(self.run.refreshed(), statistics, labels)
+
+    def direction(self, contrast: str, site: str, layer: int, position: int | None) -> NDArray[np.float64]:
+        return np.array(select_direction(self.run.refreshed(), contrast, site, layer, position).values, np.float64)
+
+    def heads(self, circuit: str, offset: int) -> xr.Dataset:
+        return _owned(head_atlas(self.run.refreshed(), circuit, offset))
+
+    def head(self, layer: int, head: int, circuit: str, offset: int) -> Head:
+        stored = read_head(self.run.refreshed(), layer, head, circuit, offset)
+        # Column types by inference, as for a service's answer; Parquet has its own.
+        return replace(stored, tokens=pd.DataFrame(stored.tokens.to_dict("records"), columns=TOKEN_COLUMNS))
+
+    def group(self, name: str, statistics: Sequence[str], labels: LabelLists) -> xr.Dataset:
+        return _owned(select_group(self.run.refreshed(), name, statistics, labels))
+
+    def table(self, name: str) -> pd.DataFrame:
+        return read_finished_table(self.run.refreshed(), name)
+
+    def figure(self, name: str) -> go.Figure:
+        return go.Figure(draw_figure(self.run.refreshed(), name))  # the caller owns the copy
+
+    def sections(self) -> list[str]:
+        return sections_there(self.run.refreshed())
+
+    def section(self, name: str) -> list[dict[str, Any]]:
+        return section_items(self.run.refreshed(), name)
 
 
-def open_run(store: str | Path, run_id: str) -> RunReader:
+def open_run(store: str | Path, run_id: str, *, cache_bytes: int = CACHE_BYTES) -> RunReader:
     """Open a run in a store, without a service.
 
     Args:
         store: a folder, or a file://, s3://, gs:// or az:// URL.
         run_id: the run's id.
+        cache_bytes: size of the cache of results.
 
     Raises:
-        RunNotFoundError: there is no such run; the message names those that are there.
+        RunNotFoundError: there is no such run; the message names those that exist.
         StoreError: the store cannot be reached, or a newer version wrote the run.
     """
-    return RunReader(run_id, _Stored(open_stored_run(absolute(str(store)), run_id, Kept(_KEPT_BYTES))))
+    return RunReader(run_id, _Stored(open_stored_run(absolute(str(store)), run_id, Cache(cache_bytes))))
 
 
 def html_table(title: str, rows: Mapping[str, Any]) -> str:
-    """Return a small table for a notebook; whatever it is given is text and never markup."""
+    """Return a small HTML table for a notebook; names and values are escaped."""
     cells = "".join(f"<tr><th>{escape(name)}</th><td>{escape(str(value))}</td></tr>" for name, value in rows.items())
     return f"<table><caption>{escape(title)}</caption><tbody>{cells}</tbody></table>"
 
 
 def _listed(given: Labels) -> list[Any]:
-    """Return labels as a list, each once."""
+    """Return labels as a list without duplicates."""
     return [] if given is None else [given] if isinstance(given, str | int) else list(dict.fromkeys(given))
+
+
+def _label_lists(given: Mapping[str, Labels]) -> LabelLists:
+    return {dim: _listed(labels) for dim, labels in given.items() if labels is not None}
 
 
 def _without_single(dataset: xr.Dataset, given: Mapping[str, Labels]) -> xr.Dataset:
     single = [dim for dim, labels in given.items() if isinstance(labels, str | int) and dim in dataset.dims]
     return dataset.isel(dict.fromkeys(single, 0))
+
+
+def _owned(dataset: xr.Dataset) -> xr.Dataset:
+    """Return a copy that shares no memory with the cache, in the same types as a decoded answer of a service."""
+    dataset = dataset.drop_vars([name for name, variable in dataset.data_vars.items() if not variable.size])
+    variables = {
+        name: xr.Variable(variable.dims, _owned_values(variable.values), dict(variable.attrs))
+        for name, variable in dataset.variables.items()
+    }
+    coords = {name: variables.pop(name) for name in dataset.coords}
+    return xr.Dataset(variables, coords, dict(dataset.attrs))
+
+
+def _owned_values(values: NDArray[Any]) -> NDArray[Any]:
+    if not values.size:
+        return values.astype(np.float64)  # an empty list in JSON has no type
+    return np.array(values.tolist()) if values.dtype.kind in "OT" else values.copy()

@@ -103,10 +103,11 @@ def test_an_encoder_has_no_control_vector(tmp_path):
     about["parity"]["post_norm"] = True
 
     class Encoder:
-        place = "here"
+        def describe(self):
+            return about
 
-        def ask(self, what, **choices):
-            return about if what == "details" else run._source.ask(what, **choices)
+        def __getattr__(self, name):
+            return getattr(run._source, name)
 
     with pytest.raises(SpecError, match=r"of an encoder, and llama\.cpp adds control vectors to decoders alone"):
         export_direction(theodolite.run_reader.RunReader("tiny-0", Encoder()), "refusal", "resid_pre", format="gguf")

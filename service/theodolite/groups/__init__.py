@@ -18,7 +18,7 @@ from theodolite.groups import (
 )
 from theodolite.groups.record import Group, Variable
 
-__all__ = ["ANALYSES", "GROUPS", "SHOWN", "Group", "Variable", "table_owner"]
+__all__ = ["ANALYSES", "GROUPS", "READ_WHOLE", "SHOWN", "Group", "Variable", "table_owner"]
 
 GROUPS: dict[str, Group] = {
     module.GROUP.name: module.GROUP
@@ -40,6 +40,9 @@ GROUPS: dict[str, Group] = {
 
 ANALYSES = tuple(name for name, group in GROUPS.items() if group.is_analysis)
 """The groups that a spec can name under `analyses`."""
+
+READ_WHOLE = tuple(name for name, group in GROUPS.items() if group.is_read_whole)
+"""The groups whose arrays readers get in one call."""
 
 SHOWN = tuple(
     group.name for group in sorted(GROUPS.values(), key=lambda group: group.order or 0) if group.order is not None

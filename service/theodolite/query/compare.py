@@ -1,4 +1,4 @@
-"""The same statistic of several runs, on relative depth: what the comparison's figure, table and API share."""
+"""Compare the same statistic of several runs on relative depth, for the figure, the table and the API."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -18,19 +18,19 @@ from theodolite.store.result_reader import read_group
 from theodolite.store.runs import Run
 
 BOUND = 0.95
-"""The AUROC from which on two sets count as separated, unless told otherwise."""
+"""Default for the smallest AUROC of two separated sets."""
 
 
 @dataclass(frozen=True)
 class Question:
-    """Which curve is compared; what is None is found out for each run, where it has no choice.
+    """Which curve is compared; None selects the only label of each run.
 
     Attributes:
         statistic: one of `STATISTICS`.
-        contrast: of a statistic of contrasts, and of the table; None is the only one of the run.
-        prompt_set: of a statistic of prompt sets; None is the only one of the run.
-        site: None is resid_pre and resid_mid, those that were measured.
-        position: None is the last one measured, which may differ from run to run, as chat templates do.
+        contrast: for a statistic of contrasts, and for the milestones; None selects the run's only contrast.
+        prompt_set: for a statistic of prompt sets; None selects the run's only set.
+        site: None selects resid_pre and resid_mid, as far as they were measured.
+        position: None selects the last measured one, which may differ between runs, as chat templates do.
     """
 
     statistic: str = "cosine_of_means_debiased"
@@ -41,14 +41,14 @@ class Question:
 
 
 def comparison(runs: Sequence[Run], question: Question) -> pd.DataFrame:
-    """Return one curve of each run, a row for each point, in the order of the stream.
+    """Return one curve of each run, one row for each point, in the order of the stream.
 
-    The columns are `run_id`, `model`, `statistic`, `site` (empty for a statistic of whole blocks, which stands where
-    the block begins), `layer`, `position`, `depth` (0-pre is 0, 0-mid is 1), `relative_depth` (1 is the end of the last
-    block), `value`, and `low` and `high` of its 95 % interval, NaN where it has none.
+    The columns are `run_id`, `model`, `statistic`, `site` (empty for a statistic of whole blocks, which has the depth
+    of the block's input), `layer`, `position`, `depth` (0-pre is 0, 0-mid is 1), `relative_depth` (1 is the end of the
+    last block), `value`, and `low` and `high` of its 95 % interval, NaN without an interval.
 
     Raises:
-        SpecError: there is no such statistic, or a run has not the contrast, set, site or position.
+        SpecError: there is no such statistic, or a run lacks the contrast, set, site or position.
         StoreError: a run is not complete, or lacks the group that holds the statistic.
     """
     if question.statistic not in STATISTICS:
@@ -59,32 +59,32 @@ def comparison(runs: Sequence[Run], question: Question) -> pd.DataFrame:
 
 
 def milestones(runs: Sequence[Run], question: Question, bound: float = BOUND) -> pd.DataFrame:
-    """Return a row for each run: where the debiased cosine of means is least, and where the sets first separate.
+    """Return one row for each run: the depths of the smallest debiased cosine and of the first separation.
 
-    They separate at the first depth where `auroc_low`, the lower end of the interval of the cross-validated AUROC, is
-    at least `bound`. Where there is no such depth `separates_at` says `never`, and `not measured` where the run lacks
-    the group; `least_cosine_at` says `not resolved` where the prompts are too few for the debiased cosine.
+    Sets separate at the first depth with `auroc_low`, the lower end of the interval of the cross-validated AUROC, of
+    at least `bound`. `separates_at` is `never` if there is no such depth, and `not measured` if the run lacks the
+    group. `least_cosine_at` is `not resolved` if there are too few prompts for the debiased cosine.
 
     Args:
         runs: the runs.
-        question: its contrast, site and position count; the statistic and the set do not.
-        bound: the AUROC.
+        question: contrast, site and position; its statistic and set are ignored.
+        bound: the smallest AUROC of separated sets.
 
     Raises:
-        SpecError: a run has not the contrast, site or position.
+        SpecError: a run lacks the contrast, site or position.
         StoreError: a run is not complete.
     """
     return pd.DataFrame([_milestones(run, question, bound) for run in runs]).astype({"position": "Int64"})
 
 
 def records(frame: pd.DataFrame) -> list[dict[str, Any]]:
-    """Return a frame's rows in plain types, as JSON has them: what is not known is None."""
+    """Return a frame's rows in JSON's types; a missing value is None."""
     plain: list[dict[str, Any]] = frame.astype(object).where(frame.notna(), None).to_dict("records")  # type: ignore[assignment]
     return plain
 
 
 def labels(frame: pd.DataFrame) -> dict[str, str]:
-    """Return what each run of a comparison is called: its model, and the end of its id where several share that."""
+    """Return the label of each run of a comparison: its model, and part of its id if runs share a model."""
     models: dict[str, str] = dict(frame.drop_duplicates("run_id").set_index("run_id")["model"])
     shared = [model for model in set(models.values()) if list(models.values()).count(model) > 1]
     return {

@@ -114,7 +114,9 @@ def curve_frame(curves: Sequence[Curve]) -> pd.DataFrame:
         )
         for curve in curves
     ]
-    return pd.concat(frames, ignore_index=True) if frames else pd.DataFrame(columns=["statistic", *CURVE_LABELS, *columns])
+    return (
+        pd.concat(frames, ignore_index=True) if frames else pd.DataFrame(columns=["statistic", *CURVE_LABELS, *columns])
+    )
 
 
 def along_depth(values: xr.DataArray) -> xr.DataArray:

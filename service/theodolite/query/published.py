@@ -1,6 +1,6 @@
-"""What others published of the same model: curves, or a few points of one, beside a run's own.
+"""Compare a run with published curves of the same model, or with a few points of one.
 
-The numbers are in `theodolite/published/`, each file with its source and how far it can be trusted.
+The numbers are in `theodolite/published/`; each file names its source and its limitations.
 """
 
 import json
@@ -17,21 +17,21 @@ from theodolite.query.curves import along_depth
 from theodolite.sites import HALF_BLOCKS
 from theodolite.store.runs import ModelFacts
 
-# Both sources compare these two kinds of prompts, so only contrasts of sets with these names are compared with them.
+# Both sources compare harmful with harmless prompts, so only contrasts of sets with these names are compared.
 _POSITIVE, _NEGATIVE = "harmful", "harmless"
 
 
 @dataclass(frozen=True)
 class PublishedCurve:
-    """A statistic of one model at one position, at the depths where it was published.
+    """A published statistic of one model at one position.
 
     Attributes:
         statistic: its name in the result group `curves`.
-        prompt_set: the set it is of; None for a statistic of the contrast.
-        values: the value at each depth.
-        n_per_set: prompts in each set; None where the source does not say.
-        source: who published it, and where.
-        note: what limits a comparison with it.
+        prompt_set: its prompt set; None for a statistic of the contrast.
+        values: the value at each published depth.
+        n_per_set: number of prompts in each set; None if the source does not state it.
+        source: authors and publication.
+        note: limitations of a comparison.
     """
 
     statistic: str
@@ -44,7 +44,7 @@ class PublishedCurve:
 
 @dataclass(frozen=True)
 class SelectedDirection:
-    """The layer whose input others chose their direction of refusal from, at one position."""
+    """The layer from whose input a publication took its direction of refusal, at one position."""
 
     layer: int
     source: str
@@ -52,7 +52,7 @@ class SelectedDirection:
 
 @dataclass(frozen=True)
 class Deviation:
-    """Where a run is farthest from what was published."""
+    """The depth at which a run differs most from a publication, with both values."""
 
     depth: int
     here: float
@@ -60,20 +60,19 @@ class Deviation:
 
     @property
     def difference(self) -> float:
-        """Here minus published."""
+        """The run's value minus the published one."""
         return self.here - self.published
 
     @property
     def share(self) -> float:
-        """The difference as a share of what was published."""
+        """The difference as a share of the published value."""
         return self.difference / self.published
 
 
 def published_curves(model: ModelFacts, positive: str, negative: str, position: int) -> list[PublishedCurve]:
-    """Return what was published of a model and a position, for a contrast of the sets `harmful` and `harmless`.
+    """Return the published curves of a model at a position, for a contrast of the sets `harmful` and `harmless`.
 
-    A model is the published one if it is that of the hub, in whatever case its id is written, or lies in a local folder
-    of its name.
+    A model matches by its hub id, ignoring case, or by the name of its local folder.
     """
     if (positive, negative) != (_POSITIVE, _NEGATIVE):
         return []
@@ -92,7 +91,7 @@ def published_curves(model: ModelFacts, positive: str, negative: str, position: 
 
 
 def selected_directions(model: ModelFacts, positive: str, negative: str, position: int) -> list[SelectedDirection]:
-    """Return from which layer's input others chose a direction, matched as in `published_curves`."""
+    """Return the published choices of a direction, matched as in `published_curves`."""
     if (positive, negative) != (_POSITIVE, _NEGATIVE):
         return []
     return [
@@ -103,13 +102,13 @@ def selected_directions(model: ModelFacts, positive: str, negative: str, positio
 
 
 def measured_values(curves: xr.Dataset, published: PublishedCurve, contrast: str, position: int) -> dict[int, float]:
-    """Return the run's own value at each depth of the curve that a published one is compared with.
+    """Return the run's value at each depth, of the statistic of a published curve.
 
     Args:
         curves: the result group `curves`.
-        published: what was published.
-        contrast: the contrast that it was matched with.
-        position: the position that it was matched with.
+        published: the published curve.
+        contrast: the matching contrast of the run.
+        position: the matching position of the run.
     """
     values = curves[published.statistic]
     of = {"contrast": contrast} if published.prompt_set is None else {"set": published.prompt_set}
@@ -119,23 +118,23 @@ def measured_values(curves: xr.Dataset, published: PublishedCurve, contrast: str
 
 
 def largest_deviation(measured: Mapping[int, float], published: PublishedCurve, *, relative: bool) -> Deviation | None:
-    """Return where a run differs most from what was published, or None where nothing can be compared.
+    """Return the largest deviation of a run from a published curve, or None if they share no depth.
 
     Args:
         measured: the run's value at each depth.
-        published: what was published.
-        relative: whether differences count as a share of the published value; published zeros are then left out.
+        published: the published curve.
+        relative: whether differences are shares of the published value; published zeros are then left out.
     """
-    found = [
+    deviations = [
         Deviation(depth, here, published.values[depth])
         for depth, here in measured.items()
         if depth in published.values and np.isfinite(here) and not (relative and published.values[depth] == 0)
     ]
-    return max(found, key=lambda one: abs(one.share if relative else one.difference), default=None)
+    return max(deviations, key=lambda one: abs(one.share if relative else one.difference), default=None)
 
 
 def _is_model(model: ModelFacts, hub_id: str) -> bool:
-    """Return whether a run's model is the one of a hub id; a GGUF file is not, since its weights were rounded."""
+    """Return whether a run's model has this hub id; a GGUF file never has, since its weights were rounded."""
     if model.kind == "hub":
         return model.place.lower() == hub_id.lower()
     return model.kind == "folder" and model.name.lower() == hub_id.split("/")[-1].lower()

@@ -1,4 +1,4 @@
-"""What is in a store, how far each run is, and whether it is whole."""
+"""List and describe the runs of a store, report their progress, and verify them."""
 
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
@@ -7,7 +7,7 @@ from typing import Any
 from theodolite.errors import RunDamagedError, StoreError, StoreVersionError
 from theodolite.groups import GROUPS
 from theodolite.spec import SurveySpec
-from theodolite.store.cache import Kept
+from theodolite.store.cache import Cache
 from theodolite.store.commits import damages, read_commit, read_commits, record_key
 from theodolite.store.manifest import changed_objects, finished_groups, finished_tables
 from theodolite.store.objects import keys
@@ -16,7 +16,7 @@ from theodolite.store.runs import Run, find_run, list_run_ids
 
 
 def run_state(run: Run) -> str:
-    """Return how far a run is: `complete`, `captured` where only results are missing, or `capturing`."""
+    """Return a run's state: `complete`, `captured` (only results are missing), or `capturing`."""
     return _state(run, finished_groups(run))
 
 
@@ -28,7 +28,7 @@ def _state(run: Run, finished: Mapping[str, str]) -> str:
 
 
 def summary(run: Run) -> dict[str, Any]:
-    """Return a run in one line."""
+    """Return a short description of a run, as lists show it."""
     finished = finished_groups(run)
     return {
         "run_id": run.id,
@@ -42,50 +42,58 @@ def summary(run: Run) -> dict[str, Any]:
     }
 
 
-def summaries(store: str, kept: Kept | None = None) -> list[dict[str, Any]]:
-    """Return all runs of a store, newest first; one that cannot be read says so and hides no other.
+def summaries(store: str, cache: Cache | None = None) -> list[dict[str, Any]]:
+    """Return a short description of each run of a store, newest first.
+
+    A run that cannot be read has a state and a reason instead, so that it hides no other run.
 
     Args:
-        store: the store.
-        kept: where a long-lived reader keeps what it reads.
+        store: URL of the store.
+        cache: cache of what is read of the runs.
     """
-    found = [_summary_or_reason(store, run_id, kept) for run_id in list_run_ids(store)]
-    return sorted((item for item in found if item), key=lambda item: str(item["created"]), reverse=True)
+    items = [_summary_or_reason(store, run_id, cache) for run_id in list_run_ids(store)]
+    return sorted((item for item in items if item), key=lambda item: str(item["created"]), reverse=True)
 
 
-def _summary_or_reason(store: str, run_id: str, kept: Kept | None) -> dict[str, Any] | None:
-    """Return None for a run that is only being created: it has no record yet."""
-    nothing: dict[str, Any] = {"run_id": run_id, "name": None, "model": None, "created": ""}
-    nothing |= {"sets": {}, "contrasts": [], "analyses": []}
+def _summary_or_reason(store: str, run_id: str, cache: Cache | None) -> dict[str, Any] | None:
+    """Return None for a run that is still being created: it has no run.json yet."""
+    unknown: dict[str, Any] = {"run_id": run_id, "name": None, "model": None, "created": ""}
+    unknown |= {"sets": {}, "contrasts": [], "analyses": []}
     try:
-        run = find_run(store, run_id, kept)
+        run = find_run(store, run_id, cache)
         return None if run is None else summary(run)
     except StoreVersionError as error:
-        return {**nothing, "state": "newer", "reason": str(error)}
+        return {**unknown, "state": "newer", "reason": str(error)}
     except StoreError as error:
-        return {**nothing, "state": "damaged", "reason": str(error)}
+        return {**unknown, "state": "damaged", "reason": str(error)}
 
 
 def progress(run: Run) -> dict[str, dict[str, int]]:
-    """Return how many prompts of each set are committed, and how many it has: `done` and `total`."""
-    whole = bool(finished_groups(run))  # then nobody needs to count
-    return {name: _progress(run, name, whole=whole) for name in run.record.sets}
+    """Return the number of committed prompts and of all prompts of each set: `done` and `total`."""
+    is_complete = bool(finished_groups(run))  # then every prompt is committed, and nothing is counted
+    return {name: _progress(run, name, is_complete=is_complete) for name in run.record.sets}
 
 
-def _progress(run: Run, name: str, *, whole: bool) -> dict[str, int]:
+def _progress(run: Run, name: str, *, is_complete: bool) -> dict[str, int]:
     facts = run.record.sets[name]
-    if whole:
+    if is_complete:
         return {"done": facts.n_samples, "total": facts.n_samples}
     committed = len(keys(run.location, f"shards/{name}"))
     done = min(committed * run.record.spec.capture.shard_prompts, facts.n_samples)
     return {"done": done, "total": facts.n_samples}
 
 
+def describe_results(run: Run) -> dict[str, Any]:
+    """Return `describe` without the report's URL, and with each contrast's two sets: the answer of the API."""
+    content = {name: value for name, value in describe(run).items() if name != "report"}
+    return {**content, "contrast_sets": read_contrasts(run, finished_groups(run))}
+
+
 def describe(run: Run) -> dict[str, Any]:
-    """Return everything known of a run but its arrays: question, model, parity, progress, result groups."""
+    """Return the full description of a run: spec, model, parity certificate, progress, result groups."""
     line = summary(run)
-    captured = {name: _captured(run, name, is_whole=line["state"] == "complete") for name in run.record.sets}
-    left_out = {name: quarantined for name, (_, quarantined) in captured.items()}
+    captured = {name: _captured(run, name, is_complete=line["state"] == "complete") for name in run.record.sets}
+    n_quarantined = {name: quarantined for name, (_, quarantined) in captured.items()}
     return {
         **line,
         "report": run.report,
@@ -96,11 +104,11 @@ def describe(run: Run) -> dict[str, Any]:
             name: {
                 **facts.model_dump(),
                 "shards_committed": captured[name][0],
-                "quarantined": left_out[name],
+                "quarantined": n_quarantined[name],
             }
             for name, facts in run.record.sets.items()
         },
-        "notes": list(_notes(run, left_out)),
+        "notes": list(_notes(run, n_quarantined)),
         "parity": run.record.parity,
         "versions": run.record.versions,
         "spec": run.record.spec.model_dump(mode="json", exclude_none=True),
@@ -112,24 +120,24 @@ def describe(run: Run) -> dict[str, Any]:
     }
 
 
-def _captured(run: Run, name: str, *, is_whole: bool) -> tuple[int, int]:
-    """Return how many shards of a set are committed, and how many of its prompts are quarantined."""
+def _captured(run: Run, name: str, *, is_complete: bool) -> tuple[int, int]:
+    """Return a set's number of committed shards and of quarantined prompts."""
 
     def read() -> tuple[int, int]:
         commits = read_commits(run.location, name).values()
         return len(commits), sum(len(commit.quarantined) for commit in commits)
 
-    if run.kept is None or not is_whole:
+    if run.cache is None or not is_complete:
         return read()
-    # A large run has thousands of commit records, which do not change any more.
-    return run.kept.get((run.url, "captured", name, run.record.created), read, lambda _: 500)
+    # A large run has thousands of commit records, and those of a complete run never change.
+    return run.cache.get((run.url, "captured", name, run.record.created), read, lambda _: 500)
 
 
-def _notes(run: Run, left_out: Mapping[str, int]) -> Iterator[str]:
-    """Say why numbers of a set are NaN."""
+def _notes(run: Run, n_quarantined: Mapping[str, int]) -> Iterator[str]:
+    """Yield the reasons for missing values of a set, and a warning about prompts of one token."""
     for name, facts in run.record.sets.items():
-        usable = facts.n_samples - left_out[name]
-        single = 2 * facts.n_samples - facts.tokens  # at least so many, since every prompt has a token
+        usable = facts.n_samples - n_quarantined[name]
+        single = 2 * facts.n_samples - facts.tokens  # a lower bound, since every prompt has a token
         if 0 < single < facts.n_samples and -1 in facts.positions:
             yield (
                 f"at least {single} of {facts.n_samples} prompts of {name} are one token long: their last token is "
@@ -145,19 +153,19 @@ def _notes(run: Run, left_out: Mapping[str, int]) -> Iterator[str]:
 
 
 def last_asked(run: Run) -> SurveySpec:
-    """Return a run's spec with the options that its finished results were last computed with."""
+    """Return a run's spec with the options of its finished results."""
     finished, options = finished_groups(run), dict[str, Any]()
     for name in (name for name, group in GROUPS.items() if group.options == name):
-        with suppress(RunDamagedError):  # what is damaged is computed again, as the run first asked
+        with suppress(RunDamagedError):  # a damaged group is computed again with the options of run.json
             options |= {name: read_group(run, name).attrs["options"]} if name in finished else {}
     return SurveySpec.model_validate({**run.record.spec.model_dump(mode="json"), **options})
 
 
 def verify(run: Run) -> Iterator[str]:
-    """Yield a sentence for each thing that is not whole: missing or changed shards, results, tables, metadata."""
+    """Yield a sentence for each missing or changed object: shards, results, tables, metadata."""
     for name, facts in run.record.sets.items():
-        there = set(keys(run.location, f"shards/{name}"))
-        captured = [index for index in range(facts.n_shards) if record_key(name, index) in there]
+        committed = set(keys(run.location, f"shards/{name}"))
+        captured = [index for index in range(facts.n_shards) if record_key(name, index) in committed]
         missing = [f"{name}/{index:05d}" for index in sorted(set(range(facts.n_shards)) - set(captured))]
         if missing:
             named = ", ".join(missing[:3]) + (", …" if len(missing) > 3 else "")

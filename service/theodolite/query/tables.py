@@ -1,4 +1,4 @@
-"""Flat tables of a finished run, a page of rows at a time."""
+"""Read flat tables of a finished run, whole or in pages."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -13,13 +13,13 @@ from theodolite.store.runs import Run
 Filter = tuple[str, str, Any]
 """Column, operator, value."""
 
-ROWS = 250_000
-"""Rows of a table that is decoded whole, at most: some 50 MB."""
+MAX_ROWS = 250_000
+"""Default for the longest table that is decoded whole: about 50 MB."""
 
 
 @dataclass(frozen=True)
 class Page:
-    """Some rows of a table: from `start` on, of `total` that pass the filters."""
+    """The rows of a table from `start` on, out of `total` that pass the filters."""
 
     rows: pd.DataFrame
     start: int
@@ -27,7 +27,7 @@ class Page:
 
 
 def table_page(run: Run, name: str, start: int, limit: int, filters: Sequence[Filter] = ()) -> Page:
-    """Return at most `limit` rows of a table, from the one at `start` of those that pass all filters.
+    """Return at most `limit` rows of a table from row `start` on, counted over the rows that pass all filters.
 
     Raises:
         TableNotFoundError: the run has no such table; the message names those that it has.
@@ -45,9 +45,9 @@ def table_page(run: Run, name: str, start: int, limit: int, filters: Sequence[Fi
     return Page(passed.iloc[start : start + limit], start, len(passed))
 
 
-def whole_table(run: Run, name: str) -> pd.DataFrame:
-    """Return all rows of a table; raises SpecError for one of more than ROWS, and as `table_page` does."""
+def whole_table(run: Run, name: str, *, max_rows: int = MAX_ROWS) -> pd.DataFrame:
+    """Return all rows of a table; raises SpecError for more than `max_rows`, and as `table_page` does."""
     total = table_page(run, name, 0, 0).total
-    if total > ROWS:
-        raise SpecError(f"{name}: has {total} rows, and {ROWS} are decoded at once; ask for Parquet, or for pages")
+    if total > max_rows:
+        raise SpecError(f"{name}: has {total} rows, and {max_rows} are decoded at once; ask for Parquet, or for pages")
     return read_finished_table(run, name)

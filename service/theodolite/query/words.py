@@ -1,4 +1,4 @@
-"""Tables of words of a finished run."""
+"""Read the tables of the result group `words` of a finished run."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -19,16 +19,16 @@ def read_words(run: Run, table: str, filters: Sequence[tuple[str, str, Any]] = (
     Raises:
         TableNotFoundError: the run has no such table; the message names those that it has.
     """
-    there = list(read_group(run, "words").attrs["tables"])
-    if table not in there:
-        raise TableNotFoundError(f"{run.id} has no table {table!r}; it has {', '.join(there)}")
+    existing = list(read_group(run, "words").attrs["tables"])
+    if table not in existing:
+        raise TableNotFoundError(f"{run.id} has no table {table!r}; it has {', '.join(existing)}")
     return read_finished_table(run, table, filters)
 
 
 def along_stream(trajectory: pd.DataFrame) -> pd.DataFrame:
-    """Return one token's rows in the order of the stream, each depth once; branches and the next token left out."""
+    """Return one token's rows in the order of the stream, one for each depth, without the blocks' branches."""
     sites = [site for site in _STREAM if site in set(trajectory["site"])]
-    if Site.RESID_PRE not in sites:  # what enters a block is what left the one before
+    if Site.RESID_PRE not in sites:  # a block's input is the output of the block before
         sites = [Site.RESID_POST, *sites]
     stream = trajectory[trajectory["site"].isin(sites)].sort_values("depth", kind="stable")
     return stream.drop_duplicates("depth", keep="last")

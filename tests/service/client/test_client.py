@@ -11,11 +11,11 @@ from support.listening import served
 from support.serving import SPEC, copied
 
 from theodolite import errors
-from theodolite.api.credentials import create_token
+from theodolite.api.credentials import create_credential
 from theodolite.api.problems import problem_response
 from theodolite.client import Client, Job, _problem
 from theodolite.errors import ClusterError, ResultsNotFoundError, RunNotFoundError, SpecError, TheodoliteError
-from theodolite.store.cache import Kept
+from theodolite.store.cache import Cache
 from theodolite.submission.job_store import End, end_attempt, read_jobs, tell_run
 
 
@@ -81,7 +81,7 @@ def test_other_problems_are_what_their_status_is(status, kind, error):
 
 def test_a_token_is_sent_and_asked_for(shelf, tmp_path, service):
     store = copied(shelf, tmp_path, "tiny-0")
-    token, _ = create_token(store, ("read",), "", None)
+    token, _ = create_credential(store, ("read",), "", None)
     with served(store, tokenless=False) as url:
         with pytest.raises(TheodoliteError, match=rf"{url}: this service needs a token.*Client\(url, token=…\)"):
             Client(url).runs()
@@ -190,7 +190,7 @@ def test_a_job_that_is_stopped_or_lost_says_so(submitting, monkeypatch):
     again = client.submit(SPEC)
     cluster.set_state(cluster.submitted[1], "RUNNING")
     cluster.failure = httpx.ConnectError("no route")
-    assert read_jobs(store, Kept(0), again.id)[0].end is None
+    assert read_jobs(store, Cache(0), again.id)[0].end is None
     with pytest.raises(ClusterError, match=r"is lost: .*cannot be reached"):
         again.wait()
     monkeypatch.setattr("theodolite.submission.waiting._SECONDS_LOST", 60.0)

@@ -162,10 +162,10 @@ def test_a_head_has_its_spectrum_and_tokens(shelf):
 
 
 MISTAKES = {
-    "statistic: given 'cosine'.* allowed: cosine_of_means": (SpecError, lambda run: run.curves("cosine")),
+    "statistic: given 'cosine'.* allowed: norm_mean, .*cosine_of_means": (SpecError, lambda run: run.curves("cosine")),
     "contrast: tiny-0 has no 'other'; it has: refusal": (SpecError, lambda run: run.curves(contrast="other")),
     "layer: tiny-0 has no 4; it has 0 to 3": (SpecError, lambda run: run.direction("refusal", "resid_pre", 4)),
-    "group: given 'curves'; allowed: sphere, gram": (SpecError, lambda run: run.group("curves")),
+    "group: given 'curves'; allowed: moments, sphere, gram": (SpecError, lambda run: run.group("curves")),
     "head: a group cannot be narrowed by it; allowed: set": (SpecError, lambda run: run.group("gram", head=1)),
     "statistic: gram has no 'auroc'": (SpecError, lambda run: run.group("gram", "auroc")),
     "tiny-0 has no finished results 'sphere'": (ResultsNotFoundError, lambda run: run.group("sphere")),
@@ -207,9 +207,9 @@ def test_all_groups_that_the_api_answers_can_be_read():
 
 def test_a_notebook_shows_names_and_never_runs_them():
     class Evil:
-        place = "http://<script>alert(0)</script>"
+        url = "http://<script>alert(0)</script>"
 
-        def ask(self, _what):
+        def describe(self):
             named = "<script>alert(1)</script>"
             model = {"name": named, "n_layers": 1, "d_model": 1, "dtype": named}
             sets = {named: {"n_samples": 1}}
@@ -226,5 +226,5 @@ def test_importing_the_package_imports_nothing_else():
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.split() == []
     assert set(theodolite.__all__) == {"Client", "open_run", "__version__"}
-    with pytest.raises(AttributeError, match="'theodolite' has no attribute 'klient'"):
+    with pytest.raises(AttributeError, match="No theodolite attribute klient"):
         theodolite.klient  # noqa: B018 - the attribute is asked for

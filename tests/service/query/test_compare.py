@@ -144,7 +144,10 @@ def test_separation_of_another_contrast_is_not_this_ones(tmp_path):
 @pytest.mark.parametrize(
     ("question", "message"),
     [
-        (Question("cosine"), "statistic: given 'cosine', .* allowed: cosine_of_means, .*auroc.*step_norm_attn"),
+        (
+            Question("cosine"),
+            "statistic: given 'cosine', .* allowed: norm_mean, .*cosine_of_means, .*auroc.*step_norm_attn",
+        ),
         (Question("mean"), "statistic: given 'mean'"),  # it has the dimension d_model
         (Question(contrast="subject"), "contrast: tiny-0 has no 'subject'; it has: refusal"),
         (Question("variance_mean"), "set: tiny-0 has 2 of them; say which: harmful, harmless"),

@@ -6,8 +6,7 @@ import pytest
 from support.finished_runs import finished_run
 
 from theodolite.errors import ResultsNotFoundError, SpecError, TableNotFoundError
-from theodolite.query import group_selection
-from theodolite.query.group_selection import said, select_direction, select_group
+from theodolite.query.group_selection import label_list, select_direction, select_group
 from theodolite.query.tables import table_page
 from theodolite.store.result_reader import read_group, table_bytes
 from theodolite.store.result_writer import write_groups
@@ -71,14 +70,12 @@ def test_a_group_that_is_not_finished_is_named(run):
         select_group(run, "gram")
 
 
-def test_the_bound_counts_every_number_and_lets_exactly_as_many_through(run, monkeypatch):
+def test_the_bound_counts_every_number_and_lets_exactly_as_many_through(run):
     size = sum(variable.size for variable in read_group(run, "separation").data_vars.values())
-    monkeypatch.setattr(group_selection, "NUMBERS", size)
-    assert select_group(run, "separation")
-    monkeypatch.setattr(group_selection, "NUMBERS", size - 1)
+    assert select_group(run, "separation", max_numbers=size)
     with pytest.raises(SpecError, match=f"would hold {size} numbers, and {size - 1} are allowed; narrow"):
-        select_group(run, "separation")
-    assert select_group(run, "separation", ["auroc"])
+        select_group(run, "separation", max_numbers=size - 1)
+    assert select_group(run, "separation", ["auroc"], max_numbers=size - 1)
 
 
 def test_a_direction_is_read_at_the_last_position_unless_told(run):
@@ -121,7 +118,7 @@ def test_equal_means_have_no_direction(tmp_path):
     ],
 )
 def test_labels_in_words(labels, words):
-    assert said(labels) == words
+    assert label_list(labels) == words
 
 
 ROWS = pd.DataFrame({"layer": np.arange(50) // 10, "head": np.arange(50) % 10, "token": [f"t{n}" for n in range(50)]})

@@ -6,7 +6,7 @@ from support.serving import surveyed_run
 from theodolite.errors import FigureNotFoundError
 from theodolite.sections.catalogue import SECTIONS, draw_figure, figures_of, sections_of, sections_there
 from theodolite.spec import ANALYSES
-from theodolite.store.cache import Kept
+from theodolite.store.cache import Cache
 from theodolite.store.runs import open_run
 from theodolite_jobs.report.page import write_report
 
@@ -57,7 +57,7 @@ def test_figures_are_drawn_by_their_names(run, sections):
 
 
 def test_what_a_reader_keeps_draws_the_same(run, sections):
-    reader = open_run(run.store, run.id, Kept(10**8))
+    reader = open_run(run.store, run.id, Cache(10**8))
     for _ in range(2):
         assert [one.facts for one in sections_of(reader, "gram")] == [one.facts for one in sections["gram"]]
     assert draw_figure(reader, "gram.shape").to_json() == draw_figure(run, "gram.shape").to_json()

@@ -85,7 +85,7 @@ def test_a_label_that_only_one_of_several_groups_has_is_right(tmp_path):
 @pytest.mark.parametrize(
     ("statistics", "only", "said"),
     [
-        (["nobody"], {}, r"statistic: given 'nobody'.*allowed: cosine_of_means, "),
+        (["nobody"], {}, r"statistic: given 'nobody'.*allowed: norm_mean, .*cosine_of_means, "),
         (["mean"], {}, r"given 'mean', which is no curve"),
         (["path_length"], {}, r"given 'path_length', which is no curve"),
         ([], {"set": ["nobody"]}, r"set: tiny-0 has no 'nobody'; it has: harmful, harmless"),
