@@ -14,6 +14,7 @@ from starlette.testclient import TestClient
 from support.analysing import analyse, survey_gram
 from support.stored import store_run
 
+from theodolite.api.access import SECONDS_CACHED
 from theodolite.api.app import create_app
 from theodolite.settings import Settings
 from theodolite.spec import GramSpec
@@ -77,10 +78,17 @@ def stored_group(store: str, run_id: str, group: str) -> xr.Dataset:
 
 
 def client_of(
-    store: str | Path, *, tokenless: bool = True, client: tuple[str, int] = ("testclient", 50000), **settings: Any
+    store: str | Path,
+    *,
+    tokenless: bool = True,
+    client: tuple[str, int] = ("testclient", 50000),
+    seconds_cached: float = SECONDS_CACHED,
+    **settings: Any,
 ) -> TestClient:
-    """Return who asks a service of this store, as from a browser on the same machine; a bug comes back as 500."""
-    app = create_app(Settings(store=str(store), **settings), open_without_tokens=tokenless)
+    """Return a client of a service over this store, as a browser on the same machine; a bug is answered with 500."""
+    app = create_app(
+        Settings(store=str(store), **settings), open_without_tokens=tokenless, seconds_cached=seconds_cached
+    )
     return TestClient(app, "http://localhost", raise_server_exceptions=False, client=client)
 
 

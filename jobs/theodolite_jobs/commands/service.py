@@ -36,34 +36,33 @@ def create_token(
     From the first token on, the service over this store answers nobody without one, not even on loopback; it stays so
     when all are revoked.
     """
-    from theodolite.api.credentials import SCOPES
-    from theodolite.api.credentials import create_token as make_token
+    from theodolite.api.credentials import SCOPES, create_credential
     from theodolite.errors import SpecError
 
     scopes = tuple(dict.fromkeys(scope or ["read"]))
     unknown = [name for name in scopes if name not in SCOPES]
     if unknown:
         raise SpecError(f"--scope: given {unknown[0]!r}; allowed: {', '.join(SCOPES)}")
-    token, record = make_token(settings_of(store=store).store, scopes, label, days)
+    token, credential = create_credential(settings_of(store=store).store, scopes, label, days)
     if as_json:
-        print(json.dumps({"token": token, "id": record.id, "scopes": scopes, "expires": record.expires}))
+        print(json.dumps({"token": token, "id": credential.id, "scopes": scopes, "expires": credential.expires}))
         return
-    typer.echo(f"{record.id} may {' and '.join(scopes)}; keep it now, it is not shown again", err=True)
+    typer.echo(f"{credential.id} may {' and '.join(scopes)}; keep it now, it is not shown again", err=True)
     print(token)
 
 
 def list_tokens(store: Store = None, as_json: AsJson = False) -> None:
     """List the service's tokens: ids, scopes and ends, never the tokens."""
-    from theodolite.api.credentials import list_tokens as read_tokens
+    from theodolite.api.credentials import list_credentials
 
-    found = read_tokens(settings_of(store=store).store)
+    credentials = list_credentials(settings_of(store=store).store)
     if as_json:
-        kept = ("id", "label", "scopes", "created", "expires")
-        print(json.dumps({"items": [{name: getattr(record, name) for name in kept} for record in found]}))
+        shown = ("id", "label", "scopes", "created", "expires")
+        print(json.dumps({"items": [{name: getattr(one, name) for name in shown} for one in credentials]}))
         return
-    for record in found:
-        until = f"until {record.expires[:10]}" if record.expires else "for ever"
-        print(f"{record.id}  {','.join(record.scopes)}  {until}  {record.label}")
+    for one in credentials:
+        until = f"until {one.expires[:10]}" if one.expires else "for ever"
+        print(f"{one.id}  {','.join(one.scopes)}  {until}  {one.label}")
 
 
 def revoke_token(
@@ -71,8 +70,8 @@ def revoke_token(
     store: Store = None,
 ) -> None:
     """Make a token count no more, within two seconds."""
-    from theodolite.api.credentials import revoke_token as remove_token
+    from theodolite.api.credentials import revoke_credential
     from theodolite.errors import SpecError
 
-    if not remove_token(settings_of(store=store).store, token):
+    if not revoke_credential(settings_of(store=store).store, token):
         raise SpecError(f"there is no token {token!r}; `theodolite token list` shows those that there are")

@@ -1,4 +1,4 @@
-"""Who asks, and what they may do."""
+"""Authenticate callers by bearer token, and check their scopes."""
 
 import asyncio
 import time
@@ -9,77 +9,78 @@ from fastapi import Depends, Request
 from fastapi.concurrency import run_in_threadpool
 from fastapi.security import HTTPAuthorizationCredentials, HTTPBearer
 
-from theodolite.api.credentials import SCOPES, TokenRecord, find_token, had_tokens, list_tokens
+from theodolite.api.credentials import SCOPES, Credential, find_credential, had_credentials, list_credentials
 from theodolite.api.guards import LOOPBACK
 from theodolite.api.problems import Problem
 
-_SECONDS_KEPT = 2.0
-"""How long the list of tokens is not read again: as long does a revoked one still count."""
+SECONDS_CACHED = 2.0
+"""Default for how long the list of credentials is cached; a revoked token is valid for at most as long."""
 
-_bearer = HTTPBearer(auto_error=False, description="A token of `theodolite token create`.")
+_bearer = HTTPBearer(auto_error=False, description="A token from `theodolite token create`.")
 _Given = Annotated[HTTPAuthorizationCredentials | None, Depends(_bearer)]
 
 
 @dataclass(frozen=True)
 class Caller:
-    """Who asks: a token's id, or `local` on a service without tokens, and what they may do."""
+    """A caller: the id of its credential, or `local` on a service without tokens, and its scopes."""
 
     id: str
     scopes: tuple[str, ...]
 
 
 class Access:
-    """Knows the tokens of a store.
+    """Authenticates the callers of a service by the credentials in its store.
 
     Args:
-        store: the store.
-        open_without_tokens: whether everybody may do everything while there are none; for loopback alone.
+        store: URL of the store.
+        open_without_tokens: whether every caller has all scopes while there are no tokens; for loopback alone.
+        seconds_cached: how long the list of credentials is cached.
     """
 
-    def __init__(self, store: str, *, open_without_tokens: bool) -> None:
-        self.store, self.open_without_tokens = store, open_without_tokens
-        self._looked = float("-inf")
-        self._looking = asyncio.Lock()
-        self._records: list[TokenRecord] = []
+    def __init__(self, store: str, *, open_without_tokens: bool, seconds_cached: float = SECONDS_CACHED) -> None:
+        self.store, self.open_without_tokens, self.seconds_cached = store, open_without_tokens, seconds_cached
+        self._read_at = float("-inf")
+        self._reading = asyncio.Lock()
+        self._credentials: list[Credential] = []
         self._is_open = False
 
     async def caller(self, token: str | None) -> Caller:
-        """Return who asks; raises Problem 401 for a token that is missing, wrong or expired."""
-        async with self._looking:  # one reads, and who waits finds what was read
-            if time.monotonic() - self._looked > _SECONDS_KEPT:
-                await run_in_threadpool(self._look)
+        """Return the caller; raises Problem 401 if the token is missing, wrong or expired."""
+        async with self._reading:  # one request reads the list, and the waiting ones use it
+            if time.monotonic() - self._read_at > self.seconds_cached:
+                await run_in_threadpool(self._read)
         if self._is_open:
             return Caller("local", SCOPES)
         if token is None:
             raise _unauthorised("this service needs a token: Authorization: Bearer …")
-        record = find_token(self._records, token)
-        if record is None:
+        credential = find_credential(self._credentials, token)
+        if credential is None:
             raise _unauthorised("the token is not one of this service's")
-        if record.is_expired():
-            raise _unauthorised(f"the token expired at {record.expires}")
-        return Caller(record.id, record.scopes)
+        if credential.is_expired():
+            raise _unauthorised(f"the token expired at {credential.expires}")
+        return Caller(credential.id, credential.scopes)
 
-    def _look(self) -> None:
-        """Read the store's tokens."""
+    def _read(self) -> None:
+        """Read the store's credentials; their age counts from the beginning, since a store may be slow."""
         began = time.monotonic()
-        self._records = list_tokens(self.store)
-        self._is_open = self.open_without_tokens and not self._records and not had_tokens(self.store)
-        self._looked = began
+        self._credentials = list_credentials(self.store)
+        self._is_open = self.open_without_tokens and not self._credentials and not had_credentials(self.store)
+        self._read_at = began
 
 
-# These are asked before every answer: what is no coroutine would go through a thread each time.
+# Coroutines, because every request calls one: FastAPI would run a plain function in a thread.
 async def reader(request: Request, given: _Given) -> Caller:
-    """Return who asks, if they may read."""
+    """Return the caller, who must have the scope read."""
     return await _with_scope(request, given, "read")
 
 
 async def submitter(request: Request, given: _Given) -> Caller:
-    """Return who asks, if they may submit jobs."""
+    """Return the caller, who must have the scope submit."""
     return await _with_scope(request, given, "submit")
 
 
 async def metrics_reader(request: Request, given: _Given) -> None:
-    """Let through who may read, and whoever asks on loopback."""
+    """Accept callers on loopback, and callers with the scope read."""
     client = request.client.host if request.client else ""
     on_loopback = client in ("127.0.0.1", "::1") and request.url.hostname in {name.strip("[]") for name in LOOPBACK}
     if not on_loopback:

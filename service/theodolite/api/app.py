@@ -8,25 +8,28 @@ from fastapi import FastAPI
 from fastapi.middleware.gzip import GZipMiddleware
 
 from theodolite import __version__
-from theodolite.api import compare, health, jobs, page, runs
-from theodolite.api.access import Access
+from theodolite.api import compare, groups, health, jobs, page, runs
+from theodolite.api.access import SECONDS_CACHED, Access
 from theodolite.api.guards import Guard
 from theodolite.api.problems import add_handlers
 from theodolite.api.request_metrics import Measured
 from theodolite.api.schemas import ProblemDetails
 from theodolite.settings import Settings
-from theodolite.store.cache import Kept
+from theodolite.store.cache import Cache
 
 THREADS = 4
-"""Answers are made in threads, for a store may be slow; more of them than this only wait for each other."""
+"""Threads that compute answers. A store may be slow, so one is too few; more than this wait for the interpreter."""
 
 
-def create_app(settings: Settings, *, open_without_tokens: bool = False) -> FastAPI:
+def create_app(
+    settings: Settings, *, open_without_tokens: bool = False, seconds_cached: float = SECONDS_CACHED
+) -> FastAPI:
     """Return the service over a store.
 
     Args:
-        settings: the store, the cluster that takes jobs, and the limits.
-        open_without_tokens: whether everybody may do everything while the store has no tokens; for loopback alone.
+        settings: the store, the cluster for jobs, and the limits.
+        open_without_tokens: whether every caller has all scopes while the store has no tokens; for loopback alone.
+        seconds_cached: how long the list of bearer tokens is cached.
     """
     app = FastAPI(
         title="Theodolite",
@@ -37,10 +40,11 @@ def create_app(settings: Settings, *, open_without_tokens: bool = False) -> Fast
         lifespan=_lifespan,
     )
     app.state.settings = settings
-    app.state.kept = Kept(settings.kept_bytes)
-    app.state.access = Access(settings.store, open_without_tokens=open_without_tokens)
+    app.state.cache = Cache(settings.results_cache_bytes)
+    app.state.access = Access(settings.store, open_without_tokens=open_without_tokens, seconds_cached=seconds_cached)
     add_handlers(app)
-    for router in (health.router, runs.router, compare.router, jobs.router, jobs.spec_router, page.router):
+    routers = (health.router, runs.router, groups.router, compare.router, jobs.router, jobs.spec_router, page.router)
+    for router in routers:
         app.include_router(router)
     _describe_problems(app)
     app.add_middleware(GZipMiddleware, minimum_size=1024, compresslevel=5)
@@ -56,7 +60,7 @@ async def _lifespan(_app: FastAPI) -> AsyncIterator[None]:
 
 
 def _describe_problems(app: FastAPI) -> None:
-    """Give OpenAPI the shape of problems, which answers refer to."""
+    """Add the schema of problems to OpenAPI; the descriptions of answers refer to it."""
     plain = app.openapi
 
     def with_problems() -> dict[str, object]:

@@ -1,4 +1,4 @@
-"""The same curve of several runs, on relative depth."""
+"""Route that compares the same curve of several runs on relative depth."""
 
 from collections.abc import Sequence
 from typing import Annotated, Any
@@ -19,7 +19,7 @@ from theodolite.store.runs import Run
 router = APIRouter(prefix="/v1/compare", tags=["compare"])
 
 RUNS = 16
-"""Runs of one comparison; more cannot be told apart in a figure."""
+"""Maximum number of runs in one comparison: a figure has no more distinct colours."""
 
 _RunIds = Annotated[
     list[Annotated[str, Query(pattern=RUN_ID)]],
@@ -37,9 +37,9 @@ def compare(
     prompt_set: Annotated[str | None, Query(alias="set", description="Of a statistic of prompt sets.")] = None,
     site: Annotated[str | None, Query(description="None is resid_pre and resid_mid.")] = None,
     position: Annotated[int | None, Query(lt=0, ge=-10_000, description="None is each run's last.")] = None,
-    bound: Annotated[float, Query(ge=0.5, le=1, description="AUROC from which on sets are separated.")] = BOUND,
+    bound: Annotated[float, Query(ge=0.5, le=1, description="Smallest AUROC of separated sets.")] = BOUND,
 ) -> Response:
-    """Curves of several runs, and where their sets' cosine is least and where they first separate."""
+    """Curves of several runs, with the depths of their smallest cosine and of their first separation."""
     runs = [complete_run(request, run_id) for run_id in dict.fromkeys(run_ids)]
     question = Question(statistic, contrast, prompt_set, site, position)
 
@@ -57,7 +57,7 @@ def compare(
 
 
 def _milestones(runs: Sequence[Run], question: Question, bound: float) -> list[dict[str, Any]]:
-    """Return the rows, or none where a statistic of sets was asked of runs with several contrasts, and none chosen."""
+    """Return the rows; none for a statistic of sets of runs with several contrasts, if no contrast is chosen."""
     try:
         return records(milestones(runs, question, bound))
     except SpecError:

@@ -1,4 +1,7 @@
-"""Tokens of the service: who may read, and who may submit jobs. What is stored cannot be turned back into a token."""
+"""Credentials of the service in its store: who may read, and who may submit jobs.
+
+A credential is stored as the hash of its bearer token, from which nobody can compute the token.
+"""
 
 import hashlib
 import hmac
@@ -14,21 +17,21 @@ from theodolite.store.objects import Location, delete, get, keys, open_location,
 SCOPES = ("read", "submit")
 
 _FOLDER = "tokens"
-_MADE = f"{_FOLDER}/made"
+_EVER_CREATED = f"{_FOLDER}/made"
 _PREFIX = "theodolite"
 
 
 @dataclass(frozen=True)
-class TokenRecord:
-    """What is known of a token.
+class Credential:
+    """What the store holds of a bearer token.
 
     Attributes:
-        id: 12 hex digits, the token's middle part; no secret.
-        label: what it is for.
-        scopes: what it may do.
-        sha256: of the whole token. It holds 256 random bits, so a slow hash would protect nothing more.
-        created: when, ISO 8601.
-        expires: from when on it counts no more; None is never.
+        id: 12 hex digits, the middle part of the token; not secret.
+        label: what the token is for.
+        scopes: what its bearer may do.
+        sha256: hash of the whole token, which holds 256 random bits: a slow hash would protect nothing more.
+        created: time of creation, ISO 8601.
+        expires: end of its validity, ISO 8601; None is never.
     """
 
     id: str
@@ -39,20 +42,20 @@ class TokenRecord:
     expires: str | None
 
     def is_expired(self) -> bool:
-        """Return whether it counts no more."""
+        """Return whether its validity has ended."""
         return self.expires is not None and datetime.fromisoformat(self.expires) <= datetime.now(UTC)
 
 
-def create_token(
+def create_credential(
     store: str, scopes: Sequence[str], label: str = "", days: int | None = None
-) -> tuple[str, TokenRecord]:
-    """Make a token, and return it, which happens once, and what is stored of it.
+) -> tuple[str, Credential]:
+    """Create a bearer token and store its credential; return both. The token cannot be read again.
 
     Args:
-        store: the store that the service answers from.
+        store: URL of the service's store.
         scopes: some of SCOPES.
-        label: what it is for.
-        days: how long it counts; None is for ever.
+        label: what the token is for.
+        days: how long it is valid; None is without end.
 
     Raises:
         StoreError: the store cannot be written.
@@ -60,59 +63,59 @@ def create_token(
     now, short = datetime.now(UTC).replace(microsecond=0), secrets.token_hex(6)
     token = f"{_PREFIX}_{short}_{secrets.token_urlsafe(32)}"
     expires = None if days is None else (now + timedelta(days=days)).isoformat()
-    record = TokenRecord(short, label, tuple(scopes), _hash(token), now.isoformat(), expires)
+    credential = Credential(short, label, tuple(scopes), _hash(token), now.isoformat(), expires)
     location = open_location(store, create=True)
-    put_new(location, _MADE, b"")
-    put_new(location, _key(short), json.dumps(asdict(record)).encode())
-    return token, record
+    put_new(location, _EVER_CREATED, b"")
+    put_new(location, _key(short), json.dumps(asdict(credential)).encode())
+    return token, credential
 
 
-def list_tokens(store: str) -> list[TokenRecord]:
-    """Return all tokens of a store, oldest first."""
+def list_credentials(store: str) -> list[Credential]:
+    """Return all credentials of a store, oldest first."""
     location = open_location(store)
-    found = [_read(location, key) for key in keys(location, _FOLDER) if key != _MADE]
-    return sorted((record for record in found if record), key=lambda record: record.created)
+    stored = [_read(location, key) for key in keys(location, _FOLDER) if key != _EVER_CREATED]
+    return sorted((credential for credential in stored if credential), key=lambda credential: credential.created)
 
 
-def had_tokens(store: str) -> bool:
-    """Return whether a token was ever made: such a store is never open again, not even when the last one is revoked."""
-    return _MADE in keys(open_location(store), _FOLDER)
+def had_credentials(store: str) -> bool:
+    """Return whether the store ever had a credential: its service then needs a token, even if all are revoked."""
+    return _EVER_CREATED in keys(open_location(store), _FOLDER)
 
 
-def revoke_token(store: str, token_id: str) -> bool:
-    """Remove a token by its id; return whether there was one."""
+def revoke_credential(store: str, credential_id: str) -> bool:
+    """Remove a credential by its id; return whether it existed."""
     location = open_location(store)
-    there = _key(token_id) in keys(location, _FOLDER)
-    delete(location, [_key(token_id)] if there else [])
-    return there
+    exists = _key(credential_id) in keys(location, _FOLDER)
+    delete(location, [_key(credential_id)] if exists else [])
+    return exists
 
 
-def find_token(records: Sequence[TokenRecord], token: str) -> TokenRecord | None:
-    """Return the record of a token, or None; every record is compared, in constant time."""
-    given, found = _hash(token), None
-    for record in records:
-        if hmac.compare_digest(record.sha256, given):
-            found = record
-    return found
+def find_credential(credentials: Sequence[Credential], token: str) -> Credential | None:
+    """Return the credential of a token, or None; every credential is compared, in constant time."""
+    given, match = _hash(token), None
+    for credential in credentials:
+        if hmac.compare_digest(credential.sha256, given):
+            match = credential
+    return match
 
 
 def _hash(token: str) -> str:
     return hashlib.sha256(token.encode()).hexdigest()
 
 
-def _key(token_id: str) -> str:
-    return f"{_FOLDER}/{token_id}.json"
+def _key(credential_id: str) -> str:
+    return f"{_FOLDER}/{credential_id}.json"
 
 
-def _read(location: Location, key: str) -> TokenRecord | None:
+def _read(location: Location, key: str) -> Credential | None:
     content = get(location, key)
-    if content is None:  # revoked just now
+    if content is None:  # revoked since the listing
         return None
     try:
         data = json.loads(content)
-        record = TokenRecord(**{**data, "scopes": tuple(data["scopes"])})
-        record.is_expired()  # a date that cannot be compared raises here
-        bytes.fromhex(record.sha256)
-        return record
+        credential = Credential(**{**data, "scopes": tuple(data["scopes"])})
+        credential.is_expired()  # raises for a date that cannot be compared
+        bytes.fromhex(credential.sha256)
+        return credential
     except (ValueError, TypeError, KeyError) as error:
-        raise StoreError(f"{key} is not a token's record: {error}; remove it") from error
+        raise StoreError(f"{key} is not a credential: {error}; remove it") from error

@@ -1,4 +1,4 @@
-"""What is answered as what: JSON, Parquet or Arrow, under the digest of what was read."""
+"""Encode answers as JSON, Parquet or Arrow, with the digest of the results as their ETag."""
 
 import hashlib
 import importlib.metadata
@@ -14,7 +14,7 @@ from fastapi import Request
 from fastapi.responses import Response
 
 from theodolite.api.problems import Problem
-from theodolite.store.cache import Kept
+from theodolite.store.cache import Cache
 from theodolite.store.tables import encode_table
 
 JSON = "application/json"
@@ -25,11 +25,11 @@ HAS_ARROW = any(importlib.metadata.distributions(name="pyarrow"))
 
 _IMPORTING = threading.Lock()
 
-_KEPT_BYTES = 64 * 2**10
-"""Of an answer that is kept: longer ones would leave no room for what they are made from."""
+_CACHED_ANSWER_BYTES = 64 * 2**10
+"""The largest cached answer: longer ones would displace the results that answers are computed from."""
 
 _ENTRY_BYTES = 1024
-"""What keeping an answer takes beside it, amply."""
+"""An upper bound of the memory that a cache entry takes in addition to the answer."""
 
 _HEADERS = {"Cache-Control": "private, no-cache", "Vary": "Accept, Authorization"}
 
@@ -41,22 +41,22 @@ def answer(
     frame: Callable[[], pd.DataFrame] | None = None,
     stored: Callable[[], bytes] | None = None,
     *,
-    keep: bool = True,
+    use_cache: bool = True,
 ) -> Response:
-    """Return 304 where the client has this digest, or else the content in a form that it accepts.
+    """Return 304 if the client has this digest, or else the content in a form that the client accepts.
 
-    Who has the digest is not told whether what else it asks makes sense.
+    A matching ETag returns 304 before the remaining parameters are validated.
 
     Args:
-        request: whose `Accept` and `If-None-Match` count.
-        digest: of what is read; it becomes the ETag.
-        content: makes what JSON holds.
-        frame: makes what Parquet and Arrow hold; None where only JSON is offered.
-        stored: reads the same as Parquet, where it is stored so.
-        keep: whether the same question is answered from memory next time.
+        request: the request, with its headers `Accept` and `If-None-Match`.
+        digest: digest of the results that the answer rests on; it becomes the ETag.
+        content: makes the content of JSON.
+        frame: makes the table of Parquet and Arrow; None offers JSON alone.
+        stored: reads the table as stored Parquet, if the store has it.
+        use_cache: whether the encoded answer is cached.
 
     Raises:
-        Problem: 406, no form that the client accepts is offered.
+        Problem: 406, the client accepts no form that is offered.
     """
     form = choose_form(request, [JSON, *((PARQUET,) if frame else ()), *((ARROW,) if frame and HAS_ARROW else ())])
     headers = {"ETag": f'"{digest}"', **_HEADERS}
@@ -70,32 +70,36 @@ def answer(
         return _ENCODERS[form](frame())
 
     if form == PARQUET and stored is not None:
-        packed = stored()  # who reads it keeps it
+        encoded = stored()  # the reader of the table has its own cache entry
     else:
-        packed = _kept(request, digest, form, body) if keep else body()
-    if form != JSON:  # Parquet is packed already, and Arrow is for fast connections: both go as they are
+        encoded = _cached(request, digest, form, body) if use_cache else body()
+    if form != JSON:  # Parquet is compressed already, and Arrow is for fast connections: neither is compressed again
         headers["Content-Encoding"] = "identity"
-    return Response(packed, headers=headers, media_type=form)
+    return Response(encoded, headers=headers, media_type=form)
 
 
-def _kept(request: Request, digest: str, form: str, body: Callable[[], bytes]) -> bytes:
-    """Return a body that was made before: what is asked, of what, and in which form say all that it depends on."""
-    kept: Kept = request.app.state.kept
-    asked = request.scope["path"].encode(), request.scope["query_string"], digest.encode(), form.encode()
-    # A question may be long, so its hash stands for it; the entry itself takes memory too.
-    key = hashlib.sha256(b"\0".join(asked)).digest()
-    return kept.get(
-        key, body, lambda made: len(made) + _ENTRY_BYTES if len(made) <= _KEPT_BYTES else kept.limit_bytes + 1
-    )
+def _cached(request: Request, digest: str, form: str, body: Callable[[], bytes]) -> bytes:
+    """Return an encoded answer from the cache, or encode it; it depends on path, query, digest and form alone."""
+    cache: Cache = request.app.state.cache
+    parts = request.scope["path"].encode(), request.scope["query_string"], digest.encode(), form.encode()
+    # A query may be long, so the key is its hash.
+    key = hashlib.sha256(b"\0".join(parts)).digest()
+
+    def size(encoded: bytes) -> int:
+        is_small = len(encoded) <= _CACHED_ANSWER_BYTES
+        return len(encoded) + _ENTRY_BYTES if is_small else cache.limit_bytes + 1
+
+    return cache.get(key, body, size)
 
 
 def to_json(content: Any) -> bytes:
-    """Return JSON, in which NaN and infinities are null."""
+    """Return JSON; NaN and infinities become null."""
     return orjson.dumps(content, default=_plain, option=orjson.OPT_SERIALIZE_NUMPY | orjson.OPT_NON_STR_KEYS)
 
 
+# Not python-mimeparse: it reads a malformed q as 1 and raises for a media type without a slash; here neither matches.
 def choose_form(request: Request, offered: list[str]) -> str:
-    """Return the media type that the client wants most of those that are offered; raises Problem 406 for none."""
+    """Return the offered media type that the client prefers; raises Problem 406 if it accepts none."""
     wanted = [_quality(part) for part in request.headers.get("accept", "*/*").split(",") if part.strip()]
     excluded = [media for media, quality in wanted if quality == 0]
     for media, quality in sorted(wanted or [("*/*", 1.0)], key=lambda one: -one[1]):
@@ -117,13 +121,13 @@ def _quality(part: str) -> tuple[str, float]:
 
 
 def _has(request: Request, digest: str) -> bool:
-    """Return whether the client names this digest; `W/` says that its copy was packed on the way."""
+    """Return whether the client has this digest; `W/` marks a copy that was compressed for transport."""
     given = [tag.strip().removeprefix("W/") for tag in request.headers.get("if-none-match", "").split(",")]
     return f'"{digest}"' in given or "*" in given
 
 
 def _plain(value: Any) -> Any:
-    """Return what orjson does not know in plain types."""
+    """Return a value of a type that orjson does not know in plain types."""
     if isinstance(value, np.ndarray | np.generic):
         return value.tolist()
     if isinstance(value, Mapping):
@@ -133,16 +137,16 @@ def _plain(value: Any) -> Any:
 
 def _to_arrow(frame: pd.DataFrame) -> bytes:
     with _IMPORTING:
-        if sys.modules.get("pyarrow", sys) is None:  # kept out of pandas, see serving.py
+        if sys.modules.get("pyarrow", sys) is None:  # blocked for pandas, see serving.py
             del sys.modules["pyarrow"]
         import pyarrow as pa
 
-    # Not Table.from_pandas, which asks pandas about what it may not have loaded.
+    # Table.from_pandas would need pandas' own pyarrow support, which is blocked.
     table, sink = pa.table({name: frame[name].to_numpy() for name in frame}), pa.BufferOutputStream()
     with pa.ipc.new_stream(sink, table.schema) as writer:
         writer.write_table(table)
-    packed: bytes = sink.getvalue().to_pybytes()
-    return packed
+    encoded: bytes = sink.getvalue().to_pybytes()
+    return encoded
 
 
 _ENCODERS: dict[str, Callable[[pd.DataFrame], bytes]] = {PARQUET: encode_table, ARROW: _to_arrow}

@@ -1,4 +1,4 @@
-"""What is asked of every request before anything looks at it, and said with every answer."""
+"""Check each request before it reaches a route, and add security headers to each answer."""
 
 import logging
 import traceback
@@ -13,12 +13,12 @@ from theodolite.api.problems import problem_response
 LOOPBACK = frozenset({"localhost", "127.0.0.1", "[::1]"})
 
 BODY_BYTES = 2**20
-"""A spec is a few kilobytes; a sentence in it may be long."""
+"""Limit of a request's body. A spec has a few kilobytes; a sentence in it may be long."""
 
 _TOO_LONG = (413, "body-too-long", f"the body is longer than {BODY_BYTES} bytes, which no spec needs")
 
 _log = logging.getLogger(__name__)
-"""Names errors and places, never messages: those may hold what a user wrote."""
+"""Logs the type and the location of an error, never its message, which may contain what a user wrote."""
 
 _CONTENT_POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self' 'unsafe-inline'; img-src 'self' data: blob:; "
@@ -32,7 +32,7 @@ _HEADERS = {
     "Cross-Origin-Opener-Policy": "same-origin",
     "Cross-Origin-Resource-Policy": "same-origin",
     "Permissions-Policy": "camera=(), geolocation=(), microphone=()",
-    # Plotly sets the styles of what it draws from script.
+    # Allows inline styles: Plotly sets them from script.
     "Content-Security-Policy": _CONTENT_POLICY,
 }
 
@@ -44,15 +44,17 @@ class Guard:
     that resolves to 127.0.0.1 (DNS rebinding).
 
     Args:
-        app: what is guarded.
-        hosts: names, without ports, that the service is called by, beside those of loopback.
+        app: the guarded app.
+        hosts: names of the service, without ports, in addition to those of loopback.
     """
+
+    # Not Starlette's TrustedHostMiddleware: it answers 400 in plain text, and this API answers 421 as problem+json.
 
     def __init__(self, app: ASGIApp, hosts: Collection[str] = ()) -> None:
         self.app, self.hosts = app, LOOPBACK | {host.lower() for host in hosts}
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer, or let the app do so."""
+        """Refuse the request, or pass it to the app."""
         if scope["type"] != "http":
             await self.app(scope, receive, send)
             return
@@ -92,7 +94,7 @@ class Guard:
             said = f"Host: given {host!r}, and this service is called {', '.join(sorted(self.hosts))}"
             return 421, "foreign-host", f"{said}; allow a name in THEODOLITE_HOSTS"
         origin = headers.get("origin")
-        if origin is not None and _place(origin) != host:
+        if origin is not None and _netloc(origin) != host:
             return 403, "foreign-origin", f"Origin: given {origin!r}; pages of other sites may not ask this service"
         kind = headers.get("content-type", "").partition(";")[0].strip().lower()
         if scope["method"] in ("POST", "PUT", "PATCH") and kind != "application/json":
@@ -103,8 +105,8 @@ class Guard:
         return None
 
 
-def _place(origin: str) -> str | None:
-    """Return the host and port of an origin, or None where it has none."""
+def _netloc(origin: str) -> str | None:
+    """Return the host and port of an origin, or None if it is malformed."""
     try:
         return urlsplit(origin).netloc.lower()
     except ValueError:
@@ -117,7 +119,7 @@ def _name(host: str) -> str:
 
 
 async def _read_body(receive: Receive) -> bytes:
-    """Return the body, or as much of it as shows that it is too long."""
+    """Return the body, or just enough of it to see that it is too long."""
     body = bytearray()
     while len(body) <= BODY_BYTES:
         message: Any = await receive()
@@ -128,7 +130,7 @@ async def _read_body(receive: Receive) -> bytes:
 
 
 def _replay(body: bytes, receive: Receive) -> Receive:
-    """Return what gives a body that was read already, once, and then whatever comes."""
+    """Return a `receive` that yields an already read body first, and then what the server sends."""
     pending = [body]
 
     async def replayed() -> Message:

@@ -1,4 +1,4 @@
-"""Whether the service lives, whether its store can be reached, and its metrics."""
+"""Routes for liveness, readiness and metrics."""
 
 from fastapi import APIRouter, Depends, Request
 from fastapi.responses import Response
@@ -24,7 +24,7 @@ def ready(request: Request) -> dict[str, str]:
     """The store can be reached; 503 where it cannot."""
     try:
         list_run_ids(request.app.state.settings.store)
-    except StoreError as error:  # whose text names places
+    except StoreError as error:  # its message contains the URL of the store
         metrics.count_store_error(error)
         raise Problem(503, "store", "the store cannot be reached") from error
     return {"status": "ready"}
@@ -32,5 +32,5 @@ def ready(request: Request) -> dict[str, str]:
 
 @router.get("/metrics", dependencies=[Depends(metrics_reader)], response_class=Response)
 def prometheus() -> Response:
-    """Metrics in Prometheus' text format; needs a token unless asked on loopback."""
+    """Metrics in Prometheus' text format; needs a token except on loopback."""
     return Response(generate_latest(metrics.REGISTRY), media_type=CONTENT_TYPE_LATEST)

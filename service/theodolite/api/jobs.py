@@ -1,4 +1,4 @@
-"""Calls about jobs: submit a survey, see how far it is, read its logs, stop it."""
+"""Routes about survey jobs: submit a survey, show its progress, read its logs, stop it."""
 
 from functools import partial
 from typing import Annotated, Any
@@ -37,14 +37,14 @@ _EXAMPLE = {
 _BODY = {
     "requestBody": {
         "required": True,
-        "description": "A survey, as `/v1/spec.schema.json` says.",
+        "description": "A survey's spec, with the schema `/v1/spec.schema.json`.",
         "content": {JSON: {"schema": {"type": "object"}, "example": _EXAMPLE}},
     }
 }
 
 
 async def spec_of_body(request: Request) -> SurveySpec:
-    """Return the spec that was sent; raises SpecError, or Problem 422 for what is no JSON object."""
+    """Return the spec in a request's body; raises SpecError, or Problem 422 if the body is no JSON object."""
     return await run_in_threadpool(_spec_of, await request.body())
 
 
@@ -69,39 +69,39 @@ def spec_schema() -> dict[str, Any]:
 
 @spec_router.post("/spec/check", openapi_extra=_BODY)
 def check_spec(request: Request, _caller: Reader, spec: _Spec) -> dict[str, Any]:
-    """Whether a spec could be submitted; 422, 403 or 413 say what is wrong with it."""
+    """Whether a spec could be submitted; the details of 422, 403 and 413 say what is wrong with it."""
     check_submission(spec, request.app.state.settings)
     return {"valid": True, "id": spec.digest(), "spec": spec.model_dump(mode="json", exclude_none=True)}
 
 
 @router.post("", status_code=202, responses=described(Job, status=202), openapi_extra=_BODY)
 def submit_job(request: Request, caller: Submitter, spec: _Spec) -> Response:
-    """Submit a survey. The same spec again is the same job: it goes on where it was lost, failed or was stopped."""
+    """Submit a survey. The same spec is the same job: it resumes if it was lost, failed or was stopped."""
     settings: Settings = request.app.state.settings
     check_submission(spec, settings)
-    job_id = submit_survey(settings, spec, caller.id, request.app.state.kept, partial(_check_room, settings))
+    job_id = submit_survey(settings, spec, caller.id, request.app.state.cache, partial(_check_room, settings))
     return _one(request, caller, job_id, status=202)
 
 
 @router.get("", responses=described(JobList))
 def list_jobs(request: Request, caller: Reader, limit: Limit = 50, cursor: Cursor = None) -> Response:
-    """Jobs, the latest submitted first."""
-    found, start = read_jobs(request.app.state.settings.store, request.app.state.kept), start_of(cursor)
-    page = found[start : start + limit]
+    """Jobs, the latest first."""
+    stored, start = read_jobs(request.app.state.settings.store, request.app.state.cache), start_of(cursor)
+    page = stored[start : start + limit]
     states = job_states(request.app.state.settings, page)
     items = [_content(request, caller, job, states[job.id]) for job in page]
-    return Response(to_json({"items": items, "next": next_cursor(start + limit, len(found))}), media_type=JSON)
+    return Response(to_json({"items": items, "next": next_cursor(start + limit, len(stored))}), media_type=JSON)
 
 
 @router.get("/{job_id}", responses=described(Job))
 def show_job(request: Request, caller: Reader, job_id: JobId) -> Response:
-    """One job: its state, as the cluster says, and its progress, as the store does."""
+    """One job: its state, from the cluster, and its progress, from the store."""
     return _one(request, caller, job_id)
 
 
 @router.get("/{job_id}/logs", response_class=PlainTextResponse, responses=problems_of())
 def read_logs(request: Request, caller: Submitter, job_id: JobId) -> Response:
-    """What the job's last attempt has printed; for its owner alone. Logs hold no prompt."""
+    """The output of the job's last attempt; for its owner alone. Logs contain no prompts."""
     job = _own(request, caller, job_id)
     logs = cluster_logs(request.app.state.settings, job.attempt.submission) if job.attempt else None
     if logs is None:
@@ -111,16 +111,16 @@ def read_logs(request: Request, caller: Submitter, job_id: JobId) -> Response:
 
 @router.delete("/{job_id}", responses=described(Job))
 def stop_job(request: Request, caller: Submitter, job_id: JobId) -> Response:
-    """Stop a job; what was captured stays, and submitting the same spec again goes on. For its owner alone."""
+    """Stop a job; captured shards stay, and submitting the same spec again resumes it. For its owner alone."""
     stop_survey(request.app.state.settings, _own(request, caller, job_id))
     return _one(request, caller, job_id)
 
 
 def _job(request: Request, job_id: str) -> StoredJob:
-    found = read_jobs(request.app.state.settings.store, request.app.state.kept, job_id)
-    if not found:
+    stored = read_jobs(request.app.state.settings.store, request.app.state.cache, job_id)
+    if not stored:
         raise Problem(404, "job-not-found", f"there is no job {job_id[:12]}…; a job's id is the digest of its spec")
-    return found[0]
+    return stored[0]
 
 
 def _own(request: Request, caller: Caller, job_id: str) -> StoredJob:
@@ -152,7 +152,7 @@ def _check_room(settings: Settings, waiting: int) -> None:
 
 
 def _content(request: Request, caller: Caller, job: StoredJob, state: ClusterState) -> dict[str, Any]:
-    content = job_content(request.app.state.settings, job, state, request.app.state.kept)
+    content = job_content(request.app.state.settings, job, state, request.app.state.cache)
     is_owner = _is_owner(caller, job)
     if content["state"] == "failed" and not is_owner:
         content["reason"] = "only its owner sees why"  # an error may name what the spec holds

@@ -1,4 +1,4 @@
-"""The page, its scripts, Plotly's from the Python package, and the API's documentation: nothing comes from afar."""
+"""Serve the page, its scripts and the API's documentation; Plotly's script comes from its Python package, not a CDN."""
 
 import gzip
 from functools import cache
@@ -26,20 +26,20 @@ def page(request: Request) -> Response:
 
 @router.get("/docs")
 def documentation(request: Request) -> Response:
-    """The API's documentation, to be tried out."""
+    """The API's interactive documentation."""
     return _static(request, "docs.html")
 
 
 @router.get("/static/{name}")
 def static(request: Request, name: Annotated[str, Path(pattern=r"^[a-z0-9.-]{1,60}$")]) -> Response:
-    """A script or style of the page."""
+    """A script, style or image of the page."""
     return _static(request, name)
 
 
 def _static(request: Request, name: str) -> Response:
     try:
         packed, digest = _packed(name)
-    except FileNotFoundError as error:  # which the cache does not keep
+    except FileNotFoundError as error:  # `functools.cache` does not cache exceptions
         raise Problem(404, "http", f"there is nothing at {request.url.path}") from error
     headers = {"ETag": f'"{digest}"', "Cache-Control": "no-cache", "Vary": "Accept-Encoding"}
     if f'"{digest}"' in request.headers.get("if-none-match", ""):
@@ -52,7 +52,7 @@ def _static(request: Request, name: str) -> Response:
 
 @cache
 def _packed(name: str) -> tuple[bytes, str]:
-    """Return a file packed, once for all who ask, and its digest; raises FileNotFoundError."""
+    """Return a gzipped file and its digest; raises FileNotFoundError. The result is cached."""
     if name == "plotly.min.js":
         content = str(plotly.offline.get_plotlyjs()).encode()
     elif name in _DOCUMENTATION:

@@ -1,4 +1,4 @@
-"""Pages of long answers: a cursor is where the next one begins, and nobody's business."""
+"""Pages of long answers: a cursor is opaque to clients and encodes the start of the next page."""
 
 import base64
 import binascii
@@ -9,21 +9,21 @@ from fastapi import Query
 from theodolite.api.problems import Problem
 
 _TAG = 8
-"""Letters of a digest in a cursor."""
+"""Characters of a digest in a cursor."""
 
 Limit = Annotated[int, Query(ge=1, le=1000, description="Items of a page.")]
-Cursor = Annotated[str | None, Query(max_length=64, description="`next` of the page before.")]
+Cursor = Annotated[str | None, Query(max_length=64, description="`next` of the previous page.")]
 
 
 def start_of(cursor: str | None, digest: str = "") -> int:
-    """Return where a page begins.
+    """Return the index of the first item of a page.
 
     Args:
-        cursor: `next` of the page before; None is the first page.
-        digest: of what the pages are of, which must not have changed since; empty for lists that grow.
+        cursor: `next` of the previous page; None is the first page.
+        digest: digest of the results that are paged, which must not have changed; empty for lists that grow.
 
     Raises:
-        Problem: 422 for what is no cursor of ours, 409 where what it is of was computed again.
+        Problem: 422 for a malformed cursor, 409 if the results were computed again.
     """
     if cursor is None:
         return 0
@@ -40,5 +40,5 @@ def start_of(cursor: str | None, digest: str = "") -> int:
 
 
 def next_cursor(start: int, total: int, digest: str = "") -> str | None:
-    """Return the cursor of the page that begins at `start`, or None where there is none; `digest` as in `start_of`."""
+    """Return the cursor of the page that begins at `start`, or None after the last page; `digest` as in `start_of`."""
     return base64.b32encode(f"{start}.{digest[:_TAG]}".encode()).decode() if start < total else None

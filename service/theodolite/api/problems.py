@@ -1,4 +1,4 @@
-"""Errors as RFC 9457 problem details: what was wrong, which value, what is allowed."""
+"""Turn errors into RFC 9457 problem details: what is wrong, the value, what is allowed."""
 
 from http import HTTPStatus
 from typing import Any
@@ -37,7 +37,7 @@ _STATUS: dict[type[TheodoliteError], int] = {
     ClusterError: 503,
     TheodoliteError: 422,
 }
-"""What each of our errors is over HTTP; one that is not named is what its parent is."""
+"""HTTP status of each error class; a class that is not listed has its parent's status."""
 
 
 class Problem(Exception):
@@ -46,8 +46,8 @@ class Problem(Exception):
     Args:
         status: the HTTP status.
         kind: the last part of its `type`, such as `job-limit`.
-        detail: what was wrong, which value, what is allowed.
-        headers: more headers of the answer.
+        detail: what is wrong, the value, what is allowed.
+        headers: additional headers of the answer.
     """
 
     def __init__(self, status: int, kind: str, detail: str, headers: dict[str, str] | None = None) -> None:
@@ -56,7 +56,7 @@ class Problem(Exception):
 
 
 def problem_response(status: int, kind: str, detail: str, headers: dict[str, str] | None = None) -> Response:
-    """Return a problem as an answer; its `type` is a name and no address."""
+    """Return a problem as an answer; its `type` is a URN, not a URL."""
     content = {
         "type": f"urn:theodolite:{kind}",
         "title": HTTPStatus(status).phrase,
@@ -67,7 +67,7 @@ def problem_response(status: int, kind: str, detail: str, headers: dict[str, str
 
 
 def add_handlers(app: FastAPI) -> None:
-    """Make every error of an app a problem."""
+    """Make an app answer every error as a problem."""
 
     @app.exception_handler(Problem)
     def _(_request: Request, problem: Problem) -> Response:
@@ -81,17 +81,17 @@ def add_handlers(app: FastAPI) -> None:
 
     @app.exception_handler(RequestValidationError)
     def _(_request: Request, error: RequestValidationError) -> Response:
-        said = dict.fromkeys(_said(problem) for problem in error.errors())
-        return problem_response(422, "invalid-request", "; ".join(said))
+        details = dict.fromkeys(_detail(problem) for problem in error.errors())
+        return problem_response(422, "invalid-request", "; ".join(details))
 
     @app.exception_handler(HTTPException)
     def _(request: Request, error: HTTPException) -> Response:
-        said = {404: f"there is nothing at {request.url.path}", 405: f"{request.method} is not offered here"}
-        detail = said.get(error.status_code, str(error.detail))
+        details = {404: f"there is nothing at {request.url.path}", 405: f"{request.method} is not offered here"}
+        detail = details.get(error.status_code, str(error.detail))
         return problem_response(error.status_code, "http", detail, dict(error.headers or {}))
 
 
-def _said(problem: dict[str, Any]) -> str:
+def _detail(problem: dict[str, Any]) -> str:
     field = ".".join(str(part) for part in problem["loc"][1:]) or "body"
     given = repr(problem.get("input"))
     shown = "" if problem["type"] == "missing" else f"given {given if len(given) < 60 else given[:57] + '…'}; "

@@ -1,4 +1,4 @@
-"""Counting and timing of requests, by the route that answered them."""
+"""Count and time requests by route."""
 
 import time
 
@@ -8,26 +8,26 @@ from theodolite.metrics import HTTP_REQUESTS, HTTP_SECONDS
 
 
 class Measured:
-    """Counts every answer; `route` is the path's pattern, so that labels stay few."""
+    """Counts every answer; the label `route` is the path's pattern, so that it has few values."""
 
     def __init__(self, app: ASGIApp) -> None:
         self.app = app
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer, and count it."""
+        """Pass the request to the app, and count its answer."""
         if scope["type"] != "http":
             await self.app(scope, receive, send)
             return
         began, status = time.perf_counter(), 500
 
-        async def noting(message: Message) -> None:
+        async def send_and_note(message: Message) -> None:
             nonlocal status
             if message["type"] == "http.response.start":
                 status = message["status"]
             await send(message)
 
         try:
-            await self.app(scope, receive, noting)
+            await self.app(scope, receive, send_and_note)
         finally:
             route = getattr(scope.get("route"), "path", "none")
             HTTP_REQUESTS.labels(route, str(status)).inc()

@@ -1,4 +1,4 @@
-"""Opening runs for a request: of complete ones, what is read is kept."""
+"""Open the run of a request, with the service's cache."""
 
 from collections.abc import Iterable
 from typing import Annotated
@@ -26,15 +26,15 @@ RunId = Annotated[
 
 
 def any_run(request: Request, run_id: str) -> Run:
-    """Return a run, complete or not; raises RunNotFoundError, and else as `find_run` does."""
-    run = find_run(request.app.state.settings.store, run_id, request.app.state.kept)
-    if run is None:  # where the store lies, and what else is in it, is not said
+    """Return a run, complete or not; raises RunNotFoundError, and otherwise as `find_run` does."""
+    run = find_run(request.app.state.settings.store, run_id, request.app.state.cache)
+    if run is None:  # the message names neither the store's URL nor other runs
         raise RunNotFoundError(f"there is no run {run_id!r}; /v1/runs lists those that there are")
     return run
 
 
 def complete_run(request: Request, run_id: str) -> Run:
-    """Return a complete run; raises Problem 409 for one that is not."""
+    """Return a complete run; raises Problem 409 if it is not complete."""
     run = any_run(request, run_id)
     if not finished_groups(run):
         state = run_state(run)
@@ -43,10 +43,10 @@ def complete_run(request: Request, run_id: str) -> Run:
 
 
 def digest_over(run: Run, groups: Iterable[str] = ()) -> str:
-    """Return the digest of one result group, or one over several; none are all that are finished."""
+    """Return the digest of one result group, or a digest over several; no names select all finished groups."""
     finished = finished_groups(run)
     named = list(groups)
     if len(named) == 1 and named[0] in finished:
         return finished[named[0]]
-    # What is said and drawn of several groups depends on the version that says it.
+    # Sentences and figures over several groups also depend on the version of this package.
     return digest_of([__version__, {name: finished.get(name) for name in named or sorted(finished)}])

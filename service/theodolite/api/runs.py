@@ -1,8 +1,9 @@
-"""Calls about finished runs: what there is, curves, directions, heads, result groups, tables, sections and figures."""
+"""Routes about finished runs: lists, curves, directions, heads, result groups, tables, sections and figures."""
 
 from typing import Annotated, Any, Literal
 
 import pandas as pd
+import xarray as xr
 from fastapi import APIRouter, Query, Request
 from fastapi.responses import Response
 
@@ -25,24 +26,24 @@ from theodolite.api.schemas import (
     TableRows,
     described,
 )
-from theodolite.groups import table_owner
+from theodolite.groups import READ_WHOLE, table_owner
 from theodolite.query.curves import STATISTICS, curve_frame, select_curves
 from theodolite.query.group_selection import is_flat, select_direction, select_group
-from theodolite.query.heads import head_atlas, head_card
-from theodolite.query.runs import summaries
+from theodolite.query.heads import head_atlas, read_head
+from theodolite.query.runs import describe_results, summaries
 from theodolite.query.tables import Page, table_page, whole_table
 from theodolite.spec import digest_of
 from theodolite.store.result_reader import table_bytes
 
 router = APIRouter(prefix="/v1/runs", tags=["runs"])
 
-Several = Annotated[list[str] | None, Query(description="Give it again for several; none is all.")]
-Positions = Annotated[list[int] | None, Query(description="Token positions from the end; none is all.")]
-Sets = Annotated[list[str] | None, Query(alias="set", description="Prompt sets; none is all.")]
+Several = Annotated[list[str] | None, Query(description="Repeat it for several; none selects all.")]
+Positions = Annotated[list[int] | None, Query(description="Token positions from the end; none selects all.")]
+Sets = Annotated[list[str] | None, Query(alias="set", description="Prompt sets; none selects all.")]
 Layer = Annotated[int, Query(ge=0, le=10_000, description="0-based block.")]
 Circuit = Annotated[Literal["qk", "vo"], Query(description="qk is W_Q R W_Kᵀ, vo is W_V W_O.")]
 Offset = Annotated[int, Query(ge=0, le=10**9, description="Query position minus key position.")]
-Group = Literal["sphere", "gram", "separation", "travel", "weights", "moments", "composition"]
+Group = Literal[READ_WHOLE]  # type: ignore[valid-type]  # the register is not known to the type checker
 
 
 @router.get("", responses=described(RunList))
@@ -50,29 +51,29 @@ def list_runs(
     request: Request,
     _caller: Reader,
     model: Annotated[str | None, Query(max_length=200, description="Part of the model's name.")] = None,
-    contrast: Annotated[str | None, Query(max_length=48, description="A contrast that runs must have.")] = None,
+    contrast: Annotated[str | None, Query(max_length=48, description="A contrast that the runs must have.")] = None,
     incomplete: Annotated[bool, Query(description="List runs that are not complete too.")] = False,
     limit: Limit = 100,
     cursor: Cursor = None,
 ) -> Response:
     """Runs, newest first."""
-    found = [
+    matching = [
         run
-        for run in summaries(request.app.state.settings.store, request.app.state.kept)
+        for run in summaries(request.app.state.settings.store, request.app.state.cache)
         if (incomplete or run["state"] == "complete")
         and (model is None or model.lower() in str(run["model"]).lower())
         and (contrast is None or contrast in run["contrasts"])
     ]
     start = start_of(cursor)
-    content = {"items": found[start : start + limit], "next": next_cursor(start + limit, len(found))}
-    return answer(request, digest_of(content), lambda: content, keep=False)
+    content = {"items": matching[start : start + limit], "next": next_cursor(start + limit, len(matching))}
+    return answer(request, digest_of(content), lambda: content, use_cache=False)
 
 
 @router.get("/{run_id}", responses=described(RunDetails))
 def show_run(request: Request, _caller: Reader, run_id: RunId) -> Response:
-    """One run: spec, provenance, parity certificate, progress of its sets, what results it has."""
-    content = answers.details(any_run(request, run_id))
-    return answer(request, digest_of(content), lambda: content, keep=False)
+    """One run: spec, provenance, parity certificate, progress of its sets, and its result groups."""
+    content = describe_results(any_run(request, run_id))
+    return answer(request, digest_of(content), lambda: content, use_cache=False)
 
 
 @router.get("/{run_id}/curves", responses=described(CurvesAnswer, flat=True))
@@ -91,18 +92,18 @@ def curves(
     """Curves of statistics along depth, with their 95 % intervals where they have one; a page holds `limit` curves."""
     run = complete_run(request, run_id)
     only = {"set": prompt_set or (), "contrast": contrast or (), "site": site or (), "position": position or ()}
-    asked = statistic or ()
-    groups = dict.fromkeys(STATISTICS[name] for name in asked if name in STATISTICS) or ["curves"]
+    statistics = statistic or ()
+    groups = dict.fromkeys(STATISTICS[name] for name in statistics if name in STATISTICS) or ["curves"]
     digest = digest_over(run, groups)
     start = start_of(cursor, digest)
 
     def content() -> dict[str, Any]:
-        found = select_curves(run, asked, only)
-        items = [answers.curve_item(curve) for curve in found[start : start + limit]]
-        return {"run_id": run_id, "items": items, "next": next_cursor(start + limit, len(found), digest)}
+        selected = select_curves(run, statistics, only)
+        items = [answers.curve_item(curve) for curve in selected[start : start + limit]]
+        return {"run_id": run_id, "items": items, "next": next_cursor(start + limit, len(selected), digest)}
 
     def frame() -> pd.DataFrame:
-        return curve_frame(select_curves(run, asked, only)[start : start + limit])
+        return curve_frame(select_curves(run, statistics, only)[start : start + limit])
 
     return answer(request, digest, content, frame)
 
@@ -115,7 +116,7 @@ def direction(
     contrast: str,
     site: Annotated[str, Query(description="A site of the blocks.", examples=["resid_pre"])],
     layer: Layer,
-    position: Annotated[int | None, Query(lt=0, ge=-10_000, description="None is the last one measured.")] = None,
+    position: Annotated[int | None, Query(lt=0, ge=-10_000, description="None selects the last measured one.")] = None,
 ) -> Response:
     """The unit vector from a contrast's negative to its positive mean."""
     run = complete_run(request, run_id)
@@ -129,7 +130,7 @@ def direction(
 
 @router.get("/{run_id}/heads", responses=described(Atlas, flat=True))
 def heads(request: Request, _caller: Reader, run_id: RunId, circuit: Circuit = "qk", offset: Offset = 0) -> Response:
-    """The atlas: what every head's circuit is like, (layer, head)."""
+    """The atlas: leading singular value, ranks and alignment of every head, (layer, head)."""
     run = complete_run(request, run_id)
     digest = digest_over(run, ["heads"])
 
@@ -147,8 +148,8 @@ def one_head(
     """One head: its spectrum, its ranks, and the tokens of its leading singular vectors on both sides."""
     run = complete_run(request, run_id)
     digest = digest_over(run, ["heads", "words"])
-    asked = run, layer, head, circuit, offset
-    return answer(request, digest, lambda: answers.head(*asked), lambda: head_card(*asked)["tokens"])
+    place = run, layer, head, circuit, offset
+    return answer(request, digest, lambda: answers.head(*place), lambda: read_head(*place).tokens)
 
 
 @router.get("/{run_id}/tables/{name}", responses=described(TableRows, flat=True))
@@ -162,11 +163,12 @@ def table(
     limit: Annotated[int, Query(ge=1, le=10_000, description="Rows of a page.")] = 1000,
     cursor: Cursor = None,
 ) -> Response:
-    """Rows of a flat table; as Parquet without filters and pages, the whole table as it is stored."""
+    """Rows of a flat table; as Parquet, without filters and pages, the whole table as it is stored."""
     run = complete_run(request, run_id)
     digest = digest_over(run, [table_owner(name) or "words"])
     if not {"layer", "head", "limit", "cursor"} & set(request.query_params):
-        frame, stored = lambda: whole_table(run, name), lambda: table_bytes(run, name)
+        max_rows = request.app.state.settings.answer_rows
+        frame, stored = lambda: whole_table(run, name, max_rows=max_rows), lambda: table_bytes(run, name)
     else:
         frame, stored = lambda: page().rows, None
 
@@ -175,31 +177,31 @@ def table(
         return table_page(run, name, start_of(cursor, digest), limit, filters)
 
     def content() -> dict[str, Any]:
-        found = page()
-        following = next_cursor(found.start + limit, found.total, digest)
-        rows = found.rows.to_dict("records")
-        return {"run_id": run_id, "table": name, "total": found.total, "items": rows, "next": following}
+        selected = page()
+        following = next_cursor(selected.start + limit, selected.total, digest)
+        rows = selected.rows.to_dict("records")
+        return {"run_id": run_id, "table": name, "total": selected.total, "items": rows, "next": following}
 
     return answer(request, digest, content, frame, stored)
 
 
 @router.get("/{run_id}/sections", responses=described(SectionList))
 def sections(request: Request, _caller: Reader, run_id: RunId) -> Response:
-    """Which sections a run has: what its results show, in the order of reading."""
+    """The names of a run's sections, in the order of the report and the page."""
     run = complete_run(request, run_id)
     return answer(request, digest_over(run), lambda: answers.sections(run))
 
 
 @router.get("/{run_id}/sections/{group}", responses=described(SectionAnswer))
 def section(request: Request, _caller: Reader, run_id: RunId, group: str) -> Response:
-    """What one result group shows: sentences made from the numbers, names of figures, tables."""
+    """The sections of one result group: sentences, names of figures, tables."""
     run = complete_run(request, run_id)
     return answer(request, digest_over(run), lambda: answers.section(run, group))
 
 
 @router.get("/{run_id}/figures/{name}", responses=described(FigureAnswer))
 def figure(request: Request, _caller: Reader, run_id: RunId, name: str) -> Response:
-    """A figure as Plotly reads it: `data` and `layout`. Sections say which there are."""
+    """A figure as Plotly reads it: `data` and `layout`. The sections list the names of figures."""
     run = complete_run(request, run_id)
     return answer(request, digest_over(run), lambda: answers.figure(run, name))
 
@@ -215,21 +217,24 @@ def result_group(
     contrast: Several = None,
     site: Several = None,
     position: Positions = None,
-    layer: Annotated[list[int] | None, Query(description="0-based blocks; none is all.")] = None,
+    layer: Annotated[list[int] | None, Query(description="0-based blocks; none selects all.")] = None,
     norm: Several = None,
 ) -> Response:
     """Any other result group, or some of its variables at some labels, as an xarray dataset."""
     run = complete_run(request, run_id)
     labels = {"set": prompt_set, "contrast": contrast, "site": site, "position": position, "layer": layer, "norm": norm}
     only = {dim: wanted for dim, wanted in labels.items() if wanted}
-    asked = statistic or ()
+    statistics = statistic or ()
+
+    def selected() -> xr.Dataset:
+        return select_group(run, group, statistics, only, max_numbers=request.app.state.settings.answer_numbers)
 
     def frame() -> pd.DataFrame:
-        return select_group(run, group, asked, only).to_dataframe().reset_index()
+        return selected().to_dataframe().reset_index()
 
     return answer(
         request,
         digest_over(run, [group]),
-        lambda: answers.group(run, group, asked, **only),
-        frame if is_flat(group, asked) else None,
+        lambda: answers.group(run, group, selected()),
+        frame if is_flat(group, statistics) else None,
     )

@@ -1,4 +1,4 @@
-"""What answers look like, for OpenAPI: names, units, examples. What is sent is not checked against it."""
+"""Schemas of the answers for OpenAPI: names, units, examples. Answers are not validated against them."""
 
 from typing import Any
 
@@ -6,22 +6,23 @@ from pydantic import BaseModel, Field
 
 from theodolite.api.encoding import ARROW, HAS_ARROW, PARQUET
 from theodolite.api.problems import MEDIA_TYPE
+from theodolite.query.heads import TOKEN_COLUMNS
 
 _RUN = "smollm2-135m-instruct-4e6f1ffc2d1b"
 _STRING: dict[str, Any] = {"schema": {"type": "string", "format": "binary"}}
 
 
 class ProblemDetails(BaseModel):
-    """RFC 9457: what was wrong."""
+    """RFC 9457 problem details."""
 
     type: str = Field(examples=["urn:theodolite:run-not-found"])
     title: str = Field(examples=["Not Found"])
     status: int = Field(examples=[404])
-    detail: str = Field(description="What was wrong, which value, what is allowed, what to do.")
+    detail: str = Field(description="What is wrong, the value, what is allowed, what to do.")
 
 
 class RunLine(BaseModel):
-    """A run in one line."""
+    """The short description of a run."""
 
     run_id: str = Field(examples=[_RUN])
     name: str | None
@@ -41,32 +42,67 @@ class RunList(BaseModel):
 
 
 class RunDetails(BaseModel):
-    """Everything known of a run but its arrays."""
+    """The full description of a run."""
 
     run_id: str = Field(examples=[_RUN])
     state: str
     model: dict[str, Any] = Field(description="Family, sizes, revision, dtype, attention.")
     sets: dict[str, dict[str, Any]] = Field(description="Prompts, positions, tokens, shards committed, quarantined.")
-    spec: dict[str, Any] = Field(description="The survey that was asked for.")
-    parity: dict[str, Any] = Field(description="Certificate: captured activations against plain Hugging Face.")
+    spec: dict[str, Any] = Field(description="The survey's spec.")
+    parity: dict[str, Any] = Field(description="Parity certificate: captured activations against plain Hugging Face.")
     versions: dict[str, str]
     results: dict[str, dict[str, list[str]]] = Field(description="Dimensions of each variable of each result group.")
+
+
+class VariableItem(BaseModel):
+    """One array of a result group."""
+
+    name: str = Field(examples=["auroc"])
+    dims: list[str] = Field(examples=[["contrast", "site", "position", "layer"]])
+    units: str = Field(examples=["1"])
+    description: str
+    dtype: str = Field(description="NumPy's name of the stored type.", examples=["float64"])
+    interval: str | None = Field(
+        description="Prefix of the arrays with its 95 % interval, `…_low` and `…_high`; null without one.",
+        examples=["auroc"],
+    )
+    along_depth: bool = Field(description="Whether `/curves` and `/v1/compare` answer it.")
+
+
+class GroupItem(BaseModel):
+    """One result group of the register."""
+
+    name: str = Field(examples=["separation"])
+    title: str = Field(examples=["Separation"])
+    order: int | None = Field(description="Rank in the report and on the page; null shows nothing.", examples=[2])
+    is_analysis: bool = Field(description="Whether a spec may name it under `analyses`.")
+    is_read_whole: bool = Field(description="Whether `/v1/runs/{run_id}/{group}` answers it.")
+    tables: list[str] = Field(examples=[["separation"]])
+    needs: list[str] = Field(description="prompts, contrasts, weights or resid_pre.", examples=[["contrasts"]])
+    options: str | None = Field(description="Part of the spec with its options.", examples=["gram"])
+    variables: list[VariableItem]
+
+
+class GroupList(BaseModel):
+    """The register of result groups, in the order in which they are computed."""
+
+    items: list[GroupItem]
 
 
 class CurveItem(BaseModel):
     """One statistic of one set or contrast along the layers."""
 
     statistic: str = Field(examples=["cosine_of_means_debiased"])
-    contrast: str | None = Field(None, description="Of a statistic of contrasts.", examples=["refusal"])
-    set: str | None = Field(None, description="Of a statistic of prompt sets.")
-    site: str | None = Field(None, description="None of a statistic of whole blocks.", examples=["resid_pre"])
+    contrast: str | None = Field(None, description="Only for a statistic of contrasts.", examples=["refusal"])
+    set: str | None = Field(None, description="Only for a statistic of prompt sets.")
+    site: str | None = Field(None, description="Absent for a statistic of whole blocks.", examples=["resid_pre"])
     position: int = Field(description="Token position from the end.", examples=[-1])
-    n: dict[str, int] = Field(description="Prompts it rests on.", examples=[{"n_positive": 256, "n_negative": 256}])
+    n: dict[str, int] = Field(description="Numbers of prompts.", examples=[{"n_positive": 256, "n_negative": 256}])
     units: str = Field(description="Units of value, low and high.", examples=["1"])
     description: str
     layer: list[int] = Field(description="0-based blocks.", examples=[[0, 1]])
     depth: list[int] = Field(description="Along the stream in half-blocks; 0-pre is 0, 0-mid is 1.", examples=[[0, 2]])
-    value: list[float | None] = Field(description="Null where it is not known.", examples=[[1.0, 0.9998]])
+    value: list[float | None] = Field(description="Null for a missing value.", examples=[[1.0, 0.9998]])
     low: list[float | None] | None = Field(description="Lower end of the 95 % interval.")
     high: list[float | None] | None = Field(description="Upper end of the 95 % interval.")
 
@@ -92,7 +128,7 @@ class Direction(BaseModel):
 
 
 class Dataset(BaseModel):
-    """What `xarray.Dataset.from_dict` reads: each variable has `dims`, `attrs` (units, description) and `data`."""
+    """The form of `xarray.Dataset.from_dict`: each variable has `dims`, `attrs` (units, description) and `data`."""
 
     coords: dict[str, Any]
     data_vars: dict[str, Any]
@@ -101,7 +137,7 @@ class Dataset(BaseModel):
 
 
 class Atlas(BaseModel):
-    """What every head's circuit is like, (layer, head)."""
+    """Leading singular value, ranks and alignment of every head, (layer, head)."""
 
     run_id: str = Field(examples=[_RUN])
     circuit: str = Field(examples=["qk"])
@@ -117,17 +153,15 @@ class HeadCard(BaseModel):
     circuit: str
     offset: int
     singular_values: list[float] = Field(description="The largest first.")
-    coverage_99: int = Field(description="First rank at which their sum so far passes 99 % of the whole.")
+    coverage_99: int = Field(description="First rank at which their cumulative sum exceeds 99 % of the total.")
     effective_rank: float | None
     stable_rank: float | None
     copying_score: float | None
-    tokens: list[dict[str, Any]] = Field(
-        description="Rows: side, vector, end, place, token, score; none without words."
-    )
+    tokens: list[dict[str, Any]] = Field(description=f"Rows: {', '.join(TOKEN_COLUMNS)}; none without `words`.")
 
 
 class GroupAnswer(BaseModel):
-    """A result group, or some of it."""
+    """A result group, or a part of it."""
 
     run_id: str = Field(examples=[_RUN])
     group: str = Field(examples=["separation"])
@@ -145,14 +179,14 @@ class TableRows(BaseModel):
 
 
 class SectionList(BaseModel):
-    """Which sections a run has."""
+    """The names of a run's sections."""
 
     run_id: str = Field(examples=[_RUN])
     items: list[str] = Field(examples=[["curves", "separation"]])
 
 
 class SectionAnswer(BaseModel):
-    """What one result group shows."""
+    """The sections of one result group."""
 
     run_id: str = Field(examples=[_RUN])
     group: str = Field(examples=["gram"])
@@ -176,7 +210,7 @@ class Comparison(BaseModel):
         "block), value, low, high."
     )
     milestones: list[dict[str, Any]] = Field(
-        description="For each run: where the debiased cosine is least, and where the sets first separate surely."
+        description="For each run: the depths of its smallest debiased cosine and of the first separation of its sets."
     )
 
 
@@ -187,12 +221,12 @@ class Job(BaseModel):
     name: str | None
     model: str
     state: str = Field(description="queued, running, succeeded, failed, stopped or lost.")
-    attempt: int = Field(description="Which try on the cluster this is.", examples=[1])
+    attempt: int = Field(description="Number of this attempt on the cluster.", examples=[1])
     submitted: str
-    reason: str | None = Field(description="Why it is lost or failed, where the cluster says.")
-    run_id: str | None = Field(description="Once it is known.", examples=[_RUN])
-    progress: dict[str, dict[str, int]] = Field(description="Prompts committed and in all, by set.")
-    yours: bool = Field(description="Whether the token that asks may stop it and read its logs.")
+    reason: str | None = Field(description="Why it is lost or failed, if the cluster says so.")
+    run_id: str | None = Field(description="Null until it is known.", examples=[_RUN])
+    progress: dict[str, dict[str, int]] = Field(description="Committed prompts and all prompts, by set.")
+    yours: bool = Field(description="Whether this caller may stop it and read its logs.")
 
 
 class JobList(BaseModel):
@@ -203,12 +237,12 @@ class JobList(BaseModel):
 
 
 def described(model: type[BaseModel], *, flat: bool = False, status: int = 200) -> dict[int | str, dict[str, Any]]:
-    """Return what OpenAPI says of a call's answers.
+    """Return OpenAPI's description of a route's answers.
 
     Args:
-        model: what JSON holds.
+        model: the schema of JSON.
         flat: whether Parquet and Arrow are offered too.
-        status: of the answer.
+        status: the status of a successful answer.
     """
     forms = {PARQUET: _STRING, **({ARROW: _STRING} if HAS_ARROW else {})} if flat else {}
     unchanged = {"description": "Not modified: the ETag is still that of If-None-Match."}
@@ -216,16 +250,16 @@ def described(model: type[BaseModel], *, flat: bool = False, status: int = 200) 
 
 
 def problems_of() -> dict[int | str, dict[str, Any]]:
-    """Return what OpenAPI says of a call's problems."""
-    said = {
+    """Return OpenAPI's description of a route's problems."""
+    descriptions = {
         401: "No token, or one that is wrong or has expired.",
         403: "The token lacks the scope, or the origin is foreign.",
         404: "No such run, or no such results.",
-        406: "No form that is accepted is offered.",
+        406: "The client accepts no form that is offered.",
         409: "The run is not complete, or damaged.",
-        421: "This service is not called so.",
-        422: "A parameter is wrong; says what is allowed.",
+        421: "The Host is not a name of this service.",
+        422: "A parameter is wrong; the detail lists what is allowed.",
         503: "The store or the cluster cannot be reached.",
     }
     shape = {MEDIA_TYPE: {"schema": {"$ref": "#/components/schemas/ProblemDetails"}}}
-    return {code: {"description": text, "content": shape} for code, text in said.items()}
+    return {code: {"description": text, "content": shape} for code, text in descriptions.items()}

@@ -1,4 +1,4 @@
-"""Running the service, after looking whether it may run there. Imports what is heavy only then."""
+"""Check whether the service may run on an address, and run it; heavy modules are imported after the checks."""
 
 import gc
 import socket
@@ -8,32 +8,32 @@ from contextlib import suppress
 from theodolite.errors import SpecError
 from theodolite.settings import Settings
 
-KEPT_OUT = ("torch", "ray", "dask", "pyarrow")
-"""What must not be loaded. xarray imports Dask, and pandas pyarrow, wherever they are installed: 50 MB each, for no use
-here. Who asks for Arrow gets pyarrow then (`encoding.py`)."""
+BLOCKED = ("torch", "ray", "dask", "pyarrow")
+"""Modules whose import is blocked. xarray imports Dask and pandas imports pyarrow if they are installed: 50 MB each,
+which the service does not use. An answer as Arrow imports pyarrow when it is requested (`encoding.py`)."""
 
 SWITCH_SECONDS = 2e-4
-"""How long a thread holds the interpreter while others wait; by default 5 ms, which each answer would wait for."""
+"""How long a thread holds the interpreter while others wait; Python's default of 5 ms would delay each answer."""
 
 
 def serve(settings: Settings, host: str, port: int) -> None:
     """Serve until interrupted.
 
     Raises:
-        SpecError: the host is not loopback and there is no token, or somebody else listens there.
+        SpecError: the host is not loopback and there is no token, or the port is taken.
         StoreError: the store cannot be reached.
     """
-    keep_out()
+    block_imports()
     import uvicorn
 
     from theodolite.api.app import create_app
-    from theodolite.api.credentials import list_tokens
+    from theodolite.api.credentials import list_credentials
     from theodolite.api.guards import LOOPBACK
     from theodolite.store.runs import list_run_ids
 
-    # A service that is called by other names is reached through a proxy, and so by others.
+    # A service with further host names is behind a proxy, and so others can reach it.
     on_loopback = (f"[{host}]" if ":" in host else host) in LOOPBACK and not settings.hosts
-    if not on_loopback and not list_tokens(settings.store):
+    if not on_loopback and not list_credentials(settings.store):
         raise SpecError(
             f"--host: {host} can be reached by others, or by THEODOLITE_HOSTS, and the store has no token; make one "
             "with `theodolite token create`, or serve on 127.0.0.1 without other names"
@@ -50,24 +50,21 @@ def serve(settings: Settings, host: str, port: int) -> None:
         timeout_graceful_shutdown=5,
     )
     gc.collect()
-    gc.freeze()  # what importing made stays: looking through it again would hold up answers
+    gc.freeze()  # imported objects stay alive; collecting them again would delay answers
     print(f"Theodolite answers at {place} from {settings.store}; Ctrl-C ends it", flush=True)
     with suppress(KeyboardInterrupt):  # which uvicorn raises again once all is closed
         uvicorn.Server(config).run(sockets=[listener])
 
 
-def keep_out() -> None:
-    """Make importing what the service must not load an ImportError.
-
-    It must come before xarray, which looks once what is installed.
-    """
-    for name in KEPT_OUT:
+def block_imports() -> None:
+    """Make the import of each blocked module an ImportError; call it before xarray is imported."""
+    for name in BLOCKED:
         sys.modules.setdefault(name, None)  # type: ignore[arg-type]
 
 
 def _listen(host: str, port: int) -> socket.socket:
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    # asyncio sends at once (TCP_NODELAY) only where the protocol is named; else a body waits 40 ms behind its head.
+    # asyncio sets TCP_NODELAY only if the protocol is named; without it a body waits 40 ms for the head's ACK.
     listener = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
@@ -75,5 +72,5 @@ def _listen(host: str, port: int) -> socket.socket:
     except OSError as error:
         listener.close()
         raise SpecError(f"--port: cannot listen on {host}:{port}: {error.strerror}; choose another") from error
-    listener.listen(2048)  # so that who comes before the loop runs waits, and is not refused
+    listener.listen(2048)  # connections wait until the event loop runs, and are not refused
     return listener

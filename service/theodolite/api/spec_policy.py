@@ -1,4 +1,4 @@
-"""What a spec that comes over HTTP may ask; the rest is the deployment's own. Pure, but for a look at a folder."""
+"""Check a spec that comes over HTTP against the deployment's limits and allow-lists."""
 
 import re
 from collections.abc import Sequence
@@ -11,13 +11,13 @@ from theodolite.settings import Settings
 from theodolite.spec import NOUNS, PromptSetSpec, SurveySpec
 
 _HUB_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*/[A-Za-z0-9][A-Za-z0-9_.-]*")
-_MANY = 10**12  # a limit may be any number, and is written in a message
-_BUILTIN_PROMPTS = 256  # of the larger built-in sets
+_MANY = 10**12  # a limit may have any number of digits; messages show at most this
+_BUILTIN_PROMPTS = 256  # in each of the larger built-in sets
 _SENTENCES = 64
 
 
 def check_submission(spec: SurveySpec, settings: Settings) -> None:
-    """Raise Problem 403 for what this deployment does not let anybody ask, and 413 for too many prompts."""
+    """Raise Problem 403 for a spec that the deployment does not allow, and 413 for one that is too large."""
     _check_model(spec, settings)
     _check_sizes(spec)
     for name, prompt_set in spec.prompts.items():
@@ -35,7 +35,7 @@ def check_submission(spec: SurveySpec, settings: Settings) -> None:
 
 
 def _check_sizes(spec: SurveySpec) -> None:
-    """Refuse what makes a small spec a large work: each is far above what anybody needs."""
+    """Refuse options that make a small spec expensive; the limits are far above common use."""
     templates = {
         f"prompts.{name}": len(one.template or "") + len(one.system or "") for name, one in spec.prompts.items()
     }
@@ -75,9 +75,9 @@ def _is_allowed(model: str, allowed: Sequence[str]) -> bool:
 
 
 def _is_listed(place: str, patterns: Sequence[str]) -> bool:
-    """Return whether a pattern covers a place; none covers what leads upwards again."""
+    """Return whether a pattern matches a path; no pattern matches a path with `..`."""
     covering = [pattern for pattern in patterns if fnmatchcase(place, pattern)]
-    if place.startswith(("/", "~", ".")):  # a folder is covered by a pattern that says so alone
+    if place.startswith(("/", "~", ".")):  # a local path needs a pattern with the same first character
         covering = [pattern for pattern in covering if pattern[0] == place[0]]
     return ".." not in place.split("/") and bool(covering)
 
@@ -101,17 +101,17 @@ def _check_source(name: str, prompt_set: PromptSetSpec, settings: Settings) -> N
 
 
 def _is_below(place: str, folder: Path | None) -> bool:
-    """Return whether an absolute path lies in a folder, wherever links and dots lead."""
+    """Return whether an absolute path lies in a folder after its links and dots are resolved."""
     if folder is None or not Path(place).is_absolute() or "\0" in place:
         return False
     try:
         return Path(place).resolve().is_relative_to(folder.resolve())
-    except (OSError, RuntimeError):  # links that lead round in a circle
+    except (OSError, RuntimeError):  # a cycle of links
         return False
 
 
 def _prompts_of(name: str, prompt_set: PromptSetSpec) -> int:
-    """Return how many prompts a set has at most; raises Problem 413 where nothing says so."""
+    """Return the maximum number of prompts of a set; raises Problem 413 if it has no limit."""
     if prompt_set.limit is not None:
         return min(prompt_set.limit, _MANY)
     if prompt_set.source.startswith("builtin:"):

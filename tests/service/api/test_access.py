@@ -3,6 +3,7 @@
 import asyncio
 import logging
 import time
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -11,7 +12,7 @@ from support.serving import REFUSAL, SPEC, assert_problem, bearer, client_of, co
 from support.stored import store_run
 
 from theodolite.api.access import Access
-from theodolite.api.credentials import create_token, list_tokens, revoke_token
+from theodolite.api.credentials import create_credential, list_credentials, revoke_credential
 from theodolite.api.problems import Problem
 from theodolite.store.cache import Cache
 from theodolite.submission.job_store import read_jobs
@@ -21,10 +22,8 @@ JOB = "/v1/jobs/" + "0" * 64
 READS = ["/v1/runs", "/v1/runs/tiny-0", "/v1/runs/tiny-0/curves", "/v1/compare?run=tiny-0&contrast=refusal", "/v1/jobs"]
 
 
-@pytest.fixture(autouse=True)
-def at_once(monkeypatch):
-    """Tokens are read again for each request."""
-    monkeypatch.setattr("theodolite.api.access._SECONDS_KEPT", -1.0)
+client_at_once = partial(client_of, seconds_cached=-1.0)
+"""A client of a service that reads the credentials again for each request."""
 
 
 @pytest.fixture
@@ -33,7 +32,7 @@ def store(library, tmp_path):
 
 
 def test_without_tokens_loopback_may_do_everything(store, ray):
-    client = client_of(store, jobs_url="http://head:8265")
+    client = client_at_once(store, jobs_url="http://head:8265")
     assert all(client.get(path).status_code == 200 for path in READS)
     answer = client.post("/v1/jobs", json=SPEC)
     assert answer.status_code == 202
@@ -42,15 +41,15 @@ def test_without_tokens_loopback_may_do_everything(store, ray):
 
 
 def test_elsewhere_nobody_may_do_anything_without_a_token(store):
-    client = client_of(store, tokenless=False)
+    client = client_at_once(store, tokenless=False)
     for path in READS:
         assert_problem(client.get(path), 401, "Bearer")
 
 
 def test_as_soon_as_there_is_a_token_all_need_one(store, ray):
-    client = client_of(store, jobs_url="http://head:8265")
+    client = client_at_once(store, jobs_url="http://head:8265")
     assert client.get("/v1/runs").status_code == 200
-    token, record = create_token(store, ["read", "submit"])
+    token, record = create_credential(store, ["read", "submit"])
     asked = [*(("GET", path) for path in READS), ("POST", "/v1/jobs"), ("POST", "/v1/spec/check")]
     asked += [("GET", JOB), ("GET", f"{JOB}/logs"), ("DELETE", JOB)]
     for method, path in asked:
@@ -67,47 +66,46 @@ def test_as_soon_as_there_is_a_token_all_need_one(store, ray):
 
 
 def test_an_expired_token_does_not_count_and_does_not_open_the_service(store):
-    token, _ = create_token(store, ["read"], days=0)
-    client = client_of(store)
+    token, _ = create_credential(store, ["read"], days=0)
+    client = client_at_once(store)
     assert_problem(client.get("/v1/runs", headers=bearer(token)), 401, "expired at")
     assert_problem(client.get("/v1/runs"), 401)
 
 
 def test_a_revoked_token_stops_counting(store):
-    token, record = create_token(store, ["read"])
-    other, _ = create_token(store, ["read"])
-    client = client_of(store)
+    token, record = create_credential(store, ["read"])
+    other, _ = create_credential(store, ["read"])
+    client = client_at_once(store)
     assert client.get("/v1/runs", headers=bearer(token)).status_code == 200
-    revoke_token(store, record.id)
+    revoke_credential(store, record.id)
     assert_problem(client.get("/v1/runs", headers=bearer(token)), 401)
     assert client.get("/v1/runs", headers=bearer(other)).status_code == 200
 
 
 def test_revoking_the_last_token_does_not_open_the_service(store):
-    token, record = create_token(store, ["read"])
-    revoke_token(store, record.id)
-    client = client_of(store)
+    token, record = create_credential(store, ["read"])
+    revoke_credential(store, record.id)
+    client = client_at_once(store)
     assert_problem(client.get("/v1/runs"), 401)
     assert_problem(client.get("/v1/runs", headers=bearer(token)), 401)
 
 
 def test_a_revoked_token_counts_for_seconds_at_most(store, monkeypatch):
-    monkeypatch.setattr("theodolite.api.access._SECONDS_KEPT", 2.0)
     now = 100.0
     monkeypatch.setattr("theodolite.api.access.time.monotonic", lambda: now)
-    token, record = create_token(store, ["read"])
-    create_token(store, ["read"])
+    token, record = create_credential(store, ["read"])
+    create_credential(store, ["read"])
     client = client_of(store)
     assert client.get("/v1/runs", headers=bearer(token)).status_code == 200
-    revoke_token(store, record.id)
+    revoke_credential(store, record.id)
     now += 2.1
     assert client.get("/v1/runs", headers=bearer(token)).status_code == 401
 
 
 def test_a_token_does_what_its_scopes_say(store, ray):
-    read, _ = create_token(store, ["read"])
-    submit, _ = create_token(store, ["submit"])
-    client = client_of(store, jobs_url="http://head:8265")
+    read, _ = create_credential(store, ["read"])
+    submit, _ = create_credential(store, ["submit"])
+    client = client_at_once(store, jobs_url="http://head:8265")
     for path in READS:
         assert_problem(client.get(path, headers=bearer(submit)), 403, "this token may submit", "needs the scope read")
     asked = (("POST", "/v1/jobs"), ("GET", f"{JOB}/logs"), ("DELETE", JOB))
@@ -120,9 +118,9 @@ def test_a_token_does_what_its_scopes_say(store, ray):
 
 
 def test_logs_and_stopping_are_the_owners_alone(store, ray):
-    mine, own = create_token(store, ["read", "submit"])
-    yours, _ = create_token(store, ["read", "submit"])
-    client = client_of(store, jobs_url="http://head:8265")
+    mine, own = create_credential(store, ["read", "submit"])
+    yours, _ = create_credential(store, ["read", "submit"])
+    client = client_at_once(store, jobs_url="http://head:8265")
     job = client.post("/v1/jobs", headers=bearer(mine), json=SPEC).json()
     assert job["yours"]
     path = f"/v1/jobs/{job['id']}"
@@ -139,16 +137,16 @@ def test_logs_and_stopping_are_the_owners_alone(store, ray):
 
 
 def test_what_nobody_owns_is_unknown_before_it_is_forbidden(store, ray):
-    token, _ = create_token(store, ["submit"])
-    client = client_of(store, jobs_url="http://head:8265")
+    token, _ = create_credential(store, ["submit"])
+    client = client_at_once(store, jobs_url="http://head:8265")
     for method, path in (("GET", f"{JOB}/logs"), ("DELETE", JOB)):
         assert_problem(client.request(method, path, headers=bearer(token)), 404, "000000000000")
 
 
 def test_a_reader_does_not_see_the_log_of_a_failed_job(store, ray):
-    mine, _ = create_token(store, ["read", "submit"])
-    reader, _ = create_token(store, ["read"])
-    client = client_of(store, jobs_url="http://head:8265")
+    mine, _ = create_credential(store, ["read", "submit"])
+    reader, _ = create_credential(store, ["read"])
+    client = client_at_once(store, jobs_url="http://head:8265")
     job = client.post("/v1/jobs", headers=bearer(mine), json=SPEC).json()
     said = "Job entrypoint command failed with exit code 137, last available logs (truncated to 20,000 chars):"
     ray.set_state(ray.submitted[0], "FAILED", f"{said}\nLINE-OF-LOG")
@@ -162,22 +160,22 @@ def test_a_reader_does_not_see_the_log_of_a_failed_job(store, ray):
 
 
 def test_metrics_need_a_token_but_on_loopback(store):
-    token, _ = create_token(store, ["read"])
-    submit, _ = create_token(store, ["submit"])
-    afar, near = client_of(store, client=("10.0.0.7", 4)), client_of(store, client=("127.0.0.1", 4))
+    token, _ = create_credential(store, ["read"])
+    submit, _ = create_credential(store, ["submit"])
+    afar, near = client_at_once(store, client=("10.0.0.7", 4)), client_at_once(store, client=("127.0.0.1", 4))
     assert_problem(afar.get("/metrics"), 401)
     assert_problem(afar.get("/metrics", headers=bearer(submit)), 403)
     assert afar.get("/metrics", headers=bearer(token)).status_code == 200
     assert near.get("/metrics").status_code == 200
-    assert client_of(store, client=("::1", 4)).get("/metrics", headers={"Host": "[::1]:80"}).status_code == 200
+    assert client_at_once(store, client=("::1", 4)).get("/metrics", headers={"Host": "[::1]:80"}).status_code == 200
     # A proxy on this machine passes on what others ask by the deployment's own name.
-    proxied = client_of(store, client=("127.0.0.1", 4), hosts=["theodolite.example"])
+    proxied = client_at_once(store, client=("127.0.0.1", 4), hosts=["theodolite.example"])
     assert_problem(proxied.get("/metrics", headers={"Host": "theodolite.example"}), 401)
 
 
 def test_tokens_and_prompts_are_never_logged(store, ray, caplog, capsys):
-    token, _ = create_token(store, ["read", "submit"])
-    client = client_of(store, jobs_url="http://head:8265", ray_token="RAY-SECRET")
+    token, _ = create_credential(store, ["read", "submit"])
+    client = client_at_once(store, jobs_url="http://head:8265", ray_token="RAY-SECRET")
     spec = {**SPEC, "words": {"sentences": ["SENTENCE-SECRET"]}, "analyses": None}
     spec["prompts"] = {**SPEC["prompts"], "harmful": {**SPEC["prompts"]["harmful"], "system": "SYSTEM-SECRET"}}
     with caplog.at_level(logging.DEBUG):
@@ -199,7 +197,7 @@ def test_tokens_and_prompts_are_never_logged(store, ray, caplog, capsys):
 
 @pytest.mark.parametrize("text", ["</script><script>alert(1)</script>", "<img src=x onerror=alert(1)>"])
 def test_markup_in_a_name_comes_back_as_json_text(store, ray, text):
-    client = client_of(store, jobs_url="http://head:8265")
+    client = client_at_once(store, jobs_url="http://head:8265")
     spec = {**SPEC, "name": text, "words": {"sentences": [text]}}
     submitted = client.post("/v1/jobs", json=spec)
     answers = [submitted, client.get("/v1/jobs"), client.post("/v1/spec/check", json=spec)]
@@ -236,9 +234,8 @@ def test_tokens_are_read_once_for_all_who_ask_at_once(monkeypatch):
         looks.append(1)
         return []
 
-    monkeypatch.setattr("theodolite.api.access._SECONDS_KEPT", 2.0)
-    monkeypatch.setattr("theodolite.api.access.list_tokens", slowly)
-    monkeypatch.setattr("theodolite.api.access.had_tokens", lambda _store: False)
+    monkeypatch.setattr("theodolite.api.access.list_credentials", slowly)
+    monkeypatch.setattr("theodolite.api.access.had_credentials", lambda _store: False)
     access = Access("nowhere", open_without_tokens=True)
 
     async def all_at_once():
@@ -249,19 +246,18 @@ def test_tokens_are_read_once_for_all_who_ask_at_once(monkeypatch):
 
 
 def test_a_slow_look_does_not_make_a_revoked_token_count_longer(tmp_path, monkeypatch):
-    monkeypatch.setattr("theodolite.api.access._SECONDS_KEPT", 0.5)
-    token, record = create_token(str(tmp_path), ["read"])
-    access = Access(str(tmp_path), open_without_tokens=False)
+    token, record = create_credential(str(tmp_path), ["read"])
+    access = Access(str(tmp_path), open_without_tokens=False, seconds_cached=0.5)
 
     def slowly(store):
-        found = list_tokens(store)
-        revoke_token(store, record.id)  # right after this look
+        found = list_credentials(store)
+        revoke_credential(store, record.id)  # right after this look
         time.sleep(0.6)
         return found
 
     async def ask_twice():
         with monkeypatch.context() as slow:
-            slow.setattr("theodolite.api.access.list_tokens", slowly)
+            slow.setattr("theodolite.api.access.list_credentials", slowly)
             await access.caller(token)
         await access.caller(token)
 

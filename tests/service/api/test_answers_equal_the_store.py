@@ -178,9 +178,8 @@ def test_a_group_that_the_run_lacks_is_named_with_those_it_has(client, group):
     assert_problem(client.get(f"{RUN}/{group}"), 404, group, "curves, directions, gram, moments, separation, travel")
 
 
-def test_an_answer_that_would_be_too_long_says_how_to_narrow_it(library, monkeypatch):
-    client = client_of(library)  # which has no such answer yet
-    monkeypatch.setattr("theodolite.query.group_selection.NUMBERS", 100)
+def test_an_answer_that_would_be_too_long_says_how_to_narrow_it(library):
+    client = client_of(library, answer_numbers=100)
     assert_problem(client.get(f"{RUN}/moments"), 422, "100 are allowed", "statistic", "xarray")
     assert client.get(f"{RUN}/moments", params={"statistic": "count"}).status_code == 200
 

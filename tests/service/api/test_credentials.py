@@ -1,4 +1,4 @@
-"""Tokens in the store: what is kept of one, which count, and what is said of a record that was broken."""
+"""Credentials in the store: what is stored of a token, which are valid, and the error for a broken one."""
 
 import hmac
 import json
@@ -6,7 +6,13 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from theodolite.api.credentials import create_token, find_token, had_tokens, list_tokens, revoke_token
+from theodolite.api.credentials import (
+    create_credential,
+    find_credential,
+    had_credentials,
+    list_credentials,
+    revoke_credential,
+)
 from theodolite.errors import StoreError
 
 
@@ -15,43 +21,43 @@ def stored(folder):
 
 
 def test_a_token_is_shown_once_and_nothing_stored_gives_it_back(tmp_path):
-    token, record = create_token(str(tmp_path), ["read"], "for <me>", days=2)
+    token, record = create_credential(str(tmp_path), ["read"], "for <me>", days=2)
     content = "".join(stored(tmp_path))
     assert token not in content
     secret = token.rsplit("_", 1)[-1] if "_" not in token.split("_", 2)[2] else token.split("_", 2)[2]
     assert secret not in content
     assert len(secret) >= 43  # 256 bits
     assert token.split("_", 2)[:2] == ["theodolite", record.id]
-    assert list_tokens(str(tmp_path)) == [record]
+    assert list_credentials(str(tmp_path)) == [record]
     assert (record.label, record.scopes) == ("for <me>", ("read",))
     expires = datetime.fromisoformat(record.expires)
     assert abs(expires - datetime.now(UTC) - timedelta(days=2)) < timedelta(minutes=1)
 
 
 def test_a_store_that_ever_had_a_token_is_known_for_it(tmp_path):
-    assert not had_tokens(str(tmp_path))
-    _, record = create_token(str(tmp_path), ["read"])
-    revoke_token(str(tmp_path), record.id)
-    assert list_tokens(str(tmp_path)) == []
-    assert had_tokens(str(tmp_path))
+    assert not had_credentials(str(tmp_path))
+    _, record = create_credential(str(tmp_path), ["read"])
+    revoke_credential(str(tmp_path), record.id)
+    assert list_credentials(str(tmp_path)) == []
+    assert had_credentials(str(tmp_path))
 
 
 def test_no_two_tokens_are_alike(tmp_path):
-    made = [create_token(str(tmp_path), ["read", "submit"]) for _ in range(20)]
+    made = [create_credential(str(tmp_path), ["read", "submit"]) for _ in range(20)]
     assert len({token for token, _ in made}) == len({record.id for _, record in made}) == 20
-    records = list_tokens(str(tmp_path))
+    records = list_credentials(str(tmp_path))
     for token, record in made:
-        assert find_token(records, token) == record
+        assert find_credential(records, token) == record
 
 
 def test_a_token_is_found_by_all_of_its_letters(tmp_path):
-    token, record = create_token(str(tmp_path), ["read"])
+    token, record = create_credential(str(tmp_path), ["read"])
     others = [token[:-1], token + "x", token.upper(), f" {token}", record.id, record.sha256, "", "é", "\x00", "💩"]
-    assert all(find_token([record], other) is None for other in others)
+    assert all(find_credential([record], other) is None for other in others)
 
 
 def test_every_record_is_compared_in_constant_time(tmp_path, monkeypatch):
-    made = [create_token(str(tmp_path), ["read"]) for _ in range(5)]
+    made = [create_credential(str(tmp_path), ["read"]) for _ in range(5)]
     compared = []
     plain = hmac.compare_digest
 
@@ -63,61 +69,61 @@ def test_every_record_is_compared_in_constant_time(tmp_path, monkeypatch):
     records = [record for _, record in made]
     for token in (made[0][0], made[4][0], "nobody"):
         compared.clear()
-        find_token(records, token)
+        find_credential(records, token)
         assert len(compared) == 5  # whichever it is, and none
         assert all(len(one) == len(other) == 64 and token not in (one, other) for one, other in compared)
 
 
 def test_a_revoked_token_is_gone_and_what_was_none_is_said(tmp_path):
-    _, first = create_token(str(tmp_path), ["read"])
-    _, second = create_token(str(tmp_path), ["submit"])
-    assert revoke_token(str(tmp_path), first.id)
-    assert list_tokens(str(tmp_path)) == [second]
-    assert not revoke_token(str(tmp_path), first.id)
-    assert not revoke_token(str(tmp_path), "nobody")
-    assert revoke_token(str(tmp_path), second.id)
-    assert list_tokens(str(tmp_path)) == []
+    _, first = create_credential(str(tmp_path), ["read"])
+    _, second = create_credential(str(tmp_path), ["submit"])
+    assert revoke_credential(str(tmp_path), first.id)
+    assert list_credentials(str(tmp_path)) == [second]
+    assert not revoke_credential(str(tmp_path), first.id)
+    assert not revoke_credential(str(tmp_path), "nobody")
+    assert revoke_credential(str(tmp_path), second.id)
+    assert list_credentials(str(tmp_path)) == []
 
 
 @pytest.mark.parametrize("token_id", ["../jobs/secret", "../../outside", "", "/etc/passwd", "a\x00"])
 def test_no_id_revokes_what_is_no_token(tmp_path, token_id):
-    create_token(str(tmp_path / "store"), ["read"])
+    create_credential(str(tmp_path / "store"), ["read"])
     (tmp_path / "outside.json").write_text("{}")
     (tmp_path / "store" / "jobs").mkdir()
     (tmp_path / "store" / "jobs" / "secret.json").write_text("{}")
-    assert not revoke_token(str(tmp_path / "store"), token_id)
+    assert not revoke_credential(str(tmp_path / "store"), token_id)
     assert (tmp_path / "outside.json").exists()
     assert (tmp_path / "store" / "jobs" / "secret.json").exists()
-    assert len(list_tokens(str(tmp_path / "store"))) == 1
+    assert len(list_credentials(str(tmp_path / "store"))) == 1
 
 
 def test_a_store_that_is_not_there_has_no_tokens(tmp_path):
-    assert list_tokens(str(tmp_path / "nowhere")) == []
-    assert not revoke_token(str(tmp_path / "nowhere"), "x")
+    assert list_credentials(str(tmp_path / "nowhere")) == []
+    assert not revoke_credential(str(tmp_path / "nowhere"), "x")
     assert not (tmp_path / "nowhere").exists()
 
 
 def test_a_token_counts_until_it_expires(tmp_path):
-    _, forever = create_token(str(tmp_path), ["read"])
-    _, over = create_token(str(tmp_path), ["read"], days=0)
-    _, still = create_token(str(tmp_path), ["read"], days=1)
+    _, forever = create_credential(str(tmp_path), ["read"])
+    _, over = create_credential(str(tmp_path), ["read"], days=0)
+    _, still = create_credential(str(tmp_path), ["read"], days=1)
     assert [one.is_expired() for one in (forever, over, still)] == [False, True, False]
 
 
 @pytest.mark.parametrize("content", ["", "{", "[]", "null", "{}", '{"scopes": 1}', '{"id": "x", "scopes": []}'])
 def test_a_record_that_is_none_is_named(tmp_path, content):
-    create_token(str(tmp_path), ["read"])
+    create_credential(str(tmp_path), ["read"])
     (tmp_path / "tokens" / "broken.json").write_text(content)
-    with pytest.raises(StoreError, match=r"tokens/broken.json is not a token's record"):
-        list_tokens(str(tmp_path))
+    with pytest.raises(StoreError, match=r"tokens/broken.json is not a credential"):
+        list_credentials(str(tmp_path))
 
 
 @pytest.mark.parametrize(
     "change", [{"expires": "soon"}, {"expires": "2030-01-01T00:00:00"}, {"sha256": "é"}, {"sha256": 1}]
 )
 def test_a_record_with_a_wrong_date_or_hash_is_named(tmp_path, change):
-    _, record = create_token(str(tmp_path), ["read"])
+    _, record = create_credential(str(tmp_path), ["read"])
     file = tmp_path / "tokens" / f"{record.id}.json"
     file.write_text(json.dumps({**json.loads(file.read_text()), **change}))
-    with pytest.raises(StoreError, match="is not a token's record"):
-        list_tokens(str(tmp_path))
+    with pytest.raises(StoreError, match="is not a credential"):
+        list_credentials(str(tmp_path))

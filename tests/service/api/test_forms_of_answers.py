@@ -268,7 +268,7 @@ def test_stored_tables_are_read_by_others(client, tmp_path):
 @pytest.mark.parametrize(
     ("path", "computed"),
     [
-        (f"{RUN}/separation", "query.answers.select_group"),
+        (f"{RUN}/separation", "api.runs.select_group"),
         (COMPARED, "api.compare.comparison"),
     ],
 )
@@ -278,9 +278,8 @@ def test_what_is_unchanged_is_not_even_computed(client, monkeypatch, path, compu
     assert asked_again(client, path, etag).status_code == 304
 
 
-def test_a_table_that_is_too_long_to_be_decoded_is_given_as_it_is_stored(library, monkeypatch):
-    client = client_of(library)  # which has not decoded it yet
-    monkeypatch.setattr("theodolite.query.tables.ROWS", 3)
+def test_a_table_that_is_too_long_to_be_decoded_is_given_as_it_is_stored(library):
+    client = client_of(library, answer_rows=3)
     answer = client.get(f"{RUN}/tables/growth", headers={"Accept": ARROW})
     assert_problem(answer, 422, "rows, and 3 are decoded at once; ask for Parquet, or for pages")
     assert client.get(f"{RUN}/tables/growth", headers={"Accept": PARQUET}).status_code == 200
@@ -307,12 +306,12 @@ def test_an_answer_is_made_once_and_each_form_and_question_has_its_own(library, 
 
 
 def test_what_is_kept_of_answers_is_bounded_whatever_is_asked(library):
-    client = client_of(library, kept_bytes=50_000)
-    kept = client.app.state.kept
+    client = client_of(library, results_cache_bytes=50_000)
+    cache = client.app.state.cache
     for number in range(80):
         assert client.get(f"{RUN}/sections?no={number}{'a' * 5000}").status_code == 200
-    assert kept.held_bytes <= 50_000
-    assert sum(len(str(key)) for key in kept._values) < 50_000
+    assert cache.used_bytes <= 50_000
+    assert sum(len(str(key)) for key in cache.cached_keys()) < 50_000
 
 
 def test_an_address_that_is_nearly_the_same_is_another_question(client):

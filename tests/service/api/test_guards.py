@@ -254,4 +254,4 @@ def ask(app, method, path, headers, receive=None):
 
 def test_an_app_can_be_made_for_any_number_of_stores(tmp_path):
     apps = [create_app(Settings(store=str(tmp_path / name)), open_without_tokens=True) for name in ("a", "b")]
-    assert apps[0].state.kept is not apps[1].state.kept
+    assert apps[0].state.cache is not apps[1].state.cache

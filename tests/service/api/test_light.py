@@ -9,8 +9,8 @@ HEAVY = {"torch", "transformers", "ray", "dask", "distributed", "datasets", "skl
 
 ASKED = """
 import sys
-from theodolite.api.serving import keep_out
-keep_out()
+from theodolite.api.serving import block_imports
+block_imports()
 from starlette.testclient import TestClient
 from theodolite.api.app import create_app
 from theodolite.settings import Settings

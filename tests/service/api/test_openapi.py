@@ -18,7 +18,7 @@ from schemathesis.specs.openapi.checks import (
 from support.serving import client_of, copied
 
 from theodolite.api.app import create_app
-from theodolite.api.credentials import create_token
+from theodolite.api.credentials import create_credential
 from theodolite.settings import Settings
 
 HOST = {"Host": "localhost"}
@@ -94,7 +94,7 @@ def test_whatever_is_asked_of_a_run_that_is_there_is_answered(description, metho
 @pytest.mark.parametrize(("method", "path"), CALLS)
 def test_nothing_is_answered_without_a_token(library, tmp_path, method, path):
     store = copied(library, tmp_path, "captured-0")
-    create_token(store, ["read", "submit"])
+    create_credential(store, ["read", "submit"])
     client = client_of(store)
     place = path.format(**{**KNOWN, "run_id": "captured-0", "job_id": "0" * 64, "name": "x", "group": "gram"})
     content = {"json": {}} if method == "POST" else {}

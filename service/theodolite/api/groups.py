@@ -1,0 +1,55 @@
+"""Route that describes the register of result groups."""
+
+from functools import cache
+from typing import Any
+
+from fastapi import APIRouter, Request
+from fastapi.responses import Response
+
+from theodolite import __version__
+from theodolite.api.access import Reader
+from theodolite.api.encoding import answer
+from theodolite.api.schemas import GroupList, described
+from theodolite.groups import GROUPS, Group, Variable
+from theodolite.query.curves import is_along_depth
+from theodolite.spec import digest_of
+
+router = APIRouter(prefix="/v1/groups", tags=["groups"])
+
+
+@router.get("", responses=described(GroupList))
+def list_groups(request: Request, _caller: Reader) -> Response:
+    """Every result group: its title, its place in the order, what it needs, its tables and its variables."""
+    return answer(request, digest_of(["groups", __version__]), register_content)
+
+
+@cache
+def register_content() -> dict[str, Any]:
+    """Return the register in JSON's types, in the order in which groups are computed."""
+    return {"items": [_group(group) for group in GROUPS.values()]}
+
+
+def _group(group: Group) -> dict[str, Any]:
+    return {
+        "name": group.name,
+        "title": group.title,
+        "order": group.order,
+        "is_analysis": group.is_analysis,
+        "is_read_whole": group.is_read_whole,
+        "tables": list(group.tables),
+        "needs": sorted(group.needs),
+        "options": group.options,
+        "variables": [_variable(variable) for variable in group.variables],
+    }
+
+
+def _variable(variable: Variable) -> dict[str, Any]:
+    return {
+        "name": variable.name,
+        "dims": list(variable.dims),
+        "units": variable.units,
+        "description": variable.description,
+        "dtype": variable.dtype,
+        "interval": variable.interval or None,
+        "along_depth": is_along_depth(variable),
+    }

@@ -1,0 +1,87 @@
+"""`/v1/groups` describes the register of result groups, and routes and schemas derive from it."""
+
+from dataclasses import asdict
+
+import pytest
+from support.serving import assert_problem, client_of
+
+from theodolite import __version__
+from theodolite.api.schemas import CurveItem, HeadCard
+from theodolite.groups import GROUPS, READ_WHOLE, SHOWN
+from theodolite.query.curves import CURVE_FIELDS, CURVE_LABELS, STATISTICS
+from theodolite.query.heads import Head
+
+
+@pytest.fixture(scope="module")
+def items(client):
+    answer = client.get("/v1/groups")
+    assert answer.status_code == 200
+    return {item["name"]: item for item in answer.json()["items"]}
+
+
+def test_every_group_is_described_as_registered(items):
+    assert list(items) == list(GROUPS)
+    for name, group in GROUPS.items():
+        item = items[name]
+        assert set(item) == {
+            *("name", "title", "order", "is_analysis", "is_read_whole", "tables", "needs", "options", "variables")
+        }
+        for field in ("title", "order", "is_analysis", "is_read_whole", "options"):
+            assert item[field] == getattr(group, field)
+        assert item["tables"] == list(group.tables)
+        assert item["needs"] == sorted(group.needs)
+        assert [one["name"] for one in item["variables"]] == [one.name for one in group.variables]
+
+
+def test_every_variable_is_described_as_registered(items):
+    for name, group in GROUPS.items():
+        for item, variable in zip(items[name]["variables"], group.variables, strict=True):
+            registered = asdict(variable)
+            for field in ("name", "units", "description", "dtype"):
+                assert item[field] == registered[field]
+            assert item["dims"] == list(variable.dims)
+            assert item["interval"] == (variable.interval or None)
+            assert set(item) == {"name", "dims", "units", "description", "dtype", "interval", "along_depth"}
+
+
+def test_variables_along_depth_are_the_statistics_of_curves(items):
+    along_depth = {one["name"]: name for name, item in items.items() for one in item["variables"] if one["along_depth"]}
+    assert along_depth == STATISTICS
+
+
+def test_an_interval_names_arrays_of_the_same_group(items):
+    prefixes = [(item, one["interval"]) for item in items.values() for one in item["variables"] if one["interval"]]
+    assert prefixes
+    for item, prefix in prefixes:
+        assert {f"{prefix}_low", f"{prefix}_high"} <= {one["name"] for one in item["variables"]}
+
+
+def test_the_order_is_that_of_the_report(items):
+    shown = sorted((item for item in items.values() if item["order"] is not None), key=lambda item: item["order"])
+    assert tuple(item["name"] for item in shown) == SHOWN
+
+
+def test_the_etag_depends_on_the_version_alone(client, monkeypatch, tmp_path):
+    etag = client.get("/v1/groups").headers["etag"]
+    assert client_of(tmp_path).get("/v1/groups").headers["etag"] == etag
+    assert client.get("/v1/groups", headers={"If-None-Match": etag}).status_code == 304
+    monkeypatch.setattr("theodolite.api.groups.__version__", f"{__version__}.1")
+    assert client.get("/v1/groups").headers["etag"] != etag
+
+
+def test_the_register_is_json_alone(client):
+    refused = client.get("/v1/groups", headers={"Accept": "application/vnd.apache.parquet"})
+    assert_problem(refused, 406, "application/json")
+
+
+def test_the_route_of_a_group_takes_the_groups_that_are_read_whole(client, items):
+    path = client.get("/openapi.json").json()["paths"]["/v1/runs/{run_id}/{group}"]["get"]
+    (group,) = [one for one in path["parameters"] if one["name"] == "group"]
+    assert group["schema"]["enum"] == list(READ_WHOLE)
+    assert [name for name, item in items.items() if item["is_read_whole"]] == list(READ_WHOLE)
+    assert_problem(client.get("/v1/runs/tiny-0/curve"), 422, "group: given 'curve'", *READ_WHOLE)
+
+
+def test_schemas_of_curves_and_heads_have_the_fields_of_their_dataclasses():
+    assert set(CurveItem.model_fields) == {*CURVE_FIELDS, *CURVE_LABELS} - {"of"}
+    assert set(HeadCard.model_fields) == {"run_id", *Head.__dataclass_fields__}
