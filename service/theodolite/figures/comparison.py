@@ -38,13 +38,9 @@ def comparison_figure(frame: pd.DataFrame) -> go.Figure:
 
 
 def description(statistic: str) -> str:
-    """Return what the layout says of a statistic, and of the one before it where it begins with `The same`."""
-    said: list[str] = []
-    for variable in GROUPS[STATISTICS[statistic]].variables:
-        said = [*(said if variable.description.startswith("The same") else []), variable.description]
-        if variable.name == statistic:
-            break
-    return " ".join(said)
+    """Return what the register says of a statistic."""
+    variables = GROUPS[STATISTICS[statistic]].variables
+    return next(variable.description for variable in variables if variable.name == statistic)
 
 
 def _line(curve: pd.DataFrame, name: str, colour: str, dash: str) -> go.Scatter:

@@ -6,8 +6,9 @@ VARIABLES = (
     Variable(
         "score",
         ("composition", "layer", "head", "layer_other", "head_other"),
-        "‖W_VO W‖ over ‖W_VO‖‖W‖ (Frobenius) of a head and one of a later layer, layer_other, whose W is W_QK for Q, "
-        "W_QKᵀ for K, W_VO for V.",
+        "‖W_VO W‖ over ‖W_VO‖‖W‖ (Frobenius norms) for a head's W_VO and a head of a later layer, "
+        "layer_other: W is its "
+        "W_QK for q, W_QKᵀ for k, W_VO for v.",
     ),
 )
 

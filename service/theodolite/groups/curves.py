@@ -9,21 +9,36 @@ def _curve_variables(prefix: str, where: str, unit: str) -> Iterator[Variable]:
     yield Variable(
         f"{prefix}cosine_of_means",
         PER_CONTRAST,
-        f"Cosine between the two sets' means{where}, as published elsewhere.",
+        f"Plain cosine between the means of the two sets{where}; biased towards 0 by sampling noise.",
     )
     yield Variable(
         f"{prefix}cosine_of_means_debiased",
         PER_CONTRAST,
-        f"The same{where} without the bias of sampling noise; NaN where the means are not resolved at this n.",
+        f"Cosine between the means of the two sets{where}, without the bias of sampling noise; NaN where "
+        f"noise is larger than the means at this n.",
         interval=f"{prefix}cosine_of_means",
     )
-    yield Variable(f"{prefix}cosine_of_means_low", PER_CONTRAST, f"Lower end of the 95 % interval around it{where}.")
-    yield Variable(f"{prefix}cosine_of_means_high", PER_CONTRAST, f"Upper end of the 95 % interval around it{where}.")
-    yield Variable(f"{prefix}difference_norm", PER_CONTRAST, f"Norm of the difference of the means{where}.", unit)
-    yield Variable(f"{prefix}variance_mean", PER_SET, f"Mean over features of the variance (n-1){where}.", f"{unit}²")
-    yield Variable(f"{prefix}variance_max", PER_SET, f"Largest over features of the variance (n-1){where}.", f"{unit}²")
     yield Variable(
-        f"{prefix}variance_max_feature", PER_SET, f"The feature whose variance is largest{where}.", dtype="int64"
+        f"{prefix}cosine_of_means_low", PER_CONTRAST, f"Lower end of the 95 % interval of the debiased cosine{where}."
+    )
+    yield Variable(
+        f"{prefix}cosine_of_means_high", PER_CONTRAST, f"Upper end of the 95 % interval of the debiased cosine{where}."
+    )
+    yield Variable(f"{prefix}difference_norm", PER_CONTRAST, f"Norm of the difference of the means{where}.", unit)
+    yield Variable(
+        f"{prefix}variance_mean", PER_SET, f"Mean over features of the variance (n-1) over prompts{where}.", f"{unit}²"
+    )
+    yield Variable(
+        f"{prefix}variance_max",
+        PER_SET,
+        f"Maximum over features of the variance (n-1) over prompts{where}.",
+        f"{unit}²",
+    )
+    yield Variable(
+        f"{prefix}variance_max_feature",
+        PER_SET,
+        f"Index of the feature with the largest variance{where}.",
+        dtype="int64",
     )
     yield Variable(f"{prefix}norm_of_mean", PER_SET, f"Norm of the mean{where}.", unit)
 

@@ -1,28 +1,30 @@
-"""Every dimension of the stored arrays, in one sentence each."""
+"""A description of every dimension of the stored arrays."""
 
 DIMENSIONS = {
     "sample": "Index of the prompt in its set.",
     "position": "Token position counted from the end; -1 is the last token.",
     "layer": "0-based index of the block.",
-    "layer_other": "0-based index of the block compared with.",
+    "layer_other": "0-based index of the block that `layer` is compared with.",
     "d_model": "Feature of the residual stream.",
     "shard": "Index of the shard in its set.",
     "unit": "Hidden unit of the MLP.",
     "set": "Prompt set.",
     "contrast": "Contrast of two prompt sets.",
-    "site": "Place in the block.",
+    "site": "Site in the block, such as resid_pre.",
     "circuit": "Bilinear map of a head: qk is s·W_Q R W_Kᵀ, vo is W_V W_O.",
-    "offset": "Query position minus key position, under rotary positions; vo stands at 0.",
+    "offset": "Query position minus key position, for rotary positions; vo has offset 0 only.",
     "head": "Query head.",
-    "head_other": "Query head of the other layer.",
-    "rank": "Place among the singular values, the largest first.",
-    "vector": "Place among the leading singular vectors.",
-    "side": "Which side of which circuit meets the direction: qk_query, qk_key and vo_read read, vo_write writes.",
-    "projection": "Query or key.",
-    "composition": "Which input of the later head: Q, K or V.",
+    "head_other": "Query head of layer_other.",
+    "rank": "Index of the singular value; 0 is the largest.",
+    "vector": "Index of the singular vector; 0 belongs to the largest singular value.",
+    "side": "Side of a circuit that is compared with the direction: qk_query, qk_key and vo_read "
+    "read the stream, vo_write writes it.",
+    "projection": "Projection of the head: query or key.",
+    "composition": "Input of the later head: q, k or v.",
     "norm": "Norm layer, written `0.attention`, `0.mlp`, …, `final`.",
-    "norm_kind": "What the norm stands before, or, of `…_output`, after.",
-    "norm_layer": "0-based index of the norm's block; -1 of the final norm.",
+    "norm_kind": "Branch that the norm layer precedes (attention, mlp, final), or follows "
+    "(attention_output, mlp_output).",
+    "norm_layer": "0-based index of the norm's block; -1 for the final norm.",
     "writing_matrix": "Matrix that writes to the stream: o is W_O of all heads, down is W_down of all experts.",
     "reading_matrix": "Matrix that reads the stream: q, k, v of all heads, gate and up of all experts.",
 }

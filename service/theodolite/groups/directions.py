@@ -6,7 +6,7 @@ VARIABLES = (
     Variable(
         "direction",
         (*PER_CONTRAST, "d_model"),
-        "Unit vector from the negative to the positive set's mean; NaN where the means are equal.",
+        "Unit vector from the mean of the negative set to the mean of the positive set; NaN where they are equal.",
     ),
     Variable(
         "direction_cosine",

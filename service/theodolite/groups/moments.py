@@ -3,14 +3,21 @@
 from theodolite.groups.record import PER_SET, STREAM_UNIT, Group, Variable
 
 VARIABLES = (
-    Variable("count", ("set", "position"), "Prompts that the statistics rest on.", dtype="int64"),
-    Variable("mean", (*PER_SET, "d_model"), "Mean over prompts.", STREAM_UNIT),
-    Variable("m2", (*PER_SET, "d_model"), "Sum of squared deviations from the mean.", f"{STREAM_UNIT}²"),
-    Variable("minimum", (*PER_SET, "d_model"), "Least value over prompts.", STREAM_UNIT),
-    Variable("maximum", (*PER_SET, "d_model"), "Largest value over prompts.", STREAM_UNIT),
-    Variable("norm_mean", PER_SET, "Mean Euclidean norm.", STREAM_UNIT),
-    Variable("norm_std", PER_SET, "Standard deviation (n-1) of the norm.", STREAM_UNIT),
-    Variable("unit_mean_length", PER_SET, "Length of the mean of unit vectors; 1 when all point one way."),
+    Variable("count", ("set", "position"), "Number of prompts that the statistics use.", dtype="int64"),
+    Variable("mean", (*PER_SET, "d_model"), "Mean over prompts of each feature.", STREAM_UNIT),
+    Variable(
+        "m2",
+        (*PER_SET, "d_model"),
+        "Sum over prompts of squared deviations from the mean, of each feature.",
+        f"{STREAM_UNIT}²",
+    ),
+    Variable("minimum", (*PER_SET, "d_model"), "Minimum over prompts of each feature.", STREAM_UNIT),
+    Variable("maximum", (*PER_SET, "d_model"), "Maximum over prompts of each feature.", STREAM_UNIT),
+    Variable("norm_mean", PER_SET, "Mean over prompts of the Euclidean norm.", STREAM_UNIT),
+    Variable("norm_std", PER_SET, "Standard deviation (n-1) over prompts of the Euclidean norm.", STREAM_UNIT),
+    Variable(
+        "unit_mean_length", PER_SET, "Norm of the mean of the prompts' unit vectors; 1 if all have the same direction."
+    ),
 )
 
 GROUP = Group(

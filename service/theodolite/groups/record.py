@@ -91,9 +91,19 @@ PER_CONTRAST = ("contrast", "site", "position", "layer")
 PER_BLOCK = ("set", "position", "layer")
 """Dimensions of a statistic of each prompt set at each site, of each contrast at each site, of each whole block."""
 
-N_SAMPLES = Variable("n_samples", ("set", "position"), "Prompts that the statistics rest on.", dtype="int64")
+N_SAMPLES = Variable("n_samples", ("set", "position"), "Number of prompts that the statistics use.", dtype="int64")
 N_SIDES = (
-    Variable("n_positive", ("contrast", "position"), "Prompts of the positive set that take part.", dtype="int64"),
-    Variable("n_negative", ("contrast", "position"), "Prompts of the negative set that take part.", dtype="int64"),
+    Variable(
+        "n_positive",
+        ("contrast", "position"),
+        "Number of prompts of the positive set that the statistics use.",
+        dtype="int64",
+    ),
+    Variable(
+        "n_negative",
+        ("contrast", "position"),
+        "Number of prompts of the negative set that the statistics use.",
+        dtype="int64",
+    ),
 )
 """How many prompts statistics of sets, or of contrasts, rest on."""

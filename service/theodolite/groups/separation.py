@@ -8,8 +8,8 @@ VARIABLES = (
         Variable(f"{name}{end}", PER_CONTRAST, f"{sentence}, cross-validated{said}.", interval="" if end else name)
         for name, sentence in (
             ("auroc", "Area under the ROC curve of prompts along the direction"),
-            ("accuracy", "Share of prompts on the right side of the midpoint"),
-            ("fisher_ratio", "Squared distance of the means, unbiased, over the sum of both variances"),
+            ("accuracy", "Share of prompts on their own set's side of the midpoint"),
+            ("fisher_ratio", "Unbiased squared distance of the means, over the sum of the variances of both sets"),
         )
         for end, said in (("", ""), ("_low", ": lower end of its 95 % interval"), ("_high", ": upper end"))
     ),

@@ -9,30 +9,60 @@ VARIABLES = (
     *(
         Variable(f"{name}_{end}", _PER_NORM, f"{sentence}: {said} over prompts.", unit)
         for name, sentence, unit in (
-            ("norm_before", "Euclidean norm of what enters the norm layer", STREAM_UNIT),
-            ("normalized_norm", "Euclidean norm of what leaves it, before its scale and bias", "1"),
+            ("norm_before", "Euclidean norm of the norm layer's input", STREAM_UNIT),
+            ("normalized_norm", "Euclidean norm of its output before scale and bias", "1"),
         )
-        for end, said in (("mean", "mean"), ("std", "standard deviation (n-1)"), ("min", "least"), ("max", "largest"))
+        for end, said in (("mean", "mean"), ("std", "standard deviation (n-1)"), ("min", "minimum"), ("max", "maximum"))
     ),
     Variable(
-        "normalized_norm_expected", _PER_NORM, "Mean over prompts of what that norm should be, with ε in the root."
-    ),
-    Variable("worst_deviation", _PER_NORM, "Largest relative deviation from it over prompts; no more than rounding."),
-    Variable("mean_component_before", _PER_NORM, "Mean over prompts of |1·x|/(√d‖x‖) of what enters."),
-    Variable("mean_component_after", _PER_NORM, "The same of what leaves, before scale and bias; 0 of layer norms."),
-    Variable(
-        "ellipsoid_residual", _PER_NORM, "Largest |‖(y-β)/γ‖/√d - 1|: how far ε takes a prompt off the ellipsoid."
+        "normalized_norm_expected",
+        _PER_NORM,
+        "Mean over prompts of √(d·v/(v+ε)), the norm that the output must have before scale and bias; v "
+        "is the input's variance.",
     ),
     Variable(
-        "length_variance_share", _PER_NORM, "Share of the variance over prompts that is in length; the rest turns."
+        "worst_deviation",
+        _PER_NORM,
+        "Maximum over prompts of the relative deviation from normalized_norm_expected; no more than rounding.",
     ),
-    Variable("relative_spread", _PER_NORM, "Standard deviation over mean of the norm of what enters."),
-    Variable("relative_spread_gaussian", _PER_NORM, "The same of a Gaussian of as many dimensions."),
-    Variable("relative_spread_squared", _PER_NORM, "Standard deviation over mean of the squared norm of what enters."),
-    Variable("relative_spread_squared_gaussian", _PER_NORM, "The same of a Gaussian: √(2/d)."),
-    Variable("semi_axes", ("norm", "d_model"), "Semi-axes of the ellipsoid that outputs lie on, the largest first."),
-    Variable("scale_radii", ("norm", "d_model"), "√d|γ|, the largest first: the semi-axes of RMS norms alone."),
-    Variable("centre", ("norm", "d_model"), "Centre of that ellipsoid, β."),
+    Variable("mean_component_before", _PER_NORM, "Mean over prompts of |1·x|/(√d‖x‖) of the input x."),
+    Variable(
+        "mean_component_after",
+        _PER_NORM,
+        "Mean over prompts of |1·y|/(√d‖y‖) of the output y before scale and bias; 0 for layer norms.",
+    ),
+    Variable(
+        "ellipsoid_residual",
+        _PER_NORM,
+        "Maximum over prompts of |‖(y-β)/γ‖/√d - 1| of the output y: its distance from the ellipsoid, caused by ε.",
+    ),
+    Variable(
+        "length_variance_share",
+        _PER_NORM,
+        "Share of the input's variance over prompts that is variance of its norm; the rest is variance "
+        "of its direction.",
+    ),
+    Variable("relative_spread", _PER_NORM, "Standard deviation over mean of the input's norm."),
+    Variable(
+        "relative_spread_gaussian",
+        _PER_NORM,
+        "Standard deviation over mean of the norm of a Gaussian with d_model dimensions.",
+    ),
+    Variable("relative_spread_squared", _PER_NORM, "Standard deviation over mean of the input's squared norm."),
+    Variable(
+        "relative_spread_squared_gaussian",
+        _PER_NORM,
+        "Standard deviation over mean of the squared norm of a Gaussian with d_model dimensions: √(2/d_model).",
+    ),
+    Variable(
+        "semi_axes",
+        ("norm", "d_model"),
+        "Semi-axes of the ellipsoid on which outputs lie, in descending order.",
+    ),
+    Variable(
+        "scale_radii", ("norm", "d_model"), "√d|γ|, in descending order: the semi-axes if the norm is an RMS norm."
+    ),
+    Variable("centre", ("norm", "d_model"), "Centre of the ellipsoid: the norm's bias β."),
 )
 
 GROUP = Group(

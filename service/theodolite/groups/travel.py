@@ -12,14 +12,21 @@ def _mean_and_spread(name: str, dims: tuple[str, ...], sentence: str, unit: str 
 
 VARIABLES = (
     N_SAMPLES,
-    *_mean_and_spread("step_norm_attn", PER_BLOCK, "Norm of what attention adds", STREAM_UNIT),
-    *_mean_and_spread("step_norm_mlp", PER_BLOCK, "Norm of what the MLP adds", STREAM_UNIT),
-    *_mean_and_spread("step_norm_block", PER_BLOCK, "Norm of the whole block's step", STREAM_UNIT),
-    *_mean_and_spread("step_cosine_next", PER_BLOCK, "Cosine between the block's step and the next block's"),
-    *_mean_and_spread("step_cosine_stream", PER_BLOCK, "Cosine between the block's step and the stream it enters"),
-    *_mean_and_spread("path_length", ("set", "position"), "Sum of the norms of all blocks' steps", STREAM_UNIT),
-    *_mean_and_spread("displacement", ("set", "position"), "Norm of the way from first to last", STREAM_UNIT),
-    *_mean_and_spread("path_ratio", ("set", "position"), "Path length over displacement; 1 is a straight line"),
+    *_mean_and_spread("step_norm_attn", PER_BLOCK, "Norm of attention's output", STREAM_UNIT),
+    *_mean_and_spread("step_norm_mlp", PER_BLOCK, "Norm of the MLP's output", STREAM_UNIT),
+    *_mean_and_spread("step_norm_block", PER_BLOCK, "Norm of the step of a block (output minus input)", STREAM_UNIT),
+    *_mean_and_spread(
+        "step_cosine_next", PER_BLOCK, "Cosine between the step of a block and the step of the next block"
+    ),
+    *_mean_and_spread("step_cosine_stream", PER_BLOCK, "Cosine between the step of a block and its input"),
+    *_mean_and_spread("path_length", ("set", "position"), "Sum over blocks of the norm of the step", STREAM_UNIT),
+    *_mean_and_spread(
+        "displacement",
+        ("set", "position"),
+        "Norm of the difference between the last block's output and the first block's input",
+        STREAM_UNIT,
+    ),
+    *_mean_and_spread("path_ratio", ("set", "position"), "Path length over displacement; 1 for a straight line"),
 )
 
 GROUP = Group(

@@ -2,21 +2,26 @@
 
 from theodolite.groups.record import Group, Variable
 
-_PAIRPER_BLOCKS = ("layer", "layer_other")
+_LAYERS = ("layer", "layer_other")
 
 VARIABLES = (
     Variable(
-        "writing_overlap", ("writing_matrix", *_PAIRPER_BLOCKS), "‖UᵀV‖²/r of the r leading directions they write."
+        "writing_overlap",
+        ("writing_matrix", *_LAYERS),
+        "Overlap ‖UᵀV‖²/r of the r leading directions that two layers' matrices write.",
     ),
     Variable(
-        "reading_overlap", ("reading_matrix", *_PAIRPER_BLOCKS), "‖UᵀV‖²/r of the r leading directions they read."
+        "reading_overlap",
+        ("reading_matrix", *_LAYERS),
+        "Overlap ‖UᵀV‖²/r of the r leading directions that two layers' matrices read.",
     ),
     Variable(
         "writer_reader_overlap",
-        ("writing_matrix", "reading_matrix", *_PAIRPER_BLOCKS),
-        "‖UᵀV‖²/r of what a layer writes and a later one, layer_other, reads; NaN where it is not later.",
+        ("writing_matrix", "reading_matrix", *_LAYERS),
+        "Overlap ‖UᵀV‖²/r of the directions that a layer writes and a later one, layer_other, reads; "
+        "NaN if it is not later.",
     ),
-    Variable("random_overlap", (), "r/d: what two random subspaces share."),
+    Variable("random_overlap", (), "Expected overlap of two random subspaces, r/d_model."),
 )
 
 GROUP = Group(
