@@ -37,8 +37,6 @@ from typing import Any
 import measuring  # first: it prepares the process before torch is imported
 import numpy as np
 import torch
-from dask import config as dask_config
-from dask.delayed import delayed
 from numpy.typing import NDArray
 from safetensors.torch import save_file
 from transformers import Qwen2Config
@@ -58,7 +56,7 @@ from theodolite_jobs.results.circuits import read_circuits
 from theodolite_jobs.results.heads import survey_heads
 from theodolite_jobs.results.heads_layer import CIRCUITS, Stream, layer_atlas
 from theodolite_jobs.statistics.heads import Decomposition, decompose, thin
-from theodolite_jobs.tasks import in_windows, scheduler
+from theodolite_jobs.tasks import run_tasks, scheduler
 
 MODEL = "smollm2-135m-instruct"
 CACHE = Path.home() / ".cache" / "theodolite"
@@ -189,7 +187,7 @@ def survey_alone(folder: Path, store: str, run_id: str, vectors: int, threads: i
     def survey() -> None:
         survey_heads(run, Weights(folder, config), HeadsSpec(vectors=vectors), None, progress)
 
-    with dask_config.set(num_workers=threads), measuring.anonymous_memory() as samples:
+    with scheduler(None, threads), measuring.anonymous_memory() as samples:
         worked = time.process_time()
         seconds = measuring.seconds_of(survey, CPU)
         worked = time.process_time() - worked
@@ -280,11 +278,10 @@ def decompose_all(folder: Path, threads: int) -> NDArray[np.float64]:
     weights = Weights(folder, load_config(folder))
     sizes = weights.dimensions
     unmeasured = Stream(np.empty((0, sizes.d_model)), np.empty((0, sizes.d_model)))
-    task = delayed(layer_atlas, pure=False)
     heads = HeadsSpec(vectors=sizes.d_head)
-    tasks = [task(weights, layer, heads, unmeasured, (0, 0), None) for layer in range(sizes.n_layers)]
-    with dask_config.set(num_workers=threads), scheduler(None):
-        parts = list(in_windows(tasks, lambda _: None, rounds=8))
+    arguments = [(weights, layer, heads, unmeasured, (0, 0), None) for layer in range(sizes.n_layers)]
+    with scheduler(None, threads):
+        parts = list(run_tasks(layer_atlas, arguments, lambda _: None, rounds=8))
     unscaled = np.array([1 / score_scale(weights.config, sizes, 0), 1.0])  # they leave 1/√d_head out of QK
     return np.stack([part["singular_values"][:, 0] for part in parts], axis=1) * unscaled[:, None, None, None]
 

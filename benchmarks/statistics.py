@@ -3,7 +3,7 @@
 Shards hold float32 numbers of bfloat16 precision, as a survey of a model in bfloat16 leaves them, with a rogue feature.
 
 - `moments`: the first pass that `moments` and the variances need, against merely reading the same shards whole, in the
-  same Dask threads, in turns; the medians count. Read through Zarr, as any other program reads them, and by
+  same threads, in turns; the medians count. Read through Zarr, as any other program reads them, and by
   `read_shard`, which compares checksums too. On one thread and on two.
 - `doubling`: the same pass over once, twice and four times as many samples.
 - `rehearsal`: the shape of a 32B model: two sets of 1,024 prompts, 64 layers, 2 sites, d_model 5120: 5.4 GB.
@@ -26,8 +26,6 @@ import measuring  # first: it prepares the process before torch is imported
 import numpy as np
 import torch
 import zarr
-from dask import config as dask_config
-from dask.delayed import delayed
 from numpy.typing import NDArray
 
 from theodolite.sites import Site
@@ -46,7 +44,7 @@ from theodolite_jobs.passes.samples import Selection
 from theodolite_jobs.results.context import analyse
 from theodolite_jobs.results.gram import survey_gram
 from theodolite_jobs.statistics.norms import Norm
-from theodolite_jobs.tasks import in_windows, scheduler
+from theodolite_jobs.tasks import run_tasks, scheduler
 
 CPU = torch.device("cpu")
 SITES = (Site.RESID_PRE, Site.RESID_MID)
@@ -87,7 +85,7 @@ def measure_moments(folder: Path, options: argparse.Namespace) -> dict[str, Any]
     run = write_run(folder / "moments", {"nouns": options.prompts}, options.layers, options.d_model)
     found: dict[str, Any] = {"prompts": options.prompts, "layers": options.layers, "sites": len(SITES)}
     for threads in (1, 2):
-        with dask_config.set(num_workers=threads):
+        with scheduler(None, threads):
             jobs = (read_through_zarr, read_by_shard, pass_over)
             turns = [[seconds_of(job, run) for job in jobs] for _ in range(options.repeats)]
         through_zarr, by_shard, passing = (float(np.median(column)) for column in zip(*turns, strict=True))
@@ -168,10 +166,9 @@ def read_by_shard(run: Run) -> None:
 
 
 def over_shards(run: Run, read: Callable[[Run, Site, int], None]) -> None:
-    task = delayed(read, pure=False)
     shards = range(run.record.sets["nouns"].n_shards)
     with scheduler(None):
-        list(in_windows([task(run, site, index) for index in shards for site in SITES], lambda _: None))
+        list(run_tasks(read, [(run, site, index) for index in shards for site in SITES], lambda _: None))
 
 
 def zarr_shard(run: Run, site: Site, index: int) -> None:

@@ -11,8 +11,6 @@ from itertools import islice
 from queue import SimpleQueue
 from typing import Any, TypeVar
 
-import dask
-from dask.base import compute
 from dask.system import CPU_COUNT
 from threadpoolctl import threadpool_limits
 
@@ -95,26 +93,20 @@ def shared(value: T) -> T:
     return value if executor is None else executor.share(value)
 
 
-def shared_result(function: Callable[..., T], *arguments: Any) -> T:
-    """Return the same for what one call returns; on a cluster a worker makes the call."""
-    executor = _EXECUTOR.get()
-    if executor is None or executor.share is _unchanged:
-        return function(*arguments)
-    result: T = executor.submit(function, *arguments)
-    return result
-
-
 @contextmanager
 def scheduler(address: str | None, threads: int | None = None) -> Iterator[None]:
     """Run tasks on a `dask.distributed` scheduler, or on this process's threads.
 
     Args:
         address: the scheduler's address; None is this process.
-        threads: how many threads of this process; None is one for each core.
+        threads: how many threads of this process; None is those of a surrounding context, or one for each core.
 
     Raises:
         StoreError: the scheduler does not answer.
     """
+    if address is None and threads is None and _EXECUTOR.get() is not None:
+        yield
+        return
     with _threads(threads) if address is None else _cluster(address) as executor:
         token = _EXECUTOR.set(executor)
         try:
@@ -132,7 +124,7 @@ def _threads(count: int | None = None) -> Iterator[_Executor]:
     n_threads = count or CPU_COUNT
     pool = ThreadPoolExecutor(n_threads, "task")
     try:
-        with dask.config.set(scheduler="threads"), threadpool_limits(limits=1):
+        with threadpool_limits(limits=1):
             yield _Executor(pool.submit, lambda: n_threads, _unchanged, Future.cancel)
     finally:
         pool.shutdown(wait=False, cancel_futures=True)  # after an error, running calls end by themselves
@@ -148,7 +140,8 @@ def _cluster(address: str) -> Iterator[_Executor]:
         raise StoreError(f"cannot connect to the Dask scheduler at {address}: {error}") from error
 
     def n_threads() -> int:
-        return max(1, sum(client.nthreads().values()))
+        threads: dict[str, int] = client.nthreads()
+        return max(1, sum(threads.values()))
 
     def share(value: Any) -> Any:
         client.wait_for_workers(1)
@@ -167,16 +160,3 @@ def _unchanged(value: Any) -> Any:
 
 def _put(finished: "SimpleQueue[tuple[int, Any]]", index: int, future: Any) -> None:
     finished.put((index, future))
-
-
-def in_windows(tasks: Sequence[Any], done: Callable[[int], None], rounds: int = 2) -> Iterator[Any]:
-    """Yield each delayed value's result in order, computing a few at a time; `run_tasks` replaces this."""
-    executor = _EXECUTOR.get()
-    size = rounds * (executor.n_threads() if executor else CPU_COUNT)
-    finished = 0
-    done(finished)
-    remaining = iter(tasks)
-    while window := list(islice(remaining, size)):
-        yield from compute(*window)
-        finished += len(window)
-        done(finished)

@@ -7,7 +7,7 @@ from contextvars import copy_context
 import pytest
 
 from theodolite.errors import RunDamagedError
-from theodolite_jobs.tasks import run_tasks, scheduler, shared, shared_result
+from theodolite_jobs.tasks import run_tasks, scheduler, shared
 
 THREADS = 2
 
@@ -130,22 +130,15 @@ def test_what_is_shared_reaches_every_task(tasks):
     assert list(run_tasks(add_offset, [(table, number) for number in range(5)], lambda _: None)) == list(
         range(100, 105)
     )
-    made = shared_result(make_table, 7)
-    assert list(run_tasks(add_offset, [(made, number) for number in range(5)], lambda _: None)) == list(range(7, 12))
 
 
 def add_offset(table, number):
     return table["offset"] + number
 
 
-def make_table(offset):
-    return {"offset": offset}
-
-
 def test_tasks_run_without_a_scheduler_too():
     assert list(run_tasks(square, numbers(3), lambda _: None)) == [0, 1, 4]
     assert shared(5) == 5
-    assert shared_result(make_table, 7) == {"offset": 7}
 
 
 def test_a_reader_that_stops_early_leaves_nothing_waiting(tasks, calls):
@@ -153,3 +146,10 @@ def test_a_reader_that_stops_early_leaves_nothing_waiting(tasks, calls):
     assert next(results) == 0
     results.close()
     assert len(calls.begun) <= 2 * THREADS
+
+
+def test_an_inner_scheduler_takes_the_threads_of_the_outer_one(calls):
+    with scheduler(None, 1), scheduler(None):
+        assert next(run_tasks(square, numbers(9), lambda _: None, rounds=2)) == 0
+        time.sleep(0.05)
+        assert len(calls.begun) <= 2

@@ -1,9 +1,8 @@
 """Running the two passes over all shards of a run on Dask, and merging what they return in the shards' order."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial, reduce
-
-from dask.delayed import delayed
+from typing import Any
 
 from theodolite.groups.record import Gathered
 from theodolite.store.runs import Run
@@ -13,19 +12,19 @@ from theodolite_jobs.passes.one_shard import Axes, FirstPass, Means, SecondPass,
 from theodolite_jobs.passes.samples import SampleSelection
 from theodolite_jobs.passes.selections import ContrastSelection
 from theodolite_jobs.statistics.separation import fold_directions
-from theodolite_jobs.tasks import Progress, in_windows
+from theodolite_jobs.tasks import Progress, run_tasks, shared
 
 
 def first_passes(
     run: Run, wanted: Mapping[SampleSelection, frozenset[Gathered]], norms: Sequence[NormLayer], progress: Progress
 ) -> dict[SampleSelection, FirstPass]:
     """Return what is wanted of each selection; every shard is read once for each selection it is part of."""
-    task, shared = delayed(first_pass, pure=False), delayed(norms, pure=False, traverse=False)
-    found = {}
+    all_norms, found = shared(norms), {}
     for selection, kinds in wanted.items():
         n_shards = run.record.sets[selection.prompt_set].n_shards
-        tasks = [task(run, selection, index, kinds, shared) for index in range(n_shards)]
-        parts = in_windows(tasks, partial(_say, progress, f"statistics of {selection.prompt_set}", n_shards))
+        arguments = [(run, selection, index, kinds, all_norms) for index in range(n_shards)]
+        say = partial(_say, progress, f"statistics of {selection.prompt_set}", n_shards)
+        parts = run_tasks(first_pass, arguments, say)
         found[selection] = reduce(FirstPass.merged, parts)
     return found
 
@@ -49,7 +48,7 @@ def second_passes(
         chosen: which samples take part.
         positive: first pass of P.
         negative: first pass of N.
-        progress: called after each window of shards.
+        progress: called after each shard.
         intervals: whether the sums of the cosine's interval are wanted.
         scores: whether scores along the folds' directions are wanted.
     """
@@ -64,13 +63,14 @@ def second_passes(
         axes = Axes(*fold_directions(positive.folds, negative.folds))
     sides = chosen.positive, chosen.negative
     n_shards = [run.record.sets[side.prompt_set].n_shards for side in sides]
-    task, shared = delayed(second_pass, pure=False), delayed((means, axes), pure=False, traverse=False)
+    against = shared((means, axes))
+    arguments: list[tuple[Any, ...]]
     if chosen.paired:
-        tasks = [task(run, *sides, index, shared, True) for index in range(n_shards[0])]
+        arguments = [(run, *sides, index, against, True) for index in range(n_shards[0])]
     else:
-        tasks = [task(run, chosen.positive, None, index, shared, False) for index in range(n_shards[0])]
-        tasks += [task(run, None, chosen.negative, index, shared, False) for index in range(n_shards[1])]
-    parts: Iterable[SecondPass] = in_windows(tasks, partial(_say, progress, f"contrast {label}", len(tasks)))
+        arguments = [(run, chosen.positive, None, index, against, False) for index in range(n_shards[0])]
+        arguments += [(run, None, chosen.negative, index, against, False) for index in range(n_shards[1])]
+    parts = run_tasks(second_pass, arguments, partial(_say, progress, f"contrast {label}", len(arguments)))
     return reduce(SecondPass.__add__, parts)
 
 

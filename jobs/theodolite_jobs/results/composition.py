@@ -3,7 +3,6 @@
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from dask.delayed import delayed
 from numpy.typing import NDArray
 
 from theodolite.errors import ModelError
@@ -11,7 +10,7 @@ from theodolite.groups import GROUPS
 from theodolite_jobs.results.circuits import read_circuits
 from theodolite_jobs.results.context import Context, Result
 from theodolite_jobs.statistics.composition import KINDS, composition
-from theodolite_jobs.tasks import in_windows
+from theodolite_jobs.tasks import run_tasks
 
 if TYPE_CHECKING:
     from theodolite_jobs.models.weights import Weights
@@ -35,10 +34,13 @@ def compute(context: Context) -> Result:
     n_heads = weights.dimensions.n_heads
     score = np.full((len(KINDS), len(layers), n_heads, len(layers), n_heads), np.nan)
     pairs = [(first, second) for second in range(len(layers)) for first in range(second)]
-    task = delayed(_pair_composition, pure=False)
-    tasks = [task(weights, layers[first], layers[second], heads.fold_norm) for first, second in pairs]
+    arguments = [(weights, layers[first], layers[second], heads.fold_norm) for first, second in pairs]
+
+    def say(done: int) -> None:
+        context.progress("composition", done, len(pairs))
+
     with context.tasks():
-        found = in_windows(tasks, lambda count: context.progress("composition", count, len(tasks)), rounds=1)
+        found = run_tasks(_pair_composition, arguments, say, rounds=1)
         for (first, second), values in zip(pairs, found, strict=True):
             score[:, first, :, second] = values
     coordinates = {

@@ -6,7 +6,6 @@ from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
-from dask.delayed import delayed
 from numpy.typing import NDArray
 
 from theodolite.errors import RunDamagedError, StoreError
@@ -22,7 +21,7 @@ from theodolite_jobs.results.gram_layer import TRANSFORMS, PointCloud, shape_of_
 from theodolite_jobs.statistics.gram import effective_rank_of_gaussian, participation_ratio_of_gaussian
 from theodolite_jobs.statistics.gram_cka import linear_cka, linear_cka_debiased
 from theodolite_jobs.statistics.gram_orthants import orthant_occupancy, orthant_overlap
-from theodolite_jobs.tasks import Progress, in_windows
+from theodolite_jobs.tasks import Progress, run_tasks
 
 _ENTRIES = 1 << 16  # of each packed matrix that are multiplied at once
 
@@ -100,8 +99,8 @@ def _verify(
     """Compare every shard that is going to be read layer by layer with its commit record."""
     last = {cloud.selection.prompt_set: max(cloud.samples, default=-1) for cloud in clouds}
     needed = [commit for name, stop in last.items() for commit in commits[name] if commit.start <= stop]
-    tasks = [delayed(_damages_of, pure=False)(run, commit) for commit in needed]
-    for damage in in_windows(tasks, lambda done: progress("checking shards", done, len(tasks))):
+    arguments = [(run, commit) for commit in needed]
+    for damage in run_tasks(_damages_of, arguments, lambda done: progress("checking shards", done, len(needed))):
         if damage:
             raise RunDamagedError(f"{run.id}: {damage[0]}; run `theodolite verify {run.id}`")
 
@@ -143,10 +142,9 @@ def _similarities(
     """
     n = len(cloud.samples)
     entries = n * (n + 1) // 2
-    task = delayed(shape_of_cloud, pure=False)
-    tasks = [task(run, cloud, site, index) for site, index in points]
+    arguments = [(run, cloud, site, index) for site, index in points]
     what = f"Gram matrices of {cloud.selection.prompt_set}"
-    shapes = in_windows(tasks, lambda done: progress(what, done, len(tasks)), rounds=1)
+    shapes = run_tasks(shape_of_cloud, arguments, lambda done: progress(what, done, len(points)), rounds=1)
     products = np.zeros((len(TRANSFORMS), len(points), len(points)))
     diagonals = np.empty((len(TRANSFORMS), len(points), n))
     values = []
@@ -230,7 +228,7 @@ def _of_pair(run: Run, label: str, positive: PointCloud, negative: PointCloud, p
     if not positive.samples or not negative.samples:
         return {}
     sites, n_layers = list(run.record.spec.capture.sites), len(run.record.layers)
-    task = delayed(shape_of_pair, pure=False)
-    tasks = [task(run, positive, negative, site, index) for site in sites for index in range(n_layers)]
-    found = list(in_windows(tasks, lambda done: progress(f"clusters of {label}", done, len(tasks))))
+    arguments = [(run, positive, negative, site, index) for site in sites for index in range(n_layers)]
+    what = f"clusters of {label}"
+    found = list(run_tasks(shape_of_pair, arguments, lambda done: progress(what, done, len(arguments))))
     return {name: np.array([values[name] for values in found]).reshape(len(sites), n_layers) for name in found[0]}

@@ -5,7 +5,6 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from dask.delayed import delayed
 from numpy.typing import NDArray
 
 from theodolite.groups import GROUPS
@@ -18,7 +17,7 @@ from theodolite_jobs.results.context import Arrays, Context, Result
 from theodolite_jobs.results.heads_layer import CIRCUITS, PROJECTIONS, SIDES, Stream, layer_atlas, vocabulary_product
 from theodolite_jobs.results.heads_stream import CapturedInputs, Directions
 from theodolite_jobs.statistics.heads import coverage_rank, effective_rank, stable_rank
-from theodolite_jobs.tasks import Progress, in_windows
+from theodolite_jobs.tasks import Progress, run_tasks, shared
 
 if TYPE_CHECKING:
     from theodolite_jobs.models.weights import Weights
@@ -114,15 +113,15 @@ def _layer_parts(
     vector_bytes = 4 * 4 * len(heads.offsets) * sizes.n_heads * min(heads.vectors, sizes.d_head) * sizes.d_model
     rounds = max(1, min(8, _VECTOR_BYTES // (vector_bytes + 1)))
     shape = len(stream.sets), len(stream.positions)
-    task, shared = delayed(layer_atlas, pure=False), delayed(vocabulary, pure=False)
+    vocabulary = shared(vocabulary)
 
     def say(before: int, count: int) -> None:
         progress("heads", before + count, sizes.n_layers)
 
     for layers, samples in stream.by_layer(sizes.n_layers):
         known = [Stream(around.read(layer), around.written(layer), samples.get(layer, {})) for layer in layers]
-        tasks = [task(weights, layer, heads, of, shape, shared) for layer, of in zip(layers, known, strict=True)]
-        yield from in_windows(tasks, partial(say, layers[0]), rounds)
+        arguments = [(weights, layer, heads, of, shape, vocabulary) for layer, of in zip(layers, known, strict=True)]
+        yield from run_tasks(layer_atlas, arguments, partial(say, layers[0]), rounds)
 
 
 def _over_layers(parts: Sequence[Arrays]) -> Arrays:

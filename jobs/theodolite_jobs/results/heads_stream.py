@@ -5,7 +5,6 @@ from dataclasses import dataclass
 
 import numpy as np
 import xarray as xr
-from dask.delayed import delayed
 from numpy.typing import NDArray
 
 from theodolite.sites import Site, leaving_block
@@ -16,7 +15,7 @@ from theodolite_jobs.models.anatomy import Anatomy
 from theodolite_jobs.passes.samples import SampleSelection, SelectedShard
 from theodolite_jobs.passes.selections import quarantined
 from theodolite_jobs.results.context import Context
-from theodolite_jobs.tasks import in_windows
+from theodolite_jobs.tasks import run_tasks
 
 SAMPLES = 2048
 """Prompts of a set that shares of variance rest on, at most."""
@@ -105,13 +104,12 @@ class CapturedInputs:
 
     def _read(self, layers: Sequence[int]) -> dict[int, Samples]:
         found: dict[int, Samples] = {layer: {} for layer in layers}
-        task = delayed(_shard_inputs, pure=False)
         for row, name in enumerate(self.sets):
             excluded, n_positions = quarantined(self.commits[name]), len(self.run.record.sets[name].positions)
             shards = [commit.index for commit in self.commits[name] if commit.start < SAMPLES + len(excluded)]
             chosen = SampleSelection(name, excluded, tuple(range(n_positions)))
-            tasks = [task(self.run, chosen, index, layers) for index in shards]
-            samples = np.concatenate(list(in_windows(tasks, lambda _: None)))[:SAMPLES]
+            arguments = [(self.run, chosen, index, layers) for index in shards]
+            samples = np.concatenate(list(run_tasks(_shard_inputs, arguments, lambda _: None)))[:SAMPLES]
             if not len(samples):  # all of them were quarantined
                 continue
             for column, position in enumerate(self.run.record.sets[name].positions):

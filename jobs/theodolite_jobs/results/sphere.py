@@ -4,7 +4,6 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
-from dask.delayed import delayed
 from numpy.typing import NDArray
 
 from theodolite_jobs.passes.collect import SetPasses
@@ -12,7 +11,7 @@ from theodolite_jobs.passes.norm_layers import FINAL, NormLayer
 from theodolite_jobs.results.arrays import Placer, set_counts
 from theodolite_jobs.results.context import Arrays, Context, Result
 from theodolite_jobs.statistics import sphere
-from theodolite_jobs.tasks import Progress, in_windows
+from theodolite_jobs.tasks import Progress, run_tasks
 
 
 def rests_on(context: Context) -> dict[str, Any]:
@@ -39,8 +38,8 @@ def compute(context: Context) -> Result:
 
 def _semi_axes(norms: Sequence[NormLayer], progress: Progress) -> list[NDArray[np.float64]]:
     """Return the semi-axes of each norm's ellipsoid, one task for each: those of wide layer norms take seconds."""
-    tasks = [delayed(sphere.semi_axes, pure=False)(norm.norm) for norm in norms]
-    return list(in_windows(tasks, lambda done: progress("norm layers", done, len(tasks))))
+    arguments = [(norm.norm,) for norm in norms]
+    return list(run_tasks(sphere.semi_axes, arguments, lambda done: progress("norm layers", done, len(norms))))
 
 
 def _of_parameters(norms: Sequence[NormLayer], axes: Sequence[NDArray[np.float64]]) -> Arrays:

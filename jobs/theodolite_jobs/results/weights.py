@@ -6,14 +6,13 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
-from dask.delayed import delayed
 from numpy.typing import NDArray
 
 from theodolite.groups import GROUPS
 from theodolite.sites import Site
 from theodolite_jobs.results.context import Context, Result
 from theodolite_jobs.statistics.weights import leading_basis, overlap
-from theodolite_jobs.tasks import in_windows
+from theodolite_jobs.tasks import run_tasks
 
 if TYPE_CHECKING:
     from theodolite_jobs.models.weights import Weights
@@ -42,10 +41,13 @@ def compute(context: Context) -> Result:
     """
     weights = context.weights
     n_layers = weights.dimensions.n_layers
-    task = delayed(layer_bases, pure=False)
-    tasks = [task(weights, layer) for layer in range(n_layers)]
+    arguments = [(weights, layer) for layer in range(n_layers)]
+
+    def say(done: int) -> None:
+        context.progress("weight matrices", done, n_layers)
+
     with context.tasks():
-        bases = list(in_windows(tasks, lambda done: context.progress("weight matrices", done, n_layers), rounds=1))
+        bases = list(run_tasks(layer_bases, arguments, say, rounds=1))
     return _overlaps(weights, bases)
 
 

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pandas as pd
-from dask.delayed import delayed
 from numpy.typing import NDArray
 
 from theodolite.errors import UnsupportedModelError
@@ -22,11 +21,11 @@ from theodolite_jobs.passes.selections import captured_digest
 from theodolite_jobs.prompts.sources import read_prompts
 from theodolite_jobs.results.context import Context, Result
 from theodolite_jobs.results.heads import vectors_digest
-from theodolite_jobs.results.words_layer import READING, Wording, embedded, layer_words
+from theodolite_jobs.results.words_layer import READING, Frames, Wording, embedded, layer_words
 from theodolite_jobs.results.words_trajectories import trajectory_table
 from theodolite_jobs.statistics.norms import Norm, norm_of
 from theodolite_jobs.statistics.words import embedding_lengths, embedding_sphere
-from theodolite_jobs.tasks import Progress, in_windows
+from theodolite_jobs.tasks import Progress, run_tasks, shared
 
 if TYPE_CHECKING:
     from theodolite_jobs.models.weights import Weights
@@ -134,11 +133,15 @@ def _write_layers(
     run: Run, weights: "Weights", wording: Wording, texts: NDArray[np.object_], folder: Path, progress: Progress
 ) -> None:
     n_layers = weights.dimensions.n_layers
-    task = delayed(layer_words, pure=False)
-    tasks = [task(weights, layer, wording, delayed(_vectors)(run, layer)) for layer in range(n_layers)]
-    for frames in in_windows(tasks, lambda count: progress("words", count, n_layers), rounds=1):
+    wording = shared(wording)
+    arguments = [(run, weights, layer, wording) for layer in range(n_layers)]
+    for frames in run_tasks(_words_of_layer, arguments, lambda count: progress("words", count, n_layers), rounds=1):
         for name, frame in frames.items():
             append_table(folder / name, _with_texts(frame, texts))
+
+
+def _words_of_layer(run: Run, weights: "Weights", layer: int, wording: Wording) -> Frames:
+    return layer_words(weights, layer, wording, _vectors(run, layer))
 
 
 def _vectors(run: Run, layer: int) -> dict[str, NDArray[np.float32]]:
