@@ -113,7 +113,8 @@ def describe(run: Run) -> dict[str, Any]:
         "versions": run.record.versions,
         "spec": run.record.spec.model_dump(mode="json", exclude_none=True),
         "results": {
-            name: {variable.name: list(variable.dims) for variable in GROUPS[name].variables}
+            # A newer version may have stored a group that this one does not know.
+            name: {variable.name: list(variable.dims) for variable in (GROUPS[name].variables if name in GROUPS else ())}
             for name in line["analyses"]
         },
         "tables": finished_tables(run),

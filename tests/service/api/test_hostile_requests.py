@@ -141,7 +141,7 @@ def test_no_value_of_a_parameter_makes_the_service_fail(client, path, name):
 @pytest.mark.parametrize(
     ("path", "said"),
     [
-        ("curves?statistic=nobody", "'nobody', which is no curve along depth; allowed: cosine_of_means, "),
+        ("curves?statistic=nobody", "'nobody', which is no curve along depth; allowed: norm_mean, "),
         ("curves?contrast=nobody", "contrast: tiny-0 has no 'nobody'; it has: refusal, subject"),
         ("curves?set=nobody", "set: tiny-0 has no 'nobody'; it has: harmful, harmless, nouns"),
         ("curves?site=attn_out", "site: tiny-0 has no 'attn_out'; it has: resid_pre, resid_mid"),
