@@ -184,5 +184,5 @@ def _close(ours: torch.Tensor, reference: torch.Tensor) -> bool:
 def _refusal(family: str, reason: str) -> UnsupportedModelError:
     return UnsupportedModelError(
         f"the model family {family!r} is not in the table, and a probe of its blocks fails: {reason}; "
-        "add a record to theodolite/models/families.py"
+        "add a record to theodolite_jobs/models/families.py"
     )

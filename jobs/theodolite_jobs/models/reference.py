@@ -1,6 +1,6 @@
-"""A plain reading of a model's sites, one unpadded prompt at a time, and the identities that prove the places.
+"""The reference of the parity check: read sites from one unpadded prompt, and check the identities between sites.
 
-Uses none of the capture's machinery: whole sequences, no padding, no shared prefix, eager attention.
+It shares no code with the capture engine: whole sequences, no padding, no shared prefix, eager attention.
 """
 
 from collections.abc import Iterator, Sequence
