@@ -125,7 +125,7 @@ class Client:
         try:
             response = self._http.request(method, self.url + path, **request)
         except httpx.TimeoutException as error:
-            raise ServiceError(f"{self.url} did not answer within {self.timeout_seconds:.0f} s; ask again") from error
+            raise ServiceError(f"{self.url} did not answer within {self.timeout_seconds:g} s; ask again") from error
         except (httpx.TransportError, httpx.InvalidURL) as error:
             raise ServiceError(
                 f"cannot reach {self.url}: {error}; start it with `theodolite serve`, or give its URL, such as "

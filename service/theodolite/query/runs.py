@@ -112,13 +112,15 @@ def describe(run: Run) -> dict[str, Any]:
         "parity": run.record.parity,
         "versions": run.record.versions,
         "spec": run.record.spec.model_dump(mode="json", exclude_none=True),
-        "results": {
-            # A newer version may have stored a group that this one does not know.
-            name: {variable.name: list(variable.dims) for variable in (GROUPS[name].variables if name in GROUPS else ())}
-            for name in line["analyses"]
-        },
+        "results": {name: _dims(name) for name in line["analyses"]},
         "tables": finished_tables(run),
     }
+
+
+def _dims(group: str) -> dict[str, list[str]]:
+    """Return the dimensions of each variable of a group; empty for a group that a newer version stored."""
+    variables = GROUPS[group].variables if group in GROUPS else ()
+    return {variable.name: list(variable.dims) for variable in variables}
 
 
 def _captured(run: Run, name: str, *, is_complete: bool) -> tuple[int, int]:

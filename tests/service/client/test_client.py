@@ -1,6 +1,7 @@
 """The client against a real service: lists, comparisons, jobs, and every kind of answer that is an error."""
 
 import http.server
+import socket
 import threading
 
 import httpx
@@ -14,7 +15,14 @@ from theodolite import errors
 from theodolite.api.credentials import create_credential
 from theodolite.api.problems import problem_response
 from theodolite.client import Client, Job, _problem
-from theodolite.errors import ClusterError, ResultsNotFoundError, RunNotFoundError, SpecError, TheodoliteError
+from theodolite.errors import (
+    ClusterError,
+    ResultsNotFoundError,
+    RunNotFoundError,
+    ServiceError,
+    SpecError,
+    TheodoliteError,
+)
 from theodolite.store.cache import Cache
 from theodolite.submission.job_store import End, end_attempt, read_jobs, tell_run
 
@@ -99,6 +107,13 @@ def test_a_place_where_nobody_answers_is_named():
         Client("http://127.0.0.1:9/").runs()
     with pytest.raises(TheodoliteError, match=r"cannot reach localhost:8000: .* http://127\.0\.0\.1:8000"):
         Client("localhost:8000").runs()
+
+
+def test_a_service_that_does_not_answer_in_time_is_named():
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        url = f"http://127.0.0.1:{listener.getsockname()[1]}"
+        with pytest.raises(ServiceError, match=rf"{url} did not answer within 0\.1 s; ask again"):
+            Client(url, timeout_seconds=0.1).runs()
 
 
 def test_a_place_that_is_no_service_is_named():
