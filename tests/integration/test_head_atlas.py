@@ -19,7 +19,7 @@ from transformers import Starcoder2Config
 
 from theodolite.errors import SiteNotFoundError, SpecError, StoreError
 from theodolite.groups import GROUPS
-from theodolite.query.heads import head_card
+from theodolite.query.heads import read_head
 from theodolite.query.runs import last_asked, run_state, summaries, verify
 from theodolite.settings import Settings
 from theodolite.spec import HeadsSpec, ModelSpec
@@ -130,11 +130,11 @@ def test_asking_again_repeats_nothing(atlas):
 
 def test_a_head_that_is_not_there_is_refused_with_what_is(atlas):
     with pytest.raises(SiteNotFoundError, match="no layer 30; it has 0 to 29"):
-        head_card(atlas, 30, 0, "qk")
+        read_head(atlas, 30, 0, "qk")
     with pytest.raises(SiteNotFoundError, match="no head 9; it has 0 to 8"):
-        head_card(atlas, 0, 9, "qk")
+        read_head(atlas, 0, 9, "qk")
     with pytest.raises(SiteNotFoundError, match="no offset 1; it has 0, 5"):
-        head_card(atlas, 0, 0, "qk", offset=1)
+        read_head(atlas, 0, 0, "qk", offset=1)
 
 
 def test_an_encoder_gets_the_same_atlas_within_a_survey(encoder):
@@ -155,8 +155,8 @@ def test_an_encoder_gets_the_same_atlas_within_a_survey(encoder):
     trajectories = pd.read_parquet(tables / "trajectories.parquet")
     assert set(trajectories["sentence"]) == {0, 1}
     assert (trajectories.loc[trajectories["site"] == "resid_final", "angle_to_final"] == 0).all()
-    card = head_card(encoder, 5, 11, "vo")
-    assert len(card["tokens"]) == 3 * 2 * 2 * 5
+    card = read_head(encoder, 5, 11, "vo")
+    assert len(card.tokens) == 3 * 2 * 2 * 5
     assert "Traveling words" in Path(encoder.report).read_text()
     assert list(verify(encoder)) == []
 
@@ -186,7 +186,7 @@ def test_words_of_other_vectors_go_with_those_vectors_and_so_do_their_chunks(enc
     assert set(finished_groups(run)) == set(GROUPS) - {"composition", "words"}
     assert not list(Path(run.url).glob("results.zarr/heads/*_vectors/c/**/*"))
     assert list(verify(run)) == []
-    assert len(head_card(run, 0, 0, "qk")["tokens"]) == 0
+    assert len(read_head(run, 0, 0, "qk").tokens) == 0
     # What was asked last is what `analyse` keeps, and what the report says was asked.
     assert last_asked(run).heads == HeadsSpec(vectors=0)
     assert "Tokens are ranked" not in Path(run.report).read_text()
