@@ -213,20 +213,21 @@ def show_as(client, token, job_id):
 
 def test_submitting_at_once_from_two_services_makes_one_attempt(store, ray):
     clients = [client_of(store, jobs_url=URL) for _ in range(2)]
-    for client in clients:  # FastAPI makes its routes ready when first asked, and one loop would ask
-        client.get("/v1/jobs")
-        client.get("/openapi.json")
-    start, answers = threading.Barrier(8), []
+    with clients[0], clients[1]:  # each has one event loop, as a service has
+        for client in clients:  # FastAPI makes its routes ready when first asked, and one loop would ask
+            client.get("/v1/jobs")
+            client.get("/openapi.json")
+        start, answers = threading.Barrier(8), []
 
-    def go(client):
-        start.wait()
-        answers.append(client.post("/v1/jobs", json=SPEC))
+        def go(client):
+            start.wait()
+            answers.append(client.post("/v1/jobs", json=SPEC))
 
-    threads = [threading.Thread(target=go, args=(clients[index % 2],)) for index in range(8)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+        threads = [threading.Thread(target=go, args=(clients[index % 2],)) for index in range(8)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
     assert {answer.status_code for answer in answers} == {202}
     assert {answer.json()["id"] for answer in answers} == {ID}
     assert [name.rsplit("-", 1)[0] for name in ray.submitted] == [f"theodolite-{ID[:16]}-1"]
