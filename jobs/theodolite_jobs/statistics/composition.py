@@ -5,7 +5,8 @@ from jaxtyping import Float
 from numpy.typing import NDArray
 
 from theodolite_jobs.statistics.circuits import Circuits
-from theodolite_jobs.statistics.heads import Thin, over, thin
+from theodolite_jobs.statistics.heads import Thin, thin
+from theodolite_jobs.statistics.ratio import ratio
 
 KINDS = ("q", "k", "v")
 
@@ -31,7 +32,7 @@ def composition(writer: Circuits, reader: Circuits) -> Float[np.ndarray, "3 head
     found = []
     for near, near_of, middle, far, far_of in pairs:
         product = _through(own, written.factor, near, middle @ far.triangle.transpose(0, 2, 1), near_of, far_of)
-        found.append(over(product, own_norm[:, None] * _norms(near, middle, far, near_of, far_of)))
+        found.append(ratio(product, own_norm[:, None] * _norms(near, middle, far, near_of, far_of)))
     return np.stack(found)
 
 

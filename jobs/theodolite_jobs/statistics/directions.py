@@ -4,15 +4,14 @@ import numpy as np
 from jaxtyping import Float64
 from numpy.typing import NDArray
 
+from theodolite_jobs.statistics.norms import unit
+
 
 def direction(
     a: Float64[np.ndarray, "*dims d_model"], b: Float64[np.ndarray, "*dims d_model"]
 ) -> Float64[np.ndarray, "*dims d_model"]:
     """Return the unit vector from b to a; NaN where they are equal."""
-    difference = a - b
-    norms = np.linalg.norm(difference, axis=-1, keepdims=True)
-    unit: NDArray[np.float64] = np.divide(difference, norms, out=np.full_like(difference, np.nan), where=norms > 0)
-    return unit
+    return unit(a - b)
 
 
 def direction_cosines(

@@ -13,6 +13,8 @@ from jaxtyping import Float, Int
 from numpy.typing import NDArray
 from scipy.linalg.lapack import dpotrf, dtrcon, dtrtrs
 
+from theodolite_jobs.statistics.ratio import ratio
+
 # Past this, a Cholesky factor of the Gram matrix, whose condition is the square, has lost the digits that count.
 _LARGEST_CONDITION = 1e4
 
@@ -148,7 +150,7 @@ def coverage_rank(singular_values: Float[np.ndarray, "*head rank"]) -> Int[np.nd
 def effective_rank(singular_values: Float[np.ndarray, "*head rank"]) -> Float[np.ndarray, "*head"]:
     """Return exp of the entropy of p = σ/Σσ (Roy and Vetterli 2007); NaN for a circuit that is zero."""
     total = np.broadcast_to(singular_values.sum(axis=-1, keepdims=True), singular_values.shape)
-    share = over(singular_values, total)
+    share = ratio(singular_values, total)
     # A NaN is passed on; a share of zero counts nothing.
     logarithm = np.log(share, where=~(share == 0), out=np.zeros_like(share))
     entropy: NDArray[np.float64] = np.exp(-(share * logarithm).sum(axis=-1))
@@ -158,7 +160,7 @@ def effective_rank(singular_values: Float[np.ndarray, "*head rank"]) -> Float[np
 def stable_rank(singular_values: Float[np.ndarray, "*head rank"]) -> Float[np.ndarray, "*head"]:
     """Return Σσ²/max σ² (Rudelson and Vershynin 2007); NaN for a circuit that is zero."""
     squares = singular_values**2
-    return over(squares.sum(axis=-1), squares[..., 0])
+    return ratio(squares.sum(axis=-1), squares[..., 0])
 
 
 def numerical_rank(factors: Thin) -> Int[np.ndarray, " head"]:
@@ -206,7 +208,7 @@ def null_share(inputs: Float[np.ndarray, "sample d_model"], factors: Thin) -> Fl
     centred = centred - centred.mean(axis=0)
     total = (centred**2).sum()
     seen = np.array([_seen(centred, factors, head, rank) for head, rank in enumerate(numerical_rank(factors).tolist())])
-    return 1 - over(seen, np.broadcast_to(total, seen.shape))
+    return 1 - ratio(seen, np.broadcast_to(total, seen.shape))
 
 
 def _seen(centred: NDArray[np.float64], factors: Thin, head: int, rank: int) -> float:
@@ -237,10 +239,4 @@ def copying_score(
         [one.T.astype(np.float64) @ through[kv].astype(np.float64) for one, kv in zip(output, kv_head_of, strict=True)]
     )
     values = np.linalg.eigvals(core)
-    return over(values.sum(axis=-1).real, np.abs(values).sum(axis=-1))
-
-
-def over(part: NDArray[np.float64], whole: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Return part / whole; NaN where whole is zero."""
-    result: NDArray[np.float64] = np.divide(part, whole, out=np.full(part.shape, np.nan), where=whole > 0)
-    return result
+    return ratio(values.sum(axis=-1).real, np.abs(values).sum(axis=-1))

@@ -10,6 +10,8 @@ import numpy as np
 from jaxtyping import Float, Float64
 from numpy.typing import NDArray
 
+from theodolite_jobs.statistics.ratio import ratio
+
 
 @dataclass(frozen=True)
 class Moments:
@@ -85,6 +87,5 @@ def on_sphere(
 ) -> Float64[np.ndarray, "sample *dims d_model"]:
     """Return x/‖x‖·√d_model; a zero vector has no direction and gives NaN."""
     norms = lengths(samples)[..., None]
-    scale = np.divide(np.sqrt(samples.shape[-1]), norms, out=np.full_like(norms, np.nan), where=norms > 0)
-    scaled: NDArray[np.float64] = samples * scale
+    scaled: NDArray[np.float64] = samples * ratio(np.sqrt(samples.shape[-1]), norms)
     return scaled

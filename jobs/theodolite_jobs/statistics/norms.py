@@ -7,6 +7,8 @@ import numpy as np
 from jaxtyping import Float
 from numpy.typing import NDArray
 
+from theodolite_jobs.statistics.ratio import ratio
+
 if TYPE_CHECKING:
     from theodolite_jobs.models.weights import NormWeights
 
@@ -56,5 +58,4 @@ def projected(x: Float[np.ndarray, "*dims d_model"], norm: Norm) -> Float[np.nda
 def unit(x: Float[np.ndarray, "*dims d_model"]) -> Float[np.ndarray, "*dims d_model"]:
     """Return unit vectors; NaN for a zero."""
     lengths = np.linalg.norm(x, axis=-1, keepdims=True)
-    found: NDArray[np.float64] = np.divide(x, lengths, out=np.full_like(x, np.nan), where=lengths > 0)
-    return found
+    return ratio(x, lengths)

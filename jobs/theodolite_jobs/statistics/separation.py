@@ -15,6 +15,7 @@ from scipy.stats import rankdata, t
 from theodolite_jobs.statistics.curves import NORMAL_QUANTILE
 from theodolite_jobs.statistics.directions import direction
 from theodolite_jobs.statistics.moments import moments
+from theodolite_jobs.statistics.ratio import ratio
 
 FOLDS = 5
 
@@ -180,6 +181,4 @@ def _fisher_ratio(positive: Folds, negative: Folds) -> NDArray[np.float64]:
         here = positive.means[fold] - negative.means[fold]
         rest = positive.without(fold).mean - negative.without(fold).mean
         products.append(np.vecdot(here, rest))
-    distance = np.mean(products, axis=0)
-    ratio: NDArray[np.float64] = np.divide(distance, total, out=np.full(total.shape, np.nan), where=total > 0)
-    return ratio
+    return ratio(np.mean(products, axis=0), total)

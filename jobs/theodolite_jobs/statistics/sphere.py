@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 from scipy.stats import chi
 
 from theodolite_jobs.statistics.norms import Norm, standardised
+from theodolite_jobs.statistics.ratio import ratio
 
 QUANTITIES = (
     "norm_before",
@@ -130,6 +131,4 @@ def length_variance_share(
         length_m2: sum of squared deviations of the norms.
         m2: sum of squared deviations of the vectors.
     """
-    total = m2.sum(axis=-1)
-    share: NDArray[np.float64] = np.divide(length_m2, total, out=np.full(total.shape, np.nan), where=total > 0)
-    return share
+    return ratio(length_m2, m2.sum(axis=-1))

@@ -5,7 +5,8 @@ from dataclasses import dataclass
 
 import numpy as np
 from jaxtyping import Float64
-from numpy.typing import NDArray
+
+from theodolite_jobs.statistics.ratio import ratio
 
 STEPS = ("step_norm_attn", "step_norm_mlp", "step_norm_block", "step_cosine_next", "step_cosine_stream")
 """What is measured of each prompt in each block."""
@@ -60,8 +61,7 @@ def travel(
         before = step
     if first is not None and last is not None:
         length, displacement = steps[:, :, 2].sum(axis=1), np.linalg.norm(last - first, axis=-1)
-        ratio = np.divide(length, displacement, out=np.full(n_samples, np.nan), where=displacement > 0)
-        path[:] = np.stack([length, displacement, ratio], axis=-1)
+        path[:] = np.stack([length, displacement, ratio(length, displacement)], axis=-1)
     return steps, path
 
 
@@ -69,5 +69,4 @@ def cosines(x: Vectors, y: Vectors) -> Float64[np.ndarray, " sample"]:
     """Return the cosine of each pair of rows; NaN where one is zero."""
     lengths = np.linalg.norm(x, axis=-1) * np.linalg.norm(y, axis=-1)
     dots = np.einsum("nd,nd->n", x, y)
-    found: NDArray[np.float64] = np.divide(dots, lengths, out=np.full(len(x), np.nan), where=lengths > 0)
-    return found
+    return ratio(dots, lengths)

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from scipy.stats import rankdata
 
 from theodolite_jobs.statistics.norms import Norm, standardised, unit
+from theodolite_jobs.statistics.ratio import ratio
 
 BLOCK_TOKENS = 4096
 """Rows of the vocabulary that are looked at together."""
@@ -147,7 +148,7 @@ def alignment(
         ranks = [rankdata(side[others].reshape(len(read), -1), axis=1) for side in (before, after)]
         x, y = (rank - rank.mean(axis=1, keepdims=True) for rank in ranks)
         spread = np.sqrt((x**2).sum(axis=1) * (y**2).sum(axis=1))
-        np.divide((x * y).sum(axis=1), spread, out=correlation, where=spread > 0)
+        correlation = ratio((x * y).sum(axis=1), spread)
     if not len(read):
         return {name: np.empty(0, dtype=np.int64) for name in ("before", "after", "own_rank")} | {
             "correlation": correlation

@@ -9,10 +9,10 @@ from theodolite_jobs.statistics.curves import (
     NORMAL_QUANTILE,
     Scatter,
     cosine_curve,
-    direction,
     scatter,
     variance_curves,
 )
+from theodolite_jobs.statistics.directions import direction
 
 
 def curve_of(p, q, paired, splits=1):

@@ -5,7 +5,7 @@ from hypothesis import strategies as st
 from scipy.optimize import minimize
 
 from theodolite_jobs.statistics.gram import gram
-from theodolite_jobs.statistics.gram_medians import Products, median_weights, places
+from theodolite_jobs.statistics.gram_medians import Products, means_and_medians, median_weights
 
 SEEDS = st.integers(0, 1000)
 
@@ -124,7 +124,7 @@ def test_the_median_moves_turns_and_scales_with_the_samples(seed, n):
 
 
 def of_vectors(p, q):
-    """What `places` says, from the vectors themselves."""
+    """What `means_and_medians` says, from the vectors themselves."""
 
     def cosine(x, y):
         return x @ y / np.linalg.norm(x) / np.linalg.norm(y)
@@ -153,7 +153,7 @@ def placed(p, q):
     moved -= moved.mean(axis=0)
     of_p, of_q = moved[: len(p)], moved[len(p) :]
     along = of_p @ middle, of_q @ middle
-    return places(Products(gram(of_p), gram(of_q), of_p @ of_q.T, *along, float(middle @ middle)))
+    return means_and_medians(Products(gram(of_p), gram(of_q), of_p @ of_q.T, *along, float(middle @ middle)))
 
 
 @pytest.mark.parametrize(("n_p", "n_q", "d"), [(9, 9, 6), (30, 17, 40), (50, 80, 12)])

@@ -147,7 +147,8 @@ def decoded(x, weights):
 
 
 def angle(x, y):
-    return np.degrees(np.arccos(x @ y / np.linalg.norm(x) / np.linalg.norm(y)))
+    cosine = x @ y / np.linalg.norm(x) / np.linalg.norm(y)
+    return np.degrees(np.arccos(np.clip(cosine, -1, 1)))  # of a vector with itself it may round past 1
 
 
 def test_the_table_measures_each_token_at_each_place(captured):
