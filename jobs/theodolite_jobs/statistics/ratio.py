@@ -1,0 +1,12 @@
+"""Division where the denominator may be zero. Pure, in float64."""
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+
+def ratio(numerator: ArrayLike, denominator: ArrayLike) -> NDArray[np.float64]:
+    """Return numerator / denominator, broadcast; NaN where the denominator is not positive."""
+    shape = np.broadcast_shapes(np.shape(numerator), np.shape(denominator))
+    positive = np.asarray(denominator) > 0
+    found: NDArray[np.float64] = np.divide(numerator, denominator, out=np.full(shape, np.nan), where=positive)
+    return found
