@@ -1,7 +1,7 @@
 """The attention heads of a whole model: seconds, memory and error, on the CPU.
 
 - `shape_32b`: random bf16 weights of the shape of Qwen2.5-32B, attention and norms alone, are written to a temporary
-  folder, which TMPDIR places and which takes 13 GB. `survey_heads` runs over them as it does for a survey without
+  folder, which TMPDIR places and which takes 13 GB. `compute_groups` runs over them as it does for a survey without
   prompts, with singular vectors and without, each in a process of its own. Seconds go from opening the weights to the
   written group; hashing the weights is no part of them, and the files were read just before, so they are in the page
   cache as far as it holds them. `cpu_seconds` are those of all threads: where they are much fewer than `seconds` times
@@ -47,13 +47,14 @@ from theodolite.spec import HeadsSpec, ModelSpec
 from theodolite.spec_file import parse_spec
 from theodolite.store.result_reader import read_group
 from theodolite.store.runs import create_run, open_run
+from theodolite_jobs.analysis import compute_groups
 from theodolite_jobs.models.load import load_config
 from theodolite_jobs.models.source import fetch, resolve_source
 from theodolite_jobs.models.tensors import TensorFiles
 from theodolite_jobs.models.weights import Weights, score_scale
 from theodolite_jobs.prepare import prepare
 from theodolite_jobs.results.circuits import read_circuits
-from theodolite_jobs.results.heads import survey_heads
+from theodolite_jobs.results.context import Context
 from theodolite_jobs.results.heads_layer import CIRCUITS, Stream, layer_atlas
 from theodolite_jobs.statistics.heads import Decomposition, decompose, thin
 from theodolite_jobs.tasks import run_tasks, scheduler
@@ -185,7 +186,9 @@ def survey_alone(folder: Path, store: str, run_id: str, vectors: int, threads: i
             measuring.say(f"{vectors} vectors, {what}: {done} of {total} layers")
 
     def survey() -> None:
-        survey_heads(run, Weights(folder, config), HeadsSpec(vectors=vectors), None, progress)
+        spec = run.record.spec.model_copy(update={"heads": HeadsSpec(vectors=vectors)})
+        weights = Weights(folder, config)
+        compute_groups(Context(run, spec, {}, open_weights=lambda: weights, progress=progress), ["heads"])
 
     with scheduler(None, threads), measuring.anonymous_memory() as samples:
         worked = time.process_time()

@@ -28,8 +28,8 @@ import torch
 import zarr
 from numpy.typing import NDArray
 
+from theodolite.groups import GROUPS
 from theodolite.sites import Site
-from theodolite.spec import GramSpec
 from theodolite.spec_file import parse_spec
 from theodolite.store.activations import create_activations, encode_shard
 from theodolite.store.commits import Commit, commit_shard, new_attempt, read_commit, sha256
@@ -37,12 +37,11 @@ from theodolite.store.layout import ACTIVATIONS
 from theodolite.store.objects import join, open_zarr_store
 from theodolite.store.runs import ModelFacts, Run, RunRecord, SetFacts, create_run, open_run
 from theodolite.store.shards import read_shard
+from theodolite_jobs.analysis import compute_groups
 from theodolite_jobs.passes.all_shards import first_passes
-from theodolite_jobs.passes.norm_layers import NormPlace
-from theodolite_jobs.passes.one_shard import STREAM
-from theodolite_jobs.passes.samples import Selection
-from theodolite_jobs.results.context import analyse
-from theodolite_jobs.results.gram import survey_gram
+from theodolite_jobs.passes.norm_layers import NormLayer
+from theodolite_jobs.passes.samples import SampleSelection
+from theodolite_jobs.results.context import Context
 from theodolite_jobs.statistics.norms import Norm
 from theodolite_jobs.tasks import run_tasks, scheduler
 
@@ -136,17 +135,19 @@ def two_passes(run: Run) -> None:
     ones, zeros = np.ones(run.record.model.d_model), np.zeros(run.record.model.d_model)
     norm = Norm("rms", 1e-6, ones, zeros)
     norms = [
-        NormPlace(which, layer, norm, (site,), layer)
+        NormLayer(which, layer, norm, (site,), layer)
         for layer in run.record.layers
         for which, site in zip(("attention", "mlp"), SITES, strict=True)
     ]
-    norms.append(NormPlace("final", -1, norm, (Site.RESID_FINAL,)))
-    analyse(run, CONTRASTS, None, tell, asked={"travel", "separation", "sphere"}, norms=norms)
+    norms.append(NormLayer("final", -1, norm, (Site.RESID_FINAL,)))
+    context = Context(run, run.record.spec, CONTRASTS, progress=tell)
+    context.norms = norms
+    compute_groups(context, [name for name, group in GROUPS.items() if group.uses_passes])
 
 
 def gram(run: Run) -> None:
     """Compute the Gram matrices."""
-    survey_gram(run, CONTRASTS, GramSpec(), None, tell)
+    compute_groups(Context(run, run.record.spec, CONTRASTS, progress=tell), ["gram"])
 
 
 def tell(what: str, done: int, total: int) -> None:
@@ -184,11 +185,11 @@ def own_shard(run: Run, site: Site, index: int) -> None:
 def pass_over(run: Run) -> None:
     """Compute the moments of every shard, and merge them."""
     with scheduler(None):
-        first_passes(run, {selection(): frozenset({STREAM})}, (), lambda *_: None)
+        first_passes(run, {selection(): frozenset({"stream"})}, (), lambda *_: None)
 
 
-def selection() -> Selection:
-    return Selection("nouns", frozenset(), (0,))
+def selection() -> SampleSelection:
+    return SampleSelection("nouns", frozenset(), (0,))
 
 
 def seconds_of(job: Callable[[Run], Any], run: Run) -> float:

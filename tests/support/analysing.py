@@ -25,7 +25,7 @@ def context_of(
     """Return the context of an analysis; `options` are parts of the spec that differ from the run's own."""
     spec = run.record.spec.model_copy(update=options)
     known = all_contrasts(run, dict(contrasts))
-    return Context(run, spec, known, lambda: weights, lambda _: None, dask_address, progress)
+    return Context(run, spec, known, lambda: weights, dask_address=dask_address, progress=progress)
 
 
 def analyse(
@@ -38,7 +38,7 @@ def analyse(
 ) -> list[str]:
     """Compute the groups that every run has and those that are requested; return the names of those that were stale."""
     context = context_of(run, contrasts, dask_address, progress)
-    context.__dict__["norms"] = list(norms)  # instead of those of a model
+    context.norms = list(norms)  # instead of those of a model
     return _compute(context, {*asked, *(name for name, group in GROUPS.items() if group.always)})
 
 

@@ -46,6 +46,10 @@ class Result:
     tables: Mapping[str, bytes] = field(default_factory=dict)
 
 
+def _no_model(*_: Any) -> Any:
+    raise ModelError("this analysis has no model")
+
+
 @dataclass
 class Context:
     """One analysis of a run.
@@ -65,10 +69,10 @@ class Context:
     run: Run
     spec: SurveySpec
     contrasts: Contrasts
-    open_weights: "Callable[[], Weights]"
-    open_tokenizer: "Callable[[Weights], Any]"
-    dask_address: str | None
-    progress: Progress
+    open_weights: "Callable[[], Weights]" = _no_model
+    open_tokenizer: "Callable[[Weights], Any]" = _no_model
+    dask_address: str | None = None
+    progress: Progress = lambda *_: None
     stale: Mapping[str, str] = field(default_factory=dict)
     results: dict[str, xr.Dataset] = field(default_factory=dict)
 
