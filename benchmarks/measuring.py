@@ -28,7 +28,8 @@ os.environ["TOKENIZERS_PARALLELISM"] = "false"
 
 # A machine that only lends its GPU need not have the package installed.
 if importlib.util.find_spec("theodolite") is None:
-    sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "service"))
+    root = Path(__file__).resolve().parents[1]
+    sys.path[:0] = [str(root / "service"), str(root / "jobs")]
 
 import numpy as np
 import torch

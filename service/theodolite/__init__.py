@@ -1,8 +1,7 @@
 """Theodolite surveys the geometry of transformer language models."""
 
-from typing import TYPE_CHECKING
-
-import lazy_loader
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from theodolite.client import Client
@@ -12,8 +11,15 @@ __all__ = ["Client", "__version__", "open_run"]
 
 __version__ = "0.1.0"
 
-# Imported at first use: most of the package needs neither pandas nor httpx.
-__getattr__, _, _ = lazy_loader.attach(__name__, submod_attrs={"client": ["Client"], "run_reader": ["open_run"]})
+# Not lazy_loader: a machine that lends its GPU imports this package from a checkout, and has no such package.
+_MODULES = {"Client": "theodolite.client", "open_run": "theodolite.run_reader"}
+
+
+def __getattr__(name: str) -> Any:
+    """Import a reader when it is first used: most of the package needs neither pandas nor httpx."""
+    if name not in _MODULES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(_MODULES[name]), name)
 
 
 def __dir__() -> list[str]:
