@@ -45,15 +45,16 @@ def compute(context: Context) -> Result:
     """Return the tables of tokens; the vectors of `heads`, which must be there, are what is decoded.
 
     Raises:
+        ModelError: the model has no tokenizer.
         UnsupportedModelError: embeddings do not lie in the stream, or the files hold no language-model head.
     """
     run, weights, words = context.run, context.weights, context.spec.words
+    tokenizer = context.open_tokenizer(weights)
     if weights.embedding(slice(0, 1)).shape[1] != weights.dimensions.d_model:
         raise UnsupportedModelError("this model projects its embeddings into the stream, so vectors cannot be decoded")
     if not weights.has_unembedding:
         raise UnsupportedModelError("the files hold no language-model head, and it is not the embedding")
     drop_groups(run, ["words"])
-    tokenizer = context.open_tokenizer(weights)
     texts = token_texts(tokenizer, weights.vocabulary_size)
     ids, dropped = single_tokens(tokenizer, _nouns(run, words.nouns))
     tied = bool(weights.config.tie_word_embeddings)
