@@ -37,4 +37,4 @@ def test_gpus_that_work_in_turn_cost_their_number():
 
 def test_a_model_that_no_node_holds_is_said():
     found = on_kinds(1e12, other, 1e18, 1000, lambda _gpus: True)
-    assert found["L40S"] == {"gpus_per_replica": None, "why": "one node of 8 does not hold the model"}
+    assert found["L40S"] == {"gpus_per_replica": None, "why": "the model does not fit on one node of 8 GPUs"}

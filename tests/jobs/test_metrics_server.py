@@ -70,7 +70,7 @@ def test_what_is_not_ours_is_left_alone(tmp_path):
 
 
 def test_a_driver_says_that_it_lives(tmp_path, monkeypatch):
-    monkeypatch.setattr(metrics_server, "_SECONDS_OF_SILENCE", 0.5)
+    monkeypatch.setattr(metrics_server, "_SECONDS_UNTIL_STALE", 0.5)
     with served(Settings(metrics_port=0, metrics_targets=tmp_path)):
         (file,) = tmp_path.iterdir()
         os.utime(file, (0, 0))

@@ -1,4 +1,4 @@
-"""Replicas that only pretend: each is a thread that does its shards in order, and dies when it is told to."""
+"""Pretend replicas: each is a thread that runs its shards in order, and dies at the shards that a test names."""
 
 import threading
 import time
@@ -13,33 +13,35 @@ NUMBERS = {"prompts": 1}
 
 
 def work_of(count: int, prompt_set: str = "set") -> list[tuple[SetPlan, ShardPlan]]:
-    """Return shards of one prompt each, whose batches pretend to be of 16."""
+    """Return shards of one prompt each, whose batches claim 16 prompts."""
     shards = tuple(ShardPlan(prompt_set, index, index, index + 1, ((index,) * 16,)) for index in range(count))
     plan = SetPlan(prompt_set, (-1,), 0, shards, count, count)
     return [(plan, shard) for shard in shards]
 
 
 class PretendReplica:
-    """Does shards; those that `deaths` names kill it, as often as it says, for a reason.
+    """Run shards; a shard that `deaths` names kills the replica.
 
     Args:
-        deaths: shard's index → how often it kills.
-        restarts: how often it begins anew.
-        seconds: how long a shard takes.
+        deaths: index of a shard → how often it kills the replica.
+        restarts: maximum number of restarts.
+        seconds: run time of a shard.
+        reason: why the replica dies.
+        error: an error that every shard raises.
     """
 
     def __init__(self, deaths=None, restarts=4, seconds=0.0, reason=DIED, error=None):
         self.deaths, self.restarts, self.seconds = Counter(deaths or {}), restarts, seconds
         self.reason, self.error = reason, error
-        self.done, self.halvings, self.lives, self.most_at_once = [], {}, 1, 0
-        self.seconds_to_restart, self.finds_a_place = 0.0, True
+        self.done, self.halvings, self.incarnations, self.most_at_once = [], {}, 1, 0
+        self.seconds_to_restart, self.has_resources = 0.0, True
         self.ready, self.is_killed = Future(), False
         self.ready.set_result(None)
-        self._begin()
+        self._start()
 
-    def _begin(self):
-        self.line, self.waiting, self.dead = SimpleQueue(), 0, False
-        threading.Thread(target=self._run, args=(self.line,), daemon=True).start()
+    def _start(self):
+        self.queue, self.waiting, self.dead = SimpleQueue(), 0, False
+        threading.Thread(target=self._run, args=(self.queue,), daemon=True).start()
 
     def capture(self, plan, shard, tokens, halvings):
         assert plan.shards == ()
@@ -49,9 +51,9 @@ class PretendReplica:
         self.waiting += 1
         self.most_at_once = max(self.most_at_once, self.waiting)
         if self.dead:
-            future.set_exception(ReplicaDiedError(self.reason, "it is dead", had_begun=False))
+            future.set_exception(ReplicaDiedError(self.reason, "it is dead", was_executing=False))
         else:
-            self.line.put((shard, future))
+            self.queue.put((shard, future))
         return future
 
     def restart(self, reason):
@@ -66,16 +68,16 @@ class PretendReplica:
         self.is_killed = True
 
     def _come_back(self, back):
-        if not self.finds_a_place:
-            back.set_exception(ReplicaDiedError(DIED, "no place"))
+        if not self.has_resources:
+            back.set_exception(ReplicaDiedError(DIED, "no resources"))
             return
-        self.lives += 1
-        self._begin()
+        self.incarnations += 1
+        self._start()
         back.set_result(None)
 
-    def _run(self, line):
+    def _run(self, queue):
         while True:
-            shard, future = line.get()
+            shard, future = queue.get()
             time.sleep(self.seconds)
             self.waiting -= 1
             if self.error is not None:
@@ -83,10 +85,10 @@ class PretendReplica:
             elif self.deaths[shard.index] > 0:
                 self.deaths[shard.index] -= 1
                 self.dead = True
-                time.sleep(0.01)  # the next one is in its line by now
+                time.sleep(0.01)  # the next shard is in the queue by now
                 future.set_exception(ReplicaDiedError(self.reason, "killed"))
-                while not line.empty():
-                    line.get()[1].set_exception(ReplicaDiedError(self.reason, "killed beside it", had_begun=False))
+                while not queue.empty():
+                    queue.get()[1].set_exception(ReplicaDiedError(self.reason, "killed beside it", was_executing=False))
                 return
             else:
                 self.done.append(shard.index)

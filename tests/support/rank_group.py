@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from theodolite_jobs.cluster import ranks
-from theodolite_jobs.cluster.ranks import join, meeting_ranks
+from theodolite_jobs.cluster.ranks import join, ranks_of_group
 
 SECONDS = 300
 
@@ -21,7 +21,7 @@ class Group:
     def __init__(self, size: int, joined: bool = True) -> None:
         """Start the processes; they have met unless what runs in them does that itself."""
 
-        self.ranks = meeting_ranks(size)
+        self.ranks = ranks_of_group(size)
         self._processes = [ProcessPoolExecutor(1, mp_context=get_context("spawn")) for _ in range(size)]
         self.run(_start, joined)
 

@@ -5,8 +5,11 @@ from dataclasses import dataclass
 import numpy as np
 from support.stored import store_run
 
+from theodolite.sites import Site
 from theodolite.store.result_reader import read_group
 from theodolite.store.runs import ModelFacts
+from theodolite_jobs.passes.norm_layers import NormLayer
+from theodolite_jobs.statistics.norms import Norm
 
 WIDTH, LAYERS = 8, 3
 SEQUENTIAL = ("resid_pre", "resid_mid")
@@ -223,3 +226,19 @@ def assert_same_rows(table, group):
         if "site" in row:
             along = {"resid_pre": 0, "resid_mid": 1}
             assert row["depth"] == (2 * row["layer"] + along[row["site"]] if row["site"] else -1)
+
+
+def norms():
+    rng = np.random.default_rng(4)
+    scale, bias = rng.normal(size=(2, 5, WIDTH))
+    rms, none = [Norm("rms", 1e-2, scale[index], np.zeros(WIDTH)) for index in (0, 1)]
+    centred, around, last = [Norm("layer", 1e-2, scale[index], bias[index]) for index in (2, 3, 4)]
+    pre, mid = Site.RESID_PRE, Site.RESID_MID
+    return [
+        NormLayer("attention", 0, rms, (pre,), 0),
+        NormLayer("mlp_output", 0, none),  # nothing of it was captured
+        NormLayer("mlp", 1, centred, (mid,), 1),
+        NormLayer("attention_output", 1, around, (mid,), 1, reads=False),
+        NormLayer("mlp_output", 2, around, (pre, mid), 2),  # it reads a sum
+        NormLayer("final", -1, last, (Site.RESID_FINAL,)),
+    ]

@@ -1,4 +1,4 @@
-"""The scheduling loop, with replicas that only pretend."""
+"""The scheduling loop, with pretend replicas."""
 
 import threading
 import time
@@ -8,25 +8,25 @@ import pytest
 from support.pretend import NUMBERS, PretendReplica, work_of
 
 from theodolite.errors import CaptureError, ModelError
-from theodolite_jobs.cluster.scheduling import IN_FLIGHT, OUT_OF_MEMORY, Watch, run_shards
+from theodolite_jobs.cluster.scheduling import IN_FLIGHT, OUT_OF_MEMORY, Callbacks, run_shards
 
 
 class Seen:
-    """What the loop told."""
+    """Record the callbacks of the loop."""
 
     def __init__(self):
-        self.committed, self.retried, self.replicas, self.told = [], [], [], []
-        self.watch = Watch(
+        self.committed, self.retried, self.replicas, self.messages = [], [], [], []
+        self.callbacks = Callbacks(
             lambda shard, numbers: self.committed.append((shard.index, numbers)),
             self.retried.append,
             self.replicas.append,
-            self.told.append,
+            self.messages.append,
         )
 
 
 def run(workers, count):
     seen = Seen()
-    run_shards(workers, work_of(count), {"set": [(1,)] * count}, seen.watch)
+    run_shards(workers, work_of(count), {"set": [(1,)] * count}, seen.callbacks)
     return seen
 
 
@@ -40,52 +40,52 @@ def test_every_shard_is_committed_once_whatever_the_number_of_replicas(replicas,
     assert (seen.retried, seen.replicas) == ([], list(range(1, replicas + 1)))
 
 
-def test_a_shard_whose_replica_died_is_done_after_it_began_anew():
+def test_a_shard_whose_replica_died_is_captured_after_the_restart():
     worker = PretendReplica({2: 1})
     seen = run([worker], 6)
     assert sorted(index for index, _ in seen.committed) == list(range(6))
-    assert worker.lives == 2, "one death, one restart, though two shards were lost"
+    assert worker.incarnations == 2, "one death, one restart, though two shards were lost"
     assert seen.retried == ["died", "died"]
     assert seen.replicas == [1, 0, 1]
 
 
-def test_a_shard_that_kills_three_times_ends_the_run_and_its_neighbour_is_not_blamed():
-    with pytest.raises(CaptureError, match=r"shard set/00002 failed 3 times, last because: killed; what was committed"):
+def test_a_shard_that_kills_three_times_ends_the_run_and_queued_shards_are_not_counted():
+    with pytest.raises(CaptureError, match=r"shard set/00002 failed 3 times; last error: killed; committed shards"):
         run([PretendReplica({2: 99}), PretendReplica({2: 99})], 6)
 
 
-def test_replicas_that_died_while_idle_are_no_fault_of_the_shard_that_finds_out():
+def test_replicas_that_died_while_idle_do_not_count_as_failures_of_a_shard():
     workers = [PretendReplica() for _ in range(4)]
     for worker in workers:
         worker.dead = True
-        worker.seconds_to_restart = 0.1  # so that all have been tried before one is back
+        worker.seconds_to_restart = 0.1  # the loop tries all replicas before the first one is back
     seen = run(workers, 1)
     assert [index for index, _ in seen.committed] == [0]
     assert seen.retried == ["died"] * 4
 
 
-def test_a_survey_begins_with_the_replicas_that_are_there_and_others_join():
-    there, late, never = PretendReplica(seconds=0.01), PretendReplica(), PretendReplica()
+def test_a_survey_starts_with_the_ready_replicas_and_others_join():
+    early, late, never = PretendReplica(seconds=0.01), PretendReplica(), PretendReplica()
     late.ready, never.ready = Future(), Future()
     threading.Timer(0.1, late.ready.set_result, [None]).start()
-    seen = run([late, there, never], 60)
+    seen = run([late, early, never], 60)
     assert sorted(index for index, _ in seen.committed) == list(range(60))
-    assert there.done
+    assert early.done
     assert late.done
     assert (never.done, seen.replicas) == ([], [1, 2])
 
 
-def test_a_replica_that_never_gets_ready_is_left_out_and_somebody_is_told_why():
+def test_a_replica_that_fails_to_load_is_removed_with_a_message():
     broken, other = PretendReplica(restarts=0), PretendReplica()
     broken.ready = Future()
     broken.ready.set_exception(ModelError("this node has no such model"))
     seen = run([broken, other], 5)
     assert len(other.done) == 5
-    assert seen.told == ["a replica is left out: this node has no such model"]
-    assert (broken.is_killed, other.is_killed) == (True, False), "one that is left out holds no place"
+    assert seen.messages == ["a replica was removed: this node has no such model"]
+    assert (broken.is_killed, other.is_killed) == (True, False), "a removed replica holds no resources"
 
 
-def test_a_replica_that_does_not_begin_anew_leaves_its_work_to_the_others():
+def test_other_replicas_capture_the_shards_of_one_that_does_not_restart():
     lost, other = PretendReplica({0: 1}, restarts=0), PretendReplica()
     seen = run([lost, other], 12)
     assert sorted(index for index, _ in seen.committed) == list(range(12))
@@ -93,12 +93,12 @@ def test_a_replica_that_does_not_begin_anew_leaves_its_work_to_the_others():
     assert lost.done == []
 
 
-def test_without_any_replica_left_a_shard_is_named():
+def test_the_error_without_any_replica_names_a_shard():
     with pytest.raises(CaptureError, match=r"shard set/0000\d has no replica left to run on"):
         run([PretendReplica({0: 1}, restarts=0), PretendReplica({1: 1}, restarts=0)], 4)
 
 
-def test_batches_are_halved_as_often_as_memory_runs_out_and_from_then_on_for_all():
+def test_all_later_batches_are_halved_each_time_memory_runs_out():
     worker = PretendReplica({index: 1 for index in range(4)}, restarts=1, reason=OUT_OF_MEMORY)
     seen = run([worker], 8)
     assert sorted(index for index, _ in seen.committed) == list(range(8))
@@ -107,9 +107,9 @@ def test_batches_are_halved_as_often_as_memory_runs_out_and_from_then_on_for_all
 
 
 @pytest.mark.parametrize("replicas", [1, 2, 8])
-def test_what_did_not_fit_anywhere_at_once_is_halved_once(replicas):
+def test_batches_that_run_out_of_memory_at_the_same_time_are_halved_once(replicas):
     class Small(PretendReplica):
-        """Has memory for half a batch."""
+        """A replica with memory for half a batch."""
 
         def capture(self, plan, shard, tokens, halvings):
             self.deaths[shard.index] = int(halvings == 0)
@@ -126,12 +126,12 @@ def test_a_prompt_that_does_not_fit_alone_ends_the_run():
         run([PretendReplica({1: 99}, reason=OUT_OF_MEMORY)], 4)
 
 
-def test_an_error_of_the_code_ends_the_run_at_once():
+def test_an_error_of_the_code_ends_the_run():
     with pytest.raises(ModelError, match="no such layer"):
         run([PretendReplica(error=ModelError("no such layer"))], 3)
 
 
-def test_a_replica_that_takes_long_keeps_no_other_from_its_work():
+def test_a_slow_replica_does_not_delay_the_others():
     slow, quick = PretendReplica(seconds=0.5), PretendReplica()
     began = time.monotonic()
     run([slow, quick], 40)
@@ -139,27 +139,27 @@ def test_a_replica_that_takes_long_keeps_no_other_from_its_work():
     assert time.monotonic() - began < 5
 
 
-def test_a_replica_gets_nothing_until_it_is_back_and_others_go_on():
+def test_a_replica_gets_no_shards_while_it_restarts():
     away, other = PretendReplica({0: 1}), PretendReplica(seconds=0.002)
     away.seconds_to_restart = 0.3
     seen = run([away, other], 60)
     assert sorted(index for index, _ in seen.committed) == list(range(60))
-    assert away.lives == 1
+    assert away.incarnations == 1
     assert len(other.done) == 60
     assert seen.replicas == [1, 2, 1]
 
 
-def test_a_replica_that_finds_no_place_is_waited_for_only_where_there_is_no_other():
+def test_the_loop_waits_for_a_replica_without_resources_only_if_it_is_the_last():
     lost = PretendReplica({0: 1})
-    lost.finds_a_place = False
+    lost.has_resources = False
     assert len(run([lost, PretendReplica()], 9).committed) == 9
     lost = PretendReplica({0: 1}, restarts=2)
-    lost.finds_a_place, lost.seconds_to_restart = False, 0.1
-    with pytest.raises(CaptureError, match="no replica left to run on, last because: no place"):
+    lost.has_resources, lost.seconds_to_restart = False, 0.1
+    with pytest.raises(CaptureError, match="no replica left to run on; last error: no resources"):
         run([lost], 3)
 
 
-def test_a_replica_that_is_back_is_waited_for_where_there_is_no_other():
+def test_the_loop_waits_for_the_restart_of_the_only_replica():
     worker = PretendReplica({3: 1})
     worker.seconds_to_restart = 0.2
     assert len(run([worker], 9).committed) == 9

@@ -1,4 +1,4 @@
-"""What a cluster's nodes are worth to a survey."""
+"""The resources that a survey takes of a cluster's nodes."""
 
 import pytest
 import ray
@@ -9,7 +9,7 @@ from theodolite_jobs.cluster.session import Resources, choose_resources, has_nod
 
 @pytest.fixture
 def nodes(monkeypatch):
-    """Set what the nodes have; those without a CPU take no work, as the head."""
+    """Set the resources of the nodes; a node without CPUs, such as the head, runs no work."""
 
     def are(*resources):
         everyone = [{"Alive": True, "Resources": {}}, {"Alive": False, "Resources": {"CPU": 64.0, "GPU": 8.0}}]
@@ -19,10 +19,10 @@ def nodes(monkeypatch):
     return are
 
 
-def test_all_gpus_are_taken_where_there_are_any(nodes):
+def test_replicas_take_all_gpus_of_the_cluster(nodes):
     nodes({"CPU": 16.0, "GPU": 4.0}, {"CPU": 8.0, "GPU": 3.0})
     assert choose_resources(None, None) == Resources(replicas=7, gpus=1, threads=2, cpus=1.0)
-    assert choose_resources(None, 2).replicas == 3, "a replica lies on one node"
+    assert choose_resources(None, 2).replicas == 3, "a replica fits on one node"
 
 
 def test_without_gpus_one_replica_takes_a_node(nodes):
@@ -31,20 +31,20 @@ def test_without_gpus_one_replica_takes_a_node(nodes):
     assert choose_resources(4, None) == Resources(replicas=4, gpus=0, threads=2, cpus=2.0)
 
 
-def test_what_no_node_has_is_refused_unless_the_cluster_grows(nodes):
+def test_a_request_that_does_not_fit_is_refused_unless_the_cluster_grows(nodes):
     nodes({"CPU": 8.0, "GPU": 1.0})
-    with pytest.raises(CaptureError, match=r"2 replicas of 2 GPUs find no place: the nodes of the cluster have \[1\]"):
+    with pytest.raises(CaptureError, match=r"2 replicas of 2 GPUs do not fit: the nodes of the cluster have \[1\]"):
         choose_resources(2, 2)
     assert choose_resources(2, 2, grows=True).replicas == 2
     nodes()
-    with pytest.raises(CaptureError, match="no node that takes work"):
+    with pytest.raises(CaptureError, match="no node with CPUs for work"):
         choose_resources(None, None)
     assert choose_resources(4, 2, grows=True).gpus == 2
-    with pytest.raises(CaptureError, match="say --gpus-per-replica, 0 for none"):
+    with pytest.raises(CaptureError, match="set --gpus-per-replica, 0 for none"):
         choose_resources(4, None, grows=True)
 
 
-def test_a_node_holds_a_replica_where_it_has_its_gpus_and_cores(nodes):
+def test_a_replica_fits_on_a_node_with_its_gpus_and_cores(nodes):
     nodes({"CPU": 2.0, "GPU": 1.0})
     assert has_node_for(Resources(1, 1, 1, 1.0))
     assert not has_node_for(Resources(1, 2, 1, 1.0))

@@ -1,4 +1,4 @@
-"""A replica or a job whose store is another folder than the driver's refuses before any work; nothing is lost."""
+"""A replica or a survey job whose store is not the driver's store refuses before any work."""
 
 import shutil
 from pathlib import Path
@@ -12,13 +12,15 @@ from theodolite.sites import Site
 from theodolite.spec import ModelSpec
 from theodolite.spec_file import parse_spec
 from theodolite.store.runs import run_url
-from theodolite.submission.job_store import End, begin_attempt, end_attempt, store_spec
+from theodolite.submission.job_store import End, create_attempt, end_attempt, store_spec
 from theodolite_jobs.capture.plan import plan_set
 from theodolite_jobs.cluster.replica import Assignment, Replica
 from theodolite_jobs.cluster.store_marker import check_marker, marked_store
 from theodolite_jobs.job import run_job
 
-REFUSED = r"the store .*/store on node .+ is not the driver's: share this folder with every node at the same path, or"
+REFUSED = (
+    r"the store .*/store on node .+ is not the driver's store: share this folder with every node at the same path, or"
+)
 
 
 @pytest.fixture
@@ -28,7 +30,7 @@ def store(tmp_path):
 
 
 def move_away(store):
-    """Have the path of the store lead to another folder, as it does on a node that does not share it."""
+    """Move the driver's store away, as on a node that does not share the path."""
     store.rename(store.with_name("of-the-driver"))
 
 
@@ -53,7 +55,7 @@ def replica_of(store, marker, engine=None):
     return replica
 
 
-def test_a_replica_that_shares_the_store_goes_on_and_the_marker_goes_with_the_driver(store):
+def test_a_replica_that_shares_the_store_continues_and_the_driver_removes_the_marker(store):
     with marked_store(str(store)) as marker:
         assert replica_of(store, marker).certify()["device"] == "cpu"
         assert [path.name for path in store.iterdir()] == [marker.key]
@@ -72,14 +74,14 @@ def test_a_replica_that_does_not_share_the_store_refuses_to_work(store, node_has
         assert not list(store.glob("**/*"))
 
 
-def test_a_marker_of_an_earlier_driver_proves_nothing(store):
+def test_a_marker_of_an_earlier_driver_is_refused(store):
     with marked_store(str(store)) as marker:
         shutil.copytree(store, store.with_name("copy"))
     with pytest.raises(ClusterRefusedError):
         check_marker(marker)
 
 
-def test_a_shard_is_never_committed_to_a_store_that_is_not_there(store):
+def test_a_shard_is_never_committed_to_a_missing_store(store):
     from theodolite_jobs.capture.engine import Engine
     from theodolite_jobs.models.load import wrap
 
@@ -90,15 +92,19 @@ def test_a_shard_is_never_committed_to_a_store_that_is_not_there(store):
         replica_of(store, None, engine).capture(plan, plan.shards[0], tokens)
 
 
-def test_the_end_of_a_job_is_never_written_to_another_store(tmp_path):
+def test_the_end_of_a_survey_job_is_never_written_to_another_store(tmp_path):
     spec = parse_spec({"model": {"id": "x"}, "prompts": {}})
     job_id = store_spec(str(tmp_path / "store"), spec)
-    begin_attempt(str(tmp_path / "store"), job_id, 1, "local")
+    create_attempt(str(tmp_path / "store"), job_id, 1, "local")
     (tmp_path / "other").mkdir()
     for elsewhere in ("other", "missing"):
-        with pytest.raises(StoreError, match=rf"the store .*{elsewhere} on node .+ has no job {job_id}: share this"):
+        with pytest.raises(
+            StoreError, match=rf"the store .*{elsewhere} on node .+ has no survey job {job_id}: share this"
+        ):
             end_attempt(str(tmp_path / elsewhere), job_id, 1, End("succeeded"))
-        with pytest.raises(SpecError, match=rf"the store .*{elsewhere} on node .+ has no job {job_id}: share this"):
+        with pytest.raises(
+            SpecError, match=rf"the store .*{elsewhere} on node .+ has no survey job {job_id}: share this"
+        ):
             run_job(job_id, 1, Settings(store=str(tmp_path / elsewhere)))
     assert not (tmp_path / "missing").exists()
     assert list((tmp_path / "other").iterdir()) == []

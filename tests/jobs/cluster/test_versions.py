@@ -1,4 +1,4 @@
-"""Another version of Theodolite on a cluster is refused before any work, by whoever notices first."""
+"""A cluster with another version of Theodolite is refused before any work, by the replica or by the survey job."""
 
 import json
 from pathlib import Path
@@ -11,7 +11,7 @@ from theodolite.settings import Settings
 from theodolite.spec import ModelSpec
 from theodolite.spec_file import parse_spec
 from theodolite.store.cache import Cache
-from theodolite.submission.job_store import begin_attempt, read_jobs, store_spec
+from theodolite.submission.job_store import create_attempt, read_jobs, store_spec
 from theodolite.submission.ray_jobs import SUBMITTED_BY
 from theodolite_jobs.cluster.replica import Assignment, Replica
 from theodolite_jobs.job import run_job
@@ -25,9 +25,7 @@ def replica_of(version=__version__):
 
 
 def test_a_node_with_another_version_loads_nothing():
-    with pytest.raises(
-        ClusterRefusedError, match=rf"has Theodolite {__version__}, and 9\.9 drives this survey; install"
-    ):
+    with pytest.raises(ClusterRefusedError, match=rf"has Theodolite {__version__} and the driver has 9\.9; install"):
         replica_of("9.9").certify()
 
 
@@ -39,16 +37,18 @@ def test_a_replica_that_computes_in_another_way_is_refused():
         replica.certify(("float32", "sdpa", "cuda", "1 rank(s)"))
 
 
-def test_a_job_of_another_version_ends_with_the_reason_even_where_its_spec_is_not_understood(tmp_path, monkeypatch):
+def test_a_survey_job_of_another_version_ends_with_the_reason_even_if_its_spec_is_not_understood(tmp_path, monkeypatch):
     spec = parse_spec({"model": {"id": "smollm2-135m-instruct"}, "prompts": {}})
     job_id = store_spec(str(tmp_path), spec)
-    begin_attempt(str(tmp_path), job_id, 1, "local")
+    create_attempt(str(tmp_path), job_id, 1, "local")
     monkeypatch.setenv(SUBMITTED_BY, "9.9")
     (file,) = tmp_path.rglob("spec.json")
     file.write_text(json.dumps({**json.loads(file.read_text()), "of_the_future": True}))
-    with pytest.raises(ClusterRefusedError, match=rf"has Theodolite {__version__}, and 9\.9 submitted this job"):
+    with pytest.raises(
+        ClusterRefusedError, match=rf"has Theodolite {__version__}, but version 9\.9 submitted this survey job"
+    ):
         run_job(job_id, 1, Settings(store=str(tmp_path)))
     file.write_text(json.dumps(spec.model_dump(mode="json", exclude_none=True)))
     (job,) = read_jobs(str(tmp_path), Cache(0))
     assert job.end is not None
-    assert "9.9 submitted this job" in str(job.end.reason)
+    assert "9.9 submitted this survey job" in str(job.end.reason)

@@ -1,4 +1,4 @@
-"""A replica on Ray as the loop sees it, with actors that answer when a test says so."""
+"""A replica on Ray as the loop sees it, with fake actors whose futures the tests complete."""
 
 from concurrent.futures import Future
 
@@ -17,7 +17,7 @@ CERTIFICATE = {"dtype": "float32", "attention": "sdpa", "device": "cpu", "ranks"
 
 
 class Method:
-    """A method of an actor; keeps what will be its answers."""
+    """A method of a fake actor; records the futures that it returned."""
 
     def __init__(self):
         self.answers = []
@@ -29,7 +29,7 @@ class Method:
 
 
 class Actor:
-    """What Ray gives for a replica's process."""
+    """A fake of a Ray actor handle."""
 
     def __init__(self):
         self.process_id, self.certify, self.capture, self.is_killed = Method(), Method(), Method(), False
@@ -63,23 +63,23 @@ def worker_of(ranks=1):
 def died(answer):
     error = answer.exception(timeout=5)
     assert isinstance(error, ReplicaDiedError)
-    return error.reason, error.had_begun
+    return error.reason, error.was_executing
 
 
 def of_task(cause):
     return ray.exceptions.RayTaskError("capture", "traceback", cause)
 
 
-@pytest.mark.parametrize("had_begun", [True, False])
-def test_a_shard_had_begun_where_the_replica_came_to_it(made, had_begun):
+@pytest.mark.parametrize("was_executing", [True, False])
+def test_a_shard_was_executing_if_the_replica_came_to_it(made, was_executing):
     answer = worker_of().capture(PLAN, SHARD, [], 0)
-    if had_begun:
+    if was_executing:
         made[0].process_id.answers[-1].set_result(1)
     made[0].capture.answers[0].set_exception(ray.exceptions.ActorDiedError())
-    assert died(answer) == (DIED, had_begun)
+    assert died(answer) == (DIED, was_executing)
 
 
-def test_what_we_kill_ourselves_is_no_fault_of_the_shard(made):
+def test_a_shard_that_the_driver_kills_is_not_counted_as_failed(made):
     worker = worker_of(2)
     writing, next_one = worker.capture(PLAN, SHARD, [], 0), worker.capture(PLAN, SHARD, [], 0)
     for actor in made:
@@ -93,11 +93,11 @@ def test_what_we_kill_ourselves_is_no_fault_of_the_shard(made):
     assert [actor.is_killed for actor in made] == [True, True, False, False]
 
 
-def test_the_shard_that_killed_a_rank_is_blamed_while_another_one_still_writes(made):
+def test_the_shard_that_killed_a_rank_is_counted_while_another_rank_still_writes(made):
     worker = worker_of(2)
     writing, deadly = worker.capture(PLAN, SHARD, [], 0), worker.capture(PLAN, SHARD, [], 0)
     for answer in (made[0].process_id.answers[1], *made[1].process_id.answers[1:]):
-        answer.set_result(1)  # the second rank has begun both
+        answer.set_result(1)  # the second rank came to both shards
     made[1].capture.answers[0].set_result(None)
     made[1].capture.answers[1].set_exception(ray.exceptions.ActorDiedError())
     assert died(deadly) == (DIED, True)
@@ -105,7 +105,7 @@ def test_the_shard_that_killed_a_rank_is_blamed_while_another_one_still_writes(m
     assert died(writing) == (DIED, False)
 
 
-def test_a_rank_that_is_out_of_step_blames_nothing(made):
+def test_a_rank_that_is_out_of_step_counts_no_failure(made):
     answer = worker_of(2).capture(PLAN, SHARD, [], 0)
     for actor in made:
         actor.process_id.answers[-1].set_result(1)
@@ -121,15 +121,15 @@ def test_restarts_are_counted_between_two_commits(made):
     assert answer.result() == {}
     assert all(worker.restart(DIED) for _ in range(MAX_RESTARTS))
     assert worker.restart(DIED) is None
-    worker.kill()  # as the loop does with one that it leaves out
-    assert all(actor.is_killed for actor in made), "one that is given up holds no GPU"
+    worker.kill()  # as the loop does when it removes a replica
+    assert all(actor.is_killed for actor in made), "a removed replica holds no GPU"
 
 
 def certified(made, monkeypatch, *certificates):
-    """Let each replica answer with a certificate or an error, or find no place where that is None."""
+    """Let each replica return a certificate or an error, or wait for resources if that is None."""
     monkeypatch.setattr(workers, "_SECONDS_TO_GATHER", 0.2)
-    monkeypatch.setattr(workers, "said_free", lambda: "free are none")
-    found, told = [worker_of() for _ in certificates], []
+    monkeypatch.setattr(workers, "describe_free", lambda: "none are free")
+    started, messages = [worker_of() for _ in certificates], []
     for actor, certificate in zip(made, certificates, strict=True):
         if isinstance(certificate, Exception):
             actor.process_id.answers[0].set_result(1)
@@ -137,26 +137,26 @@ def certified(made, monkeypatch, *certificates):
         elif certificate is not None:
             actor.process_id.answers[0].set_result(1)
             actor.certify.answers[0].set_result(certificate)
-    return found, certify_workers(found, Resources(1, 0, 1, 1.0), 0, told.append), told
+    return started, certify_workers(started, Resources(1, 0, 1, 1.0), 0, messages.append), messages
 
 
-def test_those_without_a_place_are_asked_again_as_the_others_compute(made, monkeypatch):
-    (there, missing), certificate, told = certified(made, monkeypatch, CERTIFICATE, None)
+def test_replicas_that_start_late_are_certified_with_the_arithmetic_of_the_first(made, monkeypatch):
+    (started, missing), certificate, messages = certified(made, monkeypatch, CERTIFICATE, None)
     assert certificate == CERTIFICATE
-    assert told == ["1 of 2 replicas have a place; the others join when they find one"]
-    assert missing.expected == there.expected == ("float32", "sdpa", "cpu", "1 rank(s)")
+    assert messages == ["1 of 2 replicas have started; the others join when resources are free"]
+    assert missing.expected == started.expected == ("float32", "sdpa", "cpu", "1 rank(s)")
     assert len(made[1].certify.answers) == 2
     assert not missing.ready.done()
 
 
-def test_one_that_died_while_it_loaded_is_left_to_the_loop(made, monkeypatch):
+def test_the_loop_restarts_a_replica_that_died_while_it_loaded(made, monkeypatch):
     (gone, _), certificate, _ = certified(made, monkeypatch, ray.exceptions.ActorDiedError(), CERTIFICATE)
     assert certificate == CERTIFICATE
     assert isinstance(gone.ready.exception(), ReplicaDiedError)
 
 
-def test_a_survey_whose_replicas_all_died_while_they_loaded_ends(made, monkeypatch):
-    with pytest.raises(CaptureError, match="a replica died while it loaded the model"):
+def test_a_survey_ends_when_all_started_replicas_died_while_they_loaded(made, monkeypatch):
+    with pytest.raises(CaptureError, match="all started replicas died while they loaded the model"):
         certified(made, monkeypatch, ray.exceptions.ActorDiedError())
 
 
@@ -169,7 +169,9 @@ def test_replicas_that_differ_are_refused(made, monkeypatch, second, error):
         certified(made, monkeypatch, CERTIFICATE, second)
 
 
-def test_a_node_that_never_comes_ends_the_wait(made, monkeypatch):
+def test_the_wait_for_a_node_has_a_limit(made, monkeypatch):
     monkeypatch.setattr(workers, "has_node_for", lambda _resources: False)
-    with pytest.raises(CaptureError, match=r"no node with 0 GPUs and 1 CPUs came in 0 s; change --gpus-per-replica"):
+    with pytest.raises(
+        CaptureError, match=r"no node with 0 GPUs and 1 CPUs joined the cluster in 0 s; change --gpus-per-replica"
+    ):
         certified(made, monkeypatch, None)

@@ -1,4 +1,4 @@
-"""Surveys as batch jobs from the command line, with a stand-in for Ray's interface."""
+"""Survey jobs from the command line, with a stand-in for the Ray Jobs API."""
 
 import json
 
@@ -20,7 +20,7 @@ def ray(monkeypatch):
     cluster = RayStandIn()
     monkeypatch.setattr("theodolite.submission.ray_jobs.httpx.request", cluster.request)
     monkeypatch.setenv("RAY_AUTH_TOKEN_PATH", "/nonexistent")
-    monkeypatch.setattr("theodolite.submission.waiting._SECONDS_BETWEEN_LOOKS", 0.01)
+    monkeypatch.setattr("theodolite.submission.waiting._SECONDS_BETWEEN_POLLS", 0.01)
     return cluster
 
 
@@ -39,7 +39,7 @@ def call(tmp_path, ray):
     return called
 
 
-def test_a_survey_is_submitted_once_and_followed_by_the_beginning_of_its_id(call, ray):
+def test_a_survey_is_submitted_once_and_addressed_by_a_prefix_of_its_id(call, ray):
     first = json.loads(call("submit", "--json"))
     assert (first["id"], first["state"], first["attempt"]) == (ID, "queued", 1)
     assert json.loads(call("submit", "--json")) == first
@@ -53,15 +53,15 @@ def test_a_survey_is_submitted_once_and_followed_by_the_beginning_of_its_id(call
     assert json.loads(call("submit", "--json"))["attempt"] == 2
 
 
-def test_what_is_asked_of_replicas_goes_with_the_job(call, ray):
+def test_options_for_replicas_are_passed_to_the_ray_job(call, ray):
     call("submit", "--replicas", 3, "--gpus-per-replica", 2, "--dask", "tcp://scheduler:8786")
     (job,) = ray.jobs.values()
     environment = job["runtime_env"]["env_vars"]
-    asked = {name: environment[f"THEODOLITE_{name}"] for name in ("REPLICAS", "GPUS_PER_REPLICA", "DASK_ADDRESS")}
-    assert asked == {"REPLICAS": "3", "GPUS_PER_REPLICA": "2", "DASK_ADDRESS": "tcp://scheduler:8786"}
+    passed = {name: environment[f"THEODOLITE_{name}"] for name in ("REPLICAS", "GPUS_PER_REPLICA", "DASK_ADDRESS")}
+    assert passed == {"REPLICAS": "3", "GPUS_PER_REPLICA": "2", "DASK_ADDRESS": "tcp://scheduler:8786"}
 
 
-def test_places_are_made_absolute_for_the_job_runs_elsewhere(call, tmp_path, ray):
+def test_paths_are_made_absolute_because_the_ray_job_runs_in_another_folder(call, tmp_path, ray):
     (tmp_path / "mine.txt").write_text("a prompt\nanother\n")
     spec = {**SPEC, "prompts": {**SPEC["prompts"], "mine": {"source": "file:mine.txt"}}}
     (tmp_path / "survey.json").write_text(json.dumps(spec))
@@ -70,7 +70,7 @@ def test_places_are_made_absolute_for_the_job_runs_elsewhere(call, tmp_path, ray
     assert stored.prompts["mine"].source == f"file:{tmp_path}/mine.txt"
 
 
-def test_fields_that_the_file_leaves_out_are_left_out_of_what_is_stored(call, tmp_path, ray):
+def test_fields_that_the_file_omits_are_omitted_from_the_stored_spec(call, tmp_path, ray):
     where = {"source": "file:mine.csv", "where": {"input": None}}
     (tmp_path / "mine.csv").write_text("prompt,input\none,\n")
     spec = {**SPEC, "prompts": {**SPEC["prompts"], "mine": where}, "capture": {"layers": [0]}}
@@ -80,7 +80,7 @@ def test_fields_that_the_file_leaves_out_are_left_out_of_what_is_stored(call, tm
     assert stored.prompts["mine"].where == {"input": None}
 
 
-def test_who_waits_is_told_how_it_ended(call, tmp_path, ray):
+def test_wait_reports_how_the_survey_job_ended(call, tmp_path, ray):
     call("submit")
     end_attempt(str(tmp_path / "store"), ID, 1, End("failed", "the model is too large"))
     with pytest.raises(JobError, match="failed: the model is too large"):
@@ -91,35 +91,35 @@ def test_who_waits_is_told_how_it_ended(call, tmp_path, ray):
 
 
 @pytest.mark.parametrize("command", ["status", "logs", "stop"])
-def test_a_job_that_is_not_there_is_said(call, command):
-    with pytest.raises(SpecError, match="given 'abc', and there is no such job; `theodolite status` lists"):
+def test_an_unknown_id_is_refused(call, command):
+    with pytest.raises(SpecError, match="given 'abc', but no survey job starts with it; `theodolite status` lists"):
         call(command, "abc")
 
 
 @pytest.mark.parametrize(
-    ("version", "said"), [("2.40.0", "runs Ray 2.40.0 and this side 2"), ("9.9.9", "install the same")]
+    ("version", "message"), [("2.40.0", "runs Ray 2.40.0, but this machine has Ray 2"), ("9.9.9", "install the same")]
 )
-def test_another_version_of_ray_is_refused_before_anything_is_begun(call, ray, version, said):
+def test_another_version_of_ray_is_refused_before_any_work(call, ray, version, message):
     ray.version = version
-    with pytest.raises(ClusterRefusedError, match=said):
+    with pytest.raises(ClusterRefusedError, match=message):
         call("submit")
     assert ray.jobs == {}
 
 
-def test_a_side_without_ray_asks_for_one_that_is_new_enough(call, ray, monkeypatch):
+def test_a_client_without_ray_requires_a_minimum_version(call, ray, monkeypatch):
     monkeypatch.setattr("theodolite.submission.ray_jobs.importlib.metadata.distributions", lambda **_: iter(()))
     ray.version = "2.59.1"
-    with pytest.raises(ClusterRefusedError, match=r"runs Ray 2\.59\.1; at least 2\.60 is needed"):
+    with pytest.raises(ClusterRefusedError, match=r"runs Ray 2\.59\.1; the minimum is 2\.60"):
         call("submit")
     ray.version = "3.0.0"
     call("submit")
     assert len(ray.jobs) == 1
 
 
-def test_a_wrong_token_and_no_cluster_are_said_before_anything_is_begun(call, ray, monkeypatch):
+def test_a_wrong_token_or_no_cluster_is_refused_before_any_work(call, ray, monkeypatch):
     ray.token = "right"
     monkeypatch.setenv("THEODOLITE_RAY_TOKEN", "wrong")
-    with pytest.raises(ClusterRefusedError, match="does not take our token; set THEODOLITE_RAY_TOKEN"):
+    with pytest.raises(ClusterRefusedError, match="rejects the token; set THEODOLITE_RAY_TOKEN"):
         call("submit")
     with pytest.raises(ClusterError, match="THEODOLITE_JOBS_URL"):
         call("submit", cluster=[])

@@ -365,7 +365,7 @@ def test_a_model_of_32_billion_weights_needs_no_memory_for_them(tmp_path: Path) 
     assert facts["norms"]["final"] == {"module": "norm", "epsilon": 1e-6, "affine": "scale"}
     assert facts["positions"]["rotary"]["all"]["base"] == 1000000.0
     assert facts["biases"] == {"query_key_value": True, "output": False, "mlp": False}
-    assert facts["notes"] == ["there are no .safetensors weights; it can be described, not surveyed"]
+    assert facts["notes"] == ["the model has no .safetensors weights, so it can be described but not surveyed"]
 
 
 def test_the_alias_is_described_from_its_header_and_not_converted(tmp_path: Path, inspect: Inspect) -> None:
@@ -496,7 +496,7 @@ def test_a_broken_header_is_refused_in_one_line(tmp_path: Path, inspect: Inspect
 
 def test_an_id_of_no_kind_is_refused_in_one_line(inspect: Inspect) -> None:
     refused_in_one_line(inspect("gone.gguf"), 1, ["'gone.gguf'", "no folder", "smollm2-135m-instruct"])
-    refused_in_one_line(inspect(""), 2, ["MODEL is empty"])
+    refused_in_one_line(inspect(""), 2, ["MODEL: given ''"])
 
 
 @pytest.mark.parametrize("model", ["folder", "smollm2-135m-instruct"])
@@ -559,7 +559,7 @@ def test_a_model_of_the_hub_is_described_and_its_weights_stay_there(served: str,
 
     code, printed, messages = asked("org/pickled", home, "--revision", hub.COMMIT, "--json", HF_HUB_OFFLINE="1")
     assert code == 0, messages
-    assert json.loads(printed.splitlines()[-1])["notes"] == ["the hub cannot be asked which weight files there are"]
+    assert json.loads(printed.splitlines()[-1])["notes"] == ["the hub did not list the weight files"]
 
 
 @pytest.mark.parametrize("model", ["no-such-alias", "org/model"])

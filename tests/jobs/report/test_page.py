@@ -1,0 +1,37 @@
+"""The report of damaged, hostile and doubtful runs."""
+
+import numpy as np
+import pytest
+from support.analysed_runs import PAIRED, SITES, analysed, draw, silent
+from support.analysing import analyse
+from support.stored import store_run
+
+from theodolite.errors import ResultsNotFoundError
+from theodolite_jobs.report.page import render_report
+
+
+def test_a_report_without_results_is_refused(tmp_path):
+    run = store_run(tmp_path, {"bad": draw(5), "good": draw(5, seed=1)}, contrasts=PAIRED)
+    with pytest.raises(ResultsNotFoundError, match="no finished results"):
+        render_report(run)
+
+
+def test_the_report_escapes_what_users_wrote(tmp_path):
+    arrays = {"bad": draw(5), "good": draw(5, seed=1)}
+    run = store_run(tmp_path, arrays, contrasts=PAIRED)
+    spec = run.record.spec.model_copy(update={"name": "</script><script>alert(1)</script>"})
+    run = type(run)(run.store, run.record.model_copy(update={"spec": spec}))
+    analyse(run, run.record.spec.resolved_contrasts(), None, silent)
+    assert "<script>alert(1)" not in render_report(run)
+
+
+def test_the_report_doubts_an_interval_above_one(tmp_path):
+    rng = np.random.default_rng(0)
+    shared = rng.normal(size=(8, 1, 3, 16)) * 2
+    arrays = {
+        name: {site: (shared + 0.05 * rng.normal(size=shared.shape) + 1).astype(np.float32) for site in SITES}
+        for name in ("bad", "good")
+    }
+    unpaired = {"refusal": {**PAIRED["refusal"], "paired": False}}
+    assert "set paired: true" in render_report(analysed(tmp_path / "unpaired", arrays, unpaired))
+    assert "set paired: true" not in render_report(analysed(tmp_path / "paired", arrays, PAIRED))

@@ -1,0 +1,148 @@
+"""Curves and moments equal NumPy on the captured arrays."""
+
+import numpy as np
+import pytest
+import xarray as xr
+from support.analysed_runs import PAIRED, SITES, UNPAIRED, analysed, draw, silent
+from support.analysing import analyse
+from support.stored import store_run
+
+from theodolite.query.runs import describe
+from theodolite.store.result_reader import read_group
+from theodolite.store.tables import read_table
+from theodolite_jobs.report.page import render_report
+
+
+def paired_reference(p, q):
+    """Plain and debiased cosine of (sample, d_model) pairs, written out."""
+    p, q = p.astype(np.float64), q.astype(np.float64)
+    n, a, b = len(p), p.mean(axis=0), q.mean(axis=0)
+    noise = ((p - a) * (q - b)).sum() / (n - 1) / n
+    big_a, big_b = (m @ m - x.var(axis=0, ddof=1).sum() / n for m, x in ((a, p), (b, q)))
+    return a @ b / np.linalg.norm(a) / np.linalg.norm(b), (a @ b - noise) / np.sqrt(big_a * big_b)
+
+
+def sphere(x):
+    return x / np.linalg.norm(x, axis=-1, keepdims=True) * np.sqrt(x.shape[-1])
+
+
+@pytest.mark.parametrize("shard_prompts", [1, 4, 7, 100])
+def test_results_equal_numpy_for_any_chunking(tmp_path, shard_prompts):
+    arrays = {"bad": draw(11), "good": draw(11, seed=1), "words": draw(6, seed=2)}
+    run = analysed(tmp_path, arrays, {**PAIRED, **UNPAIRED}, shard_prompts=shard_prompts)
+    moments, curves, directions = (read_group(run, name) for name in ("moments", "curves", "directions"))
+    for name, of_set in arrays.items():
+        for site, values in of_set.items():
+            exact = values.astype(np.float64)
+            at = {"set": name, "site": site}
+            np.testing.assert_allclose(moments["mean"].sel(at), exact.mean(axis=0), rtol=1e-12)
+            variance = exact.var(axis=0, ddof=1)
+            np.testing.assert_allclose(moments["m2"].sel(at) / (len(exact) - 1), variance, rtol=1e-10)
+            np.testing.assert_array_equal(moments["minimum"].sel(at), exact.min(axis=0))
+            np.testing.assert_array_equal(moments["maximum"].sel(at), exact.max(axis=0))
+            norms = np.linalg.norm(exact, axis=-1)
+            np.testing.assert_allclose(moments["norm_mean"].sel(at), norms.mean(axis=0), rtol=1e-12)
+            np.testing.assert_allclose(moments["norm_std"].sel(at), norms.std(axis=0, ddof=1), rtol=1e-10)
+            length = np.linalg.norm((exact / norms[..., None]).mean(axis=0), axis=-1)
+            np.testing.assert_allclose(moments["unit_mean_length"].sel(at), length, rtol=1e-12)
+            for prefix, scaled in (("", exact), ("on_sphere_", sphere(exact))):
+                variance = scaled.var(axis=0, ddof=1)
+                np.testing.assert_allclose(curves[f"{prefix}variance_mean"].sel(at), variance.mean(-1), rtol=1e-10)
+                np.testing.assert_allclose(curves[f"{prefix}variance_max"].sel(at), variance.max(-1), rtol=1e-10)
+                np.testing.assert_array_equal(curves[f"{prefix}variance_max_feature"].sel(at), variance.argmax(-1))
+    for index in np.ndindex(2, 2, 3):
+        site, position, layer = SITES[index[0]], index[1], index[2]
+        p, q = (arrays[name][site][:, position, layer].astype(np.float64) for name in ("bad", "good"))
+        at = {"contrast": "refusal", "site": site, "layer": layer, "position": position - 2}
+        for prefix, pair in (("", (p, q)), ("on_sphere_", (sphere(p), sphere(q)))):
+            plain, debiased = paired_reference(*pair)
+            np.testing.assert_allclose(curves[f"{prefix}cosine_of_means"].sel(at), plain, rtol=1e-12)
+            np.testing.assert_allclose(curves[f"{prefix}cosine_of_means_debiased"].sel(at), debiased, rtol=1e-10)
+        difference = p.mean(axis=0) - q.mean(axis=0)
+        np.testing.assert_allclose(curves["difference_norm"].sel(at), np.linalg.norm(difference), rtol=1e-12)
+        unit = difference / np.linalg.norm(difference)
+        np.testing.assert_allclose(directions["direction"].sel(at), unit, rtol=1e-10)
+    assert curves["n_positive"].sel(position=-1).values.tolist() == [11, 11]
+    assert curves["n_negative"].sel(position=-1).values.tolist() == [11, 6]
+    np.testing.assert_allclose(np.diagonal(directions["direction_cosine"], axis1=3, axis2=4), 1.0, rtol=1e-12)
+
+
+def test_a_quarantined_prompt_is_left_out_and_takes_its_partner_with_it(tmp_path):
+    arrays = {"bad": draw(9), "good": draw(9, seed=1), "words": draw(9, seed=2)}
+    for site in SITES:
+        arrays["bad"][site][5] = np.nan
+    contrasts = {**PAIRED, **UNPAIRED}
+    run = analysed(tmp_path, arrays, contrasts, quarantined={"bad": {5: "not finite"}})
+    moments, curves = read_group(run, "moments"), read_group(run, "curves")
+    assert moments["count"].sel(position=-1).values.tolist() == [8, 9, 9]
+    assert curves["n_positive"].sel(position=-1).values.tolist() == [8, 8]
+    assert curves["n_negative"].sel(position=-1).values.tolist() == [8, 9]
+    keep = np.arange(9) != 5
+    p, q = (arrays[name]["resid_mid"][keep, 1, 2] for name in ("bad", "good"))
+    at = {"contrast": "refusal", "site": "resid_mid", "position": -1, "layer": 2}
+    np.testing.assert_allclose(curves["cosine_of_means_debiased"].sel(at), paired_reference(p, q)[1], rtol=1e-10)
+    good = arrays["good"]["resid_mid"].astype(np.float64).mean(axis=0)
+    np.testing.assert_allclose(moments["mean"].sel(set="good", site="resid_mid"), good, rtol=1e-12)
+    assert describe(run)["sets"]["bad"]["quarantined"] == 1
+
+
+def test_a_position_that_one_set_lacks_is_nan_there_and_absent_from_the_contrast(tmp_path):
+    arrays = {"bad": draw(5, positions=2), "good": draw(5, positions=1, seed=1)}
+    run = analysed(tmp_path, arrays, PAIRED)
+    moments, curves = read_group(run, "moments"), read_group(run, "curves")
+    assert moments["position"].values.tolist() == [-2, -1]
+    assert moments["count"].sel(set="good").values.tolist() == [0, 5]
+    assert np.isnan(moments["mean"].sel(set="good", position=-2)).all()
+    assert np.isnan(curves["cosine_of_means"].sel(position=-2)).all()
+    assert np.isfinite(curves["cosine_of_means"].sel(position=-1)).all()
+
+
+def test_sets_that_keep_every_token_have_no_moments_and_without_contrasts_curves_are_of_sets(tmp_path):
+    arrays = {"bad": draw(5, positions=1), "all": draw(5, positions=3)}
+    run = store_run(tmp_path, arrays)
+    prompts = {**run.record.spec.prompts, "all": run.record.spec.prompts["all"].model_copy(update={"positions": "all"})}
+    spec = run.record.spec.model_copy(update={"prompts": prompts})
+    run = type(run)(run.store, run.record.model_copy(update={"spec": spec}))
+    assert analyse(run, {}, None, silent) == ["moments", "curves", "directions"]
+    assert read_group(run, "moments")["set"].values.tolist() == ["bad"]
+    curves = read_group(run, "curves")
+    assert curves["cosine_of_means"].shape == (0, 2, 1, 3)
+    assert np.isfinite(curves["variance_mean"]).all()
+    assert "no contrast" in render_report(run)
+
+
+def test_results_open_as_one_tree_with_units_and_sentences(tmp_path):
+    run = analysed(tmp_path, {"bad": draw(5), "good": draw(5, seed=1)}, PAIRED)
+    with xr.open_datatree(f"{run.url}/results.zarr", engine="zarr") as tree:
+        assert set(tree.children) == {"moments", "curves", "directions"}
+        for group in tree.children.values():
+            assert {"digest", "version"} <= set(group.attrs)
+            for variable in group.to_dataset().data_vars.values():
+                assert variable.attrs["units"]
+                assert variable.attrs["description"]
+        assert tree["curves"]["variance_max_feature"].dtype == np.int64
+
+
+def test_the_table_holds_the_same_numbers_as_the_curves(tmp_path):
+    run = analysed(tmp_path, {"bad": draw(5), "good": draw(5, seed=1)}, PAIRED)
+    table, curves = read_table(run.location, "tables/curves.parquet"), read_group(run, "curves")
+    row = table[
+        (table["statistic"] == "cosine_of_means_debiased")
+        & (table["contrast"] == "refusal")
+        & (table["site"] == "resid_mid")
+        & (table["layer"] == 2)
+        & (table["position"] == -1)
+    ]
+    at = {"contrast": "refusal", "site": "resid_mid", "layer": 2, "position": -1}
+    assert row["value"].item() == curves["cosine_of_means_debiased"].sel(at).item()
+    assert row["depth"].item() == 5
+
+
+def test_one_sample_gives_no_variances_and_no_crash(tmp_path):
+    run = analysed(tmp_path, {"bad": draw(1), "good": draw(1, seed=1)}, PAIRED)
+    curves = read_group(run, "curves")
+    assert np.isnan(curves["variance_mean"]).all()
+    assert np.isnan(curves["cosine_of_means_low"]).all()
+    assert np.isfinite(curves["cosine_of_means"]).all()
+    assert (curves["variance_max_feature"] == -1).all()
+    assert "not resolved at this n" in render_report(run)

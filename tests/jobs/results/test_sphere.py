@@ -1,0 +1,121 @@
+"""The arrays of `sphere` equal their definitions, written out on the captured arrays."""
+
+import numpy as np
+from scipy.stats import chi
+from support.analysing import analyse
+from support.result_cases import (
+    ASKED,
+    WIDTH,
+    assert_group,
+    contrast,
+    draw,
+    norms,
+    silent,
+)
+from support.stored import store_run
+
+from theodolite.sites import Site
+from theodolite.store.result_reader import read_group
+
+
+def measured(x, place, total_variance):
+    """All variables of one norm over (sample, d_model), sample by sample; `total_variance` of what it reads."""
+    norm, d = place.norm, WIDTH
+    mean, std = (lambda values: np.mean(values)), (lambda values: np.std(values, ddof=1) if len(values) > 1 else np.nan)
+    found = {}
+    if place.reads:
+        centred = [sample - sample.mean() if norm.kind == "layer" else sample for sample in x]
+        outputs = np.array([c / np.sqrt((c**2).sum() / d + norm.epsilon) for c in centred])
+        squares = np.array([(c**2).sum() / d for c in centred])
+        lengths = np.sqrt((x**2).sum(axis=1))
+        found["normalized_norm_expected"] = mean(np.sqrt(d * squares / (squares + norm.epsilon)))
+        found["worst_deviation"] = 0.0  # but for rounding
+        found |= {"norm_before_mean": mean(lengths), "norm_before_std": std(lengths)}
+        found |= {"norm_before_min": lengths.min(), "norm_before_max": lengths.max()}
+        found["mean_component_before"] = mean(np.abs(x.sum(axis=1)) / np.sqrt(d) / lengths)
+        found["relative_spread"] = std(lengths) / mean(lengths)
+        found["relative_spread_squared"] = std(lengths**2) / mean(lengths**2)
+        found["relative_spread_gaussian"] = np.sqrt(d - chi.mean(d) ** 2) / chi.mean(d)
+        found["relative_spread_squared_gaussian"] = np.sqrt(2 / d)
+        if total_variance is not None and total_variance > 0:
+            found["length_variance_share"] = lengths.var(ddof=1) / total_variance
+    else:
+        outputs = (x - norm.bias) / norm.scale
+    after = np.sqrt((outputs**2).sum(axis=1))
+    found |= {"normalized_norm_mean": mean(after), "normalized_norm_std": std(after)}
+    found |= {"normalized_norm_min": after.min(), "normalized_norm_max": after.max()}
+    found["mean_component_after"] = mean(np.abs(outputs.sum(axis=1)) / np.sqrt(d) / after)
+    found["ellipsoid_residual"] = np.abs(after / np.sqrt(d) - 1).max()
+    return found
+
+
+def axes_of(norm):
+    centring = np.eye(WIDTH) - 1 / WIDTH if norm.kind == "layer" else np.eye(WIDTH)
+    values = np.linalg.eigvalsh(norm.scale[:, None] * centring * norm.scale)[::-1]
+    return np.sqrt(np.maximum(values, 0) * WIDTH)
+
+
+def expected_sphere(stored, places, group):
+    sets = list(stored.arrays)
+    of_norms = [name for name, variable in group.data_vars.items() if variable.dims == ("set", "position", "norm")]
+    expected = {name: np.full((len(sets), 2, len(places)), np.nan) for name in of_norms}
+    expected["n_samples"] = np.zeros((len(sets), 2))
+    for row, name in enumerate(sets):
+        for column, position in enumerate((-2, -1)):
+            if stored.end(name, position) is None:
+                continue
+            expected["n_samples"][row, column] = len(stored.kept(name))
+            for index, place in enumerate(places):
+                parts = [
+                    stored.end(name, position)
+                    if site is Site.RESID_FINAL
+                    else stored.at(name, str(site), position, place.layer_index)
+                    for site in place.sites
+                ]
+                if not parts:
+                    continue
+                x = sum(parts[1:], parts[0])
+                single = len(parts) == 1 and len(x) > 1
+                variance = x.var(axis=0, ddof=1).sum() if single else None
+                for variable, value in measured(x, place, variance).items():
+                    expected[variable][row, column, index] = value
+    expected["semi_axes"] = np.stack([axes_of(place.norm) for place in places])
+    expected["scale_radii"] = np.stack([np.sort(np.abs(p.norm.scale))[::-1] * np.sqrt(WIDTH) for p in places])
+    expected["centre"] = np.stack([place.norm.bias for place in places])
+    return expected
+
+
+def test_sphere_equals_its_definition_for_any_chunking(surveyed):
+    stored, places = surveyed, norms()
+    group = read_group(stored.run, "sphere")
+    # the least axis of a layer norm is exactly 0; a dense eigenvalue's rounding is 1e-16, its root 1e-8
+    semi_axes = group["semi_axes"].values.copy()
+    expected = expected_sphere(stored, places, group)
+    np.testing.assert_allclose(semi_axes**2, expected["semi_axes"] ** 2, atol=1e-12)
+    expected["semi_axes"] = semi_axes
+    assert_group(stored.run, "sphere", expected)
+    assert group["norm"].values.tolist() == [
+        "0.attention",
+        "0.mlp_output",
+        "1.mlp",
+        "1.attention_output",
+        "2.mlp_output",
+        "final",
+    ]
+    assert group["norm_kind"].values.tolist() == [place.which for place in places]
+    assert group["norm_layer"].values.tolist() == [0, 0, 1, 1, 2, -1]
+
+
+def test_a_zero_vector_takes_the_sphere_from_its_place_and_nothing_else(tmp_path):
+    arrays = {"bad": draw(9), "good": draw(9, seed=1)}
+    arrays["bad"]["resid_mid"][4, 1, 1] = 0
+    contrasts = {"refusal": contrast("bad", "good")}
+    run = store_run(tmp_path, arrays, contrasts=contrasts)
+    analyse(run, contrasts, None, silent, asked=ASKED, norms=norms())
+    curves = read_group(run, "curves")
+    at = {"site": "resid_mid", "layer": 1, "position": -1}
+    assert np.isnan(curves["on_sphere_variance_mean"].sel(set="bad", **at))
+    assert np.isnan(curves["on_sphere_cosine_of_means"].sel(contrast="refusal", **at))
+    assert np.isfinite(curves["variance_mean"].sel(at)).all()
+    assert int(np.isnan(curves["on_sphere_variance_mean"]).sum()) == 1
+    assert np.isnan(read_group(run, "sphere")["mean_component_before"].sel(set="bad", position=-1, norm="1.mlp"))

@@ -1,0 +1,98 @@
+"""The groups' arrays and fits of `travel` equal their definitions, written out on the captured arrays."""
+
+import numpy as np
+import pytest
+from support.analysing import analyse
+from support.result_cases import (
+    FEW,
+    LAYERS,
+    PARALLEL,
+    as_captured,
+    assert_group,
+    by_differences,
+    contrast,
+    draw,
+    expected_travel,
+    model_of,
+    silent,
+    store,
+)
+from support.stored import store_run
+
+from theodolite.store.result_reader import read_group
+from theodolite.store.tables import read_table
+
+
+def test_travel_equals_its_definition_for_any_chunking(surveyed):
+    assert_group(surveyed.run, "travel", expected_travel(surveyed, range(LAYERS), LAYERS, by_differences))
+
+
+def test_travel_of_parallel_blocks_is_what_was_captured_of_them(tmp_path):
+    stored = store(tmp_path, PARALLEL, sets=FEW)
+    analyse(stored.run, {}, None, silent, asked={"travel"})
+    assert_group(stored.run, "travel", expected_travel(stored, range(LAYERS), LAYERS, as_captured))
+
+
+def test_travel_of_parallel_blocks_without_their_branches_has_no_such_norms(tmp_path):
+    stored = store(tmp_path, ("resid_pre",), sets=FEW)
+    analyse(stored.run, {}, None, silent, asked={"travel"})
+    nothing = expected_travel(stored, range(LAYERS), LAYERS, lambda _: (lambda _: None, lambda *_: None))
+    group = assert_group(stored.run, "travel", nothing)
+    assert np.isnan(group["step_norm_attn"]).all()
+    assert np.isfinite(group["step_norm_block"].sel(set="words", position=-1)).all()
+
+
+def test_where_norms_follow_the_sums_the_stream_between_says_nothing_of_branches(tmp_path):
+    stored = store(tmp_path, sets=FEW, parity={"post_norm": True})
+    analyse(stored.run, {}, None, silent, asked={"travel"})
+    nothing = expected_travel(stored, range(LAYERS), LAYERS, lambda _: (lambda _: None, lambda *_: None))
+    assert_group(stored.run, "travel", nothing)
+
+
+@pytest.mark.parametrize(("layers", "n_layers"), [([0, 1, 3], 5), ([0, 2, 3], 4)])
+def test_travel_of_some_layers_knows_their_own_blocks_and_no_whole_way(tmp_path, layers, n_layers):
+    stored = store(tmp_path, sets=FEW, model=model_of(n_layers), layers=layers)
+    analyse(stored.run, {}, None, silent, asked={"travel"})
+    group = assert_group(stored.run, "travel", expected_travel(stored, layers, n_layers, by_differences))
+    assert group["layer"].values.tolist() == layers
+    assert np.isnan(group["path_length"]).all()
+
+
+def test_the_table_of_growth_fits_norms_and_variances_along_depth_in_blocks(tmp_path):
+    rng, layers = np.random.default_rng(0), np.arange(6)
+    arrays = {"bad": draw(8, layers=6), "good": draw(5, layers=6, seed=1)}
+    for of_set in arrays.values():
+        for half, values in enumerate(of_set.values()):
+            along = layers + half / 2
+            values[:] = rng.normal(size=values.shape) * np.exp(0.3 * along)[:, None]
+    contrasts = {"refusal": contrast("bad", "good")}
+    run = store_run(tmp_path, arrays, contrasts=contrasts)
+    analyse(run, contrasts, None, silent, asked={"travel"})
+    table = read_table(run.location, "tables/growth.parquet")
+    assert len(table) == 3 * 2 * 2 * 2 * 2  # quantities, sets, sites, positions, laws
+    moments, curves = (read_group(run, name) for name in ("moments", "curves"))
+    groups = {"norm_mean": moments, "variance_mean": curves, "variance_max": curves}
+    for row in table.to_dict("records"):
+        at = {dim: row[dim] for dim in ("set", "site", "position")}
+        y = groups[row["quantity"]][row["quantity"]].sel(at).values
+        depths = layers + (row["site"] == "resid_mid") / 2
+        y, depths = (y, depths) if row["site"] == "resid_mid" else (y[1:], depths[1:])  # depth 0 has no logarithm
+        x = depths if row["law"] == "log_linear" else np.log(depths)
+        design = np.stack([np.ones(len(x)), x], axis=1)
+        (intercept, slope), *_ = np.linalg.lstsq(design, np.log(y), rcond=None)
+        left = ((np.log(y) - intercept - slope * x) ** 2).sum()
+        expected = [intercept, slope, 1 - left / (len(y) * np.log(y).var()), len(y) * np.log(left / len(y)) + 6]
+        found = [row[name] for name in ("intercept", "slope", "r_squared", "aic")]
+        np.testing.assert_allclose(found, expected, rtol=1e-8, atol=1e-9)
+        assert row["n"] == len(y)
+
+
+def test_growth_is_fitted_again_with_what_is_there_already(tmp_path):
+    arrays = {"bad": draw(8, ("resid_pre",), positions=1, layers=6)}
+    here, there = store_run(tmp_path / "a", arrays), store_run(tmp_path / "b", arrays)
+    analyse(here, {}, None, silent, asked={"travel"})
+    analyse(there, {}, None, silent)
+    assert analyse(there, {}, None, silent, asked={"travel"}) == ["travel"]
+    first, second = (read_table(run.location, "tables/growth.parquet") for run in (here, there))
+    assert first.equals(second)
+    assert len(first) == 3 * 2

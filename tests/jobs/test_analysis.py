@@ -1,0 +1,80 @@
+"""The loop computes what is missing or outdated, and nothing else; a crash leaves no group that looks complete."""
+
+from dataclasses import replace
+
+import pytest
+import xarray as xr
+from support.analysed_runs import PAIRED, analysed, crash, draw, silent
+from support.analysing import analyse
+from support.stored import store_run
+
+from theodolite.errors import ResultsNotFoundError
+from theodolite.groups import GROUPS
+from theodolite.query.runs import summaries, verify
+from theodolite.store.manifest import finished_groups
+from theodolite.store.result_reader import read_contrasts, read_group
+from theodolite.store.tables import read_table
+
+
+def test_only_missing_or_outdated_groups_are_computed(tmp_path, monkeypatch):
+    run = analysed(tmp_path, {"bad": draw(5), "good": draw(5, seed=1)}, PAIRED)
+    assert analyse(run, PAIRED, None, silent) == []
+    other = {"other": {**PAIRED["refusal"], "paired": False}}
+    assert analyse(run, other, None, silent) == ["curves", "directions"]
+    newer = replace(GROUPS["moments"], version=GROUPS["moments"].version + 1)
+    monkeypatch.setitem(GROUPS, "moments", newer)
+    assert analyse(run, other, None, silent) == ["moments"]
+    assert set(finished_groups(run)) == {"moments", "curves", "directions"}
+
+
+def test_asking_for_one_more_contrast_loses_none(tmp_path):
+    run = analysed(tmp_path, {"bad": draw(5), "good": draw(5, seed=1)}, PAIRED)
+    analyse(run, {"other": {**PAIRED["refusal"], "paired": False}}, None, silent)
+    assert read_group(run, "curves")["contrast"].values.tolist() == ["refusal", "other"]
+    assert list(read_contrasts(run, finished_groups(run))) == ["refusal", "other"]
+    assert analyse(run, PAIRED, None, silent) == []
+    assert summaries(str(tmp_path))[0]["contrasts"] == ["refusal", "other"]
+    assert set(read_table(run.location, "tables/curves.parquet")["contrast"]) == {"", "refusal", "other"}
+
+
+def test_a_shard_that_was_captured_again_outdates_the_results(tmp_path):
+    run = analysed(tmp_path, {"bad": draw(9), "good": draw(9, seed=1)}, PAIRED)
+    record = tmp_path / "runs/tiny-0/shards/bad/00001.json"
+    record.write_text(record.read_text().replace('"quarantined":{}', '"quarantined":{"5":"why"}'))
+    assert analyse(run, PAIRED, None, silent) == ["moments", "curves", "directions"]
+    assert read_group(run, "moments")["count"].sel(set="bad", position=-1).item() == 8
+
+
+def test_a_crash_while_results_are_written_leaves_no_group_that_looks_whole(tmp_path, monkeypatch):
+    run = store_run(tmp_path, {"bad": draw(5), "good": draw(5, seed=1)}, contrasts=PAIRED)
+    with monkeypatch.context() as patch:
+        patch.setattr("theodolite.store.result_writer.consolidate", crash)
+        with pytest.raises(KeyboardInterrupt):
+            analyse(run, run.record.spec.resolved_contrasts(), None, silent)
+    assert finished_groups(run) == {}
+    with pytest.raises(ResultsNotFoundError, match="no finished results 'curves'"):
+        read_group(run, "curves")
+    assert analyse(run, run.record.spec.resolved_contrasts(), None, silent) == ["moments", "curves", "directions"]
+    assert list(verify(run)) == []
+
+
+def test_a_group_counts_only_once_everything_of_it_is_written(tmp_path, monkeypatch):
+    run = store_run(tmp_path, {"bad": draw(5), "good": draw(5, seed=1)}, contrasts=PAIRED)
+    with monkeypatch.context() as patch:
+        patch.setattr("theodolite.store.result_writer.consolidate", crash)
+        with pytest.raises(KeyboardInterrupt):
+            analyse(run, PAIRED, None, silent)
+    assert finished_groups(run) == {}
+
+
+@pytest.mark.slow
+def test_a_dask_cluster_gives_the_same_bits_as_threads(tmp_path):
+    from distributed import LocalCluster
+
+    arrays = {"bad": draw(11), "good": draw(11, seed=1)}
+    here = analysed(tmp_path / "threads", arrays, PAIRED)
+    there = store_run(tmp_path / "cluster", arrays, contrasts=PAIRED)
+    with LocalCluster(n_workers=2, threads_per_worker=1, dashboard_address=None) as cluster:
+        analyse(there, PAIRED, cluster.scheduler_address, silent)
+    for name in ("moments", "curves", "directions"):
+        xr.testing.assert_identical(read_group(here, name), read_group(there, name))

@@ -1,0 +1,151 @@
+"""Damaged shards and results are refused by name, and computed again."""
+
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+import xarray as xr
+import zarr
+from support.analysed_runs import PAIRED, analysed, draw, silent
+from support.analysing import analyse
+from support.stored import store_run
+
+from theodolite.errors import RunDamagedError, StoreError
+from theodolite.query.runs import describe, summaries, verify
+from theodolite.store.manifest import finished_groups
+from theodolite.store.objects import delete, open_location
+from theodolite.store.result_reader import damaged_groups, read_finished_table, read_group
+from theodolite.store.result_writer import drop_groups
+
+
+def test_a_number_that_is_not_finite_is_named_and_never_averaged(tmp_path):
+    arrays = {"bad": draw(9), "good": draw(9, seed=1)}
+    arrays["good"]["resid_mid"][6, 0, 1, 3] = np.inf
+    run = store_run(tmp_path, arrays, contrasts=PAIRED)
+    with pytest.raises(RunDamagedError, match=r"tiny-0: shard good/00001, resid_mid: .* layer 1 is not finite"):
+        analyse(run, run.record.spec.resolved_contrasts(), None, silent)
+    assert finished_groups(run) == {}
+
+
+def test_a_missing_shard_is_named(tmp_path):
+    run = store_run(tmp_path, {"bad": draw(9), "good": draw(9, seed=1)}, contrasts=PAIRED)
+    delete(run.location, ["shards/good/00002.json"])
+    with pytest.raises(StoreError, match=r"1 of 3 shards of good .* good/00002"):
+        analyse(run, run.record.spec.resolved_contrasts(), None, silent)
+
+
+@pytest.mark.parametrize(
+    "key",
+    [
+        "activations.zarr/bad/resid_mid/c/1/0/0/0",
+        "activations.zarr/bad/resid_final/c/1/0/0",
+        "activations.zarr/bad/position/c/0",
+        "activations.zarr/good/resid_pre/zarr.json",
+        "results.zarr/curves/cosine_of_means_debiased/c/0/0/0/0",
+        "results.zarr/moments/mean/zarr.json",
+        "tables/curves.parquet",
+        "prompts/good.parquet",
+        "shards/good/00001.json",
+        "COMPLETE",
+    ],
+)
+def test_verify_names_what_was_flipped_or_lost(tmp_path, key):
+    run = analysed(tmp_path, {"bad": draw(9), "good": draw(9, seed=1)}, PAIRED)
+    assert list(verify(run)) == []
+    file = tmp_path / "runs/tiny-0" / key
+    content = bytearray(file.read_bytes())
+    content[len(content) // 2] ^= 0x80
+    file.write_bytes(content)
+    flipped = list(verify(run))
+    file.unlink()
+    lost = list(verify(run))
+    shard = "bad/00001" if "/c/1/" in key else "good/00001"
+    name = "results: none are finished" if key == "COMPLETE" else shard if "shards" in key or "/c/1/" in key else key
+    assert len(flipped) == len(lost) == 1
+    assert name in lost[0]
+    assert (name if key != "COMPLETE" else "COMPLETE") in flipped[0]
+
+
+def test_a_flipped_byte_is_refused_and_never_averaged(tmp_path):
+    run = store_run(tmp_path, {"bad": draw(9), "good": draw(9, seed=1)}, contrasts=PAIRED)
+    shard = tmp_path / "runs/tiny-0/activations.zarr/good/resid_mid/c/1/0/0/0"
+    content = bytearray(shard.read_bytes())
+    content[20] ^= 1
+    shard.write_bytes(content)
+    with pytest.raises(RunDamagedError, match="shard good/00001, resid_mid: its bytes"):
+        analyse(run, PAIRED, None, silent)
+
+
+def test_a_truncated_result_is_refused_in_one_sentence(tmp_path):
+    run = analysed(tmp_path, {"bad": draw(9), "good": draw(9, seed=1)}, PAIRED)
+    chunk = tmp_path / "runs/tiny-0/results.zarr/curves/variance_mean/c/0/0/0/0"
+    chunk.write_bytes(chunk.read_bytes()[:9])
+    with pytest.raises(RunDamagedError, match="its bytes are not those that were written; `theodolite analyse tiny-0`"):
+        read_group(run, "curves")
+
+
+def test_the_list_of_runs_hides_none_for_another_that_is_broken(tmp_path):
+    run = analysed(tmp_path, {"bad": draw(5), "good": draw(5, seed=1)}, PAIRED)
+    (tmp_path / "runs/only-begun/prompts").mkdir(parents=True)
+    (tmp_path / "runs/only-begun/prompts/x").write_text("")
+    for name, content in (("newer", '{"format": 99}'), ("broken", "{")):
+        (tmp_path / "runs" / name).mkdir()
+        (tmp_path / "runs" / name / "run.json").write_text(content)
+    states = {item["run_id"]: item["state"] for item in summaries(str(tmp_path))}
+    assert states == {"tiny-0": "complete", "newer": "newer", "broken": "damaged"}
+    delete(open_location(run.url), ["COMPLETE"])
+    assert next(item["state"] for item in summaries(str(tmp_path))) == "captured"
+
+
+def test_results_that_are_gone_do_not_hide_the_run(tmp_path):
+    run = analysed(tmp_path, {"bad": draw(5), "good": draw(5, seed=1)}, PAIRED)
+    shutil.rmtree(tmp_path / "runs/tiny-0/results.zarr")
+    with pytest.raises(RunDamagedError, match="is missing; `theodolite analyse tiny-0`"):
+        describe(run)
+    assert summaries(str(tmp_path))[0]["state"] == "damaged"
+    drop_groups(run, damaged_groups(run))
+    assert analyse(run, PAIRED, None, silent) == ["moments", "curves", "directions"]
+
+
+def flip(path):
+    content = bytearray(path.read_bytes())
+    content[len(content) // 2] ^= 1
+    path.write_bytes(content)
+
+
+@pytest.mark.parametrize("harm", [flip, Path.unlink])
+@pytest.mark.parametrize(
+    ("place", "group"),
+    [
+        ("results.zarr/separation/auroc/c/0/0/0/0", "separation"),
+        ("results.zarr/moments/zarr.json", "moments"),
+        ("tables/growth.parquet", "travel"),
+        ("tables/curves.parquet", "curves"),
+    ],
+)
+def test_what_changed_or_went_is_refused_and_computed_again(tmp_path, harm, place, group):
+    run = store_run(tmp_path, {"bad": draw(9), "good": draw(9, seed=1)}, contrasts=PAIRED)
+    asked = frozenset({"separation", "travel"})
+    analyse(run, PAIRED, None, silent, asked)
+    before = {name: read_group(run, name) for name in finished_groups(run)}
+    assert damaged_groups(run) == []
+    harm(tmp_path / "runs/tiny-0" / place)
+    assert damaged_groups(run) == [group]
+    with pytest.raises(RunDamagedError, match="`theodolite analyse tiny-0` computes it again"):
+        read_finished_table(run, Path(place).stem) if "tables" in place else read_group(run, group)
+    drop_groups(run, damaged_groups(run))
+    assert group in analyse(run, PAIRED, None, silent, asked)
+    for name, values in before.items():
+        xr.testing.assert_identical(read_group(run, name), values)
+    assert list(verify(run)) == []
+
+
+def test_missing_results_would_read_as_nan_or_minus_one(tmp_path):
+    run = analysed(tmp_path, {"bad": draw(5), "good": draw(5, seed=1)}, PAIRED)
+    stored = zarr.open_group(f"{run.url}/results.zarr", mode="r")
+    for group in ("moments", "curves", "directions"):
+        for name, variable in read_group(run, group).data_vars.items():
+            fill = stored[f"{group}/{name}"].fill_value
+            assert np.isnan(fill) if variable.dtype == np.float64 else fill == -1
+    assert read_group(run, "moments")["count"].dtype == np.int64
