@@ -1,6 +1,6 @@
-"""What a cluster runs for a submitted survey: `python -m theodolite_jobs.job ID ATTEMPT`; the store says what is asked.
+"""Entry point of a Ray job that runs a survey job: `python -m theodolite_jobs.job ID ATTEMPT`. The store holds the spec.
 
-It prints how far it is, and no prompt: whoever reads its log may not be who wrote them.
+The process prints its progress and no prompts, because readers of its log may not be allowed to read the prompts.
 """
 
 import os
@@ -10,31 +10,31 @@ from pathlib import Path
 from socket import gethostname
 from tempfile import TemporaryDirectory
 
-from theodolite import __version__
 from theodolite.errors import ClusterRefusedError, SpecError, StoreError, TheodoliteError
 from theodolite.settings import Settings, read_settings
 from theodolite.store.objects import SHARING
-from theodolite.submission.job_store import End, end_attempt, read_job_spec, tell_run
+from theodolite.submission.job_store import End, end_attempt, read_job_spec, record_run
 from theodolite.submission.ray_jobs import SUBMITTED_BY
+from theodolite.version import __version__
 from theodolite_jobs.metrics_server import served
 from theodolite_jobs.progress import Console
 from theodolite_jobs.survey import survey
 
 
 def run_job(job_id: str, number: int, settings: Settings) -> str:
-    """Run a stored job to the end of one of its attempts, and return the run's id.
+    """Run one attempt of a survey job, record its end in the store, and return the run's id.
 
     Raises:
-        TheodoliteError: whatever stops a survey; the job's end says it too.
+        TheodoliteError: the survey failed; the recorded end has the same message.
     """
     try:
-        _check_version()  # first, for a newer version's spec may have fields that are not known here
+        _check_version()  # first, because the spec of a newer version may have unknown fields
         spec = read_job_spec(settings.store, job_id)
         if spec is None:
-            raise SpecError(f"the store {settings.store} on node {gethostname()} has no job {job_id}: {SHARING}")
-        run = survey(spec, Path(), settings, Console(), lambda run_id: tell_run(settings.store, job_id, run_id))
+            raise SpecError(f"the store {settings.store} on node {gethostname()} has no survey job {job_id}: {SHARING}")
+        run = survey(spec, Path(), settings, Console(), lambda run_id: record_run(settings.store, job_id, run_id))
     except TheodoliteError as error:
-        with suppress(StoreError):  # a store that is not the submitter's takes no end; the log says the reason
+        with suppress(StoreError):  # another store than the submitter's has no such survey job; the log has the error
             end_attempt(settings.store, job_id, number, End("failed", str(error)))
         raise
     end_attempt(settings.store, job_id, number, End("succeeded"))
@@ -42,17 +42,18 @@ def run_job(job_id: str, number: int, settings: Settings) -> str:
 
 
 def _check_version() -> None:
-    """Refuse what another version asks: the spec and the store may mean something else to it."""
-    asked_by = os.environ.get(SUBMITTED_BY, __version__)
-    if asked_by != __version__:
+    """Raise ClusterRefusedError if another version submitted the survey job; its spec and store may differ."""
+    submitted_by = os.environ.get(SUBMITTED_BY, __version__)
+    if submitted_by != __version__:
         raise ClusterRefusedError(
-            f"the cluster has Theodolite {__version__}, and {asked_by} submitted this job; install the same on both"
+            f"the cluster has Theodolite {__version__}, but version {submitted_by} submitted this survey job; "
+            "install the same version on both"
         )
 
 
 def main() -> None:
-    """Run the job whose id and attempt are the arguments, on the cluster that this process was started by."""
-    with TemporaryDirectory() as empty, chdir(empty):  # so that OWNER/NAME of the hub is never a folder of this node
+    """Run the survey job of the command-line arguments on the Ray cluster that started this process."""
+    with TemporaryDirectory() as empty, chdir(empty):  # so that a hub id OWNER/NAME never matches a folder of this node
         try:
             settings = read_settings(ray_address="auto")
             with served(settings):

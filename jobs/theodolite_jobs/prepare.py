@@ -1,4 +1,4 @@
-"""From a spec to everything that is known before a model is loaded: prompts, tokens, plan and run id."""
+"""Prepare a survey without loading weights: resolve the model, read and tokenise the prompts, plan the shards."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -8,13 +8,13 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-import theodolite
 from theodolite.errors import PromptError, SpecError
 from theodolite.model_aliases import MODEL_ALIASES
 from theodolite.settings import Settings
 from theodolite.spec import SENTENCES, ModelSpec, SurveySpec, TokenIds, digest_of
 from theodolite.store.layout import CAPTURE_VERSION
 from theodolite.store.runs import ModelFacts, RunRecord, SetFacts
+from theodolite.version import __version__
 from theodolite_jobs.capture.plan import SetPlan, plan_set
 from theodolite_jobs.models.anatomy import Anatomy, Dimensions, check_layers, check_sites, dimensions_of
 from theodolite_jobs.models.batching import can_share_prefix, length_class_of
@@ -36,20 +36,20 @@ _RECORDED_VERSIONS = ("torch", "transformers", "zarr", "numpy", "ray")
 
 @dataclass(frozen=True)
 class Prepared:
-    """A survey that passed every check that needs no weights.
+    """A survey that passed all checks that need no weights.
 
     Attributes:
-        spec: what was requested; its sites are those that the model has.
-        folder: where the spec lies.
+        spec: the requested spec; its sites are the sites that the model has.
+        folder: folder of the spec file.
         source: the model at its pinned revision.
         config: the model's configuration.
-        dimensions: the model's sizes.
-        layers: the layers to keep.
-        prompts: texts of each set.
+        dimensions: the sizes of the model.
+        layers: the layers to capture.
+        prompts: prompts of each set.
         tokens: token ids of each prompt of each set.
-        templates: `chat`, `none` or the user's own text, for each set.
-        plans: shards and batches of each set.
-        digest: SHA-256 over what is captured.
+        templates: template of each set: `chat`, `none` or a text with {prompt}.
+        plans: plan of the shards and batches of each set.
+        digest: SHA-256 over everything that determines the captured numbers.
     """
 
     spec: SurveySpec
@@ -71,16 +71,15 @@ class Prepared:
 
     @property
     def pinned_model(self) -> ModelSpec:
-        """The model's spec as any node must read it: at this revision, wherever the spec was."""
+        """The model's spec for every node: at the pinned revision, and independent of the spec's folder."""
         revision = self.source.revision if self.source.kind == "hub" else None
-        place = self.spec.model.id if self.spec.model.id in MODEL_ALIASES else self.source.place
-        return self.spec.model.model_copy(update={"id": place, "revision": revision})
+        model_id = self.spec.model.id if self.spec.model.id in MODEL_ALIASES else self.source.place
+        return self.spec.model.model_copy(update={"id": model_id, "revision": revision})
 
     def counted_units(self, prompt_set: str) -> int:
-        """Return how many hidden units of each MLP are counted in a set, or 0.
+        """Return the number of hidden units of each MLP whose activity is counted in a set, or 0.
 
-        None are in a set that keeps every token, which feeds trajectories and not statistics, nor of a model whose
-        record does not say where they are.
+        It is 0 for sets with `positions: all`, which feed only trajectories, and for models whose MLP width is unknown.
         """
         return 0 if self.spec.sets[prompt_set].positions == "all" else self._mlp_width
 
@@ -89,7 +88,7 @@ class Prepared:
         return mlp_width(self.config) or 0
 
     def record(self, attention: str, parity: dict[str, Any]) -> RunRecord:
-        """Return what run.json will say."""
+        """Return the content of run.json."""
         facts = ModelFacts(
             name=self.source.name,
             kind=self.source.kind,
@@ -110,7 +109,7 @@ class Prepared:
             layers=self.layers,
             sets={name: self._set_facts(name) for name in self.plans},
             parity={**parity, "revision": self.source.revision} if parity else {},
-            versions={"theodolite": theodolite.__version__, **versions},
+            versions={"theodolite": __version__, **versions},
         )
 
     def _set_facts(self, name: str) -> SetFacts:
@@ -132,13 +131,13 @@ class Prepared:
 def prepare(
     spec: SurveySpec, folder: Path, settings: Settings, tokenizer_of: Callable[[Path, bool], Any] = load_tokenizer
 ) -> Prepared:
-    """Resolve the model, read and tokenise the prompts, and plan; loads a configuration and a tokenizer only.
+    """Return a prepared survey; loads the model's configuration and tokenizer, and no weights.
 
     Args:
-        spec: what is asked.
-        folder: where the spec lies.
-        settings: where converted models are kept, and whose code may run.
-        tokenizer_of: how the tokenizer of a model's folder is found.
+        spec: the requested survey.
+        folder: folder of the spec file.
+        settings: cache folder of converted models, and the models whose own code may run.
+        tokenizer_of: returns the tokenizer of a model's folder.
 
     Raises:
         SpecError: a set, column, prompt, site, layer or pairing is wrong.
@@ -156,7 +155,7 @@ def prepare(
     dimensions = dimensions_of(config, anatomy.reserved_positions if anatomy else 0)
     layers = list(range(dimensions.n_layers)) if spec.capture.layers == "all" else spec.capture.layers
     check_layers(dimensions, layers)
-    if anatomy is not None:  # a family that is not in the table is probed when it is loaded
+    if anatomy is not None:  # an unknown family is probed after loading
         spec = _with_resolved_sites(spec, anatomy)
 
     tokenizer = tokenizer_of(files, spec.model.trust_remote_code) if prompts else None
@@ -201,9 +200,9 @@ def _captured_digest(
     templates: Mapping[str, str],
     plans: Mapping[str, SetPlan],
 ) -> str:
-    """Return the digest over what is captured: the model, the selected prompts' contents, and the capture rules.
+    """Return the digest over the model, the contents of the selected prompts, and the capture rules.
 
-    Paths are left out and defaults resolved, so the same question asked in other words is the same run.
+    It excludes paths and resolves defaults, so equivalent specs give the same run.
     """
     sets = {
         name: {
@@ -226,10 +225,10 @@ def _captured_digest(
 
 
 def _with_resolved_sites(spec: SurveySpec, anatomy: Anatomy) -> SurveySpec:
-    """Return the spec with sites that the family has: sites that nobody named are those of the default that exist.
+    """Return the spec with sites that the family has; if the spec names none, the default sites that exist.
 
     Raises:
-        SiteNotFoundError: the spec names a site that the family does not have, and prompts to capture there.
+        SiteNotFoundError: the spec has prompts and names a site that the family does not have.
     """
     if "sites" in spec.capture.model_fields_set:
         if spec.prompts:
@@ -242,7 +241,7 @@ def _with_resolved_sites(spec: SurveySpec, anatomy: Anatomy) -> SurveySpec:
 
 
 def _texts(spec: SurveySpec, name: str, folder: Path) -> list[str]:
-    """Return the prompts of a set, read from where the spec says; `words` holds its sentences itself."""
+    """Return the prompts of a set from its source; the set `sentences` is in the spec itself."""
     prompt_set = spec.sets[name]
     if prompt_set.source == f"words:{SENTENCES}":
         return list(spec.words.sentences)
@@ -250,11 +249,11 @@ def _texts(spec: SurveySpec, name: str, folder: Path) -> list[str]:
 
 
 def check_remote_code(model: ModelSpec, settings: Settings) -> None:
-    """Raise SpecError for a model that asks to run its own code where the deployment does not let it."""
+    """Raise SpecError if the spec requests the model's own code and the deployment does not allow it."""
     if model.trust_remote_code and model.id not in settings.remote_code_allowed:
         raise SpecError(
-            f"model.trust_remote_code: this deployment does not let {model.id!r} run its own code; "
-            "allow it by name in THEODOLITE_REMOTE_CODE_ALLOWED"
+            f"model.trust_remote_code: this deployment does not allow {model.id!r} to run its own code; "
+            "add the model to THEODOLITE_REMOTE_CODE_ALLOWED"
         )
 
 
@@ -266,5 +265,5 @@ def _check_pairs(spec: SurveySpec, sizes: Mapping[str, int]) -> None:
         if positive != negative:
             raise PromptError(
                 f"contrasts.{name}.paired: {contrast.positive} has {positive} prompts and {contrast.negative} "
-                f"{negative}; pairs need equally many, in the same order, or paired: false"
+                f"{negative}; pairs need equal numbers of prompts in the same order: change the sets or set paired: false"
             )

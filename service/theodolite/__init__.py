@@ -3,13 +3,13 @@
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from theodolite.version import __version__
+
 if TYPE_CHECKING:
     from theodolite.client import Client
     from theodolite.run_reader import open_run
 
 __all__ = ["Client", "__version__", "open_run"]
-
-__version__ = "0.1.0"
 
 # Not lazy_loader: a machine that lends its GPU imports this package from a checkout, and has no such package.
 _MODULES = {"Client": "theodolite.client", "open_run": "theodolite.run_reader"}

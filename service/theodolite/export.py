@@ -12,11 +12,11 @@ import numpy as np
 from numpy.typing import NDArray
 from safetensors.numpy import save as encode_tensors
 
-from theodolite import __version__
 from theodolite.errors import SpecError
 from theodolite.files import write_atomically
 from theodolite.run_reader import RunReader
 from theodolite.sites import Site
+from theodolite.version import __version__
 
 CONVENTION = "positive minus negative, unit length"
 

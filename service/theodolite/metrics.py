@@ -1,6 +1,6 @@
-"""Every Prometheus metric, in base units; labels are of bounded size and never what a user chose.
+"""All Prometheus metrics, in base units. Labels have few values, and none that a user chooses.
 
-The service shows its own at `/metrics`; the driver of a survey serves its own too, on a port of its own.
+The service serves its metrics at `/metrics`. The driver of a survey serves its metrics on its own port.
 """
 
 import time
@@ -10,8 +10,8 @@ from typing import Any
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
-from theodolite import __version__
 from theodolite.errors import TheodoliteError
+from theodolite.version import __version__
 
 REGISTRY = CollectorRegistry()
 
@@ -19,77 +19,92 @@ _SECONDS_OF_SHARDS = (0.5, 1, 2.5, 5, 10, 25, 50, 100, 250, 1000)
 _SECONDS_OF_STATISTICS = (1, 5, 15, 60, 300, 900, 3600, 14400)
 
 
-def _counter(name: str, about: str, *labels: str) -> Counter:
-    return Counter(name, about, labels, registry=REGISTRY)
+def _counter(name: str, description: str, *labels: str) -> Counter:
+    return Counter(name, description, labels, registry=REGISTRY)
 
 
-def _gauge(name: str, about: str, *labels: str) -> Gauge:
-    return Gauge(name, about, labels, registry=REGISTRY)
+def _gauge(name: str, description: str, *labels: str) -> Gauge:
+    return Gauge(name, description, labels, registry=REGISTRY)
 
 
-def _histogram(name: str, about: str, buckets: tuple[float, ...], *labels: str) -> Histogram:
-    return Histogram(name, about, labels, buckets=buckets, registry=REGISTRY)
+def _histogram(name: str, description: str, buckets: tuple[float, ...], *labels: str) -> Histogram:
+    return Histogram(name, description, labels, buckets=buckets, registry=REGISTRY)
 
 
-BUILD = _gauge("theodolite_build_info", "The version that runs.", "version")
+BUILD = _gauge("theodolite_build_info", "Version of Theodolite.", "version")
 BUILD.labels(__version__).set(1)
 
-HTTP_REQUESTS = _counter("theodolite_http_requests_total", "Requests answered, by route and status.", "route", "status")
+HTTP_REQUESTS = _counter(
+    "theodolite_http_requests_total", "Answered HTTP requests, by route and status.", "route", "status"
+)
 HTTP_SECONDS = _histogram(
     "theodolite_http_request_seconds",
-    "Seconds from a request to the end of its answer, by route.",
+    "Time from a request to the end of its response, by route.",
     (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 10),
     "route",
 )
 
-STORE_ERRORS = _counter("theodolite_store_errors_total", "The store could not be reached, read or written.", "reason")
+STORE_ERRORS = _counter(
+    "theodolite_store_errors_total",
+    "Errors of the store: it could not be reached, read or written, or a run is damaged.",
+    "reason",
+)
 STORE_REASONS = ("store", "run-damaged")
 for _reason in STORE_REASONS:
-    STORE_ERRORS.labels(_reason)  # a series that begins at 1 is never seen to grow
+    STORE_ERRORS.labels(_reason)  # start at 0: `rate` does not see the first increment of a new series
 
 STATISTICS_SECONDS = _histogram(
-    "theodolite_statistics_seconds", "An analysis of a run.", _SECONDS_OF_STATISTICS, "analysis"
+    "theodolite_statistics_seconds", "Run time of an analysis.", _SECONDS_OF_STATISTICS, "analysis"
 )
 
 _PER_SHARD = {
-    "prompts": _counter("theodolite_prompts_captured_total", "Prompts of committed shards.", "model"),
+    "prompts": _counter("theodolite_prompts_captured_total", "Prompts in committed shards.", "model"),
     "tokens": _counter(
-        "theodolite_tokens_captured_total", "Tokens of those prompts, shared first ones included.", "model"
+        "theodolite_tokens_captured_total",
+        "Tokens of the prompts in committed shards, including the shared prefix.",
+        "model",
     ),
     "shared_tokens": _counter(
-        "theodolite_prefix_tokens_saved_total", "Tokens not computed, for all prompts begin with them.", "model"
+        "theodolite_prefix_tokens_saved_total", "Tokens not computed, because they are in a shared prefix.", "model"
     ),
-    "padding_tokens": _counter(
-        "theodolite_padding_tokens_total", "Tokens computed for nothing, to fill batches.", "model"
-    ),
+    "padding_tokens": _counter("theodolite_padding_tokens_total", "Computed tokens that are padding.", "model"),
     "quarantined": _counter(
-        "theodolite_prompts_quarantined_total", "Prompts whose activations cannot be used.", "model"
+        "theodolite_prompts_quarantined_total",
+        "Prompts excluded because of their activations, such as values that are not finite.",
+        "model",
     ),
     "oom_backoffs": _counter("theodolite_oom_backoffs_total", "Batches split because memory ran out.", "model"),
-    "stored_bytes": _counter("theodolite_store_bytes_written_total", "Encoded arrays of shards.", "model"),
+    "stored_bytes": _counter(
+        "theodolite_store_bytes_written_total", "Bytes of the encoded arrays of committed shards.", "model"
+    ),
 }
-_SHARDS = _counter("theodolite_shards_committed_total", "Shards committed.", "model")
-_RETRIES = _counter("theodolite_shard_retries_total", "Shards that went back to the queue.", "model", "reason")
+_SHARDS = _counter("theodolite_shards_committed_total", "Committed shards.", "model")
+_RETRIES = _counter("theodolite_shard_retries_total", "Requeued shards, by reason.", "model", "reason")
 _CAPTURE_SECONDS = _histogram(
-    "theodolite_capture_seconds", "Forward passes and copies of a shard.", _SECONDS_OF_SHARDS, "model"
+    "theodolite_capture_seconds",
+    "Time of the forward passes and device copies of a shard.",
+    _SECONDS_OF_SHARDS,
+    "model",
 )
-_WRITE_SECONDS = _histogram("theodolite_store_write_seconds", "Writing a shard's arrays.", _SECONDS_OF_SHARDS, "model")
-_REPLICAS = _gauge("theodolite_replicas", "Copies of the model that work.", "model")
+_WRITE_SECONDS = _histogram(
+    "theodolite_store_write_seconds", "Time to write the arrays of a shard.", _SECONDS_OF_SHARDS, "model"
+)
+_REPLICAS = _gauge("theodolite_replicas", "Ready replicas of the model.", "model")
 _PROGRESS = _gauge("theodolite_run_progress_ratio", "Share of the survey's prompts that are committed.", "model")
 
 
 def count_store_error(error: TheodoliteError) -> None:
-    """Count an error of the store; others, such as a run that is not there, are no fault of it."""
+    """Count an error of the store itself; errors such as an unknown run are not counted."""
     if error.kind() in STORE_REASONS:
         STORE_ERRORS.labels(error.kind()).inc()
 
 
 class CaptureMetrics:
-    """What the driver of one survey counts of its capture.
+    """The capture metrics of one survey's driver.
 
     Args:
         model: the model's short name.
-        reasons: why a shard may go back to the queue.
+        reasons: the reasons to requeue a shard.
     """
 
     def __init__(self, model: str, reasons: tuple[str, ...]) -> None:
@@ -100,7 +115,7 @@ class CaptureMetrics:
             _RETRIES.labels(model, reason)
 
     def committed(self, numbers: Mapping[str, Any]) -> None:
-        """Count a shard, by the numbers of its commit record (`Commit.numbers`)."""
+        """Count a committed shard from the numbers of its commit record (`Commit.numbers`)."""
         _SHARDS.labels(self._model).inc()
         for name, metric in _PER_SHARD.items():
             metric.labels(self._model).inc(numbers[name])
@@ -108,21 +123,21 @@ class CaptureMetrics:
         _WRITE_SECONDS.labels(self._model).observe(numbers["store_seconds"])
 
     def retried(self, reason: str) -> None:
-        """Count a shard that goes back to the queue."""
+        """Count a requeued shard."""
         _RETRIES.labels(self._model, reason).inc()
 
     def replicas(self, count: int) -> None:
-        """Say how many replicas work."""
+        """Set the number of ready replicas."""
         _REPLICAS.labels(self._model).set(count)
 
     def progress(self, done: int, total: int) -> None:
-        """Say how many prompts of all are committed."""
+        """Set the share of committed prompts."""
         _PROGRESS.labels(self._model).set(done / total)
 
 
 @contextmanager
 def timed(analysis: str) -> Iterator[None]:
-    """Observe how long an analysis takes."""
-    began = time.monotonic()
+    """Observe the run time of an analysis, unless it raises."""
+    start = time.monotonic()
     yield
-    STATISTICS_SECONDS.labels(analysis).observe(time.monotonic() - began)
+    STATISTICS_SECONDS.labels(analysis).observe(time.monotonic() - start)

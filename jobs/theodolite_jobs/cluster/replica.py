@@ -1,4 +1,4 @@
-"""A replica: an actor that pins one copy of the model and writes its own shards, or one of several that share it."""
+"""A replica: an actor that holds a copy of the model and writes shards, or one rank of a group that shares a copy."""
 
 import os
 from collections.abc import Iterator, Mapping
@@ -7,47 +7,46 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from theodolite import __version__
 from theodolite.errors import CaptureError, ClusterRefusedError, ModelError, RankOutOfStepError
 from theodolite.sites import Site
 from theodolite.spec import ModelSpec, TokenIds
 from theodolite.store.objects import Location, open_location
+from theodolite.version import __version__
 from theodolite_jobs.capture.plan import SetPlan, ShardPlan
 from theodolite_jobs.cluster.ranks import Rank, join
 from theodolite_jobs.cluster.store_marker import StoreMarker, check_marker
 
-# Intel's math library otherwise sums in an order that depends on the number of threads: with strict reproducibility
-# a run gives the same bits however many replicas share the machine, at no measurable cost.
+# By default MKL's summation order depends on the number of threads. STRICT makes the results bit-identical for every
+# number of replicas on the machine, at no measurable cost.
 REPLICA_ENVIRONMENT = {"MKL_CBWR": "AUTO,STRICT", "TOKENIZERS_PARALLELISM": "false"}
 
 Arithmetic = tuple[str, str, str, str]
-"""dtype, attention, kind of device, ranks: what must not be mixed in one run."""
+"""dtype, attention kernel, device type and number of ranks, which must be equal for all replicas of a run."""
 
 
 def arithmetic(certificate: Mapping[str, Any]) -> Arithmetic:
-    """Return how a replica computes, by its parity certificate."""
+    """Return the arithmetic of a replica from its parity certificate."""
     device = str(certificate["device"]).partition(":")[0]
     return certificate["dtype"], certificate["attention"], device, f"{certificate.get('ranks', 1)} rank(s)"
 
 
 @dataclass(frozen=True)
 class Assignment:
-    """Everything a replica must know, small enough to travel; activations never do.
+    """The configuration that the driver sends to a replica.
 
     Attributes:
-        run_url: the run's place in the store.
+        run_url: the run's URL in the store.
         model: the model's spec, its revision pinned.
-        revision: what the source must turn out to be on the replica's node.
-        folder: where relative model paths start.
-        cache: where converted models are kept on the node.
-        sites: block sites to keep.
-        layers: layers to keep them at.
+        revision: the revision that the model must have on the replica's node.
+        folder: base folder of relative model paths.
+        cache: folder of converted models on the node.
+        sites: block sites to capture.
+        layers: layers to capture the sites at.
         shard_prompts: prompts in one shard.
-        threads: threads of a replica on a CPU.
+        threads: CPU threads of a replica.
         gpus: GPUs of one replica.
-        version: the driver's version of Theodolite; another version may understand the rest differently.
-        marker: what the driver put into the store, so that the replica can tell that its store is the same; None where
-            no driver started the replica.
+        version: the driver's version of Theodolite, which the replica's version must match.
+        marker: the object that the driver put into its store; None skips the check that both stores are the same.
     """
 
     run_url: str
@@ -65,7 +64,7 @@ class Assignment:
 
 
 class Replica:
-    """Loads the model on first use and proves it, also after a restart, which may be on another node."""
+    """A replica, which loads the model and checks its parity on first use, also after a restart on another node."""
 
     def __init__(
         self,
@@ -74,9 +73,15 @@ class Replica:
         probes: dict[str, list[TokenIds]],
         rank: Rank | None = None,
     ) -> None:
-        """Take the assignment, what parity is proven on, and the place in a group; nothing heavy happens yet.
+        """Store the arguments; the model is loaded later.
 
-        All ranks of a group must be given the same calls in the same order, and a group that lost one must end.
+        All ranks of a group must get the same calls in the same order. A group that lost a rank must be killed.
+
+        Args:
+            assignment: the configuration.
+            plans: plan of each prompt set, for the parity check.
+            probes: prompts of each set that the parity check runs.
+            rank: the rank of this process in its group; None if it holds a whole copy of the model.
         """
         self.assignment = assignment
         self.plans = plans
@@ -87,45 +92,52 @@ class Replica:
         self._certificate: dict[str, Any] = {}
 
     def certify(self, expected: Arithmetic | None = None) -> dict[str, Any]:
-        """Return the parity certificate.
+        """Load the model if needed and return the parity certificate.
 
         Raises:
-            ParityError: it differs from plain Hugging Face by more than rounding.
-            CaptureError: it computes in another way than expected, where something is.
+            ParityError: captured activations differ from plain Hugging Face by more than rounding.
+            CaptureError: the arithmetic differs from `expected`.
             ClusterRefusedError: this node has another version of Theodolite, or does not share the driver's store.
         """
-        asked, here = self.assignment.version, __version__
-        if asked != here:
+        driver_version = self.assignment.version
+        if driver_version != __version__:
             raise ClusterRefusedError(
-                f"a node of the cluster has Theodolite {here}, and {asked} drives this survey; install the same on both"
+                f"a node of the cluster has Theodolite {__version__} and the driver has {driver_version}; "
+                "install the same version on both"
             )
         if self.assignment.marker is not None:
             check_marker(self.assignment.marker)
         with self._in_step():
             self._ready()
-        found = arithmetic(self._certificate)
-        if expected not in (None, found):
-            raise CaptureError(f"this replica computes with {found}, and others with {expected}; use nodes of one kind")
+        own = arithmetic(self._certificate)
+        if expected not in (None, own):
+            raise CaptureError(
+                f"this replica computes with {own} and the first replica with {expected}; use nodes of one kind"
+            )
         return self._certificate
 
     def process_id(self) -> int:
-        """Return the process that holds the model."""
+        """Return the id of the process that holds the model."""
         return os.getpid()
 
     def capture(
         self, plan: SetPlan, shard: ShardPlan, tokens: list[TokenIds], halvings: int = 0
     ) -> dict[str, Any] | None:
-        """Capture a shard, write it and commit it; return the numbers of the attempt that counts.
+        """Capture, write and commit a shard; return the numbers of its commit record.
 
-        Of a group, the first rank does so, and the others return None. Each batch is halved `halvings` times before it
-        is run: a group that ran out of memory cannot do so by itself, and raises RankOutOfMemoryError.
+        In a group, rank 0 writes the shard and the other ranks return None. Each batch is halved `halvings` times
+        before it runs, because a group cannot split a batch itself.
+
+        Raises:
+            RankOutOfMemoryError: a rank of a group ran out of memory.
+            RankOutOfStepError: an earlier call of this rank failed.
         """
         from theodolite.store.activations import counted_units
 
         with self._in_step():
             engine = self._ready()
             location = self._location()
-            # The store says whether units are counted: a run that was begun without goes on without, in all its shards.
+            # The store decides whether active neurons are counted, so that all shards of a run have the same arrays.
             captured = engine.capture(plan, shard, tokens, counted_units(location, shard.prompt_set), halvings)
         if self.rank is not None and self.rank.index > 0:
             return None
@@ -161,13 +173,13 @@ class Replica:
 
     @contextmanager
     def _in_step(self) -> Iterator[None]:
-        """Refuse all calls after one that failed halfway, which left the other ranks waiting.
+        """Refuse all calls after a failed call, during which the other ranks still wait for this one.
 
-        What this rank sends next would be taken for what they wait for, and they would go on with wrong numbers.
+        The other ranks would take the next message of this rank for the missing one, and compute wrong numbers.
         """
         if self._out_of_step:
             raise RankOutOfStepError(
-                "this rank failed before and is out of step with its group, which must start again"
+                "an earlier call of this rank failed, so it is out of step with its group; restart the group"
             )
         self._out_of_step = self.rank is not None
         yield
@@ -187,7 +199,7 @@ class Replica:
 
 
 def _load_engine(assignment: Assignment, rank: Rank | None) -> Any:
-    """Load the model on this node and check that it is the one that was asked for."""
+    """Load the model on this node; raise ModelError if its revision differs from the planned one."""
     import torch
 
     from theodolite_jobs.capture.engine import Engine
@@ -199,8 +211,8 @@ def _load_engine(assignment: Assignment, rank: Rank | None) -> Any:
     source = resolve_source(assignment.model, assignment.folder)
     if source.revision != assignment.revision:
         raise ModelError(
-            f"{source.place} on this node is not the model the run was planned with "
-            f"({source.revision}, not {assignment.revision}); give every node the same files"
+            f"{source.place} on this node has revision {source.revision}, but the run was planned with "
+            f"{assignment.revision}; give every node the same files"
         )
     model = load_model(
         fetch(source, assignment.cache),
@@ -215,7 +227,7 @@ def _load_engine(assignment: Assignment, rank: Rank | None) -> Any:
 
 
 def _device_map(gpus: int, visible: int) -> str | None:
-    """Return one device, or `auto` to lay blocks one after the other over several; without CUDA, the CPU."""
+    """Return `cuda` for one GPU, `auto` for pipeline placement over several GPUs, or None for the CPU."""
     if gpus == 0 or visible == 0:
         return None
     return "auto" if gpus > 1 else "cuda"

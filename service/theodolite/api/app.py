@@ -7,7 +7,6 @@ import anyio.to_thread
 from fastapi import FastAPI
 from fastapi.middleware.gzip import GZipMiddleware
 
-from theodolite import __version__
 from theodolite.api import compare, groups, health, jobs, page, runs
 from theodolite.api.access import SECONDS_CACHED, Access
 from theodolite.api.guards import Guard
@@ -16,9 +15,10 @@ from theodolite.api.request_metrics import Measured
 from theodolite.api.schemas import ProblemDetails
 from theodolite.settings import Settings
 from theodolite.store.cache import Cache
+from theodolite.version import __version__
 
 THREADS = 4
-"""Threads that compute answers. A store may be slow, so one is too few; more than this wait for the interpreter."""
+"""Number of threads that compute responses: several, since a store may be slow; more would wait for the interpreter."""
 
 
 def create_app(
@@ -27,14 +27,14 @@ def create_app(
     """Return the service over a store.
 
     Args:
-        settings: the store, the cluster for jobs, and the limits.
-        open_without_tokens: whether every caller has all scopes while the store has no tokens; for loopback alone.
+        settings: the store, the Ray cluster for survey jobs, and the limits.
+        open_without_tokens: whether every caller has all scopes while the store has no tokens; only for loopback.
         seconds_cached: how long the list of bearer tokens is cached.
     """
     app = FastAPI(
         title="Theodolite",
         version=__version__,
-        description="The geometry of transformer language models: questions over finished surveys, and new surveys.",
+        description="Read and compare surveys of the geometry of transformer language models, and submit new surveys.",
         docs_url=None,
         redoc_url=None,
         lifespan=_lifespan,
@@ -60,7 +60,7 @@ async def _lifespan(_app: FastAPI) -> AsyncIterator[None]:
 
 
 def _describe_problems(app: FastAPI) -> None:
-    """Add the schema of problems to OpenAPI; the descriptions of answers refer to it."""
+    """Add the schema of problems to OpenAPI; the descriptions of responses refer to it."""
     plain = app.openapi
 
     def with_problems() -> dict[str, object]:

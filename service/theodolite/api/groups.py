@@ -6,20 +6,20 @@ from typing import Any
 from fastapi import APIRouter, Request
 from fastapi.responses import Response
 
-from theodolite import __version__
 from theodolite.api.access import Reader
 from theodolite.api.encoding import answer
 from theodolite.api.schemas import GroupList, described
 from theodolite.groups import GROUPS, Group, Variable
 from theodolite.query.curves import is_along_depth
 from theodolite.spec import digest_of
+from theodolite.version import __version__
 
 router = APIRouter(prefix="/v1/groups", tags=["groups"])
 
 
 @router.get("", responses=described(GroupList))
 def list_groups(request: Request, _caller: Reader) -> Response:
-    """Every result group: its title, its place in the order, what it needs, its tables and its variables."""
+    """Return every result group: title, rank in the report, required inputs, tables and variables."""
     return answer(request, digest_of(["groups", __version__]), register_content)
 
 

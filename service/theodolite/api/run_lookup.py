@@ -5,13 +5,13 @@ from typing import Annotated
 
 from fastapi import Path, Request
 
-from theodolite import __version__
 from theodolite.api.problems import Problem
 from theodolite.errors import RunNotFoundError
 from theodolite.query.runs import run_state
 from theodolite.spec import digest_of
 from theodolite.store.manifest import finished_groups
 from theodolite.store.runs import Run, find_run
+from theodolite.version import __version__
 
 RUN_ID = r"^[a-z0-9][a-z0-9._-]{0,120}$"
 
@@ -19,7 +19,7 @@ RunId = Annotated[
     str,
     Path(
         pattern=RUN_ID,
-        description="A run's id, as `/v1/runs` lists them.",
+        description="Id of the run; `/v1/runs` lists them.",
         examples=["smollm2-135m-instruct-4e6f1ffc2d1b"],
     ),
 ]
@@ -28,8 +28,8 @@ RunId = Annotated[
 def any_run(request: Request, run_id: str) -> Run:
     """Return a run, complete or not; raises RunNotFoundError, and otherwise as `find_run` does."""
     run = find_run(request.app.state.settings.store, run_id, request.app.state.cache)
-    if run is None:  # the message names neither the store's URL nor other runs
-        raise RunNotFoundError(f"there is no run {run_id!r}; /v1/runs lists those that there are")
+    if run is None:  # the message contains neither the store's URL nor ids of other runs
+        raise RunNotFoundError(f"there is no run {run_id!r}; /v1/runs lists the existing runs")
     return run
 
 
@@ -38,7 +38,8 @@ def complete_run(request: Request, run_id: str) -> Run:
     run = any_run(request, run_id)
     if not finished_groups(run):
         state = run_state(run)
-        raise Problem(409, "incomplete", f"{run_id} is not complete but {state}; ask again when its job has ended")
+        detail = f"{run_id} is not complete: its state is {state}; retry when its survey has finished"
+        raise Problem(409, "incomplete", detail)
     return run
 
 

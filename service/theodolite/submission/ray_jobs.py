@@ -1,7 +1,7 @@
-"""Jobs on a Ray cluster, through the HTTP interface of its dashboard (Ray Jobs): this needs no Ray here.
+"""Client of the Ray Jobs HTTP API on the dashboard of a Ray cluster; it does not import Ray.
 
-What runs there is a fixed command, a job's id of sixty-four hex digits, and a number: nothing that a user wrote reaches
-a shell.
+The entry point of a Ray job is a fixed command with the id of the survey job (64 hex digits) and the number of the
+attempt. Text from users never reaches a shell.
 """
 
 import importlib.metadata
@@ -13,15 +13,15 @@ from typing import TYPE_CHECKING, Any
 
 import httpx
 
-import theodolite
 from theodolite.errors import ClusterError, ClusterRefusedError
 from theodolite.settings import Settings
+from theodolite.version import __version__
 
 if TYPE_CHECKING:
     from theodolite.submission.job_store import Attempt
 
 SUBMITTED_BY = "THEODOLITE_SUBMITTED_BY"
-"""Where a job reads which version submitted it."""
+"""Environment variable of a Ray job with the version of Theodolite that submitted it."""
 
 _SECONDS = 10.0
 _ENTRYPOINT = "python -m theodolite_jobs.job {} {}"
@@ -33,19 +33,19 @@ _STATES = {
     "STOPPED": "stopped",
 }
 _PASSED_ON = ("job_tokens", "remote_code_allowed", "dask_address", "replicas", "gpus_per_replica", "parallelism")
-"""Settings of who submits that hold for the job too; the others are those of the nodes."""
+"""Settings that the Ray job inherits from the submitter; it takes all other settings from its node."""
 
-_OLDEST = (2, 60)
-"""Ray's version: earlier ones have remote-code holes."""
+_MINIMUM_VERSION = (2, 60)
+"""Minimum version of Ray; earlier versions have remote-code vulnerabilities."""
 
 
 @dataclass(frozen=True)
 class ClusterState:
-    """What the cluster says of a submission.
+    """The state of a Ray job.
 
     Attributes:
         state: queued, running, succeeded, failed, stopped or lost.
-        reason: its message, where it has one.
+        reason: the cluster's message; None if it has none.
     """
 
     state: str
@@ -53,120 +53,122 @@ class ClusterState:
 
 
 def submit(settings: Settings, store: str, job_id: str, attempt: "Attempt") -> None:
-    """Start a job's command on the cluster.
+    """Submit the Ray job of an attempt.
 
     Args:
-        settings: which cluster, its token, and what the job inherits.
-        store: the store, as the nodes reach it.
-        job_id: whose spec lies there.
-        attempt: its number, and its name on the cluster, never used before.
+        settings: the cluster, its token, and the settings that the Ray job inherits.
+        store: absolute path or URL of the store, which the nodes must reach.
+        job_id: id of the survey job, whose spec is in the store.
+        attempt: the attempt; its submission id must be new.
 
     Raises:
-        ClusterRefusedError: the cluster does not take it.
-        ClusterError: the cluster cannot be reached, so that it may have taken it.
+        ClusterRefusedError: the cluster refused the Ray job.
+        ClusterError: the cluster did not respond; it may have accepted the Ray job.
     """
-    given = set(_PASSED_ON) & settings.model_fields_set  # what nobody set is left to the nodes
+    given = set(_PASSED_ON) & settings.model_fields_set  # the nodes decide the settings that are not set
     inherited = settings.model_dump(mode="json", include=given, exclude_none=True)
-    environment = {f"THEODOLITE_{name.upper()}": _written(value) for name, value in inherited.items()}
-    fixed = {"THEODOLITE_STORE": store, SUBMITTED_BY: theodolite.__version__, "PYTHONUNBUFFERED": "1"}
-    asked = {
+    environment = {f"THEODOLITE_{name.upper()}": _env_value(value) for name, value in inherited.items()}
+    fixed = {"THEODOLITE_STORE": store, SUBMITTED_BY: __version__, "PYTHONUNBUFFERED": "1"}
+    content = {
         "entrypoint": _ENTRYPOINT.format(job_id, attempt.number),
         "submission_id": attempt.submission,
         "runtime_env": {"env_vars": {**environment, **fixed}},
     }
-    _ask(settings, "POST", "/api/jobs/", asked, holds="submission_id")
+    _request(settings, "POST", "/api/jobs/", content, required="submission_id")
 
 
 def cluster_states(settings: Settings) -> dict[str, ClusterState]:
-    """Return the state of everything that was submitted to the cluster, by name; raises ClusterError."""
-    answer = _ask(settings, "GET", "/api/jobs/")
+    """Return the state of each Ray job of the cluster, by submission id; raises ClusterError."""
+    answer = _request(settings, "GET", "/api/jobs/")
     jobs = answer if isinstance(answer, list) else []
     return {job["submission_id"]: _state(job) for job in jobs if isinstance(job, dict) and job.get("submission_id")}
 
 
 def cluster_state(settings: Settings, submission: str) -> ClusterState | None:
-    """Return the state of a submission, or None where the cluster does not know it; raises ClusterError."""
-    answer = _ask(settings, "GET", f"/api/jobs/{submission}", holds="status")
+    """Return the state of a Ray job, or None if the cluster does not know it; raises ClusterError."""
+    answer = _request(settings, "GET", f"/api/jobs/{submission}", required="status")
     return None if answer is None else _state(answer)
 
 
 def cluster_logs(settings: Settings, submission: str) -> str | None:
-    """Return what a submission has printed, or None where the cluster does not know it; raises ClusterError."""
-    answer = _ask(settings, "GET", f"/api/jobs/{submission}/logs", holds="logs")
+    """Return the log of a Ray job, or None if the cluster does not know it; raises ClusterError."""
+    answer = _request(settings, "GET", f"/api/jobs/{submission}/logs", required="logs")
     return None if answer is None else str(answer["logs"])
 
 
 def stop(settings: Settings, submission: str) -> None:
-    """Ask the cluster to stop a submission; nothing happens where it does not know it. Raises ClusterError."""
-    _ask(settings, "POST", f"/api/jobs/{submission}/stop", holds="stopped")
+    """Stop a Ray job; do nothing if the cluster does not know it. Raises ClusterError."""
+    _request(settings, "POST", f"/api/jobs/{submission}/stop", required="stopped")
 
 
 def check_version(settings: Settings) -> None:
-    """Raise ClusterRefusedError where the cluster runs another version of Ray than this side, or too old a one.
+    """Raise ClusterRefusedError if the cluster's Ray is too old or differs from the Ray of this machine.
 
-    Which Theodolite it has, only a job can tell: it looks before it begins.
+    The Ray job itself checks the version of Theodolite before it starts the survey.
     """
-    answer = _ask(settings, "GET", "/api/version", holds="ray_version")
-    theirs = str(answer["ray_version"]) if answer else "unknown"
-    ours = next((found.version for found in importlib.metadata.distributions(name="ray")), None)
-    if ours is not None and theirs != ours:
+    answer = _request(settings, "GET", "/api/version", required="ray_version")
+    remote = str(answer["ray_version"]) if answer else "unknown"
+    local = next((package.version for package in importlib.metadata.distributions(name="ray")), None)
+    if local is not None and remote != local:
         raise ClusterRefusedError(
-            f"the Ray cluster at {_place(settings)} runs Ray {theirs} and this side {ours}; install the same on both: "
-            f"pip install 'ray[default]=={theirs}' here, or {ours} on every node"
+            f"the Ray cluster at {_public_url(settings)} runs Ray {remote}, but this machine has Ray {local}; install "
+            f"the same version on both: pip install 'ray[default]=={remote}' on this machine, or {local} on every node"
         )
-    numbers = tuple(int(part) for part in theirs.split(".")[:2] if part.isdigit())
-    if numbers < _OLDEST:
+    numbers = tuple(int(part) for part in remote.split(".")[:2] if part.isdigit())
+    if numbers < _MINIMUM_VERSION:
         raise ClusterRefusedError(
-            f"the Ray cluster at {_place(settings)} runs Ray {theirs}; at least {_OLDEST[0]}.{_OLDEST[1]} is needed"
+            f"the Ray cluster at {_public_url(settings)} runs Ray {remote}; the minimum is "
+            f"{'.'.join(map(str, _MINIMUM_VERSION))}; upgrade Ray on every node"
         )
 
 
-def _place(settings: Settings) -> str:
-    """Return where the cluster is, without a password that its URL may hold."""
+def _public_url(settings: Settings) -> str:
+    """Return the URL of the cluster's dashboard without user name and password."""
     return str(httpx.URL(str(settings.jobs_url).rstrip("/")).copy_with(username=None, password=None))
 
 
-def _ask(settings: Settings, method: str, path: str, content: Any = None, *, holds: str | None = None) -> Any:
-    """Return what the cluster answers: an object that has `holds`, or None where it does not know what is asked for.
+def _request(settings: Settings, method: str, path: str, content: Any = None, *, required: str | None = None) -> Any:
+    """Return the JSON of a response: an object with the key `required`, or a list if `required` is None.
 
-    Without `holds` it is a list. Raises ClusterError for whatever else comes.
+    Return None after a 404 to a request for one Ray job. Raise ClusterError for every other response.
     """
     if settings.jobs_url is None:
-        raise ClusterError("this service has no cluster for jobs; name its dashboard in THEODOLITE_JOBS_URL")
-    url, token, place = settings.jobs_url.rstrip("/"), _token(settings), _place(settings)
+        raise ClusterError("no cluster for survey jobs is set; set THEODOLITE_JOBS_URL to the URL of a Ray dashboard")
+    url, token, public_url = settings.jobs_url.rstrip("/"), _token(settings), _public_url(settings)
     headers = {"Authorization": f"Bearer {token}"} if token else {}
     try:
         answer = httpx.request(method, url + path, json=content, headers=headers, timeout=_SECONDS)
     except httpx.HTTPError as error:
-        said = f"{type(error).__name__}: {error}"
-        raise ClusterError(f"the Ray cluster at {place} cannot be reached: {said}") from error
+        raise ClusterError(
+            f"the Ray cluster at {public_url} cannot be reached: {type(error).__name__}: {error}"
+        ) from error
     if answer.status_code in (401, 403):
         raise ClusterRefusedError(
-            f"the Ray cluster at {place} does not take our token; set THEODOLITE_RAY_TOKEN to its own"
+            f"the Ray cluster at {public_url} rejects the token; set THEODOLITE_RAY_TOKEN to the cluster's token"
         )
-    if answer.status_code == 404 and holds is not None and content is None:
+    if answer.status_code == 404 and required is not None and content is None:
         return None
     if not answer.is_success:
-        said = (answer.text.strip().splitlines() or ["no reason"])[-1][:300]
-        raise ClusterRefusedError(f"the Ray cluster at {place} answered {answer.status_code}: {said}")
+        reason = (answer.text.strip().splitlines() or ["no reason"])[-1][:300]
+        raise ClusterRefusedError(f"the Ray cluster at {public_url} answered {answer.status_code}: {reason}")
     try:
-        found = answer.json()
+        body = answer.json()
     except ValueError:
-        found = None
-    if not (isinstance(found, list) if holds is None else isinstance(found, dict) and holds in found):
+        body = None
+    if not (isinstance(body, list) if required is None else isinstance(body, dict) and required in body):
         raise ClusterRefusedError(
-            f"what answers at {place} is no Ray cluster's dashboard; is THEODOLITE_JOBS_URL right?"
+            f"the server at {public_url} is not the dashboard of a Ray cluster; correct THEODOLITE_JOBS_URL"
         )
-    return found
+    return body
 
 
 def _token(settings: Settings) -> str | None:
-    """Return the cluster's token: ours, or the one that Ray would show."""
-    return settings.ray_token.get_secret_value() if settings.ray_token else kept_token()
+    """Return the token of the settings, or else the token that Ray's own client would send."""
+    return settings.ray_token.get_secret_value() if settings.ray_token else default_ray_token()
 
 
-def kept_token() -> str | None:
-    """Return the token that Ray itself would show, from where it looks for one."""
+def default_ray_token() -> str | None:
+    """Return the token that Ray's own client would send: from RAY_AUTH_TOKEN, RAY_AUTH_TOKEN_PATH or ~/.ray/auth_token."""
     if token := os.environ.get("RAY_AUTH_TOKEN"):
         return token
     file = Path(os.environ.get("RAY_AUTH_TOKEN_PATH", Path.home() / ".ray" / "auth_token"))
@@ -174,13 +176,13 @@ def kept_token() -> str | None:
 
 
 def _state(job: dict[str, Any]) -> ClusterState:
-    """Return what the cluster says; of its message no more than the cause, for the job's log may follow it."""
+    """Return the state of a Ray job; the reason is only the first line of the message, which may contain the log."""
     state = _STATES.get(str(job.get("status")))
     if state is None:
-        return ClusterState("lost", f"the cluster calls its state {job.get('status')!r}, which is not known here")
+        return ClusterState("lost", f"the cluster reports the unknown state {job.get('status')!r}")
     cause = str(job.get("message") or "").partition(", last available logs")[0].partition("\n")[0][:300]
     return ClusterState(state, cause or None if state == "failed" else None)
 
 
-def _written(value: Any) -> str:
+def _env_value(value: Any) -> str:
     return value if isinstance(value, str) else json.dumps(value)
