@@ -24,7 +24,7 @@ import psutil
 import torch
 
 from theodolite_jobs.capture.plan import SetPlan, ShardPlan
-from theodolite_jobs.cluster.scheduling import Watch, run_shards
+from theodolite_jobs.cluster.scheduling import Callbacks, run_shards
 
 PROMPTS_OF_SHARD = 64
 TOKENS = tuple(range(40))
@@ -132,7 +132,7 @@ def measure(replicas: int, shard_seconds: float, shards: int) -> dict[str, float
             idle_from.append(sum(worker.busy_seconds() for worker in workers))
 
     began, cost = time.perf_counter(), time.thread_time()
-    run_shards(workers, work, tokens, Watch(committed))
+    run_shards(workers, work, tokens, Callbacks(committed))
     cost = time.thread_time() - cost
     until, busy = idle_from
     return {

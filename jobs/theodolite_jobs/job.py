@@ -1,4 +1,4 @@
-"""Entry point of a Ray job that runs a survey job: `python -m theodolite_jobs.job ID ATTEMPT`. The store holds the spec.
+"""Entry point of a Ray job that runs a survey job of the store: `python -m theodolite_jobs.job ID ATTEMPT`.
 
 The process prints its progress and no prompts, because readers of its log may not be allowed to read the prompts.
 """

@@ -265,5 +265,6 @@ def _check_pairs(spec: SurveySpec, sizes: Mapping[str, int]) -> None:
         if positive != negative:
             raise PromptError(
                 f"contrasts.{name}.paired: {contrast.positive} has {positive} prompts and {contrast.negative} "
-                f"{negative}; pairs need equal numbers of prompts in the same order: change the sets or set paired: false"
+                f"{negative}; pairs need equal numbers of prompts in the same order; change the sets, or "
+                "set paired: false"
             )

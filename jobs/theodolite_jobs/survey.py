@@ -1,4 +1,4 @@
-"""The whole job: capture, then statistics, then the report. Each stage resumes where a former try stopped."""
+"""The stages of a survey: capture, statistics, report. Each stage skips the work that an earlier attempt finished."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -24,24 +24,24 @@ from theodolite_jobs.prepare import Prepared, prepare
 from theodolite_jobs.progress import Console
 
 _LIBRARIES = ("torch", "transformers")
-"""Whose versions can change a captured number."""
+"""Libraries whose version can change a captured number."""
 
 
-Began = Callable[[str], None]
-"""Told the run's id as soon as it is known."""
+OnRunId = Callable[[str], None]
+"""Called with the run's id as soon as it is known."""
 
 
 def survey(
-    spec: SurveySpec, folder: Path, settings: Settings, console: Console, began: Began = lambda _run_id: None
+    spec: SurveySpec, folder: Path, settings: Settings, console: Console, on_run_id: OnRunId = lambda _run_id: None
 ) -> Run:
-    """Capture, analyse and report; what is finished already is not repeated. Raises as `capture` does."""
-    run, source = _capture(spec, folder, settings, console, began)
+    """Capture, analyse and report, and return the run. Finished work is not repeated. Raises as `capture` does."""
+    run, source = _capture(spec, folder, settings, console, on_run_id)
     analyse_run(run, spec, source, settings, console)
     return run
 
 
 def capture(spec: SurveySpec, folder: Path, settings: Settings, console: Console) -> Run:
-    """Capture every shard that is not committed yet, and return the run.
+    """Capture the shards that are not committed yet, and return the run.
 
     Raises:
         SpecError, ModelError: see `prepare`.
@@ -52,25 +52,25 @@ def capture(spec: SurveySpec, folder: Path, settings: Settings, console: Console
 
 
 def _capture(
-    spec: SurveySpec, folder: Path, settings: Settings, console: Console, began: Began = lambda _run_id: None
+    spec: SurveySpec, folder: Path, settings: Settings, console: Console, on_run_id: OnRunId = lambda _run_id: None
 ) -> tuple[Run, ModelSource]:
     check_writable(settings.store)
     console.say("reading prompts and the model's configuration")
     prepared = prepare(spec, folder, settings)
     _check_token_limit(prepared, settings)
-    began(prepared.run_id)
+    on_run_id(prepared.run_id)
     run = find_run(settings.store, prepared.run_id)
     if run is not None:
-        _check_same_question(run, prepared)
+        _check_same_plan(run, prepared)
     work = _open_work(run, prepared)
     if not prepared.plans:
         run = run or create_run(settings.store, prepared.record("not run", {}))
     elif run is None or work:
         if prepared.source.kind == "folder":
-            TensorFiles(Path(prepared.source.place))  # a broken file is named before anything is started
+            TensorFiles(Path(prepared.source.place))  # raise for a broken file before replicas start
         run = _capture_shards(prepared, run, work, settings, console)
     else:
-        console.say(f"{run.id} is captured already")
+        console.say(f"all shards of {run.id} are committed already")
         CaptureMetrics(prepared.source.name, ()).progress(1, 1)
     if work or not _is_finished(run):
         _finish_capture(run, prepared)
@@ -79,18 +79,17 @@ def _capture(
 
 def _capture_shards(prepared: Prepared, run: Run | None, work: list[Any], settings: Settings, console: Console) -> Run:
     from theodolite_jobs.cluster.replica import Assignment
-    from theodolite_jobs.cluster.scheduling import REASONS, Watch, run_shards
+    from theodolite_jobs.cluster.scheduling import REASONS, Callbacks, run_shards
     from theodolite_jobs.cluster.session import choose_resources, ray_session
     from theodolite_jobs.cluster.store_marker import marked_store
     from theodolite_jobs.cluster.workers import certify_workers, start_workers
     from theodolite_jobs.models.sharding import choose_ranks
 
-    where = settings.ray_address or "this machine"
-    console.say(f"starting replicas on {where}")
+    console.say(f"starting replicas on {settings.ray_address or 'this machine'}")
     with ray_session(settings.ray_address), marked_store(settings.store) as marker:
-        counted = CaptureMetrics(prepared.source.name, REASONS)
-        counted.progress(0, 1)  # so that a replica that never comes is seen
-        counted.replicas(0)
+        metrics = CaptureMetrics(prepared.source.name, REASONS)
+        metrics.progress(0, 1)  # so that an alert can fire if no replica ever starts
+        metrics.replicas(0)
         grows = settings.nodes_wait_seconds > 0
         resources = choose_resources(settings.replicas, settings.gpus_per_replica, grows=grows)
         ranks = choose_ranks(settings.parallelism, prepared.config, resources.gpus)
@@ -112,7 +111,7 @@ def _capture_shards(prepared: Prepared, run: Run | None, work: list[Any], settin
         try:
             shared = f" of {ranks} ranks each" if ranks > 1 else ""
             console.say(
-                f"{resources.replicas} replica(s){shared} load the model and prove parity with plain Hugging Face"
+                f"{resources.replicas} replica(s){shared} load the model and check parity with plain Hugging Face"
             )
             parity = certify_workers(workers, resources, settings.nodes_wait_seconds, console.say)
             console.say(
@@ -125,16 +124,17 @@ def _capture_shards(prepared: Prepared, run: Run | None, work: list[Any], settin
             tokens = {name: read_tokens(run.location, name) for name in prepared.plans}
             total = sum(facts.n_samples for facts in run.record.sets.values())
             done = total - sum(shard.stop - shard.start for _, shard in work)
-            counted.progress(done, total)
+            metrics.progress(done, total)
             with console.bar("capture", total, done, unit="prompts") as bar:
 
                 def committed(_shard: ShardPlan, numbers: Mapping[str, Any]) -> None:
                     bar.advance(int(numbers["prompts"]))
-                    counted.committed(numbers)
-                    counted.progress(bar.done, total)
+                    metrics.committed(numbers)
+                    metrics.progress(bar.done, total)
 
-                run_shards(workers, work, tokens, Watch(committed, counted.retried, counted.replicas, console.say))
-            counted.replicas(0)
+                callbacks = Callbacks(committed, metrics.retried, metrics.replicas, console.say)
+                run_shards(workers, work, tokens, callbacks)
+            metrics.replicas(0)
         finally:
             for worker in workers:
                 worker.kill()
@@ -142,9 +142,9 @@ def _capture_shards(prepared: Prepared, run: Run | None, work: list[Any], settin
 
 
 def _create(prepared: Prepared, parity: dict[str, Any], settings: Settings) -> Run:
-    """Write everything a resume needs; run.json comes last, so a run that is seen is whole.
+    """Write the objects that a resume needs and return the run. run.json comes last, so a listed run is whole.
 
-    Nothing that is there is replaced: another driver may have begun the same run.
+    Existing objects are not replaced, because another driver may have created the same run.
     """
     location = open_location(run_url(settings.store, prepared.run_id), create=True)
     for name, plan in prepared.plans.items():
@@ -166,7 +166,7 @@ def _is_finished(run: Run) -> bool:
 
 
 def _finish_capture(run: Run, prepared: Prepared) -> None:
-    """Write what is known only once all shards are there; the tables of prompts come last and say it is done."""
+    """Write the objects that need all shards. The tables of prompts come last and mark the capture as finished."""
     quarantined: dict[str, dict[int, str]] = {}
     for name in prepared.plans:
         of_shards = [commit.quarantined for commit in recover(run.location, name).values()]
@@ -180,7 +180,7 @@ def _finish_capture(run: Run, prepared: Prepared) -> None:
 
 
 def _open_work(run: Run | None, prepared: Prepared) -> list[Any]:
-    """Return (plan, shard) for each shard that is not committed; finish moves that were interrupted."""
+    """Return (plan, shard) for each shard that is not committed, after completing interrupted moves."""
     work = []
     for name, plan in prepared.plans.items():
         commits = recover(run.location, name) if run is not None else {}
@@ -192,38 +192,37 @@ def _check_token_limit(prepared: Prepared, settings: Settings) -> None:
     tokens = sum(plan.tokens for plan in prepared.plans.values())
     if settings.job_tokens is not None and tokens > settings.job_tokens:
         raise SpecError(
-            f"prompts: they have {tokens} tokens, and this deployment allows {settings.job_tokens} in one survey "
-            "(THEODOLITE_JOB_TOKENS); set limits"
+            f"prompts: the prompts have {tokens} tokens; this deployment allows {settings.job_tokens} in one survey "
+            "(THEODOLITE_JOB_TOKENS); set `limit` of the prompt sets"
         )
 
 
-def _check_same_question(run: Run, prepared: Prepared) -> None:
-    """Refuse to go on where this version would tokenise or batch otherwise than the one that began the run."""
-    began = f"transformers {run.record.versions.get('transformers')}"
+def _check_same_plan(run: Run, prepared: Prepared) -> None:
+    """Raise RunDamagedError if this version tokenises or batches differently from the version that created the run."""
+    created_with = f"transformers {run.record.versions.get('transformers')}"
     for name, plan in prepared.plans.items():
         facts = run.record.sets[name]
         if read_tokens(run.location, name) != prepared.tokens[name]:
             raise RunDamagedError(
-                f"{run.id}: the tokens of {name} differ from those the run was created with ({began} then); "
-                "go on with the same versions, or use another store"
+                f"{run.id}: the tokens of {name} differ from the run's tokens, which {created_with} made; "
+                "resume with that version, or use another store"
             )
         if facts.plan_sha256 != digest_of(plan.as_dict()):
             raise RunDamagedError(
-                f"{run.id}: the batches of {name} differ from those the run was created with "
-                f"(theodolite {run.record.versions.get('theodolite')} then); go on with the same version, or use "
-                "another store"
+                f"{run.id}: the batches of {name} differ from the run's batches, which theodolite "
+                f"{run.record.versions.get('theodolite')} planned; resume with that version, or use another store"
             )
 
 
 def _check_same_arithmetic(run: Run, parity: dict[str, Any]) -> None:
-    """Refuse to mix shards of different arithmetic in one run."""
+    """Raise RunDamagedError if the run's existing shards were computed with different arithmetic."""
     from theodolite_jobs.cluster.replica import arithmetic
 
-    began = [*arithmetic(run.record.parity), *(f"{name} {run.record.versions[name]}" for name in _LIBRARIES)]
+    created_with = [*arithmetic(run.record.parity), *(f"{name} {run.record.versions[name]}" for name in _LIBRARIES)]
     now = [*arithmetic(parity), *(f"{name} {version(name)}" for name in _LIBRARIES)]
-    for then, fact in zip(began, now, strict=True):
-        if then != fact:
+    for before, after in zip(created_with, now, strict=True):
+        if before != after:
             raise RunDamagedError(
-                f"{run.id}: the run was begun with {then} and would go on with {fact}; go on as it was begun (ranks: "
-                "THEODOLITE_PARALLELISM and --gpus-per-replica), or use another store"
+                f"{run.id}: the run was created with {before} and would resume with {after}; resume with {before} "
+                "(ranks: THEODOLITE_PARALLELISM and --gpus-per-replica), or use another store"
             )

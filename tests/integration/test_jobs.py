@@ -96,14 +96,14 @@ def test_a_job_outlives_the_service_and_its_cluster(cluster, tmp_path, chat_mode
         (
             {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": "another"},
             [],
-            "does not take our token; set RAY_AUTH_MODE=token",
+            "rejects the token; set RAY_AUTH_MODE=token",
         ),
-        ({}, [], "does not take our token; set RAY_AUTH_MODE=token, and RAY_AUTH_TOKEN"),
-        ({"RAY_AUTH_MODE": "token"}, [], "there is no token for the Ray cluster at 127.0.0.1"),
+        ({}, [], "rejects the token; set RAY_AUTH_MODE=token, and RAY_AUTH_TOKEN"),
+        ({"RAY_AUTH_MODE": "token"}, [], "no token is set for the Ray cluster at 127.0.0.1"),
         (
             {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": TOKEN},
             ["--gpus-per-replica", "2"],
-            "1 replicas of 2 GPUs find no place: the nodes of the cluster have [0] GPUs; change --replicas",
+            "1 replicas of 2 GPUs do not fit: the nodes of the cluster have [0] GPUs; change --replicas",
         ),
     ],
 )
@@ -138,7 +138,7 @@ def test_another_version_of_ray_on_the_cluster_is_said_before_any_work(cluster, 
     )
     assert found.returncode == 1
     assert "Ray: 2.59.0" in found.stderr
-    assert "install the same Ray and Python here and on every node" in found.stderr
+    assert "install the same Ray and Python on this machine and on every node" in found.stderr
     assert not (tmp_path / "store/runs").exists()
 
 

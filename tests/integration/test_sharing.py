@@ -1,4 +1,4 @@
-"""Surveys on a cluster whose places others hold: they begin with what there is, and wait for the rest."""
+"""Surveys on a cluster whose GPUs are in use: they start with the free GPUs, and wait for the others."""
 
 from pathlib import Path
 
@@ -23,7 +23,7 @@ SPEC = {
 
 
 class Told(Console):
-    """What a person reads; somebody gives a place back when they read of waiting."""
+    """A console that records its lines, and frees the held GPUs when a line reports waiting."""
 
     def __init__(self, give_back):
         super().__init__()
@@ -36,7 +36,7 @@ class Told(Console):
 
 
 def holder(gpus):
-    """Hold GPUs that another survey might have; return what gives them back."""
+    """Hold GPUs as another survey would; return a function that frees them."""
     import ray
 
     held = ray.remote(num_cpus=0, num_gpus=gpus)(type("Holder", (), {"hold": lambda self: True})).remote()
@@ -44,11 +44,9 @@ def holder(gpus):
     return lambda: ray.kill(held)
 
 
-@pytest.mark.parametrize(
-    ("held", "told"), [(3, "1 of 2 replicas have a place"), (4, "waiting: no replica has found a place")]
-)
-def test_a_survey_begins_with_the_places_it_finds(ray_with_pretend_gpus, tmp_path, monkeypatch, held, told):
-    # Long enough for a process to start on a busy machine where there is a place, short where there is none.
+@pytest.mark.parametrize(("held", "told"), [(3, "1 of 2 replicas have started"), (4, "waiting for resources: ")])
+def test_a_survey_starts_with_the_gpus_that_are_free(ray_with_pretend_gpus, tmp_path, monkeypatch, held, told):
+    # Long enough for a process to start on a busy machine if a GPU is free; short if none is.
     monkeypatch.setattr(workers, "_SECONDS_TO_GATHER", 2 if held == 4 else 40)
     give_back = holder(held)
     try:

@@ -1,1 +1,4 @@
-"""The only modules that import Ray: replicas that pin a model, and the loop that feeds them."""
+"""Ray replicas, which each hold a copy of the model, and the loop that dispatches shards to them.
+
+Only this package imports Ray.
+"""

@@ -1,4 +1,4 @@
-"""The ranks of a replica in tensor parallel: processes of one GPU each that compute in lock step, on one node."""
+"""Tensor-parallel ranks of a replica: processes on one node, with one GPU each, that compute in lock step."""
 
 import os
 import socket
@@ -6,20 +6,20 @@ from dataclasses import dataclass
 from datetime import timedelta
 
 TIMEOUT = timedelta(minutes=30)
-"""The longest one rank waits for another, which may still read its part of the weights or write a shard.
+"""Maximum time that a rank waits for another rank, which may still load its weights or write a shard.
 
-The driver hears of a dead rank at once; this is for one that is alive and silent.
+The driver notices a dead rank at once. The timeout is for a rank that is alive and does not respond.
 """
 
 
 @dataclass(frozen=True)
 class Rank:
-    """One process's place in its group.
+    """One process of a rank group.
 
     Attributes:
-        index: from 0; the first one writes what all have computed.
-        size: ranks in the group.
-        address: host:port, where the first one listens for the others.
+        index: from 0; rank 0 writes the results of the group.
+        size: number of ranks in the group.
+        address: host:port on which rank 0 listens for the other ranks.
     """
 
     index: int
@@ -27,8 +27,8 @@ class Rank:
     address: str
 
 
-def meeting_ranks(size: int) -> tuple[Rank, ...]:
-    """Return the ranks of a group that meet at a free port of this node; other nodes need not reach it."""
+def ranks_of_group(size: int) -> tuple[Rank, ...]:
+    """Return the ranks of a group that connects through a free port of this node's loopback interface."""
     with socket.socket() as listening:
         listening.bind(("127.0.0.1", 0))
         address = f"127.0.0.1:{listening.getsockname()[1]}"
@@ -36,11 +36,11 @@ def meeting_ranks(size: int) -> tuple[Rank, ...]:
 
 
 def join(rank: Rank) -> None:
-    """Meet the other ranks, over NCCL between GPUs and gloo between CPUs; returns once all are there."""
+    """Join the process group: NCCL on GPUs, gloo on CPUs. Blocks until all ranks have joined."""
     import torch
 
     device = torch.device("cuda", 0) if torch.cuda.is_available() else None
-    os.environ["LOCAL_RANK"] = "0"  # transformers takes the GPU of this number, and each rank sees its own one only
+    os.environ["LOCAL_RANK"] = "0"  # transformers uses the GPU of this number, and each rank sees only its own GPU
     torch.distributed.init_process_group(
         "nccl" if device else "gloo",
         init_method=f"tcp://{rank.address}",

@@ -1,6 +1,6 @@
-"""The scheduling loop: feeding shards to replicas until all are committed. It knows no Ray.
+"""The scheduling loop: dispatch shards to replicas until all shards are committed. This module does not import Ray.
 
-It waits for nothing but answers: a replica that dies, loads or restarts keeps no other one from its work.
+The loop blocks only on its event queue. A replica that loads, restarts or dies does not delay the other replicas.
 """
 
 from collections import Counter, deque
@@ -16,35 +16,35 @@ from theodolite.spec import TokenIds
 from theodolite_jobs.capture.plan import SetPlan, ShardPlan
 
 IN_FLIGHT = 2
-"""Shards given to a replica at a time: one computes, one waits, so that it never idles between two."""
+"""Slots of a replica: it executes one shard and queues one, so that it does not idle between shards."""
 
 MAX_ATTEMPTS = 3
-"""Tries of a shard before the run gives up; a shard that kills its replica must not do so without end."""
+"""Failures of one shard that end the run, so that a shard that kills its replica is not retried forever."""
 
 DIED, OUT_OF_MEMORY = REASONS = ("died", "out_of_memory")
-"""Why a shard goes back to the queue; where memory ran out, halved batches may fit."""
+"""Reasons to requeue a shard. After `out_of_memory` the loop halves the batches."""
 
 
 class ReplicaDiedError(Exception):
-    """A replica is gone, with the shards it had; another one, or the same begun anew, may do them.
+    """A replica died and lost its shards; another replica, or the same replica after a restart, can run them.
 
     Args:
         reason: one of REASONS.
-        detail: what is known.
-        had_begun: whether it was busy with the shard whose answer this is, which may have been its death; others only
-            waited in its line.
+        detail: the error message.
+        was_executing: True if this shard was executing when the replica died. Queued shards are not counted as failed.
     """
 
-    def __init__(self, reason: str, detail: str, *, had_begun: bool = True) -> None:
+    def __init__(self, reason: str, detail: str, *, was_executing: bool = True) -> None:
         super().__init__(detail)
-        self.reason, self.had_begun = reason, had_begun
+        self.reason, self.was_executing = reason, was_executing
 
 
 class Worker(Protocol):
-    """A replica, as the loop sees it.
+    """The interface of a replica to the loop.
 
     Attributes:
-        ready: what says that it can be given shards, or never will be; it may still look for a place.
+        ready: a future that completes when the replica accepts shards, or fails. The replica may still wait for
+            resources.
     """
 
     ready: "Future[Any]"
@@ -52,48 +52,48 @@ class Worker(Protocol):
     def capture(
         self, plan: SetPlan, shard: ShardPlan, tokens: Sequence[TokenIds], halvings: int
     ) -> "Future[Mapping[str, Any]]":
-        """Begin a shard, and return what will be the numbers of its commit, or ReplicaDiedError."""
+        """Return a future of the numbers of the shard's commit record; it fails with ReplicaDiedError."""
 
     def restart(self, reason: str) -> "Future[Any] | None":
-        """Begin anew after it died; return the new `ready`, and None where it is not tried again."""
+        """Restart a dead replica and return the new `ready`, or None if the replica has no restart left."""
 
     def kill(self) -> None:
-        """End all its processes, so that others may have their place."""
+        """Kill all processes of the replica, which frees their resources."""
 
 
 @dataclass(frozen=True)
-class Watch:
-    """Who is told what happens.
+class Callbacks:
+    """Functions that the loop calls when something happens.
 
     Attributes:
-        committed: a shard is committed, with the numbers of its commit record.
-        retried: a shard goes back to the queue, and why.
-        replicas: how many replicas there are now.
-        tell: what happened to a replica, in a sentence.
+        committed: called with a committed shard and the numbers of its commit record.
+        retried: called with the reason when a shard is requeued.
+        replicas: called with the number of ready replicas when it changes.
+        message: called with a sentence about a replica.
     """
 
     committed: Callable[[ShardPlan, Mapping[str, Any]], None]
     retried: Callable[[str], None] = lambda _reason: None
     replicas: Callable[[int], None] = lambda _count: None
-    tell: Callable[[str], None] = lambda _sentence: None
+    message: Callable[[str], None] = lambda _sentence: None
 
 
 @dataclass(eq=False)
-class _Seat:
-    """A replica's place in the loop."""
+class _Replica:
+    """The loop's state of a replica; `incarnation` counts the deaths."""
 
     worker: Worker
-    life: int = 0
-    works: bool = False
-    is_gone: bool = False
+    incarnation: int = 0
+    is_ready: bool = False
+    is_removed: bool = False
 
 
 @dataclass(eq=False)
 class _Task:
-    """A shard that a replica has, in one of the replica's lives."""
+    """A shard that was dispatched to one incarnation of a replica."""
 
-    seat: _Seat
-    life: int
+    replica: _Replica
+    incarnation: int
     plan: SetPlan
     shard: ShardPlan
     halvings: int
@@ -103,128 +103,128 @@ def run_shards(
     workers: Sequence[Worker],
     work: Sequence[tuple[SetPlan, ShardPlan]],
     tokens: Mapping[str, Sequence[TokenIds]],
-    watch: Watch,
+    callbacks: Callbacks,
 ) -> None:
-    """Give every shard to some replica, at most `IN_FLIGHT` at a time each, until all are committed.
+    """Dispatch each shard to a replica, at most `IN_FLIGHT` shards per replica, until all shards are committed.
 
-    A replica joins when it is ready. The shards of one that died go back to the head of the queue, and it gets others
-    once it is back; one that does not come back is left out while others remain. A shard that was the death of
-    `MAX_ATTEMPTS` ends the run.
+    A replica gets shards when it is ready. When a replica dies, the loop puts its shards at the head of the queue and
+    restarts it. A replica that has no restart left is removed.
 
     Raises:
-        CaptureError: a shard failed `MAX_ATTEMPTS` times, or no replica is left; names the shard.
+        CaptureError: a shard failed `MAX_ATTEMPTS` times, or all replicas were removed; names the shard.
     """
-    _Loop(workers, work, tokens, watch).run()
+    _Loop(workers, work, tokens, callbacks).run()
 
 
 class _Loop:
-    """Who has which shard, and what is done when something is heard; all of it in one thread."""
+    """The state of the loop: replicas, their free slots, and the queue of shards. One thread runs all methods."""
 
     def __init__(
         self,
         workers: Sequence[Worker],
         work: Sequence[tuple[SetPlan, ShardPlan]],
         tokens: Mapping[str, Sequence[TokenIds]],
-        watch: Watch,
+        callbacks: Callbacks,
     ) -> None:
-        self.tokens, self.watch = tokens, watch
-        self.seats = [_Seat(worker) for worker in workers]
-        self.free: deque[_Seat] = deque()
-        self.waiting = deque(work)
+        self.tokens, self.callbacks = tokens, callbacks
+        self.replicas = [_Replica(worker) for worker in workers]
+        self.free_slots: deque[_Replica] = deque()
+        self.queue = deque(work)
         self.in_flight = 0
         self.failures: Counter[str] = Counter()
-        self.halvings = 0  # of every batch that is given out: what did not fit once would not fit again
-        self.events: SimpleQueue[Callable[[], None]] = SimpleQueue()  # put by whatever thread hears of something
+        self.halvings = 0  # applies to every batch: a batch size that ran out of memory once would do so again
+        self.events: SimpleQueue[Callable[[], None]] = SimpleQueue()  # the threads of the futures put events
 
     def run(self) -> None:
-        for seat in reversed(self.seats):  # the last that joins is served first
-            self._await(seat, seat.worker.ready)
+        for replica in reversed(self.replicas):  # the replica that becomes ready last gets the next shard
+            self._when_ready(replica, replica.worker.ready)
         while not self.events.empty():
             self.events.get()()
-        while self.waiting or self.in_flight:
-            while self.waiting and self.free:
-                self._give(self.free.popleft(), *self.waiting.popleft())
+        while self.queue or self.in_flight:
+            while self.queue and self.free_slots:
+                self._dispatch(self.free_slots.popleft(), *self.queue.popleft())
             self.events.get()()
 
-    def _give(self, seat: _Seat, plan: SetPlan, shard: ShardPlan) -> None:
-        task = _Task(seat, seat.life, plan, shard, self.halvings)
+    def _dispatch(self, replica: _Replica, plan: SetPlan, shard: ShardPlan) -> None:
+        task = _Task(replica, replica.incarnation, plan, shard, self.halvings)
         self.in_flight += 1
-        of_shard = self.tokens[shard.prompt_set][shard.start : shard.stop]
-        # The plan of the whole set would travel with every shard; this one's batches are enough.
-        answer = seat.worker.capture(replace(plan, shards=()), shard, of_shard, self.halvings)
-        answer.add_done_callback(lambda future: self.events.put(partial(self._finished, task, future)))
+        tokens = self.tokens[shard.prompt_set][shard.start : shard.stop]
+        # Without its other shards the plan is small to send; the replica needs only this shard's batches.
+        future = replica.worker.capture(replace(plan, shards=()), shard, tokens, self.halvings)
+        future.add_done_callback(lambda done: self.events.put(partial(self._on_finished, task, done)))
 
-    def _finished(self, task: _Task, answer: "Future[Mapping[str, Any]]") -> None:
-        error, is_current = answer.exception(), task.life == task.seat.life
+    def _on_finished(self, task: _Task, future: "Future[Mapping[str, Any]]") -> None:
+        error, is_current = future.exception(), task.incarnation == task.replica.incarnation
         if isinstance(error, ReplicaDiedError):
-            self.waiting.appendleft((task.plan, task.shard))
-            self.watch.retried(error.reason)
-            if is_current:  # the first that is heard of this death
-                self._mourn(task.seat, error)
-            if error.had_begun:
-                self._blame(task, error)
+            self.queue.appendleft((task.plan, task.shard))
+            self.callbacks.retried(error.reason)
+            if is_current:  # the first event of this death
+                self._on_death(task.replica, error)
+            if error.was_executing:
+                self._count_failure(task, error)
         elif error is not None:
-            raise error  # the code raised: it would raise again
+            raise error  # an error of the code, which a retry would repeat
         else:
-            self.watch.committed(task.shard, answer.result())
+            self.callbacks.committed(task.shard, future.result())
             if is_current:
-                self.free.append(task.seat)
+                self.free_slots.append(task.replica)
         self.in_flight -= 1
 
-    def _mourn(self, seat: _Seat, error: ReplicaDiedError) -> None:
-        """Give a replica nothing more, and begin it anew."""
-        seat.life, seat.works = seat.life + 1, False
-        self.free = deque(other for other in self.free if other is not seat)
-        self._restart(seat, error.reason, error)
+    def _on_death(self, replica: _Replica, error: ReplicaDiedError) -> None:
+        """Remove the free slots of a dead replica and restart it."""
+        replica.incarnation, replica.is_ready = replica.incarnation + 1, False
+        self.free_slots = deque(other for other in self.free_slots if other is not replica)
+        self._restart(replica, error.reason, error)
 
-    def _blame(self, task: _Task, error: ReplicaDiedError) -> None:
+    def _count_failure(self, task: _Task, error: ReplicaDiedError) -> None:
+        """Halve the batches after the first out-of-memory error of a size, else count a failure of the shard."""
         if error.reason == OUT_OF_MEMORY and task.halvings < self.halvings:
-            return  # its batches were larger than those that it will get
+            return  # the shard's next attempt has smaller batches already
         if error.reason == OUT_OF_MEMORY and 2**self.halvings < max(map(len, task.shard.batches)):
             self.halvings += 1
         else:
             self.failures[task.shard.name] += 1
         if self.failures[task.shard.name] >= MAX_ATTEMPTS:
-            raise _given_up(task.shard, f"failed {MAX_ATTEMPTS} times", error)
+            raise _capture_error(task.shard, f"failed {MAX_ATTEMPTS} times", error)
 
-    def _restart(self, seat: _Seat, reason: str, error: BaseException) -> None:
-        back = seat.worker.restart(reason)
-        if back is None:
-            self._leave_out(seat, error)
+    def _restart(self, replica: _Replica, reason: str, error: BaseException) -> None:
+        ready = replica.worker.restart(reason)
+        if ready is None:
+            self._remove(replica, error)
             return
-        self._tell_replicas()
-        self.watch.tell(f"a replica died and begins anew, as soon as it finds a place: {error}")
-        self._await(seat, back)
+        self._report_replicas()
+        self.callbacks.message(f"a replica died and restarts as soon as resources are free: {error}")
+        self._when_ready(replica, ready)
 
-    def _await(self, seat: _Seat, ready: "Future[Any]") -> None:
-        ready.add_done_callback(lambda future: self.events.put(partial(self._joined, seat, future)))
+    def _when_ready(self, replica: _Replica, ready: "Future[Any]") -> None:
+        ready.add_done_callback(lambda future: self.events.put(partial(self._on_ready, replica, future)))
 
-    def _joined(self, seat: _Seat, ready: "Future[Any]") -> None:
+    def _on_ready(self, replica: _Replica, ready: "Future[Any]") -> None:
         error = ready.exception()
         if isinstance(error, ReplicaDiedError):
-            self._restart(seat, DIED, error)
+            self._restart(replica, DIED, error)
             return
-        if error is not None:  # it would come again
-            self._leave_out(seat, error)
+        if error is not None:  # a restart would repeat it
+            self._remove(replica, error)
             return
-        seat.works = True
-        self.free.appendleft(seat)  # one that has nothing goes before those that would only put it in line
-        self.free.extend([seat] * (IN_FLIGHT - 1))
-        self._tell_replicas()
+        replica.is_ready = True
+        self.free_slots.appendleft(replica)  # an idle replica comes before slots that would only queue a shard
+        self.free_slots.extend([replica] * (IN_FLIGHT - 1))
+        self._report_replicas()
 
-    def _leave_out(self, seat: _Seat, error: BaseException) -> None:
-        seat.is_gone = True
-        seat.worker.kill()
-        self._tell_replicas()
-        self.watch.tell(f"a replica is left out: {error}")
-        if all(other.is_gone for other in self.seats):
-            raise _given_up(self.waiting[0][1], "has no replica left to run on", error)
+    def _remove(self, replica: _Replica, error: BaseException) -> None:
+        replica.is_removed = True
+        replica.worker.kill()
+        self._report_replicas()
+        self.callbacks.message(f"a replica was removed: {error}")
+        if all(other.is_removed for other in self.replicas):
+            raise _capture_error(self.queue[0][1], "has no replica left to run on", error)
 
-    def _tell_replicas(self) -> None:
-        self.watch.replicas(sum(seat.works for seat in self.seats))
+    def _report_replicas(self) -> None:
+        self.callbacks.replicas(sum(replica.is_ready for replica in self.replicas))
 
 
-def _given_up(shard: ShardPlan, what: str, error: BaseException) -> CaptureError:
+def _capture_error(shard: ShardPlan, problem: str, error: BaseException) -> CaptureError:
     return CaptureError(
-        f"shard {shard.name} {what}, last because: {error}; what was committed stays, run the survey again to go on"
+        f"shard {shard.name} {problem}; last error: {error}; committed shards are kept: run the survey again to resume"
     )

@@ -1,4 +1,4 @@
-"""How a replica finds out that the store it would write to is the driver's store.
+"""Check that a replica writes to the same store as the driver.
 
 A store may be a folder, and each node has a folder of its own at the same path unless the path is shared. The driver
 puts a small object into its store before it starts replicas. A replica that does not find the object refuses to work.
@@ -19,8 +19,8 @@ class StoreMarker:
     """An object that the driver put into its store.
 
     Attributes:
-        store: the store, as every node must reach it.
-        key: the object.
+        store: absolute path or URL of the store.
+        key: key of the object.
     """
 
     store: str
@@ -29,17 +29,19 @@ class StoreMarker:
 
 @contextmanager
 def marked_store(store: str) -> Iterator[StoreMarker]:
-    """Put a marker into a store for as long as the context lasts; raises StoreError where it cannot be written."""
+    """Put a marker into the store until the context ends; raises StoreError if the store cannot be written."""
     marker = StoreMarker(absolute(store), f".driver-{uuid.uuid4().hex[:12]}")
     put(open_location(marker.store, create=True), marker.key, gethostname().encode())
     try:
         yield marker
     finally:
-        with suppress(StoreError):  # the store may be what failed, and that error says more
+        with suppress(StoreError):  # if the store itself failed, the first error says why
             delete(open_location(marker.store), [marker.key])
 
 
 def check_marker(marker: StoreMarker) -> None:
-    """Raise ClusterRefusedError unless this process reads the driver's marker in its own store."""
+    """Raise ClusterRefusedError if this process does not find the driver's marker in the store."""
     if get(open_location(marker.store), marker.key) is None:
-        raise ClusterRefusedError(f"the store {marker.store} on node {gethostname()} is not the driver's: {SHARING}")
+        raise ClusterRefusedError(
+            f"the store {marker.store} on node {gethostname()} is not the driver's store: {SHARING}"
+        )

@@ -1,4 +1,4 @@
-"""Replicas on Ray: starting them, proving them, and giving them shards."""
+"""Replicas on Ray: start them, check their parity, and send shards to them."""
 
 import threading
 from collections.abc import Callable, Mapping, Sequence
@@ -13,25 +13,25 @@ from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 from theodolite.errors import CaptureError, RankOutOfMemoryError, RankOutOfStepError, TheodoliteError, first_line
 from theodolite.spec import TokenIds
 from theodolite_jobs.capture.plan import SetPlan, ShardPlan, probe_prompts
-from theodolite_jobs.cluster.ranks import meeting_ranks
+from theodolite_jobs.cluster.ranks import ranks_of_group
 from theodolite_jobs.cluster.replica import REPLICA_ENVIRONMENT, Arithmetic, Assignment, Replica, arithmetic
 from theodolite_jobs.cluster.scheduling import DIED, OUT_OF_MEMORY, ReplicaDiedError
-from theodolite_jobs.cluster.session import Resources, has_node_for, said_free
+from theodolite_jobs.cluster.session import Resources, describe_free, has_node_for
 
 MAX_RESTARTS = 4
-"""Restarts of one replica between two shards that it commits."""
+"""Maximum number of restarts of a replica since its last commit. Restarts after out-of-memory are not counted."""
 
 _SECONDS_TO_GATHER = 60.0
-"""How long a survey waits for all its replicas to find a place, before it begins with those that have."""
+"""Time that a survey waits for the resources of all its replicas before it starts with the replicas that it has."""
 
 
 class RayWorker:
-    """A replica on Ray: one actor, or a group that shares a model; it restarts whole, wherever and whenever it fits.
+    """A replica on Ray: one actor, or a group of actors that share a model. It restarts as a whole, on any node.
 
     Attributes:
-        placed: done once all its processes have started somewhere.
-        ready: what will be its parity certificate: it loads its model and proves it on a few prompts of each set.
-        expected: how it must compute, once that is known.
+        placed: a future that completes when all processes have started.
+        ready: a future of the parity certificate, which the replica returns after it loaded the model.
+        expected: the arithmetic that the replica must have; None until the first replica is certified.
     """
 
     def __init__(
@@ -41,85 +41,88 @@ class RayWorker:
         plans: Mapping[str, SetPlan],
         probes: Mapping[str, Sequence[TokenIds]],
     ) -> None:
-        """Start it, wherever and whenever the cluster has a place for it."""
+        """Submit the actors to Ray, which starts them when resources are free."""
         self._ranks, self._cpus = resources.ranks, resources.cpus / resources.ranks
         self._options = {
             "num_cpus": self._cpus,
             "num_gpus": resources.gpus / resources.ranks,
-            "max_restarts": 0,  # restarting is ours
-            "max_task_retries": 0,  # a lost call may have succeeded; the loop decides what is done again
+            "max_restarts": 0,  # the loop restarts replicas
+            "max_task_retries": 0,  # a lost call may have succeeded; the loop decides what to retry
             "runtime_env": {"env_vars": {**REPLICA_ENVIRONMENT, "OMP_NUM_THREADS": str(resources.threads)}},
         }
         self._arguments = assignment, dict(plans), dict(probes)
         self._restarts = 0
-        self._place: Any = None
+        self._placement_group: Any = None
         self.expected: Arithmetic | None = None
-        self._begin()
+        self._start()
 
     def certify(self) -> None:
-        """Ask for its certificate, as what is expected of it is now."""
-        self.ready = _together([actor.certify.remote(self.expected) for actor in self.actors], "a replica")
+        """Request the parity certificate again, with the current `expected`."""
+        self.ready = _gather([actor.certify.remote(self.expected) for actor in self.actors], "a replica")
 
     def capture(
         self, plan: SetPlan, shard: ShardPlan, tokens: Sequence[TokenIds], halvings: int
     ) -> "Future[Mapping[str, Any]]":
-        """Begin a shard: all ranks of a group get the same calls in the same order."""
-        asked = plan, shard, list(tokens), halvings
-        # In order: the first is answered when the shard begins.
-        begun, killed = [actor.process_id.remote().future() for actor in self.actors], self._killed
+        """Return a future of the shard's commit numbers; all ranks of a group get the same calls in the same order."""
+        arguments = plan, shard, list(tokens), halvings
+        # An actor runs its calls in order, so `process_id` returns when the actor comes to the shard.
+        started, killed = [actor.process_id.remote().future() for actor in self.actors], self._killed
 
-        def had_begun(rank: int) -> bool:
-            return not killed.is_set() and begun[rank].done() and begun[rank].exception() is None
+        def was_executing(rank: int) -> bool:
+            return not killed.is_set() and started[rank].done() and started[rank].exception() is None
 
-        answer = _together([actor.capture.remote(*asked) for actor in self.actors], f"shard {shard.name}", had_begun)
-        answer.add_done_callback(self._committed)
-        return answer
+        calls = [actor.capture.remote(*arguments) for actor in self.actors]
+        result = _gather(calls, f"shard {shard.name}", was_executing)
+        result.add_done_callback(self._on_captured)
+        return result
 
     def restart(self, reason: str) -> "Future[Any] | None":
-        """Begin anew, unless that was done `MAX_RESTARTS` times in vain; it is back once it has proven itself again.
+        """Restart the replica and return the new `ready`, or None after `MAX_RESTARTS` restarts without a commit.
 
-        It waits for a place as long as it takes, which keeps no other one from its work. One that ran out of memory is
-        not counted: it gets smaller batches.
+        The replica waits for resources without a time limit, while the other replicas work. A restart after
+        out-of-memory is not counted, because the next batches are smaller.
         """
         if self._restarts == MAX_RESTARTS:
             return None
         self.kill()
         self._restarts += reason != OUT_OF_MEMORY
-        self._begin()
+        self._start()
         return self.ready
 
     def kill(self) -> None:
-        """End all its processes: one of a group that is left would wait for the others."""
-        self._killed.set()  # what fails now was not its own death
+        """Kill all processes, because the remaining ranks of a group would wait for the dead one."""
+        self._killed.set()  # calls that fail from now on do not count as failures of their shards
         for actor in self.actors:
             ray.kill(actor)
-        if self._place is not None:
-            ray.util.remove_placement_group(self._place)
+        if self._placement_group is not None:
+            ray.util.remove_placement_group(self._placement_group)
 
-    def _committed(self, answer: "Future[Any]") -> None:
-        if answer.exception() is None:
+    def _on_captured(self, result: "Future[Any]") -> None:
+        if result.exception() is None:
             self._restarts = 0
 
-    def _begin(self) -> None:
+    def _start(self) -> None:
         self._killed = threading.Event()
         self.actors = self._actors()
-        self.placed = self._reached()
+        self.placed = self._all_started()
         self.certify()
 
-    def _reached(self) -> "Future[Any]":
-        return _together([actor.process_id.remote() for actor in self.actors], "a replica")
+    def _all_started(self) -> "Future[Any]":
+        return _gather([actor.process_id.remote() for actor in self.actors], "a replica")
 
     def _actors(self) -> list[Any]:
         actor_class: Any = ray.remote(Replica)
         if self._ranks == 1:
             return [actor_class.options(**self._options).remote(*self._arguments)]
-        self._place = ray.util.placement_group(
+        self._placement_group = ray.util.placement_group(
             [{"CPU": self._cpus, "GPU": 1.0}] * self._ranks, strategy="STRICT_PACK"
-        )  # all on one node, for they exchange what each layer gives
-        here = PlacementGroupSchedulingStrategy(self._place)
-        meeting: Any = ray.remote(meeting_ranks).options(num_cpus=0, num_returns=self._ranks, scheduling_strategy=here)
-        placed = actor_class.options(**self._options, scheduling_strategy=here)
-        return [placed.remote(*self._arguments, rank) for rank in meeting.remote(self._ranks)]
+        )  # one node for all ranks, because they communicate in every layer
+        strategy = PlacementGroupSchedulingStrategy(self._placement_group)
+        ranks: Any = ray.remote(ranks_of_group).options(
+            num_cpus=0, num_returns=self._ranks, scheduling_strategy=strategy
+        )
+        placed = actor_class.options(**self._options, scheduling_strategy=strategy)
+        return [placed.remote(*self._arguments, rank) for rank in ranks.remote(self._ranks)]
 
 
 def start_workers(
@@ -128,113 +131,116 @@ def start_workers(
     plans: Mapping[str, SetPlan],
     tokens: Mapping[str, Sequence[TokenIds]],
 ) -> list[RayWorker]:
-    """Start all replicas."""
+    """Submit all replicas to Ray and return their workers, which may still wait for resources."""
     probes = {name: probe_prompts(tokens[name]) for name in plans}
-    few = {name: replace(plan, shards=()) for name, plan in plans.items()}
-    return [RayWorker(assignment, resources, few, probes) for _ in range(resources.replicas)]
+    without_shards = {name: replace(plan, shards=()) for name, plan in plans.items()}
+    return [RayWorker(assignment, resources, without_shards, probes) for _ in range(resources.replicas)]
 
 
 def certify_workers(
-    workers: Sequence[RayWorker], resources: Resources, wait_seconds: float, tell: Callable[[str], None]
+    workers: Sequence[RayWorker], resources: Resources, wait_seconds: float, message: Callable[[str], None]
 ) -> dict[str, Any]:
-    """Have replicas prove themselves against plain Hugging Face; return the first one's certificate.
+    """Check the parity of the replicas with plain Hugging Face; return the first replica's certificate.
 
-    Those that find no place in a minute do so later and join the others: two surveys that share a cluster would else
-    wait for ever, each for the places that the other holds.
+    Replicas that get no resources within a minute join later. Otherwise two surveys that share a cluster could wait
+    forever for each other's resources.
 
     Args:
         workers: the replicas.
-        resources: what each needs.
-        wait_seconds: how long the cluster may take to bring a node that has it.
-        tell: is told what is waited for.
+        resources: resources of each replica.
+        wait_seconds: time in which the cluster may add a node with these resources.
+        message: called with a sentence about what the survey waits for.
 
     Raises:
-        ParityError: a replica differs by more than rounding.
+        ParityError: activations of a replica differ by more than rounding.
         ModelError: a replica cannot load the model.
-        CaptureError: no node came, all replicas died, or they compute in different ways, which would mix in one run.
+        CaptureError: no node fits a replica, all replicas died, or their arithmetic differs.
     """
-    by_place = {worker.placed: worker for worker in workers}
-    placed, missing = wait(by_place, _SECONDS_TO_GATHER)
+    by_future = {worker.placed: worker for worker in workers}
+    placed, missing = wait(by_future, _SECONDS_TO_GATHER)
     waited = _SECONDS_TO_GATHER
     while not placed:
         if waited >= wait_seconds and not has_node_for(resources):
             raise CaptureError(
-                f"no node with {resources.gpus} GPUs and {resources.cpus:g} CPUs came in {waited:.0f} s; change "
-                "--gpus-per-replica or --replicas, or let the cluster grow (THEODOLITE_NODES_WAIT_SECONDS)"
+                f"no node with {resources.gpus} GPUs and {resources.cpus:g} CPUs joined the cluster in {waited:.0f} s; "
+                "change --gpus-per-replica or --replicas, or let the cluster grow (THEODOLITE_NODES_WAIT_SECONDS)"
             )
-        tell(f"waiting: no replica has found a place yet; {said_free()}")
-        placed, missing = wait(by_place, _SECONDS_TO_GATHER, FIRST_COMPLETED)
+        message(f"waiting for resources: {describe_free()}")
+        placed, missing = wait(by_future, _SECONDS_TO_GATHER, FIRST_COMPLETED)
         waited += _SECONDS_TO_GATHER
     if missing:
-        tell(f"{len(placed)} of {len(workers)} replicas have a place; the others join when they find one")
+        message(f"{len(placed)} of {len(workers)} replicas have started; the others join when resources are free")
     certificates, died = [], []
-    for place in placed:
+    for future in placed:
         try:
-            certificates.append(by_place[place].ready.result())
-        except ReplicaDiedError as error:  # it is begun anew when shards are given out
+            certificates.append(by_future[future].ready.result())
+        except ReplicaDiedError as error:  # the scheduling loop restarts it
             died.append(error)
     if not certificates:
-        raise CaptureError(f"a replica died while it loaded the model: {died[0]}") from died[0]
-    ways = {arithmetic(certificate) for certificate in certificates}
-    if len(ways) > 1:
-        raise CaptureError(f"the replicas compute in different ways, {sorted(ways)}; use nodes of one kind")
+        raise CaptureError(f"all started replicas died while they loaded the model: {died[0]}") from died[0]
+    different = {arithmetic(certificate) for certificate in certificates}
+    if len(different) > 1:
+        raise CaptureError(f"the replicas have different arithmetic, {sorted(different)}; use nodes of one kind")
     for worker in workers:
-        (worker.expected,) = ways
-    for place in missing:
-        if not by_place[place].ready.done() or by_place[place].ready.exception() is None:
-            by_place[place].certify()
+        (worker.expected,) = different
+    for future in missing:
+        if not by_future[future].ready.done() or by_future[future].ready.exception() is None:
+            by_future[future].certify()
     return dict(certificates[0])
 
 
-def _together(calls: Sequence[Any], where: str, had_begun: Callable[[int], bool] = lambda _rank: True) -> "Future[Any]":
-    """Return what will be the first one's answer once all have answered, or the first error of any.
+def _gather(
+    calls: Sequence[Any], subject: str, was_executing: Callable[[int], bool] = lambda _rank: True
+) -> "Future[Any]":
+    """Return a future of rank 0's result, which completes when all ranks have returned or when one fails.
 
     Args:
-        calls: of all ranks.
-        where: what they are about, for messages.
-        had_begun: whether the process of a rank came to its call before it died.
+        calls: one call of each rank.
+        subject: the replica or shard that error messages name.
+        was_executing: returns whether a rank was executing its call when it died.
     """
-    answer: Future[Any] = Future()
+    result: Future[Any] = Future()
     futures = [call.future() for call in calls]
-    left, lock = [len(futures)], threading.Lock()
+    n_pending, lock = [len(futures)], threading.Lock()
 
-    def heard(rank: int, done: "Future[Any]") -> None:
+    def on_done(rank: int, done: "Future[Any]") -> None:
         error = done.exception()
         with lock:
-            left[0] -= 1
-            if answer.done():
+            n_pending[0] -= 1
+            if result.done():
                 return
             if error is not None:
-                known = _as_the_loop_knows_it(error, where, had_begun=had_begun(rank), is_group=len(futures) > 1)
-                answer.set_exception(known)
-            elif left[0] == 0:
-                answer.set_result(futures[0].result())
+                is_group = len(futures) > 1
+                result.set_exception(_loop_error(error, subject, was_executing=was_executing(rank), is_group=is_group))
+            elif n_pending[0] == 0:
+                result.set_result(futures[0].result())
 
     for rank, future in enumerate(futures):
-        future.add_done_callback(partial(heard, rank))
-    return answer
+        future.add_done_callback(partial(on_done, rank))
+    return result
 
 
-def _as_the_loop_knows_it(error: BaseException, where: str, *, had_begun: bool, is_group: bool) -> BaseException:
+def _loop_error(error: BaseException, subject: str, *, was_executing: bool, is_group: bool) -> BaseException:
+    """Return ReplicaDiedError for an error after which the loop can retry, else the replica's own error."""
     if isinstance(error, ray.exceptions.RayTaskError):
         cause = error.cause
         if isinstance(cause, RankOutOfMemoryError):
             return ReplicaDiedError(OUT_OF_MEMORY, str(cause))
         if isinstance(cause, RankOutOfStepError):
-            return ReplicaDiedError(DIED, str(cause), had_begun=False)
-        # A rank whose group lost one fails wherever it waits for it.
+            return ReplicaDiedError(DIED, str(cause), was_executing=False)
+        # When one rank of a group dies, the other ranks fail in the collective call that waits for it.
         if is_group and not isinstance(cause, TheodoliteError):
-            return ReplicaDiedError(DIED, first_line(cause), had_begun=had_begun)
-        return _own_error(error, where)
+            return ReplicaDiedError(DIED, first_line(cause), was_executing=was_executing)
+        return _own_error(error, subject)
     if isinstance(error, ray.exceptions.RayError):
         is_memory = isinstance(error, ray.exceptions.OutOfMemoryError)
-        return ReplicaDiedError(OUT_OF_MEMORY if is_memory else DIED, first_line(error), had_begun=had_begun)
+        return ReplicaDiedError(OUT_OF_MEMORY if is_memory else DIED, first_line(error), was_executing=was_executing)
     return error
 
 
-def _own_error(error: ray.exceptions.RayTaskError, where: str) -> TheodoliteError:
-    """Return our own error where a replica raised one, and a CaptureError for anything else."""
+def _own_error(error: ray.exceptions.RayTaskError, subject: str) -> TheodoliteError:
+    """Return the TheodoliteError that a replica raised, or a CaptureError for any other error."""
     cause = error.cause
     if isinstance(cause, TheodoliteError):
         return type(cause)(str(cause))
-    return CaptureError(f"{where} failed: {type(cause).__name__}: {first_line(cause)}")
+    return CaptureError(f"{subject} failed: {type(cause).__name__}: {first_line(cause)}")

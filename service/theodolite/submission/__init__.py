@@ -1,1 +1,1 @@
-"""Survey jobs: the store keeps their record, a Ray cluster runs them."""
+"""Survey jobs: the store holds their records, and a Ray cluster runs them as Ray jobs."""

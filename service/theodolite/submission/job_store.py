@@ -1,12 +1,12 @@
-"""Jobs: surveys that were submitted to a cluster. The store is their memory, so that any service knows them.
+"""The records of survey jobs in the store, which every service that uses the store can read.
 
-    jobs/ID/spec.json              what is requested; ID is its digest
-    jobs/ID/attempts/00001.json    a try on the cluster: by whom, when, under which name; created exclusively
-    jobs/ID/sent/00001.json        the cluster took it
-    jobs/ID/ends/00001.json        how it ended; the first who writes it is right
-    jobs/ID/run.json               which run it became
+    jobs/ID/spec.json              the requested spec; ID is its digest
+    jobs/ID/attempts/00001.json    an attempt: owner, time and name of the Ray job; created exclusively
+    jobs/ID/sent/00001.json        the cluster accepted the Ray job
+    jobs/ID/ends/00001.json        how the attempt ended; the first writer wins
+    jobs/ID/run.json               the id of the run
 
-Only spec.json is ever changed: see `store_spec`.
+Only spec.json is ever replaced: see `store_spec`.
 """
 
 import json
@@ -28,13 +28,13 @@ _FOLDER = "jobs"
 
 @dataclass(frozen=True)
 class Attempt:
-    """A try on the cluster.
+    """An attempt to run a survey job on the cluster.
 
     Attributes:
         number: from 1.
-        owner: the id of the token that asked for it, or `local`.
-        submitted: when, ISO 8601.
-        submission: its name on the cluster, which can be used once.
+        owner: the id of the bearer token that submitted it, or `local`.
+        submitted: time of the submission, ISO 8601.
+        submission: id of the Ray job, which is unique for each attempt.
     """
 
     number: int
@@ -49,7 +49,7 @@ class End:
 
     Attributes:
         state: succeeded, failed or stopped.
-        reason: why it failed.
+        reason: the error message of a failed attempt.
     """
 
     state: str
@@ -58,15 +58,15 @@ class End:
 
 @dataclass(frozen=True)
 class StoredJob:
-    """What the store knows of a job.
+    """A survey job as the store describes it.
 
     Attributes:
         id: the digest of its spec.
-        spec: what is asked.
-        attempt: the last one; None where none was made yet.
-        sent: whether the cluster took that one.
-        end: how it ended; None while it has not.
-        run_id: which run it became, once it is known.
+        spec: the requested survey.
+        attempt: the last attempt; None before the first.
+        sent: whether the cluster accepted the last attempt.
+        end: how the last attempt ended; None before its end.
+        run_id: the id of the run; None before it is known.
     """
 
     id: str
@@ -78,10 +78,10 @@ class StoredJob:
 
 
 def store_spec(store: str, spec: SurveySpec) -> str:
-    """Write the spec of a job that is about to be tried, and return the job's id.
+    """Write the spec of a survey job and return the job's id.
 
-    Only fields that were set are written: a default may depend on the model. A spec that sets other fields to the same
-    values has the same id, and replaces the stored one; another label alone does not.
+    Only explicitly set fields are written, because a default may depend on the model. A spec with the same values and
+    other explicitly set fields has the same id and replaces the stored spec. A new label alone does not replace it.
     """
     location, job_id = open_location(store, create=True), spec.digest()
     content = spec.model_dump_json(exclude_unset=True).encode()
@@ -97,45 +97,44 @@ def _set_fields(spec: SurveySpec) -> dict[str, Any]:
 
 
 def read_job_spec(store: str, job_id: str) -> SurveySpec | None:
-    """Return what a job asks, or None where there is none of this id."""
+    """Return the spec of a survey job, or None if the store has no survey job of this id."""
     content = get(open_location(store), _spec_key(job_id))
     return None if content is None else SurveySpec.model_validate_json(content)
 
 
-def begin_attempt(store: str, job_id: str, number: int, owner: str) -> Attempt | None:
-    """Claim the next try; None where somebody else just did."""
+def create_attempt(store: str, job_id: str, number: int, owner: str) -> Attempt | None:
+    """Create the next attempt and return it, or None if another process created it first."""
     now = datetime.now(UTC).isoformat(timespec="seconds")
-    # A word of chance, for other stores may send the same job to the same cluster.
+    # A random suffix, because another store may submit the same spec to the same cluster.
     attempt = Attempt(number, owner, now, f"theodolite-{job_id[:16]}-{number}-{secrets.token_hex(4)}")
     key = _key(job_id, "attempts", number)
     return attempt if put_new(open_location(store), key, json.dumps(asdict(attempt)).encode()) else None
 
 
-def tell_sent(store: str, job_id: str, number: int) -> None:
-    """Say that the cluster took a try: from then on it is lost where the cluster does not know it."""
+def record_sent(store: str, job_id: str, number: int) -> None:
+    """Record that the cluster accepted an attempt, which is lost if the cluster does not know it later."""
     put_new(open_location(store), _key(job_id, "sent", number), b"{}")
 
 
 def end_attempt(store: str, job_id: str, number: int, end: End) -> None:
-    """Write how an attempt ended, unless its end is known already.
+    """Record how an attempt ended, unless its end is recorded already.
 
     Raises:
-        StoreError: the store has no such job, so it is not the one that the job was submitted to; or it cannot be
-            written.
+        StoreError: the store cannot be written, or has no such survey job and is therefore not the submitter's store.
     """
     location = open_location(store)
     if version(location, _spec_key(job_id)) is None:
-        raise StoreError(f"the store {store} on node {gethostname()} has no job {job_id}: {SHARING}")
+        raise StoreError(f"the store {store} on node {gethostname()} has no survey job {job_id}: {SHARING}")
     put_new(location, _key(job_id, "ends", number), json.dumps(asdict(end)).encode())
 
 
-def tell_run(store: str, job_id: str, run_id: str) -> None:
-    """Say which run a job became."""
+def record_run(store: str, job_id: str, run_id: str) -> None:
+    """Record the run id of a survey job."""
     put_new(open_location(store), f"{_FOLDER}/{job_id}/run.json", json.dumps({"run_id": run_id}).encode())
 
 
 def read_jobs(store: str, cache: Cache, job_id: str | None = None) -> list[StoredJob]:
-    """Return all jobs, or the one of an id, the latest submitted first. What is written once is read once."""
+    """Return all survey jobs, or the survey job of an id, last submitted first, through the cache."""
     location = open_location(store)
     by_job: dict[str, list[str]] = {}
     for key in keys(location, _FOLDER if job_id is None else f"{_FOLDER}/{job_id}"):
@@ -144,40 +143,40 @@ def read_jobs(store: str, cache: Cache, job_id: str | None = None) -> list[Store
     def read(key: str) -> Any:
         return cache.get(("job", store, key), lambda: json.loads(get(location, key) or b"null"), lambda _: 2000)
 
-    found = []
-    for name, there in by_job.items():
+    jobs = []
+    for name, job_keys in by_job.items():
         try:
-            if _spec_key(name) not in there:
+            if _spec_key(name) not in job_keys:
                 continue
             spec = cache.get(("job", store, name), partial(read_job_spec, store, name), lambda _: 20_000)
             if spec is not None:
-                found.append(_stored_job(name, spec, there, read))
-        except (ValueError, TypeError, KeyError):  # a broken file of one job hides no other
+                jobs.append(_stored_job(name, spec, job_keys, read))
+        except (ValueError, TypeError, KeyError):  # an unreadable record does not hide the other survey jobs
             continue
-    return sorted(found, key=lambda job: (job.attempt.submitted if job.attempt else "", job.id), reverse=True)
+    return sorted(jobs, key=lambda job: (job.attempt.submitted if job.attempt else "", job.id), reverse=True)
 
 
-def _stored_job(name: str, spec: SurveySpec, there: Sequence[str], read: Callable[[str], Any]) -> StoredJob:
-    attempts = sorted(key for key in there if key.startswith(f"{_FOLDER}/{name}/attempts/"))
+def _stored_job(name: str, spec: SurveySpec, job_keys: Sequence[str], read: Callable[[str], Any]) -> StoredJob:
+    attempts = sorted(key for key in job_keys if key.startswith(f"{_FOLDER}/{name}/attempts/"))
     attempt = Attempt(**read(attempts[-1])) if attempts else None
-    number = attempt.number if attempt else 0  # which no attempt has
+    number = attempt.number if attempt else 0  # no attempt has number 0
     sent, ended = (_key(name, part, number) for part in ("sent", "ends"))
     run = f"{_FOLDER}/{name}/run.json"
     return StoredJob(
         id=name,
         spec=spec,
         attempt=attempt,
-        sent=sent in there,
-        end=End(**read(ended)) if ended in there else None,
-        run_id=read(run)["run_id"] if run in there else None,
+        sent=sent in job_keys,
+        end=End(**read(ended)) if ended in job_keys else None,
+        run_id=read(run)["run_id"] if run in job_keys else None,
     )
 
 
 def _spec_key(job_id: str) -> str:
-    """Return where a job's spec lies."""
+    """Return the key of a survey job's spec."""
     return f"{_FOLDER}/{job_id}/spec.json"
 
 
 def _key(job_id: str, part: str, number: int) -> str:
-    """Return where something of an attempt lies."""
+    """Return the key of a record of an attempt."""
     return f"{_FOLDER}/{job_id}/{part}/{number:05d}.json"

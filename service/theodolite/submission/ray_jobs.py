@@ -168,7 +168,7 @@ def _token(settings: Settings) -> str | None:
 
 
 def default_ray_token() -> str | None:
-    """Return the token that Ray's own client would send: from RAY_AUTH_TOKEN, RAY_AUTH_TOKEN_PATH or ~/.ray/auth_token."""
+    """Return Ray's default token, from RAY_AUTH_TOKEN, RAY_AUTH_TOKEN_PATH or ~/.ray/auth_token; None if not set."""
     if token := os.environ.get("RAY_AUTH_TOKEN"):
         return token
     file = Path(os.environ.get("RAY_AUTH_TOKEN_PATH", Path.home() / ".ray" / "auth_token"))

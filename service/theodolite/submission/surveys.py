@@ -1,4 +1,4 @@
-"""Submitted surveys: the store remembers them, a Ray cluster runs them. The service and the command line share this."""
+"""Submit, stop and describe survey jobs; the service and the command line share these functions."""
 
 from collections.abc import Callable, Iterable, Mapping
 from datetime import UTC, datetime
@@ -11,13 +11,21 @@ from theodolite.spec import SurveySpec
 from theodolite.store.cache import Cache
 from theodolite.store.objects import absolute
 from theodolite.store.runs import open_run
-from theodolite.submission.job_store import End, StoredJob, begin_attempt, end_attempt, read_jobs, store_spec, tell_sent
+from theodolite.submission.job_store import (
+    End,
+    StoredJob,
+    create_attempt,
+    end_attempt,
+    read_jobs,
+    record_sent,
+    store_spec,
+)
 from theodolite.submission.ray_jobs import ClusterState, check_version, cluster_state, cluster_states, stop, submit
 
 UNFINISHED = ("queued", "running")
 
-_SECONDS_TO_ARRIVE = 60
-"""How long an attempt may be on its way to the cluster: it is written down before it is sent."""
+_SECONDS_IN_TRANSIT = 60
+"""Maximum time between the record of an attempt in the store and its acceptance by the cluster."""
 
 
 def submit_survey(
@@ -27,21 +35,21 @@ def submit_survey(
     cache: Cache,
     check_room: Callable[[int], None] = lambda _unfinished: None,
 ) -> str:
-    """Submit a survey and return its job's id; one that waits, runs or has succeeded is not submitted again.
+    """Submit a survey job and return its id; a survey job that is queued, running or succeeded is not submitted again.
 
     Args:
-        settings: the store, and the cluster.
-        spec: what is asked.
-        owner: who asks: a token's id, or `local`.
-        cache: what a long-lived reader has read of jobs.
-        check_room: is told how many jobs of the owner have not ended, before another one is begun.
+        settings: the store and the cluster.
+        spec: the requested survey.
+        owner: the id of the submitter's bearer token, or `local`.
+        cache: cache of the records of survey jobs.
+        check_room: called before the submission with the number of the owner's unfinished survey jobs; may raise.
 
     Raises:
-        ClusterRefusedError: the cluster does not take it.
-        ClusterError: the cluster cannot be reached; nothing was begun, or its own answer will tell.
+        ClusterRefusedError: the cluster refused the Ray job.
+        ClusterError: the cluster did not respond; if it accepted the Ray job, `job_states` shows it later.
     """
     job_id, jobs = spec.digest(), read_jobs(settings.store, cache)
-    # After the store, so that the cluster knows what the store says was sent; or an error: nothing is begun unseen.
+    # Request the states after reading the store, so that the cluster knows all Ray jobs that the store has as sent.
     known = cluster_states(settings)
     states = {job.id: _state(job, known, None).state for job in jobs}
     if states.get(job_id) in (*UNFINISHED, "succeeded"):
@@ -51,22 +59,22 @@ def submit_survey(
     )
     check_version(settings)
     store_spec(settings.store, spec)
-    found = next((job.attempt for job in jobs if job.id == job_id and job.attempt), None)
-    _begin(settings, job_id, (found.number if found else 0) + 1, owner)
+    last = next((job.attempt for job in jobs if job.id == job_id and job.attempt), None)
+    _submit_attempt(settings, job_id, (last.number if last else 0) + 1, owner)
     return job_id
 
 
 def job_states(settings: Settings, jobs: Iterable[StoredJob]) -> Mapping[str, ClusterState]:
-    """Return the state of each job: how its last attempt ended, or else what the cluster says of it."""
+    """Return the state of each survey job: the recorded end of its last attempt, or else the cluster's state."""
     jobs = list(jobs)
-    open_ones = [job.attempt for job in jobs if job.attempt and job.end is None]
+    unfinished = [job.attempt for job in jobs if job.attempt and job.end is None]
     known: Mapping[str, ClusterState | None] = {}
     unreachable = None
     try:
-        if len(open_ones) == 1:
-            name = open_ones[0].submission
+        if len(unfinished) == 1:
+            name = unfinished[0].submission
             known = {name: cluster_state(settings, name)}
-        elif open_ones:
+        elif unfinished:
             known = cluster_states(settings)
     except ClusterError as error:
         unreachable = str(error)
@@ -74,26 +82,28 @@ def job_states(settings: Settings, jobs: Iterable[StoredJob]) -> Mapping[str, Cl
 
 
 def stop_survey(settings: Settings, job: StoredJob) -> None:
-    """Stop a job that has not ended; what was captured stays.
+    """Stop a survey job that has not ended; its committed shards are kept.
 
     Raises:
-        ClusterError: the cluster does not answer, or the job is still on its way there.
+        ClusterError: the cluster does not respond, or has not accepted the Ray job yet.
     """
     if job.attempt is None or job.end is not None:
         return
-    said = cluster_state(settings, job.attempt.submission)
-    if said is None and _is_on_its_way(job):
-        raise ClusterError(f"job {job.id[:12]}… is still on its way to the cluster; stop it again in a moment")
-    if said is not None and said.state in UNFINISHED:
+    state = cluster_state(settings, job.attempt.submission)
+    if state is None and _is_in_transit(job):
+        raise ClusterError(
+            f"the cluster has not accepted survey job {job.id[:12]}… yet; stop the survey job again in a few seconds"
+        )
+    if state is not None and state.state in UNFINISHED:
         stop(settings, job.attempt.submission)
         end_attempt(settings.store, job.id, job.attempt.number, End("stopped"))
 
 
 def job_content(settings: Settings, job: StoredJob, state: ClusterState, cache: Cache) -> dict[str, Any]:
-    """Return a job as people see it: its state as the cluster says, and its progress as the store does."""
+    """Return the description of a survey job for users: the given state, and the progress in the store."""
     try:
         done = progress(open_run(settings.store, job.run_id, cache)) if job.run_id else {}
-    except StoreError:  # it is known, and not begun; or it is damaged, which asking for the run itself says
+    except StoreError:  # the run is not created yet, or it is damaged, which a request for the run reports
         done = {}
     return {
         "id": job.id,
@@ -108,9 +118,9 @@ def job_content(settings: Settings, job: StoredJob, state: ClusterState, cache: 
     }
 
 
-def _begin(settings: Settings, job_id: str, number: int, owner: str) -> None:
-    """Make the next attempt, unless somebody else just did."""
-    attempt = begin_attempt(settings.store, job_id, number, owner)
+def _submit_attempt(settings: Settings, job_id: str, number: int, owner: str) -> None:
+    """Create and submit the next attempt, unless another process has just created it."""
+    attempt = create_attempt(settings.store, job_id, number, owner)
     if attempt is None:
         return
     try:
@@ -118,26 +128,26 @@ def _begin(settings: Settings, job_id: str, number: int, owner: str) -> None:
     except ClusterRefusedError as error:
         end_attempt(settings.store, job_id, number, End("failed", str(error)))
         raise
-    # Any other error leaves open whether the cluster took it: its own answer will tell.
-    tell_sent(settings.store, job_id, number)
+    # After any other error the cluster may have accepted the Ray job; its states show that later.
+    record_sent(settings.store, job_id, number)
 
 
-def _is_on_its_way(job: StoredJob) -> bool:
-    """Return whether the last attempt was begun just now, and nobody says yet that the cluster has it."""
+def _is_in_transit(job: StoredJob) -> bool:
+    """Return whether the last attempt is new and its acceptance by the cluster is not recorded yet."""
     if job.attempt is None or job.sent:
         return False
     age = datetime.now(UTC) - datetime.fromisoformat(job.attempt.submitted)
-    return age.total_seconds() < _SECONDS_TO_ARRIVE
+    return age.total_seconds() < _SECONDS_IN_TRANSIT
 
 
 def _state(job: StoredJob, known: Mapping[str, ClusterState | None], unreachable: str | None) -> ClusterState:
     if job.end is not None:
         return ClusterState(job.end.state, job.end.reason)
     if job.attempt is None:
-        return ClusterState("lost", "it was never sent to the cluster; submit it again")
-    said = known.get(job.attempt.submission)
-    if said is not None:
-        return said
-    if unreachable is None and _is_on_its_way(job):
+        return ClusterState("lost", "the survey job was never sent to the cluster; submit it again")
+    state = known.get(job.attempt.submission)
+    if state is not None:
+        return state
+    if unreachable is None and _is_in_transit(job):
         return ClusterState("queued", None)
-    return ClusterState("lost", unreachable or "the cluster does not know it any more; submit it again to go on")
+    return ClusterState("lost", unreachable or "the cluster no longer knows the survey job; submit it again to resume")

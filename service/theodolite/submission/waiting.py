@@ -1,4 +1,4 @@
-"""Waiting for a submitted survey, and showing how far it is: from Python, in a notebook, and at the command line."""
+"""Wait for a survey job and show its progress: in Python, in a notebook, and on the command line."""
 
 import sys
 import time
@@ -12,61 +12,61 @@ from rich.console import Console
 from theodolite.errors import JobError
 from theodolite.progress_bars import progress_bars
 
-_SECONDS_BETWEEN_LOOKS = 2.0
+_SECONDS_BETWEEN_POLLS = 2.0
 _SECONDS_LOST = 30.0
-"""How long a job may look lost before nobody waits for it any more: a cluster's dashboard may start again."""
+"""Time for which a survey job may look lost before waiting ends, because a cluster's dashboard may restart."""
 
 
-def wait_for_end(look: Callable[[], Mapping[str, Any]], timeout: float | None = None) -> Mapping[str, Any]:
-    """Return a job once it has succeeded, showing how far it is until then.
+def wait_for_end(current: Callable[[], Mapping[str, Any]], timeout: float | None = None) -> Mapping[str, Any]:
+    """Return a survey job after it has succeeded; show its progress until then.
 
     Args:
-        look: returns the job as it is now: `id`, `state`, `reason`, and `progress` by prompt set.
-        timeout: seconds; None waits for as long as it takes. The job goes on either way.
+        current: returns the current `id`, `state`, `reason`, and `progress` by prompt set of the survey job.
+        timeout: seconds; None waits without a limit. The survey job continues after a timeout.
 
     Raises:
-        JobError: the job failed, was stopped or has looked lost for half a minute, with the reason; or time is over.
+        JobError: the survey job failed, was stopped or has been lost for half a minute; or the time is over.
     """
     end = time.monotonic() + (float("inf") if timeout is None else timeout)
     known = time.monotonic()
-    with _watching() as show:
+    with _progress_output() as show:
         while True:
-            now = look()
+            now = current()
             show(now)
             if now["state"] in ("queued", "running"):
                 known = time.monotonic()
             elif now["state"] != "lost" or time.monotonic() - known > _SECONDS_LOST:
                 break
-            left = end - time.monotonic()
-            if left <= 0 and now["state"] == "lost":
+            remaining = end - time.monotonic()
+            if remaining <= 0 and now["state"] == "lost":
                 break
-            if left <= 0:
-                raise JobError(f"job {now['id'][:12]}… is still {now['state']} after {timeout:g} s; wait again")
-            time.sleep(min(left, _SECONDS_BETWEEN_LOOKS))
+            if remaining <= 0:
+                raise JobError(f"survey job {now['id'][:12]}… is still {now['state']} after {timeout:g} s; wait again")
+            time.sleep(min(remaining, _SECONDS_BETWEEN_POLLS))
     if now["state"] != "succeeded":
-        said = {"failed": "failed", "stopped": "was stopped", "lost": "is lost"}[now["state"]]
-        reason = now["reason"] or "its logs may say why"
-        raise JobError(f"job {now['id'][:12]}… {said}: {reason}; submitting the same spec again goes on")
+        outcome = {"failed": "failed", "stopped": "was stopped", "lost": "is lost"}[now["state"]]
+        reason = now["reason"] or "see its log"
+        raise JobError(f"survey job {now['id'][:12]}… {outcome}: {reason}; submit the same spec again to resume")
     return now
 
 
-def said_progress(now: Mapping[str, Any]) -> str:
-    """Return how far a job is in words: prompts committed of all, by set."""
+def describe_progress(now: Mapping[str, Any]) -> str:
+    """Return the committed and total prompts of each set, such as `harmful 8/16, harmless 0/16`."""
     return ", ".join(f"{name} {at['done']}/{at['total']}" for name, at in now["progress"].items())
 
 
 @contextmanager
-def _watching() -> Iterator[Callable[[Mapping[str, Any]], None]]:
-    """Give what shows a job's progress: bars on a terminal or in a notebook, plain lines elsewhere, on stderr."""
+def _progress_output() -> Iterator[Callable[[Mapping[str, Any]], None]]:
+    """Yield a function that shows a survey job's progress on stderr, as bars or as plain lines."""
     console = Console(stderr=True)
     if not (console.is_terminal or (console.is_jupyter and find_spec("ipywidgets"))):
-        said: list[str] = []
+        lines: list[str] = []
 
         def line(now: Mapping[str, Any]) -> None:
-            done = said_progress(now)
-            said.append(f"{now['state']}: {done}" if done else now["state"])
-            if said[-1:] != said[-2:-1]:
-                print(said[-1], file=sys.stderr, flush=True)
+            done = describe_progress(now)
+            lines.append(f"{now['state']}: {done}" if done else now["state"])
+            if lines[-1:] != lines[-2:-1]:
+                print(lines[-1], file=sys.stderr, flush=True)
 
         yield line
         return

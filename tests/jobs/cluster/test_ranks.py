@@ -1,4 +1,4 @@
-"""Replicas that are ranks of a group: the first one writes, and a failure of one can never spoil what is written."""
+"""Replicas that are ranks of a group: rank 0 writes, and the failure of a rank never corrupts the written shards."""
 
 from concurrent.futures import FIRST_COMPLETED, wait
 from dataclasses import replace
@@ -36,8 +36,8 @@ def model_folder(tmp_path_factory):
     return folder
 
 
-def begun_run(model_folder, store):
-    """Describe a run's arrays, and return what its replicas are told."""
+def created_run(model_folder, store):
+    """Create a run's arrays, and return the assignment of its replicas."""
     coordinates = {"position": PLAN.positions, "layer": LAYERS, "d_model": range(48), "unit": range(80)}
     create_activations(open_location(str(store), create=True), "set", len(TOKENS), 3, SITES, coordinates)
     model = ModelSpec(id=str(model_folder))
@@ -69,7 +69,7 @@ def capture(replica, index, halvings=0):
 def whole(model_folder, tmp_path_factory):
     """The store of a run by one process."""
     store = tmp_path_factory.mktemp("whole")
-    replica = replica_of(begun_run(model_folder, store))
+    replica = replica_of(created_run(model_folder, store))
     for shard in PLAN.shards:
         capture(replica, shard.index)
     return store
@@ -78,7 +78,7 @@ def whole(model_folder, tmp_path_factory):
 def assert_same_results(store, whole):
     for name in ("resid_pre", "resid_mid", "resid_final", "mlp_positive"):
         ours, theirs = (
-            zarr.open_array(f"{place}/activations.zarr/set/{name}", mode="r")[:] for place in (store, whole)
+            zarr.open_array(f"{folder}/activations.zarr/set/{name}", mode="r")[:] for folder in (store, whole)
         )
         if name == "mlp_positive":
             np.testing.assert_array_equal(ours, theirs)
@@ -86,7 +86,7 @@ def assert_same_results(store, whole):
             assert relative_errors(ours, theirs).max() < FLOAT32_EXPECTED
 
 
-# What the processes run; each keeps its replica.
+# Functions that the processes run; each process stores its replica in REPLICA.
 
 REPLICA: list[Replica] = []
 
@@ -101,7 +101,7 @@ def capture_shard(rank, index, halvings=0):
 
 
 def run_out_of_memory(rank):
-    """From now on, the second rank has room for one prompt."""
+    """Limit the memory of the second rank to one prompt."""
     run = LoadedModel.run
 
     def run_one(self, **inputs):
@@ -114,7 +114,7 @@ def run_out_of_memory(rank):
 
 def test_the_first_rank_writes_each_shard_once(model_folder, whole, tmp_path):
     group = Group(2, joined=False)
-    first, second = group.run(begin, begun_run(model_folder, tmp_path))
+    first, second = group.run(begin, created_run(model_folder, tmp_path))
     assert first == second
     assert first["ranks"] == 2
     for shard in PLAN.shards:
@@ -128,7 +128,7 @@ def test_the_first_rank_writes_each_shard_once(model_folder, whole, tmp_path):
 
 
 def test_a_rank_out_of_memory_ends_its_group_and_the_next_one_halves_the_batches(model_folder, whole, tmp_path):
-    assignment = begun_run(model_folder, tmp_path)
+    assignment = created_run(model_folder, tmp_path)
     group = Group(2, joined=False)
     group.run(begin, assignment)
     group.run(run_out_of_memory)
@@ -136,7 +136,7 @@ def test_a_rank_out_of_memory_ends_its_group_and_the_next_one_halves_the_batches
     assert wait([waiting, failed], SECONDS, FIRST_COMPLETED).done == {failed}
     with pytest.raises(RankOutOfMemoryError, match="batch of 3 prompts of set, the longest of 19 tokens"):
         failed.result()
-    # It would now send what belongs to the next shard to a rank that waits for the rest of this one.
+    # The other rank waits for this shard, and would mistake messages of the next shard for it.
     _, next_one = group.submit(capture_shard, 1)
     with pytest.raises(CaptureError, match="out of step"):
         next_one.result(SECONDS)

@@ -133,10 +133,10 @@ def test_an_error_of_the_code_ends_the_run():
 
 def test_a_slow_replica_does_not_delay_the_others():
     slow, quick = PretendReplica(seconds=0.5), PretendReplica()
-    began = time.monotonic()
+    start = time.monotonic()
     run([slow, quick], 40)
     assert len(quick.done) == 38
-    assert time.monotonic() - began < 5
+    assert time.monotonic() - start < 5
 
 
 def test_a_replica_gets_no_shards_while_it_restarts():

@@ -1,4 +1,4 @@
-"""Jobs in the store: nothing is ever changed, the first who writes is right, and every service reads the same."""
+"""The records of survey jobs: they are not changed, the first writer wins, and every service reads the same."""
 
 import json
 import re
@@ -12,13 +12,13 @@ from theodolite.spec_file import parse_spec
 from theodolite.store.cache import Cache
 from theodolite.submission.job_store import (
     End,
-    begin_attempt,
+    create_attempt,
     end_attempt,
     read_job_spec,
     read_jobs,
+    record_run,
+    record_sent,
     store_spec,
-    tell_run,
-    tell_sent,
 )
 
 JOB = parse_spec(SPEC).digest()
@@ -34,8 +34,8 @@ def store(tmp_path):
     return str(tmp_path)
 
 
-def only(store, kept=None):
-    (job,) = read_jobs(store, kept or Cache(10**6))
+def only(store, cache=None):
+    (job,) = read_jobs(store, cache or Cache(10**6))
     return job
 
 
@@ -56,7 +56,7 @@ def test_fields_that_were_not_set_stay_so(store):
     assert "capture" not in read_job_spec(store, JOB).model_fields_set
 
 
-def test_a_spec_that_names_its_sites_gives_way_to_one_that_does_not(store):
+def test_a_spec_with_explicit_sites_is_replaced_by_one_without(store):
     default = {"sites": ["resid_pre", "resid_mid"]}
     assert store_spec(store, parse_spec({**SPEC, "capture": default})) == JOB
     assert read_job_spec(store, JOB).capture.model_fields_set == {"sites"}
@@ -70,22 +70,22 @@ def test_a_job_without_an_attempt_is_known(store):
 
 
 def test_an_attempt_is_claimed_once(store):
-    first = begin_attempt(store, JOB, 1, "me")
-    assert begin_attempt(store, JOB, 1, "you") is None
+    first = create_attempt(store, JOB, 1, "me")
+    assert create_attempt(store, JOB, 1, "you") is None
     assert (first.number, first.owner) == (1, "me")
     assert re.fullmatch(r"[a-z0-9-]{1,64}", first.submission)
     assert only(store).attempt == first
-    second = begin_attempt(store, JOB, 2, "you")
+    second = create_attempt(store, JOB, 2, "you")
     assert second.submission != first.submission
     assert only(store).attempt == second
 
 
-def test_of_many_who_claim_at_once_one_gets_it(store):
+def test_one_of_many_concurrent_claims_succeeds(store):
     start, got = threading.Barrier(8), []
 
     def claim(owner):
         start.wait()
-        got.append(begin_attempt(store, JOB, 1, owner))
+        got.append(create_attempt(store, JOB, 1, owner))
 
     threads = [threading.Thread(target=claim, args=(f"owner-{number}",)) for number in range(8)]
     for thread in threads:
@@ -98,16 +98,16 @@ def test_of_many_who_claim_at_once_one_gets_it(store):
 
 def test_submissions_of_two_jobs_have_two_names(store):
     other = store_spec(store, parse_spec({**SPEC, "gram": {"samples": 7}}))
-    names = {begin_attempt(store, job_id, 1, "me").submission for job_id in (JOB, other)}
+    names = {create_attempt(store, job_id, 1, "me").submission for job_id in (JOB, other)}
     assert len(names) == 2
 
 
-def test_the_first_end_is_right_and_belongs_to_its_attempt(store):
-    begin_attempt(store, JOB, 1, "me")
+def test_the_first_end_wins_and_belongs_to_its_attempt(store):
+    create_attempt(store, JOB, 1, "me")
     end_attempt(store, JOB, 1, End("stopped"))
     end_attempt(store, JOB, 1, End("succeeded"))
     assert only(store).end == End("stopped")
-    begin_attempt(store, JOB, 2, "me")
+    create_attempt(store, JOB, 2, "me")
     assert only(store).end is None
     end_attempt(store, JOB, 1, End("failed", "late"))
     assert only(store).end is None
@@ -117,48 +117,48 @@ def test_the_first_end_is_right_and_belongs_to_its_attempt(store):
 
 def test_the_tenth_attempt_comes_after_the_ninth(store):
     for number in range(1, 12):
-        begin_attempt(store, JOB, number, "me")
+        create_attempt(store, JOB, number, "me")
     assert only(store).attempt.number == 11
 
 
-def test_a_try_that_was_sent_is_known_by_its_number(store):
-    begin_attempt(store, JOB, 1, "me")
+def test_an_attempt_that_was_sent_is_known_by_its_number(store):
+    create_attempt(store, JOB, 1, "me")
     assert not only(store).sent
-    tell_sent(store, JOB, 1)
+    record_sent(store, JOB, 1)
     assert only(store).sent
-    begin_attempt(store, JOB, 2, "me")
+    create_attempt(store, JOB, 2, "me")
     assert not only(store).sent
 
 
-def test_the_run_is_told_once(store):
-    tell_run(store, JOB, "tiny-0")
-    tell_run(store, JOB, "tiny-1")
+def test_the_run_is_recorded_once(store):
+    record_run(store, JOB, "tiny-0")
+    record_run(store, JOB, "tiny-1")
     assert only(store).run_id == "tiny-0"
 
 
-def test_what_is_kept_never_hides_what_comes_later(store):
-    kept = Cache(10**6)
-    seen = [only(store, kept)]
+def test_the_cache_never_hides_later_records(store):
+    cache = Cache(10**6)
+    seen = [only(store, cache)]
     for step in (
-        lambda: begin_attempt(store, JOB, 1, "me"),
-        lambda: tell_sent(store, JOB, 1),
-        lambda: tell_run(store, JOB, "tiny-0"),
+        lambda: create_attempt(store, JOB, 1, "me"),
+        lambda: record_sent(store, JOB, 1),
+        lambda: record_run(store, JOB, "tiny-0"),
         lambda: end_attempt(store, JOB, 1, End("failed", "why")),
-        lambda: begin_attempt(store, JOB, 2, "me"),
+        lambda: create_attempt(store, JOB, 2, "me"),
         lambda: end_attempt(store, JOB, 2, End("succeeded")),
     ):
         step()
-        seen.append(only(store, kept))
+        seen.append(only(store, cache))
         assert seen[-1] == only(store)
     assert len({repr(job) for job in seen}) == len(seen)
 
 
-def test_two_stores_that_share_what_is_kept_do_not_mix(store, tmp_path):
-    kept, other = Cache(10**6), str(tmp_path / "other")
+def test_two_stores_that_share_a_cache_do_not_mix(store, tmp_path):
+    cache, other = Cache(10**6), str(tmp_path / "other")
     store_spec(other, parse_spec({**SPEC, "name": "second"}))
-    begin_attempt(store, JOB, 1, "me")
-    begin_attempt(other, JOB, 1, "you")
-    (mine,), (yours,) = read_jobs(store, kept), read_jobs(other, kept)
+    create_attempt(store, JOB, 1, "me")
+    create_attempt(other, JOB, 1, "you")
+    (mine,), (yours,) = read_jobs(store, cache), read_jobs(other, cache)
     assert (mine.spec.name, mine.attempt.owner) == ("first", "me")
     assert (yours.spec.name, yours.attempt.owner) == ("second", "you")
 
@@ -173,20 +173,20 @@ def test_one_job_is_read_alone(store):
 def test_the_latest_submitted_comes_first(store):
     ids = [store_spec(store, parse_spec({**SPEC, "gram": {"samples": number}})) for number in (5, 6, 7)]
     for number, job_id in enumerate([*ids, JOB]):
-        attempt = begin_attempt(store, job_id, 1, "me")
+        attempt = create_attempt(store, job_id, 1, "me")
         file = Path(store) / "jobs" / job_id / "attempts" / "00001.json"
         stamp = f"2026-01-0{number + 1}T00:00:00+00:00"
         file.write_text(json.dumps({**vars(attempt), "submitted": stamp}))
     assert [job.id for job in read_jobs(store, Cache(0))] == [JOB, *reversed(ids)]
 
 
-def test_strangers_in_the_folder_are_no_jobs(store):
+def test_other_files_in_the_folder_are_not_survey_jobs(store):
     (Path(store) / "jobs" / "README").write_text("x")
     (Path(store) / "jobs" / "0000").mkdir()
     (Path(store) / "jobs" / "0000" / "notes.txt").write_text("x")
     assert [job.id for job in read_jobs(store, Cache(0))] == [JOB]
 
 
-def test_a_store_that_is_not_there_has_no_jobs(tmp_path):
+def test_a_missing_store_has_no_survey_jobs(tmp_path):
     assert read_jobs(str(tmp_path / "nowhere"), Cache(0)) == []
     assert not (tmp_path / "nowhere").exists()
