@@ -1,6 +1,6 @@
-"""The `theodolite` command.
+"""The `theodolite` command line.
 
-Commands import what they need when they run: `--help` is fast, and works without the packages of the extras.
+Commands import their packages when they run, so `--help` is fast and works without the extras.
 """
 
 import sys
@@ -10,10 +10,10 @@ import typer
 from theodolite.errors import TheodoliteError
 from theodolite_jobs.commands import batch, service, specs, stored, surveys
 
-_INTERRUPTED = 130  # what typer makes of Ctrl-C
+_INTERRUPTED = 130  # typer's exit code after Ctrl-C
 
 app = typer.Typer(
-    help="Survey the geometry of a transformer language model: what its residual stream does, layer by layer.",
+    help="Survey the geometry of a transformer language model's residual stream, layer by layer.",
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
@@ -38,24 +38,24 @@ for command in (
 ):
     app.command()(command)
 
-spec_app = typer.Typer(help="Check a spec, or print the schema of all specs.", no_args_is_help=True)
+spec_app = typer.Typer(help="Check a spec, or print the schema of specs.", no_args_is_help=True)
 spec_app.command("check")(specs.check_spec)
 spec_app.command("schema")(specs.print_schema)
 app.add_typer(spec_app, name="spec")
 
-token_app = typer.Typer(help="Who may ask the service, and submit jobs.", no_args_is_help=True)
+token_app = typer.Typer(help="Create, list and revoke the bearer tokens of the service.", no_args_is_help=True)
 token_app.command("create")(service.create_token)
 token_app.command("list")(service.list_tokens)
 token_app.command("revoke")(service.revoke_token)
 app.add_typer(token_app, name="token")
 
-model_app = typer.Typer(help="Say what a model is, before it is loaded.", no_args_is_help=True)
+model_app = typer.Typer(help="Inspect a model without loading its weights.", no_args_is_help=True)
 model_app.command("inspect")(specs.inspect)
 app.add_typer(model_app, name="model")
 
 
 def main() -> None:
-    """Run the command line; errors of our own and missing packages become one message and an exit code."""
+    """Run the command line; a TheodoliteError or a missing package becomes one message and an exit code."""
     try:
         app()
     except TheodoliteError as error:
@@ -72,7 +72,7 @@ def main() -> None:
         sys.exit(TheodoliteError.exit_code)
     except SystemExit as end:
         if end.code == _INTERRUPTED:
-            typer.echo("stopped; what was committed stays, run the same command to go on", err=True)
+            typer.echo("interrupted; committed shards are kept, run the same command to resume", err=True)
         raise
 
 

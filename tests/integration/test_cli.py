@@ -117,7 +117,7 @@ def test_an_empty_variable_is_as_one_that_is_not_set(tmp_path):
 def test_a_list_in_the_environment_is_asked_for_as_json(tmp_path):
     result = theodolite("runs", "--store", tmp_path, env={**os.environ, "THEODOLITE_HOSTS": "survey.example.org"})
     assert result.returncode == 2
-    assert "THEODOLITE_HOSTS: must be a list as JSON has it" in result.stderr
+    assert "THEODOLITE_HOSTS: must be a JSON list" in result.stderr
 
 
 def test_a_ray_cluster_that_is_not_there_is_said_at_once(tmp_path, chat_model_folder):
@@ -144,7 +144,7 @@ def test_ctrl_c_says_that_nothing_is_lost(tmp_path, chat_model_folder):
     process.send_signal(signal.SIGINT)
     _, errors = process.communicate(timeout=60)
     assert process.returncode == 130
-    assert "run the same command to go on" in errors
+    assert "run the same command to resume" in errors
 
 
 def test_wrong_usage_exits_with_2():
@@ -210,4 +210,4 @@ def test_runs_show_and_analyse_over_a_captured_run(tmp_path):
     Path(run.report).unlink()
     assert theodolite("report", run.id, "--store", tmp_path).returncode == 0
     assert Path(run.report).is_file()
-    assert theodolite("verify", run.id, "--store", tmp_path).stdout == "tiny-0 is whole\n"
+    assert theodolite("verify", run.id, "--store", tmp_path).stdout == "tiny-0: no object is missing or damaged\n"

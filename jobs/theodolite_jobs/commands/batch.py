@@ -1,4 +1,4 @@
-"""Commands about surveys as batch jobs: a Ray cluster runs them, and the store remembers them."""
+"""Commands for survey jobs: a Ray cluster runs them, and the store holds their records."""
 
 import json
 from pathlib import Path
@@ -24,14 +24,14 @@ if TYPE_CHECKING:
     from theodolite.submission.job_store import StoredJob
 
 OWNER = "local"
-"""Who submits from a command line: whoever can write the store and reach the cluster."""
+"""Owner of survey jobs from the command line, where access to the store and the cluster is the only credential."""
 
 Cluster = Annotated[
     str | None,
-    typer.Option(help="Dashboard of the Ray cluster, http://HEAD:8265.", show_default="THEODOLITE_JOBS_URL"),
+    typer.Option(help="URL of the Ray cluster's dashboard, http://HEAD:8265.", show_default="THEODOLITE_JOBS_URL"),
 ]
-JobId = Annotated[str, typer.Argument(metavar="ID", help="A job's id, or its first letters.")]
-Wait = Annotated[bool, typer.Option("--wait", help="Stay until the job has ended, and show how far it is.")]
+JobId = Annotated[str, typer.Argument(metavar="ID", help="Id of a survey job, or its first letters.")]
+Wait = Annotated[bool, typer.Option("--wait", help="Wait until the survey job ends, and show its progress.")]
 
 
 def submit(
@@ -44,9 +44,9 @@ def submit(
     wait: Wait = False,
     as_json: AsJson = False,
 ) -> None:
-    """Run a survey as a batch job on a Ray cluster. The same spec again is the same job, and goes on where it was lost.
+    """Submit a survey job to a Ray cluster. The same spec is the same survey job: submitting it again resumes it.
 
-    Every node must have Theodolite and reach the store, and the files that the spec names.
+    Every node needs Theodolite, and access to the store and to the files that the spec names.
 
     For example: theodolite submit survey.yaml --cluster http://head:8265 --store s3://bucket/surveys
     """
@@ -60,18 +60,21 @@ def submit(
         replicas=replicas,
         gpus_per_replica=gpus_per_replica,
     )
-    asked = _with_absolute_places(spec_of(spec), spec.parent)
-    _print_job(settings, submit_survey(settings, asked, OWNER, Cache(0)), wait, as_json)
+    survey_spec = _with_absolute_paths(spec_of(spec), spec.parent)
+    _print_job(settings, submit_survey(settings, survey_spec, OWNER, Cache(0)), wait, as_json)
 
 
 def status(
-    job: Annotated[str | None, typer.Argument(metavar="[ID]", help="A job's id, or its first letters.")] = None,
+    job: Annotated[str | None, typer.Argument(metavar="[ID]", help="Id of a survey job, or its first letters.")] = None,
     cluster: Cluster = None,
     store: Store = None,
     wait: Wait = False,
     as_json: AsJson = False,
 ) -> None:
-    """Say how far a job is, or list all jobs of the store."""
+    """Show the state and progress of a survey job, or list all survey jobs of the store.
+
+    For example: theodolite status 3f2a --store s3://bucket/surveys --wait
+    """
     settings = settings_of(store=store, jobs_url=cluster)
     if job is not None:
         _print_job(settings, _job(settings, job).id, wait, as_json)
@@ -85,38 +88,44 @@ def status(
 
 
 def logs(job: JobId, cluster: Cluster = None, store: Store = None) -> None:
-    """Print what a job's last attempt has printed."""
+    """Print the log of a survey job's last attempt.
+
+    For example: theodolite logs 3f2a --store s3://bucket/surveys
+    """
     from theodolite.errors import JobError
     from theodolite.submission.ray_jobs import cluster_logs
 
     settings = settings_of(store=store, jobs_url=cluster)
-    found = _job(settings, job)
-    said = cluster_logs(settings, found.attempt.submission) if found.attempt else None
-    if said is None:
-        raise JobError(f"the cluster has no logs of job {found.id[:12]}… any more")
-    print(said, end="")
+    stored = _job(settings, job)
+    text = cluster_logs(settings, stored.attempt.submission) if stored.attempt else None
+    if text is None:
+        raise JobError(f"the cluster no longer has the log of survey job {stored.id[:12]}…")
+    print(text, end="")
 
 
 def stop(job: JobId, cluster: Cluster = None, store: Store = None, as_json: AsJson = False) -> None:
-    """Stop a job; what was captured stays, and submitting the same spec again goes on."""
+    """Stop a survey job and keep its committed shards; submitting the same spec again resumes it.
+
+    For example: theodolite stop 3f2a --store s3://bucket/surveys
+    """
     from theodolite.submission.surveys import stop_survey
 
     settings = settings_of(store=store, jobs_url=cluster)
-    found = _job(settings, job)
-    stop_survey(settings, found)
-    _print_job(settings, found.id, False, as_json)
+    stored = _job(settings, job)
+    stop_survey(settings, stored)
+    _print_job(settings, stored.id, False, as_json)
 
 
 def _print_job(settings: "Settings", job_id: str, wait: bool, as_json: bool) -> None:
     from theodolite.submission.waiting import wait_for_end
 
-    def look() -> dict[str, Any]:
+    def current() -> dict[str, Any]:
         (job,) = _jobs(settings, job_id)
         return _contents(settings, [job])[0]
 
     if wait:
-        wait_for_end(look)
-    print_value(look(), as_json)
+        wait_for_end(current)
+    print_value(current(), as_json)
 
 
 def _contents(settings: "Settings", jobs: "list[StoredJob]") -> list[dict[str, Any]]:
@@ -134,26 +143,28 @@ def _jobs(settings: "Settings", job_id: str | None = None) -> "list[StoredJob]":
     return read_jobs(settings.store, Cache(0), job_id)
 
 
-def _job(settings: "Settings", beginning: str) -> "StoredJob":
-    """Return the one job whose id begins so."""
+def _job(settings: "Settings", prefix: str) -> "StoredJob":
+    """Return the survey job whose id starts with `prefix`; raises SpecError unless there is exactly one."""
     from theodolite.errors import SpecError
 
-    found = [job for job in _jobs(settings) if job.id.startswith(beginning)]
-    if len(found) != 1:
-        said = f"{len(found)} jobs begin so" if found else "there is no such job"
-        raise SpecError(f"ID: given {beginning!r}, and {said}; `theodolite status` lists those of {settings.store}")
-    return found[0]
+    matches = [job for job in _jobs(settings) if job.id.startswith(prefix)]
+    if len(matches) != 1:
+        problem = f"{len(matches)} survey jobs start with it" if matches else "no survey job starts with it"
+        raise SpecError(
+            f"ID: given {prefix!r}, but {problem}; `theodolite status` lists the survey jobs of {settings.store}"
+        )
+    return matches[0]
 
 
-def _with_absolute_places(spec: "SurveySpec", folder: Path) -> "SurveySpec":
-    """Return a spec whose files and local model are found from anywhere on the same file system."""
+def _with_absolute_paths(spec: "SurveySpec", folder: Path) -> "SurveySpec":
+    """Return the spec with absolute paths of prompt files and of a local model, which start at `folder`."""
     from theodolite.model_aliases import MODEL_ALIASES
 
     content = spec.model_dump(mode="json", exclude_unset=True)
     for prompt_set in content["prompts"].values():
-        kind, _, place = prompt_set["source"].partition(":")
+        kind, _, path = prompt_set["source"].partition(":")
         if kind == "file":
-            prompt_set["source"] = f"file:{(folder / place).absolute()}"
+            prompt_set["source"] = f"file:{(folder / path).absolute()}"
     if content["model"]["id"] not in MODEL_ALIASES and (folder / content["model"]["id"]).exists():
         content["model"]["id"] = str((folder / content["model"]["id"]).absolute())
     return type(spec).model_validate(content)

@@ -1,4 +1,4 @@
-"""What several commands take and print."""
+"""Arguments, options and output functions that several commands share."""
 
 import json
 from pathlib import Path
@@ -11,44 +11,48 @@ if TYPE_CHECKING:
     from theodolite.spec import SurveySpec
     from theodolite.store.runs import Run
 
-SpecPath = Annotated[Path, typer.Argument(metavar="SPEC", help="A YAML or JSON file that says what to measure.")]
-RunId = Annotated[str, typer.Argument(metavar="RUN", help="A run id, as `theodolite runs` lists them.")]
-ModelId = Annotated[str, typer.Argument(metavar="MODEL", help="Hub id, folder, .gguf file, or an alias.")]
-Revision = Annotated[str | None, typer.Option(help="Hub revision; by default the newest.")]
+SpecPath = Annotated[Path, typer.Argument(metavar="SPEC", help="YAML or JSON file that describes the survey.")]
+RunId = Annotated[str, typer.Argument(metavar="RUN", help="Run id, as `theodolite runs` lists it.")]
+ModelId = Annotated[str, typer.Argument(metavar="MODEL", help="Hub id, folder, .gguf file, or alias.")]
+Revision = Annotated[str | None, typer.Option(help="Hub revision; the default is the newest.")]
 Store = Annotated[
     str | None,
-    typer.Option(help="Folder or file://, s3://, gs://, az:// URL.", show_default="./theodolite-store"),
+    typer.Option(help="Store: a folder, or a file://, s3://, gs:// or az:// URL.", show_default="./theodolite-store"),
 ]
-Ray = Annotated[str | None, typer.Option(help="Address of a Ray cluster; without one, Ray starts on this machine.")]
-Dask = Annotated[str | None, typer.Option(help="Address of a Dask scheduler; without one, this machine's threads.")]
-Replicas = Annotated[int | None, typer.Option(min=1, help="Copies of the model; by default one for each GPU.")]
-Gpus = Annotated[int | None, typer.Option(min=0, help="GPUs that one copy of the model is spread over.")]
+Ray = Annotated[str | None, typer.Option(help="Address of a Ray cluster; the default starts Ray on this machine.")]
+Dask = Annotated[str | None, typer.Option(help="Address of a Dask scheduler; the default is this machine's threads.")]
+Replicas = Annotated[
+    int | None, typer.Option(min=1, help="Number of replicas of the model; the default is as many as fit on the GPUs.")
+]
+Gpus = Annotated[
+    int | None, typer.Option(min=0, help="GPUs of each replica; the default is 1 if the cluster has GPUs.")
+]
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object on the last line.")]
 
 
 def settings_of(**given: Any) -> "Settings":
-    """Return the environment's settings, overridden by those that were given on the command line and are not None."""
+    """Return the settings of the environment, overridden by the command-line options that are not None."""
     from theodolite.settings import read_settings
 
     return read_settings(**given)
 
 
 def spec_of(path: Path) -> "SurveySpec":
-    """Return the survey that a file asks for."""
+    """Return the spec that a file holds."""
     from theodolite.spec_file import read_spec
 
     return read_spec(path)
 
 
 def run_of(run_id: str, settings: "Settings") -> "Run":
-    """Return a run of the store."""
+    """Return the run of an id in the store."""
     from theodolite.store.runs import open_run
 
     return open_run(settings.store, run_id)
 
 
 def print_outcome(run: "Run", as_json: bool) -> None:
-    """Print which run a command made or changed, and where its report is."""
+    """Print the id, state and report of the run that a command created or changed."""
     from theodolite.query.runs import run_state
 
     outcome = {"run_id": run.id, "store": run.store, "report": run.report, "state": run_state(run)}
@@ -61,11 +65,11 @@ def print_outcome(run: "Run", as_json: bool) -> None:
 
 
 def print_value(value: dict[str, Any], as_json: bool) -> None:
-    """Print a dictionary, as YAML for people."""
+    """Print a dictionary as YAML, or as JSON for programs."""
     if as_json:
         print(json.dumps(value))
         return
     import yaml
 
-    # Sentences stay on their line: a terminal wraps them, and grep finds them.
+    # No line breaks within a sentence: the terminal wraps it, and grep finds it.
     print(yaml.safe_dump(value, sort_keys=False, allow_unicode=True, width=10_000), end="")

@@ -1,4 +1,4 @@
-"""Commands of the service: serve, and the tokens of those who ask it."""
+"""Commands for the service and its bearer tokens."""
 
 import json
 from typing import Annotated
@@ -11,13 +11,13 @@ from theodolite_jobs.commands.options import AsJson, Store, settings_of
 def serve(
     store: Store = None,
     host: Annotated[
-        str, typer.Option(help="Address to listen on; any but loopback needs a token first.")
+        str, typer.Option(help="Address to listen on; an address other than loopback requires a token.")
     ] = "127.0.0.1",
     port: Annotated[int, typer.Option(min=0, max=65535, help="Port to listen on.")] = 8000,
 ) -> None:
-    """Serve the page and the API over a store; surveys are submitted to the Ray cluster of THEODOLITE_JOBS_URL.
+    """Serve the page and the HTTP API of a store. THEODOLITE_JOBS_URL names the Ray cluster for survey jobs.
 
-    For example: theodolite serve --store ./theodolite-store, and open http://127.0.0.1:8000
+    For example: theodolite serve --store ./theodolite-store, then open http://127.0.0.1:8000
     """
     from theodolite.api.serving import serve as run_service
 
@@ -26,15 +26,19 @@ def serve(
 
 def create_token(
     store: Store = None,
-    scope: Annotated[list[str] | None, typer.Option(help="read, submit, or both by giving it twice.")] = None,
-    label: Annotated[str, typer.Option(help="What it is for.")] = "",
-    days: Annotated[int | None, typer.Option(min=1, help="How long it counts; by default for ever.")] = None,
+    scope: Annotated[
+        list[str] | None, typer.Option(help="read or submit; repeat the option for both. The default is read.")
+    ] = None,
+    label: Annotated[str, typer.Option(help="Description of the token.")] = "",
+    days: Annotated[int | None, typer.Option(min=1, help="Days until the token expires; the default is never.")] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Make a token for the service and print it, which happens only once; the store keeps its hash.
+    """Create a bearer token for the service and print it once; the store holds only its hash.
 
-    From the first token on, the service over this store answers nobody without one, not even on loopback; it stays so
-    when all are revoked.
+    After the first token is created, the service of this store requires a token for every request, also on loopback
+    and also after all tokens are revoked.
+
+    For example: theodolite token create --scope read --scope submit --label notebook --days 30
     """
     from theodolite.api.credentials import SCOPES, create_credential
     from theodolite.errors import SpecError
@@ -47,12 +51,15 @@ def create_token(
     if as_json:
         print(json.dumps({"token": token, "id": credential.id, "scopes": scopes, "expires": credential.expires}))
         return
-    typer.echo(f"{credential.id} may {' and '.join(scopes)}; keep it now, it is not shown again", err=True)
+    typer.echo(f"token {credential.id} with scope {' and '.join(scopes)}; copy it now, it is not shown again", err=True)
     print(token)
 
 
 def list_tokens(store: Store = None, as_json: AsJson = False) -> None:
-    """List the service's tokens: ids, scopes and ends, never the tokens."""
+    """List the id, scopes, expiry and label of each token; the tokens themselves are not stored.
+
+    For example: theodolite token list --store ./theodolite-store
+    """
     from theodolite.api.credentials import list_credentials
 
     credentials = list_credentials(settings_of(store=store).store)
@@ -61,17 +68,22 @@ def list_tokens(store: Store = None, as_json: AsJson = False) -> None:
         print(json.dumps({"items": [{name: getattr(one, name) for name in shown} for one in credentials]}))
         return
     for one in credentials:
-        until = f"until {one.expires[:10]}" if one.expires else "for ever"
+        until = f"until {one.expires[:10]}" if one.expires else "no expiry"
         print(f"{one.id}  {','.join(one.scopes)}  {until}  {one.label}")
 
 
 def revoke_token(
-    token: Annotated[str, typer.Argument(metavar="ID", help="A token's id, as `theodolite token list` shows it.")],
+    token: Annotated[str, typer.Argument(metavar="ID", help="Id of a token, as `theodolite token list` shows it.")],
     store: Store = None,
 ) -> None:
-    """Make a token count no more, within two seconds."""
+    """Revoke a token; the service rejects it within two seconds.
+
+    For example: theodolite token revoke 5c1e0f9a --store ./theodolite-store
+    """
     from theodolite.api.credentials import revoke_credential
     from theodolite.errors import SpecError
 
     if not revoke_credential(settings_of(store=store).store, token):
-        raise SpecError(f"there is no token {token!r}; `theodolite token list` shows those that there are")
+        raise SpecError(
+            f"ID: given {token!r}, but the store has no such token; `theodolite token list` lists the tokens"
+        )

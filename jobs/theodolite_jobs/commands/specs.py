@@ -1,4 +1,4 @@
-"""Commands that only look: at a spec, at the schema of all specs, at a model."""
+"""Commands that inspect a spec, the schema of specs, or a model."""
 
 import json
 from pathlib import Path
@@ -10,7 +10,10 @@ from theodolite_jobs.commands.options import AsJson, ModelId, Revision, SpecPath
 
 
 def check_spec(spec: SpecPath, as_json: AsJson = False) -> None:
-    """Check a spec file; every problem names its field, what was given and what is allowed."""
+    """Check a spec file; each error names the field, the given value and the allowed values.
+
+    For example: theodolite spec check survey.yaml
+    """
     checked = spec_of(spec)
     if as_json:
         print(json.dumps({"valid": True, "digest": checked.digest()}))
@@ -19,7 +22,10 @@ def check_spec(spec: SpecPath, as_json: AsJson = False) -> None:
 
 
 def print_schema() -> None:
-    """Print the JSON Schema of specs, with a description of every field."""
+    """Print the JSON Schema of specs, with a description of each field.
+
+    For example: theodolite spec schema > survey.schema.json
+    """
     from theodolite.spec import SurveySpec
 
     print(json.dumps(SurveySpec.model_json_schema(), indent=2))
@@ -29,23 +35,23 @@ def inspect(
     model: ModelId,
     revision: Revision = None,
     trust_remote_code: Annotated[
-        bool, typer.Option("--trust-remote-code", help="Run the model's own code, where the deployment allows it.")
+        bool, typer.Option("--trust-remote-code", help="Run the model's own code; the deployment must allow it.")
     ] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Say a model's family, sizes, norms, positions, biases and sites, and what it lacks. Loads no weights.
+    """Show the family, sizes, norms, positions, biases and sites of a model, without loading its weights.
 
     For example: theodolite model inspect smollm2-135m-instruct
     """
     import gc
 
-    gc.disable()  # looking through what importing torch made, which stays, takes a fifth of the time
+    gc.disable()  # collections during the import of torch take a fifth of the command's time and free nothing
 
     from theodolite.errors import SpecError
     from theodolite.spec import ModelSpec
     from theodolite_jobs.inspection import inspect_model
 
     if not model:
-        raise SpecError("MODEL is empty: give a hub id, a folder, a .gguf file or an alias")
-    asked = ModelSpec(id=model, revision=revision, trust_remote_code=trust_remote_code)
-    print_value(inspect_model(asked, Path(), settings_of()), as_json)
+        raise SpecError("MODEL: given ''; allowed: a hub id, a folder, a .gguf file or an alias")
+    model_spec = ModelSpec(id=model, revision=revision, trust_remote_code=trust_remote_code)
+    print_value(inspect_model(model_spec, Path(), settings_of()), as_json)

@@ -1,4 +1,4 @@
-"""Commands about what a store has: runs, whether they are whole, comparisons, directions to take away."""
+"""Commands for the runs of a store: list, show, verify, compare and export."""
 
 import json
 from pathlib import Path
@@ -10,59 +10,70 @@ from theodolite_jobs.commands.options import AsJson, RunId, Store, print_value, 
 
 
 def runs(store: Store = None, as_json: AsJson = False) -> None:
-    """List the runs of a store, newest first."""
+    """List the runs of a store, newest first.
+
+    For example: theodolite runs --store s3://bucket/surveys
+    """
     from theodolite.query.runs import summaries
 
-    found = summaries(settings_of(store=store).store)
+    items = summaries(settings_of(store=store).store)
     if as_json:
-        print(json.dumps({"items": found}))
+        print(json.dumps({"items": items}))
         return
-    if not found:
-        typer.echo(f"no runs in {settings_of(store=store).store} yet; make one with: theodolite survey SPEC", err=True)
-    for item in found:
+    if not items:
+        typer.echo(f"no runs in {settings_of(store=store).store}; create one with: theodolite survey SPEC", err=True)
+    for item in items:
         sets = ", ".join(f"{name} {size}" for name, size in item["sets"].items())
         print(f"{item['run_id']}  {item['state']}  {item.get('reason', sets or 'no prompts')}  {item['created'][:16]}")
 
 
 def show(run: RunId, store: Store = None, as_json: AsJson = False) -> None:
-    """Show what is known of a run: model, prompts, parity, progress, results."""
+    """Show the model, prompts, parity, progress and results of a run.
+
+    For example: theodolite show RUN
+    """
     from theodolite.query.runs import describe
 
     known = describe(run_of(run, settings_of(store=store)))
-    if not as_json:  # dimensions and the spec are for programs
-        known["results"] = {name: ", ".join(found) or "tables" for name, found in known["results"].items()}
+    if not as_json:  # only programs need the dimensions and the spec
+        known["results"] = {name: ", ".join(names) or "tables" for name, names in known["results"].items()}
         known["tables"] = ", ".join(known["tables"])
         del known["spec"]
         if known["state"] != "complete":
-            del known["report"]  # which is not written yet
+            del known["report"]  # the report is not written yet
     print_value(known, as_json)
 
 
 def verify(run: RunId, store: Store = None, as_json: AsJson = False) -> None:
-    """Check every stored byte of a run against what was committed; exit 1 and name what is missing or damaged."""
+    """Compare each stored object of a run with its committed checksum; exit 1 and list missing or damaged objects.
+
+    For example: theodolite verify RUN
+    """
     from theodolite.query.runs import verify as find_damages
 
     opened = run_of(run, settings_of(store=store))
-    found = list(find_damages(opened))
+    damages = list(find_damages(opened))
     if as_json:
-        print(json.dumps({"run_id": opened.id, "whole": not found, "damages": found}))
+        print(json.dumps({"run_id": opened.id, "whole": not damages, "damages": damages}))
     else:
-        print("\n".join(found) or f"{opened.id} is whole")
-    if found:
+        print("\n".join(damages) or f"{opened.id}: no object is missing or damaged")
+    if damages:
         raise typer.Exit(1)
 
 
 def compare(
     runs: Annotated[list[str], typer.Argument(metavar="RUN", help="Run ids, as `theodolite runs` lists them.")],
     statistic: Annotated[
-        str, typer.Option(metavar="NAME", help="Any statistic along depth, such as auroc or variance_mean.")
+        str, typer.Option(metavar="NAME", help="Statistic along depth, such as auroc or variance_mean.")
     ] = "cosine_of_means_debiased",
-    contrast: Annotated[str | None, typer.Option(help="Which contrast; needed where a run has several.")] = None,
+    contrast: Annotated[str | None, typer.Option(help="Contrast; required if a run has several.")] = None,
     prompt_set: Annotated[
-        str | None, typer.Option("--set", help="Which prompt set, for a statistic of one such as variance_mean.")
+        str | None, typer.Option("--set", help="Prompt set; for a statistic of one set, such as variance_mean.")
     ] = None,
-    site: Annotated[str | None, typer.Option(help="One site; by default resid_pre and resid_mid.")] = None,
-    position: Annotated[int | None, typer.Option(help="Token position; by default each run's last.")] = None,
+    site: Annotated[str | None, typer.Option(help="Site; the default is resid_pre and resid_mid.")] = None,
+    position: Annotated[
+        int | None, typer.Option(help="Token position; the default is each run's last position.")
+    ] = None,
     bound: Annotated[
         float,
         typer.Option(
@@ -71,11 +82,11 @@ def compare(
             help="AUROC that the lower end of the interval must reach for the sets to count as separated.",
         ),
     ] = 0.95,
-    output: Annotated[Path, typer.Option(help="Where the page is written.")] = Path("comparison.html"),
+    output: Annotated[Path, typer.Option(help="File of the page.")] = Path("comparison.html"),
     store: Store = None,
     as_json: AsJson = False,
 ) -> None:
-    """Draw a statistic of several runs on relative depth, and say where their sets' cosine is least and they separate.
+    """Plot a statistic of several runs over relative depth; print the smallest cosine and where the sets separate.
 
     For example: theodolite compare RUN RUN --statistic auroc
     """
@@ -90,28 +101,30 @@ def compare(
         print(json.dumps({"page": str(output), "statistic": statistic, "bound": bound, "items": records(table)}))
         return
     for row in said(table):
-        print(f"{row['run']}  least cosine: {row['least cosine']}  separates: {row['separates']}")
+        print(f"{row['run']}  smallest cosine: {row['least cosine']}  separates: {row['separates']}")
     print(f"page  {output}")
 
 
 def export(
     run: RunId,
-    contrast: Annotated[str, typer.Option(help="Whose direction.")],
-    site: Annotated[str, typer.Option(help="A site of the blocks, such as resid_pre.")] = "resid_pre",
+    contrast: Annotated[str, typer.Option(help="Contrast of the direction.")],
+    site: Annotated[str, typer.Option(help="Block site, such as resid_pre.")] = "resid_pre",
     layer: Annotated[
-        list[int] | None, typer.Option(help="A 0-based block; several by giving it again; none is all.")
+        list[int] | None, typer.Option(help="Layer, from 0; repeat the option for several. The default is all layers.")
     ] = None,
-    position: Annotated[int | None, typer.Option(help="Token position; by default the last one measured.")] = None,
+    position: Annotated[
+        int | None, typer.Option(help="Token position; the default is the last captured position.")
+    ] = None,
     format: Annotated[
-        str, typer.Option(help="safetensors, npy, or gguf: a control vector of llama.cpp.")
+        str, typer.Option(help="safetensors, npy, or gguf (a control vector of llama.cpp).")
     ] = "safetensors",
     output: Annotated[
-        Path | None, typer.Option(help="Where it is written; by default here, under the run's name.")
+        Path | None, typer.Option(help="Output file; the default is a file in this folder, named after the run.")
     ] = None,
     store: Store = None,
     as_json: AsJson = False,
 ) -> None:
-    """Take a contrast's direction to other tools: a unit vector, positive minus negative, with what it is of.
+    """Write a contrast's direction to a file for other tools: a unit vector, positive minus negative, with metadata.
 
     For example: theodolite export RUN --contrast refusal --layer 15 --format npy
     """
@@ -119,5 +132,5 @@ def export(
     from theodolite.run_reader import open_run
 
     reader = open_run(settings_of(store=store).store, run)
-    place = export_direction(reader, contrast, site, layer or (), position, format, output)
-    print(json.dumps({"file": str(place)}) if as_json else place)
+    file = export_direction(reader, contrast, site, layer or (), position, format, output)
+    print(json.dumps({"file": str(file)}) if as_json else file)

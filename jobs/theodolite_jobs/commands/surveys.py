@@ -1,4 +1,4 @@
-"""Commands that measure: the whole survey, its stages, the heads of a model, and what a survey would cost."""
+"""Commands that run a survey, one of its stages or the analysis of heads, or estimate the cost of a survey."""
 
 from pathlib import Path
 from typing import Annotated
@@ -33,7 +33,7 @@ def survey(
     gpus_per_replica: Gpus = None,
     as_json: AsJson = False,
 ) -> None:
-    """Capture, analyse and report; go on where a former try stopped.
+    """Capture activations, compute the statistics and write the report; an interrupted survey resumes.
 
     For example: theodolite survey demo.yaml --store ./theodolite-store
     """
@@ -44,9 +44,9 @@ def survey(
     settings = settings_of(
         store=store, ray_address=ray, dask_address=dask, replicas=replicas, gpus_per_replica=gpus_per_replica
     )
-    asked = spec_of(spec)
+    survey_spec = spec_of(spec)
     with served(settings):
-        run = run_survey(asked, spec.parent, settings, Console())
+        run = run_survey(survey_spec, spec.parent, settings, Console())
     print_outcome(run, as_json)
 
 
@@ -58,21 +58,27 @@ def capture(
     gpus_per_replica: Gpus = None,
     as_json: AsJson = False,
 ) -> None:
-    """Capture activations only; `analyse` computes the statistics later."""
+    """Capture activations only; `theodolite analyse` computes the statistics later.
+
+    For example: theodolite capture demo.yaml --store ./theodolite-store
+    """
     from theodolite_jobs.metrics_server import served
     from theodolite_jobs.progress import Console
     from theodolite_jobs.survey import capture as run_capture
 
     settings = settings_of(store=store, ray_address=ray, replicas=replicas, gpus_per_replica=gpus_per_replica)
-    asked = spec_of(spec)
+    survey_spec = spec_of(spec)
     with served(settings):
-        run = run_capture(asked, spec.parent, settings, Console())
+        run = run_capture(survey_spec, spec.parent, settings, Console())
     print_outcome(run, as_json)
 
 
 def analyse(run: RunId, store: Store = None, dask: Dask = None, as_json: AsJson = False) -> None:
-    """Compute what is missing of a captured run's results, and its report."""
-    from theodolite.query.runs import last_asked
+    """Compute the missing results of a captured run, and write its report.
+
+    For example: theodolite analyse RUN --store ./theodolite-store
+    """
+    from theodolite.query.runs import spec_of_results
     from theodolite_jobs.analysis import analyse_run
     from theodolite_jobs.metrics_server import served
     from theodolite_jobs.progress import Console
@@ -80,12 +86,15 @@ def analyse(run: RunId, store: Store = None, dask: Dask = None, as_json: AsJson 
     settings = settings_of(store=store, dask_address=dask)
     opened = run_of(run, settings)
     with served(settings):
-        analyse_run(opened, last_asked(opened), None, settings, Console())
+        analyse_run(opened, spec_of_results(opened), None, settings, Console())
     print_outcome(opened, as_json)
 
 
 def report(run: RunId, store: Store = None, as_json: AsJson = False) -> None:
-    """Write the report of an analysed run again."""
+    """Write the report of an analysed run again.
+
+    For example: theodolite report RUN --store ./theodolite-store
+    """
     from theodolite_jobs.report.page import write_report
 
     opened = run_of(run, settings_of(store=store))
@@ -97,19 +106,26 @@ def heads(
     model: ModelId,
     store: Store = None,
     offsets: Annotated[
-        str, typer.Option(help="Query position minus key position, several with commas; for rotary positions.")
+        str, typer.Option(help="Query position minus key position, for rotary positions; separate several with commas.")
     ] = "0",
-    fold_norm: Annotated[bool, typer.Option("--fold-norm", help="Fold the norm before attention into it.")] = False,
-    vectors: Annotated[int, typer.Option(min=0, help="Singular vectors to keep; 0 for the values alone.")] = 20,
-    words: Annotated[bool, typer.Option("--words/--no-words", help="Say the vectors in tokens too.")] = True,
+    fold_norm: Annotated[
+        bool, typer.Option("--fold-norm", help="Fold the norm before attention into its weights.")
+    ] = False,
+    vectors: Annotated[
+        int, typer.Option(min=0, help="Leading singular vectors to store; 0 stores only the singular values.")
+    ] = 20,
+    words: Annotated[
+        bool, typer.Option("--words/--no-words", help="Also decode the singular vectors into vocabulary tokens.")
+    ] = True,
     composition: Annotated[
-        str | None, typer.Option(metavar="FIRST:LAST", help="Layers whose heads are compared in pairs.")
+        str | None,
+        typer.Option(metavar="FIRST:LAST", help="Layers whose heads are compared in pairs: Q-, K- and V-composition."),
     ] = None,
     revision: Revision = None,
     dask: Dask = None,
     as_json: AsJson = False,
 ) -> None:
-    """Decompose every attention head's QK and VO circuit from the weight files: no prompts, no GPU, no model loaded.
+    """Decompose the QK and VO circuit of each attention head from the weight files, without prompts and without a GPU.
 
     For example: theodolite heads smollm2-135m-instruct --offsets 0,1,8
     """
@@ -118,7 +134,7 @@ def heads(
     from theodolite_jobs.progress import Console
     from theodolite_jobs.survey import survey as run_survey
 
-    asked = parse_spec(
+    survey_spec = parse_spec(
         {
             "model": {"id": model, "revision": revision},
             "prompts": {},
@@ -134,12 +150,15 @@ def heads(
     )
     settings = settings_of(store=store, dask_address=dask)
     with served(settings):
-        run = run_survey(asked, Path(), settings, Console())
+        run = run_survey(survey_spec, Path(), settings, Console())
     print_outcome(run, as_json)
 
 
 def plan(spec: SpecPath, store: Store = None, as_json: AsJson = False) -> None:
-    """Say what a survey would cost: prompts, tokens, shards, batches, memory, bytes. Loads no weights."""
+    """Estimate the prompts, tokens, shards, batches, memory, bytes and time of a survey, without loading weights.
+
+    For example: theodolite plan survey.yaml
+    """
     from theodolite_jobs.estimate import plan_survey
 
     print_value(plan_survey(spec_of(spec), spec.parent, settings_of(store=store)), as_json)
