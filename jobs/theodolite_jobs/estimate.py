@@ -1,4 +1,4 @@
-"""What a survey would cost, from its plan and the model's sizes alone."""
+"""Estimate the cost of a survey from its plan and the sizes of the model."""
 
 from pathlib import Path
 from typing import Any
@@ -17,12 +17,12 @@ _BYTES = {"float32": 4, "bfloat16": 2, "float16": 2}
 
 _ACTIVATION_BYTES = 2**30
 
-# Forward passes take about two operations per weight and token; what a device reaches of them is a guess.
+# A forward pass takes about two operations per weight and token. The rates are rough estimates.
 _OPERATIONS_PER_SECOND = {"one CPU core": 6e10, "one H200 GPU": 4e14}
 
 
 class _CharacterTokenizer:
-    """Stands in where a model has no tokenizer: one token, of no vocabulary, for every fourth character."""
+    """A replacement for a missing tokenizer: one token for every fourth character; ids are outside any vocabulary."""
 
     chat_template = ""
 
@@ -34,14 +34,14 @@ class _CharacterTokenizer:
 
 
 def plan_survey(spec: SurveySpec, folder: Path, settings: Settings) -> dict[str, Any]:
-    """Return what a survey would cost; without a tokenizer tokens are guessed, and the answer says so."""
+    """Return the estimated cost of a survey; `tokens_counted_by` says whether the tokens are estimated too."""
     counted_by = ["the model's tokenizer"]
 
     def tokenizer_of(files: Path, trust_remote_code: bool) -> Any:
         try:
             return load_tokenizer(files, trust_remote_code)
         except ModelError:
-            counted_by[0] = "characters / 4, since the model has no tokenizer here"
+            counted_by[0] = "characters / 4, because the model's tokenizer is not available"
             return _CharacterTokenizer()
 
     prepared = prepare(spec, folder, settings, tokenizer_of)
@@ -49,7 +49,7 @@ def plan_survey(spec: SurveySpec, folder: Path, settings: Settings) -> dict[str,
 
 
 def estimate(prepared: Prepared) -> dict[str, Any]:
-    """Return prompts, tokens, shards and batches of each set, and memory, bytes and time of the whole."""
+    """Return the prompts, tokens, shards and batches of each set, and the memory, bytes and time of the survey."""
     parameters = count_parameters(prepared.config)
     dtype = resolved_dtype(prepared.config, prepared.spec.model.dtype)
     sets = {
@@ -74,11 +74,14 @@ def estimate(prepared: Prepared) -> dict[str, Any]:
     first_blocks = _first_blocks_bytes(prepared, parameters)
     prompts = sum(plan.n_samples for plan in prepared.plans.values())
 
-    def can_be_cut(gpus: int) -> bool:
+    def is_shardable(gpus: int) -> bool:
         return choose_ranks("auto", prepared.config, gpus) > 1
 
-    def others(gpus: int) -> float:
-        """Return what each GPU holds besides: activations, and first blocks for parity, whole and cut where it is."""
+    def other_bytes(gpus: int) -> float:
+        """Return the bytes per GPU besides the weights: activations, and the first blocks of the parity check.
+
+        With several GPUs the parity check holds the first blocks whole and sharded.
+        """
         if gpus > 1:
             return _ACTIVATION_BYTES + first_blocks * (1 + 1 / gpus)
         return _ACTIVATION_BYTES + (0 if dtype == "float32" else first_blocks)
@@ -93,22 +96,22 @@ def estimate(prepared: Prepared) -> dict[str, Any]:
             **prepared.dimensions.as_dict(),
         },
         "sets": sets,
-        "replica_memory_bytes": round(weights + others(1)),
+        "replica_memory_bytes": round(weights + other_bytes(1)),
         "stored_bytes_at_most": (vectors * per_vector * prepared.dimensions.d_model + counts) * 4,
         "capture_seconds_about": {
             device: float(f"{2 * parameters * tokens / speed:.2g}") for device, speed in _OPERATIONS_PER_SECOND.items()
         },
-        "on_gpus_about": on_kinds(weights, others, 2 * parameters * tokens, prompts, can_be_cut),
+        "on_gpus_about": on_kinds(weights, other_bytes, 2 * parameters * tokens, prompts, is_shardable),
     }
 
 
 def _first_blocks_bytes(prepared: Prepared, parameters: int) -> int:
-    """Return the size of the embedding and the first blocks in float32, which parity runs for a moment."""
+    """Return the bytes of the embedding and the first blocks in float32, which the parity check loads."""
     embedding = int(prepared.config.get_text_config().vocab_size) * prepared.dimensions.d_model
     block = (parameters - embedding) // prepared.dimensions.n_layers
     return 4 * (embedding + FIRST_BLOCKS * block)
 
 
 def count_parameters(config: Any) -> int:
-    """Return the number of weights of the base model, from a skeleton without memory."""
+    """Return the number of weights of the base model, from a skeleton on the meta device."""
     return sum(parameter.numel() for parameter in skeleton(config).parameters())

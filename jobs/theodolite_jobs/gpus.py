@@ -1,4 +1,4 @@
-"""What a survey would take on GPUs of known kinds: how many for one copy of the model, hours, and cost. Pure."""
+"""Estimate the GPUs per replica, the hours and the cost of a survey on known kinds of GPU. Pure functions."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -7,10 +7,10 @@ from typing import Any
 GPUS_OF_NODE = 8
 
 _REACHED = 0.5
-"""Share of the peak of matrix products that forward passes reach."""
+"""Share of the peak matrix-product rate that forward passes reach."""
 
 _USABLE = 0.9
-"""Share of a GPU's memory that is left to us."""
+"""Share of a GPU's memory that a replica can use."""
 
 
 @dataclass(frozen=True)
@@ -18,9 +18,9 @@ class Kind:
     """A kind of GPU.
 
     Attributes:
-        memory_bytes: its memory.
-        operations_per_second: peak of dense bfloat16 matrix products, by its maker's data sheet.
-        price_per_hour: what clouds asked for one in 2026, in dollars, roughly.
+        memory_bytes: memory of one GPU.
+        operations_per_second: peak rate of dense bfloat16 matrix products, from the data sheet.
+        price_per_hour: approximate cloud price of one GPU in 2026, in US dollars.
     """
 
     memory_bytes: float
@@ -41,19 +41,20 @@ def on_kinds(
     other_bytes: Callable[[int], float],
     operations: float,
     prompts: int,
-    can_be_cut: Callable[[int], bool],
+    is_shardable: Callable[[int], bool],
 ) -> dict[str, dict[str, Any]]:
-    """Return what a survey takes on a node of each kind of GPU.
+    """Return the estimate for a node of each kind of GPU.
 
     Args:
-        weight_bytes: the model's weights.
-        other_bytes: what a replica needs on each of so many GPUs besides: activations, and what parity takes at first.
-        operations: of all forward passes.
-        prompts: of the survey.
-        can_be_cut: whether the model can run in tensor parallel over so many GPUs.
+        weight_bytes: size of the model's weights.
+        other_bytes: returns the bytes that a replica of n GPUs needs on each GPU besides the weights.
+        operations: operations of all forward passes.
+        prompts: number of prompts in the survey.
+        is_shardable: returns whether the model can run tensor-parallel over n GPUs.
     """
     return {
-        name: _on_kind(kind, weight_bytes, other_bytes, operations, prompts, can_be_cut) for name, kind in KINDS.items()
+        name: _on_kind(kind, weight_bytes, other_bytes, operations, prompts, is_shardable)
+        for name, kind in KINDS.items()
     }
 
 
@@ -63,20 +64,20 @@ def _on_kind(
     other_bytes: Callable[[int], float],
     operations: float,
     prompts: int,
-    can_be_cut: Callable[[int], bool],
+    is_shardable: Callable[[int], bool],
 ) -> dict[str, Any]:
     needed = [gpus for gpus in (1, 2, 4, 8) if weight_bytes / gpus + other_bytes(gpus) <= _USABLE * kind.memory_bytes]
     if not needed:
-        return {"gpus_per_replica": None, "why": f"one node of {GPUS_OF_NODE} does not hold the model"}
-    is_cut = needed[0] == 1 or can_be_cut(needed[0])
+        return {"gpus_per_replica": None, "why": f"the model does not fit on one node of {GPUS_OF_NODE} GPUs"}
+    is_sharded = needed[0] == 1 or is_shardable(needed[0])
     gpus, replicas = needed[0], GPUS_OF_NODE // needed[0]
-    # Where blocks lie one after the other on several GPUs, these work in turn: no faster than one.
-    speed = _REACHED * kind.operations_per_second * (gpus if is_cut else 1)
+    # In pipeline placement the GPUs work in turn, so several are as fast as one.
+    speed = _REACHED * kind.operations_per_second * (gpus if is_sharded else 1)
     gpu_hours = operations / speed * gpus / 3600
     per_million = gpu_hours / max(prompts, 1) * 1e6
     return {
         "gpus_per_replica": gpus,
-        "parallelism": "one GPU" if gpus == 1 else "tensor" if is_cut else "pipeline",
+        "parallelism": "one GPU" if gpus == 1 else "tensor" if is_sharded else "pipeline",
         "memory_per_gpu_bytes": round(weight_bytes / gpus + other_bytes(gpus)),
         "replicas_per_node": replicas,
         "hours_on_one_node": round(gpu_hours / (gpus * replicas), 3),

@@ -1,4 +1,4 @@
-"""What a model is, before it is ever loaded: found, described, and none of its weights read."""
+"""Describe a model without reading its weights."""
 
 import fnmatch
 from pathlib import Path
@@ -19,16 +19,16 @@ _PICKLED = "*model*.bin"
 
 
 def inspect_model(model: ModelSpec, folder: Path, settings: Settings) -> dict[str, Any]:
-    """Return where a model was found and what `describe_model` says of it, with notes on its weight files.
+    """Return the source of a model and the facts of `describe_model`, with notes on its weight files.
 
     Raises:
-        ModelError: there is no such model, its configuration cannot be read, or it has no residual stream.
-        SpecError: a revision is given for a local model, or its own code is not allowed to run here.
+        ModelError: the model does not exist, its configuration cannot be read, or it has no residual stream.
+        SpecError: the spec has a revision for a local model, or requests remote code that is not allowed.
     """
     check_remote_code(model, settings)
     source = locate(model, folder)
     if source.kind == "hub":
-        source = resolve_source(model, folder)  # of a local model it would read the weights
+        source = resolve_source(model, folder)  # for a local model it would read the weights
     config = _configuration(source, model.trust_remote_code, settings.cache)
     anatomy = known_anatomy(config)
     dimensions = dimensions_of(config, anatomy.reserved_positions if anatomy else 0)
@@ -49,7 +49,7 @@ def _configuration(source: ModelSource, trust_remote_code: bool, cache: Path) ->
 
 
 def _header(file: Path) -> Any:
-    """Return the configuration that a GGUF file's header states; its tensors are not read."""
+    """Return the configuration in the header of a GGUF file."""
     from transformers import AutoConfig
 
     with plain_errors(f"read the header of {file}"):
@@ -58,15 +58,17 @@ def _header(file: Path) -> Any:
 
 def _notes_on_files(source: ModelSource) -> list[str]:
     if source.kind == "gguf":
-        return ["the weights are in a GGUF file; when they are first loaded they become float32, kept in the cache"]
+        return ["the weights are in a GGUF file; the first load converts them to float32 in the cache"]
     names = _file_names(source)
     if names is None:
-        return ["the hub cannot be asked which weight files there are"]
+        return ["the hub did not list the weight files"]
     if fnmatch.filter(names, "*.safetensors"):
         return []
     if fnmatch.filter(names, _PICKLED):
-        return ["the weights are pickled and will be refused, since they can run code; convert them to safetensors"]
-    return ["there are no .safetensors weights; it can be described, not surveyed"]
+        return [
+            "the weights are pickled, which loading refuses because pickles can run code; convert them to safetensors"
+        ]
+    return ["the model has no .safetensors weights, so it can be described but not surveyed"]
 
 
 def _file_names(source: ModelSource) -> list[str] | None:
@@ -76,6 +78,6 @@ def _file_names(source: ModelSource) -> list[str] | None:
 
     try:
         return HfApi().list_repo_files(source.place, revision=source.revision)
-    # No network, offline mode: several libraries may raise.
+    # Without a network or in offline mode, several libraries raise their own errors.
     except Exception:
         return None

@@ -1,7 +1,7 @@
-"""Serving the metrics of a survey's driver, and telling Prometheus where they are.
+"""Serve the metrics of a survey's driver, and register the address with Prometheus.
 
-A driver lives as long as its survey. It serves its metrics on a port, and writes the address to a file in a folder that
-Prometheus watches (`file_sd_configs`).
+The driver runs as long as its survey. It serves its metrics on a port, and writes the address to a target file in a
+folder that Prometheus watches (`file_sd_configs`).
 """
 
 import json
@@ -22,17 +22,17 @@ from theodolite.files import write_atomically
 from theodolite.metrics import REGISTRY, count_store_error
 from theodolite.settings import Settings
 
-_SECONDS_OF_SILENCE = 600.0
-"""A target file that was not written again for so long is that of a killed driver."""
+_SECONDS_UNTIL_STALE = 600.0
+"""Age of a target file after which its driver counts as killed; a live driver rewrites its file more often."""
 
 
 @contextmanager
 def served(settings: Settings) -> Iterator[None]:
-    """Serve this process's metrics while the context lasts, and a little longer, where settings name a port.
+    """Serve this process's metrics until the context ends, plus `metrics_linger_seconds`, if the settings have a port.
 
     Raises:
-        SpecError: the port is taken, or the folder of target files cannot be written.
-        SystemExit: SIGTERM stopped the process; then it does not stay longer.
+        SpecError: the port is in use, or the folder of target files cannot be written.
+        SystemExit: SIGTERM stopped the process; then the metrics end at once.
     """
     if settings.metrics_port is None:
         yield
@@ -41,7 +41,7 @@ def served(settings: Settings) -> Iterator[None]:
         server, thread = start_http_server(settings.metrics_port, registry=REGISTRY)
     except OSError as error:
         raise SpecError(f"THEODOLITE_METRICS_PORT: cannot listen on {settings.metrics_port}: {error}") from error
-    before = signal.signal(signal.SIGTERM, _exit)  # the default handler would leave the target file behind
+    before = signal.signal(signal.SIGTERM, _exit)  # the default handler would not remove the target file
     try:
         with _announced(settings.metrics_targets, server.server_port):
             try:
@@ -65,7 +65,7 @@ def _exit(_signal: int, _frame: Any) -> None:
 
 @contextmanager
 def _announced(folder: Path | None, port: int) -> Iterator[None]:
-    """Keep a target file while the context lasts, and remove target files that killed drivers left.
+    """Write a target file until the context ends, and remove the stale target files of killed drivers.
 
     Raises:
         SpecError: the folder cannot be written.
@@ -78,37 +78,37 @@ def _announced(folder: Path | None, port: int) -> Iterator[None]:
     content = json.dumps([{"targets": [f"{address}:{port}"]}]).encode()
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        for left in folder.glob("theodolite-*.json"):
+        for stale in folder.glob("theodolite-*.json"):
             with suppress(FileNotFoundError):  # another driver has just removed it
-                if time.time() - left.stat().st_mtime > _SECONDS_OF_SILENCE:
-                    left.unlink()
+                if time.time() - stale.stat().st_mtime > _SECONDS_UNTIL_STALE:
+                    stale.unlink()
         write_atomically(file, content)
     except OSError as error:
         raise SpecError(f"THEODOLITE_METRICS_TARGETS: cannot write {folder}: {error}") from error
     ended = threading.Event()
-    alive = threading.Thread(target=_rewrite, args=(file, content, ended), daemon=True)
-    alive.start()
+    rewriter = threading.Thread(target=_rewrite, args=(file, content, ended), daemon=True)
+    rewriter.start()
     try:
         yield
     finally:
         ended.set()
-        alive.join()
+        rewriter.join()
         file.unlink(missing_ok=True)
 
 
 def _rewrite(file: Path, content: bytes, ended: threading.Event) -> None:
-    """Write a file again from time to time, so that its age says whether the driver lives, until the driver ends."""
-    while not ended.wait(_SECONDS_OF_SILENCE / 10):
-        with suppress(OSError):  # the folder may not answer for a while
+    """Rewrite a target file at intervals until the driver ends, so that its age shows whether the driver runs."""
+    while not ended.wait(_SECONDS_UNTIL_STALE / 10):
+        with suppress(OSError):  # the folder may be unavailable for a while
             file.parent.mkdir(parents=True, exist_ok=True)
             write_atomically(file, content)
 
 
 def _own_address() -> str:
-    """Return the address by which other machines reach this one; nothing is sent to find out."""
+    """Return this machine's address on the default route; no packet is sent."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
         try:
-            probe.connect(("192.0.2.1", 9))  # reserved for documentation, so its route is the default one
+            probe.connect(("192.0.2.1", 9))  # reserved for documentation, so it takes the default route
             return str(probe.getsockname()[0])
         except OSError:
             return "127.0.0.1"

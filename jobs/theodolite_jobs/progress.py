@@ -1,6 +1,6 @@
-"""What a person sees while a job runs: a bar with rate and time left on a terminal, plain lines elsewhere.
+"""Show the progress of a survey: bars with rate and remaining time on a terminal, plain lines otherwise.
 
-Everything goes to standard error; standard output is for results.
+Progress goes to standard error; standard output is for results.
 """
 
 import sys
@@ -17,22 +17,22 @@ _SECONDS_BETWEEN_LINES = 5.0
 
 
 class Bar:
-    """Progress of one stage, as plain lines; says nothing more often than every few seconds."""
+    """Progress of one stage as plain lines, at most one line every few seconds."""
 
     def __init__(self, title: str, total: int | None, done: int, unit: str) -> None:
-        """Start at `done` of `total`, which may not be known yet."""
+        """Start at `done` of `total` steps; None is an unknown total."""
         self.title, self.total, self.done, self.unit = title, total, done, unit
         self._start, self._started_at = done, time.monotonic()
         self._last_line = time.monotonic()
 
     def advance(self, steps: int) -> None:
-        """Count steps that were done."""
+        """Add finished steps."""
         self._move(self.done + steps)
 
-    def step_to(self, what: str, done: int, total: int) -> None:
-        """Say where a stage of several parts stands."""
-        if what != self.title:
-            self.title, self._start, self._started_at = what, 0, time.monotonic()
+    def step_to(self, part: str, done: int, total: int) -> None:
+        """Show the progress of one part of a stage; a new part restarts the rate."""
+        if part != self.title:
+            self.title, self._start, self._started_at = part, 0, time.monotonic()
         self.total = total
         self._move(done)
 
@@ -51,16 +51,16 @@ class Bar:
             return
         self._last_line = now
         speed = (self.done - self._start) / max(now - self._started_at, 1e-9)
-        left = f", {(self.total - self.done) / speed:.0f} s left" if self.total and speed > 0 else ""
+        remaining = f", {(self.total - self.done) / speed:.0f} s left" if self.total and speed > 0 else ""
         print(
-            f"{self.title}: {self.done}/{self.total} {self.unit}, {self.rate()}{left}",
+            f"{self.title}: {self.done}/{self.total} {self.unit}, {self.rate()}{remaining}",
             file=sys.stderr,
             flush=True,
         )
 
 
 class _TerminalBar(Bar):
-    """The same as a moving bar."""
+    """Progress of one stage as a bar on a terminal."""
 
     def __init__(self, progress: Progress, title: str, total: int | None, done: int, unit: str) -> None:
         super().__init__(title, total, done, unit)
@@ -74,18 +74,18 @@ class _TerminalBar(Bar):
 
 
 class Console:
-    """Where a job speaks."""
+    """Output of a survey to a person, on standard error."""
 
     def __init__(self) -> None:
         self._rich = RichConsole(stderr=True)
 
     def say(self, text: str) -> None:
-        """Say one thing on a line of its own."""
+        """Print a line."""
         self._rich.print(text, highlight=False, markup=False, soft_wrap=True)
 
     @contextmanager
     def bar(self, title: str, total: int | None = None, done: int = 0, unit: str = "shards") -> Iterator[Bar]:
-        """Show the progress of a stage for as long as the context lasts."""
+        """Show the progress of a stage until the context ends."""
         if not self._rich.is_terminal:
             yield Bar(title, total, done, unit)
             return

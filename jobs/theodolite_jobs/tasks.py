@@ -1,4 +1,4 @@
-"""Running one function over many arguments: on this process's threads, or on a Dask cluster."""
+"""Run one function over many arguments, on this process's threads or on a Dask cluster."""
 
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
@@ -19,18 +19,18 @@ from theodolite.errors import StoreError
 T = TypeVar("T")
 
 Progress = Callable[[str, int, int], None]
-"""Called with what is being done, how many tasks are done, and how many there are."""
+"""Called with the name of the stage, the number of finished tasks, and the number of tasks."""
 
 
 @dataclass(frozen=True)
 class _Executor:
-    """Where tasks run.
+    """The functions that run tasks on threads or on a cluster.
 
     Attributes:
-        submit: takes a function and its arguments, and returns a future.
-        n_threads: returns how many tasks run at once.
-        share: returns what tasks take for a value that all of them share.
-        discard: takes a future whose result is not wanted any more.
+        submit: takes a function and its arguments; returns a future.
+        n_threads: returns the number of tasks that run at the same time.
+        share: takes a value that all tasks use; returns the argument to pass for it.
+        discard: takes a future whose result is no longer needed.
     """
 
     submit: Callable[..., Any]
@@ -45,32 +45,31 @@ _EXECUTOR: ContextVar[_Executor | None] = ContextVar("executor", default=None)
 def run_tasks(
     function: Callable[..., T], arguments: Sequence[tuple[Any, ...]], done: Callable[[int], None], rounds: int = 2
 ) -> Iterator[T]:
-    """Yield the result of each call in order; a slow call does not keep the threads from those after it.
+    """Yield the results of the calls in order; while one call is slow, the threads run later calls.
 
-    At most `rounds` calls for each thread are submitted and not yet yielded, so memory does not grow with the number of
-    calls.
+    At most `rounds` calls per thread are submitted and not yet yielded, which bounds the memory.
 
     Args:
         function: what to call; it must be importable where the tasks run.
         arguments: the positional arguments of each call. Pass what all calls share through `shared`.
-        done: called with how many calls are finished, in whatever order they finish.
-        rounds: how many calls each thread may be ahead.
+        done: called with the number of finished calls, which may finish in any order.
+        rounds: maximum number of calls per thread that are not yet yielded.
 
     Raises:
-        Exception: the first error of any call, as soon as it is known; calls that have not begun are cancelled.
+        Exception: the first error of any call, immediately; calls that have not started are cancelled.
     """
     with ExitStack() as stack:
         executor = _EXECUTOR.get() or stack.enter_context(_threads())
         limit = rounds * executor.n_threads()
         remaining = enumerate(arguments)
         submitted: deque[tuple[int, Any]] = deque()
-        finished: SimpleQueue[tuple[int, Any]] = SimpleQueue()  # put by whichever thread a call finishes in
+        finished: SimpleQueue[tuple[int, Any]] = SimpleQueue()  # the thread that finishes a call puts it
         known: set[int] = set()
         done(0)
         try:
             while True:
-                for index, of_call in islice(remaining, limit - len(submitted)):
-                    future = executor.submit(function, *of_call)
+                for index, call_arguments in islice(remaining, limit - len(submitted)):
+                    future = executor.submit(function, *call_arguments)
                     submitted.append((index, future))
                     future.add_done_callback(partial(_put, finished, index))
                 if not submitted:
@@ -88,7 +87,7 @@ def run_tasks(
 
 
 def shared(value: T) -> T:
-    """Return what to pass as an argument that all tasks share: the value itself, or its future on a cluster."""
+    """Return the argument to pass for a value that all tasks use: the value itself, or its future on a cluster."""
     executor = _EXECUTOR.get()
     return value if executor is None else executor.share(value)
 
@@ -99,10 +98,10 @@ def scheduler(address: str | None, threads: int | None = None) -> Iterator[None]
 
     Args:
         address: the scheduler's address; None is this process.
-        threads: how many threads of this process; None is those of a surrounding context, or one for each core.
+        threads: threads of this process; None is the executor of a surrounding context, or one thread per core.
 
     Raises:
-        StoreError: the scheduler does not answer.
+        StoreError: the scheduler does not respond.
     """
     if address is None and threads is None and _EXECUTOR.get() is not None:
         yield
@@ -117,9 +116,9 @@ def scheduler(address: str | None, threads: int | None = None) -> Iterator[None]
 
 @contextmanager
 def _threads(count: int | None = None) -> Iterator[_Executor]:
-    """Each thread gets one core of the linear algebra libraries.
+    """Run tasks on threads that each use one core of the linear algebra libraries.
 
-    Two decompositions side by side are three times as fast as two that share two cores.
+    Two decompositions on one core each are three times as fast as two that share two cores.
     """
     n_threads = count or CPU_COUNT
     pool = ThreadPoolExecutor(n_threads, "task")
@@ -127,7 +126,7 @@ def _threads(count: int | None = None) -> Iterator[_Executor]:
         with threadpool_limits(limits=1):
             yield _Executor(pool.submit, lambda: n_threads, _unchanged, Future.cancel)
     finally:
-        pool.shutdown(wait=False, cancel_futures=True)  # after an error, running calls end by themselves
+        pool.shutdown(wait=False, cancel_futures=True)  # after an error, running calls finish in the background
 
 
 @contextmanager
@@ -145,12 +144,12 @@ def _cluster(address: str) -> Iterator[_Executor]:
 
     def share(value: Any) -> Any:
         client.wait_for_workers(1)
-        # On every worker: a scattered value that was on a lost worker alone could not be computed again.
+        # Broadcast to every worker, because Dask cannot recompute a scattered value whose only worker is lost.
         (future,) = client.scatter([value], broadcast=True)
         return future
 
     with client:
-        # A future that nobody holds is cancelled by Dask itself.
+        # Dask cancels a future without references itself.
         yield _Executor(partial(client.submit, pure=False), n_threads, share, lambda _future: None)
 
 
