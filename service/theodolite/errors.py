@@ -1,52 +1,52 @@
-"""Everything that can go wrong and is not a bug, as one tree.
+"""The exception hierarchy of Theodolite.
 
 TheodoliteError              exit code 1
-├── SpecError                exit code 2: the question is wrong, nothing was loaded
-│   ├── PromptError          a prompt set cannot be read, or holds a prompt that cannot be measured
+├── SpecError                exit code 2: the spec or an argument is invalid; nothing was loaded
+│   ├── PromptError          a prompt set cannot be read, or has a prompt that cannot be captured
 │   └── SiteNotFoundError    the model has no such site or layer
-├── ModelError               the model cannot be found, read or loaded
-│   └── UnsupportedModelError  it could be loaded, but we do not know where its parts are
-├── ParityError              captured activations differ from plain Hugging Face: the run must not start
+├── ModelError               the model does not exist, or cannot be read or loaded
+│   └── UnsupportedModelError  the model's family is unknown or not supported
+├── ParityError              captured activations differ from plain Hugging Face; no run is created
 ├── CaptureError             shards could not be captured
-│   ├── RankOutOfMemoryError a batch does not fit into a rank, whose group must start again
-│   └── RankOutOfStepError   a rank failed before, and its group must start again
-├── ClusterError             a cluster cannot be reached, or refuses a job
-│   ├── ClusterRefusedError  it answered, and does not take a job
-│   └── JobError             a job failed, was stopped, is lost or takes too long
-├── ServiceError             a service cannot be reached, or refuses the token
+│   ├── RankOutOfMemoryError a batch does not fit into a rank's memory; its group must restart
+│   └── RankOutOfStepError   an earlier call of a rank failed; its group must restart
+├── ClusterError             a cluster cannot be reached, or refuses a request
+│   ├── ClusterRefusedError  the cluster refused a survey or a Ray job
+│   └── JobError             a survey job failed, was stopped, is lost or takes too long
+├── ServiceError             the service cannot be reached, or rejects the token
 └── StoreError               the store cannot be reached, read or written
-    ├── RunNotFoundError     no such run
+    ├── RunNotFoundError     the store has no such run
     ├── FigureNotFoundError  the run has no such figure
     ├── TableNotFoundError   the run has no such table
-    ├── ResultsNotFoundError the run has no such results, or none yet
-    ├── RunDamagedError      what is stored is not what was committed
+    ├── ResultsNotFoundError the run has no such results, or they are not computed yet
+    ├── RunDamagedError      stored objects differ from the committed ones
     └── StoreVersionError    the run was written by a newer version
 
-Each message says what was wrong, which value, what is allowed, and what to do.
+Each message states the problem with its value, the allowed values, and the action to take.
 """
 
 import re
 
 
 class TheodoliteError(Exception):
-    """The root of the project's own errors."""
+    """Base class of all errors of Theodolite."""
 
     exit_code = 1
 
     @classmethod
     def kind(cls) -> str:
-        """Return what it is called where names have hyphens: `run-not-found` for RunNotFoundError."""
+        """Return the name of the class with hyphens: `run-not-found` for RunNotFoundError."""
         return re.sub(r"(?<!^)(?=[A-Z])", "-", cls.__name__.removesuffix("Error")).lower()
 
 
 class SpecError(TheodoliteError):
-    """The survey asks for something that cannot be asked."""
+    """The spec or an argument is invalid."""
 
     exit_code = 2
 
 
 class PromptError(SpecError):
-    """A prompt set cannot be read, or holds a prompt that cannot be measured."""
+    """A prompt set cannot be read, or has a prompt that cannot be captured."""
 
 
 class SiteNotFoundError(SpecError):
@@ -54,11 +54,11 @@ class SiteNotFoundError(SpecError):
 
 
 class ModelError(TheodoliteError):
-    """The model cannot be found, read or loaded."""
+    """The model does not exist, or cannot be read or loaded."""
 
 
 class UnsupportedModelError(ModelError):
-    """The model's family is unknown, or does something that would be measured wrongly."""
+    """The model's family is unknown, or has a feature that would be measured incorrectly."""
 
 
 class ParityError(TheodoliteError):
@@ -70,27 +70,27 @@ class CaptureError(TheodoliteError):
 
 
 class RankOutOfMemoryError(CaptureError):
-    """A batch does not fit into the memory of a rank, while the others wait for it: their group must start again."""
+    """A batch does not fit into the memory of a rank; the other ranks wait for it, so the group must restart."""
 
 
 class RankOutOfStepError(CaptureError):
-    """A rank failed before: what it sends next would be taken for what the others wait for."""
+    """An earlier call of a rank failed; the other ranks would mistake its next message for the missing one."""
 
 
 class ClusterError(TheodoliteError):
-    """A cluster cannot be reached, or refuses a job."""
+    """A cluster cannot be reached, or refuses a request."""
 
 
 class ClusterRefusedError(ClusterError):
-    """A cluster answered, and does not take a job."""
+    """A cluster refused a survey or a Ray job."""
 
 
 class JobError(ClusterError):
-    """A job failed, was stopped, is lost or takes too long."""
+    """A survey job failed, was stopped, is lost or takes too long."""
 
 
 class ServiceError(TheodoliteError):
-    """A service cannot be reached, or refuses the token."""
+    """The service cannot be reached, or rejects the token."""
 
 
 class StoreError(TheodoliteError):
@@ -110,11 +110,11 @@ class TableNotFoundError(StoreError):
 
 
 class ResultsNotFoundError(StoreError):
-    """The run has no results of this name, or none yet."""
+    """The run has no results of this name, or they are not computed yet."""
 
 
 class RunDamagedError(StoreError):
-    """What is stored is not what was committed."""
+    """Stored objects differ from the committed ones."""
 
 
 class StoreVersionError(StoreError):
@@ -122,10 +122,10 @@ class StoreVersionError(StoreError):
 
 
 def first_line(error: BaseException, limit: int | None = None) -> str:
-    """Return the first line of what an error of a library says, or its kind where it says nothing.
+    """Return the first line of an error's message, or the name of its class if the message is empty.
 
     Args:
         error: the error.
-        limit: how many characters to keep; None keeps all.
+        limit: maximum number of characters; None is no limit.
     """
     return (str(error).strip() or type(error).__name__).splitlines()[0][:limit]

@@ -1,11 +1,11 @@
-"""Writing local files so that a reader never sees half of one."""
+"""Write local files atomically, so that a reader never sees an incomplete file."""
 
 import os
 from pathlib import Path
 
 
 def write_atomically(path: Path, content: bytes) -> None:
-    """Write a file whole or not at all, and replace the one that is there; raises OSError."""
+    """Write or replace a file atomically; raises OSError."""
     part = path.with_name(f"{path.name}.{os.getpid()}.part")
     try:
         part.write_bytes(content)

@@ -1,4 +1,4 @@
-"""What is counted while a shard is captured: the engine counts it, the commit record keeps it, metrics add it up."""
+"""Counts of a captured shard: the engine counts, the commit record stores the counts, and the metrics add them up."""
 
 from dataclasses import dataclass, fields
 
@@ -8,12 +8,12 @@ class ShardCounts:
     """Counts of one shard.
 
     Attributes:
-        oom_backoffs: batches split because memory ran out.
+        oom_backoffs: batches that were split because memory ran out.
         tokens: tokens of the shard's prompts.
-        shared_tokens: tokens that were not computed, since all prompts of the set begin with them.
+        shared_tokens: tokens that were not computed, because they are in the set's shared prefix.
         computed_tokens: tokens computed, padding included.
-        padding_tokens: those of them that only fill batches.
-        seconds: time of the forward passes and copies.
+        padding_tokens: computed tokens that are padding.
+        seconds: time of the forward passes and device copies.
     """
 
     oom_backoffs: int = 0
@@ -24,5 +24,5 @@ class ShardCounts:
     seconds: float = 0.0
 
     def counts_by_name(self) -> dict[str, float]:
-        """Return the counts by name; of a class that adds fields, these alone."""
+        """Return the counts by name, without the fields of subclasses."""
         return {field.name: getattr(self, field.name) for field in fields(ShardCounts)}

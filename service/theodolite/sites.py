@@ -1,33 +1,33 @@
-"""Sites: places in a transformer block, named by meaning and never by a module's name."""
+"""Sites of a transformer block. Their names are independent of the module names of a model family."""
 
 from enum import StrEnum
 
 
 class Site(StrEnum):
-    """A place in a block, or `resid_final`, the stream after the last block and before the final norm."""
+    """A site in a block, or `resid_final`, the residual stream after the last block and before the final norm."""
 
     RESID_PRE = "resid_pre"
-    """The stream that enters the block."""
+    """Residual stream at the input of the block."""
     RESID_MID = "resid_mid"
-    """The stream after attention has been added, before the MLP branch reads it; normalised in post-norm blocks."""
+    """Residual stream between attention and MLP. In post-norm blocks it is the output of the norm."""
     RESID_MID_SUM = "resid_mid_sum"
-    """In blocks whose norms follow the sums: the sum of stream and attention, before the norm makes it `resid_mid`."""
+    """Sum of residual stream and attention output before the norm, in post-norm blocks only."""
     RESID_POST = "resid_post"
-    """The stream that leaves the block."""
+    """Residual stream at the output of the block."""
     ATTN_OUT = "attn_out"
-    """What attention adds to the stream."""
+    """Output of attention that is added to the residual stream."""
     MLP_OUT = "mlp_out"
-    """What the MLP adds to the stream."""
+    """Output of the MLP that is added to the residual stream."""
     RESID_FINAL = "resid_final"
-    """The stream after the last block, before the final norm: one per model, always captured."""
+    """Residual stream after the last block and before the final norm; one per model, always captured."""
 
 
 HALF_BLOCKS = (Site.RESID_PRE, Site.RESID_MID)
-"""The stream before and between a block's two steps: what curves along depth are drawn of."""
+"""Sites of the curves along depth: the residual stream before attention and before the MLP."""
 
 BLOCK_SITES = tuple(site for site in Site if site is not Site.RESID_FINAL)
 
-# Along the stream a block has two steps, so depth counts half-blocks; what leaves block l enters block l+1.
+# A block has two steps, attention and MLP, so depth counts half-blocks. The output of block l is the input of l+1.
 _STEPS_INTO_BLOCK = {
     Site.RESID_PRE: 0,
     Site.RESID_MID: 1,
@@ -39,16 +39,16 @@ _STEPS_INTO_BLOCK = {
 
 
 def depth(site: Site, layer: int) -> int:
-    """Return the place of a site along the stream: pre 0, mid 0, pre 1, mid 1, … are 0, 1, 2, 3."""
+    """Return the depth of a site in half-blocks: pre 0, mid 0, pre 1, mid 1, … are 0, 1, 2, 3."""
     return 2 * layer + _STEPS_INTO_BLOCK[site]
 
 
 def depth_label(depth: int) -> str:
-    """Return how the field writes a depth: `0-pre`, `0-mid`, `1-pre`."""
+    """Return the label of a depth: `0-pre`, `0-mid`, `1-pre`."""
     return f"{depth // 2}-{'mid' if depth % 2 else 'pre'}"
 
 
 def leaving_block(layer: int, n_layers: int) -> tuple[tuple[Site, int], tuple[Site, int]]:
-    """Return where the stream that leaves a block can be read, as (site, layer): there, or where the next block begins."""
+    """Return both (site, layer) of a block's output: its resid_post, and the next block's input or resid_final."""
     following = (Site.RESID_PRE, layer + 1) if layer + 1 < n_layers else (Site.RESID_FINAL, layer)
     return (Site.RESID_POST, layer), following

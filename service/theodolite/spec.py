@@ -1,7 +1,8 @@
-"""SurveySpec: everything that can change a number, and nothing else. Where and how it runs is in settings."""
+"""The spec of a survey: all options that can change a result. Options of execution are in `settings`."""
 
 import hashlib
 import json
+from collections import Counter
 from datetime import date
 from typing import Annotated, Any, Literal
 
@@ -11,18 +12,18 @@ from theodolite.groups import ANALYSES, GROUPS
 from theodolite.sites import BLOCK_SITES, Site
 
 NOUNS = "nouns"
-"""The built-in set of single words, which any survey may use without naming it."""
+"""The built-in prompt set of single words, which a survey can use without listing it in `prompts`."""
 
 SENTENCES = "sentences"
-"""The prompt set that `words.sentences` become."""
+"""The prompt set of `words.sentences`."""
 
 TokenIds = tuple[int, ...]
-"""What a prompt becomes."""
+"""The token ids of a prompt."""
 
 BUILTIN_SETS = ("harmful", "harmless", NOUNS)
 
 Name = Annotated[str, Field(pattern=r"^[a-z][a-z0-9_-]{0,47}$")]
-"""Names of sets and contrasts become paths, groups and labels."""
+"""A name of a prompt set or a contrast, which paths, groups and labels contain."""
 
 
 class _Model(BaseModel):
@@ -30,17 +31,17 @@ class _Model(BaseModel):
 
 
 class ModelSpec(_Model):
-    """Which model, and how its arithmetic is done."""
+    """The model, its revision and its arithmetic."""
 
-    id: str = Field(description="Hub id, local folder, path to a .gguf file, or an alias.", min_length=1)
+    id: str = Field(description="Hub id, local folder, path of a .gguf file, or alias.", min_length=1)
     revision: str | None = Field(
-        None, description="Hub revision; resolved to a commit when the run is created, and pinned."
+        None, description="Hub revision; resolved to a commit and pinned when the run is created."
     )
     dtype: Literal["auto", "float32", "bfloat16", "float16"] = Field(
-        "auto", description="auto is the checkpoint's own; float32 for GGUF."
+        "auto", description="auto is the checkpoint's own dtype, or float32 for GGUF."
     )
     attention: Literal["auto", "eager", "sdpa", "flash_attention_2"] = Field(
-        "auto", description="The attention kernel; auto is what transformers selects for the family."
+        "auto", description="Attention kernel; auto is the kernel that transformers selects for the family."
     )
     trust_remote_code: bool = Field(
         False, description="Run the checkpoint's own code; the deployment must allow the model by name."
@@ -48,33 +49,33 @@ class ModelSpec(_Model):
 
 
 class DrawSpec(_Model):
-    """A random draw: the train part of scikit-learn's `train_test_split`."""
+    """A random sample of a prompt set: the train part of scikit-learn's `train_test_split`."""
 
-    test_size: float = Field(description="Fraction left out.", gt=0, lt=1)
+    test_size: float = Field(description="Fraction of the prompts to exclude.", gt=0, lt=1)
     random_state: int = Field(description="Seed of the shuffle.", ge=0)
 
 
 class PromptSetSpec(_Model):
-    """Where a set of prompts comes from, and how a prompt becomes tokens."""
+    """The source of a prompt set, the selection of its prompts, and their tokenisation."""
 
     source: str = Field(
         description="builtin:NAME, file:PATH (.csv .jsonl .json .parquet .txt, relative to the spec) or hub:DATASET.",
         pattern=r"^(builtin|file|hub|words):.+$",
     )
     split: str = Field("train", description="Split of a hub dataset.")
-    column: str | None = Field(None, description="Column that holds the prompt; needed where there is more than one.")
+    column: str | None = Field(None, description="Column of the prompts; required if the source has several columns.")
     where: dict[str, bool | int | float | str | None] = Field(
-        default_factory=dict, description="Keep rows whose columns have exactly these values."
+        default_factory=dict, description="Select rows whose columns have exactly these values."
     )
-    draw: DrawSpec | None = Field(None, description="Shuffle and draw, after `where` and before `limit`.")
-    limit: int | None = Field(None, description="Keep the first so many prompts.", ge=1)
+    draw: DrawSpec | None = Field(None, description="Random sample, drawn after `where` and before `limit`.")
+    limit: int | None = Field(None, description="Maximum number of prompts; the first ones are used.", ge=1)
     template: str | None = Field(
         None,
-        description="chat (default where the tokenizer has a chat template), none, or a text with {prompt} in it.",
+        description="chat (default if the tokenizer has a chat template), none, or a text that contains {prompt}.",
     )
-    system: str | None = Field(None, description="System message; needs the chat template.")
+    system: str | None = Field(None, description="System message; requires the chat template.")
     positions: list[int] | Literal["all"] | None = Field(
-        None, description="Overrides capture.positions; all keeps every token."
+        None, description="Overrides capture.positions; all captures every token."
     )
 
     @field_validator("source")
@@ -100,29 +101,31 @@ class PromptSetSpec(_Model):
     @model_validator(mode="after")
     def _system_needs_chat(self) -> "PromptSetSpec":
         if self.system is not None and self.template not in (None, "chat"):
-            raise ValueError(f"system is given, which needs template: chat, not {self.template!r}")
+            raise ValueError(
+                f"system is given, but template is {self.template!r}; a system message needs template: chat"
+            )
         return self
 
 
 class CaptureSpec(_Model):
-    """What is kept of each forward pass, and in which units of work."""
+    """The activations to capture, and the sizes of batches and shards."""
 
     sites: list[Site] = Field(
         [Site.RESID_PRE, Site.RESID_MID],
-        description="Sites in each block; resid_final always comes along.",
+        description="Sites to capture in each block; resid_final is always captured.",
         min_length=1,
     )
-    layers: Literal["all"] | list[Annotated[int, Field(ge=0)]] = Field("all", description="Blocks, from 0.")
-    positions: list[int] = Field([-1], description="Token positions from the end; -1 is the last.")
-    batch_tokens: int = Field(2048, description="Token budget of one batch, padding included.", ge=1)
-    shard_prompts: int = Field(64, description="Prompts in one shard.", ge=1)
-    template_date: date = Field(date(2024, 7, 26), description="What a chat template sees as today.")
+    layers: Literal["all"] | list[Annotated[int, Field(ge=0)]] = Field("all", description="Layers to capture, from 0.")
+    positions: list[int] = Field([-1], description="Token positions to capture, from the end; -1 is the last token.")
+    batch_tokens: int = Field(2048, description="Token budget of one batch, including padding.", ge=1)
+    shard_prompts: int = Field(64, description="Number of prompts in a shard.", ge=1)
+    template_date: date = Field(date(2024, 7, 26), description="Date that chat templates use as today.")
 
     @field_validator("sites")
     @classmethod
     def _block_sites_once(cls, sites: list[Site]) -> list[Site]:
         if Site.RESID_FINAL in sites:
-            raise ValueError(f"resid_final always comes along; name sites of the blocks: {', '.join(BLOCK_SITES)}")
+            raise ValueError(f"resid_final is always captured; allowed: {', '.join(BLOCK_SITES)}")
         return sorted(_check_unique(sites), key=list(Site).index)
 
     @field_validator("layers")
@@ -137,13 +140,13 @@ class CaptureSpec(_Model):
 
 
 class ContrastSpec(_Model):
-    """Two prompt sets; directions point from the negative to the positive."""
+    """Two prompt sets; directions point from the negative to the positive set."""
 
-    positive: str = Field(description="Name of a prompt set.")
-    negative: str = Field(description="Name of a prompt set.")
+    positive: str = Field(description="Name of the positive prompt set.")
+    negative: str = Field(description="Name of the negative prompt set.")
     paired: bool | None = Field(
         None,
-        description="Prompt i of one set matches prompt i of the other; the built-in pair is by default.",
+        description="Prompt i of one set matches prompt i of the other; the default is true for the built-in pair.",
     )
 
     @property
@@ -153,13 +156,15 @@ class ContrastSpec(_Model):
 
 
 class HeadsSpec(_Model):
-    """How the circuits of attention heads are decomposed."""
+    """Options of the decomposition of attention heads' circuits."""
 
     offsets: list[Annotated[int, Field(ge=0)]] = Field(
-        [0], description="Query position minus key position, of W_QK under rotary positions; 0 always comes along."
+        [0], description="Query position minus key position, for W_QK with rotary positions; 0 is always included."
     )
-    fold_norm: bool = Field(False, description="Fold the norm that attention reads through into its weights.")
-    vectors: int = Field(20, description="Leading singular vectors to keep of each side; 0 for none.", ge=0)
+    fold_norm: bool = Field(False, description="Fold the norm before attention into the attention weights.")
+    vectors: int = Field(
+        20, description="Number of leading singular vectors to store on each side; 0 stores none.", ge=0
+    )
     composition: tuple[Annotated[int, Field(ge=0)], Annotated[int, Field(ge=0)]] | None = Field(
         None, description="First and last layer whose heads are compared in pairs: Q-, K- and V-composition."
     )
@@ -173,26 +178,30 @@ class HeadsSpec(_Model):
     @classmethod
     def _in_order(cls, layers: tuple[int, int] | None) -> tuple[int, int] | None:
         if layers is not None and layers[0] >= layers[1]:
-            raise ValueError("the first layer must come before the last: heads compose with those of later layers")
+            raise ValueError(
+                "the first layer must come before the last, because heads compose with heads of later layers"
+            )
         return layers
 
 
 class GramSpec(_Model):
-    """How Gram matrices are made."""
+    """Options of Gram matrices."""
 
-    samples: int = Field(2048, description="Prompts of a set that a Gram matrix is made of, at most.", ge=4, le=2048)
+    samples: int = Field(2048, description="Maximum number of prompts of a set in a Gram matrix.", ge=4, le=2048)
 
 
 class WordsSpec(_Model):
-    """What is said of circuits and of the stream in words of the vocabulary."""
+    """Options of the analysis `words`, which decodes circuits and the residual stream into vocabulary tokens."""
 
     sentences: list[Annotated[str, Field(min_length=1)]] = Field(
         ["To kill two birds with one stone"],
-        description="Sentences whose tokens are followed through the model; captured as the prompt set `sentences`.",
+        description="Sentences whose tokens get trajectories; captured as the prompt set `sentences`.",
     )
-    tokens: int = Field(20, description="How many tokens a list holds.", ge=1)
-    nouns: Name = Field(NOUNS, description="A prompt set of single words, or the built-in nouns.")
-    umap: bool = Field(False, description="Also place trajectories in a UMAP of the embeddings; needs umap-learn.")
+    tokens: int = Field(20, description="Number of tokens in each list.", ge=1)
+    nouns: Name = Field(NOUNS, description="Prompt set of single words; the default is the built-in set nouns.")
+    umap: bool = Field(
+        False, description="Also project trajectories onto a UMAP of the embeddings; requires umap-learn."
+    )
 
     @field_validator("sentences")
     @classmethod
@@ -204,17 +213,17 @@ _SENTENCES = PromptSetSpec(source=f"words:{SENTENCES}", template="none", positio
 
 
 class SurveySpec(_Model):
-    """A survey: a model, prompt sets, what to capture and what to compute from it."""
+    """A survey: the model, the prompt sets, the activations to capture, and the analyses."""
 
-    name: str | None = Field(None, description="A label; hashed nowhere.")
+    name: str | None = Field(None, description="Label of the survey; it is part of no digest.")
     model: ModelSpec
     prompts: dict[Name, PromptSetSpec] = Field(
-        description="Prompt sets by name; an empty mapping surveys the weights alone."
+        description="Prompt sets by name; an empty mapping surveys only the weights."
     )
     capture: CaptureSpec = CaptureSpec()
     contrasts: dict[Name, ContrastSpec] = Field(default_factory=dict, description="Contrasts by name.")
     analyses: list[str] | None = Field(
-        None, description=f"Any of: {', '.join(ANALYSES)}; by default all that the model and the prompts allow."
+        None, description=f"Any of: {', '.join(ANALYSES)}; the default is all that the model and the prompts allow."
     )
     heads: HeadsSpec = HeadsSpec()
     words: WordsSpec = WordsSpec()
@@ -226,28 +235,32 @@ class SurveySpec(_Model):
         unknown = [name for name in analyses or [] if name not in ANALYSES]
         if unknown:
             raise ValueError(
-                f"{', '.join(map(repr, unknown))} does not exist in this version; allowed: {', '.join(ANALYSES)}; "
-                "moments and directions come along with any prompts"
+                f"{', '.join(map(repr, unknown))} does not exist in this version; allowed: {', '.join(ANALYSES)} "
+                "(moments and directions are always computed)"
             )
         return None if analyses is None else sorted(_check_unique(analyses, minimum=1), key=ANALYSES.index)
 
     @model_validator(mode="after")
     def _prompts_where_needed(self) -> "SurveySpec":
         if "words" in (self.analyses or []) and not self.heads.vectors:
-            raise ValueError("analyses: 'words' says singular vectors in tokens, and heads.vectors is 0")
-        needy = [name for name in self.analyses or [] if "prompts" in GROUPS[name].needs]
-        if needy and not self.prompts:
-            raise ValueError(f"analyses: {needy[0]!r} needs prompts, and there are none")
+            raise ValueError("analyses: 'words' needs singular vectors, but heads.vectors is 0; set it to 1 or more")
+        need_prompts = [name for name in self.analyses or [] if "prompts" in GROUPS[name].needs]
+        if need_prompts and not self.prompts:
+            raise ValueError(f"analyses: {need_prompts[0]!r} needs prompts, but prompts is empty; add a prompt set")
         if "separation" in (self.analyses or []) and not self.contrasts:
-            raise ValueError("analyses: 'separation' is of contrasts, and there are none")
+            raise ValueError("analyses: 'separation' needs contrasts, but contrasts is empty; add a contrast")
         if self.prompts and all(prompt_set.positions == "all" for prompt_set in self.prompts.values()):
-            raise ValueError("prompts: every set keeps all positions, and statistics need a set with a list of them")
+            raise ValueError(
+                "prompts: every set has positions: all, but statistics need a list; set a list in at least one set"
+            )
         if SENTENCES in self.prompts:
-            raise ValueError(f"prompts.{SENTENCES}: the set of this name is made of words.sentences; name it otherwise")
+            raise ValueError(
+                f"prompts.{SENTENCES}: this name is reserved for the set of words.sentences; rename the set"
+            )
         own = [name for name, prompt_set in self.prompts.items() if prompt_set.source.startswith("words:")]
         if own:
             raise ValueError(
-                f"prompts.{own[0]}.source: words.sentences come along by themselves, in a set of their own"
+                f"prompts.{own[0]}.source: the kind `words` is reserved; list the sentences in words.sentences instead"
             )
         return self
 
@@ -270,32 +283,32 @@ class SurveySpec(_Model):
                     )
                 if self.prompts[prompt_set].positions == "all":
                     raise ValueError(
-                        f"contrasts.{name}.{side}: {prompt_set!r} keeps all positions, which feed trajectories, "
-                        "not contrasts; give it a list of positions"
+                        f"contrasts.{name}.{side}: {prompt_set!r} has positions: all, which contrasts cannot use; "
+                        "set a list of positions"
                     )
-            kept = [self.prompts[side].positions or self.capture.positions for side in contrast.sides]
-            if not set(kept[0]) & set(kept[1]):
+            positions = [self.prompts[side].positions or self.capture.positions for side in contrast.sides]
+            if not set(positions[0]) & set(positions[1]):
                 raise ValueError(
-                    f"contrasts.{name}: {contrast.positive} keeps positions {kept[0]} and {contrast.negative} "
-                    f"{kept[1]}; they need one in common"
+                    f"contrasts.{name}: {contrast.positive} has positions {positions[0]} and {contrast.negative} "
+                    f"{positions[1]}; a contrast needs a common position"
                 )
         return self
 
     @property
     def sets(self) -> dict[str, PromptSetSpec]:
-        """The prompt sets that are captured: those of `prompts`, and the sentences of `words` where there are any."""
-        follows = bool(self.prompts) and bool(self.words.sentences)
-        return {**self.prompts, **({SENTENCES: _SENTENCES} if follows else {})}
+        """The prompt sets to capture: `prompts`, and the set `sentences` if there are prompts and `words.sentences`."""
+        has_sentences = bool(self.prompts) and bool(self.words.sentences)
+        return {**self.prompts, **({SENTENCES: _SENTENCES} if has_sentences else {})}
 
     def is_paired(self, contrast: str) -> bool:
-        """Return whether prompt i of one set matches prompt i of the other, in the spec's or the default way."""
+        """Return `paired` of a contrast, or its default: true for the built-in pair with equal selections."""
         chosen = self.contrasts[contrast]
         if chosen.paired is not None:
             return chosen.paired
         sets = [self.prompts[chosen.positive], self.prompts[chosen.negative]]
-        are_the_pair = {prompt_set.source for prompt_set in sets} == {"builtin:harmful", "builtin:harmless"}
+        are_builtin_pair = {prompt_set.source for prompt_set in sets} == {"builtin:harmful", "builtin:harmless"}
         selections = [(prompt_set.where, prompt_set.draw, prompt_set.limit) for prompt_set in sets]
-        return are_the_pair and selections[0] == selections[1]
+        return are_builtin_pair and selections[0] == selections[1]
 
     def resolved_contrasts(self) -> dict[str, dict[str, Any]]:
         """Return `positive`, `negative` and `paired` of each contrast."""
@@ -305,7 +318,7 @@ class SurveySpec(_Model):
         }
 
     def canonical(self) -> str:
-        """Return the one JSON text that all spellings of this survey share (the label left out)."""
+        """Return the canonical JSON of the spec without its label; equivalent specs have the same text."""
         return canonical_json(self.model_dump(mode="json", exclude={"name"}))
 
     def digest(self) -> str:
@@ -314,7 +327,7 @@ class SurveySpec(_Model):
 
 
 def canonical_json(value: Any) -> str:
-    """Return JSON with sorted keys and no spaces, so that equal values give equal text."""
+    """Return JSON with sorted keys and without spaces; equal values have the same text."""
     return json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
 
 
@@ -332,6 +345,7 @@ def _check_positions(positions: list[int]) -> list[int]:
 def _check_unique(values: list[Any], minimum: int = 0) -> list[Any]:
     if len(values) < minimum:
         raise ValueError("must not be empty")
-    if len(set(values)) != len(values):
-        raise ValueError("lists something twice")
+    duplicate = next((value for value, count in Counter(values).items() if count > 1), None)
+    if duplicate is not None:
+        raise ValueError(f"{str(duplicate)[:60]} is listed twice; list each value once")
     return values

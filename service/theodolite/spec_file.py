@@ -1,4 +1,4 @@
-"""Reading a spec, and saying what is wrong with it: which field, what was given, what is allowed."""
+"""Read a spec; errors name the field, the given value and the allowed values."""
 
 import json
 from pathlib import Path
@@ -11,16 +11,16 @@ from pydantic.fields import FieldInfo
 from theodolite.errors import SpecError
 from theodolite.spec import SurveySpec
 
-_PROBLEMS = 20
-"""Problems of a spec that are named; whoever has more mends some first."""
+_MAX_PROBLEMS = 20
+"""Maximum number of problems of a spec in an error message."""
 
 
 def read_spec(path: Path) -> SurveySpec:
-    """Read a YAML or JSON spec file.
+    """Return the spec of a YAML or JSON file.
 
     Raises:
-        SpecError: the file cannot be read, is not YAML, or is not a valid survey; the message names each field,
-            what was given and what is allowed.
+        SpecError: the file cannot be read, is neither YAML nor JSON, or is not a valid survey. The message names each
+            invalid field, the given value and the allowed values.
     """
     try:
         text = path.read_text(encoding="utf-8-sig")
@@ -36,63 +36,63 @@ def read_spec(path: Path) -> SurveySpec:
 
 
 def parse_spec(data: dict[str, Any], origin: str = "spec") -> SurveySpec:
-    """Check a survey that was read from anywhere; raises SpecError as `read_spec` does."""
+    """Return the spec of a mapping; raises SpecError as `read_spec` does. `origin` names the source in the message."""
     try:
         return SurveySpec.model_validate(data)
     except ValidationError as error:
         lines = list(dict.fromkeys(f"  {_describe(problem)}" for problem in error.errors(include_url=False)))
-        more = [f"  and {len(lines) - _PROBLEMS} more"] if len(lines) > _PROBLEMS else []
-        raise SpecError("\n".join([f"{origin} is not a valid survey:", *lines[:_PROBLEMS], *more])) from error
+        more = [f"  and {len(lines) - _MAX_PROBLEMS} more"] if len(lines) > _MAX_PROBLEMS else []
+        raise SpecError("\n".join([f"{origin} is not a valid survey:", *lines[:_MAX_PROBLEMS], *more])) from error
 
 
 def parse_json(text: str | bytes) -> Any:
-    """Return what JSON says, where it says one thing; raises ValueError where it does not.
+    """Return the value of strict JSON; raises ValueError for duplicate keys, NaN, infinity and lone surrogates.
 
-    Python's reader takes the last of a key given twice, NaN, and halves of characters; a digest of those is none.
+    Python's own parser accepts them, but a digest needs an unambiguous value.
     """
     try:
         data = json.loads(text, object_pairs_hook=_unique, parse_constant=_refuse_constant)
         json.dumps(data, ensure_ascii=False).encode()
     except RecursionError as error:
-        raise ValueError("it is nested too deeply") from error
+        raise ValueError("the JSON is nested too deeply") from error
     return data
 
 
 def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    found: dict[str, Any] = {}
+    values: dict[str, Any] = {}
     for key, value in pairs:
-        if key in found:
-            raise ValueError(f"{key[:60]} is given twice")
-        found[key] = value
-    return found
+        if key in values:
+            raise ValueError(f"the key {key[:60]} is given twice; give it once")
+        values[key] = value
+    return values
 
 
 def _refuse_constant(name: str) -> Any:
-    raise ValueError(f"{name} is no JSON")
+    raise ValueError(f"{name} is not valid JSON; use null or a number")
 
 
 class _UniqueKeyLoader(yaml.SafeLoader):
-    """YAML in which a key given twice is a mistake, and not the last one's victory."""
+    """A YAML loader that refuses duplicate keys."""
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
         keys = [self.construct_object(key, deep=True) for key, _ in node.value]
-        twice = {str(key) for key in keys if keys.count(key) > 1}
-        if twice:
+        duplicates = {str(key) for key in keys if keys.count(key) > 1}
+        if duplicates:
             raise yaml.constructor.ConstructorError(
-                None, None, f"{', '.join(sorted(twice))} is given twice", node.start_mark
+                None, None, f"{', '.join(sorted(duplicates))} is given twice", node.start_mark
             )
         return super().construct_mapping(node, deep)
 
 
 def _parse_json_or_yaml(text: str) -> Any:
     try:
-        return parse_json(text)  # YAML is nearly a superset of JSON, but not for tabs and escaped emoji
+        return parse_json(text)  # YAML is almost a superset of JSON; tabs and escaped emoji are exceptions
     except ValueError:
         return yaml.load(text, _UniqueKeyLoader)
 
 
 def _describe(problem: Any) -> str:
-    # Pydantic adds the branch of a union that it tried, such as `list[int]`, which is nobody's field.
+    # For unions, Pydantic adds the tried branch to the location, such as `list[int]`, which is not a field.
     parts = [str(part) for part in problem["loc"]]
     field = ".".join(part for part in parts if "[" not in part and not part.startswith("function-")) or "survey"
     message = problem["msg"].removeprefix("Value error, ")
@@ -113,7 +113,7 @@ def _describe(problem: Any) -> str:
 
 
 def _allowed_fields(location: tuple[Any, ...]) -> str:
-    """Return the fields of the part of a spec that an unknown field stands in, the last of `location`."""
+    """Return the allowed fields of the mapping that contains the unknown field at the end of `location`."""
     owner, keys = SurveySpec.model_fields, iter(location[:-1])
     for key in keys:
         if key in owner:
@@ -125,7 +125,7 @@ def _allowed_fields(location: tuple[Any, ...]) -> str:
 
 
 def _fields_of(annotation: Any) -> dict[str, FieldInfo] | None:
-    """Return the fields of the model in a type such as `dict[Name, PromptSetSpec]` or `DrawSpec | None`."""
+    """Return the fields of the Pydantic model in a type such as `dict[Name, PromptSetSpec]` or `DrawSpec | None`."""
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):
         return annotation.model_fields
     return next((fields for part in get_args(annotation) if (fields := _fields_of(part))), None)

@@ -1,4 +1,4 @@
-"""What metrics count."""
+"""The metrics of a capture and of the analyses."""
 
 import pytest
 
@@ -29,9 +29,11 @@ def value(name, **labels):
     return REGISTRY.get_sample_value(f"theodolite_{name}", labels)
 
 
-def test_counters_are_what_commit_records_say():
+def test_counters_equal_the_sums_of_the_commit_records():
     counted = CaptureMetrics("by-hand", ("died",))
-    assert value("shards_committed_total", model="by-hand") == 0, "a series that begins at 1 is never seen to grow"
+    assert value("shards_committed_total", model="by-hand") == 0, (
+        "`rate` does not see the first increment of a new series"
+    )
     assert value("shard_retries_total", model="by-hand", reason="died") == 0
     counted.committed(COMMIT.numbers())
     counted.committed(COMMIT.numbers())

@@ -1,4 +1,4 @@
-"""The survey's spec: one canonical form for all spellings, its schema, and which sets are paired."""
+"""The spec of a survey: canonical form, schema, and pairing of sets."""
 
 import hashlib
 import json
@@ -15,7 +15,7 @@ from theodolite.sites import Site
 from theodolite.spec import SurveySpec, canonical_json, digest_of
 from theodolite.spec_file import parse_spec, read_spec
 
-# What is not given
+# Defaults
 
 
 def test_defaults_are_those_of_the_contract() -> None:
@@ -50,7 +50,7 @@ def test_defaults_are_those_of_the_contract() -> None:
     assert spec.contrasts["refusal"].paired is None
 
 
-def test_contrasts_may_be_left_out() -> None:
+def test_contrasts_may_be_omitted() -> None:
     assert parse(MODEL + NOUNS).contrasts == {}
 
 
@@ -129,7 +129,7 @@ def test_digest_differs_for_another_question(other: str) -> None:
     assert parse(other).digest() != parse(SURVEY).digest()
 
 
-def test_name_is_hashed_nowhere() -> None:
+def test_the_label_is_part_of_no_digest() -> None:
     named = parse(f"name: first\n{SURVEY}")
     assert named.canonical() == parse(f"name: second\n{SURVEY}").canonical() == parse(SURVEY).canonical()
     assert named.digest() == parse(SURVEY).digest()

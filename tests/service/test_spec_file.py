@@ -1,4 +1,4 @@
-"""What is wrong with a spec: where, what was given, and what is allowed."""
+"""Errors of specs: the field, the given value, and the allowed values."""
 
 import re
 from pathlib import Path
@@ -9,7 +9,7 @@ from support.spec_texts import MODEL, NOUNS, PAIR, SURVEY, capture, parse, promp
 from theodolite.errors import SpecError
 from theodolite.spec_file import read_spec
 
-# What is wrong, where, and what is allowed
+# Errors of fields
 
 TOP_FIELDS = "allowed: name, model, prompts, capture, contrasts, analyses"
 SET_FIELDS = "allowed: source, split, column, where, draw, limit, template, system, positions"
@@ -60,7 +60,7 @@ BAD = {
         MODEL + "prompts: {goals: {source: 'ftp:goals.csv'}}",
         ["  prompts.goals.source: given 'ftp:goals.csv'", "must match ^(builtin|file|hub|words):.+$"],
     ),
-    "source_without_place": (
+    "source_without_path": (
         MODEL + "prompts: {goals: {source: 'file:'}}",
         ["  prompts.goals.source: given 'file:'", "must match ^(builtin|file|hub|words):.+$"],
     ),
@@ -86,7 +86,7 @@ BAD = {
     ),
     "analysis_twice": (
         f"{SURVEY}analyses: [curves, curves]",
-        ["  analyses: given ['curves', 'curves']", "something twice"],
+        ["  analyses: given ['curves', 'curves']", "is listed twice"],
     ),
     "unknown_site": (
         capture("sites: [resid_pre, resid_middle]"),
@@ -95,13 +95,13 @@ BAD = {
             "'resid_pre', 'resid_mid', 'resid_mid_sum', 'resid_post', 'attn_out', 'mlp_out'",
         ],
     ),
-    "resid_final_asked": (
+    "resid_final_requested": (
         capture("sites: [resid_pre, resid_final]"),
-        ["  capture.sites: given ['resid_pre', 'resid_final']", "resid_final always comes along", SITES],
+        ["  capture.sites: given ['resid_pre', 'resid_final']", "resid_final is always captured", SITES],
     ),
     "site_twice": (
         capture("sites: [resid_pre, resid_pre]"),
-        ["  capture.sites: given ['resid_pre', 'resid_pre']", "something twice"],
+        ["  capture.sites: given ['resid_pre', 'resid_pre']", "is listed twice"],
     ),
     "no_site": (capture("sites: []"), ["  capture.sites: given []", "at least 1"]),
     "positive_position": (
@@ -111,7 +111,7 @@ BAD = {
     "position_zero": (capture("positions: [0]"), ["  capture.positions: given [0]", FROM_THE_END]),
     "position_twice": (
         capture("positions: [-1, -1]"),
-        ["  capture.positions: given [-1, -1]", "something twice"],
+        ["  capture.positions: given [-1, -1]", "is listed twice"],
     ),
     "no_position": (capture("positions: []"), ["  capture.positions: given []", "must not be empty"]),
     "positive_position_of_set": (
@@ -122,7 +122,7 @@ BAD = {
         prompts("positions: some"),
         ["  prompts.goals.positions", "'some'", "'all'"],
     ),
-    "layer_twice": (capture("layers: [1, 1]"), ["  capture.layers: given [1, 1]", "something twice"]),
+    "layer_twice": (capture("layers: [1, 1]"), ["  capture.layers: given [1, 1]", "is listed twice"]),
     "no_layer": (capture("layers: []"), ["  capture.layers: given []", "must not be empty"]),
     "negative_layer": (
         capture("layers: [0, -1]"),
@@ -151,7 +151,7 @@ BAD = {
     ),
     "contrast_of_all_positions": (
         SURVEY.replace('"builtin:harmful"', '"builtin:harmful", positions: all'),
-        ["  contrasts.refusal.positive:", "'harmful' keeps all positions", "a list of positions"],
+        ["  contrasts.refusal.positive:", "'harmful' has positions: all", "a list of positions"],
     ),
     "contrast_of_one_side": (
         SURVEY.replace(", negative: harmless", ""),
@@ -166,11 +166,11 @@ BAD = {
     ),
     "system_with_template_none": (
         prompts("template: none, system: Be kind"),
-        ["  prompts.goals: system is given", "needs template: chat", "not 'none'"],
+        ["  prompts.goals: system is given", "needs template: chat", "template is 'none'"],
     ),
     "system_with_own_template": (
         prompts("template: 'Say {prompt}', system: Be kind"),
-        ["  prompts.goals: system is given", "needs template: chat", "not 'Say {prompt}'"],
+        ["  prompts.goals: system is given", "needs template: chat", "template is 'Say {prompt}'"],
     ),
     "limit_zero": (prompts("limit: 0"), ["  prompts.goals.limit: given 0", "greater than or equal to 1"]),
     "draw_leaves_nothing": (
@@ -197,7 +197,7 @@ BAD = {
     "curves_without_prompts": (MODEL + "prompts: {}\nanalyses: [curves]", ["  analyses: 'curves' needs prompts"]),
     "words_without_vectors": (
         SURVEY + "heads: {vectors: 0}\nanalyses: [words]",
-        ["  analyses: 'words' says singular vectors in tokens, and heads.vectors is 0"],
+        ["  analyses: 'words' needs singular vectors, but heads.vectors is 0; set it to 1 or more"],
     ),
     "no_analysis": (SURVEY + "analyses: []", ["  analyses: given []", "must not be empty"]),
     "negative_offset": (SURVEY + "heads: {offsets: [-1]}", ["  heads.offsets.0: given -1"]),
@@ -211,11 +211,11 @@ BAD = {
     "empty_sentence": (SURVEY + "words: {sentences: ['']}", ["  words.sentences.0: given ''"]),
     "set_called_sentences": (
         MODEL + "prompts: {sentences: {source: 'builtin:nouns'}}",
-        ["prompts.sentences: the set of this name is made of words.sentences"],
+        ["prompts.sentences: this name is reserved for the set of words.sentences"],
     ),
     "sentences_in_a_set": (
         MODEL + "prompts: {goals: {source: 'words:sentences'}}",
-        ["  prompts.goals.source: words.sentences come along by themselves"],
+        ["  prompts.goals.source: the kind `words` is reserved"],
     ),
     "set_without_source": (MODEL + "prompts: {goals: {limit: 3}}", ["  prompts.goals.source: is required"]),
     "set_is_no_mapping": (
@@ -301,7 +301,7 @@ def test_a_spec_error_exits_with_two() -> None:
         "not_utf8",
     ],
 )
-def test_a_file_that_is_no_spec_is_refused_by_name(tmp_path: Path, content: bytes, words: list[str]) -> None:
+def test_a_file_that_is_not_a_spec_is_refused_by_name(tmp_path: Path, content: bytes, words: list[str]) -> None:
     path = tmp_path / "spec.yaml"
     path.write_bytes(content)
     with pytest.raises(SpecError) as caught:
@@ -315,6 +315,6 @@ def test_a_missing_file_is_named(tmp_path: Path) -> None:
         read_spec(tmp_path / "nowhere.yaml")
 
 
-def test_a_folder_is_no_spec(tmp_path: Path) -> None:
+def test_a_folder_is_not_a_spec(tmp_path: Path) -> None:
     with pytest.raises(SpecError, match="cannot read the spec"):
         read_spec(tmp_path)
