@@ -1,8 +1,8 @@
-"""Rehearse the deployment on one machine: the very commands of docker-compose.yml, as processes instead of containers.
+"""Rehearse the deployment on one machine: run the commands of docker-compose.yml as processes instead of containers.
 
-Two Ray nodes take a small survey over HTTP; one of them is killed on the way; the survey must still end, and every
-counter that Prometheus has seen must be what the commit records say. Hosts, ports and folders of the compose file are
-replaced by this machine's, and nothing else, so that what is rehearsed is what is deployed.
+The script submits a small survey over HTTP to two Ray nodes and kills one node during the capture. The survey must
+still succeed, and each counter in Prometheus must equal the sum of the commit records. The script replaces only the
+hosts, ports and folders of the compose file.
 
 Usage: python deploy/rehearse.py [--store URL] [--keep]
 """
@@ -39,15 +39,15 @@ ROOT = Path(__file__).resolve().parents[1]
 SPEC = ROOT / "jobs/theodolite_jobs/specs/rehearsal.yaml"
 SECONDS = 180
 WORKERS = ("worker-cpu", "worker-cpu-2")
-"""Two of the same kind, as `docker compose up --scale worker-cpu=2` would start them."""
+"""Two replicas of one service, as `docker compose up --scale worker-cpu=2` starts them."""
 
 OWN_PORTS = {"head": (6379, 8265, 8080), "dask-scheduler": (8786, 8787), "dask-worker": (8787,), "api": (8000,)}
 OWN_PORTS |= {"prometheus": (9090,), **dict.fromkeys(WORKERS, (8080,))}
-"""Which ports a service listens on inside its container; here each gets a free one."""
+"""Ports of each service in its container; the rehearsal maps each to a free port."""
 
 
 class Rehearsal:
-    """The services of the compose file as processes, in a folder of their own."""
+    """The services of the compose file as processes, with their data and logs in one folder."""
 
     def __init__(self, folder: Path, store: str | None) -> None:
         self.folder = folder
@@ -55,58 +55,61 @@ class Rehearsal:
         self.services[WORKERS[1]] = self.services[WORKERS[0]]
         self.ports = {name: {port: free_port() for port in ports} for name, ports in OWN_PORTS.items()}
         self.processes: dict[str, subprocess.Popen[bytes]] = {}
-        self.given = {"THEODOLITE_REPLICAS": str(len(WORKERS)), "THEODOLITE_STORE": store or f"file://{folder}/store"}
-        self.given |= {name: value for name, value in os.environ.items() if name.startswith(("AWS_", "PIP_"))}
-        self.places = {
+        self.variables = {
+            "THEODOLITE_REPLICAS": str(len(WORKERS)),
+            "THEODOLITE_STORE": store or f"file://{folder}/store",
+        }
+        self.variables |= {name: value for name, value in os.environ.items() if name.startswith(("AWS_", "PIP_"))}
+        self.folders = {
             "/run/secrets": folder / "secrets",
             "/etc/prometheus": folder / "etc",
             "/cache": Path(os.environ.get("THEODOLITE_CACHE", Path.home() / ".cache" / "theodolite")),
             **{f"/{name}": folder / name for name in ("store", "targets", "models", "prometheus", "tmp")},
         }
-        for place in self.places.values():
-            place.mkdir(parents=True, exist_ok=True)
+        for path in self.folders.values():
+            path.mkdir(parents=True, exist_ok=True)
 
     @property
     def store(self) -> str:
-        """Where runs are."""
-        return self.given["THEODOLITE_STORE"]
+        """The URL of the store."""
+        return self.variables["THEODOLITE_STORE"]
 
-    def place(self, service: str, port: int) -> str:
-        """Return where a service's port is on this machine."""
+    def address(self, service: str, port: int) -> str:
+        """Return the host:port on this machine for a service's port in its container."""
         return f"127.0.0.1:{self.ports[service][port]}"
 
     def translated(self, text: str, service: str) -> str:
-        """Return a word of a service's command or environment with this machine's hosts, ports and folders."""
-        text = re.sub(r"\$\{(\w+)(?::-([^}]*))?\}", lambda found: self.given.get(found[1], found[2] or ""), text)
+        """Return a text of the compose file with its variables, hosts, ports and folders replaced for this machine."""
+        text = re.sub(r"\$\{(\w+)(?::-([^}]*))?\}", lambda match: self.variables.get(match[1], match[2] or ""), text)
         hosts = "|".join(sorted(self.ports, key=len, reverse=True))
-        folders = "|".join(self.places)
+        folders = "|".join(self.folders)
         own = "|".join(map(str, self.ports[service]))
-        # All in one go, so that nothing is found in what was put there.
+        # One pass, so that replacements are not replaced again.
         pattern = (
-            rf"\b(?P<host>{hosts}):(?P<port>\d+)|(?<![\w./])(?P<place>{folders})(?![\w.])|(?<!\d)(?P<own>{own})(?!\d)"
+            rf"\b(?P<host>{hosts}):(?P<port>\d+)|(?<![\w./])(?P<folder>{folders})(?![\w.])|(?<!\d)(?P<own>{own})(?!\d)"
         )
 
-        def here(found: re.Match[str]) -> str:
-            if found["host"]:
-                return self.place(found["host"], int(found["port"]))
-            return str(self.places[found["place"]] if found["place"] else self.ports[service][int(found["own"])])
+        def replacement(match: re.Match[str]) -> str:
+            if match["host"]:
+                return self.address(match["host"], int(match["port"]))
+            return str(self.folders[match["folder"]] if match["folder"] else self.ports[service][int(match["own"])])
 
-        return re.sub(pattern, here, text).replace("0.0.0.0", "127.0.0.1")
+        return re.sub(pattern, replacement, text).replace("0.0.0.0", "127.0.0.1")
 
     def environment(self, service: str) -> dict[str, str]:
-        """Return what a service's process finds in its environment: the compose file's, and this machine's path."""
+        """Return the environment of a service's process: the compose file's variables and this machine's PATH."""
         own = {"PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}", "HOME": str(self.folder)}
-        own |= {"THEODOLITE_CACHE": str(self.places["/cache"]), "RAY_USAGE_STATS_ENABLED": "0"}
+        own |= {"THEODOLITE_CACHE": str(self.folders["/cache"]), "RAY_USAGE_STATS_ENABLED": "0"}
         own |= {name: os.environ[name] for name in ("PYTHONPATH", "VIRTUAL_ENV") if name in os.environ}
         for name, value in self.services[service].get("environment", {}).items():
             if value is not None:
                 own[name] = self.translated(str(value), service)
-            elif name in self.given:
-                own[name] = self.given[name]
+            elif name in self.variables:
+                own[name] = self.variables[name]
         return own
 
     def command(self, service: str) -> list[str]:
-        """Return a service's command for this machine; Ray nodes, which share it, also get what tells them apart."""
+        """Return a service's command for this machine; Ray nodes get options that avoid conflicts on one host."""
         words = self.services[service]["command"]
         command = [self.translated(str(word), service) for word in words]
         if words[0] == "ray":
@@ -115,7 +118,7 @@ class Rehearsal:
         return ["prometheus", *command] if service == "prometheus" else command
 
     def start(self, service: str) -> None:
-        """Start a service; what it prints goes into a file."""
+        """Start a service and write its output to a log file."""
         log = (self.folder / f"{service}.log").open("ab")
         command = self.command(service)
         self.processes[service] = subprocess.Popen(
@@ -123,12 +126,12 @@ class Rehearsal:
         )
         say(f"{service}: {' '.join(command)}")
 
-    def stop(self, service: str, how: int = signal.SIGTERM) -> None:
-        """Stop a service and everything that it started."""
+    def stop(self, service: str, signal_number: int = signal.SIGTERM) -> None:
+        """Stop a service and its child processes."""
         process = self.processes.pop(service)
         family = psutil.Process(process.pid).children(recursive=True) if process.poll() is None else []
-        process.send_signal(how)
-        for one in family if how == signal.SIGKILL else []:
+        process.send_signal(signal_number)
+        for one in family if signal_number == signal.SIGKILL else []:
             with suppress(psutil.NoSuchProcess):
                 one.kill()
         _, alive = psutil.wait_procs(family, timeout=15)
@@ -142,35 +145,35 @@ class Rehearsal:
             process.wait()
 
     def write_prometheus(self, token: str) -> None:
-        """Write Prometheus' configuration with this machine's places; a name that DNS would tell is written out."""
-        (self.places["/run/secrets"] / "metrics_token").write_text(token)
-        shutil.copytree(ROOT / "deploy/prometheus/rules", self.places["/etc/prometheus"] / "rules", dirs_exist_ok=True)
+        """Write Prometheus' configuration for this machine, with static targets in place of DNS service discovery."""
+        (self.folders["/run/secrets"] / "metrics_token").write_text(token)
+        shutil.copytree(ROOT / "deploy/prometheus/rules", self.folders["/etc/prometheus"] / "rules", dirs_exist_ok=True)
         settings = yaml.safe_load((ROOT / "deploy/prometheus/prometheus.yml").read_text())
-        for job in settings["scrape_configs"]:
-            job["scrape_interval"] = "1s"
-            for found in job.pop("dns_sd_configs", []):
-                names = [name for name in self.ports for asked in found["names"] if name.startswith(asked)]
-                targets = [f"{name}:{found['port']}" for name in names]
-                job.setdefault("static_configs", []).append({"targets": targets})
-            for found in job.get("file_sd_configs", []):
-                found["refresh_interval"] = "1s"
+        for scrape_job in settings["scrape_configs"]:
+            scrape_job["scrape_interval"] = "1s"
+            for discovery in scrape_job.pop("dns_sd_configs", []):
+                names = [name for name in self.ports for prefix in discovery["names"] if name.startswith(prefix)]
+                targets = [f"{name}:{discovery['port']}" for name in names]
+                scrape_job.setdefault("static_configs", []).append({"targets": targets})
+            for discovery in scrape_job.get("file_sd_configs", []):
+                discovery["refresh_interval"] = "1s"
         settings["global"]["evaluation_interval"] = "1s"
         text = self.translated(yaml.safe_dump(settings), "prometheus")
-        (self.places["/etc/prometheus"] / "prometheus.yml").write_text(text)
+        (self.folders["/etc/prometheus"] / "prometheus.yml").write_text(text)
 
 
 def main() -> None:
-    """Rehearse, and end with what was seen as one JSON object."""
+    """Run the rehearsal and print its result as one JSON object."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--store", help="a store's URL; by default a folder that is removed again")
-    parser.add_argument("--keep", action="store_true", help="leave logs and data where they are")
+    parser.add_argument("--store", help="URL of the store; the default is a temporary folder")
+    parser.add_argument("--keep", action="store_true", help="keep the logs and data after a success")
     options = parser.parse_args()
     folder = Path(tempfile.mkdtemp(prefix="rehearsal-"))
     try:
         print(json.dumps(rehearse(folder, options.store)))
     except BaseException:
         options.keep = True
-        say(f"what was printed lies in {folder}")
+        say(f"the logs are in {folder}")
         raise
     finally:
         if not options.keep:
@@ -178,18 +181,18 @@ def main() -> None:
 
 
 def rehearse(folder: Path, store: str | None) -> dict[str, Any]:
-    """Start everything, submit, kill, wait, ask, and stop everything; return what was seen."""
-    began = time.monotonic()
+    """Run a survey on the deployment while a node is killed; return the counters and states to compare."""
+    start = time.monotonic()
     stage = Rehearsal(folder, store)
-    (stage.places["/run/secrets"] / "ray_token").write_text(secrets.token_hex(16))
+    (stage.folders["/run/secrets"] / "ray_token").write_text(secrets.token_hex(16))
     tokens = [create_token(stage.store, scopes)[0] for scopes in (["read"], ["read", "submit"])]
     stage.write_prometheus(tokens[0])
     has_prometheus = shutil.which("prometheus") is not None
     with started(stage, has_prometheus):
-        client = Client(f"http://{stage.place('api', 8000)}", tokens[1])
+        client = Client(f"http://{stage.address('api', 8000)}", tokens[1])
         wait_for(lambda: is_up(f"{client.url}/readyz"), "the service to be ready", stage)
         job = client.submit(SPEC)
-        wait_for(lambda: is_halfway(job), "some shards, and not all", stage)
+        wait_for(lambda: is_halfway(job), "the survey to be halfway", stage)
         stage.stop(WORKERS[0], signal.SIGKILL)
         say(f"killed {WORKERS[0]} after {job.progress}")
         reader = job.wait(timeout=SECONDS)
@@ -201,23 +204,23 @@ def rehearse(folder: Path, store: str | None) -> dict[str, Any]:
             "committed": counters,
         }
         if has_prometheus:
-            seen |= asked_of_prometheus(f"http://{stage.place('prometheus', 9090)}", counters)
+            seen |= prometheus_counters(f"http://{stage.address('prometheus', 9090)}", counters)
         else:
-            say("Prometheus is not installed here (Debian's package prometheus): its part was not rehearsed")
-    seen["seconds"] = round(time.monotonic() - began, 1)
+            say("Prometheus is not installed on this machine (Debian package prometheus): its part was not rehearsed")
+    seen["seconds"] = round(time.monotonic() - start, 1)
     return seen
 
 
 @contextmanager
 def started(stage: Rehearsal, has_prometheus: bool) -> Iterator[None]:
-    """Start all services in the order of their conditions, and stop them in the end, in the other."""
+    """Start the services in the order of their dependencies, and stop them in reverse order when the context ends."""
     names = ["dask-scheduler", "head", *WORKERS, "dask-worker", "api", *(["prometheus"] if has_prometheus else [])]
     try:
         for name in names:
             stage.start(name)
-            # One after the other, as on machines of their own: Ray gives a node half a minute to start.
+            # One at a time, because Ray gives a node half a minute to start.
             for port in {8265, 8080} & set(OWN_PORTS[name]):
-                wait_for(partial(answers, stage.place(name, port)), name, stage)
+                wait_for(partial(answers, stage.address(name, port)), name, stage)
         yield
     finally:
         for name in reversed(list(stage.processes)):
@@ -225,24 +228,24 @@ def started(stage: Rehearsal, has_prometheus: bool) -> Iterator[None]:
 
 
 def is_halfway(job: Job) -> bool:
-    """Return whether some prompts are committed, and not all."""
+    """Return whether some but not all prompts are committed; raises SystemExit if the survey job has ended."""
     now = job.describe()
     if now["state"] not in ("queued", "running"):
-        raise SystemExit(f"the job {now['state']}: {now['reason']}")
+        raise SystemExit(f"the survey job is {now['state']}: {now['reason']}")
     done, total = (sum(at[name] for at in now["progress"].values()) for name in ("done", "total"))
     return bool(0 < done < total)
 
 
 def commit_counters(store: str, run_id: str) -> dict[str, float]:
-    """Return what the commit records of a run add up to."""
+    """Return the sums over the commit records of a run."""
     run = open_run(store, run_id)
     commits = [commit for name in run.record.sets for commit in read_commits(run.location, name).values()]
     names = ("prompts", "tokens", "shared_tokens", "padding_tokens", "quarantined", "oom_backoffs", "stored_bytes")
     return {"shards": len(commits), **{name: sum(commit.numbers()[name] for commit in commits) for name in names}}
 
 
-def asked_of_prometheus(url: str, counters: dict[str, float]) -> dict[str, Any]:
-    """Return what Prometheus has seen; raises SystemExit where it differs from the commit records."""
+def prometheus_counters(url: str, counters: dict[str, float]) -> dict[str, Any]:
+    """Return the counters and alerts in Prometheus; raises SystemExit if they differ from the commit records."""
     metrics = {
         "shards": "shards_committed",
         "prompts": "prompts_captured",
@@ -254,51 +257,51 @@ def asked_of_prometheus(url: str, counters: dict[str, float]) -> dict[str, Any]:
         "stored_bytes": "store_bytes_written",
     }
 
-    def ask(query: str) -> float | None:
-        found = httpx.get(f"{url}/api/v1/query", params={"query": query}).json()["data"]["result"]
-        return float(found[0]["value"][1]) if found else None
+    def query(expression: str) -> float | None:
+        result = httpx.get(f"{url}/api/v1/query", params={"query": expression}).json()["data"]["result"]
+        return float(result[0]["value"][1]) if result else None
 
     def last(name: str) -> float | None:
-        return ask(f"max(max_over_time(theodolite_{name}_total[10m]))")
+        return query(f"max(max_over_time(theodolite_{name}_total[10m]))")
 
-    wait_for(lambda: last("shards_committed") == counters["shards"], "Prometheus to see the last shard")
+    wait_for(lambda: last("shards_committed") == counters["shards"], "the last shard in Prometheus")
     seen = {name: last(metric) for name, metric in metrics.items()}
     different = {name: (seen[name], counters[name]) for name in metrics if seen[name] != counters[name]}
     if different:
-        raise SystemExit(f"Prometheus has seen other numbers than the commit records say: {different}")
-    retries = ask("sum(max_over_time(theodolite_shard_retries_total[10m]))")
+        raise SystemExit(f"counters differ (Prometheus, commit records): {different}")
+    retries = query("sum(max_over_time(theodolite_shard_retries_total[10m]))")
     if not retries:
-        raise SystemExit("a node was killed, and no shard went back to the queue")
+        raise SystemExit("a node was killed, but no shard was requeued")
     rules = httpx.get(f"{url}/api/v1/rules").json()["data"]["groups"]
     states = {rule["name"]: rule["state"] for group in rules for rule in group["rules"]}
     if states["TheodoliteNodeDown"] == "inactive":
-        raise SystemExit("a node was killed, and the alarm TheodoliteNodeDown does not see it")
+        raise SystemExit("a node was killed, but the alert TheodoliteNodeDown is inactive")
     return {"prometheus": seen, "retries": retries, "alarms": states}
 
 
 def wait_for(condition: Callable[[], bool], what: str, stage: Rehearsal | None = None) -> None:
-    """Wait until something is so; raises SystemExit when the time is over, or a service of the stage has ended."""
+    """Wait until a condition holds; raises SystemExit after a timeout, or if a service of the stage has ended."""
     deadline = time.monotonic() + SECONDS
     while not condition():
         ended = [name for name, process in stage.processes.items() if process.poll() is not None] if stage else []
         if ended:
-            raise SystemExit(f"{ended[0]} has ended; {stage.folder / ended[0]}.log says why")  # type: ignore[union-attr]
+            raise SystemExit(f"{ended[0]} has ended; see {stage.folder / ended[0]}.log")  # type: ignore[union-attr]
         if time.monotonic() > deadline:
             raise SystemExit(f"waited {SECONDS} s for {what}")
         time.sleep(0.2)
 
 
 def is_up(url: str) -> bool:
-    """Return whether a page is answered."""
+    """Return whether a GET request succeeds."""
     try:
         return httpx.get(url, timeout=5).is_success
     except httpx.HTTPError:
         return False
 
 
-def answers(place: str) -> bool:
-    """Return whether something listens."""
-    host, port = place.rsplit(":", 1)
+def answers(address: str) -> bool:
+    """Return whether a server listens at host:port."""
+    host, port = address.rsplit(":", 1)
     try:
         socket.create_connection((host, int(port)), timeout=2).close()
     except OSError:
@@ -307,14 +310,14 @@ def answers(place: str) -> bool:
 
 
 def free_port() -> int:
-    """Return a port that nobody listens on."""
+    """Return a free port."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return int(probe.getsockname()[1])
 
 
 def say(text: str) -> None:
-    """Say what happens where it does not mix with the result."""
+    """Print a message to standard error."""
     print(text, file=sys.stderr, flush=True)
 
 
