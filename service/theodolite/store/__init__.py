@@ -1,1 +1,1 @@
-"""Where runs are kept: a local folder or a bucket, through obstore and Zarr."""
+"""Read and write runs in a local folder or a bucket, through obstore and Zarr."""

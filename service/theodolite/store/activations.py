@@ -1,4 +1,7 @@
-"""Captured arrays on disk, a Zarr shard or chunk for each capture shard: activations at each site, counts of units."""
+"""Read and write captured arrays: activations at each site, and counts of active neurons.
+
+Each capture shard is one Zarr shard of an array of activations, and one chunk of the array of counts.
+"""
 
 import json
 from collections.abc import Sequence
@@ -29,17 +32,17 @@ def create_activations(
     sites: Sequence[Site],
     coordinates: dict[str, Any],
 ) -> None:
-    """Describe a set's arrays at full shape; they hold fill values until shards are moved in.
+    """Write the metadata and coordinates of a set's arrays; the arrays hold fill values until shards are moved in.
 
-    Only what is not there yet is written, so a second writer of the same run takes nothing away from the first.
+    Existing objects are not overwritten, so a second writer of the same run changes nothing.
 
     Args:
         location: the run's objects.
         prompt_set: the set's name.
         n_samples: prompts in the set.
         shard_prompts: prompts in one shard.
-        sites: sites to keep, `resid_final` left out.
-        coordinates: `position`, `layer` and `d_model` as sequences, and `unit` where hidden units are counted.
+        sites: captured sites without `resid_final`, which is always added.
+        coordinates: `position`, `layer` and `d_model` as sequences, and `unit` if active neurons are counted.
     """
     memory: dict[str, Any] = {}
     group = zarr.create_group(MemoryStore(memory))
@@ -86,10 +89,10 @@ def encode_counts(counts: NDArray[np.int32], shard_index: int) -> bytes:
 
 
 def counted_units(location: Location, prompt_set: str) -> int:
-    """Return how many hidden units of each MLP a run counts in a set; 0 where it was begun without counting them.
+    """Return the number of hidden units of each MLP whose activity a run counts in a set, or 0 if it counts none.
 
     Raises:
-        RunDamagedError: the description of the counts cannot be read.
+        RunDamagedError: the metadata of the counts cannot be read.
     """
     key = f"{ACTIVATIONS}/{prompt_set}/{MLP_POSITIVE.name}/zarr.json"
     content = get(location, key)
@@ -100,13 +103,13 @@ def counted_units(location: Location, prompt_set: str) -> int:
 
 
 def read_positive_counts(run: Run, commit: Commit) -> NDArray[np.int32] | None:
-    """Return how many of a shard's usable prompts have each hidden unit positive, (position, layer, unit).
+    """Return in how many of a shard's usable prompts each neuron is active, (position, layer, unit), or None.
 
-    None where they were not counted: in sets that keep every token, of models whose hidden units are not known, and
-    in runs of before units were counted.
+    None means that the shard has no counts: its set has `positions: all`, or the model's hidden units are unknown, or
+    an older version captured the run.
 
     Raises:
-        RunDamagedError: the counts are missing, or their bytes are not those that were committed.
+        RunDamagedError: the counts are missing, or their checksum differs from the commit record.
     """
     if MLP_POSITIVE.name not in commit.checksums:
         return None
@@ -119,7 +122,7 @@ def read_positive_counts(run: Run, commit: Commit) -> NDArray[np.int32] | None:
 
 
 def committed_bytes(run: Run, commit: Commit, name: str) -> bytes:
-    """Return the bytes of one array of a shard; raises RunDamagedError where they are not those that were committed."""
+    """Return the bytes of one array of a shard; raises RunDamagedError if they are missing or have changed."""
     content = get(run.location, array_key(commit, name))
     if content is None or sha256(content) != commit.checksums[name]:
         wrong = "is missing" if content is None else "its bytes are not those that were committed"
@@ -134,13 +137,13 @@ def _lengths(run: Run, commit: Commit) -> dict[str, int]:
     return {"position": len(run.record.sets[commit.prompt_set].positions), "layer": len(run.record.layers)}
 
 
-# The two places that know chunks.
+# Only these two functions choose chunk shapes.
 
 
 def _create_array(
     group: zarr.Group, site: Site, n_samples: int, shard_prompts: int, lengths: dict[str, int]
 ) -> zarr.Array[Any]:
-    """Create one site's array: a Zarr shard for each capture shard, so that one layer of it is two range requests."""
+    """Create one site's array with one Zarr shard for each capture shard: one layer of it takes two range requests."""
     variable = CAPTURED[site]
     trailing = tuple(lengths[dim] for dim in variable.dims[1:])
     chunk = tuple(1 if dim == "layer" else lengths[dim] for dim in variable.dims[1:])
@@ -155,7 +158,7 @@ def _create_array(
 
 
 def _create_counts(group: zarr.Group, n_shards: int, lengths: dict[str, int]) -> zarr.Array[Any]:
-    """Create the array of counts: one chunk for each capture shard, since they are read whole."""
+    """Create the array of counts with one chunk for each capture shard; readers always read a whole chunk."""
     trailing = tuple(lengths[dim] for dim in MLP_POSITIVE.dims[1:])
     return group.create_array(
         MLP_POSITIVE.name,
@@ -167,10 +170,10 @@ def _create_counts(group: zarr.Group, n_shards: int, lengths: dict[str, int]) ->
 
 
 def _described(variable: Variable) -> dict[str, Any]:
-    """Return what all captured arrays have in common."""
+    """Return the arguments of `create_array` that all captured arrays share."""
     return {
         "dtype": variable.dtype,
-        # lz4 with shuffle: the low bytes of float32 that holds bf16 are empty and vanish, as counts' high bytes do.
+        # lz4 with shuffle compresses the zero bytes: the low ones of bf16 in float32, and the high ones of counts.
         "compressors": BloscCodec(cname="lz4", shuffle="shuffle", typesize=4),
         "dimension_names": variable.dims,
         "attributes": {"units": variable.units, "description": variable.description},

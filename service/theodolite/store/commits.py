@@ -1,8 +1,8 @@
-"""Writing a shard so that nothing half-written ever counts: pending → commit → move.
+"""Commit shards atomically: pending → commit → move.
 
-An attempt puts its bytes under `pending/`, then creates the commit record exclusively; the first one wins. Only the
-attempt named there is moved to its Zarr key, and a resume finishes a move that was interrupted. So a late or doubled
-writer cannot overwrite what counts.
+An attempt writes its bytes under `pending/` and then creates the commit record exclusively: the first attempt wins.
+Only the bytes of the attempt in the record are moved to their Zarr keys, and a resume finishes an interrupted move.
+A late or duplicate writer therefore cannot overwrite a committed shard.
 """
 
 import hashlib
@@ -20,26 +20,26 @@ from theodolite.spec import canonical_json
 from theodolite.store.layout import ACTIVATIONS, shard_key
 from theodolite.store.objects import Location, delete, get, keys, move, put, put_new
 
-_AT_ONCE = 16
-"""Commit records that are read at once."""
+_READ_THREADS = 16
+"""Number of commit records that are read concurrently."""
 
 
 @dataclass(frozen=True)
 class Commit(ShardCounts):
-    """The record of the attempt that counts, with the shard's counts.
+    """The record of the committed attempt of a shard, with the shard's counts.
 
     Attributes:
         prompt_set: the set's name.
-        index: the shard's place in its set.
+        index: the shard's index in its set.
         start: first sample.
         stop: one past the last sample.
-        attempt: the attempt's own name; its bytes were pending under it.
+        attempt: the attempt's unique name, part of its keys under `pending/`.
         checksums: SHA-256 of each array's encoded bytes, by the array's name.
-        batches: the batches that were run, the plan of record.
-        quarantined: sample → why its activations cannot be used.
-        stored_bytes: of the encoded arrays.
-        store_seconds: time of writing them.
-        device: where it ran.
+        batches: the batches as they were computed, each a list of samples.
+        quarantined: the reason why a sample's activations cannot be used, by sample.
+        stored_bytes: size of the encoded arrays.
+        store_seconds: time to write the encoded arrays.
+        device: the device that computed the shard.
     """
 
     prompt_set: str
@@ -56,11 +56,11 @@ class Commit(ShardCounts):
 
     @property
     def name(self) -> str:
-        """How people and messages call the shard."""
+        """The shard's name in messages."""
         return f"{self.prompt_set}/{self.index:05d}"
 
     def numbers(self) -> dict[str, float]:
-        """Return everything that is counted of a shard, its writing included."""
+        """Return all counts and times of a shard, those of writing included."""
         return {
             **self.counts_by_name(),
             "prompts": self.stop - self.start,
@@ -71,33 +71,33 @@ class Commit(ShardCounts):
 
 
 def new_attempt() -> str:
-    """Return a name that no other attempt has."""
+    """Return a unique name for an attempt."""
     return uuid.uuid4().hex[:12]
 
 
 def commit_shard(location: Location, commit: Commit, encoded: Mapping[str, bytes]) -> Commit:
-    """Make an attempt count, unless another one does already; return the record that counts.
+    """Commit an attempt unless another one is committed already; return the commit record of the shard.
 
     Args:
         location: the run's objects.
         commit: the attempt's record.
         encoded: the bytes of each of the shard's arrays, by the array's name.
     """
-    began = time.perf_counter()
+    start = time.perf_counter()
     for name, content in encoded.items():
         put(location, _pending_key(commit, name), content)
-    size, seconds = sum(map(len, encoded.values())), round(time.perf_counter() - began, 4)
+    size, seconds = sum(map(len, encoded.values())), round(time.perf_counter() - start, 4)
     commit = replace(commit, stored_bytes=size, store_seconds=seconds)
     key = record_key(commit.prompt_set, commit.index)
     if put_new(location, key, canonical_json(asdict(commit)).encode()):
-        settle(location, commit)
+        move_committed(location, commit)
         return commit
     delete(location, [_pending_key(commit, name) for name in encoded])
     return read_commit(location, commit.prompt_set, commit.index)
 
 
-def settle(location: Location, commit: Commit) -> None:
-    """Move a committed attempt's bytes to their Zarr keys; may be repeated."""
+def move_committed(location: Location, commit: Commit) -> None:
+    """Move a committed attempt's bytes to their Zarr keys; a repeated call changes nothing."""
     for name in commit.checksums:
         move(location, _pending_key(commit, name), array_key(commit, name))
 
@@ -106,12 +106,12 @@ def read_commits(location: Location, prompt_set: str) -> dict[int, Commit]:
     """Return the commit records of a set by shard index."""
     names = [key.rsplit("/", 1)[-1].removesuffix(".json") for key in keys(location, f"shards/{prompt_set}")]
     indices = [int(name) for name in names]
-    with ThreadPoolExecutor(_AT_ONCE) as pool:  # a bucket takes its time for each, however small
+    with ThreadPoolExecutor(_READ_THREADS) as pool:  # a bucket has a long latency even for a small object
         return dict(zip(indices, pool.map(partial(read_commit, location, prompt_set), indices), strict=True))
 
 
 def read_commit(location: Location, prompt_set: str, index: int) -> Commit:
-    """Return the commit record of a shard; raises RunDamagedError where it cannot be read."""
+    """Return the commit record of a shard; raises RunDamagedError if it cannot be read."""
     key = record_key(prompt_set, index)
     try:
         data = json.loads(get(location, key) or b"")
@@ -122,29 +122,29 @@ def read_commit(location: Location, prompt_set: str, index: int) -> Commit:
 
 
 def recover(location: Location, prompt_set: str) -> dict[int, Commit]:
-    """Return a set's commit records by shard index, after finishing every move that was interrupted.
+    """Finish every interrupted move, and return a set's commit records by shard index.
 
     Raises:
-        RunDamagedError: bytes that were committed are gone.
+        RunDamagedError: committed bytes are missing.
     """
     commits = read_commits(location, prompt_set)
     pending = set(keys(location, f"pending/{prompt_set}"))
     for commit in commits.values():
         if any(_pending_key(commit, name) in pending for name in commit.checksums):
-            settle(location, commit)
+            move_committed(location, commit)
     present = set(keys(location, f"{ACTIVATIONS}/{prompt_set}"))
     for commit in commits.values():
         for name in commit.checksums:
             if array_key(commit, name) not in present:
                 raise RunDamagedError(
-                    f"shard {commit.name}, {name}: is missing though it was committed; to capture it again, remove "
-                    f"{record_key(prompt_set, commit.index)} from the run"
+                    f"shard {commit.name}, {name}: is missing although it was committed; to capture it again, remove "
+                    f"{record_key(prompt_set, commit.index)} from the run and survey again"
                 )
     return commits
 
 
 def damages(location: Location, commit: Commit) -> Iterator[str]:
-    """Yield a sentence for each of a shard's arrays that is not what was committed."""
+    """Yield a sentence for each of a shard's arrays that is missing or whose checksum is wrong."""
     for name, checksum in commit.checksums.items():
         content = get(location, array_key(commit, name))
         if content is None:
@@ -154,12 +154,12 @@ def damages(location: Location, commit: Commit) -> Iterator[str]:
 
 
 def drop_pending(location: Location) -> None:
-    """Remove what attempts left behind that never came to count."""
+    """Remove the bytes of attempts that were not committed."""
     delete(location, keys(location, "pending"))
 
 
 def array_key(commit: Commit, name: str) -> str:
-    """Return where the bytes of a shard's array belong."""
+    """Return the key of the bytes of a shard's array in the run."""
     return f"{ACTIVATIONS}/{commit.prompt_set}/{shard_key(name, commit.index)}"
 
 
@@ -169,7 +169,7 @@ def sha256(content: bytes) -> str:
 
 
 def record_key(prompt_set: str, index: int) -> str:
-    """Return where the commit record of a shard lies."""
+    """Return the key of a shard's commit record in the run."""
     return f"shards/{prompt_set}/{index:05d}.json"
 
 

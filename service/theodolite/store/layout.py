@@ -1,13 +1,13 @@
-"""Names of what a run holds, and the captured arrays; result groups are in `theodolite.groups`."""
+"""Names of the objects of a run, and its captured arrays; `theodolite.groups` describes the result groups."""
 
 from theodolite.groups.record import STREAM_UNIT, Variable
 from theodolite.sites import BLOCK_SITES
 
 FORMAT = 1
-"""Raised whenever an older Theodolite could no longer read what is written."""
+"""Version of the store's layout; a change that older versions of Theodolite cannot read increases it."""
 
 CAPTURE_VERSION = 1
-"""Raised whenever a captured number could change; part of every run id."""
+"""Version of the capture, part of every run id; a change that may alter a captured number increases it."""
 
 RUN_RECORD = "run.json"
 COMPLETE = "COMPLETE"
@@ -33,7 +33,7 @@ RESID_FINAL = Variable(
 MLP_POSITIVE = Variable(
     "mlp_positive",
     ("shard", "position", "layer", "unit"),
-    "How many of a shard's usable prompts have the MLP's hidden unit positive before gating.",
+    "Number of a shard's usable prompts in which the MLP's hidden unit is active (positive before gating).",
     "prompts",
     "int32",
 )
@@ -42,7 +42,7 @@ CAPTURED: dict[str, Variable] = {
     RESID_FINAL.name: RESID_FINAL,
     MLP_POSITIVE.name: MLP_POSITIVE,
 }
-"""What a set's group of activations may hold, by the arrays' names."""
+"""The arrays that a set's group of activations may have, by name."""
 
 
 def shard_key(name: str, shard_index: int) -> str:

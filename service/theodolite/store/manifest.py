@@ -52,7 +52,7 @@ def changed_objects(run: Run) -> Iterator[str]:
 
 
 def damage_of(content: bytes | None, checksum: str) -> str | None:
-    """Return what is wrong with an object that COMPLETE lists, or None if its checksum is right."""
+    """Return the problem of an object that COMPLETE lists, or None if its checksum is right."""
     if content is None:
         return "is missing"
     return None if sha256(content) == checksum else "its bytes are not those that were written"
@@ -79,7 +79,9 @@ def _parse(run: Run) -> dict[str, Any]:
         data = json.loads(content)
         return {"groups": dict(data["groups"]), "checksums": dict(data["checksums"])}
     except (ValueError, KeyError, TypeError) as error:
-        raise RunDamagedError(f"{run.id}: COMPLETE cannot be read: {error}; remove it and run analyse again") from error
+        raise RunDamagedError(
+            f"{run.id}: COMPLETE cannot be read: {error}; remove it and run `theodolite analyse {run.id}`"
+        ) from error
 
 
 def _checksummed_keys(run: Run) -> list[str]:

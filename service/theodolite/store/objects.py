@@ -1,4 +1,4 @@
-"""Objects by URL: a local folder, S3, GCS or Azure; the few verbs the rest of the store is built from."""
+"""Read, write, list, move and delete objects by URL: in a local folder, S3, GCS or Azure."""
 
 import uuid
 from collections.abc import Iterator
@@ -18,22 +18,22 @@ Location = Any
 """An obstore store rooted at one URL."""
 
 SHARING = "share this folder with every node at the same path, or use a bucket (s3://, gs://, az://)"
-"""What to do where a node does not see the objects that another one wrote."""
+"""The advice for a node that does not see the objects that another node wrote."""
 
 
 class _MissingFolder(MemoryStore):
-    """A local folder that does not exist: reading finds nothing, and writing is refused."""
+    """A local folder that does not exist: it reads as empty, and each write raises StoreError."""
 
     url: str
 
 
 def join(url: str, *parts: str) -> str:
-    """Return a place below a URL or a path."""
+    """Return the URL or path of something below a URL or a path."""
     return "/".join([url.rstrip("/"), *parts])
 
 
 def absolute(url: str) -> str:
-    """Return a store's place as other processes, which have other working folders, understand it."""
+    """Return a URL unchanged, and a path as an absolute path: other processes have other working folders."""
     return url if "://" in url else str(Path(url).expanduser().absolute())
 
 
@@ -42,11 +42,11 @@ def open_location(url: str, create: bool = False) -> Location:
 
     Args:
         url: a folder, or a file://, s3://, gs:// or az:// URL.
-        create: make a local folder that is not there; otherwise nothing is read from it, and each write to it raises
-            StoreError.
+        create: create a local folder that does not exist. If False, such a folder reads as empty, and each write to
+            it raises StoreError.
 
     Raises:
-        StoreError: the URL cannot be understood, or the folder cannot be made.
+        StoreError: the URL is invalid, or the folder cannot be created.
     """
     try:
         if "://" in url and not url.startswith("file://"):
@@ -56,21 +56,21 @@ def open_location(url: str, create: bool = False) -> Location:
             missing = _MissingFolder()
             missing.url = url
             return missing
-        # Empty folders would look like members of a Zarr group, so they go with their last object.
+        # An empty folder would look like a member of a Zarr group, so it is removed together with its last object.
         return LocalStore(prefix=folder, mkdir=True, automatic_cleanup=True)
     except (BaseError, OSError, ValueError) as error:
         raise StoreError(f"cannot open the store {url}: {first_line(error)}") from error
 
 
 def open_zarr_store(url: str, read_only: bool = False) -> ObjectStore[Any]:
-    """Return the objects below a URL as Zarr sees them."""
+    """Return the objects below a URL as a Zarr store."""
     location = open_location(url, create=not read_only)
-    # Zarr takes obstore's own classes only.
+    # Zarr accepts only obstore's own classes.
     return ObjectStore(MemoryStore() if isinstance(location, _MissingFolder) else location, read_only=read_only)
 
 
 def check_writable(url: str) -> None:
-    """Raise StoreError unless an object can be written to the store and removed again."""
+    """Write an object to the store and remove it again; raises StoreError if this fails."""
     probe = f".probe-{uuid.uuid4().hex[:8]}"
     location = open_location(url, create=True)
     with store_errors(f"cannot write to the store {url}"):
@@ -79,14 +79,14 @@ def check_writable(url: str) -> None:
 
 
 def put(location: Location, key: str, content: bytes) -> None:
-    """Write an object, replacing what was there."""
+    """Write an object; an existing one is replaced."""
     _refuse_missing(location, key)
     with store_errors(f"cannot write {key}"):
         obstore.put(location, key, content)
 
 
 def put_new(location: Location, key: str, content: bytes) -> bool:
-    """Create an object; return False, and change nothing, where it exists already."""
+    """Create an object and return True; if it exists already, change nothing and return False."""
     _refuse_missing(location, key)
     with store_errors(f"cannot write {key}"):
         try:
@@ -97,7 +97,7 @@ def put_new(location: Location, key: str, content: bytes) -> bool:
 
 
 def get(location: Location, key: str) -> bytes | None:
-    """Return an object's content, or None where there is none."""
+    """Return an object's content, or None if it does not exist."""
     with store_errors(f"cannot read {key}"):
         try:
             return bytes(obstore.get(location, key).bytes())
@@ -106,13 +106,13 @@ def get(location: Location, key: str) -> bytes | None:
 
 
 def version(location: Location, key: str) -> str | None:
-    """Return what tells one writing of an object from the next without reading it, or None where there is none."""
+    """Return a string that changes whenever an object is written, or None if it does not exist."""
     with store_errors(f"cannot read {key}"):
         try:
-            found = obstore.head(location, key)
+            head = obstore.head(location, key)
         except FileNotFoundError:
             return None
-        return str(found["e_tag"] or (found["last_modified"], found["size"]))
+        return str(head["e_tag"] or (head["last_modified"], head["size"]))
 
 
 def keys(location: Location, prefix: str = "") -> list[str]:
@@ -122,17 +122,17 @@ def keys(location: Location, prefix: str = "") -> list[str]:
 
 
 def folders(location: Location, prefix: str) -> list[str]:
-    """Return the names of the folders right below a prefix, sorted; none where it does not exist."""
+    """Return the names of the folders directly below a prefix, sorted; empty if the prefix does not exist."""
     with store_errors(f"cannot list {prefix}"):
         try:
-            found = obstore.list_with_delimiter(location, prefix)["common_prefixes"]
+            paths = obstore.list_with_delimiter(location, prefix)["common_prefixes"]
         except FileNotFoundError:
             return []
-        return sorted(path.rsplit("/", 1)[-1] for path in found)
+        return sorted(path.rsplit("/", 1)[-1] for path in paths)
 
 
 def move(location: Location, source: str, target: str) -> None:
-    """Move an object; nothing happens where the source is gone already, so that a move can be repeated."""
+    """Move an object; a missing source is ignored, so that a move can be repeated."""
     _refuse_missing(location, target)
     with store_errors(f"cannot move {source}"):
         try:
@@ -142,7 +142,7 @@ def move(location: Location, source: str, target: str) -> None:
 
 
 def delete(location: Location, targets: list[str]) -> None:
-    """Remove objects, those that are gone already too."""
+    """Delete objects; missing ones are ignored."""
     if targets:
         _refuse_missing(location, targets[0])
         with store_errors("cannot delete"):
@@ -153,22 +153,22 @@ def _delete(location: Location, targets: list[str]) -> None:
     try:
         obstore.delete(location, targets)
     except FileNotFoundError:
-        # A folder's deletion stops at the first that is gone already, a bucket's does not care.
+        # In a folder, the deletion stops at the first missing object; a bucket ignores missing objects.
         for target in targets:
             with suppress(FileNotFoundError):
                 obstore.delete(location, target)
 
 
 def _refuse_missing(location: Location, key: str) -> None:
-    """Raise StoreError for a folder that does not exist here: what is written must be where others read it."""
+    """Raise StoreError if the folder does not exist on this node: other nodes could not read the object."""
     if isinstance(location, _MissingFolder):
         raise StoreError(f"cannot write {key}: there is no folder {location.url} on node {gethostname()}; {SHARING}")
 
 
 @contextmanager
-def store_errors(what: str) -> Iterator[None]:
-    """Turn the errors of the object store's library into StoreError."""
+def store_errors(problem: str) -> Iterator[None]:
+    """Convert the errors of obstore to StoreError, whose message starts with `problem`."""
     try:
         yield
     except (BaseError, OSError) as error:
-        raise StoreError(f"{what}: {first_line(error)}") from error
+        raise StoreError(f"{problem}: {first_line(error)}") from error

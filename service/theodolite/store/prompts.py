@@ -1,4 +1,4 @@
-"""Prompts in the store: a row a prompt, and a row a token."""
+"""Read and write the tables of a set's prompts, one row for each, and of its tokens, one row for each."""
 
 from collections.abc import Mapping, Sequence
 
@@ -11,7 +11,7 @@ from theodolite.store.tables import encode_table, read_table, write_table
 
 
 def write_tokens(location: Location, prompt_set: str, tokens: Sequence[TokenIds]) -> None:
-    """Write the token ids of a set, unless they are there; a resume uses these."""
+    """Write the token ids of a set unless they exist; a resumed survey reads the existing ones."""
     lengths = [len(ids) for ids in tokens]
     frame = pd.DataFrame(
         {
@@ -38,7 +38,7 @@ def write_prompts(
     shard_prompts: int,
     quarantined: Mapping[int, str],
 ) -> None:
-    """Write a row for each prompt, with its status: ok, or quarantined and why."""
+    """Write a row for each prompt; `status` is ok or quarantined, and `error` the reason for quarantine."""
     samples = range(len(texts))
     frame = pd.DataFrame(
         {
@@ -59,7 +59,7 @@ def read_prompts(location: Location, prompt_set: str) -> pd.DataFrame:
 
 
 def prompts_key(prompt_set: str) -> str:
-    """Return where a set's table of prompts lies."""
+    """Return the key of a set's table of prompts in the run."""
     return f"prompts/{prompt_set}.parquet"
 
 

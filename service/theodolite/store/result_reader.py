@@ -38,10 +38,10 @@ def read_group(run: Run, name: str) -> xr.Dataset:
     """
     finished = finished_groups(run)
     if name not in finished:
-        there = ", ".join(finished) or "none"
+        available = ", ".join(finished) or "none"
         raise ResultsNotFoundError(
-            f"{run.id} has no finished results {name!r}, it has {there}; `theodolite analyse {run.id}` finishes what "
-            "was asked for, and a survey of the same prompts whose `analyses` name more adds that"
+            f"{run.id} has no finished results {name!r}; it has {available}. `theodolite analyse {run.id}` computes "
+            "requested results that are missing; to add an analysis, add it to `analyses` in the spec and survey again"
         )
 
     def read() -> xr.Dataset:
@@ -51,7 +51,7 @@ def read_group(run: Run, name: str) -> xr.Dataset:
         return read()
     group = run.cache.get((run.url, name, finished[name]), read, lambda dataset: int(dataset.nbytes))
     if group.attrs["digest"] != finished[name]:
-        raise StoreError(f"{run.id}: results {name!r} are being computed again; ask again when they are done")
+        raise StoreError(f"{run.id}: results {name!r} are being computed again; retry when they are finished")
     return group
 
 
@@ -80,7 +80,7 @@ def read_contrasts(run: Run, finished: Mapping[str, str]) -> dict[str, dict[str,
         try:
             return dict(json.loads(objects["curves/zarr.json"].to_bytes())["attributes"]["contrasts"])
         except (KeyError, ValueError, TypeError) as error:
-            raise _not_all_named(run, "curves") from error
+            raise _incomplete_listing(run, "curves") from error
 
     if run.cache is None:
         return read()
@@ -117,7 +117,7 @@ def table_bytes(run: Run, name: str) -> bytes:
 def damaged_groups(run: Run) -> list[str]:
     """Return the finished groups with a missing object or a wrong checksum.
 
-    Of arrays that are stored by layer, only the presence of each chunk is checked.
+    For arrays that are stored by layer, the function checks only that each chunk exists.
     """
     finished, stored = [name for name in finished_groups(run) if name in GROUPS], set(keys(run.location, RESULTS))
     damaged = {name for name in finished if not _is_whole(partial(read_group, run, name))}
@@ -151,7 +151,7 @@ def _load(run: Run, name: str, is_wanted: _IsWanted) -> xr.Dataset:
     expected = {variable.name for variable in GROUPS[name].variables if not variable.by_layer}
     expected |= {dim for variable in GROUPS[name].variables if not variable.by_layer for dim in variable.dims}
     if not has_all_chunks or not expected <= set(variables):
-        raise _not_all_named(run, name)
+        raise _incomplete_listing(run, name)
     measured = {variable.name for variable in GROUPS[name].variables}
     labels = {key: variables.pop(key) for key in set(variables) - measured}
     return xr.Dataset(variables, labels, {key: value for key, value in group.attrs.items() if key != "coordinates"})
@@ -167,7 +167,7 @@ def _fetch(run: Run, name: str, is_wanted: _IsWanted) -> dict[str, Any]:
             try:
                 indices = [int(index) for index in chunk.split("/")] if chunk else []
             except ValueError as error:
-                raise _not_all_named(run, name) from error
+                raise _incomplete_listing(run, name) from error
             if is_wanted(variable.removesuffix("/zarr.json"), indices):
                 objects[key.removeprefix(f"{RESULTS}/")] = Buffer.from_bytes(_verified(run, key, checksum))
     return objects
@@ -178,9 +178,9 @@ def _has_all_chunks(objects: Mapping[str, Any], prefix: str, array: Any) -> bool
     return bool(sum(key == prefix or key.startswith(f"{prefix}/") for key in objects) == array.nchunks)
 
 
-def _not_all_named(run: Run, name: str) -> RunDamagedError:
+def _incomplete_listing(run: Run, name: str) -> RunDamagedError:
     return RunDamagedError(
-        f"{run.id}: COMPLETE does not name all of {name!r}; `theodolite analyse {run.id}` computes it again"
+        f"{run.id}: COMPLETE does not list all objects of {name!r}; `theodolite analyse {run.id}` computes it again"
     )
 
 

@@ -1,4 +1,4 @@
-"""Result groups: xarray datasets inside results.zarr, each with its own digest and version."""
+"""Build and write result groups: xarray datasets in results.zarr, each with its own digest and version."""
 
 import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -71,9 +71,12 @@ def claim_layers(run: Run, group: str, digest: str) -> None:
 
 
 def check_claim(run: Run, group: str, digest: str) -> None:
-    """Raise StoreError if another process has since begun to write these layers for another digest."""
+    """Raise StoreError if another process has started to write these layers for another digest."""
     if get(run.location, _claim(group)) != digest.encode():
-        raise StoreError(f"{run.id}: {group} is being computed with other options by another process; run it again")
+        raise StoreError(
+            f"{run.id}: another process is computing {group} with other options; "
+            f"run `theodolite analyse {run.id}` when it has finished"
+        )
 
 
 def _claim(group: str) -> str:
@@ -125,9 +128,9 @@ def write_layer(run: Run, group: str, name: str, lengths: Mapping[str, int], lay
 
 
 def _encode_group(name: str, dataset: xr.Dataset) -> dict[str, bytes]:
-    """Return the objects of a result group by their keys in the run; of arrays stored by layer, the metadata alone."""
+    """Return the objects of a result group by their keys in the run; for arrays stored by layer, only the metadata."""
     memory: dict[str, Any] = {}
-    # Chunks that hold nothing but the fill value are written too, so that a missing chunk is always a lost one.
+    # Zarr also writes chunks that contain only the fill value, so a missing chunk always means lost data.
     with zarr.config.set({"array.write_empty_chunks": True}):
         dataset.to_zarr(
             MemoryStore(memory), group=name, mode="w", zarr_format=3, consolidated=False, encoding=_encoding(dataset)
@@ -165,12 +168,12 @@ def _chunk_keys(group: str, variable: Variable, lengths: Mapping[Any, int]) -> I
         yield "/".join([RESULTS, group, variable.name, "c", *map(str, (*indices, *zeros))])
 
 
-def consolidate(run: Run, what: str = ACTIVATIONS) -> None:
-    """Put all metadata of a Zarr hierarchy into one object, so that it opens with one request."""
+def consolidate(run: Run, hierarchy: str = ACTIVATIONS) -> None:
+    """Write all metadata of a Zarr hierarchy into one object, so that readers open it with one request."""
     with warnings.catch_warnings():
         # Zarr warns that consolidated metadata is not in the specification yet; readers without it still work.
         warnings.simplefilter("ignore", ZarrUserWarning)
-        store = open_zarr_store(join(run.url, what))
+        store = open_zarr_store(join(run.url, hierarchy))
         zarr.open_group(store, mode="a")
         zarr.consolidate_metadata(store)
 
@@ -184,6 +187,6 @@ def _coordinate(name: str, dim: str, labels: Any) -> xr.Variable:
 
 
 def _encoding(dataset: xr.Dataset) -> dict[str, dict[str, Any]]:
-    """Return NaN as the fill value of floats and -1 of integers; xarray must not mask integers with theirs."""
+    """Return the encodings: the fill value is NaN for floats and -1 for integers, and xarray masks no integers."""
     fills: dict[str, dict[str, Any]] = {"f": {"_FillValue": np.nan}, "i": {"_FillValue": None, "fill_value": -1}}
     return {str(name): fills[variable.dtype.kind] for name, variable in dataset.data_vars.items()}

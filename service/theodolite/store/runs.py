@@ -53,7 +53,7 @@ class SetFacts(BaseModel):
 
 
 class RunRecord(BaseModel):
-    """The content of run.json: the spec and how it was resolved. It never changes once it is written."""
+    """The content of run.json: the spec, and the values it was resolved to. It is written once and never changes."""
 
     model_config = ConfigDict(frozen=True)
 
@@ -71,14 +71,14 @@ class RunRecord(BaseModel):
 
 @dataclass(frozen=True)
 class Run:
-    """A run that exists.
+    """An existing run.
 
     Attributes:
         store: URL of its store.
         record: its run.json.
-        cache: cache of what was read of the run; None reads it again each time.
-        complete_snapshot: content of COMPLETE as it was first read, where there is a cache. All that one answer reads
-            then rests on one state of the run; `refreshed` begins the next answer.
+        cache: cache of the objects of the run; None reads each object again every time.
+        complete_snapshot: content of COMPLETE at the first read, if there is a cache. Every read for one response then
+            sees the same state of the run; `refreshed` returns a run for the next response.
     """
 
     store: str
@@ -107,7 +107,7 @@ class Run:
         return join(self.url, REPORT)
 
     def refreshed(self) -> "Run":
-        """Return the same run, which reads COMPLETE again when it is needed."""
+        """Return the same run without the snapshot of COMPLETE, so that the next read fetches it again."""
         return replace(self, complete_snapshot={})
 
 
@@ -117,7 +117,7 @@ def run_url(store: str, run_id: str) -> str:
 
 
 def create_run(store: str, record: RunRecord) -> Run:
-    """Write run.json, or return the run that exists already: the same id means the same spec."""
+    """Write run.json and return the run; if the run exists already, return it: the same id means the same spec."""
     location = open_location(run_url(store, record.run_id), create=True)
     if put_new(location, RUN_RECORD, record.model_dump_json(indent=1).encode()):
         return Run(store, record)
@@ -130,7 +130,7 @@ def find_run(store: str, run_id: str, cache: Cache | None = None) -> Run | None:
     Args:
         store: URL of the store.
         run_id: the run's id.
-        cache: cache of what is read of the run.
+        cache: cache of the objects of the run.
     """
     location = open_location(run_url(store, run_id))
 
@@ -145,23 +145,23 @@ def find_run(store: str, run_id: str, cache: Cache | None = None) -> Run | None:
 
 
 def open_run(store: str, run_id: str, cache: Cache | None = None) -> Run:
-    """Open a run.
+    """Return a run; raise an error if it does not exist.
 
     Args:
         store: URL of the store.
         run_id: the run's id.
-        cache: cache of what is read of the run.
+        cache: cache of the objects of the run.
 
     Raises:
-        RunNotFoundError: there is no such run; the message names those that exist.
-        StoreVersionError: a newer version wrote it.
+        RunNotFoundError: the run does not exist; the message lists the existing runs.
+        StoreVersionError: a newer version wrote the run.
         RunDamagedError: run.json cannot be read.
     """
     run = find_run(store, run_id, cache)
     if run is None:
         known = list_run_ids(store)
-        there = f"it has {', '.join(known)}" if known else "it has no runs yet"
-        raise RunNotFoundError(f"the store {store} has no run {run_id!r}; {there}")
+        available = f"it has {', '.join(known)}" if known else "it has no runs yet"
+        raise RunNotFoundError(f"the store {store} has no run {run_id!r}; {available}")
     return run
 
 
@@ -188,5 +188,5 @@ def _parse_record(run_id: str, content: bytes) -> RunRecord:
     except ValidationError as error:
         raise RunDamagedError(f"{run_id}: run.json is not a run record: {error}") from error
     if record.run_id != run_id or not set(record.sets) <= set(record.spec.sets):
-        raise RunDamagedError(f"{run_id}: run.json is that of another run, or its sets are not those of its spec")
+        raise RunDamagedError(f"{run_id}: run.json belongs to another run, or its sets differ from those of its spec")
     return record

@@ -1,7 +1,7 @@
-"""One shard's verified bytes, unpacked a layer at a time: a pass over them holds no more than the layers it looks at.
+"""Read captured shards one layer at a time: verify the bytes once, and decompress only the requested layers.
 
-A Zarr shard ends with an index of where each chunk lies (offset and length, eight bytes each, then a checksum of four);
-here each chunk is one layer, packed by Blosc. Unpacking a whole shard through Zarr takes about twice as long.
+A Zarr shard ends with an index of its chunks: offset and length of each (8 bytes each), then a checksum (4 bytes).
+Each chunk of these arrays is one layer, compressed by Blosc. Zarr takes about twice as long for a whole shard.
 """
 
 from dataclasses import dataclass
@@ -20,12 +20,12 @@ _ENTRY, _CHECKSUM = 16, 4  # bytes of the index
 
 @dataclass(frozen=True)
 class StoredShard:
-    """The packed layers of one site of a shard.
+    """The compressed layers of one site of a shard.
 
     Attributes:
-        content: the bytes that were committed.
-        n_layers: how many layers there are; `resid_final` has one.
-        n_samples: samples of the shard, which may be fewer than a chunk has room for.
+        content: the committed bytes.
+        n_layers: number of layers; `resid_final` has one.
+        n_samples: samples of the shard; the last shard of a set may have fewer than its chunks.
         sample_shape: (position, d_model).
     """
 
@@ -35,7 +35,7 @@ class StoredShard:
     sample_shape: tuple[int, int]
 
     def layer(self, index: int) -> NDArray[np.float32]:
-        """Return one layer, (sample, position, d_model); read only."""
+        """Return one layer, (sample, position, d_model), as a read-only array."""
         start = len(self.content) - _CHECKSUM - _ENTRY * (self.n_layers - index)
         offset, length = np.frombuffer(self.content, dtype="<u8", count=2, offset=start).tolist()
         unpacked = blosc.decompress(memoryview(self.content)[offset : offset + length])
@@ -44,11 +44,10 @@ class StoredShard:
 
 
 def open_shard(run: Run, commit: Commit, site: Site) -> StoredShard:
-    """Fetch one site of a shard and compare it with its commit record.
+    """Return one site of a shard, after comparing its checksum with the commit record.
 
     Raises:
-        RunDamagedError: it is missing, or its bytes are not those that were committed. Zarr alone would read NaN or
-            other numbers, silently.
+        RunDamagedError: the array is missing, or its checksum differs. Zarr would silently read NaN or wrong numbers.
     """
     n_layers = 1 if site is Site.RESID_FINAL else len(run.record.layers)
     sample_shape = len(run.record.sets[commit.prompt_set].positions), run.record.model.d_model
@@ -56,7 +55,7 @@ def open_shard(run: Run, commit: Commit, site: Site) -> StoredShard:
 
 
 def read_shard(run: Run, commit: Commit, site: Site) -> NDArray[np.float32]:
-    """Return one site of a shard whole, (sample, position, layer, d_model) or without layer for `resid_final`.
+    """Return one site of a shard, (sample, position, layer, d_model), or without layer for `resid_final`.
 
     Raises:
         RunDamagedError: see `open_shard`.

@@ -1,4 +1,4 @@
-"""Reading one layer of a set's activations, without the others: two range requests of each shard."""
+"""Read one layer of a set's activations with two range requests for each shard."""
 
 from typing import Any
 
@@ -16,7 +16,7 @@ from theodolite.store.runs import Run
 def read_slice(run: Run, prompt_set: str, site: Site, layer_index: int, stop: int) -> NDArray[np.float32]:
     """Return the first `stop` samples at one site and layer, (sample, position, d_model).
 
-    Nothing is compared with the commit records, whose checksums are of whole shards: verify those first.
+    The function verifies no checksums, since those of the commit records are for whole shards: verify the shards first.
 
     Args:
         run: the run.
@@ -28,12 +28,12 @@ def read_slice(run: Run, prompt_set: str, site: Site, layer_index: int, stop: in
     Raises:
         RunDamagedError: a chunk cannot be read.
     """
-    where: Any = slice(0, stop) if site is Site.RESID_FINAL else (slice(0, stop), slice(None), layer_index)
+    selection: Any = slice(0, stop) if site is Site.RESID_FINAL else (slice(0, stop), slice(None), layer_index)
     try:
         store = open_zarr_store(join(run.url, ACTIVATIONS), read_only=True)
         array = zarr.open_array(store, path=f"{prompt_set}/{site}", mode="r")
-        return np.asarray(array[where], dtype=np.float32)
-    # Codecs and stores each raise their own kinds for bytes that are broken or gone.
+        return np.asarray(array[selection], dtype=np.float32)
+    # Codecs and stores raise different exceptions for broken or missing bytes.
     except Exception as error:
         raise RunDamagedError(
             f"{run.id}: {prompt_set}, {site}: layer {layer_index} cannot be read: {error}; "

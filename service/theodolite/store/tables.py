@@ -14,29 +14,29 @@ from theodolite.store.objects import Location, get, put
 
 
 def write_table(location: Location, key: str, frame: pd.DataFrame) -> None:
-    """Write a table whole."""
+    """Write a table as one Parquet object."""
     put(location, key, encode_table(frame))
 
 
 def encode_table(frame: pd.DataFrame) -> bytes:
-    """Return a table as Parquet: fastparquet writes files, so it goes through a temporary one."""
+    """Return a table as Parquet bytes; fastparquet writes only files, so the function uses a temporary one."""
     with tempfile.TemporaryDirectory() as folder:
         append_table(Path(folder) / "table.parquet", frame)
         return (Path(folder) / "table.parquet").read_bytes()
 
 
 def append_table(path: Path, frame: pd.DataFrame) -> None:
-    """Write a table to a local file, or add its rows, as one more group of rows, to those that are there."""
+    """Write a table to a local file; append its rows as one more row group if the file exists."""
     fastparquet.write(str(path), frame, compression="ZSTD", write_index=False, append=path.exists())
 
 
 def table_key(name: str) -> str:
-    """Return where a table of results lies in a run."""
+    """Return the key of a table of results in the run."""
     return f"tables/{name}.parquet"
 
 
 def read_table(location: Location, key: str) -> pd.DataFrame:
-    """Read a table; raises RunDamagedError where it is missing or broken."""
+    """Return a table; raises RunDamagedError if it is missing or broken."""
     content = get(location, key)
     if content is None:
         raise RunDamagedError(f"the table {key} is missing")
@@ -46,7 +46,7 @@ def read_table(location: Location, key: str) -> pd.DataFrame:
 def decode_table(content: bytes, name: str, filters: Sequence[tuple[str, str, Any]] = ()) -> pd.DataFrame:
     """Return a table, or its rows that pass all of `filters`, (column, operator, value).
 
-    Groups of rows that hold none of them are not decoded. Raises RunDamagedError where it cannot be read.
+    Row groups without a matching row are not decoded. Raises RunDamagedError if the table cannot be read.
     """
     with _opened(content, name) as file:
         frame: pd.DataFrame = file.to_pandas(filters=[list(filters)] if filters else [], row_filter=bool(filters))
@@ -54,9 +54,9 @@ def decode_table(content: bytes, name: str, filters: Sequence[tuple[str, str, An
 
 
 def decode_rows(content: bytes, name: str, start: int, stop: int) -> tuple[pd.DataFrame, int]:
-    """Return rows `start` to `stop` of a table and how many it has; only the groups of rows they are in are decoded.
+    """Return rows `start` to `stop` of a table, and its total number of rows.
 
-    Raises RunDamagedError where it cannot be read.
+    Only the row groups that contain these rows are decoded. Raises RunDamagedError if the table cannot be read.
     """
     with _opened(content, name) as file:
         frames, first = [], 0
@@ -74,6 +74,6 @@ def _opened(content: bytes, name: str) -> Iterator[Any]:
         path.write_bytes(content)
         try:
             yield fastparquet.ParquetFile(str(path))
-        # A truncated or overwritten file makes fastparquet raise whatever its decoder stumbles over.
+        # For a truncated or overwritten file, fastparquet raises exceptions of many types.
         except Exception as error:
             raise RunDamagedError(f"the table {name} cannot be read: {error}") from error

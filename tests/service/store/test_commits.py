@@ -75,7 +75,7 @@ def test_a_crash_before_the_commit_leaves_nothing_that_counts(location, monkeypa
 def test_a_crash_between_commit_and_move_is_finished_by_the_next_start(location, monkeypatch):
     commit, encoded = attempt()
     with monkeypatch.context() as patch:
-        patch.setattr("theodolite.store.commits.settle", crash)
+        patch.setattr("theodolite.store.commits.move_committed", crash)
         with pytest.raises(KeyboardInterrupt):
             commit_shard(location, commit, encoded)
     assert list(damages(location, commit)) != []
