@@ -20,7 +20,7 @@ from transformers import Starcoder2Config
 from theodolite.errors import SiteNotFoundError, SpecError, StoreError
 from theodolite.groups import GROUPS
 from theodolite.query.heads import read_head
-from theodolite.query.runs import last_asked, run_state, summaries, verify
+from theodolite.query.runs import run_state, spec_of_results, summaries, verify
 from theodolite.settings import Settings
 from theodolite.spec import HeadsSpec, ModelSpec
 from theodolite.spec_file import parse_spec
@@ -188,7 +188,7 @@ def test_words_of_other_vectors_go_with_those_vectors_and_so_do_their_chunks(enc
     assert list(verify(run)) == []
     assert len(read_head(run, 0, 0, "qk").tokens) == 0
     # What was asked last is what `analyse` keeps, and what the report says was asked.
-    assert last_asked(run).heads == HeadsSpec(vectors=0)
+    assert spec_of_results(run).heads == HeadsSpec(vectors=0)
     assert "Tokens are ranked" not in Path(run.report).read_text()
 
 
@@ -210,7 +210,7 @@ def test_two_drivers_with_other_options_do_not_mix_their_vectors(encoder, tmp_pa
 
     monkeypatch.setattr(heads_module, "write_layer", somebody_else_begins)
     spec = run.record.spec.model_copy(update={"heads": HeadsSpec(vectors=2)})
-    with pytest.raises(StoreError, match="heads is being computed with other options by another process"):
+    with pytest.raises(StoreError, match="another process is computing heads with other options"):
         analyse_run(run, spec, None, Settings(store=run.store), Console())
     assert "heads" not in finished_groups(run)
 
@@ -219,7 +219,7 @@ def test_a_model_s_own_code_is_not_run_by_analyse_where_it_is_not_allowed(encode
     run = copied(encoder, tmp_path / "store")
     model = run.record.spec.model.model_copy(update={"trust_remote_code": True})
     spec = run.record.spec.model_copy(update={"model": model, "heads": HeadsSpec(vectors=1)})
-    with pytest.raises(SpecError, match="does not let 'all-minilm-l6-v2' run its own code"):
+    with pytest.raises(SpecError, match="does not allow 'all-minilm-l6-v2' to run its own code"):
         analyse_run(run, spec, None, Settings(store=run.store), Console())
 
 

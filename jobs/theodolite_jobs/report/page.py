@@ -13,7 +13,7 @@ import plotly.offline
 from markupsafe import Markup
 
 from theodolite.query.heads import read_heads
-from theodolite.query.runs import describe, last_asked
+from theodolite.query.runs import describe, spec_of_results
 from theodolite.sections.catalogue import SECTIONS, sections_of
 from theodolite.store.cache import Cache
 from theodolite.store.layout import REPORT
@@ -46,7 +46,7 @@ def render_report(run: Run) -> str:
         heads=_heads(run, finished),
         script_json=script_json,
         shared_script=shared_script,
-        spec=last_asked(run).model_dump_json(indent=2, exclude_none=True),
+        spec=spec_of_results(run).model_dump_json(indent=2, exclude_none=True),
         plotly=plotly.offline.get_plotlyjs(),
     )
 

@@ -1,1 +1,4 @@
-"""Reading finished runs: what the command line, the figures and the API share. Imports no torch, Ray or Dask."""
+"""Select and describe results of finished runs, for the command line, the figures and the API.
+
+The package imports no torch, Ray or Dask.
+"""

@@ -23,14 +23,14 @@ BOUND = 0.95
 
 @dataclass(frozen=True)
 class Question:
-    """Which curve is compared; None selects the only label of each run.
+    """The selection of the compared curve; None selects the only label of each run.
 
     Attributes:
         statistic: one of `STATISTICS`.
-        contrast: for a statistic of contrasts, and for the milestones; None selects the run's only contrast.
-        prompt_set: for a statistic of prompt sets; None selects the run's only set.
-        site: None selects resid_pre and resid_mid, as far as they were measured.
-        position: None selects the last measured one, which may differ between runs, as chat templates do.
+        contrast: the contrast, for a statistic of contrasts and for the milestones.
+        prompt_set: the prompt set, for a statistic of prompt sets.
+        site: the site; None selects those of resid_pre and resid_mid that were measured.
+        position: the token position; None selects each run's last measured one, since chat templates differ.
     """
 
     statistic: str = "cosine_of_means_debiased"
@@ -41,7 +41,7 @@ class Question:
 
 
 def comparison(runs: Sequence[Run], question: Question) -> pd.DataFrame:
-    """Return one curve of each run, one row for each point, in the order of the stream.
+    """Return one curve of each run as a table, one row for each point, in the order of depth.
 
     The columns are `run_id`, `model`, `statistic`, `site` (empty for a statistic of whole blocks, which has the depth
     of the block's input), `layer`, `position`, `depth` (0-pre is 0, 0-mid is 1), `relative_depth` (1 is the end of the
@@ -53,7 +53,8 @@ def comparison(runs: Sequence[Run], question: Question) -> pd.DataFrame:
     """
     if question.statistic not in STATISTICS:
         raise SpecError(
-            f"statistic: given {question.statistic!r}, which is no curve along depth; allowed: {', '.join(STATISTICS)}"
+            f"statistic: given {question.statistic!r}, which is not a curve along depth; "
+            f"allowed: {', '.join(STATISTICS)}"
         )
     return pd.concat([_curve(run, question) for run in runs], ignore_index=True)
 
@@ -61,8 +62,8 @@ def comparison(runs: Sequence[Run], question: Question) -> pd.DataFrame:
 def milestones(runs: Sequence[Run], question: Question, bound: float = BOUND) -> pd.DataFrame:
     """Return one row for each run: the depths of the smallest debiased cosine and of the first separation.
 
-    Sets separate at the first depth with `auroc_low`, the lower end of the interval of the cross-validated AUROC, of
-    at least `bound`. `separates_at` is `never` if there is no such depth, and `not measured` if the run lacks the
+    Sets separate at the first depth where `auroc_low` is at least `bound`; it is the lower end of the interval of the
+    cross-validated AUROC. `separates_at` is `never` if there is no such depth, and `not measured` if the run lacks the
     group. `least_cosine_at` is `not resolved` if there are too few prompts for the debiased cosine.
 
     Args:
@@ -78,7 +79,7 @@ def milestones(runs: Sequence[Run], question: Question, bound: float = BOUND) ->
 
 
 def records(frame: pd.DataFrame) -> list[dict[str, Any]]:
-    """Return a frame's rows in JSON's types; a missing value is None."""
+    """Return a table's rows as dictionaries of JSON types; a missing value is None."""
     plain: list[dict[str, Any]] = frame.astype(object).where(frame.notna(), None).to_dict("records")  # type: ignore[assignment]
     return plain
 
@@ -107,7 +108,7 @@ def _curve(run: Run, question: Question) -> pd.DataFrame:
         "layer": layers,
         "position": points["position"],
         "depth": depths,
-        "relative_depth": [_relative(run, place) for place in depths],
+        "relative_depth": [_relative_depth(run, half_blocks) for half_blocks in depths],
         **{name: points.get(name, np.nan) for name in ("value", "low", "high")},
     }
     return pd.DataFrame(columns).sort_values("depth", kind="stable")
@@ -128,37 +129,39 @@ def _milestones(run: Run, question: Question, bound: float) -> dict[str, Any]:
     curves = _read(run, "curves")
     if question.contrast is None and not curves.sizes["contrast"]:
         return row
-    asked = replace(question, prompt_set=None, statistic="cosine_of_means_debiased")
-    selected = _select(run, curves, asked)
+    question = replace(question, prompt_set=None, statistic="cosine_of_means_debiased")
+    selected = _select(run, curves, question)
     cosine = along_depth(selected["value"])
     contrast, position = str(selected["contrast"].values), int(selected["position"])
     row |= {"contrast": contrast, "position": position, "least_cosine_at": "not resolved"}
     if np.isfinite(cosine.values).any():
-        least = int(np.nanargmin(cosine.values))
-        place = int(cosine["depth"][least])
-        row |= {"least_cosine": float(cosine[least]), "least_cosine_at": depth_label(place)}
-        row["least_cosine_relative_depth"] = _relative(run, place)
+        smallest = int(np.nanargmin(cosine.values))
+        half_blocks = int(cosine["depth"][smallest])
+        row |= {"least_cosine": float(cosine[smallest]), "least_cosine_at": depth_label(half_blocks)}
+        row["least_cosine_relative_depth"] = _relative_depth(run, half_blocks)
     if "separation" not in finished_groups(run):
         return row
     separation = read_group(run, "separation")
     if contrast not in separation["contrast"].values:
         return row
-    asked = replace(asked, contrast=contrast, position=position, statistic="auroc_low")
-    low = along_depth(_select(run, separation, asked)["value"])
-    passed = low["depth"].values[low.values >= bound].tolist()
-    row["separates_at"] = depth_label(passed[0]) if passed else "never"
-    row["separates_relative_depth"] = _relative(run, passed[0]) if passed else np.nan
+    question = replace(question, contrast=contrast, position=position, statistic="auroc_low")
+    low = along_depth(_select(run, separation, question)["value"])
+    separated = low["depth"].values[low.values >= bound].tolist()
+    row["separates_at"] = depth_label(separated[0]) if separated else "never"
+    row["separates_relative_depth"] = _relative_depth(run, separated[0]) if separated else np.nan
     return row
 
 
-def _relative(run: Run, place: int) -> float:
-    return place / (2 * run.record.model.n_layers)
+def _relative_depth(run: Run, half_blocks: int) -> float:
+    return half_blocks / (2 * run.record.model.n_layers)
 
 
 def _read(run: Run, group: str) -> xr.Dataset:
     state = run_state(run)
     if state != "complete":
-        raise StoreError(f"{run.id} is not complete but {state}; survey it again, which goes on, or leave it out")
+        raise StoreError(
+            f"{run.id} is not complete: its state is {state}; resume it with `theodolite survey`, or leave it out"
+        )
     if group not in finished_groups(run):
         raise ResultsNotFoundError(
             f"{run.id} has no results {group!r}; survey it again with analyses: [{group}], or leave it out"
@@ -167,14 +170,18 @@ def _read(run: Run, group: str) -> xr.Dataset:
 
 
 def _select(run: Run, group: xr.Dataset, question: Question) -> xr.Dataset:
-    """Return `value`, and `low` and `high` where there is an interval, at one contrast or set and one position."""
+    """Return `value`, and `low` and `high` if there is an interval, at one contrast or set and one position."""
     interval = INTERVALS.get(question.statistic)
-    ends = {end: group[f"{interval}_{end}"] for end in ("low", "high")} if interval else {}
-    selected = xr.Dataset({"value": group[question.statistic], **ends})
+    limits = {name: group[f"{interval}_{name}"] for name in ("low", "high")} if interval else {}
+    selected = xr.Dataset({"value": group[question.statistic], **limits})
     if question.prompt_set is not None and "set" not in selected.dims:
-        raise SpecError(f"set: given {question.prompt_set!r}, but {question.statistic} is of contrasts; leave it out")
+        raise SpecError(
+            f"set: given {question.prompt_set!r}, but {question.statistic} is a statistic of contrasts; leave it out"
+        )
     if question.site is not None and "site" not in selected.dims:
-        raise SpecError(f"site: given {question.site!r}, but {question.statistic} is of whole blocks; leave it out")
+        raise SpecError(
+            f"site: given {question.site!r}, but {question.statistic} is a statistic of whole blocks; leave it out"
+        )
     for dim, given in (("contrast", question.contrast), ("set", question.prompt_set)):
         if dim in selected.dims:
             selected = selected.sel({dim: _only(run, dim, selected[dim].values.tolist(), given)})
@@ -186,7 +193,7 @@ def _select(run: Run, group: xr.Dataset, question: Question) -> xr.Dataset:
 def _only(run: Run, dim: str, names: list[str], given: str | None) -> str:
     allowed = ", ".join(names) or "none"
     if given is None and len(names) != 1:
-        raise SpecError(f"{dim}: {run.id} has {len(names)} of them; say which: {allowed}")
+        raise SpecError(f"{dim}: not given, and {run.id} has {len(names)}; choose one of: {allowed}")
     if given is not None and given not in names:
         raise SpecError(f"{dim}: {run.id} has no {given!r}; it has: {allowed}")
     return given or names[0]
@@ -203,5 +210,5 @@ def _sites(run: Run, names: list[str], given: str | None) -> list[str]:
 def _position(run: Run, values: xr.DataArray, given: int | None) -> int:
     known = measured_positions(values)
     if given is not None and given not in known:
-        raise SpecError(f"position: {run.id} has not measured {given}; it has: {', '.join(map(str, known))}")
+        raise SpecError(f"position: {run.id} has no values at {given}; it has: {', '.join(map(str, known))}")
     return max(known) if given is None else given

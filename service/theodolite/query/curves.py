@@ -32,7 +32,7 @@ STATISTICS = {
 INTERVALS = {
     variable.name: variable.interval for group in GROUPS.values() for variable in group.variables if variable.interval
 }
-"""The prefix of the names of a statistic's 95 % interval, `…_low` and `…_high`."""
+"""The prefix of the two variables of a statistic's 95 % interval, `…_low` and `…_high`."""
 
 
 @dataclass(frozen=True)
@@ -43,8 +43,8 @@ class Curve:
         statistic: one of `STATISTICS`.
         of: its labels: `set` or `contrast`, `site` except for a statistic of whole blocks, and `position`.
         n: number of prompts, by the name of the count in the result group.
-        units: of the values.
-        description: one sentence.
+        units: units of the values.
+        description: one sentence about the statistic.
         layer: 0-based blocks.
         depth: depth of each layer in the stream, in half-blocks: 0-pre is 0, 0-mid is 1.
         value: the statistic at each layer; NaN for a missing value.
@@ -65,7 +65,7 @@ class Curve:
 
 
 CURVE_FIELDS = tuple(field.name for field in fields(Curve))
-"""The fields of a curve; over HTTP the labels of `of` stand in its place."""
+"""The fields of a curve; the API returns the labels of `of` as fields of their own."""
 
 
 def select_curves(
@@ -88,7 +88,7 @@ def select_curves(
     unknown = [name for name in chosen if name not in STATISTICS]
     if unknown:
         raise SpecError(
-            f"statistic: given {unknown[0]!r}, which is no curve along depth; allowed: {', '.join(STATISTICS)}"
+            f"statistic: given {unknown[0]!r}, which is not a curve along depth; allowed: {', '.join(STATISTICS)}"
         )
     wanted = {dim: list(dict.fromkeys(labels)) for dim, labels in (only or {}).items() if labels}
     groups = {name: read_group(run, name) for name in dict.fromkeys(STATISTICS[name] for name in chosen)}
@@ -96,13 +96,13 @@ def select_curves(
     curves = [curve for name in chosen for curve in _curves(groups[STATISTICS[name]], name, wanted)]
     if wanted and not curves:
         raise SpecError(
-            f"{', '.join(wanted)}: none of the statistics asked for has {' and '.join(wanted)}; leave one out"
+            f"{', '.join(wanted)}: none of the requested statistics has {' and '.join(wanted)}; leave one out"
         )
     return curves
 
 
 def curve_frame(curves: Sequence[Curve]) -> pd.DataFrame:
-    """Return curves as one flat table, a row for each point."""
+    """Return curves as one flat table, one row for each point."""
     columns = ("layer", "depth", "value", "low", "high")
     frames = [
         pd.DataFrame(
@@ -120,7 +120,7 @@ def curve_frame(curves: Sequence[Curve]) -> pd.DataFrame:
 
 
 def along_depth(values: xr.DataArray) -> xr.DataArray:
-    """Return a (site, layer) statistic as one curve over `depth`, in the order of the stream.
+    """Return a (site, layer) statistic as one curve along `depth`, in ascending order of depth.
 
     Args:
         values: one statistic of one set or contrast at one position.
@@ -150,7 +150,7 @@ def _curves(group: xr.Dataset, statistic: str, wanted: Mapping[str, Sequence[Any
     if not set(wanted) <= set(values.dims):
         return
     interval = INTERVALS.get(statistic)
-    ends = [group.variables[f"{interval}_{end}"].values if interval else None for end in ("low", "high")]
+    limits = [group.variables[f"{interval}_{name}"].values if interval else None for name in ("low", "high")]
     dims = [dim for dim in values.dims if dim != "layer"]
     labels = {dim: group.variables[dim].values.tolist() for dim in (*dims, "layer")}
     for chosen in product(*(wanted.get(str(dim), labels[dim]) for dim in dims)):
@@ -159,7 +159,7 @@ def _curves(group: xr.Dataset, statistic: str, wanted: Mapping[str, Sequence[Any
             continue
         at = tuple(slice(None) if dim == "layer" else labels[dim].index(of[str(dim)]) for dim in values.dims)
         site = Site(of["site"]) if "site" in of else Site.RESID_PRE  # a whole block has the depth of its input
-        low, high = (None if end is None else end[at].tolist() for end in ends)
+        low, high = (None if limit is None else limit[at].tolist() for limit in limits)
         yield Curve(
             statistic=statistic,
             of=of,
@@ -175,12 +175,12 @@ def _curves(group: xr.Dataset, statistic: str, wanted: Mapping[str, Sequence[Any
 
 
 def _counts(group: xr.Dataset, of: Mapping[str, Any]) -> dict[str, int]:
-    """Return how many prompts each side of a curve was computed from."""
+    """Return the number of prompts behind a curve, by the name of the count in the result group."""
     names = {"contrast": ("n_positive", "n_negative"), "set": ("n_samples", "count")}
-    of_what = "contrast" if "contrast" in of else "set"
+    dim = "contrast" if "contrast" in of else "set"
     counts = {}
-    for name in names[of_what]:
-        if name in group.variables and group.variables[name].dims == (of_what, "position"):
-            at = tuple(group.variables[dim].values.tolist().index(of[dim]) for dim in (of_what, "position"))
+    for name in names[dim]:
+        if name in group.variables and group.variables[name].dims == (dim, "position"):
+            at = tuple(group.variables[one].values.tolist().index(of[one]) for one in (dim, "position"))
             counts[name] = int(group.variables[name].values[at])
     return counts

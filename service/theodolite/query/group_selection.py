@@ -32,7 +32,7 @@ def select_group(
         name: the group.
         statistics: names of variables; none selects all.
         only: the requested labels, by dimension; the group must have each dimension.
-        max_numbers: the largest selection that is allowed.
+        max_numbers: maximum number of values in the selection.
 
     Raises:
         SpecError: there is no such variable or label, or the selection is larger than `max_numbers`.
@@ -50,14 +50,14 @@ def select_group(
     numbers = sum(variable.size for variable in chosen.data_vars.values())
     if numbers > max_numbers:
         raise SpecError(
-            f"{name}: this answer would hold {numbers} numbers, and {max_numbers} are allowed; narrow it by statistic, "
+            f"{name}: this answer would have {numbers} numbers, and {max_numbers} are allowed; narrow it by statistic, "
             f"{', '.join(map(str, chosen.dims))}, or open the store with xarray"
         )
     return chosen
 
 
 def is_flat(name: str, statistics: Sequence[str] = ()) -> bool:
-    """Return whether these variables of a group (all if none are named) have the same dimensions and fit one table."""
+    """Return whether these variables of a group (all if empty) have the same dimensions and therefore fit one table."""
     shapes = {variable.dims for variable in GROUPS[name].variables if not statistics or variable.name in statistics}
     return len(shapes) < 2 and shapes != {()}  # no shape: the variable does not exist, and `select_group` raises
 
@@ -67,26 +67,27 @@ def select_direction(run: Run, contrast: str, site: str, layer: int, position: i
 
     Args:
         run: a complete run.
-        contrast: its name.
-        site: a site of the blocks.
-        layer: a 0-based block.
-        position: None selects the last measured one.
+        contrast: name of the contrast.
+        site: site in the block, such as `resid_pre`.
+        layer: 0-based index of the block.
+        position: token position from the end; None selects the last measured one.
 
     Raises:
-        SpecError: there is no such contrast, site, layer or position, or the two means are equal there.
+        SpecError: there is no such contrast, site, layer or position, or the two means are equal at it.
         RunDamagedError: the group cannot be read.
     """
     directions = read_group(run, "directions")
     if position is None and contrast in directions["contrast"].values:
-        # A vector is missing as a whole or not at all, so its first number decides.
+        # A vector has all its numbers or none, so the first one decides.
         position = max(measured_positions(directions["direction"].sel(contrast=contrast).isel(d_model=0)))
-    asked: dict[str, Any] = {"contrast": contrast, "site": site, "layer": layer, "position": position}
-    for dim, label in asked.items():
+    labels: dict[str, Any] = {"contrast": contrast, "site": site, "layer": layer, "position": position}
+    for dim, label in labels.items():
         _known(run, directions, "directions", dim, [label])
-    direction: xr.DataArray = directions["direction"].sel(asked)
+    direction: xr.DataArray = directions["direction"].sel(labels)
     if not direction.notnull().all():
         raise SpecError(
-            f"{contrast} has no direction at {site} of layer {layer}: the means of its sets are equal there"
+            f"{contrast} has no direction at {site} of layer {layer}, position {position}: the means of its sets are "
+            "equal there, or a set has no values at this position"
         )
     return direction
 

@@ -21,14 +21,14 @@ TOKEN_COLUMNS = ["side", "vector", "end", "place", "token", "token_id", "score",
 
 @dataclass(frozen=True, eq=False)
 class Head:
-    """One head's circuit.
+    """One circuit of one attention head.
 
     Attributes:
-        name: as papers write it, `L12H3`.
-        circuit: qk or vo.
+        name: name as in papers, such as `L12H3`.
+        circuit: qk (W_Q R W_Kᵀ) or vo (W_V W_O).
         offset: query position minus key position.
-        singular_values: (rank), the largest first.
-        coverage_99: first rank at which their cumulative sum exceeds 99 % of the total.
+        singular_values: (rank), in descending order.
+        coverage_99: first rank at which the cumulative sum of the singular values exceeds 99 % of their sum.
         effective_rank: exp of the entropy of σ/Σσ.
         stable_rank: Σσ² over the largest σ².
         copying_score: 1 if each token raises its own logit.
@@ -47,7 +47,7 @@ class Head:
 
 
 def head_name(layer: int, head: int) -> str:
-    """Return a head's name as papers write it: `L12H3`."""
+    """Return a head's name as papers write it, such as `L12H3`."""
     return f"L{layer}H{head}"
 
 
@@ -59,8 +59,8 @@ def read_heads(run: Run) -> xr.Dataset:
 def head_atlas(run: Run, circuit: str, offset: int = 0) -> xr.Dataset:
     """Return each head's leading singular value, ranks and alignment, (layer, head); callers must not change it.
 
-    `direction_alignment` has the sides of this circuit, (contrast, side, layer, head); `copying_score` exists for vo
-    alone.
+    `direction_alignment` has the sides of this circuit, (contrast, side, layer, head); `copying_score` exists only for
+    vo.
 
     Raises:
         SiteNotFoundError: the circuit was not decomposed, or not at this offset.
@@ -78,7 +78,7 @@ def head_atlas(run: Run, circuit: str, offset: int = 0) -> xr.Dataset:
 
 
 def read_head(run: Run, layer: int, head: int, circuit: str = "qk", offset: int = 0) -> Head:
-    """Return one head's spectrum, ranks and tokens; no tokens without `words`.
+    """Return one head's spectrum, ranks and tokens; the tokens are empty if the run has no `words`.
 
     Raises:
         SiteNotFoundError: the model has no such layer or head, or the circuit was not decomposed at this offset.
@@ -103,10 +103,10 @@ def read_head(run: Run, layer: int, head: int, circuit: str = "qk", offset: int 
 
 
 def token_lists(tokens: pd.DataFrame) -> dict[tuple[Any, ...], list[str]]:
-    """Return the lists of tokens by (circuit, layer, head, side, vector, end), the highest score first.
+    """Return the tokens by (circuit, layer, head, side, vector, end), in descending order of score.
 
-    An untied model's written vectors are decoded twice, by embedding and by unembedding; this returns the embedding's
-    tokens, as in the paper.
+    In models with untied embeddings, each written vector is decoded twice: by the embedding and by the unembedding.
+    This function returns the tokens of the embedding, as in the paper.
 
     Args:
         tokens: rows of the table `head_tokens`.

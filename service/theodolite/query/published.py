@@ -1,4 +1,4 @@
-"""Compare a run with published curves of the same model, or with a few points of one.
+"""Compare a run with published curves, or a few published points, of the same model.
 
 The numbers are in `theodolite/published/`; each file names its source and its limitations.
 """
@@ -44,7 +44,7 @@ class PublishedCurve:
 
 @dataclass(frozen=True)
 class SelectedDirection:
-    """The layer from whose input a publication took its direction of refusal, at one position."""
+    """The layer whose input gave a publication's refusal direction, at one position."""
 
     layer: int
     source: str
@@ -102,7 +102,7 @@ def selected_directions(model: ModelFacts, positive: str, negative: str, positio
 
 
 def measured_values(curves: xr.Dataset, published: PublishedCurve, contrast: str, position: int) -> dict[int, float]:
-    """Return the run's value at each depth, of the statistic of a published curve.
+    """Return the run's values of a published statistic, by depth.
 
     Args:
         curves: the result group `curves`.

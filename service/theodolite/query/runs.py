@@ -28,7 +28,7 @@ def _state(run: Run, finished: Mapping[str, str]) -> str:
 
 
 def summary(run: Run) -> dict[str, Any]:
-    """Return a short description of a run, as lists show it."""
+    """Return the short description of a run that lists show."""
     finished = finished_groups(run)
     return {
         "run_id": run.id,
@@ -45,18 +45,18 @@ def summary(run: Run) -> dict[str, Any]:
 def summaries(store: str, cache: Cache | None = None) -> list[dict[str, Any]]:
     """Return a short description of each run of a store, newest first.
 
-    A run that cannot be read has a state and a reason instead, so that it hides no other run.
+    A run that cannot be read has the state `damaged` or `newer` and a reason; the other runs are listed as usual.
 
     Args:
         store: URL of the store.
-        cache: cache of what is read of the runs.
+        cache: cache of the objects of the runs.
     """
     items = [_summary_or_reason(store, run_id, cache) for run_id in list_run_ids(store)]
     return sorted((item for item in items if item), key=lambda item: str(item["created"]), reverse=True)
 
 
 def _summary_or_reason(store: str, run_id: str, cache: Cache | None) -> dict[str, Any] | None:
-    """Return None for a run that is still being created: it has no run.json yet."""
+    """Return a short description, or the reason why the run is unreadable, or None if it has no run.json yet."""
     unknown: dict[str, Any] = {"run_id": run_id, "name": None, "model": None, "created": ""}
     unknown |= {"sets": {}, "contrasts": [], "analyses": []}
     try:
@@ -70,7 +70,7 @@ def _summary_or_reason(store: str, run_id: str, cache: Cache | None) -> dict[str
 
 def progress(run: Run) -> dict[str, dict[str, int]]:
     """Return the number of committed prompts and of all prompts of each set: `done` and `total`."""
-    is_complete = bool(finished_groups(run))  # then every prompt is committed, and nothing is counted
+    is_complete = bool(finished_groups(run))  # then every prompt is committed, and there is no need to count
     return {name: _progress(run, name, is_complete=is_complete) for name in run.record.sets}
 
 
@@ -84,18 +84,18 @@ def _progress(run: Run, name: str, *, is_complete: bool) -> dict[str, int]:
 
 
 def describe_results(run: Run) -> dict[str, Any]:
-    """Return `describe` without the report's URL, and with each contrast's two sets: the answer of the API."""
+    """Return the API's description of a run: `describe` without the report's URL, plus each contrast's two sets."""
     content = {name: value for name, value in describe(run).items() if name != "report"}
     return {**content, "contrast_sets": read_contrasts(run, finished_groups(run))}
 
 
 def describe(run: Run) -> dict[str, Any]:
     """Return the full description of a run: spec, model, parity certificate, progress, result groups."""
-    line = summary(run)
-    captured = {name: _captured(run, name, is_complete=line["state"] == "complete") for name in run.record.sets}
+    short = summary(run)
+    captured = {name: _captured(run, name, is_complete=short["state"] == "complete") for name in run.record.sets}
     n_quarantined = {name: quarantined for name, (_, quarantined) in captured.items()}
     return {
-        **line,
+        **short,
         "report": run.report,
         "digest": run.record.digest,
         "model": run.record.model.model_dump(),
@@ -112,13 +112,13 @@ def describe(run: Run) -> dict[str, Any]:
         "parity": run.record.parity,
         "versions": run.record.versions,
         "spec": run.record.spec.model_dump(mode="json", exclude_none=True),
-        "results": {name: _dims(name) for name in line["analyses"]},
+        "results": {name: _dims(name) for name in short["analyses"]},
         "tables": finished_tables(run),
     }
 
 
 def _dims(group: str) -> dict[str, list[str]]:
-    """Return the dimensions of each variable of a group; empty for a group that a newer version stored."""
+    """Return the dimensions of each variable of a group; empty for a group of a newer version."""
     variables = GROUPS[group].variables if group in GROUPS else ()
     return {variable.name: list(variable.dims) for variable in variables}
 
@@ -137,25 +137,25 @@ def _captured(run: Run, name: str, *, is_complete: bool) -> tuple[int, int]:
 
 
 def _notes(run: Run, n_quarantined: Mapping[str, int]) -> Iterator[str]:
-    """Yield the reasons for missing values of a set, and a warning about prompts of one token."""
+    """Yield the reason for missing values of each set, and a warning about prompts of one token."""
     for name, facts in run.record.sets.items():
         usable = facts.n_samples - n_quarantined[name]
         single = 2 * facts.n_samples - facts.tokens  # a lower bound, since every prompt has a token
         if 0 < single < facts.n_samples and -1 in facts.positions:
             yield (
                 f"at least {single} of {facts.n_samples} prompts of {name} are one token long: their last token is "
-                "their first, where many models keep an attention sink of very large norm, and statistics of the set "
-                "mix both kinds"
+                "also their first, where many models have an attention sink of very large norm; statistics of the "
+                "set mix both kinds of tokens"
             )
         if run.record.spec.sets[name].positions == "all" or usable > 1:
             continue
         if usable == 1:
-            yield f"{name} has one usable prompt: variances and intervals need two, and are NaN"
+            yield f"{name} has one usable prompt: variances and intervals need two, so they are NaN"
         else:
-            yield f"{name} has no usable prompt: all {facts.n_samples} are quarantined, and its statistics are NaN"
+            yield f"{name} has no usable prompt: all {facts.n_samples} are quarantined, so its statistics are NaN"
 
 
-def last_asked(run: Run) -> SurveySpec:
+def spec_of_results(run: Run) -> SurveySpec:
     """Return a run's spec with the options of its finished results."""
     finished, options = finished_groups(run), dict[str, Any]()
     for name in (name for name, group in GROUPS.items() if group.options == name):

@@ -1,4 +1,4 @@
-"""Read flat tables of a finished run, whole or in pages."""
+"""Read the flat tables of a finished run, whole or by page."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -14,7 +14,7 @@ Filter = tuple[str, str, Any]
 """Column, operator, value."""
 
 MAX_ROWS = 250_000
-"""Default for the longest table that is decoded whole: about 50 MB."""
+"""Default for the maximum number of rows of a table that is decoded at once: about 50 MB."""
 
 
 @dataclass(frozen=True)
@@ -27,7 +27,7 @@ class Page:
 
 
 def table_page(run: Run, name: str, start: int, limit: int, filters: Sequence[Filter] = ()) -> Page:
-    """Return at most `limit` rows of a table from row `start` on, counted over the rows that pass all filters.
+    """Return at most `limit` rows of a table from row `start` on; both count only the rows that pass all filters.
 
     Raises:
         TableNotFoundError: the run has no such table; the message names those that it has.
@@ -49,5 +49,5 @@ def whole_table(run: Run, name: str, *, max_rows: int = MAX_ROWS) -> pd.DataFram
     """Return all rows of a table; raises SpecError for more than `max_rows`, and as `table_page` does."""
     total = table_page(run, name, 0, 0).total
     if total > max_rows:
-        raise SpecError(f"{name}: has {total} rows, and {max_rows} are decoded at once; ask for Parquet, or for pages")
+        raise SpecError(f"{name}: has {total} rows, and at most {max_rows} are decoded at once; use Parquet or `limit`")
     return read_finished_table(run, name)

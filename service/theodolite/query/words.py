@@ -26,7 +26,7 @@ def read_words(run: Run, table: str, filters: Sequence[tuple[str, str, Any]] = (
 
 
 def along_stream(trajectory: pd.DataFrame) -> pd.DataFrame:
-    """Return one token's rows in the order of the stream, one for each depth, without the blocks' branches."""
+    """Return one token's rows of the residual stream, one for each depth, in ascending order of depth."""
     sites = [site for site in _STREAM if site in set(trajectory["site"])]
     if Site.RESID_PRE not in sites:  # a block's input is the output of the block before
         sites = [Site.RESID_POST, *sites]

@@ -79,7 +79,7 @@ def test_each_run_is_read_at_the_last_position_that_it_measured(tmp_path):
     ]
     frame = comparison(runs, Question())
     assert frame.groupby("run_id")["position"].unique().map(list).to_dict() == {"tiny-0": [-2], "other-0": [-1]}
-    with pytest.raises(SpecError, match="position: other-0 has not measured -2; it has: -1"):
+    with pytest.raises(SpecError, match="position: other-0 has no values at -2; it has: -1"):
         comparison(runs, Question(position=-2))
 
 
@@ -150,11 +150,14 @@ def test_separation_of_another_contrast_is_not_this_ones(tmp_path):
         ),
         (Question("mean"), "statistic: given 'mean'"),  # it has the dimension d_model
         (Question(contrast="subject"), "contrast: tiny-0 has no 'subject'; it has: refusal"),
-        (Question("variance_mean"), "set: tiny-0 has 2 of them; say which: harmful, harmless"),
+        (Question("variance_mean"), "set: not given, and tiny-0 has 2; choose one of: harmful, harmless"),
         (Question("variance_mean", prompt_set="nouns"), "set: tiny-0 has no 'nouns'; it has: harmful, harmless"),
-        (Question(prompt_set="harmful"), "set: given 'harmful', but cosine_of_means_debiased is of contrasts"),
+        (
+            Question(prompt_set="harmful"),
+            "set: given 'harmful', but .* is a statistic of contrasts",
+        ),
         (Question(site="attn_out"), "site: tiny-0 has no 'attn_out'; it has: resid_pre, resid_mid"),
-        (Question(position=-5), "position: tiny-0 has not measured -5; it has: -1"),
+        (Question(position=-5), "position: tiny-0 has no values at -5; it has: -1"),
     ],
 )
 def test_what_cannot_be_asked_names_the_run_and_what_it_has(tmp_path, question, message):
@@ -166,14 +169,14 @@ def test_what_cannot_be_asked_names_the_run_and_what_it_has(tmp_path, question, 
 def test_a_contrast_must_be_named_where_a_run_has_several(tmp_path):
     contrasts = {**REFUSAL, "other": REFUSAL["refusal"]}
     run = finished_run(tmp_path, {"curves": {"cosine_of_means_debiased": 0.5}}, contrasts=contrasts)
-    with pytest.raises(SpecError, match="contrast: tiny-0 has 2 of them; say which: refusal, other"):
+    with pytest.raises(SpecError, match="contrast: not given, and tiny-0 has 2; choose one of: refusal, other"):
         comparison([run], Question())
     assert len(comparison([run], Question(contrast="other"))) == 8
 
 
 def test_a_site_of_whole_blocks_is_refused(tmp_path):
     run = finished_run(tmp_path, {"travel": {"step_norm_attn": 1}})
-    with pytest.raises(SpecError, match="site: given 'resid_pre', but step_norm_attn is of whole blocks"):
+    with pytest.raises(SpecError, match="site: given 'resid_pre', but step_norm_attn is a statistic of whole blocks"):
         comparison([run], Question("step_norm_attn", prompt_set="harmful", site="resid_pre"))
 
 
@@ -183,7 +186,7 @@ def test_a_run_that_lacks_the_group_or_is_not_complete_is_named(tmp_path):
         comparison([run], Question("mean_cosine", prompt_set="harmful"))
     values = {"resid_pre": np.ones((4, 1, 3, 8), np.float32)}
     captured = store_run(tmp_path, {"bad": values, "good": values}, run_id="captured-0")
-    with pytest.raises(StoreError, match="captured-0 is not complete but captured"):
+    with pytest.raises(StoreError, match="captured-0 is not complete: its state is captured"):
         comparison([run, captured], Question())
 
 

@@ -66,14 +66,14 @@ def test_what_is_not_there_is_named_with_what_is(run, name, statistics, only, me
 
 
 def test_a_group_that_is_not_finished_is_named(run):
-    with pytest.raises(ResultsNotFoundError, match=r"no finished results 'gram', it has .*moments"):
+    with pytest.raises(ResultsNotFoundError, match=r"no finished results 'gram'; it has .*moments"):
         select_group(run, "gram")
 
 
 def test_the_bound_counts_every_number_and_lets_exactly_as_many_through(run):
     size = sum(variable.size for variable in read_group(run, "separation").data_vars.values())
     assert select_group(run, "separation", max_numbers=size)
-    with pytest.raises(SpecError, match=f"would hold {size} numbers, and {size - 1} are allowed; narrow"):
+    with pytest.raises(SpecError, match=f"would have {size} numbers, and {size - 1} are allowed; narrow"):
         select_group(run, "separation", max_numbers=size - 1)
     assert select_group(run, "separation", ["auroc"], max_numbers=size - 1)
 
@@ -101,7 +101,7 @@ def test_a_direction_that_is_not_there_says_which_are(run, asked, message):
 
 def test_equal_means_have_no_direction(tmp_path):
     run = finished_run(tmp_path, {"curves": {}, "directions": {}})
-    with pytest.raises(SpecError, match="refusal has no direction at resid_mid of layer 2: the means"):
+    with pytest.raises(SpecError, match="refusal has no direction at resid_mid of layer 2, position -1: the means"):
         select_direction(run, "refusal", "resid_mid", 2)
 
 

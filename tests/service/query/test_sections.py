@@ -4,7 +4,7 @@ import pytest
 from support.serving import surveyed_run
 
 from theodolite.errors import FigureNotFoundError
-from theodolite.sections.catalogue import SECTIONS, draw_figure, figures_of, sections_of, sections_there
+from theodolite.sections.catalogue import SECTIONS, draw_figure, figures_of, sections_of, shown_groups
 from theodolite.spec import ANALYSES
 from theodolite.store.cache import Cache
 from theodolite.store.runs import open_run
@@ -26,8 +26,8 @@ def test_there_is_a_section_for_every_analysis():
 
 
 def test_sections_are_there_for_what_is_finished_in_the_order_of_reading(run, sections):
-    assert sections_there(run) == ["curves", "separation", "gram", "travel"]
-    assert {group for group, found in sections.items() if found} == set(sections_there(run))
+    assert shown_groups(run) == ["curves", "separation", "gram", "travel"]
+    assert {group for group, found in sections.items() if found} == set(shown_groups(run))
 
 
 def test_each_says_something_and_names_its_figures_once(sections):

@@ -86,14 +86,14 @@ def test_a_label_that_only_one_of_several_groups_has_is_right(tmp_path):
     ("statistics", "only", "said"),
     [
         (["nobody"], {}, r"statistic: given 'nobody'.*allowed: norm_mean, .*cosine_of_means, "),
-        (["mean"], {}, r"given 'mean', which is no curve"),
-        (["path_length"], {}, r"given 'path_length', which is no curve"),
+        (["mean"], {}, r"given 'mean', which is not a curve"),
+        (["path_length"], {}, r"given 'path_length', which is not a curve"),
         ([], {"set": ["nobody"]}, r"set: tiny-0 has no 'nobody'; it has: harmful, harmless"),
         ([], {"contrast": ["refusal", "nobody"]}, r"contrast: tiny-0 has no 'nobody'; it has: refusal"),
         ([], {"site": ["attn_out"]}, r"site: tiny-0 has no 'attn_out'; it has: resid_pre, resid_mid"),
         ([], {"position": [-2]}, r"position: tiny-0 has no -2; it has: -1"),
         ([], {"position": [True]}, r"position"),
-        ([], {"set": ["harmful"], "contrast": ["refusal"]}, r"none of the statistics asked for has set and contrast"),
+        ([], {"set": ["harmful"], "contrast": ["refusal"]}, r"none of the requested statistics has set and contrast"),
     ],
 )
 def test_what_is_not_there_is_named_with_what_is(tmp_path, statistics, only, said):
@@ -103,7 +103,7 @@ def test_what_is_not_there_is_named_with_what_is(tmp_path, statistics, only, sai
 
 
 def test_a_group_that_is_not_finished_is_named(tmp_path):
-    with pytest.raises(ResultsNotFoundError, match="tiny-0 has no finished results 'gram', it has curves"):
+    with pytest.raises(ResultsNotFoundError, match="tiny-0 has no finished results 'gram'; it has curves"):
         select_curves(finished_run(tmp_path, curves()), ["mean_cosine"])
 
 
