@@ -26,21 +26,21 @@ from theodolite.query.heads import Head
 from theodolite.run_reader import LabelLists, RunReader, html_table
 from theodolite.spec_file import read_spec
 from theodolite.store.tables import decode_table
-from theodolite.submission.waiting import said_progress, wait_for_end
+from theodolite.submission.waiting import describe_progress, wait_for_end
 
 _PARQUET = "application/vnd.apache.parquet"
 
 TIMEOUT_SECONDS = 120.0
-"""Default for one answer: the service draws the figures of a large run when they are requested."""
+"""Default timeout of one request: the service draws the figures of a large run during the request."""
 
 
 class Client:
-    """A service.
+    """A client of one service.
 
     Args:
         url: URL of the service, such as `http://127.0.0.1:8000`.
-        token: the token that `theodolite token create` printed; None if the service needs none.
-        timeout_seconds: limit for one answer.
+        token: the bearer token that `theodolite token create` printed; None if the service needs none.
+        timeout_seconds: timeout of one request.
     """
 
     def __init__(self, url: str, token: str | None = None, *, timeout_seconds: float = TIMEOUT_SECONDS) -> None:
@@ -60,11 +60,11 @@ class Client:
         self._http.close()
 
     def runs(self, model: str | None = None, contrast: str | None = None) -> pd.DataFrame:
-        """Return the complete runs, newest first, one row each.
+        """Return the complete runs as a table, newest first, one row each.
 
         Args:
-            model: part of the model's name.
-            contrast: a contrast that the runs must have.
+            model: only models whose name contains this text.
+            contrast: only runs with this contrast.
         """
         items = self.ask("/v1/runs", model=model, contrast=contrast, limit=1000)["items"]
         columns = ["run_id", "name", "model", "sets", "contrasts", "analyses", "state", "created"]
@@ -73,20 +73,21 @@ class Client:
 
     def run(self, run_id: str) -> RunReader:
         """Return one run; raises RunNotFoundError if the service has no such run."""
-        reader = RunReader(run_id, _Served(self, run_id))
+        reader = RunReader(run_id, _ServiceSource(self, run_id))
         reader.describe()
         return reader
 
     def compare(self, run_ids: Sequence[str], statistic: str, **choices: Any) -> pd.DataFrame:
         """Return the same curve of several runs on relative depth, one row for each point.
 
-        Its `attrs` hold the statistic's `description`, and `milestones`: for each run the depth of the smallest
-        debiased cosine, and the first depth at which its sets separate.
+        The table's `attrs` have the statistic's `description`, and `milestones`: for each run the depth of the
+        smallest debiased cosine, and the first depth at which its sets separate.
 
         Args:
-            run_ids: the runs.
-            statistic: any curve along depth.
-            choices: `contrast` or `set`, `site`, `position`; `bound`, the smallest AUROC of separated sets.
+            run_ids: ids of the runs.
+            statistic: a statistic along depth.
+            choices: `contrast` or `set`, `site`, `position`; and `bound`: sets separate if the AUROC's interval lies
+                above it.
 
         Raises:
             SpecError: there is no such statistic or label.
@@ -103,16 +104,19 @@ class Client:
         return content
 
     def submit(self, spec: Mapping[str, Any] | str | Path) -> "Job":
-        """Submit a survey: a dictionary, or a YAML or JSON file. The same spec is the same job.
+        """Submit a survey and return its job. The same spec is the same job.
+
+        Args:
+            spec: a dictionary, or the path of a YAML or JSON file.
 
         Raises:
             SpecError: the spec is invalid.
-            ClusterError: the service has no cluster, or the cluster cannot be reached.
+            ClusterError: the service has no cluster, or it cannot reach the cluster.
         """
         return Job(self, self.send("POST", "/v1/jobs", json=_spec(spec)).json())
 
     def ask(self, path: str, **choices: Any) -> dict[str, Any]:
-        """Return the JSON at a path, all its pages joined; choices that are None are not sent."""
+        """Return the JSON at a path, with the items of all pages; `choices` that are None are not sent."""
         chosen = {name: choice for name, choice in choices.items() if choice is not None}
         content: dict[str, Any] = self.send("GET", path, params=chosen).json()
         while content.get("next"):
@@ -121,15 +125,15 @@ class Client:
         return content
 
     def send(self, method: str, path: str, **request: Any) -> httpx.Response:
-        """Return the response to a request; raises ServiceError, or the error that the response stands for."""
+        """Return the response to a request; raises ServiceError, or the error of an error response."""
         try:
             response = self._http.request(method, self.url + path, **request)
         except httpx.TimeoutException as error:
-            raise ServiceError(f"{self.url} did not answer within {self.timeout_seconds:g} s; ask again") from error
+            raise ServiceError(f"{self.url} did not respond within {self.timeout_seconds:g} s; retry later") from error
         except (httpx.TransportError, httpx.InvalidURL) as error:
             raise ServiceError(
-                f"cannot reach {self.url}: {error}; start it with `theodolite serve`, or give its URL, such as "
-                "http://127.0.0.1:8000"
+                f"cannot reach {self.url}: {error}; start the service with `theodolite serve`, or pass its URL, such "
+                "as http://127.0.0.1:8000"
             ) from error
         if response.is_success:
             return response
@@ -137,8 +141,8 @@ class Client:
 
 
 @dataclass(frozen=True)
-class _Served:
-    """A run that a service answers for; it decodes the API's answers."""
+class _ServiceSource:
+    """The source that reads a run from a service, by decoding the API's responses."""
 
     client: Client
     run_id: str
@@ -167,8 +171,8 @@ class _Served:
         return decode_dataset(self._ask(name, statistic=statistics, **labels)["dataset"])
 
     def table(self, name: str) -> pd.DataFrame:
-        answer = self.client.send("GET", self._path("tables", name), headers={"Accept": _PARQUET})
-        return decode_table(answer.content, name)
+        response = self.client.send("GET", self._path("tables", name), headers={"Accept": _PARQUET})
+        return decode_table(response.content, name)
 
     def figure(self, name: str) -> go.Figure:
         return go.Figure(self._ask("figures", name))
@@ -187,11 +191,11 @@ class _Served:
 
 
 class Job:
-    """A survey that was submitted.
+    """A survey job on a service.
 
     Args:
-        client: the service.
-        content: the job's description, as the service answers it.
+        client: the client of the service.
+        content: the job's description from the service.
     """
 
     def __init__(self, client: Client, content: Mapping[str, Any]) -> None:
@@ -205,7 +209,7 @@ class Job:
     def _repr_html_(self) -> str:
         now = self.describe()
         rows = {"model": now["model"], "state": now["state"], "reason": now["reason"] or ""}
-        rows["prompts"] = said_progress(now)
+        rows["prompts"] = describe_progress(now)
         return html_table(f"{now['name'] or 'job'} {self.id[:12]}…", {**rows, "run": now["run_id"] or ""})
 
     def describe(self) -> dict[str, Any]:
@@ -214,12 +218,12 @@ class Job:
 
     @property
     def state(self) -> str:
-        """`queued`, `running`, `succeeded`, `failed`, `stopped` or `lost`."""
+        """The state: `queued`, `running`, `succeeded`, `failed`, `stopped` or `lost`."""
         return str(self.describe()["state"])
 
     @property
     def progress(self) -> dict[str, dict[str, int]]:
-        """Committed prompts and all prompts of each set, `done` and `total`; empty before the run begins."""
+        """The committed prompts (`done`) and all prompts (`total`) of each set; empty before the run starts."""
         progress: dict[str, dict[str, int]] = self.describe()["progress"]
         return progress
 
@@ -228,48 +232,48 @@ class Job:
         return self._client.send("GET", f"/v1/jobs/{self.id}/logs").text
 
     def stop(self) -> None:
-        """Stop the job; captured shards stay, and submitting the same spec again resumes it."""
+        """Stop the job. The store keeps its captured shards, and submitting the same spec again resumes the job."""
         self._client.send("DELETE", f"/v1/jobs/{self.id}")
 
     def wait(self, timeout: float | None = None) -> RunReader:
-        """Wait until the job has ended, show its progress, and return its run.
+        """Wait until the job has ended, print its progress, and return its run.
 
         Args:
-            timeout: limit in seconds; None waits without a limit. The job continues either way.
+            timeout: limit in seconds; None waits without a limit. The job continues after the timeout.
 
         Raises:
-            JobError: the job failed, was stopped, or has looked lost for half a minute, with the reason; or the time is
-                over.
+            JobError: the job failed, was stopped, has been lost for half a minute, or still runs after the timeout; the
+                message has the reason.
         """
         now = wait_for_end(self.describe, timeout)
         return self._client.run(now["run_id"])
 
 
 def _spec(spec: Mapping[str, Any] | str | Path) -> dict[str, Any]:
-    """Return a spec in JSON's types; a file is validated here, so that errors name the file."""
+    """Return a spec as a dictionary; a file is validated before it is sent, so that errors contain its path."""
     if isinstance(spec, Mapping):
         return dict(spec)
     return read_spec(Path(spec)).model_dump(mode="json", exclude_unset=True)
 
 
 def _problem(response: httpx.Response, url: str) -> TheodoliteError:
-    """Return the error that a response stands for: by the last part of its problem type, else by its status."""
+    """Return the error of an error response, chosen by its problem type, or else by its status."""
     try:
         content = response.json()
         kind, detail = content["type"].removeprefix("urn:theodolite:"), content["detail"]
     except (ValueError, KeyError, TypeError, AttributeError):
-        said = f"{response.status_code} {response.reason_phrase}".strip()
-        return ServiceError(f"{url} answered {said} and not as a Theodolite service does; is the URL right?")
+        status = f"{response.status_code} {response.reason_phrase}".strip()
+        return ServiceError(f"{url} answered {status}, which is no response of a Theodolite service; check the URL")
     if response.status_code in (401, 403) and kind in ("unauthorised", "scope"):
-        return ServiceError(f"{url}: {detail}; give it one: Client(url, token=…), from `theodolite token create`")
+        return ServiceError(f"{url}: {detail}; pass the token to the client: Client(url, token=…)")
     by_status: dict[int, type[TheodoliteError]] = {422: SpecError, 503: ClusterError}
     return _kinds().get(kind, by_status.get(response.status_code, TheodoliteError))(detail)
 
 
 def _kinds() -> dict[str, type[TheodoliteError]]:
-    """Return the error classes by their problem type: `run-not-found` is RunNotFoundError."""
+    """Return the error classes by problem type; `run-not-found` is RunNotFoundError."""
     errors: list[type[TheodoliteError]] = [TheodoliteError]
-    for error in errors:  # the list grows during the loop, to the leaves of the tree
+    for error in errors:  # the list grows during the loop, down to the leaves of the class tree
         errors += error.__subclasses__()
     by_kind = {error.kind(): error for error in errors}
     return {**by_kind, "incomplete": ResultsNotFoundError, "section-not-found": ResultsNotFoundError}

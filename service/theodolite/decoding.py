@@ -1,4 +1,4 @@
-"""Decode the JSON answers of the API into arrays and dataclasses; null becomes NaN."""
+"""Decode the API's JSON responses into arrays and dataclasses; null becomes NaN."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -24,7 +24,7 @@ def decode_number(value: float | None) -> float:
 
 
 def decode_dataset(content: Mapping[str, Any]) -> xr.Dataset:
-    """Return the dataset of an answer; `dims` gives the shapes, since an empty list has lost its own."""
+    """Return the dataset of a response; `dims` gives the shapes, since an empty JSON list has none."""
 
     def variable(one: Mapping[str, Any]) -> xr.Variable:
         shape = [content["dims"][dim] for dim in one["dims"]]
@@ -36,7 +36,7 @@ def decode_dataset(content: Mapping[str, Any]) -> xr.Dataset:
 
 
 def decode_curve(item: Mapping[str, Any]) -> Curve:
-    """Return the curve of an item of an answer."""
+    """Return the curve of one item of a response."""
     content = {name: item[name] for name in CURVE_FIELDS if name != "of"}
     content["of"] = {dim: item[dim] for dim in CURVE_LABELS if dim in item}
     for name in ("value", "low", "high"):
@@ -46,7 +46,7 @@ def decode_curve(item: Mapping[str, Any]) -> Curve:
 
 
 def decode_head(content: Mapping[str, Any]) -> Head:
-    """Return the head of an answer."""
+    """Return the head of a response."""
     numbers = {name: decode_number(content[name]) for name in ("effective_rank", "stable_rank", "copying_score")}
     return Head(
         name=content["name"],
@@ -60,10 +60,10 @@ def decode_head(content: Mapping[str, Any]) -> Head:
 
 
 def curves_dataset(curves: Sequence[Curve]) -> xr.Dataset:
-    """Return one statistic's curves as arrays.
+    """Return the curves of one statistic as a dataset.
 
     Args:
-        curves: one for each combination of the labels, in the order of the labels' product.
+        curves: one curve for each combination of the labels, in the order of `itertools.product`.
     """
     first = curves[0]
     labels = {dim: list(dict.fromkeys(curve.of[dim] for curve in curves)) for dim in first.of}

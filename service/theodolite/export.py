@@ -1,4 +1,4 @@
-"""Taking a contrast's directions away: safetensors, NumPy, or a control vector that llama.cpp and repeng read."""
+"""Export a contrast's directions as safetensors, NumPy, or a GGUF control vector for llama.cpp and repeng."""
 
 import json
 from collections.abc import Callable, Mapping, Sequence
@@ -33,20 +33,22 @@ def export_direction(
     format: str = "safetensors",
     output: Path | None = None,
 ) -> Path:
-    """Write a contrast's directions to a file and return where it is; beside NAME.npy, NAME.npy.json says what it is.
+    """Write a contrast's directions to a file and return its path; NAME.npy gets its metadata in NAME.npy.json.
 
     Args:
-        run: the run, of a store or of a service.
+        run: the run, from a store or a service.
         contrast: the contrast's name.
-        site: a site of the blocks.
-        layers: 0-based blocks; none are all that have a direction, and in a control vector all that can be placed.
-        position: a token position; None is the last one measured.
+        site: site in the block, such as `resid_pre`.
+        layers: 0-based indices of the blocks. By default all that have a direction, and for gguf all of these that
+            llama.cpp can apply.
+        position: token position from the end; None selects the last measured one.
         format: safetensors, npy or gguf.
-        output: the file; None is `RUN.CONTRAST.SITE.LAYER.FORMAT` here, without LAYER where there are several.
+        output: the file. By default `RUN.CONTRAST.SITE.LAYER.FORMAT` in the working folder, without LAYER for several
+            layers.
 
     Raises:
-        SpecError: there is no such format, contrast, site, layer or position, the means are equal there, llama.cpp has
-            no place for the site, or the file cannot be written.
+        SpecError: there is no such format, contrast, site, layer or position, the means are equal at it, llama.cpp
+            cannot apply a vector at the site, or the file cannot be written.
     """
     if format not in _ENCODERS:
         raise SpecError(f"format: given {format!r}; allowed: {', '.join(_ENCODERS)}")
@@ -59,10 +61,10 @@ def export_direction(
     chosen = list(dict.fromkeys(layers)) or differing
     about = run.describe()
     if format == "gguf":
-        chosen = _placeable(about, site, chosen, explicit=bool(layers))
+        chosen = _layers_of_control_vector(about, site, chosen, explicit=bool(layers))
     vectors = {layer: run.direction(contrast, site, layer, position) for layer in chosen}
     if not vectors:
-        raise SpecError(f"{contrast} has no direction at {site} of any layer: the means of its sets are equal there")
+        raise SpecError(f"{contrast} has no direction at {site} of any layer: the means of its sets are equal")
     metadata = _metadata(about, contrast, site, list(vectors), position)
     metadata |= {name: str(int(norms[name])) for name in ("n_positive", "n_negative")}
     path = output or Path(".".join([run.id, contrast, site, *map(str, chosen if len(chosen) == 1 else ()), format]))
@@ -73,7 +75,7 @@ def export_direction(
 
 
 def encode_safetensors(vectors: Vectors, metadata: Mapping[str, str]) -> bytes:
-    """Return a safetensors file: `direction` (d_model), or `direction.LAYER` where there are several."""
+    """Return a safetensors file with `direction` (d_model), or with `direction.LAYER` for each of several layers."""
     names = {layer: "direction" if len(vectors) == 1 else f"direction.{layer}" for layer in vectors}
     encoded: bytes = encode_tensors(
         {names[layer]: vector.astype(np.float32) for layer, vector in vectors.items()}, dict(metadata)
@@ -82,7 +84,7 @@ def encode_safetensors(vectors: Vectors, metadata: Mapping[str, str]) -> bytes:
 
 
 def encode_npy(vectors: Vectors, _metadata: Mapping[str, str] | None = None) -> bytes:
-    """Return a NumPy file: (d_model), or (layer, d_model) where there are several; it has no room for metadata."""
+    """Return a NumPy file: (d_model), or (layer, d_model) for several layers; the format stores no metadata."""
     stacked = np.stack(list(vectors.values())).astype(np.float32)
     content = BytesIO()
     np.save(content, stacked[0] if len(vectors) == 1 else stacked)
@@ -90,12 +92,12 @@ def encode_npy(vectors: Vectors, _metadata: Mapping[str, str] | None = None) -> 
 
 
 def encode_control_vector(vectors: Vectors, metadata: Mapping[str, str]) -> bytes:
-    """Return a GGUF control vector as llama.cpp and repeng read it: `direction.N` is added to what leaves block N.
+    """Return a GGUF control vector for llama.cpp and repeng, which add `direction.N` to the output of block N.
 
-    The metadata stands under `theodolite.…`; its `family` is the hint at the model, its `site` says which block's
-    output each layer is.
+    The file has the metadata under `theodolite.…`. The metadata's `family` becomes the model hint, and its `site`
+    determines the block for each layer.
     """
-    with TemporaryDirectory() as folder:  # the writer knows files alone
+    with TemporaryDirectory() as folder:  # GGUFWriter writes only files
         path = Path(folder) / "vector.gguf"
         writer = gguf.GGUFWriter(path, "controlvector")
         writer.add_string("controlvector.model_hint", metadata["family"])
@@ -103,7 +105,7 @@ def encode_control_vector(vectors: Vectors, metadata: Mapping[str, str]) -> byte
         for name, value in metadata.items():
             writer.add_string(f"theodolite.{name}", value)
         for layer, vector in vectors.items():
-            writer.add_tensor(f"direction.{block_left(metadata['site'], layer)}", vector.astype(np.float32))
+            writer.add_tensor(f"direction.{source_block(metadata['site'], layer)}", vector.astype(np.float32))
         writer.write_header_to_file()
         writer.write_kv_data_to_file()
         writer.write_tensors_to_file()
@@ -111,22 +113,22 @@ def encode_control_vector(vectors: Vectors, metadata: Mapping[str, str]) -> byte
         return path.read_bytes()
 
 
-def block_left(site: str, layer: int) -> int:
-    """Return the 0-based block after which a site's stream is the stream; -1 is the embedding.
+def source_block(site: str, layer: int) -> int:
+    """Return the 0-based index of the block whose output is the stream at a site, or -1 for the embedding.
 
-    llama.cpp adds a control vector to the stream between two blocks and nowhere else; what enters block l has left
-    block l-1. It skips block 0 (`llama_adapter_cvec::init`: "there's never a tensor for layer 0").
+    llama.cpp adds control vectors only to the output of a block, which is the input of the next one. It skips block 0
+    (`llama_adapter_cvec::init`: "there's never a tensor for layer 0").
 
     Raises:
-        SpecError: the site is not between two blocks.
+        SpecError: the stream at the site is not the output of a block.
     """
     if site == Site.RESID_PRE:
         return layer - 1
     if site == Site.RESID_POST:
         return layer
     raise SpecError(
-        f"site: given {site!r}, and llama.cpp adds control vectors only to the stream that leaves a block; export "
-        "resid_pre or resid_post, or choose safetensors or npy"
+        f"site: given {site!r}, but llama.cpp adds control vectors only to the output of a block; allowed: resid_pre "
+        "and resid_post; or choose the format safetensors or npy"
     )
 
 
@@ -137,16 +139,21 @@ _ENCODERS: dict[str, Callable[[Vectors, Mapping[str, str]], bytes]] = {
 }
 
 
-def _placeable(about: Mapping[str, Any], site: str, layers: Sequence[int], *, explicit: bool) -> list[int]:
-    """Return the layers whose stream llama.cpp can add to; one that was asked for and cannot be placed is refused."""
+def _layers_of_control_vector(
+    about: Mapping[str, Any], site: str, layers: Sequence[int], *, explicit: bool
+) -> list[int]:
+    """Return the layers whose stream llama.cpp can add to; raises SpecError for another layer if `explicit`."""
     if about["parity"].get("post_norm"):
-        raise SpecError(f"{about['run_id']} is of an encoder, and llama.cpp adds control vectors to decoders alone")
-    first = 1 - block_left(site, 0)
+        raise SpecError(
+            f"format: given 'gguf', but the model of {about['run_id']} is an encoder, and llama.cpp adds control "
+            "vectors only to decoders; choose safetensors or npy"
+        )
+    first = 1 - source_block(site, 0)
     left_out = [layer for layer in layers if layer < first]
     if left_out and explicit:
         raise SpecError(
-            f"layer: given {left_out[0]}, and llama.cpp adds nothing before block 1 has run; at {site} the first that "
-            f"it can place is {first}"
+            f"layer: given {left_out[0]}, but llama.cpp adds control vectors only from the output of block 1 on; "
+            f"allowed at {site}: layer {first} and above"
         )
     return [layer for layer in layers if layer >= first]
 
@@ -172,8 +179,8 @@ def _metadata(
 
 
 def _write(path: Path, content: bytes) -> None:
-    """Write a file; raises SpecError where it cannot be written."""
+    """Write a file; raises SpecError if this fails."""
     try:
         write_atomically(path, content)
     except OSError as error:
-        raise SpecError(f"output: cannot write {path}: {error.strerror}") from error
+        raise SpecError(f"output: cannot write {path}: {error.strerror}; choose another path") from error

@@ -1,7 +1,7 @@
-"""Read one finished run in a notebook: the same calls and the same types from a service and from a store.
+"""Read one finished run in a notebook, with the same methods and return types for a service and for a store.
 
-A `RunReader` asks a `Source`. The source of a store, here, calls `theodolite.query` and `theodolite.sections`; the
-source of a service, in `theodolite.client`, decodes what the API answers.
+A `RunReader` reads from a `Source`. The source of a store, in this module, calls `theodolite.query` and
+`theodolite.sections`. The source of a service, in `theodolite.client`, decodes the responses of the API.
 """
 
 from collections.abc import Mapping, Sequence
@@ -23,7 +23,7 @@ from theodolite.query.curves import Curve, curve_frame, select_curves
 from theodolite.query.group_selection import GROUP_LABELS, select_direction, select_group
 from theodolite.query.heads import TOKEN_COLUMNS, Head, head_atlas, read_head
 from theodolite.query.runs import describe_results
-from theodolite.sections.catalogue import draw_figure, section_items, sections_there
+from theodolite.sections.catalogue import draw_figure, section_items, shown_groups
 from theodolite.store.cache import Cache
 from theodolite.store.objects import absolute
 from theodolite.store.result_reader import read_finished_table
@@ -33,22 +33,22 @@ from theodolite.store.runs import open_run as open_stored_run
 __all__ = ["GROUPS", "Head", "Labels", "RunReader", "Source", "html_table", "open_run"]
 
 GROUPS = READ_WHOLE
-"""Result groups that `RunReader.group` reads whole; the others have calls of their own."""
+"""Result groups that `RunReader.group` returns; `curves`, `directions` and `heads` have their own methods."""
 
 CACHE_BYTES = 48 * 2**20
-"""Default for the cache of `open_run`."""
+"""Default size of the cache of `open_run`, in bytes."""
 
 Labels = str | int | Sequence[str] | Sequence[int] | None
 """One label, several, or None for all; one label drops its dimension, as xarray's `sel` does."""
 
 LabelLists = Mapping[str, Sequence[Any]]
-"""The requested labels by dimension; a dimension that is not named is not narrowed."""
+"""The requested labels by dimension; all labels of a dimension that is not in the mapping."""
 
 
 class Source(Protocol):
-    """Answers questions about one run; the methods of `RunReader` with the same names describe them.
+    """The source of one run's data; the methods of `RunReader` with the same names describe its methods.
 
-    Callers own what they get: changing it changes no cache.
+    Callers own the returned objects: changing them changes no cache.
     """
 
     @property
@@ -59,7 +59,7 @@ class Source(Protocol):
         """Return the run's description."""
 
     def curves(self, statistics: Sequence[str], labels: LabelLists) -> list[Curve]:
-        """Return curves of statistics; no names select all of the group `curves`."""
+        """Return statistics as curves; no names select all statistics of the group `curves`."""
 
     def direction(self, contrast: str, site: str, layer: int, position: int | None) -> NDArray[np.float64]:
         """Return a unit vector, (d_model)."""
@@ -80,18 +80,18 @@ class Source(Protocol):
         """Return a figure."""
 
     def sections(self) -> list[str]:
-        """Return the names of the sections."""
+        """Return the names of the result groups that have sections."""
 
     def section(self, name: str) -> list[dict[str, Any]]:
         """Return the sections of one result group."""
 
 
 class RunReader:
-    """One run's results.
+    """The results of one run.
 
     Args:
         run_id: the run's id.
-        source: the store or the service that answers.
+        source: the store or the service to read from.
     """
 
     def __init__(self, run_id: str, source: Source) -> None:
@@ -126,13 +126,13 @@ class RunReader:
         site: Labels = None,
         position: Labels = None,
     ) -> xr.Dataset:
-        """Return one statistic along depth: `value`, and `low` and `high` of its 95 % interval if it has one.
+        """Return one statistic along depth: `value`, and `low` and `high` if it has a 95 % interval.
 
         The dimensions are (set or contrast, site, position, layer); one label instead of a list drops its dimension.
         Further coordinates are `depth` in half-blocks (0-pre is 0, 0-mid is 1) and the numbers of prompts.
 
         Raises:
-            SpecError: there is no such statistic or label; the message lists those that exist.
+            SpecError: there is no such statistic or label; the message lists the existing ones.
             ResultsNotFoundError: the run lacks the analysis.
         """
         given = {"set": set, "contrast": contrast, "site": site, "position": position}
@@ -148,7 +148,7 @@ class RunReader:
         site: Labels = None,
         position: Labels = None,
     ) -> pd.DataFrame:
-        """Return several statistics as one flat table, a row for each point; no names select the group `curves`.
+        """Return several statistics as one flat table, one row for each point; no names select the group `curves`.
 
         Raises as `curves` does.
         """
@@ -157,16 +157,16 @@ class RunReader:
         return frame.astype({"value": float, "low": float, "high": float})
 
     def direction(self, contrast: str, site: str, layer: int, position: int | None = None) -> NDArray[np.float64]:
-        """Return the unit vector from a contrast's negative to its positive mean, (d_model).
+        """Return the unit vector from the mean of a contrast's negative set to that of its positive set, (d_model).
 
         Args:
-            contrast: its name.
-            site: a site of the blocks.
-            layer: a 0-based block.
-            position: None selects the last measured one.
+            contrast: name of the contrast.
+            site: site in the block, such as `resid_pre`.
+            layer: 0-based index of the block.
+            position: token position from the end; None selects the last measured one.
 
         Raises:
-            SpecError: there is no such contrast, site, layer or position, or the two means are equal there.
+            SpecError: there is no such contrast, site, layer or position, or the two means are equal at it.
         """
         return self._source.direction(contrast, site, layer, position)
 
@@ -178,8 +178,8 @@ class RunReader:
             offset: query position minus key position.
 
         Raises:
-            SpecError: the circuit was not decomposed at this offset.
-            ResultsNotFoundError: the run has no `heads`.
+            SpecError: the run has no decomposition of the circuit at this offset.
+            ResultsNotFoundError: the run lacks the analysis `heads`.
         """
         return self._source.heads(circuit, offset)
 
@@ -196,41 +196,41 @@ class RunReader:
             labels: the requested labels, by `set`, `contrast`, `site`, `position`, `layer` and `norm`.
 
         Raises:
-            SpecError: there is no such group, variable or label, or the answer would be too long.
+            SpecError: there is no such group, variable or label, or the selection is too large.
             ResultsNotFoundError: the run lacks the analysis.
         """
         if name not in GROUPS:
             raise SpecError(
-                f"group: given {name!r}; allowed: {', '.join(GROUPS)}; curves, direction and heads are their own calls"
+                f"group: given {name!r}; allowed: {', '.join(GROUPS)}; for others use `curves`, `direction` and `heads`"
             )
         unknown = [dim for dim in labels if dim not in GROUP_LABELS]
         if unknown:
-            raise SpecError(f"{unknown[0]}: a group cannot be narrowed by it; allowed: {', '.join(GROUP_LABELS)}")
+            raise SpecError(f"{unknown[0]}: a group cannot be narrowed by this; allowed: {', '.join(GROUP_LABELS)}")
         return _without_single(self._source.group(name, _listed(statistic), _label_lists(labels)), labels)
 
     def table(self, name: str) -> pd.DataFrame:
-        """Return a whole flat table; raises TableNotFoundError, whose message names the tables that exist."""
+        """Return a whole flat table; raises TableNotFoundError, whose message lists the existing tables."""
         return self._source.table(name)
 
     def figure(self, name: str) -> go.Figure:
-        """Return a figure by the name that `section` gives; raises FigureNotFoundError."""
+        """Return a figure by its name, which `section` lists; raises FigureNotFoundError."""
         return self._source.figure(name)
 
     def sections(self) -> list[str]:
-        """Return the result groups that have something to show, in the order of the report and the page."""
+        """Return the names of the result groups that have sections, in the order of the report and the page."""
         return self._source.sections()
 
     def section(self, name: str) -> list[dict[str, Any]]:
         """Return the sections of one result group: sentences, names of figures, tables.
 
-        Raises ResultsNotFoundError where there is no such section.
+        Raises ResultsNotFoundError if no result group of this name has sections.
         """
         return self._source.section(name)
 
 
 @dataclass(frozen=True)
-class _Stored:
-    """A run that is read from its store, without a service."""
+class _StoreSource:
+    """The source that reads a run from its store, without a service."""
 
     run: Run
 
@@ -252,7 +252,7 @@ class _Stored:
 
     def head(self, layer: int, head: int, circuit: str, offset: int) -> Head:
         stored = read_head(self.run.refreshed(), layer, head, circuit, offset)
-        # Column types by inference, as for a service's answer; Parquet has its own.
+        # Infer the column types, as for a service's response; Parquet has its own types.
         return replace(stored, tokens=pd.DataFrame(stored.tokens.to_dict("records"), columns=TOKEN_COLUMNS))
 
     def group(self, name: str, statistics: Sequence[str], labels: LabelLists) -> xr.Dataset:
@@ -265,14 +265,14 @@ class _Stored:
         return go.Figure(draw_figure(self.run.refreshed(), name))  # the caller owns the copy
 
     def sections(self) -> list[str]:
-        return sections_there(self.run.refreshed())
+        return shown_groups(self.run.refreshed())
 
     def section(self, name: str) -> list[dict[str, Any]]:
         return section_items(self.run.refreshed(), name)
 
 
 def open_run(store: str | Path, run_id: str, *, cache_bytes: int = CACHE_BYTES) -> RunReader:
-    """Open a run in a store, without a service.
+    """Return a run of a store, without a service.
 
     Args:
         store: a folder, or a file://, s3://, gs:// or az:// URL.
@@ -280,10 +280,10 @@ def open_run(store: str | Path, run_id: str, *, cache_bytes: int = CACHE_BYTES) 
         cache_bytes: size of the cache of results.
 
     Raises:
-        RunNotFoundError: there is no such run; the message names those that exist.
+        RunNotFoundError: the run does not exist; the message lists the existing runs.
         StoreError: the store cannot be reached, or a newer version wrote the run.
     """
-    return RunReader(run_id, _Stored(open_stored_run(absolute(str(store)), run_id, Cache(cache_bytes))))
+    return RunReader(run_id, _StoreSource(open_stored_run(absolute(str(store)), run_id, Cache(cache_bytes))))
 
 
 def html_table(title: str, rows: Mapping[str, Any]) -> str:
@@ -307,7 +307,7 @@ def _without_single(dataset: xr.Dataset, given: Mapping[str, Labels]) -> xr.Data
 
 
 def _owned(dataset: xr.Dataset) -> xr.Dataset:
-    """Return a copy that shares no memory with the cache, in the same types as a decoded answer of a service."""
+    """Return a copy that shares no memory with the cache, in the same types as a decoded response of a service."""
     dataset = dataset.drop_vars([name for name, variable in dataset.data_vars.items() if not variable.size])
     variables = {
         name: xr.Variable(variable.dims, _owned_values(variable.values), dict(variable.attrs))

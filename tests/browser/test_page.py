@@ -71,7 +71,7 @@ def served(store: str) -> Iterator[str]:
         assert process.stdout is not None
         said = process.stdout.readline()
         try:
-            yield said.split(" answers at ")[1].split()[0]
+            yield said.rpartition(" at ")[2].split()[0]
         finally:
             process.terminate()
 
@@ -419,7 +419,7 @@ def test_a_token_is_asked_for_and_stays_out_of_addresses(browser, noise, tmp_pat
         expect(dialog).to_contain_text("needs a token")
         dialog.get_by_label("Token").fill("theodolite_wrong")
         dialog.get_by_label("Token").press("Enter")
-        expect(dialog).to_contain_text("not one of this service's")
+        expect(dialog).to_contain_text("unknown to this service")
         dialog.get_by_label("Token").fill(token)
         dialog.get_by_role("button", name="Use it").click()
         expect(page.locator("main h1")).to_have_text("tiny")

@@ -10,7 +10,7 @@ from support.finished_runs import finished_run, model_facts
 
 import theodolite
 from theodolite.errors import SpecError
-from theodolite.export import block_left, encode_control_vector, encode_npy, export_direction
+from theodolite.export import encode_control_vector, encode_npy, export_direction, source_block
 
 METADATA = {"family": "llama", "site": "resid_pre", "run_id": "tiny-0"}
 
@@ -62,7 +62,7 @@ def test_what_leaves_a_block_stands_under_its_own_number(tmp_path, run):
     tensors, _ = read_gguf(path)
     assert set(tensors) == {"direction.1", "direction.3"}
     np.testing.assert_array_equal(tensors["direction.3"].data, unit(5))
-    assert [block_left("resid_pre", 4), block_left("resid_post", 3)] == [3, 3]
+    assert [source_block("resid_pre", 4), source_block("resid_post", 3)] == [3, 3]
 
 
 def test_both_names_of_one_stream_give_one_tensor(tmp_path, run):
@@ -77,11 +77,11 @@ def test_both_names_of_one_stream_give_one_tensor(tmp_path, run):
         (
             "resid_mid",
             [2],
-            "site: given 'resid_mid', .* leaves a block; export resid_pre or resid_post",
+            "site: given 'resid_mid', .* the output of a block; allowed: resid_pre and resid_post",
         ),
-        ("resid_pre", [0], "layer: given 0, .*before block 1 has run; at resid_pre the first that it can place is 2"),
-        ("resid_pre", [3, 1], "layer: given 1, .*at resid_pre the first that it can place is 2"),
-        ("resid_post", [0], "layer: given 0, .*at resid_post the first that it can place is 1"),
+        ("resid_pre", [0], "layer: given 0, .*the output of block 1 on; allowed at resid_pre: layer 2 and above"),
+        ("resid_pre", [3, 1], "layer: given 1, .*allowed at resid_pre: layer 2 and above"),
+        ("resid_post", [0], "layer: given 0, .*allowed at resid_post: layer 1 and above"),
         ("resid_pre", [9], "layer: tiny-0 has no 9; it has 0 to 3"),
     ],
 )
@@ -109,7 +109,7 @@ def test_an_encoder_has_no_control_vector(tmp_path):
         def __getattr__(self, name):
             return getattr(run._source, name)
 
-    with pytest.raises(SpecError, match=r"of an encoder, and llama\.cpp adds control vectors to decoders alone"):
+    with pytest.raises(SpecError, match=r"tiny-0 is an encoder, and llama\.cpp adds control vectors only to decoders"):
         export_direction(theodolite.run_reader.RunReader("tiny-0", Encoder()), "refusal", "resid_pre", format="gguf")
 
 
@@ -180,7 +180,10 @@ def test_numpy_has_its_metadata_beside_it(tmp_path, run):
         ({"contrast": "other"}, "contrast: tiny-0 has no 'other'; it has: refusal"),
         ({"site": "attn_out"}, "site: tiny-0 has no 'attn_out'; it has: resid_pre"),
         ({"position": -2}, "position: tiny-0 has no -2; it has: -1"),
-        ({"layers": [0]}, "refusal has no direction at resid_pre of layer 0: the means of its sets are equal there"),
+        (
+            {"layers": [0]},
+            "refusal has no direction at resid_pre of layer 0, position -1: the means of its sets are equal",
+        ),
     ],
 )
 def test_what_is_not_there_is_refused_with_what_is(run, tmp_path, choices, message):

@@ -16,13 +16,13 @@ from theodolite.api.problems import Problem
 SECONDS_CACHED = 2.0
 """Default for how long the list of credentials is cached; a revoked token is valid for at most as long."""
 
-_bearer = HTTPBearer(auto_error=False, description="A token from `theodolite token create`.")
+_bearer = HTTPBearer(auto_error=False, description="A bearer token that `theodolite token create` printed.")
 _Given = Annotated[HTTPAuthorizationCredentials | None, Depends(_bearer)]
 
 
 @dataclass(frozen=True)
 class Caller:
-    """A caller: the id of its credential, or `local` on a service without tokens, and its scopes."""
+    """A caller: the id of its credential (`local` on a service without tokens) and its scopes."""
 
     id: str
     scopes: tuple[str, ...]
@@ -33,7 +33,7 @@ class Access:
 
     Args:
         store: URL of the store.
-        open_without_tokens: whether every caller has all scopes while there are no tokens; for loopback alone.
+        open_without_tokens: whether every caller has all scopes while there are no tokens; only for loopback.
         seconds_cached: how long the list of credentials is cached.
     """
 
@@ -45,30 +45,32 @@ class Access:
         self._is_open = False
 
     async def caller(self, token: str | None) -> Caller:
-        """Return the caller; raises Problem 401 if the token is missing, wrong or expired."""
-        async with self._reading:  # one request reads the list, and the waiting ones use it
+        """Return the caller of a token; raises Problem 401 if the token is missing, unknown or expired."""
+        async with self._reading:  # one request reads the list, and waiting requests use it
             if time.monotonic() - self._read_at > self.seconds_cached:
                 await run_in_threadpool(self._read)
         if self._is_open:
             return Caller("local", SCOPES)
         if token is None:
-            raise _unauthorised("this service needs a token: Authorization: Bearer …")
+            raise _unauthorised(
+                "this service needs a token: send `Authorization: Bearer TOKEN`, a token from `theodolite token create`"
+            )
         credential = find_credential(self._credentials, token)
         if credential is None:
-            raise _unauthorised("the token is not one of this service's")
+            raise _unauthorised("the token is unknown to this service; create one with `theodolite token create`")
         if credential.is_expired():
-            raise _unauthorised(f"the token expired at {credential.expires}")
+            raise _unauthorised(f"the token expired at {credential.expires}; create one with `theodolite token create`")
         return Caller(credential.id, credential.scopes)
 
     def _read(self) -> None:
-        """Read the store's credentials; their age counts from the beginning, since a store may be slow."""
-        began = time.monotonic()
+        """Read the store's credentials; their age counts from the start of the read, since a store may be slow."""
+        start = time.monotonic()
         self._credentials = list_credentials(self.store)
         self._is_open = self.open_without_tokens and not self._credentials and not had_credentials(self.store)
-        self._read_at = began
+        self._read_at = start
 
 
-# Coroutines, because every request calls one: FastAPI would run a plain function in a thread.
+# Coroutines, since every request calls one of them: FastAPI would run a plain function in a thread.
 async def reader(request: Request, given: _Given) -> Caller:
     """Return the caller, who must have the scope read."""
     return await _with_scope(request, given, "read")
@@ -90,7 +92,8 @@ async def metrics_reader(request: Request, given: _Given) -> None:
 async def _with_scope(request: Request, given: HTTPAuthorizationCredentials | None, scope: str) -> Caller:
     caller: Caller = await request.app.state.access.caller(given.credentials if given else None)
     if scope not in caller.scopes:
-        raise Problem(403, "scope", f"this token may {' and '.join(caller.scopes)}; this call needs the scope {scope}")
+        scopes = " and ".join(caller.scopes)
+        raise Problem(403, "scope", f"the token has the scope {scopes}, but this call needs the scope {scope}")
     return caller
 
 

@@ -1,4 +1,4 @@
-"""Encode answers about finished runs in the shape of JSON; NaN stays NaN here, and `encoding` writes it as null."""
+"""Return the content of responses about finished runs as dictionaries; `encoding` writes NaN as null."""
 
 from typing import Any
 
@@ -8,12 +8,12 @@ import xarray as xr
 from theodolite.query.curves import CURVE_FIELDS, Curve
 from theodolite.query.group_selection import select_direction
 from theodolite.query.heads import head_atlas, read_head
-from theodolite.sections.catalogue import draw_figure, section_items, sections_there
+from theodolite.sections.catalogue import draw_figure, section_items, shown_groups
 from theodolite.store.runs import Run
 
 
 def curve_item(curve: Curve) -> dict[str, Any]:
-    """Return the fields of one curve, with its labels in place of `of`."""
+    """Return the fields of one curve, with each label of `of` as a field of its own."""
     item: dict[str, Any] = {}
     for name in CURVE_FIELDS:
         item |= curve.of if name == "of" else {name: getattr(curve, name)}
@@ -53,7 +53,7 @@ def group(run: Run, name: str, selected: xr.Dataset) -> dict[str, Any]:
 
 def sections(run: Run) -> dict[str, Any]:
     """Return the names of a run's sections, in the order of the report and the page."""
-    return {"run_id": run.id, "items": sections_there(run)}
+    return {"run_id": run.id, "items": shown_groups(run)}
 
 
 def section(run: Run, group: str) -> dict[str, Any]:
@@ -68,9 +68,9 @@ def figure(run: Run, name: str) -> dict[str, Any]:
 
 
 def dataset_content(dataset: xr.Dataset) -> dict[str, Any]:
-    """Return a dataset as `xarray.Dataset.from_dict` reads it.
+    """Return a dataset as a dictionary that `xarray.Dataset.from_dict` reads.
 
-    Variables without numbers are left out: an empty list does not keep their shape.
+    Empty variables are left out, since a JSON list does not keep their shape.
     """
     dataset = dataset.drop_vars([name for name, variable in dataset.data_vars.items() if not variable.size])
     content: dict[str, Any] = dataset.to_dict(data=False)

@@ -23,7 +23,12 @@ RUNS = 16
 
 _RunIds = Annotated[
     list[Annotated[str, Query(pattern=RUN_ID)]],
-    Query(alias="run", min_length=1, max_length=RUNS, description="Run ids, in the order of their colours."),
+    Query(
+        alias="run",
+        min_length=1,
+        max_length=RUNS,
+        description="Run id; repeat it for several. Their order is that of the colours.",
+    ),
 ]
 
 
@@ -32,14 +37,22 @@ def compare(
     request: Request,
     _caller: Reader,
     run_ids: _RunIds,
-    statistic: Annotated[str, Query(description="Any curve along depth.")] = "cosine_of_means_debiased",
-    contrast: Annotated[str | None, Query(description="Needed where a run has several.")] = None,
-    prompt_set: Annotated[str | None, Query(alias="set", description="Of a statistic of prompt sets.")] = None,
-    site: Annotated[str | None, Query(description="None is resid_pre and resid_mid.")] = None,
-    position: Annotated[int | None, Query(lt=0, ge=-10_000, description="None is each run's last.")] = None,
-    bound: Annotated[float, Query(ge=0.5, le=1, description="Smallest AUROC of separated sets.")] = BOUND,
+    statistic: Annotated[
+        str, Query(description="Statistic along depth; `/v1/groups` marks these with `along_depth`.")
+    ] = "cosine_of_means_debiased",
+    contrast: Annotated[str | None, Query(description="Contrast; required if a run has several.")] = None,
+    prompt_set: Annotated[str | None, Query(alias="set", description="Prompt set; only for a statistic of prompt sets.")] = None,
+    site: Annotated[str | None, Query(description="Site; by default resid_pre and resid_mid.")] = None,
+    position: Annotated[
+        int | None,
+        Query(lt=0, ge=-10_000, description="Token position from the end; by default each run's last measured one."),
+    ] = None,
+    bound: Annotated[
+        float,
+        Query(ge=0.5, le=1, description="Two sets count as separated if the AUROC's interval lies above this bound."),
+    ] = BOUND,
 ) -> Response:
-    """Curves of several runs, with the depths of their smallest cosine and of their first separation."""
+    """Return one curve of each run on relative depth, with the depths of its smallest cosine and first separation."""
     runs = [complete_run(request, run_id) for run_id in dict.fromkeys(run_ids)]
     question = Question(statistic, contrast, prompt_set, site, position)
 
@@ -57,7 +70,7 @@ def compare(
 
 
 def _milestones(runs: Sequence[Run], question: Question, bound: float) -> list[dict[str, Any]]:
-    """Return the rows; none for a statistic of sets of runs with several contrasts, if no contrast is chosen."""
+    """Return a row for each run, or none if a run has several contrasts and the request names none of them."""
     try:
         return records(milestones(runs, question, bound))
     except SpecError:

@@ -1,6 +1,6 @@
-"""Credentials of the service in its store: who may read, and who may submit jobs.
+"""Create, list and revoke the credentials of a service; they let callers read runs or submit survey jobs.
 
-A credential is stored as the hash of its bearer token, from which nobody can compute the token.
+The store has only the hash of each bearer token, so reading the store reveals no token.
 """
 
 import hashlib
@@ -23,15 +23,15 @@ _PREFIX = "theodolite"
 
 @dataclass(frozen=True)
 class Credential:
-    """What the store holds of a bearer token.
+    """The stored data of a bearer token.
 
     Attributes:
         id: 12 hex digits, the middle part of the token; not secret.
-        label: what the token is for.
-        scopes: what its bearer may do.
-        sha256: hash of the whole token, which holds 256 random bits: a slow hash would protect nothing more.
+        label: purpose of the token.
+        scopes: scopes of the token, some of SCOPES.
+        sha256: hash of the whole token. The token has 256 random bits, so a slow hash would not be safer.
         created: time of creation, ISO 8601.
-        expires: end of its validity, ISO 8601; None is never.
+        expires: time of expiry, ISO 8601; None means that the token does not expire.
     """
 
     id: str
@@ -42,7 +42,7 @@ class Credential:
     expires: str | None
 
     def is_expired(self) -> bool:
-        """Return whether its validity has ended."""
+        """Return whether the token has expired."""
         return self.expires is not None and datetime.fromisoformat(self.expires) <= datetime.now(UTC)
 
 
@@ -54,8 +54,8 @@ def create_credential(
     Args:
         store: URL of the service's store.
         scopes: some of SCOPES.
-        label: what the token is for.
-        days: how long it is valid; None is without end.
+        label: purpose of the token.
+        days: validity in days; None means that the token does not expire.
 
     Raises:
         StoreError: the store cannot be written.
@@ -78,7 +78,7 @@ def list_credentials(store: str) -> list[Credential]:
 
 
 def had_credentials(store: str) -> bool:
-    """Return whether the store ever had a credential: its service then needs a token, even if all are revoked."""
+    """Return whether the store ever had a credential; its service then requires a token even if all are revoked."""
     return _EVER_CREATED in keys(open_location(store), _FOLDER)
 
 
@@ -114,7 +114,7 @@ def _read(location: Location, key: str) -> Credential | None:
     try:
         data = json.loads(content)
         credential = Credential(**{**data, "scopes": tuple(data["scopes"])})
-        credential.is_expired()  # raises for a date that cannot be compared
+        credential.is_expired()  # raises for a date without a time zone
         bytes.fromhex(credential.sha256)
         return credential
     except (ValueError, TypeError, KeyError) as error:

@@ -1,4 +1,4 @@
-"""Encode answers as JSON, Parquet or Arrow, with the digest of the results as their ETag."""
+"""Encode responses as JSON, Parquet or Arrow, with the digest of the results as their ETag."""
 
 import hashlib
 import importlib.metadata
@@ -26,10 +26,10 @@ HAS_ARROW = any(importlib.metadata.distributions(name="pyarrow"))
 _IMPORTING = threading.Lock()
 
 _CACHED_ANSWER_BYTES = 64 * 2**10
-"""The largest cached answer: longer ones would displace the results that answers are computed from."""
+"""Maximum size of a cached response: larger ones would evict the results that responses are computed from."""
 
 _ENTRY_BYTES = 1024
-"""An upper bound of the memory that a cache entry takes in addition to the answer."""
+"""An upper bound of the memory that a cache entry takes in addition to the response."""
 
 _HEADERS = {"Cache-Control": "private, no-cache", "Vary": "Accept, Authorization"}
 
@@ -43,20 +43,20 @@ def answer(
     *,
     use_cache: bool = True,
 ) -> Response:
-    """Return 304 if the client has this digest, or else the content in a form that the client accepts.
+    """Return 304 if the client has this digest, and otherwise the content in a media type that the client accepts.
 
     A matching ETag returns 304 before the remaining parameters are validated.
 
     Args:
         request: the request, with its headers `Accept` and `If-None-Match`.
-        digest: digest of the results that the answer rests on; it becomes the ETag.
-        content: makes the content of JSON.
-        frame: makes the table of Parquet and Arrow; None offers JSON alone.
-        stored: reads the table as stored Parquet, if the store has it.
-        use_cache: whether the encoded answer is cached.
+        digest: digest of the results behind the response; it becomes the ETag.
+        content: returns the content of JSON.
+        frame: returns the table of Parquet and Arrow; None offers only JSON.
+        stored: returns the stored Parquet object, if the store has the table.
+        use_cache: whether the encoded response is cached.
 
     Raises:
-        Problem: 406, the client accepts no form that is offered.
+        Problem: 406 if the client accepts none of the offered media types.
     """
     form = choose_form(request, [JSON, *((PARQUET,) if frame else ()), *((ARROW,) if frame and HAS_ARROW else ())])
     headers = {"ETag": f'"{digest}"', **_HEADERS}
@@ -73,13 +73,13 @@ def answer(
         encoded = stored()  # the reader of the table has its own cache entry
     else:
         encoded = _cached(request, digest, form, body) if use_cache else body()
-    if form != JSON:  # Parquet is compressed already, and Arrow is for fast connections: neither is compressed again
+    if form != JSON:  # do not compress: Parquet is compressed already, and Arrow is for fast connections
         headers["Content-Encoding"] = "identity"
     return Response(encoded, headers=headers, media_type=form)
 
 
 def _cached(request: Request, digest: str, form: str, body: Callable[[], bytes]) -> bytes:
-    """Return an encoded answer from the cache, or encode it; it depends on path, query, digest and form alone."""
+    """Return an encoded response from the cache, or encode it; its key is path, query, digest and media type."""
     cache: Cache = request.app.state.cache
     parts = request.scope["path"].encode(), request.scope["query_string"], digest.encode(), form.encode()
     # A query may be long, so the key is its hash.
@@ -97,7 +97,7 @@ def to_json(content: Any) -> bytes:
     return orjson.dumps(content, default=_plain, option=orjson.OPT_SERIALIZE_NUMPY | orjson.OPT_NON_STR_KEYS)
 
 
-# Not python-mimeparse: it reads a malformed q as 1 and raises for a media type without a slash; here neither matches.
+# Not python-mimeparse, which reads a malformed q as 1 and raises for a media type without a slash.
 def choose_form(request: Request, offered: list[str]) -> str:
     """Return the offered media type that the client prefers; raises Problem 406 if it accepts none."""
     wanted = [_quality(part) for part in request.headers.get("accept", "*/*").split(",") if part.strip()]
@@ -106,7 +106,9 @@ def choose_form(request: Request, offered: list[str]) -> str:
         for form in offered:
             if quality > 0 and form not in excluded and media in (form, f"{form.partition('/')[0]}/*", "*/*"):
                 return form
-    raise Problem(406, "not-acceptable", f"Accept: none of what is asked for is offered here: {', '.join(offered)}")
+    given = request.headers.get("accept", "")
+    shown = given if len(given) < 60 else f"{given[:57]}…"
+    raise Problem(406, "not-acceptable", f"Accept: given {shown!r}; this route offers: {', '.join(offered)}")
 
 
 def _quality(part: str) -> tuple[str, float]:
@@ -121,13 +123,13 @@ def _quality(part: str) -> tuple[str, float]:
 
 
 def _has(request: Request, digest: str) -> bool:
-    """Return whether the client has this digest; `W/` marks a copy that was compressed for transport."""
+    """Return whether the client has this digest; `W/` marks a response that was compressed for transport."""
     given = [tag.strip().removeprefix("W/") for tag in request.headers.get("if-none-match", "").split(",")]
     return f'"{digest}"' in given or "*" in given
 
 
 def _plain(value: Any) -> Any:
-    """Return a value of a type that orjson does not know in plain types."""
+    """Convert a value of a type that orjson does not support to a list, a dictionary or a number."""
     if isinstance(value, np.ndarray | np.generic):
         return value.tolist()
     if isinstance(value, Mapping):

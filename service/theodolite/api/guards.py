@@ -13,12 +13,16 @@ from theodolite.api.problems import problem_response
 LOOPBACK = frozenset({"localhost", "127.0.0.1", "[::1]"})
 
 BODY_BYTES = 2**20
-"""Limit of a request's body. A spec has a few kilobytes; a sentence in it may be long."""
+"""Maximum size of a request's body. A spec has a few kilobytes, but its sentences may be long."""
 
-_TOO_LONG = (413, "body-too-long", f"the body is longer than {BODY_BYTES} bytes, which no spec needs")
+_TOO_LONG = (
+    413,
+    "body-too-long",
+    f"the body is longer than the limit of {BODY_BYTES} bytes; shorten the spec",
+)
 
 _log = logging.getLogger(__name__)
-"""Logs the type and the location of an error, never its message, which may contain what a user wrote."""
+"""Logs the type and the location of an error, but not its message, which may contain text of a user."""
 
 _CONTENT_POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self' 'unsafe-inline'; img-src 'self' data: blob:; "
@@ -38,37 +42,37 @@ _HEADERS = {
 
 
 class Guard:
-    """Refuses foreign hosts and origins, bodies that are too long and POSTs that are not JSON; adds security headers.
+    """Middleware that rejects foreign hosts and origins, long bodies and POSTs without JSON, and adds security headers.
 
-    `Host` and `Origin` are checked on loopback too: a page of any site could otherwise reach a service there by a name
-    that resolves to 127.0.0.1 (DNS rebinding).
+    It checks `Host` and `Origin` on loopback too. Otherwise a page of any site could reach a service on loopback by a
+    name that resolves to 127.0.0.1 (DNS rebinding).
 
     Args:
-        app: the guarded app.
-        hosts: names of the service, without ports, in addition to those of loopback.
+        app: the wrapped app.
+        hosts: host names of the service, without ports, in addition to those of loopback.
     """
 
-    # Not Starlette's TrustedHostMiddleware: it answers 400 in plain text, and this API answers 421 as problem+json.
+    # Not Starlette's TrustedHostMiddleware: it returns 400 in plain text, and this API returns 421 as problem+json.
 
     def __init__(self, app: ASGIApp, hosts: Collection[str] = ()) -> None:
         self.app, self.hosts = app, LOOPBACK | {host.lower() for host in hosts}
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Refuse the request, or pass it to the app."""
+        """Reject the request, or pass it to the app."""
         if scope["type"] != "http":
             await self.app(scope, receive, send)
             return
         headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in scope["headers"]}
 
-        begun = False
+        has_started = False
 
         async def with_headers(message: Message) -> None:
-            nonlocal begun
+            nonlocal has_started
             if message["type"] == "http.response.start":
-                begun = True
-                there = {name.lower() for name, _ in message["headers"]}
+                has_started = True
+                present = {name.lower() for name, _ in message["headers"]}
                 extra = [(name.lower().encode(), value.encode()) for name, value in _HEADERS.items()]
-                message["headers"] = [*message["headers"], *(pair for pair in extra if pair[0] not in there)]
+                message["headers"] = [*message["headers"], *(pair for pair in extra if pair[0] not in present)]
             await send(message)
 
         refusal = self._refusal(scope, headers)
@@ -83,22 +87,22 @@ class Guard:
             await self.app(scope, receive if body is None else _replay(body, receive), with_headers)
         except Exception as error:
             _log.error("%s in %s", type(error).__name__, "".join(traceback.format_tb(error.__traceback__)[-3:]))
-            if begun:
+            if has_started:
                 raise
-            said = "something went wrong here, which is our mistake; the service's log says where"
-            await problem_response(500, "internal", said)(scope, receive, with_headers)
+            detail = "the service failed on this request; its log has the location of the error"
+            await problem_response(500, "internal", detail)(scope, receive, with_headers)
 
     def _refusal(self, scope: Scope, headers: dict[str, str]) -> tuple[int, str, str] | None:
         host = headers.get("host", "").lower()
         if _name(host) not in self.hosts:
-            said = f"Host: given {host!r}, and this service is called {', '.join(sorted(self.hosts))}"
-            return 421, "foreign-host", f"{said}; allow a name in THEODOLITE_HOSTS"
+            detail = f"Host: given {host!r}; allowed: {', '.join(sorted(self.hosts))}"
+            return 421, "foreign-host", f"{detail}; add a name to THEODOLITE_HOSTS"
         origin = headers.get("origin")
         if origin is not None and _netloc(origin) != host:
-            return 403, "foreign-origin", f"Origin: given {origin!r}; pages of other sites may not ask this service"
+            return 403, "foreign-origin", f"Origin: given {origin!r}; pages of other sites may not call this service"
         kind = headers.get("content-type", "").partition(";")[0].strip().lower()
         if scope["method"] in ("POST", "PUT", "PATCH") and kind != "application/json":
-            return 415, "not-json", f"Content-Type: given {kind!r}; only application/json is taken"
+            return 415, "not-json", f"Content-Type: given {kind!r}; allowed: application/json"
         declared = headers.get("content-length", "0")
         if declared.isascii() and declared.isdigit() and (len(declared) > 18 or int(declared) > BODY_BYTES):
             return _TOO_LONG
@@ -119,7 +123,7 @@ def _name(host: str) -> str:
 
 
 async def _read_body(receive: Receive) -> bytes:
-    """Return the body, or just enough of it to see that it is too long."""
+    """Return the body, or slightly more than BODY_BYTES of a longer body."""
     body = bytearray()
     while len(body) <= BODY_BYTES:
         message: Any = await receive()
@@ -130,7 +134,7 @@ async def _read_body(receive: Receive) -> bytes:
 
 
 def _replay(body: bytes, receive: Receive) -> Receive:
-    """Return a `receive` that yields an already read body first, and then what the server sends."""
+    """Return a `receive` that first returns the body that was read, and then the messages of the server."""
     pending = [body]
 
     async def replayed() -> Message:

@@ -1,4 +1,4 @@
-"""Routes for liveness, readiness and metrics."""
+"""Define the routes for liveness, readiness and metrics."""
 
 from fastapi import APIRouter, Depends, Request
 from fastapi.responses import Response
@@ -15,13 +15,13 @@ router = APIRouter(tags=["health"])
 
 @router.get("/healthz")
 async def alive() -> dict[str, str]:
-    """The process answers."""
+    """Return 200 while the process runs."""
     return {"status": "alive"}
 
 
 @router.get("/readyz", responses={503: {"description": "The store cannot be reached."}})
 def ready(request: Request) -> dict[str, str]:
-    """The store can be reached; 503 where it cannot."""
+    """Return 200 if the service can reach the store, and 503 otherwise."""
     try:
         list_run_ids(request.app.state.settings.store)
     except StoreError as error:  # its message contains the URL of the store
@@ -32,5 +32,5 @@ def ready(request: Request) -> dict[str, str]:
 
 @router.get("/metrics", dependencies=[Depends(metrics_reader)], response_class=Response)
 def prometheus() -> Response:
-    """Metrics in Prometheus' text format; needs a token except on loopback."""
+    """Return the metrics in Prometheus' text format; needs a token with the scope read, except on loopback."""
     return Response(generate_latest(metrics.REGISTRY), media_type=CONTENT_TYPE_LATEST)

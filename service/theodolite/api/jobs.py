@@ -1,4 +1,4 @@
-"""Routes about survey jobs: submit a survey, show its progress, read its logs, stop it."""
+"""Define the routes of survey jobs: submit a survey, show its progress, read its logs, stop it."""
 
 from functools import partial
 from typing import Annotated, Any
@@ -23,7 +23,7 @@ from theodolite.submission.surveys import job_content, job_states, stop_survey, 
 router = APIRouter(prefix="/v1/jobs", tags=["jobs"])
 spec_router = APIRouter(prefix="/v1", tags=["jobs"])
 
-JobId = Annotated[str, Path(pattern=r"^[0-9a-f]{64}$", description="The digest of the job's spec.")]
+JobId = Annotated[str, Path(pattern=r"^[0-9a-f]{64}$", description="Id of the survey job: the digest of its spec.")]
 
 _EXAMPLE = {
     "model": {"id": "smollm2-135m-instruct"},
@@ -37,14 +37,14 @@ _EXAMPLE = {
 _BODY = {
     "requestBody": {
         "required": True,
-        "description": "A survey's spec, with the schema `/v1/spec.schema.json`.",
+        "description": "A survey's spec as JSON; `/v1/spec.schema.json` is its schema.",
         "content": {JSON: {"schema": {"type": "object"}, "example": _EXAMPLE}},
     }
 }
 
 
 async def spec_of_body(request: Request) -> SurveySpec:
-    """Return the spec in a request's body; raises SpecError, or Problem 422 if the body is no JSON object."""
+    """Return the spec in a request's body; raises SpecError, or Problem 422 if the body is not a JSON object."""
     return await run_in_threadpool(_spec_of, await request.body())
 
 
@@ -54,7 +54,7 @@ def _spec_of(body: bytes) -> SurveySpec:
     except ValueError as error:
         raise Problem(422, "invalid-json", f"the body cannot be read as JSON: {error}") from error
     if not isinstance(data, dict):
-        raise Problem(422, "invalid-json", "the body must be a JSON object, as /v1/spec.schema.json says")
+        raise Problem(422, "invalid-json", "the body is not a JSON object; /v1/spec.schema.json describes a spec")
     return parse_spec(data)
 
 
@@ -63,29 +63,29 @@ _Spec = Annotated[SurveySpec, Depends(spec_of_body)]
 
 @spec_router.get("/spec.schema.json")
 def spec_schema() -> dict[str, Any]:
-    """The JSON Schema of specs, with a description of every field."""
+    """Return the JSON Schema of specs, with a description of every field."""
     return SurveySpec.model_json_schema()
 
 
 @spec_router.post("/spec/check", openapi_extra=_BODY)
 def check_spec(request: Request, _caller: Reader, spec: _Spec) -> dict[str, Any]:
-    """Whether a spec could be submitted; the details of 422, 403 and 413 say what is wrong with it."""
+    """Validate a spec without submitting it; the `detail` of 422, 403 and 413 describes the error in it."""
     check_submission(spec, request.app.state.settings)
     return {"valid": True, "id": spec.digest(), "spec": spec.model_dump(mode="json", exclude_none=True)}
 
 
 @router.post("", status_code=202, responses=described(Job, status=202), openapi_extra=_BODY)
 def submit_job(request: Request, caller: Submitter, spec: _Spec) -> Response:
-    """Submit a survey. The same spec is the same job: it resumes if it was lost, failed or was stopped."""
+    """Submit a survey. The same spec is the same survey job: it resumes if it failed, was stopped or is lost."""
     settings: Settings = request.app.state.settings
     check_submission(spec, settings)
-    job_id = submit_survey(settings, spec, caller.id, request.app.state.cache, partial(_check_room, settings))
+    job_id = submit_survey(settings, spec, caller.id, request.app.state.cache, partial(_check_job_limit, settings))
     return _one(request, caller, job_id, status=202)
 
 
 @router.get("", responses=described(JobList))
 def list_jobs(request: Request, caller: Reader, limit: Limit = 50, cursor: Cursor = None) -> Response:
-    """Jobs, the latest first."""
+    """Return the survey jobs, newest first."""
     stored, start = read_jobs(request.app.state.settings.store, request.app.state.cache), start_of(cursor)
     page = stored[start : start + limit]
     states = job_states(request.app.state.settings, page)
@@ -95,23 +95,23 @@ def list_jobs(request: Request, caller: Reader, limit: Limit = 50, cursor: Curso
 
 @router.get("/{job_id}", responses=described(Job))
 def show_job(request: Request, caller: Reader, job_id: JobId) -> Response:
-    """One job: its state, from the cluster, and its progress, from the store."""
+    """Return one survey job: its state on the cluster, and its progress in the store."""
     return _one(request, caller, job_id)
 
 
 @router.get("/{job_id}/logs", response_class=PlainTextResponse, responses=problems_of())
 def read_logs(request: Request, caller: Submitter, job_id: JobId) -> Response:
-    """The output of the job's last attempt; for its owner alone. Logs contain no prompts."""
+    """Return the output of the job's last attempt, only to the token that submitted it. Logs contain no prompts."""
     job = _own(request, caller, job_id)
     logs = cluster_logs(request.app.state.settings, job.attempt.submission) if job.attempt else None
     if logs is None:
-        raise Problem(404, "logs-not-found", f"the cluster has no logs of job {job_id[:12]}… any more")
+        raise Problem(404, "logs-not-found", f"the cluster has no logs of job {job_id[:12]}…; it may have deleted them")
     return PlainTextResponse(logs)
 
 
 @router.delete("/{job_id}", responses=described(Job))
 def stop_job(request: Request, caller: Submitter, job_id: JobId) -> Response:
-    """Stop a job; captured shards stay, and submitting the same spec again resumes it. For its owner alone."""
+    """Stop a survey job, only for the token that submitted it. Submitting the same spec again resumes it."""
     stop_survey(request.app.state.settings, _own(request, caller, job_id))
     return _one(request, caller, job_id)
 
@@ -126,7 +126,7 @@ def _job(request: Request, job_id: str) -> StoredJob:
 def _own(request: Request, caller: Caller, job_id: str) -> StoredJob:
     job = _job(request, job_id)
     if not _is_owner(caller, job):
-        raise Problem(403, "not-yours", "another token submitted this job; only that one stops it and reads its logs")
+        raise Problem(403, "not-yours", "another token submitted this job; only that one may stop it and read its logs")
     return job
 
 
@@ -140,13 +140,13 @@ def _one(request: Request, caller: Caller, job_id: str, status: int = 200) -> Re
     return Response(to_json(content), status, {"Location": f"/v1/jobs/{job_id}"} if status == 202 else None, JSON)
 
 
-def _check_room(settings: Settings, waiting: int) -> None:
-    if waiting >= settings.jobs_per_token:
+def _check_job_limit(settings: Settings, unfinished: int) -> None:
+    if unfinished >= settings.jobs_per_token:
         raise Problem(
             429,
             "job-limit",
-            f"this token has {waiting} jobs that have not ended, and {settings.jobs_per_token} are allowed; wait "
-            "for one, or stop it",
+            f"this token has {unfinished} jobs that have not ended, and {settings.jobs_per_token} are allowed; wait "
+            "until one has ended, or stop one",
             {"Retry-After": "60"},
         )
 
@@ -155,5 +155,5 @@ def _content(request: Request, caller: Caller, job: StoredJob, state: ClusterSta
     content = job_content(request.app.state.settings, job, state, request.app.state.cache)
     is_owner = _is_owner(caller, job)
     if content["state"] == "failed" and not is_owner:
-        content["reason"] = "only its owner sees why"  # an error may name what the spec holds
+        content["reason"] = "shown only to the token that submitted the job"  # an error may quote the spec
     return {**content, "yours": "submit" in caller.scopes and is_owner}

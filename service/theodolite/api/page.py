@@ -1,4 +1,7 @@
-"""Serve the page, its scripts and the API's documentation; Plotly's script comes from its Python package, not a CDN."""
+"""Serve the page, its scripts and the API's documentation.
+
+The service loads Plotly's script from its Python package, so that browsers need no CDN.
+"""
 
 import gzip
 from functools import cache
@@ -20,19 +23,19 @@ _DOCUMENTATION = ("swagger-ui-bundle.js", "swagger-ui.css")
 
 @router.get("/")
 def page(request: Request) -> Response:
-    """The page."""
+    """Return the page."""
     return _static(request, "index.html")
 
 
 @router.get("/docs")
 def documentation(request: Request) -> Response:
-    """The API's interactive documentation."""
+    """Return the API's interactive documentation."""
     return _static(request, "docs.html")
 
 
 @router.get("/static/{name}")
 def static(request: Request, name: Annotated[str, Path(pattern=r"^[a-z0-9.-]{1,60}$")]) -> Response:
-    """A script, style or image of the page."""
+    """Return a script, style or image of the page."""
     return _static(request, name)
 
 
@@ -40,7 +43,7 @@ def _static(request: Request, name: str) -> Response:
     try:
         packed, digest = _packed(name)
     except FileNotFoundError as error:  # `functools.cache` does not cache exceptions
-        raise Problem(404, "http", f"there is nothing at {request.url.path}") from error
+        raise Problem(404, "http", f"there is no page or file at {request.url.path}") from error
     headers = {"ETag": f'"{digest}"', "Cache-Control": "no-cache", "Vary": "Accept-Encoding"}
     if f'"{digest}"' in request.headers.get("if-none-match", ""):
         return Response(status_code=304, headers=headers)
@@ -52,7 +55,7 @@ def _static(request: Request, name: str) -> Response:
 
 @cache
 def _packed(name: str) -> tuple[bytes, str]:
-    """Return a gzipped file and its digest; raises FileNotFoundError. The result is cached."""
+    """Return a gzipped file and its digest, from the cache if possible; raises FileNotFoundError."""
     if name == "plotly.min.js":
         content = str(plotly.offline.get_plotlyjs()).encode()
     elif name in _DOCUMENTATION:

@@ -1,4 +1,4 @@
-"""Turn errors into RFC 9457 problem details: what is wrong, the value, what is allowed."""
+"""Convert errors to RFC 9457 problem details: the problem, the given value, the allowed values."""
 
 from http import HTTPStatus
 from typing import Any
@@ -41,13 +41,13 @@ _STATUS: dict[type[TheodoliteError], int] = {
 
 
 class Problem(Exception):
-    """An answer that is an error.
+    """An error response.
 
     Args:
         status: the HTTP status.
-        kind: the last part of its `type`, such as `job-limit`.
-        detail: what is wrong, the value, what is allowed.
-        headers: additional headers of the answer.
+        kind: the last part of `type`, such as `job-limit`.
+        detail: the problem, the given value, the allowed values.
+        headers: additional headers of the response.
     """
 
     def __init__(self, status: int, kind: str, detail: str, headers: dict[str, str] | None = None) -> None:
@@ -56,7 +56,7 @@ class Problem(Exception):
 
 
 def problem_response(status: int, kind: str, detail: str, headers: dict[str, str] | None = None) -> Response:
-    """Return a problem as an answer; its `type` is a URN, not a URL."""
+    """Return a problem as a response; its `type` is a URN, not a URL."""
     content = {
         "type": f"urn:theodolite:{kind}",
         "title": HTTPStatus(status).phrase,
@@ -67,7 +67,7 @@ def problem_response(status: int, kind: str, detail: str, headers: dict[str, str
 
 
 def add_handlers(app: FastAPI) -> None:
-    """Make an app answer every error as a problem."""
+    """Make an app return every error as a problem."""
 
     @app.exception_handler(Problem)
     def _(_request: Request, problem: Problem) -> Response:
@@ -86,7 +86,11 @@ def add_handlers(app: FastAPI) -> None:
 
     @app.exception_handler(HTTPException)
     def _(request: Request, error: HTTPException) -> Response:
-        details = {404: f"there is nothing at {request.url.path}", 405: f"{request.method} is not offered here"}
+        allowed = (error.headers or {}).get("Allow", "none")
+        details = {
+            404: f"there is no page or file at {request.url.path}",
+            405: f"{request.method} is not allowed for {request.url.path}; allowed: {allowed}",
+        }
         detail = details.get(error.status_code, str(error.detail))
         return problem_response(error.status_code, "http", detail, dict(error.headers or {}))
 

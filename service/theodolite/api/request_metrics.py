@@ -8,27 +8,27 @@ from theodolite.metrics import HTTP_REQUESTS, HTTP_SECONDS
 
 
 class Measured:
-    """Counts every answer; the label `route` is the path's pattern, so that it has few values."""
+    """Middleware that counts and times requests; the label `route` is the path's pattern, so it has few values."""
 
     def __init__(self, app: ASGIApp) -> None:
         self.app = app
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Pass the request to the app, and count its answer."""
+        """Pass the request to the app, and record its status and time."""
         if scope["type"] != "http":
             await self.app(scope, receive, send)
             return
-        began, status = time.perf_counter(), 500
+        start, status = time.perf_counter(), 500
 
-        async def send_and_note(message: Message) -> None:
+        async def send_and_record(message: Message) -> None:
             nonlocal status
             if message["type"] == "http.response.start":
                 status = message["status"]
             await send(message)
 
         try:
-            await self.app(scope, receive, send_and_note)
+            await self.app(scope, receive, send_and_record)
         finally:
             route = getattr(scope.get("route"), "path", "none")
             HTTP_REQUESTS.labels(route, str(status)).inc()
-            HTTP_SECONDS.labels(route).observe(time.perf_counter() - began)
+            HTTP_SECONDS.labels(route).observe(time.perf_counter() - start)

@@ -1,4 +1,4 @@
-"""Routes about finished runs: lists, curves, directions, heads, result groups, tables, sections and figures."""
+"""Define the routes of runs: lists, curves, directions, heads, result groups, tables, sections and figures."""
 
 from typing import Annotated, Any, Literal
 
@@ -37,26 +37,33 @@ from theodolite.store.result_reader import table_bytes
 
 router = APIRouter(prefix="/v1/runs", tags=["runs"])
 
-Several = Annotated[list[str] | None, Query(description="Repeat it for several; none selects all.")]
-Positions = Annotated[list[int] | None, Query(description="Token positions from the end; none selects all.")]
-Sets = Annotated[list[str] | None, Query(alias="set", description="Prompt sets; none selects all.")]
-Layer = Annotated[int, Query(ge=0, le=10_000, description="0-based block.")]
-Circuit = Annotated[Literal["qk", "vo"], Query(description="qk is W_Q R W_Kᵀ, vo is W_V W_O.")]
-Offset = Annotated[int, Query(ge=0, le=10**9, description="Query position minus key position.")]
-Group = Literal[READ_WHOLE]  # type: ignore[valid-type]  # the register is not known to the type checker
+Statistics = Annotated[
+    list[str] | None, Query(description="Statistic; repeat it for several. `/v1/groups` lists and describes all.")
+]
+Contrasts = Annotated[list[str] | None, Query(description="Contrast; repeat it for several; by default all.")]
+Sites = Annotated[
+    list[str] | None, Query(description="Site, such as resid_pre; repeat it for several; by default all.")
+]
+Norms = Annotated[list[str] | None, Query(description="Norm, such as 0.mlp; repeat it for several; by default all.")]
+Positions = Annotated[list[int] | None, Query(description="Token position; -1 is the last token; by default all.")]
+Sets = Annotated[list[str] | None, Query(alias="set", description="Prompt set; repeat it for several; by default all.")]
+Layer = Annotated[int, Query(ge=0, le=10_000, description="0-based index of the block.")]
+Circuit = Annotated[Literal["qk", "vo"], Query(description="Bilinear map of a head: qk is W_Q R W_Kᵀ, vo is W_V W_O.")]
+Offset = Annotated[int, Query(ge=0, le=10**9, description="Query position minus key position; 0 for vo.")]
+Group = Literal[READ_WHOLE]  # type: ignore[valid-type]  # the type checker cannot evaluate READ_WHOLE
 
 
 @router.get("", responses=described(RunList))
 def list_runs(
     request: Request,
     _caller: Reader,
-    model: Annotated[str | None, Query(max_length=200, description="Part of the model's name.")] = None,
-    contrast: Annotated[str | None, Query(max_length=48, description="A contrast that the runs must have.")] = None,
-    incomplete: Annotated[bool, Query(description="List runs that are not complete too.")] = False,
+    model: Annotated[str | None, Query(max_length=200, description="Part of the model's name, ignoring case.")] = None,
+    contrast: Annotated[str | None, Query(max_length=48, description="Only runs with this contrast.")] = None,
+    incomplete: Annotated[bool, Query(description="Also list runs that are not complete.")] = False,
     limit: Limit = 100,
     cursor: Cursor = None,
 ) -> Response:
-    """Runs, newest first."""
+    """Return a page of runs, newest first."""
     matching = [
         run
         for run in summaries(request.app.state.settings.store, request.app.state.cache)
@@ -71,7 +78,7 @@ def list_runs(
 
 @router.get("/{run_id}", responses=described(RunDetails))
 def show_run(request: Request, _caller: Reader, run_id: RunId) -> Response:
-    """One run: spec, provenance, parity certificate, progress of its sets, and its result groups."""
+    """Return one run: spec, model, versions, parity certificate, progress of its sets, and its result groups."""
     content = describe_results(any_run(request, run_id))
     return answer(request, digest_of(content), lambda: content, use_cache=False)
 
@@ -81,15 +88,15 @@ def curves(
     request: Request,
     _caller: Reader,
     run_id: RunId,
-    statistic: Several = None,
+    statistic: Statistics = None,
     prompt_set: Sets = None,
-    contrast: Several = None,
-    site: Several = None,
+    contrast: Contrasts = None,
+    site: Sites = None,
     position: Positions = None,
     limit: Limit = 100,
     cursor: Cursor = None,
 ) -> Response:
-    """Curves of statistics along depth, with their 95 % intervals where they have one; a page holds `limit` curves."""
+    """Return statistics as curves along depth, with their 95 % intervals; without `statistic`, the group `curves`."""
     run = complete_run(request, run_id)
     only = {"set": prompt_set or (), "contrast": contrast or (), "site": site or (), "position": position or ()}
     statistics = statistic or ()
@@ -114,11 +121,14 @@ def direction(
     _caller: Reader,
     run_id: RunId,
     contrast: str,
-    site: Annotated[str, Query(description="A site of the blocks.", examples=["resid_pre"])],
+    site: Annotated[str, Query(description="Site in the block.", examples=["resid_pre"])],
     layer: Layer,
-    position: Annotated[int | None, Query(lt=0, ge=-10_000, description="None selects the last measured one.")] = None,
+    position: Annotated[
+        int | None,
+        Query(lt=0, ge=-10_000, description="Token position from the end; by default the last measured one."),
+    ] = None,
 ) -> Response:
-    """The unit vector from a contrast's negative to its positive mean."""
+    """Return the unit vector from the mean of a contrast's negative set to the mean of its positive set."""
     run = complete_run(request, run_id)
     digest = digest_over(run, ["directions"])
 
@@ -130,7 +140,7 @@ def direction(
 
 @router.get("/{run_id}/heads", responses=described(Atlas, flat=True))
 def heads(request: Request, _caller: Reader, run_id: RunId, circuit: Circuit = "qk", offset: Offset = 0) -> Response:
-    """The atlas: leading singular value, ranks and alignment of every head, (layer, head)."""
+    """Return leading singular value, ranks and alignment with the contrasts' directions of all heads, (layer, head)."""
     run = complete_run(request, run_id)
     digest = digest_over(run, ["heads"])
 
@@ -145,11 +155,11 @@ def heads(request: Request, _caller: Reader, run_id: RunId, circuit: Circuit = "
 def one_head(
     request: Request, _caller: Reader, run_id: RunId, layer: int, head: int, circuit: Circuit = "qk", offset: Offset = 0
 ) -> Response:
-    """One head: its spectrum, its ranks, and the tokens of its leading singular vectors on both sides."""
+    """Return one head: its spectrum, its ranks, and the tokens of its leading singular vectors on both sides."""
     run = complete_run(request, run_id)
     digest = digest_over(run, ["heads", "words"])
-    place = run, layer, head, circuit, offset
-    return answer(request, digest, lambda: answers.head(*place), lambda: read_head(*place).tokens)
+    selection = run, layer, head, circuit, offset
+    return answer(request, digest, lambda: answers.head(*selection), lambda: read_head(*selection).tokens)
 
 
 @router.get("/{run_id}/tables/{name}", responses=described(TableRows, flat=True))
@@ -158,12 +168,12 @@ def table(
     _caller: Reader,
     run_id: RunId,
     name: str,
-    layer: Annotated[int | None, Query(ge=-1, le=10_000, description="Only rows of this layer.")] = None,
-    head: Annotated[int | None, Query(ge=0, le=10_000, description="Only rows of this head.")] = None,
-    limit: Annotated[int, Query(ge=1, le=10_000, description="Rows of a page.")] = 1000,
+    layer: Annotated[int | None, Query(ge=-1, le=10_000, description="Only rows of this 0-based block.")] = None,
+    head: Annotated[int | None, Query(ge=0, le=10_000, description="Only rows of this head, 0-based.")] = None,
+    limit: Annotated[int, Query(ge=1, le=10_000, description="Maximum number of rows on a page.")] = 1000,
     cursor: Cursor = None,
 ) -> Response:
-    """Rows of a flat table; as Parquet, without filters and pages, the whole table as it is stored."""
+    """Return rows of a flat table. As Parquet without filters and paging, it returns the whole stored table."""
     run = complete_run(request, run_id)
     digest = digest_over(run, [table_owner(name) or "words"])
     if not {"layer", "head", "limit", "cursor"} & set(request.query_params):
@@ -187,21 +197,21 @@ def table(
 
 @router.get("/{run_id}/sections", responses=described(SectionList))
 def sections(request: Request, _caller: Reader, run_id: RunId) -> Response:
-    """The names of a run's sections, in the order of the report and the page."""
+    """Return the result groups that have sections, in the order of the report and the page."""
     run = complete_run(request, run_id)
     return answer(request, digest_over(run), lambda: answers.sections(run))
 
 
 @router.get("/{run_id}/sections/{group}", responses=described(SectionAnswer))
 def section(request: Request, _caller: Reader, run_id: RunId, group: str) -> Response:
-    """The sections of one result group: sentences, names of figures, tables."""
+    """Return the sections of one result group: sentences, names of figures, tables."""
     run = complete_run(request, run_id)
     return answer(request, digest_over(run), lambda: answers.section(run, group))
 
 
 @router.get("/{run_id}/figures/{name}", responses=described(FigureAnswer))
 def figure(request: Request, _caller: Reader, run_id: RunId, name: str) -> Response:
-    """A figure as Plotly reads it: `data` and `layout`. The sections list the names of figures."""
+    """Return a Plotly figure, `data` and `layout`. The sections list the names of the figures."""
     run = complete_run(request, run_id)
     return answer(request, digest_over(run), lambda: answers.figure(run, name))
 
@@ -212,15 +222,17 @@ def result_group(
     _caller: Reader,
     run_id: RunId,
     group: Group,
-    statistic: Several = None,
+    statistic: Statistics = None,
     prompt_set: Sets = None,
-    contrast: Several = None,
-    site: Several = None,
+    contrast: Contrasts = None,
+    site: Sites = None,
     position: Positions = None,
-    layer: Annotated[list[int] | None, Query(description="0-based blocks; none selects all.")] = None,
-    norm: Several = None,
+    layer: Annotated[
+        list[int] | None, Query(description="0-based block; repeat it for several; by default all.")
+    ] = None,
+    norm: Norms = None,
 ) -> Response:
-    """Any other result group, or some of its variables at some labels, as an xarray dataset."""
+    """Return a result group, or some of its variables at some labels, as an xarray dataset."""
     run = complete_run(request, run_id)
     labels = {"set": prompt_set, "contrast": contrast, "site": site, "position": position, "layer": layer, "norm": norm}
     only = {dim: wanted for dim, wanted in labels.items() if wanted}

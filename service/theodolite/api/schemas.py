@@ -1,4 +1,4 @@
-"""Schemas of the answers for OpenAPI: names, units, examples. Answers are not validated against them."""
+"""Describe the responses for OpenAPI: names, units, examples. The service does not validate responses with them."""
 
 from typing import Any
 
@@ -15,72 +15,82 @@ _STRING: dict[str, Any] = {"schema": {"type": "string", "format": "binary"}}
 class ProblemDetails(BaseModel):
     """RFC 9457 problem details."""
 
-    type: str = Field(examples=["urn:theodolite:run-not-found"])
-    title: str = Field(examples=["Not Found"])
-    status: int = Field(examples=[404])
-    detail: str = Field(description="What is wrong, the value, what is allowed, what to do.")
+    type: str = Field(description="URN of the kind of problem.", examples=["urn:theodolite:run-not-found"])
+    title: str = Field(description="Name of the HTTP status.", examples=["Not Found"])
+    status: int = Field(description="HTTP status.", examples=[404])
+    detail: str = Field(description="The problem, the given value, the allowed values, and what to do.")
 
 
 class RunLine(BaseModel):
     """The short description of a run."""
 
-    run_id: str = Field(examples=[_RUN])
-    name: str | None
-    model: str | None = Field(examples=["SmolLM2-135M-Instruct"])
-    sets: dict[str, int] = Field(description="Prompts of each set.", examples=[{"harmful": 256, "harmless": 256}])
-    contrasts: list[str] = Field(examples=[["refusal"]])
+    run_id: str = Field(description="Id of the run.", examples=[_RUN])
+    name: str | None = Field(description="Label from the spec.")
+    model: str | None = Field(description="Name of the model.", examples=["SmolLM2-135M-Instruct"])
+    sets: dict[str, int] = Field(
+        description="Number of prompts of each set.", examples=[{"harmful": 256, "harmless": 256}]
+    )
+    contrasts: list[str] = Field(description="Names of the contrasts.", examples=[["refusal"]])
     analyses: list[str] = Field(description="Finished result groups.")
-    state: str = Field(description="complete, captured, capturing, damaged or newer.")
-    created: str
+    state: str = Field(
+        description="complete; captured (results are missing); capturing; damaged; or newer (a newer version wrote it)."
+    )
+    created: str = Field(description="Time of creation, ISO 8601.")
 
 
 class RunList(BaseModel):
     """A page of runs, newest first."""
 
     items: list[RunLine]
-    next: str | None = Field(description="Cursor of the next page.")
+    next: str | None = Field(description="Cursor of the next page; null on the last page.")
 
 
 class RunDetails(BaseModel):
     """The full description of a run."""
 
-    run_id: str = Field(examples=[_RUN])
-    state: str
-    model: dict[str, Any] = Field(description="Family, sizes, revision, dtype, attention.")
-    sets: dict[str, dict[str, Any]] = Field(description="Prompts, positions, tokens, shards committed, quarantined.")
+    run_id: str = Field(description="Id of the run.", examples=[_RUN])
+    state: str = Field(description="complete, captured (results are missing) or capturing.")
+    model: dict[str, Any] = Field(description="Name, family, revision, dtype, attention kernel and sizes of the model.")
+    sets: dict[str, dict[str, Any]] = Field(
+        description="By prompt set: numbers of prompts, tokens, committed shards and quarantined prompts; positions."
+    )
     spec: dict[str, Any] = Field(description="The survey's spec.")
-    parity: dict[str, Any] = Field(description="Parity certificate: captured activations against plain Hugging Face.")
-    versions: dict[str, str]
+    parity: dict[str, Any] = Field(
+        description="Parity certificate: errors of captured activations relative to plain Hugging Face."
+    )
+    versions: dict[str, str] = Field(description="Versions of the packages that captured the run.")
     results: dict[str, dict[str, list[str]]] = Field(description="Dimensions of each variable of each result group.")
 
 
 class VariableItem(BaseModel):
     """One array of a result group."""
 
-    name: str = Field(examples=["auroc"])
-    dims: list[str] = Field(examples=[["contrast", "site", "position", "layer"]])
-    units: str = Field(examples=["1"])
-    description: str
-    dtype: str = Field(description="NumPy's name of the stored type.", examples=["float64"])
+    name: str = Field(description="Name of the variable.", examples=["auroc"])
+    dims: list[str] = Field(description="Dimensions, in order.", examples=[["contrast", "site", "position", "layer"]])
+    units: str = Field(description="Units; 1 for a dimensionless number.", examples=["1"])
+    description: str = Field(description="One sentence about the variable.")
+    dtype: str = Field(description="NumPy dtype of the stored array.", examples=["float64"])
     interval: str | None = Field(
-        description="Prefix of the arrays with its 95 % interval, `…_low` and `…_high`; null without one.",
+        description="Prefix of the two variables of its 95 % interval, `…_low` and `…_high`; null without an interval.",
         examples=["auroc"],
     )
-    along_depth: bool = Field(description="Whether `/curves` and `/v1/compare` answer it.")
+    along_depth: bool = Field(description="Whether `/curves` and `/v1/compare` return it as a curve along depth.")
 
 
 class GroupItem(BaseModel):
     """One result group of the register."""
 
-    name: str = Field(examples=["separation"])
-    title: str = Field(examples=["Separation"])
-    order: int | None = Field(description="Rank in the report and on the page; null shows nothing.", examples=[2])
-    is_analysis: bool = Field(description="Whether a spec may name it under `analyses`.")
-    is_read_whole: bool = Field(description="Whether `/v1/runs/{run_id}/{group}` answers it.")
-    tables: list[str] = Field(examples=[["separation"]])
-    needs: list[str] = Field(description="prompts, contrasts, weights or resid_pre.", examples=[["contrasts"]])
-    options: str | None = Field(description="Part of the spec with its options.", examples=["gram"])
-    variables: list[VariableItem]
+    name: str = Field(description="Name of the group.", examples=["separation"])
+    title: str = Field(description="Title of its sections.", examples=["Separation"])
+    order: int | None = Field(description="Rank in the report and on the page; null if neither shows it.", examples=[2])
+    is_analysis: bool = Field(description="Whether a spec may list it under `analyses`.")
+    is_read_whole: bool = Field(description="Whether `/v1/runs/{run_id}/{group}` returns it.")
+    tables: list[str] = Field(description="Names of its flat tables.", examples=[["separation"]])
+    needs: list[str] = Field(
+        description="Required inputs, some of prompts, contrasts, weights and resid_pre.", examples=[["contrasts"]]
+    )
+    options: str | None = Field(description="Field of the spec with its options.", examples=["gram"])
+    variables: list[VariableItem] = Field(description="Its arrays.")
 
 
 class GroupList(BaseModel):
@@ -92,174 +102,198 @@ class GroupList(BaseModel):
 class CurveItem(BaseModel):
     """One statistic of one set or contrast along the layers."""
 
-    statistic: str = Field(examples=["cosine_of_means_debiased"])
-    contrast: str | None = Field(None, description="Only for a statistic of contrasts.", examples=["refusal"])
-    set: str | None = Field(None, description="Only for a statistic of prompt sets.")
-    site: str | None = Field(None, description="Absent for a statistic of whole blocks.", examples=["resid_pre"])
-    position: int = Field(description="Token position from the end.", examples=[-1])
-    n: dict[str, int] = Field(description="Numbers of prompts.", examples=[{"n_positive": 256, "n_negative": 256}])
-    units: str = Field(description="Units of value, low and high.", examples=["1"])
-    description: str
-    layer: list[int] = Field(description="0-based blocks.", examples=[[0, 1]])
-    depth: list[int] = Field(description="Along the stream in half-blocks; 0-pre is 0, 0-mid is 1.", examples=[[0, 2]])
-    value: list[float | None] = Field(description="Null for a missing value.", examples=[[1.0, 0.9998]])
-    low: list[float | None] | None = Field(description="Lower end of the 95 % interval.")
-    high: list[float | None] | None = Field(description="Upper end of the 95 % interval.")
+    statistic: str = Field(description="Name of the statistic.", examples=["cosine_of_means_debiased"])
+    contrast: str | None = Field(None, description="Contrast, only for a statistic of contrasts.", examples=["refusal"])
+    set: str | None = Field(None, description="Prompt set, only for a statistic of prompt sets.")
+    site: str | None = Field(
+        None, description="Site in the block; absent for a statistic of whole blocks.", examples=["resid_pre"]
+    )
+    position: int = Field(description="Token position from the end; -1 is the last token.", examples=[-1])
+    n: dict[str, int] = Field(
+        description="Numbers of prompts behind the curve.", examples=[{"n_positive": 256, "n_negative": 256}]
+    )
+    units: str = Field(description="Units of `value`, `low` and `high`; 1 for a dimensionless number.", examples=["1"])
+    description: str = Field(description="One sentence about the statistic.")
+    layer: list[int] = Field(description="0-based indices of the blocks.", examples=[[0, 1]])
+    depth: list[int] = Field(
+        description="Depth of each point in half-blocks: 0 enters block 0, 1 is after its attention.",
+        examples=[[0, 2]],
+    )
+    value: list[float | None] = Field(
+        description="The statistic at each layer; null for a missing value.", examples=[[1.0, 0.9998]]
+    )
+    low: list[float | None] | None = Field(description="Lower end of the 95 % interval; null without an interval.")
+    high: list[float | None] | None = Field(description="Upper end of the 95 % interval; null without an interval.")
 
 
 class CurvesAnswer(BaseModel):
     """A page of curves."""
 
-    run_id: str = Field(examples=[_RUN])
+    run_id: str = Field(description="Id of the run.", examples=[_RUN])
     items: list[CurveItem]
-    next: str | None
+    next: str | None = Field(description="Cursor of the next page; null on the last page.")
 
 
 class Direction(BaseModel):
     """A unit vector of the residual stream."""
 
-    run_id: str = Field(examples=[_RUN])
-    contrast: str = Field(examples=["refusal"])
-    site: str = Field(examples=["resid_pre"])
-    layer: int = Field(examples=[15])
-    position: int = Field(examples=[-1])
-    d_model: int = Field(examples=[3])
-    direction: list[float] = Field(description="Of length 1; positive minus negative.", examples=[[0.6, 0.0, -0.8]])
+    run_id: str = Field(description="Id of the run.", examples=[_RUN])
+    contrast: str = Field(description="Contrast of two prompt sets.", examples=["refusal"])
+    site: str = Field(description="Site in the block.", examples=["resid_pre"])
+    layer: int = Field(description="0-based index of the block.", examples=[15])
+    position: int = Field(description="Token position from the end; -1 is the last token.", examples=[-1])
+    d_model: int = Field(description="Length of the vector.", examples=[3])
+    direction: list[float] = Field(
+        description="Difference of the means, positive minus negative, normalised to length 1.",
+        examples=[[0.6, 0.0, -0.8]],
+    )
 
 
 class Dataset(BaseModel):
-    """The form of `xarray.Dataset.from_dict`: each variable has `dims`, `attrs` (units, description) and `data`."""
+    """A dataset as `xarray.Dataset.from_dict` reads it; each variable has `dims`, `data` and `attrs` (units, …)."""
 
-    coords: dict[str, Any]
-    data_vars: dict[str, Any]
-    dims: dict[str, int]
-    attrs: dict[str, Any]
+    coords: dict[str, Any] = Field(description="Coordinates by name: the labels of each dimension.")
+    data_vars: dict[str, Any] = Field(description="Variables by name; null in `data` is a missing value.")
+    dims: dict[str, int] = Field(description="Length of each dimension.")
+    attrs: dict[str, Any] = Field(description="Attributes of the result group.")
 
 
 class Atlas(BaseModel):
     """Leading singular value, ranks and alignment of every head, (layer, head)."""
 
-    run_id: str = Field(examples=[_RUN])
-    circuit: str = Field(examples=["qk"])
-    offset: int
+    run_id: str = Field(description="Id of the run.", examples=[_RUN])
+    circuit: str = Field(description="qk (W_Q R W_Kᵀ) or vo (W_V W_O).", examples=["qk"])
+    offset: int = Field(description="Query position minus key position.")
     dataset: Dataset
 
 
 class HeadCard(BaseModel):
-    """One head's circuit."""
+    """One circuit of one attention head."""
 
-    run_id: str = Field(examples=[_RUN])
-    name: str = Field(examples=["L12H3"])
-    circuit: str
-    offset: int
-    singular_values: list[float] = Field(description="The largest first.")
-    coverage_99: int = Field(description="First rank at which their cumulative sum exceeds 99 % of the total.")
-    effective_rank: float | None
-    stable_rank: float | None
-    copying_score: float | None
-    tokens: list[dict[str, Any]] = Field(description=f"Rows: {', '.join(TOKEN_COLUMNS)}; none without `words`.")
+    run_id: str = Field(description="Id of the run.", examples=[_RUN])
+    name: str = Field(description="Layer and head, both 0-based.", examples=["L12H3"])
+    circuit: str = Field(description="qk (W_Q R W_Kᵀ) or vo (W_V W_O).", examples=["qk"])
+    offset: int = Field(description="Query position minus key position.")
+    singular_values: list[float] = Field(description="Singular values in descending order.")
+    coverage_99: int = Field(
+        description="First rank at which the cumulative sum of the singular values exceeds 99 % of their sum."
+    )
+    effective_rank: float | None = Field(description="exp of the entropy of σ/Σσ.")
+    stable_rank: float | None = Field(description="Σσ² divided by the largest σ².")
+    copying_score: float | None = Field(description="1 if each token raises its own logit through VO.")
+    tokens: list[dict[str, Any]] = Field(
+        description="Tokens of the leading singular vectors on both sides, one row each, with the columns "
+        f"{', '.join(TOKEN_COLUMNS)}; empty if the run has no `words`."
+    )
 
 
 class GroupAnswer(BaseModel):
     """A result group, or a part of it."""
 
-    run_id: str = Field(examples=[_RUN])
-    group: str = Field(examples=["separation"])
+    run_id: str = Field(description="Id of the run.", examples=[_RUN])
+    group: str = Field(description="Name of the result group.", examples=["separation"])
     dataset: Dataset
 
 
 class TableRows(BaseModel):
     """A page of a table's rows."""
 
-    run_id: str = Field(examples=[_RUN])
-    table: str = Field(examples=["growth"])
-    total: int = Field(description="Rows that pass the filters.")
-    items: list[dict[str, Any]]
-    next: str | None
+    run_id: str = Field(description="Id of the run.", examples=[_RUN])
+    table: str = Field(description="Name of the table.", examples=["growth"])
+    total: int = Field(description="Number of rows that pass the filters, over all pages.")
+    items: list[dict[str, Any]] = Field(description="Rows of this page.")
+    next: str | None = Field(description="Cursor of the next page; null on the last page.")
 
 
 class SectionList(BaseModel):
-    """The names of a run's sections."""
+    """The result groups that have sections."""
 
-    run_id: str = Field(examples=[_RUN])
-    items: list[str] = Field(examples=[["curves", "separation"]])
+    run_id: str = Field(description="Id of the run.", examples=[_RUN])
+    items: list[str] = Field(
+        description="Names of the groups, in the order of the report.", examples=[["curves", "separation"]]
+    )
 
 
 class SectionAnswer(BaseModel):
     """The sections of one result group."""
 
-    run_id: str = Field(examples=[_RUN])
-    group: str = Field(examples=["gram"])
-    items: list[dict[str, Any]] = Field(description="Sections: title, facts, notes, figures, maps, tables.")
+    run_id: str = Field(description="Id of the run.", examples=[_RUN])
+    group: str = Field(description="Name of the result group.", examples=["gram"])
+    items: list[dict[str, Any]] = Field(
+        description="Sections, each with title, facts (sentences), notes, figures (names), maps (names) and tables."
+    )
 
 
 class FigureAnswer(BaseModel):
-    """A figure as Plotly reads it."""
+    """A figure in Plotly's JSON."""
 
-    data: list[dict[str, Any]]
-    layout: dict[str, Any]
+    data: list[dict[str, Any]] = Field(description="Traces.")
+    layout: dict[str, Any] = Field(description="Axes, titles and colours.")
 
 
 class Comparison(BaseModel):
     """The same statistic of several runs, on relative depth."""
 
-    statistic: str = Field(examples=["auroc"])
-    description: str
+    statistic: str = Field(description="Name of the statistic.", examples=["auroc"])
+    description: str = Field(description="One sentence about the statistic.")
     items: list[dict[str, Any]] = Field(
-        description="Rows: run_id, model, site, layer, position, depth, relative_depth (1 is the end of the last "
-        "block), value, low, high."
+        description="One row for each point, with run_id, model, site, layer, position, depth, relative_depth (1 is "
+        "the end of the last block), value, and low and high of the 95 % interval."
     )
     milestones: list[dict[str, Any]] = Field(
-        description="For each run: the depths of its smallest debiased cosine and of the first separation of its sets."
+        description="One row for each run: the depths of its smallest debiased cosine and of the first separation of "
+        "its sets."
     )
 
 
 class Job(BaseModel):
-    """A survey that was submitted."""
+    """A survey job: a survey that a client submitted to the cluster."""
 
-    id: str = Field(description="The spec's digest.", examples=["0123456789abcdef" * 4])
-    name: str | None
-    model: str
+    id: str = Field(description="Digest of the spec.", examples=["0123456789abcdef" * 4])
+    name: str | None = Field(description="Label from the spec.")
+    model: str = Field(description="The spec's model id.")
     state: str = Field(description="queued, running, succeeded, failed, stopped or lost.")
-    attempt: int = Field(description="Number of this attempt on the cluster.", examples=[1])
-    submitted: str
-    reason: str | None = Field(description="Why it is lost or failed, if the cluster says so.")
-    run_id: str | None = Field(description="Null until it is known.", examples=[_RUN])
-    progress: dict[str, dict[str, int]] = Field(description="Committed prompts and all prompts, by set.")
-    yours: bool = Field(description="Whether this caller may stop it and read its logs.")
+    attempt: int = Field(description="Number of the last attempt on the cluster; the first is 1.", examples=[1])
+    submitted: str = Field(description="Time at which the attempt was submitted, ISO 8601.")
+    reason: str | None = Field(description="Reason why the job failed or is lost; null if it is unknown.")
+    run_id: str | None = Field(description="Id of its run; null until the job has determined it.", examples=[_RUN])
+    progress: dict[str, dict[str, int]] = Field(
+        description="By prompt set: committed prompts (`done`) and all prompts (`total`)."
+    )
+    yours: bool = Field(description="Whether this token may stop the job and read its logs.")
 
 
 class JobList(BaseModel):
-    """A page of jobs, newest first."""
+    """A page of survey jobs, newest first."""
 
     items: list[Job]
-    next: str | None
+    next: str | None = Field(description="Cursor of the next page; null on the last page.")
 
 
 def described(model: type[BaseModel], *, flat: bool = False, status: int = 200) -> dict[int | str, dict[str, Any]]:
-    """Return OpenAPI's description of a route's answers.
+    """Return OpenAPI's description of a route's responses.
 
     Args:
-        model: the schema of JSON.
-        flat: whether Parquet and Arrow are offered too.
-        status: the status of a successful answer.
+        model: the schema of the JSON response.
+        flat: whether the route also offers Parquet and Arrow.
+        status: the status of a successful response.
     """
     forms = {PARQUET: _STRING, **({ARROW: _STRING} if HAS_ARROW else {})} if flat else {}
-    unchanged = {"description": "Not modified: the ETag is still that of If-None-Match."}
+    unchanged = {"description": "Not modified: If-None-Match contains the current ETag."}
     return {status: {"model": model, "content": forms}, 304: unchanged, **problems_of()}
 
 
 def problems_of() -> dict[int | str, dict[str, Any]]:
     """Return OpenAPI's description of a route's problems."""
     descriptions = {
-        401: "No token, or one that is wrong or has expired.",
-        403: "The token lacks the scope, or the origin is foreign.",
-        404: "No such run, or no such results.",
-        406: "The client accepts no form that is offered.",
-        409: "The run is not complete, or damaged.",
-        421: "The Host is not a name of this service.",
-        422: "A parameter is wrong; the detail lists what is allowed.",
-        503: "The store or the cluster cannot be reached.",
+        401: "The token is missing, unknown or expired.",
+        403: "The token lacks the scope, or the request comes from a page of another site.",
+        404: "The run, the results or the job do not exist.",
+        406: "The route offers none of the media types in Accept.",
+        409: "The run is incomplete or damaged, or its results changed after the previous page.",
+        421: "The Host header is not a name of this service.",
+        422: "A parameter is invalid; `detail` lists the allowed values.",
+        503: "The service cannot reach the store or the cluster.",
     }
     shape = {MEDIA_TYPE: {"schema": {"$ref": "#/components/schemas/ProblemDetails"}}}
     return {code: {"description": text, "content": shape} for code, text in descriptions.items()}

@@ -1,4 +1,4 @@
-"""Check whether the service may run on an address, and run it; heavy modules are imported after the checks."""
+"""Run the service on an address, after checking that the address is safe."""
 
 import gc
 import socket
@@ -9,18 +9,18 @@ from theodolite.errors import SpecError
 from theodolite.settings import Settings
 
 BLOCKED = ("torch", "ray", "dask", "pyarrow")
-"""Modules whose import is blocked. xarray imports Dask and pandas imports pyarrow if they are installed: 50 MB each,
-which the service does not use. An answer as Arrow imports pyarrow when it is requested (`encoding.py`)."""
+"""Modules that the service must not import. xarray imports Dask and pandas imports pyarrow if they are installed, which
+costs 50 MB each. `encoding.py` imports pyarrow for the first response as Arrow."""
 
 SWITCH_SECONDS = 2e-4
-"""How long a thread holds the interpreter while others wait; Python's default of 5 ms would delay each answer."""
+"""Interval after which Python switches threads; its default of 5 ms would delay each response."""
 
 
 def serve(settings: Settings, host: str, port: int) -> None:
     """Serve until interrupted.
 
     Raises:
-        SpecError: the host is not loopback and there is no token, or the port is taken.
+        SpecError: the host is not loopback and the store has no token, or the port is in use.
         StoreError: the store cannot be reached.
     """
     block_imports()
@@ -31,17 +31,17 @@ def serve(settings: Settings, host: str, port: int) -> None:
     from theodolite.api.guards import LOOPBACK
     from theodolite.store.runs import list_run_ids
 
-    # A service with further host names is behind a proxy, and so others can reach it.
+    # A service with more host names is behind a proxy, so other machines can reach it.
     on_loopback = (f"[{host}]" if ":" in host else host) in LOOPBACK and not settings.hosts
     if not on_loopback and not list_credentials(settings.store):
         raise SpecError(
-            f"--host: {host} can be reached by others, or by THEODOLITE_HOSTS, and the store has no token; make one "
-            "with `theodolite token create`, or serve on 127.0.0.1 without other names"
+            f"--host: other machines can reach {host} or the names in THEODOLITE_HOSTS, and the store has no token; "
+            "create one with `theodolite token create`, or serve on 127.0.0.1 without THEODOLITE_HOSTS"
         )
     list_run_ids(settings.store)
     sys.setswitchinterval(SWITCH_SECONDS)
     listener = _listen(host, port)
-    place = f"http://{host}:{listener.getsockname()[1]}"
+    url = f"http://{host}:{listener.getsockname()[1]}"
     config = uvicorn.Config(
         create_app(settings, open_without_tokens=on_loopback),
         log_level="warning",
@@ -50,27 +50,27 @@ def serve(settings: Settings, host: str, port: int) -> None:
         timeout_graceful_shutdown=5,
     )
     gc.collect()
-    gc.freeze()  # imported objects stay alive; collecting them again would delay answers
-    print(f"Theodolite answers at {place} from {settings.store}; Ctrl-C ends it", flush=True)
-    with suppress(KeyboardInterrupt):  # which uvicorn raises again once all is closed
+    gc.freeze()  # imported objects stay alive; collecting them again would delay responses
+    print(f"Theodolite serves {settings.store} at {url} (press Ctrl-C to stop)", flush=True)
+    with suppress(KeyboardInterrupt):  # uvicorn raises it again after the shutdown
         uvicorn.Server(config).run(sockets=[listener])
 
 
 def block_imports() -> None:
-    """Make the import of each blocked module an ImportError; call it before xarray is imported."""
+    """Make the import of each blocked module raise ImportError; call this before anything imports xarray."""
     for name in BLOCKED:
         sys.modules.setdefault(name, None)  # type: ignore[arg-type]
 
 
 def _listen(host: str, port: int) -> socket.socket:
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    # asyncio sets TCP_NODELAY only if the protocol is named; without it a body waits 40 ms for the head's ACK.
+    # asyncio sets TCP_NODELAY only if the protocol is given; without it a body waits 40 ms for the header's ACK.
     listener = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
         listener.bind((host, port))
     except OSError as error:
         listener.close()
-        raise SpecError(f"--port: cannot listen on {host}:{port}: {error.strerror}; choose another") from error
-    listener.listen(2048)  # connections wait until the event loop runs, and are not refused
+        raise SpecError(f"--port: cannot listen on {host}:{port}: {error.strerror}; choose another port") from error
+    listener.listen(2048)  # connections wait until the event loop runs, instead of being refused
     return listener

@@ -1,4 +1,4 @@
-"""Check a spec that comes over HTTP against the deployment's limits and allow-lists."""
+"""Check a spec that a client submits over HTTP against the limits and allow-lists of the deployment."""
 
 import re
 from collections.abc import Sequence
@@ -11,8 +11,8 @@ from theodolite.settings import Settings
 from theodolite.spec import NOUNS, PromptSetSpec, SurveySpec
 
 _HUB_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*/[A-Za-z0-9][A-Za-z0-9_.-]*")
-_MANY = 10**12  # a limit may have any number of digits; messages show at most this
-_BUILTIN_PROMPTS = 256  # in each of the larger built-in sets
+_LARGEST_SHOWN = 10**12  # a limit may have any number of digits
+_BUILTIN_PROMPTS = 256  # prompts of each large built-in set
 _SENTENCES = 64
 
 
@@ -27,40 +27,44 @@ def check_submission(spec: SurveySpec, settings: Settings) -> None:
         raise Problem(
             413,
             "prompt-limit",
-            f"prompts: {sum(sizes.values())} are asked for, and this deployment allows {settings.job_prompts} in one "
-            "survey; set limits",
+            f"prompts: {sum(sizes.values())} requested, and this deployment allows {settings.job_prompts} in one "
+            "survey; lower `limit` of the sets",
         )
     if len(spec.words.sentences) > _SENTENCES:
         raise Problem(413, "prompt-limit", f"words.sentences: {len(spec.words.sentences)} given, {_SENTENCES} allowed")
 
 
 def _check_sizes(spec: SurveySpec) -> None:
-    """Refuse options that make a small spec expensive; the limits are far above common use."""
+    """Raise Problem 413 for options that make a small spec expensive; the limits are far above common use."""
     templates = {
         f"prompts.{name}": len(one.template or "") + len(one.system or "") for name, one in spec.prompts.items()
     }
     sizes = {
-        **{f"{name}.template and system, letters": (size, 10_000) for name, size in templates.items()},
+        **{f"{name}.template and system, characters": (size, 10_000) for name, size in templates.items()},
         "heads.offsets": (len(spec.heads.offsets), 64),
         "heads.vectors": (spec.heads.vectors, 128),
         "words.tokens": (spec.words.tokens, 200),
         "capture.batch_tokens": (spec.capture.batch_tokens, 2**20),
     }
-    for what, (given, allowed) in sizes.items():
+    for field, (given, allowed) in sizes.items():
         if given > allowed:
-            raise Problem(413, "size-limit", f"{what}: given {min(given, _MANY)}, and {allowed} are allowed over HTTP")
+            raise Problem(
+                413, "size-limit", f"{field}: given {min(given, _LARGEST_SHOWN)}, and {allowed} are allowed over HTTP"
+            )
 
 
 def _check_model(spec: SurveySpec, settings: Settings) -> None:
     model, allowed = spec.model.id, settings.models_allowed
     if not _is_allowed(model, allowed):
-        said = (
+        choices = (
             ", ".join((*MODEL_ALIASES, *allowed))
             if allowed
             else f"{', '.join(MODEL_ALIASES)} and OWNER/NAME of the hub"
         )
         raise Problem(
-            403, "model-not-allowed", f"model.id: this deployment does not survey {model!r} over HTTP; allowed: {said}"
+            403,
+            "model-not-allowed",
+            f"model.id: this deployment does not survey {model!r} over HTTP; allowed: {choices}",
         )
     if spec.model.trust_remote_code and model not in settings.remote_code_allowed:
         raise Problem(
@@ -74,38 +78,38 @@ def _is_allowed(model: str, allowed: Sequence[str]) -> bool:
     return not allowed and _HUB_ID.fullmatch(model) is not None and not model.lower().endswith(".gguf")
 
 
-def _is_listed(place: str, patterns: Sequence[str]) -> bool:
-    """Return whether a pattern matches a path; no pattern matches a path with `..`."""
-    covering = [pattern for pattern in patterns if fnmatchcase(place, pattern)]
-    if place.startswith(("/", "~", ".")):  # a local path needs a pattern with the same first character
-        covering = [pattern for pattern in covering if pattern[0] == place[0]]
-    return ".." not in place.split("/") and bool(covering)
+def _is_listed(name: str, patterns: Sequence[str]) -> bool:
+    """Return whether a pattern matches a hub id or a path; no pattern matches a path with `..`."""
+    matching = [pattern for pattern in patterns if fnmatchcase(name, pattern)]
+    if name.startswith(("/", "~", ".")):  # a local path needs a pattern with the same first character
+        matching = [pattern for pattern in matching if pattern[0] == name[0]]
+    return ".." not in name.split("/") and bool(matching)
 
 
 def _check_source(name: str, prompt_set: PromptSetSpec, settings: Settings) -> None:
-    kind, _, place = prompt_set.source.partition(":")
-    if kind == "hub" and not _is_listed(place, settings.datasets_allowed):
+    kind, _, address = prompt_set.source.partition(":")
+    if kind == "hub" and not _is_listed(address, settings.datasets_allowed):
         allowed = ", ".join(settings.datasets_allowed) or "none"
         raise Problem(
             403,
             "source-not-allowed",
-            f"prompts.{name}.source: this deployment does not read the dataset {place!r}; allowed: {allowed}",
+            f"prompts.{name}.source: this deployment does not read the dataset {address!r}; allowed: {allowed}",
         )
-    if kind == "file" and not _is_below(place, settings.files_allowed):
-        where = f"below {settings.files_allowed}" if settings.files_allowed else "nowhere"
+    if kind == "file" and not _is_below(address, settings.files_allowed):
+        allowed = f"absolute paths below {settings.files_allowed}" if settings.files_allowed else "none"
         raise Problem(
             403,
             "source-not-allowed",
-            f"prompts.{name}.source: given a file, and this deployment reads files over HTTP {where}",
+            f"prompts.{name}.source: this deployment does not read this file over HTTP; allowed: {allowed}",
         )
 
 
-def _is_below(place: str, folder: Path | None) -> bool:
-    """Return whether an absolute path lies in a folder after its links and dots are resolved."""
-    if folder is None or not Path(place).is_absolute() or "\0" in place:
+def _is_below(path: str, folder: Path | None) -> bool:
+    """Return whether a path is absolute and, after resolving links and `..`, below a folder."""
+    if folder is None or not Path(path).is_absolute() or "\0" in path:
         return False
     try:
-        return Path(place).resolve().is_relative_to(folder.resolve())
+        return Path(path).resolve().is_relative_to(folder.resolve())
     except (OSError, RuntimeError):  # a cycle of links
         return False
 
@@ -113,7 +117,7 @@ def _is_below(place: str, folder: Path | None) -> bool:
 def _prompts_of(name: str, prompt_set: PromptSetSpec) -> int:
     """Return the maximum number of prompts of a set; raises Problem 413 if it has no limit."""
     if prompt_set.limit is not None:
-        return min(prompt_set.limit, _MANY)
+        return min(prompt_set.limit, _LARGEST_SHOWN)
     if prompt_set.source.startswith("builtin:"):
         return 100 if prompt_set.source.endswith(NOUNS) else _BUILTIN_PROMPTS
-    raise Problem(413, "prompt-limit", f"prompts.{name}.limit: is needed for what is read from a file or the hub")
+    raise Problem(413, "prompt-limit", f"prompts.{name}.limit: not given, but it is needed for a file or a hub dataset")

@@ -107,12 +107,14 @@ def test_a_token_does_what_its_scopes_say(store, ray):
     submit, _ = create_credential(store, ["submit"])
     client = client_at_once(store, jobs_url="http://head:8265")
     for path in READS:
-        assert_problem(client.get(path, headers=bearer(submit)), 403, "this token may submit", "needs the scope read")
+        assert_problem(
+            client.get(path, headers=bearer(submit)), 403, "the token has the scope submit", "needs the scope read"
+        )
     asked = (("POST", "/v1/jobs"), ("GET", f"{JOB}/logs"), ("DELETE", JOB))
     for method, path in asked:
         content = SPEC if method == "POST" else None
         answer = client.request(method, path, headers=bearer(read), json=content)
-        assert_problem(answer, 403, "this token may read", "needs the scope submit")
+        assert_problem(answer, 403, "the token has the scope read", "needs the scope submit")
     assert ray.jobs == {}
     assert client.post("/v1/jobs", headers=bearer(submit), json=SPEC).status_code == 202
 
@@ -152,7 +154,7 @@ def test_a_reader_does_not_see_the_log_of_a_failed_job(store, ray):
     ray.set_state(ray.submitted[0], "FAILED", f"{said}\nLINE-OF-LOG")
     for path in ("/v1/jobs", f"/v1/jobs/{job['id']}"):
         answer = client.get(path, headers=bearer(reader))
-        assert "only its owner sees why" in answer.text
+        assert "shown only to the token that submitted the job" in answer.text
         assert "LINE-OF-LOG" not in answer.text
         mine_too = client.get(path, headers=bearer(mine)).text
         assert "exit code 137" in mine_too
@@ -261,5 +263,5 @@ def test_a_slow_look_does_not_make_a_revoked_token_count_longer(tmp_path, monkey
             await access.caller(token)
         await access.caller(token)
 
-    with pytest.raises(Problem, match="not one of this service's"):
+    with pytest.raises(Problem, match="unknown to this service"):
         asyncio.run(ask_twice())

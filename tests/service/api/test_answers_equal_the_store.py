@@ -101,9 +101,9 @@ def test_a_cursor_past_the_end_gives_an_empty_page(client):
 def test_pages_of_what_was_computed_again_are_not_put_together(client):
     """The next page of another run's curves is as that of older ones: its digest is another."""
     other = client.get("/v1/runs/tiny-1/curves", params={"limit": 1}).json()["next"]
-    assert_problem(client.get(f"{RUN}/curves", params={"cursor": other}), 409, "begin again")
+    assert_problem(client.get(f"{RUN}/curves", params={"cursor": other}), 409, "start again")
     table = client.get("/v1/runs/tiny-1/tables/growth", params={"limit": 1}).json()["next"]
-    assert_problem(client.get(f"{RUN}/tables/growth", params={"cursor": table}), 409, "begin again")
+    assert_problem(client.get(f"{RUN}/tables/growth", params={"cursor": table}), 409, "start again")
 
 
 @pytest.mark.parametrize("cursor", ["x", "1", "AAAA", "é", "%00", "=" * 8, "GEYDAMBQGE" * 6, "FUYQ====", ""])

@@ -121,7 +121,9 @@ def test_a_complete_that_cannot_be_read_is_said(damaged, content):
     client, run = damaged
     (run / "COMPLETE").write_bytes(content)
     for path in ASKED:
-        assert_problem(client.get(f"{RUN}{path}"), 409, "tiny-0: COMPLETE cannot be read", "run analyse again")
+        assert_problem(
+            client.get(f"{RUN}{path}"), 409, "tiny-0: COMPLETE cannot be read", "run `theodolite analyse tiny-0`"
+        )
     assert_listed_as_damaged(client)
     assert_the_other_run_is_fine(client)
 

@@ -153,7 +153,7 @@ def test_a_form_that_is_not_offered_is_refused_with_those_that_are(client, accep
 
 @pytest.mark.parametrize("path", [RUN, "/v1/runs", f"{RUN}/sections", f"{RUN}/figures/gram.shape", f"{RUN}/gram"])
 def test_what_is_no_table_is_offered_as_json_alone(client, path):
-    assert_problem(client.get(path, headers={"Accept": PARQUET}), 406, f"offered here: {JSON}")
+    assert_problem(client.get(path, headers={"Accept": PARQUET}), 406, f"this route offers: {JSON}")
 
 
 def digests(library, run_id="tiny-0"):
@@ -281,7 +281,7 @@ def test_what_is_unchanged_is_not_even_computed(client, monkeypatch, path, compu
 def test_a_table_that_is_too_long_to_be_decoded_is_given_as_it_is_stored(library):
     client = client_of(library, answer_rows=3)
     answer = client.get(f"{RUN}/tables/growth", headers={"Accept": ARROW})
-    assert_problem(answer, 422, "rows, and 3 are decoded at once; ask for Parquet, or for pages")
+    assert_problem(answer, 422, "rows, and at most 3 are decoded at once; use Parquet or `limit`")
     assert client.get(f"{RUN}/tables/growth", headers={"Accept": PARQUET}).status_code == 200
     assert client.get(f"{RUN}/tables/growth?limit=2", headers={"Accept": ARROW}).status_code == 200
 

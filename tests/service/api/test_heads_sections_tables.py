@@ -10,7 +10,7 @@ import xarray as xr
 from support.serving import assert_problem, numbers, pages_of, stored_group
 
 from theodolite.api.encoding import ARROW, PARQUET
-from theodolite.sections.catalogue import figures_of, sections_of, sections_there
+from theodolite.sections.catalogue import figures_of, sections_of, shown_groups
 from theodolite.store.runs import open_run
 
 RUN = "/v1/runs/tiny-0"
@@ -146,7 +146,7 @@ def test_a_wrong_question_of_a_table_says_what_is_allowed(client, path, status, 
 def test_sections_are_those_of_the_run_and_every_figure_that_they_name_is_drawn(client, library):
     run = open_run(library, "tiny-0")
     groups = client.get(f"{RUN}/sections").json()["items"]
-    assert groups == sections_there(run) == ["curves", "separation", "gram", "travel"]
+    assert groups == shown_groups(run) == ["curves", "separation", "gram", "travel"]
     drawn = set()
     for group in groups:
         answer = client.get(f"{RUN}/sections/{group}").json()
@@ -234,7 +234,7 @@ def test_the_bound_of_separation_changes_its_milestone(client, library):
 @pytest.mark.parametrize(
     ("params", "said"),
     [
-        ({"run": "tiny-0"}, "contrast: tiny-0 has 2 of them; say which: refusal, subject"),
+        ({"run": "tiny-0"}, "contrast: not given, and tiny-0 has 2; choose one of: refusal, subject"),
         ({"run": ["tiny-0", "tiny-1"], "contrast": "subject"}, "tiny-1 has no 'subject'; it has: refusal"),
         ({"run": "tiny-0", "statistic": "nobody"}, "cosine_of_means"),
         ({"run": "tiny-0", "contrast": "refusal", "position": -7}, "-2, -1"),

@@ -141,14 +141,14 @@ def test_no_value_of_a_parameter_makes_the_service_fail(client, path, name):
 @pytest.mark.parametrize(
     ("path", "said"),
     [
-        ("curves?statistic=nobody", "'nobody', which is no curve along depth; allowed: norm_mean, "),
+        ("curves?statistic=nobody", "'nobody', which is not a curve along depth; allowed: norm_mean, "),
         ("curves?contrast=nobody", "contrast: tiny-0 has no 'nobody'; it has: refusal, subject"),
         ("curves?set=nobody", "set: tiny-0 has no 'nobody'; it has: harmful, harmless, nouns"),
         ("curves?site=attn_out", "site: tiny-0 has no 'attn_out'; it has: resid_pre, resid_mid"),
         ("curves?position=-3", "position: tiny-0 has no -3; it has: -2, -1"),
         ("curves?position=last", "position"),
-        ("curves?set=harmful&contrast=refusal", "none of the statistics asked for has set and contrast; leave one out"),
-        ("curves?statistic=auroc&set=harmful", "none of the statistics asked for has set"),
+        ("curves?set=harmful&contrast=refusal", "none of the requested statistics has set and contrast; leave one out"),
+        ("curves?statistic=auroc&set=harmful", "none of the requested statistics has set"),
         ("directions/nobody?site=resid_pre&layer=0", "contrast: tiny-0 has no 'nobody'; it has refusal, subject"),
         ("directions/refusal?site=resid_final&layer=0", "resid_pre, resid_mid"),
         ("directions/refusal?site=resid_pre&layer=4", "layer: tiny-0 has no 4; it has 0 to 3"),

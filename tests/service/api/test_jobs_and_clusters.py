@@ -26,7 +26,7 @@ def client(store, ray):
 def test_without_a_cluster_jobs_are_refused_and_known_ones_are_lost(client, ray, store):
     submit(client)
     without = client_of(store)
-    assert_problem(without.post("/v1/jobs", json=another(1)), 503, "no cluster for jobs", "THEODOLITE_JOBS_URL")
+    assert_problem(without.post("/v1/jobs", json=another(1)), 503, "no cluster for survey jobs", "THEODOLITE_JOBS_URL")
     assert (show(without)["state"], "no cluster" in show(without)["reason"]) == ("lost", True)
     assert without.get("/v1/jobs").json()["items"][0]["state"] == "lost"
     assert len(read_jobs(store, Cache(0))) == 1
@@ -57,7 +57,7 @@ def test_a_cluster_that_wants_another_token_says_so(store, monkeypatch):
     monkeypatch.setenv("RAY_AUTH_TOKEN_PATH", "/nonexistent")
     for token in (None, "wrong"):
         answer = client_of(store, jobs_url=URL, ray_token=token).post("/v1/jobs", json=SPEC)
-        assert_problem(answer, 503, "does not take our token", "THEODOLITE_RAY_TOKEN")
+        assert_problem(answer, 503, "rejects the token", "THEODOLITE_RAY_TOKEN")
         assert "wrong" not in answer.text
     submit(client_of(store, jobs_url=URL, ray_token="right"))
 
@@ -77,7 +77,7 @@ def test_an_attempt_that_was_never_sent_is_lost_after_a_while(client, ray, store
     (Path(store) / "jobs" / ID / "sent" / "00001.json").unlink()
     file = Path(store) / "jobs" / ID / "attempts" / "00001.json"
     fresh = client_of(store, jobs_url=URL)
-    assert show(fresh)["state"] == "queued"  # on its way
+    assert show(fresh)["state"] == "queued"  # in transit
     old = (datetime.now(UTC) - timedelta(minutes=2)).isoformat()
     file.write_text(json.dumps({**json.loads(file.read_text()), "submitted": old}))
     later = client_of(store, jobs_url=URL)

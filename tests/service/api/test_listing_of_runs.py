@@ -71,7 +71,7 @@ def test_a_run_that_appears_is_listed_without_a_restart(tmp_path):
     ],
 )
 def test_a_run_that_is_not_complete_answers_409_and_an_unknown_one_404(client, path):
-    assert_problem(client.get(f"/v1/runs/captured-0/{path}"), 409, "captured-0 is not complete but captured")
+    assert_problem(client.get(f"/v1/runs/captured-0/{path}"), 409, "captured-0 is not complete: its state is captured")
     assert_problem(client.get(f"/v1/runs/nobody-0/{path}"), 404, "nobody-0", "/v1/runs lists")
 
 

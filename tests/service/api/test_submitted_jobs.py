@@ -13,7 +13,7 @@ from support.submitted_jobs import ID, URL, another, show, submit
 
 import theodolite
 from theodolite.api.credentials import create_credential
-from theodolite.submission.job_store import End, end_attempt, tell_run
+from theodolite.submission.job_store import End, end_attempt, record_run
 
 
 @pytest.fixture
@@ -41,7 +41,7 @@ def test_a_submitted_job_is_named_by_its_spec_and_says_where_it_is(client, ray):
 
 def test_a_job_that_knows_its_run_before_it_is_there_has_no_progress_yet(client, store):
     submit(client)
-    tell_run(store, ID, "tiny-0")
+    record_run(store, ID, "tiny-0")
     assert (show(client)["run_id"], show(client)["progress"]) == ("tiny-0", {})
     assert client.get("/v1/jobs").json()["items"] == [show(client)]
 
@@ -179,7 +179,7 @@ def test_logs_are_those_of_the_last_attempt(client, ray):
 
 def test_a_job_tells_its_run_and_how_far_each_set_is(client, ray, store):
     submit(client)
-    tell_run(store, ID, "tiny-0")
+    record_run(store, ID, "tiny-0")
     assert (show(client)["run_id"], show(client)["progress"]) == ("tiny-0", {})  # known, and not begun
     run = captured_run(Path(store))
     whole = {"harmful": 10, "harmless": 9, "nouns": 6}
@@ -265,7 +265,7 @@ def test_a_job_whose_run_is_damaged_hides_no_other(client, store):
     submit(client)
     submit(client, another(1))
     run = captured_run(Path(store))
-    tell_run(store, ID, run.id)
+    record_run(store, ID, run.id)
     (Path(run.url) / "run.json").write_text("{")
     assert len(client.get("/v1/jobs").json()["items"]) == 2
     assert show(client)["run_id"] == run.id
@@ -278,7 +278,7 @@ def test_a_broken_file_of_one_job_hides_no_other(store, ray, name, content):
     submit(client)
     other = submit(client, another(1)).json()
     end_attempt(store, ID, 1, End("succeeded"))
-    tell_run(store, ID, "tiny-0")
+    record_run(store, ID, "tiny-0")
     (Path(store) / "jobs" / ID / name).write_text(content)
     later = client_of(store, jobs_url=URL)
     answer = later.get("/v1/jobs")

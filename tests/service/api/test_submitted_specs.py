@@ -157,7 +157,7 @@ def test_files_are_read_below_one_folder_alone(checking, tmp_path):
     for place in refused:
         answer = checking(source(f"file:{place}"), files_allowed=inside)
         assert_problem(answer, 403, "prompts.more.source", str(inside))
-        assert_problem(checking(source(f"file:{place}")), 403, "nowhere")
+        assert_problem(checking(source(f"file:{place}")), 403, "allowed: none")
 
 
 def test_a_file_whose_name_holds_nul_is_refused(checking, tmp_path):
@@ -167,7 +167,7 @@ def test_a_file_whose_name_holds_nul_is_refused(checking, tmp_path):
 
 def test_too_many_prompts_are_refused_and_those_without_limit_too(checking, tmp_path):
     assert checking(SPEC, job_prompts=16).status_code == 200
-    assert_problem(checking(SPEC, job_prompts=15), 413, "16 are asked for", "allows 15", "limits")
+    assert_problem(checking(SPEC, job_prompts=15), 413, "16 requested", "allows 15", "`limit`")
     unlimited = {**SPEC, "prompts": {name: {"source": f"builtin:{name}"} for name in SPEC["prompts"]}}
     assert checking(unlimited, job_prompts=512).status_code == 200
     assert_problem(checking(unlimited, job_prompts=511), 413)
@@ -206,7 +206,7 @@ def test_sentences_are_as_many_as_can_be_drawn(checking):
         ({"prompts": {"Bad Name": {"source": "builtin:nouns"}}}, "^[a-z][a-z0-9_-]{0,47}$"),
         ({"prompts": {"../x": {"source": "builtin:nouns"}}}, "^[a-z][a-z0-9_-]{0,47}$"),
         ({"prompts": {"a\n": {"source": "builtin:nouns"}}}, "^[a-z][a-z0-9_-]{0,47}$"),
-        ({"prompts": {"more": {"source": "words:sentences"}}}, "come along by themselves"),
+        ({"prompts": {"more": {"source": "words:sentences"}}}, "the kind `words` is reserved"),
         ({"prompts": {"more": {"source": "http://evil.com/x.csv"}}}, "source"),
         ({"analyses": ["nobody"]}, "allowed: curves"),
         ({"analyses": []}, "analyses"),

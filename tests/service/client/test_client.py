@@ -24,7 +24,7 @@ from theodolite.errors import (
     TheodoliteError,
 )
 from theodolite.store.cache import Cache
-from theodolite.submission.job_store import End, end_attempt, read_jobs, tell_run
+from theodolite.submission.job_store import End, end_attempt, read_jobs, record_run
 
 
 def all_errors(error=TheodoliteError):
@@ -57,7 +57,7 @@ def test_a_comparison_is_a_frame_with_its_milestones(service):
     assert frame[["value", "low", "high"]].dtypes.tolist() == [float] * 3
     assert frame["relative_depth"].between(0, 1).all()
     assert [row["run_id"] for row in frame.attrs["milestones"]] == ["tiny-0", "heads-0"]
-    with pytest.raises(SpecError, match="contrast: tiny-0 has 2 of them; say which: refusal, subject"):
+    with pytest.raises(SpecError, match="contrast: not given, and tiny-0 has 2; choose one of: refusal, subject"):
         service.compare(["tiny-0"], "auroc")
 
 
@@ -93,7 +93,7 @@ def test_a_token_is_sent_and_asked_for(shelf, tmp_path, service):
     with served(store, tokenless=False) as url:
         with pytest.raises(TheodoliteError, match=rf"{url}: this service needs a token.*Client\(url, token=…\)"):
             Client(url).runs()
-        with pytest.raises(TheodoliteError, match=r"not one of this service's.*Client\(url, token=…\)"):
+        with pytest.raises(TheodoliteError, match=r"unknown to this service.*Client\(url, token=…\)"):
             Client(url, "th_wrong").runs()
         client = Client(url, token)
         assert len(client.runs()) == 1
@@ -112,7 +112,7 @@ def test_a_place_where_nobody_answers_is_named():
 def test_a_service_that_does_not_answer_in_time_is_named():
     with socket.create_server(("127.0.0.1", 0)) as listener:
         url = f"http://127.0.0.1:{listener.getsockname()[1]}"
-        with pytest.raises(ServiceError, match=rf"{url} did not answer within 0\.1 s; ask again"):
+        with pytest.raises(ServiceError, match=rf"{url} did not respond within 0\.1 s; retry later"):
             Client(url, timeout_seconds=0.1).runs()
 
 
@@ -121,7 +121,7 @@ def test_a_place_that_is_no_service_is_named():
     threading.Thread(target=server.serve_forever).start()
     url = f"http://127.0.0.1:{server.server_port}"
     try:
-        with pytest.raises(TheodoliteError, match=f"{url} answered 501 .*is the URL right"):
+        with pytest.raises(TheodoliteError, match=f"{url} answered 501 .*check the URL"):
             Client(url).runs()
     finally:
         server.shutdown()
@@ -151,7 +151,7 @@ def test_a_spec_is_checked_from_a_dictionary_or_a_file(service, tmp_path):
 @pytest.fixture
 def submitting(shelf, tmp_path, cluster, monkeypatch):
     """A service with a cluster, over a store of its own, and what its only job's attempt ends as."""
-    monkeypatch.setattr("theodolite.submission.waiting._SECONDS_BETWEEN_LOOKS", 0.01)
+    monkeypatch.setattr("theodolite.submission.waiting._SECONDS_BETWEEN_POLLS", 0.01)
     store = copied(shelf, tmp_path, "tiny-0")
     with served(store, jobs_url="http://head:8265") as url:
         client = Client(url)
@@ -166,7 +166,7 @@ def test_a_job_is_followed_to_its_run(submitting, capsys):
     assert job.state == "queued"
     assert job.progress == {}
     cluster.set_state(cluster.submitted[0], "RUNNING")
-    tell_run(store, job.id, "tiny-0")
+    record_run(store, job.id, "tiny-0")
     assert job.progress["harmful"] == {"done": 10, "total": 10}
     assert job.logs() == cluster.log
     assert "<script" not in job._repr_html_()
@@ -189,7 +189,7 @@ def test_a_job_that_fails_says_why(submitting):
     client, store, _ = submitting
     job = client.submit(SPEC)
     end_attempt(store, job.id, 1, End("failed", "the model is too large"))
-    with pytest.raises(ClusterError, match="failed: the model is too large; submitting the same spec again goes on"):
+    with pytest.raises(ClusterError, match="failed: the model is too large; submit the same spec again to resume"):
         job.wait()
 
 
@@ -216,7 +216,7 @@ def test_a_job_that_is_stopped_or_lost_says_so(submitting, monkeypatch):
 def test_a_job_whose_cluster_does_not_answer_for_a_while_is_waited_for(submitting, monkeypatch, capsys):
     client, store, cluster = submitting
     job = client.submit(SPEC)
-    tell_run(store, job.id, "tiny-0")
+    record_run(store, job.id, "tiny-0")
     cluster.failure = httpx.ConnectError("no route")
     seen = []
 
@@ -233,7 +233,7 @@ def test_a_job_whose_cluster_does_not_answer_for_a_while_is_waited_for(submittin
 
 
 def test_a_service_without_a_cluster_takes_no_jobs(service):
-    with pytest.raises(ClusterError, match="no cluster for jobs"):
+    with pytest.raises(ClusterError, match="no cluster for survey jobs"):
         service.submit(SPEC)
 
 
@@ -241,7 +241,7 @@ def test_bars_are_drawn_where_there_is_a_terminal(submitting, monkeypatch, capsy
     monkeypatch.setenv("FORCE_COLOR", "1")
     client, store, _ = submitting
     job = client.submit(SPEC)
-    tell_run(store, job.id, "tiny-0")
+    record_run(store, job.id, "tiny-0")
     end_attempt(store, job.id, 1, End("succeeded"))
     assert job.wait().id == "tiny-0"
     shown = capsys.readouterr().err
