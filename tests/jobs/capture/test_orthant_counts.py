@@ -1,4 +1,4 @@
-"""How many prompts have each hidden unit positive: the same however prompts are batched, and what the files say."""
+"""The number of prompts with each hidden unit positive: equal for all batchings, and equal to a count by hand."""
 
 from dataclasses import replace
 
@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 from support import tiny
-from support.by_hand import inputs_of
+from support.reference_blocks import inputs_of
 from transformers import AutoModel
 
 from theodolite.sites import Site
@@ -52,7 +52,7 @@ def counted(model, tokens, units, **options):
 
 
 def positive_by_hand(model, weights, tokens):
-    """Return the counts from weights that were read from files, and from what the MLPs read when each runs alone."""
+    """Return the counts from weights read from files, and from the MLPs' inputs when each prompt runs alone."""
     counts = 0
     for ids in tokens:
         inputs = inputs_of(model, "mlp", ids)
@@ -68,7 +68,7 @@ def positive_by_hand(model, weights, tokens):
 
 @torch.inference_mode()
 @pytest.mark.parametrize("family", COUNTED)
-def test_counts_equal_the_signs_of_what_the_files_give(family, tmp_path):
+def test_counts_equal_the_signs_computed_from_the_files(family, tmp_path):
     tokens = tiny.random_tokens(LENGTHS[:3], prefix=9)
     module = tiny.tiny_model(family)
     module.save_pretrained(tmp_path)
@@ -81,20 +81,20 @@ def test_counts_equal_the_signs_of_what_the_files_give(family, tmp_path):
     assert ours.dtype == np.int32
 
 
-def test_units_that_a_record_does_not_name_are_not_counted_and_nothing_else_is_in_their_place():
+def test_counting_is_refused_if_the_record_names_no_mlp_units():
     model = wrap(tiny.tiny_model("mixtral"))
     assert mlp_width(model.config) is None
-    with pytest.raises(ValueError, match="'mixtral' does not say where its hidden units are"):
+    with pytest.raises(ValueError, match="cannot count hidden units: the record of 'mixtral' names no `mlp_units`"):
         capture(model, tiny.random_tokens([5]), 80, **ALONE)
 
 
-def test_nothing_is_counted_unless_it_is_asked_for():
+def test_zero_units_are_not_counted():
     (captured,) = capture(wrap(tiny.tiny_model("llama")), tiny.random_tokens([5, 6]), 0, **BATCHED)
     assert captured.positive_counts is None
 
 
 @pytest.mark.parametrize("family", ["bert", "falcon-heads", "llama", "opt", "phi3-longrope"])
-def test_padding_prefix_batches_and_shards_do_not_matter(family):
+def test_counts_do_not_depend_on_padding_prefix_batches_or_shards(family):
     tokens = tiny.random_tokens([*LENGTHS, 25], prefix=9)
     model = wrap(tiny.tiny_model(family))
     units = mlp_width(model.config)
@@ -112,14 +112,14 @@ def test_counting_changes_no_activation():
         np.testing.assert_array_equal(with_counts.activations[site], values)
 
 
-def test_a_batch_that_was_halved_is_counted_once(monkeypatch):
+def test_a_halved_batch_is_counted_once(monkeypatch):
     tokens = tiny.random_tokens([12] * 10)
     model = wrap(tiny.tiny_model("llama"))
     whole = counted(model, tokens, 80, shard_prompts=10, batch_tokens=400)
     run = LoadedModel.run
 
     def run_few(self, **inputs):
-        """Run first, as memory may also run out when all hooks have kept what they keep."""
+        """Run first: memory may also run out after all hooks have copied their tensors."""
         output = run(self, **inputs)
         if len(inputs["input_ids"]) > 3:
             raise torch.OutOfMemoryError("no memory left")
@@ -131,7 +131,7 @@ def test_a_batch_that_was_halved_is_counted_once(monkeypatch):
     np.testing.assert_array_equal(captured.positive_counts, whole)
 
 
-def test_quarantined_prompts_are_left_out():
+def test_quarantined_prompts_are_not_counted():
     model = wrap(tiny.tiny_model("llama"))
     tokens = [(5, 6, 7), (5, 60, 7), (8, 9, 10), (11, 12, 13)]
     with torch.no_grad():
@@ -142,7 +142,7 @@ def test_quarantined_prompts_are_left_out():
     np.testing.assert_array_equal(captured.positive_counts, counted(model, usable, 80, **ALONE))
 
 
-def test_prompts_that_never_fit_are_left_out(monkeypatch):
+def test_prompts_that_never_fit_into_memory_are_not_counted(monkeypatch):
     def run_nothing(self, **inputs):
         raise torch.OutOfMemoryError("no memory left")
 
@@ -153,12 +153,12 @@ def test_prompts_that_never_fit_are_left_out(monkeypatch):
 
 
 def test_a_position_that_some_prompt_does_not_have_is_refused():
-    with pytest.raises(ValueError, match="every prompt of set has all positions"):
+    with pytest.raises(ValueError, match="a prompt of set has 2 tokens, but all prompts must have the position -3"):
         capture(wrap(tiny.tiny_model("gpt2")), tiny.random_tokens([2, 5]), 192, **BATCHED)
 
 
 @pytest.mark.slow
-def test_the_real_model_counts_the_same_in_batches_and_alone(chat_model_folder, chat_tokenizer):
+def test_the_real_model_gives_equal_counts_in_batches_and_alone(chat_model_folder, chat_tokenizer):
     texts = ["Rain.", "How do I bake a loaf of rye bread?", "Name three rivers of Asia, and where they end."]
     chats = [[{"role": "user", "content": text}] for text in texts]
     tokens = [tuple(ids) for ids in chat_tokenizer.apply_chat_template(chats, add_generation_prompt=True).input_ids]
@@ -167,16 +167,16 @@ def test_the_real_model_counts_the_same_in_batches_and_alone(chat_model_folder, 
     assert units == 1536
     batched = counted(model, tokens, units, shard_prompts=3, batch_tokens=200)
     alone = counted(model, tokens, units, **ALONE, share_prefix=False)
-    # Batching rounds otherwise, which may turn a unit that lies within 1e-5 of zero; none does here, as of now.
+    # Batching changes the rounding, which may change the sign of a unit within 1e-5 of zero; currently none changes.
     assert np.abs(batched - alone).sum() <= 3
     assert 0.2 < batched.mean() / 3 < 0.8
 
 
-# A replica counts where its run's store has a place for it.
+# A replica counts if its run's store has an array for the counts.
 
 
-def begun_run(folder, tokens, units):
-    """Describe a set's arrays as a run does when it begins, and return a replica that captures into them."""
+def replica_for(folder, tokens, units):
+    """Create a set's arrays as a new run does, and return a replica that captures into them."""
     coordinates = {"position": POSITIONS, "layer": LAYERS, "d_model": range(48)}
     coordinates |= {"unit": range(units)} if units else {}
     create_activations(open_location(str(folder), create=True), "set", len(tokens), 2, SITES, coordinates)
@@ -193,15 +193,15 @@ def begun_run(folder, tokens, units):
         gpus=0,
     )
     working = replica.Replica(assignment, {}, {})
-    working._engine = Engine(wrap(tiny.tiny_model("llama")), SITES, LAYERS)  # loaded and proven
+    working._engine = Engine(wrap(tiny.tiny_model("llama")), SITES, LAYERS)  # loaded, with its parity check passed
     return working
 
 
 @pytest.mark.parametrize("units", [80, 0])
-def test_a_run_goes_on_with_counts_or_without_them_as_it_was_begun(tmp_path, units):
+def test_a_replica_counts_only_if_the_store_has_an_array_for_counts(tmp_path, units):
     tokens = tiny.random_tokens([5, 6, 7, 8])
     plan = plan_set("set", tokens, POSITIONS, shard_prompts=2, batch_tokens=100, share_prefix=False)
-    working = begun_run(tmp_path, tokens, units)
+    working = replica_for(tmp_path, tokens, units)
     for shard in plan.shards:
         working.capture(replace(plan, shards=()), shard, tokens[shard.start : shard.stop])
         commit = read_commit(working._location(), "set", shard.index)

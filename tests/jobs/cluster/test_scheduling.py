@@ -1,11 +1,11 @@
-"""The scheduling loop, with pretend replicas."""
+"""The scheduling loop, with simulated replicas."""
 
 import threading
 import time
 from concurrent.futures import Future
 
 import pytest
-from support.pretend import NUMBERS, PretendReplica, work_of
+from support.simulated_replicas import NUMBERS, SimulatedReplica, work_of
 
 from theodolite.errors import CaptureError, ModelError
 from theodolite_jobs.cluster.scheduling import IN_FLIGHT, OUT_OF_MEMORY, Callbacks, run_shards
@@ -32,7 +32,7 @@ def run(workers, count):
 
 @pytest.mark.parametrize(("replicas", "count"), [(1, 0), (1, 7), (3, 40), (8, 5)])
 def test_every_shard_is_committed_once_whatever_the_number_of_replicas(replicas, count):
-    workers = [PretendReplica() for _ in range(replicas)]
+    workers = [SimulatedReplica() for _ in range(replicas)]
     seen = run(workers, count)
     assert sorted(seen.committed) == [(index, NUMBERS) for index in range(count)]
     assert sorted(index for worker in workers for index in worker.done) == list(range(count))
@@ -41,7 +41,7 @@ def test_every_shard_is_committed_once_whatever_the_number_of_replicas(replicas,
 
 
 def test_a_shard_whose_replica_died_is_captured_after_the_restart():
-    worker = PretendReplica({2: 1})
+    worker = SimulatedReplica({2: 1})
     seen = run([worker], 6)
     assert sorted(index for index, _ in seen.committed) == list(range(6))
     assert worker.incarnations == 2, "one death, one restart, though two shards were lost"
@@ -51,11 +51,11 @@ def test_a_shard_whose_replica_died_is_captured_after_the_restart():
 
 def test_a_shard_that_kills_three_times_ends_the_run_and_queued_shards_are_not_counted():
     with pytest.raises(CaptureError, match=r"shard set/00002 failed 3 times; last error: killed; committed shards"):
-        run([PretendReplica({2: 99}), PretendReplica({2: 99})], 6)
+        run([SimulatedReplica({2: 99}), SimulatedReplica({2: 99})], 6)
 
 
 def test_replicas_that_died_while_idle_do_not_count_as_failures_of_a_shard():
-    workers = [PretendReplica() for _ in range(4)]
+    workers = [SimulatedReplica() for _ in range(4)]
     for worker in workers:
         worker.dead = True
         worker.seconds_to_restart = 0.1  # the loop tries all replicas before the first one is back
@@ -65,7 +65,7 @@ def test_replicas_that_died_while_idle_do_not_count_as_failures_of_a_shard():
 
 
 def test_a_survey_starts_with_the_ready_replicas_and_others_join():
-    early, late, never = PretendReplica(seconds=0.01), PretendReplica(), PretendReplica()
+    early, late, never = SimulatedReplica(seconds=0.01), SimulatedReplica(), SimulatedReplica()
     late.ready, never.ready = Future(), Future()
     threading.Timer(0.1, late.ready.set_result, [None]).start()
     seen = run([late, early, never], 60)
@@ -76,7 +76,7 @@ def test_a_survey_starts_with_the_ready_replicas_and_others_join():
 
 
 def test_a_replica_that_fails_to_load_is_removed_with_a_message():
-    broken, other = PretendReplica(restarts=0), PretendReplica()
+    broken, other = SimulatedReplica(restarts=0), SimulatedReplica()
     broken.ready = Future()
     broken.ready.set_exception(ModelError("this node has no such model"))
     seen = run([broken, other], 5)
@@ -86,7 +86,7 @@ def test_a_replica_that_fails_to_load_is_removed_with_a_message():
 
 
 def test_other_replicas_capture_the_shards_of_one_that_does_not_restart():
-    lost, other = PretendReplica({0: 1}, restarts=0), PretendReplica()
+    lost, other = SimulatedReplica({0: 1}, restarts=0), SimulatedReplica()
     seen = run([lost, other], 12)
     assert sorted(index for index, _ in seen.committed) == list(range(12))
     assert seen.replicas[-1] == 1
@@ -95,11 +95,11 @@ def test_other_replicas_capture_the_shards_of_one_that_does_not_restart():
 
 def test_the_error_without_any_replica_names_a_shard():
     with pytest.raises(CaptureError, match=r"shard set/0000\d has no replica left to run on"):
-        run([PretendReplica({0: 1}, restarts=0), PretendReplica({1: 1}, restarts=0)], 4)
+        run([SimulatedReplica({0: 1}, restarts=0), SimulatedReplica({1: 1}, restarts=0)], 4)
 
 
 def test_all_later_batches_are_halved_each_time_memory_runs_out():
-    worker = PretendReplica({index: 1 for index in range(4)}, restarts=1, reason=OUT_OF_MEMORY)
+    worker = SimulatedReplica({index: 1 for index in range(4)}, restarts=1, reason=OUT_OF_MEMORY)
     seen = run([worker], 8)
     assert sorted(index for index, _ in seen.committed) == list(range(8))
     assert worker.halvings[7] == 4
@@ -108,7 +108,7 @@ def test_all_later_batches_are_halved_each_time_memory_runs_out():
 
 @pytest.mark.parametrize("replicas", [1, 2, 8])
 def test_batches_that_run_out_of_memory_at_the_same_time_are_halved_once(replicas):
-    class Small(PretendReplica):
+    class Small(SimulatedReplica):
         """A replica with memory for half a batch."""
 
         def capture(self, plan, shard, tokens, halvings):
@@ -123,16 +123,16 @@ def test_batches_that_run_out_of_memory_at_the_same_time_are_halved_once(replica
 
 def test_a_prompt_that_does_not_fit_alone_ends_the_run():
     with pytest.raises(CaptureError, match=r"shard set/00001 failed 3 times"):
-        run([PretendReplica({1: 99}, reason=OUT_OF_MEMORY)], 4)
+        run([SimulatedReplica({1: 99}, reason=OUT_OF_MEMORY)], 4)
 
 
 def test_an_error_of_the_code_ends_the_run():
     with pytest.raises(ModelError, match="no such layer"):
-        run([PretendReplica(error=ModelError("no such layer"))], 3)
+        run([SimulatedReplica(error=ModelError("no such layer"))], 3)
 
 
 def test_a_slow_replica_does_not_delay_the_others():
-    slow, quick = PretendReplica(seconds=0.5), PretendReplica()
+    slow, quick = SimulatedReplica(seconds=0.5), SimulatedReplica()
     start = time.monotonic()
     run([slow, quick], 40)
     assert len(quick.done) == 38
@@ -140,7 +140,7 @@ def test_a_slow_replica_does_not_delay_the_others():
 
 
 def test_a_replica_gets_no_shards_while_it_restarts():
-    away, other = PretendReplica({0: 1}), PretendReplica(seconds=0.002)
+    away, other = SimulatedReplica({0: 1}), SimulatedReplica(seconds=0.002)
     away.seconds_to_restart = 0.3
     seen = run([away, other], 60)
     assert sorted(index for index, _ in seen.committed) == list(range(60))
@@ -150,16 +150,16 @@ def test_a_replica_gets_no_shards_while_it_restarts():
 
 
 def test_the_loop_waits_for_a_replica_without_resources_only_if_it_is_the_last():
-    lost = PretendReplica({0: 1})
+    lost = SimulatedReplica({0: 1})
     lost.has_resources = False
-    assert len(run([lost, PretendReplica()], 9).committed) == 9
-    lost = PretendReplica({0: 1}, restarts=2)
+    assert len(run([lost, SimulatedReplica()], 9).committed) == 9
+    lost = SimulatedReplica({0: 1}, restarts=2)
     lost.has_resources, lost.seconds_to_restart = False, 0.1
     with pytest.raises(CaptureError, match="no replica left to run on; last error: no resources"):
         run([lost], 3)
 
 
 def test_the_loop_waits_for_the_restart_of_the_only_replica():
-    worker = PretendReplica({3: 1})
+    worker = SimulatedReplica({3: 1})
     worker.seconds_to_restart = 0.2
     assert len(run([worker], 9).committed) == 9

@@ -1,10 +1,10 @@
-"""The real 135M chat model and a real encoder: places proven, weights on disk equal to the modules'."""
+"""The real 135M chat model and a real encoder: parity of the sites, and weights on disk equal to the modules'."""
 
 from pathlib import Path
 
 import pytest
 import torch
-from support.by_hand import activation_of, after_branch, attention_by_hand, inputs_of, mlp_by_hand
+from support.reference_blocks import activation_of, after_branch, reference_attention, inputs_of, reference_mlp
 
 from theodolite.settings import Settings
 from theodolite.sites import Site
@@ -51,9 +51,9 @@ def test_attention_and_mlp_written_out_from_the_files_equal_the_modules(real):
         for layer in (0, 3, model.dimensions.n_layers - 1):
             x = inputs[layer].to(torch.float32)
             if which == "attention":
-                out = attention_by_hand(x.double(), doubled(weights.attention(layer)), layer, model)
+                out = reference_attention(x.double(), doubled(weights.attention(layer)), layer, model)
             else:
-                out = mlp_by_hand(x, weights.mlp(layer), activation_of(model.config))
+                out = reference_mlp(x, weights.mlp(layer), activation_of(model.config))
             ours = after_branch(out, layer, f"{which}_output", weights, model)
             assert relative_errors(ours.numpy(), read[site][:, layer]).max() < 2e-5, (which, layer)
 

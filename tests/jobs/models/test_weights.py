@@ -1,4 +1,4 @@
-"""Weights read from files do what the model's own modules do: attention and MLP written out with them, in float64."""
+"""Attention and MLP computed by hand from the weights in the files equal the model's own modules, in float64."""
 
 import json
 from dataclasses import fields
@@ -7,13 +7,13 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 from support import tiny
-from support.by_hand import (
+from support.reference_blocks import (
     activation_of,
     after_branch,
-    attention_by_hand,
+    reference_attention,
     epsilon_of,
     inputs_of,
-    mlp_by_hand,
+    reference_mlp,
     normalised,
     recorded,
 )
@@ -25,9 +25,9 @@ from theodolite_jobs.models.load import wrap
 from theodolite_jobs.models.reference import read_sites, relative_errors
 from theodolite_jobs.models.weights import Weights, embedding_scale, norm_epsilon
 
-TOKENS = (5, 60, 17, 33, 9)  # fewer than the tiny models' windows
+TOKENS = (5, 60, 17, 33, 9)  # fewer tokens than the tiny models' windows
 POSITIONS = [-5, -4, -3, -2, -1]
-# The models turn by float32 angles and weigh by float32 sums in places; a wrong layout is off by more than a tenth.
+# Some models use float32 for rotary angles or for sums; a wrong layout has an error above 0.1.
 BOUND = 2e-6
 
 
@@ -46,17 +46,17 @@ def saved(request, tmp_path_factory):
     return folder, wrap(base)
 
 
-def test_attention_written_out_equals_the_modules(saved):
+def test_attention_by_hand_equals_the_modules(saved):
     folder, model = saved
     weights = Weights(folder, model.config, torch.float64)
     theirs = read_sites(model, TOKENS, POSITIONS)[Site.ATTN_OUT]
     for layer, x in enumerate(inputs_of(model, "attention", TOKENS)):
-        out = attention_by_hand(x, weights.attention(layer), layer, model)
+        out = reference_attention(x, weights.attention(layer), layer, model)
         ours = after_branch(out, layer, "attention_output", weights, model)
         assert relative_errors(ours.numpy(), theirs[:, layer]).max() < BOUND, layer
 
 
-def test_the_mlp_written_out_equals_the_modules(saved):
+def test_the_mlp_by_hand_equals_the_modules(saved):
     folder, model = saved
     weights = Weights(folder, model.config, torch.float64)
     activation = activation_of(model.config.get_text_config())
@@ -64,10 +64,10 @@ def test_the_mlp_written_out_equals_the_modules(saved):
     routes = recorded(model, "mlp.gate", TOKENS) if model.config.model_type == "mixtral" else None
     for layer, x in enumerate(inputs_of(model, "mlp", TOKENS)):
         if routes is None:
-            out = mlp_by_hand(x, weights.mlp(layer), activation)
+            out = reference_mlp(x, weights.mlp(layer), activation)
         else:
             _, shares, chosen = routes[layer]
-            every = torch.stack([mlp_by_hand(x, weights.mlp(layer, expert), activation) for expert in range(3)], 1)
+            every = torch.stack([reference_mlp(x, weights.mlp(layer, expert), activation) for expert in range(3)], 1)
             out = (every.gather(1, chosen[..., None].expand(-1, -1, x.shape[-1])) * shares[..., None]).sum(1)
         ours = after_branch(out, layer, "mlp_output", weights, model)
         assert relative_errors(ours.numpy(), theirs[:, layer]).max() < BOUND, layer
@@ -105,7 +105,7 @@ def positions_of(model):
     return learned if kinds is None else learned + kinds.weight[0]
 
 
-def test_embeddings_enter_the_first_block_scaled_and_normalised_as_the_files_say(saved):
+def test_scaled_and_normalised_embeddings_equal_the_input_of_the_first_block(saved):
     folder, model = saved
     weights = Weights(folder, model.config, torch.float64)
     table = weights.embedding()[list(TOKENS)] * embedding_scale(model.config)
@@ -120,7 +120,7 @@ def test_embeddings_enter_the_first_block_scaled_and_normalised_as_the_files_say
 
 
 def test_norms_add_the_modules_epsilon(saved):
-    """On a stream so small that ε is half of what is under the root."""
+    """Use a stream so small that ε is half of the sum under the root."""
     folder, model = saved
     weights = Weights(folder, model.config, torch.float64)
     epsilon = norm_epsilon(weights.config)
@@ -134,7 +134,7 @@ def test_norms_add_the_modules_epsilon(saved):
         assert relative_errors(ours.numpy(), module(stream).numpy()).max() < 1e-6
 
 
-def test_files_of_the_base_model_hold_the_same(saved, tmp_path):
+def test_files_of_the_base_model_give_the_same_weights(saved, tmp_path):
     folder, model = saved
     model.module.save_pretrained(tmp_path)
     with_head, without = Weights(folder, model.config), Weights(tmp_path, model.config)
@@ -172,12 +172,12 @@ def test_a_truncated_file_is_named(llama):
     folder, config = llama
     path = sorted(folder.glob("*.safetensors"))[0]
     path.write_bytes(path.read_bytes()[:300])
-    with pytest.raises(ModelError, match="it is corrupt or cut off"):
+    with pytest.raises(ModelError, match="it is corrupt or truncated"):
         Weights(folder, config).embedding()
 
 
 @pytest.mark.parametrize("content", ["{}", "[]", '{"weight_map": ["a"]}', "{"])
-def test_an_index_that_is_none_is_named(llama, content):
+def test_an_invalid_index_is_named(llama, content):
     folder, config = llama
     (folder / "model.safetensors.index.json").write_text(content)
     with pytest.raises(ModelError, match="is not an index"):
@@ -194,7 +194,7 @@ def test_a_missing_tensor_is_named(llama):
         Weights(folder, config).attention(2)
 
 
-def test_gamma_and_beta_of_older_files_are_scale_and_bias(tmp_path):
+def test_gamma_and_beta_of_older_files_are_read_as_scale_and_bias(tmp_path):
     tiny.tiny_model("bert").save_pretrained(tmp_path)
     whole = Weights(tmp_path, tiny.CONFIGS["bert"]).norm(1, "mlp_output")
     tensors = load_file(tmp_path / "model.safetensors")
@@ -208,18 +208,18 @@ def test_gamma_and_beta_of_older_files_are_scale_and_bias(tmp_path):
     assert torch.equal(whole.bias, older.bias)
 
 
-def test_weights_in_half_precision_come_in_the_dtype_that_is_asked_for(tmp_path):
+def test_weights_in_half_precision_are_returned_in_the_requested_dtype(tmp_path):
     tiny.tiny_model("qwen2").bfloat16().save_pretrained(tmp_path)
     assert Weights(tmp_path, tiny.CONFIGS["qwen2"]).embedding().dtype == torch.float32
 
 
-def test_a_head_that_is_not_there_is_refused(tmp_path):
+def test_a_missing_head_is_refused(tmp_path):
     tiny.tiny_model("qwen2").save_pretrained(tmp_path)
     with pytest.raises(ModelError, match="no language-model head"):
         Weights(tmp_path, tiny.CONFIGS["qwen2"]).unembedding()
 
 
-def test_an_expert_must_be_named_where_there_are_several_and_only_there(tmp_path):
+def test_an_expert_is_required_only_for_a_model_with_experts(tmp_path):
     tiny.tiny_model("mixtral").save_pretrained(tmp_path / "mixtral")
     with pytest.raises(ValueError, match="experts"):
         Weights(tmp_path / "mixtral", tiny.CONFIGS["mixtral"]).mlp(0)
@@ -228,7 +228,7 @@ def test_an_expert_must_be_named_where_there_are_several_and_only_there(tmp_path
         Weights(tmp_path / "qwen2", tiny.CONFIGS["qwen2"]).mlp(0, 1)
 
 
-def test_a_family_that_is_not_in_the_table_has_no_names(tmp_path):
+def test_a_family_that_is_not_in_the_table_is_refused(tmp_path):
     from transformers import Starcoder2Config
 
     with pytest.raises(UnsupportedModelError, match="starcoder2"):

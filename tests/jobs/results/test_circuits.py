@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 from support import tiny
-from support.by_hand import epsilon_of, inputs_of
+from support.reference_blocks import epsilon_of, inputs_of
 from transformers import AutoModel
 
 from theodolite.sites import Site

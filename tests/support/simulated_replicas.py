@@ -1,15 +1,20 @@
-"""Pretend replicas: each is a thread that runs its shards in order, and dies at the shards that a test names."""
+"""Simulated replicas: each is a thread that runs its shards in order and dies at the shards that a test names."""
 
 import threading
 import time
 from collections import Counter
+from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
 from queue import SimpleQueue
+from typing import Any
 
+from theodolite.spec import TokenIds
 from theodolite_jobs.capture.plan import SetPlan, ShardPlan
 from theodolite_jobs.cluster.scheduling import DIED, OUT_OF_MEMORY, ReplicaDiedError
 
 NUMBERS = {"prompts": 1}
+
+_Queue = SimpleQueue[tuple[ShardPlan, "Future[Mapping[str, Any]]"]]
 
 
 def work_of(count: int, prompt_set: str = "set") -> list[tuple[SetPlan, ShardPlan]]:
@@ -19,7 +24,7 @@ def work_of(count: int, prompt_set: str = "set") -> list[tuple[SetPlan, ShardPla
     return [(plan, shard) for shard in shards]
 
 
-class PretendReplica:
+class SimulatedReplica:
     """Run shards; a shard that `deaths` names kills the replica.
 
     Args:
@@ -30,23 +35,36 @@ class PretendReplica:
         error: an error that every shard raises.
     """
 
-    def __init__(self, deaths=None, restarts=4, seconds=0.0, reason=DIED, error=None):
+    def __init__(
+        self,
+        deaths: Mapping[int, int] | None = None,
+        restarts: int = 4,
+        seconds: float = 0.0,
+        reason: str = DIED,
+        error: Exception | None = None,
+    ) -> None:
         self.deaths, self.restarts, self.seconds = Counter(deaths or {}), restarts, seconds
         self.reason, self.error = reason, error
-        self.done, self.halvings, self.incarnations, self.most_at_once = [], {}, 1, 0
+        self.done: list[int] = []
+        self.halvings: dict[int, int] = {}
+        self.incarnations, self.most_at_once = 1, 0
         self.seconds_to_restart, self.has_resources = 0.0, True
-        self.ready, self.is_killed = Future(), False
+        self.is_killed = False
+        self.ready: Future[Any] = Future()
         self.ready.set_result(None)
         self._start()
 
-    def _start(self):
-        self.queue, self.waiting, self.dead = SimpleQueue(), 0, False
+    def _start(self) -> None:
+        self.queue: _Queue = SimpleQueue()
+        self.waiting, self.dead = 0, False
         threading.Thread(target=self._run, args=(self.queue,), daemon=True).start()
 
-    def capture(self, plan, shard, tokens, halvings):
+    def capture(
+        self, plan: SetPlan, shard: ShardPlan, tokens: Sequence[TokenIds], halvings: int
+    ) -> "Future[Mapping[str, Any]]":
         assert plan.shards == ()
         assert len(tokens) == shard.stop - shard.start
-        future = Future()
+        future: Future[Mapping[str, Any]] = Future()
         self.halvings[shard.index] = halvings
         self.waiting += 1
         self.most_at_once = max(self.most_at_once, self.waiting)
@@ -56,26 +74,26 @@ class PretendReplica:
             self.queue.put((shard, future))
         return future
 
-    def restart(self, reason):
+    def restart(self, reason: str) -> "Future[Any] | None":
         if self.restarts == 0:
             return None
         self.restarts -= reason != OUT_OF_MEMORY
-        back = Future()
-        threading.Timer(self.seconds_to_restart, self._come_back, [back]).start()
-        return back
+        ready: Future[Any] = Future()
+        threading.Timer(self.seconds_to_restart, self._finish_restart, [ready]).start()
+        return ready
 
-    def kill(self):
+    def kill(self) -> None:
         self.is_killed = True
 
-    def _come_back(self, back):
+    def _finish_restart(self, ready: "Future[Any]") -> None:
         if not self.has_resources:
-            back.set_exception(ReplicaDiedError(DIED, "no resources"))
+            ready.set_exception(ReplicaDiedError(DIED, "no resources"))
             return
         self.incarnations += 1
         self._start()
-        back.set_result(None)
+        ready.set_result(None)
 
-    def _run(self, queue):
+    def _run(self, queue: _Queue) -> None:
         while True:
             shard, future = queue.get()
             time.sleep(self.seconds)

@@ -1,27 +1,34 @@
-"""Attention and MLP written out with weights that were read from files: no module of the model takes part."""
+"""Reference attention and MLP, computed from weights that were read from files, without the modules of the model."""
 
 import math
+from collections.abc import Callable
+from typing import Any
 
 import torch
 from transformers.activations import ACT2FN
 
 from theodolite.sites import Site
+from theodolite.spec import TokenIds
+from theodolite_jobs.models.load import LoadedModel
 from theodolite_jobs.models.reference import read_sites
 from theodolite_jobs.models.rotary import rotation
+from theodolite_jobs.models.weights import AttentionWeights, MlpWeights, Weights
+
+Tensor = torch.Tensor
 
 
-def inputs_of(model, which, tokens):
-    """Return, for each layer, what attention or the MLP reads, (token, d_model)."""
+def inputs_of(model: LoadedModel, which: str, tokens: TokenIds) -> list[Tensor]:
+    """Return the input of attention or of the MLP at each layer, (token, d_model)."""
     norm = model.anatomy.norms.get(which)
     if norm is None or model.anatomy.post_norm:
         site = Site.RESID_PRE if which == "attention" else Site.RESID_MID
-        return torch.from_numpy(read_sites(model, tokens, range(-len(tokens), 0))[site]).unbind(1)
+        return list(torch.from_numpy(read_sites(model, tokens, range(-len(tokens), 0))[site]).unbind(1))
     return recorded(model, norm, tokens)
 
 
-def recorded(model, path, tokens):
-    """Return what a module of each block puts out when the prompt runs alone."""
-    outputs = []
+def recorded(model: LoadedModel, path: str, tokens: TokenIds) -> list[Any]:
+    """Return the output of one module of each block when the prompt runs alone; a tensor is (token, feature)."""
+    outputs: list[Any] = []
     handles = [
         block.get_submodule(path).register_forward_hook(lambda _, __, output: outputs.append(output))
         for block in model.blocks
@@ -32,7 +39,7 @@ def recorded(model, path, tokens):
     return [out.reshape(-1, out.shape[-1]) if isinstance(out, torch.Tensor) else out for out in outputs]
 
 
-def normalised(x, kind, scale, bias, epsilon):
+def normalised(x: Tensor, kind: str, scale: Tensor | None, bias: Tensor | None, epsilon: float) -> Tensor:
     """Apply a norm along the last axis."""
     if kind == "layer":
         x = x - x.mean(-1, keepdim=True)
@@ -41,14 +48,17 @@ def normalised(x, kind, scale, bias, epsilon):
     return x if bias is None else x + bias
 
 
-def epsilon_of(config):
+def epsilon_of(config: Any) -> float:
+    """Return the epsilon of the norms of a family."""
     if config.model_type == "olmo":  # its code has the number, its configuration none
         return 1e-5
     names = ("rms_norm_eps", "layer_norm_eps", "layer_norm_epsilon", "norm_epsilon")
-    return next(getattr(config, name) for name in names if getattr(config, name, None) is not None)
+    return float(next(getattr(config, name) for name in names if getattr(config, name, None) is not None))
 
 
-def with_head_norm(x, scale, bias, weights, model):
+def with_head_norm(
+    x: Tensor, scale: Tensor | None, bias: Tensor | None, weights: AttentionWeights, model: LoadedModel
+) -> Tensor:
     """Apply the norm on queries or keys, (head, token, d_head), over each head or over all at once."""
     if scale is None:
         return x
@@ -59,12 +69,12 @@ def with_head_norm(x, scale, bias, weights, model):
     return wide.reshape(x.shape[1], x.shape[0], -1).transpose(0, 1)
 
 
-def attention_by_hand(x, weights, layer, model):
-    """Return what attention puts out for (token, d_model), and leave no module in it."""
+def reference_attention(x: Tensor, weights: AttentionWeights, layer: int, model: LoadedModel) -> Tensor:
+    """Return the output of attention, (token, d_model), for inputs (token, d_model)."""
     config, sizes, anatomy = model.config, model.dimensions, model.anatomy
     group = sizes.n_heads // sizes.n_kv_heads
 
-    def project(matrix, bias):
+    def project(matrix: Tensor, bias: Tensor | None) -> Tensor:
         projected = x @ matrix + (0 if bias is None else bias[:, None])
         return projected if weights.clip is None else projected.clamp(-weights.clip, weights.clip)
 
@@ -89,8 +99,8 @@ def attention_by_hand(x, weights, layer, model):
     return out if weights.o_bias is None else out + weights.o_bias
 
 
-def after_branch(out, layer, which, weights, model):
-    """Apply what a family does to a branch's output before it is added."""
+def after_branch(out: Tensor, layer: int, which: str, weights: Weights, model: LoadedModel) -> Tensor:
+    """Apply the scale or the norm that a family applies to the output of a branch before the addition."""
     scale = model.anatomy.taps[Site.ATTN_OUT].scale
     if which not in model.anatomy.norms or model.anatomy.post_norm:
         return out * scale
@@ -98,7 +108,8 @@ def after_branch(out, layer, which, weights, model):
     return normalised(out, model.anatomy.norm_kind, norm.scale, norm.bias, epsilon_of(model.config.get_text_config()))
 
 
-def mlp_by_hand(x, mlp, activation):
+def reference_mlp(x: Tensor, mlp: MlpWeights, activation: Callable[[Tensor], Tensor]) -> Tensor:
+    """Return the output of an MLP, (token, d_model), for inputs (token, d_model)."""
     up = x @ mlp.up + (0 if mlp.up_bias is None else mlp.up_bias)
     if mlp.gate is None:
         hidden = activation(up)
@@ -107,7 +118,8 @@ def mlp_by_hand(x, mlp, activation):
     return hidden @ mlp.down + (0 if mlp.down_bias is None else mlp.down_bias)
 
 
-def activation_of(config):
+def activation_of(config: Any) -> Any:
+    """Return the activation function of the MLP of a family, an element-wise module."""
     if config.model_type == "bloom":
         return ACT2FN["gelu_pytorch_tanh"]
     names = ("hidden_activation", "hidden_act", "activation_function", "activation")
