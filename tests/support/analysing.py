@@ -33,13 +33,13 @@ def analyse(
     contrasts: Mapping[str, Any],
     dask_address: str | None = None,
     progress: Progress = lambda *_: None,
-    asked: Collection[str] = (),
+    requested: Collection[str] = (),
     norms: Sequence[NormLayer] = (),
 ) -> list[str]:
     """Compute the groups that every run has and those that are requested; return the names of those that were stale."""
     context = context_of(run, contrasts, dask_address, progress)
     context.norms = list(norms)  # instead of those of a model
-    return _compute(context, {*asked, *(name for name, group in GROUPS.items() if group.always)})
+    return _compute(context, {*requested, *(name for name, group in GROUPS.items() if group.always)})
 
 
 def survey_gram(run: Run, contrasts: Mapping[str, Any], options: GramSpec, *_: Any) -> list[str]:

@@ -1,26 +1,37 @@
 """Stored runs of several sets with edge cases, and the definitions that result groups are compared with."""
 
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
 
 import numpy as np
+import pandas as pd
+import xarray as xr
+from numpy.typing import NDArray
 from support.stored import store_run
 
 from theodolite.sites import Site
 from theodolite.store.result_reader import read_group
-from theodolite.store.runs import ModelFacts
+from theodolite.store.runs import ModelFacts, Run
 from theodolite_jobs.passes.norm_layers import NormLayer
 from theodolite_jobs.statistics.norms import Norm
+
+Float64 = NDArray[np.float64]
+Branches = tuple[Callable[[int], Float64 | None], Callable[[int, Float64 | None], Float64 | None]]
+"""Functions of a layer's index that return what attention and the MLP add; the second also gets the block's output."""
 
 WIDTH, LAYERS = 8, 3
 SEQUENTIAL = ("resid_pre", "resid_mid")
 PARALLEL = ("resid_pre", "attn_out", "mlp_out")
-ASKED = {"travel", "separation", "sphere"}
+REQUESTED = {"travel", "separation", "sphere"}
 SIZES = {"bad": 13, "good": 13, "words": 8, "one": 1, "same": 6}
 QUARANTINED = {"bad": {5: "not finite"}}
 FEW = ("bad", "words")
 
 
-def contrast(positive, negative, paired=False):
+def contrast(positive: str, negative: str, paired: bool = False) -> dict[str, Any]:
+    """Return a contrast as a spec has it."""
     return {"positive": positive, "negative": negative, "paired": paired}
 
 
@@ -35,11 +46,19 @@ CONTRASTS = {
 }
 
 
-def silent(*_):
-    pass
+def silent(*_: object) -> None:
+    """Ignore progress."""
 
 
-def draw(n, sites=SEQUENTIAL, positions=2, layers=LAYERS, seed=0, shift=1.0):
+def draw(
+    n: int,
+    sites: Sequence[str] = SEQUENTIAL,
+    positions: int = 2,
+    layers: int = LAYERS,
+    seed: int = 0,
+    shift: float = 1.0,
+) -> dict[str, NDArray[np.float32]]:
+    """Return the arrays of one set: site → (sample, position, layer, d_model)."""
     rng = np.random.default_rng(seed)
     return {site: (rng.normal(size=(n, positions, layers, WIDTH)) + shift).astype(np.float32) for site in sites}
 
@@ -51,36 +70,45 @@ class Stored:
     `arrays` are set → site → (sample, position, layer, d_model), `final` is set → (sample, position, d_model).
     """
 
-    run: object
-    arrays: dict
-    final: dict
+    run: Run
+    arrays: dict[str, dict[str, NDArray[np.float32]]]
+    final: dict[str, NDArray[np.float32]]
 
-    def kept(self, name, excluded=()):
-        """Indices of the samples that take part."""
+    def usable(self, name: str, excluded: Collection[int] = ()) -> list[int]:
+        """Return the indices of the samples that take part."""
         out = {*QUARANTINED.get(name, {}), *excluded}
         return [sample for sample in range(len(self.final[name])) if sample not in out]
 
-    def at(self, name, site, position, layer, excluded=()):
-        """Samples of a set that take part, (sample, d_model), in float64; None at a position that it lacks."""
+    def at(self, name: str, site: str, position: int, layer: int, excluded: Collection[int] = ()) -> Float64 | None:
+        """Return the samples that take part, (sample, d_model); None at a position that the set lacks."""
         if self.arrays[name][site].shape[1] < -position:
             return None
-        return self.arrays[name][site][self.kept(name, excluded), position, layer].astype(np.float64)
+        return self.arrays[name][site][self.usable(name, excluded), position, layer].astype(np.float64)
 
-    def end(self, name, position):
+    def final_at(self, name: str, position: int) -> Float64 | None:
+        """Return `resid_final` of the samples that take part; None at a position that the set lacks."""
         if self.final[name].shape[1] < -position:
             return None
-        return self.final[name][self.kept(name), position].astype(np.float64)
+        return self.final[name][self.usable(name), position].astype(np.float64)
 
 
-def store(folder, sites=SEQUENTIAL, shard_prompts=4, sets=tuple(SIZES), contrasts=None, **record):
+def store(
+    folder: Path,
+    sites: Sequence[str] = SEQUENTIAL,
+    shard_prompts: int = 4,
+    sets: Collection[str] = tuple(SIZES),
+    contrasts: Mapping[str, Any] | None = None,
+    **record: Any,
+) -> Stored:
+    """Store a run with edge cases: a NaN, a set of one sample, a set of equal samples, a set of one position."""
     arrays = {
         name: draw(n, sites, 1 if name == "words" else 2, LAYERS, seed, shift=0.5 + 0.1 * seed)
         for seed, (name, n) in enumerate(SIZES.items())
         if name in sets
     }
     rng = np.random.default_rng(9)
-    final = {name: of_set["resid_pre"][:, :, -1] + 1 for name, of_set in arrays.items()}
-    final = {name: (values + rng.normal(size=values.shape)).astype(np.float32) for name, values in final.items()}
+    last = {name: of_set["resid_pre"][:, :, -1] + 1 for name, of_set in arrays.items()}
+    final = {name: (values + rng.normal(size=values.shape)).astype(np.float32) for name, values in last.items()}
     if "same" in arrays:
         for values in [*arrays["same"].values(), final["same"]]:
             values[:] = values[:1]
@@ -99,7 +127,9 @@ def store(folder, sites=SEQUENTIAL, shard_prompts=4, sets=tuple(SIZES), contrast
     return Stored(run, arrays, final)
 
 
-def assert_group(run, name, expected, rtol=1e-9, atol=1e-11):
+def assert_group(
+    run: Run, name: str, expected: Mapping[str, NDArray[Any]], rtol: float = 1e-9, atol: float = 1e-11
+) -> xr.Dataset:
     """Compare all variables of a group with arrays of the same names."""
     group = read_group(run, name)
     assert set(group.data_vars) == set(expected)
@@ -108,25 +138,28 @@ def assert_group(run, name, expected, rtol=1e-9, atol=1e-11):
     return group
 
 
-def mean_and_spread(values):
-    """Mean and standard deviation (n−1) over samples."""
-    return np.mean(values, axis=0), np.std(values, axis=0, ddof=1) if len(values) > 1 else np.full(
-        np.shape(values)[1:], np.nan
-    )
+def mean_and_spread(values: Float64) -> tuple[Any, Any]:
+    """Return the mean and the standard deviation (n−1) over samples; NaN where there is one sample."""
+    spread = np.std(values, axis=0, ddof=1) if len(values) > 1 else np.full(values.shape[1:], np.nan)
+    return np.mean(values, axis=0), spread
 
 
-def cosine(x, y):
+def cosine(x: Float64, y: Float64) -> float:
+    """Return the cosine of two vectors; NaN where one is zero."""
     lengths = np.sqrt((x @ x) * (y @ y))
-    return x @ y / lengths if lengths > 0 else np.nan
+    return float(x @ y / lengths) if lengths > 0 else np.nan
 
 
 STEPS = ("step_norm_attn", "step_norm_mlp", "step_norm_block", "step_cosine_next", "step_cosine_stream")
 PATH = ("path_length", "displacement", "path_ratio")
 
 
-def way_of(stream, attn, mlp, final, layers, n_layers):
-    """One sample's STEPS, (layer, 5), and PATH, written out; `stream` is (layer, d_model), as captured."""
-    leaving = []
+def travel_of_sample(
+    stream: Float64, branches: Branches, final: Float64, layers: Sequence[int], n_layers: int
+) -> tuple[Float64, Float64]:
+    """Return one sample's STEPS, (layer, 5), and PATH, (3,); `stream` is (layer, d_model), as captured."""
+    attn, mlp = branches
+    leaving: list[Float64 | None] = []
     for index, layer in enumerate(layers):
         if layer + 1 in layers:
             leaving.append(stream[index + 1])
@@ -144,8 +177,8 @@ def way_of(stream, attn, mlp, final, layers, n_layers):
         step = out - stream[index]
         found[index, 2] = np.sqrt((step**2).sum())
         found[index, 4] = cosine(step, stream[index])
-        if index + 1 < len(layers) and leaving[index + 1] is not None:
-            found[index, 3] = cosine(step, leaving[index + 1] - out)
+        if index + 1 < len(layers) and (following := leaving[index + 1]) is not None:
+            found[index, 3] = cosine(step, following - out)
     way = np.full(3, np.nan)
     if list(layers) == list(range(n_layers)):
         length, displacement = found[:, 2].sum(), np.linalg.norm(final - stream[0])
@@ -153,8 +186,10 @@ def way_of(stream, attn, mlp, final, layers, n_layers):
     return found, way
 
 
-def expected_travel(stored, layers, n_layers, added):
-    """All variables of `travel`; `added` says what a sample's branches add: (arrays of a sample) → attn, mlp."""
+def expected_travel(
+    stored: Stored, layers: Sequence[int], n_layers: int, added: Callable[[dict[str, Float64]], Branches]
+) -> dict[str, Float64]:
+    """Return all variables of `travel`; `added` returns the branches of one sample from its arrays."""
     sets = list(stored.arrays)
     shape = (len(sets), 2)
     expected = {"n_samples": np.zeros(shape)}
@@ -164,16 +199,15 @@ def expected_travel(stored, layers, n_layers, added):
         expected |= {f"{name}{end}": np.full(shape, np.nan) for end in ("", "_std")}
     for row, name in enumerate(sets):
         for column, position in enumerate((-2, -1)):
-            final = stored.end(name, position)
+            final = stored.final_at(name, position)
             if final is None:
                 continue
             found = []
-            for index, sample in enumerate(stored.kept(name)):
+            for index, sample in enumerate(stored.usable(name)):
                 of_sample = {
                     site: values[sample, position].astype(np.float64) for site, values in stored.arrays[name].items()
                 }
-                attn, mlp = added(of_sample)
-                found.append(way_of(of_sample["resid_pre"], attn, mlp, final[index], layers, n_layers))
+                found.append(travel_of_sample(of_sample["resid_pre"], added(of_sample), final[index], layers, n_layers))
             steps, ways = (np.stack(parts) for parts in zip(*found, strict=True))
             expected["n_samples"][row, column] = len(found)
             for names, values in ((STEPS, steps), (PATH, ways)):
@@ -184,18 +218,21 @@ def expected_travel(stored, layers, n_layers, added):
     return expected
 
 
-def by_differences(of_sample):
+def by_differences(of_sample: dict[str, Float64]) -> Branches:
+    """Return the branches as differences of the residual stream."""
     stream, middle = of_sample["resid_pre"], of_sample["resid_mid"]
     return (lambda index: middle[index] - stream[index]), (
         lambda index, out: None if out is None else out - middle[index]
     )
 
 
-def as_captured(of_sample):
+def as_captured(of_sample: dict[str, Float64]) -> Branches:
+    """Return the branches as their outputs were captured."""
     return (lambda index: of_sample["attn_out"][index]), (lambda index, _: of_sample["mlp_out"][index])
 
 
-def model_of(n_layers):
+def model_of(n_layers: int) -> ModelFacts:
+    """Return the facts of a model with this number of layers."""
     words = {
         "kind": "folder",
         "place": "x",
@@ -208,8 +245,8 @@ def model_of(n_layers):
     return ModelFacts(name="tiny", n_layers=n_layers, **words, **sizes)
 
 
-def assert_same_rows(table, group):
-    """Each row of a flat table is one number of the group, and all of them are there but those of single features."""
+def assert_same_rows(table: pd.DataFrame, group: xr.Dataset) -> None:
+    """Assert that the rows of a flat table are the numbers of the group, except the numbers of single features."""
     kept = [
         variable
         for variable in group.data_vars.values()
@@ -228,7 +265,8 @@ def assert_same_rows(table, group):
             assert row["depth"] == (2 * row["layer"] + along[row["site"]] if row["site"] else -1)
 
 
-def norms():
+def norms() -> list[NormLayer]:
+    """Return norm layers of all kinds, before and after branches."""
     rng = np.random.default_rng(4)
     scale, bias = rng.normal(size=(2, 5, WIDTH))
     rms, none = [Norm("rms", 1e-2, scale[index], np.zeros(WIDTH)) for index in (0, 1)]
@@ -236,7 +274,7 @@ def norms():
     pre, mid = Site.RESID_PRE, Site.RESID_MID
     return [
         NormLayer("attention", 0, rms, (pre,), 0),
-        NormLayer("mlp_output", 0, none),  # nothing of it was captured
+        NormLayer("mlp_output", 0, none),  # neither its input nor its output was captured
         NormLayer("mlp", 1, centred, (mid,), 1),
         NormLayer("attention_output", 1, around, (mid,), 1, reads=False),
         NormLayer("mlp_output", 2, around, (pre, mid), 2),  # it reads a sum

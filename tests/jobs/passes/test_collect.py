@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from support.analysing import analyse
 from support.result_cases import (
-    ASKED,
+    REQUESTED,
     contrast,
     draw,
     model_of,
@@ -23,10 +23,10 @@ def test_every_group_at_once_gives_what_each_gives_alone(tmp_path):
     arrays = {"bad": draw(6, positions=1), "good": draw(7, positions=1, seed=1)}
     contrasts = {"refusal": contrast("bad", "good")}
     together, apart = (store_run(tmp_path / name, arrays, contrasts=contrasts) for name in ("together", "apart"))
-    names = analyse(together, contrasts, None, silent, asked=ASKED, norms=norms())
-    assert set(names) == {"moments", "curves", "directions", *ASKED}
-    for name in sorted(ASKED):
-        analyse(apart, contrasts, None, silent, asked={name}, norms=norms())
+    names = analyse(together, contrasts, None, silent, requested=REQUESTED, norms=norms())
+    assert set(names) == {"moments", "curves", "directions", *REQUESTED}
+    for name in sorted(REQUESTED):
+        analyse(apart, contrasts, None, silent, requested={name}, norms=norms())
     assert finished_groups(together) == finished_groups(apart)
     for name in names:
         assert read_group(together, name).identical(read_group(apart, name))
@@ -40,7 +40,7 @@ def test_a_group_asked_for_later_does_not_mind_whose_prompt_was_quarantined(tmp_
     contrasts = {"refusal": contrast("bad", "good", paired=True)}
     run = store_run(tmp_path, arrays, contrasts=contrasts, quarantined={side: {5: "why"}})
     analyse(run, contrasts, None, silent)
-    assert analyse(run, contrasts, None, silent, asked={late}, norms=norms()) == [late]
+    assert analyse(run, contrasts, None, silent, requested={late}, norms=norms()) == [late]
 
 
 @pytest.mark.parametrize("long", ["bad", "good"])
@@ -49,7 +49,7 @@ def test_a_group_asked_for_later_does_not_mind_who_has_more_positions(tmp_path, 
     contrasts = {"refusal": contrast("bad", "good")}
     run = store_run(tmp_path, arrays, contrasts=contrasts)
     analyse(run, contrasts, None, silent)
-    assert analyse(run, contrasts, None, silent, asked={"travel"}) == ["travel"]
+    assert analyse(run, contrasts, None, silent, requested={"travel"}) == ["travel"]
 
 
 @pytest.mark.parametrize("empty", ["bad", "good"])
@@ -58,7 +58,7 @@ def test_a_set_of_which_all_prompts_were_quarantined_has_no_numbers_and_takes_no
     contrasts = {"refusal": contrast("bad", "good")}
     quarantined = {empty: dict.fromkeys(range(len(arrays[empty]["resid_pre"])), "why")}
     run = store_run(tmp_path, arrays, contrasts=contrasts, quarantined=quarantined)
-    analyse(run, contrasts, None, silent, asked=ASKED, norms=norms())
+    analyse(run, contrasts, None, silent, requested=REQUESTED, norms=norms())
     other = {"bad": "good", "good": "bad"}[empty]
     for name in ("travel", "sphere"):
         group = read_group(run, name)
@@ -84,7 +84,7 @@ def test_a_number_that_is_not_finite_is_named_by_run_shard_sample_and_layer(tmp_
     run = store_run(tmp_path, arrays, contrasts=contrasts)
     message = r"tiny-0: shard good/00001, resid_mid: .* sample 6 at layer 2 is not finite"
     with pytest.raises(RunDamagedError, match=message):
-        analyse(run, contrasts, None, silent, asked=ASKED, norms=norms())
+        analyse(run, contrasts, None, silent, requested=REQUESTED, norms=norms())
     assert finished_groups(run) == {}
 
 
@@ -102,12 +102,12 @@ def test_the_streams_end_is_checked_too_where_it_is_read(tmp_path):
     final[7, 1, 3] = np.nan
     run = store_run(tmp_path, arrays, final={"bad": final})
     with pytest.raises(RunDamagedError, match=r"shard bad/00001, resid_final: the activation of sample 7 is not"):
-        analyse(run, {}, None, silent, asked={"travel"})
+        analyse(run, {}, None, silent, requested={"travel"})
 
 
 def test_without_contrasts_groups_of_sets_are_whole(tmp_path):
     run = store_run(tmp_path, {"bad": draw(8, positions=1)})
-    analyse(run, {}, None, silent, asked=ASKED, norms=norms())
+    analyse(run, {}, None, silent, requested=REQUESTED, norms=norms())
     assert np.isfinite(read_group(run, "travel")["path_ratio"]).all()
     assert read_group(run, "separation")["auroc"].shape == (0, 2, 1, 3)
     assert set(read_table(run.location, "tables/sphere.parquet")["set"]) == {"bad"}

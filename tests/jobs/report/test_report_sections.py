@@ -19,7 +19,7 @@ def report_of(folder, sizes, contrasts, sites=SEQUENTIAL, **record):
     rng = np.random.default_rng(0)
     arrays = {name: {site: rng.normal(size=(n, 1, 3, 8)) + 1 for site in sites} for name, n in sizes.items()}
     run = store_run(folder, arrays, contrasts=contrasts, **record)
-    analyse(run, contrasts, None, lambda *_: None, asked={"travel", "separation"})
+    analyse(run, contrasts, None, lambda *_: None, requested={"travel", "separation"})
     survey_gram(run, contrasts, GramSpec(), None, lambda *_: None)
     return render_report(run)
 

@@ -2,12 +2,12 @@
 
 import pytest
 from support.analysing import analyse
-from support.result_cases import ASKED, CONTRASTS, norms, silent, store
+from support.result_cases import CONTRASTS, REQUESTED, norms, silent, store
 
 
 @pytest.fixture(scope="package", params=[2, 5, 100])
 def surveyed(request, tmp_path_factory):
     """A run of shards of so many prompts, and all of its groups."""
     stored = store(tmp_path_factory.mktemp("run"), shard_prompts=request.param, contrasts=CONTRASTS)
-    analyse(stored.run, CONTRASTS, None, silent, asked=ASKED, norms=norms())
+    analyse(stored.run, CONTRASTS, None, silent, requested=REQUESTED, norms=norms())
     return stored

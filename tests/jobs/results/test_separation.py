@@ -70,7 +70,7 @@ def expected_separation(stored, contrasts, sites=SEQUENTIAL, n_layers=LAYERS):
     for row, one in enumerate(contrasts.values()):
         sides = [one["positive"], one["negative"]]
         excluded = [sample for side in sides for sample in QUARANTINED.get(side, {})] if one["paired"] else []
-        indices = [stored.kept(side, excluded) for side in sides]
+        indices = [stored.usable(side, excluded) for side in sides]
         for site, position, layer in np.ndindex(*shape[1:]):
             p, q = (stored.at(side, sites[site], position - 2, layer, excluded) for side in sides)
             if p is None or q is None:
@@ -96,7 +96,7 @@ def test_separation_leaves_unsaid_what_fewer_samples_than_folds_cannot_say(tmp_p
     contrasts = {"few": contrast("bad", "good")}
     run = store_run(tmp_path, arrays, contrasts=contrasts)
     stored = Stored(run, arrays, {name: of_set["resid_pre"][:, :, -1] for name, of_set in arrays.items()})
-    analyse(run, contrasts, None, silent, asked={"separation"})
+    analyse(run, contrasts, None, silent, requested={"separation"})
     group = assert_group(run, "separation", expected_separation(stored, contrasts))
     assert np.isnan(group["fisher_ratio"]).all()
     assert np.isfinite(group["auroc"]).all()
@@ -111,7 +111,7 @@ def test_a_shared_first_token_separates_nothing(tmp_path):
         of_set["resid_pre"][:, :, 0] = shared
     contrasts = {"refusal": contrast("bad", "good")}
     run = store_run(tmp_path, arrays, shard_prompts=3, contrasts=contrasts)
-    analyse(run, contrasts, None, silent, asked={"separation"})
+    analyse(run, contrasts, None, silent, requested={"separation"})
     at = {"site": "resid_pre", "layer": 0}
     separation, curves, moments = (read_group(run, name).sel(at) for name in ("separation", "curves", "moments"))
     for name in ("auroc", "accuracy", "fisher_ratio"):

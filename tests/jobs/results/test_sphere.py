@@ -4,7 +4,7 @@ import numpy as np
 from scipy.stats import chi
 from support.analysing import analyse
 from support.result_cases import (
-    ASKED,
+    REQUESTED,
     WIDTH,
     assert_group,
     contrast,
@@ -62,12 +62,12 @@ def expected_sphere(stored, places, group):
     expected["n_samples"] = np.zeros((len(sets), 2))
     for row, name in enumerate(sets):
         for column, position in enumerate((-2, -1)):
-            if stored.end(name, position) is None:
+            if stored.final_at(name, position) is None:
                 continue
-            expected["n_samples"][row, column] = len(stored.kept(name))
+            expected["n_samples"][row, column] = len(stored.usable(name))
             for index, place in enumerate(places):
                 parts = [
-                    stored.end(name, position)
+                    stored.final_at(name, position)
                     if site is Site.RESID_FINAL
                     else stored.at(name, str(site), position, place.layer_index)
                     for site in place.sites
@@ -111,7 +111,7 @@ def test_a_zero_vector_takes_the_sphere_from_its_place_and_nothing_else(tmp_path
     arrays["bad"]["resid_mid"][4, 1, 1] = 0
     contrasts = {"refusal": contrast("bad", "good")}
     run = store_run(tmp_path, arrays, contrasts=contrasts)
-    analyse(run, contrasts, None, silent, asked=ASKED, norms=norms())
+    analyse(run, contrasts, None, silent, requested=REQUESTED, norms=norms())
     curves = read_group(run, "curves")
     at = {"site": "resid_mid", "layer": 1, "position": -1}
     assert np.isnan(curves["on_sphere_variance_mean"].sel(set="bad", **at))

@@ -29,13 +29,13 @@ def test_travel_equals_its_definition_for_any_chunking(surveyed):
 
 def test_travel_of_parallel_blocks_is_what_was_captured_of_them(tmp_path):
     stored = store(tmp_path, PARALLEL, sets=FEW)
-    analyse(stored.run, {}, None, silent, asked={"travel"})
+    analyse(stored.run, {}, None, silent, requested={"travel"})
     assert_group(stored.run, "travel", expected_travel(stored, range(LAYERS), LAYERS, as_captured))
 
 
 def test_travel_of_parallel_blocks_without_their_branches_has_no_such_norms(tmp_path):
     stored = store(tmp_path, ("resid_pre",), sets=FEW)
-    analyse(stored.run, {}, None, silent, asked={"travel"})
+    analyse(stored.run, {}, None, silent, requested={"travel"})
     nothing = expected_travel(stored, range(LAYERS), LAYERS, lambda _: (lambda _: None, lambda *_: None))
     group = assert_group(stored.run, "travel", nothing)
     assert np.isnan(group["step_norm_attn"]).all()
@@ -44,7 +44,7 @@ def test_travel_of_parallel_blocks_without_their_branches_has_no_such_norms(tmp_
 
 def test_where_norms_follow_the_sums_the_stream_between_says_nothing_of_branches(tmp_path):
     stored = store(tmp_path, sets=FEW, parity={"post_norm": True})
-    analyse(stored.run, {}, None, silent, asked={"travel"})
+    analyse(stored.run, {}, None, silent, requested={"travel"})
     nothing = expected_travel(stored, range(LAYERS), LAYERS, lambda _: (lambda _: None, lambda *_: None))
     assert_group(stored.run, "travel", nothing)
 
@@ -52,7 +52,7 @@ def test_where_norms_follow_the_sums_the_stream_between_says_nothing_of_branches
 @pytest.mark.parametrize(("layers", "n_layers"), [([0, 1, 3], 5), ([0, 2, 3], 4)])
 def test_travel_of_some_layers_knows_their_own_blocks_and_no_whole_way(tmp_path, layers, n_layers):
     stored = store(tmp_path, sets=FEW, model=model_of(n_layers), layers=layers)
-    analyse(stored.run, {}, None, silent, asked={"travel"})
+    analyse(stored.run, {}, None, silent, requested={"travel"})
     group = assert_group(stored.run, "travel", expected_travel(stored, layers, n_layers, by_differences))
     assert group["layer"].values.tolist() == layers
     assert np.isnan(group["path_length"]).all()
@@ -67,7 +67,7 @@ def test_the_table_of_growth_fits_norms_and_variances_along_depth_in_blocks(tmp_
             values[:] = rng.normal(size=values.shape) * np.exp(0.3 * along)[:, None]
     contrasts = {"refusal": contrast("bad", "good")}
     run = store_run(tmp_path, arrays, contrasts=contrasts)
-    analyse(run, contrasts, None, silent, asked={"travel"})
+    analyse(run, contrasts, None, silent, requested={"travel"})
     table = read_table(run.location, "tables/growth.parquet")
     assert len(table) == 3 * 2 * 2 * 2 * 2  # quantities, sets, sites, positions, laws
     moments, curves = (read_group(run, name) for name in ("moments", "curves"))
@@ -90,9 +90,9 @@ def test_the_table_of_growth_fits_norms_and_variances_along_depth_in_blocks(tmp_
 def test_growth_is_fitted_again_with_what_is_there_already(tmp_path):
     arrays = {"bad": draw(8, ("resid_pre",), positions=1, layers=6)}
     here, there = store_run(tmp_path / "a", arrays), store_run(tmp_path / "b", arrays)
-    analyse(here, {}, None, silent, asked={"travel"})
+    analyse(here, {}, None, silent, requested={"travel"})
     analyse(there, {}, None, silent)
-    assert analyse(there, {}, None, silent, asked={"travel"}) == ["travel"]
+    assert analyse(there, {}, None, silent, requested={"travel"}) == ["travel"]
     first, second = (read_table(run.location, "tables/growth.parquet") for run in (here, there))
     assert first.equals(second)
     assert len(first) == 3 * 2
