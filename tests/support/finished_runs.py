@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import xarray as xr
 from support.stored import record_of
 
 from theodolite.groups import GROUPS
@@ -60,7 +61,9 @@ def finished_run(
     return run
 
 
-def _group(name: str, values: Mapping[str, Any], coordinates: Mapping[str, Any], contrasts: Mapping[str, Any]):
+def _group(
+    name: str, values: Mapping[str, Any], coordinates: Mapping[str, Any], contrasts: Mapping[str, Any]
+) -> xr.Dataset:
     full = {}
     for variable in GROUPS[name].variables:
         empty = 4 if variable.dtype == "int64" else np.nan

@@ -6,7 +6,9 @@ import subprocess
 import sys
 import time
 import urllib.request
+from collections.abc import Callable
 from pathlib import Path
+from typing import TypeVar
 
 import psutil
 
@@ -14,11 +16,13 @@ BIN = Path(sys.executable).parent
 SECONDS = 150
 TOKEN = "only-here"
 
+T = TypeVar("T")
+
 
 def free_port() -> int:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
+        return int(probe.getsockname()[1])
 
 
 class Cluster:
@@ -26,13 +30,13 @@ class Cluster:
 
     def __init__(self, folder: Path) -> None:
         self.folder, self.dashboard, self.port = folder, free_port(), 0
-        self.process: subprocess.Popen | None = None
+        self.process: subprocess.Popen[bytes] | None = None
 
     def start(self) -> None:
         self.port = free_port()
         ports = {"port": self.port, "dashboard-port": self.dashboard, "dashboard-agent-listen-port": free_port()}
         options = [f"--{name}={number}" for name, number in ports.items()]
-        command = [BIN / "ray", "start", "--head", "--block", "--num-cpus=2", "--dashboard-host=127.0.0.1"]
+        command = [str(BIN / "ray"), "start", "--head", "--block", "--num-cpus=2", "--dashboard-host=127.0.0.1"]
         command += ["--object-store-memory=100000000", "--disable-usage-stats", *options]
         environment = os.environ | {"PATH": f"{BIN}:{os.environ['PATH']}", "RAY_AUTH_MODE": "token"}
         environment |= {"RAY_AUTH_TOKEN": TOKEN}
@@ -61,15 +65,16 @@ class Cluster:
         return f"http://127.0.0.1:{self.dashboard}"
 
 
-def answers(request) -> bool:
+def answers(request: urllib.request.Request) -> bool:
     try:
         with urllib.request.urlopen(request, timeout=5) as answer:
-            return answer.status == 200
+            return bool(answer.status == 200)
     except OSError:
         return False
 
 
-def wait_for(condition, what):
+def wait_for(condition: Callable[[], T], what: str) -> T:
+    """Return the first true value of `condition`, which is called until the time limit."""
     deadline = time.monotonic() + SECONDS
     while time.monotonic() < deadline:
         if found := condition():

@@ -16,7 +16,7 @@ def render(folder: Path) -> list[Thing]:
     told = yaml.safe_load((folder / "kustomization.yaml").read_text())
     unknown = told.keys() - {"namespace", "resources", "patches", "replacements", "configMapGenerator"}
     unknown -= {"generatorOptions"} if told.get("generatorOptions") == {"disableNameSuffixHash": True} else set()
-    assert not unknown, f"{folder}: teach tests/deploy/rendering.py about {sorted(unknown)}"
+    assert not unknown, f"{folder}: tests/support/rendering.py does not implement {sorted(unknown)}"
     things: list[Thing] = []
     for name in told.get("resources", []):
         place = folder / name

@@ -73,6 +73,7 @@ def copied(library: str, folder: Path, *run_ids: str, with_activations: bool = F
 
 def stored_group(store: str, run_id: str, group: str) -> xr.Dataset:
     """Read a result group past all of our own code."""
+    dataset: xr.Dataset
     with xr.open_zarr(f"{store}/runs/{run_id}/results.zarr", group=group, chunks=None) as dataset:
         return dataset.load()
 

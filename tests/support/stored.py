@@ -1,9 +1,12 @@
 """Runs written straight from arrays: tests of the store and the statistics need no model."""
 
+from collections.abc import Mapping
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from theodolite.sites import Site
 from theodolite.spec_file import parse_spec
@@ -13,7 +16,7 @@ from theodolite.store.prompts import write_prompts
 from theodolite.store.result_writer import consolidate
 from theodolite.store.runs import ModelFacts, Run, RunRecord, SetFacts, create_run
 
-_MODEL = {
+_MODEL: dict[str, Any] = {
     "name": "tiny",
     "kind": "folder",
     "place": "tiny",
@@ -39,11 +42,18 @@ _PARITY = {
     "warning": None,
 }
 
-Arrays = dict[str, dict[str, np.ndarray]]
+Arrays = Mapping[str, Mapping[str, NDArray[Any]]]
+"""Set → site → (sample, position, layer, d_model)."""
 
 
-def record_of(arrays: Arrays, shard_prompts: int, contrasts=None, positions=None, **changes) -> RunRecord:
-    """Return the record of a run that holds `arrays`: set → site → (sample, position, layer, d_model)."""
+def record_of(
+    arrays: Arrays,
+    shard_prompts: int,
+    contrasts: Mapping[str, Any] | None = None,
+    positions: Mapping[str, list[int]] | None = None,
+    **changes: Any,
+) -> RunRecord:
+    """Return the record of a run that holds `arrays`; `changes` replace fields of the record."""
     positions = positions or {}
     sites = list(next(iter(arrays.values())))
     shapes = {name: of_set[sites[0]].shape for name, of_set in arrays.items()}
@@ -90,15 +100,28 @@ def record_of(arrays: Arrays, shard_prompts: int, contrasts=None, positions=None
 
 
 def store_run(
-    folder: Path, arrays: Arrays, shard_prompts: int = 4, quarantined=None, signs=None, final=None, **record
+    folder: Path,
+    arrays: Arrays,
+    shard_prompts: int = 4,
+    quarantined: Mapping[str, Mapping[int, str]] | None = None,
+    signs: Mapping[str, NDArray[np.bool_]] | None = None,
+    final: Mapping[str, NDArray[Any]] | None = None,
+    **record: Any,
 ) -> Run:
-    """Write a captured run; `resid_final` is made of the last layer of the first site, where `final` has no set's own.
+    """Write a captured run.
 
-    `signs` of a set, (sample, position, layer, unit) booleans, are counted over each shard's usable samples.
+    Args:
+        folder: the store.
+        arrays: set → site → (sample, position, layer, d_model).
+        shard_prompts: maximum number of prompts of a shard.
+        quarantined: set → sample → the reason of its quarantine.
+        signs: set → (sample, position, layer, unit), counted over each shard's usable samples.
+        final: set → `resid_final`, (sample, position, d_model); by default the first site at the last layer.
+        record: contrasts, positions and other fields of the record.
     """
     run = create_run(str(folder), record_of(arrays, shard_prompts, **record))
     for name, of_set in arrays.items():
-        whole = {Site(site): values for site, values in of_set.items()}
+        whole: dict[Site, NDArray[Any]] = {Site(site): values for site, values in of_set.items()}
         first = next(iter(whole.values()))
         coordinates = {
             "position": run.record.sets[name].positions,
@@ -110,10 +133,10 @@ def store_run(
             coordinates["unit"] = range(positive.shape[-1])
         create_activations(run.location, name, len(first), shard_prompts, list(whole), coordinates)
         whole[Site.RESID_FINAL] = (final or {}).get(name, first[:, :, -1])
-        bad = (quarantined or {}).get(name, {})
+        bad = dict((quarantined or {}).get(name, {}))
         for index, start in enumerate(range(0, len(first), shard_prompts)):
             stop = min(start + shard_prompts, len(first))
-            encoded = {
+            encoded: dict[str, bytes] = {
                 site: encode_shard(site, values[start:stop].astype(np.float32), start, shard_prompts)
                 for site, values in whole.items()
             }

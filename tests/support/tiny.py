@@ -47,9 +47,10 @@ PLAIN: dict[str, Any] = {
     "eos_token_id": 2,
 }
 GROUPED = {**PLAIN, "num_key_value_heads": 2}
+_PARTIAL = {**GROUPED, "partial_rotary_factor": 0.5}  # half of the entries of a head are rotated
 _WIDE = {**GROUPED, "head_dim": 16}  # heads wider than d_model / n_heads
-_GPT = {"vocab_size": 64, "n_embd": 48, "n_layer": 5, "n_head": 4, "n_positions": 128, "bos_token_id": 1}
-_GPT["eos_token_id"] = 2
+_GPT: dict[str, Any] = {"vocab_size": 64, "n_embd": 48, "n_layer": 5, "n_head": 4, "n_positions": 128}
+_GPT |= {"bos_token_id": 1, "eos_token_id": 2}
 _FALCON = {**PLAIN, "bias": True, "ffn_hidden_size": 80}
 _ENCODER = {**PLAIN, "pad_token_id": 1, "bos_token_id": 0}
 SLIDING = ["sliding_attention", "sliding_attention", "full_attention", "sliding_attention", "full_attention"]
@@ -120,15 +121,15 @@ CONFIGS: dict[str, Any] = {
     "olmo2": Olmo2Config(**GROUPED),
     "opt": OPTConfig(**PLAIN, ffn_dim=80, word_embed_proj_dim=48),
     "opt-post-norm": OPTConfig(**PLAIN, ffn_dim=80, word_embed_proj_dim=32, do_layer_norm_before=False),
-    "phi": PhiConfig(**GROUPED, partial_rotary_factor=0.5),
+    "phi": PhiConfig(**_PARTIAL),
     "phi-qk-norm": PhiConfig(**GROUPED, qk_layernorm=True),
     "phi3": Phi3Config(**GROUPED),
     "phi3-longrope": Phi3Config(**GROUPED, rope_parameters=_LONGROPE, original_max_position_embeddings=20),
     "qwen2": Qwen2Config(**GROUPED),
     "qwen3": Qwen3Config(**_WIDE),
     "roberta": RobertaConfig(**_ENCODER),
-    "stablelm": StableLmConfig(**GROUPED, use_qkv_bias=True, qk_layernorm=True, partial_rotary_factor=0.5),
-    "stablelm-parallel": StableLmConfig(**GROUPED, use_parallel_residual=True, partial_rotary_factor=0.5),
+    "stablelm": StableLmConfig(**_PARTIAL, use_qkv_bias=True, qk_layernorm=True),
+    "stablelm-parallel": StableLmConfig(**_PARTIAL, use_parallel_residual=True),
     "xlm-roberta": XLMRobertaConfig(**_ENCODER),
 }
 """By family, a hyphen, and what is special; `transformers` names the family in `config.model_type`."""
