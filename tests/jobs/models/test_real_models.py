@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from support.reference_blocks import activation_of, after_branch, reference_attention, inputs_of, reference_mlp
+from support.reference_blocks import activation_of, after_branch, inputs_of, reference_attention, reference_mlp
 
 from theodolite.settings import Settings
 from theodolite.sites import Site

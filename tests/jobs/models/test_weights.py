@@ -10,12 +10,12 @@ from support import tiny
 from support.reference_blocks import (
     activation_of,
     after_branch,
-    reference_attention,
     epsilon_of,
     inputs_of,
-    reference_mlp,
     normalised,
     recorded,
+    reference_attention,
+    reference_mlp,
 )
 from transformers import AutoModel, AutoModelForCausalLM, AutoModelForMaskedLM
 
