@@ -1,1 +1,1 @@
-"""From token ids and a model to arrays of activations. Knows neither Ray nor Zarr nor where it runs."""
+"""Capture activations: turn token ids and a model into arrays. This package does not depend on Ray or Zarr."""

@@ -1,4 +1,4 @@
-"""Running one shard of prompts through a model that is in memory."""
+"""Run one shard of prompts through a model that is in memory."""
 
 import time
 from collections import deque
@@ -24,15 +24,15 @@ Activations = dict[Site, NDArray[np.float32]]
 
 @dataclass
 class CapturedShard:
-    """What came out of one shard.
+    """The result of capturing one shard.
 
     Attributes:
         activations: (sample, position, layer, d_model) for each site, (sample, position, d_model) for `resid_final`;
             NaN before a prompt's first token and for quarantined prompts.
-        positive_counts: how many of the prompts that are not quarantined have each hidden unit of the MLPs positive
-            before gating, (position, layer, unit); None where units are not counted.
-        batches: the batches that were run; they differ from the plan's only where memory ran out.
-        quarantined: sample → why its activations cannot be used.
+        positive_counts: (position, layer, unit); for each hidden unit of the MLPs, the number of prompts in which it
+            is positive before gating. Quarantined prompts are not counted. None if units are not counted.
+        batches: the batches that were run; they differ from the plan's only if memory ran out.
+        quarantined: sample → the reason why its activations cannot be used.
         counts: tokens, time and splits of batches.
     """
 
@@ -44,14 +44,14 @@ class CapturedShard:
 
 
 class Engine:
-    """A model with its taps: turns shards into arrays, and keeps the keys and values of the last shared prefix.
+    """A model with its taps: captures shards, and caches the keys and values of the last shared prefix.
 
-    Where ranks share the model, each has an engine, and all capture the same shards in the same order: each then has
-    the whole result, and of keys, values and hidden units only its own.
+    If ranks share the model, each rank has an engine, and all engines capture the same shards in the same order.
+    Each rank then has the full activations; keys, values and hidden units are sharded.
     """
 
     def __init__(self, model: LoadedModel, sites: Sequence[Site], layers: Sequence[int]) -> None:
-        """Take a loaded model, the block sites to keep, and the layers to keep them at."""
+        """Take a loaded model, the block sites to capture, and the layers to capture them at."""
         self.model = model
         self.sites = tuple(sites)
         self.layers = tuple(layers)
@@ -60,19 +60,19 @@ class Engine:
     def capture(
         self, plan: SetPlan, shard: ShardPlan, tokens: Sequence[TokenIds], units: int = 0, halvings: int = 0
     ) -> CapturedShard:
-        """Capture one shard.
+        """Return the captured activations of one shard.
 
         Args:
             plan: the plan of the shard's set.
-            shard: which samples, in which batches.
+            shard: the samples and their batches.
             tokens: token ids of the shard's samples, from `shard.start` on.
-            units: how many hidden units each MLP has, where their signs are to be counted.
-            halvings: how often to halve each batch before it is run, for it did not fit into memory before.
+            units: the number of hidden units of each MLP, to count their signs; 0 counts none.
+            halvings: how often to halve each batch before it is run, after a batch did not fit into memory.
 
         Raises:
-            RankOutOfMemoryError: ranks share the model, and a batch does not fit into this one's memory.
-            ValueError: the tokens are not one entry for each sample; or units are to be counted of a family whose
-                record names none, or at a position that some prompt does not have.
+            RankOutOfMemoryError: ranks share the model, and a batch does not fit into this rank's memory.
+            ValueError: `tokens` does not have one entry for each sample; or units are to be counted, but the family's
+                record names none, or a prompt is too short for a position.
         """
         if len(tokens) != shard.stop - shard.start:
             raise ValueError(f"shard {shard.name} has {shard.stop - shard.start} samples, not {len(tokens)}")
@@ -81,9 +81,9 @@ class Engine:
         started = time.perf_counter()
         captured = self._empty(len(tokens), len(plan.positions), units)
         pending: list[tuple[Batch, Any]] = []
-        for batch, kept in self._run_batches(plan, shard, tokens, captured, units, halvings):
-            # One batch behind: while the device computes this one, the host stores the one before.
-            pending.append((batch, _start_copy(kept)))
+        for batch, selected in self._run_batches(plan, shard, tokens, captured, units, halvings):
+            # The host stores the previous batch while the device computes this one.
+            pending.append((batch, _start_copy(selected)))
             if len(pending) > 1:
                 self._store(pending.pop(0), shard, captured)
         for last in pending:
@@ -107,18 +107,18 @@ class Engine:
         units: int,
         halvings: int,
     ) -> Iterator[tuple[Batch, dict[str, torch.Tensor]]]:
-        """Yield each batch with its kept tensors, on the device; halve a batch that does not fit into memory."""
+        """Yield each batch with its selected tensors, on the device; halve a batch that does not fit into memory."""
         waiting = deque(part for batch in shard.batches for part in halved(batch, halvings))
         captured.counts = ShardCounts(oom_backoffs=len(waiting) - len(shard.batches))
         suffix_lengths = {shard.start + i: len(ids) - plan.shared_prefix for i, ids in enumerate(tokens)}
         while waiting:
             batch, counts = waiting.popleft(), captured.counts
-            kept = self._forward_or_nothing(plan, [tokens[sample - shard.start] for sample in batch], units)
-            if kept is None:
+            selected = self._forward_or_none(plan, [tokens[sample - shard.start] for sample in batch], units)
+            if selected is None:
                 _free_memory()
                 captured.counts = replace(counts, oom_backoffs=counts.oom_backoffs + 1)
                 if len(batch) == 1:
-                    captured.quarantined[batch[0]] = "out of memory, even in a batch of its own"
+                    captured.quarantined[batch[0]] = "out of memory, even as the only prompt of a batch"
                 else:
                     waiting.extendleft(reversed(halved(batch)))
                 continue
@@ -129,32 +129,34 @@ class Engine:
                 computed_tokens=counts.computed_tokens + padded,
                 padding_tokens=counts.padding_tokens + padded - sum(suffix_lengths[sample] for sample in batch),
             )
-            yield batch, kept
+            yield batch, selected
 
-    def _forward_or_nothing(
+    def _forward_or_none(
         self, plan: SetPlan, prompts: Sequence[TokenIds], units: int
     ) -> dict[str, torch.Tensor] | None:
-        """Return None where memory runs out; by then nothing holds the failed forward's tensors."""
+        """Return the result of `_forward`, or None if memory runs out; the failed forward's tensors are then free."""
         try:
             return self._forward(plan, prompts, units)
         except RuntimeError as error:  # torch.OutOfMemoryError is one
             if not _is_out_of_memory(error):
                 raise
             if self.model.ranks > 1:
-                # The other ranks wait inside this forward, and no smaller one can be run beside it.
-                advice = "it is tried in halves" if len(prompts) > 1 else "give each replica more GPUs"
+                # The other ranks wait inside this forward, so this rank cannot run a smaller batch.
+                advice = (
+                    "the scheduling loop retries it in halves" if len(prompts) > 1 else "give each replica more GPUs"
+                )
                 raise RankOutOfMemoryError(
-                    f"a batch of {len(prompts)} prompts of {plan.prompt_set}, the longest of {max(map(len, prompts))} "
-                    f"tokens, does not fit into the memory of a rank: {advice}"
+                    f"a batch of {len(prompts)} prompts of {plan.prompt_set}, with up to {max(map(len, prompts))} "
+                    f"tokens each, does not fit into the memory of a rank; {advice}"
                 ) from error
             return None
 
     @torch.inference_mode()
     def _forward(self, plan: SetPlan, prompts: Sequence[TokenIds], units: int) -> dict[str, torch.Tensor]:
-        """Run one batch and return (batch, position, layer, d_model) for each site, on the device; and counts of units.
+        """Run one batch; return (batch, position, layer, d_model) for each site and the units' counts, on the device.
 
-        Prompts are padded on the right: no real token of a causal model sees a pad, positions are right by
-        construction and no mask is needed. An encoder's tokens see all, and get one.
+        Prompts are padded on the right. A causal model's tokens do not attend to the padding after them, so no mask
+        is needed and positions are correct. An encoder's tokens attend to all tokens, so an encoder gets a mask.
         """
         device = self.model.device
         shared = plan.shared_prefix
@@ -162,7 +164,7 @@ class Engine:
         padded = torch.zeros((len(prompts), int(lengths.max())), dtype=torch.long)
         for row, ids in enumerate(prompts):
             padded[row, : len(ids) - shared] = torch.tensor(ids[shared:])
-        # Before a prompt's first token there is nothing: take token 0, it is blanked later.
+        # A position before a prompt's first token reads token 0 here; its values become NaN later.
         indices = (lengths[:, None] + torch.tensor(plan.positions)).clamp(min=0)
         prefix = self._expanded_prefix(prompts[0][:shared], len(prompts))
         with tapped(self.model, self.sites, self.layers, TokenSelection(indices.to(device)), units) as kept:
@@ -178,7 +180,7 @@ class Engine:
         values[Site.RESID_FINAL] = kept[Site.RESID_FINAL][0]
         if units:
             counts = _count_positive(kept[POSITIVE_UNITS], _finite_prompts(values.values()))
-            values[POSITIVE_UNITS] = _of_all_ranks(counts, units, self.model.ranks)
+            values[POSITIVE_UNITS] = _gather_ranks(counts, units, self.model.ranks)
         return values
 
     def _expanded_prefix(self, prefix: TokenIds, batch_size: int) -> DynamicCache | None:
@@ -198,9 +200,15 @@ class Engine:
 
     def _check_countable(self, plan: SetPlan, tokens: Sequence[TokenIds]) -> None:
         if self.model.anatomy.mlp_units is None:
-            raise ValueError(f"the record of {self.model.config.model_type!r} does not say where its hidden units are")
+            raise ValueError(
+                f"cannot count hidden units: the record of {self.model.config.model_type!r} names no `mlp_units`; "
+                "capture with units=0"
+            )
         if min(map(len, tokens)) < -min(plan.positions):
-            raise ValueError(f"units are counted where every prompt of {plan.prompt_set} has all positions")
+            raise ValueError(
+                f"cannot count hidden units: a prompt of {plan.prompt_set} has {min(map(len, tokens))} tokens, but all "
+                f"prompts must have the position {min(plan.positions)}; capture with units=0"
+            )
 
     def _empty(self, n_samples: int, n_positions: int, units: int) -> CapturedShard:
         d_model = self.model.dimensions.d_model
@@ -222,18 +230,18 @@ class Engine:
 
 
 def _finite_prompts(activations: Iterable[torch.Tensor]) -> torch.Tensor:
-    """Return which prompts of a batch are finite at every kept place, in the float32 that is stored.
+    """Return which prompts of a batch are finite at every captured site, in the float32 that is stored.
 
-    The others are quarantined once the shard is whole, by the same numbers, and must not be counted.
+    Only these are counted: `_quarantine_non_finite` applies the same test to the complete shard.
     """
     finite = [values.float().isfinite().flatten(1).all(dim=1) for values in activations]
     return torch.stack(finite).all(dim=0)
 
 
 def _count_positive(signs: Sequence[torch.Tensor], usable: torch.Tensor) -> torch.Tensor:
-    """Return how many usable prompts have each unit positive, (position, layer, unit), from signs for each layer.
+    """Return the number of usable prompts with each unit positive, (position, layer, unit), from each layer's signs.
 
-    Counted on the device: a batch's counts are as small as one prompt's signs are.
+    The device counts, so the host receives one count per unit instead of one sign per unit and prompt.
     """
     counts = [
         (positive & usable.to(positive.device)[:, None, None]).sum(dim=0, dtype=torch.int32) for positive in signs
@@ -241,27 +249,27 @@ def _count_positive(signs: Sequence[torch.Tensor], usable: torch.Tensor) -> torc
     return torch.stack([count.to(usable.device) for count in counts], dim=1)
 
 
-def _of_all_ranks(counts: torch.Tensor, units: int, ranks: int) -> torch.Tensor:
-    """Return the counts of all units, where each rank has counted those of its own part of a matrix."""
-    if counts.shape[-1] == units:  # one process, or a family whose parts are put together before the activation
+def _gather_ranks(counts: torch.Tensor, units: int, ranks: int) -> torch.Tensor:
+    """Return the counts of all units; each rank has counted those of its shard of the matrix."""
+    if counts.shape[-1] == units:  # one process, or a family that gathers its shards before the activation
         return counts
-    widest = -(-units // ranks)  # as torch cuts: all parts are as wide, but the last may be less
+    widest = -(-units // ranks)  # torch makes all shards equally wide, except that the last may be narrower
     own = torch.nn.functional.pad(counts, (0, widest - counts.shape[-1]))
     parts = [torch.empty_like(own) for _ in range(ranks)]
     torch.distributed.all_gather(parts, own)
     return torch.cat(parts, dim=-1)[..., :units]
 
 
-def _start_copy(kept: dict[str, torch.Tensor]) -> tuple[dict[str, torch.Tensor], Any]:
-    """Start copying to pinned host memory; return the copies and the event that says they are there."""
-    if next(iter(kept.values())).device.type != "cuda":
-        return kept, None
+def _start_copy(selected: dict[str, torch.Tensor]) -> tuple[dict[str, torch.Tensor], Any]:
+    """Start to copy to pinned host memory; return the copies and the event that marks their completion."""
+    if next(iter(selected.values())).device.type != "cuda":
+        return selected, None
     host = {}
-    for site, values in kept.items():
+    for site, values in selected.items():
         host[site] = torch.empty(values.shape, dtype=values.dtype, pin_memory=True)
         host[site].copy_(values, non_blocking=True)
     event = torch.cuda.Event()
-    # The stream of the device that copies, which need not be the current one when blocks lie on several.
+    # Record on the stream of the tensors' device: if blocks are on several devices, it may not be the current one.
     event.record(torch.cuda.current_stream(values.device))
     return host, event
 
@@ -279,14 +287,14 @@ def _quarantine_non_finite(
     start: int,
     layers: Sequence[int],
 ) -> None:
-    """Take out prompts with NaN or infinite activations; nothing may ever average over them."""
+    """Quarantine prompts with NaN or infinite activations, and set all their activations to NaN."""
     exists = np.asarray([len(ids) for ids in tokens])[:, None] + np.asarray(positions) >= 0
     for site, values in captured.activations.items():
         bad = ~np.isfinite(values).all(axis=-1)
         bad &= exists[:, :, None] if bad.ndim == 3 else exists
         for row in np.flatnonzero(bad.reshape(len(tokens), -1).any(axis=1)):
-            place = "" if bad.ndim == 2 else f", layer {layers[int(np.argwhere(bad[row])[0][1])]}"
-            captured.quarantined.setdefault(start + int(row), f"activation is not finite at {site}{place}")
+            where = "" if bad.ndim == 2 else f", layer {layers[int(np.argwhere(bad[row])[0][1])]}"
+            captured.quarantined.setdefault(start + int(row), f"activation is not finite at {site}{where}")
     for sample in captured.quarantined:
         for values in captured.activations.values():
             values[sample - start] = np.nan

@@ -1,7 +1,7 @@
-"""Which prompts form which shard and which batch: a pure function of the spec and the tokens.
+"""Divide the prompts into shards and batches: a pure function of the spec and the tokens.
 
-The number of workers never enters, so any number of them, and any number of crashes, gives the same batches and
-with them the same bits.
+The number of workers is not an input. Any number of workers, and any number of crashes, therefore gives the same
+batches and the same bits.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -12,13 +12,13 @@ from theodolite.spec import TokenIds
 
 Batch = tuple[int, ...]
 
-# What starting a batch costs, in tokens: measured on a CPU and foreseen for a GPU, where it hardly matters.
-_TOKENS_OF_A_BATCH = 48
+# The fixed cost of a batch, in tokens: measured on a CPU. On a GPU it hardly matters.
+_BATCH_OVERHEAD = 48
 
-# Tokens of the longest probe: 40 heads' scores are then 1.3 GB in half precision.
+# The largest probe, in tokens: the attention scores of 40 heads then take 1.3 GB in half precision.
 _LONGEST_PROBE = 4096
 
-# Sharing fewer tokens than this saves less than its own bookkeeping costs.
+# The smallest prefix, in tokens, that saves more than its bookkeeping costs.
 _MIN_SHARED_PREFIX = 8
 
 
@@ -28,7 +28,7 @@ class ShardPlan:
 
     Attributes:
         prompt_set: the set's name.
-        index: the shard's place in its set.
+        index: the shard's number in its set, from 0.
         start: first sample of the shard in its set.
         stop: one past the last sample.
         batches: samples of each batch, as indices into the set.
@@ -42,21 +42,21 @@ class ShardPlan:
 
     @property
     def name(self) -> str:
-        """How people and messages call the shard."""
+        """The shard's name in messages, such as `harmful/00003`."""
         return f"{self.prompt_set}/{self.index:05d}"
 
 
 @dataclass(frozen=True)
 class SetPlan:
-    """How one prompt set is captured.
+    """The capture plan of one prompt set.
 
     Attributes:
         prompt_set: the set's name.
-        positions: kept positions, counted from the end, ascending.
-        shared_prefix: the first so many tokens of all prompts are the same, and are computed once.
+        positions: captured positions, counted from the end, ascending.
+        shared_prefix: the number of first tokens that all prompts share; they are computed once.
         shards: all shards, in order.
-        tokens: tokens of all prompts.
-        computed_tokens: tokens that a replica computes, padding included, the shared prefix left out.
+        tokens: the number of tokens of all prompts.
+        computed_tokens: the number of tokens that the replicas compute, with padding, without the shared prefix.
     """
 
     prompt_set: str
@@ -68,7 +68,7 @@ class SetPlan:
 
     @property
     def n_samples(self) -> int:
-        """Prompts in the set."""
+        """The number of prompts in the set."""
         return self.shards[-1].stop
 
     def as_dict(self) -> dict[str, Any]:
@@ -86,16 +86,16 @@ def plan_set(
     share_prefix: bool,
     length_class: Callable[[int], int] = lambda _: 0,
 ) -> SetPlan:
-    """Plan one prompt set.
+    """Return the capture plan of one prompt set.
 
     Args:
         prompt_set: the set's name.
         tokens: token ids of each prompt.
-        positions: kept positions, ascending, all negative.
-        shard_prompts: prompts in one shard.
-        batch_tokens: most tokens in one batch, padding included; a longer prompt is a batch of its own.
-        share_prefix: compute the tokens that all prompts begin with once, where all prompts are of one class.
-        length_class: the class of a prompt's length; prompts of two classes never share a batch.
+        positions: captured positions, ascending, all negative.
+        shard_prompts: the number of prompts in one shard.
+        batch_tokens: the token budget of one batch, padding included; a longer prompt is a batch of its own.
+        share_prefix: compute the first tokens that all prompts share once, if all prompts are of class 0.
+        length_class: returns the class of a prompt's length; prompts of two classes never share a batch.
     """
     classes = [length_class(len(ids)) for ids in tokens]
     shared = shared_prefix(tokens, positions) if share_prefix and set(classes) == {0} else 0
@@ -114,9 +114,10 @@ def plan_set(
 
 
 def probe_prompts(tokens: Sequence[TokenIds]) -> list[TokenIds]:
-    """Return a set's shortest and longest prompt, which the parity certificate is measured on.
+    """Return a set's shortest and longest prompt, for the parity certificate.
 
-    A longer one than plain attention can hold, which keeps a score for each pair of tokens, is left out.
+    Prompts of more than `_LONGEST_PROBE` tokens do not count as the longest: plain attention stores a score for each
+    pair of tokens.
     """
     shortest = min(tokens, key=len)
     longest = max((ids for ids in tokens if len(ids) <= _LONGEST_PROBE), key=len, default=shortest)
@@ -124,7 +125,7 @@ def probe_prompts(tokens: Sequence[TokenIds]) -> list[TokenIds]:
 
 
 def shared_prefix(tokens: Sequence[TokenIds], positions: tuple[int, ...]) -> int:
-    """Return how many first tokens all prompts share, leaving every kept position to be computed."""
+    """Return the number of first tokens that all prompts share and that precede every captured position."""
     first, last = min(tokens), max(tokens)  # in lexicographic order, all others lie between these two
     same = 0
     while same < min(len(first), len(last)) and first[same] == last[same]:
@@ -134,30 +135,30 @@ def shared_prefix(tokens: Sequence[TokenIds], positions: tuple[int, ...]) -> int
 
 
 def batch_by_length(samples: Sequence[int], lengths: Sequence[int], batch_tokens: int) -> tuple[Batch, ...]:
-    """Return batches of samples in order of length, each within the budget, cut where the whole costs least.
+    """Return batches of samples in order of length, each within the token budget, with the smallest total cost.
 
-    A batch costs its tokens, padding included, and a little of its own; the cheapest way to cut the first k samples
-    follows from the cheapest ways to cut fewer.
+    A batch costs its tokens, padding included, plus a fixed overhead. Dynamic programming: the cheapest split of the
+    first k samples follows from the cheapest splits of fewer samples.
     """
     ordered = sorted(samples, key=lambda sample: (lengths[sample], sample))
-    cheapest, cut_before = [0.0], [0]
+    cheapest, last_start = [0.0], [0]
     for stop in range(1, len(ordered) + 1):
         longest = lengths[ordered[stop - 1]]  # lengths ascend, so the last one sets the padding
         first = max(0, min(stop - 1, stop - batch_tokens // longest))
-        costs = {start: cheapest[start] + (stop - start) * longest + _TOKENS_OF_A_BATCH for start in range(first, stop)}
+        costs = {start: cheapest[start] + (stop - start) * longest + _BATCH_OVERHEAD for start in range(first, stop)}
         best = min(costs, key=lambda start: costs[start])
         cheapest.append(costs[best])
-        cut_before.append(best)
+        last_start.append(best)
     batches: list[Batch] = []
     stop = len(ordered)
     while stop:
-        batches.append(tuple(ordered[cut_before[stop] : stop]))
-        stop = cut_before[stop]
+        batches.append(tuple(ordered[last_start[stop] : stop]))
+        stop = last_start[stop]
     return tuple(reversed(batches))
 
 
 def halved(batch: Batch, times: int = 1) -> list[Batch]:
-    """Return a batch cut in halves, these in halves again, so many times; a prompt alone cannot be cut."""
+    """Return the parts of a batch after `times` rounds of halving; a part of one prompt is not split."""
     if times == 0 or len(batch) == 1:
         return [batch]
     half = len(batch) // 2
@@ -165,5 +166,5 @@ def halved(batch: Batch, times: int = 1) -> list[Batch]:
 
 
 def padded_tokens(batch: Batch, lengths: Sequence[int] | Mapping[int, int]) -> int:
-    """Return the tokens a batch computes: its size times its longest prompt."""
+    """Return the number of tokens that a batch computes: its size times its longest prompt."""
     return len(batch) * max(lengths[sample] for sample in batch)

@@ -1,4 +1,4 @@
-"""Hooks that copy the wanted positions of the wanted places, and nothing else."""
+"""Hooks that copy the selected sites at the selected positions, and nothing else."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -11,11 +11,11 @@ from theodolite_jobs.models.anatomy import Tap
 from theodolite_jobs.models.load import LoadedModel
 
 POSITIVE_UNITS = "positive_units"
-"""What is collected of the MLPs' hidden units goes by this name, beside the sites."""
+"""The key of the MLPs' hidden units, next to the sites."""
 
 
 class TokenSelection:
-    """Which rows of a (batch, token, feature) hidden state to keep: one index per (prompt, position)."""
+    """The rows to copy from a (batch, token, feature) hidden state: one index per (prompt, position)."""
 
     def __init__(self, indices: torch.Tensor) -> None:
         """Take token indices of shape (batch, position)."""
@@ -23,12 +23,12 @@ class TokenSelection:
         self._home = indices
 
     def of(self, hidden: torch.Tensor) -> torch.Tensor:
-        """Return a copy of shape (batch, position, feature); indexing copies, so later in-place sums are harmless.
+        """Return a copy of shape (batch, position, feature); later in-place sums do not change it.
 
-        Takes (batch, token, feature), or (batch · token, feature) as some families flatten it.
+        The input is (batch, token, feature), or (batch · token, feature) in families that flatten it.
         """
         hidden = hidden.view(self._home.shape[0], -1, hidden.shape[-1])
-        if hidden.device not in self._indices:  # blocks may lie on several devices
+        if hidden.device not in self._indices:  # blocks may be on several devices
             self._indices[hidden.device] = self._home.to(hidden.device)
         indices = self._indices[hidden.device]
         rows = torch.arange(indices.shape[0], device=hidden.device)[:, None]
@@ -41,8 +41,9 @@ def tapped(
 ) -> Iterator[Mapping[str, list[torch.Tensor]]]:
     """Collect, during forwards inside the context, one (batch, position, d_model) tensor per site and layer.
 
-    `resid_final` is collected too, as a list of one. Where `units` are wanted, `POSITIVE_UNITS` is too: for each layer,
-    which of the MLP's first so many hidden units are positive before gating, (batch, position, unit) booleans.
+    `resid_final` is collected too, as a list of one tensor. If `units` is not 0, `POSITIVE_UNITS` is collected too: for
+    each layer, whether each of the MLP's first `units` hidden units is positive before gating, as (batch, position,
+    unit) booleans.
     """
     kept: dict[str, list[torch.Tensor]] = {site: [] for site in (*sites, Site.RESID_FINAL)}
     taps = model.anatomy.taps
@@ -64,7 +65,7 @@ def tapped(
 
 
 Keep = Callable[[torch.Tensor], None]
-"""What a hook does with a hidden state."""
+"""The action of a hook on a hidden state."""
 
 
 def _values_into(into: list[torch.Tensor], selection: TokenSelection, scale: float = 1.0) -> Keep:

@@ -59,7 +59,7 @@ def test_sites_equal_a_float64_hugging_face_run_of_each_prompt_alone(family):
     batch_tokens=st.integers(16, 200),
     share_prefix=st.booleans(),
 )
-def test_prompt_order_shards_batches_and_prefix_do_not_matter(order, shard_prompts, batch_tokens, share_prefix):
+def test_activations_do_not_depend_on_order_shards_batches_or_prefix(order, shard_prompts, batch_tokens, share_prefix):
     tokens = tiny.random_tokens(LENGTHS, prefix=9)
     model = wrap(tiny.tiny_model("llama"))
     plain = capture_all(model, tokens, batch_tokens=1)
@@ -74,7 +74,7 @@ def test_prompt_order_shards_batches_and_prefix_do_not_matter(order, shard_promp
         assert relative_errors(shuffled[site], plain[site][list(order)]).max() < 5e-6
 
 
-def test_all_positions_are_kept_and_blank_before_the_first_token():
+def test_all_positions_are_captured_with_nan_before_the_first_token():
     tokens = tiny.random_tokens([3, 5])
     model = wrap(tiny.tiny_model("llama"))
     ours = capture_all(model, tokens, tuple(range(-5, 0)))[Site.RESID_MID]
@@ -91,7 +91,7 @@ def test_shared_tokens_give_exactly_equal_first_activations():
 
 
 class RunsOutOfMemory(torch.nn.Module):
-    """A model that holds no more than a few prompts at a time, as a small GPU would."""
+    """A model that runs out of memory for more than `capacity` prompts, as on a small GPU."""
 
     def __init__(self, inner, capacity):
         super().__init__()
@@ -110,7 +110,7 @@ class RunsOutOfMemory(torch.nn.Module):
         return self.inner(input_ids=input_ids, **options)
 
 
-def test_a_batch_that_does_not_fit_is_halved_and_recorded():
+def test_a_batch_that_does_not_fit_into_memory_is_halved_and_recorded():
     tokens = tiny.random_tokens([12] * 10)
     model = wrap(tiny.tiny_model("llama"))
     small = replace(model, module=RunsOutOfMemory(model.module, capacity=3))
@@ -123,7 +123,7 @@ def test_a_batch_that_does_not_fit_is_halved_and_recorded():
         assert relative_errors(values, whole[site]).max() < 5e-6
 
 
-def test_a_prompt_that_never_fits_is_quarantined_and_blank():
+def test_a_prompt_that_never_fits_into_memory_is_quarantined_with_nan():
     tokens = tiny.random_tokens([4, 5])
     model = wrap(tiny.tiny_model("llama"))
     none_fits = replace(model, module=RunsOutOfMemory(model.module, capacity=0))
@@ -134,7 +134,7 @@ def test_a_prompt_that_never_fits_is_quarantined_and_blank():
     assert all(np.isnan(values).all() for values in captured.activations.values())
 
 
-def test_a_prompt_with_a_non_finite_activation_is_quarantined_and_the_others_are_kept():
+def test_only_the_prompt_with_a_non_finite_activation_is_quarantined():
     model = wrap(tiny.tiny_model("llama"))
     tokens = [(5, 6, 7), (5, 60, 7), (8, 9, 10)]
     with torch.no_grad():
@@ -148,7 +148,7 @@ def test_a_prompt_with_a_non_finite_activation_is_quarantined_and_the_others_are
         assert np.isfinite(values[[0, 2]]).all()
 
 
-def test_tokens_that_do_not_fit_the_shard_are_refused():
+def test_a_wrong_number_of_token_lists_is_refused():
     tokens = tiny.random_tokens([4, 5])
     plan = plan_set("set", tokens, (-1,), shard_prompts=2, batch_tokens=400, share_prefix=False)
     with pytest.raises(ValueError, match="2 samples, not 1"):

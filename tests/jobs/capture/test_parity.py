@@ -40,7 +40,7 @@ def test_every_family_passes_in_float32(family):
 
 
 @pytest.mark.parametrize("family", tiny.CONFIGS)
-def test_half_precision_also_proves_its_first_blocks_in_float32(family):
+def test_half_precision_also_checks_the_first_blocks_in_float32(family):
     model = wrap(tiny.tiny_model(family).bfloat16())
     certificate = certify_tiny(model)
     assert certificate.dtype == "bfloat16"
@@ -49,7 +49,7 @@ def test_half_precision_also_proves_its_first_blocks_in_float32(family):
     assert model.dtype == torch.bfloat16
 
 
-def test_a_site_read_at_the_wrong_place_is_refused_and_named():
+def test_a_site_read_from_the_wrong_module_is_refused_and_named():
     model = wrap(tiny.tiny_model("llama"))
     wrong = {**model.anatomy.taps, Site.RESID_MID: Tap("input_layernorm", "input")}
     with pytest.raises(ParityError, match="at resid_mid"):
@@ -58,7 +58,7 @@ def test_a_site_read_at_the_wrong_place_is_refused_and_named():
 
 def test_half_precision_cannot_hide_a_wrong_site():
     model = wrap(tiny.tiny_model("llama").bfloat16())
-    with torch.no_grad():  # attention adds so little that bf16 alone would not notice
+    with torch.no_grad():  # attention adds so little that the error in bf16 would be within its bound
         for block in model.blocks:
             block.self_attn.o_proj.weight.mul_(1e-3)
             block.self_attn.o_proj.bias.mul_(1e-3)
@@ -67,7 +67,7 @@ def test_half_precision_cannot_hide_a_wrong_site():
         certify_tiny(replace(model, anatomy=replace(model.anatomy, taps=wrong)))
 
 
-def test_the_attention_kernel_is_left_as_it_was():
+def test_certify_does_not_change_the_attention_kernel():
     model = wrap(tiny.tiny_model("llama"))
     before = model.config._attn_implementation
     assert certify_tiny(model).attention == before == model.config._attn_implementation == "sdpa"
@@ -88,7 +88,7 @@ def test_a_capture_that_is_not_a_number_is_refused(monkeypatch, dtype, site):
         certify_tiny(wrap(tiny.tiny_model("llama").to(dtype)))
 
 
-def test_a_failure_that_float64_takes_away_is_called_rounding(monkeypatch):
+def test_a_failure_that_float64_removes_is_reported_as_rounding(monkeypatch):
     monkeypatch.setattr("theodolite_jobs.capture.parity.FLOAT32_BOUND", 1e-8)
     with pytest.raises(
         ParityError, match=r"first 5 blocks differ by .* in float32 and .* in float64: this is rounding"
@@ -97,7 +97,7 @@ def test_a_failure_that_float64_takes_away_is_called_rounding(monkeypatch):
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-def test_a_failure_that_stays_in_float64_is_called_a_mistake(monkeypatch, dtype):
+def test_a_failure_that_remains_in_float64_is_reported_as_a_mistake(monkeypatch, dtype):
     capture = Engine.capture
 
     def off(self, *arguments):
@@ -110,7 +110,7 @@ def test_a_failure_that_stays_in_float64_is_called_a_mistake(monkeypatch, dtype)
         certify_tiny(wrap(tiny.tiny_model("mixtral").to(dtype)))
 
 
-def test_a_decoder_that_sees_what_follows_gets_a_mask():
+def test_a_bidirectional_decoder_gets_a_mask():
     config = copy.deepcopy(tiny.CONFIGS["gemma3_text"])
     config.use_bidirectional_attention = True
     torch.manual_seed(0)
@@ -119,7 +119,7 @@ def test_a_decoder_that_sees_what_follows_gets_a_mask():
     assert certify_tiny(model).max_error < 1e-5
 
 
-def test_a_mistake_past_the_first_blocks_is_not_called_rounding(monkeypatch):
+def test_a_mistake_after_the_first_blocks_is_not_reported_as_rounding(monkeypatch):
     capture = Engine.capture
 
     def off_at_the_end(self, *arguments):
@@ -133,7 +133,7 @@ def test_a_mistake_past_the_first_blocks_is_not_called_rounding(monkeypatch):
         certify_tiny(wrap(tiny.tiny_model("gpt2")))
 
 
-def test_a_failure_is_told_though_it_cannot_be_measured_again(monkeypatch):
+def test_a_failure_is_reported_even_if_it_cannot_be_measured_in_float64(monkeypatch):
     def no_memory(*_):
         raise torch.OutOfMemoryError("no memory left")
 
@@ -144,7 +144,7 @@ def test_a_failure_is_told_though_it_cannot_be_measured_again(monkeypatch):
 
 
 @pytest.mark.parametrize("family", ["llama", "gemma3", "bert"])
-def test_a_model_laid_over_devices_is_copied_and_not_cast(family):
+def test_a_model_with_a_device_map_is_copied_and_not_cast(family):
     model = tiny.tiny_model(family).bfloat16()
     model = wrap(accelerate.dispatch_model(model, {"": "cpu"}, main_device="cpu", force_hooks=True))
     assert certify_tiny(model).dtype == "bfloat16"
@@ -153,16 +153,16 @@ def test_a_model_laid_over_devices_is_copied_and_not_cast(family):
 
 
 @pytest.mark.parametrize("family", ["gpt_neox", "gptj"])
-def test_terms_that_cancel_in_half_precision_are_no_mistake(family):
+def test_terms_that_cancel_in_half_precision_pass(family):
     model = tiny.tiny_model(family).bfloat16()
-    with torch.no_grad():  # one feature that the second block plants and the last one takes away
+    with torch.no_grad():  # the second block adds a large value to one feature, and the last block subtracts it
         for block, planted in ((1, 2000.0), (4, -2000.0)):
             path = {"gpt_neox": f"layers.{block}.mlp.dense_4h_to_h", "gptj": f"h.{block}.mlp.fc_out"}[family]
             model.get_submodule(path).bias[7] += planted
     assert certify_tiny(wrap(model)).identity_error < 2e-2
 
 
-def test_first_blocks_go_on_until_every_kind_of_layer_has_occurred():
+def test_first_blocks_include_every_kind_of_layer():
     config = copy.deepcopy(tiny.CONFIGS["gemma3_text"])
     config.num_hidden_layers, config.layer_types = 7, ["sliding_attention"] * 5 + ["full_attention"] * 2
     torch.manual_seed(0)

@@ -21,18 +21,18 @@ def test_only_a_single_long_prompt_exceeds_the_budget(lengths, batch_tokens):
         assert len(batch) == 1 or padded_tokens(batch, lengths) <= batch_tokens
 
 
-def test_batches_are_sorted_by_length_and_keep_within_the_budget():
+def test_batches_are_sorted_by_length_and_within_the_budget():
     assert batch_by_length(range(5), [9, 2, 9, 2, 3], 12) == ((1, 3, 4), (0,), (2,))
 
 
-def test_batches_are_cut_where_padding_is_least_though_the_budget_would_hold_more():
+def test_batches_are_split_for_the_least_padding_even_if_the_budget_allows_larger_ones():
     lengths = [100] * 3 + [10] * 6
     assert batch_by_length(range(9), lengths, 10_000) == ((3, 4, 5, 6, 7, 8), (0, 1, 2))
-    assert batch_by_length(range(4), [10, 11, 11, 12], 10_000) == ((0, 1, 2, 3),)  # a batch costs something too
+    assert batch_by_length(range(4), [10, 11, 11, 12], 10_000) == ((0, 1, 2, 3),)  # each batch has a fixed cost
 
 
 @given(prompts, st.integers(1, 3))
-def test_shared_prefix_is_common_and_leaves_every_kept_position(tokens, reach):
+def test_shared_prefix_is_common_and_excludes_every_captured_position(tokens, reach):
     shared = shared_prefix(tokens, tuple(range(-reach, 0)))
     assert len({ids[:shared] for ids in tokens}) == 1
     assert shared == 0 or shared + reach <= min(map(len, tokens))
@@ -44,16 +44,16 @@ def test_shared_prefix_is_as_long_as_possible():
     assert shared_prefix(tokens, (-1,)) == 10
     assert shared_prefix(tokens, (-2, -1)) == 10
     assert shared_prefix(tokens, (-4, -1)) == 8
-    assert shared_prefix(tokens[:1], (-1,)) == 0  # one prompt shares with nobody
+    assert shared_prefix(tokens[:1], (-1,)) == 0  # one prompt has no other to share with
 
 
-def test_a_prompt_too_long_for_plain_attention_is_no_probe():
+def test_a_prompt_too_long_for_plain_attention_is_not_a_probe():
     prompts = [(1,) * 10, (2,) * 5000, (3,) * 4000]
     assert probe_prompts(prompts) == [prompts[0], prompts[2]]
     assert probe_prompts([(1,) * 5000]) == [(1,) * 5000]
 
 
-def test_a_batch_is_halved_in_order_until_its_prompts_are_alone():
+def test_a_batch_is_halved_in_order_until_each_part_has_one_prompt():
     batch = (1, 2, 3, 4, 5)
     assert halved(batch, 0) == [batch]
     assert halved(batch) == [(1, 2), (3, 4, 5)]

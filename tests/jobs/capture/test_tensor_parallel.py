@@ -1,4 +1,4 @@
-"""Two processes that share a model find what one finds, and the certificate says so or refuses."""
+"""Two ranks that share a model capture the same activations as one process, and the certificate checks this."""
 
 import numpy as np
 import pytest
@@ -17,10 +17,10 @@ from theodolite_jobs.models.facts import mlp_width
 from theodolite_jobs.models.load import load_config, load_model
 from theodolite_jobs.models.reference import relative_errors
 
-CUT = [
+SHARDED = [
     family
     for family, config in tiny.CONFIGS.items()
-    if config.get_text_config().base_model_tp_plan and family != "cohere"  # with norms of each head's own, see below
+    if config.get_text_config().base_model_tp_plan and family != "cohere"  # it has a norm scale per head
 ]
 LAYERS = (0, 2, 4)
 POSITIONS = (-3, -1)
@@ -65,30 +65,30 @@ def capture(folder, ranks):
     )
 
 
-def capture_cut(rank, folder):
+def capture_sharded(rank, folder):
     return capture(folder, rank.size)
 
 
-@pytest.mark.parametrize("family", CUT)
-def test_two_ranks_find_what_one_process_finds(family, group, tmp_path):
+@pytest.mark.parametrize("family", SHARDED)
+def test_two_ranks_capture_the_same_as_one_process(family, group, tmp_path):
     folder = saved(family, tmp_path)
     whole = capture(folder, 1)
-    first, second = group.run(capture_cut, folder)
+    first, second = group.run(capture_sharded, folder)
     assert {"resid_pre", "resid_post", "attn_out", "mlp_out", "resid_final"} <= set(whole.activations)
     for site, values in whole.activations.items():
         assert relative_errors(first.activations[site], values).max() < FLOAT32_EXPECTED, site
         np.testing.assert_array_equal(first.activations[site], second.activations[site])
     assert first.batches == whole.batches
-    for cut in (first, second):
-        np.testing.assert_array_equal(cut.positive_counts, whole.positive_counts)
+    for sharded in (first, second):
+        np.testing.assert_array_equal(sharded.positive_counts, whole.positive_counts)
 
 
-def test_parts_need_not_be_equal(group, tmp_path):
+def test_shards_may_have_different_sizes(group, tmp_path):
     sizes = {**tiny.GROUPED, "vocab_size": 67, "intermediate_size": 81}
     with pytest.MonkeyPatch.context() as patch:
         patch.setitem(tiny.CONFIGS, "uneven", LlamaConfig(**sizes))
         folder = saved("uneven", tmp_path)
-    whole, (first, _) = capture(folder, 1), group.run(capture_cut, folder)
+    whole, (first, _) = capture(folder, 1), group.run(capture_sharded, folder)
     assert first.positive_counts.shape[-1] == 81
     np.testing.assert_array_equal(first.positive_counts, whole.positive_counts)
     assert relative_errors(first.activations[Site.RESID_FINAL], whole.activations[Site.RESID_FINAL]).max() < 5e-6
@@ -97,8 +97,8 @@ def test_parts_need_not_be_equal(group, tmp_path):
 # The certificate.
 
 
-def certify_cut(rank, folder, rule=None):
-    """Certify; a rule of its own stands for a mistake in the plan of a family."""
+def certify_sharded(rank, folder, rule=None):
+    """Return the certificate; `rule` replaces a rule of the family's sharding plan, to simulate a mistake in it."""
     with pytest.MonkeyPatch.context() as patch:
         if rule is not None:
             config = type(load_config(folder))
@@ -112,8 +112,8 @@ def certify_cut(rank, folder, rule=None):
 @pytest.mark.parametrize(
     ("family", "dtype"), [("llama", torch.float32), ("gemma2", torch.bfloat16), ("mixtral", torch.bfloat16)]
 )
-def test_the_certificate_compares_parts_with_the_whole_in_float32(family, dtype, group, tmp_path):
-    first, second = group.run(certify_cut, saved(family, tmp_path, dtype))
+def test_the_certificate_compares_sharded_with_unsharded_blocks_in_float32(family, dtype, group, tmp_path):
+    first, second = group.run(certify_sharded, saved(family, tmp_path, dtype))
     assert first == second
     assert first.ranks == 2
     assert first.dtype == str(dtype).removeprefix("torch.")
@@ -121,8 +121,8 @@ def test_the_certificate_compares_parts_with_the_whole_in_float32(family, dtype,
     assert first.warning is None
 
 
-def test_a_plan_that_adds_twice_is_refused_though_all_ranks_agree(group, llama):
-    futures = group.submit(certify_cut, llama, {"layers.*.mlp": "all_reduce"})
+def test_a_sharding_plan_that_adds_twice_is_refused_although_all_ranks_agree(group, llama):
+    futures = group.submit(certify_sharded, llama, {"layers.*.mlp": "all_reduce"})
     for future in futures:
-        with pytest.raises(ParityError, match=r"first blocks in float32 1\..* try parallelism: pipeline"):
+        with pytest.raises(ParityError, match=r"first blocks in float32 1\..* set THEODOLITE_PARALLELISM to pipeline"):
             future.result(SECONDS)
