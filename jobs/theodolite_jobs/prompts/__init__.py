@@ -1,1 +1,1 @@
-"""From a prompt set's description to texts, and from texts to token ids."""
+"""Read prompt sets as texts, and convert texts to token ids."""

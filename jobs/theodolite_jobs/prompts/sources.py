@@ -1,4 +1,4 @@
-"""Reading a prompt set: built-in, from a file, or from a dataset on the hub."""
+"""Read a prompt set: built-in, from a file, or from a dataset on the hub."""
 
 import csv
 import json
@@ -15,31 +15,31 @@ Row = dict[str, Any]
 
 
 def read_prompts(name: str, prompt_set: PromptSetSpec, folder: Path) -> list[str]:
-    """Read a set's texts: `where` filters, `draw` shuffles, the first `limit` stay.
+    """Return a set's texts: `where` filters them, `draw` shuffles them, `limit` takes the first.
 
     Args:
         name: the set's name, for messages.
-        prompt_set: what to read.
-        folder: where the spec lies; relative file sources start here.
+        prompt_set: the source and its selection.
+        folder: the spec's folder; relative file sources start from it.
 
     Raises:
-        PromptError: the source, a column or a prompt is missing or empty.
+        PromptError: the source cannot be read, a column is missing, or a prompt is empty or not text.
     """
-    kind, _, place = prompt_set.source.partition(":")
+    kind, _, location = prompt_set.source.partition(":")
     if kind == "builtin":
-        rows = _read_builtin(place)
+        rows = _read_builtin(location)
     elif kind == "file":
-        rows = _read_file(name, folder / place)
+        rows = _read_file(name, folder / location)
     else:
-        rows = _read_hub(name, place, prompt_set.split)
+        rows = _read_hub(name, location, prompt_set.split)
     if not rows:
         raise PromptError(f"prompts.{name}: {prompt_set.source} is empty")
     column = _choose_column(name, rows, prompt_set.column)
     texts = [row[column] for row in _keep_where(name, rows, prompt_set.where)]
     if not texts:
         raise PromptError(
-            f"prompts.{name}.where: none of the {len(rows)} rows has what is asked of {_named(prompt_set.where)}; "
-            f"columns: {_named(rows[0])}"
+            f"prompts.{name}.where: none of the {len(rows)} rows has the values requested for "
+            f"{_named(prompt_set.where)}; columns: {_named(rows[0])}"
         )
     if prompt_set.draw:
         texts = _draw(name, texts, prompt_set.draw.test_size, prompt_set.draw.random_state)
@@ -50,15 +50,20 @@ def read_prompts(name: str, prompt_set: PromptSetSpec, folder: Path) -> list[str
 
 
 def _named(columns: Iterable[str]) -> str:
-    """Return columns' names; of a file without a header they are a prompt, which is not said: messages end in logs."""
-    shown = [name if re.fullmatch(r"\w[\w.-]{0,39}", name) else f"(a name of {len(name)} letters)" for name in columns]
+    """Return the columns' names for a message, without names that may be prompts.
+
+    The columns of a file without a header are named by its first prompt, and messages end up in logs.
+    """
+    shown = [
+        name if re.fullmatch(r"\w[\w.-]{0,39}", name) else f"(a name of {len(name)} characters)" for name in columns
+    ]
     return ", ".join(shown)
 
 
 def _check_text(where: str, text: Any) -> None:
     if not isinstance(text, str) or not text.strip():
-        # What it is, and not what it says: messages end up in logs.
-        wrong = "is empty" if isinstance(text, str) else f"is not a text: a {type(text).__name__}"
+        # Name the type and not the content: messages end up in logs.
+        wrong = "is empty" if isinstance(text, str) else f"is of type {type(text).__name__}; a prompt must be a text"
         raise PromptError(f"{where} {wrong}")
     try:
         text.encode()
@@ -67,7 +72,7 @@ def _check_text(where: str, text: Any) -> None:
 
 
 def _read_builtin(name: str) -> list[Row]:
-    """Read a set that ships with the package; `harmful` and `harmless` are the two columns of one file."""
+    """Return the rows of a built-in set; `harmful` and `harmless` are the two columns of one file."""
     data = resources.files("theodolite_jobs.prompts") / "data"
     if name == "nouns":
         return [{"prompt": line} for line in (data / "nouns.txt").read_text(encoding="utf-8").splitlines()]
@@ -78,14 +83,17 @@ def _read_builtin(name: str) -> list[Row]:
 def _read_file(name: str, path: Path) -> list[Row]:
     reader = _READERS.get(path.suffix.lower())
     if reader is None:
-        raise PromptError(f"prompts.{name}.source: {path} is none of the kinds that are read: {', '.join(_READERS)}")
+        raise PromptError(f"prompts.{name}.source: {path} has no supported suffix; allowed: {', '.join(_READERS)}")
     if not path.is_file():
-        raise PromptError(f"prompts.{name}.source: there is no file {path.absolute()}")
+        raise PromptError(
+            f"prompts.{name}.source: {path.absolute()} does not exist or is not a file; relative paths start "
+            "from the spec's folder"
+        )
     try:
         return reader(path)
     except UnicodeDecodeError as error:
         raise PromptError(f"prompts.{name}.source: {path} is not UTF-8 ({error}); save it as UTF-8") from error
-    # Each reader has its own family of errors for a file that is not what its name says.
+    # Each reader raises its own exception types for a file whose content does not match its suffix.
     except Exception as error:
         raise PromptError(f"prompts.{name}.source: {path} cannot be read: {error}") from error
 
@@ -95,7 +103,7 @@ def _read_csv(path: Path) -> list[Row]:
         rows = list(csv.DictReader(file))
     for index, row in enumerate(rows):
         if None in row or None in row.values():
-            raise ValueError(f"row {index} has not as many cells as the header; quote cells that hold a comma")
+            raise ValueError(f"row {index} has more or fewer cells than the header; quote cells that contain a comma")
     return rows
 
 
@@ -120,7 +128,7 @@ def _read_txt(path: Path) -> list[Row]:
 
 
 def _lines(path: Path) -> list[str]:
-    """Split at newlines only; `splitlines` would also split at characters that JSON and prompts may hold."""
+    """Return the lines, split at newlines only; `splitlines` also splits at characters that prompts may contain."""
     text = path.read_text(encoding="utf-8-sig").removesuffix("\n")
     return text.split("\n") if text else []
 
@@ -141,7 +149,7 @@ def _read_hub(name: str, dataset: str, split: str) -> list[Row]:
     disable_progress_bar()
     try:
         return [dict(row) for row in load_dataset(dataset, split=split)]
-    # The library raises dozens of kinds, from a missing split to no network; all mean the same to the user.
+    # The library raises dozens of exception types, from a missing split to no network.
     except Exception as error:
         raise PromptError(f"prompts.{name}.source: hub:{dataset}, split {split!r}, cannot be read: {error}") from error
 
@@ -160,7 +168,8 @@ def _choose_column(name: str, rows: list[Row], column: str | None) -> str:
     if column is None:
         if len(columns) != 1:
             raise PromptError(
-                f"prompts.{name}.column: say which column holds the prompts: {_named(columns) or 'there are none'}"
+                f"prompts.{name}.column: the rows have {len(columns)} columns, so the spec must name the one with "
+                f"the prompts; allowed: {_named(columns) or 'none'}"
             )
         column = columns[0]
     _check_column(f"prompts.{name}.column", rows, column)
@@ -174,10 +183,12 @@ def _columns(rows: list[Row]) -> list[str]:
 def _check_column(where: str, rows: list[Row], column: str) -> None:
     columns = _columns(rows)
     if column not in columns:
-        raise PromptError(f"{where}: there is no column {column!r}; allowed: {_named(columns)}")
+        raise PromptError(f"{where}: no column {column!r}; allowed: {_named(columns)}")
     lacking = [index for index, row in enumerate(rows) if column not in row]
     if lacking:
-        raise PromptError(f"{where}: row {lacking[0]} has no {column!r}, and {len(lacking)} rows in all lack it")
+        raise PromptError(
+            f"{where}: {len(lacking)} rows have no {column!r}, the first is row {lacking[0]}; every row needs it"
+        )
 
 
 def _keep_where(name: str, rows: list[Row], where: dict[str, Any]) -> list[Row]:
@@ -187,7 +198,7 @@ def _keep_where(name: str, rows: list[Row], where: dict[str, Any]) -> list[Row]:
 
 
 def _same(cell: Any, value: Any) -> bool:
-    """Compare as text where the file knows only text (csv); a missing value equals an empty one."""
+    """Return whether a cell equals a value, compared also as text (csv has only text); missing equals empty."""
     return bool(cell == value) or _as_text(cell) == _as_text(value)
 
 

@@ -1,4 +1,4 @@
-"""From texts to token ids: chat templates, the frozen clock, and the checks that need no weights."""
+"""Convert texts to token ids: chat templates with a fixed date, and the checks that need no weights."""
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -15,22 +15,22 @@ def tokenize(
 ) -> list[TokenIds]:
     """Return one tuple of token ids for each prompt.
 
-    A rendered chat already holds its special tokens, so none are added again; with `template: none`, or a text of
-    the user's own, the tokenizer adds what it always adds.
+    A rendered chat already contains its special tokens, so the tokenizer adds none. With `template: none`, or a
+    template of the user's own, the tokenizer adds its default special tokens.
 
     Args:
         name: the set's name, for messages.
         prompts: the texts.
-        prompt_set: says which template; the default is the tokenizer's chat template where it has one.
+        prompt_set: selects the template; the default is the tokenizer's chat template if it has one.
         tokenizer: a Hugging Face tokenizer.
-        template_date: what a chat template sees as today, so that the same survey gives the same tokens tomorrow.
+        template_date: the current date for chat templates, so that a survey gives the same tokens on every day.
 
     Raises:
         PromptError: the tokenizer has no chat template, or the template refuses the messages.
     """
     template = resolve_template(name, prompt_set, tokenizer)
     if template == "chat":
-        with _clock_stopped_at(template_date):
+        with _fixed_date(template_date):
             texts = [_render_chat(name, prompt, prompt_set.system, tokenizer) for prompt in prompts]
     elif template == "none":
         texts = list(prompts)
@@ -41,7 +41,7 @@ def tokenize(
 
 
 def resolve_template(name: str, prompt_set: PromptSetSpec, tokenizer: Any) -> str:
-    """Return `chat`, `none` or the user's own text."""
+    """Return `chat`, `none` or the user's own template; raises PromptError if there is no chat template."""
     has_chat = getattr(tokenizer, "chat_template", None) is not None
     wants_chat = prompt_set.template == "chat" or prompt_set.system is not None
     if wants_chat and not has_chat:
@@ -52,17 +52,18 @@ def resolve_template(name: str, prompt_set: PromptSetSpec, tokenizer: Any) -> st
 def resolve_positions(
     name: str, positions: Sequence[int] | Literal["all"], tokens: Sequence[TokenIds]
 ) -> tuple[int, ...]:
-    """Return the positions a set keeps, ascending; `all` reaches back to the longest prompt's first token.
+    """Return a set's captured positions, ascending; `all` starts at the longest prompt's first token.
 
     Raises:
-        PromptError: a prompt is shorter than a position reaches.
+        PromptError: a prompt has no token at a position.
     """
     if positions == "all":
         return tuple(range(-max(map(len, tokens)), 0))
     for index, ids in enumerate(tokens):
         if len(ids) < -min(positions):
             raise PromptError(
-                f"prompts.{name}: prompt {index} has {len(ids)} tokens, so it has no position {min(positions)}"
+                f"prompts.{name}: prompt {index} has {len(ids)} tokens, so it has no position {min(positions)}; "
+                "remove the position or the prompt"
             )
     return tuple(positions)
 
@@ -71,27 +72,27 @@ def check_lengths(name: str, tokens: Sequence[TokenIds], context_length: int) ->
     """Raise PromptError for a prompt without tokens, or with more than the model's context holds."""
     for index, ids in enumerate(tokens):
         if not ids:
-            raise PromptError(f"prompts.{name}: prompt {index} has no tokens")
+            raise PromptError(f"prompts.{name}: prompt {index} has no tokens; remove it")
         if len(ids) > context_length:
             raise PromptError(
                 f"prompts.{name}: prompt {index} has {len(ids)} tokens, more than the model's context of "
-                f"{context_length}; shorten or drop it"
+                f"{context_length}; shorten or remove it"
             )
 
 
 def check_vocabulary(name: str, tokens: Sequence[TokenIds], vocabulary_size: int) -> None:
-    """Raise PromptError for a token that the model has no embedding for: its tokenizer is another model's."""
+    """Raise PromptError for a token id without an embedding: the tokenizer belongs to another model."""
     largest = max((max(ids, default=0) for ids in tokens), default=0)
     if largest >= vocabulary_size:
         raise PromptError(
-            f"prompts.{name}: the tokenizer gives token {largest}, but the model knows only {vocabulary_size}; "
-            "the tokenizer belongs to another model"
+            f"prompts.{name}: the tokenizer gives token id {largest}, but the model has only {vocabulary_size} token "
+            "embeddings; use this model's own tokenizer"
         )
 
 
 @contextmanager
-def _clock_stopped_at(day: date) -> Iterator[None]:
-    """Let chat templates, some of which print today's date, see one day; their environment admits no other way."""
+def _fixed_date(day: date) -> Iterator[None]:
+    """Give chat templates, some of which print today's date, a fixed date; transformers has no setting for it."""
     from transformers.utils import chat_template_utils
 
     with mock.patch.object(chat_template_utils, "datetime") as clock:
@@ -104,7 +105,7 @@ def _render_chat(name: str, prompt: str, system: str | None, tokenizer: Any) -> 
     messages.append({"role": "user", "content": prompt})
     try:
         return _templated(messages, tokenizer)
-    # Templates are programs of the model's authors and raise what they like, e.g. for a system message.
+    # Templates are programs of the model's authors and may raise anything, e.g. for a system message.
     except Exception as error:
         raise PromptError(f"prompts.{name}: {_refusal(messages, tokenizer)}") from error
 
@@ -114,13 +115,14 @@ def _templated(messages: Sequence[dict[str, str]], tokenizer: Any) -> str:
 
 
 def _refusal(messages: Sequence[dict[str, str]], tokenizer: Any) -> str:
-    """Say why a chat template refuses messages without quoting them: messages of errors end in logs.
+    """Return why a chat template refuses messages, without quoting them: error messages end up in logs.
 
-    What it says of messages that hold nothing is told; of others it may say what they hold.
+    The template is rendered again with "x" as the content. The message includes only an error of that second attempt,
+    which cannot quote a prompt.
     """
     try:
         _templated([{**message, "content": "x"} for message in messages], tokenizer)
-    # As above, whatever it raises.
+    # As above: a template may raise anything.
     except Exception as error:
         return f"the model's chat template refuses the prompt: {error}"
-    return "the model's chat template refuses a prompt, though not others; what it says of it would quote it"
+    return "the model's chat template refuses this prompt, but not the prompt 'x'; its error is hidden: it may quote it"

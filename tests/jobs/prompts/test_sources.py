@@ -1,4 +1,4 @@
-"""Reading prompt sets: every kind of file, the order of where, draw and limit, and what is refused."""
+"""Reading prompt sets: every kind of file, the order of `where`, `draw` and `limit`, and the errors."""
 
 import json
 from pathlib import Path
@@ -50,7 +50,7 @@ def test_csv_reads_quoted_commas_quotes_and_line_ends(tmp_path: Path) -> None:
         ("a.json", '["first", "second"]'),
     ],
 )
-def test_byte_order_mark_belongs_to_no_prompt_and_no_column(tmp_path: Path, file: str, content: str) -> None:
+def test_byte_order_mark_is_not_part_of_a_prompt_or_column(tmp_path: Path, file: str, content: str) -> None:
     write(tmp_path, file, b"\xef\xbb\xbf" + content.encode())
     assert read(tmp_path, file, column="prompt") == ["first", "second"]
 
@@ -93,45 +93,45 @@ def test_parquet_reads_texts_numbers_and_missing_values(tmp_path: Path) -> None:
     assert read(tmp_path, "a.parquet", column="goal", where={"score": 0.5}) == ["first"]
 
 
-def test_txt_is_a_prompt_a_line(tmp_path: Path) -> None:
+def test_txt_has_one_prompt_per_line(tmp_path: Path) -> None:
     write(tmp_path, "a.txt", "first, with comma\r\n  second \nGröße")
     assert read(tmp_path, "a.txt") == ["first, with comma", "  second ", "Größe"]
 
 
-def test_absolute_path_ignores_the_specs_folder(tmp_path: Path) -> None:
+def test_absolute_path_ignores_the_spec_folder(tmp_path: Path) -> None:
     write(tmp_path, "a.txt", "first\n")
     assert read(Path("/nowhere"), str(tmp_path / "a.txt")) == ["first"]
 
 
-def test_relative_path_starts_at_the_specs_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_relative_path_starts_at_the_spec_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "specs" / "data").mkdir(parents=True)
-    write(tmp_path / "specs" / "data", "a.txt", "beside the spec\n")
+    write(tmp_path / "specs" / "data", "a.txt", "in the spec folder\n")
     (tmp_path / "data").mkdir()
-    write(tmp_path / "data", "a.txt", "beside the shell\n")
+    write(tmp_path / "data", "a.txt", "in the working directory\n")
     monkeypatch.chdir(tmp_path)
-    assert read(tmp_path / "specs", "data/a.txt") == ["beside the spec"]
+    assert read(tmp_path / "specs", "data/a.txt") == ["in the spec folder"]
 
 
 # Which rows, in which order
 
 
-def test_order_of_the_file_is_kept(tmp_path: Path) -> None:
+def test_prompts_stay_in_the_order_of_the_file(tmp_path: Path) -> None:
     texts = write_numbered(tmp_path, 30)
     assert read(tmp_path, "numbered.txt") == texts
 
 
-def test_limit_keeps_the_first(tmp_path: Path) -> None:
+def test_limit_takes_the_first_prompts(tmp_path: Path) -> None:
     texts = write_numbered(tmp_path, 30)
     assert read(tmp_path, "numbered.txt", limit=7) == texts[:7]
 
 
-def test_limit_past_the_end_keeps_all(tmp_path: Path) -> None:
+def test_limit_past_the_end_takes_all_prompts(tmp_path: Path) -> None:
     texts = write_numbered(tmp_path, 3)
     assert read(tmp_path, "numbered.txt", limit=100) == texts
 
 
 @pytest.mark.parametrize(("test_size", "random_state"), [(0.2, 42), (0.5, 0), (0.33, 7)])
-def test_draw_is_the_train_part_in_its_order(tmp_path: Path, test_size: float, random_state: int) -> None:
+def test_draw_returns_the_train_part_in_its_order(tmp_path: Path, test_size: float, random_state: int) -> None:
     texts = write_numbered(tmp_path, 101)
     train, test = train_test_split(texts, test_size=test_size, random_state=random_state)
     drawn = read(tmp_path, "numbered.txt", draw={"test_size": test_size, "random_state": random_state})
@@ -160,7 +160,7 @@ def test_where_filters_before_draw(tmp_path: Path) -> None:
     assert read(tmp_path, "kinds.json", column="text", where={"kind": "odd"}, draw=draw) == train
 
 
-def test_where_needs_every_column_to_match(tmp_path: Path) -> None:
+def test_where_requires_every_column_to_match(tmp_path: Path) -> None:
     write(tmp_path, "a.csv", "text,kind,level\na,x,1\nb,x,2\nc,y,2\n")
     assert read(tmp_path, "a.csv", column="text", where={"kind": "x", "level": 2}) == ["b"]
 
@@ -184,15 +184,15 @@ def test_where_compares_whole_values_of_text_and_number(tmp_path: Path, file: st
     assert read(tmp_path, file, column="text", where={"input": "more"}) == ["b"]
 
 
-def test_an_empty_prompt_outside_the_selection_is_no_fault(tmp_path: Path) -> None:
+def test_an_empty_prompt_outside_the_selection_is_no_error(tmp_path: Path) -> None:
     write(tmp_path, "a.txt", "first\nsecond\n\nfourth\n")
     assert read(tmp_path, "a.txt", limit=2) == ["first", "second"]
 
 
-# What is refused
+# Errors
 
 BAD = {
-    "missing_file": (None, "gone.csv", {}, ["goals.source", "there is no file", "gone.csv"]),
+    "missing_file": (None, "gone.csv", {}, ["goals.source", "gone.csv does not exist"]),
     "unknown_suffix": (
         "x",
         "a.xlsx",
@@ -209,7 +209,7 @@ BAD = {
         {"column": "text"},
         ["goals.column", "no column 'text'", "allowed: goal, kind"],
     ),
-    "several_columns": ("goal,kind\na,b\n", "a.csv", {}, ["goals.column", "say which", "goal, kind"]),
+    "several_columns": ("goal,kind\na,b\n", "a.csv", {}, ["goals.column", "must name the one", "allowed: goal, kind"]),
     "where_of_missing_column": (
         "goal,kind\na,b\n",
         "a.csv",
@@ -220,7 +220,7 @@ BAD = {
         "goal,kind\na,b\n",
         "a.csv",
         {"column": "goal", "where": {"kind": "c"}},
-        ["goals.where", "none of the 1 rows has what is asked of kind", "goal, kind"],
+        ["goals.where", "none of the 1 rows has the values requested for kind", "goal, kind"],
     ),
     "empty_prompt": ("first\n\nthird\n", "a.txt", {}, ["prompts.goals", "prompt 1 is empty"]),
     "blank_prompt": ('["a", "b", " \\t\\n"]', "a.json", {}, ["prompts.goals", "prompt 2 is empty"]),
@@ -228,13 +228,13 @@ BAD = {
         '[{"n": "a"}, {"n": 5}]',
         "a.json",
         {},
-        ["prompts.goals", "prompt 1", "not a text: a int"],
+        ["prompts.goals", "prompt 1", "is of type int; a prompt must be a text"],
     ),
     "null_for_prompt": (
         '[{"n": "a"}, {"n": null}]',
         "a.json",
         {},
-        ["prompts.goals", "prompt 1", "not a text"],
+        ["prompts.goals", "prompt 1", "is of type NoneType; a prompt must be a text"],
     ),
     "draw_leaves_nothing": (
         "only\n",
@@ -268,14 +268,14 @@ BAD = {
         {},
         ["prompts.goals"],
     ),
-    # Half of a surrogate pair is no text: it can be neither hashed nor tokenised.
-    "half_a_character": ('["whole", "half \\ud83d"]', "a.json", {}, ["prompts.goals", "prompt 1"]),
+    # Half of a surrogate pair is not valid Unicode: it cannot be hashed or tokenized.
+    "half_a_surrogate_pair": ('["whole", "half \\ud83d"]', "a.json", {}, ["prompts.goals", "prompt 1"]),
     "object_without_keys": ("[{}]", "a.json", {}, ["prompts.goals"]),
 }
 
 
 @pytest.mark.parametrize(("content", "file", "settings", "words"), BAD.values(), ids=BAD.keys())
-def test_message_names_the_set_and_what_is_wrong(
+def test_error_names_the_set_and_the_fault(
     tmp_path: Path, content: str | bytes | None, file: str, settings: dict[str, Any], words: list[str]
 ) -> None:
     if content is not None:
@@ -286,20 +286,20 @@ def test_message_names_the_set_and_what_is_wrong(
         assert part in str(caught.value)
 
 
-def test_a_column_that_some_rows_lack_is_not_offered_as_allowed(tmp_path: Path) -> None:
+def test_a_column_that_some_rows_lack_is_not_listed_as_allowed(tmp_path: Path) -> None:
     write(tmp_path, "a.jsonl", '{"goal": "a"}\n{"text": "b"}\n')
     with pytest.raises(PromptError) as caught:
         read(tmp_path, "a.jsonl", column="goal")
     assert "allowed: goal" not in str(caught.value)
 
 
-def test_a_folder_is_no_file(tmp_path: Path) -> None:
+def test_a_folder_as_the_source_file_is_an_error(tmp_path: Path) -> None:
     (tmp_path / "a.csv").mkdir()
-    with pytest.raises(PromptError, match=r"prompts\.goals\.source: there is no file"):
+    with pytest.raises(PromptError, match=r"prompts\.goals\.source: .*a\.csv does not exist or is not a file"):
         read(tmp_path, "a.csv")
 
 
-# The sets that come along
+# The built-in sets
 
 
 def builtin(name: str, **settings: Any) -> list[str]:
@@ -307,7 +307,7 @@ def builtin(name: str, **settings: Any) -> list[str]:
 
 
 @pytest.mark.parametrize(("name", "count"), [("harmful", 256), ("harmless", 256), ("nouns", 100)])
-def test_builtin_sets_are_full_unique_and_clean(name: str, count: int) -> None:
+def test_builtin_sets_have_their_size_and_no_duplicates_or_extra_spaces(name: str, count: int) -> None:
     texts = builtin(name)
     assert len(texts) == count
     assert len({text.casefold() for text in texts}) == count
@@ -322,7 +322,7 @@ def test_nouns_are_single_words() -> None:
     assert all(text.isalpha() and text.islower() for text in builtin("nouns"))
 
 
-def test_pairs_have_equal_form() -> None:
+def test_pairs_have_the_same_first_word_ending_and_length() -> None:
     for harmful, harmless in zip(builtin("harmful"), builtin("harmless"), strict=True):
         assert harmful.split()[0] == harmless.split()[0]
         assert harmful[-1] == harmless[-1]

@@ -1,4 +1,4 @@
-"""From texts to token ids, with a small real tokenizer: templates, special tokens, the clock, checks."""
+"""Tokenizing texts with a small real tokenizer: templates, special tokens, the date, and the checks."""
 
 from datetime import date
 from typing import Any
@@ -45,7 +45,7 @@ def tokenizer_with(chat_template: str | None) -> Any:
 
 
 def words_of(*prompts: str, chat_template: str | None = CHAT, day: date = A_DAY, **settings: Any) -> list[str]:
-    """Tokenise, and return each prompt's tokens as words with spaces between."""
+    """Return each prompt's tokens as words separated by spaces."""
     tokenizer = tokenizer_with(chat_template)
     prompt_set = PromptSetSpec(source="builtin:nouns", **settings)
     rows = tokenize("nouns", prompts, prompt_set, tokenizer, day)
@@ -56,31 +56,31 @@ def words_of(*prompts: str, chat_template: str | None = CHAT, day: date = A_DAY,
 # Templates
 
 
-def test_chat_is_the_default_where_the_tokenizer_has_one() -> None:
+def test_chat_is_the_default_if_the_tokenizer_has_a_chat_template() -> None:
     expected = ["<s> <|user|> hello world <|end|> <|assistant|>"]
     assert words_of("hello world") == words_of("hello world", template="chat") == expected
 
 
-def test_none_is_the_default_where_the_tokenizer_has_no_chat() -> None:
+def test_none_is_the_default_if_the_tokenizer_has_no_chat_template() -> None:
     expected = ["<s> hello world"]
     assert words_of("hello world", chat_template=None) == expected
     assert words_of("hello world", template="none") == expected
 
 
-def test_own_text_replaces_the_prompt_literally() -> None:
+def test_a_custom_template_inserts_the_prompt_literally() -> None:
     assert words_of("hello", "world", template="say { {prompt} } {} {{ not") == [
         "<s> say { hello } {} {{ not",
         "<s> say { world } {} {{ not",
     ]
 
 
-def test_own_text_may_hold_the_prompt_twice() -> None:
+def test_a_custom_template_may_contain_the_prompt_twice() -> None:
     assert words_of("hello", template="{prompt} say {prompt}") == ["<s> hello say hello"]
 
 
 @pytest.mark.parametrize("template", ["chat", "none", "say {prompt}"])
 @pytest.mark.parametrize("prompt", ["{prompt} {{ 1 + 31 }} {}", "{} {prompt} {"])
-def test_a_prompt_that_looks_like_a_template_stays_as_it_is(template: str, prompt: str) -> None:
+def test_a_prompt_that_looks_like_a_template_is_not_changed(template: str, prompt: str) -> None:
     (row,) = words_of(prompt, template=template)
     assert prompt.split() == [word for word in row.split() if word not in {*SPECIAL, "say"}]
 
@@ -102,12 +102,12 @@ def test_special_tokens_are_never_doubled(settings: dict[str, Any]) -> None:
     assert row.startswith("<s> ")
 
 
-def test_prompts_are_tokenised_alone_and_in_order() -> None:
+def test_prompts_are_tokenized_independently_and_in_order() -> None:
     prompts = ["hello", "world hello world", "say"]
     assert words_of(*prompts) == [words_of(prompt)[0] for prompt in prompts]
 
 
-def test_truncation_and_padding_that_a_tokenizer_file_brings_are_not_applied() -> None:
+def test_truncation_and_padding_from_a_tokenizer_file_are_not_applied() -> None:
     tokenizer = tokenizer_with(None)
     tokenizer.backend_tokenizer.enable_truncation(2)
     tokenizer.backend_tokenizer.enable_padding(length=20)
@@ -117,19 +117,19 @@ def test_truncation_and_padding_that_a_tokenizer_file_brings_are_not_applied() -
 
 
 @pytest.mark.parametrize("settings", [{"template": "chat"}, {"system": "be brief"}])
-def test_chat_asked_of_a_tokenizer_without_one_is_refused(settings: dict[str, Any]) -> None:
+def test_chat_is_refused_for_a_tokenizer_without_chat_template(settings: dict[str, Any]) -> None:
     with pytest.raises(PromptError, match=r"prompts\.nouns\.template: .* no chat template; use template: none"):
         words_of("hello", chat_template=None, **settings)
 
 
-def test_what_the_template_raises_is_told() -> None:
+def test_the_error_includes_the_message_of_the_template() -> None:
     assert words_of("hello", chat_template=CHAT_WITHOUT_SYSTEM) == words_of("hello")
     with pytest.raises(PromptError, match=r"prompts\.nouns: .* refuses the prompt: System role not supported"):
         words_of("hello", chat_template=CHAT_WITHOUT_SYSTEM, system="be brief")
 
 
 @pytest.mark.parametrize("quoted", ["messages[0]['content']", "messages[0]", "messages[0]['content'].upper()"])
-def test_what_the_template_raises_quotes_no_prompt(quoted: str) -> None:
+def test_the_error_does_not_quote_a_prompt(quoted: str) -> None:
     always = "{{ raise_exception('no ' ~ Q) }}"
     for template in (always, "{% if 'hel' in Q|string|lower %}" + always + "{% endif %}"):
         with pytest.raises(PromptError, match="refuses") as caught:
@@ -153,17 +153,17 @@ def test_a_broken_chat_template_is_a_prompt_error() -> None:
         ({"template": "say {prompt}"}, None, "say {prompt}"),
     ],
 )
-def test_resolved_template_says_what_was_used(
+def test_resolve_template_returns_the_template_in_use(
     settings: dict[str, Any], chat_template: str | None, resolved: str
 ) -> None:
     prompt_set = PromptSetSpec(source="builtin:nouns", **settings)
     assert resolve_template("nouns", prompt_set, tokenizer_with(chat_template)) == resolved
 
 
-# The clock
+# The date
 
 
-def test_a_chat_template_sees_the_surveys_date_and_not_todays() -> None:
+def test_a_chat_template_prints_the_date_of_the_survey() -> None:
     assert words_of("hello", chat_template=CHAT_WITH_DATE) == ["31 Dec 1999 <s> <|user|> hello <|end|> <|assistant|>"]
 
 
@@ -173,12 +173,12 @@ def test_each_survey_has_its_own_date() -> None:
     assert [" ".join(row.split()[:3]) for row in rows] == ["31 Dec 1999", "01 Jan 2000", "31 Dec 1999"]
 
 
-def test_a_date_stands_still_at_midnight() -> None:
+def test_the_fixed_time_of_a_date_is_midnight() -> None:
     (row,) = words_of("hello", chat_template="{{ strftime_now('%H:%M') }} " + CHAT)
     assert row.split()[0] == "00:00"
 
 
-def test_the_date_is_frozen_for_the_survey_alone() -> None:
+def test_the_date_is_fixed_only_during_tokenization() -> None:
     tokenizer = tokenizer_with("{{ strftime_now('%Y') }}")
     tokenize("nouns", ["hello"], PromptSetSpec(source="builtin:nouns"), tokenizer, A_DAY)
     year = tokenizer.apply_chat_template([{"role": "user", "content": "hello"}], tokenize=False)
@@ -190,25 +190,25 @@ def test_the_date_is_frozen_for_the_survey_alone() -> None:
 LENGTHS_3_5_2 = [(1, 2, 3), (1, 2, 3, 4, 5), (1, 2)]
 
 
-def test_positions_are_kept_as_asked() -> None:
+def test_listed_positions_are_returned_unchanged() -> None:
     assert resolve_positions("nouns", [-2, -1], LENGTHS_3_5_2) == (-2, -1)
 
 
-def test_all_positions_reach_back_to_the_longest_prompts_first_token() -> None:
+def test_all_positions_start_at_the_first_token_of_the_longest_prompt() -> None:
     assert resolve_positions("nouns", "all", LENGTHS_3_5_2) == (-5, -4, -3, -2, -1)
 
 
-def test_a_position_before_a_prompts_first_token_is_refused_by_index() -> None:
+def test_a_position_before_the_first_token_is_refused_with_the_prompt_index() -> None:
     with pytest.raises(PromptError, match=r"prompts\.nouns: prompt 2 has 2 tokens, so it has no position -3"):
         resolve_positions("nouns", [-3, -1], LENGTHS_3_5_2)
 
 
-def test_a_prompt_may_fill_the_context_and_no_more() -> None:
+def test_a_prompt_may_fill_the_context_but_not_exceed_it() -> None:
     check_lengths("nouns", LENGTHS_3_5_2, context_length=5)
     with pytest.raises(PromptError, match=r"prompts\.nouns: prompt 1 has 5 tokens, more than .* context of 4"):
         check_lengths("nouns", LENGTHS_3_5_2, context_length=4)
 
 
-def test_a_prompt_without_tokens_is_refused_by_index() -> None:
+def test_a_prompt_without_tokens_is_refused_with_its_index() -> None:
     with pytest.raises(PromptError, match=r"prompts\.nouns: prompt 1 has no tokens"):
         check_lengths("nouns", [(1,), ()], context_length=4)
