@@ -40,8 +40,8 @@ def inspect_model(model: ModelSpec, folder: Path, settings: Settings) -> dict[st
 
 def _configuration(source: ModelSource, trust_remote_code: bool, cache: Path) -> Any:
     if source.kind == "gguf":
-        return _header(Path(source.place))
-    folder = fetch_small_files(source, cache) if source.kind == "hub" else Path(source.place)
+        return _header(Path(source.location))
+    folder = fetch_small_files(source, cache) if source.kind == "hub" else Path(source.location)
     if is_qwen1(folder):
         with plain_errors(f"read the configuration in {folder}"):
             return qwen2_config(read_json(folder / "config.json"))
@@ -73,11 +73,11 @@ def _notes_on_files(source: ModelSource) -> list[str]:
 
 def _file_names(source: ModelSource) -> list[str] | None:
     if source.kind == "folder":
-        return [path.name for path in Path(source.place).iterdir()]
+        return [path.name for path in Path(source.location).iterdir()]
     from huggingface_hub import HfApi
 
     try:
-        return HfApi().list_repo_files(source.place, revision=source.revision)
+        return HfApi().list_repo_files(source.location, revision=source.revision)
     # Without a network or in offline mode, several libraries raise their own errors.
     except Exception:
         return None

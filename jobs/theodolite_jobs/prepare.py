@@ -73,7 +73,7 @@ class Prepared:
     def pinned_model(self) -> ModelSpec:
         """The model's spec for every node: at the pinned revision, and independent of the spec's folder."""
         revision = self.source.revision if self.source.kind == "hub" else None
-        model_id = self.spec.model.id if self.spec.model.id in MODEL_ALIASES else self.source.place
+        model_id = self.spec.model.id if self.spec.model.id in MODEL_ALIASES else self.source.location
         return self.spec.model.model_copy(update={"id": model_id, "revision": revision})
 
     def counted_units(self, prompt_set: str) -> int:
@@ -92,7 +92,7 @@ class Prepared:
         facts = ModelFacts(
             name=self.source.name,
             kind=self.source.kind,
-            place=self.source.place if self.source.kind == "hub" else Path(self.source.place).name,
+            place=self.source.location if self.source.kind == "hub" else Path(self.source.location).name,
             revision=self.source.revision,
             family=self.config.model_type,
             dtype=resolved_dtype(self.config, self.spec.model.dtype),
@@ -214,7 +214,7 @@ def _captured_digest(
         for name, prompt_set in spec.sets.items()
     }
     model = {
-        "place": source.place if source.kind == "hub" else source.kind,
+        "place": source.location if source.kind == "hub" else source.kind,
         "revision": source.revision,
         "dtype": resolved_dtype(config, spec.model.dtype),
         "attention": spec.model.attention,

@@ -67,7 +67,7 @@ def _capture(
         run = run or create_run(settings.store, prepared.record("not run", {}))
     elif run is None or work:
         if prepared.source.kind == "folder":
-            TensorFiles(Path(prepared.source.place))  # raise for a broken file before replicas start
+            TensorFiles(Path(prepared.source.location))  # raise for a broken file before replicas start
         run = _capture_shards(prepared, run, work, settings, console)
     else:
         console.say(f"all shards of {run.id} are committed already")
@@ -113,7 +113,9 @@ def _capture_shards(prepared: Prepared, run: Run | None, work: list[Any], settin
             console.say(
                 f"{resources.replicas} replica(s){shared} load the model and check parity with plain Hugging Face"
             )
-            parity = certify_workers(workers, resources, settings.nodes_wait_seconds, console.say)
+            parity = certify_workers(
+                workers, resources, settings.nodes_wait_seconds, console.say, settings.replicas_wait_seconds
+            )
             console.say(
                 f"parity: largest error {parity['max_error']:.1e} (allowed {parity['bound']:.0e}), "
                 f"{parity['dtype']}, {parity['attention']} attention, {parity['device']}"

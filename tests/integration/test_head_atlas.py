@@ -120,7 +120,7 @@ def test_a_run_of_weights_is_whole_and_opens_without_a_warning(atlas):
         warnings.simplefilter("error")
         tree = xr.open_datatree(f"{atlas.url}/results.zarr", engine="zarr")
     assert tree["heads"]["left_vectors"].dims == ("circuit", "offset", "layer", "head", "vector", "d_model")
-    assert "Is it right?" not in Path(atlas.report).read_text()
+    assert "Parity check" not in Path(atlas.report).read_text()
 
 
 def test_asking_again_repeats_nothing(atlas):
@@ -157,7 +157,7 @@ def test_an_encoder_gets_the_same_atlas_within_a_survey(encoder):
     assert (trajectories.loc[trajectories["site"] == "resid_final", "angle_to_final"] == 0).all()
     card = read_head(encoder, 5, 11, "vo")
     assert len(card.tokens) == 3 * 2 * 2 * 5
-    assert "Traveling words" in Path(encoder.report).read_text()
+    assert "Words: path of" in Path(encoder.report).read_text()
     assert list(verify(encoder)) == []
 
 
@@ -298,7 +298,7 @@ def test_a_family_without_a_known_layout_is_refused_by_name_or_left_out_of_a_sur
     config.save_pretrained(tmp_path / "model")
     done = heads(tmp_path / "store", tmp_path / "model")
     assert done.returncode == 1
-    assert "where the family 'starcoder2' keeps its weights is not known" in done.stderr
+    assert "the tensor names of the family 'starcoder2' are not known" in done.stderr
     values = np.random.default_rng(0).normal(size=(6, 1, 3, 8)).astype(np.float32)
     run = store_run(tmp_path, {"bad": {"resid_pre": values}})
     spec = run.record.spec.model_copy(update={"analyses": None})

@@ -73,7 +73,7 @@ def test_three_ranks_capture_what_one_process_does_also_after_one_of_them_was_ki
 
 def test_ranks_that_heads_cannot_be_dealt_to_are_refused_before_anything_is_loaded(ray_with_pretend_gpus, tmp_path):
     with pytest.raises(
-        UnsupportedModelError, match="9 heads and 3 key-value heads do not divide by 2; allowed is 1, 3"
+        UnsupportedModelError, match="9 heads and 3 key-value heads are not both divisible by 2; allowed: 1, 3"
     ):
         captured(tmp_path, gpus_per_replica=2, parallelism="tensor")
     assert not (tmp_path / "runs").exists() or not list((tmp_path / "runs").iterdir())

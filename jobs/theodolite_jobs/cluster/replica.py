@@ -211,7 +211,7 @@ def _load_engine(assignment: Assignment, rank: Rank | None) -> Any:
     source = resolve_source(assignment.model, assignment.folder)
     if source.revision != assignment.revision:
         raise ModelError(
-            f"{source.place} on this node has revision {source.revision}, but the run was planned with "
+            f"{source.location} on this node has revision {source.revision}, but the run was planned with "
             f"{assignment.revision}; give every node the same files"
         )
     model = load_model(

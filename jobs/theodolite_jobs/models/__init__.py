@@ -1,1 +1,1 @@
-"""Finding a model, loading it, and knowing where its parts are."""
+"""Find a model, load it, and describe its parts."""

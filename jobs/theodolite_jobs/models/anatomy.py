@@ -1,4 +1,4 @@
-"""What is said of a model family: where its parts are in memory and on disk, and which of them is which site."""
+"""The record of a model family: its modules in memory, its tensors on disk, and the module of each site."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
@@ -10,9 +10,9 @@ from theodolite.sites import Site
 
 @dataclass(frozen=True)
 class Tap:
-    """Where a site is read: the input or the output of a module inside the block ("" is the block itself).
+    """The source of a site: the input or the output of a module inside the block ("" is the block itself).
 
-    What is read is multiplied by `scale`: some families scale a branch after the module that computes it.
+    The value is multiplied by `scale`: some families scale a branch after the module that computes it.
     """
 
     module: str
@@ -22,23 +22,23 @@ class Tap:
 
 @dataclass(frozen=True)
 class Files:
-    """Tensor names on disk, after what the embedding's name begins with; a family's modules may be called otherwise.
+    """Tensor names on disk, without the prefix of the embedding's name; a family's modules may have other names.
 
-    Norms are stored as their modules are called in every family here.
+    Norms are stored under their modules' names in every family here.
 
     Attributes:
         embedding: the table of token embeddings.
-        unembedding: the language-model head, where it is not the embedding.
-        block: what the names of a block's tensors begin with; `{}` is the layer.
-        qkv: query, key and value projections, or the one tensor that holds all three.
+        unembedding: the language-model head, if it is not the embedding.
+        block: the prefix of a block's tensor names; `{}` is the layer.
+        qkv: query, key and value projections, or the one tensor that contains all three.
         qkv_layout: `separate`; `concatenated` is Q, K, V one after the other; `grouped` is, for each key-value head,
             its queries, then its key, then its value.
         output: attention's output projection.
-        qk_norm: norms of queries and keys; `{}` is the head where each has its own.
+        qk_norm: norms of queries and keys; `{}` is the head if each head has its own norm.
         gate: the gate of a gated MLP.
         up: the MLP's first projection; with `gate_up_fused`, gate then up in one tensor.
         down: the MLP's second projection.
-        experts: what the names of an expert's MLP begin with, where there are several; `{}` is the expert.
+        experts: the prefix of an expert's tensor names, if the MLP has experts; `{}` is the expert.
         transposed: projections are stored as [in, out].
     """
 
@@ -59,28 +59,28 @@ class Files:
 
 @dataclass(frozen=True)
 class Anatomy:
-    """One family; module paths start at the base model (the one without a language-model head).
+    """The record of one family; module paths start at the base model (without a language-model head).
 
     Attributes:
-        blocks: the list of blocks.
-        taps: where each site is read, inside the block.
-        absent: why a site does not exist.
-        norms: module paths inside the block: `attention` and `mlp` are what those branches read through,
-            `attention_output` and `mlp_output` act on what they add.
+        blocks: the path of the list of blocks.
+        taps: the module inside the block that each site is read from.
+        absent: the reason why a site does not exist.
+        norms: module paths inside the block: `attention` and `mlp` act on the input of these branches;
+            `attention_output` and `mlp_output` act on their output, or with `post_norm` on its sum with the stream.
         final_norm: the norm after the last block.
         embedding_norm: the norm between the token embedding and the first block, by its name on disk.
-        mlp_units: the projection inside the block whose output the MLP's activation function is applied to; where it
-            holds gate and up, its first half. None where there are several (experts), or it is not known.
+        mlp_units: the projection inside the block whose output is the input of the MLP's activation function; if it
+            contains gate and up, the input is its first half. None if the MLP has experts, or if it is not known.
         norm_kind: root-mean-square or layer norm.
-        norm_offset: what is added to a norm's stored scale before it is used.
-        positions: how the model knows where a token is.
-        layers_without_rotary: the kind of layers (`config.layer_types`) that turn nothing.
-        post_norm: the norms follow the sum of stream and branch, and what they put out is the stream.
-        causal: a token never sees those after it.
-        reserved_positions: first rows of the table of positions that no token uses.
-        load_options: what the base model's class must be told.
-        files: names on disk; None where they are not known.
-        known_by: a record of this table, or a probe of the loaded model.
+        norm_offset: the number that is added to a norm's stored scale before use.
+        positions: the kind of position encoding.
+        layers_without_rotary: the kind of layers (`config.layer_types`) without rotary positions.
+        post_norm: the norms follow the sum of stream and branch, and their output is the next stream.
+        causal: a token does not attend to later tokens.
+        reserved_positions: the number of first rows of the position table that no token uses.
+        load_options: keyword arguments that the base model's class needs.
+        files: names on disk; None if they are not known.
+        known_by: `record` for the table of families, `probe` for a probe of the loaded model.
     """
 
     blocks: str
@@ -105,7 +105,7 @@ class Anatomy:
 
     @property
     def sites(self) -> list[Site]:
-        """The sites of its blocks, in the order of the stream."""
+        """The sites of the blocks, in the order of the stream."""
         return sorted(self.taps, key=list(Site).index)
 
 
@@ -125,24 +125,28 @@ class Dimensions:
         return asdict(self)
 
 
-# Rotary kinds whose factor says by how much the context grows, whether or not the stated length has it already.
+# Rotary kinds whose factor extends the context; the stated length may or may not include the factor.
 _STRETCHING = ("dynamic", "linear", "yarn")
 
-# What BLOOM was trained with; ALiBi itself has no limit.
-_CONTEXT_WITHOUT_LIMIT = 2048
+# The training length of BLOOM; ALiBi itself has no limit.
+_BLOOM_CONTEXT = 2048
 
 
 def dimensions_of(config: Any, reserved_positions: int = 0) -> Dimensions:
     """Return the sizes of a model from its configuration.
 
     Raises:
-        UnsupportedModelError: it has no attention heads, or none of one size.
+        UnsupportedModelError: the model has no attention heads, several sizes of block, or two streams.
     """
     if getattr(config, "is_encoder_decoder", False):
-        raise UnsupportedModelError(f"{config.model_type!r} is an encoder with a decoder: it has two streams, not one")
+        raise UnsupportedModelError(
+            f"{config.model_type!r} has two residual streams (encoder and decoder); a survey needs a model with one"
+        )
     text = config.get_text_config()
     if getattr(text, "is_heterogeneous", False):
-        raise UnsupportedModelError(f"{config.model_type!r} has blocks of several sizes; only one size can be surveyed")
+        raise UnsupportedModelError(
+            f"{config.model_type!r} has blocks of several sizes; a survey needs a model with one size"
+        )
     try:
         heads, d_model, layers = text.num_attention_heads, text.hidden_size, text.num_hidden_layers
         return Dimensions(
@@ -155,21 +159,21 @@ def dimensions_of(config: Any, reserved_positions: int = 0) -> Dimensions:
         )
     except (AttributeError, TypeError, ZeroDivisionError) as error:
         raise UnsupportedModelError(
-            f"{config.model_type!r} is no transformer with blocks of one size: its configuration lacks a size ({error})"
+            f"{config.model_type!r} is not a supported transformer: its configuration lacks a size ({error})"
         ) from error
 
 
 def _kv_heads(text: Any) -> int:
-    # Falcon-7B says multi_query; its later models have groups and say so otherwise.
+    # Falcon-7B sets multi_query; later Falcon models have groups and set new_decoder_architecture.
     if getattr(text, "multi_query", False) and not getattr(text, "new_decoder_architecture", False):
         return 1
-    found = getattr(text, "num_key_value_heads", None) or getattr(text, "num_kv_heads", None)
-    return int(found or text.num_attention_heads)
+    heads = getattr(text, "num_key_value_heads", None) or getattr(text, "num_kv_heads", None)
+    return int(heads or text.num_attention_heads)
 
 
 def _context_length(text: Any) -> int:
     stated = (getattr(text, name, None) for name in ("max_position_embeddings", "max_seq_len", "seq_length"))
-    trained = next((int(length) for length in stated if length), _CONTEXT_WITHOUT_LIMIT)
+    trained = next((int(length) for length in stated if length), _BLOOM_CONTEXT)
     stretched = [
         (one.get("original_max_position_embeddings") or trained) * float(one.get("factor") or 1)
         for one in rotary_settings(text)
@@ -186,12 +190,12 @@ def rotary_settings(config: Any) -> list[dict[str, Any]]:
 
 
 def check_sites(anatomy: Anatomy, sites: Sequence[Site]) -> None:
-    """Raise SiteNotFoundError for a site that the model does not have, and say why and which it has."""
+    """Raise SiteNotFoundError for a site that the model does not have, with the reason and the sites that it has."""
     for site in sites:
         if site not in anatomy.taps:
-            reason = anatomy.absent.get(site, "it is a place in blocks of another kind")
-            there = ", ".join(anatomy.sites)
-            raise SiteNotFoundError(f"capture.sites: this model has no {site!s}: {reason}; it has {there}")
+            reason = anatomy.absent.get(site, "its kind of block does not have it")
+            existing = ", ".join(anatomy.sites)
+            raise SiteNotFoundError(f"capture.sites: this model has no {site!s}: {reason}; it has {existing}")
 
 
 def check_layers(dimensions: Dimensions, layers: Sequence[int]) -> None:

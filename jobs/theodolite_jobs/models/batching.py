@@ -1,4 +1,4 @@
-"""What a model's positions and windows ask of the plan: which prompts may share a batch, and whether a prefix."""
+"""Rules for the plan from a model's positions and windows: which prompts may share a batch or a prefix."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -10,8 +10,8 @@ from theodolite_jobs.models.anatomy import Anatomy, rotary_settings
 def length_class_of(config: Any) -> Callable[[int], int]:
     """Return the function from a prompt's length to its class; prompts of two classes never share a batch.
 
-    Two rotary kinds choose their frequencies from the longest prompt of a batch: `longrope` has one set up to a
-    boundary and one beyond; `dynamic` has one up to a boundary, and beyond it another for every length.
+    Two rotary kinds choose their frequencies by the longest prompt of a batch. `longrope` has one set up to a boundary
+    and another beyond it. `dynamic` has one set up to a boundary, and beyond it a different set for every length.
     """
     for settings in rotary_settings(config):
         if settings.get("rope_type") == "longrope":
@@ -23,7 +23,7 @@ def length_class_of(config: Any) -> Callable[[int], int]:
 
 @dataclass(frozen=True)
 class _Boundary:
-    """Lengths up to `last` are class 0; beyond it they are one class, or each its own."""
+    """Class 0 for lengths up to `last`; longer lengths are class 1, or with `each_length` a class each."""
 
     last: int
     each_length: bool
@@ -39,9 +39,10 @@ def _one_class(length: int) -> int:
 
 
 def can_share_prefix(config: Any, anatomy: Anatomy | None) -> bool:
-    """Return whether tokens that all prompts begin with may be computed once.
+    """Return whether the first tokens that all prompts share may be computed once.
 
-    A sliding window forgets them, an encoder's tokens see what follows, and of an unknown family too little is known.
+    They may not with a sliding window, which drops them; in an encoder, whose tokens attend to later tokens; or in an
+    unknown family, whose attention pattern is not known.
     """
     if anatomy is None or anatomy.known_by == "probe" or not anatomy.causal:
         return False

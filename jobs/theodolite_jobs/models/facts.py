@@ -1,4 +1,4 @@
-"""What is known of a model that was never loaded: from its configuration, and a skeleton without memory."""
+"""Describe a model that is not loaded, from its configuration and a skeleton without weights."""
 
 import copy
 from collections.abc import Iterator, Mapping
@@ -12,20 +12,22 @@ from theodolite_jobs.models.families import known_anatomy
 from theodolite_jobs.models.load import quantisation, quiet_transformers, resolved_dtype
 from theodolite_jobs.models.weights import score_scale
 
-# What the code of a family states, and neither its configuration nor an attribute of its modules.
+# Constants in a family's code that neither its configuration nor an attribute of its modules states.
 _EPSILON_OF_OLMO = 1e-5
 _ROTARY_OF_GPTJ = {"rope_type": "default", "rope_theta": 10000.0}
 
 
 def describe_model(config: Any, anatomy: Anatomy | None, dimensions: Dimensions) -> dict[str, Any]:
-    """Return a model's facts in plain types; what only a probe can tell of an unknown family is left out.
+    """Return a model's facts in plain types, without those that need a probe of an unknown family.
 
     Raises:
-        ModelError: no model can be built from the configuration, or it reads no tokens.
+        ModelError: no model can be built from the configuration, or its input is not tokens.
     """
     text = config.get_text_config()
     if getattr(text, "vocab_size", None) is None:
-        raise UnsupportedModelError(f"{config.model_type!r} has no vocabulary: it reads something else than tokens")
+        raise UnsupportedModelError(
+            f"{config.model_type!r} has no vocabulary; a survey needs a model whose input is tokens"
+        )
     module = skeleton(config)
     facts = {
         "family": config.model_type,
@@ -45,22 +47,22 @@ def describe_model(config: Any, anatomy: Anatomy | None, dimensions: Dimensions)
 
 
 def skeleton(config: Any) -> Any:
-    """Build the base model without memory for its weights; raises ModelError."""
+    """Return the base model without memory for its weights; raises ModelError."""
     import torch
     from transformers import AutoModel
 
     anatomy = known_anatomy(config)
     options = dict(anatomy.load_options) if anatomy else {}
-    # A configuration of the checkpoint's own class is here because its code was allowed to run.
+    # A configuration of the checkpoint's own class exists only if its code was allowed to run.
     options["trust_remote_code"] = not type(config).__module__.startswith("transformers.")
     with plain_errors(f"build a {config.model_type!r} model from its configuration"), torch.device("meta"):
-        return AutoModel.from_config(copy.deepcopy(config), **options)  # it writes into what it is given
+        return AutoModel.from_config(copy.deepcopy(config), **options)  # from_config changes its argument
 
 
 def mlp_width(config: Any) -> int | None:
-    """Return how many hidden units each layer's MLP has, from a skeleton; None where the family's record names none.
+    """Return the number of hidden units of each layer's MLP, from a skeleton; None if the family's record names none.
 
-    Configurations call the number by many names, and some carry one that their family does not read.
+    Configurations have many names for this number, and some contain one that their family does not read.
 
     Raises:
         ModelError: no model can be built from the configuration.
@@ -69,12 +71,12 @@ def mlp_width(config: Any) -> int | None:
     if anatomy is None or anatomy.mlp_units is None:
         return None
     projection = skeleton(config).get_submodule(anatomy.blocks)[0].get_submodule(anatomy.mlp_units)
-    holds = 2 if anatomy.files is not None and anatomy.files.gate_up_fused else 1
-    return int(projection.weight.numel() // dimensions_of(config).d_model // holds)
+    parts = 2 if anatomy.files is not None and anatomy.files.gate_up_fused else 1
+    return int(projection.weight.numel() // dimensions_of(config).d_model // parts)
 
 
 def _sizes(module: Any, config: Any) -> dict[str, Any]:
-    """Return the base model's weights; a language-model head that is not tied would come on top."""
+    """Return the sizes of the base model's weights, and the size that an untied language-model head adds."""
     import torch
 
     with plain_errors(f"find the token embedding of {config.model_type!r}"):
@@ -93,7 +95,7 @@ def _sizes(module: Any, config: Any) -> dict[str, Any]:
 
 
 def _anatomy_facts(module: Any, config: Any, anatomy: Anatomy, dimensions: Dimensions) -> dict[str, Any]:
-    """Return what a family's record and its first block say; all blocks of a known family have the same parts."""
+    """Return facts from a family's record and its first block; all blocks of a known family have the same parts."""
     block = module.get_submodule(anatomy.blocks)[0]
     facts = {
         "causal": anatomy.causal,
@@ -113,7 +115,7 @@ def _anatomy_facts(module: Any, config: Any, anatomy: Anatomy, dimensions: Dimen
 
 
 def _attention(text: Any, dimensions: Dimensions) -> dict[str, Any]:
-    """Return what happens to scores, and what is multiplied on the way, where a family says so."""
+    """Return the scaling of scores and the multipliers in the stream, as the configuration states them."""
     names = {
         "clip": "clip_qkv",
         "soft_cap": "attn_logit_softcapping",
@@ -140,7 +142,7 @@ def _qk_norm(block: Any, files: Files, d_head: int) -> str:
 
 
 def _biases(block: Any, files: Files) -> dict[str, bool]:
-    """Return which projections have a bias; they are told from norms by their weights, which are matrices."""
+    """Return which projections have a bias; unlike those of norms, their weights are matrices."""
     shapes = {path: parameter.ndim for path, parameter in block.named_parameters()}
     paths = {path.removesuffix(".bias") for path in shapes if path.endswith(".bias")}
     biased = {path for path in paths if shapes.get(f"{path}.weight") == 2}
@@ -153,7 +155,7 @@ def _biases(block: Any, files: Files) -> dict[str, bool]:
 
 
 def _rotary(module: Any, config: Any, anatomy: Anatomy, d_head: int) -> dict[str, Any] | None:
-    """Return rotary settings by the type of layer they are for, `all` where there is one; None without rotary."""
+    """Return rotary settings by type of layer, or by `all` for a single type; None without rotary positions."""
     if not anatomy.positions.startswith("rotary"):
         return None
     text = config.get_text_config()
@@ -178,7 +180,7 @@ def _rotary_settings(stated: Mapping[str, Any], fraction: float) -> dict[str, An
 
 
 def _rotated(buffers: Mapping[str, Any], layer_type: str) -> int:
-    """Return how many entries of a head are rotated: two for each frequency; GPT-J keeps sines and cosines."""
+    """Return the number of rotated entries of a head: two for each frequency; GPT-J stores sines and cosines."""
     frequencies = buffers.get(f"{layer_type}_inv_freq", buffers.get("inv_freq"))
     return int(buffers["embed_positions"].shape[-1] if frequencies is None else 2 * len(frequencies))
 
@@ -195,7 +197,7 @@ def _notes(config: Any, anatomy: Anatomy | None) -> list[str]:
     if anatomy is None:
         notes.append(
             f"the family {config.model_type!r} is not in the table; "
-            "when it is loaded, a probe proves its sites, or it is refused"
+            "a survey probes the loaded model for its sites, and stops if the probe fails"
         )
     if method := quantisation(config):
         notes.append(
@@ -207,13 +209,13 @@ def _notes(config: Any, anatomy: Anatomy | None) -> list[str]:
 
 @contextmanager
 def plain_errors(action: str) -> Iterator[None]:
-    """Turn whatever transformers raises into a ModelError of one line that says what could not be done."""
+    """Convert any exception of transformers into a ModelError of one line that names the failed action."""
     try:
         with quiet_transformers():
             yield
     except TheodoliteError:
         raise
-    # Each family's code raises its own kind for sizes that do not fit.
+    # Each family's code raises its own exception types for inconsistent sizes.
     except Exception as error:
         reason = " ".join(f"{type(error).__name__}: {error}".split())[:200]
         raise ModelError(f"cannot {action}: {reason}") from error

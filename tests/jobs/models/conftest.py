@@ -1,9 +1,9 @@
-"""Says in the summary which families were proven, by name."""
+"""Print the names of the families that passed the hand-run test in the summary."""
 
 import pytest
 
 PROOF = "test_families.py::test_sites_equal_a_hand_run["
-QWEN1 = "test_qwen1.py::test_hidden_states_are_those_of_qwen1"
+QWEN1 = "test_qwen1.py::test_hidden_states_equal_those_of_qwen1"
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:

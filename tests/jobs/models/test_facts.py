@@ -1,4 +1,4 @@
-"""What `theodolite model inspect` says of a model that was never loaded, and how it fails."""
+"""The output of `theodolite model inspect` for a model that is not loaded, and its errors."""
 
 import hashlib
 import importlib.util
@@ -35,7 +35,7 @@ PARALLEL = {
     "stablelm-parallel",
 }
 POST_NORM = {"bert", "mpnet", "opt-post-norm", "roberta", "xlm-roberta"}
-NOWHERE = "http://127.0.0.1:9"  # nobody listens to the discard port
+UNREACHABLE = "http://127.0.0.1:9"  # no server listens on the discard port
 QWEN_32B = {
     "architectures": ["Qwen2ForCausalLM"],
     "model_type": "qwen2",
@@ -61,7 +61,7 @@ def facts_of(family: str) -> dict[str, Any]:
     return describe_model(config, anatomy, dimensions_of(config, anatomy.reserved_positions))
 
 
-# What is said
+# The facts
 
 
 @pytest.mark.parametrize("family", tiny.CONFIGS)
@@ -73,13 +73,13 @@ def test_every_family_is_described_in_plain_types(family: str) -> None:
 
 
 @pytest.mark.parametrize("family", tiny.CONFIGS)
-def test_sizes_are_those_of_the_model_in_memory(family: str) -> None:
+def test_sizes_equal_those_of_the_model_in_memory(family: str) -> None:
     facts, config = facts_of(family), tiny.CONFIGS[family]
     anatomy = known_anatomy(config)
     assert anatomy is not None
     model = tiny.tiny_model(family)
     pooler = sum(parameter.numel() for name, parameter in model.named_parameters() if name.startswith("pooler."))
-    total = sum(parameter.numel() for parameter in model.parameters()) - pooler  # load_options leave it out
+    total = sum(parameter.numel() for parameter in model.parameters()) - pooler  # load_options exclude it
     assert facts["class"] == type(model).__name__
     assert facts["n_layers"] == len(model.get_submodule(anatomy.blocks)) == 5
     assert facts["parameters"]["base_model"] == total == count_parameters(config)
@@ -90,7 +90,7 @@ def test_sizes_are_those_of_the_model_in_memory(family: str) -> None:
 
 
 @pytest.mark.parametrize("family", tiny.CONFIGS)
-def test_heads_are_counted_and_measured(family: str) -> None:
+def test_number_and_width_of_heads(family: str) -> None:
     wide = {"gemma", "gemma2", "gemma3", "gemma3_text", "llama", "qwen3"}
     d_head = {"mistral": 8, "mistral-nemo": 20}.get(family, 16 if family in wide else 12)
     one_for_each = {"bert", "bloom", "falcon-heads", "mpnet", "roberta", "xlm-roberta"}
@@ -122,7 +122,7 @@ BIASES = {
     "gemma3": (False, False, False),
     "gpt2": (True, True, True),
     "gptj": (False, False, True),
-    "llama": (True, True, True),  # the tiny one asks for all
+    "llama": (True, True, True),  # the tiny model has all of them
     "llama-yarn": (False, False, False),
     "mixtral": (False, False, False),
     "mpnet": (True, True, True),
@@ -137,13 +137,13 @@ BIASES = {
 
 
 @pytest.mark.parametrize("family", BIASES)
-def test_biases_are_those_of_the_architecture(family: str) -> None:
+def test_biases_match_the_architecture(family: str) -> None:
     biases = facts_of(family)["biases"]
     assert biases == dict(zip(("query_key_value", "output", "mlp"), BIASES[family], strict=True))
 
 
 @pytest.mark.parametrize("family", tiny.CONFIGS)
-def test_queries_and_keys_are_normalised_where_the_architecture_says_so(family: str) -> None:
+def test_norms_of_queries_and_keys_match_the_architecture(family: str) -> None:
     per_head = {"cohere", "gemma3", "gemma3_text", "phi-qk-norm", "qwen3", "stablelm"}
     expected = "per head" if family in per_head else "full width" if family == "olmo2" else "none"
     assert facts_of(family)["qk_norm"] == expected
@@ -162,7 +162,7 @@ def test_queries_and_keys_are_normalised_where_the_architecture_says_so(family: 
         ("qwen2", "rms", 0, "scale", 1e-6, ["attention", "mlp"], "norm"),
     ],
 )  # fmt: skip
-def test_norms_say_kind_epsilon_and_what_is_learned(
+def test_norms_have_kind_epsilon_and_learned_parameters(
     family: str, kind: str, offset: float, affine: str, epsilon: float, branches: list[str], final: str | None
 ) -> None:
     norms = facts_of(family)["norms"]
@@ -173,7 +173,7 @@ def test_norms_say_kind_epsilon_and_what_is_learned(
         assert (norm["affine"], norm["epsilon"]) == (affine, epsilon)
 
 
-def test_the_epsilon_that_olmo_keeps_to_itself_is_what_its_norm_computes_with() -> None:
+def test_the_epsilon_in_the_code_of_olmo_is_the_one_its_norm_uses() -> None:
     norm = tiny.tiny_model("olmo").layers[0].input_layernorm
     deviation = 1e-3
     normed = norm(torch.tensor([deviation, -deviation] * 24))
@@ -191,7 +191,7 @@ def rotary(family: str) -> Any:
 @pytest.mark.parametrize(
     ("family", "fraction"),
     [
-        ("gpt_neox", 4 / 12),  # a quarter is asked for; three entries make two pairs
+        ("gpt_neox", 4 / 12),  # the configuration requests a quarter; three entries make two pairs
         ("gptj", 8 / 12),
         ("llama", 1),
         ("phi", 0.5),
@@ -209,15 +209,15 @@ def test_rotary_settings_name_kind_base_and_factor() -> None:
     assert rotary("llama-dynamic")["all"]["kind"] == "dynamic"
 
 
-def test_rotary_settings_differ_by_layer_type_where_the_model_does() -> None:
+def test_rotary_settings_may_differ_by_layer_type() -> None:
     for family in ("gemma3", "gemma3_text"):
         bases = {layers: settings["base"] for layers, settings in rotary(family).items()}
         assert bases == {"sliding_attention": 10000.0, "full_attention": 1000000.0}
-    assert rotary("cohere2")["full_attention"] is None  # those layers do not know where a token is
+    assert rotary("cohere2")["full_attention"] is None  # these layers have no positions
     assert rotary("cohere2")["sliding_attention"]["rotated_fraction"] == 1.0
 
 
-def test_the_base_that_gptj_keeps_to_itself_is_what_it_computes_with() -> None:
+def test_the_base_in_the_code_of_gptj_is_the_one_it_uses() -> None:
     second_sine = tiny.tiny_model("gptj").h[0].attn.embed_positions[1, 1].item()
     base = math.asin(second_sine) ** (-8 / 2)  # its angle is base ** (-2 / 8) at position 1
     assert rotary("gptj")["all"] == {
@@ -243,7 +243,7 @@ def test_other_positions_have_no_rotary_settings(family: str, kind: str) -> None
     assert facts_of(family)["positions"] == {"kind": kind, "rotary": None}
 
 
-def test_interleaved_rotary_is_told_apart() -> None:
+def test_interleaved_rotary_positions_are_recognised() -> None:
     interleaved = {family for family in tiny.CONFIGS if "interleaved" in facts_of(family)["positions"]["kind"]}
     assert interleaved == {"cohere", "cohere2", "gptj"}
 
@@ -255,25 +255,27 @@ def test_sliding_windows_name_their_layers(family: str) -> None:
     assert facts_of(family)["sliding_window"] == expected.get(family)
 
 
-def test_encoders_look_ahead_and_have_fewer_positions_than_rows() -> None:
+def test_encoders_are_not_causal_and_may_have_reserved_positions() -> None:
     assert not facts_of("bert")["causal"]
     assert facts_of("gpt2")["causal"]
     assert facts_of("bert")["context_length"] == 128
     assert facts_of("roberta")["context_length"] == 126
 
 
-# What is not known, and what is in the way
+# Unknown families
 
 
-def test_an_unknown_family_is_said_to_be_probed_and_nothing_is_guessed() -> None:
+def test_an_unknown_family_has_a_note_on_the_probe_and_no_guessed_facts() -> None:
     config = GPTNeoXJapaneseConfig(vocab_size=64, hidden_size=48, num_hidden_layers=2, num_attention_heads=4)
     facts = describe_model(config, None, dimensions_of(config))
-    assert "'gpt_neox_japanese' is not in the table; when it is loaded, a probe proves its sites" in facts["notes"][0]
+    assert (
+        "'gpt_neox_japanese' is not in the table; a survey probes the loaded model for its sites" in facts["notes"][0]
+    )
     assert facts["d_head"] == 12
     assert not {"sites", "absent_sites", "norms", "positions", "biases", "qk_norm"} & set(facts)
 
 
-def test_describing_leaves_the_configuration_as_it_was() -> None:
+def test_describe_model_does_not_change_the_configuration() -> None:
     config = DeepseekV3Config(num_hidden_layers=1, n_routed_experts=8, dtype="bfloat16")
     before = config.to_dict()
     assert all(parameter.is_meta for parameter in skeleton(config).parameters())
@@ -288,7 +290,7 @@ def test_describing_leaves_the_configuration_as_it_was() -> None:
 def inspect(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> Callable[..., tuple[int, str, str]]:
-    """Run the command in this process: exit code, standard output, standard error."""
+    """Run the command in this process; return exit code, standard output and standard error."""
     monkeypatch.setenv("THEODOLITE_CACHE", str(tmp_path / "cache"))
 
     def run(*words: Any) -> tuple[int, str, str]:
@@ -307,11 +309,11 @@ def written(folder: Path, config: Any, *files: str) -> Path:
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "config.json").write_text(config if isinstance(config, str) else json.dumps(config))
     for file in files:
-        (folder / file).write_bytes(b"nothing that anybody may open")
+        (folder / file).write_bytes(b"not a valid file")
     return folder
 
 
-def test_people_read_yaml_and_programs_one_object_on_the_last_line(tmp_path: Path, inspect: Inspect) -> None:
+def test_output_is_yaml_or_with_json_one_object_on_the_last_line(tmp_path: Path, inspect: Inspect) -> None:
     folder = written(tmp_path / "small", SMALL, "model.safetensors")
     code, shown, messages = inspect(folder)
     assert (code, messages) == (0, "")
@@ -344,7 +346,7 @@ print(resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss, done.stdout, done.
 def test_a_model_of_32_billion_weights_needs_no_memory_for_them(tmp_path: Path) -> None:
     folder = written(tmp_path / "Qwen2.5-32B-Instruct", QWEN_32B)
     command = [str(Path(sys.executable).with_name("theodolite")), "model", "inspect", str(folder), "--json"]
-    # A process between: what a child needs is counted from the size of the process that starts it.
+    # Use a process in between: the peak of a child includes the size of the process that starts it.
     done = subprocess.run([sys.executable, "-c", PEAK_OF, *command], capture_output=True, text=True, check=True)
     peak_kib, printed = done.stdout.splitlines()[:2]
     facts = json.loads(printed)
@@ -382,13 +384,13 @@ def test_the_alias_is_described_from_its_header_and_not_converted(tmp_path: Path
 
 
 @pytest.mark.slow
-def test_a_header_says_what_the_converted_model_says(chat_model_folder: Path, inspect: Inspect) -> None:
+def test_a_header_gives_the_same_facts_as_the_converted_model(chat_model_folder: Path, inspect: Inspect) -> None:
     from_header, converted = (
         json.loads(inspect(model, "--json")[1]) for model in ("smollm2-135m-instruct", chat_model_folder)
     )
-    elsewhere = {"name", "kind", "notes"}
-    assert {key: value for key, value in from_header.items() if key not in elsewhere} == {
-        key: value for key, value in converted.items() if key not in elsewhere
+    different = {"name", "kind", "notes"}
+    assert {key: value for key, value in from_header.items() if key not in different} == {
+        key: value for key, value in converted.items() if key not in different
     }
 
 
@@ -401,7 +403,7 @@ def test_a_real_encoder_is_described(inspect: Inspect) -> None:
     facts = json.loads(printed)
     assert code == 0
     assert (facts["family"], facts["n_layers"], facts["n_heads"], facts["d_head"]) == ("bert", 6, 12, 32)
-    assert facts["parameters"]["base_model"] == 22565376  # without the pooler, which sees no block
+    assert facts["parameters"]["base_model"] == 22565376  # without the pooler, which is not part of a block
     assert (facts["positions"]["kind"], facts["causal"]) == ("learned", False)
     assert facts["norms"]["final"] is None
     assert "resid_mid_sum" in facts["sites"]
@@ -455,13 +457,13 @@ MYSTERY = {**SMALL, "model_type": "mystery", "auto_map": {"AutoConfig": "mystery
 REFUSED: dict[str, tuple[Any, list[str]]] = {
     "no config": (None, ["model.id", "has no config.json"]),
     "corrupt": ("{broken", ["config.json", "line 1"]),
-    "not an object": ("[1]", ["config.json", "holds no JSON object"]),
+    "not an object": ("[1]", ["config.json", "its content is not a JSON object"]),
     "no family": ({"hidden_size": 3}, ["configuration", "model_type"]),
     "not a number": ({**SMALL, "num_attention_heads": "many"}, ["num_attention_heads"]),
     "no heads": ({**SMALL, "num_attention_heads": 0}, ["'qwen2'"]),
     "no blocks": ({**SMALL, "num_hidden_layers": 0}, ["'qwen2'"]),
-    "not a transformer": ({"model_type": "mamba"}, ["'mamba'", "no transformer"]),
-    "encoder and decoder": ({"model_type": "t5"}, ["'t5'", "an encoder with a decoder"]),
+    "not a transformer": ({"model_type": "mamba"}, ["'mamba'", "not a supported transformer"]),
+    "encoder and decoder": ({"model_type": "t5"}, ["'t5'", "two residual streams (encoder and decoder)"]),
     "no tokens": ({"model_type": "vit"}, ["'vit'", "no vocabulary"]),
     "blocks of several sizes": ({"model_type": "gemma4_text"}, ["'gemma4_text'", "several sizes"]),
     "no stream": ({"model_type": "bloom", "apply_residual_connection_post_layernorm": True}, ["BLOOM", "residual"]),
@@ -470,7 +472,7 @@ REFUSED: dict[str, tuple[Any, list[str]]] = {
 
 
 @pytest.mark.parametrize("case", REFUSED)
-def test_what_cannot_be_described_is_refused_in_one_line(case: str, tmp_path: Path, inspect: Inspect) -> None:
+def test_a_model_that_cannot_be_described_is_refused_in_one_line(case: str, tmp_path: Path, inspect: Inspect) -> None:
     config, words = REFUSED[case]
     folder = tmp_path / "model"
     folder.mkdir()
@@ -505,24 +507,24 @@ def test_a_revision_of_a_local_model_is_refused(model: str, tmp_path: Path, insp
     refused_in_one_line(inspect(local, "--revision", "main"), 2, ["model.revision", "'main'", "only hub models"])
 
 
-def test_own_code_runs_only_where_the_deployment_allows_it(tmp_path: Path, inspect: Inspect) -> None:
+def test_own_code_runs_only_if_the_deployment_allows_it(tmp_path: Path, inspect: Inspect) -> None:
     folder = written(tmp_path / "mystery", MYSTERY)
     refused = inspect(folder, "--trust-remote-code")
     refused_in_one_line(refused, 2, ["trust_remote_code", "THEODOLITE_REMOTE_CODE_ALLOWED"])
 
 
-# In a process of their own: these libraries read their environment when they are imported.
+# These tests use their own process, because the libraries read their environment when they are imported.
 
 
-def asked(model: Any, home: Path, *words: str, **environment: str) -> tuple[int, str, str]:
-    own = {"HF_ENDPOINT": NOWHERE, "HF_HOME": str(home), "HF_HUB_DISABLE_XET": "1", "NO_PROXY": "127.0.0.1"}
+def inspect_in_process(model: Any, home: Path, *words: str, **environment: str) -> tuple[int, str, str]:
+    own = {"HF_ENDPOINT": UNREACHABLE, "HF_HOME": str(home), "HF_HUB_DISABLE_XET": "1", "NO_PROXY": "127.0.0.1"}
     inherited = {name: value for name, value in os.environ.items() if not name.startswith("HF_")}
     command = [str(Path(sys.executable).with_name("theodolite")), "model", "inspect", str(model), *words]
     done = subprocess.run(command, capture_output=True, text=True, env=inherited | own | environment)
     return done.returncode, done.stdout, done.stderr
 
 
-def test_own_code_that_is_allowed_describes_its_model(tmp_path: Path) -> None:
+def test_a_model_whose_own_code_is_allowed_is_described(tmp_path: Path) -> None:
     folder = written(tmp_path / "mystery", MYSTERY)
     (folder / "mystery.py").write_text(
         "from transformers import Qwen2Config, Qwen2Model\n\n\n"
@@ -530,7 +532,7 @@ def test_own_code_that_is_allowed_describes_its_model(tmp_path: Path) -> None:
         "class M(Qwen2Model):\n    config_class = C\n"
     )
     allowed = json.dumps([str(folder)])
-    code, printed, messages = asked(
+    code, printed, messages = inspect_in_process(
         folder, tmp_path / "home", "--trust-remote-code", "--json", THEODOLITE_REMOTE_CODE_ALLOWED=allowed
     )
     assert code == 0, messages
@@ -548,20 +550,24 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
         yield endpoint
 
 
-def test_a_model_of_the_hub_is_described_and_its_weights_stay_there(served: str, tmp_path: Path) -> None:
+def test_a_model_on_the_hub_is_described_without_a_download_of_its_weights(served: str, tmp_path: Path) -> None:
     home = tmp_path / "home"
-    code, printed, messages = asked("org/pickled", home, "--json", HF_ENDPOINT=served)
+    code, printed, messages = inspect_in_process("org/pickled", home, "--json", HF_ENDPOINT=served)
     assert code == 0, messages
     facts = json.loads(printed.splitlines()[-1])
     assert (facts["name"], facts["kind"], facts["revision"]) == ("pickled", "hub", hub.COMMIT)
     assert "pickled and will be refused" in facts["notes"][0]
     assert not list(home.rglob("*.bin"))
 
-    code, printed, messages = asked("org/pickled", home, "--revision", hub.COMMIT, "--json", HF_HUB_OFFLINE="1")
+    code, printed, messages = inspect_in_process(
+        "org/pickled", home, "--revision", hub.COMMIT, "--json", HF_HUB_OFFLINE="1"
+    )
     assert code == 0, messages
     assert json.loads(printed.splitlines()[-1])["notes"] == ["the hub did not list the weight files"]
 
 
 @pytest.mark.parametrize("model", ["no-such-alias", "org/model"])
-def test_an_unreachable_hub_is_one_line(model: str, tmp_path: Path) -> None:
-    refused_in_one_line(asked(model, tmp_path), 1, ["model.id", model, "the hub cannot say", "offline"])
+def test_an_unreachable_hub_is_an_error_of_one_line(model: str, tmp_path: Path) -> None:
+    refused_in_one_line(
+        inspect_in_process(model, tmp_path), 1, ["model.id", model, "the hub did not resolve", "offline"]
+    )

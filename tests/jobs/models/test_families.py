@@ -1,6 +1,6 @@
 """Every family's record against a hand-run: the block's own submodules, called one after the other in float64.
 
-The hand-runs are written from the architectures (papers and transformers' sources); they know no record and no tap.
+The hand-runs are written from the architectures (papers and transformers' sources); they do not use records or taps.
 """
 
 import copy
@@ -175,7 +175,7 @@ HAND_RUNS: dict[str, HandRun] = {
 
 
 def run_by_hand(module: Any, ids: tuple[int, ...], hand_run: HandRun) -> list[dict[Site, Stream]]:
-    """Record one run, then compute every block anew from what enters the first one."""
+    """Record one run, then compute every block again from the input of the first block."""
     blocks = next(child for child in module.modules() if isinstance(child, torch.nn.ModuleList) and len(child) == 5)
     entered: list[Stream] = []
     given: dict[torch.nn.Module, tuple[Any, dict[str, Any]]] = {}  # all but the hidden states: masks, positions
@@ -207,14 +207,14 @@ def run_by_hand(module: Any, ids: tuple[int, ...], hand_run: HandRun) -> list[di
 
 
 def eager_float64(family: str) -> LoadedModel:
-    module = copy.deepcopy(tiny.tiny_model(family)).double()  # its own configuration, to change
+    module = copy.deepcopy(tiny.tiny_model(family)).double()  # a copy, because its configuration changes
     module.set_attn_implementation("eager")
     if hasattr(module.config, "_experts_implementation"):
         module.set_experts_implementation("eager")  # the only one that computes in float64
     return wrap(module)
 
 
-# What each family has.
+# The sites of each family.
 
 PARALLEL = {"cohere", "cohere2", "falcon-groups", "falcon-multi-query", "gpt_neox", "gptj", "phi", "phi-qk-norm"}
 PARALLEL |= {"stablelm-parallel"}
@@ -229,7 +229,7 @@ def sites_of(family: str) -> set[Site]:
     return set(BLOCK_SITES) - {Site.RESID_MID_SUM}
 
 
-def test_every_family_of_the_table_is_proven_here():
+def test_every_family_of_the_table_has_a_hand_run():
     assert set(HAND_RUNS) == set(tiny.CONFIGS)
     assert set(FAMILIES) - {config.model_type for config in tiny.CONFIGS.values()} == set()
 
@@ -249,7 +249,7 @@ def test_sites_equal_a_hand_run(family):
 
 
 @pytest.mark.parametrize("family", tiny.CONFIGS)
-def test_the_identities_hold_and_no_tap_can_pass_for_another(family):
+def test_the_identities_hold_and_fail_for_swapped_taps(family):
     model = eager_float64(family)
     read = read_sites(model, IDS, POSITIONS)
     assert max(identity_errors(model, read).values()) <= 1e-13
@@ -259,7 +259,7 @@ def test_the_identities_hold_and_no_tap_can_pass_for_another(family):
 
 
 @pytest.mark.parametrize("family", tiny.CONFIGS)
-def test_a_record_whose_attention_is_the_mlp_is_found_out(family):
+def test_the_identities_fail_if_attention_is_read_from_the_mlp(family):
     model = eager_float64(family)
     taps = {**model.anatomy.taps, Site.ATTN_OUT: model.anatomy.taps[Site.MLP_OUT]}
     wrong = replace(model, anatomy=replace(model.anatomy, taps=taps))
@@ -267,7 +267,7 @@ def test_a_record_whose_attention_is_the_mlp_is_found_out(family):
 
 
 @pytest.mark.parametrize("family", sorted(PARALLEL))
-def test_a_parallel_block_has_nothing_between_attention_and_mlp_and_says_so(family):
+def test_resid_mid_of_a_parallel_block_is_refused_with_the_reason(family):
     anatomy = known_anatomy(tiny.CONFIGS[family])
     for site in (Site.RESID_MID, Site.RESID_MID_SUM):
         with pytest.raises(SiteNotFoundError) as caught:
@@ -278,7 +278,7 @@ def test_a_parallel_block_has_nothing_between_attention_and_mlp_and_says_so(fami
         )
 
 
-def test_only_norms_after_the_sum_make_a_sum_of_its_own():
+def test_only_post_norm_blocks_have_resid_mid_sum():
     with pytest.raises(SiteNotFoundError, match="no resid_mid_sum: only a model whose norms follow the sums has it"):
         check_sites(known_anatomy(tiny.CONFIGS["llama"]), [Site.RESID_MID_SUM])
     check_sites(known_anatomy(tiny.CONFIGS["bert"]), list(BLOCK_SITES))
@@ -298,7 +298,7 @@ def test_a_bloom_without_a_residual_stream_is_refused(options):
 
 @torch.inference_mode()
 @pytest.mark.parametrize("family", tiny.CONFIGS)
-def test_norms_are_where_and_what_the_record_says(family):
+def test_norms_match_the_record(family):
     model = eager_float64(family)
     anatomy = model.anatomy
     layer = model.blocks[2]
@@ -311,7 +311,7 @@ def test_norms_are_where_and_what_the_record_says(family):
     read = read_sites(model, IDS, POSITIONS)
     mid = Site.RESID_MID if Site.RESID_MID in read else Site.RESID_PRE
     attention, mlp = (Site.RESID_MID, Site.RESID_POST) if anatomy.post_norm else (Site.ATTN_OUT, Site.MLP_OUT)
-    place = {  # which side of the norm is which site
+    site_of_norm = {  # the side of the norm (0 input, 1 output) and its site
         "attention": (0, Site.RESID_PRE),
         "mlp": (0, mid),
         "attention_output": (1, attention),
@@ -319,7 +319,7 @@ def test_norms_are_where_and_what_the_record_says(family):
         "final": (0, Site.RESID_FINAL),
     }
     for role, norm in paths.items():
-        side, site = place[role]
+        side, site = site_of_norm[role]
         seen = [value.reshape(len(IDS), -1)[POSITIONS].numpy() for value in ran[norm]]
         expected = read[site] if role == "final" else read[site][:, 2]
         assert relative_errors(seen[side], expected).max() <= 1e-12, role
@@ -327,7 +327,7 @@ def test_norms_are_where_and_what_the_record_says(family):
 
 
 def norm_without_epsilon(anatomy: Anatomy, norm: Any, x: np.ndarray) -> np.ndarray:
-    """Layer norm or root-mean-square norm as the record says; epsilon changes less than a hundredth."""
+    """Return the layer norm or root-mean-square norm of the record; epsilon changes it by less than 1 %."""
     if anatomy.norm_kind == "layer":
         x = x - x.mean(axis=-1, keepdims=True)
     x = x / np.sqrt((x**2).mean(axis=-1, keepdims=True))
@@ -336,11 +336,11 @@ def norm_without_epsilon(anatomy: Anatomy, norm: Any, x: np.ndarray) -> np.ndarr
     return scaled if bias is None else scaled + bias.numpy()
 
 
-# How long a prompt may be.
+# The length of a prompt.
 
 
 @pytest.mark.parametrize("family", ["bert", "gpt2", "mpnet", "opt", "roberta"])
-def test_learned_positions_end_where_the_record_says(family):
+def test_the_context_length_is_the_number_of_learned_positions(family):
     model = eager_float64(family)
     longest = model.dimensions.context_length
     read_sites(model, [5] * longest, [-1])
@@ -352,7 +352,7 @@ def test_learned_positions_end_where_the_record_says(family):
 
 
 def capture(model: LoadedModel, lengths: list[int], **options: Any) -> list[np.ndarray]:
-    """Return each prompt's stream at the last token, captured in this order; all prompts begin alike."""
+    """Return each prompt's stream at the last token, captured in this order; all prompts have the same first tokens."""
     tokens = [tiny.random_tokens([length])[0] for length in lengths]
     options = {"batch_tokens": 400, "share_prefix": True, "length_class": length_class_of(model.config)} | options
     plan = plan_set("set", tokens, (-1,), shard_prompts=len(tokens), **options)
@@ -362,13 +362,13 @@ def capture(model: LoadedModel, lengths: list[int], **options: Any) -> list[np.n
 
 @cache
 def alone(family: str, length: int) -> np.ndarray:
-    """Return the same by a model that has never seen another prompt."""
+    """Return the same for one prompt, from a new model that has run no other prompt."""
     ids = tiny.random_tokens([length])[0]
     return read_sites(wrap(tiny.tiny_model(family)), ids, [-1])[Site.RESID_POST][:, [0, 2, 4]]
 
 
 @pytest.mark.parametrize("family", ["llama-dynamic", "phi3-longrope"])
-def test_a_short_prompt_is_not_turned_by_a_long_one(family):
+def test_a_long_prompt_does_not_change_the_rotation_of_a_short_one(family):
     lengths = [12, 30]
     model = wrap(tiny.tiny_model(family))
     mixed = capture(model, lengths, length_class=lambda _: 0, share_prefix=False)
@@ -379,7 +379,7 @@ def test_a_short_prompt_is_not_turned_by_a_long_one(family):
 
 @pytest.mark.parametrize("family", ["llama-dynamic", "phi3-longrope"])
 @pytest.mark.parametrize("batch_tokens", [1, 400])
-def test_the_order_of_long_and_short_prompts_does_not_matter(family, batch_tokens):
+def test_activations_do_not_depend_on_the_order_of_long_and_short_prompts(family, batch_tokens):
     model = wrap(tiny.tiny_model(family))
     for lengths in ([40, 12, 20, 30, 25], [12, 20, 25, 30, 40], [25, 40, 20, 12, 30]):
         for length, ours in zip(lengths, capture(model, lengths, batch_tokens=batch_tokens), strict=True):
@@ -387,7 +387,7 @@ def test_the_order_of_long_and_short_prompts_does_not_matter(family, batch_token
 
 
 @torch.inference_mode()
-def test_dynamic_rotary_positions_do_remember_the_longest_prompt():
+def test_run_resets_dynamic_rotary_positions_after_a_longer_prompt():
     ids = {length: torch.tensor([tiny.random_tokens([length])[0]]) for length in (25, 40)}
     module = tiny.tiny_model("llama-dynamic")
     fresh = module(input_ids=ids[25]).last_hidden_state

@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 from support import hub
 
-# The libraries read their environment when they are imported, so each hub is asked from a process of its own.
-# Questions come as JSON on standard input; each answer is a value, or the name and the message of an error.
+# The libraries read their environment when they are imported, so each hub is queried from its own process.
+# Questions are JSON on standard input; each answer is a value, or the name and the message of an error.
 ASK = """
 import json, sys
 from pathlib import Path
@@ -42,7 +42,7 @@ print(json.dumps(answers))
 """
 
 Answers = dict[str, dict[str, Any]]
-NOWHERE = "http://127.0.0.1:9"  # nobody listens to the discard port
+UNREACHABLE = "http://127.0.0.1:9"  # no server listens on the discard port
 
 
 def ask(endpoint: str, home: Path, questions: dict[str, tuple[str, dict[str, Any]]], **environment: str) -> Answers:
@@ -83,8 +83,8 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, list
     tiny.mkdir(parents=True)
     for name in FILES:
         (tiny / name).write_text(f"content of {name}")
-    with hub.serve_hub(root) as (endpoint, asked):
-        yield endpoint, asked
+    with hub.serve_hub(root) as (endpoint, requests):
+        yield endpoint, requests
 
 
 FILES = {
@@ -124,7 +124,7 @@ MODEL_QUESTIONS: dict[str, tuple[str, dict[str, Any]]] = {
 
 @pytest.fixture(scope="module")
 def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The folder that both libraries keep their downloads in."""
+    """The folder for the downloads of both libraries."""
     return tmp_path_factory.mktemp("home")
 
 
@@ -165,7 +165,7 @@ def test_a_dataset_is_read_like_a_file(prompts: Answers, question: str, expected
         ("missing_dataset", ["prompts.goals.source: hub:org/gone", "doesn't exist"]),
     ],
 )
-def test_what_a_dataset_lacks_is_named(prompts: Answers, question: str, words: list[str]) -> None:
+def test_a_missing_part_of_a_dataset_is_named(prompts: Answers, question: str, words: list[str]) -> None:
     assert prompts[question]["error"] == "PromptError"
     for part in words:
         assert part in prompts[question]["message"]
@@ -176,7 +176,9 @@ def test_what_a_dataset_lacks_is_named(prompts: Answers, question: str, words: l
 
 @pytest.mark.parametrize("question", ["newest", "branch"])
 def test_a_model_is_pinned_to_its_commit(models: Answers, question: str) -> None:
-    assert models[question] == {"value": {"name": "tiny", "kind": "hub", "place": "org/tiny", "revision": hub.COMMIT}}
+    assert models[question] == {
+        "value": {"name": "tiny", "kind": "hub", "location": "org/tiny", "revision": hub.COMMIT}
+    }
 
 
 @pytest.mark.parametrize(("question", "kinds"), [("small_files", {"small"}), ("all_files", {"small", "all"})])
@@ -184,7 +186,7 @@ def test_only_the_files_that_are_needed_are_downloaded(models: Answers, question
     assert models[question] == {"value": {name: f"content of {name}" for name, kind in FILES.items() if kind in kinds}}
 
 
-def test_pickled_weights_are_never_asked_for(models: Answers, served: tuple[str, list[str]]) -> None:
+def test_pickled_weights_are_never_requested(models: Answers, served: tuple[str, list[str]]) -> None:
     assert "GET /org/tiny/resolve/" + hub.COMMIT + "/model.safetensors" in served[1]
     assert not [request for request in served[1] if request.endswith(".bin")]
 
@@ -197,13 +199,15 @@ def test_pickled_weights_are_never_asked_for(models: Answers, served: tuple[str,
         ("missing_commit", ["org/tiny", "f" * 40]),
     ],
 )
-def test_what_the_hub_does_not_have_is_a_model_error(models: Answers, question: str, words: list[str]) -> None:
+def test_a_missing_model_or_revision_on_the_hub_is_a_model_error(
+    models: Answers, question: str, words: list[str]
+) -> None:
     assert models[question]["error"] == "ModelError"
     for part in words:
         assert part in models[question]["message"]
 
 
-def test_a_missing_model_says_that_it_was_not_found(models: Answers) -> None:
+def test_the_error_of_a_missing_model_says_that_it_was_not_found(models: Answers) -> None:
     message = models["missing_model"]["message"].lower()
     assert re.search("not found|no such|no model|does not exist|doesn't exist", message), message
 
@@ -212,7 +216,7 @@ def test_a_missing_model_says_that_it_was_not_found(models: Answers) -> None:
 
 
 def test_an_unreachable_hub_is_a_model_error(tmp_path: Path) -> None:
-    answers = ask(NOWHERE, tmp_path, {"newest": MODEL_QUESTIONS["newest"]})
+    answers = ask(UNREACHABLE, tmp_path, {"newest": MODEL_QUESTIONS["newest"]})
     assert answers["newest"]["error"] == "ModelError"
     assert "'org/tiny'" in answers["newest"]["message"]
 
@@ -220,7 +224,7 @@ def test_an_unreachable_hub_is_a_model_error(tmp_path: Path) -> None:
 def test_offline_a_downloaded_model_is_used_by_its_commit(models: Answers, home: Path) -> None:
     pinned = ("files", {"id": "org/tiny", "revision": hub.COMMIT, "which": "all"})
     questions = {"pinned": pinned, "newest": MODEL_QUESTIONS["newest"]}
-    answers = ask(NOWHERE, home, questions, HF_HUB_OFFLINE="1")
+    answers = ask(UNREACHABLE, home, questions, HF_HUB_OFFLINE="1")
     assert answers["pinned"] == models["all_files"]
     assert answers["newest"]["error"] == "ModelError"
     assert "offline, give the full commit as model.revision" in answers["newest"]["message"]

@@ -1,4 +1,4 @@
-"""The structural probe: it finds what the records say without reading them, and refuses what it cannot prove."""
+"""The structural probe: it finds the sites of the records without reading them, and refuses unproven models."""
 
 from typing import Any
 
@@ -18,9 +18,8 @@ from theodolite_jobs.models.probe import probe_anatomy
 
 STREAM = {Site.RESID_PRE: Tap("", "input"), Site.RESID_POST: Tap("", "output")}
 
-NORMALISED_SUMS = {
-    "opt-post-norm"
-}  # attention's output plus the stream is read by a norm alone, and put out as another
+# Only a norm reads the sum of stream and attention output, and the block passes on its normalised value.
+NORMALISED_SUMS = {"opt-post-norm"}
 ENCODERS = {family for family in tiny.CONFIGS if not known_anatomy(tiny.CONFIGS[family]).causal}
 
 
@@ -29,20 +28,20 @@ def probed(family: str) -> Any:
 
 
 @pytest.mark.parametrize("family", sorted(set(tiny.CONFIGS) - NORMALISED_SUMS - ENCODERS))
-def test_the_probe_finds_what_the_record_says(family):
+def test_the_probe_finds_the_taps_of_the_record(family):
     found, record = probed(family), known_anatomy(tiny.CONFIGS[family])
     assert (found.blocks, found.taps) == (record.blocks, record.taps)
     assert (found.known_by, record.known_by) == ("probe", "record")
 
 
-def test_a_site_that_the_probe_did_not_find_is_refused_with_those_that_it_found():
+def test_a_site_that_the_probe_did_not_find_is_refused_with_a_list_of_its_sites():
     with pytest.raises(SiteNotFoundError, match=r"no resid_mid: .*; it has resid_pre, resid_post, attn_out, mlp_out$"):
         check_sites(probed("gptj"), [Site.RESID_PRE, Site.RESID_MID])
 
 
 @pytest.mark.parametrize("family", sorted(NORMALISED_SUMS))
 def test_blocks_that_do_not_add_to_one_stream_are_refused(family):
-    with pytest.raises(UnsupportedModelError, match="no modules of a block add up to what leaves it"):
+    with pytest.raises(UnsupportedModelError, match="no modules of a block add up to its output"):
         probed(family)
 
 
@@ -62,7 +61,7 @@ def sequential(mid: str, attention: str, mlp: str) -> dict[Site, Tap]:
 
 LLAMA_LIKE = sequential("post_attention_layernorm", "self_attn", "mlp")
 
-# Families that the table does not have, and what their architectures say; the stream's own taps are left out.
+# Families that are not in the table, and the taps of their architectures; the stream's own taps are left out.
 UNKNOWN: dict[str, tuple[Any, dict[Site, Tap]]] = {
     "codegen": (
         transformers.CodeGenConfig(vocab_size=64, n_embd=48, n_layer=5, n_head=4, n_positions=128, rotary_dim=8),
@@ -76,7 +75,7 @@ UNKNOWN: dict[str, tuple[Any, dict[Site, Tap]]] = {
         transformers.Glm4Config(**tiny.GROUPED, head_dim=12),
         sequential("post_attention_layernorm", "post_self_attn_layernorm", "post_mlp_layernorm"),
     ),
-    "jamba": (  # its blocks have attention or a state-space module, which no one tap names
+    "jamba": (  # its blocks have attention or a state-space module, so no single tap fits all blocks
         transformers.JambaConfig(**tiny.GROUPED, attn_layer_period=2, attn_layer_offset=1, use_mamba_kernels=False),
         {Site.RESID_MID: Tap("pre_ff_layernorm", "input")},
     ),
@@ -122,7 +121,7 @@ REFUSED: dict[str, tuple[Any, str]] = {
             activation_sparsity_pattern=[0.0] * 5,
             laurel_rank=8,
         ),
-        "a block does not run once on a stream of (prompt, token, d_model)",  # it has four at once
+        "a block does not run once on a stream of (prompt, token, d_model)",  # it has four streams
     ),
     "mamba": (
         transformers.MambaConfig(vocab_size=64, hidden_size=48, num_hidden_layers=5, state_size=8),
@@ -131,13 +130,13 @@ REFUSED: dict[str, tuple[Any, str]] = {
     "modernbert": (transformers.ModernBertConfig(**tiny.PLAIN), "a token's stream depends on the tokens after it"),
     "t5": (
         transformers.T5Config(vocab_size=64, d_model=48, d_kv=12, d_ff=80, num_layers=5, num_heads=4),
-        "it has two streams, not one",
+        "two residual streams (encoder and decoder)",
     ),
 }
 
 
 @pytest.mark.parametrize("family", REFUSED)
-def test_what_has_no_one_causal_stream_is_refused_in_one_line(family, monkeypatch):
+def test_a_model_without_a_single_causal_stream_is_refused_in_one_line(family, monkeypatch):
     config, reason = REFUSED[family]
     monkeypatch.setitem(tiny.CONFIGS, family, config)
     with pytest.raises(UnsupportedModelError) as caught:

@@ -25,7 +25,7 @@ from theodolite_jobs.models.source import ModelSource, fetch, fetch_small_files,
 
 Tensors = dict[str, torch.Tensor]
 
-# Every byte is a token, not in the order of bytes. "abc" is b"a" + b"bc": b"bc" has the lower rank, so it goes first.
+# Every byte is a token, not in the order of bytes. "abc" is b"a" + b"bc": b"bc" has the lower rank, so it is first.
 BYTES = [bytes([(7 * index + 3) % 256]) for index in range(256)]
 WORDS = """bc ab abc th he the an and a_ _a _t _the _and in ing er ther __ ____ aa aaa é 中"""
 JOINED = [word.replace("_", " ").encode() for word in WORDS.split()]
@@ -81,7 +81,7 @@ def random_weights() -> Tensors:
 
 
 def write_weights(folder: Path, weights: Tensors) -> None:
-    """Write two shards with an index, as the hub's are; a block lies in both."""
+    """Write two shards with an index, like those on the hub; one block is in both shards."""
     names = sorted(weights)
     halves = {"model-00001-of-00002.safetensors": names[:13], "model-00002-of-00002.safetensors": names[13:]}
     for file, part in halves.items():
@@ -101,7 +101,7 @@ def write_ranks(folder: Path, ranks: dict[bytes, int]) -> None:
 
 @pytest.fixture(scope="module")
 def saved_qwen1(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A chat model as the hub has it; tests copy it before they spoil it."""
+    """A chat model with the files of the hub; tests copy it before they change it."""
     folder = tmp_path_factory.mktemp("saved") / "qwen1"
     folder.mkdir()
     write_json(folder / "config.json", CONFIG)
@@ -112,7 +112,7 @@ def saved_qwen1(tmp_path_factory: pytest.TempPathFactory) -> Path:
     }
     write_json(folder / "tokenizer_config.json", remote)
     for name in ("configuration_qwen", "modeling_qwen", "tokenization_qwen"):
-        (folder / f"{name}.py").write_text("raise SystemExit('the code that the checkpoint brings along was run')")
+        (folder / f"{name}.py").write_text("raise SystemExit('the own code of the checkpoint was run')")
     write_ranks(folder, RANKS)
     write_weights(folder, random_weights())
     return folder
@@ -140,7 +140,7 @@ def only_line(error: pytest.ExceptionInfo[Exception]) -> str:
 
 
 def refusal(folder: Path) -> str:
-    """Return why a folder is not converted, having left nothing behind."""
+    """Return the error of a folder that is not converted; check that no files remain."""
     with pytest.raises(ModelError) as caught:
         convert_qwen1(folder, folder.parent / "cache" / "qwen2")
     assert list((folder.parent / "cache").iterdir()) == []
@@ -195,7 +195,7 @@ def qwen1_hidden_states(weights: Tensors, ids: list[int]) -> list[torch.Tensor]:
     return [*states[:-1], rms_norm(stream, exact["transformer.ln_f.weight"])]
 
 
-def test_hidden_states_are_those_of_qwen1(converted: Path) -> None:
+def test_hidden_states_equal_those_of_qwen1(converted: Path) -> None:
     ids = torch.randint(0, 512, (64,), generator=torch.Generator().manual_seed(1)).tolist()
     model = load_model(converted)
     assert model.dtype == torch.float32
@@ -208,7 +208,7 @@ def test_hidden_states_are_those_of_qwen1(converted: Path) -> None:
         assert error.max() < 1e-5, f"layer {layer}"  # float32 rounding through three blocks
 
 
-def test_every_tensor_is_listed_where_it_lies(converted: Path) -> None:
+def test_the_index_lists_the_file_of_every_tensor(converted: Path) -> None:
     index = json.loads((converted / "model.safetensors.index.json").read_text())
     shards = {path.name: load_file(path) for path in sorted(converted.glob("*.safetensors"))}
     assert len(shards) == 2
@@ -236,13 +236,13 @@ def test_weights_keep_their_dtype(folder: Path, tmp_path: Path) -> None:
 # The configuration
 
 
-def test_sizes_are_those_of_qwen1(converted: Path) -> None:
+def test_sizes_equal_those_of_qwen1(converted: Path) -> None:
     config = load_config(converted)
     assert (config.model_type, config.intermediate_size, config.rms_norm_eps) == ("qwen2", 48, 1e-4)
     assert config.rope_parameters == {"rope_type": "default", "rope_theta": 500.0}
     assert config.tie_word_embeddings is False
     assert config.vocab_size == 512
-    # Not max_position_embeddings: beyond seq_length Qwen1 computes something else.
+    # Not max_position_embeddings: beyond seq_length Qwen1 computes different numbers.
     assert dimensions_of(config).as_dict() == {
         "n_layers": 3,
         "d_model": 32,
@@ -269,9 +269,9 @@ def test_dtype_is_the_declared_one(declared: dict[str, Any], dtype: str) -> None
     assert str(config.dtype) == f"torch.{dtype}"
 
 
-def test_what_a_configuration_leaves_out_is_qwen1s_default() -> None:
-    kept = ("vocab_size", "intermediate_size", "num_hidden_layers", "seq_length")
-    config = qwen2_config({name: CONFIG[name] for name in kept} | {"hidden_size": 4096, "num_attention_heads": 32})
+def test_missing_settings_have_the_defaults_of_qwen1() -> None:
+    required = ("vocab_size", "intermediate_size", "num_hidden_layers", "seq_length")
+    config = qwen2_config({name: CONFIG[name] for name in required} | {"hidden_size": 4096, "num_attention_heads": 32})
     assert config.rms_norm_eps == 1e-6
     assert config.rope_parameters["rope_theta"] == 10_000.0
 
@@ -279,8 +279,8 @@ def test_what_a_configuration_leaves_out_is_qwen1s_default() -> None:
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"no_bias": False}, "no_bias is False; of Qwen1 only models with no_bias True"),
-        ({"rotary_pct": 0.5}, "rotary_pct is 0.5; of Qwen1 only models with rotary_pct 1.0"),
+        ({"no_bias": False}, "no_bias is False; only Qwen1 models with no_bias True"),
+        ({"rotary_pct": 0.5}, "rotary_pct is 0.5; only Qwen1 models with rotary_pct 1.0"),
         ({"scale_attn_weights": False}, "scale_attn_weights is False"),
         ({"tie_word_embeddings": True}, "tie_word_embeddings is True"),
         ({"use_cache_quantization": True}, "use_cache_quantization is True"),
@@ -289,7 +289,7 @@ def test_what_a_configuration_leaves_out_is_qwen1s_default() -> None:
         ({"visual": {"width": 1664}}, "visual cannot be read as Qwen2: it also reads images"),
     ],
 )
-def test_what_qwen2_would_compute_otherwise_is_refused(folder: Path, changes: dict[str, Any], message: str) -> None:
+def test_a_setting_that_qwen2_does_not_support_is_refused(folder: Path, changes: dict[str, Any], message: str) -> None:
     change_config(folder, **changes)
     assert message in refusal(folder)
 
@@ -300,7 +300,7 @@ def test_a_missing_size_is_named(folder: Path, size: str) -> None:
     assert f"a Qwen1 model needs {size}" in refusal(folder)
 
 
-def test_a_size_of_the_wrong_kind_is_one_clear_line(folder: Path) -> None:
+def test_a_size_of_the_wrong_type_is_an_error_of_one_line(folder: Path) -> None:
     change_config(folder, num_hidden_layers="three")
     assert refusal(folder).startswith(f"cannot convert {folder} from Qwen1: ")
 
@@ -319,7 +319,7 @@ def test_a_size_of_the_wrong_kind_is_one_clear_line(folder: Path) -> None:
         (None, False),
     ],
 )
-def test_qwen1_is_told_by_its_configuration(tmp_path: Path, config: str | None, expected: bool) -> None:
+def test_qwen1_is_recognised_by_its_configuration(tmp_path: Path, config: str | None, expected: bool) -> None:
     if config is not None:
         (tmp_path / "config.json").write_text(config)
     assert is_qwen1(tmp_path) is expected
@@ -330,7 +330,7 @@ def test_qwen1_is_told_by_its_configuration(tmp_path: Path, config: str | None, 
 
 def test_an_unknown_tensor_is_named(folder: Path) -> None:
     write_weights(folder, random_weights() | {"transformer.visual.proj": torch.ones(1)})
-    assert refusal(folder).endswith("hold 1 tensors unknown to Qwen1, such as transformer.visual.proj")
+    assert refusal(folder).endswith("have 1 tensors unknown to Qwen1, such as transformer.visual.proj")
 
 
 def test_a_missing_tensor_is_named(folder: Path) -> None:
@@ -346,7 +346,7 @@ def test_a_missing_shard_is_named(folder: Path) -> None:
 
 
 @pytest.mark.parametrize("kept", [0, 100, 0.5, 0.999])
-def test_a_truncated_shard_is_one_clear_line(folder: Path, kept: float) -> None:
+def test_a_truncated_shard_is_an_error_of_one_line(folder: Path, kept: float) -> None:
     shard = folder / "model-00002-of-00002.safetensors"
     content = shard.read_bytes()
     shard.write_bytes(content[: kept if isinstance(kept, int) else int(kept * len(content))])
@@ -360,7 +360,7 @@ def test_pickled_weights_are_refused(folder: Path) -> None:
     assert f"{folder} has no .safetensors weights" in refusal(folder)
 
 
-def test_a_failure_after_the_first_shard_leaves_nothing(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_failure_after_the_first_shard_leaves_no_files(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     written = []
 
     def save_one(tensors: Tensors, file: Path, **_: Any) -> None:
@@ -403,18 +403,18 @@ def pieces(text: str) -> Iterator[list[int]]:
 
 @settings(max_examples=200, deadline=None)
 @given(st.text(st.sampled_from(list("abctheingr tdé中1'.\n\r\t\xa0\u0301😀")), max_size=40) | st.text(max_size=20))
-def test_token_ids_are_those_of_the_ranks(tokenizer: Any, text: str) -> None:
+def test_token_ids_equal_those_of_tiktoken(tokenizer: Any, text: str) -> None:
     ids = tokenizer(text)["input_ids"]
     assert ids == reference_ids(text)
     assert tokenizer.decode(ids) == unicodedata.normalize("NFC", text)
 
 
-def test_the_merge_that_comes_first_wins(tokenizer: Any) -> None:
+def test_the_merge_with_the_lowest_rank_is_applied_first(tokenizer: Any) -> None:
     abc, a, bc = RANKS[b"abc"], RANKS[b"a"], RANKS[b"bc"]
     assert tokenizer("abc")["input_ids"] == [abc]
     assert tokenizer("aabc")["input_ids"] == [a, abc]
     assert tokenizer("bbc")["input_ids"] == [RANKS[b"b"], bc]
-    assert tokenizer("aaaaa")["input_ids"] == [RANKS[b"aa"], RANKS[b"aaa"]]  # of equal ranks the leftmost
+    assert tokenizer("aaaaa")["input_ids"] == [RANKS[b"aa"], RANKS[b"aaa"]]  # with equal ranks, the leftmost first
     assert tokenizer("中e\u0301")["input_ids"] == [RANKS["中".encode()], RANKS["é".encode()]]
 
 
@@ -426,20 +426,20 @@ def test_special_tokens_follow_the_ranks(tokenizer: Any) -> None:
 
 
 def chat(tokenizer: Any, *messages: tuple[str, str], prompt: bool = True) -> str:
-    said = [{"role": role, "content": content} for role, content in messages]
-    return str(tokenizer.apply_chat_template(said, tokenize=False, add_generation_prompt=prompt))
+    conversation = [{"role": role, "content": content} for role, content in messages]
+    return str(tokenizer.apply_chat_template(conversation, tokenize=False, add_generation_prompt=prompt))
 
 
-def test_a_chat_begins_with_the_default_system_message(tokenizer: Any) -> None:
+def test_a_chat_starts_with_the_default_system_message(tokenizer: Any) -> None:
     assert chat(tokenizer, ("user", "the  thing\n")) == (
         "<|im_start|>system\nYou are a helpful assistant.<|im_end|>\n"
         "<|im_start|>user\nthe  thing\n<|im_end|>\n<|im_start|>assistant\n"
     )
 
 
-def test_a_system_message_of_ones_own_replaces_it(tokenizer: Any) -> None:
-    said = [("system", "Be brief."), ("user", "a"), ("assistant", "b"), ("user", "c")]
-    assert chat(tokenizer, *said, prompt=False) == (
+def test_a_system_message_replaces_the_default(tokenizer: Any) -> None:
+    messages = [("system", "Be brief."), ("user", "a"), ("assistant", "b"), ("user", "c")]
+    assert chat(tokenizer, *messages, prompt=False) == (
         "<|im_start|>system\nBe brief.<|im_end|>\n<|im_start|>user\na<|im_end|>\n"
         "<|im_start|>assistant\nb<|im_end|>\n<|im_start|>user\nc<|im_end|>\n"
     )
@@ -453,16 +453,16 @@ def test_a_base_model_has_no_chat_template(folder: Path, tmp_path: Path, generat
     assert load_tokenizer(convert_qwen1(folder, tmp_path / "qwen2", weights=False)).chat_template is None
 
 
-@pytest.mark.parametrize("place", ["tokenizer_config.json", "chat_template.jinja"])
-def test_a_template_that_the_checkpoint_brings_along_is_kept(folder: Path, tmp_path: Path, place: str) -> None:
+@pytest.mark.parametrize("file", ["tokenizer_config.json", "chat_template.jinja"])
+def test_a_template_of_the_checkpoint_is_used(folder: Path, tmp_path: Path, file: str) -> None:
     text = "{{ messages[0]['content'] }}!"
-    content = json.dumps({"chat_template": text}) if place.endswith(".json") else text
-    (folder / place).write_text(content)
+    content = json.dumps({"chat_template": text}) if file.endswith(".json") else text
+    (folder / file).write_text(content)
     own = load_tokenizer(convert_qwen1(folder, tmp_path / "qwen2", weights=False))
     assert chat(own, ("user", "the")) == "the!"
 
 
-def test_a_fast_tokenizer_is_kept_where_there_are_no_ranks(folder: Path, converted: Path, tmp_path: Path) -> None:
+def test_a_fast_tokenizer_is_used_if_the_folder_has_no_ranks(folder: Path, converted: Path, tmp_path: Path) -> None:
     (folder / "qwen.tiktoken").unlink()
     shutil.copy(converted / "tokenizer.json", folder)
     own = load_tokenizer(convert_qwen1(folder, tmp_path / "qwen2", weights=False))
@@ -472,21 +472,21 @@ def test_a_fast_tokenizer_is_kept_where_there_are_no_ranks(folder: Path, convert
 
 
 @pytest.mark.parametrize(
-    ("spoil", "message"),
+    ("change", "message"),
     [
-        (lambda lines: [*lines, "dGhl"], "line 282 is no token in base64 and its rank: b'dGhl'"),
-        (lambda lines: ["!!! 0", *lines[1:]], "line 1 is no token in base64 and its rank"),
-        (lambda lines: ["dGhl x", *lines[1:]], "line 1 is no token in base64 and its rank"),
+        (lambda lines: [*lines, "dGhl"], "line 282 is b'dGhl'; expected a token in base64 and its rank"),
+        (lambda lines: ["!!! 0", *lines[1:]], "line 1 is b'!!! 0'; expected a token in base64"),
+        (lambda lines: ["dGhl x", *lines[1:]], "line 1 is b'dGhl x'; expected a token in base64"),
         (lambda lines: lines[:-2] + lines[-1:], "the ranks of 280 tokens are not 0 to 279, each once"),
-        (lambda lines: ["YWJj 0", *lines[1:256]], "byte 3 is no token"),
+        (lambda lines: ["YWJj 0", *lines[1:256]], "byte 3 is not a token"),
         (lambda lines: [*lines[:256], "dGhl 256"], "token 256 (b'the') cannot be joined from other tokens"),
     ],
 )
-def test_a_vocabulary_that_cannot_be_rewritten_is_refused(
-    folder: Path, spoil: Callable[[list[str]], list[str]], message: str
+def test_a_vocabulary_that_cannot_be_converted_is_refused(
+    folder: Path, change: Callable[[list[str]], list[str]], message: str
 ) -> None:
     file = folder / "qwen.tiktoken"
-    file.write_text("\n".join(spoil(file.read_text().splitlines())))
+    file.write_text("\n".join(change(file.read_text().splitlines())))
     assert message in refusal(folder)
 
 
@@ -504,8 +504,8 @@ def test_a_folder_is_converted_once_and_its_own_code_never_runs(folder: Path, tm
     assert fetched.name.startswith(source.revision.removeprefix("sha256:")[:16])
     assert load_model(fetched, trust_remote_code=True).dimensions.n_layers == 3
     assert len(load_tokenizer(fetched, trust_remote_code=True)) == len(RANKS) + len(SPECIAL)
-    (fetched / "kept").touch()
-    assert (fetch(source, cache) / "kept").exists()
+    (fetched / "marker").touch()
+    assert (fetch(source, cache) / "marker").exists()
     assert [path.name for path in fetched.parent.iterdir()] == [fetched.name]
 
 
@@ -533,10 +533,10 @@ def test_planning_needs_the_configuration_only(tmp_path: Path) -> None:
 def test_a_model_from_the_hub_is_converted(
     folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, read: Callable[[ModelSource, Path], Path]
 ) -> None:
-    asked: list[str] = []
+    requested: list[str] = []
 
     def downloaded(_: ModelSource, patterns: list[str]) -> Path:
-        asked.extend(patterns)
+        requested.extend(patterns)
         return folder
 
     monkeypatch.setattr(source_module, "_hub_folder", downloaded)
@@ -544,7 +544,7 @@ def test_a_model_from_the_hub_is_converted(
     files = read(ModelSource("Qwen-1_8B-Chat", "hub", "Qwen/Qwen-1_8B-Chat", commit), tmp_path / "cache")
     assert files.name.startswith("0123456789abcdef-")
     assert load_config(files).model_type == "qwen2"
-    assert "*.tiktoken" in asked
+    assert "*.tiktoken" in requested
 
 
 def test_fingerprint_covers_the_vocabulary(folder: Path) -> None:

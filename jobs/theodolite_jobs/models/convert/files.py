@@ -1,4 +1,4 @@
-"""What conversions of a model share: a folder that is whole or not there, and reading the files that describe it."""
+"""Shared helpers of model conversions: write a folder atomically, and read JSON files."""
 
 import json
 import os
@@ -13,10 +13,10 @@ from theodolite.errors import ModelError
 
 
 @contextmanager
-def whole_folder(folder: Path) -> Iterator[Path]:
-    """Give an empty folder to write to, and call it `folder` when the block ends without an error.
+def atomic_folder(folder: Path) -> Iterator[Path]:
+    """Yield an empty folder, and rename it to `folder` if the block ends without an error.
 
-    After an error nothing is left, so a folder of this name is always whole. Two processes may convert at the same
+    After an error it is deleted, so `folder` is always complete if it exists. Two processes may convert at the same
     time.
     """
     folder.parent.mkdir(parents=True, exist_ok=True)
@@ -29,7 +29,7 @@ def whole_folder(folder: Path) -> Iterator[Path]:
 
 
 def read_json(file: Path) -> dict[str, Any]:
-    """Return what a JSON file holds, nothing if it is not there; raises ModelError."""
+    """Return the object in a JSON file, or {} if the file does not exist; raises ModelError."""
     if not file.is_file():
         return {}
     try:
@@ -37,7 +37,7 @@ def read_json(file: Path) -> dict[str, Any]:
     except (OSError, ValueError) as error:
         raise ModelError(f"cannot read {file} as JSON: {error}") from error
     if not isinstance(content, dict):
-        raise ModelError(f"cannot read {file}: it holds no JSON object")
+        raise ModelError(f"cannot read {file}: its content is not a JSON object")
     return content
 
 
@@ -45,6 +45,6 @@ def _move(staging: Path, folder: Path) -> None:
     try:
         os.replace(staging, folder)
     except OSError:
-        # Another process was first; its conversion is the same.
+        # Another process finished first; its conversion is the same.
         if not folder.is_dir():
             raise

@@ -1,17 +1,17 @@
-"""GGUF files: de-quantised once into a safetensors folder, which everything else then reads."""
+"""Convert a GGUF file once, into a safetensors folder with de-quantised weights."""
 
 import contextlib
 import io
 from pathlib import Path
 
 from theodolite.errors import ModelError
-from theodolite_jobs.models.convert.files import whole_folder
+from theodolite_jobs.models.convert.files import atomic_folder
 
 
 def convert_gguf(file: Path, folder: Path) -> Path:
-    """Write a GGUF file's weights (float32), configuration and tokenizer to `folder`, unless they are there.
+    """Write a GGUF file's weights (float32), configuration and tokenizer to `folder`, unless it exists; return it.
 
-    The folder appears whole or not at all, so that two processes may convert at the same time.
+    The folder appears completely or not at all, so two processes may convert at the same time.
 
     Raises:
         ModelError: the file cannot be read or is of an architecture that transformers does not know.
@@ -25,7 +25,7 @@ def convert_gguf(file: Path, folder: Path) -> Path:
 
     try:
         # The reader draws a progress bar of its own on standard error.
-        with whole_folder(folder) as staging, quiet_transformers(), contextlib.redirect_stderr(io.StringIO()):
+        with atomic_folder(folder) as staging, quiet_transformers(), contextlib.redirect_stderr(io.StringIO()):
             tokenizer = AutoTokenizer.from_pretrained(file.parent, gguf_file=file.name)
             model = AutoModelForCausalLM.from_pretrained(
                 file.parent,

@@ -1,4 +1,4 @@
-"""Qwen1 checkpoints: renamed once into Qwen2's layout, so that the code they bring along is never run."""
+"""Convert a Qwen1 checkpoint once into Qwen2's layout, so that the checkpoint's own code never runs."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -6,10 +6,10 @@ from pathlib import Path
 from typing import Any
 
 from theodolite.errors import ModelError
-from theodolite_jobs.models.convert.files import read_json, whole_folder
+from theodolite_jobs.models.convert.files import atomic_folder, read_json
 from theodolite_jobs.models.convert.qwen1_tokenizer import write_tokenizer
 
-# Qwen1's tensor names and Qwen2's. Several new names: the rows are divided evenly among them, in this order.
+# Qwen1's tensor names and Qwen2's. If there are several new names, they share the rows evenly, in this order.
 _OUTSIDE_BLOCKS = {
     "transformer.wte.weight": ["model.embed_tokens.weight"],
     "transformer.ln_f.weight": ["model.norm.weight"],
@@ -26,11 +26,14 @@ _IN_BLOCK = {
     "mlp.w2.weight": ["mlp.gate_proj.weight"],
     "mlp.c_proj.weight": ["mlp.down_proj.weight"],
 }
-_DERIVED = ("rotary_emb.inv_freq", "attn.masked_bias")  # some store what follows from the configuration
+_DERIVED = (
+    "rotary_emb.inv_freq",
+    "attn.masked_bias",
+)  # some checkpoints store these, which follow from the configuration
 
 _SIZES = ("vocab_size", "hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads", "seq_length")
-# What Qwen2 computes is the same only with these; they are also what a configuration means that leaves them out.
-_ONLY = {
+# Qwen2 computes the same only with these values; they are also the defaults for a configuration without them.
+_REQUIRED = {
     "no_bias": True,
     "rotary_pct": 1.0,
     "scale_attn_weights": True,
@@ -39,13 +42,13 @@ _ONLY = {
 }
 _REFUSED = {
     "quantization_config": "its weights are quantised; use the model without Int4 or Int8 in its name",
-    "visual": "it also reads images; use a model of text only",
-    "audio": "it also reads sound; use a model of text only",
+    "visual": "it also reads images; use a text-only model",
+    "audio": "it also reads sound; use a text-only model",
 }
 
 
 def is_qwen1(folder: Path) -> bool:
-    """Return whether a folder's configuration is of Qwen1; one that cannot be read is not."""
+    """Return whether a folder's configuration is of Qwen1; False if it cannot be read."""
     try:
         raw = read_json(folder / "config.json")
     except ModelError:
@@ -56,22 +59,22 @@ def is_qwen1(folder: Path) -> bool:
 
 
 def convert_qwen1(folder: Path, into: Path, *, weights: bool = True) -> Path:
-    """Write a Qwen1 checkpoint to `into` as a Qwen2 checkpoint, unless it is there.
+    """Write a Qwen1 checkpoint to `into` as a Qwen2 checkpoint, unless `into` exists; return `into`.
 
-    The folder appears whole or not at all; one shard at a time is in memory.
+    The folder appears completely or not at all; one shard at a time is in memory.
 
     Args:
-        folder: configuration, safetensors weights, and the tokenizer where there is one.
-        into: where to write.
-        weights: false leaves out the weights, which planning does without.
+        folder: the folder with configuration, safetensors weights and, if it has one, the tokenizer.
+        into: the folder to write.
+        weights: False leaves out the weights, which planning does not need.
 
     Raises:
-        ModelError: something cannot be read, or Qwen2 would compute something else.
+        ModelError: a file cannot be read, or Qwen2 would compute different numbers.
     """
     if into.is_dir():
         return into
     try:
-        with whole_folder(into) as staging:
+        with atomic_folder(into) as staging:
             config = qwen2_config(read_json(folder / "config.json"))
             config.save_pretrained(staging)
             write_tokenizer(folder, staging)
@@ -79,7 +82,7 @@ def convert_qwen1(folder: Path, into: Path, *, weights: bool = True) -> Path:
                 _write_weights(folder, staging, config.num_hidden_layers)
     except ModelError:
         raise
-    # Truncated shards, full disks and values of a wrong kind each raise their own.
+    # Truncated shards, full disks and values of a wrong kind each raise their own exception types.
     except Exception as error:
         reason = " ".join(f"{type(error).__name__}: {error}".split())[:200]
         raise ModelError(f"cannot convert {folder} from Qwen1: {reason}") from error
@@ -89,11 +92,11 @@ def convert_qwen1(folder: Path, into: Path, *, weights: bool = True) -> Path:
 def qwen2_config(raw: Mapping[str, Any]) -> Any:
     """Return the `Qwen2Config` of a Qwen1 configuration.
 
-    The context ends at `seq_length`, what the model was trained with: beyond it Qwen1 scales queries by the logarithm
-    of their position and stretches its rotary frequencies, which Qwen2 does not.
+    The context length is `seq_length`, the training length. Beyond it, Qwen1 scales queries by the logarithm of their
+    position and stretches its rotary frequencies; Qwen2 does not.
 
     Raises:
-        ModelError: a size is missing, or Qwen2 would compute something else.
+        ModelError: a size is missing, or Qwen2 would compute different numbers.
     """
     from transformers import Qwen2Config
 
@@ -120,22 +123,22 @@ def _check_config(raw: Mapping[str, Any]) -> None:
             raise ModelError(f"config.json: a Qwen1 model with {name} cannot be read as Qwen2: {reason}")
     for name in _SIZES:
         if name not in raw:
-            raise ModelError(f"config.json: a Qwen1 model needs {name}; take the file of a newer revision")
-    for name, only in _ONLY.items():
-        if raw.get(name, only) != only:
+            raise ModelError(f"config.json: a Qwen1 model needs {name}; use the file of a newer revision")
+    for name, required in _REQUIRED.items():
+        if raw.get(name, required) != required:
             raise ModelError(
-                f"config.json: {name} is {raw[name]!r}; of Qwen1 only models with {name} {only!r} can be read as Qwen2"
+                f"config.json: {name} is {raw[name]!r}; only Qwen1 models with {name} {required!r} can be read as Qwen2"
             )
     d_head, heads, d_model = raw.get("kv_channels", 128), raw["num_attention_heads"], raw["hidden_size"]
     if d_head * heads != d_model:
         raise ModelError(
             f"config.json: kv_channels is {d_head}, but hidden_size {d_model} / num_attention_heads {heads} is "
-            f"{d_model / heads:g}; of Qwen1 only models where they are equal can be read as Qwen2"
+            f"{d_model / heads:g}; only Qwen1 models with equal values can be read as Qwen2"
         )
 
 
 def _dtype(raw: Mapping[str, Any]) -> str:
-    """Return the dtype that is declared; where none is, bfloat16, which the authors' code takes where it can."""
+    """Return the declared dtype, else bfloat16, which the authors' code uses if the device supports it."""
     flags = {"bf16": "bfloat16", "fp16": "float16", "fp32": "float32"}
     flagged = (dtype for flag, dtype in flags.items() if raw.get(flag))
     declared = raw.get("torch_dtype") or raw.get("dtype") or next(flagged, "bfloat16")
@@ -166,27 +169,27 @@ def _shards(folder: Path) -> list[Path]:
         return [folder / name for name in sorted(set(read_json(index)["weight_map"].values()))]
     shards = sorted(folder.glob("*.safetensors"))
     if not shards:
-        raise ModelError(f"{folder} has no .safetensors weights; convert pickled weights first: they can run code")
+        raise ModelError(f"{folder} has no .safetensors weights; convert pickled weights first (they can run code)")
     return shards
 
 
 def _check_names(folder: Path, shards: Sequence[Path], names: Mapping[str, Sequence[str]]) -> None:
     from safetensors import safe_open
 
-    found: set[str] = set()
+    stored: set[str] = set()
     for shard in shards:
         with safe_open(shard, "pt") as file:
-            found.update(file.keys())
-    unknown = sorted(name for name in found - names.keys() if not name.endswith(_DERIVED))
+            stored.update(file.keys())
+    unknown = sorted(name for name in stored - names.keys() if not name.endswith(_DERIVED))
     if unknown:
-        raise ModelError(f"the weights in {folder} hold {len(unknown)} tensors unknown to Qwen1, such as {unknown[0]}")
-    missing = sorted(names.keys() - found)
+        raise ModelError(f"the weights in {folder} have {len(unknown)} tensors unknown to Qwen1, such as {unknown[0]}")
+    missing = sorted(names.keys() - stored)
     if missing:
         raise ModelError(f"the weights in {folder} lack {len(missing)} tensors, the first is {missing[0]}")
 
 
 def _write_shard(shard: Path, into: Path, names: Mapping[str, Sequence[str]]) -> dict[str, int]:
-    """Write one shard under new names and return the bytes of each tensor."""
+    """Write one shard under new names, and return the number of bytes of each tensor."""
     from safetensors import safe_open
     from safetensors.torch import save_file
 
@@ -194,7 +197,7 @@ def _write_shard(shard: Path, into: Path, names: Mapping[str, Sequence[str]]) ->
     with safe_open(shard, "pt") as file:
         for old in sorted(names.keys() & set(file.keys())):
             parts = file.get_tensor(old).chunk(len(names[old]))
-            # Copies, because tensors that share memory cannot be saved.
+            # Copy, because tensors that share memory cannot be saved.
             tensors |= {new: part.clone() for new, part in zip(names[old], parts, strict=True)}
     save_file(tensors, into, metadata={"format": "pt"})
     return {name: tensor.nbytes for name, tensor in tensors.items()}

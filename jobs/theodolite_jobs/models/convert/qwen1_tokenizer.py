@@ -1,4 +1,4 @@
-"""Qwen1's tokenizer, which is a list of ranks for tiktoken: rewritten as the tokenizer of Qwen2."""
+"""Convert Qwen1's tokenizer, which is a list of ranks for tiktoken, to the tokenizer of Qwen2."""
 
 import base64
 import json
@@ -14,10 +14,10 @@ from theodolite_jobs.models.convert.files import read_json
 
 _RANKS = "qwen.tiktoken"
 _END_OF_TEXT = "<|endoftext|>"
-# They follow the ranks, in this order.
+# Their ids follow the ranks, in this order.
 _OTHER_SPECIAL_TOKENS = ["<|im_start|>", "<|im_end|>", *(f"<|extra_{number}|>" for number in range(205))]
 
-# What the authors' chat() makes of messages, with the system message that it takes where none is given.
+# The format of the authors' chat(), with its default system message.
 _CHATML = """\
 {%- if messages[0].role != 'system' -%}
     {{- '<|im_start|>system\\nYou are a helpful assistant.<|im_end|>\\n' -}}
@@ -32,10 +32,10 @@ _CHATML = """\
 
 
 def write_tokenizer(folder: Path, into: Path) -> None:
-    """Write the tokenizer of a Qwen1 folder as Qwen2's, with its chat template; nothing where there is no tokenizer.
+    """Write the tokenizer of a Qwen1 folder as Qwen2's, with its chat template, if the folder has a tokenizer.
 
     Raises:
-        ModelError: the vocabulary cannot be read, or cannot be rewritten.
+        ModelError: the vocabulary cannot be read or converted.
     """
     template = _chat_template(folder)
     if (folder / _RANKS).is_file():
@@ -50,18 +50,18 @@ def write_tokenizer(folder: Path, into: Path) -> None:
 
 
 def _chat_template(folder: Path) -> Any:
-    """Return the template that the folder brings along, or ChatML if it says that it was trained with that."""
+    """Return the folder's own template, ChatML if its configuration names that format, else None."""
     own = folder / "chat_template.jinja"
     if own.is_file():
         return own.read_text(encoding="utf-8")
     declared = read_json(folder / "tokenizer_config.json").get("chat_template")
-    # Not the folder's name: one content is one conversion, whatever it is called.
+    # The folder's name is not used: the conversion depends only on the content.
     is_chat = read_json(folder / "generation_config.json").get("chat_format") == "chatml"
     return declared or (_CHATML if is_chat else None)
 
 
 def _read_ranks(file: Path) -> dict[bytes, int]:
-    """Return each token's rank, which is its id: every line holds a token in base64 and its rank."""
+    """Return each token's rank, which is its id; every line contains a token in base64 and its rank."""
     ranks = {}
     for number, line in enumerate(file.read_bytes().splitlines(), start=1):
         if not line:
@@ -70,17 +70,19 @@ def _read_ranks(file: Path) -> dict[bytes, int]:
             token, rank = line.split()
             ranks[base64.b64decode(token, validate=True)] = int(rank)
         except ValueError as error:
-            raise ModelError(f"{file}: line {number} is no token in base64 and its rank: {line[:40]!r}") from error
+            raise ModelError(
+                f"{file}: line {number} is {line[:40]!r}; expected a token in base64 and its rank"
+            ) from error
     if sorted(ranks.values()) != list(range(len(ranks))):
         raise ModelError(f"{file}: the ranks of {len(ranks)} tokens are not 0 to {len(ranks) - 1}, each once")
     lacking = next((byte for byte in range(256) if bytes([byte]) not in ranks), None)
     if lacking is not None:
-        raise ModelError(f"{file}: byte {lacking} is no token, so there are texts that it cannot write")
+        raise ModelError(f"{file}: byte {lacking} is not a token, so some texts have no token ids")
     return ranks
 
 
 def _tokenizer(ranks: Mapping[bytes, int]) -> Any:
-    # Its pattern, normalisation and byte letters are those of Qwen1.
+    # Qwen2Tokenizer has the pattern, normalisation and byte letters of Qwen1.
     from transformers import Qwen2Tokenizer
     from transformers.convert_slow_tokenizer import bytes_to_unicode
 
@@ -98,12 +100,12 @@ def _tokenizer(ranks: Mapping[bytes, int]) -> Any:
 def _merge(token: bytes, ranks: Mapping[bytes, int]) -> tuple[bytes, bytes]:
     """Return the two tokens that tiktoken joins to get this one.
 
-    tiktoken joins whichever two neighbours give the token of lowest rank, the leftmost first, until none do. What
-    happens inside a stretch of text that becomes one token is what happens to that token's bytes alone, so no other
-    two are ever joined to it, and a list of merges in the order of ranks gives the same ids.
+    tiktoken joins the two neighbours that give the token of lowest rank, the leftmost first, until no join is possible.
+    The joins inside a stretch of text that becomes one token depend only on that token's bytes. Each token therefore
+    has one pair that is joined to it, and a list of merges in the order of ranks gives the same ids.
 
     Raises:
-        ModelError: no two tokens are ever joined to it.
+        ModelError: no two tokens are joined to it.
     """
     parts = [token[index : index + 1] for index in range(len(token))]
     while len(parts) > 2:
