@@ -20,16 +20,37 @@ from theodolite_jobs.models.source import fetch, resolve_source  # noqa: E402
 
 CHAT_MODEL = "smollm2-135m-instruct"
 
-# What needs these is left out of `make test-fast`.
-SLOW_FIXTURES = {"chat_model_folder", "chat_tokenizer", "ray_with_pretend_gpus"}
-SLOW_FOLDERS = [Path(__file__).with_name("integration")]
+# `make test-fast` leaves out tests of these fixtures, files and folders: they need a model, a cluster, whole analyses,
+# many processes or thousands of draws.
+SLOW_FIXTURES = {"atlas", "chat_model_folder", "chat_tokenizer", "ray_with_pretend_gpus"}
+SLOW_PLACES = [
+    Path(__file__).parent / name
+    for name in (
+        "deploy/test_images.py",
+        "deploy/test_kubernetes.py",
+        "integration",
+        "jobs/capture",
+        "jobs/cluster/test_ranks.py",
+        "jobs/models",
+        "jobs/report",
+        "jobs/results",
+        "jobs/statistics/test_curves.py",
+        "jobs/statistics/test_separation.py",
+        "jobs/statistics/test_words_trajectories.py",
+        "service/api/test_damaged_runs.py",
+        "service/api/test_light.py",
+        "service/api/test_openapi.py",
+        "service/query/test_sections.py",
+        "test_imports.py",
+    )
+]
 
 
 @pytest.hookimpl(tryfirst=True)  # before -m selects
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         fixtures = getattr(item, "fixturenames", ())
-        if not SLOW_FIXTURES.isdisjoint(fixtures) or any(item.path.is_relative_to(folder) for folder in SLOW_FOLDERS):
+        if not SLOW_FIXTURES.isdisjoint(fixtures) or any(item.path.is_relative_to(place) for place in SLOW_PLACES):
             item.add_marker(pytest.mark.slow)
 
 
