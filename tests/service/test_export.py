@@ -1,4 +1,4 @@
-"""Directions that are taken away: read back by the libraries that others read them with."""
+"""Check exported directions by reading them with safetensors, NumPy and gguf."""
 
 import json
 
@@ -20,8 +20,8 @@ def unit(axis):
 
 
 def finished(tmp_path, sites=("resid_pre", "resid_mid", "resid_post"), **changes):
-    """A run whose direction at layer l is axis l of the stream at the first site, l+1 at the next, …; none at pre 0."""
-    directions = np.array([[[unit(place + layer) for layer in range(4)]] for place in range(len(sites))])[None]
+    """A run whose direction at layer l and the i-th site is axis l+i; layer 0 at the first site has no direction."""
+    directions = np.array([[[unit(index + layer) for layer in range(4)]] for index in range(len(sites))])[None]
     norms = np.ones((1, len(sites), 1, 4))
     norms[0, 0, 0, 0] = 0
     directions[0, 0, 0, 0] = np.nan
@@ -42,10 +42,10 @@ def read_gguf(path):
     }
 
 
-def test_a_control_vector_holds_directions_under_the_block_that_they_leave(tmp_path, run):
+def test_a_control_vector_has_directions_by_source_block(tmp_path, run):
     path = export_direction(run, "refusal", "resid_pre", format="gguf", output=tmp_path / "pre.gguf")
     tensors, fields = read_gguf(path)
-    # Layer 0 has no direction, and what enters layer 1 leaves block 0, where llama.cpp adds nothing.
+    # Layer 0 has no direction, and the input of layer 1 is the output of block 0, which llama.cpp skips.
     assert list(tensors) == ["direction.1", "direction.2"]
     np.testing.assert_array_equal(tensors["direction.1"].data, unit(2))
     np.testing.assert_array_equal(tensors["direction.2"].data, unit(3))
@@ -57,7 +57,7 @@ def test_a_control_vector_holds_directions_under_the_block_that_they_leave(tmp_p
     assert fields["theodolite.positive"] == "harmful"
 
 
-def test_what_leaves_a_block_stands_under_its_own_number(tmp_path, run):
+def test_resid_post_is_stored_under_its_own_block(tmp_path, run):
     path = export_direction(run, "refusal", "resid_post", [3, 1], format="gguf", output=tmp_path / "post.gguf")
     tensors, _ = read_gguf(path)
     assert set(tensors) == {"direction.1", "direction.3"}
@@ -65,7 +65,7 @@ def test_what_leaves_a_block_stands_under_its_own_number(tmp_path, run):
     assert [source_block("resid_pre", 4), source_block("resid_post", 3)] == [3, 3]
 
 
-def test_both_names_of_one_stream_give_one_tensor(tmp_path, run):
+def test_both_names_of_one_stream_give_the_same_tensor(tmp_path, run):
     pre = export_direction(run, "refusal", "resid_pre", [3], format="gguf", output=tmp_path / "pre.gguf")
     post = export_direction(run, "refusal", "resid_post", [2], format="gguf", output=tmp_path / "post.gguf")
     assert list(read_gguf(pre)[0]) == list(read_gguf(post)[0]) == ["direction.2"]
@@ -85,14 +85,14 @@ def test_both_names_of_one_stream_give_one_tensor(tmp_path, run):
         ("resid_pre", [9], "layer: tiny-0 has no 9; it has 0 to 3"),
     ],
 )
-def test_a_place_that_llama_cpp_cannot_reach_is_refused_with_those_that_it_can(run, tmp_path, site, layers, message):
+def test_the_error_for_an_unsupported_site_or_layer_lists_the_allowed_ones(run, tmp_path, site, layers, message):
     with pytest.raises(SpecError, match=message):
         export_direction(run, "refusal", site, layers, format="gguf", output=tmp_path / "no.gguf")
     assert not (tmp_path / "no.gguf").exists()
 
 
 @pytest.mark.parametrize("site", ["attn_out", "mlp_out", "resid_mid_sum"])
-def test_branches_are_no_streams(site):
+def test_branches_are_rejected_for_control_vectors(site):
     with pytest.raises(SpecError, match=f"site: given '{site}'"):
         encode_control_vector({2: unit(0)}, {**METADATA, "site": site})
 
@@ -113,7 +113,7 @@ def test_an_encoder_has_no_control_vector(tmp_path):
         export_direction(theodolite.run_reader.RunReader("tiny-0", Encoder()), "refusal", "resid_pre", format="gguf")
 
 
-def test_safetensors_says_where_the_vector_comes_from(tmp_path, run, monkeypatch):
+def test_safetensors_has_the_metadata_of_the_vector(tmp_path, run, monkeypatch):
     monkeypatch.chdir(tmp_path)
     path = export_direction(run, "refusal", "resid_mid", [2])
     assert str(path) == "tiny-0.refusal.resid_mid.2.safetensors"
@@ -140,14 +140,14 @@ def test_safetensors_says_where_the_vector_comes_from(tmp_path, run, monkeypatch
     }
 
 
-def test_a_model_of_the_hub_is_named_in_full(tmp_path):
+def test_a_hub_model_is_named_with_its_owner(tmp_path):
     run = finished(tmp_path, model=model_facts("7B", kind="hub", place="somebody/7B"))
     path = export_direction(run, "refusal", "resid_pre", [1], output=tmp_path / "one.safetensors")
     with safe_open(path, "numpy") as file:
         assert file.metadata()["model"] == "somebody/7B"
 
 
-def test_without_a_layer_all_that_have_a_direction_are_written(tmp_path, run, monkeypatch):
+def test_by_default_all_layers_with_a_direction_are_written(tmp_path, run, monkeypatch):
     monkeypatch.chdir(tmp_path)
     path = export_direction(run, "refusal", "resid_pre")
     assert str(path) == "tiny-0.refusal.resid_pre.safetensors"
@@ -157,7 +157,7 @@ def test_without_a_layer_all_that_have_a_direction_are_written(tmp_path, run, mo
         assert file.metadata()["layer"] == "1,2,3"
 
 
-def test_numpy_has_its_metadata_beside_it(tmp_path, run):
+def test_the_metadata_of_a_numpy_file_is_in_a_json_file(tmp_path, run):
     one = export_direction(run, "refusal", "resid_post", [1], format="npy", output=tmp_path / "one.npy")
     np.testing.assert_array_equal(np.load(one), unit(3))
     assert np.load(one).dtype == np.float32
@@ -186,25 +186,25 @@ def test_numpy_has_its_metadata_beside_it(tmp_path, run):
         ),
     ],
 )
-def test_what_is_not_there_is_refused_with_what_is(run, tmp_path, choices, message):
-    asked = {"contrast": "refusal", "site": "resid_pre", "output": tmp_path / "no.npy", **choices}
+def test_the_error_for_an_invalid_choice_lists_the_allowed_values(run, tmp_path, choices, message):
+    arguments = {"contrast": "refusal", "site": "resid_pre", "output": tmp_path / "no.npy", **choices}
     with pytest.raises(SpecError, match=message):
-        export_direction(run, **asked)
+        export_direction(run, **arguments)
     assert not list(tmp_path.glob("no*"))
 
 
-def test_a_contrast_of_equal_means_has_nothing_to_export(tmp_path):
+def test_a_contrast_with_equal_means_raises(tmp_path):
     run = finished_run(tmp_path, {"curves": {"difference_norm": 0}, "directions": {}})
     with pytest.raises(SpecError, match="refusal has no direction at resid_pre of any layer"):
         export_direction(theodolite.open_run(run.store, run.id), "refusal", "resid_pre")
 
 
-def test_a_file_that_cannot_be_written_is_named(run, tmp_path):
+def test_the_error_for_an_unwritable_file_names_it(run, tmp_path):
     with pytest.raises(SpecError, match=r"output: cannot write .*none/a\.safetensors"):
         export_direction(run, "refusal", "resid_pre", [1], output=tmp_path / "none" / "a.safetensors")
 
 
 def test_the_same_vector_gives_the_same_bytes():
     vectors = {2: unit(1), 3: unit(2)}
-    for encode in (encode_npy, encode_control_vector):  # safetensors orders its metadata anew each time
+    for encode in (encode_npy, encode_control_vector):  # safetensors has no fixed order of metadata
         assert encode(vectors, METADATA) == encode(vectors, METADATA)

@@ -1,4 +1,4 @@
-"""Finished runs whose results are written straight from numbers: readers of results need no statistics."""
+"""Write finished runs with given results, so that tests of readers need no statistics."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -31,7 +31,7 @@ def finished_run(
     positions: Sequence[int] = (-1,),
     layers: Sequence[int] | None = None,
 ) -> Run:
-    """Write a complete run: group → variable → numbers that are spread over its dimensions; the others hold NaN."""
+    """Write a complete run from {group: {variable: numbers, broadcast to its dimensions}}; other variables are NaN."""
     model = model or model_facts()
     layers = range(model.n_layers) if layers is None else layers
     arrays = {

@@ -1,4 +1,4 @@
-"""A service that listens on a port of this machine: real HTTP, from a thread of the tests."""
+"""Provide a service that listens on a local port, for tests over real HTTP."""
 
 import socket
 import threading
@@ -14,7 +14,7 @@ from theodolite.settings import Settings
 
 @contextmanager
 def served(store: object, *, tokenless: bool = True, **settings: Any) -> Iterator[str]:
-    """Serve a store over real HTTP and give the URL."""
+    """Serve a store over real HTTP from a thread, and yield the URL."""
     app = create_app(Settings(store=str(store), **settings), open_without_tokens=tokenless)
     server = uvicorn.Server(uvicorn.Config(app, log_level="critical", ws="none"))
     with socket.create_server(("127.0.0.1", 0)) as listener:

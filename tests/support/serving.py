@@ -1,4 +1,4 @@
-"""The service in process, over runs made from random arrays, and a stand-in for the HTTP interface of a Ray cluster."""
+"""Provide clients of a service in this process, runs from random arrays, and a fake of a Ray cluster's HTTP API."""
 
 import importlib.metadata
 import itertools
@@ -36,7 +36,7 @@ SPEC: dict[str, Any] = {
 
 
 def draw_sets(seed: int = 0, n_layers: int = 4, d_model: int = 8) -> dict[str, dict[str, np.ndarray]]:
-    """Return prompts of three sets; of `nouns` only the last position is kept."""
+    """Return random activations of three sets; `nouns` has only the last position."""
     rng = np.random.default_rng(seed)
     sizes = {"harmful": (10, 2), "harmless": (9, 2), "nouns": (6, 1)}
     return {
@@ -49,7 +49,7 @@ def draw_sets(seed: int = 0, n_layers: int = 4, d_model: int = 8) -> dict[str, d
 
 
 def captured_run(folder: Path, run_id: str = "tiny-0", seed: int = 0, n_layers: int = 4, **record: Any) -> Run:
-    """Write a run that has no results yet."""
+    """Write a captured run without results."""
     contrasts = record.pop("contrasts", CONTRASTS)
     return store_run(folder, draw_sets(seed, n_layers), run_id=run_id, contrasts=contrasts, **record)
 
@@ -64,7 +64,7 @@ def surveyed_run(folder: Path, run_id: str = "tiny-0", seed: int = 0, n_layers: 
 
 
 def copied(library: str, folder: Path, *run_ids: str, with_activations: bool = False) -> str:
-    """Copy runs into a store of their own, in which anything may be broken; answers need no activations."""
+    """Copy runs into a new store, which a test may damage, and return its path; responses need no activations."""
     left_out = None if with_activations else shutil.ignore_patterns("activations.zarr")
     for run_id in run_ids:
         shutil.copytree(Path(library) / "runs" / run_id, folder / "runs" / run_id, ignore=left_out)
@@ -72,7 +72,7 @@ def copied(library: str, folder: Path, *run_ids: str, with_activations: bool = F
 
 
 def stored_group(store: str, run_id: str, group: str) -> xr.Dataset:
-    """Read a result group past all of our own code."""
+    """Return a result group, read without the code of this project."""
     dataset: xr.Dataset
     with xr.open_zarr(f"{store}/runs/{run_id}/results.zarr", group=group, chunks=None) as dataset:
         return dataset.load()
@@ -86,7 +86,7 @@ def client_of(
     seconds_cached: float = SECONDS_CACHED,
     **settings: Any,
 ) -> TestClient:
-    """Return a client of a service over this store, as a browser on the same machine; a bug is answered with 500."""
+    """Return a client on loopback of a service over this store; an exception of the service returns 500."""
     app = create_app(
         Settings(store=str(store), **settings), open_without_tokens=tokenless, seconds_cached=seconds_cached
     )
@@ -98,7 +98,7 @@ def bearer(token: str) -> dict[str, str]:
 
 
 def assert_problem(response: Any, status: int, *parts: str) -> None:
-    """Hold an answer to RFC 9457, and what it says to the parts that must stand in it."""
+    """Assert that a response is a problem of RFC 9457 with this status, whose detail contains all parts."""
     assert response.status_code == status, response.text[:400]
     assert response.headers["content-type"] == "application/problem+json"
     content = response.json()
@@ -110,20 +110,20 @@ def assert_problem(response: Any, status: int, *parts: str) -> None:
 
 
 def numbers(values: list[Any]) -> np.ndarray:
-    """Return what JSON holds as floats, null as NaN."""
+    """Return a JSON list as floats, with NaN for null."""
     return np.array([np.nan if value is None else value for value in values], dtype=float)
 
 
 class RayStandIn:
-    """What the dashboard of a Ray cluster answers about jobs, in memory.
+    """A fake of the job API of a Ray cluster's dashboard, in memory.
 
-    A submission id that was used before is answered with 500, as Ray does; `set_state` lets a test go on in time.
+    Like Ray, it returns 500 for a submission id that was used before. Tests set the states with `set_state`.
     """
 
     def __init__(self, token: str | None = None) -> None:
         self.token = token
         self.jobs: dict[str, dict[str, Any]] = {}
-        self.asked: list[tuple[str, str]] = []
+        self.requests: list[tuple[str, str]] = []
         self.failure: Exception | None = None
         self.log = "capturing\n"
         self.version = importlib.metadata.version("ray")
@@ -131,31 +131,31 @@ class RayStandIn:
 
     @property
     def submitted(self) -> list[str]:
-        """The names of all submissions, in their order."""
+        """The ids of all submissions, in order."""
         return list(self.jobs)
 
     def set_state(self, submission: str, status: str, message: str = "") -> None:
         self.jobs[submission] |= {"status": status, "message": message}
 
     def request(self, method: str, url: str, json: Any = None, headers: Any = None, **_: Any) -> httpx.Response:
-        """Answer as `httpx.request` would."""
-        place = httpx.URL(url).path
-        self.asked.append((method, place))
+        """Return a response; tests replace `httpx.request` by this method."""
+        path = httpx.URL(url).path
+        self.requests.append((method, path))
         if self.failure is not None:
             raise self.failure
         with self._lock:
-            status, content = self._answer(method, place, json, headers or {})
+            status, content = self._answer(method, path, json, headers or {})
         request = httpx.Request(method, url)
         if isinstance(content, str):
             return httpx.Response(status, text=content, request=request)
         return httpx.Response(status, json=content, request=request)
 
-    def _answer(self, method: str, place: str, content: Any, headers: Any) -> tuple[int, Any]:
+    def _answer(self, method: str, path: str, content: Any, headers: Any) -> tuple[int, Any]:
         if self.token and headers.get("Authorization") != f"Bearer {self.token}":
             return 401, "Unauthorized: Missing authentication token"
-        if place == "/api/version":
+        if path == "/api/version":
             return 200, {"ray_version": self.version}
-        parts = place.removeprefix("/api/jobs").strip("/").split("/")
+        parts = path.removeprefix("/api/jobs").strip("/").split("/")
         if method == "POST" and parts == [""]:
             name = content["submission_id"]
             if name in self.jobs:
@@ -174,7 +174,7 @@ class RayStandIn:
 
 
 def pages_of(client: TestClient, path: str, **params: Any) -> list[list[dict[str, Any]]]:
-    """Follow the cursors of an answer to its end."""
+    """Return the items of each page, by following the cursors."""
     pages, cursor = [], None
     for _ in itertools.count():
         answer = client.get(path, params={**params, **({"cursor": cursor} if cursor else {})})

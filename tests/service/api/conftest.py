@@ -1,4 +1,4 @@
-"""One store that all tests of the service read, and none may change; and a cluster that takes jobs."""
+"""Provide a store that all tests of the service only read, and a fake Ray cluster."""
 
 from pathlib import Path
 
@@ -13,7 +13,7 @@ from theodolite_jobs.survey import survey
 
 @pytest.fixture(scope="session")
 def library(tmp_path_factory):
-    """`tiny-0` of four layers, `tiny-1` of six with one contrast, and `captured-0` without results."""
+    """A store with `tiny-0` (four layers), `tiny-1` (six layers, one contrast) and `captured-0` (no results)."""
     folder = tmp_path_factory.mktemp("library")
     surveyed_run(folder)
     surveyed_run(folder, "tiny-1", seed=1, n_layers=6, contrasts={"refusal": REFUSAL})
@@ -41,7 +41,7 @@ def atlas_client(atlas):
 
 @pytest.fixture
 def ray(monkeypatch):
-    """A cluster at http://head:8265."""
+    """A fake Ray cluster at http://head:8265."""
     cluster = RayStandIn()
     monkeypatch.setattr("theodolite.submission.ray_jobs.httpx.request", cluster.request)
     monkeypatch.setenv("RAY_AUTH_TOKEN_PATH", "/nonexistent")

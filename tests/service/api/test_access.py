@@ -1,4 +1,4 @@
-"""Who may do what: tokens, scopes, owners; and that neither tokens nor prompts are ever written down."""
+"""Check tokens, scopes and owners, and that no log contains tokens or prompts."""
 
 import asyncio
 import logging
@@ -31,7 +31,7 @@ def store(library, tmp_path):
     return copied(library, tmp_path, "tiny-0")
 
 
-def test_without_tokens_loopback_may_do_everything(store, ray):
+def test_on_loopback_without_tokens_every_call_is_allowed(store, ray):
     client = client_at_once(store, jobs_url="http://head:8265")
     assert all(client.get(path).status_code == 200 for path in READS)
     answer = client.post("/v1/jobs", json=SPEC)
@@ -40,19 +40,19 @@ def test_without_tokens_loopback_may_do_everything(store, ray):
     assert client.get(f"/v1/jobs/{answer.json()['id']}/logs").status_code == 200
 
 
-def test_elsewhere_nobody_may_do_anything_without_a_token(store):
+def test_outside_loopback_every_call_needs_a_token(store):
     client = client_at_once(store, tokenless=False)
     for path in READS:
         assert_problem(client.get(path), 401, "Bearer")
 
 
-def test_as_soon_as_there_is_a_token_all_need_one(store, ray):
+def test_after_the_first_token_every_call_needs_a_token(store, ray):
     client = client_at_once(store, jobs_url="http://head:8265")
     assert client.get("/v1/runs").status_code == 200
     token, record = create_credential(store, ["read", "submit"])
-    asked = [*(("GET", path) for path in READS), ("POST", "/v1/jobs"), ("POST", "/v1/spec/check")]
-    asked += [("GET", JOB), ("GET", f"{JOB}/logs"), ("DELETE", JOB)]
-    for method, path in asked:
+    calls = [*(("GET", path) for path in READS), ("POST", "/v1/jobs"), ("POST", "/v1/spec/check")]
+    calls += [("GET", JOB), ("GET", f"{JOB}/logs"), ("DELETE", JOB)]
+    for method, path in calls:
         for given in ({}, bearer("nobody"), bearer(token[:-1]), bearer(record.id), {"Authorization": f"Basic {token}"}):
             answer = client.request(method, path, headers=given, json=SPEC if method == "POST" else None)
             assert_problem(answer, 401)
@@ -65,14 +65,14 @@ def test_as_soon_as_there_is_a_token_all_need_one(store, ray):
         assert client.get(public).status_code in (200, 404)
 
 
-def test_an_expired_token_does_not_count_and_does_not_open_the_service(store):
+def test_an_expired_token_is_rejected_and_does_not_open_the_service(store):
     token, _ = create_credential(store, ["read"], days=0)
     client = client_at_once(store)
     assert_problem(client.get("/v1/runs", headers=bearer(token)), 401, "expired at")
     assert_problem(client.get("/v1/runs"), 401)
 
 
-def test_a_revoked_token_stops_counting(store):
+def test_a_revoked_token_is_rejected(store):
     token, record = create_credential(store, ["read"])
     other, _ = create_credential(store, ["read"])
     client = client_at_once(store)
@@ -90,7 +90,7 @@ def test_revoking_the_last_token_does_not_open_the_service(store):
     assert_problem(client.get("/v1/runs", headers=bearer(token)), 401)
 
 
-def test_a_revoked_token_counts_for_seconds_at_most(store, monkeypatch):
+def test_a_revoked_token_is_valid_for_seconds_at_most(store, monkeypatch):
     now = 100.0
     monkeypatch.setattr("theodolite.api.access.time.monotonic", lambda: now)
     token, record = create_credential(store, ["read"])
@@ -102,7 +102,7 @@ def test_a_revoked_token_counts_for_seconds_at_most(store, monkeypatch):
     assert client.get("/v1/runs", headers=bearer(token)).status_code == 401
 
 
-def test_a_token_does_what_its_scopes_say(store, ray):
+def test_a_token_allows_only_its_scopes(store, ray):
     read, _ = create_credential(store, ["read"])
     submit, _ = create_credential(store, ["submit"])
     client = client_at_once(store, jobs_url="http://head:8265")
@@ -110,8 +110,8 @@ def test_a_token_does_what_its_scopes_say(store, ray):
         assert_problem(
             client.get(path, headers=bearer(submit)), 403, "the token has the scope submit", "needs the scope read"
         )
-    asked = (("POST", "/v1/jobs"), ("GET", f"{JOB}/logs"), ("DELETE", JOB))
-    for method, path in asked:
+    calls = (("POST", "/v1/jobs"), ("GET", f"{JOB}/logs"), ("DELETE", JOB))
+    for method, path in calls:
         content = SPEC if method == "POST" else None
         answer = client.request(method, path, headers=bearer(read), json=content)
         assert_problem(answer, 403, "the token has the scope read", "needs the scope submit")
@@ -119,7 +119,7 @@ def test_a_token_does_what_its_scopes_say(store, ray):
     assert client.post("/v1/jobs", headers=bearer(submit), json=SPEC).status_code == 202
 
 
-def test_logs_and_stopping_are_the_owners_alone(store, ray):
+def test_only_the_owner_reads_logs_and_stops_the_job(store, ray):
     mine, own = create_credential(store, ["read", "submit"])
     yours, _ = create_credential(store, ["read", "submit"])
     client = client_at_once(store, jobs_url="http://head:8265")
@@ -127,8 +127,8 @@ def test_logs_and_stopping_are_the_owners_alone(store, ray):
     assert job["yours"]
     path = f"/v1/jobs/{job['id']}"
     assert not client.get(path, headers=bearer(yours)).json()["yours"]
-    for method, place in (("GET", f"{path}/logs"), ("DELETE", path)):
-        assert_problem(client.request(method, place, headers=bearer(yours)), 403, "another token submitted")
+    for method, url in (("GET", f"{path}/logs"), ("DELETE", path)):
+        assert_problem(client.request(method, url, headers=bearer(yours)), 403, "another token submitted")
     again = client.post("/v1/jobs", headers=bearer(yours), json=SPEC)
     assert (again.status_code, again.json()["yours"]) == (202, False)
     assert_problem(client.get(f"{path}/logs", headers=bearer(yours)), 403)
@@ -138,7 +138,7 @@ def test_logs_and_stopping_are_the_owners_alone(store, ray):
     assert client.delete(path, headers=bearer(mine)).json()["state"] == "stopped"
 
 
-def test_what_nobody_owns_is_unknown_before_it_is_forbidden(store, ray):
+def test_an_unknown_job_returns_404_rather_than_403(store, ray):
     token, _ = create_credential(store, ["submit"])
     client = client_at_once(store, jobs_url="http://head:8265")
     for method, path in (("GET", f"{JOB}/logs"), ("DELETE", JOB)):
@@ -150,8 +150,8 @@ def test_a_reader_does_not_see_the_log_of_a_failed_job(store, ray):
     reader, _ = create_credential(store, ["read"])
     client = client_at_once(store, jobs_url="http://head:8265")
     job = client.post("/v1/jobs", headers=bearer(mine), json=SPEC).json()
-    said = "Job entrypoint command failed with exit code 137, last available logs (truncated to 20,000 chars):"
-    ray.set_state(ray.submitted[0], "FAILED", f"{said}\nLINE-OF-LOG")
+    message = "Job entrypoint command failed with exit code 137, last available logs (truncated to 20,000 chars):"
+    ray.set_state(ray.submitted[0], "FAILED", f"{message}\nLINE-OF-LOG")
     for path in ("/v1/jobs", f"/v1/jobs/{job['id']}"):
         answer = client.get(path, headers=bearer(reader))
         assert "shown only to the token that submitted the job" in answer.text
@@ -161,16 +161,16 @@ def test_a_reader_does_not_see_the_log_of_a_failed_job(store, ray):
         assert "LINE-OF-LOG" not in mine_too
 
 
-def test_metrics_need_a_token_but_on_loopback(store):
+def test_metrics_need_a_token_except_on_loopback(store):
     token, _ = create_credential(store, ["read"])
     submit, _ = create_credential(store, ["submit"])
-    afar, near = client_at_once(store, client=("10.0.0.7", 4)), client_at_once(store, client=("127.0.0.1", 4))
-    assert_problem(afar.get("/metrics"), 401)
-    assert_problem(afar.get("/metrics", headers=bearer(submit)), 403)
-    assert afar.get("/metrics", headers=bearer(token)).status_code == 200
-    assert near.get("/metrics").status_code == 200
+    remote, local = client_at_once(store, client=("10.0.0.7", 4)), client_at_once(store, client=("127.0.0.1", 4))
+    assert_problem(remote.get("/metrics"), 401)
+    assert_problem(remote.get("/metrics", headers=bearer(submit)), 403)
+    assert remote.get("/metrics", headers=bearer(token)).status_code == 200
+    assert local.get("/metrics").status_code == 200
     assert client_at_once(store, client=("::1", 4)).get("/metrics", headers={"Host": "[::1]:80"}).status_code == 200
-    # A proxy on this machine passes on what others ask by the deployment's own name.
+    # A proxy on this machine forwards requests of other machines under the deployment's host name.
     proxied = client_at_once(store, client=("127.0.0.1", 4), hosts=["theodolite.example"])
     assert_problem(proxied.get("/metrics", headers={"Host": "theodolite.example"}), 401)
 
@@ -190,7 +190,7 @@ def test_tokens_and_prompts_are_never_logged(store, ray, caplog, capsys):
     for secret in (token, "SENTENCE-SECRET", "SYSTEM-SECRET", "RAY-SECRET"):
         assert secret not in caplog.text
         assert secret not in printed.out + printed.err
-        assert not any(secret in str(asked) for asked in ray.asked)
+        assert not any(secret in str(request) for request in ray.requests)
     (job,) = ray.jobs.values()
     assert not any(secret in str(job) for secret in ("SENTENCE-SECRET", "SYSTEM-SECRET", "RAY-SECRET", token))
     for file in Path(store).glob("jobs/*/*/*.json"):
@@ -198,7 +198,7 @@ def test_tokens_and_prompts_are_never_logged(store, ray, caplog, capsys):
 
 
 @pytest.mark.parametrize("text", ["</script><script>alert(1)</script>", "<img src=x onerror=alert(1)>"])
-def test_markup_in_a_name_comes_back_as_json_text(store, ray, text):
+def test_markup_in_a_name_is_returned_as_json_text(store, ray, text):
     client = client_at_once(store, jobs_url="http://head:8265")
     spec = {**SPEC, "name": text, "words": {"sentences": [text]}}
     submitted = client.post("/v1/jobs", json=spec)
@@ -228,12 +228,12 @@ def test_a_report_escapes_the_name_of_its_spec(tmp_path):
     assert "MODEL" in page
 
 
-def test_tokens_are_read_once_for_all_who_ask_at_once(monkeypatch):
-    looks = []
+def test_concurrent_requests_read_the_credentials_once(monkeypatch):
+    reads = []
 
     def slowly(_store):
         time.sleep(0.05)
-        looks.append(1)
+        reads.append(1)
         return []
 
     monkeypatch.setattr("theodolite.api.access.list_credentials", slowly)
@@ -244,18 +244,18 @@ def test_tokens_are_read_once_for_all_who_ask_at_once(monkeypatch):
         return await asyncio.gather(*(access.caller(None) for _ in range(50)))
 
     assert {caller.id for caller in asyncio.run(all_at_once())} == {"local"}
-    assert len(looks) == 1
+    assert len(reads) == 1
 
 
-def test_a_slow_look_does_not_make_a_revoked_token_count_longer(tmp_path, monkeypatch):
+def test_a_slow_read_does_not_extend_the_validity_of_a_revoked_token(tmp_path, monkeypatch):
     token, record = create_credential(str(tmp_path), ["read"])
     access = Access(str(tmp_path), open_without_tokens=False, seconds_cached=0.5)
 
     def slowly(store):
-        found = list_credentials(store)
-        revoke_credential(store, record.id)  # right after this look
+        credentials = list_credentials(store)
+        revoke_credential(store, record.id)  # right after this read
         time.sleep(0.6)
-        return found
+        return credentials
 
     async def ask_twice():
         with monkeypatch.context() as slow:

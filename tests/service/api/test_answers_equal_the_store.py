@@ -1,4 +1,4 @@
-"""What the service says of a finished run is what lies in its results, to the bit."""
+"""Check that responses about a finished run equal its stored results, bit for bit."""
 
 import base64
 
@@ -16,7 +16,7 @@ OF_GROUPS = ("separation", "gram", "travel", "moments")
 
 
 @pytest.mark.parametrize("group", ["curves", *OF_GROUPS])
-def test_every_curve_is_the_stored_one(client, library, group):
+def test_every_curve_equals_the_stored_values(client, library, group):
     stored = stored_group(library, "tiny-0", group)
     names = [name for name, owner in STATISTICS.items() if owner == group]
     items = [item for page in pages_of(client, f"{RUN}/curves", statistic=names, limit=1000) for item in page]
@@ -40,7 +40,7 @@ def test_every_curve_is_the_stored_one(client, library, group):
     assert any(None in item["value"] for item in items) or group == "curves"
 
 
-def test_a_curve_says_how_many_prompts_it_rests_on(client, library):
+def test_a_curve_has_its_numbers_of_prompts(client, library):
     stored = stored_group(library, "tiny-0", "curves")
     for item in client.get(f"{RUN}/curves", params={"statistic": "cosine_of_means"}).json()["items"]:
         at = {"contrast": item["contrast"], "position": item["position"]}
@@ -50,7 +50,7 @@ def test_a_curve_says_how_many_prompts_it_rests_on(client, library):
         assert item["n"] == {"count": int(count.sel(set=item["set"], position=item["position"]))}
 
 
-def test_without_a_statistic_all_of_the_group_curves_are_given(client):
+def test_without_a_statistic_the_group_curves_is_returned(client):
     items = [item for page in pages_of(client, f"{RUN}/curves") for item in page]
     assert {item["statistic"] for item in items} == {name for name, group in STATISTICS.items() if group == "curves"}
 
@@ -71,15 +71,15 @@ def test_without_a_statistic_all_of_the_group_curves_are_given(client):
         ({"statistic": ["auroc", "mean_cosine"], "set": "nouns"}, {"statistic": {"mean_cosine"}, "set": {"nouns"}}),
     ],
 )
-def test_filters_keep_what_they_name_and_all_of_it(client, params, expected):
+def test_filters_select_exactly_the_named_labels(client, params, expected):
     statistics = {"statistic": params["statistic"]} if "statistic" in params else {}
     everything = [item for page in pages_of(client, f"{RUN}/curves", **statistics) for item in page]
-    kept = [item for page in pages_of(client, f"{RUN}/curves", **params) for item in page]
+    selected = [item for page in pages_of(client, f"{RUN}/curves", **params) for item in page]
     for field, values in expected.items():
-        assert {item[field] for item in kept} == values
+        assert {item[field] for item in selected} == values
     wanted = {field: values if isinstance(values, list) else [values] for field, values in params.items()}
     passing = [item for item in everything if all(item.get(field) in values for field, values in wanted.items())]
-    assert sorted(kept, key=str) == sorted(passing, key=str)
+    assert sorted(selected, key=str) == sorted(passing, key=str)
 
 
 @pytest.mark.parametrize("limit", [1, 7, 18, 1000])
@@ -98,8 +98,8 @@ def test_a_cursor_past_the_end_gives_an_empty_page(client):
     assert (answer["items"], answer["next"]) == ([], None)
 
 
-def test_pages_of_what_was_computed_again_are_not_put_together(client):
-    """The next page of another run's curves is as that of older ones: its digest is another."""
+def test_a_cursor_of_older_results_is_rejected(client):
+    """A cursor of another run has another digest, like a cursor of older results."""
     other = client.get("/v1/runs/tiny-1/curves", params={"limit": 1}).json()["next"]
     assert_problem(client.get(f"{RUN}/curves", params={"cursor": other}), 409, "start again")
     table = client.get("/v1/runs/tiny-1/tables/growth", params={"limit": 1}).json()["next"]
@@ -107,24 +107,24 @@ def test_pages_of_what_was_computed_again_are_not_put_together(client):
 
 
 @pytest.mark.parametrize("cursor", ["x", "1", "AAAA", "é", "%00", "=" * 8, "GEYDAMBQGE" * 6, "FUYQ====", ""])
-def test_a_cursor_that_is_none_of_ours_is_refused(client, cursor):
+def test_an_invalid_cursor_is_rejected(client, cursor):
     assert_problem(client.get("/v1/runs", params={"cursor": cursor}), 422, "cursor")
 
 
 @pytest.mark.parametrize("contrast", ["refusal", "subject"])
 @pytest.mark.parametrize("site", SITES)
-def test_a_direction_is_the_stored_one_and_of_length_one(client, library, contrast, site):
+def test_a_direction_equals_the_stored_unit_vector(client, library, contrast, site):
     stored = stored_group(library, "tiny-0", "directions")["direction"]
     for layer in range(4):
         answer = client.get(f"{RUN}/directions/{contrast}", params={"site": site, "layer": layer}).json()
-        place = {"contrast": contrast, "site": site, "layer": layer, "position": -1}
-        assert {name: answer[name] for name in place} == place
+        labels = {"contrast": contrast, "site": site, "layer": layer, "position": -1}
+        assert {name: answer[name] for name in labels} == labels
         assert answer["d_model"] == 8
-        np.testing.assert_array_equal(answer["direction"], stored.sel(place).values)
+        np.testing.assert_array_equal(answer["direction"], stored.sel(labels).values)
         np.testing.assert_allclose(np.linalg.norm(answer["direction"]), 1, rtol=1e-12)
 
 
-def test_a_direction_at_another_position_is_another_vector(client, library):
+def test_a_direction_at_another_position_is_the_stored_one(client, library):
     params = {"site": "resid_pre", "layer": 2, "position": -2}
     answer = client.get(f"{RUN}/directions/refusal", params=params).json()
     stored = stored_group(library, "tiny-0", "directions")["direction"].sel(contrast="refusal", **params)
@@ -133,7 +133,7 @@ def test_a_direction_at_another_position_is_another_vector(client, library):
 
 
 def as_dataset(content):
-    """Return what an answer holds as xarray reads it, null as NaN."""
+    """Return the content of a response as xarray reads it, with NaN for null."""
     for variable in content["data_vars"].values():
         variable["data"] = np.array(variable["data"], dtype=object)
         variable["data"] = np.where(variable["data"] == None, np.nan, variable["data"]).astype(float)  # noqa: E711
@@ -174,40 +174,41 @@ def test_a_group_is_narrowed_by_statistics_and_labels(client, library, group, pa
 
 
 @pytest.mark.parametrize("group", ["sphere", "weights", "composition"])
-def test_a_group_that_the_run_lacks_is_named_with_those_it_has(client, group):
+def test_the_error_for_a_missing_group_lists_the_existing_groups(client, group):
     assert_problem(client.get(f"{RUN}/{group}"), 404, group, "curves, directions, gram, moments, separation, travel")
 
 
-def test_an_answer_that_would_be_too_long_says_how_to_narrow_it(library):
+def test_the_error_for_a_too_large_selection_lists_the_filters(library):
     client = client_of(library, answer_numbers=100)
     assert_problem(client.get(f"{RUN}/moments"), 422, "100 are allowed", "statistic", "xarray")
     assert client.get(f"{RUN}/moments", params={"statistic": "count"}).status_code == 200
 
 
-def test_a_run_says_everything_it_knows_of_itself(client):
-    said = client.get(RUN).json()
-    assert said["run_id"] == "tiny-0"
-    assert said["state"] == "complete"
-    assert said["sets"]["harmful"]["n_samples"] == 10
-    assert said["sets"]["nouns"]["positions"] == [-1]
-    assert said["spec"]["contrasts"]["refusal"]["positive"] == "harmful"
-    assert said["parity"]["max_error"] == 1e-6
-    assert said["results"]["travel"]["path_length"] == ["set", "position"]
-    assert set(said["results"]) == {"curves", "directions", "gram", "moments", "separation", "travel"}
+def test_a_run_is_described_in_full(client):
+    description = client.get(RUN).json()
+    assert description["run_id"] == "tiny-0"
+    assert description["state"] == "complete"
+    assert description["sets"]["harmful"]["n_samples"] == 10
+    assert description["sets"]["nouns"]["positions"] == [-1]
+    assert description["spec"]["contrasts"]["refusal"]["positive"] == "harmful"
+    assert description["parity"]["max_error"] == 1e-6
+    assert description["results"]["travel"]["path_length"] == ["set", "position"]
+    assert set(description["results"]) == {"curves", "directions", "gram", "moments", "separation", "travel"}
     assert all(
-        set(said["results"][group]) == {one.name for one in GROUPS[group].variables} for group in said["results"]
+        set(description["results"][group]) == {one.name for one in GROUPS[group].variables}
+        for group in description["results"]
     )
-    assert "report" not in said
+    assert "report" not in description
 
 
 def test_two_runs_never_mix(client, library):
-    """Both have the same groups, one after the other and back again: what is kept of one is not the other's."""
+    """Both runs have the same groups, and the cached results of one are not returned for the other."""
     for run_id in ("tiny-0", "tiny-1", "tiny-0", "tiny-1"):
         params = {"statistic": "cosine_of_means", "contrast": "refusal", "position": -1, "site": "resid_mid"}
         (item,) = client.get(f"/v1/runs/{run_id}/curves", params=params).json()["items"]
         stored = stored_group(library, run_id, "curves")["cosine_of_means"]
-        place = {"contrast": "refusal", "position": -1, "site": "resid_mid"}
-        np.testing.assert_array_equal(item["value"], stored.sel(place).values)
+        labels = {"contrast": "refusal", "position": -1, "site": "resid_mid"}
+        np.testing.assert_array_equal(item["value"], stored.sel(labels).values)
         assert len(item["layer"]) == {"tiny-0": 4, "tiny-1": 6}[run_id]
         growth = client.get(f"/v1/runs/{run_id}/tables/growth").json()
         assert growth["run_id"] == run_id

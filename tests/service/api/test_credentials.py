@@ -1,4 +1,4 @@
-"""Credentials in the store: what is stored of a token, which are valid, and the error for a broken one."""
+"""Check the stored data of a token, the validity of tokens, and the errors for broken credentials."""
 
 import hmac
 import json
@@ -20,7 +20,7 @@ def stored(folder):
     return [path.read_text() for path in sorted((folder / "tokens").iterdir())]
 
 
-def test_a_token_is_shown_once_and_nothing_stored_gives_it_back(tmp_path):
+def test_the_store_does_not_contain_the_token(tmp_path):
     token, record = create_credential(str(tmp_path), ["read"], "for <me>", days=2)
     content = "".join(stored(tmp_path))
     assert token not in content
@@ -34,7 +34,7 @@ def test_a_token_is_shown_once_and_nothing_stored_gives_it_back(tmp_path):
     assert abs(expires - datetime.now(UTC) - timedelta(days=2)) < timedelta(minutes=1)
 
 
-def test_a_store_that_ever_had_a_token_is_known_for_it(tmp_path):
+def test_a_store_remembers_that_it_had_a_token(tmp_path):
     assert not had_credentials(str(tmp_path))
     _, record = create_credential(str(tmp_path), ["read"])
     revoke_credential(str(tmp_path), record.id)
@@ -42,7 +42,7 @@ def test_a_store_that_ever_had_a_token_is_known_for_it(tmp_path):
     assert had_credentials(str(tmp_path))
 
 
-def test_no_two_tokens_are_alike(tmp_path):
+def test_tokens_are_unique(tmp_path):
     made = [create_credential(str(tmp_path), ["read", "submit"]) for _ in range(20)]
     assert len({token for token, _ in made}) == len({record.id for _, record in made}) == 20
     records = list_credentials(str(tmp_path))
@@ -50,7 +50,7 @@ def test_no_two_tokens_are_alike(tmp_path):
         assert find_credential(records, token) == record
 
 
-def test_a_token_is_found_by_all_of_its_letters(tmp_path):
+def test_only_the_exact_token_matches(tmp_path):
     token, record = create_credential(str(tmp_path), ["read"])
     others = [token[:-1], token + "x", token.upper(), f" {token}", record.id, record.sha256, "", "é", "\x00", "💩"]
     assert all(find_credential([record], other) is None for other in others)
@@ -70,11 +70,11 @@ def test_every_record_is_compared_in_constant_time(tmp_path, monkeypatch):
     for token in (made[0][0], made[4][0], "nobody"):
         compared.clear()
         find_credential(records, token)
-        assert len(compared) == 5  # whichever it is, and none
+        assert len(compared) == 5  # for every token, also an unknown one
         assert all(len(one) == len(other) == 64 and token not in (one, other) for one, other in compared)
 
 
-def test_a_revoked_token_is_gone_and_what_was_none_is_said(tmp_path):
+def test_revoking_returns_whether_the_credential_existed(tmp_path):
     _, first = create_credential(str(tmp_path), ["read"])
     _, second = create_credential(str(tmp_path), ["submit"])
     assert revoke_credential(str(tmp_path), first.id)
@@ -86,7 +86,7 @@ def test_a_revoked_token_is_gone_and_what_was_none_is_said(tmp_path):
 
 
 @pytest.mark.parametrize("token_id", ["../jobs/secret", "../../outside", "", "/etc/passwd", "a\x00"])
-def test_no_id_revokes_what_is_no_token(tmp_path, token_id):
+def test_no_id_deletes_an_object_that_is_not_a_credential(tmp_path, token_id):
     create_credential(str(tmp_path / "store"), ["read"])
     (tmp_path / "outside.json").write_text("{}")
     (tmp_path / "store" / "jobs").mkdir()
@@ -97,13 +97,13 @@ def test_no_id_revokes_what_is_no_token(tmp_path, token_id):
     assert len(list_credentials(str(tmp_path / "store"))) == 1
 
 
-def test_a_store_that_is_not_there_has_no_tokens(tmp_path):
+def test_a_missing_store_has_no_credentials(tmp_path):
     assert list_credentials(str(tmp_path / "nowhere")) == []
     assert not revoke_credential(str(tmp_path / "nowhere"), "x")
     assert not (tmp_path / "nowhere").exists()
 
 
-def test_a_token_counts_until_it_expires(tmp_path):
+def test_a_token_is_valid_until_it_expires(tmp_path):
     _, forever = create_credential(str(tmp_path), ["read"])
     _, over = create_credential(str(tmp_path), ["read"], days=0)
     _, still = create_credential(str(tmp_path), ["read"], days=1)
@@ -111,7 +111,7 @@ def test_a_token_counts_until_it_expires(tmp_path):
 
 
 @pytest.mark.parametrize("content", ["", "{", "[]", "null", "{}", '{"scopes": 1}', '{"id": "x", "scopes": []}'])
-def test_a_record_that_is_none_is_named(tmp_path, content):
+def test_the_error_for_a_broken_credential_names_its_key(tmp_path, content):
     create_credential(str(tmp_path), ["read"])
     (tmp_path / "tokens" / "broken.json").write_text(content)
     with pytest.raises(StoreError, match=r"tokens/broken.json is not a credential"):
@@ -121,7 +121,7 @@ def test_a_record_that_is_none_is_named(tmp_path, content):
 @pytest.mark.parametrize(
     "change", [{"expires": "soon"}, {"expires": "2030-01-01T00:00:00"}, {"sha256": "é"}, {"sha256": 1}]
 )
-def test_a_record_with_a_wrong_date_or_hash_is_named(tmp_path, change):
+def test_the_error_for_a_credential_with_an_invalid_date_or_hash_names_it(tmp_path, change):
     _, record = create_credential(str(tmp_path), ["read"])
     file = tmp_path / "tokens" / f"{record.id}.json"
     file.write_text(json.dumps({**json.loads(file.read_text()), **change}))

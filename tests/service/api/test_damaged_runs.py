@@ -1,4 +1,4 @@
-"""A run whose bytes changed says so and hides no other; nothing that lies in a store makes the service fail."""
+"""Check that a damaged run returns 409, that other runs stay available, and that no damage causes a 500."""
 
 import json
 import random
@@ -11,7 +11,7 @@ from support.serving import assert_problem, client_of, copied
 from theodolite.api.encoding import PARQUET
 
 RUN = "/v1/runs/tiny-0"
-ASKED = (
+REQUESTED = (
     "",
     "/curves?statistic=cosine_of_means",
     "/directions/refusal?site=resid_pre&layer=0",
@@ -25,7 +25,7 @@ ASKED = (
 
 @pytest.fixture
 def damaged(library, tmp_path):
-    """Two runs, the first to be broken before the service first reads it; a fresh client, and the run's folder."""
+    """A new client of a store with two runs, and the folder of the first run, which the test damages."""
     return client_of(copied(library, tmp_path, "tiny-0", "tiny-1")), tmp_path / "runs" / "tiny-0"
 
 
@@ -33,9 +33,9 @@ def chunks(run, group, variable):
     return sorted(path for path in (run / "results.zarr" / group / variable / "c").rglob("*") if path.is_file())
 
 
-def flip(path: Path, place: int, bit: int = 0) -> None:
+def flip(path: Path, offset: int, bit: int = 0) -> None:
     content = bytearray(path.read_bytes())
-    content[place] ^= 1 << bit
+    content[offset] ^= 1 << bit
     path.write_bytes(content)
 
 
@@ -46,17 +46,17 @@ def assert_the_other_run_is_fine(client):
 
 
 def assert_listed_as_damaged(client):
-    lines = {item["run_id"]: item for item in client.get("/v1/runs?incomplete=true").json()["items"]}
-    assert lines["tiny-0"]["state"] == "damaged"
-    assert lines["tiny-0"]["reason"]
+    listed = {item["run_id"]: item for item in client.get("/v1/runs?incomplete=true").json()["items"]}
+    assert listed["tiny-0"]["state"] == "damaged"
+    assert listed["tiny-0"]["reason"]
     assert "tiny-0" not in [item["run_id"] for item in client.get("/v1/runs").json()["items"]]
 
 
-@pytest.mark.parametrize("place", [0, -1, 20])
-def test_a_flipped_byte_of_a_result_is_said_and_the_rest_answered(damaged, place):
+@pytest.mark.parametrize("offset", [0, -1, 20])
+def test_a_flipped_byte_returns_409_for_its_group_only(damaged, offset):
     client, run = damaged
     (path, *_) = chunks(run, "gram", "mean_cosine")
-    flip(path, place)
+    flip(path, offset)
     answer = client.get(f"{RUN}/gram?statistic=mean_cosine")
     assert_problem(answer, 409, "tiny-0", "results.zarr/gram/mean_cosine", "theodolite analyse tiny-0")
     assert_problem(client.get(f"{RUN}/figures/gram.shape"), 409, "gram")
@@ -64,7 +64,7 @@ def test_a_flipped_byte_of_a_result_is_said_and_the_rest_answered(damaged, place
     assert_the_other_run_is_fine(client)
 
 
-def test_a_chunk_that_is_cut_short_or_gone_is_said_and_not_answered_as_unknown_numbers(damaged):
+def test_a_truncated_or_missing_chunk_returns_409_and_not_nan(damaged):
     client, run = damaged
     (path, *_) = chunks(run, "curves", "cosine_of_means")
     path.write_bytes(path.read_bytes()[:5])
@@ -74,7 +74,7 @@ def test_a_chunk_that_is_cut_short_or_gone_is_said_and_not_answered_as_unknown_n
     assert_the_other_run_is_fine(client)
 
 
-def test_metadata_that_changed_is_said(damaged):
+def test_changed_metadata_returns_409(damaged):
     client, run = damaged
     file = run / "results.zarr" / "curves" / "zarr.json"
     file.write_text(file.read_text().replace('"contrasts"', '"Xontrasts"'))
@@ -84,10 +84,10 @@ def test_metadata_that_changed_is_said(damaged):
 
 
 @pytest.mark.parametrize("content", [b"", b"{", b"null", b"[]", b'"x"', b"{}", b"\xff\xfe", b'{"format": 1}'])
-def test_a_run_record_that_cannot_be_read_is_said_and_listed(damaged, content):
+def test_an_unreadable_run_record_returns_409_and_is_listed_as_damaged(damaged, content):
     client, run = damaged
     (run / "run.json").write_bytes(content)
-    for path in ASKED:
+    for path in REQUESTED:
         assert_problem(client.get(f"{RUN}{path}"), 409, "tiny-0: run.json")
     assert_listed_as_damaged(client)
     assert_the_other_run_is_fine(client)
@@ -97,7 +97,7 @@ def test_a_run_record_that_cannot_be_read_is_said_and_listed(damaged, content):
     "version",
     [2, "x", None, [], {}],
 )
-def test_a_run_of_another_format_is_said_and_hides_no_other(damaged, version):
+def test_a_run_of_another_format_returns_409_and_other_runs_are_listed(damaged, version):
     client, run = damaged
     record = json.loads((run / "run.json").read_text())
     (run / "run.json").write_text(json.dumps({**record, "format": version}))
@@ -106,8 +106,8 @@ def test_a_run_of_another_format_is_said_and_hides_no_other(damaged, version):
 
 
 @pytest.mark.parametrize("name", ["tiny-1", "../../outside"])
-def test_a_record_that_names_another_place_is_damaged(library, tmp_path, name):
-    """A copied folder or a flipped byte must not answer with the numbers of another run, or from outside the store."""
+def test_a_record_with_another_run_id_is_damaged(library, tmp_path, name):
+    """A copied folder or a flipped byte must not return numbers of another run, or data outside the store."""
     client = client_of(copied(library, tmp_path / "store", "tiny-0", "tiny-1"))
     run = tmp_path / "store" / "runs" / "tiny-0"
     shutil.copytree(run, tmp_path / "outside")
@@ -117,10 +117,10 @@ def test_a_record_that_names_another_place_is_damaged(library, tmp_path, name):
 
 
 @pytest.mark.parametrize("content", [b"", b"{", b"null", b"[]", b"{}", b"\xff", b'{"groups": [], "checksums": 1}'])
-def test_a_complete_that_cannot_be_read_is_said(damaged, content):
+def test_an_unreadable_complete_returns_409(damaged, content):
     client, run = damaged
     (run / "COMPLETE").write_bytes(content)
-    for path in ASKED:
+    for path in REQUESTED:
         assert_problem(
             client.get(f"{RUN}{path}"), 409, "tiny-0: COMPLETE cannot be read", "run `theodolite analyse tiny-0`"
         )
@@ -134,14 +134,14 @@ def rewrite_complete(run, **changes):
     return content
 
 
-def test_a_group_that_this_version_does_not_know_is_left_alone(damaged):
+def test_a_group_of_a_newer_version_is_ignored(damaged):
     client, run = damaged
     groups = json.loads((run / "COMPLETE").read_text())["groups"]
     rewrite_complete(run, groups={**groups, "of-tomorrow": "0" * 64})
     assert client.get(RUN).status_code == 200
 
 
-def test_a_group_whose_digest_is_not_the_stored_one_is_not_answered(damaged):
+def test_a_group_with_another_digest_than_complete_is_rejected(damaged):
     client, run = damaged
     groups = json.loads((run / "COMPLETE").read_text())["groups"]
     rewrite_complete(run, groups={**groups, "gram": "0" * 64})
@@ -149,7 +149,7 @@ def test_a_group_whose_digest_is_not_the_stored_one_is_not_answered(damaged):
     assert client.get(f"{RUN}/travel").status_code == 200
 
 
-def test_a_run_without_complete_is_not_complete_any_more(damaged):
+def test_a_run_whose_complete_is_removed_becomes_incomplete(damaged):
     client, run = damaged
     assert client.get(f"{RUN}/travel").status_code == 200
     (run / "COMPLETE").unlink()
@@ -158,7 +158,7 @@ def test_a_run_without_complete_is_not_complete_any_more(damaged):
 
 
 @pytest.mark.parametrize("form", ["application/json", PARQUET])
-def test_a_table_that_is_cut_short_or_gone_is_said(damaged, form):
+def test_a_truncated_or_missing_table_returns_409(damaged, form):
     client, run = damaged
     file, given = run / "tables" / "growth.parquet", {"Accept": form}
     whole = file.read_bytes()
@@ -170,7 +170,7 @@ def test_a_table_that_is_cut_short_or_gone_is_said(damaged, form):
     assert client.get(f"{RUN}/tables/curves", headers=given).status_code == 200
 
 
-def test_a_commit_record_that_cannot_be_read_is_said_of_the_run_alone(damaged):
+def test_an_unreadable_commit_record_affects_only_the_description_of_its_run(damaged):
     client, run = damaged
     (run / "shards" / "harmful" / "00001.json").write_text("{")
     assert_problem(client.get(RUN), 409, "shards/harmful/00001.json")
@@ -178,7 +178,7 @@ def test_a_commit_record_that_cannot_be_read_is_said_of_the_run_alone(damaged):
     assert_the_other_run_is_fine(client)
 
 
-def test_a_record_whose_sets_are_not_those_of_its_spec_is_damaged(damaged):
+def test_a_record_with_other_sets_than_its_spec_is_damaged(damaged):
     client, run = damaged
     record = json.loads((run / "run.json").read_text())
     record["sets"]["harmdul"] = record["sets"].pop("harmful")
@@ -188,7 +188,7 @@ def test_a_record_whose_sets_are_not_those_of_its_spec_is_damaged(damaged):
 
 @pytest.mark.parametrize(("name", "flips"), [("run.json", 30), ("COMPLETE", 20), ("results.zarr/zarr.json", 30)])
 def test_no_flipped_byte_makes_the_service_fail(library, tmp_path, name, flips):
-    """The listing and a curve; what else of a run's own page fails is above."""
+    """Check the list of runs and a curve; the tests above check the other routes."""
     draw = random.Random(name)
     store = copied(library, tmp_path, "tiny-0")
     file = tmp_path / "runs" / "tiny-0" / name
@@ -211,7 +211,7 @@ def test_no_flipped_byte_makes_the_service_fail(library, tmp_path, name, flips):
     ],
 )
 def test_a_complete_that_lacks_an_object_of_its_group_is_damaged(damaged, key, changed):
-    """One flipped bit in COMPLETE: numbers must not turn into unknown ones."""
+    """After one flipped bit in COMPLETE, numbers must not become missing values."""
     client, run = damaged
     content = (run / "COMPLETE").read_text()
     assert f'"{key}"' in content

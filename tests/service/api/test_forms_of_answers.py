@@ -1,4 +1,4 @@
-"""JSON, Parquet and Arrow say the same; what is unchanged is not sent again."""
+"""Check that JSON, Parquet and Arrow have the same content, and that unchanged responses return 304."""
 
 import gzip
 import io
@@ -99,20 +99,20 @@ def test_a_comparison_is_the_same_in_every_form(client):
     same(frame, pd.DataFrame(content["items"]))
 
 
-def test_a_whole_table_is_given_as_it_is_stored(client, library):
+def test_a_whole_table_as_parquet_equals_the_stored_bytes(client, library):
     answer = client.get(f"{RUN}/tables/growth", headers={"Accept": PARQUET})
     with open(f"{library}/runs/tiny-0/tables/growth.parquet", "rb") as file:
         assert answer.content == file.read()
     assert answer.headers["content-type"] == PARQUET
 
 
-def test_a_whole_table_is_given_as_arrow_too(client):
+def test_a_whole_table_is_offered_as_arrow(client):
     answer = client.get(f"{RUN}/tables/growth", headers={"Accept": ARROW})
     assert answer.status_code == 200
     assert len(arrow_of(answer.content)) == client.get(f"{RUN}/tables/growth").json()["total"]
 
 
-def test_an_answer_without_rows_is_still_a_table(atlas_client, atlas):
+def test_an_empty_selection_is_a_valid_table(atlas_client, atlas):
     for form in (PARQUET, ARROW):
         path = f"/v1/runs/{atlas.id}/tables/head_tokens?layer=9999"
         answer = atlas_client.get(path, headers={"Accept": form})
@@ -135,24 +135,24 @@ def test_an_answer_without_rows_is_still_a_table(atlas_client, atlas):
         ("APPLICATION/VND.APACHE.PARQUET", PARQUET),
     ],
 )
-def test_the_form_that_is_wanted_most_is_given(client, accept, form):
+def test_the_preferred_media_type_is_returned(client, accept, form):
     answer = client.get(f"{RUN}/curves?statistic=auroc", headers={"Accept": accept})
     assert answer.headers["content-type"] == form
 
 
-def test_what_is_excluded_is_not_brought_back_by_a_wildcard(client):
+def test_a_wildcard_does_not_include_an_excluded_media_type(client):
     answer = client.get(f"{RUN}/curves?statistic=auroc", headers={"Accept": f"{JSON};q=0, */*;q=0.5"})
     assert answer.headers["content-type"] == PARQUET
 
 
 @pytest.mark.parametrize("accept", ["text/html", f"{JSON};q=0", "application/json;q=nonsense", "image/*"])
-def test_a_form_that_is_not_offered_is_refused_with_those_that_are(client, accept):
+def test_the_406_error_lists_the_offered_media_types(client, accept):
     answer = client.get(f"{RUN}/curves?statistic=auroc", headers={"Accept": accept})
     assert_problem(answer, 406, JSON, PARQUET, ARROW)
 
 
 @pytest.mark.parametrize("path", [RUN, "/v1/runs", f"{RUN}/sections", f"{RUN}/figures/gram.shape", f"{RUN}/gram"])
-def test_what_is_no_table_is_offered_as_json_alone(client, path):
+def test_routes_without_a_table_offer_only_json(client, path):
     assert_problem(client.get(path, headers={"Accept": PARQUET}), 406, f"this route offers: {JSON}")
 
 
@@ -161,7 +161,7 @@ def digests(library, run_id="tiny-0"):
         return json.load(file)["groups"]
 
 
-def asked_again(client, path, etag, **headers):
+def get_with_etag(client, path, etag, **headers):
     return client.get(path, headers={"If-None-Match": etag, **headers})
 
 
@@ -181,27 +181,27 @@ def test_the_etag_is_the_digest_of_the_group_that_was_read(client, library, path
     etag = client.get(f"{RUN}/{path}").headers["etag"]
     assert etag == f'"{digests(library)[group]}"'
     for tag in (etag, f"W/{etag}", f'"other", {etag}', f'W/"other",W/{etag}', "*"):
-        answer = asked_again(client, f"{RUN}/{path}", tag)
+        answer = get_with_etag(client, f"{RUN}/{path}", tag)
         assert (answer.status_code, answer.content) == (304, b"")
         assert answer.headers["etag"] == etag
     for tag in ('"other"', etag.strip('"'), 'W/"x"', "", '"'):
-        assert asked_again(client, f"{RUN}/{path}", tag).status_code == 200
+        assert get_with_etag(client, f"{RUN}/{path}", tag).status_code == 200
 
 
-def test_an_answer_over_several_groups_has_one_etag_for_all(client, library):
+def test_a_response_over_several_groups_has_one_etag(client, library):
     path = f"{RUN}/curves?statistic=auroc&statistic=norm_mean"
     etag = client.get(path).headers["etag"]
     assert etag.strip('"') not in digests(library).values()
-    assert asked_again(client, path, etag).status_code == 304
+    assert get_with_etag(client, path, etag).status_code == 304
 
 
 @pytest.mark.parametrize("path", ["/v1/runs", RUN, f"{RUN}/sections/gram", f"{RUN}/figures/gram.shape"])
-def test_everything_that_is_read_has_an_etag(client, path):
+def test_every_response_has_an_etag(client, path):
     etag = client.get(path).headers["etag"]
-    assert asked_again(client, path, etag).status_code == 304
+    assert get_with_etag(client, path, etag).status_code == 304
 
 
-def test_long_answers_are_packed_and_short_ones_are_not(client):
+def test_long_responses_are_compressed_and_short_ones_are_not(client):
     answer = client.get(f"{RUN}/curves", headers={"Accept-Encoding": "gzip"})
     assert answer.headers["content-encoding"] == "gzip"
     assert "Accept-Encoding" in answer.headers["vary"]
@@ -210,25 +210,25 @@ def test_long_answers_are_packed_and_short_ones_are_not(client):
     assert answer.json() == plain.json()
     assert "content-encoding" not in client.get("/healthz", headers={"Accept-Encoding": "gzip"}).headers
     etag = answer.headers["etag"]
-    assert asked_again(client, f"{RUN}/curves", etag, **{"Accept-Encoding": "gzip"}).status_code == 304
+    assert get_with_etag(client, f"{RUN}/curves", etag, **{"Accept-Encoding": "gzip"}).status_code == 304
 
 
-def test_the_page_is_stored_packed_once_and_given_either_way(client):
+def test_static_files_are_served_compressed_or_plain(client):
     packed = client.get("/static/plotly.min.js", headers={"Accept-Encoding": "gzip"})
     assert packed.headers["content-encoding"] == "gzip"
     plain = client.get("/static/plotly.min.js", headers={"Accept-Encoding": "identity"})
     assert gzip.decompress(gzip.compress(plain.content)) == packed.content
-    assert asked_again(client, "/static/plotly.min.js", packed.headers["etag"]).status_code == 304
+    assert get_with_etag(client, "/static/plotly.min.js", packed.headers["etag"]).status_code == 304
 
 
 def recomputed(folder):
-    """Compute `separation`, `curves` and `directions` anew for one more contrast, and `travel` not."""
+    """Recompute `separation`, `curves` and `directions` for one more contrast, but not `travel`."""
     run = open_run(str(folder), "tiny-0")
     more = {**CONTRASTS, "more": {"positive": "nouns", "negative": "harmful", "paired": False}}
     analyse(run, more, None, lambda *_: None, {"separation", "travel"})
 
 
-def test_a_group_that_is_computed_again_has_another_etag_and_its_new_numbers(library, tmp_path):
+def test_a_recomputed_group_has_a_new_etag_and_new_numbers(library, tmp_path):
     client = client_of(copied(library, tmp_path, "tiny-0", with_activations=True))
     paths = {"curves": f"{RUN}/curves?statistic=cosine_of_means", "travel": f"{RUN}/travel"}
     before = {name: client.get(path) for name, path in paths.items()}
@@ -242,24 +242,24 @@ def test_a_group_that_is_computed_again_has_another_etag_and_its_new_numbers(lib
     assert client.get("/v1/runs").json()["items"][0]["contrasts"] == ["refusal", "subject", "more"]
 
 
-def test_the_etag_of_a_table_is_of_what_it_holds(client):
+def test_the_etag_of_a_table_depends_on_its_content(client):
     one, other = (client.get(f"/v1/runs/{run_id}/tables/growth") for run_id in ("tiny-0", "tiny-1"))
     assert one.json()["items"] != other.json()["items"]
     assert one.headers["etag"] != other.headers["etag"]
 
 
-def test_a_whole_table_that_is_unchanged_is_not_sent_again(client):
+def test_an_unchanged_whole_table_returns_304(client):
     first = client.get(f"{RUN}/tables/curves", headers={"Accept": PARQUET})
-    assert asked_again(client, f"{RUN}/tables/curves", first.headers["etag"], Accept=PARQUET).status_code == 304
+    assert get_with_etag(client, f"{RUN}/tables/curves", first.headers["etag"], Accept=PARQUET).status_code == 304
 
 
-def test_a_whole_table_says_what_it_depends_on(client):
+def test_a_whole_table_has_the_headers_vary_and_cache_control(client):
     answer = client.get(f"{RUN}/tables/curves", headers={"Accept": PARQUET})
     assert "Accept" in answer.headers["vary"]
     assert "private" in answer.headers["cache-control"]
 
 
-def test_stored_tables_are_read_by_others(client, tmp_path):
+def test_fastparquet_reads_stored_tables(client, tmp_path):
     file = tmp_path / "curves.parquet"
     file.write_bytes(client.get(f"{RUN}/tables/curves", headers={"Accept": PARQUET}).content)
     assert fastparquet.ParquetFile(str(file)).count() == client.get(f"{RUN}/tables/curves?limit=1").json()["total"]
@@ -272,13 +272,13 @@ def test_stored_tables_are_read_by_others(client, tmp_path):
         (COMPARED, "api.compare.comparison"),
     ],
 )
-def test_what_is_unchanged_is_not_even_computed(client, monkeypatch, path, computed):
+def test_an_unchanged_response_is_not_computed(client, monkeypatch, path, computed):
     etag = client.get(path).headers["etag"]
     monkeypatch.setattr(f"theodolite.{computed}", None)
-    assert asked_again(client, path, etag).status_code == 304
+    assert get_with_etag(client, path, etag).status_code == 304
 
 
-def test_a_table_that_is_too_long_to_be_decoded_is_given_as_it_is_stored(library):
+def test_a_table_over_the_row_limit_is_offered_only_as_stored(library):
     client = client_of(library, answer_rows=3)
     answer = client.get(f"{RUN}/tables/growth", headers={"Accept": ARROW})
     assert_problem(answer, 422, "rows, and at most 3 are decoded at once; use Parquet or `limit`")
@@ -286,18 +286,18 @@ def test_a_table_that_is_too_long_to_be_decoded_is_given_as_it_is_stored(library
     assert client.get(f"{RUN}/tables/growth?limit=2", headers={"Accept": ARROW}).status_code == 200
 
 
-def test_commit_records_of_a_complete_run_are_read_once(client, library, monkeypatch):
+def test_commit_records_of_a_complete_run_are_cached(client, library, monkeypatch):
     first = client.get(RUN).json()
     monkeypatch.setattr("theodolite.query.runs.read_commits", None)
     assert client.get(RUN).json() == first
 
 
-def test_an_answer_is_made_once_and_each_form_and_question_has_its_own(library, monkeypatch):
+def test_responses_are_cached_by_query_and_media_type(library, monkeypatch):
     client = client_of(library)
-    asked = [(form, site) for form in (JSON, PARQUET) for site in ("resid_pre", "resid_mid")]
+    selections = [(form, site) for form in (JSON, PARQUET) for site in ("resid_pre", "resid_mid")]
 
     def answers():
-        return [client.get(f"{RUN}/curves?site={site}", headers={"Accept": form}).content for form, site in asked]
+        return [client.get(f"{RUN}/curves?site={site}", headers={"Accept": form}).content for form, site in selections]
 
     first = answers()
     assert len(set(first)) == 4
@@ -305,7 +305,7 @@ def test_an_answer_is_made_once_and_each_form_and_question_has_its_own(library, 
     assert answers() == first
 
 
-def test_what_is_kept_of_answers_is_bounded_whatever_is_asked(library):
+def test_the_cache_of_responses_is_bounded(library):
     client = client_of(library, results_cache_bytes=50_000)
     cache = client.app.state.cache
     for number in range(80):
@@ -314,19 +314,19 @@ def test_what_is_kept_of_answers_is_bounded_whatever_is_asked(library):
     assert sum(len(str(key)) for key in cache.cached_keys()) < 50_000
 
 
-def test_an_address_that_is_nearly_the_same_is_another_question(client):
+def test_a_cached_response_is_not_returned_for_a_similar_url(client):
     right = f"{RUN}/directions/refusal?site=resid_pre&layer=1"
     assert client.get(right).status_code == 200
     assert client.get(right.replace("refusal", "refu%0Asal")).status_code == 422
 
 
-def test_a_statistic_that_is_not_there_is_said_in_every_form(client):
+def test_an_unknown_statistic_returns_422_for_every_media_type(client):
     for form in (JSON, PARQUET):
         answer = client.get(f"{RUN}/separation?statistic=nonsense", headers={"Accept": form})
         assert_problem(answer, 422, "nonsense", "auroc")
 
 
-def test_a_run_that_was_surveyed_again_under_the_same_id_is_told_anew(library, tmp_path):
+def test_a_replaced_run_record_is_read_again(library, tmp_path):
     store = copied(library, tmp_path, "tiny-0")
     client = client_of(store)
     first = client.get(RUN).json()

@@ -1,4 +1,4 @@
-"""`/v1/groups` describes the register of result groups, and routes and schemas derive from it."""
+"""Check that `/v1/groups` describes the register of result groups, and that routes and schemas derive from it."""
 
 from dataclasses import asdict
 
@@ -56,12 +56,12 @@ def test_an_interval_names_arrays_of_the_same_group(items):
         assert {f"{prefix}_low", f"{prefix}_high"} <= {one["name"] for one in item["variables"]}
 
 
-def test_the_order_is_that_of_the_report(items):
+def test_the_order_equals_that_of_the_report(items):
     shown = sorted((item for item in items.values() if item["order"] is not None), key=lambda item: item["order"])
     assert tuple(item["name"] for item in shown) == SHOWN
 
 
-def test_the_etag_depends_on_the_version_alone(client, monkeypatch, tmp_path):
+def test_the_etag_depends_only_on_the_version(client, monkeypatch, tmp_path):
     etag = client.get("/v1/groups").headers["etag"]
     assert client_of(tmp_path).get("/v1/groups").headers["etag"] == etag
     assert client.get("/v1/groups", headers={"If-None-Match": etag}).status_code == 304
@@ -69,12 +69,12 @@ def test_the_etag_depends_on_the_version_alone(client, monkeypatch, tmp_path):
     assert client.get("/v1/groups").headers["etag"] != etag
 
 
-def test_the_register_is_json_alone(client):
+def test_the_register_is_offered_only_as_json(client):
     refused = client.get("/v1/groups", headers={"Accept": "application/vnd.apache.parquet"})
     assert_problem(refused, 406, "application/json")
 
 
-def test_the_route_of_a_group_takes_the_groups_that_are_read_whole(client, items):
+def test_the_group_route_accepts_exactly_the_groups_that_are_read_whole(client, items):
     path = client.get("/openapi.json").json()["paths"]["/v1/runs/{run_id}/{group}"]["get"]
     (group,) = [one for one in path["parameters"] if one["name"] == "group"]
     assert group["schema"]["enum"] == list(READ_WHOLE)

@@ -1,4 +1,4 @@
-"""Hosts, origins, content types, lengths and headers: what is asked of every request before anything looks at it."""
+"""Check the guard: host, origin, content type and length of every request, and the security headers."""
 
 import anyio
 import orjson
@@ -22,7 +22,7 @@ def named(tmp_path_factory):
     "host",
     ["localhost", "localhost:8000", "LOCALHOST", "127.0.0.1", "127.0.0.1:1", "[::1]", "[::1]:8000", "LocalHost:80"],
 )
-def test_names_of_loopback_are_answered(client, host):
+def test_names_of_loopback_are_accepted(client, host):
     assert client.get("/healthz", headers={"Host": host}).status_code == 200
 
 
@@ -51,19 +51,19 @@ def test_names_of_loopback_are_answered(client, host):
         "localhost, evil.com",
     ],
 )
-def test_any_other_name_is_refused_everywhere(client, host):
+def test_every_route_rejects_other_host_names(client, host):
     for path in ("/healthz", "/v1/runs", "/", "/metrics", "/nobody"):
         assert client.get(path, headers={"Host": host}).status_code == 421
     assert_problem(client.get("/v1/runs", headers={"Host": host}), 421, "localhost", "THEODOLITE_HOSTS")
 
 
-def test_a_request_without_a_host_is_refused(client):
+def test_a_request_without_a_host_is_rejected(client):
     status, _, _ = ask(client.app, "GET", "/healthz", {})
     assert status == 421
 
 
 @pytest.mark.parametrize("host", ["theodolite.example", "THEODOLITE.EXAMPLE:443", "localhost:1"])
-def test_names_of_the_deployment_are_answered(named, host):
+def test_names_of_the_deployment_are_accepted(named, host):
     assert named.get("/healthz", headers={"Host": host}).status_code == 200
     assert_problem(named.get("/healthz", headers={"Host": f"x.{host}"}), 421, "theodolite.example")
 
@@ -88,7 +88,7 @@ def test_names_of_the_deployment_are_answered(named, host):
         ("http://[x]", 403),
     ],
 )
-def test_pages_of_other_sites_are_refused_for_reading_and_writing(client, origin, status):
+def test_requests_from_pages_of_other_sites_are_rejected(client, origin, status):
     given = {} if origin is None else {"Origin": origin}
     for answer in (
         client.get("/v1/runs", headers=given),
@@ -106,26 +106,26 @@ def test_pages_of_other_sites_are_refused_for_reading_and_writing(client, origin
     "kind",
     [None, "", "text/plain", "application/x-www-form-urlencoded", "multipart/form-data", "application/jsonx", "a/json"],
 )
-def test_a_body_that_is_not_said_to_be_json_is_refused(client, kind):
+def test_a_body_with_another_content_type_than_json_is_rejected(client, kind):
     for path in (CHECK, "/v1/jobs"):
         given = {} if kind is None else {"Content-Type": kind}
         assert_problem(client.post(path, content=b"{}", headers=given), 415, "application/json")
 
 
 @pytest.mark.parametrize("kind", ["application/json", "Application/JSON; charset=utf-8", "application/json;x=y"])
-def test_json_is_taken_however_it_is_written(client, kind):
+def test_every_spelling_of_the_json_content_type_is_accepted(client, kind):
     answer = client.post(CHECK, content=orjson.dumps(SPEC), headers={"Content-Type": kind})
     assert answer.status_code == 200, answer.text
 
 
-def test_a_body_over_the_limit_is_refused_before_it_is_read(client):
+def test_a_body_over_the_limit_is_rejected_before_it_is_read(client):
     assert_problem(client.post(CHECK, content=b" " * (BODY_BYTES + 1), headers=JSON), 413, str(BODY_BYTES))
     padded = orjson.dumps(SPEC)
     padded += b" " * (BODY_BYTES - len(padded))
     assert client.post(CHECK, content=padded, headers=JSON).status_code == 200
 
 
-def test_a_body_in_pieces_is_cut_off_at_the_limit(client):
+def test_a_chunked_body_is_rejected_at_the_limit(client):
     taken = 0
 
     def pieces():
@@ -148,14 +148,14 @@ def test_a_body_in_pieces_is_cut_off_at_the_limit(client):
 
 
 @pytest.mark.parametrize("length", ["-1", "x", "1e9", "", "9" * 400])
-def test_a_length_that_is_none_does_not_matter_or_is_refused(client, length):
+def test_an_invalid_content_length_is_ignored_or_rejected(client, length):
     given = {"host": "localhost", "content-type": "application/json", "content-length": length}
     status, _, _ = ask(client.app, "POST", CHECK, given, once(orjson.dumps(SPEC)))
     assert status == (413 if length.isdigit() else 200)
 
 
 @pytest.mark.parametrize("length", ["²", "9" * 5000])
-def test_a_length_that_python_does_not_read_does_not_make_it_fail(client, length):
+def test_a_content_length_that_int_rejects_does_not_raise(client, length):
     given = {"host": "localhost", "content-type": "application/json", "content-length": length}
     status, _, _ = ask(client.app, "POST", CHECK, given, once(orjson.dumps(SPEC)))
     assert status in (200, 413)
@@ -191,7 +191,7 @@ EXPECTED = {
         ("POST", "/v1/jobs", JSON),
     ],
 )
-def test_every_answer_has_the_headers_that_protect_a_page(client, method, path, headers):
+def test_every_response_has_the_security_headers(client, method, path, headers):
     answer = client.request(method, path, headers=headers)
     for name, value in EXPECTED.items():
         assert answer.headers.get(name) == value
@@ -203,7 +203,7 @@ def test_every_answer_has_the_headers_that_protect_a_page(client, method, path, 
     assert answer.headers.get_list("x-content-type-options") == ["nosniff"]
 
 
-def test_an_error_that_nobody_expected_is_a_problem_with_these_headers(client, monkeypatch):
+def test_an_unexpected_error_is_a_problem_with_the_security_headers(client, monkeypatch):
     monkeypatch.setattr("theodolite.api.health.list_run_ids", lambda _: 1 / 0)
     answer = client.get("/readyz")
     assert_problem(answer, 500)
@@ -211,7 +211,7 @@ def test_an_error_that_nobody_expected_is_a_problem_with_these_headers(client, m
     assert answer.headers.get("x-content-type-options") == "nosniff"
 
 
-def test_a_store_that_cannot_be_reached_is_said(monkeypatch, tmp_path):
+def test_an_unreachable_store_returns_503(monkeypatch, tmp_path):
     (tmp_path / "file").write_text("")
     client = client_of(tmp_path / "file" / "store")
     for path in ("/readyz", "/v1/runs"):
@@ -227,7 +227,7 @@ def once(body):
 
 
 def ask(app, method, path, headers, receive=None):
-    """Ask the app below any client, which would mend what is sent."""
+    """Send a request directly to the app, since a client would correct its headers."""
     scope = {
         "type": "http",
         "asgi": {"version": "3.0"},
@@ -252,6 +252,6 @@ def ask(app, method, path, headers, receive=None):
     return start["status"], dict(start["headers"]), b"".join(one.get("body", b"") for one in messages[1:])
 
 
-def test_an_app_can_be_made_for_any_number_of_stores(tmp_path):
+def test_apps_for_several_stores_are_independent(tmp_path):
     apps = [create_app(Settings(store=str(tmp_path / name)), open_without_tokens=True) for name in ("a", "b")]
     assert apps[0].state.cache is not apps[1].state.cache

@@ -1,4 +1,4 @@
-"""Heads, tables, sections and figures over HTTP, against the store."""
+"""Check that heads, tables, sections, figures and comparisons over HTTP equal the stored results."""
 
 import io
 
@@ -21,26 +21,26 @@ def table(run, name):
 
 
 def plain(frame):
-    """Return rows as JSON has them."""
+    """Return the rows of a table as dictionaries of JSON types."""
     return frame.astype(object).where(frame.notna(), None).to_dict("records")
 
 
 @pytest.mark.parametrize("circuit", ["qk", "vo"])
-def test_the_atlas_is_what_is_stored_of_every_head(atlas_client, atlas, circuit):
+def test_the_atlas_equals_the_stored_values_of_every_head(atlas_client, atlas, circuit):
     answer = atlas_client.get(f"/v1/runs/{atlas.id}/heads", params={"circuit": circuit}).json()
     stored = stored_group(atlas.store, atlas.id, "heads").sel(circuit=circuit, offset=0)
-    said = answer["dataset"]["data_vars"]
+    variables = answer["dataset"]["data_vars"]
     assert (answer["circuit"], answer["offset"]) == (circuit, 0)
     for name in ("effective_rank", "stable_rank", "coverage_99"):
-        np.testing.assert_array_equal(np.array(said[name]["data"], float), stored[name].values)
-        assert said[name]["dims"] == ["layer", "head"]
-        assert said[name]["attrs"]["description"] == stored[name].attrs["description"]
-    leading = np.array(said["leading_singular_value"]["data"], float)
+        np.testing.assert_array_equal(np.array(variables[name]["data"], float), stored[name].values)
+        assert variables[name]["dims"] == ["layer", "head"]
+        assert variables[name]["attrs"]["description"] == stored[name].attrs["description"]
+    leading = np.array(variables["leading_singular_value"]["data"], float)
     np.testing.assert_array_equal(leading, stored["singular_values"].isel(rank=0).values)
-    assert ("copying_score" in said) == (circuit == "vo")
+    assert ("copying_score" in variables) == (circuit == "vo")
 
 
-def test_the_atlas_is_a_table_too(atlas_client, atlas):
+def test_the_atlas_is_offered_as_a_table(atlas_client, atlas):
     path = f"/v1/runs/{atlas.id}/heads?circuit=vo"
     frame = fastparquet.ParquetFile(io.BytesIO(atlas_client.get(path, headers={"Accept": PARQUET}).content)).to_pandas()
     stored = stored_group(atlas.store, atlas.id, "heads").sel(circuit="vo", offset=0)
@@ -51,7 +51,7 @@ def test_the_atlas_is_a_table_too(atlas_client, atlas):
 
 
 @pytest.mark.parametrize("path", ["heads", "weights"])
-def test_every_dataset_is_read_by_xarray(atlas_client, atlas, path):
+def test_xarray_reads_every_dataset(atlas_client, atlas, path):
     content = atlas_client.get(f"/v1/runs/{atlas.id}/{path}").json()["dataset"]
     read = xr.Dataset.from_dict(content)
     assert set(read.data_vars) == set(content["data_vars"])
@@ -59,7 +59,7 @@ def test_every_dataset_is_read_by_xarray(atlas_client, atlas, path):
         assert float(read["random_overlap"]) > 0
 
 
-def test_a_head_card_holds_the_stored_spectrum_and_the_rows_of_the_table(atlas_client, atlas):
+def test_a_head_has_the_stored_spectrum_and_rows_of_the_table(atlas_client, atlas):
     stored, tokens = stored_group(atlas.store, atlas.id, "heads"), table(atlas, "head_tokens")
     for circuit, layer, head in (("qk", 0, 0), ("vo", 5, 11), ("qk", 3, 7)):
         card = atlas_client.get(f"/v1/runs/{atlas.id}/heads/{layer}/{head}", params={"circuit": circuit}).json()
@@ -75,7 +75,7 @@ def test_a_head_card_holds_the_stored_spectrum_and_the_rows_of_the_table(atlas_c
 
 
 @pytest.mark.parametrize(
-    ("path", "said"),
+    ("path", "message"),
     [
         ("heads/6/0", "no layer 6; it has 0 to 5"),
         ("heads/0/12", "no head 12; it has 0 to 11"),
@@ -90,17 +90,17 @@ def test_a_head_card_holds_the_stored_spectrum_and_the_rows_of_the_table(atlas_c
         (f"heads?offset={10**40}", "offset"),
     ],
 )
-def test_a_head_that_is_not_there_says_which_are(atlas_client, atlas, path, said):
-    assert_problem(atlas_client.get(f"/v1/runs/{atlas.id}/{path}"), 422, said)
+def test_the_error_for_an_unknown_head_lists_the_existing_heads(atlas_client, atlas, path, message):
+    assert_problem(atlas_client.get(f"/v1/runs/{atlas.id}/{path}"), 422, message)
 
 
-def test_a_run_without_heads_says_so(client):
+def test_heads_of_a_run_without_heads_return_404(client):
     assert_problem(client.get(f"{RUN}/heads"), 404, "heads")
     assert_problem(client.get(f"{RUN}/heads/0/0"), 404, "heads")
 
 
 @pytest.mark.parametrize("name", ["curves", "gram", "growth", "separation", "travel"])
-def test_pages_of_a_table_reach_each_row_once(client, library, name):
+def test_pages_contain_each_row_of_a_table_once(client, library, name):
     stored = plain(table(open_run(library, "tiny-0"), name))
     pages = pages_of(client, f"{RUN}/tables/{name}", limit=max(1, len(stored) // 3))
     assert len(pages) >= 3
@@ -108,7 +108,7 @@ def test_pages_of_a_table_reach_each_row_once(client, library, name):
     assert client.get(f"{RUN}/tables/{name}?limit=1").json()["total"] == len(stored)
 
 
-def test_every_table_of_an_atlas_is_answered(atlas_client, atlas):
+def test_every_table_of_an_atlas_is_returned(atlas_client, atlas):
     names = ["bias_tokens", "embedding_sphere", "head_tokens", "norm_tokens", "noun_alignment", "noun_keys", "sphere"]
     for name in names:
         answer = atlas_client.get(f"/v1/runs/{atlas.id}/tables/{name}", params={"limit": 10_000})
@@ -123,12 +123,12 @@ def test_rows_of_one_layer_and_head_are_filtered(atlas_client, atlas):
         wanted = tokens[np.logical_and.reduce([tokens[name] == value for name, value in params.items()])]
         pages = pages_of(atlas_client, path, **params, limit=100)
         assert [row for page in pages for row in page] == plain(wanted)
-    nobody = atlas_client.get(path, params={"layer": 9000}).json()
-    assert (nobody["items"], nobody["total"], nobody["next"]) == ([], 0, None)
+    empty = atlas_client.get(path, params={"layer": 9000}).json()
+    assert (empty["items"], empty["total"], empty["next"]) == ([], 0, None)
 
 
 @pytest.mark.parametrize(
-    ("path", "status", "said"),
+    ("path", "status", "message"),
     [
         ("tables/nobody", 404, "no table 'nobody'; it has curves, gram, growth, separation, travel"),
         ("tables/curves?head=1", 422, "head: the table curves has no such column"),
@@ -139,11 +139,11 @@ def test_rows_of_one_layer_and_head_are_filtered(atlas_client, atlas):
         ("tables/curves?cursor=zzz", 422, "cursor"),
     ],
 )
-def test_a_wrong_question_of_a_table_says_what_is_allowed(client, path, status, said):
-    assert_problem(client.get(f"{RUN}/{path}"), status, said)
+def test_the_error_for_an_invalid_table_query_lists_the_allowed_values(client, path, status, message):
+    assert_problem(client.get(f"{RUN}/{path}"), status, message)
 
 
-def test_sections_are_those_of_the_run_and_every_figure_that_they_name_is_drawn(client, library):
+def test_sections_equal_those_of_the_run_and_all_their_figures_are_drawn(client, library):
     run = open_run(library, "tiny-0")
     groups = client.get(f"{RUN}/sections").json()["items"]
     assert groups == shown_groups(run) == ["curves", "separation", "gram", "travel"]
@@ -165,7 +165,7 @@ def test_sections_are_those_of_the_run_and_every_figure_that_they_name_is_drawn(
     assert {"curves.refusal.-1", "curves.refusal.-2", "gram.shape", "gram.cka.harmful", "separation.subject"} <= drawn
 
 
-def test_sections_of_an_atlas_and_every_figure_that_they_name(atlas_client, atlas):
+def test_all_figures_in_the_sections_of_an_atlas_are_drawn(atlas_client, atlas):
     path = f"/v1/runs/{atlas.id}"
     groups = atlas_client.get(f"{path}/sections").json()["items"]
     assert groups == ["sphere", "weights", "heads", "words"]
@@ -177,13 +177,13 @@ def test_sections_of_an_atlas_and_every_figure_that_they_name(atlas_client, atla
                 assert answer.json()["data"]
 
 
-def test_sections_that_a_run_lacks_are_empty_and_unknown_ones_refused(client):
+def test_missing_sections_are_empty_and_unknown_sections_return_404(client):
     assert client.get(f"{RUN}/sections/heads").json()["items"] == []
     assert_problem(client.get(f"{RUN}/sections/nobody"), 404, "'nobody'", "curves, separation, gram")
 
 
 @pytest.mark.parametrize(
-    ("name", "said"),
+    ("name", "message"),
     [
         ("gram.nobody", "gram.shape"),
         ("curves.refusal.-9", "curves.refusal.-1"),
@@ -193,9 +193,9 @@ def test_sections_that_a_run_lacks_are_empty_and_unknown_ones_refused(client):
         (".", "figures of"),
     ],
 )
-def test_a_figure_that_is_not_there_names_those_that_are(client, name, said):
+def test_the_error_for_an_unknown_figure_lists_the_existing_figures(client, name, message):
     path = f"{RUN}/figures/{name}" if name != "." else f"{RUN}/figures/%2e"
-    assert_problem(client.get(path), 404, said)
+    assert_problem(client.get(path), 404, message)
 
 
 def test_runs_are_compared_on_relative_depth(client, library):
@@ -225,14 +225,14 @@ def test_a_run_given_twice_is_compared_once(client):
 def test_the_bound_of_separation_changes_its_milestone(client, library):
     low = stored_group(library, "tiny-0", "separation")["auroc_low"].sel(contrast="refusal", position=-1)
     bound = float(low.max())
-    for asked, expected in ((bound, True), (min(1.0, np.nextafter(bound, 2)), False)):
-        params = {"run": "tiny-0", "contrast": "refusal", "bound": repr(float(asked))}
+    for given, expected in ((bound, True), (min(1.0, np.nextafter(bound, 2)), False)):
+        params = {"run": "tiny-0", "contrast": "refusal", "bound": repr(float(given))}
         (row,) = client.get("/v1/compare", params=params).json()["milestones"]
         assert (row["separates_at"] != "never") == expected
 
 
 @pytest.mark.parametrize(
-    ("params", "said"),
+    ("params", "message"),
     [
         ({"run": "tiny-0"}, "contrast: not given, and tiny-0 has 2; choose one of: refusal, subject"),
         ({"run": ["tiny-0", "tiny-1"], "contrast": "subject"}, "tiny-1 has no 'subject'; it has: refusal"),
@@ -249,14 +249,14 @@ def test_the_bound_of_separation_changes_its_milestone(client, library):
         ({"run": "tiny-0", "contrast": "refusal", "bound": 0.4}, "bound"),
     ],
 )
-def test_what_cannot_be_compared_says_what_can(client, params, said):
-    assert_problem(client.get("/v1/compare", params=params), 422, said)
+def test_the_error_for_an_invalid_comparison_lists_the_allowed_values(client, params, message):
+    assert_problem(client.get("/v1/compare", params=params), 422, message)
 
 
 def test_a_comparison_with_a_run_that_lacks_the_group_is_404(atlas_client, atlas):
     assert_problem(atlas_client.get("/v1/compare", params={"run": atlas.id, "statistic": "auroc"}), 404, "separation")
 
 
-def test_the_comparison_of_runs_is_a_frame(client):
+def test_the_items_of_a_comparison_form_a_table(client):
     items = client.get("/v1/compare", params={"run": ["tiny-0"], "contrast": "refusal"}).json()["items"]
     assert pd.DataFrame(items)["relative_depth"].between(0, 1).all()

@@ -1,4 +1,4 @@
-"""Whatever is put into a path or a parameter: a clear 4xx, never 500, and nothing outside the store is read."""
+"""Check that any text in a path or parameter gives a 4xx status, never 500, and reads nothing outside the store."""
 
 import pytest
 from support.serving import assert_problem, client_of, copied
@@ -37,7 +37,7 @@ NAMES = [
     "*",
     "tiny-0%2f..%2ftiny-1",
 ]
-PLACES = [
+PATHS = [
     "/v1/runs/{}",
     "/v1/runs/{}/curves",
     "/v1/runs/{}/tables/growth",
@@ -57,29 +57,29 @@ PLACES = [
 
 @pytest.fixture(scope="module")
 def guarded(library, tmp_path_factory):
-    """A store inside a folder that has secrets all around, whose names are asked for."""
+    """A client of a service whose store is surrounded by secret files; the tests request the names of these files."""
     folder = tmp_path_factory.mktemp("guarded")
-    for place in (".", "store", "store/runs"):
-        (folder / place).mkdir(exist_ok=True)
-        (folder / place / "secret").mkdir()
+    for parent in (".", "store", "store/runs"):
+        (folder / parent).mkdir(exist_ok=True)
+        (folder / parent / "secret").mkdir()
         for name in ("run.json", "COMPLETE", "growth.parquet", "secret.parquet", "index.html"):
-            (folder / place / "secret" / name).write_text("SECRET-OF-THE-DISK")
-        (folder / place / "secret.parquet").write_text("SECRET-OF-THE-DISK")
+            (folder / parent / "secret" / name).write_text("SECRET-OF-THE-DISK")
+        (folder / parent / "secret.parquet").write_text("SECRET-OF-THE-DISK")
     return client_of(copied(library, folder / "store", "tiny-0", "tiny-1"))
 
 
-@pytest.mark.parametrize("place", PLACES)
-def test_no_name_in_a_path_leads_out_of_the_store(guarded, place):
+@pytest.mark.parametrize("path", PATHS)
+def test_no_name_in_a_path_reads_outside_the_store(guarded, path):
     for name in NAMES:
-        answer = guarded.get(place.format(name))
-        assert 400 <= answer.status_code < 500, (place, name, answer.status_code)
-        assert answer.headers["content-type"] == "application/problem+json", (place, name)
+        answer = guarded.get(path.format(name))
+        assert 400 <= answer.status_code < 500, (path, name, answer.status_code)
+        assert answer.headers["content-type"] == "application/problem+json", (path, name)
         assert answer.headers["x-content-type-options"] == "nosniff"
         assert "SECRET-OF-THE-DISK" not in answer.text
         assert "x-evil" not in answer.headers
 
 
-def test_a_folder_of_the_store_that_is_no_run_is_damaged_and_shows_nothing(guarded):
+def test_the_content_of_a_folder_that_is_not_a_run_is_not_shown(guarded):
     answer = guarded.get("/v1/runs/secret")
     assert_problem(answer, 409, "secret: run.json cannot be read")
     assert "SECRET-OF-THE-DISK" not in answer.text
@@ -139,7 +139,7 @@ def test_no_value_of_a_parameter_makes_the_service_fail(client, path, name):
 
 
 @pytest.mark.parametrize(
-    ("path", "said"),
+    ("path", "message"),
     [
         ("curves?statistic=nobody", "'nobody', which is not a curve along depth; allowed: norm_mean, "),
         ("curves?contrast=nobody", "contrast: tiny-0 has no 'nobody'; it has: refusal, subject"),
@@ -165,17 +165,17 @@ def test_no_value_of_a_parameter_makes_the_service_fail(client, path, name):
         ("nobody", "'gram'"),
     ],
 )
-def test_what_is_not_there_is_named_with_what_is(client, path, said):
-    assert_problem(client.get(f"{RUN}/{path}"), 422, said)
+def test_the_error_for_an_unknown_label_lists_the_existing_labels(client, path, message):
+    assert_problem(client.get(f"{RUN}/{path}"), 422, message)
 
 
-def test_the_first_layer_out_of_range_of_a_large_run_says_the_range(client):
+def test_the_error_for_the_first_layer_out_of_range_names_the_range(client):
     answer = client.get("/v1/runs/tiny-1/directions/refusal", params={"site": "resid_pre", "layer": 6})
     assert_problem(answer, 422, "it has 0 to 5")
 
 
 @pytest.mark.parametrize("method", ["POST", "PUT", "PATCH", "DELETE", "OPTIONS", "TRACE"])
-def test_what_is_not_offered_is_405_and_says_what_is(client, method):
+def test_a_method_that_is_not_allowed_returns_405_with_the_allowed_ones(client, method):
     for path in ("/v1/runs", f"{RUN}/curves", "/healthz", "/"):
         answer = client.request(method, path, headers={"Content-Type": "application/json"}, content=b"{}")
         assert_problem(answer, 405, method)
@@ -183,14 +183,14 @@ def test_what_is_not_offered_is_405_and_says_what_is(client, method):
 
 
 @pytest.mark.parametrize("path", ["/nobody", "/v1", "/v1/", "/v1/runs/tiny-0/", "/v2/runs", "/static/", "/.git/config"])
-def test_a_path_that_is_not_there_is_a_problem(client, path):
+def test_an_unknown_path_returns_a_problem(client, path):
     answer = client.get(path, follow_redirects=False)
     assert answer.status_code in (307, 404, 422)
     if answer.status_code != 307:
         assert_problem(answer, answer.status_code)
 
 
-def test_names_that_are_not_there_are_not_kept(client):
+def test_unknown_file_names_are_not_cached(client):
     from theodolite.api.page import _packed
 
     for number in range(50):
@@ -201,7 +201,7 @@ def test_names_that_are_not_there_are_not_kept(client):
     assert _packed.cache_info().currsize == before
 
 
-def test_labels_given_twice_count_once_or_are_refused(client):
+def test_duplicate_labels_are_merged_or_rejected(client):
     once = client.get(f"{RUN}/curves?statistic=cosine_of_means&contrast=refusal&site=resid_pre&position=-1").json()
     twice = client.get(
         f"{RUN}/curves?statistic=cosine_of_means&contrast=refusal&contrast=refusal&site=resid_pre&position=-1"

@@ -1,4 +1,4 @@
-"""Jobs over HTTP whose cluster is missing, cannot be reached, refuses them, or answers what no cluster answers."""
+"""Check survey jobs whose cluster is missing, is unreachable, refuses them, or sends invalid responses."""
 
 import json
 from datetime import UTC, datetime, timedelta
@@ -23,7 +23,7 @@ def client(store, ray):
     return client_of(store, jobs_url=URL)
 
 
-def test_without_a_cluster_jobs_are_refused_and_known_ones_are_lost(client, ray, store):
+def test_without_a_cluster_submissions_fail_and_known_jobs_are_lost(client, ray, store):
     submit(client)
     without = client_of(store)
     assert_problem(without.post("/v1/jobs", json=another(1)), 503, "no cluster for survey jobs", "THEODOLITE_JOBS_URL")
@@ -35,7 +35,7 @@ def test_without_a_cluster_jobs_are_refused_and_known_ones_are_lost(client, ray,
 @pytest.mark.parametrize(
     "failure", [httpx.ConnectError("refused"), httpx.ReadTimeout("slow"), httpx.RemoteProtocolError("bye")]
 )
-def test_a_cluster_that_cannot_be_reached_is_said_and_unfinished_jobs_are_lost(client, ray, store, failure):
+def test_with_an_unreachable_cluster_submissions_fail_and_unfinished_jobs_are_lost(client, ray, store, failure):
     submit(client)
     submit(client, another(1))
     end_attempt(store, ID, 1, End("succeeded"))
@@ -51,7 +51,7 @@ def test_a_cluster_that_cannot_be_reached_is_said_and_unfinished_jobs_are_lost(c
     assert show(client, lost["id"])["state"] == "queued"
 
 
-def test_a_cluster_that_wants_another_token_says_so(store, monkeypatch):
+def test_the_error_of_a_cluster_with_another_token_names_the_setting(store, monkeypatch):
     cluster = RayStandIn(token="right")
     monkeypatch.setattr("theodolite.submission.ray_jobs.httpx.request", cluster.request)
     monkeypatch.setenv("RAY_AUTH_TOKEN_PATH", "/nonexistent")
@@ -62,7 +62,7 @@ def test_a_cluster_that_wants_another_token_says_so(store, monkeypatch):
     submit(client_of(store, jobs_url=URL, ray_token="right"))
 
 
-def test_an_attempt_that_the_cluster_refused_is_remembered_and_its_name_never_used_again(client, ray, monkeypatch):
+def test_a_refused_attempt_is_recorded_and_its_submission_id_is_not_reused(client, ray, monkeypatch):
     monkeypatch.setattr("theodolite.submission.job_store.secrets.token_hex", lambda _: "chance")
     name = f"theodolite-{ID[:16]}-1-chance"
     ray.jobs[name] = {"status": "STOPPED", "submission_id": name}
@@ -85,7 +85,7 @@ def test_an_attempt_that_was_never_sent_is_lost_after_a_while(client, ray, store
     assert submit(later).json()["attempt"] == 2
 
 
-def test_stopping_while_the_cluster_is_away_says_that_nothing_was_stopped(client, ray):
+def test_stopping_a_job_fails_while_the_cluster_is_unreachable(client, ray):
     submit(client)
     ray.failure = httpx.ConnectError("refused")
     assert_problem(client.delete(f"/v1/jobs/{ID}"), 503)
@@ -102,7 +102,7 @@ def answering(monkeypatch, status, text):
     ("status", "text"),
     [(404, "404: Not Found"), (200, "<html>a login page</html>"), (302, ""), (200, "[]"), (200, "{}")],
 )
-def test_an_address_that_is_no_ray_cluster_takes_no_job(store, monkeypatch, status, text):
+def test_a_url_that_is_not_a_ray_cluster_accepts_no_job(store, monkeypatch, status, text):
     answering(monkeypatch, status, text)
     client = client_of(store, jobs_url=URL)
     assert_problem(client.post("/v1/jobs", json=SPEC), 503)
@@ -111,7 +111,7 @@ def test_an_address_that_is_no_ray_cluster_takes_no_job(store, monkeypatch, stat
 @pytest.mark.parametrize(
     ("status", "text"), [(200, "<html>"), (302, ""), (200, "null"), (200, '{"status": "RESTARTING"}'), (200, "{}")]
 )
-def test_an_answer_that_is_not_rays_makes_jobs_lost_and_not_the_service_fail(client, ray, monkeypatch, status, text):
+def test_after_an_invalid_response_of_the_cluster_jobs_are_lost(client, ray, monkeypatch, status, text):
     submit(client)
     submit(client, another(1))
     answering(monkeypatch, status, text)
@@ -120,7 +120,7 @@ def test_an_answer_that_is_not_rays_makes_jobs_lost_and_not_the_service_fail(cli
     assert show(client)["state"] == "lost"
 
 
-def test_the_password_of_the_cluster_is_not_said(store, ray):
+def test_errors_do_not_contain_the_password_of_the_cluster(store, ray):
     ray.failure = httpx.ConnectError("refused")
     answer = client_of(store, jobs_url="http://user:PASSWORD@head:8265").post("/v1/jobs", json=SPEC)
     assert_problem(answer, 503)

@@ -1,4 +1,4 @@
-"""The service imports nothing heavy, for it shall start at once and run beside anything; asked in a fresh process."""
+"""Check in a new process that the service imports no heavy package, so that it starts fast and needs little memory."""
 
 import subprocess
 import sys
@@ -7,7 +7,7 @@ import pytest
 
 HEAVY = {"torch", "transformers", "ray", "dask", "distributed", "datasets", "sklearn"}
 
-ASKED = """
+REQUESTED = """
 import sys
 from theodolite.api.serving import block_imports
 block_imports()
@@ -25,7 +25,7 @@ for form in ("application/json", "application/vnd.apache.parquet"):
         assert answer.status_code == 200, (path, form, answer.text)
 print(*sorted(name for name in {heavy!r} | {{"pyarrow"}} if sys.modules.get(name)))
 for form in ("application/vnd.apache.arrow.stream", "application/vnd.apache.parquet", "application/json"):
-    for path in flat:  # what Arrow brought changes nothing for the others
+    for path in flat:  # the import of Arrow does not change the other responses
         answer = client.get(path, headers={{"Accept": form}})
         assert answer.status_code == 200, (path, form, answer.text)
 """
@@ -39,15 +39,15 @@ for form in ("application/vnd.apache.arrow.stream", "application/vnd.apache.parq
         ("theodolite.submission.ray_jobs", {*HEAVY, "fastapi", "plotly", "zarr"}),
     ],
 )
-def test_module_imports_nothing_it_must_not_know(module, forbidden):
+def test_a_module_imports_no_forbidden_module(module, forbidden):
     code = f"import sys, {module}; print(*sorted({forbidden!r} & set(sys.modules)))"
-    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert found.stdout.split() == []
+    process = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert process.stdout.split() == []
 
 
-def test_answering_loads_nothing_heavy_either(library):
-    """As `theodolite serve` does it, with Dask out of xarray's reach and pyarrow out of pandas'."""
-    code = ASKED.format(store=library, heavy=HEAVY)
-    found = subprocess.run([sys.executable, "-W", "ignore", "-c", code], capture_output=True, text=True, check=False)
-    assert found.returncode == 0, found.stderr
-    assert found.stdout.split() == []
+def test_responses_import_no_heavy_module(library):
+    """Block the same imports as `theodolite serve`: Dask for xarray, and pyarrow for pandas."""
+    code = REQUESTED.format(store=library, heavy=HEAVY)
+    process = subprocess.run([sys.executable, "-W", "ignore", "-c", code], capture_output=True, text=True, check=False)
+    assert process.returncode == 0, process.stderr
+    assert process.stdout.split() == []

@@ -1,4 +1,4 @@
-"""Which runs there are, those that are not complete, and what is said of those that are not there."""
+"""Check the list of runs, incomplete runs, and the errors for unknown runs."""
 
 import shutil
 
@@ -8,15 +8,15 @@ from support.serving import assert_problem, captured_run, client_of, copied, pag
 from theodolite.query.runs import summaries
 
 
-def test_complete_runs_are_listed_with_what_they_hold(client):
+def test_complete_runs_are_listed_with_sets_contrasts_and_results(client):
     answer = client.get("/v1/runs").json()
     assert answer["next"] is None
-    lines = {item["run_id"]: item for item in answer["items"]}
-    assert set(lines) == {"tiny-0", "tiny-1"}
-    assert lines["tiny-0"]["sets"] == {"harmful": 10, "harmless": 9, "nouns": 6}
-    assert lines["tiny-0"]["contrasts"] == ["refusal", "subject"]
-    assert lines["tiny-1"]["contrasts"] == ["refusal"]
-    assert lines["tiny-0"]["analyses"] == ["curves", "directions", "gram", "moments", "separation", "travel"]
+    listed = {item["run_id"]: item for item in answer["items"]}
+    assert set(listed) == {"tiny-0", "tiny-1"}
+    assert listed["tiny-0"]["sets"] == {"harmful": 10, "harmless": 9, "nouns": 6}
+    assert listed["tiny-0"]["contrasts"] == ["refusal", "subject"]
+    assert listed["tiny-1"]["contrasts"] == ["refusal"]
+    assert listed["tiny-0"]["analyses"] == ["curves", "directions", "gram", "moments", "separation", "travel"]
     assert {item["state"] for item in answer["items"]} == {"complete"}
 
 
@@ -31,21 +31,21 @@ def test_complete_runs_are_listed_with_what_they_hold(client):
         ({"contrast": "nobody"}, set()),
     ],
 )
-def test_runs_are_found_by_model_and_contrast(client, params, expected):
+def test_runs_are_filtered_by_model_and_contrast(client, params, expected):
     assert {item["run_id"] for item in client.get("/v1/runs", params=params).json()["items"]} == expected
 
 
-def test_the_listing_is_what_the_query_side_says(client, library):
+def test_the_listing_equals_the_summaries_of_the_query_package(client, library):
     listed = client.get("/v1/runs", params={"incomplete": True}).json()["items"]
     assert listed == summaries(library)
 
 
-def test_pages_of_runs_reach_each_once(client):
+def test_pages_contain_each_run_once(client):
     pages = pages_of(client, "/v1/runs", incomplete=True, limit=1)
     assert sorted(page[0]["run_id"] for page in pages) == ["captured-0", "tiny-0", "tiny-1"]
 
 
-def test_a_run_that_appears_is_listed_without_a_restart(tmp_path):
+def test_a_new_run_is_listed_without_a_restart(tmp_path):
     client = client_of(tmp_path)
     assert client.get("/v1/runs").json()["items"] == []
     answer = client.get("/v1/runs/tiny-9")
@@ -70,24 +70,24 @@ def test_a_run_that_appears_is_listed_without_a_restart(tmp_path):
         "figures/gram.shape",
     ],
 )
-def test_a_run_that_is_not_complete_answers_409_and_an_unknown_one_404(client, path):
+def test_an_incomplete_run_returns_409_and_an_unknown_run_404(client, path):
     assert_problem(client.get(f"/v1/runs/captured-0/{path}"), 409, "captured-0 is not complete: its state is captured")
     assert_problem(client.get(f"/v1/runs/nobody-0/{path}"), 404, "nobody-0", "/v1/runs lists")
 
 
-def test_a_run_that_is_not_complete_can_be_looked_at(client):
-    said = client.get("/v1/runs/captured-0").json()
-    assert (said["state"], said["analyses"], said["results"]) == ("captured", [], {})
-    assert said["sets"]["harmful"]["shards_committed"] == 3
+def test_an_incomplete_run_is_described(client):
+    description = client.get("/v1/runs/captured-0").json()
+    assert (description["state"], description["analyses"], description["results"]) == ("captured", [], {})
+    assert description["sets"]["harmful"]["shards_committed"] == 3
 
 
 @pytest.mark.parametrize("runs", [["captured-0"], ["tiny-0", "captured-0"]])
-def test_runs_that_are_not_complete_are_not_compared(client, runs):
+def test_incomplete_runs_are_not_compared(client, runs):
     assert_problem(client.get("/v1/compare", params={"run": runs, "contrast": "refusal"}), 409, "captured-0")
     assert_problem(client.get("/v1/compare", params={"run": ["tiny-0", "nobody-0"]}), 404, "nobody-0")
 
 
-def test_a_run_that_was_removed_is_unknown(library, tmp_path):
+def test_a_removed_run_returns_404(library, tmp_path):
     client = client_of(copied(library, tmp_path, "tiny-0", "tiny-1"))
     assert client.get("/v1/runs/tiny-0").status_code == 200
     shutil.rmtree(tmp_path / "runs" / "tiny-0")
@@ -95,7 +95,7 @@ def test_a_run_that_was_removed_is_unknown(library, tmp_path):
     assert_problem(client.get("/v1/runs/tiny-0"), 404, "/v1/runs lists")
 
 
-def test_a_folder_without_a_record_is_no_run(library, tmp_path):
+def test_a_folder_without_a_record_is_not_a_run(library, tmp_path):
     client = client_of(copied(library, tmp_path, "tiny-0"))
     (tmp_path / "runs" / "begun-0" / "prompts").mkdir(parents=True)
     (tmp_path / "runs" / "begun-0" / "prompts" / "a.parquet").write_bytes(b"x")

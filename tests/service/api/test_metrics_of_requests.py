@@ -1,4 +1,4 @@
-"""What is counted of requests: patterns of routes, and never a name that somebody chose."""
+"""Check that the metrics of requests have the patterns of routes as labels, and no name that a user chose."""
 
 import re
 
@@ -19,7 +19,7 @@ def counted(client):
 
 def test_requests_are_counted_by_pattern_and_status(near):
     before, _ = counted(near)
-    asked = {
+    routes_and_statuses = {
         "/v1/runs": ("/v1/runs", "200"),
         "/v1/runs/tiny-0/curves?statistic=auroc": ("/v1/runs/{run_id}/curves", "200"),
         "/v1/runs/nobody-0/curves": ("/v1/runs/{run_id}/curves", "404"),
@@ -28,11 +28,11 @@ def test_requests_are_counted_by_pattern_and_status(near):
         "/static/nobody.js": ("/static/{name}", "404"),
         "/nobody-at-all": ("none", "404"),
     }
-    for path in asked:
+    for path in routes_and_statuses:
         near.get(path)
     after, _ = counted(near)
-    for key in set(asked.values()):
-        assert after[key] - before.get(key, 0) == list(asked.values()).count(key)
+    for key in set(routes_and_statuses.values()):
+        assert after[key] - before.get(key, 0) == list(routes_and_statuses.values()).count(key)
 
 
 def test_no_name_of_a_user_becomes_a_label(near):
@@ -51,14 +51,14 @@ def test_no_name_of_a_user_becomes_a_label(near):
     assert routes <= known | own
 
 
-def test_refusals_of_the_guard_are_counted_too(near):
+def test_requests_that_the_guard_rejects_are_counted(near):
     before, _ = counted(near)
     near.get("/v1/runs", headers={"Host": "evil.com"})
     after, _ = counted(near)
     assert after[("none", "421")] == before.get(("none", "421"), 0) + 1
 
 
-def test_times_are_in_seconds_by_route_alone(near):
+def test_times_are_in_seconds_with_the_route_as_the_only_label(near):
     near.get("/healthz")
     _, text = counted(near)
     assert re.search(r'theodolite_http_request_seconds_count\{route="/healthz"\} [1-9]', text)

@@ -1,4 +1,4 @@
-"""The service against its own OpenAPI description, by requests that schemathesis makes up: always the same ones."""
+"""Check the service against its OpenAPI description with requests that schemathesis generates from a fixed seed."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -56,7 +56,7 @@ BOTH = (GenerationMode.POSITIVE, GenerationMode.NEGATIVE)
 
 
 def ask_all(operation: Any, check: Any, modes: Sequence[GenerationMode] = BOTH, **places: Any) -> None:
-    """Make up requests, such as the description allows and such as it does not."""
+    """Send generated requests, both valid and invalid according to the description, and check each response."""
     for mode in modes:
 
         @hypothesis.given(case=operation.as_strategy(generation_mode=mode))
@@ -67,7 +67,7 @@ def ask_all(operation: Any, check: Any, modes: Sequence[GenerationMode] = BOTH, 
 
         try:
             ask()
-        except hypothesis.errors.Unsatisfiable:  # nothing can be wrong about a call without parameters
+        except hypothesis.errors.Unsatisfiable:  # a call without parameters has no invalid request
             assert mode == GenerationMode.NEGATIVE
 
 
@@ -81,39 +81,39 @@ def assert_as_described(case: Any, response: Any) -> None:
 
 
 @pytest.mark.parametrize(("method", "path"), CALLS)
-def test_whatever_is_asked_is_answered(description, method, path):
+def test_no_generated_request_makes_the_service_fail(description, method, path):
     ask_all(description[path][method], assert_as_described)
 
 
 @pytest.mark.parametrize(("method", "path"), [call for call in CALLS if "{run_id}" in call[1]])
-def test_whatever_is_asked_of_a_run_that_is_there_is_answered(description, method, path):
+def test_no_generated_request_for_an_existing_run_makes_the_service_fail(description, method, path):
     places = {name: value for name, value in KNOWN.items() if f"{{{name}}}" in path}
     ask_all(description[path][method], assert_as_described, **places)
 
 
 @pytest.mark.parametrize(("method", "path"), CALLS)
-def test_nothing_is_answered_without_a_token(library, tmp_path, method, path):
+def test_every_call_without_a_token_returns_401(library, tmp_path, method, path):
     store = copied(library, tmp_path, "captured-0")
     create_credential(store, ["read", "submit"])
     client = client_of(store)
-    place = path.format(**{**KNOWN, "run_id": "captured-0", "job_id": "0" * 64, "name": "x", "group": "gram"})
+    url = path.format(**{**KNOWN, "run_id": "captured-0", "job_id": "0" * 64, "name": "x", "group": "gram"})
     content = {"json": {}} if method == "POST" else {}
-    answer = client.request(method, place, **content)
+    answer = client.request(method, url, **content)
     assert answer.status_code == (200 if path in PUBLIC else 401), answer.text
 
 
-TOLD = (status_code_conformance, content_type_conformance, response_schema_conformance)
+CONFORMANCE = (status_code_conformance, content_type_conformance, response_schema_conformance)
 
 
 @pytest.mark.parametrize(
     ("method", "path"),
     [call for call in CALLS if call[0] == "GET"],
 )
-def test_answers_are_those_that_are_described(description, method, path):
-    """Right requests of a run that is there: status, content type and shape are documented."""
+def test_responses_conform_to_the_description(description, method, path):
+    """For valid requests to an existing run, the description lists the status, content type and schema."""
 
-    def assert_told(case: Any, response: Any) -> None:
-        case.validate_response(response, checks=list(TOLD))
+    def assert_conforms(case: Any, response: Any) -> None:
+        case.validate_response(response, checks=list(CONFORMANCE))
 
     places = {name: value for name, value in KNOWN.items() if f"{{{name}}}" in path}
-    ask_all(description[path][method], assert_told, [GenerationMode.POSITIVE], **places)
+    ask_all(description[path][method], assert_conforms, [GenerationMode.POSITIVE], **places)

@@ -1,4 +1,4 @@
-"""Jobs over HTTP, with a stand-in for Ray's interface: one job a spec, one attempt at a time, and nothing forgotten."""
+"""Check survey jobs over HTTP with a fake Ray cluster: one job for each spec, and one attempt at a time."""
 
 import json
 import re
@@ -26,7 +26,7 @@ def client(store, ray):
     return client_of(store, jobs_url=URL)
 
 
-def test_a_submitted_job_is_named_by_its_spec_and_says_where_it_is(client, ray):
+def test_the_id_of_a_job_is_its_spec_digest_and_location_names_its_url(client, ray):
     answer = submit(client)
     assert answer.headers["location"] == f"/v1/jobs/{ID}"
     job = answer.json()
@@ -39,14 +39,14 @@ def test_a_submitted_job_is_named_by_its_spec_and_says_where_it_is(client, ray):
     assert [name.rsplit("-", 1)[0] for name in ray.submitted] == [f"theodolite-{ID[:16]}-1"]
 
 
-def test_a_job_that_knows_its_run_before_it_is_there_has_no_progress_yet(client, store):
+def test_a_job_has_no_progress_before_its_run_exists(client, store):
     submit(client)
     record_run(store, ID, "tiny-0")
     assert (show(client)["run_id"], show(client)["progress"]) == ("tiny-0", {})
     assert client.get("/v1/jobs").json()["items"] == [show(client)]
 
 
-def test_nothing_of_the_user_reaches_the_shell(client, ray):
+def test_no_text_of_the_user_reaches_the_shell(client, ray):
     submit(client, {**SPEC, "name": "; rm -rf / $(id) `id`"})
     (job,) = ray.jobs.values()
     assert re.fullmatch(r"python -m theodolite_jobs\.job [0-9a-f]{64} 1", job["entrypoint"])
@@ -54,7 +54,7 @@ def test_nothing_of_the_user_reaches_the_shell(client, ray):
     assert "rm -rf" not in json.dumps(job)
 
 
-def test_what_the_job_inherits_is_the_store_and_the_limits_and_no_secret(store, ray):
+def test_a_job_inherits_the_store_and_the_limits_but_no_secret(store, ray):
     settings = {"job_tokens": 5000, "remote_code_allowed": ["org/a"], "ray_token": "RAY-SECRET", "hosts": ["x.example"]}
     submit(client_of(store, jobs_url=URL, **settings))
     (job,) = ray.jobs.values()
@@ -69,7 +69,7 @@ def test_what_the_job_inherits_is_the_store_and_the_limits_and_no_secret(store, 
     }
 
 
-def test_a_relative_store_is_named_as_the_nodes_find_it(tmp_path, monkeypatch, ray):
+def test_a_relative_store_reaches_the_job_as_an_absolute_path(tmp_path, monkeypatch, ray):
     monkeypatch.chdir(tmp_path)
     submit(client_of("here", jobs_url=URL))
     (job,) = ray.jobs.values()
@@ -77,7 +77,7 @@ def test_a_relative_store_is_named_as_the_nodes_find_it(tmp_path, monkeypatch, r
 
 
 @pytest.mark.parametrize("status", ["PENDING", "RUNNING", "SUCCEEDED"])
-def test_the_same_spec_is_the_same_job_and_not_submitted_twice(client, ray, status):
+def test_the_same_spec_is_the_same_job_and_is_submitted_once(client, ray, status):
     submit(client, {**SPEC, "name": "first"})
     ray.set_state(ray.submitted[0], status)
     turned = dict(reversed(list(SPEC.items()))) | {"prompts": dict(reversed(list(SPEC["prompts"].items())))}
@@ -98,7 +98,7 @@ def test_the_same_spec_is_the_same_job_and_not_submitted_twice(client, ray, stat
         ("STOPPED", "stopped"),
     ],
 )
-def test_states_are_those_of_the_cluster(client, ray, status, state):
+def test_states_of_the_cluster_map_to_states_of_the_job(client, ray, status, state):
     submit(client)
     ray.set_state(ray.submitted[0], status, "why")
     assert show(client)["state"] == state
@@ -107,17 +107,17 @@ def test_states_are_those_of_the_cluster(client, ray, status, state):
 
 
 @pytest.mark.parametrize("status", ["FAILED", "STOPPED"])
-def test_a_job_that_failed_or_was_stopped_goes_on_under_a_new_name(client, ray, status):
+def test_a_failed_or_stopped_job_resumes_under_a_new_submission_id(client, ray, status):
     submit(client)
     ray.set_state(ray.submitted[0], status)
     assert submit(client).json()["attempt"] == 2
-    assert submit(client).json()["attempt"] == 2  # which is queued now
+    assert submit(client).json()["attempt"] == 2  # the second attempt is queued
     names = [name.rsplit("-", 1)[0] for name in ray.submitted]
     assert names == [f"theodolite-{ID[:16]}-{number}" for number in (1, 2)]
     assert show(client)["state"] == "queued"
 
 
-def test_a_job_that_its_cluster_forgot_is_lost_and_goes_on(client, ray):
+def test_a_job_that_is_unknown_to_its_cluster_is_lost_and_resumes(client, ray):
     submit(client)
     ray.jobs.clear()  # a new cluster
     assert show(client)["state"] == "lost"
@@ -126,7 +126,7 @@ def test_a_job_that_its_cluster_forgot_is_lost_and_goes_on(client, ray):
     assert show(client)["state"] == "queued"
 
 
-def test_the_end_that_a_job_wrote_counts_and_not_what_a_new_cluster_says(client, ray, store):
+def test_the_recorded_end_of_a_job_takes_precedence_over_the_cluster(client, ray, store):
     submit(client)
     end_attempt(store, ID, 1, End("failed", "prompts.harmful: there is no such column"))
     ray.jobs.clear()
@@ -139,7 +139,7 @@ def test_the_end_that_a_job_wrote_counts_and_not_what_a_new_cluster_says(client,
     assert submit(client).json()["attempt"] == 2
 
 
-def test_a_service_that_starts_again_knows_everything(client, ray, store):
+def test_a_restarted_service_reads_all_jobs_from_the_store(client, ray, store):
     submit(client)
     ray.set_state(ray.submitted[0], "RUNNING")
     before = show(client)
@@ -149,21 +149,21 @@ def test_a_service_that_starts_again_knows_everything(client, ray, store):
     assert len(ray.jobs) == 1
 
 
-def test_stopping_stops_on_the_cluster_once_and_submitting_goes_on(client, ray):
+def test_a_job_is_stopped_once_on_the_cluster_and_resumes_when_submitted_again(client, ray):
     submit(client)
     ray.set_state(ray.submitted[0], "RUNNING")
     for _ in range(2):
         answer = client.delete(f"/v1/jobs/{ID}")
         assert (answer.status_code, answer.json()["state"]) == (200, "stopped")
-    assert [place for method, place in ray.asked if place.endswith("/stop")] == [f"/api/jobs/{ray.submitted[0]}/stop"]
+    assert [path for method, path in ray.requests if path.endswith("/stop")] == [f"/api/jobs/{ray.submitted[0]}/stop"]
     assert submit(client).json()["attempt"] == 2
 
 
-def test_stopping_what_has_ended_changes_nothing(client, ray, store):
+def test_stopping_a_finished_job_changes_nothing(client, ray, store):
     submit(client)
     end_attempt(store, ID, 1, End("succeeded"))
     assert client.delete(f"/v1/jobs/{ID}").json()["state"] == "succeeded"
-    assert not any(place.endswith("/stop") for _, place in ray.asked)
+    assert not any(path.endswith("/stop") for _, path in ray.requests)
 
 
 def test_logs_are_those_of_the_last_attempt(client, ray):
@@ -177,10 +177,13 @@ def test_logs_are_those_of_the_last_attempt(client, ray):
     assert_problem(client.get(f"/v1/jobs/{ID}/logs"), 503)
 
 
-def test_a_job_tells_its_run_and_how_far_each_set_is(client, ray, store):
+def test_a_job_has_its_run_id_and_the_progress_of_each_set(client, ray, store):
     submit(client)
     record_run(store, ID, "tiny-0")
-    assert (show(client)["run_id"], show(client)["progress"]) == ("tiny-0", {})  # known, and not begun
+    assert (show(client)["run_id"], show(client)["progress"]) == (
+        "tiny-0",
+        {},
+    )  # the run does not exist
     run = captured_run(Path(store))
     whole = {"harmful": 10, "harmless": 9, "nouns": 6}
     assert show(client)["progress"] == {name: {"done": n, "total": n} for name, n in whole.items()}
@@ -189,7 +192,7 @@ def test_a_job_tells_its_run_and_how_far_each_set_is(client, ray, store):
     assert client.get("/v1/jobs").json()["items"][0]["progress"]["harmful"]["done"] == 8
 
 
-def test_a_token_has_so_many_unfinished_jobs_and_no_more(store, ray):
+def test_the_number_of_unfinished_jobs_of_a_token_is_limited(store, ray):
     one, _ = create_credential(store, ["read", "submit"])
     other, _ = create_credential(store, ["read", "submit"])
     client = client_of(store, jobs_url=URL, jobs_per_token=2)
@@ -199,7 +202,7 @@ def test_a_token_has_so_many_unfinished_jobs_and_no_more(store, ray):
     assert_problem(refused, 429, "2 jobs", "2 are allowed")
     assert int(refused.headers["retry-after"]) > 0
     assert len(ray.jobs) == 2
-    submit(client, another(0), headers=bearer(one))  # the same is no more
+    submit(client, another(0), headers=bearer(one))  # the same spec adds no job
     submit(client, another(2), headers=bearer(other))
     ray.set_state(ray.submitted[0], "FAILED")
     submit(client, another(3), headers=bearer(one))
@@ -211,10 +214,10 @@ def show_as(client, token, job_id):
     return client.get(f"/v1/jobs/{job_id}", headers=bearer(token)).json()
 
 
-def test_submitting_at_once_from_two_services_makes_one_attempt(store, ray):
+def test_concurrent_submissions_to_two_services_create_one_attempt(store, ray):
     clients = [client_of(store, jobs_url=URL) for _ in range(2)]
-    with clients[0], clients[1]:  # each has one event loop, as a service has
-        for client in clients:  # FastAPI makes its routes ready when first asked, and one loop would ask
+    with clients[0], clients[1]:  # each client has one event loop, like a service
+        for client in clients:  # FastAPI prepares its routes at the first request, which is not thread-safe
             client.get("/v1/jobs")
             client.get("/openapi.json")
         start, answers = threading.Barrier(8), []
@@ -233,7 +236,7 @@ def test_submitting_at_once_from_two_services_makes_one_attempt(store, ray):
     assert [name.rsplit("-", 1)[0] for name in ray.submitted] == [f"theodolite-{ID[:16]}-1"]
 
 
-def test_pages_of_jobs_reach_each_once(store, ray):
+def test_pages_contain_each_job_once(store, ray):
     client = client_of(store, jobs_url=URL, jobs_per_token=10)
     ids = {submit(client, another(number)).json()["id"] for number in range(5)}
     seen, cursor = [], None
@@ -248,20 +251,20 @@ def test_pages_of_jobs_reach_each_once(store, ray):
 
 
 @pytest.mark.parametrize("job_id", ["x", "0" * 63, "0" * 65, "A" * 64, "0" * 63 + "g", "..%2f" + "0" * 64])
-def test_an_id_that_is_no_digest_is_refused(client, job_id):
+def test_an_id_that_is_not_a_digest_is_rejected(client, job_id):
     for path in (f"/v1/jobs/{job_id}", f"/v1/jobs/{job_id}/logs"):
         assert client.get(path).status_code in (404, 422)
     assert_problem(client.get("/v1/jobs/" + "0" * 64), 404, "no job 000000000000")
 
 
-def test_the_id_of_a_job_is_no_run(client):
+def test_the_id_of_a_job_is_not_a_run_id(client):
     submit(client)
     show(client)
     for path in (f"/v1/runs/{ID}", f"/v1/runs/{ID}/curves"):
         assert_problem(client.get(path), 404, "no run")
 
 
-def test_a_job_whose_run_is_damaged_hides_no_other(client, store):
+def test_other_jobs_are_listed_beside_a_job_with_a_damaged_run(client, store):
     submit(client)
     submit(client, another(1))
     run = captured_run(Path(store))
@@ -273,7 +276,7 @@ def test_a_job_whose_run_is_damaged_hides_no_other(client, store):
 
 @pytest.mark.parametrize("name", ["spec.json", "attempts/00001.json", "ends/00001.json", "run.json"])
 @pytest.mark.parametrize("content", ["{", '{"x": 1}'])
-def test_a_broken_file_of_one_job_hides_no_other(store, ray, name, content):
+def test_other_jobs_are_listed_beside_a_job_with_a_broken_file(store, ray, name, content):
     client = client_of(store, jobs_url=URL)
     submit(client)
     other = submit(client, another(1)).json()

@@ -1,4 +1,4 @@
-"""What a spec that comes over HTTP may ask, and what is said of one that may not."""
+"""Check the limits and allow-lists for specs over HTTP, and the errors for rejected specs."""
 
 import json
 from pathlib import Path
@@ -16,7 +16,7 @@ JSON = {"Content-Type": "application/json"}
 
 @pytest.fixture
 def checking(tmp_path):
-    """Return what checks a spec at a service with some settings; nothing is submitted."""
+    """Return a function that validates a spec on a service with some settings, without submitting it."""
 
     def check(spec, **settings):
         content = spec if isinstance(spec, bytes) else json.dumps(spec).encode()
@@ -29,17 +29,17 @@ def model(name, **more):
     return {**SPEC, "model": {"id": name, **more}}
 
 
-def source(place, **more):
-    prompts = {**SPEC["prompts"], "more": {"source": place, "limit": 8, **more}}
+def source(address, **more):
+    prompts = {**SPEC["prompts"], "more": {"source": address, "limit": 8, **more}}
     return {**SPEC, "prompts": prompts}
 
 
-def test_a_right_spec_is_said_in_full_with_its_id(checking):
+def test_a_valid_spec_is_returned_in_full_with_its_id(checking):
     answer = checking({**SPEC, "name": "label"})
     assert answer.status_code == 200
-    said = answer.json()
-    assert said["valid"]
-    assert said["id"] == parse_spec(SPEC).digest() == parse_spec(said["spec"]).digest()
+    content = answer.json()
+    assert content["valid"]
+    assert content["id"] == parse_spec(SPEC).digest() == parse_spec(content["spec"]).digest()
 
 
 @pytest.mark.parametrize(
@@ -73,14 +73,14 @@ def test_a_right_spec_is_said_in_full_with_its_id(checking):
         "a/b\x00",
     ],
 )
-def test_a_model_that_is_not_of_the_hub_is_refused(checking, name):
+def test_a_model_outside_the_hub_is_rejected(checking, name):
     answer = checking(model(name))
     assert answer.status_code in (403, 422), answer.text
     assert_problem(answer, answer.status_code, "model")
 
 
 @pytest.mark.parametrize("name", ["smollm2-135m-instruct", "all-minilm-l6-v2", "Qwen/Qwen2.5-7B-Instruct", "a/b_c-d.e"])
-def test_aliases_and_models_of_the_hub_are_taken(checking, name):
+def test_aliases_and_models_of_the_hub_are_accepted(checking, name):
     assert checking(model(name)).status_code == 200
 
 
@@ -100,14 +100,14 @@ def test_aliases_and_models_of_the_hub_are_taken(checking, name):
         ("/models/../../x.gguf", ["/models/*.gguf"], 403),
     ],
 )
-def test_models_are_those_that_the_deployment_lists(checking, name, allowed, status):
+def test_only_models_on_the_allow_list_are_accepted(checking, name, allowed, status):
     answer = checking(model(name), models_allowed=allowed)
     assert answer.status_code == status
     if status == 403:
         assert_problem(answer, 403, "model.id", allowed[0], "smollm2-135m-instruct")
 
 
-def test_a_models_own_code_runs_only_where_the_deployment_names_it(checking):
+def test_remote_code_needs_the_allow_list(checking):
     spec = model("org/a", trust_remote_code=True)
     assert_problem(checking(spec), 403, "model.trust_remote_code", "org/a")
     assert_problem(checking(spec, remote_code_allowed=["org/b", "org/*"]), 403, "trust_remote_code")
@@ -115,7 +115,7 @@ def test_a_models_own_code_runs_only_where_the_deployment_names_it(checking):
 
 
 @pytest.mark.parametrize(
-    ("place", "allowed", "status"),
+    ("address", "allowed", "status"),
     [
         ("hub:tatsu-lab/alpaca", [], 403),
         ("hub:tatsu-lab/alpaca", ["tatsu-lab/alpaca"], 200),
@@ -125,14 +125,14 @@ def test_a_models_own_code_runs_only_where_the_deployment_names_it(checking):
         ("hub:tatsu-lab/../../secret", ["tatsu-lab/*"], 403),
     ],
 )
-def test_datasets_are_those_that_the_deployment_lists(checking, place, allowed, status):
-    answer = checking(source(place), datasets_allowed=allowed)
+def test_only_datasets_on_the_allow_list_are_accepted(checking, address, allowed, status):
+    answer = checking(source(address), datasets_allowed=allowed)
     assert answer.status_code == status
     if status == 403:
         assert_problem(answer, 403, "prompts.more.source", ", ".join(allowed) or "none")
 
 
-def test_files_are_read_below_one_folder_alone(checking, tmp_path):
+def test_only_files_below_the_allowed_folder_are_accepted(checking, tmp_path):
     inside, outside = tmp_path / "inside", tmp_path / "inside-not"
     for folder in (inside, outside):
         folder.mkdir()
@@ -154,33 +154,33 @@ def test_files_are_read_below_one_folder_alone(checking, tmp_path):
         f" {inside}/a.csv",
         f"file://{inside}/a.csv",
     ]
-    for place in refused:
-        answer = checking(source(f"file:{place}"), files_allowed=inside)
+    for address in refused:
+        answer = checking(source(f"file:{address}"), files_allowed=inside)
         assert_problem(answer, 403, "prompts.more.source", str(inside))
-        assert_problem(checking(source(f"file:{place}")), 403, "allowed: none")
+        assert_problem(checking(source(f"file:{address}")), 403, "allowed: none")
 
 
-def test_a_file_whose_name_holds_nul_is_refused(checking, tmp_path):
+def test_a_file_name_with_nul_is_rejected(checking, tmp_path):
     answer = checking(source(f"file:{tmp_path}/a\x00.csv"), files_allowed=tmp_path)
     assert answer.status_code in (403, 422)
 
 
-def test_too_many_prompts_are_refused_and_those_without_limit_too(checking, tmp_path):
+def test_too_many_prompts_and_unlimited_sources_are_rejected(checking, tmp_path):
     assert checking(SPEC, job_prompts=16).status_code == 200
     assert_problem(checking(SPEC, job_prompts=15), 413, "16 requested", "allows 15", "`limit`")
     unlimited = {**SPEC, "prompts": {name: {"source": f"builtin:{name}"} for name in SPEC["prompts"]}}
     assert checking(unlimited, job_prompts=512).status_code == 200
     assert_problem(checking(unlimited, job_prompts=511), 413)
-    for place, settings in (
+    for address, settings in (
         ("hub:a/b", {"datasets_allowed": ["a/b"]}),
         (f"file:{tmp_path}/a.csv", {"files_allowed": tmp_path}),
     ):
-        assert_problem(checking(source(place, limit=None), **settings), 413, "prompts.more.limit", "is needed")
-        assert_problem(checking(source(place, limit=10**9), **settings), 413, "1000000016")
+        assert_problem(checking(source(address, limit=None), **settings), 413, "prompts.more.limit", "is needed")
+        assert_problem(checking(source(address, limit=10**9), **settings), 413, "1000000016")
 
 
-def test_the_numbers_of_builtin_prompts_are_those_of_the_built_in_sets(checking):
-    """What is counted without a limit must be no less than what there is."""
+def test_the_assumed_size_of_a_built_in_set_is_its_real_size(checking):
+    """The assumed number of prompts without a limit must not be smaller than the real one."""
     for name in ("harmful", "harmless", "nouns"):
         n = len(read_prompts(name, PromptSetSpec(source=f"builtin:{name}"), Path()))
         spec = {**SPEC, "prompts": {"some": {"source": f"builtin:{name}"}}, "contrasts": {}}
@@ -188,14 +188,14 @@ def test_the_numbers_of_builtin_prompts_are_those_of_the_built_in_sets(checking)
         assert_problem(checking(spec, job_prompts=n - 1), 413)
 
 
-def test_sentences_are_as_many_as_can_be_drawn(checking):
+def test_the_number_of_sentences_is_limited(checking):
     sentences = [f"sentence {number}" for number in range(65)]
     assert checking({**SPEC, "words": {"sentences": sentences[:64]}}).status_code == 200
     assert_problem(checking({**SPEC, "words": {"sentences": sentences}}), 413, "words.sentences: 65 given, 64 allowed")
 
 
 @pytest.mark.parametrize(
-    ("change", "said"),
+    ("change", "message"),
     [
         ({"unknown": 1}, "unknown: unknown field, given 1; allowed: name, model, prompts"),
         ({"store": "/elsewhere"}, "store: unknown field"),
@@ -219,8 +219,8 @@ def test_sentences_are_as_many_as_can_be_drawn(checking):
         ({"heads": {"vectors": 1.5}}, "heads.vectors"),
     ],
 )
-def test_a_wrong_spec_names_the_field_what_was_given_and_what_is_allowed(checking, change, said):
-    assert_problem(checking({**SPEC, **change}), 422, said)
+def test_the_error_for_an_invalid_spec_names_field_value_and_allowed_values(checking, change, message):
+    assert_problem(checking({**SPEC, **change}), 422, message)
 
 
 @pytest.mark.parametrize(
@@ -250,7 +250,7 @@ def test_a_wrong_spec_names_the_field_what_was_given_and_what_is_allowed(checkin
         b' "draw": {"test_size": NaN, "random_state": 0}}}}',
     ],
 )
-def test_what_is_no_spec_is_refused_and_nothing_fails(checking, content):
+def test_a_body_that_is_not_a_spec_is_rejected(checking, content):
     answer = checking(content)
     assert answer.status_code in (400, 413, 422), answer.text
     assert_problem(answer, answer.status_code)
@@ -265,22 +265,22 @@ def test_what_is_no_spec_is_refused_and_nothing_fails(checking, content):
         orjson.dumps(SPEC).replace(b'"limit":8', b'"limit":8,"where":{"a":-Infinity}', 1),
     ],
 )
-def test_a_spec_that_may_be_read_in_two_ways_is_refused(checking, content):
-    """JSON has no NaN, which is stored as null: the job would then ask something else than its id says."""
+def test_an_ambiguous_spec_is_rejected(checking, content):
+    """JSON stores NaN as null, so the job would run another spec than the one with its digest."""
     assert_problem(checking(content), 422)
 
 
-def test_a_label_that_is_no_unicode_is_refused(checking):
+def test_a_label_that_is_not_unicode_is_rejected(checking):
     assert_problem(checking(json.dumps({**SPEC, "name": "\ud800"}).encode()), 422)
 
 
 @pytest.mark.parametrize("where", ['{"\\ud800": 1}', '{"a": "\\ud800"}'])
-def test_a_filter_that_is_no_unicode_is_refused(checking, where):
+def test_a_filter_that_is_not_unicode_is_rejected(checking, where):
     content = json.dumps(SPEC).replace('"limit": 8', f'"limit": 8, "where": {where}', 1)
     assert_problem(checking(content.encode()), 422)
 
 
-def test_a_huge_limit_is_refused(checking):
+def test_a_huge_limit_is_rejected(checking):
     prompts = {name: {"source": f"builtin:{name}", "limit": int("9" * 4300)} for name in ("harmful", "harmless")}
     content = json.dumps({**SPEC, "prompts": prompts}).encode()
     assert_problem(checking(content), 413)
@@ -295,8 +295,8 @@ def test_the_schema_of_specs_describes_every_field(checking, tmp_path):
             assert of_field.get("description"), field
 
 
-def test_many_keys_cost_no_more_than_their_letters(checking):
-    """Looking each key up among all others would take minutes for a body of this length."""
+def test_the_time_for_many_unknown_keys_is_bounded(checking):
+    """Comparing each key with all other keys would take minutes for a body of this length."""
     content = json.dumps({f"key{number}": 1 for number in range(60_000)}).encode()
     answer = checking(content)
     assert_problem(answer, 422, "and 59", "more")
@@ -312,10 +312,10 @@ def test_many_keys_cost_no_more_than_their_letters(checking):
         {"capture": {"batch_tokens": 10**9}},
     ],
 )
-def test_sizes_that_nobody_needs_are_refused(checking, changes):
+def test_excessive_sizes_are_rejected(checking, changes):
     assert_problem(checking({**SPEC, **changes}), 413, "are allowed over HTTP")
 
 
-@pytest.mark.parametrize("place", ["hub:/etc/secret", "hub:./secret", "hub:~/secret"])
-def test_a_star_covers_no_folder(checking, place):
-    assert checking(source(place), datasets_allowed=["*"]).status_code == 403
+@pytest.mark.parametrize("address", ["hub:/etc/secret", "hub:./secret", "hub:~/secret"])
+def test_the_pattern_star_matches_no_local_folder(checking, address):
+    assert checking(source(address), datasets_allowed=["*"]).status_code == 403

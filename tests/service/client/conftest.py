@@ -1,4 +1,4 @@
-"""A service over a store that all tests of the client read and none may change; and a cluster that takes jobs."""
+"""Provide a service over a store that all tests of the client only read, and a fake Ray cluster."""
 
 import numpy as np
 import pandas as pd
@@ -13,7 +13,7 @@ from theodolite.store.tables import encode_table
 
 
 def add_heads(run):
-    """Write heads whose ranks are partly NaN, and tokens of the first head alone."""
+    """Write heads with some NaN ranks, and tokens of only the first head."""
     rng = np.random.default_rng(3)
     sides = ["qk_query", "qk_key", "vo_read", "vo_write"]
     coordinates = {"circuit": ["qk", "vo"], "offset": [0], "layer": range(4), "head": range(2), "rank": range(3)}
@@ -37,7 +37,7 @@ def add_heads(run):
 
 @pytest.fixture(scope="session")
 def shelf(tmp_path_factory):
-    """`tiny-0` with everything that needs no model, `heads-0` with heads, and `captured-0` without results."""
+    """A store with `tiny-0` (all results that need no model), `heads-0` (also heads) and `captured-0` (no results)."""
     folder = tmp_path_factory.mktemp("shelf")
     surveyed_run(folder)
     add_heads(surveyed_run(folder, "heads-0", seed=1))
@@ -55,7 +55,7 @@ def service(shelf):
 
 @pytest.fixture
 def cluster(monkeypatch):
-    """A cluster at http://head:8265."""
+    """A fake Ray cluster at http://head:8265."""
     stand_in = RayStandIn()
     monkeypatch.setattr("theodolite.submission.ray_jobs.httpx.request", stand_in.request)
     monkeypatch.setenv("RAY_AUTH_TOKEN_PATH", "/nonexistent")

@@ -1,4 +1,4 @@
-"""The client against a real service: lists, comparisons, jobs, and every kind of answer that is an error."""
+"""Check the client against a real service: lists, comparisons, jobs, and every kind of error response."""
 
 import http.server
 import socket
@@ -31,7 +31,7 @@ def all_errors(error=TheodoliteError):
     return [error, *(below for child in error.__subclasses__() for below in all_errors(child))]
 
 
-def test_runs_are_a_frame_newest_first(service):
+def test_runs_are_a_table_newest_first(service):
     frame = service.runs()
     assert sorted(frame["run_id"]) == ["heads-0", "tiny-0"]
     assert frame["created"].is_monotonic_decreasing
@@ -43,7 +43,7 @@ def test_runs_are_a_frame_newest_first(service):
     assert nothing.columns.tolist() == frame.columns.tolist()
 
 
-def test_all_pages_come_as_one(service):
+def test_ask_joins_all_pages(service):
     whole = service.ask("/v1/runs/tiny-0/curves")
     in_pages = service.ask("/v1/runs/tiny-0/curves", limit=25)
     assert len(whole["items"]) > 50
@@ -51,7 +51,7 @@ def test_all_pages_come_as_one(service):
     assert in_pages["next"] is None
 
 
-def test_a_comparison_is_a_frame_with_its_milestones(service):
+def test_a_comparison_is_a_table_with_its_milestones(service):
     frame = service.compare(["tiny-0", "heads-0"], "auroc", contrast="refusal", bound=0.5)
     assert frame["run_id"].unique().tolist() == ["tiny-0", "heads-0"]
     assert frame[["value", "low", "high"]].dtypes.tolist() == [float] * 3
@@ -62,11 +62,11 @@ def test_a_comparison_is_a_frame_with_its_milestones(service):
 
 
 @pytest.mark.parametrize("error", [error for error in all_errors() if error.__module__ == errors.__name__])
-def test_every_error_of_ours_comes_back_as_itself(error):
+def test_every_error_class_is_raised_again_by_the_client(error):
     answer = problem_response(409, error.kind(), "why")
-    found = _problem(httpx.Response(409, content=answer.body), "http://here")
-    assert type(found) is error
-    assert str(found) == "why"
+    raised = _problem(httpx.Response(409, content=answer.body), "http://here")
+    assert type(raised) is error
+    assert str(raised) == "why"
 
 
 @pytest.mark.parametrize(
@@ -81,13 +81,13 @@ def test_every_error_of_ours_comes_back_as_itself(error):
         (403, "not-yours", TheodoliteError),
     ],
 )
-def test_other_problems_are_what_their_status_is(status, kind, error):
-    found = _problem(httpx.Response(status, content=problem_response(status, kind, "why").body), "http://here")
-    assert type(found) is error
-    assert str(found) == "why"
+def test_other_problems_raise_the_error_of_their_status(status, kind, error):
+    raised = _problem(httpx.Response(status, content=problem_response(status, kind, "why").body), "http://here")
+    assert type(raised) is error
+    assert str(raised) == "why"
 
 
-def test_a_token_is_sent_and_asked_for(shelf, tmp_path, service):
+def test_the_token_is_sent_and_a_missing_token_raises(shelf, tmp_path, service):
     store = copied(shelf, tmp_path, "tiny-0")
     token, _ = create_credential(store, ("read",), "", None)
     with served(store, tokenless=False) as url:
@@ -102,21 +102,21 @@ def test_a_token_is_sent_and_asked_for(shelf, tmp_path, service):
         assert token not in repr(client) + client._repr_html_()
 
 
-def test_a_place_where_nobody_answers_is_named():
+def test_the_error_for_an_unreachable_url_names_it():
     with pytest.raises(TheodoliteError, match=r"cannot reach http://127\.0\.0\.1:9: .*theodolite serve"):
         Client("http://127.0.0.1:9/").runs()
     with pytest.raises(TheodoliteError, match=r"cannot reach localhost:8000: .* http://127\.0\.0\.1:8000"):
         Client("localhost:8000").runs()
 
 
-def test_a_service_that_does_not_answer_in_time_is_named():
+def test_the_error_after_a_timeout_names_the_url():
     with socket.create_server(("127.0.0.1", 0)) as listener:
         url = f"http://127.0.0.1:{listener.getsockname()[1]}"
         with pytest.raises(ServiceError, match=rf"{url} did not respond within 0\.1 s; retry later"):
             Client(url, timeout_seconds=0.1).runs()
 
 
-def test_a_place_that_is_no_service_is_named():
+def test_the_error_for_a_url_that_is_not_a_service_names_it():
     server = http.server.HTTPServer(("127.0.0.1", 0), http.server.BaseHTTPRequestHandler)
     threading.Thread(target=server.serve_forever).start()
     url = f"http://127.0.0.1:{server.server_port}"
@@ -128,7 +128,7 @@ def test_a_place_that_is_no_service_is_named():
         server.server_close()
 
 
-def test_a_run_is_asked_for_by_name_and_nothing_else(service):
+def test_an_invalid_run_id_raises(service):
     for name in ("../jobs", "tiny 0", "a?b=c"):
         with pytest.raises(TheodoliteError):
             service.run(name)
@@ -149,9 +149,8 @@ def test_a_spec_is_checked_from_a_dictionary_or_a_file(service, tmp_path):
 
 
 @pytest.fixture
-def submitting(shelf, tmp_path, cluster, monkeypatch):
-    """A service with a cluster, over a store of its own, and what its only job's attempt ends as."""
-    monkeypatch.setattr("theodolite.submission.waiting._SECONDS_BETWEEN_POLLS", 0.01)
+def submitting(shelf, tmp_path, cluster):
+    """The client of a service with its own store and a fake Ray cluster; then the store and the cluster."""
     store = copied(shelf, tmp_path, "tiny-0")
     with served(store, jobs_url="http://head:8265") as url:
         client = Client(url)
@@ -159,7 +158,7 @@ def submitting(shelf, tmp_path, cluster, monkeypatch):
         client.close()
 
 
-def test_a_job_is_followed_to_its_run(submitting, capsys):
+def test_wait_shows_the_progress_and_returns_the_run(submitting, capsys):
     client, store, cluster = submitting
     job = client.submit({"name": "<script>", **SPEC})
     assert client.submit(SPEC).id == job.id
@@ -172,48 +171,46 @@ def test_a_job_is_followed_to_its_run(submitting, capsys):
     assert "<script" not in job._repr_html_()
     assert "tiny-0" in job._repr_html_()
     with pytest.raises(ClusterError, match=r"is still running after 0\.05 s; wait again"):
-        job.wait(timeout=0.05)
+        job.wait(timeout=0.05, poll_seconds=0.01)
     end_attempt(store, job.id, 1, End("succeeded"))
-    run = job.wait()
+    run = job.wait(poll_seconds=0.01)
     assert run.id == "tiny-0"
     assert run.curves()["value"].size
-    said = capsys.readouterr()
-    assert said.out == ""
-    assert said.err.splitlines() == [
+    printed = capsys.readouterr()
+    assert printed.out == ""
+    assert printed.err.splitlines() == [
         "running: harmful 10/10, harmless 9/9, nouns 6/6",
         "succeeded: harmful 10/10, harmless 9/9, nouns 6/6",
     ]
 
 
-def test_a_job_that_fails_says_why(submitting):
+def test_a_failed_job_raises_its_reason(submitting):
     client, store, _ = submitting
     job = client.submit(SPEC)
     end_attempt(store, job.id, 1, End("failed", "the model is too large"))
     with pytest.raises(ClusterError, match="failed: the model is too large; submit the same spec again to resume"):
-        job.wait()
+        job.wait(poll_seconds=0.01)
 
 
-def test_a_job_that_is_stopped_or_lost_says_so(submitting, monkeypatch):
-    monkeypatch.setattr("theodolite.submission.waiting._SECONDS_LOST", 0.0)
+def test_a_stopped_or_lost_job_raises(submitting):
     client, store, cluster = submitting
     job = client.submit(SPEC)
     cluster.set_state(cluster.submitted[0], "RUNNING")
     job.stop()
     assert job.state == "stopped"
     with pytest.raises(ClusterError, match="was stopped"):
-        job.wait()
+        job.wait(poll_seconds=0.01)
     again = client.submit(SPEC)
     cluster.set_state(cluster.submitted[1], "RUNNING")
     cluster.failure = httpx.ConnectError("no route")
     assert read_jobs(store, Cache(0), again.id)[0].end is None
     with pytest.raises(ClusterError, match=r"is lost: .*cannot be reached"):
-        again.wait()
-    monkeypatch.setattr("theodolite.submission.waiting._SECONDS_LOST", 60.0)
+        again.wait(poll_seconds=0.01, lost_seconds=0.0)
     with pytest.raises(ClusterError, match=r"is lost: .*cannot be reached"):
-        again.wait(timeout=0.05)
+        again.wait(timeout=0.05, poll_seconds=0.01)
 
 
-def test_a_job_whose_cluster_does_not_answer_for_a_while_is_waited_for(submitting, monkeypatch, capsys):
+def test_wait_continues_while_the_cluster_does_not_respond(submitting, monkeypatch, capsys):
     client, store, cluster = submitting
     job = client.submit(SPEC)
     record_run(store, job.id, "tiny-0")
@@ -227,23 +224,23 @@ def test_a_job_whose_cluster_does_not_answer_for_a_while_is_waited_for(submittin
             end_attempt(store, job.id, 1, End("succeeded"))
 
     monkeypatch.setattr("theodolite.submission.waiting.time.sleep", sleep)
-    assert job.wait().id == "tiny-0"
+    assert job.wait(poll_seconds=0.01).id == "tiny-0"
     assert seen == ["lost", "lost"]
     assert capsys.readouterr().err.splitlines()[0].startswith("lost")
 
 
-def test_a_service_without_a_cluster_takes_no_jobs(service):
+def test_submitting_to_a_service_without_a_cluster_raises(service):
     with pytest.raises(ClusterError, match="no cluster for survey jobs"):
         service.submit(SPEC)
 
 
-def test_bars_are_drawn_where_there_is_a_terminal(submitting, monkeypatch, capsys):
+def test_wait_draws_bars_on_a_terminal(submitting, monkeypatch, capsys):
     monkeypatch.setenv("FORCE_COLOR", "1")
     client, store, _ = submitting
     job = client.submit(SPEC)
     record_run(store, job.id, "tiny-0")
     end_attempt(store, job.id, 1, End("succeeded"))
-    assert job.wait().id == "tiny-0"
+    assert job.wait(poll_seconds=0.01).id == "tiny-0"
     shown = capsys.readouterr().err
     assert "harmless" in shown
     assert "9/9" in shown

@@ -1,4 +1,4 @@
-"""A run from a service and from its store: the same calls, the same types, the same numbers, to the bit."""
+"""Check that a run from a service and from its store has the same methods, types and numbers, bit for bit."""
 
 import subprocess
 import sys
@@ -41,7 +41,7 @@ QUESTIONS = {
     "curves as they are stored": lambda run: run.table("curves"),
     "sections": lambda run: run.sections(),
     "section": lambda run: run.section("curves"),
-    "no section of what is not there": lambda run: run.section("weights"),
+    "missing section": lambda run: run.section("weights"),
     "figure": lambda run: run.figure("curves.refusal.-1"),
     "description": lambda run: {name: run.describe()[name] for name in ("model", "sets", "spec", "parity", "results")},
 }
@@ -82,36 +82,36 @@ def far(service):
 
 
 @pytest.mark.parametrize("question", QUESTIONS)
-def test_a_service_and_a_store_give_the_same(near, far, question):
+def test_a_service_and_a_store_return_the_same(near, far, question):
     assert_same(QUESTIONS[question](far), QUESTIONS[question](near))
 
 
 @pytest.mark.parametrize("question", QUESTIONS_OF_HEADS)
-def test_a_service_and_a_store_give_the_same_of_heads(shelf, service, question):
+def test_a_service_and_a_store_return_the_same_heads(shelf, service, question):
     ask = QUESTIONS_OF_HEADS[question]
     assert_same(ask(service.run("heads-0")), ask(theodolite.open_run(shelf, "heads-0")))
 
 
 @pytest.mark.parametrize("source", ["near", "far"])
-def test_curves_are_what_is_stored_with_units_intervals_depth_and_counts(shelf, source, request):
+def test_curves_have_the_stored_values_units_intervals_depth_and_counts(shelf, source, request):
     run, stored = request.getfixturevalue(source), stored_group(shelf, "tiny-0", "curves")
-    found = run.curves("cosine_of_means_debiased")
-    assert found["value"].dims == ("contrast", "site", "position", "layer")
+    result = run.curves("cosine_of_means_debiased")
+    assert result["value"].dims == ("contrast", "site", "position", "layer")
     for name, of in (("value", "_debiased"), ("low", "_low"), ("high", "_high")):
-        np.testing.assert_array_equal(found[name], stored[f"cosine_of_means{of}"])
-        assert found[name].attrs["units"] == "1"
-        assert found[name].attrs["description"]
-    assert found["depth"].values.tolist() == [[0, 2, 4, 6], [1, 3, 5, 7]]
-    np.testing.assert_array_equal(found["n_positive"], stored["n_positive"])
-    assert found.attrs == {"statistic": "cosine_of_means_debiased"}
+        np.testing.assert_array_equal(result[name], stored[f"cosine_of_means{of}"])
+        assert result[name].attrs["units"] == "1"
+        assert result[name].attrs["description"]
+    assert result["depth"].values.tolist() == [[0, 2, 4, 6], [1, 3, 5, 7]]
+    np.testing.assert_array_equal(result["n_positive"], stored["n_positive"])
+    assert result.attrs == {"statistic": "cosine_of_means_debiased"}
 
 
 @pytest.mark.parametrize("source", ["near", "far"])
-def test_what_is_not_known_is_nan_among_floats(shelf, source, request):
+def test_missing_values_are_nan(shelf, source, request):
     run = request.getfixturevalue(source)
-    found = run.curves(contrast="subject", position=-2)["value"]  # of nouns only the last token is kept
-    assert found.dtype == np.float64
-    assert found.isnull().all()
+    result = run.curves(contrast="subject", position=-2)["value"]  # nouns has only the last token
+    assert result.dtype == np.float64
+    assert result.isnull().all()
     frame = run.curves_frame("variance_mean")
     assert frame.dtypes[["value", "low", "high"]].tolist() == [np.float64] * 3
     assert frame["low"].isna().all()
@@ -132,16 +132,16 @@ def test_one_label_drops_its_dimension_and_a_list_keeps_it(near):
 
 
 @pytest.mark.parametrize("source", ["near", "far"])
-def test_directions_are_unit_vectors_of_what_is_stored(shelf, source, request):
-    found = request.getfixturevalue(source).direction("refusal", "resid_mid", 2)
+def test_directions_are_the_stored_unit_vectors(shelf, source, request):
+    result = request.getfixturevalue(source).direction("refusal", "resid_mid", 2)
     stored = stored_group(shelf, "tiny-0", "directions")["direction"]
-    np.testing.assert_array_equal(found, stored.sel(contrast="refusal", site="resid_mid", layer=2, position=-1))
-    assert found.dtype == np.float64
-    np.testing.assert_allclose(np.linalg.norm(found), 1, rtol=1e-12)
+    np.testing.assert_array_equal(result, stored.sel(contrast="refusal", site="resid_mid", layer=2, position=-1))
+    assert result.dtype == np.float64
+    np.testing.assert_allclose(np.linalg.norm(result), 1, rtol=1e-12)
 
 
 @pytest.mark.parametrize("source", ["near", "far"])
-def test_what_is_given_may_be_changed_without_changing_what_is_kept(source, request):
+def test_changing_a_returned_object_does_not_change_the_cache(source, request):
     run = request.getfixturevalue(source)
     before = run.group("gram")["mean_cosine"].copy()
     run.group("gram")["mean_cosine"].values[...] = 7
@@ -177,22 +177,22 @@ MISTAKES = {
 
 @pytest.mark.parametrize("source", ["near", "far"])
 @pytest.mark.parametrize("message", MISTAKES)
-def test_what_cannot_be_asked_is_the_same_error_with_the_same_words(message, source, request):
+def test_a_service_and_a_store_raise_the_same_errors(message, source, request):
     error, ask = MISTAKES[message]
     with pytest.raises(error, match=message) as raised:
         ask(request.getfixturevalue(source))
     assert type(raised.value) is error
 
 
-def test_heads_that_are_not_there_are_named(shelf, service):
+def test_the_error_for_an_unknown_head_lists_the_existing_heads(shelf, service):
     for run in (service.run("heads-0"), theodolite.open_run(shelf, "heads-0")):
         with pytest.raises(SiteNotFoundError, match="heads-0 has no layer 9; it has 0 to 3"):
             run.head(9, 0)
 
 
-def test_a_run_without_results_says_so_and_one_that_is_not_there_names_those_that_are(shelf, service):
-    places = {"/v1/runs lists": service.run, "captured-0, heads-0, tiny-0": partial(theodolite.open_run, shelf)}
-    for named, open_it in places.items():
+def test_runs_without_results_and_unknown_runs_raise_errors(shelf, service):
+    readers = {"/v1/runs lists": service.run, "captured-0, heads-0, tiny-0": partial(theodolite.open_run, shelf)}
+    for named, open_it in readers.items():
         captured = open_it("captured-0")
         assert captured.describe()["state"] == "captured"
         with pytest.raises(ResultsNotFoundError, match="captured-0"):
@@ -201,11 +201,11 @@ def test_a_run_without_results_says_so_and_one_that_is_not_there_names_those_tha
             open_it("tiny-9")
 
 
-def test_all_groups_that_the_api_answers_can_be_read():
+def test_the_groups_of_the_reader_are_those_of_the_api():
     assert set(get_args(runs.Group)) == set(GROUPS)
 
 
-def test_a_notebook_shows_names_and_never_runs_them():
+def test_html_in_notebooks_is_escaped():
     class Evil:
         url = "http://<script>alert(0)</script>"
 
@@ -227,4 +227,4 @@ def test_importing_the_package_imports_nothing_else():
     assert done.stdout.split() == []
     assert set(theodolite.__all__) == {"Client", "open_run", "__version__"}
     with pytest.raises(AttributeError, match="No theodolite attribute klient"):
-        theodolite.klient  # noqa: B018 - the attribute is asked for
+        theodolite.klient  # noqa: B018 - accessing it raises

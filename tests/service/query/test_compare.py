@@ -1,4 +1,4 @@
-"""The same curve of several runs: where it stands, what is asked of each, and what is refused."""
+"""Check comparisons of one curve of several runs: relative depths, milestones, and errors."""
 
 import numpy as np
 import pytest
@@ -18,7 +18,7 @@ def curves(**values):
     return {"curves": {"cosine_of_means_debiased": COSINES, **values}}
 
 
-def test_points_stand_at_their_share_of_the_layers_in_the_order_of_the_stream(tmp_path):
+def test_points_have_relative_depths_in_ascending_order(tmp_path):
     run = finished_run(tmp_path, curves())
     frame = comparison([run], Question())
     assert frame["relative_depth"].tolist() == [0, 0.125, 0.25, 0.375, 0.5, 0.625, 0.75, 0.875]
@@ -29,13 +29,13 @@ def test_points_stand_at_their_share_of_the_layers_in_the_order_of_the_stream(tm
     assert set(frame["statistic"]) == {"cosine_of_means_debiased"}
 
 
-def test_the_share_is_of_the_whole_models_layers_whichever_were_captured(tmp_path):
+def test_relative_depth_refers_to_all_layers_of_the_model(tmp_path):
     values = {"curves": {"cosine_of_means_debiased": COSINES[..., 2:]}}
     run = finished_run(tmp_path, values, model_facts(n_layers=10), layers=[4, 9])
     assert comparison([run], Question(site="resid_mid"))["relative_depth"].tolist() == [0.45, 0.95]
 
 
-def test_models_of_any_number_of_layers_come_into_one_frame(tmp_path):
+def test_models_with_different_numbers_of_layers_share_one_table(tmp_path):
     deep = finished_run(
         tmp_path, {"curves": {"cosine_of_means_debiased": 0.5}}, model_facts("deep", 6), run_id="deep-0"
     )
@@ -56,22 +56,22 @@ def test_every_kind_of_statistic_along_depth_can_be_compared(tmp_path, group):
         assert set(frame["value"]) == {3}
 
 
-def test_a_statistic_of_whole_blocks_stands_where_they_begin(tmp_path):
+def test_a_statistic_of_whole_blocks_has_the_depth_of_the_block_input(tmp_path):
     run = finished_run(tmp_path, {"travel": {"step_norm_block": [1, 2, 3, 4]}})
     frame = comparison([run], Question("step_norm_block", prompt_set="harmful"))
     assert frame["relative_depth"].tolist() == [0, 0.25, 0.5, 0.75]
     assert set(frame["site"]) == {""}
 
 
-def test_an_interval_comes_along_where_the_statistic_has_one(tmp_path):
+def test_intervals_are_returned_if_the_statistic_has_one(tmp_path):
     run = finished_run(tmp_path, curves(cosine_of_means=0.4, cosine_of_means_low=0.3, cosine_of_means_high=0.6))
     frame = comparison([run], Question())
     assert (set(frame["low"]), set(frame["high"])) == ({0.3}, {0.6})
-    # The interval is around the debiased cosine, and so not the plain one's.
+    # The interval belongs to the debiased cosine, so the plain one has none.
     assert comparison([run], Question("cosine_of_means"))[["low", "high"]].isna().all(axis=None)
 
 
-def test_each_run_is_read_at_the_last_position_that_it_measured(tmp_path):
+def test_each_run_is_compared_at_its_last_measured_position(tmp_path):
     at_minus_two = np.concatenate([COSINES, np.full_like(COSINES, np.nan)], axis=2)
     runs = [
         finished_run(tmp_path, {"curves": {"cosine_of_means_debiased": at_minus_two}}, positions=[-2, -1]),
@@ -83,8 +83,8 @@ def test_each_run_is_read_at_the_last_position_that_it_measured(tmp_path):
         comparison(runs, Question(position=-2))
 
 
-def test_the_same_place_under_two_names_is_drawn_once(tmp_path):
-    """What leaves a block enters the next, so only block inputs and middles are taken unless a site is named."""
+def test_only_block_inputs_and_middles_are_compared_by_default(tmp_path):
+    """A block's output is the next block's input, so the comparison uses only block inputs and middles by default."""
     values = {"curves": {"cosine_of_means_debiased": 0.5}}
     run = finished_run(tmp_path, values, sites=["resid_pre", "resid_mid", "resid_post", "attn_out"])
     assert set(comparison([run], Question())["site"]) == {"resid_pre", "resid_mid"}
@@ -92,7 +92,7 @@ def test_the_same_place_under_two_names_is_drawn_once(tmp_path):
     assert after["relative_depth"].tolist() == [0.25, 0.5, 0.75, 1]
 
 
-def test_the_table_says_where_the_cosine_is_least_and_where_the_sets_separate(tmp_path):
+def test_milestones_are_the_smallest_cosine_and_the_first_separation(tmp_path):
     low = np.array([[[[0.5, 0.8, 0.96, 0.99]], [[0.6, 0.94, 0.97, 0.9]]]])
     run = finished_run(tmp_path, curves() | {"separation": {"auroc_low": low}})
     (row,) = records(milestones([run], Question()))
@@ -113,7 +113,7 @@ def test_the_table_says_where_the_cosine_is_least_and_where_the_sets_separate(tm
     assert (at_pre["least_cosine_at"], at_pre["separates_at"]) == ("2-pre", "2-pre")
 
 
-def test_the_table_says_never_not_measured_and_not_resolved(tmp_path):
+def test_milestones_may_be_never_not_measured_or_not_resolved(tmp_path):
     separation = {"separation": {"auroc_low": 0.9}}
     runs = [
         finished_run(tmp_path, curves() | separation, run_id="never-0"),
@@ -121,10 +121,10 @@ def test_the_table_says_never_not_measured_and_not_resolved(tmp_path):
         finished_run(tmp_path, {"curves": {}} | separation, run_id="unresolved-0"),
         finished_run(tmp_path, {"curves": {"variance_mean": 1}}, run_id="alone-0", contrasts={}),
     ]
-    said = {
+    milestones_at = {
         row["run_id"]: (row["least_cosine_at"], row["separates_at"]) for row in records(milestones(runs, Question()))
     }
-    assert said == {
+    assert milestones_at == {
         "never-0": ("1-mid", "never"),
         "unmeasured-0": ("1-mid", "not measured"),
         "unresolved-0": ("not resolved", "never"),
@@ -133,7 +133,7 @@ def test_the_table_says_never_not_measured_and_not_resolved(tmp_path):
     assert all(row["separates_relative_depth"] is None for row in records(milestones(runs, Question())))
 
 
-def test_separation_of_another_contrast_is_not_this_ones(tmp_path):
+def test_the_separation_of_another_contrast_is_ignored(tmp_path):
     other = {"other": REFUSAL["refusal"]}
     run = finished_run(tmp_path, curves(), contrasts=REFUSAL)
     finished_run(tmp_path, {"separation": {"auroc_low": 1.0}}, contrasts=other)
@@ -160,13 +160,13 @@ def test_separation_of_another_contrast_is_not_this_ones(tmp_path):
         (Question(position=-5), "position: tiny-0 has no values at -5; it has: -1"),
     ],
 )
-def test_what_cannot_be_asked_names_the_run_and_what_it_has(tmp_path, question, message):
+def test_the_error_for_an_invalid_question_lists_the_allowed_values(tmp_path, question, message):
     run = finished_run(tmp_path, curves(variance_mean=1))
     with pytest.raises(SpecError, match=message):
         comparison([run], question)
 
 
-def test_a_contrast_must_be_named_where_a_run_has_several(tmp_path):
+def test_a_contrast_is_required_if_a_run_has_several(tmp_path):
     contrasts = {**REFUSAL, "other": REFUSAL["refusal"]}
     run = finished_run(tmp_path, {"curves": {"cosine_of_means_debiased": 0.5}}, contrasts=contrasts)
     with pytest.raises(SpecError, match="contrast: not given, and tiny-0 has 2; choose one of: refusal, other"):
@@ -174,13 +174,13 @@ def test_a_contrast_must_be_named_where_a_run_has_several(tmp_path):
     assert len(comparison([run], Question(contrast="other"))) == 8
 
 
-def test_a_site_of_whole_blocks_is_refused(tmp_path):
+def test_a_site_is_rejected_for_a_statistic_of_whole_blocks(tmp_path):
     run = finished_run(tmp_path, {"travel": {"step_norm_attn": 1}})
     with pytest.raises(SpecError, match="site: given 'resid_pre', but step_norm_attn is a statistic of whole blocks"):
         comparison([run], Question("step_norm_attn", prompt_set="harmful", site="resid_pre"))
 
 
-def test_a_run_that_lacks_the_group_or_is_not_complete_is_named(tmp_path):
+def test_the_error_for_an_incomplete_run_or_missing_group_names_it(tmp_path):
     run = finished_run(tmp_path, curves())
     with pytest.raises(StoreError, match=r"tiny-0 has no results 'gram'; .*analyses: \[gram\]"):
         comparison([run], Question("mean_cosine", prompt_set="harmful"))
@@ -190,7 +190,7 @@ def test_a_run_that_lacks_the_group_or_is_not_complete_is_named(tmp_path):
         comparison([run, captured], Question())
 
 
-def test_runs_of_one_model_are_told_apart_by_their_ids(tmp_path):
+def test_labels_of_runs_of_one_model_contain_part_of_their_ids(tmp_path):
     one, other, third = (
         finished_run(tmp_path, curves(), model_facts(name), run_id=run_id)
         for name, run_id in (("tiny", "tiny-0123456789ab"), ("tiny", "tiny-ba9876543210"), ("else", "else-0"))

@@ -1,4 +1,4 @@
-"""Any result group, a direction, and pages of tables."""
+"""Check selections of result groups, directions, and pages of tables."""
 
 import numpy as np
 import pandas as pd
@@ -24,19 +24,19 @@ def run(tmp_path_factory):
     )
 
 
-def test_a_whole_group_is_what_is_stored(run):
+def test_a_whole_group_equals_the_stored_group(run):
     assert select_group(run, "separation").identical(read_group(run, "separation"))
 
 
-def test_statistics_and_labels_narrow_it(run):
-    found = select_group(run, "separation", ["auroc"], {"site": ["resid_mid"], "layer": [3, 0], "position": []})
-    assert list(found.data_vars) == ["auroc"]
-    assert dict(found.sizes) == {"contrast": 1, "site": 1, "position": 2, "layer": 2}
-    assert found["layer"].values.tolist() == [3, 0]
-    assert set(found["auroc"].values.ravel()) == {0.1, 0.2} or found["auroc"].notnull().all()
+def test_statistics_and_labels_select_a_part_of_a_group(run):
+    selected = select_group(run, "separation", ["auroc"], {"site": ["resid_mid"], "layer": [3, 0], "position": []})
+    assert list(selected.data_vars) == ["auroc"]
+    assert dict(selected.sizes) == {"contrast": 1, "site": 1, "position": 2, "layer": 2}
+    assert selected["layer"].values.tolist() == [3, 0]
+    assert set(selected["auroc"].values.ravel()) == {0.1, 0.2} or selected["auroc"].notnull().all()
 
 
-def test_what_is_kept_is_not_changed_by_narrowing(run):
+def test_a_selection_does_not_change_the_stored_group(run):
     before = read_group(run, "separation").copy(deep=True)
     select_group(run, "separation", ["auroc"], {"layer": [0]})
     assert read_group(run, "separation").identical(before)
@@ -60,32 +60,32 @@ def test_what_is_kept_is_not_changed_by_narrowing(run):
         ("separation", [], {"contrast": ["x"]}, "contrast: tiny-0 has no 'x'; it has refusal"),
     ],
 )
-def test_what_is_not_there_is_named_with_what_is(run, name, statistics, only, message):
+def test_the_error_for_an_unknown_label_lists_the_existing_labels(run, name, statistics, only, message):
     with pytest.raises(SpecError, match=message):
         select_group(run, name, statistics, only)
 
 
-def test_a_group_that_is_not_finished_is_named(run):
+def test_the_error_for_an_unfinished_group_names_it(run):
     with pytest.raises(ResultsNotFoundError, match=r"no finished results 'gram'; it has .*moments"):
         select_group(run, "gram")
 
 
-def test_the_bound_counts_every_number_and_lets_exactly_as_many_through(run):
+def test_a_selection_may_have_exactly_max_numbers(run):
     size = sum(variable.size for variable in read_group(run, "separation").data_vars.values())
     assert select_group(run, "separation", max_numbers=size)
-    with pytest.raises(SpecError, match=f"would have {size} numbers, and {size - 1} are allowed; narrow"):
+    with pytest.raises(SpecError, match=f"the selection has {size} numbers, and {size - 1} are allowed; narrow"):
         select_group(run, "separation", max_numbers=size - 1)
     assert select_group(run, "separation", ["auroc"], max_numbers=size - 1)
 
 
-def test_a_direction_is_read_at_the_last_position_unless_told(run):
+def test_a_direction_is_by_default_that_of_the_last_position(run):
     assert select_direction(run, "refusal", "resid_pre", 0).values.tolist() == UNIT.tolist()
     assert int(select_direction(run, "refusal", "resid_pre", 0)["position"]) == -1
     assert int(select_direction(run, "refusal", "resid_pre", 0, -2)["position"]) == -2
 
 
 @pytest.mark.parametrize(
-    ("asked", "message"),
+    ("labels", "message"),
     [
         (("x", "resid_pre", 0, None), "contrast: tiny-0 has no 'x'; it has refusal"),
         (("refusal", "resid_final", 0, None), "site: tiny-0 has no 'resid_final'; it has resid_pre, resid_mid"),
@@ -94,9 +94,9 @@ def test_a_direction_is_read_at_the_last_position_unless_told(run):
         (("refusal", "resid_pre", 0, -3), "position: tiny-0 has no -3; it has -2, -1"),
     ],
 )
-def test_a_direction_that_is_not_there_says_which_are(run, asked, message):
+def test_the_error_for_an_unknown_direction_lists_the_existing_labels(run, labels, message):
     with pytest.raises(SpecError, match=message):
-        select_direction(run, *asked)
+        select_direction(run, *labels)
 
 
 def test_equal_means_have_no_direction(tmp_path):
@@ -117,7 +117,7 @@ def test_equal_means_have_no_direction(tmp_path):
         (["a", "b", "c"], "a, b, c"),
     ],
 )
-def test_labels_in_words(labels, words):
+def test_label_list_shortens_consecutive_integers(labels, words):
     assert label_list(labels) == words
 
 
@@ -126,7 +126,7 @@ ROWS = pd.DataFrame({"layer": np.arange(50) // 10, "head": np.arange(50) % 10, "
 
 @pytest.fixture(scope="module")
 def tabled(tmp_path_factory, run):
-    """A run with a table that lies in several groups of rows, and an empty one."""
+    """A run with a table of several row groups, and an empty table."""
     file = tmp_path_factory.mktemp("made") / "made.parquet"
     for start in range(0, 50, 20):
         append_table(file, ROWS[start : start + 20])
@@ -136,7 +136,7 @@ def tabled(tmp_path_factory, run):
 
 
 @pytest.mark.parametrize(("start", "limit"), [(0, 50), (0, 7), (15, 10), (19, 2), (39, 30), (49, 1), (10**12, 3)])
-def test_a_page_is_those_rows_whichever_groups_of_rows_they_are_in(tabled, start, limit):
+def test_a_page_may_span_several_row_groups(tabled, start, limit):
     page = table_page(tabled, "made", start, limit)
     assert (page.start, page.total) == (start, 50)
     pd.testing.assert_frame_equal(
@@ -144,7 +144,7 @@ def test_a_page_is_those_rows_whichever_groups_of_rows_they_are_in(tabled, start
     )
 
 
-def test_pages_with_filters_count_what_passes(tabled):
+def test_the_total_of_a_filtered_page_counts_only_matching_rows(tabled):
     page = table_page(tabled, "made", 4, 3, [("layer", "==", 2)])
     assert (page.total, page.rows["head"].tolist()) == (10, [4, 5, 6])
     both = table_page(tabled, "made", 0, 10, [("layer", "==", 2), ("head", "==", 7)])
@@ -158,7 +158,7 @@ def test_an_empty_table_has_its_columns_and_no_rows(tabled):
     assert (page.total, len(page.rows), list(page.rows.columns)) == (0, 0, list(ROWS.columns))
 
 
-def test_a_wrong_column_or_table_names_those_that_are_there(tabled):
+def test_the_error_for_an_unknown_column_or_table_lists_the_existing_ones(tabled):
     with pytest.raises(SpecError, match="site: the table made has no such column; it has layer, head, token"):
         table_page(tabled, "made", 0, 1, [("site", "==", "x")])
     for name in ("nobody", "../run", "", "made.parquet", "tables/made"):

@@ -1,4 +1,4 @@
-"""Published numbers: that they are those of the source, whom they belong to, and how far a run is from them."""
+"""Check the published numbers, their matching to models, and the deviations of a run from them."""
 
 import numpy as np
 import pytest
@@ -36,11 +36,11 @@ def of(model_id, position=None):
 
 
 def values(model_id, statistic, prompt_set=None):
-    (found,) = (curve for curve in of(model_id) if (curve.statistic, curve.prompt_set) == (statistic, prompt_set))
-    return found.values
+    (result,) = (curve for curve in of(model_id) if (curve.statistic, curve.prompt_set) == (statistic, prompt_set))
+    return result.values
 
 
-def test_the_whole_published_curve_of_qwen_is_there():
+def test_the_published_curve_of_qwen_is_complete():
     cosine, variance = values(QWEN, "cosine_of_means"), values(QWEN, "variance_mean", "harmless")
     assert list(cosine) == list(variance) == list(range(48))
     assert (cosine[0], cosine[1], cosine[38], cosine[47]) == (1, 0.9961, 0.7188, 0.7813)
@@ -61,7 +61,7 @@ def test_the_whole_published_curve_of_qwen_is_there():
         ("mistralai/Mistral-Nemo-Instruct-2407", {58: 0.786, 79: 0.875}, (2.12, 0.93), (374, 83)),
     ],
 )
-def test_the_extremes_of_the_pictures_are_there(model_id, cosines, mean, largest):
+def test_the_extremes_of_the_published_figures_are_included(model_id, cosines, mean, largest):
     last = 2 * MODELS[model_id][0] - 1
     assert values(model_id, "cosine_of_means") == cosines
     for statistic, (harmless, harmful) in (("variance_mean", mean), ("variance_max", largest)):
@@ -70,7 +70,7 @@ def test_the_extremes_of_the_pictures_are_there(model_id, cosines, mean, largest
     assert all("2 %" in curve.note for curve in of(model_id))
 
 
-def test_the_norms_of_another_source_stand_at_block_inputs():
+def test_the_norms_of_the_second_source_are_at_block_inputs():
     norms = values(QWEN, "difference_norm")
     assert list(norms) == list(range(0, 48, 2))
     assert (norms[2], norms[46]) == (0.0916, 97.78)
@@ -80,9 +80,9 @@ def test_the_norms_of_another_source_stand_at_block_inputs():
 @pytest.mark.parametrize("model_id", MODELS)
 def test_every_published_curve_has_a_source_and_fits_its_model_and_a_stored_statistic(model_id):
     stored = {variable.name: variable.dims for variable in CURVES}
-    found = of(model_id)
-    assert found
-    for curve in found:
+    result = of(model_id)
+    assert result
+    for curve in result:
         assert curve.source
         assert curve.note
         assert ("set" in stored[curve.statistic]) == (curve.prompt_set is not None)
@@ -104,13 +104,13 @@ def test_selected_directions_are_matched_like_curves():
         (hub("Qwen/Qwen-1_8B-Chat"), True),  # as the hub writes it
         (hub("qwen/qwen-1_8b-chat"), True),
         (model_facts("Qwen-1_8B-Chat"), True),  # a local folder of that name
-        (hub("somebody/Qwen-1_8B-chat"), False),  # another's, perhaps tuned further
+        (hub("somebody/Qwen-1_8B-chat"), False),  # of another owner, perhaps fine-tuned
         (model_facts("Qwen-1_8B-Chat", kind="gguf"), False),  # rounded weights
         (hub("Qwen/Qwen-1_8B"), False),
         (hub("Qwen/Qwen2.5-1.5B-Instruct"), False),
     ],
 )
-def test_a_model_is_known_by_its_hub_id_or_its_folder(model, matches):
+def test_a_model_matches_by_its_hub_id_or_its_folder(model, matches):
     assert bool(published_curves(model, "harmful", "harmless", -1)) == matches
 
 
@@ -118,12 +118,12 @@ def test_a_model_is_known_by_its_hub_id_or_its_folder(model, matches):
     ("positive", "negative", "position"),
     [("harmful", "harmless", -2), ("harmless", "harmful", -1), ("bad", "good", -1), ("harmful", "nouns", -1)],
 )
-def test_other_contrasts_and_positions_have_nothing_published(positive, negative, position):
+def test_other_contrasts_and_positions_have_no_published_curves(positive, negative, position):
     assert published_curves(hub(QWEN), positive, negative, position) == []
 
 
 def qwen_run(folder, sites=("resid_pre", "resid_mid"), **changed):
-    """Write a run whose plain cosine is the published one, and .02 lower at 17-mid."""
+    """Write a run whose plain cosine equals the published one, except that it is 0.02 lower at 17-mid."""
     published = np.array(list(values(QWEN, "cosine_of_means").values()))
     by_site = {"resid_pre": published[::2], "resid_mid": published[1::2].copy()}
     by_site["resid_mid"][17] -= 0.02
@@ -132,17 +132,17 @@ def qwen_run(folder, sites=("resid_pre", "resid_mid"), **changed):
     return finished_run(folder, {"curves": contents}, hub("Qwen/Qwen-1_8B-Chat"), sites=sites)
 
 
-def test_the_largest_deviation_is_found_with_its_depth_and_sign(tmp_path):
+def test_the_largest_deviation_has_its_depth_and_sign(tmp_path):
     curves = read_group(qwen_run(tmp_path), "curves")
     cosine = of(QWEN)[0]
-    found = largest_deviation(measured_values(curves, cosine, "refusal", -1), cosine, relative=False)
-    assert found.depth == 35
-    assert found.difference == pytest.approx(-0.02)
-    assert found.published == 0.7305
+    result = largest_deviation(measured_values(curves, cosine, "refusal", -1), cosine, relative=False)
+    assert result.depth == 35
+    assert result.difference == pytest.approx(-0.02)
+    assert result.published == 0.7305
 
 
-def test_only_places_that_were_published_are_compared(tmp_path):
-    """What leaves block 16 has the depth of what enters block 17, and is not compared with it."""
+def test_only_published_depths_are_compared(tmp_path):
+    """The output of block 16 has the same depth as the input of block 17, but only the input is compared."""
     cosine = of(QWEN)[0]
     curves = read_group(qwen_run(tmp_path, sites=["resid_pre", "resid_post", "attn_out"]), "curves")
     measured = measured_values(curves, cosine, "refusal", -1)
@@ -153,25 +153,25 @@ def test_only_places_that_were_published_are_compared(tmp_path):
     assert largest_deviation({}, cosine, relative=False) is None
 
 
-def test_shares_leave_out_published_zeros_and_what_was_not_resolved():
+def test_shares_exclude_published_zeros_and_missing_values():
     (variance,) = (curve for curve in of(QWEN) if (curve.statistic, curve.prompt_set) == ("variance_mean", "harmless"))
     measured = {0: 1.0, 46: 6.719 * 1.5, 47: np.nan}
-    found = largest_deviation(measured, variance, relative=True)
-    assert found.depth == 46
-    assert found.share == pytest.approx(0.5)
+    result = largest_deviation(measured, variance, relative=True)
+    assert result.depth == 46
+    assert result.share == pytest.approx(0.5)
     assert largest_deviation({0: 1.0}, variance, relative=True) is None
 
 
-def test_the_report_says_how_far_where_and_from_what(tmp_path):
+def test_the_report_contains_the_deviations_from_published_curves(tmp_path):
     page = render_report(qwen_run(tmp_path, variance_mean=4.0, difference_norm=97.78))
     assert "lone17/llm-activation-control, refusal_demo2.ipynb" in page
-    assert "16 prompts a set" in page
-    assert "the plain cosine of means is 0.0200 lower at 17-mid (0.7105, published 0.7305)" in page
-    assert "the mean variance of harmful is 341 % higher at 20-pre (4, published 0.9063)" in page
-    assert "128 prompts a set" in page
+    assert "16 prompts in each set" in page
+    assert "plain cosine of means 0.0200 lower at layer 17 mid (0.7105, published: 0.7305)" in page
+    assert "mean variance of harmful 341 % higher at layer 20 pre (4, published: 0.9063)" in page
+    assert "128 prompts in each set" in page
 
 
-def test_the_report_of_any_other_model_says_nothing_of_it(tmp_path):
+def test_the_report_of_another_model_has_no_published_curves(tmp_path):
     page = render_report(finished_run(tmp_path, {"curves": {"variance_mean": 1.0}}, contrasts=REFUSAL))
-    assert "published (" not in page
+    assert "published values (" not in page
     assert "published, " not in page

@@ -1,4 +1,4 @@
-"""Curves of a run by statistic and labels: which there are, in which order, and what each rests on."""
+"""Check the selection of curves by statistic and labels: values, order, and numbers of prompts."""
 
 import numpy as np
 import pytest
@@ -17,7 +17,7 @@ def curves(**values):
     return {"curves": {"cosine_of_means_debiased": COSINES, **values}}
 
 
-def test_every_statistic_along_depth_has_one_group_and_its_interval_there():
+def test_every_statistic_along_depth_has_one_group_with_its_interval():
     assert len(STATISTICS) == len({*STATISTICS})
     for name, group in STATISTICS.items():
         (variable,) = [one for one in GROUPS[group].variables if one.name == name]
@@ -48,7 +48,7 @@ def test_a_statistic_without_an_interval_has_none(tmp_path):
     assert all(curve.low is curve.high is None for curve in select_curves(run, ["cosine_of_means"]))
 
 
-def test_a_statistic_of_whole_blocks_stands_where_they_begin_and_has_no_site(tmp_path):
+def test_a_statistic_of_whole_blocks_has_the_depth_of_the_input_and_no_site(tmp_path):
     run = finished_run(tmp_path, {"travel": {"step_norm_block": [1, 2, 3, 4]}})
     for curve, name in zip(select_curves(run, ["step_norm_block"]), ("harmful", "harmless"), strict=True):
         assert curve.of == {"set": name, "position": -1}
@@ -57,18 +57,18 @@ def test_a_statistic_of_whole_blocks_stands_where_they_begin_and_has_no_site(tmp
         assert curve.n == {"n_samples": 4}
 
 
-def test_layers_that_were_captured_keep_their_own_numbers(tmp_path):
+def test_captured_layers_keep_their_indices(tmp_path):
     run = finished_run(tmp_path, {"curves": {"difference_norm": [7.0, 8.0]}}, layers=[1, 3])
     (pre, mid) = select_curves(run, ["difference_norm"])
     assert (pre.layer, pre.depth, mid.depth) == ([1, 3], [2, 6], [3, 7])
 
 
-def test_statistics_come_in_the_order_in_which_they_are_asked(tmp_path):
+def test_statistics_are_returned_in_the_requested_order(tmp_path):
     run = finished_run(tmp_path, {**curves(), "separation": {"auroc": 0.5}, "moments": {"norm_mean": 1}})
-    asked = ["norm_mean", "auroc", "cosine_of_means_debiased"]
-    found = select_curves(run, asked, {"site": ["resid_pre"]})
-    assert list(dict.fromkeys(curve.statistic for curve in found)) == asked
-    assert [curve.of.get("set", curve.of.get("contrast")) for curve in found] == [
+    requested = ["norm_mean", "auroc", "cosine_of_means_debiased"]
+    selected = select_curves(run, requested, {"site": ["resid_pre"]})
+    assert list(dict.fromkeys(curve.statistic for curve in selected)) == requested
+    assert [curve.of.get("set", curve.of.get("contrast")) for curve in selected] == [
         "harmful",
         "harmless",
         "refusal",
@@ -76,14 +76,14 @@ def test_statistics_come_in_the_order_in_which_they_are_asked(tmp_path):
     ]
 
 
-def test_a_label_that_only_one_of_several_groups_has_is_right(tmp_path):
+def test_a_label_of_only_one_of_several_groups_is_valid(tmp_path):
     run = finished_run(tmp_path, curves(), positions=[-1])
-    found = select_curves(run, ["cosine_of_means_debiased", "variance_mean"], {"set": ["harmless"]})
-    assert {(curve.statistic, curve.of["set"]) for curve in found} == {("variance_mean", "harmless")}
+    selected = select_curves(run, ["cosine_of_means_debiased", "variance_mean"], {"set": ["harmless"]})
+    assert {(curve.statistic, curve.of["set"]) for curve in selected} == {("variance_mean", "harmless")}
 
 
 @pytest.mark.parametrize(
-    ("statistics", "only", "said"),
+    ("statistics", "only", "message"),
     [
         (["nobody"], {}, r"statistic: given 'nobody'.*allowed: norm_mean, .*cosine_of_means, "),
         (["mean"], {}, r"given 'mean', which is not a curve"),
@@ -96,18 +96,18 @@ def test_a_label_that_only_one_of_several_groups_has_is_right(tmp_path):
         ([], {"set": ["harmful"], "contrast": ["refusal"]}, r"none of the requested statistics has set and contrast"),
     ],
 )
-def test_what_is_not_there_is_named_with_what_is(tmp_path, statistics, only, said):
+def test_the_error_for_an_unknown_label_lists_the_existing_labels(tmp_path, statistics, only, message):
     run = finished_run(tmp_path, curves())
-    with pytest.raises(SpecError, match=said):
+    with pytest.raises(SpecError, match=message):
         select_curves(run, statistics, only)
 
 
-def test_a_group_that_is_not_finished_is_named(tmp_path):
+def test_the_error_for_an_unfinished_group_names_it(tmp_path):
     with pytest.raises(ResultsNotFoundError, match="tiny-0 has no finished results 'gram'; it has curves"):
         select_curves(finished_run(tmp_path, curves()), ["mean_cosine"])
 
 
-def test_a_run_without_contrasts_has_no_curves_of_them(tmp_path):
+def test_a_run_without_contrasts_has_only_curves_of_sets(tmp_path):
     run = finished_run(tmp_path, {"curves": {"variance_mean": 1}}, contrasts={})
     assert {curve.statistic for curve in select_curves(run)} == {
         one.name for one in GROUPS["curves"].variables if one.dims[0] == "set"
@@ -115,7 +115,7 @@ def test_a_run_without_contrasts_has_no_curves_of_them(tmp_path):
     assert select_curves(run, ["cosine_of_means"]) == []
 
 
-def test_a_frame_has_a_row_for_each_point_and_nan_for_what_is_not_known(tmp_path):
+def test_the_table_of_curves_has_a_row_for_each_point_and_nan_for_missing_values(tmp_path):
     run = finished_run(tmp_path, {**curves(), "travel": {"step_norm_block": 2}})
     frame = curve_frame(select_curves(run, ["cosine_of_means_debiased", "step_norm_block"]))
     assert len(frame) == 2 * 4 + 2 * 4
@@ -128,7 +128,7 @@ def test_a_frame_has_a_row_for_each_point_and_nan_for_what_is_not_known(tmp_path
     assert frame["value"].isna().sum() == 1
 
 
-def test_depth_runs_along_the_stream_whichever_order_sites_have(tmp_path):
+def test_depth_ascends_for_any_order_of_sites(tmp_path):
     run = finished_run(tmp_path, curves(), sites=["resid_mid", "resid_pre"])
     at = read_group(run, "curves")["cosine_of_means_debiased"].isel(contrast=0, position=0)
     curve = along_depth(at)
@@ -138,10 +138,10 @@ def test_depth_runs_along_the_stream_whichever_order_sites_have(tmp_path):
         for site in at["site"].values
         for layer in range(4)
     }
-    np.testing.assert_array_equal(curve.values, [stored[place] for place in range(8)])
+    np.testing.assert_array_equal(curve.values, [stored[half_blocks] for half_blocks in range(8)])
 
 
-def test_reading_changes_nothing_that_is_kept(tmp_path):
+def test_changing_a_curve_does_not_change_the_stored_group(tmp_path):
     run = finished_run(tmp_path, curves(), contrasts=REFUSAL)
     first = select_curves(run)
     first[0].value[:] = [0.0] * 4

@@ -25,7 +25,7 @@ def stored_run(folder, values, shard_prompts):
     n_layers=st.integers(1, 4),
     shard_prompts=st.integers(1, 9),
 )
-def test_what_was_stored_is_read_back_bit_for_bit(tmp_path_factory, n_samples, n_positions, n_layers, shard_prompts):
+def test_activations_are_read_back_bit_for_bit(tmp_path_factory, n_samples, n_positions, n_layers, shard_prompts):
     shape = (n_samples, n_positions, n_layers, 8)
     values = np.random.default_rng(0).normal(size=shape).astype(np.float32)
     values[0, 0] = np.nan
@@ -36,7 +36,7 @@ def test_what_was_stored_is_read_back_bit_for_bit(tmp_path_factory, n_samples, n
     np.testing.assert_array_equal(np.concatenate(finals), values[:, :, -1])
 
 
-def test_xarray_opens_a_set_without_warnings_and_knows_its_dimensions(tmp_path):
+def test_xarray_opens_a_set_without_warnings_and_with_dimensions(tmp_path):
     values = np.arange(10 * 1 * 3 * 8, dtype=np.float32).reshape(10, 1, 3, 8)
     run = stored_run(tmp_path, values, shard_prompts=4)
     with xr.open_zarr(f"{run.url}/activations.zarr", group="set", chunks=None) as dataset:
@@ -48,14 +48,14 @@ def test_xarray_opens_a_set_without_warnings_and_knows_its_dimensions(tmp_path):
         np.testing.assert_array_equal(dataset["resid_pre"].values, values)
 
 
-def test_a_shard_that_was_never_written_is_refused_and_not_read_as_nan(tmp_path):
+def test_a_missing_shard_raises_instead_of_reading_as_nan(tmp_path):
     run = stored_run(tmp_path, np.ones((8, 1, 3, 8), np.float32), shard_prompts=4)
     (Path(run.url) / "activations.zarr/set/resid_pre/c/1/0/0/0").unlink()
     with pytest.raises(RunDamagedError, match=r"shard set/00001, resid_pre: is missing"):
         read_shard(run, read_commit(run.location, "set", 1), Site.RESID_PRE)
 
 
-def test_a_truncated_shard_is_refused(tmp_path):
+def test_a_truncated_shard_raises(tmp_path):
     run = stored_run(tmp_path, np.ones((8, 1, 3, 8), np.float32), shard_prompts=4)
     file = Path(run.url) / "activations.zarr/set/resid_pre/c/1/0/0/0"
     file.write_bytes(file.read_bytes()[:-3])
@@ -63,7 +63,7 @@ def test_a_truncated_shard_is_refused(tmp_path):
         read_shard(run, read_commit(run.location, "set", 1), Site.RESID_PRE)
 
 
-def test_describing_a_set_again_takes_nothing_away(tmp_path):
+def test_describing_a_set_again_changes_nothing(tmp_path):
     run = stored_run(tmp_path, np.ones((8, 1, 3, 8), np.float32), shard_prompts=4)
     before = {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
     coordinates = {"position": [-1], "layer": range(3), "d_model": range(8)}

@@ -32,7 +32,7 @@ def test_a_cached_value_is_not_read_again():
 
 def test_the_least_recently_used_entry_is_evicted_first():
     cache, log = Cache(30), []
-    for key in ("a", "b", "c", "a", "d"):  # a was used again, so b goes
+    for key in ("a", "b", "c", "a", "d"):  # a was used again, so b is evicted
         get(cache, key, log=log)
     log.clear()
     for key in ("a", "c", "d"):
@@ -42,7 +42,7 @@ def test_the_least_recently_used_entry_is_evicted_first():
     assert log == ["b"]
 
 
-def test_one_that_is_larger_than_all_is_not_kept_and_pushes_nothing_out():
+def test_a_value_over_the_limit_is_not_cached_and_evicts_nothing():
     cache, log = Cache(30), []
     get(cache, "a", log=log)
     for _ in range(2):
@@ -65,7 +65,7 @@ def test_a_large_value_evicts_as_many_entries_as_it_needs():
     assert log == []
 
 
-def test_nothing_is_kept_of_what_could_not_be_read():
+def test_a_failed_read_is_not_cached():
     cache = Cache(100)
 
     def fail():
@@ -85,7 +85,7 @@ def test_a_limit_of_zero_caches_nothing():
     assert log == ["a", "a"]
 
 
-def test_values_that_are_false_are_kept_too():
+def test_falsy_values_are_cached():
     cache, log = Cache(100), []
     for value in (None, 0, "", []):
         for _ in range(2):
@@ -94,11 +94,11 @@ def test_values_that_are_false_are_kept_too():
 
 
 @given(st.lists(st.tuples(st.integers(0, 12), st.integers(0, 40)), max_size=60), st.integers(0, 100))
-def test_the_limit_holds_for_any_sequence_of_keys(asked, limit):
+def test_the_limit_holds_for_any_sequence_of_keys(requests, limit):
     cache, sizes, order = Cache(limit), {}, []
-    for key, size in asked:
+    for key, size in requests:
         get(cache, key, size=sizes.setdefault(key, size))
-        if sizes[key] <= limit:  # a plain model of the same
+        if sizes[key] <= limit:  # a simple model of the cache
             order = [other for other in order if other != key] + [key]
             while sum(sizes[one] for one in order) > limit:
                 order.pop(0)
@@ -119,7 +119,7 @@ def test_threads_get_their_own_values_and_the_limit_holds():
             key = draw.randrange(40)
             if cache.get(key, lambda key=key: f"value {key}", lambda _: 10) != f"value {key}":
                 wrong.append(key)
-            if cache.used_bytes > 200 + 8 * 10:  # between a put and its making room, inside the lock
+            if cache.used_bytes > 200 + 8 * 10:  # between an insertion and its evictions, inside the lock
                 wrong.append("bound")
 
     threads = [threading.Thread(target=go, args=(seed,)) for seed in range(8)]
@@ -133,16 +133,16 @@ def test_threads_get_their_own_values_and_the_limit_holds():
 
 
 def test_a_slow_read_does_not_block_other_threads():
-    cache, begun, go_on = Cache(100), threading.Event(), threading.Event()
+    cache, has_started, go_on = Cache(100), threading.Event(), threading.Event()
 
     def slow():
-        begun.set()
+        has_started.set()
         assert go_on.wait(10)
         return "slow"
 
     thread = threading.Thread(target=lambda: cache.get("slow", slow, lambda _: 1))
     thread.start()
-    assert begun.wait(10)
+    assert has_started.wait(10)
     assert get(cache, "fast") == "fast"
     go_on.set()
     thread.join()

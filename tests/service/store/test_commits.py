@@ -39,7 +39,7 @@ def location(tmp_path: Path):
     return open_location(str(tmp_path))
 
 
-def test_a_committed_shard_lies_at_its_key_and_is_whole(location):
+def test_a_committed_shard_is_stored_intact_at_its_key(location):
     commit, encoded = attempt()
     assert commit_shard(location, commit, encoded) == commit
     assert read_commits(location, "harmful") == {1: commit}
@@ -62,7 +62,7 @@ def test_the_first_attempt_wins_and_a_late_one_changes_nothing(location):
     assert keys(location, "pending") == []
 
 
-def test_a_crash_before_the_commit_leaves_nothing_that_counts(location, monkeypatch):
+def test_a_crash_before_the_commit_leaves_no_committed_shard(location, monkeypatch):
     monkeypatch.setattr("theodolite.store.commits.put_new", crash)
     with pytest.raises(KeyboardInterrupt):
         commit_shard(location, *attempt())
@@ -72,7 +72,7 @@ def test_a_crash_before_the_commit_leaves_nothing_that_counts(location, monkeypa
     assert keys(location) == []
 
 
-def test_a_crash_between_commit_and_move_is_finished_by_the_next_start(location, monkeypatch):
+def test_recover_finishes_a_move_after_a_crash(location, monkeypatch):
     commit, encoded = attempt()
     with monkeypatch.context() as patch:
         patch.setattr("theodolite.store.commits.move_committed", crash)
@@ -83,14 +83,14 @@ def test_a_crash_between_commit_and_move_is_finished_by_the_next_start(location,
     assert list(damages(location, commit)) == []
 
 
-def test_another_set_whose_name_begins_the_same_is_not_mixed_in(location):
+def test_a_set_with_the_same_prefix_is_not_included(location):
     commit_shard(location, *attempt(prompt_set="harm"))
     assert read_commits(location, "har") == {}
     assert list(read_commits(location, "harm")) == [1]
 
 
 @pytest.mark.parametrize("site", SITES)
-def test_one_flipped_byte_or_a_missing_array_is_named(location, tmp_path, site):
+def test_a_flipped_byte_or_a_missing_array_is_reported(location, tmp_path, site):
     commit, encoded = attempt()
     commit_shard(location, commit, encoded)
     file = tmp_path / array_key(commit, site)
@@ -106,7 +106,7 @@ def test_one_flipped_byte_or_a_missing_array_is_named(location, tmp_path, site):
         recover(location, "harmful")
 
 
-def test_a_broken_commit_record_is_named(location, tmp_path):
+def test_the_error_for_a_broken_commit_record_names_its_key(location, tmp_path):
     commit_shard(location, *attempt())
     record = tmp_path / "shards/harmful/00001.json"
     record.write_text(json.dumps({"index": 1}))

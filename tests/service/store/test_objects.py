@@ -1,4 +1,4 @@
-"""The verbs over a store: what a folder that does not exist gives, and what it refuses."""
+"""Check reads and writes of objects in folders that do not exist."""
 
 import pytest
 
@@ -22,7 +22,7 @@ def missing(tmp_path):
     return open_location(str(tmp_path / "missing"))
 
 
-def test_a_missing_folder_is_read_as_empty(missing, tmp_path):
+def test_a_missing_folder_reads_as_empty(missing, tmp_path):
     assert (get(missing, "key"), version(missing, "key"), keys(missing), folders(missing, "runs")) == (
         None,
         None,
@@ -43,14 +43,14 @@ def test_a_missing_folder_is_read_as_empty(missing, tmp_path):
     ],
     ids=["put", "put_new", "move", "delete"],
 )
-def test_every_write_to_a_missing_folder_is_refused(missing, tmp_path, write):
-    said = rf"cannot write key: there is no folder {tmp_path}/missing on node .+; share this folder with every node"
-    with pytest.raises(StoreError, match=said):
+def test_every_write_to_a_missing_folder_raises(missing, tmp_path, write):
+    message = rf"cannot write key: there is no folder {tmp_path}/missing on node .+; share this folder with every node"
+    with pytest.raises(StoreError, match=message):
         write(missing)
     assert not (tmp_path / "missing").exists()
 
 
-def test_a_folder_that_may_be_made_is_written(tmp_path):
+def test_create_makes_a_missing_folder(tmp_path):
     location = open_location(str(tmp_path / "new"), create=True)
     assert put_new(location, "key", b"bytes")
     assert get(open_location(str(tmp_path / "new")), "key") == b"bytes"

@@ -23,7 +23,7 @@ def test_a_run_is_created_once_and_never_changed(tmp_path):
     assert list_run_ids(str(tmp_path)) == ["tiny-0"]
 
 
-def test_a_missing_run_is_named_with_those_that_are_there(tmp_path):
+def test_the_error_for_a_missing_run_lists_the_existing_runs(tmp_path):
     with pytest.raises(RunNotFoundError, match="no runs yet"):
         open_run(str(tmp_path / "nowhere"), "x")
     assert not (tmp_path / "nowhere").exists()
@@ -32,7 +32,7 @@ def test_a_missing_run_is_named_with_those_that_are_there(tmp_path):
         open_run(str(tmp_path), "x")
 
 
-def test_a_run_of_a_newer_version_is_refused(tmp_path):
+def test_a_run_of_a_newer_version_raises(tmp_path):
     run = create_run(str(tmp_path), record_of(ARRAYS, 4))
     record = Path(run.url) / "run.json"
     record.write_text(json.dumps({**json.loads(record.read_text()), "format": 99, "news": True}))
@@ -41,14 +41,14 @@ def test_a_run_of_a_newer_version_is_refused(tmp_path):
 
 
 @pytest.mark.parametrize("content", ["", "{}", "[]", '{"format": 1}'])
-def test_a_broken_run_record_is_refused(tmp_path, content):
+def test_a_broken_run_record_raises(tmp_path, content):
     run = create_run(str(tmp_path), record_of(ARRAYS, 4))
     (Path(run.url) / "run.json").write_text(content)
     with pytest.raises(RunDamagedError, match="tiny-0"):
         open_run(str(tmp_path), run.id)
 
 
-def test_a_store_that_cannot_be_written_is_said_before_any_work(tmp_path):
+def test_a_store_that_cannot_be_written_raises(tmp_path):
     (tmp_path / "file").write_text("")
     with pytest.raises(StoreError, match="file/store"):
         check_writable(str(tmp_path / "file" / "store"))
@@ -56,7 +56,7 @@ def test_a_store_that_cannot_be_written_is_said_before_any_work(tmp_path):
     assert list((tmp_path / "new").iterdir()) == []
 
 
-def test_tokens_and_prompts_come_back_as_they_went(tmp_path):
+def test_tokens_and_prompts_are_read_back_unchanged(tmp_path):
     location = open_location(str(tmp_path))
     tokens = [(1, 2, 3), (4,), (5, 6)]
     write_tokens(location, "set", tokens)
@@ -69,7 +69,7 @@ def test_tokens_and_prompts_come_back_as_they_went(tmp_path):
     assert prompts["shard"].tolist() == [0, 0, 1]
 
 
-def test_tables_are_readable_by_pandas_and_broken_ones_are_refused(tmp_path):
+def test_tables_are_read_back_and_broken_tables_raise(tmp_path):
     location = open_location(str(tmp_path))
     frame = pd.DataFrame({"value": np.array([1.0, np.nan]), "name": ["x", ""]})
     write_table(location, "tables/t.parquet", frame)

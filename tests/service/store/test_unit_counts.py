@@ -1,4 +1,4 @@
-"""Counts of positive hidden units beside the activations: what was counted comes back, or a sentence why not."""
+"""Check that counts of active neurons are read back, and that missing or changed counts raise an error."""
 
 from pathlib import Path
 
@@ -34,7 +34,7 @@ def random_signs(n_samples=10, units=11):
 
 @settings(max_examples=15, deadline=None)
 @given(n_samples=st.integers(1, 14), units=st.integers(1, 20), shard_prompts=st.integers(1, 9))
-def test_counts_come_back_and_quarantined_prompts_are_not_in_them(tmp_path_factory, n_samples, units, shard_prompts):
+def test_counts_are_read_back_without_quarantined_prompts(tmp_path_factory, n_samples, units, shard_prompts):
     signs = random_signs(n_samples, units)
     run = stored_run(tmp_path_factory.mktemp("store"), signs, shard_prompts, quarantined=[0])
     commits = read_commits(run.location, "set").values()
@@ -46,13 +46,13 @@ def test_counts_come_back_and_quarantined_prompts_are_not_in_them(tmp_path_facto
     assert counted_units(run.location, "set") == units
 
 
-def test_a_run_of_before_units_were_counted_has_no_counts(tmp_path):
+def test_a_run_without_counts_returns_none(tmp_path):
     run = stored_run(tmp_path)
     assert read_positive_counts(run, read_commit(run.location, "set", 0)) is None
     assert counted_units(run.location, "set") == 0
 
 
-def test_xarray_opens_counts_without_warnings_and_knows_their_dimensions(tmp_path):
+def test_xarray_opens_counts_without_warnings_and_with_dimensions(tmp_path):
     signs = random_signs()
     run = stored_run(tmp_path, signs)
     with xr.open_zarr(f"{run.url}/activations.zarr", group="set", chunks=None) as dataset:
@@ -70,7 +70,7 @@ def chunk_of(run, shard_index):
     return Path(run.url) / f"activations.zarr/set/mlp_positive/c/{shard_index}/0/0/0"
 
 
-def test_a_shard_without_its_counts_reads_as_fill_values_in_zarr_and_is_refused_here(tmp_path):
+def test_missing_counts_raise_although_zarr_reads_fill_values(tmp_path):
     run = stored_run(tmp_path, random_signs())
     chunk_of(run, 1).unlink()
     with xr.open_zarr(f"{run.url}/activations.zarr", group="set", chunks=None) as dataset:
@@ -81,7 +81,7 @@ def test_a_shard_without_its_counts_reads_as_fill_values_in_zarr_and_is_refused_
     assert list(damages(run.location, commit)) == ["shard set/00001, mlp_positive: is missing"]
 
 
-def test_a_flipped_byte_of_counts_is_refused_and_named(tmp_path):
+def test_a_flipped_byte_of_counts_raises(tmp_path):
     run = stored_run(tmp_path, random_signs())
     content = bytearray(chunk_of(run, 1).read_bytes())
     content[len(content) // 2] ^= 1
@@ -106,7 +106,7 @@ def test_commits_list_the_checksums_of_counts_and_complete_that_of_their_metadat
         counted_units(run.location, "set")
 
 
-def test_describing_a_set_again_without_counts_takes_them_not_away(tmp_path):
+def test_describing_a_set_again_without_counts_keeps_them(tmp_path):
     run = stored_run(tmp_path, random_signs())
     before = {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
     coordinates = {"position": [-2, -1], "layer": range(3), "d_model": range(8)}
