@@ -235,17 +235,19 @@ class Job:
         """Stop the job. The store keeps its captured shards, and submitting the same spec again resumes the job."""
         self._client.send("DELETE", f"/v1/jobs/{self.id}")
 
-    def wait(self, timeout: float | None = None) -> RunReader:
+    def wait(self, timeout: float | None = None, *, poll_seconds: float = 2.0, lost_seconds: float = 30.0) -> RunReader:
         """Wait until the job has ended, print its progress, and return its run.
 
         Args:
             timeout: limit in seconds; None waits without a limit. The job continues after the timeout.
+            poll_seconds: time between two requests.
+            lost_seconds: time for which the job may look lost, because a cluster's dashboard may restart.
 
         Raises:
-            JobError: the job failed, was stopped, has been lost for half a minute, or still runs after the timeout; the
+            JobError: the job failed, was stopped, has been lost for `lost_seconds`, or still runs after the timeout; the
                 message has the reason.
         """
-        now = wait_for_end(self.describe, timeout)
+        now = wait_for_end(self.describe, timeout, poll_seconds=poll_seconds, lost_seconds=lost_seconds)
         return self._client.run(now["run_id"])
 
 
@@ -263,7 +265,7 @@ def _problem(response: httpx.Response, url: str) -> TheodoliteError:
         kind, detail = content["type"].removeprefix("urn:theodolite:"), content["detail"]
     except (ValueError, KeyError, TypeError, AttributeError):
         status = f"{response.status_code} {response.reason_phrase}".strip()
-        return ServiceError(f"{url} answered {status}, which is no response of a Theodolite service; check the URL")
+        return ServiceError(f"{url} answered {status}, which is not a response of a Theodolite service; check the URL")
     if response.status_code in (401, 403) and kind in ("unauthorised", "scope"):
         return ServiceError(f"{url}: {detail}; pass the token to the client: Client(url, token=…)")
     by_status: dict[int, type[TheodoliteError]] = {422: SpecError, 503: ClusterError}

@@ -80,7 +80,7 @@ def curves_dataset(curves: Sequence[Curve]) -> xr.Dataset:
         name: xr.Variable(dims, along_layers(name), {"units": first.units, "description": text})
         for name, text in descriptions.items()
     }
-    first_of_others = {dim: 0 for dim in labels if dim != "site"}  # depth depends on site and layer alone
+    first_of_others = {dim: 0 for dim in labels if dim != "site"}  # depth depends only on site and layer
     depth = xr.Variable(dims, along_layers("depth").astype(np.int64)).isel(first_of_others)
     coords: dict[str, Any] = {**labels, "layer": first.layer, "depth": depth}
     for name in first.n:

@@ -72,12 +72,12 @@ class Access:
 
 # Coroutines, since every request calls one of them: FastAPI would run a plain function in a thread.
 async def reader(request: Request, given: _Given) -> Caller:
-    """Return the caller, who must have the scope read."""
+    """Return the caller; raises Problem 403 if its token lacks the scope read."""
     return await _with_scope(request, given, "read")
 
 
 async def submitter(request: Request, given: _Given) -> Caller:
-    """Return the caller, who must have the scope submit."""
+    """Return the caller; raises Problem 403 if its token lacks the scope submit."""
     return await _with_scope(request, given, "submit")
 
 

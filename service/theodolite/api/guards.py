@@ -1,4 +1,4 @@
-"""Check each request before it reaches a route, and add security headers to each answer."""
+"""Check each request before it reaches a route, and add security headers to each response."""
 
 import logging
 import traceback

@@ -49,7 +49,7 @@ def comparison(runs: Sequence[Run], question: Question) -> pd.DataFrame:
 
     Raises:
         SpecError: there is no such statistic, or a run lacks the contrast, set, site or position.
-        StoreError: a run is not complete, or lacks the group that holds the statistic.
+        StoreError: a run is not complete, or lacks the group of the statistic.
     """
     if question.statistic not in STATISTICS:
         raise SpecError(

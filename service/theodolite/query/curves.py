@@ -81,7 +81,7 @@ def select_curves(
 
     Raises:
         SpecError: there is no such statistic or label; the message lists those that exist.
-        ResultsNotFoundError: the run lacks the group that holds the statistic.
+        ResultsNotFoundError: the run lacks the group of the statistic.
         RunDamagedError: the group cannot be read.
     """
     chosen = list(dict.fromkeys(statistics)) or [name for name, group in STATISTICS.items() if group == "curves"]

@@ -50,7 +50,7 @@ def select_group(
     numbers = sum(variable.size for variable in chosen.data_vars.values())
     if numbers > max_numbers:
         raise SpecError(
-            f"{name}: this answer would have {numbers} numbers, and {max_numbers} are allowed; narrow it by statistic, "
+            f"{name}: the selection has {numbers} numbers, and {max_numbers} are allowed; narrow it by statistic, "
             f"{', '.join(map(str, chosen.dims))}, or open the store with xarray"
         )
     return chosen

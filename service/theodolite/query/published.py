@@ -55,13 +55,13 @@ class Deviation:
     """The depth at which a run differs most from a publication, with both values."""
 
     depth: int
-    here: float
+    measured: float
     published: float
 
     @property
     def difference(self) -> float:
         """The run's value minus the published one."""
-        return self.here - self.published
+        return self.measured - self.published
 
     @property
     def share(self) -> float:
@@ -126,9 +126,9 @@ def largest_deviation(measured: Mapping[int, float], published: PublishedCurve, 
         relative: whether differences are shares of the published value; published zeros are then left out.
     """
     deviations = [
-        Deviation(depth, here, published.values[depth])
-        for depth, here in measured.items()
-        if depth in published.values and np.isfinite(here) and not (relative and published.values[depth] == 0)
+        Deviation(depth, value, published.values[depth])
+        for depth, value in measured.items()
+        if depth in published.values and np.isfinite(value) and not (relative and published.values[depth] == 0)
     ]
     return max(deviations, key=lambda one: abs(one.share if relative else one.difference), default=None)
 

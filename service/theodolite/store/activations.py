@@ -68,7 +68,7 @@ def create_activations(
 
 
 def encode_shard(site: Site, values: NDArray[np.float32], start: int, shard_prompts: int) -> bytes:
-    """Return the bytes of the Zarr shard that holds `values`, whose first sample is `start` of its set."""
+    """Return the bytes of the Zarr shard with `values`; their first sample has the index `start` in its set."""
     lengths = {"position": values.shape[1], "layer": values.shape[2], "d_model": values.shape[-1]}
     memory: dict[str, Any] = {}
     group = zarr.create_group(MemoryStore(memory))
@@ -79,7 +79,7 @@ def encode_shard(site: Site, values: NDArray[np.float32], start: int, shard_prom
 
 
 def encode_counts(counts: NDArray[np.int32], shard_index: int) -> bytes:
-    """Return the bytes of the Zarr chunk that holds a shard's `counts`, (position, layer, unit)."""
+    """Return the bytes of the Zarr chunk with a shard's `counts`, (position, layer, unit)."""
     lengths = dict(zip(MLP_POSITIVE.dims[1:], counts.shape, strict=True))
     memory: dict[str, Any] = {}
     array = _create_counts(zarr.create_group(MemoryStore(memory)), shard_index + 1, lengths)

@@ -12,7 +12,7 @@ Value = TypeVar("Value")
 class Cache:
     """A thread-safe LRU cache whose readers state the size of each value.
 
-    A key must contain the version or digest of what it names, so that an entry never goes stale.
+    A key must contain the version or digest of its object, so that an entry never goes stale.
 
     Args:
         limit_bytes: maximum sum of the sizes of all entries.

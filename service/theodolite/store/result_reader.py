@@ -1,7 +1,7 @@
 """Read finished results; every object is compared with its checksum in COMPLETE first.
 
-Zarr alone would read a missing chunk as NaN and a flipped byte as another number. Objects are fetched whole into
-memory, so that each takes one request and xarray imports no backend plugins.
+Zarr alone would read a missing chunk as NaN and a flipped byte as another number. The module fetches whole
+objects into memory: each takes one request, and xarray imports no backend plugins.
 """
 
 import json
