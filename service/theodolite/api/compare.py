@@ -41,7 +41,9 @@ def compare(
         str, Query(description="Statistic along depth; `/v1/groups` marks these with `along_depth`.")
     ] = "cosine_of_means_debiased",
     contrast: Annotated[str | None, Query(description="Contrast; required if a run has several.")] = None,
-    prompt_set: Annotated[str | None, Query(alias="set", description="Prompt set; only for a statistic of prompt sets.")] = None,
+    prompt_set: Annotated[
+        str | None, Query(alias="set", description="Prompt set; only for a statistic of prompt sets.")
+    ] = None,
     site: Annotated[str | None, Query(description="Site; by default resid_pre and resid_mid.")] = None,
     position: Annotated[
         int | None,
