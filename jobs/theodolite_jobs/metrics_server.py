@@ -22,13 +22,14 @@ from theodolite.files import write_atomically
 from theodolite.metrics import REGISTRY, count_store_error
 from theodolite.settings import Settings
 
-_SECONDS_UNTIL_STALE = 600.0
-"""Age of a target file after which its driver counts as killed; a live driver rewrites its file more often."""
-
 
 @contextmanager
-def served(settings: Settings) -> Iterator[None]:
+def served(settings: Settings, *, stale_seconds: float = 600.0) -> Iterator[None]:
     """Serve this process's metrics until the context ends, plus `metrics_linger_seconds`, if the settings have a port.
+
+    Args:
+        settings: port, folder of target files, and lingering time.
+        stale_seconds: age of a target file after which its driver counts as killed; live drivers rewrite theirs.
 
     Raises:
         SpecError: the port is in use, or the folder of target files cannot be written.
@@ -43,7 +44,7 @@ def served(settings: Settings) -> Iterator[None]:
         raise SpecError(f"THEODOLITE_METRICS_PORT: cannot listen on {settings.metrics_port}: {error}") from error
     before = signal.signal(signal.SIGTERM, _exit)  # the default handler would not remove the target file
     try:
-        with _announced(settings.metrics_targets, server.server_port):
+        with _announced(settings.metrics_targets, server.server_port, stale_seconds):
             try:
                 yield
             except StoreError as error:
@@ -64,7 +65,7 @@ def _exit(_signal: int, _frame: Any) -> None:
 
 
 @contextmanager
-def _announced(folder: Path | None, port: int) -> Iterator[None]:
+def _announced(folder: Path | None, port: int, stale_seconds: float) -> Iterator[None]:
     """Write a target file until the context ends, and remove the stale target files of killed drivers.
 
     Raises:
@@ -80,13 +81,13 @@ def _announced(folder: Path | None, port: int) -> Iterator[None]:
         folder.mkdir(parents=True, exist_ok=True)
         for stale in folder.glob("theodolite-*.json"):
             with suppress(FileNotFoundError):  # another driver has just removed it
-                if time.time() - stale.stat().st_mtime > _SECONDS_UNTIL_STALE:
+                if time.time() - stale.stat().st_mtime > stale_seconds:
                     stale.unlink()
         write_atomically(file, content)
     except OSError as error:
         raise SpecError(f"THEODOLITE_METRICS_TARGETS: cannot write {folder}: {error}") from error
     ended = threading.Event()
-    rewriter = threading.Thread(target=_rewrite, args=(file, content, ended), daemon=True)
+    rewriter = threading.Thread(target=_rewrite, args=(file, content, stale_seconds / 10, ended), daemon=True)
     rewriter.start()
     try:
         yield
@@ -96,9 +97,9 @@ def _announced(folder: Path | None, port: int) -> Iterator[None]:
         file.unlink(missing_ok=True)
 
 
-def _rewrite(file: Path, content: bytes, ended: threading.Event) -> None:
+def _rewrite(file: Path, content: bytes, seconds: float, ended: threading.Event) -> None:
     """Rewrite a target file at intervals until the driver ends, so that its age shows whether the driver runs."""
-    while not ended.wait(_SECONDS_UNTIL_STALE / 10):
+    while not ended.wait(seconds):
         with suppress(OSError):  # the folder may be unavailable for a while
             file.parent.mkdir(parents=True, exist_ok=True)
             write_atomically(file, content)

@@ -244,8 +244,7 @@ class Job:
             lost_seconds: time for which the job may look lost, because a cluster's dashboard may restart.
 
         Raises:
-            JobError: the job failed, was stopped, has been lost for `lost_seconds`, or still runs after the timeout; the
-                message has the reason.
+            JobError: the job failed, was stopped, has been lost for `lost_seconds`, or still runs after the timeout.
         """
         now = wait_for_end(self.describe, timeout, poll_seconds=poll_seconds, lost_seconds=lost_seconds)
         return self._client.run(now["run_id"])

@@ -40,6 +40,11 @@ class Settings(BaseSettings):
         ge=0,
         description="Time in which a growing cluster may add a node for a survey; 0 is a cluster of fixed size.",
     )
+    replicas_wait_seconds: float = Field(
+        60,
+        gt=0,
+        description="Time in which all replicas may start before a survey begins with those that have started.",
+    )
     metrics_port: int | None = Field(
         None,
         ge=0,

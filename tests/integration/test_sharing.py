@@ -8,7 +8,6 @@ from theodolite.query.runs import verify
 from theodolite.settings import Settings
 from theodolite.spec_file import parse_spec
 from theodolite.store.commits import read_commits
-from theodolite_jobs.cluster import workers
 from theodolite_jobs.progress import Console
 from theodolite_jobs.survey import capture
 
@@ -45,13 +44,13 @@ def holder(gpus):
 
 
 @pytest.mark.parametrize(("held", "told"), [(3, "1 of 2 replicas have started"), (4, "waiting for resources: ")])
-def test_a_survey_starts_with_the_gpus_that_are_free(ray_with_pretend_gpus, tmp_path, monkeypatch, held, told):
-    # Long enough for a process to start on a busy machine if a GPU is free; short if none is.
-    monkeypatch.setattr(workers, "_SECONDS_TO_GATHER", 2 if held == 4 else 40)
+def test_a_survey_starts_with_the_gpus_that_are_free(ray_with_pretend_gpus, tmp_path, held, told):
     give_back = holder(held)
     try:
         console = Told(give_back)
-        settings = Settings(store=str(tmp_path), replicas=2, gpus_per_replica=1)
+        # Long enough for a process to start on a busy machine if a GPU is free; short if none is.
+        seconds = 2 if held == 4 else 40
+        settings = Settings(store=str(tmp_path), replicas=2, gpus_per_replica=1, replicas_wait_seconds=seconds)
         run = capture(parse_spec(SPEC), Path(), settings, console)
     finally:
         give_back()

@@ -21,9 +21,6 @@ from theodolite_jobs.cluster.session import Resources, describe_free, has_node_f
 MAX_RESTARTS = 4
 """Maximum number of restarts of a replica since its last commit. Restarts after out-of-memory are not counted."""
 
-_SECONDS_TO_GATHER = 60.0
-"""Time that a survey waits for the resources of all its replicas before it starts with the replicas that it has."""
-
 
 class RayWorker:
     """A replica on Ray: one actor, or a group of actors that share a model. It restarts as a whole, on any node.
@@ -138,18 +135,23 @@ def start_workers(
 
 
 def certify_workers(
-    workers: Sequence[RayWorker], resources: Resources, wait_seconds: float, message: Callable[[str], None]
+    workers: Sequence[RayWorker],
+    resources: Resources,
+    wait_seconds: float,
+    message: Callable[[str], None],
+    gather_seconds: float,
 ) -> dict[str, Any]:
     """Check the parity of the replicas with plain Hugging Face; return the first replica's certificate.
 
-    Replicas that get no resources within a minute join later. Otherwise two surveys that share a cluster could wait
-    forever for each other's resources.
+    Replicas that get no resources within `gather_seconds` join later. Otherwise two surveys that share a cluster could
+    wait forever for each other's resources.
 
     Args:
         workers: the replicas.
         resources: resources of each replica.
         wait_seconds: time in which the cluster may add a node with these resources.
         message: called with a sentence about what the survey waits for.
+        gather_seconds: time in which all replicas may start before the survey begins with those that have.
 
     Raises:
         ParityError: activations of a replica differ by more than rounding.
@@ -157,8 +159,8 @@ def certify_workers(
         CaptureError: no node fits a replica, all replicas died, or their arithmetic differs.
     """
     by_future = {worker.placed: worker for worker in workers}
-    placed, missing = wait(by_future, _SECONDS_TO_GATHER)
-    waited = _SECONDS_TO_GATHER
+    placed, missing = wait(by_future, gather_seconds)
+    waited = gather_seconds
     while not placed:
         if waited >= wait_seconds and not has_node_for(resources):
             raise CaptureError(
@@ -166,8 +168,8 @@ def certify_workers(
                 "change --gpus-per-replica or --replicas, or let the cluster grow (THEODOLITE_NODES_WAIT_SECONDS)"
             )
         message(f"waiting for resources: {describe_free()}")
-        placed, missing = wait(by_future, _SECONDS_TO_GATHER, FIRST_COMPLETED)
-        waited += _SECONDS_TO_GATHER
+        placed, missing = wait(by_future, gather_seconds, FIRST_COMPLETED)
+        waited += gather_seconds
     if missing:
         message(f"{len(placed)} of {len(workers)} replicas have started; the others join when resources are free")
     certificates, died = [], []

@@ -12,20 +12,24 @@ from rich.console import Console
 from theodolite.errors import JobError
 from theodolite.progress_bars import progress_bars
 
-_SECONDS_BETWEEN_POLLS = 2.0
-_SECONDS_LOST = 30.0
-"""Time for which a survey job may look lost before waiting ends, because a cluster's dashboard may restart."""
 
-
-def wait_for_end(current: Callable[[], Mapping[str, Any]], timeout: float | None = None) -> Mapping[str, Any]:
+def wait_for_end(
+    current: Callable[[], Mapping[str, Any]],
+    timeout: float | None = None,
+    *,
+    poll_seconds: float = 2.0,
+    lost_seconds: float = 30.0,
+) -> Mapping[str, Any]:
     """Return a survey job after it has succeeded; show its progress until then.
 
     Args:
         current: returns the current `id`, `state`, `reason`, and `progress` by prompt set of the survey job.
         timeout: seconds; None waits without a limit. The survey job continues after a timeout.
+        poll_seconds: time between two calls of `current`.
+        lost_seconds: time for which the job may look lost, because a cluster's dashboard may restart.
 
     Raises:
-        JobError: the survey job failed, was stopped or has been lost for half a minute; or the time is over.
+        JobError: the survey job failed, was stopped or has been lost for `lost_seconds`; or the time is over.
     """
     end = time.monotonic() + (float("inf") if timeout is None else timeout)
     known = time.monotonic()
@@ -35,14 +39,14 @@ def wait_for_end(current: Callable[[], Mapping[str, Any]], timeout: float | None
             show(now)
             if now["state"] in ("queued", "running"):
                 known = time.monotonic()
-            elif now["state"] != "lost" or time.monotonic() - known > _SECONDS_LOST:
+            elif now["state"] != "lost" or time.monotonic() - known > lost_seconds:
                 break
             remaining = end - time.monotonic()
             if remaining <= 0 and now["state"] == "lost":
                 break
             if remaining <= 0:
                 raise JobError(f"survey job {now['id'][:12]}… is still {now['state']} after {timeout:g} s; wait again")
-            time.sleep(min(remaining, _SECONDS_BETWEEN_POLLS))
+            time.sleep(min(remaining, poll_seconds))
     if now["state"] != "succeeded":
         outcome = {"failed": "failed", "stopped": "was stopped", "lost": "is lost"}[now["state"]]
         reason = now["reason"] or "see its log"

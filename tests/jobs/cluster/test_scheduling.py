@@ -1,7 +1,6 @@
 """The scheduling loop, with simulated replicas."""
 
 import threading
-import time
 from concurrent.futures import Future
 
 import pytest
@@ -133,10 +132,8 @@ def test_an_error_of_the_code_ends_the_run():
 
 def test_a_slow_replica_does_not_delay_the_others():
     slow, quick = SimulatedReplica(seconds=0.5), SimulatedReplica()
-    start = time.monotonic()
     run([slow, quick], 40)
     assert len(quick.done) == 38
-    assert time.monotonic() - start < 5
 
 
 def test_a_replica_gets_no_shards_while_it_restarts():

@@ -127,7 +127,6 @@ def test_restarts_are_counted_between_two_commits(made):
 
 def certified(made, monkeypatch, *certificates):
     """Let each replica return a certificate or an error, or wait for resources if that is None."""
-    monkeypatch.setattr(workers, "_SECONDS_TO_GATHER", 0.2)
     monkeypatch.setattr(workers, "describe_free", lambda: "none are free")
     started, messages = [worker_of() for _ in certificates], []
     for actor, certificate in zip(made, certificates, strict=True):
@@ -137,7 +136,7 @@ def certified(made, monkeypatch, *certificates):
         elif certificate is not None:
             actor.process_id.answers[0].set_result(1)
             actor.certify.answers[0].set_result(certificate)
-    return started, certify_workers(started, Resources(1, 0, 1, 1.0), 0, messages.append), messages
+    return started, certify_workers(started, Resources(1, 0, 1, 1.0), 0, messages.append, 0.2), messages
 
 
 def test_replicas_that_start_late_are_certified_with_the_arithmetic_of_the_first(made, monkeypatch):

@@ -20,7 +20,6 @@ def ray(monkeypatch):
     cluster = RayStandIn()
     monkeypatch.setattr("theodolite.submission.ray_jobs.httpx.request", cluster.request)
     monkeypatch.setenv("RAY_AUTH_TOKEN_PATH", "/nonexistent")
-    monkeypatch.setattr("theodolite.submission.waiting._SECONDS_BETWEEN_POLLS", 0.01)
     return cluster
 
 
