@@ -226,5 +226,5 @@ def test_importing_the_package_imports_nothing_else():
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.split() == []
     assert set(theodolite.__all__) == {"Client", "open_run", "__version__"}
-    with pytest.raises(AttributeError, match="No theodolite attribute klient"):
+    with pytest.raises(AttributeError, match="module 'theodolite' has no attribute 'klient'"):
         theodolite.klient  # noqa: B018 - accessing it raises
