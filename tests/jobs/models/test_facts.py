@@ -422,16 +422,16 @@ def test_quantised_weights_are_named_with_their_method(tmp_path: Path, inspect: 
     assert "quantised (gptq); a survey needs the kernels of that method" in facts["notes"][0]
 
 
-def test_pickled_weights_are_described_and_said_to_be_refused(tmp_path: Path, inspect: Inspect) -> None:
+def test_a_model_with_pickled_weights_is_described_with_a_note(tmp_path: Path, inspect: Inspect) -> None:
     folder = written(tmp_path / "p", SMALL, "pytorch_model-00001-of-00002.bin", "training_args.bin")
     code, printed, _ = inspect(folder)
     assert code == 0
-    assert "the weights are pickled and will be refused" in printed.splitlines()[-1]
+    assert "the weights are pickled, which loading refuses" in printed.splitlines()[-1]
     written(folder, SMALL, "model.safetensors")
     assert "pickled" not in inspect(folder)[1]
 
 
-def test_a_qwen1_folder_is_described_as_what_it_is_converted_to(tmp_path: Path, inspect: Inspect) -> None:
+def test_a_qwen1_folder_is_described_as_the_converted_model(tmp_path: Path, inspect: Inspect) -> None:
     config = {
         "model_type": "qwen",
         "architectures": ["QWenLMHeadModel"],
@@ -496,7 +496,7 @@ def test_a_broken_header_is_refused_in_one_line(tmp_path: Path, inspect: Inspect
     refused_in_one_line(inspect(tmp_path / "broken.gguf"), 1, ["cannot read the header of", "broken.gguf"])
 
 
-def test_an_id_of_no_kind_is_refused_in_one_line(inspect: Inspect) -> None:
+def test_an_id_of_an_unknown_kind_is_refused_in_one_line(inspect: Inspect) -> None:
     refused_in_one_line(inspect("gone.gguf"), 1, ["'gone.gguf'", "no folder", "smollm2-135m-instruct"])
     refused_in_one_line(inspect(""), 2, ["MODEL: given ''"])
 
@@ -556,7 +556,7 @@ def test_a_model_on_the_hub_is_described_without_a_download_of_its_weights(serve
     assert code == 0, messages
     facts = json.loads(printed.splitlines()[-1])
     assert (facts["name"], facts["kind"], facts["revision"]) == ("pickled", "hub", hub.COMMIT)
-    assert "pickled and will be refused" in facts["notes"][0]
+    assert "pickled, which loading refuses" in facts["notes"][0]
     assert not list(home.rglob("*.bin"))
 
     code, printed, messages = inspect_in_process(
