@@ -1,9 +1,36 @@
-"""Print the names of the families that passed the hand-run test in the summary."""
+"""A saved model that tests may copy and change, and a summary of the tested families by name."""
+
+import shutil
+from pathlib import Path
 
 import pytest
+from transformers import LlamaConfig, LlamaForCausalLM
 
 PROOF = "test_families.py::test_sites_equal_a_hand_run["
 QWEN1 = "test_qwen1.py::test_hidden_states_equal_those_of_qwen1"
+
+
+@pytest.fixture(scope="session")
+def saved_llama(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder written by save_pretrained; tests copy it before they change it."""
+    folder = tmp_path_factory.mktemp("saved") / "llama"
+    config = LlamaConfig(
+        vocab_size=32,
+        hidden_size=16,
+        intermediate_size=24,
+        num_hidden_layers=3,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        max_position_embeddings=64,
+    )
+    LlamaForCausalLM(config).save_pretrained(folder)
+    return folder
+
+
+@pytest.fixture
+def folder(saved_llama: Path, tmp_path: Path) -> Path:
+    """A copy of `saved_llama` that a test may change."""
+    return Path(shutil.copytree(saved_llama, tmp_path / "llama"))
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
