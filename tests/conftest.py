@@ -37,6 +37,7 @@ SLOW_PLACES = [
         "jobs/statistics/test_curves.py",
         "jobs/statistics/test_separation.py",
         "jobs/statistics/test_words_trajectories.py",
+        "jobs/test_inspection.py",
         "service/api/test_damaged_runs.py",
         "service/api/test_light.py",
         "service/api/test_openapi.py",
