@@ -167,19 +167,19 @@ class Engine:
         # A position before a prompt's first token reads token 0 here; its values become NaN later.
         indices = (lengths[:, None] + torch.tensor(plan.positions)).clamp(min=0)
         prefix = self._expanded_prefix(prompts[0][:shared], len(prompts))
-        with tapped(self.model, self.sites, self.layers, TokenSelection(indices.to(device)), units) as kept:
+        with tapped(self.model, self.sites, self.layers, TokenSelection(indices.to(device)), units) as collected:
             if self.model.anatomy.causal:
                 self.model.run(input_ids=padded.to(device), past_key_values=prefix, use_cache=shared > 0)
             else:
                 mask = torch.arange(padded.shape[1]) < lengths[:, None]
                 self.model.run(input_ids=padded.to(device), attention_mask=mask.long().to(device))
-        home = kept[Site.RESID_FINAL][0].device
+        home = collected[Site.RESID_FINAL][0].device
         values: dict[str, torch.Tensor] = {
-            site: torch.stack([part.to(home) for part in kept[site]], dim=2) for site in self.sites
+            site: torch.stack([part.to(home) for part in collected[site]], dim=2) for site in self.sites
         }
-        values[Site.RESID_FINAL] = kept[Site.RESID_FINAL][0]
+        values[Site.RESID_FINAL] = collected[Site.RESID_FINAL][0]
         if units:
-            counts = _count_positive(kept[POSITIVE_UNITS], _finite_prompts(values.values()))
+            counts = _count_positive(collected[POSITIVE_UNITS], _finite_prompts(values.values()))
             values[POSITIVE_UNITS] = _gather_ranks(counts, units, self.model.ranks)
         return values
 

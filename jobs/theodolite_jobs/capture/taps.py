@@ -45,20 +45,22 @@ def tapped(
     each layer, whether each of the MLP's first `units` hidden units is positive before gating, as (batch, position,
     unit) booleans.
     """
-    kept: dict[str, list[torch.Tensor]] = {site: [] for site in (*sites, Site.RESID_FINAL)}
+    collected: dict[str, list[torch.Tensor]] = {site: [] for site in (*sites, Site.RESID_FINAL)}
     taps = model.anatomy.taps
-    wanted = [(taps[site], _values_into(kept[site], selection, taps[site].scale)) for site in sites]
+    wanted = [(taps[site], _values_into(collected[site], selection, taps[site].scale)) for site in sites]
     if units:
         assert model.anatomy.mlp_units is not None
-        kept[POSITIVE_UNITS] = []
-        wanted.append((Tap(model.anatomy.mlp_units, "output"), _signs_into(kept[POSITIVE_UNITS], selection, units)))
+        collected[POSITIVE_UNITS] = []
+        wanted.append(
+            (Tap(model.anatomy.mlp_units, "output"), _signs_into(collected[POSITIVE_UNITS], selection, units))
+        )
     handles = []
     try:
         for tap, keep in wanted:
             for layer in layers:
                 handles.append(_hook(model.blocks[layer], tap, keep))
-        handles.append(_hook(model.blocks[-1], Tap("", "output"), _values_into(kept[Site.RESID_FINAL], selection)))
-        yield kept
+        handles.append(_hook(model.blocks[-1], Tap("", "output"), _values_into(collected[Site.RESID_FINAL], selection)))
+        yield collected
     finally:
         for handle in handles:
             handle.remove()

@@ -32,12 +32,12 @@ def read_sites(model: LoadedModel, ids: TokenIds, positions: Sequence[int]) -> R
         (position, layer, d_model) for each site, (position, d_model) for `resid_final`.
     """
     taps = model.anatomy.taps
-    kept: dict[Site, list[torch.Tensor]] = {site: [] for site in taps}
+    collected: dict[Site, list[torch.Tensor]] = {site: [] for site in taps}
     handles = []
     try:
         for block in model.blocks:
             for site, tap in taps.items():
-                handles.append(_keep(block.get_submodule(tap.module), tap, list(positions), kept[site]))
+                handles.append(_keep(block.get_submodule(tap.module), tap, list(positions), collected[site]))
         final: list[torch.Tensor] = []
         if model.anatomy.final_norm is not None:
             norm = model.module.get_submodule(model.anatomy.final_norm)
@@ -47,7 +47,7 @@ def read_sites(model: LoadedModel, ids: TokenIds, positions: Sequence[int]) -> R
     finally:
         for handle in handles:
             handle.remove()
-    stacked = {site: torch.stack(rows, dim=1).numpy() for site, rows in kept.items()}
+    stacked = {site: torch.stack(rows, dim=1).numpy() for site, rows in collected.items()}
     last = final[0].numpy() if final else stacked[Site.RESID_POST][:, -1]
     return {**stacked, Site.RESID_FINAL: last}
 
