@@ -220,7 +220,7 @@ class SectionAnswer(BaseModel):
     run_id: str = Field(description="Id of the run.", examples=[_RUN])
     group: str = Field(description="Name of the result group.", examples=["gram"])
     items: list[dict[str, Any]] = Field(
-        description="Sections, each with title, facts (sentences), notes, figures (names), maps (names) and tables."
+        description="Sections: title, facts (sentences), notes, how_to_read, figures (names), maps (names), tables."
     )
 
 

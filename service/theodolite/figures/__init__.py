@@ -1,1 +1,1 @@
-"""Plotly figures from stored results: notebook, report and page all use these."""
+"""Plotly figures from stored results, for notebooks, the report and the page."""

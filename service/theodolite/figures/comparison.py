@@ -13,16 +13,16 @@ from theodolite.query.compare import labels
 from theodolite.query.curves import STATISTICS
 from theodolite.sites import depth_label
 
-# Readable on white and on near-black, neighbours told apart by people with any colour vision; then dashes tell.
+# Readable on white and on near-black; people with any colour vision can distinguish neighbours. Then dashes differ.
 _COLOURS = ("#8a63d2", "#d9622b", "#3b82c4", "#2e9e6b", "#c2478e", "#b8862a", "#1a9ba3", "#8b9098")
 _DASHES = ("solid", "dash", "dot", "dashdot")
 
 
 def comparison_figure(frame: pd.DataFrame) -> go.Figure:
-    """Draw one curve for each run, with its 95 % interval as a band where it has one.
+    """Return a figure with one curve for each run, and its 95 % interval as a band if it has one.
 
     Args:
-        frame: what `theodolite.query.compare.comparison` returns.
+        frame: a result of `theodolite.query.compare.comparison`.
     """
     figure = go.Figure()
     names = labels(frame)
@@ -32,13 +32,15 @@ def comparison_figure(frame: pd.DataFrame) -> go.Figure:
         figure.add_traces([*_bands(curve, name, colour), _line(curve, name, colour, dash)])
     statistic = str(frame["statistic"].iloc[0])
     figure.update_layout(**bare_layout(520), hovermode="closest", legend=legend_above(1))
-    figure.update_xaxes(title="depth, as a share of the model's layers", range=[-0.01, 1.01], dtick=0.1)
+    figure.update_xaxes(
+        title="relative depth (0: input of block 0, 1: output of the last block)", range=[-0.01, 1.01], dtick=0.1
+    )
     figure.update_yaxes(title=statistic.replace("_", " "), exponentformat="power")
     return figure
 
 
 def description(statistic: str) -> str:
-    """Return what the register says of a statistic."""
+    """Return the description of a statistic from the register of result groups."""
     variables = GROUPS[STATISTICS[statistic]].variables
     return next(variable.description for variable in variables if variable.name == statistic)
 
@@ -52,13 +54,13 @@ def _line(curve: pd.DataFrame, name: str, colour: str, dash: str) -> go.Scatter:
         line={"color": colour, "width": 2.2, "dash": dash},
         name=name,
         legendgroup=name,
-        customdata=[_place(site, depth) for site, depth in zip(curve["site"], curve["depth"], strict=True)],
-        hovertemplate="%{customdata}, %{x:.3f} of the way: %{y:.4g}<extra>" + name + "</extra>",
+        customdata=[_depth_text(site, depth) for site, depth in zip(curve["site"], curve["depth"], strict=True)],
+        hovertemplate="%{customdata}, relative depth %{x:.3f}: %{y:.4g}<extra>" + name + "</extra>",
     )
 
 
 def _bands(curve: pd.DataFrame, name: str, colour: str) -> Iterator[go.Scatter]:
-    """Yield the run's interval."""
+    """Yield the bands of the run's interval."""
     depths, low, high = (curve[column].to_numpy() for column in ("relative_depth", "low", "high"))
     for band in bands(depths, low, high, colour, opacity=0.16):
         yield band.update(name=f"95 % interval, {name}", showlegend=False, legendgroup=name)
@@ -68,6 +70,6 @@ def _without_nan(values: pd.Series) -> list[float | None]:
     return [float(value) if np.isfinite(value) else None for value in values]
 
 
-def _place(site: str, depth: int) -> str:
-    """Return where a point stands: its depth, or the block that it is of."""
+def _depth_text(site: str, depth: int) -> str:
+    """Return the label of a point: its depth, or its block for a statistic of whole blocks."""
     return depth_label(depth) if site else f"block {depth // 2}"

@@ -1,4 +1,4 @@
-"""The curves of a contrast, along depth."""
+"""The curves of a contrast along depth."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -24,13 +24,13 @@ from theodolite.query.curves import along_depth
 from theodolite.query.published import PublishedCurve, measured_values
 from theodolite.sites import HALF_BLOCKS, Site, depth_label
 
-_PUBLISHED = "#2a9d8f"  # of cosines; variances keep their set's colour
+_PUBLISHED = "#2a9d8f"  # for cosines; variances have the colour of their set
 _ROWS = {"cosine_of_means": 1, "variance_mean": 2, "variance_max": 3}
 
 
 @dataclass(frozen=True)
 class ContrastView:
-    """Which contrast is drawn, where, and what its two sets are called."""
+    """The contrast to draw, the names of its two sets, its position, and whether it is drawn on the sphere."""
 
     contrast: str
     positive: str
@@ -40,12 +40,12 @@ class ContrastView:
 
 
 def contrast_figure(curves: xr.Dataset, view: ContrastView, published: Sequence[PublishedCurve] = ()) -> go.Figure:
-    """Draw the three graphs of a contrast over one depth axis: cosine of means, mean and largest variance.
+    """Return three graphs of a contrast over one depth axis: cosine of means, mean variance and largest variance.
 
     Args:
         curves: the result group `curves`.
-        view: which contrast, sets, position, and whether activations were scaled to the sphere.
-        published: what others found of the same model, drawn beside activations as they are, never on the sphere.
+        view: contrast, sets and position, and whether activations are scaled to the sphere.
+        published: published values of the same model, drawn for unscaled activations only.
     """
     prefix = "on_sphere_" if view.on_sphere else ""
     figure = make_subplots(rows=3, cols=1, shared_xaxes=True, row_heights=[0.38, 0.31, 0.31], vertical_spacing=0.07)
@@ -59,7 +59,7 @@ def contrast_figure(curves: xr.Dataset, view: ContrastView, published: Sequence[
             for index, (name, colour) in enumerate(((view.positive, POSITIVE), (view.negative, NEGATIVE))):
                 values = curves[prefix + statistic].sel(set=name, position=view.position, site=[site])
                 line = _line(values, name, site, colour, legend="legend2").update(meta={"site": site, "set": name})
-                # One legend serves both variance graphs.
+                # Both variance graphs share one legend.
                 line.update(legendgroup=line.name, showlegend=row == 2, visible=visible, **sides_by_side(index))
                 figure.add_trace(line, row=row, col=1)
     if not view.on_sphere:
@@ -71,9 +71,9 @@ def contrast_figure(curves: xr.Dataset, view: ContrastView, published: Sequence[
 
 
 def shown_sites(curves: xr.Dataset) -> list[str]:
-    """Return the sites that are drawn at once: block inputs and middles where they were measured, or else all.
+    """Return the sites that a figure shows first: resid_pre and resid_mid if measured, or else all sites.
 
-    Others are in the legend, to be switched on.
+    The legend lists the other sites, which a click shows.
     """
     sites: list[str] = curves["site"].values.tolist()
     return [site for site in sites if site in HALF_BLOCKS] or sites
@@ -81,12 +81,12 @@ def shown_sites(curves: xr.Dataset) -> list[str]:
 
 def _cosine_traces(curves: xr.Dataset, view: ContrastView, prefix: str, site: str) -> Iterator[go.Scatter]:
     def values(suffix: str) -> xr.DataArray:
-        of_contrast = curves[f"{prefix}cosine_of_means{suffix}"]
-        return of_contrast.sel(contrast=view.contrast, position=view.position, site=[site])
+        cosines = curves[f"{prefix}cosine_of_means{suffix}"]
+        return cosines.sel(contrast=view.contrast, position=view.position, site=[site])
 
     low, high = along_depth(values("_low")), along_depth(values("_high"))
     first = site == curves["site"].values[0]
-    group = None if first else f"debiased, {site}"  # a band without an entry of its own comes and goes with its curve
+    group = None if first else f"debiased, {site}"  # a band without a legend entry is shown and hidden with its curve
     for index, band in enumerate(bands(low["depth"].values, low.values, high.values, COSINE)):
         named = first and index == 0
         yield band.update(
@@ -100,8 +100,11 @@ def _cosine_traces(curves: xr.Dataset, view: ContrastView, prefix: str, site: st
 def _published_lines(
     curves: xr.Dataset, view: ContrastView, published: Sequence[PublishedCurve]
 ) -> Iterator[tuple[int, go.Scatter]]:
-    """Yield row and line of what was published, at depths the run measured too; only neighbours are joined."""
-    named: set[str] = set()  # the variances share one entry of their legend, which is long enough
+    """Yield the row and the line of each published curve, at the depths that the run measured too.
+
+    Lines connect adjacent depths only.
+    """
+    named: set[str] = set()  # the variances share one legend entry, since their legend is long
     for known in published:
         measured = measured_values(curves, known, view.contrast, view.position)
         if known.statistic not in _ROWS or not known.values.keys() & measured.keys():
@@ -139,7 +142,7 @@ def _line(values: xr.DataArray, name: str, site: str, colour: str, legend: str, 
         customdata=[depth_label(depth) for depth in depths],
         hovertemplate="%{customdata}: %{y:.4g}<extra>" + f"{name}, {short_site(site)}" + "</extra>",
         legend=legend,
-        meta={"site": site},  # the page shows and hides traces by their site and set
+        meta={"site": site},  # the page shows and hides traces by site and set
     )
 
 

@@ -1,4 +1,4 @@
-"""Attention heads: maps of a number over all heads."""
+"""Maps of a number over all attention heads."""
 
 from typing import Any
 
@@ -12,12 +12,12 @@ from theodolite.query.heads import head_name
 
 
 def head_map(values: xr.DataArray, title: str, *, signed: bool = False, logarithmic: bool = False) -> go.Figure:
-    """Draw a number of each head as a map: layers from left to right, heads from bottom to top.
+    """Return a map of a number of each head: layers from left to right, heads from bottom to top.
 
     Args:
         values: (layer, head).
-        title: what the number is; stands above the scale.
-        signed: whether the number has two directions; then its scale is centred on zero.
+        title: name of the number, above the map.
+        signed: whether the number has both signs; its scale is then centred on zero.
         logarithmic: whether colours follow the number's logarithm.
     """
     by_head = values.transpose("head", "layer").values
@@ -52,7 +52,7 @@ def _cells(values: NDArray[np.float64]) -> list[list[float | None]]:
 
 
 def _scale(values: NDArray[np.float64]) -> dict[str, Any]:
-    """Return a scale whose steps are whole where the numbers are."""
+    """Return a scale whose ticks are integers if all numbers are."""
     finite = values[np.isfinite(values)]
     whole = len(finite) > 0 and bool((finite == finite.round()).all())
     return {**COLORBAR, "dtick": max(1, round(float(np.ptp(finite)) / 5))} if whole else COLORBAR
@@ -63,9 +63,9 @@ def _logarithmic_scale(logarithms: NDArray[np.float64]) -> dict[str, Any]:
     if not np.isfinite(logarithms).any():
         return COLORBAR
     ticks = round_numbers(10 ** float(np.nanmin(logarithms)), 10 ** float(np.nanmax(logarithms)))
-    kept = ticks[:: max(1, round(len(ticks) / 4))]
+    shown = ticks[:: max(1, round(len(ticks) / 4))]
     return {
         **COLORBAR,
-        "tickvals": [float(np.log10(tick)) for tick in kept],
-        "ticktext": [f"{tick:g}" for tick in kept],
+        "tickvals": [float(np.log10(tick)) for tick in shown],
+        "ticktext": [f"{tick:g}" for tick in shown],
     }

@@ -1,4 +1,4 @@
-"""Curves in panels one above the other, over one axis; and maps of a number for each pair of layers."""
+"""Curves in panels over one shared axis, and maps of a number for each pair of layers."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -27,7 +27,7 @@ _PANEL, _MARGINS, _LEGEND = 235, 130, 72  # pixels; a legend may take two rows
 
 @dataclass(frozen=True)
 class Line:
-    """One curve of a panel, with a band around it where it has one."""
+    """One curve of a panel, with a band if it has an interval."""
 
     name: str
     x: Sequence[float]
@@ -42,7 +42,7 @@ class Line:
 
 @dataclass(frozen=True)
 class Panel:
-    """What a panel shows, and its curves."""
+    """A panel: its title, its curves, and whether its axis is logarithmic."""
 
     title: str
     lines: Sequence[Line]
@@ -52,15 +52,16 @@ class Panel:
 def panels_figure(
     panels: Sequence[Panel], *, x_title: str, ticks: Mapping[str, Any], labels: Mapping[float, str] | None = None
 ) -> go.Figure:
-    """Draw panels over one axis; a curve that several panels share by name stands in the first one's legend alone.
+    """Return a figure of panels over one shared axis.
 
-    A panel without curves is left out.
+    Curves with the same name in several panels have one legend entry, in the first panel. A panel without curves is
+    left out.
 
     Args:
-        panels: from top to bottom.
-        x_title: what the axis counts.
-        ticks: the axis's ticks, as Plotly takes them.
-        labels: what a point of the axis is called when it is touched.
+        panels: panels from top to bottom.
+        x_title: title of the axis.
+        ticks: Plotly's properties of the axis ticks.
+        labels: hover label of each point of the axis.
     """
     panels = [panel for panel in panels if panel.lines] or [Panel("", [])]
     height = _PANEL * len(panels) + _MARGINS
@@ -89,22 +90,22 @@ def panels_figure(
 
 
 def depth_axis(depths: Sequence[int]) -> dict[str, Any]:
-    """Return the arguments of `panels_figure` for an axis along the residual stream, of these depths."""
+    """Return the arguments of `panels_figure` for an axis of these depths along the residual stream."""
     return {"x_title": DEPTH, "ticks": depth_ticks(depths), "labels": {depth: depth_label(depth) for depth in depths}}
 
 
 def legend_above(top: float) -> dict[str, Any]:
-    """Return a legend that stands above a panel whose upper edge is at `top`."""
+    """Return the layout of a legend above a panel whose upper edge is at `top`."""
     above = {"orientation": "h", "x": 0, "y": top, "xanchor": "left", "yanchor": "bottom"}
     return {**above, "bgcolor": "rgba(0,0,0,0)", "tracegroupgap": 0}
 
 
 def bands(x: ArrayLike, low: ArrayLike, high: ArrayLike, colour: str, opacity: float = 0.18) -> Iterator[go.Scatter]:
-    """Yield an interval as closed outlines, one for each stretch where it is known."""
-    places, lower, upper = (np.asarray(values) for values in (x, low, high))
+    """Yield a band of an interval as closed outlines, one for each stretch without missing values."""
+    points, lower, upper = (np.asarray(values) for values in (x, low, high))
     for piece in _finite_pieces(lower + upper):
         yield go.Scatter(
-            x=[*places[piece].tolist(), *places[piece][::-1].tolist()],
+            x=[*points[piece].tolist(), *points[piece][::-1].tolist()],
             y=[*lower[piece].tolist(), *upper[piece][::-1].tolist()],
             mode="lines",
             fill="toself",
@@ -115,18 +116,18 @@ def bands(x: ArrayLike, low: ArrayLike, high: ArrayLike, colour: str, opacity: f
 
 
 def _finite_pieces(values: NDArray[np.float64]) -> list[slice]:
-    """Return the stretches without NaN; a polygon over a gap would close on itself."""
+    """Return the stretches without NaN, since a polygon must not cross a gap."""
     edges = np.diff(np.concatenate([[0], np.isfinite(values).astype(int), [0]]))
     return [slice(a, b) for a, b in zip(np.flatnonzero(edges == 1), np.flatnonzero(edges == -1), strict=True)]
 
 
 def layer_map(values: xr.DataArray, title: str, *, limits: tuple[float, float] | None = None) -> go.Figure:
-    """Draw a number of each pair of layers as a map: `layer` upwards, `layer_other` to the right.
+    """Return a map of a number of each pair of layers: `layer` upwards, `layer_other` to the right.
 
     Args:
         values: (layer, layer_other).
-        title: what the number is; stands above the map.
-        limits: ends of the scale; colours then mean the same in several maps.
+        title: name of the number, above the map.
+        limits: both ends of the scale, for maps with the same colours; None fits the scale to the numbers.
     """
     by_layer = values.transpose("layer", "layer_other")
     cells = [[float(cell) if np.isfinite(cell) else None for cell in row] for row in by_layer.values]
@@ -155,7 +156,7 @@ def _traces(line: Line, labels: Mapping[float, str], legend: str, *, named: bool
     traces = []
     if line.low is not None and line.high is not None:
         traces = [one.update(showlegend=False, **shared) for one in bands(line.x, line.low, line.high, line.colour)]
-    called = [labels.get(x, f"{x:g}") for x in line.x]
+    hover = [labels.get(x, f"{x:g}") for x in line.x]
     traces.append(
         go.Scatter(
             x=list(line.x),
@@ -164,7 +165,7 @@ def _traces(line: Line, labels: Mapping[float, str], legend: str, *, named: bool
             mode="lines+markers" if line.markers else "lines",
             marker={"size": 4},
             line={"color": line.colour, "width": 2 if line.markers else 1.4, "dash": line.dash},
-            customdata=called,
+            customdata=hover,
             hovertemplate="%{customdata}: %{y:.4g}<extra>" + line.name + "</extra>",
             showlegend=named,
             **shared,

@@ -1,4 +1,4 @@
-"""Norm layers: the norms that enter them, and the ellipsoids that their outputs lie on."""
+"""Norm layers: the norms of their inputs, and the ellipsoids on which their outputs lie."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -12,59 +12,61 @@ from theodolite.figures.style import COSINE, NEGATIVE, PLAIN, POSITIVE, logarith
 
 
 def sphere_figure(sphere: xr.Dataset, position: int, colours: Mapping[str, str]) -> go.Figure:
-    """Draw what enters each norm layer: its norm, how that spreads beside a Gaussian's, and how much of it is length.
+    """Return the input of each norm layer: its norm, the spread of the norm, and the share of variance in length.
 
     Args:
         sphere: the result group.
-        position: which position.
-        colours: by set.
+        position: token position.
+        colours: colour of each set.
     """
-    at = sphere.sel(position=position)
-    labels = [str(label) for label in at["norm"].values]
-    places = list(range(len(labels)))
+    selected = sphere.sel(position=position)
+    labels = [str(label) for label in selected["norm"].values]
+    indices = list(range(len(labels)))
 
-    def line(name: str, of_set: str, ends: tuple[str, str] | None = None) -> Line:
-        values = at.sel(set=of_set)
+    def line(name: str, set_name: str, ends: tuple[str, str] | None = None) -> Line:
+        values = selected.sel(set=set_name)
         low, high = (values[end].values.tolist() for end in ends) if ends else (None, None)
-        return Line(of_set, places, values[name].values.tolist(), colours[of_set], low=low, high=high)
+        return Line(set_name, indices, values[name].values.tolist(), colours[set_name], low=low, high=high)
 
-    gaussian = at["relative_spread_gaussian"].isel(set=0).values.tolist()
+    gaussian = selected["relative_spread_gaussian"].isel(set=0).values.tolist()
     ends = ("norm_before_min", "norm_before_max")
     panels = [
-        Panel("norm, least to largest", [line("norm_before_mean", name, ends) for name in colours], logarithmic=True),
+        Panel("norm, minimum to maximum", [line("norm_before_mean", name, ends) for name in colours], logarithmic=True),
         Panel(
             "relative spread",
             [
                 *(line("relative_spread", name) for name in colours),
-                Line("Gaussian", places, gaussian, PLAIN, "dash", markers=False),
+                Line("Gaussian", indices, gaussian, PLAIN, "dash", markers=False),
             ],
         ),
-        Panel("variance in length", [line("length_variance_share", name) for name in colours]),
+        Panel("share of variance in length", [line("length_variance_share", name) for name in colours]),
     ]
     ticks = _norm_ticks(labels)
-    return panels_figure(panels, x_title="norm layer", ticks=ticks, labels=dict(zip(places, labels, strict=True)))
+    return panels_figure(panels, x_title="norm layer", ticks=ticks, labels=dict(zip(indices, labels, strict=True)))
 
 
 def _norm_ticks(labels: Sequence[str]) -> dict[str, Any]:
-    """Return some eight ticks, at norms of one kind."""
+    """Return about eight ticks at norm layers of one kind."""
     starts = [index for index, label in enumerate(labels) if label.endswith(labels[0].partition(".")[2])]
-    kept = starts[:: max(1, round(len(starts) / 8))]
-    return {"tickvals": kept, "ticktext": [labels[index] for index in kept]}
+    ticks = starts[:: max(1, round(len(starts) / 8))]
+    return {"tickvals": ticks, "ticktext": [labels[index] for index in ticks]}
 
 
 def axes_figure(sphere: xr.Dataset, norms: Sequence[str]) -> go.Figure:
-    """Draw the semi-axes of some norms' ellipsoids beside √d|γ|.
+    """Return the semi-axes of the ellipsoids of some norm layers, and √d|γ| for comparison.
 
     Args:
         sphere: the result group.
         norms: labels of norm layers.
     """
-    places = list(range(1, sphere.sizes["d_model"] + 1))
+    ranks = list(range(1, sphere.sizes["d_model"] + 1))
     lines = []
     for label, colour in zip(norms, (COSINE, POSITIVE, NEGATIVE), strict=False):
-        of_norm = sphere.sel(norm=label)
-        for name, said, dash in (("semi_axes", "semi-axes", "solid"), ("scale_radii", "√d|γ|", "dot")):
-            values = np.where(of_norm[name].values > 0, of_norm[name].values, np.nan)
-            lines.append(Line(f"{label}, {said}", places, values.tolist(), colour, dash, markers=False))
-    ticks = logarithmic_axis(places)
-    return panels_figure([Panel("length", lines, logarithmic=True)], x_title="axis, the longest first", ticks=ticks)
+        norm = sphere.sel(norm=label)
+        for name, title, dash in (("semi_axes", "semi-axes", "solid"), ("scale_radii", "√d|γ|", "dot")):
+            values = np.where(norm[name].values > 0, norm[name].values, np.nan)
+            lines.append(Line(f"{label}, {title}", ranks, values.tolist(), colour, dash, markers=False))
+    ticks = logarithmic_axis(ranks)
+    return panels_figure(
+        [Panel("length", lines, logarithmic=True)], x_title="semi-axis, in descending order of length", ticks=ticks
+    )

@@ -1,4 +1,4 @@
-"""What all figures share: colours, paper, and how depth is written below an axis."""
+"""Colours, layouts and axis ticks that all figures share."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -8,7 +8,7 @@ from numpy.typing import ArrayLike
 
 from theodolite.sites import Site, depth_label
 
-# Readable on white and on near-black, and told apart by people with any colour vision.
+# Readable on white and on near-black; people with any colour vision can distinguish them.
 POSITIVE, NEGATIVE, COSINE, PLAIN = "#d9622b", "#3b82c4", "#8a63d2", "#8b9098"
 
 DASHES = {
@@ -19,7 +19,7 @@ DASHES = {
     Site.ATTN_OUT: "longdash",
     Site.MLP_OUT: "longdashdot",
 }
-"""A site has one dash in every figure."""
+"""The dash of each site, the same in every figure."""
 
 DEPTH = "depth along the residual stream"
 """The title of an axis that counts half-blocks."""
@@ -29,11 +29,11 @@ _MORE_SETS = (COSINE, "#2e9e6b", "#b8860b", "#c2577f", "#4aa3a2", PLAIN)
 _CLEAR = "rgba(0,0,0,0)"
 
 COLORBAR = {"thickness": 10, "len": 1.0, "outlinewidth": 0, "tickfont": {"size": 11}}
-"""The scale of a map."""
+"""Layout of the colour scale of a map."""
 
 
 def bare_layout(height: int) -> dict[str, Any]:
-    """Return a layout without a background of its own, so that it stands on light and on dark pages."""
+    """Return a layout with a transparent background, for light and for dark pages."""
     return {
         "height": height,
         "margin": {"l": 76, "r": 16, "t": 60, "b": 56},
@@ -45,20 +45,20 @@ def bare_layout(height: int) -> dict[str, Any]:
 
 
 def map_layout(height: int, title: str) -> dict[str, Any]:
-    """Return the layout of a map with its scale; margins stay as they are, so that maps are of one width."""
+    """Return the layout of a map and its scale; margins are fixed, so all maps have the same width."""
     margin = {"l": 50, "r": 62, "t": 34, "b": 42, "autoexpand": False}
     return {**bare_layout(height), "margin": margin, "title": {"text": title, "font": {"size": 14}, "x": 0}}
 
 
 def depth_ticks(depths: Sequence[int]) -> dict[str, Any]:
-    """Return some ten ticks at the beginnings of blocks, written `0-pre`, `3-pre`, …; only of what was measured."""
+    """Return about ten ticks at measured block inputs, written `0-pre`, `3-pre`, …."""
     starts = sorted({2 * (depth // 2) for depth in depths})
     ticks = starts[:: max(1, round(len(starts) / 10))]
     return {"tickvals": ticks, "ticktext": [depth_label(tick) for tick in ticks]}
 
 
 def set_colours(sets: Sequence[str], contrasts: Mapping[str, Mapping[str, Any]]) -> dict[str, str]:
-    """Return a colour for each set; those of the first contrast have the colours of its two sides."""
+    """Return a colour for each set; the sets of the first contrast have the colours of its two sides."""
     chosen: dict[str, str] = {}
     for contrast in list(contrasts.values())[:1]:
         chosen = {contrast["positive"]: POSITIVE, contrast["negative"]: NEGATIVE}
@@ -68,28 +68,28 @@ def set_colours(sets: Sequence[str], contrasts: Mapping[str, Mapping[str, Any]])
 
 
 def clear(colour: str, opacity: float) -> str:
-    """Return a colour, written as #rrggbb, that lets others through."""
+    """Return a colour, given as #rrggbb, with an opacity."""
     red, green, blue = (int(colour[start : start + 2], 16) for start in (1, 3, 5))
     return f"rgba({red}, {green}, {blue}, {opacity})"
 
 
 def short_site(site: str) -> str:
-    """Return how a site is called where space is short: `pre`, `mid`."""
+    """Return the short name of a site: `pre`, `mid`."""
     return site.removeprefix("resid_")
 
 
 def sides_by_side(index: int) -> dict[str, Any]:
-    """Return how wide and how far in front the lines of a graph's first, second, … colour are.
+    """Return the width and the z-order of the lines of a graph's first, second, … colour.
 
-    The first is broad and behind, so that it is seen where the others coincide with it.
+    The first is wide and behind the others, so it stays visible if they coincide with it.
     """
     return {"zorder": 1, "line_width": 1.4, "marker_size": 3.5} if index else {"zorder": 0, "line_width": 4.6}
 
 
 def logarithmic_axis(values: ArrayLike) -> dict[str, Any]:
-    """Return a logarithmic axis for these numbers: a tick at each power of ten, all written alike.
+    """Return a logarithmic axis for these numbers, with a tick at each power of ten in one notation.
 
-    Round numbers stand where there is hardly a power of ten.
+    Numbers that span at most one power of ten get ticks at 1, 2 and 5 times powers of ten.
     """
     numbers = np.asarray(values, dtype=np.float64)
     numbers = numbers[np.isfinite(numbers) & (numbers > 0)]
@@ -109,7 +109,7 @@ def logarithmic_axis(values: ArrayLike) -> dict[str, Any]:
 
 
 def round_numbers(lowest: float, highest: float) -> list[float]:
-    """Return 1, 2 and 5 times the powers of ten that lie between two positive numbers: ticks of a logarithmic scale."""
+    """Return the ticks of a logarithmic scale between two positive numbers: 1, 2 and 5 times the powers of ten."""
     powers = range(int(np.floor(np.log10(lowest))), int(np.ceil(np.log10(highest))) + 1)
     steps = [float(f"{step}e{power}") for power in powers for step in (1, 2, 5)]
     return [step for step in steps if lowest <= step <= highest]

@@ -1,4 +1,4 @@
-"""Steps of attention and MLP by layer, and growth along the stream with the laws fitted to it."""
+"""Steps of attention and MLP by layer, and growth along the residual stream with its fitted laws."""
 
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -16,21 +16,21 @@ _LAWS = {"log_linear": ("exponential", NEGATIVE, "dash"), "power_law": ("power l
 
 
 def travel_figure(travel: xr.Dataset, position: int, colours: Mapping[str, str]) -> go.Figure:
-    """Draw the steps of attention and MLP, and how steps lie to each other and to the stream, by layer.
+    """Return the norms of the steps of attention and MLP, and the cosines of steps with the next step and the stream.
 
     Args:
         travel: the result group.
-        position: which position.
-        colours: by set.
+        position: token position.
+        colours: colour of each set.
     """
-    at = travel.sel(position=position)
-    layers = at["layer"].values.tolist()
+    selected = travel.sel(position=position)
+    layers = selected["layer"].values.tolist()
 
-    def lines(name: str, said: str, dash: str) -> Iterator[Line]:
-        for of_set, colour in colours.items():
-            values = at[name].sel(set=of_set).values
+    def lines(name: str, suffix: str, dash: str) -> Iterator[Line]:
+        for set_name, colour in colours.items():
+            values = selected[name].sel(set=set_name).values
             if np.isfinite(values).any():
-                yield Line(f"{of_set}{said}", layers, values.tolist(), colour, dash)
+                yield Line(f"{set_name}{suffix}", layers, values.tolist(), colour, dash)
 
     norms = [*lines("step_norm_attn", ", attention", "solid"), *lines("step_norm_mlp", ", MLP", "dot")]
     norms = norms or list(lines("step_norm_block", ", block", "solid"))
@@ -44,23 +44,23 @@ def travel_figure(travel: xr.Dataset, position: int, colours: Mapping[str, str])
     return panels_figure(panels, x_title="layer", ticks={})
 
 
-def growth_figure(growth: pd.DataFrame, curves: Mapping[str, xr.DataArray], of_set: str, position: int) -> go.Figure:
-    """Draw what grows along the stream with both fitted laws over it.
+def growth_figure(growth: pd.DataFrame, curves: Mapping[str, xr.DataArray], set_name: str, position: int) -> go.Figure:
+    """Return the growth of each quantity along the residual stream, with both fitted laws.
 
     Args:
         growth: the table of fits.
-        curves: by quantity, (set, site, position, layer).
-        of_set: which set.
-        position: which position.
+        curves: values of each quantity, (set, site, position, layer).
+        set_name: prompt set.
+        position: token position.
     """
     panels, depths = [], [0]
     for quantity, values in curves.items():
         site = str(values["site"].values[0])
-        curve = along_depth(values.sel(set=of_set, position=position, site=[site]))
+        curve = along_depth(values.sel(set=set_name, position=position, site=[site]))
         depths = curve["depth"].values.tolist()
         lines = [Line("measured", depths, _positive(curve.values), COSINE)]
-        at = growth[(growth["quantity"] == quantity) & (growth["set"] == of_set) & (growth["position"] == position)]
-        for fit in at[at["site"] == site].to_dict("records"):
+        fits = growth[(growth["quantity"] == quantity) & (growth["set"] == set_name) & (growth["position"] == position)]
+        for fit in fits[fits["site"] == site].to_dict("records"):
             name, colour, dash = _LAWS[str(fit["law"])]
             blocks = np.asarray(depths) / 2
             axis = blocks if fit["law"] == "log_linear" else np.log(np.where(blocks > 0, blocks, np.nan))

@@ -1,4 +1,4 @@
-"""A word's way through the model: what was measured of it, and a picture of it on the sphere."""
+"""The path of a token along the residual stream: angles and ranks by depth, and pictures in three dimensions."""
 
 from typing import Any
 
@@ -26,7 +26,7 @@ _PCA, _UMAP = ["pca_1", "pca_2", "pca_3"], ["umap_1", "umap_2", "umap_3"]
 
 
 def trajectory_curves(trajectory: pd.DataFrame) -> go.Figure:
-    """Draw what was measured: angles to the final state and to the next token, and the next token's rank.
+    """Return the angles to the final state and to the next token, and the rank of the next token, by depth.
 
     Args:
         trajectory: the rows of one token of one sentence.
@@ -57,7 +57,7 @@ def trajectory_curves(trajectory: pd.DataFrame) -> go.Figure:
 
 
 def trajectory_sphere(trajectory: pd.DataFrame) -> go.Figure:
-    """Draw the way on a sphere that can be turned: directions in the three dimensions that hold most of them.
+    """Return the path on a sphere that can be turned, in the first three principal components.
 
     Args:
         trajectory: the rows of one token of one sentence.
@@ -65,8 +65,8 @@ def trajectory_sphere(trajectory: pd.DataFrame) -> go.Figure:
     stream, target = along_stream(trajectory), _target(trajectory)
     share = np.linalg.norm(stream[_PCA].to_numpy(), axis=1)
     hover = [
-        f"{label}<br>{kept:.0%} of its length lies in these dimensions"
-        for label, kept in zip(_labels(stream), share, strict=True)
+        f"{label}<br>{length:.0%} of its norm lies in these three dimensions"
+        for label, length in zip(_labels(stream), share, strict=True)
     ]
     path = _on_sphere(stream)
     traces = [*_globe(), _path(path, stream, hover), _mark(_on_sphere(target)[0], target)]
@@ -75,7 +75,7 @@ def trajectory_sphere(trajectory: pd.DataFrame) -> go.Figure:
 
 
 def trajectory_umap(trajectory: pd.DataFrame) -> go.Figure:
-    """Draw the way in the UMAP of the embeddings, which knows no sphere and keeps no distances.
+    """Return the path in the UMAP of the embeddings, which does not preserve distances.
 
     Args:
         trajectory: the rows of one token of one sentence, with the columns `umap_1` to `umap_3`.
@@ -99,7 +99,7 @@ def _scene(traces: list[go.Scatter3d], axes: dict[str, Any], eye: dict[str, floa
 
 
 def _target(trajectory: pd.DataFrame) -> pd.DataFrame:
-    """Return the row of the next token's own vector."""
+    """Return the row of the next token's unembedding vector."""
     return trajectory[trajectory["site"] == "unembedding"]
 
 
@@ -130,7 +130,7 @@ def _on_sphere(rows: pd.DataFrame) -> NDArray[np.float64]:
 
 
 def _globe() -> list[go.Scatter3d]:
-    """Return meridians and parallels as thin lines: they turn with the picture, and hide nothing."""
+    """Return meridians and parallels of the sphere as thin lines."""
     turn = np.linspace(0, 2 * np.pi, 73)
     circles = [
         (np.cos(a) * np.cos(turn), np.sin(a) * np.cos(turn), np.sin(turn)) for a in np.arange(0, np.pi, np.pi / 6)
@@ -162,16 +162,16 @@ def _path(points: NDArray[np.float64], stream: pd.DataFrame, hover: list[str]) -
 
 
 def _mark(point: NDArray[np.float64], target: pd.DataFrame) -> go.Scatter3d:
-    where: dict[str, Any] = {axis: [float(value)] for axis, value in zip("xyz", point, strict=True)}
+    coordinates: dict[str, Any] = {axis: [float(value)] for axis, value in zip("xyz", point, strict=True)}
     text = f"next: {target['next_token'].iloc[0].strip()}"
     marker = {"size": 7, "symbol": "diamond", "color": POSITIVE}
     return go.Scatter3d(
-        **where, mode="markers+text", text=[text], textposition="top center", marker=marker, hoverinfo="text"
+        **coordinates, mode="markers+text", text=[text], textposition="top center", marker=marker, hoverinfo="text"
     )
 
 
 def _facing(point: NDArray[np.float64]) -> dict[str, float]:
-    """Return where to look from so that a point of the sphere is in front."""
+    """Return the camera position that shows a point of the sphere in front."""
     length = float(np.linalg.norm(point))
     toward = point / length if length > 0 else np.array([1.0, 0.0, 0.0])
     return {axis: float(1.6 * value) for axis, value in zip("xyz", toward, strict=True)}

@@ -1,1 +1,1 @@
-"""What a run's results show: sentences made from the numbers, and the figures. The report and the page share them."""
+"""Sentences, figures and tables of each result group of a run. The report and the page share them."""

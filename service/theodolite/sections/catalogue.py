@@ -1,4 +1,4 @@
-"""The sections of a run, by result group: `theodolite/sections/NAME.py` makes those of the group NAME."""
+"""The sections of a run by result group: `theodolite/sections/NAME.py` makes those of the group NAME."""
 
 from collections.abc import Callable, Iterator
 from dataclasses import asdict
@@ -16,44 +16,47 @@ from theodolite.store.runs import Run
 SECTIONS: dict[str, Callable[[Run], list[Section]]] = {
     name: import_module(f"theodolite.sections.{name}").sections for name in SHOWN
 }
-"""What makes the sections of each result group, in the order of the report and the page."""
+"""The function that makes the sections of each result group, in the order of the report and the page."""
 
 
 def sections_of(run: Run, group: str) -> list[Section]:
-    """Return the sections of one result group; none where the run lacks the group.
+    """Return the sections of one result group; an empty list if the run lacks the group.
 
     Raises:
         ResultsNotFoundError: a run with prompts has no curves yet; every analysed run has them.
         RunDamagedError: results cannot be read.
     """
-    return SECTIONS[group](run) if group in sections_there(run) else []
+    return SECTIONS[group](run) if group in shown_groups(run) else []
 
 
-def sections_there(run: Run) -> list[str]:
-    """Return the run's result groups that have something to show, in the order of the report and the page."""
+def shown_groups(run: Run) -> list[str]:
+    """Return the names of the run's result groups that have sections, in the order of the report and the page."""
     finished = finished_groups(run)
     return [group for group in SECTIONS if (run.record.sets if GROUPS[group].always else group in finished)]
 
 
 def section_items(run: Run, group: str) -> list[dict[str, Any]]:
-    """Return the sections of one result group in plain types, with figures by name; raises also as `sections_of` does.
+    """Return the sections of one result group as JSON-ready values; a figure is a name, a caption and a circuit.
 
     Raises:
-        ResultsNotFoundError: there is no such section; the message names those that exist.
+        ResultsNotFoundError: no group of this name has sections; the message names those that have. Also as in
+            `sections_of`.
+        RunDamagedError: as in `sections_of`.
     """
     if group not in SECTIONS:
         raise ResultsNotFoundError(f"there is no section {group!r}; there are {', '.join(SECTIONS)}")
-    return [_plain(section) for section in sections_of(run, group)]
+    return [_item(section) for section in sections_of(run, group)]
 
 
-def _plain(section: Section) -> dict[str, Any]:
+def _item(section: Section) -> dict[str, Any]:
     def named(figures: list[Figure]) -> list[dict[str, str]]:
-        return [{"name": one.name, "caption": one.caption, "circuit": one.circuit} for one in figures]
+        return [{"name": figure.name, "caption": figure.caption, "circuit": figure.circuit} for figure in figures]
 
     return {
         "title": section.title,
         "facts": section.facts,
         "notes": section.notes,
+        "how_to_read": section.how_to_read,
         "figures": named(section.figures),
         "maps": named(section.maps),
         "tables": [asdict(table) for table in section.tables],
@@ -68,14 +71,15 @@ def figures_of(sections: list[Section]) -> Iterator[Figure]:
 
 
 def draw_figure(run: Run, name: str) -> go.Figure:
-    """Draw one figure by its name.
+    """Return one figure, drawn from the stored results.
 
     Raises:
-        FigureNotFoundError: the run has none of that name; the message names those of its group, or the groups.
+        FigureNotFoundError: the run has no figure of this name; the message names those of its group, or the groups.
     """
     group = name.partition(".")[0]
-    found = {figure.name: figure for figure in figures_of(sections_of(run, group) if group in SECTIONS else [])}
-    if name not in found:
-        known = ", ".join(found) or f"figures of {', '.join(name for name in SECTIONS if name in finished_groups(run))}"
+    figures = {figure.name: figure for figure in figures_of(sections_of(run, group) if group in SECTIONS else [])}
+    if name not in figures:
+        finished = finished_groups(run)
+        known = ", ".join(figures) or f"figures of {', '.join(group for group in SECTIONS if group in finished)}"
         raise FigureNotFoundError(f"{run.id} has no figure {name!r}; it has {known}")
-    return found[name].draw()
+    return figures[name].draw()

@@ -1,4 +1,4 @@
-"""The three curves of each contrast, as they are and on the sphere."""
+"""The three curves of each contrast, of unscaled activations and of activations on the sphere."""
 
 from functools import partial
 
@@ -9,16 +9,26 @@ from theodolite.figures.curves import ContrastView, contrast_figure, shown_sites
 from theodolite.query.curves import along_depth
 from theodolite.query.published import published_curves, selected_directions
 from theodolite.sections.curves_published import published_facts
-from theodolite.sections.parts import SIDES, Figure, Section, place_of
+from theodolite.sections.parts import BRACKETS, SIDES, Figure, Section, layer_of, point_text
 from theodolite.store.result_reader import read_group
 from theodolite.store.runs import Run
 
-_AS_THEY_ARE = "Activations as they are; variances in squared units of the stream"
-_ON_SPHERE = "On the sphere: activations scaled to norm √d_model; variances in squared units of that"
+_UNSCALED = "Unscaled activations; variances in squared units of the residual stream"
+_ON_SPHERE = "On the sphere: activations scaled to norm √d_model; variances in squared units of the scaled activations"
+
+_HOW_TO_READ = (
+    "The top graph shows the cosine between the mean activations of the two sets. Sampling noise lengthens both means, "
+    "so the plain cosine, which most publications report, is too small. The debiased cosine subtracts the expected "
+    "noise; the band is its 95 % interval by the delta method. The two lower graphs show the unbiased variance (n-1) "
+    "over prompts: the mean over features, and the largest variance of a single feature. One to three features usually "
+    "have most of the variance. The figure on the sphere shows the same curves after each activation is scaled to the "
+    "same norm. Depth labels: 0-pre is the input of block 0, 0-mid the stream after its attention, 1-pre the input of "
+    "block 1. The output of the last block is stored as resid_final and is not drawn."
+)
 
 
 def sections(run: Run) -> list[Section]:
-    """Return a section for each contrast at each position that both of its sets keep."""
+    """Return a section for each contrast at each position that both of its sets have."""
     curves = read_group(run, "curves")
     return [
         _section(run, curves, contrast, sides, position)
@@ -32,65 +42,78 @@ def _section(run: Run, curves: xr.Dataset, contrast: str, sides: dict[str, str],
     n_positive, n_negative = (int(curves[f"n_{side}"].sel(contrast=contrast, position=position)) for side in SIDES)
     view = ContrastView(contrast, sides["positive"], sides["negative"], position)
     sphere = ContrastView(contrast, sides["positive"], sides["negative"], position, on_sphere=True)
-    where = (run.record.model, view.positive, view.negative, position)
-    published = published_curves(*where)
+    key = (run.record.model, view.positive, view.negative, position)
+    published = published_curves(*key)
     unpaired = f"{n_positive} and {n_negative} unpaired prompts"
-    pairing = f"{n_positive} matched pairs" if sides["paired"] else unpaired
+    prompts = f"{n_positive} matched pairs" if sides["paired"] else unpaired
     name = f"curves.{contrast}.{position}"
     return Section(
-        f"{contrast}: {sides['positive']} against {sides['negative']}, position {position}, {pairing}",
-        [*_facts(curves, view), *published_facts(curves, view, published, selected_directions(*where))],
+        f"Curves of {contrast}: {sides['positive']} against {sides['negative']}, position {position}, {prompts}",
+        [*_facts(curves, view, prompts), *published_facts(curves, view, published, selected_directions(*key))],
         [
-            Figure(name, _AS_THEY_ARE, partial(contrast_figure, curves, view, published)),
+            Figure(name, _UNSCALED, partial(contrast_figure, curves, view, published)),
             Figure(f"{name}.sphere", _ON_SPHERE, partial(contrast_figure, curves, sphere)),
         ],
+        notes=[BRACKETS],
+        how_to_read=_HOW_TO_READ,
     )
 
 
-def _why_above_one(curves: xr.Dataset, view: ContrastView) -> str:
-    """Return what may be done about an interval above 1, with a space before it."""
+def _remedy(curves: xr.Dataset, view: ContrastView) -> str:
+    """Return the probable cause of an interval above 1, with a space before it; empty if there is no such cause."""
     counts = [int(curves[f"n_{side}"].sel(contrast=view.contrast, position=view.position)) for side in SIDES]
     sides = curves.attrs["contrasts"][view.contrast]
     if view.positive == view.negative:
-        return " The contrast is of a set with itself."
+        return " The contrast compares a set with itself."
     if sides["paired"] or counts[0] != counts[1]:
         return ""
-    return " If prompt i of one set matches prompt i of the other, or is the same, set paired: true for the contrast."
+    return " If prompt i of one set matches or equals prompt i of the other set, set paired: true for the contrast."
 
 
-def _facts(curves: xr.Dataset, view: ContrastView) -> list[str]:
-    """Say in a few sentences what the curves that are drawn at once show, from the numbers."""
-    at = curves.sel(contrast=view.contrast, position=view.position, site=shown_sites(curves))
-    debiased = along_depth(at["cosine_of_means_debiased"])
+def _facts(curves: xr.Dataset, view: ContrastView, prompts: str) -> list[str]:
+    """Return sentences about the curves that the figure shows first."""
+    values = curves.sel(contrast=view.contrast, position=view.position, site=shown_sites(curves))
+    facts = _cosine_facts(values, prompts)
+    if (along_depth(values["cosine_of_means_low"]) > 1).any():
+        facts.append(
+            "At some depths the whole interval lies above 1, the maximum of a cosine. The noise of the two sets "
+            f"violates the assumptions of the interval.{_remedy(curves, view)}"
+        )
+    for name in (view.positive, view.negative):
+        largest = along_depth(values["variance_max"].sel(set=name))
+        features = along_depth(values["variance_max_feature"].sel(set=name))
+        mean = along_depth(values["variance_mean"].sel(set=name))
+        if np.isfinite(largest).any():
+            top = int(np.nanargmax(largest.values))
+            facts.append(
+                f"Largest variance of a feature over the prompts of {name}: {float(largest[top]):.3g} (feature "
+                f"{int(features[top])} at {layer_of(largest, top)}), {float(largest[top] / mean[top]):.0f} times the "
+                "mean over features at that depth."
+            )
+    return facts
+
+
+def _cosine_facts(values: xr.Dataset, prompts: str) -> list[str]:
+    """Return sentences about the smallest and the last debiased cosine, and about depths without one."""
+    low, high = along_depth(values["cosine_of_means_low"]), along_depth(values["cosine_of_means_high"])
+    debiased = along_depth(values["cosine_of_means_debiased"])
+    curve = (debiased, low, high)
     facts = []
     if np.isfinite(debiased).any():
-        low, high = along_depth(at["cosine_of_means_low"]), along_depth(at["cosine_of_means_high"])
-        least, last = int(np.nanargmin(debiased.values)), len(debiased) - 1
-        words = {least: "is least at", last: "ends at"} if least != last else {last: "is least at the end,"}
-        for place, where in words.items():
+        smallest, last = int(np.nanargmin(debiased.values)), len(debiased) - 1
+        facts.append(
+            f"Smallest debiased cosine of means: {point_text(curve, smallest, '.4f')} at {layer_of(debiased, smallest)}"
+            f"{', the last depth' if smallest == last else ''} ({prompts}; equal directions give 1)."
+        )
+        if smallest != last and np.isfinite(debiased[last]):
             facts.append(
-                f"The debiased cosine of means {where} {place_of(debiased, place)}: "
-                f"{float(debiased[place]):.4f} (95 % interval {float(low[place]):.4f} to {float(high[place]):.4f})."
-            )
-        if (low > 1).any():
-            facts.append(
-                "At some depths the whole interval lies above 1, which no cosine can: the two sets' noise is not what "
-                f"was assumed.{_why_above_one(curves, view)}"
+                f"Debiased cosine of means at the last depth, {layer_of(debiased, last)}: "
+                f"{point_text(curve, last, '.4f')}."
             )
     unresolved = int(np.isnan(debiased).sum())
     if unresolved:
         facts.append(
-            f"At {unresolved} depths the means are not resolved at this n, and the debiased cosine is left out."
+            f"The debiased cosine is missing at {unresolved} of {len(debiased)} depths: the means are not resolved at "
+            "this n."
         )
-    for name in (view.positive, view.negative):
-        largest = along_depth(at["variance_max"].sel(set=name))
-        features = along_depth(at["variance_max_feature"].sel(set=name))
-        mean = along_depth(at["variance_mean"].sel(set=name))
-        if np.isfinite(largest).any():
-            top = int(np.nanargmax(largest.values))
-            facts.append(
-                f"{name}: feature {int(features[top])} has the largest variance, {float(largest[top]):.3g} at "
-                f"{place_of(largest, top)}, {float(largest[top] / mean[top]):.0f} times the mean "
-                "over features there."
-            )
     return facts

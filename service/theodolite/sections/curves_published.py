@@ -1,4 +1,4 @@
-"""Sentences on how far a run is from what others published of the same model."""
+"""Sentences that compare a run with published values of the same model."""
 
 from collections.abc import Iterator, Sequence
 from itertools import groupby
@@ -13,16 +13,16 @@ from theodolite.query.published import (
     largest_deviation,
     measured_values,
 )
-from theodolite.sites import depth_label
+from theodolite.sections.parts import layer_text
 
-# Cosines have a scale of their own; everything else is compared as a share.
+# Differences of a cosine are absolute; those of other statistics are shares of the published value.
 _ABSOLUTE = {"cosine_of_means"}
 
-_SAID = {
-    "cosine_of_means": "the plain cosine of means",
-    "difference_norm": "the norm of the difference of means",
-    "variance_mean": "the mean variance",
-    "variance_max": "the largest variance",
+_NAMES = {
+    "cosine_of_means": "plain cosine of means",
+    "difference_norm": "norm of the difference of means",
+    "variance_mean": "mean variance",
+    "variance_max": "largest variance",
 }
 
 
@@ -32,36 +32,37 @@ def published_facts(
     published: Sequence[PublishedCurve],
     directions: Sequence[SelectedDirection],
 ) -> Iterator[str]:
-    """Yield a sentence for each source: each statistic's largest deviation, where it is, and the source's prompts.
+    """Yield a sentence for each source: the largest difference of each statistic, its depth, and the source's prompts.
 
     Args:
         curves: the result group `curves`.
         view: the contrast and the position.
-        published: what was published of them.
-        directions: which directions others chose there.
+        published: the published curves of this contrast and position.
+        directions: the published choices of a direction at this position.
     """
-    for (source, note, n_per_set), of_source in groupby(published, lambda one: (one.source, one.note, one.n_per_set)):
-        deviations = [clause for one in of_source if (clause := _deviation(curves, view, one))]
+    by_source = groupby(published, lambda curve: (curve.source, curve.note, curve.n_per_set))
+    for (source, note, n_per_set), curves_of_source in by_source:
+        deviations = [text for curve in curves_of_source if (text := _deviation(curves, view, curve))]
         if deviations:
-            prompts = "prompts a set not stated" if n_per_set is None else f"{n_per_set} prompts a set"
-            yield f"Farthest from what is published ({source}; {prompts}; {note}): {'; '.join(deviations)}."
+            prompts = "number of prompts not stated" if n_per_set is None else f"{n_per_set} prompts in each set"
+            yield f"Largest differences from published values ({source}; {prompts}; {note}): {'; '.join(deviations)}."
     for direction in directions:
-        yield f"{direction.source} takes its direction of refusal at this position from {direction.layer}-pre."
+        layer = layer_text(2 * direction.layer)
+        yield f"{direction.source} takes its direction of refusal at this position from {layer}."
 
 
 def _deviation(curves: xr.Dataset, view: ContrastView, published: PublishedCurve) -> str | None:
     measured = measured_values(curves, published, view.contrast, view.position)
     relative = published.statistic not in _ABSOLUTE
-    farthest = largest_deviation(measured, published, relative=relative)
-    if farthest is None:
+    largest = largest_deviation(measured, published, relative=relative)
+    if largest is None:
         return None
-    of = f" of {published.prompt_set}" if published.prompt_set else ""
-    return f"{_SAID[published.statistic]}{of} is {_how_far(farthest, relative)}"
+    of_set = f" of {published.prompt_set}" if published.prompt_set else ""
+    return f"{_NAMES[published.statistic]}{of_set} {_difference(largest, relative)}"
 
 
-def _how_far(farthest: Deviation, relative: bool) -> str:
-    distance = f"{abs(farthest.share):.0%}".replace("%", " %") if relative else f"{abs(farthest.difference):.4f}"
-    way = "higher" if farthest.difference > 0 else "lower"
-    return (
-        f"{distance} {way} at {depth_label(farthest.depth)} ({farthest.here:.4g}, published {farthest.published:.4g})"
-    )
+def _difference(largest: Deviation, relative: bool) -> str:
+    size = f"{abs(largest.share):.0%}".replace("%", " %") if relative else f"{abs(largest.difference):.4f}"
+    sign = "higher" if largest.difference > 0 else "lower"
+    values = f"{largest.measured:.4g}, published: {largest.published:.4g}"
+    return f"{size} {sign} at {layer_text(largest.depth)} ({values})"

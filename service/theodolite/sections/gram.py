@@ -9,12 +9,12 @@ import xarray as xr
 from theodolite.figures.curves import shown_sites
 from theodolite.figures.gram import blocks_figure, shape_figure, similarity_map
 from theodolite.query.curves import along_depth
-from theodolite.sections.parts import Figure, Section, Table, colours_of, last_position, place_of, said_counts
+from theodolite.sections.parts import Figure, Section, Table, colours_of, last_position, layer_of, prompt_counts
 from theodolite.store.result_reader import read_group
 from theodolite.store.runs import Run
 
-_OF_MEANS = ("cosine_of_means", "difference_norm")  # which `curves` has
-_RESIDUALS = {
+_FROM_CURVES = ("cosine_of_means", "difference_norm")  # columns that the group `curves` stores
+_COLUMNS = {
     "cosine_of_means": "cos(P, N)",
     "cosine_of_medians": "cos(P*, N*)",
     "cosine_mean_positive_difference": "cos(P, r)",
@@ -32,92 +32,100 @@ _RESIDUALS = {
 
 
 def sections(run: Run) -> list[Section]:
-    """Return one section: shape and similarity of each set at one site, at the last position."""
+    """Return one section: shape and similarity of each set at one site and the last position."""
     gram = read_group(run, "gram")
     position, colours = last_position(gram), colours_of(run, gram)
     site = shown_sites(gram)[0]
     figures = [
         Figure("gram.shape", f"Shape of each set at {site}", partial(shape_figure, gram, position, site, colours)),
-        Figure("gram.blocks", "From block to block", partial(blocks_figure, gram, position, colours)),
+        Figure("gram.blocks", "CKA through each block", partial(blocks_figure, gram, position, colours)),
     ]
-    similar = gram["linear_cka_debiased"].sel(site=site, position=position)
-    maps = [_map(name, similar.sel(set=name)) for name in colours]
+    similarity = gram["linear_cka_debiased"].sel(site=site, position=position)
+    maps = [_map(name, similarity.sel(set=name)) for name in colours]
     facts = list(_shape_facts(gram.sel(position=position), site, list(colours), gram.attrs["contrasts"]))
-    title = f"Shape and similarity, position {position}: {said_counts(gram, list(colours))} prompts"
-    return [Section(title, facts, figures, maps, _residuals(run, gram, site, position))]
+    title = f"Shape and similarity at position {position} ({prompt_counts(gram, list(colours))})"
+    return [Section(title, facts, figures, maps, _mean_tables(run, gram, site, position))]
 
 
 def _map(name: str, similarity: xr.DataArray) -> Figure:
-    caption = f"debiased CKA, {name}"
+    caption = f"debiased CKA between layers, {name}"
     return Figure(f"gram.cka.{name}", caption, partial(similarity_map, similarity, caption))
 
 
 def _shape_facts(
-    at: xr.Dataset, site: str, sets: Sequence[str], contrasts: Mapping[str, Mapping[str, str]]
+    values: xr.Dataset, site: str, sets: Sequence[str], contrasts: Mapping[str, Mapping[str, str]]
 ) -> Iterator[str]:
     for name in sets:
-        values = at.sel(set=name, site=site)
-        ratio, cosine = values["participation_ratio"].dropna("layer"), values["mean_cosine"].dropna("layer")
-        if not ratio.size:
-            yield f"{name}: at no layer of {site} is there a variance, which needs two prompts that differ."
-            continue
-        top = int(ratio["layer"][int(ratio.values.argmax())])
-        yield (
-            f"{name} at {site}: the variance spreads over most directions in layer {top}, a participation ratio of "
-            f"{float(ratio.max()):.1f} ({float(values['standardised_participation_ratio'].sel(layer=top)):.1f} with "
-            f"features standardised), where a Gaussian of as many prompts and features has "
-            f"{float(values['participation_ratio_gaussian']):.0f}; two prompts have a mean cosine of "
-            f"{float(cosine.min()):.2f} to {float(cosine.max()):.2f}, by layer."
-        )
-    alike = {said: at[f"cka_{said}"].sel(set=list(sets)) for said in ("attention", "mlp", "block")}
-    if all(np.isfinite(values).any() for values in alike.values()):
-        medians = {said: float(np.nanmedian(values)) for said, values in alike.items()}
-        least = float(np.nanmin(alike["block"]))
-        yield (
-            f"Through attention the geometry keeps a debiased CKA of {medians['attention']:.3f} in the median over "
-            f"layers and sets, through the MLP {medians['mlp']:.3f}, from block to block {medians['block']:.3f} "
-            f"(least {least:.3f})."
-        )
-    occupied = at["orthant_occupancy"].sel(set=list(sets))
-    if not np.isfinite(occupied).any():
-        yield (
-            "Hidden units of MLPs were not counted: the family's are not known, a block has several MLPs, or the run "
-            "was begun before they were."
-        )
-    else:
-        overlap = at["orthant_overlap"].sel(set=list(sets))
-        yield (
-            f"Between {float(occupied.min()):.0%} and {float(occupied.max()):.0%} of an MLP's hidden units are "
-            f"positive before gating, by layer and set, over all usable prompts; two of a set share the sign of "
-            f"{float(overlap.min()):.0%} to {float(overlap.max()):.0%} of them."
-        )
+        yield from _set_facts(values.sel(set=name, site=site), name, site)
+    yield from _block_facts(values.sel(set=list(sets)))
     for contrast in contrasts:
-        silhouettes = along_depth(at["silhouette"].sel(contrast=contrast))
+        silhouettes = along_depth(values["silhouette"].sel(contrast=contrast))
         if np.nan_to_num(silhouettes.values).any():
             best = int(np.nanargmax(silhouettes.values))
             yield (
-                f"{contrast}: as clusters its two sets have a mean silhouette of {float(silhouettes[best]):.3f} at "
-                f"best, at {place_of(silhouettes, best)} (1 is two points, 0 no clusters)."
+                f"Largest mean silhouette of the two sets of {contrast}: {float(silhouettes[best]):.3f} at "
+                f"{layer_of(silhouettes, best)}; two distinct points give 1, no clusters give 0."
             )
 
 
-def _residuals(run: Run, gram: xr.Dataset, site: str, position: int) -> list[Table]:
-    """Return cosines and norms of means, geometric medians (*) and their differences r, a table for each contrast."""
+def _set_facts(values: xr.Dataset, name: str, site: str) -> Iterator[str]:
+    """Yield sentences about the dimension and the anisotropy of one set at one site."""
+    ratio, cosine = values["participation_ratio"].dropna("layer"), values["mean_cosine"].dropna("layer")
+    if not ratio.size:
+        yield f"{name} at {site}: no layer has a variance, which needs at least two different prompts."
+        return
+    top = int(ratio["layer"][int(ratio.values.argmax())])
+    yield (
+        f"Largest participation ratio of {name} at {site}: {float(ratio.max()):.1f} in layer {top} "
+        f"({float(values['standardised_participation_ratio'].sel(layer=top)):.1f} with standardised features; a "
+        "Gaussian with as many prompts and features gives "
+        f"{float(values['participation_ratio_gaussian']):.0f}). Mean cosine between two prompts: "
+        f"{float(cosine.min()):.2f} to {float(cosine.max()):.2f} over layers."
+    )
+
+
+def _block_facts(values: xr.Dataset) -> Iterator[str]:
+    """Yield sentences about similarity through the blocks, and about the active hidden units of the MLPs."""
+    similarity = {step: values[f"cka_{step}"] for step in ("attention", "mlp", "block")}
+    if all(np.isfinite(cka).any() for cka in similarity.values()):
+        medians = {step: float(np.nanmedian(cka)) for step, cka in similarity.items()}
+        smallest = float(np.nanmin(similarity["block"]))
+        yield (
+            f"Median debiased CKA over layers and sets: {medians['attention']:.3f} through attention, "
+            f"{medians['mlp']:.3f} through the MLP, {medians['block']:.3f} through the block (minimum {smallest:.3f}). "
+            "Equal geometry gives 1."
+        )
+    active, overlap = values["orthant_occupancy"], values["orthant_overlap"]
+    if not np.isfinite(active).any():
+        yield (
+            "The active hidden units of the MLPs were not counted. Possible reasons: the MLP of this model family is "
+            "not known, a block has several MLPs, or an older version started the capture."
+        )
+    else:
+        yield (
+            f"Active hidden units of the MLPs (positive before gating): {float(active.min()):.0%} to "
+            f"{float(active.max()):.0%} over layers and sets, mean over all usable prompts. Two prompts of a set have "
+            f"equal signs in {float(overlap.min()):.0%} to {float(overlap.max()):.0%} of the hidden units."
+        )
+
+
+def _mean_tables(run: Run, gram: xr.Dataset, site: str, position: int) -> list[Table]:
+    """Return a table for each contrast: cosines and norms of means, geometric medians (*) and their differences r."""
     curves = read_group(run, "curves")
-    both = xr.merge([gram[list(_RESIDUALS.keys() & gram.data_vars)], curves[list(_OF_MEANS)]], compat="override")
-    at = both.sel(site=site, position=position)
-    found = []
+    both = xr.merge([gram[list(_COLUMNS.keys() & gram.data_vars)], curves[list(_FROM_CURVES)]], compat="override")
+    selected = both.sel(site=site, position=position)
+    tables = []
     for contrast, sides in gram.attrs["contrasts"].items():
-        values = at.sel(contrast=contrast)
+        values = selected.sel(contrast=contrast)
         if not np.isfinite(values["norm_of_mean_positive"]).any():
             continue
         rows = [
-            [str(int(layer)), *(f"{float(values[name].sel(layer=layer)):.4g}" for name in _RESIDUALS)]
+            [str(int(layer)), *(f"{float(values[name].sel(layer=layer)):.4g}" for name in _COLUMNS)]
             for layer in values["layer"]
         ]
         caption = (
-            f"{contrast} at {site}: P is the mean of {sides['positive']}, N of {sides['negative']}, r = P - N; a star "
-            "is the geometric median"
+            f"{contrast} at {site}: P is the mean of {sides['positive']}, N the mean of {sides['negative']}, "
+            "r = P - N; * marks geometric medians"
         )
-        found.append(Table(caption, ["layer", *_RESIDUALS.values()], rows))
-    return found
+        tables.append(Table(caption, ["layer", *_COLUMNS.values()], rows))
+    return tables

@@ -1,4 +1,4 @@
-"""Attention heads: maps of all heads, and those with the largest or smallest numbers."""
+"""Attention heads: maps of all heads, and the heads with the largest and smallest numbers."""
 
 from collections.abc import Iterator
 from functools import partial
@@ -13,39 +13,51 @@ from theodolite.sections.parts import Figure, Section
 from theodolite.store.runs import Run
 
 _SIDES = {
-    "qk_query": "queries that read {}",
-    "qk_key": "keys that read {}",
-    "vo_read": "values that read {}",
-    "vo_write": "outputs that write {}",
+    "qk_query": "QK query",
+    "qk_key": "QK key",
+    "vo_read": "VO input",
+    "vo_write": "VO output",
 }
+
+_HOW_TO_READ = (
+    "Each cell of a map is one head; select it to open the head's card below the maps. Spectra are singular values of "
+    "the bilinear maps W_QK = s·W_Q R W_Kᵀ and W_VO = W_V W_O, in float64, at offset 0 between query and key. "
+    "Alignment is |dᵀM|/σ₁ for a contrast's direction d: it is 1 if d is the leading singular vector."
+)
 
 
 def sections(run: Run) -> list[Section]:
     """Return one section: maps of all heads; a click on a cell opens that head's card."""
     heads = read_heads(run)
-    notes = _texts(heads.attrs["notes"])
-    return [Section("Attention heads", list(_facts(heads)), maps=list(_maps(heads)), notes=notes)]
+    n_heads = heads.sizes["layer"] * heads.sizes["head"]
+    return [
+        Section(
+            f"Heads: QK and VO circuits of {n_heads} attention heads",
+            list(_facts(heads)),
+            maps=list(_maps(heads)),
+            notes=_texts(heads.attrs["notes"]),
+            how_to_read=_HOW_TO_READ,
+        )
+    ]
 
 
 def _maps(heads: xr.Dataset) -> Iterator[Figure]:
-    at = heads.sel(offset=0)
-    coverage = at["coverage_99"].astype(float).where(at["coverage_99"] >= 0)
+    unrotated = heads.sel(offset=0)
+    coverage = unrotated["coverage_99"].astype(float).where(unrotated["coverage_99"] >= 0)
     numbers = {
-        "leading": ("leading singular value", at["singular_values"].isel(rank=0)),
-        "effective_rank": ("effective rank", at["effective_rank"]),
+        "leading": ("leading singular value", unrotated["singular_values"].isel(rank=0)),
+        "effective_rank": ("effective rank", unrotated["effective_rank"]),
         "coverage_99": ("rank that covers 99 %", coverage),
     }
-    for short, (title, values) in numbers.items():
+    for key, (title, values) in numbers.items():
         for circuit in heads["circuit"].values.tolist():
-            of_circuit, logarithmic = values.sel(circuit=circuit), short == "leading"
-            yield _map(
-                f"{circuit}.{short}", f"{circuit.upper()}: {title}", of_circuit, circuit, logarithmic=logarithmic
-            )
+            caption, logarithmic = f"{circuit.upper()}: {title}", key == "leading"
+            yield _map(f"{circuit}.{key}", caption, values.sel(circuit=circuit), circuit, logarithmic=logarithmic)
     for contrast in heads["contrast"].values.tolist():
-        for side, title in _SIDES.items():
+        for side, name in _SIDES.items():
             values = heads["direction_alignment"].sel(contrast=contrast, side=side)
             if np.isfinite(values).any():
-                yield _map(f"{side}.{contrast}", title.format(contrast), values, side[:2])
+                yield _map(f"{side}.{contrast}", f"{name}: alignment with {contrast}", values, side[:2])
     if np.isfinite(heads["copying_score"]).any():
         yield _map("vo.copying_score", "VO: copying score", heads["copying_score"], "vo", signed=True)
 
@@ -55,51 +67,59 @@ def _map(name: str, caption: str, values: xr.DataArray, circuit: str, **options:
 
 
 def _facts(heads: xr.Dataset) -> Iterator[str]:
-    sizes, at = heads.sizes, heads.sel(offset=0)
-    d_model, d_head = sizes["d_model"], sizes["rank"]
-    for circuit in heads["circuit"].values.tolist():
-        ranks = at["effective_rank"].sel(circuit=circuit)
-        least = head_name(*_argument(ranks, largest=False))
-        yield (
-            f"{circuit.upper()} circuits have an effective rank of {float(ranks.median()):.1f} in the median, "
-            f"of at most {d_head}; {least} has the least, {float(ranks.min()):.1f}."
-        )
+    yield from _rank_facts(heads)
     copying = heads["copying_score"]
     if np.isfinite(copying).any():
         yield (
-            f"{int((copying > 0.9).sum())} of {copying.size} heads copy (score above 0.9), and "
-            f"{int((copying < -0.9).sum())} suppress what they read (below -0.9)."
+            f"{int((copying > 0.9).sum())} of {copying.size} heads have a copying score above 0.9 (most tokens raise "
+            f"their own logit), {int((copying < -0.9).sum())} a score below -0.9 (most tokens lower it)."
         )
-    for contrast in heads["contrast"].values.tolist():
-        for side, title in _SIDES.items():
-            values = heads["direction_alignment"].sel(contrast=contrast, side=side)
-            if not np.isfinite(values).any():
-                continue
-            layer, head = _argument(values, largest=True)
-            rank = float(at["stable_rank"].sel(circuit=side[:2], layer=layer, head=head))
-            yield (
-                f"Of {title.format(contrast + chr(39) + 's direction')}, {head_name(layer, head)} stands out: "
-                f"{float(values.max()):.2f} of what its leading vector would, where a random direction has "
-                f"{np.sqrt(rank / d_model):.2f}."
-            )
+    yield from _alignment_facts(heads)
     unseen = heads["null_variance"]
     if np.isfinite(unseen).any():
         counts = heads["n_samples"].values
-        dimension = int(heads["null_dimension"].median())
+        dimension, d_model = int(heads["null_dimension"].median()), heads.sizes["d_model"]
         yield (
-            f"In the median a head does not see {dimension} of {d_model} dimensions, {dimension / d_model:.1%}; of the "
-            f"variance of what attention reads {float(unseen.sel(projection='query').median()):.1%} lies there for "
-            f"queries and "
-            f"{float(unseen.sel(projection='key').median()):.1%} for keys in the median over heads "
-            f"(n = {int(counts[counts > 0].min())} to {int(counts.max())} prompts of a set)."
+            f"Median dimension of the null space of a query or key projection: {dimension} of {d_model}, "
+            f"{dimension / d_model:.1%}. Median share of the variance of attention's input in that null space: "
+            f"{float(unseen.sel(projection='query').median()):.1%} for queries, "
+            f"{float(unseen.sel(projection='key').median()):.1%} for keys (sets of {int(counts[counts > 0].min())} "
+            f"to {int(counts.max())} prompts)."
         )
 
 
-def _argument(values: xr.DataArray, *, largest: bool) -> tuple[int, int]:
-    """Return layer and head of the largest or least finite value."""
+def _rank_facts(heads: xr.Dataset) -> Iterator[str]:
+    """Yield a sentence about the effective ranks of each circuit."""
+    for circuit in heads["circuit"].values.tolist():
+        ranks = heads["effective_rank"].sel(offset=0, circuit=circuit)
+        lowest = head_name(*_extreme_head(ranks, largest=False))
+        yield (
+            f"Median effective rank of {circuit.upper()} circuits: {float(ranks.median()):.1f} of at most "
+            f"{heads.sizes['rank']}; smallest: {lowest}, {float(ranks.min()):.1f}."
+        )
+
+
+def _alignment_facts(heads: xr.Dataset) -> Iterator[str]:
+    """Yield a sentence about the head with the largest alignment with each contrast's direction, for each side."""
+    for contrast in heads["contrast"].values.tolist():
+        for side, name in _SIDES.items():
+            values = heads["direction_alignment"].sel(contrast=contrast, side=side)
+            if not np.isfinite(values).any():
+                continue
+            layer, head = _extreme_head(values, largest=True)
+            rank = float(heads["stable_rank"].sel(offset=0, circuit=side[:2], layer=layer, head=head))
+            yield (
+                f"Largest alignment of a {name} with the direction of {contrast} over "
+                f"{int(np.isfinite(values).sum())} heads: {head_name(layer, head)}, {float(values.max()):.2f} (a "
+                f"random direction gives {np.sqrt(rank / heads.sizes['d_model']):.2f})."
+            )
+
+
+def _extreme_head(values: xr.DataArray, *, largest: bool) -> tuple[int, int]:
+    """Return layer and head of the largest or smallest finite value."""
     by_layer = values.transpose("layer", "head")
-    found = np.nanargmax(by_layer.values) if largest else np.nanargmin(by_layer.values)
-    row, column = np.unravel_index(int(found), by_layer.shape)
+    index = np.nanargmax(by_layer.values) if largest else np.nanargmin(by_layer.values)
+    row, column = np.unravel_index(int(index), by_layer.shape)
     return int(by_layer["layer"][row]), int(by_layer["head"][column])
 
 

@@ -1,8 +1,9 @@
-"""What a section is made of."""
+"""The parts of a section: sentences, figures and tables."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+import numpy as np
 import plotly.graph_objects as go
 import xarray as xr
 
@@ -14,10 +15,16 @@ from theodolite.store.runs import Run
 SIDES = ("positive", "negative")
 """The two sets of a contrast."""
 
+CurveWithInterval = tuple[xr.DataArray, xr.DataArray, xr.DataArray]
+"""A curve along depth, and the lower and upper ends of its 95 % intervals."""
+
+BRACKETS = "numbers in square brackets are 95 % intervals"
+"""Note of sections whose sentences have intervals."""
+
 
 @dataclass(frozen=True)
 class Table:
-    """A table that is folded away until it is opened."""
+    """A table; report and page show it folded."""
 
     caption: str
     columns: list[str]
@@ -26,13 +33,13 @@ class Table:
 
 @dataclass(frozen=True)
 class Figure:
-    """A figure that is drawn when it is asked for.
+    """A figure that is drawn on request.
 
     Attributes:
-        name: its name in the run, parts with dots: `gram.shape`, `gram.cka.harmful`.
-        caption: what stands above it.
-        draw: makes it.
-        circuit: of a map of heads, the circuit whose card a click on a cell opens.
+        name: name in the run, with dots between its parts, such as `gram.shape` or `gram.cka.harmful`.
+        caption: text above the figure.
+        draw: function that returns the figure.
+        circuit: for a map of heads, the circuit whose card a click on a cell opens.
     """
 
     name: str
@@ -43,15 +50,16 @@ class Figure:
 
 @dataclass(frozen=True)
 class Section:
-    """What is seen, in sentences made from the numbers, and the figures.
+    """Findings of one result group: sentences with their numbers, figures and tables.
 
     Attributes:
-        title: what it is about, and what it rests on.
-        facts: sentences.
-        figures: each as wide as the page.
-        maps: figures that stand side by side.
-        tables: numbers to look up.
-        notes: conventions.
+        title: subject and numbers of prompts.
+        facts: sentences; each states a finding, its number and what it is compared with.
+        figures: figures that are as wide as the page.
+        maps: small figures, side by side.
+        tables: numbers for reference.
+        notes: conventions, without a full stop.
+        how_to_read: explanation of the figures; empty for figures that need none.
     """
 
     title: str
@@ -60,26 +68,47 @@ class Section:
     maps: list[Figure] = field(default_factory=list)
     tables: list[Table] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
+    how_to_read: str = ""
 
 
 def last_position(group: xr.Dataset) -> int:
-    """Return the position that sections are about: the last one measured."""
+    """Return the position that sections describe: the last measured one."""
     return int(group["position"].values[-1])
 
 
 def colours_of(run: Run, group: xr.Dataset, count: str = "n_samples") -> dict[str, str]:
     """Return the colour of each set that has prompts at the last position."""
-    counted = group[count].sel(position=last_position(group))
-    names = [str(name) for name in group["set"].values if int(counted.sel(set=name)) > 0]
+    counts = group[count].sel(position=last_position(group))
+    names = [str(name) for name in group["set"].values if int(counts.sel(set=name)) > 0]
     return set_colours(names, read_group(run, "curves").attrs["contrasts"])
 
 
-def said_counts(group: xr.Dataset, names: list[str]) -> str:
-    """Return how many prompts of each set figures rest on: `256 harmful, 256 harmless`."""
-    counted = group["n_samples"].sel(position=last_position(group))
-    return ", ".join(f"{int(counted.sel(set=name))} {name}" for name in names)
+def prompt_counts(group: xr.Dataset, names: list[str]) -> str:
+    """Return the number of prompts of each set, such as `prompts: 256 harmful, 256 harmless`."""
+    counts = group["n_samples"].sel(position=last_position(group))
+    return "prompts: " + ", ".join(f"{int(counts.sel(set=name))} {name}" for name in names)
 
 
-def place_of(curve: xr.DataArray, index: int) -> str:
-    """Return the location of one point of a curve along depth: `17-mid`."""
-    return depth_label(int(curve["depth"][index]))
+def layer_text(depth: int) -> str:
+    """Return a depth as sentences write it, such as `layer 17 mid`."""
+    return f"layer {depth_label(depth).replace('-', ' ')}"
+
+
+def layer_of(curve: xr.DataArray, index: int) -> str:
+    """Return the depth of one point of a curve along depth, such as `layer 17 mid`."""
+    return layer_text(int(curve["depth"][index]))
+
+
+def point_text(curve: CurveWithInterval, index: int, form: str) -> str:
+    """Return the number at one point of a curve and its 95 % interval, such as `0.9975 [0.9971, 0.9980]`.
+
+    An unknown interval is left out.
+
+    Args:
+        curve: the values, and the lower and upper ends of their intervals.
+        index: index of the point.
+        form: format of the three numbers, such as `.4f`.
+    """
+    value, low, high = (float(numbers[index]) for numbers in curve)
+    interval = f" [{low:{form}}, {high:{form}}]" if np.isfinite(low + high) else ""
+    return f"{value:{form}}{interval}"

@@ -1,4 +1,4 @@
-"""Norm layers: the norms that enter them, and the ellipsoids that their outputs lie on."""
+"""Norm layers: the norms of their inputs, and the ellipsoids on which their outputs lie."""
 
 from collections.abc import Iterator, Sequence
 from functools import partial
@@ -7,81 +7,84 @@ import numpy as np
 import xarray as xr
 
 from theodolite.figures.sphere import axes_figure, sphere_figure
-from theodolite.sections.parts import Figure, Section, colours_of, last_position, said_counts
+from theodolite.sections.parts import Figure, Section, colours_of, last_position, prompt_counts
 from theodolite.store.result_reader import read_group
 from theodolite.store.runs import Run
 
 
 def sections(run: Run) -> list[Section]:
-    """Return one section: the norm layers at the last position, or their ellipsoids alone without prompts."""
+    """Return one section: the norm layers at the last position; without prompts only their ellipsoids."""
     sphere = read_group(run, "sphere")
     norms = sphere["norm"].values.tolist()
     if not sphere.sizes["set"]:
-        return [Section("Norm layers", list(_axes_facts(sphere)), [_axes(sphere, norms)])]
+        return [Section("Sphere: norm layers", list(_axes_facts(sphere)), [_axes(sphere, norms)])]
     position, colours = last_position(sphere), colours_of(run, sphere)
-    entering = partial(sphere_figure, sphere, position, colours)
+    inputs = partial(sphere_figure, sphere, position, colours)
     return [
         Section(
-            f"Norm layers, position {position}: {said_counts(sphere, list(colours))} prompts",
+            f"Sphere: norm layers at position {position} ({prompt_counts(sphere, list(colours))})",
             [*_norm_facts(sphere.sel(position=position), list(colours)), *_axes_facts(sphere)],
-            [Figure("sphere.norms", "What enters each norm layer", entering), _axes(sphere, norms)],
+            [Figure("sphere.norms", "Input of each norm layer", inputs), _axes(sphere, norms)],
         )
     ]
 
 
 def _axes(sphere: xr.Dataset, norms: Sequence[str]) -> Figure:
     shown = list(dict.fromkeys([norms[0], norms[len(norms) // 2], norms[-1]]))
-    caption = "Semi-axes of the ellipsoids that outputs lie on"
+    caption = "Semi-axes of the ellipsoids of the outputs"
     return Figure("sphere.axes", caption, partial(axes_figure, sphere, shown))
 
 
-def _norm_facts(at: xr.Dataset, sets: Sequence[str]) -> Iterator[str]:
+def _norm_facts(values: xr.Dataset, sets: Sequence[str]) -> Iterator[str]:
     for name in sets:
-        values = at.sel(set=name)
-        measured = values["norm_before_mean"].dropna("norm")
-        if not measured.size:
-            continue
-        first, last = (str(measured["norm"].values[place]) for place in (0, -1))
-        spread = values["relative_spread"].dropna("norm")
-        text = (
-            f"{name}: the norm of what enters goes from {float(measured[0]):.3g} at {first} to "
-            f"{float(measured[-1]):.3g} at {last}"
-        )
-        if spread.size:
-            widest = str(spread["norm"].values[int(spread.values.argmax())])
-            gaussian = float(values["relative_spread_gaussian"].sel(norm=widest))
-            share = float(spread.max()) / gaussian
-            text += (
-                f"; it spreads most at {widest}, by {float(spread.max()):.2%} of its mean, {share:.2g} times what a "
-                f"Gaussian of as many dimensions would ({gaussian:.2%})"
-            )
-        lengths = values["length_variance_share"].dropna("norm")
-        if lengths.size:
-            text += (
-                f". Of the variance, {float(lengths.median()):.1%} in the median over norm layers (at most "
-                f"{float(lengths.max()):.1%}) is in length, the rest in direction"
-            )
-        yield f"{text}."
-    read = at["ellipsoid_residual"].where(np.isfinite(at["norm_before_mean"]))  # of others, rounding is in it too
-    residual = read.max("set").dropna("norm")
+        sentences = list(_input_sentences(values.sel(set=name)))
+        if sentences:
+            yield f"{name}: {' '.join(sentences)}"
+    # The residual of a norm layer whose input was not captured also contains rounding, so it is left out.
+    captured = np.isfinite(values["norm_before_mean"])
+    residual = values["ellipsoid_residual"].where(captured).max("set").dropna("norm")
     if residual.size:
         worst = str(residual["norm"].values[int(residual.values.argmax())])
         yield (
-            f"Outputs, before scale and bias, lie on the sphere of radius √d but for a share of "
-            f"{float(residual.max()):.1e} at most, at {worst}: what ε takes away."
+            "Largest distance of an output, before scale and bias, from the sphere of radius √d: "
+            f"{float(residual.max()):.1e} of the radius, at {worst}. The ε of the norm causes it."
+        )
+
+
+def _input_sentences(values: xr.Dataset) -> Iterator[str]:
+    """Yield sentences about the norms that enter the norm layers, for one set."""
+    norms = values["norm_before_mean"].dropna("norm")
+    if not norms.size:
+        return
+    first, last = (str(norms["norm"].values[index]) for index in (0, -1))
+    yield f"the mean norm of the input is {float(norms[0]):.3g} at {first} and {float(norms[-1]):.3g} at {last}."
+    spread = values["relative_spread"].dropna("norm")
+    if spread.size:
+        widest = str(spread["norm"].values[int(spread.values.argmax())])
+        gaussian = float(values["relative_spread_gaussian"].sel(norm=widest))
+        yield (
+            f"Largest standard deviation of this norm: {float(spread.max()):.2%} of its mean, at {widest}, "
+            f"{float(spread.max()) / gaussian:.2g} times that of a Gaussian with d_model dimensions ({gaussian:.2%})."
+        )
+    lengths = values["length_variance_share"].dropna("norm")
+    if lengths.size:
+        yield (
+            f"Share of the input's variance in length: {float(lengths.median()):.1%} (median over norm layers; maximum "
+            f"{float(lengths.max()):.1%}); the rest is in direction."
         )
 
 
 def _axes_facts(sphere: xr.Dataset) -> Iterator[str]:
     axes, radii = sphere["semi_axes"].values, sphere["scale_radii"].values
     longest, shortest = axes.max(axis=1), np.where(axes > 0, axes, np.inf).min(axis=1)
-    stretched = int(np.nanargmax(np.where(np.isfinite(shortest), longest / shortest, np.nan)))
+    elongated = int(np.nanargmax(np.where(np.isfinite(shortest), longest / shortest, np.nan)))
     yield (
-        f"The most stretched ellipsoid is that of {sphere['norm'].values[stretched]}: its longest semi-axis is "
-        f"{longest[stretched]:.3g}, its shortest {shortest[stretched]:.2g}."
+        f"Most elongated ellipsoid: {sphere['norm'].values[elongated]}, with a longest semi-axis of "
+        f"{longest[elongated]:.3g} and a shortest of {shortest[elongated]:.2g}; on a sphere both are equal."
     )
-    apart = np.abs(axes[:, :-1] - radii[:, :-1]) / radii[:, :1]
-    if apart.max() > 0:
+    difference = np.abs(axes[:, :-1] - radii[:, :-1]) / radii[:, :1]
+    if difference.max() > 0:
         yield (
-            f"Semi-axes differ from √d|γ| by at most {apart.max():.1e} of the longest, for the norms take out the mean."
+            f"Semi-axes differ from √d|γ| by at most {difference.max():.1e} of the longest, because the norms subtract "
+            "the mean."
         )

@@ -1,4 +1,4 @@
-"""Steps through the blocks, and growth along the stream."""
+"""Steps through the blocks, and growth along the residual stream."""
 
 from collections.abc import Iterator, Sequence
 from functools import partial
@@ -8,27 +8,29 @@ import pandas as pd
 import xarray as xr
 
 from theodolite.figures.travel import growth_figure, travel_figure
-from theodolite.sections.parts import Figure, Section, colours_of, last_position, said_counts
+from theodolite.sections.parts import Figure, Section, colours_of, last_position, prompt_counts
 from theodolite.sites import Site
 from theodolite.store.result_reader import read_finished_table, read_group
 from theodolite.store.runs import Run
 
-_AIC_THAT_COUNTS = 2.0  # below that two fits are as good (Burnham and Anderson 2002)
-_QUANTITIES = {"norm_mean": "The norm", "variance_mean": "The mean variance", "variance_max": "The largest variance"}
+_AIC_BOUND = 2.0  # two fits with a smaller difference are equally good (Burnham and Anderson 2002)
+_QUANTITIES = {"norm_mean": "Norm", "variance_mean": "Mean variance", "variance_max": "Largest variance"}
 
 
 def sections(run: Run) -> list[Section]:
-    """Return one section: steps by layer and growth along the stream, at the last position."""
+    """Return one section: steps by layer and growth along the residual stream, at the last position."""
     travel, growth = read_group(run, "travel"), read_finished_table(run, "growth")
     position, colours = last_position(travel), colours_of(run, travel)
-    figures = [Figure("travel.steps", "Steps, by layer", partial(travel_figure, travel, position, colours))]
+    figures = [
+        Figure("travel.steps", "Steps of attention and MLP by layer", partial(travel_figure, travel, position, colours))
+    ]
     moments, curves = read_group(run, "moments"), read_group(run, "curves")
     quantities = {"norm_mean": moments["norm_mean"]}
     quantities |= {name: curves[name] for name in ("variance_mean", "variance_max")}
     figures += [
         Figure(
             f"travel.growth.{name}",
-            f"Growth along the stream, {name}",
+            f"Growth along the residual stream with both fits, {name}",
             partial(growth_figure, growth, quantities, name, position),
         )
         for name in list(colours)[:1]
@@ -37,55 +39,58 @@ def sections(run: Run) -> list[Section]:
         *_step_facts(travel.sel(position=position), list(colours)),
         *_growth_facts(growth, list(colours), position),
     ]
-    title = f"Travel and growth, position {position}: {said_counts(travel, list(colours))} prompts"
+    title = f"Travel and growth at position {position} ({prompt_counts(travel, list(colours))})"
     return [Section(title, facts, figures)]
 
 
-def _step_facts(at: xr.Dataset, sets: Sequence[str]) -> Iterator[str]:
+def _step_facts(travel: xr.Dataset, sets: Sequence[str]) -> Iterator[str]:
     for name in sets:
-        values = at.sel(set=name)
+        values = travel.sel(set=name)
         if np.isfinite(values["path_ratio_std"]):
             yield (
-                f"{name}: the way through the blocks is {float(values['path_ratio']):.2f} ± "
-                f"{float(values['path_ratio_std']):.2f} times as long as the displacement (mean and standard deviation "
-                "over prompts)."
+                f"Path length over displacement for {name}: {float(values['path_ratio']):.2f} ± "
+                f"{float(values['path_ratio_std']):.2f} (mean ± standard deviation over {int(values['n_samples'])} "
+                "prompts); a straight line gives 1."
             )
         cosines = values["step_cosine_next"].dropna("layer")
         if cosines.size:
-            back = int((cosines < 0).sum())
+            negative = int((cosines < 0).sum())
             yield (
-                f"{name}: successive blocks' steps have a cosine of {float(cosines.mean()):.2f} on average; "
-                f"{back} of {cosines.size} times the next step goes against the one before."
+                f"Mean cosine between the steps of two successive blocks for {name}: {float(cosines.mean()):.2f}; it "
+                f"is negative for {negative} of {cosines.size} pairs of blocks."
             )
 
 
 def _growth_facts(growth: pd.DataFrame, sets: Sequence[str], position: int) -> Iterator[str]:
-    """Say of each quantity, where blocks begin, which law fits it better in each set, and by how much."""
-    at = growth[(growth["position"] == position) & growth["set"].isin(sets)]
-    sites = at["site"].unique().tolist()
+    """Yield a sentence for each quantity and set: the law that fits its growth at the block inputs better."""
+    selected = growth[(growth["position"] == position) & growth["set"].isin(sets)]
+    sites = selected["site"].unique().tolist()
     site = Site.RESID_PRE if Site.RESID_PRE in sites else next(iter(sites), "")
-    for quantity, fits in at[at["site"] == site].groupby("quantity", sort=False):
-        verdicts = "; ".join(f"{name}, {_verdict(of_set)}" for name, of_set in fits.groupby("set", sort=False))
-        yield f"{_QUANTITIES[str(quantity)]} at {site} by depth: {verdicts}."
+    for (quantity, name), fits in selected[selected["site"] == site].groupby(["quantity", "set"], sort=False):
+        yield f"{_QUANTITIES[str(quantity)]} of {name} at {site} over depth: {_better_law(fits)}."
 
 
-def _verdict(fits: pd.DataFrame) -> str:
-    """Say which of two fits is better, how it grows, and on how many layers that rests."""
+def _better_law(fits: pd.DataFrame) -> str:
+    """Return which of two fits is better, its growth, and the number of layers."""
     exponential, power = (fits[fits["law"] == law].iloc[0] for law in ("log_linear", "power_law"))
     n, r_squared = int(exponential["n"]), [exponential["r_squared"], power["r_squared"]]
     if np.isnan(r_squared[0]):
-        return f"no change (n = {n} layers)"
-    by = exponential["aic"] - power["aic"]
-    if not abs(by) >= _AIC_THAT_COUNTS:  # of two perfect fits the difference is no number
+        return f"constant (n = {n} layers)"
+    difference = exponential["aic"] - power["aic"]
+    if not abs(difference) >= _AIC_BOUND:  # for two perfect fits the difference is NaN
         return (
-            f"an exponential and a power law fit equally well (R² {r_squared[0]:.3f} and {r_squared[1]:.3f}, n = {n})"
+            f"an exponential and a power law fit equally well (R² {r_squared[0]:.3f} and {r_squared[1]:.3f}; n = {n} "
+            "layers)"
         )
-    if by < 0:
-        better, how = "an exponential", f"times {np.exp(exponential['slope']):.3g} in each block"
+    if difference < 0:
+        better, worse = (
+            f"an exponential (factor {np.exp(exponential['slope']):.3g} for each block)",
+            "a power law",
+        )
     else:
-        better, how = "a power law", f"depth to the {power['slope']:.2f}"
+        better, worse = f"a power law (exponent {power['slope']:.2f})", "an exponential"
         r_squared.reverse()
     return (
-        f"{better} fits better, {how} (AIC less by {abs(by):.0f}; R² {r_squared[0]:.3f} against {r_squared[1]:.3f}; "
-        f"n = {n} layers)"
+        f"{better} fits better than {worse} (AIC lower by {abs(difference):.0f}; R² {r_squared[0]:.3f} against "
+        f"{r_squared[1]:.3f}; n = {n} layers)"
     )

@@ -1,4 +1,4 @@
-"""Which directions of the stream the layers' matrices share."""
+"""Directions of the residual stream that the weight matrices of different layers share."""
 
 from collections.abc import Iterator
 from functools import partial
@@ -12,24 +12,29 @@ from theodolite.store.result_reader import read_group
 from theodolite.store.runs import Run
 
 _NAMES = {"o": "W_O", "down": "W_down", "q": "W_Q", "k": "W_K", "v": "W_V", "gate": "W_gate", "up": "W_up"}
-_PAIRS = (("down", "q"), ("down", "up"))  # writers and readers that are always shown
+_PAIRS = (("down", "q"), ("down", "up"))  # the writers and readers that every run shows
 
 
 def sections(run: Run) -> list[Section]:
-    """Return one section: how much of the subspaces that matrices write and read the layers share."""
+    """Return one section: overlap between layers of the directions that their matrices write and read."""
     weights = read_group(run, "weights")
     rank = int(weights.attrs["rank"])
     maps = [
-        _map(f"written.{name}", f"overlap of what {said}", weights["writing_overlap"].sel(writing_matrix=name), 1.0)
-        for name, said in (("o", "W_O writes"), ("down", "W_down writes"))
+        _map(
+            f"written.{name}",
+            f"overlap of directions that {_NAMES[name]} writes",
+            weights["writing_overlap"].sel(writing_matrix=name),
+            1.0,
+        )
+        for name in ("o", "down")
     ]
     between = weights["writer_reader_overlap"]
     highest = float(np.nanmax(between))
     for writer, reader in dict.fromkeys([*_PAIRS, *_most_shared(between)]):
         name = f"read.{reader}" if writer == "down" else f"read.{writer}.{reader}"
-        caption = f"what {_NAMES[writer]} writes and a later {_NAMES[reader]} reads"
+        caption = f"overlap: {_NAMES[writer]} writes, later {_NAMES[reader]} reads"
         maps.append(_map(name, caption, between.sel(writing_matrix=writer, reading_matrix=reader), highest))
-    title = f"Shared directions of weights: the {rank} leading ones of each matrix"
+    title = f"Weights: overlap of the {rank} leading directions of each matrix"
     return [Section(title, list(_facts(weights)), maps=maps)]
 
 
@@ -40,26 +45,28 @@ def _map(name: str, caption: str, values: xr.DataArray, highest: float) -> Figur
 def _facts(weights: xr.Dataset) -> Iterator[str]:
     random = float(weights["random_overlap"])
     writing = weights["writing_overlap"]
-    for name, said in (("o", "W_O"), ("down", "W_down")):
+    for name in ("o", "down"):
         matrix = writing.sel(writing_matrix=name).values
-        neighbours, rest = np.diag(matrix, 1), matrix[np.triu_indices(len(matrix), 2)]
-        if not len(rest):
+        neighbours, distant = np.diag(matrix, 1), matrix[np.triu_indices(len(matrix), 2)]
+        if not len(distant):
             continue
         yield (
-            f"What {said} writes shares {neighbours.mean():.1%} with the next layer's and {rest.mean():.1%} with "
-            f"that of layers farther off, on average; random subspaces share {random:.1%}."
+            f"Mean overlap of the directions that {_NAMES[name]} writes: {neighbours.mean():.1%} between neighbouring "
+            f"layers, {distant.mean():.1%} between other layers, {random:.1%} between random subspaces."
         )
     between = weights["writer_reader_overlap"]
+    n_pairs = int(np.isfinite(between.max(["layer", "layer_other"])).sum())
     for writer, reader in _most_shared(between):
         mean = float(between.sel(writing_matrix=writer, reading_matrix=reader).mean())
         yield (
-            f"Of all writers and later readers, {_NAMES[writer]} and {_NAMES[reader]} share most: {mean:.1%} "
-            f"on average over pairs of layers."
+            f"Largest mean overlap of a writer with a reader in a later layer ({n_pairs} pairs of matrices): "
+            f"{_NAMES[writer]} and {_NAMES[reader]}, {mean:.1%} (mean over pairs of layers; random subspaces give "
+            f"{random:.1%})."
         )
 
 
 def _most_shared(between: xr.DataArray) -> list[tuple[str, str]]:
-    """Return the writer and the reader that share most on average over pairs of layers, if any share at all."""
+    """Return the writer and the reader with the largest mean overlap; an empty list if there is no overlap."""
     if not np.isfinite(between).any():
         return []
     means = between.mean(["layer", "layer_other"]).stack(pair=("writing_matrix", "reading_matrix"))

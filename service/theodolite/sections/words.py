@@ -1,4 +1,4 @@
-"""Words: the ways of sentences' tokens through the model, and the vocabulary."""
+"""Words: paths of tokens along the residual stream, and the vocabulary."""
 
 from collections.abc import Iterator
 from functools import partial
@@ -7,18 +7,18 @@ import pandas as pd
 
 from theodolite.figures.words import trajectory_curves, trajectory_sphere, trajectory_umap
 from theodolite.query.words import along_stream, read_words
-from theodolite.sections.parts import Figure, Section, Table
-from theodolite.sites import depth_label
+from theodolite.sections.parts import Figure, Section, Table, layer_text
 from theodolite.store.result_reader import read_group
 from theodolite.store.runs import Run
 
-_TOKENS = 12  # of a list by length
-_ROUNDING = 1e-12  # of a cosine in float64
+_TOKENS = 12  # tokens in a list of the longest or shortest
+_ROUNDING = 1e-12  # rounding error of a cosine in float64
 
 _HOW_TO_READ = (
-    "Angles are measured in all {} dimensions; the angle to the next token, and its rank, are taken as the vocabulary "
-    "would see the state: after the final norm. The sphere shows directions in the three dimensions that hold most of "
-    "them (a principal component analysis without centring), so near on it need not be near in truth. It can be turned"
+    "Angles are measured in all {} dimensions. The angle to the next token and the rank of the next token are computed "
+    "after the final norm, from the state that the unembedding reads. The sphere shows the first three components of a "
+    "principal component analysis without centring; points that are close on it can be far apart in all dimensions. "
+    "Drag the sphere to turn it."
 )
 
 
@@ -28,38 +28,41 @@ def sections(run: Run) -> list[Section]:
 
 
 def _trajectory_sections(run: Run) -> Iterator[Section]:
-    """Yield the way of each sentence's second-to-last token, as the paper draws it (arXiv 2309.07315)."""
+    """Yield the path of the second-to-last token of each sentence, as in arXiv 2309.07315."""
     if "trajectories" not in read_group(run, "words").attrs["tables"]:
         return
     table, sentences = read_words(run, "trajectories"), run.record.spec.words.sentences
     for number, rows in table.groupby("sentence"):
         before_text = rows[~rows["next_is_special"]]
-        of_token = rows[rows["index"] == (before_text if len(before_text) else rows)["index"].max()]
-        token, following = (str(of_token[name].iloc[0]).strip() for name in ("token", "next_token"))
-        drawn = {"sphere": ("On the sphere", trajectory_sphere), "curves": ("Measured", trajectory_curves)}
-        if "umap_1" in of_token:
-            drawn["umap"] = ("In the UMAP of the embeddings", trajectory_umap)
+        path = rows[rows["index"] == (before_text if len(before_text) else rows)["index"].max()]
+        token, following = (str(path[name].iloc[0]).strip() for name in ("token", "next_token"))
+        figures = {
+            "sphere": ("Path on the sphere", trajectory_sphere),
+            "curves": ("Angles and rank of the next token by depth", trajectory_curves),
+        }
+        if "umap_1" in path:
+            figures["umap"] = ("Path in the UMAP of the embeddings", trajectory_umap)
         yield Section(
-            f"Traveling words: “{sentences[int(str(number))]}”, {token}, before {following}",
-            list(_facts(of_token)),
+            f"Words: path of “{token}” before “{following}” in “{sentences[int(str(number))]}”",
+            list(_path_facts(path)),
             [
-                Figure(f"words.{number}.{name}", caption, partial(draw, of_token))
-                for name, (caption, draw) in drawn.items()
+                Figure(f"words.{number}.{name}", caption, partial(draw, path))
+                for name, (caption, draw) in figures.items()
             ],
-            notes=[_HOW_TO_READ.format(run.record.model.d_model)],
+            how_to_read=_HOW_TO_READ.format(run.record.model.d_model),
         )
 
 
 def _vocabulary_section(run: Run) -> Section:
-    """Return what is said of the table of embeddings."""
-    against = read_group(run, "words").attrs["decoded_against"]
-    said = "; ".join([against] if isinstance(against, str) else against)
+    """Return the section about the embeddings of the vocabulary."""
+    stored = read_group(run, "words").attrs["decoded_against"]
+    decoders = "; ".join([stored] if isinstance(stored, str) else stored)
     sphere = read_words(run, "embedding_sphere")
     return Section(
-        "The vocabulary",
+        "Words: embeddings of the vocabulary",
         list(_sphere_facts(sphere)),
         tables=[_distances(sphere), _lengths(read_words(run, "norm_tokens"))],
-        notes=[f"Singular vectors are decoded against: {said}"],
+        notes=[f"tokens of singular vectors are ranked by dot products ({decoders})"],
     )
 
 
@@ -67,15 +70,16 @@ def _sphere_facts(sphere: pd.DataFrame) -> Iterator[str]:
     first, best = sphere.iloc[0], sphere.sort_values("cosine_distance_mean", kind="stable").iloc[0]
     if first["cosine_distance_mean"] < _ROUNDING:
         yield (
-            f"A norm keeps every direction of the table of embeddings ({first['setting']}): over n = "
-            f"{int(first['n'])} tokens lengths alone lie off its sphere, by {first['l2_mean']:.3g} on average."
+            f"The final norm changes only the lengths of the embeddings ({first['setting']}), not their directions: "
+            f"mean L2 distance {first['l2_mean']:.3g} between an embedding and its image on the sphere of the norm "
+            f"(n = {int(first['n'])} tokens)."
         )
         return
-    nearest = f"; nearest comes {best['setting']}, with {best['cosine_distance_mean']:.4f}"
+    smallest = f"; smallest: {best['cosine_distance_mean']:.4f} ({best['setting']})"
     yield (
-        f"The table of embeddings ({first['setting']}) lies {first['cosine_distance_mean']:.4f} in 1 - cosine from the "
-        f"sphere that a norm puts it on, over n = {int(first['n'])} tokens"
-        f"{nearest if best['setting'] != first['setting'] else ''}."
+        f"Mean 1 - cosine between an embedding ({first['setting']}) and its image on the sphere of the final norm: "
+        f"{first['cosine_distance_mean']:.4f}{smallest if best['setting'] != first['setting'] else ''} "
+        f"(n = {int(first['n'])} tokens; equal directions give 0)."
     )
 
 
@@ -88,7 +92,10 @@ def _distances(sphere: pd.DataFrame) -> Table:
         ]
         for row in sphere.to_dict("records")
     ]
-    caption = f"Distances from the sphere, mean and standard deviation over {int(sphere['n'].iloc[0])} tokens"
+    caption = (
+        "Distance between an embedding and its image on the sphere of the final norm: mean ± standard deviation over "
+        f"{int(sphere['n'].iloc[0])} tokens"
+    )
     return Table(caption, ["embeddings", "L2 distance", "1 - cosine"], rows)
 
 
@@ -98,27 +105,31 @@ def _lengths(norms: pd.DataFrame) -> Table:
     for (measure, end), group in short.groupby(["measure", "end"], sort=False):
         lists.setdefault(str(measure), {})[str(end)] = "  ".join(map(_visible, group["token"]))
     rows = [[measure, ends.get("top", ""), ends.get("bottom", "")] for measure, ends in lists.items()]
-    return Table("The longest and shortest tokens", ["length", "longest", "shortest"], rows)
+    return Table("Tokens with the longest and the shortest embeddings", ["length", "longest", "shortest"], rows)
 
 
 def _visible(token: str) -> str:
     return token.replace(" ", "·").replace("\n", "⏎").replace("\t", "⇥") or "∅"
 
 
-def _facts(rows: pd.DataFrame) -> Iterator[str]:
+def _path_facts(rows: pd.DataFrame) -> Iterator[str]:
     stream = along_stream(rows)
     first, last = stream.iloc[0], stream.iloc[-1]
+    yield f"Angle to the token's final state: {first['angle_to_final']:.0f}° at the first depth."
     yield (
-        f"It begins {first['angle_to_final']:.0f}° from where it ends, and "
-        f"{first['angle_to_next']:.0f}° from the next token; it ends {last['angle_to_next']:.0f}° from that."
+        f"Angle to the next token: {first['angle_to_next']:.0f}° at the first depth, {last['angle_to_next']:.0f}° at "
+        "the last. Random directions give about 90°."
     )
     leading = stream[stream["rank_of_next"] == 1]
-    where = f"; it is first from {depth_label(int(leading['depth'].iloc[0]))} on" if _stays_first(stream) else ""
-    yield f"The next token's rank goes from {int(first['rank_of_next'])} to {int(last['rank_of_next'])}{where}."
+    since = f"; 1 from {layer_text(int(leading['depth'].iloc[0]))} on" if _stays_first(stream) else ""
+    yield (
+        f"Rank of the next token: {int(first['rank_of_next'])} at the first depth, {int(last['rank_of_next'])} at the "
+        f"last{since}."
+    )
 
 
 def _stays_first(stream: pd.DataFrame) -> bool:
-    """Return whether the next token, once it is first, stays so."""
+    """Return whether the next token has rank 1 from some depth before the last on."""
     firsts = (stream["rank_of_next"] == 1).tolist()
     return (
         True in firsts

@@ -1,4 +1,4 @@
-"""The report of runs that leave a figure nothing to draw, or a sentence nothing to say."""
+"""The report of runs that lack the data of some figures or sentences."""
 
 import numpy as np
 import pytest
@@ -26,7 +26,7 @@ def report_of(folder, sizes, contrasts, sites=SEQUENTIAL, **record):
 
 def test_every_section_is_there(tmp_path):
     page = report_of(tmp_path, {"bad": 12, "good": 12}, contrast("bad", "good"))
-    for title in ("refusal: separation", "Shape and similarity", "Travel and growth"):
+    for title in ("Separation of refusal", "Shape and similarity", "Travel and growth"):
         assert f"<h2>{title}" in page
     assert "cos(P*, N*)" in page
 
@@ -34,7 +34,7 @@ def test_every_section_is_there(tmp_path):
 @pytest.mark.parametrize("n", [1, 2, 3])
 def test_sets_of_a_few_prompts_have_a_report(tmp_path, n):
     page = report_of(tmp_path, {"bad": n, "good": n}, contrast("bad", "good"))
-    assert ("a set of one prompt has no others to fit it on" in page) == (n == 1)
+    assert ("a set has one prompt, so a fold has none to fit it on" in page) == (n == 1)
     assert ("bad has one usable prompt: variances and intervals need two" in page) == (n == 1)
 
 
@@ -49,7 +49,7 @@ def test_a_set_that_was_quarantined_whole_has_a_report(tmp_path):
     assert "bad has no usable prompt" in page
 
 
-def test_a_contrast_of_a_set_with_itself_is_not_said_to_be_too_small(tmp_path):
+def test_a_contrast_of_a_set_with_itself_is_not_called_too_small(tmp_path):
     page = report_of(tmp_path, {"bad": 20}, contrast("bad", "bad"))
     assert "means are equal" in page
-    assert "a set of one prompt" not in page
+    assert "a set has one prompt" not in page

@@ -61,7 +61,7 @@ def test_more_runs_than_colours_are_told_apart_by_dashes(store):
 def test_every_statistic_has_a_sentence_that_stands_alone():
     for statistic in STATISTICS:
         assert not description(statistic).startswith("The same")
-    assert description("cosine_of_means_debiased").startswith("Cosine between the two sets' means")
+    assert description("cosine_of_means_debiased").startswith("Cosine between the means of the two sets")
 
 
 def test_the_command_writes_a_page_and_prints_the_table(store, tmp_path):
@@ -80,7 +80,7 @@ def test_the_command_writes_a_page_and_prints_the_table(store, tmp_path):
         "resid_pre and resid_mid, position -1",
         "not measured",
         "first-0",
-        "Cosine between the two sets",
+        "Cosine between the means of the two sets",
         "Bands are 95 %",
     ):
         assert said in text

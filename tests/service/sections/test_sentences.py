@@ -1,4 +1,4 @@
-"""Sentences say something, and only of what is shown."""
+"""Sentences of sections, and the maps that they name."""
 
 import numpy as np
 import pandas as pd
@@ -22,19 +22,20 @@ def test_the_pair_of_matrices_that_shares_most_has_a_map(monkeypatch, most):
     variables = {"writer_reader_overlap": between, "writing_overlap": writing, "random_overlap": 0.05}
     monkeypatch.setattr(weights, "read_group", lambda *_: xr.Dataset(variables, attrs={"rank": 2}))
     (section,) = weights.sections(None)
-    (said,) = (fact for fact in section.facts if "share most" in fact)
-    assert "40.0%" in said
-    writer, reader = said.split(", ")[1].split(" share")[0].split(" and ")
-    assert f"what {writer} writes and a later {reader} reads" in [one.caption for one in section.maps]
+    (fact,) = (fact for fact in section.facts if fact.startswith("Largest mean overlap"))
+    assert "(10 pairs of matrices)" in fact
+    assert "40.0%" in fact
+    writer, reader = fact.split(": ")[1].split(", ")[0].split(" and ")
+    assert f"overlap: {writer} writes, later {reader} reads" in [one.caption for one in section.maps]
     assert len({one.name for one in section.maps}) == len(section.maps)
 
 
 @pytest.mark.parametrize(
     ("distances", "has", "lacks"),
     [
-        ([6e-33, 0.27], "keeps every direction", "nearest"),
-        ([0.1, 0.27], "lies 0.1000", "nearest"),
-        ([0.2, 0.1], "nearest comes centred, with 0.1000", "keeps"),
+        ([6e-33, 0.27], "changes only the lengths", "smallest"),
+        ([0.1, 0.27], "final norm: 0.1000 (n = 9 tokens", "smallest"),
+        ([0.2, 0.1], "final norm: 0.2000; smallest: 0.1000 (centred)", "changes only"),
     ],
 )
 def test_a_table_of_embeddings_is_not_compared_with_itself(monkeypatch, distances, has, lacks):
@@ -48,6 +49,6 @@ def test_a_table_of_embeddings_is_not_compared_with_itself(monkeypatch, distance
     monkeypatch.setattr(words, "read_group", lambda *_: group)
     monkeypatch.setattr(words, "read_words", lambda _, name: tables[name])
     (section,) = words.sections(None)
-    (said,) = section.facts
-    assert has in said
-    assert lacks not in said
+    (fact,) = section.facts
+    assert has in fact
+    assert lacks not in fact
