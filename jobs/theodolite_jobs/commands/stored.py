@@ -91,7 +91,7 @@ def compare(
     For example: theodolite compare RUN RUN --statistic auroc
     """
     from theodolite.query.compare import Question, milestones, records
-    from theodolite_jobs.report.comparison import said, write_comparison
+    from theodolite_jobs.report.comparison import milestone_texts, write_comparison
 
     opened = [run_of(run, settings_of(store=store)) for run in dict.fromkeys(runs)]
     question = Question(statistic, contrast, prompt_set, site, position)
@@ -100,8 +100,8 @@ def compare(
     if as_json:
         print(json.dumps({"page": str(output), "statistic": statistic, "bound": bound, "items": records(table)}))
         return
-    for row in said(table):
-        print(f"{row['run']}  smallest cosine: {row['least cosine']}  separates: {row['separates']}")
+    for row in milestone_texts(table):
+        print(f"{row['run']}  smallest cosine: {row['smallest cosine']}  separates: {row['separates']}")
     print(f"page  {output}")
 
 

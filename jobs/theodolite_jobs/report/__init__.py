@@ -1,1 +1,1 @@
-"""The standalone HTML page: what was measured, said and drawn from stored results."""
+"""Standalone HTML pages from stored results: the report of a run, and the comparison of several runs."""

@@ -1,4 +1,4 @@
-"""The standalone page that compares several runs: one figure, and a table of where things happen."""
+"""The standalone page that compares several runs: one figure and a table of milestones."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -16,26 +16,31 @@ from theodolite_jobs.report.page import script_json, shared_script
 
 
 def write_comparison(runs: Sequence[Run], question: Question, bound: float, output: Path) -> None:
-    """Write the comparison's page; raises as `render_comparison` does, and StoreError where it cannot be written."""
+    """Write the comparison's page to a file.
+
+    Raises:
+        SpecError: as in `render_comparison`.
+        StoreError: as in `render_comparison`, or the file cannot be written.
+    """
     page = render_comparison(runs, question, bound)
     try:
         output.write_text(page, encoding="utf-8")
     except OSError as error:
         raise StoreError(
-            f"cannot write the page {output}: {error.strerror}; give another place with --output"
+            f"cannot write the page {output}: {error.strerror}; give another path with --output"
         ) from error
 
 
 def render_comparison(runs: Sequence[Run], question: Question, bound: float) -> str:
-    """Return the comparison as one HTML page; scripts and data are inside.
+    """Return the comparison as one HTML page that contains its scripts and data.
 
     Args:
         runs: the runs, in the order of their colours.
-        question: which curve.
-        bound: the AUROC from which on two sets count as separated.
+        question: the curve to compare.
+        bound: the smallest AUROC of separated sets.
 
     Raises:
-        SpecError: there is no such statistic, or a run has not the contrast, set, site or position.
+        SpecError: there is no such statistic, or a run lacks the contrast, set, site or position.
         StoreError: a run is not complete, or lacks the group that holds the statistic.
     """
     loader = jinja2.PackageLoader("theodolite_jobs.report", "templates")
@@ -46,11 +51,11 @@ def render_comparison(runs: Sequence[Run], question: Question, bound: float) -> 
         names=labels(frame),
         statistic=question.statistic.replace("_", " "),
         description=description(question.statistic),
-        where=_where(frame, question),
+        selection=_selection_text(frame, question),
         figure=comparison_figure(frame),
-        of_blocks=bool((frame["site"] == "").all()),
-        intervals=bool(frame["low"].notna().any()),
-        rows=said(milestones(runs, question, bound)),
+        is_of_blocks=bool((frame["site"] == "").all()),
+        has_intervals=bool(frame["low"].notna().any()),
+        rows=milestone_texts(milestones(runs, question, bound)),
         bound=f"{bound:g}",
         script_json=script_json,
         shared_script=shared_script,
@@ -58,30 +63,37 @@ def render_comparison(runs: Sequence[Run], question: Question, bound: float) -> 
     )
 
 
-def said(table: pd.DataFrame) -> list[dict[str, str]]:
-    """Return the table of `milestones` in words: each run's least cosine, and where its sets first separate."""
+def milestone_texts(table: pd.DataFrame) -> list[dict[str, str]]:
+    """Return the rows of `milestones` as texts: the smallest debiased cosine and the first separation of each run."""
     return [
         {
             "run": str(row["run_id"]),
             "contrast": str(row["contrast"]),
-            "least cosine": _at(row["least_cosine_at"], row["least_cosine_relative_depth"], row["least_cosine"]),
-            "separates": _at(row["separates_at"], row["separates_relative_depth"]),
+            "smallest cosine": _with_depth(
+                row["least_cosine_at"], row["least_cosine_relative_depth"], row["least_cosine"]
+            ),
+            "separates": _with_depth(row["separates_at"], row["separates_relative_depth"]),
         }
         for row in table.to_dict("records")
     ]
 
 
-def _at(place: str, relative_depth: float, value: float | None = None) -> str:
-    """Return `0.8123 at 17-mid (0.58)`; where there is no depth, the word that stands in its place."""
+def _with_depth(label: str, relative_depth: float, value: float | None = None) -> str:
+    """Return a text such as `0.8123 at 17-mid (0.58)`, or the label alone if there is no depth."""
     if np.isnan(relative_depth):
-        return place
-    return f"{'' if value is None else f'{value:.4f} at '}{place} ({relative_depth:.2f})"
+        return label
+    return f"{'' if value is None else f'{value:.4f} at '}{label} ({relative_depth:.2f})"
 
 
-def _where(frame: pd.DataFrame, question: Question) -> str:
-    """Say of what, where and at which position the curves are."""
+def _selection_text(frame: pd.DataFrame, question: Question) -> str:
+    """Return the set or contrast, the sites and the positions of the curves as one text."""
     sites = [site for site in frame["site"].unique() if site]
     positions = ", ".join(str(position) for position in frame["position"].unique())
-    of = question.prompt_set or question.contrast
-    parts = [*([f"of {of}"] if of else []), *([f"at {' and '.join(sites)}"] if sites else []), f"position {positions}"]
+    parts = [f"position {positions}"]
+    if sites:
+        parts.insert(0, f"{'sites' if len(sites) > 1 else 'site'} {' and '.join(sites)}")
+    if question.prompt_set:
+        parts.insert(0, f"set {question.prompt_set}")
+    elif question.contrast:
+        parts.insert(0, f"contrast {question.contrast}")
     return ", ".join(parts)

@@ -1,4 +1,4 @@
-"""The cards of attention heads in the report: each circuit's spectrum, and the tokens of its leading vectors."""
+"""The cards of attention heads in the report: spectrum and leading tokens of each circuit."""
 
 from typing import Any
 
@@ -11,31 +11,31 @@ from theodolite.query.words import read_words
 from theodolite.store.runs import Run
 
 CARDS = 400
-"""Heads that have a card in the report, at most; of a larger model those that stand out."""
+"""Maximum number of heads with a card in the report; a larger model has cards for the heads with the largest values."""
 
-_VECTORS, _TOKENS = 5, 8  # of a card's lists
+_VECTORS, _TOKENS = 5, 8  # singular vectors and tokens of each list of a card
 
 
 def heads_with_cards(heads: xr.Dataset) -> list[tuple[int, int]]:
-    """Return (layer, head) of those that get a card: all, or those with the largest values of some map."""
+    """Return (layer, head) of each head with a card: all heads, or the heads with the largest values of the maps."""
     everything = [(layer, head) for layer in heads["layer"].values.tolist() for head in heads["head"].values.tolist()]
     if len(everything) <= CARDS:
         return everything
     leading = heads["singular_values"].sel(offset=0).isel(rank=0)
     rankings = [leading.sel(circuit=circuit) for circuit in heads["circuit"].values]
     alignment = heads["direction_alignment"]
-    rankings += [one for of_contrast in alignment for one in of_contrast if np.isfinite(one).any()]
-    kept: dict[tuple[int, int], None] = {}
-    orders = [np.argsort(-np.nan_to_num(one.values, nan=-np.inf), axis=None, kind="stable") for one in rankings]
-    for places in zip(*orders, strict=True):
-        kept.update((everything[int(place)], None) for place in places)
-        if len(kept) >= CARDS:
+    rankings += [values for contrast in alignment for values in contrast if np.isfinite(values).any()]
+    chosen: dict[tuple[int, int], None] = {}
+    orders = [np.argsort(-np.nan_to_num(values.values, nan=-np.inf), axis=None, kind="stable") for values in rankings]
+    for indices in zip(*orders, strict=True):
+        chosen.update((everything[int(index)], None) for index in indices)
+        if len(chosen) >= CARDS:
             break
-    return sorted(list(kept)[:CARDS])
+    return sorted(list(chosen)[:CARDS])
 
 
 def head_cards(run: Run, heads: xr.Dataset, shown: list[tuple[int, int]], *, words: bool) -> dict[str, Any]:
-    """Return spectrum and tokens by circuit, then `L12H3`; `words` says whether there are tokens."""
+    """Return the spectrum and the tokens of each circuit and head name, such as `L12H3`; no tokens if not `words`."""
     lists = {}
     if words:
         leading = [("vector", "<", _VECTORS), ("place", "<", _TOKENS)]

@@ -1,4 +1,4 @@
-"""The standalone HTML report: opens offline, and says what was measured, on what, with which parity."""
+"""The standalone HTML report of a run; it opens offline."""
 
 import json
 import re
@@ -22,18 +22,18 @@ from theodolite.store.objects import put
 from theodolite.store.runs import Run
 from theodolite_jobs.report.heads import head_cards, heads_with_cards
 
-_CACHE_BYTES = 2**30  # of results, while a report is rendered
+_CACHE_BYTES = 2**30  # cache of results during one report
 
 
 def write_report(run: Run) -> None:
-    """Write the run's report from its stored results; raises RunDamagedError where they are not finished."""
+    """Write the run's report from its stored results; raises ResultsNotFoundError if there are none."""
     put(run.location, REPORT, render_report(run).encode())
 
 
 def render_report(run: Run) -> str:
-    """Return the report as one HTML page; scripts and data are inside.
+    """Return the report as one HTML page that contains its scripts and data.
 
-    COMPLETE is read once, and each result group once, so that the whole report is about one state of the run.
+    COMPLETE and each result group are read once, so the whole report describes one state of the run.
     """
     run = replace(run, cache=Cache(_CACHE_BYTES), complete_snapshot={})
     loader = jinja2.PackageLoader("theodolite_jobs.report", "templates")
@@ -52,7 +52,7 @@ def render_report(run: Run) -> str:
 
 
 def _heads(run: Run, finished: Collection[str]) -> dict[str, Any] | None:
-    """Return the cards of heads, or None where none were decomposed."""
+    """Return the cards of heads, or None if no heads were decomposed."""
     if "heads" not in finished:
         return None
     heads = read_heads(run)
@@ -65,14 +65,14 @@ def _heads(run: Run, finished: Collection[str]) -> dict[str, Any] | None:
 
 
 def shared_script(*names: str) -> Markup:
-    """Return scripts of the service's page as one that needs no modules: without imports and exports."""
+    """Return scripts of the service's page as one script without imports and exports."""
     folder = resources.files("theodolite").joinpath("api/web")
     text = "\n".join(folder.joinpath(name).read_text(encoding="utf-8") for name in names)
     return Markup(re.sub(r"^(import .*;\n|export )", "", text, flags=re.MULTILINE))
 
 
 def script_json(value: Any) -> Markup:
-    """Return JSON, or a figure's, that is safe inside a script element, whatever strings it holds."""
+    """Return a value or a figure as JSON that is safe inside a script element."""
     text = str(value.to_json()) if isinstance(value, go.Figure) else json.dumps(value)
     for character in "<>&\u2028\u2029":
         text = text.replace(character, f"\\u{ord(character):04x}")

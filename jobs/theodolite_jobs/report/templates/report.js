@@ -4,7 +4,7 @@ const figures = [...document.querySelectorAll("script[data-figure]")].map(data =
 
 function draw(figure) {
   const layout = onPage(figure, figure.node.clientWidth || 700);
-  layout.uirevision = "kept"; // a window that changes its width takes no zoom away
+  layout.uirevision = "same"; // the zoom stays if the window changes its width
   figure.node.style.minHeight = "";
   return Plotly.react(figure.node, figure.data, layout, {responsive: true, displaylogo: false, displayModeBar: narrow.matches ? false : "hover"});
 }
