@@ -90,7 +90,7 @@ def test_a_click_on_a_map_opens_the_card_of_that_head(atlas, tmp_path):
     assert console == []
     assert '<h3 id="card-name">L4H7, VO circuit</h3>' in shown
     assert shown.count('class="token"') >= 2 * 2 * 3
-    assert "is read of a token" in shown
+    assert "read from a token" in shown
     plain, _ = opened(atlas, tmp_path)
     assert '<h3 id="card-name">L0H0, QK circuit</h3>' in plain
 

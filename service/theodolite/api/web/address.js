@@ -1,12 +1,12 @@
-// The view and its choices live in the address after the #, so that any state can be shared and Back undoes a choice.
+// The address after the # contains the view and its choices, so any state can be shared and Back undoes a choice.
 
-/** Return the path of an address, in parts, and its choices. */
+/** Return the parts of an address's path, and its choices. */
 export function readAddress(hash = location.hash) {
   const [path, query = ""] = hash.replace(/^#\/?/, "").split(/\?(.*)/s, 2);
   return { path: path.split("/").filter(Boolean).map(plain), choices: new URLSearchParams(query) };
 }
 
-/** Return an address as a link has it; choices that are empty are left out. */
+/** Return the address of a path and its choices for a link; empty choices are left out. */
 export function addressOf(path, choices = {}) {
   const query = new URLSearchParams();
   const entries = choices instanceof URLSearchParams ? [...choices] : Object.entries(choices);
@@ -15,7 +15,7 @@ export function addressOf(path, choices = {}) {
   return `#/${path.map(encodeURIComponent).join("/")}${query.size ? `?${query}` : ""}`;
 }
 
-/** Change some choices of the view that is shown: null takes one away, a list gives several of it. */
+/** Change some choices of the current view: null removes a choice, a list gives it several values. */
 export function choose(changes) {
   const { path, choices } = readAddress();
   for (const [name, value] of Object.entries(changes)) {
@@ -25,7 +25,7 @@ export function choose(changes) {
   location.hash = addressOf(path, choices);
 }
 
-/** Go to an address without leaving a step for Back, as where a tab is only passed with the arrow keys. */
+/** Go to an address without a step for Back, such as a tab that the arrow keys pass. */
 export function replaceAddress(address) {
   location.replace(address);
 }
@@ -34,6 +34,6 @@ function plain(part) {
   try {
     return decodeURIComponent(part);
   } catch {
-    return part; // a lone % that somebody typed
+    return part; // a single % that a user typed
   }
 }

@@ -1,16 +1,15 @@
-// What is shown of one circuit of a head: its spectrum, and the tokens of its singular vectors. The report includes
-// this file too.
+// The spectrum of one circuit of a head, and the tokens of its singular vectors. The report includes this file too.
 
 import { element, table } from "./elements.js";
 
-/** What the left and the right singular vectors of each circuit stand for. */
-const SIDES = { qk: ["a query reads", "a key reads"], vo: ["is read of a token", "is written"] };
+/** Meaning of the left and the right singular vectors of each circuit. */
+const SIDES = { qk: ["read by a query", "read by a key"], vo: ["read from a token", "written"] };
 
-/** How the tokens are to be read. */
+/** Explanation of the tables of tokens. */
 export const ABOUT_TOKENS =
-  "Tokens are ranked by their raw dot product with a singular vector: first those at its positive end, then, dashed, those at its negative end. The sign of a vector is a convention; both of its sides share it. A dot stands for a space.";
+  "Tokens are ranked by their dot product with a singular vector: first the largest products, then, with a dashed outline, the most negative ones. The sign of a pair of singular vectors is a convention. A dot stands for a space.";
 
-/** Return the figure of singular values, the largest first, and of the share of their sum that the first so many hold. */
+/** Return a figure of the singular values in descending order, and of their cumulative share of the sum. */
 export function spectrum(values) {
   const total = values.reduce((sum, value) => sum + value, 0) || 1;
   let sum = 0;
@@ -31,7 +30,7 @@ export function spectrum(values) {
       line(values, "singular value", "#8a63d2", "solid", "y"),
       line(
         values.map((value) => (sum += value) / total),
-        "share of their sum",
+        "cumulative share of the sum",
         "#3b82c4",
         "dash",
         "y2",
@@ -53,13 +52,13 @@ export function spectrum(values) {
 }
 
 /**
- * Make the table of the tokens at both ends of singular vectors, a row for each vector.
+ * Return the table of the tokens at both ends of singular vectors, one row for each vector.
  *
  * @param {string} circuit `qk` or `vo`.
- * @param {string[]} values The singular value of each vector, as it is shown.
+ * @param {string[]} values The singular value of each vector, as text.
  * @param {(vector: number, side: string, end: string) => {token: string, score?: number}[]} tokensAt The tokens of the
  *   `left` or `right` side, at its `top` or `bottom` end.
- * @param {string} caption What the table is called where it cannot be seen.
+ * @param {string} caption Name of the table for screen readers.
  */
 export function tokenTable(circuit, values, tokensAt, caption) {
   const rows = values.map((value, vector) => [
@@ -82,7 +81,7 @@ function chips(tokens, kind) {
   );
 }
 
-/** Return a token with its spaces and line ends to be seen. */
+/** Return a token with visible spaces, tabs and line ends. */
 function visible(token) {
   return token.replaceAll(" ", "·").replaceAll("\n", "⏎").replaceAll("\t", "⇥") || "∅";
 }

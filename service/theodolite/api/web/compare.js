@@ -1,16 +1,16 @@
-// The same curve of several runs, on relative depth.
+// Compares the same curve of several runs on relative depth.
 
 import { addressOf, choose } from "./address.js";
-import { calledRun, element, problem, selection, table } from "./elements.js";
+import { element, problem, runLabel, selection, table } from "./elements.js";
 import { Frame } from "./figures.js";
 import { readGroups } from "./groups.js";
 import { ask, askAll, ofRun } from "./service.js";
 import { statisticsOf } from "./statistics.js";
 
 const FIRST = "cosine_of_means_debiased";
-const MOST = 16;
+const MAX_RUNS = 16;
 
-/** Open the comparison; choices are `run`, several times, `statistic`, `contrast`, `set` and `site`. */
+/** Open the comparison; choices are `run` (repeated), `statistic`, `contrast`, `set` and `site`. */
 export function openComparison(node, signal) {
   document.title = "Compare · Theodolite";
   const view = new Comparison(signal);
@@ -19,7 +19,7 @@ export function openComparison(node, signal) {
     element(
       "p",
       { class: "lead" },
-      "The same statistic of several models, along relative depth: 0 is what enters the first block, 1 what leaves the last.",
+      "One statistic of several runs over relative depth: 0 is the input of the first block, 1 the output of the last block.",
     ),
     view.node,
   );
@@ -31,10 +31,10 @@ class Comparison {
     this.signal = signal;
     this.runs = element("fieldset", { class: "runs", id: "compare-runs" });
     this.switches = element("div", { class: "switches" });
-    this.said = element("div", { "aria-live": "polite" });
+    this.message = element("div", { "aria-live": "polite" });
     this.frame = new Frame("Comparison", signal, { height: 520, heading: "h2" });
     this.table = element("div");
-    this.node = element("div", {}, this.runs, this.switches, this.said, this.frame.node, this.table);
+    this.node = element("div", {}, this.runs, this.switches, this.message, this.frame.node, this.table);
     this.details = new Map();
   }
 
@@ -61,7 +61,7 @@ class Comparison {
     if (signal.aborted) return;
     const question = questionOf(choices, details, groups);
     this.drawSwitches(question);
-    this.said.replaceChildren();
+    this.message.replaceChildren();
     this.ask(chosen, question);
   }
 
@@ -75,9 +75,9 @@ class Comparison {
     this.frame.rename(statistic.replaceAll("_", " "), `compare.${statistic}`);
     this.frame.show(async (until) => {
       const answer = await ask("/v1/compare", { run: chosen, statistic, contrast, set, site }, until);
-      this.said.replaceChildren(element("p", {}, answer.description));
+      this.message.replaceChildren(element("p", {}, answer.description));
       this.table.replaceChildren(...milestones(answer.milestones, this.known));
-      // A single curve has its model's name beside it too.
+      // A single curve has a legend too, with the name of its model.
       return { ...answer.figure, layout: { ...answer.figure.layout, showlegend: true } };
     });
   }
@@ -85,15 +85,15 @@ class Comparison {
   fail(error, choices) {
     this.frame.node.hidden = true;
     this.table.replaceChildren();
-    this.said.replaceChildren(problem(error, () => this.show(choices)));
+    this.message.replaceChildren(problem(error, () => this.show(choices)));
   }
 
   showNothing() {
     this.frame.node.hidden = true;
     this.switches.replaceChildren();
     this.table.replaceChildren();
-    const words = this.known.length ? "Choose one run or more." : "There is no complete run yet to compare.";
-    this.said.replaceChildren(element("p", { class: "nothing" }, words));
+    const text = this.known.length ? "Choose at least one run." : "This store has no complete run to compare yet.";
+    this.message.replaceChildren(element("p", { class: "nothing" }, text));
   }
 
   drawRuns(chosen) {
@@ -114,16 +114,16 @@ class Comparison {
         "label",
         { class: "tick" },
         this.boxes[index],
-        calledRun(run),
+        runLabel(run),
       ),
     );
     this.runs.replaceChildren(
-      element("legend", {}, `Runs, ${MOST} at most`),
+      element("legend", {}, `Runs (at most ${MAX_RUNS})`),
       element("div", { class: "many" }, labels),
     );
   }
 
-  /** Those that are new come last: the order is that of the colours. */
+  /** Put new runs last, since the order of the runs sets their colours. */
   choose() {
     const ticked = this.boxes.filter((box) => box.checked).map((box) => box.value);
     const before = new URLSearchParams(location.hash.split("?")[1]).getAll("run").filter((id) => ticked.includes(id));
@@ -145,13 +145,13 @@ class Comparison {
   }
 }
 
-/** Return what is asked of these runs: what an address leaves open is the first that all of them have. */
+/** Return the curve to compare; the first label that all runs share replaces a missing choice. */
 function questionOf(choices, details, groups) {
   const offered = statisticsOf(details, groups);
   const statistic = choices.get("statistic") ?? FIRST;
   const dims = offered.dims[statistic] ?? [];
   const question = { statistic, offered: offered.groups };
-  // Milestones are those of a contrast, whatever the statistic is of.
+  // Milestones belong to a contrast, even for a statistic of sets.
   question.contrasts = shared(details.map((run) => run.contrasts));
   question.contrast = choices.get("contrast") ?? question.contrasts[0];
   if (dims.includes("set")) {
@@ -171,10 +171,10 @@ function shared(lists) {
 
 function milestones(rows, known) {
   const named = (row) => ({ ...row, name: known.find((run) => run.run_id === row.run_id)?.name });
-  const columns = ["run", "contrast", "position", "least debiased cosine", "at", "AUROC surely past 0.95 from"];
-  const share = (depth) => (depth === null ? "" : ` (${(100 * depth).toFixed(0)} % of the way)`);
+  const columns = ["run", "contrast", "position", "smallest debiased cosine", "at", "first AUROC interval above 0.95"];
+  const share = (depth) => (depth === null ? "" : ` (relative depth ${(100 * depth).toFixed(0)} %)`);
   const cells = rows.map((row) => [
-    element("a", { href: addressOf(["runs", row.run_id]) }, calledRun(named(row))),
+    element("a", { href: addressOf(["runs", row.run_id]) }, runLabel(named(row))),
     row.contrast || "none",
     row.position === null ? "" : String(row.position),
     row.least_cosine === null ? "" : row.least_cosine.toFixed(4),
@@ -182,7 +182,7 @@ function milestones(rows, known) {
     row.separates_at + share(row.separates_relative_depth),
   ]);
   return [
-    element("h2", {}, "Where the sets part"),
+    element("h2", {}, "Smallest cosine and first separation"),
     table(columns, cells, { caption: "Milestones of each run", numbers: [2, 3] }),
   ];
 }

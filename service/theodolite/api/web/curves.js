@@ -1,14 +1,11 @@
-// The three curves of a contrast, and the switches that say which of them are drawn.
+// The three curves of a contrast, and the controls that select which of them are drawn.
 
 import { choose } from "./address.js";
 import { element, fill, selection, tick, ticks } from "./elements.js";
 import { Frame } from "./figures.js";
-import { facts, folded, readSections } from "./sections.js";
+import { facts, folded, howToRead, readSections } from "./sections.js";
 import { ask, ofRun } from "./service.js";
 import { chosenTraces, shortSite } from "./traces.js";
-
-const HOW_TO_READ =
-  "The top graph compares the direction of the two sets’ mean activations. Sampling noise lengthens both means, so the plain cosine, which others publish, is too small; the debiased one takes the expected noise out, and the band is its 95 % interval by the delta method. The lower graphs show the unbiased variance (n−1) over prompts, as the mean over features and for the single feature where it is largest: one to three features usually dominate, and the figure on the sphere shows what remains when length is taken out. Depth counts 0-pre (entering block 0), 0-mid (after its attention), 1-pre, …; what leaves the last block is stored as resid_final and not drawn.";
 
 /** Open the curves; choices are `contrast`, `position`, `site`, `set` and `sphere`. */
 export function openCurves(node, signal, run, group) {
@@ -16,7 +13,7 @@ export function openCurves(node, signal, run, group) {
   let choices = null;
   const ready = fill(node, signal, async () => {
     const sections = await readSections(run, group, signal);
-    if (!sections.length) return nothing();
+    if (!sections.length) return noCurves();
     curves = new Curves(run, sections.map(named), signal);
     curves.show(choices);
     return curves.nodes;
@@ -35,9 +32,8 @@ class Curves {
     this.frame = new Frame("Curves", signal, { height: 900 });
     this.switches = element("div", { class: "switches" });
     this.heading = element("h2", {});
-    this.said = element("div", { "aria-live": "polite" });
-    const how = element("details", {}, element("summary", {}, "How to read the curves"), element("p", {}, HOW_TO_READ));
-    this.nodes = [this.heading, this.switches, this.said, this.frame.node, how];
+    this.message = element("div", { "aria-live": "polite" });
+    this.nodes = [this.heading, this.switches, this.message, this.frame.node, ...howToRead(sections)];
     this.drawn = null;
   }
 
@@ -49,13 +45,13 @@ class Curves {
     const section = ofContrast.find((one) => one.position === position);
     const isSphere = choices.get("sphere") === "1";
     if (!section) {
-      this.said.replaceChildren(
+      this.message.replaceChildren(
         element("p", { class: "nothing" }, `The run has no curves of “${contrast}” at position ${position}.`),
       );
       this.draw(this.sections[0], choices, isSphere);
       return;
     }
-    this.said.replaceChildren(...facts(section), ...section.tables.map(folded));
+    this.message.replaceChildren(...facts(section), ...section.tables.map(folded));
     this.draw(section, choices, isSphere);
   }
 
@@ -64,7 +60,7 @@ class Curves {
     const { name, caption } = section.figures[isSphere ? 1 : 0];
     this.frame.rename(caption, `${this.run.run_id}.${name}`);
     this.frame.show(async (until) => {
-      // Other sites and sets are in what was fetched already.
+      // The fetched figure contains all sites and sets.
       if (this.drawn?.name !== name)
         this.drawn = { name, figure: await ask(ofRun(this.run.run_id, "figures", name), {}, until) };
       const sides = this.run.spec.contrasts[section.contrast];
@@ -81,10 +77,10 @@ class Curves {
     });
   }
 
-  /** Make the switches anew, and leave the focus on the one that was used. */
+  /** Replace the controls, and keep the focus on the one in use. */
   redrawSwitches(section, isSphere, sets, { sites, shownSets }) {
     const used = document.activeElement;
-    const place = this.switches.contains(used) ? [...this.controls()].indexOf(used) : -1;
+    const index = this.switches.contains(used) ? [...this.controls()].indexOf(used) : -1;
     const contrasts = [...new Set(this.sections.map((one) => one.contrast))];
     const positions = this.sections.filter((one) => one.contrast === section.contrast).map((one) => one.position);
     const both = sets.length > 1;
@@ -110,7 +106,7 @@ class Curves {
         tick("on the sphere", isSphere, (isOn) => choose({ sphere: isOn ? "1" : null }), { id: "curves-sphere" }),
       ].filter(Boolean),
     );
-    if (place >= 0) this.controls()[place]?.focus();
+    if (index >= 0) this.controls()[index]?.focus();
   }
 
   controls() {
@@ -118,16 +114,16 @@ class Curves {
   }
 }
 
-/** Return a section with the contrast and position that the name of its first figure tells: curves.CONTRAST.POSITION. */
+/** Return a section with its contrast and position, from the name of its first figure: curves.CONTRAST.POSITION. */
 function named(section) {
   const [, contrast, position] = section.figures[0].name.match(/^curves\.(.+)\.(-?\d+)$/);
   return { ...section, contrast, position };
 }
 
-function nothing() {
+function noCurves() {
   return element(
     "p",
     { class: "nothing" },
-    "The survey has no contrast, so there are no curves to draw; its moments are in the results, and Compare draws them.",
+    "The survey has no contrast, so it has no curves. The view Compare draws its moments.",
   );
 }

@@ -1,6 +1,6 @@
-// Making parts of the page. Whatever comes from the service becomes text, never markup.
+// Makes elements of the page. Values from the service become text, never markup.
 
-/** Make an element; functions named on… listen, `true` is an attribute without a value, null and false leave it out. */
+/** Return an element. An attribute on… is a listener; `true` sets an empty attribute; null and false omit it. */
 export function element(tag, attributes = {}, ...children) {
   const made = document.createElement(tag);
   for (const [name, value] of Object.entries(attributes)) {
@@ -12,12 +12,12 @@ export function element(tag, attributes = {}, ...children) {
   return made;
 }
 
-/** Make what a run is called where others stand beside it: its model, its name if it has one, and its id. */
-export function calledRun({ model, name, run_id: id }) {
+/** Return the label of a run in a list: its model, its name if it has one, and its id. */
+export function runLabel({ model, name, run_id: id }) {
   return element("span", { class: "called" }, model, " ", name && [name, " "], element("code", { class: "soft small" }, id));
 }
 
-/** Make a table in a scroller of its own; cells are texts or elements, and columns of numbers stand to the right. */
+/** Return a table in a scrollable region; cells are texts or elements, and `numbers` are the columns of numbers. */
 export function table(columns, rows, { caption, numbers = [] } = {}) {
   const kind = (index) => (numbers.includes(index) ? "number" : null);
   const scroller = element(
@@ -54,7 +54,7 @@ export function table(columns, rows, { caption, numbers = [] } = {}) {
   return scroller;
 }
 
-/** Make a labelled select; `options` are values or [value, text] pairs, or {label, options} of a group of them. */
+/** Return a labelled select; an option is a value, a [value, text] pair, or a group {label, options}. */
 export function selection(id, label, options, chosen, changed) {
   const made = (option) => {
     if (option.options) return element("optgroup", { label: option.label }, option.options.map(made));
@@ -65,7 +65,7 @@ export function selection(id, label, options, chosen, changed) {
   return element("div", { class: "choice" }, element("label", { for: id }, label), node);
 }
 
-/** Make a group of checkboxes; `changed` is told all that are ticked. At least one stays so. */
+/** Return a group of checkboxes; `changed` gets all checked values. At least one box stays checked. */
 export function ticks(legend, options, chosen, changed) {
   const boxes = options.map(([value, text]) => {
     const box = element("input", { type: "checkbox", value, checked: chosen.includes(value) });
@@ -88,33 +88,33 @@ export function ticks(legend, options, chosen, changed) {
   );
 }
 
-/** Make a single checkbox. */
+/** Return a single checkbox. */
 export function tick(label, checked, changed, attributes = {}) {
   const box = element("input", { ...attributes, type: "checkbox", checked, onchange: () => changed(box.checked) });
   return element("label", { class: "tick alone" }, box, label);
 }
 
-/** Make a list of terms and what they are, as cards. */
+/** Return a list of [term, value] pairs as cards. */
 export function cards(facts) {
   return element(
     "dl",
     { class: "facts" },
-    facts.map(([term, said]) => element("div", {}, element("dt", {}, term), element("dd", {}, String(said)))),
+    facts.map(([term, value]) => element("div", {}, element("dt", {}, term), element("dd", {}, String(value)))),
   );
 }
 
-/** Make the words for something that went wrong, in the place where it is missed. */
+/** Return the message of an error, with a button to try again if `again` is given. */
 export function problem(error, again) {
   return element(
     "div",
     { class: "problem", role: "alert" },
-    element("p", {}, element("strong", {}, `${error.title || "Something went wrong"}. `), error.message),
+    element("p", {}, element("strong", {}, `${error.title || "Error"}. `), error.message),
     again && element("button", { type: "button", onclick: again }, "Try again"),
   );
 }
 
-/** Show what `load` makes, and until then that it is on its way; what goes wrong is said in its place. */
-export async function fill(node, signal, load, waiting = "Reading…") {
+/** Show the elements that `load` returns; before that show `waiting`, after an error its message. */
+export async function fill(node, signal, load, waiting = "Loading…") {
   node.replaceChildren(element("p", { class: "soft waiting", role: "status" }, waiting));
   try {
     const made = await load();

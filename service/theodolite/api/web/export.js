@@ -1,11 +1,11 @@
-// Taking a figure away: its numbers as CSV, or itself as a picture.
+// Exports a figure: its numbers as CSV, or the figure as a picture.
 
 import { element } from "./elements.js";
 import { fitted, onPaper, PRINT } from "./paper.js";
 
 const COLUMNS = ["trace", "x", "y", "z", "label"];
 
-/** Return the numbers of a figure as CSV, a row for each point or cell. */
+/** Return the numbers of a figure as CSV, one row for each point or cell. */
 export function csvOf(figure) {
   const rows = figure.data.flatMap((trace, index) => rowsOf(trace, trace.name || `trace ${index + 1}`));
   const used = COLUMNS.filter((_, column) => rows.some((row) => row[column] !== ""));
@@ -18,15 +18,15 @@ export function csvOf(figure) {
   return [used.join(","), ...lines].join("\r\n") + "\r\n";
 }
 
-/** Offer a text as a file. */
-export function offer(name, text, type) {
+/** Download a text as a file. */
+export function download(name, text, type) {
   const url = URL.createObjectURL(new Blob([text], { type }));
   element("a", { href: url, download: name }).click();
   setTimeout(() => URL.revokeObjectURL(url), 10_000);
 }
 
-/** Offer a figure as an SVG picture on white paper, as large as it is on the page. */
-export function offerPicture(Plotly, figure, name, width) {
+/** Download a figure as an SVG picture on a white background, in its size on the page. */
+export function downloadPicture(Plotly, figure, name, width) {
   const layout = { ...fitted(onPaper(figure.layout, PRINT), figure.data, width), paper_bgcolor: PRINT.card };
   const { height } = layout;
   return Plotly.downloadImage({ data: figure.data, layout }, { format: "svg", filename: name, width, height });

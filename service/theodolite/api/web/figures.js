@@ -1,39 +1,39 @@
-// Figures: the service says what they show, Plotly draws them, and each can be taken away.
+// Figures: the service returns them, Plotly draws them, and each can be downloaded.
 
 import { element, problem } from "./elements.js";
-import { csvOf, offer, offerPicture } from "./export.js";
+import { csvOf, download, downloadPicture } from "./export.js";
 import { onPage, watchPaper } from "./paper.js";
 
 const shown = new Set();
 let library = null;
 
-const MARK = "#ff5fa2"; // is seen on every colour of the scales
+const MARK = "#ff5fa2"; // visible on every colour of the scales
 
-/** Let Plotly come while the numbers are still asked for: it is read in the background, which takes longest. */
+/** Start to load Plotly in the background, since it takes longer than the numbers. */
 export function fetchPlotly() {
-  loadPlotly().catch(() => {}); // who draws says what is wrong
+  loadPlotly().catch(() => {}); // the figure that needs Plotly shows the error
 }
 
-/** Return Plotly, which comes once for all figures. */
+/** Return Plotly, which is loaded once for all figures. */
 function loadPlotly() {
   library ??= new Promise((resolve, reject) => {
     const script = element("script", { src: "/static/plotly.min.js" });
     script.addEventListener("load", () => resolve(window.Plotly));
     script.addEventListener("error", () => {
       library = null;
-      reject(new Error("The library that draws figures could not be fetched."));
+      reject(new Error("The browser could not load Plotly, the library that draws figures. Try again."));
     });
     document.head.append(script);
   });
   return library;
 }
 
-/** A figure with its caption and buttons; what it shows may change. */
+/** A frame with a caption and buttons; its figure may change. */
 export class Frame {
   /**
-   * @param {string} caption What stands above it, and what it is called where it cannot be seen.
-   * @param {AbortSignal} signal Says when its view has ended.
-   * @param {{name?: string, heading?: string, height?: number}} options Name of its files; height until it is drawn.
+   * @param {string} caption Text above the figure, and its name for screen readers.
+   * @param {AbortSignal} signal Aborts when the view closes.
+   * @param {{name?: string, heading?: string, height?: number}} options Name of its files; height before it is drawn.
    */
   constructor(caption, signal, { name = "figure", heading = "h3", height = 400 } = {}) {
     this.signal = signal;
@@ -42,21 +42,21 @@ export class Frame {
     this.caption = element(heading, {}, caption);
     this.plot = element("div", { class: "plot", role: "img", "aria-label": caption });
     this.plot.style.minHeight = `${height}px`;
-    this.said = element("div", { class: "said" });
-    this.data = element("button", { type: "button", onclick: () => this.offerData() }, "Data");
-    this.picture = element("button", { type: "button", onclick: () => this.offerPicture() }, "Picture");
+    this.message = element("div", { class: "message" });
+    this.data = element("button", { type: "button", onclick: () => this.downloadData() }, "Data");
+    this.picture = element("button", { type: "button", onclick: () => this.downloadFigure() }, "Picture");
     this.nameButtons(caption);
     this.node = element(
       "figure",
       {},
       element("figcaption", {}, this.caption, element("span", { class: "takes" }, this.data, this.picture)),
-      this.said,
+      this.message,
       this.plot,
     );
-    this.offer(false);
+    this.enableButtons(false);
   }
 
-  /** Call the figure something else. */
+  /** Change the caption and the name of the files. */
   rename(caption, name) {
     this.name = name;
     this.caption.textContent = caption;
@@ -64,13 +64,13 @@ export class Frame {
     this.nameButtons(caption);
   }
 
-  /** Draw what `load` brings; what an earlier call still waits for is forgotten. */
+  /** Draw the figure that `load` returns; a request of an earlier call is aborted. */
   async show(load) {
     this.pending?.abort();
     this.pending = new AbortController();
     const signal = AbortSignal.any([this.signal, this.pending.signal]);
     this.plot.setAttribute("aria-busy", "true");
-    if (!this.figure) this.say(element("p", { class: "soft waiting" }, "Drawing…"));
+    if (!this.figure) this.showMessage(element("p", { class: "soft waiting" }, "Drawing…"));
     try {
       const [figure, Plotly] = await Promise.all([load(signal), loadPlotly()]);
       if (signal.aborted) return;
@@ -80,37 +80,37 @@ export class Frame {
     } catch (error) {
       if (signal.aborted) return;
       this.clear();
-      this.say(problem(error, () => this.show(load)));
+      this.showMessage(problem(error, () => this.show(load)));
     }
     this.plot.removeAttribute("aria-busy");
   }
 
-  /** Draw the figure on the page as it is now. */
+  /** Draw the figure in the current colours and width of the page. */
   async draw() {
     if (!shown.has(this)) {
       shown.add(this);
       this.signal.addEventListener("abort", () => this.clear());
     }
-    this.offer(true);
+    this.enableButtons(true);
     if (this.figure.data.some((trace) => trace.type.endsWith("3d")) && !hasWebGL()) {
-      this.say(
+      this.showMessage(
         element(
           "p",
           { class: "nothing" },
-          "This figure can be turned in space, for which it needs WebGL, and this browser does not offer that. Its numbers are behind the button “Data”.",
+          "This figure in three dimensions needs WebGL, which this browser does not support. The button “Data” downloads its numbers.",
         ),
       );
       this.plot.style.minHeight = "";
       return;
     }
-    this.say();
+    this.showMessage();
     const config = { responsive: true, displayModeBar: false, showTips: false };
     await this.Plotly.react(this.plot, this.figure.data, this.layout(), config);
     this.plot.style.minHeight = "";
     this.drawn?.();
   }
 
-  /** Return the layout on the page as it is now: captions stand above figures here. */
+  /** Return the layout in the current colours and width, without the title, since the page has a caption. */
   layout() {
     const made = onPage(this.figure, this.width);
     if (made.title?.text) {
@@ -120,7 +120,7 @@ export class Frame {
     return made;
   }
 
-  /** Call `act` with Plotly's event whenever it happens on the figure, which may be drawn later. */
+  /** Call `act` at each Plotly event of this name; the figure may be drawn later. */
   listen(event, act) {
     this.drawn = () => {
       this.plot.removeAllListeners(event);
@@ -128,26 +128,26 @@ export class Frame {
     };
   }
 
-  /** Frame one cell of a map and say what it holds; null takes the frame away. */
+  /** Frame one cell of a map and label it with a text; null removes the frame. */
   mark(x, y, text = "") {
     if (!this.figure) return;
     const box = { type: "rect", x0: x - 0.5, x1: x + 0.5, y0: y - 0.5, y1: y + 0.5, line: { color: MARK, width: 3 } };
-    const words = { x, y, text, showarrow: false, yshift: 18, bgcolor: getComputedStyle(this.plot).backgroundColor };
+    const label = { x, y, text, showarrow: false, yshift: 18, bgcolor: getComputedStyle(this.plot).backgroundColor };
     this.Plotly.relayout(
       this.plot,
-      x === null ? { shapes: [], annotations: [] } : { shapes: [box], annotations: [words] },
+      x === null ? { shapes: [], annotations: [] } : { shapes: [box], annotations: [label] },
     );
   }
 
-  offerData() {
-    offer(`${this.name}.csv`, csvOf(this.figure), "text/csv");
+  downloadData() {
+    download(`${this.name}.csv`, csvOf(this.figure), "text/csv");
   }
 
-  offerPicture() {
-    offerPicture(this.Plotly, this.figure, this.name, Math.max(600, this.width));
+  downloadFigure() {
+    downloadPicture(this.Plotly, this.figure, this.name, Math.max(600, this.width));
   }
 
-  /** Pixels to draw on; one that cannot be seen yet has as many as Plotly would give it. */
+  /** Width in pixels; a hidden figure has the default width of Plotly. */
   get width() {
     return this.plot.clientWidth || 700;
   }
@@ -157,19 +157,19 @@ export class Frame {
     this.picture.setAttribute("aria-label", `Picture of “${caption}” as SVG`);
   }
 
-  offer(isReady) {
+  enableButtons(isReady) {
     this.data.disabled = this.picture.disabled = !isReady;
   }
 
-  say(...words) {
-    this.said.replaceChildren(...words);
+  showMessage(...nodes) {
+    this.message.replaceChildren(...nodes);
   }
 
   clear() {
     shown.delete(this);
     if (this.plot.classList.contains("js-plotly-plot")) this.Plotly.purge(this.plot);
     this.figure = null;
-    this.offer(false);
+    this.enableButtons(false);
   }
 }
 

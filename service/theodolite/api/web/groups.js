@@ -1,10 +1,10 @@
-// The register of result groups, as the service describes it.
+// The register of result groups from the service.
 
 import { ask } from "./service.js";
 
 let register = null;
 
-/** Return all result groups, in the order of the page; those that show nothing come last. Asked for once. */
+/** Return all result groups in the order of the page, groups without sections last; the request is sent once. */
 export function readGroups() {
   register ??= ask("/v1/groups").then(
     ({ items }) => [...items].sort((one, other) => (one.order ?? Infinity) - (other.order ?? Infinity) || 0),

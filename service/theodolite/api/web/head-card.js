@@ -1,4 +1,4 @@
-// One head's card: its spectrum, its ranks, and the tokens at both ends of its leading singular vectors.
+// The card of one head: its spectrum, its ranks, and the tokens at both ends of its leading singular vectors.
 
 import { ABOUT_TOKENS, spectrum, tokenTable } from "./circuit.js";
 import { cards, element, fill } from "./elements.js";
@@ -13,13 +13,13 @@ export class HeadCard {
     this.signal = signal;
     this.name = element("h2", { id: "card-name", tabindex: -1 });
     this.body = element("div", { "aria-live": "polite" });
-    this.frame = new Frame("Singular values, and the share of their sum that the first so many hold", signal, {
+    this.frame = new Frame("Singular values, and their cumulative share of the sum", signal, {
       height: 280,
     });
     this.node = element("div", {}, this.name, this.body, this.frame.node);
     this.tokens = element("div");
     this.node.append(this.tokens);
-    this.isAsked = false;
+    this.isSelected = false;
     this.isWhole = false;
   }
 
@@ -32,7 +32,7 @@ export class HeadCard {
     this.name.textContent = `${name}, ${circuit.toUpperCase()} circuit`;
     const answer = ask(ofRun(this.run.run_id, "heads", layer, head), { circuit }, signal);
     this.frame.rename(
-      `${name} ${circuit.toUpperCase()}: singular values, and the share of their sum that the first so many hold`,
+      `${name} ${circuit.toUpperCase()}: singular values, and their cumulative share of the sum`,
       `${this.run.run_id}.${name}.${circuit}`,
     );
     answer.then(
@@ -47,8 +47,8 @@ export class HeadCard {
       },
     );
     fill(this.body, signal, async () => ranks(await answer));
-    if (this.isAsked) this.focus();
-    this.isAsked = false;
+    if (this.isSelected) this.focus();
+    this.isSelected = false;
   }
 
   focus() {
@@ -63,7 +63,7 @@ export class HeadCard {
         element(
           "p",
           { class: "soft" },
-          "The survey did not look for the tokens of this head: it asked for no words, or this head is not among those it decoded.",
+          "The run has no tokens for this head: its spec does not request the analysis words, or the analysis did not decode this head.",
         ),
       );
       return;
@@ -78,7 +78,7 @@ export class HeadCard {
         .filter((row) => row.vector === vector && row.side === side && row.end === end)
         .slice(0, few.tokens);
     const caption = `Tokens of the leading singular vectors of ${card.name}`;
-    const other = this.isWhole ? "Show fewer" : `Show all ${vectors.length} vectors, and all their tokens`;
+    const other = this.isWhole ? "Show fewer" : `Show all ${vectors.length} vectors with all their tokens`;
     const toggle = () => {
       this.isWhole = !this.isWhole;
       this.showTokens(card);
@@ -93,7 +93,7 @@ export class HeadCard {
 }
 
 function ranks(card) {
-  const known = (number) => (number === null ? "not known" : number.toPrecision(3));
+  const known = (number) => (number === null ? "missing" : number.toPrecision(3));
   const facts = [
     ["leading singular value", card.singular_values[0].toPrecision(3)],
     ["effective rank", known(card.effective_rank)],

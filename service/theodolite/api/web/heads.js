@@ -1,9 +1,9 @@
-// Maps of all attention heads; a cell, or two selects, open a head's card.
+// Maps of all attention heads; a cell of a map or the selects open the card of a head.
 
 import { choose } from "./address.js";
 import { element, fill, selection } from "./elements.js";
 import { HeadCard } from "./head-card.js";
-import { readSections, sectionNode } from "./sections.js";
+import { howToRead, readSections, sectionNode } from "./sections.js";
 
 /** Open the heads; choices are `layer`, `head` and `circuit`. */
 export function openHeads(node, signal, run, group) {
@@ -11,26 +11,22 @@ export function openHeads(node, signal, run, group) {
   const chooser = new Chooser(run);
   const section = element("div");
   const follow = (circuit, layer, head) => {
-    card.isAsked = true;
+    card.isSelected = true;
     const same = chooser.is(circuit, layer, head);
     choose({ circuit, layer, head });
     if (same) card.focus();
   };
-  fill(section, signal, async () =>
-    (await readSections(run, group, signal)).map((one) => {
+  fill(section, signal, async () => {
+    const sections = await readSections(run, group, signal);
+    const nodes = sections.map((one) => {
       const { node: made, maps } = sectionNode(one, run, signal);
       maps.forEach((frame, index) => makeChoosable(frame, one.maps[index], run, follow));
       return made;
-    }),
-  );
-  const how = element(
-    "p",
-    { class: "soft" },
-    "Each cell is a head; a click, or the arrow keys and Enter, open its card. Spectra are those of the bilinear maps W_QK = s·W_Q R W_Kᵀ and W_VO = W_V W_O, in float64, at offset 0 between query and key.",
-  );
+    });
+    return [...nodes, ...howToRead(sections)];
+  });
   node.append(
     section,
-    how,
     element("section", { class: "card", "aria-labelledby": "card-name" }, chooser.node, card.node),
   );
   return ({ choices }) => {
@@ -60,8 +56,8 @@ class Chooser {
         "card-circuit",
         "circuit",
         [
-          ["qk", "QK: what attends to what"],
-          ["vo", "VO: what is moved"],
+          ["qk", "QK: attention scores"],
+          ["vo", "VO: values and outputs"],
         ],
         circuit,
         (value) => choose({ circuit: value }),
@@ -72,25 +68,25 @@ class Chooser {
     if (used?.startsWith("card-")) document.getElementById(used)?.focus();
   }
 
-  is(...place) {
-    return place.map(String).every((value, index) => value === this.chosen[index]);
+  is(...selected) {
+    return selected.map(String).every((value, index) => value === this.chosen[index]);
   }
 }
 
-/** Let a map's cells be chosen with the mouse, and with the arrow keys and Enter. */
+/** Let the user select a cell of a map with the mouse, or with the arrow keys and Enter. */
 function makeChoosable(frame, { circuit, caption }, run, follow) {
   if (!circuit) return;
   const { n_layers: layers, n_heads: heads } = run.model;
-  const at = { layer: 0, head: 0 };
-  const said = element("p", { class: "unseen", "aria-live": "polite" });
+  const cursor = { layer: 0, head: 0 };
+  const message = element("p", { class: "unseen", "aria-live": "polite" });
   const box = element("div", {
     class: "choosable",
     role: "application",
     tabindex: 0,
-    "aria-label": `${caption}: arrow keys choose a head, Enter opens its card`,
+    "aria-label": `${caption}: arrow keys select a head, Enter opens its card`,
   });
   frame.plot.replaceWith(box);
-  box.append(frame.plot, said);
+  box.append(frame.plot, message);
   frame.listen("plotly_click", ({ points: [cell] }) => follow(circuit, cell.x, cell.y));
   box.addEventListener("keydown", (event) => {
     const steps = {
@@ -101,16 +97,16 @@ function makeChoosable(frame, { circuit, caption }, run, follow) {
       Home: [-layers, 0],
       End: [layers, 0],
     };
-    if (event.key === "Enter") return follow(circuit, at.layer, at.head);
+    if (event.key === "Enter") return follow(circuit, cursor.layer, cursor.head);
     if (!(event.key in steps) || !frame.figure) return;
     event.preventDefault();
     const [right, up] = steps[event.key];
-    at.layer = Math.min(layers - 1, Math.max(0, at.layer + right));
-    at.head = Math.min(heads - 1, Math.max(0, at.head + up));
+    cursor.layer = Math.min(layers - 1, Math.max(0, cursor.layer + right));
+    cursor.head = Math.min(heads - 1, Math.max(0, cursor.head + up));
     const { text } = frame.figure.data[0];
-    const value = text[at.head]?.[at.layer];
-    said.textContent = `L${at.layer}H${at.head}: ${value === null || value === undefined ? "not known" : value.toPrecision(4)}`;
-    frame.mark(at.layer, at.head, said.textContent);
+    const value = text[cursor.head]?.[cursor.layer];
+    message.textContent = `L${cursor.layer}H${cursor.head}: ${value === null || value === undefined ? "missing" : value.toPrecision(4)}`;
+    frame.mark(cursor.layer, cursor.head, message.textContent);
   });
   box.addEventListener("blur", () => frame.mark(null));
 }

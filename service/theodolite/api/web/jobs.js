@@ -1,13 +1,13 @@
-// Surveys that were sent to the cluster: how far they are, while they are under way.
+// Survey jobs on the cluster: their state, progress and logs.
 
 import { addressOf } from "./address.js";
 import { element, problem } from "./elements.js";
 import { ask, askText, send } from "./service.js";
 
 const SECONDS = 2;
-const UNDER_WAY = ["queued", "running"];
+const ACTIVE = ["queued", "running"];
 
-/** Open the list of jobs, or the one whose id is the address's second part. */
+/** Open the list of survey jobs, or one job, whose id is the second part of the address. */
 export function openJobs(node, signal) {
   document.title = "Jobs · Theodolite";
   let jobs = null;
@@ -25,10 +25,10 @@ class Jobs {
     this.stop = new AbortController();
     this.signal = AbortSignal.any([signal, this.stop.signal]);
     this.rows = new Map();
-    this.said = element("div", {}, element("p", { class: "soft waiting", role: "status" }, "Reading…"));
+    this.message = element("div", {}, element("p", { class: "soft waiting", role: "status" }, "Loading…"));
     this.list = element("ul", { class: "jobs" });
     const all = only && element("p", {}, element("a", { href: "#/jobs" }, "All jobs"));
-    this.node = element("div", {}, all, this.said, this.list);
+    this.node = element("div", {}, all, this.message, this.list);
     document.addEventListener("visibilitychange", () => this.poll(), { signal: this.signal });
     this.signal.addEventListener("abort", () => clearTimeout(this.timer));
   }
@@ -37,7 +37,7 @@ class Jobs {
     this.stop.abort();
   }
 
-  /** Read the jobs, and again after a while as long as one is under way and somebody looks. */
+  /** Read the jobs, and read them again later while one is active and the page is visible. */
   async poll() {
     clearTimeout(this.timer);
     if (document.hidden || this.signal.aborted) return;
@@ -47,10 +47,10 @@ class Jobs {
         : (await ask("/v1/jobs", {}, this.signal)).items;
       if (this.signal.aborted) return;
       this.draw(jobs);
-      const isUnderWay = jobs.some((job) => UNDER_WAY.includes(job.state));
-      if (isUnderWay) this.timer = setTimeout(() => this.poll(), SECONDS * 1000);
+      const hasActive = jobs.some((job) => ACTIVE.includes(job.state));
+      if (hasActive) this.timer = setTimeout(() => this.poll(), SECONDS * 1000);
     } catch (error) {
-      if (!this.signal.aborted) this.said.replaceChildren(problem(error, () => this.poll()));
+      if (!this.signal.aborted) this.message.replaceChildren(problem(error, () => this.poll()));
     }
   }
 
@@ -58,10 +58,10 @@ class Jobs {
     const nothing = element(
       "p",
       { class: "nothing" },
-      "No survey has been sent to the cluster. ",
-      element("a", { href: "#/new" }, "Write one."),
+      "No survey job was submitted to the cluster. ",
+      element("a", { href: "#/new" }, "Submit a survey."),
     );
-    this.said.replaceChildren(...(jobs.length ? [] : [nothing]));
+    this.message.replaceChildren(...(jobs.length ? [] : [nothing]));
     for (const [id, row] of this.rows)
       if (!jobs.some((job) => job.id === id)) {
         row.node.remove();
@@ -76,7 +76,7 @@ class Jobs {
   }
 }
 
-/** One job; it is changed in place, so that a button keeps the focus while progress goes on. */
+/** One job; its elements are updated in place, so a button keeps the focus during progress. */
 class JobRow {
   constructor({ id, name, model }, changed) {
     this.id = id;
@@ -97,7 +97,7 @@ class JobRow {
       { type: "button", "aria-label": `Logs of ${title}`, "aria-expanded": "false", onclick: () => this.showLogs() },
       "Logs",
     );
-    this.said = element("div", { "aria-live": "polite" });
+    this.message = element("div", { "aria-live": "polite" });
     this.node = element(
       "li",
       { class: "card job", "data-job": id },
@@ -106,7 +106,7 @@ class JobRow {
       this.reason,
       this.progress,
       element("div", { class: "buttons" }, this.run, this.stop, this.logs),
-      this.said,
+      this.message,
     );
   }
 
@@ -122,9 +122,9 @@ class JobRow {
     this.run.hidden = !job.run_id;
     if (job.run_id) {
       this.run.href = addressOf(["runs", job.run_id]);
-      this.run.textContent = job.state === "succeeded" ? "Open its run" : "Its run so far";
+      this.run.textContent = job.state === "succeeded" ? "Open the run" : "Open the unfinished run";
     }
-    this.stop.hidden = !(job.yours && UNDER_WAY.includes(job.state));
+    this.stop.hidden = !(job.yours && ACTIVE.includes(job.state));
     this.logs.hidden = !job.yours;
     this.drawProgress(job.progress);
   }
@@ -152,11 +152,11 @@ class JobRow {
   async showLogs() {
     const isOpen = this.logs.ariaExpanded === "true";
     this.logs.ariaExpanded = String(!isOpen);
-    if (isOpen) return this.said.replaceChildren();
+    if (isOpen) return this.message.replaceChildren();
     await this.attempt(async () => {
       const text = await askText(`/v1/jobs/${this.id}/logs`);
-      this.said.replaceChildren(
-        element("pre", { class: "logs", tabindex: 0, "aria-label": "Logs" }, text || "Nothing was printed yet."),
+      this.message.replaceChildren(
+        element("pre", { class: "logs", tabindex: 0, "aria-label": "Logs" }, text || "The job has printed nothing yet."),
       );
     });
   }
@@ -165,7 +165,7 @@ class JobRow {
     try {
       await act();
     } catch (error) {
-      this.said.replaceChildren(problem(error));
+      this.message.replaceChildren(problem(error));
     }
   }
 }

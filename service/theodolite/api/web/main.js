@@ -1,4 +1,4 @@
-// The start: which view an address means, and what changes around it.
+// The entry point: selects the view of an address, and updates the navigation.
 
 import { addressOf, readAddress, replaceAddress } from "./address.js";
 import { element } from "./elements.js";
@@ -13,7 +13,7 @@ const stage = new Stage(main);
 const runList = new RunList(route);
 let first = true;
 
-// What is seldom opened first is fetched when it is.
+// These views are loaded when they are opened.
 const VIEWS = {
   compare: async () => (await import("./compare.js")).openComparison,
   jobs: async () => (await import("./jobs.js")).openJobs,
@@ -35,7 +35,7 @@ async function route() {
     const open = await VIEWS[view]();
     main.removeAttribute("aria-busy");
     if (readAddress().path[0] === view) show(view, open, readAddress());
-  } else show("nowhere", nowhere, address);
+  } else show("not found", notFoundView, address);
 }
 
 function show(key, open, address) {
@@ -43,7 +43,7 @@ function show(key, open, address) {
   if (!isNew) return;
   runList.close();
   runList.refresh();
-  // Who reads with the ears hears what was opened; at the very first the page is read from its top.
+  // Screen readers then read the opened view; the first view is read from the top of the page.
   if (!first) main.focus({ preventScroll: true });
   if (!first) scrollTo(0, 0);
   first = false;
@@ -54,18 +54,18 @@ async function showNewest() {
   if (readAddress().path.length > 1 || !["runs", undefined].includes(readAddress().path[0])) return;
   const newest = runs?.find((run) => run.state === "complete") ?? runs?.[0];
   if (newest) replaceAddress(addressOf(["runs", newest.run_id]));
-  else if (runs) show("none", nothingYet, readAddress());
-  else show("unread", unread, readAddress());
+  else if (runs) show("empty store", emptyStoreView, readAddress());
+  else show("unreadable store", unreadableStoreView, readAddress());
 }
 
-function nothingYet(node) {
+function emptyStoreView(node) {
   document.title = "Theodolite";
   node.append(
     element("h1", {}, "No surveys yet"),
     element(
       "p",
       {},
-      "This store is empty. A survey reads a model’s activations on sets of prompts and measures their geometry; there are three ways to make one:",
+      "This store has no runs. A survey captures a model’s activations on prompt sets and measures their geometry. Start one in one of three ways:",
     ),
     element(
       "ul",
@@ -74,41 +74,41 @@ function nothingYet(node) {
         "li",
         {},
         element("code", {}, "make demo"),
-        " surveys a chat model of 135 million parameters, in a minute or two on a laptop.",
+        " surveys a chat model of 135 million parameters; it takes a minute or two on a laptop.",
       ),
       element(
         "li",
         {},
         element("code", {}, "theodolite survey survey.yaml"),
-        " surveys what a file asks for; give it the store that this service answers from.",
+        " runs the survey of a spec file; pass the store of this service with --store.",
       ),
       element(
         "li",
         {},
         element("a", { href: "#/new" }, "New survey"),
-        " sends one to the cluster, where this service has one.",
+        " submits a survey to the cluster, if this service has one.",
       ),
     ),
   );
   return null;
 }
 
-function unread(node) {
-  node.append(element("h1", {}, "Theodolite"), element("p", {}, "The list of runs could not be read; it says why."));
+function unreadableStoreView(node) {
+  node.append(element("h1", {}, "Theodolite"), element("p", {}, "The list of runs could not be read. See the error in the list."));
   return null;
 }
 
-function nowhere(node) {
-  document.title = "Nothing here · Theodolite";
+function notFoundView(node) {
+  document.title = "View not found · Theodolite";
   return ({ path }) => {
     node.replaceChildren(
-      element("h1", {}, "Nothing here"),
-      element("p", {}, `There is no view “${path.join("/")}”. `, element("a", { href: "#/" }, "Go to the runs.")),
+      element("h1", {}, "View not found"),
+      element("p", {}, `There is no view “${path.join("/")}”. `, element("a", { href: "#/" }, "Open the list of runs.")),
     );
   };
 }
 
-// The address belongs to the views, so this link must not change it.
+// Views own the address, so this link must not change it.
 document.getElementById("skip").addEventListener("click", (event) => {
   event.preventDefault();
   main.focus();

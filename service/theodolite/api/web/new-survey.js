@@ -1,4 +1,4 @@
-// A form for a new survey: a spec is written as JSON, checked, and sent to the cluster.
+// A form for a new survey: the user writes a spec as JSON, checks it, and submits it to the cluster.
 
 import { addressOf } from "./address.js";
 import { element } from "./elements.js";
@@ -25,13 +25,13 @@ export function openNewSurvey(node, signal) {
     "aria-describedby": "spec-help",
   });
   text.value = JSON.stringify(EXAMPLE, null, 2);
-  const said = element("div", { id: "spec-problem", role: "alert" });
+  const message = element("div", { id: "spec-problem", role: "alert" });
   const answer = element("div", { id: "spec-answer", role: "status" });
   const check = element("button", { type: "button", id: "check-spec" }, "Check");
   const submit = element("button", { type: "submit", id: "submit-spec", class: "main" }, "Submit");
 
   async function attempt(act) {
-    said.replaceChildren();
+    message.replaceChildren();
     answer.replaceChildren();
     text.removeAttribute("aria-invalid");
     check.disabled = submit.disabled = true;
@@ -40,7 +40,7 @@ export function openNewSurvey(node, signal) {
     } catch (error) {
       if (signal.aborted) return;
       if (error.status === 422 || error instanceof SpecTextError) text.setAttribute("aria-invalid", "true");
-      said.replaceChildren(...words(error));
+      message.replaceChildren(...errorMessage(error));
     } finally {
       check.disabled = submit.disabled = false;
     }
@@ -53,7 +53,7 @@ export function openNewSurvey(node, signal) {
         element(
           "p",
           { class: "good" },
-          `This is a valid survey, and may be submitted here. Its job is ${id.slice(0, 12)}….`,
+          `This is a valid survey spec, and this service accepts it. The id of its survey job is ${id.slice(0, 12)}….`,
         ),
       );
     });
@@ -62,9 +62,9 @@ export function openNewSurvey(node, signal) {
   const form = element(
     "form",
     { id: "spec-form", novalidate: true },
-    element("label", { for: "spec-text" }, "The survey, as JSON"),
+    element("label", { for: "spec-text" }, "Spec of the survey, as JSON"),
     text,
-    said,
+    message,
     answer,
     element("div", { class: "buttons" }, submit, check),
   );
@@ -80,8 +80,8 @@ export function openNewSurvey(node, signal) {
     element(
       "p",
       { class: "lead", id: "spec-help" },
-      "Which model, which sets of prompts, which of them to contrast, and what to measure. The same survey again is the same job, and goes on where it stopped. ",
-      element("a", { href: "/v1/spec.schema.json" }, "Every field is described in the schema."),
+      "A spec names the model, the prompt sets, the contrasts and the analyses. The same spec always gives the same survey job, which continues where it stopped. ",
+      element("a", { href: "/v1/spec.schema.json" }, "The schema describes every field."),
     ),
     form,
   );
@@ -90,7 +90,7 @@ export function openNewSurvey(node, signal) {
 
 class SpecTextError extends Error {}
 
-/** Return what a text says; raises SpecTextError in words where it is not JSON. */
+/** Return the value of a JSON text; throws SpecTextError if the text is not JSON. */
 function readSpec(text) {
   try {
     return JSON.parse(text);
@@ -99,8 +99,8 @@ function readSpec(text) {
   }
 }
 
-/** Say a problem; the service lists the fields that are wrong on lines of their own. */
-function words(error) {
+/** Return the message of an error; the service lists each wrong field on its own line. */
+function errorMessage(error) {
   const [first, ...rest] = error.message.split("\n").map((line) => line.trim());
   const lines = rest.filter(Boolean).map((line) => element("li", {}, line));
   return [

@@ -1,4 +1,4 @@
-// A run at a glance: what was surveyed, whether it is right, and the first picture.
+// The overview of a run: model, first figure, parity check, prompts, contrasts, results and provenance.
 
 import { addressOf } from "./address.js";
 import { cards, element, table } from "./elements.js";
@@ -14,8 +14,8 @@ export function openOverview(node, signal, run) {
     ...[
       run.state !== "complete" && unfinished(run),
       cards(modelFacts(run)),
-      run.state === "complete" && firstPicture(run, signal),
-      Object.keys(run.parity).length > 0 && certificate(run.parity),
+      run.state === "complete" && firstFigure(run, signal),
+      Object.keys(run.parity).length > 0 && parityCheck(run.parity),
       Object.keys(run.sets).length > 0 && prompts(run),
       Object.keys(run.spec.contrasts ?? {}).length > 0 && contrasts(run),
       Object.keys(run.results).length > 0 && results(run),
@@ -34,11 +34,11 @@ function modelFacts({ model, sets, capture }) {
     ["d_head", model.d_head],
     ...(hasSets
       ? [
-          ["arithmetic", `${model.dtype}, ${model.attention}`],
+          ["dtype, attention kernel", `${model.dtype}, ${model.attention}`],
           ["sites", capture.sites.join(", ")],
         ]
-      : [["weights", model.dtype]]),
-    ["statistics", "float64"],
+      : [["dtype of weights", model.dtype]]),
+    ["dtype of statistics", "float64"],
   ];
 }
 
@@ -49,24 +49,25 @@ function unfinished(run) {
   return element(
     "p",
     { class: "warn" },
-    `This run is not complete but ${run.state}: its results come when its survey has ended. `,
+    `This run is not complete but ${run.state}. Its results are written at the end of the survey. `,
     done.length > 0 && `Shards committed: ${done.join(", ")}. `,
-    "The same survey again goes on where it stopped.",
+    "Submit the same spec again to continue a stopped survey.",
   );
 }
 
-/** Make the picture that says most of a run: its first contrast along depth, or else the first that it has. */
-function firstPicture(run, signal) {
-  const section = element("section", {}, element("h2", {}, "At a glance"));
-  if (run.contrasts.length) {
-    const contrast = run.contrasts[0];
-    const caption = `${contrast}: cosine of the two sets’ means along depth, noise taken out, with its 95 % interval`;
+/** Return a section with the debiased cosine of the first contrast along depth, or else with the run's first figure. */
+function firstFigure(run, signal) {
+  const contrast = run.contrasts[0];
+  const heading = contrast ? `Debiased cosine of means, ${contrast}` : "First results";
+  const section = element("section", {}, element("h2", {}, heading));
+  if (contrast) {
+    const caption = `${contrast}: debiased cosine of the two sets’ means along depth, with its 95 % interval`;
     const frame = new Frame(caption, signal, { name: `${run.run_id}.cosine_of_means_debiased`, height: 340 });
-    const said = element("p", { class: "soft" });
+    const facts = element("p", { class: "soft" });
     frame.show(async (until) => {
       const parameters = { run: run.run_id, statistic: "cosine_of_means_debiased", contrast };
-      const { figure, milestones } = await ask("/v1/compare", parameters, until);
-      said.textContent = milestone(milestones[0]);
+      const { figure, items, milestones } = await ask("/v1/compare", parameters, until);
+      facts.textContent = milestoneText(milestones[0], items);
       return {
         ...figure,
         layout: { ...figure.layout, height: 340, showlegend: false, margin: { ...figure.layout.margin, t: 12 } },
@@ -74,71 +75,77 @@ function firstPicture(run, signal) {
     });
     section.append(
       frame.node,
-      said,
+      facts,
       element(
         "p",
         {},
         element("a", { href: addressOf(["runs", run.run_id, "curves"], { contrast }) }, "All curves of this contrast"),
       ),
     );
-  } else firstFigure(run, signal, section);
+  } else addFirstFigure(run, signal, section);
   return section;
 }
 
-async function firstFigure(run, signal, section) {
+async function addFirstFigure(run, signal, section) {
   try {
     const { items } = await ask(ofRun(run.run_id, "sections"), {}, signal);
     for (const group of items) {
-      const found = (await readSections(run, group, signal)).flatMap((one) => [...one.figures, ...one.maps])[0];
-      if (!found || signal.aborted) continue;
-      section.append(drawnFrame(found, run, signal, 340).node);
+      const [first] = (await readSections(run, group, signal)).flatMap((one) => [...one.figures, ...one.maps]);
+      if (!first || signal.aborted) continue;
+      section.append(drawnFrame(first, run, signal, 340).node);
       return;
     }
     section.remove();
   } catch {
-    section.remove(); // the tab that has the figure says what is wrong with it
+    section.remove(); // the tab of the figure shows the error
   }
 }
 
-function milestone(row) {
-  const least =
+/** Return sentences about the smallest cosine, with its 95 % interval, and the first separation. */
+function milestoneText(row, items) {
+  const depth = (label) => `layer ${label.replace("-", " ")}`;
+  const point = items.find(({ value }) => value !== null && value === row.least_cosine);
+  const interval = point && point.low !== null ? ` [${point.low.toFixed(4)}, ${point.high.toFixed(4)}]` : "";
+  const cosine =
     row.least_cosine === null
-      ? "The debiased cosine is not resolved with so few prompts"
-      : `It is least at ${row.least_cosine_at}, ${row.least_cosine.toFixed(4)}`;
-  const apart = {
-    "not measured": "whether unseen prompts can be told apart was not measured",
-    never: "nowhere are unseen prompts told apart with an AUROC that is surely 0.95 or more",
+      ? "The debiased cosine is not resolved at this n."
+      : `Smallest debiased cosine: ${row.least_cosine.toFixed(4)}${interval} at ${depth(row.least_cosine_at)}.`;
+  const separation = {
+    "not measured": "Separation was not measured.",
+    never: "No layer’s AUROC interval lies above 0.95.",
   };
-  return `${least}; ${apart[row.separates_at] ?? `unseen prompts are told apart with an AUROC that is surely 0.95 or more from ${row.separates_at} on`}.`;
+  return `${cosine} ${separation[row.separates_at] ?? `First AUROC interval above 0.95: ${depth(row.separates_at)}.`}`;
 }
 
-/** Say the parity certificate in words, as the report does. */
-function certificate(parity) {
-  const known =
+/** Return the parity certificate as sentences, as in the report. */
+function parityCheck(parity) {
+  const source =
     parity.sites_known_by === "probe"
-      ? "a probe of the loaded model found them, for its family is not in the table"
-      : "the table of families says";
+      ? "a probe of the loaded model, because the table has no entry for its family"
+      : "the table of model families";
   return element(
     "section",
     {},
-    element("h2", {}, "Is it right?"),
+    element("h2", {}, "Parity check"),
     element(
       "p",
       { class: parity.warning ? "warn" : "good" },
-      "Captured activations agree with plain, unpadded, one-at-a-time Hugging Face to a relative error of ",
+      "Largest relative error of a captured vector: ",
       element("strong", {}, short(parity.max_error)),
-      ` per vector (allowed ${short(parity.bound)}), measured on ${parity.prompts} probe prompts at every site and layer, `,
-      `in ${parity.dtype} on ${parity.device}. The sites are where ${known}: the sums that tie them together hold to `,
+      ` (allowed: ${short(parity.bound)}). The reference is Hugging Face transformers on one prompt at a time, without `,
+      `padding: ${parity.prompts} probe prompts, all sites and layers, in ${parity.dtype} on ${parity.device}. `,
+      `The location of the sites comes from ${source}. `,
+      "Largest relative error of the sums that connect the sites (stream plus attention, stream plus MLP): ",
       `${short(parity.identity_error)}. `,
       parity.float32_blocks_max_error !== null &&
-        `The first blocks, run in float32, agree to ${short(parity.float32_blocks_max_error)}. `,
+        `Largest relative error of the first blocks in float32: ${short(parity.float32_blocks_max_error)}. `,
       parity.warning && `${parity.warning}.`,
     ),
   );
 }
 
 function prompts(run) {
-  const columns = ["set", "prompts", "left out", "tokens", "shared first tokens", "positions", "template"];
+  const columns = ["set", "prompts", "quarantined", "tokens", "shared prefix tokens", "positions", "template"];
   const rows = Object.entries(run.sets).map(([name, set]) => [
     name,
     ...[set.n_samples, set.quarantined, set.tokens, set.shared_prefix].map((number) => number.toLocaleString("en")),
@@ -166,7 +173,7 @@ function contrasts(run) {
     sides.negative,
     sides.paired ? "matched pairs" : "unpaired",
   ]);
-  const columns = ["contrast", "positive", "negative", "prompts are"];
+  const columns = ["contrast", "positive", "negative", "pairing"];
   return element("section", {}, element("h2", {}, "Contrasts"), table(columns, rows, { caption: "Contrasts" }));
 }
 
@@ -184,7 +191,7 @@ function results(run) {
     element(
       "details",
       {},
-      element("summary", {}, "What each of them holds"),
+      element("summary", {}, "Variables of each group"),
       element(
         "div",
         { class: "wrapped" },
@@ -211,13 +218,13 @@ function provenance(run) {
     element(
       "details",
       { id: "spec" },
-      element("summary", {}, "The spec that asked for this"),
+      element("summary", {}, "Spec of this survey"),
       element("pre", { tabindex: 0 }, JSON.stringify(run.spec, null, 2)),
     ),
     element(
       "p",
       {},
-      element("a", { href: addressOf(["compare"], { run: run.run_id }) }, "Compare this run with others"),
+      element("a", { href: addressOf(["compare"], { run: run.run_id }) }, "Compare this run with other runs"),
     ),
   );
 }

@@ -1,9 +1,9 @@
-// What figures are drawn on: paper and ink, light or dark, wide or narrow. The report has this file inside it too.
+// Colours and layouts of figures on light or dark, wide or narrow pages. The report includes this file too.
 
 const dark = matchMedia("(prefers-color-scheme: dark)");
 const narrow = matchMedia("(max-width: 700px)");
 
-/** Call back whenever figures have to be drawn anew: in other colours, or with legends of more rows or fewer. */
+/** Call `changed` when figures must be redrawn: the colour scheme or the width of the page changed. */
 export function watchPaper(changed) {
   dark.addEventListener("change", changed);
   narrow.addEventListener("change", changed);
@@ -16,13 +16,13 @@ export function watchPaper(changed) {
   });
 }
 
-/** Return the colours of the page as it is now. */
+/** Return the current colours of the page. */
 export function pageColours() {
   const style = getComputedStyle(document.documentElement);
   return Object.fromEntries(["ink", "card", "line"].map((name) => [name, style.getPropertyValue(`--${name}`).trim()]));
 }
 
-/** Colours of a picture that leaves the page: it is likely to stand on white. */
+/** Colours of an exported picture, for a white background. */
 export const PRINT = { ink: "#1d2127", card: "#ffffff", line: "#e2e4e8" };
 
 /** Return a figure's layout in these colours. */
@@ -37,12 +37,12 @@ export function onPaper(layout, colours) {
   return made;
 }
 
-/** Return a figure's layout in the colours of this page, with what stands around its panels fitted to a width. */
+/** Return a figure's layout in the colours of this page, with margins, ticks and legends fitted to a width. */
 export function onPage(figure, width) {
   return fitted(onPaper(figure.layout, pageColours()), figure.data, width);
 }
 
-/** Return a layout for so many pixels: a narrow one saves its margins, and nothing is cut or lies over anything. */
+/** Return a layout fitted to a width in pixels, so that no ticks or legends overlap; narrow pages get small margins. */
 export function fitted(layout, data, width) {
   const made = structuredClone(layout);
   made.margin = { l: 58, r: 4, t: 60, b: 56, ...made.margin };
@@ -51,12 +51,12 @@ export function fitted(layout, data, width) {
     const isRightFree = made.yaxis2?.side !== "right";
     if (made.margin.autoexpand !== false)
       Object.assign(made.margin, { l: Math.min(made.margin.l, 58), r: Math.min(made.margin.r, isRightFree ? 4 : 40) });
-    // A finger on a figure scrolls the page; only what can be turned keeps it.
+    // A finger on a figure scrolls the page; only figures in three dimensions react to it.
     made.dragmode = false;
   }
   if (made.scene) {
     if (narrow.matches) made.scene.dragmode = "turntable";
-    made.height = Math.min(made.height, width); // what is seen of a space is as high as the figure, and as wide
+    made.height = Math.min(made.height, width); // a scene in three dimensions is square
   }
   const room = width - made.margin.l - made.margin.r - 10;
   thinTicks(made, room);
@@ -64,19 +64,19 @@ export function fitted(layout, data, width) {
   return made;
 }
 
-/** Leave out ticks with words of their own where they would not stand side by side. */
+/** Leave out text ticks that would overlap. */
 function thinTicks(layout, room) {
   for (const axis of Object.keys(layout).filter((key) => /^xaxis/.test(key))) {
     const { tickvals, ticktext } = layout[axis];
     if (!ticktext?.length) continue;
     const widest = Math.max(...ticktext.map((text) => widthOf(text, layout.font)));
     const step = Math.ceil(((widest + 12) * ticktext.length) / room);
-    const kept = (_, index) => index % step === 0;
-    Object.assign(layout[axis], { tickvals: tickvals.filter(kept), ticktext: ticktext.filter(kept) });
+    const isShown = (_, index) => index % step === 0;
+    Object.assign(layout[axis], { tickvals: tickvals.filter(isShown), ticktext: ticktext.filter(isShown) });
   }
 }
 
-/** Move panels apart, which keep their height, until each legend has room for its rows above its panel. */
+/** Move panels apart until each legend has room for its rows above its panel; panels keep their height. */
 function spaceLegends(layout, data, room) {
   const { t, b } = layout.margin;
   const before = layout.height - t - b;
@@ -104,7 +104,7 @@ function spaceLegends(layout, data, room) {
   layout.height = layout.margin.t + after + b;
 }
 
-/** Return how high a legend is, with some air around it. */
+/** Return the height of a legend with its padding. */
 function heightOf(legend, layout, data, room) {
   if (!legend || layout.showlegend === false) return 0;
   const shown = data.filter(
@@ -113,7 +113,7 @@ function heightOf(legend, layout, data, room) {
   );
   let [rows, used] = [shown.length ? 1 : 0, 0];
   for (const { name } of shown) {
-    const width = widthOf(name, layout.font) + 50; // the line before it, and gaps
+    const width = widthOf(name, layout.font) + 50; // the line sample before the name, and gaps
     if (used && used + width > room) [rows, used] = [rows + 1, 0];
     used += width;
   }

@@ -1,4 +1,4 @@
-// The list of runs beside every view; on a narrow page, a drawer.
+// The list of runs beside every view; a drawer on a narrow page.
 
 import { addressOf } from "./address.js";
 import { element, problem } from "./elements.js";
@@ -7,7 +7,7 @@ import { askAll } from "./service.js";
 const part = (id) => document.getElementById(id);
 
 export class RunList {
-  /** `changed` is called when a list that could not be read at first has come after all. */
+  /** `changed` is called when the user tries again to read the list after an error. */
   constructor(changed) {
     this.changed = changed;
     this.runs = null;
@@ -16,14 +16,14 @@ export class RunList {
     part("drawer").addEventListener("click", () => this.open(part("drawer").ariaExpanded !== "true"));
   }
 
-  /** Read the list again, and return it; null where it cannot be read. */
+  /** Read the list again and return it; null if it cannot be read. */
   async refresh() {
     this.reading ??= this.read().finally(() => (this.reading = null));
     return this.reading;
   }
 
   async read() {
-    if (!this.runs) part("run-count").textContent = "Reading…";
+    if (!this.runs) part("run-count").textContent = "Loading…";
     try {
       const runs = await askAll("/v1/runs", { incomplete: true, limit: 1000 });
       if (JSON.stringify(runs) !== JSON.stringify(this.runs)) {
@@ -45,7 +45,7 @@ export class RunList {
     }
   }
 
-  /** Say which run is shown. */
+  /** Mark the run that is shown. */
   mark(runId) {
     this.marked = runId ?? null;
     for (const link of part("runs").querySelectorAll("a")) this.markLink(link);
@@ -69,11 +69,11 @@ export class RunList {
 
   draw() {
     const words = part("run-search").value.toLowerCase().split(/\s+/).filter(Boolean);
-    const found = this.runs.filter((run) => words.every((word) => searched(run).includes(word)));
-    part("runs").replaceChildren(...found.map((run) => element("li", {}, this.line(run))));
+    const matches = this.runs.filter((run) => words.every((word) => searchText(run).includes(word)));
+    part("runs").replaceChildren(...matches.map((run) => element("li", {}, this.line(run))));
     const all = this.runs.length;
     part("run-count").textContent = words.length
-      ? `${found.length} of ${all} runs`
+      ? `${matches.length} of ${all} runs`
       : `${all} ${all === 1 ? "run" : "runs"}`;
     this.mark(this.marked);
   }
@@ -81,7 +81,7 @@ export class RunList {
   line(run) {
     const details = [
       run.name,
-      ...asked(run),
+      ...subjects(run),
       run.created.slice(0, 10),
       run.run_id.split("-").at(-1).slice(0, 6),
     ].filter(Boolean);
@@ -95,13 +95,13 @@ export class RunList {
   }
 }
 
-/** Return what a run is about: its contrasts, else its prompt sets; one that has neither is of weights alone. */
-function asked({ model, contrasts, sets }) {
+/** Return the contrasts of a run, or else its prompt sets, or else `weights`. */
+function subjects({ model, contrasts, sets }) {
   const names = contrasts.length ? contrasts : Object.keys(sets);
   return names.length || !model ? names : ["weights"];
 }
 
-function searched(run) {
+function searchText(run) {
   return [run.model, run.name, run.run_id, run.state, ...run.contrasts, ...Object.keys(run.sets)]
     .join(" ")
     .toLowerCase();

@@ -1,4 +1,4 @@
-// One run: its name, an overview, and a tab for each of its result groups that has something to show.
+// One run: its name, an overview, and a tab for each of its result groups with sections.
 
 import { addressOf, replaceAddress } from "./address.js";
 import { element, problem } from "./elements.js";
@@ -8,14 +8,14 @@ import { openSections } from "./sections.js";
 import { ask, ofRun } from "./service.js";
 import { Stage } from "./stage.js";
 
-// The tabs of the other groups show their sections alone.
+// The tabs of other groups show only their sections.
 const OPENERS = {
   overview: async () => openOverview,
   curves: async () => (await import("./curves.js")).openCurves,
   heads: async () => (await import("./heads.js")).openHeads,
 };
 
-/** Open a run; the third part of an address is the tab. */
+/** Open a run; the third part of the address is the tab. */
 export function openRun(node, signal) {
   let ready = null;
   return async (address) => {
@@ -27,14 +27,14 @@ export function openRun(node, signal) {
 
 async function open(node, signal, id) {
   document.title = `${id} · Theodolite`;
-  node.replaceChildren(element("p", { class: "soft waiting", role: "status" }, "Reading the run…"));
+  node.replaceChildren(element("p", { class: "soft waiting", role: "status" }, "Loading the run…"));
   try {
     const [run, groups] = await Promise.all([ask(ofRun(id), {}, signal), readGroups()]);
-    // One that is not complete has nothing to show yet.
-    const there = run.state === "complete" ? (await ask(ofRun(id, "sections"), {}, signal)).items : [];
+    // A run that is not complete has no sections yet.
+    const names = run.state === "complete" ? (await ask(ofRun(id, "sections"), {}, signal)).items : [];
     if (signal.aborted) return null;
     document.title = `${run.model.name} · Theodolite`;
-    const offered = groups.filter((group) => there.includes(group.name));
+    const offered = groups.filter((group) => names.includes(group.name));
     const tabs = new Tabs(run, [{ name: "overview", title: "Overview" }, ...offered], signal);
     node.replaceChildren(title(run), tabs.list, tabs.panel);
     return tabs;
@@ -72,7 +72,7 @@ class Tabs {
     this.panel = element("div", { id: "panel", role: "tabpanel", tabindex: 0 });
     this.stage = new Stage(this.panel);
     signal.addEventListener("abort", () => this.stage.close());
-    this.list = element("div", { role: "tablist", "aria-label": "What the run shows", class: "tabs" });
+    this.list = element("div", { role: "tablist", "aria-label": "Results of the run", class: "tabs" });
     this.list.append(...this.offered.map((tab) => this.tab(tab)));
     this.list.addEventListener("keydown", (event) => this.move(event));
   }
@@ -82,7 +82,7 @@ class Tabs {
     return element("a", { role: "tab", id: `tab-${name}`, href, "aria-controls": "panel", "data-tab": name }, text);
   }
 
-  /** Show the tab of an address; one that the run lacks says so. */
+  /** Show the tab of an address, or a message if the run has no such tab. */
   async show(address) {
     this.address = address;
     const name = address.path[2] ?? "overview";
@@ -95,14 +95,14 @@ class Tabs {
     }
     if (!tab) {
       this.panel.removeAttribute("aria-labelledby");
-      this.panel.setAttribute("aria-label", "Not there");
+      this.panel.setAttribute("aria-label", "Missing results");
       this.stage.show(`no ${name}`, (node) => node.append(this.missing(name)), address);
       return;
     }
     this.panel.setAttribute("aria-labelledby", `tab-${name}`);
     this.panel.setAttribute("aria-busy", "true");
     const opened = name in OPENERS ? await OPENERS[name]() : openSections;
-    if (this.address !== address) return; // another tab was chosen while this one's script came
+    if (this.address !== address) return; // another tab was chosen while the script of this one was loading
     this.panel.removeAttribute("aria-busy");
     this.stage.show(name, (node, signal) => opened(node, signal, this.run, name), address);
   }
@@ -111,18 +111,18 @@ class Tabs {
     return element(
       "p",
       { class: "nothing" },
-      `This run has no “${name}”: its survey did not ask for it, or it is not complete.`,
+      `This run has no “${name}”: its spec does not request it, or the run is not complete.`,
     );
   }
 
-  /** Arrow keys go round, Home and End to the ends; a tab that is only passed leaves no step for Back. */
+  /** Move between tabs: arrow keys wrap around, Home and End select the ends. Back has no step for these moves. */
   move(event) {
     const nodes = [...this.list.children];
-    const at = nodes.indexOf(document.activeElement);
-    const places = { ArrowRight: at + 1, ArrowLeft: at - 1, Home: 0, End: nodes.length - 1, " ": at };
-    if (at < 0 || !(event.key in places)) return;
+    const index = nodes.indexOf(document.activeElement);
+    const targets = { ArrowRight: index + 1, ArrowLeft: index - 1, Home: 0, End: nodes.length - 1, " ": index };
+    if (index < 0 || !(event.key in targets)) return;
     event.preventDefault();
-    const next = nodes.at(places[event.key] % nodes.length);
+    const next = nodes.at(targets[event.key] % nodes.length);
     next.focus();
     replaceAddress(next.getAttribute("href"));
   }

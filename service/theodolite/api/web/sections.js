@@ -1,4 +1,4 @@
-// What result groups show: sentences made from the numbers, figures, maps side by side, tables to look up.
+// The sections of a result group: sentences, figures, maps side by side, and tables.
 
 import { element, fill, table } from "./elements.js";
 import { Frame } from "./figures.js";
@@ -6,9 +6,10 @@ import { ask, ofRun } from "./service.js";
 
 /** Open a tab that shows the sections of one group. */
 export function openSections(node, signal, run, group) {
-  fill(node, signal, async () =>
-    (await readSections(run, group, signal)).map((section) => sectionNode(section, run, signal).node),
-  );
+  fill(node, signal, async () => {
+    const sections = await readSections(run, group, signal);
+    return [...sections.map((section) => sectionNode(section, run, signal).node), ...howToRead(sections)];
+  });
   return null;
 }
 
@@ -17,7 +18,7 @@ export async function readSections(run, group, signal) {
   return (await ask(ofRun(run.run_id, "sections", group), {}, signal)).items;
 }
 
-/** Make a section, and the frames of its maps, whose cells may be chosen. */
+/** Return the element of a section, and the frames of its maps. */
 export function sectionNode(section, run, signal) {
   const figures = section.figures.map((figure) => drawnFrame(figure, run, signal));
   const maps = section.maps.map((map) => drawnFrame(map, run, signal, 300));
@@ -38,7 +39,7 @@ export function sectionNode(section, run, signal) {
   return { node, maps };
 }
 
-/** Make the sentences and conventions of a section. */
+/** Return the sentences and conventions of a section as elements. */
 export function facts(section) {
   return [
     section.facts.length > 0 &&
@@ -51,12 +52,20 @@ export function facts(section) {
   ].filter(Boolean);
 }
 
-/** Make a table that is folded away until it is opened. */
+/** Return the explanations of the figures of some sections, each text once, as folded elements. */
+export function howToRead(sections) {
+  const texts = new Set(sections.map((section) => section.how_to_read).filter(Boolean));
+  return [...texts].map((text) =>
+    element("details", {}, element("summary", {}, "How to read the figures"), element("p", {}, text)),
+  );
+}
+
+/** Return a folded table. */
 export function folded({ caption, columns, rows }) {
   return element("details", {}, element("summary", {}, caption), table(columns, rows, { caption }));
 }
 
-/** Make a frame that draws one of the run's figures. */
+/** Return a frame that draws one figure of the run. */
 export function drawnFrame({ name, caption }, run, signal, height = 600) {
   const frame = new Frame(caption, signal, { name: `${run.run_id}.${name}`, height });
   frame.show((until) => ask(ofRun(run.run_id, "figures", name), {}, until));

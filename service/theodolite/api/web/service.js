@@ -1,8 +1,8 @@
-// Asking the service. Its errors are problems (RFC 9457) whose words are shown as they are.
+// Requests to the service. Its errors are problems (RFC 9457), and the page shows their texts unchanged.
 
 import { askForToken, currentToken } from "./token.js";
 
-/** What the service refused, or that it cannot be reached. */
+/** An error response of the service, or a service that cannot be reached. */
 export class ServiceError extends Error {
   constructor(status, title, detail) {
     super(detail);
@@ -11,7 +11,7 @@ export class ServiceError extends Error {
   }
 }
 
-/** Return an answer's JSON; `parameters` may hold lists. */
+/** Return the JSON of a response; a parameter may be a list. */
 export async function ask(path, parameters = {}, signal = null) {
   const query = new URLSearchParams();
   for (const [name, value] of Object.entries(parameters))
@@ -19,19 +19,19 @@ export async function ask(path, parameters = {}, signal = null) {
   return (await request(`${path}${query.size ? `?${query}` : ""}`, { signal })).json();
 }
 
-/** Return an answer as text. */
+/** Return a response as text. */
 export async function askText(path, signal = null) {
   return (await request(path, { signal })).text();
 }
 
-/** Send something, and return the answer's JSON. */
+/** Send content, and return the JSON of the response. */
 export async function send(method, path, content) {
   const body = content === undefined ? undefined : JSON.stringify(content);
   const headers = body === undefined ? {} : { "Content-Type": "application/json" };
   return (await request(path, { method, body, headers })).json();
 }
 
-/** Return everything of a list that comes in pages. */
+/** Return all items of a paged list. */
 export async function askAll(path, parameters = {}, signal = null) {
   const items = [];
   let cursor = null;
@@ -43,7 +43,7 @@ export async function askAll(path, parameters = {}, signal = null) {
   return items;
 }
 
-/** Return the path of a run, or of something below it. */
+/** Return the path of a run, or of a resource below it. */
 export function ofRun(runId, ...parts) {
   return ["/v1/runs", runId, ...parts].map((part, index) => (index ? encodeURIComponent(part) : part)).join("/");
 }
@@ -55,8 +55,8 @@ async function request(path, options) {
     const answer = await reach(path, { ...options, headers });
     if (answer.ok) return answer;
     const error = await problemOf(answer);
-    // Many calls may be refused at once: they wait for one dialog, and then all ask again.
-    // What the dialog's title says anyway is not said again: the reason is that of a token that was refused.
+    // Several calls may be refused at once: they wait for one dialog, and then all try again.
+    // The dialog shows a reason only for a refused token, since its title already says that a token is missing.
     if (answer.status !== 401 || !(await askForToken(token ? error.message : "", token))) throw error;
     options.signal?.throwIfAborted();
   }
@@ -67,7 +67,7 @@ async function reach(path, options) {
     return await fetch(path, options);
   } catch (error) {
     if (error.name === "AbortError") throw error;
-    throw new ServiceError(0, "No answer", "The service cannot be reached; see whether it runs, and try again.");
+    throw new ServiceError(0, "No response", "The service cannot be reached. Check that it runs, and try again.");
   }
 }
 
@@ -76,6 +76,6 @@ async function problemOf(answer) {
     const { title, detail } = await answer.json();
     return new ServiceError(answer.status, title, detail);
   } catch {
-    return new ServiceError(answer.status, `Error ${answer.status}`, "The service gave no reason; its log may.");
+    return new ServiceError(answer.status, `Error ${answer.status}`, "The service gave no reason; see its log.");
   }
 }

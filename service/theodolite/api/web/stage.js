@@ -1,14 +1,14 @@
-// One view at a time in one place: the same view is told of new choices, another one ends what it was still asking for.
+// Shows one view at a time in a node: an open view gets new choices; another view replaces it and aborts its requests.
 
 export class Stage {
-  /** `node` holds the view; a view is a function of it and of a signal that says when it has ended. */
+  /** `node` contains the view; a view is a function of the node and of a signal that aborts when the view closes. */
   constructor(node) {
     this.node = node;
     this.key = null;
     this.ending = null;
   }
 
-  /** Show the view of a key, opening it if it is not there; return whether it was opened. */
+  /** Show the view of a key, and open it if it is not open yet; return whether it was opened. */
   show(key, open, address) {
     const isNew = key !== this.key;
     if (isNew) {
@@ -21,7 +21,7 @@ export class Stage {
     return isNew;
   }
 
-  /** End the view that is shown. */
+  /** Close the open view. */
   close() {
     this.ending?.abort();
     this.node.replaceChildren();

@@ -1,4 +1,4 @@
-// The token of a service that has any. It is kept in this tab's session alone, and never stands in an address.
+// The bearer token of a service that requires one. It is stored only in the session of this tab, never in an address.
 
 const KEY = "theodolite-token";
 const part = (name) => document.getElementById(`token-${name}`);
@@ -9,9 +9,9 @@ export function currentToken() {
 }
 
 /**
- * Return whether there is another token than the one that was refused, asking for it where there is none.
+ * Return whether another bearer token than the refused one is known; ask the user for it if there is none.
  *
- * Calls that come while the dialog is open wait for its answer.
+ * Calls wait for the answer if the dialog is already open.
  */
 export async function askForToken(reason, refused = null) {
   if (currentToken() !== refused) return true;
@@ -19,11 +19,11 @@ export async function askForToken(reason, refused = null) {
   return open;
 }
 
-/** Let the button in the page's head open the dialog too: a token that reads may not be one that submits. */
+/** Let the button in the page's header open the dialog: the token in use may lack the scope to submit. */
 export function listenForToken(changed) {
   part("button").addEventListener("click", async () => {
     const before = currentToken();
-    await askForToken(before ? "One is in use; give another, or forget it." : "None is in use.", before);
+    await askForToken(before ? "A bearer token is in use. Enter another one, or remove it." : "No bearer token is in use.", before);
     if (currentToken() !== before) changed();
   });
 }

@@ -1,11 +1,11 @@
-// Which traces of a contrast's figure are shown: the service writes the site and the set of each into its `meta`.
+// Selects the traces of a contrast's figure by site and set, which the service writes into the `meta` of each trace.
 
-/** Return how a site is called where space is short. */
+/** Return the short name of a site. */
 export const shortSite = (site) => site.replace(/^resid_/, "");
 
 /**
- * Return the figure with the chosen traces alone, and what is chosen: no sites mean those that the figure shows at
- * first, no sets mean all.
+ * Return the figure with only the chosen traces visible, and the chosen sites and sets. No sites select those that the
+ * figure shows first; no sets select all.
  */
 export function chosenTraces(figure, allSites, allSets, wantedSites, wantedSets) {
   const shownFirst = allSites.filter((site) =>
@@ -21,7 +21,7 @@ export function chosenTraces(figure, allSites, allSets, wantedSites, wantedSets)
     if ((site && !sites.includes(site)) || (set && !shownSets.includes(set))) return { ...trace, visible: false };
     const made = { ...trace, visible: true };
     if (trace.fill === "toself") {
-      // The first band that is shown stands in the legend for all of them.
+      // Only the first visible band has a legend entry, for all bands.
       made.showlegend = !bandIsNamed;
       bandIsNamed = true;
     }
