@@ -55,7 +55,7 @@ from theodolite_jobs.models.weights import Weights, score_scale
 from theodolite_jobs.prepare import prepare
 from theodolite_jobs.results.circuits import read_circuits
 from theodolite_jobs.results.context import Context
-from theodolite_jobs.results.heads_layer import CIRCUITS, Stream, layer_atlas
+from theodolite_jobs.results.heads_layer import CIRCUITS, Stream, decompose_layer
 from theodolite_jobs.statistics.heads import Decomposition, decompose, thin
 from theodolite_jobs.tasks import run_tasks, scheduler
 
@@ -284,7 +284,7 @@ def decompose_all(folder: Path, threads: int) -> NDArray[np.float64]:
     heads = HeadsSpec(vectors=sizes.d_head)
     arguments = [(weights, layer, heads, unmeasured, (0, 0), None) for layer in range(sizes.n_layers)]
     with scheduler(None, threads):
-        parts = list(run_tasks(layer_atlas, arguments, lambda _: None, rounds=8))
+        parts = list(run_tasks(decompose_layer, arguments, lambda _: None, rounds=8))
     unscaled = np.array([1 / score_scale(weights.config, sizes, 0), 1.0])  # they leave 1/√d_head out of QK
     return np.stack([part["singular_values"][:, 0] for part in parts], axis=1) * unscaled[:, None, None, None]
 

@@ -25,7 +25,7 @@ def test_a_group_has_its_file_in_every_room(name):
 def test_a_group_is_computed_by_the_module_of_its_name(name):
     module = import_module(f"theodolite_jobs.results.{name}")
     assert COMPUTATIONS[name] is module
-    assert callable(module.rests_on)
+    assert callable(module.digest_inputs)
     assert callable(module.compute)
 
 

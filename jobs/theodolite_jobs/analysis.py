@@ -1,4 +1,4 @@
-"""One loop that computes result groups: which ones a spec requests, which of those are missing, each one in turn."""
+"""The loop that computes the result groups that a spec requests and that are missing or outdated."""
 
 from collections.abc import Iterator, Sequence
 from contextlib import nullcontext
@@ -33,24 +33,24 @@ if TYPE_CHECKING:
 
 
 def analyse_run(run: Run, spec: SurveySpec, source: ModelSource | None, settings: Settings, console: Console) -> None:
-    """Compute the results that a spec requests and that are missing, and write the report.
+    """Compute the requested results that are missing or outdated, and write the report.
 
-    Groups that the model does not allow are left out with a message, unless the spec names them.
+    If a group cannot be computed for this model, a message says so; the group is an error only if the spec names it.
 
     Args:
         run: a captured run.
-        spec: what is requested; the run's own spec, or one that requests more over the same activations.
-        source: the model; None looks for it again.
-        settings: where Dask and converted models are.
-        console: where messages go.
+        spec: the run's own spec, or one that requests other results from the same activations.
+        source: the model's files; None resolves the model of the run again.
+        settings: address of the Dask scheduler, and the cache of models.
+        console: prints messages and progress.
 
     Raises:
-        ModelError: a group that the spec names cannot be computed for this model; the others were computed.
+        ModelError: a group that the spec names cannot be computed for this model; all other groups are computed.
         SpecError: a group needs a site that was not captured.
     """
     damaged = damaged_groups(run)
     if damaged:
-        console.say(f"{', '.join(damaged)}: not as they were written, and computed again")
+        console.say(f"{', '.join(damaged)}: checksums differ from the written results; computing them again")
         drop_groups(run, damaged)
     contrasts = all_contrasts(run, spec.resolved_contrasts())
     requested = requested_groups(run, spec, contrasts)
@@ -70,21 +70,21 @@ def analyse_run(run: Run, spec: SurveySpec, source: ModelSource | None, settings
     finally:
         if "curves" in finished_groups(run) or not run.record.sets:
             write_report(run)
-    console.say(f"computed {', '.join(computed)}" if computed else "all results are there already")
+    console.say(f"computed {', '.join(computed)}" if computed else "all requested results exist already")
 
 
 def all_contrasts(run: Run, requested: Contrasts) -> Contrasts:
-    """Return the contrasts that are requested, and those that results exist for already: more requests lose none."""
+    """Return the requested contrasts and those with existing results, so that a new request removes no results."""
     finished = finished_groups(run)
     return {**read_contrasts(run, finished), **requested} if "curves" in finished else requested
 
 
 def requested_groups(run: Run, spec: SurveySpec, contrasts: Contrasts) -> list[str]:
-    """Return the groups that a spec requests, and those that they require, in the order of computation.
+    """Return the groups that a spec requests and the groups that they require, in the order of computation.
 
     Raises:
-        SpecError: the spec names a group that needs a site which was not captured.
-        SiteNotFoundError: the spec names layers of heads that the model lacks.
+        SpecError: the spec names a group that needs a site that was not captured.
+        SiteNotFoundError: `heads.composition` names a layer that the model lacks.
     """
     available = {
         "prompts": bool(run.record.sets),
@@ -95,7 +95,7 @@ def requested_groups(run: Run, spec: SurveySpec, contrasts: Contrasts) -> list[s
     _check_request(run, spec, has_resid_pre=available["resid_pre"])
     possible = {name for name, group in GROUPS.items() if all(available[need] for need in group.needs)}
     if not spec.heads.vectors:
-        possible.discard("words")  # there would be no vectors to decode
+        possible.discard("words")  # `words` decodes the vectors of `heads`
     if spec.heads.composition is None:
         possible.discard("composition")
     requested = set(spec.analyses or ANALYSES) & possible
@@ -108,7 +108,7 @@ def requested_groups(run: Run, spec: SurveySpec, contrasts: Contrasts) -> list[s
 
 def _check_request(run: Run, spec: SurveySpec, *, has_resid_pre: bool) -> None:
     if "travel" in (spec.analyses or []) and not has_resid_pre:
-        raise SpecError("analyses: 'travel' follows the stream from block to block, and needs the site resid_pre")
+        raise SpecError("analyses: 'travel' needs the site resid_pre, which was not captured; survey again with it")
     composition, last = spec.heads.composition, run.record.model.n_layers - 1
     if composition is not None and composition[1] > last:
         raise SiteNotFoundError(f"heads.composition: this model has no layer {composition[1]}; it has 0 to {last}")
@@ -118,7 +118,7 @@ def compute_groups(context: Context, requested: Sequence[str]) -> tuple[list[str
     """Compute and write the requested groups that are missing or outdated.
 
     Returns:
-        The groups that were computed, and why others could not be.
+        The names of the computed groups, and the errors of the failed groups by name.
     """
     computed: list[str] = []
     failed: dict[str, ModelError] = {}
@@ -137,7 +137,7 @@ def compute_groups(context: Context, requested: Sequence[str]) -> tuple[list[str
 
 
 def _batches(requested: Sequence[str]) -> Iterator[list[str]]:
-    """Yield the groups that share the passes over the activations, and then each of the others."""
+    """Yield the groups that share the passes over the activations together, then each other group alone."""
     shared = [name for name in requested if GROUPS[name].uses_passes]
     if shared:
         yield shared
@@ -145,17 +145,17 @@ def _batches(requested: Sequence[str]) -> Iterator[list[str]]:
 
 
 def _stale(context: Context, batch: Sequence[str], failed: dict[str, ModelError]) -> dict[str, str]:
-    """Return the digests of the groups that are missing or outdated; those that cannot be computed go to `failed`."""
+    """Return the digests of missing or outdated groups; add groups that cannot be computed to `failed`."""
     finished, stale = finished_groups(context.run), {}
     for name in batch:
-        lacking = [required for required in GROUPS[name].requires if required in failed]
-        if lacking:
-            failed[name] = failed[lacking[0]]
+        missing = [required for required in GROUPS[name].requires if required in failed]
+        if missing:
+            failed[name] = failed[missing[0]]
             continue
-        digest = digest_of(COMPUTATIONS[name].rests_on(context))
+        digest = digest_of(COMPUTATIONS[name].digest_inputs(context))
         if finished.get(name) != digest:
             stale[name] = digest
-    if "sphere" in stale:  # it shares the passes with groups that need no weights
+    if "sphere" in stale:  # a failure must not affect the groups that share its passes and need no weights
         try:
             _ = context.norms
         except ModelError as error:
@@ -182,10 +182,10 @@ def _compute(context: Context) -> None:
 
 
 def _report_failures(run: Run, spec: SurveySpec, failed: dict[str, ModelError], console: Console) -> None:
-    """Say which groups were left out and why; raise the reason where the spec names one of them."""
+    """Print which groups failed and why; raise the error if the spec names the group."""
     reasons: dict[str, list[str]] = {}
     for name, error in failed.items():
-        # Without prompts the weights are all that is surveyed; words may be left out for want of a vocabulary.
+        # A survey without prompts is about the weights, so only `words`, which requires `heads`, may fail.
         if spec.analyses is not None or (not run.record.sets and not GROUPS[name].requires):
             raise error
         reasons.setdefault(str(error), []).append(name)
@@ -194,7 +194,7 @@ def _report_failures(run: Run, spec: SurveySpec, failed: dict[str, ModelError], 
 
 
 def _open_weights(run: Run, spec: SurveySpec, source: ModelSource | None, settings: Settings) -> "Weights":
-    """Return the weights of the run's model; raises ModelError where they are missing or cannot be read."""
+    """Return the weights of the run's model; raise ModelError if they are missing or cannot be read."""
     from theodolite_jobs.models.weights import Weights
 
     check_remote_code(spec.model, settings)
@@ -205,12 +205,10 @@ def _open_weights(run: Run, spec: SurveySpec, source: ModelSource | None, settin
 
 
 def _same_model(run: Run) -> ModelSource:
-    """Find the model that a run was begun with; raises ModelError where its weights have changed."""
-    began = run.record.model
-    pinned = {"revision": began.revision} if began.kind == "hub" else {}
+    """Return the source of the run's model; raise ModelError if its weights have changed."""
+    model = run.record.model
+    pinned = {"revision": model.revision} if model.kind == "hub" else {}
     source = resolve_source(run.record.spec.model.model_copy(update=pinned), Path())
-    if source.revision != began.revision:
-        raise ModelError(
-            f"{run.id}: the weights of {source.name} are not those the run was begun with; survey it again"
-        )
+    if source.revision != model.revision:
+        raise ModelError(f"{run.id}: the weights of {source.name} differ from those of the run; survey the model again")
     return source

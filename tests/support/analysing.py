@@ -49,7 +49,7 @@ def survey_gram(run: Run, contrasts: Mapping[str, Any], options: GramSpec, *_: A
 
 def stale_gram(run: Run, contrasts: Mapping[str, Any], options: GramSpec) -> bool:
     """Return whether `gram` would be computed again."""
-    digest = digest_of(gram.rests_on(context_of(run, contrasts, gram=options)))
+    digest = digest_of(gram.digest_inputs(context_of(run, contrasts, gram=options)))
     return finished_groups(run).get("gram") != digest
 
 

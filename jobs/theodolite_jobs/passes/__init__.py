@@ -1,1 +1,1 @@
-"""From captured activations to result groups: one task on one shard, merged in their order."""
+"""Passes over captured activations: one Dask task for each shard, merged in the order of shards."""

@@ -1,10 +1,10 @@
-"""Running the two passes over all shards of a run on Dask, and merging what they return in the shards' order."""
+"""Both passes over all shards of a run on Dask; their outputs merge in the order of shards."""
 
 from collections.abc import Mapping, Sequence
 from functools import partial, reduce
 from typing import Any
 
-from theodolite.groups.record import Gathered
+from theodolite.groups.record import Output
 from theodolite.store.runs import Run
 from theodolite_jobs.passes.gather import STREAM_SPACES
 from theodolite_jobs.passes.norm_layers import NormLayer
@@ -16,23 +16,22 @@ from theodolite_jobs.tasks import Progress, run_tasks, shared
 
 
 def first_passes(
-    run: Run, wanted: Mapping[SampleSelection, frozenset[Gathered]], norms: Sequence[NormLayer], progress: Progress
+    run: Run, requested: Mapping[SampleSelection, frozenset[Output]], norms: Sequence[NormLayer], progress: Progress
 ) -> dict[SampleSelection, FirstPass]:
-    """Return what is wanted of each selection; every shard is read once for each selection it is part of."""
-    all_norms, found = shared(norms), {}
-    for selection, kinds in wanted.items():
+    """Return the requested outputs for each selection of samples; each selection reads each of its shards once."""
+    all_norms, passes = shared(norms), {}
+    for selection, outputs in requested.items():
         n_shards = run.record.sets[selection.prompt_set].n_shards
-        arguments = [(run, selection, index, kinds, all_norms) for index in range(n_shards)]
+        arguments = [(run, selection, index, outputs, all_norms) for index in range(n_shards)]
         say = partial(_say, progress, f"statistics of {selection.prompt_set}", n_shards)
-        parts = run_tasks(first_pass, arguments, say)
-        found[selection] = reduce(FirstPass.merged, parts)
-    return found
+        passes[selection] = reduce(FirstPass.merged, run_tasks(first_pass, arguments, say))
+    return passes
 
 
 def second_passes(
     run: Run,
     label: str,
-    chosen: ContrastSelection,
+    selection: ContrastSelection,
     positive: FirstPass,
     negative: FirstPass,
     progress: Progress,
@@ -40,17 +39,17 @@ def second_passes(
     intervals: bool,
     scores: bool,
 ) -> SecondPass:
-    """Return what the second pass knows of a contrast, given the first of both sides.
+    """Return the second pass over a contrast, given the first pass over both sides.
 
     Args:
         run: the run.
-        label: the contrast's name.
-        chosen: which samples take part.
-        positive: first pass of P.
-        negative: first pass of N.
+        label: name of the contrast.
+        selection: samples of both sides.
+        positive: first pass over P.
+        negative: first pass over N.
         progress: called after each shard.
-        intervals: whether the sums of the cosine's interval are wanted.
-        scores: whether scores along the folds' directions are wanted.
+        intervals: whether to compute the sums for the cosine's interval.
+        scores: whether to compute scores along the folds' directions.
     """
     means = {
         space: Means(positive.moments[space].mean, negative.moments[space].mean)
@@ -61,15 +60,15 @@ def second_passes(
         assert positive.folds is not None
         assert negative.folds is not None
         axes = Axes(*fold_directions(positive.folds, negative.folds))
-    sides = chosen.positive, chosen.negative
+    sides = selection.positive, selection.negative
     n_shards = [run.record.sets[side.prompt_set].n_shards for side in sides]
-    against = shared((means, axes))
+    means_and_axes = shared((means, axes))
     arguments: list[tuple[Any, ...]]
-    if chosen.paired:
-        arguments = [(run, *sides, index, against, True) for index in range(n_shards[0])]
+    if selection.paired:
+        arguments = [(run, *sides, index, means_and_axes, True) for index in range(n_shards[0])]
     else:
-        arguments = [(run, chosen.positive, None, index, against, False) for index in range(n_shards[0])]
-        arguments += [(run, None, chosen.negative, index, against, False) for index in range(n_shards[1])]
+        arguments = [(run, sides[0], None, index, means_and_axes, False) for index in range(n_shards[0])]
+        arguments += [(run, None, sides[1], index, means_and_axes, False) for index in range(n_shards[1])]
     parts = run_tasks(second_pass, arguments, partial(_say, progress, f"contrast {label}", len(arguments)))
     return reduce(SecondPass.__add__, parts)
 

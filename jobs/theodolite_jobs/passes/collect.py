@@ -1,10 +1,10 @@
-"""Everything that the passes over a run's activations collect, for all result groups that need them at once."""
+"""Outputs of the passes over a run's activations, collected at once for all result groups that need them."""
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 from theodolite.groups import GROUPS
-from theodolite.groups.record import Gathered
+from theodolite.groups.record import Output
 from theodolite.store.commits import Commit
 from theodolite.store.runs import Run
 from theodolite_jobs.passes.all_shards import first_passes, second_passes
@@ -14,7 +14,6 @@ from theodolite_jobs.passes.samples import SampleSelection
 from theodolite_jobs.passes.selections import (
     Contrasts,
     ContrastSelection,
-    SetSelection,
     contrast_selection,
     set_selections,
 )
@@ -24,7 +23,7 @@ from theodolite_jobs.tasks import Progress
 
 @dataclass(frozen=True)
 class SetPasses:
-    """What the first pass collected of a prompt set, and which of all positions the set has."""
+    """Output of the first pass for a prompt set; `positions` are the set's indices among all positions."""
 
     first: FirstPass
     positions: tuple[int, ...]
@@ -35,7 +34,7 @@ class SetPasses:
 
 @dataclass(frozen=True)
 class ContrastPasses:
-    """What both passes collected of a contrast, over the positions that both of its sets have."""
+    """Outputs of both passes for a contrast; `positions` are the indices of the positions that both sets have."""
 
     positive: FirstPass
     negative: FirstPass
@@ -46,7 +45,7 @@ class ContrastPasses:
 
 @dataclass(frozen=True)
 class Collected:
-    """What the passes collected: of each prompt set, and of each contrast; empty where no group needs it."""
+    """Outputs of the passes for each prompt set and each contrast; empty if no group needs them."""
 
     sets: Sequence[SetPasses]
     contrasts: Sequence[ContrastPasses]
@@ -60,55 +59,38 @@ def collect(
     norms: Sequence[NormLayer],
     progress: Progress,
 ) -> Collected:
-    """Pass over the activations once, and once more where intervals or scores need the means of the first pass.
+    """Return the outputs of the first pass, and of the second pass if a group needs intervals or scores.
 
     Args:
-        run: a run whose shards are all committed.
-        commits: its commit records, by set.
+        run: a run with all shards committed.
+        commits: commit records of each set.
         contrasts: `positive`, `negative` and `paired` of each contrast, by name.
-        groups: the result groups that are computed from the passes.
+        groups: result groups to compute from the passes.
         norms: the model's norm layers, for `sphere`.
         progress: called after each task.
 
     Raises:
-        RunDamagedError: a shard cannot be read, or holds a number that is not finite.
+        RunDamagedError: a shard cannot be read, or contains a number that is not finite.
     """
     sets = set_selections(run, commits)
     sides = {name: contrast_selection(run, contrast, commits) for name, contrast in contrasts.items()}
-    first = first_passes(run, _wanted(sets, sides, groups), norms, progress)
-    compared = [
-        _compare(run, name, selection, first, groups, progress)
-        for name, selection in sides.items()
-        if _gathered_of_sides(groups)
+    per_set = frozenset[Output]().union(*(GROUPS[name].per_set for name in groups))
+    per_side = frozenset[Output]().union(*(GROUPS[name].per_side for name in groups))
+    requested: dict[SampleSelection, frozenset[Output]] = {}
+    selections = [(one.selection, per_set) for one in sets.values()]
+    selections += [(side, per_side) for one in sides.values() for side in (one.positive, one.negative)]
+    for selection, outputs in selections:
+        if outputs:
+            requested[selection] = requested.get(selection, frozenset()) | outputs
+    first = first_passes(run, requested, norms, progress)
+    contrast_passes = [
+        _contrast_passes(run, name, selection, first, groups, progress) for name, selection in sides.items() if per_side
     ]
-    measured = [SetPasses(first[one.selection], one.positions) for one in sets.values() if _gathered_of_sets(groups)]
-    return Collected(measured, compared)
+    set_passes = [SetPasses(first[one.selection], one.positions) for one in sets.values() if per_set]
+    return Collected(set_passes, contrast_passes)
 
 
-def _gathered_of_sets(groups: Iterable[str]) -> frozenset[Gathered]:
-    return frozenset().union(*(GROUPS[name].of_sets for name in groups))
-
-
-def _gathered_of_sides(groups: Iterable[str]) -> frozenset[Gathered]:
-    return frozenset().union(*(GROUPS[name].of_sides for name in groups))
-
-
-def _wanted(
-    sets: Mapping[str, SetSelection], contrasts: Mapping[str, ContrastSelection], groups: Collection[str]
-) -> dict[SampleSelection, frozenset[Gathered]]:
-    """Return what the first pass must collect of each selection, for all groups at once."""
-    wanted: dict[SampleSelection, frozenset[Gathered]] = {}
-    chosen = [(one.selection, _gathered_of_sets(groups)) for one in sets.values()]
-    chosen += [
-        (side, _gathered_of_sides(groups)) for one in contrasts.values() for side in (one.positive, one.negative)
-    ]
-    for selection, gathered in chosen:
-        if gathered:
-            wanted[selection] = wanted.get(selection, frozenset()) | gathered
-    return wanted
-
-
-def _compare(
+def _contrast_passes(
     run: Run,
     name: str,
     selection: ContrastSelection,
@@ -116,7 +98,7 @@ def _compare(
     groups: Collection[str],
     progress: Progress,
 ) -> ContrastPasses:
-    """Return both passes of a contrast; the second one only where a group needs it."""
+    """Return both passes of a contrast, the second one only if a group needs it."""
     positive, negative = first[selection.positive], first[selection.negative]
     needs = {"intervals": "curves" in groups, "scores": "separation" in groups}
     second = None

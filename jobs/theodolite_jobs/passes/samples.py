@@ -1,4 +1,4 @@
-"""Reading the samples that take part: of one shard whole, or of one layer over all shards; never what is not finite."""
+"""Readers of selected samples, from one shard or from one layer over all shards; both check that values are finite."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -16,11 +16,11 @@ from theodolite.store.slices import read_slice
 
 @dataclass(frozen=True)
 class SampleSelection:
-    """Which samples of a set take part, and which of its positions.
+    """A selection of a prompt set's samples and positions.
 
     Attributes:
-        prompt_set: the set's name.
-        excluded: samples left out: quarantined, or partners of quarantined ones.
+        prompt_set: name of the set.
+        excluded: samples to leave out: quarantined ones, and partners of quarantined ones.
         positions: indices into the set's own positions.
     """
 
@@ -30,10 +30,10 @@ class SampleSelection:
 
 
 class SelectedShard:
-    """The samples of one shard that take part, a layer at a time; never one that is not finite."""
+    """The selected samples of one shard, read layer by layer and checked to be finite."""
 
     def __init__(self, run: Run, selection: SampleSelection, shard_index: int) -> None:
-        """Find out which samples they are."""
+        """Read the shard's commit record and select its samples."""
         self.run = run
         self.selection = selection
         self.commit = read_commit(run.location, selection.prompt_set, shard_index)
@@ -42,10 +42,10 @@ class SelectedShard:
         self._opened: dict[Site, StoredShard] = {}
 
     def layer(self, site: Site, index: int = 0) -> NDArray[np.float32]:
-        """Return one site at an index into the run's layers, (sample, position, d_model).
+        """Return the activations at one site and an index into the run's layers, (sample, position, d_model).
 
         Raises:
-            RunDamagedError: the shard is not what was committed, or a number in it is not finite.
+            RunDamagedError: the shard differs from its commit record, or contains a number that is not finite.
         """
         if site not in self._opened:
             self._opened[site] = open_shard(self.run, self.commit, site)
@@ -63,12 +63,12 @@ def read_layer_samples(
 ) -> NDArray[np.float32]:
     """Return some samples of a set at one site, layer and position, (sample, d_model).
 
-    Only that layer is read, in two requests of each shard. The shards must have been verified.
+    It reads only that layer, with two requests for each shard. The caller must have verified the shards.
 
     Args:
         run: the run.
-        selection: the set, and one of its positions.
-        samples: their indices in the set, ascending.
+        selection: the set and one of its positions.
+        samples: indices of the samples in the set, ascending.
         site: the site; `resid_final` has no layer.
         layer: index into the run's layers.
     """
@@ -86,16 +86,16 @@ def refuse_non_finite(
     layer: int,
     samples: Sequence[int] | NDArray[np.int64],
 ) -> None:
-    """Raise RunDamagedError where samples, (sample, …), hold a number that must not be averaged."""
+    """Raise RunDamagedError if samples, (sample, …), contain a number that is not finite."""
     with np.errstate(over="ignore", invalid="ignore"):
-        if np.isfinite(values.sum()):  # one pass without a copy: a NaN or an infinity stays in a sum
+        if np.isfinite(values.sum()):  # one pass without a copy; a NaN or an infinity makes the sum not finite
             return
     finite = np.isfinite(values).all(axis=tuple(range(1, values.ndim)))
-    if finite.all():  # the sum alone ran over
+    if finite.all():  # only the sum overflowed
         return
-    place = "" if site is Site.RESID_FINAL else f" at layer {run.record.layers[layer]}"
+    at_layer = "" if site is Site.RESID_FINAL else f" at layer {run.record.layers[layer]}"
     sample = samples[int(np.argmin(finite))]
     raise RunDamagedError(
-        f"{run.id}: {where}, {site}: the activation of sample {sample}{place} is not finite, and "
-        f"nothing is averaged over that; run `theodolite verify {run.id}`"
+        f"{run.id}: {where}, {site}: the activation of sample {sample}{at_layer} is not finite, so statistics "
+        f"cannot be computed; run `theodolite verify {run.id}`"
     )

@@ -1,4 +1,4 @@
-"""Which sets statistics are about, and which of their samples take part."""
+"""Selections of the prompt sets, samples and positions for statistics."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -25,7 +25,7 @@ class SetSelection:
 
 @dataclass(frozen=True)
 class ContrastSelection:
-    """Both sides' samples over the positions they have in common, and the indices of these among all positions."""
+    """Samples of both sides at their common positions, and the indices of these among all positions."""
 
     positive: SampleSelection
     negative: SampleSelection
@@ -34,46 +34,46 @@ class ContrastSelection:
 
 
 def measured_sets(run: Run) -> tuple[list[str], list[int]]:
-    """Return the sets that statistics are about, and all positions that they keep.
+    """Return the names of the sets that have statistics, and all of their positions, ascending.
 
-    Sets that keep every token feed trajectories; their positions differ from prompt to prompt.
+    Sets with `positions: all` serve trajectories and have no statistics, since their positions differ between prompts.
     """
     names = [name for name in run.record.sets if run.record.spec.sets[name].positions != "all"]
     return names, sorted({position for name in names for position in run.record.sets[name].positions})
 
 
 def set_selections(run: Run, commits: Mapping[str, list[Commit]]) -> dict[str, SetSelection]:
-    """Return the samples of each set: all that are not quarantined, at all of its positions."""
+    """Return a selection for each set: all samples that are not quarantined, at all positions of the set."""
     names, positions = measured_sets(run)
-    found = {}
+    selections = {}
     for name in names:
         own = run.record.sets[name].positions
-        chosen = SampleSelection(name, quarantined(commits[name]), tuple(range(len(own))))
-        found[name] = SetSelection(chosen, tuple(positions.index(position) for position in own))
-    return found
+        selection = SampleSelection(name, quarantined(commits[name]), tuple(range(len(own))))
+        selections[name] = SetSelection(selection, tuple(positions.index(position) for position in own))
+    return selections
 
 
 def contrast_selection(run: Run, contrast: Mapping[str, Any], commits: Mapping[str, list[Commit]]) -> ContrastSelection:
-    """Return the samples of a contrast's sides; a quarantined prompt takes its partner out of paired statistics."""
+    """Return the selection for a contrast; if paired, it leaves out the partners of quarantined prompts too."""
     _, positions = measured_sets(run)
     names, paired = [contrast["positive"], contrast["negative"]], contrast["paired"]
     own = [run.record.sets[name].positions for name in names]
     bad = [quarantined(commits[name]) for name in names]
     excluded = [bad[0] | bad[1]] * 2 if paired else bad
-    common = [position for position in positions if all(position in of_set for of_set in own)]
+    common = [position for position in positions if all(position in one for one in own)]
     positive, negative = (
-        SampleSelection(name, out, tuple(of_set.index(position) for position in common))
-        for name, out, of_set in zip(names, excluded, own, strict=True)
+        SampleSelection(name, out, tuple(one.index(position) for position in common))
+        for name, out, one in zip(names, excluded, own, strict=True)
     )
     return ContrastSelection(positive, negative, paired, tuple(positions.index(position) for position in common))
 
 
-def captured_in(run: Run, places: Sequence[tuple[Site, int]]) -> tuple[Site, int] | None:
-    """Return the first of some places, (site, layer), that the run captured, as the site and an index into its layers.
+def first_captured(run: Run, candidates: Sequence[tuple[Site, int]]) -> tuple[Site, int] | None:
+    """Return the first captured candidate (site, layer) as the site and an index into the run's layers, or None.
 
-    `resid_final` has index 0. None where none of them was captured.
+    `resid_final` has index 0.
     """
-    for site, layer in places:
+    for site, layer in candidates:
         if site is Site.RESID_FINAL:
             return site, 0
         if site in run.record.spec.capture.sites and layer in run.record.layers:
@@ -82,12 +82,12 @@ def captured_in(run: Run, places: Sequence[tuple[Site, int]]) -> tuple[Site, int
 
 
 def all_commits(run: Run) -> dict[str, list[Commit]]:
-    """Return the commit records of all shards of all sets; raises StoreError where some are missing."""
+    """Return the commit records of all shards of all sets; raise StoreError if some are missing."""
     return {name: _commits_of(run, name) for name in run.record.sets}
 
 
 def captured_digest(commits: Mapping[str, list[Commit]]) -> str:
-    """Return a digest of everything that was captured."""
+    """Return a digest of the captured activations: the checksums and quarantined samples of all shards."""
     return digest_of(
         {
             name: [[commit.checksums, sorted(commit.quarantined)] for commit in shards]
@@ -97,7 +97,7 @@ def captured_digest(commits: Mapping[str, list[Commit]]) -> str:
 
 
 def quarantined(commits: Iterable[Commit]) -> frozenset[int]:
-    """Return the samples that must be left out."""
+    """Return the indices of the quarantined samples."""
     return frozenset(sample for commit in commits for sample in commit.quarantined)
 
 
@@ -106,7 +106,7 @@ def _commits_of(run: Run, name: str) -> list[Commit]:
     missing = [index for index in range(expected) if index not in commits]
     if missing:
         raise StoreError(
-            f"{run.id}: {len(missing)} of {expected} shards of {name} are not captured yet, the first is "
-            f"{name}/{missing[0]:05d}; run the survey again to go on"
+            f"{run.id}: {len(missing)} of {expected} shards of {name} are not captured; the first is "
+            f"{name}/{missing[0]:05d}; run the same survey again to capture them"
         )
     return [commits[index] for index in range(expected)]

@@ -1,4 +1,4 @@
-"""From what the passes collected to arrays over all sets, contrasts and positions."""
+"""Arrays over all sets or contrasts and all positions, from the outputs of the passes."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -9,34 +9,33 @@ from numpy.typing import NDArray
 from theodolite_jobs.passes.collect import ContrastPasses, SetPasses
 
 
-class Placer:
-    """Puts each prompt set's or contrast's own positions where they stand among all positions; the rest is filled."""
-
-    def __init__(self, subjects: Sequence[SetPasses] | Sequence[ContrastPasses], n_positions: int) -> None:
-        self.positions = [subject.positions for subject in subjects]
-        self.n_positions = n_positions
-
-    def __call__(self, arrays: Sequence[NDArray[Any]], axis: int = 1, fill: float = np.nan) -> NDArray[Any]:
-        """Return all subjects' arrays, (subject, …), each with its own positions along `axis`."""
-        placed = []
-        for array, positions in zip(arrays, self.positions, strict=True):
-            shape = (*array.shape[:axis], self.n_positions, *array.shape[axis + 1 :])
-            whole = np.full(shape, fill, dtype=array.dtype)
-            whole[(slice(None),) * axis + (list(positions),)] = array
-            placed.append(whole)
-        return np.stack(placed) if placed else np.empty(0)
+def into_all_positions(
+    passes: Sequence[SetPasses | ContrastPasses],
+    n_positions: int,
+    arrays: Sequence[NDArray[Any]],
+    axis: int = 1,
+    fill: float = np.nan,
+) -> NDArray[Any]:
+    """Return the stacked arrays of all sets or contrasts, with all positions along `axis`; `fill` for missing ones."""
+    expanded = []
+    for array, subject in zip(arrays, passes, strict=True):
+        shape = (*array.shape[:axis], n_positions, *array.shape[axis + 1 :])
+        whole = np.full(shape, fill, dtype=array.dtype)
+        whole[(slice(None),) * axis + (list(subject.positions),)] = array
+        expanded.append(whole)
+    return np.stack(expanded) if expanded else np.empty(0)
 
 
 def set_counts(sets: Sequence[SetPasses], n_positions: int) -> NDArray[np.int64]:
-    """Return how many prompts of each set take part, (set, position)."""
+    """Return the number of prompts used of each set, (set, position)."""
     counts = [np.full(len(subject.positions), subject.first.count) for subject in sets]
-    return Placer(sets, n_positions)(counts, axis=0, fill=0)
+    return into_all_positions(sets, n_positions, counts, axis=0, fill=0)
 
 
 def contrast_counts(contrasts: Sequence[ContrastPasses], n_positions: int) -> dict[str, NDArray[Any]]:
-    """Return how many prompts of each side take part, `n_positive` and `n_negative`, (contrast, position)."""
-    place = Placer(contrasts, n_positions)
-    return {
-        f"n_{side}": place([np.full(len(one.positions), getattr(one, side).count) for one in contrasts], axis=0, fill=0)
-        for side in ("positive", "negative")
-    }
+    """Return the numbers of prompts used of each side, `n_positive` and `n_negative`, (contrast, position)."""
+    arrays = {}
+    for side in ("positive", "negative"):
+        counts = [np.full(len(one.positions), getattr(one, side).count) for one in contrasts]
+        arrays[f"n_{side}"] = into_all_positions(contrasts, n_positions, counts, axis=0, fill=0)
+    return arrays

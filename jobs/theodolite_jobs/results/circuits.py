@@ -1,6 +1,6 @@
-"""From one layer's weights to the thin factors of its circuits: scale, norms, groups and rotations as the family has.
+"""Thin factors of one layer's circuits from its weights, with the family's scales, norms, groups and rotations.
 
-What depends on the data, and so is no part of a matrix, is left out and said in `notes_on`.
+Operations that depend on the data are not part of a circuit; `notes_on` lists them.
 """
 
 from collections.abc import Sequence
@@ -20,9 +20,9 @@ if TYPE_CHECKING:
 
 
 def read_circuits(weights: "Weights", layer: int, offsets: Sequence[int] = (0,), fold_norm: bool = False) -> Circuits:
-    """Read one layer's weights as circuits; with `fold_norm` the norm that attention reads through is in them.
+    """Return one layer's circuits; `fold_norm` folds the norm before attention into the weights.
 
-    Folded is W′ = Π diag(γ) W and b′ = b + βW for the norm Πx/σ · γ + β; the norm then has no scale and no bias left.
+    For the norm Πx/σ · γ + β, folding gives W′ = Π diag(γ) W and b′ = b + βW; the norm then has scale 1 and bias 0.
 
     Raises:
         ModelError: a projection is missing.
@@ -32,7 +32,7 @@ def read_circuits(weights: "Weights", layer: int, offsets: Sequence[int] = (0,),
     output_norm = None if norm_after is None else norm_of(weights.norm(layer, "attention_output"), sizes.d_model)
     output = _array(attention.o).transpose(0, 2, 1)
     scale = anatomy.taps[Site.ATTN_OUT].scale
-    found = Circuits(
+    circuits = Circuits(
         query=_array(attention.q),
         key=_array(attention.k),
         value=_array(attention.v),
@@ -48,68 +48,68 @@ def read_circuits(weights: "Weights", layer: int, offsets: Sequence[int] = (0,),
         output_norm=output_norm,
         output_scale=scale,
     )
-    if fold_norm and found.input_norm is not None:
-        found = _folded(found, found.input_norm)
+    if fold_norm and circuits.input_norm is not None:
+        circuits = _folded(circuits, circuits.input_norm)
     query, query_bias = _through_head_norm(
-        found.query, found.query_bias, attention.q_norm, attention.q_norm_bias, anatomy.norm_kind
+        circuits.query, circuits.query_bias, attention.q_norm, attention.q_norm_bias, anatomy.norm_kind
     )
     key, key_bias = _through_head_norm(
-        found.key, found.key_bias, attention.k_norm, attention.k_norm_bias, anatomy.norm_kind
+        circuits.key, circuits.key_bias, attention.k_norm, attention.k_norm_bias, anatomy.norm_kind
     )
-    return replace(found, query=query, query_bias=query_bias, key=key, key_bias=key_bias)
+    return replace(circuits, query=query, query_bias=query_bias, key=key, key_bias=key_bias)
 
 
 def input_norm(weights: "Weights", layer: int) -> Norm | None:
-    """Return the norm that a layer's attention reads the stream through; None where it reads the stream itself."""
+    """Return the norm between the stream and a layer's attention, or None if attention reads the stream directly."""
     if weights.anatomy.post_norm or "attention" not in weights.anatomy.norms:
         return None
     return norm_of(weights.norm(layer, "attention"), weights.dimensions.d_model)
 
 
 def notes_on(weights: "Weights", fold_norm: bool) -> list[str]:
-    """Say what of this model's attention depends on the data and is in no circuit, and what was chosen."""
+    """Return notes on the circuits: the choice of `fold_norm`, and parts of attention that the circuits leave out."""
     attention, anatomy = weights.attention(0), weights.anatomy
     if anatomy.post_norm or "attention" not in anatomy.norms:
-        notes = ["attention reads the stream itself: no norm is between"]
+        notes = ["attention reads the stream directly, without a norm"]
     else:
-        folded = "folded into the weights" if fold_norm else "not folded: the weights are as they are stored"
-        notes = [f"the norm that attention reads through is {folded}"]
+        folded = "folded into the weights" if fold_norm else "not folded into the weights"
+        notes = [f"the norm before attention is {folded}"]
     if attention.q_norm is not None:
-        notes.append("queries and keys are normalised, so scores are known up to a positive factor for each token")
+        notes.append("queries and keys are normalised, so QK gives scores up to a positive factor for each token")
     if attention.q_norm_bias is not None:
-        notes.append("their biases are those of that norm, which are not divided, and the projections', which are")
+        notes.append("query and key biases are the norm's bias plus the normalised bias of the projection")
     if "attention_output" in anatomy.norms and not anatomy.post_norm:
-        notes.append("attention's output is normalised, so W_VO is known up to a positive factor for each token")
+        notes.append("attention's output is normalised, so VO gives it up to a positive factor for each token")
     if attention.soft_cap is not None:
-        notes.append(f"scores then go through {attention.soft_cap:g}·tanh(score/{attention.soft_cap:g})")
+        notes.append(f"QK leaves out the soft cap of scores, {attention.soft_cap:g}·tanh(score/{attention.soft_cap:g})")
     if attention.clip is not None:
-        notes.append(f"queries, keys and values are then clipped to ±{attention.clip:g}")
+        notes.append(f"the circuits leave out that queries, keys and values are clipped to ±{attention.clip:g}")
     if anatomy.positions.startswith("rotary"):
-        notes.append("QK is at the stated offset between query and key; some families do not rotate every layer")
+        notes.append("QK is at the stated offset between query and key; in some families only some layers rotate")
     elif anatomy.positions != "learned":
-        notes.append(f"{anatomy.positions} positions add to the scores what is in no circuit")
+        notes.append(f"QK leaves out what {anatomy.positions} positions add to the scores")
     return notes
 
 
-def _folded(found: Circuits, norm: Norm) -> Circuits:
-    def weight(of: NDArray[np.floating]) -> NDArray[np.float64]:
-        scaled = of * norm.scale[:, None]
+def _folded(circuits: Circuits, norm: Norm) -> Circuits:
+    def weight(stored: NDArray[np.floating]) -> NDArray[np.float64]:
+        scaled = stored * norm.scale[:, None]
         return projected(scaled.transpose(0, 2, 1), norm).transpose(0, 2, 1)
 
-    def bias(of: NDArray[np.floating], own: NDArray[np.float64] | None) -> NDArray[np.float64] | None:
+    def bias(projection: NDArray[np.floating], own: NDArray[np.float64] | None) -> NDArray[np.float64] | None:
         if own is None and not norm.bias.any():
             return None
-        moved: NDArray[np.float64] = np.einsum("d,hdk->hk", norm.bias, of)
-        return moved if own is None else own + moved
+        added: NDArray[np.float64] = np.einsum("d,hdk->hk", norm.bias, projection)
+        return added if own is None else own + added
 
     return replace(
-        found,
-        query=weight(found.query),
-        key=weight(found.key),
-        value=weight(found.value),
-        query_bias=bias(found.query, found.query_bias),
-        key_bias=bias(found.key, found.key_bias),
-        value_bias=bias(found.value, found.value_bias),
+        circuits,
+        query=weight(circuits.query),
+        key=weight(circuits.key),
+        value=weight(circuits.value),
+        query_bias=bias(circuits.query, circuits.query_bias),
+        key_bias=bias(circuits.key, circuits.key_bias),
+        value_bias=bias(circuits.value, circuits.value_bias),
         input_norm=replace(norm, scale=np.ones_like(norm.scale), bias=np.zeros_like(norm.bias)),
     )
 
@@ -117,7 +117,7 @@ def _folded(found: Circuits, norm: Norm) -> Circuits:
 def _through_head_norm(
     weight: NDArray[np.floating], bias: NDArray[np.float64] | None, scale: Any, shift: Any, kind: str
 ) -> tuple[NDArray[np.floating], NDArray[np.float64] | None]:
-    """Return a projection and its bias after the linear part of the norm on queries or keys."""
+    """Return a projection and its bias multiplied by the linear part of the norm on queries or keys."""
     if scale is None:
         return weight, bias
 
@@ -125,23 +125,23 @@ def _through_head_norm(
         return (x - x.mean(axis=-1, keepdims=True) if kind == "layer" else x) * gamma
 
     gamma = _array(scale).astype(np.float64)
-    moved = None if bias is None else through(bias, gamma)
+    new_bias = None if bias is None else through(bias, gamma)
     if shift is not None:
-        moved = _array(shift).astype(np.float64) + (0.0 if moved is None else moved)
-    return through(weight.astype(np.float64), gamma[:, None]), moved
+        new_bias = _array(shift).astype(np.float64) + (0.0 if new_bias is None else new_bias)
+    return through(weight.astype(np.float64), gamma[:, None]), new_bias
 
 
 def _written(output: NDArray[np.floating], norm: Norm | None, scale: float) -> NDArray[np.floating]:
-    """Return W_Oᵀ with the linear part of what the family does to attention's output."""
+    """Return W_Oᵀ with the linear part of the output norm and the residual multiplier folded in."""
     if norm is not None:
-        along = projected(output.transpose(0, 2, 1), norm) * norm.scale
-        output = along.transpose(0, 2, 1)
+        scaled = projected(output.transpose(0, 2, 1), norm) * norm.scale
+        output = scaled.transpose(0, 2, 1)
     return output if scale == 1.0 else output * np.float64(scale)
 
 
 def _array(tensor: Any) -> NDArray[np.floating]:
-    found: NDArray[np.floating] = tensor.numpy()
-    return found
+    array: NDArray[np.floating] = tensor.numpy()
+    return array
 
 
 def _optional(tensor: Any) -> NDArray[np.float64] | None:

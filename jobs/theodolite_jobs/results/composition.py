@@ -16,8 +16,8 @@ if TYPE_CHECKING:
     from theodolite_jobs.models.weights import Weights
 
 
-def rests_on(context: Context) -> dict[str, Any]:
-    """Return what the group's digest covers."""
+def digest_inputs(context: Context) -> dict[str, Any]:
+    """Return the contents of the group's digest."""
     heads, rules = context.spec.heads, {"group": "composition", "version": GROUPS["composition"].version}
     return {**rules, "layers": heads.composition, "fold_norm": heads.fold_norm}
 
@@ -40,8 +40,8 @@ def compute(context: Context) -> Result:
         context.progress("composition", done, len(pairs))
 
     with context.tasks():
-        found = run_tasks(_pair_composition, arguments, say, rounds=1)
-        for (first, second), values in zip(pairs, found, strict=True):
+        scores = run_tasks(_pair_composition, arguments, say, rounds=1)
+        for (first, second), values in zip(pairs, scores, strict=True):
             score[:, first, :, second] = values
     coordinates = {
         "composition": KINDS,
@@ -58,4 +58,4 @@ def _pair_composition(weights: "Weights", writer: int, reader: int, fold_norm: b
     try:
         return composition(*circuits)
     except ValueError as error:
-        raise ModelError(f"layer {writer} or {reader}: {error}") from error
+        raise ModelError(f"layer {writer} or layer {reader}: {error}") from error

@@ -19,13 +19,13 @@ from theodolite_jobs.results.context import Context, Result
 
 
 class Computation(Protocol):
-    """What the module of a result group provides."""
+    """The functions that the module of a result group provides."""
 
-    def rests_on(self, context: Context, /) -> dict[str, Any]:
-        """Return what the group's digest covers; the group is computed again when that changes."""
+    def digest_inputs(self, context: Context, /) -> dict[str, Any]:
+        """Return the contents of the group's digest; a change makes the stored group outdated."""
 
     def compute(self, context: Context, /) -> Result:
-        """Return the group; `context.stale` has its digest."""
+        """Return the computed group, whose digest is in `context.stale`."""
 
 
 COMPUTATIONS: dict[str, Computation] = {

@@ -1,4 +1,4 @@
-"""What the computations of one analysis share: each part is read or computed once, when it is first needed."""
+"""The shared state of one analysis; each part is read or computed once, at its first use."""
 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
@@ -29,14 +29,14 @@ Arrays = dict[str, NDArray[Any]]
 
 @dataclass(frozen=True)
 class Result:
-    """A result group as it was computed, before it is stored.
+    """A computed result group before it is stored.
 
     Attributes:
-        arrays: an array for each variable of the group that is not stored by layer.
-        coordinates: the labels of each dimension.
-        attributes: what the group says of itself, beside its digest and version.
-        labels: further labels of a dimension, by name: the dimension, and the labels.
-        tables: Parquet tables, encoded, by name.
+        arrays: the group's variables that are not stored layer by layer, by name.
+        coordinates: labels of each dimension.
+        attributes: attributes of the group besides its digest and version.
+        labels: additional labels of a dimension, by name, as the dimension and its labels.
+        tables: encoded Parquet tables, by name.
     """
 
     arrays: Mapping[str, NDArray[Any]]
@@ -47,7 +47,7 @@ class Result:
 
 
 def _no_model(*_: Any) -> Any:
-    raise ModelError("this analysis has no model")
+    raise ModelError("this analysis has no model, which the result group needs")
 
 
 @dataclass
@@ -55,15 +55,15 @@ class Context:
     """One analysis of a run.
 
     Attributes:
-        run: a run whose shards are all committed.
-        spec: which analyses are requested, and their options.
-        contrasts: the contrasts of the spec, and those that the run has results for already.
-        open_weights: opens the model's weights; raises ModelError where that is not possible.
-        open_tokenizer: loads the tokenizer that belongs to these weights.
-        dask_address: a `dask.distributed` scheduler; None uses threads of this process.
-        progress: is told how many tasks are done.
+        run: a run with all shards committed.
+        spec: the requested analyses and their options.
+        contrasts: the contrasts of the spec, and those for which the run already has results.
+        open_weights: opens the model's weights; raises ModelError if it cannot.
+        open_tokenizer: loads the tokenizer of these weights.
+        dask_address: address of a `dask.distributed` scheduler; None uses threads of this process.
+        progress: called with the number of finished tasks.
         stale: digest of each group that is being computed, by name.
-        results: the groups that this analysis has computed so far.
+        results: the groups that this analysis has already computed.
     """
 
     run: Run
@@ -78,21 +78,21 @@ class Context:
 
     @cached_property
     def commits(self) -> dict[str, list[Commit]]:
-        """The commit records of all shards, by set; raises StoreError where some are missing."""
+        """The commit records of all shards, by set; raises StoreError if some are missing."""
         return all_commits(self.run)
 
     @cached_property
     def captured(self) -> str:
-        """A digest of everything that was captured."""
+        """The digest of the captured activations."""
         return captured_digest(self.commits)
 
     @property
     def weights(self) -> "Weights":
-        """The model's weights; raises ModelError where they cannot be read, each time with the first reason."""
-        found = self._weights
-        if isinstance(found, ModelError):
-            raise found
-        return found
+        """The model's weights; raises the ModelError of the first attempt if they cannot be read."""
+        weights = self._weights
+        if isinstance(weights, ModelError):
+            raise weights
+        return weights
 
     @cached_property
     def _weights(self) -> "Weights | ModelError":
@@ -103,18 +103,18 @@ class Context:
 
     @cached_property
     def norms(self) -> list[NormLayer]:
-        """The model's norm layers in the order of the stream; raises ModelError where one cannot be read."""
+        """The model's norm layers in the order of the stream; raises ModelError if one cannot be read."""
         return norm_layers(self.run, self.weights)
 
     @cached_property
     def collected(self) -> Collected:
-        """What the passes over the activations collect for the groups that are stale."""
+        """The outputs of the passes over the activations for the stale groups."""
         norms = self.norms if "sphere" in self.stale else []
         return collect(self.run, self.commits, self.contrasts, self.stale, norms, self.progress)
 
     @cached_property
     def coordinates(self) -> dict[str, Sequence[Any]]:
-        """Labels of the dimensions that groups of activations have in common."""
+        """Labels of the dimensions that the groups of activations share."""
         sets, positions = measured_sets(self.run)
         return {
             "set": sets,
@@ -126,15 +126,15 @@ class Context:
             "d_model": range(self.run.record.model.d_model),
         }
 
-    def rests_on_captured(self, group: str, contrasts: Mapping[str, Any], **options: Any) -> dict[str, Any]:
-        """Return what the digest of a group of activations covers: its rules, what was captured, contrasts, options."""
+    def digest_inputs(self, group: str, contrasts: Mapping[str, Any], **options: Any) -> dict[str, Any]:
+        """Return the contents of the digest of a group of activations: version, captured digest, contrasts, options."""
         rules = {"group": group, "version": GROUPS[group].version}
         return {**rules, "captured": self.captured, "contrasts": contrasts, **options}
 
     def group(self, name: str) -> xr.Dataset:
-        """Return a result group: the one just computed, or the stored one."""
+        """Return a result group of this analysis, or else the stored one."""
         return self.results[name] if name in self.results else read_group(self.run, name)
 
     def tasks(self) -> AbstractContextManager[None]:
-        """Run tasks on Dask for as long as this lasts."""
+        """Return a context manager that runs tasks on Dask."""
         return scheduler(self.dask_address)

@@ -1,12 +1,13 @@
 """The result group `curves`: cosine between means, variances and norms along depth, raw and on the sphere."""
 
 from collections.abc import Mapping
+from functools import partial
 from typing import Any
 
 import numpy as np
 
 from theodolite_jobs.passes.collect import ContrastPasses
-from theodolite_jobs.results.arrays import Placer, contrast_counts
+from theodolite_jobs.results.arrays import contrast_counts, into_all_positions
 from theodolite_jobs.results.context import Context, Result
 from theodolite_jobs.statistics.curves import CosineCurve, cosine_curve, variance_curves
 
@@ -19,32 +20,33 @@ _COSINE_FIELDS: Mapping[str, str] = {
 }
 
 
-def rests_on(context: Context) -> dict[str, Any]:
-    """Return what the group's digest covers."""
-    return context.rests_on_captured("curves", context.contrasts)
+def digest_inputs(context: Context) -> dict[str, Any]:
+    """Return the contents of the group's digest."""
+    return context.digest_inputs("curves", context.contrasts)
 
 
 def compute(context: Context) -> Result:
     """Return the group from both passes over the activations."""
     sets, contrasts = context.collected.sets, context.collected.contrasts
     n_positions = len(context.coordinates["position"])
-    place_sets, place_contrasts = Placer(sets, n_positions), Placer(contrasts, n_positions)
+    over_sets = partial(into_all_positions, sets, n_positions)
+    over_contrasts = partial(into_all_positions, contrasts, n_positions)
     arrays = contrast_counts(contrasts, n_positions)
     for space, prefix in (("raw", ""), ("sphere", "on_sphere_")):
         cosines = [_cosine(contrast, space) for contrast in contrasts]
         for name, field in _COSINE_FIELDS.items():
-            arrays[prefix + name] = place_contrasts([getattr(cosine, field) for cosine in cosines])
-        parts = [subject[space] for subject in sets]
+            arrays[prefix + name] = over_contrasts([getattr(cosine, field) for cosine in cosines])
+        parts = [passes[space] for passes in sets]
         variances = [variance_curves(part.variance) for part in parts]
-        arrays[f"{prefix}variance_mean"] = place_sets([mean for mean, _, _ in variances])
-        arrays[f"{prefix}variance_max"] = place_sets([largest for _, largest, _ in variances])
-        arrays[f"{prefix}variance_max_feature"] = place_sets([feature for _, _, feature in variances], fill=-1)
-        arrays[f"{prefix}norm_of_mean"] = place_sets([np.linalg.norm(part.mean, axis=-1) for part in parts])
+        arrays[f"{prefix}variance_mean"] = over_sets([mean for mean, _, _ in variances])
+        arrays[f"{prefix}variance_max"] = over_sets([largest for _, largest, _ in variances])
+        arrays[f"{prefix}variance_max_feature"] = over_sets([feature for _, _, feature in variances], fill=-1)
+        arrays[f"{prefix}norm_of_mean"] = over_sets([np.linalg.norm(part.mean, axis=-1) for part in parts])
     return Result(arrays, context.coordinates, {"contrasts": context.contrasts})
 
 
 def _cosine(contrast: ContrastPasses, space: str) -> CosineCurve:
-    """Return the cosine of the means in one space, with its interval."""
+    """Return the cosine of a contrast's means in one space, with its interval."""
     positive, negative = contrast.positive.moments[space], contrast.negative.moments[space]
     assert contrast.second is not None
     return cosine_curve(

@@ -1,24 +1,26 @@
 """The result group `directions`: unit vectors from negative to positive means, and cosines between layers."""
 
+from functools import partial
 from typing import Any
 
 from theodolite.store.result_writer import drop_groups
-from theodolite_jobs.results.arrays import Placer
+from theodolite_jobs.results.arrays import into_all_positions
 from theodolite_jobs.results.context import Context, Result
 from theodolite_jobs.statistics.directions import direction, direction_cosines
 
 
-def rests_on(context: Context) -> dict[str, Any]:
-    """Return what the group's digest covers."""
-    return context.rests_on_captured("directions", context.contrasts)
+def digest_inputs(context: Context) -> dict[str, Any]:
+    """Return the contents of the group's digest."""
+    return context.digest_inputs("directions", context.contrasts)
 
 
 def compute(context: Context) -> Result:
-    """Return the group from the first pass over the activations; `heads`, which uses directions, is outdated then."""
+    """Return the group from the first pass over the activations, and drop `heads`, which depends on directions."""
     drop_groups(context.run, ["heads"])
     contrasts = context.collected.contrasts
-    place = Placer(contrasts, len(context.coordinates["position"]))
+    over_contrasts = partial(into_all_positions, contrasts, len(context.coordinates["position"]))
     sides = [(contrast.positive.moments["raw"].mean, contrast.negative.moments["raw"].mean) for contrast in contrasts]
     units = [direction(positive, negative) for positive, negative in sides]
-    arrays = {"direction": place(units), "direction_cosine": place([direction_cosines(unit) for unit in units])}
+    cosines = [direction_cosines(unit) for unit in units]
+    arrays = {"direction": over_contrasts(units), "direction_cosine": over_contrasts(cosines)}
     return Result(arrays, context.coordinates, {"contrasts": context.contrasts})

@@ -1,4 +1,4 @@
-"""One Dask task on one site and layer: the shape of a set's samples, or of a contrast's two sets, by Gram matrices."""
+"""Dask tasks on one site and layer: the shape of a set's samples, or of a contrast's two sets, from Gram matrices."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -29,16 +29,16 @@ TRANSFORMS: Mapping[str, Callable[[Vectors], Vectors]] = {
     "on_sphere_": on_sphere,
     "standardised_": lambda x: standardised(x)[0],
 }
-"""What names begin with, and what is done to the samples first."""
+"""The transform of the samples in each space, by the prefix of the variables' names."""
 
 
 @dataclass(frozen=True)
 class PointCloud:
-    """Some samples of a set at one position: at most so many that a Gram matrix is small.
+    """Samples of a set at one position, few enough for a Gram matrix in memory.
 
     Attributes:
         selection: the set and one of its positions.
-        samples: their indices in the set, ascending.
+        samples: indices of the samples in the set, ascending.
     """
 
     selection: SampleSelection
@@ -46,13 +46,13 @@ class PointCloud:
 
 
 @dataclass(frozen=True)
-class ShapeOfCloud:
-    """What is known of a cloud at one site and layer.
+class SetShape:
+    """The shape of a point cloud at one site and layer.
 
     Attributes:
-        values: by variable of `gram`.
-        packed: centred Gram matrices in each space, (space, entry).
-        diagonals: their diagonals, (space, sample).
+        values: values of the variables of `gram`, by name.
+        packed: packed centred Gram matrices, (space, entry).
+        diagonals: diagonals of these matrices, (space, sample).
     """
 
     values: dict[str, float]
@@ -60,15 +60,15 @@ class ShapeOfCloud:
     diagonals: NDArray[np.float64]
 
 
-def shape_of_cloud(run: Run, cloud: PointCloud, site: Site, layer: int) -> ShapeOfCloud:
-    """Return the shape of a cloud at a site and an index into the run's layers."""
+def set_shape(run: Run, cloud: PointCloud, site: Site, layer: int) -> SetShape:
+    """Return the shape of a point cloud at a site and an index into the run's layers."""
     samples = _read(run, cloud, site, layer)
     values: dict[str, float] = {}
     matrices = []
-    for prefix, into in TRANSFORMS.items():
-        moved = into(samples)
-        matrix = gram(_centred(moved))
-        values[f"{prefix}mean_cosine"] = mean_cosine(moved)
+    for prefix, transform in TRANSFORMS.items():
+        transformed = transform(samples)
+        matrix = gram(_centred(transformed))
+        values[f"{prefix}mean_cosine"] = mean_cosine(transformed)
         values[f"{prefix}participation_ratio"] = participation_ratio(matrix)
         values[f"{prefix}effective_rank"] = effective_rank(matrix)
         values[f"{prefix}intrinsic_dimension"], coincident = intrinsic_dimension(matrix)
@@ -76,30 +76,30 @@ def shape_of_cloud(run: Run, cloud: PointCloud, site: Site, layer: int) -> Shape
             values["n_coincident"] = coincident
         matrices.append(matrix)
     values["n_constant_features"] = standardised(samples)[1]
-    return ShapeOfCloud(
+    return SetShape(
         values, np.stack([packed(matrix) for matrix in matrices]), np.stack([np.diag(matrix) for matrix in matrices])
     )
 
 
-def shape_of_pair(run: Run, positive: PointCloud, negative: PointCloud, site: Site, layer: int) -> dict[str, float]:
-    """Return how two clouds lie to each other at a site and an index into the run's layers."""
+def pair_shape(run: Run, positive: PointCloud, negative: PointCloud, site: Site, layer: int) -> dict[str, float]:
+    """Return silhouettes, norms and cosines of two point clouds at a site and an index into the run's layers."""
     p, q = (_read(run, cloud, site, layer) for cloud in (positive, negative))
     both = np.concatenate([p, q])
     middle = both.mean(axis=0)
     values: dict[str, float] = {}
-    for prefix, into in TRANSFORMS.items():
-        moved = _centred(into(both))
-        of_p, of_q = moved[: len(p)], moved[len(p) :]
-        matrices = gram(of_p), gram(of_q), of_p @ of_q.T
+    for prefix, transform in TRANSFORMS.items():
+        centred = _centred(transform(both))
+        p, q = centred[: len(p)], centred[len(p) :]
+        matrices = gram(p), gram(q), p @ q.T
         values[f"{prefix}silhouette"] = silhouette(*matrices)
         if not prefix:
-            values |= means_and_medians(Products(*matrices, of_p @ middle, of_q @ middle, float(middle @ middle)))
-    del values["cosine_of_means"], values["difference_of_means"]  # `curves` has them, of all prompts
+            values |= means_and_medians(Products(*matrices, p @ middle, q @ middle, float(middle @ middle)))
+    del values["cosine_of_means"], values["difference_of_means"]  # `curves` has them for all prompts
     return values
 
 
 def _centred(x: Vectors) -> Vectors:
-    """Return samples less their mean; equal samples give zeros, to the bit."""
+    """Return samples minus their mean; equal samples give exact zeros."""
     shifted: Vectors = x - x[0]
     shifted -= shifted.mean(axis=0)
     return shifted

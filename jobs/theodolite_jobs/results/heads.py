@@ -1,4 +1,4 @@
-"""The result group `heads`: every attention head's QK and VO circuit, one task for each layer."""
+"""The result group `heads`: QK and VO circuits of all attention heads, one task for each layer."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
@@ -14,7 +14,14 @@ from theodolite.store.result_reader import read_group
 from theodolite.store.result_writer import check_claim, claim_layers, drop_groups, write_layer
 from theodolite_jobs.results.circuits import notes_on
 from theodolite_jobs.results.context import Arrays, Context, Result
-from theodolite_jobs.results.heads_layer import CIRCUITS, PROJECTIONS, SIDES, Stream, layer_atlas, vocabulary_product
+from theodolite_jobs.results.heads_layer import (
+    CIRCUITS,
+    PROJECTIONS,
+    SIDES,
+    Stream,
+    decompose_layer,
+    vocabulary_product,
+)
 from theodolite_jobs.results.heads_stream import CapturedInputs, Directions
 from theodolite_jobs.statistics.heads import coverage_rank, effective_rank, stable_rank
 from theodolite_jobs.tasks import Progress, run_tasks, shared
@@ -22,31 +29,31 @@ from theodolite_jobs.tasks import Progress, run_tasks, shared
 if TYPE_CHECKING:
     from theodolite_jobs.models.weights import Weights
 
-_VECTOR_BYTES = 128 * 2**20  # of vectors that each core may have finished before they are written
+_VECTOR_BYTES = 128 * 2**20  # of finished vectors in memory for each core
 
 
-def rests_on(context: Context) -> dict[str, Any]:
-    """Return what the group's digest covers: heads are compared with the stream and its directions too."""
+def digest_inputs(context: Context) -> dict[str, Any]:
+    """Return the contents of the group's digest, with the captured activations and directions that heads use."""
     heads, directions = context.spec.heads, finished_groups(context.run).get("directions")
-    about_stream = {"captured": context.captured, "directions": directions}
-    return {"vectors": vectors_digest(heads), "offsets": heads.offsets, **about_stream}
+    stream = {"captured": context.captured, "directions": directions}
+    return {"vectors": vectors_digest(heads), "offsets": heads.offsets, **stream}
 
 
 def vectors_digest(heads: HeadsSpec) -> str:
-    """Return a digest of what singular vectors at offset 0 rest on, beside the model's weights."""
+    """Return a digest of the version and options that determine singular vectors at offset 0, besides the weights."""
     version = GROUPS["heads"].version
     return digest_of({"version": version, "fold_norm": heads.fold_norm, "vectors": heads.vectors})
 
 
 def compute(context: Context) -> Result:
-    """Write each layer's vectors as its task ends, and return the rest of the group.
+    """Write each layer's vectors when its task ends, and return the other variables of the group.
 
     Raises:
         ModelError: a projection is missing, or a weight is not finite.
-        StoreError: another process computes the same group with other options.
+        StoreError: another process computes the group with other options.
     """
     run, heads, weights = context.run, context.spec.heads, context.weights
-    # Copying scores are left out where singular values alone are requested.
+    # Without vectors, only singular values are requested, so copying scores are left out.
     vocabulary = vocabulary_product(weights) if heads.vectors else None
     with context.tasks():
         drop_groups(run, ["heads", *_outdated_words(context)])
@@ -57,7 +64,7 @@ def compute(context: Context) -> Result:
 
 
 def _outdated_words(context: Context) -> list[str]:
-    """Return the group `words` where its tables are about vectors that are replaced now."""
+    """Return the group `words` if its tables decode other vectors than those of this computation."""
     if "words" not in finished_groups(context.run):
         return []
     decoded = read_group(context.run, "words").attrs["vectors"]
@@ -67,7 +74,7 @@ def _outdated_words(context: Context) -> list[str]:
 def _all_layers(context: Context, weights: "Weights", vocabulary: NDArray[np.float32] | None) -> Result:
     run, heads, sizes = context.run, context.spec.heads, weights.dimensions
     stream = CapturedInputs(run, context.coordinates["set"], context.coordinates["position"], context.commits)
-    around = Directions(context, weights.anatomy)
+    directions = Directions(context, weights.anatomy)
     coordinates: Mapping[str, Sequence[Any]] = {
         "circuit": CIRCUITS,
         "offset": heads.offsets,
@@ -79,12 +86,12 @@ def _all_layers(context: Context, weights: "Weights", vocabulary: NDArray[np.flo
         "projection": PROJECTIONS,
         "set": stream.sets,
         "position": stream.positions,
-        "contrast": around.contrasts,
+        "contrast": directions.contrasts,
         "side": SIDES,
     }
     lengths = {dim: len(labels) for dim, labels in coordinates.items()}
     parts: list[Arrays] = []
-    for part in _layer_parts(weights, heads, stream, around, vocabulary, context.progress):
+    for part in _layer_parts(weights, heads, stream, directions, vocabulary, context.progress):
         for name in GROUPS["heads"].by_layer:
             write_layer(run, "heads", name, lengths, len(parts), part.pop(name))
         parts.append(part)
@@ -95,7 +102,7 @@ def _all_layers(context: Context, weights: "Weights", vocabulary: NDArray[np.flo
     attributes = {
         "options": heads.model_dump(mode="json"),
         "notes": notes_on(weights, heads.fold_norm),
-        "direction_position": around.position,
+        "direction_position": directions.position,
     }
     return Result(arrays, coordinates, attributes)
 
@@ -104,28 +111,30 @@ def _layer_parts(
     weights: "Weights",
     heads: HeadsSpec,
     stream: CapturedInputs,
-    around: Directions,
+    directions: Directions,
     vocabulary: NDArray[np.float32] | None,
     progress: Progress,
 ) -> Iterator[Arrays]:
-    """Yield what each layer's task returns, in order; a bounded number of them is held at once."""
+    """Yield the result of each layer's task, in order, with a bounded number of results in memory."""
     sizes = weights.dimensions
     vector_bytes = 4 * 4 * len(heads.offsets) * sizes.n_heads * min(heads.vectors, sizes.d_head) * sizes.d_model
     rounds = max(1, min(8, _VECTOR_BYTES // (vector_bytes + 1)))
     shape = len(stream.sets), len(stream.positions)
     vocabulary = shared(vocabulary)
 
-    def say(before: int, count: int) -> None:
-        progress("heads", before + count, sizes.n_layers)
+    def say(first: int, done: int) -> None:
+        progress("heads", first + done, sizes.n_layers)
 
     for layers, samples in stream.by_layer(sizes.n_layers):
-        known = [Stream(around.read(layer), around.written(layer), samples.get(layer, {})) for layer in layers]
-        arguments = [(weights, layer, heads, of, shape, vocabulary) for layer, of in zip(layers, known, strict=True)]
-        yield from run_tasks(layer_atlas, arguments, partial(say, layers[0]), rounds)
+        arguments = []
+        for layer in layers:
+            known = Stream(directions.read(layer), directions.written(layer), samples.get(layer, {}))
+            arguments.append((weights, layer, heads, known, shape, vocabulary))
+        yield from run_tasks(decompose_layer, arguments, partial(say, layers[0]), rounds)
 
 
 def _over_layers(parts: Sequence[Arrays]) -> Arrays:
-    """Stack the parts of all layers where each variable has its layers: before its heads."""
-    before_heads = {"singular_values": 2, "null_dimension": 1, "null_variance": 3, "copying_score": 0}
-    before_heads |= {"direction_alignment": 2, "vector_cosine": 2}
-    return {name: np.stack([part[name] for part in parts], axis) for name, axis in before_heads.items()}
+    """Return the parts of all layers stacked along the layer axis, which precedes the head axis."""
+    layer_axis = {"singular_values": 2, "null_dimension": 1, "null_variance": 3, "copying_score": 0}
+    layer_axis |= {"direction_alignment": 2, "vector_cosine": 2}
+    return {name: np.stack([part[name] for part in parts], axis) for name, axis in layer_axis.items()}

@@ -1,8 +1,8 @@
-"""What one Dask task does with one layer's attention: decompose every head, and hold it against the stream."""
+"""Dask task on one layer's attention: decompose all heads, and compare them with directions and samples."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 from theodolite.errors import ModelError
 from theodolite.spec import HeadsSpec
 from theodolite_jobs.results.circuits import read_circuits
+from theodolite_jobs.results.context import Arrays
 from theodolite_jobs.statistics.circuits import Circuits
 from theodolite_jobs.statistics.heads import (
     Decomposition,
@@ -21,7 +22,7 @@ from theodolite_jobs.statistics.heads import (
     numerical_rank,
     thin,
 )
-from theodolite_jobs.statistics.norms import normalised, projected
+from theodolite_jobs.statistics.norms import normalised, projected, unit
 
 if TYPE_CHECKING:
     from theodolite_jobs.models.weights import Weights
@@ -30,17 +31,15 @@ CIRCUITS = ("qk", "vo")
 PROJECTIONS = ("query", "key")
 SIDES = ("qk_query", "qk_key", "vo_read", "vo_write")
 
-Arrays = dict[str, NDArray[Any]]
-
 
 @dataclass(frozen=True)
 class Stream:
-    """What a run knows of the stream around one layer's attention; nothing, where it captured none.
+    """Directions and samples of the stream around one layer's attention.
 
     Attributes:
-        read: direction of each contrast where attention reads, (contrast, d_model); NaN where it was not measured.
-        written: the same where attention has written.
-        samples: what entered the block, (sample, d_model), by place among sets and positions.
+        read: direction of each contrast at attention's input, (contrast, d_model); NaN where it was not measured.
+        written: direction of each contrast after attention's output was added, (contrast, d_model).
+        samples: inputs of the block, (sample, d_model), by indices of set and position.
     """
 
     read: NDArray[np.float64]
@@ -48,7 +47,7 @@ class Stream:
     samples: Mapping[tuple[int, int], NDArray[np.float32]] = field(default_factory=dict)
 
 
-def layer_atlas(
+def decompose_layer(
     weights: "Weights",
     layer: int,
     heads: HeadsSpec,
@@ -60,11 +59,11 @@ def layer_atlas(
 
     Args:
         weights: the model's weights on disk.
-        layer: which block.
-        heads: offsets, folding, and how many vectors.
+        layer: index of the block.
+        heads: offsets, folding, and the number of vectors.
         stream: directions and samples around this block.
-        shape: how many sets and positions there are.
-        vocabulary: W_Uᵀ W_E, (d_model, d_model); None leaves copying scores out.
+        shape: numbers of sets and positions.
+        vocabulary: W_Uᵀ W_E, (d_model, d_model); None leaves out copying scores.
 
     Raises:
         ModelError: a projection is missing, or a weight is not finite.
@@ -94,42 +93,42 @@ def layer_atlas(
 def _against_directions(
     circuits: Circuits, thins: Mapping[str, Thin], qk: Decomposition, vo: Decomposition, stream: Stream
 ) -> Arrays:
-    """Return how each circuit meets each contrast's direction: alignment (contrast, side, head), and cosines."""
-    each, kv, turned = np.arange(len(circuits.query)), circuits.kv_head_of, circuits.rotations[0]
+    """Return alignments of circuits with directions, (contrast, side, head), and cosines with vectors."""
+    each, kv, rotation = np.arange(len(circuits.query)), circuits.kv_head_of, circuits.rotations[0]
     read = _as_read(stream.read, circuits)
     query, key, value, written = (thins[name] for name in ("query", "key", "value", "written"))
     gains = {
-        "qk_query": gain(read, query, key, each, kv, turned),
-        "qk_key": gain(read, key, query, kv, each, turned.T),
+        "qk_query": gain(read, query, key, each, kv, rotation),
+        "qk_key": gain(read, key, query, kv, each, rotation.T),
         "vo_read": gain(read, value, written, kv, each),
         "vo_write": gain(stream.written, written, value, each, kv),
     }
     vectors = {"qk_query": qk.left, "qk_key": qk.right, "vo_read": vo.left, "vo_write": vo.right}
     leading = {"qk": qk.singular_values[:, 0], "vo": vo.singular_values[:, 0]}
-    met = {side: stream.written if side == "vo_write" else read for side in SIDES}
+    directions = {side: stream.written if side == "vo_write" else read for side in SIDES}
     with np.errstate(invalid="ignore"):  # a head of zeros has no alignment
         alignment = np.stack([gains[side] / leading[side[:2]] for side in SIDES], axis=1)
-    cosines = [np.einsum("cd,hvd->chv", met[side], vectors[side]) for side in SIDES]
+    cosines = [np.einsum("cd,hvd->chv", directions[side], vectors[side]) for side in SIDES]
     return {"direction_alignment": alignment, "vector_cosine": np.stack(cosines, axis=1)}
 
 
 def _null_variance(
     circuits: Circuits, thins: Mapping[str, Thin], stream: Stream, shape: tuple[int, int]
 ) -> NDArray[np.float64]:
-    """Return the share of the variance of what attention reads that no query, or key, sees."""
+    """Return the share of the variance of attention's input in the null spaces, (set, position, projection, head)."""
     kv = circuits.kv_head_of
-    found = np.full((*shape, len(PROJECTIONS), len(kv)), np.nan)
-    for place, samples in stream.samples.items():
-        exact = samples.astype(np.float64)
-        seen = exact if circuits.input_norm is None else normalised(exact, circuits.input_norm)
-        found[place] = np.stack([null_share(seen, thins["query"]), null_share(seen, thins["key"])[kv]])
-    return found
+    shares = np.full((*shape, len(PROJECTIONS), len(kv)), np.nan)
+    for at, samples in stream.samples.items():
+        inputs = samples.astype(np.float64)
+        read = inputs if circuits.input_norm is None else normalised(inputs, circuits.input_norm)
+        shares[at] = np.stack([null_share(read, thins["query"]), null_share(read, thins["key"])[kv]])
+    return shares
 
 
 def vocabulary_product(weights: "Weights", block: int = 8192) -> NDArray[np.float32] | None:
-    """Return W_Uᵀ W_E, (d_model, d_model), summed over the vocabulary in blocks; None where there is no such product.
+    """Return W_Uᵀ W_E, (d_model, d_model), summed over the vocabulary in blocks.
 
-    There is none where embeddings are projected into the stream (OPT-350m), or the files hold no head.
+    Return None if the model projects embeddings into the stream (OPT-350m), or if its files have no head.
 
     Raises:
         ModelError: a weight is not finite.
@@ -142,7 +141,7 @@ def vocabulary_product(weights: "Weights", block: int = 8192) -> NDArray[np.floa
         rows = slice(start, min(start + block, weights.vocabulary_size))
         total += (weights.unembedding(rows).T @ weights.embedding(rows)).numpy()
     if not np.isfinite(total).all():
-        raise ModelError("the embedding, or the language-model head, has a weight that is not finite")
+        raise ModelError("the embedding or the language-model head has a weight that is not finite")
     return total
 
 
@@ -156,27 +155,23 @@ def _thin(circuits: Circuits, name: str, layer: int) -> Thin:
 
 
 def _stacked(qk: Sequence[Decomposition], vo: Decomposition) -> Arrays:
-    """Return values and vectors of both circuits as (circuit, offset, head, …); NaN for VO past the first offset."""
-    found: Arrays = {}
+    """Return values and vectors of both circuits, (circuit, offset, head, …); VO is NaN after the first offset."""
+    arrays: Arrays = {}
     for name, attribute, dtype in (
         ("singular_values", "singular_values", np.float64),
         ("left_vectors", "left", np.float32),
         ("right_vectors", "right", np.float32),
     ):
-        of_vo = getattr(vo, attribute)
-        both = np.empty((len(CIRCUITS), len(qk), *of_vo.shape), dtype=dtype)
+        vo_array = getattr(vo, attribute)
+        both = np.empty((len(CIRCUITS), len(qk), *vo_array.shape), dtype=dtype)
         for index, one in enumerate(qk):
             both[0, index] = getattr(one, attribute)
-        both[1, 0], both[1, 1:] = of_vo, np.nan
-        found[name] = both
-    return found
+        both[1, 0], both[1, 1:] = vo_array, np.nan
+        arrays[name] = both
+    return arrays
 
 
 def _as_read(directions: NDArray[np.float64], circuits: Circuits) -> NDArray[np.float64]:
-    """Return unit vectors as attention sees them: a norm takes out the mean and scales each feature."""
+    """Return unit vectors along the directions after the linear part of attention's input norm."""
     norm = circuits.input_norm
-    if norm is None:
-        return directions
-    seen = projected(directions, norm) * norm.scale
-    unit: NDArray[np.float64] = seen / np.linalg.norm(seen, axis=-1, keepdims=True)
-    return unit
+    return directions if norm is None else unit(projected(directions, norm) * norm.scale)

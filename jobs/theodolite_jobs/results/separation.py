@@ -1,29 +1,30 @@
-"""The result group `separation`: AUROC, accuracy and Fisher ratio on prompts that the direction was not fitted on."""
+"""The result group `separation`: cross-validated AUROC, accuracy and Fisher ratio along a contrast's direction."""
 
+from functools import partial
 from typing import Any
 
 import numpy as np
 
 from theodolite_jobs.passes.collect import ContrastPasses
-from theodolite_jobs.results.arrays import Placer, contrast_counts
+from theodolite_jobs.results.arrays import contrast_counts, into_all_positions
 from theodolite_jobs.results.context import Context, Result
 from theodolite_jobs.statistics.separation import Estimate, accuracy, auroc, fisher_ratio
 
 
-def rests_on(context: Context) -> dict[str, Any]:
-    """Return what the group's digest covers."""
-    return context.rests_on_captured("separation", context.contrasts)
+def digest_inputs(context: Context) -> dict[str, Any]:
+    """Return the contents of the group's digest."""
+    return context.digest_inputs("separation", context.contrasts)
 
 
 def compute(context: Context) -> Result:
     """Return the group from both passes over the activations."""
     contrasts, n_positions = context.collected.contrasts, len(context.coordinates["position"])
-    place = Placer(contrasts, n_positions)
+    over_contrasts = partial(into_all_positions, contrasts, n_positions)
     arrays = contrast_counts(contrasts, n_positions)
     estimates = [_estimates(contrast) for contrast in contrasts]
     for name in ("auroc", "accuracy", "fisher_ratio"):
         for suffix, field in (("", "value"), ("_low", "low"), ("_high", "high")):
-            arrays[name + suffix] = place([getattr(of_contrast[name], field) for of_contrast in estimates])
+            arrays[name + suffix] = over_contrasts([getattr(one[name], field) for one in estimates])
     return Result(arrays, context.coordinates, {"contrasts": context.contrasts})
 
 

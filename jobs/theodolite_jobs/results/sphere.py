@@ -1,4 +1,4 @@
-"""The result group `sphere`: what was measured at each norm layer, and what its parameters say."""
+"""The result group `sphere`: quantities of each norm layer, measured on prompts or computed from its parameters."""
 
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -8,15 +8,15 @@ from numpy.typing import NDArray
 
 from theodolite_jobs.passes.collect import SetPasses
 from theodolite_jobs.passes.norm_layers import FINAL, NormLayer
-from theodolite_jobs.results.arrays import Placer, set_counts
+from theodolite_jobs.results.arrays import into_all_positions, set_counts
 from theodolite_jobs.results.context import Arrays, Context, Result
 from theodolite_jobs.statistics import sphere
 from theodolite_jobs.tasks import Progress, run_tasks
 
 
-def rests_on(context: Context) -> dict[str, Any]:
-    """Return what the group's digest covers."""
-    return context.rests_on_captured("sphere", {})
+def digest_inputs(context: Context) -> dict[str, Any]:
+    """Return the contents of the group's digest."""
+    return context.digest_inputs("sphere", {})
 
 
 def compute(context: Context) -> Result:
@@ -26,9 +26,9 @@ def compute(context: Context) -> Result:
         ModelError: the model's weights, or one of its norms, cannot be read.
     """
     norms, sets = context.norms, context.collected.sets
-    arrays = _of_parameters(norms, _semi_axes(norms, context.progress))
+    arrays = _parameter_variables(norms, _semi_axes(norms, context.progress))
     if sets:
-        arrays |= _of_sets(sets, norms, context.coordinates["site"], len(context.coordinates["position"]))
+        arrays |= _set_variables(sets, norms, context.coordinates["site"], len(context.coordinates["position"]))
     labels: dict[str, tuple[str, list[Any]]] = {
         "norm_kind": ("norm", [norm.which for norm in norms]),
         "norm_layer": ("norm", [norm.layer for norm in norms]),
@@ -37,13 +37,13 @@ def compute(context: Context) -> Result:
 
 
 def _semi_axes(norms: Sequence[NormLayer], progress: Progress) -> list[NDArray[np.float64]]:
-    """Return the semi-axes of each norm's ellipsoid, one task for each: those of wide layer norms take seconds."""
+    """Return the semi-axes of each norm's ellipsoid, one task for each norm, since wide layer norms take seconds."""
     arguments = [(norm.norm,) for norm in norms]
     return list(run_tasks(sphere.semi_axes, arguments, lambda done: progress("norm layers", done, len(norms))))
 
 
-def _of_parameters(norms: Sequence[NormLayer], axes: Sequence[NDArray[np.float64]]) -> Arrays:
-    """Return the variables that follow from the norms' parameters alone."""
+def _parameter_variables(norms: Sequence[NormLayer], axes: Sequence[NDArray[np.float64]]) -> Arrays:
+    """Return the variables that depend only on the norms' parameters."""
     return {
         "semi_axes": np.stack(axes),
         "scale_radii": np.stack([sphere.scale_radii(norm.norm) for norm in norms]),
@@ -51,23 +51,24 @@ def _of_parameters(norms: Sequence[NormLayer], axes: Sequence[NDArray[np.float64
     }
 
 
-def _of_sets(sets: Sequence[SetPasses], norms: Sequence[NormLayer], sites: Sequence[Any], n_positions: int) -> Arrays:
+def _set_variables(
+    sets: Sequence[SetPasses], norms: Sequence[NormLayer], sites: Sequence[Any], n_positions: int
+) -> Arrays:
     """Return the variables that were measured on the prompts of each set, (set, position, norm)."""
-    place = Placer(sets, n_positions)
     columns = {name: column for column, name in enumerate(sphere.QUANTITIES)}
 
     def over_sets(value: Callable[[SetPasses], NDArray[np.float64]]) -> NDArray[np.float64]:
-        return place([value(subject) for subject in sets], axis=0)
+        return into_all_positions(sets, n_positions, [value(passes) for passes in sets], axis=0)
 
     def mean(name: str) -> NDArray[np.float64]:
-        return over_sets(lambda subject: subject["norms"].mean[..., columns[name]])
+        return over_sets(lambda passes: passes["norms"].mean[..., columns[name]])
 
     def std(name: str) -> NDArray[np.float64]:
-        return over_sets(lambda subject: np.sqrt(subject["norms"].variance[..., columns[name]]))
+        return over_sets(lambda passes: np.sqrt(passes["norms"].variance[..., columns[name]]))
 
     def extreme(name: str, which: str) -> NDArray[np.float64]:
-        found = over_sets(lambda subject: getattr(subject.first.extremes["norms"], which)[..., columns[name]])
-        return np.where(np.isinf(found), np.nan, found)  # of no prompts
+        values = over_sets(lambda passes: getattr(passes.first.extremes["norms"], which)[..., columns[name]])
+        return np.where(np.isinf(values), np.nan, values)  # infinite without prompts
 
     arrays: Arrays = {}
     for name in ("norm_before", "normalized_norm"):
@@ -83,7 +84,7 @@ def _of_sets(sets: Sequence[SetPasses], norms: Sequence[NormLayer], sites: Seque
         "mean_component_before": mean("component_before"),
         "mean_component_after": mean("component_after"),
         "ellipsoid_residual": extreme("residual", "maximum"),
-        "length_variance_share": over_sets(lambda subject: _length_shares(subject, norms, sites)),
+        "length_variance_share": over_sets(lambda passes: _length_shares(passes, norms, sites)),
         "relative_spread": std("norm_before") / mean("norm_before"),
         "relative_spread_gaussian": measured * sphere.gaussian_spread(d_model),
         "relative_spread_squared": std("squared_norm_before") / mean("squared_norm_before"),
@@ -91,16 +92,16 @@ def _of_sets(sets: Sequence[SetPasses], norms: Sequence[NormLayer], sites: Seque
     }
 
 
-def _length_shares(subject: SetPasses, norms: Sequence[NormLayer], sites: Sequence[Any]) -> NDArray[np.float64]:
-    """Return the share of variance in length of what each norm reads, (position, norm); NaN where it reads no site."""
-    lengths = subject["norms"].m2[..., sphere.QUANTITIES.index("norm_before")]
+def _length_shares(passes: SetPasses, norms: Sequence[NormLayer], sites: Sequence[Any]) -> NDArray[np.float64]:
+    """Return the share of variance of the norm in each input, (position, norm); NaN unless it is one captured site."""
+    lengths = passes["norms"].m2[..., sphere.QUANTITIES.index("norm_before")]
     shares = np.full(lengths.shape, np.nan)
     for index, norm in enumerate(norms):
         if not norm.reads or len(norm.sites) != 1:
             continue
         if norm.which == FINAL:
-            m2 = subject["final"].m2
+            m2 = passes["final"].m2
         else:
-            m2 = subject["raw"].m2[list(sites).index(norm.sites[0]), :, norm.layer_index]
+            m2 = passes["raw"].m2[list(sites).index(norm.sites[0]), :, norm.layer_index]
         shares[:, index] = sphere.length_variance_share(lengths[:, index], m2)
     return shares

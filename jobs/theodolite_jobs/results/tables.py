@@ -10,10 +10,11 @@ _LABELS = ("contrast", "set", "site", "norm")
 
 
 def flat_table(group: xr.Dataset) -> pd.DataFrame:
-    """Return a group as a table: a row for each statistic and each label of its dimensions.
+    """Return a group as a table with one row for each statistic and each combination of labels.
 
-    Statistics of single features or of pairs of layers are left out. Where there are sites and layers, `depth` counts
-    half blocks along the stream. A dimension that a statistic does not have is empty, a layer −1.
+    The table leaves out statistics of single features and of pairs of layers. If the group has sites and layers,
+    `depth` counts half blocks along the stream. In the column of a dimension that a statistic lacks, a label is an
+    empty string and a number is −1.
     """
     parts = []
     for name, variable in group.data_vars.items():
@@ -32,11 +33,11 @@ def flat_table(group: xr.Dataset) -> pd.DataFrame:
             table[dim] = table[dim].fillna(-1).astype("int64")
     table["statistic"] = table["statistic"].astype(object)
     if {"site", "layer"} <= set(dims):
-        places = zip(table["site"], table["layer"], strict=True)
-        table["depth"] = [depth(Site(site), layer) if site else -1 for site, layer in places]
+        points = zip(table["site"], table["layer"], strict=True)
+        table["depth"] = [depth(Site(site), layer) if site else -1 for site, layer in points]
     return table
 
 
 def _order(dim: str) -> int:
-    """Return where a column stands: labels first, then position and layer."""
+    """Return the sort key of a column: labels first, then position and layer."""
     return [*_LABELS, "position", "layer"].index(dim)

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from dataclasses import asdict
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -11,38 +12,38 @@ import xarray as xr
 from theodolite.groups import GROUPS
 from theodolite.sites import Site, depth
 from theodolite.store.tables import encode_table
-from theodolite_jobs.results.arrays import Placer, set_counts
+from theodolite_jobs.results.arrays import into_all_positions, set_counts
 from theodolite_jobs.results.context import Arrays, Context, Result
 from theodolite_jobs.statistics.travel import PATH, STEPS
 from theodolite_jobs.statistics.travel_growth import growth_fits
 
 _GROWING = {"norm_mean": "moments", "variance_mean": "curves", "variance_max": "curves"}
-"""The quantities that are fitted along depth, and the group that each is of."""
+"""The quantities that are fitted along depth, and the group of each."""
 
 
-def rests_on(context: Context) -> dict[str, Any]:
-    """Return what the group's digest covers: the fits are of two other groups, so their rules count too."""
+def digest_inputs(context: Context) -> dict[str, Any]:
+    """Return the contents of the group's digest, with the versions of the two groups whose quantities are fitted."""
     fitted = {name: GROUPS[name].version for name in GROUPS["travel"].requires}
-    return context.rests_on_captured("travel", fitted)
+    return context.digest_inputs("travel", fitted)
 
 
 def compute(context: Context) -> Result:
     """Return the group from the first pass over the activations, and the fits from `moments` and `curves`."""
     sets, n_positions = context.collected.sets, len(context.coordinates["position"])
-    place = Placer(sets, n_positions)
+    over_sets = partial(into_all_positions, sets, n_positions)
     arrays: Arrays = {"n_samples": set_counts(sets, n_positions)}
     for kind, names in (("steps", STEPS), ("path", PATH)):
         for column, name in enumerate(names):
-            arrays[name] = place([subject[kind].mean[..., column] for subject in sets], axis=0)
-            arrays[f"{name}_std"] = place([np.sqrt(subject[kind].variance[..., column]) for subject in sets], axis=0)
+            arrays[name] = over_sets([passes[kind].mean[..., column] for passes in sets], axis=0)
+            arrays[f"{name}_std"] = over_sets([np.sqrt(passes[kind].variance[..., column]) for passes in sets], axis=0)
     growth = growth_table({name: context.group(name) for name in GROUPS["travel"].requires})
     return Result(arrays, context.coordinates, tables={"growth": encode_table(growth)})
 
 
 def growth_table(groups: dict[str, xr.Dataset]) -> pd.DataFrame:
-    """Return both laws fitted to norms and variances along depth: a row for each quantity, set, site, position and law.
+    """Return fits of both laws to norms and variances: a row for each quantity, set, site, position and law.
 
-    Depth is in blocks: what enters block l is at l, what is between its attention and MLP at l + ½.
+    Depth is in blocks: the input of block l is at l, the stream between its attention and its MLP at l + ½.
 
     Args:
         groups: the result groups `moments` and `curves`.
@@ -53,7 +54,7 @@ def growth_table(groups: dict[str, xr.Dataset]) -> pd.DataFrame:
 
 
 def _fits(name: str, values: xr.DataArray) -> Iterator[dict[str, Any]]:
-    for (of_set, site, position), curve in values.stack(curve=("set", "site", "position")).groupby("curve"):
-        along = np.array([depth(Site(site), layer) / 2 for layer in values["layer"].values.tolist()])
-        for fit in growth_fits(along, curve.values.reshape(-1).astype(np.float64)):
-            yield {"quantity": name, "set": of_set, "site": site, "position": int(position), **asdict(fit)}
+    for (prompt_set, site, position), curve in values.stack(curve=("set", "site", "position")).groupby("curve"):
+        depths = np.array([depth(Site(site), layer) / 2 for layer in values["layer"].values.tolist()])
+        for fit in growth_fits(depths, curve.values.reshape(-1).astype(np.float64)):
+            yield {"quantity": name, "set": prompt_set, "site": site, "position": int(position), **asdict(fit)}

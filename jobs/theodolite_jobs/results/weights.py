@@ -1,4 +1,4 @@
-"""The result group `weights`: which directions of the stream the layers' matrices write and read, and share."""
+"""The result group `weights`: overlaps of the leading directions that the layers' matrices write and read."""
 
 from collections.abc import Iterator, Sequence
 from itertools import product
@@ -18,18 +18,18 @@ if TYPE_CHECKING:
     from theodolite_jobs.models.weights import Weights
 
 RANK = 32
-"""How many leading directions are compared, where a head is as wide."""
+"""Number of leading directions of each matrix; d_head if that is smaller."""
 
-_COLUMNS = 4096  # of a matrix that are multiplied at once, in float64
+_COLUMNS = 4096  # of a matrix in one product, in float64
 
 WRITING, READING = ("o", "down"), ("q", "k", "v", "gate", "up")
 
 Bases = dict[str, NDArray[np.float64]]
-"""By matrix: (d_model, rank)."""
+"""Leading directions of each matrix, (d_model, rank), by the matrix's name."""
 
 
-def rests_on(_context: Context) -> dict[str, Any]:
-    """Return what the group's digest covers: the run's model alone."""
+def digest_inputs(_context: Context) -> dict[str, Any]:
+    """Return the contents of the group's digest; a run has one model, so they are constant."""
     return {"group": "weights", "version": GROUPS["weights"].version}
 
 
@@ -54,15 +54,14 @@ def compute(context: Context) -> Result:
 def layer_bases(weights: "Weights", layer: int) -> Bases:
     """Return the leading directions of the stream that each of a layer's matrices writes or reads.
 
-    Of all heads together, and of all experts together. Weights are taken as they are: what a norm scales between
-    writer and reader is not folded in.
+    A matrix covers all heads, or all experts. The scales of norms are not folded into the weights.
     """
     rank = min(RANK, weights.dimensions.d_head)
     return {name: leading_basis(square, rank) for name, square in _squares(weights, layer)}
 
 
 def _squares(weights: "Weights", layer: int) -> Iterator[tuple[str, NDArray[np.float64]]]:
-    """Yield WWᵀ of what reads the stream and WᵀW of what writes it, (d_model, d_model)."""
+    """Yield WWᵀ of each matrix that reads the stream and WᵀW of each that writes it, (d_model, d_model)."""
     attention = weights.attention(layer)
     for name, heads in (("q", attention.q), ("k", attention.k), ("v", attention.v)):
         yield name, _square(heads.transpose(0, 1).flatten(1))
@@ -77,7 +76,7 @@ def _squares(weights: "Weights", layer: int) -> Iterator[tuple[str, NDArray[np.f
 
 
 def _square(matrix: torch.Tensor) -> NDArray[np.float64]:
-    """Return MMᵀ of (d_model, …)."""
+    """Return MMᵀ of a matrix M, (d_model, …)."""
     square = np.zeros((matrix.shape[0], matrix.shape[0]))
     for columns in matrix.split(_COLUMNS, dim=1):
         block = columns.double().numpy()
@@ -115,6 +114,6 @@ def _overlaps(weights: "Weights", bases: Sequence[Bases]) -> Result:
 
 
 def _comes_later(weights: "Weights", writer: str, layer: int, reader: str, other: int) -> bool:
-    """Return whether a reader sees what a writer writes: of one block, its MLP what attention wrote."""
+    """Return whether a reader comes after a writer; within a block, the MLP reads what attention writes."""
     in_block = writer == "o" and reader in ("gate", "up") and Site.RESID_MID in weights.anatomy.taps
     return other > layer or (other == layer and in_block)

@@ -1,4 +1,4 @@
-"""The result group `words`: circuits, embeddings and trajectories as tables of tokens."""
+"""The result group `words`: tables of circuits, embeddings and trajectories, decoded into tokens."""
 
 import tempfile
 from collections.abc import Sequence
@@ -21,7 +21,7 @@ from theodolite_jobs.passes.selections import captured_digest
 from theodolite_jobs.prompts.sources import read_prompts
 from theodolite_jobs.results.context import Context, Result
 from theodolite_jobs.results.heads import vectors_digest
-from theodolite_jobs.results.words_layer import READING, Frames, Wording, embedded, layer_words
+from theodolite_jobs.results.words_layer import READ_VECTORS, Decoding, Frames, input_embeddings, layer_words
 from theodolite_jobs.results.words_trajectories import trajectory_table
 from theodolite_jobs.statistics.norms import Norm, norm_of
 from theodolite_jobs.statistics.words import embedding_lengths, embedding_sphere
@@ -31,8 +31,8 @@ if TYPE_CHECKING:
     from theodolite_jobs.models.weights import Weights
 
 
-def rests_on(context: Context) -> dict[str, Any]:
-    """Return what the group's digest covers: the vectors, the captured sentences, the nouns and the options."""
+def digest_inputs(context: Context) -> dict[str, Any]:
+    """Return the contents of the group's digest: vectors, captured sentences, nouns and options."""
     options = context.spec.words.model_dump(mode="json", exclude={"nouns", "sentences"})
     options["nouns"] = _nouns(context.run, context.spec.words.nouns)
     sentences = {SENTENCES: context.commits[SENTENCES]} if SENTENCES in context.commits else {}
@@ -42,35 +42,35 @@ def rests_on(context: Context) -> dict[str, Any]:
 
 
 def compute(context: Context) -> Result:
-    """Return the tables of tokens; the vectors of `heads`, which must be there, are what is decoded.
+    """Return the tables of tokens, decoded from the stored vectors of `heads`.
 
     Raises:
         ModelError: the model has no tokenizer.
-        UnsupportedModelError: embeddings do not lie in the stream, or the files hold no language-model head.
+        UnsupportedModelError: embeddings do not lie in the stream, or the files have no language-model head.
     """
     run, weights, words = context.run, context.weights, context.spec.words
     tokenizer = context.open_tokenizer(weights)
     if weights.embedding(slice(0, 1)).shape[1] != weights.dimensions.d_model:
         raise UnsupportedModelError("this model projects its embeddings into the stream, so vectors cannot be decoded")
     if not weights.has_unembedding:
-        raise UnsupportedModelError("the files hold no language-model head, and it is not the embedding")
+        raise UnsupportedModelError("the model's files have no language-model head, so vectors cannot be decoded")
     drop_groups(run, ["words"])
     texts = token_texts(tokenizer, weights.vocabulary_size)
     ids, dropped = single_tokens(tokenizer, _nouns(run, words.nouns))
     tied = bool(weights.config.tie_word_embeddings)
-    rows = embedded(weights)
+    rows = input_embeddings(weights)
     width = weights.dimensions.d_model
     noun_rows = np.array([rows(slice(token, token + 1))[0].double().numpy() for token in ids]).reshape(-1, width)
     fold_norm = context.spec.heads.fold_norm
-    wording = Wording(words.tokens, len(texts), np.array(ids, dtype=np.int64), noun_rows, fold_norm, tied)
+    decoding = Decoding(words.tokens, len(texts), np.array(ids, dtype=np.int64), noun_rows, fold_norm, tied)
     with tempfile.TemporaryDirectory() as folder:
         with context.tasks():
-            _write_layers(run, weights, wording, texts, Path(folder), context.progress)
+            _write_layers(run, weights, decoding, texts, Path(folder), context.progress)
         context.progress("trajectories", 0, 1)
-        for name, frame in _tables_of_embeddings(weights, wording, texts).items():
+        for name, frame in _tables_of_embeddings(weights, decoding, texts).items():
             append_table(Path(folder) / name, frame)
         if SENTENCES in run.record.sets:
-            frame = trajectory_table(run, weights, wording.n_tokens, tokenizer.all_special_ids, umap=words.umap)
+            frame = trajectory_table(run, weights, decoding.n_tokens, tokenizer.all_special_ids, umap=words.umap)
             append_table(Path(folder) / "trajectories", _with_texts(frame, texts))
         context.progress("trajectories", 1, 1)
         tables = {path.name: path.read_bytes() for path in sorted(Path(folder).iterdir())}
@@ -82,13 +82,13 @@ def compute(context: Context) -> Result:
         "vocabulary": len(texts),
         "nouns": len(ids),
         "nouns_dropped": dropped,
-        "decoded_against": _decoded_against(weights, wording),
+        "decoded_against": _decoded_against(weights, decoding),
     }
     return Result({}, {}, attributes, tables=tables)
 
 
 def token_texts(tokenizer: Any, n_rows: int) -> NDArray[np.object_]:
-    """Return the text of each token that the tokenizer knows, spaces and all; rows past them stand for nothing."""
+    """Return the text of each token of the tokenizer, with its spaces; unused rows of the embedding have no text."""
     pieces = tokenizer.convert_ids_to_tokens(range(min(len(tokenizer), n_rows)))
     return np.array([_text(tokenizer, piece) for piece in pieces], dtype=object)
 
@@ -97,21 +97,21 @@ def _text(tokenizer: Any, piece: str | None) -> str:
     if piece is None:
         return ""
     text = str(tokenizer.convert_tokens_to_string([piece]))
-    # SentencePiece's decoders drop the space that a word begins with.
+    # SentencePiece's decoders remove the space before a word.
     return f" {text}" if piece.startswith("▁") and not text.startswith(" ") else text
 
 
 def single_tokens(tokenizer: Any, words: Sequence[str]) -> tuple[list[int], list[str]]:
-    """Return the token of each word, with a space before it where that is one token, and the words that have none."""
-    found, dropped = [], []
+    """Return the token ids of single-token words, preferably with a leading space, and the other words."""
+    tokens, dropped = [], []
     for word in words:
         spellings = (tokenizer(text, add_special_tokens=False)["input_ids"] for text in (f" {word}", word))
         ids = next((ids for ids in spellings if len(ids) == 1), None)
         if ids is None or ids[0] == tokenizer.unk_token_id:
             dropped.append(word)
-        elif ids[0] not in found:
-            found.append(int(ids[0]))
-    return found, dropped
+        elif ids[0] not in tokens:
+            tokens.append(int(ids[0]))
+    return tokens, dropped
 
 
 def _nouns(run: Run, name: str) -> list[str]:
@@ -120,41 +120,41 @@ def _nouns(run: Run, name: str) -> list[str]:
     return read_prompts(name, PromptSetSpec(source=f"builtin:{NOUNS}"), Path())
 
 
-def _decoded_against(weights: "Weights", wording: Wording) -> list[str]:
-    """Say which embeddings `against` stands for in head_tokens."""
+def _decoded_against(weights: "Weights", decoding: Decoding) -> list[str]:
+    """Return one sentence for each value of `against` in head_tokens."""
     first = "normalised embedding" if weights.embedding_norm() is not None else "embedding"
     has_norm = not weights.anatomy.post_norm and "attention" in weights.anatomy.norms
-    norm = "through the norm that the layer's attention reads through" if has_norm else "as attention reads it"
-    said = [f"read: the {first} {norm}", "embedding: the embedding as it is stored"]
+    norm = "after the norm before the layer's attention" if has_norm else "as attention reads it"
+    sentences = [f"read: the {first} {norm}", "embedding: the stored embedding"]
     other = "unembedding: the language-model head, which is not the embedding"
-    return said if wording.tied else [*said, other]
+    return sentences if decoding.tied else [*sentences, other]
 
 
 def _write_layers(
-    run: Run, weights: "Weights", wording: Wording, texts: NDArray[np.object_], folder: Path, progress: Progress
+    run: Run, weights: "Weights", decoding: Decoding, texts: NDArray[np.object_], folder: Path, progress: Progress
 ) -> None:
     n_layers = weights.dimensions.n_layers
-    wording = shared(wording)
-    arguments = [(run, weights, layer, wording) for layer in range(n_layers)]
+    decoding = shared(decoding)
+    arguments = [(run, weights, layer, decoding) for layer in range(n_layers)]
     for frames in run_tasks(_words_of_layer, arguments, lambda count: progress("words", count, n_layers), rounds=1):
         for name, frame in frames.items():
             append_table(folder / name, _with_texts(frame, texts))
 
 
-def _words_of_layer(run: Run, weights: "Weights", layer: int, wording: Wording) -> Frames:
-    return layer_words(weights, layer, wording, _vectors(run, layer))
+def _words_of_layer(run: Run, weights: "Weights", layer: int, decoding: Decoding) -> Frames:
+    return layer_words(weights, layer, decoding, _vectors(run, layer))
 
 
 def _vectors(run: Run, layer: int) -> dict[str, NDArray[np.float32]]:
     stored = read_layer(run, "heads", layer).sel(offset=0)
     return {
         f"{circuit} {side}": stored[f"{side}_vectors"].sel(circuit=circuit).values
-        for circuit, side in (name.split() for name in (*READING, "vo right"))
+        for circuit, side in (name.split() for name in (*READ_VECTORS, "vo right"))
     }
 
 
 def _with_texts(frame: pd.DataFrame, texts: NDArray[np.object_]) -> pd.DataFrame:
-    """Put each token's text before its id."""
+    """Return a table with a column of texts before each column of token ids."""
     columns = {}
     for name in frame.columns:
         if name.endswith("_id"):
@@ -163,17 +163,19 @@ def _with_texts(frame: pd.DataFrame, texts: NDArray[np.object_]) -> pd.DataFrame
     return pd.DataFrame(columns)
 
 
-def _tables_of_embeddings(weights: "Weights", wording: Wording, texts: NDArray[np.object_]) -> dict[str, pd.DataFrame]:
-    """Return the tables that need the table of embeddings alone."""
+def _tables_of_embeddings(
+    weights: "Weights", decoding: Decoding, texts: NDArray[np.object_]
+) -> dict[str, pd.DataFrame]:
+    """Return the tables of embeddings, norm_tokens and embedding_sphere."""
     d_model = weights.dimensions.d_model
     stored = weights.final_norm()
     plain = Norm(weights.anatomy.norm_kind, 0.0, np.ones(d_model), np.zeros(d_model))
     final = plain if stored is None else norm_of(stored, d_model)
     rows = []
-    for measure, values in embedding_lengths(weights.embedding, wording.n_tokens, final).items():
+    for measure, values in embedding_lengths(weights.embedding, decoding.n_tokens, final).items():
         order = np.argsort(values, kind="stable")
         for end, ids in (("top", order[::-1]), ("bottom", order)):
-            leading = ids[: wording.count]
+            leading = ids[: decoding.count]
             rows.append(
                 pd.DataFrame(
                     {
@@ -185,7 +187,7 @@ def _tables_of_embeddings(weights: "Weights", wording: Wording, texts: NDArray[n
                     }
                 )
             )
-    sphere = embedding_sphere(weights.embedding, wording.n_tokens, final)
+    sphere = embedding_sphere(weights.embedding, decoding.n_tokens, final)
     return {
         "norm_tokens": _with_texts(pd.concat(rows, ignore_index=True), texts),
         "embedding_sphere": pd.DataFrame(sphere),

@@ -1,4 +1,4 @@
-"""The table `trajectories`: what was captured of the sentences, measured token by token."""
+"""The table `trajectories`: angles, ranks and coordinates of each token of the captured sentences."""
 
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
@@ -14,14 +14,14 @@ from theodolite.store.prompts import read_tokens
 from theodolite.store.runs import Run
 from theodolite.store.shards import read_shard
 from theodolite_jobs.statistics.norms import norm_of, normalised, unit
-from theodolite_jobs.statistics.words import meeting_bias, ranks_of, with_bias
+from theodolite_jobs.statistics.words import augmented, token_ranks, with_bias
 from theodolite_jobs.statistics.words_trajectories import UMAP_ROWS, angles, principal_coordinates, umap_coordinates
 
 if TYPE_CHECKING:
     from theodolite_jobs.models.weights import Weights
 
 TARGET = "unembedding"
-"""What stands for the site in the row of a trajectory that is the next token's own vector."""
+"""The value of `site` in the rows for the next token's own unembedding vector."""
 
 _PCA, _UMAP = ["pca_1", "pca_2", "pca_3"], ["umap_1", "umap_2", "umap_3"]
 
@@ -29,26 +29,28 @@ _PCA, _UMAP = ["pca_1", "pca_2", "pca_3"], ["umap_1", "umap_2", "umap_3"]
 def trajectory_table(
     run: Run, weights: "Weights", n_tokens: int, special: Sequence[int] = (), *, umap: bool = False
 ) -> pd.DataFrame:
-    """Return a row for each token but the last, site and layer of each sentence, and one for the next token itself.
+    """Return a row for each sentence, token except the last, site and layer, and a row for each next token's vector.
 
-    Sentences of one token, and those that could not be captured, are left out.
+    The table leaves out sentences of one token and quarantined sentences.
 
     Args:
         run: a run that captured the sentences.
         weights: the model's weights on disk.
-        n_tokens: rows of the vocabulary that take part in ranks.
-        special: tokens that stand for no text; what comes before one is marked.
-        umap: place the states in a UMAP of the embeddings too.
+        n_tokens: number of rows of the vocabulary to rank.
+        special: ids of special tokens; the column `next_is_special` marks rows before one.
+        umap: whether to add coordinates in a UMAP of the embeddings.
     """
     commits = [read_commit(run.location, SENTENCES, index) for index in range(run.record.sets[SENTENCES].n_shards)]
     bad = {sample for commit in commits for sample in commit.quarantined}
     states = {
         site: np.concatenate([read_shard(run, commit, site) for commit in commits]).astype(np.float64)
         for site in (*run.record.spec.capture.sites, Site.RESID_FINAL)
-        if site not in (Site.ATTN_OUT, Site.MLP_OUT)  # what is added is no state
+        if site not in (Site.ATTN_OUT, Site.MLP_OUT)  # these are added to the state and are no states
     }
     parts = [
-        _sentence_rows(run, weights, n_tokens, sentence, ids, {site: of[sentence] for site, of in states.items()})
+        _sentence_rows(
+            run, weights, n_tokens, sentence, ids, {site: of_all[sentence] for site, of_all in states.items()}
+        )
         for sentence, ids in enumerate(read_tokens(run.location, SENTENCES))
         if len(ids) > 1 and sentence not in bad
     ]
@@ -70,10 +72,10 @@ def _sentence_rows(
     ids: Sequence[int],
     states: Mapping[Site, NDArray[np.float64]],
 ) -> tuple[pd.DataFrame, NDArray[np.float64]]:
-    """Return one sentence's rows, and their points where the vocabulary is: after the last norm.
+    """Return one sentence's rows, and their points, which are the states after the final norm.
 
-    States are (position, layer, d_model), or (position, d_model) for the final one; positions before the sentence's
-    first token are left out here.
+    `states` are (position, layer, d_model), and (position, d_model) for `resid_final`. Positions before the sentence's
+    first token are dropped.
     """
     length, following = len(ids), np.array(ids[1:])
     final = states[Site.RESID_FINAL][-length:-1]
@@ -82,27 +84,27 @@ def _sentence_rows(
     bias = weights.unembedding_bias()
     logits = with_bias(weights.unembedding, bias)
     frames, points = [], []
-    places = [(site, index, layer) for site in states for index, layer in enumerate(_layers(run, site))]
-    for site, index, layer in places:
-        of_site = states[site][-length:-1]
-        x = of_site if site is Site.RESID_FINAL else of_site[:, index]
+    at = [(site, index, layer) for site in states for index, layer in enumerate(_layers(run, site))]
+    for site, index, layer in at:
+        own = states[site][-length:-1]
+        x = own if site is Site.RESID_FINAL else own[:, index]
         decoded = x if norm is None else normalised(x, norm_of(norm, weights.dimensions.d_model))
         columns = {
             "angle_to_final": angles(x, final),
             "angle_to_next": angles(decoded, targets),
-            "rank_of_next": ranks_of(logits, n_tokens, meeting_bias(decoded, bias), following),
+            "rank_of_next": token_ranks(logits, n_tokens, augmented(decoded, bias), following),
         }
-        frames.append(_place_rows(sentence, ids, str(site), layer).assign(**columns))
+        frames.append(_site_rows(sentence, ids, str(site), layer).assign(**columns))
         points.append(decoded)
-    nothing = {"angle_to_final": np.nan, "angle_to_next": np.nan, "rank_of_next": -1}
-    frames.append(_place_rows(sentence, ids, TARGET, -1).assign(**nothing))
+    missing = {"angle_to_final": np.nan, "angle_to_next": np.nan, "rank_of_next": -1}
+    frames.append(_site_rows(sentence, ids, TARGET, -1).assign(**missing))
     points.append(targets)
     table = pd.concat(frames, ignore_index=True)
     table[_PCA] = principal_coordinates(unit(np.concatenate(points)))
     return table, np.concatenate(points)
 
 
-def _place_rows(sentence: int, ids: Sequence[int], site: str, layer: int) -> pd.DataFrame:
+def _site_rows(sentence: int, ids: Sequence[int], site: str, layer: int) -> pd.DataFrame:
     where = -1 if layer < 0 else depth(Site(site) if site != Site.RESID_FINAL else Site.RESID_POST, layer)
     numbers = {"sentence": sentence, "index": np.arange(len(ids) - 1), "layer": layer, "depth": where}
     numbers |= {"token_id": np.array(ids[:-1]), "next_token_id": np.array(ids[1:])}

@@ -1,1 +1,1 @@
-"""Pure statistics: arrays in, arrays out, in float64. They know no store, cluster or screen."""
+"""Statistics as pure functions of arrays, in float64, without access to the store, the cluster or the screen."""

@@ -1,4 +1,4 @@
-"""One layer's circuits as thin factors: what the weights of attention are made into before they are decomposed."""
+"""One layer's circuits as thin factors, the form of attention's weights that is decomposed."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -13,24 +13,24 @@ from theodolite_jobs.statistics.norms import Norm
 class Circuits:
     """One layer's circuits: W_QK(δ) = query · rotation · keyᵀ and W_VO = value · writtenᵀ.
 
-    Factors that are as they were read have the dtype they were read in, so that a layer of a large model is small in
-    memory; those that something was folded into are in float64.
+    An unchanged factor keeps the dtype of the model's files, so a layer of a large model needs little memory. A factor
+    that a norm or a scale is folded into is in float64.
 
     Attributes:
-        query: W_Q, with the scale of the norm on queries.
-        key: W_K, likewise.
+        query: W_Q, with the scale of the norm on queries folded in.
+        key: W_K, with the scale of the norm on keys folded in.
         value: W_V.
         output: W_Oᵀ.
-        written: the same with what the family does to attention's output: a norm's scale, a multiplier.
-        kv_head_of: which key and value each head uses.
-        rotations: s·R(δ) by offset, with the family's score scale s.
+        written: W_Oᵀ with the scale of the norm on attention's output and the residual multiplier folded in.
+        kv_head_of: index of the key-value head that each head uses.
+        rotations: s·R(δ) by offset δ, with the family's score scale s.
         query_bias: b_Q, or None.
         key_bias: b_K, or None.
         value_bias: b_V, or None.
         output_bias: b_O, or None.
-        input_norm: the norm that attention reads the stream through, or None.
-        output_norm: the norm on attention's output before it is added, or None.
-        output_scale: what attention's output is multiplied by before it is added.
+        input_norm: the norm between the residual stream and attention, or None.
+        output_norm: the norm on attention's output before it is added to the stream, or None.
+        output_scale: factor on attention's output before it is added to the stream.
     """
 
     query: Float[np.ndarray, "head d_model d_head"]

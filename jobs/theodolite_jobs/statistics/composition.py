@@ -1,4 +1,4 @@
-"""How much a head reads of what an earlier one writes: Q-, K- and V-composition from thin factors. Pure, in float64."""
+"""Q-, K- and V-composition of pairs of attention heads, from thin factors. Pure, in float64."""
 
 import numpy as np
 from jaxtyping import Float
@@ -12,54 +12,48 @@ KINDS = ("q", "k", "v")
 
 
 def composition(writer: Circuits, reader: Circuits) -> Float[np.ndarray, "3 head head_other"]:
-    """Return ‖W_VO W‖ / (‖W_VO‖ ‖W‖) of each head of a layer with each of a later one, in Frobenius norms.
+    """Return the composition scores ‖W_VO W‖ / (‖W_VO‖ ‖W‖), in Frobenius norms, in the order of KINDS.
 
-    W is the later head's W_QK at offset 0 for Q-composition, W_QKᵀ for K and W_VO for V (Elhage et al. 2021, in row
-    convention). Two random heads have about 1/√d_model; NaN for a head of zeros.
+    W_VO belongs to a head of the earlier layer. W belongs to a head of the later layer: W_QK at offset 0 for
+    Q-composition, W_QKᵀ for K-composition and W_VO for V-composition. Two random heads score about 1/√d_model. NaN if
+    one of the two heads has only zeros. Source: Elhage et al. 2021, in row convention.
+
+    Args:
+        writer: circuits of the earlier layer.
+        reader: circuits of the later layer.
     """
-    read = writer.kv_head_of, reader.kv_head_of
+    writer_kv, reader_kv = writer.kv_head_of, reader.kv_head_of
     value, written = thin(writer.value), thin(writer.written)
-    query, key, value_other, written_other = map(thin, (reader.query, reader.key, reader.value, reader.written))
+    query, key, reader_value, reader_written = map(thin, (reader.query, reader.key, reader.value, reader.written))
     each = np.arange(len(query.factor))
-    turned = reader.rotations[0]
+    rotation = reader.rotations[0]
     pairs = (
-        (query, each, turned, key, read[1]),
-        (key, read[1], turned.T, query, each),
-        (value_other, read[1], np.eye(turned.shape[0]), written_other, each),
+        (query, each, rotation, key, reader_kv),
+        (key, reader_kv, rotation.T, query, each),
+        (reader_value, reader_kv, np.eye(rotation.shape[0]), reader_written, each),
     )
-    own = value.triangle[read[0]]
-    own_norm = np.linalg.norm(own @ written.triangle.transpose(0, 2, 1), axis=(1, 2))
-    found = []
-    for near, near_of, middle, far, far_of in pairs:
-        product = _through(own, written.factor, near, middle @ far.triangle.transpose(0, 2, 1), near_of, far_of)
-        found.append(ratio(product, own_norm[:, None] * _norms(near, middle, far, near_of, far_of)))
-    return np.stack(found)
+    triangles = value.triangle[writer_kv]
+    writer_norms = np.linalg.norm(triangles @ written.triangle.transpose(0, 2, 1), axis=(1, 2))
+    scores = []
+    for left, left_of, middle, right, right_of in pairs:
+        core = middle @ right.triangle.transpose(0, 2, 1)
+        products = _product_norms(triangles, written.factor, left, core, left_of, right_of)
+        reader_core = left.triangle[left_of] @ middle @ right.triangle[right_of].transpose(0, 2, 1)
+        scores.append(ratio(products, writer_norms[:, None] * np.linalg.norm(reader_core, axis=(1, 2))))
+    return np.stack(scores)
 
 
-def _through(
-    own: NDArray[np.float64],
+def _product_norms(
+    triangles: NDArray[np.float64],
     written: NDArray[np.floating],
-    near: Thin,
-    beyond: NDArray[np.float64],
-    near_of: NDArray[np.int64],
-    far_of: NDArray[np.int64],
+    left: Thin,
+    core: NDArray[np.float64],
+    left_of: NDArray[np.int64],
+    right_of: NDArray[np.int64],
 ) -> NDArray[np.float64]:
-    """Return ‖T_V (W_O A) C T_Bᵀ‖ of all pairs, (head, head_other); one head of the writer at a time."""
-    found = np.empty((len(written), len(near_of)))
-    for head, (triangle, output) in enumerate(zip(own, written, strict=True)):
-        met = triangle @ near.inside(output.T.astype(np.float64))  # (factor, d_head, d_head)
-        found[head] = np.linalg.norm(met[near_of] @ beyond[far_of], axis=(1, 2))
-    return found
-
-
-def _norms(
-    near: Thin,
-    middle: NDArray[np.float64],
-    far: Thin,
-    near_of: NDArray[np.int64],
-    far_of: NDArray[np.int64],
-) -> NDArray[np.float64]:
-    """Return ‖A C Bᵀ‖ of each head."""
-    core = near.triangle[near_of] @ middle @ far.triangle[far_of].transpose(0, 2, 1)
-    norms: NDArray[np.float64] = np.linalg.norm(core, axis=(1, 2))
+    """Return ‖T_V (W_O A) C T_Bᵀ‖ of all pairs, (head, head_other), for one head of the writer at a time."""
+    norms = np.empty((len(written), len(left_of)))
+    for head, (triangle, output) in enumerate(zip(triangles, written, strict=True)):
+        products = triangle @ left.times_factor(output.T.astype(np.float64))  # (factor, d_head, d_head)
+        norms[head] = np.linalg.norm(products[left_of] @ core[right_of], axis=(1, 2))
     return norms

@@ -1,7 +1,7 @@
 """The three curves: cosine between two sets' means, mean variance and largest variance, by depth. Pure, in float64.
 
-Sampling noise lengthens both means, so the plain cosine is too small, badly so at small n. The debiased one takes the
-expected noise out of the three products it is made of, and its interval follows by the delta method.
+Sampling noise lengthens both means, so the plain cosine is biased towards 0, strongly at small n. The debiased cosine
+subtracts the expected noise from a·b, |a|² and |b|². The delta method gives its interval.
 """
 
 from dataclasses import dataclass
@@ -16,15 +16,15 @@ NORMAL_QUANTILE = 1.959963984540054
 
 @dataclass(frozen=True)
 class Scatter:
-    """Sums over samples that the interval needs; each array's leading dimensions are those of one curve.
+    """Sums over samples that the interval needs; the leading dimensions of each array are those of one curve.
 
     With a = mean(P), b = mean(N) and z = (p·a, p·b, q·b, q·a) for the deviations p = x − a and q = y − b:
 
     Attributes:
         positive: Σ z zᵀ of the first two entries, (…, 2, 2).
         negative: Σ z zᵀ of the last two entries, (…, 2, 2).
-        cross: Σ of the first two against the last two over pairs, (…, 2, 2); zero where sets are independent.
-        cross_trace: Σ p·q over pairs, (…); zero where sets are independent.
+        cross: Σ over pairs of the first two entries times the last two, (…, 2, 2); zero if the sets are independent.
+        cross_trace: Σ p·q over pairs, (…); zero if the sets are independent.
     """
 
     positive: NDArray[np.float64]
@@ -43,7 +43,7 @@ class Scatter:
 
 @dataclass(frozen=True)
 class CosineCurve:
-    """Cosine between two means, with and without the bias of sampling noise, and its 95 % interval."""
+    """Plain and debiased cosine between two means, the 95 % interval of the debiased one, and the means' distance."""
 
     plain: NDArray[np.float64]
     debiased: NDArray[np.float64]
@@ -60,14 +60,14 @@ def scatter(
     *,
     paired: bool,
 ) -> Scatter:
-    """Return one shard's part of the sums, given the means of all samples.
+    """Return the sums over one shard's samples, given the means of all samples.
 
     Args:
         positive: samples of P in this shard.
-        negative: samples of N; where paired, row i belongs to row i of `positive`.
+        negative: samples of N in this shard; if paired, row i belongs to row i of `positive`.
         a: mean of P over all shards.
         b: mean of N over all shards.
-        paired: whether the cross terms are wanted.
+        paired: whether to compute the cross terms.
     """
     p, q = positive - a, negative - b
     z_p, z_q = p @ np.stack([a, b], axis=-1), q @ np.stack([b, a], axis=-1)
@@ -91,17 +91,17 @@ def cosine_curve(
 
     With A = |a|² − tr Σ_P/n_P and B likewise, ĉ = (a·b − t)/√(AB), where t is 0 for independent sets and tr Σ_PN/n
     for paired ones. The influence of x in P is ψ(x) = (x−a)·(b/√(AB) − ĉ·a/A), likewise for N; the variance of ĉ is
-    that of the mean influence. ĉ is not clipped, and NaN where A or B is not positive: the means are not resolved at
-    this n. (docs/science.md, "The three curves")
+    the variance of the mean influence. ĉ is not clipped. It is NaN if A or B is not positive, since n is then too
+    small to resolve the means. Source: docs/science.md, "The three curves".
 
     Args:
         a: mean of P.
         b: mean of N.
         trace_p: trace of the covariance (n−1) of P.
-        trace_q: the same of N.
-        n_p: samples of P.
-        n_q: samples of N.
-        sums: from `scatter`, over all shards.
+        trace_q: trace of the covariance (n−1) of N.
+        n_p: number of samples of P.
+        n_q: number of samples of N.
+        sums: sum over all shards of what `scatter` returns.
         paired: whether row i of P belongs to row i of N.
     """
     dot, a_squared, b_squared = _dot(a, b), _dot(a, a), _dot(b, b)
@@ -118,7 +118,7 @@ def cosine_curve(
             + _quadratic(weights_q, sums.negative, weights_q) / _mean_variance_divisor(n_q)
             + 2 * _quadratic(weights_p, sums.cross, weights_q) / _mean_variance_divisor(n_p)
         )
-        # Rounding can take a variance that is zero a hair below it.
+        # Rounding can make a variance of zero slightly negative.
         half_width = NORMAL_QUANTILE * np.sqrt(np.maximum(variance, 0.0))
     return CosineCurve(plain, debiased, debiased - half_width, debiased + half_width, np.linalg.norm(a - b, axis=-1))
 
@@ -126,14 +126,14 @@ def cosine_curve(
 def variance_curves(
     variance: Float64[np.ndarray, "*dims d_model"],
 ) -> tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.int64]]:
-    """Return mean and largest variance over features, and which feature is largest (−1 where undefined)."""
+    """Return the mean and the largest variance over features, and the index of the largest (−1 if one is NaN)."""
     undefined = np.isnan(variance).any(axis=-1)
     feature = np.where(undefined, -1, np.where(np.isnan(variance), -np.inf, variance).argmax(axis=-1))
     return variance.mean(axis=-1), variance.max(axis=-1), feature.astype(np.int64)
 
 
 def _mean_variance_divisor(n: int) -> float:
-    """Return n(n−1): a sum of squares over it is the variance of a mean. NaN for one sample."""
+    """Return n(n−1), which turns a sum of squared deviations into the variance of the mean; NaN for one sample."""
     return float(n * (n - 1)) if n > 1 else float("nan")
 
 

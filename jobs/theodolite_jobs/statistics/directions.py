@@ -10,13 +10,13 @@ from theodolite_jobs.statistics.norms import unit
 def direction(
     a: Float64[np.ndarray, "*dims d_model"], b: Float64[np.ndarray, "*dims d_model"]
 ) -> Float64[np.ndarray, "*dims d_model"]:
-    """Return the unit vector from b to a; NaN where they are equal."""
+    """Return the unit vectors from b to a, NaN where a equals b."""
     return unit(a - b)
 
 
 def direction_cosines(
     units: Float64[np.ndarray, "site position layer d_model"],
 ) -> Float64[np.ndarray, "site position layer layer_other"]:
-    """Return the cosine between the directions of each pair of layers at the same site."""
+    """Return the cosines between the directions of all pairs of layers, at each site and position."""
     cosines: NDArray[np.float64] = np.einsum("spld,spmd->splm", units, units)
     return cosines

@@ -1,7 +1,7 @@
 """Linear CKA between layers from the inner products of their centred Gram matrices. Pure, in float64.
 
-Kornblith et al. 2019, "Similarity of neural network representations revisited". The plain one is biased up: for
-independent Gaussians it is .90 at n = 64 and d = 576. The debiased one uses the unbiased HSIC of Song et al. 2012.
+Source: Kornblith et al. 2019, "Similarity of neural network representations revisited". Plain CKA is biased upwards:
+for independent Gaussians it is .90 at n = 64 and d = 576. Debiased CKA uses the unbiased HSIC of Song et al. 2012.
 """
 
 import numpy as np
@@ -10,17 +10,17 @@ from numpy.typing import NDArray
 
 
 def packed(matrix: Float64[np.ndarray, "n n"]) -> Float64[np.ndarray, " entry"]:
-    """Return a symmetric matrix as a vector of n(n+1)/2 whose dot products are those of the matrices."""
+    """Return a symmetric matrix as a vector of n(n+1)/2 entries, with the inner products of the matrices."""
     rows, columns = np.triu_indices(len(matrix))
     entries: NDArray[np.float64] = np.where(rows == columns, 1.0, np.sqrt(2.0)) * matrix[rows, columns]
     return entries
 
 
 def linear_cka(products: Float64[np.ndarray, "point point"]) -> Float64[np.ndarray, "point point"]:
-    """Return ⟨K, L⟩/(‖K‖‖L‖) for centred Gram matrices; NaN where one is zero.
+    """Return the plain linear CKA ⟨K, L⟩/(‖K‖‖L‖) of centred Gram matrices; NaN where one is zero.
 
     Args:
-        products: their inner products, ⟨K, L⟩ = tr(KL).
+        products: inner products ⟨K, L⟩ = tr(KL) of the matrices.
     """
     return _over_lengths(products)
 
@@ -28,21 +28,21 @@ def linear_cka(products: Float64[np.ndarray, "point point"]) -> Float64[np.ndarr
 def linear_cka_debiased(
     products: Float64[np.ndarray, "point point"], diagonals: Float64[np.ndarray, "point n"]
 ) -> Float64[np.ndarray, "point point"]:
-    """Return the same with unbiased HSIC; NaN with fewer than four samples, or where an estimate is not positive.
+    """Return the linear CKA with unbiased HSIC; NaN with fewer than four samples, or where an estimate is not positive.
 
-    With k and l the diagonals of K and L, whose rows sum to 0, Song's estimator is, but for a factor,
+    With k and l the diagonals of K and L, whose rows sum to 0, Song's estimator is, up to a constant factor,
     ⟨K,L⟩ − k·l + Σk Σl/((n−1)(n−2)) − 2 k·l/(n−2).
 
     Args:
         products: inner products of centred Gram matrices.
-        diagonals: their diagonals.
+        diagonals: diagonals of the matrices.
     """
     n = diagonals.shape[1]
     if n < 4:
         return np.full_like(products, np.nan)
     dots, traces = diagonals @ diagonals.T, diagonals.sum(axis=1)
     unbiased = products - dots - 2 * dots / (n - 2) + np.outer(traces, traces) / ((n - 1) * (n - 2))
-    # What is left of equal samples is rounding.
+    # For equal samples the estimate is rounding alone.
     noise = 1e-12 * np.diag(products)
     unbiased[np.diag(unbiased) <= noise] = np.nan
     return _over_lengths(unbiased)

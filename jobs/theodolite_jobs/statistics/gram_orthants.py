@@ -1,8 +1,7 @@
-"""How many hidden units of an MLP are positive, and how many of their signs two prompts share. Pure, in float64.
+"""The share of an MLP's hidden units that are active, and of those with equal signs in two prompts. Pure, in float64.
 
-A rectifier keeps only the first orthant: of what it reads, a unit passes where it is positive. From how many prompts
-have each unit positive follows how full that orthant is, and how much of it two prompts have in common, without any
-prompt's own signs.
+A unit is active where its input to the activation function is positive, as a rectifier passes it. The number of
+prompts with each unit active gives both shares; the signs of single prompts are not needed.
 """
 
 import numpy as np
@@ -10,11 +9,11 @@ from jaxtyping import Float64, Int
 
 
 def orthant_occupancy(counts: Int[np.ndarray, "*dims unit"], n: int) -> Float64[np.ndarray, "*dims"]:
-    """Return the share of positive units, Σ_u c_u / (n · units): the mean over prompts and units.
+    """Return the share of active units, Σ_u c_u / (n · units): the mean over prompts and units.
 
     Args:
-        counts: c_u, how many prompts have each unit positive.
-        n: prompts that were counted; NaN without any.
+        counts: c_u, the number of prompts with unit u active.
+        n: number of prompts counted; the share is NaN for 0.
     """
     if n == 0:
         return np.full(counts.shape[:-1], np.nan)
@@ -22,14 +21,14 @@ def orthant_occupancy(counts: Int[np.ndarray, "*dims unit"], n: int) -> Float64[
 
 
 def orthant_overlap(counts: Int[np.ndarray, "*dims unit"], n: int) -> Float64[np.ndarray, "*dims"]:
-    """Return the share of units whose sign two prompts share, mean over pairs of distinct prompts.
+    """Return the share of units with equal signs in two prompts, as a mean over pairs of distinct prompts.
 
-    Of the n(n−1) ordered pairs, c(c−1) are both positive at a unit and (n−c)(n−c−1) both not, so it is
-    Σ_u [c_u(c_u−1) + (n−c_u)(n−c_u−1)] / (n(n−1) · units): 1 where all prompts have the same signs.
+    Among the n(n−1) ordered pairs, both prompts are positive at a unit in c(c−1), and neither is in (n−c)(n−c−1).
+    The share is Σ_u [c_u(c_u−1) + (n−c_u)(n−c_u−1)] / (n(n−1) · units); it is 1 if all prompts have the same signs.
 
     Args:
-        counts: c_u, how many prompts have each unit positive.
-        n: prompts that were counted; NaN for fewer than two, which make no pair.
+        counts: c_u, the number of prompts with unit u active.
+        n: number of prompts counted; the share is NaN for fewer than two.
     """
     if n < 2:
         return np.full(counts.shape[:-1], np.nan)

@@ -1,7 +1,7 @@
 """Mergeable count, mean, sum of squared deviations and extremes. Pure, in float64.
 
-Chan, Golub, LeVeque, "Algorithms for computing the sample variance" (1983): parts are merged exactly, so one pass
-over each shard is enough and the result does not depend on who computed which shard.
+Source: Chan, Golub, LeVeque, "Algorithms for computing the sample variance" (1983). Moments of parts merge by an exact
+formula, so one pass over each shard is enough, and the result does not depend on which process computed which shard.
 """
 
 from dataclasses import dataclass
@@ -18,9 +18,9 @@ class Moments:
     """Statistics over samples of an array (sample, …); each field has the shape of one sample.
 
     Attributes:
-        count: how many samples.
-        mean: their mean; NaN without samples.
-        m2: sum of squared deviations from the mean.
+        count: number of samples.
+        mean: mean over samples; NaN without samples.
+        m2: sum over samples of squared deviations from the mean.
     """
 
     count: int
@@ -35,7 +35,7 @@ class Moments:
 
 @dataclass(frozen=True)
 class Extremes:
-    """Least and largest value over samples; +inf and −inf without samples."""
+    """Minimum and maximum over samples; +inf and −inf without samples."""
 
     minimum: NDArray[np.float64]
     maximum: NDArray[np.float64]
@@ -45,7 +45,7 @@ def moments(samples: Float64[np.ndarray, "sample ..."]) -> Moments:
     """Return the moments of samples along the first axis."""
     if len(samples) == 0:
         return Moments(0, np.full(samples.shape[1:], np.nan), np.zeros(samples.shape[1:]))
-    # Shifting by the first sample makes equal samples give their own value and no deviation, to the bit.
+    # After subtraction of the first sample, equal samples give exactly their own value as mean, and no deviation.
     deviations = samples - samples[0]
     means = deviations.mean(axis=0)
     deviations -= means
@@ -53,13 +53,13 @@ def moments(samples: Float64[np.ndarray, "sample ..."]) -> Moments:
 
 
 def extremes(samples: Float[np.ndarray, "sample ..."]) -> Extremes:
-    """Return the extremes of samples along the first axis."""
-    least = samples.min(axis=0, initial=np.inf).astype(np.float64)
-    return Extremes(least, samples.max(axis=0, initial=-np.inf).astype(np.float64))
+    """Return the minimum and maximum of samples along the first axis, in float64."""
+    minimum = samples.min(axis=0, initial=np.inf).astype(np.float64)
+    return Extremes(minimum, samples.max(axis=0, initial=-np.inf).astype(np.float64))
 
 
 def merge(first: Moments, second: Moments) -> Moments:
-    """Return the moments of both parts' samples together."""
+    """Return the moments of the union of two disjoint sets of samples."""
     if first.count == 0 or second.count == 0:
         return second if first.count == 0 else first
     count = first.count + second.count
@@ -72,20 +72,20 @@ def merge(first: Moments, second: Moments) -> Moments:
 
 
 def merge_extremes(first: Extremes, second: Extremes) -> Extremes:
-    """Return the extremes of both parts' samples together."""
+    """Return the extremes of the union of two sets of samples."""
     return Extremes(np.minimum(first.minimum, second.minimum), np.maximum(first.maximum, second.maximum))
 
 
 def lengths(vectors: Float64[np.ndarray, "*dims d_model"]) -> Float64[np.ndarray, "*dims"]:
-    """Return Euclidean norms; three times as fast as np.linalg.norm along an axis."""
-    found: NDArray[np.float64] = np.sqrt(np.vecdot(vectors, vectors))
-    return found
+    """Return Euclidean norms, three times as fast as np.linalg.norm along an axis."""
+    norms: NDArray[np.float64] = np.sqrt(np.vecdot(vectors, vectors))
+    return norms
 
 
 def on_sphere(
     samples: Float64[np.ndarray, "sample *dims d_model"],
 ) -> Float64[np.ndarray, "sample *dims d_model"]:
-    """Return x/‖x‖·√d_model; a zero vector has no direction and gives NaN."""
+    """Return x/‖x‖·√d_model, NaN for a zero vector."""
     norms = lengths(samples)[..., None]
     scaled: NDArray[np.float64] = samples * ratio(np.sqrt(samples.shape[-1]), norms)
     return scaled

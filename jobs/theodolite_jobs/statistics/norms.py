@@ -1,4 +1,4 @@
-"""Norms as functions of arrays. Pure, in float64."""
+"""Norm layers as functions of arrays. Pure, in float64."""
 
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
@@ -15,13 +15,13 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Norm:
-    """A norm layer: y = (x − mean) / √(variance + ε) · scale + bias, or of the `rms` kind x / √(mean x² + ε) · scale.
+    """A norm layer: y = (x − mean) / √(variance + ε) · scale + bias, or x / √(mean x² + ε) · scale + bias for `rms`.
 
     Attributes:
-        kind: which of the two.
+        kind: `layer` subtracts the mean over features, `rms` does not.
         epsilon: ε, under the root.
-        scale: (d_model,), ones where the norm has none.
-        bias: (d_model,), zeros where the norm has none.
+        scale: (d_model,), ones if the model has no scale.
+        bias: (d_model,), zeros if the model has no bias.
     """
 
     kind: Literal["rms", "layer"]
@@ -31,31 +31,31 @@ class Norm:
 
 
 def norm_of(stored: "NormWeights", d_model: int) -> Norm:
-    """Return a norm as it is computed, whether it has a scale and a bias or not."""
+    """Return a norm from its stored weights, with ones for a missing scale and zeros for a missing bias."""
     scale = np.ones(d_model) if stored.scale is None else stored.scale.double().numpy()
     bias = np.zeros(d_model) if stored.bias is None else stored.bias.double().numpy()
     return Norm(stored.kind, stored.epsilon, scale, bias)
 
 
 def standardised(x: Float[np.ndarray, "*dims d_model"], norm: Norm) -> Float[np.ndarray, "*dims d_model"]:
-    """Return x on the sphere: what a norm gives before its scale and bias."""
+    """Return the norm's output for x before scale and bias, which lies near the sphere of radius √d_model."""
     centred = projected(x, norm)
     result: NDArray[np.float64] = centred / np.sqrt((centred**2).mean(axis=-1, keepdims=True) + norm.epsilon)
     return result
 
 
 def normalised(x: Float[np.ndarray, "*dims d_model"], norm: Norm) -> Float[np.ndarray, "*dims d_model"]:
-    """Return what a norm gives."""
+    """Return the norm's output for x."""
     result: NDArray[np.float64] = standardised(x, norm) * norm.scale + norm.bias
     return result
 
 
 def projected(x: Float[np.ndarray, "*dims d_model"], norm: Norm) -> Float[np.ndarray, "*dims d_model"]:
-    """Return Πx: without its mean over features for the `layer` kind, x itself for the other."""
+    """Return Πx: x minus its mean over features for the `layer` kind, x itself for the `rms` kind."""
     return x - x.mean(axis=-1, keepdims=True) if norm.kind == "layer" else x
 
 
 def unit(x: Float[np.ndarray, "*dims d_model"]) -> Float[np.ndarray, "*dims d_model"]:
-    """Return unit vectors; NaN for a zero."""
+    """Return x/‖x‖, NaN for a zero vector."""
     lengths = np.linalg.norm(x, axis=-1, keepdims=True)
     return ratio(x, lengths)

@@ -5,8 +5,8 @@ from numpy.typing import ArrayLike, NDArray
 
 
 def ratio(numerator: ArrayLike, denominator: ArrayLike) -> NDArray[np.float64]:
-    """Return numerator / denominator, broadcast; NaN where the denominator is not positive."""
+    """Return numerator / denominator with broadcasting; NaN where the denominator is not positive."""
     shape = np.broadcast_shapes(np.shape(numerator), np.shape(denominator))
     positive = np.asarray(denominator) > 0
-    found: NDArray[np.float64] = np.divide(numerator, denominator, out=np.full(shape, np.nan), where=positive)
-    return found
+    result: NDArray[np.float64] = np.divide(numerator, denominator, out=np.full(shape, np.nan), where=positive)
+    return result

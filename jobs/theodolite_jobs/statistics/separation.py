@@ -1,7 +1,7 @@
-"""How well a contrast's direction tells its two sets apart, on prompts it was not fitted on. Pure, in float64.
+"""Cross-validated separation of a contrast's two sets along its direction. Pure, in float64.
 
-Sample i belongs to fold i mod 5, so that both prompts of a pair share a fold. The direction of a fold is the difference
-of means over all other folds.
+Sample i belongs to fold i mod 5, so both prompts of a pair are in the same fold. The direction of a fold is the
+difference of the means over all other folds.
 """
 
 from dataclasses import dataclass
@@ -22,11 +22,11 @@ FOLDS = 5
 
 @dataclass(frozen=True)
 class Folds:
-    """Moments of the samples of each fold; parts of different samples are merged by Chan's formula.
+    """Moments of the samples of each fold; `+` merges the moments of disjoint sets of samples by Chan's formula.
 
     Attributes:
-        counts: (fold,).
-        means: (fold, …, d_model); zeros for an empty fold.
+        counts: number of samples, (fold,).
+        means: means over samples, (fold, …, d_model); zeros for an empty fold.
         deviations: sums of ‖x − mean‖², (fold, …).
     """
 
@@ -42,15 +42,15 @@ class Folds:
         return Folds(counts, self.means + delta * _like(share, delta), self.deviations + other.deviations + between)
 
     def without(self, fold: int) -> "Folds":
-        """Return the other folds."""
-        return Folds(*(np.delete(of_folds, fold, axis=0) for of_folds in (self.counts, self.means, self.deviations)))
+        """Return all folds except one."""
+        return Folds(*(np.delete(array, fold, axis=0) for array in (self.counts, self.means, self.deviations)))
 
     @property
     def mean(self) -> NDArray[np.float64]:
-        """Mean of all samples; NaN without any."""
+        """Mean of all samples; NaN without samples."""
         if not self.counts.sum():
             return np.full(self.means.shape[1:], np.nan)
-        # From one fold on, so that equal means give their own value, to the bit.
+        # Relative to one fold, so that equal means give exactly their own value.
         first = self.means[int(np.argmax(self.counts > 0))]
         shares = _like(_shares(self.counts, np.asarray(self.counts.sum())), self.means)
         total: NDArray[np.float64] = first + (shares * (self.means - first)).sum(axis=0)
@@ -62,16 +62,21 @@ class Folds:
         n = int(self.counts.sum())
         if n < 2:
             return np.full(self.deviations.shape[1:], np.nan)
-        apart = self.means - self.mean
-        between = np.vecdot(apart, apart) * _like(self.counts, self.deviations)
+        differences = self.means - self.mean
+        between = np.vecdot(differences, differences) * _like(self.counts, self.deviations)
         return np.asarray((self.deviations + between).sum(axis=0) / (n - 1))
 
 
-def folds_of(
-    samples: Float64[np.ndarray, "sample d_model"], of_folds: Int64[np.ndarray, " sample"]
+def fold_moments(
+    samples: Float64[np.ndarray, "sample d_model"], folds: Int64[np.ndarray, " sample"]
 ) -> tuple[Float64[np.ndarray, "fold d_model"], Float64[np.ndarray, " fold"]]:
-    """Return `means` and `deviations` of one place's samples, given the fold of each."""
-    parts = [moments(samples[of_folds == fold]) for fold in range(FOLDS)]
+    """Return the `means` and `deviations` of Folds for samples of one site, position and layer.
+
+    Args:
+        samples: the samples.
+        folds: index of each sample's fold.
+    """
+    parts = [moments(samples[folds == fold]) for fold in range(FOLDS)]
     return np.stack([np.nan_to_num(part.mean) for part in parts]), np.array([part.m2.sum() for part in parts])
 
 
@@ -80,9 +85,9 @@ def _shares(counts: NDArray[np.int64], total: NDArray[np.int64]) -> NDArray[np.f
     return share
 
 
-def _like(of_folds: NDArray[Any], array: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Return a number of each fold in as many dimensions as an array has."""
-    return of_folds.reshape(-1, *[1] * (array.ndim - 1)).astype(np.float64)
+def _like(values: NDArray[Any], array: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Return one value of each fold, (fold, 1, …), with as many dimensions as an array."""
+    return values.reshape(-1, *[1] * (array.ndim - 1)).astype(np.float64)
 
 
 @dataclass(frozen=True)
@@ -97,9 +102,9 @@ class Estimate:
 def fold_directions(
     positive: Folds, negative: Folds
 ) -> tuple[Float64[np.ndarray, "fold *dims d_model"], Float64[np.ndarray, "fold *dims"]]:
-    """Return, for each fold, the unit direction of the other folds and where on it their midpoint lies.
+    """Return, for each fold, the unit direction u of the other folds and the projection m·u of their midpoint m.
 
-    NaN where the other folds' means are equal or a set has no other fold.
+    m is the midpoint of the two sets' means. NaN if these means are equal, or if a set has no samples in other folds.
     """
     p, q = (np.stack([side.without(fold).mean for fold in range(FOLDS)]) for side in (positive, negative))
     units = direction(p, q)
@@ -112,7 +117,14 @@ def fold_scores(
     units: Float64[np.ndarray, "fold d_model"],
     midpoints: Float64[np.ndarray, " fold"],
 ) -> Float64[np.ndarray, " sample"]:
-    """Return how far each sample lies beyond the midpoint, along the direction of the folds that it is not in."""
+    """Return x·u − m·u of each sample x, with the unit direction u and the midpoint m of its fold.
+
+    Args:
+        samples: the samples.
+        folds: index of each sample's fold.
+        units: unit direction of each fold, from `fold_directions`.
+        midpoints: projected midpoint of each fold, from `fold_directions`.
+    """
     scores = np.empty(len(samples))
     for fold in range(len(units)):
         inside = folds == fold
@@ -121,49 +133,58 @@ def fold_scores(
 
 
 def auroc(positive: Float64[np.ndarray, "p *dims"], negative: Float64[np.ndarray, "q *dims"]) -> Estimate:
-    """Return the area under the ROC curve with DeLong's interval, which is cut off at 0 and 1.
+    """Return the area under the ROC curve and DeLong's 95 % interval, clipped to [0, 1].
 
-    P(score of P > score of N), ties counting half. DeLong, DeLong, Clarke-Pearson (1988) by ranks, as Sun and Xu
-    (2014). Where every prompt is on its side the variance is estimated as 0: then, as for a share of n in n, the end is
-    where the n-th power is 2.5 %, n the smaller set.
+    The area is P(score of P > score of N); ties count half. NaN without samples of a set; the interval is NaN with
+    fewer than two. If all scores of one set lie above those of the other, the estimated variance is 0. The interval
+    then ends at 0.025^(1/n) (Clopper and Pearson 1934), where n is the size of the smaller set. Source: DeLong, DeLong,
+    Clarke-Pearson (1988), by ranks as in Sun and Xu (2014).
     """
     n_p, n_q = len(positive), len(negative)
     if min(n_p, n_q) == 0:
-        nothing = np.full(positive.shape[1:], np.nan)
-        return Estimate(nothing, nothing, nothing)
+        return _undefined(positive)
     ranks = rankdata(np.concatenate([positive, negative]), axis=0, nan_policy="propagate")
-    beaten = (ranks[:n_p] - rankdata(positive, axis=0, nan_policy="propagate")) / n_q
-    lost = (ranks[n_p:] - rankdata(negative, axis=0, nan_policy="propagate")) / n_p
-    value = beaten.mean(axis=0)
+    wins = (ranks[:n_p] - rankdata(positive, axis=0, nan_policy="propagate")) / n_q
+    losses = (ranks[n_p:] - rankdata(negative, axis=0, nan_policy="propagate")) / n_p
+    value = wins.mean(axis=0)
     if min(n_p, n_q) < 2:
         return Estimate(value, np.full_like(value, np.nan), np.full_like(value, np.nan))
-    half = NORMAL_QUANTILE * np.sqrt(beaten.var(axis=0, ddof=1) / n_p + lost.var(axis=0, ddof=1) / n_q)
-    farthest = 0.025 ** (1 / min(n_p, n_q))  # Clopper and Pearson (1934)
-    low = np.where((half == 0) & (value == 1), farthest, value - half)
-    high = np.where((half == 0) & (value == 0), 1 - farthest, value + half)
+    half = NORMAL_QUANTILE * np.sqrt(wins.var(axis=0, ddof=1) / n_p + losses.var(axis=0, ddof=1) / n_q)
+    bound = 0.025 ** (1 / min(n_p, n_q))
+    low = np.where((half == 0) & (value == 1), bound, value - half)
+    high = np.where((half == 0) & (value == 0), 1 - bound, value + half)
     return Estimate(value, np.clip(low, 0, 1), np.clip(high, 0, 1))
 
 
 def accuracy(positive: Float64[np.ndarray, "p *dims"], negative: Float64[np.ndarray, "q *dims"]) -> Estimate:
-    """Return the share of samples on the right side of the midpoint with Wilson's interval (1927)."""
+    """Return the share of scores with the sign of their own set and Wilson's 95 % interval.
+
+    Scores of P count if positive, scores of N if negative. NaN without samples of a set, or if a score is NaN.
+    Source: Wilson (1927).
+    """
     n = len(positive) + len(negative)
     if min(len(positive), len(negative)) == 0:
-        nothing = np.full(positive.shape[1:], np.nan)
-        return Estimate(nothing, nothing, nothing)
+        return _undefined(positive)
     undefined = np.isnan(positive).any(axis=0) | np.isnan(negative).any(axis=0)
-    right = (positive > 0).sum(axis=0) + (negative < 0).sum(axis=0)
-    share = np.where(undefined, np.nan, right / n)
+    correct = (positive > 0).sum(axis=0) + (negative < 0).sum(axis=0)
+    share = np.where(undefined, np.nan, correct / n)
     z = NORMAL_QUANTILE
     centre = (share + z**2 / (2 * n)) / (1 + z**2 / n)
     half = z / (1 + z**2 / n) * np.sqrt(share * (1 - share) / n + z**2 / (4 * n**2))
     return Estimate(share, centre - half, centre + half)
 
 
-def fisher_ratio(positive: Folds, negative: Folds) -> Estimate:
-    """Return ‖Δμ‖² over (tr Σ_P + tr Σ_N), where ‖Δμ‖² is unbiased: the mean over folds of Δμ_fold · Δμ_rest.
+def _undefined(scores: NDArray[np.float64]) -> Estimate:
+    nan = np.full(scores.shape[1:], np.nan)
+    return Estimate(nan, nan, nan)
 
-    The plain ‖Δμ‖² holds the noise of both means. The interval is Student's over the jackknife that leaves out one
-    fold at a time, with one degree of freedom less than folds.
+
+def fisher_ratio(positive: Folds, negative: Folds) -> Estimate:
+    """Return the Fisher ratio ‖Δμ‖²/(tr Σ_P + tr Σ_N) and its 95 % interval, with an unbiased ‖Δμ‖².
+
+    ‖Δμ‖² is the mean over folds of Δμ_fold · Δμ_rest, since the plain ‖Δμ‖² contains the noise of both means. The
+    interval is Student's, with FOLDS − 1 degrees of freedom and the jackknife error over folds. NaN if a fold of a set
+    is empty, or if all samples of both sets are equal to their means.
     """
     value = _fisher_ratio(positive, negative)
     left_out = np.stack([_fisher_ratio(positive.without(fold), negative.without(fold)) for fold in range(FOLDS)])
@@ -178,7 +199,7 @@ def _fisher_ratio(positive: Folds, negative: Folds) -> NDArray[np.float64]:
         return np.full(total.shape, np.nan)
     products = []
     for fold in range(len(positive.counts)):
-        here = positive.means[fold] - negative.means[fold]
+        own = positive.means[fold] - negative.means[fold]
         rest = positive.without(fold).mean - negative.without(fold).mean
-        products.append(np.vecdot(here, rest))
+        products.append(np.vecdot(own, rest))
     return ratio(np.mean(products, axis=0), total)

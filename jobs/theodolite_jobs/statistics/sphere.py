@@ -1,7 +1,7 @@
-"""The geometry of norm layers: the sphere they scale to, the ellipsoid behind it, and what enters. Pure, in float64.
+"""The geometry of norm layers: their inputs, the sphere they scale to, and the ellipsoid of outputs. Pure, in float64.
 
-A layer norm is h∘g∘f: f takes the mean over features out, g scales to the sphere of radius √d, h stretches it to an
-ellipsoid; an RMS norm has no f (arXiv 2309.07315, §2).
+A layer norm is h∘g∘f: f subtracts the mean over features, g scales to the sphere of radius √d, and h stretches the
+sphere to an ellipsoid. An RMS norm has no f. Source: arXiv 2309.07315, §2.
 """
 
 import numpy as np
@@ -22,18 +22,18 @@ QUANTITIES = (
     "component_after",
     "residual",
 )
-"""What is measured of each vector."""
+"""Quantities that are measured for each vector."""
 
-_HALVINGS = 64  # of an interval: to the last bit of a float64
+_HALVINGS = 64  # of an interval; enough for the last bit of a float64
 
 
-def of_inputs(x: Float64[np.ndarray, "sample d_model"], norm: Norm) -> Float64[np.ndarray, "sample quantity"]:
-    """Return each quantity of what a norm does to its inputs, in the order of QUANTITIES.
+def input_quantities(x: Float64[np.ndarray, "sample d_model"], norm: Norm) -> Float64[np.ndarray, "sample quantity"]:
+    """Return the quantities of a norm's inputs x, in the order of QUANTITIES.
 
-    With ŷ the output before scale and bias and v the biased variance of x (the mean square, for the `rms` kind):
-    ‖x‖; ‖x‖²; |1·x|/(√d‖x‖); ‖ŷ‖; what that must be, √(d·v/(v+ε)), with ε inside the root; its relative deviation
-    from that; |1·ŷ|/(√d‖ŷ‖); |‖ŷ‖/√d − 1|, which is how far ε takes the vector off the ellipsoid. NaN where a vector
-    has no length.
+    ŷ is the output before scale and bias, and v the biased variance of x (the mean square for the `rms` kind):
+    ‖x‖; ‖x‖²; |1·x|/(√d‖x‖); ‖ŷ‖; its expected value √(d·v/(v+ε)), with ε inside the root; the relative deviation from
+    the expected value; |1·ŷ|/(√d‖ŷ‖); |‖ŷ‖/√d − 1|, the distance from the ellipsoid that ε causes. A ratio is NaN if
+    its vector is zero.
     """
     outputs = standardised(x, norm)
     d_model = x.shape[-1]
@@ -54,10 +54,10 @@ def of_inputs(x: Float64[np.ndarray, "sample d_model"], norm: Norm) -> Float64[n
     return np.stack(columns, axis=-1)
 
 
-def of_outputs(y: Float64[np.ndarray, "sample d_model"], norm: Norm) -> Float64[np.ndarray, "sample quantity"]:
-    """Return the same from what a norm put out, NaN where only the input could tell.
+def output_quantities(y: Float64[np.ndarray, "sample d_model"], norm: Norm) -> Float64[np.ndarray, "sample quantity"]:
+    """Return the quantities from a norm's outputs y, in the order of QUANTITIES; NaN for those that need the inputs.
 
-    ŷ = (y − β)/γ; a feature whose γ is zero tells nothing of it, and then nothing is known of ŷ as a whole.
+    ŷ = (y − β)/γ. If a γ is zero, ŷ is unknown and all quantities are NaN.
     """
     scale = np.where(norm.scale == 0, np.nan, norm.scale)
     outputs = (y - norm.bias) / scale
@@ -75,11 +75,12 @@ def _along_ones(x: Float64[np.ndarray, "sample d_model"], length: NDArray[np.flo
 
 
 def semi_axes(norm: Norm) -> Float64[np.ndarray, " d_model"]:
-    """Return the semi-axes of the ellipsoid that outputs lie on as ε → 0, the largest first.
+    """Return the semi-axes of the ellipsoid of a norm's outputs for ε → 0, in descending order.
 
-    √d|γ| for the `rms` kind. For the `layer` kind √(d·μ) with μ the eigenvalues of diag(γ)Πdiag(γ) = diag(γ²) − uuᵀ,
-    u = γ/√d, which lie between neighbours among γ² where Σ u²/(γ²−μ) = 1 (Golub 1973, "Some modified matrix
-    eigenvalue problems", §5), found by halving all intervals at once. One of them is 0: the outputs lie in a plane.
+    They are √d|γ| for the `rms` kind. For the `layer` kind they are √(d·μ), where μ are the eigenvalues of
+    diag(γ)Πdiag(γ) = diag(γ²) − uuᵀ with u = γ/√d. Each μ lies between two neighbours among γ² and solves
+    Σ u²/(γ²−μ) = 1; bisection finds all of them at once. One semi-axis is 0, since the outputs lie in a hyperplane.
+    Source: Golub 1973, "Some modified matrix eigenvalue problems", §5.
     """
     squares = np.sort(norm.scale.astype(np.float64) ** 2)[::-1]
     if norm.kind == "rms":
@@ -94,41 +95,41 @@ def semi_axes(norm: Norm) -> Float64[np.ndarray, " d_model"]:
 
 
 def _secular(points: Float64[np.ndarray, " point"], squares: Float64[np.ndarray, " d_model"]) -> NDArray[np.float64]:
-    """Return Σ u²/(γ²−μ) − 1 at each point, a block of points at a time."""
-    found = np.empty(len(points))
+    """Return Σ u²/(γ²−μ) − 1 at each point μ, in blocks of points."""
+    values = np.empty(len(points))
     for start in range(0, len(points), 512):
         block = slice(start, start + 512)
         gaps = squares - points[block, None]
         terms = np.divide(squares / len(squares), gaps, out=np.zeros_like(gaps), where=gaps != 0)
-        found[block] = terms.sum(axis=1) - 1
-    return found
+        values[block] = terms.sum(axis=1) - 1
+    return values
 
 
 def scale_radii(norm: Norm) -> Float64[np.ndarray, " d_model"]:
-    """Return √d|γ|, the largest first: the semi-axes of an RMS norm, and what those of a layer norm are taken for."""
+    """Return √d|γ| in descending order: the semi-axes of an RMS norm, and an approximation of those of a layer norm."""
     radii: NDArray[np.float64] = np.sort(np.sqrt(len(norm.scale)) * np.abs(norm.scale.astype(np.float64)))[::-1]
     return radii
 
 
 def gaussian_spread(dimensions: int) -> float:
-    """Return std/mean of the norm of a standard Gaussian: mean √2 Γ((d+1)/2)/Γ(d/2), std √(d − mean²)."""
+    """Return std/mean of the norm of a standard Gaussian, with mean √2 Γ((d+1)/2)/Γ(d/2) and std √(d − mean²)."""
     return float(chi.std(dimensions) / chi.mean(dimensions))
 
 
 def gaussian_squared_spread(dimensions: int) -> float:
-    """Return std/mean of the squared norm of a standard Gaussian: √(2/d)."""
+    """Return std/mean of the squared norm of a standard Gaussian, √(2/d)."""
     return float(np.sqrt(2 / dimensions))
 
 
 def length_variance_share(
     length_m2: Float[np.ndarray, "*dims"], m2: Float[np.ndarray, "*dims d_model"]
 ) -> Float64[np.ndarray, "*dims"]:
-    """Return Var‖x‖ / tr Cov(x), the share of the variance that is in length.
+    """Return Var‖x‖ / tr Cov(x), the share of the variance that is variance of the norm; NaN without variance.
 
-    tr Cov(x) = Var‖x‖ + (E‖x‖)² − ‖Ex‖²: what is left is in direction.
+    tr Cov(x) = Var‖x‖ + (E‖x‖)² − ‖Ex‖². The last two terms are the variance of the direction.
 
     Args:
         length_m2: sum of squared deviations of the norms.
-        m2: sum of squared deviations of the vectors.
+        m2: sum of squared deviations of each feature.
     """
     return ratio(length_m2, m2.sum(axis=-1))

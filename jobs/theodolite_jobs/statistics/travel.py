@@ -1,4 +1,4 @@
-"""How a prompt's state travels through the blocks: steps, angles between them, and the length of the way. Pure."""
+"""Steps of a prompt's state through the blocks, angles between steps, and path lengths. Pure, in float64."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -9,19 +9,24 @@ from jaxtyping import Float64
 from theodolite_jobs.statistics.ratio import ratio
 
 STEPS = ("step_norm_attn", "step_norm_mlp", "step_norm_block", "step_cosine_next", "step_cosine_stream")
-"""What is measured of each prompt in each block."""
+"""Quantities of each prompt in each block."""
 
 PATH = ("path_length", "displacement", "path_ratio")
-"""What is measured of each prompt."""
+"""Quantities of each prompt's whole path."""
 
 Vectors = Float64[np.ndarray, "sample d_model"]
 
 
 @dataclass(frozen=True)
 class Block:
-    """What entered and left a block, and what was added in it; None where that was not captured.
+    """The input and output of a block and what its branches add; None where that was not captured.
 
-    `follows` says whether it comes right after the block before it here.
+    Attributes:
+        entering: input of the block.
+        attn: what attention adds to the stream.
+        mlp: what the MLP adds to the stream.
+        leaving: output of the block.
+        follows: whether the previous captured block is the previous block of the model.
     """
 
     entering: Vectors
@@ -34,19 +39,20 @@ class Block:
 def travel(
     blocks: Iterable[Block], n_samples: int, n_blocks: int
 ) -> tuple[Float64[np.ndarray, "sample block step"], Float64[np.ndarray, "sample path"]]:
-    """Return each prompt's steps, (sample, block, STEPS), and its way, (sample, PATH).
+    """Return each prompt's steps, (sample, block, STEPS), and its path, (sample, PATH).
 
-    With Δ_l = x_{l+1} − x_l: ‖Δ_attn‖, ‖Δ_mlp‖, ‖Δ_l‖, cos(Δ_l, Δ_{l+1}) (NaN in the last block), cos(Δ_l, x_l); and
-    Σ‖Δ_l‖, ‖x_L − x_0‖, the one over the other. NaN where something was not captured, or a vector has no length.
+    With Δ_l = x_{l+1} − x_l, the steps are ‖Δ_attn‖, ‖Δ_mlp‖, ‖Δ_l‖, cos(Δ_l, Δ_{l+1}) (NaN in the last block) and
+    cos(Δ_l, x_l). The path is Σ‖Δ_l‖, ‖x_L − x_0‖ and their ratio. NaN where a vector was not captured, and for an
+    angle or a ratio with a zero vector.
 
     Args:
-        blocks: in order, read one after the other, so that few are held at once.
-        n_samples: prompts.
-        n_blocks: how many blocks there are.
+        blocks: blocks in order; an iterator keeps few of them in memory.
+        n_samples: number of prompts.
+        n_blocks: number of blocks.
     """
     steps = np.full((n_samples, n_blocks, len(STEPS)), np.nan)
     path = np.full((n_samples, len(PATH)), np.nan)
-    first = last = before = None
+    first = last = previous = None
     for index, block in enumerate(blocks):
         first = block.entering if first is None else first
         last = block.leaving
@@ -56,9 +62,9 @@ def travel(
                 steps[:, index, column] = np.linalg.norm(vectors, axis=-1)
         if step is not None:
             steps[:, index, 4] = cosines(step, block.entering)
-            if before is not None and block.follows:
-                steps[:, index - 1, 3] = cosines(before, step)
-        before = step
+            if previous is not None and block.follows:
+                steps[:, index - 1, 3] = cosines(previous, step)
+        previous = step
     if first is not None and last is not None:
         length, displacement = steps[:, :, 2].sum(axis=1), np.linalg.norm(last - first, axis=-1)
         path[:] = np.stack([length, displacement, ratio(length, displacement)], axis=-1)
@@ -66,7 +72,7 @@ def travel(
 
 
 def cosines(x: Vectors, y: Vectors) -> Float64[np.ndarray, " sample"]:
-    """Return the cosine of each pair of rows; NaN where one is zero."""
+    """Return the cosine between row i of x and row i of y; NaN where one is zero."""
     lengths = np.linalg.norm(x, axis=-1) * np.linalg.norm(y, axis=-1)
     dots = np.einsum("nd,nd->n", x, y)
     return ratio(dots, lengths)

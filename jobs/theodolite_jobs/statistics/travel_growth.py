@@ -1,7 +1,7 @@
-"""Does a quantity grow exponentially along the stream, or as a power of depth? Two fits, compared. Pure, in float64.
+"""Fits of exponential growth and of a power law along depth. Pure, in float64.
 
-A stream that moves equal steps in a constant direction grows linearly in norm and quadratically in variance: a power
-law, which on a logarithmic axis is easily taken for an exponential.
+A stream with equal steps in a constant direction grows linearly in norm and quadratically in variance. This power law
+is easily mistaken for an exponential on a logarithmic axis.
 """
 
 from dataclasses import dataclass
@@ -10,10 +10,10 @@ import numpy as np
 from jaxtyping import Float64
 
 LAWS = ("log_linear", "power_law")
-"""ln y = a + b·t, growth by a constant factor in each block; and ln y = a + b·ln t."""
+"""ln y = a + b·t (growth by a constant factor in each block), and ln y = a + b·ln t."""
 
-_PARAMETERS = 3  # intercept, slope, and the variance of what is left
-_LEAST_POINTS = 4
+_PARAMETERS = 3  # intercept, slope, and the variance of the residuals
+_MIN_POINTS = 4
 _ROUNDING = 1e-13
 
 
@@ -24,10 +24,11 @@ class Fit:
     Attributes:
         law: one of LAWS.
         intercept: a.
-        slope: b: per block (log-linear), or the exponent (power law).
-        r_squared: share of the variance of ln y that the line explains; NaN where y does not change.
-        aic: n·ln(RSS/n) + 2·3; less is better, and only differences on the same points mean anything. NaN likewise.
-        n: points fitted.
+        slope: b, per block for `log_linear`, the exponent for `power_law`.
+        r_squared: share of the variance of ln y that the line explains; NaN if y is constant.
+        aic: n·ln(RSS/n) + 2·3, NaN if y is constant. The fit with the smaller value is better; only the difference
+            between fits to the same points has a meaning.
+        n: number of points fitted.
     """
 
     law: str
@@ -39,34 +40,33 @@ class Fit:
 
 
 def growth_fits(t: Float64[np.ndarray, " depth"], y: Float64[np.ndarray, " depth"]) -> list[Fit]:
-    """Return both fits of y along depth by least squares on ln y, over the same points: t > 0, y > 0 and finite.
+    """Return the fits of y along depth by least squares on ln y, one for each law; none with fewer than four points.
+
+    Both fits use the points with t > 0 and with y positive and finite.
 
     Args:
-        t: depth in blocks, 0 where the first begins.
-        y: what grows.
-
-    Returns:
-        One fit for each law; none where fewer than four points can be used.
+        t: depth in blocks, 0 at the input of the first block.
+        y: the quantity at each depth.
     """
     usable = (t > 0) & np.isfinite(y) & (y > 0)
-    if usable.sum() < _LEAST_POINTS:
+    if usable.sum() < _MIN_POINTS:
         return []
     t, logarithms = t[usable], np.log(y[usable])
     return [_line(law, axis, logarithms) for law, axis in zip(LAWS, (t, np.log(t)), strict=True)]
 
 
 def _line(law: str, x: Float64[np.ndarray, " depth"], y: Float64[np.ndarray, " depth"]) -> Fit:
-    if np.ptp(y) <= _ROUNDING * max(1.0, float(np.abs(y).max())):  # nothing grows, and any line explains it
+    if np.ptp(y) <= _ROUNDING * max(1.0, float(np.abs(y).max())):  # y is constant
         return Fit(law, float(y.mean()), 0.0, float("nan"), float("nan"), len(x))
     slope, intercept = np.polyfit(x, y, 1)
-    left = float(((y - intercept - slope * x) ** 2).sum())
+    residual = float(((y - intercept - slope * x) ** 2).sum())
     total = float(((y - y.mean()) ** 2).sum())
     n = len(x)
     return Fit(
         law,
         float(intercept),
         float(slope),
-        1 - left / total,
-        n * float(np.log(left / n)) + 2 * _PARAMETERS if left > 0 else float("-inf"),
+        1 - residual / total,
+        n * float(np.log(residual / n)) + 2 * _PARAMETERS if residual > 0 else float("-inf"),
         n,
     )

@@ -1,6 +1,6 @@
-"""What vectors of the stream say in words of the vocabulary, swept in blocks so that memory stays small. Pure.
+"""Vectors of the stream decoded into tokens, in blocks of the vocabulary so that memory stays small. Pure.
 
-Rankings are by raw dot product, in float32; what is averaged is in float64.
+Tokens are ranked by raw dot products in float32. Averages are in float64.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -17,34 +17,34 @@ from theodolite_jobs.statistics.norms import Norm, standardised, unit
 from theodolite_jobs.statistics.ratio import ratio
 
 BLOCK_TOKENS = 4096
-"""Rows of the vocabulary that are looked at together."""
+"""Rows of the vocabulary in one block."""
 
 Rows = Callable[[slice], torch.Tensor]
-"""Some rows of a table of the vocabulary, (token, d_model), in float32."""
+"""Return some rows of a table over the vocabulary, (token, d_model), in float32."""
 
-ENDS = {"top": True, "bottom": False}
+ENDS = {"top": True, "bottom": False}  # whether that end of a ranking has the largest scores
 
 
 @dataclass(frozen=True)
-class Tops:
-    """The tokens that score highest, or lowest, with each vector, best first: ids and scores, (…, place)."""
+class RankedTokens:
+    """The tokens at one end of each vector's ranking, the end first: ids and scores, (…, index)."""
 
-    ids: Int[np.ndarray, "*vector place"]
-    scores: Float[np.ndarray, "*vector place"]
+    ids: Int[np.ndarray, "*vector index"]
+    scores: Float[np.ndarray, "*vector index"]
 
-    def raised(self, by: Float[np.ndarray, "*vector"]) -> "Tops":
-        """Return the same with something added to all scores of a vector."""
-        return Tops(self.ids, self.scores + by[..., None])
+    def shifted(self, by: Float[np.ndarray, "*vector"]) -> "RankedTokens":
+        """Return the same tokens with a constant added to all scores of each vector."""
+        return RankedTokens(self.ids, self.scores + by[..., None])
 
 
 @dataclass(frozen=True)
 class Request:
-    """Vectors that are looked up in a table, (…, column).
+    """Vectors to decode against some columns of a table.
 
     Attributes:
-        vectors: the vectors.
-        ends: which ends of the ranking are wanted, `top` or `bottom`.
-        first_column: where the columns of the table begin that they meet.
+        vectors: the vectors, (…, column).
+        ends: requested ends of the ranking, `top` or `bottom`.
+        first_column: index of the table's column that the vectors' first component multiplies.
     """
 
     vectors: NDArray[np.floating]
@@ -52,32 +52,32 @@ class Request:
     first_column: int = 0
 
 
-def top_tokens(rows: Rows, n_tokens: int, requests: Sequence[Request], count: int) -> list[dict[str, Tops]]:
-    """Return the best tokens of each request's vectors, by end.
+def top_tokens(rows: Rows, n_tokens: int, requests: Sequence[Request], count: int) -> list[dict[str, RankedTokens]]:
+    """Return the first tokens of each request's rankings, by end.
 
     Args:
-        rows: a table of the vocabulary.
-        n_tokens: how many rows take part.
-        requests: what is looked up.
-        count: tokens in a list.
+        rows: a table over the vocabulary.
+        n_tokens: number of rows to rank.
+        requests: vectors, ends and columns.
+        count: number of tokens to return at each end; fewer if the vocabulary is smaller.
     """
     vectors = [_flat(request.vectors) for request in requests]
-    found: list[dict[str, tuple[torch.Tensor, torch.Tensor]]] = [{} for _ in requests]
+    rankings: list[dict[str, tuple[torch.Tensor, torch.Tensor]]] = [{} for _ in requests]
     for start in range(0, n_tokens, BLOCK_TOKENS):
         block = rows(slice(start, min(start + BLOCK_TOKENS, n_tokens)))
-        for best, ours, request in zip(found, vectors, requests, strict=True):
-            columns = slice(request.first_column, request.first_column + ours.shape[1])
-            scores = ours @ block[:, columns].T
+        for ranking, flat, request in zip(rankings, vectors, requests, strict=True):
+            columns = slice(request.first_column, request.first_column + flat.shape[1])
+            scores = flat @ block[:, columns].T
             for end in request.ends:
                 values, ids = scores.topk(min(count, len(block)), largest=ENDS[end])
-                best[end] = _merged(best.get(end), (values, ids + start), count, ENDS[end])
+                ranking[end] = _merged(ranking.get(end), (values, ids + start), count, ENDS[end])
     return [
         {
-            end: Tops(ids.reshape(shape).numpy(), values.reshape(shape).double().numpy())
-            for end, (values, ids) in best.items()
+            end: RankedTokens(ids.reshape(shape).numpy(), values.reshape(shape).double().numpy())
+            for end, (values, ids) in ranking.items()
             for shape in [(*request.vectors.shape[:-1], ids.shape[1])]
         }
-        for best, request in zip(found, requests, strict=True)
+        for ranking, request in zip(rankings, requests, strict=True)
     ]
 
 
@@ -92,41 +92,41 @@ def _merged(
     if known is None:
         return new
     values, ids = (torch.cat(pair, dim=1) for pair in zip(known, new, strict=True))
-    values, places = values.topk(min(count, values.shape[1]), largest=largest)
-    return values, ids.gather(1, places)
+    values, indices = values.topk(min(count, values.shape[1]), largest=largest)
+    return values, ids.gather(1, indices)
 
 
 def with_bias(rows: Rows, bias: torch.Tensor | None) -> Rows:
-    """Return a table with a bias for each token in one more column; vectors that are to meet it end in a one."""
+    """Return a table with each token's bias as an additional last column; `augmented` vectors multiply it by 1."""
     if bias is None:
         return rows
     return lambda some: torch.cat([rows(some), bias[some, None]], dim=1)
 
 
-def meeting_bias(vectors: NDArray[np.float64], bias: torch.Tensor | None) -> NDArray[np.float64]:
-    """Return vectors that meet the bias of such a table."""
+def augmented(vectors: NDArray[np.float64], bias: torch.Tensor | None) -> NDArray[np.float64]:
+    """Return vectors with an additional last component of 1 for a table `with_bias`; unchanged without a bias."""
     return vectors if bias is None else np.concatenate([vectors, np.ones_like(vectors[..., :1])], axis=-1)
 
 
-def ranks_of(
+def token_ranks(
     rows: Rows, n_tokens: int, vectors: Float[np.ndarray, "vector d_model"], tokens: Int[np.ndarray, " vector"]
 ) -> Int[np.ndarray, " vector"]:
-    """Return the rank of one token for each vector, by raw dot product over the vocabulary; 1 is the highest."""
-    ours = _flat(vectors)
-    own = torch.stack([vector @ rows(slice(token, token + 1))[0] for vector, token in zip(ours, tokens, strict=True)])
-    above = torch.zeros(len(ours), dtype=torch.int64)
+    """Return the rank of one token for each vector, by raw dot product over the vocabulary; 1 is the largest."""
+    flat = _flat(vectors)
+    own = torch.stack([vector @ rows(slice(token, token + 1))[0] for vector, token in zip(flat, tokens, strict=True)])
+    above = torch.zeros(len(flat), dtype=torch.int64)
     for start in range(0, n_tokens, BLOCK_TOKENS):
         stop = min(start + BLOCK_TOKENS, n_tokens)
-        greater = ours @ rows(slice(start, stop)).T > own[:, None]
-        # A product of one row and one of many may round differently: the token is never above itself.
+        greater = flat @ rows(slice(start, stop)).T > own[:, None]
+        # The product with one row may round differently from the product with many; a token never ranks above itself.
         inside = torch.from_numpy((tokens >= start) & (tokens < stop))
         greater[inside, torch.from_numpy(tokens)[inside] - start] = False
         above += greater.sum(dim=1)
     return (above + 1).numpy()
 
 
-def standard_rows(rows: Rows, norm: Norm) -> Rows:
-    """Return a table as a norm has it before its scale and bias."""
+def standardised_rows(rows: Rows, norm: Norm) -> Rows:
+    """Return a table of the norm's outputs for each row, before scale and bias."""
     return lambda some: torch.from_numpy(standardised(rows(some).numpy(), norm))
 
 
@@ -135,11 +135,12 @@ def alignment(
     left: Float[np.ndarray, "d_model d_head"],
     right: Float[np.ndarray, "d_model d_head"],
 ) -> dict[str, NDArray[Any]]:
-    """Compare words' similarity ê_q·ê_k with what a head makes of it, ê_q W_QK ê_kᵀ, for each word as the query.
+    """Return how a head changes the similarity of words, ê_q·ê_k before and ê_q W_QK ê_kᵀ after, by query word.
 
     Returns:
-        `correlation`, Spearman's over the other words; `before` and `after`, the other word that is most similar;
-        `own_rank`, the place of the word itself as a key after, 1 the highest.
+        `correlation`: Spearman correlation of both similarities over the other words; NaN with fewer than three words.
+        `before` and `after`: index of the other word with the largest similarity.
+        `own_rank`: rank of the word itself as a key after the head, 1 for the largest score.
     """
     before, after = read @ read.T, (read @ left) @ (read @ right).T
     others = ~np.eye(len(read), dtype=bool)
@@ -150,25 +151,20 @@ def alignment(
         spread = np.sqrt((x**2).sum(axis=1) * (y**2).sum(axis=1))
         correlation = ratio((x * y).sum(axis=1), spread)
     if not len(read):
-        return {name: np.empty(0, dtype=np.int64) for name in ("before", "after", "own_rank")} | {
-            "correlation": correlation
-        }
+        empty = np.empty(0, dtype=np.int64)
+        return {"correlation": correlation, "before": empty, "after": empty, "own_rank": empty}
     nearest = [np.where(others, side, -np.inf).argmax(axis=1) for side in (before, after)]
     own_rank = (after > after.diagonal()[:, None]).sum(axis=1) + 1
-    return {
-        "correlation": correlation,
-        "before": nearest[0],
-        "after": nearest[1],
-        "own_rank": own_rank,
-    }
+    return {"correlation": correlation, "before": nearest[0], "after": nearest[1], "own_rank": own_rank}
 
 
 def embedding_sphere(rows: Rows, n_tokens: int, norm: Norm) -> list[dict[str, float | str | int]]:
-    """Compare the table of embeddings as it is, centred, scaled, and both, with the same on the norm's sphere.
+    """Return distances between embeddings and their projections on the norm's sphere: one row for each setting.
 
-    Centred takes out the mean over the vocabulary; scaled multiplies by √d_model over the mean length; the sphere is
-    the norm without its scale and bias (arXiv 2309.07315, §3.1). Distances are L2 and 1 − cosine: mean and standard
-    deviation (n−1) over the vocabulary.
+    The settings are the embeddings as stored, centred, scaled, and both. Centring subtracts the mean over the
+    vocabulary; scaling multiplies by √d_model over the mean length. The projection is the norm without scale and bias.
+    The distances are L2 and 1 − cosine, as mean and standard deviation (n−1) over the vocabulary; rows of zeros are
+    left out. Source: arXiv 2309.07315, §3.1.
     """
     blocks = [slice(start, min(start + BLOCK_TOKENS, n_tokens)) for start in range(0, n_tokens, BLOCK_TOKENS)]
     total, length = np.zeros(len(norm.scale)), 0.0
@@ -189,10 +185,10 @@ def embedding_sphere(rows: Rows, n_tokens: int, norm: Norm) -> list[dict[str, fl
         sphere = standardised(exact, norm)
         for name, change in settings.items():
             changed = change(exact)
-            # |u − v|²/2 of unit vectors is 1 − cosine, and never below zero.
+            # For unit vectors, |u − v|²/2 equals 1 − cosine and is never negative.
             cosine = ((unit(changed) - unit(sphere)) ** 2).sum(axis=1) / 2
             distances[name].append(np.stack([np.linalg.norm(changed - sphere, axis=1), cosine]))
-    found: list[dict[str, float | str | int]] = []
+    table: list[dict[str, float | str | int]] = []
     for name, parts in distances.items():
         whole = np.concatenate(parts, axis=1)
         usable = np.isfinite(whole).all(axis=0)  # a row of zeros has no direction
@@ -200,12 +196,12 @@ def embedding_sphere(rows: Rows, n_tokens: int, norm: Norm) -> list[dict[str, fl
         row: dict[str, float | str | int] = {"setting": name, "n": int(usable.sum())}
         row |= {"l2_mean": float(l2.mean()), "l2_std": float(l2.std(ddof=1))}
         row |= {"cosine_distance_mean": float(cosine.mean()), "cosine_distance_std": float(cosine.std(ddof=1))}
-        found.append(row)
-    return found
+        table.append(row)
+    return table
 
 
 def embedding_lengths(rows: Rows, n_tokens: int, norm: Norm) -> dict[str, NDArray[np.float64]]:
-    """Return ‖e‖ and, for the norm's γ and β where it has them, ‖γ⊙e‖, and each plus β·e, of every token."""
+    """Return ‖e‖ of each token, ‖γ⊙e‖ if the norm has a scale γ, and both plus β·e if it has a bias β, by measure."""
     parts: dict[str, list[NDArray[np.float64]]] = {}
     for start in range(0, n_tokens, BLOCK_TOKENS):
         exact = rows(slice(start, min(start + BLOCK_TOKENS, n_tokens))).double().numpy()

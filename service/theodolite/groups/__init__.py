@@ -1,6 +1,6 @@
-"""The register of result groups. Whatever lists groups takes them from here.
+"""The registry of result groups; all code that lists groups uses it.
 
-A group's record stands in the file of its name; adding a group is adding that file and one line here.
+Each group's record is in the module with the group's name. To add a group, add that module and list it in GROUPS.
 """
 
 from theodolite.groups import (
@@ -36,20 +36,20 @@ GROUPS: dict[str, Group] = {
         weights,
     )
 }
-"""Every result group by name, in the order in which they are computed."""
+"""All result groups by name, in the order of computation."""
 
 ANALYSES = tuple(name for name, group in GROUPS.items() if group.is_analysis)
 """The groups that a spec can name under `analyses`."""
 
 READ_WHOLE = tuple(name for name, group in GROUPS.items() if group.is_read_whole)
-"""The groups whose arrays readers get in one call."""
+"""The groups whose arrays one call returns."""
 
 SHOWN = tuple(
     group.name for group in sorted(GROUPS.values(), key=lambda group: group.order or 0) if group.order is not None
 )
-"""The groups that have something to show, in the order of the report and the page."""
+"""The groups with a section in the report and on the page, in that order."""
 
 
 def table_owner(table: str) -> str | None:
-    """Return the result group that a table belongs to, or None where no group has such a table."""
+    """Return the name of the result group that has a table, or None if no group has it."""
     return next((name for name, group in GROUPS.items() if table in group.tables), None)

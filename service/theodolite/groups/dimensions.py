@@ -1,4 +1,4 @@
-"""A description of every dimension of the stored arrays."""
+"""Descriptions of the dimensions of stored arrays."""
 
 DIMENSIONS = {
     "sample": "Index of the prompt in its set.",

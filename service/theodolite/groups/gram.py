@@ -85,9 +85,9 @@ VARIABLES = (
         Variable(
             f"cosine_{centre}_{side}_difference",
             PER_CONTRAST,
-            f"Cosine between the {side} set's {said} (positive minus negative).",
+            f"Cosine between the {side} set's {vectors} (positive minus negative).",
         )
-        for centre, said in (
+        for centre, vectors in (
             ("mean", "mean and the difference of means"),
             ("median", "median and the difference of medians"),
         )

@@ -26,7 +26,7 @@ GROUP = Group(
     version=2,
     variables=VARIABLES,
     needs=frozenset({"prompts"}),
-    of_sets=frozenset({"stream"}),
+    per_set=frozenset({"stream"}),
     always=True,
     is_analysis=False,
 )

@@ -1,13 +1,13 @@
-"""What the project knows about a result group, in one record: arrays, tables, needs, options, and where it is shown."""
+"""The record of a result group: its arrays, tables, inputs, options and its order in the report."""
 
 from dataclasses import dataclass
 from typing import Literal
 
 Need = Literal["prompts", "contrasts", "weights", "resid_pre"]
-"""What a group cannot be computed without: prompt sets, a contrast, the model's weights, the site `resid_pre`."""
+"""An input that a group requires: prompt sets, a contrast, the model's weights, the site `resid_pre`."""
 
-Gathered = Literal["stream", "norms", "travel", "folds"]
-"""What the first pass over the activations collects: moments of the stream, of norm layers, of steps, of folds."""
+Output = Literal["stream", "norms", "travel", "folds"]
+"""An output of the first pass over the activations: moments of the stream, of norm layers, of steps or of folds."""
 
 
 @dataclass(frozen=True)
@@ -18,10 +18,10 @@ class Variable:
         name: its name in the store.
         dims: its dimensions.
         description: one sentence.
-        units: of its values; `1` for a plain number.
-        dtype: NumPy's name of the type that is stored.
-        by_layer: whether it is too large for memory; then it has one chunk for each layer, written layer by layer.
-        interval: beginning of the names of the ends of its 95 % interval, `…_low` and `…_high`; empty without one.
+        units: units of its values; `1` for a dimensionless number.
+        dtype: NumPy's name of the stored type.
+        by_layer: whether it is written layer by layer, one chunk for each layer, because it is too large for memory.
+        interval: common prefix of the variables `…_low` and `…_high` with its 95 % interval; empty without an interval.
     """
 
     name: str
@@ -37,24 +37,24 @@ class Variable:
 class Group:
     """A result group: statistics that are computed, stored and shown together.
 
-    Its name is the name of the files that hold its formulas (`statistics/`), its computation (`results/`), its figures
-    and its sentences (`sections/`).
+    The modules with its formulas (`statistics/`), its computation (`results/`), its figures (`figures/`) and its
+    sentences (`sections/`) have the group's name.
 
     Attributes:
         name: its name in the store, in specs and in URLs.
-        title: what the page calls it.
-        version: raised whenever one of its numbers could change; the next survey then computes it again.
+        title: its title in the report and on the page.
+        version: increases with each change that can change a number; the next survey then computes the group again.
         variables: its arrays.
-        tables: its Parquet tables; one of the group's own name holds the same numbers as the arrays.
-        needs: what it cannot be computed without.
-        of_sets: what the first pass over the activations collects of each prompt set for it.
-        of_sides: what that pass collects of each side of each contrast for it.
-        requires: groups that must be computed before.
-        options: the part of the spec that holds its options; None without any.
+        tables: its Parquet tables; a table with the group's name has the same numbers as the arrays.
+        needs: its required inputs.
+        per_set: outputs of the first pass that it uses for each prompt set.
+        per_side: outputs of the first pass that it uses for each side of each contrast.
+        requires: groups that must be computed before it.
+        options: section of the spec with its options, or None.
         always: whether every run with prompts has it.
-        is_analysis: whether a spec names it under `analyses`.
-        is_read_whole: whether readers get all its arrays in one call; the others have calls of their own.
-        order: position in the report and on the page; None shows nothing.
+        is_analysis: whether a spec can name it under `analyses`.
+        is_read_whole: whether one call returns all its arrays; other groups have calls for single variables.
+        order: position in the report and on the page; None for a group without a section.
     """
 
     name: str
@@ -63,8 +63,8 @@ class Group:
     variables: tuple[Variable, ...] = ()
     tables: tuple[str, ...] = ()
     needs: frozenset[Need] = frozenset()
-    of_sets: frozenset[Gathered] = frozenset()
-    of_sides: frozenset[Gathered] = frozenset()
+    per_set: frozenset[Output] = frozenset()
+    per_side: frozenset[Output] = frozenset()
     requires: tuple[str, ...] = ()
     options: str | None = None
     always: bool = False
@@ -74,13 +74,13 @@ class Group:
 
     @property
     def by_layer(self) -> dict[str, Variable]:
-        """The arrays that are stored layer by layer, by name."""
+        """Its variables that are stored layer by layer, by name."""
         return {variable.name: variable for variable in self.variables if variable.by_layer}
 
     @property
     def uses_passes(self) -> bool:
-        """Whether it comes from the passes over the activations that several groups share."""
-        return bool(self.of_sets or self.of_sides)
+        """Whether it uses the passes over the activations, which several groups share."""
+        return bool(self.per_set or self.per_side)
 
 
 STREAM_UNIT = "residual stream"
@@ -89,7 +89,7 @@ STREAM_UNIT = "residual stream"
 PER_SET = ("set", "site", "position", "layer")
 PER_CONTRAST = ("contrast", "site", "position", "layer")
 PER_BLOCK = ("set", "position", "layer")
-"""Dimensions of a statistic of each prompt set at each site, of each contrast at each site, of each whole block."""
+"""Dimensions of statistics: per prompt set and site, per contrast and site, per prompt set and block."""
 
 N_SAMPLES = Variable("n_samples", ("set", "position"), "Number of prompts that the statistics use.", dtype="int64")
 N_SIDES = (
@@ -106,4 +106,4 @@ N_SIDES = (
         dtype="int64",
     ),
 )
-"""How many prompts statistics of sets, or of contrasts, rest on."""
+"""Numbers of prompts: N_SAMPLES for statistics of sets, N_SIDES for statistics of contrasts."""

@@ -1,17 +1,19 @@
-"""How well a contrast's direction separates prompts that it was not fitted on."""
+"""Separation of a contrast's two sets along its direction, on prompts that the direction was not fitted on."""
 
 from theodolite.groups.record import N_SIDES, PER_CONTRAST, Group, Variable
 
 VARIABLES = (
     *N_SIDES,
     *(
-        Variable(f"{name}{end}", PER_CONTRAST, f"{sentence}, cross-validated{said}.", interval="" if end else name)
+        Variable(
+            f"{name}{suffix}", PER_CONTRAST, f"{sentence}, cross-validated{bound}.", interval="" if suffix else name
+        )
         for name, sentence in (
             ("auroc", "Area under the ROC curve of prompts along the direction"),
             ("accuracy", "Share of prompts on their own set's side of the midpoint"),
             ("fisher_ratio", "Unbiased squared distance of the means, over the sum of the variances of both sets"),
         )
-        for end, said in (("", ""), ("_low", ": lower end of its 95 % interval"), ("_high", ": upper end"))
+        for suffix, bound in (("", ""), ("_low", ": lower end of its 95 % interval"), ("_high", ": upper end"))
     ),
 )
 
@@ -22,6 +24,6 @@ GROUP = Group(
     variables=VARIABLES,
     tables=("separation",),
     needs=frozenset({"prompts", "contrasts"}),
-    of_sides=frozenset({"folds"}),
+    per_side=frozenset({"folds"}),
     order=2,
 )

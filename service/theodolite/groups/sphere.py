@@ -1,4 +1,4 @@
-"""Norm layers: norms before and after, the ellipsoid of outputs, length against direction."""
+"""Norm layers: norms of inputs and outputs, the ellipsoid of outputs, variance of norm and of direction."""
 
 from theodolite.groups.record import N_SAMPLES, STREAM_UNIT, Group, Variable
 
@@ -7,12 +7,17 @@ _PER_NORM = ("set", "position", "norm")
 VARIABLES = (
     N_SAMPLES,
     *(
-        Variable(f"{name}_{end}", _PER_NORM, f"{sentence}: {said} over prompts.", unit)
+        Variable(f"{name}_{suffix}", _PER_NORM, f"{sentence}: {statistic} over prompts.", unit)
         for name, sentence, unit in (
             ("norm_before", "Euclidean norm of the norm layer's input", STREAM_UNIT),
             ("normalized_norm", "Euclidean norm of its output before scale and bias", "1"),
         )
-        for end, said in (("mean", "mean"), ("std", "standard deviation (n-1)"), ("min", "minimum"), ("max", "maximum"))
+        for suffix, statistic in (
+            ("mean", "mean"),
+            ("std", "standard deviation (n-1)"),
+            ("min", "minimum"),
+            ("max", "maximum"),
+        )
     ),
     Variable(
         "normalized_norm_expected",
@@ -72,6 +77,6 @@ GROUP = Group(
     variables=VARIABLES,
     tables=("sphere",),
     needs=frozenset({"weights"}),
-    of_sets=frozenset({"stream", "norms"}),
+    per_set=frozenset({"stream", "norms"}),
     order=4,
 )

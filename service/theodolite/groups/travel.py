@@ -36,7 +36,7 @@ GROUP = Group(
     variables=VARIABLES,
     tables=("travel", "growth"),
     needs=frozenset({"prompts", "resid_pre"}),
-    of_sets=frozenset({"travel"}),
+    per_set=frozenset({"travel"}),
     requires=("moments", "curves"),
     order=5,
 )

@@ -1,4 +1,4 @@
-"""Circuits and trajectories in tokens of the vocabulary: tables alone."""
+"""Circuits and trajectories decoded into tokens of the vocabulary; the group has tables only."""
 
 from theodolite.groups.record import Group
 

@@ -203,8 +203,8 @@ def test_a_folded_norm_has_no_scale_and_no_bias_left_and_what_it_takes_out_is_ou
     [
         ("gpt2", ["not folded"]),
         ("llama", ["not folded", "at the stated offset"]),
-        ("bloom", ["not folded", "ALiBi positions add"]),
-        ("mpnet", ["reads the stream itself", "learned and relative positions add"]),
+        ("bloom", ["not folded", "what ALiBi positions add"]),
+        ("mpnet", ["reads the stream directly", "what learned and relative positions add"]),
         ("qwen3", ["not folded", "queries and keys are normalised", "at the stated offset"]),
         ("olmo-clipped", ["not folded", "clipped to ±0.8", "at the stated offset"]),
         ("gemma2", ["not folded", "attention's output is normalised", "50·tanh(score/50)", "at the stated offset"]),

@@ -13,7 +13,7 @@ from theodolite.errors import ModelError
 from theodolite.spec import HeadsSpec
 from theodolite_jobs.models.rotary import rotation
 from theodolite_jobs.models.weights import Weights
-from theodolite_jobs.results.heads_layer import SIDES, Stream, layer_atlas, vocabulary_product
+from theodolite_jobs.results.heads_layer import SIDES, Stream, decompose_layer, vocabulary_product
 
 LAYER = 2
 OFFSETS = [0, 3]
@@ -111,7 +111,9 @@ def leading(matrices, count):
 
 @pytest.mark.parametrize("fold_norm", [False, True])
 def test_values_and_vectors_are_those_of_the_dense_matrices(weights, fold_norm):
-    found = layer_atlas(weights, LAYER, HeadsSpec(offsets=[3], fold_norm=fold_norm, vectors=4), NO_STREAM, (0, 0), None)
+    found = decompose_layer(
+        weights, LAYER, HeadsSpec(offsets=[3], fold_norm=fold_norm, vectors=4), NO_STREAM, (0, 0), None
+    )
     whole, d_head = dense(weights, fold_norm), weights.dimensions.d_head
     assert found["singular_values"].shape == (2, 2, 4, d_head)
     assert found["left_vectors"].shape == found["right_vectors"].shape == (2, 2, 4, 4, 48)
@@ -132,7 +134,7 @@ def test_heads_meet_directions_as_the_dense_matrices_do(weights, fold_norm):
     read, written = directions(seed=1), directions(seed=2)
     read[1] = np.nan
     heads = HeadsSpec(offsets=OFFSETS, fold_norm=fold_norm, vectors=3)
-    found = layer_atlas(weights, LAYER, heads, Stream(read, written), (0, 0), None)
+    found = decompose_layer(weights, LAYER, heads, Stream(read, written), (0, 0), None)
     whole = dense(weights, fold_norm)
     seen = read @ whole.centre * whole.scale  # as a norm has a direction, which has no place for its bias
     seen /= np.linalg.norm(seen, axis=1, keepdims=True)
@@ -165,7 +167,7 @@ def test_a_direction_that_is_a_leading_vector_has_an_alignment_of_one(weights):
     ours = np.linalg.pinv(whole.centre @ np.diag(whole.scale)).T @ left[1, 0]  # becomes the vector as it is read
     seen = ours @ whole.centre * whole.scale
     stream = Stream(ours[None] / np.linalg.norm(ours), right[1])
-    found = layer_atlas(weights, LAYER, HeadsSpec(vectors=1), stream, (0, 0), None)
+    found = decompose_layer(weights, LAYER, HeadsSpec(vectors=1), stream, (0, 0), None)
     cosine = abs(left[1, 0] @ seen) / np.linalg.norm(seen)  # LayerNorm takes out what of it lies along the mean
     np.testing.assert_allclose(np.abs(found["vector_cosine"][0, 2:, 1, 0]), [cosine, 1], atol=1e-12)
     np.testing.assert_allclose(found["direction_alignment"][0, 3, 1], 1, rtol=1e-12)
@@ -177,7 +179,7 @@ def test_a_direction_that_is_a_leading_vector_has_an_alignment_of_one(weights):
 def test_null_spaces_are_those_of_the_dense_projections(weights, fold_norm):
     places = {(0, 1): samples(0), (1, 0): samples(1, count=7)}
     stream = Stream(np.empty((0, 48)), np.empty((0, 48)), places)
-    found = layer_atlas(weights, LAYER, HeadsSpec(fold_norm=fold_norm, vectors=0), stream, (2, 2), None)
+    found = decompose_layer(weights, LAYER, HeadsSpec(fold_norm=fold_norm, vectors=0), stream, (2, 2), None)
     whole = dense(weights, fold_norm)
     assert found["null_variance"].shape == (2, 2, 2, 4)
     for place in np.ndindex(2, 2):
@@ -197,12 +199,12 @@ def test_samples_that_are_all_equal_have_no_variance_to_share(weights):
     """As at a template's token, which all prompts share."""
     same = np.tile(samples()[:1], (7, 1))
     stream = Stream(np.empty((0, 48)), np.empty((0, 48)), {(0, 0): same})
-    found = layer_atlas(weights, LAYER, HeadsSpec(vectors=0), stream, (1, 1), None)
+    found = decompose_layer(weights, LAYER, HeadsSpec(vectors=0), stream, (1, 1), None)
     assert np.isnan(found["null_variance"]).all()
 
 
 def test_copying_scores_are_those_of_the_whole_vocabulary(weights):
-    found = layer_atlas(weights, LAYER, HeadsSpec(vectors=1), NO_STREAM, (0, 0), vocabulary_product(weights))
+    found = decompose_layer(weights, LAYER, HeadsSpec(vectors=1), NO_STREAM, (0, 0), vocabulary_product(weights))
     embedding, unembedding = numpy_of(weights.embedding()), numpy_of(weights.unembedding())
     for matrix, score in zip(dense(weights).vo, found["copying_score"], strict=True):
         eigenvalues = np.linalg.eigvals(embedding @ matrix @ unembedding.T)
@@ -233,7 +235,7 @@ def rewritten(family, folder, change):
 
 
 def atlas_of(weights, layer=LAYER):
-    return layer_atlas(weights, layer, HeadsSpec(vectors=2), NO_STREAM, (0, 0), vocabulary_product(weights))
+    return decompose_layer(weights, layer, HeadsSpec(vectors=2), NO_STREAM, (0, 0), vocabulary_product(weights))
 
 
 @pytest.mark.parametrize("value", [torch.nan, torch.inf])
@@ -282,7 +284,7 @@ def test_a_norm_that_is_not_finite_is_refused(tmp_path):
 
     weights = rewritten("llama", tmp_path, change)
     with pytest.raises(ModelError, match=r"layers\.2\.input_layernorm has a weight that is not finite"):
-        layer_atlas(weights, LAYER, HeadsSpec(vectors=2), Stream(directions(1), directions(1)), (0, 0), None)
+        decompose_layer(weights, LAYER, HeadsSpec(vectors=2), Stream(directions(1), directions(1)), (0, 0), None)
 
 
 @pytest.mark.parametrize(
@@ -309,7 +311,7 @@ def test_a_head_of_zeros_has_no_alignment_and_the_others_do(tmp_path, projection
 
     stream = Stream(directions(1), directions(1), {(0, 0): samples()})
     weights = rewritten("llama", tmp_path, change)
-    found = layer_atlas(weights, LAYER, HeadsSpec(vectors=2), stream, (1, 1), vocabulary_product(weights))
+    found = decompose_layer(weights, LAYER, HeadsSpec(vectors=2), stream, (1, 1), vocabulary_product(weights))
     circuit, sides = (0, slice(2)) if projection == "q" else (1, slice(2, 4))
     zeros = {"q": [1], "v": [2, 3], "o": [1]}[projection]  # a value serves two heads
     rest = [head for head in range(4) if head not in zeros]

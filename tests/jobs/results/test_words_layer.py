@@ -15,7 +15,14 @@ from theodolite_jobs.models.load import wrap
 from theodolite_jobs.models.reference import read_sites
 from theodolite_jobs.models.rotary import rotation
 from theodolite_jobs.models.weights import Weights
-from theodolite_jobs.results.words_layer import LAYER_SUM, READING, Wording, embedded, layer_words, output_norm_of
+from theodolite_jobs.results.words_layer import (
+    LAYER_SUM,
+    READ_VECTORS,
+    Decoding,
+    decoding_norm,
+    input_embeddings,
+    layer_words,
+)
 from theodolite_jobs.statistics import words
 
 LAYER, KNOWN, COUNT = 2, 61, 5  # the tokenizer knows fewer tokens than the table has rows
@@ -140,12 +147,12 @@ def reference(request, folders):
 @pytest.fixture(scope="module")
 def vectors():
     drawn = np.random.default_rng(0).normal(size=(4, HEADS, VECTORS, WIDTH)).astype(np.float32)
-    return dict(zip((*READING, "vo right"), drawn, strict=True))
+    return dict(zip((*READ_VECTORS, "vo right"), drawn, strict=True))
 
 
 @pytest.fixture(scope="module")
 def frames(reference, vectors):
-    wording = Wording(COUNT, KNOWN, NOUNS, reference.embeddings[NOUNS], reference.fold_norm, reference.tied)
+    wording = Decoding(COUNT, KNOWN, NOUNS, reference.embeddings[NOUNS], reference.fold_norm, reference.tied)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(words, "BLOCK_TOKENS", 10)
         return layer_words(reference.weights, LAYER, wording, vectors)
@@ -172,7 +179,7 @@ def test_vectors_are_decoded_against_what_attention_reads_and_what_it_writes_to(
     tables = {"read": reference.read, "embedding": numpy_of(reference.weights.embedding())}
     if not reference.tied:
         tables["unembedding"] = numpy_of(reference.weights.unembedding())
-    expected = {(*name.split(), "read") for name in READING}
+    expected = {(*name.split(), "read") for name in READ_VECTORS}
     expected |= {("vo", "right", against) for against in tables if against != "read"}
     assert set(frame[["circuit", "side", "against"]].itertuples(index=False, name=None)) == expected
     assert (frame["layer"] == LAYER).all()
@@ -265,13 +272,13 @@ def test_alignment_compares_nouns_before_and_after_a_head(reference, frames):
 
 
 def test_embeddings_are_those_that_enter_the_first_block(reference):
-    found = embedded(reference.weights)(slice(5, 20))
+    found = input_embeddings(reference.weights)(slice(5, 20))
     assert found.dtype == torch.float32
     np.testing.assert_allclose(numpy_of(found), reference.embeddings[5:20], rtol=1e-5, atol=1e-6)
 
 
 def test_the_norm_before_the_vocabulary_is_the_last_or_in_post_norm_blocks_that_after_attention(reference):
-    model, found = reference.model, output_norm_of(reference.weights, LAYER)
+    model, found = reference.model, decoding_norm(reference.weights, LAYER)
     if model.anatomy.post_norm:
         module = model.blocks[LAYER].get_submodule(model.anatomy.norms["attention_output"])
     else:
@@ -295,8 +302,8 @@ LLAMA = pytest.mark.parametrize("reference", [("llama", False)], indirect=True, 
 
 @LLAMA
 def test_where_no_vectors_were_kept_there_are_no_lists_of_theirs_and_all_others(reference):
-    wording = Wording(COUNT, KNOWN, NOUNS, reference.embeddings[NOUNS], reference.fold_norm, reference.tied)
-    none = {name: np.empty((HEADS, 0, WIDTH), dtype=np.float32) for name in (*READING, "vo right")}
+    wording = Decoding(COUNT, KNOWN, NOUNS, reference.embeddings[NOUNS], reference.fold_norm, reference.tied)
+    none = {name: np.empty((HEADS, 0, WIDTH), dtype=np.float32) for name in (*READ_VECTORS, "vo right")}
     frames = layer_words(reference.weights, LAYER, wording, none)
     assert len(frames["head_tokens"]) == 0
     assert len(frames["noun_keys"]) == HEADS * len(NOUNS) * COUNT
@@ -305,7 +312,7 @@ def test_where_no_vectors_were_kept_there_are_no_lists_of_theirs_and_all_others(
 @LLAMA
 def test_a_list_is_no_longer_than_the_vocabulary(reference, vectors):
     nouns = NOUNS[[1, 4]]
-    wording = Wording(20, 12, nouns, reference.embeddings[nouns], reference.fold_norm, reference.tied)
+    wording = Decoding(20, 12, nouns, reference.embeddings[nouns], reference.fold_norm, reference.tied)
     frames = layer_words(reference.weights, LAYER, wording, vectors)
     assert frames["noun_keys"].groupby(["head", "noun_id"])["token_id"].nunique().eq(12).all()
 
@@ -313,7 +320,7 @@ def test_a_list_is_no_longer_than_the_vocabulary(reference, vectors):
 @LLAMA
 def test_without_nouns_there_are_lists_of_vectors_and_biases_alone(reference, vectors):
     nouns = NOUNS[:0]
-    wording = Wording(COUNT, KNOWN, nouns, reference.embeddings[nouns], reference.fold_norm, reference.tied)
+    wording = Decoding(COUNT, KNOWN, nouns, reference.embeddings[nouns], reference.fold_norm, reference.tied)
     frames = layer_words(reference.weights, LAYER, wording, vectors)
     assert len(frames["head_tokens"])
     for name in ("noun_keys", "noun_values", "noun_alignment"):

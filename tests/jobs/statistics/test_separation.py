@@ -16,8 +16,8 @@ from theodolite_jobs.statistics.separation import (
     auroc,
     fisher_ratio,
     fold_directions,
+    fold_moments,
     fold_scores,
-    folds_of,
 )
 
 SEEDS = st.integers(0, 1000)
@@ -281,7 +281,7 @@ def test_folds_of_shards_merge_to_those_of_the_whole(order, seed):
 @settings(deadline=None)
 def test_folds_of_samples_are_their_moments(seed, n):
     samples, of_folds = random(n, 4, seed=seed), np.random.default_rng(seed).integers(0, 5, size=n)
-    means, deviations = folds_of(samples, of_folds)
+    means, deviations = fold_moments(samples, of_folds)
     expected = folded(samples, of_folds)
     np.testing.assert_allclose(means, expected.means, rtol=1e-12, atol=1e-14)
     np.testing.assert_allclose(deviations, expected.deviations, rtol=1e-10, atol=1e-14)

@@ -14,9 +14,9 @@ from theodolite_jobs.statistics.sphere import (
     QUANTITIES,
     gaussian_spread,
     gaussian_squared_spread,
+    input_quantities,
     length_variance_share,
-    of_inputs,
-    of_outputs,
+    output_quantities,
     scale_radii,
     semi_axes,
 )
@@ -119,7 +119,7 @@ def test_quantities_of_inputs_are_those_of_the_modules_outputs(make):
     outputs = (y - bias) / scale  # the module's own, before its scale and bias
     lengths, after = np.linalg.norm(x, axis=1), np.linalg.norm(outputs, axis=1)
     square = x.var(axis=1) if stored.kind == "layer" else np.mean(x**2, axis=1)
-    found = named(of_inputs(x, norm_of(stored, WIDTH)))
+    found = named(input_quantities(x, norm_of(stored, WIDTH)))
     np.testing.assert_allclose(found["norm_before"], lengths, rtol=1e-14)
     np.testing.assert_allclose(found["squared_norm_before"], lengths**2, rtol=1e-14)
     cosine = np.abs(x @ np.ones(WIDTH)) / lengths / np.sqrt(WIDTH)
@@ -143,7 +143,7 @@ def test_quantities_of_inputs_are_those_of_the_modules_outputs(make):
 def test_outputs_tell_the_same_of_themselves_as_inputs_do(make):
     _, stored = make()
     norm, x = norm_of(stored, WIDTH), inputs()
-    from_inputs, from_outputs = named(of_inputs(x, norm)), named(of_outputs(normalised(x, norm), norm))
+    from_inputs, from_outputs = named(input_quantities(x, norm)), named(output_quantities(normalised(x, norm), norm))
     for name in QUANTITIES:
         if name in ("normalized_norm", "component_after", "residual"):
             # (y − β)/γ loses what β is larger than γŷ; the least |γ| here is a hundredth of the largest |β|.
@@ -156,13 +156,16 @@ def test_outputs_of_a_scale_that_is_zero_somewhere_tell_nothing():
     scale, bias = scale_and_bias()
     scale[7] = 0
     norm = Norm("layer", EPSILON, scale, bias)
-    assert np.isnan(of_outputs(normalised(inputs(), norm), norm)).all()
-    assert np.isfinite(of_inputs(inputs(), norm)[:, :7]).all()
+    assert np.isnan(output_quantities(normalised(inputs(), norm), norm)).all()
+    assert np.isfinite(input_quantities(inputs(), norm)[:, :7]).all()
 
 
 def test_vectors_without_a_length_have_no_angles_and_no_deviation():
     layer, rms = (Norm(kind, EPSILON, np.ones(WIDTH), np.zeros(WIDTH)) for kind in ("layer", "rms"))
-    zero, constant = named(of_inputs(np.zeros((1, WIDTH)), rms)), named(of_inputs(np.full((1, WIDTH), 3.0), layer))
+    zero, constant = (
+        named(input_quantities(np.zeros((1, WIDTH)), rms)),
+        named(input_quantities(np.full((1, WIDTH), 3.0), layer)),
+    )
     for found in (zero, constant):
         assert (found["normalized_norm"], found["expected"], found["residual"]) == (0, 0, 1)
         assert np.isnan([found["deviation"], found["component_after"]]).all()
@@ -175,8 +178,8 @@ def test_vectors_without_a_length_have_no_angles_and_no_deviation():
 @settings(deadline=None)
 def test_a_scaled_input_under_a_scaled_epsilon_gives_the_same_output(seed, exponent, kind):
     x, factor = random(5, WIDTH, seed=seed), 2.0**exponent
-    plain = named(of_inputs(x, Norm(kind, EPSILON, np.ones(WIDTH), np.zeros(WIDTH))))
-    scaled = named(of_inputs(x * factor, Norm(kind, EPSILON * factor**2, np.ones(WIDTH), np.zeros(WIDTH))))
+    plain = named(input_quantities(x, Norm(kind, EPSILON, np.ones(WIDTH), np.zeros(WIDTH))))
+    scaled = named(input_quantities(x * factor, Norm(kind, EPSILON * factor**2, np.ones(WIDTH), np.zeros(WIDTH))))
     for name in QUANTITIES[2:]:
         np.testing.assert_array_equal(scaled[name], plain[name])
     np.testing.assert_array_equal(scaled["norm_before"], plain["norm_before"] * factor)
@@ -184,7 +187,7 @@ def test_a_scaled_input_under_a_scaled_epsilon_gives_the_same_output(seed, expon
 
 def test_an_output_that_is_not_the_norms_own_deviates():
     norm = Norm("rms", EPSILON, np.ones(WIDTH), np.zeros(WIDTH))
-    doubled = named(of_outputs(2 * normalised(inputs()[-1:], norm), norm))
+    doubled = named(output_quantities(2 * normalised(inputs()[-1:], norm), norm))
     np.testing.assert_allclose(doubled["residual"], 1, rtol=1e-6)
 
 
@@ -282,7 +285,7 @@ def test_outputs_lie_on_the_ellipsoid_of_these_axes_as_epsilon_vanishes_and_insi
             np.testing.assert_allclose(equation, 1, rtol=1e-10)
         else:
             assert (equation < 1).all()
-            residual = named(of_inputs(random(40, WIDTH), norm))["residual"]
+            residual = named(input_quantities(random(40, WIDTH), norm))["residual"]
             np.testing.assert_allclose(np.abs(np.sqrt(equation) - 1), residual, rtol=1e-6)
     # The two-way claim of the sources, √d|γ| for a layer norm, is off.
     assert np.abs(axes / scale_radii(layer_norm(scale))[:-1] - 1).max() > 1e-4

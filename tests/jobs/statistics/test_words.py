@@ -8,13 +8,13 @@ from scipy.stats import spearmanr
 from theodolite_jobs.statistics import words
 from theodolite_jobs.statistics.norms import Norm, normalised
 from theodolite_jobs.statistics.words import (
+    RankedTokens,
     Request,
-    Tops,
     alignment,
     embedding_lengths,
     embedding_sphere,
-    ranks_of,
-    standard_rows,
+    standardised_rows,
+    token_ranks,
     top_tokens,
 )
 
@@ -78,10 +78,10 @@ def test_of_nothing_nothing_is_asked():
 
 
 def test_raised_scores_keep_their_tokens():
-    tops = Tops(np.array([[[4, 2], [1, 0]]]), np.array([[[3.0, 1.0], [2.0, -1.0]]]))
-    raised = tops.raised(np.array([[10.0, -1.0]]))
-    assert raised.scores.tolist() == [[[13.0, 11.0], [1.0, -2.0]]]
-    np.testing.assert_array_equal(raised.ids, tops.ids)
+    tops = RankedTokens(np.array([[[4, 2], [1, 0]]]), np.array([[[3.0, 1.0], [2.0, -1.0]]]))
+    shifted = tops.shifted(np.array([[10.0, -1.0]]))
+    assert shifted.scores.tolist() == [[[13.0, 11.0], [1.0, -2.0]]]
+    np.testing.assert_array_equal(shifted.ids, tops.ids)
 
 
 def test_ranks_count_what_scores_higher_and_ties_rank_alike(blocks):
@@ -91,7 +91,7 @@ def test_ranks_count_what_scores_higher_and_ties_rank_alike(blocks):
     tokens[:2] = 3, 7
     scores = vectors @ table.T
     expected = (scores > scores[np.arange(40), tokens][:, None]).sum(axis=1) + 1
-    np.testing.assert_array_equal(ranks_of(rows_of(table), TOKENS, vectors, tokens), expected)
+    np.testing.assert_array_equal(token_ranks(rows_of(table), TOKENS, vectors, tokens), expected)
 
 
 def test_ranks_are_places_in_a_whole_sort(blocks):
@@ -99,13 +99,13 @@ def test_ranks_are_places_in_a_whole_sort(blocks):
     tokens = np.random.default_rng(2).permutation(TOKENS)
     order, _ = sorted_tokens(vectors, table[:TOKENS], TOKENS, "top")
     expected = [order[row].tolist().index(token) + 1 for row, token in enumerate(tokens)]
-    assert ranks_of(rows_of(table), TOKENS, vectors, tokens).tolist() == expected
+    assert token_ranks(rows_of(table), TOKENS, vectors, tokens).tolist() == expected
 
 
 def test_a_token_is_never_above_itself(blocks):
     """Sums of many float32 products, which differ in the last digit by how many rows are multiplied at once."""
     table = draw(TOKENS, 700)
-    ranks = ranks_of(rows_of(table), TOKENS, table * 1e3, np.arange(TOKENS))
+    ranks = token_ranks(rows_of(table), TOKENS, table * 1e3, np.arange(TOKENS))
     assert ranks.tolist() == [1] * TOKENS
 
 
@@ -113,7 +113,7 @@ def test_a_token_is_never_above_itself(blocks):
 def test_standard_rows_have_neither_scale_nor_bias(kind):
     table, scale, bias = draw(TOKENS, WIDTH), *draw(2, WIDTH, seed=1)
     norm = Norm(kind, 1e-5, scale, bias)
-    found = standard_rows(rows_of(table), norm)(slice(3, 9))
+    found = standardised_rows(rows_of(table), norm)(slice(3, 9))
     assert found.dtype == torch.float32
     np.testing.assert_allclose(found.numpy() * scale + bias, normalised(table, norm)[3:9], atol=1e-6)
 
