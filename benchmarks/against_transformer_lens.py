@@ -1,11 +1,11 @@
-"""Theodolite's sites against TransformerLens' hooks: tiny random models of the families both know, and a real one.
+"""Compare Theodolite's sites with TransformerLens' hooks, on tiny random models of common families and a real model.
 
-TransformerLens is no dependency: install the pinned version for this check alone, in an environment of its own. Its
-bridge runs transformers' modules, attention mostly written anew, and names hooks by a map of each family that is not
-ours. Weights are raw (nothing folded or centred), arithmetic is float32, each side has its own copy of the model; the
-error is the largest ‖x − y‖ / ‖y‖ over a prompt's positions and all layers. One above TOLERANCE is explained, and the
-explanation is put to the test: our side, made to do as it says, must give what TransformerLens gives (`error_if_so`).
-Families that TransformerLens cannot run are listed with its error. The last line is one JSON object.
+TransformerLens is not a dependency: install the pinned version in a separate environment for this check. Its bridge
+runs transformers' modules with its own attention code, and maps hooks to modules by its own table of families. Weights
+are raw (not folded or centred), arithmetic is float32, and each side has its own copy of the model. The error is the
+largest ‖x − y‖ / ‖y‖ over a prompt's positions and all layers. Each error above TOLERANCE needs an explanation, which
+the script tests: our code, changed as the explanation says, must equal TransformerLens (`error_if_so`). The result
+lists families that TransformerLens cannot run with its error. The last line is one JSON object.
 
 Usage: python benchmarks/against_transformer_lens.py --help
 """
@@ -66,21 +66,21 @@ CONFIGS: dict[str, dict[str, Any]] = {
     "falcon/sequential": {**FALCON, "parallel_attn": False},
     "falcon/sequential, ALiBi": {**FALCON, "parallel_attn": False, "alibi": True},
     "falcon/groups": GROUPS,
-    "falcon/groups, multi_query": {**GROUPS, "multi_query": True},  # its default; groups are what counts
+    "falcon/groups, multi_query": {**GROUPS, "multi_query": True},  # the default; the groups decide
     "falcon/groups, one norm": {**GROUPS, "num_ln_in_parallel_attn": 1},
-    # Not in our table: a probe finds the sites.
+    # Families without a record; a probe finds their sites.
     **dict.fromkeys(("apertus", "ernie4_5", "exaone4", "glm", "glm4", "olmo3", "smollm3", "starcoder2"), GROUPED),
     **dict.fromkeys(("gpt_oss", "granitemoe", "olmoe", "phimoe", "qwen2_moe", "qwen3_moe"), EXPERTS),
     **dict.fromkeys(("gpt_bigcode", "mpt"), PLAIN),
     "codegen": {**PLAIN, "rotary_dim": 8},
 }
-"""By `config.model_type`, a slash, and what is special."""
+"""By `config.model_type`, optionally followed by a slash and the special option."""
 CLASSES: dict[str, Any] = dict.fromkeys(("bert", "roberta", "xlm-roberta", "mpnet"), AutoModelForMaskedLM)
 CLASSES["gemma3"] = AutoModelForImageTextToText
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description="Our sites against TransformerLens' hooks, as JSON.")
+    parser = argparse.ArgumentParser(description="Compare sites with TransformerLens' hooks; print JSON.")
     parser.add_argument("--out", type=Path, help="also write the JSON to this file")
     options = parser.parse_args()
     require_transformer_lens()
@@ -90,21 +90,21 @@ def main() -> None:
     facts = measuring.machine_facts(torch.device("cpu"))
     facts["versions"] |= {"theodolite": theodolite.__version__, "transformer_lens": PINNED}
     measuring.publish({"families": families, "tolerance": TOLERANCE, **facts}, options.out)
-    differing = {name: found["disagreement"] for name, found in families.items() if "disagreement" in found}
-    unexplained = [name for name, found in differing.items() if not found["error_if_so"] <= TOLERANCE]
+    differing = {name: result["disagreement"] for name, result in families.items() if "disagreement" in result}
+    unexplained = [name for name, result in differing.items() if not result["error_if_so"] <= TOLERANCE]
     if unexplained:
-        raise SystemExit(f"disagreements without a proven explanation: {', '.join(unexplained)}")
+        raise SystemExit(f"models that differ without a confirmed explanation: {', '.join(unexplained)}")
 
 
 def require_transformer_lens() -> None:
-    found = next((one.version for one in distributions(name="transformer-lens")), "none")
-    if found != PINNED:
-        install = f"in an environment of its own: pip install transformer-lens=={PINNED}"
-        raise SystemExit(f"this check needs TransformerLens {PINNED}, found {found}; {install}")
+    installed = next((one.version for one in distributions(name="transformer-lens")), "none")
+    if installed != PINNED:
+        install = f"in a separate environment, run pip install transformer-lens=={PINNED}"
+        raise SystemExit(f"TransformerLens {installed} is installed, this check needs {PINNED}; {install}")
 
 
 def tiny_model(name: str) -> Any:
-    """Return a model whose biases and norm scales are random too, so that mistakes show."""
+    """Return a model with random biases and norm scales too, so that mistakes have an effect."""
     torch.manual_seed(0)
     family = name.partition("/")[0]
     config = AutoConfig.for_model(family, **copy.deepcopy(CONFIGS[name]))
@@ -113,7 +113,7 @@ def tiny_model(name: str) -> Any:
         if parameter.ndim == 1 or "norm" in path:
             parameter.add_(0.3 * torch.randn_like(parameter))
         else:
-            parameter.mul_(4)  # as large as trained weights, so that every branch counts
+            parameter.mul_(4)  # about as large as trained weights, so that each branch has an effect
     return model
 
 
@@ -128,7 +128,7 @@ def compare(name: str, model: Any, ids: Sequence[int]) -> dict[str, Any]:
     ours = read_ours(copy.deepcopy(model), ids)
     try:
         theirs = read_theirs(copy.deepcopy(model), ids)
-    except Exception as error:  # every family fails in its own way
+    except Exception as error:  # each family fails with another error
         reason = f"{type(error).__name__}: {' '.join(str(error).split())[:200]}"
         measuring.say(f"{name}: TransformerLens fails: {reason}")
         return {"error": reason}
@@ -142,7 +142,7 @@ def compare(name: str, model: Any, ids: Sequence[int]) -> dict[str, Any]:
         because, as_they_do = EXPLANATIONS.get(name, ("unknown", read_ours))
         error = max(largest_errors(as_they_do(copy.deepcopy(model), ids), theirs).values())
         result["disagreement"] = {"sites": differing, "because": because, "error_if_so": error}
-        measuring.say(f"  {because}: {error:.1e} if so")
+        measuring.say(f"  {because}: error {error:.1e} with this change")
     return result
 
 
@@ -155,12 +155,12 @@ def read_theirs(model: Any, ids: Sequence[int]) -> Reading:
     from transformer_lens.model_bridge.sources import build_bridge_from_module
 
     with quiet_transformers():
-        model.set_attn_implementation("eager")  # what TransformerLens asks for when it loads a model itself
+        model.set_attn_implementation("eager")  # as TransformerLens does when it loads a model
     bridge = build_bridge_from_module(model, type(model).__name__, hf_config=model.config)
     _, cache = bridge.run_with_cache(torch.tensor([ids]))
     hooks = {site: [f"blocks.{layer}.hook_{site}" for layer in range(bridge.cfg.n_layers)] for site in BLOCK_SITES}
-    there = {site: names for site, names in hooks.items() if names[0] in cache}
-    return {site: np.stack([cache[name][0].double().numpy() for name in names], 1) for site, names in there.items()}
+    cached = {site: names for site, names in hooks.items() if names[0] in cache}
+    return {site: np.stack([cache[name][0].double().numpy() for name in names], 1) for site, names in cached.items()}
 
 
 def largest_errors(ours: Reading, theirs: Reading) -> dict[Site, float]:
@@ -188,14 +188,17 @@ def queries_first(model: Any, ids: Sequence[int]) -> Reading:
 
 
 _ENCODER = (
-    "post-norm: their attn_out is already normalised (our resid_mid), and their resid_mid is the sum after the MLP",
+    "post-norm: their attn_out is normalised (our resid_mid), and their resid_mid is the sum after the MLP",
     around_norms,
 )
 EXPLANATIONS: dict[str, tuple[str, Callable[[Any, Sequence[int]], Reading]]] = {
     "bert": _ENCODER,
     "roberta": _ENCODER,
     "falcon/sequential, ALiBi": ("they add ALiBi twice, as transformers' eager attention does", alibi_twice),
-    "falcon/groups": ("they read all queries, keys, values in turn; they are stored group by group", queries_first),
+    "falcon/groups": (
+        "they read all queries, then all keys, then all values; the file has them group by group",
+        queries_first,
+    ),
 }
 
 if __name__ == "__main__":

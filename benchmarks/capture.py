@@ -1,16 +1,16 @@
-"""Capture speed on the real chat model, on the CPU in float32, against plain Hugging Face.
+"""Compare the capture speed on the real chat model with plain Hugging Face, on the CPU in float32.
 
-All ways capture the same sites, `resid_pre` and `resid_mid` of every layer at the last token, of the same
-prompts: the chat mix, 45 to 161 tokens in the model's own chat template. First they are checked against each
-other; then they run in turns, and the median over the turns counts. Ways:
+All ways capture `resid_pre` and `resid_mid` of every layer at the last token, for the same prompts: the chat mix, 45 to
+161 tokens in the model's chat template. The script first checks that their vectors agree. Then all ways run in turns,
+and the result has the median over turns. Ways:
 
 - `hugging_face`: the causal model with `output_hidden_states=True`, batches of 32 as given, left padding;
-- `generate`: the same through `generate(max_new_tokens=1)`, which spares the head all but the last token;
-- `theodolite`: plan and engine, as a replica runs them, which also count positive hidden units;
-- `bare_forward`: the same planned batches through the base model, with no hooks and nothing kept.
+- `generate`: the same with `generate(max_new_tokens=1)`, which applies the head to the last token only;
+- `theodolite`: plan and engine as in a replica, which also count active hidden units;
+- `bare_forward`: the planned batches through the base model, without hooks.
 
-Tokens per second count the prompts' own tokens, for every way the same. A way's peak memory is that of a
-process that loads the model and runs the way once. The last line is one JSON object.
+Tokens per second count the tokens of the prompts, which are the same for all ways. The peak memory of a way is that of
+a process that loads the model and runs the way once. The last line is one JSON object.
 Usage: python benchmarks/capture.py --help
 """
 
@@ -69,24 +69,24 @@ def main() -> None:
 
 
 def read_options() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description="Capture speed against plain Hugging Face, as JSON.")
+    parser = argparse.ArgumentParser(description="Compare capture speed with plain Hugging Face; print JSON.")
     parser.add_argument("--prompts", type=int, default=96, help="prompts in the chat mix")
-    parser.add_argument("--repeats", type=int, default=3, help="turns of each way; the median counts")
-    parser.add_argument("--threads", type=int, help="threads of each way; torch's own choice unless given")
+    parser.add_argument("--repeats", type=int, default=3, help="turns of each way; the result has the median")
+    parser.add_argument("--threads", type=int, help="threads of each way; the default is torch's")
     parser.add_argument("--out", type=Path, help="also write the JSON to this file")
     return parser.parse_args()
 
 
 def chat_mix(folder: Path, n_prompts: int) -> list[TokenIds]:
-    """Return chat prompts of the mix's lengths: built-in sentences, shuffled, joined and cut to length."""
+    """Return chat prompts with the mix's lengths: built-in sentences, shuffled, joined and truncated."""
     tokenizer = load_tokenizer(folder)
     sentences = [sentence for name in ("harmful", "harmless") for sentence in read_builtin(name)]
     template_tokens = len(in_template(["a"], tokenizer)[0]) - 1
-    dice = random.Random(0)
+    rng = random.Random(0)
     texts = []
     for length in measuring.mix_lengths(n_prompts):
         # Twenty sentences are longer than the longest prompt.
-        ids = tokenizer(" ".join(dice.sample(sentences, 20)))["input_ids"]
+        ids = tokenizer(" ".join(rng.sample(sentences, 20)))["input_ids"]
         texts.append(tokenizer.decode(ids[: length - template_tokens]))
     return in_template(texts, tokenizer)
 
@@ -159,12 +159,7 @@ WAYS: dict[str, Callable[[Path], Way]] = {
 
 def plan_mix(tokens: Sequence[TokenIds]) -> SetPlan:
     return plan_set(
-        "mix",
-        tokens,
-        (-1,),
-        shard_prompts=CAPTURE.shard_prompts,
-        batch_tokens=CAPTURE.batch_tokens,
-        share_prefix=True,
+        "mix", tokens, (-1,), shard_prompts=CAPTURE.shard_prompts, batch_tokens=CAPTURE.batch_tokens, share_prefix=True
     )
 
 
@@ -192,46 +187,48 @@ def left_padded(prompts: Sequence[TokenIds]) -> tuple[torch.Tensor, torch.Tensor
 
 @contextmanager
 def last_of_resid_mid(model: Any) -> Iterator[list[torch.Tensor]]:
-    """Collect what enters each block's second norm: hidden states hold only what enters each block."""
-    kept: list[torch.Tensor] = []
+    """Collect the input of each block's second norm, which `hidden_states` lacks."""
+    captured: list[torch.Tensor] = []
     handles = [
-        block.post_attention_layernorm.register_forward_pre_hook(lambda _, args: kept.append(args[0][:, -1].clone()))
+        block.post_attention_layernorm.register_forward_pre_hook(
+            lambda _, args: captured.append(args[0][:, -1].clone())
+        )
         for block in model.model.layers
     ]
     try:
-        yield kept
+        yield captured
     finally:
         for handle in handles:
             handle.remove()
 
 
 def check_same_vectors(ways: dict[str, Way], tokens: Sequence[TokenIds]) -> dict[str, float]:
-    """Return each way's largest relative error against `hugging_face`; exit where one is too large.
+    """Return each way's largest relative error against `hugging_face`; exit if one is too large.
 
-    Every way runs all prompts once here, so that this warms them up as well.
+    Each way runs all prompts once, so this also warms it up.
     """
     vectors = {name: way(tokens) for name, way in ways.items()}
     reference = vectors.pop("hugging_face")
-    errors = {name: largest_error(found, reference) for name, found in vectors.items() if found is not None}
+    errors = {name: largest_error(own, reference) for name, own in vectors.items() if own is not None}
     for name, error in errors.items():
         measuring.say(f"{name} against hugging_face: largest relative error {error:.1e}")
         if not error <= FLOAT32_BOUND:  # written so that a NaN fails too
             raise SystemExit(
-                f"{name} and hugging_face differ by {error:.1e}, allowed {FLOAT32_BOUND:.0e}: "
-                "no speed is reported for different activations"
+                f"{name} and hugging_face differ by {error:.1e}, more than {FLOAT32_BOUND:.0e}; "
+                "fix the difference before measuring speed"
             )
     return errors
 
 
-def largest_error(found: Vectors, reference: Vectors) -> float:
+def largest_error(vectors: Vectors, reference: Vectors) -> float:
     """Return the largest ‖x − y‖ / ‖y‖ over prompts, sites and layers."""
     norm = np.linalg.norm
-    errors = [norm(found[site] - reference[site], axis=-1) / norm(reference[site], axis=-1) for site in SITES]
+    errors = [norm(vectors[site] - reference[site], axis=-1) / norm(reference[site], axis=-1) for site in SITES]
     return float(np.max(errors))
 
 
 def measure(ways: dict[str, Way], tokens: Sequence[TokenIds], repeats: int) -> tuple[dict[str, float], float]:
-    """Run all ways in turns; return each one's median seconds, and the best rate of a matrix product seen."""
+    """Return each way's median seconds over turns, and the highest measured rate of a matrix product."""
     seconds: dict[str, list[float]] = {name: [] for name in ways}
     rates = []
     for turn in range(repeats):
@@ -243,7 +240,7 @@ def measure(ways: dict[str, Way], tokens: Sequence[TokenIds], repeats: int) -> t
 
 
 def peak_memory_of(name: str, folder: Path, tokens: Sequence[TokenIds]) -> int:
-    """Return the peak memory of a fresh process that loads the model and runs one way once."""
+    """Return the peak memory of a new process that loads the model and runs one way once."""
     measuring.say(f"memory of {name}")
     with multiprocessing.get_context("spawn").Pool(1) as pool:
         return pool.apply(run_for_memory, (name, folder, tokens, torch.get_num_threads()))
@@ -256,11 +253,7 @@ def run_for_memory(name: str, folder: Path, tokens: Sequence[TokenIds], threads:
 
 
 def summary(
-    model: LoadedModel,
-    tokens: Sequence[TokenIds],
-    seconds: dict[str, float],
-    memory: dict[str, int],
-    peak: float,
+    model: LoadedModel, tokens: Sequence[TokenIds], seconds: dict[str, float], memory: dict[str, int], peak: float
 ) -> dict[str, Any]:
     plan = plan_mix(tokens)
     lengths = [len(ids) for ids in tokens]

@@ -1,14 +1,13 @@
-"""Capture speed on one CUDA device, for random models of 7B and 32B shape in bf16.
+"""Measure capture speed on one CUDA device, for random models of 7B and 32B shape in bf16.
 
-Captures `resid_pre` and `resid_mid` of every layer at the last token, through the project's own plan and
-engine, of random token ids with the lengths and the shared prefix of the chat mix. Before a shape is
-measured, a few of its prompts are certified against an unpadded, alone, eager run. For several plans it then
-measures tokens and prompts per second, the ratio to the bare forward on the same batches, the share of the
-bf16 matrix peak of the same run, and peak GPU memory; capture and bare forward run in turns, and their
-medians count.
+The plan and engine capture `resid_pre` and `resid_mid` of every layer at the last token, for random token ids with the
+lengths and the shared prefix of the chat mix. Each shape first passes the parity check on a few prompts. For several
+plans the script then measures tokens and prompts per second, the ratio to the bare forward on the same batches, the
+share of the bf16 matrix peak of the same run, and peak GPU memory. Capture and bare forward run in turns; the result
+has the medians.
 
-Needs torch, transformers, numpy, pydantic and pyyaml, and no installed theodolite. `--tiny` runs the same
-code on a tiny model on the CPU; its speeds mean nothing. The last line is one JSON object.
+The script needs torch, transformers, numpy, pydantic and pyyaml, but no installed theodolite. `--tiny` tries the code
+on a tiny model on the CPU; its speeds have no meaning. The last line is one JSON object.
 Usage: python benchmarks/capture_gpu.py --help
 """
 
@@ -41,9 +40,9 @@ class Shape:
     """A model's dimensions, and how it is measured.
 
     Attributes:
-        config: what Qwen2Config needs.
-        plans: (prompts of a shard, token budget of a batch); a batch never crosses a shard.
-        matrix_size: side of the square matrices whose product gives the peak.
+        config: arguments of Qwen2Config.
+        plans: prompts of a shard and token budget of a batch; a batch contains prompts of one shard.
+        matrix_size: size of the square matrices for the matrix peak.
     """
 
     config: dict[str, int | float]
@@ -51,7 +50,7 @@ class Shape:
     matrix_size: int = 8192
 
 
-# The first is a survey's default; larger budgets need larger shards to fill them.
+# The first plan is the default of a survey; a larger token budget needs larger shards.
 PLANS = ((64, 2048), (1024, 8192), (1024, 16384), (1024, 32768))
 
 SHAPES = {
@@ -87,7 +86,7 @@ TINY = Shape(
         "num_key_value_heads": 2,
         "intermediate_size": 128,
         "vocab_size": 512,
-        "initializer_range": 0.15,  # as large for 64 dimensions as 0.02 is for thousands
+        "initializer_range": 0.15,  # relative to 64 dimensions as large as 0.02 is to thousands
     },
     ((16, 512), (64, 2048)),
     matrix_size=256,
@@ -97,7 +96,7 @@ TINY = Shape(
 def main() -> None:
     options = read_options()
     if not options.tiny and not torch.cuda.is_available():
-        print("There is no CUDA device here, so nothing is measured; --tiny tries the code on the CPU.")
+        print("torch finds no CUDA device; run on a machine with one, or try the code on the CPU with --tiny.")
         return
     device = torch.device("cpu" if options.tiny else "cuda")
     shapes = {"tiny": TINY} if options.tiny else {name: SHAPES[name] for name in options.shapes}
@@ -113,12 +112,14 @@ def main() -> None:
 
 
 def read_options() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description="Capture speed of large random models on one GPU, as JSON.")
-    parser.add_argument("--shapes", nargs="+", choices=SHAPES, default=[*SHAPES], help="which models")
+    parser = argparse.ArgumentParser(description="Measure capture speed of large random models on one GPU; print JSON.")
+    parser.add_argument("--shapes", nargs="+", choices=SHAPES, default=[*SHAPES], help="shapes of the models")
     parser.add_argument("--prompts", type=int, default=1024, help="prompts in the mix")
-    parser.add_argument("--repeats", type=int, default=3, help="turns; the median counts")
-    parser.add_argument("--tiny", action="store_true", help="a tiny model on the CPU, to try the code")
-    parser.add_argument("--out", type=Path, help="where the JSON goes; benchmarks/results unless given")
+    parser.add_argument("--repeats", type=int, default=3, help="turns; the result has the median")
+    parser.add_argument("--tiny", action="store_true", help="try the code with a tiny model on the CPU")
+    parser.add_argument(
+        "--out", type=Path, help="also write the JSON to this file; the default is a file in benchmarks/results"
+    )
     return parser.parse_args()
 
 
@@ -127,7 +128,7 @@ def default_out(date: str) -> Path:
 
 
 def measure_shape(name: str, shape: Shape, device: torch.device, options: argparse.Namespace) -> dict[str, Any]:
-    """Build one model, certify it, measure all its plans, and let go of it."""
+    """Return the measurements of one shape: build a model, check parity, measure all plans, and free the model."""
     measuring.say(f"{name}: building")
     model = random_model(shape, device)
     tokens = random_mix(options.prompts, model.config.vocab_size)
@@ -154,10 +155,10 @@ def measure_shape(name: str, shape: Shape, device: torch.device, options: argpar
 
 
 def random_model(shape: Shape, device: torch.device) -> LoadedModel:
-    """Return a model drawn on the device itself: a host would take minutes over 32B numbers.
+    """Return a random model drawn on the device, since a host needs minutes for 32B numbers.
 
-    What blocks add is scaled down, so that the embedding outweighs it. Drawn as transformers does it, a deep
-    random model multiplies bf16 rounding from block to block, so that two correct runs of it need not agree.
+    The outputs of blocks are scaled down relative to the embedding. With the initialisation of transformers, bf16
+    rounding grows from block to block in a deep random model, so two correct runs need not agree.
     """
     torch.manual_seed(0)
     with torch.device(device):
@@ -170,7 +171,7 @@ def random_model(shape: Shape, device: torch.device) -> LoadedModel:
 
 
 def random_mix(n_prompts: int, vocabulary: int) -> list[TokenIds]:
-    """Return prompts of the chat mix's lengths, all beginning alike, as a chat template makes them."""
+    """Return random prompts with the chat mix's lengths and a shared prefix, as a chat template gives."""
     dice = random.Random(0)
     prefix = tuple(dice.randrange(vocabulary) for _ in range(PREFIX_TOKENS))
     suffixes = [length - PREFIX_TOKENS for length in measuring.mix_lengths(n_prompts)]
@@ -178,10 +179,10 @@ def random_mix(n_prompts: int, vocabulary: int) -> list[TokenIds]:
 
 
 def certify_few(model: LoadedModel, tokens: Sequence[TokenIds]) -> Certificate:
-    """Certify the shortest and the longest of several handfuls of prompts; raises ParityError."""
-    handfuls = {f"handful-{start}": tokens[start : start + 8] for start in range(0, min(24, len(tokens)), 8)}
-    plans = {name: plan_mix(prompts, 8, 4096) for name, prompts in handfuls.items()}
-    return certify(model, SITES, range(model.dimensions.n_layers), plans, handfuls)
+    """Return the parity certificate of a few prompts; raise ParityError if the check fails."""
+    subsets = {f"subset-{start}": tokens[start : start + 8] for start in range(0, min(24, len(tokens)), 8)}
+    plans = {name: plan_mix(prompts, 8, 4096) for name, prompts in subsets.items()}
+    return certify(model, SITES, range(model.dimensions.n_layers), plans, subsets)
 
 
 def plan_mix(tokens: Sequence[TokenIds], shard_prompts: int, batch_tokens: int) -> SetPlan:
@@ -191,12 +192,12 @@ def plan_mix(tokens: Sequence[TokenIds], shard_prompts: int, batch_tokens: int) 
 def measure_plan(
     model: LoadedModel, tokens: Sequence[TokenIds], matrix_size: int, budgets: tuple[int, int], repeats: int
 ) -> dict[str, Any]:
-    """Measure one plan: capture and bare forward in turns, and the matrix peak beside them."""
+    """Return the measurements of one plan; capture, bare forward and matrix peak run in turns."""
     plan = plan_mix(tokens, *budgets)
     device = model.device
     if device.type == "cuda":
         torch.cuda.reset_peak_memory_stats(device)
-    # The first round warms up kernels and the allocator, and is not timed.
+    # The first, untimed run warms up kernels and the allocator.
     oom_backoffs = run_capture(model, plan, tokens)
     memory = torch.cuda.max_memory_allocated(device) if device.type == "cuda" else None
     measuring.run_bare(model, plan, tokens)
@@ -231,7 +232,7 @@ def speeds(model: LoadedModel, plan: SetPlan, capture: float, bare: float, peak:
 
 
 def run_capture(model: LoadedModel, plan: SetPlan, tokens: Sequence[TokenIds]) -> int:
-    """Capture all shards, letting go of each one at once; return how often memory ran out."""
+    """Capture all shards without storing them; return the number of batches halved for lack of memory."""
     engine = Engine(model, SITES, range(model.dimensions.n_layers))
     backoffs = 0
     for shard in plan.shards:
@@ -243,7 +244,7 @@ def run_capture(model: LoadedModel, plan: SetPlan, tokens: Sequence[TokenIds]) -
 
 
 def copy_rate(device: torch.device) -> float | None:
-    """Return bytes per second from the device into pinned host memory; there is no such copy on a CPU."""
+    """Return bytes per second from the device to pinned host memory; None on a CPU."""
     if device.type != "cuda":
         return None
     source = torch.ones(2**30, dtype=torch.uint8, device=device)

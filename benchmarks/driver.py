@@ -1,9 +1,9 @@
-"""The scheduling loop alone, with replicas that only pretend to compute: how busy it keeps them, and what it costs.
+"""Measure the scheduling loop with simulated replicas: their utilisation, and the loop's own time and memory.
 
-Two measurements. *busy*: 64 replicas that together do 10 shards a second, as a large model does; the share of the time
-in which they compute. *scale*: 1,000 replicas and a million prompts in shards of 64; the loop's own processor time for
-a shard, and how much memory grows between the first and the last tenth of the run. No Ray, no model, no store: those
-have their own benchmarks, and Ray's call costs some tenths of a millisecond more.
+There are two measurements. *busy*: 64 replicas that capture 10 shards per second together, as with a large model; the
+result is the share of time in which they compute. *scale*: 1,000 replicas and a million prompts in shards of 64; the
+result is the loop's processor time per shard, and the growth of memory between the first and the last tenth of the run.
+Ray, models and the store take no part; a Ray call costs some tenths of a millisecond more.
 
 The last line is one JSON object. Usage: python benchmarks/driver.py --help
 """
@@ -31,7 +31,7 @@ TOKENS = tuple(range(40))
 
 
 class Clock:
-    """One thread in which all pretended replicas finish their shards when they are due."""
+    """A thread that calls functions at given times; all simulated replicas share it."""
 
     def __init__(self) -> None:
         self._due: list[tuple[float, int, Any]] = []
@@ -40,7 +40,7 @@ class Clock:
         threading.Thread(target=self._run, daemon=True).start()
 
     def at(self, due: float, act: Any) -> None:
-        """Act when it is time."""
+        """Call `act` at the time `due`."""
         with self._changed:
             heapq.heappush(self._due, (due, next(self._numbers), act))
             self._changed.notify()
@@ -54,54 +54,54 @@ class Clock:
             act()
 
 
-class PretendReplica:
-    """Takes some seconds for a shard, one after the other, as an actor does."""
+class SimulatedReplica:
+    """A replica that takes some seconds for each shard, one shard after the other, as an actor does."""
 
     def __init__(self, clock: Clock, seconds: float, chance: random.Random) -> None:
         self.clock, self.seconds, self.chance = clock, seconds, chance
-        self.line: deque[tuple[int, Future[Any]]] = deque()
+        self.queue: deque[tuple[int, Future[Any]]] = deque()
         self.ready: Future[Any] = Future()
         self.ready.set_result(None)
-        self._busy_seconds, self._began = 0.0, 0.0
+        self._busy_seconds, self._started = 0.0, 0.0
         self._lock = threading.Lock()
 
     def capture(self, _plan: SetPlan, shard: ShardPlan, tokens: Any, _halvings: int) -> "Future[Any]":
-        """Begin a shard, or put it in line."""
+        """Start a shard, or queue it."""
         future: Future[Any] = Future()
         with self._lock:
-            self.line.append((len(tokens), future))
-            if len(self.line) == 1:
-                self._begin()
+            self.queue.append((len(tokens), future))
+            if len(self.queue) == 1:
+                self._start()
         return future
 
     def restart(self, _reason: str) -> None:
-        """Never die."""
+        """Do nothing; a simulated replica never dies."""
 
     def kill(self) -> None:
-        """Nobody is left out."""
+        """Do nothing; a simulated replica is never killed."""
 
     def busy_seconds(self) -> float:
-        """Return how long it has computed until now."""
+        """Return the seconds of computation until now."""
         with self._lock:
-            return self._busy_seconds + (time.perf_counter() - self._began if self.line else 0.0)
+            return self._busy_seconds + (time.perf_counter() - self._started if self.queue else 0.0)
 
-    def _begin(self) -> None:
-        self._began = time.perf_counter()
-        self.clock.at(self._began + self.seconds * self.chance.uniform(0.8, 1.2), self._finish)
+    def _start(self) -> None:
+        self._started = time.perf_counter()
+        self.clock.at(self._started + self.seconds * self.chance.uniform(0.8, 1.2), self._finish)
 
     def _finish(self) -> None:
         with self._lock:
-            self._busy_seconds += time.perf_counter() - self._began
-            prompts, future = self.line.popleft()
-            if self.line:
-                self._begin()
+            self._busy_seconds += time.perf_counter() - self._started
+            prompts, future = self.queue.popleft()
+            if self.queue:
+                self._start()
         future.set_result({"prompts": prompts})
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description="The scheduling loop with pretended replicas, as JSON.")
-    parser.add_argument("--seconds", type=float, default=60.0, help="of the first measurement")
-    parser.add_argument("--prompts", type=int, default=1_000_000, help="of the second")
+    parser = argparse.ArgumentParser(description="Measure the scheduling loop with simulated replicas; print JSON.")
+    parser.add_argument("--seconds", type=float, default=60.0, help="duration of the first measurement")
+    parser.add_argument("--prompts", type=int, default=1_000_000, help="prompts of the second measurement")
     parser.add_argument("--out", type=Path, help="also write the JSON to this file")
     options = parser.parse_args()
     result = {
@@ -112,13 +112,13 @@ def main() -> None:
 
 
 def measure(replicas: int, shard_seconds: float, shards: int) -> dict[str, float]:
-    """Run shards through pretended replicas; the share of busy time ends where not all have two any more."""
+    """Return the measurements of a run; the busy share covers the time in which each replica can have two shards."""
     measuring.say(f"{replicas} replicas, {shards} shards of {shard_seconds} s")
     clock, chance = Clock(), random.Random(0)
-    workers = [PretendReplica(clock, shard_seconds, chance) for _ in range(replicas)]
-    ends = [(index * PROMPTS_OF_SHARD, (index + 1) * PROMPTS_OF_SHARD) for index in range(shards)]
+    workers = [SimulatedReplica(clock, shard_seconds, chance) for _ in range(replicas)]
+    bounds = [(index * PROMPTS_OF_SHARD, (index + 1) * PROMPTS_OF_SHARD) for index in range(shards)]
     plan = SetPlan("set", (-1,), 0, (), shards * PROMPTS_OF_SHARD, 0)
-    work = [(plan, ShardPlan("set", index, *ends[index], ())) for index in range(shards)]
+    work = [(plan, ShardPlan("set", index, *bounds[index], ())) for index in range(shards)]
     tokens = {"set": [TOKENS] * (shards * PROMPTS_OF_SHARD)}
     process, memory, done = psutil.Process(), [], [0]
     idle_from: list[float] = []
@@ -127,19 +127,19 @@ def measure(replicas: int, shard_seconds: float, shards: int) -> dict[str, float
         done[0] += 1
         if done[0] in (shards // 10, shards - shards // 10):
             memory.append(process.memory_info().rss)
-        if done[0] == shards - 2 * replicas:  # from here on there is not enough for all
+        if done[0] == shards - 2 * replicas:  # the remaining shards are too few for all replicas
             idle_from.append(time.perf_counter())
             idle_from.append(sum(worker.busy_seconds() for worker in workers))
 
-    began, cost = time.perf_counter(), time.thread_time()
+    started, cost = time.perf_counter(), time.thread_time()
     run_shards(workers, work, tokens, Callbacks(committed))
     cost = time.thread_time() - cost
     until, busy = idle_from
     return {
         "replicas": replicas,
         "shards": shards,
-        "shards_per_second": (shards - 2 * replicas) / (until - began),
-        "busy_share": busy / (replicas * (until - began)),
+        "shards_per_second": (shards - 2 * replicas) / (until - started),
+        "busy_share": busy / (replicas * (until - started)),
         "loop_milliseconds_per_shard": cost / shards * 1e3,
         "memory_growth_bytes": memory[1] - memory[0],
     }

@@ -1,23 +1,21 @@
-"""The attention heads of a whole model: seconds, memory and error, on the CPU.
+"""Measure the group `heads` on the CPU: seconds, memory and error.
 
-- `shape_32b`: random bf16 weights of the shape of Qwen2.5-32B, attention and norms alone, are written to a temporary
-  folder, which TMPDIR places and which takes 13 GB. `compute_groups` runs over them as it does for a survey without
-  prompts, with singular vectors and without, each in a process of its own. Seconds go from opening the weights to the
-  written group; hashing the weights is no part of them, and the files were read just before, so they are in the page
-  cache as far as it holds them. `cpu_seconds` are those of all threads: where they are much fewer than `seconds` times
-  the threads, others used the machine too. Mapped files do not count as anonymous memory. The vocabulary has
-  VOCABULARY tokens: copying scores are computed, but the product of embedding and unembedding that they rest on costs
-  nothing here.
-- `dense`: one QK and one VO circuit of those weights, multiplied out from the files, against `torch.linalg.svdvals` in
-  float64: the largest deviation of the values that were stored, relative to the largest value, and ‖UΣVᵀ − W‖ / ‖W‖
-  with all vectors.
-- `smollm2`: QK and VO of all heads of the real chat model with all d_head vectors, from opening the files, against the
-  factored SVD of TransformerLens (`QK.svd()` and `OV.svd()` of its bridge), whose model is loaded already and raw
-  (nothing folded or centred). First their singular values are held against each other; ours are float64, theirs
-  float32. Then both run in turns, and the medians count. TransformerLens is no dependency: name the interpreter of an
-  environment that has it, or its numbers are null.
+- `shape_32b`: the script writes random bf16 weights with the shape of Qwen2.5-32B, attention and norms only, to a
+  temporary folder of 13 GB (TMPDIR). `compute_groups` runs on them as in a survey without prompts, with and without
+  singular vectors, each in a separate process. `seconds` last from opening the weights to the written group, without
+  hashing the weights; the page cache contains as much of the files as fits. `cpu_seconds` cover all threads; if they
+  are much fewer than `seconds` times the threads, other processes used the machine. Mapped files do not count as
+  anonymous memory. The vocabulary has VOCABULARY tokens, so the product of embedding and unembedding takes no time.
+- `dense`: one QK and one VO circuit of these weights as dense matrices. The result is the largest error of the stored
+  singular values against `torch.linalg.svdvals` in float64, relative to the largest value, and ‖UΣVᵀ − W‖ / ‖W‖ with
+  all vectors.
+- `smollm2`: QK and VO of all heads of the real chat model with all d_head vectors, including reading the files, against
+  the factored SVD of TransformerLens (`QK.svd()` and `OV.svd()` of its bridge) on a loaded raw model (not folded or
+  centred). The script first compares their singular values, float64 with float32. Then both run in turns, and the
+  result has the medians. TransformerLens is not a dependency: pass the interpreter of an environment that has it;
+  without it these numbers are null.
 
-All sides get the same number of threads. The last line is one JSON object.
+All sides use the same number of threads. The last line is one JSON object.
 Usage: python benchmarks/heads.py --help
 """
 
@@ -69,9 +67,9 @@ SHARD_LAYERS = 4
 NEEDED_BYTES = 200 * 10**6  # on disk, of each layer: 126 MB of weights and 66 MB of vectors
 VECTORS = 20
 
-HEAD = 13  # of five that share a key and a value it is the fourth
+HEAD = 13  # the fourth of five heads that share a key-value head
 SAME_VALUES = 1e-5
-"""How far singular values of float32 may be from those of float64, relative to the circuit's largest."""
+"""Allowed difference of singular values in float32 and float64, relative to the circuit's largest."""
 
 Values = dict[str, NDArray[np.float64]]
 
@@ -92,9 +90,11 @@ def main() -> None:
 
 
 def read_options() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description="The heads of a 32B-shaped model and of a real one, as JSON.")
+    parser = argparse.ArgumentParser(
+        description="Measure the heads of a 32B-shaped model and of a real model; print JSON."
+    )
     parser.add_argument("--layers", type=int, default=64, help="layers of the 32B-shaped model")
-    parser.add_argument("--repeats", type=int, default=3, help="turns on the real model; the medians count")
+    parser.add_argument("--repeats", type=int, default=3, help="turns on the real model; the result has the medians")
     parser.add_argument("--threads", type=int, default=2, help="threads of each side")
     parser.add_argument(
         "--transformer-lens-python", metavar="PATH", help="interpreter of an environment that has TransformerLens 4"
@@ -104,32 +104,32 @@ def read_options() -> argparse.Namespace:
 
 
 def measure_32b(temporary: Path, layers: int, threads: int) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Return the seconds and memory of both surveys, and how a circuit's decomposition compares to a dense one."""
+    """Return the seconds and memory of both surveys, and the errors against dense circuits."""
     needed, free = layers * NEEDED_BYTES, shutil.disk_usage(temporary).free
     if free < needed:
-        raise SystemExit(f"{temporary} has {free / 1e9:.1f} GB free and {needed / 1e9:.1f} are needed; set TMPDIR")
+        raise SystemExit(f"{temporary} has {free / 1e9:.1f} GB free, but needs {needed / 1e9:.1f} GB; set TMPDIR")
     folder = temporary / "model"
     write_weights(folder, layers)
     measuring.say("hashing the weights")
     settings = Settings(store=str(temporary / "store"), cache=temporary)
     spec = parse_spec({"model": {"id": str(folder)}, "prompts": {}, "analyses": ["heads"]})
     record = prepare(spec, temporary, settings).record("not run", {})
-    found: dict[str, Any] = {}
+    surveys: dict[str, Any] = {}
     stored = []
     for name, vectors in {"with_vectors": VECTORS, "without_vectors": 0}.items():
         store = temporary / name
         create_run(str(store), record)
         with multiprocessing.get_context("spawn").Pool(1) as pool:
-            found[name], values = pool.apply(survey_alone, (folder, str(store), record.run_id, vectors, threads))
+            surveys[name], values = pool.apply(survey_alone, (folder, str(store), record.run_id, vectors, threads))
         stored.append(values)
-        measuring.say(f"{name}: {found[name]}")
+        measuring.say(f"{name}: {surveys[name]}")
         shutil.rmtree(store)
     sizes = {"layers": layers, "vectors": VECTORS, "circuits": len(CIRCUITS) * layers * N_HEADS}
-    return {**found, **sizes}, against_dense(folder, layers // 2, stored)
+    return {**surveys, **sizes}, against_dense(folder, layers // 2, stored)
 
 
 def write_weights(folder: Path, layers: int) -> None:
-    """Write random weights, a few layers to a file, so that no more than those are ever in memory."""
+    """Write random weights, a few layers in each file, so that memory contains only these layers."""
     folder.mkdir()
     config = Qwen2Config(
         architectures=["Qwen2ForCausalLM"],
@@ -150,17 +150,17 @@ def write_weights(folder: Path, layers: int) -> None:
         shard = dict(tensors(range(first, min(first + SHARD_LAYERS, layers))))
         save_file(shard, path)
         with path.open("rb") as written:
-            os.fsync(written)  # or the system might still be writing while the surveys are timed
+            os.fsync(written)  # otherwise the system may still write during the measurements
         file_of |= dict.fromkeys(shard, path.name)
     (folder / "model.safetensors.index.json").write_text(json.dumps({"weight_map": file_of}))
 
 
 def tensors(layers: range) -> Iterator[tuple[str, torch.Tensor]]:
-    """Yield random weights of some layers as bf16, with what stands around the blocks beside the first."""
-    dice = torch.Generator().manual_seed(layers.start)
+    """Yield random bf16 weights of some layers; with layer 0 also the embeddings and the final norm."""
+    rng = torch.Generator().manual_seed(layers.start)
 
     def draw(*shape: int, around: float = 0.0, deviation: float = 0.02) -> torch.Tensor:
-        return (torch.randn(shape, generator=dice) * deviation + around).bfloat16()
+        return (torch.randn(shape, generator=rng) * deviation + around).bfloat16()
 
     if layers.start == 0:
         yield "model.embed_tokens.weight", draw(VOCABULARY, D_MODEL)
@@ -177,7 +177,7 @@ def tensors(layers: range) -> Iterator[tuple[str, torch.Tensor]]:
 
 
 def survey_alone(folder: Path, store: str, run_id: str, vectors: int, threads: int) -> tuple[dict[str, Any], Values]:
-    """Survey the heads in a process that does nothing else; return what it took, and the checked circuits' values."""
+    """Return seconds and memory of a survey of the heads in this process, and the checked circuits' values."""
     torch.set_num_threads(threads)
     config, run = load_config(folder), open_run(store, run_id)
 
@@ -191,72 +191,72 @@ def survey_alone(folder: Path, store: str, run_id: str, vectors: int, threads: i
         compute_groups(Context(run, spec, {}, open_weights=lambda: weights, progress=progress), ["heads"])
 
     with scheduler(None, threads), measuring.anonymous_memory() as samples:
-        worked = time.process_time()
+        cpu_seconds = time.process_time()
         seconds = measuring.seconds_of(survey, CPU)
-        worked = time.process_time() - worked
-    found = {"seconds": seconds, "cpu_seconds": worked, "peak_anonymous_bytes": max(samples, default=None)}
+        cpu_seconds = time.process_time() - cpu_seconds
+    result = {"seconds": seconds, "cpu_seconds": cpu_seconds, "peak_anonymous_bytes": max(samples, default=None)}
     values = read_group(run, "heads")["singular_values"].sel(offset=0, layer=config.num_hidden_layers // 2, head=HEAD)
-    return found, {name: values.sel(circuit=name).values for name in CIRCUITS}
+    return result, {name: values.sel(circuit=name).values for name in CIRCUITS}
 
 
 def against_dense(folder: Path, layer: int, stored: Sequence[Values]) -> dict[str, Any]:
-    """Return how far stored values, and a decomposition with all vectors, are from the circuits multiplied out."""
+    """Return the errors of stored values, and of a decomposition with all vectors, against dense circuits."""
     decomposed = decompose_one(Weights(folder, load_config(folder)), layer)
-    found: dict[str, Any] = {"layer": layer, "head": HEAD}
-    for name, product in multiplied_out(TensorFiles(folder), layer).items():
+    result: dict[str, Any] = {"layer": layer, "head": HEAD}
+    for name, product in dense_circuits(TensorFiles(folder), layer).items():
         measuring.say(f"dense singular values of {name}, {tuple(product.shape)}")
         started = time.perf_counter()
         dense = torch.linalg.svdvals(product).numpy()
         seconds = time.perf_counter() - started
         ours, own_seconds = decomposed[name]
-        # Past the circuit's rank the dense values are rounding, and ours are zero.
-        errors = [np.abs(np.pad(of[name], (0, D_MODEL - D_HEAD)) - dense).max() / dense[0] for of in stored]
-        again = torch.from_numpy(ours.left[0].T * ours.singular_values[0]) @ torch.from_numpy(ours.right[0])
-        found[name] = {
+        # Beyond the circuit's rank the dense values are rounding errors, and ours are zero.
+        errors = [np.abs(np.pad(values[name], (0, D_MODEL - D_HEAD)) - dense).max() / dense[0] for values in stored]
+        rebuilt = torch.from_numpy(ours.left[0].T * ours.singular_values[0]) @ torch.from_numpy(ours.right[0])
+        result[name] = {
             "seconds": seconds,
             "theodolite_seconds": own_seconds,
             "largest_value_error": float(max(errors)),
-            "reconstruction_error": float(torch.linalg.norm(again - product) / torch.linalg.norm(product)),
+            "reconstruction_error": float(torch.linalg.norm(rebuilt - product) / torch.linalg.norm(product)),
         }
-        measuring.say(f"{name}: {found[name]}")
-    return found
+        measuring.say(f"{name}: {result[name]}")
+    return result
 
 
 def decompose_one(weights: Weights, layer: int) -> dict[str, tuple[Decomposition, float]]:
-    """Return both circuits of HEAD with all vectors, and the seconds from their factors to there."""
+    """Return both circuits of HEAD with all vectors, and the seconds of each decomposition."""
     circuits = read_circuits(weights, layer)
     kv_head = circuits.kv_head_of[HEAD]
     sides = {
         "qk": (circuits.query[HEAD], circuits.key[kv_head], circuits.rotations[0]),
         "vo": (circuits.value[kv_head], circuits.written[HEAD], None),
     }
-    alone, found = np.zeros(1, dtype=int), {}
+    only, results = np.zeros(1, dtype=int), {}
     for name, (left, right, middle) in sides.items():
         started = time.perf_counter()
-        decomposition = decompose(thin(left[None]), thin(right[None]), D_HEAD, alone, alone, middle)
-        found[name] = decomposition, time.perf_counter() - started
-    return found
+        decomposition = decompose(thin(left[None]), thin(right[None]), D_HEAD, only, only, middle)
+        results[name] = decomposition, time.perf_counter() - started
+    return results
 
 
-def multiplied_out(files: TensorFiles, layer: int) -> dict[str, torch.Tensor]:
-    """Return both circuits of HEAD as matrices, (d_model, d_model), from the tensors as they are stored: (out, in)."""
+def dense_circuits(files: TensorFiles, layer: int) -> dict[str, torch.Tensor]:
+    """Return both circuits of HEAD as matrices, (d_model, d_model), from the stored tensors, (out, in)."""
     q, k, v, o = (files.read(f"model.layers.{layer}.self_attn.{name}_proj.weight").double() for name in "qkvo")
     own, shared = (slice(head * D_HEAD, (head + 1) * D_HEAD) for head in (HEAD, HEAD // (N_HEADS // N_KV_HEADS)))
     return {"qk": q[own].T @ k[shared] / D_HEAD**0.5, "vo": v[shared].T @ o[:, own].T}
 
 
 def measure_smollm2(interpreter: str | None, repeats: int, threads: int) -> dict[str, Any]:
-    """Return the seconds for all heads of the real model, ours and TransformerLens'; exit where values differ."""
+    """Return our and TransformerLens' seconds for all heads of the real model; exit if the values differ."""
     folder = fetch(resolve_source(ModelSpec(id=MODEL), Path()), CACHE)
-    values = decompose_all(folder, threads)  # this warms up as well
+    values = decompose_all(folder, threads)  # this also warms up
     seconds: dict[str, list[float]] = {"ours": [], "theirs": []}
     difference = version = None
     for turn in range(repeats):
         if interpreter is not None:
-            found, facts = in_other_interpreter(interpreter, folder, threads)
-            difference, version = largest_difference(values, found), facts["version"]
+            peer_values, facts = in_other_interpreter(interpreter, folder, threads)
+            difference, version = largest_difference(values, peer_values), facts["version"]
             if not difference <= SAME_VALUES:  # written so that a NaN fails too
-                raise SystemExit(f"singular values differ by {difference:.1e}, allowed {SAME_VALUES:.0e}: no speed")
+                raise SystemExit(f"singular values differ by {difference:.1e}, more than {SAME_VALUES:.0e}")
             seconds["theirs"].append(facts["seconds"])
         started = time.perf_counter()
         decompose_all(folder, threads)
@@ -277,27 +277,27 @@ def measure_smollm2(interpreter: str | None, repeats: int, threads: int) -> dict
 
 
 def decompose_all(folder: Path, threads: int) -> NDArray[np.float64]:
-    """Decompose QK and VO of all heads with all vectors; return the values, (circuit, layer, head, rank)."""
+    """Return the singular values of QK and VO of all heads, (circuit, layer, head, rank), computed with all vectors."""
     weights = Weights(folder, load_config(folder))
     sizes = weights.dimensions
-    unmeasured = Stream(np.empty((0, sizes.d_model)), np.empty((0, sizes.d_model)))
+    no_stream = Stream(np.empty((0, sizes.d_model)), np.empty((0, sizes.d_model)))
     heads = HeadsSpec(vectors=sizes.d_head)
-    arguments = [(weights, layer, heads, unmeasured, (0, 0), None) for layer in range(sizes.n_layers)]
+    arguments = [(weights, layer, heads, no_stream, (0, 0), None) for layer in range(sizes.n_layers)]
     with scheduler(None, threads):
         parts = list(run_tasks(decompose_layer, arguments, lambda _: None, rounds=8))
-    unscaled = np.array([1 / score_scale(weights.config, sizes, 0), 1.0])  # they leave 1/√d_head out of QK
+    unscaled = np.array([1 / score_scale(weights.config, sizes, 0), 1.0])  # TransformerLens leaves 1/√d_head out of QK
     return np.stack([part["singular_values"][:, 0] for part in parts], axis=1) * unscaled[:, None, None, None]
 
 
 def largest_difference(ours: NDArray[np.float64], theirs: NDArray[np.float64]) -> float:
-    """Return the largest deviation of a value, relative to its circuit's largest one."""
+    """Return the largest difference of singular values, relative to the largest value of the circuit."""
     return float((np.abs(ours - theirs) / ours[..., :1]).max())
 
 
 def in_other_interpreter(interpreter: str, folder: Path, threads: int) -> tuple[NDArray[np.float64], dict[str, Any]]:
     """Return TransformerLens' singular values, the seconds they took with all vectors, and its version."""
     program = f"{inspect.getsource(in_transformer_lens)}\n{in_transformer_lens.__name__}()"
-    # What keeps a replica's sums in one order might slow it down.
+    # MKL_CBWR makes a replica's sums deterministic, and might slow down the other side.
     environment = {name: value for name, value in os.environ.items() if name != "MKL_CBWR"}
     with tempfile.TemporaryDirectory() as temporary:
         values = Path(temporary) / "values.npy"
@@ -309,7 +309,7 @@ def in_other_interpreter(interpreter: str, folder: Path, threads: int) -> tuple[
 
 
 def in_transformer_lens() -> None:
-    # It runs where nothing of this file is but its text, so it imports what it uses.
+    # Another interpreter runs only this function's source, so it imports all that it uses.
     import json
     import sys
     import time
@@ -327,9 +327,9 @@ def in_transformer_lens() -> None:
     with torch.inference_mode():
         for _ in range(2):  # the first warms up
             started = time.perf_counter()
-            circuits = bridge.QK.svd(), bridge.OV.svd()  # each time a new one: nothing is kept of the former
+            circuits = bridge.QK.svd(), bridge.OV.svd()  # new objects, which have no cached results
             seconds = time.perf_counter() - started
-    np.save(values, np.stack([found.double().numpy() for _, found, _ in circuits]))
+    np.save(values, np.stack([singular.double().numpy() for _, singular, _ in circuits]))
     print(json.dumps({"seconds": seconds, "version": version("transformer-lens")}))
 
 

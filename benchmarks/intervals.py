@@ -1,10 +1,9 @@
-"""How often the 95 % interval of the debiased cosine covers the truth, over a grid of simulated contrasts.
+"""Measure the coverage of the debiased cosine's 95 % interval over a grid of simulated contrasts.
 
-Each cell draws P and N many times from Gaussians whose means have a known cosine, length 1 or 1/3, against noise whose
-covariance has trace 1 and a flat or a power-law spectrum. The noise of the prompts of a
-pair is correlated by 0.9.
-The grid is printed as a table; the last line is one JSON object with, for each cell, the share of draws whose interval
-holds the truth, and how far the mean of the debiased and of the plain cosine is from it.
+Each cell draws P and N many times from Gaussians. The means have a known cosine and norm 1 or 1/3; the noise covariance
+has trace 1 and a flat or a power-law spectrum. The noise of the two prompts of a pair has correlation 0.9. The script
+prints the grid as a table. The last line is one JSON object with, for each cell, the share of draws whose interval
+contains the true cosine, and the errors of the mean debiased and the mean plain cosine.
 
 Usage: python benchmarks/intervals.py --help
 """
@@ -27,7 +26,7 @@ SAMPLES = (16, 64, 256)
 COSINES = (0.5, 0.9, 0.99)
 SIGNALS = (1.0, 1 / 3)
 CORRELATION = 0.9
-"""Of the noise of a pair's two prompts."""
+"""Correlation between the noise of a pair's two prompts."""
 
 _BOUNDS = (0.92, 0.99)
 
@@ -35,7 +34,7 @@ _BOUNDS = (0.92, 0.99)
 def main() -> None:
     options = read_options()
     rng = np.random.default_rng(options.seed)
-    cells = [cell(rng, options.draws, *place) for place in grid()]
+    cells = [cell(rng, options.draws, *parameters) for parameters in grid()]
     for one in cells:
         measuring.say(
             f"{one['spectrum']:>9}  {'paired' if one['paired'] else 'independent':>11}  n {one['n']:>3}  cosine "
@@ -57,7 +56,9 @@ def main() -> None:
 
 
 def read_options() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description="Coverage of the debiased cosine's interval, as a grid and as JSON.")
+    parser = argparse.ArgumentParser(
+        description="Measure the coverage of the debiased cosine's interval; print a table and JSON."
+    )
     parser.add_argument("--draws", type=int, default=4000, help="draws in each cell")
     parser.add_argument("--seed", type=int, default=0, help="seed of all draws")
     parser.add_argument("--out", type=Path, help="also write the JSON to this file")
@@ -65,14 +66,14 @@ def read_options() -> argparse.Namespace:
 
 
 def grid() -> Iterator[tuple[str, bool, int, float, float]]:
-    """Yield spectrum, paired, n, cosine, signal of each cell."""
+    """Yield the spectrum, paired, n, cosine and signal of each cell."""
     yield from product(("flat", "power law"), (False, True), SAMPLES, COSINES, SIGNALS)
 
 
 def cell(
     rng: np.random.Generator, n_draws: int, spectrum: str, paired: bool, n: int, cosine: float, signal: float
 ) -> dict[str, Any]:
-    """Return what a cell's draws show."""
+    """Return the coverage and errors of one cell's draws."""
     curves = [curve_of(*draw(rng, spectrum, paired, n, cosine, signal), paired) for _ in range(n_draws)]
     resolved = [curve for curve in curves if np.isfinite(curve.debiased)]
     covered = [bool(curve.low <= cosine <= curve.high) for curve in resolved]

@@ -1,6 +1,6 @@
-"""What the capture benchmarks share: bare forwards, the matrix peak, peak memory, the machine's facts.
+"""Functions that several benchmarks use: bare forwards, the matrix peak, peak memory, facts about the machine.
 
-Importing this module also prepares the process as a replica's is, so it is imported before torch.
+Import this module before torch, since the import also sets the environment variables of a replica.
 """
 
 import importlib.util
@@ -18,15 +18,15 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-# A script's own folder comes first on the path, where statistics.py would hide the standard library's.
+# A script's folder is first on the path, where its statistics.py would shadow the standard library's.
 if str(Path(__file__).resolve().parent) in sys.path:
     sys.path.append(sys.path.pop(sys.path.index(str(Path(__file__).resolve().parent))))
 
-# Replicas sum in one order whatever the number of threads; this must be set before torch loads the library.
+# Replicas sum in an order that does not depend on the number of threads; MKL reads this when torch loads it.
 os.environ["MKL_CBWR"] = "AUTO,STRICT"
 os.environ["TOKENIZERS_PARALLELISM"] = "false"
 
-# A machine that only lends its GPU need not have the package installed.
+# A GPU machine need not have the package installed.
 if importlib.util.find_spec("theodolite") is None:
     root = Path(__file__).resolve().parents[1]
     sys.path[:0] = [str(root / "service"), str(root / "jobs")]
@@ -40,16 +40,16 @@ from theodolite_jobs.capture.plan import SetPlan, TokenIds
 from theodolite_jobs.models.load import LoadedModel
 
 SHORTEST, LONGEST, MEAN = 45, 161, 76
-"""Tokens of the chat mix's prompts."""
+"""Numbers of tokens of the chat mix's prompts."""
 
 
 def say(message: str) -> None:
-    """Print progress where it does not mix with the result."""
+    """Print progress to stderr, apart from the result on stdout."""
     print(message, file=sys.stderr, flush=True)
 
 
 def mix_lengths(n_prompts: int, seed: int = 0) -> list[int]:
-    """Return lengths from SHORTEST to LONGEST, mostly short, MEAN on average, in a seeded order."""
+    """Return lengths from SHORTEST to LONGEST with mean MEAN, in a seeded order."""
     span = LONGEST - SHORTEST
     # The mean of u ** p over u in [0, 1] is 1 / (p + 1).
     power = span / (MEAN - SHORTEST) - 1
@@ -60,7 +60,7 @@ def mix_lengths(n_prompts: int, seed: int = 0) -> list[int]:
 
 @torch.inference_mode()
 def run_bare(model: LoadedModel, plan: SetPlan, tokens: Sequence[TokenIds]) -> None:
-    """Run a plan's batches, shared prefix included, through the base model; no hooks, and nothing is kept."""
+    """Run a plan's batches, with their shared prefix, through the base model without hooks, and discard the output."""
     shared = plan.shared_prefix
     prefix = _prefix_of(model, tokens[0][:shared]) if shared else []
     for shard in plan.shards:
@@ -91,7 +91,7 @@ def needed_operations(model: LoadedModel, plan: SetPlan) -> float:
 
 
 def needed_tokens(plan: SetPlan) -> int:
-    """Return the tokens that must be computed: all prompts', without padding, the shared prefix once."""
+    """Return the number of tokens that must be computed: without padding, and with the shared prefix once."""
     return plan.tokens - plan.shared_prefix * (plan.n_samples - 1)
 
 
@@ -136,9 +136,9 @@ def peak_memory_bytes() -> int:
 
 @contextmanager
 def anonymous_memory(every_seconds: float = 0.05) -> Iterator[list[int]]:
-    """Sample this process's anonymous memory, in bytes, while the block runs; there are no samples outside Linux.
+    """Yield a list that receives samples of this process's anonymous memory in bytes; empty outside Linux.
 
-    Pages of mapped files do not count: the system takes them back when it needs them.
+    Pages of mapped files do not count, since the system can reclaim them at any time.
     """
     samples: list[int] = []
     status, ended = Path("/proc/self/status"), threading.Event()
@@ -160,7 +160,7 @@ def anonymous_memory(every_seconds: float = 0.05) -> Iterator[list[int]]:
 
 
 def machine_facts(device: torch.device) -> dict[str, Any]:
-    """Return what a reader needs to place the numbers: processor, cores, device, versions, date."""
+    """Return the processor, cores, device, versions and date, by which a reader can judge the numbers."""
     return {
         "date": datetime.now(UTC).isoformat(timespec="seconds"),
         "machine": {
@@ -186,7 +186,7 @@ def _processor_name() -> str:
 
 
 def publish(result: dict[str, Any], out: Path | None) -> None:
-    """Print the result as the last line, one JSON object, and write it to a file too where one is given."""
+    """Print the result as one JSON object on the last line, and write it to a file if one is given."""
     if out is not None:
         out.parent.mkdir(parents=True, exist_ok=True)
         out.write_text(json.dumps(result, indent=2) + "\n", encoding="utf-8")

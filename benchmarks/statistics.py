@@ -1,16 +1,16 @@
-"""The statistics of activations: seconds and memory, on generated shards.
+"""Measure the statistics of activations on generated shards: seconds and memory.
 
-Shards hold float32 numbers of bfloat16 precision, as a survey of a model in bfloat16 leaves them, with a rogue feature.
+The shards contain float32 numbers with bfloat16 precision, as a survey in bfloat16 writes them, and one large feature.
 
-- `moments`: the first pass that `moments` and the variances need, against merely reading the same shards whole, in the
-  same threads, in turns; the medians count. Read through Zarr, as any other program reads them, and by
-  `read_shard`, which compares checksums too. On one thread and on two.
-- `doubling`: the same pass over once, twice and four times as many samples.
-- `rehearsal`: the shape of a 32B model: two sets of 1,024 prompts, 64 layers, 2 sites, d_model 5120: 5.4 GB.
-  All groups of the two passes, with a contrast, and then the Gram matrices, each in a process of its own; its peak
-  memory is the largest resident set, and must stay below CAP_BYTES.
+- `moments`: the first pass for the group `moments`, against only reading the same shards: through Zarr, as other
+  programs do, and with `read_shard`, which also compares checksums. They run in turns, on one thread and on two; the
+  result has the medians.
+- `doubling`: the same pass over one, two and four times as many samples.
+- `rehearsal`: the shape of a 32B model: two sets of 1,024 prompts, 64 layers, 2 sites, d_model 5120, in all 5.4 GB. One
+  process computes all groups of the two passes with a contrast, another one the Gram matrices. The peak resident set of
+  each must stay below CAP_BYTES.
 
-TMPDIR places the shards; the rehearsal's take 3 GB. The last line is one JSON object.
+The shards are in TMPDIR; those of the rehearsal take 3 GB. The last line is one JSON object.
 Usage: python benchmarks/statistics.py --help
 """
 
@@ -66,42 +66,44 @@ def main() -> None:
 
 
 def read_options() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description="Statistics of activations: seconds and memory, as JSON.")
-    parser.add_argument("--prompts", type=int, default=512, help="prompts of the set that is timed")
-    parser.add_argument("--layers", type=int, default=16, help="its layers")
-    parser.add_argument("--d-model", type=int, default=5120, help="features everywhere")
+    parser = argparse.ArgumentParser(
+        description="Measure the statistics of activations; print seconds and memory as JSON."
+    )
+    parser.add_argument("--prompts", type=int, default=512, help="prompts of the measured set")
+    parser.add_argument("--layers", type=int, default=16, help="layers of the measured set")
+    parser.add_argument("--d-model", type=int, default=5120, help="features in all measurements")
     parser.add_argument(
-        "--rehearsal-prompts", type=int, default=1024, help="prompts of both rehearsed sets; 0 for none"
+        "--rehearsal-prompts", type=int, default=1024, help="prompts of each rehearsed set; 0 skips the rehearsal"
     )
     parser.add_argument("--rehearsal-layers", type=int, default=64, help="layers of the rehearsal")
-    parser.add_argument("--repeats", type=int, default=3, help="turns; the medians count")
+    parser.add_argument("--repeats", type=int, default=3, help="turns; the result has the medians")
     parser.add_argument("--out", type=Path, help="also write the JSON to this file")
     return parser.parse_args()
 
 
 def measure_moments(folder: Path, options: argparse.Namespace) -> dict[str, Any]:
-    """Return seconds of reading and of the first pass, with one thread and with two."""
+    """Return the seconds of reading and of the first pass, with one thread and with two."""
     run = write_run(folder / "moments", {"nouns": options.prompts}, options.layers, options.d_model)
-    found: dict[str, Any] = {"prompts": options.prompts, "layers": options.layers, "sites": len(SITES)}
+    result: dict[str, Any] = {"prompts": options.prompts, "layers": options.layers, "sites": len(SITES)}
     for threads in (1, 2):
         with scheduler(None, threads):
             jobs = (read_through_zarr, read_by_shard, pass_over)
             turns = [[seconds_of(job, run) for job in jobs] for _ in range(options.repeats)]
         through_zarr, by_shard, passing = (float(np.median(column)) for column in zip(*turns, strict=True))
-        found[f"{threads}_threads"] = {
+        result[f"{threads}_threads"] = {
             "reading_through_zarr_seconds": through_zarr,
             "reading_by_shard_seconds": by_shard,
             "moments_seconds": passing,
             "ratio_to_reading_through_zarr": passing / through_zarr,
             "ratio_to_reading_by_shard": passing / by_shard,
         }
-        measuring.say(f"{threads} threads: {found[f'{threads}_threads']}")
-    found["speedup_of_two_threads"] = found["1_threads"]["moments_seconds"] / found["2_threads"]["moments_seconds"]
-    return found
+        measuring.say(f"{threads} threads: {result[f'{threads}_threads']}")
+    result["speedup_of_two_threads"] = result["1_threads"]["moments_seconds"] / result["2_threads"]["moments_seconds"]
+    return result
 
 
 def measure_doubling(folder: Path, options: argparse.Namespace) -> dict[str, Any]:
-    """Return seconds of the first pass over once, twice and four times as many samples."""
+    """Return the seconds of the first pass over one, two and four times as many samples."""
     sizes = [options.prompts // 2, options.prompts, 2 * options.prompts]
     runs = [write_run(folder / f"n{n}", {"nouns": n}, options.layers, options.d_model) for n in sizes]
     turns = [[seconds_of(pass_over, run) for run in runs] for _ in range(options.repeats)]
@@ -111,27 +113,27 @@ def measure_doubling(folder: Path, options: argparse.Namespace) -> dict[str, Any
 
 
 def measure_rehearsal(folder: Path, options: argparse.Namespace) -> dict[str, Any]:
-    """Return seconds and peak memory of all statistics at the shape of a 32B model."""
+    """Return the seconds and peak memory of all statistics at the shape of a 32B model."""
     sets = {"harmful": options.rehearsal_prompts, "harmless": options.rehearsal_prompts}
     run = write_run(folder / "rehearsal", sets, options.rehearsal_layers, options.d_model)
     numbers = sum(sets.values()) * options.rehearsal_layers * len(SITES) * options.d_model
-    found: dict[str, Any] = {"bytes_of_activations": 4 * numbers, "cap_bytes": CAP_BYTES}
+    result: dict[str, Any] = {"bytes_of_activations": 4 * numbers, "cap_bytes": CAP_BYTES}
     for name, job in {"two_passes": two_passes, "gram": gram}.items():
         with multiprocessing.get_context("spawn").Pool(1) as pool:
-            found[name] = pool.apply(alone, (job, run.store))
-        measuring.say(f"{name}: {found[name]}")
-    found["within_cap"] = all(found[name]["peak_bytes"] < CAP_BYTES for name in ("two_passes", "gram"))
-    return found
+            result[name] = pool.apply(alone, (job, run.store))
+        measuring.say(f"{name}: {result[name]}")
+    result["within_cap"] = all(result[name]["peak_bytes"] < CAP_BYTES for name in ("two_passes", "gram"))
+    return result
 
 
 def alone(job: Callable[[Run], Any], store: str) -> dict[str, Any]:
-    """Run a job in a process that does nothing else; return what it took."""
+    """Return the seconds and peak memory of a job, in a process without other work."""
     seconds = seconds_of(job, open_run(store, RUN_ID))
     return {"seconds": seconds, "peak_bytes": measuring.peak_memory_bytes()}
 
 
 def two_passes(run: Run) -> None:
-    """Compute all groups of the two passes, with the norms of a Llama."""
+    """Compute all groups of the two passes, with norm layers as in Llama."""
     ones, zeros = np.ones(run.record.model.d_model), np.zeros(run.record.model.d_model)
     norm = Norm("rms", 1e-6, ones, zeros)
     norms = [
@@ -140,29 +142,29 @@ def two_passes(run: Run) -> None:
         for which, site in zip(("attention", "mlp"), SITES, strict=True)
     ]
     norms.append(NormLayer("final", -1, norm, (Site.RESID_FINAL,)))
-    context = Context(run, run.record.spec, CONTRASTS, progress=tell)
+    context = Context(run, run.record.spec, CONTRASTS, progress=report_progress)
     context.norms = norms
     compute_groups(context, [name for name, group in GROUPS.items() if group.uses_passes])
 
 
 def gram(run: Run) -> None:
     """Compute the Gram matrices."""
-    compute_groups(Context(run, run.record.spec, CONTRASTS, progress=tell), ["gram"])
+    compute_groups(Context(run, run.record.spec, CONTRASTS, progress=report_progress), ["gram"])
 
 
-def tell(what: str, done: int, total: int) -> None:
-    """Say how far a job is, now and then."""
+def report_progress(what: str, done: int, total: int) -> None:
+    """Print the progress of a job after every 16 tasks."""
     if done % 16 == 0:
         measuring.say(f"{what}: {done} of {total}")
 
 
 def read_through_zarr(run: Run) -> None:
-    """Read every shard of every site through Zarr, and keep nothing."""
+    """Read all shards of all sites through Zarr, and discard the values."""
     over_shards(run, zarr_shard)
 
 
 def read_by_shard(run: Run) -> None:
-    """Read every shard of every site by our own reader, and keep nothing."""
+    """Read all shards of all sites with `read_shard`, and discard the values."""
     over_shards(run, own_shard)
 
 
@@ -183,7 +185,7 @@ def own_shard(run: Run, site: Site, index: int) -> None:
 
 
 def pass_over(run: Run) -> None:
-    """Compute the moments of every shard, and merge them."""
+    """Compute and merge the moments of all shards."""
     with scheduler(None):
         first_passes(run, {selection(): frozenset({"stream"})}, (), lambda *_: None)
 
@@ -226,10 +228,10 @@ def generated(rng: np.random.Generator, shape: Sequence[int], scales: NDArray[np
 
 def record_of(sets: dict[str, int], layers: int, d_model: int) -> RunRecord:
     prompts = {name: {"source": "builtin:nouns", "template": "none"} for name in sets}
-    known = {name: contrast for name, contrast in CONTRASTS.items() if set(sets) >= {contrast["positive"]}}
+    contrasts = {name: contrast for name, contrast in CONTRASTS.items() if set(sets) >= {contrast["positive"]}}
     model = {"n_layers": layers, "d_model": d_model, "n_heads": 40, "n_kv_heads": 8, "d_head": 128}
     names = dict.fromkeys(("name", "kind", "place", "revision", "family", "dtype", "attention"), "generated")
-    asked = {"model": {"id": "generated"}, "prompts": prompts, "contrasts": known, "words": {"sentences": []}}
+    spec = {"model": {"id": "generated"}, "prompts": prompts, "contrasts": contrasts, "words": {"sentences": []}}
     nothing = {"n_batches": 0, "plan_sha256": "", "template": "none", "shared_prefix": 0, "token_ids_sha256": ""}
     facts = {
         name: SetFacts(
@@ -241,7 +243,7 @@ def record_of(sets: dict[str, int], layers: int, d_model: int) -> RunRecord:
         run_id=RUN_ID,
         digest="",
         created=datetime.now(UTC),
-        spec=parse_spec(asked),
+        spec=parse_spec(spec),
         model=ModelFacts(**names, **model, context_length=4096),
         layers=list(range(layers)),
         sets=facts,
