@@ -11,12 +11,7 @@ from theodolite_jobs.passes.all_shards import first_passes, second_passes
 from theodolite_jobs.passes.norm_layers import NormLayer
 from theodolite_jobs.passes.one_shard import FirstPass, SecondPass
 from theodolite_jobs.passes.samples import SampleSelection
-from theodolite_jobs.passes.selections import (
-    Contrasts,
-    ContrastSelection,
-    contrast_selection,
-    set_selections,
-)
+from theodolite_jobs.passes.selections import Contrasts, ContrastSelection, contrast_selection, set_selections
 from theodolite_jobs.statistics.moments import Moments
 from theodolite_jobs.tasks import Progress
 

@@ -22,15 +22,7 @@ from theodolite_jobs.passes.norm_layers import NormLayer
 from theodolite_jobs.passes.samples import SampleSelection, SelectedShard
 from theodolite_jobs.statistics import sphere
 from theodolite_jobs.statistics.curves import Scatter, scatter
-from theodolite_jobs.statistics.moments import (
-    Extremes,
-    Moments,
-    extremes,
-    merge,
-    merge_extremes,
-    moments,
-    on_sphere,
-)
+from theodolite_jobs.statistics.moments import Extremes, Moments, extremes, merge, merge_extremes, moments, on_sphere
 from theodolite_jobs.statistics.separation import FOLDS, Folds, fold_scores
 
 

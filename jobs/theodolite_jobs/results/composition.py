@@ -43,13 +43,8 @@ def compute(context: Context) -> Result:
         scores = run_tasks(_pair_composition, arguments, say, rounds=1)
         for (first, second), values in zip(pairs, scores, strict=True):
             score[:, first, :, second] = values
-    coordinates = {
-        "composition": KINDS,
-        "layer": layers,
-        "head": range(n_heads),
-        "layer_other": layers,
-        "head_other": range(n_heads),
-    }
+    coordinates = {"composition": KINDS, "layer": layers, "head": range(n_heads)}
+    coordinates |= {"layer_other": layers, "head_other": range(n_heads)}
     return Result({"score": score}, coordinates, {"fold_norm": int(heads.fold_norm)})
 
 

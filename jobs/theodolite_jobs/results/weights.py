@@ -104,12 +104,8 @@ def _overlaps(weights: "Weights", bases: Sequence[Bases]) -> Result:
         "writer_reader_overlap": between,
         "random_overlap": np.array(rank / d_model),
     }
-    coordinates: dict[str, Sequence[Any]] = {
-        "writing_matrix": WRITING,
-        "reading_matrix": READING,
-        "layer": layers,
-        "layer_other": layers,
-    }
+    coordinates: dict[str, Sequence[Any]] = {"writing_matrix": WRITING, "reading_matrix": READING}
+    coordinates |= {"layer": layers, "layer_other": layers}
     return Result(values, coordinates, {"rank": rank})
 
 

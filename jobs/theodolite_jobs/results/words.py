@@ -176,17 +176,9 @@ def _tables_of_embeddings(
         order = np.argsort(values, kind="stable")
         for end, ids in (("top", order[::-1]), ("bottom", order)):
             leading = ids[: decoding.count]
-            rows.append(
-                pd.DataFrame(
-                    {
-                        "measure": measure,
-                        "end": end,
-                        "place": np.arange(len(leading), dtype=np.int32),
-                        "token_id": leading.astype(np.int32),
-                        "value": values[leading],
-                    }
-                )
-            )
+            columns = {"measure": measure, "end": end, "place": np.arange(len(leading), dtype=np.int32)}
+            columns |= {"token_id": leading.astype(np.int32), "value": values[leading]}
+            rows.append(pd.DataFrame(columns))
     sphere = embedding_sphere(weights.embedding, decoding.n_tokens, final)
     return {
         "norm_tokens": _with_texts(pd.concat(rows, ignore_index=True), texts),

@@ -70,12 +70,7 @@ class Folds:
 def fold_moments(
     samples: Float64[np.ndarray, "sample d_model"], folds: Int64[np.ndarray, " sample"]
 ) -> tuple[Float64[np.ndarray, "fold d_model"], Float64[np.ndarray, " fold"]]:
-    """Return the `means` and `deviations` of Folds for samples of one site, position and layer.
-
-    Args:
-        samples: the samples.
-        folds: index of each sample's fold.
-    """
+    """Return `means` and `deviations` of Folds for samples of one site, position and layer, given each one's fold."""
     parts = [moments(samples[folds == fold]) for fold in range(FOLDS)]
     return np.stack([np.nan_to_num(part.mean) for part in parts]), np.array([part.m2.sum() for part in parts])
 
@@ -122,8 +117,8 @@ def fold_scores(
     Args:
         samples: the samples.
         folds: index of each sample's fold.
-        units: unit direction of each fold, from `fold_directions`.
-        midpoints: projected midpoint of each fold, from `fold_directions`.
+        units: unit directions from `fold_directions`.
+        midpoints: projected midpoints from `fold_directions`.
     """
     scores = np.empty(len(samples))
     for fold in range(len(units)):

@@ -7,17 +7,12 @@ _PER_NORM = ("set", "position", "norm")
 VARIABLES = (
     N_SAMPLES,
     *(
-        Variable(f"{name}_{suffix}", _PER_NORM, f"{sentence}: {statistic} over prompts.", unit)
+        Variable(f"{name}_{key}", _PER_NORM, f"{sentence}: {text} over prompts.", unit)
         for name, sentence, unit in (
             ("norm_before", "Euclidean norm of the norm layer's input", STREAM_UNIT),
             ("normalized_norm", "Euclidean norm of its output before scale and bias", "1"),
         )
-        for suffix, statistic in (
-            ("mean", "mean"),
-            ("std", "standard deviation (n-1)"),
-            ("min", "minimum"),
-            ("max", "maximum"),
-        )
+        for key, text in (("mean", "mean"), ("std", "standard deviation (n-1)"), ("min", "minimum"), ("max", "maximum"))
     ),
     Variable(
         "normalized_norm_expected",
@@ -59,11 +54,7 @@ VARIABLES = (
         _PER_NORM,
         "Standard deviation over mean of the squared norm of a Gaussian with d_model dimensions: √(2/d_model).",
     ),
-    Variable(
-        "semi_axes",
-        ("norm", "d_model"),
-        "Semi-axes of the ellipsoid on which outputs lie, in descending order.",
-    ),
+    Variable("semi_axes", ("norm", "d_model"), "Semi-axes of the ellipsoid on which outputs lie, in descending order."),
     Variable(
         "scale_radii", ("norm", "d_model"), "√d|γ|, in descending order: the semi-axes if the norm is an RMS norm."
     ),
