@@ -19,7 +19,7 @@ from theodolite.store.result_reader import read_group
 from theodolite.store.tables import read_table
 
 
-def test_every_group_at_once_gives_what_each_gives_alone(tmp_path):
+def test_groups_computed_together_equal_groups_computed_alone(tmp_path):
     arrays = {"bad": draw(6, positions=1), "good": draw(7, positions=1, seed=1)}
     contrasts = {"refusal": contrast("bad", "good")}
     together, apart = (store_run(tmp_path / name, arrays, contrasts=contrasts) for name in ("together", "apart"))
@@ -34,7 +34,7 @@ def test_every_group_at_once_gives_what_each_gives_alone(tmp_path):
 
 @pytest.mark.parametrize("late", ["travel", "sphere"])
 @pytest.mark.parametrize("side", ["bad", "good"])
-def test_a_group_asked_for_later_does_not_mind_whose_prompt_was_quarantined(tmp_path, side, late):
+def test_a_group_requested_later_handles_a_quarantined_prompt_of_either_side(tmp_path, side, late):
     """A pair's partner is out of the contrast and not out of its set: the two are read differently."""
     arrays = {"bad": draw(9), "good": draw(9, seed=1)}
     contrasts = {"refusal": contrast("bad", "good", paired=True)}
@@ -44,7 +44,7 @@ def test_a_group_asked_for_later_does_not_mind_whose_prompt_was_quarantined(tmp_
 
 
 @pytest.mark.parametrize("long", ["bad", "good"])
-def test_a_group_asked_for_later_does_not_mind_who_has_more_positions(tmp_path, long):
+def test_a_group_requested_later_handles_sets_with_different_positions(tmp_path, long):
     arrays = {name: draw(9, positions=2 if name == long else 1, seed=seed) for seed, name in enumerate(("bad", "good"))}
     contrasts = {"refusal": contrast("bad", "good")}
     run = store_run(tmp_path, arrays, contrasts=contrasts)
@@ -53,7 +53,7 @@ def test_a_group_asked_for_later_does_not_mind_who_has_more_positions(tmp_path, 
 
 
 @pytest.mark.parametrize("empty", ["bad", "good"])
-def test_a_set_of_which_all_prompts_were_quarantined_has_no_numbers_and_takes_no_others(tmp_path, empty):
+def test_a_set_with_all_prompts_quarantined_is_nan_and_does_not_affect_other_sets(tmp_path, empty):
     arrays = {"bad": draw(6), "good": draw(9, seed=1)}
     contrasts = {"refusal": contrast("bad", "good")}
     quarantined = {empty: dict.fromkeys(range(len(arrays[empty]["resid_pre"])), "why")}
@@ -96,7 +96,7 @@ def test_a_number_of_a_later_layer_is_named_by_the_models_layer(tmp_path):
         analyse(run, {}, None, silent)
 
 
-def test_the_streams_end_is_checked_too_where_it_is_read(tmp_path):
+def test_resid_final_is_checked_to_be_finite(tmp_path):
     arrays = {"bad": draw(9)}
     final = arrays["bad"]["resid_pre"][:, :, -1].copy()
     final[7, 1, 3] = np.nan

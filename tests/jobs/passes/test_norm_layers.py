@@ -79,11 +79,11 @@ class Model:
         facts = ModelFacts(name="tiny", **sizes, **words, context_length=128)
         return Run("nowhere", record_of(arrays, 1, model=facts, layers=layers))
 
-    def vectors(self, place, layers):
+    def vectors(self, norm_layer, layers):
         """Return what a run holds of a norm, (position, d_model)."""
         rows = [
-            self.sites[site] if site is Site.RESID_FINAL else self.sites[site][:, layers[place.layer_index]]
-            for site in place.sites
+            self.sites[site] if site is Site.RESID_FINAL else self.sites[site][:, layers[norm_layer.layer_index]]
+            for site in norm_layer.sites
         ]
         return sum(rows[1:], rows[0])
 
@@ -93,49 +93,51 @@ def model(request, tmp_path_factory):
     return Model(request.param, tmp_path_factory.mktemp(request.param))
 
 
-def assert_right(model, place, layers):
+def assert_right(model, norm_layer, layers):
     """What is captured of a norm is what its module read, or put out; and the norm does what the module does."""
-    read, put_out = model.passed[(place.which, place.layer)]
-    captured = model.vectors(place, layers)
-    assert relative_errors(captured, read if place.reads else put_out).max() < BOUND, place.label
-    assert relative_errors(normalised(read, place.norm), put_out).max() < BOUND, place.label
+    read, put_out = model.passed[(norm_layer.which, norm_layer.layer)]
+    captured = model.vectors(norm_layer, layers)
+    assert relative_errors(captured, read if norm_layer.reads else put_out).max() < BOUND, norm_layer.label
+    assert relative_errors(normalised(read, norm_layer.norm), put_out).max() < BOUND, norm_layer.label
 
 
-def test_of_all_sites_every_norm_is_known_by_what_it_reads_or_puts_out(model):
+def test_with_all_sites_every_norm_has_captured_inputs_or_outputs(model):
     layers = list(range(model.n_layers))
-    places = norm_layers(model.run(), model.weights)
-    assert {(place.which, place.layer) for place in places} == set(model.passed)
-    along = [place.layer if place.layer >= 0 else model.n_layers for place in places]
+    all_norms = norm_layers(model.run(), model.weights)
+    assert {(norm_layer.which, norm_layer.layer) for norm_layer in all_norms} == set(model.passed)
+    along = [norm_layer.layer if norm_layer.layer >= 0 else model.n_layers for norm_layer in all_norms]
     assert along == sorted(along)  # in the order of the stream, the final one last
-    for place in places:
-        assert place.sites, place.label
-        assert_right(model, place, layers)
-        assert place.reads or place.which.endswith("_output")
+    for norm_layer in all_norms:
+        assert norm_layer.sites, norm_layer.label
+        assert_right(model, norm_layer, layers)
+        assert norm_layer.reads or norm_layer.which.endswith("_output")
 
 
-def test_of_the_stream_alone_norms_on_branches_are_unknown_where_they_come_before_the_sum(model):
+def test_without_branch_sites_norms_before_the_sum_have_no_captured_vectors(model):
     stream = [site for site in (Site.RESID_PRE, Site.RESID_MID) if site in model.anatomy.taps]
     layers = list(range(model.n_layers))
-    for place in norm_layers(model.run(stream), model.weights):
-        if place.which.endswith("_output") and not model.anatomy.post_norm:
-            assert not place.sites
+    for norm_layer in norm_layers(model.run(stream), model.weights):
+        if norm_layer.which.endswith("_output") and not model.anatomy.post_norm:
+            assert not norm_layer.sites
         else:
-            assert_right(model, place, layers)
-            assert place.reads != model.anatomy.post_norm or place.which == "final"
+            assert_right(model, norm_layer, layers)
+            assert norm_layer.reads != model.anatomy.post_norm or norm_layer.which == "final"
 
 
-def test_of_some_layers_their_own_norms_are_known_and_what_the_next_block_tells(model):
+def test_with_some_layers_only_their_norms_have_captured_vectors(model):
     layers = [1, 2, 4]
-    for place in norm_layers(model.run(layers=layers), model.weights):
-        if place.sites:
-            assert_right(model, place, layers)
+    for norm_layer in norm_layers(model.run(layers=layers), model.weights):
+        if norm_layer.sites:
+            assert_right(model, norm_layer, layers)
         else:
-            assert place.layer in (0, 3)
-    known = {place.layer for place in norm_layers(model.run(layers=layers), model.weights) if place.sites}
+            assert norm_layer.layer in (0, 3)
+    known = {
+        norm_layer.layer for norm_layer in norm_layers(model.run(layers=layers), model.weights) if norm_layer.sites
+    }
     assert {1, 2, 4} <= known
 
 
-def test_the_end_of_a_post_norm_model_is_its_last_norms_output(tmp_path):
+def test_resid_final_of_a_post_norm_model_is_the_output_of_its_last_norm(tmp_path):
     model = Model("bert", tmp_path)
     last = norm_layers(model.run([Site.RESID_PRE]), model.weights)[-1]
     assert (last.label, last.sites, last.reads) == ("4.mlp_output", (Site.RESID_FINAL,), False)

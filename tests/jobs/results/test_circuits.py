@@ -134,7 +134,7 @@ def error(ours, theirs):
 
 
 @pytest.mark.parametrize("fold_norm", [False, True])
-def test_scores_are_the_familys_own_before_its_softmax(saved, fold_norm, monkeypatch):
+def test_scores_equal_the_models_scores_before_softmax(saved, fold_norm, monkeypatch):
     weights, model = saved
     theirs = scores_before_softmax(model, monkeypatch)
     stream = read_sites(model, TOKENS, range(-len(TOKENS), 0))[Site.RESID_PRE]
@@ -160,7 +160,7 @@ def test_scores_are_the_familys_own_before_its_softmax(saved, fold_norm, monkeyp
 
 
 @pytest.mark.parametrize("fold_norm", [False, True])
-def test_what_all_heads_write_is_what_attention_adds_of_one_token(saved, fold_norm):
+def test_the_sum_over_heads_equals_attentions_output_for_one_token(saved, fold_norm):
     weights, model = saved
     for token in (5, 60):
         read, added = added_by_one_token(model, token)
@@ -182,7 +182,7 @@ def test_what_all_heads_write_is_what_attention_adds_of_one_token(saved, fold_no
             assert error(ours, added[layer]) < BOUND, layer
 
 
-def test_a_folded_norm_has_no_scale_and_no_bias_left_and_what_it_takes_out_is_out_of_the_weights(saved):
+def test_a_folded_norm_has_scale_one_and_bias_zero_and_its_projection_is_in_the_weights(saved):
     weights, _ = saved
     plain, folded = (read_circuits(weights, 2, fold_norm=fold_norm) for fold_norm in (False, True))
     if plain.input_norm is None:
@@ -210,7 +210,7 @@ def test_a_folded_norm_has_no_scale_and_no_bias_left_and_what_it_takes_out_is_ou
         ("gemma2", ["not folded", "attention's output is normalised", "50·tanh(score/50)", "at the stated offset"]),
     ],
 )
-def test_what_is_in_no_circuit_is_said(tmp_path, family, said):
+def test_notes_list_what_circuits_leave_out(tmp_path, family, said):
     tiny.tiny_model(family).save_pretrained(tmp_path)
     notes = notes_on(Weights(tmp_path, tiny.CONFIGS[family]), fold_norm=False)
     assert len(notes) == len(said)

@@ -67,7 +67,7 @@ def test_results_equal_numpy_for_any_chunking(tmp_path, shard_prompts):
     np.testing.assert_allclose(np.diagonal(directions["direction_cosine"], axis1=3, axis2=4), 1.0, rtol=1e-12)
 
 
-def test_a_quarantined_prompt_is_left_out_and_takes_its_partner_with_it(tmp_path):
+def test_a_quarantined_prompt_and_its_partner_are_left_out(tmp_path):
     arrays = {"bad": draw(9), "good": draw(9, seed=1), "words": draw(9, seed=2)}
     for site in SITES:
         arrays["bad"][site][5] = np.nan
@@ -97,7 +97,7 @@ def test_a_position_that_one_set_lacks_is_nan_there_and_absent_from_the_contrast
     assert np.isfinite(curves["cosine_of_means"].sel(position=-1)).all()
 
 
-def test_sets_that_keep_every_token_have_no_moments_and_without_contrasts_curves_are_of_sets(tmp_path):
+def test_sets_with_all_positions_have_no_moments_and_no_contrasts_leave_curves_of_sets(tmp_path):
     arrays = {"bad": draw(5, positions=1), "all": draw(5, positions=3)}
     run = store_run(tmp_path, arrays)
     prompts = {**run.record.spec.prompts, "all": run.record.spec.prompts["all"].model_copy(update={"positions": "all"})}

@@ -254,7 +254,7 @@ def test_every_variable_equals_its_definition_for_any_chunking(surveyed):
     assert (group["n_constant_features"].sel(set="good", site="resid_mid") == 1).all()
 
 
-def test_a_set_of_identical_samples_has_a_direction_and_no_shape_in_any_space(surveyed):
+def test_identical_samples_have_a_mean_cosine_and_nan_dimensions_in_all_spaces(surveyed):
     _, group, expected = surveyed
     of_set = {name: values for name, values in expected.items() if group[name].dims[0] == "set"}
     compare(group, of_set, sets=slice(4, 5))
@@ -273,7 +273,7 @@ def test_the_flat_table_holds_the_same_numbers(surveyed):
     assert_same_rows(read_table(run.location, "tables/gram.parquet"), group)
 
 
-def test_only_so_many_samples_are_taken_from_the_first_and_n_says_so(tmp_path):
+def test_the_first_samples_up_to_the_limit_are_used_and_counted(tmp_path):
     arrays = arrays_of_sets()
     final = finals(arrays)
     contrasts = {"refusal": CONTRASTS["refusal"]}
@@ -286,7 +286,7 @@ def test_only_so_many_samples_are_taken_from_the_first_and_n_says_so(tmp_path):
     assert group.attrs["options"] == {"samples": 7}
 
 
-def test_of_some_layers_and_without_the_middle_what_cannot_be_known_is_unsaid(tmp_path):
+def test_variables_that_need_missing_layers_or_sites_are_nan(tmp_path):
     arrays = {"bad": draw(9, ("resid_pre",))}
     rng = np.random.default_rng(3)
     final = {"bad": rng.normal(size=(9, 2, WIDTH)).astype(np.float32)}
@@ -305,7 +305,7 @@ def test_of_some_layers_and_without_the_middle_what_cannot_be_known_is_unsaid(tm
         np.testing.assert_allclose(found.sel(layer=4), expected, rtol=1e-9)
 
 
-def test_what_leaves_a_block_is_taken_where_it_was_captured(tmp_path):
+def test_the_output_of_a_block_is_read_from_a_captured_site(tmp_path):
     arrays = {"bad": draw(9, ("resid_pre", "resid_post"))}
     run = store_run(tmp_path, arrays, model=model_of(5), layers=[0, 2, 3])
     survey_gram(run, {}, GramSpec(), None, silent)
@@ -314,7 +314,7 @@ def test_what_leaves_a_block_is_taken_where_it_was_captured(tmp_path):
     np.testing.assert_allclose(read_group(run, "gram")["cka_block"].sel(set="bad", position=-1), expected, rtol=1e-9)
 
 
-def test_a_zero_vector_takes_the_sphere_from_its_place_and_nothing_else(tmp_path):
+def test_a_zero_vector_makes_only_its_own_statistics_nan(tmp_path):
     arrays = {"bad": draw(9), "good": draw(9, seed=1)}
     arrays["bad"]["resid_mid"][4, 1, 1] = 0
     contrasts = {"refusal": contrast("bad", "good")}
@@ -349,7 +349,7 @@ def test_the_right_sample_is_named_behind_quarantined_ones(tmp_path):
         survey_gram(run, {}, GramSpec(), None, silent)
 
 
-def test_the_streams_end_is_checked_too(tmp_path):
+def test_resid_final_is_checked_to_be_finite(tmp_path):
     arrays = {"bad": draw(9)}
     final = arrays["bad"]["resid_pre"][:, :, -1].copy()
     final[7, 1, 3] = np.nan
@@ -368,7 +368,7 @@ def test_a_flipped_byte_is_refused(tmp_path):
         survey_gram(run, {}, GramSpec(), None, silent)
 
 
-def test_a_set_of_which_all_prompts_were_quarantined_has_no_shape(tmp_path):
+def test_a_set_with_all_prompts_quarantined_has_no_shape(tmp_path):
     arrays = {"bad": draw(6), "good": draw(9, seed=1)}
     contrasts = {"refusal": contrast("bad", "good")}
     run = store_run(tmp_path, arrays, contrasts=contrasts, quarantined={"bad": dict.fromkeys(range(6), "why")})
@@ -381,7 +381,7 @@ def test_a_set_of_which_all_prompts_were_quarantined_has_no_shape(tmp_path):
             assert np.isnan(gone).all(), variable.name
 
 
-def test_it_is_computed_again_for_other_contrasts_or_options_only(tmp_path):
+def test_gram_is_computed_again_only_for_other_contrasts_or_options(tmp_path):
     run = store_run(tmp_path, {"bad": draw(6, positions=1), "good": draw(6, positions=1, seed=1)})
     contrasts = {"refusal": contrast("bad", "good")}
     assert survey_gram(run, {}, GramSpec(), None, silent) == ["gram"]

@@ -118,11 +118,11 @@ def test_values_and_vectors_are_those_of_the_dense_matrices(weights, fold_norm):
     assert found["singular_values"].shape == (2, 2, 4, d_head)
     assert found["left_vectors"].shape == found["right_vectors"].shape == (2, 2, 4, 4, 48)
     places = {(0, 0): whole.qk[0], (0, 1): whole.qk[3], (1, 0): whole.vo}
-    for place, matrices in places.items():
+    for at, matrices in places.items():
         values = np.linalg.svd(matrices, compute_uv=False)[:, :d_head]
-        assert (np.abs(found["singular_values"][place] - values) <= 1e-12 * values[:, :1]).all()
+        assert (np.abs(found["singular_values"][at] - values) <= 1e-12 * values[:, :1]).all()
         for name, expected in zip(("left_vectors", "right_vectors"), leading(matrices, 4), strict=True):
-            np.testing.assert_allclose(found[name][place], expected, atol=1e-6)  # stored in float32
+            np.testing.assert_allclose(found[name][at], expected, atol=1e-6)  # stored in float32
     for name in ("singular_values", "left_vectors", "right_vectors"):
         assert np.isnan(found[name][1, 1]).all()  # values and outputs know no offset
         assert np.isfinite(found[name][0]).all()
@@ -130,13 +130,13 @@ def test_values_and_vectors_are_those_of_the_dense_matrices(weights, fold_norm):
 
 
 @pytest.mark.parametrize("fold_norm", [False, True])
-def test_heads_meet_directions_as_the_dense_matrices_do(weights, fold_norm):
+def test_alignments_equal_those_of_the_dense_matrices(weights, fold_norm):
     read, written = directions(seed=1), directions(seed=2)
     read[1] = np.nan
     heads = HeadsSpec(offsets=OFFSETS, fold_norm=fold_norm, vectors=3)
     found = decompose_layer(weights, LAYER, heads, Stream(read, written), (0, 0), None)
     whole = dense(weights, fold_norm)
-    seen = read @ whole.centre * whole.scale  # as a norm has a direction, which has no place for its bias
+    seen = read @ whole.centre * whole.scale  # the linear part of the norm; its bias does not apply to directions
     seen /= np.linalg.norm(seen, axis=1, keepdims=True)
     matrices = {
         "qk_query": whole.qk[0],
@@ -182,20 +182,20 @@ def test_null_spaces_are_those_of_the_dense_projections(weights, fold_norm):
     found = decompose_layer(weights, LAYER, HeadsSpec(fold_norm=fold_norm, vectors=0), stream, (2, 2), None)
     whole = dense(weights, fold_norm)
     assert found["null_variance"].shape == (2, 2, 2, 4)
-    for place in np.ndindex(2, 2):
-        if place not in places:
-            assert np.isnan(found["null_variance"][place]).all()
+    for at in np.ndindex(2, 2):
+        if at not in places:
+            assert np.isnan(found["null_variance"][at]).all()
             continue
-        read = whole.read(places[place].astype(np.float64))
+        read = whole.read(places[at].astype(np.float64))
         for index, factor in enumerate((whole.query, whole.key)):
             for head, matrix in enumerate(factor):
                 projector = np.eye(48) - matrix @ np.linalg.pinv(matrix)
                 share = (read @ projector).var(axis=0).sum() / read.var(axis=0).sum()
-                np.testing.assert_allclose(found["null_variance"][(*place, index, head)], share, rtol=1e-10)
+                np.testing.assert_allclose(found["null_variance"][(*at, index, head)], share, rtol=1e-10)
                 assert found["null_dimension"][index, head] == 48 - np.linalg.matrix_rank(matrix)
 
 
-def test_samples_that_are_all_equal_have_no_variance_to_share(weights):
+def test_equal_samples_have_nan_null_variance(weights):
     """As at a template's token, which all prompts share."""
     same = np.tile(samples()[:1], (7, 1))
     stream = Stream(np.empty((0, 48)), np.empty((0, 48)), {(0, 0): same})
@@ -213,13 +213,13 @@ def test_copying_scores_are_those_of_the_whole_vocabulary(weights):
 
 
 @pytest.mark.parametrize("block", [1, 7, 64, 8192])
-def test_the_vocabularys_product_does_not_depend_on_blocks(weights, block):
+def test_the_vocabulary_product_does_not_depend_on_the_block_size(weights, block):
     whole = numpy_of(weights.unembedding()).T @ numpy_of(weights.embedding())
     found = vocabulary_product(weights, block)
     assert np.linalg.norm(found - whole) <= 1e-6 * np.linalg.norm(whole)  # blocks are multiplied in float32
 
 
-def test_where_embeddings_do_not_lie_in_the_stream_or_there_is_no_head_there_is_no_product(tmp_path):
+def test_the_vocabulary_product_is_none_without_a_head_or_with_projected_embeddings(tmp_path):
     assert vocabulary_product(saved("opt-post-norm", tmp_path / "projected")) is None
     tiny.tiny_model("qwen2").save_pretrained(tmp_path / "headless")
     assert vocabulary_product(Weights(tmp_path / "headless", tiny.CONFIGS["qwen2"])) is None
@@ -297,14 +297,14 @@ def test_a_norm_that_is_not_finite_is_refused(tmp_path):
         ("gpt2", "transformer.h.2.ln_1.bias"),
     ],
 )
-def test_a_norm_or_a_bias_that_the_other_layers_have_is_not_taken_as_absent(tmp_path, family, tensor):
+def test_a_norm_or_bias_missing_in_one_layer_is_an_error(tmp_path, family, tensor):
     """OLMo's norms have no scale at all; one layer without is a damaged file."""
     with pytest.raises(ModelError, match=tensor):
         atlas_of(rewritten(family, tmp_path, lambda tensors: tensors.pop(tensor)))
 
 
 @pytest.mark.parametrize("projection", ["q", "v", "o"])
-def test_a_head_of_zeros_has_no_alignment_and_the_others_do(tmp_path, projection):
+def test_only_a_head_of_zeros_has_nan_alignment(tmp_path, projection):
     def change(tensors):
         stored = tensors[f"model.layers.2.self_attn.{projection}_proj.weight"]
         (stored.T if projection == "o" else stored)[16:32] = 0

@@ -91,7 +91,7 @@ def test_separation_equals_its_definition_for_any_chunking(surveyed):
     assert np.isfinite(at_end["auroc"].sel(contrast=["refusal", "unpaired", "subject", "still"])).all()
 
 
-def test_separation_leaves_unsaid_what_fewer_samples_than_folds_cannot_say(tmp_path):
+def test_fewer_samples_than_folds_give_nan(tmp_path):
     arrays = {"bad": draw(4), "good": draw(9, seed=1)}
     contrasts = {"few": contrast("bad", "good")}
     run = store_run(tmp_path, arrays, contrasts=contrasts)

@@ -18,12 +18,12 @@ from theodolite.sites import Site
 from theodolite.store.result_reader import read_group
 
 
-def measured(x, place, total_variance):
+def measured(x, norm_layer, total_variance):
     """All variables of one norm over (sample, d_model), sample by sample; `total_variance` of what it reads."""
-    norm, d = place.norm, WIDTH
+    norm, d = norm_layer.norm, WIDTH
     mean, std = (lambda values: np.mean(values)), (lambda values: np.std(values, ddof=1) if len(values) > 1 else np.nan)
     found = {}
-    if place.reads:
+    if norm_layer.reads:
         centred = [sample - sample.mean() if norm.kind == "layer" else sample for sample in x]
         outputs = np.array([c / np.sqrt((c**2).sum() / d + norm.epsilon) for c in centred])
         squares = np.array([(c**2).sum() / d for c in centred])
@@ -55,42 +55,42 @@ def axes_of(norm):
     return np.sqrt(np.maximum(values, 0) * WIDTH)
 
 
-def expected_sphere(stored, places, group):
+def expected_sphere(stored, all_norms, group):
     sets = list(stored.arrays)
     of_norms = [name for name, variable in group.data_vars.items() if variable.dims == ("set", "position", "norm")]
-    expected = {name: np.full((len(sets), 2, len(places)), np.nan) for name in of_norms}
+    expected = {name: np.full((len(sets), 2, len(all_norms)), np.nan) for name in of_norms}
     expected["n_samples"] = np.zeros((len(sets), 2))
     for row, name in enumerate(sets):
         for column, position in enumerate((-2, -1)):
             if stored.final_at(name, position) is None:
                 continue
             expected["n_samples"][row, column] = len(stored.usable(name))
-            for index, place in enumerate(places):
+            for index, norm_layer in enumerate(all_norms):
                 parts = [
                     stored.final_at(name, position)
                     if site is Site.RESID_FINAL
-                    else stored.at(name, str(site), position, place.layer_index)
-                    for site in place.sites
+                    else stored.at(name, str(site), position, norm_layer.layer_index)
+                    for site in norm_layer.sites
                 ]
                 if not parts:
                     continue
                 x = sum(parts[1:], parts[0])
                 single = len(parts) == 1 and len(x) > 1
                 variance = x.var(axis=0, ddof=1).sum() if single else None
-                for variable, value in measured(x, place, variance).items():
+                for variable, value in measured(x, norm_layer, variance).items():
                     expected[variable][row, column, index] = value
-    expected["semi_axes"] = np.stack([axes_of(place.norm) for place in places])
-    expected["scale_radii"] = np.stack([np.sort(np.abs(p.norm.scale))[::-1] * np.sqrt(WIDTH) for p in places])
-    expected["centre"] = np.stack([place.norm.bias for place in places])
+    expected["semi_axes"] = np.stack([axes_of(norm_layer.norm) for norm_layer in all_norms])
+    expected["scale_radii"] = np.stack([np.sort(np.abs(p.norm.scale))[::-1] * np.sqrt(WIDTH) for p in all_norms])
+    expected["centre"] = np.stack([norm_layer.norm.bias for norm_layer in all_norms])
     return expected
 
 
 def test_sphere_equals_its_definition_for_any_chunking(surveyed):
-    stored, places = surveyed, norms()
+    stored, all_norms = surveyed, norms()
     group = read_group(stored.run, "sphere")
     # the least axis of a layer norm is exactly 0; a dense eigenvalue's rounding is 1e-16, its root 1e-8
     semi_axes = group["semi_axes"].values.copy()
-    expected = expected_sphere(stored, places, group)
+    expected = expected_sphere(stored, all_norms, group)
     np.testing.assert_allclose(semi_axes**2, expected["semi_axes"] ** 2, atol=1e-12)
     expected["semi_axes"] = semi_axes
     assert_group(stored.run, "sphere", expected)
@@ -102,11 +102,11 @@ def test_sphere_equals_its_definition_for_any_chunking(surveyed):
         "2.mlp_output",
         "final",
     ]
-    assert group["norm_kind"].values.tolist() == [place.which for place in places]
+    assert group["norm_kind"].values.tolist() == [norm_layer.which for norm_layer in all_norms]
     assert group["norm_layer"].values.tolist() == [0, 0, 1, 1, 2, -1]
 
 
-def test_a_zero_vector_takes_the_sphere_from_its_place_and_nothing_else(tmp_path):
+def test_a_zero_vector_makes_only_its_own_statistics_nan(tmp_path):
     arrays = {"bad": draw(9), "good": draw(9, seed=1)}
     arrays["bad"]["resid_mid"][4, 1, 1] = 0
     contrasts = {"refusal": contrast("bad", "good")}

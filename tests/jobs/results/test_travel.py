@@ -27,13 +27,13 @@ def test_travel_equals_its_definition_for_any_chunking(surveyed):
     assert_group(surveyed.run, "travel", expected_travel(surveyed, range(LAYERS), LAYERS, by_differences))
 
 
-def test_travel_of_parallel_blocks_is_what_was_captured_of_them(tmp_path):
+def test_travel_of_parallel_blocks_uses_their_branches(tmp_path):
     stored = store(tmp_path, PARALLEL, sets=FEW)
     analyse(stored.run, {}, None, silent, requested={"travel"})
     assert_group(stored.run, "travel", expected_travel(stored, range(LAYERS), LAYERS, as_captured))
 
 
-def test_travel_of_parallel_blocks_without_their_branches_has_no_such_norms(tmp_path):
+def test_travel_of_parallel_blocks_without_branch_sites_has_no_branch_norms(tmp_path):
     stored = store(tmp_path, ("resid_pre",), sets=FEW)
     analyse(stored.run, {}, None, silent, requested={"travel"})
     nothing = expected_travel(stored, range(LAYERS), LAYERS, lambda _: (lambda _: None, lambda *_: None))
@@ -42,7 +42,7 @@ def test_travel_of_parallel_blocks_without_their_branches_has_no_such_norms(tmp_
     assert np.isfinite(group["step_norm_block"].sel(set="words", position=-1)).all()
 
 
-def test_where_norms_follow_the_sums_the_stream_between_says_nothing_of_branches(tmp_path):
+def test_in_post_norm_models_resid_mid_gives_no_branch_norms(tmp_path):
     stored = store(tmp_path, sets=FEW, parity={"post_norm": True})
     analyse(stored.run, {}, None, silent, requested={"travel"})
     nothing = expected_travel(stored, range(LAYERS), LAYERS, lambda _: (lambda _: None, lambda *_: None))
@@ -50,7 +50,7 @@ def test_where_norms_follow_the_sums_the_stream_between_says_nothing_of_branches
 
 
 @pytest.mark.parametrize(("layers", "n_layers"), [([0, 1, 3], 5), ([0, 2, 3], 4)])
-def test_travel_of_some_layers_knows_their_own_blocks_and_no_whole_way(tmp_path, layers, n_layers):
+def test_travel_of_some_layers_has_their_steps_and_no_path(tmp_path, layers, n_layers):
     stored = store(tmp_path, sets=FEW, model=model_of(n_layers), layers=layers)
     analyse(stored.run, {}, None, silent, requested={"travel"})
     group = assert_group(stored.run, "travel", expected_travel(stored, layers, n_layers, by_differences))
@@ -87,7 +87,7 @@ def test_the_table_of_growth_fits_norms_and_variances_along_depth_in_blocks(tmp_
         assert row["n"] == len(y)
 
 
-def test_growth_is_fitted_again_with_what_is_there_already(tmp_path):
+def test_growth_is_fitted_again_with_existing_results(tmp_path):
     arrays = {"bad": draw(8, ("resid_pre",), positions=1, layers=6)}
     here, there = store_run(tmp_path / "a", arrays), store_run(tmp_path / "b", arrays)
     analyse(here, {}, None, silent, requested={"travel"})

@@ -143,7 +143,7 @@ def test_the_group_holds_the_overlaps_of_all_layers(saved, tmp_path):
         np.testing.assert_allclose(whole[~np.isnan(whole)], 1, rtol=1e-10)
 
 
-def test_random_weights_share_what_random_subspaces_do(tmp_path):
+def test_random_weights_have_the_overlap_of_random_subspaces(tmp_path):
     torch.manual_seed(0)
     model = AutoModelForCausalLM.from_config(tiny.CONFIGS["llama"])
     model.save_pretrained(tmp_path / "model")

@@ -152,10 +152,10 @@ def vectors():
 
 @pytest.fixture(scope="module")
 def frames(reference, vectors):
-    wording = Decoding(COUNT, KNOWN, NOUNS, reference.embeddings[NOUNS], reference.fold_norm, reference.tied)
+    decoding = Decoding(COUNT, KNOWN, NOUNS, reference.embeddings[NOUNS], reference.fold_norm, reference.tied)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(words, "BLOCK_TOKENS", 10)
-        return layer_words(reference.weights, LAYER, wording, vectors)
+        return layer_words(reference.weights, LAYER, decoding, vectors)
 
 
 def check_lists(frame, keys, scores_of, end="top"):
@@ -174,7 +174,7 @@ def check_lists(frame, keys, scores_of, end="top"):
     return len(lists)
 
 
-def test_vectors_are_decoded_against_what_attention_reads_and_what_it_writes_to(reference, vectors, frames):
+def test_vectors_are_decoded_against_attentions_input_and_output(reference, vectors, frames):
     frame = frames["head_tokens"]
     tables = {"read": reference.read, "embedding": numpy_of(reference.weights.embedding())}
     if not reference.tied:
@@ -194,7 +194,7 @@ def test_nouns_as_queries_find_the_keys_that_score_highest(reference, frames):
     frame = frames["noun_keys"]
     whole = reference.query @ reference.turned @ reference.key.transpose(0, 2, 1)
     scores = np.einsum("nd,hde,te->hnt", reference.read[NOUNS], whole, reference.read)
-    places = {noun: place for place, noun in enumerate(NOUNS)}
+    places = {noun: index for index, noun in enumerate(NOUNS)}
     count = check_lists(frame, ["head", "noun_id"], lambda head, noun: scores[head, places[noun]])
     assert count == HEADS * len(NOUNS)
     assert (frame["layer"] == LAYER).all()
@@ -230,13 +230,13 @@ def after_values(reference):
 def test_values_of_nouns_are_decoded_through_the_last_norm(reference, frames):
     frame = frames["noun_values"]
     scores = after_values(reference) @ numpy_of(reference.weights.unembedding()).T
-    places = {noun: place for place, noun in enumerate(NOUNS)}
+    places = {noun: index for index, noun in enumerate(NOUNS)}
     assert sorted(frame["head"].unique()) == [LAYER_SUM, *range(HEADS)]
     count = check_lists(frame, ["head", "noun_id"], lambda head, noun: scores[head, places[noun]])
     assert count == (HEADS + 1) * len(NOUNS)
 
 
-def test_biases_are_probed_with_what_attention_reads(reference, frames):
+def test_biases_are_decoded_against_attentions_input(reference, frames):
     probes = {}
     if reference.key_bias is not None:
         probes["query"] = np.einsum("hdk,kl,hl->hd", reference.query, reference.turned, reference.key_bias)
@@ -261,23 +261,23 @@ def test_alignment_compares_nouns_before_and_after_a_head(reference, frames):
     assert len(frame) == HEADS * len(NOUNS)
     for head in range(HEADS):
         after = read @ reference.query[head] @ reference.turned @ reference.key[head].T @ read.T
-        for place, noun in enumerate(NOUNS):
+        for index, noun in enumerate(NOUNS):
             row = frame.loc[(head, noun)]
-            others = np.delete(np.arange(len(NOUNS)), place)
-            expected = spearmanr(before[place, others], after[place, others]).statistic
+            others = np.delete(np.arange(len(NOUNS)), index)
+            expected = spearmanr(before[index, others], after[index, others]).statistic
             np.testing.assert_allclose(row["correlation"], expected, atol=1e-12)
-            assert row["nearest_before_id"] == NOUNS[others[before[place, others].argmax()]]
-            assert row["nearest_after_id"] == NOUNS[others[after[place, others].argmax()]]
-            assert row["own_rank"] == (after[place] > after[place, place]).sum() + 1
+            assert row["nearest_before_id"] == NOUNS[others[before[index, others].argmax()]]
+            assert row["nearest_after_id"] == NOUNS[others[after[index, others].argmax()]]
+            assert row["own_rank"] == (after[index] > after[index, index]).sum() + 1
 
 
-def test_embeddings_are_those_that_enter_the_first_block(reference):
+def test_input_embeddings_are_the_inputs_of_the_first_block(reference):
     found = input_embeddings(reference.weights)(slice(5, 20))
     assert found.dtype == torch.float32
     np.testing.assert_allclose(numpy_of(found), reference.embeddings[5:20], rtol=1e-5, atol=1e-6)
 
 
-def test_the_norm_before_the_vocabulary_is_the_last_or_in_post_norm_blocks_that_after_attention(reference):
+def test_the_decoding_norm_is_the_final_norm_or_in_post_norm_models_the_norm_after_attention(reference):
     model, found = reference.model, decoding_norm(reference.weights, LAYER)
     if model.anatomy.post_norm:
         module = model.blocks[LAYER].get_submodule(model.anatomy.norms["attention_output"])
@@ -288,7 +288,7 @@ def test_the_norm_before_the_vocabulary_is_the_last_or_in_post_norm_blocks_that_
     np.testing.assert_allclose(ours, numpy_of(module(stream)), rtol=1e-5, atol=1e-6)
 
 
-def test_every_column_says_whole_numbers_but_scores_and_correlations(frames):
+def test_all_columns_are_integers_except_scores_and_correlations(frames):
     for name, frame in frames.items():
         texts = {"circuit", "side", "end", "against"}
         for column in set(frame.columns) - texts:
@@ -301,10 +301,10 @@ LLAMA = pytest.mark.parametrize("reference", [("llama", False)], indirect=True, 
 
 
 @LLAMA
-def test_where_no_vectors_were_kept_there_are_no_lists_of_theirs_and_all_others(reference):
-    wording = Decoding(COUNT, KNOWN, NOUNS, reference.embeddings[NOUNS], reference.fold_norm, reference.tied)
+def test_without_stored_vectors_only_their_lists_are_empty(reference):
+    decoding = Decoding(COUNT, KNOWN, NOUNS, reference.embeddings[NOUNS], reference.fold_norm, reference.tied)
     none = {name: np.empty((HEADS, 0, WIDTH), dtype=np.float32) for name in (*READ_VECTORS, "vo right")}
-    frames = layer_words(reference.weights, LAYER, wording, none)
+    frames = layer_words(reference.weights, LAYER, decoding, none)
     assert len(frames["head_tokens"]) == 0
     assert len(frames["noun_keys"]) == HEADS * len(NOUNS) * COUNT
 
@@ -312,16 +312,16 @@ def test_where_no_vectors_were_kept_there_are_no_lists_of_theirs_and_all_others(
 @LLAMA
 def test_a_list_is_no_longer_than_the_vocabulary(reference, vectors):
     nouns = NOUNS[[1, 4]]
-    wording = Decoding(20, 12, nouns, reference.embeddings[nouns], reference.fold_norm, reference.tied)
-    frames = layer_words(reference.weights, LAYER, wording, vectors)
+    decoding = Decoding(20, 12, nouns, reference.embeddings[nouns], reference.fold_norm, reference.tied)
+    frames = layer_words(reference.weights, LAYER, decoding, vectors)
     assert frames["noun_keys"].groupby(["head", "noun_id"])["token_id"].nunique().eq(12).all()
 
 
 @LLAMA
-def test_without_nouns_there_are_lists_of_vectors_and_biases_alone(reference, vectors):
+def test_without_nouns_only_vectors_and_biases_have_lists(reference, vectors):
     nouns = NOUNS[:0]
-    wording = Decoding(COUNT, KNOWN, nouns, reference.embeddings[nouns], reference.fold_norm, reference.tied)
-    frames = layer_words(reference.weights, LAYER, wording, vectors)
+    decoding = Decoding(COUNT, KNOWN, nouns, reference.embeddings[nouns], reference.fold_norm, reference.tied)
+    frames = layer_words(reference.weights, LAYER, decoding, vectors)
     assert len(frames["head_tokens"])
     for name in ("noun_keys", "noun_values", "noun_alignment"):
         assert len(frames[name]) == 0

@@ -83,7 +83,7 @@ def test_composition_of_a_models_layers_equals_that_of_dense_matrices(tmp_path, 
     assert (found <= 1).all()
 
 
-def test_a_head_that_reads_exactly_what_another_writes_has_the_highest_score_and_one_that_reads_none_of_it_has_none():
+def test_reading_the_written_subspace_scores_highest_and_reading_its_complement_scores_zero():
     basis = np.linalg.qr(np.random.default_rng(0).normal(size=(WIDTH, WIDTH)))[0]
     writer, reader = circuits(0), circuits(1)
     written = np.stack([basis[:, :1] @ np.ones((1, 3))] * HEADS)  # all write along one direction
@@ -99,7 +99,7 @@ def test_random_heads_have_about_one_over_root_d_model():
 
 
 @pytest.mark.parametrize("side", ["writer", "reader"])
-def test_a_head_of_zeros_composes_with_none(side):
+def test_composition_with_a_head_of_zeros_is_nan(side):
     writer, reader = circuits(0), circuits(1)
     whole = composition(writer, reader)
     (writer.written if side == "writer" else reader.query)[1] = 0

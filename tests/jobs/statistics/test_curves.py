@@ -92,7 +92,7 @@ def test_intervals_cover_the_truth(spectrum, paired, n, cosine):
     assert abs(np.mean([curve.debiased for curve in curves]) - cosine) < 0.005
 
 
-def test_the_plain_cosine_is_too_small():
+def test_the_plain_cosine_is_biased_towards_zero():
     rng = np.random.default_rng(3)
     strong = [curve_of(*draws(rng, 64, 0.9), paired=False).plain for _ in range(100)]
     weak = [curve_of(*draws(rng, 64, 0.9, signal=1 / 3), paired=False) for _ in range(100)]
@@ -117,7 +117,7 @@ def test_equal_constant_sets_have_cosine_one_and_an_interval_of_no_width(paired)
     assert curve.difference_norm == 0
 
 
-def test_means_that_noise_swallows_are_not_resolved():
+def test_the_debiased_cosine_is_nan_if_noise_exceeds_the_means():
     rng = np.random.default_rng(0)
     p = rng.normal(size=(8, 100))
     p -= p.mean(axis=0) * 0.999
@@ -126,7 +126,7 @@ def test_means_that_noise_swallows_are_not_resolved():
     assert np.isfinite(curve.plain)
 
 
-def test_one_sample_gives_a_plain_cosine_and_nothing_else():
+def test_one_sample_gives_only_a_plain_cosine():
     curve = curve_of(np.array([[1.0, 0.0]]), np.array([[1.0, 1.0]]), paired=True)
     np.testing.assert_allclose(curve.plain, np.sqrt(0.5))
     assert np.isnan([curve.debiased, curve.low, curve.high]).all()
@@ -139,7 +139,7 @@ def test_variance_curves_name_the_largest_feature():
     assert variance_curves(np.full((1, 3), np.nan))[2].tolist() == [-1]
 
 
-def test_directions_are_unit_vectors_and_equal_means_have_none():
+def test_directions_are_unit_vectors_and_nan_for_equal_means():
     a, b = np.array([[3.0, 4.0], [1.0, 1.0]]), np.array([[0.0, 0.0], [1.0, 1.0]])
     result = direction(a, b)
     np.testing.assert_allclose(result[0], [0.6, 0.8])

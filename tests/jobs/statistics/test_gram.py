@@ -71,7 +71,7 @@ def test_participation_ratio_and_effective_rank_are_those_of_the_covariance(n, d
     assert effective_rank(of_samples(x)) <= bound
 
 
-def test_both_count_directions_of_equal_variance():
+def test_both_ranks_count_directions_of_equal_variance():
     cross = np.concatenate([np.eye(7), -np.eye(7)])
     np.testing.assert_allclose(participation_ratio(of_samples(cross)), 7, rtol=1e-12)
     np.testing.assert_allclose(effective_rank(of_samples(cross)), 7, rtol=1e-12)
@@ -79,7 +79,7 @@ def test_both_count_directions_of_equal_variance():
 
 @given(SEEDS, st.integers(3, 25))
 @settings(deadline=None)
-def test_distances_and_shape_are_the_same_of_a_turned_moved_and_scaled_cloud(seed, n):
+def test_distances_and_shape_are_invariant_under_rotation_translation_and_scaling(seed, n):
     x = stretched(n, 6, seed)
     turn, _ = np.linalg.qr(random(6, 6, seed=seed))
     moved = 3 * x @ turn
@@ -107,7 +107,7 @@ def test_two_nn_finds_the_dimension_of_a_sheet_in_a_large_space():
     assert abs(found - 2) < 0.2  # 2/√1500 is 0.05; edges bend it a little
 
 
-def test_two_nn_leaves_out_what_coincides_and_says_how_much():
+def test_two_nn_leaves_out_and_counts_coincident_samples():
     x = stretched(40, 5)
     doubled = np.concatenate([x, x[[3, 8]]])
     found, left_out = intrinsic_dimension(of_samples(doubled))
@@ -118,7 +118,7 @@ def test_two_nn_leaves_out_what_coincides_and_says_how_much():
     np.testing.assert_allclose(found, expected, rtol=1e-6)
 
 
-def test_two_nn_leaves_out_what_float32_can_not_tell_apart():
+def test_two_nn_leaves_out_samples_that_differ_by_float32_rounding():
     x = stretched(40, 5)
     x[7] = x[21] * (1 + 1e-7)
     assert intrinsic_dimension(of_samples(x))[1] == 2
@@ -132,14 +132,14 @@ def test_too_few_samples_have_no_shape(n):
         assert np.isnan([mean_cosine(random(1, 4)), participation_ratio(matrix), effective_rank(matrix)]).all()
 
 
-def test_two_samples_lie_on_a_line_and_three_in_a_plane():
+def test_two_samples_have_one_dimension_and_three_have_two():
     two, three = (of_samples(random(n, 9)) for n in (2, 3))
     np.testing.assert_allclose([participation_ratio(two), effective_rank(two)], 1, rtol=1e-12)
     assert 1 < participation_ratio(three) < effective_rank(three) < 2
     assert np.isfinite(intrinsic_dimension(three)[0])
 
 
-def test_identical_samples_have_no_shape_but_a_direction():
+def test_identical_samples_have_a_mean_cosine_and_nan_dimensions():
     same = np.tile(random(8).astype(np.float32).astype(np.float64), (10, 1))
     matrix = of_samples(same)
     assert np.isnan([participation_ratio(matrix), effective_rank(matrix), intrinsic_dimension(matrix)[0]]).all()
@@ -147,13 +147,13 @@ def test_identical_samples_have_no_shape_but_a_direction():
     np.testing.assert_allclose(mean_cosine(same), 1, rtol=1e-12)
 
 
-def test_a_zero_vector_has_no_cosine_with_others():
+def test_a_zero_vector_makes_the_mean_cosine_nan():
     x = random(5, 4)
     x[2] = 0
     assert np.isnan(mean_cosine(x))
 
 
-def test_a_sample_without_a_place_on_the_sphere_leaves_the_cloud_without_a_shape_there():
+def test_a_nan_sample_makes_all_shapes_nan():
     x = random(6, 9)
     x[2] = 0
     turned = on_sphere(x)
@@ -162,7 +162,7 @@ def test_a_sample_without_a_place_on_the_sphere_leaves_the_cloud_without_a_shape
     assert np.isnan([mean_cosine(turned), intrinsic_dimension(of_samples(turned))[0]]).all()
 
 
-def test_a_sample_without_a_place_on_the_sphere_leaves_two_sets_without_a_silhouette_there():
+def test_a_nan_sample_makes_the_silhouette_nan():
     x = random(6, 9)
     x[2] = 0
     p, q = on_sphere(x), on_sphere(random(5, 9, seed=1))
@@ -176,7 +176,7 @@ def simulated(statistic, n, d, draws):
 
 
 @pytest.mark.parametrize(("n", "d", "draws"), [(256, 576, 3), (30, 100, 40), (100, 30, 40), (9, 9, 400)])
-def test_what_is_said_of_gaussians_is_what_draws_show(n, d, draws):
+def test_formulas_for_gaussians_equal_the_mean_over_draws(n, d, draws):
     # a ratio of means against a mean of ratios, and a law of large matrices: both differ by about 1/min(n, d)
     tolerance = 0.5 / min(n - 1, d)
     for statistic, formula in (

@@ -78,7 +78,7 @@ def test_debiased_cka_equals_the_estimator_of_song(seed, n):
     np.testing.assert_allclose(found[0, 1], 1, rtol=1e-8)
 
 
-def test_independent_gaussians_look_alike_to_plain_cka_and_not_to_the_debiased():
+def test_plain_cka_of_independent_gaussians_is_high_and_debiased_cka_is_zero():
     plain, unbiased = [], []
     for seed in range(30):
         products, diagonals = prepared(random(2, 64, 576, seed=seed))
@@ -89,7 +89,7 @@ def test_independent_gaussians_look_alike_to_plain_cka_and_not_to_the_debiased()
     assert abs(np.mean(unbiased)) < 4 * np.std(unbiased) / np.sqrt(30) < 0.02
 
 
-def test_debiased_cka_finds_what_is_shared_at_any_number_of_samples():
+def test_debiased_cka_of_shared_features_does_not_depend_on_the_number_of_samples():
     rng = np.random.default_rng(0)
 
     def mean_at(n, draws):
@@ -106,14 +106,14 @@ def test_debiased_cka_finds_what_is_shared_at_any_number_of_samples():
 
 
 @pytest.mark.parametrize("n", [1, 2, 3])
-def test_fewer_than_four_samples_have_no_debiased_cka(n):
+def test_debiased_cka_of_fewer_than_four_samples_is_nan(n):
     products, diagonals = prepared(random(2, n, 6))
     assert np.isnan(linear_cka_debiased(products, diagonals)).all()
     assert np.isnan(linear_cka(products)).all() == (n == 1)
 
 
 @pytest.mark.parametrize("n", [4, 20])
-def test_a_layer_where_all_samples_are_equal_is_like_no_other(n):
+def test_cka_with_a_layer_of_equal_samples_is_nan(n):
     clouds = [random(n, 6), np.full((n, 6), 2.5), random(n, 6, seed=1)]
     products, diagonals = prepared(clouds)
     for found in (linear_cka(products), linear_cka_debiased(products, diagonals)):

@@ -49,14 +49,14 @@ def vectors_median(x):
 
 @given(SEEDS, st.integers(3, 20), st.integers(1, 4))
 @settings(deadline=None, max_examples=25)
-def test_the_median_has_the_least_sum_of_distances(seed, n, d):
+def test_the_median_minimises_the_sum_of_distances(seed, n, d):
     x = cloud(n, d, seed)
     # where the median nearly meets a sample the iteration nears it slowly
     assert total_distance(median(x), x) <= least_total_distance(x) * (1 + 1e-6)
 
 
 @pytest.mark.parametrize(("n", "d"), [(9, 30), (60, 12), (200, 50)])
-def test_the_median_is_where_weiszfelds_iteration_on_vectors_ends(n, d):
+def test_the_median_equals_weiszfelds_iteration_on_vectors(n, d):
     x = random(n, d) * np.geomspace(1, 10, n)[:, None] + 3
     np.testing.assert_allclose(median(x), vectors_median(x), atol=1e-8 * np.abs(x).max())
 
@@ -87,7 +87,7 @@ def test_on_a_line_of_odd_samples_the_median_is_the_middle_one(along, middle, of
 @example(346, 11, 4)
 @example(105, 7, 3)
 @settings(deadline=None, max_examples=30)
-def test_a_sample_at_the_mean_does_not_hold_the_median(seed, n, d):
+def test_the_iteration_does_not_stop_at_a_sample_at_the_mean(seed, n, d):
     """Where the iteration begins."""
     x = cloud(n, d, seed)
     x = np.concatenate([x, x.mean(axis=0, keepdims=True)])
@@ -102,7 +102,7 @@ def test_a_triangle_with_a_wide_angle_has_its_median_in_that_corner(degrees):
     np.testing.assert_allclose(median(x), x[0], atol=1e-6)
 
 
-def test_half_of_all_samples_in_one_place_hold_the_median():
+def test_the_median_is_the_point_where_half_of_all_samples_coincide():
     x = np.concatenate([np.tile(random(1, 6), (7, 1)), cloud(6, 6)])
     np.testing.assert_allclose(median(x), x[0], atol=1e-6 * np.abs(x).max())
 
@@ -115,7 +115,7 @@ def test_identical_samples_are_their_own_median(n):
 
 @given(SEEDS, st.integers(3, 15))
 @settings(deadline=None)
-def test_the_median_moves_turns_and_scales_with_the_samples(seed, n):
+def test_the_median_is_equivariant_under_translation_rotation_and_scaling(seed, n):
     x = random(n, 5, seed=seed)
     turn, _ = np.linalg.qr(random(5, 5, seed=seed + 1))
     assume(np.linalg.norm(x - median(x), axis=1).min() > 1e-2)  # not at a sample
@@ -145,8 +145,8 @@ def of_vectors(p, q):
     return found
 
 
-def placed(p, q):
-    """As results have it: products of samples less a point between, and with that point."""
+def norms_and_cosines(p, q):
+    """As the group `gram` computes them: from products of samples minus a common point, and with that point."""
     both = np.concatenate([p, q])
     middle = both.mean(axis=0)
     moved = both - both[0]
@@ -158,26 +158,26 @@ def placed(p, q):
 
 @pytest.mark.parametrize(("n_p", "n_q", "d"), [(9, 9, 6), (30, 17, 40), (50, 80, 12)])
 @pytest.mark.parametrize("offset", [0.0, 1.0, 100.0])
-def test_places_equal_those_of_the_vectors(n_p, n_q, d, offset):
+def test_norms_and_cosines_equal_those_of_the_vectors(n_p, n_q, d, offset):
     p, q = random(n_p, d) + 0.4 + offset, random(n_q, d, seed=1) + offset
-    expected, found = of_vectors(p, q), placed(p, q)
+    expected, found = of_vectors(p, q), norms_and_cosines(p, q)
     assert set(found) == set(expected)
     for name, value in expected.items():
         np.testing.assert_allclose(found[name], value, rtol=1e-7, atol=1e-8, err_msg=name)
 
 
-def test_places_hold_beside_a_feature_that_is_large_in_all_samples():
+def test_norms_and_cosines_are_exact_with_a_large_common_feature():
     p, q = random(40, 30) + 0.5, random(50, 30, seed=1)
     p[:, 7] += 1000
     q[:, 7] += 1000
-    expected, found = of_vectors(p, q), placed(p, q)
+    expected, found = of_vectors(p, q), norms_and_cosines(p, q)
     for name, value in expected.items():
         np.testing.assert_allclose(found[name], value, rtol=1e-7, err_msg=name)
 
 
-def test_places_of_opposite_sets_and_of_one_sample_each():
+def test_norms_and_cosines_of_opposite_sets_of_one_sample():
     p, q = np.array([[3.0, 4.0]]), np.array([[-3.0, -4.0]])
-    found = placed(p, q)
+    found = norms_and_cosines(p, q)
     for centre in ("mean", "median"):
         assert (found[f"norm_of_{centre}_positive"], found[f"difference_of_{centre}s"]) == (5, 10)
         assert (found[f"cosine_of_{centre}s"], found[f"cosine_{centre}_positive_difference"]) == (-1, 1)
@@ -186,9 +186,9 @@ def test_places_of_opposite_sets_and_of_one_sample_each():
 
 @pytest.mark.parametrize(("n_p", "n_q"), [(10, 10), (37, 37), (64, 32), (300, 150)])
 @pytest.mark.parametrize("d", [16, 48, 577])
-def test_sets_that_share_one_vector_differ_by_nothing_in_no_direction(n_p, n_q, d):
+def test_two_sets_of_the_same_vector_have_difference_zero_and_nan_cosines(n_p, n_q, d):
     same = random(1, d).astype(np.float32).astype(np.float64) + 1
-    found = placed(np.tile(same, (n_p, 1)), np.tile(same, (n_q, 1)))
+    found = norms_and_cosines(np.tile(same, (n_p, 1)), np.tile(same, (n_q, 1)))
     for centre in ("mean", "median"):
         np.testing.assert_allclose(found[f"cosine_of_{centre}s"], 1, rtol=1e-12)
         assert found[f"difference_of_{centre}s"] < 1e-12 * np.linalg.norm(same)
@@ -198,18 +198,18 @@ def test_sets_that_share_one_vector_differ_by_nothing_in_no_direction(n_p, n_q, 
 
 @pytest.mark.parametrize("n", [5, 10, 37, 64, 100])
 @pytest.mark.parametrize("d", [16, 48, 577])
-def test_a_set_differs_from_itself_by_nothing_in_no_direction(n, d):
+def test_a_set_and_its_copy_have_difference_zero_and_nan_cosines(n, d):
     p = (random(n, d) + 1).astype(np.float32).astype(np.float64)
-    found = placed(p, p.copy())
+    found = norms_and_cosines(p, p.copy())
     for centre in ("mean", "median"):
         assert found[f"difference_of_{centre}s"] < 1e-12 * np.linalg.norm(p[0])
         assert np.isnan(found[f"cosine_{centre}_positive_difference"])
         assert np.isnan(found[f"cosine_{centre}_negative_difference"])
 
 
-def test_a_mean_of_nothing_has_no_cosine():
+def test_cosines_with_a_zero_mean_are_nan():
     p, q = np.array([[1.0, 0.0], [-1.0, 0.0]]), np.array([[0.0, 2.0], [0.0, 1.0]])
-    found = placed(p, q)
+    found = norms_and_cosines(p, q)
     assert found["norm_of_mean_positive"] == 0
     assert np.isnan([found["cosine_of_means"], found["cosine_mean_positive_difference"]]).all()
     np.testing.assert_allclose(found["cosine_mean_negative_difference"], -1, rtol=1e-12)

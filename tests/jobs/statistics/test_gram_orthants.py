@@ -21,7 +21,7 @@ def test_shares_from_counts_are_those_of_all_prompts_and_pairs(n, units, share, 
     np.testing.assert_allclose(orthant_overlap(counts, n), np.mean(pairs, axis=0), rtol=1e-13)
 
 
-def test_prompts_of_the_same_signs_share_all_and_opposite_ones_nothing():
+def test_overlap_is_one_for_equal_signs_and_zero_for_opposite_signs():
     signs = np.array([[True, False, True, True]])
     same, opposite = np.repeat(signs, 5, axis=0), np.concatenate([signs, ~signs])
     assert orthant_overlap(same.sum(axis=0), 5) == 1
@@ -29,7 +29,7 @@ def test_prompts_of_the_same_signs_share_all_and_opposite_ones_nothing():
     assert orthant_occupancy(same.sum(axis=0), 5) == 0.75
 
 
-def test_too_few_prompts_give_nan_and_not_a_number_that_looks_measured():
+def test_too_few_prompts_give_nan():
     counts = np.ones((2, 3, 4), np.int32)
     assert np.isnan(orthant_overlap(counts, 1)).all()
     assert (orthant_occupancy(counts, 1) == 1).all()

@@ -67,7 +67,7 @@ def test_the_decomposition_equals_a_dense_one_in_float64(seed, conditions, turne
 
 
 @pytest.mark.parametrize("condition", [1e3, 1e4, 3e4, 9e4, 2e5])
-def test_digits_are_kept_on_both_sides_of_where_qr_takes_over(condition):
+def test_singular_values_are_exact_on_both_sides_of_the_switch_to_qr(condition):
     for seed in range(20):
         left, right = factors(seed, condition=condition), factors(seed + 100, condition=condition)
         found = decompose(thin(left), thin(right), 6, EACH, EACH)
@@ -90,7 +90,7 @@ def test_vectors_are_orthonormal_and_the_leading_ones_do_not_depend_on_how_many_
     assert none.left.shape == none.right.shape == (3, 0, 24)
 
 
-def test_heads_of_a_group_share_their_factor_on_either_side():
+def test_grouped_heads_share_a_factor_on_either_side():
     many, few = factors(0), factors(1, heads=2)
     grouped = decompose(thin(many), thin(few), 3, EACH, GROUPS)
     apart = decompose(thin(many), thin(few[GROUPS]), 3, EACH, EACH)
@@ -163,7 +163,7 @@ def test_ranks_of_spectra_written_by_hand():
     )
 
 
-def test_ranks_of_spectra_that_are_not_known_are_not_known():
+def test_ranks_of_nan_spectra_are_nan():
     spectra = np.array([[[2.0, 1.0], [np.nan, np.nan]]])
     assert np.isnan(effective_rank(spectra)).tolist() == [[False, True]]
     assert np.isnan(stable_rank(spectra)).tolist() == [[False, True]]
@@ -239,7 +239,7 @@ def test_the_copying_score_is_that_of_the_whole_vocabulary():
         np.testing.assert_allclose(score, eigenvalues.sum().real / np.abs(eigenvalues).sum(), atol=1e-10)
 
 
-def test_a_head_that_passes_tokens_on_copies_and_one_that_turns_them_round_does_the_opposite():
+def test_copying_scores_of_a_projector_and_its_negative_are_one_and_minus_one():
     rng = np.random.default_rng(0)
     embedding = rng.normal(size=(50, 24))
     value = rng.normal(size=(1, 24, 6))

@@ -108,12 +108,12 @@ def test_values_that_overflow_float16_sums_do_not_overflow_ours():
     assert moments(samples.astype(np.float64)).mean[0] == 10.0
 
 
-def test_one_sample_has_no_variance_and_none_at_all_no_mean():
+def test_one_sample_has_no_variance_and_zero_samples_no_mean():
     assert np.isnan(moments(random(1, 3)).variance).all()
     assert np.isnan(moments(random(0, 3)).mean).all()
 
 
-def test_the_sphere_has_radius_root_d_and_zero_has_no_place_on_it():
+def test_the_sphere_has_radius_root_d_and_zero_gives_nan():
     samples = random(6, 2, 16)
     samples[3, 1] = 0.0
     scaled = on_sphere(samples)
@@ -150,7 +150,7 @@ def test_merged_moments_in_both_spaces_equal_those_of_the_whole(cuts, seed, clou
 
 @given(SEEDS, st.integers(-20, 20))
 @settings(deadline=None)
-def test_moments_scale_with_the_samples_and_their_place_on_the_sphere_does_not(seed, exponent):
+def test_moments_scale_with_the_samples_and_sphere_moments_do_not(seed, exponent):
     samples, factor = stored(random(9, 6, offset=1.0, seed=seed)), 2.0**exponent  # exact in binary
     plain, scaled = in_both_spaces(samples), in_both_spaces(samples * factor)
     np.testing.assert_array_equal(scaled["raw"].mean, plain["raw"].mean * factor)
@@ -182,7 +182,7 @@ def test_equal_samples_have_exactly_no_variance_on_the_sphere_either(d, n, cuts,
     assert (reduce(merge, (part["raw"] for part in parts)).mean == sample).all()
 
 
-def test_one_vector_has_no_variance_and_no_vectors_no_mean():
+def test_one_vector_has_no_variance_and_no_vectors_no_mean_in_both_spaces():
     for part in in_both_spaces(random(1, 6)).values():
         assert (part.count, (part.m2 == 0).all(), np.isnan(part.variance).all()) == (1, True, True)
     np.testing.assert_allclose(np.linalg.norm(in_both_spaces(random(1, 6))["sphere"].mean), np.sqrt(6), rtol=1e-14)
@@ -191,7 +191,7 @@ def test_one_vector_has_no_variance_and_no_vectors_no_mean():
 
 
 @pytest.mark.parametrize("zeros", [[0], [2], [0, 1, 2, 3]])
-def test_a_zero_vector_has_no_place_on_the_sphere_and_is_a_vector_like_any_other_beside(zeros):
+def test_a_zero_vector_is_nan_on_the_sphere_and_valid_in_raw_space(zeros):
     samples = random(4, 6)
     samples[zeros] = 0
     found = in_both_spaces(samples)

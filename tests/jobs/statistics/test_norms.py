@@ -37,7 +37,7 @@ def test_a_norm_equals_the_module(kind, epsilon, shape):
 
 
 @pytest.mark.parametrize("kind", ["rms", "layer"])
-def test_what_is_standardised_lies_on_a_sphere_that_epsilon_shrinks(kind):
+def test_standardised_vectors_lie_on_a_sphere_that_epsilon_shrinks(kind):
     epsilon, x = 0.5, stream(7)
     norm, _ = pair(kind, epsilon)
     spread = x.var(axis=1) if kind == "layer" else (x**2).mean(axis=1)
@@ -45,7 +45,7 @@ def test_what_is_standardised_lies_on_a_sphere_that_epsilon_shrinks(kind):
     np.testing.assert_allclose(lengths, np.sqrt(WIDTH * spread / (spread + epsilon)), rtol=1e-14)
 
 
-def test_only_a_layer_norm_takes_out_the_mean():
+def test_only_a_layer_norm_subtracts_the_mean():
     x = stream(7)
     layer, rms = (pair(kind, 1e-5)[0] for kind in ("layer", "rms"))
     projector = np.eye(WIDTH) - 1 / WIDTH
@@ -55,7 +55,7 @@ def test_only_a_layer_norm_takes_out_the_mean():
 
 
 @pytest.mark.parametrize("kind", ["rms", "layer"])
-def test_zero_and_what_is_not_known_stay_what_they_are(kind):
+def test_zero_gives_the_bias_and_nan_stays_nan(kind):
     norm, _ = pair(kind, 1e-5)
     found = normalised(np.stack([np.zeros(WIDTH), np.full(WIDTH, np.nan)]), norm)
     np.testing.assert_array_equal(found[0], norm.bias)

@@ -80,7 +80,7 @@ def delong(p, q):
 
 @given(SEEDS, st.integers(2, 14), st.integers(2, 14))
 @settings(deadline=None, max_examples=50)
-def test_scores_are_along_what_the_other_folds_say(seed, n_p, n_q):
+def test_scores_use_the_direction_of_the_other_folds(seed, n_p, n_q):
     p, q = random(n_p, 6, seed=seed) + 1, random(n_q, 6, seed=seed + 1)
     rng = np.random.default_rng(seed)
     of_p, of_q = (np.sort(rng.choice(40, size=n, replace=False)) for n in (n_p, n_q))  # some were quarantined
@@ -90,7 +90,7 @@ def test_scores_are_along_what_the_other_folds_say(seed, n_p, n_q):
         np.testing.assert_allclose(found, by_hand, rtol=1e-10, atol=1e-12)
 
 
-def test_the_fold_of_a_sample_takes_no_part_in_its_own_direction():
+def test_the_direction_of_a_fold_does_not_depend_on_its_samples():
     p, q = random(20, 6) + 1, random(20, 6, seed=1)
     before = scored(p, q)
     p[7] += 100  # fold 2
@@ -130,7 +130,7 @@ def test_auroc_and_its_interval_equal_the_definition_pair_by_pair(seed, n_p, n_q
 
 @given(SEEDS)
 @settings(deadline=None)
-def test_auroc_knows_the_order_of_scores_alone_and_turns_round_with_the_sets(seed):
+def test_auroc_depends_on_the_order_of_scores_only_and_flips_with_the_sets(seed):
     p, q = random(9, seed=seed), random(12, seed=seed + 1)
     plain, grown, turned = area_of(p, q), area_of(np.exp(3 * p), np.exp(3 * q)), area_of(q, p)
     for name in ("value", "low", "high"):
@@ -142,13 +142,13 @@ def test_auroc_knows_the_order_of_scores_alone_and_turns_round_with_the_sets(see
 def test_each_curve_has_its_own_auroc_and_accuracy():
     p, q = random(8, 2, 3) + 0.5, random(11, 2, 3, seed=1)
     whole = {"auroc": auroc(p, q), "accuracy": accuracy(p, q)}
-    for place in np.ndindex(2, 3):
-        alone = {"auroc": area_of(p[:, *place], q[:, *place]), "accuracy": accuracy_of(p[:, *place], q[:, *place])}
+    for at in np.ndindex(2, 3):
+        alone = {"auroc": area_of(p[:, *at], q[:, *at]), "accuracy": accuracy_of(p[:, *at], q[:, *at])}
         for statistic, name in ((a, b) for a in whole for b in ("value", "low", "high")):
-            assert getattr(whole[statistic], name)[place] == getattr(alone[statistic], name)
+            assert getattr(whole[statistic], name)[at] == getattr(alone[statistic], name)
 
 
-def test_sets_that_are_told_apart_have_auroc_one_and_prove_no_more_than_their_size():
+def test_separated_sets_have_auroc_one_and_an_interval_that_depends_on_their_size():
     found = area_of(random(5) ** 2 + 1, -(random(7) ** 2))
     assert (found.value, found.high) == (1, 1)
     np.testing.assert_allclose(found.low, binomtest(5, 5).proportion_ci(method="exact").low, rtol=1e-12)
@@ -167,7 +167,7 @@ def test_accuracy_has_wilsons_interval(right, n):
     np.testing.assert_allclose([found.low, found.high], [interval.low, interval.high], atol=1e-12)
 
 
-def test_a_sample_on_the_midpoint_is_on_no_right_side():
+def test_a_score_of_zero_counts_as_wrong():
     assert accuracy_of(np.array([0.0, 1.0]), np.array([0.0, -1.0])).value == 0.5
 
 
@@ -236,7 +236,7 @@ def test_the_fisher_ratios_interval_covers_the_truth(distance, paired, spectrum)
     assert covered >= 0.88
 
 
-def test_the_fisher_ratio_does_not_mind_what_both_sets_have_in_common():
+def test_the_fisher_ratio_is_invariant_under_a_common_offset():
     """A feature that is large in all samples, as in trained models, takes no digits from the spread of others."""
     rng = np.random.default_rng(0)
     p, q = (0.1 * rng.normal(size=(20, 6)) + mean for mean in (0.1, 0.0))
@@ -298,20 +298,20 @@ def test_fewer_samples_than_folds_are_scored_and_have_no_fisher_ratio(n):
     assert np.isnan([ratio.value, ratio.low, ratio.high]).all()
 
 
-def test_one_sample_has_no_other_fold_and_separates_nothing():
+def test_one_sample_has_no_other_fold_and_gives_nan():
     scores = scored(random(1, 6) + 1, random(9, 6, seed=1))
     for found in (area_of(*scores), accuracy_of(*scores)):
         assert np.isnan([found.value, found.low, found.high]).all()
 
 
-def test_one_score_beside_several_has_an_area_and_no_interval():
+def test_one_score_against_several_has_an_auroc_and_no_interval():
     found = area_of(np.array([0.5]), np.array([0.0, 1.0, 0.2, 0.1]))
     assert found.value == 0.75
     assert np.isnan([found.low, found.high]).all()
 
 
 @pytest.mark.parametrize("empty", [0, 1])
-def test_a_set_of_which_nothing_is_left_separates_nothing(empty):
+def test_an_empty_set_gives_nan(empty):
     sets = [random(6, 4), random(7, 4, seed=1)]
     sets[empty] = np.empty((0, 4))
     scores = scored(*sets)
@@ -333,7 +333,7 @@ def test_a_set_against_itself_has_no_direction(n):
 
 @pytest.mark.parametrize("d", [6, 48, 577])
 @pytest.mark.parametrize(("n_p", "n_q"), [(5, 5), (7, 12), (33, 50)])
-def test_sets_that_hold_one_and_the_same_vector_have_no_direction_either(n_p, n_q, d):
+def test_two_sets_of_the_same_vector_have_no_direction(n_p, n_q, d):
     """What all prompts share: sums of equal float32 numbers are exact, so nothing is made of rounding."""
     same = random(d).astype(np.float32).astype(np.float64)
     p, q = np.tile(same, (n_p, 1)), np.tile(same, (n_q, 1))
@@ -343,7 +343,7 @@ def test_sets_that_hold_one_and_the_same_vector_have_no_direction_either(n_p, n_
 
 
 @pytest.mark.parametrize("d", [2, 48, 577])
-def test_two_sets_of_one_vector_each_are_told_apart_without_a_spread_to_compare_with(d):
+def test_two_sets_of_one_distinct_vector_each_have_auroc_one_and_no_fisher_ratio(d):
     p, q = (np.tile(random(d, seed=seed).astype(np.float32).astype(np.float64), (7, 1)) for seed in (0, 1))
     half = np.linalg.norm(p[0] - q[0]) / 2
     scores = scored(p, q)
@@ -352,7 +352,7 @@ def test_two_sets_of_one_vector_each_are_told_apart_without_a_spread_to_compare_
     assert not np.isfinite(ratio_of(p, q).value)
 
 
-def test_one_score_that_is_missing_makes_its_curve_undefined_and_no_other():
+def test_a_nan_score_makes_only_its_own_curve_nan():
     p, q = random(6, 3), random(7, 3, seed=1)
     p[2, 1] = np.nan
     for found in (auroc(p, q), accuracy(p, q)):

@@ -140,7 +140,7 @@ def test_quantities_of_inputs_are_those_of_the_modules_outputs(make):
 
 
 @pytest.mark.parametrize("make", list(MODULES), ids=lambda make: make.__name__)
-def test_outputs_tell_the_same_of_themselves_as_inputs_do(make):
+def test_quantities_of_outputs_equal_those_of_inputs(make):
     _, stored = make()
     norm, x = norm_of(stored, WIDTH), inputs()
     from_inputs, from_outputs = named(input_quantities(x, norm)), named(output_quantities(normalised(x, norm), norm))
@@ -152,7 +152,7 @@ def test_outputs_tell_the_same_of_themselves_as_inputs_do(make):
             assert np.isnan(from_outputs[name]).all()
 
 
-def test_outputs_of_a_scale_that_is_zero_somewhere_tell_nothing():
+def test_quantities_of_outputs_are_nan_if_a_scale_is_zero():
     scale, bias = scale_and_bias()
     scale[7] = 0
     norm = Norm("layer", EPSILON, scale, bias)
@@ -160,7 +160,7 @@ def test_outputs_of_a_scale_that_is_zero_somewhere_tell_nothing():
     assert np.isfinite(input_quantities(inputs(), norm)[:, :7]).all()
 
 
-def test_vectors_without_a_length_have_no_angles_and_no_deviation():
+def test_ratios_of_zero_vectors_are_nan():
     layer, rms = (Norm(kind, EPSILON, np.ones(WIDTH), np.zeros(WIDTH)) for kind in ("layer", "rms"))
     zero, constant = (
         named(input_quantities(np.zeros((1, WIDTH)), rms)),
@@ -191,7 +191,7 @@ def test_an_output_that_is_not_the_norms_own_deviates():
     np.testing.assert_allclose(doubled["residual"], 1, rtol=1e-6)
 
 
-def test_taking_the_mean_out_is_an_orthogonal_projection():
+def test_subtracting_the_mean_is_an_orthogonal_projection():
     norm = Norm("layer", EPSILON, np.ones(WIDTH), np.zeros(WIDTH))
     matrix = projected(np.eye(WIDTH), norm)
     np.testing.assert_allclose(matrix, np.eye(WIDTH) - 1 / WIDTH, atol=1e-15)
@@ -252,7 +252,7 @@ def test_semi_axes_are_those_of_the_dense_matrix_for_any_scale(scale):
     np.testing.assert_allclose(semi_axes(layer_norm(scale)) ** 2 / len(scale), expected, atol=tolerance, rtol=0)
 
 
-def test_small_axes_beside_large_ones_are_exact_to_their_own_size():
+def test_small_axes_have_a_small_relative_error_beside_large_ones():
     """A dense float64 decomposition loses them; one of 60 digits does not."""
     scale = np.array([1e-5, 3e-5, -2e-3, 0.7, 40.0, 41.0])
     with mpmath.workdps(60):
@@ -334,7 +334,7 @@ def test_the_share_of_length_equals_its_definition_and_the_rest_is_direction(see
     assert 0 <= share <= 1 + 1e-12
 
 
-def test_the_share_of_length_is_all_along_a_ray_and_nothing_on_a_sphere_and_undefined_of_one_point():
+def test_the_share_of_length_is_one_on_a_ray_zero_on_a_sphere_and_nan_for_one_point():
     ray = np.outer(np.arange(1.0, 6), random(9))
     turned = random(50, 9)
     turned /= np.linalg.norm(turned, axis=1, keepdims=True)

@@ -59,7 +59,7 @@ def test_travel_equals_its_definition_written_out_sample_by_sample(n, n_blocks, 
     assert np.isnan(found["step_cosine_next"][:, -1]).all()
 
 
-def test_a_straight_line_goes_one_way_and_no_detour():
+def test_a_straight_line_has_step_cosines_and_path_ratio_one():
     direction = random(9)
     direction /= np.linalg.norm(direction)
     states = [np.outer(np.array([1.0, 2.0]), direction) * distance for distance in (1.0, 3.0, 4.0, 8.0)]
@@ -83,7 +83,7 @@ def test_half_a_circle_is_half_pi_times_as_long_as_its_chord():
     np.testing.assert_allclose(found["path_ratio"], np.pi / 2, rtol=1e-4)  # of a polygon
 
 
-def test_there_and_back_again_has_a_length_and_no_ratio():
+def test_a_closed_path_has_a_length_and_no_ratio():
     home, away = random(2, 1, 5)
     found = named(travel(blocks_of([home, away, home]), 1, 2))
     np.testing.assert_allclose(found["step_cosine_next"][0, 0], -1, rtol=1e-12)
@@ -92,7 +92,7 @@ def test_there_and_back_again_has_a_length_and_no_ratio():
     assert np.isnan(found["path_ratio"])
 
 
-def test_a_step_of_nothing_has_no_direction_and_takes_none_from_others():
+def test_a_zero_step_has_nan_cosines_and_does_not_affect_others():
     x, y = random(2, 1, 5)
     found = named(travel(blocks_of([x, x, y, y + 1]), 1, 3))
     assert found["step_norm_block"][0, 0] == 0
@@ -101,13 +101,13 @@ def test_a_step_of_nothing_has_no_direction_and_takes_none_from_others():
     assert np.isfinite(found["path_ratio"])
 
 
-def test_a_stream_that_begins_at_zero_has_no_angle_there_alone():
+def test_a_stream_that_starts_at_zero_lacks_only_its_first_angle():
     states = [np.zeros((1, 5)), *random(2, 1, 5)]
     found = named(travel(blocks_of(states), 1, 2))
     assert np.isnan(found["step_cosine_stream"]).tolist() == [[True, False]]
 
 
-def test_one_sample_without_an_angle_leaves_the_others_theirs():
+def test_a_nan_angle_of_one_sample_does_not_affect_others():
     x, y = random(2, 3, 5)
     y[1] = x[1]
     found = named(travel(blocks_of([x, y]), 3, 1))
@@ -115,7 +115,7 @@ def test_one_sample_without_an_angle_leaves_the_others_theirs():
 
 
 @pytest.mark.parametrize("missing", [0, 1, 3])
-def test_a_block_whose_end_is_not_known_takes_its_own_steps_and_the_way_away(missing):
+def test_a_block_without_output_has_no_steps_and_the_prompt_no_path(missing):
     states = random(5, 2, 6)
     blocks = list(blocks_of(states, random(4, 2, 6, seed=1)))
     lost = blocks[missing]
@@ -142,7 +142,7 @@ def test_no_blocks_and_no_samples_are_no_error():
 
 @given(st.integers(0, 100), st.integers(-20, 20))
 @settings(deadline=None)
-def test_lengths_scale_with_the_stream_and_angles_do_not(seed, exponent):
+def test_lengths_scale_with_the_stream_and_cosines_do_not(seed, exponent):
     states, factor = random(4, 3, 6, seed=seed), 2.0**exponent
     plain, scaled = named(travel(blocks_of(states), 3, 3)), named(travel(blocks_of(states * factor), 3, 3))
     for name in ("step_norm_block", "path_length", "displacement"):

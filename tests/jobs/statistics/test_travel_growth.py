@@ -29,7 +29,7 @@ def least_squares(x, y):
 
 @given(st.floats(-0.5, 0.5), st.floats(-5, 5))
 @settings(deadline=None)
-def test_an_exponential_is_found_and_preferred(rate, intercept):
+def test_an_exponential_is_recovered_and_has_the_smaller_aic(rate, intercept):
     y = np.exp(intercept + rate * DEPTHS)
     fits = by_law(DEPTHS, y)
     found = fits["log_linear"]
@@ -43,7 +43,7 @@ def test_an_exponential_is_found_and_preferred(rate, intercept):
 
 @given(st.floats(-3, 3), st.floats(-5, 5))
 @settings(deadline=None)
-def test_a_power_law_is_found_and_preferred(exponent, intercept):
+def test_a_power_law_is_recovered_and_has_the_smaller_aic(exponent, intercept):
     t = DEPTHS[1:]
     y = np.exp(intercept) * t**exponent
     fits = by_law(t, y)
@@ -85,7 +85,7 @@ def test_noise_does_not_change_which_law_is_preferred():
     assert power["power_law"].aic < power["log_linear"].aic
 
 
-def test_points_that_have_no_logarithm_are_left_out_of_both():
+def test_points_without_a_logarithm_are_left_out_of_both_fits():
     t, y = np.arange(12.0), np.exp(0.2 * np.arange(12.0))
     kept = [2, 3, 5, 7, 8, 10, 11]
     y[[1, 4, 6, 9]] = [0, -1, np.nan, np.inf]  # and depth 0 has none
@@ -105,7 +105,7 @@ def test_fewer_than_four_points_are_not_fitted():
 
 @pytest.mark.parametrize("n", [4, 7, 24, 63])
 @pytest.mark.parametrize("value", [1.0, 3.0, 0.1, 7.3, 1e5])
-def test_what_does_not_grow_has_slope_0_and_nothing_to_explain(n, value):
+def test_a_constant_has_slope_0_and_nan_r_squared(n, value):
     for fit in by_law(np.arange(1.0, n + 1), np.full(n, value)).values():
         np.testing.assert_allclose([fit.intercept, fit.slope], [np.log(value), 0], atol=1e-12)
         assert np.isnan(fit.r_squared)  # 0/0

@@ -29,13 +29,13 @@ def test_the_leading_basis_is_that_of_the_singular_vectors(d, columns, rank):
     np.testing.assert_allclose(basis.T @ basis, np.eye(rank), atol=1e-12)
     np.testing.assert_allclose(projector(basis), projector(written_by(matrix, rank)), atol=1e-7)  # values are squared
     # the largest first
-    for place, vector in enumerate(basis.T[:3]):
-        np.testing.assert_allclose(abs(vector @ written_by(matrix, place + 1)[:, place]), 1, rtol=1e-8)
+    for index, vector in enumerate(basis.T[:3]):
+        np.testing.assert_allclose(abs(vector @ written_by(matrix, index + 1)[:, index]), 1, rtol=1e-8)
 
 
 @given(SEEDS, st.integers(1, 10))
 @settings(deadline=None)
-def test_a_subspace_shares_all_with_itself_whatever_its_basis(seed, rank):
+def test_overlap_of_a_subspace_with_itself_is_one_for_any_basis(seed, rank):
     basis = written_by(random(20, 20, seed=seed), rank)
     turn, _ = np.linalg.qr(random(rank, rank, seed=seed + 1))
     np.testing.assert_allclose(overlap(basis, basis), 1, rtol=1e-12)
@@ -45,21 +45,21 @@ def test_a_subspace_shares_all_with_itself_whatever_its_basis(seed, rank):
 @given(SEEDS, st.integers(1, 10))
 @settings(deadline=None)
 def test_overlap_is_the_mean_squared_cosine_of_principal_angles(seed, rank):
-    first, second = (written_by(random(20, 20, seed=seed + place), rank) for place in (0, 1))
+    first, second = (written_by(random(20, 20, seed=seed + index), rank) for index in (0, 1))
     cosines = np.linalg.svd(first.T @ second, compute_uv=False)
     np.testing.assert_allclose(overlap(first, second), np.mean(cosines**2), rtol=1e-10)
     np.testing.assert_allclose(overlap(first, second), np.trace(projector(first) @ projector(second)) / rank, rtol=1e-9)
     assert overlap(first, second) == pytest.approx(overlap(second, first), rel=1e-12)
 
 
-def test_orthogonal_subspaces_share_nothing_and_halves_a_half():
+def test_overlap_is_zero_for_orthogonal_and_half_for_half_shared_subspaces():
     whole = np.eye(8)
     assert overlap(whole[:, :4], whole[:, 4:]) == 0
     assert overlap(whole[:, :4], whole[:, 2:6]) == 0.5
 
 
 @pytest.mark.parametrize(("d", "rank"), [(48, 12), (100, 20)])
-def test_random_subspaces_share_r_over_d(d, rank):
+def test_overlap_of_random_subspaces_is_r_over_d(d, rank):
     found = [
         overlap(leading_basis(x @ x.T, rank), leading_basis(y @ y.T, rank))
         for x, y in (random(2, d, d, seed=seed) for seed in range(20))

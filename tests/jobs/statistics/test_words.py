@@ -65,19 +65,19 @@ def test_top_tokens_are_those_of_a_whole_sort(blocks, count):
             assert of_end.scores.dtype == np.float64
 
 
-def test_a_request_meets_the_columns_it_asks_for(blocks):
+def test_a_request_uses_its_own_columns_of_the_table(blocks):
     table, narrow, wide = draw(TOKENS, 20), draw(3, 4, seed=1), draw(3, 20, seed=2)
     found = top_tokens(rows_of(table), TOKENS, [Request(narrow, ("top",), 9), Request(wide, ("top",))], 5)
     for tops, vectors, columns in zip(found, (narrow, wide), (slice(9, 13), slice(None)), strict=True):
         np.testing.assert_array_equal(tops["top"].ids, sorted_tokens(vectors, table[:, columns], 5, "top")[0])
 
 
-def test_of_nothing_nothing_is_asked():
+def test_a_request_without_vectors_returns_no_lists():
     (found,) = top_tokens(rows_of(draw(TOKENS, WIDTH)), TOKENS, [Request(np.empty((3, 0, WIDTH)), ("top",))], 5)
     assert found["top"].ids.shape == (3, 0, 5)
 
 
-def test_raised_scores_keep_their_tokens():
+def test_shifted_scores_keep_their_tokens():
     tops = RankedTokens(np.array([[[4, 2], [1, 0]]]), np.array([[[3.0, 1.0], [2.0, -1.0]]]))
     shifted = tops.shifted(np.array([[10.0, -1.0]]))
     assert shifted.scores.tolist() == [[[13.0, 11.0], [1.0, -2.0]]]
@@ -94,7 +94,7 @@ def test_ranks_count_what_scores_higher_and_ties_rank_alike(blocks):
     np.testing.assert_array_equal(token_ranks(rows_of(table), TOKENS, vectors, tokens), expected)
 
 
-def test_ranks_are_places_in_a_whole_sort(blocks):
+def test_ranks_equal_the_positions_in_a_whole_sort(blocks):
     table, vectors = draw(60, WIDTH), draw(TOKENS, WIDTH, seed=1)
     tokens = np.random.default_rng(2).permutation(TOKENS)
     order, _ = sorted_tokens(vectors, table[:TOKENS], TOKENS, "top")
@@ -148,13 +148,13 @@ def test_alignment_is_spearmans_of_the_other_words(n_words):
         assert found["own_rank"][word] == (after[word] > after[word, word]).sum() + 1
 
 
-def test_of_two_words_each_has_the_other():
+def test_the_nearest_of_two_words_is_the_other():
     two = alignment(draw(2, WIDTH), draw(WIDTH, 3, seed=1), draw(WIDTH, 3, seed=2))
     assert two["before"].tolist() == two["after"].tolist() == [1, 0]
     assert np.isnan(two["correlation"]).all()
 
 
-def test_a_word_alone_is_aligned_with_none():
+def test_a_single_word_has_no_alignment():
     one = alignment(draw(1, WIDTH), draw(WIDTH, 3, seed=1), draw(WIDTH, 3, seed=2))
     assert np.isnan(one["correlation"]).all()
     assert one["own_rank"].tolist() == [1]

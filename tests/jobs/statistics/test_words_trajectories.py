@@ -34,7 +34,7 @@ def test_known_angles_are_found_whatever_the_lengths(degrees, lengths):
 
 
 @pytest.mark.parametrize("turn", [1e-3, 1e-7, 1e-10])
-def test_tiny_angles_and_those_near_half_a_turn_keep_their_digits(turn):
+def test_angles_near_0_and_180_degrees_are_exact(turn):
     x = np.zeros((1, WIDTH))
     y = np.zeros((1, WIDTH))
     x[0, 0], y[0, :2] = 3.0, [1.0, np.tan(turn)]
@@ -43,7 +43,7 @@ def test_tiny_angles_and_those_near_half_a_turn_keep_their_digits(turn):
     np.testing.assert_allclose(180 - angles(-x, y), np.degrees(turn), rtol=1e-12, atol=1e-13)
 
 
-def test_equal_directions_are_at_exactly_no_angle_and_zeros_at_none():
+def test_the_angle_of_equal_directions_is_exactly_zero_and_of_zeros_nan():
     x = draw(5, WIDTH)
     x[3] = 0
     found = angles(x, 4 * x)
@@ -51,7 +51,7 @@ def test_equal_directions_are_at_exactly_no_angle_and_zeros_at_none():
     assert np.isnan(found[3])
 
 
-def test_many_vectors_meet_one():
+def test_angles_broadcast_many_vectors_against_one():
     x, y = draw(2, 3, WIDTH), draw(1, 3, WIDTH, seed=1)
     cosines = (x * y).sum(-1) / np.linalg.norm(x, axis=-1) / np.linalg.norm(y, axis=-1)
     np.testing.assert_allclose(angles(x, y), np.degrees(np.arccos(cosines)), rtol=1e-12)
@@ -71,7 +71,7 @@ def test_coordinates_are_along_the_leading_right_vectors_of_the_points(count):
     assert (np.linalg.norm(found, axis=1) <= 1 + 1e-12).all()
 
 
-def test_what_lies_in_three_dimensions_keeps_lengths_and_angles():
+def test_coordinates_of_points_in_three_dimensions_keep_lengths_and_angles():
     inside = draw(20, 3)
     inside /= np.linalg.norm(inside, axis=1, keepdims=True)
     points = inside @ np.linalg.qr(draw(WIDTH, 3, seed=1))[0].T
@@ -80,7 +80,7 @@ def test_what_lies_in_three_dimensions_keeps_lengths_and_angles():
     np.testing.assert_allclose(np.linalg.norm(found, axis=1), 1, rtol=1e-13)
 
 
-def test_a_point_that_is_not_known_has_no_coordinates_and_moves_no_other():
+def test_a_nan_point_has_nan_coordinates_and_does_not_affect_others():
     points = draw(20, WIDTH)
     whole = principal_coordinates(points)
     found = principal_coordinates(np.insert(points, 4, np.nan, axis=0))
@@ -151,7 +151,7 @@ def angle(x, y):
     return np.degrees(np.arccos(np.clip(cosine, -1, 1)))  # of a vector with itself it may round past 1
 
 
-def test_the_table_measures_each_token_at_each_place(captured):
+def test_the_table_measures_each_token_at_each_site_and_layer(captured):
     states, run, weights = captured
     frame = trajectory_table(run, weights, KNOWN, umap=False)
     unembedding = weights.unembedding().double().numpy()
@@ -163,12 +163,12 @@ def test_the_table_measures_each_token_at_each_place(captured):
         for index in range(len(ids) - 1):
             at = index - len(ids)  # sentences end where the stored positions do
             ends, target = final[sentence, at], unembedding[ids[index + 1]]
-            places = [
-                (site, layer, 2 * layer + step, states[site][sentence, at, place].astype(np.float64))
+            points = [
+                (site, layer, 2 * layer + step, states[site][sentence, at, column].astype(np.float64))
                 for step, site in enumerate(SITES)
-                for place, layer in enumerate(LAYERS)
+                for column, layer in enumerate(LAYERS)
             ]
-            for site, layer, depth, x in [*places, ("resid_final", 4, 10, ends)]:
+            for site, layer, depth, x in [*points, ("resid_final", 4, 10, ends)]:
                 row = table.loc[(sentence, index, site, layer)]
                 seen = decoded(x, weights)
                 scores = unembedding[:KNOWN] @ seen
@@ -214,7 +214,7 @@ def test_sentences_of_one_token_have_no_trajectories(tmp_path):
     assert len(trajectory_table(run, Weights(tmp_path / "model", tiny.CONFIGS["gpt2"]), KNOWN, umap=False)) == 0
 
 
-def test_umap_places_points_among_the_table_and_the_same_way_each_time():
+def test_umap_is_deterministic_and_keeps_neighbours_close():
     rng = np.random.default_rng(0)
     table = np.concatenate([rng.normal(size=(40, 8)) + 20 * side for side in (0, 1)])
     points = table[[0, 1, 40, 41]] + 0.01
