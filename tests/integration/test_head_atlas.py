@@ -189,7 +189,7 @@ def test_words_of_other_vectors_go_with_those_vectors_and_so_do_their_chunks(enc
     assert len(read_head(run, 0, 0, "qk").tokens) == 0
     # What was asked last is what `analyse` keeps, and what the report says was asked.
     assert spec_of_results(run).heads == HeadsSpec(vectors=0)
-    assert "Tokens are ranked" not in Path(run.report).read_text()
+    assert 'id="about-tokens"' not in Path(run.report).read_text()
 
 
 def test_heads_go_where_the_directions_they_were_held_against_change(encoder, tmp_path):
