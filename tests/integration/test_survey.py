@@ -181,7 +181,7 @@ def test_a_run_is_not_continued_with_other_arithmetic(surveyed, tmp_path):
     record = json.loads((folder / "run.json").read_text())
     record["versions"]["torch"] = "1.0"
     (folder / "run.json").write_text(json.dumps(record))
-    with pytest.raises(RunDamagedError, match=r"begun with torch 1\.0"):
+    with pytest.raises(RunDamagedError, match=r"created with torch 1\.0"):
         run_survey(store, replicas=1, gpus_per_replica=0)
 
 

@@ -51,7 +51,7 @@ def serve(settings: Settings, host: str, port: int) -> None:
     )
     gc.collect()
     gc.freeze()  # imported objects stay alive; collecting them again would delay responses
-    print(f"Theodolite serves {settings.store} at {url} (press Ctrl-C to stop)", flush=True)
+    print(f"Theodolite listens at {url} and serves {settings.store}; press Ctrl-C to stop", flush=True)
     with suppress(KeyboardInterrupt):  # uvicorn raises it again after the shutdown
         uvicorn.Server(config).run(sockets=[listener])
 
