@@ -30,7 +30,7 @@ import psutil
 import yaml
 
 import theodolite
-from theodolite.api.credentials import create_token
+from theodolite.api.credentials import create_credential
 from theodolite.client import Client, Job
 from theodolite.store.commits import read_commits
 from theodolite.store.runs import open_run
@@ -185,7 +185,7 @@ def rehearse(folder: Path, store: str | None) -> dict[str, Any]:
     start = time.monotonic()
     stage = Rehearsal(folder, store)
     (stage.folders["/run/secrets"] / "ray_token").write_text(secrets.token_hex(16))
-    tokens = [create_token(stage.store, scopes)[0] for scopes in (["read"], ["read", "submit"])]
+    tokens = [create_credential(stage.store, scopes)[0] for scopes in (["read"], ["read", "submit"])]
     stage.write_prometheus(tokens[0])
     has_prometheus = shutil.which("prometheus") is not None
     with started(stage, has_prometheus):
