@@ -41,6 +41,8 @@ SECONDS = 180
 WORKERS = ("worker-cpu", "worker-cpu-2")
 """Two replicas of one service, as `docker compose up --scale worker-cpu=2` starts them."""
 
+_GIVEN_PORTS: set[int] = set()
+
 OWN_PORTS = {"head": (6379, 8265, 8080), "dask-scheduler": (8786, 8787), "dask-worker": (8787,), "api": (8000,)}
 OWN_PORTS |= {"prometheus": (9090,), **dict.fromkeys(WORKERS, (8080,))}
 """Ports of each service in its container; the rehearsal maps each to a free port."""
@@ -310,10 +312,14 @@ def answers(address: str) -> bool:
 
 
 def free_port() -> int:
-    """Return a free port."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
+    """Return a free port that no service of the rehearsal has got before: the system may offer one twice."""
+    while True:
+        with socket.socket() as probe:
+            probe.bind(("127.0.0.1", 0))
+            port = int(probe.getsockname()[1])
+        if port not in _GIVEN_PORTS:
+            _GIVEN_PORTS.add(port)
+            return port
 
 
 def say(text: str) -> None:
