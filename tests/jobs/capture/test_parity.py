@@ -40,10 +40,11 @@ def test_every_family_passes_in_float32(family):
 
 
 @pytest.mark.parametrize("family", tiny.CONFIGS)
-def test_half_precision_also_checks_the_first_blocks_in_float32(family, monkeypatch):
-    # Random weights round more than trained ones, and how much depends on the processor's bfloat16 kernels.
-    monkeypatch.setattr("theodolite_jobs.capture.parity.HALF_MIN_COSINE", 0.999)
-    model = wrap(tiny.tiny_model(family).bfloat16())
+def test_half_precision_also_checks_the_first_blocks_in_float32(family):
+    module = tiny.tiny_model(family).bfloat16()
+    if family == "gemma3_text":  # its random weights round past the bound in some processors' sdpa; eager is the remedy
+        module.set_attn_implementation("eager")
+    model = wrap(module)
     certificate = certify_tiny(model)
     assert certificate.dtype == "bfloat16"
     assert certificate.float32_blocks_max_error < 1e-5
