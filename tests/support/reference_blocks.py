@@ -39,13 +39,13 @@ def recorded(model: LoadedModel, path: str, tokens: TokenIds) -> list[Any]:
     return [out.reshape(-1, out.shape[-1]) if isinstance(out, torch.Tensor) else out for out in outputs]
 
 
-def normalised(x: Tensor, kind: str, scale: Tensor | None, bias: Tensor | None, epsilon: float) -> Tensor:
+def normalised(x: Tensor, kind: str, scale: Any, bias: Any, epsilon: float) -> Tensor:
     """Apply a norm along the last axis."""
     if kind == "layer":
         x = x - x.mean(-1, keepdim=True)
     x = x / (x.square().mean(-1, keepdim=True) + epsilon).sqrt()
-    x = x if scale is None else x * scale
-    return x if bias is None else x + bias
+    x = x if scale is None else x * torch.as_tensor(scale)
+    return x if bias is None else x + torch.as_tensor(bias)
 
 
 def epsilon_of(config: Any) -> float:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from theodolite.errors import ModelError, UnsupportedModelError
-from theodolite_jobs.models.anatomy import Anatomy, Dimensions, dimensions_of
+from theodolite_jobs.models.anatomy import Anatomy, Dimensions, Files, dimensions_of
 from theodolite_jobs.models.convert.files import read_json
 from theodolite_jobs.models.families import known_anatomy
 from theodolite_jobs.models.probe import probe_anatomy
@@ -214,8 +214,8 @@ def quantisation(config: Any) -> str | None:
     return str(method or "unknown method")
 
 
-def check_readable(config: Any) -> Anatomy:
-    """Return the record of a model whose weights can be read from its files.
+def check_readable(config: Any) -> tuple[Anatomy, Files]:
+    """Return the record of a model whose weights can be read from its files, and its tensors' names.
 
     Raises:
         UnsupportedModelError: the family's tensor names are not known, or the weights are quantised.
@@ -230,7 +230,7 @@ def check_readable(config: Any) -> Anatomy:
         raise UnsupportedModelError(
             f"the weights are quantised ({method}) and cannot be read as matrices; use the original checkpoint"
         )
-    return anatomy
+    return anatomy, anatomy.files
 
 
 def resolved_dtype(config: Any, dtype: str) -> str:

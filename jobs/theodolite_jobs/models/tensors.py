@@ -16,7 +16,7 @@ _INDEX = "model.safetensors.index.json"
 
 
 class TensorFiles:
-    """The safetensors files of a folder: the names of their tensors, and access to single tensors."""
+    """The safetensors files of a folder; `file_of` is the file of each tensor, by its name."""
 
     def __init__(self, folder: Path) -> None:
         """Read the names of the tensors from every file, which fails for a truncated file.
@@ -25,15 +25,7 @@ class TensorFiles:
             ModelError: the folder has no safetensors files, or one is missing or unreadable.
         """
         self.folder = folder
-        self._file_of = _tensor_names(folder)
-
-    def __contains__(self, name: str) -> bool:
-        """Return whether a tensor is stored."""
-        return name in self._file_of
-
-    def names(self) -> list[str]:
-        """Return the names of all tensors."""
-        return list(self._file_of)
+        self.file_of = _file_of_tensors(folder)
 
     def shape(self, name: str) -> tuple[int, ...]:
         """Return a tensor's shape; raises ModelError."""
@@ -48,19 +40,17 @@ class TensorFiles:
             return file.get_slice(name)[rows]  # type: ignore[no-any-return]
 
     def _path(self, name: str) -> Path:
-        if name not in self._file_of:
+        if name not in self.file_of:
             raise ModelError(f"the weights in {self.folder} lack the tensor {name}")
-        return self.folder / self._file_of[name]
+        return self.folder / self.file_of[name]
 
 
-def _tensor_names(folder: Path) -> dict[str, str]:
+def _file_of_tensors(folder: Path) -> dict[str, str]:
     """Return the file of each tensor; if an index exists, all files that it names must exist."""
     listed: dict[str, str] = {}
     if (folder / _INDEX).is_file() and not (folder / _WHOLE).is_file():
         try:
-            listed = {
-                str(name): str(file) for name, file in json.loads((folder / _INDEX).read_text())["weight_map"].items()
-            }
+            listed = {name: str(file) for name, file in json.loads((folder / _INDEX).read_text())["weight_map"].items()}
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise ModelError(f"{folder / _INDEX} is not an index of safetensors files: {error}") from error
         missing = sorted(file for file in set(listed.values()) if not (folder / file).is_file())

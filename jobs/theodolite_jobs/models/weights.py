@@ -4,18 +4,21 @@ Row convention, `y = x W`: projections are (head, d_model, d_head) and (head, d_
 """
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
+import numpy as np
 import torch
+from torch import Tensor
 
 from theodolite.errors import ModelError
-from theodolite_jobs.models.anatomy import Anatomy, Dimensions, Files, dimensions_of
+from theodolite_jobs.models.anatomy import Dimensions, dimensions_of
 from theodolite_jobs.models.load import check_readable
 from theodolite_jobs.models.tensors import TensorFiles
+from theodolite_jobs.statistics.norms import Norm
 
 # The suffixes of trained tensors; constants that older libraries stored have other suffixes.
 _LEARNED = (".weight", ".bias", ".gamma", ".beta")
@@ -23,91 +26,53 @@ _LEARNED = (".weight", ".bias", ".gamma", ".beta")
 
 @dataclass(frozen=True)
 class AttentionWeights:
-    """The attention weights of one layer.
+    """The attention weights of one layer; a bias or norm that the layer does not have is None."""
 
-    Attributes:
-        q: (head, d_model, d_head).
-        k: (kv_head, d_model, d_head).
-        v: (kv_head, d_model, d_head).
-        o: (head, d_head, d_model).
-        q_bias: (head, d_head), or None.
-        k_bias: (kv_head, d_head), or None.
-        v_bias: (kv_head, d_head), or None.
-        o_bias: (d_model,), or None.
-        q_norm: (head, d_head) scale of the norm on queries, or None; of the model's kind of norm.
-        k_norm: (kv_head, d_head) scale of the norm on keys, or None.
-        q_norm_bias: (head, d_head), or None.
-        k_norm_bias: (kv_head, d_head), or None.
-        norm_spans_heads: whether the norm of queries runs over all heads at once instead of over each head.
-        scale: the factor of a score before the softmax.
-        clip: the largest magnitude of queries, keys and values after their biases (OLMo), or None.
-        soft_cap: c of c·tanh(score/c), which is applied to scaled scores before the softmax (Gemma-2), or None.
-    """
-
-    q: torch.Tensor
-    k: torch.Tensor
-    v: torch.Tensor
-    o: torch.Tensor
-    q_bias: torch.Tensor | None
-    k_bias: torch.Tensor | None
-    v_bias: torch.Tensor | None
-    o_bias: torch.Tensor | None
-    q_norm: torch.Tensor | None
-    k_norm: torch.Tensor | None
-    q_norm_bias: torch.Tensor | None
-    k_norm_bias: torch.Tensor | None
-    norm_spans_heads: bool
-    scale: float
-    clip: float | None
-    soft_cap: float | None
+    q: Tensor  # (head, d_model, d_head)
+    k: Tensor  # (kv_head, d_model, d_head)
+    v: Tensor  # (kv_head, d_model, d_head)
+    o: Tensor  # (head, d_head, d_model)
+    q_bias: Tensor | None  # (head, d_head)
+    k_bias: Tensor | None  # (kv_head, d_head)
+    v_bias: Tensor | None  # (kv_head, d_head)
+    o_bias: Tensor | None  # (d_model,)
+    q_norm: Tensor | None  # (head, d_head), the scale of the norm on queries, which is of the model's kind of norm
+    k_norm: Tensor | None  # (kv_head, d_head)
+    q_norm_bias: Tensor | None  # (head, d_head)
+    k_norm_bias: Tensor | None  # (kv_head, d_head)
+    norm_spans_heads: bool  # the norm of queries runs over all heads at once instead of over each head
+    scale: float  # the factor of a score before the softmax
+    clip: float | None  # the largest magnitude of queries, keys and values after their biases (OLMo)
+    soft_cap: float | None  # c of c·tanh(score/c), which is applied to scaled scores before the softmax (Gemma-2)
 
 
 @dataclass(frozen=True)
 class MlpWeights:
     """The weights of one layer's MLP, or of one expert: gate and up are (d_model, d_mlp), down is (d_mlp, d_model)."""
 
-    gate: torch.Tensor | None
-    up: torch.Tensor
-    down: torch.Tensor
-    gate_bias: torch.Tensor | None
-    up_bias: torch.Tensor | None
-    down_bias: torch.Tensor | None
-
-
-@dataclass(frozen=True)
-class NormWeights:
-    """The kind and the weights of a norm.
-
-    Attributes:
-        kind: `layer` subtracts the mean and divides by the standard deviation, `rms` divides by the root mean square.
-        epsilon: the number that is added under the root.
-        scale: (d_model,), with the family's offset added, or None.
-        bias: (d_model,), or None.
-    """
-
-    kind: Literal["rms", "layer"]
-    epsilon: float
-    scale: torch.Tensor | None
-    bias: torch.Tensor | None
+    gate: Tensor | None
+    up: Tensor
+    down: Tensor
+    gate_bias: Tensor | None
+    up_bias: Tensor | None
+    down_bias: Tensor | None
 
 
 class Weights:
     """A model's weights on disk, by their role."""
 
     def __init__(self, folder: Path, config: Any, dtype: torch.dtype = torch.float32) -> None:
-        """Find the files and the tensors' names; every tensor is returned in `dtype`.
+        """Find the files and the tensors' names; every tensor is returned in `dtype`, and norms in float64.
 
         Raises:
             ModelError: files or tensors are missing or unreadable.
             UnsupportedModelError: the family's tensor names are not known, or the weights are quantised.
         """
-        anatomy = check_readable(config)
-        assert anatomy.files is not None
+        self.folder = folder
         self.config = config.get_text_config()
-        self.anatomy: Anatomy = anatomy
-        self.dimensions: Dimensions = dimensions_of(config, anatomy.reserved_positions)
+        self.anatomy, self._names = check_readable(config)
+        self.dimensions: Dimensions = dimensions_of(config, self.anatomy.reserved_positions)
         self.dtype = dtype
-        self._names: Files = anatomy.files
         self._files = TensorFiles(folder)
         self._check_blocks()
 
@@ -115,7 +80,7 @@ class Weights:
         """Raise ModelError if a block lacks a tensor that another has; a norm or bias would seem to be absent."""
         prefix = f"{self._prefix}{self._names.block}".split("{}")[0]
         blocks: dict[int, set[str]] = {layer: set() for layer in range(self.dimensions.n_layers)}
-        for name in self._files.names():
+        for name in self._files.file_of:
             number, _, rest = name.removeprefix(prefix).partition(".")
             if name.startswith(prefix) and number.isdecimal() and int(number) in blocks and rest.endswith(_LEARNED):
                 blocks[int(number)].add(rest)
@@ -123,73 +88,66 @@ class Weights:
         for layer, names in blocks.items():
             if missing := sorted(all_names - names):
                 raise ModelError(
-                    f"the weights in {self._files.folder} lack the tensor {prefix}{layer}.{missing[0]}, "
+                    f"the weights in {self.folder} lack the tensor {prefix}{layer}.{missing[0]}, "
                     "which other blocks have"
                 )
-
-    @property
-    def folder(self) -> Path:
-        """The folder of the files."""
-        return self._files.folder
 
     @cached_property
     def _prefix(self) -> str:
         """The prefix of all names: the base model's name if the model was saved with its head."""
-        wanted = f"{self._names.embedding}.weight"
-        matches = [name for name in self._files.names() if f".{name}".endswith(f".{wanted}")]
-        if not matches:
-            raise ModelError(f"the weights in {self._files.folder} lack the tensor {wanted}")
-        return min(matches, key=len).removesuffix(wanted)
+        name = self._shortest(f"{self._names.embedding}.weight")
+        if name is None:
+            raise ModelError(f"the weights in {self.folder} lack the tensor {self._names.embedding}.weight")
+        return name.removesuffix(f"{self._names.embedding}.weight")
+
+    def _shortest(self, ending: str) -> str | None:
+        """Return the shortest stored name that ends with these parts, because other heads may be saved too."""
+        return min((name for name in self._files.file_of if f".{name}".endswith(f".{ending}")), key=len, default=None)
 
     @property
     def vocabulary_size(self) -> int:
         """The number of rows of the token embedding; a tokenizer may have fewer tokens."""
         return self._files.shape(f"{self._prefix}{self._names.embedding}.weight")[0]
 
-    def embedding(self, rows: slice = slice(None)) -> torch.Tensor:
+    def embedding(self, rows: slice = slice(None)) -> Tensor:
         """Return rows of the token embedding as stored, (token, d_model)."""
         return self._files.read(f"{self._prefix}{self._names.embedding}.weight", rows).to(self.dtype)
 
-    def unembedding(self, rows: slice = slice(None)) -> torch.Tensor:
+    def unembedding(self, rows: slice = slice(None)) -> Tensor:
         """Return rows of the language-model head, (token, d_model); the embedding if the two are tied.
 
         Raises:
             ModelError: the head is not tied, and the files do not contain it.
         """
-        name = self._head("weight")
+        name = self._shortest(f"{self._names.unembedding}.weight")
         if name is not None:
             return self._files.read(name, rows).to(self.dtype)
         if not self.config.tie_word_embeddings:
             raise ModelError(
-                f"the weights in {self._files.folder} have no language-model head ({self._names.unembedding}.weight)"
+                f"the weights in {self.folder} have no language-model head ({self._names.unembedding}.weight)"
             )
         return self.embedding(rows)
-
-    def _head(self, kind: str) -> str | None:
-        """Return the name of the head's weight or bias, which has a prefix if other heads were saved too."""
-        wanted = f".{self._names.unembedding}.{kind}"
-        return min((name for name in self._files.names() if f".{name}".endswith(wanted)), key=len, default=None)
 
     @property
     def has_unembedding(self) -> bool:
         """Whether the model has a language-model head, including one that is tied to the embedding."""
-        return bool(self.config.tie_word_embeddings) or self._head("weight") is not None
+        return bool(self.config.tie_word_embeddings) or self._shortest(f"{self._names.unembedding}.weight") is not None
 
-    def unembedding_bias(self) -> torch.Tensor | None:
+    def unembedding_bias(self) -> Tensor | None:
         """Return the language-model head's bias, (token,), or None; GPT-J and Phi have one."""
-        name = self._head("bias")
+        name = self._shortest(f"{self._names.unembedding}.bias")
         return None if name is None else self._files.read(name).to(self.dtype)
 
-    def norm(self, layer: int, which: str) -> NormWeights:
+    def norm(self, layer: int, which: str) -> Norm:
         """Return a block's norm by its name in `Anatomy.norms`."""
         return self._norm(self._names.block.format(layer) + self.anatomy.norms[which])
 
-    def final_norm(self) -> NormWeights | None:
+    def final_norm(self) -> Norm | None:
         """Return the norm after the last block, or None."""
         path = self.anatomy.final_norm
         return None if path is None else self._norm(path.rpartition(".")[2])
 
-    def embedding_norm(self) -> NormWeights | None:
+    def embedding_norm(self) -> Norm | None:
         """Return the norm between the token embedding and the first block, or None."""
         name = self.anatomy.embedding_norm
         return None if name is None else self._norm(name)
@@ -197,11 +155,9 @@ class Weights:
     def attention(self, layer: int) -> AttentionWeights:
         """Return one layer's projections, biases and norms of queries and keys."""
         sizes, names = self.dimensions, self._names
-        q, k, v = self._queries_keys_values(layer, "weight")
-        q_bias, k_bias, v_bias = self._queries_keys_values(layer, "bias")
-        assert q is not None
-        assert k is not None
-        assert v is not None
+        q, k, v = self._split_heads([self._projection(layer, name) for name in names.qkv])
+        biases = [bias for name in names.qkv if (bias := self._bias(layer, name)) is not None]
+        q_bias, k_bias, v_bias = self._split_heads(biases) if len(biases) == len(names.qkv) else (None, None, None)
         o = self._projection(layer, names.output).reshape(sizes.d_model, sizes.n_heads, sizes.d_head)
         q_norm, q_norm_bias, spans = self._head_norm(layer, 0, sizes.n_heads)
         k_norm, k_norm_bias, _ = self._head_norm(layer, 1, sizes.n_kv_heads)
@@ -240,8 +196,7 @@ class Weights:
             rule = "no experts; leave expert out" if names.experts is None else "experts; choose one"
             raise ValueError(f"got {expert=}, but this model's MLP has {rule}")
         inside = "" if names.experts is None else names.experts.format(expert)
-        up, up_bias = self._projection(layer, inside + names.up), self._bias(layer, inside + names.up)
-        gate = gate_bias = None
+        up, gate, gate_bias = self._projection(layer, inside + names.up), None, None
         if names.gate_up_fused:
             gate, up = up.chunk(2)
         elif names.gate is not None:
@@ -251,71 +206,70 @@ class Weights:
             up=up.T.contiguous(),
             down=self._projection(layer, inside + names.down).T.contiguous(),
             gate_bias=gate_bias,
-            up_bias=up_bias,
+            up_bias=self._bias(layer, inside + names.up),
             down_bias=self._bias(layer, inside + names.down),
         )
 
-    def _queries_keys_values(self, layer: int, kind: str) -> tuple[torch.Tensor | None, ...]:
-        """Return Q, K and V: weights as (head, d_head, d_model), biases as (head, d_head); None for missing biases."""
-        sizes, names = self.dimensions, self._names
-        if kind == "bias":
-            parts = [self._bias(layer, name) for name in names.qkv]
-        else:
-            parts = [self._projection(layer, name) for name in names.qkv]
-        if any(part is None for part in parts):
-            return None, None, None
-        stored = [part for part in parts if part is not None]
+    def _split_heads(self, stored: list[Tensor]) -> tuple[Tensor, ...]:
+        """Return Q, K and V from stored weights as (head, d_head, d_model), or from biases as (head, d_head)."""
+        sizes = self.dimensions
         heads = (sizes.n_heads, sizes.n_kv_heads, sizes.n_kv_heads)
-        if names.qkv_layout == "grouped":
+        if self._names.qkv_layout == "grouped":
             group = sizes.n_heads // sizes.n_kv_heads
             split = stored[0].reshape(sizes.n_kv_heads, group + 2, sizes.d_head, *stored[0].shape[1:])
             return split[:, :group].flatten(0, 1), split[:, group], split[:, group + 1]
-        if names.qkv_layout == "concatenated":
+        if self._names.qkv_layout == "concatenated":
             stored = list(stored[0].split([count * sizes.d_head for count in heads]))
         return tuple(
             part.reshape(count, sizes.d_head, *part.shape[1:]) for part, count in zip(stored, heads, strict=True)
         )
 
-    def _head_norm(self, layer: int, which: int, heads: int) -> tuple[torch.Tensor | None, torch.Tensor | None, bool]:
+    def _head_norm(self, layer: int, which: int, heads: int) -> tuple[Tensor | None, Tensor | None, bool]:
         """Return scale and bias of the norm on queries (0) or keys (1), for each head, and whether it spans heads."""
         if self._names.qk_norm is None:
             return None, None, False
         name = self._names.block.format(layer) + self._names.qk_norm[which]
-        each = [self._norm(name.format(head)) for head in range(heads if "{}" in name else 1)]
-        if each[0].scale is None:
+        each = [self._scale_and_bias(name.format(head)) for head in range(heads if "{}" in name else 1)]
+        scales, biases = ([part for part in parts if part is not None] for parts in zip(*each, strict=True))
+        if not scales:
             return None, None, False
-        scale = torch.cat([one.scale for one in each if one.scale is not None])
-        biases = [one.bias for one in each if one.bias is not None]
-        shape = (heads, self.dimensions.d_head)
+        scale, shape = torch.cat(scales), (heads, self.dimensions.d_head)
         spans = scale.ndim == 1 and scale.numel() == math.prod(shape) and len(each) == 1 and heads > 1
-        bias = torch.cat(biases) if biases else None
-        return _per_head(scale, shape), None if bias is None else _per_head(bias, shape), spans
+        return _per_head(scale, shape), _per_head(torch.cat(biases), shape) if biases else None, spans
 
-    def _norm(self, name: str) -> NormWeights:
-        """Return a norm; older files call scale and bias gamma and beta."""
-        tensors: Mapping[str, torch.Tensor] = {
-            role: self._files.read(f"{self._prefix}{name}.{stored}").to(self.dtype)
-            for role, spellings in {"scale": ("weight", "gamma"), "bias": ("bias", "beta")}.items()
-            for stored in spellings
-            if f"{self._prefix}{name}.{stored}" in self._files
-        }
-        scale = tensors.get("scale")
-        if not all(tensor.isfinite().all() for tensor in tensors.values()):
+    def _norm(self, name: str) -> Norm:
+        scale, bias = self._scale_and_bias(name)
+        size = self.dimensions.d_model
+        return Norm(
+            self.anatomy.norm_kind,
+            norm_epsilon(self.config),
+            scale=np.ones(size) if scale is None else scale.double().numpy(),
+            bias=np.zeros(size) if bias is None else bias.double().numpy(),
+        )
+
+    def _scale_and_bias(self, name: str) -> tuple[Tensor | None, Tensor | None]:
+        """Return a norm's scale, with the family's offset added, and its bias; None for one that is not stored."""
+        weight, gamma, bias, beta = (self._stored(f"{name}.{kind}") for kind in ("weight", "gamma", "bias", "beta"))
+        scale, bias = weight if gamma is None else gamma, bias if beta is None else beta  # older files say gamma, beta
+        if not all(tensor.isfinite().all() for tensor in (scale, bias) if tensor is not None):
             raise ModelError(f"the norm {self._prefix}{name} has a weight that is not finite")
-        scale = None if scale is None else scale + self.anatomy.norm_offset
-        return NormWeights(self.anatomy.norm_kind, norm_epsilon(self.config), scale, tensors.get("bias"))
+        return None if scale is None else scale + self.anatomy.norm_offset, bias
 
-    def _projection(self, layer: int, name: str) -> torch.Tensor:
+    def _projection(self, layer: int, name: str) -> Tensor:
         """Return a projection as (out, in)."""
         stored = self._files.read(f"{self._prefix}{self._names.block.format(layer)}{name}.weight").to(self.dtype)
         return stored.T if self._names.transposed else stored
 
-    def _bias(self, layer: int, name: str) -> torch.Tensor | None:
-        full = f"{self._prefix}{self._names.block.format(layer)}{name}.bias"
-        return self._files.read(full).to(self.dtype) if full in self._files else None
+    def _bias(self, layer: int, name: str) -> Tensor | None:
+        return self._stored(f"{self._names.block.format(layer)}{name}.bias")
+
+    def _stored(self, name: str) -> Tensor | None:
+        """Return a tensor by its name without the prefix, or None if the files do not contain it."""
+        full = f"{self._prefix}{name}"
+        return self._files.read(full).to(self.dtype) if full in self._files.file_of else None
 
 
-def _per_head(values: torch.Tensor, shape: tuple[int, int]) -> torch.Tensor:
+def _per_head(values: Tensor, shape: tuple[int, int]) -> Tensor:
     """Return (head, d_head) from one row for all heads, or from one row per head."""
     return values.reshape(-1, shape[1]).expand(shape).contiguous()
 

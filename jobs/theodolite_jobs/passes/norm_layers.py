@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 from theodolite.sites import Site, leaving_block
 from theodolite.store.runs import Run
 from theodolite_jobs.models.anatomy import Anatomy
-from theodolite_jobs.statistics.norms import Norm, norm_of
+from theodolite_jobs.statistics.norms import Norm
 
 if TYPE_CHECKING:
     from theodolite_jobs.models.weights import Weights
@@ -44,16 +44,16 @@ class NormLayer:
 
 def norm_layers(run: Run, weights: "Weights") -> list[NormLayer]:
     """Return every norm layer of a model in the order of the stream; raise ModelError if one cannot be read."""
-    sizes, anatomy = weights.dimensions, weights.anatomy
+    anatomy = weights.anatomy
     norms = []
-    for layer in range(sizes.n_layers):
+    for layer in range(weights.dimensions.n_layers):
         for which in _IN_ORDER:
             if which in anatomy.norms:
-                norm = norm_of(weights.norm(layer, which), sizes.d_model)
-                norms.append(NormLayer(which, layer, norm, *_vectors(run, anatomy, which, layer)))
+                vectors = _vectors(run, anatomy, which, layer)
+                norms.append(NormLayer(which, layer, weights.norm(layer, which), *vectors))
     final = weights.final_norm()
     if final is not None:
-        norms.append(NormLayer(FINAL, -1, norm_of(final, sizes.d_model), (Site.RESID_FINAL,)))
+        norms.append(NormLayer(FINAL, -1, final, (Site.RESID_FINAL,)))
     return norms
 
 

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from theodolite.sites import Site
 from theodolite_jobs.models.rotary import rotation
 from theodolite_jobs.statistics.circuits import Circuits
-from theodolite_jobs.statistics.norms import Norm, norm_of, projected
+from theodolite_jobs.statistics.norms import Norm, projected
 
 if TYPE_CHECKING:
     from theodolite_jobs.models.weights import Weights
@@ -29,7 +29,7 @@ def read_circuits(weights: "Weights", layer: int, offsets: Sequence[int] = (0,),
     """
     attention, anatomy, sizes = weights.attention(layer), weights.anatomy, weights.dimensions
     norm_after = None if anatomy.post_norm else anatomy.norms.get("attention_output")
-    output_norm = None if norm_after is None else norm_of(weights.norm(layer, "attention_output"), sizes.d_model)
+    output_norm = None if norm_after is None else weights.norm(layer, "attention_output")
     output = _array(attention.o).transpose(0, 2, 1)
     scale = anatomy.taps[Site.ATTN_OUT].scale
     circuits = Circuits(
@@ -63,7 +63,7 @@ def input_norm(weights: "Weights", layer: int) -> Norm | None:
     """Return the norm between the stream and a layer's attention, or None if attention reads the stream directly."""
     if weights.anatomy.post_norm or "attention" not in weights.anatomy.norms:
         return None
-    return norm_of(weights.norm(layer, "attention"), weights.dimensions.d_model)
+    return weights.norm(layer, "attention")
 
 
 def notes_on(weights: "Weights", fold_norm: bool) -> list[str]:

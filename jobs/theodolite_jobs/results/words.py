@@ -23,7 +23,7 @@ from theodolite_jobs.results.context import Context, Result
 from theodolite_jobs.results.heads import vectors_digest
 from theodolite_jobs.results.words_layer import READ_VECTORS, Decoding, Frames, input_embeddings, layer_words
 from theodolite_jobs.results.words_trajectories import trajectory_table
-from theodolite_jobs.statistics.norms import Norm, norm_of
+from theodolite_jobs.statistics.norms import Norm
 from theodolite_jobs.statistics.words import embedding_lengths, embedding_sphere
 from theodolite_jobs.tasks import Progress, run_tasks, shared
 
@@ -168,9 +168,8 @@ def _tables_of_embeddings(
 ) -> dict[str, pd.DataFrame]:
     """Return the tables of embeddings, norm_tokens and embedding_sphere."""
     d_model = weights.dimensions.d_model
-    stored = weights.final_norm()
     plain = Norm(weights.anatomy.norm_kind, 0.0, np.ones(d_model), np.zeros(d_model))
-    final = plain if stored is None else norm_of(stored, d_model)
+    final = weights.final_norm() or plain
     rows = []
     for measure, values in embedding_lengths(weights.embedding, decoding.n_tokens, final).items():
         order = np.argsort(values, kind="stable")

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from theodolite_jobs.results.circuits import read_circuits
 from theodolite_jobs.statistics.circuits import Circuits
-from theodolite_jobs.statistics.norms import Norm, norm_of, normalised, projected
+from theodolite_jobs.statistics.norms import Norm, normalised, projected
 from theodolite_jobs.statistics.words import (
     RankedTokens,
     Request,
@@ -103,8 +103,7 @@ def input_embeddings(weights: "Weights") -> Rows:
     """Return a table of the first block's inputs for each token without positions, scaled and normalised."""
     from theodolite_jobs.models.weights import embedding_scale
 
-    scale, stored = embedding_scale(weights.config), weights.embedding_norm()
-    norm = None if stored is None else norm_of(stored, weights.dimensions.d_model)
+    scale, norm = embedding_scale(weights.config), weights.embedding_norm()
 
     def rows(some: slice) -> torch.Tensor:
         table = weights.embedding(some) * scale
@@ -118,7 +117,7 @@ def decoding_norm(weights: "Weights", layer: int) -> Norm | None:
     final = weights.final_norm()
     if final is None and weights.anatomy.post_norm:
         final = weights.norm(layer, "attention_output")
-    return None if final is None else norm_of(final, weights.dimensions.d_model)
+    return final
 
 
 def _decode_read(

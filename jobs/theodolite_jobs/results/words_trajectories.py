@@ -13,7 +13,7 @@ from theodolite.store.commits import read_commit
 from theodolite.store.prompts import read_tokens
 from theodolite.store.runs import Run
 from theodolite.store.shards import read_shard
-from theodolite_jobs.statistics.norms import norm_of, normalised, unit
+from theodolite_jobs.statistics.norms import normalised, unit
 from theodolite_jobs.statistics.words import augmented, token_ranks, with_bias
 from theodolite_jobs.statistics.words_trajectories import UMAP_ROWS, angles, principal_coordinates, umap_coordinates
 
@@ -88,7 +88,7 @@ def _sentence_rows(
     for site, index, layer in at:
         own = states[site][-length:-1]
         x = own if site is Site.RESID_FINAL else own[:, index]
-        decoded = x if norm is None else normalised(x, norm_of(norm, weights.dimensions.d_model))
+        decoded = x if norm is None else normalised(x, norm)
         columns = {
             "angle_to_final": angles(x, final),
             "angle_to_next": angles(decoded, targets),

@@ -1,16 +1,13 @@
 """Norm layers as functions of arrays. Pure, in float64."""
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 import numpy as np
 from jaxtyping import Float
 from numpy.typing import NDArray
 
 from theodolite_jobs.statistics.ratio import ratio
-
-if TYPE_CHECKING:
-    from theodolite_jobs.models.weights import NormWeights
 
 
 @dataclass(frozen=True)
@@ -28,13 +25,6 @@ class Norm:
     epsilon: float
     scale: Float[np.ndarray, " d_model"]
     bias: Float[np.ndarray, " d_model"]
-
-
-def norm_of(stored: "NormWeights", d_model: int) -> Norm:
-    """Return a norm from its stored weights, with ones for a missing scale and zeros for a missing bias."""
-    scale = np.ones(d_model) if stored.scale is None else stored.scale.double().numpy()
-    bias = np.zeros(d_model) if stored.bias is None else stored.bias.double().numpy()
-    return Norm(stored.kind, stored.epsilon, scale, bias)
 
 
 def standardised(x: Float[np.ndarray, "*dims d_model"], norm: Norm) -> Float[np.ndarray, "*dims d_model"]:

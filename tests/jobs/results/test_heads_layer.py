@@ -74,15 +74,14 @@ def dense(weights, fold_norm=False):
         key = key @ centre_head * numpy_of(attention.k_norm).repeat(group, 0)[:, None]
     mean_taken_out = np.eye(d_model) - 1 / d_model
     if "attention_output" in anatomy.norms and not anatomy.post_norm:
-        output = output * numpy_of(weights.norm(LAYER, "attention_output").scale)
+        output = output * weights.norm(LAYER, "attention_output").scale
     if weights.config.model_type == "granite":
         output = output * weights.config.residual_multiplier
     centre, scale, bias, kind, epsilon = np.eye(d_model), np.ones(d_model), np.zeros(d_model), "none", 0.0
     if not anatomy.post_norm:
         norm = weights.norm(LAYER, "attention")
-        kind, epsilon, scale = norm.kind, norm.epsilon, numpy_of(norm.scale)
+        kind, epsilon, scale, bias = norm.kind, norm.epsilon, norm.scale, norm.bias
         centre = mean_taken_out if kind == "layer" else centre
-        bias = bias if norm.bias is None else numpy_of(norm.bias)
     if fold_norm:
         query, key, value = (centre @ np.diag(scale) @ matrix for matrix in (query, key, value))
         scale, bias = np.ones(d_model), np.zeros(d_model)

@@ -8,8 +8,7 @@ from transformers.models.gemma.modeling_gemma import GemmaRMSNorm
 from transformers.models.llama.modeling_llama import LlamaRMSNorm
 from transformers.models.olmo.modeling_olmo import OlmoLayerNorm
 
-from theodolite_jobs.models.weights import NormWeights
-from theodolite_jobs.statistics.norms import Norm, norm_of, normalised, projected
+from theodolite_jobs.statistics.norms import Norm, normalised, projected
 from theodolite_jobs.statistics.sphere import (
     QUANTITIES,
     gaussian_spread,
@@ -46,46 +45,46 @@ def torch_layer_norm():
     scale, bias = scale_and_bias()
     module = torch.nn.LayerNorm(WIDTH, eps=EPSILON, dtype=torch.float64)
     module.load_state_dict({"weight": tensor(scale), "bias": tensor(bias)})
-    return module, NormWeights("layer", EPSILON, tensor(scale), tensor(bias))
+    return module, Norm("layer", EPSILON, scale, bias)
 
 
 def torch_layer_norm_without_bias():
     scale, _ = scale_and_bias()
     module = torch.nn.LayerNorm(WIDTH, eps=EPSILON, bias=False, dtype=torch.float64)
     module.load_state_dict({"weight": tensor(scale)})
-    return module, NormWeights("layer", EPSILON, tensor(scale), None)
+    return module, Norm("layer", EPSILON, scale, np.zeros(WIDTH))
 
 
 def torch_rms_norm():
     scale, _ = scale_and_bias()
     module = torch.nn.RMSNorm(WIDTH, eps=EPSILON, dtype=torch.float64)
     module.load_state_dict({"weight": tensor(scale)})
-    return module, NormWeights("rms", EPSILON, tensor(scale), None)
+    return module, Norm("rms", EPSILON, scale, np.zeros(WIDTH))
 
 
 def llama():
     scale, _ = scale_and_bias()
     module = LlamaRMSNorm(WIDTH, eps=EPSILON).double()
     module.load_state_dict({"weight": tensor(scale)})
-    return module, NormWeights("rms", EPSILON, tensor(scale), None)
+    return module, Norm("rms", EPSILON, scale, np.zeros(WIDTH))
 
 
 def gemma():
     stored, _ = scale_and_bias()
     module = GemmaRMSNorm(WIDTH, eps=EPSILON).double()
     module.load_state_dict({"weight": tensor(stored)})
-    return module, NormWeights("rms", EPSILON, tensor(1 + stored), None)
+    return module, Norm("rms", EPSILON, 1 + stored, np.zeros(WIDTH))
 
 
 def olmo():
-    return OlmoLayerNorm(WIDTH).double(), NormWeights("layer", 1e-5, None, None)
+    return OlmoLayerNorm(WIDTH).double(), Norm("layer", 1e-5, np.ones(WIDTH), np.zeros(WIDTH))
 
 
 def bert():
     scale, bias = scale_and_bias()
     module = torch.nn.LayerNorm(WIDTH, eps=1e-12, dtype=torch.float64)  # as transformers' BERT makes it
     module.load_state_dict({"weight": tensor(scale), "bias": tensor(bias)})
-    return module, NormWeights("layer", 1e-12, tensor(scale), tensor(bias))
+    return module, Norm("layer", 1e-12, scale, bias)
 
 
 # Hugging Face's own modules compute in float32 whatever comes in.
@@ -100,49 +99,42 @@ MODULES = {
 }
 
 
-def affine(stored):
-    scale = np.ones(WIDTH) if stored.scale is None else stored.scale.numpy()
-    return scale, np.zeros(WIDTH) if stored.bias is None else stored.bias.numpy()
-
-
 def named(columns):
     return dict(zip(QUANTITIES, columns.T, strict=True))
 
 
 @pytest.mark.parametrize("make", list(MODULES), ids=lambda make: make.__name__)
 def test_quantities_of_inputs_are_those_of_the_modules_outputs(make):
-    module, stored = make()
+    module, norm = make()
     x, tolerance = inputs(), MODULES[make]
     with torch.no_grad():
         y = module(tensor(x)).double().numpy()
-    scale, bias = affine(stored)
-    outputs = (y - bias) / scale  # the module's own, before its scale and bias
+    outputs = (y - norm.bias) / norm.scale  # the module's own, before its scale and bias
     lengths, after = np.linalg.norm(x, axis=1), np.linalg.norm(outputs, axis=1)
-    square = x.var(axis=1) if stored.kind == "layer" else np.mean(x**2, axis=1)
-    found = named(input_quantities(x, norm_of(stored, WIDTH)))
+    square = x.var(axis=1) if norm.kind == "layer" else np.mean(x**2, axis=1)
+    found = named(input_quantities(x, norm))
     np.testing.assert_allclose(found["norm_before"], lengths, rtol=1e-14)
     np.testing.assert_allclose(found["squared_norm_before"], lengths**2, rtol=1e-14)
     cosine = np.abs(x @ np.ones(WIDTH)) / lengths / np.sqrt(WIDTH)
     np.testing.assert_allclose(found["component_before"], cosine, rtol=1e-12)
     np.testing.assert_allclose(found["normalized_norm"], after, rtol=tolerance)
-    expected = np.sqrt(WIDTH * square / (square + stored.epsilon))
+    expected = np.sqrt(WIDTH * square / (square + norm.epsilon))
     np.testing.assert_allclose(found["expected"], expected, rtol=1e-14)
     np.testing.assert_allclose(expected, after, rtol=tolerance)  # the formula itself, ε inside the root
     np.testing.assert_allclose(found["deviation"], 0, atol=1e-14)
     component = np.abs(outputs @ np.ones(WIDTH)) / after / np.sqrt(WIDTH)
     np.testing.assert_allclose(found["component_after"], component, atol=tolerance)
     np.testing.assert_allclose(found["residual"], np.abs(after / np.sqrt(WIDTH) - 1), atol=tolerance)
-    if stored.kind == "layer":
+    if norm.kind == "layer":
         assert (found["component_after"] < 1e-12).all()
-    if stored.epsilon == EPSILON:
+    if norm.epsilon == EPSILON:
         assert found["residual"][0] > 0.5  # ε shows
-    np.testing.assert_allclose(normalised(x, norm_of(stored, WIDTH)), y, rtol=1e-5, atol=tolerance)
+    np.testing.assert_allclose(normalised(x, norm), y, rtol=1e-5, atol=tolerance)
 
 
 @pytest.mark.parametrize("make", list(MODULES), ids=lambda make: make.__name__)
 def test_quantities_of_outputs_equal_those_of_inputs(make):
-    _, stored = make()
-    norm, x = norm_of(stored, WIDTH), inputs()
+    (_, norm), x = make(), inputs()
     from_inputs, from_outputs = named(input_quantities(x, norm)), named(output_quantities(normalised(x, norm), norm))
     for name in QUANTITIES:
         if name in ("normalized_norm", "component_after", "residual"):

@@ -2,7 +2,6 @@
 
 import numpy as np
 import pytest
-import torch
 from support import tiny
 from support.stored import record_of
 from transformers import AutoModelForCausalLM, AutoModelForMaskedLM
@@ -140,10 +139,8 @@ def decoded(x, weights):
     norm = weights.final_norm()
     if norm is None:
         return x
-    x = torch.from_numpy(x)
     x = x - x.mean() if norm.kind == "layer" else x
-    x = x / (x.square().mean() + norm.epsilon).sqrt() * norm.scale.double()
-    return (x if norm.bias is None else x + norm.bias.double()).numpy()
+    return x / np.sqrt(np.square(x).mean() + norm.epsilon) * norm.scale + norm.bias
 
 
 def angle(x, y):
