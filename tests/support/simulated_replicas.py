@@ -1,7 +1,10 @@
-"""Simulated replicas: each is a thread that runs its shards in order and dies at the shards that a test names."""
+"""Simulated replicas: each is a thread that runs its shards in order and dies at the shards that a test names.
+
+No result depends on how fast the threads run: a replica dies and fails its shards in one step, and tests hold threads
+back with events.
+"""
 
 import threading
-import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
@@ -13,6 +16,7 @@ from theodolite_jobs.capture.plan import SetPlan, ShardPlan
 from theodolite_jobs.cluster.scheduling import DIED, OUT_OF_MEMORY, ReplicaDiedError
 
 NUMBERS = {"prompts": 1}
+SECONDS = 60  # a test that hangs ends before CI does
 
 _Queue = SimpleQueue[tuple[ShardPlan, "Future[Mapping[str, Any]]"]]
 
@@ -30,33 +34,39 @@ class SimulatedReplica:
     Args:
         deaths: index of a shard → how often it kills the replica.
         restarts: maximum number of restarts.
-        seconds: run time of a shard.
         reason: why the replica dies.
         error: an error that every shard raises.
+
+    Attributes:
+        may_run: shards wait for this event.
+        may_restart: restarts wait for this event.
     """
 
     def __init__(
         self,
         deaths: Mapping[int, int] | None = None,
         restarts: int = 4,
-        seconds: float = 0.0,
         reason: str = DIED,
         error: Exception | None = None,
     ) -> None:
-        self.deaths, self.restarts, self.seconds = Counter(deaths or {}), restarts, seconds
+        self.deaths, self.restarts = Counter(deaths or {}), restarts
         self.reason, self.error = reason, error
+        self.may_run, self.may_restart = threading.Event(), threading.Event()
+        self.may_run.set()
+        self.may_restart.set()
+        self.lock = threading.Lock()
         self.done: list[int] = []
         self.halvings: dict[int, int] = {}
         self.incarnations, self.most_at_once = 1, 0
-        self.seconds_to_restart, self.has_resources = 0.0, True
-        self.is_killed = False
+        self.has_resources, self.is_killed = True, False
         self.ready: Future[Any] = Future()
         self.ready.set_result(None)
         self._start()
 
     def _start(self) -> None:
-        self.queue: _Queue = SimpleQueue()
-        self.waiting, self.dead = 0, False
+        with self.lock:
+            self.queue: _Queue = SimpleQueue()
+            self.waiting, self.dead = 0, False
         threading.Thread(target=self._run, args=(self.queue,), daemon=True).start()
 
     def capture(
@@ -66,12 +76,13 @@ class SimulatedReplica:
         assert len(tokens) == shard.stop - shard.start
         future: Future[Mapping[str, Any]] = Future()
         self.halvings[shard.index] = halvings
-        self.waiting += 1
-        self.most_at_once = max(self.most_at_once, self.waiting)
-        if self.dead:
-            future.set_exception(ReplicaDiedError(self.reason, "it is dead", was_executing=False))
-        else:
-            self.queue.put((shard, future))
+        with self.lock:
+            self.waiting += 1
+            self.most_at_once = max(self.most_at_once, self.waiting)
+            if self.dead:
+                future.set_exception(ReplicaDiedError(self.reason, "it is dead", was_executing=False))
+            else:
+                self.queue.put((shard, future))
         return future
 
     def restart(self, reason: str) -> "Future[Any] | None":
@@ -79,13 +90,14 @@ class SimulatedReplica:
             return None
         self.restarts -= reason != OUT_OF_MEMORY
         ready: Future[Any] = Future()
-        threading.Timer(self.seconds_to_restart, self._finish_restart, [ready]).start()
+        threading.Thread(target=self._finish_restart, args=(ready,), daemon=True).start()
         return ready
 
     def kill(self) -> None:
         self.is_killed = True
 
     def _finish_restart(self, ready: "Future[Any]") -> None:
+        self.may_restart.wait(SECONDS)
         if not self.has_resources:
             ready.set_exception(ReplicaDiedError(DIED, "no resources"))
             return
@@ -96,18 +108,22 @@ class SimulatedReplica:
     def _run(self, queue: _Queue) -> None:
         while True:
             shard, future = queue.get()
-            time.sleep(self.seconds)
-            self.waiting -= 1
+            self.may_run.wait(SECONDS)
+            with self.lock:
+                self.waiting -= 1
+                if self.deaths[shard.index] > 0:
+                    self.deaths[shard.index] -= 1
+                    self._die(future, queue)
+                    return
             if self.error is not None:
                 future.set_exception(self.error)
-            elif self.deaths[shard.index] > 0:
-                self.deaths[shard.index] -= 1
-                self.dead = True
-                time.sleep(0.01)  # the next shard is in the queue by now
-                future.set_exception(ReplicaDiedError(self.reason, "killed"))
-                while not queue.empty():
-                    queue.get()[1].set_exception(ReplicaDiedError(self.reason, "killed beside it", was_executing=False))
-                return
             else:
                 self.done.append(shard.index)
                 future.set_result(NUMBERS)
+
+    def _die(self, executing: "Future[Mapping[str, Any]]", queue: _Queue) -> None:
+        """Fail the executing shard before the queued shards, as the loop would see it of an actor."""
+        self.dead = True
+        executing.set_exception(ReplicaDiedError(self.reason, "killed"))
+        while not queue.empty():
+            queue.get()[1].set_exception(ReplicaDiedError(self.reason, "killed beside it", was_executing=False))

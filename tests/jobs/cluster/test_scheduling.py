@@ -1,6 +1,5 @@
 """The scheduling loop, with simulated replicas."""
 
-import threading
 from concurrent.futures import Future
 
 import pytest
@@ -11,20 +10,24 @@ from theodolite_jobs.cluster.scheduling import IN_FLIGHT, OUT_OF_MEMORY, Callbac
 
 
 class Seen:
-    """Record the callbacks of the loop."""
+    """Record the callbacks of the loop; `watch` looks at the records after each committed or retried shard."""
 
-    def __init__(self):
+    def __init__(self, watch):
         self.committed, self.retried, self.replicas, self.messages = [], [], [], []
-        self.callbacks = Callbacks(
-            lambda shard, numbers: self.committed.append((shard.index, numbers)),
-            self.retried.append,
-            self.replicas.append,
-            self.messages.append,
-        )
+        self.watch = watch
+        self.callbacks = Callbacks(self._committed, self._retried, self.replicas.append, self.messages.append)
+
+    def _committed(self, shard, numbers):
+        self.committed.append((shard.index, numbers))
+        self.watch(self)
+
+    def _retried(self, reason):
+        self.retried.append(reason)
+        self.watch(self)
 
 
-def run(workers, count):
-    seen = Seen()
+def run(workers, count, watch=lambda _seen: None):
+    seen = Seen(watch)
     run_shards(workers, work_of(count), {"set": [(1,)] * count}, seen.callbacks)
     return seen
 
@@ -57,17 +60,26 @@ def test_replicas_that_died_while_idle_do_not_count_as_failures_of_a_shard():
     workers = [SimulatedReplica() for _ in range(4)]
     for worker in workers:
         worker.dead = True
-        worker.seconds_to_restart = 0.1  # the loop tries all replicas before the first one is back
-    seen = run(workers, 1)
+        worker.may_restart.clear()
+
+    def watch(seen):
+        if len(seen.retried) == 4:  # the loop tries all replicas before the first one is back
+            workers[0].may_restart.set()
+
+    seen = run(workers, 1, watch)
     assert [index for index, _ in seen.committed] == [0]
     assert seen.retried == ["died"] * 4
 
 
 def test_a_survey_starts_with_the_ready_replicas_and_others_join():
-    early, late, never = SimulatedReplica(seconds=0.01), SimulatedReplica(), SimulatedReplica()
+    early, late, never = (SimulatedReplica() for _ in range(3))
     late.ready, never.ready = Future(), Future()
-    threading.Timer(0.1, late.ready.set_result, [None]).start()
-    seen = run([late, early, never], 60)
+
+    def watch(seen):
+        if len(seen.committed) == 5:
+            late.ready.set_result(None)
+
+    seen = run([late, early, never], 60, watch)
     assert sorted(index for index, _ in seen.committed) == list(range(60))
     assert early.done
     assert late.done
@@ -114,7 +126,7 @@ def test_batches_that_run_out_of_memory_at_the_same_time_are_halved_once(replica
             self.deaths[shard.index] = int(halvings == 0)
             return super().capture(plan, shard, tokens, halvings)
 
-    workers = [Small(reason=OUT_OF_MEMORY, seconds=0.05) for _ in range(replicas)]
+    workers = [Small(reason=OUT_OF_MEMORY) for _ in range(replicas)]
     seen = run(workers, 4 * replicas)
     assert sorted(index for index, _ in seen.committed) == list(range(4 * replicas))
     assert max(halvings for worker in workers for halvings in worker.halvings.values()) == 1
@@ -131,14 +143,20 @@ def test_an_error_of_the_code_ends_the_run():
 
 
 def test_a_slow_replica_does_not_delay_the_others():
-    slow, quick = SimulatedReplica(seconds=0.5), SimulatedReplica()
-    run([slow, quick], 40)
-    assert len(quick.done) == 38
+    slow, quick = SimulatedReplica(), SimulatedReplica()
+    slow.may_run.clear()
+
+    def watch(seen):
+        if len(seen.committed) == 38:
+            slow.may_run.set()
+
+    run([slow, quick], 40, watch)
+    assert (len(slow.done), len(quick.done)) == (IN_FLIGHT, 38)
 
 
 def test_a_replica_gets_no_shards_while_it_restarts():
-    away, other = SimulatedReplica({0: 1}), SimulatedReplica(seconds=0.002)
-    away.seconds_to_restart = 0.3
+    away, other = SimulatedReplica({0: 1}), SimulatedReplica()
+    away.may_restart.clear()
     seen = run([away, other], 60)
     assert sorted(index for index, _ in seen.committed) == list(range(60))
     assert away.incarnations == 1
@@ -151,12 +169,17 @@ def test_the_loop_waits_for_a_replica_without_resources_only_if_it_is_the_last()
     lost.has_resources = False
     assert len(run([lost, SimulatedReplica()], 9).committed) == 9
     lost = SimulatedReplica({0: 1}, restarts=2)
-    lost.has_resources, lost.seconds_to_restart = False, 0.1
+    lost.has_resources = False
     with pytest.raises(CaptureError, match="no replica left to run on; last error: no resources"):
         run([lost], 3)
 
 
 def test_the_loop_waits_for_the_restart_of_the_only_replica():
     worker = SimulatedReplica({3: 1})
-    worker.seconds_to_restart = 0.2
-    assert len(run([worker], 9).committed) == 9
+    worker.may_restart.clear()
+
+    def watch(seen):
+        if len(seen.retried) == 2:  # the loop has nothing to do but wait
+            worker.may_restart.set()
+
+    assert len(run([worker], 9, watch).committed) == 9
