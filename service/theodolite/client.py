@@ -1,7 +1,6 @@
 """Use a Theodolite service from Python: read and compare its runs, and submit surveys."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -13,14 +12,9 @@ import plotly.graph_objects as go
 import xarray as xr
 from numpy.typing import NDArray
 
+from theodolite import errors
 from theodolite.decoding import decode_curve, decode_dataset, decode_head
-from theodolite.errors import (
-    ClusterError,
-    ResultsNotFoundError,
-    ServiceError,
-    SpecError,
-    TheodoliteError,
-)
+from theodolite.errors import ClusterError, ResultsNotFoundError, ServiceError, SpecError, TheodoliteError
 from theodolite.query.curves import Curve
 from theodolite.query.heads import Head
 from theodolite.run_reader import LabelLists, RunReader, html_table
@@ -73,7 +67,7 @@ class Client:
 
     def run(self, run_id: str) -> RunReader:
         """Return one run; raises RunNotFoundError if the service has no such run."""
-        reader = RunReader(run_id, _ServiceSource(self, run_id))
+        reader = _ServedRun(self, run_id)
         reader.describe()
         return reader
 
@@ -100,8 +94,7 @@ class Client:
 
     def check(self, spec: Mapping[str, Any] | str | Path) -> dict[str, Any]:
         """Return a spec as the service resolves it, and its id; raises SpecError if the service rejects it."""
-        content: dict[str, Any] = self.send("POST", "/v1/spec/check", json=_spec(spec)).json()
-        return content
+        return dict(self.send("POST", "/v1/spec/check", json=_spec(spec)).json())
 
     def submit(self, spec: Mapping[str, Any] | str | Path) -> "Job":
         """Submit a survey and return its job. The same spec is the same job.
@@ -140,38 +133,28 @@ class Client:
         raise _problem(response, self.url)
 
 
-@dataclass(frozen=True)
-class _ServiceSource:
-    """The source that reads a run from a service, by decoding the API's responses."""
+class _ServedRun(RunReader):
+    """A run that a service reads; the methods decode the responses of its API."""
 
-    client: Client
-    run_id: str
-
-    @property
-    def url(self) -> str:
-        return self.client.url
+    def __init__(self, client: Client, run_id: str) -> None:
+        super().__init__(run_id, client.url)
+        self._client = client
 
     def describe(self) -> dict[str, Any]:
         return self._ask()
 
-    def curves(self, statistics: Sequence[str], labels: LabelLists) -> list[Curve]:
-        return [decode_curve(item) for item in self._ask("curves", statistic=statistics, **labels)["items"]]
-
-    def direction(self, contrast: str, site: str, layer: int, position: int | None) -> NDArray[np.float64]:
+    def direction(self, contrast: str, site: str, layer: int, position: int | None = None) -> NDArray[np.float64]:
         content = self._ask("directions", contrast, site=site, layer=layer, position=position)
         return np.array(content["direction"], dtype=np.float64)
 
-    def heads(self, circuit: str, offset: int) -> xr.Dataset:
+    def heads(self, circuit: str = "qk", offset: int = 0) -> xr.Dataset:
         return decode_dataset(self._ask("heads", circuit=circuit, offset=offset)["dataset"])
 
-    def head(self, layer: int, head: int, circuit: str, offset: int) -> Head:
+    def head(self, layer: int, head: int, circuit: str = "qk", offset: int = 0) -> Head:
         return decode_head(self._ask("heads", layer, head, circuit=circuit, offset=offset))
 
-    def group(self, name: str, statistics: Sequence[str], labels: LabelLists) -> xr.Dataset:
-        return decode_dataset(self._ask(name, statistic=statistics, **labels)["dataset"])
-
     def table(self, name: str) -> pd.DataFrame:
-        response = self.client.send("GET", self._path("tables", name), headers={"Accept": _PARQUET})
+        response = self._client.send("GET", self._path("tables", name), headers={"Accept": _PARQUET})
         return decode_table(response.content, name)
 
     def figure(self, name: str) -> go.Figure:
@@ -183,11 +166,17 @@ class _ServiceSource:
     def section(self, name: str) -> list[dict[str, Any]]:
         return list(self._ask("sections", name)["items"])
 
+    def _curves(self, statistics: Sequence[str], labels: LabelLists) -> list[Curve]:
+        return [decode_curve(item) for item in self._ask("curves", statistic=statistics, **labels)["items"]]
+
+    def _group(self, name: str, statistics: Sequence[str], labels: LabelLists) -> xr.Dataset:
+        return decode_dataset(self._ask(name, statistic=statistics, **labels)["dataset"])
+
     def _ask(self, *parts: str | int, **query: Any) -> dict[str, Any]:
-        return self.client.ask(self._path(*parts), **query)
+        return self._client.ask(self._path(*parts), **query)
 
     def _path(self, *parts: str | int) -> str:
-        return "/".join(["/v1/runs", *(quote(str(part), safe="") for part in (self.run_id, *parts))])
+        return "/".join(["/v1/runs", *(quote(str(part), safe="") for part in (self.id, *parts))])
 
 
 class Job:
@@ -224,8 +213,7 @@ class Job:
     @property
     def progress(self) -> dict[str, dict[str, int]]:
         """The committed prompts (`done`) and all prompts (`total`) of each set; empty before the run starts."""
-        progress: dict[str, dict[str, int]] = self.describe()["progress"]
-        return progress
+        return dict(self.describe()["progress"])
 
     def logs(self) -> str:
         """Return the output of the job's last attempt."""
@@ -268,13 +256,11 @@ def _problem(response: httpx.Response, url: str) -> TheodoliteError:
     if response.status_code in (401, 403) and kind in ("unauthorised", "scope"):
         return ServiceError(f"{url}: {detail}; pass the token to the client: Client(url, token=…)")
     by_status: dict[int, type[TheodoliteError]] = {422: SpecError, 503: ClusterError}
-    return _kinds().get(kind, by_status.get(response.status_code, TheodoliteError))(detail)
+    return _KINDS.get(kind, by_status.get(response.status_code, TheodoliteError))(detail)
 
 
-def _kinds() -> dict[str, type[TheodoliteError]]:
-    """Return the error classes by problem type; `run-not-found` is RunNotFoundError."""
-    errors: list[type[TheodoliteError]] = [TheodoliteError]
-    for error in errors:  # the list grows during the loop, down to the leaves of the class tree
-        errors += error.__subclasses__()
-    by_kind = {error.kind(): error for error in errors}
-    return {**by_kind, "incomplete": ResultsNotFoundError, "section-not-found": ResultsNotFoundError}
+_KINDS: dict[str, type[TheodoliteError]] = {
+    **{error.kind(): error for error in vars(errors).values() if hasattr(error, "kind")},
+    **dict.fromkeys(("incomplete", "section-not-found"), ResultsNotFoundError),
+}
+"""The error classes by problem type; `run-not-found` is RunNotFoundError."""

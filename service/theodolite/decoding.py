@@ -18,11 +18,6 @@ def decode_array(data: Any) -> NDArray[Any]:
     return values.astype(np.float64) if values.dtype == object or not values.size else values
 
 
-def decode_number(value: float | None) -> float:
-    """Return a number; null becomes NaN."""
-    return float("nan") if value is None else float(value)
-
-
 def decode_dataset(content: Mapping[str, Any]) -> xr.Dataset:
     """Return the dataset of a response; `dims` gives the shapes, since an empty JSON list has none."""
 
@@ -41,13 +36,13 @@ def decode_curve(item: Mapping[str, Any]) -> Curve:
     content["of"] = {dim: item[dim] for dim in CURVE_LABELS if dim in item}
     for name in ("value", "low", "high"):
         if item[name] is not None:
-            content[name] = [decode_number(value) for value in item[name]]
+            content[name] = decode_array(item[name]).tolist()
     return Curve(**content)
 
 
 def decode_head(content: Mapping[str, Any]) -> Head:
     """Return the head of a response."""
-    numbers = {name: decode_number(content[name]) for name in ("effective_rank", "stable_rank", "copying_score")}
+    numbers = {name: float(decode_array(content[name])) for name in ("effective_rank", "stable_rank", "copying_score")}
     return Head(
         name=content["name"],
         circuit=content["circuit"],

@@ -1,14 +1,15 @@
 """Read one finished run in a notebook, with the same methods and return types for a service and for a store.
 
-A `RunReader` reads from a `Source`. The source of a store, in this module, calls `theodolite.query` and
-`theodolite.sections`. The source of a service, in `theodolite.client`, decodes the responses of the API.
+The reader of a store, in this module, calls `theodolite.query` and `theodolite.sections`. The reader of a service, in
+`theodolite.client`, decodes the responses of the API.
 """
 
+from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from html import escape
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -16,7 +17,7 @@ import plotly.graph_objects as go
 import xarray as xr
 from numpy.typing import NDArray
 
-from theodolite.decoding import curves_dataset
+from theodolite.decoding import curves_dataset, decode_dataset
 from theodolite.errors import SpecError
 from theodolite.groups import READ_WHOLE
 from theodolite.query.curves import Curve, curve_frame, select_curves
@@ -30,7 +31,7 @@ from theodolite.store.result_reader import read_finished_table
 from theodolite.store.runs import Run
 from theodolite.store.runs import open_run as open_stored_run
 
-__all__ = ["GROUPS", "Head", "Labels", "RunReader", "Source", "html_table", "open_run"]
+__all__ = ["GROUPS", "Head", "Labels", "RunReader", "html_table", "open_run"]
 
 GROUPS = READ_WHOLE
 """Result groups that `RunReader.group` returns; `curves`, `directions` and `heads` have their own methods."""
@@ -45,60 +46,19 @@ LabelLists = Mapping[str, Sequence[Any]]
 """The requested labels by dimension; all labels of a dimension that is not in the mapping."""
 
 
-class Source(Protocol):
-    """The source of one run's data; the methods of `RunReader` with the same names describe its methods.
-
-    Callers own the returned objects: changing them changes no cache.
-    """
-
-    @property
-    def url(self) -> str:
-        """URL of the service or the store."""
-
-    def describe(self) -> dict[str, Any]:
-        """Return the run's description."""
-
-    def curves(self, statistics: Sequence[str], labels: LabelLists) -> list[Curve]:
-        """Return statistics as curves; no names select all statistics of the group `curves`."""
-
-    def direction(self, contrast: str, site: str, layer: int, position: int | None) -> NDArray[np.float64]:
-        """Return a unit vector, (d_model)."""
-
-    def heads(self, circuit: str, offset: int) -> xr.Dataset:
-        """Return the atlas of all heads."""
-
-    def head(self, layer: int, head: int, circuit: str, offset: int) -> Head:
-        """Return one head."""
-
-    def group(self, name: str, statistics: Sequence[str], labels: LabelLists) -> xr.Dataset:
-        """Return a result group, or a part of it, with every dimension."""
-
-    def table(self, name: str) -> pd.DataFrame:
-        """Return a whole table."""
-
-    def figure(self, name: str) -> go.Figure:
-        """Return a figure."""
-
-    def sections(self) -> list[str]:
-        """Return the names of the result groups that have sections."""
-
-    def section(self, name: str) -> list[dict[str, Any]]:
-        """Return the sections of one result group."""
-
-
-class RunReader:
-    """The results of one run.
+class RunReader(ABC):
+    """The results of one run, from a store or from a service; callers own the returned objects.
 
     Args:
         run_id: the run's id.
-        source: the store or the service to read from.
+        url: URL of the store or the service.
     """
 
-    def __init__(self, run_id: str, source: Source) -> None:
-        self.id, self._source = run_id, source
+    def __init__(self, run_id: str, url: str) -> None:
+        self.id, self.url = run_id, url
 
     def __repr__(self) -> str:
-        return f"RunReader({self.id!r}, {self._source.url!r})"
+        return f"RunReader({self.id!r}, {self.url!r})"
 
     def _repr_html_(self) -> str:
         about = self.describe()
@@ -109,13 +69,13 @@ class RunReader:
             "contrasts": ", ".join(about["contrasts"]),
             "results": ", ".join(about["results"]),
             "state": about["state"],
-            "from": self._source.url,
+            "from": self.url,
         }
         return html_table(self.id, rows)
 
+    @abstractmethod
     def describe(self) -> dict[str, Any]:
         """Return the run's full description: spec, model, sets, parity certificate, results."""
-        return self._source.describe()
 
     def curves(
         self,
@@ -136,7 +96,7 @@ class RunReader:
             ResultsNotFoundError: the run lacks the analysis.
         """
         given = {"set": set, "contrast": contrast, "site": site, "position": position}
-        dataset = curves_dataset(self._source.curves([statistic], _label_lists(given)))
+        dataset = curves_dataset(self._curves([statistic], _label_lists(given)))
         return _without_single(dataset, given)
 
     def curves_frame(
@@ -153,9 +113,10 @@ class RunReader:
         Raises as `curves` does.
         """
         given = {"set": set, "contrast": contrast, "site": site, "position": position}
-        frame = curve_frame(self._source.curves(_listed(statistic), _label_lists(given)))
+        frame = curve_frame(self._curves(_listed(statistic), _label_lists(given)))
         return frame.astype({"value": float, "low": float, "high": float})
 
+    @abstractmethod
     def direction(self, contrast: str, site: str, layer: int, position: int | None = None) -> NDArray[np.float64]:
         """Return the unit vector from the mean of a contrast's negative set to that of its positive set, (d_model).
 
@@ -168,8 +129,8 @@ class RunReader:
         Raises:
             SpecError: there is no such contrast, site, layer or position, or the two means are equal at it.
         """
-        return self._source.direction(contrast, site, layer, position)
 
+    @abstractmethod
     def heads(self, circuit: str = "qk", offset: int = 0) -> xr.Dataset:
         """Return each head's singular value, ranks and alignment with the contrasts' directions, (layer, head).
 
@@ -181,11 +142,10 @@ class RunReader:
             SpecError: the run has no decomposition of the circuit at this offset.
             ResultsNotFoundError: the run lacks the analysis `heads`.
         """
-        return self._source.heads(circuit, offset)
 
+    @abstractmethod
     def head(self, layer: int, head: int, circuit: str = "qk", offset: int = 0) -> Head:
         """Return one head's spectrum, ranks, and the tokens of its leading vectors; raises as `heads` does."""
-        return self._source.head(layer, head, circuit, offset)
 
     def group(self, name: str, statistic: str | Sequence[str] = (), **labels: Labels) -> xr.Dataset:
         """Return a result group, or some of its variables at some labels.
@@ -206,69 +166,78 @@ class RunReader:
         unknown = [dim for dim in labels if dim not in GROUP_LABELS]
         if unknown:
             raise SpecError(f"{unknown[0]}: a group cannot be narrowed by this; allowed: {', '.join(GROUP_LABELS)}")
-        return _without_single(self._source.group(name, _listed(statistic), _label_lists(labels)), labels)
+        return _without_single(self._group(name, _listed(statistic), _label_lists(labels)), labels)
 
+    @abstractmethod
     def table(self, name: str) -> pd.DataFrame:
         """Return a whole flat table; raises TableNotFoundError, whose message lists the existing tables."""
-        return self._source.table(name)
 
+    @abstractmethod
     def figure(self, name: str) -> go.Figure:
         """Return a figure by its name, which `section` lists; raises FigureNotFoundError."""
-        return self._source.figure(name)
 
+    @abstractmethod
     def sections(self) -> list[str]:
         """Return the names of the result groups that have sections, in the order of the report and the page."""
-        return self._source.sections()
 
+    @abstractmethod
     def section(self, name: str) -> list[dict[str, Any]]:
         """Return the sections of one result group: sentences, names of figures, tables.
 
         Raises ResultsNotFoundError if no result group of this name has sections.
         """
-        return self._source.section(name)
+
+    @abstractmethod
+    def _curves(self, statistics: Sequence[str], labels: LabelLists) -> list[Curve]:
+        """Return statistics as curves; no names select all statistics of the group `curves`."""
+
+    @abstractmethod
+    def _group(self, name: str, statistics: Sequence[str], labels: LabelLists) -> xr.Dataset:
+        """Return a result group, or a part of it, with every dimension."""
 
 
-@dataclass(frozen=True)
-class _StoreSource:
-    """The source that reads a run from its store, without a service."""
+class _StoredRun(RunReader):
+    """A run in a store, read without a service."""
 
-    run: Run
+    def __init__(self, run: Run) -> None:
+        super().__init__(run.id, run.store)
+        self._opened = run
 
     @property
-    def url(self) -> str:
-        return self.run.store
+    def _run(self) -> Run:
+        return self._opened.refreshed()
 
     def describe(self) -> dict[str, Any]:
-        return describe_results(self.run.refreshed())
+        return describe_results(self._run)
 
-    def curves(self, statistics: Sequence[str], labels: LabelLists) -> list[Curve]:
-        return select_curves(self.run.refreshed(), statistics, labels)
+    def direction(self, contrast: str, site: str, layer: int, position: int | None = None) -> NDArray[np.float64]:
+        return np.array(select_direction(self._run, contrast, site, layer, position).values, np.float64)
 
-    def direction(self, contrast: str, site: str, layer: int, position: int | None) -> NDArray[np.float64]:
-        return np.array(select_direction(self.run.refreshed(), contrast, site, layer, position).values, np.float64)
+    def heads(self, circuit: str = "qk", offset: int = 0) -> xr.Dataset:
+        return _owned(head_atlas(self._run, circuit, offset))
 
-    def heads(self, circuit: str, offset: int) -> xr.Dataset:
-        return _owned(head_atlas(self.run.refreshed(), circuit, offset))
-
-    def head(self, layer: int, head: int, circuit: str, offset: int) -> Head:
-        stored = read_head(self.run.refreshed(), layer, head, circuit, offset)
+    def head(self, layer: int, head: int, circuit: str = "qk", offset: int = 0) -> Head:
+        stored = read_head(self._run, layer, head, circuit, offset)
         # Infer the column types, as for a service's response; Parquet has its own types.
         return replace(stored, tokens=pd.DataFrame(stored.tokens.to_dict("records"), columns=TOKEN_COLUMNS))
 
-    def group(self, name: str, statistics: Sequence[str], labels: LabelLists) -> xr.Dataset:
-        return _owned(select_group(self.run.refreshed(), name, statistics, labels))
-
     def table(self, name: str) -> pd.DataFrame:
-        return read_finished_table(self.run.refreshed(), name)
+        return read_finished_table(self._run, name)
 
     def figure(self, name: str) -> go.Figure:
-        return go.Figure(draw_figure(self.run.refreshed(), name))  # the caller owns the copy
+        return go.Figure(draw_figure(self._run, name))  # the caller owns the copy
 
     def sections(self) -> list[str]:
-        return shown_groups(self.run.refreshed())
+        return shown_groups(self._run)
 
     def section(self, name: str) -> list[dict[str, Any]]:
-        return section_items(self.run.refreshed(), name)
+        return section_items(self._run, name)
+
+    def _curves(self, statistics: Sequence[str], labels: LabelLists) -> list[Curve]:
+        return select_curves(self._run, statistics, labels)
+
+    def _group(self, name: str, statistics: Sequence[str], labels: LabelLists) -> xr.Dataset:
+        return _owned(select_group(self._run, name, statistics, labels))
 
 
 def open_run(store: str | Path, run_id: str, *, cache_bytes: int = CACHE_BYTES) -> RunReader:
@@ -283,7 +252,7 @@ def open_run(store: str | Path, run_id: str, *, cache_bytes: int = CACHE_BYTES) 
         RunNotFoundError: the run does not exist; the message lists the existing runs.
         StoreError: the store cannot be reached, or a newer version wrote the run.
     """
-    return RunReader(run_id, _StoreSource(open_stored_run(absolute(str(store)), run_id, Cache(cache_bytes))))
+    return _StoredRun(open_stored_run(absolute(str(store)), run_id, Cache(cache_bytes)))
 
 
 def html_table(title: str, rows: Mapping[str, Any]) -> str:
@@ -308,16 +277,5 @@ def _without_single(dataset: xr.Dataset, given: Mapping[str, Labels]) -> xr.Data
 
 def _owned(dataset: xr.Dataset) -> xr.Dataset:
     """Return a copy that shares no memory with the cache, in the same types as a decoded response of a service."""
-    dataset = dataset.drop_vars([name for name, variable in dataset.data_vars.items() if not variable.size])
-    variables = {
-        name: xr.Variable(variable.dims, _owned_values(variable.values), dict(variable.attrs))
-        for name, variable in dataset.variables.items()
-    }
-    coords = {name: variables.pop(name) for name in dataset.coords}
-    return xr.Dataset(variables, coords, dict(dataset.attrs))
-
-
-def _owned_values(values: NDArray[Any]) -> NDArray[Any]:
-    if not values.size:
-        return values.astype(np.float64)  # an empty list in JSON has no type
-    return np.array(values.tolist()) if values.dtype.kind in "OT" else values.copy()
+    empty = [name for name, variable in dataset.data_vars.items() if not variable.size]
+    return decode_dataset(dataset.drop_vars(empty).to_dict())

@@ -97,20 +97,13 @@ def test_branches_are_rejected_for_control_vectors(site):
         encode_control_vector({2: unit(0)}, {**METADATA, "site": site})
 
 
-def test_an_encoder_has_no_control_vector(tmp_path):
+def test_an_encoder_has_no_control_vector(tmp_path, monkeypatch):
     run = finished(tmp_path)
     about = run.describe()
     about["parity"]["post_norm"] = True
-
-    class Encoder:
-        def describe(self):
-            return about
-
-        def __getattr__(self, name):
-            return getattr(run._source, name)
-
+    monkeypatch.setattr(type(run), "describe", lambda _run: about)
     with pytest.raises(SpecError, match=r"tiny-0 is an encoder, and llama\.cpp adds control vectors only to decoders"):
-        export_direction(theodolite.run_reader.RunReader("tiny-0", Encoder()), "refusal", "resid_pre", format="gguf")
+        export_direction(run, "refusal", "resid_pre", format="gguf")
 
 
 def test_safetensors_has_the_metadata_of_the_vector(tmp_path, run, monkeypatch):

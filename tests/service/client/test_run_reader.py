@@ -21,7 +21,7 @@ from theodolite.errors import (
     SpecError,
     TableNotFoundError,
 )
-from theodolite.run_reader import GROUPS, RunReader
+from theodolite.run_reader import GROUPS
 
 QUESTIONS = {
     "curves": lambda run: run.curves(),
@@ -205,17 +205,13 @@ def test_the_groups_of_the_reader_are_those_of_the_api():
     assert set(get_args(runs.Group)) == set(GROUPS)
 
 
-def test_html_in_notebooks_is_escaped():
-    class Evil:
-        url = "http://<script>alert(0)</script>"
-
-        def describe(self):
-            named = "<script>alert(1)</script>"
-            model = {"name": named, "n_layers": 1, "d_model": 1, "dtype": named}
-            sets = {named: {"n_samples": 1}}
-            return {"model": model, "sets": sets, "contrasts": [named], "results": {named: {}}, "state": named}
-
-    run = RunReader("<script>", Evil())
+def test_html_in_notebooks_is_escaped(near, monkeypatch):
+    named = "<script>alert(1)</script>"
+    about = {"model": {"name": named, "n_layers": 1, "d_model": 1, "dtype": named}, "sets": {named: {"n_samples": 1}}}
+    about |= {"contrasts": [named], "results": {named: {}}, "state": named}
+    monkeypatch.setattr(type(near), "describe", lambda _run: about)
+    run = near
+    run.id, run.url = "<script>", "http://<script>alert(0)</script>"
     assert "<script" not in run._repr_html_()
     assert run._repr_html_().count("&lt;script&gt;") == 8
     assert repr(run).count("\n") == 0
