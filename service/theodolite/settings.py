@@ -22,9 +22,7 @@ class Settings(BaseSettings):
     ray_address: str | None = Field(None, description="Address of a Ray cluster; none starts Ray on this machine.")
     dask_address: str | None = Field(None, description="Address of a Dask scheduler; none uses this process's threads.")
     replicas: int | None = Field(
-        None,
-        ge=1,
-        description="Number of replicas of the model; none is as many as fit on the GPUs, or one on a CPU.",
+        None, ge=1, description="Number of replicas of the model; none is as many as fit on the GPUs, or one on a CPU."
     )
     gpus_per_replica: int | None = Field(
         None, ge=0, description="GPUs of each replica; none is one if the cluster has GPUs."
@@ -85,16 +83,6 @@ class Settings(BaseSettings):
         default_factory=list, description="Host names of the service that requests may use, besides loopback."
     )
     results_cache_bytes: int = Field(48 * 2**20, ge=0, description="Size of the service's cache of results, in bytes.")
-    answer_numbers: int = Field(
-        250_000,
-        ge=1,
-        description="Maximum count of numbers in a response about a result group; the default is about 5 MB of JSON.",
-    )
-    answer_rows: int = Field(
-        250_000,
-        ge=1,
-        description="Maximum number of table rows that the service decodes at once; the default is about 50 MB.",
-    )
     remote_code_allowed: list[str] = Field(
         default_factory=list, description="Models whose own code may run if a spec requests it."
     )

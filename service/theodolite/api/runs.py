@@ -177,8 +177,7 @@ def table(
     run = complete_run(request, run_id)
     digest = digest_over(run, [table_owner(name) or "words"])
     if not {"layer", "head", "limit", "cursor"} & set(request.query_params):
-        max_rows = request.app.state.settings.answer_rows
-        frame, stored = lambda: whole_table(run, name, max_rows=max_rows), lambda: table_bytes(run, name)
+        frame, stored = lambda: whole_table(run, name), lambda: table_bytes(run, name)
     else:
         frame, stored = lambda: page().rows, None
 
@@ -239,7 +238,7 @@ def result_group(
     statistics = statistic or ()
 
     def selected() -> xr.Dataset:
-        return select_group(run, group, statistics, only, max_numbers=request.app.state.settings.answer_numbers)
+        return select_group(run, group, statistics, only)
 
     def frame() -> pd.DataFrame:
         return selected().to_dataframe().reset_index()

@@ -11,7 +11,7 @@ from theodolite.store.result_reader import read_group
 from theodolite.store.runs import Run
 
 MAX_NUMBERS = 250_000
-"""Default for the largest selection: about 5 MB of JSON."""
+"""Maximum count of numbers in a selection: about 5 MB of JSON."""
 
 GROUP_LABELS = ("set", "contrast", "site", "position", "layer", "norm")
 """Dimensions by which a result group can be narrowed."""
@@ -22,8 +22,6 @@ def select_group(
     name: str,
     statistics: Sequence[str] = (),
     only: Mapping[str, Sequence[Any]] | None = None,
-    *,
-    max_numbers: int = MAX_NUMBERS,
 ) -> xr.Dataset:
     """Return a result group, or some of its variables at some labels; callers must not change it.
 
@@ -32,10 +30,9 @@ def select_group(
         name: the group.
         statistics: names of variables; none selects all.
         only: the requested labels, by dimension; the group must have each dimension.
-        max_numbers: maximum number of values in the selection.
 
     Raises:
-        SpecError: there is no such variable or label, or the selection is larger than `max_numbers`.
+        SpecError: there is no such variable or label, or the selection is larger than MAX_NUMBERS.
         ResultsNotFoundError: the run lacks the group.
         RunDamagedError: the group cannot be read.
     """
@@ -48,9 +45,9 @@ def select_group(
         if labels:
             chosen = chosen.sel({dim: _known(run, chosen, name, dim, labels)})
     numbers = sum(variable.size for variable in chosen.data_vars.values())
-    if numbers > max_numbers:
+    if numbers > MAX_NUMBERS:
         raise SpecError(
-            f"{name}: the selection has {numbers} numbers, and {max_numbers} are allowed; narrow it by statistic, "
+            f"{name}: the selection has {numbers} numbers, and {MAX_NUMBERS} are allowed; narrow it by statistic, "
             f"{', '.join(map(str, chosen.dims))}, or open the store with xarray"
         )
     return chosen
@@ -111,7 +108,6 @@ def _known(run: Run, group: xr.Dataset, name: str, dim: str, labels: Sequence[An
 
 def label_list(labels: Sequence[Any]) -> str:
     """Return labels as text: `0 to 29` for consecutive integers, else a list."""
-    whole = all(isinstance(label, int) for label in labels) and list(labels) == list(
-        range(labels[0], labels[0] + len(labels)) if labels else []
-    )
-    return f"{labels[0]} to {labels[-1]}" if whole and len(labels) > 2 else ", ".join(map(str, labels)) or "none"
+    first = labels[0] if len(labels) > 2 else None
+    is_range = isinstance(first, int) and list(labels) == list(range(first, first + len(labels)))
+    return f"{labels[0]} to {labels[-1]}" if is_range else ", ".join(map(str, labels)) or "none"

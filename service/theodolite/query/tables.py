@@ -14,7 +14,7 @@ Filter = tuple[str, str, Any]
 """Column, operator, value."""
 
 MAX_ROWS = 250_000
-"""Default for the maximum number of rows of a table that is decoded at once: about 50 MB."""
+"""Maximum number of rows of a table that is decoded at once: about 50 MB."""
 
 
 @dataclass(frozen=True)
@@ -45,9 +45,9 @@ def table_page(run: Run, name: str, start: int, limit: int, filters: Sequence[Fi
     return Page(passed.iloc[start : start + limit], start, len(passed))
 
 
-def whole_table(run: Run, name: str, *, max_rows: int = MAX_ROWS) -> pd.DataFrame:
-    """Return all rows of a table; raises SpecError for more than `max_rows`, and as `table_page` does."""
+def whole_table(run: Run, name: str) -> pd.DataFrame:
+    """Return all rows of a table; raises SpecError for more than MAX_ROWS, and as `table_page` does."""
     total = table_page(run, name, 0, 0).total
-    if total > max_rows:
-        raise SpecError(f"{name}: has {total} rows, and at most {max_rows} are decoded at once; use Parquet or `limit`")
+    if total > MAX_ROWS:
+        raise SpecError(f"{name}: has {total} rows, and at most {MAX_ROWS} are decoded at once; use Parquet or `limit`")
     return read_finished_table(run, name)

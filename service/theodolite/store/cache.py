@@ -23,23 +23,11 @@ class Cache:
         self._entries: LRUCache[Hashable, tuple[Any, int]] = LRUCache(limit_bytes, getsizeof=lambda entry: entry[1])
         self._lock = threading.Lock()
 
-    def cached_keys(self) -> list[Hashable]:
-        """Return the keys of all entries."""
-        with self._lock:
-            return list(self._entries)
-
-    @property
-    def used_bytes(self) -> int:
-        """The sum of the sizes of all entries."""
-        return int(self._entries.currsize)
-
     def get(self, key: Hashable, read: Callable[[], Value], size: Callable[[Value], int]) -> Value:
         """Return the cached value, or read it and cache it.
 
-        Args:
-            key: the key; it contains a version or a digest.
-            read: reads the value, outside the lock: two threads may read the same value at the same time.
-            size: the value's size in bytes; a value larger than the limit is returned and not cached.
+        `read` runs outside the lock, so two threads may read the same value at the same time. `size` returns the
+        value's size in bytes; a value larger than the limit is not cached.
         """
         with self._lock:
             entry = self._entries.get(key)

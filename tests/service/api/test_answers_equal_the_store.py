@@ -178,8 +178,9 @@ def test_the_error_for_a_missing_group_lists_the_existing_groups(client, group):
     assert_problem(client.get(f"{RUN}/{group}"), 404, group, "curves, directions, gram, moments, separation, travel")
 
 
-def test_the_error_for_a_too_large_selection_lists_the_filters(library):
-    client = client_of(library, answer_numbers=100)
+def test_the_error_for_a_too_large_selection_lists_the_filters(library, monkeypatch):
+    monkeypatch.setattr("theodolite.query.group_selection.MAX_NUMBERS", 100)
+    client = client_of(library)
     assert_problem(client.get(f"{RUN}/moments"), 422, "100 are allowed", "statistic", "xarray")
     assert client.get(f"{RUN}/moments", params={"statistic": "count"}).status_code == 200
 

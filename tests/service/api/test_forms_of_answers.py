@@ -278,8 +278,9 @@ def test_an_unchanged_response_is_not_computed(client, monkeypatch, path, comput
     assert get_with_etag(client, path, etag).status_code == 304
 
 
-def test_a_table_over_the_row_limit_is_offered_only_as_stored(library):
-    client = client_of(library, answer_rows=3)
+def test_a_table_over_the_row_limit_is_offered_only_as_stored(library, monkeypatch):
+    monkeypatch.setattr("theodolite.query.tables.MAX_ROWS", 3)
+    client = client_of(library)
     answer = client.get(f"{RUN}/tables/growth", headers={"Accept": ARROW})
     assert_problem(answer, 422, "rows, and at most 3 are decoded at once; use Parquet or `limit`")
     assert client.get(f"{RUN}/tables/growth", headers={"Accept": PARQUET}).status_code == 200
@@ -310,8 +311,8 @@ def test_the_cache_of_responses_is_bounded(library):
     cache = client.app.state.cache
     for number in range(80):
         assert client.get(f"{RUN}/sections?no={number}{'a' * 5000}").status_code == 200
-    assert cache.used_bytes <= 50_000
-    assert sum(len(str(key)) for key in cache.cached_keys()) < 50_000
+    assert cache._entries.currsize <= 50_000
+    assert sum(len(str(key)) for key in cache._entries) < 50_000
 
 
 def test_a_cached_response_is_not_returned_for_a_similar_url(client):

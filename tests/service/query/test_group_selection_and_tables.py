@@ -70,12 +70,14 @@ def test_the_error_for_an_unfinished_group_names_it(run):
         select_group(run, "gram")
 
 
-def test_a_selection_may_have_exactly_max_numbers(run):
+def test_a_selection_may_have_exactly_the_maximum_of_numbers(run, monkeypatch):
     size = sum(variable.size for variable in read_group(run, "separation").data_vars.values())
-    assert select_group(run, "separation", max_numbers=size)
+    monkeypatch.setattr("theodolite.query.group_selection.MAX_NUMBERS", size)
+    assert select_group(run, "separation")
+    monkeypatch.setattr("theodolite.query.group_selection.MAX_NUMBERS", size - 1)
     with pytest.raises(SpecError, match=f"the selection has {size} numbers, and {size - 1} are allowed; narrow"):
-        select_group(run, "separation", max_numbers=size - 1)
-    assert select_group(run, "separation", ["auroc"], max_numbers=size - 1)
+        select_group(run, "separation")
+    assert select_group(run, "separation", ["auroc"])
 
 
 def test_a_direction_is_by_default_that_of_the_last_position(run):
