@@ -6,9 +6,8 @@ VARIABLES = (
     Variable(
         "score",
         ("composition", "layer", "head", "layer_other", "head_other"),
-        "‖W_VO W‖ over ‖W_VO‖‖W‖ (Frobenius norms) for a head's W_VO and a head of a later layer, "
-        "layer_other: W is its "
-        "W_QK for q, W_QKᵀ for k, W_VO for v.",
+        "‖W_VO W‖ over ‖W_VO‖‖W‖ (Frobenius norms) for a head's W_VO and a head of a later layer, layer_other: W is "
+        "its W_QK for q, W_QKᵀ for k, W_VO for v.",
     ),
 )
 

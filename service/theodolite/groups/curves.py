@@ -6,40 +6,28 @@ from theodolite.groups.record import N_SIDES, PER_CONTRAST, PER_SET, STREAM_UNIT
 
 
 def _curve_variables(prefix: str, where: str, unit: str) -> Iterator[Variable]:
+    cosine = f"{prefix}cosine_of_means"
     yield Variable(
-        f"{prefix}cosine_of_means",
+        cosine,
         PER_CONTRAST,
         f"Plain cosine between the means of the two sets{where}; biased towards 0 by sampling noise.",
     )
     yield Variable(
-        f"{prefix}cosine_of_means_debiased",
+        f"{cosine}_debiased",
         PER_CONTRAST,
         f"Cosine between the means of the two sets{where}, without the bias of sampling noise; NaN where "
         f"noise is larger than the means at this n.",
-        interval=f"{prefix}cosine_of_means",
+        interval=cosine,
     )
-    yield Variable(
-        f"{prefix}cosine_of_means_low", PER_CONTRAST, f"Lower end of the 95 % interval of the debiased cosine{where}."
-    )
-    yield Variable(
-        f"{prefix}cosine_of_means_high", PER_CONTRAST, f"Upper end of the 95 % interval of the debiased cosine{where}."
-    )
+    for suffix, end in (("low", "Lower"), ("high", "Upper")):
+        description = f"{end} end of the 95 % interval of the debiased cosine{where}."
+        yield Variable(f"{cosine}_{suffix}", PER_CONTRAST, description)
     yield Variable(f"{prefix}difference_norm", PER_CONTRAST, f"Norm of the difference of the means{where}.", unit)
-    yield Variable(
-        f"{prefix}variance_mean", PER_SET, f"Mean over features of the variance (n-1) over prompts{where}.", f"{unit}²"
-    )
-    yield Variable(
-        f"{prefix}variance_max",
-        PER_SET,
-        f"Maximum over features of the variance (n-1) over prompts{where}.",
-        f"{unit}²",
-    )
-    yield Variable(
-        f"{prefix}variance_max_feature",
-        PER_SET,
-        f"Index of the feature with the largest variance{where}.",
-        dtype="int64",
-    )
+    for key, statistic in (("mean", "Mean"), ("max", "Maximum")):
+        description = f"{statistic} over features of the variance (n-1) over prompts{where}."
+        yield Variable(f"{prefix}variance_{key}", PER_SET, description, f"{unit}²")
+    index = f"Index of the feature with the largest variance{where}."
+    yield Variable(f"{prefix}variance_max_feature", PER_SET, index, dtype="int64")
     yield Variable(f"{prefix}norm_of_mean", PER_SET, f"Norm of the mean{where}.", unit)
 
 

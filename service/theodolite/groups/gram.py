@@ -2,37 +2,24 @@
 
 from collections.abc import Iterator
 
-from theodolite.groups.record import N_SAMPLES, PER_BLOCK, PER_CONTRAST, PER_SET, STREAM_UNIT, Group, Variable
+from theodolite.groups.record import N_SAMPLES, PER_BLOCK, PER_CONTRAST, PER_SET, STREAM_UNIT, Group, Variable, arrays
 
 
 def _shape_variables(prefix: str, where: str) -> Iterator[Variable]:
-    yield Variable(
-        f"{prefix}mean_cosine",
-        PER_SET,
-        f"Mean cosine over pairs of prompts{where}; about 0 if directions are uniform on the sphere.",
-    )
-    yield Variable(
-        f"{prefix}participation_ratio",
-        PER_SET,
-        f"Participation ratio (Σλ)²/Σλ² of the covariance's eigenvalues λ{where}; at most n-1.",
-    )
-    yield Variable(
-        f"{prefix}effective_rank",
-        PER_SET,
-        f"Effective rank of the covariance: exp of the entropy of λ/Σλ{where}; at most n-1.",
-    )
-    yield Variable(f"{prefix}intrinsic_dimension", PER_SET, f"TwoNN estimate of the intrinsic dimension{where}.")
-    yield Variable(
-        f"{prefix}linear_cka",
-        (*PER_SET, "layer_other"),
-        f"Plain linear CKA between two layers at the same site{where}; biased upwards.",
-    )
-    yield Variable(
-        f"{prefix}linear_cka_debiased",
-        (*PER_SET, "layer_other"),
-        f"Linear CKA with unbiased HSIC between two layers at the same site{where}.",
-    )
-    yield Variable(f"{prefix}silhouette", PER_CONTRAST, f"Mean silhouette of the contrast's two sets{where}.")
+    of_layer = {
+        "mean_cosine": f"Mean cosine over pairs of prompts{where}; about 0 if directions are uniform on the sphere.",
+        "participation_ratio": f"Participation ratio (Σλ)²/Σλ² of the covariance's eigenvalues λ{where}; at most n-1.",
+        "effective_rank": f"Effective rank of the covariance: exp of the entropy of λ/Σλ{where}; at most n-1.",
+        "intrinsic_dimension": f"TwoNN estimate of the intrinsic dimension{where}.",
+    }
+    of_two_layers = {
+        "linear_cka": f"Plain linear CKA between two layers at the same site{where}; biased upwards.",
+        "linear_cka_debiased": f"Linear CKA with unbiased HSIC between two layers at the same site{where}.",
+    }
+    of_contrast = {"silhouette": f"Mean silhouette of the contrast's two sets{where}."}
+    dimensions = ((PER_SET, of_layer), ((*PER_SET, "layer_other"), of_two_layers), (PER_CONTRAST, of_contrast))
+    for dims, descriptions in dimensions:
+        yield from arrays(dims, **{f"{prefix}{name}": text for name, text in descriptions.items()})
 
 
 VARIABLES = (
@@ -40,62 +27,46 @@ VARIABLES = (
     *_shape_variables("", ""),
     *_shape_variables("on_sphere_", " of activations scaled to norm √d_model"),
     *_shape_variables("standardised_", " of features scaled to variance 1"),
-    Variable(
-        "participation_ratio_gaussian",
+    *arrays(
         ("set", "position"),
-        "Participation ratio of a Gaussian with the same numbers of prompts and features.",
+        participation_ratio_gaussian="Participation ratio of a Gaussian with the same numbers of prompts and features.",
+        effective_rank_gaussian="Effective rank of a Gaussian with the same numbers of prompts and features.",
     ),
-    Variable(
-        "effective_rank_gaussian",
-        ("set", "position"),
-        "Effective rank of a Gaussian with the same numbers of prompts and features.",
-    ),
-    Variable(
-        "n_coincident",
+    *arrays(
         PER_SET,
-        "Number of prompts that coincide with another; the TwoNN estimate leaves them out.",
         dtype="int64",
+        n_coincident="Number of prompts that coincide with another; the TwoNN estimate leaves them out.",
+        n_constant_features="Number of features without variance; the standardised statistics leave them out.",
     ),
-    Variable(
-        "n_constant_features",
-        PER_SET,
-        "Number of features without variance; the standardised statistics leave them out.",
-        dtype="int64",
+    *arrays(
+        PER_BLOCK,
+        cka_attention="Debiased linear CKA between resid_pre and resid_mid of a block.",
+        cka_mlp="Debiased linear CKA between resid_mid of a block and the block's output.",
+        cka_block="Debiased linear CKA between resid_pre of a block and the block's output.",
     ),
-    Variable("cka_attention", PER_BLOCK, "Debiased linear CKA between resid_pre and resid_mid of a block."),
-    Variable("cka_mlp", PER_BLOCK, "Debiased linear CKA between resid_mid of a block and the block's output."),
-    Variable("cka_block", PER_BLOCK, "Debiased linear CKA between resid_pre of a block and the block's output."),
     Variable("cosine_of_medians", PER_CONTRAST, "Cosine between the two sets' geometric medians."),
-    Variable(
-        "norm_of_mean_positive",
+    *arrays(
         PER_CONTRAST,
-        "Norm of the mean of the positive set's samples (n_samples).",
         STREAM_UNIT,
+        norm_of_mean_positive="Norm of the mean of the positive set's samples (n_samples).",
+        norm_of_mean_negative="Norm of the mean of the negative set's samples (n_samples).",
+        norm_of_median_positive="Norm of the positive set's geometric median.",
+        norm_of_median_negative="Norm of the negative set's geometric median.",
+        difference_of_medians="Norm of the difference of the geometric medians.",
     ),
-    Variable(
-        "norm_of_mean_negative",
-        PER_CONTRAST,
-        "Norm of the mean of the negative set's samples (n_samples).",
-        STREAM_UNIT,
-    ),
-    Variable("norm_of_median_positive", PER_CONTRAST, "Norm of the positive set's geometric median.", STREAM_UNIT),
-    Variable("norm_of_median_negative", PER_CONTRAST, "Norm of the negative set's geometric median.", STREAM_UNIT),
-    Variable("difference_of_medians", PER_CONTRAST, "Norm of the difference of the geometric medians.", STREAM_UNIT),
     *(
         Variable(
             f"cosine_{centre}_{side}_difference",
             PER_CONTRAST,
-            f"Cosine between the {side} set's {vectors} (positive minus negative).",
+            f"Cosine between the {side} set's {centre} and the difference of {centre}s (positive minus negative).",
         )
-        for centre, vectors in (
-            ("mean", "mean and the difference of means"),
-            ("median", "median and the difference of medians"),
-        )
+        for centre in ("mean", "median")
         for side in ("positive", "negative")
     ),
-    Variable("orthant_occupancy", PER_BLOCK, "Share of an MLP's hidden units that are positive before gating."),
-    Variable(
-        "orthant_overlap", PER_BLOCK, "Share of an MLP's hidden units with equal signs in two prompts, mean over pairs."
+    *arrays(
+        PER_BLOCK,
+        orthant_occupancy="Share of an MLP's hidden units that are positive before gating.",
+        orthant_overlap="Share of an MLP's hidden units with equal signs in two prompts, mean over pairs.",
     ),
 )
 

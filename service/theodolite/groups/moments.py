@@ -2,17 +2,16 @@
 
 from theodolite.groups.record import PER_SET, STREAM_UNIT, Group, Variable
 
+_PER_FEATURE = (*PER_SET, "d_model")
+
 VARIABLES = (
     Variable("count", ("set", "position"), "Number of prompts that the statistics use.", dtype="int64"),
-    Variable("mean", (*PER_SET, "d_model"), "Mean over prompts of each feature.", STREAM_UNIT),
+    Variable("mean", _PER_FEATURE, "Mean over prompts of each feature.", STREAM_UNIT),
     Variable(
-        "m2",
-        (*PER_SET, "d_model"),
-        "Sum over prompts of squared deviations from the mean, of each feature.",
-        f"{STREAM_UNIT}²",
+        "m2", _PER_FEATURE, "Sum over prompts of squared deviations from the mean, of each feature.", f"{STREAM_UNIT}²"
     ),
-    Variable("minimum", (*PER_SET, "d_model"), "Minimum over prompts of each feature.", STREAM_UNIT),
-    Variable("maximum", (*PER_SET, "d_model"), "Maximum over prompts of each feature.", STREAM_UNIT),
+    Variable("minimum", _PER_FEATURE, "Minimum over prompts of each feature.", STREAM_UNIT),
+    Variable("maximum", _PER_FEATURE, "Maximum over prompts of each feature.", STREAM_UNIT),
     Variable("norm_mean", PER_SET, "Mean over prompts of the Euclidean norm.", STREAM_UNIT),
     Variable("norm_std", PER_SET, "Standard deviation (n-1) over prompts of the Euclidean norm.", STREAM_UNIT),
     Variable(

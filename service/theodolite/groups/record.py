@@ -1,5 +1,6 @@
 """The record of a result group: its arrays, tables, inputs, options and its order in the report."""
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Literal
 
@@ -31,6 +32,12 @@ class Variable:
     dtype: str = "float64"
     by_layer: bool = False
     interval: str = ""
+
+
+def arrays(dims: tuple[str, ...], units: str = "1", dtype: str = "float64", **descriptions: str) -> Iterator[Variable]:
+    """Yield variables of the same dimensions, units and type; the keyword arguments are their names."""
+    for name, description in descriptions.items():
+        yield Variable(name, dims, description, units, dtype)
 
 
 @dataclass(frozen=True)
@@ -93,17 +100,11 @@ PER_BLOCK = ("set", "position", "layer")
 
 N_SAMPLES = Variable("n_samples", ("set", "position"), "Number of prompts that the statistics use.", dtype="int64")
 N_SIDES = (
-    Variable(
-        "n_positive",
+    *arrays(
         ("contrast", "position"),
-        "Number of prompts of the positive set that the statistics use.",
         dtype="int64",
-    ),
-    Variable(
-        "n_negative",
-        ("contrast", "position"),
-        "Number of prompts of the negative set that the statistics use.",
-        dtype="int64",
+        n_positive="Number of prompts of the positive set that the statistics use.",
+        n_negative="Number of prompts of the negative set that the statistics use.",
     ),
 )
 """Numbers of prompts: N_SAMPLES for statistics of sets, N_SIDES for statistics of contrasts."""
