@@ -5,23 +5,14 @@ from dataclasses import dataclass, fields
 
 @dataclass(frozen=True, kw_only=True)
 class ShardCounts:
-    """Counts of one shard.
+    """Counts of one shard."""
 
-    Attributes:
-        oom_backoffs: batches that were split because memory ran out.
-        tokens: tokens of the shard's prompts.
-        shared_tokens: tokens that were not computed, because they are in the set's shared prefix.
-        computed_tokens: tokens computed, padding included.
-        padding_tokens: computed tokens that are padding.
-        seconds: time of the forward passes and device copies.
-    """
-
-    oom_backoffs: int = 0
+    oom_backoffs: int = 0  # batches that were split because memory ran out
     tokens: int = 0
-    shared_tokens: int = 0
-    computed_tokens: int = 0
+    shared_tokens: int = 0  # not computed, because they are in the set's shared prefix
+    computed_tokens: int = 0  # padding included
     padding_tokens: int = 0
-    seconds: float = 0.0
+    seconds: float = 0.0  # of the forward passes and device copies
 
     def counts_by_name(self) -> dict[str, float]:
         """Return the counts by name, without the fields of subclasses."""

@@ -10,8 +10,7 @@ from theodolite.errors import RunDamagedError
 from theodolite.sites import Site
 from theodolite.store.commits import read_commit
 from theodolite.store.runs import Run
-from theodolite.store.shards import StoredShard, open_shard
-from theodolite.store.slices import read_slice
+from theodolite.store.shards import StoredShard, open_shard, read_slice
 
 
 @dataclass(frozen=True)

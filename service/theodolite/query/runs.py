@@ -17,11 +17,7 @@ from theodolite.store.runs import Run, find_run, list_run_ids
 
 def run_state(run: Run) -> str:
     """Return a run's state: `complete`, `captured` (only results are missing), or `capturing`."""
-    return _state(run, finished_groups(run))
-
-
-def _state(run: Run, finished: Mapping[str, str]) -> str:
-    if finished:
+    if finished_groups(run):
         return "complete"
     done = sum(len(keys(run.location, f"shards/{name}")) for name in run.record.sets)
     return "captured" if done == sum(facts.n_shards for facts in run.record.sets.values()) else "capturing"
@@ -37,7 +33,7 @@ def summary(run: Run) -> dict[str, Any]:
         "sets": {name: facts.n_samples for name, facts in run.record.sets.items()},
         "contrasts": list(read_contrasts(run, finished)),
         "analyses": sorted(finished),
-        "state": _state(run, finished),
+        "state": run_state(run),
         "created": run.record.created.isoformat(),
     }
 
@@ -46,10 +42,6 @@ def summaries(store: str, cache: Cache | None = None) -> list[dict[str, Any]]:
     """Return a short description of each run of a store, newest first.
 
     A run that cannot be read has the state `damaged` or `newer` and a reason; the other runs are listed as usual.
-
-    Args:
-        store: URL of the store.
-        cache: cache of the objects of the runs.
     """
     items = [_summary_or_reason(store, run_id, cache) for run_id in list_run_ids(store)]
     return sorted((item for item in items if item), key=lambda item: str(item["created"]), reverse=True)
@@ -71,16 +63,13 @@ def _summary_or_reason(store: str, run_id: str, cache: Cache | None) -> dict[str
 def progress(run: Run) -> dict[str, dict[str, int]]:
     """Return the number of committed prompts and of all prompts of each set: `done` and `total`."""
     is_complete = bool(finished_groups(run))  # then every prompt is committed, and there is no need to count
-    return {name: _progress(run, name, is_complete=is_complete) for name in run.record.sets}
+    shard_prompts = run.record.spec.capture.shard_prompts
 
+    def done(name: str, n_samples: int) -> int:
+        return n_samples if is_complete else min(len(keys(run.location, f"shards/{name}")) * shard_prompts, n_samples)
 
-def _progress(run: Run, name: str, *, is_complete: bool) -> dict[str, int]:
-    facts = run.record.sets[name]
-    if is_complete:
-        return {"done": facts.n_samples, "total": facts.n_samples}
-    committed = len(keys(run.location, f"shards/{name}"))
-    done = min(committed * run.record.spec.capture.shard_prompts, facts.n_samples)
-    return {"done": done, "total": facts.n_samples}
+    sets = {name: facts.n_samples for name, facts in run.record.sets.items()}
+    return {name: {"done": done(name, total), "total": total} for name, total in sets.items()}
 
 
 def describe_results(run: Run) -> dict[str, Any]:
@@ -101,26 +90,20 @@ def describe(run: Run) -> dict[str, Any]:
         "model": run.record.model.model_dump(),
         "capture": run.record.spec.capture.model_dump(mode="json"),
         "sets": {
-            name: {
-                **facts.model_dump(),
-                "shards_committed": captured[name][0],
-                "quarantined": n_quarantined[name],
-            }
+            name: {**facts.model_dump(), "shards_committed": captured[name][0], "quarantined": n_quarantined[name]}
             for name, facts in run.record.sets.items()
         },
         "notes": list(_notes(run, n_quarantined)),
         "parity": run.record.parity,
         "versions": run.record.versions,
         "spec": run.record.spec.model_dump(mode="json", exclude_none=True),
-        "results": {name: _dims(name) for name in short["analyses"]},
+        # A newer version may have written a group that this one does not know.
+        "results": {
+            name: {one.name: list(one.dims) for one in GROUPS[name].variables} if name in GROUPS else {}
+            for name in short["analyses"]
+        },
         "tables": finished_tables(run),
     }
-
-
-def _dims(group: str) -> dict[str, list[str]]:
-    """Return the dimensions of each variable of a group; empty for a group of a newer version."""
-    variables = GROUPS[group].variables if group in GROUPS else ()
-    return {variable.name: list(variable.dims) for variable in variables}
 
 
 def _captured(run: Run, name: str, *, is_complete: bool) -> tuple[int, int]:
@@ -130,10 +113,8 @@ def _captured(run: Run, name: str, *, is_complete: bool) -> tuple[int, int]:
         commits = read_commits(run.location, name).values()
         return len(commits), sum(len(commit.quarantined) for commit in commits)
 
-    if run.cache is None or not is_complete:
-        return read()
     # A large run has thousands of commit records, and those of a complete run never change.
-    return run.cache.get((run.url, "captured", name, run.record.created), read, lambda _: 500)
+    return run.cached(("captured", name, run.record.created), read, lambda _: 500) if is_complete else read()
 
 
 def _notes(run: Run, n_quarantined: Mapping[str, int]) -> Iterator[str]:
@@ -168,25 +149,20 @@ def verify(run: Run) -> Iterator[str]:
     """Yield a sentence for each missing or changed object: shards, results, tables, metadata."""
     for name, facts in run.record.sets.items():
         committed = set(keys(run.location, f"shards/{name}"))
-        captured = [index for index in range(facts.n_shards) if record_key(name, index) in committed]
-        missing = [f"{name}/{index:05d}" for index in sorted(set(range(facts.n_shards)) - set(captured))]
+        missing = [index for index in range(facts.n_shards) if record_key(name, index) not in committed]
         if missing:
-            named = ", ".join(missing[:3]) + (", …" if len(missing) > 3 else "")
+            named = ", ".join(f"{name}/{index:05d}" for index in missing[:3]) + (", …" if len(missing) > 3 else "")
             yield f"{name}: {len(missing)} of {facts.n_shards} shards are not captured (yet): {named}"
-        for index in captured:
-            yield from _shard_damages(run, name, index)
+        for index in sorted(set(range(facts.n_shards)) - set(missing)):
+            try:
+                commit = read_commit(run.location, name, index)
+            except StoreError as error:
+                yield f"shard {name}/{index:05d}: {error}"
+            else:
+                yield from damages(run.location, commit)
     try:
         if not finished_groups(run):
             yield "results: none are finished (yet)"
         yield from changed_objects(run)
     except StoreError as error:
         yield str(error)
-
-
-def _shard_damages(run: Run, name: str, index: int) -> Iterator[str]:
-    try:
-        commit = read_commit(run.location, name, index)
-    except StoreError as error:
-        yield f"shard {name}/{index:05d}: {error}"
-        return
-    yield from damages(run.location, commit)

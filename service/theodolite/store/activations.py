@@ -16,9 +16,8 @@ from zarr.storage import MemoryStore
 
 from theodolite.errors import RunDamagedError
 from theodolite.groups.dimensions import DIMENSIONS
-from theodolite.groups.record import Variable
 from theodolite.sites import Site
-from theodolite.store.commits import Commit, array_key, record_key, sha256
+from theodolite.store.commits import Commit, array_key, damage_of, record_key
 from theodolite.store.layout import ACTIVATIONS, CAPTURED, MLP_POSITIVE, shard_key
 from theodolite.store.objects import Location, get, put_new
 from theodolite.store.runs import Run
@@ -44,8 +43,7 @@ def create_activations(
         sites: captured sites without `resid_final`, which is always added.
         coordinates: `position`, `layer` and `d_model` as sequences, and `unit` if active neurons are counted.
     """
-    memory: dict[str, Any] = {}
-    group = zarr.create_group(MemoryStore(memory))
+    group, memory = _group_in_memory()
     lengths = {name: len(values) for name, values in coordinates.items()}
     labels = {"sample": range(n_samples), **coordinates}
     n_shards = -(-n_samples // shard_prompts)
@@ -70,10 +68,8 @@ def create_activations(
 def encode_shard(site: Site, values: NDArray[np.float32], start: int, shard_prompts: int) -> bytes:
     """Return the bytes of the Zarr shard with `values`; their first sample has the index `start` in its set."""
     lengths = {"position": values.shape[1], "layer": values.shape[2], "d_model": values.shape[-1]}
-    memory: dict[str, Any] = {}
-    group = zarr.create_group(MemoryStore(memory))
-    array = _create_array(group, site, start + len(values), shard_prompts, lengths)
-    array[start:] = values
+    group, memory = _group_in_memory()
+    _create_array(group, site, start + len(values), shard_prompts, lengths)[start:] = values
     content: bytes = memory[shard_key(site, start // shard_prompts)].to_bytes()
     return content
 
@@ -81,9 +77,8 @@ def encode_shard(site: Site, values: NDArray[np.float32], start: int, shard_prom
 def encode_counts(counts: NDArray[np.int32], shard_index: int) -> bytes:
     """Return the bytes of the Zarr chunk with a shard's `counts`, (position, layer, unit)."""
     lengths = dict(zip(MLP_POSITIVE.dims[1:], counts.shape, strict=True))
-    memory: dict[str, Any] = {}
-    array = _create_counts(zarr.create_group(MemoryStore(memory)), shard_index + 1, lengths)
-    array[shard_index] = counts
+    group, memory = _group_in_memory()
+    _create_counts(group, shard_index + 1, lengths)[shard_index] = counts
     content: bytes = memory[shard_key(MLP_POSITIVE.name, shard_index)].to_bytes()
     return content
 
@@ -114,9 +109,9 @@ def read_positive_counts(run: Run, commit: Commit) -> NDArray[np.int32] | None:
     if MLP_POSITIVE.name not in commit.checksums:
         return None
     content = committed_bytes(run, commit, MLP_POSITIVE.name)
-    memory: dict[str, Any] = {}
-    lengths = {**_lengths(run, commit), "unit": counted_units(run.location, commit.prompt_set)}
-    array = _create_counts(zarr.create_group(MemoryStore(memory)), commit.index + 1, lengths)
+    group, memory = _group_in_memory()
+    facts = {"position": len(run.record.sets[commit.prompt_set].positions), "layer": len(run.record.layers)}
+    array = _create_counts(group, commit.index + 1, {**facts, "unit": counted_units(run.location, commit.prompt_set)})
     memory[shard_key(MLP_POSITIVE.name, commit.index)] = Buffer.from_bytes(content)
     return np.asarray(array[commit.index], dtype=np.int32)
 
@@ -124,17 +119,18 @@ def read_positive_counts(run: Run, commit: Commit) -> NDArray[np.int32] | None:
 def committed_bytes(run: Run, commit: Commit, name: str) -> bytes:
     """Return the bytes of one array of a shard; raises RunDamagedError if they are missing or have changed."""
     content = get(run.location, array_key(commit, name))
-    if content is None or sha256(content) != commit.checksums[name]:
-        wrong = "is missing" if content is None else "its bytes are not those that were committed"
+    if wrong := damage_of(content, commit.checksums[name], "committed"):
         raise RunDamagedError(
             f"{run.id}: shard {commit.name}, {name}: {wrong}; to capture it again, remove "
             f"{record_key(commit.prompt_set, commit.index)} from the run and survey again"
         )
-    return content
+    return content or b""
 
 
-def _lengths(run: Run, commit: Commit) -> dict[str, int]:
-    return {"position": len(run.record.sets[commit.prompt_set].positions), "layer": len(run.record.layers)}
+def _group_in_memory() -> tuple[zarr.Group, dict[str, Any]]:
+    """Return an empty group, and the objects that Zarr writes to it, by key."""
+    memory: dict[str, Any] = {}
+    return zarr.create_group(MemoryStore(memory)), memory
 
 
 # Only these two functions choose chunk shapes.
@@ -144,38 +140,28 @@ def _create_array(
     group: zarr.Group, site: Site, n_samples: int, shard_prompts: int, lengths: dict[str, int]
 ) -> zarr.Array[Any]:
     """Create one site's array with one Zarr shard for each capture shard: one layer of it takes two range requests."""
-    variable = CAPTURED[site]
-    trailing = tuple(lengths[dim] for dim in variable.dims[1:])
-    chunk = tuple(1 if dim == "layer" else lengths[dim] for dim in variable.dims[1:])
-    return group.create_array(
-        str(site),
-        shape=(n_samples, *trailing),
-        shards=(shard_prompts, *trailing),
-        chunks=(shard_prompts, *chunk),
-        fill_value=np.nan,
-        **_described(variable),
-    )
+    dims = CAPTURED[site].dims[1:]
+    shape, chunk = [lengths[dim] for dim in dims], [1 if dim == "layer" else lengths[dim] for dim in dims]
+    return _create(group, site, (n_samples, *shape), shards=(shard_prompts, *shape), chunks=(shard_prompts, *chunk))
 
 
 def _create_counts(group: zarr.Group, n_shards: int, lengths: dict[str, int]) -> zarr.Array[Any]:
     """Create the array of counts with one chunk for each capture shard; readers always read a whole chunk."""
-    trailing = tuple(lengths[dim] for dim in MLP_POSITIVE.dims[1:])
+    shape = [lengths[dim] for dim in MLP_POSITIVE.dims[1:]]
+    return _create(group, MLP_POSITIVE.name, (n_shards, *shape), chunks=(1, *shape))
+
+
+def _create(group: zarr.Group, name: str, shape: tuple[int, ...], **chunks: Any) -> zarr.Array[Any]:
+    variable = CAPTURED[name]
     return group.create_array(
-        MLP_POSITIVE.name,
-        shape=(n_shards, *trailing),
-        chunks=(1, *trailing),
-        fill_value=-1,
-        **_described(MLP_POSITIVE),
-    )
-
-
-def _described(variable: Variable) -> dict[str, Any]:
-    """Return the arguments of `create_array` that all captured arrays share."""
-    return {
-        "dtype": variable.dtype,
+        str(name),
+        shape=shape,
+        dtype=variable.dtype,
+        fill_value=np.nan if np.dtype(variable.dtype).kind == "f" else -1,
         # lz4 with shuffle compresses the zero bytes: the low ones of bf16 in float32, and the high ones of counts.
-        "compressors": BloscCodec(cname="lz4", shuffle="shuffle", typesize=4),
-        "dimension_names": variable.dims,
-        "attributes": {"units": variable.units, "description": variable.description},
-        "config": {"write_empty_chunks": True},
-    }
+        compressors=BloscCodec(cname="lz4", shuffle="shuffle", typesize=4),
+        dimension_names=variable.dims,
+        attributes={"units": variable.units, "description": variable.description},
+        config={"write_empty_chunks": True},
+        **chunks,
+    )

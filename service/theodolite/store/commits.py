@@ -13,6 +13,7 @@ from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, field, replace
 from functools import partial
+from pathlib import PurePosixPath
 
 from theodolite.errors import RunDamagedError
 from theodolite.shard_counts import ShardCounts
@@ -26,30 +27,16 @@ _READ_THREADS = 16
 
 @dataclass(frozen=True)
 class Commit(ShardCounts):
-    """The record of the committed attempt of a shard, with the shard's counts.
-
-    Attributes:
-        prompt_set: the set's name.
-        index: the shard's index in its set.
-        start: first sample.
-        stop: one past the last sample.
-        attempt: the attempt's unique name, part of its keys under `pending/`.
-        checksums: SHA-256 of each array's encoded bytes, by the array's name.
-        batches: the batches as they were computed, each a list of samples.
-        quarantined: the reason why a sample's activations cannot be used, by sample.
-        stored_bytes: size of the encoded arrays.
-        store_seconds: time to write the encoded arrays.
-        device: the device that computed the shard.
-    """
+    """The record of the committed attempt of a shard, with the shard's counts."""
 
     prompt_set: str
     index: int
-    start: int
-    stop: int
-    attempt: str
-    checksums: dict[str, str]
-    batches: list[list[int]]
-    quarantined: dict[int, str] = field(default_factory=dict)
+    start: int  # first sample
+    stop: int  # one past the last sample
+    attempt: str  # its unique name, part of its keys under `pending/`
+    checksums: dict[str, str]  # SHA-256 of each array's encoded bytes, by the array's name
+    batches: list[list[int]]  # the samples of each batch, as they were computed
+    quarantined: dict[int, str] = field(default_factory=dict)  # why a sample's activations cannot be used, by sample
     stored_bytes: int = field(default=0, compare=False)
     store_seconds: float = field(default=0.0, compare=False)
     device: str = ""
@@ -78,10 +65,7 @@ def new_attempt() -> str:
 def commit_shard(location: Location, commit: Commit, encoded: Mapping[str, bytes]) -> Commit:
     """Commit an attempt unless another one is committed already; return the commit record of the shard.
 
-    Args:
-        location: the run's objects.
-        commit: the attempt's record.
-        encoded: the bytes of each of the shard's arrays, by the array's name.
+    `encoded` are the bytes of each of the shard's arrays, by the array's name.
     """
     start = time.perf_counter()
     for name, content in encoded.items():
@@ -104,8 +88,7 @@ def move_committed(location: Location, commit: Commit) -> None:
 
 def read_commits(location: Location, prompt_set: str) -> dict[int, Commit]:
     """Return the commit records of a set by shard index."""
-    names = [key.rsplit("/", 1)[-1].removesuffix(".json") for key in keys(location, f"shards/{prompt_set}")]
-    indices = [int(name) for name in names]
+    indices = [int(PurePosixPath(key).stem) for key in keys(location, f"shards/{prompt_set}")]
     with ThreadPoolExecutor(_READ_THREADS) as pool:  # a bucket has a long latency even for a small object
         return dict(zip(indices, pool.map(partial(read_commit, location, prompt_set), indices), strict=True))
 
@@ -146,11 +129,15 @@ def recover(location: Location, prompt_set: str) -> dict[int, Commit]:
 def damages(location: Location, commit: Commit) -> Iterator[str]:
     """Yield a sentence for each of a shard's arrays that is missing or whose checksum is wrong."""
     for name, checksum in commit.checksums.items():
-        content = get(location, array_key(commit, name))
-        if content is None:
-            yield f"shard {commit.name}, {name}: is missing"
-        elif sha256(content) != checksum:
-            yield f"shard {commit.name}, {name}: its bytes are not those that were committed"
+        if wrong := damage_of(get(location, array_key(commit, name)), checksum, "committed"):
+            yield f"shard {commit.name}, {name}: {wrong}"
+
+
+def damage_of(content: bytes | None, checksum: str, done: str = "written") -> str | None:
+    """Return the problem of an object that was written or committed, or None if its checksum is right."""
+    if content is None:
+        return "is missing"
+    return None if sha256(content) == checksum else f"its bytes are not those that were {done}"
 
 
 def drop_pending(location: Location) -> None:

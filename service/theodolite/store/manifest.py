@@ -6,11 +6,13 @@ The commit records hold the checksums of the shards.
 import json
 from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime
+from functools import partial
+from pathlib import PurePosixPath
 from typing import Any
 
 from theodolite.errors import RunDamagedError
 from theodolite.spec import canonical_json
-from theodolite.store.commits import sha256
+from theodolite.store.commits import damage_of, sha256
 from theodolite.store.layout import ACTIVATIONS, CAPTURED, COMPLETE, REPORT
 from theodolite.store.objects import delete, get, keys, put, version
 from theodolite.store.runs import Run
@@ -23,14 +25,12 @@ def finished_groups(run: Run) -> dict[str, str]:
 
 def listed_checksums(run: Run) -> dict[str, str]:
     """Return the checksum of every object that COMPLETE lists, by the object's key in the run."""
-    checksums: dict[str, str] = _read(run)["checksums"]
-    return checksums
+    return dict(_read(run)["checksums"])
 
 
 def finished_tables(run: Run) -> list[str]:
     """Return the names of the tables that COMPLETE lists."""
-    listed = [key for key in _read(run)["checksums"] if key.startswith("tables/")]
-    return [key.removeprefix("tables/").removesuffix(".parquet") for key in listed]
+    return [PurePosixPath(key).stem for key in listed_checksums(run) if key.startswith("tables/")]
 
 
 def write_complete(run: Run, groups: Mapping[str, str]) -> None:
@@ -51,13 +51,6 @@ def changed_objects(run: Run) -> Iterator[str]:
             yield f"{key}: {wrong}"
 
 
-def damage_of(content: bytes | None, checksum: str) -> str | None:
-    """Return the problem of an object that COMPLETE lists, or None if its checksum is right."""
-    if content is None:
-        return "is missing"
-    return None if sha256(content) == checksum else "its bytes are not those that were written"
-
-
 def _read(run: Run) -> dict[str, Any]:
     if run.cache is None:
         return _parse(run)
@@ -65,8 +58,7 @@ def _read(run: Run) -> dict[str, Any]:
         written = version(run.location, COMPLETE)
         if written is None:
             return {"groups": {}, "checksums": {}}
-        key = run.url, COMPLETE, written
-        content = run.cache.get(key, lambda: _parse(run), lambda content: 200 * len(content["checksums"]))
+        content = run.cached((COMPLETE, written), partial(_parse, run), lambda content: 200 * len(content["checksums"]))
         run.complete_snapshot.update(content)
     return run.complete_snapshot
 
@@ -86,10 +78,6 @@ def _parse(run: Run) -> dict[str, Any]:
 
 def _checksummed_keys(run: Run) -> list[str]:
     """Return the keys of all objects except shards, commit records and objects that may be written again."""
-    shards = {f"{ACTIVATIONS}/{name}/{array}/c" for name in run.record.sets for array in CAPTURED}
-    skipped = ("pending/", "shards/", COMPLETE, REPORT)
-    return [
-        key
-        for key in keys(run.location)
-        if not key.startswith(skipped) and not any(key.startswith(f"{shard}/") for shard in shards)
-    ]
+    shards = (f"{ACTIVATIONS}/{name}/{array}/c/" for name in run.record.sets for array in CAPTURED)
+    skipped = ("pending/", "shards/", COMPLETE, REPORT, *shards)
+    return [key for key in keys(run.location) if not key.startswith(skipped)]

@@ -38,15 +38,10 @@ def absolute(url: str) -> str:
 
 
 def open_location(url: str, create: bool = False) -> Location:
-    """Return the objects below a URL or a path.
+    """Return the objects below a folder, or below a file://, s3://, gs:// or az:// URL.
 
-    Args:
-        url: a folder, or a file://, s3://, gs:// or az:// URL.
-        create: create a local folder that does not exist. If False, such a folder reads as empty, and each write to
-            it raises StoreError.
-
-    Raises:
-        StoreError: the URL is invalid, or the folder cannot be created.
+    A local folder that does not exist is created if `create`. Otherwise it reads as empty, and each write to it raises
+    StoreError, as do an invalid URL and a folder that cannot be created.
     """
     try:
         if "://" in url and not url.startswith("file://"):
@@ -80,15 +75,13 @@ def check_writable(url: str) -> None:
 
 def put(location: Location, key: str, content: bytes) -> None:
     """Write an object; an existing one is replaced."""
-    _refuse_missing(location, key)
-    with store_errors(f"cannot write {key}"):
+    with _writing(location, key):
         obstore.put(location, key, content)
 
 
 def put_new(location: Location, key: str, content: bytes) -> bool:
     """Create an object and return True; if it exists already, change nothing and return False."""
-    _refuse_missing(location, key)
-    with store_errors(f"cannot write {key}"):
+    with _writing(location, key):
         try:
             obstore.put(location, key, content, mode="create")
         except AlreadyExistsError:
@@ -133,36 +126,31 @@ def folders(location: Location, prefix: str) -> list[str]:
 
 def move(location: Location, source: str, target: str) -> None:
     """Move an object; a missing source is ignored, so that a move can be repeated."""
-    _refuse_missing(location, target)
-    with store_errors(f"cannot move {source}"):
-        try:
-            obstore.rename(location, source, target)
-        except FileNotFoundError:
-            return
+    with _writing(location, target, f"cannot move {source}"), suppress(FileNotFoundError):
+        obstore.rename(location, source, target)
 
 
 def delete(location: Location, targets: list[str]) -> None:
     """Delete objects; missing ones are ignored."""
-    if targets:
-        _refuse_missing(location, targets[0])
-        with store_errors("cannot delete"):
-            _delete(location, targets)
+    if not targets:
+        return
+    with _writing(location, targets[0], "cannot delete"):
+        try:
+            obstore.delete(location, targets)
+        except FileNotFoundError:
+            # In a folder, the deletion stops at the first missing object; a bucket ignores missing objects.
+            for target in targets:
+                with suppress(FileNotFoundError):
+                    obstore.delete(location, target)
 
 
-def _delete(location: Location, targets: list[str]) -> None:
-    try:
-        obstore.delete(location, targets)
-    except FileNotFoundError:
-        # In a folder, the deletion stops at the first missing object; a bucket ignores missing objects.
-        for target in targets:
-            with suppress(FileNotFoundError):
-                obstore.delete(location, target)
-
-
-def _refuse_missing(location: Location, key: str) -> None:
-    """Raise StoreError if the folder does not exist on this node: other nodes could not read the object."""
+@contextmanager
+def _writing(location: Location, key: str, problem: str = "") -> Iterator[None]:
+    """Convert errors as `store_errors` does, and refuse a folder that does not exist: other nodes would not read it."""
     if isinstance(location, _MissingFolder):
         raise StoreError(f"cannot write {key}: there is no folder {location.url} on node {gethostname()}; {SHARING}")
+    with store_errors(problem or f"cannot write {key}"):
+        yield
 
 
 @contextmanager

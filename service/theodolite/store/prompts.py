@@ -6,20 +6,14 @@ import numpy as np
 import pandas as pd
 
 from theodolite.spec import TokenIds
-from theodolite.store.objects import Location, put_new
-from theodolite.store.tables import encode_table, read_table, write_table
+from theodolite.store.objects import Location, put, put_new
+from theodolite.store.tables import encode_table, read_table
 
 
 def write_tokens(location: Location, prompt_set: str, tokens: Sequence[TokenIds]) -> None:
     """Write the token ids of a set unless they exist; a resumed survey reads the existing ones."""
-    lengths = [len(ids) for ids in tokens]
-    frame = pd.DataFrame(
-        {
-            "sample": np.repeat(np.arange(len(tokens)), lengths),
-            "index": np.concatenate([np.arange(length) for length in lengths]),
-            "token_id": np.concatenate([np.asarray(ids) for ids in tokens]),
-        }
-    )
+    rows = [(sample, index, token) for sample, ids in enumerate(tokens) for index, token in enumerate(ids)]
+    frame = pd.DataFrame(rows, columns=["sample", "index", "token_id"])
     put_new(location, _tokens_key(prompt_set), encode_table(frame))
 
 
@@ -50,7 +44,7 @@ def write_prompts(
             "error": [quarantined.get(sample, "") for sample in samples],
         }
     )
-    write_table(location, prompts_key(prompt_set), frame)
+    put(location, prompts_key(prompt_set), encode_table(frame))
 
 
 def read_prompts(location: Location, prompt_set: str) -> pd.DataFrame:

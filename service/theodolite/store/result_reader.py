@@ -17,8 +17,9 @@ from zarr.storage import MemoryStore
 
 from theodolite.errors import ResultsNotFoundError, RunDamagedError, StoreError, TableNotFoundError
 from theodolite.groups import GROUPS, table_owner
+from theodolite.store.commits import damage_of
 from theodolite.store.layout import RESULTS
-from theodolite.store.manifest import damage_of, finished_groups, finished_tables, listed_checksums
+from theodolite.store.manifest import finished_groups, finished_tables, listed_checksums
 from theodolite.store.objects import get, keys
 from theodolite.store.runs import Run
 from theodolite.store.tables import decode_rows, decode_table, table_key
@@ -47,10 +48,8 @@ def read_group(run: Run, name: str) -> xr.Dataset:
     def read() -> xr.Dataset:
         return _load(run, name, lambda variable, _chunk: variable not in GROUPS[name].by_layer)
 
-    if run.cache is None:
-        return read()
-    group = run.cache.get((run.url, name, finished[name]), read, lambda dataset: int(dataset.nbytes))
-    if group.attrs["digest"] != finished[name]:
+    group = run.cached((name, finished[name]), read, lambda dataset: int(dataset.nbytes))
+    if run.cache is not None and group.attrs["digest"] != finished[name]:
         raise StoreError(f"{run.id}: results {name!r} are being computed again; retry when they are finished")
     return group
 
@@ -82,9 +81,7 @@ def read_contrasts(run: Run, finished: Mapping[str, str]) -> dict[str, dict[str,
         except (KeyError, ValueError, TypeError) as error:
             raise _incomplete_listing(run, "curves") from error
 
-    if run.cache is None:
-        return read()
-    return run.cache.get((run.url, "contrasts", finished["curves"]), read, lambda _: 2_000)
+    return run.cached(("contrasts", finished["curves"]), read, lambda _: 2_000)
 
 
 def read_finished_table(run: Run, name: str, filters: Sequence[tuple[str, str, Any]] = ()) -> pd.DataFrame:
@@ -107,11 +104,7 @@ def table_bytes(run: Run, name: str) -> bytes:
     key, checksums = table_key(name), listed_checksums(run)
     if key not in checksums:
         raise TableNotFoundError(f"{run.id} has no table {name!r}; it has {', '.join(finished_tables(run)) or 'none'}")
-
-    def read() -> bytes:
-        return _verified(run, key, checksums[key])
-
-    return read() if run.cache is None else run.cache.get((run.url, key, checksums[key]), read, len)
+    return run.cached((key, checksums[key]), partial(_verified, run, key, checksums[key]), len)
 
 
 def damaged_groups(run: Run) -> list[str]:
@@ -142,14 +135,17 @@ def _load(run: Run, name: str, is_wanted: _IsWanted) -> xr.Dataset:
     try:
         group = zarr.open_group(MemoryStore(objects), path=name, mode="r", use_consolidated=False)
         arrays = dict(group.arrays())
-        variables = {key: xr.Variable(_dims(array), array[...], _attributes(array)) for key, array in arrays.items()}
-        read_whole = {key: array for key, array in arrays.items() if key not in GROUPS[name].by_layer}
-        has_all_chunks = all(_has_all_chunks(objects, f"{name}/{key}/c", array) for key, array in read_whole.items())
+        variables = {key: _variable(array) for key, array in arrays.items()}
+        has_all_chunks = all(  # Zarr reads a missing chunk as its fill value
+            sum(f"{stored}/".startswith(f"{name}/{key}/c/") for stored in objects) == array.nchunks
+            for key, array in arrays.items()
+            if key not in GROUPS[name].by_layer
+        )
     # The checksums are right, but another version of Zarr may have written the objects.
     except Exception as error:
         raise RunDamagedError(f"{run.id}: results {name!r} cannot be read: {error}") from error
-    expected = {variable.name for variable in GROUPS[name].variables if not variable.by_layer}
-    expected |= {dim for variable in GROUPS[name].variables if not variable.by_layer for dim in variable.dims}
+    whole = [variable for variable in GROUPS[name].variables if not variable.by_layer]
+    expected = {variable.name for variable in whole}.union(*(variable.dims for variable in whole))
     if not has_all_chunks or not expected <= set(variables):
         raise _incomplete_listing(run, name)
     measured = {variable.name for variable in GROUPS[name].variables}
@@ -173,11 +169,6 @@ def _fetch(run: Run, name: str, is_wanted: _IsWanted) -> dict[str, Any]:
     return objects
 
 
-def _has_all_chunks(objects: Mapping[str, Any], prefix: str, array: Any) -> bool:
-    """Return whether every chunk was fetched: Zarr reads a missing one as its fill value."""
-    return bool(sum(key == prefix or key.startswith(f"{prefix}/") for key in objects) == array.nchunks)
-
-
 def _incomplete_listing(run: Run, name: str) -> RunDamagedError:
     return RunDamagedError(
         f"{run.id}: COMPLETE does not list all objects of {name!r}; `theodolite analyse {run.id}` computes it again"
@@ -191,10 +182,7 @@ def _verified(run: Run, key: str, checksum: str) -> bytes:
     return content or b""
 
 
-def _dims(array: Any) -> tuple[str, ...]:
-    return tuple(array.metadata.dimension_names or ())  # a single number has none
-
-
-def _attributes(array: Any) -> dict[str, Any]:
+def _variable(array: Any) -> xr.Variable:
     # xarray stored both for its own use: the fill value, and the names of non-dimension coordinates.
-    return {name: value for name, value in array.attrs.items() if name not in ("_FillValue", "coordinates")}
+    attributes = {name: value for name, value in array.attrs.items() if name not in ("_FillValue", "coordinates")}
+    return xr.Variable(array.metadata.dimension_names or (), array[...], attributes)  # a single number has no dimension

@@ -42,18 +42,19 @@ def build_group(
     """
     variables = {}
     for variable in GROUPS[name].variables:
-        if variable.by_layer:
-            continue
-        if all(len(coordinates[dim]) for dim in variable.dims):
-            array = np.asarray(values[variable.name], dtype=variable.dtype)
-        else:  # a survey without contrasts
-            array = np.empty([len(coordinates[dim]) for dim in variable.dims], dtype=variable.dtype)
-        described = {"units": variable.units, "description": variable.description}
-        variables[variable.name] = xr.Variable(variable.dims, array, described)
+        if not variable.by_layer:
+            shape = [len(coordinates[dim]) for dim in variable.dims]
+            # A survey without contrasts has no values along them.
+            array = np.asarray(values[variable.name], variable.dtype) if all(shape) else np.empty(shape, variable.dtype)
+            variables[variable.name] = xr.Variable(variable.dims, array, _described(variable))
     used = {dim for variable in GROUPS[name].variables for dim in variable.dims}
     coords = {dim: _coordinate(dim, dim, coordinates[dim]) for dim in sorted(used)}
     coords |= {name: _coordinate(name, dim, labels) for name, (dim, labels) in beside.items()}
     return xr.Dataset(variables, coords, dict(attributes))
+
+
+def _described(variable: Variable) -> dict[str, Any]:
+    return {"units": variable.units, "description": variable.description}
 
 
 def drop_groups(run: Run, names: Iterable[str]) -> dict[str, str]:
@@ -96,10 +97,7 @@ def write_groups(
         objects = _encode_group(name, dataset)
         for key, content in objects.items():
             put(run.location, key, content)
-        current_keys = {
-            *objects,
-            *(key for variable in GROUPS[name].by_layer.values() for key in _chunk_keys(name, variable, dataset.sizes)),
-        }
+        current_keys = {*objects, *_chunk_keys(name, dataset.sizes)}
         delete(run.location, [key for key in keys(run.location, f"{RESULTS}/{name}") if key not in current_keys])
     for name, content in tables.items():
         put(run.location, table_key(name), content)
@@ -110,13 +108,7 @@ def write_groups(
 def write_layer(run: Run, group: str, name: str, lengths: Mapping[str, int], layer: int, values: NDArray[Any]) -> None:
     """Write one layer of a variable that is stored by layer, before its group is written.
 
-    Args:
-        run: the run.
-        group: the result group.
-        name: the variable.
-        lengths: the length of each of its dimensions.
-        layer: the index of the layer.
-        values: the array without the layer's dimension.
+    `lengths` are those of the variable's dimensions; `values` is the array without the layer's dimension.
     """
     variable = GROUPS[group].by_layer[name]
     memory: dict[str, Any] = {}
@@ -138,8 +130,7 @@ def _encode_group(name: str, dataset: xr.Dataset) -> dict[str, bytes]:
     group = zarr.open_group(MemoryStore(memory), path=name, mode="a")
     for variable in GROUPS[name].by_layer.values():
         _create_by_layer(group, variable, dataset.sizes)
-    inside = f"{name}/"
-    return {f"{RESULTS}/{key}": content.to_bytes() for key, content in memory.items() if key.startswith(inside)}
+    return {f"{RESULTS}/{key}": object.to_bytes() for key, object in memory.items() if key.startswith(f"{name}/")}
 
 
 def _create_by_layer(group: zarr.Group, variable: Variable, lengths: Mapping[Any, int]) -> zarr.Array[Any]:
@@ -154,18 +145,18 @@ def _create_by_layer(group: zarr.Group, variable: Variable, lengths: Mapping[Any
         fill_value=np.nan,
         compressors=None,  # the digits of singular vectors do not compress
         dimension_names=variable.dims,
-        attributes={"units": variable.units, "description": variable.description},
+        attributes=_described(variable),
     )
 
 
-def _chunk_keys(group: str, variable: Variable, lengths: Mapping[Any, int]) -> Iterator[str]:
-    """Yield the keys of the chunks that a variable stored by layer may have."""
-    if not all(lengths[dim] for dim in variable.dims):
-        return
-    inner = variable.dims.index("layer") + 1
-    for indices in np.ndindex(*(lengths[dim] for dim in variable.dims[:inner])):
-        zeros = (0,) * (len(variable.dims) - inner)
-        yield "/".join([RESULTS, group, variable.name, "c", *map(str, (*indices, *zeros))])
+def _chunk_keys(group: str, lengths: Mapping[Any, int]) -> Iterator[str]:
+    """Yield the keys of the chunks that the variables stored by layer may have."""
+    for variable in GROUPS[group].by_layer.values():
+        shape = [lengths[dim] for dim in variable.dims]
+        inner = variable.dims.index("layer") + 1
+        chunks = [*shape[:inner], *[1] * len(shape[inner:])] if all(shape) else [0]
+        for indices in np.ndindex(*chunks):
+            yield "/".join([RESULTS, group, variable.name, "c", *map(str, indices)])
 
 
 def consolidate(run: Run, hierarchy: str = ACTIVATIONS) -> None:

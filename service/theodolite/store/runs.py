@@ -1,6 +1,7 @@
 """Create, open and list the runs of a store."""
 
 import json
+from collections.abc import Callable, Hashable
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from functools import cached_property
@@ -10,7 +11,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 
 from theodolite.errors import RunDamagedError, RunNotFoundError, StoreVersionError
 from theodolite.spec import SurveySpec
-from theodolite.store.cache import Cache
+from theodolite.store.cache import Cache, Value
 from theodolite.store.layout import FORMAT, REPORT, RUN_RECORD
 from theodolite.store.objects import Location, folders, get, join, open_location, put_new, version
 
@@ -71,19 +72,12 @@ class RunRecord(BaseModel):
 
 @dataclass(frozen=True)
 class Run:
-    """An existing run.
-
-    Attributes:
-        store: URL of its store.
-        record: its run.json.
-        cache: cache of the objects of the run; None reads each object again every time.
-        complete_snapshot: content of COMPLETE at the first read, if there is a cache. Every read for one response then
-            sees the same state of the run; `refreshed` returns a run for the next response.
-    """
+    """An existing run of the store with this URL, with the content of its run.json."""
 
     store: str
     record: RunRecord
-    cache: Cache | None = field(default=None, compare=False, repr=False)
+    cache: Cache | None = field(default=None, compare=False, repr=False)  # None reads each object again every time
+    # The content of COMPLETE at the first read, if there is a cache: all reads for one response see the same state.
     complete_snapshot: dict[str, Any] = field(default_factory=dict, compare=False, repr=False)
 
     @property
@@ -106,6 +100,10 @@ class Run:
         """URL of the report."""
         return join(self.url, REPORT)
 
+    def cached(self, key: tuple[Hashable, ...], read: Callable[[], Value], size: Callable[[Value], int]) -> Value:
+        """Return a value of the run, through its cache if it has one; see `Cache.get`."""
+        return read() if self.cache is None else self.cache.get((self.url, *key), read, size)
+
     def refreshed(self) -> "Run":
         """Return the same run without the snapshot of COMPLETE, so that the next read fetches it again."""
         return replace(self, complete_snapshot={})
@@ -125,32 +123,21 @@ def create_run(store: str, record: RunRecord) -> Run:
 
 
 def find_run(store: str, run_id: str, cache: Cache | None = None) -> Run | None:
-    """Return a run, or None if it does not exist; raises as `open_run` does for one that cannot be read.
-
-    Args:
-        store: URL of the store.
-        run_id: the run's id.
-        cache: cache of the objects of the run.
-    """
+    """Return a run, or None if it does not exist; raises as `open_run` does for one that cannot be read."""
     location = open_location(run_url(store, run_id))
+    written = version(location, RUN_RECORD)
+    if written is None:
+        return None
 
     def read() -> RunRecord:
         return _parse_record(run_id, get(location, RUN_RECORD) or b"")
 
-    written = version(location, RUN_RECORD)
-    if written is None:
-        return None
-    record = cache.get(("run", store, run_id, written), read, lambda _: 20_000) if cache is not None else read()
+    record = read() if cache is None else cache.get(("run", store, run_id, written), read, lambda _: 20_000)
     return Run(store, record, cache)
 
 
 def open_run(store: str, run_id: str, cache: Cache | None = None) -> Run:
-    """Return a run; raise an error if it does not exist.
-
-    Args:
-        store: URL of the store.
-        run_id: the run's id.
-        cache: cache of the objects of the run.
+    """Return a run of the store with this URL.
 
     Raises:
         RunNotFoundError: the run does not exist; the message lists the existing runs.

@@ -1,18 +1,26 @@
-"""Read captured shards one layer at a time: verify the bytes once, and decompress only the requested layers.
+"""Read captured shards one layer at a time.
+
+`open_shard` verifies a shard's bytes once, and `StoredShard` decompresses only the requested layers. `read_slice` reads
+one layer of many shards, unverified, with two range requests for each shard.
 
 A Zarr shard ends with an index of its chunks: offset and length of each (8 bytes each), then a checksum (4 bytes).
 Each chunk of these arrays is one layer, compressed by Blosc. Zarr takes about twice as long for a whole shard.
 """
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
+import zarr
 from numcodecs import blosc
 from numpy.typing import NDArray
 
+from theodolite.errors import RunDamagedError
 from theodolite.sites import Site
 from theodolite.store.activations import committed_bytes
 from theodolite.store.commits import Commit
+from theodolite.store.layout import ACTIVATIONS
+from theodolite.store.objects import join, open_zarr_store
 from theodolite.store.runs import Run
 
 _ENTRY, _CHECKSUM = 16, 4  # bytes of the index
@@ -20,19 +28,12 @@ _ENTRY, _CHECKSUM = 16, 4  # bytes of the index
 
 @dataclass(frozen=True)
 class StoredShard:
-    """The compressed layers of one site of a shard.
+    """The compressed layers of one site of a shard."""
 
-    Attributes:
-        content: the committed bytes.
-        n_layers: number of layers; `resid_final` has one.
-        n_samples: samples of the shard; the last shard of a set may have fewer than its chunks.
-        sample_shape: (position, d_model).
-    """
-
-    content: bytes
-    n_layers: int
-    n_samples: int
-    sample_shape: tuple[int, int]
+    content: bytes  # the committed bytes
+    n_layers: int  # `resid_final` has one
+    n_samples: int  # the last shard of a set may have fewer than its chunks
+    sample_shape: tuple[int, int]  # (position, d_model)
 
     def layer(self, index: int) -> NDArray[np.float32]:
         """Return one layer, (sample, position, d_model), as a read-only array."""
@@ -57,13 +58,31 @@ def open_shard(run: Run, commit: Commit, site: Site) -> StoredShard:
 def read_shard(run: Run, commit: Commit, site: Site) -> NDArray[np.float32]:
     """Return one site of a shard, (sample, position, layer, d_model), or without layer for `resid_final`.
 
-    Raises:
-        RunDamagedError: see `open_shard`.
+    Raises RunDamagedError as `open_shard` does.
     """
     shard = open_shard(run, commit, site)
     if site is Site.RESID_FINAL:
         return shard.layer(0)
-    values = np.empty((shard.n_samples, shard.sample_shape[0], shard.n_layers, shard.sample_shape[1]), np.float32)
-    for index in range(shard.n_layers):
-        values[:, :, index] = shard.layer(index)
-    return values
+    return np.stack([shard.layer(index) for index in range(shard.n_layers)], axis=2)
+
+
+def read_slice(run: Run, prompt_set: str, site: Site, layer_index: int, stop: int) -> NDArray[np.float32]:
+    """Return the first `stop` samples at one site and layer, (sample, position, d_model).
+
+    `layer_index` is an index into the run's layers; `resid_final` has no layer. The function verifies no checksums,
+    since those of the commit records are for whole shards: verify the shards first.
+
+    Raises:
+        RunDamagedError: a chunk cannot be read.
+    """
+    selection: Any = slice(0, stop) if site is Site.RESID_FINAL else (slice(0, stop), slice(None), layer_index)
+    try:
+        store = open_zarr_store(join(run.url, ACTIVATIONS), read_only=True)
+        array = zarr.open_array(store, path=f"{prompt_set}/{site}", mode="r")
+        return np.asarray(array[selection], dtype=np.float32)
+    # Codecs and stores raise different exceptions for broken or missing bytes.
+    except Exception as error:
+        raise RunDamagedError(
+            f"{run.id}: {prompt_set}, {site}: layer {layer_index} cannot be read: {error}; "
+            f"run `theodolite verify {run.id}`"
+        ) from error

@@ -10,12 +10,7 @@ import fastparquet
 import pandas as pd
 
 from theodolite.errors import RunDamagedError
-from theodolite.store.objects import Location, get, put
-
-
-def write_table(location: Location, key: str, frame: pd.DataFrame) -> None:
-    """Write a table as one Parquet object."""
-    put(location, key, encode_table(frame))
+from theodolite.store.objects import Location, get
 
 
 def encode_table(frame: pd.DataFrame) -> bytes:

@@ -7,10 +7,10 @@ import pytest
 from support.stored import record_of
 
 from theodolite.errors import RunDamagedError, RunNotFoundError, StoreError, StoreVersionError
-from theodolite.store.objects import check_writable, open_location
+from theodolite.store.objects import check_writable, open_location, put
 from theodolite.store.prompts import read_prompts, read_tokens, write_prompts, write_tokens
 from theodolite.store.runs import create_run, list_run_ids, open_run
-from theodolite.store.tables import read_table, write_table
+from theodolite.store.tables import encode_table, read_table
 
 ARRAYS = {"set": {"resid_pre": np.zeros((4, 1, 2, 8), np.float32)}}
 
@@ -72,7 +72,7 @@ def test_tokens_and_prompts_are_read_back_unchanged(tmp_path):
 def test_tables_are_read_back_and_broken_tables_raise(tmp_path):
     location = open_location(str(tmp_path))
     frame = pd.DataFrame({"value": np.array([1.0, np.nan]), "name": ["x", ""]})
-    write_table(location, "tables/t.parquet", frame)
+    put(location, "tables/t.parquet", encode_table(frame))
     pd.testing.assert_frame_equal(
         read_table(location, "tables/t.parquet"), frame, check_dtype=False, check_column_type=False
     )
