@@ -12,13 +12,13 @@ import plotly.graph_objects as go
 import plotly.offline
 from markupsafe import Markup
 
-from theodolite.query.heads import read_heads
 from theodolite.query.runs import describe, spec_of_results
 from theodolite.sections.catalogue import SECTIONS, sections_of
 from theodolite.store.cache import Cache
 from theodolite.store.layout import REPORT
 from theodolite.store.manifest import finished_groups
 from theodolite.store.objects import put
+from theodolite.store.result_reader import read_group
 from theodolite.store.runs import Run
 from theodolite_jobs.report.heads import head_cards, heads_with_cards
 
@@ -55,7 +55,7 @@ def _heads(run: Run, finished: Collection[str]) -> dict[str, Any] | None:
     """Return the cards of heads, or None if no heads were decomposed."""
     if "heads" not in finished:
         return None
-    heads = read_heads(run)
+    heads = read_group(run, "heads")
     shown = heads_with_cards(heads)
     return {
         "cards": head_cards(run, heads, shown, words="words" in finished),

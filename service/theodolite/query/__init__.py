@@ -1,4 +1,1 @@
-"""Select and describe results of finished runs, for the command line, the figures and the API.
-
-The package imports no torch, Ray or Dask.
-"""
+"""Select and describe results of finished runs, without torch, Ray or Dask."""

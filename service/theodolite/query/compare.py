@@ -1,5 +1,6 @@
 """Compare the same statistic of several runs on relative depth, for the figure, the table and the API."""
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -23,21 +24,13 @@ BOUND = 0.95
 
 @dataclass(frozen=True)
 class Question:
-    """The selection of the compared curve; None selects the only label of each run.
+    """The selection of the compared curve; None selects the only label of each run."""
 
-    Attributes:
-        statistic: one of `STATISTICS`.
-        contrast: the contrast, for a statistic of contrasts and for the milestones.
-        prompt_set: the prompt set, for a statistic of prompt sets.
-        site: the site; None selects those of resid_pre and resid_mid that were measured.
-        position: the token position; None selects each run's last measured one, since chat templates differ.
-    """
-
-    statistic: str = "cosine_of_means_debiased"
-    contrast: str | None = None
-    prompt_set: str | None = None
-    site: str | None = None
-    position: int | None = None
+    statistic: str = "cosine_of_means_debiased"  # one of `STATISTICS`
+    contrast: str | None = None  # for a statistic of contrasts and for the milestones
+    prompt_set: str | None = None  # for a statistic of prompt sets
+    site: str | None = None  # None selects those of resid_pre and resid_mid that were measured
+    position: int | None = None  # None selects each run's last measured one, since chat templates differ
 
 
 def comparison(runs: Sequence[Run], question: Question) -> pd.DataFrame:
@@ -64,12 +57,8 @@ def milestones(runs: Sequence[Run], question: Question, bound: float = BOUND) ->
 
     Sets separate at the first depth where `auroc_low` is at least `bound`; it is the lower end of the interval of the
     cross-validated AUROC. `separates_at` is `never` if there is no such depth, and `not measured` if the run lacks the
-    group. `least_cosine_at` is `not resolved` if there are too few prompts for the debiased cosine.
-
-    Args:
-        runs: the runs.
-        question: contrast, site and position; its statistic and set are ignored.
-        bound: the smallest AUROC of separated sets.
+    group. `least_cosine_at` is `not resolved` if there are too few prompts for the debiased cosine. The statistic and
+    the set of the question are ignored.
 
     Raises:
         SpecError: a run lacks the contrast, site or position.
@@ -87,9 +76,9 @@ def records(frame: pd.DataFrame) -> list[dict[str, Any]]:
 def labels(frame: pd.DataFrame) -> dict[str, str]:
     """Return the label of each run of a comparison: its model, and part of its id if runs share a model."""
     models: dict[str, str] = dict(frame.drop_duplicates("run_id").set_index("run_id")["model"])
-    shared = [model for model in set(models.values()) if list(models.values()).count(model) > 1]
+    runs_of = Counter(models.values())
     return {
-        run_id: f"{model} ({run_id.rsplit('-', 1)[-1][:6]})" if model in shared else model
+        run_id: f"{model} ({run_id.rsplit('-', 1)[-1][:6]})" if runs_of[model] > 1 else model
         for run_id, model in models.items()
     }
 
@@ -97,15 +86,14 @@ def labels(frame: pd.DataFrame) -> dict[str, str]:
 def _curve(run: Run, question: Question) -> pd.DataFrame:
     selected = _select(run, _read(run, STATISTICS[question.statistic]), question)
     points = selected.to_dataframe().reset_index()
-    sites = points["site"].tolist() if "site" in points else [""] * len(points)
-    layers = points["layer"].tolist()
-    depths = [depth(Site(site) if site else Site.RESID_PRE, layer) for site, layer in zip(sites, layers, strict=True)]
+    sites = points.get("site", pd.Series("", points.index))
+    depths = [depth(Site(site or Site.RESID_PRE), layer) for site, layer in zip(sites, points["layer"], strict=True)]
     columns = {
         "run_id": run.id,
         "model": run.record.model.name,
         "statistic": question.statistic,
         "site": sites,
-        "layer": layers,
+        "layer": points["layer"],
         "position": points["position"],
         "depth": depths,
         "relative_depth": [_relative_depth(run, half_blocks) for half_blocks in depths],
@@ -134,11 +122,9 @@ def _milestones(run: Run, question: Question, bound: float) -> dict[str, Any]:
     cosine = along_depth(selected["value"])
     contrast, position = str(selected["contrast"].values), int(selected["position"])
     row |= {"contrast": contrast, "position": position, "least_cosine_at": "not resolved"}
-    if np.isfinite(cosine.values).any():
-        smallest = int(np.nanargmin(cosine.values))
-        half_blocks = int(cosine["depth"][smallest])
-        row |= {"least_cosine": float(cosine[smallest]), "least_cosine_at": depth_label(half_blocks)}
-        row["least_cosine_relative_depth"] = _relative_depth(run, half_blocks)
+    if np.isfinite(cosine).any():
+        smallest = cosine[int(np.nanargmin(cosine.values))]
+        row |= {"least_cosine": smallest.item(), **_at_depth(run, "least_cosine", int(smallest["depth"]))}
     if "separation" not in finished_groups(run):
         return row
     separation = read_group(run, "separation")
@@ -147,9 +133,11 @@ def _milestones(run: Run, question: Question, bound: float) -> dict[str, Any]:
     question = replace(question, contrast=contrast, position=position, statistic="auroc_low")
     low = along_depth(_select(run, separation, question)["value"])
     separated = low["depth"].values[low.values >= bound].tolist()
-    row["separates_at"] = depth_label(separated[0]) if separated else "never"
-    row["separates_relative_depth"] = _relative_depth(run, separated[0]) if separated else np.nan
-    return row
+    return row | (_at_depth(run, "separates", separated[0]) if separated else {"separates_at": "never"})
+
+
+def _at_depth(run: Run, what: str, half_blocks: int) -> dict[str, Any]:
+    return {f"{what}_at": depth_label(half_blocks), f"{what}_relative_depth": _relative_depth(run, half_blocks)}
 
 
 def _relative_depth(run: Run, half_blocks: int) -> float:

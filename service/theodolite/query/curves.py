@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
-from itertools import product
+from itertools import chain, product
 from typing import Any
 
 import numpy as np
@@ -37,31 +37,18 @@ INTERVALS = {
 
 @dataclass(frozen=True)
 class Curve:
-    """One statistic of one set or contrast along the layers, at one site and position.
+    """One statistic of one set or contrast along the layers, at one site and position."""
 
-    Attributes:
-        statistic: one of `STATISTICS`.
-        of: its labels: `set` or `contrast`, `site` except for a statistic of whole blocks, and `position`.
-        n: number of prompts, by the name of the count in the result group.
-        units: units of the values.
-        description: one sentence about the statistic.
-        layer: 0-based blocks.
-        depth: depth of each layer in the stream, in half-blocks: 0-pre is 0, 0-mid is 1.
-        value: the statistic at each layer; NaN for a missing value.
-        low: lower end of the 95 % interval; None if the statistic has no interval.
-        high: upper end.
-    """
-
-    statistic: str
-    of: dict[str, Any]
-    n: dict[str, int]
+    statistic: str  # one of `STATISTICS`
+    of: dict[str, Any]  # `set` or `contrast`, `site` except for a statistic of whole blocks, and `position`
+    n: dict[str, int]  # number of prompts, by the name of the count in the result group
     units: str
     description: str
-    layer: list[int]
-    depth: list[int]
-    value: list[float]
-    low: list[float] | None
-    high: list[float] | None
+    layer: list[int]  # 0-based blocks
+    depth: list[int]  # of each layer in the stream, in half-blocks: 0-pre is 0, 0-mid is 1
+    value: list[float]  # at each layer; NaN for a missing value
+    low: list[float] | None  # lower end of the 95 % interval; None if the statistic has no interval
+    high: list[float] | None  # upper end
 
 
 CURVE_FIELDS = tuple(field.name for field in fields(Curve))
@@ -120,25 +107,17 @@ def curve_frame(curves: Sequence[Curve]) -> pd.DataFrame:
 
 
 def along_depth(values: xr.DataArray) -> xr.DataArray:
-    """Return a (site, layer) statistic as one curve along `depth`, in ascending order of depth.
-
-    Args:
-        values: one statistic of one set or contrast at one position.
-    """
+    """Return a (site, layer) statistic of one set or contrast as one curve along `depth`, in ascending order."""
     stacked = values.stack(point=("site", "layer"))
-    depths = [
-        depth(Site(site), layer) for site, layer in zip(stacked["site"].values, stacked["layer"].values, strict=True)
-    ]
+    depths = [depth(Site(site), layer) for site, layer in stacked["point"].values]
     order = np.argsort(depths, kind="stable")
-    return xr.DataArray(
-        stacked.values[order], dims=("depth",), coords={"depth": np.asarray(depths)[order]}, name=values.name
-    )
+    return xr.DataArray(stacked.values[order], {"depth": np.asarray(depths)[order]}, ("depth",), values.name)
 
 
 def _check_labels(run: Run, groups: Sequence[xr.Dataset], wanted: Mapping[str, Sequence[Any]]) -> None:
     for dim, labels in wanted.items():
         known = [group.variables[dim].values.tolist() for group in groups if dim in group.variables]
-        existing = list(dict.fromkeys(label for labels_of_group in known for label in labels_of_group))
+        existing = list(dict.fromkeys(chain.from_iterable(known)))
         missing = [label for label in labels if label not in existing]
         if known and missing:  # if no group has the dimension, there is no curve, and the caller raises
             raise SpecError(f"{dim}: {run.id} has no {missing[0]!r}; it has: {', '.join(map(str, existing)) or 'none'}")

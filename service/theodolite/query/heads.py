@@ -51,11 +51,6 @@ def head_name(layer: int, head: int) -> str:
     return f"L{layer}H{head}"
 
 
-def read_heads(run: Run) -> xr.Dataset:
-    """Return the result group `heads` without its vectors; raises ResultsNotFoundError if it is missing."""
-    return read_group(run, "heads")
-
-
 def head_atlas(run: Run, circuit: str, offset: int = 0) -> xr.Dataset:
     """Return each head's leading singular value, ranks and alignment, (layer, head); callers must not change it.
 
@@ -65,14 +60,13 @@ def head_atlas(run: Run, circuit: str, offset: int = 0) -> xr.Dataset:
     Raises:
         SiteNotFoundError: the circuit was not decomposed, or not at this offset.
     """
-    heads = read_heads(run)
-    _check(run, heads, {"circuit": circuit, "offset": offset})
+    heads = read_group(run, "heads")
+    _check(run, heads, circuit=circuit, offset=offset)
     at = heads.sel(circuit=circuit, offset=offset)
-    atlas = at[["effective_rank", "stable_rank", "coverage_99"]]
-    leading = at["singular_values"].isel(rank=0, drop=True)
     sides = [side for side in heads["side"].values.tolist() if side.startswith(circuit)]
-    atlas = atlas.assign(
-        leading_singular_value=leading, direction_alignment=heads["direction_alignment"].sel(side=sides)
+    atlas = at[["effective_rank", "stable_rank", "coverage_99"]].assign(
+        leading_singular_value=at["singular_values"].isel(rank=0, drop=True),
+        direction_alignment=heads["direction_alignment"].sel(side=sides),
     )
     return atlas.assign(copying_score=heads["copying_score"]) if circuit == "vo" else atlas
 
@@ -83,8 +77,8 @@ def read_head(run: Run, layer: int, head: int, circuit: str = "qk", offset: int 
     Raises:
         SiteNotFoundError: the model has no such layer or head, or the circuit was not decomposed at this offset.
     """
-    heads = read_heads(run)
-    _check(run, heads, {"circuit": circuit, "offset": offset, "layer": layer, "head": head})
+    heads = read_group(run, "heads")
+    _check(run, heads, circuit=circuit, offset=offset, layer=layer, head=head)
     at = heads.sel(circuit=circuit, offset=offset, layer=layer, head=head)
     of_head = [("layer", "==", layer), ("head", "==", head), ("circuit", "==", circuit)]
     has_words = "words" in finished_groups(run)
@@ -103,20 +97,17 @@ def read_head(run: Run, layer: int, head: int, circuit: str = "qk", offset: int 
 
 
 def token_lists(tokens: pd.DataFrame) -> dict[tuple[Any, ...], list[str]]:
-    """Return the tokens by (circuit, layer, head, side, vector, end), in descending order of score.
+    """Return the tokens of rows of `head_tokens` by (circuit, layer, head, side, vector, end), the best score first.
 
     In models with untied embeddings, each written vector is decoded twice: by the embedding and by the unembedding.
     This function returns the tokens of the embedding, as in the paper.
-
-    Args:
-        tokens: rows of the table `head_tokens`.
     """
     keys = ["circuit", "layer", "head", "side", "vector", "end"]
     ordered = tokens[tokens["against"] != "unembedding"].sort_values([*keys, "place"], kind="stable")
     return {key: group.tolist() for key, group in ordered.groupby(keys, observed=True)["token"]}
 
 
-def _check(run: Run, heads: xr.Dataset, requested: dict[str, Any]) -> None:
+def _check(run: Run, heads: xr.Dataset, **requested: Any) -> None:
     for dim, label in requested.items():
         labels = heads[dim].values.tolist()
         if label not in labels:

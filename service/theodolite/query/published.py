@@ -7,7 +7,7 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
-from importlib import resources
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -17,29 +17,17 @@ from theodolite.query.curves import along_depth
 from theodolite.sites import HALF_BLOCKS
 from theodolite.store.runs import ModelFacts
 
-# Both sources compare harmful with harmless prompts, so only contrasts of sets with these names are compared.
-_POSITIVE, _NEGATIVE = "harmful", "harmless"
-
 
 @dataclass(frozen=True)
 class PublishedCurve:
-    """A published statistic of one model at one position.
+    """A published statistic of one model at one position."""
 
-    Attributes:
-        statistic: its name in the result group `curves`.
-        prompt_set: its prompt set; None for a statistic of the contrast.
-        values: the value at each published depth.
-        n_per_set: number of prompts in each set; None if the source does not state it.
-        source: authors and publication.
-        note: limitations of a comparison.
-    """
-
-    statistic: str
-    prompt_set: str | None
-    values: dict[int, float]
-    n_per_set: int | None
-    source: str
-    note: str
+    statistic: str  # its name in the result group `curves`
+    prompt_set: str | None  # None for a statistic of the contrast
+    values: dict[int, float]  # by depth
+    n_per_set: int | None  # number of prompts in each set; None if the source does not state it
+    source: str  # authors and publication
+    note: str  # limitations of a comparison
 
 
 @dataclass(frozen=True)
@@ -74,42 +62,27 @@ def published_curves(model: ModelFacts, positive: str, negative: str, position: 
 
     A model matches by its hub id, ignoring case, or by the name of its local folder.
     """
-    if (positive, negative) != (_POSITIVE, _NEGATIVE):
-        return []
     return [
         PublishedCurve(
             statistic=entry["statistic"],
             prompt_set=entry.get("set"),
             values={_depth(label): float(value) for label, value in entry["values"].items()},
             n_per_set=entry["n_per_set"],
-            source=source,
-            note=note,
+            source=file["source"],
+            note=file["note"],
         )
-        for source, note, entry in _entries("curves")
-        if _is_model(model, entry["model"]) and entry["position"] == position
+        for file, entry in _matching("curves", model, positive, negative, position)
     ]
 
 
 def selected_directions(model: ModelFacts, positive: str, negative: str, position: int) -> list[SelectedDirection]:
     """Return the published choices of a direction, matched as in `published_curves`."""
-    if (positive, negative) != (_POSITIVE, _NEGATIVE):
-        return []
-    return [
-        SelectedDirection(entry["layer"], source)
-        for source, _, entry in _entries("selected_directions")
-        if _is_model(model, entry["model"]) and entry["position"] == position
-    ]
+    matching = _matching("selected_directions", model, positive, negative, position)
+    return [SelectedDirection(entry["layer"], file["source"]) for file, entry in matching]
 
 
 def measured_values(curves: xr.Dataset, published: PublishedCurve, contrast: str, position: int) -> dict[int, float]:
-    """Return the run's values of a published statistic, by depth.
-
-    Args:
-        curves: the result group `curves`.
-        published: the published curve.
-        contrast: the matching contrast of the run.
-        position: the matching position of the run.
-    """
+    """Return the run's values of a published statistic by depth, from the result group `curves`."""
     values = curves[published.statistic]
     of = {"contrast": contrast} if published.prompt_set is None else {"set": published.prompt_set}
     sites = [site for site in values["site"].values.tolist() if site in HALF_BLOCKS]
@@ -118,12 +91,9 @@ def measured_values(curves: xr.Dataset, published: PublishedCurve, contrast: str
 
 
 def largest_deviation(measured: Mapping[int, float], published: PublishedCurve, *, relative: bool) -> Deviation | None:
-    """Return the largest deviation of a run from a published curve, or None if they share no depth.
+    """Return the largest deviation of a run's values, by depth, from a published curve; None if they share no depth.
 
-    Args:
-        measured: the run's value at each depth.
-        published: the published curve.
-        relative: whether differences are shares of the published value; published zeros are then left out.
+    If `relative`, differences are shares of the published value, and published zeros are left out.
     """
     deviations = [
         Deviation(depth, value, published.values[depth])
@@ -145,15 +115,19 @@ def _depth(label: str) -> int:
     return 2 * int(layer) + ("pre", "mid").index(step)
 
 
-def _entries(kind: str) -> Iterator[tuple[str, str, dict[str, Any]]]:
-    """Yield source, note and entry of every file that has entries of a kind."""
-    for file in _files():
-        for entry in file.get(kind, []):
-            yield file["source"], file["note"], entry
+def _matching(
+    kind: str, model: ModelFacts, positive: str, negative: str, position: int
+) -> Iterator[tuple[dict[str, Any], dict[str, Any]]]:
+    """Yield each entry of a kind for a model, contrast and position, after its file."""
+    # All sources compare harmful with harmless prompts, so only contrasts of sets with these names are compared.
+    if (positive, negative) == ("harmful", "harmless"):
+        for file in _files():
+            for entry in file.get(kind, []):
+                if _is_model(model, entry["model"]) and entry["position"] == position:
+                    yield file, entry
 
 
 @cache
 def _files() -> Sequence[dict[str, Any]]:
-    folder = resources.files("theodolite") / "published"
-    files = sorted((file for file in folder.iterdir() if file.name.endswith(".json")), key=lambda file: file.name)
+    files = sorted((Path(__file__).parents[1] / "published").glob("*.json"))
     return [json.loads(file.read_text(encoding="utf-8")) for file in files]

@@ -8,8 +8,9 @@ import numpy as np
 import xarray as xr
 
 from theodolite.figures.heads import head_map
-from theodolite.query.heads import head_name, read_heads
+from theodolite.query.heads import head_name
 from theodolite.sections.parts import Figure, Section
+from theodolite.store.result_reader import read_group
 from theodolite.store.runs import Run
 
 _SIDES = {
@@ -28,7 +29,7 @@ _HOW_TO_READ = (
 
 def sections(run: Run) -> list[Section]:
     """Return one section: maps of all heads; a click on a cell opens that head's card."""
-    heads = read_heads(run)
+    heads = read_group(run, "heads")
     n_heads = heads.sizes["layer"] * heads.sizes["head"]
     return [
         Section(
