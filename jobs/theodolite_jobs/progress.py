@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from rich.console import Console as RichConsole
 from rich.progress import Progress, TaskID, TextColumn
 
-from theodolite.progress_bars import progress_bars
+from theodolite.submission.waiting import progress_bars
 
 _SECONDS_BETWEEN_LINES = 5.0
 

@@ -52,10 +52,8 @@ def export_direction(
     """
     if format not in _ENCODERS:
         raise SpecError(f"format: given {format!r}; allowed: {', '.join(_ENCODERS)}")
-    norms = run.curves(
-        "difference_norm", contrast=contrast, site=site, position=None if position is None else [position]
-    )
-    norms = norms.isel(position=-1)
+    positions = None if position is None else [position]
+    norms = run.curves("difference_norm", contrast=contrast, site=site, position=positions).isel(position=-1)
     position = int(norms["position"])
     differing = [int(layer) for layer in norms["layer"].values[norms["value"].values > 0]]
     chosen = list(dict.fromkeys(layers)) or differing
@@ -76,11 +74,11 @@ def export_direction(
 
 def encode_safetensors(vectors: Vectors, metadata: Mapping[str, str]) -> bytes:
     """Return a safetensors file with `direction` (d_model), or with `direction.LAYER` for each of several layers."""
-    names = {layer: "direction" if len(vectors) == 1 else f"direction.{layer}" for layer in vectors}
-    encoded: bytes = encode_tensors(
-        {names[layer]: vector.astype(np.float32) for layer, vector in vectors.items()}, dict(metadata)
-    )
-    return encoded
+    tensors = {
+        "direction" if len(vectors) == 1 else f"direction.{layer}": vector.astype(np.float32)
+        for layer, vector in vectors.items()
+    }
+    return bytes(encode_tensors(tensors, dict(metadata)))
 
 
 def encode_npy(vectors: Vectors, _metadata: Mapping[str, str] | None = None) -> bytes:

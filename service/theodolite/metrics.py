@@ -6,6 +6,7 @@ The service serves its metrics at `/metrics`. The driver of a survey serves its 
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
@@ -18,79 +19,70 @@ REGISTRY = CollectorRegistry()
 _SECONDS_OF_SHARDS = (0.5, 1, 2.5, 5, 10, 25, 50, 100, 250, 1000)
 _SECONDS_OF_STATISTICS = (1, 5, 15, 60, 300, 900, 3600, 14400)
 
+_counter = partial(Counter, registry=REGISTRY)
+_gauge = partial(Gauge, registry=REGISTRY)
+_histogram = partial(Histogram, registry=REGISTRY)
 
-def _counter(name: str, description: str, *labels: str) -> Counter:
-    return Counter(name, description, labels, registry=REGISTRY)
-
-
-def _gauge(name: str, description: str, *labels: str) -> Gauge:
-    return Gauge(name, description, labels, registry=REGISTRY)
-
-
-def _histogram(name: str, description: str, buckets: tuple[float, ...], *labels: str) -> Histogram:
-    return Histogram(name, description, labels, buckets=buckets, registry=REGISTRY)
-
-
-BUILD = _gauge("theodolite_build_info", "Version of Theodolite.", "version")
+BUILD = _gauge("theodolite_build_info", "Version of Theodolite.", ["version"])
 BUILD.labels(__version__).set(1)
 
 HTTP_REQUESTS = _counter(
-    "theodolite_http_requests_total", "Answered HTTP requests, by route and status.", "route", "status"
+    "theodolite_http_requests_total", "Answered HTTP requests, by route and status.", ["route", "status"]
 )
 HTTP_SECONDS = _histogram(
     "theodolite_http_request_seconds",
     "Time from a request to the end of its response, by route.",
-    (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 10),
-    "route",
+    ["route"],
+    buckets=(0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 10),
 )
 
 STORE_ERRORS = _counter(
     "theodolite_store_errors_total",
     "Errors of the store: it could not be reached, read or written, or a run is damaged.",
-    "reason",
+    ["reason"],
 )
 STORE_REASONS = ("store", "run-damaged")
 for _reason in STORE_REASONS:
     STORE_ERRORS.labels(_reason)  # start at 0: `rate` does not see the first increment of a new series
 
 STATISTICS_SECONDS = _histogram(
-    "theodolite_statistics_seconds", "Run time of an analysis.", _SECONDS_OF_STATISTICS, "analysis"
+    "theodolite_statistics_seconds", "Run time of an analysis.", ["analysis"], buckets=_SECONDS_OF_STATISTICS
 )
 
 _PER_SHARD = {
-    "prompts": _counter("theodolite_prompts_captured_total", "Prompts in committed shards.", "model"),
+    "prompts": _counter("theodolite_prompts_captured_total", "Prompts in committed shards.", ["model"]),
     "tokens": _counter(
         "theodolite_tokens_captured_total",
         "Tokens of the prompts in committed shards, including the shared prefix.",
-        "model",
+        ["model"],
     ),
     "shared_tokens": _counter(
-        "theodolite_prefix_tokens_saved_total", "Tokens not computed, because they are in a shared prefix.", "model"
+        "theodolite_prefix_tokens_saved_total", "Tokens not computed, because they are in a shared prefix.", ["model"]
     ),
-    "padding_tokens": _counter("theodolite_padding_tokens_total", "Computed tokens that are padding.", "model"),
+    "padding_tokens": _counter("theodolite_padding_tokens_total", "Computed tokens that are padding.", ["model"]),
     "quarantined": _counter(
         "theodolite_prompts_quarantined_total",
         "Prompts excluded because of their activations, such as values that are not finite.",
-        "model",
+        ["model"],
     ),
-    "oom_backoffs": _counter("theodolite_oom_backoffs_total", "Batches split because memory ran out.", "model"),
+    "oom_backoffs": _counter("theodolite_oom_backoffs_total", "Batches split because memory ran out.", ["model"]),
     "stored_bytes": _counter(
-        "theodolite_store_bytes_written_total", "Bytes of the encoded arrays of committed shards.", "model"
+        "theodolite_store_bytes_written_total", "Bytes of the encoded arrays of committed shards.", ["model"]
     ),
 }
-_SHARDS = _counter("theodolite_shards_committed_total", "Committed shards.", "model")
-_RETRIES = _counter("theodolite_shard_retries_total", "Requeued shards, by reason.", "model", "reason")
+_SHARDS = _counter("theodolite_shards_committed_total", "Committed shards.", ["model"])
+_RETRIES = _counter("theodolite_shard_retries_total", "Requeued shards, by reason.", ["model", "reason"])
 _CAPTURE_SECONDS = _histogram(
     "theodolite_capture_seconds",
     "Time of the forward passes and device copies of a shard.",
-    _SECONDS_OF_SHARDS,
-    "model",
+    ["model"],
+    buckets=_SECONDS_OF_SHARDS,
 )
 _WRITE_SECONDS = _histogram(
-    "theodolite_store_write_seconds", "Time to write the arrays of a shard.", _SECONDS_OF_SHARDS, "model"
+    "theodolite_store_write_seconds", "Time to write the arrays of a shard.", ["model"], buckets=_SECONDS_OF_SHARDS
 )
-_REPLICAS = _gauge("theodolite_replicas", "Ready replicas of the model.", "model")
-_PROGRESS = _gauge("theodolite_run_progress_ratio", "Share of the survey's prompts that are committed.", "model")
+_REPLICAS = _gauge("theodolite_replicas", "Ready replicas of the model.", ["model"])
+_PROGRESS = _gauge("theodolite_run_progress_ratio", "Share of the survey's prompts that are committed.", ["model"])
 
 
 def count_store_error(error: TheodoliteError) -> None:

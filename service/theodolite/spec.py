@@ -6,7 +6,7 @@ from collections import Counter
 from datetime import date
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, field_validator, model_validator
 
 from theodolite.groups import ANALYSES, GROUPS
 from theodolite.sites import BLOCK_SITES, Site
@@ -24,6 +24,27 @@ BUILTIN_SETS = ("harmful", "harmless", NOUNS)
 
 Name = Annotated[str, Field(pattern=r"^[a-z][a-z0-9_-]{0,47}$")]
 """A name of a prompt set or a contrast, which paths, groups and labels contain."""
+
+
+def _check_positions(positions: list[int]) -> list[int]:
+    if any(position >= 0 for position in positions):
+        raise ValueError("positions count from the end: -1 is the last token, -2 the one before it")
+    return sorted(_check_unique(positions, minimum=1))
+
+
+def _check_unique(values: list[Any], minimum: int = 0) -> list[Any]:
+    if len(values) < minimum:
+        raise ValueError("must not be empty")
+    duplicate = next((value for value, count in Counter(values).items() if count > 1), None)
+    if duplicate is not None:
+        raise ValueError(f"{str(duplicate)[:60]} is listed twice; list each value once")
+    return values
+
+
+_Index = Annotated[int, Field(ge=0)]
+_Positions = Annotated[list[int], AfterValidator(_check_positions)]
+_Offsets = Annotated[list[_Index], AfterValidator(lambda offsets: sorted({0, *_check_unique(offsets)}))]
+_Sentences = Annotated[list[Annotated[str, Field(min_length=1)]], AfterValidator(_check_unique)]
 
 
 class _Model(BaseModel):
@@ -70,8 +91,7 @@ class PromptSetSpec(_Model):
     draw: DrawSpec | None = Field(None, description="Random sample, drawn after `where` and before `limit`.")
     limit: int | None = Field(None, description="Maximum number of prompts; the first ones are used.", ge=1)
     template: str | None = Field(
-        None,
-        description="chat (default if the tokenizer has a chat template), none, or a text that contains {prompt}.",
+        None, description="chat (default if the tokenizer has a chat template), none, or a text that contains {prompt}."
     )
     system: str | None = Field(None, description="System message; requires the chat template.")
     positions: list[int] | Literal["all"] | None = Field(
@@ -115,8 +135,8 @@ class CaptureSpec(_Model):
         description="Sites to capture in each block; resid_final is always captured.",
         min_length=1,
     )
-    layers: Literal["all"] | list[Annotated[int, Field(ge=0)]] = Field("all", description="Layers to capture, from 0.")
-    positions: list[int] = Field([-1], description="Token positions to capture, from the end; -1 is the last token.")
+    layers: Literal["all"] | list[_Index] = Field("all", description="Layers to capture, from 0.")
+    positions: _Positions = Field([-1], description="Token positions to capture, from the end; -1 is the last token.")
     batch_tokens: int = Field(2048, description="Token budget of one batch, including padding.", ge=1)
     shard_prompts: int = Field(64, description="Number of prompts in a shard.", ge=1)
     template_date: date = Field(date(2024, 7, 26), description="Date that chat templates use as today.")
@@ -132,11 +152,6 @@ class CaptureSpec(_Model):
     @classmethod
     def _layers_once(cls, layers: str | list[int]) -> str | list[int]:
         return layers if isinstance(layers, str) else sorted(_check_unique(layers, minimum=1))
-
-    @field_validator("positions")
-    @classmethod
-    def _valid_positions(cls, positions: list[int]) -> list[int]:
-        return _check_positions(positions)
 
 
 class ContrastSpec(_Model):
@@ -158,21 +173,16 @@ class ContrastSpec(_Model):
 class HeadsSpec(_Model):
     """Options of the decomposition of attention heads' circuits."""
 
-    offsets: list[Annotated[int, Field(ge=0)]] = Field(
+    offsets: _Offsets = Field(
         [0], description="Query position minus key position, for W_QK with rotary positions; 0 is always included."
     )
     fold_norm: bool = Field(False, description="Fold the norm before attention into the attention weights.")
     vectors: int = Field(
         20, description="Number of leading singular vectors to store on each side; 0 stores none.", ge=0
     )
-    composition: tuple[Annotated[int, Field(ge=0)], Annotated[int, Field(ge=0)]] | None = Field(
+    composition: tuple[_Index, _Index] | None = Field(
         None, description="First and last layer whose heads are compared in pairs: Q-, K- and V-composition."
     )
-
-    @field_validator("offsets")
-    @classmethod
-    def _with_zero(cls, offsets: list[int]) -> list[int]:
-        return sorted({0, *_check_unique(offsets)})
 
     @field_validator("composition")
     @classmethod
@@ -193,7 +203,7 @@ class GramSpec(_Model):
 class WordsSpec(_Model):
     """Options of the analysis `words`, which decodes circuits and the residual stream into vocabulary tokens."""
 
-    sentences: list[Annotated[str, Field(min_length=1)]] = Field(
+    sentences: _Sentences = Field(
         ["To kill two birds with one stone"],
         description="Sentences whose tokens get trajectories; captured as the prompt set `sentences`.",
     )
@@ -202,11 +212,6 @@ class WordsSpec(_Model):
     umap: bool = Field(
         False, description="Also project trajectories onto a UMAP of the embeddings; requires umap-learn."
     )
-
-    @field_validator("sentences")
-    @classmethod
-    def _sentences_once(cls, sentences: list[str]) -> list[str]:
-        return _check_unique(sentences)
 
 
 _SENTENCES = PromptSetSpec(source=f"words:{SENTENCES}", template="none", positions="all")
@@ -241,7 +246,7 @@ class SurveySpec(_Model):
         return None if analyses is None else sorted(_check_unique(analyses, minimum=1), key=ANALYSES.index)
 
     @model_validator(mode="after")
-    def _prompts_where_needed(self) -> "SurveySpec":
+    def _sets_are_consistent(self) -> "SurveySpec":
         if "words" in (self.analyses or []) and not self.heads.vectors:
             raise ValueError("analyses: 'words' needs singular vectors, but heads.vectors is 0; set it to 1 or more")
         need_prompts = [name for name in self.analyses or [] if "prompts" in GROUPS[name].needs]
@@ -262,10 +267,6 @@ class SurveySpec(_Model):
             raise ValueError(
                 f"prompts.{own[0]}.source: the kind `words` is reserved; list the sentences in words.sentences instead"
             )
-        return self
-
-    @model_validator(mode="after")
-    def _nouns_exist(self) -> "SurveySpec":
         allowed = dict.fromkeys([*self.prompts, NOUNS])
         if self.words.nouns not in allowed:
             raise ValueError(f"words.nouns: there is no prompt set {self.words.nouns!r}; allowed: {', '.join(allowed)}")
@@ -312,10 +313,7 @@ class SurveySpec(_Model):
 
     def resolved_contrasts(self) -> dict[str, dict[str, Any]]:
         """Return `positive`, `negative` and `paired` of each contrast."""
-        return {
-            name: {"positive": contrast.positive, "negative": contrast.negative, "paired": self.is_paired(name)}
-            for name, contrast in self.contrasts.items()
-        }
+        return {name: {**dict(contrast), "paired": self.is_paired(name)} for name, contrast in self.contrasts.items()}
 
     def canonical(self) -> str:
         """Return the canonical JSON of the spec without its label; equivalent specs have the same text."""
@@ -334,18 +332,3 @@ def canonical_json(value: Any) -> str:
 def digest_of(value: Any) -> str:
     """Return the SHA-256 of a value's canonical JSON, in hex."""
     return hashlib.sha256(canonical_json(value).encode()).hexdigest()
-
-
-def _check_positions(positions: list[int]) -> list[int]:
-    if any(position >= 0 for position in positions):
-        raise ValueError("positions count from the end: -1 is the last token, -2 the one before it")
-    return sorted(_check_unique(positions, minimum=1))
-
-
-def _check_unique(values: list[Any], minimum: int = 0) -> list[Any]:
-    if len(values) < minimum:
-        raise ValueError("must not be empty")
-    duplicate = next((value for value, count in Counter(values).items() if count > 1), None)
-    if duplicate is not None:
-        raise ValueError(f"{str(duplicate)[:60]} is listed twice; list each value once")
-    return values

@@ -12,6 +12,7 @@ Only spec.json is ever replaced: see `store_spec`.
 import json
 import secrets
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from functools import partial
@@ -28,29 +29,17 @@ _FOLDER = "jobs"
 
 @dataclass(frozen=True)
 class Attempt:
-    """An attempt to run a survey job on the cluster.
+    """An attempt to run a survey job on the cluster."""
 
-    Attributes:
-        number: from 1.
-        owner: the id of the bearer token that submitted it, or `local`.
-        submitted: time of the submission, ISO 8601.
-        submission: id of the Ray job, which is unique for each attempt.
-    """
-
-    number: int
-    owner: str
-    submitted: str
-    submission: str
+    number: int  # from 1
+    owner: str  # the id of the bearer token that submitted it, or `local`
+    submitted: str  # time of the submission, ISO 8601
+    submission: str  # id of the Ray job, which is unique for each attempt
 
 
 @dataclass(frozen=True)
 class End:
-    """How an attempt ended.
-
-    Attributes:
-        state: succeeded, failed or stopped.
-        reason: the error message of a failed attempt.
-    """
+    """How an attempt ended: succeeded, failed (with the error message as the reason) or stopped."""
 
     state: str
     reason: str | None = None
@@ -58,23 +47,14 @@ class End:
 
 @dataclass(frozen=True)
 class StoredJob:
-    """A survey job as the store describes it.
-
-    Attributes:
-        id: the digest of its spec.
-        spec: the requested survey.
-        attempt: the last attempt; None before the first.
-        sent: whether the cluster accepted the last attempt.
-        end: how the last attempt ended; None before its end.
-        run_id: the id of the run; None before it is known.
-    """
+    """A survey job as the store describes it; its id is the digest of its spec."""
 
     id: str
     spec: SurveySpec
-    attempt: Attempt | None
-    sent: bool
-    end: End | None
-    run_id: str | None
+    attempt: Attempt | None  # the last attempt
+    sent: bool  # whether the cluster accepted the last attempt
+    end: End | None  # how the last attempt ended
+    run_id: str | None  # None before it is known
 
 
 def store_spec(store: str, spec: SurveySpec) -> str:
@@ -145,35 +125,31 @@ def read_jobs(store: str, cache: Cache, job_id: str | None = None) -> list[Store
 
     jobs = []
     for name, job_keys in by_job.items():
-        try:
-            if _spec_key(name) not in job_keys:
-                continue
+        if _spec_key(name) not in job_keys:
+            continue
+        with suppress(ValueError, TypeError, KeyError):  # an unreadable record does not hide the other survey jobs
             spec = cache.get(("job", store, name), partial(read_job_spec, store, name), lambda _: 20_000)
             if spec is not None:
                 jobs.append(_stored_job(name, spec, job_keys, read))
-        except (ValueError, TypeError, KeyError):  # an unreadable record does not hide the other survey jobs
-            continue
     return sorted(jobs, key=lambda job: (job.attempt.submitted if job.attempt else "", job.id), reverse=True)
 
 
 def _stored_job(name: str, spec: SurveySpec, job_keys: Sequence[str], read: Callable[[str], Any]) -> StoredJob:
-    attempts = sorted(key for key in job_keys if key.startswith(f"{_FOLDER}/{name}/attempts/"))
+    attempts = [key for key in job_keys if "/attempts/" in key]  # in ascending order
     attempt = Attempt(**read(attempts[-1])) if attempts else None
     number = attempt.number if attempt else 0  # no attempt has number 0
-    sent, ended = (_key(name, part, number) for part in ("sent", "ends"))
-    run = f"{_FOLDER}/{name}/run.json"
+    ended, run = _key(name, "ends", number), f"{_FOLDER}/{name}/run.json"
     return StoredJob(
         id=name,
         spec=spec,
         attempt=attempt,
-        sent=sent in job_keys,
+        sent=_key(name, "sent", number) in job_keys,
         end=End(**read(ended)) if ended in job_keys else None,
         run_id=read(run)["run_id"] if run in job_keys else None,
     )
 
 
 def _spec_key(job_id: str) -> str:
-    """Return the key of a survey job's spec."""
     return f"{_FOLDER}/{job_id}/spec.json"
 
 

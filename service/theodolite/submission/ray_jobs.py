@@ -25,13 +25,7 @@ SUBMITTED_BY = "THEODOLITE_SUBMITTED_BY"
 
 _SECONDS = 10.0
 _ENTRYPOINT = "python -m theodolite_jobs.job {} {}"
-_STATES = {
-    "PENDING": "queued",
-    "RUNNING": "running",
-    "SUCCEEDED": "succeeded",
-    "FAILED": "failed",
-    "STOPPED": "stopped",
-}
+_STATES = {"PENDING": "queued"} | {name.upper(): name for name in ("running", "succeeded", "failed", "stopped")}
 _PASSED_ON = ("job_tokens", "remote_code_allowed", "dask_address", "replicas", "gpus_per_replica", "parallelism")
 """Settings that the Ray job inherits from the submitter; it takes all other settings from its node."""
 
@@ -41,25 +35,14 @@ _MINIMUM_VERSION = (2, 60)
 
 @dataclass(frozen=True)
 class ClusterState:
-    """The state of a Ray job.
-
-    Attributes:
-        state: queued, running, succeeded, failed, stopped or lost.
-        reason: the cluster's message; None if it has none.
-    """
+    """The state of a Ray job (queued, running, succeeded, failed, stopped or lost), and the cluster's message."""
 
     state: str
     reason: str | None
 
 
 def submit(settings: Settings, store: str, job_id: str, attempt: "Attempt") -> None:
-    """Submit the Ray job of an attempt.
-
-    Args:
-        settings: the cluster, its token, and the settings that the Ray job inherits.
-        store: absolute path or URL of the store, which the nodes must reach.
-        job_id: id of the survey job, whose spec is in the store.
-        attempt: the attempt; its submission id must be new.
+    """Submit the Ray job of an attempt; the nodes must reach `store`, an absolute path or a URL, with the job's spec.
 
     Raises:
         ClusterRefusedError: the cluster refused the Ray job.
@@ -67,7 +50,10 @@ def submit(settings: Settings, store: str, job_id: str, attempt: "Attempt") -> N
     """
     given = set(_PASSED_ON) & settings.model_fields_set  # the nodes decide the settings that are not set
     inherited = settings.model_dump(mode="json", include=given, exclude_none=True)
-    environment = {f"THEODOLITE_{name.upper()}": _env_value(value) for name, value in inherited.items()}
+    environment = {
+        f"THEODOLITE_{name.upper()}": value if isinstance(value, str) else json.dumps(value)
+        for name, value in inherited.items()
+    }
     fixed = {"THEODOLITE_STORE": store, SUBMITTED_BY: __version__, "PYTHONUNBUFFERED": "1"}
     content = {
         "entrypoint": _ENTRYPOINT.format(job_id, attempt.number),
@@ -79,8 +65,7 @@ def submit(settings: Settings, store: str, job_id: str, attempt: "Attempt") -> N
 
 def cluster_states(settings: Settings) -> dict[str, ClusterState]:
     """Return the state of each Ray job of the cluster, by submission id; raises ClusterError."""
-    answer = _request(settings, "GET", "/api/jobs/")
-    jobs = answer if isinstance(answer, list) else []
+    jobs = _request(settings, "GET", "/api/jobs/")
     return {job["submission_id"]: _state(job) for job in jobs if isinstance(job, dict) and job.get("submission_id")}
 
 
@@ -134,7 +119,8 @@ def _request(settings: Settings, method: str, path: str, content: Any = None, *,
     """
     if settings.jobs_url is None:
         raise ClusterError("no cluster for survey jobs is set; set THEODOLITE_JOBS_URL to the URL of a Ray dashboard")
-    url, token, public_url = settings.jobs_url.rstrip("/"), _token(settings), _public_url(settings)
+    url, public_url = settings.jobs_url.rstrip("/"), _public_url(settings)
+    token = settings.ray_token.get_secret_value() if settings.ray_token else default_ray_token()
     headers = {"Authorization": f"Bearer {token}"} if token else {}
     try:
         answer = httpx.request(method, url + path, json=content, headers=headers, timeout=_SECONDS)
@@ -162,11 +148,6 @@ def _request(settings: Settings, method: str, path: str, content: Any = None, *,
     return body
 
 
-def _token(settings: Settings) -> str | None:
-    """Return the token of the settings, or else the token that Ray's own client would send."""
-    return settings.ray_token.get_secret_value() if settings.ray_token else default_ray_token()
-
-
 def default_ray_token() -> str | None:
     """Return Ray's default token, from RAY_AUTH_TOKEN, RAY_AUTH_TOKEN_PATH or ~/.ray/auth_token; None if not set."""
     if token := os.environ.get("RAY_AUTH_TOKEN"):
@@ -182,7 +163,3 @@ def _state(job: dict[str, Any]) -> ClusterState:
         return ClusterState("lost", f"the cluster reports the unknown state {job.get('status')!r}")
     cause = str(job.get("message") or "").partition(", last available logs")[0].partition("\n")[0][:300]
     return ClusterState(state, cause or None if state == "failed" else None)
-
-
-def _env_value(value: Any) -> str:
-    return value if isinstance(value, str) else json.dumps(value)

@@ -11,15 +11,8 @@ from theodolite.spec import SurveySpec
 from theodolite.store.cache import Cache
 from theodolite.store.objects import absolute
 from theodolite.store.runs import open_run
-from theodolite.submission.job_store import (
-    End,
-    StoredJob,
-    create_attempt,
-    end_attempt,
-    read_jobs,
-    record_sent,
-    store_spec,
-)
+from theodolite.submission import job_store
+from theodolite.submission.job_store import End, StoredJob
 from theodolite.submission.ray_jobs import ClusterState, check_version, cluster_state, cluster_states, stop, submit
 
 UNFINISHED = ("queued", "running")
@@ -48,17 +41,15 @@ def submit_survey(
         ClusterRefusedError: the cluster refused the Ray job.
         ClusterError: the cluster did not respond; if it accepted the Ray job, `job_states` shows it later.
     """
-    job_id, jobs = spec.digest(), read_jobs(settings.store, cache)
+    job_id, jobs = spec.digest(), job_store.read_jobs(settings.store, cache)
     # Request the states after reading the store, so that the cluster knows all Ray jobs that the store has as sent.
     known = cluster_states(settings)
     states = {job.id: _state(job, known, None).state for job in jobs}
     if states.get(job_id) in (*UNFINISHED, "succeeded"):
         return job_id
-    check_room(
-        sum(states[job.id] in UNFINISHED for job in jobs if job.attempt is not None and job.attempt.owner == owner)
-    )
+    check_room(sum(states[job.id] in UNFINISHED for job in jobs if job.attempt and job.attempt.owner == owner))
     check_version(settings)
-    store_spec(settings.store, spec)
+    job_store.store_spec(settings.store, spec)
     last = next((job.attempt for job in jobs if job.id == job_id and job.attempt), None)
     _submit_attempt(settings, job_id, (last.number if last else 0) + 1, owner)
     return job_id
@@ -96,7 +87,7 @@ def stop_survey(settings: Settings, job: StoredJob) -> None:
         )
     if state is not None and state.state in UNFINISHED:
         stop(settings, job.attempt.submission)
-        end_attempt(settings.store, job.id, job.attempt.number, End("stopped"))
+        job_store.end_attempt(settings.store, job.id, job.attempt.number, End("stopped"))
 
 
 def job_content(settings: Settings, job: StoredJob, state: ClusterState, cache: Cache) -> dict[str, Any]:
@@ -120,16 +111,16 @@ def job_content(settings: Settings, job: StoredJob, state: ClusterState, cache: 
 
 def _submit_attempt(settings: Settings, job_id: str, number: int, owner: str) -> None:
     """Create and submit the next attempt, unless another process has just created it."""
-    attempt = create_attempt(settings.store, job_id, number, owner)
+    attempt = job_store.create_attempt(settings.store, job_id, number, owner)
     if attempt is None:
         return
     try:
         submit(settings, absolute(settings.store), job_id, attempt)
     except ClusterRefusedError as error:
-        end_attempt(settings.store, job_id, number, End("failed", str(error)))
+        job_store.end_attempt(settings.store, job_id, number, End("failed", str(error)))
         raise
     # After any other error the cluster may have accepted the Ray job; its states show that later.
-    record_sent(settings.store, job_id, number)
+    job_store.record_sent(settings.store, job_id, number)
 
 
 def _is_in_transit(job: StoredJob) -> bool:

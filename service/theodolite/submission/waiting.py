@@ -8,9 +8,9 @@ from importlib.util import find_spec
 from typing import Any
 
 from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, ProgressColumn, TextColumn, TimeRemainingColumn
 
 from theodolite.errors import JobError
-from theodolite.progress_bars import progress_bars
 
 
 def wait_for_end(
@@ -22,11 +22,8 @@ def wait_for_end(
 ) -> Mapping[str, Any]:
     """Return a survey job after it has succeeded; show its progress until then.
 
-    Args:
-        current: returns the current `id`, `state`, `reason`, and `progress` by prompt set of the survey job.
-        timeout: seconds; None waits without a limit. The survey job continues after a timeout.
-        poll_seconds: time between two calls of `current`.
-        lost_seconds: time for which the job may look lost, because a cluster's dashboard may restart.
+    `current` returns the current `id`, `state`, `reason`, and `progress` by prompt set, and is called every
+    `poll_seconds`. The survey job continues after a timeout; None is no limit.
 
     Raises:
         JobError: the survey job failed, was stopped or has been lost for `lost_seconds`; or the time is over.
@@ -57,6 +54,12 @@ def wait_for_end(
 def describe_progress(now: Mapping[str, Any]) -> str:
     """Return the committed and total prompts of each set, such as `harmful 8/16, harmless 0/16`."""
     return ", ".join(f"{name} {at['done']}/{at['total']}" for name, at in now["progress"].items())
+
+
+def progress_bars(console: Console, *columns: ProgressColumn) -> Progress:
+    """Return bars with a description, the finished and total steps, further `columns`, and the remaining time."""
+    description = TextColumn("{task.description}", markup=False)
+    return Progress(description, BarColumn(), MofNCompleteColumn(), *columns, TimeRemainingColumn(), console=console)
 
 
 @contextmanager
