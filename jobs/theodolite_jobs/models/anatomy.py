@@ -1,11 +1,11 @@
 """The record of a model family: its modules in memory, its tensors on disk, and the module of each site."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from theodolite.errors import SiteNotFoundError, UnsupportedModelError
-from theodolite.sites import Site
+from theodolite.sites import BLOCK_SITES, Site
 
 
 @dataclass(frozen=True)
@@ -25,88 +25,71 @@ class Files:
     """Tensor names on disk, without the prefix of the embedding's name; a family's modules may have other names.
 
     Norms are stored under their modules' names in every family here.
-
-    Attributes:
-        embedding: the table of token embeddings.
-        unembedding: the language-model head, if it is not the embedding.
-        block: the prefix of a block's tensor names; `{}` is the layer.
-        qkv: query, key and value projections, or the one tensor that contains all three.
-        qkv_layout: `separate`; `concatenated` is Q, K, V one after the other; `grouped` is, for each key-value head,
-            its queries, then its key, then its value.
-        output: attention's output projection.
-        qk_norm: norms of queries and keys; `{}` is the head if each head has its own norm.
-        gate: the gate of a gated MLP.
-        up: the MLP's first projection; with `gate_up_fused`, gate then up in one tensor.
-        down: the MLP's second projection.
-        experts: the prefix of an expert's tensor names, if the MLP has experts; `{}` is the expert.
-        transposed: projections are stored as [in, out].
     """
 
-    embedding: str = "embed_tokens"
-    unembedding: str = "lm_head"
-    block: str = "layers.{}."
+    embedding: str = "embed_tokens"  # the table of token embeddings
+    unembedding: str = "lm_head"  # the language-model head, if it is not the embedding
+    block: str = "layers.{}."  # the prefix of a block's tensor names; `{}` is the layer
+    # Query, key and value projections, or the one tensor that contains all three: `concatenated` is Q, K, V one after
+    # the other; `grouped` is, for each key-value head, its queries, then its key, then its value.
     qkv: tuple[str, ...] = ("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj")
     qkv_layout: Literal["separate", "concatenated", "grouped"] = "separate"
-    output: str = "self_attn.o_proj"
-    qk_norm: tuple[str, str] | None = None
-    gate: str | None = "mlp.gate_proj"
-    up: str = "mlp.up_proj"
-    down: str = "mlp.down_proj"
+    output: str = "self_attn.o_proj"  # attention's output projection
+    qk_norm: tuple[str, str] | None = None  # norms of queries and keys; `{}` is the head if each head has its own norm
+    gate: str | None = "mlp.gate_proj"  # the gate of a gated MLP
+    up: str = "mlp.up_proj"  # the MLP's first projection; with `gate_up_fused`, gate then up in one tensor
+    down: str = "mlp.down_proj"  # the MLP's second projection
     gate_up_fused: bool = False
-    experts: str | None = None
-    transposed: bool = False
+    experts: str | None = None  # the prefix of an expert's tensor names, if the MLP has experts; `{}` is the expert
+    transposed: bool = False  # projections are stored as [in, out]
 
 
 @dataclass(frozen=True)
 class Anatomy:
-    """The record of one family; module paths start at the base model (without a language-model head).
+    """The record of one family; module paths start at the base model (without a language-model head)."""
 
-    Attributes:
-        blocks: the path of the list of blocks.
-        taps: the module inside the block that each site is read from.
-        absent: the reason why a site does not exist.
-        norms: module paths inside the block: `attention` and `mlp` act on the input of these branches;
-            `attention_output` and `mlp_output` act on their output, or with `post_norm` on its sum with the stream.
-        final_norm: the norm after the last block.
-        embedding_norm: the norm between the token embedding and the first block, by its name on disk.
-        mlp_units: the projection inside the block whose output is the input of the MLP's activation function; if it
-            contains gate and up, the input is its first half. None if the MLP has experts, or if it is not known.
-        norm_kind: root-mean-square or layer norm.
-        norm_offset: the number that is added to a norm's stored scale before use.
-        positions: the kind of position encoding.
-        layers_without_rotary: the kind of layers (`config.layer_types`) without rotary positions.
-        post_norm: the norms follow the sum of stream and branch, and their output is the next stream.
-        causal: a token does not attend to later tokens.
-        reserved_positions: the number of first rows of the position table that no token uses.
-        load_options: keyword arguments that the base model's class needs.
-        files: names on disk; None if they are not known.
-        known_by: `record` for the table of families, `probe` for a probe of the loaded model.
-    """
-
-    blocks: str
-    taps: Mapping[Site, Tap]
-    absent: Mapping[Site, str] = field(default_factory=dict)
+    blocks: str  # the path of the list of blocks
+    taps: Mapping[Site, Tap]  # the module inside the block that each site is read from
+    # Module paths inside the block: `attention` and `mlp` act on the input of these branches; `attention_output` and
+    # `mlp_output` act on their output, or with `post_norm` on its sum with the stream.
     norms: Mapping[str, str] = field(default_factory=dict)
-    final_norm: str | None = None
-    embedding_norm: str | None = None
-    mlp_units: str | None = None
+    final_norm: str | None = None  # the norm after the last block
+    embedding_norm: str | None = None  # the norm between the token embedding and the first block, by its name on disk
     norm_kind: Literal["rms", "layer"] = "rms"
-    norm_offset: float = 0.0
+    norm_offset: float = 0.0  # the number that is added to a norm's stored scale before use
     positions: Literal["rotary", "rotary, interleaved", "learned", "ALiBi", "learned and relative", "unknown"] = (
         "rotary"
     )
-    layers_without_rotary: str = ""
-    post_norm: bool = False
-    causal: bool = True
-    reserved_positions: int = 0
-    load_options: Mapping[str, Any] = field(default_factory=dict)
-    files: Files | None = None
-    known_by: Literal["record", "probe"] = "record"
+    layers_without_rotary: str = ""  # the kind of layers (`config.layer_types`) without rotary positions
+    post_norm: bool = False  # the norms follow the sum of stream and branch, and their output is the next stream
+    causal: bool = True  # a token does not attend to later tokens
+    reserved_positions: int = 0  # the number of first rows of the position table that no token uses
+    load_options: Mapping[str, Any] = field(default_factory=dict)  # keyword arguments that the base model's class needs
+    files: Files | None = None  # names on disk; None if they are not known
+    known_by: Literal["record", "probe"] = "record"  # from the table of families, or from a probe of the loaded model
 
     @property
     def sites(self) -> list[Site]:
         """The sites of the blocks, in the order of the stream."""
         return sorted(self.taps, key=list(Site).index)
+
+    @property
+    def absent(self) -> dict[Site, str]:
+        """The sites that the blocks do not have, with the reason."""
+        reason = "only a model whose norms follow the sums has it; here resid_mid is the sum"
+        if self.known_by == "probe":
+            reason = "no module has it as input or output in every block, by the identities that it must obey"
+        elif Site.RESID_MID not in self.taps:
+            reason = "attention and MLP run in parallel, both read resid_pre"
+        return {site: reason for site in BLOCK_SITES if site not in self.taps}
+
+    @property
+    def mlp_units(self) -> str | None:
+        """The projection in the block that feeds the MLP's activation function; None if unknown, or for experts.
+
+        It has the same name in memory and on disk. If it contains gate and up, the function's input is its first half.
+        """
+        return None if self.files is None or self.files.experts else self.files.gate or self.files.up
 
 
 @dataclass(frozen=True)
@@ -119,10 +102,6 @@ class Dimensions:
     n_kv_heads: int
     d_head: int
     context_length: int
-
-    def as_dict(self) -> dict[str, int]:
-        """Return the sizes by name."""
-        return asdict(self)
 
 
 # Rotary kinds whose factor extends the context; the stated length may or may not include the factor.
@@ -192,10 +171,11 @@ def rotary_settings(config: Any) -> list[dict[str, Any]]:
 def check_sites(anatomy: Anatomy, sites: Sequence[Site]) -> None:
     """Raise SiteNotFoundError for a site that the model does not have, with the reason and the sites that it has."""
     for site in sites:
-        if site not in anatomy.taps:
-            reason = anatomy.absent.get(site, "its kind of block does not have it")
+        if site in anatomy.absent:
             existing = ", ".join(anatomy.sites)
-            raise SiteNotFoundError(f"capture.sites: this model has no {site!s}: {reason}; it has {existing}")
+            raise SiteNotFoundError(
+                f"capture.sites: this model has no {site!s}: {anatomy.absent[site]}; it has {existing}"
+            )
 
 
 def check_layers(dimensions: Dimensions, layers: Sequence[int]) -> None:

@@ -1,7 +1,6 @@
 """Rules for the plan from a model's positions and windows: which prompts may share a batch or a prefix."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
 from theodolite_jobs.models.anatomy import Anatomy, rotary_settings
@@ -15,27 +14,12 @@ def length_class_of(config: Any) -> Callable[[int], int]:
     """
     for settings in rotary_settings(config):
         if settings.get("rope_type") == "longrope":
-            return _Boundary(int(settings["original_max_position_embeddings"]), each_length=False)
+            boundary = int(settings["original_max_position_embeddings"])
+            return lambda length: int(length > boundary)
         if settings.get("rope_type") == "dynamic":
-            return _Boundary(int(config.get_text_config().max_position_embeddings), each_length=True)
-    return _one_class
-
-
-@dataclass(frozen=True)
-class _Boundary:
-    """Class 0 for lengths up to `last`; longer lengths are class 1, or with `each_length` a class each."""
-
-    last: int
-    each_length: bool
-
-    def __call__(self, length: int) -> int:
-        if length <= self.last:
-            return 0
-        return length if self.each_length else 1
-
-
-def _one_class(length: int) -> int:
-    return 0
+            last = int(config.get_text_config().max_position_embeddings)
+            return lambda length: length if length > last else 0
+    return lambda _length: 0
 
 
 def can_share_prefix(config: Any, anatomy: Anatomy | None) -> bool:

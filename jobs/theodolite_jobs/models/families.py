@@ -12,54 +12,45 @@ from theodolite.sites import Site
 from theodolite_jobs.models.anatomy import Anatomy, Files, Tap
 
 _STREAM = {Site.RESID_PRE: Tap("", "input"), Site.RESID_POST: Tap("", "output")}
-_NO_SUM = {Site.RESID_MID_SUM: "only a model whose norms follow the sums has it; here resid_mid is the sum"}
-_PARALLEL = {
-    Site.RESID_MID: "attention and MLP run in parallel, both read resid_pre",
-    Site.RESID_MID_SUM: "attention and MLP run in parallel, both read resid_pre",
-}
+
+
+def _in_parallel(attention: str, mlp: str, scale: float = 1.0) -> dict[Site, Tap]:
+    """Return the taps of a block whose attention and MLP both read the block's input; `scale` multiplies both."""
+    return {**_STREAM, Site.ATTN_OUT: Tap(attention, "output", scale), Site.MLP_OUT: Tap(mlp, "output", scale)}
 
 
 def _sequential(mid: str, attention: str, mlp: str, scale: float = 1.0) -> dict[Site, Tap]:
     """Return the taps of a block that adds attention, then the MLP; the input of `mid` is the sum in between."""
-    return {
-        **_STREAM,
-        Site.RESID_MID: Tap(mid, "input"),
-        Site.ATTN_OUT: Tap(attention, "output", scale),
-        Site.MLP_OUT: Tap(mlp, "output", scale),
-    }
-
-
-def _in_parallel(attention: str, mlp: str) -> dict[Site, Tap]:
-    return {**_STREAM, Site.ATTN_OUT: Tap(attention, "output"), Site.MLP_OUT: Tap(mlp, "output")}
+    return {**_in_parallel(attention, mlp, scale), Site.RESID_MID: Tap(mid, "input")}
 
 
 def _after_sum(norm: str, attention: str, mlp: str) -> dict[Site, Tap]:
     """Return the taps of a post-norm block: `norm` maps the sum of stream and attention to the next stream."""
-    return {
-        **_STREAM,
-        Site.RESID_MID: Tap(norm, "output"),
-        Site.RESID_MID_SUM: Tap(norm, "input"),
-        Site.ATTN_OUT: Tap(attention, "output"),
-        Site.MLP_OUT: Tap(mlp, "output"),
-    }
+    sums = {Site.RESID_MID: Tap(norm, "output"), Site.RESID_MID_SUM: Tap(norm, "input")}
+    return {**_in_parallel(attention, mlp), **sums}
+
+
+def _reading(attention: str, mlp: str) -> dict[str, str]:
+    """Return the norms on the input of attention and of the MLP."""
+    return {"attention": attention, "mlp": mlp}
+
+
+def _writing(attention: str, mlp: str) -> dict[str, str]:
+    """Return the norms on the output of attention and of the MLP, or on its sum with the stream."""
+    return {"attention_output": attention, "mlp_output": mlp}
 
 
 _LLAMA = Anatomy(
     blocks="layers",
     taps=_sequential("post_attention_layernorm", "self_attn", "mlp"),
-    absent=_NO_SUM,
-    norms={"attention": "input_layernorm", "mlp": "post_attention_layernorm"},
+    norms=_reading("input_layernorm", "post_attention_layernorm"),
     final_norm="norm",
-    mlp_units="mlp.gate_proj",
     files=Files(),
 )
 _QWEN3 = replace(_LLAMA, files=Files(qk_norm=("self_attn.q_norm", "self_attn.k_norm")))
-_MIXTRAL = replace(
-    _LLAMA, mlp_units=None, files=Files(experts="block_sparse_moe.experts.{}.", gate="w1", up="w3", down="w2")
-)
+_MIXTRAL = replace(_LLAMA, files=Files(experts="block_sparse_moe.experts.{}.", gate="w1", up="w3", down="w2"))
 _PHI3 = replace(
     _LLAMA,
-    mlp_units="mlp.gate_up_proj",
     files=Files(
         qkv=("self_attn.qkv_proj",), qkv_layout="concatenated", gate=None, up="mlp.gate_up_proj", gate_up_fused=True
     ),
@@ -77,24 +68,20 @@ _GEMMA2 = replace(
 )
 _GEMMA3 = replace(_GEMMA2, files=_QWEN3.files)
 _OLMO2 = replace(
-    _LLAMA,
+    _QWEN3,
     taps=_sequential("mlp", "post_attention_layernorm", "post_feedforward_layernorm"),
-    norms={"attention_output": "post_attention_layernorm", "mlp_output": "post_feedforward_layernorm"},
-    files=_QWEN3.files,
+    norms=_writing("post_attention_layernorm", "post_feedforward_layernorm"),
 )
 _COHERE = replace(
-    _LLAMA,
+    _QWEN3,
     taps=_in_parallel("self_attn", "mlp"),
-    absent=_PARALLEL,
-    norms={"attention": "input_layernorm", "mlp": "input_layernorm"},
+    norms=_reading("input_layernorm", "input_layernorm"),
     norm_kind="layer",
     positions="rotary, interleaved",
-    files=_QWEN3.files,
 )
 _PHI = replace(
     _COHERE,
     final_norm="final_layernorm",
-    mlp_units="mlp.fc1",
     positions="rotary",
     files=Files(
         output="self_attn.dense",
@@ -105,17 +92,13 @@ _PHI = replace(
     ),
 )
 _STABLELM = replace(
-    _LLAMA,
-    norm_kind="layer",
-    files=Files(qk_norm=("self_attn.q_layernorm.norms.{}", "self_attn.k_layernorm.norms.{}")),
+    _LLAMA, norm_kind="layer", files=Files(qk_norm=("self_attn.q_layernorm.norms.{}", "self_attn.k_layernorm.norms.{}"))
 )
 _GPT2 = Anatomy(
     blocks="h",
     taps=_sequential("ln_2", "attn", "mlp"),
-    absent=_NO_SUM,
-    norms={"attention": "ln_1", "mlp": "ln_2"},
+    norms=_reading("ln_1", "ln_2"),
     final_norm="ln_f",
-    mlp_units="mlp.c_fc",
     norm_kind="layer",
     positions="learned",
     files=Files(
@@ -133,9 +116,7 @@ _GPT2 = Anatomy(
 _GPTJ = replace(
     _GPT2,
     taps=_in_parallel("attn", "mlp"),
-    absent=_PARALLEL,
-    norms={"attention": "ln_1", "mlp": "ln_1"},
-    mlp_units="mlp.fc_in",
+    norms=_reading("ln_1", "ln_1"),
     positions="rotary, interleaved",
     files=Files(
         embedding="wte",
@@ -147,42 +128,35 @@ _GPTJ = replace(
         down="mlp.fc_out",
     ),
 )
-_GPT_NEOX = Anatomy(
-    blocks="layers",
-    taps=_sequential("post_attention_layernorm", "attention", "mlp"),
-    absent=_NO_SUM,
-    norms={"attention": "input_layernorm", "mlp": "post_attention_layernorm"},
-    final_norm="final_layer_norm",
-    mlp_units="mlp.dense_h_to_4h",
-    norm_kind="layer",
-    files=Files(
-        embedding="embed_in",
-        unembedding="embed_out",
-        qkv=("attention.query_key_value",),
-        qkv_layout="grouped",
-        output="attention.dense",
-        gate=None,
-        up="mlp.dense_h_to_4h",
-        down="mlp.dense_4h_to_h",
-    ),
+_GPT_NEOX_FILES = Files(
+    embedding="embed_in",
+    unembedding="embed_out",
+    qkv=("attention.query_key_value",),
+    qkv_layout="grouped",
+    output="attention.dense",
+    gate=None,
+    up="mlp.dense_h_to_4h",
+    down="mlp.dense_4h_to_h",
 )
-_FALCON = Anatomy(
+_GPT_NEOX = replace(
+    _LLAMA,
+    taps=_sequential("post_attention_layernorm", "attention", "mlp"),
+    final_norm="final_layer_norm",
+    norm_kind="layer",
+    files=_GPT_NEOX_FILES,
+)
+_FALCON = replace(
+    _GPT_NEOX,
     blocks="h",
     taps=_sequential("post_attention_layernorm", "self_attention", "mlp"),
-    absent=_NO_SUM,
-    norms={"attention": "input_layernorm", "mlp": "post_attention_layernorm"},
     final_norm="ln_f",
-    mlp_units="mlp.dense_h_to_4h",
-    norm_kind="layer",
-    files=Files(
+    files=replace(
+        _GPT_NEOX_FILES,
         embedding="word_embeddings",
+        unembedding="lm_head",
         block="h.{}.",
         qkv=("self_attention.query_key_value",),
-        qkv_layout="grouped",
         output="self_attention.dense",
-        gate=None,
-        up="mlp.dense_h_to_4h",
-        down="mlp.dense_4h_to_h",
     ),
 )
 _BLOOM = replace(
@@ -195,18 +169,11 @@ _BLOOM = replace(
 _OPT = Anatomy(
     blocks="decoder.layers",
     taps=_sequential("final_layer_norm", "self_attn", "fc2"),
-    absent=_NO_SUM,
-    norms={"attention": "self_attn_layer_norm", "mlp": "final_layer_norm"},
+    norms=_reading("self_attn_layer_norm", "final_layer_norm"),
     final_norm="decoder.final_layer_norm",
-    mlp_units="fc1",
     norm_kind="layer",
     positions="learned",
-    files=Files(
-        output="self_attn.out_proj",
-        gate=None,
-        up="fc1",
-        down="fc2",
-    ),
+    files=Files(output="self_attn.out_proj", gate=None, up="fc1", down="fc2"),
 )
 _BERT_FILES = Files(
     embedding="embeddings.word_embeddings",
@@ -221,9 +188,8 @@ _BERT_FILES = Files(
 _BERT = Anatomy(
     blocks="encoder.layer",
     taps=_after_sum("attention.output.LayerNorm", "attention.output.dense", "output.dense"),
-    norms={"attention_output": "attention.output.LayerNorm", "mlp_output": "output.LayerNorm"},
+    norms=_writing("attention.output.LayerNorm", "output.LayerNorm"),
     embedding_norm="embeddings.LayerNorm",
-    mlp_units="intermediate.dense",
     norm_kind="layer",
     positions="learned",
     post_norm=True,
@@ -235,7 +201,7 @@ _ROBERTA = replace(_BERT, files=replace(_BERT_FILES, unembedding="lm_head.decode
 _MPNET = replace(
     _BERT,
     taps=_after_sum("attention.LayerNorm", "attention.attn", "output.dense"),
-    norms={"attention_output": "attention.LayerNorm", "mlp_output": "output.LayerNorm"},
+    norms=_writing("attention.LayerNorm", "output.LayerNorm"),
     positions="learned and relative",
     files=replace(
         _BERT_FILES,
@@ -297,15 +263,12 @@ def _falcon(record: Anatomy, config: Any) -> Anatomy:
     if not (config.parallel_attn or config.new_decoder_architecture):
         return record
     two = config.new_decoder_architecture and config.num_ln_in_parallel_attn in (None, 2)
-    norms = ("ln_attn", "ln_mlp") if two else ("input_layernorm", "input_layernorm")
-    taps = _in_parallel("self_attention", "mlp")
-    return replace(record, taps=taps, absent=_PARALLEL, norms=dict(zip(("attention", "mlp"), norms, strict=True)))
+    norms = _reading("ln_attn", "ln_mlp") if two else _reading("input_layernorm", "input_layernorm")
+    return replace(record, taps=_in_parallel("self_attention", "mlp"), norms=norms)
 
 
 def _gpt_neox(record: Anatomy, config: Any) -> Anatomy:
-    if not config.use_parallel_residual:
-        return record
-    return replace(record, taps=_in_parallel("attention", "mlp"), absent=_PARALLEL)
+    return replace(record, taps=_in_parallel("attention", "mlp")) if config.use_parallel_residual else record
 
 
 def _granite(record: Anatomy, config: Any) -> Anatomy:
@@ -318,8 +281,7 @@ def _opt(record: Anatomy, config: Any) -> Anatomy:
     return replace(
         record,
         taps=_after_sum("self_attn_layer_norm", "self_attn", "fc2"),
-        absent={},
-        norms={"attention_output": "self_attn_layer_norm", "mlp_output": "final_layer_norm"},
+        norms=_writing("self_attn_layer_norm", "final_layer_norm"),
         final_norm=None,
         post_norm=True,
     )
@@ -328,8 +290,7 @@ def _opt(record: Anatomy, config: Any) -> Anatomy:
 def _stablelm(record: Anatomy, config: Any) -> Anatomy:
     if not config.use_parallel_residual:
         return record
-    norms = {"attention": "input_layernorm", "mlp": "input_layernorm"}
-    return replace(record, taps=_in_parallel("self_attn", "mlp"), absent=_PARALLEL, norms=norms)
+    return replace(record, taps=_in_parallel("self_attn", "mlp"), norms=_reading("input_layernorm", "input_layernorm"))
 
 
 def _bert(record: Anatomy, config: Any) -> Anatomy:
@@ -341,8 +302,7 @@ def _bert(record: Anatomy, config: Any) -> Anatomy:
 
 
 def _after_padding(record: Anatomy, config: Any) -> Anatomy:
-    record = _bert(record, config)
-    return replace(record, reserved_positions=config.pad_token_id + 1)
+    return replace(_bert(record, config), reserved_positions=config.pad_token_id + 1)
 
 
 _VARIANTS: dict[str, Callable[[Anatomy, Any], Anatomy]] = {

@@ -6,8 +6,10 @@ only used to distinguish attention from MLP if both add to the same sum.
 """
 
 from collections.abc import Iterator
+from contextlib import ExitStack
 from dataclasses import dataclass, field
-from itertools import pairwise
+from functools import partial
+from itertools import pairwise, product
 from typing import Any
 
 import torch
@@ -15,9 +17,6 @@ import torch
 from theodolite.errors import UnsupportedModelError
 from theodolite.sites import Site
 from theodolite_jobs.models.anatomy import Anatomy, Dimensions, Tap
-
-_BRANCHES = (Site.ATTN_OUT, Site.MLP_OUT)
-_NOT_FOUND = "no module has it as input or output in every block, by the identities that it must obey"
 
 
 @dataclass
@@ -44,22 +43,14 @@ def probe_anatomy(module: Any, dimensions: Dimensions) -> Anatomy:
     except Exception as error:
         raise _refusal(family, f"it does not run on two tokens ({type(error).__name__})") from error
     _check_stream(recorded, changed, dimensions.n_layers, family)
-    taps = {Site.RESID_PRE: Tap("", "input"), Site.RESID_POST: Tap("", "output")}
     # Some families scale what a branch adds, after the module that computes it.
     scale = float(getattr(module.config.get_text_config(), "residual_multiplier", 1.0))
     candidates = [[*_sequential(one, scale), *_parallel(one)] for one in recorded]
     branches = _common_taps(candidates, module.get_submodule(path))
     if branches is None:
         raise _refusal(family, "no modules of a block add up to its output")
-    taps |= branches
-    missing = [site for site in (Site.RESID_MID, Site.ATTN_OUT, Site.MLP_OUT) if site not in taps]
-    return Anatomy(
-        blocks=path,
-        taps=taps,
-        absent=dict.fromkeys([*missing, Site.RESID_MID_SUM], _NOT_FOUND),
-        positions="unknown",
-        known_by="probe",
-    )
+    taps = {Site.RESID_PRE: Tap("", "input"), Site.RESID_POST: Tap("", "output"), **branches}
+    return Anatomy(path, taps, positions="unknown", known_by="probe")
 
 
 def _check_stream(recorded: list[_Recording], changed: list[_Recording], n_layers: int, family: str) -> None:
@@ -88,34 +79,28 @@ def _find_blocks(module: Any, dimensions: Dimensions, family: str) -> str:
 @torch.inference_mode()
 def _record(module: Any, path: str, ids: tuple[int, ...], d_model: int) -> list[_Recording]:
     recorded: list[_Recording] = []
-    handles: list[Any] = []
 
     def keep(into: dict[str, torch.Tensor], name: str, value: Any) -> None:
         tensor = value[0] if isinstance(value, tuple) and value else value
         if isinstance(tensor, torch.Tensor) and tensor.numel() == len(ids) * d_model and tensor.shape[-1] == d_model:
             into.setdefault(name, tensor.reshape(len(ids), d_model).cpu().clone())
 
-    for block in module.get_submodule(path):
-        one = _Recording()
-        recorded.append(one)
-        for name, child in block.named_modules():
-            handles.append(
-                child.register_forward_pre_hook(
-                    lambda _, args, kwargs, one=one, name=name: keep(
-                        one.inputs, name, args[0] if args else kwargs.get("hidden_states")
-                    ),
-                    with_kwargs=True,
-                )
-            )
-            handles.append(
-                child.register_forward_hook(lambda _, __, out, one=one, name=name: keep(one.outputs, name, out))
-            )
-    try:
+    def keep_input(one: _Recording, name: str, _: Any, args: Any, kwargs: Any) -> None:
+        keep(one.inputs, name, args[0] if args else kwargs.get("hidden_states"))
+
+    def keep_output(one: _Recording, name: str, _: Any, __: Any, output: Any) -> None:
+        keep(one.outputs, name, output)
+
+    with ExitStack() as hooks:  # removes them at its end
+        for block in module.get_submodule(path):
+            one = _Recording()
+            recorded.append(one)
+            for name, child in block.named_modules():
+                before, after = partial(keep_input, one, name), partial(keep_output, one, name)
+                hooks.enter_context(child.register_forward_pre_hook(before, with_kwargs=True))
+                hooks.enter_context(child.register_forward_hook(after))
         device = module.get_input_embeddings().weight.device
         module(input_ids=torch.tensor([ids], device=device), use_cache=False)
-    finally:
-        for handle in handles:
-            handle.remove()
     return recorded
 
 
@@ -126,55 +111,44 @@ def _common_taps(candidates: list[list[dict[Site, Tap]]], blocks: Any) -> dict[S
     """
     if not all(candidates):
         return None
-    first, *others = candidates
-    shared = (taps for taps in first if all(taps in other for other in others))
-    whole = next((taps for taps in shared if all(_one_kind(blocks, taps[site].module) for site in _BRANCHES)), None)
-    if whole is not None:
-        return whole
-    middles = [tap for tap in _middles(first) if tap and all(tap in _middles(other) for other in others)]
-    return {Site.RESID_MID: middles[0]} if middles else {}
-
-
-def _one_kind(blocks: Any, path: str) -> bool:
-    """Return whether a path has one class in all blocks; some blocks may have attention there, others another mixer."""
-    return len({type(block.get_submodule(path)) for block in blocks}) == 1
-
-
-def _middles(candidates: list[dict[Site, Tap]]) -> list[Tap | None]:
-    return [taps.get(Site.RESID_MID) for taps in candidates]
+    for taps in candidates[0]:
+        paths = taps[Site.ATTN_OUT].module, taps[Site.MLP_OUT].module
+        # A path may have attention in some blocks and another mixer in others.
+        if all(taps in other for other in candidates) and all(
+            len({type(block.get_submodule(path)) for block in blocks}) == 1 for path in paths
+        ):
+            return taps
+    middles = [[taps.get(Site.RESID_MID) for taps in of_block] for of_block in candidates]
+    shared = next((tap for tap in middles[0] if tap and all(tap in others for others in middles)), None)
+    return {Site.RESID_MID: shared} if shared else {}
 
 
 def _sequential(recorded: _Recording, scale: float) -> Iterator[dict[Site, Tap]]:
     pre, post = recorded.inputs[""], recorded.outputs[""]
-    added = {name: recorded.outputs[name] * scale for name in _outermost(recorded)}
+    # Outer modules come first: an inner module may have the same output.
+    names = sorted(filter(None, recorded.outputs), key=lambda name: name.count("."))
+    added = {name: recorded.outputs[name] * scale for name in names}
     for mid_name, mid in recorded.inputs.items():
         if torch.equal(mid, pre):
             continue
         attention = [name for name, branch in added.items() if torch.equal(pre + branch, mid)]
         mlp = [name for name, branch in added.items() if torch.equal(mid + branch, post)]
-        for first in attention:
-            for second in mlp:
-                yield {
-                    Site.RESID_MID: Tap(mid_name, "input"),
-                    Site.ATTN_OUT: Tap(first, "output", scale),
-                    Site.MLP_OUT: Tap(second, "output", scale),
-                }
-
-
-def _outermost(recorded: _Recording) -> list[str]:
-    """Return the modules inside the block, outer modules first: an inner module may have the same output."""
-    return sorted((name for name in recorded.outputs if name), key=lambda name: name.count("."))
+        for first, second in product(attention, mlp):
+            yield {
+                Site.RESID_MID: Tap(mid_name, "input"),
+                Site.ATTN_OUT: Tap(first, "output", scale),
+                Site.MLP_OUT: Tap(second, "output", scale),
+            }
 
 
 def _parallel(recorded: _Recording) -> Iterator[dict[Site, Tap]]:
     pre, post = recorded.inputs[""], recorded.outputs[""]
     branches = [name for name in recorded.outputs if name and "." not in name]
-    for first in branches:
-        for second in branches:
-            a, b = recorded.outputs[first], recorded.outputs[second]
-            sums = ((pre + a) + b, (pre + b) + a, (a + b) + pre)
-            if "att" in first and "att" not in second and any(torch.equal(post, total) for total in sums):
-                yield {Site.ATTN_OUT: Tap(first, "output"), Site.MLP_OUT: Tap(second, "output")}
+    for first, second in product(branches, branches):
+        a, b = recorded.outputs[first], recorded.outputs[second]
+        sums = ((pre + a) + b, (pre + b) + a, (a + b) + pre)
+        if "att" in first and "att" not in second and any(torch.equal(post, total) for total in sums):
+            yield {Site.ATTN_OUT: Tap(first, "output"), Site.MLP_OUT: Tap(second, "output")}
 
 
 def _close(ours: torch.Tensor, reference: torch.Tensor) -> bool:
