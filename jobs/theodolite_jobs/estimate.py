@@ -1,5 +1,6 @@
 """Estimate the cost of a survey from its plan and the sizes of the model."""
 
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -7,7 +8,7 @@ from theodolite.errors import ModelError
 from theodolite.settings import Settings
 from theodolite.spec import SurveySpec
 from theodolite_jobs.capture.parity import FIRST_BLOCKS
-from theodolite_jobs.gpus import on_kinds
+from theodolite_jobs.gpus import KINDS, on_kind
 from theodolite_jobs.models.facts import skeleton
 from theodolite_jobs.models.load import load_tokenizer, resolved_dtype
 from theodolite_jobs.models.sharding import choose_ranks
@@ -63,7 +64,7 @@ def estimate(prepared: Prepared) -> dict[str, Any]:
         }
         for name, plan in prepared.plans.items()
     }
-    tokens = sum(plan.computed_tokens for plan in prepared.plans.values())
+    prompts, tokens = (sum(facts[name] for facts in sets.values()) for name in ("prompts", "computed_tokens"))
     vectors = sum(plan.n_samples * len(plan.positions) for plan in prepared.plans.values())
     per_vector = len(prepared.layers) * len(prepared.spec.capture.sites) + 1
     counts = sum(
@@ -71,18 +72,17 @@ def estimate(prepared: Prepared) -> dict[str, Any]:
         for name, plan in prepared.plans.items()
     )
     weights = parameters * _BYTES.get(dtype, 4)
-    first_blocks = _first_blocks_bytes(prepared, parameters)
-    prompts = sum(plan.n_samples for plan in prepared.plans.values())
+    # The parity check loads the embedding and the first blocks in float32.
+    embedding = int(prepared.config.get_text_config().vocab_size) * prepared.dimensions.d_model
+    block = (parameters - embedding) // prepared.dimensions.n_layers
+    first_blocks = 4 * (embedding + FIRST_BLOCKS * block)
 
     def is_shardable(gpus: int) -> bool:
         return choose_ranks("auto", prepared.config, gpus) > 1
 
     def other_bytes(gpus: int) -> float:
-        """Return the bytes per GPU besides the weights: activations, and the first blocks of the parity check.
-
-        With several GPUs the parity check holds the first blocks whole and sharded.
-        """
-        if gpus > 1:
+        """Return the bytes per GPU besides the weights: activations, and the first blocks of the parity check."""
+        if gpus > 1:  # the parity check holds the first blocks whole and sharded
             return _ACTIVATION_BYTES + first_blocks * (1 + 1 / gpus)
         return _ACTIVATION_BYTES + (0 if dtype == "float32" else first_blocks)
 
@@ -93,7 +93,7 @@ def estimate(prepared: Prepared) -> dict[str, Any]:
             "revision": prepared.source.revision,
             "parameters": parameters,
             "dtype": dtype,
-            **prepared.dimensions.as_dict(),
+            **asdict(prepared.dimensions),
         },
         "sets": sets,
         "replica_memory_bytes": round(weights + other_bytes(1)),
@@ -101,15 +101,11 @@ def estimate(prepared: Prepared) -> dict[str, Any]:
         "capture_seconds_about": {
             device: float(f"{2 * parameters * tokens / speed:.2g}") for device, speed in _OPERATIONS_PER_SECOND.items()
         },
-        "on_gpus_about": on_kinds(weights, other_bytes, 2 * parameters * tokens, prompts, is_shardable),
+        "on_gpus_about": {
+            name: on_kind(kind, weights, other_bytes, 2 * parameters * tokens, prompts, is_shardable)
+            for name, kind in KINDS.items()
+        },
     }
-
-
-def _first_blocks_bytes(prepared: Prepared, parameters: int) -> int:
-    """Return the bytes of the embedding and the first blocks in float32, which the parity check loads."""
-    embedding = int(prepared.config.get_text_config().vocab_size) * prepared.dimensions.d_model
-    block = (parameters - embedding) // prepared.dimensions.n_layers
-    return 4 * (embedding + FIRST_BLOCKS * block)
 
 
 def count_parameters(config: Any) -> int:

@@ -15,17 +15,11 @@ _USABLE = 0.9
 
 @dataclass(frozen=True)
 class Kind:
-    """A kind of GPU.
-
-    Attributes:
-        memory_bytes: memory of one GPU.
-        operations_per_second: peak rate of dense bfloat16 matrix products, from the data sheet.
-        price_per_hour: approximate cloud price of one GPU in 2026, in US dollars.
-    """
+    """A kind of GPU."""
 
     memory_bytes: float
-    operations_per_second: float
-    price_per_hour: float
+    operations_per_second: float  # peak rate of dense bfloat16 matrix products, from the data sheet
+    price_per_hour: float  # approximate cloud price of one GPU in 2026, in US dollars
 
 
 KINDS = {
@@ -36,29 +30,7 @@ KINDS = {
 }
 
 
-def on_kinds(
-    weight_bytes: float,
-    other_bytes: Callable[[int], float],
-    operations: float,
-    prompts: int,
-    is_shardable: Callable[[int], bool],
-) -> dict[str, dict[str, Any]]:
-    """Return the estimate for a node of each kind of GPU.
-
-    Args:
-        weight_bytes: size of the model's weights.
-        other_bytes: returns the bytes that a replica of n GPUs needs on each GPU besides the weights.
-        operations: operations of all forward passes.
-        prompts: number of prompts in the survey.
-        is_shardable: returns whether the model can run tensor-parallel over n GPUs.
-    """
-    return {
-        name: _on_kind(kind, weight_bytes, other_bytes, operations, prompts, is_shardable)
-        for name, kind in KINDS.items()
-    }
-
-
-def _on_kind(
+def on_kind(
     kind: Kind,
     weight_bytes: float,
     other_bytes: Callable[[int], float],
@@ -66,11 +38,21 @@ def _on_kind(
     prompts: int,
     is_shardable: Callable[[int], bool],
 ) -> dict[str, Any]:
+    """Return the estimate for a node with GPUs of one kind.
+
+    Args:
+        kind: the kind of GPU.
+        weight_bytes: size of the model's weights.
+        other_bytes: returns the bytes that a replica of n GPUs needs on each GPU besides the weights.
+        operations: operations of all forward passes.
+        prompts: number of prompts in the survey.
+        is_shardable: returns whether the model can run tensor-parallel over n GPUs.
+    """
     needed = [gpus for gpus in (1, 2, 4, 8) if weight_bytes / gpus + other_bytes(gpus) <= _USABLE * kind.memory_bytes]
     if not needed:
         return {"gpus_per_replica": None, "why": f"the model does not fit on one node of {GPUS_OF_NODE} GPUs"}
-    is_sharded = needed[0] == 1 or is_shardable(needed[0])
     gpus, replicas = needed[0], GPUS_OF_NODE // needed[0]
+    is_sharded = gpus == 1 or is_shardable(gpus)
     # In pipeline placement the GPUs work in turn, so several are as fast as one.
     speed = _REACHED * kind.operations_per_second * (gpus if is_sharded else 1)
     gpu_hours = operations / speed * gpus / 3600

@@ -1,7 +1,7 @@
 """Prepare a survey without loading weights: resolve the model, read and tokenise the prompts, plan the shards."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from functools import cached_property
 from importlib.metadata import version
@@ -21,48 +21,53 @@ from theodolite_jobs.models.batching import can_share_prefix, length_class_of
 from theodolite_jobs.models.facts import mlp_width
 from theodolite_jobs.models.families import known_anatomy
 from theodolite_jobs.models.load import check_readable, load_config, load_tokenizer, resolved_dtype
-from theodolite_jobs.models.source import ModelSource, fetch_small_files, resolve_source, slug
+from theodolite_jobs.models.source import ModelSource, fetch, resolve_source, slug
 from theodolite_jobs.prompts.sources import read_prompts
-from theodolite_jobs.prompts.tokens import (
-    check_lengths,
-    check_vocabulary,
-    resolve_positions,
-    resolve_template,
-    tokenize,
-)
+from theodolite_jobs.prompts.tokens import check_tokens, resolve_positions, resolve_template, tokenize
 
 _RECORDED_VERSIONS = ("torch", "transformers", "zarr", "numpy", "ray")
 
 
 @dataclass(frozen=True)
 class Prepared:
-    """A survey that passed all checks that need no weights.
+    """A survey that passed all checks that need no weights."""
 
-    Attributes:
-        spec: the requested spec; its sites are the sites that the model has.
-        folder: folder of the spec file.
-        source: the model at its pinned revision.
-        config: the model's configuration.
-        dimensions: the sizes of the model.
-        layers: the layers to capture.
-        prompts: prompts of each set.
-        tokens: token ids of each prompt of each set.
-        templates: template of each set: `chat`, `none` or a text with {prompt}.
-        plans: plan of the shards and batches of each set.
-        digest: SHA-256 over everything that determines the captured numbers.
-    """
-
-    spec: SurveySpec
-    folder: Path
-    source: ModelSource
-    config: Any
+    spec: SurveySpec  # as requested; its sites are the sites that the model has
+    folder: Path  # folder of the spec file
+    source: ModelSource  # the model at its pinned revision
+    config: Any  # the model's configuration
     dimensions: Dimensions
-    layers: list[int]
-    prompts: Mapping[str, list[str]]
-    tokens: Mapping[str, list[TokenIds]]
-    templates: Mapping[str, str]
-    plans: Mapping[str, SetPlan]
-    digest: str
+    layers: list[int]  # the layers to capture
+    prompts: Mapping[str, list[str]]  # of each set
+    tokens: Mapping[str, list[TokenIds]]  # token ids of each prompt of each set
+    templates: Mapping[str, str]  # of each set: `chat`, `none` or a text with {prompt}
+    plans: Mapping[str, SetPlan]  # shards and batches of each set
+
+    @cached_property
+    def digest(self) -> str:
+        """The SHA-256 over the model, the contents of the selected prompts, and the capture rules.
+
+        It excludes paths and resolves defaults, so equivalent specs give the same run.
+        """
+        spec = self.spec
+        sets = {
+            name: {
+                "prompts": self.prompts[name],
+                "template": self.templates[name],
+                "system": prompt_set.system,
+                "positions": self.plans[name].positions,
+            }
+            for name, prompt_set in spec.sets.items()
+        }
+        model = {
+            "place": self.source.location if self.source.kind == "hub" else self.source.kind,
+            "revision": self.source.revision,
+            "dtype": resolved_dtype(self.config, spec.model.dtype),
+            "attention": spec.model.attention,
+            "remote_code": spec.model.trust_remote_code,
+        }
+        capture = spec.capture.model_dump(mode="json", exclude={"positions"})
+        return digest_of({"capture_version": CAPTURE_VERSION, "model": model, "prompts": sets, "capture": capture})
 
     @property
     def run_id(self) -> str:
@@ -97,7 +102,7 @@ class Prepared:
             family=self.config.model_type,
             dtype=resolved_dtype(self.config, self.spec.model.dtype),
             attention=attention,
-            **self.dimensions.as_dict(),
+            **asdict(self.dimensions),
         )
         versions = {name: version(name) for name in _RECORDED_VERSIONS}
         return RunRecord(
@@ -118,7 +123,7 @@ class Prepared:
             n_samples=plan.n_samples,
             n_shards=len(plan.shards),
             n_batches=sum(len(shard.batches) for shard in plan.shards),
-            plan_sha256=digest_of(plan.as_dict()),
+            plan_sha256=plan.digest(),
             positions=list(plan.positions),
             template=self.templates[name],
             shared_prefix=plan.shared_prefix,
@@ -131,23 +136,21 @@ class Prepared:
 def prepare(
     spec: SurveySpec, folder: Path, settings: Settings, tokenizer_of: Callable[[Path, bool], Any] = load_tokenizer
 ) -> Prepared:
-    """Return a prepared survey; loads the model's configuration and tokenizer, and no weights.
+    """Return a prepared survey of the spec in `folder`; load the configuration and tokenizer, and no weights.
 
-    Args:
-        spec: the requested survey.
-        folder: folder of the spec file.
-        settings: cache folder of converted models, and the models whose own code may run.
-        tokenizer_of: returns the tokenizer of a model's folder.
+    `tokenizer_of` returns the tokenizer of a model's folder.
 
     Raises:
         SpecError: a set, column, prompt, site, layer or pairing is wrong.
         ModelError: the model cannot be found, or its family is unknown.
     """
     check_remote_code(spec.model, settings)
-    prompts = {name: _texts(spec, name, folder) for name in spec.sets}
+    prompts = {name: read_prompts(name, prompt_set, folder) for name, prompt_set in spec.prompts.items()}
+    if SENTENCES in spec.sets:
+        prompts[SENTENCES] = list(spec.words.sentences)
     _check_pairs(spec, {name: len(texts) for name, texts in prompts.items()})
     source = resolve_source(spec.model, folder)
-    files = fetch_small_files(source, settings.cache)
+    files = fetch(source, settings.cache, weights=False)
     config = load_config(files, spec.model.trust_remote_code)
     anatomy = known_anatomy(config)
     if not spec.prompts or not {"sphere", "heads", "words", "weights"}.isdisjoint(spec.analyses or []):
@@ -164,8 +167,7 @@ def prepare(
     plans: dict[str, SetPlan] = {}
     for name, prompt_set in spec.sets.items():
         ids = tokenize(name, prompts[name], prompt_set, tokenizer, spec.capture.template_date)
-        check_lengths(name, ids, dimensions.context_length)
-        check_vocabulary(name, ids, config.get_text_config().vocab_size)
+        check_tokens(name, ids, dimensions.context_length, config.get_text_config().vocab_size)
         positions = resolve_positions(name, prompt_set.positions or spec.capture.positions, ids)
         tokens[name] = ids
         plans[name] = plan_set(
@@ -177,51 +179,7 @@ def prepare(
             share_prefix=can_share_prefix(config, anatomy),
             length_class=length_class_of(config),
         )
-    return Prepared(
-        spec=spec,
-        folder=folder,
-        source=source,
-        config=config,
-        dimensions=dimensions,
-        layers=layers,
-        prompts=prompts,
-        tokens=tokens,
-        templates=templates,
-        plans=plans,
-        digest=_captured_digest(spec, source, config, prompts, templates, plans),
-    )
-
-
-def _captured_digest(
-    spec: SurveySpec,
-    source: ModelSource,
-    config: Any,
-    prompts: Mapping[str, list[str]],
-    templates: Mapping[str, str],
-    plans: Mapping[str, SetPlan],
-) -> str:
-    """Return the digest over the model, the contents of the selected prompts, and the capture rules.
-
-    It excludes paths and resolves defaults, so equivalent specs give the same run.
-    """
-    sets = {
-        name: {
-            "prompts": prompts[name],
-            "template": templates[name],
-            "system": prompt_set.system,
-            "positions": plans[name].positions,
-        }
-        for name, prompt_set in spec.sets.items()
-    }
-    model = {
-        "place": source.location if source.kind == "hub" else source.kind,
-        "revision": source.revision,
-        "dtype": resolved_dtype(config, spec.model.dtype),
-        "attention": spec.model.attention,
-        "remote_code": spec.model.trust_remote_code,
-    }
-    capture = spec.capture.model_dump(mode="json", exclude={"positions"})
-    return digest_of({"capture_version": CAPTURE_VERSION, "model": model, "prompts": sets, "capture": capture})
+    return Prepared(spec, folder, source, config, dimensions, layers, prompts, tokens, templates, plans)
 
 
 def _with_resolved_sites(spec: SurveySpec, anatomy: Anatomy) -> SurveySpec:
@@ -238,14 +196,6 @@ def _with_resolved_sites(spec: SurveySpec, anatomy: Anatomy) -> SurveySpec:
     if sites == spec.capture.sites:
         return spec
     return spec.model_copy(update={"capture": spec.capture.model_copy(update={"sites": sites})})
-
-
-def _texts(spec: SurveySpec, name: str, folder: Path) -> list[str]:
-    """Return the prompts of a set from its source; the set `sentences` is in the spec itself."""
-    prompt_set = spec.sets[name]
-    if prompt_set.source == f"words:{SENTENCES}":
-        return list(spec.words.sentences)
-    return read_prompts(name, prompt_set, folder)
 
 
 def check_remote_code(model: ModelSpec, settings: Settings) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 from theodolite.errors import RunDamagedError, SpecError
 from theodolite.metrics import CaptureMetrics
 from theodolite.settings import Settings
-from theodolite.spec import SurveySpec, digest_of
+from theodolite.spec import SurveySpec
 from theodolite.store.activations import create_activations
 from theodolite.store.commits import drop_pending, recover
 from theodolite.store.objects import absolute, check_writable, get, open_location
@@ -25,7 +25,6 @@ from theodolite_jobs.progress import Console
 
 _LIBRARIES = ("torch", "transformers")
 """Libraries whose version can change a captured number."""
-
 
 OnRunId = Callable[[str], None]
 """Called with the run's id as soon as it is known."""
@@ -72,7 +71,8 @@ def _capture(
     else:
         console.say(f"all shards of {run.id} are committed already")
         CaptureMetrics(prepared.source.name, ()).progress(1, 1)
-    if work or not _is_finished(run):
+    has_tables = (get(run.location, prompts_key(name)) is not None for name in run.record.sets)
+    if work or not all(has_tables):
         _finish_capture(run, prepared)
     return run, prepared.source
 
@@ -163,22 +163,16 @@ def _create(prepared: Prepared, parity: dict[str, Any], settings: Settings) -> R
     return create_run(settings.store, prepared.record(parity["attention"], parity))
 
 
-def _is_finished(run: Run) -> bool:
-    return all(get(run.location, prompts_key(name)) is not None for name in run.record.sets)
-
-
 def _finish_capture(run: Run, prepared: Prepared) -> None:
     """Write the objects that need all shards. The tables of prompts come last and mark the capture as finished."""
-    quarantined: dict[str, dict[int, str]] = {}
-    for name in prepared.plans:
-        of_shards = [commit.quarantined for commit in recover(run.location, name).values()]
-        quarantined[name] = {sample: why for of_shard in of_shards for sample, why in of_shard.items()}
+    commits = {name: recover(run.location, name).values() for name in prepared.plans}
     drop_pending(run.location)
     consolidate(run)
-    for name, reasons in quarantined.items():
+    for name, of_shards in commits.items():
+        quarantined = dict(item for commit in of_shards for item in commit.quarantined.items())
         lengths = [len(ids) for ids in prepared.tokens[name]]
         shard_prompts = run.record.spec.capture.shard_prompts
-        write_prompts(run.location, name, prepared.prompts[name], lengths, shard_prompts, reasons)
+        write_prompts(run.location, name, prepared.prompts[name], lengths, shard_prompts, quarantined)
 
 
 def _open_work(run: Run | None, prepared: Prepared) -> list[Any]:
@@ -209,7 +203,7 @@ def _check_same_plan(run: Run, prepared: Prepared) -> None:
                 f"{run.id}: the tokens of {name} differ from the run's tokens, which {created_with} made; "
                 "resume with that version, or use another store"
             )
-        if facts.plan_sha256 != digest_of(plan.as_dict()):
+        if facts.plan_sha256 != plan.digest():
             raise RunDamagedError(
                 f"{run.id}: the batches of {name} differ from the run's batches, which theodolite "
                 f"{run.record.versions.get('theodolite')} planned; resume with that version, or use another store"

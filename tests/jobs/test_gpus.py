@@ -2,11 +2,15 @@
 
 import pytest
 
-from theodolite_jobs.gpus import KINDS, on_kinds
+from theodolite_jobs.gpus import KINDS, on_kind
 
 
 def other(_gpus):
     return 5e9
+
+
+def on_kinds(*survey):
+    return {name: on_kind(kind, *survey) for name, kind in KINDS.items()}
 
 
 def test_a_model_of_65_gb_takes_one_h200_and_two_gpus_of_80_gb():

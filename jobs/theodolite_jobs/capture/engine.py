@@ -2,8 +2,8 @@
 
 import time
 from collections import deque
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -16,7 +16,7 @@ from theodolite.shard_counts import ShardCounts
 from theodolite.sites import Site
 from theodolite.spec import TokenIds
 from theodolite_jobs.capture.plan import Batch, SetPlan, ShardPlan, halved, padded_tokens
-from theodolite_jobs.capture.taps import POSITIVE_UNITS, TokenSelection, tapped
+from theodolite_jobs.capture.taps import POSITIVE_UNITS, tapped
 from theodolite_jobs.models.load import LoadedModel
 
 Activations = dict[Site, NDArray[np.float32]]
@@ -26,20 +26,16 @@ Activations = dict[Site, NDArray[np.float32]]
 class CapturedShard:
     """The result of capturing one shard.
 
-    Attributes:
-        activations: (sample, position, layer, d_model) for each site, (sample, position, d_model) for `resid_final`;
-            NaN before a prompt's first token and for quarantined prompts.
-        positive_counts: (position, layer, unit); for each hidden unit of the MLPs, the number of prompts in which it
-            is positive before gating. Quarantined prompts are not counted. None if units are not counted.
-        batches: the batches that were run; they differ from the plan's only if memory ran out.
-        quarantined: sample → the reason why its activations cannot be used.
-        counts: tokens, time and splits of batches.
+    `activations` are (sample, position, layer, d_model) for each site, (sample, position, d_model) for `resid_final`;
+    NaN before a prompt's first token and for quarantined prompts. `positive_counts` are (position, layer, unit): for
+    each hidden unit of the MLPs, the number of prompts in which it is positive before gating, without quarantined
+    prompts; None if units are not counted.
     """
 
     activations: Activations
     positive_counts: NDArray[np.int32] | None = None
-    batches: list[Batch] = field(default_factory=list)
-    quarantined: dict[int, str] = field(default_factory=dict)
+    batches: list[Batch] = field(default_factory=list)  # as run; they differ from the plan's only if memory ran out
+    quarantined: dict[int, str] = field(default_factory=dict)  # sample → why its activations cannot be used
     counts: ShardCounts = field(default_factory=ShardCounts)
 
 
@@ -60,7 +56,7 @@ class Engine:
     def capture(
         self, plan: SetPlan, shard: ShardPlan, tokens: Sequence[TokenIds], units: int = 0, halvings: int = 0
     ) -> CapturedShard:
-        """Return the captured activations of one shard.
+        """Return the captured activations of one shard; a batch that does not fit into memory is halved.
 
         Args:
             plan: the plan of the shard's set.
@@ -80,56 +76,39 @@ class Engine:
             self._check_countable(plan, tokens)
         started = time.perf_counter()
         captured = self._empty(len(tokens), len(plan.positions), units)
-        pending: list[tuple[Batch, Any]] = []
-        for batch, selected in self._run_batches(plan, shard, tokens, captured, units, halvings):
-            # The host stores the previous batch while the device computes this one.
-            pending.append((batch, _start_copy(selected)))
-            if len(pending) > 1:
-                self._store(pending.pop(0), shard, captured)
-        for last in pending:
-            self._store(last, shard, captured)
-        _blank_before_first_token(captured, plan.positions, [len(ids) for ids in tokens])
-        _quarantine_non_finite(captured, plan.positions, tokens, shard.start, self.layers)
-        captured.counts = replace(
-            captured.counts,
-            tokens=sum(map(len, tokens)),
-            shared_tokens=len(tokens) * plan.shared_prefix,
-            seconds=round(time.perf_counter() - started, 4),
-        )
-        return captured
-
-    def _run_batches(
-        self,
-        plan: SetPlan,
-        shard: ShardPlan,
-        tokens: Sequence[TokenIds],
-        captured: CapturedShard,
-        units: int,
-        halvings: int,
-    ) -> Iterator[tuple[Batch, dict[str, torch.Tensor]]]:
-        """Yield each batch with its selected tensors, on the device; halve a batch that does not fit into memory."""
         waiting = deque(part for batch in shard.batches for part in halved(batch, halvings))
-        captured.counts = ShardCounts(oom_backoffs=len(waiting) - len(shard.batches))
-        suffix_lengths = {shard.start + i: len(ids) - plan.shared_prefix for i, ids in enumerate(tokens)}
+        oom_backoffs = len(waiting) - len(shard.batches)
+        pending: list[tuple[Batch, Any]] = []
         while waiting:
-            batch, counts = waiting.popleft(), captured.counts
+            batch = waiting.popleft()
             selected = self._forward_or_none(plan, [tokens[sample - shard.start] for sample in batch], units)
             if selected is None:
-                _free_memory()
-                captured.counts = replace(counts, oom_backoffs=counts.oom_backoffs + 1)
+                torch.cuda.empty_cache()
+                oom_backoffs += 1
                 if len(batch) == 1:
                     captured.quarantined[batch[0]] = "out of memory, even as the only prompt of a batch"
                 else:
                     waiting.extendleft(reversed(halved(batch)))
                 continue
             captured.batches.append(batch)
-            padded = padded_tokens(batch, suffix_lengths)
-            captured.counts = replace(
-                counts,
-                computed_tokens=counts.computed_tokens + padded,
-                padding_tokens=counts.padding_tokens + padded - sum(suffix_lengths[sample] for sample in batch),
-            )
-            yield batch, selected
+            # The host stores the previous batch while the device computes this one.
+            pending.append((batch, _start_copy(selected)))
+            if len(pending) > 1:
+                self._store(pending.pop(0), shard, captured)
+        for last in pending:
+            self._store(last, shard, captured)
+        _quarantine_non_finite(captured, plan.positions, tokens, shard.start, self.layers)
+        suffix_lengths = {shard.start + i: len(ids) - plan.shared_prefix for i, ids in enumerate(tokens)}
+        computed = sum(padded_tokens(batch, suffix_lengths) for batch in captured.batches)
+        captured.counts = ShardCounts(
+            oom_backoffs=oom_backoffs,
+            tokens=sum(map(len, tokens)),
+            shared_tokens=len(tokens) * plan.shared_prefix,
+            computed_tokens=computed,
+            padding_tokens=computed - sum(suffix_lengths[sample] for batch in captured.batches for sample in batch),
+            seconds=round(time.perf_counter() - started, 4),
+        )
+        return captured
 
     def _forward_or_none(
         self, plan: SetPlan, prompts: Sequence[TokenIds], units: int
@@ -137,8 +116,8 @@ class Engine:
         """Return the result of `_forward`, or None if memory runs out; the failed forward's tensors are then free."""
         try:
             return self._forward(plan, prompts, units)
-        except RuntimeError as error:  # torch.OutOfMemoryError is one
-            if not _is_out_of_memory(error):
+        except RuntimeError as error:
+            if not isinstance(error, torch.OutOfMemoryError) and "can't allocate memory" not in str(error):
                 raise
             if self.model.ranks > 1:
                 # The other ranks wait inside this forward, so this rank cannot run a smaller batch.
@@ -167,7 +146,7 @@ class Engine:
         # A position before a prompt's first token reads token 0 here; its values become NaN later.
         indices = (lengths[:, None] + torch.tensor(plan.positions)).clamp(min=0)
         prefix = self._expanded_prefix(prompts[0][:shared], len(prompts))
-        with tapped(self.model, self.sites, self.layers, TokenSelection(indices.to(device)), units) as collected:
+        with tapped(self.model, self.sites, self.layers, indices.to(device), units) as collected:
             if self.model.anatomy.causal:
                 self.model.run(input_ids=padded.to(device), past_key_values=prefix, use_cache=shared > 0)
             else:
@@ -191,12 +170,8 @@ class Engine:
             ids = torch.tensor([prefix], device=self.model.device)
             cache = self.model.run(input_ids=ids, use_cache=True).past_key_values
             self._prefix = (prefix, [(layer.keys, layer.values) for layer in cache.layers])
-        return DynamicCache(
-            [
-                (keys.expand(batch_size, -1, -1, -1), values.expand(batch_size, -1, -1, -1))
-                for keys, values in self._prefix[1]
-            ]
-        )
+        each = (batch_size, -1, -1, -1)
+        return DynamicCache([(keys.expand(each), values.expand(each)) for keys, values in self._prefix[1]])
 
     def _check_countable(self, plan: SetPlan, tokens: Sequence[TokenIds]) -> None:
         if self.model.anatomy.mlp_units is None:
@@ -232,7 +207,7 @@ class Engine:
 def _finite_prompts(activations: Iterable[torch.Tensor]) -> torch.Tensor:
     """Return which prompts of a batch are finite at every captured site, in the float32 that is stored.
 
-    Only these are counted: `_quarantine_non_finite` applies the same test to the complete shard.
+    Only these are counted; `_quarantine_non_finite` applies the same test.
     """
     finite = [values.float().isfinite().flatten(1).all(dim=1) for values in activations]
     return torch.stack(finite).all(dim=0)
@@ -274,22 +249,13 @@ def _start_copy(selected: dict[str, torch.Tensor]) -> tuple[dict[str, torch.Tens
     return host, event
 
 
-def _blank_before_first_token(captured: CapturedShard, positions: Sequence[int], lengths: Sequence[int]) -> None:
-    missing = np.asarray(lengths)[:, None] + np.asarray(positions) < 0
-    for values in captured.activations.values():
-        values[missing] = np.nan
-
-
 def _quarantine_non_finite(
-    captured: CapturedShard,
-    positions: Sequence[int],
-    tokens: Sequence[TokenIds],
-    start: int,
-    layers: Sequence[int],
+    captured: CapturedShard, positions: Sequence[int], tokens: Sequence[TokenIds], start: int, layers: Sequence[int]
 ) -> None:
-    """Quarantine prompts with NaN or infinite activations, and set all their activations to NaN."""
+    """Set activations before a first token to NaN; quarantine prompts whose others are NaN or infinite, and set all."""
     exists = np.asarray([len(ids) for ids in tokens])[:, None] + np.asarray(positions) >= 0
     for site, values in captured.activations.items():
+        values[~exists] = np.nan
         bad = ~np.isfinite(values).all(axis=-1)
         bad &= exists[:, :, None] if bad.ndim == 3 else exists
         for row in np.flatnonzero(bad.reshape(len(tokens), -1).any(axis=1)):
@@ -298,12 +264,3 @@ def _quarantine_non_finite(
     for sample in captured.quarantined:
         for values in captured.activations.values():
             values[sample - start] = np.nan
-
-
-def _is_out_of_memory(error: RuntimeError) -> bool:
-    return isinstance(error, torch.OutOfMemoryError) or "can't allocate memory" in str(error)
-
-
-def _free_memory() -> None:
-    if torch.cuda.is_available():
-        torch.cuda.empty_cache()

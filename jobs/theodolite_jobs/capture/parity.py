@@ -13,7 +13,7 @@ measure in lock step, so a rank's result must never make it skip a forward that 
 import copy
 import gc
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -49,49 +49,24 @@ _MAX_WEIGHTS_FOR_ALL_BLOCKS = 2 * 10**9
 
 @dataclass(frozen=True)
 class Certificate:
-    """The measured difference between captured activations and plain Hugging Face runs, on probe prompts.
+    """The measured difference between captured activations and plain Hugging Face runs, on probe prompts."""
 
-    Attributes:
-        prompts: the number of probe prompts.
-        dtype: the dtype of both runs.
-        attention: the attention kernel of the capture; the reference uses eager attention if the family can switch
-            (Falcon cannot).
-        device: the device of both runs.
-        sites_known_by: `record` if the sites come from the table of families, `probe` if from the loaded model.
-        post_norm: the norms follow the sums, so resid_mid − resid_pre is not the attention output.
-        bound: the largest error that passes.
-        max_error: the largest error over prompts, sites, layers and positions.
-        max_error_by_site: the largest error of each site.
-        least_cosine: the smallest cosine between a captured vector and its reference.
-        identity_error: the largest error of the identities between the sites of the plain run.
-        float32_blocks_max_error: the largest error of the first blocks in float32; None for a float32 model in one
-            process.
-        float32_blocks_identity_error: the largest identity error of these blocks, or None likewise.
-        token_ids_sha256: digest of the probe prompts' token ids.
-        warning: a message if the error passes but is larger than expected, else None.
-        ranks: the number of processes that share the model.
-    """
-
-    prompts: int
-    dtype: str
-    attention: str
-    device: str
-    sites_known_by: str
-    post_norm: bool
-    bound: float
-    max_error: float
+    prompts: int  # the number of probe prompts
+    dtype: str  # of both runs
+    attention: str  # the kernel of the capture; the reference is eager if the family can switch (Falcon cannot)
+    device: str  # of both runs
+    sites_known_by: str  # `record` if the sites come from the table of families, `probe` if from the loaded model
+    post_norm: bool  # the norms follow the sums, so resid_mid − resid_pre is not the attention output
+    bound: float  # the largest error that passes
+    max_error: float  # the largest error over prompts, sites, layers and positions
     max_error_by_site: dict[str, float]
-    least_cosine: float
-    identity_error: float
-    float32_blocks_max_error: float | None
-    float32_blocks_identity_error: float | None
-    token_ids_sha256: str
-    warning: str | None
-    ranks: int
-
-    def as_dict(self) -> dict[str, Any]:
-        """Return the certificate as JSON-ready values."""
-        return asdict(self)
+    least_cosine: float  # the smallest cosine between a captured vector and its reference
+    identity_error: float  # the largest error of the identities between the sites of the plain run
+    float32_blocks_max_error: float | None  # of the first blocks in float32; None for a float32 model in one process
+    float32_blocks_identity_error: float | None  # likewise
+    token_ids_sha256: str  # digest of the probe prompts' token ids
+    warning: str | None  # a message if the error passes but is larger than expected
+    ranks: int  # the number of processes that share the model
 
 
 @dataclass(frozen=True)
@@ -128,8 +103,11 @@ def certify(
     layers: Sequence[int],
     plans: Mapping[str, SetPlan],
     probes: Mapping[str, Sequence[TokenIds]],
+    float32_bound: float = FLOAT32_BOUND,
 ) -> Certificate:
     """Return a certificate from a few prompts of each set, captured in padded batches behind the set's shared prefix.
+
+    `float32_bound` is the largest error that passes in float32.
 
     Raises:
         ParityError: an error exceeds its bound or is NaN; the message names the site with the largest error, and says
@@ -138,9 +116,13 @@ def certify(
     is_float32 = model.dtype == torch.float32
     comparison = _Comparison(tuple(sites), tuple(layers), plans, probes)
     whole = _measure(model, comparison)
-    first = None
+    first: _Measured | None = None
+    warning: str | None = None
     if not is_float32 or model.ranks > 1:
-        first = _measure_first_blocks(model, torch.float32, comparison, _first_count(model))
+        first = _measure_first_blocks(model, torch.float32, comparison, first_block_count(model))
+    if is_float32 and whole.max_error > FLOAT32_EXPECTED:
+        expected = f"the {FLOAT32_EXPECTED:.0e} that rounding explains"
+        warning = f"the error {whole.max_error:.1e} passes, but is larger than {expected}"
     certificate = Certificate(
         prompts=sum(map(len, probes.values())),
         dtype=str(model.dtype).removeprefix("torch."),
@@ -148,7 +130,7 @@ def certify(
         device=str(model.device),
         sites_known_by=model.anatomy.known_by,
         post_norm=model.anatomy.post_norm,
-        bound=FLOAT32_BOUND if is_float32 else HALF_BOUND,
+        bound=float32_bound if is_float32 else HALF_BOUND,
         max_error=whole.max_error,
         max_error_by_site={str(site): float(error.max()) for site, error in whole.errors.items()},
         least_cosine=whole.min_cosine,
@@ -156,14 +138,23 @@ def certify(
         float32_blocks_max_error=first.max_error if first else None,
         float32_blocks_identity_error=first.identity_error if first else None,
         token_ids_sha256=digest_of({name: list(chosen) for name, chosen in probes.items()}),
-        warning=_warning(is_float32, whole.max_error),
+        warning=warning,
         ranks=model.ranks,
     )
     _check_identities(first or whole, IDENTITY_BOUND)
     _check_identities(whole, IDENTITY_BOUND if is_float32 else HALF_IDENTITY_BOUND)
-    if not _passes(certificate):
-        arbitration = _arbitrate(model, comparison)
-        raise ParityError(_failure(certificate, whole, arbitration))
+    passes = whole.max_error <= certificate.bound  # each comparison is written so that a NaN fails
+    if first is not None:
+        passes = passes and whole.min_cosine >= HALF_MIN_COSINE and first.max_error <= float32_bound
+    if not passes:
+        worst = max(whole.errors, key=lambda site: float(np.nan_to_num(whole.errors[site], nan=np.inf).max()))
+        raise ParityError(
+            f"captured activations differ from plain Hugging Face: error {certificate.max_error:.1e} at {worst}, "
+            f"allowed {certificate.bound:.0e}; smallest cosine {certificate.least_cosine:.6f}; "
+            f"first blocks in float32 {certificate.float32_blocks_max_error} "
+            f"({certificate.dtype}, attention {certificate.attention}, {certificate.device}); "
+            f"{_arbitrate(model, comparison, float32_bound)}; the run does not start"
+        )
     return certificate
 
 
@@ -176,27 +167,7 @@ def _check_identities(measured: _Measured, bound: float) -> None:
             )
 
 
-def _passes(certificate: Certificate) -> bool:
-    # Each is written so that a NaN fails too.
-    passes = certificate.max_error <= certificate.bound
-    if certificate.float32_blocks_max_error is not None:
-        passes &= certificate.least_cosine >= HALF_MIN_COSINE
-        passes &= certificate.float32_blocks_max_error <= FLOAT32_BOUND
-    return passes
-
-
-def _failure(certificate: Certificate, whole: _Measured, arbitration: str) -> str:
-    worst = max(whole.errors, key=lambda site: float(np.nan_to_num(whole.errors[site], nan=np.inf).max()))
-    return (
-        f"captured activations differ from plain Hugging Face: error {certificate.max_error:.1e} at {worst}, "
-        f"allowed {certificate.bound:.0e}; smallest cosine {certificate.least_cosine:.6f}; "
-        f"first blocks in float32 {certificate.float32_blocks_max_error} "
-        f"({certificate.dtype}, attention {certificate.attention}, {certificate.device}); {arbitration}; "
-        "the run does not start"
-    )
-
-
-def _arbitrate(model: LoadedModel, comparison: _Comparison) -> str:
+def _arbitrate(model: LoadedModel, comparison: _Comparison, float32_bound: float) -> str:
     """Return a sentence that says whether a failure is rounding (float64 removes it) or a mistake (it remains)."""
     if model.ranks > 1:  # another rank may have passed, and would not take part in more forwards
         return (
@@ -205,7 +176,7 @@ def _arbitrate(model: LoadedModel, comparison: _Comparison) -> str:
         )
     parameters = sum(weight.numel() for weight in model.module.parameters())
     everything = parameters <= _MAX_WEIGHTS_FOR_ALL_BLOCKS
-    count = len(model.blocks) if everything else _first_count(model)
+    count = len(model.blocks) if everything else first_block_count(model)
     try:
         single, double = (
             _measure_first_blocks(model, dtype, comparison, count).max_error for dtype in (torch.float32, torch.float64)
@@ -215,15 +186,9 @@ def _arbitrate(model: LoadedModel, comparison: _Comparison) -> str:
     differences = f"the first {count} blocks differ by {single:.1e} in float32 and {double:.1e} in float64"
     if not double <= _ROUNDING_IN_FLOAT64:
         return f"{differences}: this is not rounding but a mistake; please report it"
-    if everything or single > FLOAT32_BOUND:
+    if everything or single > float32_bound:
         return f"{differences}: this is rounding; set model.dtype to float32 or model.attention to eager"
     return f"{differences}: these blocks do not show the cause; please report it"
-
-
-def _warning(is_float32: bool, error: float) -> str | None:
-    if is_float32 and error > FLOAT32_EXPECTED:
-        return f"the error {error:.1e} passes, but is larger than the {FLOAT32_EXPECTED:.0e} that rounding explains"
-    return None
 
 
 def _measure(model: LoadedModel, comparison: _Comparison, reference_model: LoadedModel | None = None) -> _Measured:
@@ -244,14 +209,12 @@ def _measure(model: LoadedModel, comparison: _Comparison, reference_model: Loade
                 identities[identity] = float(np.maximum(identities.get(identity, 0.0), error))
             for site in errors:
                 ours = _as_vectors(captured.activations[site][row, len(plan.positions) - len(positions) :])
-                theirs = _as_vectors(
-                    plain[site][:, list(comparison.layers)] if site is not Site.RESID_FINAL else plain[site]
-                )
+                reading = plain[site] if site is Site.RESID_FINAL else plain[site][:, list(comparison.layers)]
+                theirs = _as_vectors(reading)
                 errors[site].append(relative_errors(ours, theirs))
                 cosines.append(_min_cosine(ours, theirs))
-    return _Measured(
-        {site: np.concatenate(parts) for site, parts in errors.items()}, identities, float(np.min(cosines))
-    )
+    joined = {site: np.concatenate(parts) for site, parts in errors.items()}
+    return _Measured(joined, identities, float(np.min(cosines)))
 
 
 def _plan_of_probes(model: LoadedModel, plan: SetPlan, probes: Sequence[TokenIds]) -> SetPlan:
@@ -265,14 +228,21 @@ def _plan_of_probes(model: LoadedModel, plan: SetPlan, probes: Sequence[TokenIds
         share_prefix=False,
         length_class=length_class_of(model.config),
     )
-    return SetPlan(
-        plan.prompt_set, plan.positions, plan.shared_prefix, whole.shards, whole.tokens, whole.computed_tokens
-    )
+    return replace(whole, shared_prefix=plan.shared_prefix)
 
 
 def _measure_first_blocks(model: LoadedModel, dtype: torch.dtype, comparison: _Comparison, count: int) -> _Measured:
-    """Measure the model's first blocks in another dtype, because half precision hides small mistakes."""
-    head, plain = _first_blocks(model, dtype, count)
+    """Measure embedding, first blocks and final norm in another dtype, because half precision hides small mistakes.
+
+    If ranks share the model, the captured blocks are sharded like the model, and those of the reference are not.
+    """
+    if model.reload is None or model.ranks == 1:
+        head = plain = _copied_blocks(model, dtype, count)
+    else:
+        # Load again instead of copying: a sharded copy's forwards are closures over the original's weights.
+        name, device = str(dtype).removeprefix("torch."), None if model.device.type == "cpu" else model.device
+        head = model.reload(dtype=name, blocks=count, ranks=model.ranks)
+        plain = model.reload(dtype=name, blocks=count, device_map=device)
     layers = tuple(layer for layer in comparison.layers if layer < head.dimensions.n_layers)
     measured = _measure(head, replace(comparison, layers=layers, sites=comparison.sites if layers else ()), plain)
     if model.ranks > 1:
@@ -281,26 +251,10 @@ def _measure_first_blocks(model: LoadedModel, dtype: torch.dtype, comparison: _C
     return measured
 
 
-def _first_count(model: LoadedModel) -> int:
+def first_block_count(model: LoadedModel) -> int:
     """Return the number of first blocks to measure: four, or more until every kind of layer has occurred."""
     kinds = getattr(model.config.get_text_config(), "layer_types", None) or [""]
     return min(len(model.blocks), max(FIRST_BLOCKS, *(kinds.index(kind) + 1 for kind in set(kinds))))
-
-
-def _first_blocks(model: LoadedModel, dtype: torch.dtype, count: int) -> tuple[LoadedModel, LoadedModel]:
-    """Return embedding, first blocks and final norm twice: for the capture, and for the reference.
-
-    Both are the same copy. If ranks share the model, the first is sharded like the model, the second is not.
-    """
-    if model.reload is None or model.ranks == 1:
-        copied = _copied_blocks(model, dtype, count)
-        return copied, copied
-    # Load again instead of copying: a sharded copy's forwards are closures over the original's weights.
-    name, device = str(dtype).removeprefix("torch."), None if model.device.type == "cpu" else model.device
-    return (
-        model.reload(dtype=name, blocks=count, ranks=model.ranks),
-        model.reload(dtype=name, blocks=count, device_map=device),
-    )
 
 
 def _copied_blocks(model: LoadedModel, dtype: torch.dtype, count: int) -> LoadedModel:

@@ -6,9 +6,8 @@ batches and the same bits.
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from typing import Any
 
-from theodolite.spec import TokenIds
+from theodolite.spec import TokenIds, digest_of
 
 Batch = tuple[int, ...]
 
@@ -24,21 +23,13 @@ _MIN_SHARED_PREFIX = 8
 
 @dataclass(frozen=True)
 class ShardPlan:
-    """The unit of work, of writing and of retry: consecutive prompts of one set, in length-sorted batches.
-
-    Attributes:
-        prompt_set: the set's name.
-        index: the shard's number in its set, from 0.
-        start: first sample of the shard in its set.
-        stop: one past the last sample.
-        batches: samples of each batch, as indices into the set.
-    """
+    """The unit of work, of writing and of retry: consecutive prompts of one set, in length-sorted batches."""
 
     prompt_set: str
-    index: int
-    start: int
-    stop: int
-    batches: tuple[Batch, ...]
+    index: int  # the shard's number in its set, from 0
+    start: int  # first sample of the shard in its set
+    stop: int  # one past the last sample
+    batches: tuple[Batch, ...]  # samples of each batch, as indices into the set
 
     @property
     def name(self) -> str:
@@ -48,32 +39,23 @@ class ShardPlan:
 
 @dataclass(frozen=True)
 class SetPlan:
-    """The capture plan of one prompt set.
-
-    Attributes:
-        prompt_set: the set's name.
-        positions: captured positions, counted from the end, ascending.
-        shared_prefix: the number of first tokens that all prompts share; they are computed once.
-        shards: all shards, in order.
-        tokens: the number of tokens of all prompts.
-        computed_tokens: the number of tokens that the replicas compute, with padding, without the shared prefix.
-    """
+    """The capture plan of one prompt set."""
 
     prompt_set: str
-    positions: tuple[int, ...]
-    shared_prefix: int
+    positions: tuple[int, ...]  # captured positions, counted from the end, ascending
+    shared_prefix: int  # the number of first tokens that all prompts share; they are computed once
     shards: tuple[ShardPlan, ...]
-    tokens: int
-    computed_tokens: int
+    tokens: int  # the number of tokens of all prompts
+    computed_tokens: int  # the number of tokens that the replicas compute, with padding, without the shared prefix
 
     @property
     def n_samples(self) -> int:
         """The number of prompts in the set."""
         return self.shards[-1].stop
 
-    def as_dict(self) -> dict[str, Any]:
-        """Return the plan as JSON-ready values."""
-        return asdict(self)
+    def digest(self) -> str:
+        """Return the digest of the plan."""
+        return digest_of(asdict(self))
 
 
 def plan_set(

@@ -14,17 +14,11 @@ The driver notices a dead rank at once. The timeout is for a rank that is alive 
 
 @dataclass(frozen=True)
 class Rank:
-    """One process of a rank group.
+    """One process of a rank group."""
 
-    Attributes:
-        index: from 0; rank 0 writes the results of the group.
-        size: number of ranks in the group.
-        address: host:port on which rank 0 listens for the other ranks.
-    """
-
-    index: int
-    size: int
-    address: str
+    index: int  # from 0; rank 0 writes the results of the group
+    size: int  # number of ranks in the group
+    address: str  # host:port on which rank 0 listens for the other ranks
 
 
 def ranks_of_group(size: int) -> tuple[Rank, ...]:

@@ -3,7 +3,7 @@
 import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -32,35 +32,20 @@ def arithmetic(certificate: Mapping[str, Any]) -> Arithmetic:
 
 @dataclass(frozen=True)
 class Assignment:
-    """The configuration that the driver sends to a replica.
+    """The configuration that the driver sends to a replica."""
 
-    Attributes:
-        run_url: the run's URL in the store.
-        model: the model's spec, its revision pinned.
-        revision: the revision that the model must have on the replica's node.
-        folder: base folder of relative model paths.
-        cache: folder of converted models on the node.
-        sites: block sites to capture.
-        layers: layers to capture the sites at.
-        shard_prompts: prompts in one shard.
-        threads: CPU threads of a replica.
-        gpus: GPUs of one replica.
-        version: the driver's version of Theodolite, which the replica's version must match.
-        marker: the object that the driver put into its store; None skips the check that both stores are the same.
-    """
-
-    run_url: str
-    model: ModelSpec
-    revision: str
-    folder: Path
-    cache: Path
-    sites: tuple[Site, ...]
-    layers: tuple[int, ...]
-    shard_prompts: int
-    threads: int
-    gpus: int
-    version: str = __version__
-    marker: StoreMarker | None = None
+    run_url: str  # the run's URL in the store
+    model: ModelSpec  # its revision is pinned
+    revision: str  # the revision that the model must have on the replica's node
+    folder: Path  # base folder of relative model paths
+    cache: Path  # folder of converted models on the node
+    sites: tuple[Site, ...]  # block sites to capture
+    layers: tuple[int, ...]  # layers to capture the sites at
+    shard_prompts: int  # prompts in one shard
+    threads: int  # CPU threads of a replica
+    gpus: int  # GPUs of one replica
+    version: str = __version__  # the driver's version of Theodolite, which the replica's version must match
+    marker: StoreMarker | None = None  # in the driver's store; None skips the check that both stores are the same
 
 
 class Replica:
@@ -75,18 +60,11 @@ class Replica:
     ) -> None:
         """Store the arguments; the model is loaded later.
 
-        All ranks of a group must get the same calls in the same order. A group that lost a rank must be killed.
-
-        Args:
-            assignment: the configuration.
-            plans: plan of each prompt set, for the parity check.
-            probes: prompts of each set that the parity check runs.
-            rank: the rank of this process in its group; None if it holds a whole copy of the model.
+        The parity check captures the `probes` of each set by the set's plan. `rank` is None if this process holds a
+        whole copy of the model. All ranks of a group must get the same calls in the same order, and a group that lost a
+        rank must be killed.
         """
-        self.assignment = assignment
-        self.plans = plans
-        self.probes = probes
-        self.rank = rank
+        self.assignment, self.plans, self.probes, self.rank = assignment, plans, probes, rank
         self._out_of_step = False
         self._engine: Any = None
         self._certificate: dict[str, Any] = {}
@@ -99,10 +77,9 @@ class Replica:
             CaptureError: the arithmetic differs from `expected`.
             ClusterRefusedError: this node has another version of Theodolite, or does not share the driver's store.
         """
-        driver_version = self.assignment.version
-        if driver_version != __version__:
+        if self.assignment.version != __version__:
             raise ClusterRefusedError(
-                f"a node of the cluster has Theodolite {__version__} and the driver has {driver_version}; "
+                f"a node of the cluster has Theodolite {__version__} and the driver has {self.assignment.version}; "
                 "install the same version on both"
             )
         if self.assignment.marker is not None:
@@ -135,8 +112,7 @@ class Replica:
         from theodolite.store.activations import counted_units
 
         with self._in_step():
-            engine = self._ready()
-            location = self._location()
+            engine, location = self._ready(), open_location(self.assignment.run_url)
             # The store decides whether active neurons are counted, so that all shards of a run have the same arrays.
             captured = engine.capture(plan, shard, tokens, counted_units(location, shard.prompt_set), halvings)
         if self.rank is not None and self.rank.index > 0:
@@ -168,9 +144,6 @@ class Replica:
         )
         return commit_shard(location, commit, encoded).numbers()
 
-    def _location(self) -> Location:
-        return open_location(self.assignment.run_url)
-
     @contextmanager
     def _in_step(self) -> Iterator[None]:
         """Refuse all calls after a failed call, during which the other ranks still wait for this one.
@@ -192,8 +165,7 @@ class Replica:
             if self.rank is not None:
                 join(self.rank)
             engine = _load_engine(self.assignment, self.rank)
-            certificate = certify(engine.model, engine.sites, engine.layers, self.plans, self.probes)
-            self._certificate = certificate.as_dict()
+            self._certificate = asdict(certify(engine.model, engine.sites, engine.layers, self.plans, self.probes))
             self._engine = engine
         return self._engine
 

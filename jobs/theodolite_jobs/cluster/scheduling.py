@@ -28,10 +28,8 @@ DIED, OUT_OF_MEMORY = REASONS = ("died", "out_of_memory")
 class ReplicaDiedError(Exception):
     """A replica died and lost its shards; another replica, or the same replica after a restart, can run them.
 
-    Args:
-        reason: one of REASONS.
-        detail: the error message.
-        was_executing: True if this shard was executing when the replica died. Queued shards are not counted as failed.
+    The reason is one of REASONS. `was_executing` is True if this shard was executing when the replica died. Queued
+    shards are not counted as failed.
     """
 
     def __init__(self, reason: str, detail: str, *, was_executing: bool = True) -> None:
@@ -40,14 +38,10 @@ class ReplicaDiedError(Exception):
 
 
 class Worker(Protocol):
-    """The interface of a replica to the loop.
-
-    Attributes:
-        ready: a future that completes when the replica accepts shards, or fails. The replica may still wait for
-            resources.
-    """
+    """The interface of a replica to the loop."""
 
     ready: "Future[Any]"
+    """Completes when the replica accepts shards, or fails. The replica may still wait for resources."""
 
     def capture(
         self, plan: SetPlan, shard: ShardPlan, tokens: Sequence[TokenIds], halvings: int
@@ -63,19 +57,12 @@ class Worker(Protocol):
 
 @dataclass(frozen=True)
 class Callbacks:
-    """Functions that the loop calls when something happens.
+    """Functions that the loop calls when something happens."""
 
-    Attributes:
-        committed: called with a committed shard and the numbers of its commit record.
-        retried: called with the reason when a shard is requeued.
-        replicas: called with the number of ready replicas when it changes.
-        message: called with a sentence about a replica.
-    """
-
-    committed: Callable[[ShardPlan, Mapping[str, Any]], None]
-    retried: Callable[[str], None] = lambda _reason: None
-    replicas: Callable[[int], None] = lambda _count: None
-    message: Callable[[str], None] = lambda _sentence: None
+    committed: Callable[[ShardPlan, Mapping[str, Any]], None]  # with a shard and the numbers of its commit record
+    retried: Callable[[str], None] = lambda _reason: None  # when a shard is requeued
+    replicas: Callable[[int], None] = lambda _count: None  # when the number of ready replicas changes
+    message: Callable[[str], None] = lambda _sentence: None  # about a replica
 
 
 @dataclass(eq=False)
@@ -99,12 +86,11 @@ class _Task:
     halvings: int
 
 
-def run_shards(
-    workers: Sequence[Worker],
-    work: Sequence[tuple[SetPlan, ShardPlan]],
-    tokens: Mapping[str, Sequence[TokenIds]],
-    callbacks: Callbacks,
-) -> None:
+Work = Sequence[tuple[SetPlan, ShardPlan]]
+Tokens = Mapping[str, Sequence[TokenIds]]
+
+
+def run_shards(workers: Sequence[Worker], work: Work, tokens: Tokens, callbacks: Callbacks) -> None:
     """Dispatch each shard to a replica, at most `IN_FLIGHT` shards per replica, until all shards are committed.
 
     A replica gets shards when it is ready. When a replica dies, the loop puts its shards at the head of the queue and
@@ -119,13 +105,7 @@ def run_shards(
 class _Loop:
     """The state of the loop: replicas, their free slots, and the queue of shards. One thread runs all methods."""
 
-    def __init__(
-        self,
-        workers: Sequence[Worker],
-        work: Sequence[tuple[SetPlan, ShardPlan]],
-        tokens: Mapping[str, Sequence[TokenIds]],
-        callbacks: Callbacks,
-    ) -> None:
+    def __init__(self, workers: Sequence[Worker], work: Work, tokens: Tokens, callbacks: Callbacks) -> None:
         self.tokens, self.callbacks = tokens, callbacks
         self.replicas = [_Replica(worker) for worker in workers]
         self.free_slots: deque[_Replica] = deque()
@@ -203,14 +183,13 @@ class _Loop:
         error = ready.exception()
         if isinstance(error, ReplicaDiedError):
             self._restart(replica, DIED, error)
-            return
-        if error is not None:  # a restart would repeat it
+        elif error is not None:  # a restart would repeat it
             self._remove(replica, error)
-            return
-        replica.is_ready = True
-        self.free_slots.appendleft(replica)  # an idle replica comes before slots that would only queue a shard
-        self.free_slots.extend([replica] * (IN_FLIGHT - 1))
-        self._report_replicas()
+        else:
+            replica.is_ready = True
+            self.free_slots.appendleft(replica)  # an idle replica comes before slots that would only queue a shard
+            self.free_slots.extend([replica] * (IN_FLIGHT - 1))
+            self._report_replicas()
 
     def _remove(self, replica: _Replica, error: BaseException) -> None:
         replica.is_removed = True

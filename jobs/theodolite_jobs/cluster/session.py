@@ -17,21 +17,13 @@ from theodolite.submission.ray_jobs import default_ray_token
 
 @dataclass(frozen=True)
 class Resources:
-    """The resources of the replicas.
-
-    Attributes:
-        replicas: number of replicas.
-        gpus: GPUs of each replica.
-        threads: CPU threads of each replica.
-        cpus: CPUs that Ray reserves for each replica.
-        ranks: tensor-parallel ranks of each replica, with one GPU each; 1 is one process for all GPUs of the replica.
-    """
+    """The number of replicas, and the resources of each."""
 
     replicas: int
     gpus: int
-    threads: int
-    cpus: float
-    ranks: int = 1
+    threads: int  # CPU threads
+    cpus: float  # CPUs that Ray reserves
+    ranks: int = 1  # tensor-parallel ranks, with one GPU each; 1 is one process for all GPUs of the replica
 
 
 @contextmanager
@@ -129,9 +121,8 @@ def _refuse_unreachable(address: str) -> None:
         "set RAY_AUTH_MODE=token, and RAY_AUTH_TOKEN (or RAY_AUTH_TOKEN_PATH, or ~/.ray/auth_token) to the token that "
         "the nodes were started with"
     )
-    if (
-        os.environ.get("RAY_AUTH_MODE") == "token" and not default_ray_token()
-    ):  # Ray's client would exit without a message
+    # Ray's client would exit without a message.
+    if os.environ.get("RAY_AUTH_MODE") == "token" and not default_ray_token():
         raise CaptureError(f"no token is set for the Ray cluster at {address}; {how}")
     try:
         GcsClient(address=address)

@@ -16,15 +16,10 @@ from theodolite.store.objects import SHARING, absolute, delete, get, open_locati
 
 @dataclass(frozen=True)
 class StoreMarker:
-    """An object that the driver put into its store.
+    """An object that the driver put into its store."""
 
-    Attributes:
-        store: absolute path or URL of the store.
-        key: key of the object.
-    """
-
-    store: str
-    key: str
+    store: str  # absolute path or URL
+    key: str  # key of the object
 
 
 @contextmanager

@@ -53,22 +53,27 @@ class RayWorker:
         self.expected: Arithmetic | None = None
         self._start()
 
+    def _start(self) -> None:
+        self._killed = threading.Event()
+        self.actors = self._actors()
+        self.placed = _gather([actor.process_id.remote() for actor in self.actors], "a replica")
+        self.certify()
+
     def certify(self) -> None:
-        """Request the parity certificate again, with the current `expected`."""
+        """Request the parity certificate, or request it again with the current `expected`."""
         self.ready = _gather([actor.certify.remote(self.expected) for actor in self.actors], "a replica")
 
     def capture(
         self, plan: SetPlan, shard: ShardPlan, tokens: Sequence[TokenIds], halvings: int
     ) -> "Future[Mapping[str, Any]]":
         """Return a future of the shard's commit numbers; all ranks of a group get the same calls in the same order."""
-        arguments = plan, shard, list(tokens), halvings
         # An actor runs its calls in order, so `process_id` returns when the actor comes to the shard.
         started, killed = [actor.process_id.remote().future() for actor in self.actors], self._killed
 
         def was_executing(rank: int) -> bool:
             return not killed.is_set() and started[rank].done() and started[rank].exception() is None
 
-        calls = [actor.capture.remote(*arguments) for actor in self.actors]
+        calls = [actor.capture.remote(plan, shard, list(tokens), halvings) for actor in self.actors]
         result = _gather(calls, f"shard {shard.name}", was_executing)
         result.add_done_callback(self._on_captured)
         return result
@@ -98,35 +103,21 @@ class RayWorker:
         if result.exception() is None:
             self._restarts = 0
 
-    def _start(self) -> None:
-        self._killed = threading.Event()
-        self.actors = self._actors()
-        self.placed = self._all_started()
-        self.certify()
-
-    def _all_started(self) -> "Future[Any]":
-        return _gather([actor.process_id.remote() for actor in self.actors], "a replica")
-
     def _actors(self) -> list[Any]:
         actor_class: Any = ray.remote(Replica)
         if self._ranks == 1:
             return [actor_class.options(**self._options).remote(*self._arguments)]
-        self._placement_group = ray.util.placement_group(
-            [{"CPU": self._cpus, "GPU": 1.0}] * self._ranks, strategy="STRICT_PACK"
-        )  # one node for all ranks, because they communicate in every layer
-        strategy = PlacementGroupSchedulingStrategy(self._placement_group)
-        ranks: Any = ray.remote(ranks_of_group).options(
-            num_cpus=0, num_returns=self._ranks, scheduling_strategy=strategy
-        )
-        placed = actor_class.options(**self._options, scheduling_strategy=strategy)
+        bundles = [{"CPU": self._cpus, "GPU": 1.0}] * self._ranks
+        # One node for all ranks, because they communicate in every layer.
+        self._placement_group = ray.util.placement_group(bundles, strategy="STRICT_PACK")
+        placement = {"scheduling_strategy": PlacementGroupSchedulingStrategy(self._placement_group)}
+        ranks: Any = ray.remote(ranks_of_group).options(num_cpus=0, num_returns=self._ranks, **placement)
+        placed = actor_class.options(**self._options, **placement)
         return [placed.remote(*self._arguments, rank) for rank in ranks.remote(self._ranks)]
 
 
 def start_workers(
-    assignment: Assignment,
-    resources: Resources,
-    plans: Mapping[str, SetPlan],
-    tokens: Mapping[str, Sequence[TokenIds]],
+    assignment: Assignment, resources: Resources, plans: Mapping[str, SetPlan], tokens: Mapping[str, Sequence[TokenIds]]
 ) -> list[RayWorker]:
     """Submit all replicas to Ray and return their workers, which may still wait for resources."""
     probes = {name: probe_prompts(tokens[name]) for name in plans}
@@ -144,14 +135,8 @@ def certify_workers(
     """Check the parity of the replicas with plain Hugging Face; return the first replica's certificate.
 
     Replicas that get no resources within `gather_seconds` join later. Otherwise two surveys that share a cluster could
-    wait forever for each other's resources.
-
-    Args:
-        workers: the replicas.
-        resources: resources of each replica.
-        wait_seconds: time in which the cluster may add a node with these resources.
-        message: called with a sentence about what the survey waits for.
-        gather_seconds: time in which all replicas may start before the survey begins with those that have.
+    wait forever for each other's resources. `message` is called with sentences about what the survey waits for. Within
+    `wait_seconds` the cluster may add a node with the `resources` of a replica.
 
     Raises:
         ParityError: activations of a replica differ by more than rounding.
@@ -196,10 +181,8 @@ def _gather(
 ) -> "Future[Any]":
     """Return a future of rank 0's result, which completes when all ranks have returned or when one fails.
 
-    Args:
-        calls: one call of each rank.
-        subject: the replica or shard that error messages name.
-        was_executing: returns whether a rank was executing its call when it died.
+    There is one call of each rank. Error messages name the `subject`, a replica or a shard. `was_executing` returns
+    whether a rank was executing its call when it died.
     """
     result: Future[Any] = Future()
     futures = [call.future() for call in calls]
@@ -223,7 +206,7 @@ def _gather(
 
 
 def _loop_error(error: BaseException, subject: str, *, was_executing: bool, is_group: bool) -> BaseException:
-    """Return ReplicaDiedError for an error after which the loop can retry, else the replica's own error."""
+    """Return ReplicaDiedError for an error after which the loop can retry, else the replica's own TheodoliteError."""
     if isinstance(error, ray.exceptions.RayTaskError):
         cause = error.cause
         if isinstance(cause, RankOutOfMemoryError):
@@ -233,16 +216,10 @@ def _loop_error(error: BaseException, subject: str, *, was_executing: bool, is_g
         # When one rank of a group dies, the other ranks fail in the collective call that waits for it.
         if is_group and not isinstance(cause, TheodoliteError):
             return ReplicaDiedError(DIED, first_line(cause), was_executing=was_executing)
-        return _own_error(error, subject)
+        if isinstance(cause, TheodoliteError):
+            return type(cause)(str(cause))
+        return CaptureError(f"{subject} failed: {type(cause).__name__}: {first_line(cause)}")
     if isinstance(error, ray.exceptions.RayError):
         is_memory = isinstance(error, ray.exceptions.OutOfMemoryError)
         return ReplicaDiedError(OUT_OF_MEMORY if is_memory else DIED, first_line(error), was_executing=was_executing)
     return error
-
-
-def _own_error(error: ray.exceptions.RayTaskError, subject: str) -> TheodoliteError:
-    """Return the TheodoliteError that a replica raised, or a CaptureError for any other error."""
-    cause = error.cause
-    if isinstance(cause, TheodoliteError):
-        return type(cause)(str(cause))
-    return CaptureError(f"{subject} failed: {type(cause).__name__}: {first_line(cause)}")

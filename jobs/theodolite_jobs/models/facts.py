@@ -1,15 +1,15 @@
 """Describe a model that is not loaded, from its configuration and a skeleton without weights."""
 
 import copy
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
+from dataclasses import asdict
 from typing import Any
 
-from theodolite.errors import ModelError, TheodoliteError, UnsupportedModelError
+from theodolite.errors import UnsupportedModelError
 from theodolite.sites import Site
 from theodolite_jobs.models.anatomy import Anatomy, Dimensions, Files, dimensions_of
 from theodolite_jobs.models.families import known_anatomy
-from theodolite_jobs.models.load import quantisation, quiet_transformers, resolved_dtype
+from theodolite_jobs.models.load import plain_errors, quantisation, resolved_dtype
 from theodolite_jobs.models.weights import score_scale
 
 # Constants in a family's code that neither its configuration nor an attribute of its modules states.
@@ -17,13 +17,14 @@ _EPSILON_OF_OLMO = 1e-5
 _ROTARY_OF_GPTJ = {"rope_type": "default", "rope_theta": 10000.0}
 
 
-def describe_model(config: Any, anatomy: Anatomy | None, dimensions: Dimensions) -> dict[str, Any]:
+def describe_model(config: Any) -> dict[str, Any]:
     """Return a model's facts in plain types, without those that need a probe of an unknown family.
 
     Raises:
-        ModelError: no model can be built from the configuration, or its input is not tokens.
+        ModelError: no model can be built from the configuration, its input is not tokens, or it has no residual stream.
     """
-    text = config.get_text_config()
+    text, anatomy = config.get_text_config(), known_anatomy(config)
+    dimensions = dimensions_of(config, anatomy.reserved_positions if anatomy else 0)
     if getattr(text, "vocab_size", None) is None:
         raise UnsupportedModelError(
             f"{config.model_type!r} has no vocabulary; a survey needs a model whose input is tokens"
@@ -32,15 +33,14 @@ def describe_model(config: Any, anatomy: Anatomy | None, dimensions: Dimensions)
     facts = {
         "family": config.model_type,
         "class": type(module).__name__,
-        **dimensions.as_dict(),
+        **asdict(dimensions),
         "vocabulary_size": int(text.vocab_size),
         "tied_embeddings": bool(getattr(config, "tie_word_embeddings", False)),
         "sliding_window": _sliding_window(text, dimensions.n_layers),
         **_sizes(module, config),
     }
-    if anatomy is not None and anatomy.known_by == "record":
-        facts |= _anatomy_facts(module, config, anatomy, dimensions)
     if anatomy is not None:
+        facts |= _anatomy_facts(module, config, anatomy, dimensions)
         facts["sites"] = [site.value for site in (*anatomy.sites, Site.RESID_FINAL)]
         facts["absent_sites"] = {site.value: reason for site, reason in anatomy.absent.items()}
     return {**facts, "notes": _notes(config, anatomy)}
@@ -116,14 +116,13 @@ def _anatomy_facts(module: Any, config: Any, anatomy: Anatomy, dimensions: Dimen
 
 def _attention(text: Any, dimensions: Dimensions) -> dict[str, Any]:
     """Return the scaling of scores and the multipliers in the stream, as the configuration states them."""
-    names = {
-        "clip": "clip_qkv",
-        "soft_cap": "attn_logit_softcapping",
-        "residual_multiplier": "residual_multiplier",
-        "embedding_multiplier": "embedding_multiplier",
+    return {
+        "score_scale_of_layer_0": score_scale(text, dimensions, 0),
+        "clip": getattr(text, "clip_qkv", None),
+        "soft_cap": getattr(text, "attn_logit_softcapping", None),
+        "residual_multiplier": getattr(text, "residual_multiplier", None),
+        "embedding_multiplier": getattr(text, "embedding_multiplier", None),
     }
-    stated = {name: getattr(text, attribute, None) for name, attribute in names.items()}
-    return {"score_scale_of_layer_0": score_scale(text, dimensions, 0), **stated}
 
 
 def _norm(owner: Any, path: str) -> dict[str, Any]:
@@ -164,19 +163,12 @@ def _rotary(module: Any, config: Any, anatomy: Anatomy, d_head: int) -> dict[str
     if anatomy.layers_without_rotary:
         by_type = {name: None if name == anatomy.layers_without_rotary else stated for name in text.layer_types}
     buffers = {path.split(".")[-1]: buffer for path, buffer in module.named_buffers()}
-    return {
-        name: value and _rotary_settings(value, _rotated(buffers, name) / d_head)
-        for name, value in (by_type or {"all": stated}).items()
-    }
-
-
-def _rotary_settings(stated: Mapping[str, Any], fraction: float) -> dict[str, Any]:
-    return {
-        "kind": stated.get("rope_type"),
-        "base": stated.get("rope_theta"),
-        "factor": stated.get("factor"),
-        "rotated_fraction": fraction,
-    }
+    names = {"kind": "rope_type", "base": "rope_theta", "factor": "factor"}
+    facts: dict[str, Any] = {}
+    for layer_type, value in (by_type or {"all": stated}).items():
+        fraction = {"rotated_fraction": _rotated(buffers, layer_type) / d_head}
+        facts[layer_type] = value and {name: value.get(setting) for name, setting in names.items()} | fraction
+    return facts
 
 
 def _rotated(buffers: Mapping[str, Any], layer_type: str) -> int:
@@ -205,17 +197,3 @@ def _notes(config: Any, anatomy: Anatomy | None) -> list[str]:
             "and bytes counts the weights as if they were not quantised"
         )
     return notes
-
-
-@contextmanager
-def plain_errors(action: str) -> Iterator[None]:
-    """Convert any exception of transformers into a ModelError of one line that names the failed action."""
-    try:
-        with quiet_transformers():
-            yield
-    except TheodoliteError:
-        raise
-    # Each family's code raises its own exception types for inconsistent sizes.
-    except Exception as error:
-        reason = " ".join(f"{type(error).__name__}: {error}".split())[:200]
-        raise ModelError(f"cannot {action}: {reason}") from error

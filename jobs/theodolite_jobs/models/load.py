@@ -8,7 +8,7 @@ from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
-from theodolite.errors import ModelError, UnsupportedModelError
+from theodolite.errors import ModelError, TheodoliteError, UnsupportedModelError
 from theodolite_jobs.models.anatomy import Anatomy, Dimensions, Files, dimensions_of
 from theodolite_jobs.models.convert.files import read_json
 from theodolite_jobs.models.families import known_anatomy
@@ -25,25 +25,20 @@ _VOCABULARIES = ("tokenizer.json", "*.model", "vocab.*", "tekken.json", "*.tikto
 
 @dataclass(frozen=True)
 class LoadedModel:
-    """A base model in memory, with its record and its sizes.
+    """A base model in memory, with the record of its family and its sizes.
 
-    Attributes:
-        module: the base model.
-        anatomy: the record of its family.
-        dimensions: its sizes.
-        ranks: the number of processes that share it; each has a shard of every matrix and the full residual stream.
-        reload: `load_model` for the same folder, because a sharded model cannot be copied.
+    Several processes, the ranks, may share it: each has a shard of every matrix and the full residual stream.
     """
 
     module: Any
     anatomy: Anatomy
     dimensions: Dimensions
     ranks: int = 1
-    reload: Callable[..., "LoadedModel"] | None = None
+    reload: Callable[..., "LoadedModel"] | None = None  # `load_model` of its folder: a sharded model cannot be copied
 
     @property
     def config(self) -> Any:
-        """The Hugging Face configuration."""
+        """The configuration of transformers."""
         return self.module.config
 
     @property
@@ -95,6 +90,20 @@ def quiet_transformers() -> Iterator[None]:
         logging.set_verbosity(verbosity)
         if bar:
             logging.enable_progress_bar()
+
+
+@contextmanager
+def plain_errors(action: str) -> Iterator[None]:
+    """Silence transformers, and convert any exception into a ModelError of one line that names the failed action."""
+    try:
+        with quiet_transformers():
+            yield
+    except TheodoliteError:
+        raise
+    # Inconsistent sizes, broken files and full disks: each library raises its own exception types.
+    except Exception as error:
+        reason = " ".join(f"{type(error).__name__}: {error}".split())[:200]
+        raise ModelError(f"cannot {action}: {reason}") from error
 
 
 def load_config(folder: Path, trust_remote_code: bool = False) -> Any:

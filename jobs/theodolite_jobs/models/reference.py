@@ -4,7 +4,7 @@ It shares no code with the capture engine, and uses full sequences, no padding, 
 """
 
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from typing import Any
 
 import numpy as np
@@ -23,30 +23,21 @@ Reading = dict[Site, NDArray[np.float64]]
 def read_sites(model: LoadedModel, ids: TokenIds, positions: Sequence[int]) -> Reading:
     """Run one prompt alone and return every site of the model, at every layer.
 
-    Args:
-        model: a loaded model.
-        ids: the prompt's tokens.
-        positions: the tokens to return, counted from the end; all must exist.
-
-    Returns:
-        (position, layer, d_model) for each site, (position, d_model) for `resid_final`.
+    `positions` are the tokens to return, counted from the end; all must exist. The result is (position, layer, d_model)
+    for each site, (position, d_model) for `resid_final`.
     """
-    taps = model.anatomy.taps
-    collected: dict[Site, list[torch.Tensor]] = {site: [] for site in taps}
-    handles = []
-    try:
+    collected: dict[Site, list[torch.Tensor]] = {site: [] for site in model.anatomy.taps}
+    final: list[torch.Tensor] = []
+    with ExitStack() as hooks:  # removes them at its end
         for block in model.blocks:
-            for site, tap in taps.items():
-                handles.append(_keep(block.get_submodule(tap.module), tap, list(positions), collected[site]))
-        final: list[torch.Tensor] = []
+            for site, tap in model.anatomy.taps.items():
+                module = block.get_submodule(tap.module)
+                hooks.enter_context(_keep(module, tap, list(positions), collected[site]))
         if model.anatomy.final_norm is not None:
             norm = model.module.get_submodule(model.anatomy.final_norm)
-            handles.append(_keep(norm, Tap("", "input"), list(positions), final))
+            hooks.enter_context(_keep(norm, Tap("", "input"), list(positions), final))
         with _eager(model):
             model.run(input_ids=torch.tensor([ids], device=model.device), use_cache=False)
-    finally:
-        for handle in handles:
-            handle.remove()
     stacked = {site: torch.stack(rows, dim=1).numpy() for site, rows in collected.items()}
     last = final[0].numpy() if final else stacked[Site.RESID_POST][:, -1]
     return {**stacked, Site.RESID_FINAL: last}
@@ -136,5 +127,4 @@ def relative_errors(ours: NDArray[Any], reference: NDArray[Any]) -> NDArray[np.f
     reference = np.asarray(reference, dtype=np.float64)
     scale = np.linalg.norm(reference, axis=-1)
     difference = np.linalg.norm(np.asarray(ours, dtype=np.float64) - reference, axis=-1)
-    relative: NDArray[np.float64] = difference / np.where(scale == 0, 1.0, scale)
-    return relative
+    return np.asarray(difference / np.where(scale == 0, 1.0, scale))

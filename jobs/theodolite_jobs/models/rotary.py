@@ -11,20 +11,12 @@ from theodolite_jobs.models.anatomy import Anatomy, dimensions_of
 
 
 def rotation(config: Any, anatomy: Anatomy, layer: int, offset: int) -> NDArray[np.float64]:
-    """Return R(δ), such that q R(δ) kᵀ is the score of a query and a key before their rotation.
+    """Return R(δ), (d_head, d_head), such that q R(δ) kᵀ is the score of a query and a key before their rotation.
 
-    A pair of dimensions (i, j) rotates by the angle φ = δ·frequency: R[i, i] = R[j, j] = cos φ, R[i, j] = sin φ and
-    R[j, i] = -sin φ, times the square of the family's attention scaling (YaRN, longrope). Other dimensions do not
-    rotate (Su et al. 2021, arXiv 2104.09864).
-
-    Args:
-        config: the model's configuration.
-        anatomy: the family's record.
-        layer: index of the block; some families rotate each kind of layer differently, or not at all.
-        offset: query position minus key position, in tokens.
-
-    Returns:
-        (d_head, d_head); the identity for a layer without rotary positions.
+    δ is `offset`, the query's position minus the key's, in tokens. A pair of dimensions (i, j) rotates by the angle
+    φ = δ·frequency: R[i, i] = R[j, j] = cos φ, R[i, j] = sin φ and R[j, i] = -sin φ, times the square of the family's
+    attention scaling (YaRN, longrope). Other dimensions do not rotate (Su et al. 2021, arXiv 2104.09864). Some families
+    rotate each kind of layer differently, or not at all: then R is the identity.
     """
     d_head = dimensions_of(config).d_head
     matrix = np.eye(d_head)

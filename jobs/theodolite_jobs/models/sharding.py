@@ -13,12 +13,7 @@ def choose_ranks(parallelism: Literal["auto", "pipeline", "tensor"], config: Any
 
     With `tensor`, each process holds a shard of every matrix, and all processes compute at the same time. With
     `pipeline`, one process places the blocks on its GPUs (`device_map`), which work one after the other. `auto` is
-    `tensor` for every model that can be sharded, else `pipeline`.
-
-    Args:
-        parallelism: the requested mode.
-        config: the model's configuration.
-        gpus: GPUs of one replica, on one node.
+    `tensor` for every model that can be sharded, else `pipeline`. All `gpus` of a replica are on one node.
 
     Raises:
         UnsupportedModelError: `tensor` is requested, and the model cannot be sharded.

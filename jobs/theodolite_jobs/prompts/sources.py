@@ -15,12 +15,9 @@ Row = dict[str, Any]
 
 
 def read_prompts(name: str, prompt_set: PromptSetSpec, folder: Path) -> list[str]:
-    """Return a set's texts: `where` filters them, `draw` shuffles them, `limit` takes the first.
+    """Return the texts of the set `name`: `where` filters them, `draw` shuffles them, `limit` takes the first.
 
-    Args:
-        name: the set's name, for messages.
-        prompt_set: the source and its selection.
-        folder: the spec's folder; relative file sources start from it.
+    Relative file sources start from `folder`, the spec's folder.
 
     Raises:
         PromptError: the source cannot be read, a column is missing, or a prompt is empty or not text.
@@ -54,10 +51,9 @@ def _named(columns: Iterable[str]) -> str:
 
     The columns of a file without a header are named by its first prompt, and messages end up in logs.
     """
-    shown = [
+    return ", ".join(
         name if re.fullmatch(r"\w[\w.-]{0,39}", name) else f"(a name of {len(name)} characters)" for name in columns
-    ]
-    return ", ".join(shown)
+    )
 
 
 def _check_text(where: str, text: Any) -> None:
@@ -107,24 +103,12 @@ def _read_csv(path: Path) -> list[Row]:
     return rows
 
 
-def _read_jsonl(path: Path) -> list[Row]:
-    return _as_rows([json.loads(line) for line in _lines(path) if line.strip()])
-
-
-def _read_json(path: Path) -> list[Row]:
-    return _as_rows(json.loads(path.read_text(encoding="utf-8-sig")))
-
-
 def _read_parquet(path: Path) -> list[Row]:
     import fastparquet
 
     frame = fastparquet.ParquetFile(str(path)).to_pandas()
-    frame = frame.astype(object).where(frame.notna(), None)
-    return [{str(key): value for key, value in row.items()} for row in frame.to_dict("records")]
-
-
-def _read_txt(path: Path) -> list[Row]:
-    return [{"prompt": line} for line in _lines(path)]
+    rows: list[Row] = frame.astype(object).where(frame.notna(), None).rename(columns=str).to_dict("records")
+    return rows
 
 
 def _lines(path: Path) -> list[str]:
@@ -135,10 +119,10 @@ def _lines(path: Path) -> list[str]:
 
 _READERS: dict[str, Callable[[Path], list[Row]]] = {
     ".csv": _read_csv,
-    ".jsonl": _read_jsonl,
-    ".json": _read_json,
+    ".jsonl": lambda path: _as_rows([json.loads(line) for line in _lines(path) if line.strip()]),
+    ".json": lambda path: _as_rows(json.loads(path.read_text(encoding="utf-8-sig"))),
     ".parquet": _read_parquet,
-    ".txt": _read_txt,
+    ".txt": lambda path: _as_rows(_lines(path)),
 }
 
 
@@ -155,12 +139,9 @@ def _read_hub(name: str, dataset: str, split: str) -> list[Row]:
 
 
 def _as_rows(values: Any) -> list[Row]:
-    if not isinstance(values, list):
+    if not isinstance(values, list) or not all(isinstance(value, str | dict) for value in values):
         raise ValueError("expected a list of strings or of objects")
-    rows = [{"prompt": value} if isinstance(value, str) else value for value in values]
-    if not all(isinstance(row, dict) for row in rows):
-        raise ValueError("expected a list of strings or of objects")
-    return rows
+    return [{"prompt": value} if isinstance(value, str) else value for value in values]
 
 
 def _choose_column(name: str, rows: list[Row], column: str | None) -> str:

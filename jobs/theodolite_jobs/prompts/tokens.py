@@ -3,6 +3,7 @@
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from datetime import date, datetime, time
+from functools import partial
 from typing import Any, Literal
 from unittest import mock
 
@@ -13,17 +14,11 @@ from theodolite.spec import PromptSetSpec, TokenIds
 def tokenize(
     name: str, prompts: Sequence[str], prompt_set: PromptSetSpec, tokenizer: Any, template_date: date
 ) -> list[TokenIds]:
-    """Return one tuple of token ids for each prompt.
+    """Return one tuple of token ids for each prompt of the set `name`.
 
-    A rendered chat already contains its special tokens, so the tokenizer adds none. With `template: none`, or a
-    template of the user's own, the tokenizer adds its default special tokens.
-
-    Args:
-        name: the set's name, for messages.
-        prompts: the texts.
-        prompt_set: selects the template; the default is the tokenizer's chat template if it has one.
-        tokenizer: a Hugging Face tokenizer.
-        template_date: the current date for chat templates, so that a survey gives the same tokens on every day.
+    A rendered chat already contains its special tokens, so the tokenizer of transformers adds none. With
+    `template: none`, or a template of the user's own, it adds its default special tokens. Chat templates that print
+    today's date print `template_date`, so that a survey gives the same tokens on every day.
 
     Raises:
         PromptError: the tokenizer has no chat template, or the template refuses the messages.
@@ -32,12 +27,10 @@ def tokenize(
     if template == "chat":
         with _fixed_date(template_date):
             texts = [_render_chat(name, prompt, prompt_set.system, tokenizer) for prompt in prompts]
-    elif template == "none":
-        texts = list(prompts)
     else:
-        texts = [template.replace("{prompt}", prompt) for prompt in prompts]
-    encoded = tokenizer(texts, add_special_tokens=template != "chat")["input_ids"]
-    return [tuple(ids) for ids in encoded]
+        pattern = "{prompt}" if template == "none" else template
+        texts = [pattern.replace("{prompt}", prompt) for prompt in prompts]
+    return [tuple(ids) for ids in tokenizer(texts, add_special_tokens=template != "chat")["input_ids"]]
 
 
 def resolve_template(name: str, prompt_set: PromptSetSpec, tokenizer: Any) -> str:
@@ -68,8 +61,11 @@ def resolve_positions(
     return tuple(positions)
 
 
-def check_lengths(name: str, tokens: Sequence[TokenIds], context_length: int) -> None:
-    """Raise PromptError for a prompt without tokens, or with more than the model's context holds."""
+def check_tokens(name: str, tokens: Sequence[TokenIds], context_length: int, vocabulary_size: int) -> None:
+    """Raise PromptError for a prompt without tokens, too long for the model, or with a token id without an embedding.
+
+    A missing embedding means that the tokenizer belongs to another model.
+    """
     for index, ids in enumerate(tokens):
         if not ids:
             raise PromptError(f"prompts.{name}: prompt {index} has no tokens; remove it")
@@ -78,11 +74,7 @@ def check_lengths(name: str, tokens: Sequence[TokenIds], context_length: int) ->
                 f"prompts.{name}: prompt {index} has {len(ids)} tokens, more than the model's context of "
                 f"{context_length}; shorten or remove it"
             )
-
-
-def check_vocabulary(name: str, tokens: Sequence[TokenIds], vocabulary_size: int) -> None:
-    """Raise PromptError for a token id without an embedding: the tokenizer belongs to another model."""
-    largest = max((max(ids, default=0) for ids in tokens), default=0)
+    largest = max(map(max, tokens), default=0)
     if largest >= vocabulary_size:
         raise PromptError(
             f"prompts.{name}: the tokenizer gives token id {largest}, but the model has only {vocabulary_size} token "
@@ -92,7 +84,7 @@ def check_vocabulary(name: str, tokens: Sequence[TokenIds], vocabulary_size: int
 
 @contextmanager
 def _fixed_date(day: date) -> Iterator[None]:
-    """Give chat templates, some of which print today's date, a fixed date; transformers has no setting for it."""
+    """Fix the date that chat templates print; transformers has no setting for it."""
     from transformers.utils import chat_template_utils
 
     with mock.patch.object(chat_template_utils, "datetime") as clock:
@@ -103,26 +95,15 @@ def _fixed_date(day: date) -> Iterator[None]:
 def _render_chat(name: str, prompt: str, system: str | None, tokenizer: Any) -> str:
     messages = [{"role": "system", "content": system}] if system is not None else []
     messages.append({"role": "user", "content": prompt})
+    render = partial(tokenizer.apply_chat_template, tokenize=False, add_generation_prompt=True)
     try:
-        return _templated(messages, tokenizer)
+        return str(render(messages))
     # Templates are programs of the model's authors and may raise anything, e.g. for a system message.
     except Exception as error:
-        raise PromptError(f"prompts.{name}: {_refusal(messages, tokenizer)}") from error
-
-
-def _templated(messages: Sequence[dict[str, str]], tokenizer: Any) -> str:
-    return str(tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True))
-
-
-def _refusal(messages: Sequence[dict[str, str]], tokenizer: Any) -> str:
-    """Return why a chat template refuses messages, without quoting them: error messages end up in logs.
-
-    The template is rendered again with "x" as the content. The message includes only an error of that second attempt,
-    which cannot quote a prompt.
-    """
-    try:
-        _templated([{**message, "content": "x"} for message in messages], tokenizer)
-    # As above: a template may raise anything.
-    except Exception as error:
-        return f"the model's chat template refuses the prompt: {error}"
-    return "the model's chat template refuses this prompt, but not the prompt 'x'; its error is hidden: it may quote it"
+        # Error messages end up in logs, so they must not quote a prompt: show only an error that "x" causes too.
+        reason = "this prompt, but not the prompt 'x'; its error is hidden: it may quote it"
+        try:
+            render([{**message, "content": "x"} for message in messages])
+        except Exception as of_x:
+            reason = f"the prompt: {of_x}"
+        raise PromptError(f"prompts.{name}: the model's chat template refuses {reason}") from error

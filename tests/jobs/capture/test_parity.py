@@ -10,7 +10,7 @@ from transformers import AutoModel
 from theodolite.errors import ParityError
 from theodolite.sites import Site
 from theodolite_jobs.capture.engine import Engine
-from theodolite_jobs.capture.parity import _first_count, certify
+from theodolite_jobs.capture.parity import certify, first_block_count
 from theodolite_jobs.capture.plan import plan_set, probe_prompts
 from theodolite_jobs.models.anatomy import Tap
 from theodolite_jobs.models.batching import can_share_prefix, length_class_of
@@ -19,14 +19,13 @@ from theodolite_jobs.models.load import wrap
 SITES = (Site.RESID_PRE, Site.RESID_MID)
 
 
-def certify_tiny(model, layers=(0, 1, 2, 3, 4), sites=None):
+def certify_tiny(model, **bound):
     tokens = {"set": tiny.random_tokens([12, 30, 17, 25], prefix=9)}
     share = can_share_prefix(model.config, model.anatomy)
     options = {"shard_prompts": 4, "batch_tokens": 64, "share_prefix": share}
     plan = plan_set("set", tokens["set"], (-1,), **options, length_class=length_class_of(model.config))
-    return certify(
-        model, sites or tuple(model.anatomy.taps), layers, {"set": plan}, {"set": probe_prompts(tokens["set"])}
-    )
+    probes = {"set": probe_prompts(tokens["set"])}
+    return certify(model, tuple(model.anatomy.taps), range(5), {"set": plan}, probes, **bound)
 
 
 @pytest.mark.parametrize("family", tiny.CONFIGS)
@@ -91,12 +90,11 @@ def test_a_capture_that_is_not_a_number_is_refused(monkeypatch, dtype, site):
         certify_tiny(wrap(tiny.tiny_model("llama").to(dtype)))
 
 
-def test_a_failure_that_float64_removes_is_reported_as_rounding(monkeypatch):
-    monkeypatch.setattr("theodolite_jobs.capture.parity.FLOAT32_BOUND", 1e-8)
+def test_a_failure_that_float64_removes_is_reported_as_rounding():
     with pytest.raises(
         ParityError, match=r"first 5 blocks differ by .* in float32 and .* in float64: this is rounding"
     ):
-        certify_tiny(wrap(tiny.tiny_model("gpt2")))
+        certify_tiny(wrap(tiny.tiny_model("gpt2")), float32_bound=1e-8)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
@@ -137,13 +135,16 @@ def test_a_mistake_after_the_first_blocks_is_not_reported_as_rounding(monkeypatc
 
 
 def test_a_failure_is_reported_even_if_it_cannot_be_measured_in_float64(monkeypatch):
-    def no_memory(*_):
-        raise torch.OutOfMemoryError("no memory left")
+    capture = Engine.capture
 
-    monkeypatch.setattr("theodolite_jobs.capture.parity.FLOAT32_BOUND", 1e-8)
-    monkeypatch.setattr("theodolite_jobs.capture.parity._measure_first_blocks", no_memory)
+    def without_memory_for_float64(self, *arguments):
+        if self.model.dtype == torch.float64:
+            raise torch.OutOfMemoryError("no memory left")
+        return capture(self, *arguments)
+
+    monkeypatch.setattr(Engine, "capture", without_memory_for_float64)
     with pytest.raises(ParityError, match=r"differ from plain Hugging Face.*could not be measured again"):
-        certify_tiny(wrap(tiny.tiny_model("gpt2")))
+        certify_tiny(wrap(tiny.tiny_model("gpt2")), float32_bound=1e-8)
 
 
 @pytest.mark.parametrize("family", ["llama", "gemma3", "bert"])
@@ -169,5 +170,5 @@ def test_first_blocks_include_every_kind_of_layer():
     config = copy.deepcopy(tiny.CONFIGS["gemma3_text"])
     config.num_hidden_layers, config.layer_types = 7, ["sliding_attention"] * 5 + ["full_attention"] * 2
     torch.manual_seed(0)
-    assert _first_count(wrap(AutoModel.from_config(config))) == 6
-    assert _first_count(wrap(tiny.tiny_model("llama"))) == 4
+    assert first_block_count(wrap(AutoModel.from_config(config))) == 6
+    assert first_block_count(wrap(tiny.tiny_model("llama"))) == 4

@@ -11,7 +11,6 @@ from support import tiny
 from transformers import DeepseekV3Config, GPTNeoXJapaneseConfig
 
 from theodolite_jobs.estimate import count_parameters
-from theodolite_jobs.models.anatomy import dimensions_of
 from theodolite_jobs.models.facts import describe_model, skeleton
 from theodolite_jobs.models.families import known_anatomy
 
@@ -30,10 +29,7 @@ POST_NORM = {"bert", "mpnet", "opt-post-norm", "roberta", "xlm-roberta"}
 
 
 def facts_of(family: str) -> dict[str, Any]:
-    config = tiny.CONFIGS[family]
-    anatomy = known_anatomy(config)
-    assert anatomy is not None
-    return describe_model(config, anatomy, dimensions_of(config, anatomy.reserved_positions))
+    return describe_model(tiny.CONFIGS[family])
 
 
 # The facts
@@ -242,7 +238,7 @@ def test_encoders_are_not_causal_and_may_have_reserved_positions() -> None:
 
 def test_an_unknown_family_has_a_note_on_the_probe_and_no_guessed_facts() -> None:
     config = GPTNeoXJapaneseConfig(vocab_size=64, hidden_size=48, num_hidden_layers=2, num_attention_heads=4)
-    facts = describe_model(config, None, dimensions_of(config))
+    facts = describe_model(config)
     assert (
         "'gpt_neox_japanese' is not in the table; a survey probes the loaded model for its sites" in facts["notes"][0]
     )
@@ -254,5 +250,5 @@ def test_describe_model_does_not_change_the_configuration() -> None:
     config = DeepseekV3Config(num_hidden_layers=1, n_routed_experts=8, dtype="bfloat16")
     before = config.to_dict()
     assert all(parameter.is_meta for parameter in skeleton(config).parameters())
-    describe_model(config, None, dimensions_of(config))
+    describe_model(config)
     assert config.to_dict() == before

@@ -17,7 +17,7 @@ from support import hub
 ASK = """
 import json, sys
 from pathlib import Path
-from theodolite_jobs.models.source import ModelSource, fetch, fetch_small_files, resolve_source
+from theodolite_jobs.models.source import ModelSource, fetch, resolve_source
 from theodolite_jobs.prompts.sources import read_prompts
 from theodolite.spec import ModelSpec, PromptSetSpec
 
@@ -28,8 +28,8 @@ def resolve(settings):
     return vars(resolve_source(ModelSpec(**settings), Path("/nowhere")))
 
 def files(settings):
-    read = {"all": fetch, "small": fetch_small_files}[settings.pop("which")]
-    folder = read(ModelSource(**resolve(settings)), Path("/nowhere"))
+    weights = settings.pop("which") == "all"
+    folder = fetch(ModelSource(**resolve(settings)), Path("/nowhere"), weights=weights)
     return {path.name: path.read_text() for path in folder.iterdir()}
 
 answers = {}

@@ -9,7 +9,7 @@ from support.errors import only_line
 from theodolite.errors import ModelError
 from theodolite.spec import ModelSpec
 from theodolite_jobs.models import source as source_module
-from theodolite_jobs.models.source import ModelSource, fetch, fetch_small_files, resolve_source, slug
+from theodolite_jobs.models.source import ModelSource, fetch, resolve_source, slug
 
 WEIGHTS = "model.safetensors"
 
@@ -46,7 +46,8 @@ def test_a_folder_beside_the_spec_precedes_one_in_the_working_directory(
 
 def test_a_local_folder_is_not_copied_to_the_cache(folder: Path, tmp_path: Path) -> None:
     found = resolve("llama", tmp_path)
-    assert fetch(found, tmp_path / "cache") == fetch_small_files(found, tmp_path / "cache") == folder.resolve()
+    for weights in (True, False):
+        assert fetch(found, tmp_path / "cache", weights=weights) == folder.resolve()
     assert not (tmp_path / "cache").exists()
 
 

@@ -9,7 +9,7 @@ from transformers import PreTrainedTokenizerFast
 
 from theodolite.errors import PromptError
 from theodolite.spec import PromptSetSpec
-from theodolite_jobs.prompts.tokens import check_lengths, resolve_positions, resolve_template, tokenize
+from theodolite_jobs.prompts.tokens import check_tokens, resolve_positions, resolve_template, tokenize
 
 SPECIAL = ["<unk>", "<s>", "</s>", "<|system|>", "<|user|>", "<|assistant|>", "<|end|>"]
 WORDS = ["hello", "world", "say", "be", "brief", "not", "{", "}", "{}", "{prompt}", "{{", "1", "+", "}}"]
@@ -204,11 +204,16 @@ def test_a_position_before_the_first_token_is_refused_with_the_prompt_index() ->
 
 
 def test_a_prompt_may_fill_the_context_but_not_exceed_it() -> None:
-    check_lengths("nouns", LENGTHS_3_5_2, context_length=5)
+    check_tokens("nouns", LENGTHS_3_5_2, context_length=5, vocabulary_size=6)
     with pytest.raises(PromptError, match=r"prompts\.nouns: prompt 1 has 5 tokens, more than .* context of 4"):
-        check_lengths("nouns", LENGTHS_3_5_2, context_length=4)
+        check_tokens("nouns", LENGTHS_3_5_2, context_length=4, vocabulary_size=6)
 
 
 def test_a_prompt_without_tokens_is_refused_with_its_index() -> None:
     with pytest.raises(PromptError, match=r"prompts\.nouns: prompt 1 has no tokens"):
-        check_lengths("nouns", [(1,), ()], context_length=4)
+        check_tokens("nouns", [(1,), ()], context_length=4, vocabulary_size=6)
+
+
+def test_a_token_id_without_an_embedding_is_refused() -> None:
+    with pytest.raises(PromptError, match=r"prompts\.nouns: the tokenizer gives token id 5, but the model has only 5"):
+        check_tokens("nouns", LENGTHS_3_5_2, context_length=5, vocabulary_size=5)

@@ -1,5 +1,7 @@
 """What layers write and read, against singular vectors of the modules' own weights."""
 
+from dataclasses import asdict
+
 import numpy as np
 import pytest
 import torch
@@ -99,7 +101,7 @@ def test_bases_are_the_leading_singular_vectors_of_the_modules_weights(saved):
 
 
 def surveyed(folder, weights):
-    sizes = {**weights.dimensions.as_dict()}
+    sizes = asdict(weights.dimensions)
     words = {"kind": "folder", "place": "x", "revision": "0", "family": "x", "dtype": "float32", "attention": "x"}
     arrays = {"words": {"resid_pre": np.zeros((1, 1, sizes["n_layers"], sizes["d_model"]))}}
     run = create_run(str(folder), record_of(arrays, 1, model=ModelFacts(name="tiny", **sizes, **words)))

@@ -14,16 +14,20 @@ from theodolite.errors import ModelError
 
 @contextmanager
 def atomic_folder(folder: Path) -> Iterator[Path]:
-    """Yield an empty folder, and rename it to `folder` if the block ends without an error.
+    """Yield an empty folder, and rename it to `folder` if the block ends without an error; else delete it.
 
-    After an error it is deleted, so `folder` is always complete if it exists. Two processes may convert at the same
-    time.
+    So `folder` is always complete if it exists. Two processes may convert at the same time.
     """
     folder.parent.mkdir(parents=True, exist_ok=True)
     staging = Path(tempfile.mkdtemp(prefix=f"{folder.name}-", dir=folder.parent))
     try:
         yield staging
-        _move(staging, folder)
+        try:
+            os.replace(staging, folder)
+        except OSError:
+            # Another process may have finished first; its conversion is the same.
+            if not folder.is_dir():
+                raise
     finally:
         shutil.rmtree(staging, ignore_errors=True)
 
@@ -39,12 +43,3 @@ def read_json(file: Path) -> dict[str, Any]:
     if not isinstance(content, dict):
         raise ModelError(f"cannot read {file}: its content is not a JSON object")
     return content
-
-
-def _move(staging: Path, folder: Path) -> None:
-    try:
-        os.replace(staging, folder)
-    except OSError:
-        # Another process finished first; its conversion is the same.
-        if not folder.is_dir():
-            raise

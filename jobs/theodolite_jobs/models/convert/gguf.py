@@ -4,8 +4,8 @@ import contextlib
 import io
 from pathlib import Path
 
-from theodolite.errors import ModelError
 from theodolite_jobs.models.convert.files import atomic_folder
+from theodolite_jobs.models.load import plain_errors
 
 
 def convert_gguf(file: Path, folder: Path) -> Path:
@@ -21,21 +21,10 @@ def convert_gguf(file: Path, folder: Path) -> Path:
     import torch
     from transformers import AutoModelForCausalLM, AutoTokenizer, GgufConfig
 
-    from theodolite_jobs.models.load import quiet_transformers
-
-    try:
-        # The reader draws a progress bar of its own on standard error.
-        with atomic_folder(folder) as staging, quiet_transformers(), contextlib.redirect_stderr(io.StringIO()):
-            tokenizer = AutoTokenizer.from_pretrained(file.parent, gguf_file=file.name)
-            model = AutoModelForCausalLM.from_pretrained(
-                file.parent,
-                gguf_file=file.name,
-                dtype=torch.float32,
-                quantization_config=GgufConfig(dequantize=True),
-            )
-            tokenizer.save_pretrained(staging)
-            model.save_pretrained(staging)
-    # The readers of a broken or unknown file raise anything from struct.error to KeyError.
-    except Exception as error:
-        raise ModelError(f"cannot convert {file} from GGUF: {type(error).__name__}: {error}") from error
+    options = {"gguf_file": file.name, "dtype": torch.float32, "quantization_config": GgufConfig(dequantize=True)}
+    # The reader draws a progress bar of its own on standard error.
+    silent = contextlib.redirect_stderr(io.StringIO())
+    with plain_errors(f"convert {file} from GGUF"), atomic_folder(folder) as staging, silent:
+        AutoTokenizer.from_pretrained(file.parent, gguf_file=file.name).save_pretrained(staging)
+        AutoModelForCausalLM.from_pretrained(file.parent, **options).save_pretrained(staging)
     return folder

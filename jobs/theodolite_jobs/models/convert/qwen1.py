@@ -8,6 +8,7 @@ from typing import Any
 from theodolite.errors import ModelError
 from theodolite_jobs.models.convert.files import atomic_folder, read_json
 from theodolite_jobs.models.convert.qwen1_tokenizer import write_tokenizer
+from theodolite_jobs.models.load import plain_errors
 
 # Qwen1's tensor names and Qwen2's. If there are several new names, they share the rows evenly, in this order.
 _OUTSIDE_BLOCKS = {
@@ -26,10 +27,8 @@ _IN_BLOCK = {
     "mlp.w2.weight": ["mlp.gate_proj.weight"],
     "mlp.c_proj.weight": ["mlp.down_proj.weight"],
 }
-_DERIVED = (
-    "rotary_emb.inv_freq",
-    "attn.masked_bias",
-)  # some checkpoints store these, which follow from the configuration
+# Some checkpoints store these, which follow from the configuration.
+_DERIVED = ("rotary_emb.inv_freq", "attn.masked_bias")
 
 _SIZES = ("vocab_size", "hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads", "seq_length")
 # Qwen2 computes the same only with these values; they are also the defaults for a configuration without them.
@@ -61,31 +60,19 @@ def is_qwen1(folder: Path) -> bool:
 def convert_qwen1(folder: Path, into: Path, *, weights: bool = True) -> Path:
     """Write a Qwen1 checkpoint to `into` as a Qwen2 checkpoint, unless `into` exists; return `into`.
 
-    The folder appears completely or not at all; one shard at a time is in memory.
-
-    Args:
-        folder: the folder with configuration, safetensors weights and, if it has one, the tokenizer.
-        into: the folder to write.
-        weights: False leaves out the weights, which planning does not need.
+    The folder appears completely or not at all; one shard at a time is in memory. Planning needs no `weights`.
 
     Raises:
         ModelError: a file cannot be read, or Qwen2 would compute different numbers.
     """
     if into.is_dir():
         return into
-    try:
-        with atomic_folder(into) as staging:
-            config = qwen2_config(read_json(folder / "config.json"))
-            config.save_pretrained(staging)
-            write_tokenizer(folder, staging)
-            if weights:
-                _write_weights(folder, staging, config.num_hidden_layers)
-    except ModelError:
-        raise
-    # Truncated shards, full disks and values of a wrong kind each raise their own exception types.
-    except Exception as error:
-        reason = " ".join(f"{type(error).__name__}: {error}".split())[:200]
-        raise ModelError(f"cannot convert {folder} from Qwen1: {reason}") from error
+    with plain_errors(f"convert {folder} from Qwen1"), atomic_folder(into) as staging:
+        config = qwen2_config(read_json(folder / "config.json"))
+        config.save_pretrained(staging)
+        write_tokenizer(folder, staging)
+        if weights:
+            _write_weights(folder, staging, config.num_hidden_layers)
     return into
 
 

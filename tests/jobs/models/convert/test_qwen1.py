@@ -26,7 +26,7 @@ from theodolite_jobs.models import source as source_module
 from theodolite_jobs.models.anatomy import dimensions_of
 from theodolite_jobs.models.convert.qwen1 import convert_qwen1
 from theodolite_jobs.models.load import load_config, load_model, load_tokenizer
-from theodolite_jobs.models.source import ModelSource, fetch, fetch_small_files, resolve_source
+from theodolite_jobs.models.source import ModelSource, fetch, resolve_source
 
 # The numbers
 
@@ -185,7 +185,7 @@ def test_a_folder_is_converted_once_and_its_own_code_never_runs(folder: Path, tm
 def test_planning_needs_no_weights(folder: Path, tmp_path: Path) -> None:
     for path in folder.glob("*.safetensors*"):
         path.unlink()
-    files = fetch_small_files(resolve(folder), tmp_path / "cache")
+    files = fetch(resolve(folder), tmp_path / "cache", weights=False)
     assert files.name.endswith("-small")
     assert dimensions_of(load_config(files)).context_length == 64
     assert load_tokenizer(files)("the")["input_ids"] == [RANKS[b"the"]]
@@ -196,15 +196,15 @@ def test_planning_needs_the_configuration_only(tmp_path: Path) -> None:
     folder = tmp_path / "qwen1"
     folder.mkdir()
     write_json(folder / "config.json", CONFIG)
-    files = fetch_small_files(resolve(folder), tmp_path / "cache")
+    files = fetch(resolve(folder), tmp_path / "cache", weights=False)
     assert dimensions_of(load_config(files)).n_layers == 3
     with pytest.raises(ModelError, match="has no tokenizer"):
         load_tokenizer(files)
 
 
-@pytest.mark.parametrize("read", [fetch, fetch_small_files])
+@pytest.mark.parametrize("weights", [True, False])
 def test_a_model_from_the_hub_is_converted(
-    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, read: Callable[[ModelSource, Path], Path]
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, weights: bool
 ) -> None:
     requested: list[str] = []
 
@@ -214,7 +214,8 @@ def test_a_model_from_the_hub_is_converted(
 
     monkeypatch.setattr(source_module, "_hub_folder", downloaded)
     commit = "0123456789abcdef" * 2 + "01234567"
-    files = read(ModelSource("Qwen-1_8B-Chat", "hub", "Qwen/Qwen-1_8B-Chat", commit), tmp_path / "cache")
+    source = ModelSource("Qwen-1_8B-Chat", "hub", "Qwen/Qwen-1_8B-Chat", commit)
+    files = fetch(source, tmp_path / "cache", weights=weights)
     assert files.name.startswith("0123456789abcdef-")
     assert load_config(files).model_type == "qwen2"
     assert "*.tiktoken" in requested

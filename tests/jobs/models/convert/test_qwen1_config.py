@@ -1,5 +1,6 @@
 """The configuration of Qwen1 as Qwen2: equal sizes, or an error that names the setting."""
 
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,7 @@ def test_sizes_equal_those_of_qwen1(converted: Path) -> None:
     assert config.tie_word_embeddings is False
     assert config.vocab_size == 512
     # Not max_position_embeddings: beyond seq_length Qwen1 computes different numbers.
-    assert dimensions_of(config).as_dict() == {
+    assert asdict(dimensions_of(config)) == {
         "n_layers": 3,
         "d_model": 32,
         "n_heads": 4,
