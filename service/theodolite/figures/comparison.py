@@ -1,8 +1,5 @@
 """The same curve of several runs in one figure, on relative depth."""
 
-from collections.abc import Iterator
-
-import numpy as np
 import pandas as pd
 import plotly.graph_objects as go
 
@@ -29,12 +26,23 @@ def comparison_figure(frame: pd.DataFrame) -> go.Figure:
     for index, (run_id, curve) in enumerate(frame.groupby("run_id", sort=False)):
         dash, colour = _DASHES[index // len(_COLOURS) % len(_DASHES)], _COLOURS[index % len(_COLOURS)]
         name = names[str(run_id)]
-        figure.add_traces([*_bands(curve, name, colour), _line(curve, name, colour, dash)])
+        for band in bands(curve["relative_depth"], curve["low"], curve["high"], colour, opacity=0.16):
+            figure.add_trace(band.update(name=f"95 % interval, {name}", showlegend=False, legendgroup=name))
+        figure.add_scatter(
+            x=curve["relative_depth"].tolist(),
+            y=curve["value"].tolist(),
+            mode="lines+markers",
+            marker={"size": 4},
+            line={"color": colour, "width": 2.2, "dash": dash},
+            name=name,
+            legendgroup=name,
+            customdata=[_depth_text(site, depth) for site, depth in zip(curve["site"], curve["depth"], strict=True)],
+            hovertemplate="%{customdata}, relative depth %{x:.3f}: %{y:.4g}<extra>" + name + "</extra>",
+        )
     statistic = str(frame["statistic"].iloc[0])
     figure.update_layout(**bare_layout(520), hovermode="closest", legend=legend_above(1))
-    figure.update_xaxes(
-        title="relative depth (0: input of block 0, 1: output of the last block)", range=[-0.01, 1.01], dtick=0.1
-    )
+    title = "relative depth (0: input of block 0, 1: output of the last block)"
+    figure.update_xaxes(title=title, range=[-0.01, 1.01], dtick=0.1)
     figure.update_yaxes(title=statistic.replace("_", " "), exponentformat="power")
     return figure
 
@@ -43,31 +51,6 @@ def description(statistic: str) -> str:
     """Return the description of a statistic from the register of result groups."""
     variables = GROUPS[STATISTICS[statistic]].variables
     return next(variable.description for variable in variables if variable.name == statistic)
-
-
-def _line(curve: pd.DataFrame, name: str, colour: str, dash: str) -> go.Scatter:
-    return go.Scatter(
-        x=curve["relative_depth"].tolist(),
-        y=_without_nan(curve["value"]),
-        mode="lines+markers",
-        marker={"size": 4},
-        line={"color": colour, "width": 2.2, "dash": dash},
-        name=name,
-        legendgroup=name,
-        customdata=[_depth_text(site, depth) for site, depth in zip(curve["site"], curve["depth"], strict=True)],
-        hovertemplate="%{customdata}, relative depth %{x:.3f}: %{y:.4g}<extra>" + name + "</extra>",
-    )
-
-
-def _bands(curve: pd.DataFrame, name: str, colour: str) -> Iterator[go.Scatter]:
-    """Yield the bands of the run's interval."""
-    depths, low, high = (curve[column].to_numpy() for column in ("relative_depth", "low", "high"))
-    for band in bands(depths, low, high, colour, opacity=0.16):
-        yield band.update(name=f"95 % interval, {name}", showlegend=False, legendgroup=name)
-
-
-def _without_nan(values: pd.Series) -> list[float | None]:
-    return [float(value) if np.isfinite(value) else None for value in values]
 
 
 def _depth_text(site: str, depth: int) -> str:

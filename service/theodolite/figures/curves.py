@@ -49,10 +49,8 @@ def contrast_figure(curves: xr.Dataset, view: ContrastView, published: Sequence[
     """
     prefix = "on_sphere_" if view.on_sphere else ""
     figure = make_subplots(rows=3, cols=1, shared_xaxes=True, row_heights=[0.38, 0.31, 0.31], vertical_spacing=0.07)
-    sites = curves["site"].values.tolist()
-    shown = shown_sites(curves)
-    for site in sites:
-        visible = True if site in shown else "legendonly"
+    for site in curves["site"].values.tolist():
+        visible = True if site in shown_sites(curves) else "legendonly"
         for trace in _cosine_traces(curves, view, prefix, site):
             figure.add_trace(trace.update(visible=visible), row=1, col=1)
         for row, statistic in ((2, "variance_mean"), (3, "variance_max")):
@@ -88,10 +86,8 @@ def _cosine_traces(curves: xr.Dataset, view: ContrastView, prefix: str, site: st
     first = site == curves["site"].values[0]
     group = None if first else f"debiased, {site}"  # a band without a legend entry is shown and hidden with its curve
     for index, band in enumerate(bands(low["depth"].values, low.values, high.values, COSINE)):
-        named = first and index == 0
-        yield band.update(
-            name="95 % interval", showlegend=named, legend="legend", legendgroup=group, meta={"site": site}
-        )
+        shared = {"legend": "legend", "legendgroup": group, "meta": {"site": site}}
+        yield band.update(name="95 % interval", showlegend=first and index == 0, **shared)
     debiased = _line(values("_debiased"), "debiased", site, COSINE, legend="legend")
     yield debiased.update(legendgroup=group)
     yield _line(values(""), "plain", site, PLAIN, legend="legend", width=1.2)
@@ -130,17 +126,17 @@ def _published_lines(
 
 
 def _line(values: xr.DataArray, name: str, site: str, colour: str, legend: str, width: float = 2.2) -> go.Scatter:
-    curve = along_depth(values)
+    curve, title = along_depth(values), f"{name}, {short_site(site)}"
     depths = curve["depth"].values.tolist()
     return go.Scatter(
         x=depths,
         y=curve.values.tolist(),
         mode="lines+markers",
         marker={"size": 4},
-        name=f"{name}, {short_site(site)}",
+        name=title,
         line={"color": colour, "width": width, "dash": DASHES[Site(site)]},
         customdata=[depth_label(depth) for depth in depths],
-        hovertemplate="%{customdata}: %{y:.4g}<extra>" + f"{name}, {short_site(site)}" + "</extra>",
+        hovertemplate="%{customdata}: %{y:.4g}<extra>" + title + "</extra>",
         legend=legend,
         meta={"site": site},  # the page shows and hides traces by site and set
     )

@@ -6,7 +6,7 @@ import numpy as np
 import plotly.graph_objects as go
 import xarray as xr
 
-from theodolite.figures.panels import Line, Panel, depth_axis, layer_map, panels_figure
+from theodolite.figures.panels import Line, Panel, depth_axis, panels_figure
 from theodolite.query.curves import along_depth
 
 
@@ -27,17 +27,14 @@ def shape_figure(gram: xr.Dataset, position: int, site: str, colours: Mapping[st
         "effective_rank": "effective rank",
         "intrinsic_dimension": "TwoNN dimension",
     }
-    depths: list[int] = []
     for name, title in titles.items():
         lines = []
-        for prefix, dash in (("", "solid"), ("standardised_", "dot")):
+        for prefix, suffix, dash in (("", "", "solid"), ("standardised_", ", features standardised", "dot")):
             for set_name, colour in colours.items():
                 curve = along_depth(selected[prefix + name].sel(set=set_name, site=[site]))
-                depths = curve["depth"].values.tolist()
-                suffix = ", features standardised" if prefix else ""
-                lines.append(Line(set_name + suffix, depths, curve.values.tolist(), colour, dash))
+                lines.append(Line(set_name + suffix, curve["depth"], curve, colour, dash))
         panels.append(Panel(title, lines, logarithmic=name != "mean_cosine"))
-    return panels_figure(panels, **depth_axis(depths))
+    return panels_figure(panels, **depth_axis(along_depth(selected["mean_cosine"].isel(set=0).sel(site=[site]))))
 
 
 def blocks_figure(gram: xr.Dataset, position: int, colours: Mapping[str, str]) -> go.Figure:
@@ -49,7 +46,6 @@ def blocks_figure(gram: xr.Dataset, position: int, colours: Mapping[str, str]) -
         colours: colour of each set.
     """
     selected = gram.sel(position=position)
-    layers = selected["layer"].values.tolist()
     panels = []
     groups = {
         "debiased CKA": {"cka_attention": "attention", "cka_mlp": "MLP", "cka_block": "block"},
@@ -57,21 +53,10 @@ def blocks_figure(gram: xr.Dataset, position: int, colours: Mapping[str, str]) -
     }
     for title, labels in groups.items():
         lines = [
-            Line(f"{set_name}, {label}", layers, selected[name].sel(set=set_name).values.tolist(), colour, dash)
+            Line(f"{set_name}, {label}", selected["layer"], selected[name].sel(set=set_name), colour, dash)
             for (name, label), dash in zip(labels.items(), ("solid", "dot", "dash"), strict=False)
             for set_name, colour in colours.items()
             if np.isfinite(selected[name].sel(set=set_name)).any()
         ]
-        if lines:
-            panels.append(Panel(title, lines))
+        panels.append(Panel(title, lines))
     return panels_figure(panels, x_title="layer", ticks={})
-
-
-def similarity_map(similarity: xr.DataArray, title: str) -> go.Figure:
-    """Return a map of the similarity (CKA) of each pair of layers, on a scale from 0 to 1.
-
-    Args:
-        similarity: (layer, layer_other).
-        title: name of the number, above the map.
-    """
-    return layer_map(similarity, title, limits=(0, 1))

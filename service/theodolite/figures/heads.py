@@ -28,11 +28,11 @@ def head_map(values: xr.DataArray, title: str, *, signed: bool = False, logarith
     scale = {"colorscale": "RdBu", "zmin": -largest, "zmax": largest} if signed else {"colorscale": "Viridis"}
     figure = go.Figure(
         go.Heatmap(
-            z=_cells(shown),
+            z=shown.tolist(),
             x=layers,
             y=heads,
             customdata=names,
-            text=_cells(by_head),
+            text=by_head.tolist(),
             hovertemplate="%{customdata}: %{text:.4g}<extra></extra>",
             colorbar=_logarithmic_scale(shown) if logarithmic else _scale(shown),
             xgap=1,
@@ -45,10 +45,6 @@ def head_map(values: xr.DataArray, title: str, *, signed: bool = False, logarith
     figure.update_xaxes(title="layer", showgrid=False, zeroline=False)
     figure.update_yaxes(title="head", showgrid=False, zeroline=False, dtick=max(1, round(len(heads) / 8)))
     return figure
-
-
-def _cells(values: NDArray[np.float64]) -> list[list[float | None]]:
-    return [[float(cell) if np.isfinite(cell) else None for cell in row] for row in values]
 
 
 def _scale(values: NDArray[np.float64]) -> dict[str, Any]:
@@ -64,8 +60,4 @@ def _logarithmic_scale(logarithms: NDArray[np.float64]) -> dict[str, Any]:
         return COLORBAR
     ticks = round_numbers(10 ** float(np.nanmin(logarithms)), 10 ** float(np.nanmax(logarithms)))
     shown = ticks[:: max(1, round(len(ticks) / 4))]
-    return {
-        **COLORBAR,
-        "tickvals": [float(np.log10(tick)) for tick in shown],
-        "ticktext": [f"{tick:g}" for tick in shown],
-    }
+    return {**COLORBAR, "tickvals": np.log10(shown).tolist(), "ticktext": [f"{tick:g}" for tick in shown]}

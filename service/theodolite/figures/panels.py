@@ -30,13 +30,12 @@ class Line:
     """One curve of a panel, with a band if it has an interval."""
 
     name: str
-    x: Sequence[float]
-    y: Sequence[float]
+    x: ArrayLike
+    y: ArrayLike
     colour: str
     dash: str = "solid"
-    low: Sequence[float] | None = None
-    high: Sequence[float] | None = None
-    shown: bool = True
+    low: ArrayLike | None = None
+    high: ArrayLike | None = None
     markers: bool = True
 
 
@@ -78,7 +77,7 @@ def panels_figure(
             figure.add_traces([*interval, curve], rows=row, cols=1)
         axis: dict[str, Any] = {"title": panel.title, "exponentformat": "power"}
         if panel.logarithmic:
-            axis |= logarithmic_axis([value for line in panel.lines for value in line.y])
+            axis |= logarithmic_axis(np.concatenate([np.asarray(line.y, dtype=np.float64) for line in panel.lines]))
         figure.update_yaxes(row=row, col=1, **axis)
     figure.update_xaxes(**ticks)
     figure.update_xaxes(title=x_title, row=len(panels), col=1)
@@ -89,8 +88,9 @@ def panels_figure(
     return figure
 
 
-def depth_axis(depths: Sequence[int]) -> dict[str, Any]:
-    """Return the arguments of `panels_figure` for an axis of these depths along the residual stream."""
+def depth_axis(curve: xr.DataArray) -> dict[str, Any]:
+    """Return the arguments of `panels_figure` for an axis of a curve's depths along the residual stream."""
+    depths = curve["depth"].values.tolist()
     return {"x_title": DEPTH, "ticks": depth_ticks(depths), "labels": {depth: depth_label(depth) for depth in depths}}
 
 
@@ -121,25 +121,23 @@ def _finite_pieces(values: NDArray[np.float64]) -> list[slice]:
     return [slice(a, b) for a, b in zip(np.flatnonzero(edges == 1), np.flatnonzero(edges == -1), strict=True)]
 
 
-def layer_map(values: xr.DataArray, title: str, *, limits: tuple[float, float] | None = None) -> go.Figure:
+def layer_map(values: xr.DataArray, title: str, limits: tuple[float, float]) -> go.Figure:
     """Return a map of a number of each pair of layers: `layer` upwards, `layer_other` to the right.
 
     Args:
         values: (layer, layer_other).
         title: name of the number, above the map.
-        limits: both ends of the scale, for maps with the same colours; None fits the scale to the numbers.
+        limits: both ends of the scale; maps with the same limits can be compared.
     """
     by_layer = values.transpose("layer", "layer_other")
-    cells = [[float(cell) if np.isfinite(cell) else None for cell in row] for row in by_layer.values]
-    signed = limits is not None and limits[0] < 0
     figure = go.Figure(
         go.Heatmap(
-            z=cells,
+            z=by_layer.values.tolist(),
             x=by_layer["layer_other"].values.tolist(),
             y=by_layer["layer"].values.tolist(),
-            colorscale="RdBu" if signed else "Viridis",
-            zmin=limits[0] if limits else None,
-            zmax=limits[1] if limits else None,
+            colorscale="RdBu" if limits[0] < 0 else "Viridis",
+            zmin=limits[0],
+            zmax=limits[1],
             hovertemplate="layers %{y} and %{x}: %{z:.3f}<extra></extra>",
             colorbar=COLORBAR,
         )
@@ -151,24 +149,19 @@ def layer_map(values: xr.DataArray, title: str, *, limits: tuple[float, float] |
 
 
 def _traces(line: Line, labels: Mapping[float, str], legend: str, *, named: bool) -> list[go.Scatter]:
-    visible = True if line.shown else "legendonly"
-    shared = {"legend": legend, "legendgroup": line.name, "visible": visible}
-    traces = []
-    if line.low is not None and line.high is not None:
-        traces = [one.update(showlegend=False, **shared) for one in bands(line.x, line.low, line.high, line.colour)]
-    hover = [labels.get(x, f"{x:g}") for x in line.x]
-    traces.append(
-        go.Scatter(
-            x=list(line.x),
-            y=[float(y) if np.isfinite(y) else None for y in line.y],
-            name=line.name,
-            mode="lines+markers" if line.markers else "lines",
-            marker={"size": 4},
-            line={"color": line.colour, "width": 2 if line.markers else 1.4, "dash": line.dash},
-            customdata=hover,
-            hovertemplate="%{customdata}: %{y:.4g}<extra>" + line.name + "</extra>",
-            showlegend=named,
-            **shared,
-        )
+    shared = {"legend": legend, "legendgroup": line.name, "visible": True}
+    interval = [] if line.low is None or line.high is None else bands(line.x, line.low, line.high, line.colour)
+    x = np.asarray(line.x).tolist()
+    curve = go.Scatter(
+        x=x,
+        y=np.asarray(line.y).tolist(),
+        name=line.name,
+        mode="lines+markers" if line.markers else "lines",
+        marker={"size": 4},
+        line={"color": line.colour, "width": 2 if line.markers else 1.4, "dash": line.dash},
+        customdata=[labels.get(point, f"{point:g}") for point in x],
+        hovertemplate="%{customdata}: %{y:.4g}<extra>" + line.name + "</extra>",
+        showlegend=named,
+        **shared,
     )
-    return traces
+    return [*(band.update(showlegend=False, **shared) for band in interval), curve]

@@ -1,11 +1,11 @@
-"""Separation of held-out prompts along a contrast's direction, and cosines between the directions of layers."""
+"""Separation of held-out prompts along a contrast's direction."""
 
 from collections.abc import Sequence
 
 import plotly.graph_objects as go
 import xarray as xr
 
-from theodolite.figures.panels import Line, Panel, depth_axis, layer_map, panels_figure
+from theodolite.figures.panels import Line, Panel, depth_axis, panels_figure
 from theodolite.figures.style import COSINE, DASHES, NEGATIVE, POSITIVE, short_site
 from theodolite.query.curves import along_depth
 from theodolite.sites import Site
@@ -26,19 +26,6 @@ def separation_figure(separation: xr.Dataset, contrast: str, position: int, site
         lines = []
         for site, colour in zip(sites, (COSINE, POSITIVE, NEGATIVE), strict=False):
             value, low, high = (along_depth(selected[name + end].sel(site=[site])) for end in ("", "_low", "_high"))
-            depths = value["depth"].values.tolist()
-            ends = {"low": low.values.tolist(), "high": high.values.tolist()}
-            lines.append(Line(short_site(site), depths, value.values.tolist(), colour, DASHES[Site(site)], **ends))
+            lines.append(Line(short_site(site), value["depth"], value, colour, DASHES[Site(site)], low, high))
         panels.append(Panel(title, lines))
-    depths = along_depth(selected["auroc"].sel(site=list(sites)))["depth"].values.tolist()
-    return panels_figure(panels, **depth_axis(depths))
-
-
-def directions_map(cosines: xr.DataArray, title: str) -> go.Figure:
-    """Return a map of the cosine between the directions of each pair of layers, on a scale from -1 to 1.
-
-    Args:
-        cosines: (layer, layer_other).
-        title: name of the number, above the map.
-    """
-    return layer_map(cosines, title, limits=(-1, 1))
+    return panels_figure(panels, **depth_axis(along_depth(selected["auroc"].sel(site=list(sites)))))

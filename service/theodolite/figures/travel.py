@@ -1,7 +1,6 @@
 """Steps of attention and MLP by layer, and growth along the residual stream with its fitted laws."""
 
 from collections.abc import Iterator, Mapping
-from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -9,7 +8,7 @@ import plotly.graph_objects as go
 import xarray as xr
 
 from theodolite.figures.panels import Line, Panel, depth_axis, panels_figure
-from theodolite.figures.style import COSINE, NEGATIVE, POSITIVE
+from theodolite.figures.style import COSINE, NEGATIVE, POSITIVE, short_site
 from theodolite.query.curves import along_depth
 
 _LAWS = {"log_linear": ("exponential", NEGATIVE, "dash"), "power_law": ("power law", POSITIVE, "dot")}
@@ -24,23 +23,17 @@ def travel_figure(travel: xr.Dataset, position: int, colours: Mapping[str, str])
         colours: colour of each set.
     """
     selected = travel.sel(position=position)
-    layers = selected["layer"].values.tolist()
 
     def lines(name: str, suffix: str, dash: str) -> Iterator[Line]:
         for set_name, colour in colours.items():
-            values = selected[name].sel(set=set_name).values
+            values = selected[name].sel(set=set_name)
             if np.isfinite(values).any():
-                yield Line(f"{set_name}{suffix}", layers, values.tolist(), colour, dash)
+                yield Line(f"{set_name}{suffix}", selected["layer"], values, colour, dash)
 
     norms = [*lines("step_norm_attn", ", attention", "solid"), *lines("step_norm_mlp", ", MLP", "dot")]
     norms = norms or list(lines("step_norm_block", ", block", "solid"))
-    panels = [
-        Panel("norm of the step", norms, logarithmic=True),
-        Panel(
-            "cosine",
-            [*lines("step_cosine_next", ", next step", "solid"), *lines("step_cosine_stream", ", stream", "dot")],
-        ),
-    ]
+    cosines = [*lines("step_cosine_next", ", next step", "solid"), *lines("step_cosine_stream", ", stream", "dot")]
+    panels = [Panel("norm of the step", norms, logarithmic=True), Panel("cosine", cosines)]
     return panels_figure(panels, x_title="layer", ticks={})
 
 
@@ -53,22 +46,18 @@ def growth_figure(growth: pd.DataFrame, curves: Mapping[str, xr.DataArray], set_
         set_name: prompt set.
         position: token position.
     """
-    panels, depths = [], [0]
+    panels = []
     for quantity, values in curves.items():
         site = str(values["site"].values[0])
         curve = along_depth(values.sel(set=set_name, position=position, site=[site]))
-        depths = curve["depth"].values.tolist()
-        lines = [Line("measured", depths, _positive(curve.values), COSINE)]
+        depths = curve["depth"]
+        lines = [Line("measured", depths, curve.where(curve > 0), COSINE)]
+        blocks = (depths / 2).where(depths > 0)
         fits = growth[(growth["quantity"] == quantity) & (growth["set"] == set_name) & (growth["position"] == position)]
         for fit in fits[fits["site"] == site].to_dict("records"):
             name, colour, dash = _LAWS[str(fit["law"])]
-            blocks = np.asarray(depths) / 2
-            axis = blocks if fit["law"] == "log_linear" else np.log(np.where(blocks > 0, blocks, np.nan))
-            fitted = np.where(blocks > 0, np.exp(fit["intercept"] + fit["slope"] * axis), np.nan)
-            lines.append(Line(name, depths, fitted.tolist(), colour, dash, markers=False))
-        panels.append(Panel(f"{quantity.replace('_', ' ')}, {site.removeprefix('resid_')}", lines, logarithmic=True))
-    return panels_figure(panels, **depth_axis(depths))
-
-
-def _positive(values: Any) -> list[float]:
-    return [float(value) if value > 0 else float("nan") for value in values]
+            axis = blocks if fit["law"] == "log_linear" else np.log(blocks)
+            fitted = np.exp(fit["intercept"] + fit["slope"] * axis)
+            lines.append(Line(name, depths, fitted, colour, dash, markers=False))
+        panels.append(Panel(f"{quantity.replace('_', ' ')}, {short_site(site)}", lines, logarithmic=True))
+    return panels_figure(panels, **depth_axis(curve))

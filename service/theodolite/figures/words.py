@@ -38,21 +38,15 @@ def trajectory_curves(trajectory: pd.DataFrame) -> go.Figure:
     for column, (name, colour) in angles.items():
         hover = "%{customdata}: %{y:.2f}°<extra>" + name + "</extra>"
         figure.add_trace(_line(depths, stream[column].tolist(), name, colour, labels, hover), row=1, col=1)
-    ranks = _line(
-        depths, stream["rank_of_next"].tolist(), "rank", NEGATIVE, labels, "%{customdata}: rank %{y}<extra></extra>"
-    )
-    figure.add_trace(ranks.update(showlegend=False), row=2, col=1)
-    figure.update_layout(bare_layout(560))
-    figure.update_layout(
-        hovermode="x",
-        legend=legend_above(1),
-    )
+    hover, ranks = "%{customdata}: rank %{y}<extra></extra>", stream["rank_of_next"].tolist()
+    line = _line(depths, ranks, "rank", NEGATIVE, labels, hover)
+    figure.add_trace(line.update(showlegend=False), row=2, col=1)
+    figure.update_layout(bare_layout(560), hovermode="x", legend=legend_above(1))
     figure.update_xaxes(**depth_ticks(stream.loc[stream["site"] != "resid_final", "depth"].tolist()))
     figure.update_xaxes(title=DEPTH, row=2, col=1)
     figure.update_yaxes(title="angle, degrees", row=1, col=1)
-    figure.update_yaxes(
-        title="rank of the next token", autorange="reversed", row=2, col=1, **logarithmic_axis(stream["rank_of_next"])
-    )
+    title = "rank of the next token"
+    figure.update_yaxes(title=title, autorange="reversed", row=2, col=1, **logarithmic_axis(ranks))
     return figure
 
 
@@ -69,7 +63,7 @@ def trajectory_sphere(trajectory: pd.DataFrame) -> go.Figure:
         for label, length in zip(_labels(stream), share, strict=True)
     ]
     path = _on_sphere(stream)
-    traces = [*_globe(), _path(path, stream, hover), _mark(_on_sphere(target)[0], target)]
+    traces = [_globe(), _path(path, stream, hover), _mark(_on_sphere(target)[0], target)]
     hidden = {"visible": False, "range": [-1.05, 1.05]}
     return _scene(traces, {axis: hidden for axis in ("xaxis", "yaxis", "zaxis")}, _facing(path.mean(axis=0)))
 
@@ -87,15 +81,8 @@ def trajectory_umap(trajectory: pd.DataFrame) -> go.Figure:
 
 
 def _scene(traces: list[go.Scatter3d], axes: dict[str, Any], eye: dict[str, float]) -> go.Figure:
-    figure = go.Figure(traces)
-    figure.update_layout(bare_layout(560))
-    figure.update_layout(
-        margin={"l": 0, "r": 0, "t": 10, "b": 0},
-        showlegend=False,
-        scene={**axes, "aspectmode": "cube"},
-        scene_camera={"eye": eye},
-    )
-    return figure
+    layout = {**bare_layout(560), "margin": {"l": 0, "r": 0, "t": 10, "b": 0}, "showlegend": False}
+    return go.Figure(traces, {**layout, "scene": {**axes, "aspectmode": "cube", "camera": {"eye": eye}}})
 
 
 def _target(trajectory: pd.DataFrame) -> pd.DataFrame:
@@ -129,7 +116,7 @@ def _on_sphere(rows: pd.DataFrame) -> NDArray[np.float64]:
     return scaled
 
 
-def _globe() -> list[go.Scatter3d]:
+def _globe() -> go.Scatter3d:
     """Return meridians and parallels of the sphere as thin lines."""
     turn = np.linspace(0, 2 * np.pi, 73)
     circles = [
@@ -140,8 +127,8 @@ def _globe() -> list[go.Scatter3d]:
         circles.append((radius * np.cos(turn), radius * np.sin(turn), np.full_like(turn, height)))
     x, y, z = (np.concatenate([np.append(circle[axis], np.nan) for circle in circles]) for axis in range(3))
     line = {"color": PLAIN, "width": 1}
-    clean = [[None if np.isnan(value) else round(float(value), 4) for value in values] for values in (x, y, z)]
-    return [go.Scatter3d(x=clean[0], y=clean[1], z=clean[2], mode="lines", line=line, opacity=0.35, hoverinfo="skip")]
+    x, y, z = (values.round(4).tolist() for values in (x, y, z))
+    return go.Scatter3d(x=x, y=y, z=z, mode="lines", line=line, opacity=0.35, hoverinfo="skip")
 
 
 def _path(points: NDArray[np.float64], stream: pd.DataFrame, hover: list[str]) -> go.Scatter3d:

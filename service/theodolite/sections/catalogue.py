@@ -2,19 +2,26 @@
 
 from collections.abc import Callable, Iterator
 from dataclasses import asdict
-from importlib import import_module
 from typing import Any
 
 import plotly.graph_objects as go
 
 from theodolite.errors import FigureNotFoundError, ResultsNotFoundError
-from theodolite.groups import GROUPS, SHOWN
+from theodolite.groups import GROUPS
+from theodolite.sections import curves, gram, heads, separation, sphere, travel, weights, words
 from theodolite.sections.parts import Figure, Section
 from theodolite.store.manifest import finished_groups
 from theodolite.store.runs import Run
 
 SECTIONS: dict[str, Callable[[Run], list[Section]]] = {
-    name: import_module(f"theodolite.sections.{name}").sections for name in SHOWN
+    "curves": curves.sections,
+    "separation": separation.sections,
+    "gram": gram.sections,
+    "sphere": sphere.sections,
+    "travel": travel.sections,
+    "weights": weights.sections,
+    "heads": heads.sections,
+    "words": words.sections,
 }
 """The function that makes the sections of each result group, in the order of the report and the page."""
 
@@ -45,22 +52,20 @@ def section_items(run: Run, group: str) -> list[dict[str, Any]]:
     """
     if group not in SECTIONS:
         raise ResultsNotFoundError(f"there is no section {group!r}; there are {', '.join(SECTIONS)}")
-    return [_item(section) for section in sections_of(run, group)]
+    sections = sections_of(run, group)
+    return [
+        {
+            **vars(section),
+            "figures": [_named(figure) for figure in section.figures],
+            "maps": [_named(figure) for figure in section.maps],
+            "tables": [asdict(table) for table in section.tables],
+        }
+        for section in sections
+    ]
 
 
-def _item(section: Section) -> dict[str, Any]:
-    def named(figures: list[Figure]) -> list[dict[str, str]]:
-        return [{"name": figure.name, "caption": figure.caption, "circuit": figure.circuit} for figure in figures]
-
-    return {
-        "title": section.title,
-        "facts": section.facts,
-        "notes": section.notes,
-        "how_to_read": section.how_to_read,
-        "figures": named(section.figures),
-        "maps": named(section.maps),
-        "tables": [asdict(table) for table in section.tables],
-    }
+def _named(figure: Figure) -> dict[str, str]:
+    return {"name": figure.name, "caption": figure.caption, "circuit": figure.circuit}
 
 
 def figures_of(sections: list[Section]) -> Iterator[Figure]:

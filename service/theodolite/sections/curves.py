@@ -1,5 +1,6 @@
 """The three curves of each contrast, of unscaled activations and of activations on the sphere."""
 
+from dataclasses import replace
 from functools import partial
 
 import numpy as np
@@ -39,20 +40,19 @@ def sections(run: Run) -> list[Section]:
 
 
 def _section(run: Run, curves: xr.Dataset, contrast: str, sides: dict[str, str], position: int) -> Section:
-    n_positive, n_negative = (int(curves[f"n_{side}"].sel(contrast=contrast, position=position)) for side in SIDES)
+    counts = [int(curves[f"n_{side}"].sel(contrast=contrast, position=position)) for side in SIDES]
     view = ContrastView(contrast, sides["positive"], sides["negative"], position)
-    sphere = ContrastView(contrast, sides["positive"], sides["negative"], position, on_sphere=True)
     key = (run.record.model, view.positive, view.negative, position)
     published = published_curves(*key)
-    unpaired = f"{n_positive} and {n_negative} unpaired prompts"
-    prompts = f"{n_positive} matched pairs" if sides["paired"] else unpaired
+    unpaired = f"{counts[0]} and {counts[1]} unpaired prompts"
+    prompts = f"{counts[0]} matched pairs" if sides["paired"] else unpaired
     name = f"curves.{contrast}.{position}"
     return Section(
         f"Curves of {contrast}: {sides['positive']} against {sides['negative']}, position {position}, {prompts}",
         [*_facts(curves, view, prompts), *published_facts(curves, view, published, selected_directions(*key))],
         [
             Figure(name, _UNSCALED, partial(contrast_figure, curves, view, published)),
-            Figure(f"{name}.sphere", _ON_SPHERE, partial(contrast_figure, curves, sphere)),
+            Figure(f"{name}.sphere", _ON_SPHERE, partial(contrast_figure, curves, replace(view, on_sphere=True))),
         ],
         notes=[BRACKETS],
         how_to_read=_HOW_TO_READ,
@@ -95,20 +95,20 @@ def _facts(curves: xr.Dataset, view: ContrastView, prompts: str) -> list[str]:
 
 def _cosine_facts(values: xr.Dataset, prompts: str) -> list[str]:
     """Return sentences about the smallest and the last debiased cosine, and about depths without one."""
-    low, high = along_depth(values["cosine_of_means_low"]), along_depth(values["cosine_of_means_high"])
-    debiased = along_depth(values["cosine_of_means_debiased"])
-    curve = (debiased, low, high)
     facts = []
+    statistic = "cosine_of_means_debiased"
+    debiased = along_depth(values[statistic])
     if np.isfinite(debiased).any():
         smallest, last = int(np.nanargmin(debiased.values)), len(debiased) - 1
         facts.append(
-            f"Smallest debiased cosine of means: {point_text(curve, smallest, '.4f')} at {layer_of(debiased, smallest)}"
-            f"{', the last depth' if smallest == last else ''} ({prompts}; equal directions give 1)."
+            f"Smallest debiased cosine of means: {point_text(values, statistic, smallest, '.4f')} at "
+            f"{layer_of(debiased, smallest)}{', the last depth' if smallest == last else ''} ({prompts}; equal "
+            "directions give 1)."
         )
         if smallest != last and np.isfinite(debiased[last]):
             facts.append(
                 f"Debiased cosine of means at the last depth, {layer_of(debiased, last)}: "
-                f"{point_text(curve, last, '.4f')}."
+                f"{point_text(values, statistic, last, '.4f')}."
             )
     unresolved = int(np.isnan(debiased).sum())
     if unresolved:

@@ -6,13 +6,7 @@ from itertools import groupby
 import xarray as xr
 
 from theodolite.figures.curves import ContrastView
-from theodolite.query.published import (
-    Deviation,
-    PublishedCurve,
-    SelectedDirection,
-    largest_deviation,
-    measured_values,
-)
+from theodolite.query.published import Deviation, PublishedCurve, SelectedDirection, largest_deviation, measured_values
 from theodolite.sections.parts import layer_text
 
 # Differences of a cosine are absolute; those of other statistics are shares of the published value.
@@ -27,10 +21,7 @@ _NAMES = {
 
 
 def published_facts(
-    curves: xr.Dataset,
-    view: ContrastView,
-    published: Sequence[PublishedCurve],
-    directions: Sequence[SelectedDirection],
+    curves: xr.Dataset, view: ContrastView, published: Sequence[PublishedCurve], directions: Sequence[SelectedDirection]
 ) -> Iterator[str]:
     """Yield a sentence for each source: the largest difference of each statistic, its depth, and the source's prompts.
 

@@ -7,13 +7,15 @@ import numpy as np
 import xarray as xr
 
 from theodolite.figures.curves import shown_sites
-from theodolite.figures.gram import blocks_figure, shape_figure, similarity_map
+from theodolite.figures.gram import blocks_figure, shape_figure
+from theodolite.figures.panels import layer_map
 from theodolite.query.curves import along_depth
 from theodolite.sections.parts import Figure, Section, Table, colours_of, last_position, layer_of, prompt_counts
 from theodolite.store.result_reader import read_group
 from theodolite.store.runs import Run
 
 _FROM_CURVES = ("cosine_of_means", "difference_norm")  # columns that the group `curves` stores
+_MISSING = "\N{EN DASH}"  # a number that is missing in a table
 _COLUMNS = {
     "cosine_of_means": "cos(P, N)",
     "cosine_of_medians": "cos(P*, N*)",
@@ -49,7 +51,7 @@ def sections(run: Run) -> list[Section]:
 
 def _map(name: str, similarity: xr.DataArray) -> Figure:
     caption = f"debiased CKA between layers, {name}"
-    return Figure(f"gram.cka.{name}", caption, partial(similarity_map, similarity, caption))
+    return Figure(f"gram.cka.{name}", caption, partial(layer_map, similarity, caption, (0, 1)))
 
 
 def _shape_facts(
@@ -111,21 +113,24 @@ def _block_facts(values: xr.Dataset) -> Iterator[str]:
 
 def _mean_tables(run: Run, gram: xr.Dataset, site: str, position: int) -> list[Table]:
     """Return a table for each contrast: cosines and norms of means, geometric medians (*) and their differences r."""
-    curves = read_group(run, "curves")
-    both = xr.merge([gram[list(_COLUMNS.keys() & gram.data_vars)], curves[list(_FROM_CURVES)]], compat="override")
-    selected = both.sel(site=site, position=position)
+    from_curves = read_group(run, "curves")[list(_FROM_CURVES)]
+    selected = gram.assign(from_curves.data_vars).sel(site=site, position=position)
     tables = []
     for contrast, sides in gram.attrs["contrasts"].items():
         values = selected.sel(contrast=contrast)
         if not np.isfinite(values["norm_of_mean_positive"]).any():
             continue
-        rows = [
-            [str(int(layer)), *(f"{float(values[name].sel(layer=layer)):.4g}" for name in _COLUMNS)]
-            for layer in values["layer"]
-        ]
+        by_layer = zip(values["layer"].values, *(values[name].values for name in _COLUMNS), strict=True)
+        rows = [[str(layer), *map(_cell, numbers)] for layer, *numbers in by_layer]
         caption = (
             f"{contrast} at {site}: P is the mean of {sides['positive']}, N the mean of {sides['negative']}, "
             "r = P - N; * marks geometric medians"
         )
+        if any(_MISSING in row for row in rows):
+            caption += f"; {_MISSING} marks a missing number, such as a cosine with r = 0 or r* = 0"
         tables.append(Table(caption, ["layer", *_COLUMNS.values()], rows))
     return tables
+
+
+def _cell(number: float) -> str:
+    return _MISSING if np.isnan(number) else f"{number:.4g}"

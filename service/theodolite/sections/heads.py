@@ -2,23 +2,17 @@
 
 from collections.abc import Iterator
 from functools import partial
-from typing import Any
 
 import numpy as np
 import xarray as xr
 
 from theodolite.figures.heads import head_map
 from theodolite.query.heads import head_name
-from theodolite.sections.parts import Figure, Section
+from theodolite.sections.parts import Figure, Section, texts_of
 from theodolite.store.result_reader import read_group
 from theodolite.store.runs import Run
 
-_SIDES = {
-    "qk_query": "QK query",
-    "qk_key": "QK key",
-    "vo_read": "VO input",
-    "vo_write": "VO output",
-}
+_SIDES = {"qk_query": "QK query", "qk_key": "QK key", "vo_read": "VO input", "vo_write": "VO output"}
 
 _HOW_TO_READ = (
     "Each cell of a map is one head; select it to open the head's card below the maps. Spectra are singular values of "
@@ -30,16 +24,9 @@ _HOW_TO_READ = (
 def sections(run: Run) -> list[Section]:
     """Return one section: maps of all heads; a click on a cell opens that head's card."""
     heads = read_group(run, "heads")
-    n_heads = heads.sizes["layer"] * heads.sizes["head"]
-    return [
-        Section(
-            f"Heads: QK and VO circuits of {n_heads} attention heads",
-            list(_facts(heads)),
-            maps=list(_maps(heads)),
-            notes=_texts(heads.attrs["notes"]),
-            how_to_read=_HOW_TO_READ,
-        )
-    ]
+    title = f"Heads: QK and VO circuits of {heads.sizes['layer'] * heads.sizes['head']} attention heads"
+    maps, notes = list(_maps(heads)), texts_of(heads.attrs["notes"])
+    return [Section(title, list(_facts(heads)), maps=maps, notes=notes, how_to_read=_HOW_TO_READ)]
 
 
 def _maps(heads: xr.Dataset) -> Iterator[Figure]:
@@ -54,11 +41,8 @@ def _maps(heads: xr.Dataset) -> Iterator[Figure]:
         for circuit in heads["circuit"].values.tolist():
             caption, logarithmic = f"{circuit.upper()}: {title}", key == "leading"
             yield _map(f"{circuit}.{key}", caption, values.sel(circuit=circuit), circuit, logarithmic=logarithmic)
-    for contrast in heads["contrast"].values.tolist():
-        for side, name in _SIDES.items():
-            values = heads["direction_alignment"].sel(contrast=contrast, side=side)
-            if np.isfinite(values).any():
-                yield _map(f"{side}.{contrast}", f"{name}: alignment with {contrast}", values, side[:2])
+    for contrast, side, values in _alignments(heads):
+        yield _map(f"{side}.{contrast}", f"{_SIDES[side]}: alignment with {contrast}", values, side[:2])
     if np.isfinite(heads["copying_score"]).any():
         yield _map("vo.copying_score", "VO: copying score", heads["copying_score"], "vo", signed=True)
 
@@ -102,18 +86,23 @@ def _rank_facts(heads: xr.Dataset) -> Iterator[str]:
 
 def _alignment_facts(heads: xr.Dataset) -> Iterator[str]:
     """Yield a sentence about the head with the largest alignment with each contrast's direction, for each side."""
+    for contrast, side, values in _alignments(heads):
+        layer, head = _extreme_head(values, largest=True)
+        rank = float(heads["stable_rank"].sel(offset=0, circuit=side[:2], layer=layer, head=head))
+        yield (
+            f"Largest alignment of a {_SIDES[side]} with the direction of {contrast} over "
+            f"{int(np.isfinite(values).sum())} heads: {head_name(layer, head)}, {float(values.max()):.2f} (a random "
+            f"direction gives {np.sqrt(rank / heads.sizes['d_model']):.2f})."
+        )
+
+
+def _alignments(heads: xr.Dataset) -> Iterator[tuple[str, str, xr.DataArray]]:
+    """Yield contrast, side and alignment, (layer, head), where there is an alignment."""
     for contrast in heads["contrast"].values.tolist():
-        for side, name in _SIDES.items():
+        for side in _SIDES:
             values = heads["direction_alignment"].sel(contrast=contrast, side=side)
-            if not np.isfinite(values).any():
-                continue
-            layer, head = _extreme_head(values, largest=True)
-            rank = float(heads["stable_rank"].sel(offset=0, circuit=side[:2], layer=layer, head=head))
-            yield (
-                f"Largest alignment of a {name} with the direction of {contrast} over "
-                f"{int(np.isfinite(values).sum())} heads: {head_name(layer, head)}, {float(values.max()):.2f} (a "
-                f"random direction gives {np.sqrt(rank / heads.sizes['d_model']):.2f})."
-            )
+            if np.isfinite(values).any():
+                yield contrast, side, values
 
 
 def _extreme_head(values: xr.DataArray, *, largest: bool) -> tuple[int, int]:
@@ -122,7 +111,3 @@ def _extreme_head(values: xr.DataArray, *, largest: bool) -> tuple[int, int]:
     index = np.nanargmax(by_layer.values) if largest else np.nanargmin(by_layer.values)
     row, column = np.unravel_index(int(index), by_layer.shape)
     return int(by_layer["layer"][row]), int(by_layer["head"][column])
-
-
-def _texts(stored: Any) -> list[str]:
-    return [stored] if isinstance(stored, str) else list(stored)

@@ -1,6 +1,6 @@
 """The parts of a section: sentences, figures and tables."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -8,15 +8,13 @@ import plotly.graph_objects as go
 import xarray as xr
 
 from theodolite.figures.style import set_colours
+from theodolite.query.curves import INTERVALS, along_depth
 from theodolite.sites import depth_label
 from theodolite.store.result_reader import read_group
 from theodolite.store.runs import Run
 
 SIDES = ("positive", "negative")
 """The two sets of a contrast."""
-
-CurveWithInterval = tuple[xr.DataArray, xr.DataArray, xr.DataArray]
-"""A curve along depth, and the lower and upper ends of its 95 % intervals."""
 
 BRACKETS = "numbers in square brackets are 95 % intervals"
 """Note of sections whose sentences have intervals."""
@@ -35,11 +33,8 @@ class Table:
 class Figure:
     """A figure that is drawn on request.
 
-    Attributes:
-        name: name in the run, with dots between its parts, such as `gram.shape` or `gram.cka.harmful`.
-        caption: text above the figure.
-        draw: function that returns the figure.
-        circuit: for a map of heads, the circuit whose card a click on a cell opens.
+    Its name has dots between its parts, such as `gram.cka.harmful`; the first part is the result group. A map of heads
+    has a `circuit`, and a click on a cell opens the head's card.
     """
 
     name: str
@@ -50,14 +45,13 @@ class Figure:
 
 @dataclass(frozen=True)
 class Section:
-    """Findings of one result group: sentences with their numbers, figures and tables.
+    """Findings of one result group.
 
     Attributes:
         title: subject and numbers of prompts.
         facts: sentences; each states a finding, its number and what it is compared with.
         figures: figures that are as wide as the page.
         maps: small figures, side by side.
-        tables: numbers for reference.
         notes: conventions, without a full stop.
         how_to_read: explanation of the figures; empty for figures that need none.
     """
@@ -99,16 +93,23 @@ def layer_of(curve: xr.DataArray, index: int) -> str:
     return layer_text(int(curve["depth"][index]))
 
 
-def point_text(curve: CurveWithInterval, index: int, form: str) -> str:
-    """Return the number at one point of a curve and its 95 % interval, such as `0.9975 [0.9971, 0.9980]`.
+def point_text(values: xr.Dataset, statistic: str, index: int, form: str) -> str:
+    """Return a statistic and its 95 % interval at one depth, such as `0.9975 [0.9971, 0.9980]`.
 
     An unknown interval is left out.
 
     Args:
-        curve: the values, and the lower and upper ends of their intervals.
-        index: index of the point.
+        values: statistics of one contrast at one position, (site, layer).
+        statistic: name of the statistic.
+        index: index of the point in its curve along depth.
         form: format of the three numbers, such as `.4f`.
     """
-    value, low, high = (float(numbers[index]) for numbers in curve)
+    names = (statistic, f"{INTERVALS[statistic]}_low", f"{INTERVALS[statistic]}_high")
+    value, low, high = (float(along_depth(values[name])[index]) for name in names)
     interval = f" [{low:{form}}, {high:{form}}]" if np.isfinite(low + high) else ""
     return f"{value:{form}}{interval}"
+
+
+def texts_of(attribute: str | Sequence[str]) -> list[str]:
+    """Return the texts of a stored attribute, which is one text or a list of texts."""
+    return [attribute] if isinstance(attribute, str) else list(attribute)

@@ -7,49 +7,35 @@ import numpy as np
 import xarray as xr
 
 from theodolite.figures.curves import shown_sites
-from theodolite.figures.separation import directions_map, separation_figure
+from theodolite.figures.panels import layer_map
+from theodolite.figures.separation import separation_figure
 from theodolite.query.compare import BOUND
 from theodolite.query.curves import along_depth
-from theodolite.sections.parts import (
-    BRACKETS,
-    SIDES,
-    CurveWithInterval,
-    Figure,
-    Section,
-    last_position,
-    layer_of,
-    point_text,
-)
+from theodolite.sections.parts import BRACKETS, SIDES, Figure, Section, last_position, layer_of, point_text
 from theodolite.store.result_reader import read_group
 from theodolite.store.runs import Run
-
-_CAPTION = "Separation of held-out prompts along the direction"
 
 
 def sections(run: Run) -> list[Section]:
     """Return a section for each contrast: separation of held-out prompts, cosines between layers' directions."""
     separation, directions = read_group(run, "separation"), read_group(run, "directions")
-    return [
-        _section(separation, directions, contrast, counts)
-        for contrast in separation["contrast"].values.tolist()
-        if all(counts := _counts(separation, contrast))  # a set may lack this position
-    ]
+    of_contrasts = [_section(separation, directions, contrast) for contrast in separation["contrast"].values.tolist()]
+    return [section for section in of_contrasts if section]
 
 
-def _counts(separation: xr.Dataset, contrast: str) -> list[int]:
-    """Return the numbers of prompts of the contrast's two sets at the last position."""
-    selected = separation.sel(contrast=contrast, position=last_position(separation))
-    return [int(selected[f"n_{side}"]) for side in SIDES]
-
-
-def _section(separation: xr.Dataset, directions: xr.Dataset, contrast: str, counts: list[int]) -> Section:
+def _section(separation: xr.Dataset, directions: xr.Dataset, contrast: str) -> Section | None:
+    """Return the section of a contrast, or None if one of its sets lacks the last position."""
     position, sites = last_position(separation), shown_sites(separation)
+    values = separation.sel(contrast=contrast, position=position, site=sites)
+    counts = [int(values[f"n_{side}"]) for side in SIDES]
+    if not all(counts):
+        return None
     cosines = directions["direction_cosine"].sel(contrast=contrast, position=position)
     draw = partial(separation_figure, separation, contrast, position, sites)
     return Section(
         f"Separation of {contrast} at position {position}: {counts[0]} and {counts[1]} prompts in five folds",
-        list(_facts(separation.sel(contrast=contrast, position=position, site=sites), counts)),
-        [Figure(f"separation.{contrast}", _CAPTION, draw)],
+        list(_facts(values, counts)),
+        [Figure(f"separation.{contrast}", "Separation of held-out prompts along the direction", draw)],
         [_map(contrast, site, cosines.sel(site=site)) for site in sites],
         notes=[BRACKETS],
     )
@@ -57,44 +43,39 @@ def _section(separation: xr.Dataset, directions: xr.Dataset, contrast: str, coun
 
 def _map(contrast: str, site: str, cosines: xr.DataArray) -> Figure:
     caption = f"cosine between directions, {site}"
-    return Figure(f"separation.{contrast}.{site}", caption, partial(directions_map, cosines, caption))
+    return Figure(f"separation.{contrast}.{site}", caption, partial(layer_map, cosines, caption, (-1, 1)))
 
 
 def _facts(values: xr.Dataset, counts: list[int]) -> Iterator[str]:
-    auroc, low, _ = auroc_curve = _curve(values, "auroc")
+    auroc, low = along_depth(values["auroc"]), along_depth(values["auroc_low"])
     if not np.isfinite(auroc).any():
         few = min(counts) < 2
         reason = "a set has one prompt, so a fold has none to fit it on" if few else "the two sets' means are equal"
         yield f"No direction can be fitted: {reason}."
         return
     best = int(np.nanargmax(auroc.values))
-    largest = point_text(auroc_curve, best, ".3f")
     yield (
-        f"Largest cross-validated AUROC over {len(auroc)} depths: {largest} "
-        f"at {layer_of(auroc, best)} ({counts[0]} and {counts[1]} prompts; chance gives 0.5)."
+        f"Largest cross-validated AUROC over {len(auroc)} depths: {point_text(values, 'auroc', best, '.3f')} at "
+        f"{layer_of(auroc, best)} ({counts[0]} and {counts[1]} prompts; chance gives 0.5)."
     )
     if float(low[best]) <= 0.5:
         yield "The interval of the largest AUROC contains 0.5, so chance can explain it."
     yield (
-        f"Accuracy at that depth: {point_text(_curve(values, 'accuracy'), best, '.1%')} of the held-out prompts lie on "
-        "their own set's side of the midpoint; "
-        f"predicting the larger set for every prompt gives {max(counts) / sum(counts):.1%}."
+        f"Accuracy at that depth: {point_text(values, 'accuracy', best, '.1%')} of the held-out prompts lie on their "
+        "own set's side of the midpoint; predicting the larger set for every prompt gives "
+        f"{max(counts) / sum(counts):.1%}."
     )
     passed = np.flatnonzero(low.values >= BOUND)
     if len(passed):
         yield f"First AUROC interval above {BOUND}: {layer_of(low, int(passed[0]))}."
     else:
         yield f"No layer's AUROC interval lies above {BOUND}."
-    fisher, *_ = fisher_curve = _curve(values, "fisher_ratio")
+    fisher = along_depth(values["fisher_ratio"])
     if np.isfinite(fisher).any():
         top = int(np.nanargmax(fisher.values))
         yield (
             "Largest Fisher ratio (squared distance of the means over the sum of both variances): "
-            f"{point_text(fisher_curve, top, '.3g')} at {layer_of(fisher, top)}; equal means give 0."
+            f"{point_text(values, 'fisher_ratio', top, '.3g')} at {layer_of(fisher, top)}; equal means give 0."
         )
     else:
         yield "The Fisher ratio is missing: each of the five folds needs at least one prompt of each set."
-
-
-def _curve(values: xr.Dataset, name: str) -> CurveWithInterval:
-    return along_depth(values[name]), along_depth(values[f"{name}_low"]), along_depth(values[f"{name}_high"])

@@ -21,20 +21,15 @@ def sections(run: Run) -> list[Section]:
     """Return one section: steps by layer and growth along the residual stream, at the last position."""
     travel, growth = read_group(run, "travel"), read_finished_table(run, "growth")
     position, colours = last_position(travel), colours_of(run, travel)
-    figures = [
-        Figure("travel.steps", "Steps of attention and MLP by layer", partial(travel_figure, travel, position, colours))
-    ]
-    moments, curves = read_group(run, "moments"), read_group(run, "curves")
-    quantities = {"norm_mean": moments["norm_mean"]}
+    steps = partial(travel_figure, travel, position, colours)
+    figures = [Figure("travel.steps", "Steps of attention and MLP by layer", steps)]
+    curves = read_group(run, "curves")
+    quantities = {"norm_mean": read_group(run, "moments")["norm_mean"]}
     quantities |= {name: curves[name] for name in ("variance_mean", "variance_max")}
-    figures += [
-        Figure(
-            f"travel.growth.{name}",
-            f"Growth along the residual stream with both fits, {name}",
-            partial(growth_figure, growth, quantities, name, position),
-        )
-        for name in list(colours)[:1]
-    ]
+    for name in list(colours)[:1]:
+        caption = f"Growth along the residual stream with both fits, {name}"
+        draw = partial(growth_figure, growth, quantities, name, position)
+        figures.append(Figure(f"travel.growth.{name}", caption, draw))
     facts = [
         *_step_facts(travel.sel(position=position), list(colours)),
         *_growth_facts(growth, list(colours), position),
@@ -83,10 +78,7 @@ def _better_law(fits: pd.DataFrame) -> str:
             "layers)"
         )
     if difference < 0:
-        better, worse = (
-            f"an exponential (factor {np.exp(exponential['slope']):.3g} for each block)",
-            "a power law",
-        )
+        better, worse = f"an exponential (factor {np.exp(exponential['slope']):.3g} for each block)", "a power law"
     else:
         better, worse = f"a power law (exponent {power['slope']:.2f})", "an exponential"
         r_squared.reverse()

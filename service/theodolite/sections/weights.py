@@ -12,6 +12,7 @@ from theodolite.store.result_reader import read_group
 from theodolite.store.runs import Run
 
 _NAMES = {"o": "W_O", "down": "W_down", "q": "W_Q", "k": "W_K", "v": "W_V", "gate": "W_gate", "up": "W_up"}
+_WRITTEN = {"o": "overlap of directions that W_O writes", "down": "overlap of directions that W_down writes"}
 _PAIRS = (("down", "q"), ("down", "up"))  # the writers and readers that every run shows
 
 
@@ -19,15 +20,8 @@ def sections(run: Run) -> list[Section]:
     """Return one section: overlap between layers of the directions that their matrices write and read."""
     weights = read_group(run, "weights")
     rank = int(weights.attrs["rank"])
-    maps = [
-        _map(
-            f"written.{name}",
-            f"overlap of directions that {_NAMES[name]} writes",
-            weights["writing_overlap"].sel(writing_matrix=name),
-            1.0,
-        )
-        for name in ("o", "down")
-    ]
+    writing = weights["writing_overlap"]
+    maps = [_map(f"written.{name}", text, writing.sel(writing_matrix=name), 1.0) for name, text in _WRITTEN.items()]
     between = weights["writer_reader_overlap"]
     highest = float(np.nanmax(between))
     for writer, reader in dict.fromkeys([*_PAIRS, *_most_shared(between)]):
@@ -45,7 +39,7 @@ def _map(name: str, caption: str, values: xr.DataArray, highest: float) -> Figur
 def _facts(weights: xr.Dataset) -> Iterator[str]:
     random = float(weights["random_overlap"])
     writing = weights["writing_overlap"]
-    for name in ("o", "down"):
+    for name in _WRITTEN:
         matrix = writing.sel(writing_matrix=name).values
         neighbours, distant = np.diag(matrix, 1), matrix[np.triu_indices(len(matrix), 2)]
         if not len(distant):

@@ -7,7 +7,7 @@ import pandas as pd
 
 from theodolite.figures.words import trajectory_curves, trajectory_sphere, trajectory_umap
 from theodolite.query.words import along_stream, read_words
-from theodolite.sections.parts import Figure, Section, Table, layer_text
+from theodolite.sections.parts import Figure, Section, Table, layer_text, texts_of
 from theodolite.store.result_reader import read_group
 from theodolite.store.runs import Run
 
@@ -55,8 +55,7 @@ def _trajectory_sections(run: Run) -> Iterator[Section]:
 
 def _vocabulary_section(run: Run) -> Section:
     """Return the section about the embeddings of the vocabulary."""
-    stored = read_group(run, "words").attrs["decoded_against"]
-    decoders = "; ".join([stored] if isinstance(stored, str) else stored)
+    decoders = "; ".join(texts_of(read_group(run, "words").attrs["decoded_against"]))
     sphere = read_words(run, "embedding_sphere")
     return Section(
         "Words: embeddings of the vocabulary",
@@ -84,14 +83,10 @@ def _sphere_facts(sphere: pd.DataFrame) -> Iterator[str]:
 
 
 def _distances(sphere: pd.DataFrame) -> Table:
-    rows = [
-        [
-            str(row["setting"]),
-            f"{row['l2_mean']:.3f} ± {row['l2_std']:.3f}",
-            f"{row['cosine_distance_mean']:.4f} ± {row['cosine_distance_std']:.4f}",
-        ]
-        for row in sphere.to_dict("records")
-    ]
+    lengths = [f"{mean:.3f} ± {std:.3f}" for mean, std in zip(sphere["l2_mean"], sphere["l2_std"], strict=True)]
+    directions = zip(sphere["cosine_distance_mean"], sphere["cosine_distance_std"], strict=True)
+    cosines = [f"{mean:.4f} ± {std:.4f}" for mean, std in directions]
+    rows = [list(row) for row in zip(sphere["setting"], lengths, cosines, strict=True)]
     caption = (
         "Distance between an embedding and its image on the sphere of the final norm: mean ± standard deviation over "
         f"{int(sphere['n'].iloc[0])} tokens"
@@ -120,19 +115,11 @@ def _path_facts(rows: pd.DataFrame) -> Iterator[str]:
         f"Angle to the next token: {first['angle_to_next']:.0f}° at the first depth, {last['angle_to_next']:.0f}° at "
         "the last. Random directions give about 90°."
     )
-    leading = stream[stream["rank_of_next"] == 1]
-    since = f"; 1 from {layer_text(int(leading['depth'].iloc[0]))} on" if _stays_first(stream) else ""
+    leads = (stream["rank_of_next"] == 1).to_numpy()
+    start = int(leads.argmax())  # the first depth with rank 1
+    stays = leads[start:].all() and stream["site"].iloc[start] != "resid_final"
+    since = f"; 1 from {layer_text(int(stream['depth'].iloc[start]))} on" if stays else ""
     yield (
         f"Rank of the next token: {int(first['rank_of_next'])} at the first depth, {int(last['rank_of_next'])} at the "
         f"last{since}."
-    )
-
-
-def _stays_first(stream: pd.DataFrame) -> bool:
-    """Return whether the next token has rank 1 from some depth before the last on."""
-    firsts = (stream["rank_of_next"] == 1).tolist()
-    return (
-        True in firsts
-        and all(firsts[firsts.index(True) :])
-        and stream["site"].iloc[firsts.index(True)] != "resid_final"
     )

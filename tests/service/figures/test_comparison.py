@@ -47,7 +47,7 @@ def test_each_run_has_one_colour_and_a_band_where_it_has_an_interval(store):
 
 def test_a_gap_stays_a_gap_and_is_valid_json(store):
     figure = comparison_figure(comparison(store[1][2:], Question(site="resid_pre")))
-    assert list(figure.data[0].y) == [0.5, None, 0.4, 0.3]
+    assert json.loads(figure.to_json())["data"][0]["y"] == [0.5, None, 0.4, 0.3]
     assert "NaN" not in figure.to_json()
 
 
