@@ -3,50 +3,32 @@
 from collections.abc import Sequence
 from pathlib import Path
 
-import jinja2
 import numpy as np
 import pandas as pd
-import plotly.offline
 
 from theodolite.errors import StoreError
 from theodolite.figures.comparison import comparison_figure, description
 from theodolite.query.compare import Question, comparison, labels, milestones
 from theodolite.store.runs import Run
-from theodolite_jobs.report.page import script_json, shared_script
+from theodolite_jobs.report.page import render_template
 
 
 def write_comparison(runs: Sequence[Run], question: Question, bound: float, output: Path) -> None:
-    """Write the comparison's page to a file.
-
-    Raises:
-        SpecError: as in `render_comparison`.
-        StoreError: as in `render_comparison`, or the file cannot be written.
-    """
-    page = render_comparison(runs, question, bound)
-    try:
-        output.write_text(page, encoding="utf-8")
-    except OSError as error:
-        raise StoreError(
-            f"cannot write the page {output}: {error.strerror}; give another path with --output"
-        ) from error
-
-
-def render_comparison(runs: Sequence[Run], question: Question, bound: float) -> str:
-    """Return the comparison as one HTML page that contains its scripts and data.
+    """Write the comparison to a file, as one HTML page that contains its scripts and data.
 
     Args:
         runs: the runs, in the order of their colours.
         question: the curve to compare.
         bound: the smallest AUROC of separated sets.
+        output: path of the file.
 
     Raises:
         SpecError: there is no such statistic, or a run lacks the contrast, set, site or position.
-        StoreError: a run is not complete, or lacks the group that holds the statistic.
+        StoreError: a run is not complete or lacks the group of the statistic, or the file cannot be written.
     """
-    loader = jinja2.PackageLoader("theodolite_jobs.report", "templates")
-    environment = jinja2.Environment(loader=loader, autoescape=True, undefined=jinja2.StrictUndefined)
     frame = comparison(runs, question)
-    return environment.get_template("comparison.html").render(
+    page = render_template(
+        "comparison.html",
         runs=[run.record for run in runs],
         names=labels(frame),
         statistic=question.statistic.replace("_", " "),
@@ -57,21 +39,22 @@ def render_comparison(runs: Sequence[Run], question: Question, bound: float) -> 
         has_intervals=bool(frame["low"].notna().any()),
         rows=milestone_texts(milestones(runs, question, bound)),
         bound=f"{bound:g}",
-        script_json=script_json,
-        shared_script=shared_script,
-        plotly=plotly.offline.get_plotlyjs(),
     )
+    try:
+        output.write_text(page, encoding="utf-8")
+    except OSError as error:
+        detail = f"cannot write the page {output}: {error.strerror}"
+        raise StoreError(f"{detail}; give another path with --output") from error
 
 
 def milestone_texts(table: pd.DataFrame) -> list[dict[str, str]]:
     """Return the rows of `milestones` as texts: the smallest debiased cosine and the first separation of each run."""
+    least = ("least_cosine_at", "least_cosine_relative_depth", "least_cosine")
     return [
         {
             "run": str(row["run_id"]),
             "contrast": str(row["contrast"]),
-            "smallest cosine": _with_depth(
-                row["least_cosine_at"], row["least_cosine_relative_depth"], row["least_cosine"]
-            ),
+            "smallest cosine": _with_depth(*(row[name] for name in least)),
             "separates": _with_depth(row["separates_at"], row["separates_relative_depth"]),
         }
         for row in table.to_dict("records")

@@ -36,19 +36,23 @@ def render_report(run: Run) -> str:
     COMPLETE and each result group are read once, so the whole report describes one state of the run.
     """
     run = replace(run, cache=Cache(_CACHE_BYTES), complete_snapshot={})
-    loader = jinja2.PackageLoader("theodolite_jobs.report", "templates")
-    environment = jinja2.Environment(loader=loader, autoescape=_is_page, undefined=jinja2.StrictUndefined)
     finished = finished_groups(run)
-    return environment.get_template("report.html").render(
+    return render_template(
+        "report.html",
         run=describe(run),
         record=run.record,
         sections={group: sections_of(run, group) for group in SECTIONS},
         heads=_heads(run, finished),
-        script_json=script_json,
-        shared_script=shared_script,
         spec=spec_of_results(run).model_dump_json(indent=2, exclude_none=True),
-        plotly=plotly.offline.get_plotlyjs(),
     )
+
+
+def render_template(name: str, **content: Any) -> str:
+    """Return a template filled with content; it can also use Plotly's script and the functions for scripts."""
+    loader = jinja2.PackageLoader("theodolite_jobs.report", "templates")
+    environment = jinja2.Environment(loader=loader, autoescape=True, undefined=jinja2.StrictUndefined)
+    scripts = {"script_json": script_json, "shared_script": shared_script, "plotly": plotly.offline.get_plotlyjs()}
+    return environment.get_template(name).render(content | scripts)
 
 
 def _heads(run: Run, finished: Collection[str]) -> dict[str, Any] | None:
@@ -77,7 +81,3 @@ def script_json(value: Any) -> Markup:
     for character in "<>&\u2028\u2029":
         text = text.replace(character, f"\\u{ord(character):04x}")
     return Markup(text)
-
-
-def _is_page(name: str | None) -> bool:
-    return name is not None and name.endswith(".html")

@@ -30,26 +30,11 @@ def register_content() -> dict[str, Any]:
 
 
 def _group(group: Group) -> dict[str, Any]:
-    return {
-        "name": group.name,
-        "title": group.title,
-        "order": group.order,
-        "is_analysis": group.is_analysis,
-        "is_read_whole": group.is_read_whole,
-        "tables": list(group.tables),
-        "needs": sorted(group.needs),
-        "options": group.options,
-        "variables": [_variable(variable) for variable in group.variables],
-    }
+    names = ("name", "title", "order", "is_analysis", "is_read_whole", "tables", "options")
+    variables = [_variable(variable) for variable in group.variables]
+    return {name: getattr(group, name) for name in names} | {"needs": sorted(group.needs), "variables": variables}
 
 
 def _variable(variable: Variable) -> dict[str, Any]:
-    return {
-        "name": variable.name,
-        "dims": list(variable.dims),
-        "units": variable.units,
-        "description": variable.description,
-        "dtype": variable.dtype,
-        "interval": variable.interval or None,
-        "along_depth": is_along_depth(variable),
-    }
+    item = {name: getattr(variable, name) for name in ("name", "dims", "units", "description", "dtype")}
+    return item | {"interval": variable.interval or None, "along_depth": is_along_depth(variable)}

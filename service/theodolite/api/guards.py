@@ -15,19 +15,12 @@ LOOPBACK = frozenset({"localhost", "127.0.0.1", "[::1]"})
 BODY_BYTES = 2**20
 """Maximum size of a request's body. A spec has a few kilobytes, but its sentences may be long."""
 
-_TOO_LONG = (
-    413,
-    "body-too-long",
-    f"the body is longer than the limit of {BODY_BYTES} bytes; shorten the spec",
-)
+_TOO_LONG = 413, "body-too-long", f"the body is longer than the limit of {BODY_BYTES} bytes; shorten the spec"
+
+_WITH_BODY = ("POST", "PUT", "PATCH")
 
 _log = logging.getLogger(__name__)
 """Logs the type and the location of an error, but not its message, which may contain text of a user."""
-
-_CONTENT_POLICY = (
-    "default-src 'none'; script-src 'self'; style-src 'self' 'unsafe-inline'; img-src 'self' data: blob:; "
-    "connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
-)
 
 _HEADERS = {
     "X-Content-Type-Options": "nosniff",
@@ -37,7 +30,10 @@ _HEADERS = {
     "Cross-Origin-Resource-Policy": "same-origin",
     "Permissions-Policy": "camera=(), geolocation=(), microphone=()",
     # Allows inline styles: Plotly sets them from script.
-    "Content-Security-Policy": _CONTENT_POLICY,
+    "Content-Security-Policy": (
+        "default-src 'none'; script-src 'self'; style-src 'self' 'unsafe-inline'; img-src 'self' data: blob:; "
+        "connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+    ),
 }
 
 
@@ -76,12 +72,12 @@ class Guard:
             await send(message)
 
         refusal = self._refusal(scope, headers)
+        body: bytes | None = None
+        if refusal is None and scope["method"] in _WITH_BODY:
+            body = await _read_body(receive)
+            refusal = _TOO_LONG if len(body) > BODY_BYTES else None
         if refusal is not None:
             await problem_response(*refusal)(scope, receive, with_headers)
-            return
-        body = await _read_body(receive) if scope["method"] in ("POST", "PUT", "PATCH") else None
-        if body is not None and len(body) > BODY_BYTES:
-            await problem_response(*_TOO_LONG)(scope, receive, with_headers)
             return
         try:
             await self.app(scope, receive if body is None else _replay(body, receive), with_headers)
@@ -101,7 +97,7 @@ class Guard:
         if origin is not None and _netloc(origin) != host:
             return 403, "foreign-origin", f"Origin: given {origin!r}; pages of other sites may not call this service"
         kind = headers.get("content-type", "").partition(";")[0].strip().lower()
-        if scope["method"] in ("POST", "PUT", "PATCH") and kind != "application/json":
+        if scope["method"] in _WITH_BODY and kind != "application/json":
             return 415, "not-json", f"Content-Type: given {kind!r}; allowed: application/json"
         declared = headers.get("content-length", "0")
         if declared.isascii() and declared.isdigit() and (len(declared) > 18 or int(declared) > BODY_BYTES):

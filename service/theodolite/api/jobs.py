@@ -142,13 +142,9 @@ def _one(request: Request, caller: Caller, job_id: str, status: int = 200) -> Re
 
 def _check_job_limit(settings: Settings, unfinished: int) -> None:
     if unfinished >= settings.jobs_per_token:
-        raise Problem(
-            429,
-            "job-limit",
-            f"this token has {unfinished} jobs that have not ended, and {settings.jobs_per_token} are allowed; wait "
-            "until one has ended, or stop one",
-            {"Retry-After": "60"},
-        )
+        detail = f"this token has {unfinished} jobs that have not ended, and {settings.jobs_per_token} are allowed"
+        advice = "wait until one has ended, or stop one"
+        raise Problem(429, "job-limit", f"{detail}; {advice}", {"Retry-After": "60"})
 
 
 def _content(request: Request, caller: Caller, job: StoredJob, state: ClusterState) -> dict[str, Any]:

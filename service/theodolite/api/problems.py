@@ -9,32 +9,22 @@ from fastapi.exceptions import RequestValidationError
 from fastapi.responses import Response
 from starlette.exceptions import HTTPException
 
-from theodolite.errors import (
-    ClusterError,
-    FigureNotFoundError,
-    ResultsNotFoundError,
-    RunDamagedError,
-    RunNotFoundError,
-    SpecError,
-    StoreError,
-    StoreVersionError,
-    TableNotFoundError,
-    TheodoliteError,
-)
+from theodolite import errors
+from theodolite.errors import TheodoliteError
 from theodolite.metrics import count_store_error
 
 MEDIA_TYPE = "application/problem+json"
 
 _STATUS: dict[type[TheodoliteError], int] = {
-    SpecError: 422,
-    RunNotFoundError: 404,
-    ResultsNotFoundError: 404,
-    FigureNotFoundError: 404,
-    TableNotFoundError: 404,
-    RunDamagedError: 409,
-    StoreVersionError: 409,
-    StoreError: 503,
-    ClusterError: 503,
+    errors.SpecError: 422,
+    errors.RunNotFoundError: 404,
+    errors.ResultsNotFoundError: 404,
+    errors.FigureNotFoundError: 404,
+    errors.TableNotFoundError: 404,
+    errors.RunDamagedError: 409,
+    errors.StoreVersionError: 409,
+    errors.StoreError: 503,
+    errors.ClusterError: 503,
     TheodoliteError: 422,
 }
 """HTTP status of each error class; a class that is not listed has its parent's status."""
@@ -57,12 +47,8 @@ class Problem(Exception):
 
 def problem_response(status: int, kind: str, detail: str, headers: dict[str, str] | None = None) -> Response:
     """Return a problem as a response; its `type` is a URN, not a URL."""
-    content = {
-        "type": f"urn:theodolite:{kind}",
-        "title": HTTPStatus(status).phrase,
-        "status": status,
-        "detail": detail,
-    }
+    title = HTTPStatus(status).phrase
+    content = {"type": f"urn:theodolite:{kind}", "title": title, "status": status, "detail": detail}
     return Response(orjson.dumps(content), status, headers, MEDIA_TYPE)
 
 

@@ -7,9 +7,8 @@ import xarray as xr
 from fastapi import APIRouter, Query, Request
 from fastapi.responses import Response
 
-from theodolite.api import answers
 from theodolite.api.access import Reader
-from theodolite.api.encoding import answer
+from theodolite.api.encoding import answer, dataset_content
 from theodolite.api.paging import Cursor, Limit, next_cursor, start_of
 from theodolite.api.run_lookup import RunId, any_run, complete_run, digest_over
 from theodolite.api.schemas import (
@@ -27,11 +26,12 @@ from theodolite.api.schemas import (
     described,
 )
 from theodolite.groups import READ_WHOLE, table_owner
-from theodolite.query.curves import STATISTICS, curve_frame, select_curves
+from theodolite.query.curves import STATISTICS, Curve, curve_frame, select_curves
 from theodolite.query.group_selection import is_flat, select_direction, select_group
-from theodolite.query.heads import head_atlas, read_head
+from theodolite.query.heads import Head, head_atlas, read_head
 from theodolite.query.runs import describe_results, summaries
 from theodolite.query.tables import Page, table_page, whole_table
+from theodolite.sections.catalogue import draw_figure, section_items, shown_groups
 from theodolite.spec import digest_of
 from theodolite.store.result_reader import table_bytes
 
@@ -106,7 +106,7 @@ def curves(
 
     def content() -> dict[str, Any]:
         selected = select_curves(run, statistics, only)
-        items = [answers.curve_item(curve) for curve in selected[start : start + limit]]
+        items = [_curve_item(curve) for curve in selected[start : start + limit]]
         return {"run_id": run_id, "items": items, "next": next_cursor(start + limit, len(selected), digest)}
 
     def frame() -> pd.DataFrame:
@@ -132,10 +132,15 @@ def direction(
     run = complete_run(request, run_id)
     digest = digest_over(run, ["directions"])
 
-    def frame() -> pd.DataFrame:
-        return select_direction(run, contrast, site, layer, position).to_dataframe(name="direction").reset_index()
+    def selected() -> xr.DataArray:
+        return select_direction(run, contrast, site, layer, position)
 
-    return answer(request, digest, lambda: answers.direction(run, contrast, site, layer, position), frame)
+    def content() -> dict[str, Any]:
+        vector = selected()
+        labels = {"contrast": contrast, "site": site, "layer": layer, "position": int(vector["position"])}
+        return {"run_id": run_id, **labels, "d_model": vector.size, "direction": vector.values}
+
+    return answer(request, digest, content, lambda: selected().to_dataframe(name="direction").reset_index())
 
 
 @router.get("/{run_id}/heads", responses=described(Atlas, flat=True))
@@ -144,11 +149,15 @@ def heads(request: Request, _caller: Reader, run_id: RunId, circuit: Circuit = "
     run = complete_run(request, run_id)
     digest = digest_over(run, ["heads"])
 
+    def content() -> dict[str, Any]:
+        dataset = dataset_content(head_atlas(run, circuit, offset))
+        return {"run_id": run_id, "circuit": circuit, "offset": offset, "dataset": dataset}
+
     def frame() -> pd.DataFrame:
         atlas = head_atlas(run, circuit, offset)
         return atlas.drop_dims([dim for dim in ("contrast", "side") if dim in atlas.dims]).to_dataframe().reset_index()
 
-    return answer(request, digest, lambda: answers.heads(run, circuit, offset), frame)
+    return answer(request, digest, content, frame)
 
 
 @router.get("/{run_id}/heads/{layer}/{head}", responses=described(HeadCard, flat=True))
@@ -158,8 +167,15 @@ def one_head(
     """Return one head: its spectrum, its ranks, and the tokens of its leading singular vectors on both sides."""
     run = complete_run(request, run_id)
     digest = digest_over(run, ["heads", "words"])
-    selection = run, layer, head, circuit, offset
-    return answer(request, digest, lambda: answers.head(*selection), lambda: read_head(*selection).tokens)
+
+    def selected() -> Head:
+        return read_head(run, layer, head, circuit, offset)
+
+    def content() -> dict[str, Any]:
+        one = selected()
+        return {"run_id": run_id, **vars(one), "tokens": one.tokens.to_dict("records")}
+
+    return answer(request, digest, content, lambda: selected().tokens)
 
 
 @router.get("/{run_id}/tables/{name}", responses=described(TableRows, flat=True))
@@ -198,21 +214,25 @@ def table(
 def sections(request: Request, _caller: Reader, run_id: RunId) -> Response:
     """Return the result groups that have sections, in the order of the report and the page."""
     run = complete_run(request, run_id)
-    return answer(request, digest_over(run), lambda: answers.sections(run))
+    return answer(request, digest_over(run), lambda: {"run_id": run_id, "items": shown_groups(run)})
 
 
 @router.get("/{run_id}/sections/{group}", responses=described(SectionAnswer))
 def section(request: Request, _caller: Reader, run_id: RunId, group: str) -> Response:
     """Return the sections of one result group: sentences, names of figures, tables."""
     run = complete_run(request, run_id)
-    return answer(request, digest_over(run), lambda: answers.section(run, group))
+
+    def content() -> dict[str, Any]:
+        return {"run_id": run_id, "group": group, "items": section_items(run, group)}
+
+    return answer(request, digest_over(run), content)
 
 
 @router.get("/{run_id}/figures/{name}", responses=described(FigureAnswer))
 def figure(request: Request, _caller: Reader, run_id: RunId, name: str) -> Response:
     """Return a Plotly figure, `data` and `layout`. The sections list the names of the figures."""
     run = complete_run(request, run_id)
-    return answer(request, digest_over(run), lambda: answers.figure(run, name))
+    return answer(request, digest_over(run), lambda: draw_figure(run, name).to_plotly_json())
 
 
 @router.get("/{run_id}/{group}", responses=described(GroupAnswer, flat=True))
@@ -243,9 +263,14 @@ def result_group(
     def frame() -> pd.DataFrame:
         return selected().to_dataframe().reset_index()
 
-    return answer(
-        request,
-        digest_over(run, [group]),
-        lambda: answers.group(run, group, selected()),
-        frame if is_flat(group, statistics) else None,
-    )
+    def content() -> dict[str, Any]:
+        return {"run_id": run_id, "group": group, "dataset": dataset_content(selected())}
+
+    return answer(request, digest_over(run, [group]), content, frame if is_flat(group, statistics) else None)
+
+
+def _curve_item(curve: Curve) -> dict[str, Any]:
+    """Return the fields of a curve, with each label of `of` as a field of its own."""
+    item = vars(curve).copy()
+    labels = item.pop("of")
+    return {**labels, **item}

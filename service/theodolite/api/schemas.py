@@ -21,10 +21,15 @@ class ProblemDetails(BaseModel):
     detail: str = Field(description="The problem, the given value, the allowed values, and what to do.")
 
 
-class RunLine(BaseModel):
-    """The short description of a run."""
+class OfRun(BaseModel):
+    """A response about one run."""
 
     run_id: str = Field(description="Id of the run.", examples=[_RUN])
+
+
+class RunLine(OfRun):
+    """The short description of a run."""
+
     name: str | None = Field(description="Label from the spec.")
     model: str | None = Field(description="Name of the model.", examples=["SmolLM2-135M-Instruct"])
     sets: dict[str, int] = Field(
@@ -45,10 +50,9 @@ class RunList(BaseModel):
     next: str | None = Field(description="Cursor of the next page; null on the last page.")
 
 
-class RunDetails(BaseModel):
+class RunDetails(OfRun):
     """The full description of a run."""
 
-    run_id: str = Field(description="Id of the run.", examples=[_RUN])
     state: str = Field(description="complete, captured (results are missing) or capturing.")
     model: dict[str, Any] = Field(description="Name, family, revision, dtype, attention kernel and sizes of the model.")
     sets: dict[str, dict[str, Any]] = Field(
@@ -116,8 +120,7 @@ class CurveItem(BaseModel):
     description: str = Field(description="One sentence about the statistic.")
     layer: list[int] = Field(description="0-based indices of the blocks.", examples=[[0, 1]])
     depth: list[int] = Field(
-        description="Depth of each point in half-blocks: 0 enters block 0, 1 is after its attention.",
-        examples=[[0, 2]],
+        description="Depth of each point in half-blocks: 0 enters block 0, 1 is after its attention.", examples=[[0, 2]]
     )
     value: list[float | None] = Field(
         description="The statistic at each layer; null for a missing value.", examples=[[1.0, 0.9998]]
@@ -126,18 +129,16 @@ class CurveItem(BaseModel):
     high: list[float | None] | None = Field(description="Upper end of the 95 % interval; null without an interval.")
 
 
-class CurvesAnswer(BaseModel):
+class CurvesAnswer(OfRun):
     """A page of curves."""
 
-    run_id: str = Field(description="Id of the run.", examples=[_RUN])
     items: list[CurveItem]
     next: str | None = Field(description="Cursor of the next page; null on the last page.")
 
 
-class Direction(BaseModel):
+class Direction(OfRun):
     """A unit vector of the residual stream."""
 
-    run_id: str = Field(description="Id of the run.", examples=[_RUN])
     contrast: str = Field(description="Contrast of two prompt sets.", examples=["refusal"])
     site: str = Field(description="Site in the block.", examples=["resid_pre"])
     layer: int = Field(description="0-based index of the block.", examples=[15])
@@ -158,19 +159,17 @@ class Dataset(BaseModel):
     attrs: dict[str, Any] = Field(description="Attributes of the result group.")
 
 
-class Atlas(BaseModel):
+class Atlas(OfRun):
     """Leading singular value, ranks and alignment of every head, (layer, head)."""
 
-    run_id: str = Field(description="Id of the run.", examples=[_RUN])
     circuit: str = Field(description="qk (W_Q R W_Kᵀ) or vo (W_V W_O).", examples=["qk"])
     offset: int = Field(description="Query position minus key position.")
     dataset: Dataset
 
 
-class HeadCard(BaseModel):
+class HeadCard(OfRun):
     """One circuit of one attention head."""
 
-    run_id: str = Field(description="Id of the run.", examples=[_RUN])
     name: str = Field(description="Layer and head, both 0-based.", examples=["L12H3"])
     circuit: str = Field(description="qk (W_Q R W_Kᵀ) or vo (W_V W_O).", examples=["qk"])
     offset: int = Field(description="Query position minus key position.")
@@ -187,37 +186,33 @@ class HeadCard(BaseModel):
     )
 
 
-class GroupAnswer(BaseModel):
+class GroupAnswer(OfRun):
     """A result group, or a part of it."""
 
-    run_id: str = Field(description="Id of the run.", examples=[_RUN])
     group: str = Field(description="Name of the result group.", examples=["separation"])
     dataset: Dataset
 
 
-class TableRows(BaseModel):
+class TableRows(OfRun):
     """A page of a table's rows."""
 
-    run_id: str = Field(description="Id of the run.", examples=[_RUN])
     table: str = Field(description="Name of the table.", examples=["growth"])
     total: int = Field(description="Number of rows that pass the filters, over all pages.")
     items: list[dict[str, Any]] = Field(description="Rows of this page.")
     next: str | None = Field(description="Cursor of the next page; null on the last page.")
 
 
-class SectionList(BaseModel):
+class SectionList(OfRun):
     """The result groups that have sections."""
 
-    run_id: str = Field(description="Id of the run.", examples=[_RUN])
     items: list[str] = Field(
         description="Names of the groups, in the order of the report.", examples=[["curves", "separation"]]
     )
 
 
-class SectionAnswer(BaseModel):
+class SectionAnswer(OfRun):
     """The sections of one result group."""
 
-    run_id: str = Field(description="Id of the run.", examples=[_RUN])
     group: str = Field(description="Name of the result group.", examples=["gram"])
     items: list[dict[str, Any]] = Field(
         description="Sections: title, facts (sentences), notes, how_to_read, figures (names), maps (names), tables."

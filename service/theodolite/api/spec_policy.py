@@ -22,25 +22,21 @@ def check_submission(spec: SurveySpec, settings: Settings) -> None:
     _check_sizes(spec)
     for name, prompt_set in spec.prompts.items():
         _check_source(name, prompt_set, settings)
-    sizes = {name: _prompts_of(name, prompt_set) for name, prompt_set in spec.prompts.items()}
-    if sum(sizes.values()) > settings.job_prompts:
-        raise Problem(
-            413,
-            "prompt-limit",
-            f"prompts: {sum(sizes.values())} requested, and this deployment allows {settings.job_prompts} in one "
-            "survey; lower `limit` of the sets",
-        )
+    prompts, allowed = sum(_prompts_of(name, one) for name, one in spec.prompts.items()), settings.job_prompts
+    if prompts > allowed:
+        detail = f"prompts: {prompts} requested, and this deployment allows {allowed} in one survey"
+        raise Problem(413, "prompt-limit", f"{detail}; lower `limit` of the sets")
     if len(spec.words.sentences) > _SENTENCES:
         raise Problem(413, "prompt-limit", f"words.sentences: {len(spec.words.sentences)} given, {_SENTENCES} allowed")
 
 
 def _check_sizes(spec: SurveySpec) -> None:
     """Raise Problem 413 for options that make a small spec expensive; the limits are far above common use."""
-    templates = {
-        f"prompts.{name}": len(one.template or "") + len(one.system or "") for name, one in spec.prompts.items()
-    }
     sizes = {
-        **{f"{name}.template and system, characters": (size, 10_000) for name, size in templates.items()},
+        f"prompts.{name}.template and system, characters": (len(one.template or "") + len(one.system or ""), 10_000)
+        for name, one in spec.prompts.items()
+    }
+    sizes |= {
         "heads.offsets": (len(spec.heads.offsets), 64),
         "heads.vectors": (spec.heads.vectors, 128),
         "words.tokens": (spec.words.tokens, 200),
@@ -48,28 +44,19 @@ def _check_sizes(spec: SurveySpec) -> None:
     }
     for field, (given, allowed) in sizes.items():
         if given > allowed:
-            raise Problem(
-                413, "size-limit", f"{field}: given {min(given, _LARGEST_SHOWN)}, and {allowed} are allowed over HTTP"
-            )
+            shown = min(given, _LARGEST_SHOWN)
+            raise Problem(413, "size-limit", f"{field}: given {shown}, and {allowed} are allowed over HTTP")
 
 
 def _check_model(spec: SurveySpec, settings: Settings) -> None:
     model, allowed = spec.model.id, settings.models_allowed
     if not _is_allowed(model, allowed):
-        choices = (
-            ", ".join((*MODEL_ALIASES, *allowed))
-            if allowed
-            else f"{', '.join(MODEL_ALIASES)} and OWNER/NAME of the hub"
-        )
-        raise Problem(
-            403,
-            "model-not-allowed",
-            f"model.id: this deployment does not survey {model!r} over HTTP; allowed: {choices}",
-        )
+        choices = ", ".join((*MODEL_ALIASES, *allowed)) + ("" if allowed else " and OWNER/NAME of the hub")
+        detail = f"model.id: this deployment does not survey {model!r} over HTTP; allowed: {choices}"
+        raise Problem(403, "model-not-allowed", detail)
     if spec.model.trust_remote_code and model not in settings.remote_code_allowed:
-        raise Problem(
-            403, "remote-code", f"model.trust_remote_code: this deployment does not let {model!r} run its own code"
-        )
+        detail = f"model.trust_remote_code: this deployment does not let {model!r} run its own code"
+        raise Problem(403, "remote-code", detail)
 
 
 def _is_allowed(model: str, allowed: Sequence[str]) -> bool:
@@ -90,18 +77,14 @@ def _check_source(name: str, prompt_set: PromptSetSpec, settings: Settings) -> N
     kind, _, address = prompt_set.source.partition(":")
     if kind == "hub" and not _is_listed(address, settings.datasets_allowed):
         allowed = ", ".join(settings.datasets_allowed) or "none"
-        raise Problem(
-            403,
-            "source-not-allowed",
-            f"prompts.{name}.source: this deployment does not read the dataset {address!r}; allowed: {allowed}",
-        )
-    if kind == "file" and not _is_below(address, settings.files_allowed):
+        refused = f"the dataset {address!r}"
+    elif kind == "file" and not _is_below(address, settings.files_allowed):
         allowed = f"absolute paths below {settings.files_allowed}" if settings.files_allowed else "none"
-        raise Problem(
-            403,
-            "source-not-allowed",
-            f"prompts.{name}.source: this deployment does not read this file over HTTP; allowed: {allowed}",
-        )
+        refused = "this file over HTTP"
+    else:
+        return
+    detail = f"prompts.{name}.source: this deployment does not read {refused}; allowed: {allowed}"
+    raise Problem(403, "source-not-allowed", detail)
 
 
 def _is_below(path: str, folder: Path | None) -> bool:
