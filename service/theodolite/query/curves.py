@@ -63,8 +63,7 @@ def select_curves(
     Args:
         run: a complete run.
         statistics: names; none selects all of the group `curves`.
-        only: the requested labels, by `set`, `contrast`, `site` and `position`; a dimension that is not named is not
-            narrowed.
+        only: the requested labels, by some of `set`, `contrast`, `site` and `position`.
 
     Raises:
         SpecError: there is no such statistic or label; the message lists those that exist.
@@ -101,9 +100,8 @@ def curve_frame(curves: Sequence[Curve]) -> pd.DataFrame:
         )
         for curve in curves
     ]
-    return (
-        pd.concat(frames, ignore_index=True) if frames else pd.DataFrame(columns=["statistic", *CURVE_LABELS, *columns])
-    )
+    empty = pd.DataFrame(columns=["statistic", *CURVE_LABELS, *columns])
+    return pd.concat(frames or [empty], ignore_index=True)
 
 
 def along_depth(values: xr.DataArray) -> xr.DataArray:
