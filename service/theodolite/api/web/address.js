@@ -1,8 +1,8 @@
 // The address after the # contains the view and its choices, so any state can be shared and Back undoes a choice.
 
 /** Return the parts of an address's path, and its choices. */
-export function readAddress(hash = location.hash) {
-  const [path, query = ""] = hash.replace(/^#\/?/, "").split(/\?(.*)/s, 2);
+export function readAddress() {
+  const [path, query = ""] = location.hash.replace(/^#\/?/, "").split(/\?(.*)/s, 2);
   return { path: path.split("/").filter(Boolean).map(plain), choices: new URLSearchParams(query) };
 }
 

@@ -28,13 +28,7 @@ export function spectrum(values) {
   return {
     data: [
       line(values, "singular value", "#8a63d2", "solid", "y"),
-      line(
-        values.map((value) => (sum += value) / total),
-        "cumulative share of the sum",
-        "#3b82c4",
-        "dash",
-        "y2",
-      ),
+      line(values.map((value) => (sum += value) / total), "cumulative share of the sum", "#3b82c4", "dash", "y2"),
     ],
     layout: {
       height: 280,
@@ -61,24 +55,17 @@ export function spectrum(values) {
  * @param {string} caption Name of the table for screen readers.
  */
 export function tokenTable(circuit, values, tokensAt, caption) {
-  const rows = values.map((value, vector) => [
-    `${vector + 1}: σ ${value}`,
-    ...["left", "right"].map((side) =>
-      element(
-        "div",
-        {},
-        element("div", {}, chips(tokensAt(vector, side, "top"), "token")),
-        element("div", {}, chips(tokensAt(vector, side, "bottom"), "token low")),
-      ),
-    ),
-  ]);
-  return element("div", { class: "tokens" }, table(["vector", ...SIDES[circuit]], rows, { caption }));
+  const ends = (vector, side) => element("div",
+    element("div", chips(tokensAt(vector, side, "top"), "token")),
+    element("div", chips(tokensAt(vector, side, "bottom"), "token low")),
+  );
+  const rows = values.map((value, at) => [`${at + 1}: σ ${value}`, ends(at, "left"), ends(at, "right")]);
+  return element("div.tokens", table(["vector", ...SIDES[circuit]], rows, caption));
 }
 
 function chips(tokens, kind) {
-  return tokens.map(({ token, score }) =>
-    element("span", { class: kind, title: score === undefined ? null : `score ${score.toPrecision(3)}` }, visible(token)),
-  );
+  const title = (score) => (score === undefined ? null : `score ${score.toPrecision(3)}`);
+  return tokens.map(({ token, score }) => element("span", { class: kind, title: title(score) }, visible(token)));
 }
 
 /** Return a token with visible spaces, tabs and line ends. */

@@ -1,26 +1,21 @@
 // Compares the same curve of several runs on relative depth.
 
-import { addressOf, choose } from "./address.js";
-import { element, problem, runLabel, selection, table } from "./elements.js";
+import { addressOf, choose, readAddress } from "./address.js";
+import { element, problem, replaceControls, runLabel, selection, table } from "./elements.js";
 import { Frame } from "./figures.js";
-import { readGroups } from "./groups.js";
-import { ask, askAll, ofRun } from "./service.js";
-import { statisticsOf } from "./statistics.js";
+import { ask, askAll, ofRun, readGroups } from "./service.js";
 
 const FIRST = "cosine_of_means_debiased";
 const MAX_RUNS = 16;
+const INDEX = /_feature$/; // the index of a feature cannot be compared
 
 /** Open the comparison; choices are `run` (repeated), `statistic`, `contrast`, `set` and `site`. */
 export function openComparison(node, signal) {
   document.title = "Compare · Theodolite";
   const view = new Comparison(signal);
   node.append(
-    element("h1", {}, "Compare runs"),
-    element(
-      "p",
-      { class: "lead" },
-      "One statistic of several runs over relative depth: 0 is the input of the first block, 1 the output of the last block.",
-    ),
+    element("h1", "Compare runs"),
+    element("p.lead", "One statistic of several runs over relative depth: 0 is the input of the first block, 1 the output of the last block."),
     view.node,
   );
   return ({ choices }) => view.show(choices);
@@ -29,12 +24,12 @@ export function openComparison(node, signal) {
 class Comparison {
   constructor(signal) {
     this.signal = signal;
-    this.runs = element("fieldset", { class: "runs", id: "compare-runs" });
-    this.switches = element("div", { class: "switches" });
+    this.runs = element("fieldset.runs", { id: "compare-runs" });
+    this.switches = element("div.switches");
     this.message = element("div", { "aria-live": "polite" });
     this.frame = new Frame("Comparison", signal, { height: 520, heading: "h2" });
     this.table = element("div");
-    this.node = element("div", {}, this.runs, this.switches, this.message, this.frame.node, this.table);
+    this.node = element("div", this.runs, this.switches, this.message, this.frame.node, this.table);
     this.details = new Map();
   }
 
@@ -48,10 +43,14 @@ class Comparison {
       this.known ??= await askAll("/v1/runs", { limit: 1000 }, this.signal);
       if (signal.aborted) return;
       this.drawRuns(chosen);
-      if (!chosen.length) this.showNothing();
-      else await this.showChosen(chosen, choices, signal);
+      if (chosen.length) await this.showChosen(chosen, choices, signal);
+      else {
+        const text = this.known.length ? "Choose at least one run." : "This store has no complete run to compare yet.";
+        this.switches.replaceChildren();
+        this.showOnly(element("p.nothing", text));
+      }
     } catch (error) {
-      if (!signal.aborted) this.fail(error, choices);
+      if (!signal.aborted) this.showOnly(problem(error, () => this.show(choices)));
     }
     if (!signal.aborted) this.node.removeAttribute("aria-busy");
   }
@@ -75,25 +74,18 @@ class Comparison {
     this.frame.rename(statistic.replaceAll("_", " "), `compare.${statistic}`);
     this.frame.show(async (until) => {
       const answer = await ask("/v1/compare", { run: chosen, statistic, contrast, set, site }, until);
-      this.message.replaceChildren(element("p", {}, answer.description));
+      this.message.replaceChildren(element("p", answer.description));
       this.table.replaceChildren(...milestones(answer.milestones, this.known));
       // A single curve has a legend too, with the name of its model.
-      return { ...answer.figure, layout: { ...answer.figure.layout, showlegend: true } };
+      answer.figure.layout.showlegend = true;
+      return answer.figure;
     });
   }
 
-  fail(error, choices) {
+  showOnly(message) {
     this.frame.node.hidden = true;
     this.table.replaceChildren();
-    this.message.replaceChildren(problem(error, () => this.show(choices)));
-  }
-
-  showNothing() {
-    this.frame.node.hidden = true;
-    this.switches.replaceChildren();
-    this.table.replaceChildren();
-    const text = this.known.length ? "Choose at least one run." : "This store has no complete run to compare yet.";
-    this.message.replaceChildren(element("p", { class: "nothing" }, text));
+    this.message.replaceChildren(message);
   }
 
   drawRuns(chosen) {
@@ -101,47 +93,29 @@ class Comparison {
       for (const box of this.boxes) box.checked = chosen.includes(box.value);
       return;
     }
-    this.boxes = this.known.map((run) =>
-      element("input", {
-        type: "checkbox",
-        value: run.run_id,
-        checked: chosen.includes(run.run_id),
-        onchange: () => this.choose(),
-      }),
+    const onchange = () => this.choose();
+    this.boxes = this.known.map(({ run_id: value }) =>
+      element("input", { type: "checkbox", value, checked: chosen.includes(value), onchange }),
     );
-    const labels = this.known.map((run, index) =>
-      element(
-        "label",
-        { class: "tick" },
-        this.boxes[index],
-        runLabel(run),
-      ),
-    );
-    this.runs.replaceChildren(
-      element("legend", {}, `Runs (at most ${MAX_RUNS})`),
-      element("div", { class: "many" }, labels),
-    );
+    const labels = this.known.map((run, index) => element("label.tick", this.boxes[index], runLabel(run)));
+    this.runs.replaceChildren(element("legend", `Runs (at most ${MAX_RUNS})`), element("div.many", labels));
   }
 
   /** Put new runs last, since the order of the runs sets their colours. */
   choose() {
     const ticked = this.boxes.filter((box) => box.checked).map((box) => box.value);
-    const before = new URLSearchParams(location.hash.split("?")[1]).getAll("run").filter((id) => ticked.includes(id));
+    const before = readAddress().choices.getAll("run").filter((id) => ticked.includes(id));
     choose({ run: [...before, ...ticked.filter((id) => !before.includes(id))] });
   }
 
   drawSwitches({ statistic, offered, contrast, contrasts, set, sets, site, sites }) {
-    const used = document.activeElement?.id;
     const change = (name) => (value) => choose({ [name]: value || null });
-    this.switches.replaceChildren(
-      ...[
-        selection("compare-statistic", "statistic", offered, statistic, change("statistic")),
-        sets && selection("compare-set", "set", sets, set, change("set")),
-        contrasts.length > 1 && selection("compare-contrast", "contrast", contrasts, contrast, change("contrast")),
-        sites && selection("compare-site", "site", [["", "pre and mid"], ...sites], site ?? "", change("site")),
-      ].filter(Boolean),
-    );
-    if (used?.startsWith("compare-")) document.getElementById(used)?.focus();
+    replaceControls(this.switches, [
+      selection("compare", "statistic", offered, statistic, change("statistic")),
+      sets && selection("compare", "set", sets, set, change("set")),
+      contrasts.length > 1 && selection("compare", "contrast", contrasts, contrast, change("contrast")),
+      sites && selection("compare", "site", [["", "pre and mid"], ...sites], site ?? "", change("site")),
+    ]);
   }
 }
 
@@ -182,7 +156,25 @@ function milestones(rows, known) {
     row.separates_at + share(row.separates_relative_depth),
   ]);
   return [
-    element("h2", {}, "Smallest cosine and first separation"),
-    table(columns, cells, { caption: "Milestones of each run", numbers: [2, 3] }),
+    element("h2", "Smallest cosine and first separation"),
+    table(columns, cells, "Milestones of each run", [2, 3]),
   ];
+}
+
+/** Return the statistics that all runs have, as groups of options for a select, and the dimensions of each. */
+function statisticsOf(runs, groups) {
+  const dims = {};
+  const offered = [];
+  for (const { name: group, title, variables } of groups) {
+    const stored = runs.map((run) => run.results[group] ?? {});
+    const ends = variables.flatMap(({ interval }) => (interval ? [`${interval}_low`, `${interval}_high`] : []));
+    const curves = variables.filter(
+      ({ name, along_depth: isCurve }) =>
+        isCurve && !ends.includes(name) && !INDEX.test(name) && stored.every((group) => name in group),
+    );
+    for (const variable of curves) dims[variable.name] = variable.dims;
+    if (curves.length)
+      offered.push({ label: title, options: curves.map(({ name }) => [name, name.replaceAll("_", " ")]) });
+  }
+  return { dims, groups: offered };
 }

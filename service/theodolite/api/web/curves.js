@@ -1,11 +1,10 @@
 // The three curves of a contrast, and the controls that select which of them are drawn.
 
 import { choose } from "./address.js";
-import { element, fill, selection, tick, ticks } from "./elements.js";
+import { element, fill, replaceControls, selection, tick, ticks } from "./elements.js";
 import { Frame } from "./figures.js";
 import { facts, folded, howToRead, readSections } from "./sections.js";
 import { ask, ofRun } from "./service.js";
-import { chosenTraces, shortSite } from "./traces.js";
 
 /** Open the curves; choices are `contrast`, `position`, `site`, `set` and `sphere`. */
 export function openCurves(node, signal, run, group) {
@@ -30,8 +29,8 @@ class Curves {
     this.run = run;
     this.sections = sections;
     this.frame = new Frame("Curves", signal, { height: 900 });
-    this.switches = element("div", { class: "switches" });
-    this.heading = element("h2", {});
+    this.switches = element("div.switches");
+    this.heading = element("h2");
     this.message = element("div", { "aria-live": "polite" });
     this.nodes = [this.heading, this.switches, this.message, this.frame.node, ...howToRead(sections)];
     this.drawn = null;
@@ -45,9 +44,8 @@ class Curves {
     const section = ofContrast.find((one) => one.position === position);
     const isSphere = choices.get("sphere") === "1";
     if (!section) {
-      this.message.replaceChildren(
-        element("p", { class: "nothing" }, `The run has no curves of “${contrast}” at position ${position}.`),
-      );
+      const text = `The run has no curves of “${contrast}” at position ${position}.`;
+      this.message.replaceChildren(element("p.nothing", text));
       this.draw(this.sections[0], choices, isSphere);
       return;
     }
@@ -63,54 +61,27 @@ class Curves {
       // The fetched figure contains all sites and sets.
       if (this.drawn?.name !== name)
         this.drawn = { name, figure: await ask(ofRun(this.run.run_id, "figures", name), {}, until) };
-      const sides = this.run.spec.contrasts[section.contrast];
-      const sets = [sides.positive, sides.negative];
-      const chosen = chosenTraces(
-        this.drawn.figure,
-        this.run.capture.sites,
-        sets,
-        choices.getAll("site"),
-        choices.getAll("set"),
-      );
-      this.redrawSwitches(section, isSphere, sets, chosen);
+      const { positive, negative } = this.run.spec.contrasts[section.contrast];
+      const chosen = chosenTraces(this.drawn.figure, this.run.capture.sites, [positive, negative], choices);
+      this.redrawSwitches(section, isSphere, [positive, negative], chosen);
       return chosen.figure;
     });
   }
 
-  /** Replace the controls, and keep the focus on the one in use. */
   redrawSwitches(section, isSphere, sets, { sites, shownSets }) {
-    const used = document.activeElement;
-    const index = this.switches.contains(used) ? [...this.controls()].indexOf(used) : -1;
     const contrasts = [...new Set(this.sections.map((one) => one.contrast))];
     const positions = this.sections.filter((one) => one.contrast === section.contrast).map((one) => one.position);
-    const both = sets.length > 1;
-    this.switches.replaceChildren(
-      ...[
-        selection("curves-contrast", "contrast", contrasts, section.contrast, (contrast) =>
-          choose({ contrast, position: null, set: null }),
-        ),
-        selection("curves-position", "position", positions, section.position, (position) => choose({ position })),
-        ticks(
-          "sites",
-          this.run.capture.sites.map((site) => [site, shortSite(site)]),
-          sites,
-          (site) => choose({ site }),
-        ),
-        both &&
-          ticks(
-            "sets",
-            sets.map((set) => [set, set]),
-            shownSets,
-            (set) => choose({ set: set.length < sets.length ? set : null }),
-          ),
-        tick("on the sphere", isSphere, (isOn) => choose({ sphere: isOn ? "1" : null }), { id: "curves-sphere" }),
-      ].filter(Boolean),
-    );
-    if (index >= 0) this.controls()[index]?.focus();
-  }
-
-  controls() {
-    return this.switches.querySelectorAll("select, input");
+    const siteTexts = this.run.capture.sites.map((site) => [site, shortSite(site)]);
+    const setTexts = sets.map((set) => [set, set]);
+    replaceControls(this.switches, [
+      selection("curves", "contrast", contrasts, section.contrast, (contrast) =>
+        choose({ contrast, position: null, set: null }),
+      ),
+      selection("curves", "position", positions, section.position, (position) => choose({ position })),
+      ticks("sites", siteTexts, sites, (site) => choose({ site })),
+      ticks("sets", setTexts, shownSets, (set) => choose({ set: set.length < sets.length ? set : null })),
+      tick("curves-sphere", "on the sphere", isSphere, (isOn) => choose({ sphere: isOn ? "1" : null })),
+    ]);
   }
 }
 
@@ -121,9 +92,35 @@ function named(section) {
 }
 
 function noCurves() {
-  return element(
-    "p",
-    { class: "nothing" },
-    "The survey has no contrast, so it has no curves. The view Compare draws its moments.",
+  return element("p.nothing", "The survey has no contrast, so it has no curves. The view Compare draws its moments.");
+}
+
+/** Return the short name of a site. */
+const shortSite = (site) => site.replace(/^resid_/, "");
+
+/**
+ * Return the figure with only the chosen traces visible, and the chosen sites and sets, by the `meta` of each trace. No
+ * sites select those that the figure shows first; no sets select all.
+ */
+function chosenTraces(figure, allSites, allSets, choices) {
+  const shownFirst = allSites.filter((site) =>
+    figure.data.some((trace) => trace.meta?.site === site && trace.visible === true),
   );
+  const known = choices.getAll("site").filter((site) => allSites.includes(site));
+  const sites = known.length ? known : shownFirst;
+  const wanted = choices.getAll("set").filter((set) => allSets.includes(set));
+  const shownSets = wanted.length ? wanted : allSets;
+  let bandIsNamed = false;
+  const data = figure.data.map((trace) => {
+    const { site, set } = trace.meta ?? {};
+    if ((site && !sites.includes(site)) || (set && !shownSets.includes(set))) return { ...trace, visible: false };
+    const made = { ...trace, visible: true };
+    if (trace.fill === "toself") {
+      // Only the first visible band has a legend entry, for all bands.
+      made.showlegend = !bandIsNamed;
+      bandIsNamed = true;
+    }
+    return made;
+  });
+  return { figure: { ...figure, data }, sites, shownSets };
 }

@@ -9,13 +9,9 @@ const COLUMNS = ["trace", "x", "y", "z", "label"];
 export function csvOf(figure) {
   const rows = figure.data.flatMap((trace, index) => rowsOf(trace, trace.name || `trace ${index + 1}`));
   const used = COLUMNS.filter((_, column) => rows.some((row) => row[column] !== ""));
-  const lines = rows.map((row) =>
-    row
-      .filter((_, column) => used.includes(COLUMNS[column]))
-      .map(quoted)
-      .join(","),
-  );
-  return [used.join(","), ...lines].join("\r\n") + "\r\n";
+  const isUsed = (_, column) => used.includes(COLUMNS[column]);
+  const lines = [used, ...rows.map((row) => row.filter(isUsed).map(quoted))];
+  return lines.map((line) => line.join(",") + "\r\n").join("");
 }
 
 /** Download a text as a file. */
@@ -35,13 +31,10 @@ export function downloadPicture(Plotly, figure, name, width) {
 function rowsOf(trace, name) {
   if (trace.type === "heatmap")
     return trace.z.flatMap((row, y) =>
-      row.map((z, x) => [
-        name,
-        trace.x?.[x] ?? x,
-        trace.y?.[y] ?? y,
-        trace.text?.[y]?.[x] ?? z ?? "",
-        trace.customdata?.[y]?.[x] ?? "",
-      ]),
+      row.map((z, x) => {
+        const [text, label] = [trace.text?.[y]?.[x], trace.customdata?.[y]?.[x]];
+        return [name, trace.x?.[x] ?? x, trace.y?.[y] ?? y, text ?? z ?? "", label ?? ""];
+      }),
     );
   return trace.x.map((x, point) => {
     const label = trace.customdata?.[point] ?? (Array.isArray(trace.text) ? trace.text[point] : "");

@@ -39,17 +39,15 @@ export class Frame {
     this.signal = signal;
     this.name = name;
     this.figure = null;
-    this.caption = element(heading, {}, caption);
-    this.plot = element("div", { class: "plot", role: "img", "aria-label": caption });
+    this.caption = element(heading, caption);
+    this.plot = element("div.plot", { role: "img", "aria-label": caption });
     this.plot.style.minHeight = `${height}px`;
-    this.message = element("div", { class: "message" });
+    this.message = element("div.message");
     this.data = element("button", { type: "button", onclick: () => this.downloadData() }, "Data");
     this.picture = element("button", { type: "button", onclick: () => this.downloadFigure() }, "Picture");
     this.nameButtons(caption);
-    this.node = element(
-      "figure",
-      {},
-      element("figcaption", {}, this.caption, element("span", { class: "takes" }, this.data, this.picture)),
+    this.node = element("figure",
+      element("figcaption", this.caption, element("span.takes", this.data, this.picture)),
       this.message,
       this.plot,
     );
@@ -70,7 +68,7 @@ export class Frame {
     this.pending = new AbortController();
     const signal = AbortSignal.any([this.signal, this.pending.signal]);
     this.plot.setAttribute("aria-busy", "true");
-    if (!this.figure) this.showMessage(element("p", { class: "soft waiting" }, "Drawing…"));
+    if (!this.figure) this.showMessage(element("p.soft.waiting", "Drawing…"));
     try {
       const [figure, Plotly] = await Promise.all([load(signal), loadPlotly()]);
       if (signal.aborted) return;
@@ -94,11 +92,7 @@ export class Frame {
     this.enableButtons(true);
     if (this.figure.data.some((trace) => trace.type.endsWith("3d")) && !hasWebGL()) {
       this.showMessage(
-        element(
-          "p",
-          { class: "nothing" },
-          "This figure in three dimensions needs WebGL, which this browser does not support. The button “Data” downloads its numbers.",
-        ),
+        element("p.nothing", "This figure in three dimensions needs WebGL, which this browser does not support. The button “Data” downloads its numbers."),
       );
       this.plot.style.minHeight = "";
       return;
@@ -133,10 +127,8 @@ export class Frame {
     if (!this.figure) return;
     const box = { type: "rect", x0: x - 0.5, x1: x + 0.5, y0: y - 0.5, y1: y + 0.5, line: { color: MARK, width: 3 } };
     const label = { x, y, text, showarrow: false, yshift: 18, bgcolor: getComputedStyle(this.plot).backgroundColor };
-    this.Plotly.relayout(
-      this.plot,
-      x === null ? { shapes: [], annotations: [] } : { shapes: [box], annotations: [label] },
-    );
+    const drawn = x === null ? { shapes: [], annotations: [] } : { shapes: [box], annotations: [label] };
+    this.Plotly.relayout(this.plot, drawn);
   }
 
   downloadData() {

@@ -13,12 +13,9 @@ export class HeadCard {
     this.signal = signal;
     this.name = element("h2", { id: "card-name", tabindex: -1 });
     this.body = element("div", { "aria-live": "polite" });
-    this.frame = new Frame("Singular values, and their cumulative share of the sum", signal, {
-      height: 280,
-    });
-    this.node = element("div", {}, this.name, this.body, this.frame.node);
+    this.frame = new Frame("Singular values, and their cumulative share of the sum", signal, { height: 280 });
     this.tokens = element("div");
-    this.node.append(this.tokens);
+    this.node = element("div", this.name, this.body, this.frame.node, this.tokens);
     this.isSelected = false;
     this.isWhole = false;
   }
@@ -60,23 +57,18 @@ export class HeadCard {
   showTokens(card) {
     if (!card.tokens.length) {
       this.tokens.replaceChildren(
-        element(
-          "p",
-          { class: "soft" },
-          "The run has no tokens for this head: its spec does not request the analysis words, or the analysis did not decode this head.",
-        ),
+        element("p.soft", "The run has no tokens for this head: its spec does not request the analysis words, or the analysis did not decode this head."),
       );
       return;
     }
     const vectors = [...new Set(card.tokens.map((row) => row.vector))];
     const few = this.isWhole ? { vectors: Infinity, tokens: Infinity } : FEW;
-    const values = card.singular_values
-      .slice(0, Math.min(vectors.length, few.vectors))
-      .map((value) => value.toPrecision(3));
-    const tokensAt = (vector, side, end) =>
-      card.tokens
-        .filter((row) => row.vector === vector && row.side === side && row.end === end)
-        .slice(0, few.tokens);
+    const leading = card.singular_values.slice(0, Math.min(vectors.length, few.vectors));
+    const values = leading.map((value) => value.toPrecision(3));
+    const tokensAt = (vector, side, end) => {
+      const rows = card.tokens.filter((row) => row.vector === vector && row.side === side && row.end === end);
+      return rows.slice(0, few.tokens);
+    };
     const caption = `Tokens of the leading singular vectors of ${card.name}`;
     const other = this.isWhole ? "Show fewer" : `Show all ${vectors.length} vectors with all their tokens`;
     const toggle = () => {
@@ -86,8 +78,8 @@ export class HeadCard {
     };
     this.tokens.replaceChildren(
       tokenTable(card.circuit, values, tokensAt, caption),
-      element("p", {}, element("button", { type: "button", onclick: toggle }, other)),
-      element("p", { class: "soft" }, ABOUT_TOKENS),
+      element("p", element("button", { type: "button", onclick: toggle }, other)),
+      element("p.soft", ABOUT_TOKENS),
     );
   }
 }

@@ -12,9 +12,9 @@ export function openJobs(node, signal) {
   document.title = "Jobs · Theodolite";
   let jobs = null;
   return ({ path }) => {
-    jobs?.end();
+    jobs?.stop.abort();
     jobs = new Jobs(signal, path[1] ?? null);
-    node.replaceChildren(element("h1", {}, path[1] ? "Job" : "Jobs"), jobs.node);
+    node.replaceChildren(element("h1", path[1] ? "Job" : "Jobs"), jobs.node);
     jobs.poll();
   };
 }
@@ -25,16 +25,12 @@ class Jobs {
     this.stop = new AbortController();
     this.signal = AbortSignal.any([signal, this.stop.signal]);
     this.rows = new Map();
-    this.message = element("div", {}, element("p", { class: "soft waiting", role: "status" }, "Loading…"));
-    this.list = element("ul", { class: "jobs" });
-    const all = only && element("p", {}, element("a", { href: "#/jobs" }, "All jobs"));
-    this.node = element("div", {}, all, this.message, this.list);
+    this.message = element("div", element("p.soft.waiting", { role: "status" }, "Loading…"));
+    this.list = element("ul.jobs");
+    const all = only && element("p", element("a", { href: "#/jobs" }, "All jobs"));
+    this.node = element("div", all, this.message, this.list);
     document.addEventListener("visibilitychange", () => this.poll(), { signal: this.signal });
     this.signal.addEventListener("abort", () => clearTimeout(this.timer));
-  }
-
-  end() {
-    this.stop.abort();
   }
 
   /** Read the jobs, and read them again later while one is active and the page is visible. */
@@ -55,9 +51,7 @@ class Jobs {
   }
 
   draw(jobs) {
-    const nothing = element(
-      "p",
-      { class: "nothing" },
+    const nothing = element("p.nothing",
       "No survey job was submitted to the cluster. ",
       element("a", { href: "#/new" }, "Submit a survey."),
     );
@@ -82,30 +76,22 @@ class JobRow {
     this.id = id;
     this.changed = changed;
     const title = name || model;
-    this.state = element("span", { class: "state", role: "status" });
-    this.about = element("p", { class: "soft small" });
-    this.progress = element("div", { class: "progress" });
-    this.reason = element("p", { class: "warn", hidden: true });
+    this.state = element("span.state", { role: "status" });
+    this.about = element("p.soft.small");
+    this.progress = element("div.progress");
+    this.reason = element("p.warn", { hidden: true });
     this.run = element("a", { hidden: true });
-    this.stop = element(
-      "button",
-      { type: "button", "aria-label": `Stop ${title}`, onclick: () => this.stopIt() },
-      "Stop",
-    );
-    this.logs = element(
-      "button",
-      { type: "button", "aria-label": `Logs of ${title}`, "aria-expanded": "false", onclick: () => this.showLogs() },
-      "Logs",
-    );
+    const button = (text, label, onclick) => element("button", { type: "button", "aria-label": label, onclick }, text);
+    this.stop = button("Stop", `Stop ${title}`, () => this.stopIt());
+    this.logs = button("Logs", `Logs of ${title}`, () => this.showLogs());
+    this.logs.ariaExpanded = "false";
     this.message = element("div", { "aria-live": "polite" });
-    this.node = element(
-      "li",
-      { class: "card job", "data-job": id },
-      element("h2", {}, element("a", { href: addressOf(["jobs", id]) }, title), " ", this.state),
+    this.node = element("li.card.job", { "data-job": id },
+      element("h2", element("a", { href: addressOf(["jobs", id]) }, title), " ", this.state),
       this.about,
       this.reason,
       this.progress,
-      element("div", { class: "buttons" }, this.run, this.stop, this.logs),
+      element("div.buttons", this.run, this.stop, this.logs),
       this.message,
     );
   }
@@ -131,12 +117,10 @@ class JobRow {
 
   drawProgress(progress) {
     const bars = Object.entries(progress).map(([set, { done, total }]) =>
-      element(
-        "label",
-        {},
-        element("span", {}, set),
+      element("label",
+        element("span", set),
         element("progress", { max: total || 1, value: done }),
-        element("span", { class: "soft small" }, `${done} of ${total} prompts`),
+        element("span.soft.small", `${done} of ${total} prompts`),
       ),
     );
     this.progress.replaceChildren(...bars);
@@ -154,10 +138,8 @@ class JobRow {
     this.logs.ariaExpanded = String(!isOpen);
     if (isOpen) return this.message.replaceChildren();
     await this.attempt(async () => {
-      const text = await askText(`/v1/jobs/${this.id}/logs`);
-      this.message.replaceChildren(
-        element("pre", { class: "logs", tabindex: 0, "aria-label": "Logs" }, text || "The job has printed nothing yet."),
-      );
+      const text = (await askText(`/v1/jobs/${this.id}/logs`)) || "The job has printed nothing yet.";
+      this.message.replaceChildren(element("pre.logs", { tabindex: 0, "aria-label": "Logs" }, text));
     });
   }
 

@@ -24,8 +24,7 @@ async function route() {
   const address = readAddress();
   const [view = "runs", name] = address.path;
   for (const link of document.querySelectorAll("[data-view]"))
-    link.toggleAttribute("aria-current", false) ||
-      (link.dataset.view === view && link.setAttribute("aria-current", "page"));
+    link.ariaCurrent = link.dataset.view === view ? "page" : null;
   runList.mark(view === "runs" ? name : null);
   if (["runs", "compare"].includes(view)) fetchPlotly();
   if (view === "runs" && name) show(`run ${name}`, openRun, address);
@@ -44,8 +43,10 @@ function show(key, open, address) {
   runList.close();
   runList.refresh();
   // Screen readers then read the opened view; the first view is read from the top of the page.
-  if (!first) main.focus({ preventScroll: true });
-  if (!first) scrollTo(0, 0);
+  if (!first) {
+    main.focus({ preventScroll: true });
+    scrollTo(0, 0);
+  }
   first = false;
 }
 
@@ -61,49 +62,35 @@ async function showNewest() {
 function emptyStoreView(node) {
   document.title = "Theodolite";
   node.append(
-    element("h1", {}, "No surveys yet"),
-    element(
-      "p",
-      {},
-      "This store has no runs. A survey captures a model’s activations on prompt sets and measures their geometry. Start one in one of three ways:",
-    ),
-    element(
-      "ul",
-      { class: "ways" },
-      element(
-        "li",
-        {},
-        element("code", {}, "make demo"),
+    element("h1", "No surveys yet"),
+    element("p", "This store has no runs. A survey captures a model’s activations on prompt sets and measures their geometry. Start one in one of three ways:"),
+    element("ul.ways",
+      element("li",
+        element("code", "make demo"),
         " surveys a chat model of 135 million parameters; it takes a minute or two on a laptop.",
       ),
-      element(
-        "li",
-        {},
-        element("code", {}, "theodolite survey survey.yaml"),
+      element("li",
+        element("code", "theodolite survey survey.yaml"),
         " runs the survey of a spec file; pass the store of this service with --store.",
       ),
-      element(
-        "li",
-        {},
+      element("li",
         element("a", { href: "#/new" }, "New survey"),
         " submits a survey to the cluster, if this service has one.",
       ),
     ),
   );
-  return null;
 }
 
 function unreadableStoreView(node) {
-  node.append(element("h1", {}, "Theodolite"), element("p", {}, "The list of runs could not be read. See the error in the list."));
-  return null;
+  node.append(element("h1", "Theodolite"), element("p", "The list of runs could not be read. See the error in the list."));
 }
 
 function notFoundView(node) {
   document.title = "View not found · Theodolite";
   return ({ path }) => {
     node.replaceChildren(
-      element("h1", {}, "View not found"),
-      element("p", {}, `There is no view “${path.join("/")}”. `, element("a", { href: "#/" }, "Open the list of runs.")),
+      element("h1", "View not found"),
+      element("p", `There is no view “${path.join("/")}”. `, element("a", { href: "#/" }, "Open the list of runs.")),
     );
   };
 }

@@ -22,7 +22,6 @@ export function openOverview(node, signal, run) {
       provenance(run),
     ].filter(Boolean),
   );
-  return null;
 }
 
 function modelFacts({ model, sets, capture }) {
@@ -33,22 +32,16 @@ function modelFacts({ model, sets, capture }) {
     ["heads (key-value)", `${model.n_heads} (${model.n_kv_heads})`],
     ["d_head", model.d_head],
     ...(hasSets
-      ? [
-          ["dtype, attention kernel", `${model.dtype}, ${model.attention}`],
-          ["sites", capture.sites.join(", ")],
-        ]
+      ? [["dtype, attention kernel", `${model.dtype}, ${model.attention}`], ["sites", capture.sites.join(", ")]]
       : [["dtype of weights", model.dtype]]),
     ["dtype of statistics", "float64"],
   ];
 }
 
 function unfinished(run) {
-  const done = Object.entries(run.sets).map(
-    ([name, facts]) => `${name} ${facts.shards_committed} of ${facts.n_shards}`,
-  );
-  return element(
-    "p",
-    { class: "warn" },
+  const committed = ([name, facts]) => `${name} ${facts.shards_committed} of ${facts.n_shards}`;
+  const done = Object.entries(run.sets).map(committed);
+  return element("p.warn",
     `This run is not complete but ${run.state}. Its results are written at the end of the survey. `,
     done.length > 0 && `Shards committed: ${done.join(", ")}. `,
     "Submit the same spec again to continue a stopped survey.",
@@ -59,29 +52,21 @@ function unfinished(run) {
 function firstFigure(run, signal) {
   const contrast = run.contrasts[0];
   const heading = contrast ? `Debiased cosine of means, ${contrast}` : "First results";
-  const section = element("section", {}, element("h2", {}, heading));
+  const section = element("section", element("h2", heading));
   if (contrast) {
     const caption = `${contrast}: debiased cosine of the two sets’ means along depth, with its 95 % interval`;
     const frame = new Frame(caption, signal, { name: `${run.run_id}.cosine_of_means_debiased`, height: 340 });
-    const facts = element("p", { class: "soft" });
+    const facts = element("p.soft");
     frame.show(async (until) => {
       const parameters = { run: run.run_id, statistic: "cosine_of_means_debiased", contrast };
       const { figure, items, milestones } = await ask("/v1/compare", parameters, until);
       facts.textContent = milestoneText(milestones[0], items);
-      return {
-        ...figure,
-        layout: { ...figure.layout, height: 340, showlegend: false, margin: { ...figure.layout.margin, t: 12 } },
-      };
+      Object.assign(figure.layout, { height: 340, showlegend: false });
+      figure.layout.margin.t = 12;
+      return figure;
     });
-    section.append(
-      frame.node,
-      facts,
-      element(
-        "p",
-        {},
-        element("a", { href: addressOf(["runs", run.run_id, "curves"], { contrast }) }, "All curves of this contrast"),
-      ),
-    );
+    const curves = addressOf(["runs", run.run_id, "curves"], { contrast });
+    section.append(frame.node, facts, element("p", element("a", { href: curves }, "All curves of this contrast")));
   } else addFirstFigure(run, signal, section);
   return section;
 }
@@ -123,15 +108,11 @@ function parityCheck(parity) {
     parity.sites_known_by === "probe"
       ? "a probe of the loaded model, because the table has no entry for its family"
       : "the table of model families";
-  return element(
-    "section",
-    {},
-    element("h2", {}, "Parity check"),
-    element(
-      "p",
-      { class: parity.warning ? "warn" : "good" },
+  return element("section",
+    element("h2", "Parity check"),
+    element("p", { class: parity.warning ? "warn" : "good" },
       "Largest relative error of a captured vector: ",
-      element("strong", {}, short(parity.max_error)),
+      element("strong", short(parity.max_error)),
       ` (allowed: ${short(parity.bound)}). The reference is Hugging Face transformers on one prompt at a time, without `,
       `padding: ${parity.prompts} probe prompts, all sites and layers, in ${parity.dtype} on ${parity.device}. `,
       `The location of the sites comes from ${source}. `,
@@ -152,17 +133,10 @@ function prompts(run) {
     set.positions.length < MANY_POSITIONS ? set.positions.join(", ") : "all",
     set.template,
   ]);
-  return element(
-    "section",
-    {},
-    element("h2", {}, "Prompts"),
-    table(columns, rows, { caption: "Prompt sets", numbers: [1, 2, 3, 4] }),
-    run.notes.length > 0 &&
-      element(
-        "ul",
-        { class: "warn" },
-        run.notes.map((note) => element("li", {}, `${note}.`)),
-      ),
+  return element("section",
+    element("h2", "Prompts"),
+    table(columns, rows, "Prompt sets", [1, 2, 3, 4]),
+    run.notes.length > 0 && element("ul.warn", run.notes.map((note) => element("li", `${note}.`))),
   );
 }
 
@@ -174,58 +148,37 @@ function contrasts(run) {
     sides.paired ? "matched pairs" : "unpaired",
   ]);
   const columns = ["contrast", "positive", "negative", "pairing"];
-  return element("section", {}, element("h2", {}, "Contrasts"), table(columns, rows, { caption: "Contrasts" }));
+  return element("section", element("h2", "Contrasts"), table(columns, rows, "Contrasts"));
 }
 
 function results(run) {
   const rows = Object.entries(run.results).map(([group, variables]) => [group, Object.keys(variables).join(", ")]);
-  return element(
-    "section",
-    {},
-    element("h2", {}, "Results"),
-    element(
-      "p",
-      {},
-      Object.keys(run.results).flatMap((group) => [element("span", { class: "badge" }, group), " "]),
-    ),
-    element(
-      "details",
-      {},
-      element("summary", {}, "Variables of each group"),
-      element(
-        "div",
-        { class: "wrapped" },
-        table(["group", "variables"], rows, { caption: "Result groups and their variables" }),
-      ),
+  return element("section",
+    element("h2", "Results"),
+    element("p", Object.keys(run.results).flatMap((group) => [element("span.badge", group), " "])),
+    element("details",
+      element("summary", "Variables of each group"),
+      element("div.wrapped", table(["group", "variables"], rows, "Result groups and their variables")),
     ),
   );
 }
 
 function provenance(run) {
   const versions = Object.entries(run.versions).map(([name, number]) => `${name} ${number}`);
-  return element(
-    "section",
-    {},
-    element("h2", {}, "Provenance"),
-    element(
-      "p",
-      { class: "soft" },
+  const compare = addressOf(["compare"], { run: run.run_id });
+  return element("section",
+    element("h2", "Provenance"),
+    element("p.soft",
       "Model revision ",
-      element("code", {}, run.model.revision),
+      element("code", run.model.revision),
       ` · ${versions.join(", ")} · digest `,
-      element("code", {}, run.digest),
+      element("code", run.digest),
     ),
-    element(
-      "details",
-      { id: "spec" },
-      element("summary", {}, "Spec of this survey"),
+    element("details", { id: "spec" },
+      element("summary", "Spec of this survey"),
       element("pre", { tabindex: 0 }, JSON.stringify(run.spec, null, 2)),
     ),
-    element(
-      "p",
-      {},
-      element("a", { href: addressOf(["compare"], { run: run.run_id }) }, "Compare this run with other runs"),
-    ),
+    element("p", element("a", { href: compare }, "Compare this run with other runs")),
   );
 }
 

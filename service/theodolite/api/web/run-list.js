@@ -33,13 +33,7 @@ export class RunList {
       return runs;
     } catch (error) {
       part("run-count").textContent = "";
-      part("runs").replaceChildren(
-        element(
-          "li",
-          {},
-          problem(error, () => this.changed()),
-        ),
-      );
+      part("runs").replaceChildren(element("li", problem(error, () => this.changed())));
       this.runs = null;
       return null;
     }
@@ -48,14 +42,10 @@ export class RunList {
   /** Mark the run that is shown. */
   mark(runId) {
     this.marked = runId ?? null;
-    for (const link of part("runs").querySelectorAll("a")) this.markLink(link);
+    for (const link of part("runs").querySelectorAll("a"))
+      link.ariaCurrent = link.dataset.run === this.marked ? "page" : null;
     const run = this.runs?.find((one) => one.run_id === this.marked);
     part("drawer").textContent = run ? `Runs · ${run.model ?? run.run_id}` : "Runs";
-  }
-
-  markLink(link) {
-    if (link.dataset.run === this.marked) link.setAttribute("aria-current", "page");
-    else link.removeAttribute("aria-current");
   }
 
   open(isOpen) {
@@ -70,7 +60,7 @@ export class RunList {
   draw() {
     const words = part("run-search").value.toLowerCase().split(/\s+/).filter(Boolean);
     const matches = this.runs.filter((run) => words.every((word) => searchText(run).includes(word)));
-    part("runs").replaceChildren(...matches.map((run) => element("li", {}, this.line(run))));
+    part("runs").replaceChildren(...matches.map((run) => element("li", this.line(run))));
     const all = this.runs.length;
     part("run-count").textContent = words.length
       ? `${matches.length} of ${all} runs`
@@ -79,18 +69,12 @@ export class RunList {
   }
 
   line(run) {
-    const details = [
-      run.name,
-      ...subjects(run),
-      run.created.slice(0, 10),
-      run.run_id.split("-").at(-1).slice(0, 6),
-    ].filter(Boolean);
-    return element(
-      "a",
-      { href: addressOf(["runs", run.run_id]), "data-run": run.run_id, title: run.run_id },
-      element("span", { class: "model" }, run.model ?? run.run_id),
-      element("span", { class: "soft small" }, details.join(" · ")),
-      run.state !== "complete" && element("span", { class: "state", "data-state": run.state }, run.state),
+    const digest = run.run_id.split("-").at(-1).slice(0, 6);
+    const details = [run.name, ...subjects(run), run.created.slice(0, 10), digest].filter(Boolean);
+    return element("a", { href: addressOf(["runs", run.run_id]), "data-run": run.run_id, title: run.run_id },
+      element("span.model", run.model ?? run.run_id),
+      element("span.soft.small", details.join(" · ")),
+      run.state !== "complete" && element("span.state", { "data-state": run.state }, run.state),
     );
   }
 }
@@ -102,7 +86,6 @@ function subjects({ model, contrasts, sets }) {
 }
 
 function searchText(run) {
-  return [run.model, run.name, run.run_id, run.state, ...run.contrasts, ...Object.keys(run.sets)]
-    .join(" ")
-    .toLowerCase();
+  const texts = [run.model, run.name, run.run_id, run.state, ...run.contrasts, ...Object.keys(run.sets)];
+  return texts.join(" ").toLowerCase();
 }

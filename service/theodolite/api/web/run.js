@@ -2,10 +2,9 @@
 
 import { addressOf, replaceAddress } from "./address.js";
 import { element, problem } from "./elements.js";
-import { readGroups } from "./groups.js";
 import { openOverview } from "./overview.js";
 import { openSections } from "./sections.js";
-import { ask, ofRun } from "./service.js";
+import { ask, ofRun, readGroups } from "./service.js";
 import { Stage } from "./stage.js";
 
 // The tabs of other groups show only their sections.
@@ -27,7 +26,7 @@ export function openRun(node, signal) {
 
 async function open(node, signal, id) {
   document.title = `${id} · Theodolite`;
-  node.replaceChildren(element("p", { class: "soft waiting", role: "status" }, "Loading the run…"));
+  node.replaceChildren(element("p.soft.waiting", { role: "status" }, "Loading the run…"));
   try {
     const [run, groups] = await Promise.all([ask(ofRun(id), {}, signal), readGroups()]);
     // A run that is not complete has no sections yet.
@@ -39,28 +38,20 @@ async function open(node, signal, id) {
     node.replaceChildren(title(run), tabs.list, tabs.panel);
     return tabs;
   } catch (error) {
-    if (!signal.aborted)
-      node.replaceChildren(
-        element("h1", {}, id),
-        problem(error, () => location.reload()),
-      );
+    if (!signal.aborted) node.replaceChildren(element("h1", id), problem(error, () => location.reload()));
     return null;
   }
 }
 
 function title(run) {
   const measured = Object.keys(run.sets).length ? "Residual stream" : "Weights";
-  return element(
-    "div",
-    { class: "title" },
-    element("h1", {}, run.model.name),
-    element(
-      "p",
-      { class: "lead" },
-      run.name && element("strong", {}, run.name),
+  return element("div.title",
+    element("h1", run.model.name),
+    element("p.lead",
+      run.name && element("strong", run.name),
       run.name && " · ",
       `${measured} of ${run.model.n_layers} layers, surveyed ${run.created.slice(0, 10)} · run `,
-      element("code", {}, run.run_id),
+      element("code", run.run_id),
     ),
   );
 }
@@ -72,8 +63,8 @@ class Tabs {
     this.panel = element("div", { id: "panel", role: "tabpanel", tabindex: 0 });
     this.stage = new Stage(this.panel);
     signal.addEventListener("abort", () => this.stage.close());
-    this.list = element("div", { role: "tablist", "aria-label": "Results of the run", class: "tabs" });
-    this.list.append(...this.offered.map((tab) => this.tab(tab)));
+    const tabs = offered.map((tab) => this.tab(tab));
+    this.list = element("div.tabs", { role: "tablist", "aria-label": "Results of the run" }, tabs);
     this.list.addEventListener("keydown", (event) => this.move(event));
   }
 
@@ -108,11 +99,7 @@ class Tabs {
   }
 
   missing(name) {
-    return element(
-      "p",
-      { class: "nothing" },
-      `This run has no “${name}”: its spec does not request it, or the run is not complete.`,
-    );
+    return element("p.nothing", `This run has no “${name}”: its spec does not request it, or the run is not complete.`);
   }
 
   /** Move between tabs: arrow keys wrap around, Home and End select the ends. Back has no step for these moves. */

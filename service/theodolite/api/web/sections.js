@@ -10,7 +10,6 @@ export function openSections(node, signal, run, group) {
     const sections = await readSections(run, group, signal);
     return [...sections.map((section) => sectionNode(section, run, signal).node), ...howToRead(sections)];
   });
-  return null;
 }
 
 /** Return the sections of one group. */
@@ -22,18 +21,11 @@ export async function readSections(run, group, signal) {
 export function sectionNode(section, run, signal) {
   const figures = section.figures.map((figure) => drawnFrame(figure, run, signal));
   const maps = section.maps.map((map) => drawnFrame(map, run, signal, 300));
-  const node = element(
-    "section",
-    {},
-    element("h2", {}, section.title),
+  const node = element("section",
+    element("h2", section.title),
     facts(section),
     figures.map((frame) => frame.node),
-    maps.length > 0 &&
-      element(
-        "div",
-        { class: "maps" },
-        maps.map((frame) => frame.node),
-      ),
+    maps.length > 0 && element("div.maps", maps.map((frame) => frame.node)),
     section.tables.map(folded),
   );
   return { node, maps };
@@ -42,13 +34,8 @@ export function sectionNode(section, run, signal) {
 /** Return the sentences and conventions of a section as elements. */
 export function facts(section) {
   return [
-    section.facts.length > 0 &&
-      element(
-        "ul",
-        { class: "sentences" },
-        section.facts.map((fact) => element("li", {}, fact)),
-      ),
-    section.notes.length > 0 && element("p", { class: "soft" }, section.notes.map(sentence).join(" ")),
+    section.facts.length > 0 && element("ul.sentences", section.facts.map((fact) => element("li", fact))),
+    section.notes.length > 0 && element("p.soft", section.notes.map(sentence).join(" ")),
   ].filter(Boolean);
 }
 
@@ -56,13 +43,13 @@ export function facts(section) {
 export function howToRead(sections) {
   const texts = new Set(sections.map((section) => section.how_to_read).filter(Boolean));
   return [...texts].map((text) =>
-    element("details", {}, element("summary", {}, "How to read the figures"), element("p", {}, text)),
+    element("details", element("summary", "How to read the figures"), element("p", text)),
   );
 }
 
 /** Return a folded table. */
 export function folded({ caption, columns, rows }) {
-  return element("details", {}, element("summary", {}, caption), table(columns, rows, { caption }));
+  return element("details", element("summary", caption), table(columns, rows, caption));
 }
 
 /** Return a frame that draws one figure of the run. */

@@ -48,6 +48,20 @@ export function ofRun(runId, ...parts) {
   return ["/v1/runs", runId, ...parts].map((part, index) => (index ? encodeURIComponent(part) : part)).join("/");
 }
 
+let register = null;
+
+/** Return all result groups in the order of the page, groups without sections last; the request is sent once. */
+export function readGroups() {
+  register ??= ask("/v1/groups").then(
+    ({ items }) => [...items].sort((one, other) => (one.order ?? Infinity) - (other.order ?? Infinity) || 0),
+    (error) => {
+      register = null;
+      throw error;
+    },
+  );
+  return register;
+}
+
 async function request(path, options) {
   for (;;) {
     const token = currentToken();
