@@ -1,0 +1,202 @@
+"""The views of one run in a real browser: its tabs, curves, heads and figures, with mouse and keys."""
+
+from pathlib import Path
+
+import pytest
+from playwright.sync_api import Page, expect
+from support.browsing import HOSTILE, drawn, hash_of, holds, opened, served, settle
+
+from theodolite.settings import Settings
+from theodolite.spec_file import parse_spec
+from theodolite_jobs.progress import Console
+from theodolite_jobs.survey import survey
+
+pytestmark = pytest.mark.browser
+
+TABS = {
+    "Overview": 1,
+    "Curves": 1,
+    "Separation": 3,
+    "Shape and similarity": 4,
+    "Sphere": 2,
+    "Travel and growth": 2,
+    "Weights": 4,
+    "Heads": 8,
+    "Words": 2,
+}
+"""Each tab, and how many figures it draws at least."""
+
+
+def test_a_run_of_heads_alone_has_an_overview(browser, noise, tmp_path):
+    heads = {"model": {"id": "all-minilm-l6-v2"}, "prompts": {}, "analyses": ["heads"], "heads": {"vectors": 2}}
+    run = survey(parse_spec(heads), Path(), Settings(store=str(tmp_path)), Console())
+    with served(run.store) as place, opened(browser, noise) as page:
+        page.goto(place)
+        expect(page.locator("h1").last).to_contain_text("all-minilm-l6-v2")
+        expect(page.get_by_text("dtype of weights", exact=True).first).to_be_visible()
+        expect(page.get_by_role("heading", name="Provenance")).to_be_visible()
+    assert noise == []
+
+
+def test_the_page_opens_the_newest_run_and_every_tab_draws(page, address, store):
+    page.goto(f"{address}/#/runs/{store[1]}")
+    settle(page)
+    assert page.get_by_role("tab").all_inner_texts() == list(TABS)
+    for title, least in TABS.items():
+        page.get_by_role("tab", name=title, exact=True).click()
+        expect(page.get_by_role("tab", name=title, exact=True)).to_have_attribute("aria-selected", "true")
+        settle(page)
+        assert drawn(page) >= least, title
+        assert page.get_by_role("tabpanel").inner_text().strip()
+    page.goto(address)
+    settle(page)
+    assert hash_of(page).startswith("#/runs/")
+
+
+def test_tabs_that_a_run_lacks_are_not_offered(page, address):
+    page.goto(f"{address}/#/runs/tiny-0")
+    settle(page)
+    assert page.get_by_role("tab").all_inner_texts() == [
+        "Overview",
+        "Curves",
+        "Separation",
+        "Shape and similarity",
+        "Travel and growth",
+    ]
+    page.goto(f"{address}/#/runs/tiny-0/heads")
+    expect(page.get_by_role("tabpanel")).to_contain_text("no “heads”")
+
+
+def test_arrow_keys_go_through_the_tabs_and_leave_no_step_for_back(page, address):
+    page.goto(f"{address}/#/compare")
+    settle(page)
+    page.goto(f"{address}/#/runs/tiny-0")
+    settle(page)
+    page.get_by_role("tab", name="Overview").focus()
+    for key, name in (("ArrowRight", "curves"), ("End", "travel"), ("ArrowRight", "overview"), ("ArrowLeft", "travel")):
+        page.keyboard.press(key)
+        expect(page.locator("[role=tab]:focus")).to_have_attribute("data-tab", name)
+        expect(page.locator("[role=tab]:focus")).to_have_attribute("aria-selected", "true")
+    settle(page)
+    assert hash_of(page) == "#/runs/tiny-0/travel"
+    page.go_back()
+    assert hash_of(page) == "#/compare"
+    settle(page)
+
+
+def names_of_lines(page: Page) -> list[str]:
+    return page.evaluate(
+        "document.querySelector('main .js-plotly-plot').data"
+        ".filter(line => line.visible === true && line.mode !== 'lines').map(line => line.name)"
+    )
+
+
+def test_switches_change_the_curves_and_the_address(page, address):
+    page.goto(f"{address}/#/runs/tiny-0/curves")
+    settle(page)
+    assert set(names_of_lines(page)) == {
+        f"{name}, {site}" for name in ("debiased", "plain", "harmful", "harmless") for site in ("pre", "mid")
+    }
+    page.get_by_label("mid").uncheck()
+    holds(page, "site=resid_pre")
+    settle(page)
+    assert set(names_of_lines(page)) == {f"{name}, pre" for name in ("debiased", "plain", "harmful", "harmless")}
+    page.get_by_label("harmful").uncheck()
+    holds(page, "set=harmless")
+    settle(page)
+    assert "harmful, pre" not in names_of_lines(page)
+    as_they_are = page.evaluate("document.querySelector('main .js-plotly-plot').data.map(line => line.y)")
+    page.locator("#curves-sphere").check()
+    holds(page, "sphere=1")
+    expect(page.locator("figcaption")).to_contain_text("On the sphere")
+    settle(page)
+    assert page.evaluate("document.querySelector('main .js-plotly-plot').data.map(line => line.y)") != as_they_are
+    page.get_by_label("position").select_option("-2")
+    expect(page.locator("main h2")).to_contain_text("position -2")
+    page.get_by_label("contrast").select_option("subject")
+    expect(page.locator("main h2")).to_contain_text("subject: nouns against harmless")
+    settle(page)
+    assert "contrast=subject" in hash_of(page)
+    assert {"nouns, pre", "harmless, pre"} <= set(names_of_lines(page))
+    page.go_back()
+    expect(page.locator("main h2")).to_contain_text("refusal: harmful against harmless, position -2")
+    settle(page)
+
+
+def test_an_address_shows_the_same_view_when_it_is_opened_directly(page, address):
+    page.goto(f"{address}/#/runs/tiny-0/curves?contrast=refusal&position=-2&site=resid_mid&set=harmful&sphere=1")
+    settle(page)
+    expect(page.locator("main h2")).to_contain_text("position -2")
+    expect(page.locator("#curves-sphere")).to_be_checked()
+    assert set(names_of_lines(page)) == {"debiased, mid", "plain, mid", "harmful, mid"}
+
+
+def test_a_click_or_enter_on_a_cell_opens_a_head_whose_tokens_are_told(page, address, store):
+    page.goto(f"{address}/#/runs/{store[1]}/heads")
+    settle(page)
+    expect(page.locator("#card-name")).to_have_text("L0H0, QK circuit")
+    cells = page.locator(".choosable .nsewdrag")
+    box = cells.nth(1).bounding_box()
+    assert box is not None
+    page.mouse.click(box["x"] + 4.5 / 6 * box["width"], box["y"] + box["height"] * (1 - 7.5 / 12))
+    expect(page.locator("#card-name")).to_have_text("L4H7, VO circuit")
+    assert hash_of(page).endswith("heads?circuit=vo&layer=4&head=7")
+    settle(page)
+    expect(page.locator("#card-name")).to_be_focused()
+    tokens = page.get_by_role("region", name="Tokens of the leading singular vectors of L4H7")
+    assert tokens.locator(".token").count() == 5 * 2 * 2 * 10
+    expect(tokens).to_contain_text("read from a token")
+    page.get_by_role("button", name="Show all 6 vectors").click()
+    assert tokens.locator(".token").count() == 6 * 2 * 2 * 12
+    page.get_by_role("application").nth(0).focus()
+    for key in ("ArrowRight", "ArrowRight", "ArrowUp", "Enter"):
+        page.keyboard.press(key)
+    expect(page.locator("#card-name")).to_have_text("L2H1, QK circuit")
+    page.get_by_label("head", exact=True).select_option("3")
+    expect(page.locator("#card-name")).to_have_text("L2H3, QK circuit")
+    settle(page)
+
+
+def test_a_browser_without_webgl_is_told_in_words(browser, noise, address, store):
+    with opened(browser, noise) as page:
+        page.add_init_script("HTMLCanvasElement.prototype.getContext = () => null")
+        page.goto(f"{address}/#/runs/{store[1]}/words")
+        page.get_by_text("needs WebGL").wait_for()
+    assert noise == []
+
+
+def test_a_run_that_is_not_complete_says_how_far_it_is(page, address, noise):
+    page.goto(f"{address}/#/runs/tiny-0")
+    settle(page)
+    expect(page.locator("#runs a", has_text="captured")).to_have_count(1)
+    page.goto(f"{address}/#/runs/tiny-2")
+    expect(page.get_by_role("tabpanel")).to_contain_text("not complete but captured")
+    expect(page.get_by_role("tabpanel")).to_contain_text("harmful 3 of 3")
+    assert page.get_by_role("tab").all_inner_texts() == ["Overview"]
+
+
+def test_figures_can_be_taken_away(page, address):
+    page.goto(f"{address}/#/runs/tiny-0/curves")
+    settle(page)
+    with page.expect_download() as numbers:
+        page.get_by_role("button", name="Data of").click()
+    lines = Path(numbers.value.path()).read_text().splitlines()
+    assert numbers.value.suggested_filename == "tiny-0.curves.refusal.-1.csv"
+    assert lines[0] == "trace,x,y,label"
+    assert any(line.startswith('"debiased, pre",0,') for line in lines)
+    with page.expect_download() as picture:
+        page.get_by_role("button", name="Picture of").click()
+    assert picture.value.suggested_filename == "tiny-0.curves.refusal.-1.svg"
+    assert "<svg" in Path(picture.value.path()).read_text()
+
+
+def test_texts_of_a_survey_are_shown_as_text(page, address, store):
+    page.goto(f"{address}/#/runs/{store[1]}")
+    settle(page)
+    expect(page.locator("main .lead")).to_contain_text(HOSTILE)
+    expect(page.locator("#runs")).to_contain_text(HOSTILE)
+    expect(page.locator("#spec pre")).to_contain_text(HOSTILE)
+    page.get_by_role("tab", name="Words").click()
+    settle(page)
+    expect(page.locator("main h2").first).to_contain_text(HOSTILE)
+    assert page.locator("img[src=x]").count() == 0

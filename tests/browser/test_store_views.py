@@ -1,0 +1,116 @@
+"""The views of a store in a real browser: the list of runs, the comparison, new surveys, and bearer tokens."""
+
+import json
+import re
+
+import pytest
+from playwright.sync_api import expect
+from support.browsing import drawn, hash_of, holds, opened, served, settle
+from support.serving import surveyed_run
+
+from theodolite.api.credentials import create_credential
+
+pytestmark = pytest.mark.browser
+
+
+def test_the_search_filters_by_model_name_contrast_and_id(page, address):
+    page.goto(f"{address}/#/runs/tiny-0")
+    settle(page)
+    lines = page.locator("#runs a")
+    found = {"": 4, "minilm": 1, "subject": 3, "TINY-1": 1, "onerror": 1, "captured": 1, "nobody": 0}
+    for words, count in found.items():
+        page.get_by_label("Search runs").fill(words)
+        expect(lines).to_have_count(count)
+    expect(page.locator("#run-count")).to_have_text("0 of 4 runs")
+
+
+def test_runs_are_compared_and_a_set_is_asked_for_where_one_is_needed(page, address):
+    page.goto(f"{address}/#/compare")
+    expect(page.locator("main")).to_contain_text("Choose at least one run")
+    page.get_by_label("tiny-0").check()
+    page.get_by_label("tiny-1").check()
+    holds(page, "run=tiny-0&run=tiny-1")
+    settle(page)
+    rows = page.get_by_role("region", name="Milestones of each run").locator("tbody tr")
+    expect(rows.locator("th")).to_have_text([re.compile("tiny-0"), re.compile("tiny-1")])
+    page.get_by_label("contrast").select_option("subject")
+    page.get_by_label("statistic").select_option("variance_mean")
+    holds(page, "statistic=variance_mean")
+    page.get_by_label("set", exact=True).select_option("nouns")
+    expect(page.locator("main")).to_contain_text("Mean over features of the variance")
+    settle(page)
+    assert drawn(page) == 1
+    assert "set=nouns" in hash_of(page)
+
+
+def test_a_bad_spec_is_refused_in_words(page, address, noise):
+    page.goto(f"{address}/#/new")
+    text, problem = page.locator("#spec-text"), page.locator("#spec-problem")
+    page.locator("#check-spec").click()
+    expect(page.locator("#spec-answer")).to_contain_text("valid survey")
+    text.fill('{"model": ')
+    page.locator("#check-spec").click()
+    expect(problem).to_contain_text("not JSON")
+    assert noise == []
+    text.fill(json.dumps({"model": {"id": "smollm2-135m-instruct"}, "prompts": 3}))
+    page.locator("#check-spec").click()
+    expect(problem).to_contain_text("prompts: given 3")
+    expect(text).to_have_attribute("aria-invalid", "true")
+    text.fill(json.dumps({"model": {"id": "smollm2-135m-instruct"}, "prompts": {"a": {"source": "builtin:nouns"}}}))
+    page.locator("#submit-spec").click()
+    expect(problem).to_contain_text("no cluster")
+    expect(problem).to_have_attribute("role", "alert")
+    noise.clear()  # the browser itself writes down that it was refused
+    page.get_by_role("link", name="Jobs").click()
+    expect(page.locator("main")).to_contain_text("No survey job was submitted")
+
+
+def test_an_unknown_run_or_view_is_said_in_place(page, address, noise):
+    page.goto(f"{address}/#/runs/nobody-0")
+    expect(page.get_by_role("alert").filter(has_text="nobody-0")).to_be_visible()
+    noise.clear()
+    page.goto(f"{address}/#/nowhere")
+    expect(page.locator("main h1")).to_have_text("View not found")
+
+
+def test_an_empty_store_says_what_to_do(browser, noise, tmp_path):
+    (tmp_path / "runs").mkdir()
+    with served(str(tmp_path)) as place, opened(browser, noise) as page:
+        page.goto(place)
+        expect(page.locator("main h1")).to_have_text("No surveys yet")
+        expect(page.locator("main")).to_contain_text("theodolite survey survey.yaml")
+    assert noise == []
+
+
+def test_a_token_is_asked_for_and_stays_out_of_addresses(browser, noise, tmp_path):
+    surveyed_run(tmp_path, "tiny-0")
+    token, _ = create_credential(str(tmp_path), ["read"])
+    with served(str(tmp_path)) as place, opened(browser, noise) as page:
+        asked: list[str] = []
+        page.on("request", lambda request: asked.append(request.url))
+        page.goto(f"{place}/#/runs/tiny-0")
+        dialog = page.get_by_role("dialog")
+        expect(dialog).to_contain_text("needs a bearer token")
+        dialog.get_by_label("Bearer token").fill("theodolite_wrong")
+        dialog.get_by_label("Bearer token").press("Enter")
+        expect(dialog).to_contain_text("unknown to this service")
+        dialog.get_by_label("Bearer token").fill(token)
+        dialog.get_by_role("button", name="Use this token").click()
+        expect(page.locator("main h1")).to_have_text("tiny")
+        settle(page)
+        assert drawn(page) == 1
+        page.get_by_role("link", name="New survey").click()
+        page.locator("#submit-spec").click()
+        expect(page.locator("#spec-problem")).to_contain_text("needs the scope submit")
+        page.reload()
+        expect(page.locator("#runs a")).to_have_count(1)
+        assert not any(token in url for url in asked)
+        assert token not in page.content()
+        assert page.evaluate("localStorage.length") == 0
+        page.get_by_role("button", name="Bearer token").click()
+        dialog.get_by_role("button", name="Remove").click()
+        expect(dialog.get_by_role("heading")).to_have_text("This service needs a bearer token")
+        expect(page.locator("#token-reason")).to_have_text("")
+        dialog.get_by_role("button", name="Cancel").click()
+        expect(page.locator("#runs [role=alert]")).to_contain_text("needs a token")
+    assert all("401" in said or "403" in said for said in noise), noise

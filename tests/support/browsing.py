@@ -1,0 +1,78 @@
+"""A service in a process of its own, and pages of a browser that show it."""
+
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from playwright.sync_api import Browser, Page, expect
+
+THEODOLITE = str(Path(sys.executable).with_name("theodolite"))
+
+HOSTILE = "</script><img src=x onerror=alert(1)>"
+"""The label of the run with every result, and the start of its sentence."""
+
+
+@contextmanager
+def served(store: str) -> Iterator[str]:
+    """Serve a store by the command `serve`, and yield the URL."""
+    command = [THEODOLITE, "serve", "--store", store, "--port", "0"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        said = process.stdout.readline()
+        try:
+            yield said.rpartition(" at ")[2].split()[0]
+        finally:
+            process.terminate()
+
+
+@contextmanager
+def opened(browser: Browser, noise: list[str], **options: Any) -> Iterator[Page]:
+    """Open a page in a window of its own; `options` are those of the browser's context."""
+    settings: dict[str, Any] = {"viewport": {"width": 1400, "height": 900}, **options}
+    context = browser.new_context(**settings)
+    context.set_default_timeout(10_000)
+    page = context.new_page()
+    listen(page, noise)
+    yield page
+    context.close()
+
+
+def listen(page: Page, noise: list[str]) -> None:
+    """Collect the errors, dialogs and failed requests of a page in `noise`."""
+    page.on("console", lambda said: noise.append(said.text) if said.type == "error" else None)
+    page.on("pageerror", lambda error: noise.append(str(error)))
+    page.on("dialog", lambda dialog: noise.append(dialog.message))
+    # A view that closes aborts its requests.
+    page.on(
+        "requestfailed",
+        lambda request: noise.append(request.url) if "ABORTED" not in (request.failure or "") else None,
+    )
+
+
+def settle(page: Page) -> None:
+    """Wait until the view has drawn all of its figures."""
+    page.evaluate("() => new Promise(done => requestAnimationFrame(() => setTimeout(done)))")
+    expect(page.locator("main h1")).to_have_count(1)
+    expect(page.locator(".waiting, [aria-busy]")).to_have_count(0, timeout=20_000)
+
+
+def drawn(page: Page) -> int:
+    """Return the number of figures that are drawn."""
+    figures = "[...document.querySelectorAll('main .js-plotly-plot')]"
+    count: int = page.evaluate(f"{figures}.filter(one => one.querySelector('svg, canvas')).length")
+    return count
+
+
+def holds(page: Page, choice: str) -> None:
+    """Wait until the address contains a choice."""
+    expect(page).to_have_url(re.compile(re.escape(choice)))
+
+
+def hash_of(page: Page) -> str:
+    """Return the part of the address from # on."""
+    fragment: str = page.evaluate("location.hash")
+    return fragment
