@@ -27,33 +27,28 @@ class Bar:
 
     def advance(self, steps: int) -> None:
         """Add finished steps."""
-        self._move(self.done + steps)
+        self.done += steps
+        self._show()
 
     def step_to(self, part: str, done: int, total: int) -> None:
         """Show the progress of one part of a stage; a new part restarts the rate."""
         if part != self.title:
             self.title, self._start, self._started_at = part, 0, time.monotonic()
-        self.total = total
-        self._move(done)
-
-    def rate(self) -> str:
-        """Return the rate since the start, such as `11.3 prompts/s`."""
-        seconds = time.monotonic() - self._started_at
-        return f"{(self.done - self._start) / seconds:.1f} {self.unit}/s" if seconds > 0 else ""
-
-    def _move(self, done: int) -> None:
-        self.done = done
+        self.done, self.total = done, total
         self._show()
+
+    def speed(self) -> float:
+        """Return the steps per second since the start."""
+        return (self.done - self._start) / max(time.monotonic() - self._started_at, 1e-9)
 
     def _show(self) -> None:
         now = time.monotonic()
         if now - self._last_line < _SECONDS_BETWEEN_LINES and self.done != self.total:
             return
-        self._last_line = now
-        speed = (self.done - self._start) / max(now - self._started_at, 1e-9)
+        self._last_line, speed = now, self.speed()
         remaining = f", {(self.total - self.done) / speed:.0f} s left" if self.total and speed > 0 else ""
         print(
-            f"{self.title}: {self.done}/{self.total} {self.unit}, {self.rate()}{remaining}",
+            f"{self.title}: {self.done}/{self.total} {self.unit}, {speed:.1f} {self.unit}/s{remaining}",
             file=sys.stderr,
             flush=True,
         )
@@ -68,9 +63,8 @@ class _TerminalBar(Bar):
         self._task: TaskID = progress.add_task(title, total=total, completed=done, rate="")
 
     def _show(self) -> None:
-        self._progress.update(
-            self._task, description=self.title, total=self.total, completed=self.done, rate=self.rate()
-        )
+        rate = f"{self.speed():.1f} {self.unit}/s"
+        self._progress.update(self._task, description=self.title, total=self.total, completed=self.done, rate=rate)
 
 
 class Console:

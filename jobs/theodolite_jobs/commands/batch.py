@@ -54,11 +54,7 @@ def submit(
     from theodolite.submission.surveys import submit_survey
 
     settings = settings_of(
-        store=store,
-        jobs_url=cluster,
-        dask_address=dask,
-        replicas=replicas,
-        gpus_per_replica=gpus_per_replica,
+        store=store, jobs_url=cluster, dask_address=dask, replicas=replicas, gpus_per_replica=gpus_per_replica
     )
     survey_spec = _with_absolute_paths(spec_of(spec), spec.parent)
     _print_job(settings, submit_survey(settings, survey_spec, OWNER, Cache(0)), wait, as_json)
@@ -79,7 +75,7 @@ def status(
     if job is not None:
         _print_job(settings, _job(settings, job).id, wait, as_json)
         return
-    items = _contents(settings, _jobs(settings))
+    items = _contents(settings)
     if as_json:
         print(json.dumps({"items": items}))
         return
@@ -119,20 +115,17 @@ def stop(job: JobId, cluster: Cluster = None, store: Store = None, as_json: AsJs
 def _print_job(settings: "Settings", job_id: str, wait: bool, as_json: bool) -> None:
     from theodolite.submission.waiting import wait_for_end
 
-    def current() -> dict[str, Any]:
-        (job,) = _jobs(settings, job_id)
-        return _contents(settings, [job])[0]
-
     if wait:
-        wait_for_end(current)
-    print_value(current(), as_json)
+        wait_for_end(lambda: _contents(settings, job_id)[0])
+    print_value(_contents(settings, job_id)[0], as_json)
 
 
-def _contents(settings: "Settings", jobs: "list[StoredJob]") -> list[dict[str, Any]]:
+def _contents(settings: "Settings", job_id: str | None = None) -> list[dict[str, Any]]:
     from theodolite.store.cache import Cache
     from theodolite.submission.surveys import job_content, job_states
 
-    states, cache = job_states(settings, jobs), Cache(0)
+    jobs, cache = _jobs(settings, job_id), Cache(0)
+    states = job_states(settings, jobs)
     return [job_content(settings, job, states[job.id], cache) for job in jobs]
 
 

@@ -1,7 +1,8 @@
 """Commands that run a survey, one of its stages or the analysis of heads, or estimate the cost of a survey."""
 
+from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -37,17 +38,10 @@ def survey(
 
     For example: theodolite survey demo.yaml --store ./theodolite-store
     """
-    from theodolite_jobs.metrics_server import served
-    from theodolite_jobs.progress import Console
     from theodolite_jobs.survey import survey as run_survey
 
-    settings = settings_of(
-        store=store, ray_address=ray, dask_address=dask, replicas=replicas, gpus_per_replica=gpus_per_replica
-    )
-    survey_spec = spec_of(spec)
-    with served(settings):
-        run = run_survey(survey_spec, spec.parent, settings, Console())
-    print_outcome(run, as_json)
+    cluster = {"ray_address": ray, "dask_address": dask, "replicas": replicas, "gpus_per_replica": gpus_per_replica}
+    _run(run_survey, spec_of(spec), spec.parent, as_json, store=store, **cluster)
 
 
 def capture(
@@ -62,15 +56,10 @@ def capture(
 
     For example: theodolite capture demo.yaml --store ./theodolite-store
     """
-    from theodolite_jobs.metrics_server import served
-    from theodolite_jobs.progress import Console
     from theodolite_jobs.survey import capture as run_capture
 
-    settings = settings_of(store=store, ray_address=ray, replicas=replicas, gpus_per_replica=gpus_per_replica)
-    survey_spec = spec_of(spec)
-    with served(settings):
-        run = run_capture(survey_spec, spec.parent, settings, Console())
-    print_outcome(run, as_json)
+    cluster = {"ray_address": ray, "replicas": replicas, "gpus_per_replica": gpus_per_replica}
+    _run(run_capture, spec_of(spec), spec.parent, as_json, store=store, **cluster)
 
 
 def analyse(run: RunId, store: Store = None, dask: Dask = None, as_json: AsJson = False) -> None:
@@ -130,8 +119,6 @@ def heads(
     For example: theodolite heads smollm2-135m-instruct --offsets 0,1,8
     """
     from theodolite.spec_file import parse_spec
-    from theodolite_jobs.metrics_server import served
-    from theodolite_jobs.progress import Console
     from theodolite_jobs.survey import survey as run_survey
 
     survey_spec = parse_spec(
@@ -148,9 +135,17 @@ def heads(
         },
         "the command",
     )
-    settings = settings_of(store=store, dask_address=dask)
+    _run(run_survey, survey_spec, Path(), as_json, store=store, dask_address=dask)
+
+
+def _run(stages: Callable[..., Any], spec: Any, folder: Path, as_json: bool, **options: Any) -> None:
+    """Run the stages of a survey with the settings of some options, serve the metrics, and print the outcome."""
+    from theodolite_jobs.metrics_server import served
+    from theodolite_jobs.progress import Console
+
+    settings = settings_of(**options)
     with served(settings):
-        run = run_survey(survey_spec, Path(), settings, Console())
+        run = stages(spec, folder, settings, Console())
     print_outcome(run, as_json)
 
 
