@@ -57,10 +57,8 @@ class Rehearsal:
         self.services[WORKERS[1]] = self.services[WORKERS[0]]
         self.ports = {name: {port: free_port() for port in ports} for name, ports in OWN_PORTS.items()}
         self.processes: dict[str, subprocess.Popen[bytes]] = {}
-        self.variables = {
-            "THEODOLITE_REPLICAS": str(len(WORKERS)),
-            "THEODOLITE_STORE": store or f"file://{folder}/store",
-        }
+        self.store = store or f"file://{folder}/store"
+        self.variables = {"THEODOLITE_REPLICAS": str(len(WORKERS)), "THEODOLITE_STORE": self.store}
         self.variables |= {name: value for name, value in os.environ.items() if name.startswith(("AWS_", "PIP_"))}
         self.folders = {
             "/run/secrets": folder / "secrets",
@@ -70,11 +68,6 @@ class Rehearsal:
         }
         for path in self.folders.values():
             path.mkdir(parents=True, exist_ok=True)
-
-    @property
-    def store(self) -> str:
-        """The URL of the store."""
-        return self.variables["THEODOLITE_STORE"]
 
     def address(self, service: str, port: int) -> str:
         """Return the host:port on this machine for a service's port in its container."""
@@ -133,10 +126,7 @@ class Rehearsal:
         process = self.processes.pop(service)
         family = psutil.Process(process.pid).children(recursive=True) if process.poll() is None else []
         process.send_signal(signal_number)
-        for one in family if signal_number == signal.SIGKILL else []:
-            with suppress(psutil.NoSuchProcess):
-                one.kill()
-        _, alive = psutil.wait_procs(family, timeout=15)
+        alive = family if signal_number == signal.SIGKILL else psutil.wait_procs(family, timeout=15)[1]
         for one in alive:
             with suppress(psutil.NoSuchProcess):
                 one.kill()
