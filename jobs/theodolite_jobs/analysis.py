@@ -1,9 +1,8 @@
 """The loop that computes the result groups that a spec requests and that are missing or outdated."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from contextlib import nullcontext
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import xarray as xr
 
@@ -19,7 +18,8 @@ from theodolite.store.result_writer import build_group, drop_groups, write_group
 from theodolite.store.runs import Run
 from theodolite.store.tables import encode_table
 from theodolite_jobs.models.load import check_readable, load_config, load_tokenizer
-from theodolite_jobs.models.source import ModelSource, fetch, fetch_small_files, resolve_source
+from theodolite_jobs.models.source import ModelSource, fetch, resolve_source
+from theodolite_jobs.models.weights import Weights
 from theodolite_jobs.passes.selections import Contrasts
 from theodolite_jobs.prepare import check_remote_code
 from theodolite_jobs.progress import Console
@@ -27,9 +27,6 @@ from theodolite_jobs.report.page import write_report
 from theodolite_jobs.results.computations import COMPUTATIONS
 from theodolite_jobs.results.context import Context
 from theodolite_jobs.results.tables import flat_table
-
-if TYPE_CHECKING:
-    from theodolite_jobs.models.weights import Weights
 
 
 def analyse_run(run: Run, spec: SurveySpec, source: ModelSource | None, settings: Settings, console: Console) -> None:
@@ -92,11 +89,15 @@ def requested_groups(run: Run, spec: SurveySpec, contrasts: Contrasts) -> list[s
         "resid_pre": Site.RESID_PRE in run.record.spec.capture.sites,
         "weights": True,
     }
-    _check_request(run, spec, has_resid_pre=available["resid_pre"])
+    if "travel" in (spec.analyses or []) and not available["resid_pre"]:
+        raise SpecError("analyses: 'travel' needs the site resid_pre, which was not captured; survey again with it")
+    composition, last = spec.heads.composition, run.record.model.n_layers - 1
+    if composition is not None and composition[1] > last:
+        raise SiteNotFoundError(f"heads.composition: this model has no layer {composition[1]}; it has 0 to {last}")
     possible = {name for name, group in GROUPS.items() if all(available[need] for need in group.needs)}
     if not spec.heads.vectors:
         possible.discard("words")  # `words` decodes the vectors of `heads`
-    if spec.heads.composition is None:
+    if composition is None:
         possible.discard("composition")
     requested = set(spec.analyses or ANALYSES) & possible
     requested |= {name for name in possible if GROUPS[name].always}
@@ -104,14 +105,6 @@ def requested_groups(run: Run, spec: SurveySpec, contrasts: Contrasts) -> list[s
     if "heads" in requested:
         requested |= {"composition"} & possible
     return [name for name in GROUPS if name in requested]
-
-
-def _check_request(run: Run, spec: SurveySpec, *, has_resid_pre: bool) -> None:
-    if "travel" in (spec.analyses or []) and not has_resid_pre:
-        raise SpecError("analyses: 'travel' needs the site resid_pre, which was not captured; survey again with it")
-    composition, last = spec.heads.composition, run.record.model.n_layers - 1
-    if composition is not None and composition[1] > last:
-        raise SiteNotFoundError(f"heads.composition: this model has no layer {composition[1]}; it has 0 to {last}")
 
 
 def compute_groups(context: Context, requested: Sequence[str]) -> tuple[list[str], dict[str, ModelError]]:
@@ -122,7 +115,9 @@ def compute_groups(context: Context, requested: Sequence[str]) -> tuple[list[str
     """
     computed: list[str] = []
     failed: dict[str, ModelError] = {}
-    for batch in _batches(requested):
+    # The groups that share the passes over the activations are computed together, then each other group alone.
+    shared = [name for name in requested if GROUPS[name].uses_passes]
+    for batch in [shared, *([name] for name in requested if name not in shared)]:
         context.stale = _stale(context, batch, failed)
         if not context.stale:
             continue
@@ -134,14 +129,6 @@ def compute_groups(context: Context, requested: Sequence[str]) -> tuple[list[str
         else:
             computed += context.stale
     return computed, failed
-
-
-def _batches(requested: Sequence[str]) -> Iterator[list[str]]:
-    """Yield the groups that share the passes over the activations together, then each other group alone."""
-    shared = [name for name in requested if GROUPS[name].uses_passes]
-    if shared:
-        yield shared
-    yield from ([name] for name in requested if name not in shared)
 
 
 def _stale(context: Context, batch: Sequence[str], failed: dict[str, ModelError]) -> dict[str, str]:
@@ -193,13 +180,11 @@ def _report_failures(run: Run, spec: SurveySpec, failed: dict[str, ModelError], 
         console.say(f"{', '.join(names)}: left out, since {reason}")
 
 
-def _open_weights(run: Run, spec: SurveySpec, source: ModelSource | None, settings: Settings) -> "Weights":
+def _open_weights(run: Run, spec: SurveySpec, source: ModelSource | None, settings: Settings) -> Weights:
     """Return the weights of the run's model; raise ModelError if they are missing or cannot be read."""
-    from theodolite_jobs.models.weights import Weights
-
     check_remote_code(spec.model, settings)
     source = source or _same_model(run)
-    check_readable(load_config(fetch_small_files(source, settings.cache), spec.model.trust_remote_code))
+    check_readable(load_config(fetch(source, settings.cache, weights=False), spec.model.trust_remote_code))
     files = fetch(source, settings.cache)
     return Weights(files, load_config(files, spec.model.trust_remote_code))
 

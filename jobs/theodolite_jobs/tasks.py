@@ -5,11 +5,10 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from contextvars import ContextVar
-from dataclasses import dataclass
 from functools import partial
 from itertools import islice
 from queue import SimpleQueue
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from dask.system import CPU_COUNT
 from threadpoolctl import threadpool_limits
@@ -22,28 +21,28 @@ Progress = Callable[[str, int, int], None]
 """Called with the name of the stage, the number of finished tasks, and the number of tasks."""
 
 
-@dataclass(frozen=True)
-class _Executor:
+class _Executor(NamedTuple):
     """The functions that run tasks on threads or on a cluster.
 
-    Attributes:
-        submit: takes a function and its arguments; returns a future.
-        n_threads: returns the number of tasks that run at the same time.
-        share: takes a value that all tasks use; returns the argument to pass for it.
-        discard: takes a future whose result is no longer needed.
+    The executor of `Client.get_executor` copies each result to this process when its call ends, which may be long
+    before it is yielded. The futures of `Client.submit` leave it on the worker.
     """
 
     submit: Callable[..., Any]
-    n_threads: Callable[[], int]
-    share: Callable[[Any], Any]
-    discard: Callable[[Any], object]
+    n_threads: Callable[[], int]  # the number of calls that run at the same time
+    share: Callable[[Any], Any]  # returns the argument to pass for a value that all calls use
+    discard: Callable[[Any], object]  # takes a future whose result is no longer needed
 
 
 _EXECUTOR: ContextVar[_Executor | None] = ContextVar("executor", default=None)
 
 
 def run_tasks(
-    function: Callable[..., T], arguments: Sequence[tuple[Any, ...]], done: Callable[[int], None], rounds: int = 2
+    function: Callable[..., T],
+    arguments: Sequence[tuple[Any, ...]],
+    progress: Progress = lambda *_: None,
+    stage: str = "",
+    rounds: int = 2,
 ) -> Iterator[T]:
     """Yield the results of the calls in order; while one call is slow, the threads run later calls.
 
@@ -52,7 +51,8 @@ def run_tasks(
     Args:
         function: what to call; it must be importable where the tasks run.
         arguments: the positional arguments of each call. Pass what all calls share through `shared`.
-        done: called with the number of finished calls, which may finish in any order.
+        progress: called when a call has finished; calls may finish in any order.
+        stage: what the calls do, for `progress`.
         rounds: maximum number of calls per thread that are not yet yielded.
 
     Raises:
@@ -61,29 +61,29 @@ def run_tasks(
     with ExitStack() as stack:
         executor = _EXECUTOR.get() or stack.enter_context(_threads())
         limit = rounds * executor.n_threads()
-        remaining = enumerate(arguments)
-        submitted: deque[tuple[int, Any]] = deque()
-        finished: SimpleQueue[tuple[int, Any]] = SimpleQueue()  # the thread that finishes a call puts it
-        known: set[int] = set()
-        done(0)
+        remaining, n_finished = iter(arguments), 0
+        submitted: deque[Any] = deque()
+        finished: SimpleQueue[Any] = SimpleQueue()  # the thread that finishes a call puts its future
+        known: set[Any] = set()  # futures of finished calls; a future keeps its result in memory until it is yielded
+        progress(stage, 0, len(arguments))
         try:
             while True:
-                for index, call_arguments in islice(remaining, limit - len(submitted)):
-                    future = executor.submit(function, *call_arguments)
-                    submitted.append((index, future))
-                    future.add_done_callback(partial(_put, finished, index))
+                for call_arguments in islice(remaining, limit - len(submitted)):
+                    submitted.append(executor.submit(function, *call_arguments))
+                    submitted[-1].add_done_callback(finished.put)
                 if not submitted:
                     return
-                while submitted[0][0] not in known:
-                    index, future = finished.get()
+                while submitted[0] not in known:
+                    known.add(future := finished.get())
                     if error := future.exception():
                         raise error
-                    known.add(index)
-                    done(len(known))
-                yield submitted.popleft()[1].result()
+                    n_finished += 1
+                    progress(stage, n_finished, len(arguments))
+                known.remove(submitted[0])
+                yield submitted.popleft().result()
         finally:
             while submitted:
-                executor.discard(submitted.pop()[1])
+                executor.discard(submitted.pop())
 
 
 def shared(value: T) -> T:
@@ -124,7 +124,7 @@ def _threads(count: int | None = None) -> Iterator[_Executor]:
     pool = ThreadPoolExecutor(n_threads, "task")
     try:
         with threadpool_limits(limits=1):
-            yield _Executor(pool.submit, lambda: n_threads, _unchanged, Future.cancel)
+            yield _Executor(pool.submit, lambda: n_threads, lambda value: value, Future.cancel)
     finally:
         pool.shutdown(wait=False, cancel_futures=True)  # after an error, running calls finish in the background
 
@@ -138,10 +138,6 @@ def _cluster(address: str) -> Iterator[_Executor]:
     except (OSError, ValueError) as error:
         raise StoreError(f"cannot connect to the Dask scheduler at {address}: {error}") from error
 
-    def n_threads() -> int:
-        threads: dict[str, int] = client.nthreads()
-        return max(1, sum(threads.values()))
-
     def share(value: Any) -> Any:
         client.wait_for_workers(1)
         # Broadcast to every worker, because Dask cannot recompute a scattered value whose only worker is lost.
@@ -150,12 +146,5 @@ def _cluster(address: str) -> Iterator[_Executor]:
 
     with client:
         # Dask cancels a future without references itself.
-        yield _Executor(partial(client.submit, pure=False), n_threads, share, lambda _future: None)
-
-
-def _unchanged(value: Any) -> Any:
-    return value
-
-
-def _put(finished: "SimpleQueue[tuple[int, Any]]", index: int, future: Any) -> None:
-    finished.put((index, future))
+        submit = partial(client.submit, pure=False)
+        yield _Executor(submit, lambda: max(1, sum(client.nthreads().values())), share, lambda _future: None)

@@ -72,6 +72,10 @@ def numbers(count):
     return [(number,) for number in range(count)]
 
 
+def recorder(said):
+    return lambda *progress: said.append(progress)
+
+
 def wait_until(is_so):
     deadline = time.monotonic() + 10
     while not is_so():
@@ -81,21 +85,21 @@ def wait_until(is_so):
 
 def test_results_come_in_order_and_progress_reaches_the_end(tasks):
     said = []
-    assert list(run_tasks(square, numbers(9), said.append)) == [number**2 for number in range(9)]
-    assert said == list(range(10))
+    assert list(run_tasks(square, numbers(9), recorder(said), "squares")) == [number**2 for number in range(9)]
+    assert said == [("squares", done, 9) for done in range(10)]
 
 
 def test_nothing_to_do_is_done(tasks):
     said = []
-    assert list(run_tasks(square, [], said.append)) == []
-    assert said == [0]
+    assert list(run_tasks(square, [], recorder(said), "squares")) == []
+    assert said == [("squares", 0, 0)]
 
 
 def test_the_others_go_on_beside_a_slow_one(tasks, calls):
     found = []
 
     def read():
-        found.extend(run_tasks(hold_the_first, numbers(8), lambda _: None, rounds=3))
+        found.extend(run_tasks(hold_the_first, numbers(8), rounds=3))
 
     reader = threading.Thread(target=copy_context().run, args=(read,))  # the scheduler is a variable of the context
     reader.start()
@@ -108,7 +112,7 @@ def test_the_others_go_on_beside_a_slow_one(tasks, calls):
 
 @pytest.mark.parametrize("rounds", [1, 2])
 def test_no_more_than_the_stated_number_is_ahead(tasks, calls, rounds):
-    results = run_tasks(square, numbers(20), lambda _: None, rounds)
+    results = run_tasks(square, numbers(20), rounds=rounds)
     assert calls.begun == []
     for yielded in range(20):
         assert next(results) == yielded**2
@@ -118,7 +122,7 @@ def test_no_more_than_the_stated_number_is_ahead(tasks, calls, rounds):
 
 
 def test_an_error_is_raised_while_an_earlier_one_still_runs_and_the_rest_is_cancelled(tasks, calls):
-    results = run_tasks(fail_at_three, numbers(50), lambda _: None, rounds=5)
+    results = run_tasks(fail_at_three, numbers(50), rounds=5)
     with pytest.raises(RunDamagedError, match="shard 3 is damaged"):
         list(results)
     assert not calls.let_go.is_set()
@@ -127,9 +131,7 @@ def test_an_error_is_raised_while_an_earlier_one_still_runs_and_the_rest_is_canc
 
 def test_what_is_shared_reaches_every_task(tasks):
     table = shared({"offset": 100})
-    assert list(run_tasks(add_offset, [(table, number) for number in range(5)], lambda _: None)) == list(
-        range(100, 105)
-    )
+    assert list(run_tasks(add_offset, [(table, number) for number in range(5)])) == list(range(100, 105))
 
 
 def add_offset(table, number):
@@ -137,12 +139,12 @@ def add_offset(table, number):
 
 
 def test_tasks_run_without_a_scheduler_too():
-    assert list(run_tasks(square, numbers(3), lambda _: None)) == [0, 1, 4]
+    assert list(run_tasks(square, numbers(3))) == [0, 1, 4]
     assert shared(5) == 5
 
 
 def test_a_reader_that_stops_early_leaves_nothing_waiting(tasks, calls):
-    results = run_tasks(square, numbers(1000), lambda _: None)
+    results = run_tasks(square, numbers(1000))
     assert next(results) == 0
     results.close()
     assert len(calls.begun) <= 2 * THREADS
@@ -150,6 +152,6 @@ def test_a_reader_that_stops_early_leaves_nothing_waiting(tasks, calls):
 
 def test_an_inner_scheduler_takes_the_threads_of_the_outer_one(calls):
     with scheduler(None, 1), scheduler(None):
-        assert next(run_tasks(square, numbers(9), lambda _: None, rounds=2)) == 0
+        assert next(run_tasks(square, numbers(9), rounds=2)) == 0
         time.sleep(0.05)
         assert len(calls.begun) <= 2

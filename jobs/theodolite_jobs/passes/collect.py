@@ -1,7 +1,11 @@
 """Outputs of the passes over a run's activations, collected at once for all result groups that need them."""
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
 
 from theodolite.groups import GROUPS
 from theodolite.groups.record import Output
@@ -11,9 +15,12 @@ from theodolite_jobs.passes.all_shards import first_passes, second_passes
 from theodolite_jobs.passes.norm_layers import NormLayer
 from theodolite_jobs.passes.one_shard import FirstPass, SecondPass
 from theodolite_jobs.passes.samples import SampleSelection
-from theodolite_jobs.passes.selections import Contrasts, ContrastSelection, contrast_selection, set_selections
+from theodolite_jobs.passes.selections import Contrasts, contrast_selection, measured_sets, set_selections
 from theodolite_jobs.statistics.moments import Moments
 from theodolite_jobs.tasks import Progress
+
+Arrays = dict[str, NDArray[Any]]
+"""Variables of a result group, by name."""
 
 
 @dataclass(frozen=True)
@@ -26,6 +33,11 @@ class SetPasses:
     def __getitem__(self, name: str) -> Moments:
         return self.first.moments[name]
 
+    @property
+    def counts(self) -> NDArray[np.int64]:
+        """Number of prompts used, (position,)."""
+        return np.full(len(self.positions), self.first.count)
+
 
 @dataclass(frozen=True)
 class ContrastPasses:
@@ -37,6 +49,12 @@ class ContrastPasses:
     paired: bool
     positions: tuple[int, ...]
 
+    @property
+    def counts(self) -> Arrays:
+        """Numbers of prompts used of each side, `n_positive` and `n_negative`, (position,)."""
+        sides = {"n_positive": self.positive, "n_negative": self.negative}
+        return {name: np.full(len(self.positions), side.count) for name, side in sides.items()}
+
 
 @dataclass(frozen=True)
 class Collected:
@@ -44,6 +62,31 @@ class Collected:
 
     sets: Sequence[SetPasses]
     contrasts: Sequence[ContrastPasses]
+    n_positions: int
+
+    def over_sets(self, group: str, statistics: Callable[[SetPasses], Arrays]) -> Arrays:
+        """Return a group's variables over all sets and positions, from a function of one set at its own positions."""
+        return self._over(group, statistics, self.sets)
+
+    def over_contrasts(self, group: str, statistics: Callable[[ContrastPasses], Arrays]) -> Arrays:
+        """Return a group's variables over all contrasts and positions, from a function of one contrast."""
+        return self._over(group, statistics, self.contrasts)
+
+    def _over(
+        self, group: str, statistics: Callable[[Any], Arrays], all_passes: Sequence[SetPasses | ContrastPasses]
+    ) -> Arrays:
+        dims = {variable.name: variable.dims for variable in GROUPS[group].variables}
+        stacked: dict[str, list[NDArray[Any]]] = {}
+        for passes in all_passes:
+            for name, array in statistics(passes).items():
+                axis = dims[name].index("position") - 1
+                shape = (*array.shape[:axis], self.n_positions, *array.shape[axis + 1 :])
+                # At positions that a set lacks, statistics are NaN, indices are −1, and numbers of samples are 0.
+                missing = np.nan if array.dtype.kind == "f" else -1 if "layer" in dims[name] else 0
+                whole = np.full(shape, missing, dtype=array.dtype)
+                whole[(slice(None),) * axis + (list(passes.positions),)] = array
+                stacked.setdefault(name, []).append(whole)
+        return {name: np.stack(arrays) for name, arrays in stacked.items()}
 
 
 def collect(
@@ -72,31 +115,16 @@ def collect(
     per_set = frozenset[Output]().union(*(GROUPS[name].per_set for name in groups))
     per_side = frozenset[Output]().union(*(GROUPS[name].per_side for name in groups))
     requested: dict[SampleSelection, frozenset[Output]] = {}
-    selections = [(one.selection, per_set) for one in sets.values()]
+    selections = [(selection, per_set) for selection, _ in sets]
     selections += [(side, per_side) for one in sides.values() for side in (one.positive, one.negative)]
     for selection, outputs in selections:
         if outputs:
             requested[selection] = requested.get(selection, frozenset()) | outputs
     first = first_passes(run, requested, norms, progress)
-    contrast_passes = [
-        _contrast_passes(run, name, selection, first, groups, progress) for name, selection in sides.items() if per_side
-    ]
-    set_passes = [SetPasses(first[one.selection], one.positions) for one in sets.values() if per_set]
-    return Collected(set_passes, contrast_passes)
-
-
-def _contrast_passes(
-    run: Run,
-    name: str,
-    selection: ContrastSelection,
-    first: Mapping[SampleSelection, FirstPass],
-    groups: Collection[str],
-    progress: Progress,
-) -> ContrastPasses:
-    """Return both passes of a contrast, the second one only if a group needs it."""
-    positive, negative = first[selection.positive], first[selection.negative]
-    needs = {"intervals": "curves" in groups, "scores": "separation" in groups}
-    second = None
-    if any(needs.values()):
-        second = second_passes(run, name, selection, positive, negative, progress, **needs)
-    return ContrastPasses(positive, negative, second, selection.paired, selection.positions)
+    contrast_passes = []
+    for label, contrast in sides.items() if per_side else ():
+        positive, negative = first[contrast.positive], first[contrast.negative]
+        second = second_passes(run, label, contrast, positive, negative, groups, progress)
+        contrast_passes.append(ContrastPasses(positive, negative, second, contrast.paired, contrast.positions))
+    set_passes = [SetPasses(first[selection], positions) for selection, positions in sets if per_set]
+    return Collected(set_passes, contrast_passes, len(measured_sets(run)[1]))

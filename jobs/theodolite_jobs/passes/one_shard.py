@@ -10,20 +10,31 @@ from numpy.typing import NDArray
 from theodolite.groups.record import Output
 from theodolite.sites import Site
 from theodolite.store.runs import Run
-from theodolite_jobs.passes.gather import (
-    FoldArrays,
-    StreamArrays,
-    cached_reader,
-    captured_blocks,
-    measure_norms,
-    travel_moments,
-)
+from theodolite_jobs.passes.gather import cached_reader, captured_blocks, measure_norms, travel_moments
 from theodolite_jobs.passes.norm_layers import NormLayer
 from theodolite_jobs.passes.samples import SampleSelection, SelectedShard
 from theodolite_jobs.statistics import sphere
 from theodolite_jobs.statistics.curves import Scatter, scatter
-from theodolite_jobs.statistics.moments import Extremes, Moments, extremes, merge, merge_extremes, moments, on_sphere
-from theodolite_jobs.statistics.separation import FOLDS, Folds, fold_scores
+from theodolite_jobs.statistics.moments import (
+    Extremes,
+    Moments,
+    extremes,
+    lengths,
+    merge,
+    merge_extremes,
+    moments,
+    on_sphere,
+)
+from theodolite_jobs.statistics.separation import FOLDS, Folds, fold_moments, fold_scores
+
+STREAM_SPACES = ("raw", "sphere")
+"""Activations as they are, and scaled to norm √d_model."""
+
+Means = Mapping[str, tuple[NDArray[np.float64], NDArray[np.float64]]]
+"""Means of a contrast's two sets by space, each (site, position, layer, d_model)."""
+
+Axes = tuple[NDArray[np.float64], NDArray[np.float64]]
+"""What `fold_directions` returns: directions, (fold, site, position, layer, d_model), and projected midpoints."""
 
 
 @dataclass(frozen=True)
@@ -59,27 +70,6 @@ class FirstPass:
 
 
 @dataclass(frozen=True)
-class Means:
-    """Means of a contrast's two sets in one space, each (site, position, layer, d_model)."""
-
-    positive: NDArray[np.float64]
-    negative: NDArray[np.float64]
-
-
-@dataclass(frozen=True)
-class Axes:
-    """The direction along which each fold's samples are scored, and the midpoint's projection on it.
-
-    Attributes:
-        units: (fold, site, position, layer, d_model).
-        midpoints: (fold, site, position, layer).
-    """
-
-    units: NDArray[np.float64]
-    midpoints: NDArray[np.float64]
-
-
-@dataclass(frozen=True)
 class SecondPass:
     """Outputs of the second pass over some samples of a contrast; `+` merges those of disjoint samples.
 
@@ -104,38 +94,46 @@ def first_pass(
     """Return the requested outputs for one shard's selected samples; each layer is converted to float64 once."""
     shard = SelectedShard(run, selection, shard_index)
     at = cached_reader(shard)
-    sites, n_layers = tuple(run.record.spec.capture.sites), len(run.record.layers)
-    shape = len(sites), len(selection.positions), n_layers
-    stream = StreamArrays(shape, len(shard.samples), run.record.model.d_model) if "stream" in outputs else None
-    folds = FoldArrays(shape, shard.samples % FOLDS, run.record.model.d_model) if "folds" in outputs else None
-    rows = len(shard.samples) * len(selection.positions)
-    quantities = np.full((rows, len(norms), len(sphere.QUANTITIES)), np.nan)
+    sites, n_layers, d_model = run.record.spec.capture.sites, len(run.record.layers), run.record.model.d_model
+    n_samples, n_positions = len(shard.samples), len(selection.positions)
+    shape, fold_of = (len(sites), n_positions, n_layers), shard.samples % FOLDS
+    mean_and_m2 = {space: (np.empty((*shape, d_model)), np.empty((*shape, d_model))) for space in STREAM_SPACES}
+    bounds = Extremes(np.empty((*shape, d_model)), np.empty((*shape, d_model)))
+    stream_norms = np.empty((n_samples, *shape))
+    fold_counts = np.bincount(fold_of, minlength=FOLDS)
+    folds = Folds(fold_counts, np.empty((FOLDS, *shape, d_model)), np.empty((FOLDS, *shape)))
+    quantities = np.full((n_samples * n_positions, len(norms), len(sphere.QUANTITIES)), np.nan)
 
     def visit(index: int) -> None:
         for number, site in enumerate(sites):
-            if stream is not None:
-                stream.put(number, index, at(site, index))
-            if folds is not None:
-                folds.put(number, index, at(site, index))
+            samples = at(site, index).reshape(n_samples, n_positions, d_model)
+            where = np.s_[number, :, index]
+            if "stream" in outputs:
+                for space, part in (("raw", moments(samples)), ("sphere", moments(on_sphere(samples)))):
+                    mean_and_m2[space][0][where], mean_and_m2[space][1][where] = part.mean, part.m2
+                own = extremes(samples)
+                bounds.minimum[where], bounds.maximum[where] = own.minimum, own.maximum
+                stream_norms[:, *where] = lengths(samples)
+            if "folds" in outputs:
+                folds.means[:, *where], folds.deviations[:, *where] = fold_moments(samples, fold_of)
         if "norms" in outputs:
             measure_norms(quantities, norms, at, index, last=index == n_layers - 1)
 
     parts: dict[str, Moments] = {}
-    bounds: dict[str, Extremes] = {}
+    ends: dict[str, Extremes] = {}
     if "travel" in outputs:
-        blocks = captured_blocks(run, sites, at, visit)
-        parts |= travel_moments(run, blocks, len(shard.samples), len(selection.positions))
+        parts |= travel_moments(run, captured_blocks(run, sites, at, visit), n_samples, n_positions)
     else:
         for index in range(n_layers):
             visit(index)
-    if stream is not None:
-        parts |= stream.moments()
-        bounds["raw"] = stream.extremes
+    if "stream" in outputs:
+        parts |= {space: Moments(n_samples, *arrays) for space, arrays in mean_and_m2.items()}
+        parts["norm"], ends["raw"] = moments(stream_norms), bounds
     if "norms" in outputs:
-        samples = quantities.reshape(len(shard.samples), len(selection.positions), *quantities.shape[1:])
-        parts["norms"], bounds["norms"] = moments(samples), extremes(samples)
+        measured = quantities.reshape(n_samples, n_positions, *quantities.shape[1:])
+        parts["norms"], ends["norms"] = moments(measured), extremes(measured)
         parts["final"] = moments(shard.layer(Site.RESID_FINAL).astype(np.float64))
-    return FirstPass(parts, bounds, folds.folds() if folds is not None else None)
+    return FirstPass(parts, ends, folds if "folds" in outputs else None)
 
 
 def second_pass(
@@ -143,7 +141,7 @@ def second_pass(
     positive: SampleSelection | None,
     negative: SampleSelection | None,
     shard_index: int,
-    means_and_axes: tuple[Mapping[str, Means], Axes | None],
+    means_and_axes: tuple[Means, Axes | None],
     paired: bool,
 ) -> SecondPass:
     """Return one shard's part of a contrast's sums in each space of the means, and its scores along the axes.
@@ -151,34 +149,24 @@ def second_pass(
     For paired sets the task reads the shards of both sides with that index; otherwise one side is None.
     """
     means, axes = means_and_axes
-    selections = [side for side in (positive, negative) if side is not None]
-    shape = len(run.record.spec.capture.sites), len(selections[0].positions), len(run.record.layers)
     sides = [SelectedShard(run, side, shard_index) if side is not None else None for side in (positive, negative)]
-    sums = {space: _no_scatter(shape) for space in means}
-    scores = [() if axes is None or side is None else (np.empty((len(side.samples), *shape)),) for side in sides]
-    for number, site in enumerate(run.record.spec.capture.sites):
-        for index, position in product(range(shape[2]), range(shape[1])):
+    n_positions = next(len(side.selection.positions) for side in sides if side is not None)
+    n_layers, d_model = len(run.record.layers), run.record.model.d_model
+    shape = len(run.record.spec.capture.sites), n_positions, n_layers
+    outer = (*shape, 2, 2)
+    sums = {space: Scatter(np.zeros(outer), np.zeros(outer), np.zeros(outer), np.zeros(shape)) for space in means}
+    scores = [np.empty((0 if side is None else len(side.samples), *shape)) for side in sides]
+    for (number, site), index in product(enumerate(run.record.spec.capture.sites), range(n_layers)):
+        layers = [np.empty((0, n_positions, d_model)) if side is None else side.layer(site, index) for side in sides]
+        for position in range(n_positions):
             at = number, position, index
-            samples = [
-                np.empty((0, run.record.model.d_model))
-                if side is None
-                else side.layer(site, index)[:, position].astype(np.float64)
-                for side in sides
-            ]
-            for space, centre in means.items():
+            samples = [layer[:, position].astype(np.float64) for layer in layers]
+            for space, (a, b) in means.items():
                 p, q = (on_sphere(one) if space == "sphere" else one for one in samples)
-                part = scatter(p, q, centre.positive[at], centre.negative[at], paired=paired)
+                part = scatter(p, q, a[at], b[at], paired=paired)
                 for name in ("positive", "negative", "cross", "cross_trace"):
                     getattr(sums[space], name)[at] = getattr(part, name)
-            for side, one, arrays in zip(sides, samples, scores, strict=True):
-                for array in arrays:
-                    assert axes is not None
-                    assert side is not None
-                    units, midpoints = axes.units[:, *at], axes.midpoints[:, *at]
-                    array[:, *at] = fold_scores(one, side.samples % FOLDS, units, midpoints)
-    return SecondPass(sums, *scores)
-
-
-def _no_scatter(shape: tuple[int, ...]) -> Scatter:
-    outer = [np.zeros((*shape, 2, 2)) for _ in range(3)]
-    return Scatter(outer[0], outer[1], outer[2], np.zeros(shape))
+            for side, one, own in zip(sides, samples, scores, strict=True):
+                if axes is not None and side is not None:
+                    own[:, *at] = fold_scores(one, side.samples % FOLDS, axes[0][:, *at], axes[1][:, *at])
+    return SecondPass(sums, *(() if axes is None else (own,) for own in scores))

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -53,31 +54,32 @@ class SelectedShard:
             values = values[self.samples - self.commit.start]
         if len(self.selection.positions) < values.shape[1]:
             values = values[:, list(self.selection.positions)]
-        refuse_non_finite(values, self.run, f"shard {self.commit.name}", site, index, self.samples)
+        _refuse_non_finite(values, self.run, f"shard {self.commit.name}", site, index, self.samples)
         return values
 
 
-def read_layer_samples(
-    run: Run, selection: SampleSelection, samples: Sequence[int], site: Site, layer: int
-) -> NDArray[np.float32]:
-    """Return some samples of a set at one site, layer and position, (sample, d_model).
+class PointCloud(NamedTuple):
+    """Samples of a set at one position, few enough for a Gram matrix in memory.
+
+    `position` is an index into the set's own positions, and `samples` are ascending indices into the set.
+    """
+
+    prompt_set: str
+    position: int
+    samples: Sequence[int]
+
+
+def read_cloud(run: Run, cloud: PointCloud, site: Site, layer: int) -> NDArray[np.float32]:
+    """Return the samples at a site and an index into the run's layers, (sample, d_model); `resid_final` has no layer.
 
     It reads only that layer, with two requests for each shard. The caller must have verified the shards.
-
-    Args:
-        run: the run.
-        selection: the set and one of its positions.
-        samples: indices of the samples in the set, ascending.
-        site: the site; `resid_final` has no layer.
-        layer: index into the run's layers.
     """
-    (position,) = selection.positions
-    values = read_slice(run, selection.prompt_set, site, layer, samples[-1] + 1)[list(samples), position]
-    refuse_non_finite(values, run, f"set {selection.prompt_set}", site, layer, samples)
+    values = read_slice(run, cloud.prompt_set, site, layer, cloud.samples[-1] + 1)[list(cloud.samples), cloud.position]
+    _refuse_non_finite(values, run, f"set {cloud.prompt_set}", site, layer, cloud.samples)
     return values
 
 
-def refuse_non_finite(
+def _refuse_non_finite(
     values: NDArray[np.float32],
     run: Run,
     where: str,

@@ -16,14 +16,6 @@ Contrasts = dict[str, dict[str, Any]]
 
 
 @dataclass(frozen=True)
-class SetSelection:
-    """A set's samples, and the indices of its positions among all positions."""
-
-    selection: SampleSelection
-    positions: tuple[int, ...]
-
-
-@dataclass(frozen=True)
 class ContrastSelection:
     """Samples of both sides at their common positions, and the indices of these among all positions."""
 
@@ -42,14 +34,14 @@ def measured_sets(run: Run) -> tuple[list[str], list[int]]:
     return names, sorted({position for name in names for position in run.record.sets[name].positions})
 
 
-def set_selections(run: Run, commits: Mapping[str, list[Commit]]) -> dict[str, SetSelection]:
-    """Return a selection for each set: all samples that are not quarantined, at all positions of the set."""
+def set_selections(run: Run, commits: Mapping[str, list[Commit]]) -> list[tuple[SampleSelection, tuple[int, ...]]]:
+    """Return the samples of each set that are not quarantined, and the indices of its positions among all positions."""
     names, positions = measured_sets(run)
-    selections = {}
+    selections = []
     for name in names:
         own = run.record.sets[name].positions
         selection = SampleSelection(name, quarantined(commits[name]), tuple(range(len(own))))
-        selections[name] = SetSelection(selection, tuple(positions.index(position) for position in own))
+        selections.append((selection, tuple(positions.index(position) for position in own)))
     return selections
 
 
@@ -83,7 +75,17 @@ def first_captured(run: Run, candidates: Sequence[tuple[Site, int]]) -> tuple[Si
 
 def all_commits(run: Run) -> dict[str, list[Commit]]:
     """Return the commit records of all shards of all sets; raise StoreError if some are missing."""
-    return {name: _commits_of(run, name) for name in run.record.sets}
+    commits = {}
+    for name, facts in run.record.sets.items():
+        known = read_commits(run.location, name)
+        missing = [index for index in range(facts.n_shards) if index not in known]
+        if missing:
+            raise StoreError(
+                f"{run.id}: {len(missing)} of {facts.n_shards} shards of {name} are not captured; the first is "
+                f"{name}/{missing[0]:05d}; run the same survey again to capture them"
+            )
+        commits[name] = [known[index] for index in range(facts.n_shards)]
+    return commits
 
 
 def captured_digest(commits: Mapping[str, list[Commit]]) -> str:
@@ -99,14 +101,3 @@ def captured_digest(commits: Mapping[str, list[Commit]]) -> str:
 def quarantined(commits: Iterable[Commit]) -> frozenset[int]:
     """Return the indices of the quarantined samples."""
     return frozenset(sample for commit in commits for sample in commit.quarantined)
-
-
-def _commits_of(run: Run, name: str) -> list[Commit]:
-    commits, expected = read_commits(run.location, name), run.record.sets[name].n_shards
-    missing = [index for index in range(expected) if index not in commits]
-    if missing:
-        raise StoreError(
-            f"{run.id}: {len(missing)} of {expected} shards of {name} are not captured; the first is "
-            f"{name}/{missing[0]:05d}; run the same survey again to capture them"
-        )
-    return [commits[index] for index in range(expected)]

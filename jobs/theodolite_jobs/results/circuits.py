@@ -5,21 +5,19 @@ Operations that depend on the data are not part of a circuit; `notes_on` lists t
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from theodolite.sites import Site
 from theodolite_jobs.models.rotary import rotation
-from theodolite_jobs.statistics.circuits import Circuits
+from theodolite_jobs.models.weights import Weights
+from theodolite_jobs.statistics.heads import Circuits
 from theodolite_jobs.statistics.norms import Norm, projected
 
-if TYPE_CHECKING:
-    from theodolite_jobs.models.weights import Weights
 
-
-def read_circuits(weights: "Weights", layer: int, offsets: Sequence[int] = (0,), fold_norm: bool = False) -> Circuits:
+def read_circuits(weights: Weights, layer: int, offsets: Sequence[int] = (0,), fold_norm: bool = False) -> Circuits:
     """Return one layer's circuits; `fold_norm` folds the norm before attention into the weights.
 
     For the norm Πx/σ · γ + β, folding gives W′ = Π diag(γ) W and b′ = b + βW; the norm then has scale 1 and bias 0.
@@ -59,14 +57,14 @@ def read_circuits(weights: "Weights", layer: int, offsets: Sequence[int] = (0,),
     return replace(circuits, query=query, query_bias=query_bias, key=key, key_bias=key_bias)
 
 
-def input_norm(weights: "Weights", layer: int) -> Norm | None:
+def input_norm(weights: Weights, layer: int) -> Norm | None:
     """Return the norm between the stream and a layer's attention, or None if attention reads the stream directly."""
     if weights.anatomy.post_norm or "attention" not in weights.anatomy.norms:
         return None
     return weights.norm(layer, "attention")
 
 
-def notes_on(weights: "Weights", fold_norm: bool) -> list[str]:
+def notes_on(weights: Weights, fold_norm: bool) -> list[str]:
     """Return notes on the circuits: the choice of `fold_norm`, and parts of attention that the circuits leave out."""
     attention, anatomy = weights.attention(0), weights.anatomy
     if anatomy.post_norm or "attention" not in anatomy.norms:
@@ -140,8 +138,7 @@ def _written(output: NDArray[np.floating], norm: Norm | None, scale: float) -> N
 
 
 def _array(tensor: Any) -> NDArray[np.floating]:
-    array: NDArray[np.floating] = tensor.numpy()
-    return array
+    return np.asarray(tensor.numpy())
 
 
 def _optional(tensor: Any) -> NDArray[np.float64] | None:

@@ -1,19 +1,17 @@
 """The result group `composition`: Q-, K- and V-composition of pairs of attention heads."""
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from theodolite.errors import ModelError
 from theodolite.groups import GROUPS
+from theodolite_jobs.models.weights import Weights
 from theodolite_jobs.results.circuits import read_circuits
 from theodolite_jobs.results.context import Context, Result
 from theodolite_jobs.statistics.composition import KINDS, composition
 from theodolite_jobs.tasks import run_tasks
-
-if TYPE_CHECKING:
-    from theodolite_jobs.models.weights import Weights
 
 
 def digest_inputs(context: Context) -> dict[str, Any]:
@@ -35,12 +33,8 @@ def compute(context: Context) -> Result:
     score = np.full((len(KINDS), len(layers), n_heads, len(layers), n_heads), np.nan)
     pairs = [(first, second) for second in range(len(layers)) for first in range(second)]
     arguments = [(weights, layers[first], layers[second], heads.fold_norm) for first, second in pairs]
-
-    def say(done: int) -> None:
-        context.progress("composition", done, len(pairs))
-
     with context.tasks():
-        scores = run_tasks(_pair_composition, arguments, say, rounds=1)
+        scores = run_tasks(_pair_composition, arguments, context.progress, "composition", rounds=1)
         for (first, second), values in zip(pairs, scores, strict=True):
             score[:, first, :, second] = values
     coordinates = {"composition": KINDS, "layer": layers, "head": range(n_heads)}
@@ -48,7 +42,7 @@ def compute(context: Context) -> Result:
     return Result({"score": score}, coordinates, {"fold_norm": int(heads.fold_norm)})
 
 
-def _pair_composition(weights: "Weights", writer: int, reader: int, fold_norm: bool) -> NDArray[np.float64]:
+def _pair_composition(weights: Weights, writer: int, reader: int, fold_norm: bool) -> NDArray[np.float64]:
     circuits = [read_circuits(weights, layer, fold_norm=fold_norm) for layer in (writer, reader)]
     try:
         return composition(*circuits)

@@ -7,7 +7,6 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import xarray as xr
-from numpy.typing import NDArray
 
 from theodolite.errors import ModelError
 from theodolite.groups import GROUPS
@@ -15,16 +14,13 @@ from theodolite.spec import SurveySpec
 from theodolite.store.commits import Commit
 from theodolite.store.result_reader import read_group
 from theodolite.store.runs import Run
-from theodolite_jobs.passes.collect import Collected, collect
+from theodolite_jobs.passes.collect import Arrays, Collected, collect
 from theodolite_jobs.passes.norm_layers import NormLayer, norm_layers
 from theodolite_jobs.passes.selections import Contrasts, all_commits, captured_digest, measured_sets
 from theodolite_jobs.tasks import Progress, scheduler
 
 if TYPE_CHECKING:
     from theodolite_jobs.models.weights import Weights
-
-Arrays = dict[str, NDArray[Any]]
-"""The variables of a result group, by name."""
 
 
 @dataclass(frozen=True)
@@ -39,7 +35,7 @@ class Result:
         tables: encoded Parquet tables, by name.
     """
 
-    arrays: Mapping[str, NDArray[Any]]
+    arrays: Arrays
     coordinates: Mapping[str, Sequence[Any]]
     attributes: Mapping[str, Any] = field(default_factory=dict)
     labels: Mapping[str, tuple[str, Sequence[Any]]] = field(default_factory=dict)
@@ -89,10 +85,9 @@ class Context:
     @property
     def weights(self) -> "Weights":
         """The model's weights; raises the ModelError of the first attempt if they cannot be read."""
-        weights = self._weights
-        if isinstance(weights, ModelError):
-            raise weights
-        return weights
+        if isinstance(self._weights, ModelError):
+            raise self._weights
+        return self._weights
 
     @cached_property
     def _weights(self) -> "Weights | ModelError":

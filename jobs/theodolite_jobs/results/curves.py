@@ -1,23 +1,15 @@
 """The result group `curves`: cosine between means, variances and norms along depth, raw and on the sphere."""
 
-from collections.abc import Mapping
-from functools import partial
 from typing import Any
 
 import numpy as np
 
-from theodolite_jobs.passes.collect import ContrastPasses
-from theodolite_jobs.results.arrays import contrast_counts, into_all_positions
+from theodolite_jobs.passes.collect import Arrays, ContrastPasses, SetPasses
 from theodolite_jobs.results.context import Context, Result
-from theodolite_jobs.statistics.curves import CosineCurve, cosine_curve, variance_curves
+from theodolite_jobs.statistics.curves import cosine_curve, variance_curves
 
-_COSINE_FIELDS: Mapping[str, str] = {
-    "cosine_of_means": "plain",
-    "cosine_of_means_debiased": "debiased",
-    "cosine_of_means_low": "low",
-    "cosine_of_means_high": "high",
-    "difference_norm": "difference_norm",
-}
+SPACES = {"raw": "", "sphere": "on_sphere_"}
+"""The prefix of the variables' names in each space."""
 
 
 def digest_inputs(context: Context) -> dict[str, Any]:
@@ -27,35 +19,35 @@ def digest_inputs(context: Context) -> dict[str, Any]:
 
 def compute(context: Context) -> Result:
     """Return the group from both passes over the activations."""
-    sets, contrasts = context.collected.sets, context.collected.contrasts
-    n_positions = len(context.coordinates["position"])
-    over_sets = partial(into_all_positions, sets, n_positions)
-    over_contrasts = partial(into_all_positions, contrasts, n_positions)
-    arrays = contrast_counts(contrasts, n_positions)
-    for space, prefix in (("raw", ""), ("sphere", "on_sphere_")):
-        cosines = [_cosine(contrast, space) for contrast in contrasts]
-        for name, field in _COSINE_FIELDS.items():
-            arrays[prefix + name] = over_contrasts([getattr(cosine, field) for cosine in cosines])
-        parts = [passes[space] for passes in sets]
-        variances = [variance_curves(part.variance) for part in parts]
-        arrays[f"{prefix}variance_mean"] = over_sets([mean for mean, _, _ in variances])
-        arrays[f"{prefix}variance_max"] = over_sets([largest for _, largest, _ in variances])
-        arrays[f"{prefix}variance_max_feature"] = over_sets([feature for _, _, feature in variances], fill=-1)
-        arrays[f"{prefix}norm_of_mean"] = over_sets([np.linalg.norm(part.mean, axis=-1) for part in parts])
+    arrays = context.collected.over_contrasts("curves", _cosines)
+    arrays |= context.collected.over_sets("curves", _variances)
     return Result(arrays, context.coordinates, {"contrasts": context.contrasts})
 
 
-def _cosine(contrast: ContrastPasses, space: str) -> CosineCurve:
-    """Return the cosine of a contrast's means in one space, with its interval."""
-    positive, negative = contrast.positive.moments[space], contrast.negative.moments[space]
-    assert contrast.second is not None
-    return cosine_curve(
-        positive.mean,
-        negative.mean,
-        positive.variance.sum(axis=-1),
-        negative.variance.sum(axis=-1),
-        positive.count,
-        negative.count,
-        contrast.second.scatter[space],
-        paired=contrast.paired,
-    )
+def _cosines(passes: ContrastPasses) -> Arrays:
+    assert passes.second is not None
+    arrays = passes.counts
+    for space, prefix in SPACES.items():
+        positive, negative = passes.positive.moments[space], passes.negative.moments[space]
+        curve = cosine_curve(
+            positive.mean,
+            negative.mean,
+            positive.variance.sum(axis=-1),
+            negative.variance.sum(axis=-1),
+            positive.count,
+            negative.count,
+            passes.second.scatter[space],
+            paired=passes.paired,
+        )
+        arrays |= {prefix + name: values for name, values in curve._asdict().items()}
+    return arrays
+
+
+def _variances(passes: SetPasses) -> Arrays:
+    arrays: Arrays = {}
+    for space, prefix in SPACES.items():
+        mean, largest, feature = variance_curves(passes[space].variance)
+        arrays |= {f"{prefix}variance_mean": mean, f"{prefix}variance_max": largest}
+        arrays[f"{prefix}variance_max_feature"] = feature
+        arrays[f"{prefix}norm_of_mean"] = np.linalg.norm(passes[space].mean, axis=-1)
+    return arrays

@@ -1,10 +1,9 @@
 """The result group `directions`: unit vectors from negative to positive means, and cosines between layers."""
 
-from functools import partial
 from typing import Any
 
 from theodolite.store.result_writer import drop_groups
-from theodolite_jobs.results.arrays import into_all_positions
+from theodolite_jobs.passes.collect import Arrays, ContrastPasses
 from theodolite_jobs.results.context import Context, Result
 from theodolite_jobs.statistics.directions import direction, direction_cosines
 
@@ -17,10 +16,10 @@ def digest_inputs(context: Context) -> dict[str, Any]:
 def compute(context: Context) -> Result:
     """Return the group from the first pass over the activations, and drop `heads`, which depends on directions."""
     drop_groups(context.run, ["heads"])
-    contrasts = context.collected.contrasts
-    over_contrasts = partial(into_all_positions, contrasts, len(context.coordinates["position"]))
-    sides = [(contrast.positive.moments["raw"].mean, contrast.negative.moments["raw"].mean) for contrast in contrasts]
-    units = [direction(positive, negative) for positive, negative in sides]
-    cosines = [direction_cosines(unit) for unit in units]
-    arrays = {"direction": over_contrasts(units), "direction_cosine": over_contrasts(cosines)}
+    arrays = context.collected.over_contrasts("directions", _directions)
     return Result(arrays, context.coordinates, {"contrasts": context.contrasts})
+
+
+def _directions(passes: ContrastPasses) -> Arrays:
+    units = direction(passes.positive.moments["raw"].mean, passes.negative.moments["raw"].mean)
+    return {"direction": units, "direction_cosine": direction_cosines(units)}

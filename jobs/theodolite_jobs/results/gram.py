@@ -3,9 +3,11 @@
 import tempfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from itertools import product
 from typing import Any
 
 import numpy as np
+import xarray as xr
 from numpy.typing import NDArray
 
 from theodolite.errors import RunDamagedError, StoreError
@@ -14,19 +16,17 @@ from theodolite.sites import Site, leaving_block
 from theodolite.store.activations import read_positive_counts
 from theodolite.store.commits import Commit, damages
 from theodolite.store.runs import Run
-from theodolite_jobs.passes.samples import SampleSelection
+from theodolite_jobs.passes.samples import PointCloud
 from theodolite_jobs.passes.selections import first_captured, quarantined
 from theodolite_jobs.results.context import Context, Result
-from theodolite_jobs.results.gram_layer import TRANSFORMS, PointCloud, pair_shape, set_shape
+from theodolite_jobs.results.gram_layer import TRANSFORMS, pair_shape, set_shape
 from theodolite_jobs.statistics.gram import effective_rank_of_gaussian, participation_ratio_of_gaussian
 from theodolite_jobs.statistics.gram_cka import linear_cka, linear_cka_debiased
 from theodolite_jobs.statistics.gram_orthants import orthant_occupancy, orthant_overlap
 from theodolite_jobs.tasks import Progress, run_tasks
 
-_ENTRIES = 1 << 16  # of each packed matrix in one product
-
-Point = tuple[Site, int]
-"""A site and an index into the run's layers; `resid_final` has index 0."""
+_FILL = {"float64": np.nan, "int64": -1, "n_samples": 0}
+"""The value where a variable is not measured, by dtype or by name."""
 
 
 def digest_inputs(context: Context) -> dict[str, Any]:
@@ -42,7 +42,20 @@ def compute(context: Context) -> Result:
         StoreError: a temporary file cannot be written.
     """
     run, commits, coordinates = context.run, context.commits, context.coordinates
-    arrays = _Arrays(coordinates)
+    arrays = {
+        variable.name: xr.DataArray(
+            np.full([len(coordinates[dim]) for dim in variable.dims], _FILL.get(variable.name, _FILL[variable.dtype])),
+            {dim: coordinates[dim] for dim in variable.dims},
+            variable.dims,
+        )
+        for variable in GROUPS["gram"].variables
+    }
+
+    def put(label: str, position: int, values: Mapping[str, Any]) -> None:
+        """Fill in the values of a set or contrast at a position."""
+        for name, value in values.items():
+            arrays[name].loc[{arrays[name].dims[0]: label, "position": position}] = value
+
     clouds = {
         (name, position): _cloud(run, name, position, commits[name], context.spec.gram.samples)
         for name in coordinates["set"]
@@ -51,56 +64,33 @@ def compute(context: Context) -> Result:
     with context.tasks():
         _verify(run, clouds.values(), commits, context.progress)
         for (name, position), cloud in clouds.items():
-            arrays.put(name, position, _set_variables(run, cloud, context.progress))
+            put(name, position, _set_variables(run, cloud, context.progress))
         for name in coordinates["set"]:
             for position, values in _orthants(run, name, commits[name]).items():
-                arrays.put(name, position, values)
+                put(name, position, values)
         for label, contrast in context.contrasts.items():
             for position in coordinates["position"]:
                 sides = [clouds.get((contrast[side], position)) for side in ("positive", "negative")]
                 if sides[0] and sides[1]:
-                    arrays.put(label, position, _pair_variables(run, label, sides[0], sides[1], context.progress))
+                    put(label, position, _pair_variables(run, label, sides[0], sides[1], context.progress))
     attributes = {"contrasts": context.contrasts, "options": context.spec.gram.model_dump()}
-    return Result(arrays.values, coordinates, attributes)
-
-
-class _Arrays:
-    """The group's variables, filled in for one set or contrast and one position at a time."""
-
-    def __init__(self, coordinates: Mapping[str, Sequence[Any]]) -> None:
-        self.coordinates = coordinates
-        self.dims = {variable.name: variable.dims for variable in GROUPS["gram"].variables}
-        fills = {"float64": np.nan, "int64": -1}
-        self.values = {
-            variable.name: np.full([len(coordinates[dim]) for dim in variable.dims], fills[variable.dtype])
-            for variable in GROUPS["gram"].variables
-        }
-        self.values["n_samples"][:] = 0
-
-    def put(self, label: str, position: int, values: Mapping[str, Any]) -> None:
-        """Fill in the values of a set or contrast at a position."""
-        column = self.coordinates["position"].index(position)
-        for name, value in values.items():
-            row = self.coordinates[self.dims[name][0]].index(label)
-            self.values[name][(row, slice(None), column) if "site" in self.dims[name] else (row, column)] = value
+    return Result({name: array.values for name, array in arrays.items()}, coordinates, attributes)
 
 
 def _cloud(run: Run, name: str, position: int, commits: Sequence[Commit], limit: int) -> PointCloud:
     """Return the first usable samples of a set."""
     bad = quarantined(commits)
     usable = [sample for sample in range(run.record.sets[name].n_samples) if sample not in bad][:limit]
-    index = run.record.sets[name].positions.index(position)
-    return PointCloud(SampleSelection(name, bad, (index,)), tuple(usable))
+    return PointCloud(name, run.record.sets[name].positions.index(position), usable)
 
 
 def _verify(
     run: Run, clouds: Iterable[PointCloud], commits: Mapping[str, Sequence[Commit]], progress: Progress
 ) -> None:
     """Compare each shard that is read layer by layer with its commit record; raise RunDamagedError if they differ."""
-    last = {cloud.selection.prompt_set: max(cloud.samples, default=-1) for cloud in clouds}
+    last = {cloud.prompt_set: max(cloud.samples, default=-1) for cloud in clouds}
     needed = [commit for name, stop in last.items() for commit in commits[name] if commit.start <= stop]
-    arguments = [(run, commit) for commit in needed]
-    for damage in run_tasks(_damages_of, arguments, lambda done: progress("checking shards", done, len(needed))):
+    for damage in run_tasks(_damages_of, [(run, commit) for commit in needed], progress, "checking shards"):
         if damage:
             raise RunDamagedError(f"{run.id}: {damage[0]}; run `theodolite verify {run.id}`")
 
@@ -119,9 +109,11 @@ def _set_variables(run: Run, cloud: PointCloud, progress: Progress) -> dict[str,
     }
     if n == 0:  # all samples are quarantined
         return arrays
-    points = [(site, index) for site in sites for index in range(len(run.record.layers))]
     shape = len(sites), len(run.record.layers)
-    products, diagonals, values = _similarities(run, cloud, [*points, (Site.RESID_FINAL, 0)], progress)
+    arguments = [(run, cloud, site, index) for site, index in product(sites, range(shape[1]))]
+    arguments.append((run, cloud, Site.RESID_FINAL, 0))
+    shapes = run_tasks(set_shape, arguments, progress, f"Gram matrices of {cloud.prompt_set}", rounds=1)
+    products, diagonals, values = similarities(shapes)
     for name in values[0]:
         arrays[name] = np.array([point[name] for point in values[:-1]]).reshape(shape)
     for space, prefix in enumerate(TRANSFORMS):
@@ -133,36 +125,34 @@ def _set_variables(run: Run, cloud: PointCloud, progress: Progress) -> dict[str,
     return arrays
 
 
-def _similarities(
-    run: Run, cloud: PointCloud, points: Sequence[Point], progress: Progress
+def similarities(
+    shapes: Iterable[tuple[dict[str, float], NDArray[np.float64], NDArray[np.float64]]], tile_entries: int = 1 << 16
 ) -> tuple[NDArray[np.float64], NDArray[np.float64], list[dict[str, float]]]:
     """Return inner products of all points' centred Gram matrices, (space, point, point), their diagonals and values.
 
     The matrices of a large run do not fit into memory together, so they go to a temporary file and are read in tiles.
+
+    Args:
+        shapes: what `set_shape` returns for each point.
+        tile_entries: entries of each packed matrix in one product.
     """
-    n = len(cloud.samples)
-    entries = n * (n + 1) // 2
-    arguments = [(run, cloud, site, index) for site, index in points]
-    what = f"Gram matrices of {cloud.selection.prompt_set}"
-    shapes = run_tasks(set_shape, arguments, lambda done: progress(what, done, len(points)), rounds=1)
-    products = np.zeros((len(TRANSFORMS), len(points), len(points)))
-    diagonals = np.empty((len(TRANSFORMS), len(points), n))
-    values = []
+    values, diagonals = [], []
     with _scratch() as file:
-        for index, shape in enumerate(shapes):
-            values.append(shape.values)
-            diagonals[:, index] = shape.diagonals
-            file.write(shape.packed.tobytes())  # (point, space, entry)
+        for own, packed, diagonal in shapes:
+            values.append(own)
+            diagonals.append(diagonal)
+            file.write(packed.tobytes())  # (point, space, entry)
         file.flush()
-        for space in range(len(TRANSFORMS)):
-            for start in range(0, entries, _ENTRIES):
-                count = min(_ENTRIES, entries - start)
-                tile = np.empty((len(points), count))
-                for index in range(len(points)):
-                    file.seek(8 * ((index * len(TRANSFORMS) + space) * entries + start))
-                    tile[index] = np.frombuffer(file.read(8 * count))
-                products[space] += tile @ tile.T
-    return products, diagonals, values
+        n_points, (n_spaces, entries) = len(values), packed.shape
+        products = np.zeros((n_spaces, n_points, n_points))
+        for space, start in product(range(n_spaces), range(0, entries, tile_entries)):
+            count = min(tile_entries, entries - start)
+            tile = np.empty((n_points, count))
+            for index in range(n_points):
+                file.seek(8 * ((index * n_spaces + space) * entries + start))
+                tile[index] = np.frombuffer(file.read(8 * count))
+            products[space] += tile @ tile.T
+    return products, np.stack(diagonals, axis=1), values
 
 
 @contextmanager
@@ -232,6 +222,5 @@ def _pair_variables(
         return {}
     sites, n_layers = list(run.record.spec.capture.sites), len(run.record.layers)
     arguments = [(run, positive, negative, site, index) for site in sites for index in range(n_layers)]
-    what = f"clusters of {label}"
-    points = list(run_tasks(pair_shape, arguments, lambda done: progress(what, done, len(arguments))))
+    points = list(run_tasks(pair_shape, arguments, progress, f"clusters of {label}"))
     return {name: np.array([point[name] for point in points]).reshape(len(sites), n_layers) for name in points[0]}

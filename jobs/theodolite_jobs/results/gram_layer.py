@@ -1,14 +1,13 @@
 """Dask tasks on one site and layer: the shape of a set's samples, or of a contrast's two sets, from Gram matrices."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
 from theodolite.sites import Site
 from theodolite.store.runs import Run
-from theodolite_jobs.passes.samples import SampleSelection, read_layer_samples
+from theodolite_jobs.passes.samples import PointCloud, read_cloud
 from theodolite_jobs.statistics.gram import (
     effective_rank,
     gram,
@@ -19,7 +18,7 @@ from theodolite_jobs.statistics.gram import (
     standardised,
 )
 from theodolite_jobs.statistics.gram_cka import packed
-from theodolite_jobs.statistics.gram_medians import Products, means_and_medians
+from theodolite_jobs.statistics.gram_medians import means_and_medians
 from theodolite_jobs.statistics.moments import on_sphere
 
 Vectors = NDArray[np.float64]
@@ -32,37 +31,13 @@ TRANSFORMS: Mapping[str, Callable[[Vectors], Vectors]] = {
 """The transform of the samples in each space, by the prefix of the variables' names."""
 
 
-@dataclass(frozen=True)
-class PointCloud:
-    """Samples of a set at one position, few enough for a Gram matrix in memory.
+def set_shape(run: Run, cloud: PointCloud, site: Site, layer: int) -> tuple[dict[str, float], Vectors, Vectors]:
+    """Return the shape of a point cloud at a site and an index into the run's layers.
 
-    Attributes:
-        selection: the set and one of its positions.
-        samples: indices of the samples in the set, ascending.
+    The three parts are the values of the variables of `gram` by name, the packed centred Gram matrices, (space, entry),
+    and their diagonals, (space, sample).
     """
-
-    selection: SampleSelection
-    samples: tuple[int, ...]
-
-
-@dataclass(frozen=True)
-class SetShape:
-    """The shape of a point cloud at one site and layer.
-
-    Attributes:
-        values: values of the variables of `gram`, by name.
-        packed: packed centred Gram matrices, (space, entry).
-        diagonals: diagonals of these matrices, (space, sample).
-    """
-
-    values: dict[str, float]
-    packed: NDArray[np.float64]
-    diagonals: NDArray[np.float64]
-
-
-def set_shape(run: Run, cloud: PointCloud, site: Site, layer: int) -> SetShape:
-    """Return the shape of a point cloud at a site and an index into the run's layers."""
-    samples = _read(run, cloud, site, layer)
+    samples = read_cloud(run, cloud, site, layer).astype(np.float64)
     values: dict[str, float] = {}
     matrices = []
     for prefix, transform in TRANSFORMS.items():
@@ -76,14 +51,12 @@ def set_shape(run: Run, cloud: PointCloud, site: Site, layer: int) -> SetShape:
             values["n_coincident"] = coincident
         matrices.append(matrix)
     values["n_constant_features"] = standardised(samples)[1]
-    return SetShape(
-        values, np.stack([packed(matrix) for matrix in matrices]), np.stack([np.diag(matrix) for matrix in matrices])
-    )
+    return values, np.stack([packed(matrix) for matrix in matrices]), np.stack([np.diag(matrix) for matrix in matrices])
 
 
 def pair_shape(run: Run, positive: PointCloud, negative: PointCloud, site: Site, layer: int) -> dict[str, float]:
     """Return silhouettes, norms and cosines of two point clouds at a site and an index into the run's layers."""
-    p, q = (_read(run, cloud, site, layer) for cloud in (positive, negative))
+    p, q = (read_cloud(run, cloud, site, layer).astype(np.float64) for cloud in (positive, negative))
     both = np.concatenate([p, q])
     middle = both.mean(axis=0)
     values: dict[str, float] = {}
@@ -93,7 +66,7 @@ def pair_shape(run: Run, positive: PointCloud, negative: PointCloud, site: Site,
         matrices = gram(p), gram(q), p @ q.T
         values[f"{prefix}silhouette"] = silhouette(*matrices)
         if not prefix:
-            values |= means_and_medians(Products(*matrices, p @ middle, q @ middle, float(middle @ middle)))
+            values |= means_and_medians(*matrices, p @ middle, q @ middle, float(middle @ middle))
     del values["cosine_of_means"], values["difference_of_means"]  # `curves` has them for all prompts
     return values
 
@@ -103,7 +76,3 @@ def _centred(x: Vectors) -> Vectors:
     shifted: Vectors = x - x[0]
     shifted -= shifted.mean(axis=0)
     return shifted
-
-
-def _read(run: Run, cloud: PointCloud, site: Site, layer: int) -> Vectors:
-    return read_layer_samples(run, cloud.selection, cloud.samples, site, layer).astype(np.float64)

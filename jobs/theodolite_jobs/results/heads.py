@@ -1,8 +1,8 @@
 """The result group `heads`: QK and VO circuits of all attention heads, one task for each layer."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,8 +12,10 @@ from theodolite.spec import HeadsSpec, digest_of
 from theodolite.store.manifest import finished_groups
 from theodolite.store.result_reader import read_group
 from theodolite.store.result_writer import check_claim, claim_layers, drop_groups, write_layer
+from theodolite_jobs.models.weights import Weights
+from theodolite_jobs.passes.collect import Arrays
 from theodolite_jobs.results.circuits import notes_on
-from theodolite_jobs.results.context import Arrays, Context, Result
+from theodolite_jobs.results.context import Context, Result
 from theodolite_jobs.results.heads_layer import (
     CIRCUITS,
     PROJECTIONS,
@@ -24,10 +26,10 @@ from theodolite_jobs.results.heads_layer import (
 )
 from theodolite_jobs.results.heads_stream import CapturedInputs, Directions
 from theodolite_jobs.statistics.heads import coverage_rank, effective_rank, stable_rank
-from theodolite_jobs.tasks import Progress, run_tasks, shared
+from theodolite_jobs.tasks import run_tasks, shared
 
-if TYPE_CHECKING:
-    from theodolite_jobs.models.weights import Weights
+_LAYER_AXIS = {"singular_values": 2, "null_dimension": 1, "null_variance": 3, "copying_score": 0}
+_LAYER_AXIS |= {"direction_alignment": 2, "vector_cosine": 2}
 
 _VECTOR_BYTES = 128 * 2**20  # of finished vectors in memory for each core
 
@@ -55,26 +57,20 @@ def compute(context: Context) -> Result:
     run, heads, weights = context.run, context.spec.heads, context.weights
     # Without vectors, only singular values are requested, so copying scores are left out.
     vocabulary = vocabulary_product(weights) if heads.vectors else None
+    outdated = ["heads"]
+    if "words" in finished_groups(run) and read_group(run, "words").attrs["vectors"] != vectors_digest(heads):
+        outdated.append("words")  # its tables decode other vectors
     with context.tasks():
-        drop_groups(run, ["heads", *_outdated_words(context)])
+        drop_groups(run, outdated)
         claim_layers(run, "heads", context.stale["heads"])
         result = _all_layers(context, weights, vocabulary)
         check_claim(run, "heads", context.stale["heads"])
     return result
 
 
-def _outdated_words(context: Context) -> list[str]:
-    """Return the group `words` if its tables decode other vectors than those of this computation."""
-    if "words" not in finished_groups(context.run):
-        return []
-    decoded = read_group(context.run, "words").attrs["vectors"]
-    return [] if decoded == vectors_digest(context.spec.heads) else ["words"]
-
-
-def _all_layers(context: Context, weights: "Weights", vocabulary: NDArray[np.float32] | None) -> Result:
+def _all_layers(context: Context, weights: Weights, vocabulary: NDArray[np.float32] | None) -> Result:
     run, heads, sizes = context.run, context.spec.heads, weights.dimensions
-    stream = CapturedInputs(run, context.coordinates["set"], context.coordinates["position"], context.commits)
-    directions = Directions(context, weights.anatomy)
+    stream, directions = CapturedInputs(context), Directions(context, weights.anatomy)
     coordinates: Mapping[str, Sequence[Any]] = {
         "circuit": CIRCUITS,
         "offset": heads.offsets,
@@ -90,12 +86,24 @@ def _all_layers(context: Context, weights: "Weights", vocabulary: NDArray[np.flo
         "side": SIDES,
     }
     lengths = {dim: len(labels) for dim, labels in coordinates.items()}
+    vector_bytes = 4 * 4 * lengths["offset"] * lengths["head"] * lengths["vector"] * sizes.d_model
+    rounds = max(1, min(8, _VECTOR_BYTES // (vector_bytes + 1)))
+    shape, vocabulary = (lengths["set"], lengths["position"]), shared(vocabulary)
     parts: list[Arrays] = []
-    for part in _layer_parts(weights, heads, stream, directions, vocabulary, context.progress):
-        for name in GROUPS["heads"].by_layer:
-            write_layer(run, "heads", name, lengths, len(parts), part.pop(name))
-        parts.append(part)
-    arrays = _over_layers(parts)
+
+    def progress(first: int, stage: str, done: int, _: int) -> None:
+        context.progress(stage, first + done, sizes.n_layers)
+
+    for layers, samples in stream.by_layer(sizes.n_layers):
+        arguments = []
+        for layer in layers:
+            known = Stream(directions.read(layer), directions.written(layer), samples.get(layer, {}))
+            arguments.append((weights, layer, heads, known, shape, vocabulary))
+        for part in run_tasks(decompose_layer, arguments, partial(progress, layers[0]), "heads", rounds):
+            for name in GROUPS["heads"].by_layer:
+                write_layer(run, "heads", name, lengths, len(parts), part.pop(name))
+            parts.append(part)
+    arrays = {name: np.stack([part[name] for part in parts], axis) for name, axis in _LAYER_AXIS.items()}
     values = arrays["singular_values"]
     arrays |= {"coverage_99": coverage_rank(np.nan_to_num(values)), "effective_rank": effective_rank(values)}
     arrays |= {"stable_rank": stable_rank(values), "n_samples": stream.counts()}
@@ -105,36 +113,3 @@ def _all_layers(context: Context, weights: "Weights", vocabulary: NDArray[np.flo
         "direction_position": directions.position,
     }
     return Result(arrays, coordinates, attributes)
-
-
-def _layer_parts(
-    weights: "Weights",
-    heads: HeadsSpec,
-    stream: CapturedInputs,
-    directions: Directions,
-    vocabulary: NDArray[np.float32] | None,
-    progress: Progress,
-) -> Iterator[Arrays]:
-    """Yield the result of each layer's task, in order, with a bounded number of results in memory."""
-    sizes = weights.dimensions
-    vector_bytes = 4 * 4 * len(heads.offsets) * sizes.n_heads * min(heads.vectors, sizes.d_head) * sizes.d_model
-    rounds = max(1, min(8, _VECTOR_BYTES // (vector_bytes + 1)))
-    shape = len(stream.sets), len(stream.positions)
-    vocabulary = shared(vocabulary)
-
-    def say(first: int, done: int) -> None:
-        progress("heads", first + done, sizes.n_layers)
-
-    for layers, samples in stream.by_layer(sizes.n_layers):
-        arguments = []
-        for layer in layers:
-            known = Stream(directions.read(layer), directions.written(layer), samples.get(layer, {}))
-            arguments.append((weights, layer, heads, known, shape, vocabulary))
-        yield from run_tasks(decompose_layer, arguments, partial(say, layers[0]), rounds)
-
-
-def _over_layers(parts: Sequence[Arrays]) -> Arrays:
-    """Return the parts of all layers stacked along the layer axis, which precedes the head axis."""
-    layer_axis = {"singular_values": 2, "null_dimension": 1, "null_variance": 3, "copying_score": 0}
-    layer_axis |= {"direction_alignment": 2, "vector_cosine": 2}
-    return {name: np.stack([part[name] for part in parts], axis) for name, axis in layer_axis.items()}

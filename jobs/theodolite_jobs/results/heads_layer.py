@@ -2,17 +2,17 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
 from theodolite.errors import ModelError
 from theodolite.spec import HeadsSpec
+from theodolite_jobs.models.weights import Weights
+from theodolite_jobs.passes.collect import Arrays
 from theodolite_jobs.results.circuits import read_circuits
-from theodolite_jobs.results.context import Arrays
-from theodolite_jobs.statistics.circuits import Circuits
 from theodolite_jobs.statistics.heads import (
+    Circuits,
     Decomposition,
     Thin,
     copying_score,
@@ -23,9 +23,6 @@ from theodolite_jobs.statistics.heads import (
     thin,
 )
 from theodolite_jobs.statistics.norms import normalised, projected, unit
-
-if TYPE_CHECKING:
-    from theodolite_jobs.models.weights import Weights
 
 CIRCUITS = ("qk", "vo")
 PROJECTIONS = ("query", "key")
@@ -48,7 +45,7 @@ class Stream:
 
 
 def decompose_layer(
-    weights: "Weights",
+    weights: Weights,
     layer: int,
     heads: HeadsSpec,
     stream: Stream,
@@ -63,7 +60,7 @@ def decompose_layer(
         heads: offsets, folding, and the number of vectors.
         stream: directions and samples around this block.
         shape: numbers of sets and positions.
-        vocabulary: W_Uᵀ W_E, (d_model, d_model); None leaves out copying scores.
+        vocabulary: W_Uᵀ W_E, (d_model, d_model); without it, copying scores are NaN.
 
     Raises:
         ModelError: a projection is missing, or a weight is not finite.
@@ -125,7 +122,7 @@ def _null_variance(
     return shares
 
 
-def vocabulary_product(weights: "Weights", block: int = 8192) -> NDArray[np.float32] | None:
+def vocabulary_product(weights: Weights, block: int = 8192) -> NDArray[np.float32] | None:
     """Return W_Uᵀ W_E, (d_model, d_model), summed over the vocabulary in blocks.
 
     Return None if the model projects embeddings into the stream (OPT-350m), or if its files have no head.
@@ -157,17 +154,12 @@ def _thin(circuits: Circuits, name: str, layer: int) -> Thin:
 def _stacked(qk: Sequence[Decomposition], vo: Decomposition) -> Arrays:
     """Return values and vectors of both circuits, (circuit, offset, head, …); VO is NaN after the first offset."""
     arrays: Arrays = {}
-    for name, attribute, dtype in (
-        ("singular_values", "singular_values", np.float64),
-        ("left_vectors", "left", np.float32),
-        ("right_vectors", "right", np.float32),
-    ):
-        vo_array = getattr(vo, attribute)
-        both = np.empty((len(CIRCUITS), len(qk), *vo_array.shape), dtype=dtype)
-        for index, one in enumerate(qk):
-            both[0, index] = getattr(one, attribute)
-        both[1, 0], both[1, 1:] = vo_array, np.nan
-        arrays[name] = both
+    dtypes = {"singular_values": np.float64, "left_vectors": np.float32, "right_vectors": np.float32}
+    for (name, dtype), of_vo, *of_qk in zip(dtypes.items(), vo, *qk, strict=True):
+        arrays[name] = np.full((len(CIRCUITS), len(qk), *of_vo.shape), np.nan, dtype)
+        arrays[name][1, 0] = of_vo
+        for index, of_offset in enumerate(of_qk):
+            arrays[name][0, index] = of_offset
     return arrays
 
 

@@ -1,19 +1,17 @@
 """Captured activations for comparison with heads: directions around each layer's attention, and block inputs."""
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 
 import numpy as np
 import xarray as xr
 from numpy.typing import NDArray
 
 from theodolite.sites import Site, leaving_block
-from theodolite.store.commits import Commit
 from theodolite.store.manifest import finished_groups
 from theodolite.store.runs import Run
 from theodolite_jobs.models.anatomy import Anatomy
 from theodolite_jobs.passes.samples import SampleSelection, SelectedShard
-from theodolite_jobs.passes.selections import quarantined
+from theodolite_jobs.passes.selections import measured_sets, quarantined
 from theodolite_jobs.results.context import Context
 from theodolite_jobs.tasks import run_tasks
 
@@ -30,17 +28,14 @@ class Directions:
     """The contrasts' directions at the last measured position; empty if the run lacks the group `directions`."""
 
     def __init__(self, context: Context, anatomy: Anatomy) -> None:
-        run = context.run
-        self._has_middle, self._n_layers = Site.RESID_MID in anatomy.taps, run.record.model.n_layers
+        self._has_middle, self._model = Site.RESID_MID in anatomy.taps, context.run.record.model
         self.contrasts: list[str] = []
         self.position = -1
         self._stored: xr.DataArray | None = None
-        self._missing = np.empty((0, run.record.model.d_model))
-        if "directions" in finished_groups(run):
+        if "directions" in finished_groups(context.run):
             self._stored = context.group("directions")["direction"].isel(position=-1)
             self.contrasts = self._stored["contrast"].values.tolist()
             self.position = int(self._stored["position"])
-            self._missing = np.full((len(self.contrasts), run.record.model.d_model), np.nan)
 
     def read(self, layer: int) -> NDArray[np.float64]:
         """Return the directions at a layer's attention input, (contrast, d_model); NaN if its site was not captured."""
@@ -50,40 +45,27 @@ class Directions:
         """Return the directions after the sum with attention's output, and with the MLP's in parallel blocks."""
         if self._has_middle:
             return self._first([(Site.RESID_MID_SUM, layer), (Site.RESID_MID, layer)])
-        return self._first(leaving_block(layer, self._n_layers))
+        return self._first(leaving_block(layer, self._model.n_layers))
 
     def _first(self, candidates: Sequence[tuple[Site, int]]) -> NDArray[np.float64]:
-        if self._stored is None:
-            return self._missing
-        sites, layers = (set(self._stored[name].values.tolist()) for name in ("site", "layer"))
         for site, layer in candidates:
-            if site in sites and layer in layers:
+            if self._stored is not None and str(site) in self._stored["site"] and layer in self._stored["layer"]:
                 return np.asarray(self._stored.sel(site=str(site), layer=layer))
-        return self._missing
+        return np.full((len(self.contrasts), self._model.d_model), np.nan)
 
 
-@dataclass(frozen=True)
 class CapturedInputs:
-    """The captured block inputs of a run.
+    """The captured block inputs of a run, of each set with statistics."""
 
-    Attributes:
-        run: the run.
-        sets: names of its sets with statistics.
-        positions: all positions of these sets.
-        commits: commit records of each set.
-    """
-
-    run: Run
-    sets: Sequence[str]
-    positions: Sequence[int]
-    commits: dict[str, list[Commit]]
+    def __init__(self, context: Context) -> None:
+        self.run, self.commits = context.run, context.commits
+        self.sets, self.positions = measured_sets(context.run)
+        self._has_inputs = Site.RESID_PRE in context.run.record.spec.capture.sites
 
     def counts(self) -> NDArray[np.int64]:
         """Return the number of prompts used of each set, (set, position)."""
         counts = np.zeros((len(self.sets), len(self.positions)), dtype=np.int64)
-        if not self._has_inputs:
-            return counts
-        for row, name in enumerate(self.sets):
+        for row, name in enumerate(self.sets if self._has_inputs else ()):
             facts = self.run.record.sets[name]
             usable = min(SAMPLES, facts.n_samples - len(quarantined(self.commits[name])))
             counts[row, [self.positions.index(position) for position in facts.positions]] = usable
@@ -100,10 +82,6 @@ class CapturedInputs:
             layers = list(range(start, min(start + size, n_layers)))
             yield layers, self._read([layer for layer in layers if layer in self.run.record.layers])
 
-    @property
-    def _has_inputs(self) -> bool:
-        return Site.RESID_PRE in self.run.record.spec.capture.sites
-
     def _read(self, layers: Sequence[int]) -> dict[int, Samples]:
         inputs: dict[int, Samples] = {layer: {} for layer in layers}
         for row, name in enumerate(self.sets):
@@ -111,7 +89,7 @@ class CapturedInputs:
             shards = [commit.index for commit in self.commits[name] if commit.start < SAMPLES + len(excluded)]
             selection = SampleSelection(name, excluded, tuple(range(n_positions)))
             arguments = [(self.run, selection, index, layers) for index in shards]
-            samples = np.concatenate(list(run_tasks(_shard_inputs, arguments, lambda _: None)))[:SAMPLES]
+            samples = np.concatenate(list(run_tasks(_shard_inputs, arguments)))[:SAMPLES]
             if not len(samples):  # all samples are quarantined
                 continue
             for column, position in enumerate(self.run.record.sets[name].positions):

@@ -1,11 +1,10 @@
 """The result group `moments`: count, mean, sum of squared deviations and extremes of each feature."""
 
-from functools import partial
 from typing import Any
 
 import numpy as np
 
-from theodolite_jobs.results.arrays import into_all_positions, set_counts
+from theodolite_jobs.passes.collect import Arrays, SetPasses
 from theodolite_jobs.results.context import Context, Result
 
 
@@ -16,19 +15,19 @@ def digest_inputs(context: Context) -> dict[str, Any]:
 
 def compute(context: Context) -> Result:
     """Return the group from the first pass over the activations."""
-    sets, n_positions = context.collected.sets, len(context.coordinates["position"])
-    over_sets = partial(into_all_positions, sets, n_positions)
-    raw, extremes = [passes["raw"] for passes in sets], [passes.first.extremes["raw"] for passes in sets]
-    on_sphere = [passes["sphere"].mean for passes in sets]
-    arrays = {
-        "count": set_counts(sets, n_positions),
-        "mean": over_sets([part.mean for part in raw]),
-        "m2": over_sets([part.m2 for part in raw]),
-        "minimum": over_sets([part.minimum for part in extremes]),
-        "maximum": over_sets([part.maximum for part in extremes]),
-        "norm_mean": over_sets([passes["norm"].mean for passes in sets]),
-        "norm_std": over_sets([np.sqrt(passes["norm"].variance) for passes in sets]),
+    return Result(context.collected.over_sets("moments", _statistics), context.coordinates)
+
+
+def _statistics(passes: SetPasses) -> Arrays:
+    raw, norm, on_sphere, bounds = passes["raw"], passes["norm"], passes["sphere"].mean, passes.first.extremes["raw"]
+    return {
+        "count": passes.counts,
+        "mean": raw.mean,
+        "m2": raw.m2,
+        "minimum": bounds.minimum,
+        "maximum": bounds.maximum,
+        "norm_mean": norm.mean,
+        "norm_std": np.sqrt(norm.variance),
         # Vectors on the sphere have norm √d_model, so this is the norm of the mean of unit vectors.
-        "unit_mean_length": over_sets([np.linalg.norm(mean, axis=-1) / np.sqrt(mean.shape[-1]) for mean in on_sphere]),
+        "unit_mean_length": np.linalg.norm(on_sphere, axis=-1) / np.sqrt(on_sphere.shape[-1]),
     }
-    return Result(arrays, context.coordinates)

@@ -1,14 +1,12 @@
 """The result group `separation`: cross-validated AUROC, accuracy and Fisher ratio along a contrast's direction."""
 
-from functools import partial
 from typing import Any
 
 import numpy as np
 
-from theodolite_jobs.passes.collect import ContrastPasses
-from theodolite_jobs.results.arrays import contrast_counts, into_all_positions
+from theodolite_jobs.passes.collect import Arrays, ContrastPasses
 from theodolite_jobs.results.context import Context, Result
-from theodolite_jobs.statistics.separation import Estimate, accuracy, auroc, fisher_ratio
+from theodolite_jobs.statistics.separation import accuracy, auroc, fisher_ratio
 
 
 def digest_inputs(context: Context) -> dict[str, Any]:
@@ -18,24 +16,21 @@ def digest_inputs(context: Context) -> dict[str, Any]:
 
 def compute(context: Context) -> Result:
     """Return the group from both passes over the activations."""
-    contrasts, n_positions = context.collected.contrasts, len(context.coordinates["position"])
-    over_contrasts = partial(into_all_positions, contrasts, n_positions)
-    arrays = contrast_counts(contrasts, n_positions)
-    estimates = [_estimates(contrast) for contrast in contrasts]
-    for name in ("auroc", "accuracy", "fisher_ratio"):
-        for suffix, field in (("", "value"), ("_low", "low"), ("_high", "high")):
-            arrays[name + suffix] = over_contrasts([getattr(one[name], field) for one in estimates])
+    arrays = context.collected.over_contrasts("separation", _statistics)
     return Result(arrays, context.coordinates, {"contrasts": context.contrasts})
 
 
-def _estimates(contrast: ContrastPasses) -> dict[str, Estimate]:
-    """Return each statistic of a contrast with its interval, (site, position, layer)."""
-    assert contrast.second is not None
-    positive, negative = (np.concatenate(scores) for scores in (contrast.second.positive, contrast.second.negative))
-    assert contrast.positive.folds is not None
-    assert contrast.negative.folds is not None
-    return {
+def _statistics(passes: ContrastPasses) -> Arrays:
+    assert passes.second is not None
+    positive, negative = (np.concatenate(scores) for scores in (passes.second.positive, passes.second.negative))
+    assert passes.positive.folds is not None
+    assert passes.negative.folds is not None
+    estimates = {
         "auroc": auroc(positive, negative),
         "accuracy": accuracy(positive, negative),
-        "fisher_ratio": fisher_ratio(contrast.positive.folds, contrast.negative.folds),
+        "fisher_ratio": fisher_ratio(passes.positive.folds, passes.negative.folds),
     }
+    arrays = passes.counts
+    for name, estimate in estimates.items():
+        arrays |= {name: estimate.value, f"{name}_low": estimate.low, f"{name}_high": estimate.high}
+    return arrays

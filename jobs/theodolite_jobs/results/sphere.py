@@ -1,17 +1,17 @@
 """The result group `sphere`: quantities of each norm layer, measured on prompts or computed from its parameters."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from theodolite_jobs.passes.collect import SetPasses
+from theodolite_jobs.passes.collect import Arrays, SetPasses
 from theodolite_jobs.passes.norm_layers import FINAL, NormLayer
-from theodolite_jobs.results.arrays import into_all_positions, set_counts
-from theodolite_jobs.results.context import Arrays, Context, Result
+from theodolite_jobs.results.context import Context, Result
 from theodolite_jobs.statistics import sphere
-from theodolite_jobs.tasks import Progress, run_tasks
+from theodolite_jobs.tasks import run_tasks
 
 
 def digest_inputs(context: Context) -> dict[str, Any]:
@@ -25,10 +25,15 @@ def compute(context: Context) -> Result:
     Raises:
         ModelError: the model's weights, or one of its norms, cannot be read.
     """
-    norms, sets = context.norms, context.collected.sets
-    arrays = _parameter_variables(norms, _semi_axes(norms, context.progress))
-    if sets:
-        arrays |= _set_variables(sets, norms, context.coordinates["site"], len(context.coordinates["position"]))
+    norms = context.norms
+    # One task for each norm, since wide layer norms take seconds.
+    axes = run_tasks(sphere.semi_axes, [(norm.norm,) for norm in norms], context.progress, "norm layers")
+    arrays: Arrays = {
+        "semi_axes": np.stack(list(axes)),
+        "scale_radii": np.stack([sphere.scale_radii(norm.norm) for norm in norms]),
+        "centre": np.stack([norm.norm.bias for norm in norms]),
+    }
+    arrays |= context.collected.over_sets("sphere", partial(_statistics, norms, context.coordinates["site"]))
     labels: dict[str, tuple[str, list[Any]]] = {
         "norm_kind": ("norm", [norm.which for norm in norms]),
         "norm_layer": ("norm", [norm.layer for norm in norms]),
@@ -36,59 +41,34 @@ def compute(context: Context) -> Result:
     return Result(arrays, {**context.coordinates, "norm": [norm.label for norm in norms]}, labels=labels)
 
 
-def _semi_axes(norms: Sequence[NormLayer], progress: Progress) -> list[NDArray[np.float64]]:
-    """Return the semi-axes of each norm's ellipsoid, one task for each norm, since wide layer norms take seconds."""
-    arguments = [(norm.norm,) for norm in norms]
-    return list(run_tasks(sphere.semi_axes, arguments, lambda done: progress("norm layers", done, len(norms))))
-
-
-def _parameter_variables(norms: Sequence[NormLayer], axes: Sequence[NDArray[np.float64]]) -> Arrays:
-    """Return the variables that depend only on the norms' parameters."""
-    return {
-        "semi_axes": np.stack(axes),
-        "scale_radii": np.stack([sphere.scale_radii(norm.norm) for norm in norms]),
-        "centre": np.stack([norm.norm.bias for norm in norms]),
-    }
-
-
-def _set_variables(
-    sets: Sequence[SetPasses], norms: Sequence[NormLayer], sites: Sequence[Any], n_positions: int
-) -> Arrays:
-    """Return the variables that were measured on the prompts of each set, (set, position, norm)."""
-    columns = {name: column for column, name in enumerate(sphere.QUANTITIES)}
-
-    def over_sets(value: Callable[[SetPasses], NDArray[np.float64]]) -> NDArray[np.float64]:
-        return into_all_positions(sets, n_positions, [value(passes) for passes in sets], axis=0)
-
-    def mean(name: str) -> NDArray[np.float64]:
-        return over_sets(lambda passes: passes["norms"].mean[..., columns[name]])
-
-    def std(name: str) -> NDArray[np.float64]:
-        return over_sets(lambda passes: np.sqrt(passes["norms"].variance[..., columns[name]]))
-
-    def extreme(name: str, which: str) -> NDArray[np.float64]:
-        values = over_sets(lambda passes: getattr(passes.first.extremes["norms"], which)[..., columns[name]])
-        return np.where(np.isinf(values), np.nan, values)  # infinite without prompts
-
+def _statistics(norms: Sequence[NormLayer], sites: Sequence[str], passes: SetPasses) -> Arrays:
+    """Return the variables that were measured on the prompts of one set, (position, norm)."""
+    measured, bounds = passes["norms"], passes.first.extremes["norms"]
+    # Extremes are infinite without prompts.
+    ends = (np.where(np.isinf(end), np.nan, end) for end in (bounds.minimum, bounds.maximum))
+    mean, std, minimum, maximum = (
+        dict(zip(sphere.QUANTITIES, np.moveaxis(values, -1, 0), strict=True))
+        for values in (measured.mean, np.sqrt(measured.variance), *ends)
+    )
     arrays: Arrays = {}
     for name in ("norm_before", "normalized_norm"):
-        arrays |= {f"{name}_mean": mean(name), f"{name}_std": std(name)}
-        arrays |= {f"{name}_min": extreme(name, "minimum"), f"{name}_max": extreme(name, "maximum")}
+        arrays |= {f"{name}_mean": mean[name], f"{name}_std": std[name]}
+        arrays |= {f"{name}_min": minimum[name], f"{name}_max": maximum[name]}
     d_model = norms[0].norm.scale.shape[0]
-    measured = np.where(np.isnan(mean("norm_before")), np.nan, 1.0)
+    is_measured = np.where(np.isnan(mean["norm_before"]), np.nan, 1.0)
     return {
         **arrays,
-        "n_samples": set_counts(sets, n_positions),
-        "normalized_norm_expected": mean("expected"),
-        "worst_deviation": extreme("deviation", "maximum"),
-        "mean_component_before": mean("component_before"),
-        "mean_component_after": mean("component_after"),
-        "ellipsoid_residual": extreme("residual", "maximum"),
-        "length_variance_share": over_sets(lambda passes: _length_shares(passes, norms, sites)),
-        "relative_spread": std("norm_before") / mean("norm_before"),
-        "relative_spread_gaussian": measured * sphere.gaussian_spread(d_model),
-        "relative_spread_squared": std("squared_norm_before") / mean("squared_norm_before"),
-        "relative_spread_squared_gaussian": measured * sphere.gaussian_squared_spread(d_model),
+        "n_samples": passes.counts,
+        "normalized_norm_expected": mean["expected"],
+        "worst_deviation": maximum["deviation"],
+        "mean_component_before": mean["component_before"],
+        "mean_component_after": mean["component_after"],
+        "ellipsoid_residual": maximum["residual"],
+        "length_variance_share": _length_shares(passes, norms, sites),
+        "relative_spread": std["norm_before"] / mean["norm_before"],
+        "relative_spread_gaussian": is_measured * sphere.gaussian_spread(d_model),
+        "relative_spread_squared": std["squared_norm_before"] / mean["squared_norm_before"],
+        "relative_spread_squared_gaussian": is_measured * sphere.gaussian_squared_spread(d_model),
     }
 
 

@@ -1,5 +1,8 @@
 """Result groups of activations as flat tables."""
 
+from collections.abc import Hashable
+
+import numpy as np
 import pandas as pd
 import xarray as xr
 
@@ -16,23 +19,25 @@ def flat_table(group: xr.Dataset) -> pd.DataFrame:
     `depth` counts half blocks along the stream. In the column of a dimension that a statistic lacks, a label is an
     empty string and a number is −1.
     """
+    labels: dict[tuple[Hashable, ...], pd.DataFrame] = {}  # by dimensions, since xarray takes 10 ms for each table
     parts = []
     for name, variable in group.data_vars.items():
-        if "position" not in variable.dims or any(dim in _LONG for dim in variable.dims):
+        dims = variable.dims
+        if "position" not in dims or any(dim in _LONG for dim in dims):
             continue
-        frame = variable.reset_coords(drop=True).to_dataframe(name="value").reset_index()
-        frame.insert(0, "statistic", str(name))
-        parts.append(frame.astype({"value": "float64"}))
+        if dims not in labels:
+            labels[dims] = variable.reset_coords(drop=True).to_dataframe(name="value").reset_index()
+        parts.append(labels[dims].assign(statistic=str(name), value=variable.values.ravel().astype(np.float64)))
     table = pd.concat(parts, ignore_index=True)
-    dims = [str(dim) for dim in group.dims if dim not in _LONG]
-    table = table.reindex(columns=["statistic", *sorted(dims, key=_order), "value"])
-    for dim in dims:
+    columns = [str(dim) for dim in group.dims if dim not in _LONG]
+    table = table.reindex(columns=["statistic", *sorted(columns, key=_order), "value"])
+    for dim in columns:
         if dim in _LABELS:
             table[dim] = table[dim].astype(object).where(table[dim].notna(), "")
         else:
             table[dim] = table[dim].fillna(-1).astype("int64")
     table["statistic"] = table["statistic"].astype(object)
-    if {"site", "layer"} <= set(dims):
+    if {"site", "layer"} <= set(columns):
         points = zip(table["site"], table["layer"], strict=True)
         table["depth"] = [depth(Site(site), layer) if site else -1 for site, layer in points]
     return table

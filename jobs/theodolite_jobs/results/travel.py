@@ -2,7 +2,6 @@
 
 from collections.abc import Iterator
 from dataclasses import asdict
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -12,8 +11,8 @@ import xarray as xr
 from theodolite.groups import GROUPS
 from theodolite.sites import Site, depth
 from theodolite.store.tables import encode_table
-from theodolite_jobs.results.arrays import into_all_positions, set_counts
-from theodolite_jobs.results.context import Arrays, Context, Result
+from theodolite_jobs.passes.collect import Arrays, SetPasses
+from theodolite_jobs.results.context import Context, Result
 from theodolite_jobs.statistics.travel import PATH, STEPS
 from theodolite_jobs.statistics.travel_growth import growth_fits
 
@@ -29,15 +28,18 @@ def digest_inputs(context: Context) -> dict[str, Any]:
 
 def compute(context: Context) -> Result:
     """Return the group from the first pass over the activations, and the fits from `moments` and `curves`."""
-    sets, n_positions = context.collected.sets, len(context.coordinates["position"])
-    over_sets = partial(into_all_positions, sets, n_positions)
-    arrays: Arrays = {"n_samples": set_counts(sets, n_positions)}
-    for kind, names in (("steps", STEPS), ("path", PATH)):
-        for column, name in enumerate(names):
-            arrays[name] = over_sets([passes[kind].mean[..., column] for passes in sets], axis=0)
-            arrays[f"{name}_std"] = over_sets([np.sqrt(passes[kind].variance[..., column]) for passes in sets], axis=0)
+    arrays = context.collected.over_sets("travel", _statistics)
     growth = growth_table({name: context.group(name) for name in GROUPS["travel"].requires})
     return Result(arrays, context.coordinates, tables={"growth": encode_table(growth)})
+
+
+def _statistics(passes: SetPasses) -> Arrays:
+    arrays: Arrays = {"n_samples": passes.counts}
+    for kind, names in (("steps", STEPS), ("path", PATH)):
+        for column, name in enumerate(names):
+            arrays[name] = passes[kind].mean[..., column]
+            arrays[f"{name}_std"] = np.sqrt(passes[kind].variance[..., column])
+    return arrays
 
 
 def growth_table(groups: dict[str, xr.Dataset]) -> pd.DataFrame:

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 from itertools import product
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
@@ -10,12 +10,10 @@ from numpy.typing import NDArray
 
 from theodolite.groups import GROUPS
 from theodolite.sites import Site
+from theodolite_jobs.models.weights import Weights
 from theodolite_jobs.results.context import Context, Result
 from theodolite_jobs.statistics.weights import leading_basis, overlap
 from theodolite_jobs.tasks import run_tasks
-
-if TYPE_CHECKING:
-    from theodolite_jobs.models.weights import Weights
 
 RANK = 32
 """Number of leading directions of each matrix; d_head if that is smaller."""
@@ -39,19 +37,13 @@ def compute(context: Context) -> Result:
     Raises:
         ModelError: a tensor is missing.
     """
-    weights = context.weights
-    n_layers = weights.dimensions.n_layers
-    arguments = [(weights, layer) for layer in range(n_layers)]
-
-    def say(done: int) -> None:
-        context.progress("weight matrices", done, n_layers)
-
+    arguments = [(context.weights, layer) for layer in range(context.weights.dimensions.n_layers)]
     with context.tasks():
-        bases = list(run_tasks(layer_bases, arguments, say, rounds=1))
-    return _overlaps(weights, bases)
+        bases = list(run_tasks(layer_bases, arguments, context.progress, "weight matrices", rounds=1))
+    return _overlaps(context.weights, bases)
 
 
-def layer_bases(weights: "Weights", layer: int) -> Bases:
+def layer_bases(weights: Weights, layer: int) -> Bases:
     """Return the leading directions of the stream that each of a layer's matrices writes or reads.
 
     A matrix covers all heads, or all experts. The scales of norms are not folded into the weights.
@@ -60,7 +52,7 @@ def layer_bases(weights: "Weights", layer: int) -> Bases:
     return {name: leading_basis(square, rank) for name, square in _squares(weights, layer)}
 
 
-def _squares(weights: "Weights", layer: int) -> Iterator[tuple[str, NDArray[np.float64]]]:
+def _squares(weights: Weights, layer: int) -> Iterator[tuple[str, NDArray[np.float64]]]:
     """Yield WWᵀ of each matrix that reads the stream and WᵀW of each that writes it, (d_model, d_model)."""
     attention = weights.attention(layer)
     for name, heads in (("q", attention.q), ("k", attention.k), ("v", attention.v)):
@@ -84,8 +76,8 @@ def _square(matrix: torch.Tensor) -> NDArray[np.float64]:
     return square
 
 
-def _overlaps(weights: "Weights", bases: Sequence[Bases]) -> Result:
-    n_layers, d_model = weights.dimensions.n_layers, weights.dimensions.d_model
+def _overlaps(weights: Weights, bases: Sequence[Bases]) -> Result:
+    n_layers = weights.dimensions.n_layers
     layers = range(n_layers)
     writing, reading = (np.full((len(names), n_layers, n_layers), np.nan) for names in (WRITING, READING))
     between = np.full((len(WRITING), len(READING), n_layers, n_layers), np.nan)
@@ -98,18 +90,17 @@ def _overlaps(weights: "Weights", bases: Sequence[Bases]) -> Result:
             if reader in bases[second] and _comes_later(weights, writer, first, reader, second):
                 between[row, column, first, second] = overlap(bases[first][writer], bases[second][reader])
     rank = bases[0]["o"].shape[1]
-    values: dict[str, Any] = {
+    values = {
         "writing_overlap": writing,
         "reading_overlap": reading,
         "writer_reader_overlap": between,
-        "random_overlap": np.array(rank / d_model),
+        "random_overlap": np.array(rank / weights.dimensions.d_model),
     }
-    coordinates: dict[str, Sequence[Any]] = {"writing_matrix": WRITING, "reading_matrix": READING}
-    coordinates |= {"layer": layers, "layer_other": layers}
+    coordinates = {"writing_matrix": WRITING, "reading_matrix": READING, "layer": layers, "layer_other": layers}
     return Result(values, coordinates, {"rank": rank})
 
 
-def _comes_later(weights: "Weights", writer: str, layer: int, reader: str, other: int) -> bool:
+def _comes_later(weights: Weights, writer: str, layer: int, reader: str, other: int) -> bool:
     """Return whether a reader comes after a writer; within a block, the MLP reads what attention writes."""
     in_block = writer == "o" and reader in ("gate", "up") and Site.RESID_MID in weights.anatomy.taps
     return other > layer or (other == layer and in_block)

@@ -3,7 +3,7 @@
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -17,6 +17,7 @@ from theodolite.store.result_reader import read_layer
 from theodolite.store.result_writer import drop_groups
 from theodolite.store.runs import Run
 from theodolite.store.tables import append_table
+from theodolite_jobs.models.weights import Weights
 from theodolite_jobs.passes.selections import captured_digest
 from theodolite_jobs.prompts.sources import read_prompts
 from theodolite_jobs.results.context import Context, Result
@@ -26,9 +27,6 @@ from theodolite_jobs.results.words_trajectories import trajectory_table
 from theodolite_jobs.statistics.norms import Norm
 from theodolite_jobs.statistics.words import embedding_lengths, embedding_sphere
 from theodolite_jobs.tasks import Progress, run_tasks, shared
-
-if TYPE_CHECKING:
-    from theodolite_jobs.models.weights import Weights
 
 
 def digest_inputs(context: Context) -> dict[str, Any]:
@@ -120,7 +118,7 @@ def _nouns(run: Run, name: str) -> list[str]:
     return read_prompts(name, PromptSetSpec(source=f"builtin:{NOUNS}"), Path())
 
 
-def _decoded_against(weights: "Weights", decoding: Decoding) -> list[str]:
+def _decoded_against(weights: Weights, decoding: Decoding) -> list[str]:
     """Return one sentence for each value of `against` in head_tokens."""
     first = "normalised embedding" if weights.embedding_norm() is not None else "embedding"
     has_norm = not weights.anatomy.post_norm and "attention" in weights.anatomy.norms
@@ -131,26 +129,22 @@ def _decoded_against(weights: "Weights", decoding: Decoding) -> list[str]:
 
 
 def _write_layers(
-    run: Run, weights: "Weights", decoding: Decoding, texts: NDArray[np.object_], folder: Path, progress: Progress
+    run: Run, weights: Weights, decoding: Decoding, texts: NDArray[np.object_], folder: Path, progress: Progress
 ) -> None:
-    n_layers = weights.dimensions.n_layers
     decoding = shared(decoding)
-    arguments = [(run, weights, layer, decoding) for layer in range(n_layers)]
-    for frames in run_tasks(_words_of_layer, arguments, lambda count: progress("words", count, n_layers), rounds=1):
+    arguments = [(run, weights, layer, decoding) for layer in range(weights.dimensions.n_layers)]
+    for frames in run_tasks(_words_of_layer, arguments, progress, "words", rounds=1):
         for name, frame in frames.items():
             append_table(folder / name, _with_texts(frame, texts))
 
 
-def _words_of_layer(run: Run, weights: "Weights", layer: int, decoding: Decoding) -> Frames:
-    return layer_words(weights, layer, decoding, _vectors(run, layer))
-
-
-def _vectors(run: Run, layer: int) -> dict[str, NDArray[np.float32]]:
+def _words_of_layer(run: Run, weights: Weights, layer: int, decoding: Decoding) -> Frames:
     stored = read_layer(run, "heads", layer).sel(offset=0)
-    return {
+    vectors = {
         f"{circuit} {side}": stored[f"{side}_vectors"].sel(circuit=circuit).values
         for circuit, side in (name.split() for name in (*READ_VECTORS, "vo right"))
     }
+    return layer_words(weights, layer, decoding, vectors)
 
 
 def _with_texts(frame: pd.DataFrame, texts: NDArray[np.object_]) -> pd.DataFrame:
@@ -163,9 +157,7 @@ def _with_texts(frame: pd.DataFrame, texts: NDArray[np.object_]) -> pd.DataFrame
     return pd.DataFrame(columns)
 
 
-def _tables_of_embeddings(
-    weights: "Weights", decoding: Decoding, texts: NDArray[np.object_]
-) -> dict[str, pd.DataFrame]:
+def _tables_of_embeddings(weights: Weights, decoding: Decoding, texts: NDArray[np.object_]) -> dict[str, pd.DataFrame]:
     """Return the tables of embeddings, norm_tokens and embedding_sphere."""
     d_model = weights.dimensions.d_model
     plain = Norm(weights.anatomy.norm_kind, 0.0, np.ones(d_model), np.zeros(d_model))

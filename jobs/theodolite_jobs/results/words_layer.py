@@ -2,15 +2,16 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import pandas as pd
 import torch
 from numpy.typing import NDArray
 
+from theodolite_jobs.models.weights import Weights, embedding_scale
 from theodolite_jobs.results.circuits import read_circuits
-from theodolite_jobs.statistics.circuits import Circuits
+from theodolite_jobs.statistics.heads import Circuits
 from theodolite_jobs.statistics.norms import Norm, normalised, projected
 from theodolite_jobs.statistics.words import (
     RankedTokens,
@@ -22,9 +23,6 @@ from theodolite_jobs.statistics.words import (
     top_tokens,
     with_bias,
 )
-
-if TYPE_CHECKING:
-    from theodolite_jobs.models.weights import Weights
 
 LAYER_SUM = -1
 """The head index in rows for the sum over all heads of a layer."""
@@ -58,16 +56,10 @@ class Decoding:
     tied: bool
 
 
-def layer_words(
-    weights: "Weights", layer: int, decoding: Decoding, vectors: Mapping[str, NDArray[np.float32]]
-) -> Frames:
+def layer_words(weights: Weights, layer: int, decoding: Decoding, vectors: Mapping[str, NDArray[np.float32]]) -> Frames:
     """Return one layer's rows of each table.
 
-    Args:
-        weights: the model's weights on disk.
-        layer: index of the block.
-        decoding: options of the decoding.
-        vectors: leading singular vectors, (head, vector, d_model), by `READ_VECTORS` and `vo right`.
+    `vectors` are the leading singular vectors, (head, vector, d_model), by `READ_VECTORS` and `vo right`.
     """
     circuits = read_circuits(weights, layer, fold_norm=decoding.fold_norm)
     norm, stream = circuits.input_norm, decoding.noun_embeddings
@@ -94,15 +86,15 @@ def layer_words(
         "noun_alignment": _alignment_rows(layer, read, circuits, decoding.nouns),
     }
     if biases:
-        rows = [_bias_rows(layer, side, tokens) for side, tokens in zip(biases, bias_tokens, strict=True)]
-        frames["bias_tokens"] = pd.concat(rows, ignore_index=True)
+        rows = [
+            _rows_of_ends(layer, ends, {}).assign(side=side) for side, ends in zip(biases, bias_tokens, strict=True)
+        ]
+        frames["bias_tokens"] = pd.concat(rows, ignore_index=True).drop(columns="vector")
     return frames
 
 
-def input_embeddings(weights: "Weights") -> Rows:
+def input_embeddings(weights: Weights) -> Rows:
     """Return a table of the first block's inputs for each token without positions, scaled and normalised."""
-    from theodolite_jobs.models.weights import embedding_scale
-
     scale, norm = embedding_scale(weights.config), weights.embedding_norm()
 
     def rows(some: slice) -> torch.Tensor:
@@ -112,7 +104,7 @@ def input_embeddings(weights: "Weights") -> Rows:
     return rows
 
 
-def decoding_norm(weights: "Weights", layer: int) -> Norm | None:
+def decoding_norm(weights: Weights, layer: int) -> Norm | None:
     """Return the final norm; in post-norm models, which have none, the norm after the layer's attention."""
     final = weights.final_norm()
     if final is None and weights.anatomy.post_norm:
@@ -121,7 +113,7 @@ def decoding_norm(weights: "Weights", layer: int) -> Norm | None:
 
 
 def _decode_read(
-    weights: "Weights",
+    weights: Weights,
     circuits: Circuits,
     decoding: Decoding,
     vectors: Sequence[NDArray[np.float32]],
@@ -164,8 +156,7 @@ def _decode_read(
 
 def _keys(circuits: Circuits) -> NDArray[np.float64]:
     """Return each head's W_K rotated for offset 0, (head, d_model, d_head)."""
-    rotated: NDArray[np.float64] = circuits.key[circuits.kv_head_of] @ circuits.rotations[0].T
-    return rotated
+    return np.asarray(circuits.key[circuits.kv_head_of] @ circuits.rotations[0].T)
 
 
 def _bias_vectors(circuits: Circuits) -> dict[str, NDArray[np.float64]]:
@@ -180,7 +171,7 @@ def _bias_vectors(circuits: Circuits) -> dict[str, NDArray[np.float64]]:
 
 
 def _values(
-    weights: "Weights", layer: int, circuits: Circuits, stream: NDArray[np.float64], read: NDArray[np.float64]
+    weights: Weights, layer: int, circuits: Circuits, stream: NDArray[np.float64], read: NDArray[np.float64]
 ) -> NDArray[np.float64]:
     """Return norm_f(e + Δ) with the output Δ of each head, and of all heads, for each noun, (head + 1, noun, d_model).
 
@@ -204,16 +195,12 @@ def _values(
 
 def _head_rows(layer: int, name: str, ends: Mapping[str, RankedTokens], against: str) -> pd.DataFrame:
     circuit, side = name.split()
-    parts = [
-        _rows(layer, tokens, ("head", "vector")).assign(circuit=circuit, side=side, end=end, against=against)
-        for end, tokens in ends.items()
-    ]
+    return _rows_of_ends(layer, ends, {"circuit": circuit, "side": side}).assign(against=against)
+
+
+def _rows_of_ends(layer: int, ends: Mapping[str, RankedTokens], columns: Mapping[str, str]) -> pd.DataFrame:
+    parts = [_rows(layer, tokens, ("head", "vector")).assign(**columns, end=end) for end, tokens in ends.items()]
     return pd.concat(parts, ignore_index=True)
-
-
-def _bias_rows(layer: int, side: str, ends: Mapping[str, RankedTokens]) -> pd.DataFrame:
-    parts = [_rows(layer, tokens, ("head", "vector")).assign(end=end) for end, tokens in ends.items()]
-    return pd.concat(parts, ignore_index=True).drop(columns="vector").assign(side=side)
 
 
 def _noun_rows(layer: int, heads: NDArray[np.int64], nouns: NDArray[np.int64], tokens: RankedTokens) -> pd.DataFrame:

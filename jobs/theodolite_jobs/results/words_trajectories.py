@@ -1,7 +1,6 @@
 """The table `trajectories`: angles, ranks and coordinates of each token of the captured sentences."""
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING
 
 import numpy as np
 import pandas as pd
@@ -13,12 +12,10 @@ from theodolite.store.commits import read_commit
 from theodolite.store.prompts import read_tokens
 from theodolite.store.runs import Run
 from theodolite.store.shards import read_shard
+from theodolite_jobs.models.weights import Weights
 from theodolite_jobs.statistics.norms import normalised, unit
 from theodolite_jobs.statistics.words import augmented, token_ranks, with_bias
 from theodolite_jobs.statistics.words_trajectories import UMAP_ROWS, angles, principal_coordinates, umap_coordinates
-
-if TYPE_CHECKING:
-    from theodolite_jobs.models.weights import Weights
 
 TARGET = "unembedding"
 """The value of `site` in the rows for the next token's own unembedding vector."""
@@ -27,7 +24,7 @@ _PCA, _UMAP = ["pca_1", "pca_2", "pca_3"], ["umap_1", "umap_2", "umap_3"]
 
 
 def trajectory_table(
-    run: Run, weights: "Weights", n_tokens: int, special: Sequence[int] = (), *, umap: bool = False
+    run: Run, weights: Weights, n_tokens: int, special: Sequence[int] = (), *, umap: bool = False
 ) -> pd.DataFrame:
     """Return a row for each sentence, token except the last, site and layer, and a row for each next token's vector.
 
@@ -66,7 +63,7 @@ def trajectory_table(
 
 def _sentence_rows(
     run: Run,
-    weights: "Weights",
+    weights: Weights,
     n_tokens: int,
     sentence: int,
     ids: Sequence[int],

@@ -4,8 +4,7 @@ import numpy as np
 from jaxtyping import Float
 from numpy.typing import NDArray
 
-from theodolite_jobs.statistics.circuits import Circuits
-from theodolite_jobs.statistics.heads import Thin, thin
+from theodolite_jobs.statistics.heads import Circuits, Thin, thin
 from theodolite_jobs.statistics.ratio import ratio
 
 KINDS = ("q", "k", "v")
@@ -14,13 +13,9 @@ KINDS = ("q", "k", "v")
 def composition(writer: Circuits, reader: Circuits) -> Float[np.ndarray, "3 head head_other"]:
     """Return the composition scores ‖W_VO W‖ / (‖W_VO‖ ‖W‖), in Frobenius norms, in the order of KINDS.
 
-    W_VO belongs to a head of the earlier layer. W belongs to a head of the later layer: W_QK at offset 0 for
-    Q-composition, W_QKᵀ for K-composition and W_VO for V-composition. Two random heads score about 1/√d_model. NaN if
-    one of the two heads has only zeros. Source: Elhage et al. 2021, in row convention.
-
-    Args:
-        writer: circuits of the earlier layer.
-        reader: circuits of the later layer.
+    W_VO belongs to a head of the earlier layer, `writer`. W belongs to a head of the later layer, `reader`: W_QK at
+    offset 0 for Q-composition, W_QKᵀ for K-composition and W_VO for V-composition. Two random heads score about
+    1/√d_model. NaN if one of the two heads has only zeros. Source: Elhage et al. 2021, in row convention.
     """
     writer_kv, reader_kv = writer.kv_head_of, reader.kv_head_of
     value, written = thin(writer.value), thin(writer.written)

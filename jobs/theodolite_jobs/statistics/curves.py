@@ -5,6 +5,7 @@ subtracts the expected noise from a·b, |a|² and |b|². The delta method gives 
 """
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 from jaxtyping import Float64
@@ -41,14 +42,16 @@ class Scatter:
         )
 
 
-@dataclass(frozen=True)
-class CosineCurve:
-    """Plain and debiased cosine between two means, the 95 % interval of the debiased one, and the means' distance."""
+class CosineCurve(NamedTuple):
+    """Plain and debiased cosine between two means, the 95 % interval of the debiased one, and the means' distance.
 
-    plain: NDArray[np.float64]
-    debiased: NDArray[np.float64]
-    low: NDArray[np.float64]
-    high: NDArray[np.float64]
+    The fields have the names of the stored variables.
+    """
+
+    cosine_of_means: NDArray[np.float64]
+    cosine_of_means_debiased: NDArray[np.float64]
+    cosine_of_means_low: NDArray[np.float64]
+    cosine_of_means_high: NDArray[np.float64]
     difference_norm: NDArray[np.float64]
 
 
@@ -60,14 +63,9 @@ def scatter(
     *,
     paired: bool,
 ) -> Scatter:
-    """Return the sums over one shard's samples, given the means of all samples.
+    """Return the sums over one shard's samples of P and N, given the means a and b over all shards.
 
-    Args:
-        positive: samples of P in this shard.
-        negative: samples of N in this shard; if paired, row i belongs to row i of `positive`.
-        a: mean of P over all shards.
-        b: mean of N over all shards.
-        paired: whether to compute the cross terms.
+    If paired, row i of `positive` belongs to row i of `negative`.
     """
     p, q = positive - a, negative - b
     z_p, z_q = p @ np.stack([a, b], axis=-1), q @ np.stack([b, a], axis=-1)
@@ -93,16 +91,8 @@ def cosine_curve(
     for paired ones. The influence of x in P is ψ(x) = (x−a)·(b/√(AB) − ĉ·a/A), likewise for N; the variance of ĉ is
     the variance of the mean influence. ĉ is not clipped. It is NaN if A or B is not positive, since n is then too
     small to resolve the means. Source: docs/science.md, "The three curves".
-
-    Args:
-        a: mean of P.
-        b: mean of N.
-        trace_p: trace of the covariance (n−1) of P.
-        trace_q: trace of the covariance (n−1) of N.
-        n_p: number of samples of P.
-        n_q: number of samples of N.
-        sums: sum over all shards of what `scatter` returns.
-        paired: whether row i of P belongs to row i of N.
+    The arguments are the means of P and N, the traces of their covariances (n−1), their numbers of samples, and the sum
+    over all shards of what `scatter` returns. If paired, row i of P belongs to row i of N.
     """
     dot, a_squared, b_squared = _dot(a, b), _dot(a, a), _dot(b, b)
     big_a, big_b = a_squared - trace_p / n_p, b_squared - trace_q / n_q

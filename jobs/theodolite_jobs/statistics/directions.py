@@ -2,7 +2,6 @@
 
 import numpy as np
 from jaxtyping import Float64
-from numpy.typing import NDArray
 
 from theodolite_jobs.statistics.norms import unit
 
@@ -18,5 +17,4 @@ def direction_cosines(
     units: Float64[np.ndarray, "site position layer d_model"],
 ) -> Float64[np.ndarray, "site position layer layer_other"]:
     """Return the cosines between the directions of all pairs of layers, at each site and position."""
-    cosines: NDArray[np.float64] = np.einsum("spld,spmd->splm", units, units)
-    return cosines
+    return np.asarray(np.einsum("spld,spmd->splm", units, units))

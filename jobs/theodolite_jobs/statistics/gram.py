@@ -20,8 +20,7 @@ def standardised(x: Float64[np.ndarray, "sample d_model"]) -> tuple[Float64[np.n
 
 def gram(x: Float64[np.ndarray, "n d"]) -> Gram:
     """Return the dot products of all pairs of samples."""
-    products: NDArray[np.float64] = x @ x.T
-    return products
+    return np.asarray(x @ x.T)
 
 
 def mean_cosine(x: Float64[np.ndarray, "n d"]) -> float:
@@ -112,12 +111,8 @@ def silhouette(
     """Return the mean silhouette (b − a)/max(a, b) of two sets, by Euclidean distance.
 
     a is a sample's mean distance to the other samples of its own set, b its mean distance to the other set. A sample
-    with a = b = 0 counts as 0. NaN if a set has fewer than two samples. Source: Rousseeuw 1987.
-
-    Args:
-        positive: Gram matrix of P.
-        negative: Gram matrix of N.
-        cross: dot products of P with N.
+    with a = b = 0 counts as 0. NaN if a set has fewer than two samples. `cross` are the dot products of P with N.
+    Source: Rousseeuw 1987.
     """
     if min(len(positive), len(negative)) < 2:
         return float("nan")

@@ -6,23 +6,19 @@ for independent Gaussians it is .90 at n = 64 and d = 576. Debiased CKA uses the
 
 import numpy as np
 from jaxtyping import Float64
-from numpy.typing import NDArray
 
 
 def packed(matrix: Float64[np.ndarray, "n n"]) -> Float64[np.ndarray, " entry"]:
     """Return a symmetric matrix as a vector of n(n+1)/2 entries, with the inner products of the matrices."""
     rows, columns = np.triu_indices(len(matrix))
-    entries: NDArray[np.float64] = np.where(rows == columns, 1.0, np.sqrt(2.0)) * matrix[rows, columns]
-    return entries
+    return np.asarray(np.where(rows == columns, 1.0, np.sqrt(2.0)) * matrix[rows, columns])
 
 
 def linear_cka(products: Float64[np.ndarray, "point point"]) -> Float64[np.ndarray, "point point"]:
-    """Return the plain linear CKA ⟨K, L⟩/(‖K‖‖L‖) of centred Gram matrices; NaN where one is zero.
-
-    Args:
-        products: inner products ⟨K, L⟩ = tr(KL) of the matrices.
-    """
-    return _over_lengths(products)
+    """Return the plain linear CKA ⟨K, L⟩/(‖K‖‖L‖) from the products ⟨K, L⟩ = tr(KL); NaN where a matrix is zero."""
+    squares = np.diag(products)
+    lengths = np.sqrt(np.where(squares > 0, squares, np.nan))
+    return np.asarray(products / np.outer(lengths, lengths))
 
 
 def linear_cka_debiased(
@@ -32,10 +28,6 @@ def linear_cka_debiased(
 
     With k and l the diagonals of K and L, whose rows sum to 0, Song's estimator is, up to a constant factor,
     ⟨K,L⟩ − k·l + Σk Σl/((n−1)(n−2)) − 2 k·l/(n−2).
-
-    Args:
-        products: inner products of centred Gram matrices.
-        diagonals: diagonals of the matrices.
     """
     n = diagonals.shape[1]
     if n < 4:
@@ -45,11 +37,4 @@ def linear_cka_debiased(
     # For equal samples the estimate is rounding alone.
     noise = 1e-12 * np.diag(products)
     unbiased[np.diag(unbiased) <= noise] = np.nan
-    return _over_lengths(unbiased)
-
-
-def _over_lengths(products: Float64[np.ndarray, "point point"]) -> Float64[np.ndarray, "point point"]:
-    squares = np.diag(products)
-    lengths = np.sqrt(np.where(squares > 0, squares, np.nan))
-    ratio: NDArray[np.float64] = products / np.outer(lengths, lengths)
-    return ratio
+    return linear_cka(unbiased)

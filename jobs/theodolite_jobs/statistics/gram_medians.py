@@ -1,7 +1,5 @@
 """Geometric medians from Gram matrices; norms and cosines of means, medians and their differences. Pure, in float64."""
 
-from dataclasses import dataclass
-
 import numpy as np
 from jaxtyping import Float64
 from numpy.typing import NDArray
@@ -18,10 +16,7 @@ def median_weights(matrix: Float64[np.ndarray, "n n"]) -> Weights:
     """Return weights w, Σw = 1, such that Σ w_i x_i is the geometric median: its sum of distances is the smallest.
 
     Weiszfeld's iteration in the form of Vardi and Zhang (2000), which does not stop at a sample. The distances follow
-    from the Gram matrix: ‖x_i − Xᵀw‖² = K_ii − 2(Kw)_i + wᵀKw.
-
-    Args:
-        matrix: Gram matrix, centred or not.
+    from the Gram matrix, centred or not: ‖x_i − Xᵀw‖² = K_ii − 2(Kw)_i + wᵀKw.
     """
     n = len(matrix)
     weights = np.full(n, 1 / n)
@@ -46,9 +41,7 @@ def median_weights(matrix: Float64[np.ndarray, "n n"]) -> Weights:
 def _inverse_distances(distances: NDArray[np.float64], squares: NDArray[np.float64]) -> tuple[NDArray[np.float64], int]:
     """Return 1/distance to each sample, 0 for samples that coincide with the point, and the number of those.
 
-    Args:
-        distances: squared distances.
-        squares: squared lengths of the samples; their rounding is the smallest distance that is not zero.
+    `distances` are squared. The rounding of the samples' squared lengths is the smallest distance that is not zero.
     """
     distinct = distances > _COINCIDENT * squares.max()
     inverse = np.where(distinct, 1 / np.sqrt(np.where(distinct, distances, 1.0)), 0.0)
@@ -73,34 +66,22 @@ def _step_from_sample(
     return (1 - damping) * target + damping * weights
 
 
-@dataclass(frozen=True)
-class Products:
-    """Dot products of two sets of samples after subtraction of a point m, and of the samples with m.
-
-    Attributes:
-        positive: of P with P, (p, p).
-        negative: of N with N, (q, q).
-        cross: of P with N, (p, q).
-        positive_along: of P with m, (p,).
-        negative_along: of N with m, (q,).
-        square: ‖m‖².
-    """
-
-    positive: Float64[np.ndarray, "p p"]
-    negative: Float64[np.ndarray, "q q"]
-    cross: Float64[np.ndarray, "p q"]
-    positive_along: Float64[np.ndarray, " p"]
-    negative_along: Float64[np.ndarray, " q"]
-    square: float
-
-
-def means_and_medians(products: Products) -> dict[str, float]:
+def means_and_medians(
+    positive: Float64[np.ndarray, "p p"],
+    negative: Float64[np.ndarray, "q q"],
+    cross: Float64[np.ndarray, "p q"],
+    positive_along: Float64[np.ndarray, " p"],
+    negative_along: Float64[np.ndarray, " q"],
+    square: float,
+) -> dict[str, float]:
     """Return norms and cosines of both sets' means and geometric medians, and of their differences, by variable name.
 
     These are the columns of Heretic's per-layer residual tables: |g|, |b|, |r| and S(g,b), S(g,r), S(b,r) for means,
     and the same for medians. A cosine is NaN if one of its vectors is zero.
+
+    After subtraction of a point m from all samples, the arguments are the dot products of P with P, N with N, P with N,
+    P with m and N with m, and ‖m‖².
     """
-    positive, negative = products.positive, products.negative
     values: dict[str, float] = {}
     for centre in ("mean", "median"):
         w_p, w_q = (
@@ -108,13 +89,13 @@ def means_and_medians(products: Products) -> dict[str, float]:
             for matrix in (positive, negative)
         )
         # With weights that sum to 1, Σ w_i x_i = Σ w_i (x_i − m) + m.
-        along_p, along_q = w_p @ products.positive_along, w_q @ products.negative_along
-        pp = w_p @ positive @ w_p + 2 * along_p + products.square
-        qq = w_q @ negative @ w_q + 2 * along_q + products.square
-        pq = w_p @ products.cross @ w_q + along_p + along_q + products.square
-        difference = w_p @ positive @ w_p + w_q @ negative @ w_q - 2 * (w_p @ products.cross @ w_q)
+        along_p, along_q = w_p @ positive_along, w_q @ negative_along
+        pp = w_p @ positive @ w_p + 2 * along_p + square
+        qq = w_q @ negative @ w_q + 2 * along_q + square
+        pq = w_p @ cross @ w_q + along_p + along_q + square
+        difference = w_p @ positive @ w_p + w_q @ negative @ w_q - 2 * (w_p @ cross @ w_q)
         spread = float(np.diag(positive).mean() + np.diag(negative).mean())
-        scale = spread + products.square
+        scale = spread + square
         lengths = [_length(pp, scale), _length(qq, scale), _length(difference, spread)]
         values[f"norm_of_{centre}_positive"], values[f"norm_of_{centre}_negative"] = lengths[:2]
         values[f"difference_of_{centre}s"] = lengths[2]

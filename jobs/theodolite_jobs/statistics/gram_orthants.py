@@ -1,7 +1,7 @@
 """The share of an MLP's hidden units that are active, and of those with equal signs in two prompts. Pure, in float64.
 
-A unit is active where its input to the activation function is positive, as a rectifier passes it. The number of
-prompts with each unit active gives both shares; the signs of single prompts are not needed.
+A unit is active where its input to the activation function is positive, as a rectifier passes it. Both shares follow
+from c_u, the number of prompts among n with unit u active; the signs of single prompts are not needed.
 """
 
 import numpy as np
@@ -9,12 +9,7 @@ from jaxtyping import Float64, Int
 
 
 def orthant_occupancy(counts: Int[np.ndarray, "*dims unit"], n: int) -> Float64[np.ndarray, "*dims"]:
-    """Return the share of active units, Σ_u c_u / (n · units): the mean over prompts and units.
-
-    Args:
-        counts: c_u, the number of prompts with unit u active.
-        n: number of prompts counted; the share is NaN for 0.
-    """
+    """Return the share of active units, Σ_u c_u / (n · units): the mean over prompts and units; NaN without prompts."""
     if n == 0:
         return np.full(counts.shape[:-1], np.nan)
     return np.asarray((counts.astype(np.float64) / n).mean(axis=-1))
@@ -24,11 +19,8 @@ def orthant_overlap(counts: Int[np.ndarray, "*dims unit"], n: int) -> Float64[np
     """Return the share of units with equal signs in two prompts, as a mean over pairs of distinct prompts.
 
     Among the n(n−1) ordered pairs, both prompts are positive at a unit in c(c−1), and neither is in (n−c)(n−c−1).
-    The share is Σ_u [c_u(c_u−1) + (n−c_u)(n−c_u−1)] / (n(n−1) · units); it is 1 if all prompts have the same signs.
-
-    Args:
-        counts: c_u, the number of prompts with unit u active.
-        n: number of prompts counted; the share is NaN for fewer than two.
+    The share is Σ_u [c_u(c_u−1) + (n−c_u)(n−c_u−1)] / (n(n−1) · units); it is 1 if all prompts have the same signs, and
+    NaN for fewer than two prompts.
     """
     if n < 2:
         return np.full(counts.shape[:-1], np.nan)

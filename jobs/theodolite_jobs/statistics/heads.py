@@ -7,18 +7,56 @@ Transformer Circuits", in row convention). M itself is never formed.
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 from jaxtyping import Float, Int
 from numpy.typing import NDArray
 from scipy.linalg.lapack import dpotrf, dtrcon, dtrtrs
 
+from theodolite_jobs.statistics.norms import Norm
 from theodolite_jobs.statistics.ratio import ratio
 
 # Above this condition number a Cholesky factor of the Gram matrix, whose condition is the square, is too inexact.
 _LARGEST_CONDITION = 1e4
 
 COVERED = 0.99
+
+
+@dataclass(frozen=True)
+class Circuits:
+    """One layer's circuits: W_QK(δ) = query · rotation · keyᵀ and W_VO = value · writtenᵀ.
+
+    An unchanged factor keeps the dtype of the model's files, so a layer of a large model needs little memory. A factor
+    that a norm or a scale is folded into is in float64. Biases and norms are None where the model has none.
+
+    Attributes:
+        query: W_Q, with the scale of the norm on queries folded in.
+        key: W_K, with the scale of the norm on keys folded in.
+        value: W_V.
+        output: W_Oᵀ.
+        written: W_Oᵀ with the scale of the norm on attention's output and the residual multiplier folded in.
+        kv_head_of: index of the key-value head that each head uses.
+        rotations: s·R(δ) by offset δ, with the family's score scale s.
+        input_norm: the norm between the residual stream and attention.
+        output_norm: the norm on attention's output before it is added to the stream.
+        output_scale: factor on attention's output before it is added to the stream.
+    """
+
+    query: Float[np.ndarray, "head d_model d_head"]
+    key: Float[np.ndarray, "kv_head d_model d_head"]
+    value: Float[np.ndarray, "kv_head d_model d_head"]
+    output: Float[np.ndarray, "head d_model d_head"]
+    written: Float[np.ndarray, "head d_model d_head"]
+    kv_head_of: Int[np.ndarray, " head"]
+    rotations: Mapping[int, Float[np.ndarray, "d_head d_head"]]
+    query_bias: Float[np.ndarray, "head d_head"] | None
+    key_bias: Float[np.ndarray, "kv_head d_head"] | None
+    value_bias: Float[np.ndarray, "kv_head d_head"] | None
+    output_bias: Float[np.ndarray, " d_model"] | None
+    input_norm: Norm | None
+    output_norm: Norm | None
+    output_scale: float
 
 
 @dataclass(frozen=True)
@@ -57,8 +95,7 @@ class Thin:
         return np.stack([rows @ factor.astype(np.float64) for factor in self.factor])
 
 
-@dataclass(frozen=True)
-class Decomposition:
+class Decomposition(NamedTuple):
     """M = Σ σ u vᵀ for each head, singular values descending.
 
     Attributes:
@@ -93,8 +130,7 @@ def thin(factor: Float[np.ndarray, "head d_model d_head"]) -> Thin:
 
 def _gram(factor: NDArray[np.float64]) -> NDArray[np.float64]:
     # NumPy detects that both operands are the same matrix, and computes half of the product.
-    gram: NDArray[np.float64] = factor.T @ factor
-    return gram
+    return np.asarray(factor.T @ factor)
 
 
 def decompose(
@@ -180,20 +216,12 @@ def gain(
     """Return |dᵀM| = √Σ σ²(u·d)² of unit vectors d for M = A C Bᵀ, between 0 and the leading singular value.
 
     A random d has √(Σσ²/d_model) in root mean square. To get |M d|, swap A and B and pass Cᵀ as `middle`.
-
-    Args:
-        directions: unit vectors; NaN gives NaN.
-        left: factors A, which the directions multiply.
-        right: factors B.
-        left_of: index of the factor A of each head.
-        right_of: index of the factor B of each head.
-        middle: C; the identity by default.
+    A direction of NaN gives NaN. The other arguments are those of `decompose`.
     """
     inner = left.times_factor(directions)
     inner = inner if middle is None else inner @ middle
     products = inner[left_of] @ right.triangle[right_of].transpose(0, 2, 1)
-    length: NDArray[np.float64] = np.linalg.norm(products, axis=-1).T
-    return length
+    return np.asarray(np.linalg.norm(products, axis=-1).T)
 
 
 def null_share(inputs: Float[np.ndarray, "sample d_model"], factors: Thin) -> Float[np.ndarray, " head"]:
@@ -226,12 +254,7 @@ def copying_score(
 
     The non-zero eigenvalues are those of the core W_O (W_Uᵀ W_E) W_V, (d_head, d_head). NaN for a head of zeros.
     Source: Elhage et al. 2021.
-
-    Args:
-        value: W_V.
-        output: W_Oᵀ.
-        kv_head_of: index of the W_V of each head.
-        vocabulary: W_Uᵀ W_E; with float32 the scores have six correct digits.
+    `value` is W_V, `output` is W_Oᵀ, and `vocabulary` is W_Uᵀ W_E; with float32 the scores have six correct digits.
     """
     through = np.matmul(vocabulary, value)
     core = np.stack(

@@ -85,5 +85,4 @@ def lengths(vectors: Float64[np.ndarray, "*dims d_model"]) -> Float64[np.ndarray
 def on_sphere(samples: Float64[np.ndarray, "sample *dims d_model"]) -> Float64[np.ndarray, "sample *dims d_model"]:
     """Return x/‖x‖·√d_model, NaN for a zero vector."""
     norms = lengths(samples)[..., None]
-    scaled: NDArray[np.float64] = samples * ratio(np.sqrt(samples.shape[-1]), norms)
-    return scaled
+    return np.asarray(samples * ratio(np.sqrt(samples.shape[-1]), norms))

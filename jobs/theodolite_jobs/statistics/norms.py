@@ -5,7 +5,6 @@ from typing import Literal
 
 import numpy as np
 from jaxtyping import Float
-from numpy.typing import NDArray
 
 from theodolite_jobs.statistics.ratio import ratio
 
@@ -30,14 +29,12 @@ class Norm:
 def standardised(x: Float[np.ndarray, "*dims d_model"], norm: Norm) -> Float[np.ndarray, "*dims d_model"]:
     """Return the norm's output for x before scale and bias, which lies near the sphere of radius √d_model."""
     centred = projected(x, norm)
-    result: NDArray[np.float64] = centred / np.sqrt((centred**2).mean(axis=-1, keepdims=True) + norm.epsilon)
-    return result
+    return np.asarray(centred / np.sqrt((centred**2).mean(axis=-1, keepdims=True) + norm.epsilon))
 
 
 def normalised(x: Float[np.ndarray, "*dims d_model"], norm: Norm) -> Float[np.ndarray, "*dims d_model"]:
     """Return the norm's output for x."""
-    result: NDArray[np.float64] = standardised(x, norm) * norm.scale + norm.bias
-    return result
+    return np.asarray(standardised(x, norm) * norm.scale + norm.bias)
 
 
 def projected(x: Float[np.ndarray, "*dims d_model"], norm: Norm) -> Float[np.ndarray, "*dims d_model"]:

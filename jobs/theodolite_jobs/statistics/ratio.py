@@ -8,5 +8,4 @@ def ratio(numerator: ArrayLike, denominator: ArrayLike) -> NDArray[np.float64]:
     """Return numerator / denominator with broadcasting; NaN where the denominator is not positive."""
     shape = np.broadcast_shapes(np.shape(numerator), np.shape(denominator))
     positive = np.asarray(denominator) > 0
-    result: NDArray[np.float64] = np.divide(numerator, denominator, out=np.full(shape, np.nan), where=positive)
-    return result
+    return np.asarray(np.divide(numerator, denominator, out=np.full(shape, np.nan), where=positive))

@@ -53,8 +53,7 @@ class Folds:
         # Relative to one fold, so that equal means give exactly their own value.
         first = self.means[int(np.argmax(self.counts > 0))]
         shares = _like(_shares(self.counts, np.asarray(self.counts.sum())), self.means)
-        total: NDArray[np.float64] = first + (shares * (self.means - first)).sum(axis=0)
-        return total
+        return np.asarray(first + (shares * (self.means - first)).sum(axis=0))
 
     @property
     def trace(self) -> NDArray[np.float64]:
@@ -68,16 +67,15 @@ class Folds:
 
 
 def fold_moments(
-    samples: Float64[np.ndarray, "sample d_model"], folds: Int64[np.ndarray, " sample"]
-) -> tuple[Float64[np.ndarray, "fold d_model"], Float64[np.ndarray, " fold"]]:
-    """Return `means` and `deviations` of Folds for samples of one site, position and layer, given each one's fold."""
+    samples: Float64[np.ndarray, "sample *dims d_model"], folds: Int64[np.ndarray, " sample"]
+) -> tuple[Float64[np.ndarray, "fold *dims d_model"], Float64[np.ndarray, "fold *dims"]]:
+    """Return `means` and `deviations` of Folds for samples, given each one's fold."""
     parts = [moments(samples[folds == fold]) for fold in range(FOLDS)]
-    return np.stack([np.nan_to_num(part.mean) for part in parts]), np.array([part.m2.sum() for part in parts])
+    return np.stack([np.nan_to_num(part.mean) for part in parts]), np.stack([part.m2.sum(axis=-1) for part in parts])
 
 
 def _shares(counts: NDArray[np.int64], total: NDArray[np.int64]) -> NDArray[np.float64]:
-    share: NDArray[np.float64] = np.divide(counts, total, out=np.zeros(len(counts)), where=total > 0)
-    return share
+    return np.asarray(np.divide(counts, total, out=np.zeros(len(counts)), where=total > 0))
 
 
 def _like(values: NDArray[Any], array: NDArray[np.float64]) -> NDArray[np.float64]:
@@ -112,14 +110,7 @@ def fold_scores(
     units: Float64[np.ndarray, "fold d_model"],
     midpoints: Float64[np.ndarray, " fold"],
 ) -> Float64[np.ndarray, " sample"]:
-    """Return x·u − m·u of each sample x, with the unit direction u and the midpoint m of its fold.
-
-    Args:
-        samples: the samples.
-        folds: index of each sample's fold.
-        units: unit directions from `fold_directions`.
-        midpoints: projected midpoints from `fold_directions`.
-    """
+    """Return x·u − m·u of each sample x, with u and m·u of its fold from `fold_directions`."""
     scores = np.empty(len(samples))
     for fold in range(len(units)):
         inside = folds == fold

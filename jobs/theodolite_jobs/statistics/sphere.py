@@ -70,8 +70,7 @@ def output_quantities(y: Float64[np.ndarray, "sample d_model"], norm: Norm) -> F
 
 
 def _along_ones(x: Float64[np.ndarray, "sample d_model"], length: NDArray[np.float64]) -> NDArray[np.float64]:
-    along: NDArray[np.float64] = np.abs(x.sum(axis=-1)) / (np.sqrt(x.shape[-1]) * length)
-    return along
+    return np.asarray(np.abs(x.sum(axis=-1)) / (np.sqrt(x.shape[-1]) * length))
 
 
 def semi_axes(norm: Norm) -> Float64[np.ndarray, " d_model"]:
@@ -90,8 +89,7 @@ def semi_axes(norm: Norm) -> Float64[np.ndarray, " d_model"]:
         middle = (low + high) / 2
         above = _secular(middle, squares) > 0
         high, low = np.where(above, middle, high), np.where(above, low, middle)
-    axes: NDArray[np.float64] = np.sqrt(len(squares) * np.append((low + high) / 2, 0.0))
-    return axes
+    return np.asarray(np.sqrt(len(squares) * np.append((low + high) / 2, 0.0)))
 
 
 def _secular(points: Float64[np.ndarray, " point"], squares: Float64[np.ndarray, " d_model"]) -> NDArray[np.float64]:
@@ -107,8 +105,7 @@ def _secular(points: Float64[np.ndarray, " point"], squares: Float64[np.ndarray,
 
 def scale_radii(norm: Norm) -> Float64[np.ndarray, " d_model"]:
     """Return √d|γ| in descending order: the semi-axes of an RMS norm, and an approximation of those of a layer norm."""
-    radii: NDArray[np.float64] = np.sort(np.sqrt(len(norm.scale)) * np.abs(norm.scale.astype(np.float64)))[::-1]
-    return radii
+    return np.asarray(np.sort(np.sqrt(len(norm.scale)) * np.abs(norm.scale.astype(np.float64)))[::-1])
 
 
 def gaussian_spread(dimensions: int) -> float:
@@ -126,10 +123,7 @@ def length_variance_share(
 ) -> Float64[np.ndarray, "*dims"]:
     """Return Var‖x‖ / tr Cov(x), the share of the variance that is variance of the norm; NaN without variance.
 
-    tr Cov(x) = Var‖x‖ + (E‖x‖)² − ‖Ex‖². The last two terms are the variance of the direction.
-
-    Args:
-        length_m2: sum of squared deviations of the norms.
-        m2: sum of squared deviations of each feature.
+    tr Cov(x) = Var‖x‖ + (E‖x‖)² − ‖Ex‖². The last two terms are the variance of the direction. The arguments are the
+    sums of squared deviations of the norms and of each feature.
     """
     return ratio(length_m2, m2.sum(axis=-1))

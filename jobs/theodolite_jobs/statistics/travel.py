@@ -42,8 +42,8 @@ def travel(
     """Return each prompt's steps, (sample, block, STEPS), and its path, (sample, PATH).
 
     With Δ_l = x_{l+1} − x_l, the steps are ‖Δ_attn‖, ‖Δ_mlp‖, ‖Δ_l‖, cos(Δ_l, Δ_{l+1}) (NaN in the last block) and
-    cos(Δ_l, x_l). The path is Σ‖Δ_l‖, ‖x_L − x_0‖ and their ratio. NaN where a vector was not captured, and for an
-    angle or a ratio with a zero vector.
+    cos(Δ_l, x_l). The path is Σ‖Δ_l‖, ‖x_L − x_0‖ and their `path_ratio`. NaN where a vector was not captured, and for
+    an angle or a ratio with a zero vector.
 
     Args:
         blocks: blocks in order; an iterator keeps few of them in memory.
@@ -67,8 +67,15 @@ def travel(
         previous = step
     if first is not None and last is not None:
         length, displacement = steps[:, :, 2].sum(axis=1), np.linalg.norm(last - first, axis=-1)
-        path[:] = np.stack([length, displacement, ratio(length, displacement)], axis=-1)
+        path[:] = np.stack([length, displacement, path_ratio(length, displacement)], axis=-1)
     return steps, path
+
+
+def path_ratio(
+    length: Float64[np.ndarray, " sample"], displacement: Float64[np.ndarray, " sample"]
+) -> Float64[np.ndarray, " sample"]:
+    """Return path length over displacement, Σ‖Δ_l‖ / ‖x_L − x_0‖: 1 for a straight line; NaN without displacement."""
+    return ratio(length, displacement)
 
 
 def cosines(x: Vectors, y: Vectors) -> Float64[np.ndarray, " sample"]:

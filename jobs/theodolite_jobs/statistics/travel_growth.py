@@ -42,11 +42,8 @@ class Fit:
 def growth_fits(t: Float64[np.ndarray, " depth"], y: Float64[np.ndarray, " depth"]) -> list[Fit]:
     """Return the fits of y along depth by least squares on ln y, one for each law; none with fewer than four points.
 
-    Both fits use the points with t > 0 and with y positive and finite.
-
-    Args:
-        t: depth in blocks, 0 at the input of the first block.
-        y: the quantity at each depth.
+    Both fits use the points with t > 0 and with y positive and finite. The depth t is in blocks, 0 at the input of the
+    first block.
     """
     usable = (t > 0) & np.isfinite(y) & (y > 0)
     if usable.sum() < _MIN_POINTS:

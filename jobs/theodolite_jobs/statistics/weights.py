@@ -2,7 +2,6 @@
 
 import numpy as np
 from jaxtyping import Float64
-from numpy.typing import NDArray
 from scipy.linalg import eigh
 
 
@@ -10,8 +9,7 @@ def leading_basis(square: Float64[np.ndarray, "d d"], rank: int) -> Float64[np.n
     """Return the leading eigenvectors of WᵀW or WWᵀ, which are W's singular vectors on the side of the stream."""
     last = len(square) - 1
     _, vectors = eigh(square, subset_by_index=(last - rank + 1, last), check_finite=False)
-    basis: NDArray[np.float64] = vectors[:, ::-1]
-    return basis
+    return np.asarray(vectors[:, ::-1])
 
 
 def overlap(first: Float64[np.ndarray, "d rank"], second: Float64[np.ndarray, "d rank"]) -> float:

@@ -60,5 +60,4 @@ def umap_coordinates(
             from umap import UMAP
     except ImportError as error:
         raise ModelError("words.umap: umap-learn is not installed; run pip install 'theodolite[umap]'") from error
-    coordinates: NDArray[np.float64] = UMAP(**_UMAP).fit(table).transform(points).astype(np.float64)
-    return coordinates
+    return np.asarray(UMAP(**_UMAP).fit(table).transform(points).astype(np.float64))

@@ -15,6 +15,7 @@ from theodolite.spec import GramSpec
 from theodolite.store.manifest import finished_groups
 from theodolite.store.result_reader import read_group
 from theodolite.store.tables import read_table
+from theodolite_jobs.results.gram import similarities
 from theodolite_jobs.statistics.gram import effective_rank_of_gaussian, participation_ratio_of_gaussian
 
 WIDTH, LAYERS = 8, 3
@@ -203,24 +204,21 @@ EXPECTED = {}
 """The same for any chunking: computed once."""
 
 
-@pytest.fixture(scope="module", params=[(2, 7), (100, 1 << 16)], ids=["small pieces", "one piece"])
+@pytest.fixture(scope="module", params=[2, 100], ids=["small shards", "one shard"])
 def surveyed(request, tmp_path_factory):
-    """A run of shards of so many prompts, its matrices met in tiles of so many entries."""
-    shard_prompts, entries = request.param
+    """A run of shards of so many prompts."""
     arrays = arrays_of_sets()
     final = finals(arrays)
     run = store_run(
         tmp_path_factory.mktemp("gram"),
         arrays,
-        shard_prompts,
+        request.param,
         contrasts=CONTRASTS,
         positions={name: [-1] if name == "words" else [-2, -1] for name in arrays},
         quarantined=QUARANTINED,
         final=final,
     )
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("theodolite_jobs.results.gram._ENTRIES", entries)
-        assert survey_gram(run, CONTRASTS, GramSpec(), None, silent) == ["gram"]
+    assert survey_gram(run, CONTRASTS, GramSpec(), None, silent) == ["gram"]
     group = read_group(run, "gram")
     if not EXPECTED:
         EXPECTED.update(expected_group(arrays, final, CONTRASTS, group))
@@ -252,6 +250,17 @@ def test_every_variable_equals_its_definition_for_any_chunking(surveyed):
     assert group["n_samples"].sel(set="words", position=-2) == 0
     assert group["n_coincident"].sel(set="good", site="resid_mid", position=-1).values.tolist() == [0, 2, 0]
     assert (group["n_constant_features"].sel(set="good", site="resid_mid") == 1).all()
+
+
+@pytest.mark.parametrize("tile_entries", [1, 7, 28, 1 << 16])
+def test_inner_products_do_not_depend_on_the_size_of_tiles(tile_entries):
+    rng = np.random.default_rng(0)
+    packed, diagonals = rng.normal(size=(5, 3, 28)), rng.normal(size=(5, 3, 7))  # (point, space, …)
+    shapes = (({"point": point}, packed[point], diagonals[point]) for point in range(5))
+    found, of_spaces, values = similarities(shapes, tile_entries)
+    np.testing.assert_allclose(found, np.einsum("pse,qse->spq", packed, packed), rtol=1e-12)
+    np.testing.assert_array_equal(of_spaces, diagonals.transpose(1, 0, 2))
+    assert values == [{"point": point} for point in range(5)]
 
 
 def test_identical_samples_have_a_mean_cosine_and_nan_dimensions_in_all_spaces(surveyed):

@@ -10,8 +10,8 @@ from support import tiny
 
 from theodolite_jobs.models.weights import Weights
 from theodolite_jobs.results.circuits import read_circuits
-from theodolite_jobs.statistics.circuits import Circuits
 from theodolite_jobs.statistics.composition import KINDS, composition
+from theodolite_jobs.statistics.heads import Circuits
 from theodolite_jobs.statistics.norms import Norm
 
 HEADS, WIDTH, GROUPS = 4, 24, np.array([0, 0, 1, 1])

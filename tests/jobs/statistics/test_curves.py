@@ -65,9 +65,11 @@ def test_curve_equals_the_formulas_written_out(paired, splits):
         q = q[:25]
     curve = curve_of(p, q, paired, splits)
     expected = reference(p, q, paired)
-    np.testing.assert_allclose([curve.debiased, curve.low, curve.high], expected, rtol=1e-12)
+    np.testing.assert_allclose(
+        [curve.cosine_of_means_debiased, curve.cosine_of_means_low, curve.cosine_of_means_high], expected, rtol=1e-12
+    )
     a, b = p.mean(axis=0), q.mean(axis=0)
-    np.testing.assert_allclose(curve.plain, a @ b / np.linalg.norm(a) / np.linalg.norm(b), rtol=1e-14)
+    np.testing.assert_allclose(curve.cosine_of_means, a @ b / np.linalg.norm(a) / np.linalg.norm(b), rtol=1e-14)
     np.testing.assert_allclose(curve.difference_norm, np.linalg.norm(a - b), rtol=1e-14)
 
 
@@ -75,9 +77,9 @@ def test_a_tiny_case_by_hand():
     p, q = np.array([[3.0, 1.0], [3.0, -1.0]]), np.array([[0.0, 2.0], [2.0, 2.0]])
     # a = (3, 0), b = (1, 2); traces 2 and 2, n = 2: A = 9 − 1, B = 5 − 1; ĉ = 3 / √32
     curve = curve_of(p, q, paired=False)
-    np.testing.assert_allclose(curve.debiased, 3 / np.sqrt(32), rtol=1e-15)
+    np.testing.assert_allclose(curve.cosine_of_means_debiased, 3 / np.sqrt(32), rtol=1e-15)
     # p·q per pair: (0,1)·(−1,0) = 0 and (0,−1)·(1,0) = 0, so pairing changes nothing here
-    np.testing.assert_allclose(curve_of(p, q, paired=True).debiased, 3 / np.sqrt(32), rtol=1e-15)
+    np.testing.assert_allclose(curve_of(p, q, paired=True).cosine_of_means_debiased, 3 / np.sqrt(32), rtol=1e-15)
 
 
 @pytest.mark.parametrize("spectrum", ["flat", "power law"])
@@ -86,33 +88,33 @@ def test_a_tiny_case_by_hand():
 def test_intervals_cover_the_truth(spectrum, paired, n, cosine):
     rng = np.random.default_rng(7)
     curves = [curve_of(*draws(rng, n, cosine, paired=paired, spectrum=spectrum), paired) for _ in range(200)]
-    covered = np.mean([curve.low <= cosine <= curve.high for curve in curves])
+    covered = np.mean([curve.cosine_of_means_low <= cosine <= curve.cosine_of_means_high for curve in curves])
     # 95 % nominal; 200 draws scatter by 1.5 % (one sigma), and the delta method is a little too wide at small n
     assert 0.92 <= covered <= 0.995
-    assert abs(np.mean([curve.debiased for curve in curves]) - cosine) < 0.005
+    assert abs(np.mean([curve.cosine_of_means_debiased for curve in curves]) - cosine) < 0.005
 
 
 def test_the_plain_cosine_is_biased_towards_zero():
     rng = np.random.default_rng(3)
-    strong = [curve_of(*draws(rng, 64, 0.9), paired=False).plain for _ in range(100)]
+    strong = [curve_of(*draws(rng, 64, 0.9), paired=False).cosine_of_means for _ in range(100)]
     weak = [curve_of(*draws(rng, 64, 0.9, signal=1 / 3), paired=False) for _ in range(100)]
     assert abs(np.mean(strong) - 0.886) < 0.003  # 0.9 / (1 + 1/64)
-    assert abs(np.mean([curve.plain for curve in weak]) - 0.79) < 0.01  # 0.9 / (1 + 9/64)
-    assert abs(np.mean([curve.debiased for curve in weak]) - 0.9) < 0.01
+    assert abs(np.mean([curve.cosine_of_means for curve in weak]) - 0.79) < 0.01  # 0.9 / (1 + 9/64)
+    assert abs(np.mean([curve.cosine_of_means_debiased for curve in weak]) - 0.9) < 0.01
 
 
 def test_the_unpaired_formula_overshoots_on_paired_draws():
     rng = np.random.default_rng(3)
     pairs = [draws(rng, 16, 0.9, signal=0.5, paired=True) for _ in range(100)]
-    assert np.mean([curve_of(p, q, paired=False).debiased for p, q in pairs]) > 0.95
-    assert abs(np.mean([curve_of(p, q, paired=True).debiased for p, q in pairs]) - 0.9) < 0.02
+    assert np.mean([curve_of(p, q, paired=False).cosine_of_means_debiased for p, q in pairs]) > 0.95
+    assert abs(np.mean([curve_of(p, q, paired=True).cosine_of_means_debiased for p, q in pairs]) - 0.9) < 0.02
 
 
 @pytest.mark.parametrize("paired", [True, False])
 def test_equal_constant_sets_have_cosine_one_and_an_interval_of_no_width(paired):
     same = np.tile(np.random.default_rng(0).normal(size=24).astype(np.float32).astype(np.float64), (10, 1))
     curve = curve_of(same, same.copy(), paired)
-    for value in (curve.plain, curve.debiased, curve.low, curve.high):
+    for value in curve[:4]:  # the plain and the debiased cosine, and its interval
         assert abs(value - 1) < 1e-12
     assert curve.difference_norm == 0
 
@@ -122,14 +124,14 @@ def test_the_debiased_cosine_is_nan_if_noise_exceeds_the_means():
     p = rng.normal(size=(8, 100))
     p -= p.mean(axis=0) * 0.999
     curve = curve_of(p, rng.normal(size=(8, 100)), paired=False)
-    assert np.isnan([curve.debiased, curve.low, curve.high]).all()
-    assert np.isfinite(curve.plain)
+    assert np.isnan([curve.cosine_of_means_debiased, curve.cosine_of_means_low, curve.cosine_of_means_high]).all()
+    assert np.isfinite(curve.cosine_of_means)
 
 
 def test_one_sample_gives_only_a_plain_cosine():
     curve = curve_of(np.array([[1.0, 0.0]]), np.array([[1.0, 1.0]]), paired=True)
-    np.testing.assert_allclose(curve.plain, np.sqrt(0.5))
-    assert np.isnan([curve.debiased, curve.low, curve.high]).all()
+    np.testing.assert_allclose(curve.cosine_of_means, np.sqrt(0.5))
+    assert np.isnan([curve.cosine_of_means_debiased, curve.cosine_of_means_low, curve.cosine_of_means_high]).all()
 
 
 def test_variance_curves_name_the_largest_feature():

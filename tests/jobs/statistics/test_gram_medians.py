@@ -5,7 +5,7 @@ from hypothesis import strategies as st
 from scipy.optimize import minimize
 
 from theodolite_jobs.statistics.gram import gram
-from theodolite_jobs.statistics.gram_medians import Products, means_and_medians, median_weights
+from theodolite_jobs.statistics.gram_medians import means_and_medians, median_weights
 
 SEEDS = st.integers(0, 1000)
 
@@ -153,7 +153,7 @@ def norms_and_cosines(p, q):
     moved -= moved.mean(axis=0)
     of_p, of_q = moved[: len(p)], moved[len(p) :]
     along = of_p @ middle, of_q @ middle
-    return means_and_medians(Products(gram(of_p), gram(of_q), of_p @ of_q.T, *along, float(middle @ middle)))
+    return means_and_medians(gram(of_p), gram(of_q), of_p @ of_q.T, *along, float(middle @ middle))
 
 
 @pytest.mark.parametrize(("n_p", "n_q", "d"), [(9, 9, 6), (30, 17, 40), (50, 80, 12)])
