@@ -10,11 +10,9 @@ lists families that TransformerLens cannot run with its error. The last line is 
 Usage: python benchmarks/against_transformer_lens.py --help
 """
 
-import argparse
 import copy
 from collections.abc import Callable, Sequence
 from importlib.metadata import distributions
-from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
@@ -24,16 +22,11 @@ import torch
 from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForImageTextToText, AutoModelForMaskedLM
 from transformers.models.falcon import modeling_falcon
 
-import theodolite
 from theodolite.sites import BLOCK_SITES, Site
-from theodolite.spec import ModelSpec
 from theodolite_jobs.models.load import load_tokenizer, quiet_transformers, wrap
 from theodolite_jobs.models.reference import Reading, read_sites, relative_errors
-from theodolite_jobs.models.source import fetch, resolve_source
 
 PINNED = "4.3.0"
-MODEL = "smollm2-135m-instruct"
-CACHE = Path.home() / ".cache" / "theodolite"
 TOLERANCE = 1e-5
 CHAT = [{"role": "user", "content": "List three facts about the theodolite."}]
 
@@ -80,16 +73,13 @@ CLASSES["gemma3"] = AutoModelForImageTextToText
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description="Compare sites with TransformerLens' hooks; print JSON.")
-    parser.add_argument("--out", type=Path, help="also write the JSON to this file")
-    options = parser.parse_args()
+    options = measuring.read_options("Compare sites with TransformerLens' hooks; print JSON.")
     require_transformer_lens()
     ids = torch.randint(3, 64, (24,), generator=torch.Generator().manual_seed(0)).tolist()
     families = {name: compare(name, tiny_model(name), ids) for name in CONFIGS}
-    families[MODEL] = compare(MODEL, *real_model())
-    facts = measuring.machine_facts(torch.device("cpu"))
-    facts["versions"] |= {"theodolite": theodolite.__version__, "transformer_lens": PINNED}
-    measuring.publish({"families": families, "tolerance": TOLERANCE, **facts}, options.out)
+    families[measuring.MODEL] = compare(measuring.MODEL, *real_model())
+    result = {"families": families, "tolerance": TOLERANCE}
+    measuring.publish(result, options.out, transformer_lens=PINNED)
     differing = {name: result["disagreement"] for name, result in families.items() if "disagreement" in result}
     unexplained = [name for name, result in differing.items() if not result["error_if_so"] <= TOLERANCE]
     if unexplained:
@@ -118,7 +108,7 @@ def tiny_model(name: str) -> Any:
 
 
 def real_model() -> tuple[Any, list[int]]:
-    folder = fetch(resolve_source(ModelSpec(id=MODEL), Path()), CACHE)
+    folder = measuring.chat_model()
     ids = load_tokenizer(folder).apply_chat_template(CHAT, add_generation_prompt=True, return_dict=True)["input_ids"]
     with quiet_transformers():
         return AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).eval(), ids

@@ -9,7 +9,6 @@ a request to the end of its response.
 The last line is one JSON object. Usage: python benchmarks/api.py --help
 """
 
-import argparse
 import asyncio
 import os
 import re
@@ -22,11 +21,9 @@ from typing import Any
 
 import measuring  # first: it prepares the process before torch is imported
 import numpy as np
-import torch
 
 from theodolite.query.runs import summaries
 
-CPU = torch.device("cpu")
 SPEC = Path(__file__).parent.parent / "jobs" / "theodolite_jobs" / "specs" / "demo.yaml"
 THEODOLITE = [sys.executable, "-c", "from theodolite_jobs.cli import main; main()"]
 CONNECTIONS = 8
@@ -34,22 +31,18 @@ TURNS = 5
 
 
 def main() -> None:
-    options = read_options()
+    options = measuring.read_options(
+        "Measure the service under load; print latencies and memory as JSON.",
+        store=(None, "store with a run of the demo; the default creates one"),
+        run=(None, "id of the run; the default is the newest"),
+        rate=(500, "requests per second; half of it for large responses"),
+        seconds=(10.0, "duration of each measurement"),
+    )
     with tempfile.TemporaryDirectory(prefix="theodolite-api-") as temporary:
         store = options.store or survey_demo(Path(temporary))
         run_id = options.run or summaries(store)[0]["run_id"]
-        result = measure(store, run_id, options)
-    measuring.publish({**result, **measuring.machine_facts(CPU)}, options.out)
-
-
-def read_options() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description="Measure the service under load; print latencies and memory as JSON.")
-    parser.add_argument("--store", help="store with a run of the demo; the default creates one")
-    parser.add_argument("--run", help="id of the run; the default is the newest")
-    parser.add_argument("--rate", type=int, default=500, help="requests per second; half of it for large responses")
-    parser.add_argument("--seconds", type=float, default=10.0, help="duration of each measurement")
-    parser.add_argument("--out", type=Path, help="also write the JSON to this file")
-    return parser.parse_args()
+        result = measure(store, run_id, options.rate, options.seconds)
+    measuring.publish(result, options.out)
 
 
 def survey_demo(folder: Path) -> str:
@@ -59,7 +52,7 @@ def survey_demo(folder: Path) -> str:
     return str(folder)
 
 
-def measure(store: str, run_id: str, options: argparse.Namespace) -> dict[str, Any]:
+def measure(store: str, run_id: str, rate: int, seconds: float) -> dict[str, Any]:
     """Return the measurements of each call; the service has one core, and the load uses the other cores."""
     cores = sorted(os.sched_getaffinity(0))
     command = [*THEODOLITE, "serve", "--store", store, "--port", "0"]
@@ -73,26 +66,22 @@ def measure(store: str, run_id: str, options: argparse.Namespace) -> dict[str, A
         base = f"/v1/runs/{run_id}"
         curve = f"{base}/curves?statistic=cosine_of_means_debiased&site=resid_pre"
         calls = {
-            "curve": (curve, {}, options.rate),
-            "not_modified": (curve, {"If-None-Match": asyncio.run(etag(port, curve))}, options.rate),
+            "curve": (curve, {}, rate),
+            "not_modified": (curve, {"If-None-Match": asyncio.run(etag(port, curve))}, rate),
             # These responses are large; at the full rate the latency would only measure the queue.
-            "heat_map": (
-                f"{base}/gram?statistic=linear_cka_debiased&set=harmful&site=resid_pre",
-                {},
-                options.rate // 2,
-            ),
-            "direction": (f"{base}/directions/refusal?site=resid_pre&layer=15", {}, options.rate // 2),
+            "heat_map": (f"{base}/gram?statistic=linear_cka_debiased&set=harmful&site=resid_pre", {}, rate // 2),
+            "direction": (f"{base}/directions/refusal?site=resid_pre&layer=15", {}, rate // 2),
         }
         result: dict[str, Any] = {"connections": CONNECTIONS}
-        for name, (path, headers, rate) in calls.items():
-            asyncio.run(load(port, path, headers, rate, 1.0))  # warms the caches
-            turns = [asyncio.run(load(port, path, headers, rate, options.seconds / TURNS)) for _ in range(TURNS)]
-            at_rate = {"rate": rate, **{key: float(np.median([turn[key] for turn in turns])) for key in turns[0]}}
+        for name, (path, headers, own_rate) in calls.items():
+            asyncio.run(load(port, path, headers, own_rate, 1.0))  # warms the caches
+            turns = [asyncio.run(load(port, path, headers, own_rate, seconds / TURNS)) for _ in range(TURNS)]
+            at_rate = {"rate": own_rate, **{key: float(np.median([turn[key] for turn in turns])) for key in turns[0]}}
             at_rate["p99_milliseconds_of_turns"] = sorted(turn["p99_milliseconds"] for turn in turns)
-            flat_out = asyncio.run(load(port, path, headers, None, options.seconds / 2))
+            flat_out = asyncio.run(load(port, path, headers, None, seconds / 2))
             result[name] = {"at_rate": at_rate, "flat_out": flat_out}
             measuring.say(f"{name}: {result[name]}")
-        result["resident_bytes"] = resident_bytes(service.pid)
+        result["resident_bytes"] = measuring.memory_bytes("VmHWM", service.pid)
     finally:
         service.send_signal(signal.SIGINT)
         service.wait()
@@ -146,12 +135,8 @@ async def wait_until(due: float) -> None:
 
 
 def request_of(port: int, path: str, headers: dict[str, str]) -> bytes:
-    lines = [
-        f"GET {path} HTTP/1.1",
-        f"Host: 127.0.0.1:{port}",
-        *(f"{name}: {value}" for name, value in headers.items()),
-    ]
-    return "\r\n".join([*lines, "", ""]).encode()
+    own = "".join(f"{name}: {value}\r\n" for name, value in headers.items())
+    return f"GET {path} HTTP/1.1\r\nHost: 127.0.0.1:{port}\r\n{own}\r\n".encode()
 
 
 async def send(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, request: bytes) -> tuple[str, bytes]:
@@ -159,12 +144,6 @@ async def send(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, reque
     head = (await reader.readuntil(b"\r\n\r\n")).decode("latin-1")
     lengths = [line for line in head.split("\r\n") if line.lower().startswith("content-length: ")]
     return head, await reader.readexactly(int(lengths[0].split(": ")[1])) if lengths else b""
-
-
-def resident_bytes(pid: int) -> int:
-    """Return the peak resident set of a process."""
-    lines = Path(f"/proc/{pid}/status").read_text().splitlines()
-    return next(int(line.split()[1]) * 1024 for line in lines if line.startswith("VmHWM"))
 
 
 if __name__ == "__main__":

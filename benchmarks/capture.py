@@ -14,12 +14,10 @@ a process that loads the model and runs the way once. The last line is one JSON 
 Usage: python benchmarks/capture.py --help
 """
 
-import argparse
-import multiprocessing
 import random
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -30,20 +28,16 @@ from numpy.typing import NDArray
 from transformers import AutoModelForCausalLM
 
 from theodolite.sites import Site
-from theodolite.spec import CaptureSpec, ModelSpec, PromptSetSpec
+from theodolite.spec import CaptureSpec, PromptSetSpec, TokenIds
 from theodolite_jobs.capture.engine import Engine
 from theodolite_jobs.capture.parity import FLOAT32_BOUND
-from theodolite_jobs.capture.plan import SetPlan, TokenIds, plan_set
+from theodolite_jobs.capture.plan import SetPlan
 from theodolite_jobs.models.facts import mlp_width
 from theodolite_jobs.models.load import LoadedModel, load_model, load_tokenizer, quiet_transformers
-from theodolite_jobs.models.source import fetch, resolve_source
 from theodolite_jobs.prompts.sources import read_prompts
 from theodolite_jobs.prompts.tokens import tokenize
 
-MODEL = "smollm2-135m-instruct"
-CACHE = Path.home() / ".cache" / "theodolite"
-CPU = torch.device("cpu")
-SITES = (Site.RESID_PRE, Site.RESID_MID)
+SITES = measuring.SITES
 PEERS = ("hugging_face", "generate")
 PEER_BATCH = 32
 CAPTURE = CaptureSpec()
@@ -53,34 +47,31 @@ Way = Callable[[Sequence[TokenIds]], Vectors | None]
 
 
 def main() -> None:
-    options = read_options()
+    options = measuring.read_options(
+        "Compare capture speed with plain Hugging Face; print JSON.",
+        prompts=(96, "prompts in the chat mix"),
+        repeats=(3, "turns of each way; the result has the median"),
+        threads=(0, "threads of each way; the default is torch's"),
+    )
     if options.threads:
         torch.set_num_threads(options.threads)
-    folder = fetch(resolve_source(ModelSpec(id=MODEL), Path()), CACHE)
+    folder = measuring.chat_model()
     tokens = chat_mix(folder, options.prompts)
     measuring.say(f"{len(tokens)} prompts, {sum(map(len, tokens))} tokens")
-    memory = {name: peak_memory_of(name, folder, tokens) for name in WAYS}
+    threads = torch.get_num_threads()
+    memory = {name: measuring.in_new_process(memory_of, name, folder, tokens, threads) for name in WAYS}
     ways = {name: build(folder) for name, build in WAYS.items()}
     errors = check_same_vectors(ways, tokens)
     seconds, peak = measure(ways, tokens, options.repeats)
     result = summary(base_model(folder), tokens, seconds, memory, peak)
-    facts = measuring.machine_facts(CPU)
-    measuring.publish({**result, "max_error": errors, "repeats": options.repeats, **facts}, options.out)
-
-
-def read_options() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description="Compare capture speed with plain Hugging Face; print JSON.")
-    parser.add_argument("--prompts", type=int, default=96, help="prompts in the chat mix")
-    parser.add_argument("--repeats", type=int, default=3, help="turns of each way; the result has the median")
-    parser.add_argument("--threads", type=int, help="threads of each way; the default is torch's")
-    parser.add_argument("--out", type=Path, help="also write the JSON to this file")
-    return parser.parse_args()
+    measuring.publish({**result, "max_error": errors, "repeats": options.repeats}, options.out)
 
 
 def chat_mix(folder: Path, n_prompts: int) -> list[TokenIds]:
     """Return chat prompts with the mix's lengths: built-in sentences, shuffled, joined and truncated."""
     tokenizer = load_tokenizer(folder)
-    sentences = [sentence for name in ("harmful", "harmless") for sentence in read_builtin(name)]
+    sources = {name: PromptSetSpec(source=f"builtin:{name}") for name in ("harmful", "harmless")}
+    sentences = [sentence for name, source in sources.items() for sentence in read_prompts(name, source, Path())]
     template_tokens = len(in_template(["a"], tokenizer)[0]) - 1
     rng = random.Random(0)
     texts = []
@@ -89,10 +80,6 @@ def chat_mix(folder: Path, n_prompts: int) -> list[TokenIds]:
         ids = tokenizer(" ".join(rng.sample(sentences, 20)))["input_ids"]
         texts.append(tokenizer.decode(ids[: length - template_tokens]))
     return in_template(texts, tokenizer)
-
-
-def read_builtin(name: str) -> list[str]:
-    return read_prompts(name, PromptSetSpec(source=f"builtin:{name}"), Path())
 
 
 def in_template(texts: Sequence[str], tokenizer: Any) -> list[TokenIds]:
@@ -158,9 +145,7 @@ WAYS: dict[str, Callable[[Path], Way]] = {
 
 
 def plan_mix(tokens: Sequence[TokenIds]) -> SetPlan:
-    return plan_set(
-        "mix", tokens, (-1,), shard_prompts=CAPTURE.shard_prompts, batch_tokens=CAPTURE.batch_tokens, share_prefix=True
-    )
+    return measuring.plan_mix(tokens, CAPTURE.shard_prompts, CAPTURE.batch_tokens)
 
 
 @torch.inference_mode()
@@ -229,24 +214,15 @@ def largest_error(vectors: Vectors, reference: Vectors) -> float:
 
 def measure(ways: dict[str, Way], tokens: Sequence[TokenIds], repeats: int) -> tuple[dict[str, float], float]:
     """Return each way's median seconds over turns, and the highest measured rate of a matrix product."""
-    seconds: dict[str, list[float]] = {name: [] for name in ways}
-    rates = []
-    for turn in range(repeats):
-        rates.append(measuring.matrix_rate(2048, torch.float32, CPU))
-        for name, way in ways.items():
-            seconds[name].append(measuring.seconds_of(lambda way=way: way(tokens), CPU))
-            measuring.say(f"turn {turn + 1} of {repeats}: {name} {len(tokens) / seconds[name][-1]:.2f} prompts/s")
-    return {name: np.median(values) for name, values in seconds.items()}, max(rates)
+    rates: list[float] = []
+    matrix = {"matrix products": lambda: rates.append(measuring.matrix_rate(2048, torch.float32, measuring.CPU))}
+    seconds = measuring.in_turns(matrix | {name: partial(way, tokens) for name, way in ways.items()}, repeats)
+    return {name: np.median(seconds[name]) for name in ways}, max(rates)
 
 
-def peak_memory_of(name: str, folder: Path, tokens: Sequence[TokenIds]) -> int:
-    """Return the peak memory of a new process that loads the model and runs one way once."""
+def memory_of(name: str, folder: Path, tokens: Sequence[TokenIds], threads: int) -> int:
+    """Return the peak memory of this process, which loads the model and runs one way once."""
     measuring.say(f"memory of {name}")
-    with multiprocessing.get_context("spawn").Pool(1) as pool:
-        return pool.apply(run_for_memory, (name, folder, tokens, torch.get_num_threads()))
-
-
-def run_for_memory(name: str, folder: Path, tokens: Sequence[TokenIds], threads: int) -> int:
     torch.set_num_threads(threads)
     WAYS[name](folder)(tokens)
     return measuring.peak_memory_bytes()
@@ -255,13 +231,12 @@ def run_for_memory(name: str, folder: Path, tokens: Sequence[TokenIds], threads:
 def summary(
     model: LoadedModel, tokens: Sequence[TokenIds], seconds: dict[str, float], memory: dict[str, int], peak: float
 ) -> dict[str, Any]:
-    plan = plan_mix(tokens)
-    lengths = [len(ids) for ids in tokens]
-    ours = seconds["theodolite"]
+    plan, ours = plan_mix(tokens), seconds["theodolite"]
+    facts = measuring.mix_facts(model, tokens)
     ways = {
         name: {
-            "prompts_per_second": len(tokens) / taken,
-            "tokens_per_second": sum(lengths) / taken,
+            "prompts_per_second": facts["prompts"] / taken,
+            "tokens_per_second": facts["tokens"] / taken,
             "peak_memory_bytes": memory[name],
         }
         for name, taken in seconds.items()
@@ -273,14 +248,11 @@ def summary(
         "share_of_matrix_peak": measuring.needed_operations(model, plan) / ours / peak,
         "ways": ways,
         "matrix_peak_operations_per_second": peak,
-        "model": MODEL,
-        "model_bytes": sum(weight.numel() * weight.element_size() for weight in model.module.parameters()),
-        "prompts": len(tokens),
-        "tokens": sum(lengths),
+        "model": measuring.MODEL,
+        **facts,
         "needed_tokens": measuring.needed_tokens(plan),
         "computed_tokens": plan.computed_tokens + plan.shared_prefix,
         "shared_prefix": plan.shared_prefix,
-        "length": {"mean": sum(lengths) / len(lengths), "min": min(lengths), "max": max(lengths)},
     }
 
 

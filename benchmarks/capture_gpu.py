@@ -11,11 +11,11 @@ on a tiny model on the CPU; its speeds have no meaning. The last line is one JSO
 Usage: python benchmarks/capture_gpu.py --help
 """
 
-import argparse
 import gc
 import random
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -24,14 +24,13 @@ import numpy as np
 import torch
 from transformers import AutoModel, Qwen2Config
 
-from theodolite.sites import Site
+from theodolite.spec import TokenIds
 from theodolite_jobs.capture.engine import Engine
 from theodolite_jobs.capture.parity import Certificate, certify
-from theodolite_jobs.capture.plan import SetPlan, TokenIds, plan_set
+from theodolite_jobs.capture.plan import SetPlan
 from theodolite_jobs.models.load import LoadedModel, wrap
 
 RESULTS = Path(__file__).resolve().parent / "results"
-SITES = (Site.RESID_PRE, Site.RESID_MID)
 PREFIX_TOKENS = 24
 
 
@@ -45,7 +44,7 @@ class Shape:
         matrix_size: size of the square matrices for the matrix peak.
     """
 
-    config: dict[str, int | float]
+    config: dict[str, Any]
     plans: tuple[tuple[int, int], ...]
     matrix_size: int = 8192
 
@@ -53,97 +52,53 @@ class Shape:
 # The first plan is the default of a survey; a larger token budget needs larger shards.
 PLANS = ((64, 2048), (1024, 8192), (1024, 16384), (1024, 32768))
 
-SHAPES = {
-    "7b": Shape(
-        {
-            "num_hidden_layers": 28,
-            "hidden_size": 3584,
-            "num_attention_heads": 28,
-            "num_key_value_heads": 4,
-            "intermediate_size": 18944,
-            "vocab_size": 152064,
-        },
-        PLANS,
-    ),
-    "32b": Shape(
-        {
-            "num_hidden_layers": 64,
-            "hidden_size": 5120,
-            "num_attention_heads": 40,
-            "num_key_value_heads": 8,
-            "intermediate_size": 27648,
-            "vocab_size": 152064,
-        },
-        PLANS,
-    ),
-}
 
-TINY = Shape(
-    {
-        "num_hidden_layers": 6,
-        "hidden_size": 64,
-        "num_attention_heads": 4,
-        "num_key_value_heads": 2,
-        "intermediate_size": 128,
-        "vocab_size": 512,
-        "initializer_range": 0.15,  # relative to 64 dimensions as large as 0.02 is to thousands
-    },
-    ((16, 512), (64, 2048)),
-    matrix_size=256,
-)
+def sizes(layers: int, d_model: int, heads: int, kv_heads: int, d_mlp: int, vocabulary: int = 152064) -> dict[str, Any]:
+    names = ("num_hidden_layers", "hidden_size", "num_attention_heads", "num_key_value_heads", "intermediate_size")
+    return {**dict(zip(names, (layers, d_model, heads, kv_heads, d_mlp), strict=True)), "vocab_size": vocabulary}
+
+
+SHAPES = {"7b": Shape(sizes(28, 3584, 28, 4, 18944), PLANS), "32b": Shape(sizes(64, 5120, 40, 8, 27648), PLANS)}
+
+# The deviation is relative to 64 dimensions as large as 0.02 is to thousands.
+TINY = Shape({**sizes(6, 64, 4, 2, 128, 512), "initializer_range": 0.15}, ((16, 512), (64, 2048)), matrix_size=256)
 
 
 def main() -> None:
-    options = read_options()
+    options = measuring.read_options(
+        "Measure capture speed of large random models on one GPU; print JSON.",
+        shapes=([*SHAPES], "shapes of the models"),
+        prompts=(1024, "prompts in the mix"),
+        repeats=(3, "turns; the result has the median"),
+        tiny=(False, "try the code with a tiny model on the CPU"),
+        out=(None, "also write the JSON to this file; the default is a file in benchmarks/results"),
+    )
     if not options.tiny and not torch.cuda.is_available():
         print("torch finds no CUDA device; run on a machine with one, or try the code on the CPU with --tiny.")
         return
     device = torch.device("cpu" if options.tiny else "cuda")
     shapes = {"tiny": TINY} if options.tiny else {name: SHAPES[name] for name in options.shapes}
-    facts = measuring.machine_facts(device)
-    out = options.out or (None if options.tiny else default_out(facts["date"]))
-    result = {
-        "shapes": {name: measure_shape(name, shape, device, options) for name, shape in shapes.items()},
-        "device_to_host_bytes_per_second": copy_rate(device),
-        "repeats": options.repeats,
-        **facts,
+    default = None if options.tiny else str(RESULTS / f"capture_gpu_{datetime.now(UTC).date()}.json")
+    rows = {
+        name: measure_shape(name, shape, device, options.prompts, options.repeats) for name, shape in shapes.items()
     }
-    measuring.publish(result, out)
+    result = {"shapes": rows, "device_to_host_bytes_per_second": copy_rate(device), "repeats": options.repeats}
+    measuring.publish(result, options.out or default, device)
 
 
-def read_options() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description="Measure capture speed of large random models on one GPU; print JSON.")
-    parser.add_argument("--shapes", nargs="+", choices=SHAPES, default=[*SHAPES], help="shapes of the models")
-    parser.add_argument("--prompts", type=int, default=1024, help="prompts in the mix")
-    parser.add_argument("--repeats", type=int, default=3, help="turns; the result has the median")
-    parser.add_argument("--tiny", action="store_true", help="try the code with a tiny model on the CPU")
-    parser.add_argument(
-        "--out", type=Path, help="also write the JSON to this file; the default is a file in benchmarks/results"
-    )
-    return parser.parse_args()
-
-
-def default_out(date: str) -> Path:
-    return RESULTS / f"capture_gpu_{date[:10]}.json"
-
-
-def measure_shape(name: str, shape: Shape, device: torch.device, options: argparse.Namespace) -> dict[str, Any]:
+def measure_shape(name: str, shape: Shape, device: torch.device, n_prompts: int, repeats: int) -> dict[str, Any]:
     """Return the measurements of one shape: build a model, check parity, measure all plans, and free the model."""
     measuring.say(f"{name}: building")
     model = random_model(shape, device)
-    tokens = random_mix(options.prompts, model.config.vocab_size)
+    tokens = random_mix(n_prompts, model.config.vocab_size)
     certificate = certify_few(model, tokens)
     measuring.say(f"{name}: certified, largest relative error {certificate.max_error:.1e}")
-    rows = [measure_plan(model, tokens, shape.matrix_size, plan, options.repeats) for plan in shape.plans]
-    lengths = [len(ids) for ids in tokens]
+    rows = [measure_plan(model, tokens, shape.matrix_size, plan, repeats) for plan in shape.plans]
     result = {
         "config": shape.config,
         "dtype": str(model.dtype).removeprefix("torch."),
-        "model_bytes": sum(weight.numel() * weight.element_size() for weight in model.module.parameters()),
-        "prompts": len(tokens),
-        "tokens": sum(lengths),
-        "length": {"mean": sum(lengths) / len(lengths), "min": min(lengths), "max": max(lengths)},
-        "certificate": certificate.as_dict(),
+        **measuring.mix_facts(model, tokens),
+        "certificate": asdict(certificate),
         "best_share_of_matrix_peak": max(row["share_of_matrix_peak"] for row in rows),
         "plans": rows,
     }
@@ -181,32 +136,29 @@ def random_mix(n_prompts: int, vocabulary: int) -> list[TokenIds]:
 def certify_few(model: LoadedModel, tokens: Sequence[TokenIds]) -> Certificate:
     """Return the parity certificate of a few prompts; raise ParityError if the check fails."""
     subsets = {f"subset-{start}": tokens[start : start + 8] for start in range(0, min(24, len(tokens)), 8)}
-    plans = {name: plan_mix(prompts, 8, 4096) for name, prompts in subsets.items()}
-    return certify(model, SITES, range(model.dimensions.n_layers), plans, subsets)
-
-
-def plan_mix(tokens: Sequence[TokenIds], shard_prompts: int, batch_tokens: int) -> SetPlan:
-    return plan_set("mix", tokens, (-1,), shard_prompts=shard_prompts, batch_tokens=batch_tokens, share_prefix=True)
+    plans = {name: measuring.plan_mix(prompts, 8, 4096) for name, prompts in subsets.items()}
+    return certify(model, measuring.SITES, range(model.dimensions.n_layers), plans, subsets)
 
 
 def measure_plan(
     model: LoadedModel, tokens: Sequence[TokenIds], matrix_size: int, budgets: tuple[int, int], repeats: int
 ) -> dict[str, Any]:
     """Return the measurements of one plan; capture, bare forward and matrix peak run in turns."""
-    plan = plan_mix(tokens, *budgets)
-    device = model.device
+    plan, device = measuring.plan_mix(tokens, *budgets), model.device
     if device.type == "cuda":
         torch.cuda.reset_peak_memory_stats(device)
     # The first, untimed run warms up kernels and the allocator.
     oom_backoffs = run_capture(model, plan, tokens)
     memory = torch.cuda.max_memory_allocated(device) if device.type == "cuda" else None
     measuring.run_bare(model, plan, tokens)
-    capture, bare, rates = [], [], []
-    for _ in range(repeats):
-        rates.append(measuring.matrix_rate(matrix_size, torch.bfloat16, device))
-        capture.append(measuring.seconds_of(lambda: run_capture(model, plan, tokens), device))
-        bare.append(measuring.seconds_of(lambda: measuring.run_bare(model, plan, tokens), device))
-    row = speeds(model, plan, np.median(capture), np.median(bare), max(rates))
+    rates: list[float] = []
+    actions = {
+        "matrix products": lambda: rates.append(measuring.matrix_rate(matrix_size, torch.bfloat16, device)),
+        "capture": lambda: run_capture(model, plan, tokens),
+        "bare forward": lambda: measuring.run_bare(model, plan, tokens),
+    }
+    seconds = measuring.in_turns(actions, repeats, device)
+    row = speeds(model, plan, np.median(seconds["capture"]), np.median(seconds["bare forward"]), max(rates))
     row |= {"peak_gpu_memory_bytes": memory, "oom_backoffs": oom_backoffs}
     measuring.say(
         f"shards of {budgets[0]}, batches of {budgets[1]}: {row['prompts_per_second']:.1f} prompts/s, "
@@ -233,7 +185,7 @@ def speeds(model: LoadedModel, plan: SetPlan, capture: float, bare: float, peak:
 
 def run_capture(model: LoadedModel, plan: SetPlan, tokens: Sequence[TokenIds]) -> int:
     """Capture all shards without storing them; return the number of batches halved for lack of memory."""
-    engine = Engine(model, SITES, range(model.dimensions.n_layers))
+    engine = Engine(model, measuring.SITES, range(model.dimensions.n_layers))
     backoffs = 0
     for shard in plan.shards:
         captured = engine.capture(plan, shard, tokens[shard.start : shard.stop], model.config.intermediate_size)

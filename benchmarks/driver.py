@@ -8,20 +8,16 @@ Ray, models and the store take no part; a Ray call costs some tenths of a millis
 The last line is one JSON object. Usage: python benchmarks/driver.py --help
 """
 
-import argparse
-import heapq
-import itertools
+import asyncio
 import random
 import threading
 import time
 from collections import deque
 from concurrent.futures import Future
-from pathlib import Path
 from typing import Any
 
 import measuring  # first: it prepares the process before torch is imported
 import psutil
-import torch
 
 from theodolite_jobs.capture.plan import SetPlan, ShardPlan
 from theodolite_jobs.cluster.scheduling import Callbacks, run_shards
@@ -30,34 +26,10 @@ PROMPTS_OF_SHARD = 64
 TOKENS = tuple(range(40))
 
 
-class Clock:
-    """A thread that calls functions at given times; all simulated replicas share it."""
-
-    def __init__(self) -> None:
-        self._due: list[tuple[float, int, Any]] = []
-        self._numbers = itertools.count()
-        self._changed = threading.Condition()
-        threading.Thread(target=self._run, daemon=True).start()
-
-    def at(self, due: float, act: Any) -> None:
-        """Call `act` at the time `due`."""
-        with self._changed:
-            heapq.heappush(self._due, (due, next(self._numbers), act))
-            self._changed.notify()
-
-    def _run(self) -> None:
-        while True:
-            with self._changed:
-                while not self._due or self._due[0][0] > time.perf_counter():
-                    self._changed.wait(self._due[0][0] - time.perf_counter() if self._due else None)
-                act = heapq.heappop(self._due)[2]
-            act()
-
-
 class SimulatedReplica:
     """A replica that takes some seconds for each shard, one shard after the other, as an actor does."""
 
-    def __init__(self, clock: Clock, seconds: float, chance: random.Random) -> None:
+    def __init__(self, clock: asyncio.AbstractEventLoop, seconds: float, chance: random.Random) -> None:
         self.clock, self.seconds, self.chance = clock, seconds, chance
         self.queue: deque[tuple[int, Future[Any]]] = deque()
         self.ready: Future[Any] = Future()
@@ -87,7 +59,8 @@ class SimulatedReplica:
 
     def _start(self) -> None:
         self._started = time.perf_counter()
-        self.clock.at(self._started + self.seconds * self.chance.uniform(0.8, 1.2), self._finish)
+        seconds = self.seconds * self.chance.uniform(0.8, 1.2)
+        self.clock.call_soon_threadsafe(self.clock.call_later, seconds, self._finish)
 
     def _finish(self) -> None:
         with self._lock:
@@ -99,22 +72,23 @@ class SimulatedReplica:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description="Measure the scheduling loop with simulated replicas; print JSON.")
-    parser.add_argument("--seconds", type=float, default=60.0, help="duration of the first measurement")
-    parser.add_argument("--prompts", type=int, default=1_000_000, help="prompts of the second measurement")
-    parser.add_argument("--out", type=Path, help="also write the JSON to this file")
-    options = parser.parse_args()
+    options = measuring.read_options(
+        "Measure the scheduling loop with simulated replicas; print JSON.",
+        seconds=(60.0, "duration of the first measurement"),
+        prompts=(1_000_000, "prompts of the second measurement"),
+    )
     result = {
         "busy": measure(replicas=64, shard_seconds=6.4, shards=int(options.seconds * 10)),
         "scale": measure(replicas=1000, shard_seconds=1.0, shards=options.prompts // PROMPTS_OF_SHARD),
     }
-    measuring.publish({**result, **measuring.machine_facts(torch.device("cpu"))}, options.out)
+    measuring.publish(result, options.out)
 
 
 def measure(replicas: int, shard_seconds: float, shards: int) -> dict[str, float]:
     """Return the measurements of a run; the busy share covers the time in which each replica can have two shards."""
     measuring.say(f"{replicas} replicas, {shards} shards of {shard_seconds} s")
-    clock, chance = Clock(), random.Random(0)
+    clock, chance = asyncio.new_event_loop(), random.Random(0)
+    threading.Thread(target=clock.run_forever, daemon=True).start()  # one clock for all replicas
     workers = [SimulatedReplica(clock, shard_seconds, chance) for _ in range(replicas)]
     bounds = [(index * PROMPTS_OF_SHARD, (index + 1) * PROMPTS_OF_SHARD) for index in range(shards)]
     plan = SetPlan("set", (-1,), 0, (), shards * PROMPTS_OF_SHARD, 0)
@@ -128,8 +102,7 @@ def measure(replicas: int, shard_seconds: float, shards: int) -> dict[str, float
         if done[0] in (shards // 10, shards - shards // 10):
             memory.append(process.memory_info().rss)
         if done[0] == shards - 2 * replicas:  # the remaining shards are too few for all replicas
-            idle_from.append(time.perf_counter())
-            idle_from.append(sum(worker.busy_seconds() for worker in workers))
+            idle_from.extend([time.perf_counter(), sum(worker.busy_seconds() for worker in workers)])
 
     started, cost = time.perf_counter(), time.thread_time()
     run_shards(workers, work, tokens, Callbacks(committed))

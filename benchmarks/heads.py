@@ -19,14 +19,13 @@ All sides use the same number of threads. The last line is one JSON object.
 Usage: python benchmarks/heads.py --help
 """
 
-import argparse
 import inspect
 import json
-import multiprocessing
 import os
 import shutil
 import subprocess
 import tempfile
+import threading
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -39,15 +38,13 @@ from numpy.typing import NDArray
 from safetensors.torch import save_file
 from transformers import Qwen2Config
 
-import theodolite
 from theodolite.settings import Settings
-from theodolite.spec import HeadsSpec, ModelSpec
+from theodolite.spec import HeadsSpec
 from theodolite.spec_file import parse_spec
 from theodolite.store.result_reader import read_group
 from theodolite.store.runs import create_run, open_run
 from theodolite_jobs.analysis import compute_groups
 from theodolite_jobs.models.load import load_config
-from theodolite_jobs.models.source import fetch, resolve_source
 from theodolite_jobs.models.tensors import TensorFiles
 from theodolite_jobs.models.weights import Weights, score_scale
 from theodolite_jobs.prepare import prepare
@@ -56,10 +53,6 @@ from theodolite_jobs.results.context import Context
 from theodolite_jobs.results.heads_layer import CIRCUITS, Stream, decompose_layer
 from theodolite_jobs.statistics.heads import Decomposition, decompose, thin
 from theodolite_jobs.tasks import run_tasks, scheduler
-
-MODEL = "smollm2-135m-instruct"
-CACHE = Path.home() / ".cache" / "theodolite"
-CPU = torch.device("cpu")
 
 D_MODEL, D_HEAD, N_HEADS, N_KV_HEADS, D_MLP = 5120, 128, 40, 8, 27648
 VOCABULARY = 64
@@ -75,32 +68,18 @@ Values = dict[str, NDArray[np.float64]]
 
 
 def main() -> None:
-    options = read_options()
+    options = measuring.read_options(
+        "Measure the heads of a 32B-shaped model and of a real model; print JSON.",
+        layers=(64, "layers of the 32B-shaped model"),
+        repeats=(3, "turns on the real model; the result has the medians"),
+        threads=(2, "threads of each side"),
+        transformer_lens_python=(None, "interpreter of an environment that has TransformerLens 4"),
+    )
     torch.set_num_threads(options.threads)
     with tempfile.TemporaryDirectory(prefix="theodolite-heads-") as temporary:
         shape_32b, dense = measure_32b(Path(temporary), options.layers, options.threads)
-    result = {
-        "shape_32b": shape_32b,
-        "dense": dense,
-        "smollm2": measure_smollm2(options.transformer_lens_python, options.repeats, options.threads),
-        **measuring.machine_facts(CPU),
-    }
-    result["versions"] |= {"theodolite": theodolite.__version__}
-    measuring.publish(result, options.out)
-
-
-def read_options() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(
-        description="Measure the heads of a 32B-shaped model and of a real model; print JSON."
-    )
-    parser.add_argument("--layers", type=int, default=64, help="layers of the 32B-shaped model")
-    parser.add_argument("--repeats", type=int, default=3, help="turns on the real model; the result has the medians")
-    parser.add_argument("--threads", type=int, default=2, help="threads of each side")
-    parser.add_argument(
-        "--transformer-lens-python", metavar="PATH", help="interpreter of an environment that has TransformerLens 4"
-    )
-    parser.add_argument("--out", type=Path, help="also write the JSON to this file")
-    return parser.parse_args()
+    smollm2 = measure_smollm2(options.transformer_lens_python, options.repeats, options.threads)
+    measuring.publish({"shape_32b": shape_32b, "dense": dense, "smollm2": smollm2}, options.out)
 
 
 def measure_32b(temporary: Path, layers: int, threads: int) -> tuple[dict[str, Any], dict[str, Any]]:
@@ -119,8 +98,9 @@ def measure_32b(temporary: Path, layers: int, threads: int) -> tuple[dict[str, A
     for name, vectors in {"with_vectors": VECTORS, "without_vectors": 0}.items():
         store = temporary / name
         create_run(str(store), record)
-        with multiprocessing.get_context("spawn").Pool(1) as pool:
-            surveys[name], values = pool.apply(survey_alone, (folder, str(store), record.run_id, vectors, threads))
+        surveys[name], values = measuring.in_new_process(
+            survey_alone, folder, str(store), record.run_id, vectors, threads
+        )
         stored.append(values)
         measuring.say(f"{name}: {surveys[name]}")
         shutil.rmtree(store)
@@ -190,13 +170,22 @@ def survey_alone(folder: Path, store: str, run_id: str, vectors: int, threads: i
         weights = Weights(folder, config)
         compute_groups(Context(run, spec, {}, open_weights=lambda: weights, progress=progress), ["heads"])
 
-    with scheduler(None, threads), measuring.anonymous_memory() as samples:
+    samples: list[int] = []
+    threading.Thread(target=sample_memory, args=(samples,), daemon=True).start()
+    with scheduler(None, threads):
         cpu_seconds = time.process_time()
-        seconds = measuring.seconds_of(survey, CPU)
+        seconds = measuring.seconds_of(survey, measuring.CPU)
         cpu_seconds = time.process_time() - cpu_seconds
     result = {"seconds": seconds, "cpu_seconds": cpu_seconds, "peak_anonymous_bytes": max(samples, default=None)}
     values = read_group(run, "heads")["singular_values"].sel(offset=0, layer=config.num_hidden_layers // 2, head=HEAD)
     return result, {name: values.sel(circuit=name).values for name in CIRCUITS}
+
+
+def sample_memory(samples: list[int]) -> None:
+    """Append this process's anonymous memory in bytes until it ends; the system can reclaim pages of mapped files."""
+    while (sample := measuring.memory_bytes("RssAnon")) is not None:
+        samples.append(sample)
+        time.sleep(0.05)
 
 
 def against_dense(folder: Path, layer: int, stored: Sequence[Values]) -> dict[str, Any]:
@@ -247,7 +236,7 @@ def dense_circuits(files: TensorFiles, layer: int) -> dict[str, torch.Tensor]:
 
 def measure_smollm2(interpreter: str | None, repeats: int, threads: int) -> dict[str, Any]:
     """Return our and TransformerLens' seconds for all heads of the real model; exit if the values differ."""
-    folder = fetch(resolve_source(ModelSpec(id=MODEL), Path()), CACHE)
+    folder = measuring.chat_model()
     values = decompose_all(folder, threads)  # this also warms up
     seconds: dict[str, list[float]] = {"ours": [], "theirs": []}
     difference = version = None
@@ -284,7 +273,7 @@ def decompose_all(folder: Path, threads: int) -> NDArray[np.float64]:
     heads = HeadsSpec(vectors=sizes.d_head)
     arguments = [(weights, layer, heads, no_stream, (0, 0), None) for layer in range(sizes.n_layers)]
     with scheduler(None, threads):
-        parts = list(run_tasks(decompose_layer, arguments, lambda _: None, rounds=8))
+        parts = list(run_tasks(decompose_layer, arguments, rounds=8))
     unscaled = np.array([1 / score_scale(weights.config, sizes, 0), 1.0])  # TransformerLens leaves 1/√d_head out of QK
     return np.stack([part["singular_values"][:, 0] for part in parts], axis=1) * unscaled[:, None, None, None]
 

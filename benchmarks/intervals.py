@@ -8,15 +8,11 @@ contains the true cosine, and the errors of the mean debiased and the mean plain
 Usage: python benchmarks/intervals.py --help
 """
 
-import argparse
-from collections.abc import Iterator
 from itertools import product
-from pathlib import Path
 from typing import Any
 
 import measuring  # first: it prepares the process before torch is imported
 import numpy as np
-import torch
 from numpy.typing import NDArray
 
 from theodolite_jobs.statistics.curves import CosineCurve, cosine_curve, scatter
@@ -28,13 +24,20 @@ SIGNALS = (1.0, 1 / 3)
 CORRELATION = 0.9
 """Correlation between the noise of a pair's two prompts."""
 
+GRID = list(product(("flat", "power law"), (False, True), SAMPLES, COSINES, SIGNALS))
+"""The spectrum, paired, n, cosine and signal of each cell."""
+
 _BOUNDS = (0.92, 0.99)
 
 
 def main() -> None:
-    options = read_options()
+    options = measuring.read_options(
+        "Measure the coverage of the debiased cosine's interval; print a table and JSON.",
+        draws=(4000, "draws in each cell"),
+        seed=(0, "seed of all draws"),
+    )
     rng = np.random.default_rng(options.seed)
-    cells = [cell(rng, options.draws, *parameters) for parameters in grid()]
+    cells = [cell(rng, options.draws, *parameters) for parameters in GRID]
     for one in cells:
         measuring.say(
             f"{one['spectrum']:>9}  {'paired' if one['paired'] else 'independent':>11}  n {one['n']:>3}  cosine "
@@ -43,31 +46,15 @@ def main() -> None:
         )
     covered = [one["covered"] for one in cells]
     large = [abs(one["debiased_error"]) for one in cells if one["n"] >= 64]
-    result: dict[str, Any] = {
+    result = {
         "draws": options.draws,
         "covered_least": min(covered),
         "covered_most": max(covered),
         "cells_outside_of_92_to_99_percent": sum(not _BOUNDS[0] <= share <= _BOUNDS[1] for share in covered),
         "largest_error_of_debiased_mean_at_64_or_more": max(large),
         "cells": cells,
-        **measuring.machine_facts(torch.device("cpu")),
     }
     measuring.publish(result, options.out)
-
-
-def read_options() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(
-        description="Measure the coverage of the debiased cosine's interval; print a table and JSON."
-    )
-    parser.add_argument("--draws", type=int, default=4000, help="draws in each cell")
-    parser.add_argument("--seed", type=int, default=0, help="seed of all draws")
-    parser.add_argument("--out", type=Path, help="also write the JSON to this file")
-    return parser.parse_args()
-
-
-def grid() -> Iterator[tuple[str, bool, int, float, float]]:
-    """Yield the spectrum, paired, n, cosine and signal of each cell."""
-    yield from product(("flat", "power law"), (False, True), SAMPLES, COSINES, SIGNALS)
 
 
 def cell(
@@ -75,8 +62,8 @@ def cell(
 ) -> dict[str, Any]:
     """Return the coverage and errors of one cell's draws."""
     curves = [curve_of(*draw(rng, spectrum, paired, n, cosine, signal), paired) for _ in range(n_draws)]
-    resolved = [curve for curve in curves if np.isfinite(curve.debiased)]
-    covered = [bool(curve.low <= cosine <= curve.high) for curve in resolved]
+    resolved = [curve for curve in curves if np.isfinite(curve.cosine_of_means_debiased)]
+    covered = [bool(curve.cosine_of_means_low <= cosine <= curve.cosine_of_means_high) for curve in resolved]
     return {
         "spectrum": spectrum,
         "paired": paired,
@@ -84,8 +71,8 @@ def cell(
         "cosine": cosine,
         "signal": signal,
         "covered": float(np.mean(covered)),
-        "debiased_error": float(np.mean([curve.debiased for curve in resolved]) - cosine),
-        "plain_error": float(np.mean([curve.plain for curve in curves]) - cosine),
+        "debiased_error": float(np.mean([curve.cosine_of_means_debiased for curve in resolved]) - cosine),
+        "plain_error": float(np.mean([curve.cosine_of_means for curve in curves]) - cosine),
         "unresolved": n_draws - len(resolved),
     }
 

@@ -1,19 +1,19 @@
-"""Functions that several benchmarks use: bare forwards, the matrix peak, peak memory, facts about the machine.
+"""Functions that several benchmarks use: options, bare forwards, turns, peak memory, facts about the machine.
 
 Import this module before torch, since the import also sets the environment variables of a replica.
 """
 
+import argparse
 import importlib.util
 import json
+import multiprocessing
 import os
 import platform
 import random
 import resource
 import sys
-import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -36,11 +36,36 @@ import torch
 import transformers
 from transformers import DynamicCache
 
-from theodolite_jobs.capture.plan import SetPlan, TokenIds
+from theodolite.sites import Site
+from theodolite.spec import ModelSpec, TokenIds
+from theodolite.version import __version__
+from theodolite_jobs.capture.plan import SetPlan, plan_set
 from theodolite_jobs.models.load import LoadedModel
+from theodolite_jobs.models.source import fetch, resolve_source
+
+CPU = torch.device("cpu")
+MODEL = "smollm2-135m-instruct"
+SITES = (Site.RESID_PRE, Site.RESID_MID)
 
 SHORTEST, LONGEST, MEAN = 45, 161, 76
 """Numbers of tokens of the chat mix's prompts."""
+
+
+def read_options(description: str, **options: tuple[Any, str]) -> argparse.Namespace:
+    """Return the values of the command-line options, each given as a default and a help text, and of `--out`.
+
+    The type of an option is that of its default. The default None is for a text, and a list is for some of its items.
+    """
+    parser = argparse.ArgumentParser(description=description)
+    options.setdefault("out", (None, "also write the JSON to this file"))
+    for name, (default, text) in options.items():
+        kind: dict[str, Any] = {"type": str if default is None else type(default)}
+        if isinstance(default, bool):
+            kind = {"action": "store_true"}
+        elif isinstance(default, list):
+            kind = {"nargs": "+", "choices": default}
+        parser.add_argument(f"--{name.replace('_', '-')}", default=default, help=text, **kind)
+    return parser.parse_args()
 
 
 def say(message: str) -> None:
@@ -58,29 +83,38 @@ def mix_lengths(n_prompts: int, seed: int = 0) -> list[int]:
     return lengths
 
 
+def chat_model() -> Path:
+    """Return the folder of the real chat model."""
+    return fetch(resolve_source(ModelSpec(id=MODEL), Path()), Path.home() / ".cache" / "theodolite")
+
+
+def plan_mix(tokens: Sequence[TokenIds], shard_prompts: int, batch_tokens: int) -> SetPlan:
+    """Return the plan of a replica for the last token of each prompt."""
+    return plan_set("mix", tokens, (-1,), shard_prompts=shard_prompts, batch_tokens=batch_tokens, share_prefix=True)
+
+
 @torch.inference_mode()
 def run_bare(model: LoadedModel, plan: SetPlan, tokens: Sequence[TokenIds]) -> None:
     """Run a plan's batches, with their shared prefix, through the base model without hooks, and discard the output."""
     shared = plan.shared_prefix
-    prefix = _prefix_of(model, tokens[0][:shared]) if shared else []
+    prefix: list[tuple[torch.Tensor, torch.Tensor]] = []
+    if shared:
+        ids = torch.tensor([tokens[0][:shared]], device=model.device)
+        cache = model.module(input_ids=ids, use_cache=True).past_key_values
+        prefix = [(layer.keys, layer.values) for layer in cache.layers]
     for shard in plan.shards:
         for batch in shard.batches:
             suffixes = [tokens[sample][shared:] for sample in batch]
             padded = np.zeros((len(batch), max(map(len, suffixes))), dtype=np.int64)
             for row, ids in enumerate(suffixes):
                 padded[row, : len(ids)] = ids
-            expanded = [[part.expand(len(batch), -1, -1, -1) for part in layer] for layer in prefix]
+            expanded = [tuple(part.expand(len(batch), -1, -1, -1) for part in layer) for layer in prefix]
             model.module(
                 input_ids=torch.from_numpy(padded).to(model.device),
-                past_key_values=DynamicCache([(keys, values) for keys, values in expanded]) if shared else None,
+                past_key_values=DynamicCache(expanded) if shared else None,
                 use_cache=shared > 0,
             )
     synchronize(model.device)
-
-
-def _prefix_of(model: LoadedModel, prefix: TokenIds) -> list[tuple[torch.Tensor, torch.Tensor]]:
-    cache = model.module(input_ids=torch.tensor([prefix], device=model.device), use_cache=True).past_key_values
-    return [(layer.keys, layer.values) for layer in cache.layers]
 
 
 def needed_operations(model: LoadedModel, plan: SetPlan) -> float:
@@ -88,6 +122,17 @@ def needed_operations(model: LoadedModel, plan: SetPlan) -> float:
     embedding = model.module.get_input_embeddings().weight.numel()
     parameters = sum(weight.numel() for weight in model.module.parameters()) - embedding
     return 2.0 * parameters * needed_tokens(plan)
+
+
+def mix_facts(model: LoadedModel, tokens: Sequence[TokenIds]) -> dict[str, Any]:
+    """Return the bytes of the model, and the numbers and lengths of the prompts."""
+    lengths = [len(ids) for ids in tokens]
+    return {
+        "model_bytes": sum(weight.numel() * weight.element_size() for weight in model.module.parameters()),
+        "prompts": len(tokens),
+        "tokens": sum(lengths),
+        "length": {"mean": sum(lengths) / len(lengths), "min": min(lengths), "max": max(lengths)},
+    }
 
 
 def needed_tokens(plan: SetPlan) -> int:
@@ -121,42 +166,38 @@ def synchronize(device: torch.device) -> None:
         torch.cuda.synchronize(device)
 
 
+def in_turns(
+    actions: Mapping[str, Callable[[], Any]], repeats: int, device: torch.device = CPU
+) -> dict[str, list[float]]:
+    """Return the seconds of each action in each turn; a turn runs all actions, so that a slow minute affects all."""
+    seconds: dict[str, list[float]] = {name: [] for name in actions}
+    for turn in range(repeats):
+        for name, action in actions.items():
+            seconds[name].append(seconds_of(action, device))
+            say(f"turn {turn + 1} of {repeats}: {name} {seconds[name][-1]:.2f} s")
+    return seconds
+
+
+def in_new_process(function: Callable[..., Any], *arguments: Any) -> Any:
+    """Return what a function returns in a new process, whose peak memory is that of this function alone."""
+    with multiprocessing.get_context("spawn").Pool(1) as pool:
+        return pool.apply(function, arguments)
+
+
+def memory_bytes(field: str, process: int | str = "self") -> int | None:
+    """Return a field of a process's status in bytes: VmHWM, its peak memory, or RssAnon; None outside Linux."""
+    status = Path(f"/proc/{process}/status")
+    lines = status.read_text().splitlines() if status.exists() else []
+    return next((int(line.split()[1]) * 1024 for line in lines if line.startswith(field)), None)
+
+
 def peak_memory_bytes() -> int:
     """Return the most memory this process has held.
 
     `getrusage` alone would not do on Linux: a child starts with the peak of the process that started it.
     """
-    status = Path("/proc/self/status")
-    if status.exists():
-        line = next(line for line in status.read_text().splitlines() if line.startswith("VmHWM"))
-        return int(line.split()[1]) * 1024
     unit = 1 if sys.platform == "darwin" else 1024
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
-
-
-@contextmanager
-def anonymous_memory(every_seconds: float = 0.05) -> Iterator[list[int]]:
-    """Yield a list that receives samples of this process's anonymous memory in bytes; empty outside Linux.
-
-    Pages of mapped files do not count, since the system can reclaim them at any time.
-    """
-    samples: list[int] = []
-    status, ended = Path("/proc/self/status"), threading.Event()
-
-    def sample() -> None:
-        while status.exists():
-            line = next(line for line in status.read_text().splitlines() if line.startswith("RssAnon"))
-            samples.append(int(line.split()[1]) * 1024)
-            if ended.wait(every_seconds):
-                return
-
-    sampler = threading.Thread(target=sample)
-    sampler.start()
-    try:
-        yield samples
-    finally:
-        ended.set()
-        sampler.join()
+    return memory_bytes("VmHWM") or resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
 
 
 def machine_facts(device: torch.device) -> dict[str, Any]:
@@ -170,6 +211,7 @@ def machine_facts(device: torch.device) -> dict[str, Any]:
         },
         "threads": torch.get_num_threads(),
         "versions": {
+            "theodolite": __version__,
             "python": platform.python_version(),
             "torch": torch.__version__,
             "transformers": transformers.__version__,
@@ -185,10 +227,12 @@ def _processor_name() -> str:
     return names[0] if names else platform.processor()
 
 
-def publish(result: dict[str, Any], out: Path | None) -> None:
-    """Print the result as one JSON object on the last line, and write it to a file if one is given."""
+def publish(result: dict[str, Any], out: str | None, device: torch.device = CPU, **versions: str) -> None:
+    """Print the result and the machine's facts as one JSON object on the last line; also write it to a given file."""
+    result = result | machine_facts(device)
+    result["versions"] |= versions
     if out is not None:
-        out.parent.mkdir(parents=True, exist_ok=True)
-        out.write_text(json.dumps(result, indent=2) + "\n", encoding="utf-8")
+        Path(out).parent.mkdir(parents=True, exist_ok=True)
+        Path(out).write_text(json.dumps(result, indent=2) + "\n", encoding="utf-8")
         say(f"wrote {out}")
     print(json.dumps(result), flush=True)

@@ -15,10 +15,10 @@ Usage: python benchmarks/statistics.py --help
 """
 
 import argparse
-import multiprocessing
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -45,8 +45,7 @@ from theodolite_jobs.results.context import Context
 from theodolite_jobs.statistics.norms import Norm
 from theodolite_jobs.tasks import run_tasks, scheduler
 
-CPU = torch.device("cpu")
-SITES = (Site.RESID_PRE, Site.RESID_MID)
+SITES = measuring.SITES
 SHARD_PROMPTS = 64
 CAP_BYTES = 2 * 2**30
 CONTRASTS = {"refusal": {"positive": "harmful", "negative": "harmless", "paired": True}}
@@ -55,30 +54,25 @@ RUN_ID = "generated"
 
 
 def main() -> None:
-    options = read_options()
+    options = measuring.read_options(
+        "Measure the statistics of activations; print seconds and memory as JSON.",
+        prompts=(512, "prompts of the measured set"),
+        layers=(16, "layers of the measured set"),
+        d_model=(5120, "features in all measurements"),
+        rehearsal_prompts=(1024, "prompts of each rehearsed set; 0 skips the rehearsal"),
+        rehearsal_layers=(64, "layers of the rehearsal"),
+        repeats=(3, "turns; the result has the medians"),
+    )
     with tempfile.TemporaryDirectory(prefix="theodolite-statistics-") as temporary:
         folder = Path(temporary)
         moments = measure_moments(folder, options)
         doubling = measure_doubling(folder, options)
         rehearsal = measure_rehearsal(folder, options) if options.rehearsal_prompts else None
-    result = {"moments": moments, "doubling": doubling, "rehearsal": rehearsal, **measuring.machine_facts(CPU)}
-    measuring.publish(result, options.out)
+    measuring.publish({"moments": moments, "doubling": doubling, "rehearsal": rehearsal}, options.out)
 
 
-def read_options() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(
-        description="Measure the statistics of activations; print seconds and memory as JSON."
-    )
-    parser.add_argument("--prompts", type=int, default=512, help="prompts of the measured set")
-    parser.add_argument("--layers", type=int, default=16, help="layers of the measured set")
-    parser.add_argument("--d-model", type=int, default=5120, help="features in all measurements")
-    parser.add_argument(
-        "--rehearsal-prompts", type=int, default=1024, help="prompts of each rehearsed set; 0 skips the rehearsal"
-    )
-    parser.add_argument("--rehearsal-layers", type=int, default=64, help="layers of the rehearsal")
-    parser.add_argument("--repeats", type=int, default=3, help="turns; the result has the medians")
-    parser.add_argument("--out", type=Path, help="also write the JSON to this file")
-    return parser.parse_args()
+def medians(actions: Mapping[str, Callable[[], Any]], repeats: int) -> dict[str, float]:
+    return {name: float(np.median(seconds)) for name, seconds in measuring.in_turns(actions, repeats).items()}
 
 
 def measure_moments(folder: Path, options: argparse.Namespace) -> dict[str, Any]:
@@ -86,10 +80,10 @@ def measure_moments(folder: Path, options: argparse.Namespace) -> dict[str, Any]
     run = write_run(folder / "moments", {"nouns": options.prompts}, options.layers, options.d_model)
     result: dict[str, Any] = {"prompts": options.prompts, "layers": options.layers, "sites": len(SITES)}
     for threads in (1, 2):
+        reads = {"through Zarr": partial(read_all, zarr_shard, run), "by shard": partial(read_all, read_stored, run)}
         with scheduler(None, threads):
-            jobs = (read_through_zarr, read_by_shard, pass_over)
-            turns = [[seconds_of(job, run) for job in jobs] for _ in range(options.repeats)]
-        through_zarr, by_shard, passing = (float(np.median(column)) for column in zip(*turns, strict=True))
+            seconds = medians({**reads, "moments": partial(pass_over, run)}, options.repeats)
+        through_zarr, by_shard, passing = seconds.values()
         result[f"{threads}_threads"] = {
             "reading_through_zarr_seconds": through_zarr,
             "reading_by_shard_seconds": by_shard,
@@ -106,8 +100,8 @@ def measure_doubling(folder: Path, options: argparse.Namespace) -> dict[str, Any
     """Return the seconds of the first pass over one, two and four times as many samples."""
     sizes = [options.prompts // 2, options.prompts, 2 * options.prompts]
     runs = [write_run(folder / f"n{n}", {"nouns": n}, options.layers, options.d_model) for n in sizes]
-    turns = [[seconds_of(pass_over, run) for run in runs] for _ in range(options.repeats)]
-    seconds = [float(np.median(column)) for column in zip(*turns, strict=True)]
+    passes = {f"{n} prompts": partial(pass_over, run) for n, run in zip(sizes, runs, strict=True)}
+    seconds = list(medians(passes, options.repeats).values())
     measuring.say(f"prompts {sizes}: {seconds} s")
     return {"prompts": sizes, "seconds": seconds, "ratio_of_four_times": seconds[2] / seconds[0]}
 
@@ -119,8 +113,7 @@ def measure_rehearsal(folder: Path, options: argparse.Namespace) -> dict[str, An
     numbers = sum(sets.values()) * options.rehearsal_layers * len(SITES) * options.d_model
     result: dict[str, Any] = {"bytes_of_activations": 4 * numbers, "cap_bytes": CAP_BYTES}
     for name, job in {"two_passes": two_passes, "gram": gram}.items():
-        with multiprocessing.get_context("spawn").Pool(1) as pool:
-            result[name] = pool.apply(alone, (job, run.store))
+        result[name] = measuring.in_new_process(alone, job, run.store)
         measuring.say(f"{name}: {result[name]}")
     result["within_cap"] = all(result[name]["peak_bytes"] < CAP_BYTES for name in ("two_passes", "gram"))
     return result
@@ -128,7 +121,7 @@ def measure_rehearsal(folder: Path, options: argparse.Namespace) -> dict[str, An
 
 def alone(job: Callable[[Run], Any], store: str) -> dict[str, Any]:
     """Return the seconds and peak memory of a job, in a process without other work."""
-    seconds = seconds_of(job, open_run(store, RUN_ID))
+    seconds = measuring.seconds_of(partial(job, open_run(store, RUN_ID)), measuring.CPU)
     return {"seconds": seconds, "peak_bytes": measuring.peak_memory_bytes()}
 
 
@@ -143,7 +136,7 @@ def two_passes(run: Run) -> None:
     ]
     norms.append(NormLayer("final", -1, norm, (Site.RESID_FINAL,)))
     context = Context(run, run.record.spec, CONTRASTS, progress=report_progress)
-    context.norms = norms
+    context.norms = norms  # instead of those of a model
     compute_groups(context, [name for name, group in GROUPS.items() if group.uses_passes])
 
 
@@ -158,20 +151,11 @@ def report_progress(what: str, done: int, total: int) -> None:
         measuring.say(f"{what}: {done} of {total}")
 
 
-def read_through_zarr(run: Run) -> None:
-    """Read all shards of all sites through Zarr, and discard the values."""
-    over_shards(run, zarr_shard)
-
-
-def read_by_shard(run: Run) -> None:
-    """Read all shards of all sites with `read_shard`, and discard the values."""
-    over_shards(run, own_shard)
-
-
-def over_shards(run: Run, read: Callable[[Run, Site, int], None]) -> None:
+def read_all(read: Callable[[Run, Site, int], None], run: Run) -> None:
+    """Read all shards of all sites, and discard the values."""
     shards = range(run.record.sets["nouns"].n_shards)
     with scheduler(None):
-        list(run_tasks(read, [(run, site, index) for index in shards for site in SITES], lambda _: None))
+        list(run_tasks(read, [(run, site, index) for index in shards for site in SITES]))
 
 
 def zarr_shard(run: Run, site: Site, index: int) -> None:
@@ -180,22 +164,15 @@ def zarr_shard(run: Run, site: Site, index: int) -> None:
     np.asarray(array[index * SHARD_PROMPTS : (index + 1) * SHARD_PROMPTS])
 
 
-def own_shard(run: Run, site: Site, index: int) -> None:
+def read_stored(run: Run, site: Site, index: int) -> None:
     read_shard(run, read_commit(run.location, "nouns", index), site)
 
 
 def pass_over(run: Run) -> None:
     """Compute and merge the moments of all shards."""
     with scheduler(None):
-        first_passes(run, {selection(): frozenset({"stream"})}, (), lambda *_: None)
-
-
-def selection() -> SampleSelection:
-    return SampleSelection("nouns", frozenset(), (0,))
-
-
-def seconds_of(job: Callable[[Run], Any], run: Run) -> float:
-    return measuring.seconds_of(lambda: job(run), CPU)
+        selection = SampleSelection("nouns", frozenset(), (0,))
+        first_passes(run, {selection: frozenset({"stream"})}, (), lambda *_: None)
 
 
 def write_run(folder: Path, sets: dict[str, int], layers: int, d_model: int) -> Run:
