@@ -1,12 +1,12 @@
 from functools import reduce
 from operator import add
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
 from theodolite_jobs.statistics.curves import (
     NORMAL_QUANTILE,
+    CosineCurve,
     Scatter,
     cosine_curve,
     scatter,
@@ -28,7 +28,7 @@ def curve_of(p, q, paired, splits=1):
     trace = [np.array([x.var(axis=0, ddof=1).sum() if len(x) > 1 else np.nan]) for x in (p, q)]
     curves = [Scatter(**{name: values[None] for name, values in vars(part).items()}) for part in parts]
     curve = cosine_curve(a[None], b[None], *trace, len(p), len(q), reduce(add, curves), paired=paired)
-    return SimpleNamespace(**{name: values[0] for name, values in vars(curve).items()})
+    return CosineCurve(*(values[0] for values in curve))
 
 
 def reference(p, q, paired):
