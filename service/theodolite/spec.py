@@ -220,7 +220,7 @@ _SENTENCES = PromptSetSpec(source=f"words:{SENTENCES}", template="none", positio
 class SurveySpec(_Model):
     """A survey: the model, the prompt sets, the activations to capture, and the analyses."""
 
-    name: str | None = Field(None, description="Label of the survey; it is part of no digest.")
+    name: str | None = Field(None, description="Label of the survey; digests do not include it.")
     model: ModelSpec
     prompts: dict[Name, PromptSetSpec] = Field(
         description="Prompt sets by name; an empty mapping surveys only the weights."

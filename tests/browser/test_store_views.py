@@ -31,7 +31,7 @@ def test_runs_are_compared_and_a_set_is_asked_for_where_one_is_needed(page, addr
     page.get_by_label("tiny-1").check()
     holds(page, "run=tiny-0&run=tiny-1")
     settle(page)
-    rows = page.get_by_role("region", name="Milestones of each run").locator("tbody tr")
+    rows = page.get_by_role("region", name="Smallest cosine and first separation of each run").locator("tbody tr")
     expect(rows.locator("th")).to_have_text([re.compile("tiny-0"), re.compile("tiny-1")])
     page.get_by_label("contrast").select_option("subject")
     page.get_by_label("statistic").select_option("variance_mean")
@@ -61,7 +61,7 @@ def test_a_bad_spec_is_refused_in_words(page, address, noise):
     expect(problem).to_contain_text("no cluster")
     expect(problem).to_have_attribute("role", "alert")
     noise.clear()  # the browser itself writes down that it was refused
-    page.get_by_role("link", name="Jobs").click()
+    page.get_by_role("link", name="Survey jobs").click()
     expect(page.locator("main")).to_contain_text("No survey job was submitted")
 
 

@@ -121,8 +121,8 @@ def certify(
     if not is_float32 or model.ranks > 1:
         first = _measure_first_blocks(model, torch.float32, comparison, first_block_count(model))
     if is_float32 and whole.max_error > FLOAT32_EXPECTED:
-        expected = f"the {FLOAT32_EXPECTED:.0e} that rounding explains"
-        warning = f"the error {whole.max_error:.1e} passes, but is larger than {expected}"
+        expected = f"rounding explains at most {FLOAT32_EXPECTED:.0e}"
+        warning = f"The error {whole.max_error:.1e} passes the check, but {expected}"
     certificate = Certificate(
         prompts=sum(map(len, probes.values())),
         dtype=str(model.dtype).removeprefix("torch."),

@@ -30,7 +30,7 @@ Cluster = Annotated[
     str | None,
     typer.Option(help="URL of the Ray cluster's dashboard, http://HEAD:8265.", show_default="THEODOLITE_JOBS_URL"),
 ]
-JobId = Annotated[str, typer.Argument(metavar="ID", help="Id of a survey job, or its first letters.")]
+JobId = Annotated[str, typer.Argument(metavar="ID", help="Id of a survey job, or its first characters.")]
 Wait = Annotated[bool, typer.Option("--wait", help="Wait until the survey job ends, and show its progress.")]
 
 
@@ -44,7 +44,7 @@ def submit(
     wait: Wait = False,
     as_json: AsJson = False,
 ) -> None:
-    """Submit a survey job to a Ray cluster. The same spec is the same survey job: submitting it again resumes it.
+    """Submit a survey job to a Ray cluster. If you submit the same spec again, its survey job resumes.
 
     Every node needs Theodolite, and access to the store and to the files that the spec names.
 
@@ -61,7 +61,9 @@ def submit(
 
 
 def status(
-    job: Annotated[str | None, typer.Argument(metavar="[ID]", help="Id of a survey job, or its first letters.")] = None,
+    job: Annotated[
+        str | None, typer.Argument(metavar="[ID]", help="Id of a survey job, or its first characters.")
+    ] = None,
     cluster: Cluster = None,
     store: Store = None,
     wait: Wait = False,

@@ -30,13 +30,15 @@ def create_token(
         list[str] | None, typer.Option(help="read or submit; repeat the option for both. The default is read.")
     ] = None,
     label: Annotated[str, typer.Option(help="Description of the token.")] = "",
-    days: Annotated[int | None, typer.Option(min=1, help="Days until the token expires; the default is never.")] = None,
+    days: Annotated[
+        int | None, typer.Option(min=1, help="Days until the token expires; by default it never expires.")
+    ] = None,
     as_json: AsJson = False,
 ) -> None:
     """Create a bearer token for the service and print it once; the store holds only its hash.
 
-    After the first token is created, the service of this store requires a token for every request, also on loopback
-    and also after all tokens are revoked.
+    After you create the first token, the service of this store requires a token for every request, even on loopback.
+    It still does so after you revoke all tokens.
 
     For example: theodolite token create --scope read --scope submit --label notebook --days 30
     """

@@ -68,7 +68,8 @@ def compare(
     ] = "cosine_of_means_debiased",
     contrast: Annotated[str | None, typer.Option(help="Contrast; required if a run has several.")] = None,
     prompt_set: Annotated[
-        str | None, typer.Option("--set", help="Prompt set; for a statistic of one set, such as variance_mean.")
+        str | None,
+        typer.Option("--set", help="Prompt set, if the statistic belongs to one set (such as variance_mean)."),
     ] = None,
     site: Annotated[str | None, typer.Option(help="Site; the default is resid_pre and resid_mid.")] = None,
     position: Annotated[
@@ -79,14 +80,16 @@ def compare(
         typer.Option(
             min=0.5,
             max=1,
-            help="AUROC that the lower end of the interval must reach for the sets to count as separated.",
+            help="Two sets count as separated if the lower end of the AUROC's 95 % interval is at least this value.",
         ),
     ] = 0.95,
-    output: Annotated[Path, typer.Option(help="File of the page.")] = Path("comparison.html"),
+    output: Annotated[Path, typer.Option(help="Output file (HTML).")] = Path("comparison.html"),
     store: Store = None,
     as_json: AsJson = False,
 ) -> None:
-    """Plot a statistic of several runs over relative depth; print the smallest cosine and where the sets separate.
+    """Plot a statistic of several runs over relative depth, and print the depths of two milestones.
+
+    The milestones are the smallest debiased cosine and the first depth at which the sets are separated.
 
     For example: theodolite compare RUN RUN --statistic auroc
     """
@@ -107,7 +110,7 @@ def compare(
 
 def export(
     run: RunId,
-    contrast: Annotated[str, typer.Option(help="Contrast of the direction.")],
+    contrast: Annotated[str, typer.Option(help="Contrast whose direction is written.")],
     site: Annotated[str, typer.Option(help="Block site, such as resid_pre.")] = "resid_pre",
     layer: Annotated[
         list[int] | None, typer.Option(help="Layer, from 0; repeat the option for several. The default is all layers.")

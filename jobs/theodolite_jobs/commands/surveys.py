@@ -95,10 +95,14 @@ def heads(
     model: ModelId,
     store: Store = None,
     offsets: Annotated[
-        str, typer.Option(help="Query position minus key position, for rotary positions; separate several with commas.")
+        str,
+        typer.Option(
+            help="Offsets (query position minus key position) at which W_QK is computed for rotary positions, "
+            "separated by commas."
+        ),
     ] = "0",
     fold_norm: Annotated[
-        bool, typer.Option("--fold-norm", help="Fold the norm before attention into its weights.")
+        bool, typer.Option("--fold-norm", help="Fold the norm before attention into the attention weights.")
     ] = False,
     vectors: Annotated[
         int, typer.Option(min=0, help="Leading singular vectors to store; 0 stores only the singular values.")
@@ -108,7 +112,10 @@ def heads(
     ] = True,
     composition: Annotated[
         str | None,
-        typer.Option(metavar="FIRST:LAST", help="Layers whose heads are compared in pairs: Q-, K- and V-composition."),
+        typer.Option(
+            metavar="FIRST:LAST",
+            help="First and last layer whose heads are compared in pairs: Q-, K- and V-composition.",
+        ),
     ] = None,
     revision: Revision = None,
     dask: Dask = None,

@@ -77,15 +77,17 @@ def notes_on(weights: Weights, fold_norm: bool) -> list[str]:
     if attention.q_norm_bias is not None:
         notes.append("query and key biases are the norm's bias plus the normalised bias of the projection")
     if "attention_output" in anatomy.norms and not anatomy.post_norm:
-        notes.append("attention's output is normalised, so VO gives it up to a positive factor for each token")
+        notes.append(
+            "attention's output is normalised, so VO gives this output only up to a positive factor for each token"
+        )
     if attention.soft_cap is not None:
         notes.append(f"QK leaves out the soft cap of scores, {attention.soft_cap:g}·tanh(score/{attention.soft_cap:g})")
     if attention.clip is not None:
-        notes.append(f"the circuits leave out that queries, keys and values are clipped to ±{attention.clip:g}")
+        notes.append(f"queries, keys and values are clipped to ±{attention.clip:g}; the circuits leave this out")
     if anatomy.positions.startswith("rotary"):
         notes.append("QK is at the stated offset between query and key; in some families only some layers rotate")
     elif anatomy.positions != "learned":
-        notes.append(f"QK leaves out what {anatomy.positions} positions add to the scores")
+        notes.append(f"QK leaves out the terms that {anatomy.positions} positions add to the scores")
     return notes
 
 

@@ -145,7 +145,7 @@ def _line(values: xr.DataArray, name: str, site: str, colour: str, legend: str, 
 def _label_axes(figure: go.Figure, depths: list[int]) -> None:
     figure.update_xaxes(**depth_ticks(depths))
     figure.update_xaxes(title=DEPTH, row=3, col=1)
-    for row, title in enumerate(("cosine of means", "variance, mean feature", "variance, largest feature"), start=1):
+    for row, title in enumerate(("cosine of means", "mean variance", "largest variance"), start=1):
         figure.update_yaxes(title=title, row=row, col=1, exponentformat="power")
     figure.update_layout(
         **bare_layout(900),

@@ -113,7 +113,7 @@ def _cosine_facts(values: xr.Dataset, prompts: str) -> list[str]:
     unresolved = int(np.isnan(debiased).sum())
     if unresolved:
         facts.append(
-            f"The debiased cosine is missing at {unresolved} of {len(debiased)} depths: the means are not resolved at "
-            "this n."
+            f"The debiased cosine is missing at {unresolved} of {len(debiased)} depths: with this number of prompts, "
+            "the noise is larger than the means."
         )
     return facts

@@ -7,7 +7,7 @@ import xarray as xr
 
 from theodolite.figures.curves import ContrastView
 from theodolite.query.published import Deviation, PublishedCurve, SelectedDirection, largest_deviation, measured_values
-from theodolite.sections.parts import layer_text
+from theodolite.sections.parts import layer_text, percent
 
 # Differences of a cosine are absolute; those of other statistics are shares of the published value.
 _ABSOLUTE = {"cosine_of_means"}
@@ -53,7 +53,7 @@ def _deviation(curves: xr.Dataset, view: ContrastView, published: PublishedCurve
 
 
 def _difference(largest: Deviation, relative: bool) -> str:
-    size = f"{abs(largest.share):.0%}".replace("%", " %") if relative else f"{abs(largest.difference):.4f}"
+    size = percent(abs(largest.share), 0) if relative else f"{abs(largest.difference):.4f}"
     sign = "higher" if largest.difference > 0 else "lower"
-    values = f"{largest.measured:.4g}, published: {largest.published:.4g}"
+    values = f"measured: {largest.measured:.4g}, published: {largest.published:.4g}"
     return f"{size} {sign} at {layer_text(largest.depth)} ({values})"

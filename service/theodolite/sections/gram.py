@@ -10,7 +10,16 @@ from theodolite.figures.curves import shown_sites
 from theodolite.figures.gram import blocks_figure, shape_figure
 from theodolite.figures.panels import layer_map
 from theodolite.query.curves import along_depth
-from theodolite.sections.parts import Figure, Section, Table, colours_of, last_position, layer_of, prompt_counts
+from theodolite.sections.parts import (
+    Figure,
+    Section,
+    Table,
+    colours_of,
+    last_position,
+    layer_of,
+    percent,
+    prompt_counts,
+)
 from theodolite.store.result_reader import read_group
 from theodolite.store.runs import Run
 
@@ -40,7 +49,11 @@ def sections(run: Run) -> list[Section]:
     site = shown_sites(gram)[0]
     figures = [
         Figure("gram.shape", f"Shape of each set at {site}", partial(shape_figure, gram, position, site, colours)),
-        Figure("gram.blocks", "CKA through each block", partial(blocks_figure, gram, position, colours)),
+        Figure(
+            "gram.blocks",
+            "Debiased CKA between input and output of attention, MLP and block",
+            partial(blocks_figure, gram, position, colours),
+        ),
     ]
     similarity = gram["linear_cka_debiased"].sel(site=site, position=position)
     maps = [_map(name, similarity.sel(set=name)) for name in colours]
@@ -74,7 +87,7 @@ def _set_facts(values: xr.Dataset, name: str, site: str) -> Iterator[str]:
     """Yield sentences about the dimension and the anisotropy of one set at one site."""
     ratio, cosine = values["participation_ratio"].dropna("layer"), values["mean_cosine"].dropna("layer")
     if not ratio.size:
-        yield f"{name} at {site}: no layer has a variance, which needs at least two different prompts."
+        yield f"No layer of {name} at {site} has a variance: a variance needs at least two different prompts."
         return
     top = int(ratio["layer"][int(ratio.values.argmax())])
     yield (
@@ -93,9 +106,9 @@ def _block_facts(values: xr.Dataset) -> Iterator[str]:
         medians = {step: float(np.nanmedian(cka)) for step, cka in similarity.items()}
         smallest = float(np.nanmin(similarity["block"]))
         yield (
-            f"Median debiased CKA over layers and sets: {medians['attention']:.3f} through attention, "
-            f"{medians['mlp']:.3f} through the MLP, {medians['block']:.3f} through the block (minimum {smallest:.3f}). "
-            "Equal geometry gives 1."
+            "Median debiased CKA between input and output, over layers and sets: "
+            f"{medians['attention']:.3f} for attention, {medians['mlp']:.3f} for the MLP, {medians['block']:.3f} for "
+            f"the whole block (smallest {smallest:.3f}). Equal geometry gives 1."
         )
     active, overlap = values["orthant_occupancy"], values["orthant_overlap"]
     if not np.isfinite(active).any():
@@ -105,9 +118,9 @@ def _block_facts(values: xr.Dataset) -> Iterator[str]:
         )
     else:
         yield (
-            f"Active hidden units of the MLPs (positive before gating): {float(active.min()):.0%} to "
-            f"{float(active.max()):.0%} over layers and sets, mean over all usable prompts. Two prompts of a set have "
-            f"equal signs in {float(overlap.min()):.0%} to {float(overlap.max()):.0%} of the hidden units."
+            "Share of active hidden units of the MLPs (positive before gating), mean over all usable prompts: "
+            f"{percent(active.min(), 0)} to {percent(active.max(), 0)} over layers and sets. Two prompts of "
+            f"a set have equal signs in {percent(overlap.min(), 0)} to {percent(overlap.max(), 0)} of the hidden units."
         )
 
 

@@ -8,7 +8,7 @@ import xarray as xr
 
 from theodolite.figures.heads import head_map
 from theodolite.query.heads import head_name
-from theodolite.sections.parts import Figure, Section, texts_of
+from theodolite.sections.parts import Figure, Section, percent, texts_of
 from theodolite.store.result_reader import read_group
 from theodolite.store.runs import Run
 
@@ -35,7 +35,7 @@ def _maps(heads: xr.Dataset) -> Iterator[Figure]:
     numbers = {
         "leading": ("leading singular value", unrotated["singular_values"].isel(rank=0)),
         "effective_rank": ("effective rank", unrotated["effective_rank"]),
-        "coverage_99": ("rank that covers 99 %", coverage),
+        "coverage_99": ("number of singular values that cover 99 % of their sum", coverage),
     }
     for key, (title, values) in numbers.items():
         for circuit in heads["circuit"].values.tolist():
@@ -57,7 +57,7 @@ def _facts(heads: xr.Dataset) -> Iterator[str]:
     if np.isfinite(copying).any():
         yield (
             f"{int((copying > 0.9).sum())} of {copying.size} heads have a copying score above 0.9 (most tokens raise "
-            f"their own logit), {int((copying < -0.9).sum())} a score below -0.9 (most tokens lower it)."
+            f"their own logit), and {int((copying < -0.9).sum())} heads have a score below -0.9 (most tokens lower it)."
         )
     yield from _alignment_facts(heads)
     unseen = heads["null_variance"]
@@ -66,9 +66,9 @@ def _facts(heads: xr.Dataset) -> Iterator[str]:
         dimension, d_model = int(heads["null_dimension"].median()), heads.sizes["d_model"]
         yield (
             f"Median dimension of the null space of a query or key projection: {dimension} of {d_model}, "
-            f"{dimension / d_model:.1%}. Median share of the variance of attention's input in that null space: "
-            f"{float(unseen.sel(projection='query').median()):.1%} for queries, "
-            f"{float(unseen.sel(projection='key').median()):.1%} for keys (sets of {int(counts[counts > 0].min())} "
+            f"{percent(dimension / d_model, 1)}. Median share of the variance of attention's input in that null space: "
+            f"{percent(unseen.sel(projection='query').median(), 1)} for queries, "
+            f"{percent(unseen.sel(projection='key').median(), 1)} for keys (sets of {int(counts[counts > 0].min())} "
             f"to {int(counts.max())} prompts)."
         )
 

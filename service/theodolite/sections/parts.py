@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from typing import SupportsFloat
 
 import numpy as np
 import plotly.graph_objects as go
@@ -18,6 +19,11 @@ SIDES = ("positive", "negative")
 
 BRACKETS = "numbers in square brackets are 95 % intervals"
 """Note of sections whose sentences have intervals."""
+
+
+def percent(share: SupportsFloat, digits: int) -> str:
+    """Return a share as percent with this number of decimal places, such as `99.2 %`."""
+    return f"{100 * float(share):.{digits}f} %"
 
 
 @dataclass(frozen=True)

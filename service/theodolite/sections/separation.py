@@ -11,7 +11,7 @@ from theodolite.figures.panels import layer_map
 from theodolite.figures.separation import separation_figure
 from theodolite.query.compare import BOUND
 from theodolite.query.curves import along_depth
-from theodolite.sections.parts import BRACKETS, SIDES, Figure, Section, last_position, layer_of, point_text
+from theodolite.sections.parts import BRACKETS, SIDES, Figure, Section, last_position, layer_of, percent, point_text
 from theodolite.store.result_reader import read_group
 from theodolite.store.runs import Run
 
@@ -50,7 +50,11 @@ def _facts(values: xr.Dataset, counts: list[int]) -> Iterator[str]:
     auroc, low = along_depth(values["auroc"]), along_depth(values["auroc_low"])
     if not np.isfinite(auroc).any():
         few = min(counts) < 2
-        reason = "a set has one prompt, so a fold has none to fit it on" if few else "the two sets' means are equal"
+        reason = (
+            "a set has only one prompt, so one fold has no other prompt to fit the direction on"
+            if few
+            else "the two sets' means are equal"
+        )
         yield f"No direction can be fitted: {reason}."
         return
     best = int(np.nanargmax(auroc.values))
@@ -63,11 +67,11 @@ def _facts(values: xr.Dataset, counts: list[int]) -> Iterator[str]:
     yield (
         f"Accuracy at that depth: {point_text(values, 'accuracy', best, '.1%')} of the held-out prompts lie on their "
         "own set's side of the midpoint; predicting the larger set for every prompt gives "
-        f"{max(counts) / sum(counts):.1%}."
+        f"{percent(max(counts) / sum(counts), 1)}."
     )
     passed = np.flatnonzero(low.values >= BOUND)
     if len(passed):
-        yield f"First AUROC interval above {BOUND}: {layer_of(low, int(passed[0]))}."
+        yield f"First depth whose AUROC interval lies above {BOUND}: {layer_of(low, int(passed[0]))}."
     else:
         yield f"No layer's AUROC interval lies above {BOUND}."
     fisher = along_depth(values["fisher_ratio"])

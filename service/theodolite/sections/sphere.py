@@ -7,7 +7,7 @@ import numpy as np
 import xarray as xr
 
 from theodolite.figures.sphere import axes_figure, sphere_figure
-from theodolite.sections.parts import Figure, Section, colours_of, last_position, prompt_counts
+from theodolite.sections.parts import Figure, Section, colours_of, last_position, percent, prompt_counts
 from theodolite.store.result_reader import read_group
 from theodolite.store.runs import Run
 
@@ -47,7 +47,7 @@ def _norm_facts(values: xr.Dataset, sets: Sequence[str]) -> Iterator[str]:
         worst = str(residual["norm"].values[int(residual.values.argmax())])
         yield (
             "Largest distance of an output, before scale and bias, from the sphere of radius √d: "
-            f"{float(residual.max()):.1e} of the radius, at {worst}. The ε of the norm causes it."
+            f"{float(residual.max()):.1e} of the radius, at {worst}. The ε of this norm layer causes the distance."
         )
 
 
@@ -57,20 +57,23 @@ def _input_sentences(values: xr.Dataset) -> Iterator[str]:
     if not norms.size:
         return
     first, last = (str(norms["norm"].values[index]) for index in (0, -1))
-    yield f"the mean norm of the input is {float(norms[0]):.3g} at {first} and {float(norms[-1]):.3g} at {last}."
+    yield (
+        f"the mean norm of a norm layer's input is {float(norms[0]):.3g} at the first norm layer ({first}) and "
+        f"{float(norms[-1]):.3g} at the last ({last})."
+    )
     spread = values["relative_spread"].dropna("norm")
     if spread.size:
         widest = str(spread["norm"].values[int(spread.values.argmax())])
         gaussian = float(values["relative_spread_gaussian"].sel(norm=widest))
         yield (
-            f"Largest standard deviation of this norm: {float(spread.max()):.2%} of its mean, at {widest}, "
-            f"{float(spread.max()) / gaussian:.2g} times that of a Gaussian with d_model dimensions ({gaussian:.2%})."
+            f"Largest relative standard deviation of this norm: {percent(spread.max(), 2)}, at {widest}; a "
+            f"Gaussian with d_model dimensions has {percent(gaussian, 2)}."
         )
     lengths = values["length_variance_share"].dropna("norm")
     if lengths.size:
         yield (
-            f"Share of the input's variance in length: {float(lengths.median()):.1%} (median over norm layers; maximum "
-            f"{float(lengths.max()):.1%}); the rest is in direction."
+            f"Share of the input's variance in length: {percent(lengths.median(), 1)} (median over norm layers; "
+            f"maximum {percent(lengths.max(), 1)}); the rest is in direction."
         )
 
 

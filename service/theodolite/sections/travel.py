@@ -51,8 +51,8 @@ def _step_facts(travel: xr.Dataset, sets: Sequence[str]) -> Iterator[str]:
         if cosines.size:
             negative = int((cosines < 0).sum())
             yield (
-                f"Mean cosine between the steps of two successive blocks for {name}: {float(cosines.mean()):.2f}; it "
-                f"is negative for {negative} of {cosines.size} pairs of blocks."
+                f"Mean cosine between the steps of two successive blocks for {name}: {float(cosines.mean()):.2f}; "
+                f"the cosine is negative for {negative} of {cosines.size} pairs of blocks."
             )
 
 

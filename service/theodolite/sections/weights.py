@@ -7,12 +7,20 @@ import numpy as np
 import xarray as xr
 
 from theodolite.figures.weights import overlap_map
-from theodolite.sections.parts import Figure, Section
+from theodolite.sections.parts import Figure, Section, percent
 from theodolite.store.result_reader import read_group
 from theodolite.store.runs import Run
 
 _NAMES = {"o": "W_O", "down": "W_down", "q": "W_Q", "k": "W_K", "v": "W_V", "gate": "W_gate", "up": "W_up"}
-_WRITTEN = {"o": "overlap of directions that W_O writes", "down": "overlap of directions that W_down writes"}
+_WRITTEN = {
+    "o": "overlap between layers of the directions that W_O writes",
+    "down": "overlap between layers of the directions that W_down writes",
+}
+_HOW_TO_READ = (
+    "Overlap is ‖UᵀV‖²/r, with the r leading directions of two matrices as the columns of U and V: 1 if they span the "
+    "same subspace, about r/d_model for random subspaces. W_O and W_down write to the residual stream; W_Q, W_K, W_V, "
+    "W_gate and W_up read it."
+)
 _PAIRS = (("down", "q"), ("down", "up"))  # the writers and readers that every run shows
 
 
@@ -26,10 +34,10 @@ def sections(run: Run) -> list[Section]:
     highest = float(np.nanmax(between))
     for writer, reader in dict.fromkeys([*_PAIRS, *_most_shared(between)]):
         name = f"read.{reader}" if writer == "down" else f"read.{writer}.{reader}"
-        caption = f"overlap: {_NAMES[writer]} writes, later {_NAMES[reader]} reads"
+        caption = f"overlap of {_NAMES[writer]} with {_NAMES[reader]} of later layers"
         maps.append(_map(name, caption, between.sel(writing_matrix=writer, reading_matrix=reader), highest))
     title = f"Weights: overlap of the {rank} leading directions of each matrix"
-    return [Section(title, list(_facts(weights)), maps=maps)]
+    return [Section(title, list(_facts(weights)), maps=maps, how_to_read=_HOW_TO_READ)]
 
 
 def _map(name: str, caption: str, values: xr.DataArray, highest: float) -> Figure:
@@ -45,17 +53,18 @@ def _facts(weights: xr.Dataset) -> Iterator[str]:
         if not len(distant):
             continue
         yield (
-            f"Mean overlap of the directions that {_NAMES[name]} writes: {neighbours.mean():.1%} between neighbouring "
-            f"layers, {distant.mean():.1%} between other layers, {random:.1%} between random subspaces."
+            f"Mean overlap of the directions that {_NAMES[name]} writes: {percent(neighbours.mean(), 1)} between "
+            f"neighbouring layers, {percent(distant.mean(), 1)} between other layers, {percent(random, 1)} between "
+            "random subspaces."
         )
     between = weights["writer_reader_overlap"]
     n_pairs = int(np.isfinite(between.max(["layer", "layer_other"])).sum())
     for writer, reader in _most_shared(between):
         mean = float(between.sel(writing_matrix=writer, reading_matrix=reader).mean())
         yield (
-            f"Largest mean overlap of a writer with a reader in a later layer ({n_pairs} pairs of matrices): "
-            f"{_NAMES[writer]} and {_NAMES[reader]}, {mean:.1%} (mean over pairs of layers; random subspaces give "
-            f"{random:.1%})."
+            f"Largest mean overlap of a writing matrix with a reading matrix of a later layer (over {n_pairs} pairs of "
+            f"matrices): {_NAMES[writer]} and {_NAMES[reader]}, {percent(mean, 1)} (mean over pairs of layers; "
+            f"random subspaces give {percent(random, 1)})."
         )
 
 

@@ -17,8 +17,8 @@ _ROUNDING = 1e-12  # rounding error of a cosine in float64
 _HOW_TO_READ = (
     "Angles are measured in all {} dimensions. The angle to the next token and the rank of the next token are computed "
     "after the final norm, from the state that the unembedding reads. The sphere shows the first three components of a "
-    "principal component analysis without centring; points that are close on it can be far apart in all dimensions. "
-    "Drag the sphere to turn it."
+    "principal component analysis without centring; points that are close on this sphere can be far apart in "
+    "the full space. Drag the sphere to turn it."
 )
 
 
@@ -70,14 +70,14 @@ def _sphere_facts(sphere: pd.DataFrame) -> Iterator[str]:
     if first["cosine_distance_mean"] < _ROUNDING:
         yield (
             f"The final norm changes only the lengths of the embeddings ({first['setting']}), not their directions: "
-            f"mean L2 distance {first['l2_mean']:.3g} between an embedding and its image on the sphere of the norm "
-            f"(n = {int(first['n'])} tokens)."
+            f"mean L2 distance {first['l2_mean']:.3g} between an embedding and its projection on the sphere of the "
+            f"norm (n = {int(first['n'])} tokens)."
         )
         return
     smallest = f"; smallest: {best['cosine_distance_mean']:.4f} ({best['setting']})"
     yield (
-        f"Mean 1 - cosine between an embedding ({first['setting']}) and its image on the sphere of the final norm: "
-        f"{first['cosine_distance_mean']:.4f}{smallest if best['setting'] != first['setting'] else ''} "
+        f"Mean 1 - cosine between an embedding ({first['setting']}) and its projection on the sphere of the final "
+        f"norm: {first['cosine_distance_mean']:.4f}{smallest if best['setting'] != first['setting'] else ''} "
         f"(n = {int(first['n'])} tokens; equal directions give 0)."
     )
 
@@ -88,8 +88,8 @@ def _distances(sphere: pd.DataFrame) -> Table:
     cosines = [f"{mean:.4f} ± {std:.4f}" for mean, std in directions]
     rows = [list(row) for row in zip(sphere["setting"], lengths, cosines, strict=True)]
     caption = (
-        "Distance between an embedding and its image on the sphere of the final norm: mean ± standard deviation over "
-        f"{int(sphere['n'].iloc[0])} tokens"
+        "Distance between an embedding and its projection on the sphere of the final norm: mean ± standard deviation "
+        f"over {int(sphere['n'].iloc[0])} tokens"
     )
     return Table(caption, ["embeddings", "L2 distance", "1 - cosine"], rows)
 
@@ -100,7 +100,11 @@ def _lengths(norms: pd.DataFrame) -> Table:
     for (measure, end), group in short.groupby(["measure", "end"], sort=False):
         lists.setdefault(str(measure), {})[str(end)] = "  ".join(map(_visible, group["token"]))
     rows = [[measure, ends.get("top", ""), ends.get("bottom", "")] for measure, ends in lists.items()]
-    return Table("Tokens with the longest and the shortest embeddings", ["length", "longest", "shortest"], rows)
+    caption = (
+        "Tokens with the longest and the shortest embeddings; scaled: multiplied by the scale γ of the final norm; "
+        "bias: plus the dot product with its bias β"
+    )
+    return Table(caption, ["length", "longest", "shortest"], rows)
 
 
 def _visible(token: str) -> str:

@@ -204,6 +204,6 @@ def test_a_replica_counts_only_if_the_store_has_an_array_for_counts(tmp_path, un
     working = replica_for(tmp_path, tokens, units)
     for shard in plan.shards:
         working.capture(replace(plan, shards=()), shard, tokens[shard.start : shard.stop])
-        commit = read_commit(working._location(), "set", shard.index)
+        commit = read_commit(open_location(working.assignment.run_url), "set", shard.index)
         assert set(commit.checksums) == {"resid_pre", "resid_final", *([MLP_POSITIVE.name] if units else [])}
     assert (tmp_path / "activations.zarr/set/mlp_positive/c/1/0/0/0").exists() == bool(units)

@@ -23,10 +23,10 @@ def test_the_pair_of_matrices_that_shares_most_has_a_map(monkeypatch, most):
     monkeypatch.setattr(weights, "read_group", lambda *_: xr.Dataset(variables, attrs={"rank": 2}))
     (section,) = weights.sections(None)
     (fact,) = (fact for fact in section.facts if fact.startswith("Largest mean overlap"))
-    assert "(10 pairs of matrices)" in fact
-    assert "40.0%" in fact
+    assert "(over 10 pairs of matrices)" in fact
+    assert "40.0 %" in fact
     writer, reader = fact.split(": ")[1].split(", ")[0].split(" and ")
-    assert f"overlap: {writer} writes, later {reader} reads" in [one.caption for one in section.maps]
+    assert f"overlap of {writer} with {reader} of later layers" in [one.caption for one in section.maps]
     assert len({one.name for one in section.maps}) == len(section.maps)
 
 

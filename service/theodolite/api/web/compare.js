@@ -145,7 +145,7 @@ function shared(lists) {
 
 function milestones(rows, known) {
   const named = (row) => ({ ...row, name: known.find((run) => run.run_id === row.run_id)?.name });
-  const columns = ["run", "contrast", "position", "smallest debiased cosine", "at", "first AUROC interval above 0.95"];
+  const columns = ["run", "contrast", "position", "smallest debiased cosine", "its depth", "depth of the first AUROC interval above 0.95"];
   const share = (depth) => (depth === null ? "" : ` (relative depth ${(100 * depth).toFixed(0)} %)`);
   const cells = rows.map((row) => [
     element("a", { href: addressOf(["runs", row.run_id]) }, runLabel(named(row))),
@@ -157,7 +157,7 @@ function milestones(rows, known) {
   ]);
   return [
     element("h2", "Smallest cosine and first separation"),
-    table(columns, cells, "Milestones of each run", [2, 3]),
+    table(columns, cells, "Smallest cosine and first separation of each run", [2, 3]),
   ];
 }
 

@@ -57,7 +57,7 @@ export class HeadCard {
   showTokens(card) {
     if (!card.tokens.length) {
       this.tokens.replaceChildren(
-        element("p.soft", "The run has no tokens for this head: its spec does not request the analysis words, or the analysis did not decode this head."),
+        element("p.soft", "The run has no tokens for this head: its spec does not request the analysis “words”, or that analysis did not decode this head."),
       );
       return;
     }
@@ -90,7 +90,7 @@ function ranks(card) {
     ["leading singular value", card.singular_values[0].toPrecision(3)],
     ["effective rank", known(card.effective_rank)],
     ["stable rank", known(card.stable_rank)],
-    ["rank that covers 99 %", card.coverage_99],
+    ["number of singular values that cover 99 % of their sum", card.coverage_99],
   ];
   if (card.circuit === "vo") facts.push(["copying score", known(card.copying_score)]);
   return cards(facts);

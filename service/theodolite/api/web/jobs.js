@@ -9,12 +9,12 @@ const ACTIVE = ["queued", "running"];
 
 /** Open the list of survey jobs, or one job, whose id is the second part of the address. */
 export function openJobs(node, signal) {
-  document.title = "Jobs · Theodolite";
+  document.title = "Survey jobs · Theodolite";
   let jobs = null;
   return ({ path }) => {
     jobs?.stop.abort();
     jobs = new Jobs(signal, path[1] ?? null);
-    node.replaceChildren(element("h1", path[1] ? "Job" : "Jobs"), jobs.node);
+    node.replaceChildren(element("h1", path[1] ? "Survey job" : "Survey jobs"), jobs.node);
     jobs.poll();
   };
 }
@@ -27,7 +27,7 @@ class Jobs {
     this.rows = new Map();
     this.message = element("div", element("p.soft.waiting", { role: "status" }, "Loading…"));
     this.list = element("ul.jobs");
-    const all = only && element("p", element("a", { href: "#/jobs" }, "All jobs"));
+    const all = only && element("p", element("a", { href: "#/jobs" }, "All survey jobs"));
     this.node = element("div", all, this.message, this.list);
     document.addEventListener("visibilitychange", () => this.poll(), { signal: this.signal });
     this.signal.addEventListener("abort", () => clearTimeout(this.timer));

@@ -63,7 +63,7 @@ function emptyStoreView(node) {
   document.title = "Theodolite";
   node.append(
     element("h1", "No surveys yet"),
-    element("p", "This store has no runs. A survey captures a model’s activations on prompt sets and measures their geometry. Start one in one of three ways:"),
+    element("p", "This store has no runs. A survey captures a model’s activations on prompt sets and measures their geometry. There are three ways to start a survey:"),
     element("ul.ways",
       element("li",
         element("code", "make demo"),

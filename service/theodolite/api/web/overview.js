@@ -42,7 +42,7 @@ function unfinished(run) {
   const committed = ([name, facts]) => `${name} ${facts.shards_committed} of ${facts.n_shards}`;
   const done = Object.entries(run.sets).map(committed);
   return element("p.warn",
-    `This run is not complete but ${run.state}. Its results are written at the end of the survey. `,
+    `This run is not complete; its state is ${run.state}. The survey writes the results at its end. `,
     done.length > 0 && `Shards committed: ${done.join(", ")}. `,
     "Submit the same spec again to continue a stopped survey.",
   );
@@ -93,7 +93,7 @@ function milestoneText(row, items) {
   const interval = point && point.low !== null ? ` [${point.low.toFixed(4)}, ${point.high.toFixed(4)}]` : "";
   const cosine =
     row.least_cosine === null
-      ? "The debiased cosine is not resolved at this n."
+      ? "The debiased cosine is missing at all depths: with this number of prompts, the noise is larger than the means."
       : `Smallest debiased cosine: ${row.least_cosine.toFixed(4)}${interval} at ${depth(row.least_cosine_at)}.`;
   const separation = {
     "not measured": "Separation was not measured.",
@@ -106,7 +106,7 @@ function milestoneText(row, items) {
 function parityCheck(parity) {
   const source =
     parity.sites_known_by === "probe"
-      ? "a probe of the loaded model, because the table has no entry for its family"
+      ? "a probe of the loaded model, because the table of model families has no entry for this model"
       : "the table of model families";
   return element("section",
     element("h2", "Parity check"),
@@ -115,7 +115,7 @@ function parityCheck(parity) {
       element("strong", short(parity.max_error)),
       ` (allowed: ${short(parity.bound)}). The reference is Hugging Face transformers on one prompt at a time, without `,
       `padding: ${parity.prompts} probe prompts, all sites and layers, in ${parity.dtype} on ${parity.device}. `,
-      `The location of the sites comes from ${source}. `,
+      `The definition of the sites comes from ${source}. `,
       "Largest relative error of the sums that connect the sites (stream plus attention, stream plus MLP): ",
       `${short(parity.identity_error)}. `,
       parity.float32_blocks_max_error !== null &&

@@ -99,7 +99,7 @@ class Tabs {
   }
 
   missing(name) {
-    return element("p.nothing", `This run has no “${name}”: its spec does not request it, or the run is not complete.`);
+    return element("p.nothing", `This run has no results of the group “${name}”: its spec does not request the group, or the run is not complete.`);
   }
 
   /** Move between tabs: arrow keys wrap around, Home and End select the ends. Back has no step for these moves. */
