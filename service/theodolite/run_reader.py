@@ -6,6 +6,7 @@ The reader of a store, in this module, calls `theodolite.query` and `theodolite.
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
+from copy import deepcopy
 from dataclasses import replace
 from html import escape
 from pathlib import Path
@@ -47,11 +48,9 @@ LabelLists = Mapping[str, Sequence[Any]]
 
 
 class RunReader(ABC):
-    """The results of one run, from a store or from a service; callers own the returned objects.
+    """The results of one run, from a store or from a service.
 
-    Args:
-        run_id: the run's id.
-        url: URL of the store or the service.
+    Callers own the returned objects: changing them changes no cache.
     """
 
     def __init__(self, run_id: str, url: str) -> None:
@@ -208,7 +207,7 @@ class _StoredRun(RunReader):
         return self._opened.refreshed()
 
     def describe(self) -> dict[str, Any]:
-        return describe_results(self._run)
+        return deepcopy(describe_results(self._run))
 
     def direction(self, contrast: str, site: str, layer: int, position: int | None = None) -> NDArray[np.float64]:
         return np.array(select_direction(self._run, contrast, site, layer, position).values, np.float64)
@@ -278,4 +277,6 @@ def _without_single(dataset: xr.Dataset, given: Mapping[str, Labels]) -> xr.Data
 def _owned(dataset: xr.Dataset) -> xr.Dataset:
     """Return a copy that shares no memory with the cache, in the same types as a decoded response of a service."""
     empty = [name for name, variable in dataset.data_vars.items() if not variable.size]
-    return decode_dataset(dataset.drop_vars(empty).to_dict())
+    owned = decode_dataset(dataset.drop_vars(empty).to_dict())
+    owned.attrs = deepcopy(owned.attrs)
+    return owned

@@ -246,7 +246,7 @@ class SurveySpec(_Model):
         return None if analyses is None else sorted(_check_unique(analyses, minimum=1), key=ANALYSES.index)
 
     @model_validator(mode="after")
-    def _sets_are_consistent(self) -> "SurveySpec":
+    def _parts_fit_together(self) -> "SurveySpec":
         if "words" in (self.analyses or []) and not self.heads.vectors:
             raise ValueError("analyses: 'words' needs singular vectors, but heads.vectors is 0; set it to 1 or more")
         need_prompts = [name for name in self.analyses or [] if "prompts" in GROUPS[name].needs]

@@ -49,12 +49,13 @@ def write_comparison(runs: Sequence[Run], question: Question, bound: float, outp
 
 def milestone_texts(table: pd.DataFrame) -> list[dict[str, str]]:
     """Return the rows of `milestones` as texts: the smallest debiased cosine and the first separation of each run."""
-    least = ("least_cosine_at", "least_cosine_relative_depth", "least_cosine")
     return [
         {
             "run": str(row["run_id"]),
             "contrast": str(row["contrast"]),
-            "smallest cosine": _with_depth(*(row[name] for name in least)),
+            "smallest cosine": _with_depth(
+                row["least_cosine_at"], row["least_cosine_relative_depth"], row["least_cosine"]
+            ),
             "separates": _with_depth(row["separates_at"], row["separates_relative_depth"]),
         }
         for row in table.to_dict("records")

@@ -77,14 +77,15 @@ def _check_source(name: str, prompt_set: PromptSetSpec, settings: Settings) -> N
     kind, _, address = prompt_set.source.partition(":")
     if kind == "hub" and not _is_listed(address, settings.datasets_allowed):
         allowed = ", ".join(settings.datasets_allowed) or "none"
-        refused = f"the dataset {address!r}"
-    elif kind == "file" and not _is_below(address, settings.files_allowed):
+        raise _source_not_allowed(name, f"the dataset {address!r}", allowed)
+    if kind == "file" and not _is_below(address, settings.files_allowed):
         allowed = f"absolute paths below {settings.files_allowed}" if settings.files_allowed else "none"
-        refused = "this file over HTTP"
-    else:
-        return
+        raise _source_not_allowed(name, "this file over HTTP", allowed)
+
+
+def _source_not_allowed(name: str, refused: str, allowed: str) -> Problem:
     detail = f"prompts.{name}.source: this deployment does not read {refused}; allowed: {allowed}"
-    raise Problem(403, "source-not-allowed", detail)
+    return Problem(403, "source-not-allowed", detail)
 
 
 def _is_below(path: str, folder: Path | None) -> bool:

@@ -29,11 +29,7 @@ def sphere_figure(sphere: xr.Dataset, position: int, colours: Mapping[str, str])
     gaussian = Line("Gaussian", indices, selected["relative_spread_gaussian"].isel(set=0), PLAIN, "dash", markers=False)
     ends = ("norm_before_min", "norm_before_max")
     panels = [
-        Panel(
-            "norm of the input (band: minimum to maximum)",
-            [line("norm_before_mean", name, ends) for name in colours],
-            logarithmic=True,
-        ),
+        Panel("norm", [line("norm_before_mean", name, ends) for name in colours], logarithmic=True),
         Panel("relative spread", [*(line("relative_spread", name) for name in colours), gaussian]),
         Panel("share of variance in length", [line("length_variance_share", name) for name in colours]),
     ]

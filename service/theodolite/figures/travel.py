@@ -33,10 +33,7 @@ def travel_figure(travel: xr.Dataset, position: int, colours: Mapping[str, str])
     norms = [*lines("step_norm_attn", ", attention", "solid"), *lines("step_norm_mlp", ", MLP", "dot")]
     norms = norms or list(lines("step_norm_block", ", block", "solid"))
     cosines = [*lines("step_cosine_next", ", next step", "solid"), *lines("step_cosine_stream", ", stream", "dot")]
-    panels = [
-        Panel("norm of the step", norms, logarithmic=True),
-        Panel("cosine of a step with the next step and with the stream", cosines),
-    ]
+    panels = [Panel("norm of the step", norms, logarithmic=True), Panel("cosine", cosines)]
     return panels_figure(panels, x_title="layer", ticks={})
 
 

@@ -1,19 +1,28 @@
 """The registry of result groups; all code that lists groups uses it.
 
-Each group's record is in the module with the group's name. To add a group, add that module and list its name here.
+Each group's record is in the module with the group's name. To add a group, add that module and list it in GROUPS.
 """
 
-from importlib import import_module
-
+from theodolite.groups import (
+    composition,
+    curves,
+    directions,
+    gram,
+    heads,
+    moments,
+    separation,
+    sphere,
+    travel,
+    weights,
+    words,
+)
 from theodolite.groups.record import Group, Variable
 
 __all__ = ["ANALYSES", "GROUPS", "READ_WHOLE", "SHOWN", "Group", "Variable", "table_owner"]
 
-_OF_ACTIVATIONS = ("moments", "curves", "directions", "sphere", "gram", "separation", "travel")
-_OF_WEIGHTS = ("heads", "composition", "words", "weights")
-
 GROUPS: dict[str, Group] = {
-    name: import_module(f"theodolite.groups.{name}").GROUP for name in (*_OF_ACTIVATIONS, *_OF_WEIGHTS)
+    module.GROUP.name: module.GROUP
+    for module in (moments, curves, directions, sphere, gram, separation, travel, heads, composition, words, weights)
 }
 """All result groups by name, in the order of computation."""
 

@@ -2,7 +2,16 @@
 
 from collections.abc import Iterator
 
-from theodolite.groups.record import N_SAMPLES, PER_BLOCK, PER_CONTRAST, PER_SET, STREAM_UNIT, Group, Variable, arrays
+from theodolite.groups.record import (
+    N_SAMPLES,
+    PER_BLOCK,
+    PER_CONTRAST,
+    PER_SET,
+    STREAM_UNIT,
+    Group,
+    Variable,
+    variables,
+)
 
 
 def _shape_variables(prefix: str, where: str) -> Iterator[Variable]:
@@ -19,7 +28,7 @@ def _shape_variables(prefix: str, where: str) -> Iterator[Variable]:
     of_contrast = {"silhouette": f"Mean silhouette of the contrast's two sets{where}."}
     dimensions = ((PER_SET, of_layer), ((*PER_SET, "layer_other"), of_two_layers), (PER_CONTRAST, of_contrast))
     for dims, descriptions in dimensions:
-        yield from arrays(dims, **{f"{prefix}{name}": text for name, text in descriptions.items()})
+        yield from variables(dims, **{f"{prefix}{name}": text for name, text in descriptions.items()})
 
 
 VARIABLES = (
@@ -27,25 +36,25 @@ VARIABLES = (
     *_shape_variables("", ""),
     *_shape_variables("on_sphere_", " of activations scaled to norm √d_model"),
     *_shape_variables("standardised_", " of features scaled to variance 1"),
-    *arrays(
+    *variables(
         ("set", "position"),
         participation_ratio_gaussian="Participation ratio of a Gaussian with the same numbers of prompts and features.",
         effective_rank_gaussian="Effective rank of a Gaussian with the same numbers of prompts and features.",
     ),
-    *arrays(
+    *variables(
         PER_SET,
         dtype="int64",
         n_coincident="Number of prompts that coincide with another; the TwoNN estimate leaves them out.",
         n_constant_features="Number of features without variance; the standardised statistics leave them out.",
     ),
-    *arrays(
+    *variables(
         PER_BLOCK,
         cka_attention="Debiased linear CKA between resid_pre and resid_mid of a block.",
         cka_mlp="Debiased linear CKA between resid_mid of a block and the block's output.",
         cka_block="Debiased linear CKA between resid_pre of a block and the block's output.",
     ),
     Variable("cosine_of_medians", PER_CONTRAST, "Cosine between the two sets' geometric medians."),
-    *arrays(
+    *variables(
         PER_CONTRAST,
         STREAM_UNIT,
         norm_of_mean_positive="Norm of the mean of the positive set's samples (n_samples).",
@@ -63,7 +72,7 @@ VARIABLES = (
         for centre in ("mean", "median")
         for side in ("positive", "negative")
     ),
-    *arrays(
+    *variables(
         PER_BLOCK,
         orthant_occupancy="Share of an MLP's hidden units that are positive before gating.",
         orthant_overlap="Share of an MLP's hidden units with equal signs in two prompts, mean over pairs.",

@@ -34,7 +34,9 @@ class Variable:
     interval: str = ""
 
 
-def arrays(dims: tuple[str, ...], units: str = "1", dtype: str = "float64", **descriptions: str) -> Iterator[Variable]:
+def variables(
+    dims: tuple[str, ...], units: str = "1", dtype: str = "float64", **descriptions: str
+) -> Iterator[Variable]:
     """Yield variables of the same dimensions, units and type; the keyword arguments are their names."""
     for name, description in descriptions.items():
         yield Variable(name, dims, description, units, dtype)
@@ -100,7 +102,7 @@ PER_BLOCK = ("set", "position", "layer")
 
 N_SAMPLES = Variable("n_samples", ("set", "position"), "Number of prompts that the statistics use.", dtype="int64")
 N_SIDES = (
-    *arrays(
+    *variables(
         ("contrast", "position"),
         dtype="int64",
         n_positive="Number of prompts of the positive set that the statistics use.",

@@ -1,6 +1,6 @@
 """Norm layers: norms of inputs and outputs, the ellipsoid of outputs, variance of norm and of direction."""
 
-from theodolite.groups.record import N_SAMPLES, STREAM_UNIT, Group, Variable, arrays
+from theodolite.groups.record import N_SAMPLES, STREAM_UNIT, Group, Variable, variables
 
 _PER_NORM = ("set", "position", "norm")
 
@@ -14,7 +14,7 @@ VARIABLES = (
         )
         for key, text in (("mean", "mean"), ("std", "standard deviation (n-1)"), ("min", "minimum"), ("max", "maximum"))
     ),
-    *arrays(
+    *variables(
         _PER_NORM,
         normalized_norm_expected="Mean over prompts of √(d·v/(v+ε)), the norm that the output must have before scale "
         "and bias; v is the input's variance.",
@@ -33,7 +33,7 @@ VARIABLES = (
         relative_spread_squared_gaussian="Standard deviation over mean of the squared norm of a Gaussian with d_model "
         "dimensions: √(2/d_model).",
     ),
-    *arrays(
+    *variables(
         ("norm", "d_model"),
         semi_axes="Semi-axes of the ellipsoid on which outputs lie, in descending order.",
         scale_radii="√d|γ|, in descending order: the semi-axes if the norm is an RMS norm.",

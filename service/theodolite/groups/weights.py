@@ -18,7 +18,7 @@ VARIABLES = (
     Variable(
         "writer_reader_overlap",
         ("writing_matrix", "reading_matrix", *_LAYERS),
-        "Overlap ‖UᵀV‖²/r of the directions that layer writes and the later layer_other reads; "
+        "Overlap ‖UᵀV‖²/r of the directions that one layer (layer) writes and a later layer (layer_other) reads; "
         "NaN if layer_other is not later.",
     ),
     Variable("random_overlap", (), "Expected overlap of two random subspaces, r/d_model."),

@@ -24,13 +24,21 @@ BOUND = 0.95
 
 @dataclass(frozen=True)
 class Question:
-    """The selection of the compared curve; None selects the only label of each run."""
+    """The selection of the compared curve; None selects the only label of each run.
 
-    statistic: str = "cosine_of_means_debiased"  # one of `STATISTICS`
-    contrast: str | None = None  # for a statistic of contrasts and for the milestones
-    prompt_set: str | None = None  # for a statistic of prompt sets
-    site: str | None = None  # None selects those of resid_pre and resid_mid that were measured
-    position: int | None = None  # None selects each run's last measured one, since chat templates differ
+    Attributes:
+        statistic: one of `STATISTICS`.
+        contrast: the contrast, for a statistic of contrasts and for the milestones.
+        prompt_set: the prompt set, for a statistic of prompt sets.
+        site: the site; None selects those of resid_pre and resid_mid that were measured.
+        position: the token position; None selects each run's last measured one, since chat templates differ.
+    """
+
+    statistic: str = "cosine_of_means_debiased"
+    contrast: str | None = None
+    prompt_set: str | None = None
+    site: str | None = None
+    position: int | None = None
 
 
 def comparison(runs: Sequence[Run], question: Question) -> pd.DataFrame:

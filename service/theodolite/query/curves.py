@@ -37,18 +37,31 @@ INTERVALS = {
 
 @dataclass(frozen=True)
 class Curve:
-    """One statistic of one set or contrast along the layers, at one site and position."""
+    """One statistic of one set or contrast along the layers, at one site and position.
 
-    statistic: str  # one of `STATISTICS`
-    of: dict[str, Any]  # `set` or `contrast`, `site` except for a statistic of whole blocks, and `position`
-    n: dict[str, int]  # number of prompts, by the name of the count in the result group
+    Attributes:
+        statistic: one of `STATISTICS`.
+        of: its labels: `set` or `contrast`, `site` except for a statistic of whole blocks, and `position`.
+        n: number of prompts, by the name of the count in the result group.
+        units: units of the values.
+        description: one sentence about the statistic.
+        layer: 0-based blocks.
+        depth: depth of each layer in the stream, in half-blocks: 0-pre is 0, 0-mid is 1.
+        value: the statistic at each layer; NaN for a missing value.
+        low: lower end of the 95 % interval; None if the statistic has no interval.
+        high: upper end.
+    """
+
+    statistic: str
+    of: dict[str, Any]
+    n: dict[str, int]
     units: str
     description: str
-    layer: list[int]  # 0-based blocks
-    depth: list[int]  # of each layer in the stream, in half-blocks: 0-pre is 0, 0-mid is 1
-    value: list[float]  # at each layer; NaN for a missing value
-    low: list[float] | None  # lower end of the 95 % interval; None if the statistic has no interval
-    high: list[float] | None  # upper end
+    layer: list[int]
+    depth: list[int]
+    value: list[float]
+    low: list[float] | None
+    high: list[float] | None
 
 
 CURVE_FIELDS = tuple(field.name for field in fields(Curve))

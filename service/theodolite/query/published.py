@@ -20,14 +20,23 @@ from theodolite.store.runs import ModelFacts
 
 @dataclass(frozen=True)
 class PublishedCurve:
-    """A published statistic of one model at one position."""
+    """A published statistic of one model at one position.
 
-    statistic: str  # its name in the result group `curves`
-    prompt_set: str | None  # None for a statistic of the contrast
-    values: dict[int, float]  # by depth
-    n_per_set: int | None  # number of prompts in each set; None if the source does not state it
-    source: str  # authors and publication
-    note: str  # limitations of a comparison
+    Attributes:
+        statistic: its name in the result group `curves`.
+        prompt_set: its prompt set; None for a statistic of the contrast.
+        values: the value at each published depth.
+        n_per_set: number of prompts in each set; None if the source does not state it.
+        source: authors and publication.
+        note: limitations of a comparison.
+    """
+
+    statistic: str
+    prompt_set: str | None
+    values: dict[int, float]
+    n_per_set: int | None
+    source: str
+    note: str
 
 
 @dataclass(frozen=True)

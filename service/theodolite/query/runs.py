@@ -17,7 +17,11 @@ from theodolite.store.runs import Run, find_run, list_run_ids
 
 def run_state(run: Run) -> str:
     """Return a run's state: `complete`, `captured` (only results are missing), or `capturing`."""
-    if finished_groups(run):
+    return _state(run, finished_groups(run))
+
+
+def _state(run: Run, finished: Mapping[str, str]) -> str:
+    if finished:
         return "complete"
     done = sum(len(keys(run.location, f"shards/{name}")) for name in run.record.sets)
     return "captured" if done == sum(facts.n_shards for facts in run.record.sets.values()) else "capturing"
@@ -33,7 +37,7 @@ def summary(run: Run) -> dict[str, Any]:
         "sets": {name: facts.n_samples for name, facts in run.record.sets.items()},
         "contrasts": list(read_contrasts(run, finished)),
         "analyses": sorted(finished),
-        "state": run_state(run),
+        "state": _state(run, finished),
         "created": run.record.created.isoformat(),
     }
 

@@ -79,7 +79,8 @@ def _shape_facts(
             best = int(np.nanargmax(silhouettes.values))
             yield (
                 f"Largest mean silhouette of the two sets of {contrast}: {float(silhouettes[best]):.3f} at "
-                f"{layer_of(silhouettes, best)}; two distinct points give 1, no clusters give 0."
+                f"{layer_of(silhouettes, best)}; 1 means that each set is a single point, "
+                "0 that the sets form no clusters."
             )
 
 

@@ -99,7 +99,7 @@ def layer_of(curve: xr.DataArray, index: int) -> str:
     return layer_text(int(curve["depth"][index]))
 
 
-def point_text(values: xr.Dataset, statistic: str, index: int, form: str) -> str:
+def point_text(values: xr.Dataset, statistic: str, index: int, form: str, scale: int = 1) -> str:
     """Return a statistic and its 95 % interval at one depth, such as `0.9975 [0.9971, 0.9980]`.
 
     An unknown interval is left out.
@@ -109,9 +109,10 @@ def point_text(values: xr.Dataset, statistic: str, index: int, form: str) -> str
         statistic: name of the statistic.
         index: index of the point in its curve along depth.
         form: format of the three numbers, such as `.4f`.
+        scale: factor on the three numbers; 100 for percent.
     """
     names = (statistic, f"{INTERVALS[statistic]}_low", f"{INTERVALS[statistic]}_high")
-    value, low, high = (float(along_depth(values[name])[index]) for name in names)
+    value, low, high = (scale * float(along_depth(values[name])[index]) for name in names)
     interval = f" [{low:{form}}, {high:{form}}]" if np.isfinite(low + high) else ""
     return f"{value:{form}}{interval}"
 

@@ -65,8 +65,8 @@ def _facts(values: xr.Dataset, counts: list[int]) -> Iterator[str]:
     if float(low[best]) <= 0.5:
         yield "The interval of the largest AUROC contains 0.5, so chance can explain it."
     yield (
-        f"Accuracy at that depth: {point_text(values, 'accuracy', best, '.1%')} of the held-out prompts lie on their "
-        "own set's side of the midpoint; predicting the larger set for every prompt gives "
+        f"Accuracy at that depth: {point_text(values, 'accuracy', best, '.1f', 100)} % of the held-out prompts lie on "
+        "their own set's side of the midpoint; predicting the larger set for every prompt gives "
         f"{percent(max(counts) / sum(counts), 1)}."
     )
     passed = np.flatnonzero(low.values >= BOUND)

@@ -24,7 +24,14 @@ def sections(run: Run) -> list[Section]:
         Section(
             f"Sphere: norm layers at position {position} ({prompt_counts(sphere, list(colours))})",
             [*_norm_facts(sphere.sel(position=position), list(colours)), *_axes_facts(sphere)],
-            [Figure("sphere.norms", "Input of each norm layer", inputs), _axes(sphere, norms)],
+            [
+                Figure(
+                    "sphere.norms",
+                    "Input of each norm layer; the band is the minimum to the maximum of the norm",
+                    inputs,
+                ),
+                _axes(sphere, norms),
+            ],
         )
     ]
 

@@ -76,7 +76,7 @@ def _sphere_facts(sphere: pd.DataFrame) -> Iterator[str]:
         return
     smallest = f"; smallest: {best['cosine_distance_mean']:.4f} ({best['setting']})"
     yield (
-        f"Mean 1 - cosine between an embedding ({first['setting']}) and its projection on the sphere of the final "
+        f"Mean of (1 - cosine) between an embedding ({first['setting']}) and its projection on the sphere of the final "
         f"norm: {first['cosine_distance_mean']:.4f}{smallest if best['setting'] != first['setting'] else ''} "
         f"(n = {int(first['n'])} tokens; equal directions give 0)."
     )
@@ -122,7 +122,7 @@ def _path_facts(rows: pd.DataFrame) -> Iterator[str]:
     leads = (stream["rank_of_next"] == 1).to_numpy()
     start = int(leads.argmax())  # the first depth with rank 1
     stays = leads[start:].all() and stream["site"].iloc[start] != "resid_final"
-    since = f"; 1 from {layer_text(int(stream['depth'].iloc[start]))} on" if stays else ""
+    since = f"; it is 1 at every depth from {layer_text(int(stream['depth'].iloc[start]))} on" if stays else ""
     yield (
         f"Rank of the next token: {int(first['rank_of_next'])} at the first depth, {int(last['rank_of_next'])} at the "
         f"last{since}."

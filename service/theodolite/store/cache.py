@@ -23,6 +23,12 @@ class Cache:
         self._entries: LRUCache[Hashable, tuple[Any, int]] = LRUCache(limit_bytes, getsizeof=lambda entry: entry[1])
         self._lock = threading.Lock()
 
+    @property
+    def used_bytes(self) -> int:
+        """The sum of the sizes of all entries."""
+        with self._lock:
+            return int(self._entries.currsize)
+
     def get(self, key: Hashable, read: Callable[[], Value], size: Callable[[Value], int]) -> Value:
         """Return the cached value, or read it and cache it.
 

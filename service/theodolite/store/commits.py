@@ -37,9 +37,9 @@ class Commit(ShardCounts):
     checksums: dict[str, str]  # SHA-256 of each array's encoded bytes, by the array's name
     batches: list[list[int]]  # the samples of each batch, as they were computed
     quarantined: dict[int, str] = field(default_factory=dict)  # why a sample's activations cannot be used, by sample
-    stored_bytes: int = field(default=0, compare=False)
-    store_seconds: float = field(default=0.0, compare=False)
-    device: str = ""
+    stored_bytes: int = field(default=0, compare=False)  # size of the encoded arrays
+    store_seconds: float = field(default=0.0, compare=False)  # time to write the encoded arrays
+    device: str = ""  # the device that computed the shard
 
     @property
     def name(self) -> str:

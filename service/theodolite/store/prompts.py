@@ -12,8 +12,14 @@ from theodolite.store.tables import encode_table, read_table
 
 def write_tokens(location: Location, prompt_set: str, tokens: Sequence[TokenIds]) -> None:
     """Write the token ids of a set unless they exist; a resumed survey reads the existing ones."""
-    rows = [(sample, index, token) for sample, ids in enumerate(tokens) for index, token in enumerate(ids)]
-    frame = pd.DataFrame(rows, columns=["sample", "index", "token_id"])
+    lengths = [len(ids) for ids in tokens]
+    frame = pd.DataFrame(
+        {
+            "sample": np.repeat(np.arange(len(tokens)), lengths),
+            "index": np.concatenate([np.arange(length) for length in lengths]),
+            "token_id": np.concatenate([np.asarray(ids) for ids in tokens]),
+        }
+    )
     put_new(location, _tokens_key(prompt_set), encode_table(frame))
 
 

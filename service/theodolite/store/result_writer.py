@@ -130,7 +130,7 @@ def _encode_group(name: str, dataset: xr.Dataset) -> dict[str, bytes]:
     group = zarr.open_group(MemoryStore(memory), path=name, mode="a")
     for variable in GROUPS[name].by_layer.values():
         _create_by_layer(group, variable, dataset.sizes)
-    return {f"{RESULTS}/{key}": object.to_bytes() for key, object in memory.items() if key.startswith(f"{name}/")}
+    return {f"{RESULTS}/{key}": stored.to_bytes() for key, stored in memory.items() if key.startswith(f"{name}/")}
 
 
 def _create_by_layer(group: zarr.Group, variable: Variable, lengths: Mapping[Any, int]) -> zarr.Array[Any]:
@@ -154,8 +154,9 @@ def _chunk_keys(group: str, lengths: Mapping[Any, int]) -> Iterator[str]:
     for variable in GROUPS[group].by_layer.values():
         shape = [lengths[dim] for dim in variable.dims]
         inner = variable.dims.index("layer") + 1
-        chunks = [*shape[:inner], *[1] * len(shape[inner:])] if all(shape) else [0]
-        for indices in np.ndindex(*chunks):
+        if not all(shape):
+            continue
+        for indices in np.ndindex(*shape[:inner], *[1] * len(shape[inner:])):
             yield "/".join([RESULTS, group, variable.name, "c", *map(str, indices)])
 
 

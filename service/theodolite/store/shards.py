@@ -63,7 +63,11 @@ def read_shard(run: Run, commit: Commit, site: Site) -> NDArray[np.float32]:
     shard = open_shard(run, commit, site)
     if site is Site.RESID_FINAL:
         return shard.layer(0)
-    return np.stack([shard.layer(index) for index in range(shard.n_layers)], axis=2)
+    n_samples, (n_positions, d_model) = commit.stop - commit.start, shard.sample_shape
+    values = np.empty((n_samples, n_positions, shard.n_layers, d_model), np.float32)
+    for index in range(shard.n_layers):
+        values[:, :, index] = shard.layer(index)
+    return values
 
 
 def read_slice(run: Run, prompt_set: str, site: Site, layer_index: int, stop: int) -> NDArray[np.float32]:

@@ -25,7 +25,13 @@ SUBMITTED_BY = "THEODOLITE_SUBMITTED_BY"
 
 _SECONDS = 10.0
 _ENTRYPOINT = "python -m theodolite_jobs.job {} {}"
-_STATES = {"PENDING": "queued"} | {name.upper(): name for name in ("running", "succeeded", "failed", "stopped")}
+_STATES = {
+    "PENDING": "queued",
+    "RUNNING": "running",
+    "SUCCEEDED": "succeeded",
+    "FAILED": "failed",
+    "STOPPED": "stopped",
+}
 _PASSED_ON = ("job_tokens", "remote_code_allowed", "dask_address", "replicas", "gpus_per_replica", "parallelism")
 """Settings that the Ray job inherits from the submitter; it takes all other settings from its node."""
 
@@ -43,6 +49,8 @@ class ClusterState:
 
 def submit(settings: Settings, store: str, job_id: str, attempt: "Attempt") -> None:
     """Submit the Ray job of an attempt; the nodes must reach `store`, an absolute path or a URL, with the job's spec.
+
+    The submission id of the attempt must be new.
 
     Raises:
         ClusterRefusedError: the cluster refused the Ray job.

@@ -23,7 +23,8 @@ def wait_for_end(
     """Return a survey job after it has succeeded; show its progress until then.
 
     `current` returns the current `id`, `state`, `reason`, and `progress` by prompt set, and is called every
-    `poll_seconds`. The survey job continues after a timeout; None is no limit.
+    `poll_seconds`. `timeout` is in seconds, None is no limit; the survey job continues after it. The job may look lost
+    for `lost_seconds`, because a cluster's dashboard may restart.
 
     Raises:
         JobError: the survey job failed, was stopped or has been lost for `lost_seconds`; or the time is over.

@@ -27,7 +27,7 @@ def test_a_cached_value_is_not_read_again():
     for _ in range(3):
         assert get(cache, "a", log=log) == "a"
     assert log == ["a"]
-    assert cache._entries.currsize == 10
+    assert cache.used_bytes == 10
 
 
 def test_the_least_recently_used_entry_is_evicted_first():
@@ -51,7 +51,7 @@ def test_a_value_over_the_limit_is_not_cached_and_evicts_nothing():
     get(cache, "a", log=log)
     assert log.count("a") == 1
     get(cache, "whole", size=30, log=log)
-    assert cache._entries.currsize == 30
+    assert cache.used_bytes == 30
 
 
 def test_a_large_value_evicts_as_many_entries_as_it_needs():
@@ -59,7 +59,7 @@ def test_a_large_value_evicts_as_many_entries_as_it_needs():
     for key in ("a", "b", "c"):
         get(cache, key)
     get(cache, "d", size=15)
-    assert cache._entries.currsize == 25
+    assert cache.used_bytes == 25
     log = []
     get(cache, "c", log=log)
     assert log == []
@@ -74,7 +74,7 @@ def test_a_failed_read_is_not_cached():
     for _ in range(2):
         with pytest.raises(ValueError, match="broken"):
             cache.get("a", fail, lambda _: 10)
-    assert cache._entries.currsize == 0
+    assert cache.used_bytes == 0
     assert get(cache, "a") == "a"
 
 
@@ -102,7 +102,7 @@ def test_the_limit_holds_for_any_sequence_of_keys(requests, limit):
             order = [other for other in order if other != key] + [key]
             while sum(sizes[one] for one in order) > limit:
                 order.pop(0)
-        assert cache._entries.currsize == sum(sizes[one] for one in order) <= limit
+        assert cache.used_bytes == sum(sizes[one] for one in order) <= limit
     log = []
     for key in order:
         get(cache, key, size=sizes[key], log=log)
@@ -119,7 +119,7 @@ def test_threads_get_their_own_values_and_the_limit_holds():
             key = draw.randrange(40)
             if cache.get(key, lambda key=key: f"value {key}", lambda _: 10) != f"value {key}":
                 wrong.append(key)
-            if cache._entries.currsize > 200 + 8 * 10:  # between an insertion and its evictions, inside the lock
+            if cache.used_bytes > 200:
                 wrong.append("bound")
 
     threads = [threading.Thread(target=go, args=(seed,)) for seed in range(8)]
@@ -128,8 +128,8 @@ def test_threads_get_their_own_values_and_the_limit_holds():
     for thread in threads:
         thread.join()
     assert wrong == []
-    assert cache._entries.currsize <= 200
-    assert cache._entries.currsize == 10 * len(cache._entries)
+    assert cache.used_bytes <= 200
+    assert cache.used_bytes == 10 * len(cache._entries)
 
 
 def test_a_slow_read_does_not_block_other_threads():

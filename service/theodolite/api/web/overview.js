@@ -99,7 +99,7 @@ function milestoneText(row, items) {
     "not measured": "Separation was not measured.",
     never: "No layer’s AUROC interval lies above 0.95.",
   };
-  return `${cosine} ${separation[row.separates_at] ?? `First AUROC interval above 0.95: ${depth(row.separates_at)}.`}`;
+  return `${cosine} ${separation[row.separates_at] ?? `First depth whose AUROC interval lies above 0.95: ${depth(row.separates_at)}.`}`;
 }
 
 /** Return the parity certificate as sentences, as in the report. */
