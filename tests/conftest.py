@@ -47,7 +47,7 @@ SLOW_PLACES = [
 ]
 
 
-# One process runs all tests that start a browser or a cluster; other processes run the other files, one file each.
+# One process runs all tests that start a browser or Ray; the other files are spread over all processes.
 CLUSTER_FIXTURES = {"ray_with_pretend_gpus"}
 CLUSTER_PLACES = [Path(__file__).parent / name for name in ("browser", "integration", "jobs/cluster/test_ranks.py")]
 
@@ -58,7 +58,9 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         if _uses(item, SLOW_FIXTURES, SLOW_PLACES):
             item.add_marker(pytest.mark.slow)
         alone = _uses(item, CLUSTER_FIXTURES, CLUSTER_PLACES)
-        item.add_marker(pytest.mark.xdist_group("cluster" if alone else item.path.stem))
+        item.add_marker(
+            pytest.mark.xdist_group("cluster" if alone else str(item.path.relative_to(Path(__file__).parent)))
+        )
 
 
 def _uses(item: pytest.Item, fixtures: set[str], places: list[Path]) -> bool:

@@ -74,7 +74,7 @@ def test_a_dask_cluster_gives_the_same_bits_as_threads(tmp_path):
     arrays = {"bad": draw(11), "good": draw(11, seed=1)}
     here = analysed(tmp_path / "threads", arrays, PAIRED)
     there = store_run(tmp_path / "cluster", arrays, contrasts=PAIRED)
-    with LocalCluster(n_workers=2, threads_per_worker=1, dashboard_address=None) as cluster:
+    with LocalCluster(n_workers=2, threads_per_worker=1, dashboard_address=":0") as cluster:
         analyse(there, PAIRED, cluster.scheduler_address, silent)
     for name in ("moments", "curves", "directions"):
         xr.testing.assert_identical(read_group(here, name), read_group(there, name))

@@ -18,7 +18,7 @@ def cluster():
     from distributed import LocalCluster
 
     with LocalCluster(
-        n_workers=1, threads_per_worker=THREADS, processes=False, dashboard_address=None, silence_logs=50
+        n_workers=1, threads_per_worker=THREADS, processes=False, dashboard_address=":0", silence_logs=50
     ) as running:
         yield running.scheduler_address
 

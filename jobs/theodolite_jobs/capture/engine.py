@@ -97,7 +97,7 @@ class Engine:
                 self._store(pending.pop(0), shard, captured)
         for last in pending:
             self._store(last, shard, captured)
-        _quarantine_non_finite(captured, plan.positions, tokens, shard.start, self.layers)
+        _blank_unusable(captured, plan.positions, tokens, shard.start, self.layers)
         suffix_lengths = {shard.start + i: len(ids) - plan.shared_prefix for i, ids in enumerate(tokens)}
         computed = sum(padded_tokens(batch, suffix_lengths) for batch in captured.batches)
         captured.counts = ShardCounts(
@@ -207,7 +207,7 @@ class Engine:
 def _finite_prompts(activations: Iterable[torch.Tensor]) -> torch.Tensor:
     """Return which prompts of a batch are finite at every captured site, in the float32 that is stored.
 
-    Only these are counted; `_quarantine_non_finite` applies the same test.
+    Only these are counted; `_blank_unusable` applies the same test.
     """
     finite = [values.float().isfinite().flatten(1).all(dim=1) for values in activations]
     return torch.stack(finite).all(dim=0)
@@ -249,10 +249,13 @@ def _start_copy(selected: dict[str, torch.Tensor]) -> tuple[dict[str, torch.Tens
     return host, event
 
 
-def _quarantine_non_finite(
+def _blank_unusable(
     captured: CapturedShard, positions: Sequence[int], tokens: Sequence[TokenIds], start: int, layers: Sequence[int]
 ) -> None:
-    """Set activations before a first token to NaN; quarantine prompts whose others are NaN or infinite, and set all."""
+    """Set activations before a prompt's first token to NaN, and all activations of a quarantined prompt.
+
+    Prompts with other NaN or infinite activations are quarantined.
+    """
     exists = np.asarray([len(ids) for ids in tokens])[:, None] + np.asarray(positions) >= 0
     for site, values in captured.activations.items():
         values[~exists] = np.nan

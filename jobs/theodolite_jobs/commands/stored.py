@@ -87,9 +87,9 @@ def compare(
     store: Store = None,
     as_json: AsJson = False,
 ) -> None:
-    """Plot a statistic of several runs over relative depth, and print the depths of two milestones.
+    """Plot a statistic of several runs over relative depth, and print two milestones of each run.
 
-    The milestones are the smallest debiased cosine and the first depth at which the sets are separated.
+    The milestones are the smallest debiased cosine with its depth, and the first depth at which the sets are separated.
 
     For example: theodolite compare RUN RUN --statistic auroc
     """

@@ -7,9 +7,10 @@ from typing import Any
 from theodolite.groups.record import Output
 from theodolite.store.runs import Run
 from theodolite_jobs.passes.norm_layers import NormLayer
-from theodolite_jobs.passes.one_shard import STREAM_SPACES, FirstPass, SecondPass, first_pass, second_pass
+from theodolite_jobs.passes.one_shard import FirstPass, SecondPass, first_pass, second_pass
 from theodolite_jobs.passes.samples import SampleSelection
 from theodolite_jobs.passes.selections import ContrastSelection
+from theodolite_jobs.passes.stream_arrays import STREAM_SPACES
 from theodolite_jobs.statistics.separation import fold_directions
 from theodolite_jobs.tasks import Progress, run_tasks, shared
 

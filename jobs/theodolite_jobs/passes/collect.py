@@ -86,7 +86,7 @@ class Collected:
                 whole = np.full(shape, missing, dtype=array.dtype)
                 whole[(slice(None),) * axis + (list(passes.positions),)] = array
                 stacked.setdefault(name, []).append(whole)
-        return {name: np.stack(arrays) for name, arrays in stacked.items()}
+        return {name: np.stack(stacked.pop(name)) for name in list(stacked)}  # frees each list
 
 
 def collect(

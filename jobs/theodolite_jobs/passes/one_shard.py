@@ -10,25 +10,22 @@ from numpy.typing import NDArray
 from theodolite.groups.record import Output
 from theodolite.sites import Site
 from theodolite.store.runs import Run
-from theodolite_jobs.passes.gather import cached_reader, captured_blocks, measure_norms, travel_moments
 from theodolite_jobs.passes.norm_layers import NormLayer
+from theodolite_jobs.passes.norms_and_steps import cached_reader, captured_blocks, measure_norms, travel_moments
 from theodolite_jobs.passes.samples import SampleSelection, SelectedShard
+from theodolite_jobs.passes.stream_arrays import FoldArrays, StreamArrays
 from theodolite_jobs.statistics import sphere
 from theodolite_jobs.statistics.curves import Scatter, scatter
 from theodolite_jobs.statistics.moments import (
     Extremes,
     Moments,
     extremes,
-    lengths,
     merge,
     merge_extremes,
     moments,
     on_sphere,
 )
-from theodolite_jobs.statistics.separation import FOLDS, Folds, fold_moments, fold_scores
-
-STREAM_SPACES = ("raw", "sphere")
-"""Activations as they are, and scaled to norm √d_model."""
+from theodolite_jobs.statistics.separation import FOLDS, Folds, fold_scores
 
 Means = Mapping[str, tuple[NDArray[np.float64], NDArray[np.float64]]]
 """Means of a contrast's two sets by space, each (site, position, layer, d_model)."""
@@ -96,26 +93,17 @@ def first_pass(
     at = cached_reader(shard)
     sites, n_layers, d_model = run.record.spec.capture.sites, len(run.record.layers), run.record.model.d_model
     n_samples, n_positions = len(shard.samples), len(selection.positions)
-    shape, fold_of = (len(sites), n_positions, n_layers), shard.samples % FOLDS
-    mean_and_m2 = {space: (np.empty((*shape, d_model)), np.empty((*shape, d_model))) for space in STREAM_SPACES}
-    bounds = Extremes(np.empty((*shape, d_model)), np.empty((*shape, d_model)))
-    stream_norms = np.empty((n_samples, *shape))
-    fold_counts = np.bincount(fold_of, minlength=FOLDS)
-    folds = Folds(fold_counts, np.empty((FOLDS, *shape, d_model)), np.empty((FOLDS, *shape)))
+    shape = (len(sites), n_positions, n_layers)
+    stream = StreamArrays(shape, n_samples, d_model) if "stream" in outputs else None
+    folds = FoldArrays(shape, shard.samples % FOLDS, d_model) if "folds" in outputs else None
     quantities = np.full((n_samples * n_positions, len(norms), len(sphere.QUANTITIES)), np.nan)
 
     def visit(index: int) -> None:
         for number, site in enumerate(sites):
-            samples = at(site, index).reshape(n_samples, n_positions, d_model)
-            where = np.s_[number, :, index]
-            if "stream" in outputs:
-                for space, part in (("raw", moments(samples)), ("sphere", moments(on_sphere(samples)))):
-                    mean_and_m2[space][0][where], mean_and_m2[space][1][where] = part.mean, part.m2
-                own = extremes(samples)
-                bounds.minimum[where], bounds.maximum[where] = own.minimum, own.maximum
-                stream_norms[:, *where] = lengths(samples)
-            if "folds" in outputs:
-                folds.means[:, *where], folds.deviations[:, *where] = fold_moments(samples, fold_of)
+            if stream is not None:
+                stream.put(number, index, at(site, index))
+            if folds is not None:
+                folds.put(number, index, at(site, index))
         if "norms" in outputs:
             measure_norms(quantities, norms, at, index, last=index == n_layers - 1)
 
@@ -126,14 +114,14 @@ def first_pass(
     else:
         for index in range(n_layers):
             visit(index)
-    if "stream" in outputs:
-        parts |= {space: Moments(n_samples, *arrays) for space, arrays in mean_and_m2.items()}
-        parts["norm"], ends["raw"] = moments(stream_norms), bounds
+    if stream is not None:
+        parts |= stream.moments()
+        ends["raw"] = stream.extremes
     if "norms" in outputs:
         measured = quantities.reshape(n_samples, n_positions, *quantities.shape[1:])
         parts["norms"], ends["norms"] = moments(measured), extremes(measured)
         parts["final"] = moments(shard.layer(Site.RESID_FINAL).astype(np.float64))
-    return FirstPass(parts, ends, folds if "folds" in outputs else None)
+    return FirstPass(parts, ends, folds.folds() if folds is not None else None)
 
 
 def second_pass(

@@ -186,14 +186,14 @@ def _along_blocks(run: Run, sites: Sequence[Site], debiased: NDArray[np.float64]
         return len(debiased) - 1 if site is Site.RESID_FINAL else sites.index(site) * len(layers) + index
 
     names = {"cka_attention": (0, 1), "cka_mlp": (1, 2), "cka_block": (0, 2)}
-    similarities = {name: np.full(len(layers), np.nan) for name in names}
+    cka = {name: np.full(len(layers), np.nan) for name in names}
     for index, layer in enumerate(layers):
         leaving = leaving_block(layer, run.record.model.n_layers)
         rows = row([(Site.RESID_PRE, layer)]), row([(Site.RESID_MID, layer)]), row(leaving)
         for name, (first, second) in names.items():
             if rows[first] is not None and rows[second] is not None:
-                similarities[name][index] = debiased[rows[first], rows[second]]
-    return similarities
+                cka[name][index] = debiased[rows[first], rows[second]]
+    return cka
 
 
 def _orthants(run: Run, name: str, commits: Sequence[Commit]) -> dict[int, dict[str, Any]]:

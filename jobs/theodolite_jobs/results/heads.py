@@ -28,8 +28,15 @@ from theodolite_jobs.results.heads_stream import CapturedInputs, Directions
 from theodolite_jobs.statistics.heads import coverage_rank, effective_rank, stable_rank
 from theodolite_jobs.tasks import run_tasks, shared
 
-_LAYER_AXIS = {"singular_values": 2, "null_dimension": 1, "null_variance": 3, "copying_score": 0}
-_LAYER_AXIS |= {"direction_alignment": 2, "vector_cosine": 2}
+_LAYER_AXIS = {
+    "singular_values": 2,
+    "null_dimension": 1,
+    "null_variance": 3,
+    "copying_score": 0,
+    "direction_alignment": 2,
+    "vector_cosine": 2,
+}
+"""The axis along which the arrays of the layers are stacked: before the head axis."""
 
 _VECTOR_BYTES = 128 * 2**20  # of finished vectors in memory for each core
 

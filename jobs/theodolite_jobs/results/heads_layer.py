@@ -154,12 +154,17 @@ def _thin(circuits: Circuits, name: str, layer: int) -> Thin:
 def _stacked(qk: Sequence[Decomposition], vo: Decomposition) -> Arrays:
     """Return values and vectors of both circuits, (circuit, offset, head, …); VO is NaN after the first offset."""
     arrays: Arrays = {}
-    dtypes = {"singular_values": np.float64, "left_vectors": np.float32, "right_vectors": np.float32}
-    for (name, dtype), of_vo, *of_qk in zip(dtypes.items(), vo, *qk, strict=True):
+    fields = (
+        ("singular_values", "singular_values", np.float64),
+        ("left_vectors", "left", np.float32),
+        ("right_vectors", "right", np.float32),
+    )
+    for name, attribute, dtype in fields:
+        of_vo = getattr(vo, attribute)
         arrays[name] = np.full((len(CIRCUITS), len(qk), *of_vo.shape), np.nan, dtype)
         arrays[name][1, 0] = of_vo
-        for index, of_offset in enumerate(of_qk):
-            arrays[name][0, index] = of_offset
+        for index, one in enumerate(qk):
+            arrays[name][0, index] = getattr(one, attribute)
     return arrays
 
 

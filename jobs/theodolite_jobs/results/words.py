@@ -123,8 +123,8 @@ def _decoded_against(weights: Weights, decoding: Decoding) -> list[str]:
     first = "normalised embedding" if weights.embedding_norm() is not None else "embedding"
     has_norm = not weights.anatomy.post_norm and "attention" in weights.anatomy.norms
     norm = "after the norm before the layer's attention" if has_norm else "as attention reads it"
-    sentences = [f"matrix read: the {first} {norm}", "matrix embedding: the stored embedding"]
-    other = "unembedding: the language-model head, which is not the embedding"
+    sentences = [f"“read”: the {first} {norm}", "“embedding”: the stored embedding"]
+    other = "“unembedding”: the language-model head, which is not the embedding"
     return sentences if decoding.tied else [*sentences, other]
 
 

@@ -7,7 +7,6 @@ Transformer Circuits", in row convention). M itself is never formed.
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import NamedTuple
 
 import numpy as np
 from jaxtyping import Float, Int
@@ -95,7 +94,8 @@ class Thin:
         return np.stack([rows @ factor.astype(np.float64) for factor in self.factor])
 
 
-class Decomposition(NamedTuple):
+@dataclass(frozen=True)
+class Decomposition:
     """M = Σ σ u vᵀ for each head, singular values descending.
 
     Attributes:
@@ -215,8 +215,8 @@ def gain(
 ) -> Float[np.ndarray, "direction head"]:
     """Return |dᵀM| = √Σ σ²(u·d)² of unit vectors d for M = A C Bᵀ, between 0 and the leading singular value.
 
-    A random d has √(Σσ²/d_model) in root mean square. To get |M d|, swap A and B and pass Cᵀ as `middle`.
-    A direction of NaN gives NaN. The other arguments are those of `decompose`.
+    A random d has √(Σσ²/d_model) in root mean square. To get |M d|, swap A and B and pass Cᵀ as `middle`. A direction
+    of NaN gives NaN. The other arguments are those of `decompose`.
     """
     inner = left.times_factor(directions)
     inner = inner if middle is None else inner @ middle
@@ -253,8 +253,8 @@ def copying_score(
     """Return Σλ/Σ|λ| over the eigenvalues λ of W_E W_VO W_Uᵀ, 1 if each token raises its own logit.
 
     The non-zero eigenvalues are those of the core W_O (W_Uᵀ W_E) W_V, (d_head, d_head). NaN for a head of zeros.
-    Source: Elhage et al. 2021.
-    `value` is W_V, `output` is W_Oᵀ, and `vocabulary` is W_Uᵀ W_E; with float32 the scores have six correct digits.
+    `value` is W_V, `output` is W_Oᵀ, `kv_head_of` is the index of each head's W_V, and `vocabulary` is W_Uᵀ W_E; with
+    float32 the scores have six correct digits. Source: Elhage et al. 2021.
     """
     through = np.matmul(vocabulary, value)
     core = np.stack(
