@@ -167,7 +167,7 @@ def test_the_report_contains_the_deviations_from_published_curves(tmp_path):
     assert "lone17/llm-activation-control, refusal_demo2.ipynb" in page
     assert "16 prompts in each set" in page
     assert "plain cosine of means 0.0200 lower at layer 17 mid (measured: 0.7105, published: 0.7305)" in page
-    assert "mean variance of harmful 341 % higher at layer 20 pre (4, published: 0.9063)" in page
+    assert "mean variance of harmful 341 % higher at layer 20 pre (measured: 4, published: 0.9063)" in page
     assert "128 prompts in each set" in page
 
 
