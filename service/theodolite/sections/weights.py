@@ -13,8 +13,8 @@ from theodolite.store.runs import Run
 
 _NAMES = {"o": "W_O", "down": "W_down", "q": "W_Q", "k": "W_K", "v": "W_V", "gate": "W_gate", "up": "W_up"}
 _WRITTEN = {
-    "o": "overlap of the directions that W_O writes in two layers",
-    "down": "overlap of the directions that W_down writes in two layers",
+    "o": "overlap of the W_O of two layers",
+    "down": "overlap of the W_down of two layers",
 }
 _HOW_TO_READ = (
     "Overlap is ‖UᵀV‖²/r, with the r leading directions of two matrices as the columns of U and V: 1 if they span the "
