@@ -22,6 +22,7 @@ STAND_INS = {
         printf 'node1\\nnode2\\n'
     """,
     "ray": """#!/usr/bin/env bash
+        trap 'echo "ray stopped" >> "$CALLS"; exit' TERM
         echo "ray $* token=$(stat -c %a "$RAY_AUTH_TOKEN_PATH") mode=$RAY_AUTH_MODE" >> "$CALLS"
         for option in "$@"; do
             case $option in --temp-dir=*) temp=${option#*=};; esac
@@ -29,13 +30,12 @@ STAND_INS = {
         mkdir -p "$temp"
         case "$*" in *--head*) echo 127.0.0.1:6000 > "$temp/ray_current_cluster";; esac
         echo 1 >> "$JOINED"
-        trap 'echo "ray stopped" >> "$CALLS"; exit' TERM
         while :; do sleep 0.05; done
     """,
     "theodolite": """#!/usr/bin/env bash
-        echo "theodolite $*" >> "$CALLS"
         exec sleep "${SURVEY_SECONDS:-0}" &
         trap 'echo "survey stopped" >> "$CALLS"; kill $!; exit 130' TERM
+        echo "theodolite $*" >> "$CALLS"
         wait $!
         exit "${SURVEY_EXIT:-0}"
     """,
