@@ -24,15 +24,14 @@ demo: .venv/ready ## survey the built-in 135M chat model and print the path of t
 
 # Markers of tests that need a model, a cluster, a browser or a GPU.
 HEAVY := slow or browser or gpu
-PYTEST := $(BIN)/python -m pytest -q --numprocesses=auto --dist=loadgroup --no-loadscope-reorder
 
 test: test-fast test-slow ## run all tests
 
 test-fast: .venv/ready ## run the tests without a model, a cluster or a browser, in 3 minutes
-	@$(PYTEST) -m 'not ($(HEAVY))' $(if $(CI),--cov --cov-report=term:skip-covered)
+	@$(BIN)/python -m pytest -q --numprocesses=auto --dist=loadfile -m 'not ($(HEAVY))' $(if $(CI),--cov --cov-report=term:skip-covered)
 
 test-slow: .venv/ready ## run the tests with a model, a cluster, a browser or a GPU
-	@$(PYTEST) -m '$(HEAVY)'
+	@$(BIN)/python -m pytest -q -m '$(HEAVY)'
 
 lint: .venv/ready ## ruff, mypy, the layers of imports, and spelling
 	@$(BIN)/ruff check . && $(BIN)/ruff format --check . && $(BIN)/mypy && $(BIN)/lint-imports && $(BIN)/codespell

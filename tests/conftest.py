@@ -47,26 +47,12 @@ SLOW_PLACES = [
 ]
 
 
-# One process runs all tests that start a browser or Ray; the other files are spread over all processes.
-CLUSTER_FIXTURES = {"ray_with_pretend_gpus"}
-CLUSTER_PLACES = [Path(__file__).parent / name for name in ("browser", "integration", "jobs/cluster/test_ranks.py")]
-
-
 @pytest.hookimpl(tryfirst=True)  # before -m selects
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
-        if _uses(item, SLOW_FIXTURES, SLOW_PLACES):
+        fixtures = getattr(item, "fixturenames", ())
+        if not SLOW_FIXTURES.isdisjoint(fixtures) or any(item.path.is_relative_to(place) for place in SLOW_PLACES):
             item.add_marker(pytest.mark.slow)
-        alone = _uses(item, CLUSTER_FIXTURES, CLUSTER_PLACES)
-        item.add_marker(
-            pytest.mark.xdist_group("cluster" if alone else str(item.path.relative_to(Path(__file__).parent)))
-        )
-
-
-def _uses(item: pytest.Item, fixtures: set[str], places: list[Path]) -> bool:
-    """Return whether a test uses one of these fixtures, or is in one of these files or folders."""
-    named = getattr(item, "fixturenames", ())
-    return not fixtures.isdisjoint(named) or any(item.path.is_relative_to(place) for place in places)
 
 
 @pytest.fixture(scope="session")
