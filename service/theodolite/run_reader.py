@@ -18,7 +18,7 @@ import plotly.graph_objects as go
 import xarray as xr
 from numpy.typing import NDArray
 
-from theodolite.decoding import curves_dataset, decode_dataset
+from theodolite.decoding import curves_dataset
 from theodolite.errors import SpecError
 from theodolite.groups import READ_WHOLE
 from theodolite.query.curves import Curve, curve_frame, select_curves
@@ -276,7 +276,16 @@ def _without_single(dataset: xr.Dataset, given: Mapping[str, Labels]) -> xr.Data
 
 def _owned(dataset: xr.Dataset) -> xr.Dataset:
     """Return a copy that shares no memory with the cache, in the same types as a decoded response of a service."""
-    empty = [name for name, variable in dataset.data_vars.items() if not variable.size]
-    owned = decode_dataset(dataset.drop_vars(empty).to_dict())
-    owned.attrs = deepcopy(owned.attrs)
-    return owned
+    dataset = dataset.drop_vars([name for name, variable in dataset.data_vars.items() if not variable.size])
+    variables = {
+        name: xr.Variable(variable.dims, _owned_values(variable.values), dict(variable.attrs))
+        for name, variable in dataset.variables.items()
+    }
+    coords = {name: variables.pop(name) for name in dataset.coords}
+    return xr.Dataset(variables, coords, deepcopy(dataset.attrs))
+
+
+def _owned_values(values: NDArray[Any]) -> NDArray[Any]:
+    if not values.size:
+        return values.astype(np.float64)  # an empty list in JSON has no type
+    return np.array(values.tolist()) if values.dtype.kind in "OT" else values.copy()

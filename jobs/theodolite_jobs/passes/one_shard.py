@@ -16,15 +16,7 @@ from theodolite_jobs.passes.samples import SampleSelection, SelectedShard
 from theodolite_jobs.passes.stream_arrays import FoldArrays, StreamArrays
 from theodolite_jobs.statistics import sphere
 from theodolite_jobs.statistics.curves import Scatter, scatter
-from theodolite_jobs.statistics.moments import (
-    Extremes,
-    Moments,
-    extremes,
-    merge,
-    merge_extremes,
-    moments,
-    on_sphere,
-)
+from theodolite_jobs.statistics.moments import Extremes, Moments, extremes, merge, merge_extremes, moments, on_sphere
 from theodolite_jobs.statistics.separation import FOLDS, Folds, fold_scores
 
 Means = Mapping[str, tuple[NDArray[np.float64], NDArray[np.float64]]]
