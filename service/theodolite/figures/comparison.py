@@ -41,8 +41,7 @@ def comparison_figure(frame: pd.DataFrame) -> go.Figure:
         )
     statistic = str(frame["statistic"].iloc[0])
     figure.update_layout(**bare_layout(520), hovermode="closest", legend=legend_above(1))
-    title = "relative depth (0: input of block 0, 1: output of the last block)"
-    figure.update_xaxes(title=title, range=[-0.01, 1.01], dtick=0.1)
+    figure.update_xaxes(title="relative depth (0: first input, 1: last output)", range=[-0.01, 1.01], dtick=0.1)
     figure.update_yaxes(title=statistic.replace("_", " "), exponentformat="power")
     return figure
 
