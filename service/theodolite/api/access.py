@@ -39,6 +39,7 @@ class Access:
 
     def __init__(self, store: str, *, open_without_tokens: bool, seconds_cached: float = SECONDS_CACHED) -> None:
         self.store, self.open_without_tokens, self.seconds_cached = store, open_without_tokens, seconds_cached
+        self.clock = time.monotonic
         self._read_at = float("-inf")
         self._reading = asyncio.Lock()
         self._credentials: list[Credential] = []
@@ -47,7 +48,7 @@ class Access:
     async def caller(self, token: str | None) -> Caller:
         """Return the caller of a token; raises Problem 401 if the token is missing, unknown or expired."""
         async with self._reading:  # one request reads the list, and waiting requests use it
-            if time.monotonic() - self._read_at > self.seconds_cached:
+            if self.clock() - self._read_at > self.seconds_cached:
                 await run_in_threadpool(self._read)
         if self._is_open:
             return Caller("local", SCOPES)
@@ -64,7 +65,7 @@ class Access:
 
     def _read(self) -> None:
         """Read the store's credentials; their age counts from the start of the read, since a store may be slow."""
-        start = time.monotonic()
+        start = self.clock()
         self._credentials = list_credentials(self.store)
         self._is_open = self.open_without_tokens and not self._credentials and not had_credentials(self.store)
         self._read_at = start
