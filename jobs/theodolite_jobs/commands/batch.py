@@ -8,7 +8,6 @@ import typer
 
 from theodolite_jobs.commands.options import (
     AsJson,
-    Dask,
     Gpus,
     Replicas,
     SpecPath,
@@ -29,6 +28,14 @@ OWNER = "local"
 Cluster = Annotated[
     str | None,
     typer.Option(help="URL of the Ray cluster's dashboard, http://HEAD:8265.", show_default="THEODOLITE_JOBS_URL"),
+]
+Dask = Annotated[
+    str | None,
+    typer.Option(
+        help="Address of a Dask scheduler; if it is not set, the cluster's own setting applies, else threads on the "
+        "node that runs the driver.",
+        show_default="THEODOLITE_DASK_ADDRESS",
+    ),
 ]
 JobId = Annotated[str, typer.Argument(metavar="ID", help="Id of a survey job, or its first characters.")]
 Wait = Annotated[bool, typer.Option("--wait", help="Wait until the survey job ends, and show its progress.")]

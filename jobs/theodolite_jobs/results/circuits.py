@@ -85,7 +85,10 @@ def notes_on(weights: Weights, fold_norm: bool) -> list[str]:
     if attention.clip is not None:
         notes.append(f"queries, keys and values are clipped to ±{attention.clip:g}; the circuits leave this out")
     if anatomy.positions.startswith("rotary"):
-        notes.append("QK is at the stated offset between query and key; in some families only some layers rotate")
+        notes.append(
+            "each QK circuit is computed for one offset between query and key, its coordinate “offset”; in some "
+            "families only some layers have rotary positions"
+        )
     elif anatomy.positions != "learned":
         notes.append(f"QK leaves out the terms that {anatomy.positions} positions add to the scores")
     return notes

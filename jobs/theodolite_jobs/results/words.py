@@ -122,9 +122,9 @@ def _decoded_against(weights: Weights, decoding: Decoding) -> list[str]:
     """Return one sentence for each value of `against` in head_tokens."""
     first = "normalised embedding" if weights.embedding_norm() is not None else "embedding"
     has_norm = not weights.anatomy.post_norm and "attention" in weights.anatomy.norms
-    norm = "after the norm before the layer's attention" if has_norm else "as attention reads it"
-    sentences = [f"“read”: the {first} {norm}", "“embedding”: the stored embedding"]
-    other = "“unembedding”: the language-model head, which is not the embedding"
+    norm = "after the norm that precedes the layer's attention" if has_norm else "as attention reads it"
+    sentences = [f"the matrix “read” is the {first} {norm}", "the matrix “embedding” is the stored embedding"]
+    other = "the matrix “unembedding” is the language-model head, which differs from the embedding"
     return sentences if decoding.tied else [*sentences, other]
 
 

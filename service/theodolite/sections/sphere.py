@@ -73,8 +73,8 @@ def _input_sentences(values: xr.Dataset) -> Iterator[str]:
         widest = str(spread["norm"].values[int(spread.values.argmax())])
         gaussian = float(values["relative_spread_gaussian"].sel(norm=widest))
         yield (
-            f"Largest relative standard deviation of this norm: {percent(spread.max(), 2)}, at {widest}; a "
-            f"Gaussian with d_model dimensions has {percent(gaussian, 2)}."
+            f"Largest relative standard deviation of the input's norm over prompts: {percent(spread.max(), 2)}, at the "
+            f"norm layer {widest}; a Gaussian with d_model dimensions has {percent(gaussian, 2)}."
         )
     lengths = values["length_variance_share"].dropna("norm")
     if lengths.size:

@@ -43,7 +43,8 @@ def _trajectory_sections(run: Run) -> Iterator[Section]:
         if "umap_1" in path:
             figures["umap"] = ("Path in the UMAP of the embeddings", trajectory_umap)
         yield Section(
-            f"Words: path of “{token}” before “{following}” in “{sentences[int(str(number))]}”",
+            f"Words: trajectory of the token “{token}” (next token: “{following}”) in the sentence "
+            f"“{sentences[int(str(number))]}”",
             list(_path_facts(path)),
             [
                 Figure(f"words.{number}.{name}", caption, partial(draw, path))
@@ -55,13 +56,13 @@ def _trajectory_sections(run: Run) -> Iterator[Section]:
 
 def _vocabulary_section(run: Run) -> Section:
     """Return the section about the embeddings of the vocabulary."""
-    decoders = "; ".join(texts_of(read_group(run, "words").attrs["decoded_against"]))
+    matrices = texts_of(read_group(run, "words").attrs["decoded_against"])
     sphere = read_words(run, "embedding_sphere")
     return Section(
         "Words: embeddings of the vocabulary",
         list(_sphere_facts(sphere)),
         tables=[_distances(sphere), _lengths(read_words(run, "norm_tokens"))],
-        notes=[f"tokens of singular vectors are ranked by dot products ({decoders})"],
+        notes=["the tokens of singular vectors are ranked by their dot products with the rows of a matrix", *matrices],
     )
 
 
@@ -100,11 +101,12 @@ def _lengths(norms: pd.DataFrame) -> Table:
     for (measure, end), group in short.groupby(["measure", "end"], sort=False):
         lists.setdefault(str(measure), {})[str(end)] = "  ".join(map(_visible, group["token"]))
     rows = [[measure, ends.get("top", ""), ends.get("bottom", "")] for measure, ends in lists.items()]
-    caption = (
-        "Tokens with the longest and the shortest embeddings; scaled: multiplied by the scale γ of the final norm; "
-        "bias: plus the dot product with its bias β"
-    )
-    return Table(caption, ["length", "longest", "shortest"], rows)
+    sentences = ["Tokens with the longest and the shortest embeddings. Row “norm”: length of the embedding."]
+    if "scaled norm" in lists:
+        sentences.append("Row “scaled norm”: its length after multiplication by the scale γ of the final norm.")
+    if "norm + bias" in lists:
+        sentences.append("Rows with “bias”: plus the dot product of the embedding with the bias β of the final norm.")
+    return Table(" ".join(sentences), ["length", "longest", "shortest"], rows)
 
 
 def _visible(token: str) -> str:

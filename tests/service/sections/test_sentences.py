@@ -22,10 +22,10 @@ def test_the_pair_of_matrices_that_shares_most_has_a_map(monkeypatch, most):
     variables = {"writer_reader_overlap": between, "writing_overlap": writing, "random_overlap": 0.05}
     monkeypatch.setattr(weights, "read_group", lambda *_: xr.Dataset(variables, attrs={"rank": 2}))
     (section,) = weights.sections(None)
-    (fact,) = (fact for fact in section.facts if fact.startswith("Largest mean overlap"))
-    assert "(over 10 pairs of matrices)" in fact
+    (fact,) = (fact for fact in section.facts if "overlap most" in fact)
+    assert fact.startswith("Among 10 pairs of a writing matrix and a reading matrix")
     assert "40.0 %" in fact
-    writer, reader = fact.split(": ")[1].split(", ")[0].split(" and ")
+    writer, reader = fact.split(", ")[1].split(" overlap most")[0].split(" and ")
     assert f"overlap of {writer} with {reader} of later layers" in [one.caption for one in section.maps]
     assert len({one.name for one in section.maps}) == len(section.maps)
 

@@ -106,8 +106,8 @@ function milestoneText(row, items) {
 function parityCheck(parity) {
   const source =
     parity.sites_known_by === "probe"
-      ? "a probe of the loaded model, because the table of model families has no entry for this model"
-      : "the table of model families";
+      ? "a probe of the loaded model, because Theodolite has no record of this model family"
+      : "Theodolite’s record of this model family";
   return element("section",
     element("h2", "Parity check"),
     element("p", { class: parity.warning ? "warn" : "good" },
