@@ -32,9 +32,11 @@ from theodolite.groups import GROUPS
 from theodolite.sites import Site
 from theodolite.spec_file import parse_spec
 from theodolite.store.activations import create_activations, encode_shard
-from theodolite.store.commits import Commit, commit_shard, new_attempt, read_commit, sha256
+from theodolite.store.checksums import sha256
+from theodolite.store.commits import commit_shard, new_attempt, read_commit
 from theodolite.store.layout import ACTIVATIONS
 from theodolite.store.objects import join, open_zarr_store
+from theodolite.store.records import Commit
 from theodolite.store.runs import ModelFacts, Run, RunRecord, SetFacts, create_run, open_run
 from theodolite.store.shards import read_shard
 from theodolite_jobs.analysis import compute_groups
@@ -165,7 +167,7 @@ def zarr_shard(run: Run, site: Site, index: int) -> None:
 
 
 def read_stored(run: Run, site: Site, index: int) -> None:
-    read_shard(run, read_commit(run.location, "nouns", index), site)
+    read_shard(run, read_commit(run, "nouns", index), site)
 
 
 def pass_over(run: Run) -> None:
@@ -191,7 +193,7 @@ def write_run(folder: Path, sets: dict[str, int], layers: int, d_model: int) -> 
                 encoded[site] = encode_shard(site, values, start, SHARD_PROMPTS)
             encoded[Site.RESID_FINAL] = encode_shard(Site.RESID_FINAL, values[:, :, -1], start, SHARD_PROMPTS)
             checksums = {str(site): sha256(content) for site, content in encoded.items()}
-            commit_shard(run.location, Commit(name, index, start, stop, new_attempt(), checksums, []), encoded)
+            commit_shard(run.location, Commit(run.id, name, index, start, stop, new_attempt(), checksums, []), encoded)
         measuring.say(f"wrote {n_samples} prompts of {name}")
     return run
 

@@ -14,7 +14,7 @@ from theodolite.sites import Site
 from theodolite.spec import SurveySpec, digest_of
 from theodolite.store.manifest import finished_groups
 from theodolite.store.result_reader import damaged_groups, read_contrasts
-from theodolite.store.result_writer import build_group, drop_groups, write_groups
+from theodolite.store.result_writer import build_group, remove_groups, write_groups
 from theodolite.store.runs import Run
 from theodolite.store.tables import encode_table
 from theodolite_jobs.models.load import check_readable, load_config, load_tokenizer
@@ -48,7 +48,7 @@ def analyse_run(run: Run, spec: SurveySpec, source: ModelSource | None, settings
     damaged = damaged_groups(run)
     if damaged:
         console.say(f"{', '.join(damaged)}: checksums differ from the written results; computing them again")
-        drop_groups(run, damaged)
+        remove_groups(run, damaged)
     contrasts = all_contrasts(run, spec.resolved_contrasts())
     requested = requested_groups(run, spec, contrasts)
     try:
@@ -155,6 +155,7 @@ def _compute(context: Context) -> None:
     """Compute the stale groups and write them together."""
     datasets: dict[str, xr.Dataset] = {}
     tables: dict[str, bytes] = {}
+    layers: dict[str, str] = {}
     shares_passes = any(GROUPS[name].uses_passes for name in context.stale)
     with context.tasks() if shares_passes else nullcontext():
         for name, digest in context.stale.items():
@@ -163,9 +164,10 @@ def _compute(context: Context) -> None:
             dataset = build_group(name, result.arrays, result.coordinates, attributes, result.labels)
             datasets[name] = context.results[name] = dataset
             tables |= result.tables
+            layers |= result.layers
             if name in GROUPS[name].tables:
                 tables[name] = encode_table(flat_table(dataset))
-    write_groups(context.run, datasets, tables, context.stale)
+    write_groups(context.run, datasets, tables, context.stale, layers)
 
 
 def _report_failures(run: Run, spec: SurveySpec, failed: dict[str, ModelError], console: Console) -> None:

@@ -20,7 +20,8 @@ from transformers import Starcoder2Config
 from theodolite.errors import SiteNotFoundError, SpecError, StoreError
 from theodolite.groups import GROUPS
 from theodolite.query.heads import read_head
-from theodolite.query.runs import run_state, spec_of_results, summaries, verify
+from theodolite.query.runs import run_state, spec_of_results, summaries
+from theodolite.query.verification import verify
 from theodolite.settings import Settings
 from theodolite.spec import HeadsSpec, ModelSpec
 from theodolite.spec_file import parse_spec
@@ -157,7 +158,7 @@ def test_an_encoder_gets_the_same_atlas_within_a_survey(encoder):
     assert (trajectories.loc[trajectories["site"] == "resid_final", "angle_to_final"] == 0).all()
     card = read_head(encoder, 5, 11, "vo")
     assert len(card.tokens) == 3 * 2 * 2 * 5
-    assert "Words: path of" in Path(encoder.report).read_text()
+    assert "Words: trajectory of" in Path(encoder.report).read_text()
     assert list(verify(encoder)) == []
 
 

@@ -13,7 +13,7 @@ from starlette.testclient import TestClient
 from support.ray_cluster import BIN, TOKEN, Cluster, wait_for
 
 from theodolite.api.app import create_app
-from theodolite.query.runs import verify
+from theodolite.query.verification import verify
 from theodolite.settings import Settings
 from theodolite.store.result_reader import read_group
 from theodolite.store.runs import open_run

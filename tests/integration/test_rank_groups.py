@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from theodolite.errors import UnsupportedModelError
-from theodolite.query.runs import verify
+from theodolite.query.verification import verify
 from theodolite.settings import Settings
 from theodolite.sites import Site
 from theodolite.spec_file import parse_spec
@@ -62,11 +62,11 @@ def test_three_ranks_capture_what_one_process_does_also_after_one_of_them_was_ki
     assert run.record.parity["ranks"] == 3
     assert retried
     assert set(retried) == {"died"}
-    assert sorted(read_commits(run.location, "harmful")) == [0, 1, 2]
+    assert sorted(read_commits(run, "harmful")) == [0, 1, 2]
     assert [problem for problem in verify(run) if "results" not in problem] == []
     for site in (Site.RESID_PRE, Site.RESID_MID, Site.RESID_FINAL):
         for index in range(3):
-            one, three = (read_shard(of, read_commits(of.location, "harmful")[index], site) for of in (alone, run))
+            one, three = (read_shard(of, read_commits(of, "harmful")[index], site) for of in (alone, run))
             error = np.linalg.norm(one - three, axis=-1) / np.linalg.norm(one, axis=-1)
             assert error.max() < 1e-5, site
 

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from theodolite.query.runs import verify
+from theodolite.query.verification import verify
 from theodolite.settings import Settings
 from theodolite.spec_file import parse_spec
 from theodolite.store.commits import read_commits
@@ -55,5 +55,5 @@ def test_a_survey_starts_with_the_gpus_that_are_free(ray_with_pretend_gpus, tmp_
     finally:
         give_back()
     assert any(line.startswith(told) for line in console.lines), console.lines
-    assert sorted(read_commits(run.location, "harmful")) == [0, 1]
+    assert sorted(read_commits(run, "harmful")) == [0, 1]
     assert [problem for problem in verify(run) if "results" not in problem] == []

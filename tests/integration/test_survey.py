@@ -17,7 +17,8 @@ import yaml
 from transformers import AutoModelForCausalLM
 
 from theodolite.errors import CaptureError, RunDamagedError
-from theodolite.query.runs import summaries, verify
+from theodolite.query.runs import summaries
+from theodolite.query.verification import verify
 from theodolite.settings import Settings
 from theodolite.spec_file import parse_spec
 from theodolite.store.activations import read_positive_counts
@@ -231,7 +232,7 @@ def test_activations_equal_unpadded_hugging_face(surveyed, reference, name, site
 
 @pytest.mark.parametrize("name", ["harmful", "harmless"])
 def test_positive_units_are_counted_as_in_unpadded_hugging_face(surveyed, reference, name):
-    commits = read_commits(surveyed.location, name)
+    commits = read_commits(surveyed, name)
     counts = sum(read_positive_counts(surveyed, commit) for commit in commits.values())[0]
     positive = (reference[name]["gates"] > 0).sum(axis=0)
     # Rounding turns units that lie within 1e-5 of zero: a few of 900,000 signs.
@@ -278,7 +279,7 @@ def test_a_run_says_what_it_measured(surveyed):
     prompts = read_prompts(surveyed.location, "harmless")
     assert len(prompts) == 20
     assert set(prompts["status"]) == {"ok"}
-    assert sum(len(read_commits(surveyed.location, name)) for name in record.sets) == 10
+    assert sum(len(read_commits(surveyed, name)) for name in record.sets) == 10
     assert keys(surveyed.location, "pending") == []
 
 

@@ -10,7 +10,9 @@ from support.stored import store_run
 
 from theodolite.errors import ResultsNotFoundError
 from theodolite.groups import GROUPS
-from theodolite.query.runs import summaries, verify
+from theodolite.query.runs import summaries
+from theodolite.query.verification import verify
+from theodolite.store.checksums import seal, unseal
 from theodolite.store.manifest import finished_groups
 from theodolite.store.result_reader import read_contrasts, read_group
 from theodolite.store.tables import read_table
@@ -40,7 +42,7 @@ def test_asking_for_one_more_contrast_loses_none(tmp_path):
 def test_a_shard_that_was_captured_again_outdates_the_results(tmp_path):
     run = analysed(tmp_path, {"bad": draw(9), "good": draw(9, seed=1)}, PAIRED)
     record = tmp_path / "runs/tiny-0/shards/bad/00001.json"
-    record.write_text(record.read_text().replace('"quarantined":{}', '"quarantined":{"5":"why"}'))
+    record.write_bytes(seal(unseal(record.read_bytes(), required=True) | {"quarantined": {"5": "why"}}))
     assert analyse(run, PAIRED, None, silent) == ["moments", "curves", "directions"]
     assert read_group(run, "moments")["count"].sel(set="bad", position=-1).item() == 8
 

@@ -12,7 +12,8 @@ from support.analysing import analyse
 from support.stored import store_run
 
 from theodolite.errors import RunDamagedError, StoreError
-from theodolite.query.runs import describe, summaries, verify
+from theodolite.query.runs import describe, summaries
+from theodolite.query.verification import verify
 from theodolite.store.manifest import finished_groups
 from theodolite.store.objects import delete, open_location
 from theodolite.store.result_reader import damaged_groups, read_finished_table, read_group

@@ -3,9 +3,10 @@
 import pytest
 
 from theodolite.metrics import REGISTRY, CaptureMetrics, timed
-from theodolite.store.commits import Commit
+from theodolite.store.records import Commit
 
 COMMIT = Commit(
+    run_id="run-0",
     prompt_set="set",
     index=0,
     start=10,

@@ -11,8 +11,10 @@ from numpy.typing import NDArray
 from theodolite.sites import Site
 from theodolite.spec_file import parse_spec
 from theodolite.store.activations import create_activations, encode_counts, encode_shard
-from theodolite.store.commits import Commit, commit_shard, new_attempt, sha256
+from theodolite.store.checksums import sha256
+from theodolite.store.commits import commit_shard, new_attempt
 from theodolite.store.prompts import write_prompts
+from theodolite.store.records import Commit
 from theodolite.store.result_writer import consolidate
 from theodolite.store.runs import ModelFacts, Run, RunRecord, SetFacts, create_run
 
@@ -145,7 +147,7 @@ def store_run(
                 encoded["mlp_positive"] = encode_counts(positive[usable].sum(axis=0, dtype=np.int32), index)
             checksums = {str(array): sha256(content) for array, content in encoded.items()}
             own = {sample: why for sample, why in bad.items() if start <= sample < stop}
-            commit = Commit(name, index, start, stop, new_attempt(), checksums, [list(range(start, stop))], own)
+            commit = Commit(run.id, name, index, start, stop, new_attempt(), checksums, [list(range(start, stop))], own)
             commit_shard(run.location, commit, encoded)
         texts = [f"prompt {sample}" for sample in range(len(first))]
         write_prompts(run.location, name, texts, [1] * len(first), shard_prompts, bad)

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from theodolite.groups import GROUPS
 from theodolite.groups.record import Output
-from theodolite.store.commits import Commit
+from theodolite.store.records import Commit
 from theodolite.store.runs import Run
 from theodolite_jobs.passes.all_shards import first_passes, second_passes
 from theodolite_jobs.passes.norm_layers import NormLayer

@@ -36,7 +36,7 @@ class SelectedShard:
         """Read the shard's commit record and select its samples."""
         self.run = run
         self.selection = selection
-        self.commit = read_commit(run.location, selection.prompt_set, shard_index)
+        self.commit = read_commit(run, selection.prompt_set, shard_index)
         within = range(self.commit.start, self.commit.stop)
         self.samples = np.array([sample for sample in within if sample not in selection.excluded], dtype=np.int64)
         self._opened: dict[Site, StoredShard] = {}

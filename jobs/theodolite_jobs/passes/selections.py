@@ -7,7 +7,8 @@ from typing import Any
 from theodolite.errors import StoreError
 from theodolite.sites import Site
 from theodolite.spec import digest_of
-from theodolite.store.commits import Commit, read_commits
+from theodolite.store.commits import read_commits
+from theodolite.store.records import Commit
 from theodolite.store.runs import Run
 from theodolite_jobs.passes.samples import SampleSelection
 
@@ -77,7 +78,7 @@ def all_commits(run: Run) -> dict[str, list[Commit]]:
     """Return the commit records of all shards of all sets; raise StoreError if some are missing."""
     commits = {}
     for name, facts in run.record.sets.items():
-        known = read_commits(run.location, name)
+        known = read_commits(run, name)
         missing = [index for index in range(facts.n_shards) if index not in known]
         if missing:
             raise StoreError(

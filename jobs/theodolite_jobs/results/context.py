@@ -11,7 +11,7 @@ import xarray as xr
 from theodolite.errors import ModelError
 from theodolite.groups import GROUPS
 from theodolite.spec import SurveySpec
-from theodolite.store.commits import Commit
+from theodolite.store.records import Commit
 from theodolite.store.result_reader import read_group
 from theodolite.store.runs import Run
 from theodolite_jobs.passes.collect import Arrays, Collected, collect
@@ -33,6 +33,7 @@ class Result:
         attributes: attributes of the group besides its digest and version.
         labels: additional labels of a dimension, by name, as the dimension and its labels.
         tables: encoded Parquet tables, by name.
+        layers: checksums of the objects that are stored layer by layer, by key.
     """
 
     arrays: Arrays
@@ -40,6 +41,7 @@ class Result:
     attributes: Mapping[str, Any] = field(default_factory=dict)
     labels: Mapping[str, tuple[str, Sequence[Any]]] = field(default_factory=dict)
     tables: Mapping[str, bytes] = field(default_factory=dict)
+    layers: Mapping[str, str] = field(default_factory=dict)
 
 
 def _no_model(*_: Any) -> Any:

@@ -14,7 +14,8 @@ from theodolite.errors import RunDamagedError, StoreError
 from theodolite.groups import GROUPS
 from theodolite.sites import Site, leaving_block
 from theodolite.store.activations import read_positive_counts
-from theodolite.store.commits import Commit, damages
+from theodolite.store.commits import damages
+from theodolite.store.records import Commit
 from theodolite.store.runs import Run
 from theodolite_jobs.passes.samples import PointCloud
 from theodolite_jobs.passes.selections import first_captured, quarantined
@@ -92,11 +93,11 @@ def _verify(
     needed = [commit for name, stop in last.items() for commit in commits[name] if commit.start <= stop]
     for damage in run_tasks(_damages_of, [(run, commit) for commit in needed], progress, "checking shards"):
         if damage:
-            raise RunDamagedError(f"{run.id}: {damage[0]}; run `theodolite verify {run.id}`")
+            raise RunDamagedError(f"{run.id}: {damage[0]}; run `theodolite verify {run.id} --repair`")
 
 
 def _damages_of(run: Run, commit: Commit) -> list[str]:
-    return list(damages(run.location, commit))
+    return list(damages(run, commit))
 
 
 def _set_variables(run: Run, cloud: PointCloud, progress: Progress) -> dict[str, Any]:

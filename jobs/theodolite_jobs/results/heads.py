@@ -11,7 +11,7 @@ from theodolite.groups import GROUPS
 from theodolite.spec import HeadsSpec, digest_of
 from theodolite.store.manifest import finished_groups
 from theodolite.store.result_reader import read_group
-from theodolite.store.result_writer import check_claim, claim_layers, drop_groups, write_layer
+from theodolite.store.result_writer import claim_layers, drop_groups, release_claim, write_layer
 from theodolite_jobs.models.weights import Weights
 from theodolite_jobs.passes.collect import Arrays
 from theodolite_jobs.results.circuits import notes_on
@@ -71,7 +71,7 @@ def compute(context: Context) -> Result:
         drop_groups(run, outdated)
         claim_layers(run, "heads", context.stale["heads"])
         result = _all_layers(context, weights, vocabulary)
-        check_claim(run, "heads", context.stale["heads"])
+        release_claim(run, "heads", context.stale["heads"])
     return result
 
 
@@ -97,6 +97,7 @@ def _all_layers(context: Context, weights: Weights, vocabulary: NDArray[np.float
     rounds = max(1, min(8, _VECTOR_BYTES // (vector_bytes + 1)))
     shape, vocabulary = (lengths["set"], lengths["position"]), shared(vocabulary)
     parts: list[Arrays] = []
+    checksums: dict[str, str] = {}
 
     def progress(first: int, stage: str, done: int, _: int) -> None:
         context.progress(stage, first + done, sizes.n_layers)
@@ -108,7 +109,7 @@ def _all_layers(context: Context, weights: Weights, vocabulary: NDArray[np.float
             arguments.append((weights, layer, heads, known, shape, vocabulary))
         for part in run_tasks(decompose_layer, arguments, partial(progress, layers[0]), "heads", rounds):
             for name in GROUPS["heads"].by_layer:
-                write_layer(run, "heads", name, lengths, len(parts), part.pop(name))
+                checksums |= write_layer(run, "heads", name, lengths, len(parts), part.pop(name))
             parts.append(part)
     arrays = {name: np.stack([part[name] for part in parts], axis) for name, axis in _LAYER_AXIS.items()}
     values = arrays["singular_values"]
@@ -119,4 +120,4 @@ def _all_layers(context: Context, weights: Weights, vocabulary: NDArray[np.float
         "notes": notes_on(weights, heads.fold_norm),
         "direction_position": directions.position,
     }
-    return Result(arrays, coordinates, attributes)
+    return Result(arrays, coordinates, attributes, layers=checksums)

@@ -37,7 +37,7 @@ def trajectory_table(
         special: ids of special tokens; the column `next_is_special` marks rows before one.
         umap: whether to add coordinates in a UMAP of the embeddings.
     """
-    commits = [read_commit(run.location, SENTENCES, index) for index in range(run.record.sets[SENTENCES].n_shards)]
+    commits = [read_commit(run, SENTENCES, index) for index in range(run.record.sets[SENTENCES].n_shards)]
     bad = {sample for commit in commits for sample in commit.quarantined}
     states = {
         site: np.concatenate([read_shard(run, commit, site) for commit in commits]).astype(np.float64)

@@ -13,7 +13,7 @@ from fastapi import APIRouter, Path, Request
 from fastapi.responses import Response
 
 from theodolite.api.problems import Problem
-from theodolite.store.commits import sha256
+from theodolite.store.checksums import sha256
 
 router = APIRouter(include_in_schema=False)
 

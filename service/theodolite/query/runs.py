@@ -1,17 +1,16 @@
-"""List and describe the runs of a store, report their progress, and verify them."""
+"""List and describe the runs of a store, and report their progress."""
 
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from typing import Any
 
 from theodolite.errors import RunDamagedError, StoreError, StoreVersionError
-from theodolite.groups import GROUPS
+from theodolite.groups import ANALYSES, GROUPS
 from theodolite.spec import SurveySpec
 from theodolite.store.cache import Cache
-from theodolite.store.commits import damages, read_commit, read_commits, record_key
-from theodolite.store.manifest import changed_objects, finished_groups, finished_tables
-from theodolite.store.objects import keys
-from theodolite.store.result_reader import read_contrasts, read_group
+from theodolite.store.commits import committed_indices, read_commits
+from theodolite.store.manifest import finished_groups, finished_tables
+from theodolite.store.result_reader import read_attributes, read_contrasts
 from theodolite.store.runs import Run, find_run, list_run_ids
 
 
@@ -23,7 +22,7 @@ def run_state(run: Run) -> str:
 def _state(run: Run, finished: Mapping[str, str]) -> str:
     if finished:
         return "complete"
-    done = sum(len(keys(run.location, f"shards/{name}")) for name in run.record.sets)
+    done = sum(len(committed_indices(run, name)) for name in run.record.sets)
     return "captured" if done == sum(facts.n_shards for facts in run.record.sets.values()) else "capturing"
 
 
@@ -70,7 +69,7 @@ def progress(run: Run) -> dict[str, dict[str, int]]:
     shard_prompts = run.record.spec.capture.shard_prompts
 
     def done(name: str, n_samples: int) -> int:
-        return n_samples if is_complete else min(len(keys(run.location, f"shards/{name}")) * shard_prompts, n_samples)
+        return n_samples if is_complete else min(len(committed_indices(run, name)) * shard_prompts, n_samples)
 
     sets = {name: facts.n_samples for name, facts in run.record.sets.items()}
     return {name: {"done": done(name, total), "total": total} for name, total in sets.items()}
@@ -114,7 +113,7 @@ def _captured(run: Run, name: str, *, is_complete: bool) -> tuple[int, int]:
     """Return a set's number of committed shards and of quarantined prompts."""
 
     def read() -> tuple[int, int]:
-        commits = read_commits(run.location, name).values()
+        commits = read_commits(run, name).values()
         return len(commits), sum(len(commit.quarantined) for commit in commits)
 
     # A large run has thousands of commit records, and those of a complete run never change.
@@ -141,32 +140,17 @@ def _notes(run: Run, n_quarantined: Mapping[str, int]) -> Iterator[str]:
 
 
 def spec_of_results(run: Run) -> SurveySpec:
-    """Return a run's spec with the options of its finished results."""
-    finished, options = finished_groups(run), dict[str, Any]()
-    for name in (name for name, group in GROUPS.items() if group.options == name):
-        with suppress(RunDamagedError):  # a damaged group is computed again with the options of run.json
-            options |= {name: read_group(run, name).attrs["options"]} if name in finished else {}
-    return SurveySpec.model_validate({**run.record.spec.model_dump(mode="json"), **options})
+    """Return the spec that requests all finished results of a run, also those that were requested after its capture.
 
-
-def verify(run: Run) -> Iterator[str]:
-    """Yield a sentence for each missing or changed object: shards, results, tables, metadata."""
-    for name, facts in run.record.sets.items():
-        committed = set(keys(run.location, f"shards/{name}"))
-        missing = [index for index in range(facts.n_shards) if record_key(name, index) not in committed]
-        if missing:
-            named = ", ".join(f"{name}/{index:05d}" for index in missing[:3]) + (", …" if len(missing) > 3 else "")
-            yield f"{name}: {len(missing)} of {facts.n_shards} shards are not captured (yet): {named}"
-        for index in sorted(set(range(facts.n_shards)) - set(missing)):
-            try:
-                commit = read_commit(run.location, name, index)
-            except StoreError as error:
-                yield f"shard {name}/{index:05d}: {error}"
-            else:
-                yield from damages(run.location, commit)
-    try:
-        if not finished_groups(run):
-            yield "results: none are finished (yet)"
-        yield from changed_objects(run)
-    except StoreError as error:
-        yield str(error)
+    If the attributes of a group are damaged, its options are those of run.json.
+    """
+    finished, changes = finished_groups(run), dict[str, Any]()
+    for name in (name for name, group in GROUPS.items() if group.options == name and name in finished):
+        with suppress(RunDamagedError):
+            changes[name] = read_attributes(run, name)["options"]
+    with suppress(RunDamagedError):
+        changes["contrasts"] = read_contrasts(run, finished)
+    spec = run.record.spec
+    if spec.analyses is not None:
+        changes["analyses"] = [name for name in ANALYSES if name in finished or name in spec.analyses]
+    return SurveySpec.model_validate({**spec.model_dump(mode="json"), **changes})

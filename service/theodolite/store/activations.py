@@ -17,9 +17,11 @@ from zarr.storage import MemoryStore
 from theodolite.errors import RunDamagedError
 from theodolite.groups.dimensions import DIMENSIONS
 from theodolite.sites import Site
-from theodolite.store.commits import Commit, array_key, damage_of, record_key
+from theodolite.store.checksums import damage_of
+from theodolite.store.commits import array_key
 from theodolite.store.layout import ACTIVATIONS, CAPTURED, MLP_POSITIVE, shard_key
 from theodolite.store.objects import Location, get, put_new
+from theodolite.store.records import Commit
 from theodolite.store.runs import Run
 
 
@@ -121,8 +123,7 @@ def committed_bytes(run: Run, commit: Commit, name: str) -> bytes:
     content = get(run.location, array_key(commit, name))
     if wrong := damage_of(content, commit.checksums[name], "committed"):
         raise RunDamagedError(
-            f"{run.id}: shard {commit.name}, {name}: {wrong}; to capture it again, remove "
-            f"{record_key(commit.prompt_set, commit.index)} from the run and survey again"
+            f"{run.id}: shard {commit.name}, {name}: {wrong}; run `theodolite verify {run.id} --repair`"
         )
     return content or b""
 

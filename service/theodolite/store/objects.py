@@ -1,5 +1,8 @@
 """Read, write, list, move and delete objects by URL: in a local folder, S3, GCS or Azure."""
 
+import re
+import shutil
+import time
 import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -8,7 +11,7 @@ from socket import gethostname
 from typing import Any
 
 import obstore
-from obstore.exceptions import AlreadyExistsError, BaseError
+from obstore.exceptions import AlreadyExistsError, BaseError, GenericError
 from obstore.store import LocalStore, MemoryStore, from_url
 from zarr.storage import ObjectStore
 
@@ -16,6 +19,8 @@ from theodolite.errors import StoreError, first_line
 
 Location = Any
 """An obstore store rooted at one URL."""
+
+_STAGED = re.compile(r".+#\d+")
 
 SHARING = "share this folder with every node at the same path, or use a bucket (s3://, gs://, az://)"
 """The advice for a node that does not see the objects that another node wrote."""
@@ -37,6 +42,19 @@ def absolute(url: str) -> str:
     return url if "://" in url else str(Path(url).expanduser().absolute())
 
 
+def _local_folder(url: str) -> Path | None:
+    """Return the folder of a path or a file:// URL, or None for a bucket."""
+    is_bucket = "://" in url and not url.startswith("file://")
+    return None if is_bucket else Path(url.removeprefix("file://")).expanduser().absolute()
+
+
+def free_bytes(url: str) -> int | None:
+    """Return the free space of a local store in bytes, or None for a bucket; raises StoreError if it is unknown."""
+    folder = _local_folder(url)
+    with store_errors(f"cannot find the free space of {url}"):
+        return None if folder is None else shutil.disk_usage(folder).free
+
+
 def open_location(url: str, create: bool = False) -> Location:
     """Return the objects below a folder, or below a file://, s3://, gs:// or az:// URL.
 
@@ -44,9 +62,9 @@ def open_location(url: str, create: bool = False) -> Location:
     StoreError, as do an invalid URL and a folder that cannot be created.
     """
     try:
-        if "://" in url and not url.startswith("file://"):
+        folder = _local_folder(url)
+        if folder is None:
             return from_url(url)
-        folder = Path(url.removeprefix("file://")).expanduser().absolute()
         if not create and not folder.exists():
             missing = _MissingFolder()
             missing.url = url
@@ -80,12 +98,19 @@ def put(location: Location, key: str, content: bytes) -> None:
 
 
 def put_new(location: Location, key: str, content: bytes) -> bool:
-    """Create an object and return True; if it exists already, change nothing and return False."""
+    """Create an object and return True; if it exists already with other content, change nothing and return False.
+
+    A bucket can create the object and lose its answer. The repeated request then meets the object of the first one, so
+    the content decides: where the creator matters, it must be unique, for example by a random suffix.
+    """
     with _writing(location, key):
         try:
             obstore.put(location, key, content, mode="create")
         except AlreadyExistsError:
-            return False
+            return get(location, key) == content
+        except BaseError:
+            if get(location, key) != content:
+                raise
         return True
 
 
@@ -111,7 +136,24 @@ def version(location: Location, key: str) -> str | None:
 def keys(location: Location, prefix: str = "") -> list[str]:
     """Return the keys of all objects below a prefix, sorted."""
     with store_errors(f"cannot list {prefix or 'the store'}"):
-        return sorted(item["path"] for page in obstore.list(location, prefix or None) for item in page)
+        return sorted(item["path"] for item in _listed(location, prefix))
+
+
+def sizes(location: Location, prefix: str = "") -> dict[str, int]:
+    """Return the size in bytes of each object below a prefix, by its key."""
+    with store_errors(f"cannot list {prefix or 'the store'}"):
+        return {item["path"]: item["size"] for item in _listed(location, prefix)}
+
+
+def _listed(location: Location, prefix: str) -> list[Any]:
+    """Return a listing; it is repeated if its answer cannot be read, which the library does for other requests only."""
+    for attempts_left in (2, 1, 0):
+        try:
+            return [item for page in obstore.list(location, prefix or None) for item in page]
+        except GenericError:
+            if not attempts_left:
+                raise
+    raise AssertionError
 
 
 def folders(location: Location, prefix: str) -> list[str]:
@@ -142,6 +184,22 @@ def delete(location: Location, targets: list[str]) -> None:
             for target in targets:
                 with suppress(FileNotFoundError):
                     obstore.delete(location, target)
+
+
+def sweep_staged(url: str, seconds: float) -> None:
+    """Remove the temporary files that writers of a local folder left, if they are older than so many seconds.
+
+    The library writes KEY#1 and renames it to KEY; a process that was killed in between leaves KEY#1, which no listing
+    shows. In a bucket nothing is left.
+    """
+    folder = _local_folder(url)
+    if folder is None:
+        return
+    with store_errors(f"cannot remove temporary files of {url}"):
+        for file in folder.rglob("*#*"):
+            with suppress(FileNotFoundError):
+                if _STAGED.fullmatch(file.name) and time.time() - file.stat().st_mtime > seconds:
+                    file.unlink()
 
 
 @contextmanager

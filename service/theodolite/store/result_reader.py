@@ -17,7 +17,7 @@ from zarr.storage import MemoryStore
 
 from theodolite.errors import ResultsNotFoundError, RunDamagedError, StoreError, TableNotFoundError
 from theodolite.groups import GROUPS, table_owner
-from theodolite.store.commits import damage_of
+from theodolite.store.checksums import damage_of
 from theodolite.store.layout import RESULTS
 from theodolite.store.manifest import finished_groups, finished_tables, listed_checksums
 from theodolite.store.objects import get, keys
@@ -75,13 +75,18 @@ def read_contrasts(run: Run, finished: Mapping[str, str]) -> dict[str, dict[str,
         return run.record.spec.resolved_contrasts()
 
     def read() -> dict[str, dict[str, Any]]:
-        objects = _fetch(run, "curves", lambda variable, _chunk: variable == "zarr.json")
-        try:
-            return dict(json.loads(objects["curves/zarr.json"].to_bytes())["attributes"]["contrasts"])
-        except (KeyError, ValueError, TypeError) as error:
-            raise _incomplete_listing(run, "curves") from error
+        return dict(read_attributes(run, "curves")["contrasts"])
 
     return run.cached(("contrasts", finished["curves"]), read, lambda _: 2_000)
+
+
+def read_attributes(run: Run, name: str) -> dict[str, Any]:
+    """Return the attributes of a finished group; raises RunDamagedError if their object is damaged."""
+    objects = _fetch(run, name, lambda variable, _chunk: variable == "zarr.json")
+    try:
+        return dict(json.loads(objects[f"{name}/zarr.json"].to_bytes())["attributes"])
+    except (KeyError, ValueError, TypeError) as error:
+        raise _incomplete_listing(run, name) from error
 
 
 def read_finished_table(run: Run, name: str, filters: Sequence[tuple[str, str, Any]] = ()) -> pd.DataFrame:

@@ -1,7 +1,7 @@
 """Build and write result groups: xarray datasets in results.zarr, each with its own digest and version."""
 
 import warnings
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -14,6 +14,7 @@ from zarr.storage import MemoryStore
 from theodolite.errors import StoreError
 from theodolite.groups import GROUPS, Variable
 from theodolite.groups.dimensions import DIMENSIONS
+from theodolite.store.checksums import sha256
 from theodolite.store.layout import ACTIVATIONS, RESULTS
 from theodolite.store.manifest import finished_groups, write_complete
 from theodolite.store.objects import delete, get, join, keys, open_zarr_store, put
@@ -66,18 +67,26 @@ def drop_groups(run: Run, names: Iterable[str]) -> dict[str, str]:
     return remaining
 
 
+def remove_groups(run: Run, names: Collection[str]) -> None:
+    """Remove damaged groups from COMPLETE and from the store, where their metadata would stop Zarr."""
+    if names:
+        drop_groups(run, names)
+        delete(run.location, [key for name in names for key in keys(run.location, f"{RESULTS}/{name}")])
+
+
 def claim_layers(run: Run, group: str, digest: str) -> None:
     """Record that the arrays of a group that are stored by layer are being written for this digest."""
     put(run.location, _claim(group), digest.encode())
 
 
-def check_claim(run: Run, group: str, digest: str) -> None:
-    """Raise StoreError if another process has started to write these layers for another digest."""
+def release_claim(run: Run, group: str, digest: str) -> None:
+    """Remove a claim; raise StoreError if another process has started to write these layers for another digest."""
     if get(run.location, _claim(group)) != digest.encode():
         raise StoreError(
             f"{run.id}: another process is computing {group} with other options; "
             f"run `theodolite analyse {run.id}` when it has finished"
         )
+    delete(run.location, [_claim(group)])
 
 
 def _claim(group: str) -> str:
@@ -85,28 +94,41 @@ def _claim(group: str) -> str:
 
 
 def write_groups(
-    run: Run, groups: Mapping[str, xr.Dataset], tables: Mapping[str, bytes], digests: Mapping[str, str]
+    run: Run,
+    groups: Mapping[str, xr.Dataset],
+    tables: Mapping[str, bytes],
+    digests: Mapping[str, str],
+    layers: Mapping[str, str] = {},
 ) -> None:
     """Write result groups and their tables; COMPLETE drops the groups first and lists them again last.
 
     A group is encoded in memory and its objects are put one by one. Two drivers that write the same group thus write
     the same bytes to the same keys, and neither removes an object of the other.
+
+    Args:
+        run: the run.
+        groups: the arrays of each group, without those that are stored by layer.
+        tables: the content of each table of the groups.
+        digests: the digest of each group.
+        layers: the checksums that `write_layer` returned for the groups, by key.
     """
     remaining = drop_groups(run, [name for name, digest in digests.items() if finished_groups(run).get(name) != digest])
+    objects = {table_key(name): content for name, content in tables.items()}
     for name, dataset in groups.items():
-        objects = _encode_group(name, dataset)
-        for key, content in objects.items():
-            put(run.location, key, content)
-        current_keys = {*objects, *_chunk_keys(name, dataset.sizes)}
+        of_group = _encode_group(name, dataset)
+        current_keys = {*of_group, *_chunk_keys(name, dataset.sizes)}
         delete(run.location, [key for key in keys(run.location, f"{RESULTS}/{name}") if key not in current_keys])
-    for name, content in tables.items():
-        put(run.location, table_key(name), content)
-    consolidate(run, RESULTS)
-    write_complete(run, {**remaining, **digests})
+        objects |= of_group
+    for key, content in objects.items():
+        put(run.location, key, content)
+    written = {key: sha256(content) for key, content in objects.items()}
+    write_complete(run, {**remaining, **digests}, {**layers, **written, **consolidate(run, RESULTS)})
 
 
-def write_layer(run: Run, group: str, name: str, lengths: Mapping[str, int], layer: int, values: NDArray[Any]) -> None:
-    """Write one layer of a variable that is stored by layer, before its group is written.
+def write_layer(
+    run: Run, group: str, name: str, lengths: Mapping[str, int], layer: int, values: NDArray[Any]
+) -> dict[str, str]:
+    """Write one layer of a variable that is stored by layer, before its group is written; return its checksums by key.
 
     `lengths` are those of the variable's dimensions; `values` is the array without the layer's dimension.
     """
@@ -114,9 +136,10 @@ def write_layer(run: Run, group: str, name: str, lengths: Mapping[str, int], lay
     memory: dict[str, Any] = {}
     array = _create_by_layer(zarr.create_group(MemoryStore(memory)), variable, lengths)
     array[tuple(layer if dim == "layer" else slice(None) for dim in variable.dims)] = values
-    for key, content in memory.items():
-        if key.startswith(f"{name}/c/"):
-            put(run.location, f"{RESULTS}/{group}/{key}", content.to_bytes())
+    chunks = {key: content.to_bytes() for key, content in memory.items() if key.startswith(f"{name}/c/")}
+    for key, content in chunks.items():
+        put(run.location, f"{RESULTS}/{group}/{key}", content)
+    return {f"{RESULTS}/{group}/{key}": sha256(content) for key, content in chunks.items()}
 
 
 def _encode_group(name: str, dataset: xr.Dataset) -> dict[str, bytes]:
@@ -160,14 +183,17 @@ def _chunk_keys(group: str, lengths: Mapping[Any, int]) -> Iterator[str]:
             yield "/".join([RESULTS, group, variable.name, "c", *map(str, indices)])
 
 
-def consolidate(run: Run, hierarchy: str = ACTIVATIONS) -> None:
-    """Write all metadata of a Zarr hierarchy into one object, so that readers open it with one request."""
+def consolidate(run: Run, hierarchy: str = ACTIVATIONS) -> dict[str, str]:
+    """Write all metadata of a Zarr hierarchy into one object, for readers; return the object's checksum by its key."""
+    key, memory = f"{hierarchy}/zarr.json", dict[str, Any]()
+    zarr.create_group(MemoryStore(memory))
+    # Zarr would first parse the stored object, which may be damaged.
+    put(run.location, key, memory["zarr.json"].to_bytes())
     with warnings.catch_warnings():
         # Zarr warns that consolidated metadata is not in the specification yet; readers without it still work.
         warnings.simplefilter("ignore", ZarrUserWarning)
-        store = open_zarr_store(join(run.url, hierarchy))
-        zarr.open_group(store, mode="a")
-        zarr.consolidate_metadata(store)
+        zarr.consolidate_metadata(open_zarr_store(join(run.url, hierarchy)))
+    return {key: sha256(get(run.location, key) or b"")}
 
 
 def _coordinate(name: str, dim: str, labels: Any) -> xr.Variable:

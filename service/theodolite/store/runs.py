@@ -1,6 +1,5 @@
 """Create, open and list the runs of a store."""
 
-import json
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass, field, replace
 from datetime import datetime
@@ -12,7 +11,8 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 from theodolite.errors import RunDamagedError, RunNotFoundError, StoreVersionError
 from theodolite.spec import SurveySpec
 from theodolite.store.cache import Cache, Value
-from theodolite.store.layout import FORMAT, REPORT, RUN_RECORD
+from theodolite.store.checksums import json_object, seal, unseal
+from theodolite.store.layout import FORMAT, REPORT, RUN_RECORD, SEALED_SINCE
 from theodolite.store.objects import Location, folders, get, join, open_location, put_new, version
 
 
@@ -117,7 +117,7 @@ def run_url(store: str, run_id: str) -> str:
 def create_run(store: str, record: RunRecord) -> Run:
     """Write run.json and return the run; if the run exists already, return it: the same id means the same spec."""
     location = open_location(run_url(store, record.run_id), create=True)
-    if put_new(location, RUN_RECORD, record.model_dump_json(indent=1).encode()):
+    if put_new(location, RUN_RECORD, seal(record.model_dump(mode="json"), indent=1)):
         return Run(store, record)
     return open_run(store, record.run_id)
 
@@ -159,21 +159,25 @@ def list_run_ids(store: str) -> list[str]:
 
 def _parse_record(run_id: str, content: bytes) -> RunRecord:
     try:
-        data = json.loads(content)
-        written = data["format"]
+        written = json_object(content).get("format")
         if type(written) is not int:
-            raise TypeError(f"its format is {written!r}")
-    except (ValueError, KeyError, TypeError) as error:
-        raise RunDamagedError(f"{run_id}: run.json cannot be read: {error}") from error
-    if written > FORMAT:
-        raise StoreVersionError(
-            f"{run_id} was written by a newer Theodolite (format {written}, this one reads up to {FORMAT}); "
-            "install a newer version"
-        )
-    try:
-        record = RunRecord.model_validate(data)
+            raise ValueError("has no format")
+        if written > FORMAT:
+            raise StoreVersionError(
+                f"{run_id} was written by a newer Theodolite (format {written}, this one reads up to {FORMAT}); "
+                "install a newer version"
+            )
+        record = RunRecord.model_validate(unseal(content, required=written >= SEALED_SINCE))
+        if record.run_id != run_id or not set(record.sets) <= set(record.spec.sets):
+            raise ValueError("belongs to another run, or its sets differ from those of its spec")
+        return record
     except ValidationError as error:
-        raise RunDamagedError(f"{run_id}: run.json is not a run record: {error}") from error
-    if record.run_id != run_id or not set(record.sets) <= set(record.spec.sets):
-        raise RunDamagedError(f"{run_id}: run.json belongs to another run, or its sets differ from those of its spec")
-    return record
+        problem = error.errors(include_url=False)[0]
+        where = ".".join(map(str, problem["loc"]))
+        raise _damaged(run_id, f"is not a run record: {where}: {problem['msg'].lower()}") from error
+    except ValueError as error:
+        raise _damaged(run_id, str(error)) from error
+
+
+def _damaged(run_id: str, problem: str) -> RunDamagedError:
+    return RunDamagedError(f"{run_id}: run.json {problem}; run `theodolite verify {run_id} --repair`")

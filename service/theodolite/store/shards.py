@@ -18,9 +18,9 @@ from numpy.typing import NDArray
 from theodolite.errors import RunDamagedError
 from theodolite.sites import Site
 from theodolite.store.activations import committed_bytes
-from theodolite.store.commits import Commit
 from theodolite.store.layout import ACTIVATIONS
 from theodolite.store.objects import join, open_zarr_store
+from theodolite.store.records import Commit
 from theodolite.store.runs import Run
 
 _ENTRY, _CHECKSUM = 16, 4  # bytes of the index
@@ -30,17 +30,25 @@ _ENTRY, _CHECKSUM = 16, 4  # bytes of the index
 class StoredShard:
     """The compressed layers of one site of a shard."""
 
+    name: str  # of the shard and the site, in messages
     content: bytes  # the committed bytes
     n_layers: int  # `resid_final` has one
     n_samples: int  # the last shard of a set may have fewer than its chunks
     sample_shape: tuple[int, int]  # (position, d_model)
 
     def layer(self, index: int) -> NDArray[np.float32]:
-        """Return one layer, (sample, position, d_model), as a read-only array."""
+        """Return one layer, (sample, position, d_model), as a read-only array.
+
+        Raises:
+            RunDamagedError: the shard's layers or their shape differ from those of run.json.
+        """
         start = len(self.content) - _CHECKSUM - _ENTRY * (self.n_layers - index)
-        offset, length = np.frombuffer(self.content, dtype="<u8", count=2, offset=start).tolist()
-        unpacked = blosc.decompress(memoryview(self.content)[offset : offset + length])
-        values = np.frombuffer(unpacked, dtype="<f4").reshape(-1, *self.sample_shape)
+        try:
+            offset, length = np.frombuffer(self.content, dtype="<u8", count=2, offset=start).tolist()
+            unpacked = blosc.decompress(memoryview(self.content)[offset : offset + length])
+            values = np.frombuffer(unpacked, dtype="<f4").reshape(-1, *self.sample_shape)
+        except (ValueError, RuntimeError) as error:
+            raise RunDamagedError(f"{self.name}: its layers or their shape differ from those of run.json") from error
         return values[: self.n_samples]
 
 
@@ -52,7 +60,8 @@ def open_shard(run: Run, commit: Commit, site: Site) -> StoredShard:
     """
     n_layers = 1 if site is Site.RESID_FINAL else len(run.record.layers)
     sample_shape = len(run.record.sets[commit.prompt_set].positions), run.record.model.d_model
-    return StoredShard(committed_bytes(run, commit, site), n_layers, commit.stop - commit.start, sample_shape)
+    name = f"{run.id}: shard {commit.name}, {site}"
+    return StoredShard(name, committed_bytes(run, commit, site), n_layers, commit.stop - commit.start, sample_shape)
 
 
 def read_shard(run: Run, commit: Commit, site: Site) -> NDArray[np.float32]:

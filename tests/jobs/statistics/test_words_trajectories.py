@@ -9,8 +9,10 @@ from transformers import AutoModelForCausalLM, AutoModelForMaskedLM
 from theodolite.sites import Site
 from theodolite.spec import SENTENCES
 from theodolite.store.activations import encode_shard
-from theodolite.store.commits import Commit, commit_shard, new_attempt, sha256
+from theodolite.store.checksums import sha256
+from theodolite.store.commits import commit_shard, new_attempt
 from theodolite.store.prompts import write_tokens
+from theodolite.store.records import Commit
 from theodolite.store.runs import create_run
 from theodolite_jobs.models.weights import Weights
 from theodolite_jobs.results.words_trajectories import TARGET, trajectory_table
@@ -107,7 +109,7 @@ def store_sentences(folder, states, tokens):
         encoded = {site: encode_shard(site, values[start : start + 2], start, 2) for site, values in whole.items()}
         checksums = {str(site): sha256(content) for site, content in encoded.items()}
         bad = {sample: "not finite" for sample in samples if sample == 3}
-        commit = Commit(SENTENCES, index, start, samples.stop, new_attempt(), checksums, [list(samples)], bad)
+        commit = Commit(run.id, SENTENCES, index, start, samples.stop, new_attempt(), checksums, [list(samples)], bad)
         commit_shard(run.location, commit, encoded)
     write_tokens(run.location, SENTENCES, tokens)
     return run

@@ -9,6 +9,8 @@ import pytest
 from support.serving import assert_problem, client_of, copied
 
 from theodolite.api.encoding import PARQUET
+from theodolite.store.checksums import seal, unseal
+from theodolite.store.layout import FORMAT
 
 RUN = "/v1/runs/tiny-0"
 REQUESTED = (
@@ -95,7 +97,7 @@ def test_an_unreadable_run_record_returns_409_and_is_listed_as_damaged(damaged, 
 
 @pytest.mark.parametrize(
     "version",
-    [2, "x", None, [], {}],
+    [FORMAT + 1, "x", None, [], {}],
 )
 def test_a_run_of_another_format_returns_409_and_other_runs_are_listed(damaged, version):
     client, run = damaged
@@ -121,16 +123,14 @@ def test_an_unreadable_complete_returns_409(damaged, content):
     client, run = damaged
     (run / "COMPLETE").write_bytes(content)
     for path in REQUESTED:
-        assert_problem(
-            client.get(f"{RUN}{path}"), 409, "tiny-0: COMPLETE cannot be read", "run `theodolite analyse tiny-0`"
-        )
+        assert_problem(client.get(f"{RUN}{path}"), 409, "tiny-0: COMPLETE ", "run `theodolite verify tiny-0 --repair`")
     assert_listed_as_damaged(client)
     assert_the_other_run_is_fine(client)
 
 
 def rewrite_complete(run, **changes):
-    content = json.loads((run / "COMPLETE").read_text())
-    (run / "COMPLETE").write_text(json.dumps({**content, **changes}))
+    content = unseal((run / "COMPLETE").read_bytes(), required=True)
+    (run / "COMPLETE").write_bytes(seal({**content, **changes}))
     return content
 
 

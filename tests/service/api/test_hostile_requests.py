@@ -81,7 +81,7 @@ def test_no_name_in_a_path_reads_outside_the_store(guarded, path):
 
 def test_the_content_of_a_folder_that_is_not_a_run_is_not_shown(guarded):
     answer = guarded.get("/v1/runs/secret")
-    assert_problem(answer, 409, "secret: run.json cannot be read")
+    assert_problem(answer, 409, "secret: run.json is not JSON")
     assert "SECRET-OF-THE-DISK" not in answer.text
 
 

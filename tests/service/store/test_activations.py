@@ -30,9 +30,9 @@ def test_activations_are_read_back_bit_for_bit(tmp_path_factory, n_samples, n_po
     values = np.random.default_rng(0).normal(size=shape).astype(np.float32)
     values[0, 0] = np.nan
     run = stored_run(tmp_path_factory.mktemp("store"), values, shard_prompts)
-    shards = [read_shard(run, commit, Site.RESID_PRE) for commit in read_commits(run.location, "set").values()]
+    shards = [read_shard(run, commit, Site.RESID_PRE) for commit in read_commits(run, "set").values()]
     np.testing.assert_array_equal(np.concatenate(shards), values)
-    finals = [read_shard(run, commit, Site.RESID_FINAL) for commit in read_commits(run.location, "set").values()]
+    finals = [read_shard(run, commit, Site.RESID_FINAL) for commit in read_commits(run, "set").values()]
     np.testing.assert_array_equal(np.concatenate(finals), values[:, :, -1])
 
 
@@ -52,7 +52,7 @@ def test_a_missing_shard_raises_instead_of_reading_as_nan(tmp_path):
     run = stored_run(tmp_path, np.ones((8, 1, 3, 8), np.float32), shard_prompts=4)
     (Path(run.url) / "activations.zarr/set/resid_pre/c/1/0/0/0").unlink()
     with pytest.raises(RunDamagedError, match=r"shard set/00001, resid_pre: is missing"):
-        read_shard(run, read_commit(run.location, "set", 1), Site.RESID_PRE)
+        read_shard(run, read_commit(run, "set", 1), Site.RESID_PRE)
 
 
 def test_a_truncated_shard_raises(tmp_path):
@@ -60,7 +60,7 @@ def test_a_truncated_shard_raises(tmp_path):
     file = Path(run.url) / "activations.zarr/set/resid_pre/c/1/0/0/0"
     file.write_bytes(file.read_bytes()[:-3])
     with pytest.raises(RunDamagedError, match=r"shard set/00001, resid_pre: its bytes"):
-        read_shard(run, read_commit(run.location, "set", 1), Site.RESID_PRE)
+        read_shard(run, read_commit(run, "set", 1), Site.RESID_PRE)
 
 
 def test_describing_a_set_again_changes_nothing(tmp_path):

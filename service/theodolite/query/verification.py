@@ -1,0 +1,61 @@
+"""Verify a run: read every stored object, and compare it with its checksum."""
+
+from collections.abc import Iterator
+
+from theodolite.errors import RunDamagedError, StoreError
+from theodolite.store.commits import committed_indices, damages, read_commit
+from theodolite.store.manifest import changed_objects, finished_groups
+from theodolite.store.objects import keys
+from theodolite.store.records import record_key
+from theodolite.store.runs import Run
+
+ShardKey = tuple[str, int]
+"""The set and the index of a shard."""
+
+
+def verify(run: Run) -> Iterator[str]:
+    """Yield a sentence for each missing or changed object: shards, results, tables, metadata."""
+    named = set()
+    for name, facts in run.record.sets.items():
+        absent = sorted(set(range(facts.n_shards)) - committed_indices(run, name))
+        named |= {record_key(name, index) for index in absent}
+        missing = [f"{name}/{index:05d}" for index in absent]
+        if missing:
+            first = ", ".join(missing[:3]) + (", …" if len(missing) > 3 else "")
+            yield f"{name}: {len(missing)} of {facts.n_shards} shards are not captured (yet): {first}"
+    for shard, problems in damaged_shards(run):
+        named.add(record_key(*shard))
+        yield from problems
+    try:
+        if not finished_groups(run):
+            yield "results: none are finished (yet)"
+        yield from (f"{key}: {problem}" for key, problem in changed_objects(run) if key not in named)
+    except StoreError as error:
+        yield str(error)
+
+
+def refuse_damaged(run: Run) -> None:
+    """Raise RunDamagedError if a stored object of a run is missing or damaged; shards may still be missing."""
+    problems = [problem for _, of_shard in damaged_shards(run) for problem in of_shard]
+    problems += [f"{key}: {problem}" for key, problem in changed_objects(run)]
+    if problems:
+        more = f" and {len(problems) - 1} more problems" if len(problems) > 1 else ""
+        raise RunDamagedError(f"{run.id}: {problems[0]}{more}; run `theodolite verify {run.id} --repair`")
+
+
+def damaged_shards(run: Run) -> Iterator[tuple[ShardKey, list[str]]]:
+    """Yield each committed shard whose commit record or arrays are damaged, with a sentence for each problem."""
+    for name in run.record.sets:
+        for index in sorted(committed_indices(run, name)):
+            try:
+                problems = list(damages(run, read_commit(run, name, index)))
+            except RunDamagedError as error:
+                problems = [str(error)]
+            if problems:
+                yield (name, index), problems
+
+
+def unexpected_objects(run: Run) -> list[str]:
+    """Return the keys of the objects beside the commit records that are none; Theodolite never reads them."""
+    expected = {record_key(name, index) for name in run.record.sets for index in committed_indices(run, name)}
+    return [key for key in keys(run.location, "shards") if key not in expected]

@@ -1,0 +1,133 @@
+"""The commit record of a shard: what was committed, with a checksum of its own and the shard that it belongs to."""
+
+import re
+from dataclasses import asdict, dataclass, field
+
+from pydantic import TypeAdapter, ValidationError
+
+from theodolite.errors import RunDamagedError
+from theodolite.shard_counts import ShardCounts
+from theodolite.sites import Site
+from theodolite.spec import canonical_json
+from theodolite.store.checksums import seal, unseal
+from theodolite.store.layout import MLP_POSITIVE, SEALED_SINCE
+from theodolite.store.runs import RunRecord
+
+_NAME = re.compile(r"\d{5,}\.json")
+
+
+@dataclass(frozen=True)
+class Commit(ShardCounts):
+    """The record of the committed attempt of a shard, with the shard's counts."""
+
+    run_id: str
+    prompt_set: str
+    index: int
+    start: int  # first sample
+    stop: int  # one past the last sample
+    attempt: str  # its unique name, part of its keys under `pending/`
+    checksums: dict[str, str]  # SHA-256 of each array's encoded bytes, by the array's name
+    batches: list[list[int]]  # the samples of each batch, as they were computed
+    quarantined: dict[int, str] = field(default_factory=dict)  # why a sample's activations cannot be used, by sample
+    stored_bytes: int = field(default=0, compare=False)  # size of the encoded arrays
+    store_seconds: float = field(default=0.0, compare=False)  # time to write the encoded arrays
+    device: str = ""  # the device that computed the shard
+
+    @property
+    def name(self) -> str:
+        """The shard's name in messages."""
+        return f"{self.prompt_set}/{self.index:05d}"
+
+    def numbers(self) -> dict[str, float]:
+        """Return all counts and times of a shard, those of writing included."""
+        return {
+            **self.counts_by_name(),
+            "prompts": self.stop - self.start,
+            "quarantined": len(self.quarantined),
+            "stored_bytes": self.stored_bytes,
+            "store_seconds": self.store_seconds,
+        }
+
+
+_COMMIT = TypeAdapter(Commit)
+
+
+def record_key(prompt_set: str, index: int) -> str:
+    """Return the key of a shard's commit record in the run."""
+    return f"shards/{prompt_set}/{index:05d}.json"
+
+
+def record_index(key: str) -> int | None:
+    """Return the index of the shard whose commit record has this key, or None if no commit record has it."""
+    name = key.rsplit("/", 1)[-1]
+    index = int(name.removesuffix(".json")) if _NAME.fullmatch(name) else None
+    return index if index is not None and key.endswith(f"/{index:05d}.json") else None
+
+
+def encode_record(commit: Commit) -> bytes:
+    """Return the content of a commit record."""
+    quarantined = {str(sample): why for sample, why in commit.quarantined.items()}
+    return seal({**asdict(commit), "quarantined": quarantined})
+
+
+def decode_record(content: bytes | None, run: RunRecord, prompt_set: str, index: int) -> Commit:
+    """Return the commit record of a shard, after checking its checksum, its identity and its arrays.
+
+    Raises:
+        RunDamagedError: the record is missing or damaged, or belongs to another shard or run.
+    """
+    try:
+        commit = _parse(content, run.run_id, sealed=run.format >= SEALED_SINCE)
+        _check(commit, run, prompt_set, index)
+    except ValueError as error:
+        raise RunDamagedError(
+            f"{run.run_id}: {record_key(prompt_set, index)} {error}; run `theodolite verify {run.run_id} --repair`"
+        ) from error
+    return commit
+
+
+def decode_winner(content: bytes | None, loser: Commit) -> Commit:
+    """Return the commit record that another attempt has created for the same shard; raises as `decode_record` does."""
+    try:
+        winner = _parse(content, loser.run_id, sealed=False)
+        if (winner.run_id, winner.name) != (loser.run_id, loser.name):
+            raise ValueError(f"is the record of shard {winner.name} of {winner.run_id}")
+    except ValueError as error:
+        raise RunDamagedError(
+            f"{loser.run_id}: {record_key(loser.prompt_set, loser.index)} {error}; "
+            f"run `theodolite verify {loser.run_id} --repair`"
+        ) from error
+    return winner
+
+
+def _parse(content: bytes | None, run_id: str, *, sealed: bool) -> Commit:
+    """Return a record; raise ValueError, whose message completes a sentence that begins with the record's key."""
+    fields = unseal(content, required=sealed)
+    try:
+        return _COMMIT.validate_json(canonical_json({"run_id": run_id, **fields}), strict=True)
+    except ValidationError as error:
+        problem = error.errors(include_url=False)[0]
+        where = ".".join(map(str, problem["loc"]))
+        raise ValueError(f"is not a commit record: {where}: {problem['msg'].lower()}") from None
+
+
+def _check(commit: Commit, run: RunRecord, prompt_set: str, index: int) -> None:
+    """Raise ValueError unless a record describes this shard of the run, with all of its arrays."""
+    own = f"{prompt_set}/{index:05d}"
+    if (commit.run_id, commit.name) != (run.run_id, own):
+        raise ValueError(f"is the record of shard {commit.name} of {commit.run_id}")
+    shard_prompts, n_samples = run.spec.capture.shard_prompts, run.sets[prompt_set].n_samples
+    start, stop = index * shard_prompts, min((index + 1) * shard_prompts, n_samples)
+    if (commit.start, commit.stop) != (start, stop):
+        raise ValueError(f"has the samples {commit.start} to {commit.stop}; shard {own} has {start} to {stop}")
+    if not all(start <= sample < stop for sample in commit.quarantined):
+        raise ValueError(f"quarantines samples outside {start} to {stop}")
+    missing = expected_arrays(run) - set(commit.checksums)
+    unknown = set(commit.checksums) - expected_arrays(run) - {MLP_POSITIVE.name}
+    if missing or unknown:
+        raise ValueError(f"lists other arrays than the run has: {', '.join(sorted(missing | unknown))}")
+
+
+def expected_arrays(run: RunRecord) -> set[str]:
+    """Return the names of the arrays that each shard of a run has; active neurons may be counted besides."""
+    return {*map(str, run.spec.capture.sites), str(Site.RESID_FINAL)}

@@ -1,0 +1,135 @@
+"""Whatever a store contains, commands end with one sentence: no traceback, and no number from damaged bytes."""
+
+import json
+import os
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from support.stored import store_run
+
+from theodolite.errors import StoreError, TheodoliteError
+from theodolite.query.runs import describe, progress, spec_of_results, summaries
+from theodolite.query.verification import unexpected_objects, verify
+from theodolite.sites import Site
+from theodolite.store.checksums import seal
+from theodolite.store.commits import read_commits
+from theodolite.store.manifest import write_complete
+from theodolite.store.runs import open_run
+from theodolite.store.shards import open_shard, read_slice
+
+RUN = "runs/tiny-0"
+
+
+@pytest.fixture(scope="module")
+def library(tmp_path_factory):
+    """A store with a run that has no results, but a COMPLETE that lists one."""
+    folder = tmp_path_factory.mktemp("library")
+    run = store_run(folder, {"harmful": {"resid_pre": np.ones((10, 1, 3, 8))}}, shard_prompts=4)
+    write_complete(run, {"curves": "0"}, {"results.zarr/curves/zarr.json": "0"})
+    return folder
+
+
+@pytest.fixture
+def store(library, tmp_path):
+    return Path(shutil.copytree(library, tmp_path / "store"))
+
+
+def use(store):
+    """Do what commands do with a run; return the messages of the errors."""
+    messages = []
+
+    def read_shards():
+        run = open_run(str(store), "tiny-0")
+        for name in run.record.sets:
+            for commit in read_commits(run, name).values():
+                open_shard(run, commit, Site.RESID_PRE).layer(len(run.record.layers) - 1)
+            read_slice(run, name, Site.RESID_PRE, 0, 4)
+
+    def of_run(function):
+        return lambda: function(open_run(str(store), "tiny-0"))
+
+    uses = [describe, progress, spec_of_results, unexpected_objects, lambda run: list(verify(run))]
+    for step in [lambda: summaries(str(store)), *map(of_run, uses), read_shards]:
+        try:
+            step()
+        except TheodoliteError as error:
+            messages.append(str(error))
+    assert all(len(message.splitlines()) == 1 for message in messages), messages
+    assert not any("line 1 column 1" in message for message in messages), messages
+    return messages
+
+
+@pytest.mark.parametrize("name", ["run.json", "COMPLETE", "shards/harmful/00001.json"])
+@pytest.mark.parametrize(
+    "content", [b"", b"{", b"null", b"[]", b'"x"', b"{}", b"\xff\xfe", b"[" * 100_000, b"1e999", b'{"sha256": 5}']
+)
+def test_an_object_with_odd_content_is_named(store, name, content):
+    (store / RUN / name).write_bytes(content)
+    assert any(name in message and "--repair" in message for message in use(store))
+
+
+@pytest.mark.parametrize("key", ["../x", "/etc/passwd", "a//b", "results.zarr/../../x", "."])
+def test_complete_lists_nothing_outside_the_run(store, key):
+    file = store / RUN / "COMPLETE"
+    fields = json.loads(file.read_bytes())
+    del fields["sha256"]
+    file.write_bytes(seal({**fields, "checksums": {**fields["checksums"], key: "0"}}))
+    assert any("which is no object of the run" in message for message in use(store))
+
+
+def test_a_loop_of_links_is_named(store):
+    os.symlink(store / RUN, store / RUN / "shards/harmful/again")
+    os.symlink(store / RUN / "loop", store / RUN / "loop")
+    assert any("loop: Too many levels of symbolic links" in message for message in use(store))
+
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5),
+    lambda inner: st.lists(inner, max_size=2) | st.dictionaries(st.text(max_size=3), inner, max_size=2),
+    max_leaves=4,
+)
+
+
+@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(st.data())
+def test_no_change_of_an_unsealed_record_gives_a_traceback(library, tmp_path_factory, data):
+    """Records of version 0.1.0 have no checksum of their own, so a change reaches the code behind it."""
+    folder = library / RUN
+    name = data.draw(st.sampled_from(["run.json", "COMPLETE", "shards/harmful/00001.json"]))
+    before = {file: (folder / file).read_bytes() for file in ("run.json", name)}
+    run_record = {**json.loads(before["run.json"]), "format": 1}
+    record = run_record if name == "run.json" else json.loads(before[name])
+    run_record.pop("sha256")
+    record.pop("sha256", None)
+    part = record
+    while True:
+        if isinstance(part, list):
+            key = data.draw(st.integers(0, len(part) - 1)) if part else None
+        else:
+            key = data.draw(st.sampled_from(sorted(part))) if part else None
+        if key is None or not isinstance(part[key], dict | list) or data.draw(st.booleans()):
+            break
+        part = part[key]
+    if key is not None:
+        part[key] = data.draw(JSON)
+    try:
+        (folder / "run.json").write_text(json.dumps(run_record))
+        (folder / name).write_text(json.dumps(record))
+        use(library)
+    finally:
+        for file, content in before.items():
+            (folder / file).write_bytes(content)
+
+
+def test_a_run_record_with_another_width_is_refused_by_its_shards(store):
+    file = store / RUN / "run.json"
+    record = json.loads(file.read_bytes())
+    del record["sha256"]
+    file.write_text(json.dumps({**record, "format": 1, "model": {**record["model"], "d_model": 5}}))
+    run = open_run(str(store), "tiny-0")
+    with pytest.raises(StoreError, match=r"harmful/00000, resid_pre: .* run\.json"):
+        open_shard(run, read_commits(run, "harmful")[0], Site.RESID_PRE).layer(0)
