@@ -136,9 +136,14 @@ CONFIGS: dict[str, Any] = {
 
 
 def tiny_model(family: str, seed: int = 0, auto_class: Any = AutoModel) -> Any:
-    """Return a model (by default the base model) whose biases and norm scales are random too, so that mistakes show."""
+    """Return the tiny model of a family (by default the base model)."""
+    return random_model(copy.deepcopy(CONFIGS[family]), auto_class, seed)  # models write into their configuration
+
+
+def random_model(config: Any, auto_class: Any, seed: int = 0) -> Any:
+    """Return a model whose biases and norm scales are random too, so that mistakes show."""
     torch.manual_seed(seed)
-    model = auto_class.from_config(copy.deepcopy(CONFIGS[family])).eval()  # models write into their configuration
+    model = auto_class.from_config(config).eval()
     with torch.no_grad():
         for name, parameter in model.named_parameters():
             if parameter.ndim == 1 or "norm" in name:

@@ -2,11 +2,14 @@
 
 import json
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from theodolite_jobs.commands.options import AsJson, RunId, Store, print_value, run_of, settings_of
+from theodolite_jobs.commands.options import AsJson, Dask, Ray, RunId, Store, print_value, run_of, settings_of, spec_of
+
+if TYPE_CHECKING:
+    from theodolite.store.runs import Run
 
 
 def runs(store: Store = None, as_json: AsJson = False) -> None:
@@ -44,19 +47,51 @@ def show(run: RunId, store: Store = None, as_json: AsJson = False) -> None:
     print_value(known, as_json)
 
 
-def verify(run: RunId, store: Store = None, as_json: AsJson = False) -> None:
-    """Compare each stored object of a run with its committed checksum; exit 1 and list missing or damaged objects.
+def verify(
+    run: RunId,
+    repair: Annotated[bool, typer.Option("--repair", help="Restore missing and damaged objects, then verify.")] = False,
+    spec: Annotated[
+        Path | None,
+        typer.Option(
+            help="With --repair, the run's spec file: if run.json is lost, or if files of prompts have moved.",
+            exists=True,
+            dir_okay=False,
+        ),
+    ] = None,
+    store: Store = None,
+    ray: Ray = None,
+    dask: Dask = None,
+    as_json: AsJson = False,
+) -> None:
+    """Compare each stored object of a run with its checksum. If objects are missing or damaged, list them and exit 1.
 
-    For example: theodolite verify RUN
+    With --repair, the command captures broken shards again, computes damaged results again, and restores the other
+    objects of the run. It lists the objects that it cannot restore bit for bit.
+
+    For example: theodolite verify RUN --repair
     """
-    from theodolite.query.runs import verify as find_damages
+    settings = settings_of(store=store, ray_address=ray, dask_address=dask)
+    if repair:
+        from theodolite_jobs.progress import Console
+        from theodolite_jobs.repair import repair as repair_run
 
-    opened = run_of(run, settings_of(store=store))
-    damages = list(find_damages(opened))
+        folder = spec.parent if spec else Path()
+        repair_run(run, spec_of(spec) if spec else None, folder, settings, Console())
+    _print_verification(run_of(run, settings), as_json)
+
+
+def _print_verification(run: "Run", as_json: bool) -> None:
+    """Print the missing and damaged objects of a run; exit 1 if there are any."""
+    from theodolite.query.verification import unexpected_objects
+    from theodolite.query.verification import verify as find_damages
+
+    damages, unexpected = list(find_damages(run)), unexpected_objects(run)
     if as_json:
-        print(json.dumps({"run_id": opened.id, "whole": not damages, "damages": damages}))
+        print(json.dumps({"run_id": run.id, "whole": not damages, "damages": damages, "unexpected": unexpected}))
     else:
-        print("\n".join(damages) or f"{opened.id}: no object is missing or damaged")
+        print("\n".join(damages) or f"{run.id}: no object is missing or damaged")
+        for key in unexpected:
+            print(f"{key}: not an object of the run; Theodolite ignores it")
     if damages:
         raise typer.Exit(1)
 
@@ -87,9 +122,9 @@ def compare(
     store: Store = None,
     as_json: AsJson = False,
 ) -> None:
-    """Plot a statistic of several runs over relative depth, and print two milestones of each run.
+    """Plot a statistic of several runs over relative depth.
 
-    The milestones are the smallest debiased cosine with its depth, and the first depth at which the sets are separated.
+    For each run, print the smallest debiased cosine and its depth, and the first depth at which the sets are separated.
 
     For example: theodolite compare RUN RUN --statistic auroc
     """
@@ -122,7 +157,10 @@ def export(
         str, typer.Option(help="safetensors, npy, or gguf (a control vector of llama.cpp).")
     ] = "safetensors",
     output: Annotated[
-        Path | None, typer.Option(help="Output file; the default is a file in this folder, named after the run.")
+        Path | None,
+        typer.Option(
+            help="Output file; the default is a file in the current folder, whose name begins with the run id."
+        ),
     ] = None,
     store: Store = None,
     as_json: AsJson = False,

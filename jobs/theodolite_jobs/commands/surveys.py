@@ -1,6 +1,7 @@
 """Commands that run a survey, one of its stages or the analysis of heads, or estimate the cost of a survey."""
 
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -32,6 +33,10 @@ def survey(
     dask: Dask = None,
     replicas: Replicas = None,
     gpus_per_replica: Gpus = None,
+    verify: Annotated[
+        bool,
+        typer.Option("--verify", help="Compare every byte of an existing run with its checksum, not only the sizes."),
+    ] = False,
     as_json: AsJson = False,
 ) -> None:
     """Capture activations, compute the statistics and write the report; an interrupted survey resumes.
@@ -41,7 +46,7 @@ def survey(
     from theodolite_jobs.survey import survey as run_survey
 
     cluster = {"ray_address": ray, "dask_address": dask, "replicas": replicas, "gpus_per_replica": gpus_per_replica}
-    _run(run_survey, spec_of(spec), spec.parent, as_json, store=store, **cluster)
+    _run(partial(run_survey, verified=verify), spec_of(spec), spec.parent, as_json, store=store, **cluster)
 
 
 def capture(

@@ -1,0 +1,45 @@
+"""A survey of a tiny random model with a tokenizer of its own: all stages run in seconds."""
+
+from pathlib import Path
+from typing import Any
+
+from support import tiny
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers
+from transformers import AutoModelForCausalLM, LlamaConfig, PreTrainedTokenizerFast
+
+from theodolite.spec import SurveySpec
+from theodolite.spec_file import parse_spec
+
+_SPECIAL = ["<pad>", "<s>", "</s>"]
+
+
+def save_model(folder: Path, seed: int = 0) -> Path:
+    """Write a tiny Llama whose tokens are the bytes of a text, and return its folder."""
+    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
+    vocabulary = {token: index for index, token in enumerate([*_SPECIAL, *alphabet])}
+    tokenizer = Tokenizer(models.BPE(vocab=vocabulary, merges=[]))
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    pad, begin, end = _SPECIAL
+    fast = PreTrainedTokenizerFast(tokenizer_object=tokenizer, pad_token=pad, bos_token=begin, eos_token=end)
+    fast.save_pretrained(folder)
+    config = LlamaConfig(**{**tiny.GROUPED, "vocab_size": len(vocabulary)})
+    tiny.random_model(config, AutoModelForCausalLM, seed).save_pretrained(folder)
+    return folder
+
+
+def spec_of(model: Path, **changes: Any) -> SurveySpec:
+    """Return the spec of a survey of two sets of ten prompts in shards of three, with a contrast."""
+    return parse_spec(
+        {
+            "model": {"id": str(model)},
+            "prompts": {
+                name: {"source": f"builtin:{name}", "limit": 10, "template": "none"} for name in ("harmful", "harmless")
+            },
+            "capture": {"shard_prompts": 3, "batch_tokens": 200},
+            "contrasts": {"refusal": {"positive": "harmful", "negative": "harmless"}},
+            "analyses": ["curves", "gram", "travel", "heads"],
+            "words": {"sentences": []},
+            **changes,
+        }
+    )
