@@ -6,7 +6,7 @@ back with events.
 
 import threading
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from concurrent.futures import Future
 from queue import SimpleQueue
 from typing import Any
@@ -36,6 +36,8 @@ class SimulatedReplica:
         restarts: maximum number of restarts.
         reason: why the replica dies.
         error: an error that every shard raises.
+        poison: samples that kill the replica.
+        failures: index of a shard → the errors of its first attempts, which the replica survives.
 
     Attributes:
         may_run: shards wait for this event.
@@ -48,7 +50,11 @@ class SimulatedReplica:
         restarts: int = 4,
         reason: str = DIED,
         error: Exception | None = None,
+        failures: Mapping[int, Sequence[Exception]] | None = None,
+        poison: Collection[int] = (),
     ) -> None:
+        self.poison = frozenset(poison)
+        self.failures = {index: list(errors) for index, errors in (failures or {}).items()}
         self.deaths, self.restarts = Counter(deaths or {}), restarts
         self.reason, self.error = reason, error
         self.may_run, self.may_restart = threading.Event(), threading.Event()
@@ -56,6 +62,8 @@ class SimulatedReplica:
         self.may_restart.set()
         self.lock = threading.Lock()
         self.done: list[int] = []
+        self.probes = 0
+        self.quarantined: dict[int, dict[int, str]] = {}
         self.halvings: dict[int, int] = {}
         self.incarnations, self.most_at_once = 1, 0
         self.has_resources, self.is_killed = True, False
@@ -76,6 +84,7 @@ class SimulatedReplica:
         assert len(tokens) == shard.stop - shard.start
         future: Future[Mapping[str, Any]] = Future()
         self.halvings[shard.index] = halvings
+        self.quarantined[shard.index] = dict(shard.quarantined)
         with self.lock:
             self.waiting += 1
             self.most_at_once = max(self.most_at_once, self.waiting)
@@ -84,6 +93,12 @@ class SimulatedReplica:
             else:
                 self.queue.put((shard, future))
         return future
+
+    def probe(
+        self, plan: SetPlan, shard: ShardPlan, tokens: Sequence[TokenIds], halvings: int
+    ) -> "Future[Mapping[str, Any]]":
+        self.probes += 1
+        return self.capture(plan, shard, tokens, halvings)
 
     def restart(self, reason: str) -> "Future[Any] | None":
         if self.restarts == 0:
@@ -111,12 +126,15 @@ class SimulatedReplica:
             self.may_run.wait(SECONDS)
             with self.lock:
                 self.waiting -= 1
-                if self.deaths[shard.index] > 0:
+                poison = [sample for batch in shard.batches for sample in batch if sample in self.poison]
+                if self.deaths[shard.index] > 0 or poison:
                     self.deaths[shard.index] -= 1
                     self._die(future, queue)
                     return
             if self.error is not None:
                 future.set_exception(self.error)
+            elif self.failures.get(shard.index):
+                future.set_exception(self.failures[shard.index].pop(0))
             else:
                 self.done.append(shard.index)
                 future.set_result(NUMBERS)

@@ -76,6 +76,7 @@ class Engine:
             self._check_countable(plan, tokens)
         started = time.perf_counter()
         captured = self._empty(len(tokens), len(plan.positions), units)
+        captured.quarantined.update(shard.quarantined)
         waiting = deque(part for batch in shard.batches for part in halved(batch, halvings))
         oom_backoffs = len(waiting) - len(shard.batches)
         pending: list[tuple[Batch, Any]] = []

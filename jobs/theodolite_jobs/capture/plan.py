@@ -5,7 +5,7 @@ batches and the same bits.
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 
 from theodolite.spec import TokenIds, digest_of
 
@@ -30,6 +30,7 @@ class ShardPlan:
     start: int  # first sample of the shard in its set
     stop: int  # one past the last sample
     batches: tuple[Batch, ...]  # samples of each batch, as indices into the set
+    quarantined: Mapping[int, str] = field(default_factory=dict)  # samples that are not run, and why
 
     @property
     def name(self) -> str:
@@ -54,8 +55,11 @@ class SetPlan:
         return self.shards[-1].stop
 
     def digest(self) -> str:
-        """Return the digest of the plan."""
-        return digest_of(asdict(self))
+        """Return the digest of the plan, which no quarantine changes."""
+        plan = asdict(self)
+        for shard in plan["shards"]:
+            del shard["quarantined"]
+        return digest_of(plan)
 
 
 def plan_set(

@@ -34,6 +34,7 @@ def arithmetic(certificate: Mapping[str, Any]) -> Arithmetic:
 class Assignment:
     """The configuration that the driver sends to a replica."""
 
+    run_id: str
     run_url: str  # the run's URL in the store
     model: ModelSpec  # its revision is pinned
     revision: str  # the revision that the model must have on the replica's node
@@ -119,10 +120,20 @@ class Replica:
             return None
         return self._write(location, shard, captured, str(engine.model.device))
 
+    def probe(self, plan: SetPlan, shard: ShardPlan, tokens: list[TokenIds], halvings: int = 0) -> None:
+        """Capture a part of a shard and discard it; raises as `capture` does."""
+        from theodolite.store.activations import counted_units
+
+        with self._in_step():
+            engine, location = self._ready(), open_location(self.assignment.run_url)
+            engine.capture(plan, shard, tokens, counted_units(location, shard.prompt_set), halvings)
+
     def _write(self, location: Location, shard: ShardPlan, captured: Any, device: str) -> dict[str, Any]:
         from theodolite.store.activations import encode_counts, encode_shard
-        from theodolite.store.commits import Commit, commit_shard, new_attempt, sha256
+        from theodolite.store.checksums import sha256
+        from theodolite.store.commits import commit_shard, new_attempt
         from theodolite.store.layout import MLP_POSITIVE
+        from theodolite.store.records import Commit
 
         encoded = {
             str(site): encode_shard(site, values, shard.start, self.assignment.shard_prompts)
@@ -131,6 +142,7 @@ class Replica:
         if captured.positive_counts is not None:
             encoded[MLP_POSITIVE.name] = encode_counts(captured.positive_counts, shard.index)
         commit = Commit(
+            run_id=self.assignment.run_id,
             prompt_set=shard.prompt_set,
             index=shard.index,
             start=shard.start,

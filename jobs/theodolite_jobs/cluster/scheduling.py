@@ -9,20 +9,31 @@ from concurrent.futures import Future
 from dataclasses import dataclass, replace
 from functools import partial
 from queue import SimpleQueue
+from threading import Timer
 from typing import Any, Protocol
 
-from theodolite.errors import CaptureError
+from theodolite.errors import CaptureError, RunDamagedError, StoreError
 from theodolite.spec import TokenIds
 from theodolite_jobs.capture.plan import SetPlan, ShardPlan
+from theodolite_jobs.cluster.poison import PoisonSearch, without
 
 IN_FLIGHT = 2
 """Slots of a replica: it executes one shard and queues one, so that it does not idle between shards."""
 
-MAX_ATTEMPTS = 3
-"""Failures of one shard that end the run, so that a shard that kills its replica is not retried forever."""
+FULL_SECONDS = 10.0
+"""Time after which a replica tries again to write to a full disk."""
 
-DIED, OUT_OF_MEMORY = REASONS = ("died", "out_of_memory")
-"""Reasons to requeue a shard. After `out_of_memory` the loop halves the batches."""
+MAX_ATTEMPTS = 3
+"""Failures of one shard that end the run, or start the search for a prompt that kills the replica."""
+
+MAX_POISON = 3
+"""Maximum number of prompts of one shard that are quarantined because they kill their replica."""
+
+POISON = "kills the process that captures it"
+"""The reason of the quarantine of such a prompt."""
+
+DIED, OUT_OF_MEMORY, STORE = REASONS = ("died", "out_of_memory", "store")
+"""Reasons to requeue a shard. After `out_of_memory` the loop halves the batches; after `store` the replica lives on."""
 
 
 class ReplicaDiedError(Exception):
@@ -47,6 +58,11 @@ class Worker(Protocol):
         self, plan: SetPlan, shard: ShardPlan, tokens: Sequence[TokenIds], halvings: int
     ) -> "Future[Mapping[str, Any]]":
         """Return a future of the numbers of the shard's commit record; it fails with ReplicaDiedError."""
+
+    def probe(
+        self, plan: SetPlan, shard: ShardPlan, tokens: Sequence[TokenIds], halvings: int
+    ) -> "Future[Mapping[str, Any] | None]":
+        """Capture a part of a shard without writing it, to see whether it kills the replica."""
 
     def restart(self, reason: str) -> "Future[Any] | None":
         """Restart a dead replica and return the new `ready`, or None if the replica has no restart left."""
@@ -84,7 +100,11 @@ class _Task:
     plan: SetPlan
     shard: ShardPlan
     halvings: int
+    search: PoisonSearch | None
 
+
+_Item = tuple[SetPlan, ShardPlan, PoisonSearch | None]
+"""A shard to capture, or a part of it to probe."""
 
 Work = Sequence[tuple[SetPlan, ShardPlan]]
 Tokens = Mapping[str, Sequence[TokenIds]]
@@ -97,7 +117,8 @@ def run_shards(workers: Sequence[Worker], work: Work, tokens: Tokens, callbacks:
     restarts it. A replica that has no restart left is removed.
 
     Raises:
-        CaptureError: a shard failed `MAX_ATTEMPTS` times, or all replicas were removed; names the shard.
+        CaptureError: a shard failed `MAX_ATTEMPTS` times, also without the prompts that killed its replica, or all
+            replicas were removed; names the shard.
     """
     _Loop(workers, work, tokens, callbacks).run()
 
@@ -109,10 +130,12 @@ class _Loop:
         self.tokens, self.callbacks = tokens, callbacks
         self.replicas = [_Replica(worker) for worker in workers]
         self.free_slots: deque[_Replica] = deque()
-        self.queue = deque(work)
+        self.queue: deque[_Item] = deque((plan, shard, None) for plan, shard in work)
+        self.n_searches: Counter[str] = Counter()  # by shard
         self.in_flight = 0
         self.failures: Counter[str] = Counter()
         self.halvings = 0  # applies to every batch: a batch size that ran out of memory once would do so again
+        self.waits_for_space = False
         self.events: SimpleQueue[Callable[[], None]] = SimpleQueue()  # the threads of the futures put events
 
     def run(self) -> None:
@@ -125,27 +148,37 @@ class _Loop:
                 self._dispatch(self.free_slots.popleft(), *self.queue.popleft())
             self.events.get()()
 
-    def _dispatch(self, replica: _Replica, plan: SetPlan, shard: ShardPlan) -> None:
-        task = _Task(replica, replica.incarnation, plan, shard, self.halvings)
+    def _dispatch(self, replica: _Replica, plan: SetPlan, shard: ShardPlan, search: PoisonSearch | None) -> None:
+        task = _Task(replica, replica.incarnation, plan, shard, self.halvings, search)
         self.in_flight += 1
         tokens = self.tokens[shard.prompt_set][shard.start : shard.stop]
         # Without its other shards the plan is small to send; the replica needs only this shard's batches.
-        future = replica.worker.capture(replace(plan, shards=()), shard, tokens, self.halvings)
+        run = replica.worker.capture if search is None else replica.worker.probe
+        future = run(replace(plan, shards=()), shard, tokens, self.halvings)
         future.add_done_callback(lambda done: self.events.put(partial(self._on_finished, task, done)))
 
-    def _on_finished(self, task: _Task, future: "Future[Mapping[str, Any]]") -> None:
+    def _on_finished(self, task: _Task, future: "Future[Any]") -> None:
         error, is_current = future.exception(), task.incarnation == task.replica.incarnation
         if isinstance(error, ReplicaDiedError):
-            self.queue.appendleft((task.plan, task.shard))
             self.callbacks.retried(error.reason)
             if is_current:  # the first event of this death
                 self._on_death(task.replica, error)
-            if error.was_executing:
-                self._count_failure(task, error)
+            if error.was_executing and error.reason == DIED and task.search is not None:
+                self._narrow(task, task.search, died=True)
+            else:
+                self.queue.appendleft((task.plan, task.shard, task.search))
+                if error.was_executing:
+                    self._count_failure(task, error.reason, error)
+        elif isinstance(error, StoreError) and not isinstance(error, RunDamagedError):
+            self._on_store_error(task, error)
         elif error is not None:
             raise error  # an error of the code, which a retry would repeat
         else:
-            self.callbacks.committed(task.shard, future.result())
+            if task.search is not None:
+                self._narrow(task, task.search, died=False)
+            else:
+                self.waits_for_space = False
+                self.callbacks.committed(task.shard, future.result())
             if is_current:
                 self.free_slots.append(task.replica)
         self.in_flight -= 1
@@ -156,16 +189,61 @@ class _Loop:
         self.free_slots = deque(other for other in self.free_slots if other is not replica)
         self._restart(replica, error.reason, error)
 
-    def _count_failure(self, task: _Task, error: ReplicaDiedError) -> None:
+    def _on_store_error(self, task: _Task, error: StoreError) -> None:
+        """Requeue a shard that could not be written; if the disk is full, wait for space without counting a failure."""
+        self.queue.append((task.plan, task.shard, task.search))  # last, since the store may recover in the meantime
+        self.callbacks.retried(STORE)
+        is_full = "No space left" in str(error)
+        if not is_full:
+            self._count_failure(task, STORE, error)
+        elif not self.waits_for_space:
+            self.callbacks.message(f"the store is full, and the capture goes on when there is space: {error}")
+        self.waits_for_space = is_full
+
+        def free_slot() -> None:
+            if task.incarnation == task.replica.incarnation:
+                self.free_slots.append(task.replica)
+
+        if not is_full:
+            free_slot()
+            return
+        timer = Timer(FULL_SECONDS, self.events.put, [free_slot])
+        timer.daemon = True
+        timer.start()
+
+    def _count_failure(self, task: _Task, reason: str, error: Exception) -> None:
         """Halve the batches after the first out-of-memory error of a size, else count a failure of the shard."""
-        if error.reason == OUT_OF_MEMORY and task.halvings < self.halvings:
+        if reason == OUT_OF_MEMORY and task.halvings < self.halvings:
             return  # the shard's next attempt has smaller batches already
-        if error.reason == OUT_OF_MEMORY and 2**self.halvings < max(map(len, task.shard.batches)):
+        if reason == OUT_OF_MEMORY and 2**self.halvings < max(map(len, task.shard.batches), default=1):
             self.halvings += 1
         else:
             self.failures[task.shard.name] += 1
-        if self.failures[task.shard.name] >= MAX_ATTEMPTS:
+        if self.failures[task.shard.name] < MAX_ATTEMPTS:
+            return
+        if reason != DIED or self.n_searches[task.shard.name] == MAX_POISON or not task.shard.batches:
             raise _capture_error(task.shard, f"failed {MAX_ATTEMPTS} times", error)
+        self._search(task)
+
+    def _search(self, task: _Task) -> None:
+        """Replace a shard that killed its replica, first in the queue, by a search for the prompt that did it."""
+        self.queue.popleft()
+        self.n_searches[task.shard.name] += 1
+        self.callbacks.message(
+            f"shard {task.shard.name} killed its replica {MAX_ATTEMPTS} times; searching for the prompt that does it"
+        )
+        search = PoisonSearch(task.shard)
+        self.queue.appendleft((task.plan, search.probe(), search))
+
+    def _narrow(self, task: _Task, search: PoisonSearch, *, died: bool) -> None:
+        """Queue the next probe of a search, or the shard without the prompt that was found."""
+        sample = search.narrow(died=died)
+        if sample is None:
+            self.queue.appendleft((task.plan, search.probe(), search))
+            return
+        self.callbacks.message(f"prompt {sample} of {task.shard.prompt_set} kills its replica and is quarantined")
+        self.queue.appendleft((task.plan, without(search.shard, sample, POISON), None))
+        self.failures[task.shard.name] = MAX_ATTEMPTS - 1
 
     def _restart(self, replica: _Replica, reason: str, error: BaseException) -> None:
         ready = replica.worker.restart(reason)

@@ -1,5 +1,6 @@
 """Replicas on Ray: start them, check their parity, and send shards to them."""
 
+import re
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, wait
@@ -48,7 +49,7 @@ class RayWorker:
             "runtime_env": {"env_vars": {**REPLICA_ENVIRONMENT, "OMP_NUM_THREADS": str(resources.threads)}},
         }
         self._arguments = assignment, dict(plans), dict(probes)
-        self._restarts = 0
+        self._restarts, self._is_probing = 0, False
         self._placement_group: Any = None
         self.expected: Arithmetic | None = None
         self._start()
@@ -67,27 +68,40 @@ class RayWorker:
         self, plan: SetPlan, shard: ShardPlan, tokens: Sequence[TokenIds], halvings: int
     ) -> "Future[Mapping[str, Any]]":
         """Return a future of the shard's commit numbers; all ranks of a group get the same calls in the same order."""
+        result = self._run("capture", plan, shard, tokens, halvings)
+        result.add_done_callback(self._on_captured)
+        return result
+
+    def probe(
+        self, plan: SetPlan, shard: ShardPlan, tokens: Sequence[TokenIds], halvings: int
+    ) -> "Future[Mapping[str, Any] | None]":
+        """Return a future that completes when a part of a shard is captured; nothing is written."""
+        self._is_probing = True
+        return self._run("probe", plan, shard, tokens, halvings)
+
+    def _run(
+        self, method: str, plan: SetPlan, shard: ShardPlan, tokens: Sequence[TokenIds], halvings: int
+    ) -> "Future[Any]":
         # An actor runs its calls in order, so `process_id` returns when the actor comes to the shard.
         started, killed = [actor.process_id.remote().future() for actor in self.actors], self._killed
 
         def was_executing(rank: int) -> bool:
             return not killed.is_set() and started[rank].done() and started[rank].exception() is None
 
-        calls = [actor.capture.remote(plan, shard, list(tokens), halvings) for actor in self.actors]
-        result = _gather(calls, f"shard {shard.name}", was_executing)
-        result.add_done_callback(self._on_captured)
-        return result
+        calls = [getattr(actor, method).remote(plan, shard, list(tokens), halvings) for actor in self.actors]
+        return _gather(calls, f"shard {shard.name}", was_executing)
 
     def restart(self, reason: str) -> "Future[Any] | None":
         """Restart the replica and return the new `ready`, or None after `MAX_RESTARTS` restarts without a commit.
 
-        The replica waits for resources without a time limit, while the other replicas work. A restart after
-        out-of-memory is not counted, because the next batches are smaller.
+        The replica waits for resources without a time limit, while the other replicas work. Restarts that are expected
+        are not counted: after out-of-memory, because the next batches are smaller, and after a probe.
         """
         if self._restarts == MAX_RESTARTS:
             return None
         self.kill()
-        self._restarts += reason != OUT_OF_MEMORY
+        self._restarts += reason != OUT_OF_MEMORY and not self._is_probing
+        self._is_probing = False
         self._start()
         return self.ready
 
@@ -205,6 +219,11 @@ def _gather(
     return result
 
 
+def _is_of_device(error: BaseException) -> bool:
+    """Return whether an error comes from a GPU or from the connection between GPUs."""
+    return isinstance(error, RuntimeError) and re.search("CUDA|CUBLAS|CUDNN|NCCL|HIP", str(error)) is not None
+
+
 def _loop_error(error: BaseException, subject: str, *, was_executing: bool, is_group: bool) -> BaseException:
     """Return ReplicaDiedError for an error after which the loop can retry, else the replica's own TheodoliteError."""
     if isinstance(error, ray.exceptions.RayTaskError):
@@ -213,8 +232,9 @@ def _loop_error(error: BaseException, subject: str, *, was_executing: bool, is_g
             return ReplicaDiedError(OUT_OF_MEMORY, str(cause))
         if isinstance(cause, RankOutOfStepError):
             return ReplicaDiedError(DIED, str(cause), was_executing=False)
-        # When one rank of a group dies, the other ranks fail in the collective call that waits for it.
-        if is_group and not isinstance(cause, TheodoliteError):
+        # When one rank of a group dies, the other ranks fail in the collective call that waits for it. After an error
+        # of a GPU, every later call of its process fails too.
+        if (is_group or _is_of_device(cause)) and not isinstance(cause, TheodoliteError):
             return ReplicaDiedError(DIED, first_line(cause), was_executing=was_executing)
         if isinstance(cause, TheodoliteError):
             return type(cause)(str(cause))

@@ -1,5 +1,6 @@
 """The number of prompts with each hidden unit positive: equal for all batchings, and equal to a count by hand."""
 
+import json
 from dataclasses import replace
 
 import numpy as np
@@ -12,9 +13,9 @@ from transformers import AutoModel
 from theodolite.sites import Site
 from theodolite.spec import ModelSpec
 from theodolite.store.activations import create_activations
-from theodolite.store.commits import read_commit
 from theodolite.store.layout import MLP_POSITIVE
 from theodolite.store.objects import open_location
+from theodolite.store.records import record_key
 from theodolite_jobs.capture.engine import Engine
 from theodolite_jobs.capture.plan import plan_set
 from theodolite_jobs.cluster import replica
@@ -181,6 +182,7 @@ def replica_for(folder, tokens, units):
     coordinates |= {"unit": range(units)} if units else {}
     create_activations(open_location(str(folder), create=True), "set", len(tokens), 2, SITES, coordinates)
     assignment = replica.Assignment(
+        run_id="run-0",
         run_url=str(folder),
         model=ModelSpec(id="tiny"),
         revision="",
@@ -204,6 +206,6 @@ def test_a_replica_counts_only_if_the_store_has_an_array_for_counts(tmp_path, un
     working = replica_for(tmp_path, tokens, units)
     for shard in plan.shards:
         working.capture(replace(plan, shards=()), shard, tokens[shard.start : shard.stop])
-        commit = read_commit(open_location(working.assignment.run_url), "set", shard.index)
-        assert set(commit.checksums) == {"resid_pre", "resid_final", *([MLP_POSITIVE.name] if units else [])}
+        record = json.loads((tmp_path / record_key("set", shard.index)).read_bytes())
+        assert set(record["checksums"]) == {"resid_pre", "resid_final", *([MLP_POSITIVE.name] if units else [])}
     assert (tmp_path / "activations.zarr/set/mlp_positive/c/1/0/0/0").exists() == bool(units)

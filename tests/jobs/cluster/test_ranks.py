@@ -1,5 +1,6 @@
 """Replicas that are ranks of a group: rank 0 writes, and the failure of a rank never corrupts the written shards."""
 
+import json
 from concurrent.futures import FIRST_COMPLETED, wait
 from dataclasses import replace
 
@@ -14,7 +15,6 @@ from theodolite.errors import CaptureError, RankOutOfMemoryError
 from theodolite.sites import Site
 from theodolite.spec import ModelSpec
 from theodolite.store.activations import create_activations
-from theodolite.store.commits import read_commits
 from theodolite.store.objects import keys, open_location
 from theodolite_jobs.capture.parity import FLOAT32_EXPECTED
 from theodolite_jobs.capture.plan import plan_set, probe_prompts
@@ -42,6 +42,7 @@ def created_run(model_folder, store):
     create_activations(open_location(str(store), create=True), "set", len(TOKENS), 3, SITES, coordinates)
     model = ModelSpec(id=str(model_folder))
     return Assignment(
+        run_id="run-0",
         run_url=str(store),
         model=model,
         revision=resolve_source(model, model_folder).revision,
@@ -100,6 +101,12 @@ def capture_shard(rank, index, halvings=0):
     return capture(REPLICA[0], index, halvings)
 
 
+def committed(folder):
+    """Return the commit records of the set by shard index, as they are stored."""
+    files = (folder / "shards/set").glob("*.json")
+    return {int(file.stem): json.loads(file.read_bytes()) for file in sorted(files)}
+
+
 def run_out_of_memory(rank):
     """Limit the memory of the second rank to one prompt."""
     run = LoadedModel.run
@@ -122,7 +129,7 @@ def test_the_first_rank_writes_each_shard_once(model_folder, whole, tmp_path):
         assert numbers["prompts"] == 3
         assert nothing is None
     group.close()
-    assert read_commits(open_location(str(tmp_path)), "set").keys() == {0, 1}
+    assert committed(tmp_path).keys() == {0, 1}
     assert not list(keys(open_location(str(tmp_path)), "pending"))
     assert_same_results(tmp_path, whole)
 
@@ -144,7 +151,7 @@ def test_a_rank_out_of_memory_ends_its_group_and_the_next_one_halves_the_batches
     with pytest.raises(RuntimeError, match="closed by peer"):
         waiting.result(SECONDS)
     group.close()
-    assert not read_commits(open_location(str(tmp_path)), "set")
+    assert not committed(tmp_path)
 
     group = Group(2, joined=False)
     group.run(begin, assignment)
@@ -152,10 +159,10 @@ def test_a_rank_out_of_memory_ends_its_group_and_the_next_one_halves_the_batches
     for shard in PLAN.shards:
         group.run(capture_shard, shard.index, 2)
     group.close()
-    commits = read_commits(open_location(str(tmp_path)), "set")
-    assert [sample for commit in commits.values() for batch in commit.batches for sample in batch] == [
+    commits = committed(tmp_path)
+    assert [sample for commit in commits.values() for batch in commit["batches"] for sample in batch] == [
         sample for shard in PLAN.shards for batch in shard.batches for sample in batch
     ]
-    assert {len(batch) for commit in commits.values() for batch in commit.batches} == {1}
-    assert [commit.oom_backoffs for commit in commits.values()] == [2, 2]
+    assert {len(batch) for commit in commits.values() for batch in commit["batches"]} == {1}
+    assert [commit["oom_backoffs"] for commit in commits.values()] == [2, 2]
     assert_same_results(tmp_path, whole)

@@ -5,8 +5,10 @@ from concurrent.futures import Future
 import pytest
 from support.simulated_replicas import NUMBERS, SimulatedReplica, work_of
 
-from theodolite.errors import CaptureError, ModelError
-from theodolite_jobs.cluster.scheduling import IN_FLIGHT, OUT_OF_MEMORY, Callbacks, run_shards
+from theodolite.errors import CaptureError, ModelError, RunDamagedError, StoreError
+from theodolite_jobs.capture.plan import SetPlan, ShardPlan
+from theodolite_jobs.cluster import scheduling
+from theodolite_jobs.cluster.scheduling import IN_FLIGHT, OUT_OF_MEMORY, POISON, Callbacks, run_shards
 
 
 class Seen:
@@ -183,3 +185,64 @@ def test_the_loop_waits_for_the_restart_of_the_only_replica():
             worker.may_restart.set()
 
     assert len(run([worker], 9, watch).committed) == 9
+
+
+def test_a_shard_that_the_store_refused_is_repeated_by_a_replica_that_lives_on():
+    worker = SimulatedReplica(failures={2: [StoreError("cannot write: 503")] * 2})
+    seen = run([worker], 6)
+    assert sorted(index for index, _ in seen.committed) == list(range(6))
+    assert (worker.incarnations, seen.retried, seen.replicas) == (1, ["store", "store"], [1])
+
+
+def test_a_shard_that_the_store_refuses_three_times_ends_the_run():
+    with pytest.raises(CaptureError, match=r"shard set/00002 failed 3 times; last error: cannot write: 503"):
+        run([SimulatedReplica(failures={2: [StoreError("cannot write: 503")] * 3})], 6)
+
+
+def test_a_full_disk_is_waited_for_however_often_it_refuses(monkeypatch):
+    monkeypatch.setattr(scheduling, "FULL_SECONDS", 0.01)
+    full = StoreError("cannot write pending/set: No space left on device (os error 28)")
+    seen = run([SimulatedReplica(failures={index: [full] * 5 for index in range(3)})], 6)
+    assert sorted(index for index, _ in seen.committed) == list(range(6))
+    assert [message for message in seen.messages if message.startswith("the store is full")]
+
+
+def test_a_damaged_record_ends_the_run_at_once():
+    with pytest.raises(RunDamagedError):
+        run([SimulatedReplica(failures={2: [RunDamagedError("shards/set/00002.json is not JSON")]})], 6)
+
+
+def run_one_shard(workers, n_prompts):
+    """Run one shard whose batches have four prompts."""
+    batches = tuple(tuple(range(start, min(start + 4, n_prompts))) for start in range(0, n_prompts, 4))
+    shard = ShardPlan("set", 0, 0, n_prompts, batches)
+    seen = Seen(lambda _seen: None)
+    plan = SetPlan("set", (-1,), 0, (shard,), n_prompts, n_prompts)
+    run_shards(workers, [(plan, shard)], {"set": [(1,)] * n_prompts}, seen.callbacks)
+    return seen
+
+
+@pytest.mark.parametrize("replicas", [1, 3])
+@pytest.mark.parametrize("poison", [{0}, {7}, {5}, {1, 6}, {2, 3, 9}])
+def test_prompts_that_kill_their_replica_are_found_and_the_rest_of_the_shard_is_kept(poison, replicas):
+    workers = [SimulatedReplica(restarts=99, poison=poison) for _ in range(replicas)]
+    seen = run_one_shard(workers, 10)
+    assert [index for index, _ in seen.committed] == [0]
+    last = max((worker.quarantined.get(0, {}) for worker in workers), key=len)
+    assert last == dict.fromkeys(sorted(poison), POISON)
+    found = [message for message in seen.messages if message.endswith("kills its replica and is quarantined")]
+    assert sorted(found) == [
+        f"prompt {sample} of set kills its replica and is quarantined" for sample in sorted(poison)
+    ]
+
+
+def test_a_shard_with_more_poison_prompts_than_are_plausible_ends_the_run():
+    with pytest.raises(CaptureError, match=r"shard set/00000 failed 3 times; last error: killed"):
+        run_one_shard([SimulatedReplica(restarts=99, poison=range(10))], 10)
+
+
+def test_a_shard_of_one_poison_prompt_is_committed_without_it():
+    worker = SimulatedReplica(restarts=99, poison={0})
+    seen = run_one_shard([worker], 1)
+    assert [index for index, _ in seen.committed] == [0]
+    assert worker.quarantined[0] == {0: POISON}

@@ -37,6 +37,7 @@ def move_away(store):
 def replica_of(store, marker, engine=None):
     nowhere = Path("nowhere")
     assignment = Assignment(
+        run_id="run-0",
         run_url=run_url(str(store), "run-0"),
         model=ModelSpec(id="x"),
         revision="",
