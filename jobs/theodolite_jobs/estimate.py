@@ -65,12 +65,6 @@ def estimate(prepared: Prepared) -> dict[str, Any]:
         for name, plan in prepared.plans.items()
     }
     prompts, tokens = (sum(facts[name] for facts in sets.values()) for name in ("prompts", "computed_tokens"))
-    vectors = sum(plan.n_samples * len(plan.positions) for plan in prepared.plans.values())
-    per_vector = len(prepared.layers) * len(prepared.spec.capture.sites) + 1
-    counts = sum(
-        len(plan.shards) * len(plan.positions) * len(prepared.layers) * prepared.counted_units(name)
-        for name, plan in prepared.plans.items()
-    )
     weights = parameters * _BYTES.get(dtype, 4)
     # The parity check loads the embedding and the first blocks in float32.
     embedding = int(prepared.config.get_text_config().vocab_size) * prepared.dimensions.d_model
@@ -97,7 +91,9 @@ def estimate(prepared: Prepared) -> dict[str, Any]:
         },
         "sets": sets,
         "replica_memory_bytes": round(weights + other_bytes(1)),
-        "stored_bytes_at_most": (vectors * per_vector * prepared.dimensions.d_model + counts) * 4,
+        "stored_bytes_at_most": sum(
+            prepared.shard_bytes(shard) for plan in prepared.plans.values() for shard in plan.shards
+        ),
         "capture_seconds_about": {
             device: float(f"{2 * parameters * tokens / speed:.2g}") for device, speed in _OPERATIONS_PER_SECOND.items()
         },

@@ -15,7 +15,7 @@ from theodolite.spec import SENTENCES, ModelSpec, SurveySpec, TokenIds, digest_o
 from theodolite.store.layout import CAPTURE_VERSION
 from theodolite.store.runs import ModelFacts, RunRecord, SetFacts
 from theodolite.version import __version__
-from theodolite_jobs.capture.plan import SetPlan, plan_set
+from theodolite_jobs.capture.plan import SetPlan, ShardPlan, plan_set
 from theodolite_jobs.models.anatomy import Anatomy, Dimensions, check_layers, check_sites, dimensions_of
 from theodolite_jobs.models.batching import can_share_prefix, length_class_of
 from theodolite_jobs.models.facts import mlp_width
@@ -91,6 +91,13 @@ class Prepared:
     @cached_property
     def _mlp_width(self) -> int:
         return mlp_width(self.config) or 0
+
+    def shard_bytes(self, shard: ShardPlan) -> int:
+        """Return the bytes of a shard's arrays before compression."""
+        n_positions = len(self.plans[shard.prompt_set].positions)
+        vectors = len(self.layers) * len(self.spec.capture.sites) + 1  # of a prompt at a position
+        counts = n_positions * len(self.layers) * self.counted_units(shard.prompt_set)
+        return 4 * ((shard.stop - shard.start) * n_positions * vectors * self.dimensions.d_model + counts)
 
     def record(self, attention: str, parity: dict[str, Any]) -> RunRecord:
         """Return the content of run.json."""
