@@ -41,10 +41,19 @@ def _check_unique(values: list[Any], minimum: int = 0) -> list[Any]:
     return values
 
 
-_Index = Annotated[int, Field(ge=0)]
-_Positions = Annotated[list[int], AfterValidator(_check_positions)]
-_Offsets = Annotated[list[_Index], AfterValidator(lambda offsets: sorted({0, *_check_unique(offsets)}))]
-_Sentences = Annotated[list[Annotated[str, Field(min_length=1)]], AfterValidator(_check_unique)]
+# Every field has a maximum, because a service accepts specs from others.
+_Count = Annotated[int, Field(ge=1, le=10**9)]
+_Index = Annotated[int, Field(ge=0, le=10**6)]
+_Place = Annotated[str, Field(min_length=1, max_length=1_000)]
+_Text = Annotated[str, Field(max_length=100_000)]
+_PositionList = Annotated[list[Annotated[int, Field(ge=-(10**6))]], Field(max_length=1_000)]
+_Positions = Annotated[_PositionList, AfterValidator(_check_positions)]
+_Offsets = Annotated[
+    list[_Index], Field(max_length=1_000), AfterValidator(lambda offsets: sorted({0, *_check_unique(offsets)}))
+]
+_Sentences = Annotated[
+    list[Annotated[_Text, Field(min_length=1)]], Field(max_length=1_000), AfterValidator(_check_unique)
+]
 
 
 class _Model(BaseModel):
@@ -54,8 +63,8 @@ class _Model(BaseModel):
 class ModelSpec(_Model):
     """The model, its revision and its arithmetic."""
 
-    id: str = Field(description="Hub id, local folder, path of a .gguf file, or alias.", min_length=1)
-    revision: str | None = Field(
+    id: _Place = Field(description="Hub id, local folder, path of a .gguf file, or alias.")
+    revision: _Place | None = Field(
         None, description="Hub revision; resolved to a commit and pinned when the run is created."
     )
     dtype: Literal["auto", "float32", "bfloat16", "float16"] = Field(
@@ -73,7 +82,7 @@ class DrawSpec(_Model):
     """A random sample of a prompt set: the train part of scikit-learn's `train_test_split`."""
 
     test_size: float = Field(description="Fraction of the prompts to exclude.", gt=0, lt=1)
-    random_state: int = Field(description="Seed of the shuffle.", ge=0)
+    random_state: int = Field(description="Seed of the shuffle.", ge=0, lt=2**32)
 
 
 class PromptSetSpec(_Model):
@@ -82,19 +91,22 @@ class PromptSetSpec(_Model):
     source: str = Field(
         description="builtin:NAME, file:PATH (.csv .jsonl .json .parquet .txt, relative to the spec) or hub:DATASET.",
         pattern=r"^(builtin|file|hub|words):.+$",
+        max_length=1_000,
     )
-    split: str = Field("train", description="Split of a hub dataset.")
-    column: str | None = Field(None, description="Column of the prompts; required if the source has several columns.")
-    where: dict[str, bool | int | float | str | None] = Field(
-        default_factory=dict, description="Select rows whose columns have exactly these values."
+    split: _Place = Field("train", description="Split of a hub dataset.")
+    column: _Place | None = Field(
+        None, description="Column of the prompts; required if the source has several columns."
+    )
+    where: dict[_Place, bool | int | float | _Text | None] = Field(
+        default_factory=dict, description="Select rows whose columns have exactly these values.", max_length=100
     )
     draw: DrawSpec | None = Field(None, description="Random sample, drawn after `where` and before `limit`.")
-    limit: int | None = Field(None, description="Maximum number of prompts; the first ones are used.", ge=1)
-    template: str | None = Field(
+    limit: _Count | None = Field(None, description="Maximum number of prompts; the first ones are used.")
+    template: _Text | None = Field(
         None, description="chat (default if the tokenizer has a chat template), none, or a text that contains {prompt}."
     )
-    system: str | None = Field(None, description="System message; requires the chat template.")
-    positions: list[int] | Literal["all"] | None = Field(
+    system: _Text | None = Field(None, description="System message; requires the chat template.")
+    positions: _PositionList | Literal["all"] | None = Field(
         None, description="Overrides capture.positions; all captures every token."
     )
 
@@ -135,10 +147,12 @@ class CaptureSpec(_Model):
         description="Sites to capture in each block; resid_final is always captured.",
         min_length=1,
     )
-    layers: Literal["all"] | list[_Index] = Field("all", description="Layers to capture, from 0.")
+    layers: Literal["all"] | Annotated[list[_Index], Field(max_length=10_000)] = Field(
+        "all", description="Layers to capture, from 0."
+    )
     positions: _Positions = Field([-1], description="Token positions to capture, from the end; -1 is the last token.")
-    batch_tokens: int = Field(2048, description="Token budget of one batch, including padding.", ge=1)
-    shard_prompts: int = Field(64, description="Number of prompts in a shard.", ge=1)
+    batch_tokens: _Count = Field(2048, description="Token budget of one batch, including padding.")
+    shard_prompts: _Count = Field(64, description="Number of prompts in a shard.")
     template_date: date = Field(date(2024, 7, 26), description="Date that chat templates use as today.")
 
     @field_validator("sites")
@@ -157,8 +171,8 @@ class CaptureSpec(_Model):
 class ContrastSpec(_Model):
     """Two prompt sets; directions point from the negative to the positive set."""
 
-    positive: str = Field(description="Name of the positive prompt set.")
-    negative: str = Field(description="Name of the negative prompt set.")
+    positive: _Place = Field(description="Name of the positive prompt set.")
+    negative: _Place = Field(description="Name of the negative prompt set.")
     paired: bool | None = Field(
         None,
         description="Prompt i of one set matches prompt i of the other; the default is true for the built-in pair.",
@@ -177,9 +191,7 @@ class HeadsSpec(_Model):
         [0], description="Query position minus key position, for W_QK with rotary positions; 0 is always included."
     )
     fold_norm: bool = Field(False, description="Fold the norm before attention into the attention weights.")
-    vectors: int = Field(
-        20, description="Number of leading singular vectors to store on each side; 0 stores none.", ge=0
-    )
+    vectors: _Index = Field(20, description="Number of leading singular vectors to store on each side; 0 stores none.")
     composition: tuple[_Index, _Index] | None = Field(
         None, description="First and last layer whose heads are compared in pairs: Q-, K- and V-composition."
     )
@@ -207,7 +219,7 @@ class WordsSpec(_Model):
         ["To kill two birds with one stone"],
         description="Sentences whose tokens get trajectories; captured as the prompt set `sentences`.",
     )
-    tokens: int = Field(20, description="Number of tokens in each list.", ge=1)
+    tokens: _Count = Field(20, description="Number of tokens in each list.")
     nouns: Name = Field(NOUNS, description="Prompt set of single words; the default is the built-in set nouns.")
     umap: bool = Field(
         False, description="Also project trajectories onto a UMAP of the embeddings; requires umap-learn."
@@ -220,14 +232,16 @@ _SENTENCES = PromptSetSpec(source=f"words:{SENTENCES}", template="none", positio
 class SurveySpec(_Model):
     """A survey: the model, the prompt sets, the activations to capture, and the analyses."""
 
-    name: str | None = Field(None, description="Label of the survey; digests do not include it.")
+    name: _Text | None = Field(None, description="Label of the survey; digests do not include it.")
     model: ModelSpec
     prompts: dict[Name, PromptSetSpec] = Field(
-        description="Prompt sets by name; an empty mapping surveys only the weights."
+        description="Prompt sets by name; an empty mapping surveys only the weights.", max_length=1_000
     )
     capture: CaptureSpec = CaptureSpec()
-    contrasts: dict[Name, ContrastSpec] = Field(default_factory=dict, description="Contrasts by name.")
-    analyses: list[str] | None = Field(
+    contrasts: dict[Name, ContrastSpec] = Field(
+        default_factory=dict, description="Contrasts by name.", max_length=1_000
+    )
+    analyses: Annotated[list[_Place], Field(max_length=100)] | None = Field(
         None, description=f"Any of: {', '.join(ANALYSES)}; the default is all that the model and the prompts allow."
     )
     heads: HeadsSpec = HeadsSpec()

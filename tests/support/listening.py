@@ -9,6 +9,7 @@ from typing import Any
 import uvicorn
 
 from theodolite.api.app import create_app
+from theodolite.api.connections import DeadlineProtocol
 from theodolite.settings import Settings
 
 
@@ -16,7 +17,7 @@ from theodolite.settings import Settings
 def served(store: object, *, tokenless: bool = True, **settings: Any) -> Iterator[str]:
     """Serve a store over real HTTP from a thread, and yield the URL."""
     app = create_app(Settings(store=str(store), **settings), open_without_tokens=tokenless)
-    server = uvicorn.Server(uvicorn.Config(app, log_level="critical", ws="none"))
+    server = uvicorn.Server(uvicorn.Config(app, log_level="critical", ws="none", http=DeadlineProtocol))
     with socket.create_server(("127.0.0.1", 0)) as listener:
         thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]})
         thread.start()

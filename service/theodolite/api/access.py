@@ -16,6 +16,12 @@ from theodolite.api.problems import Problem
 SECONDS_CACHED = 2.0
 """Default for how long the list of credentials is cached; a revoked token is valid for at most as long."""
 
+_LOCAL = "local"
+"""The id of every caller of a service without tokens."""
+
+_FORWARDED = ("forwarded", "via", "x-forwarded-for", "x-forwarded-host", "x-forwarded-proto", "x-real-ip")
+"""Headers that proxies add."""
+
 _bearer = HTTPBearer(auto_error=False, description="A bearer token that `theodolite token create` printed.")
 _Given = Annotated[HTTPAuthorizationCredentials | None, Depends(_bearer)]
 
@@ -51,7 +57,7 @@ class Access:
             if self.clock() - self._read_at > self.seconds_cached:
                 await run_in_threadpool(self._read)
         if self._is_open:
-            return Caller("local", SCOPES)
+            return Caller(_LOCAL, SCOPES)
         if token is None:
             raise _unauthorised(
                 "this service needs a token: send `Authorization: Bearer TOKEN`, a token from `theodolite token create`"
@@ -85,17 +91,30 @@ async def submitter(request: Request, given: _Given) -> Caller:
 async def metrics_reader(request: Request, given: _Given) -> None:
     """Accept callers on loopback, and callers with the scope read."""
     client = request.client.host if request.client else ""
-    on_loopback = client in ("127.0.0.1", "::1") and request.url.hostname in {name.strip("[]") for name in LOOPBACK}
+    names = {name.strip("[]") for name in LOOPBACK}
+    on_loopback = client in ("127.0.0.1", "::1") and request.url.hostname in names and not _is_forwarded(request)
     if not on_loopback:
         await _with_scope(request, given, "read")
 
 
 async def _with_scope(request: Request, given: HTTPAuthorizationCredentials | None, scope: str) -> Caller:
     caller: Caller = await request.app.state.access.caller(given.credentials if given else None)
+    if caller.id == _LOCAL and _is_forwarded(request):
+        raise Problem(
+            403,
+            "forwarded",
+            "the request came through a proxy, and this service has no tokens, so only programs on this machine may "
+            "use it; create a token with `theodolite token create`",
+        )
     if scope not in caller.scopes:
         scopes = " and ".join(caller.scopes)
         raise Problem(403, "scope", f"the token has the scope {scopes}, but this call needs the scope {scope}")
     return caller
+
+
+def _is_forwarded(request: Request) -> bool:
+    """Return whether a proxy has passed the request on; it may have replaced Host by a name of loopback."""
+    return any(name in request.headers for name in _FORWARDED)
 
 
 def _unauthorised(detail: str) -> Problem:

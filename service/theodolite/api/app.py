@@ -1,5 +1,6 @@
 """The service as one ASGI app."""
 
+import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
@@ -9,6 +10,7 @@ from fastapi.middleware.gzip import GZipMiddleware
 
 from theodolite.api import compare, groups, health, jobs, page, runs
 from theodolite.api.access import SECONDS_CACHED, Access
+from theodolite.api.connections import AcceptErrors
 from theodolite.api.guards import Guard
 from theodolite.api.problems import add_handlers
 from theodolite.api.request_metrics import Measured
@@ -56,6 +58,7 @@ def create_app(
 @asynccontextmanager
 async def _lifespan(_app: FastAPI) -> AsyncIterator[None]:
     anyio.to_thread.current_default_thread_limiter().total_tokens = THREADS
+    asyncio.get_running_loop().set_exception_handler(AcceptErrors())
     yield
 
 

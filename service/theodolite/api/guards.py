@@ -1,5 +1,6 @@
 """Check each request before it reaches a route, and add security headers to each response."""
 
+import asyncio
 import logging
 import traceback
 from collections.abc import Collection
@@ -8,14 +9,19 @@ from urllib.parse import urlsplit
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from theodolite.api.problems import problem_response
+from theodolite.api.problems import Problem, error_response, problem_response
+from theodolite.errors import TheodoliteError
 
 LOOPBACK = frozenset({"localhost", "127.0.0.1", "[::1]"})
 
 BODY_BYTES = 2**20
 """Maximum size of a request's body. A spec has a few kilobytes, but its sentences may be long."""
 
-_TOO_LONG = 413, "body-too-long", f"the body is longer than the limit of {BODY_BYTES} bytes; shorten the spec"
+BODY_SECONDS = 10.0
+"""Time in which a request's body must arrive."""
+
+MAX_BODIES = 16
+"""Maximum number of bodies that are read at the same time; other requests wait."""
 
 _WITH_BODY = ("POST", "PUT", "PATCH")
 
@@ -38,7 +44,9 @@ _HEADERS = {
 
 
 class Guard:
-    """Middleware that rejects foreign hosts and origins, long bodies and POSTs without JSON, and adds security headers.
+    """Middleware that rejects foreign hosts and origins, and bodies that are long, not JSON, or without a credential.
+
+    It also adds security headers.
 
     It checks `Host` and `Origin` on loopback too. Otherwise a page of any site could reach a service on loopback by a
     name that resolves to 127.0.0.1 (DNS rebinding).
@@ -52,6 +60,7 @@ class Guard:
 
     def __init__(self, app: ASGIApp, hosts: Collection[str] = ()) -> None:
         self.app, self.hosts = app, LOOPBACK | {host.lower() for host in hosts}
+        self._bodies = asyncio.Semaphore(MAX_BODIES)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Reject the request, or pass it to the app."""
@@ -71,13 +80,18 @@ class Guard:
                 message["headers"] = [*message["headers"], *(pair for pair in extra if pair[0] not in present)]
             await send(message)
 
-        refusal = self._refusal(scope, headers)
         body: bytes | None = None
-        if refusal is None and scope["method"] in _WITH_BODY:
-            body = await _read_body(receive)
-            refusal = _TOO_LONG if len(body) > BODY_BYTES else None
-        if refusal is not None:
-            await problem_response(*refusal)(scope, receive, with_headers)
+        try:
+            self._check_head(scope, headers)
+            if scope["method"] in _WITH_BODY:
+                # Only a caller with a credential may occupy memory with a body.
+                await scope["app"].state.access.caller(_token(headers))
+                async with self._bodies:
+                    body = await _read_body(receive)
+        except (Problem, TheodoliteError) as error:
+            response = error_response(error)
+            response.headers["Connection"] = "close"  # what follows may be the body, and is no second request
+            await response(scope, receive, with_headers)
             return
         try:
             await self.app(scope, receive if body is None else _replay(body, receive), with_headers)
@@ -88,21 +102,27 @@ class Guard:
             detail = "the service failed on this request; its log has the location of the error"
             await problem_response(500, "internal", detail)(scope, receive, with_headers)
 
-    def _refusal(self, scope: Scope, headers: dict[str, str]) -> tuple[int, str, str] | None:
+    def _check_head(self, scope: Scope, headers: dict[str, str]) -> None:
+        """Raise Problem if the service does not accept a request with this head."""
+        if {"content-length", "transfer-encoding"} <= headers.keys():
+            # A proxy that believes the other one would take the rest of the body for a second request.
+            detail = "the request has both Content-Length and Transfer-Encoding; send one of them"
+            raise Problem(400, "ambiguous-length", detail)
         host = headers.get("host", "").lower()
         if _name(host) not in self.hosts:
             detail = f"Host: given {host!r}; allowed: {', '.join(sorted(self.hosts))}"
-            return 421, "foreign-host", f"{detail}; add a name to THEODOLITE_HOSTS"
+            raise Problem(421, "foreign-host", f"{detail}; add a name to THEODOLITE_HOSTS")
         origin = headers.get("origin")
         if origin is not None and _netloc(origin) != host:
-            return 403, "foreign-origin", f"Origin: given {origin!r}; pages of other sites may not call this service"
+            raise Problem(
+                403, "foreign-origin", f"Origin: given {origin!r}; pages of other sites may not call this service"
+            )
         kind = headers.get("content-type", "").partition(";")[0].strip().lower()
         if scope["method"] in _WITH_BODY and kind != "application/json":
-            return 415, "not-json", f"Content-Type: given {kind!r}; allowed: application/json"
+            raise Problem(415, "not-json", f"Content-Type: given {kind!r}; allowed: application/json")
         declared = headers.get("content-length", "0")
         if declared.isascii() and declared.isdigit() and (len(declared) > 18 or int(declared) > BODY_BYTES):
-            return _TOO_LONG
-        return None
+            raise _too_long()
 
 
 def _netloc(origin: str) -> str | None:
@@ -118,15 +138,33 @@ def _name(host: str) -> str:
     return host if host.endswith("]") else host.rpartition(":")[0] or host
 
 
+def _token(headers: dict[str, str]) -> str | None:
+    """Return the bearer token of a request, or None."""
+    scheme, _, token = headers.get("authorization", "").partition(" ")
+    return token.strip() if scheme.lower() == "bearer" and token.strip() else None
+
+
 async def _read_body(receive: Receive) -> bytes:
-    """Return the body, or slightly more than BODY_BYTES of a longer body."""
+    """Return the body; raise Problem 413 if it is longer than BODY_BYTES, 408 if it takes longer than BODY_SECONDS."""
     body = bytearray()
-    while len(body) <= BODY_BYTES:
-        message: Any = await receive()
-        body += message.get("body", b"")
-        if message["type"] != "http.request" or not message.get("more_body", False):
-            break
+    try:
+        async with asyncio.timeout(BODY_SECONDS):
+            while len(body) <= BODY_BYTES:
+                message: Any = await receive()
+                body += message.get("body", b"")
+                if message["type"] != "http.request" or not message.get("more_body", False):
+                    break
+    except TimeoutError:
+        detail = f"the body did not arrive within {BODY_SECONDS:.0f} seconds; send the request again"
+        raise Problem(408, "body-too-slow", detail) from None
+    if len(body) > BODY_BYTES:
+        raise _too_long()
     return bytes(body)
+
+
+def _too_long() -> Problem:
+    detail = f"the body is longer than the limit of {BODY_BYTES} bytes; shorten the spec"
+    return Problem(413, "body-too-long", detail)
 
 
 def _replay(body: bytes, receive: Receive) -> Receive:

@@ -52,18 +52,25 @@ def problem_response(status: int, kind: str, detail: str, headers: dict[str, str
     return Response(orjson.dumps(content), status, headers, MEDIA_TYPE)
 
 
+def error_response(error: Problem | TheodoliteError) -> Response:
+    """Return an error as a response."""
+    if isinstance(error, Problem):
+        return problem_response(error.status, error.kind, error.detail, error.headers)
+    status = next(_STATUS[parent] for parent in type(error).__mro__ if parent in _STATUS)
+    count_store_error(error)
+    return problem_response(status, error.kind(), str(error))
+
+
 def add_handlers(app: FastAPI) -> None:
     """Make an app return every error as a problem."""
 
     @app.exception_handler(Problem)
     def _(_request: Request, problem: Problem) -> Response:
-        return problem_response(problem.status, problem.kind, problem.detail, problem.headers)
+        return error_response(problem)
 
     @app.exception_handler(TheodoliteError)
     def _(_request: Request, error: TheodoliteError) -> Response:
-        status = next(_STATUS[parent] for parent in type(error).__mro__ if parent in _STATUS)
-        count_store_error(error)
-        return problem_response(status, error.kind(), str(error))
+        return error_response(error)
 
     @app.exception_handler(RequestValidationError)
     def _(_request: Request, error: RequestValidationError) -> Response:

@@ -27,6 +27,7 @@ def serve(settings: Settings, host: str, port: int) -> None:
     import uvicorn
 
     from theodolite.api.app import create_app
+    from theodolite.api.connections import DeadlineProtocol, connection_limit
     from theodolite.api.credentials import list_credentials
     from theodolite.api.guards import LOOPBACK
     from theodolite.store.runs import list_run_ids
@@ -48,6 +49,8 @@ def serve(settings: Settings, host: str, port: int) -> None:
         access_log=False,
         server_header=False,
         timeout_graceful_shutdown=5,
+        http=DeadlineProtocol,
+        limit_concurrency=connection_limit(),
     )
     gc.collect()
     gc.freeze()  # imported objects stay alive; collecting them again would delay responses

@@ -265,3 +265,13 @@ def test_a_slow_read_does_not_extend_the_validity_of_a_revoked_token(tmp_path, m
 
     with pytest.raises(Problem, match="unknown to this service"):
         asyncio.run(ask_twice())
+
+
+@pytest.mark.parametrize("header", ["X-Forwarded-For", "X-Forwarded-Host", "Forwarded", "Via", "X-Real-IP"])
+def test_a_proxy_does_not_open_a_service_without_tokens(store, header):
+    client = client_of(store)
+    assert client.get("/v1/runs").status_code == 200
+    assert_problem(client.get("/v1/runs", headers={header: "203.0.113.7"}), 403, "came through a proxy", "token create")
+    token, _ = create_credential(store, ["read"])
+    client = client_at_once(store)
+    assert client.get("/v1/runs", headers={header: "203.0.113.7", **bearer(token)}).status_code == 200

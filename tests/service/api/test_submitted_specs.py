@@ -283,7 +283,7 @@ def test_a_filter_that_is_not_unicode_is_rejected(checking, where):
 def test_a_huge_limit_is_rejected(checking):
     prompts = {name: {"source": f"builtin:{name}", "limit": int("9" * 4300)} for name in ("harmful", "harmless")}
     content = json.dumps({**SPEC, "prompts": prompts}).encode()
-    assert_problem(checking(content), 413)
+    assert_problem(checking(content), 422, "prompts.harmful.limit", "less than or equal to 1000000000")
 
 
 def test_the_schema_of_specs_describes_every_field(checking, tmp_path):

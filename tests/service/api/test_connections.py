@@ -1,0 +1,122 @@
+"""What callers without a credential can do to connections: deadlines, early refusals, and no smuggled requests."""
+
+import asyncio
+import logging
+import socket
+from contextlib import closing, suppress
+
+import pytest
+from support.listening import served
+
+from theodolite.api import guards
+from theodolite.api.connections import AcceptErrors, DeadlineProtocol
+from theodolite.api.credentials import create_credential
+
+HEAD = b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n"
+POST = b"POST /v1/spec/check HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
+SECONDS = 20  # after which a test counts as failed
+
+
+@pytest.fixture(scope="module")
+def store(tmp_path_factory):
+    """A store with a bearer token."""
+    folder = str(tmp_path_factory.mktemp("store"))
+    create_credential(folder, ["read"])
+    return folder
+
+
+@pytest.fixture
+def connect(store, monkeypatch):
+    """A function that connects to a service whose deadlines are short."""
+    monkeypatch.setattr(DeadlineProtocol, "head_seconds", 0.3)
+    monkeypatch.setattr(guards, "BODY_SECONDS", 0.3)
+    with served(store) as url:
+        host, port = url.removeprefix("http://").split(":")
+        yield lambda: closing(socket.create_connection((host, int(port)), timeout=SECONDS))
+
+
+def everything(connection):
+    """Return all that the service sends until it closes the connection."""
+    received = b""
+    with suppress(ConnectionResetError):
+        while part := connection.recv(65536):
+            received += part
+    return received
+
+
+@pytest.mark.parametrize("sent", [b"", b"GET", HEAD, HEAD + b"X: " + b"y" * 4000])
+def test_a_connection_whose_head_does_not_arrive_is_closed(connect, sent):
+    with connect() as connection:
+        connection.sendall(sent)
+        assert everything(connection) == b""
+
+
+def test_the_head_of_a_later_request_has_a_deadline_too(connect):
+    with connect() as connection:
+        connection.sendall(HEAD + b"\r\n")
+        assert connection.recv(65536).startswith(b"HTTP/1.1 200")
+        connection.sendall(b"GET /heal")
+        assert b"HTTP/1.1" not in everything(connection)
+
+
+def test_a_complete_head_in_parts_is_answered(connect):
+    with connect() as connection:
+        for part in (HEAD[:10], HEAD[10:], b"\r\n"):
+            connection.sendall(part)
+        assert connection.recv(65536).startswith(b"HTTP/1.1 200")
+
+
+def test_a_body_without_a_credential_is_refused_before_it_arrives(connect):
+    with connect() as connection:
+        connection.sendall(POST + b"Content-Length: 1000000\r\n\r\n{")
+        assert connection.recv(65536).startswith(b"HTTP/1.1 401")
+
+
+def test_a_body_that_does_not_arrive_is_refused(store, connect):
+    token, _ = create_credential(store, ["read"])
+    with connect() as connection:
+        connection.sendall(POST + f"Authorization: Bearer {token}\r\nContent-Length: 1000\r\n\r\n{{".encode())
+        answer = everything(connection)
+    assert answer.startswith(b"HTTP/1.1 408")
+    assert b"the body did not arrive within" in answer
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        b"Content-Length: 4\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n",
+        b"Transfer-Encoding: chunked\r\nContent-Length: 4\r\n\r\n0\r\n\r\n",
+        b"Content-Length: 4\r\nContent-Length: 5\r\n\r\nabcd",
+        b"Content-Length: +4\r\n\r\nabcd",
+        b"Content-Length: 4, 4\r\n\r\nabcd",
+        b"Content-Length : 4\r\n\r\nabcd",
+        b"Transfer-Encoding: xchunked\r\n\r\n0\r\n\r\n",
+        b"Transfer-Encoding: identity, chunked\r\n\r\n0\r\n\r\n",
+        b"Transfer-Encoding : chunked\r\n\r\n0\r\n\r\n",
+        b"Transfer-Encoding:\x0bchunked\r\n\r\n0\r\n\r\n",
+        b"Transfer-Encoding: chunked\r\n\r\nfffffffffffffffff\r\n\r\n",
+        b" Content-Length: 4\r\n\r\nabcd",
+    ],
+)
+def test_no_second_request_is_smuggled_behind_an_ambiguous_length(connect, fields):
+    smuggled = b"GET /v1/smuggled HTTP/1.1\r\nHost: localhost\r\n\r\n"
+    with connect() as connection:
+        connection.sendall(POST + fields + smuggled)
+        answer = everything(connection)
+    assert b"/v1/smuggled" not in answer
+    assert answer.count(b"HTTP/1.1 ") <= 1
+    assert not answer or answer.split()[1] in (b"400", b"401", b"415")
+
+
+def test_connections_that_cannot_be_accepted_are_logged_once_with_their_number(caplog):
+    handler, loop = AcceptErrors(), asyncio.new_event_loop()
+    failed = {"message": "socket.accept() out of system resource", "exception": OSError(24, "Too many open files")}
+    with caplog.at_level(logging.ERROR), closing(loop):
+        for _ in range(5000):
+            handler(loop, failed)
+        assert [record.getMessage() for record in caplog.records] == [
+            "1 connections could not be accepted: [Errno 24] Too many open files"
+        ]
+        handler.logged_at -= 61
+        handler(loop, failed)
+    assert caplog.records[-1].getMessage().startswith("5000 connections could not be accepted")
