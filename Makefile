@@ -2,7 +2,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: help demo test test-fast test-slow lint check docs bench bench-heads bench-statistics bench-api bench-driver \
+.PHONY: help demo test test-fast test-slow chaos lint check docs bench bench-heads bench-statistics bench-api bench-driver \
 	up down rehearse clean
 
 help: ## list the targets
@@ -30,8 +30,20 @@ test: test-fast test-slow ## run all tests
 test-fast: .venv/ready ## run the tests without a model, a cluster or a browser, in 3 minutes
 	@$(BIN)/python -m pytest -q --numprocesses=auto --dist=loadfile -m 'not ($(HEAVY))' $(if $(CI),--cov --cov-report=term:skip-covered)
 
+# These tests mostly wait, for clusters and browsers; beside them the tests that compute use the other cores.
+WAITING := tests/browser tests/integration
+
 test-slow: .venv/ready ## run the tests with a model, a cluster, a browser or a GPU
-	@$(BIN)/python -m pytest -q -m '$(HEAVY)'
+	@log=$$(mktemp); \
+	$(BIN)/python -m pytest -q -m '$(HEAVY)' $(WAITING) > $$log 2>&1 & waiting=$$!; \
+	nice $(BIN)/python -m pytest -q -m '$(HEAVY)' $(addprefix --ignore=,$(WAITING)); computing=$$?; \
+	wait $$waiting; status=$$?; \
+	cat $$log; rm $$log; exit $$((computing + status))
+
+CHAOS ?= --schedules 25
+
+chaos: .venv/ready ## run seeded schedules of faults over a tiny survey; CHAOS="--schedules 1000 --out FILE" for more
+	@PYTHONPATH=tests $(BIN)/python -m chaos $(CHAOS)
 
 lint: .venv/ready ## ruff, mypy, the layers of imports, and spelling
 	@$(BIN)/ruff check . && $(BIN)/ruff format --check . && $(BIN)/mypy && $(BIN)/lint-imports && $(BIN)/codespell
