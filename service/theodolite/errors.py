@@ -121,6 +121,11 @@ class StoreVersionError(StoreError):
     """The run was written by a newer version of Theodolite."""
 
 
+def one_line(text: object) -> str:
+    """Return a text on one line: names from a damaged object may contain line breaks."""
+    return " ".join(str(text).split())
+
+
 def first_line(error: BaseException, limit: int | None = None) -> str:
     """Return the first line of an error's message, or the name of its class if the message is empty.
 

@@ -10,7 +10,7 @@ from functools import partial
 from pathlib import PurePosixPath
 from typing import Any
 
-from theodolite.errors import RunDamagedError
+from theodolite.errors import RunDamagedError, one_line
 from theodolite.groups import table_owner
 from theodolite.store.checksums import damage_of, seal, sha256, unseal
 from theodolite.store.layout import ACTIVATIONS, CAPTURED, COMPLETE, RESULTS, RUN_RECORD, SEALED_SINCE
@@ -111,7 +111,9 @@ def _parse(run: Run) -> dict[str, Any]:
         fields = unseal(content, required=run.record.format >= SEALED_SINCE)
         return {name: _texts(fields.get(name), name) for name in ("groups", "checksums")}
     except ValueError as error:
-        raise RunDamagedError(f"{run.id}: COMPLETE {error}; run `theodolite verify {run.id} --repair`") from error
+        raise RunDamagedError(
+            f"{run.id}: COMPLETE {one_line(error)}; run `theodolite verify {run.id} --repair`"
+        ) from error
 
 
 def _texts(value: Any, name: str) -> dict[str, str]:

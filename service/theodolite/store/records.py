@@ -5,7 +5,7 @@ from dataclasses import asdict, dataclass, field
 
 from pydantic import TypeAdapter, ValidationError
 
-from theodolite.errors import RunDamagedError
+from theodolite.errors import RunDamagedError, one_line
 from theodolite.shard_counts import ShardCounts
 from theodolite.sites import Site
 from theodolite.spec import canonical_json
@@ -81,7 +81,8 @@ def decode_record(content: bytes | None, run: RunRecord, prompt_set: str, index:
         _check(commit, run, prompt_set, index)
     except ValueError as error:
         raise RunDamagedError(
-            f"{run.run_id}: {record_key(prompt_set, index)} {error}; run `theodolite verify {run.run_id} --repair`"
+            f"{run.run_id}: {record_key(prompt_set, index)} {one_line(error)}; "
+            f"run `theodolite verify {run.run_id} --repair`"
         ) from error
     return commit
 
@@ -94,7 +95,7 @@ def decode_winner(content: bytes | None, loser: Commit) -> Commit:
             raise ValueError(f"is the record of shard {winner.name} of {winner.run_id}")
     except ValueError as error:
         raise RunDamagedError(
-            f"{loser.run_id}: {record_key(loser.prompt_set, loser.index)} {error}; "
+            f"{loser.run_id}: {record_key(loser.prompt_set, loser.index)} {one_line(error)}; "
             f"run `theodolite verify {loser.run_id} --repair`"
         ) from error
     return winner

@@ -8,7 +8,7 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
-from theodolite.errors import RunDamagedError, RunNotFoundError, StoreVersionError
+from theodolite.errors import RunDamagedError, RunNotFoundError, StoreVersionError, one_line
 from theodolite.spec import SurveySpec
 from theodolite.store.cache import Cache, Value
 from theodolite.store.checksums import json_object, seal, unseal
@@ -180,4 +180,4 @@ def _parse_record(run_id: str, content: bytes) -> RunRecord:
 
 
 def _damaged(run_id: str, problem: str) -> RunDamagedError:
-    return RunDamagedError(f"{run_id}: run.json {problem}; run `theodolite verify {run_id} --repair`")
+    return RunDamagedError(f"{run_id}: run.json {one_line(problem)}; run `theodolite verify {run_id} --repair`")
