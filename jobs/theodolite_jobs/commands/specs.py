@@ -35,7 +35,10 @@ def inspect(
     model: ModelId,
     revision: Revision = None,
     trust_remote_code: Annotated[
-        bool, typer.Option("--trust-remote-code", help="Run the model's own code; the deployment must allow it.")
+        bool,
+        typer.Option(
+            "--trust-remote-code", help="Run the model's own code; THEODOLITE_REMOTE_CODE_ALLOWED must list the model."
+        ),
     ] = False,
     as_json: AsJson = False,
 ) -> None:

@@ -53,7 +53,7 @@ def verify(
     spec: Annotated[
         Path | None,
         typer.Option(
-            help="With --repair, the run's spec file: if run.json is lost, or if files of prompts have moved.",
+            help="Spec file of the run, for --repair: needed if run.json and its copy are lost, or files have moved.",
             exists=True,
             dir_okay=False,
         ),

@@ -21,10 +21,10 @@ _HOW_TO_READ = (
     "The top graph shows the cosine between the mean activations of the two sets. Sampling noise lengthens both means, "
     "so the plain cosine, which most publications report, is too small. The debiased cosine subtracts the expected "
     "noise; the band is its 95 % interval by the delta method. The two lower graphs show the unbiased variance (n-1) "
-    "over prompts: the mean over features, and the largest variance of a single feature. One to three features usually "
-    "have most of the variance. The figure on the sphere shows the same curves after each activation is scaled to the "
-    "same norm. Depth labels: 0-pre is the input of block 0, 0-mid the stream after its attention, 1-pre the input of "
-    "block 1. The output of the last block is stored as resid_final and is not drawn."
+    "over prompts: the mean over features, and the largest variance of a single feature. In many models one to three "
+    "features have most of the variance. The figure on the sphere shows the same curves after each activation is "
+    "scaled to the same norm. Depth labels: 0-pre is the input of block 0, 0-mid the stream after its attention, 1-pre "
+    "the input of block 1. The output of the last block is stored as resid_final and is not drawn."
 )
 
 
