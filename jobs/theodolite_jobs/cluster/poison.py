@@ -4,30 +4,39 @@ from dataclasses import replace
 
 from theodolite_jobs.capture.plan import ShardPlan
 
+_DEATHS_ALONE = 2
+"""Deaths of the replica while it runs one prompt alone, after which this prompt counts as poison."""
+
 
 class PoisonSearch:
     """The search for one poison prompt of a shard, which killed its replica several times.
 
-    The search assumes that one of the suspected prompts kills the replica. If the assumption is wrong, the shard fails
-    again without the prompt that was found.
+    A replica may also die for another reason. So a prompt counts as poison only if it killed its replica alone, twice;
+    the search may end without a result.
     """
 
     def __init__(self, shard: ShardPlan) -> None:
         """Suspect all prompts of the shard's batches."""
         self.shard = shard
         self.suspects = sorted(sample for batch in shard.batches for sample in batch)
+        self._deaths_alone = 0
 
     def probe(self) -> ShardPlan:
         """Return a shard with the first half of the suspects, or with the last suspect."""
         half = set(self._first_half())
         batches = [tuple(sample for sample in batch if sample in half) for batch in self.shard.batches]
-        return replace(self.shard, start=min(half), stop=max(half) + 1, batches=tuple(filter(None, batches)))
+        start, stop = min(half), max(half) + 1
+        return replace(self.shard, start=start, stop=stop, batches=tuple(filter(None, batches)), quarantined={})
 
     def narrow(self, *, died: bool) -> int | None:
-        """Keep the half that contains the poison prompt; return the prompt's sample if it is the only one left."""
+        """Keep the half that may contain the poison prompt; return the prompt's sample when it is known.
+
+        No suspects are left if no prompt kills its replica alone.
+        """
         half = self._first_half()
         self.suspects = half if died else self.suspects[len(half) :]
-        return self.suspects[0] if len(self.suspects) == 1 else None
+        self._deaths_alone += died and len(half) == 1
+        return half[0] if self._deaths_alone == _DEATHS_ALONE else None
 
     def _first_half(self) -> list[int]:
         return self.suspects[: -(-len(self.suspects) // 2)]

@@ -160,15 +160,16 @@ class _Loop:
     def _on_finished(self, task: _Task, future: "Future[Any]") -> None:
         error, is_current = future.exception(), task.incarnation == task.replica.incarnation
         if isinstance(error, ReplicaDiedError):
-            self.callbacks.retried(error.reason)
-            if is_current:  # the first event of this death
-                self._on_death(task.replica, error)
-            if error.was_executing and error.reason == DIED and task.search is not None:
+            is_of_probe = error.was_executing and error.reason == DIED and task.search is not None
+            if is_of_probe and task.search is not None:
                 self._narrow(task, task.search, died=True)
             else:
                 self.queue.appendleft((task.plan, task.shard, task.search))
-                if error.was_executing:
-                    self._count_failure(task, error.reason, error)
+            self.callbacks.retried(error.reason)
+            if is_current:  # the first event of this death
+                self._on_death(task.replica, error)
+            if error.was_executing and not is_of_probe:
+                self._count_failure(task, error.reason, error)
         elif isinstance(error, StoreError) and not isinstance(error, RunDamagedError):
             self._on_store_error(task, error)
         elif error is not None:
@@ -217,8 +218,8 @@ class _Loop:
             return  # the shard's next attempt has smaller batches already
         if reason == OUT_OF_MEMORY and 2**self.halvings < max(map(len, task.shard.batches), default=1):
             self.halvings += 1
-        else:
-            self.failures[task.shard.name] += 1
+            return
+        self.failures[task.shard.name] += 1
         if self.failures[task.shard.name] < MAX_ATTEMPTS:
             return
         if reason != DIED or self.n_searches[task.shard.name] == MAX_POISON or not task.shard.batches:
@@ -229,6 +230,7 @@ class _Loop:
         """Replace a shard that killed its replica, first in the queue, by a search for the prompt that did it."""
         self.queue.popleft()
         self.n_searches[task.shard.name] += 1
+        self.failures[task.shard.name] = 0
         self.callbacks.message(
             f"shard {task.shard.name} killed its replica {MAX_ATTEMPTS} times; searching for the prompt that does it"
         )
@@ -236,14 +238,16 @@ class _Loop:
         self.queue.appendleft((task.plan, search.probe(), search))
 
     def _narrow(self, task: _Task, search: PoisonSearch, *, died: bool) -> None:
-        """Queue the next probe of a search, or the shard without the prompt that was found."""
+        """Queue the next probe of a search, or at its end the shard, without the prompt that was found."""
         sample = search.narrow(died=died)
-        if sample is None:
+        if sample is not None:
+            self.callbacks.message(f"prompt {sample} of {task.shard.prompt_set} kills its replica and is quarantined")
+            self.queue.appendleft((task.plan, without(search.shard, sample, POISON), None))
+        elif search.suspects:
             self.queue.appendleft((task.plan, search.probe(), search))
-            return
-        self.callbacks.message(f"prompt {sample} of {task.shard.prompt_set} kills its replica and is quarantined")
-        self.queue.appendleft((task.plan, without(search.shard, sample, POISON), None))
-        self.failures[task.shard.name] = MAX_ATTEMPTS - 1
+        else:
+            self.callbacks.message(f"no prompt of shard {task.shard.name} kills its replica alone; trying it again")
+            self.queue.appendleft((task.plan, search.shard, None))
 
     def _restart(self, replica: _Replica, reason: str, error: BaseException) -> None:
         ready = replica.worker.restart(reason)

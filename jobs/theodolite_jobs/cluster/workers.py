@@ -68,6 +68,7 @@ class RayWorker:
         self, plan: SetPlan, shard: ShardPlan, tokens: Sequence[TokenIds], halvings: int
     ) -> "Future[Mapping[str, Any]]":
         """Return a future of the shard's commit numbers; all ranks of a group get the same calls in the same order."""
+        self._is_probing = False
         result = self._run("capture", plan, shard, tokens, halvings)
         result.add_done_callback(self._on_captured)
         return result
@@ -97,10 +98,11 @@ class RayWorker:
         The replica waits for resources without a time limit, while the other replicas work. Restarts that are expected
         are not counted: after out-of-memory, because the next batches are smaller, and after a probe.
         """
-        if self._restarts == MAX_RESTARTS:
+        is_expected = reason == OUT_OF_MEMORY or self._is_probing
+        if self._restarts == MAX_RESTARTS and not is_expected:
             return None
         self.kill()
-        self._restarts += reason != OUT_OF_MEMORY and not self._is_probing
+        self._restarts += not is_expected
         self._is_probing = False
         self._start()
         return self.ready

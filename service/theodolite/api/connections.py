@@ -12,7 +12,7 @@ HEAD_SECONDS = 10.0
 """Time in which the head of a request must arrive, from the connection or from the request's first byte."""
 
 MAX_CONNECTIONS = 8192
-"""Maximum number of open connections; requests on further ones are answered with 503."""
+"""Maximum number of open connections; further ones are closed at once."""
 
 _OTHER_FILES = 256
 """Files that the service needs besides its connections."""
@@ -35,6 +35,8 @@ class DeadlineProtocol(H11Protocol):
         """Start the deadline of the first request."""
         self._deadline: asyncio.TimerHandle | None = None
         super().connection_made(transport)
+        if self.limit_concurrency is not None and len(self.connections) > self.limit_concurrency:
+            transport.abort()  # Uvicorn would wait for a request and answer 503
         self._watch_head()
 
     def data_received(self, data: bytes) -> None:

@@ -9,14 +9,15 @@ import time
 import uuid
 from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 
-from theodolite.errors import RunDamagedError
+from theodolite.errors import RunDamagedError, StoreError
 from theodolite.store.checksums import damage_of, sha256
 from theodolite.store.layout import ACTIVATIONS, shard_key
 from theodolite.store.objects import Location, delete, get, keys, move, put, put_new, sizes
-from theodolite.store.records import Commit, decode_record, decode_winner, encode_record, record_index, record_key
+from theodolite.store.records import Commit, decode_record, decode_winner, encode_record, record_key
 from theodolite.store.runs import Run
 
 _READ_THREADS = 16
@@ -35,8 +36,13 @@ def commit_shard(location: Location, commit: Commit, encoded: Mapping[str, bytes
     committed or not: its bytes stay under `pending/`, so that a resume can finish it.
     """
     start = time.perf_counter()
-    for name, content in encoded.items():
-        put(location, _pending_key(commit, name), content)
+    try:
+        for name, content in encoded.items():
+            put(location, _pending_key(commit, name), content)
+    except StoreError:  # without a record these bytes cannot be committed; on a full disk they take the space
+        with suppress(StoreError):
+            delete(location, [_pending_key(commit, name) for name in encoded])
+        raise
     size, seconds = sum(map(len, encoded.values())), round(time.perf_counter() - start, 4)
     commit = replace(commit, stored_bytes=size, store_seconds=seconds)
     key = record_key(commit.prompt_set, commit.index)
@@ -75,8 +81,8 @@ def _heal(location: Location, commit: Commit, encoded: Mapping[str, bytes]) -> N
 
 def committed_indices(run: Run, prompt_set: str) -> set[int]:
     """Return the indices of the shards of a set that have a commit record; other objects beside them do not count."""
-    indices = map(record_index, keys(run.location, f"shards/{prompt_set}"))
-    return {index for index in indices if index is not None and index < run.record.sets[prompt_set].n_shards}
+    present = set(keys(run.location, f"shards/{prompt_set}"))
+    return {index for index in range(run.record.sets[prompt_set].n_shards) if record_key(prompt_set, index) in present}
 
 
 def read_commits(run: Run, prompt_set: str) -> dict[int, Commit]:

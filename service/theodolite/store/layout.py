@@ -7,7 +7,7 @@ FORMAT = 2
 """Version of the store's layout; a change that older versions of Theodolite cannot read increases it."""
 
 SEALED_SINCE = 2
-"""First version of the layout whose commit records and COMPLETE carry a checksum of their own."""
+"""First version of the layout whose run.json, commit records and COMPLETE carry a checksum of their own."""
 
 CAPTURE_VERSION = 1
 """Version of the capture, part of every run id; a change that may alter a captured number increases it."""

@@ -1,6 +1,5 @@
 """The commit record of a shard: what was committed, with a checksum of its own and the shard that it belongs to."""
 
-import re
 from dataclasses import asdict, dataclass, field
 
 from pydantic import TypeAdapter, ValidationError
@@ -12,8 +11,6 @@ from theodolite.spec import canonical_json
 from theodolite.store.checksums import seal, unseal
 from theodolite.store.layout import MLP_POSITIVE, SEALED_SINCE
 from theodolite.store.runs import RunRecord
-
-_NAME = re.compile(r"\d{5,}\.json")
 
 
 @dataclass(frozen=True)
@@ -55,13 +52,6 @@ _COMMIT = TypeAdapter(Commit)
 def record_key(prompt_set: str, index: int) -> str:
     """Return the key of a shard's commit record in the run."""
     return f"shards/{prompt_set}/{index:05d}.json"
-
-
-def record_index(key: str) -> int | None:
-    """Return the index of the shard whose commit record has this key, or None if no commit record has it."""
-    name = key.rsplit("/", 1)[-1]
-    index = int(name.removesuffix(".json")) if _NAME.fullmatch(name) else None
-    return index if index is not None and key.endswith(f"/{index:05d}.json") else None
 
 
 def encode_record(commit: Commit) -> bytes:

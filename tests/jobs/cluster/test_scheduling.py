@@ -55,7 +55,7 @@ def test_a_shard_whose_replica_died_is_captured_after_the_restart():
 
 def test_a_shard_that_kills_three_times_ends_the_run_and_queued_shards_are_not_counted():
     with pytest.raises(CaptureError, match=r"shard set/00002 failed 3 times; last error: killed; committed shards"):
-        run([SimulatedReplica({2: 99}), SimulatedReplica({2: 99})], 6)
+        run([SimulatedReplica({2: 99}, restarts=99) for _ in range(2)], 6)
 
 
 def test_replicas_that_died_while_idle_do_not_count_as_failures_of_a_shard():
@@ -246,3 +246,22 @@ def test_a_shard_of_one_poison_prompt_is_committed_without_it():
     seen = run_one_shard([worker], 1)
     assert [index for index, _ in seen.committed] == [0]
     assert worker.quarantined[0] == {0: POISON}
+
+
+def test_unrelated_deaths_convict_no_prompt():
+    worker = SimulatedReplica({0: 3}, restarts=99)
+    seen = run_one_shard([worker], 8)
+    assert [index for index, _ in seen.committed] == [0]
+    assert worker.quarantined[0] == {}
+    assert [message for message in seen.messages if message.startswith("no prompt of shard set/00000 kills")]
+
+
+def test_one_store_error_after_a_search_does_not_end_the_run():
+    failures = {0: [StoreError("cannot write: 503")]}
+    seen = run_one_shard([SimulatedReplica(restarts=99, poison={2}, failures=failures)], 8)
+    assert [index for index, _ in seen.committed] == [0]
+
+
+def test_a_death_of_the_last_replica_during_a_search_ends_the_run_with_the_shard():
+    with pytest.raises(CaptureError, match=r"shard set/00000 has no replica left to run on"):
+        run_one_shard([SimulatedReplica(restarts=3, poison={2})], 8)
