@@ -152,5 +152,7 @@ def spec_of_results(run: Run) -> SurveySpec:
         changes["contrasts"] = read_contrasts(run, finished)
     spec = run.record.spec
     if spec.analyses is not None:
-        changes["analyses"] = [name for name in ANALYSES if name in finished or name in spec.analyses]
+        # Without contrasts, a group of them is finished but empty, and cannot be requested.
+        later = {name for name in finished if "contrasts" not in GROUPS[name].needs or changes.get("contrasts")}
+        changes["analyses"] = [name for name in ANALYSES if name in {*later, *spec.analyses}]
     return SurveySpec.model_validate({**spec.model_dump(mode="json"), **changes})

@@ -22,5 +22,8 @@ def test_a_report_reads_complete_and_each_object_of_the_results_once(tmp_path, m
     render_report(run)
     assert reads[COMPLETE] == 1
     assert "results.zarr/curves/zarr.json" in reads
-    # The contrasts of the results stand in the metadata of the curves, and are read without their arrays.
-    assert {key: count for key, count in reads.items() if count > 1} == {"results.zarr/curves/zarr.json": 2}
+    # The contrasts and options of the results stand in the metadata of groups, and are read without their arrays.
+    assert {key: count for key, count in reads.items() if count > 1} == {
+        "results.zarr/curves/zarr.json": 2,
+        "results.zarr/gram/zarr.json": 2,
+    }
