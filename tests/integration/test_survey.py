@@ -1,6 +1,5 @@
 """The whole job on the real 135M chat model, with real Ray replicas: ten shards, so that order and crashes matter."""
 
-import json
 import os
 import signal
 import subprocess
@@ -22,6 +21,7 @@ from theodolite.query.verification import verify
 from theodolite.settings import Settings
 from theodolite.spec_file import parse_spec
 from theodolite.store.activations import read_positive_counts
+from theodolite.store.checksums import seal, unseal
 from theodolite.store.commits import read_commits
 from theodolite.store.manifest import finished_groups
 from theodolite.store.objects import keys
@@ -179,9 +179,9 @@ def test_a_run_is_not_continued_with_other_arithmetic(surveyed, tmp_path):
     subprocess.run(["cp", "-r", surveyed.store, str(store)], check=True)
     folder = store / "runs" / surveyed.id
     (folder / "shards/nouns/00001.json").unlink()
-    record = json.loads((folder / "run.json").read_text())
+    record = unseal((folder / "run.json").read_bytes(), required=True)
     record["versions"]["torch"] = "1.0"
-    (folder / "run.json").write_text(json.dumps(record))
+    (folder / "run.json").write_bytes(seal(record))
     with pytest.raises(RunDamagedError, match=r"created with torch 1\.0"):
         run_survey(store, replicas=1, gpus_per_replica=0)
 
