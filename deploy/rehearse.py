@@ -231,7 +231,7 @@ def is_halfway(job: Job) -> bool:
 def commit_counters(store: str, run_id: str) -> dict[str, float]:
     """Return the sums over the commit records of a run."""
     run = open_run(store, run_id)
-    commits = [commit for name in run.record.sets for commit in read_commits(run.location, name).values()]
+    commits = [commit for name in run.record.sets for commit in read_commits(run, name).values()]
     names = ("prompts", "tokens", "shared_tokens", "padding_tokens", "quarantined", "oom_backoffs", "stored_bytes")
     return {"shards": len(commits), **{name: sum(commit.numbers()[name] for commit in commits) for name in names}}
 

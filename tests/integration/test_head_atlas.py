@@ -207,7 +207,7 @@ def test_two_drivers_with_other_options_do_not_mix_their_vectors(encoder, tmp_pa
 
     def somebody_else_begins(*arguments):
         claim_layers(run, "heads", "other options")
-        write(*arguments)
+        return write(*arguments)
 
     monkeypatch.setattr(heads_module, "write_layer", somebody_else_begins)
     spec = run.record.spec.model_copy(update={"heads": HeadsSpec(vectors=2)})
