@@ -6,17 +6,19 @@ import shutil
 from pathlib import Path
 
 import pytest
+from support.sealed import reseal
 from support.tiny_survey import save_model, spec_of
 
 from theodolite.errors import RunDamagedError, StoreError, TheodoliteError
 from theodolite.query.verification import verify
 from theodolite.settings import Settings
-from theodolite.store.checksums import seal
+from theodolite.store.checksums import sha256
 from theodolite.store.objects import keys
+from theodolite.store.result_reader import read_group
 from theodolite.store.runs import open_run
 from theodolite_jobs.progress import Console
-from theodolite_jobs.repair import repair
-from theodolite_jobs.survey import survey
+from theodolite_jobs.repair.run import repair
+from theodolite_jobs.survey import capture, survey
 
 pytestmark = pytest.mark.slow
 
@@ -49,18 +51,19 @@ def store_of(run):
     return run.parent.parent
 
 
+def opened(run):
+    return open_run(str(store_of(run)), run.name)
+
+
 def repair_again(run, spec=None):
-    repair(run.name, spec, Path(), settings(store_of(run)), Console())
-    return list(verify(open_run(str(store_of(run)), run.name)))
+    return [*repair(run.name, spec, Path(), settings(store_of(run)), Console()), *verify(opened(run))]
 
 
 def assert_same_bits(run, whole):
-    opened = open_run(str(store_of(run)), run.name)
-    stored = {key: (run / key).read_bytes() for key in keys(opened.location) if not key.startswith(REWRITTEN)}
+    stored = {key: (run / key).read_bytes() for key in keys(opened(run).location) if not key.startswith(REWRITTEN)}
     expected = {key: (whole / key).read_bytes() for key in stored}
     assert {key for key in stored if stored[key] != expected[key]} == set()
-    others = {key for key in keys(open_run(str(store_of(whole)), whole.name).location)}
-    assert others == set(keys(opened.location))
+    assert set(keys(opened(whole).location)) == set(keys(opened(run).location))
 
 
 def flip(file):
@@ -81,9 +84,7 @@ def swap(file):
 
 
 def contradict(file):
-    record = json.loads(file.read_bytes())
-    del record["sha256"]
-    file.write_bytes(seal({**record, "start": 4}))
+    reseal(file, start=4)
 
 
 @pytest.mark.parametrize(
@@ -102,11 +103,10 @@ def contradict(file):
 )
 def test_a_damaged_shard_is_refused_and_captured_again(whole, damaged, model, key, damage):
     damage(damaged / key)
-    # The survey compares sizes, but reads no shard; it captures a shard without a record again.
-    if (damage is not flip or "shards" in key) and damage is not Path.unlink:
+    if damage is not flip or "shards" in key:  # the survey compares sizes, but reads no shard
         with pytest.raises(StoreError):
             survey(spec_of(model), Path(), settings(store_of(damaged)), Console())
-    assert list(verify(open_run(str(store_of(damaged)), damaged.name))) != []
+    assert list(verify(opened(damaged))) != []
     assert repair_again(damaged) == []
     assert_same_bits(damaged, whole)
 
@@ -132,7 +132,7 @@ def test_a_damaged_shard_is_refused_and_captured_again(whole, damaged, model, ke
 def test_a_damaged_object_is_restored_to_the_bit(whole, damaged, key, damage):
     damage(damaged / key)
     try:
-        problems = list(verify(open_run(str(store_of(damaged)), damaged.name)))
+        problems = list(verify(opened(damaged)))
     except TheodoliteError as error:
         problems = [str(error)]
     named = {"COMPLETE": "none are finished", "run.json": f"has no run {damaged.name!r}"}.get(key, key)
@@ -168,5 +168,158 @@ def test_a_run_whose_model_has_changed_is_refused_by_name(damaged, model, tmp_pa
         RunDamagedError, match=f"{damaged.name} cannot be restored: its model or its prompts have changed"
     ):
         repair_again(damaged, spec_of(other))
-    problems = list(verify(open_run(str(store_of(damaged)), damaged.name)))
+    problems = list(verify(opened(damaged)))
     assert problems == ["shard harmful/00001, resid_pre: its bytes are not those that were committed"]
+
+
+@pytest.mark.parametrize(
+    "key",
+    ["prompts/harmful.parquet", "prompts/harmless.tokens.parquet", "activations.zarr/harmful/resid_pre/zarr.json"],
+)
+def test_without_complete_nothing_damaged_is_certified(whole, damaged, key):
+    flip(damaged / key)
+    (damaged / "COMPLETE").unlink()
+    assert repair_again(damaged) == []
+    assert_same_bits(damaged, whole)
+
+
+def test_a_lost_run_record_and_a_damaged_complete_are_restored_from_the_spec(whole, damaged, model):
+    (damaged / "run.json").unlink()
+    flip(damaged / "COMPLETE")
+    assert repair_again(damaged, spec_of(model)) == []
+    (damaged / "run.json").write_bytes((whole / "run.json").read_bytes())  # with another date
+    assert_same_bits(damaged, whole)
+
+
+def test_a_shard_with_other_bits_is_named_and_the_others_are_restored(damaged):
+    record = damaged / "shards/harmful/00001.json"
+    reseal(record, checksums=json.loads(record.read_bytes())["checksums"] | {"resid_pre": "0" * 64})
+    listed = json.loads((damaged / "COMPLETE").read_bytes())["checksums"]
+    reseal(damaged / "COMPLETE", checksums=listed | {"shards/harmful/00001.json": sha256(record.read_bytes())})
+    array = "activations.zarr/harmless/resid_mid/c/2/0/0/0"
+    before = (damaged / array).read_bytes()
+    flip(damaged / array)
+    refused, *problems = repair_again(damaged)
+    assert "shard harmful/00001, resid_pre" in refused
+    assert "computes other bits" in refused
+    assert (damaged / array).read_bytes() == before
+    assert [problem.split(":")[0] for problem in problems] == ["shard harmful/00001, resid_pre"]
+
+
+def test_results_that_were_requested_later_are_restored(damaged, model):
+    more = {"again": {"positive": "harmless", "negative": "harmful"}}
+    survey(spec_of(model, contrasts=more), Path(), settings(store_of(damaged)), Console())
+    flip(damaged / "results.zarr/curves/zarr.json")
+    assert repair_again(damaged) == []
+    assert sorted(read_group(opened(damaged), "curves")["contrast"].values) == ["again", "refusal"]
+
+
+def test_a_lost_shard_of_a_finished_run_is_captured_by_the_repair_only(damaged, model):
+    (damaged / "shards/harmful/00001.json").unlink()
+    with pytest.raises(RunDamagedError, match=r"shards/harmful/00001\.json is missing; run `theodolite verify"):
+        capture(spec_of(model), Path(), settings(store_of(damaged)), Console())
+
+
+def test_whole_arrays_survive_a_lost_record_on_a_machine_that_computes_other_bits(whole, damaged, monkeypatch):
+    """COMPLETE proves the arrays, so that nothing is captured."""
+    monkeypatch.setattr("theodolite_jobs.repair.shards.capture_shards", refuse)
+    for key in ("shards/harmful/00001.json", "shards/harmless/00000.json"):
+        (damaged / key).unlink()
+    flip(damaged / "shards/harmful/00002.json")
+    assert repair_again(damaged) == []
+    assert_same_bits(damaged, whole)
+
+
+def test_a_lost_record_of_a_damaged_array_is_not_written_from_it(whole, damaged):
+    (damaged / "shards/harmful/00001.json").unlink()
+    flip(damaged / "activations.zarr/harmful/resid_pre/c/1/0/0/0")
+    assert repair_again(damaged) == []
+    assert_same_bits(damaged, whole)
+
+
+OF_OTHERS = (
+    "activations.zarr/.DS_Store",
+    "activations.zarr/harmful/position/c/.DS_Store",
+    "tables/notes.txt",
+    "results.zarr/.DS_Store",
+)
+
+
+def test_the_files_of_others_are_left_alone(whole, damaged):
+    others = [damaged / key for key in OF_OTHERS]
+    for file in others:
+        file.write_bytes(b"Finder")
+    assert list(verify(opened(damaged))) == []
+    flip(damaged / "activations.zarr/harmful/resid_pre/c/1/0/0/0")
+    assert repair_again(damaged) == []
+    for file in others:
+        assert file.read_bytes() == b"Finder"
+        file.unlink()
+    assert_same_bits(damaged, whole)
+
+
+def refuse(*_arguments):
+    raise AssertionError("a shard is captured")
+
+
+def append_a_line(file):
+    file.write_bytes(file.read_bytes() + b"\n")
+
+
+def test_bytes_that_change_no_field_are_restored_too(whole, damaged):
+    for key in ("run.json", "shards/harmful/00001.json"):
+        append_a_line(damaged / key)
+    problems = list(verify(opened(damaged)))
+    assert [problem.split(":")[0] for problem in problems] == ["run.json", "shards/harmful/00001.json"]
+    assert repair_again(damaged) == []
+    for key in ("run.json", "shards/harmful/00001.json"):
+        assert (damaged / key).read_bytes() == (whole / key).read_bytes()
+    assert_same_bits(damaged, whole)
+
+
+def test_a_record_that_another_attempt_has_replaced_is_captured_again(whole, damaged):
+    reseal(damaged / "shards/harmful/00001.json", device="another")
+    assert "shards/harmful/00001.json" in next(verify(opened(damaged)))
+    assert repair_again(damaged) == []
+    assert_same_bits(damaged, whole)
+
+
+@pytest.mark.parametrize("is_lost", [False, True], ids=["run.json kept", "run.json lost"])
+def test_the_complete_of_another_run_is_not_believed(whole, damaged, model, is_lost):
+    reseal(damaged / "COMPLETE", run_id="model-000000000000")
+    if is_lost:
+        (damaged / "run.json").unlink()
+        with pytest.raises(RunDamagedError, match="--spec"):
+            repair_again(damaged)
+    else:
+        assert "COMPLETE is that of the run model-000000000000" in list(verify(opened(damaged)))[-1]
+    assert repair_again(damaged, spec_of(model)) == []
+    (damaged / "run.json").write_bytes((whole / "run.json").read_bytes())  # with another date
+    assert_same_bits(damaged, whole)
+
+
+def test_a_finished_run_without_its_record_is_not_captured_again(damaged, model):
+    (damaged / "run.json").unlink()
+    with pytest.raises(RunDamagedError, match=r"run\.json is missing; run `theodolite verify .* --repair`"):
+        survey(spec_of(model), Path(), settings(store_of(damaged)), Console())
+
+
+def test_a_run_id_that_the_store_does_not_have_needs_no_spec(damaged):
+    with pytest.raises(StoreError) as caught:
+        repair("model-0", None, Path(), settings(store_of(damaged)), Console())
+    assert "has no run 'model-0'" in str(caught.value)
+    assert "--spec" not in str(caught.value)
+
+
+def test_a_repair_that_was_interrupted_before_the_results_is_named(damaged, monkeypatch):
+    (damaged / "shards/harmful/00001.json").unlink()
+    monkeypatch.setattr("theodolite_jobs.repair.run.analyse_run", interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        repair_again(damaged)
+    assert "shards/harmful/00001.json: is not listed in COMPLETE" in list(verify(opened(damaged)))
+    monkeypatch.undo()
+    assert repair_again(damaged) == []
+
+
+def interrupt(*_arguments):
+    raise KeyboardInterrupt

@@ -14,7 +14,7 @@ from support.stored import store_run
 from theodolite.errors import RunDamagedError, StoreError
 from theodolite.query.runs import describe, summaries
 from theodolite.query.verification import verify
-from theodolite.store.manifest import finished_groups
+from theodolite.store.manifest import finished_groups, write_complete
 from theodolite.store.objects import delete, open_location
 from theodolite.store.result_reader import damaged_groups, read_finished_table, read_group
 from theodolite.store.result_writer import drop_groups
@@ -34,6 +34,18 @@ def test_a_missing_shard_is_named(tmp_path):
     delete(run.location, ["shards/good/00002.json"])
     with pytest.raises(StoreError, match=r"1 of 3 shards of good .* good/00002"):
         analyse(run, run.record.spec.resolved_contrasts(), None, silent)
+
+
+def test_damage_is_named_after_all_results_were_outdated_and_written_again(tmp_path):
+    run = analysed(tmp_path, {"bad": draw(9), "good": draw(9, seed=1)}, PAIRED)
+    file = tmp_path / "runs/tiny-0/prompts/good.parquet"
+    file.write_bytes(file.read_bytes()[:-1])
+    named = list(verify(run))
+    drop_groups(run, list(finished_groups(run)))
+    assert finished_groups(run) == {}
+    assert list(verify(run)) == ["results: none are finished (yet)", *named]
+    write_complete(run, {"moments": "0"})
+    assert named[0] in list(verify(run))
 
 
 @pytest.mark.parametrize(

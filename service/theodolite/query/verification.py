@@ -17,11 +17,10 @@ def verify(run: Run) -> Iterator[str]:
     """Yield a sentence for each missing or changed object: shards, results, tables, metadata."""
     named = set()
     for name, facts in run.record.sets.items():
-        absent = sorted(set(range(facts.n_shards)) - committed_indices(run, name))
-        named |= {record_key(name, index) for index in absent}
-        missing = [f"{name}/{index:05d}" for index in absent]
+        missing = missing_shards(run, name)
+        named |= {record_key(name, index) for index in missing}
         if missing:
-            first = ", ".join(missing[:3]) + (", …" if len(missing) > 3 else "")
+            first = ", ".join(f"{name}/{index:05d}" for index in missing[:3]) + (", …" if len(missing) > 3 else "")
             yield f"{name}: {len(missing)} of {facts.n_shards} shards are not captured (yet): {first}"
     for shard, problems in damaged_shards(run):
         named.add(record_key(*shard))
@@ -41,6 +40,11 @@ def refuse_damaged(run: Run) -> None:
     if problems:
         more = f" and {len(problems) - 1} more problems" if len(problems) > 1 else ""
         raise RunDamagedError(f"{run.id}: {problems[0]}{more}; run `theodolite verify {run.id} --repair`")
+
+
+def missing_shards(run: Run, prompt_set: str) -> list[int]:
+    """Return the indices of the shards of a set that have no commit record."""
+    return sorted(set(range(run.record.sets[prompt_set].n_shards)) - committed_indices(run, prompt_set))
 
 
 def damaged_shards(run: Run) -> Iterator[tuple[ShardKey, list[str]]]:

@@ -3,6 +3,7 @@
 The commit records hold the checksums of the shards. COMPLETE also has a copy of run.json, for its repair.
 """
 
+import re
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from datetime import UTC, datetime
@@ -13,10 +14,21 @@ from typing import Any
 from theodolite.errors import RunDamagedError, one_line
 from theodolite.groups import table_owner
 from theodolite.store.checksums import damage_of, seal, sha256, unseal
-from theodolite.store.layout import ACTIVATIONS, CAPTURED, COMPLETE, RESULTS, RUN_RECORD, SEALED_SINCE
-from theodolite.store.objects import Location, delete, get, keys, put, version
+from theodolite.store.layout import (
+    ACTIVATIONS,
+    CAPTURED,
+    COMPLETE,
+    RESULTS,
+    RUN_RECORD,
+    SEALED_SINCE,
+    prompts_key,
+    tokens_key,
+)
+from theodolite.store.objects import Location, get, keys, put, version
 from theodolite.store.records import record_key
 from theodolite.store.runs import Run
+
+_OF_ZARR = re.compile(r".*/(zarr\.json|c/[0-9]+(/[0-9]+)*)")
 
 
 def finished_groups(run: Run) -> dict[str, str]:
@@ -35,18 +47,18 @@ def finished_tables(run: Run) -> list[str]:
 
 
 def write_complete(run: Run, groups: Mapping[str, str], written: Mapping[str, str] = {}) -> None:
-    """Write COMPLETE with these finished result groups and their digests; remove it if there are none.
+    """Write COMPLETE with these finished result groups and their digests.
 
-    A checksum that COMPLETE lists already stays, so an object that was damaged since is still found. The writer of a
-    result knows its checksum, and the store is read only for objects that COMPLETE does not list yet.
+    Without any, COMPLETE is written only if it exists, for the checksums of what was captured. A checksum that COMPLETE
+    lists already stays, so an object that was damaged since is still found. The writer of a result knows its checksum,
+    and the store is read only for objects that COMPLETE does not list yet.
 
     Args:
         run: the run.
         groups: the digest of each finished group.
         written: the checksum of each object of the groups that were just written, by its key.
     """
-    if not groups:
-        delete(run.location, [COMPLETE])
+    if not groups and not listed_checksums(run):
         return
     replaced = {group_of(key) for key in written}
     checksums = {
@@ -54,41 +66,80 @@ def write_complete(run: Run, groups: Mapping[str, str], written: Mapping[str, st
         for key, checksum in listed_checksums(run).items()
         if (owner := group_of(key)) is None or (owner in groups and owner not in replaced)
     }
-    for key in _captured_keys(run) - checksums.keys():
-        checksums[key] = sha256(get(run.location, key) or b"")
+    for key in captured_keys(run) - checksums.keys():
+        if (content := get(run.location, key)) is not None:
+            checksums[key] = sha256(content)
     _write(run, groups, {**checksums, **written})
 
 
 def forget(run: Run, keys_of_objects: Iterable[str]) -> None:
     """Remove objects from COMPLETE, because they are about to be written again with other contents."""
     groups, checksums = finished_groups(run), listed_checksums(run)
-    if groups:
+    if checksums:
         _write(run, groups, {key: checksums[key] for key in checksums.keys() - set(keys_of_objects)})
 
 
 def _write(run: Run, groups: Mapping[str, str], checksums: Mapping[str, str]) -> None:
     content = {
+        "run_id": run.id,
         "groups": dict(sorted(groups.items())),
         "written": datetime.now(UTC).isoformat(timespec="seconds"),
         "checksums": dict(sorted(checksums.items())),
-        RUN_RECORD: (get(run.location, RUN_RECORD) or b"").decode(),
+        RUN_RECORD: _run_record(run, checksums).decode(),
     }
     put(run.location, COMPLETE, seal(content))
 
 
-def copy_of_run_record(location: Location) -> bytes | None:
-    """Return the copy of run.json in the COMPLETE of a run, or None if COMPLETE has none or is damaged."""
+def _run_record(run: Run, checksums: Mapping[str, str]) -> bytes:
+    """Return run.json, or the copy in COMPLETE if run.json is no longer what `checksums` lists."""
+    content = get(run.location, RUN_RECORD) or b""
+    if sha256(content) == checksums.get(RUN_RECORD):
+        return content
+    return copy_of_run_record(run.location, run.id) or content
+
+
+def copy_of_run_record(location: Location, run_id: str) -> bytes | None:
+    """Return the copy of run.json in the COMPLETE of a run; None if COMPLETE has no valid copy or is of another run."""
     with suppress(ValueError):
-        copy = unseal(get(location, COMPLETE), required=True).get(RUN_RECORD)
-        return copy.encode() if isinstance(copy, str) and copy else None
+        content = unseal(get(location, COMPLETE), required=True)
+        _check_identity(content, run_id)
+        copy, listed = content.get(RUN_RECORD), _texts(content.get("checksums"), "checksums").get(RUN_RECORD)
+        if isinstance(copy, str) and sha256(copy.encode()) == listed:
+            return copy.encode()
     return None
 
 
+def _check_identity(content: Mapping[str, Any], run_id: str) -> None:
+    """Raise ValueError if COMPLETE is that of another run; early versions of format 2 did not name the run."""
+    if (named := content.get("run_id", run_id)) != run_id:
+        raise ValueError(f"is that of the run {named}")
+
+
 def changed_objects(run: Run) -> Iterator[tuple[str, str]]:
-    """Yield the key and the problem of each object that is missing or whose checksum differs from COMPLETE's."""
-    for key, checksum in listed_checksums(run).items():
+    """Yield the key and the problem of each object that is missing, has changed, or is new since COMPLETE was written.
+
+    A new commit record means that a lost shard was captured again, after the results that rest on it.
+    """
+    checksums = listed_checksums(run)
+    for key, checksum in checksums.items():
         if wrong := damage_of(get(run.location, key), checksum):
             yield key, wrong
+    if checksums and run.record.format >= SEALED_SINCE:  # before, COMPLETE listed no commit records
+        for key in sorted(captured_keys(run) - checksums.keys()):
+            if version(run.location, key) is not None:
+                yield key, "is not listed in COMPLETE"
+
+
+def captured_object(run: Run, key: str) -> bytes:
+    """Return an object that the capture wrote; raises RunDamagedError if its checksum is not that of COMPLETE.
+
+    While COMPLETE does not list it, there is no checksum to compare.
+    """
+    content, checksum = get(run.location, key), listed_checksums(run).get(key)
+    wrong = "is missing" if content is None else damage_of(content, checksum) if checksum else None
+    if wrong:
+        raise RunDamagedError(f"{run.id}: {key}: {wrong}; run `theodolite verify {run.id} --repair`")
+    return content or b""
 
 
 def _read(run: Run) -> dict[str, Any]:
@@ -109,6 +160,7 @@ def _parse(run: Run) -> dict[str, Any]:
         return {"groups": {}, "checksums": {}}
     try:
         fields = unseal(content, required=run.record.format >= SEALED_SINCE)
+        _check_identity(fields, run.id)
         return {name: _texts(fields.get(name), name) for name in ("groups", "checksums")}
     except ValueError as error:
         raise RunDamagedError(
@@ -126,18 +178,17 @@ def _texts(value: Any, name: str) -> dict[str, str]:
     return value
 
 
-def _captured_keys(run: Run) -> set[str]:
-    """Return the keys of the objects that the capture wrote, except shards: their commit records hold the checksums."""
+def captured_keys(run: Run) -> set[str]:
+    """Return the keys of the objects that the capture writes, except shards: their commit records hold the checksums.
+
+    Only the descriptions of arrays are found by a listing, so that a late listing of a store misses no commit record.
+    """
     chunks = tuple(f"{ACTIVATIONS}/{name}/{array}/c/" for name in run.record.sets for array in CAPTURED)
+    tables = {key for name in run.record.sets for key in (prompts_key(name), tokens_key(name))}
     records = {record_key(name, index) for name, facts in run.record.sets.items() for index in range(facts.n_shards)}
-    return {
-        key
-        for key in keys(run.location)
-        if key == RUN_RECORD
-        or key in records
-        or key.startswith("prompts/")
-        or (key.startswith(f"{ACTIVATIONS}/") and not key.startswith(chunks))
-    }
+    stored = (key for key in keys(run.location, ACTIVATIONS) if not key.startswith(chunks))
+    arrays = {key for key in stored if _OF_ZARR.fullmatch(key)}  # other files are not ours
+    return {RUN_RECORD} | tables | records | arrays
 
 
 def group_of(key: str) -> str | None:

@@ -1,13 +1,18 @@
 """Read and write the tables of a set's prompts, one row for each, and of its tokens, one row for each."""
 
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 
 import numpy as np
 import pandas as pd
 
-from theodolite.spec import TokenIds
+from theodolite.errors import RunDamagedError
+from theodolite.spec import TokenIds, digest_of
+from theodolite.store.layout import prompts_key, tokens_key
+from theodolite.store.manifest import captured_object
 from theodolite.store.objects import Location, put, put_new
-from theodolite.store.tables import encode_table, read_table
+from theodolite.store.runs import Run
+from theodolite.store.tables import decode_table, encode_table
 
 
 def write_tokens(location: Location, prompt_set: str, tokens: Sequence[TokenIds]) -> None:
@@ -20,14 +25,22 @@ def write_tokens(location: Location, prompt_set: str, tokens: Sequence[TokenIds]
             "token_id": np.concatenate([np.asarray(ids) for ids in tokens]),
         }
     )
-    put_new(location, _tokens_key(prompt_set), encode_table(frame))
+    put_new(location, tokens_key(prompt_set), encode_table(frame))
 
 
-def read_tokens(location: Location, prompt_set: str) -> list[TokenIds]:
-    """Return the token ids of each prompt of a set."""
-    frame = read_table(location, _tokens_key(prompt_set))
-    ends = np.cumsum(np.bincount(frame["sample"]))[:-1]
-    return [tuple(int(token) for token in ids) for ids in np.split(frame["token_id"].to_numpy(), ends)]
+def read_tokens(run: Run, prompt_set: str) -> list[TokenIds]:
+    """Return the token ids of each prompt of a set; raises RunDamagedError if they are not those of run.json."""
+    key = tokens_key(prompt_set)
+    frame = decode_table(captured_object(run, key), key)
+    tokens: list[TokenIds] = []
+    with suppress(KeyError, ValueError, TypeError):  # other columns or values than `write_tokens` writes
+        ends = np.cumsum(np.bincount(frame["sample"]))[:-1]
+        tokens = [tuple(int(token) for token in ids) for ids in np.split(frame["token_id"].to_numpy(), ends)]
+    if digest_of(tokens) != run.record.sets[prompt_set].token_ids_sha256:
+        raise RunDamagedError(
+            f"{run.id}: {key}: its tokens are not those of run.json; run `theodolite verify {run.id} --repair`"
+        )
+    return tokens
 
 
 def write_prompts(
@@ -53,15 +66,6 @@ def write_prompts(
     put(location, prompts_key(prompt_set), encode_table(frame))
 
 
-def read_prompts(location: Location, prompt_set: str) -> pd.DataFrame:
-    """Return the table of a set's prompts."""
-    return read_table(location, prompts_key(prompt_set))
-
-
-def prompts_key(prompt_set: str) -> str:
-    """Return the key of a set's table of prompts in the run."""
-    return f"prompts/{prompt_set}.parquet"
-
-
-def _tokens_key(prompt_set: str) -> str:
-    return f"prompts/{prompt_set}.tokens.parquet"
+def read_prompts(run: Run, prompt_set: str) -> pd.DataFrame:
+    """Return the table of a set's prompts; raises RunDamagedError if its checksum is not that of COMPLETE."""
+    return decode_table(captured_object(run, prompts_key(prompt_set)), prompts_key(prompt_set))

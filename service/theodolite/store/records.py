@@ -1,5 +1,6 @@
 """The commit record of a shard: what was committed, with a checksum of its own and the shard that it belongs to."""
 
+import json
 from dataclasses import asdict, dataclass, field
 
 from pydantic import TypeAdapter, ValidationError
@@ -7,7 +8,6 @@ from pydantic import TypeAdapter, ValidationError
 from theodolite.errors import RunDamagedError, one_line
 from theodolite.shard_counts import ShardCounts
 from theodolite.sites import Site
-from theodolite.spec import canonical_json
 from theodolite.store.checksums import seal, unseal
 from theodolite.store.layout import MLP_POSITIVE, SEALED_SINCE
 from theodolite.store.runs import RunRecord
@@ -27,7 +27,9 @@ class Commit(ShardCounts):
     batches: list[list[int]]  # the samples of each batch, as they were computed
     quarantined: dict[int, str] = field(default_factory=dict)  # why a sample's activations cannot be used, by sample
     stored_bytes: int = field(default=0, compare=False)  # size of the encoded arrays
+    encode_seconds: float = field(default=0.0, compare=False)  # time to encode the arrays and compute their checksums
     store_seconds: float = field(default=0.0, compare=False)  # time to write the encoded arrays
+    idle_seconds: float = field(default=0.0, compare=False)  # time that the replica waited before the capture
     device: str = ""  # the device that computed the shard
 
     @property
@@ -42,7 +44,9 @@ class Commit(ShardCounts):
             "prompts": self.stop - self.start,
             "quarantined": len(self.quarantined),
             "stored_bytes": self.stored_bytes,
+            "encode_seconds": self.encode_seconds,
             "store_seconds": self.store_seconds,
+            "idle_seconds": self.idle_seconds,
         }
 
 
@@ -70,10 +74,7 @@ def decode_record(content: bytes | None, run: RunRecord, prompt_set: str, index:
         commit = _parse(content, run.run_id, sealed=run.format >= SEALED_SINCE)
         _check(commit, run, prompt_set, index)
     except ValueError as error:
-        raise RunDamagedError(
-            f"{run.run_id}: {record_key(prompt_set, index)} {one_line(error)}; "
-            f"run `theodolite verify {run.run_id} --repair`"
-        ) from error
+        raise _damaged(run.run_id, record_key(prompt_set, index), error) from error
     return commit
 
 
@@ -84,18 +85,20 @@ def decode_winner(content: bytes | None, loser: Commit) -> Commit:
         if (winner.run_id, winner.name) != (loser.run_id, loser.name):
             raise ValueError(f"is the record of shard {winner.name} of {winner.run_id}")
     except ValueError as error:
-        raise RunDamagedError(
-            f"{loser.run_id}: {record_key(loser.prompt_set, loser.index)} {one_line(error)}; "
-            f"run `theodolite verify {loser.run_id} --repair`"
-        ) from error
+        raise _damaged(loser.run_id, record_key(loser.prompt_set, loser.index), error) from error
     return winner
+
+
+def _damaged(run_id: str, key: str, error: ValueError) -> RunDamagedError:
+    return RunDamagedError(f"{run_id}: {key} {one_line(error)}; run `theodolite verify {run_id} --repair`")
 
 
 def _parse(content: bytes | None, run_id: str, *, sealed: bool) -> Commit:
     """Return a record; raise ValueError, whose message completes a sentence that begins with the record's key."""
     fields = unseal(content, required=sealed)
+    text = json.dumps({"run_id": run_id, **fields})  # the order stays, so that `encode_record` gives the same bytes
     try:
-        return _COMMIT.validate_json(canonical_json({"run_id": run_id, **fields}), strict=True)
+        return _COMMIT.validate_json(text, strict=True)
     except ValidationError as error:
         problem = error.errors(include_url=False)[0]
         where = ".".join(map(str, problem["loc"]))

@@ -9,8 +9,10 @@ from support.stored import store_run
 
 from theodolite.errors import RunDamagedError
 from theodolite.sites import Site
-from theodolite.store.activations import create_activations
+from theodolite.store import activations
+from theodolite.store.activations import create_activations, encode_shard
 from theodolite.store.commits import read_commit, read_commits
+from theodolite.store.layout import shard_key
 from theodolite.store.shards import read_shard
 
 
@@ -34,6 +36,32 @@ def test_activations_are_read_back_bit_for_bit(tmp_path_factory, n_samples, n_po
     np.testing.assert_array_equal(np.concatenate(shards), values)
     finals = [read_shard(run, commit, Site.RESID_FINAL) for commit in read_commits(run, "set").values()]
     np.testing.assert_array_equal(np.concatenate(finals), values[:, :, -1])
+
+
+@settings(max_examples=30, deadline=None)
+@given(
+    site=st.sampled_from([Site.RESID_PRE, Site.RESID_FINAL]),
+    n_samples=st.integers(1, 40),
+    n_positions=st.integers(1, 3),
+    n_layers=st.integers(1, 4),
+    d_model=st.sampled_from([1, 8, 5000]),
+    shard_prompts=st.integers(1, 20),
+    half=st.booleans(),
+)
+def test_an_encoded_shard_has_the_bytes_that_zarr_writes(
+    site, n_samples, n_positions, n_layers, d_model, shard_prompts, half
+):
+    layers = () if site is Site.RESID_FINAL else (n_layers,)
+    values = np.random.default_rng(0).normal(size=(n_samples, n_positions, *layers, d_model)).astype(np.float32)
+    values[0, 0] = np.nan
+    if half:  # as bfloat16
+        values = (values.view(np.uint32) & 0xFFFF0000).view(np.float32)
+    lengths = {"position": n_positions, "layer": n_layers, "d_model": d_model}
+    group, memory = activations._group_in_memory()
+    activations._create_array(group, site, n_samples, shard_prompts, lengths)[:] = values
+    for index, start in enumerate(range(0, n_samples, shard_prompts)):
+        encoded = encode_shard(site, values[start : start + shard_prompts], start, shard_prompts)
+        assert encoded == memory[shard_key(site, index)].to_bytes()
 
 
 def test_xarray_opens_a_set_without_warnings_and_with_dimensions(tmp_path):

@@ -70,7 +70,8 @@ def test_one_disturbed_request_loses_no_commit(bucket, store, method, part, faul
     assert recover(run, "set") == {0: commit}
     assert list(damages(run, commit)) == []
     drop_pending(run)
-    assert keys(run.location, "pending") == []
+    if fault != "lost delete":  # the next survey removes it
+        assert keys(run.location, "pending") == []
 
 
 @pytest.mark.parametrize("fault", [fault for fault in FAULTS if fault != "truncated"])

@@ -98,10 +98,11 @@ def test_commits_list_the_checksums_of_counts_and_complete_that_of_their_metadat
     chunk_of(run, 0).unlink()
     assert list(changed_objects(run)) == []
     description = Path(run.url) / "activations.zarr/set/mlp_positive/zarr.json"
-    description.write_text("{}")
-    assert list(dict(changed_objects(run))) == ["activations.zarr/set/mlp_positive/zarr.json"]
-    with pytest.raises(RunDamagedError, match=r"mlp_positive/zarr\.json cannot be read"):
-        counted_units(run.location, "set")
+    for content in ("", "{}", '{"shape": []}', '{"shape": [1e999]}', '{"shape": [4, 0]}', "[]"):
+        description.write_text(content)
+        assert list(dict(changed_objects(run))) == ["activations.zarr/set/mlp_positive/zarr.json"]
+        with pytest.raises(RunDamagedError, match=r"mlp_positive/zarr\.json is damaged; run `theodolite verify"):
+            counted_units(run.location, "set")
 
 
 def test_describing_a_set_again_without_counts_keeps_them(tmp_path):

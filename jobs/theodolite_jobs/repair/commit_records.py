@@ -1,0 +1,123 @@
+"""Lost commit records: write them again from the stored arrays, if COMPLETE proves these arrays."""
+
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import asdict, replace
+
+from theodolite.errors import RunDamagedError
+from theodolite.query.verification import ShardKey
+from theodolite.spec import digest_of
+from theodolite.store.checksums import sha256
+from theodolite.store.commits import array_key, new_attempt, read_commit
+from theodolite.store.layout import MLP_POSITIVE
+from theodolite.store.manifest import finished_groups, forget, listed_checksums
+from theodolite.store.objects import get, put
+from theodolite.store.prompts import read_prompts
+from theodolite.store.records import Commit, encode_record, expected_arrays, record_key
+from theodolite.store.runs import Run
+from theodolite_jobs.capture.plan import ShardPlan, count_tokens
+from theodolite_jobs.prepare import Prepared
+from theodolite_jobs.results import moments
+from theodolite_jobs.results.context import Context
+
+
+def lost_records(run: Run, shards: Iterable[ShardKey], changed: Collection[str]) -> set[ShardKey]:
+    """Return the shards whose commit record is missing, damaged, or not the one that COMPLETE lists.
+
+    Args:
+        run: the run.
+        shards: the shards that are missing or damaged.
+        changed: the keys of all objects that are not what COMPLETE lists.
+    """
+    replaced = listed_checksums(run).keys() & set(changed)
+    lost = {
+        (name, index)
+        for name, facts in run.record.sets.items()
+        for index in range(facts.n_shards)
+        if record_key(name, index) in replaced
+    }
+    return lost | {shard for shard in shards if _commit_or_none(run, shard) is None}
+
+
+def restore_spelling(run: Run, lost: Collection[ShardKey]) -> set[ShardKey]:
+    """Write records again whose contents COMPLETE lists but whose bytes are others; return the lost records left."""
+    listed, left = listed_checksums(run), set(lost)
+    for name, index in lost:
+        commit, key = _commit_or_none(run, (name, index)), record_key(name, index)
+        if commit is not None and sha256(content := encode_record(commit)) == listed.get(key):
+            put(run.location, key, content)
+            left.remove((name, index))
+    return left
+
+
+def rebuild_records(run: Run, prepared: Prepared, lost: Collection[ShardKey]) -> bool:
+    """Write lost commit records again from the stored arrays; return False and write nothing if they are not proven.
+
+    COMPLETE has the digest of `moments`, which follows from the checksums of all arrays and the quarantined samples.
+    A new record has no times, and the batches of the plan if the lost record cannot be read.
+    """
+    planned = {(name, shard.index): shard for name, plan in prepared.plans.items() for shard in plan.shards}
+    commits: dict[str, list[Commit]] = {}
+    for name, facts in run.record.sets.items():
+        quarantined = _quarantined(run, name)
+        for shard in ((name, index) for index in range(facts.n_shards)):
+            commit = (
+                _rebuilt(run, prepared, planned[shard], quarantined) if shard in lost else _commit_or_none(run, shard)
+            )
+            if commit is None:
+                return False
+            commits.setdefault(name, []).append(commit)
+    context = Context(run, run.record.spec, {})
+    context.commits = commits
+    if digest_of(moments.digest_inputs(context)) != finished_groups(run).get("moments"):
+        return False
+    forget(run, [record_key(*shard) for shard in lost])
+    for name, index in lost:
+        put(run.location, record_key(name, index), encode_record(commits[name][index]))
+    return True
+
+
+def _rebuilt(run: Run, prepared: Prepared, shard: ShardPlan, quarantined: Mapping[int, str]) -> Commit | None:
+    """Return a commit record of the stored arrays of a shard, or None if one is missing."""
+    name = shard.prompt_set
+    known = _commit_or_none(run, (name, shard.index))
+    batches = [tuple(batch) for batch in known.batches] if known else list(shard.batches)
+    counts = count_tokens(prepared.plans[name], shard, prepared.tokens[name][shard.start : shard.stop], batches)
+    commit = Commit(
+        run_id=run.id,
+        prompt_set=name,
+        index=shard.index,
+        start=shard.start,
+        stop=shard.stop,
+        attempt=new_attempt(),
+        checksums={},
+        batches=[list(batch) for batch in batches],
+        quarantined={sample: why for sample, why in quarantined.items() if shard.start <= sample < shard.stop},
+        device=str(run.record.parity.get("device", "")),
+        **asdict(counts),
+    )
+    arrays = {
+        array: content
+        for array in sorted(expected_arrays(run.record) | {MLP_POSITIVE.name})
+        if (content := get(run.location, array_key(commit, array))) is not None
+    }
+    if not expected_arrays(run.record) <= arrays.keys():
+        return None
+    checksums = {array: sha256(content) for array, content in arrays.items()}
+    return replace(commit, checksums=checksums, stored_bytes=sum(map(len, arrays.values())))
+
+
+def _quarantined(run: Run, prompt_set: str) -> dict[int, str]:
+    """Return why samples of a set cannot be used, by sample; empty if the table of prompts cannot tell."""
+    try:
+        frame = read_prompts(run, prompt_set)
+        rows = frame[frame["status"] == "quarantined"]
+        return dict(zip(rows["sample"].tolist(), rows["error"].tolist(), strict=True))
+    except (RunDamagedError, KeyError):
+        return {}
+
+
+def _commit_or_none(run: Run, shard: ShardKey) -> Commit | None:
+    try:
+        return read_commit(run, *shard)
+    except RunDamagedError:
+        return None

@@ -1,0 +1,110 @@
+"""Repair a damaged run: capture broken shards again, compute damaged results again, and restore the other objects.
+
+A shard is captured again in the batches of its commit record, and only the committed bytes are accepted. The other
+objects of the capture follow from the spec and the model: they are written again, and listed with new checksums.
+"""
+
+from collections.abc import Collection
+from pathlib import Path
+
+from theodolite.errors import RunDamagedError
+from theodolite.query.runs import spec_of_results
+from theodolite.query.verification import damaged_shards, missing_shards
+from theodolite.settings import Settings
+from theodolite.spec import SurveySpec
+from theodolite.store.layout import ACTIVATIONS, COMPLETE, RESULTS
+from theodolite.store.manifest import (
+    captured_keys,
+    changed_objects,
+    finished_groups,
+    group_of,
+    listed_checksums,
+    write_complete,
+)
+from theodolite.store.objects import check_writable, delete, keys
+from theodolite.store.result_writer import consolidate, remove_groups
+from theodolite.store.runs import Run
+from theodolite_jobs.analysis import analyse_run
+from theodolite_jobs.capture_run import check_same_plan
+from theodolite_jobs.models.source import pinned
+from theodolite_jobs.prepare import Prepared, prepare
+from theodolite_jobs.progress import Console
+from theodolite_jobs.repair.commit_records import lost_records
+from theodolite_jobs.repair.run_record import check_same_run, restored_run
+from theodolite_jobs.repair.shards import restore_captured
+
+
+def repair(run_id: str, spec: SurveySpec | None, folder: Path, settings: Settings, console: Console) -> list[str]:
+    """Repair a run; return a sentence for each shard that this cluster computes differently, and for changed results.
+
+    Args:
+        run_id: the run; no survey of it may be running.
+        spec: the spec of the run, if run.json is lost or files of prompts have moved; None takes that of run.json.
+        folder: the folder of relative paths in the spec.
+        settings: the store, and the cluster that captures broken shards.
+        console: prints messages and progress.
+
+    Raises:
+        RunDamagedError: run.json is lost, or the spec now gives another run: prompts or the model have changed.
+        CaptureError, ModelError, PromptError, StoreError: see `survey`.
+    """
+    check_writable(settings.store)
+    run = restored_run(run_id, spec, folder, settings, console)
+    _drop_unreadable_listing(run, console)
+    requested, finished = spec_of_results(run), finished_groups(run)
+    changed, damaged = dict(changed_objects(run)), dict(damaged_shards(run))
+    missing = {(name, index) for name in run.record.sets for index in missing_shards(run, name)}
+    for problem in [
+        *(f"{key}: {problem}" for key, problem in changed.items()),
+        *(problem for problems in damaged.values() for problem in problems),
+    ]:
+        console.say(f"repairing {problem}")
+    # Without COMPLETE, no checksum proves an object.
+    unproven = changed.keys() if listed_checksums(run) else captured_keys(run)
+    objects = {key for key in unproven if key.startswith(("prompts/", f"{ACTIVATIONS}/"))}
+    lost = lost_records(run, damaged.keys() | missing, changed)
+    if objects or damaged or lost:
+        prepared = _prepare_again(run, spec, folder, settings)
+        refused = restore_captured(run, prepared, objects, damaged.keys() - lost, lost, settings, console)
+        if refused:
+            return refused
+    _remove_damaged_results(run, changed)
+    analyse_run(run, requested, None, settings, console)
+    repaired = finished_groups(run)
+    if repaired:
+        write_complete(run, repaired, consolidate(run, RESULTS))
+    return [
+        f"{name}: the new results differ from the former ones in their activations, options or version"
+        for name, digest in finished.items()
+        if repaired.get(name) != digest
+    ]
+
+
+def _drop_unreadable_listing(run: Run, console: Console) -> None:
+    """Remove COMPLETE if it is damaged."""
+    try:
+        finished_groups(run)
+    except RunDamagedError as error:
+        console.say(
+            f"{error.args[0].partition(';')[0]}: all results of the run's spec are computed again; results that were "
+            "requested later are lost, so request them again"
+        )
+        delete(run.location, [COMPLETE])
+
+
+def _remove_damaged_results(run: Run, changed: Collection[str]) -> None:
+    """Remove the damaged result groups, and results that COMPLETE does not list: damaged metadata would stop Zarr."""
+    remove_groups(run, {group for key in changed if (group := group_of(key)) is not None})
+    listed, root = listed_checksums(run), f"{RESULTS}/zarr.json"
+    stored = [*keys(run.location, RESULTS), *keys(run.location, "tables")]
+    own = [key for key in stored if group_of(key) is not None or key == root]
+    delete(run.location, [key for key in own if key not in listed])
+
+
+def _prepare_again(run: Run, spec: SurveySpec | None, folder: Path, settings: Settings) -> Prepared:
+    """Return the prepared survey of the run, with the revision of the model that the run has."""
+    spec = spec or run.record.spec
+    prepared = prepare(spec.model_copy(update={"model": pinned(spec.model, run.record.model)}), folder, settings)
+    check_same_run(run.id, prepared)
+    check_same_plan(run, prepared)
+    return prepared

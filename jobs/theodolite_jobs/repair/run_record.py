@@ -1,0 +1,62 @@
+"""Restore run.json: from its copy in COMPLETE, or else from the spec."""
+
+from pathlib import Path
+from typing import Any
+
+from theodolite.errors import RunDamagedError, RunNotFoundError
+from theodolite.settings import Settings
+from theodolite.spec import SurveySpec
+from theodolite.store.layout import COMPLETE, RUN_RECORD, tokens_key
+from theodolite.store.manifest import copy_of_run_record
+from theodolite.store.objects import delete, get, keys, open_location, put
+from theodolite.store.runs import Run, create_run, open_run, run_url
+from theodolite_jobs.capture_run import write_descriptions
+from theodolite_jobs.capture_shards import Work, capture_shards
+from theodolite_jobs.prepare import Prepared, prepare
+from theodolite_jobs.progress import Console
+
+
+def restored_run(run_id: str, spec: SurveySpec | None, folder: Path, settings: Settings, console: Console) -> Run:
+    """Return the run, after writing run.json again if it is missing, damaged, or not what COMPLETE lists."""
+    location = open_location(run_url(settings.store, run_id))
+    copy = copy_of_run_record(location, run_id)
+    if copy is not None and copy != get(location, RUN_RECORD):
+        console.say("restoring run.json from its copy in COMPLETE")
+        put(location, RUN_RECORD, copy)
+    try:
+        return open_run(settings.store, run_id)
+    except (RunDamagedError, RunNotFoundError) as error:
+        if not any(True for _ in keys(location)):
+            raise
+        if spec is None:
+            raise RunDamagedError(
+                f"{error.args[0].partition(';')[0]}, and COMPLETE has no copy of run.json; give the run's spec with "
+                "--spec"
+            ) from error
+    prepared = prepare(spec, folder, settings)
+    check_same_run(run_id, prepared)
+    return _create_again(prepared, settings, console)
+
+
+def check_same_run(run_id: str, prepared: Prepared) -> None:
+    """Raise RunDamagedError if the spec, the model or the prompts are no longer those of the run."""
+    if prepared.run_id != run_id:
+        raise RunDamagedError(
+            f"{run_id} cannot be restored: its model or its prompts have changed, so the spec now gives the run "
+            f"{prepared.run_id}; restore the files of the model and the prompts, or give the original spec with --spec"
+        )
+
+
+def _create_again(prepared: Prepared, settings: Settings, console: Console) -> Run:
+    """Write run.json, which has the parity certificate of new replicas, and the token ids; capture nothing."""
+
+    def begin(parity: dict[str, Any]) -> tuple[Run, Work]:
+        location = open_location(run_url(settings.store, prepared.run_id))
+        # COMPLETE is damaged or old, and the new run.json has another date.
+        delete(location, [RUN_RECORD, COMPLETE, *map(tokens_key, prepared.plans)])
+        write_descriptions(location, prepared)
+        return create_run(settings.store, prepared.record(parity.get("attention", "not run"), parity)), []
+
+    if not prepared.plans:
+        return begin({})[0]
+    return capture_shards(prepared, [], settings, console, begin)

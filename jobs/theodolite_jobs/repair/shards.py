@@ -1,0 +1,84 @@
+"""Restore what the capture wrote: descriptions of arrays, prompts, tokens, shards and their commit records."""
+
+from collections.abc import Collection, Iterable
+from dataclasses import replace
+from typing import Any
+
+from theodolite.query.verification import ShardKey
+from theodolite.settings import Settings
+from theodolite.store.commits import read_commit
+from theodolite.store.layout import ACTIVATIONS, prompts_key
+from theodolite.store.manifest import forget
+from theodolite.store.objects import delete
+from theodolite.store.records import record_key
+from theodolite.store.runs import Run
+from theodolite_jobs.capture.plan import ShardPlan
+from theodolite_jobs.capture_run import check_same_arithmetic, finish_capture, write_descriptions
+from theodolite_jobs.capture_shards import Work, capture_shards
+from theodolite_jobs.prepare import Prepared
+from theodolite_jobs.progress import Console
+from theodolite_jobs.repair.commit_records import rebuild_records, restore_spelling
+
+
+def restore_captured(
+    run: Run,
+    prepared: Prepared,
+    objects: Collection[str],
+    damaged: Iterable[ShardKey],
+    lost: Collection[ShardKey],
+    settings: Settings,
+    console: Console,
+) -> list[str]:
+    """Restore what the capture of a run wrote; return a sentence for each shard that cannot be restored.
+
+    Args:
+        run: the run.
+        prepared: its survey.
+        objects: the keys of the damaged or missing objects other than shards and commit records.
+        damaged: the shards whose arrays are damaged.
+        lost: the shards whose commit records are damaged or missing.
+        settings: the store, and the cluster that captures shards.
+        console: prints messages and progress.
+    """
+    written_last = {f"{ACTIVATIONS}/zarr.json", *map(prompts_key, run.record.sets)}
+    _write_anew(run, set(objects) - written_last)
+    write_descriptions(run.location, prepared)
+    lost = restore_spelling(run, lost)
+    if lost and rebuild_records(run, prepared, lost):
+        console.say(f"COMPLETE proves the arrays of {len(lost)} shard(s) whose commit records were lost")
+        lost = set()
+    shards = [*(_as_committed(run, prepared, key) for key in damaged), *(_planned(prepared, key) for key in lost)]
+    work = [(prepared.plans[shard.prompt_set], shard) for shard in shards]
+    refused: list[str] = []
+
+    def begin(parity: dict[str, Any]) -> tuple[Run, Work]:
+        check_same_arithmetic(run, parity)
+        _write_anew(run, [record_key(*shard) for shard in lost])
+        return run, work
+
+    if work:
+        capture_shards(prepared, work, settings, console, begin, lambda error: refused.append(str(error)))
+    if not refused:
+        forget(run, written_last & set(objects))
+        finish_capture(run, prepared)
+    return refused
+
+
+def _write_anew(run: Run, objects: Collection[str]) -> None:
+    """Remove objects that are about to be written again with other contents."""
+    forget(run, objects)
+    delete(run.location, list(objects))
+
+
+def _planned(prepared: Prepared, key: ShardKey) -> ShardPlan:
+    name, index = key
+    return next(shard for shard in prepared.plans[name].shards if shard.index == index)
+
+
+def _as_committed(run: Run, prepared: Prepared, key: ShardKey) -> ShardPlan:
+    """Return the plan of a shard with the batches of its commit record.
+
+    Other batches give other rounding errors; the plan's were halved where memory ran out.
+    """
+    batches = tuple(tuple(batch) for batch in read_commit(run, *key).batches)
+    return replace(_planned(prepared, key), batches=batches)
