@@ -1,6 +1,8 @@
 """Read a spec; errors name the field, the given value and the allowed values."""
 
 import json
+from collections import Counter
+from collections.abc import Hashable
 from pathlib import Path
 from typing import Any, get_args, get_origin
 
@@ -14,6 +16,12 @@ from theodolite.spec import SurveySpec
 _MAX_PROBLEMS = 20
 """Maximum number of problems of a spec in an error message."""
 
+_MAX_CHARACTERS = 2**20
+"""Maximum length of a spec file; the service accepts as much."""
+
+_MAX_VALUES = 100_000
+"""Maximum number of values in a spec file; a few lines of YAML with aliases can stand for any number of them."""
+
 
 def read_spec(path: Path) -> SurveySpec:
     """Return the spec of a YAML or JSON file.
@@ -23,13 +31,19 @@ def read_spec(path: Path) -> SurveySpec:
             invalid field, the given value and the allowed values.
     """
     try:
-        text = path.read_text(encoding="utf-8-sig")
+        with path.open(encoding="utf-8-sig") as file:
+            text = file.read(_MAX_CHARACTERS + 1)
     except (OSError, UnicodeDecodeError) as error:
         raise SpecError(f"cannot read the spec {path}: {error}") from error
+    if len(text) > _MAX_CHARACTERS:
+        raise SpecError(f"{path} is longer than a spec may be ({_MAX_CHARACTERS:,} characters)")
     try:
         data = _parse_json_or_yaml(text)
+        size = _count(data, {})
     except (yaml.YAMLError, ValueError, RecursionError) as error:
         raise SpecError(f"{path} is neither YAML nor JSON: {error}") from error
+    if size > _MAX_VALUES:
+        raise SpecError(f"{path}: its aliases stand for more than {_MAX_VALUES:,} values, or a value contains itself")
     if not isinstance(data, dict):
         raise SpecError(f"{path} must hold a mapping with the keys {', '.join(SurveySpec.model_fields)}")
     return parse_spec(data, str(path))
@@ -76,7 +90,8 @@ class _UniqueKeyLoader(yaml.SafeLoader):
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
         keys = [self.construct_object(key, deep=True) for key, _ in node.value]
-        duplicates = {str(key) for key in keys if keys.count(key) > 1}
+        counts = Counter(key for key in keys if isinstance(key, Hashable))  # the base class refuses the others
+        duplicates = {str(key) for key, count in counts.items() if count > 1}
         if duplicates:
             raise yaml.constructor.ConstructorError(
                 None, None, f"{', '.join(sorted(duplicates))} is given twice", node.start_mark
@@ -89,6 +104,17 @@ def _parse_json_or_yaml(text: str) -> Any:
         return parse_json(text)  # YAML is almost a superset of JSON; tabs and escaped emoji are exceptions
     except ValueError:
         return yaml.load(text, _UniqueKeyLoader)
+
+
+def _count(value: Any, known: dict[int, int]) -> int:
+    """Return the number of values in a value, those of an alias once for each use; `known` has counts by identity."""
+    if not isinstance(value, dict | list):
+        return 1
+    if id(value) not in known:
+        known[id(value)] = _MAX_VALUES + 1  # until it is counted: it may contain itself
+        parts = value.values() if isinstance(value, dict) else value
+        known[id(value)] = 1 + sum(_count(part, known) for part in parts)
+    return known[id(value)]
 
 
 def _describe(problem: Any) -> str:

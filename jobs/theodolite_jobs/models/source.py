@@ -13,6 +13,7 @@ from typing import Literal
 from theodolite.errors import ModelError, SpecError, first_line
 from theodolite.model_aliases import MODEL_ALIASES
 from theodolite.spec import ModelSpec
+from theodolite.store.runs import ModelFacts
 from theodolite_jobs.models.convert.gguf import convert_gguf
 from theodolite_jobs.models.convert.qwen1 import convert_qwen1, is_qwen1
 
@@ -53,6 +54,11 @@ def resolve_source(model: ModelSpec, folder: Path) -> ModelSource:
     if source.kind == "folder":
         files = sorted(path for path in files[0].iterdir() if path.suffix in _FINGERPRINTED)
     return replace(source, revision=_fingerprint(files))
+
+
+def pinned(model: ModelSpec, facts: ModelFacts) -> ModelSpec:
+    """Return a model of a spec at the revision of a run; only hub models have revisions."""
+    return model.model_copy(update={"revision": facts.revision} if facts.kind == "hub" else {})
 
 
 def locate(model: ModelSpec, folder: Path) -> ModelSource:

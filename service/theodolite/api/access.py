@@ -2,12 +2,14 @@
 
 import asyncio
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Annotated
 
 from fastapi import Depends, Request
 from fastapi.concurrency import run_in_threadpool
 from fastapi.security import HTTPAuthorizationCredentials, HTTPBearer
+from fastapi.security.utils import get_authorization_scheme_param
 
 from theodolite.api.credentials import SCOPES, Credential, find_credential, had_credentials, list_credentials
 from theodolite.api.guards import LOOPBACK
@@ -19,11 +21,12 @@ SECONDS_CACHED = 2.0
 _LOCAL = "local"
 """The id of every caller of a service without tokens."""
 
-_FORWARDED = ("forwarded", "via", "x-forwarded-for", "x-forwarded-host", "x-forwarded-proto", "x-real-ip")
-"""Headers that proxies add."""
+_FORWARDED = ("forwarded", "via", "x-forwarded-", "x-real-ip")
+"""Headers that proxies add, or how their names begin."""
 
 _bearer = HTTPBearer(auto_error=False, description="A bearer token that `theodolite token create` printed.")
-_Given = Annotated[HTTPAuthorizationCredentials | None, Depends(_bearer)]
+_Documented = Annotated[HTTPAuthorizationCredentials | None, Depends(_bearer)]
+"""Adds the bearer token to the schema of a route; `Access.caller` reads the header."""
 
 
 @dataclass(frozen=True)
@@ -51,14 +54,27 @@ class Access:
         self._credentials: list[Credential] = []
         self._is_open = False
 
-    async def caller(self, token: str | None) -> Caller:
-        """Return the caller of a token; raises Problem 401 if the token is missing, unknown or expired."""
+    async def caller(self, headers: Mapping[str, str]) -> Caller:
+        """Return the caller of a request with these headers; their names are in lower case.
+
+        Raises:
+            Problem: 401 if the bearer token is missing, unknown or expired; 403 if the request came through a proxy
+                while the service has no tokens.
+        """
         async with self._reading:  # one request reads the list, and waiting requests use it
             if self.clock() - self._read_at > self.seconds_cached:
                 await run_in_threadpool(self._read)
+        if self._is_open and _is_forwarded(headers):
+            raise Problem(
+                403,
+                "forwarded",
+                "the request came through a proxy, and this service has no tokens, so only programs on this machine "
+                "may use it; create a token with `theodolite token create`",
+            )
         if self._is_open:
             return Caller(_LOCAL, SCOPES)
-        if token is None:
+        scheme, token = get_authorization_scheme_param(headers.get("authorization"))
+        if scheme.lower() != "bearer" or not token:
             raise _unauthorised(
                 "this service needs a token: send `Authorization: Bearer TOKEN`, a token from `theodolite token create`"
             )
@@ -78,43 +94,36 @@ class Access:
 
 
 # Coroutines, since every request calls one of them: FastAPI would run a plain function in a thread.
-async def reader(request: Request, given: _Given) -> Caller:
+async def reader(request: Request, _bearer: _Documented) -> Caller:
     """Return the caller; raises Problem 403 if its token lacks the scope read."""
-    return await _with_scope(request, given, "read")
+    return await _with_scope(request, "read")
 
 
-async def submitter(request: Request, given: _Given) -> Caller:
+async def submitter(request: Request, _bearer: _Documented) -> Caller:
     """Return the caller; raises Problem 403 if its token lacks the scope submit."""
-    return await _with_scope(request, given, "submit")
+    return await _with_scope(request, "submit")
 
 
-async def metrics_reader(request: Request, given: _Given) -> None:
+async def metrics_reader(request: Request, _bearer: _Documented) -> None:
     """Accept callers on loopback, and callers with the scope read."""
     client = request.client.host if request.client else ""
     names = {name.strip("[]") for name in LOOPBACK}
-    on_loopback = client in ("127.0.0.1", "::1") and request.url.hostname in names and not _is_forwarded(request)
-    if not on_loopback:
-        await _with_scope(request, given, "read")
+    on_loopback = client in ("127.0.0.1", "::1") and request.url.hostname in names
+    if not on_loopback or _is_forwarded(request.headers):
+        await _with_scope(request, "read")
 
 
-async def _with_scope(request: Request, given: HTTPAuthorizationCredentials | None, scope: str) -> Caller:
-    caller: Caller = await request.app.state.access.caller(given.credentials if given else None)
-    if caller.id == _LOCAL and _is_forwarded(request):
-        raise Problem(
-            403,
-            "forwarded",
-            "the request came through a proxy, and this service has no tokens, so only programs on this machine may "
-            "use it; create a token with `theodolite token create`",
-        )
+async def _with_scope(request: Request, scope: str) -> Caller:
+    caller: Caller = await request.app.state.access.caller(request.headers)
     if scope not in caller.scopes:
         scopes = " and ".join(caller.scopes)
         raise Problem(403, "scope", f"the token has the scope {scopes}, but this call needs the scope {scope}")
     return caller
 
 
-def _is_forwarded(request: Request) -> bool:
+def _is_forwarded(headers: Mapping[str, str]) -> bool:
     """Return whether a proxy has passed the request on; it may have replaced Host by a name of loopback."""
-    return any(name in request.headers for name in _FORWARDED)
+    return any(name.startswith(_FORWARDED) for name in headers)
 
 
 def _unauthorised(detail: str) -> Problem:

@@ -10,7 +10,7 @@ from fastapi.middleware.gzip import GZipMiddleware
 
 from theodolite.api import compare, groups, health, jobs, page, runs
 from theodolite.api.access import SECONDS_CACHED, Access
-from theodolite.api.connections import AcceptErrors
+from theodolite.api.connections import log_failed_accept, log_warnings_once_a_minute
 from theodolite.api.guards import Guard
 from theodolite.api.problems import add_handlers
 from theodolite.api.request_metrics import Measured
@@ -58,7 +58,8 @@ def create_app(
 @asynccontextmanager
 async def _lifespan(_app: FastAPI) -> AsyncIterator[None]:
     anyio.to_thread.current_default_thread_limiter().total_tokens = THREADS
-    asyncio.get_running_loop().set_exception_handler(AcceptErrors())
+    asyncio.get_running_loop().set_exception_handler(log_failed_accept)
+    log_warnings_once_a_minute()
     yield
 
 

@@ -85,7 +85,7 @@ class Guard:
             self._check_head(scope, headers)
             if scope["method"] in _WITH_BODY:
                 # Only a caller with a credential may occupy memory with a body.
-                await scope["app"].state.access.caller(_token(headers))
+                await scope["app"].state.access.caller(headers)
                 async with self._bodies:
                     body = await _read_body(receive)
         except (Problem, TheodoliteError) as error:
@@ -136,12 +136,6 @@ def _netloc(origin: str) -> str | None:
 def _name(host: str) -> str:
     """Return a host without its port."""
     return host if host.endswith("]") else host.rpartition(":")[0] or host
-
-
-def _token(headers: dict[str, str]) -> str | None:
-    """Return the bearer token of a request, or None."""
-    scheme, _, token = headers.get("authorization", "").partition(" ")
-    return token.strip() if scheme.lower() == "bearer" and token.strip() else None
 
 
 async def _read_body(receive: Receive) -> bytes:

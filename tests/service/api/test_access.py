@@ -241,7 +241,7 @@ def test_concurrent_requests_read_the_credentials_once(monkeypatch):
     access = Access("nowhere", open_without_tokens=True)
 
     async def all_at_once():
-        return await asyncio.gather(*(access.caller(None) for _ in range(50)))
+        return await asyncio.gather(*(access.caller({}) for _ in range(50)))
 
     assert {caller.id for caller in asyncio.run(all_at_once())} == {"local"}
     assert len(reads) == 1
@@ -260,8 +260,8 @@ def test_a_slow_read_does_not_extend_the_validity_of_a_revoked_token(tmp_path, m
     async def ask_twice():
         with monkeypatch.context() as slow:
             slow.setattr("theodolite.api.access.list_credentials", slowly)
-            await access.caller(token)
-        await access.caller(token)
+            await access.caller({"authorization": f"Bearer {token}"})
+        await access.caller({"authorization": f"Bearer {token}"})
 
     with pytest.raises(Problem, match="unknown to this service"):
         asyncio.run(ask_twice())

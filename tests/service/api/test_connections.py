@@ -3,13 +3,17 @@
 import asyncio
 import logging
 import socket
+import time
 from contextlib import closing, suppress
 
+import plotly.offline
 import pytest
+import uvicorn
 from support.listening import served
+from uvicorn.server import ServerState
 
-from theodolite.api import guards
-from theodolite.api.connections import AcceptErrors, DeadlineProtocol
+from theodolite.api import connections, guards
+from theodolite.api.connections import DeadlineProtocol
 from theodolite.api.credentials import create_credential
 
 HEAD = b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n"
@@ -29,6 +33,7 @@ def store(tmp_path_factory):
 def connect(store, monkeypatch):
     """A function that connects to a service whose deadlines are short."""
     monkeypatch.setattr(DeadlineProtocol, "head_seconds", 0.3)
+    monkeypatch.setattr(DeadlineProtocol, "read_seconds", 0.3)
     monkeypatch.setattr(guards, "BODY_SECONDS", 0.3)
     with served(store) as url:
         host, port = url.removeprefix("http://").split(":")
@@ -64,6 +69,42 @@ def test_a_complete_head_in_parts_is_answered(connect):
         for part in (HEAD[:10], HEAD[10:], b"\r\n"):
             connection.sendall(part)
         assert connection.recv(65536).startswith(b"HTTP/1.1 200")
+
+
+def test_a_client_that_does_not_read_its_response_is_disconnected(connect):
+    with connect() as connection:
+        connection.sendall(b"GET /static/plotly.min.js HTTP/1.1\r\nHost: localhost\r\n\r\n")
+        time.sleep(2)
+        received = everything(connection)
+    assert received.startswith(b"HTTP/1.1 200")
+    assert len(received) < 4e6 < len(plotly.offline.get_plotlyjs())
+
+
+def test_the_last_bytes_of_a_response_have_a_deadline_too():
+    class Quick(DeadlineProtocol):
+        head_seconds = read_seconds = 0.3
+
+    async def answer(_scope, _receive, send):
+        await send({"type": "http.response.start", "status": 200, "headers": [(b"content-length", b"60000")]})
+        await send({"type": "http.response.body", "body": b"x" * 60_000})
+
+    async def disconnected():
+        config = uvicorn.Config(answer, timeout_keep_alive=1, log_level="warning", lifespan="off")
+        config.load()
+        loop, state = asyncio.get_running_loop(), ServerState()
+        service, client = socket.socketpair()
+        service.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4096)
+        service.setblocking(False)
+        await loop.connect_accepted_socket(lambda: Quick(config, state, {}, loop), service)
+        client.sendall(HEAD + b"\r\n")
+        with closing(client):
+            for _ in range(SECONDS * 10):
+                await asyncio.sleep(0.1)
+                if not state.connections:
+                    return True
+        return False
+
+    assert asyncio.run(disconnected())
 
 
 def test_a_body_without_a_credential_is_refused_before_it_arrives(connect):
@@ -108,15 +149,36 @@ def test_no_second_request_is_smuggled_behind_an_ambiguous_length(connect, field
     assert not answer or answer.split()[1] in (b"400", b"401", b"415")
 
 
-def test_connections_that_cannot_be_accepted_are_logged_once_with_their_number(caplog):
-    handler, loop = AcceptErrors(), asyncio.new_event_loop()
+@pytest.fixture
+def logged(monkeypatch):
+    """The lines of the log; what earlier tests logged does not limit them."""
+    lines: list[str] = []
+    handler = logging.Handler()
+    handler.emit = lambda record: lines.append(record.getMessage())
+    for name in ("theodolite.api.connections", "uvicorn.error"):
+        logger = logging.getLogger(name)
+        monkeypatch.setattr(logger, "filters", [type(one)() for one in logger.filters])
+        monkeypatch.setattr(logger, "handlers", [handler])
+        monkeypatch.setattr(logger, "level", logging.WARNING)
+    return lines
+
+
+def test_connections_that_cannot_be_accepted_are_logged_once_a_minute_with_their_number(logged, monkeypatch):
+    connections.log_warnings_once_a_minute()
+    loop = asyncio.new_event_loop()
     failed = {"message": "socket.accept() out of system resource", "exception": OSError(24, "Too many open files")}
-    with caplog.at_level(logging.ERROR), closing(loop):
+    with closing(loop):
         for _ in range(5000):
-            handler(loop, failed)
-        assert [record.getMessage() for record in caplog.records] == [
-            "1 connections could not be accepted: [Errno 24] Too many open files"
-        ]
-        handler.logged_at -= 61
-        handler(loop, failed)
-    assert caplog.records[-1].getMessage().startswith("5000 connections could not be accepted")
+            connections.log_failed_accept(loop, failed)
+        assert logged == ["a connection could not be accepted: [Errno 24] Too many open files"]
+        monkeypatch.setattr(connections, "_LOG_SECONDS", 0)
+        connections.log_failed_accept(loop, failed)
+    assert logged[1:] == [f"{logged[0]} (4999 more since the last such line)"]
+
+
+def test_invalid_requests_are_logged_once_a_minute(connect, logged):
+    for _ in range(20):
+        with connect() as connection:
+            connection.sendall(b"no HTTP at all\r\n\r\n")
+            assert everything(connection).startswith(b"HTTP/1.1 400")
+    assert logged == ["Invalid HTTP request received."]

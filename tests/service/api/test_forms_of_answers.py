@@ -9,10 +9,10 @@ import pandas as pd
 import pyarrow as pa
 import pytest
 from support.analysing import analyse
+from support.sealed import reseal
 from support.serving import CONTRASTS, assert_problem, client_of, copied
 
 from theodolite.api.encoding import ARROW, JSON, PARQUET
-from theodolite.store.checksums import seal, unseal
 from theodolite.store.runs import open_run
 
 RUN = "/v1/runs/tiny-0"
@@ -332,7 +332,6 @@ def test_a_replaced_run_record_is_read_again(library, tmp_path):
     store = copied(library, tmp_path, "tiny-0")
     client = client_of(store)
     first = client.get(RUN).json()
-    record = tmp_path / "runs/tiny-0/run.json"
-    record.write_bytes(seal(unseal(record.read_bytes(), required=True) | {"created": "2030-01-01T00:00:00Z"}))
+    reseal(tmp_path / "runs/tiny-0/run.json", created="2030-01-01T00:00:00Z")
     assert first["created"][:4] != "2030"
     assert client.get(RUN).json()["created"][:4] == "2030"

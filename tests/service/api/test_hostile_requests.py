@@ -191,14 +191,14 @@ def test_an_unknown_path_returns_a_problem(client, path):
 
 
 def test_unknown_file_names_are_not_cached(client):
-    from theodolite.api.page import _packed
+    from theodolite.api.page import _contents
 
     for number in range(50):
         assert client.get(f"/static/nobody-{number}.js").status_code == 404
-    before = _packed.cache_info().currsize
+    before = _contents.cache_info().currsize
     for number in range(50, 100):
         assert client.get(f"/static/nobody-{number}.js").status_code == 404
-    assert _packed.cache_info().currsize == before
+    assert _contents.cache_info().currsize == before
 
 
 def test_duplicate_labels_are_merged_or_rejected(client):

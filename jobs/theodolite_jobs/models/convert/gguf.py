@@ -5,6 +5,7 @@ import io
 from pathlib import Path
 
 from theodolite_jobs.models.convert.files import atomic_folder
+from theodolite_jobs.models.convert.gguf_header import check_header
 from theodolite_jobs.models.load import plain_errors
 
 
@@ -25,6 +26,7 @@ def convert_gguf(file: Path, folder: Path) -> Path:
     # The reader draws a progress bar of its own on standard error.
     silent = contextlib.redirect_stderr(io.StringIO())
     with plain_errors(f"convert {file} from GGUF"), atomic_folder(folder) as staging, silent:
+        check_header(file)
         AutoTokenizer.from_pretrained(file.parent, gguf_file=file.name).save_pretrained(staging)
         AutoModelForCausalLM.from_pretrained(file.parent, **options).save_pretrained(staging)
     return folder
