@@ -2,7 +2,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: help demo test test-fast test-slow chaos lint check docs bench bench-heads bench-statistics bench-api bench-driver \
+.PHONY: help demo test test-fast test-slow chaos lint check docs bench bench-heads bench-statistics bench-api bench-driver bench-pipeline \
 	up down rehearse clean
 
 help: ## list the targets
@@ -30,8 +30,8 @@ test: test-fast test-slow ## run all tests
 test-fast: .venv/ready ## run the tests without a model, a cluster or a browser, in 3 minutes
 	@$(BIN)/python -m pytest -q --numprocesses=auto --dist=loadfile -m 'not ($(HEAVY))' $(if $(CI),--cov --cov-report=term:skip-covered)
 
-# These tests mostly wait, for clusters and browsers; beside them the tests that compute use the other cores.
-WAITING := tests/browser tests/integration
+# These tests mostly wait, for clusters; beside them the other tests use the cores.
+WAITING := tests/integration
 
 test-slow: .venv/ready ## run the tests with a model, a cluster, a browser or a GPU
 	@log=$$(mktemp); \
@@ -42,7 +42,7 @@ test-slow: .venv/ready ## run the tests with a model, a cluster, a browser or a 
 
 CHAOS ?= --schedules 25
 
-chaos: .venv/ready ## run seeded schedules of faults over a tiny survey; CHAOS="--schedules 1000 --out FILE" for more
+chaos: .venv/ready ## run seeded schedules of faults over a tiny survey (options: CHAOS="--help")
 	@PYTHONPATH=tests $(BIN)/python -m chaos $(CHAOS)
 
 lint: .venv/ready ## ruff, mypy, the layers of imports, and spelling
@@ -56,7 +56,7 @@ docs: .venv/ready ## run the examples of the documentation and build it as a sit
 	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 	@echo "The documentation: site/index.html"
 
-bench: .venv/ready ## capture speed compared with plain Hugging Face, as JSON
+bench: .venv/ready ## capture speed compared with plain Hugging Face and other tools, as JSON
 	@$(BIN)/python benchmarks/capture.py
 
 bench-statistics: .venv/ready ## moments compared with reading, and the statistics of a 32B-shaped run: seconds, memory, as JSON
@@ -65,6 +65,9 @@ bench-statistics: .venv/ready ## moments compared with reading, and the statisti
 
 bench-driver: .venv/ready ## the scheduling loop with 64 and 1,000 simulated replicas: utilisation and cost, as JSON
 	@$(BIN)/python benchmarks/driver.py
+
+bench-pipeline: .venv/ready ## the share of time in which a GPU computes while shards are written, with a simulated GPU, as JSON
+	@$(BIN)/python benchmarks/pipeline.py
 
 bench-heads: .venv/ready ## the attention heads of a 32B-shaped model: seconds and memory, as JSON
 	@$(BIN)/python benchmarks/heads.py

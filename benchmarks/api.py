@@ -10,22 +10,18 @@ The last line is one JSON object. Usage: python benchmarks/api.py --help
 """
 
 import asyncio
-import os
-import re
-import signal
 import subprocess
-import sys
 import tempfile
 from pathlib import Path
 from typing import Any
 
 import measuring  # first: it prepares the process before torch is imported
 import numpy as np
+from http_service import THEODOLITE, request_of, send, service_on_one_core
 
 from theodolite.query.runs import summaries
 
 SPEC = Path(__file__).parent.parent / "jobs" / "theodolite_jobs" / "specs" / "demo.yaml"
-THEODOLITE = [sys.executable, "-c", "from theodolite_jobs.cli import main; main()"]
 CONNECTIONS = 8
 TURNS = 5
 
@@ -54,50 +50,41 @@ def survey_demo(folder: Path) -> str:
 
 def measure(store: str, run_id: str, rate: int, seconds: float) -> dict[str, Any]:
     """Return the measurements of each call; the service has one core, and the load uses the other cores."""
-    cores = sorted(os.sched_getaffinity(0))
-    command = [*THEODOLITE, "serve", "--store", store, "--port", "0"]
-    service = subprocess.Popen(
-        command, stdout=subprocess.PIPE, text=True, preexec_fn=lambda: os.sched_setaffinity(0, cores[:1])
-    )
-    try:
-        assert service.stdout is not None
-        port = int(re.split(r"http://[^ ]*:", service.stdout.readline())[1].split()[0])
-        os.sched_setaffinity(0, cores[1:] or cores)
+    with service_on_one_core(store) as service:
         base = f"/v1/runs/{run_id}"
         curve = f"{base}/curves?statistic=cosine_of_means_debiased&site=resid_pre"
         calls = {
             "curve": (curve, {}, rate),
-            "not_modified": (curve, {"If-None-Match": asyncio.run(etag(port, curve))}, rate),
+            "not_modified": (curve, {"If-None-Match": asyncio.run(etag(service.port, curve))}, rate),
             # These responses are large; at the full rate the latency would only measure the queue.
             "heat_map": (f"{base}/gram?statistic=linear_cka_debiased&set=harmful&site=resid_pre", {}, rate // 2),
             "direction": (f"{base}/directions/refusal?site=resid_pre&layer=15", {}, rate // 2),
         }
         result: dict[str, Any] = {"connections": CONNECTIONS}
         for name, (path, headers, own_rate) in calls.items():
-            asyncio.run(load(port, path, headers, own_rate, 1.0))  # warms the caches
-            turns = [asyncio.run(load(port, path, headers, own_rate, seconds / TURNS)) for _ in range(TURNS)]
+            request = request_of(path, headers)
+            asyncio.run(load(service.port, request, own_rate, 1.0))  # warms the caches
+            turns = [asyncio.run(load(service.port, request, own_rate, seconds / TURNS)) for _ in range(TURNS)]
             at_rate = {"rate": own_rate, **{key: float(np.median([turn[key] for turn in turns])) for key in turns[0]}}
             at_rate["p99_milliseconds_of_turns"] = sorted(turn["p99_milliseconds"] for turn in turns)
-            flat_out = asyncio.run(load(port, path, headers, None, seconds / 2))
+            flat_out = asyncio.run(load(service.port, request, None, seconds / 2))
             result[name] = {"at_rate": at_rate, "flat_out": flat_out}
             measuring.say(f"{name}: {result[name]}")
-        result["resident_bytes"] = measuring.memory_bytes("VmHWM", service.pid)
-    finally:
-        service.send_signal(signal.SIGINT)
-        service.wait()
+        result["resident_bytes"] = service.peak_memory_bytes
     return result
 
 
 async def etag(port: int, path: str) -> str:
     reader, writer = await asyncio.open_connection("127.0.0.1", port)
-    head, _ = await send(reader, writer, request_of(port, path, {}))
+    head, _ = await send(reader, writer, request_of(path))
     writer.close()
     return next(line[6:] for line in head.split("\r\n") if line.lower().startswith("etag: "))
 
 
-async def load(port: int, path: str, headers: dict[str, str], rate: int | None, seconds: float) -> dict[str, float]:
+async def load(port: int, request: bytes, rate: int | None, seconds: float) -> dict[str, float]:
     """Return latencies and throughput of requests at a rate, or, with None, each after the previous response."""
-    request, latencies, sizes = request_of(port, path, headers), [], []
+    latencies: list[float] = []
+    sizes: list[int] = []
     loop = asyncio.get_running_loop()
     begin = loop.time()
 
@@ -132,18 +119,6 @@ async def wait_until(due: float) -> None:
     await asyncio.sleep(max(0.0, due - loop.time() - 2e-3))
     while loop.time() < due:
         await asyncio.sleep(0)
-
-
-def request_of(port: int, path: str, headers: dict[str, str]) -> bytes:
-    own = "".join(f"{name}: {value}\r\n" for name, value in headers.items())
-    return f"GET {path} HTTP/1.1\r\nHost: 127.0.0.1:{port}\r\n{own}\r\n".encode()
-
-
-async def send(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, request: bytes) -> tuple[str, bytes]:
-    writer.write(request)
-    head = (await reader.readuntil(b"\r\n\r\n")).decode("latin-1")
-    lengths = [line for line in head.split("\r\n") if line.lower().startswith("content-length: ")]
-    return head, await reader.readexactly(int(lengths[0].split(": ")[1])) if lengths else b""
 
 
 if __name__ == "__main__":

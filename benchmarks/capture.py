@@ -1,11 +1,11 @@
-"""Compare the capture speed on the real chat model with plain Hugging Face, on the CPU in float32.
+"""Compare the capture speed on the real chat model with plain Hugging Face and other tools, on the CPU in float32.
 
-All ways capture `resid_pre` and `resid_mid` of every layer at the last token, for the same prompts: the chat mix, 45 to
-161 tokens in the model's chat template. The script first checks that their vectors agree. Then all ways run in turns,
-and the result has the median over turns. Ways:
+All ways capture `resid_pre` and `resid_mid` of every layer at the last token, for the same prompts, which are in the
+model's chat template. The script first checks that their vectors agree. Then all ways run in turns, and the result has
+the median over turns. Mixes of prompts: `chat`, 45 to 161 tokens; `pairs`, built-in harmful and harmless requests;
+`nouns`, built-in nouns. Ways:
 
-- `hugging_face`: the causal model with `output_hidden_states=True`, batches of 32 as given, left padding;
-- `generate`: the same with `generate(max_new_tokens=1)`, which applies the head to the last token only;
+- those of peers.py: `hugging_face`, `generate` and, if they are installed, `transformer_lens` and `nnsight`;
 - `theodolite`: plan and engine as in a replica, which also count active hidden units;
 - `bare_forward`: the planned batches through the base model, without hooks.
 
@@ -15,56 +15,55 @@ Usage: python benchmarks/capture.py --help
 """
 
 import random
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from functools import cache, partial
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 import measuring  # first: it prepares the process before torch is imported
 import numpy as np
+import peers
 import torch
-from numpy.typing import NDArray
-from transformers import AutoModelForCausalLM
+from peers import SITES, Vectors, Way
 
-from theodolite.sites import Site
 from theodolite.spec import CaptureSpec, PromptSetSpec, TokenIds
 from theodolite_jobs.capture.engine import Engine
 from theodolite_jobs.capture.parity import FLOAT32_BOUND
 from theodolite_jobs.capture.plan import SetPlan
 from theodolite_jobs.models.facts import mlp_width
-from theodolite_jobs.models.load import LoadedModel, load_model, load_tokenizer, quiet_transformers
+from theodolite_jobs.models.load import LoadedModel, load_model, load_tokenizer
 from theodolite_jobs.prompts.sources import read_prompts
 from theodolite_jobs.prompts.tokens import tokenize
 
-SITES = measuring.SITES
-PEERS = ("hugging_face", "generate")
-PEER_BATCH = 32
 CAPTURE = CaptureSpec()
-
-Vectors = dict[Site, NDArray[np.float32]]
-Way = Callable[[Sequence[TokenIds]], Vectors | None]
 
 
 def main() -> None:
     options = measuring.read_options(
-        "Compare capture speed with plain Hugging Face; print JSON.",
-        prompts=(96, "prompts in the chat mix"),
+        "Compare capture speed with plain Hugging Face and other tools; print JSON.",
+        mixes=([*MIXES], "prompts to capture"),
+        prompts=(96, "prompts of each mix"),
         repeats=(3, "turns of each way; the result has the median"),
         threads=(0, "threads of each way; the default is torch's"),
     )
     if options.threads:
         torch.set_num_threads(options.threads)
     folder = measuring.chat_model()
-    tokens = chat_mix(folder, options.prompts)
+    ways = {name: build(folder) for name, build in WAYS.items()}
+    result = {name: measure_mix(folder, ways, MIXES[name](folder, options.prompts), options) for name in options.mixes}
+    versions = {name: version(name) for name in peers.PACKAGES if name in WAYS}
+    measuring.publish({"mixes": result, "repeats": options.repeats, "peers": versions}, options.out)
+
+
+def measure_mix(folder: Path, ways: dict[str, Way], tokens: list[TokenIds], options: Any) -> dict[str, Any]:
+    """Return the speed and the memory of each way for some prompts, after a check that their vectors agree."""
     measuring.say(f"{len(tokens)} prompts, {sum(map(len, tokens))} tokens")
+    errors = check_same_vectors(ways, tokens)
     threads = torch.get_num_threads()
     memory = {name: measuring.in_new_process(memory_of, name, folder, tokens, threads) for name in WAYS}
-    ways = {name: build(folder) for name, build in WAYS.items()}
-    errors = check_same_vectors(ways, tokens)
     seconds, peak = measure(ways, tokens, options.repeats)
-    result = summary(base_model(folder), tokens, seconds, memory, peak)
-    measuring.publish({**result, "max_error": errors, "repeats": options.repeats}, options.out)
+    return {**summary(base_model(folder), tokens, seconds, memory, peak), "max_error": errors}
 
 
 def chat_mix(folder: Path, n_prompts: int) -> list[TokenIds]:
@@ -82,40 +81,32 @@ def chat_mix(folder: Path, n_prompts: int) -> list[TokenIds]:
     return in_template(texts, tokenizer)
 
 
+def pairs(folder: Path, n_prompts: int) -> list[TokenIds]:
+    """Return the first harmful and harmless requests in the model's chat template."""
+    return [ids for name in ("harmful", "harmless") for ids in built_in(folder, name, n_prompts // 2)]
+
+
+def nouns(folder: Path, n_prompts: int) -> list[TokenIds]:
+    """Return the first built-in nouns in the model's chat template."""
+    return built_in(folder, "nouns", n_prompts)
+
+
+MIXES = {"chat": chat_mix, "pairs": pairs, "nouns": nouns}
+
+
+def built_in(folder: Path, name: str, n_prompts: int) -> list[TokenIds]:
+    prompts = read_prompts(name, PromptSetSpec(source=f"builtin:{name}"), Path())
+    return in_template(prompts[:n_prompts], load_tokenizer(folder))
+
+
 def in_template(texts: Sequence[str], tokenizer: Any) -> list[TokenIds]:
     prompt_set = PromptSetSpec(source="builtin:harmless", template="chat")
     return tokenize("mix", texts, prompt_set, tokenizer, CAPTURE.template_date)
 
 
 @cache
-def causal_model(folder: Path) -> Any:
-    with quiet_transformers():
-        return AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).eval()
-
-
-@cache
 def base_model(folder: Path) -> LoadedModel:
     return load_model(folder, dtype="float32")
-
-
-def hugging_face(folder: Path) -> Way:
-    model = causal_model(folder)
-
-    def forward(ids: torch.Tensor, mask: torch.Tensor) -> Sequence[torch.Tensor]:
-        return model(input_ids=ids, attention_mask=mask, output_hidden_states=True).hidden_states
-
-    return lambda tokens: run_left_padded(model, forward, tokens)
-
-
-def generate(folder: Path) -> Way:
-    model = causal_model(folder)
-    options = {"max_new_tokens": 1, "do_sample": False, "output_hidden_states": True, "pad_token_id": 0}
-
-    def forward(ids: torch.Tensor, mask: torch.Tensor) -> Sequence[torch.Tensor]:
-        output = model.generate(input_ids=ids, attention_mask=mask, return_dict_in_generate=True, **options)
-        return output.hidden_states[0]
-
-    return lambda tokens: run_left_padded(model, forward, tokens)
 
 
 def theodolite(folder: Path) -> Way:
@@ -137,8 +128,7 @@ def bare_forward(folder: Path) -> Way:
 
 
 WAYS: dict[str, Callable[[Path], Way]] = {
-    "hugging_face": hugging_face,
-    "generate": generate,
+    **peers.WAYS,
     "theodolite": theodolite,
     "bare_forward": bare_forward,
 }
@@ -146,45 +136,6 @@ WAYS: dict[str, Callable[[Path], Way]] = {
 
 def plan_mix(tokens: Sequence[TokenIds]) -> SetPlan:
     return measuring.plan_mix(tokens, CAPTURE.shard_prompts, CAPTURE.batch_tokens)
-
-
-@torch.inference_mode()
-def run_left_padded(model: Any, forward: Callable[..., Sequence[torch.Tensor]], tokens: Sequence[TokenIds]) -> Vectors:
-    """Capture batch by batch in the given order; with left padding the last token is the last column."""
-    parts: dict[Site, list[torch.Tensor]] = {site: [] for site in SITES}
-    for start in range(0, len(tokens), PEER_BATCH):
-        ids, mask = left_padded(tokens[start : start + PEER_BATCH])
-        with last_of_resid_mid(model) as mid:
-            pre = [hidden[:, -1].clone() for hidden in forward(ids, mask)[:-1]]
-        parts[Site.RESID_PRE].append(torch.stack(pre, dim=1))
-        parts[Site.RESID_MID].append(torch.stack(mid, dim=1))
-    return {site: torch.cat(parts[site]).numpy() for site in SITES}
-
-
-def left_padded(prompts: Sequence[TokenIds]) -> tuple[torch.Tensor, torch.Tensor]:
-    ids = torch.zeros((len(prompts), max(map(len, prompts))), dtype=torch.long)
-    mask = torch.zeros_like(ids)
-    for row, prompt in enumerate(prompts):
-        ids[row, -len(prompt) :] = torch.tensor(prompt)
-        mask[row, -len(prompt) :] = 1
-    return ids, mask
-
-
-@contextmanager
-def last_of_resid_mid(model: Any) -> Iterator[list[torch.Tensor]]:
-    """Collect the input of each block's second norm, which `hidden_states` lacks."""
-    captured: list[torch.Tensor] = []
-    handles = [
-        block.post_attention_layernorm.register_forward_pre_hook(
-            lambda _, args: captured.append(args[0][:, -1].clone())
-        )
-        for block in model.model.layers
-    ]
-    try:
-        yield captured
-    finally:
-        for handle in handles:
-            handle.remove()
 
 
 def check_same_vectors(ways: dict[str, Way], tokens: Sequence[TokenIds]) -> dict[str, float]:
@@ -243,7 +194,7 @@ def summary(
     }
     return {
         "ratio_to_hugging_face": seconds["hugging_face"] / ours,
-        "ratio_to_best_peer": min(seconds[name] for name in PEERS) / ours,
+        "ratio_to_best_peer": min(seconds[name] for name in peers.WAYS) / ours,
         "ratio_to_bare_forward": seconds["bare_forward"] / ours,
         "share_of_matrix_peak": measuring.needed_operations(model, plan) / ours / peak,
         "ways": ways,

@@ -3,19 +3,23 @@
 The plan and engine capture `resid_pre` and `resid_mid` of every layer at the last token, for random token ids with the
 lengths and the shared prefix of the chat mix. Each shape first passes the parity check on a few prompts. For several
 plans the script then measures tokens and prompts per second, the ratio to the bare forward on the same batches, the
-share of the bf16 matrix peak of the same run, and peak GPU memory. Capture and bare forward run in turns; the result
-has the medians.
+share of the bf16 matrix peak of the same run, and peak GPU memory. `written` is the same for a replica that also writes
+and commits the shards into a local folder, while the next ones are captured; it counts no active hidden units. Capture,
+writing replica and bare forward run in turns; the result has the medians.
 
-The script needs torch, transformers, numpy, pydantic and pyyaml, but no installed theodolite. `--tiny` tries the code
-on a tiny model on the CPU; its speeds have no meaning. The last line is one JSON object.
+The script needs torch, transformers, numpy, pydantic and pyyaml, but no installed theodolite; for `written` also zarr,
+obstore and xarray. `--tiny` tries the code on a tiny model on the CPU; its speeds have no meaning. The last line is one
+JSON object.
 Usage: python benchmarks/capture_gpu.py --help
 """
 
 import gc
 import random
+import tempfile
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +36,7 @@ from theodolite_jobs.models.load import LoadedModel, wrap
 
 RESULTS = Path(__file__).resolve().parent / "results"
 PREFIX_TOKENS = 24
+CAN_WRITE = all(map(find_spec, ("obstore", "xarray", "zarr")))
 
 
 @dataclass(frozen=True)
@@ -157,8 +162,17 @@ def measure_plan(
         "capture": lambda: run_capture(model, plan, tokens),
         "bare forward": lambda: measuring.run_bare(model, plan, tokens),
     }
+    if CAN_WRITE:
+        run_and_write(model, plan, tokens)  # warms up
+        actions["capture and write"] = lambda: run_and_write(model, plan, tokens)
     seconds = measuring.in_turns(actions, repeats, device)
     row = speeds(model, plan, np.median(seconds["capture"]), np.median(seconds["bare forward"]), max(rates))
+    if CAN_WRITE:
+        written = float(np.median(seconds["capture and write"]))
+        row["written"] = {
+            "prompts_per_second": plan.n_samples / written,
+            "ratio_to_capture": float(np.median(seconds["capture"])) / written,
+        }
     row |= {"peak_gpu_memory_bytes": memory, "oom_backoffs": oom_backoffs}
     measuring.say(
         f"shards of {budgets[0]}, batches of {budgets[1]}: {row['prompts_per_second']:.1f} prompts/s, "
@@ -193,6 +207,15 @@ def run_capture(model: LoadedModel, plan: SetPlan, tokens: Sequence[TokenIds]) -
             raise SystemExit(f"{len(captured.quarantined)} prompts failed: {captured.quarantined}")
         backoffs += captured.counts.oom_backoffs
     return backoffs
+
+
+def run_and_write(model: LoadedModel, plan: SetPlan, tokens: Sequence[TokenIds]) -> None:
+    """Capture, write and commit all shards as a replica does, into a folder that is then removed."""
+    from replicas import replica_with, run_replica
+
+    engine = Engine(model, measuring.SITES, range(model.dimensions.n_layers))
+    with tempfile.TemporaryDirectory(prefix="theodolite-capture-") as folder:
+        run_replica(replica_with(engine, folder, plan.shards[0].stop), plan, tokens)
 
 
 def copy_rate(device: torch.device) -> float | None:

@@ -20,7 +20,7 @@ import measuring  # first: it prepares the process before torch is imported
 import psutil
 
 from theodolite_jobs.capture.plan import SetPlan, ShardPlan
-from theodolite_jobs.cluster.scheduling import Callbacks, run_shards
+from theodolite_jobs.cluster.scheduling import Callbacks, Capture, run_shards
 
 PROMPTS_OF_SHARD = 64
 TOKENS = tuple(range(40))
@@ -37,14 +37,14 @@ class SimulatedReplica:
         self._busy_seconds, self._started = 0.0, 0.0
         self._lock = threading.Lock()
 
-    def capture(self, _plan: SetPlan, shard: ShardPlan, tokens: Any, _halvings: int) -> "Future[Any]":
+    def capture(self, _plan: SetPlan, shard: ShardPlan, tokens: Any, _halvings: int) -> Capture:
         """Start a shard, or queue it."""
         future: Future[Any] = Future()
         with self._lock:
             self.queue.append((len(tokens), future))
             if len(self.queue) == 1:
                 self._start()
-        return future
+        return Capture(captured=future, committed=future)
 
     def restart(self, _reason: str) -> None:
         """Do nothing; a simulated replica never dies."""

@@ -1,36 +1,37 @@
-"""Attack the service without a credential: half-sent heads, half-sent bodies and a flood; does it still answer?
+"""Attack the service without a credential, with half-sent requests and a flood: does it answer?
 
-The service (`theodolite serve`) runs on one core, over an empty store with one bearer token. The attackers keep 2,000
-connections with half a head and 200 requests with half a body open, and open each one again when the service closes
-it. Besides, `--flood` connections send one request after the other, without a pause. Meanwhile one client requests
-`/healthz` ten times in a second, over a new connection each time.
+The service (`theodolite serve`) runs on one core, over an empty store with one bearer token. First, 16 connections that
+send their next request after each response measure the capacity. Then the attackers keep 2,000 connections with half a
+head and 200 requests with half a body open, and open each one again when the service closes it. Besides, a flood of
+requests without a token aims at twice the capacity; it sends less while 1,000 of its requests wait for a response.
+Meanwhile one client requests `/healthz` ten times in a second, over a new connection each time.
 
 The last line is one JSON object. Usage: python benchmarks/siege.py --help
 """
 
 import asyncio
-import os
-import re
-import signal
-import subprocess
-import sys
 import tempfile
+from collections import Counter
 from contextlib import suppress
 from typing import Any
 
 import measuring  # first: it prepares the process before torch is imported
 import numpy as np
+from http_service import request_of, send, service_on_one_core
 
 from theodolite.api.credentials import create_credential
 
-THEODOLITE = [sys.executable, "-c", "from theodolite_jobs.cli import main; main()"]
 HALF_HEAD = b"GET /healthz HTTP/1.1\r\nHost: localhost\r\nX-Slow: "
 HALF_BODY = (
     b"POST /v1/jobs HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: 1000000\r\n\r\n"
     + b" " * 900_000
 )
-HEALTH = b"GET /healthz HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n"
-FLOOD = b"GET /v1/runs HTTP/1.1\r\nHost: localhost\r\n\r\n"
+HEALTH = request_of("/healthz", {"Connection": "close"})
+FLOOD = request_of("/v1/runs")
+MAX_CONNECTIONS = 1000
+"""Maximum number of connections of the flood; when all of them wait for a response, requests are not sent."""
+
+Connection = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 
 
 def main() -> None:
@@ -38,75 +39,86 @@ def main() -> None:
         "Attack the service without a credential; print the latency of /healthz and the service's memory as JSON.",
         heads=(2000, "connections with half a head"),
         bodies=(200, "requests with half a body"),
-        flood=(16, "connections that send one request after the other"),
         seconds=(30.0, "duration of the attack"),
     )
     with tempfile.TemporaryDirectory(prefix="theodolite-siege-") as store:
         create_credential(store, ["read"])
-        result = measure(store, options.heads, options.bodies, options.flood, options.seconds)
+        result = measure(store, options.heads, options.bodies, options.seconds)
     measuring.publish(result, options.out)
 
 
-def measure(store: str, heads: int, bodies: int, flood: int, seconds: float) -> dict[str, Any]:
+def measure(store: str, heads: int, bodies: int, seconds: float) -> dict[str, Any]:
     """Return what a client saw during the attack, and the memory of the service before and after."""
-    cores = sorted(os.sched_getaffinity(0))
-    service = subprocess.Popen(
-        [*THEODOLITE, "serve", "--store", store, "--port", "0"],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        preexec_fn=lambda: os.sched_setaffinity(0, cores[:1]),
-    )
-    try:
-        assert service.stdout is not None
-        port = int(re.split(r"http://[^ ]*:", service.stdout.readline())[1].split()[0])
-        os.sched_setaffinity(0, cores[1:] or cores)
-        before = measuring.memory_bytes("VmHWM", service.pid)
-        seen = asyncio.run(siege(port, heads, bodies, flood, seconds))
-        after = measuring.memory_bytes("VmHWM", service.pid)
-    finally:
-        service.send_signal(signal.SIGINT)
-        _, log = service.communicate()
-    return {**seen, "resident_bytes_before": before, "resident_bytes": after, "log_bytes": len(log)}
+    with service_on_one_core(store) as service:
+        capacity = asyncio.run(measure_capacity(service.port))
+        before = service.peak_memory_bytes
+        seen = asyncio.run(siege(service.port, heads, bodies, 2 * capacity, seconds))
+        after = service.peak_memory_bytes
+    return {
+        "heads": heads,
+        "bodies": bodies,
+        "capacity_per_second": capacity,
+        **seen,
+        "resident_bytes_before": before,
+        "resident_bytes": after,
+        "log_bytes": len(service.log),
+    }
 
 
-async def siege(port: int, heads: int, bodies: int, flood: int, seconds: float) -> dict[str, Any]:
-    """Attack for some seconds; return the latencies of /healthz, and how many requests the flood sent."""
-    counts = {"flood": 0, "reopened": 0}
+async def measure_capacity(port: int, connections: int = 16, seconds: float = 3.0) -> float:
+    """Return how many requests the service refuses in a second."""
+    end, count = asyncio.get_running_loop().time() + seconds, 0
+
+    async def send_on() -> None:
+        nonlocal count
+        connection = await asyncio.open_connection("127.0.0.1", port)
+        while asyncio.get_running_loop().time() < end:
+            await send(*connection, FLOOD)
+            count += 1
+        connection[1].close()
+
+    await asyncio.gather(*(send_on() for _ in range(connections)))
+    return count / seconds
+
+
+async def siege(port: int, heads: int, bodies: int, rate: float, seconds: float) -> dict[str, Any]:
+    """Attack for some seconds; return the latencies of /healthz, and what the attackers did."""
+    counts: Counter[str] = Counter()
     attackers = [
         *(asyncio.create_task(hold_open(port, HALF_HEAD, counts)) for _ in range(heads)),
         *(asyncio.create_task(hold_open(port, HALF_BODY, counts)) for _ in range(bodies)),
-        *(asyncio.create_task(send_on(port, counts)) for _ in range(flood)),
     ]
     await asyncio.sleep(3)  # until all are connected
+    attackers.append(asyncio.create_task(flood(port, rate, counts)))
     loop = asyncio.get_running_loop()
-    latencies, failures, end = [], 0, loop.time() + seconds
-    while loop.time() < end:
-        begin = loop.time()
+    latencies: list[float] = []
+    begin = loop.time()
+    while loop.time() < begin + seconds:
+        asked = loop.time()
         try:
-            answer = await asyncio.wait_for(ask(port), 10)
-            failures += not answer.startswith(b"HTTP/1.1 200")
+            counts["health failures"] += not (await asyncio.wait_for(ask_health(port), 10)).startswith(b"HTTP/1.1 200")
         except (OSError, TimeoutError):
-            failures += 1
-        latencies.append(loop.time() - begin)
+            counts["health failures"] += 1
+        latencies.append(loop.time() - asked)
         await asyncio.sleep(max(0.0, 0.1 - latencies[-1]))
+    took = loop.time() - begin
     for task in attackers:
         task.cancel()
     await asyncio.gather(*attackers, return_exceptions=True)
     return {
-        "heads": heads,
-        "bodies": bodies,
-        "flood_connections": flood,
-        "flood_requests_per_second": counts["flood"] / (seconds + 3),
-        "connections_opened_again": counts["reopened"],
+        "flood_target_per_second": rate,
+        "flood_sent_per_second": counts["sent"] / took,
+        "flood_refused_per_second": counts["refused"] / took,
+        "flood_connections": counts["connections"],
+        "half_sent_requests_opened_again": counts["opened again"],
         "health_requests": len(latencies),
-        "health_failures": failures,
+        "health_failures": counts["health failures"],
         "health_p50_milliseconds": float(np.quantile(latencies, 0.5)) * 1e3,
         "health_max_milliseconds": max(latencies) * 1e3,
     }
 
 
-async def ask(port: int) -> bytes:
+async def ask_health(port: int) -> bytes:
     reader, writer = await asyncio.open_connection("127.0.0.1", port)
     writer.write(HEALTH)
     answer = await reader.read()
@@ -114,7 +126,7 @@ async def ask(port: int) -> bytes:
     return answer
 
 
-async def hold_open(port: int, sent: bytes, counts: dict[str, int]) -> None:
+async def hold_open(port: int, sent: bytes, counts: Counter[str]) -> None:
     """Send a part of a request and wait; begin again when the service closes the connection."""
     while True:
         with suppress(OSError):
@@ -123,21 +135,35 @@ async def hold_open(port: int, sent: bytes, counts: dict[str, int]) -> None:
             while await reader.read(65536):
                 pass
             writer.close()
-        counts["reopened"] += 1
+        counts["opened again"] += 1
         await asyncio.sleep(0.5)
 
 
-async def send_on(port: int, counts: dict[str, int]) -> None:
-    """Send one request after the other."""
-    while True:
+async def flood(port: int, rate: float, counts: Counter[str]) -> None:
+    """Send requests at a rate, each over an idle connection or a new one; fewer, while MAX_CONNECTIONS wait."""
+    loop = asyncio.get_running_loop()
+    idle: list[Connection] = []
+    begin, due = loop.time(), 0
+
+    async def send_one() -> None:
         with suppress(OSError, asyncio.IncompleteReadError):
-            reader, writer = await asyncio.open_connection("127.0.0.1", port)
-            while True:
-                writer.write(FLOOD)
-                head = await reader.readuntil(b"\r\n\r\n")
-                length = re.search(rb"content-length: (\d+)", head.lower())
-                await reader.readexactly(int(length[1]) if length else 0)
-                counts["flood"] += 1
+            connection = idle.pop() if idle else await asyncio.open_connection("127.0.0.1", port)
+            await send(*connection, FLOOD)
+            counts["refused"] += 1
+            idle.append(connection)
+
+    async with asyncio.TaskGroup() as waiting:
+        open_requests: set[asyncio.Task[None]] = set()
+        while True:
+            due_now = int((loop.time() - begin) * rate)
+            for _ in range(min(due_now - due, MAX_CONNECTIONS - len(open_requests))):
+                task = waiting.create_task(send_one())
+                open_requests.add(task)
+                task.add_done_callback(open_requests.discard)
+                counts["sent"] += 1
+            due = due_now
+            counts["connections"] = max(counts["connections"], len(open_requests))
+            await asyncio.sleep(2e-3)
 
 
 if __name__ == "__main__":
