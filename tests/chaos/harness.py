@@ -1,5 +1,6 @@
 """Run a schedule of faults to its end, and compare the store with that of an undisturbed run."""
 
+import atexit
 import json
 import os
 import random
@@ -9,32 +10,51 @@ import tempfile
 import threading
 import time
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
+from multiprocessing import get_context
 from multiprocessing.forkserver import _forkserver  # its process is the parent of all others
 from pathlib import Path
+from subprocess import run as execute
+from threading import Timer
 from typing import Any
 
-from support.faulty_bucket import FaultyBucket, faulty_bucket
+from distributed import LocalCluster
+from support.faulty_bucket import LATE_SECONDS, FaultyBucket, faulty_bucket
 from support.tiny_survey import save_model, spec_of
 
-from chaos.processes import PRELOADED, PROCESSES, start_driver
-from chaos.schedules import Schedule, draw_schedule
+from chaos.processes import DASK_ADDRESS, FIRED, PRELOADED, PROCESSES, start_driver
+from chaos.schedules import (
+    COUNT,
+    DISKS,
+    DRIVER_STEPS,
+    EVERY,
+    POISONED,
+    REPLICA_STEPS,
+    Fault,
+    Schedule,
+    draw_schedule,
+)
+from theodolite.errors import TheodoliteError
 from theodolite.query.verification import unexpected_objects, verify
 from theodolite.store.objects import get, keys
 from theodolite.store.runs import Run, list_run_ids, open_run
 
 SECONDS = 120.0
-"""Time after which an attempt counts as hung."""
+"""Time without a line in the log after which an attempt counts as hung."""
 
 MAX_ATTEMPTS = 12
 """Undisturbed attempts after which a survey counts as lost; a store that fails at random may end a few of them."""
 
 PAUSE_SECONDS = 1.0
 
+_chaos: "Chaos"  # the harness of a process of the pool
+
 _TIMED = ("COMPLETE", "report.html", "run.json")  # contain times
-_VARYING = {"attempt", "seconds", "store_seconds", "sha256", "oom_backoffs", "computed_tokens", "padding_tokens"}
+_TIMES = {"seconds", "encode_seconds", "store_seconds", "idle_seconds"}
+_VARYING = _TIMES | {"attempt", "sha256"}
 """Fields of a commit record that differ between runs with the same bits."""
 
 
@@ -42,9 +62,10 @@ _VARYING = {"attempt", "seconds", "store_seconds", "sha256", "oom_backoffs", "co
 class Outcome:
     """What a schedule did to the store; every list is empty if all is well."""
 
-    schedule: Schedule
+    schedule: Any  # of this module or of `cluster`
     seconds: float = 0.0
     attempts: int = 0
+    faults: list[str] = field(default_factory=list)  # those that happened
     hung: list[str] = field(default_factory=list)
     crashed: list[str] = field(default_factory=list)  # attempts that ended with a traceback
     lost: list[str] = field(default_factory=list)
@@ -60,20 +81,35 @@ class Outcome:
 
 
 class Chaos:
-    """A tiny model, the undisturbed run of its survey, and a bucket."""
+    """A tiny model, the undisturbed runs of its survey, a bucket and, for schedules with Dask, a cluster."""
 
-    def __init__(self, folder: Path, bucket: FaultyBucket) -> None:
-        """Run the survey once without faults."""
+    def __init__(self, folder: Path, bucket: FaultyBucket, dask: LocalCluster | None) -> None:
+        """Run the survey without faults, once without and once with a prompt that kills its replica."""
         PROCESSES.set_forkserver_preload(PRELOADED)
-        self.folder, self.bucket = folder, bucket
+        self.folder, self.bucket, self.dask = folder, bucket, dask
         self.spec = spec_of(save_model(folder / "model"))
-        outcome = Outcome(Schedule(-1, (), 1, ()))
-        self._attempt(str(folder / "undisturbed"), ((),), outcome)
-        run = open_only_run(str(folder / "undisturbed"))
-        self.expected = contents(run)
-        self.records = records_of(run)
-        assert outcome.problems == {}, outcome.problems
+        counting = [
+            *(Fault("driver", step, EVERY, COUNT, is_after=False) for step in DRIVER_STEPS),
+            *(Fault("replica", step, EVERY, COUNT, is_after=False) for step in REPLICA_STEPS),
+        ]
+        run, steps = self._undisturbed("plain", counting)
+        self.calls = Counter(steps)
+        never = [step for step in (*DRIVER_STEPS, *REPLICA_STEPS) if not self.calls[step]]
+        assert not never, f"a survey never comes to {never}: their faults would not happen"
+        self.size = sum(file.stat().st_size for file in Path(run.url).rglob("*") if file.is_file())
+        poisoned, _ = self._undisturbed("poison", [POISONED])
+        self.expected = {False: (contents(run), records_of(run)), True: (contents(poisoned), records_of(poisoned))}
+
+    def _undisturbed(self, name: str, faults: Sequence[Fault]) -> tuple[Run, list[str]]:
+        """Return the run of an attempt that must end well, and what its faults recorded."""
+        folder, outcome = self.folder / name, Outcome(Schedule(-1, (), 1, ()))
+        folder.mkdir()
+        ended = self._attempt(str(folder / "store"), [faults], outcome, folder)
+        assert ended, log_of(folder)
+        assert outcome.problems == {}
+        run = open_only_run(str(folder / "store"))
         assert list(verify(run)) == []
+        return run, fired(folder)
 
     def run(self, schedule: Schedule) -> Outcome:
         """Run the attempts of a schedule, then undisturbed ones until the survey ends, and compare the store."""
@@ -88,61 +124,118 @@ class Chaos:
 
         self.bucket.choose = choose if schedule.store_faults else lambda _method, _key: None
         folder.mkdir()
-        for faults in schedule.attempts:
-            self._attempt(store, [faults] * schedule.drivers, outcome, folder)
-        self.bucket.choose = lambda _method, _key: None
-        for _ in range(MAX_ATTEMPTS):
-            if self._attempt(store, ((),), outcome, folder):
-                break
-        else:
-            outcome.lost.append(f"the survey did not end in {MAX_ATTEMPTS} undisturbed attempts: {log_of(folder)}")
-        self._compare(store, outcome)
+        self.bucket.disturbed.clear()
+        always = [POISONED] if schedule.with_poison else []
+        with bad_disk(schedule.disk, folder / "store", self.size, draw) as wait_for_disk:
+            for faults in schedule.attempts:
+                self._attempt(store, [[*faults, *always]] * schedule.drivers, outcome, folder)
+            self.bucket.choose = lambda _method, _key: None
+            time.sleep(LATE_SECONDS if "late listing" in schedule.store_faults else 0)
+            wait_for_disk()
+            for _ in range(MAX_ATTEMPTS):
+                if self._attempt(store, [always], outcome, folder):
+                    break
+            else:
+                outcome.lost.append(f"the survey did not end in {MAX_ATTEMPTS} undisturbed attempts: {log_of(folder)}")
+            try:
+                compare(open_only_run(store), *self.expected[schedule.with_poison], outcome)
+            except TheodoliteError as error:
+                outcome.lost.append(str(error))
+            outcome.left_behind += [str(file) for file in Path(store).rglob("*#*")]
         outcome.left_behind += processes_left(folder)
+        outcome.faults = [*fired(folder), *(f"store: {fault}" for _, _, fault in self.bucket.disturbed)]
+        outcome.faults += ["two drivers"] * (schedule.drivers - 1)
+        outcome.faults += [disk for disk, error in DISKS.items() if error in text_of(folder)]
         outcome.seconds = time.monotonic() - begin
         if not outcome.problems:
             shutil.rmtree(folder)
         return outcome
 
-    def _attempt(
-        self, store: str, faults_of_drivers: Sequence[Sequence[Any]], outcome: Outcome, folder: Path | None = None
-    ) -> bool:
+    def _attempt(self, store: str, faults_of_drivers: Sequence[Sequence[Any]], outcome: Outcome, folder: Path) -> bool:
         """Run drivers at the same time; return whether one of them finished the survey."""
-        folder = folder or self.folder
         outcome.attempts += 1
         environment = self.bucket.environment | {"THEODOLITE_CACHE": str(self.folder / "cache")}
+        environment[FIRED] = str(folder / "fired.txt")
+        if outcome.schedule.with_dask:
+            assert self.dask is not None
+            environment[DASK_ADDRESS] = self.dask.scheduler_address
         drivers = [
             start_driver(self.spec, store, faults, environment, folder / "log.txt") for faults in faults_of_drivers
         ]
         with paused_processes_continue():
             for driver in drivers:
-                driver.join(SECONDS)
-                if driver.is_alive():
+                if not ends(driver, folder / "log.txt"):
                     outcome.hung.append(f"attempt {outcome.attempts}: {log_of(folder)}")
                     driver.kill()
                     driver.join()
         for driver in drivers:
-            if driver.exitcode == 2:
+            if driver.exitcode not in (0, 1, -signal.SIGKILL, -signal.SIGTERM):
                 outcome.crashed.append(f"attempt {outcome.attempts}: {log_of(folder)}")
         return any(driver.exitcode == 0 for driver in drivers)
 
-    def _compare(self, store: str, outcome: Outcome) -> None:
-        with environment_of(self.bucket.environment):
-            try:
-                run = open_only_run(store)
-            except Exception as error:
-                outcome.lost.append(str(error))
-                return
-            outcome.lost += verify(run)
-            outcome.left_behind += unexpected_objects(run)
-            outcome.left_behind += keys(run.location, "pending")
-            outcome.left_behind += [str(file) for file in Path(store).rglob("*#*")]
-            stored, records = contents(run), records_of(run)
-        outcome.lost += sorted(self.expected.keys() - stored.keys())
-        outcome.doubled += sorted(stored.keys() - self.expected.keys())
-        outcome.different += [
-            key for key in sorted(self.expected.keys() & stored.keys()) if self.expected[key] != stored[key]
-        ]
-        outcome.different += [name for name, record in self.records.items() if records.get(name) != record]
+
+def ends(driver: Any, log: Path) -> bool:
+    """Wait for a driver; return whether it ended before its log was silent for SECONDS."""
+    begin = time.time()
+    while driver.is_alive():
+        driver.join(1)
+        last_line = log.stat().st_mtime if log.exists() else begin
+        if time.time() - max(begin, last_line) > SECONDS:
+            return False
+    return True
+
+
+def fired(folder: Path) -> list[str]:
+    """Return the faults that happened in the processes of a schedule."""
+    file = folder / "fired.txt"
+    return file.read_text().splitlines() if file.exists() else []
+
+
+def compare(run: Run, expected: dict[str, bytes], records: dict[str, Any], outcome: Outcome) -> None:
+    """Verify a run, and compare its objects and commit records with those of an undisturbed run."""
+    outcome.lost += verify(run)
+    outcome.left_behind += unexpected_objects(run)
+    outcome.left_behind += keys(run.location, "pending")
+    stored, stored_records = contents(run), records_of(run)
+    outcome.lost += sorted(expected.keys() - stored.keys())
+    outcome.doubled += sorted(stored.keys() - expected.keys())
+    outcome.different += [key for key in sorted(expected.keys() & stored.keys()) if expected[key] != stored[key]]
+    outcome.different += [name for name, record in records.items() if stored_records.get(name) != record]
+
+
+@contextmanager
+def bad_disk(kind: str | None, folder: Path, size: int, draw: random.Random) -> Iterator[Callable[[], None]]:
+    """Give a store a disk of its own that is full or read-only for some seconds; needs the right to mount.
+
+    Yields a function that waits until the disk is well.
+    """
+    if kind is None or os.geteuid() != 0:
+        yield lambda: None
+        return
+    folder.mkdir()
+    space = int(size * (draw.uniform(0.1, 1.2) if kind == "full disk" else 10))
+    execute(["mount", "-t", "tmpfs", "-o", f"size={space}", "tmpfs", str(folder)], check=True)
+    seconds = draw.uniform(0.5, 4)
+    changes = [(seconds, "remount,ro"), (seconds + 2, "remount,rw")]
+    if kind == "full disk":
+        changes = [(seconds + 2, f"remount,size={10 * size}")]
+
+    def change(option: str) -> None:
+        execute(["mount", "-o", option, str(folder)], check=True)
+
+    timers = [Timer(after, change, [option]) for after, option in changes]
+    for timer in timers:
+        timer.start()
+
+    def wait() -> None:
+        for timer in timers:
+            timer.join()
+
+    try:
+        yield wait
+    finally:
+        wait()
+        execute(["umount", "--lazy", str(folder)], check=True)
 
 
 def open_only_run(store: str) -> Run:
@@ -165,10 +258,15 @@ def records_of(run: Run) -> dict[str, dict[str, Any]]:
     }
 
 
+def text_of(folder: Path) -> str:
+    """Return the log of a schedule's drivers."""
+    file = folder / "log.txt"
+    return file.read_text() if file.exists() else "no log"
+
+
 def log_of(folder: Path) -> str:
     """Return the last lines of the log of a schedule's drivers."""
-    file = folder / "log.txt"
-    return " | ".join(file.read_text().splitlines()[-12:]) if file.exists() else "no log"
+    return " | ".join(text_of(folder).splitlines()[-12:])
 
 
 @contextmanager
@@ -237,23 +335,49 @@ def processes_left(folder: Path) -> list[str]:
     return [f"{len(children())} processes; {log_of(folder)}"]
 
 
-def run_seeds(seeds: Sequence[int], *, with_bucket: bool, report: Any = lambda _outcome: None) -> list[Outcome]:
-    """Run the schedules of these seeds, and return their outcomes."""
+def run_seeds(
+    seeds: Iterable[int],
+    *,
+    with_bucket: bool = False,
+    with_dask: bool = False,
+    processes: int = 1,
+    report: Callable[[Outcome], None] = lambda _outcome: None,
+) -> list[Outcome]:
+    """Run the schedules of these seeds, some at the same time, and return their outcomes."""
     folder = Path(tempfile.mkdtemp(prefix="theodolite-chaos-"))
     outcomes = []
-    with faulty_bucket() as bucket:
-        chaos = Chaos(folder, bucket)
-        for seed in seeds:
-            outcomes.append(chaos.run(draw_schedule(seed, with_bucket=with_bucket and seed % 2 == 1)))
+    with ProcessPoolExecutor(processes, get_context("spawn"), _open_harness, (folder, with_dask)) as pool:
+        for future in as_completed([pool.submit(_run_seed, seed, with_bucket, with_dask) for seed in seeds]):
+            outcomes.append(future.result())
             report(outcomes[-1])
     if not any(outcome.problems for outcome in outcomes):
         shutil.rmtree(folder)
-    return outcomes
+    return sorted(outcomes, key=lambda outcome: outcome.schedule.seed)
+
+
+def _open_harness(folder: Path, with_dask: bool) -> None:
+    """Give this process of the pool a harness of its own, until the process ends."""
+    global _chaos
+    stack = ExitStack()
+    atexit.register(stack.close)
+    bucket = stack.enter_context(faulty_bucket())
+    stack.enter_context(environment_of(bucket.environment))
+    dask = (
+        stack.enter_context(LocalCluster(n_workers=2, threads_per_worker=1, dashboard_address=None))
+        if with_dask
+        else None
+    )
+    _chaos = Chaos(Path(tempfile.mkdtemp(dir=folder)), bucket, dask)
+
+
+def _run_seed(seed: int, with_bucket: bool, with_dask: bool) -> Outcome:
+    has_bucket = with_bucket and seed % 4 == 1  # these take several times as long
+    return _chaos.run(draw_schedule(seed, _chaos.calls, with_bucket=has_bucket, with_dask=with_dask))
 
 
 def summary(outcomes: Sequence[Outcome]) -> dict[str, Any]:
     """Return the number of schedules, of faults by kind, and of problems by kind."""
-    faults = Counter(kind for outcome in outcomes for kind in outcome.schedule.kinds)
+    faults = Counter(fault for outcome in outcomes for fault in outcome.faults)
     problems = Counter(kind for outcome in outcomes for kind in outcome.problems)
     return {
         "schedules": len(outcomes),

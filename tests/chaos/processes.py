@@ -6,34 +6,55 @@ import signal
 import sys
 import threading
 import traceback
-from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import Future
-from contextlib import nullcontext, suppress
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager, nullcontext, suppress
 from functools import wraps
 from itertools import count
 from multiprocessing import get_context
 from multiprocessing.connection import Connection
+from multiprocessing.forkserver import _forkserver
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import torch
+from distributed import Client
 
-from chaos.schedules import DRIVER_STEPS, MEMORY, REPLICA_STEPS, Fault
-from theodolite.errors import StoreError, TheodoliteError
+from chaos.schedules import COUNT, DASK, DRIVER_STEPS, EVERY, POISON, REPLICA_STEPS, Fault
+from theodolite.errors import CaptureError, StoreError, TheodoliteError
 from theodolite.settings import Settings
 from theodolite.spec import SurveySpec
-from theodolite_jobs import capture_run
-from theodolite_jobs.cluster import session, workers
+from theodolite_jobs import capture_run, capture_shards
+from theodolite_jobs.capture.plan import ShardPlan
+from theodolite_jobs.cluster import scheduling, workers
 from theodolite_jobs.cluster.replica import Replica
-from theodolite_jobs.cluster.scheduling import DIED, ReplicaDiedError
+from theodolite_jobs.cluster.scheduling import DIED, IN_FLIGHT, Capture, ReplicaDiedError
 from theodolite_jobs.cluster.session import Resources
+from theodolite_jobs.cluster.write_queue import MAX_SHARDS
 from theodolite_jobs.progress import Console
 from theodolite_jobs.survey import survey
+
+DASK_ADDRESS = "CHAOS_DASK_ADDRESS"
+"""Environment variable of a driver with the address of the Dask scheduler, in schedules that have one."""
+
+FIRED = "CHAOS_FIRED"
+"""Environment variable with the file to which each process appends the faults that happen, one a line."""
 
 REPLICAS = 2
 MAX_RESTARTS = 20
 PROCESSES = get_context("forkserver")
-PRELOADED = ["chaos.processes", "theodolite_jobs.capture.parity", "theodolite_jobs.capture.engine", "scipy.stats"]
+PRELOADED = [
+    "chaos.processes",
+    "theodolite_jobs.capture.parity",
+    "theodolite_jobs.capture.engine",
+    "transformers.models.llama.modeling_llama",
+    "dask.array",
+    "fastparquet",
+    "plotly.graph_objects",
+    "scipy.stats",
+    "scipy.sparse",
+]
 """Modules that the server of forks imports once, so that a process starts in milliseconds."""
 
 
@@ -55,53 +76,77 @@ def _disturbed(function: Callable[..., Any], faults: Sequence[Fault]) -> Callabl
     @wraps(function)
     def call(*arguments: Any, **options: Any) -> Any:
         number = next(calls)
-        due = [fault for fault in faults if fault.call == number]
+        due = [fault for fault in faults if fault.call in (number, EVERY)]
         for fault in due:
             if not fault.is_after:
-                _happen(fault.action)
+                _happen(fault)
         result = function(*arguments, **options)
         for fault in due:
             if fault.is_after:
-                _happen(fault.action)
+                _happen(fault)
         return result
 
     return call
 
 
-def _happen(action: str) -> None:
+def _happen(fault: Fault) -> None:
+    record(fault.step if fault.action == COUNT else str(fault))
+    action = fault.action
+    if action == COUNT:
+        return
     if action == "store error":
         raise StoreError("cannot write: 503 Service Unavailable (injected)")
-    if action == MEMORY:
-        raise torch.OutOfMemoryError("out of memory (injected)")
-    number = {"kill": signal.SIGKILL, "terminate": signal.SIGTERM, "pause": signal.SIGSTOP}[action]
+    if action == DASK:
+        with Client(os.environ[DASK_ADDRESS]) as client:
+            pids = client.run(os.getpid, on_error="ignore").values()  # another worker may be restarting
+        with suppress(StopIteration, ProcessLookupError):
+            os.kill(next(iter(pids)), signal.SIGKILL)
+        return
+    number = {"kill": signal.SIGKILL, POISON: signal.SIGKILL, "terminate": signal.SIGTERM, "pause": signal.SIGSTOP}[
+        action
+    ]
     os.kill(os.getpid(), number)
+
+
+def record(happened: str) -> None:
+    """Append what happened to the file of the harness."""
+    if FIRED in os.environ:
+        with Path(os.environ[FIRED]).open("a") as file:
+            file.write(f"{happened}\n")
 
 
 def start_driver(
     spec: SurveySpec, store: str, faults: Sequence[Fault], environment: Mapping[str, str], log: Path
 ) -> Any:
     """Start a driver in a process of its own, and return the process."""
-    process = PROCESSES.Process(target=_drive, args=(spec, store, list(faults), dict(environment), log))
+    _forkserver.ensure_running()
+    address = _forkserver._forkserver_address
+    process = PROCESSES.Process(target=_drive, args=(spec, store, list(faults), dict(environment), log, address))
     process.start()
     return process
 
 
-def _drive(spec: SurveySpec, store: str, faults: Sequence[Fault], environment: Mapping[str, str], log: Path) -> None:
-    os.setpgid(0, 0)  # so that the harness finds what a driver leaves behind
+def _share_server(address: str) -> None:
+    """Let this process start others through the server of forks that started it; Python would start another server."""
+    _forkserver._forkserver_address = address
+    _forkserver.ensure_running = lambda: None
+
+
+def _drive(
+    spec: SurveySpec, store: str, faults: Sequence[Fault], environment: Mapping[str, str], log: Path, address: str
+) -> None:
+    _share_server(address)
     os.environ.update(environment)
     with log.open("a") as stream:
         os.dup2(stream.fileno(), 1)
         os.dup2(stream.fileno(), 2)
-        of_replicas = [fault for fault in faults if fault.process == "replica"]
+        scheduling.FULL_SECONDS = 0.5
         arm([fault for fault in faults if fault.process == "driver"], DRIVER_STEPS)
         capture_run.ABANDONED_SECONDS = 0.0  # what an earlier attempt left counts as abandoned at once
-        session.ray_session = lambda _address: nullcontext()
-        session.choose_resources = lambda *_, **__: Resources(REPLICAS, gpus=0, threads=1, cpus=1)
-        workers.start_workers = lambda assignment, _resources, plans, tokens: _start_replicas(
-            assignment, plans, tokens, of_replicas
-        )
         try:
-            survey(spec, Path(), Settings(store=store, replicas_wait_seconds=30), Console())
+            dask = os.environ.get(DASK_ADDRESS)
+            with capture_without_ray([fault for fault in faults if fault.process == "replica"]):
+                survey(spec, Path(), Settings(store=store, replicas_wait_seconds=30, dask_address=dask), Console())
         except TheodoliteError as error:
             print(f"ended: {error}", flush=True)
             os._exit(1)
@@ -112,33 +157,56 @@ def _drive(spec: SurveySpec, store: str, faults: Sequence[Fault], environment: M
         os._exit(0)
 
 
+@contextmanager
+def capture_without_ray(faults: Sequence[Fault] = ()) -> Iterator[None]:
+    """Let the drivers of this process capture with replicas behind pipes instead of Ray's, until the context ends."""
+
+    def start_workers(assignment: Any, _resources: Any, plans: Any, tokens: Any) -> list[ProcessWorker]:
+        return _start_replicas(assignment, plans, tokens, faults)
+
+    resources = Resources(REPLICAS, gpus=0, threads=1, cpus=1)
+    with (
+        patch.object(capture_shards, "ray_session", lambda _address: nullcontext()),
+        patch.object(capture_shards, "choose_resources", lambda *_, **__: resources),
+        patch.object(capture_shards, "start_workers", start_workers),
+    ):
+        yield
+
+
 def _start_replicas(assignment: Any, plans: Any, tokens: Any, faults: Sequence[Fault]) -> list["ProcessWorker"]:
     probes = {name: workers.probe_prompts(tokens[name]) for name in plans}
     without_shards = {name: workers.replace(plan, shards=()) for name, plan in plans.items()}
-    # The first replica has the faults, and only in its first life.
+    poison = [fault for fault in faults if fault.action == POISON]
+    others = [fault for fault in faults if fault.action != POISON]
+    # The first replica has the faults, and only in its first life; poison kills every life of each.
     return [
-        ProcessWorker(assignment, without_shards, probes, faults if index == 0 else ()) for index in range(REPLICAS)
+        ProcessWorker(assignment, without_shards, probes, others if index == 0 else (), poison)
+        for index in range(REPLICAS)
     ]
 
 
 class ProcessWorker:
     """A replica in a process behind a pipe, with the interface that the scheduling loop needs."""
 
-    def __init__(self, assignment: Any, plans: Any, probes: Any, faults: Sequence[Fault]) -> None:
+    def __init__(
+        self, assignment: Any, plans: Any, probes: Any, faults: Sequence[Fault], poison: Sequence[Fault]
+    ) -> None:
         self._arguments = assignment, plans, probes
-        self._faults = list(faults)
+        self._faults, self._poison = list(faults), list(poison)
         self._restarts = 0
         self.expected: Any = None
         self._start()
 
     def _start(self) -> None:
         self._connection, theirs = PROCESSES.Pipe()
-        self._process = PROCESSES.Process(target=_serve, args=(theirs, *self._arguments, self._faults), daemon=True)
+        arguments = theirs, *self._arguments, self._faults, self._poison, dict(os.environ)
+        self._process = PROCESSES.Process(target=_serve, args=arguments, daemon=True)
         self._process.start()
         theirs.close()
         self._faults = []
         self._numbers, self._lock = count(), threading.Lock()
         self._waiting: dict[int, Future[Any]] = {}
+        self._captured: dict[int, Future[Any]] = {}
         self._executing: int | None = None
         self._is_dead = False
         threading.Thread(target=self._receive, args=(self._connection,), daemon=True).start()
@@ -148,10 +216,11 @@ class ProcessWorker:
     def certify(self) -> None:
         self.ready = self._call("certify", self.expected)
 
-    def capture(self, plan: Any, shard: Any, tokens: Any, halvings: int) -> "Future[Any]":
-        result = self._call("capture", plan, shard, list(tokens), halvings)
-        result.add_done_callback(self._on_captured)
-        return result
+    def capture(self, plan: Any, shard: Any, tokens: Any, halvings: int) -> Capture:
+        captured: Future[Any] = Future()
+        committed = self._call("capture", plan, shard, list(tokens), halvings, captured=captured)
+        committed.add_done_callback(self._on_committed)
+        return Capture(captured, committed)
 
     def probe(self, plan: Any, shard: Any, tokens: Any, halvings: int) -> "Future[Any]":
         return self._call("probe", plan, shard, list(tokens), halvings)
@@ -167,11 +236,11 @@ class ProcessWorker:
     def kill(self) -> None:
         self._process.kill()
 
-    def _on_captured(self, result: "Future[Any]") -> None:
+    def _on_committed(self, result: "Future[Any]") -> None:
         if result.exception() is None:
             self._restarts = 0
 
-    def _call(self, method: str, *arguments: Any) -> "Future[Any]":
+    def _call(self, method: str, *arguments: Any, captured: "Future[Any] | None" = None) -> "Future[Any]":
         result: Future[Any] = Future()
         with self._lock:
             number = next(self._numbers)
@@ -179,19 +248,25 @@ class ProcessWorker:
                 result.set_exception(ReplicaDiedError(DIED, "the replica is dead", was_executing=False))
                 return result
             self._waiting[number] = result
+            if captured is not None:
+                self._captured[number] = captured
         with suppress(OSError):  # the receiving thread sees the death too
             self._connection.send((number, method, arguments))
         return result
 
     def _receive(self, connection: Connection) -> None:
-        waiting = self._waiting
+        waiting, captured = self._waiting, self._captured
         try:
             while True:
                 number, kind, value = connection.recv()
                 if kind == "started":
                     self._executing = number
                     continue
-                self._executing = None
+                if self._executing == number:
+                    self._executing = None
+                if kind == "captured":
+                    captured.pop(number).set_result(None)
+                    continue
                 with self._lock:
                     result = waiting.pop(number)
                 if kind == "result":
@@ -207,19 +282,53 @@ class ProcessWorker:
                 result.set_exception(ReplicaDiedError(DIED, "its process ended", was_executing=executing))
 
 
-def _serve(connection: Connection, assignment: Any, plans: Any, probes: Any, faults: Sequence[Fault]) -> None:
+def _serve(
+    connection: Connection,
+    assignment: Any,
+    plans: Any,
+    probes: Any,
+    faults: Sequence[Fault],
+    poison: Sequence[Fault],
+    environment: Mapping[str, str],
+) -> None:
     """Run the calls of a replica in order."""
+    os.environ.update(environment)
     torch.set_num_threads(1)
     arm(faults, REPLICA_STEPS)
     replica = Replica(assignment, plans, probes)
+    lock, writers = threading.Lock(), ThreadPoolExecutor(IN_FLIGHT + MAX_SHARDS)
+
+    def send(*message: Any) -> None:
+        with lock, suppress(OSError):  # the driver may be dead
+            connection.send(message)
+
+    def run(number: int, call: Callable[..., Any], *arguments: Any) -> None:
+        try:
+            send(number, "result", call(*arguments))
+        except TheodoliteError as error:
+            send(number, "error", type(error)(str(error)))
+        except Exception as error:
+            traceback.print_exc()
+            send(number, "error", CaptureError(f"{type(error).__name__}: {error}"))
+
     while True:
         try:
             number, method, arguments = connection.recv()
         except (EOFError, OSError):
-            return  # the driver is dead
-        connection.send((number, "started", None))
-        try:
-            message = number, "result", getattr(replica, method)(*arguments)
-        except TheodoliteError as error:
-            message = number, "error", type(error)(str(error))
-        connection.send(message)
+            os._exit(0)  # the driver is dead
+        send(number, "started", None)
+        for fault in _due(poison, arguments[1]) if method in ("capture", "probe") else ():
+            _happen(fault)
+        if method == "capture":
+            with suppress(Exception):  # `written` raises it too
+                replica.capture(number, *arguments)
+            send(number, "captured", None)
+            writers.submit(run, number, replica.written, number)
+        else:
+            run(number, getattr(replica, method), *arguments)
+
+
+def _due(poison: Sequence[Fault], shard: ShardPlan) -> list[Fault]:
+    """Return the faults of the poison prompts that a shard would run."""
+    samples = {sample for batch in shard.batches for sample in batch}
+    return [fault for fault in poison if fault.step == shard.prompt_set and fault.call in samples]

@@ -1,7 +1,7 @@
-"""Schedules of faults: a pure function of a seed."""
+"""Schedules of faults: a function of a seed and of the number of calls of each step, which timing changes a little."""
 
 import random
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 DRIVER_STEPS = {
@@ -11,19 +11,19 @@ DRIVER_STEPS = {
     "recover": "theodolite_jobs.capture_run:recover",
     "sweep": "theodolite_jobs.capture_run:drop_pending",
     "prompts": "theodolite_jobs.capture_run:write_prompts",
-    "pass 1": "theodolite_jobs.passes.all_shards:first_passes",
-    "pass 2": "theodolite_jobs.passes.all_shards:second_passes",
+    "pass 1": "theodolite_jobs.passes.collect:first_passes",
+    "pass 2": "theodolite_jobs.passes.collect:second_passes",
     "gram": "theodolite_jobs.results.gram:compute",
     "layer": "theodolite_jobs.results.heads:write_layer",
     "result": "theodolite.store.result_writer:put",
     "complete": "theodolite.store.manifest:put",
-    "report": "theodolite_jobs.analysis:write_report",
+    "report": "theodolite_jobs.analysis:update_report",
 }
 """Steps of the driver: the function that begins each of them, as its module and name."""
 
 REPLICA_STEPS = {
     "load": "theodolite_jobs.cluster.replica:_load_engine",
-    "capture": "theodolite_jobs.capture.engine:Engine.capture",
+    "capture": "theodolite_jobs.capture.engine:Engine.launch",
     "forward": "theodolite_jobs.models.load:LoadedModel.run",
     "put": "theodolite.store.commits:put",
     "record": "theodolite.store.commits:put_new",
@@ -32,8 +32,22 @@ REPLICA_STEPS = {
 """Steps of a replica."""
 
 ACTIONS = ("kill", "terminate", "pause", "store error")
-MEMORY = "out of memory"
-"""What happens at a step; a pause stops the process for a while (SIGSTOP), and memory runs out only in a forward."""
+"""What happens at a step; a pause stops the process for a while (SIGSTOP). Memory does not run out: smaller batches
+give other bits."""
+
+DASK = "kill of a Dask worker"
+DASK_STEPS = ("pass 1", "pass 2", "gram", "layer")
+"""Steps whose tasks run on Dask, in a schedule with a Dask cluster."""
+
+POISON = "poison"
+"""A prompt kills each process that captures it: the step of the fault is its set, and the call its sample."""
+
+EVERY, COUNT = 0, "count"
+"""The call and the action of a fault that only records each call of its step."""
+
+DISKS = {"full disk": "No space left", "read-only disk": "Read-only file system"}
+"""What happens to the disk of a store: it has space for a part of the run, or is read-only for some seconds; and the
+error of a write."""
 
 STORE_FAULTS = (
     "500 before",
@@ -44,6 +58,9 @@ STORE_FAULTS = (
     "reset before",
     "reset after",
     "slow",
+    "truncated",
+    "lost delete",
+    "late listing",
 )
 """What happens to a request to the bucket, before or after it took effect."""
 
@@ -58,6 +75,14 @@ class Fault:
     action: str
     is_after: bool
 
+    def __str__(self) -> str:
+        """Return the fault's name in the summary."""
+        return self.action if self.action in (DASK, POISON) else f"{self.action} of {self.process}"
+
+
+POISONED = Fault("replica", "harmful", 4, POISON, is_after=False)
+"""The fault of each attempt of a schedule with poison."""
+
 
 @dataclass(frozen=True)
 class Schedule:
@@ -67,29 +92,35 @@ class Schedule:
     attempts: tuple[tuple[Fault, ...], ...]
     drivers: int  # that begin at the same time
     store_faults: tuple[str, ...]  # one of them disturbs about every eighth request to the bucket; empty: a folder
-
-    @property
-    def kinds(self) -> list[str]:
-        """The names of all faults, for the summary."""
-        of_steps = [f"{fault.action} of {fault.process}" for faults in self.attempts for fault in faults]
-        return [*of_steps, *(f"store: {fault}" for fault in self.store_faults), *["two drivers"] * (self.drivers - 1)]
+    disk: str | None = None  # one of DISKS, for the disk of the folder
+    with_dask: bool = False
+    with_poison: bool = False
 
 
-def draw_schedule(seed: int, *, with_bucket: bool) -> Schedule:
-    """Return the schedule of a seed: one to three disturbed attempts with one to three faults each."""
+def draw_schedule(seed: int, calls: Mapping[str, int], *, with_bucket: bool, with_dask: bool = False) -> Schedule:
+    """Return the schedule of a seed: one to three disturbed attempts with one to three faults each.
+
+    `calls` are the numbers of calls of each step in an undisturbed survey.
+    """
     draw = random.Random(seed)
+    with_dask = with_dask and draw.random() < 0.2
     attempts = tuple(
-        tuple(_draw_fault(draw) for _ in range(draw.randint(1, 3))) for _ in range(draw.choice((1, 1, 2, 3)))
+        tuple(_draw_fault(draw, calls, with_dask=with_dask) for _ in range(draw.randint(1, 3)))
+        for _ in range(draw.choice((1, 1, 2, 3)))
     )
     faults = tuple(sorted(draw.sample(STORE_FAULTS, draw.randint(1, 4)))) if with_bucket else ()
-    return Schedule(seed, attempts, draw.choice((1, 1, 1, 2)), faults)
+    disk = None if with_bucket or draw.random() < 0.6 else draw.choice(sorted(DISKS))
+    drivers, with_poison = draw.choice((1, 1, 1, 2)), draw.random() < 0.15
+    return Schedule(seed, attempts, drivers, faults, disk, with_dask, with_poison)
 
 
-def _draw_fault(draw: random.Random) -> Fault:
+def _draw_fault(draw: random.Random, calls: Mapping[str, int], *, with_dask: bool) -> Fault:
+    if with_dask and draw.random() < 0.5:
+        return Fault("driver", draw.choice(DASK_STEPS), 1, DASK, is_after=False)
     process = draw.choice(("driver", "replica", "replica"))
     steps: Sequence[str] = list(DRIVER_STEPS if process == "driver" else REPLICA_STEPS)
     step = draw.choice(steps)
-    actions = [*ACTIONS, *([MEMORY] if step == "forward" else [])]
+    actions = list(ACTIONS)
     if process == "driver":
         actions.remove("store error")  # ends the attempt with one line, as a kill does
-    return Fault(process, step, draw.randint(1, 6), draw.choice(actions), draw.random() < 0.5)
+    return Fault(process, step, draw.randint(1, calls[step]), draw.choice(actions), draw.random() < 0.5)

@@ -5,16 +5,20 @@ The proxy disturbs a request before the bucket sees it or after it took effect, 
 
 import http.client
 import logging
+import re
+import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from threading import Timer
 from typing import Any
 
 import httpx
 from moto.server import ThreadedMotoServer
+from werkzeug.serving import WSGIRequestHandler
 
 BUCKET = "surveys"
 ENVIRONMENT = {
@@ -32,8 +36,13 @@ FAULTS = (
     "reset after",
     "slow",
     "truncated",  # the body of the response ends early
+    "lost delete",  # a delete is acknowledged and does nothing
+    "late listing",  # a listing does not have what was written in the last seconds
 )
 """What the proxy can do with a request."""
+
+LATE_SECONDS = 1.0
+"""Time by which a late listing is late."""
 
 _Choose = Callable[[str, str], str | None]
 """Returns the fault of a request, by its method and its key, or None."""
@@ -46,7 +55,7 @@ class FaultyBucket:
     Attributes:
         url: the store's URL.
         choose: selects the fault of each request.
-        disturbed: method, key and fault of each disturbed request.
+        disturbed: method, key and fault of each request whose fault had an effect.
     """
 
     url: str
@@ -68,14 +77,19 @@ class FaultyBucket:
 def faulty_bucket() -> Iterator[FaultyBucket]:
     """Run a bucket behind its proxy."""
     logging.getLogger("werkzeug").setLevel(logging.ERROR)  # moto logs each request
+    WSGIRequestHandler.disable_nagle_algorithm = True
     server = ThreadedMotoServer("127.0.0.1", 0, verbose=False)
     server.start()
     host, port = server.get_host_and_port()
     assert httpx.put(f"http://{host}:{port}/{BUCKET}").is_success
     bucket = FaultyBucket(f"s3://{BUCKET}/store", {})
+    listings: dict[str, bytes] = {}  # the last answer to each listing, for LATE_SECONDS
 
     class Proxy(BaseHTTPRequestHandler):
         protocol_version = "HTTP/1.1"
+        # Small packets would wait for each other's acknowledgement, 40 ms for each request.
+        disable_nagle_algorithm = True
+        wbufsize = 65536
 
         def log_message(self, *_: Any) -> None:
             pass
@@ -83,9 +97,22 @@ def faulty_bucket() -> Iterator[FaultyBucket]:
         def handle_request(self) -> None:
             body = self.rfile.read(int(self.headers.get("content-length", 0)))
             fault = bucket.choose(self.command, self.path)
+            is_delete = self.command == "POST" and self.path.endswith("?delete")
+            is_listing = self.command == "GET" and "list-type=2" in self.path
+            if fault == "lost delete" and not is_delete:
+                fault = None
+            if fault == "late listing" and not (is_listing and self.path in listings):
+                fault = None
             if fault is not None:
                 bucket.disturbed.append((self.command, self.path, fault))
             kind, _, moment = (fault or "").partition(" ")
+            if fault == "lost delete":
+                deleted = [b"<Deleted><Key>%s</Key></Deleted>" % key for key in re.findall(b"<Key>(.*?)</Key>", body)]
+                self._answer(200, b"<DeleteResult>%s</DeleteResult>" % b"".join(deleted))
+                return
+            if fault == "late listing":
+                self._answer(200, listings[self.path], {"Content-Type": "application/xml"})
+                return
             if moment == "before":
                 self._fail(kind)
                 return
@@ -96,6 +123,9 @@ def faulty_bucket() -> Iterator[FaultyBucket]:
             response = connection.getresponse()
             content = response.read()
             connection.close()
+            if is_listing and response.status == 200:
+                listings[self.path] = content
+                Timer(LATE_SECONDS, listings.pop, [self.path, None]).start()
             if moment == "after":
                 self._fail(kind)
                 return
@@ -117,9 +147,12 @@ def faulty_bucket() -> Iterator[FaultyBucket]:
             if kind == "reset":
                 self._reset()
                 return
-            content = b"<Error><Code>InternalError</Code></Error>"
-            self.send_response(REFUSALS[kind])
-            self.send_header("Content-Length", str(len(content)))
+            self._answer(REFUSALS[kind], b"<Error><Code>InternalError</Code></Error>")
+
+        def _answer(self, status: int, content: bytes, headers: Mapping[str, str] = {}) -> None:
+            self.send_response(status)
+            for name, value in {**headers, "Content-Length": str(len(content))}.items():
+                self.send_header(name, value)
             self.end_headers()
             self.wfile.write(content)
 
@@ -130,7 +163,13 @@ def faulty_bucket() -> Iterator[FaultyBucket]:
 
         do_GET = do_PUT = do_POST = do_DELETE = do_HEAD = handle_request
 
-    proxy = ThreadingHTTPServer(("127.0.0.1", 0), Proxy)
+    class Server(ThreadingHTTPServer):
+        def handle_error(self, request: Any, client_address: Any) -> None:
+            """Print the traceback of an error, except of a client that was killed."""
+            if not isinstance(sys.exception(), ConnectionError):
+                super().handle_error(request, client_address)
+
+    proxy = Server(("127.0.0.1", 0), Proxy)
     proxy.daemon_threads = True
     threading.Thread(target=proxy.serve_forever, daemon=True).start()
     bucket.environment = {**ENVIRONMENT, "AWS_ENDPOINT": f"http://127.0.0.1:{proxy.server_address[1]}"}

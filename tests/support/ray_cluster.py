@@ -1,48 +1,100 @@
 """A Ray cluster of its own for tests that submit jobs: other tests' Ray is left alone."""
 
 import os
+import random
 import socket
 import subprocess
 import sys
 import time
 import urllib.request
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import TypeVar
 
 import psutil
 
 BIN = Path(sys.executable).parent
-SECONDS = 150
+SECONDS = 600  # of patience: beside other tests, a step takes several times its own time
+START_ATTEMPTS = 3
 TOKEN = "only-here"
 
 T = TypeVar("T")
 
 
 def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
+    """Return a port that is free, between those of Ray's workers and those that outgoing connections take."""
+    while True:
+        port = random.randrange(20_000, 32_768)
+        with socket.socket() as probe:
+            try:
+                probe.bind(("127.0.0.1", port))
+                return port
+            except OSError:
+                continue
 
 
 class Cluster:
     """A Ray head that asks for a token."""
 
-    def __init__(self, folder: Path) -> None:
-        self.folder, self.dashboard, self.port = folder, free_port(), 0
+    def __init__(self, folder: Path, gpus: int = 0) -> None:
+        """Choose the ports; the node pretends to have these GPUs."""
+        self.folder, self.gpus, self.dashboard, self.port = folder, gpus, free_port(), 0
         self.process: subprocess.Popen[bytes] | None = None
 
     def start(self) -> None:
+        """Start the head; try again if another process takes one of its ports in the meantime.
+
+        Raises:
+            RuntimeError: the head ends or does not answer; with what it printed.
+        """
+        for _ in range(START_ATTEMPTS):
+            self._start_head()
+            try:
+                wait_for(self.answers, "the cluster to answer")
+                return
+            except AssertionError:
+                self.kill()
+        raise RuntimeError((self.folder / "ray.log").read_text()[-4000:])
+
+    def _start_head(self) -> None:
         self.port = free_port()
         ports = {"port": self.port, "dashboard-port": self.dashboard, "dashboard-agent-listen-port": free_port()}
         options = [f"--{name}={number}" for name, number in ports.items()]
-        command = [str(BIN / "ray"), "start", "--head", "--block", "--num-cpus=2", "--dashboard-host=127.0.0.1"]
-        command += ["--object-store-memory=100000000", "--disable-usage-stats", *options]
+        command = [str(BIN / "ray"), "start", "--head", "--block", "--num-cpus=2", f"--num-gpus={self.gpus}"]
+        command += ["--dashboard-host=127.0.0.1", "--object-store-memory=100000000", "--disable-usage-stats", *options]
         environment = os.environ | {"PATH": f"{BIN}:{os.environ['PATH']}", "RAY_AUTH_MODE": "token"}
-        environment |= {"RAY_AUTH_TOKEN": TOKEN}
+        environment |= {"RAY_AUTH_TOKEN": TOKEN, "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0"}
         with open(self.folder / "ray.log", "ab") as log:
             self.process = subprocess.Popen(command, env=environment, stdout=log, stderr=log)
-        wait_for(lambda: answers(self.request("")), "the cluster to answer")
+
+    def processes(self, name: str) -> list[psutil.Process]:
+        """Return the processes of the cluster whose names begin with `name`."""
+        if self.process is None or self.process.poll() is not None:
+            return []
+        found = []
+        for one in psutil.Process(self.process.pid).children(recursive=True):
+            with suppress(psutil.NoSuchProcess):  # also if it is a zombie
+                if one.name().startswith(name):
+                    found.append(one)
+        return found
+
+    def is_alive(self) -> bool:
+        """Return whether the head runs and answers."""
+        try:
+            return self.process is not None and self.answers()
+        except AssertionError:
+            return False
+
+    def answers(self) -> bool:
+        """Return whether the cluster can be asked; raise AssertionError if its head has ended."""
+        assert self.process is not None
+        assert self.process.poll() is None, "the head has ended"
+        try:
+            with urllib.request.urlopen(self.request(""), timeout=5) as answer:
+                return bool(answer.status == 200)
+        except OSError:
+            return False
 
     def request(self, submission: str) -> urllib.request.Request:
         """Return what asks the cluster of a submission, or of all."""
@@ -52,25 +104,18 @@ class Cluster:
         """Kill the head and everything it has started, jobs too, at once."""
         if self.process is None:
             return
-        family = [*psutil.Process(self.process.pid).children(recursive=True), psutil.Process(self.process.pid)]
-        for one in family:
-            if one.is_running():
-                one.kill()
-        psutil.wait_procs(family, timeout=20)
-        self.process.wait()
+        if self.process.poll() is None:  # else the head has ended, and has taken everything with it
+            family = [*psutil.Process(self.process.pid).children(recursive=True), psutil.Process(self.process.pid)]
+            for one in family:
+                if one.is_running():
+                    one.kill()
+            psutil.wait_procs(family, timeout=20)
+            self.process.wait()
         self.process = None
 
     @property
     def url(self) -> str:
         return f"http://127.0.0.1:{self.dashboard}"
-
-
-def answers(request: urllib.request.Request) -> bool:
-    try:
-        with urllib.request.urlopen(request, timeout=5) as answer:
-            return bool(answer.status == 200)
-    except OSError:
-        return False
 
 
 def wait_for(condition: Callable[[], T], what: str) -> T:

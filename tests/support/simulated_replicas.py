@@ -13,7 +13,7 @@ from typing import Any
 
 from theodolite.spec import TokenIds
 from theodolite_jobs.capture.plan import SetPlan, ShardPlan
-from theodolite_jobs.cluster.scheduling import DIED, OUT_OF_MEMORY, ReplicaDiedError
+from theodolite_jobs.cluster.scheduling import DIED, OUT_OF_MEMORY, Capture, ReplicaDiedError
 
 NUMBERS = {"prompts": 1}
 SECONDS = 60  # a test that hangs ends before CI does
@@ -77,7 +77,11 @@ class SimulatedReplica:
             self.waiting, self.dead = 0, False
         threading.Thread(target=self._run, args=(self.queue,), daemon=True).start()
 
-    def capture(
+    def capture(self, plan: SetPlan, shard: ShardPlan, tokens: Sequence[TokenIds], halvings: int) -> Capture:
+        done = self._put(plan, shard, tokens, halvings)
+        return Capture(captured=done, committed=done)
+
+    def _put(
         self, plan: SetPlan, shard: ShardPlan, tokens: Sequence[TokenIds], halvings: int
     ) -> "Future[Mapping[str, Any]]":
         assert plan.shards == ()
@@ -98,7 +102,7 @@ class SimulatedReplica:
         self, plan: SetPlan, shard: ShardPlan, tokens: Sequence[TokenIds], halvings: int
     ) -> "Future[Mapping[str, Any]]":
         self.probes += 1
-        return self.capture(plan, shard, tokens, halvings)
+        return self._put(plan, shard, tokens, halvings)
 
     def restart(self, reason: str) -> "Future[Any] | None":
         if self.restarts == 0:

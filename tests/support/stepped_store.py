@@ -88,6 +88,12 @@ class Writer:
 _writers: dict[int, Writer] = {}
 
 
+def stepped(name: str, key: str, perform: Callable[[], Any]) -> Any:
+    """Perform an operation, at once or, in the thread of a `Writer`, as the test says."""
+    writer = _writers.get(threading.get_ident())
+    return perform() if writer is None else writer.wait(name, key, perform)
+
+
 class SteppedObstore:
     """The functions of obstore, which wait where a `Writer` calls them."""
 
@@ -101,7 +107,6 @@ class SteppedObstore:
             def perform() -> Any:
                 return function(location, *arguments, **options)
 
-            writer = _writers.get(threading.get_ident())
-            return perform() if writer is None else writer.wait(name, str(arguments[0] if arguments else ""), perform)
+            return stepped(name, str(arguments[0] if arguments else ""), perform)
 
         return call

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 from numpy.typing import NDArray
 
 from theodolite.sites import Site
@@ -13,10 +14,18 @@ from theodolite.spec_file import parse_spec
 from theodolite.store.activations import create_activations, encode_counts, encode_shard
 from theodolite.store.checksums import sha256
 from theodolite.store.commits import commit_shard, new_attempt
+from theodolite.store.objects import Location, get
 from theodolite.store.prompts import write_prompts
 from theodolite.store.records import Commit
 from theodolite.store.result_writer import consolidate
 from theodolite.store.runs import ModelFacts, Run, RunRecord, SetFacts, create_run
+from theodolite.store.tables import decode_table
+
+
+def read_table(location: Location, key: str) -> pd.DataFrame:
+    """Return a table of results."""
+    return decode_table(get(location, key) or b"", key)
+
 
 _MODEL: dict[str, Any] = {
     "name": "tiny",
