@@ -18,12 +18,12 @@ from theodolite.store.result_writer import build_group, remove_groups, write_gro
 from theodolite.store.runs import Run
 from theodolite.store.tables import encode_table
 from theodolite_jobs.models.load import check_readable, load_config, load_tokenizer
-from theodolite_jobs.models.source import ModelSource, fetch, resolve_source
+from theodolite_jobs.models.source import ModelSource, fetch, pinned, resolve_source
 from theodolite_jobs.models.weights import Weights
 from theodolite_jobs.passes.selections import Contrasts
 from theodolite_jobs.prepare import check_remote_code
 from theodolite_jobs.progress import Console
-from theodolite_jobs.report.page import write_report
+from theodolite_jobs.report.page import update_report
 from theodolite_jobs.results.computations import COMPUTATIONS
 from theodolite_jobs.results.context import Context
 from theodolite_jobs.results.tables import flat_table
@@ -66,7 +66,7 @@ def analyse_run(run: Run, spec: SurveySpec, source: ModelSource | None, settings
         _report_failures(run, spec, failed, console)
     finally:
         if "curves" in finished_groups(run) or not run.record.sets:
-            write_report(run)
+            update_report(run)
     console.say(f"computed {', '.join(computed)}" if computed else "all requested results exist already")
 
 
@@ -193,9 +193,7 @@ def _open_weights(run: Run, spec: SurveySpec, source: ModelSource | None, settin
 
 def _same_model(run: Run) -> ModelSource:
     """Return the source of the run's model; raise ModelError if its weights have changed."""
-    model = run.record.model
-    pinned = {"revision": model.revision} if model.kind == "hub" else {}
-    source = resolve_source(run.record.spec.model.model_copy(update=pinned), Path())
-    if source.revision != model.revision:
+    source = resolve_source(pinned(run.record.spec.model, run.record.model), Path())
+    if source.revision != run.record.model.revision:
         raise ModelError(f"{run.id}: the weights of {source.name} differ from those of the run; survey the model again")
     return source

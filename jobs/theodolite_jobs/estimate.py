@@ -80,6 +80,7 @@ def estimate(prepared: Prepared) -> dict[str, Any]:
             return _ACTIVATION_BYTES + first_blocks * (1 + 1 / gpus)
         return _ACTIVATION_BYTES + (0 if dtype == "float32" else first_blocks)
 
+    raw_bytes = sum(prepared.shard_bytes(shard) for plan in prepared.plans.values() for shard in plan.shards)
     return {
         "run_id": prepared.run_id,
         "model": {
@@ -91,14 +92,12 @@ def estimate(prepared: Prepared) -> dict[str, Any]:
         },
         "sets": sets,
         "replica_memory_bytes": round(weights + other_bytes(1)),
-        "stored_bytes_at_most": sum(
-            prepared.shard_bytes(shard) for plan in prepared.plans.values() for shard in plan.shards
-        ),
+        "stored_bytes_at_most": raw_bytes,
         "capture_seconds_about": {
             device: float(f"{2 * parameters * tokens / speed:.2g}") for device, speed in _OPERATIONS_PER_SECOND.items()
         },
         "on_gpus_about": {
-            name: on_kind(kind, weights, other_bytes, 2 * parameters * tokens, prompts, is_shardable)
+            name: on_kind(kind, weights, other_bytes, 2 * parameters * tokens, prompts, raw_bytes, is_shardable)
             for name, kind in KINDS.items()
         },
     }

@@ -7,6 +7,7 @@ from typing import Any
 from theodolite.settings import Settings
 from theodolite.spec import ModelSpec
 from theodolite_jobs.models.convert.files import read_json
+from theodolite_jobs.models.convert.gguf_header import check_header
 from theodolite_jobs.models.convert.qwen1 import is_qwen1, qwen2_config
 from theodolite_jobs.models.facts import describe_model
 from theodolite_jobs.models.load import load_config, plain_errors
@@ -38,6 +39,7 @@ def _configuration(source: ModelSource, trust_remote_code: bool, cache: Path) ->
 
         file = Path(source.location)
         with plain_errors(f"read the header of {file}"):
+            check_header(file)
             return AutoConfig.from_pretrained(file.parent, gguf_file=file.name)
     folder = fetch(source, cache, weights=False) if source.kind == "hub" else Path(source.location)
     if is_qwen1(folder):

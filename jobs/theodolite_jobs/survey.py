@@ -11,7 +11,6 @@ from theodolite.store.objects import check_writable
 from theodolite.store.runs import Run, find_run
 from theodolite_jobs.analysis import analyse_run
 from theodolite_jobs.capture_run import capture_run
-from theodolite_jobs.models.source import ModelSource
 from theodolite_jobs.prepare import Prepared, prepare
 from theodolite_jobs.progress import Console
 
@@ -32,8 +31,13 @@ def survey(
 
     If `verified`, every stored byte of an existing run is compared with its checksum first.
     """
-    run, source = _capture(spec, folder, settings, console, on_run_id, verified=verified)
-    analyse_run(run, spec, source, settings, console)
+    prepared = _checked(spec, folder, settings, console)
+    on_run_id(prepared.run_id)
+    existing = find_run(settings.store, prepared.run_id) if verified else None
+    if existing is not None:
+        refuse_damaged(existing)
+    run = capture_run(prepared, settings, console)
+    analyse_run(run, spec, prepared.source, settings, console)
     return run
 
 
@@ -44,27 +48,16 @@ def capture(spec: SurveySpec, folder: Path, settings: Settings, console: Console
         SpecError, ModelError: see `prepare`.
         ParityError, RunDamagedError, StoreError: see `capture_run`.
     """
-    return _capture(spec, folder, settings, console)[0]
+    return capture_run(_checked(spec, folder, settings, console), settings, console)
 
 
-def _capture(
-    spec: SurveySpec,
-    folder: Path,
-    settings: Settings,
-    console: Console,
-    on_run_id: OnRunId = lambda _run_id: None,
-    *,
-    verified: bool = False,
-) -> tuple[Run, ModelSource]:
+def _checked(spec: SurveySpec, folder: Path, settings: Settings, console: Console) -> Prepared:
+    """Return the prepared survey, after checking that the store is writable and the deployment allows its tokens."""
     check_writable(settings.store)
     console.say("reading prompts and the model's configuration")
     prepared = prepare(spec, folder, settings)
     _check_token_limit(prepared, settings)
-    on_run_id(prepared.run_id)
-    existing = find_run(settings.store, prepared.run_id) if verified else None
-    if existing is not None:
-        refuse_damaged(existing)
-    return capture_run(prepared, settings, console), prepared.source
+    return prepared
 
 
 def _check_token_limit(prepared: Prepared, settings: Settings) -> None:

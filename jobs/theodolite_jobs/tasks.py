@@ -1,5 +1,6 @@
 """Run one function over many arguments, on this process's threads or on a Dask cluster."""
 
+import warnings
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -13,7 +14,7 @@ from typing import Any, NamedTuple, TypeVar
 from dask.system import CPU_COUNT
 from threadpoolctl import threadpool_limits
 
-from theodolite.errors import StoreError
+from theodolite.errors import ClusterError, StoreError, first_line
 
 T = TypeVar("T")
 
@@ -132,19 +133,29 @@ def _threads(count: int | None = None) -> Iterator[_Executor]:
 @contextmanager
 def _cluster(address: str) -> Iterator[_Executor]:
     from distributed import Client
+    from distributed.client import FutureCancelledError
+    from distributed.comm.core import CommClosedError
+    from distributed.scheduler import KilledWorker
 
     try:
         client = Client(address, timeout="10s")
     except (OSError, ValueError) as error:
         raise StoreError(f"cannot connect to the Dask scheduler at {address}: {error}") from error
 
+    # A task and not `Client.scatter`: Dask cannot restore a scattered value if the workers that hold it are lost.
     def share(value: Any) -> Any:
-        client.wait_for_workers(1)
-        # Broadcast to every worker, because Dask cannot recompute a scattered value whose only worker is lost.
-        (future,) = client.scatter([value], broadcast=True)
-        return future
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", "Sending large graph")
+            return client.submit(_same, value, pure=False)
 
     with client:
         # Dask cancels a future without references itself.
         submit = partial(client.submit, pure=False)
-        yield _Executor(submit, lambda: max(1, sum(client.nthreads().values())), share, lambda _future: None)
+        try:
+            yield _Executor(submit, lambda: max(1, sum(client.nthreads().values())), share, lambda _future: None)
+        except (CommClosedError, FutureCancelledError, KilledWorker) as error:
+            raise ClusterError(f"the Dask cluster at {address} lost a task: {first_line(error)}; try again") from error
+
+
+def _same(value: T) -> T:
+    return value

@@ -17,6 +17,7 @@ from theodolite.version import __version__
 REGISTRY = CollectorRegistry()
 
 _SECONDS_OF_SHARDS = (0.5, 1, 2.5, 5, 10, 25, 50, 100, 250, 1000)
+_SECONDS_OF_WRITES = (0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 30)
 _SECONDS_OF_STATISTICS = (1, 5, 15, 60, 300, 900, 3600, 14400)
 
 _counter = partial(Counter, registry=REGISTRY)
@@ -69,18 +70,39 @@ _PER_SHARD = {
     "stored_bytes": _counter(
         "theodolite_store_bytes_written_total", "Bytes of the encoded arrays of committed shards.", ["model"]
     ),
+    "idle_seconds": _counter(
+        "theodolite_replica_idle_seconds_total",
+        "Time that replicas waited between shards: for the driver, or until other shards were written. A GPU may still "
+        "compute during a part of it.",
+        ["model"],
+    ),
 }
 _SHARDS = _counter("theodolite_shards_committed_total", "Committed shards.", ["model"])
 _RETRIES = _counter("theodolite_shard_retries_total", "Requeued shards, by reason.", ["model", "reason"])
-_CAPTURE_SECONDS = _histogram(
-    "theodolite_capture_seconds",
-    "Time of the forward passes and device copies of a shard.",
-    ["model"],
-    buckets=_SECONDS_OF_SHARDS,
-)
-_WRITE_SECONDS = _histogram(
-    "theodolite_store_write_seconds", "Time to write the arrays of a shard.", ["model"], buckets=_SECONDS_OF_SHARDS
-)
+_PER_SHARD_SECONDS = {
+    "seconds": _histogram(
+        "theodolite_capture_seconds",
+        "Time from the first forward pass of a shard until its activations are on the host; on a GPU with the wait for "
+        "a free writer.",
+        ["model"],
+        buckets=_SECONDS_OF_SHARDS,
+    ),
+    "encode_seconds": _histogram(
+        "theodolite_encode_seconds",
+        "Time to encode the arrays of a shard and to compute their checksums.",
+        ["model"],
+        buckets=_SECONDS_OF_WRITES,
+    ),
+    "store_seconds": _histogram(
+        "theodolite_store_write_seconds", "Time to write the arrays of a shard.", ["model"], buckets=_SECONDS_OF_WRITES
+    ),
+    "commit_seconds": _histogram(
+        "theodolite_commit_seconds",
+        "Time to create the commit record of a shard and to move its arrays to their Zarr keys.",
+        ["model"],
+        buckets=_SECONDS_OF_WRITES,
+    ),
+}
 _REPLICAS = _gauge("theodolite_replicas", "Ready replicas of the model.", ["model"])
 _PROGRESS = _gauge("theodolite_run_progress_ratio", "Share of the survey's prompts that are committed.", ["model"])
 
@@ -107,12 +129,12 @@ class CaptureMetrics:
             _RETRIES.labels(model, reason)
 
     def committed(self, numbers: Mapping[str, Any]) -> None:
-        """Count a committed shard from the numbers of its commit record (`Commit.numbers`)."""
+        """Count a committed shard from the numbers that its replica returns."""
         _SHARDS.labels(self._model).inc()
         for name, metric in _PER_SHARD.items():
             metric.labels(self._model).inc(numbers[name])
-        _CAPTURE_SECONDS.labels(self._model).observe(numbers["seconds"])
-        _WRITE_SECONDS.labels(self._model).observe(numbers["store_seconds"])
+        for name, histogram in _PER_SHARD_SECONDS.items():
+            histogram.labels(self._model).observe(numbers[name])
 
     def retried(self, reason: str) -> None:
         """Count a requeued shard."""

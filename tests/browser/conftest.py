@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 from playwright.sync_api import Browser, BrowserContext, Page, sync_playwright
-from support.browsing import HOSTILE, listen, served
+from support.browsing import HOSTILE, PATIENCE, listen, served
 from support.serving import captured_run, surveyed_run
 
 from theodolite.settings import Settings
@@ -70,7 +70,7 @@ def noise() -> list[str]:
 def wide(browser) -> Iterator[BrowserContext]:
     """A window that several tests share, since the browser compiles Plotly in each window."""
     context = browser.new_context(viewport={"width": 1400, "height": 900})
-    context.set_default_timeout(10_000)
+    context.set_default_timeout(PATIENCE)
     yield context
     context.close()
 

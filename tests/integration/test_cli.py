@@ -1,12 +1,14 @@
 """The command line as a person meets it: what it prints, how it fails, and that nothing half-made is left."""
 
+import io
 import json
-import os
 import signal
 import subprocess
 import sys
+from contextlib import redirect_stderr, redirect_stdout
 from functools import partial
 from pathlib import Path
+from unittest.mock import patch
 
 import numpy as np
 import pytest
@@ -15,6 +17,7 @@ from support.stored import store_run
 from transformers import Qwen2Config
 
 from theodolite.query.runs import summaries
+from theodolite_jobs.cli import main
 
 THEODOLITE = str(Path(sys.executable).with_name("theodolite"))
 SPEC = {
@@ -24,8 +27,20 @@ SPEC = {
 }
 
 
-def theodolite(*words, **options):
-    return subprocess.run([THEODOLITE, *map(str, words)], capture_output=True, text=True, **options)
+def theodolite(*words):
+    """Run a command in this process, which has imported torch already."""
+    command, stdout, stderr, code = [THEODOLITE, *map(str, words)], io.StringIO(), io.StringIO(), 0
+    with patch.object(sys, "argv", command), redirect_stdout(stdout), redirect_stderr(stderr):
+        try:
+            main()
+        except SystemExit as end:
+            code = end.code or 0
+    return subprocess.CompletedProcess(command, code, stdout.getvalue(), stderr.getvalue())
+
+
+def theodolite_alone(*words):
+    """Run a command in a process of its own, for one that connects to a cluster."""
+    return subprocess.run([THEODOLITE, *map(str, words)], capture_output=True, text=True, check=False)
 
 
 def written(folder, changes=None, **top):
@@ -103,25 +118,28 @@ def test_a_store_that_is_no_place_of_its_own_is_refused(tmp_path, store):
     assert "Traceback" not in result.stderr
 
 
-def test_a_wrong_setting_in_the_environment_is_named(tmp_path):
-    result = theodolite("runs", "--store", tmp_path, env={**os.environ, "THEODOLITE_REPLICAS": "zero"})
+def test_a_wrong_setting_in_the_environment_is_named(tmp_path, monkeypatch):
+    monkeypatch.setenv("THEODOLITE_REPLICAS", "zero")
+    result = theodolite("runs", "--store", tmp_path)
     assert result.returncode == 2
     assert "THEODOLITE_REPLICAS: Input should be a valid integer" in result.stderr
     assert "Traceback" not in result.stderr
 
 
-def test_an_empty_variable_is_as_one_that_is_not_set(tmp_path):
-    assert theodolite("runs", "--store", tmp_path, env={**os.environ, "THEODOLITE_JOBS_URL": ""}).returncode == 0
+def test_an_empty_variable_is_as_one_that_is_not_set(tmp_path, monkeypatch):
+    monkeypatch.setenv("THEODOLITE_JOBS_URL", "")
+    assert theodolite("runs", "--store", tmp_path).returncode == 0
 
 
-def test_a_list_in_the_environment_is_asked_for_as_json(tmp_path):
-    result = theodolite("runs", "--store", tmp_path, env={**os.environ, "THEODOLITE_HOSTS": "survey.example.org"})
+def test_a_list_in_the_environment_is_asked_for_as_json(tmp_path, monkeypatch):
+    monkeypatch.setenv("THEODOLITE_HOSTS", "survey.example.org")
+    result = theodolite("runs", "--store", tmp_path)
     assert result.returncode == 2
     assert "THEODOLITE_HOSTS: must be a JSON list" in result.stderr
 
 
 def test_a_ray_cluster_that_is_not_there_is_said_at_once(tmp_path, chat_model_folder):
-    result = theodolite("survey", written(tmp_path), "--store", tmp_path, "--ray", "127.0.0.1:9")
+    result = theodolite_alone("survey", written(tmp_path), "--store", tmp_path, "--ray", "127.0.0.1:9")
     assert result.returncode == 1
     assert "cannot reach a Ray cluster at 127.0.0.1:9" in result.stderr
 
@@ -129,7 +147,7 @@ def test_a_ray_cluster_that_is_not_there_is_said_at_once(tmp_path, chat_model_fo
 def test_a_dask_cluster_that_is_not_there_is_said(tmp_path):
     values = np.ones((6, 1, 3, 8), np.float32)
     run = store_run(tmp_path, {"bad": {"resid_pre": values}})
-    result = theodolite("analyse", run.id, "--store", tmp_path, "--dask", "tcp://127.0.0.1:9")
+    result = theodolite_alone("analyse", run.id, "--store", tmp_path, "--dask", "tcp://127.0.0.1:9")
     assert result.returncode == 1
     assert "cannot connect to the Dask scheduler at tcp://127.0.0.1:9" in result.stderr
     assert "Traceback" not in result.stderr
@@ -142,13 +160,13 @@ def test_ctrl_c_says_that_nothing_is_lost(tmp_path, chat_model_folder):
     process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, preexec_fn=as_on_a_terminal)
     assert "reading prompts" in process.stderr.readline()
     process.send_signal(signal.SIGINT)
-    _, errors = process.communicate(timeout=60)
+    _, errors = process.communicate(timeout=600)
     assert process.returncode == 130
     assert "run the same command to resume" in errors
 
 
 def test_wrong_usage_exits_with_2():
-    assert theodolite("survey").returncode == 2
+    assert theodolite_alone("survey").returncode == 2
     assert theodolite("fly").returncode == 2
     assert theodolite("survey", "x.yaml", "--replicas", "0").returncode == 2
 

@@ -24,11 +24,17 @@ CHROMIUM = shutil.which("chromium") or shutil.which("google-chrome")
 
 
 @pytest.fixture(scope="module")
-def cluster(tmp_path_factory):
+def one_cluster(tmp_path_factory):
     made = Cluster(tmp_path_factory.mktemp("cluster"))
-    made.start()
     yield made
     made.kill()
+
+
+@pytest.fixture
+def cluster(one_cluster):
+    if one_cluster.process is None:  # the first test, or one that failed after it had killed the cluster
+        one_cluster.start()
+    return one_cluster
 
 
 def survey_of(prompts: int) -> dict:

@@ -15,7 +15,7 @@ from theodolite.sites import Site
 from theodolite.spec_file import parse_spec
 from theodolite.store.commits import read_commits
 from theodolite.store.shards import read_shard
-from theodolite_jobs.cluster import scheduling
+from theodolite_jobs import capture_shards
 from theodolite_jobs.progress import Console
 from theodolite_jobs.survey import capture
 
@@ -42,7 +42,7 @@ def alone(ray_with_pretend_gpus, tmp_path_factory):
 def test_three_ranks_capture_what_one_process_does_also_after_one_of_them_was_killed(alone, tmp_path, monkeypatch):
     import ray
 
-    run_shards, killed, retried = scheduling.run_shards, [], []
+    run_shards, killed, retried = capture_shards.run_shards, [], []
 
     def kill_a_rank_after_the_first_shard(workers, work, tokens, watch):
         assert len(workers[0].actors) == 3
@@ -56,7 +56,7 @@ def test_three_ranks_capture_what_one_process_does_also_after_one_of_them_was_ki
 
         run_shards(workers, work, tokens, replace(watch, committed=committed, retried=retried.append))
 
-    monkeypatch.setattr(scheduling, "run_shards", kill_a_rank_after_the_first_shard)
+    monkeypatch.setattr(capture_shards, "run_shards", kill_a_rank_after_the_first_shard)
     run = captured(tmp_path, gpus_per_replica=3, parallelism="tensor")
     assert run.id == alone.id
     assert run.record.parity["ranks"] == 3

@@ -49,7 +49,7 @@ def rehearse(*arguments, **environment):
         env=os.environ | environment,
         capture_output=True,
         text=True,
-        timeout=400,
+        timeout=900,
         check=False,
     )
     assert found.returncode == 0, found.stderr[-3000:]

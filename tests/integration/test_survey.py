@@ -13,6 +13,7 @@ import pytest
 import torch
 import xarray as xr
 import yaml
+from support.sealed import reseal
 from transformers import AutoModelForCausalLM
 
 from theodolite.errors import CaptureError, RunDamagedError
@@ -21,14 +22,13 @@ from theodolite.query.verification import verify
 from theodolite.settings import Settings
 from theodolite.spec_file import parse_spec
 from theodolite.store.activations import read_positive_counts
-from theodolite.store.checksums import seal, unseal
 from theodolite.store.commits import read_commits
 from theodolite.store.manifest import finished_groups
 from theodolite.store.objects import keys
 from theodolite.store.prompts import read_prompts, read_tokens
 from theodolite.store.result_reader import read_group
 from theodolite.store.runs import open_run
-from theodolite_jobs.cluster import scheduling, session
+from theodolite_jobs import capture_shards
 from theodolite_jobs.progress import Console
 from theodolite_jobs.survey import capture, survey
 
@@ -81,7 +81,7 @@ def test_a_replica_that_is_killed_restarts_and_the_bits_are_the_same(surveyed, t
     import ray
 
     killed = []
-    run_shards = scheduling.run_shards
+    run_shards = capture_shards.run_shards
 
     def kill_one_after_the_first_shard(workers, work, tokens, watch):
         victim = ray.get(workers[0].actors[0].process_id.remote())
@@ -94,7 +94,7 @@ def test_a_replica_that_is_killed_restarts_and_the_bits_are_the_same(surveyed, t
 
         run_shards(workers, work, tokens, replace(watch, committed=kill_and_go_on))
 
-    monkeypatch.setattr(scheduling, "run_shards", kill_one_after_the_first_shard)
+    monkeypatch.setattr(capture_shards, "run_shards", kill_one_after_the_first_shard)
     run = run_survey(tmp_path, replicas=1, gpus_per_replica=0)
     assert killed
     assert_same_bits(surveyed, run)
@@ -105,8 +105,7 @@ def test_a_survey_that_is_killed_goes_on_where_it_stopped_and_the_bits_are_the_s
     command = [THEODOLITE, "survey", str(tmp_path / "spec.yaml"), "--store", str(tmp_path)]
     first = subprocess.Popen(command, start_new_session=True, stderr=subprocess.DEVNULL)
     records = tmp_path / "runs" / surveyed.id / "shards"
-    deadline = time.monotonic() + 120
-    while len(list(records.glob("*/*.json"))) < 2 and time.monotonic() < deadline:
+    while len(list(records.glob("*/*.json"))) < 2:
         assert first.poll() is None, "the survey ended before it could be killed"
         time.sleep(0.02)
     os.killpg(first.pid, signal.SIGKILL)
@@ -122,21 +121,21 @@ def test_a_survey_that_is_killed_goes_on_where_it_stopped_and_the_bits_are_the_s
 def test_a_replica_that_is_gone_for_good_leaves_the_work_to_the_other(surveyed, tmp_path, monkeypatch):
     import ray
 
-    run_shards = scheduling.run_shards
+    run_shards = capture_shards.run_shards
 
     def kill_one_for_good(workers, *arguments):
         workers[0].restart = lambda _reason: None
         ray.kill(workers[0].actors[0])
         run_shards(workers, *arguments)
 
-    monkeypatch.setattr(scheduling, "run_shards", kill_one_for_good)
+    monkeypatch.setattr(capture_shards, "run_shards", kill_one_for_good)
     assert_same_bits(surveyed, run_survey(tmp_path, replicas=2, gpus_per_replica=1))
 
 
 def test_without_any_replica_left_the_shard_is_named(surveyed, tmp_path, monkeypatch):
     import ray
 
-    run_shards = scheduling.run_shards
+    run_shards = capture_shards.run_shards
 
     def kill_all_for_good(workers, *arguments):
         for worker in workers:
@@ -144,7 +143,7 @@ def test_without_any_replica_left_the_shard_is_named(surveyed, tmp_path, monkeyp
             ray.kill(worker.actors[0])
         run_shards(workers, *arguments)
 
-    monkeypatch.setattr(scheduling, "run_shards", kill_all_for_good)
+    monkeypatch.setattr(capture_shards, "run_shards", kill_all_for_good)
     with pytest.raises(CaptureError, match=r"shard harmful/0000\d has no replica left"):
         run_survey(tmp_path, replicas=1, gpus_per_replica=0)
     assert [item["state"] for item in summaries(str(tmp_path))] == ["capturing"]
@@ -155,7 +154,7 @@ def test_two_surveys_of_the_same_at_once_do_not_harm_each_other(surveyed, tmp_pa
     command = [THEODOLITE, "survey", str(tmp_path / "spec.yaml"), "--store", str(tmp_path)]
     both = [subprocess.Popen(command, stderr=subprocess.PIPE, text=True) for _ in range(2)]
     for process in both:
-        _, errors = process.communicate(timeout=300)
+        _, errors = process.communicate(timeout=900)
         assert process.returncode == 0, errors
     run = open_run(str(tmp_path), surveyed.id)
     assert list(verify(run)) == []
@@ -171,7 +170,7 @@ def test_a_crash_after_the_last_shard_is_mended_by_the_next_survey(surveyed, tmp
     assert list(verify(run)) != []
     run_survey(store)
     assert list(verify(run)) == []
-    assert len(read_prompts(run.location, "harmless")) == 20
+    assert len(read_prompts(run, "harmless")) == 20
 
 
 def test_a_run_is_not_continued_with_other_arithmetic(surveyed, tmp_path):
@@ -179,15 +178,14 @@ def test_a_run_is_not_continued_with_other_arithmetic(surveyed, tmp_path):
     subprocess.run(["cp", "-r", surveyed.store, str(store)], check=True)
     folder = store / "runs" / surveyed.id
     (folder / "shards/nouns/00001.json").unlink()
-    record = unseal((folder / "run.json").read_bytes(), required=True)
-    record["versions"]["torch"] = "1.0"
-    (folder / "run.json").write_bytes(seal(record))
+    (folder / "COMPLETE").unlink()  # a finished run would be repaired
+    reseal(folder / "run.json", versions=surveyed.record.versions | {"torch": "1.0"})
     with pytest.raises(RunDamagedError, match=r"created with torch 1\.0"):
         run_survey(store, replicas=1, gpus_per_replica=0)
 
 
 def test_a_second_survey_repeats_nothing(surveyed, monkeypatch):
-    monkeypatch.setattr(session, "ray_session", None)  # would raise if it were entered
+    monkeypatch.setattr(capture_shards, "ray_session", None)  # would raise if it were entered
     stamps = {path: path.stat().st_mtime_ns for path in Path(surveyed.url).glob("**/c/**/*") if path.is_file()}
     assert run_survey(surveyed.store).id == surveyed.id
     assert {path: path.stat().st_mtime_ns for path in stamps} == stamps
@@ -209,7 +207,7 @@ def reference(surveyed, chat_model_folder):
     found = {}
     for name in ("harmful", "harmless"):
         sites = {"resid_pre": [], "resid_mid": [], "gates": []}
-        for ids in read_tokens(surveyed.location, name):
+        for ids in read_tokens(surveyed, name):
             mids.clear()
             gates.clear()
             with torch.inference_mode():
@@ -276,7 +274,7 @@ def test_a_run_says_what_it_measured(surveyed):
     assert record.model.revision.startswith("sha256:")
     assert (record.model.n_layers, record.model.d_model, record.model.n_kv_heads) == (30, 576, 3)
     assert record.sets["harmful"].shared_prefix == 24
-    prompts = read_prompts(surveyed.location, "harmless")
+    prompts = read_prompts(surveyed, "harmless")
     assert len(prompts) == 20
     assert set(prompts["status"]) == {"ok"}
     assert sum(len(read_commits(surveyed, name)) for name in record.sets) == 10

@@ -43,7 +43,7 @@ def test_every_cell_runs_and_says_what_it_should(run, tmp_path, monkeypatch):
     notebook = nbformat.read(NOTEBOOK, as_version=4)
     kernel = AsyncKernelManager(kernel_name="python3")
     kernel.kernel_spec.argv[0] = sys.executable
-    NotebookClient(notebook, km=kernel, timeout=120, resources={"metadata": {"path": str(tmp_path)}}).execute()
+    NotebookClient(notebook, km=kernel, timeout=600, resources={"metadata": {"path": str(tmp_path)}}).execute()
     outputs = [output for cell in notebook.cells if cell.cell_type == "code" for output in cell.outputs]
     complaints = [output["text"] for output in outputs if output.get("name") == "stderr"]
     assert complaints == []

@@ -6,16 +6,15 @@ import pytest
 import xarray as xr
 from support.analysed_runs import PAIRED, analysed, crash, draw, silent
 from support.analysing import analyse
-from support.stored import store_run
+from support.sealed import reseal
+from support.stored import read_table, store_run
 
 from theodolite.errors import ResultsNotFoundError
 from theodolite.groups import GROUPS
 from theodolite.query.runs import summaries
 from theodolite.query.verification import verify
-from theodolite.store.checksums import seal, unseal
 from theodolite.store.manifest import finished_groups
 from theodolite.store.result_reader import read_contrasts, read_group
-from theodolite.store.tables import read_table
 
 
 def test_only_missing_or_outdated_groups_are_computed(tmp_path, monkeypatch):
@@ -41,8 +40,7 @@ def test_asking_for_one_more_contrast_loses_none(tmp_path):
 
 def test_a_shard_that_was_captured_again_outdates_the_results(tmp_path):
     run = analysed(tmp_path, {"bad": draw(9), "good": draw(9, seed=1)}, PAIRED)
-    record = tmp_path / "runs/tiny-0/shards/bad/00001.json"
-    record.write_bytes(seal(unseal(record.read_bytes(), required=True) | {"quarantined": {"5": "why"}}))
+    reseal(tmp_path / "runs/tiny-0/shards/bad/00001.json", quarantined={"5": "why"})
     assert analyse(run, PAIRED, None, silent) == ["moments", "curves", "directions"]
     assert read_group(run, "moments")["count"].sel(set="bad", position=-1).item() == 8
 

@@ -22,7 +22,9 @@ COMMIT = Commit(
     padding_tokens=15,
     seconds=1.5,
     stored_bytes=4096,
+    encode_seconds=0.5,
     store_seconds=0.25,
+    idle_seconds=0.125,
 )
 
 
@@ -36,8 +38,8 @@ def test_counters_equal_the_sums_of_the_commit_records():
         "`rate` does not see the first increment of a new series"
     )
     assert value("shard_retries_total", model="by-hand", reason="died") == 0
-    counted.committed(COMMIT.numbers())
-    counted.committed(COMMIT.numbers())
+    counted.committed({**COMMIT.numbers(), "commit_seconds": 0.75})
+    counted.committed({**COMMIT.numbers(), "commit_seconds": 0.25})
     counted.retried("died")
     counted.progress(30, 40)
     expected = {
@@ -51,7 +53,10 @@ def test_counters_equal_the_sums_of_the_commit_records():
         "store_bytes_written_total": 8192,
         "capture_seconds_sum": 3.0,
         "capture_seconds_count": 2,
+        "encode_seconds_sum": 1.0,
         "store_write_seconds_sum": 0.5,
+        "commit_seconds_sum": 1.0,
+        "replica_idle_seconds_total": 0.25,
         "run_progress_ratio": 0.75,
     }
     assert {name: value(name, model="by-hand") for name in expected} == expected

@@ -2,8 +2,8 @@
 
 import time
 from collections import deque
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -15,7 +15,7 @@ from theodolite.errors import RankOutOfMemoryError
 from theodolite.shard_counts import ShardCounts
 from theodolite.sites import Site
 from theodolite.spec import TokenIds
-from theodolite_jobs.capture.plan import Batch, SetPlan, ShardPlan, halved, padded_tokens
+from theodolite_jobs.capture.plan import Batch, SetPlan, ShardPlan, count_tokens, halved
 from theodolite_jobs.capture.taps import POSITIVE_UNITS, tapped
 from theodolite_jobs.models.load import LoadedModel
 
@@ -53,10 +53,32 @@ class Engine:
         self.layers = tuple(layers)
         self._prefix: tuple[TokenIds, list[tuple[torch.Tensor, torch.Tensor]]] = ((), [])
 
+    def shard_bytes(self, plan: SetPlan, shard: ShardPlan, units: int = 0) -> int:
+        """Return the number of bytes of a captured shard's arrays."""
+        features = (len(self.sites) * len(self.layers) + 1) * self.model.dimensions.d_model
+        samples, positions = shard.stop - shard.start, len(plan.positions)
+        return 4 * positions * (samples * features + len(self.layers) * units)
+
     def capture(
         self, plan: SetPlan, shard: ShardPlan, tokens: Sequence[TokenIds], units: int = 0, halvings: int = 0
     ) -> CapturedShard:
-        """Return the captured activations of one shard; a batch that does not fit into memory is halved.
+        """Return the captured activations of one shard; see `launch`."""
+        return self.launch(plan, shard, tokens, units, halvings)()
+
+    def launch(
+        self,
+        plan: SetPlan,
+        shard: ShardPlan,
+        tokens: Sequence[TokenIds],
+        units: int = 0,
+        halvings: int = 0,
+        *,
+        is_kept: bool = True,
+    ) -> Callable[[], CapturedShard]:
+        """Run the forward passes of one shard; a batch that does not fit into memory is halved.
+
+        Return a function that waits until the activations are on the host, and returns them. A GPU may still compute
+        when this method returns, and goes on with the next shard without a pause. Another thread may call the function.
 
         Args:
             plan: the plan of the shard's set.
@@ -64,6 +86,7 @@ class Engine:
             tokens: token ids of the shard's samples, from `shard.start` on.
             units: the number of hidden units of each MLP, to count their signs; 0 counts none.
             halvings: how often to halve each batch before it is run, after a batch did not fit into memory.
+            is_kept: False if another rank keeps the activations; then nothing is copied, and the function is of no use.
 
         Raises:
             RankOutOfMemoryError: ranks share the model, and a batch does not fit into this rank's memory.
@@ -75,41 +98,39 @@ class Engine:
         if units:
             self._check_countable(plan, tokens)
         started = time.perf_counter()
-        captured = self._empty(len(tokens), len(plan.positions), units)
-        captured.quarantined.update(shard.quarantined)
         waiting = deque(part for batch in shard.batches for part in halved(batch, halvings))
         oom_backoffs = len(waiting) - len(shard.batches)
-        pending: list[tuple[Batch, Any]] = []
+        quarantined = dict(shard.quarantined)
+        copies: list[tuple[Batch, Any]] = []
         while waiting:
             batch = waiting.popleft()
             selected = self._forward_or_none(plan, [tokens[sample - shard.start] for sample in batch], units)
-            if selected is None:
-                torch.cuda.empty_cache()
-                oom_backoffs += 1
-                if len(batch) == 1:
-                    captured.quarantined[batch[0]] = "out of memory, even as the only prompt of a batch"
-                else:
-                    waiting.extendleft(reversed(halved(batch)))
+            if selected is not None:
+                if is_kept:
+                    copies.append((batch, _start_copy(selected)))
                 continue
-            captured.batches.append(batch)
-            # The host stores the previous batch while the device computes this one.
-            pending.append((batch, _start_copy(selected)))
-            if len(pending) > 1:
-                self._store(pending.pop(0), shard, captured)
-        for last in pending:
-            self._store(last, shard, captured)
-        _blank_unusable(captured, plan.positions, tokens, shard.start, self.layers)
-        suffix_lengths = {shard.start + i: len(ids) - plan.shared_prefix for i, ids in enumerate(tokens)}
-        computed = sum(padded_tokens(batch, suffix_lengths) for batch in captured.batches)
-        captured.counts = ShardCounts(
-            oom_backoffs=oom_backoffs,
-            tokens=sum(map(len, tokens)),
-            shared_tokens=len(tokens) * plan.shared_prefix,
-            computed_tokens=computed,
-            padding_tokens=computed - sum(suffix_lengths[sample] for batch in captured.batches for sample in batch),
-            seconds=round(time.perf_counter() - started, 4),
-        )
-        return captured
+            torch.cuda.empty_cache()
+            oom_backoffs += 1
+            if len(batch) == 1:
+                quarantined[batch[0]] = "out of memory, even as the only prompt of a batch"
+            else:
+                waiting.extendleft(reversed(halved(batch)))
+
+        launched = time.perf_counter()
+
+        def finish() -> CapturedShard:
+            captured = self._empty(len(tokens), len(plan.positions), units)
+            captured.batches, captured.quarantined = [batch for batch, _ in copies], quarantined
+            while copies:
+                _store(copies.pop(0), shard, captured)
+            # On the CPU the forward passes have ended; on a GPU the copies above have waited for them.
+            seconds = (launched if self.model.device.type == "cpu" else time.perf_counter()) - started
+            _blank_unusable(captured, plan.positions, tokens, shard.start, self.layers)
+            counts = count_tokens(plan, shard, tokens, captured.batches)
+            captured.counts = replace(counts, oom_backoffs=oom_backoffs, seconds=round(seconds, 4))
+            return captured
+
+        return finish
 
     def _forward_or_none(
         self, plan: SetPlan, prompts: Sequence[TokenIds], units: int
@@ -147,12 +168,12 @@ class Engine:
         # A position before a prompt's first token reads token 0 here; its values become NaN later.
         indices = (lengths[:, None] + torch.tensor(plan.positions)).clamp(min=0)
         prefix = self._expanded_prefix(prompts[0][:shared], len(prompts))
-        with tapped(self.model, self.sites, self.layers, indices.to(device), units) as collected:
+        with tapped(self.model, self.sites, self.layers, _to(device, indices), units) as collected:
             if self.model.anatomy.causal:
-                self.model.run(input_ids=padded.to(device), past_key_values=prefix, use_cache=shared > 0)
+                self.model.run(input_ids=_to(device, padded), past_key_values=prefix, use_cache=shared > 0)
             else:
                 mask = torch.arange(padded.shape[1]) < lengths[:, None]
-                self.model.run(input_ids=padded.to(device), attention_mask=mask.long().to(device))
+                self.model.run(input_ids=_to(device, padded), attention_mask=_to(device, mask.long()))
         home = collected[Site.RESID_FINAL][0].device
         values: dict[str, torch.Tensor] = {
             site: torch.stack([part.to(home) for part in collected[site]], dim=2) for site in self.sites
@@ -194,15 +215,17 @@ class Engine:
         counts = np.zeros((n_positions, len(self.layers), units), dtype=np.int32)
         return CapturedShard(arrays, counts if units else None)
 
-    def _store(self, copied: tuple[Batch, Any], shard: ShardPlan, captured: CapturedShard) -> None:
-        batch, (host, event) = copied
-        if event is not None:
-            event.synchronize()
-        rows = np.asarray(batch) - shard.start
-        for site, target in captured.activations.items():
-            target[rows] = host[site].float().numpy()
-        if captured.positive_counts is not None:
-            captured.positive_counts += host[POSITIVE_UNITS].numpy()
+
+def _store(copied: tuple[Batch, Any], shard: ShardPlan, captured: CapturedShard) -> None:
+    """Write a batch's copies to the shard's arrays, in float32, when they have arrived on the host."""
+    batch, (host, event) = copied
+    if event is not None:
+        event.synchronize()
+    rows = np.asarray(batch) - shard.start
+    for site, target in captured.activations.items():
+        target[rows] = host[site].float().numpy()
+    if captured.positive_counts is not None:
+        captured.positive_counts += host[POSITIVE_UNITS].numpy()
 
 
 def _finite_prompts(activations: Iterable[torch.Tensor]) -> torch.Tensor:
@@ -234,6 +257,11 @@ def _gather_ranks(counts: torch.Tensor, units: int, ranks: int) -> torch.Tensor:
     parts = [torch.empty_like(own) for _ in range(ranks)]
     torch.distributed.all_gather(parts, own)
     return torch.cat(parts, dim=-1)[..., :units]
+
+
+def _to(device: torch.device, values: torch.Tensor) -> torch.Tensor:
+    """Return a copy on the device; a copy to a GPU does not wait until the GPU has computed what was queued before."""
+    return values.pin_memory().to(device, non_blocking=True) if device.type == "cuda" else values.to(device)
 
 
 def _start_copy(selected: dict[str, torch.Tensor]) -> tuple[dict[str, torch.Tensor], Any]:

@@ -12,6 +12,7 @@ measure in lock step, so a rank's result must never make it skip a forward that 
 
 import copy
 import gc
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -160,7 +161,12 @@ def certify(
 
 def _check_identities(measured: _Measured, bound: float) -> None:
     for identity, error in measured.identities.items():
-        if not error <= bound:  # a NaN fails too
+        if not math.isfinite(error):
+            raise ParityError(
+                f"{identity.split(' ')[0]} has NaN or infinity for a probe prompt, also in plain Hugging Face: set "
+                "model.dtype to bfloat16 or float32; the run does not start"
+            )
+        if error > bound:
             raise ParityError(
                 f"a site is not read from the correct module: the identity {identity} has the error {error:.1e} at "
                 f"{identity.split(' ')[0]}, allowed {bound:.0e}; the run does not start. Please report the model"

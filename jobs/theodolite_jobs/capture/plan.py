@@ -7,6 +7,7 @@ batches and the same bits.
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 
+from theodolite.shard_counts import ShardCounts
 from theodolite.spec import TokenIds, digest_of
 
 Batch = tuple[int, ...]
@@ -97,6 +98,18 @@ def plan_set(
         shards.append(ShardPlan(prompt_set, index, start, stop, batches))
     computed = sum(padded_tokens(batch, lengths) for shard in shards for batch in shard.batches)
     return SetPlan(prompt_set, positions, shared, tuple(shards), sum(map(len, tokens)), computed)
+
+
+def count_tokens(plan: SetPlan, shard: ShardPlan, tokens: Sequence[TokenIds], batches: Sequence[Batch]) -> ShardCounts:
+    """Return the numbers of tokens of a shard that was captured in these batches; `tokens` are those of its prompts."""
+    suffix_lengths = {shard.start + i: len(ids) - plan.shared_prefix for i, ids in enumerate(tokens)}
+    computed = sum(padded_tokens(batch, suffix_lengths) for batch in batches)
+    return ShardCounts(
+        tokens=sum(map(len, tokens)),
+        shared_tokens=len(tokens) * plan.shared_prefix,
+        computed_tokens=computed,
+        padding_tokens=computed - sum(suffix_lengths[sample] for batch in batches for sample in batch),
+    )
 
 
 def probe_prompts(tokens: Sequence[TokenIds]) -> list[TokenIds]:

@@ -1,9 +1,10 @@
 """A replica: an actor that holds a copy of the model and writes shards, or one rank of a group that shares a copy."""
 
 import os
+import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -15,10 +16,18 @@ from theodolite.version import __version__
 from theodolite_jobs.capture.plan import SetPlan, ShardPlan
 from theodolite_jobs.cluster.ranks import Rank, join
 from theodolite_jobs.cluster.store_marker import StoreMarker, check_marker
+from theodolite_jobs.cluster.write_queue import WriteQueue
 
 # By default MKL's summation order depends on the number of threads. STRICT makes the results bit-identical for every
 # number of replicas on the machine, at no measurable cost.
 REPLICA_ENVIRONMENT = {"MKL_CBWR": "AUTO,STRICT", "TOKENIZERS_PARALLELISM": "false"}
+
+GPU_WRITERS, CPU_WRITERS = 8, 1
+"""Threads with which a replica writes shards. On a CPU the cores compute, and a second writer would take one of them;
+beside a GPU the writers of a distant store mostly wait."""
+
+GPU_BUFFER, CPU_BUFFER = 2**30, 2**29
+"""Maximum number of bytes of the activations that are captured and not written."""
 
 Arithmetic = tuple[str, str, str, str]
 """dtype, attention kernel, device type and number of ranks, which must be equal for all replicas of a run."""
@@ -67,6 +76,10 @@ class Replica:
         """
         self.assignment, self.plans, self.probes, self.rank = assignment, plans, probes, rank
         self._out_of_step = False
+        limits = (GPU_WRITERS, GPU_BUFFER) if assignment.gpus else (CPU_WRITERS, CPU_BUFFER)
+        self._writes = WriteQueue(*limits)
+        self._idle_since: float | None = None
+        self._units: dict[str, int] = {}
         self._engine: Any = None
         self._certificate: dict[str, Any] = {}
 
@@ -98,49 +111,77 @@ class Replica:
         """Return the id of the process that holds the model."""
         return os.getpid()
 
-    def capture(
-        self, plan: SetPlan, shard: ShardPlan, tokens: list[TokenIds], halvings: int = 0
-    ) -> dict[str, Any] | None:
-        """Capture, write and commit a shard; return the numbers of its commit record.
+    def capture(self, call: int, plan: SetPlan, shard: ShardPlan, tokens: list[TokenIds], halvings: int = 0) -> None:
+        """Capture a shard, which other threads then write and commit; `written` with the same number waits for them.
 
-        In a group, rank 0 writes the shard and the other ranks return None. Each batch is halved `halvings` times
-        before it runs, because a group cannot split a batch itself.
+        In a group, rank 0 writes the shard. Each batch is halved `halvings` times before it runs, because a group
+        cannot split a batch itself. If many captured shards are not written yet, the capture waits for them first.
 
         Raises:
             RankOutOfMemoryError: a rank of a group ran out of memory.
             RankOutOfStepError: an earlier call of this rank failed.
         """
-        from theodolite.store.activations import counted_units
+        with self._writes.slot(call) as slot, self._in_step():
+            engine, location, units = self._open(shard)
+            self._writes.reserve(slot, engine.shard_bytes(plan, shard, units))
+            is_kept = self.rank is None or self.rank.index == 0
+            with self._busy() as idle_seconds:
+                finish = engine.launch(plan, shard, tokens, units, halvings, is_kept=is_kept)
+            if is_kept:
+                slot.write = lambda: self._write(location, shard, finish(), str(engine.model.device), idle_seconds)
 
-        with self._in_step():
-            engine, location = self._ready(), open_location(self.assignment.run_url)
-            # The store decides whether active neurons are counted, so that all shards of a run have the same arrays.
-            captured = engine.capture(plan, shard, tokens, counted_units(location, shard.prompt_set), halvings)
-        if self.rank is not None and self.rank.index > 0:
-            return None
-        return self._write(location, shard, captured, str(engine.model.device))
+    def written(self, call: int) -> dict[str, Any]:
+        """Wait until the shard of a call is committed, and return the numbers of its commit record.
+
+        Use it once for each call of `capture`, in another thread. It raises what the capture or the writing raised.
+        """
+        return dict(self._writes.result(call))
 
     def probe(self, plan: SetPlan, shard: ShardPlan, tokens: list[TokenIds], halvings: int = 0) -> None:
         """Capture a part of a shard and discard it; raises as `capture` does."""
+        with self._in_step():
+            engine, _, units = self._open(shard)
+            with self._busy():
+                engine.capture(plan, shard, tokens, units, halvings)
+
+    @contextmanager
+    def _busy(self) -> Iterator[float]:
+        """Yield the seconds that this replica was idle since it last computed; it computes until the context ends."""
+        now = time.perf_counter()
+        try:
+            yield 0.0 if self._idle_since is None else now - self._idle_since
+        finally:
+            self._idle_since = time.perf_counter()
+
+    def _open(self, shard: ShardPlan) -> tuple[Any, Location, int]:
+        """Return the engine, the run's store, and the number of hidden units that it counts in the shard's set."""
         from theodolite.store.activations import counted_units
 
-        with self._in_step():
-            engine, location = self._ready(), open_location(self.assignment.run_url)
-            engine.capture(plan, shard, tokens, counted_units(location, shard.prompt_set), halvings)
+        engine, location = self._ready(), open_location(self.assignment.run_url)
+        # The store decides whether active neurons are counted, so that all shards of a run have the same arrays. It is
+        # asked until a shard of the set is committed: the device waits for each answer.
+        units = self._units.get(shard.prompt_set)
+        return engine, location, counted_units(location, shard.prompt_set) if units is None else units
 
-    def _write(self, location: Location, shard: ShardPlan, captured: Any, device: str) -> dict[str, Any]:
+    def _write(
+        self, location: Location, shard: ShardPlan, captured: Any, device: str, idle_seconds: float
+    ) -> dict[str, Any]:
+        """Encode, write and commit a captured shard; return the numbers of its commit record and `commit_seconds`."""
         from theodolite.store.activations import encode_counts, encode_shard
         from theodolite.store.checksums import sha256
         from theodolite.store.commits import commit_shard, new_attempt
         from theodolite.store.layout import MLP_POSITIVE
         from theodolite.store.records import Commit
 
+        begin = time.perf_counter()
         encoded = {
             str(site): encode_shard(site, values, shard.start, self.assignment.shard_prompts)
             for site, values in captured.activations.items()
         }
         if captured.positive_counts is not None:
             encoded[MLP_POSITIVE.name] = encode_counts(captured.positive_counts, shard.index)
+        checksums = {name: sha256(content) for name, content in encoded.items()}
+        encoded_at = time.perf_counter()
         commit = Commit(
             run_id=self.assignment.run_id,
             prompt_set=shard.prompt_set,
@@ -148,13 +189,26 @@ class Replica:
             start=shard.start,
             stop=shard.stop,
             attempt=new_attempt(),
-            checksums={name: sha256(content) for name, content in encoded.items()},
+            checksums=checksums,
             batches=[list(batch) for batch in captured.batches],
             quarantined=captured.quarantined,
+            encode_seconds=round(encoded_at - begin, 4),
+            idle_seconds=round(idle_seconds, 4),
             device=device,
             **captured.counts.counts_by_name(),
         )
-        return commit_shard(location, commit, encoded).numbers()
+        committed = commit_shard(location, commit, encoded)
+        # Only now is it sure that this node sees the run's folder; else it would read that no units are counted.
+        self._units[shard.prompt_set] = 0 if captured.positive_counts is None else captured.positive_counts.shape[-1]
+        seconds = round(time.perf_counter() - encoded_at, 4)
+        if committed.attempt != commit.attempt:  # another attempt was first; its times are not those of this replica
+            committed = replace(
+                committed,
+                encode_seconds=commit.encode_seconds,
+                store_seconds=seconds,
+                idle_seconds=commit.idle_seconds,
+            )
+        return {**committed.numbers(), "commit_seconds": max(0.0, round(seconds - committed.store_seconds, 4))}
 
     @contextmanager
     def _in_step(self) -> Iterator[None]:

@@ -18,7 +18,8 @@ from theodolite_jobs.capture.plan import SetPlan, ShardPlan
 from theodolite_jobs.cluster.poison import PoisonSearch, without
 
 IN_FLIGHT = 2
-"""Slots of a replica: it executes one shard and queues one, so that it does not idle between shards."""
+"""Slots of a replica: it captures one shard and queues one, so that it does not idle between shards. Shards that are
+captured and not yet committed hold no slot."""
 
 FULL_SECONDS = 10.0
 """Time after which a replica tries again to write to a full disk."""
@@ -48,16 +49,22 @@ class ReplicaDiedError(Exception):
         self.reason, self.was_executing = reason, was_executing
 
 
+@dataclass(frozen=True)
+class Capture:
+    """The two ends of a shard on a replica; `committed` fails with ReplicaDiedError, also if `captured` fails."""
+
+    captured: "Future[Any]"  # the replica can take another shard, while it writes this one
+    committed: "Future[Any]"  # the numbers of the shard's commit record
+
+
 class Worker(Protocol):
     """The interface of a replica to the loop."""
 
     ready: "Future[Any]"
     """Completes when the replica accepts shards, or fails. The replica may still wait for resources."""
 
-    def capture(
-        self, plan: SetPlan, shard: ShardPlan, tokens: Sequence[TokenIds], halvings: int
-    ) -> "Future[Mapping[str, Any]]":
-        """Return a future of the numbers of the shard's commit record; it fails with ReplicaDiedError."""
+    def capture(self, plan: SetPlan, shard: ShardPlan, tokens: Sequence[TokenIds], halvings: int) -> Capture:
+        """Capture and commit a shard."""
 
     def probe(
         self, plan: SetPlan, shard: ShardPlan, tokens: Sequence[TokenIds], halvings: int
@@ -71,6 +78,10 @@ class Worker(Protocol):
         """Kill all processes of the replica, which frees their resources."""
 
 
+def _raise(error: RunDamagedError) -> None:
+    raise error
+
+
 @dataclass(frozen=True)
 class Callbacks:
     """Functions that the loop calls when something happens."""
@@ -79,6 +90,7 @@ class Callbacks:
     retried: Callable[[str], None] = lambda _reason: None  # when a shard is requeued
     replicas: Callable[[int], None] = lambda _count: None  # when the number of ready replicas changes
     message: Callable[[str], None] = lambda _sentence: None  # about a replica
+    refused: Callable[[RunDamagedError], None] = _raise  # when the store already has other bits of a shard
 
 
 @dataclass(eq=False)
@@ -101,6 +113,7 @@ class _Task:
     shard: ShardPlan
     halvings: int
     search: PoisonSearch | None
+    holds_slot: bool = True
 
 
 _Item = tuple[SetPlan, ShardPlan, PoisonSearch | None]
@@ -135,7 +148,7 @@ class _Loop:
         self.in_flight = 0
         self.failures: Counter[str] = Counter()
         self.halvings = 0  # applies to every batch: a batch size that ran out of memory once would do so again
-        self.waits_for_space = False
+        self.is_full, self.is_paused = False, False  # the store had no space; nothing is dispatched for a while
         self.events: SimpleQueue[Callable[[], None]] = SimpleQueue()  # the threads of the futures put events
 
     def run(self) -> None:
@@ -144,7 +157,7 @@ class _Loop:
         while not self.events.empty():
             self.events.get()()
         while self.queue or self.in_flight:
-            while self.queue and self.free_slots:
+            while self.queue and self.free_slots and not self.is_paused:
                 self._dispatch(self.free_slots.popleft(), *self.queue.popleft())
             self.events.get()()
 
@@ -153,36 +166,57 @@ class _Loop:
         self.in_flight += 1
         tokens = self.tokens[shard.prompt_set][shard.start : shard.stop]
         # Without its other shards the plan is small to send; the replica needs only this shard's batches.
-        run = replica.worker.capture if search is None else replica.worker.probe
-        future = run(replace(plan, shards=()), shard, tokens, self.halvings)
-        future.add_done_callback(lambda done: self.events.put(partial(self._on_finished, task, done)))
+        request = replace(plan, shards=()), shard, tokens, self.halvings
+        if search is None:
+            capture = replica.worker.capture(*request)
+        else:
+            probe = replica.worker.probe(*request)
+            capture = Capture(captured=probe, committed=probe)
+        capture.captured.add_done_callback(lambda done: self.events.put(partial(self._on_captured, task, done)))
+        capture.committed.add_done_callback(lambda done: self.events.put(partial(self._on_finished, task, done)))
+
+    def _on_captured(self, task: _Task, future: "Future[Any]") -> None:
+        if future.exception() is None:  # else `_on_finished` gets the error too
+            self._free_slot(task)
 
     def _on_finished(self, task: _Task, future: "Future[Any]") -> None:
-        error, is_current = future.exception(), task.incarnation == task.replica.incarnation
+        self.in_flight -= 1
+        error = future.exception()
         if isinstance(error, ReplicaDiedError):
-            is_of_probe = error.was_executing and error.reason == DIED and task.search is not None
-            if is_of_probe and task.search is not None:
-                self._narrow(task, task.search, died=True)
-            else:
-                self.queue.appendleft((task.plan, task.shard, task.search))
-            self.callbacks.retried(error.reason)
-            if is_current:  # the first event of this death
-                self._on_death(task.replica, error)
-            if error.was_executing and not is_of_probe:
-                self._count_failure(task, error.reason, error)
-        elif isinstance(error, StoreError) and not isinstance(error, RunDamagedError):
+            self._on_lost(task, error)
+            return
+        if isinstance(error, RunDamagedError):
+            self.callbacks.refused(error)
+        elif isinstance(error, StoreError):
             self._on_store_error(task, error)
+            return
         elif error is not None:
             raise error  # an error of the code, which a retry would repeat
+        elif task.search is not None:
+            self._narrow(task, task.search, died=False)
         else:
-            if task.search is not None:
-                self._narrow(task, task.search, died=False)
-            else:
-                self.waits_for_space = False
-                self.callbacks.committed(task.shard, future.result())
-            if is_current:
-                self.free_slots.append(task.replica)
-        self.in_flight -= 1
+            self.is_full = False
+            self.callbacks.committed(task.shard, future.result())
+        self._free_slot(task)
+
+    def _free_slot(self, task: _Task) -> None:
+        """Free the slot of a task once, unless its replica has died since."""
+        if task.holds_slot and task.incarnation == task.replica.incarnation:
+            self.free_slots.append(task.replica)
+        task.holds_slot = False
+
+    def _on_lost(self, task: _Task, error: ReplicaDiedError) -> None:
+        """Requeue a shard whose replica died, or narrow the search that it was a probe of."""
+        search = task.search if error.was_executing and error.reason == DIED else None
+        if search is not None:
+            self._narrow(task, search, died=True)
+        else:
+            self.queue.appendleft((task.plan, task.shard, task.search))
+        self.callbacks.retried(error.reason)
+        if task.incarnation == task.replica.incarnation:  # the first event of this death
+            self._on_death(task.replica, error)
+        if error.was_executing and search is None:
+            self._count_failure(task, error.reason, error)
 
     def _on_death(self, replica: _Replica, error: ReplicaDiedError) -> None:
         """Remove the free slots of a dead replica and restart it."""
@@ -194,23 +228,24 @@ class _Loop:
         """Requeue a shard that could not be written; if the disk is full, wait for space without counting a failure."""
         self.queue.append((task.plan, task.shard, task.search))  # last, since the store may recover in the meantime
         self.callbacks.retried(STORE)
-        is_full = "No space left" in str(error)
-        if not is_full:
+        self._free_slot(task)
+        if "No space left" in str(error):
+            self._pause(error)
+        else:
             self._count_failure(task, STORE, error)
-        elif not self.waits_for_space:
+
+    def _pause(self, error: StoreError) -> None:
+        """Dispatch nothing for a while, because the store has no space."""
+        if not self.is_full:
             self.callbacks.message(f"the store is full, and the capture goes on when there is space: {error}")
-        self.waits_for_space = is_full
+        if not self.is_paused:
+            timer = Timer(FULL_SECONDS, self.events.put, [self._go_on])
+            timer.daemon = True
+            timer.start()
+        self.is_full = self.is_paused = True
 
-        def free_slot() -> None:
-            if task.incarnation == task.replica.incarnation:
-                self.free_slots.append(task.replica)
-
-        if not is_full:
-            free_slot()
-            return
-        timer = Timer(FULL_SECONDS, self.events.put, [free_slot])
-        timer.daemon = True
-        timer.start()
+    def _go_on(self) -> None:
+        self.is_paused = False
 
     def _count_failure(self, task: _Task, reason: str, error: Exception) -> None:
         """Halve the batches after the first out-of-memory error of a size, else count a failure of the shard."""

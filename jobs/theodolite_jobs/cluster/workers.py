@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, wait
 from dataclasses import replace
 from functools import partial
+from itertools import count
 from typing import Any
 
 import ray
@@ -16,8 +17,12 @@ from theodolite.spec import TokenIds
 from theodolite_jobs.capture.plan import SetPlan, ShardPlan, probe_prompts
 from theodolite_jobs.cluster.ranks import ranks_of_group
 from theodolite_jobs.cluster.replica import REPLICA_ENVIRONMENT, Arithmetic, Assignment, Replica, arithmetic
-from theodolite_jobs.cluster.scheduling import DIED, OUT_OF_MEMORY, ReplicaDiedError
+from theodolite_jobs.cluster.scheduling import DIED, IN_FLIGHT, OUT_OF_MEMORY, Capture, ReplicaDiedError
 from theodolite_jobs.cluster.session import Resources, describe_free, has_node_for
+from theodolite_jobs.cluster.write_queue import MAX_SHARDS
+
+WRITING = "writing"
+"""The threads of an actor that wait until shards are written."""
 
 MAX_RESTARTS = 4
 """Maximum number of restarts of a replica since its last commit. Restarts after out-of-memory are not counted."""
@@ -49,7 +54,7 @@ class RayWorker:
             "runtime_env": {"env_vars": {**REPLICA_ENVIRONMENT, "OMP_NUM_THREADS": str(resources.threads)}},
         }
         self._arguments = assignment, dict(plans), dict(probes)
-        self._restarts, self._is_probing = 0, False
+        self._restarts, self._is_probing, self._calls = 0, False, count()
         self._placement_group: Any = None
         self.expected: Arithmetic | None = None
         self._start()
@@ -64,33 +69,50 @@ class RayWorker:
         """Request the parity certificate, or request it again with the current `expected`."""
         self.ready = _gather([actor.certify.remote(self.expected) for actor in self.actors], "a replica")
 
-    def capture(
-        self, plan: SetPlan, shard: ShardPlan, tokens: Sequence[TokenIds], halvings: int
-    ) -> "Future[Mapping[str, Any]]":
-        """Return a future of the shard's commit numbers; all ranks of a group get the same calls in the same order."""
+    def capture(self, plan: SetPlan, shard: ShardPlan, tokens: Sequence[TokenIds], halvings: int) -> Capture:
+        """Capture and commit a shard; all ranks of a group get the same calls in the same order."""
         self._is_probing = False
-        result = self._run("capture", plan, shard, tokens, halvings)
-        result.add_done_callback(self._on_captured)
-        return result
+        call = next(self._calls)
+        captured = self._run("capture", shard, call, plan, shard, list(tokens), halvings)
+        committed: Future[Any] = Future()
+        committed.add_done_callback(self._on_committed)
+        written = self.actors[0].written.options(concurrency_group=WRITING).remote(call).future()
+        killed = self._killed
+
+        def on_written(done: "Future[Any]") -> None:
+            error = done.exception()
+            if error is None:
+                committed.set_result(done.result())
+                return
+            # The death of the process is counted against the shard that was captured at that time.
+            is_own = isinstance(error, ray.exceptions.RayTaskError) and not killed.is_set()
+            committed.set_exception(_loop_error(error, f"shard {shard.name}", was_executing=is_own, is_group=False))
+
+        def on_captured(done: "Future[Any]") -> None:
+            if (error := done.exception()) is not None:
+                committed.set_exception(error)
+            else:
+                written.add_done_callback(on_written)
+
+        captured.add_done_callback(on_captured)
+        return Capture(captured, committed)
 
     def probe(
         self, plan: SetPlan, shard: ShardPlan, tokens: Sequence[TokenIds], halvings: int
     ) -> "Future[Mapping[str, Any] | None]":
         """Return a future that completes when a part of a shard is captured; nothing is written."""
         self._is_probing = True
-        return self._run("probe", plan, shard, tokens, halvings)
+        return self._run("probe", shard, plan, shard, list(tokens), halvings)
 
-    def _run(
-        self, method: str, plan: SetPlan, shard: ShardPlan, tokens: Sequence[TokenIds], halvings: int
-    ) -> "Future[Any]":
+    def _run(self, method: str, of: ShardPlan, *arguments: Any) -> "Future[Any]":
         # An actor runs its calls in order, so `process_id` returns when the actor comes to the shard.
         started, killed = [actor.process_id.remote().future() for actor in self.actors], self._killed
 
         def was_executing(rank: int) -> bool:
             return not killed.is_set() and started[rank].done() and started[rank].exception() is None
 
-        calls = [getattr(actor, method).remote(plan, shard, list(tokens), halvings) for actor in self.actors]
-        return _gather(calls, f"shard {shard.name}", was_executing)
+        calls = [getattr(actor, method).remote(*arguments) for actor in self.actors]
+        return _gather(calls, f"shard {of.name}", was_executing)
 
     def restart(self, reason: str) -> "Future[Any] | None":
         """Restart the replica and return the new `ready`, or None after `MAX_RESTARTS` restarts without a commit.
@@ -115,12 +137,14 @@ class RayWorker:
         if self._placement_group is not None:
             ray.util.remove_placement_group(self._placement_group)
 
-    def _on_captured(self, result: "Future[Any]") -> None:
+    def _on_committed(self, result: "Future[Any]") -> None:
         if result.exception() is None:
             self._restarts = 0
 
     def _actors(self) -> list[Any]:
-        actor_class: Any = ray.remote(Replica)
+        # All other calls run in order, in a thread of their own.
+        groups: Any = {"concurrency_groups": {WRITING: IN_FLIGHT + MAX_SHARDS}}
+        actor_class: Any = ray.remote(**groups)(Replica)
         if self._ranks == 1:
             return [actor_class.options(**self._options).remote(*self._arguments)]
         bundles = [{"CPU": self._cpus, "GPU": 1.0}] * self._ranks

@@ -32,8 +32,8 @@ Cluster = Annotated[
 Dask = Annotated[
     str | None,
     typer.Option(
-        help="Address of a Dask scheduler; if it is not set, the cluster's own setting applies, else threads on the "
-        "node that runs the driver.",
+        help="Address of a Dask scheduler. If neither this option nor the variable is set, the cluster's own setting "
+        "applies. If the cluster has none, the driver's node computes the statistics in threads.",
         show_default="THEODOLITE_DASK_ADDRESS",
     ),
 ]

@@ -37,8 +37,8 @@ def create_token(
 ) -> None:
     """Create a bearer token for the service and print it once; the store holds only its hash.
 
-    After you create the first token, the service of this store requires a token for every request, even on loopback.
-    It still does so after you revoke all tokens.
+    After you create the first token, the service of this store requires a token for every request for a run or a job,
+    even on loopback. It still does so after you revoke all tokens.
 
     For example: theodolite token create --scope read --scope submit --label notebook --days 30
     """

@@ -53,7 +53,8 @@ def verify(
     spec: Annotated[
         Path | None,
         typer.Option(
-            help="Spec file of the run, for --repair: needed if run.json and its copy are lost, or files have moved.",
+            help="Spec file of the run, for --repair: needed if run.json and its copy are lost, or if the model or the "
+            "prompt files have moved.",
             exists=True,
             dir_okay=False,
         ),
@@ -71,27 +72,29 @@ def verify(
     For example: theodolite verify RUN --repair
     """
     settings = settings_of(store=store, ray_address=ray, dask_address=dask)
+    different: list[str] = []
     if repair:
         from theodolite_jobs.progress import Console
-        from theodolite_jobs.repair import repair as repair_run
+        from theodolite_jobs.repair.run import repair as repair_run
 
         folder = spec.parent if spec else Path()
-        repair_run(run, spec_of(spec) if spec else None, folder, settings, Console())
-    _print_verification(run_of(run, settings), as_json)
+        different = repair_run(run, spec_of(spec) if spec else None, folder, settings, Console())
+    _print_verification(run_of(run, settings), different, as_json)
 
 
-def _print_verification(run: "Run", as_json: bool) -> None:
-    """Print the missing and damaged objects of a run; exit 1 if there are any."""
+def _print_verification(run: "Run", different: list[str], as_json: bool) -> None:
+    """Print what a repair could not restore, and the missing and damaged objects; exit 1 if there is anything."""
+    from theodolite.errors import one_line
     from theodolite.query.verification import unexpected_objects
     from theodolite.query.verification import verify as find_damages
 
-    damages, unexpected = list(find_damages(run)), unexpected_objects(run)
+    damages, unexpected = [*different, *find_damages(run)], unexpected_objects(run)
     if as_json:
         print(json.dumps({"run_id": run.id, "whole": not damages, "damages": damages, "unexpected": unexpected}))
     else:
         print("\n".join(damages) or f"{run.id}: no object is missing or damaged")
         for key in unexpected:
-            print(f"{key}: not an object of the run; Theodolite ignores it")
+            print(f"{one_line(key)}: not an object of the run; Theodolite ignores it")
     if damages:
         raise typer.Exit(1)
 

@@ -104,9 +104,10 @@ def _read_csv(path: Path) -> list[Row]:
 
 
 def _read_parquet(path: Path) -> list[Row]:
-    import fastparquet
+    import pyarrow.parquet
 
-    frame = fastparquet.ParquetFile(str(path)).to_pandas()
+    # Not fastparquet, which reads Theodolite's own tables after their checksum: a damaged file can crash its process.
+    frame = pyarrow.parquet.read_table(path).to_pandas()
     rows: list[Row] = frame.astype(object).where(frame.notna(), None).rename(columns=str).to_dict("records")
     return rows
 

@@ -15,19 +15,42 @@ from markupsafe import Markup
 from theodolite.query.runs import describe, spec_of_results
 from theodolite.sections.catalogue import SECTIONS, sections_of
 from theodolite.store.cache import Cache
-from theodolite.store.layout import REPORT
+from theodolite.store.checksums import sha256
+from theodolite.store.layout import COMPLETE, REPORT
 from theodolite.store.manifest import finished_groups
-from theodolite.store.objects import put
+from theodolite.store.objects import get, put
 from theodolite.store.result_reader import read_group
 from theodolite.store.runs import Run
+from theodolite.version import __version__
 from theodolite_jobs.report.heads import head_cards, heads_with_cards
 
 _CACHE_BYTES = 2**30  # cache of results during one report
+_SEAL = b"\n<!-- "  # begins the last line of a report
 
 
 def write_report(run: Run) -> None:
     """Write the run's report from its stored results; raises ResultsNotFoundError if there are none."""
-    put(run.location, REPORT, render_report(run).encode())
+    state = _state(run)  # before the results are read: if they change meanwhile, the report is outdated
+    page = render_report(run).encode()
+    put(run.location, REPORT, page + _seal(page, state))
+
+
+def update_report(run: Run) -> None:
+    """Write the report, except if the stored one is whole, of these results and of this version of Theodolite."""
+    stored = get(run.location, REPORT) or b""
+    page, _, _ = stored.rpartition(_SEAL)
+    if stored != page + _seal(page, _state(run)):
+        write_report(run)
+
+
+def _state(run: Run) -> str:
+    """Return the version of Theodolite and the checksum of COMPLETE, which changes with any result."""
+    return f"Theodolite {__version__}, COMPLETE {sha256(get(run.location, COMPLETE) or b'')}"
+
+
+def _seal(page: bytes, state: str) -> bytes:
+    """Return the last line of a report."""
+    return _SEAL + f"{state}, page {sha256(page)} -->\n".encode()
 
 
 def render_report(run: Run) -> str:

@@ -114,7 +114,7 @@ def single_tokens(tokenizer: Any, words: Sequence[str]) -> tuple[list[int], list
 
 def _nouns(run: Run, name: str) -> list[str]:
     if name in run.record.spec.prompts:
-        return [str(text) for text in read_stored_prompts(run.location, name)["text"]]
+        return [str(text) for text in read_stored_prompts(run, name)["text"]]
     return read_prompts(name, PromptSetSpec(source=f"builtin:{NOUNS}"), Path())
 
 

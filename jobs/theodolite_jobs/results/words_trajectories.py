@@ -48,7 +48,7 @@ def trajectory_table(
         _sentence_rows(
             run, weights, n_tokens, sentence, ids, {site: of_all[sentence] for site, of_all in states.items()}
         )
-        for sentence, ids in enumerate(read_tokens(run.location, SENTENCES))
+        for sentence, ids in enumerate(read_tokens(run, SENTENCES))
         if len(ids) > 1 and sentence not in bad
     ]
     if not parts:

@@ -127,9 +127,9 @@ def _notes(run: Run, n_quarantined: Mapping[str, int]) -> Iterator[str]:
         single = 2 * facts.n_samples - facts.tokens  # a lower bound, since every prompt has a token
         if 0 < single < facts.n_samples and -1 in facts.positions:
             yield (
-                f"at least {single} of {facts.n_samples} prompts of {name} are one token long: their last token is "
-                "also their first, where many models have an attention sink of very large norm; statistics of the "
-                "set mix both kinds of tokens"
+                f"at least {single} of the {facts.n_samples} prompts of the set “{name}” have only one token, which is "
+                "both first and last; in many models the first token has a very large norm (an attention sink), so "
+                "these prompts differ from the other prompts of the set"
             )
         if run.record.spec.sets[name].positions == "all" or usable > 1:
             continue
@@ -152,7 +152,9 @@ def spec_of_results(run: Run) -> SurveySpec:
         changes["contrasts"] = read_contrasts(run, finished)
     spec = run.record.spec
     if spec.analyses is not None:
-        # Without contrasts, a group of them is finished but empty, and cannot be requested.
-        later = {name for name in finished if "contrasts" not in GROUPS[name].needs or changes.get("contrasts")}
+        # Without contrasts, a group of them is finished but empty, and cannot be requested. A newer version may have
+        # written a group that this one does not know.
+        known = GROUPS.keys() & finished
+        later = {name for name in known if "contrasts" not in GROUPS[name].needs or changes.get("contrasts")}
         changes["analyses"] = [name for name in ANALYSES if name in {*later, *spec.analyses}]
     return SurveySpec.model_validate({**spec.model_dump(mode="json"), **changes})

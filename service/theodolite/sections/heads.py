@@ -17,7 +17,8 @@ _SIDES = {"qk_query": "QK query", "qk_key": "QK key", "vo_read": "VO input", "vo
 _HOW_TO_READ = (
     "Each cell of a map is one head; select it to open the head's card below the maps. Spectra are singular values of "
     "the bilinear maps W_QK = s·W_Q R W_Kᵀ and W_VO = W_V W_O, in float64, at offset 0 between query and key. "
-    "Alignment is |dᵀM|/σ₁ for a contrast's direction d: it is 1 if d is the leading singular vector."
+    "Alignment is |dᵀM|/σ₁ for a contrast's direction d, and |M d|/σ₁ on the sides QK key and VO output: it is 1 if d "
+    "is the leading singular vector."
 )
 
 
@@ -88,12 +89,17 @@ def _alignment_facts(heads: xr.Dataset) -> Iterator[str]:
     """Yield a sentence about the head with the largest alignment with each contrast's direction, for each side."""
     for contrast, side, values in _alignments(heads):
         layer, head = _extreme_head(values, largest=True)
+        measured = int(np.isfinite(values).sum())
         rank = float(heads["stable_rank"].sel(offset=0, circuit=side[:2], layer=layer, head=head))
-        yield (
-            f"Largest alignment of a {_SIDES[side]} with the direction of {contrast} over "
-            f"{int(np.isfinite(values).sum())} heads: {head_name(layer, head)}, {float(values.max()):.2f} (a random "
-            f"direction gives {np.sqrt(rank / heads.sizes['d_model']):.2f})."
+        sentence = (
+            f"Of {measured} heads, {head_name(layer, head)} has the largest alignment of a {_SIDES[side]} with the "
+            f"direction of {contrast}: {float(values.max()):.2f} (a random direction gives "
+            f"{np.sqrt(rank / heads.sizes['d_model']):.2f})."
         )
+        if without := values.size - measured:  # a direction of length zero has no alignment
+            equal = "at their input the two means are equal, so no direction exists"
+            sentence += f" {without} heads have no value: {equal}."
+        yield sentence
 
 
 def _alignments(heads: xr.Dataset) -> Iterator[tuple[str, str, xr.DataArray]]:

@@ -54,7 +54,7 @@ def _norm_facts(values: xr.Dataset, sets: Sequence[str]) -> Iterator[str]:
         worst = str(residual["norm"].values[int(residual.values.argmax())])
         yield (
             "Largest distance of an output, before scale and bias, from the sphere of radius √d: "
-            f"{float(residual.max()):.1e} of the radius, at {worst}. The ε of this norm layer causes the distance."
+            f"{float(residual.max()):.1e} of the radius, at the norm layer “{worst}”. Its ε causes the distance."
         )
 
 
@@ -65,8 +65,8 @@ def _input_sentences(values: xr.Dataset) -> Iterator[str]:
         return
     first, last = (str(norms["norm"].values[index]) for index in (0, -1))
     yield (
-        f"the mean norm of a norm layer's input is {float(norms[0]):.3g} at the first norm layer ({first}) and "
-        f"{float(norms[-1]):.3g} at the last ({last})."
+        f"mean norm of a norm layer's input: {float(norms[0]):.3g} at the first norm layer (“{first}”), "
+        f"{float(norms[-1]):.3g} at the last (“{last}”)."
     )
     spread = values["relative_spread"].dropna("norm")
     if spread.size:
@@ -74,13 +74,13 @@ def _input_sentences(values: xr.Dataset) -> Iterator[str]:
         gaussian = float(values["relative_spread_gaussian"].sel(norm=widest))
         yield (
             f"Largest relative standard deviation of the input's norm over prompts: {percent(spread.max(), 2)}, at the "
-            f"norm layer {widest}; a Gaussian with d_model dimensions has {percent(gaussian, 2)}."
+            f"norm layer “{widest}”; a Gaussian with d_model dimensions has {percent(gaussian, 2)}."
         )
     lengths = values["length_variance_share"].dropna("norm")
     if lengths.size:
         yield (
-            f"Share of the input's variance in length: {percent(lengths.median(), 1)} (median over norm layers; "
-            f"maximum {percent(lengths.max(), 1)}); the rest is in direction."
+            f"Share of the input's variance that is variance of its length: {percent(lengths.median(), 1)} (median "
+            f"over norm layers), at most {percent(lengths.max(), 1)}; the rest is variance of its direction."
         )
 
 
@@ -89,7 +89,7 @@ def _axes_facts(sphere: xr.Dataset) -> Iterator[str]:
     longest, shortest = axes.max(axis=1), np.where(axes > 0, axes, np.inf).min(axis=1)
     elongated = int(np.nanargmax(np.where(np.isfinite(shortest), longest / shortest, np.nan)))
     yield (
-        f"Most elongated ellipsoid: {sphere['norm'].values[elongated]}, with a longest semi-axis of "
+        f"Most elongated ellipsoid: norm layer “{sphere['norm'].values[elongated]}”, with a longest semi-axis of "
         f"{longest[elongated]:.3g} and a shortest of {shortest[elongated]:.2g}; on a sphere both are equal."
     )
     difference = np.abs(axes[:, :-1] - radii[:, :-1]) / radii[:, :1]

@@ -62,9 +62,9 @@ def _facts(weights: xr.Dataset) -> Iterator[str]:
     for writer, reader in _most_shared(between):
         mean = float(between.sel(writing_matrix=writer, reading_matrix=reader).mean())
         yield (
-            f"Among {n_pairs} pairs of a writing matrix and a reading matrix that comes later in the stream, "
-            f"{_NAMES[writer]} and {_NAMES[reader]} overlap most: {percent(mean, 1)} on average over pairs of layers "
-            f"(random subspaces give {percent(random, 1)})."
+            f"Of all {n_pairs} combinations of a writing matrix with a reading matrix of later layers, "
+            f"{_NAMES[writer]} with {_NAMES[reader]} has the largest mean overlap: {percent(mean, 1)} over all pairs "
+            f"of layers (random subspaces give {percent(random, 1)})."
         )
 
 

@@ -57,12 +57,15 @@ def _trajectory_sections(run: Run) -> Iterator[Section]:
 def _vocabulary_section(run: Run) -> Section:
     """Return the section about the embeddings of the vocabulary."""
     matrices = texts_of(read_group(run, "words").attrs["decoded_against"])
-    sphere = read_words(run, "embedding_sphere")
+    sphere = read_words(run, "embedding_sphere").replace({"setting": "original"}, "as stored")
     return Section(
         "Words: embeddings of the vocabulary",
         list(_sphere_facts(sphere)),
         tables=[_distances(sphere), _lengths(read_words(run, "norm_tokens"))],
-        notes=["the tokens of singular vectors are ranked by their dot products with the rows of a matrix", *matrices],
+        notes=[
+            "for each singular vector, the tables rank tokens by its dot product with the token's row of a matrix",
+            *matrices,
+        ],
     )
 
 
@@ -70,14 +73,14 @@ def _sphere_facts(sphere: pd.DataFrame) -> Iterator[str]:
     first, best = sphere.iloc[0], sphere.sort_values("cosine_distance_mean", kind="stable").iloc[0]
     if first["cosine_distance_mean"] < _ROUNDING:
         yield (
-            f"The final norm changes only the lengths of the embeddings ({first['setting']}), not their directions: "
-            f"mean L2 distance {first['l2_mean']:.3g} between an embedding and its projection on the sphere of the "
-            f"norm (n = {int(first['n'])} tokens)."
+            "Without its scale and bias, the final norm changes only the length of an embedding, not its direction: "
+            f"mean L2 distance {first['l2_mean']:.3g} between an embedding {first['setting']} and its projection on "
+            f"the sphere of the norm (n = {int(first['n'])} tokens)."
         )
         return
     smallest = f"; smallest: {best['cosine_distance_mean']:.4f} ({best['setting']})"
     yield (
-        f"Mean of (1 - cosine) between an embedding ({first['setting']}) and its projection on the sphere of the final "
+        f"Mean of (1 - cosine) between an embedding {first['setting']} and its projection on the sphere of the final "
         f"norm: {first['cosine_distance_mean']:.4f}{smallest if best['setting'] != first['setting'] else ''} "
         f"(n = {int(first['n'])} tokens; equal directions give 0)."
     )

@@ -5,10 +5,13 @@ Each capture shard is one Zarr shard of an array of activations, and one chunk o
 
 import json
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import Any
 
+import google_crc32c
 import numpy as np
 import zarr
+from numcodecs import Blosc
 from numpy.typing import NDArray
 from zarr.buffer.cpu import Buffer
 from zarr.codecs import BloscCodec
@@ -23,6 +26,10 @@ from theodolite.store.layout import ACTIVATIONS, CAPTURED, MLP_POSITIVE, shard_k
 from theodolite.store.objects import Location, get, put_new
 from theodolite.store.records import Commit
 from theodolite.store.runs import Run
+
+# lz4 with shuffle compresses the zero bytes: the low ones of bf16 in float32, and the high ones of counts.
+_CODEC = BloscCodec(cname="lz4", shuffle="shuffle", typesize=4)
+_COMPRESSOR = Blosc(cname="lz4", shuffle=Blosc.SHUFFLE)  # the same, called without Zarr
 
 
 def create_activations(
@@ -68,12 +75,22 @@ def create_activations(
 
 
 def encode_shard(site: Site, values: NDArray[np.float32], start: int, shard_prompts: int) -> bytes:
-    """Return the bytes of the Zarr shard with `values`; their first sample has the index `start` in its set."""
-    lengths = {"position": values.shape[1], "layer": values.shape[2], "d_model": values.shape[-1]}
-    group, memory = _group_in_memory()
-    _create_array(group, site, start + len(values), shard_prompts, lengths)[start:] = values
-    content: bytes = memory[shard_key(site, start // shard_prompts)].to_bytes()
-    return content
+    """Return the bytes of the Zarr shard with `values`; their first sample has the index `start` in its set.
+
+    `start` is a multiple of `shard_prompts`, so a shard with fewer values is the last one of its set.
+
+    Zarr would write the same bytes, with copies of the whole shard that take more time than the compression. A shard is
+    the compressed chunks, one of each layer, and an index of offsets and lengths with a CRC-32C:
+    https://zarr-specs.readthedocs.io/en/latest/v3/codecs/sharding-indexed/
+    """
+    layers = [values] if site is Site.RESID_FINAL else np.moveaxis(values, 2, 0)
+    chunks = []
+    for layer in layers:
+        padding = [(0, shard_prompts - len(layer)), *[(0, 0)] * (layer.ndim - 1)]
+        chunks.append(_COMPRESSOR.encode(np.pad(layer, padding, constant_values=np.nan)))
+    lengths = np.array([len(chunk) for chunk in chunks], dtype="<u8")
+    index = np.stack([lengths.cumsum() - lengths, lengths], axis=1).tobytes()
+    return b"".join([*chunks, index, google_crc32c.value(index).to_bytes(4, "little")])
 
 
 def encode_counts(counts: NDArray[np.int32], shard_index: int) -> bytes:
@@ -93,10 +110,13 @@ def counted_units(location: Location, prompt_set: str) -> int:
     """
     key = f"{ACTIVATIONS}/{prompt_set}/{MLP_POSITIVE.name}/zarr.json"
     content = get(location, key)
-    try:
-        return 0 if content is None else int(json.loads(content)["shape"][-1])
-    except (ValueError, KeyError, TypeError) as error:
-        raise RunDamagedError(f"{key} cannot be read: {error}") from error
+    if content is None:
+        return 0
+    with suppress(ValueError, LookupError, TypeError, OverflowError):
+        units = int(json.loads(content)["shape"][-1])
+        if units > 0:
+            return units
+    raise RunDamagedError(f"{key} is damaged; run `theodolite verify RUN --repair` with the id of this run")
 
 
 def read_positive_counts(run: Run, commit: Commit) -> NDArray[np.int32] | None:
@@ -115,7 +135,14 @@ def read_positive_counts(run: Run, commit: Commit) -> NDArray[np.int32] | None:
     facts = {"position": len(run.record.sets[commit.prompt_set].positions), "layer": len(run.record.layers)}
     array = _create_counts(group, commit.index + 1, {**facts, "unit": counted_units(run.location, commit.prompt_set)})
     memory[shard_key(MLP_POSITIVE.name, commit.index)] = Buffer.from_bytes(content)
-    return np.asarray(array[commit.index], dtype=np.int32)
+    try:
+        return np.asarray(array[commit.index], dtype=np.int32)
+    # The bytes are right, so the number of units in the array's metadata is wrong; Zarr's codecs raise many types.
+    except Exception as error:
+        raise RunDamagedError(
+            f"{run.id}: the metadata of {commit.prompt_set}/{MLP_POSITIVE.name} does not fit its shards; "
+            f"run `theodolite verify {run.id} --repair`"
+        ) from error
 
 
 def committed_bytes(run: Run, commit: Commit, name: str) -> bytes:
@@ -159,8 +186,7 @@ def _create(group: zarr.Group, name: str, shape: tuple[int, ...], **chunks: Any)
         shape=shape,
         dtype=variable.dtype,
         fill_value=np.nan if np.dtype(variable.dtype).kind == "f" else -1,
-        # lz4 with shuffle compresses the zero bytes: the low ones of bf16 in float32, and the high ones of counts.
-        compressors=BloscCodec(cname="lz4", shuffle="shuffle", typesize=4),
+        compressors=_CODEC,
         dimension_names=variable.dims,
         attributes={"units": variable.units, "description": variable.description},
         config={"write_empty_chunks": True},

@@ -1,27 +1,26 @@
 """Commit shards atomically: pending → commit → move.
 
 An attempt writes its bytes under `pending/` and then creates the commit record exclusively: the first attempt wins.
-Only the bytes of the attempt in the record are moved to their Zarr keys, and whoever finds an interrupted move finishes
-it. A late or duplicate writer therefore cannot overwrite a committed shard.
+Only the bytes of the attempt in the record are moved to their Zarr keys. A resume or a late attempt finishes an
+interrupted move. A late or duplicate writer therefore cannot overwrite a committed shard.
 """
 
 import time
 import uuid
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import replace
-from functools import partial
 
 from theodolite.errors import RunDamagedError, StoreError
 from theodolite.store.checksums import damage_of, sha256
 from theodolite.store.layout import ACTIVATIONS, shard_key
-from theodolite.store.objects import Location, delete, get, keys, move, put, put_new, sizes
+from theodolite.store.objects import Location, delete, get, get_all, keys, move, put, put_new, sizes
 from theodolite.store.records import Commit, decode_record, decode_winner, encode_record, record_key
 from theodolite.store.runs import Run
 
-_READ_THREADS = 16
-"""Number of commit records that are read concurrently."""
+_ARRAYS = 4
+"""Number of arrays of a shard that are written or moved concurrently."""
 
 
 def new_attempt() -> str:
@@ -32,13 +31,12 @@ def new_attempt() -> str:
 def commit_shard(location: Location, commit: Commit, encoded: Mapping[str, bytes]) -> Commit:
     """Commit an attempt unless another one is committed already; return the commit record of the shard.
 
-    `encoded` are the bytes of each of the shard's arrays, by the array's name. After a StoreError the attempt may be
-    committed or not: its bytes stay under `pending/`, so that a resume can finish it.
+    `encoded` are the bytes of each of the shard's arrays, by the array's name. If the record's creation fails with a
+    StoreError, the attempt may be committed or not: its bytes stay under `pending/`, so that a resume can finish it.
     """
     start = time.perf_counter()
     try:
-        for name, content in encoded.items():
-            put(location, _pending_key(commit, name), content)
+        _for_each(encoded, lambda name: put(location, _pending_key(commit, name), encoded[name]))
     except StoreError:  # without a record these bytes cannot be committed; on a full disk they take the space
         with suppress(StoreError):
             delete(location, [_pending_key(commit, name) for name in encoded])
@@ -51,15 +49,23 @@ def commit_shard(location: Location, commit: Commit, encoded: Mapping[str, bytes
         return commit
     winner = decode_winner(get(location, key), commit)
     move_committed(location, winner)
-    _heal(location, winner, encoded)
-    delete(location, [_pending_key(commit, name) for name in encoded])
+    try:
+        _heal(location, winner, encoded)
+    finally:
+        delete(location, [_pending_key(commit, name) for name in encoded])
     return winner
 
 
 def move_committed(location: Location, commit: Commit) -> None:
     """Move a committed attempt's bytes to their Zarr keys; a repeated call changes nothing."""
-    for name in commit.checksums:
-        move(location, _pending_key(commit, name), array_key(commit, name))
+    _for_each(commit.checksums, lambda name: move(location, _pending_key(commit, name), array_key(commit, name)))
+
+
+def _for_each(names: Iterable[str], act: Callable[[str], object]) -> None:
+    """Call a function for each array of a shard at the same time, since a bucket has a long latency."""
+    with ThreadPoolExecutor(_ARRAYS) as pool:
+        for _ in pool.map(act, names):
+            pass
 
 
 def _heal(location: Location, commit: Commit, encoded: Mapping[str, bytes]) -> None:
@@ -88,8 +94,11 @@ def committed_indices(run: Run, prompt_set: str) -> set[int]:
 def read_commits(run: Run, prompt_set: str) -> dict[int, Commit]:
     """Return the commit records of a set by shard index; raises RunDamagedError if one is damaged."""
     indices = sorted(committed_indices(run, prompt_set))
-    with ThreadPoolExecutor(_READ_THREADS) as pool:  # a bucket has a long latency even for a small object
-        return dict(zip(indices, pool.map(partial(read_commit, run, prompt_set), indices), strict=True))
+    contents = get_all(run.location, [record_key(prompt_set, index) for index in indices])
+    return {
+        index: decode_record(content, run.record, prompt_set, index)
+        for index, content in zip(indices, contents, strict=True)
+    }
 
 
 def read_commit(run: Run, prompt_set: str, index: int) -> Commit:

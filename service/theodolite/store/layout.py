@@ -52,3 +52,13 @@ def shard_key(name: str, shard_index: int) -> str:
     """Return the Zarr key of a capture shard of one array inside its set's group."""
     trailing = len(CAPTURED[name].dims) - 1
     return "/".join([name, "c", str(shard_index), *["0"] * trailing])
+
+
+def prompts_key(prompt_set: str) -> str:
+    """Return the key of a set's table of prompts in the run."""
+    return f"prompts/{prompt_set}.parquet"
+
+
+def tokens_key(prompt_set: str) -> str:
+    """Return the key of the table of a set's token ids in the run."""
+    return f"prompts/{prompt_set}.tokens.parquet"

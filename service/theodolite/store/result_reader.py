@@ -20,7 +20,7 @@ from theodolite.groups import GROUPS, table_owner
 from theodolite.store.checksums import damage_of
 from theodolite.store.layout import RESULTS
 from theodolite.store.manifest import finished_groups, finished_tables, listed_checksums
-from theodolite.store.objects import get, keys
+from theodolite.store.objects import get, get_all, keys
 from theodolite.store.runs import Run
 from theodolite.store.tables import decode_rows, decode_table, table_key
 
@@ -81,10 +81,18 @@ def read_contrasts(run: Run, finished: Mapping[str, str]) -> dict[str, dict[str,
 
 
 def read_attributes(run: Run, name: str) -> dict[str, Any]:
-    """Return the attributes of a finished group; raises RunDamagedError if their object is damaged."""
-    objects = _fetch(run, name, lambda variable, _chunk: variable == "zarr.json")
+    """Return the attributes of a finished group: the group's own, or if these are damaged their consolidated copy.
+
+    Raises RunDamagedError if both are damaged.
+    """
+    own, copies = f"{RESULTS}/{name}/zarr.json", f"{RESULTS}/zarr.json"
+    checksums = listed_checksums(run)
     try:
-        return dict(json.loads(objects[f"{name}/zarr.json"].to_bytes())["attributes"])
+        try:
+            return dict(json.loads(_get_verified(run, own, checksums[own]))["attributes"])
+        except RunDamagedError:
+            metadata = json.loads(_get_verified(run, copies, checksums[copies]))["consolidated_metadata"]["metadata"]
+            return dict(metadata[name]["attributes"])
     except (KeyError, ValueError, TypeError) as error:
         raise _incomplete_listing(run, name) from error
 
@@ -109,7 +117,7 @@ def table_bytes(run: Run, name: str) -> bytes:
     key, checksums = table_key(name), listed_checksums(run)
     if key not in checksums:
         raise TableNotFoundError(f"{run.id} has no table {name!r}; it has {', '.join(finished_tables(run)) or 'none'}")
-    return run.cached((key, checksums[key]), partial(_verified, run, key, checksums[key]), len)
+    return run.cached((key, checksums[key]), partial(_get_verified, run, key, checksums[key]), len)
 
 
 def damaged_groups(run: Run) -> list[str]:
@@ -160,7 +168,7 @@ def _load(run: Run, name: str, is_wanted: _IsWanted) -> xr.Dataset:
 
 def _fetch(run: Run, name: str, is_wanted: _IsWanted) -> dict[str, Any]:
     """Return the wanted objects of a group, by their keys in results.zarr."""
-    objects: dict[str, Any] = {}
+    wanted: dict[str, str] = {}
     for key, checksum in listed_checksums(run).items():
         results, _, inside = key.partition(f"/{name}/")
         if results == RESULTS:
@@ -170,8 +178,12 @@ def _fetch(run: Run, name: str, is_wanted: _IsWanted) -> dict[str, Any]:
             except ValueError as error:
                 raise _incomplete_listing(run, name) from error
             if is_wanted(variable.removesuffix("/zarr.json"), indices):
-                objects[key.removeprefix(f"{RESULTS}/")] = Buffer.from_bytes(_verified(run, key, checksum))
-    return objects
+                wanted[key] = checksum
+    contents = zip(wanted.items(), get_all(run.location, wanted), strict=True)
+    return {
+        key.removeprefix(f"{RESULTS}/"): Buffer.from_bytes(_verified(run, key, content, checksum))
+        for (key, checksum), content in contents
+    }
 
 
 def _incomplete_listing(run: Run, name: str) -> RunDamagedError:
@@ -180,8 +192,11 @@ def _incomplete_listing(run: Run, name: str) -> RunDamagedError:
     )
 
 
-def _verified(run: Run, key: str, checksum: str) -> bytes:
-    content = get(run.location, key)
+def _get_verified(run: Run, key: str, checksum: str) -> bytes:
+    return _verified(run, key, get(run.location, key), checksum)
+
+
+def _verified(run: Run, key: str, content: bytes | None, checksum: str) -> bytes:
     if wrong := damage_of(content, checksum):
         raise RunDamagedError(f"{run.id}: {key}: {wrong}; `theodolite analyse {run.id}` computes it again")
     return content or b""

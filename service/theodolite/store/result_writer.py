@@ -8,16 +8,17 @@ import numpy as np
 import xarray as xr
 import zarr
 from numpy.typing import NDArray
+from zarr.buffer import cpu
 from zarr.errors import ZarrUserWarning
 from zarr.storage import MemoryStore
 
-from theodolite.errors import StoreError
+from theodolite.errors import RunDamagedError, StoreError, first_line
 from theodolite.groups import GROUPS, Variable
 from theodolite.groups.dimensions import DIMENSIONS
 from theodolite.store.checksums import sha256
 from theodolite.store.layout import ACTIVATIONS, RESULTS
 from theodolite.store.manifest import finished_groups, write_complete
-from theodolite.store.objects import delete, get, join, keys, open_zarr_store, put
+from theodolite.store.objects import delete, get, get_all, keys, put
 from theodolite.store.runs import Run
 from theodolite.store.tables import table_key
 
@@ -185,16 +186,30 @@ def _chunk_keys(group: str, lengths: Mapping[Any, int]) -> Iterator[str]:
 
 
 def consolidate(run: Run, hierarchy: str = ACTIVATIONS) -> dict[str, str]:
-    """Write all metadata of a Zarr hierarchy into one object, for readers; return the object's checksum by its key."""
-    key, memory = f"{hierarchy}/zarr.json", dict[str, Any]()
+    """Write all metadata of a Zarr hierarchy into one object, for readers; return the object's checksum by its key.
+
+    Raises RunDamagedError if metadata in the hierarchy cannot be read.
+    """
+    root, memory = f"{hierarchy}/zarr.json", dict[str, Any]()
     zarr.create_group(MemoryStore(memory))
-    # Zarr would first parse the stored object, which may be damaged.
-    put(run.location, key, memory["zarr.json"].to_bytes())
+    # Zarr would take every file of the hierarchy for a group, and first parse the stored root, which may be damaged.
+    described = [key for key in keys(run.location, hierarchy) if key.endswith("/zarr.json") and key != root]
+    for key, content in zip(described, get_all(run.location, described), strict=True):
+        memory[key.removeprefix(f"{hierarchy}/")] = cpu.Buffer.from_bytes(content or b"")
     with warnings.catch_warnings():
         # Zarr warns that consolidated metadata is not in the specification yet; readers without it still work.
         warnings.simplefilter("ignore", ZarrUserWarning)
-        zarr.consolidate_metadata(open_zarr_store(join(run.url, hierarchy)))
-    return {key: sha256(get(run.location, key) or b"")}
+        try:
+            zarr.consolidate_metadata(MemoryStore(memory))
+        # Zarr raises exceptions of many types for metadata that it cannot parse.
+        except Exception as error:
+            raise RunDamagedError(
+                f"{run.id}: the metadata of {hierarchy} cannot be read: {first_line(error)}; "
+                f"run `theodolite verify {run.id} --repair`"
+            ) from error
+    consolidated = memory["zarr.json"].to_bytes()
+    put(run.location, root, consolidated)
+    return {root: sha256(consolidated)}
 
 
 def _coordinate(name: str, dim: str, labels: Any) -> xr.Variable:

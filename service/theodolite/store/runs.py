@@ -11,7 +11,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 from theodolite.errors import RunDamagedError, RunNotFoundError, StoreVersionError, one_line
 from theodolite.spec import SurveySpec
 from theodolite.store.cache import Cache, Value
-from theodolite.store.checksums import json_object, seal, unseal
+from theodolite.store.checksums import seal, unseal
 from theodolite.store.layout import FORMAT, REPORT, RUN_RECORD, SEALED_SINCE
 from theodolite.store.objects import Location, folders, get, join, open_location, put_new, version
 
@@ -159,7 +159,7 @@ def list_run_ids(store: str) -> list[str]:
 
 def _parse_record(run_id: str, content: bytes) -> RunRecord:
     try:
-        written = json_object(content).get("format")
+        written = unseal(content, required=False).get("format")  # before anything in the record is believed
         if type(written) is not int:
             raise ValueError("has no format")
         if written > FORMAT:

@@ -91,11 +91,20 @@ def read_slice(run: Run, prompt_set: str, site: Site, layer_index: int, stop: in
     selection: Any = slice(0, stop) if site is Site.RESID_FINAL else (slice(0, stop), slice(None), layer_index)
     try:
         store = open_zarr_store(join(run.url, ACTIVATIONS), read_only=True)
-        array = zarr.open_array(store, path=f"{prompt_set}/{site}", mode="r")
+        array = zarr.open_array(store, path=f"{prompt_set}/{site}", mode="r", zarr_format=3)
+        if array.shape != _shape(run, prompt_set, site):
+            raise ValueError("its shape is not that of run.json")
         return np.asarray(array[selection], dtype=np.float32)
     # Codecs and stores raise different exceptions for broken or missing bytes.
     except Exception as error:
         raise RunDamagedError(
             f"{run.id}: {prompt_set}, {site}: layer {layer_index} cannot be read: {error}; "
-            f"run `theodolite verify {run.id}`"
+            f"run `theodolite verify {run.id} --repair`"
         ) from error
+
+
+def _shape(run: Run, prompt_set: str, site: Site) -> tuple[int, ...]:
+    """Return the shape of a site's array, (sample, position, layer, d_model), or without layer for `resid_final`."""
+    facts = run.record.sets[prompt_set]
+    layers = () if site is Site.RESID_FINAL else (len(run.record.layers),)
+    return (facts.n_samples, len(facts.positions), *layers, run.record.model.d_model)

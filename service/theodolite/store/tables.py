@@ -10,7 +10,6 @@ import fastparquet
 import pandas as pd
 
 from theodolite.errors import RunDamagedError
-from theodolite.store.objects import Location, get
 
 
 def encode_table(frame: pd.DataFrame) -> bytes:
@@ -28,14 +27,6 @@ def append_table(path: Path, frame: pd.DataFrame) -> None:
 def table_key(name: str) -> str:
     """Return the key of a table of results in the run."""
     return f"tables/{name}.parquet"
-
-
-def read_table(location: Location, key: str) -> pd.DataFrame:
-    """Return a table; raises RunDamagedError if it is missing or broken."""
-    content = get(location, key)
-    if content is None:
-        raise RunDamagedError(f"the table {key} is missing")
-    return decode_table(content, key)
 
 
 def decode_table(content: bytes, name: str, filters: Sequence[tuple[str, str, Any]] = ()) -> pd.DataFrame:

@@ -205,7 +205,8 @@ def test_a_replica_counts_only_if_the_store_has_an_array_for_counts(tmp_path, un
     plan = plan_set("set", tokens, POSITIONS, shard_prompts=2, batch_tokens=100, share_prefix=False)
     working = replica_for(tmp_path, tokens, units)
     for shard in plan.shards:
-        working.capture(replace(plan, shards=()), shard, tokens[shard.start : shard.stop])
+        working.capture(shard.index, replace(plan, shards=()), shard, tokens[shard.start : shard.stop])
+        working.written(shard.index)
         record = json.loads((tmp_path / record_key("set", shard.index)).read_bytes())
         assert set(record["checksums"]) == {"resid_pre", "resid_final", *([MLP_POSITIVE.name] if units else [])}
     assert (tmp_path / "activations.zarr/set/mlp_positive/c/1/0/0/0").exists() == bool(units)

@@ -90,6 +90,14 @@ def test_a_capture_that_is_not_a_number_is_refused(monkeypatch, dtype, site):
         certify_tiny(wrap(tiny.tiny_model("llama").to(dtype)))
 
 
+def test_a_model_that_overflows_by_itself_is_not_reported_as_a_wrong_site():
+    model = wrap(tiny.tiny_model("llama").half())
+    with torch.no_grad():
+        model.blocks[1].mlp.down_proj.weight.fill_(6e4)
+    with pytest.raises(ParityError, match=r"NaN or infinity .* set model\.dtype to bfloat16 or float32"):
+        certify_tiny(model)
+
+
 def test_a_failure_that_float64_removes_is_reported_as_rounding():
     with pytest.raises(
         ParityError, match=r"first 5 blocks differ by .* in float32 and .* in float64: this is rounding"

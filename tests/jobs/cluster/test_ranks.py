@@ -63,7 +63,8 @@ def replica_of(assignment, rank=None):
 def capture(replica, index, halvings=0):
     shard = PLAN.shards[index]
     tokens = TOKENS[shard.start : shard.stop]
-    return replica.capture(replace(PLAN, shards=()), shard, tokens, halvings=halvings)
+    replica.capture(index, replace(PLAN, shards=()), shard, tokens, halvings=halvings)
+    return replica.written(index) if replica.rank is None or replica.rank.index == 0 else None
 
 
 @pytest.fixture(scope="module")

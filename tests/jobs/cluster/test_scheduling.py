@@ -8,7 +8,7 @@ from support.simulated_replicas import NUMBERS, SimulatedReplica, work_of
 from theodolite.errors import CaptureError, ModelError, RunDamagedError, StoreError
 from theodolite_jobs.capture.plan import SetPlan, ShardPlan
 from theodolite_jobs.cluster import scheduling
-from theodolite_jobs.cluster.scheduling import IN_FLIGHT, OUT_OF_MEMORY, POISON, Callbacks, run_shards
+from theodolite_jobs.cluster.scheduling import IN_FLIGHT, OUT_OF_MEMORY, POISON, Callbacks, Capture, run_shards
 
 
 class Seen:
@@ -205,6 +205,45 @@ def test_a_full_disk_is_waited_for_however_often_it_refuses(monkeypatch):
     seen = run([SimulatedReplica(failures={index: [full] * 5 for index in range(3)})], 6)
     assert sorted(index for index, _ in seen.committed) == list(range(6))
     assert [message for message in seen.messages if message.startswith("the store is full")]
+
+
+class LateWriter(SimulatedReplica):
+    """A replica that commits its shards when it has captured all of them, the last one first."""
+
+    def __init__(self, count, refused=()):
+        super().__init__()
+        self.count, self.refused = count, set(refused)
+        self.unwritten = []
+
+    def capture(self, plan, shard, tokens, halvings):
+        captured, committed = super().capture(plan, shard, tokens, halvings).captured, Future()
+        captured.add_done_callback(lambda _done: self.write(shard.index, committed))
+        return Capture(captured, committed)
+
+    def write(self, index, committed):
+        self.unwritten.append((index, committed))
+        while len(self.done) >= self.count and self.unwritten:
+            late, future = self.unwritten.pop()
+            if late in self.refused:
+                self.refused.remove(late)
+                future.set_exception(StoreError("cannot write: 503"))
+            else:
+                future.set_result(NUMBERS)
+
+
+def test_a_replica_captures_on_while_its_shards_are_not_committed_yet():
+    worker = LateWriter(6)
+    seen = run([worker], 6)
+    assert [index for index, _ in seen.committed] == [5, 4, 3, 2, 1, 0]
+    assert worker.most_at_once <= IN_FLIGHT
+
+
+def test_a_captured_shard_that_cannot_be_written_frees_its_slot_once():
+    worker = LateWriter(6, refused=[1, 3, 4])
+    seen = run([worker], 20)
+    assert sorted(index for index, _ in seen.committed) == list(range(20))
+    assert seen.retried == ["store"] * 3
+    assert worker.most_at_once <= IN_FLIGHT
 
 
 def test_a_damaged_record_ends_the_run_at_once():

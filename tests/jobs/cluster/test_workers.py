@@ -27,12 +27,16 @@ class Method:
         self.answers.append(answer)
         return type("Call", (), {"future": lambda _self: answer})()
 
+    def options(self, **_options):
+        return self
+
 
 class Actor:
     """A fake of a Ray actor handle."""
 
     def __init__(self):
-        self.process_id, self.certify, self.capture, self.is_killed = Method(), Method(), Method(), False
+        self.process_id, self.certify, self.capture, self.written = Method(), Method(), Method(), Method()
+        self.is_killed = False
 
 
 @pytest.fixture
@@ -47,7 +51,8 @@ def made(monkeypatch):
 
     def kill(actor):
         actor.is_killed = True
-        for answer in (*actor.process_id.answers, *actor.certify.answers, *actor.capture.answers):
+        methods = actor.process_id, actor.certify, actor.capture, actor.written
+        for answer in (answer for method in methods for answer in method.answers):
             if not answer.done():
                 answer.set_exception(ray.exceptions.ActorDiedError())
 
@@ -72,7 +77,7 @@ def of_task(cause):
 
 @pytest.mark.parametrize("was_executing", [True, False])
 def test_a_shard_was_executing_if_the_replica_came_to_it(made, was_executing):
-    answer = worker_of().capture(PLAN, SHARD, [], 0)
+    answer = worker_of().capture(PLAN, SHARD, [], 0).committed
     if was_executing:
         made[0].process_id.answers[-1].set_result(1)
     made[0].capture.answers[0].set_exception(ray.exceptions.ActorDiedError())
@@ -81,7 +86,7 @@ def test_a_shard_was_executing_if_the_replica_came_to_it(made, was_executing):
 
 def test_a_shard_that_the_driver_kills_is_not_counted_as_failed(made):
     worker = worker_of(2)
-    writing, next_one = worker.capture(PLAN, SHARD, [], 0), worker.capture(PLAN, SHARD, [], 0)
+    writing, next_one = worker.capture(PLAN, SHARD, [], 0).committed, worker.capture(PLAN, SHARD, [], 0).committed
     for actor in made:
         for answer in actor.process_id.answers:
             answer.set_result(1)
@@ -95,7 +100,7 @@ def test_a_shard_that_the_driver_kills_is_not_counted_as_failed(made):
 
 def test_the_shard_that_killed_a_rank_is_counted_while_another_rank_still_writes(made):
     worker = worker_of(2)
-    writing, deadly = worker.capture(PLAN, SHARD, [], 0), worker.capture(PLAN, SHARD, [], 0)
+    writing, deadly = worker.capture(PLAN, SHARD, [], 0).committed, worker.capture(PLAN, SHARD, [], 0).committed
     for answer in (made[0].process_id.answers[1], *made[1].process_id.answers[1:]):
         answer.set_result(1)  # the second rank came to both shards
     made[1].capture.answers[0].set_result(None)
@@ -106,18 +111,47 @@ def test_the_shard_that_killed_a_rank_is_counted_while_another_rank_still_writes
 
 
 def test_a_rank_that_is_out_of_step_counts_no_failure(made):
-    answer = worker_of(2).capture(PLAN, SHARD, [], 0)
+    answer = worker_of(2).capture(PLAN, SHARD, [], 0).committed
     for actor in made:
         actor.process_id.answers[-1].set_result(1)
     made[0].capture.answers[0].set_exception(of_task(RankOutOfStepError("out of step")))
     assert died(answer) == (DIED, False)
 
 
+def test_a_replica_takes_another_shard_while_it_writes_one(made):
+    capture = worker_of().capture(PLAN, SHARD, [], 0)
+    made[0].capture.answers[0].set_result(None)
+    assert capture.captured.done()
+    assert not capture.committed.done()
+    made[0].written.answers[0].set_result({"prompts": 2})
+    assert capture.committed.result() == {"prompts": 2}
+
+
+def test_a_death_is_not_counted_against_the_shard_that_is_written(made):
+    worker = worker_of()
+    writing, captured = worker.capture(PLAN, SHARD, [], 0).committed, worker.capture(PLAN, SHARD, [], 0).committed
+    for answer in made[0].process_id.answers:
+        answer.set_result(1)
+    made[0].capture.answers[0].set_result(None)
+    for answer in (made[0].written.answers[0], made[0].capture.answers[1]):
+        answer.set_exception(ray.exceptions.ActorDiedError())
+    assert died(writing) == (DIED, False)
+    assert died(captured) == (DIED, True)
+
+
+def test_an_error_of_a_gpu_that_the_writer_sees_is_counted_against_its_shard(made):
+    writing = worker_of().capture(PLAN, SHARD, [], 0).committed
+    made[0].capture.answers[0].set_result(None)
+    made[0].written.answers[0].set_exception(of_task(RuntimeError("CUDA error: device-side assert triggered")))
+    assert died(writing) == (DIED, True)
+
+
 def test_restarts_are_counted_between_two_commits(made):
     worker = worker_of()
     assert all(worker.restart(DIED) for _ in range(MAX_RESTARTS))
-    answer = worker.capture(PLAN, SHARD, [], 0)
-    made[-1].capture.answers[0].set_result({})
+    answer = worker.capture(PLAN, SHARD, [], 0).committed
+    made[-1].capture.answers[0].set_result(None)
+    made[-1].written.answers[0].set_result({})
     assert answer.result() == {}
     assert all(worker.restart(DIED) for _ in range(MAX_RESTARTS))
     assert worker.restart(DIED) is None

@@ -11,12 +11,11 @@ from support.result_cases import (
     norms,
     silent,
 )
-from support.stored import store_run
+from support.stored import read_table, store_run
 
 from theodolite.errors import RunDamagedError
 from theodolite.store.manifest import finished_groups
 from theodolite.store.result_reader import read_group
-from theodolite.store.tables import read_table
 
 
 def test_groups_computed_together_equal_groups_computed_alone(tmp_path):

@@ -7,7 +7,10 @@ from support.analysing import analyse
 from support.stored import store_run
 
 from theodolite.errors import ResultsNotFoundError
-from theodolite_jobs.report.page import render_report
+from theodolite.store.layout import COMPLETE, REPORT
+from theodolite.store.objects import get, put
+from theodolite_jobs.report import page
+from theodolite_jobs.report.page import render_report, update_report, write_report
 
 
 def test_a_report_without_results_is_refused(tmp_path):
@@ -35,3 +38,26 @@ def test_the_report_doubts_an_interval_above_one(tmp_path):
     unpaired = {"refusal": {**PAIRED["refusal"], "paired": False}}
     assert "set paired: true" in render_report(analysed(tmp_path / "unpaired", arrays, unpaired))
     assert "set paired: true" not in render_report(analysed(tmp_path / "paired", arrays, PAIRED))
+
+
+def test_the_report_is_written_again_only_if_it_is_outdated_or_damaged(tmp_path, monkeypatch):
+    run = analysed(tmp_path, {"bad": draw(5), "good": draw(5, seed=1)}, PAIRED)
+    write_report(run)
+    whole, written = get(run.location, REPORT), []
+
+    def is_written() -> bool:
+        written.clear()
+        update_report(run)
+        return bool(written)
+
+    monkeypatch.setattr(page, "write_report", lambda run: (written.append(run), write_report(run)))
+    assert not is_written()
+    for damaged in (b"", whole[:-100], whole[: len(whole) // 2], whole.replace(b"<h1>", b"<h2>", 1)):
+        put(run.location, REPORT, damaged)
+        assert is_written()
+    assert get(run.location, REPORT) == whole
+    put(run.location, COMPLETE, get(run.location, COMPLETE) + b"\n")  # other results
+    assert is_written()
+    monkeypatch.setattr(page, "__version__", "another")
+    assert is_written()
+    assert not is_written()

@@ -4,7 +4,7 @@ from collections import Counter
 
 from support.serving import surveyed_run
 
-from theodolite.store import manifest, result_reader
+from theodolite.store import manifest, objects, result_reader
 from theodolite.store.layout import COMPLETE
 from theodolite_jobs.report.page import render_report
 
@@ -12,7 +12,7 @@ from theodolite_jobs.report.page import render_report
 def test_a_report_reads_complete_and_each_object_of_the_results_once(tmp_path, monkeypatch):
     run = surveyed_run(tmp_path)
     reads: Counter[str] = Counter()
-    for module in (manifest, result_reader):
+    for module in (manifest, objects, result_reader):
 
         def counted(location, key, read=module.get):
             reads[key] += 1

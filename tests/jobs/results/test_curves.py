@@ -5,11 +5,10 @@ import pytest
 import xarray as xr
 from support.analysed_runs import PAIRED, SITES, UNPAIRED, analysed, draw, silent
 from support.analysing import analyse
-from support.stored import store_run
+from support.stored import read_table, store_run
 
 from theodolite.query.runs import describe
 from theodolite.store.result_reader import read_group
-from theodolite.store.tables import read_table
 from theodolite_jobs.report.page import render_report
 
 

@@ -8,13 +8,12 @@ from scipy.spatial.distance import cdist
 from sklearn.metrics import silhouette_score
 from support.analysing import stale_gram, survey_gram
 from support.result_cases import assert_same_rows, contrast, draw, model_of, silent
-from support.stored import store_run
+from support.stored import read_table, store_run
 
 from theodolite.errors import RunDamagedError
 from theodolite.spec import GramSpec
 from theodolite.store.manifest import finished_groups
 from theodolite.store.result_reader import read_group
-from theodolite.store.tables import read_table
 from theodolite_jobs.results.gram import similarities
 from theodolite_jobs.statistics.gram import effective_rank_of_gaussian, participation_ratio_of_gaussian
 

@@ -9,10 +9,9 @@ from support.result_cases import (
     norms,
     silent,
 )
-from support.stored import store_run
+from support.stored import read_table, store_run
 
 from theodolite.store.result_reader import read_group
-from theodolite.store.tables import read_table
 
 
 def test_flat_tables_hold_the_same_numbers(tmp_path):

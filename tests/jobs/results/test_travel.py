@@ -17,10 +17,9 @@ from support.result_cases import (
     silent,
     store,
 )
-from support.stored import store_run
+from support.stored import read_table, store_run
 
 from theodolite.store.result_reader import read_group
-from theodolite.store.tables import read_table
 
 
 def test_travel_equals_its_definition_for_any_chunking(surveyed):

@@ -7,7 +7,7 @@ from support.stored import record_of
 from transformers import AutoModelForCausalLM, AutoModelForMaskedLM
 
 from theodolite.sites import Site
-from theodolite.spec import SENTENCES
+from theodolite.spec import SENTENCES, digest_of
 from theodolite.store.activations import encode_shard
 from theodolite.store.checksums import sha256
 from theodolite.store.commits import commit_shard, new_attempt
@@ -99,7 +99,7 @@ def store_sentences(folder, states, tokens):
     """Write a run whose only set is the sentences, which is captured though no spec names it."""
     record = record_of({"made_up": states}, shard_prompts=2)
     facts = record.model.model_copy(update={"n_layers": 5})
-    sets = {SENTENCES: record.sets["made_up"]}
+    sets = {SENTENCES: record.sets["made_up"].model_copy(update={"token_ids_sha256": digest_of(tokens)})}
     record = record.model_copy(update={"model": facts, "sets": sets, "layers": LAYERS})
     run = create_run(str(folder), record)
     whole = {Site(site): values for site, values in states.items()}

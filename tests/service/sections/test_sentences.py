@@ -22,10 +22,10 @@ def test_the_pair_of_matrices_that_shares_most_has_a_map(monkeypatch, most):
     variables = {"writer_reader_overlap": between, "writing_overlap": writing, "random_overlap": 0.05}
     monkeypatch.setattr(weights, "read_group", lambda *_: xr.Dataset(variables, attrs={"rank": 2}))
     (section,) = weights.sections(None)
-    (fact,) = (fact for fact in section.facts if "overlap most" in fact)
-    assert fact.startswith("Among 10 pairs of a writing matrix and a reading matrix")
+    (fact,) = (fact for fact in section.facts if "largest mean overlap" in fact)
+    assert fact.startswith("Of all 10 combinations")
     assert "40.0 %" in fact
-    writer, reader = fact.split(", ")[1].split(" overlap most")[0].split(" and ")
+    writer, reader = fact.split(", ")[1].split(" has ")[0].split(" with ")
     assert f"overlap of {writer} with {reader} of later layers" in [one.caption for one in section.maps]
     assert len({one.name for one in section.maps}) == len(section.maps)
 
@@ -33,7 +33,7 @@ def test_the_pair_of_matrices_that_shares_most_has_a_map(monkeypatch, most):
 @pytest.mark.parametrize(
     ("distances", "has", "lacks"),
     [
-        ([6e-33, 0.27], "changes only the lengths", "smallest"),
+        ([6e-33, 0.27], "changes only the length", "smallest"),
         ([0.1, 0.27], "final norm: 0.1000 (n = 9 tokens", "smallest"),
         ([0.2, 0.1], "final norm: 0.2000; smallest: 0.1000 (centred)", "changes only"),
     ],

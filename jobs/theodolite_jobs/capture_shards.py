@@ -1,0 +1,135 @@
+"""Capture shards of a prepared survey on replicas, and show the progress."""
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from theodolite.errors import RunDamagedError, StoreError
+from theodolite.metrics import CaptureMetrics
+from theodolite.settings import Settings
+from theodolite.store.objects import absolute, free_bytes
+from theodolite.store.runs import Run, run_url
+from theodolite_jobs.capture.plan import SetPlan, ShardPlan
+from theodolite_jobs.cluster.replica import Assignment
+from theodolite_jobs.cluster.scheduling import REASONS, Callbacks, run_shards
+from theodolite_jobs.cluster.session import choose_resources, ray_session
+from theodolite_jobs.cluster.store_marker import marked_store
+from theodolite_jobs.cluster.workers import RayWorker, certify_workers, start_workers
+from theodolite_jobs.models.load import resolved_dtype
+from theodolite_jobs.models.sharding import choose_ranks
+from theodolite_jobs.models.tensors import TensorFiles
+from theodolite_jobs.prepare import Prepared
+from theodolite_jobs.progress import Console
+
+Work = list[tuple[SetPlan, ShardPlan]]
+"""Shards that are to be captured, with the plans of their sets."""
+
+Begin = Callable[[dict[str, Any]], tuple[Run, Work]]
+"""Called with the parity certificate before the first shard is captured; returns the run, and the shards to capture."""
+
+
+def capture_shards(
+    prepared: Prepared,
+    work: Work,
+    settings: Settings,
+    console: Console,
+    begin: Begin,
+    refused: Callable[[RunDamagedError], None] | None = None,
+) -> Run:
+    """Capture shards on replicas, and return the run.
+
+    Args:
+        prepared: the survey.
+        work: the shards that will be captured, as far as it is known before `begin`.
+        settings: the store and the cluster.
+        console: prints messages and progress.
+        begin: called when the replicas are certified.
+        refused: called if the store has other bits of a shard; None ends the capture with the error.
+
+    Raises as `theodolite_jobs.capture_run.capture_run` does.
+    """
+    _check_space(prepared, work, settings, console)
+    metrics = CaptureMetrics(prepared.source.name, REASONS)
+    metrics.progress(0, 1)  # so that an alert can fire if no replica ever starts
+    metrics.replicas(0)
+    with _certified_workers(prepared, settings, console) as (workers, parity):
+        run, work = begin(parity)
+        total = sum(facts.n_samples for facts in run.record.sets.values())
+        done = total - sum(shard.stop - shard.start for _, shard in work)
+        metrics.progress(done, total)
+        with console.bar("capture", total, done, unit="prompts") as bar:
+
+            def committed(_shard: ShardPlan, numbers: Mapping[str, Any]) -> None:
+                bar.advance(int(numbers["prompts"]))
+                metrics.committed(numbers)
+                metrics.progress(bar.done, total)
+
+            callbacks = Callbacks(committed, metrics.retried, metrics.replicas, console.say)
+            if refused is not None:
+                callbacks = replace(callbacks, refused=refused)
+            run_shards(workers, work, prepared.tokens, callbacks)
+        metrics.replicas(0)
+    return run
+
+
+@contextmanager
+def _certified_workers(
+    prepared: Prepared, settings: Settings, console: Console
+) -> Iterator[tuple[list[RayWorker], dict[str, Any]]]:
+    """Start the replicas of a survey, and yield them with their parity certificate; stop them at the end."""
+    if prepared.source.kind == "folder":
+        TensorFiles(Path(prepared.source.location))  # raise for a broken file before replicas start
+    console.say(f"starting replicas on {settings.ray_address or 'this machine'}")
+    with ray_session(settings.ray_address), marked_store(settings.store) as marker:
+        grows = settings.nodes_wait_seconds > 0
+        resources = choose_resources(settings.replicas, settings.gpus_per_replica, grows=grows)
+        ranks = choose_ranks(settings.parallelism, prepared.config, resources.gpus)
+        resources = replace(resources, ranks=ranks, threads=max(1, resources.threads // ranks))
+        assignment = Assignment(
+            run_id=prepared.run_id,
+            run_url=run_url(absolute(settings.store), prepared.run_id),
+            model=prepared.pinned_model,
+            revision=prepared.source.revision,
+            folder=prepared.folder.absolute(),
+            cache=settings.cache,
+            sites=tuple(prepared.spec.capture.sites),
+            layers=tuple(prepared.layers),
+            shard_prompts=prepared.spec.capture.shard_prompts,
+            threads=resources.threads,
+            gpus=resources.gpus,
+            marker=marker,
+        )
+        workers = start_workers(assignment, resources, prepared.plans, prepared.tokens)
+        try:
+            shared = f" of {ranks} ranks each" if ranks > 1 else ""
+            console.say(
+                f"{resources.replicas} replica(s){shared} load the model and check parity with plain Hugging Face"
+            )
+            parity = certify_workers(
+                workers, resources, settings.nodes_wait_seconds, console.say, settings.replicas_wait_seconds
+            )
+            console.say(
+                f"parity: largest error {parity['max_error']:.1e} (allowed {parity['bound']:.0e}), "
+                f"{parity['dtype']}, {parity['attention']} attention, {parity['device']}"
+            )
+            yield workers, parity
+        finally:
+            for worker in workers:
+                worker.kill()
+
+
+def _check_space(prepared: Prepared, work: Work, settings: Settings, console: Console) -> None:
+    """Raise StoreError if these shards cannot fit into a local store, and say so if they may not fit."""
+    free = free_bytes(settings.store)
+    most = sum(prepared.shard_bytes(shard) for _, shard in work)
+    # Shards are float32. Compression removes half to two thirds of what was bfloat16 or float16, and little of float32.
+    is_half = resolved_dtype(prepared.config, prepared.spec.model.dtype) != "float32"
+    least = most // 4 if is_half else most // 2
+    if free is None or most <= free:
+        return
+    sizes = f"the shards need up to {most / 1e9:.3g} GB, and {settings.store} has {free / 1e9:.3g} GB free"
+    if least > free:
+        raise StoreError(f"{sizes}; free some space, choose another --store, or capture fewer layers or positions")
+    console.say(f"{sizes}; if the disk fills up, the capture waits for space")
