@@ -2,7 +2,7 @@
 
 The check has two parts, both on probe prompts. First, the sites of a plain run must obey the identities that relate
 them. Second, the activations that were captured in padded batches behind a shared prefix must equal those of the plain
-run. The error is ‖x − y‖ / ‖y‖ for each (prompt, site, layer, position). It is not element-wise: an element-wise error
+run. Each batch has prompts of at least two lengths, so that an error of padding or of batching cannot stay hidden. The error is ‖x − y‖ / ‖y‖ for each (prompt, site, layer, position). It is not element-wise: an element-wise error
 reaches 2 where the vector's error is 1e-6.
 
 If ranks share the model, all ranks run the plain run too, because the model may not fit into one GPU. The first blocks,
@@ -25,7 +25,7 @@ from theodolite.errors import ParityError
 from theodolite.sites import Site
 from theodolite.spec import TokenIds, digest_of
 from theodolite_jobs.capture.engine import Engine
-from theodolite_jobs.capture.plan import SetPlan, plan_set
+from theodolite_jobs.capture.plan import SetPlan, ShardPlan
 from theodolite_jobs.models.batching import length_class_of
 from theodolite_jobs.models.load import LoadedModel, wrap
 from theodolite_jobs.models.reference import identity_errors, read_sites, relative_errors
@@ -115,6 +115,7 @@ def certify(
             whether the cause is rounding or a mistake.
     """
     is_float32 = model.dtype == torch.float32
+    probes = {name: _with_other_lengths(model, plans[name], chosen) for name, chosen in probes.items()}
     comparison = _Comparison(tuple(sites), tuple(layers), plans, probes)
     whole = _measure(model, comparison)
     first: _Measured | None = None
@@ -223,18 +224,35 @@ def _measure(model: LoadedModel, comparison: _Comparison, reference_model: Loade
     return _Measured(joined, identities, float(np.min(cosines)))
 
 
+def _with_other_lengths(model: LoadedModel, plan: SetPlan, probes: Sequence[TokenIds]) -> list[TokenIds]:
+    """Return the probes, and another prompt for each probe that would be in a batch without padding.
+
+    The other prompt is the probe without its end; if that is too short, it is the probe with its tokens behind the
+    shared prefix twice. If a prompt of another length cannot be in the same batch, it is the probe with these tokens in
+    reverse order.
+    """
+    class_of, shared = length_class_of(model.config), plan.shared_prefix
+    shortest = max(1, shared - min(plan.positions))  # captured positions follow the shared prefix
+    chosen = list(probes)
+    for ids in probes:
+        lengths = {len(other) for other in chosen if class_of(len(other)) == class_of(len(ids))}
+        if len(lengths) > 1:
+            continue
+        cut, doubled = ids[: max(shortest, len(ids) // 2)], (*ids, *ids[shared:])
+        others = [other for other in (cut, doubled) if shortest <= len(other) <= model.dimensions.context_length]
+        in_batch = [one for one in others if len(one) != len(ids) and class_of(len(one)) == class_of(len(ids))]
+        chosen.append([*in_batch, (*ids[:shared], *reversed(ids[shared:]))][0])
+    return chosen
+
+
 def _plan_of_probes(model: LoadedModel, plan: SetPlan, probes: Sequence[TokenIds]) -> SetPlan:
-    """Return a plan with the probes in one batch, if the model allows it, behind the run's own shared prefix."""
-    whole = plan_set(
-        plan.prompt_set,
-        probes,
-        plan.positions,
-        shard_prompts=len(probes),
-        batch_tokens=len(probes) * max(map(len, probes)),
-        share_prefix=False,
-        length_class=length_class_of(model.config),
+    """Return a plan with all probes of a length class in one batch, behind the run's own shared prefix."""
+    class_of = length_class_of(model.config)
+    classes = [class_of(len(ids)) for ids in probes]
+    batches = tuple(
+        tuple(probe for probe, own in enumerate(classes) if own == one) for one in dict.fromkeys(classes)
     )
-    return replace(whole, shared_prefix=plan.shared_prefix)
+    return replace(plan, shards=(ShardPlan(plan.prompt_set, 0, 0, len(probes), batches),))
 
 
 def _measure_first_blocks(model: LoadedModel, dtype: torch.dtype, comparison: _Comparison, count: int) -> _Measured:

@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 
+from theodolite.errors import UnsupportedModelError
 from theodolite.sites import Site
 from theodolite_jobs.models.anatomy import Tap
 from theodolite_jobs.models.load import LoadedModel
@@ -32,7 +33,13 @@ def tapped(
 
     def selected(hidden: torch.Tensor) -> torch.Tensor:
         """Return a copy of shape (batch, position, feature); later in-place sums do not change it."""
-        hidden = hidden.view(len(indices), -1, hidden.shape[-1])  # some families flatten (batch, token)
+        if hidden.ndim == 2:  # some families flatten (batch, token)
+            hidden = hidden.view(len(indices), -1, hidden.shape[-1])
+        if hidden.ndim != 3 or len(hidden) != len(indices):
+            raise UnsupportedModelError(
+                f"a block holds {tuple(hidden.shape)} for {len(indices)} prompts; supported are blocks that hold "
+                "(prompt, token, d_model)"
+            )
         if hidden.device not in on_device:  # blocks may be on several devices
             on_device[hidden.device] = indices.to(hidden.device)
         rows = torch.arange(len(indices), device=hidden.device)[:, None]

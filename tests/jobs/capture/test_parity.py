@@ -6,21 +6,24 @@ import pytest
 import torch
 from support import tiny
 from transformers import AutoModel
+from transformers.modeling_outputs import BaseModelOutputWithPast
+from transformers.models.llama.modeling_llama import LlamaDecoderLayer, LlamaModel
 
-from theodolite.errors import ParityError
+from theodolite.errors import ParityError, UnsupportedModelError
 from theodolite.sites import Site
 from theodolite_jobs.capture.engine import Engine
 from theodolite_jobs.capture.parity import certify, first_block_count
 from theodolite_jobs.capture.plan import plan_set, probe_prompts
 from theodolite_jobs.models.anatomy import Tap
 from theodolite_jobs.models.batching import can_share_prefix, length_class_of
+from theodolite_jobs.models.families import known_anatomy
 from theodolite_jobs.models.load import wrap
 
 SITES = (Site.RESID_PRE, Site.RESID_MID)
 
 
-def certify_tiny(model, **bound):
-    tokens = {"set": tiny.random_tokens([12, 30, 17, 25], prefix=9)}
+def certify_tiny(model, lengths=(12, 30, 17, 25), prefix=9, **bound):
+    tokens = {"set": tiny.random_tokens(lengths, prefix)}
     share = can_share_prefix(model.config, model.anatomy)
     options = {"shard_prompts": 4, "batch_tokens": 64, "share_prefix": share}
     plan = plan_set("set", tokens["set"], (-1,), **options, length_class=length_class_of(model.config))
@@ -35,7 +38,8 @@ def test_every_family_passes_in_float32(family):
     assert certificate.warning is None
     assert certificate.identity_error < 1e-6
     assert {"resid_pre", "resid_post", "attn_out", "mlp_out", "resid_final"} <= set(certificate.max_error_by_site)
-    assert certificate.prompts == 2
+    # Prompts of the probes' two lengths never share a batch in this family, so each has a companion of its length.
+    assert certificate.prompts == (4 if family in ("llama-dynamic", "phi3-longrope") else 2)
 
 
 @pytest.mark.parametrize("family", tiny.CONFIGS)
@@ -49,6 +53,65 @@ def test_half_precision_also_checks_the_first_blocks_in_float32(family):
     assert certificate.float32_blocks_max_error < 1e-5
     assert len(model.blocks) == 5
     assert model.dtype == torch.bfloat16
+
+
+@pytest.mark.parametrize(
+    ("lengths", "prefix", "prompts"),
+    [
+        ((3, 60), 0, 2),  # a batch of the plan would charge more for the padding than for a second batch
+        ((12, 30), 9, 2),
+        ((12, 12), 0, 2),  # the second probe is the first without its end
+        ((12, 12), 9, 2),
+        ((1, 1), 0, 2),  # the second probe is the first one twice
+        ((9,), 0, 2),
+    ],
+)
+@pytest.mark.parametrize("family", ["llama", "bert"])
+def test_the_probes_are_in_one_batch_with_padding(monkeypatch, family, lengths, prefix, prompts):
+    forward, batches = Engine._forward, []
+
+    def noted(self, plan, prompts, units):
+        batches.append([len(ids) for ids in prompts])
+        return forward(self, plan, prompts, units)
+
+    monkeypatch.setattr(Engine, "_forward", noted)
+    certificate = certify_tiny(wrap(tiny.tiny_model(family)), lengths, prefix)
+    assert certificate.max_error < 1e-5
+    assert certificate.prompts == prompts
+    (batch,) = batches
+    assert len(batch) == prompts
+    assert len(set(batch)) > 1
+
+
+class _TokenFirstBlock(LlamaDecoderLayer):
+    def forward(self, hidden, rotary):
+        return super().forward(hidden.transpose(0, 1), position_embeddings=rotary).transpose(0, 1)
+
+
+class _TokenFirst(LlamaModel):
+    """A decoder whose blocks hold (token, prompt, d_model), as the code of some authors does."""
+
+    def __init__(self, config):
+        super().__init__(config)
+        self.layers = torch.nn.ModuleList(_TokenFirstBlock(config, layer) for layer in range(5))
+
+    def forward(self, input_ids, **_):
+        hidden = self.embed_tokens(input_ids)
+        rotary = self.rotary_emb(hidden, torch.arange(input_ids.shape[1])[None])
+        hidden = hidden.transpose(0, 1)
+        for block in self.layers:
+            hidden = block(hidden, rotary)
+        return BaseModelOutputWithPast(self.norm(hidden.transpose(0, 1)))
+
+
+@pytest.mark.parametrize("lengths", [(12, 30), (3, 60), (12, 12)])
+def test_blocks_that_hold_the_tokens_first_are_refused(lengths):
+    torch.manual_seed(0)
+    module = _TokenFirst(tiny.CONFIGS["llama"])
+    taps = {Site.RESID_PRE: Tap("", "input"), Site.RESID_POST: Tap("", "output")}
+    model = wrap(module, replace(known_anatomy(module.config), taps=taps))
+    with pytest.raises(UnsupportedModelError, match=r"supported are blocks that hold \(prompt, token, d_model\)"):
+        certify_tiny(model, lengths, 0)
 
 
 def test_a_site_read_from_the_wrong_module_is_refused_and_named():
