@@ -12,7 +12,7 @@ _REACHED = 0.5
 _USABLE = 0.9
 """Share of a GPU's memory that a replica can use."""
 
-_CORE_SECONDS_PER_BYTE = 5e-9
+_CORE_SECONDS_PER_BYTE = 4e-9
 """Processor time that writes a byte of activations in float32; measured by benchmarks/pipeline.py."""
 
 

@@ -29,7 +29,7 @@ def test_hours_and_cost_follow_from_operations():
     found = on_kinds(64e9, other, operations, 1_000_000, 2.6e12, lambda _gpus: True)["H200-141GB"]
     hours = operations / (0.5 * 989e12) / 3600
     assert found["gpu_hours_per_million_prompts"] == pytest.approx(hours, abs=0.01)
-    assert found["cores_per_replica"] == pytest.approx(1 + 2.6e12 * 5e-9 / (hours * 3600), abs=0.05)
+    assert found["cores_per_replica"] == pytest.approx(1 + 2.6e12 * 4e-9 / (hours * 3600), abs=0.05)
     assert found["hours_on_one_node"] == pytest.approx(hours / 8, abs=0.001)
     assert found["dollars_per_million_prompts"] == pytest.approx(hours * KINDS["H200-141GB"].price_per_hour, abs=0.01)
 
