@@ -2,8 +2,9 @@
 
 The check has two parts, both on probe prompts. First, the sites of a plain run must obey the identities that relate
 them. Second, the activations that were captured in padded batches behind a shared prefix must equal those of the plain
-run. Each batch has prompts of at least two lengths, so that an error of padding or of batching cannot stay hidden. The error is ‖x − y‖ / ‖y‖ for each (prompt, site, layer, position). It is not element-wise: an element-wise error
-reaches 2 where the vector's error is 1e-6.
+run. Each batch has prompts of at least two lengths, so that an error of padding or of batching cannot stay hidden. The
+error is ‖x − y‖ / ‖y‖ for each (prompt, site, layer, position). It is not element-wise: an element-wise error reaches 2
+where the vector's error is 1e-6.
 
 If ranks share the model, all ranks run the plain run too, because the model may not fit into one GPU. The first blocks,
 in float32, prove the sharding: sharded over the ranks, they must give the same activations as unsharded. All ranks
@@ -249,9 +250,7 @@ def _plan_of_probes(model: LoadedModel, plan: SetPlan, probes: Sequence[TokenIds
     """Return a plan with all probes of a length class in one batch, behind the run's own shared prefix."""
     class_of = length_class_of(model.config)
     classes = [class_of(len(ids)) for ids in probes]
-    batches = tuple(
-        tuple(probe for probe, own in enumerate(classes) if own == one) for one in dict.fromkeys(classes)
-    )
+    batches = tuple(tuple(probe for probe, own in enumerate(classes) if own == one) for one in dict.fromkeys(classes))
     return replace(plan, shards=(ShardPlan(plan.prompt_set, 0, 0, len(probes), batches),))
 
 

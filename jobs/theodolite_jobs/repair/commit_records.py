@@ -55,14 +55,14 @@ def rebuild_records(run: Run, prepared: Prepared, lost: Collection[ShardKey]) ->
     COMPLETE has the digest of `moments`, which follows from the checksums of all arrays and the quarantined samples.
     A new record has no times, and the batches of the plan if the lost record cannot be read.
     """
-    planned = {(name, shard.index): shard for name, plan in prepared.plans.items() for shard in plan.shards}
     commits: dict[str, list[Commit]] = {}
     for name, facts in run.record.sets.items():
         quarantined = _quarantined(run, name)
-        for shard in ((name, index) for index in range(facts.n_shards)):
-            commit = (
-                _rebuilt(run, prepared, planned[shard], quarantined) if shard in lost else _commit_or_none(run, shard)
-            )
+        for index in range(facts.n_shards):
+            if (name, index) in lost:
+                commit = _rebuilt(run, prepared, prepared.plans[name].shards[index], quarantined)
+            else:
+                commit = _commit_or_none(run, (name, index))
             if commit is None:
                 return False
             commits.setdefault(name, []).append(commit)

@@ -72,7 +72,7 @@ def _write_anew(run: Run, objects: Collection[str]) -> None:
 
 def _planned(prepared: Prepared, key: ShardKey) -> ShardPlan:
     name, index = key
-    return next(shard for shard in prepared.plans[name].shards if shard.index == index)
+    return prepared.plans[name].shards[index]
 
 
 def _as_committed(run: Run, prepared: Prepared, key: ShardKey) -> ShardPlan:
