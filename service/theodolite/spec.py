@@ -190,10 +190,11 @@ class HeadsSpec(_Model):
     offsets: _Offsets = Field(
         [0], description="Query position minus key position, for W_QK with rotary positions; 0 is always included."
     )
-    fold_norm: bool = Field(False, description="Fold the norm before attention into the attention weights.")
+    fold_norm: bool = Field(False, description="Fold the norm that precedes attention into the attention weights.")
     vectors: _Index = Field(20, description="Number of leading singular vectors to store on each side; 0 stores none.")
     composition: tuple[_Index, _Index] | None = Field(
-        None, description="First and last layer whose heads are compared in pairs: Q-, K- and V-composition."
+        None,
+        description="First and last layer of those whose heads are compared in pairs: Q-, K- and V-composition.",
     )
 
     @field_validator("composition")

@@ -32,7 +32,7 @@ Cluster = Annotated[
 Dask = Annotated[
     str | None,
     typer.Option(
-        help="Address of a Dask scheduler. If neither this option nor the variable is set, the cluster's own setting "
+        help="Address of a Dask scheduler. Without this option and its variable, the cluster's own setting "
         "applies. If the cluster has none, the driver's node computes the statistics in threads.",
         show_default="THEODOLITE_DASK_ADDRESS",
     ),

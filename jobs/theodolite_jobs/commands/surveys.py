@@ -107,7 +107,7 @@ def heads(
         ),
     ] = "0",
     fold_norm: Annotated[
-        bool, typer.Option("--fold-norm", help="Fold the norm before attention into the attention weights.")
+        bool, typer.Option("--fold-norm", help="Fold the norm that precedes attention into the attention weights.")
     ] = False,
     vectors: Annotated[
         int, typer.Option(min=0, help="Leading singular vectors to store; 0 stores only the singular values.")
@@ -119,7 +119,7 @@ def heads(
         str | None,
         typer.Option(
             metavar="FIRST:LAST",
-            help="First and last layer whose heads are compared in pairs: Q-, K- and V-composition.",
+            help="Compare the heads of the layers FIRST to LAST in pairs: Q-, K- and V-composition.",
         ),
     ] = None,
     revision: Revision = None,

@@ -78,7 +78,8 @@ def _facts(values: xr.Dataset, counts: list[int]) -> Iterator[str]:
     if np.isfinite(fisher).any():
         top = int(np.nanargmax(fisher.values))
         yield (
-            "Largest Fisher ratio (squared distance of the means over the sum of both variances): "
+            "Largest Fisher ratio (squared distance of the means, divided by the variances of both sets, each summed "
+            "over all features): "
             f"{point_text(values, 'fisher_ratio', top, '.3g')} at {layer_of(fisher, top)}; equal means give 0."
         )
     else:

@@ -63,7 +63,8 @@ def _vocabulary_section(run: Run) -> Section:
         list(_sphere_facts(sphere)),
         tables=[_distances(sphere), _lengths(read_words(run, "norm_tokens"))],
         notes=[
-            "for each singular vector, the tables rank tokens by its dot product with the token's row of a matrix",
+            "the stored table head_tokens ranks tokens for each singular vector, by its dot product with each token's "
+            "row of a matrix; its column “against” names the matrix",
             *matrices,
         ],
     )
@@ -92,8 +93,9 @@ def _distances(sphere: pd.DataFrame) -> Table:
     cosines = [f"{mean:.4f} ± {std:.4f}" for mean, std in directions]
     rows = [list(row) for row in zip(sphere["setting"], lengths, cosines, strict=True)]
     caption = (
-        "Distance between an embedding and its projection on the sphere of the final norm: mean ± standard deviation "
-        f"over {int(sphere['n'].iloc[0])} tokens"
+        "Distance between embeddings and the projection of the stored embedding on the sphere of the final norm: mean "
+        f"± standard deviation over {int(sphere['n'].iloc[0])} tokens. Row “centred”: embeddings minus their mean. Row "
+        "“scaled”: embeddings scaled to the mean length √d_model."
     )
     return Table(caption, ["embeddings", "L2 distance", "1 - cosine"], rows)
 
