@@ -14,6 +14,9 @@ from ray._raylet import GcsClient  # type: ignore[attr-defined]  # Ray's stub la
 from theodolite.errors import CaptureError
 from theodolite.submission.ray_jobs import default_ray_token
 
+_STARTS = 4
+"""Attempts to start Ray on this machine."""
+
 
 @dataclass(frozen=True)
 class Resources:
@@ -40,9 +43,8 @@ def ray_session(address: str | None) -> Iterator[None]:
         return
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
-    local: dict[str, Any] = {} if address else {"include_dashboard": False, "object_store_memory": 100 * 2**20}
     try:
-        ray.init(address=address or "local", logging_level=logging.ERROR, log_to_driver=False, **local)
+        _connect(address) if address else _start()
     except (ray.exceptions.RayError, ConnectionError, RuntimeError, ValueError, TimeoutError) as error:
         is_mismatch = "ersion mismatch" in str(error)
         how = "; install the same Ray and Python on this machine and on every node" if is_mismatch else ""
@@ -53,6 +55,27 @@ def ray_session(address: str | None) -> Iterator[None]:
         yield
     finally:
         ray.shutdown()
+
+
+def _connect(address: str, **options: Any) -> None:
+    ray.init(address=address, logging_level=logging.ERROR, log_to_driver=False, **options)
+
+
+def _start() -> None:
+    """Start Ray on this machine; raise RuntimeError if its processes do not start.
+
+    Ray waits 30 seconds for them, a constant, and then raises a bare Exception. A busy machine may need longer.
+    """
+    for attempt in range(1, _STARTS + 1):
+        try:
+            _connect("local", include_dashboard=False, object_store_memory=100 * 2**20)
+            return
+        except Exception as error:
+            if type(error) is not Exception:
+                raise
+            ray.shutdown()
+            if attempt == _STARTS:
+                raise RuntimeError(f"{error} {_STARTS} attempts failed; stop other work on this machine") from error
 
 
 def choose_resources(replicas: int | None, gpus_per_replica: int | None, *, grows: bool = False) -> Resources:

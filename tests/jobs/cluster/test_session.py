@@ -4,7 +4,7 @@ import pytest
 import ray
 
 from theodolite.errors import CaptureError
-from theodolite_jobs.cluster.session import Resources, choose_resources, has_node_for
+from theodolite_jobs.cluster.session import Resources, choose_resources, has_node_for, ray_session
 
 
 @pytest.fixture
@@ -49,3 +49,37 @@ def test_a_replica_fits_on_a_node_with_its_gpus_and_cores(nodes):
     assert has_node_for(Resources(1, 1, 1, 1.0))
     assert not has_node_for(Resources(1, 2, 1, 1.0))
     assert not has_node_for(Resources(1, 0, 4, 4.0))
+
+
+@pytest.fixture
+def slow_starts(monkeypatch):
+    """Let the first starts of Ray fail as on a busy machine; the list has the addresses of all starts."""
+    starts = []
+
+    def fail(times):
+        def init(address, **_options):
+            starts.append(address)
+            if len(starts) <= times:
+                raise Exception("The current node timed out during startup.")
+
+        monkeypatch.setattr(ray, "init", init)
+        monkeypatch.setattr(ray, "is_initialized", lambda: False)
+        return starts
+
+    return fail
+
+
+def test_ray_is_started_again_if_a_busy_machine_needs_more_than_30_seconds(slow_starts):
+    starts = slow_starts(2)
+    with ray_session(None):
+        assert starts == ["local"] * 3
+
+
+def test_ray_that_never_starts_ends_the_survey_in_one_line(slow_starts):
+    starts = slow_starts(100)
+    with (
+        pytest.raises(CaptureError, match=r"^cannot connect to the Ray cluster at this machine: .* stop other work"),
+        ray_session(None),
+    ):
+        pass
+    assert starts == ["local"] * 4
