@@ -10,11 +10,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import torch
 import xarray as xr
 import yaml
 from support.sealed import reseal
-from transformers import AutoModelForCausalLM
+from support.unpadded import unpadded_reference
 
 from theodolite.errors import CaptureError, RunDamagedError
 from theodolite.query.runs import summaries
@@ -193,30 +192,10 @@ def test_a_second_survey_repeats_nothing(surveyed, monkeypatch):
 
 @pytest.fixture(scope="module")
 def reference(surveyed, chat_model_folder):
-    """Every prompt alone, unpadded, through the ordinary model with its head.
-
-    Set → site → (sample, layer, d_model), and `gates`, what the gates put out, (sample, layer, unit).
-    """
-    model = AutoModelForCausalLM.from_pretrained(
-        chat_model_folder, dtype=torch.float32, attn_implementation="eager"
-    ).eval()
-    mids, gates = [], []
-    for block in model.model.layers:
-        block.mlp.gate_proj.register_forward_hook(lambda _, __, output: gates.append(output[0, -1]))
-        block.post_attention_layernorm.register_forward_pre_hook(lambda _, args: mids.append(args[0][0, -1]))
-    found = {}
-    for name in ("harmful", "harmless"):
-        sites = {"resid_pre": [], "resid_mid": [], "gates": []}
-        for ids in read_tokens(surveyed, name):
-            mids.clear()
-            gates.clear()
-            with torch.inference_mode():
-                hidden = model(torch.tensor([ids]), output_hidden_states=True).hidden_states
-            sites["resid_pre"].append(torch.stack([state[0, -1] for state in hidden[:-1]]).numpy())
-            sites["resid_mid"].append(torch.stack(mids).numpy())
-            sites["gates"].append(torch.stack(gates).numpy())
-        found[name] = {site: np.stack(values).astype(np.float64) for site, values in sites.items()}
-    return found
+    """Every prompt alone, unpadded, through the ordinary model with its head."""
+    return unpadded_reference(
+        chat_model_folder, {name: read_tokens(surveyed, name) for name in ("harmful", "harmless")}
+    )
 
 
 @pytest.mark.parametrize("site", ["resid_pre", "resid_mid"])
