@@ -6,13 +6,16 @@ import shutil
 from pathlib import Path
 
 import pytest
+import torch
 from support.sealed import reseal
 from support.tiny_survey import save_model, spec_of
+from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from theodolite.errors import RunDamagedError, StoreError, TheodoliteError
 from theodolite.query.verification import verify
 from theodolite.settings import Settings
 from theodolite.store.checksums import sha256
+from theodolite.store.commits import read_commit
 from theodolite.store.objects import keys
 from theodolite.store.result_reader import read_group
 from theodolite.store.runs import open_run
@@ -256,6 +259,50 @@ def test_the_files_of_others_are_left_alone(whole, damaged):
         assert file.read_bytes() == b"Finder"
         file.unlink()
     assert_same_bits(damaged, whole)
+
+
+@pytest.fixture(scope="module")
+def with_quarantine(ray_with_pretend_gpus, model, tmp_path_factory):
+    """The folder of a complete run with a prompt in quarantine, the second of five in shards of three."""
+    broken = AutoModelForCausalLM.from_pretrained(shutil.copytree(model, tmp_path_factory.mktemp("broken") / "model"))
+    with torch.no_grad():
+        broken.get_input_embeddings().weight[AutoTokenizer.from_pretrained(model).encode("^")[-1]] = torch.nan
+    broken.save_pretrained(broken.name_or_path)
+    prompts = tmp_path_factory.mktemp("prompts") / "words.txt"
+    prompts.write_text("one\ntw^o\nthree\nfour\nseventeen\n")
+    spec = spec_of(
+        broken.name_or_path,
+        prompts={"words": {"source": f"file:{prompts}", "template": "none"}},
+        contrasts={},
+        analyses=["curves"],
+    )
+    return Path(survey(spec, Path(), settings(tmp_path_factory.mktemp("quarantine")), Console()).url)
+
+
+@pytest.mark.parametrize("lost", [(), ("shards/words/00000.json",)], ids=["record kept", "record lost"])
+@pytest.mark.parametrize(
+    "flipped",
+    [
+        (),
+        ("activations.zarr/words/resid_pre/c/0/0/0/0",),
+        ("activations.zarr/words/resid_pre/c/0/0/0/0", "prompts/words.parquet"),
+    ],
+    ids=["arrays kept", "array damaged", "array and prompts damaged"],
+)
+def test_a_quarantined_prompt_stays_in_quarantine(with_quarantine, tmp_path, lost, flipped):
+    whole, damaged = (
+        with_quarantine,
+        Path(shutil.copytree(with_quarantine, tmp_path / "store/runs" / with_quarantine.name)),
+    )
+    for key in lost:
+        (damaged / key).unlink()
+    for key in flipped:
+        flip(damaged / key)
+    assert repair_again(damaged) == []
+    assert_same_bits(damaged, whole)
+    before, after = (read_commit(opened(run), "words", 0) for run in (whole, damaged))
+    assert list(after.quarantined) == [1]
+    assert (after.quarantined, after.batches) == (before.quarantined, before.batches)
 
 
 def refuse(*_arguments):
