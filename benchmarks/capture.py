@@ -115,7 +115,7 @@ def theodolite(folder: Path) -> Way:
 
     def run(tokens: Sequence[TokenIds]) -> Vectors:
         plan = plan_mix(tokens)
-        engine = Engine(model, SITES, range(model.dimensions.n_layers))
+        engine = Engine(model, measuring.CAPTURED, range(model.dimensions.n_layers))
         shards = [engine.capture(plan, shard, tokens[shard.start : shard.stop], units) for shard in plan.shards]
         return {site: np.concatenate([shard.activations[site] for shard in shards])[:, 0] for site in SITES}
 

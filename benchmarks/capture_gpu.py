@@ -142,7 +142,7 @@ def certify_few(model: LoadedModel, tokens: Sequence[TokenIds]) -> Certificate:
     """Return the parity certificate of a few prompts; raise ParityError if the check fails."""
     subsets = {f"subset-{start}": tokens[start : start + 8] for start in range(0, min(24, len(tokens)), 8)}
     plans = {name: measuring.plan_mix(prompts, 8, 4096) for name, prompts in subsets.items()}
-    return certify(model, measuring.SITES, range(model.dimensions.n_layers), plans, subsets)
+    return certify(model, measuring.CAPTURED, range(model.dimensions.n_layers), plans, subsets)
 
 
 def measure_plan(
@@ -199,7 +199,7 @@ def speeds(model: LoadedModel, plan: SetPlan, capture: float, bare: float, peak:
 
 def run_capture(model: LoadedModel, plan: SetPlan, tokens: Sequence[TokenIds]) -> int:
     """Capture all shards without storing them; return the number of batches halved for lack of memory."""
-    engine = Engine(model, measuring.SITES, range(model.dimensions.n_layers))
+    engine = Engine(model, measuring.CAPTURED, range(model.dimensions.n_layers))
     backoffs = 0
     for shard in plan.shards:
         captured = engine.capture(plan, shard, tokens[shard.start : shard.stop], model.config.intermediate_size)
@@ -213,7 +213,7 @@ def run_and_write(model: LoadedModel, plan: SetPlan, tokens: Sequence[TokenIds])
     """Capture, write and commit all shards as a replica does, into a folder that is then removed."""
     from replicas import replica_with, run_replica
 
-    engine = Engine(model, measuring.SITES, range(model.dimensions.n_layers))
+    engine = Engine(model, measuring.CAPTURED, range(model.dimensions.n_layers))
     with tempfile.TemporaryDirectory(prefix="theodolite-capture-") as folder:
         run_replica(replica_with(engine, folder, plan.shards[0].stop), plan, tokens)
 

@@ -46,6 +46,7 @@ from theodolite_jobs.models.source import fetch, resolve_source
 CPU = torch.device("cpu")
 MODEL = "smollm2-135m-instruct"
 SITES = (Site.RESID_PRE, Site.RESID_MID)
+CAPTURED = (*SITES, Site.RESID_FINAL)
 
 SHORTEST, LONGEST, MEAN = 45, 161, 76
 """Numbers of tokens of the chat mix's prompts."""

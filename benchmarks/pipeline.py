@@ -87,7 +87,7 @@ class SleepingEngine(Engine):
         """Draw the activations."""
         dimensions = SimpleNamespace(d_model=shape.d_model)
         model: Any = SimpleNamespace(dimensions=dimensions, device=torch.device("cpu"))
-        super().__init__(model, measuring.SITES, range(shape.layers))
+        super().__init__(model, measuring.CAPTURED, range(shape.layers))
         draw = torch.Generator().manual_seed(0)
         sizes = {site: (PROMPTS, 1, shape.layers, shape.d_model) for site in measuring.SITES}
         sizes[Site.RESID_FINAL] = (PROMPTS, 1, shape.d_model)

@@ -26,7 +26,7 @@ def replica_with(engine: Engine, url: str, shard_prompts: int) -> Replica:
         revision="none",
         folder=Path(),
         cache=Path(),
-        sites=measuring.SITES,
+        sites=measuring.CAPTURED,
         layers=tuple(engine.layers),
         shard_prompts=shard_prompts,
         threads=os.cpu_count() or 1,

@@ -184,7 +184,7 @@ def write_run(folder: Path, sets: dict[str, int], layers: int, d_model: int) -> 
     scales = np.exp(np.linspace(0, 3, layers))[:, None].astype(np.float32)
     for name, n_samples in sets.items():
         coordinates = {"position": [-1], "layer": range(layers), "d_model": range(d_model)}
-        create_activations(run.location, name, n_samples, SHARD_PROMPTS, SITES, coordinates)
+        create_activations(run.location, name, n_samples, SHARD_PROMPTS, measuring.CAPTURED, coordinates)
         for index, start in enumerate(range(0, n_samples, SHARD_PROMPTS)):
             stop = min(start + SHARD_PROMPTS, n_samples)
             encoded = {}

@@ -100,7 +100,7 @@ def write_descriptions(location: Location, prepared: Prepared) -> None:
         if units := prepared.counted_units(name):
             coordinates["unit"] = range(units)
         capture = prepared.spec.capture
-        create_activations(location, name, plan.n_samples, capture.shard_prompts, capture.sites, coordinates)
+        create_activations(location, name, plan.n_samples, capture.shard_prompts, capture.all_sites, coordinates)
 
 
 def finish_capture(run: Run, prepared: Prepared) -> None:

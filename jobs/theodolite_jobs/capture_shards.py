@@ -94,7 +94,7 @@ def _certified_workers(
             revision=prepared.source.revision,
             folder=prepared.folder.absolute(),
             cache=settings.cache,
-            sites=tuple(prepared.spec.capture.sites),
+            sites=prepared.spec.capture.all_sites,
             layers=tuple(prepared.layers),
             shard_prompts=prepared.spec.capture.shard_prompts,
             threads=resources.threads,

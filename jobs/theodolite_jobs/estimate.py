@@ -68,8 +68,11 @@ def estimate(prepared: Prepared) -> dict[str, Any]:
     weights = parameters * _BYTES.get(dtype, 4)
     # The parity check loads the embedding and the first blocks in float32.
     embedding = int(prepared.config.get_text_config().vocab_size) * prepared.dimensions.d_model
-    block = (parameters - embedding) // prepared.dimensions.n_layers
+    n_layers = prepared.dimensions.n_layers
+    block = (parameters - embedding) // n_layers
     first_blocks = 4 * (embedding + FIRST_BLOCKS * block)
+    skipped = 0 if prepared.spec.capture.final else n_layers - 1 - max(prepared.layers)
+    operations = 2 * (parameters - skipped * block) * tokens
 
     def is_shardable(gpus: int) -> bool:
         return choose_ranks("auto", prepared.config, gpus) > 1
@@ -94,10 +97,10 @@ def estimate(prepared: Prepared) -> dict[str, Any]:
         "replica_memory_bytes": round(weights + other_bytes(1)),
         "stored_bytes_at_most": raw_bytes,
         "capture_seconds_about": {
-            device: float(f"{2 * parameters * tokens / speed:.2g}") for device, speed in _OPERATIONS_PER_SECOND.items()
+            device: float(f"{operations / speed:.2g}") for device, speed in _OPERATIONS_PER_SECOND.items()
         },
         "on_gpus_about": {
-            name: on_kind(kind, weights, other_bytes, 2 * parameters * tokens, prompts, raw_bytes, is_shardable)
+            name: on_kind(kind, weights, other_bytes, operations, prompts, raw_bytes, is_shardable)
             for name, kind in KINDS.items()
         },
     }

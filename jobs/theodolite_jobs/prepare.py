@@ -66,7 +66,9 @@ class Prepared:
             "attention": spec.model.attention,
             "remote_code": spec.model.trust_remote_code,
         }
-        capture = spec.capture.model_dump(mode="json", exclude={"positions"})
+        # `final` is newer than the first runs, whose digests stay the same.
+        unnamed = {"positions", "final"} if spec.capture.final else {"positions"}
+        capture = spec.capture.model_dump(mode="json", exclude=unnamed)
         return digest_of({"capture_version": CAPTURE_VERSION, "model": model, "prompts": sets, "capture": capture})
 
     @property
@@ -95,7 +97,8 @@ class Prepared:
     def shard_bytes(self, shard: ShardPlan) -> int:
         """Return the bytes of a shard's arrays before compression."""
         n_positions = len(self.plans[shard.prompt_set].positions)
-        vectors = len(self.layers) * len(self.spec.capture.sites) + 1  # of a prompt at a position
+        capture = self.spec.capture
+        vectors = len(self.layers) * len(capture.sites) + capture.final  # of a prompt at a position
         counts = n_positions * len(self.layers) * self.counted_units(shard.prompt_set)
         return 4 * ((shard.stop - shard.start) * n_positions * vectors * self.dimensions.d_model + counts)
 

@@ -19,7 +19,7 @@ class Site(StrEnum):
     MLP_OUT = "mlp_out"
     """Output of the MLP that is added to the residual stream."""
     RESID_FINAL = "resid_final"
-    """Residual stream after the last block and before the final norm; one per model, always captured."""
+    """Residual stream after the last block and before the final norm; one per model, which a spec can decline."""
 
 
 HALF_BLOCKS = (Site.RESID_PRE, Site.RESID_MID)

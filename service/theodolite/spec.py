@@ -144,8 +144,13 @@ class CaptureSpec(_Model):
 
     sites: list[Site] = Field(
         [Site.RESID_PRE, Site.RESID_MID],
-        description="Sites to capture in each block; resid_final is always captured.",
+        description="Sites to capture in each block.",
         min_length=1,
+    )
+    final: bool = Field(
+        True,
+        description="Also capture resid_final; false runs no block after the highest of `layers`, and `words` has no "
+        "trajectories.",
     )
     layers: Literal["all"] | Annotated[list[_Index], Field(max_length=10_000)] = Field(
         "all", description="Layers to capture, from 0."
@@ -159,13 +164,20 @@ class CaptureSpec(_Model):
     @classmethod
     def _block_sites_once(cls, sites: list[Site]) -> list[Site]:
         if Site.RESID_FINAL in sites:
-            raise ValueError(f"resid_final is always captured; allowed: {', '.join(BLOCK_SITES)}")
+            raise ValueError(
+                f"resid_final is captured unless capture.final is false; allowed: {', '.join(BLOCK_SITES)}"
+            )
         return sorted(_check_unique(sites), key=list(Site).index)
 
     @field_validator("layers")
     @classmethod
     def _layers_once(cls, layers: str | list[int]) -> str | list[int]:
         return layers if isinstance(layers, str) else sorted(_check_unique(layers, minimum=1))
+
+    @property
+    def all_sites(self) -> tuple[Site, ...]:
+        """The captured sites, `resid_final` included."""
+        return (*self.sites, Site.RESID_FINAL) if self.final else tuple(self.sites)
 
 
 class ContrastSpec(_Model):
@@ -312,8 +324,11 @@ class SurveySpec(_Model):
 
     @property
     def sets(self) -> dict[str, PromptSetSpec]:
-        """The prompt sets to capture: `prompts`, and the set `sentences` if there are prompts and `words.sentences`."""
-        has_sentences = bool(self.prompts) and bool(self.words.sentences)
+        """The prompt sets to capture: `prompts`, and the set `sentences` for the trajectories of `words.sentences`.
+
+        Trajectories need prompts, sentences and `resid_final`.
+        """
+        has_sentences = bool(self.prompts) and bool(self.words.sentences) and self.capture.final
         return {**self.prompts, **({SENTENCES: _SENTENCES} if has_sentences else {})}
 
     def is_paired(self, contrast: str) -> bool:

@@ -64,6 +64,13 @@ def test_resolved_and_named_sites_give_the_same_run(tmp_path, prompts):
     assert named.run_id == prepared(tmp_path, "gptj", prompts).run_id
 
 
+def test_only_a_run_without_resid_final_has_another_run_id(tmp_path, prompts):
+    default, named, declined = (
+        prepared(tmp_path, "llama", prompts, **capture).run_id for capture in ({}, {"final": True}, {"final": False})
+    )
+    assert default == named != declined
+
+
 @pytest.mark.parametrize("sites", [["resid_mid"], ["resid_pre", "resid_mid"]])
 def test_a_named_site_that_the_model_lacks_is_refused(tmp_path, prompts, sites):
     with pytest.raises(SiteNotFoundError, match=r"no resid_mid: attention and MLP.*; it has resid_pre, resid_post"):

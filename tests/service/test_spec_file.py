@@ -97,7 +97,11 @@ BAD = {
     ),
     "resid_final_requested": (
         capture("sites: [resid_pre, resid_final]"),
-        ["  capture.sites: given ['resid_pre', 'resid_final']", "resid_final is always captured", SITES],
+        [
+            "  capture.sites: given ['resid_pre', 'resid_final']",
+            "resid_final is captured unless capture.final is false",
+            SITES,
+        ],
     ),
     "site_twice": (
         capture("sites: [resid_pre, resid_pre]"),

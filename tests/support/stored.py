@@ -142,8 +142,8 @@ def store_run(
         positive = (signs or {}).get(name)
         if positive is not None:
             coordinates["unit"] = range(positive.shape[-1])
-        create_activations(run.location, name, len(first), shard_prompts, list(whole), coordinates)
         whole[Site.RESID_FINAL] = (final or {}).get(name, first[:, :, -1])
+        create_activations(run.location, name, len(first), shard_prompts, list(whole), coordinates)
         bad = dict((quarantined or {}).get(name, {}))
         for index, start in enumerate(range(0, len(first), shard_prompts)):
             stop = min(start + shard_prompts, len(first))

@@ -1,5 +1,6 @@
 """Run one shard of prompts through a model that is in memory."""
 
+import math
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
@@ -47,7 +48,7 @@ class Engine:
     """
 
     def __init__(self, model: LoadedModel, sites: Sequence[Site], layers: Sequence[int]) -> None:
-        """Take a loaded model, the block sites to capture, and the layers to capture them at."""
+        """Take a loaded model, the sites to capture, and the layers to capture the sites of blocks at."""
         self.model = model
         self.sites = tuple(sites)
         self.layers = tuple(layers)
@@ -55,9 +56,14 @@ class Engine:
 
     def shard_bytes(self, plan: SetPlan, shard: ShardPlan, units: int = 0) -> int:
         """Return the number of bytes of a captured shard's arrays."""
-        features = (len(self.sites) * len(self.layers) + 1) * self.model.dimensions.d_model
         samples, positions = shard.stop - shard.start, len(plan.positions)
+        features = sum(math.prod(self._shape_of(site)) for site in self.sites)
         return 4 * positions * (samples * features + len(self.layers) * units)
+
+    def _shape_of(self, site: Site) -> tuple[int, ...]:
+        """Return the shape of a site's activations at a position: (layer, d_model), (d_model,) for `resid_final`."""
+        layers = () if site is Site.RESID_FINAL else (len(self.layers),)
+        return (*layers, self.model.dimensions.d_model)
 
     def capture(
         self, plan: SetPlan, shard: ShardPlan, tokens: Sequence[TokenIds], units: int = 0, halvings: int = 0
@@ -174,11 +180,13 @@ class Engine:
             else:
                 mask = torch.arange(padded.shape[1]) < lengths[:, None]
                 self.model.run(input_ids=_to(device, padded), attention_mask=_to(device, mask.long()))
-        home = collected[Site.RESID_FINAL][0].device
+        home = collected[self.sites[-1]][-1].device
         values: dict[str, torch.Tensor] = {
-            site: torch.stack([part.to(home) for part in collected[site]], dim=2) for site in self.sites
+            site: collected[site][0].to(home)
+            if site is Site.RESID_FINAL
+            else torch.stack([part.to(home) for part in collected[site]], dim=2)
+            for site in self.sites
         }
-        values[Site.RESID_FINAL] = collected[Site.RESID_FINAL][0]
         if units:
             counts = _count_positive(collected[POSITIVE_UNITS], _finite_prompts(values.values()))
             values[POSITIVE_UNITS] = _gather_ranks(counts, units, self.model.ranks)
@@ -208,10 +216,10 @@ class Engine:
             )
 
     def _empty(self, n_samples: int, n_positions: int, units: int) -> CapturedShard:
-        d_model = self.model.dimensions.d_model
-        shape = (n_samples, n_positions, len(self.layers), d_model)
-        arrays: Activations = {site: np.full(shape, np.nan, dtype=np.float32) for site in self.sites}
-        arrays[Site.RESID_FINAL] = np.full((n_samples, n_positions, d_model), np.nan, dtype=np.float32)
+        arrays: Activations = {
+            site: np.full((n_samples, n_positions, *self._shape_of(site)), np.nan, dtype=np.float32)
+            for site in self.sites
+        }
         counts = np.zeros((n_positions, len(self.layers), units), dtype=np.int32)
         return CapturedShard(arrays, counts if units else None)
 

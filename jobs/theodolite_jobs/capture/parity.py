@@ -203,7 +203,7 @@ def _measure(model: LoadedModel, comparison: _Comparison, reference_model: Loade
     """Compare the captured probes with a plain run of each, by `reference_model` or else by the same model."""
     reference = reference_model or model
     engine = Engine(model, comparison.sites, comparison.layers)
-    errors: dict[Site, list[NDArray[np.float64]]] = {site: [] for site in (*comparison.sites, Site.RESID_FINAL)}
+    errors: dict[Site, list[NDArray[np.float64]]] = {site: [] for site in comparison.sites}
     identities: dict[str, float] = {}
     cosines = [1.0]
     for name, plan in comparison.plans.items():
@@ -267,7 +267,8 @@ def _measure_first_blocks(model: LoadedModel, dtype: torch.dtype, comparison: _C
         head = model.reload(dtype=name, blocks=count, ranks=model.ranks)
         plain = model.reload(dtype=name, blocks=count, device_map=device)
     layers = tuple(layer for layer in comparison.layers if layer < head.dimensions.n_layers)
-    measured = _measure(head, replace(comparison, layers=layers, sites=comparison.sites if layers else ()), plain)
+    sites = tuple(site for site in comparison.sites if layers and site is not Site.RESID_FINAL)
+    measured = _measure(head, replace(comparison, layers=layers, sites=(*sites, Site.RESID_FINAL)), plain)
     if model.ranks > 1:
         del head
         gc.collect()  # a sharded model's forwards refer back to it; the cycle would keep its memory

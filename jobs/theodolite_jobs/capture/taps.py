@@ -1,7 +1,7 @@
-"""Hooks that copy the selected sites at the selected positions, and nothing else."""
+"""Hooks that copy the selected sites at the selected positions, and end the forward after the last of them."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from functools import partial
 from typing import Any
 
@@ -23,11 +23,13 @@ Keep = Callable[[torch.Tensor], None]
 def tapped(
     model: LoadedModel, sites: Sequence[Site], layers: Sequence[int], indices: torch.Tensor, units: int = 0
 ) -> Iterator[Mapping[str, list[torch.Tensor]]]:
-    """Collect, during forwards inside the context, one (batch, position, d_model) tensor per site and layer.
+    """Collect, during one forward inside the context, one (batch, position, d_model) tensor per site and layer.
 
-    `indices` are the tokens to copy, (batch, position). `resid_final` is collected too, as a list of one tensor. If
-    `units` is not 0, `POSITIVE_UNITS` is collected too: for each layer, whether each of the MLP's first `units` hidden
-    units is positive before gating, as (batch, position, unit) booleans.
+    The forward and the context end as soon as all tensors are collected, so no later block runs.
+
+    `indices` are the tokens to copy, (batch, position). The list of `resid_final` has one tensor. If `units` is not 0,
+    `POSITIVE_UNITS` is collected too: for each layer, whether each of the MLP's first `units` hidden units is positive
+    before gating, as (batch, position, unit) booleans.
     """
     on_device = {indices.device: indices}
 
@@ -45,26 +47,38 @@ def tapped(
         rows = torch.arange(len(indices), device=hidden.device)[:, None]
         return hidden[rows, on_device[hidden.device]]
 
-    collected: dict[str, list[torch.Tensor]] = {site: [] for site in (*sites, Site.RESID_FINAL)}
+    collected: dict[str, list[torch.Tensor]] = {site: [] for site in sites}
+    wanted: list[tuple[torch.nn.Module, Tap, Keep]] = []
 
-    def keep(site: Site, scale: float, hidden: torch.Tensor) -> None:
-        collected[site].append(selected(hidden) if scale == 1 else selected(hidden) * scale)
+    def keep(name: str, values: torch.Tensor) -> None:
+        collected[name].append(values)
+        if sum(map(len, collected.values())) == len(wanted):
+            raise _AllCollected
+
+    def keep_site(site: Site, scale: float, hidden: torch.Tensor) -> None:
+        keep(site, selected(hidden) if scale == 1 else selected(hidden) * scale)
 
     def keep_signs(hidden: torch.Tensor) -> None:
-        collected[POSITIVE_UNITS].append(selected(hidden)[..., :units] > 0)
+        keep(POSITIVE_UNITS, selected(hidden)[..., :units] > 0)
 
-    taps = model.anatomy.taps
-    wanted: list[tuple[Tap, Keep]] = [(taps[site], partial(keep, site, taps[site].scale)) for site in sites]
+    for site in sites:
+        if site is Site.RESID_FINAL:
+            wanted.append((model.blocks[-1], Tap("", "output"), partial(keep_site, site, 1.0)))
+        else:
+            tap = model.anatomy.taps[site]
+            wanted += [(model.blocks[layer], tap, partial(keep_site, site, tap.scale)) for layer in layers]
     if units:
         assert model.anatomy.mlp_units is not None
         collected[POSITIVE_UNITS] = []
-        wanted.append((Tap(model.anatomy.mlp_units, "output"), keep_signs))
-    with ExitStack() as hooks:  # removes them at its end
-        for tap, act in wanted:
-            for layer in layers:
-                hooks.enter_context(_hook(model.blocks[layer], tap, act))
-        hooks.enter_context(_hook(model.blocks[-1], Tap("", "output"), partial(keep, Site.RESID_FINAL, 1.0)))
+        wanted += [(model.blocks[layer], Tap(model.anatomy.mlp_units, "output"), keep_signs) for layer in layers]
+    with ExitStack() as hooks, suppress(_AllCollected):  # the stack removes the hooks at its end
+        for block, tap, act in wanted:
+            hooks.enter_context(_hook(block, tap, act))
         yield collected
+
+
+class _AllCollected(Exception):
+    """Ends a forward."""
 
 
 def _hook(owner: torch.nn.Module, tap: Tap, keep: Keep) -> Any:

@@ -49,7 +49,7 @@ class Assignment:
     revision: str  # the revision that the model must have on the replica's node
     folder: Path  # base folder of relative model paths
     cache: Path  # folder of converted models on the node
-    sites: tuple[Site, ...]  # block sites to capture
+    sites: tuple[Site, ...]  # sites to capture, `resid_final` included
     layers: tuple[int, ...]  # layers to capture the sites at
     shard_prompts: int  # prompts in one shard
     threads: int  # CPU threads of a replica

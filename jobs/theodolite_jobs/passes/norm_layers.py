@@ -53,16 +53,19 @@ def norm_layers(run: Run, weights: "Weights") -> list[NormLayer]:
                 norms.append(NormLayer(which, layer, weights.norm(layer, which), *vectors))
     final = weights.final_norm()
     if final is not None:
-        norms.append(NormLayer(FINAL, -1, final, (Site.RESID_FINAL,)))
+        captured = Site.RESID_FINAL in run.record.spec.capture.all_sites
+        norms.append(NormLayer(FINAL, -1, final, (Site.RESID_FINAL,) if captured else ()))
     return norms
 
 
 def _vectors(run: Run, anatomy: Anatomy, which: str, layer: int) -> tuple[tuple[Site, ...], int, bool]:
     """Return `sites`, `layer_index` and `reads` of a norm: its captured inputs, or else its outputs."""
     for sites, site_layer, reads in _candidates(anatomy, which, layer, run.record.model.n_layers):
+        if not set(sites) <= set(run.record.spec.capture.all_sites):
+            continue
         if sites == (Site.RESID_FINAL,):
             return sites, 0, reads
-        if site_layer in run.record.layers and set(sites) <= set(run.record.spec.capture.sites):
+        if site_layer in run.record.layers:
             return sites, run.record.layers.index(site_layer), reads
     return (), 0, True
 

@@ -32,8 +32,8 @@ class FirstPass:
 
     Attributes:
         moments: by name. For `stream`: `raw` and `sphere` (site, position, layer, d_model), `norm` (site, position,
-            layer). For `norms`: `norms` (position, norm, quantity), `final` (position, d_model). For `travel`: `steps`
-            (position, layer, step), `path` (position, quantity).
+            layer). For `norms`: `norms` (position, norm, quantity), and `final` (position, d_model) of `resid_final`
+            if it was captured. For `travel`: `steps` (position, layer, step), `path` (position, quantity).
         extremes: minimum and maximum of `raw` and of `norms`.
         folds: moments of each fold, (fold, site, position, layer, d_model); None unless requested.
     """
@@ -112,7 +112,8 @@ def first_pass(
     if "norms" in outputs:
         measured = quantities.reshape(n_samples, n_positions, *quantities.shape[1:])
         parts["norms"], ends["norms"] = moments(measured), extremes(measured)
-        parts["final"] = moments(shard.layer(Site.RESID_FINAL).astype(np.float64))
+        if Site.RESID_FINAL in run.record.spec.capture.all_sites:
+            parts["final"] = moments(shard.layer(Site.RESID_FINAL).astype(np.float64))
     return FirstPass(parts, ends, folds.folds() if folds is not None else None)
 
 

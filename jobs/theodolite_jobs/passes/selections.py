@@ -67,9 +67,11 @@ def first_captured(run: Run, candidates: Sequence[tuple[Site, int]]) -> tuple[Si
     `resid_final` has index 0.
     """
     for site, layer in candidates:
+        if site not in run.record.spec.capture.all_sites:
+            continue
         if site is Site.RESID_FINAL:
             return site, 0
-        if site in run.record.spec.capture.sites and layer in run.record.layers:
+        if layer in run.record.layers:
             return site, run.record.layers.index(layer)
     return None
 

@@ -112,11 +112,12 @@ def _set_variables(run: Run, cloud: PointCloud, progress: Progress) -> dict[str,
         return arrays
     shape = len(sites), len(run.record.layers)
     arguments = [(run, cloud, site, index) for site, index in product(sites, range(shape[1]))]
-    arguments.append((run, cloud, Site.RESID_FINAL, 0))
+    if Site.RESID_FINAL in run.record.spec.capture.all_sites:
+        arguments.append((run, cloud, Site.RESID_FINAL, 0))
     shapes = run_tasks(set_shape, arguments, progress, f"Gram matrices of {cloud.prompt_set}", rounds=1)
     products, diagonals, values = similarities(shapes)
     for name in values[0]:
-        arrays[name] = np.array([point[name] for point in values[:-1]]).reshape(shape)
+        arrays[name] = np.array([point[name] for point in values[: shape[0] * shape[1]]]).reshape(shape)
     for space, prefix in enumerate(TRANSFORMS):
         plain, debiased = linear_cka(products[space]), linear_cka_debiased(products[space], diagonals[space])
         for name, matrix in (("linear_cka", plain), ("linear_cka_debiased", debiased)):
@@ -170,8 +171,9 @@ def _scratch() -> Iterator[Any]:
 
 
 def _within_sites(matrix: NDArray[np.float64], n_sites: int, n_layers: int) -> NDArray[np.float64]:
-    """Return (site, layer, layer_other) from a matrix over all points, the last of which is `resid_final`."""
-    whole = matrix[:-1, :-1].reshape(n_sites, n_layers, n_sites, n_layers)
+    """Return (site, layer, layer_other) from a matrix over all points, of which `resid_final` may be the last."""
+    n_points = n_sites * n_layers
+    whole = matrix[:n_points, :n_points].reshape(n_sites, n_layers, n_sites, n_layers)
     return np.stack([whole[site, :, site] for site in range(n_sites)])
 
 

@@ -41,7 +41,7 @@ def trajectory_table(
     bad = {sample for commit in commits for sample in commit.quarantined}
     states = {
         site: np.concatenate([read_shard(run, commit, site) for commit in commits]).astype(np.float64)
-        for site in (*run.record.spec.capture.sites, Site.RESID_FINAL)
+        for site in run.record.spec.capture.all_sites
         if site not in (Site.ATTN_OUT, Site.MLP_OUT)  # these are added to the state and are no states
     }
     parts = [

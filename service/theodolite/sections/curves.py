@@ -24,7 +24,7 @@ _HOW_TO_READ = (
     "over prompts: the mean over features, and the largest variance of a single feature. In many models one to three "
     "features have most of the variance. The figure on the sphere shows the same curves after each activation is "
     "scaled to the same norm. Depth labels: 0-pre is the input of block 0, 0-mid the stream after its attention, 1-pre "
-    "the input of block 1. The output of the last block is stored as resid_final and is not drawn."
+    "the input of block 1. The output of the last block is not drawn."
 )
 
 

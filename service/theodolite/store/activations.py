@@ -49,7 +49,7 @@ def create_activations(
         prompt_set: the set's name.
         n_samples: prompts in the set.
         shard_prompts: prompts in one shard.
-        sites: captured sites without `resid_final`, which is always added.
+        sites: captured sites, `resid_final` included.
         coordinates: `position`, `layer` and `d_model` as sequences, and `unit` if active neurons are counted.
     """
     group, memory = _group_in_memory()
@@ -68,7 +68,7 @@ def create_activations(
             attributes={"description": DIMENSIONS[name]},
             config={"write_empty_chunks": True},  # position -1 equals the fill value
         )
-    for site in (*sites, Site.RESID_FINAL):
+    for site in sites:
         _create_array(group, site, n_samples, shard_prompts, lengths)
     for key, content in memory.items():
         put_new(location, f"{ACTIVATIONS}/{prompt_set}/{key}", content.to_bytes())

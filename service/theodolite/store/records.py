@@ -7,7 +7,6 @@ from pydantic import TypeAdapter, ValidationError
 
 from theodolite.errors import RunDamagedError, one_line
 from theodolite.shard_counts import ShardCounts
-from theodolite.sites import Site
 from theodolite.store.checksums import seal, unseal
 from theodolite.store.layout import MLP_POSITIVE, SEALED_SINCE
 from theodolite.store.runs import RunRecord
@@ -124,4 +123,4 @@ def _check(commit: Commit, run: RunRecord, prompt_set: str, index: int) -> None:
 
 def expected_arrays(run: RunRecord) -> set[str]:
     """Return the names of the arrays that each shard of a run has; active neurons may be counted besides."""
-    return {*map(str, run.spec.capture.sites), str(Site.RESID_FINAL)}
+    return set(map(str, run.spec.capture.all_sites))

@@ -14,7 +14,7 @@ from theodolite_jobs.models.batching import can_share_prefix, length_class_of
 from theodolite_jobs.models.load import wrap
 from theodolite_jobs.models.reference import read_sites, relative_errors
 
-SITES = (Site.RESID_PRE, Site.RESID_MID, Site.RESID_POST)
+SITES = (Site.RESID_PRE, Site.RESID_MID, Site.RESID_POST, Site.RESID_FINAL)
 LAYERS = [0, 2, 4]
 LENGTHS = [12, 30, 17, 12, 25, 31, 14, 20, 13, 16]
 
@@ -34,14 +34,14 @@ def capture_all(
     )
     engine = Engine(model, sites, layers)
     shards = [engine.capture(plan, shard, tokens[shard.start : shard.stop]) for shard in plan.shards]
-    return {site: np.concatenate([shard.activations[site] for shard in shards]) for site in (*sites, Site.RESID_FINAL)}
+    return {site: np.concatenate([shard.activations[site] for shard in shards]) for site in sites}
 
 
 @pytest.mark.parametrize("family", tiny.CONFIGS)
 def test_sites_equal_a_float64_hugging_face_run_of_each_prompt_alone(family):
     tokens = tiny.random_tokens(LENGTHS, prefix=9)
     model = wrap(tiny.tiny_model(family))
-    sites = tuple(model.anatomy.taps)
+    sites = (*model.anatomy.taps, Site.RESID_FINAL)
     ours = capture_all(model, tokens, (-3, -1), share_prefix=can_share_prefix(model.config, model.anatomy), sites=sites)
     in_float64 = wrap(tiny.tiny_model(family).double())
     for sample, ids in enumerate(tokens):
@@ -153,3 +153,17 @@ def test_a_wrong_number_of_token_lists_is_refused():
     plan = plan_set("set", tokens, (-1,), shard_prompts=2, batch_tokens=400, share_prefix=False)
     with pytest.raises(ValueError, match="2 samples, not 1"):
         Engine(wrap(tiny.tiny_model("gpt2")), SITES, LAYERS).capture(plan, plan.shards[0], tokens[:1])
+
+
+@pytest.mark.parametrize("family", tiny.CONFIGS)
+def test_no_block_runs_after_the_last_site_and_the_bits_are_the_same(family):
+    tokens, model, layers = tiny.random_tokens(LENGTHS, prefix=9), wrap(tiny.tiny_model(family)), [0, 2]
+    run = []
+    for index, block in enumerate(model.blocks):
+        block.register_forward_hook(lambda *_, index=index: run.append(index))
+    whole = capture_all(model, tokens, layers=layers, sites=(Site.RESID_PRE, Site.RESID_FINAL))
+    assert max(run) == len(model.blocks) - 1
+    run.clear()
+    part = capture_all(model, tokens, layers=layers, sites=(Site.RESID_PRE,))
+    assert max(run) == 1  # block 2 ends at its input
+    np.testing.assert_array_equal(part[Site.RESID_PRE], whole[Site.RESID_PRE])

@@ -24,7 +24,7 @@ from theodolite_jobs.models.facts import mlp_width
 from theodolite_jobs.models.load import LoadedModel, load_model, wrap
 from theodolite_jobs.models.weights import Weights
 
-SITES = (Site.RESID_PRE,)
+SITES = (Site.RESID_PRE, Site.RESID_FINAL)
 LAYERS = [0, 2, 4]
 POSITIONS = (-3, -1)
 LENGTHS = [12, 19, 14, 12, 17]

@@ -60,7 +60,7 @@ def capture(folder, ranks):
     """Return all sites, captured in padded batches, behind a shared prefix where the family can share one."""
     model = load_model(folder, ranks=ranks)
     plan = plan_of(model)
-    return Engine(model, model.anatomy.sites, LAYERS).capture(
+    return Engine(model, (*model.anatomy.sites, Site.RESID_FINAL), LAYERS).capture(
         plan, plan.shards[0], TOKENS, mlp_width(model.config) or 0
     )
 
@@ -106,7 +106,7 @@ def certify_sharded(rank, folder, rule=None):
         model = load_model(folder, ranks=rank.size)
         plan = plan_of(model)
         probes = {"set": probe_prompts(TOKENS)}
-        return certify(model, model.anatomy.sites, LAYERS, {"set": plan}, probes)
+        return certify(model, (*model.anatomy.sites, Site.RESID_FINAL), LAYERS, {"set": plan}, probes)
 
 
 @pytest.mark.parametrize(

@@ -23,7 +23,7 @@ from theodolite_jobs.models.load import LoadedModel
 from theodolite_jobs.models.reference import relative_errors
 from theodolite_jobs.models.source import resolve_source
 
-SITES = (Site.RESID_PRE, Site.RESID_MID)
+SITES = (Site.RESID_PRE, Site.RESID_MID, Site.RESID_FINAL)
 LAYERS = (0, 2, 4)
 TOKENS = tiny.random_tokens([12, 19, 14, 12, 17, 13], prefix=9)
 PLAN = plan_set("set", TOKENS, (-3, -1), shard_prompts=3, batch_tokens=60, share_prefix=True)

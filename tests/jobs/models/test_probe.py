@@ -103,7 +103,9 @@ def test_an_unknown_family_is_found_and_certified(family, monkeypatch):
     tokens = tiny.random_tokens([12, 30, 17, 25], prefix=9)
     options = {"shard_prompts": 4, "batch_tokens": 64, "share_prefix": False}
     plan = plan_set("set", tokens, (-1,), **options, length_class=length_class_of(config))
-    certificate = certify(model, tuple(model.anatomy.taps), range(5), {"set": plan}, {"set": probe_prompts(tokens)})
+    certificate = certify(
+        model, (*model.anatomy.taps, Site.RESID_FINAL), range(5), {"set": plan}, {"set": probe_prompts(tokens)}
+    )
     assert certificate.sites_known_by == "probe"
     assert certificate.max_error < 1e-5
     assert certificate.identity_error < 1e-6

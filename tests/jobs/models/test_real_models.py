@@ -36,7 +36,9 @@ def test_every_site_passes_its_certificate(real):
     share = can_share_prefix(model.config, model.anatomy)
     plan = plan_set("set", tokens, (-1,), shard_prompts=3, batch_tokens=100, share_prefix=share)
     layers = range(model.dimensions.n_layers)
-    certificate = certify(model, tuple(model.anatomy.taps), layers, {"set": plan}, {"set": probe_prompts(tokens)})
+    certificate = certify(
+        model, (*model.anatomy.taps, Site.RESID_FINAL), layers, {"set": plan}, {"set": probe_prompts(tokens)}
+    )
     assert certificate.max_error < 1e-5
     assert certificate.identity_error < 1e-6
 
