@@ -120,11 +120,12 @@ def test_a_halved_batch_is_counted_once(monkeypatch):
     run = LoadedModel.run
 
     def run_few(self, **inputs):
-        """Run first: memory may also run out after all hooks have copied their tensors."""
-        output = run(self, **inputs)
-        if len(inputs["input_ids"]) > 3:
-            raise torch.OutOfMemoryError("no memory left")
-        return output
+        """Run first: memory may also run out after hooks have copied their tensors."""
+        try:
+            return run(self, **inputs)
+        finally:
+            if len(inputs["input_ids"]) > 3:
+                raise torch.OutOfMemoryError("no memory left")
 
     monkeypatch.setattr(LoadedModel, "run", run_few)
     (captured,) = capture(model, tokens, 80, shard_prompts=10, batch_tokens=400)
