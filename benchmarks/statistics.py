@@ -10,6 +10,9 @@ The shards contain float32 numbers with bfloat16 precision, as a survey in bfloa
   process computes all groups of the two passes with a contrast, another one the Gram matrices. The peak resident set of
   each must stay below CAP_BYTES.
 
+- `reduction`: 64 prompts with the shape of a 32B model, reduced in memory as a replica does beside its device with
+  `capture.keep`; the size of a reduced shard; and what a survey of a million prompts stores that keeps 2,048.
+
 The shards are in TMPDIR; those of the rehearsal take 3 GB. The last line is one JSON object.
 Usage: python benchmarks/statistics.py --help
 """
@@ -29,6 +32,7 @@ import zarr
 from numpy.typing import NDArray
 
 from theodolite.groups import GROUPS
+from theodolite.shard_bounds import ShardBounds
 from theodolite.sites import Site
 from theodolite.spec_file import parse_spec
 from theodolite.store.activations import create_activations, encode_shard
@@ -40,8 +44,10 @@ from theodolite.store.records import Commit
 from theodolite.store.runs import ModelFacts, Run, RunRecord, SetFacts, create_run, open_run
 from theodolite.store.shards import read_shard
 from theodolite_jobs.analysis import compute_groups
+from theodolite_jobs.capture.plan import plan_set
 from theodolite_jobs.passes.all_shards import first_passes
 from theodolite_jobs.passes.norm_layers import NormLayer
+from theodolite_jobs.passes.reduced import CapturedSamples, encode_reduced, reduce_samples
 from theodolite_jobs.passes.samples import SampleSelection
 from theodolite_jobs.results.context import Context
 from theodolite_jobs.statistics.norms import Norm
@@ -70,7 +76,9 @@ def main() -> None:
         moments = measure_moments(folder, options)
         doubling = measure_doubling(folder, options)
         rehearsal = measure_rehearsal(folder, options) if options.rehearsal_prompts else None
-    measuring.publish({"moments": moments, "doubling": doubling, "rehearsal": rehearsal}, options.out)
+    reduction = measure_reduction(options)
+    result = {"moments": moments, "doubling": doubling, "rehearsal": rehearsal, "reduction": reduction}
+    measuring.publish(result, options.out)
 
 
 def medians(actions: Mapping[str, Callable[[], Any]], repeats: int) -> dict[str, float]:
@@ -121,6 +129,38 @@ def measure_rehearsal(folder: Path, options: argparse.Namespace) -> dict[str, An
     return result
 
 
+def measure_reduction(options: argparse.Namespace) -> dict[str, Any]:
+    """Return the seconds of one core to reduce a part of a shard, and the bytes of a survey of a million prompts."""
+    layers, rng = options.rehearsal_layers, np.random.default_rng(0)
+    run = Run("", record_of({"nouns": SHARD_PROMPTS}, layers, options.d_model))
+    scales = np.exp(np.linspace(0, 3, layers))[:, None].astype(np.float32)
+    activations = {site: generated(rng, (SHARD_PROMPTS, 1, layers, options.d_model), scales) for site in SITES}
+    activations[Site.RESID_FINAL] = activations[SITES[0]][:, :, -1]
+    reduce = partial(reduce_samples, run, CapturedSamples(activations, 0, ()), llama_norms(run))
+    with scheduler(None, 1):
+        seconds = medians({"reduce": reduce, "encode": partial(encode_reduced, reduce())}, options.repeats)
+    size, tokens = len(encode_reduced(reduce())), [(1,) * 55] * 1_000_000
+    bounds = ShardBounds(len(tokens), 2048, SHARD_PROMPTS)
+    plan = partial(plan_set, "nouns", tokens, (-1,), shard_prompts=SHARD_PROMPTS, batch_tokens=2048, share_prefix=False)
+    prompt_bytes = 4 * options.d_model * (len(SITES) * layers + 1)
+    n_reduced = bounds.n_shards - bounds.n_stored
+    result = {
+        "prompts": SHARD_PROMPTS,
+        "reduce_seconds": seconds["reduce"],
+        "encode_seconds": seconds["encode"],
+        "reduced_shard_bytes": size,
+        "million": {
+            "stored_shards": bounds.n_stored,
+            "reduced_shards": n_reduced,
+            "bytes": n_reduced * size + bounds.n_kept * prompt_bytes,
+            "bytes_if_all_are_stored": len(tokens) * prompt_bytes,
+            "plan_seconds": measuring.seconds_of(partial(plan, n_kept=bounds.n_kept), measuring.CPU),
+        },
+    }
+    measuring.say(f"reduction: {result}")
+    return result
+
+
 def alone(job: Callable[[Run], Any], store: str) -> dict[str, Any]:
     """Return the seconds and peak memory of a job, in a process without other work."""
     seconds = measuring.seconds_of(partial(job, open_run(store, RUN_ID)), measuring.CPU)
@@ -128,7 +168,14 @@ def alone(job: Callable[[Run], Any], store: str) -> dict[str, Any]:
 
 
 def two_passes(run: Run) -> None:
-    """Compute all groups of the two passes, with norm layers as in Llama."""
+    """Compute all groups of the two passes."""
+    context = Context(run, run.record.spec, CONTRASTS, progress=report_progress)
+    context.norms = llama_norms(run)  # instead of those of a model
+    compute_groups(context, [name for name, group in GROUPS.items() if group.uses_passes])
+
+
+def llama_norms(run: Run) -> list[NormLayer]:
+    """Return norm layers as in Llama."""
     ones, zeros = np.ones(run.record.model.d_model), np.zeros(run.record.model.d_model)
     norm = Norm("rms", 1e-6, ones, zeros)
     norms = [
@@ -137,9 +184,7 @@ def two_passes(run: Run) -> None:
         for which, site in zip(("attention", "mlp"), SITES, strict=True)
     ]
     norms.append(NormLayer("final", -1, norm, (Site.RESID_FINAL,)))
-    context = Context(run, run.record.spec, CONTRASTS, progress=report_progress)
-    context.norms = norms  # instead of those of a model
-    compute_groups(context, [name for name, group in GROUPS.items() if group.uses_passes])
+    return norms
 
 
 def gram(run: Run) -> None:
@@ -184,7 +229,9 @@ def write_run(folder: Path, sets: dict[str, int], layers: int, d_model: int) -> 
     scales = np.exp(np.linspace(0, 3, layers))[:, None].astype(np.float32)
     for name, n_samples in sets.items():
         coordinates = {"position": [-1], "layer": range(layers), "d_model": range(d_model)}
-        create_activations(run.location, name, n_samples, SHARD_PROMPTS, measuring.CAPTURED, coordinates)
+        create_activations(
+            run.location, name, ShardBounds(n_samples, n_samples, SHARD_PROMPTS), measuring.CAPTURED, coordinates
+        )
         for index, start in enumerate(range(0, n_samples, SHARD_PROMPTS)):
             stop = min(start + SHARD_PROMPTS, n_samples)
             encoded = {}

@@ -99,8 +99,8 @@ def write_descriptions(location: Location, prepared: Prepared) -> None:
         }
         if units := prepared.counted_units(name):
             coordinates["unit"] = range(units)
-        capture = prepared.spec.capture
-        create_activations(location, name, plan.n_samples, capture.shard_prompts, capture.all_sites, coordinates)
+        bounds = prepared.spec.bounds(name, plan.n_samples)
+        create_activations(location, name, bounds, prepared.spec.capture.all_sites, coordinates)
 
 
 def finish_capture(run: Run, prepared: Prepared) -> None:
@@ -111,8 +111,7 @@ def finish_capture(run: Run, prepared: Prepared) -> None:
     for name, of_shards in commits.items():
         quarantined = dict(item for commit in of_shards for item in commit.quarantined.items())
         lengths = [len(ids) for ids in prepared.tokens[name]]
-        shard_prompts = run.record.spec.capture.shard_prompts
-        write_prompts(run.location, name, prepared.prompts[name], lengths, shard_prompts, quarantined)
+        write_prompts(run.location, name, prepared.prompts[name], lengths, run.record.bounds(name), quarantined)
 
 
 def _open_work(run: Run | None, prepared: Prepared) -> "Work":

@@ -66,9 +66,11 @@ class Prepared:
             "attention": spec.model.attention,
             "remote_code": spec.model.trust_remote_code,
         }
-        # `final` is newer than the first runs, whose digests stay the same.
-        unnamed = {"positions", "final"} if spec.capture.final else {"positions"}
-        capture = spec.capture.model_dump(mode="json", exclude=unnamed)
+        # These fields are newer than the first runs, whose digests stay the same.
+        newer = {
+            name for name, default in {"final": True, "keep": None}.items() if getattr(spec.capture, name) == default
+        }
+        capture = spec.capture.model_dump(mode="json", exclude={"positions", *newer})
         return digest_of({"capture_version": CAPTURE_VERSION, "model": model, "prompts": sets, "capture": capture})
 
     @property
@@ -98,6 +100,8 @@ class Prepared:
         """Return the bytes of a shard's arrays before compression."""
         n_positions = len(self.plans[shard.prompt_set].positions)
         capture = self.spec.capture
+        if shard.is_reduced:  # mean and sum of squares in two spaces, and extremes, in float64
+            return 8 * n_positions * 6 * len(self.layers) * len(capture.sites) * self.dimensions.d_model
         vectors = len(self.layers) * len(capture.sites) + capture.final  # of a prompt at a position
         counts = n_positions * len(self.layers) * self.counted_units(shard.prompt_set)
         return 4 * ((shard.stop - shard.start) * n_positions * vectors * self.dimensions.d_model + counts)
@@ -185,6 +189,7 @@ def prepare(
             ids,
             positions,
             shard_prompts=spec.capture.shard_prompts,
+            n_kept=spec.bounds(name, len(ids)).n_kept,
             batch_tokens=spec.capture.batch_tokens,
             share_prefix=can_share_prefix(config, anatomy),
             length_class=length_class_of(config),

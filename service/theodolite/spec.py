@@ -9,6 +9,7 @@ from typing import Annotated, Any, Literal
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, field_validator, model_validator
 
 from theodolite.groups import ANALYSES, GROUPS
+from theodolite.shard_bounds import ShardBounds
 from theodolite.sites import BLOCK_SITES, Site
 
 NOUNS = "nouns"
@@ -156,6 +157,11 @@ class CaptureSpec(_Model):
         "all", description="Layers to capture, from 0."
     )
     positions: _Positions = Field([-1], description="Token positions to capture, from the end; -1 is the last token.")
+    keep: _Count | None = Field(
+        None,
+        description="Store the activations of the first prompts of each set only, at most so many; the others are "
+        "reduced to moments while the model runs. The default stores all.",
+    )
     batch_tokens: _Count = Field(2048, description="Token budget of one batch, including padding.")
     shard_prompts: _Count = Field(64, description="Number of prompts in a shard.")
     template_date: date = Field(date(2024, 7, 26), description="Date that chat templates use as today.")
@@ -239,6 +245,9 @@ class WordsSpec(_Model):
     )
 
 
+_LEAST_SAMPLES = {"gram": 4, "separation": 10}
+"""The smallest number of stored prompts of a set with which an analysis has a meaning."""
+
 _SENTENCES = PromptSetSpec(source=f"words:{SENTENCES}", template="none", positions="all")
 
 
@@ -285,6 +294,19 @@ class SurveySpec(_Model):
             raise ValueError(
                 "prompts: every set has positions: all, but statistics need a list; set a list in at least one set"
             )
+        keep, named = self.capture.keep, self.analyses or []
+        is_default = self.gram.samples == GramSpec().samples  # the default means all that are stored, at most so many
+        if keep is not None and self.gram.samples > keep and not is_default:
+            raise ValueError(
+                f"gram.samples is {self.gram.samples}, but capture.keep is {keep}; Gram matrices need stored "
+                f"activations, so set gram.samples to {keep} or less, or raise capture.keep"
+            )
+        few = [name for name, least in _LEAST_SAMPLES.items() if name in named and keep is not None and keep < least]
+        if few:
+            raise ValueError(
+                f"analyses: {few[0]!r} needs the activations of at least {_LEAST_SAMPLES[few[0]]} prompts, but "
+                f"capture.keep is {keep}"
+            )
         if SENTENCES in self.prompts:
             raise ValueError(
                 f"prompts.{SENTENCES}: this name is reserved for the set of words.sentences; rename the set"
@@ -330,6 +352,12 @@ class SurveySpec(_Model):
         """
         has_sentences = bool(self.prompts) and bool(self.words.sentences) and self.capture.final
         return {**self.prompts, **({SENTENCES: _SENTENCES} if has_sentences else {})}
+
+    def bounds(self, prompt_set: str, n_samples: int) -> ShardBounds:
+        """Return the bounds of the shards of a set; sets with `positions: all` have no moments and are stored whole."""
+        keep = None if self.sets[prompt_set].positions == "all" else self.capture.keep
+        n_kept = n_samples if keep is None else min(keep, n_samples)
+        return ShardBounds(n_samples, n_kept, self.capture.shard_prompts)
 
     def is_paired(self, contrast: str) -> bool:
         """Return `paired` of a contrast, or its default: true for the built-in pair with equal selections."""

@@ -50,6 +50,9 @@ MAX_ATTEMPTS = 12
 
 PAUSE_SECONDS = 1.0
 
+CAPTURE = {"shard_prompts": 3, "batch_tokens": 200, "keep": 6}
+"""Two of the four shards of a set are stored, and two are reduced."""
+
 _chaos: "Chaos"  # the harness of a process of the pool
 
 _TIMED = ("COMPLETE", "report.html", "run.json")  # contain times
@@ -87,7 +90,7 @@ class Chaos:
         """Run the survey without faults, once without and once with a prompt that kills its replica."""
         PROCESSES.set_forkserver_preload(PRELOADED)
         self.folder, self.bucket, self.dask = folder, bucket, dask
-        self.spec = spec_of(save_model(folder / "model"))
+        self.spec = spec_of(save_model(folder / "model"), capture=CAPTURE)
         counting = [
             *(Fault("driver", step, EVERY, COUNT, is_after=False) for step in DRIVER_STEPS),
             *(Fault("replica", step, EVERY, COUNT, is_after=False) for step in REPLICA_STEPS),

@@ -80,7 +80,7 @@ class Fault:
         return self.action if self.action in (DASK, POISON) else f"{self.action} of {self.process}"
 
 
-POISONED = Fault("replica", "harmful", 4, POISON, is_after=False)
+POISONED = Fault("replica", "harmful", 7, POISON, is_after=False)
 """The fault of each attempt of a schedule with poison."""
 
 

@@ -30,8 +30,10 @@ def test_defaults_are_those_of_the_contract() -> None:
     }
     assert spec.capture.model_dump() == {
         "sites": [Site.RESID_PRE, Site.RESID_MID],
+        "final": True,
         "layers": "all",
         "positions": [-1],
+        "keep": None,
         "batch_tokens": 2048,
         "shard_prompts": 64,
         "template_date": date(2024, 7, 26),

@@ -42,7 +42,7 @@ BAD = {
         capture("site: [resid_pre]"),
         [
             "  capture.site: unknown field, given ['resid_pre']",
-            "allowed: sites, layers, positions, batch_tokens, shard_prompts, template_date",
+            "allowed: sites, final, layers, positions, keep, batch_tokens, shard_prompts, template_date",
         ],
     ),
     "unknown_field_of_contrast": (
@@ -102,6 +102,14 @@ BAD = {
             "resid_final is captured unless capture.final is false",
             SITES,
         ],
+    ),
+    "more_samples_than_are_kept": (
+        capture("keep: 100") + "gram: {samples: 200}\n",
+        ["gram.samples is 200, but capture.keep is 100", "set gram.samples to 100 or less"],
+    ),
+    "too_few_kept_samples": (
+        capture("keep: 9") + "analyses: [separation]\n",
+        ["analyses: 'separation' needs the activations of at least 10 prompts, but capture.keep is 9"],
     ),
     "site_twice": (
         capture("sites: [resid_pre, resid_pre]"),

@@ -143,7 +143,7 @@ def store_run(
         if positive is not None:
             coordinates["unit"] = range(positive.shape[-1])
         whole[Site.RESID_FINAL] = (final or {}).get(name, first[:, :, -1])
-        create_activations(run.location, name, len(first), shard_prompts, list(whole), coordinates)
+        create_activations(run.location, name, run.record.bounds(name), list(whole), coordinates)
         bad = dict((quarantined or {}).get(name, {}))
         for index, start in enumerate(range(0, len(first), shard_prompts)):
             stop = min(start + shard_prompts, len(first))
@@ -159,6 +159,6 @@ def store_run(
             commit = Commit(run.id, name, index, start, stop, new_attempt(), checksums, [list(range(start, stop))], own)
             commit_shard(run.location, commit, encoded)
         texts = [f"prompt {sample}" for sample in range(len(first))]
-        write_prompts(run.location, name, texts, [1] * len(first), shard_prompts, bad)
+        write_prompts(run.location, name, texts, [1] * len(first), run.record.bounds(name), bad)
     consolidate(run)
     return run

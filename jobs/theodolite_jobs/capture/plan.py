@@ -5,8 +5,9 @@ batches and the same bits.
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 
+from theodolite.shard_bounds import ShardBounds
 from theodolite.shard_counts import ShardCounts
 from theodolite.spec import TokenIds, digest_of
 
@@ -32,6 +33,7 @@ class ShardPlan:
     stop: int  # one past the last sample
     batches: tuple[Batch, ...]  # samples of each batch, as indices into the set
     quarantined: Mapping[int, str] = field(default_factory=dict)  # samples that are not run, and why
+    is_reduced: bool = False  # whether its activations are reduced to moments and not stored
 
     @property
     def name(self) -> str:
@@ -59,7 +61,7 @@ class SetPlan:
         """Return the digest of the plan, which no quarantine changes."""
         plan = asdict(self)
         for shard in plan["shards"]:
-            del shard["quarantined"]
+            del shard["quarantined"], shard["is_reduced"]  # the bounds of the shards say the latter too
         return digest_of(plan)
 
 
@@ -72,6 +74,7 @@ def plan_set(
     batch_tokens: int,
     share_prefix: bool,
     length_class: Callable[[int], int] = lambda _: 0,
+    n_kept: int | None = None,
 ) -> SetPlan:
     """Return the capture plan of one prompt set.
 
@@ -83,21 +86,46 @@ def plan_set(
         batch_tokens: the token budget of one batch, padding included; a longer prompt is a batch of its own.
         share_prefix: compute the first tokens that all prompts share once, if all prompts are of class 0.
         length_class: returns the class of a prompt's length; prompts of two classes never share a batch.
+        n_kept: the number of first prompts whose activations are stored; None stores all.
     """
+    bounds = ShardBounds(len(tokens), len(tokens) if n_kept is None else n_kept, shard_prompts)
     classes = [length_class(len(ids)) for ids in tokens]
     shared = shared_prefix(tokens, positions) if share_prefix and set(classes) == {0} else 0
     lengths = [len(ids) - shared for ids in tokens]
     shards = []
-    for index, start in enumerate(range(0, len(tokens), shard_prompts)):
-        stop = min(start + shard_prompts, len(tokens))
+    for index in range(bounds.n_shards):
+        start, stop = bounds.of(index)
         batches = tuple(
             batch
-            for one in sorted(set(classes[start:stop]))
-            for batch in batch_by_length([i for i in range(start, stop) if classes[i] == one], lengths, batch_tokens)
+            for first, end in _pieces(start, stop, bounds.shard_prompts)
+            for one in sorted(set(classes[first:end]))
+            for batch in batch_by_length([i for i in range(first, end) if classes[i] == one], lengths, batch_tokens)
         )
-        shards.append(ShardPlan(prompt_set, index, start, stop, batches))
+        is_reduced = index >= bounds.n_stored
+        shards.append(ShardPlan(prompt_set, index, start, stop, batches, is_reduced=is_reduced))
     computed = sum(padded_tokens(batch, lengths) for shard in shards for batch in shard.batches)
     return SetPlan(prompt_set, positions, shared, tuple(shards), sum(map(len, tokens)), computed)
+
+
+def pieces(shard: ShardPlan, shard_prompts: int) -> list[ShardPlan]:
+    """Return a shard's parts of at most `shard_prompts` consecutive prompts, which are captured one after another.
+
+    Each batch lies in one part, so that memory holds the activations of one part only.
+    """
+    return [
+        replace(
+            shard,
+            start=start,
+            stop=stop,
+            batches=tuple(batch for batch in shard.batches if start <= batch[0] < stop),
+            quarantined={sample: why for sample, why in shard.quarantined.items() if start <= sample < stop},
+        )
+        for start, stop in _pieces(shard.start, shard.stop, shard_prompts)
+    ]
+
+
+def _pieces(start: int, stop: int, size: int) -> list[tuple[int, int]]:
+    return [(first, min(first + size, stop)) for first in range(start, stop, size)]
 
 
 def count_tokens(plan: SetPlan, shard: ShardPlan, tokens: Sequence[TokenIds], batches: Sequence[Batch]) -> ShardCounts:

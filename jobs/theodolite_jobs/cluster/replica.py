@@ -5,6 +5,7 @@ import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ from theodolite.sites import Site
 from theodolite.spec import ModelSpec, TokenIds
 from theodolite.store.objects import Location, open_location
 from theodolite.version import __version__
-from theodolite_jobs.capture.plan import SetPlan, ShardPlan
+from theodolite_jobs.capture.plan import SetPlan, ShardPlan, pieces
 from theodolite_jobs.cluster.ranks import Rank, join
 from theodolite_jobs.cluster.store_marker import StoreMarker, check_marker
 from theodolite_jobs.cluster.write_queue import WriteQueue
@@ -81,6 +82,7 @@ class Replica:
         self._idle_since: float | None = None
         self._units: dict[str, int] = {}
         self._engine: Any = None
+        self._reducer: Any = None
         self._certificate: dict[str, Any] = {}
 
     def certify(self, expected: Arithmetic | None = None) -> dict[str, Any]:
@@ -123,10 +125,12 @@ class Replica:
         """
         with self._writes.slot(call) as slot, self._in_step():
             engine, location, units = self._open(shard)
-            self._writes.reserve(slot, engine.shard_bytes(plan, shard, units))
+            first = pieces(shard, self.assignment.shard_prompts)[0]  # of the others, few are in memory at a time
+            self._writes.reserve(slot, engine.shard_bytes(plan, first, units))
             is_kept = self.rank is None or self.rank.index == 0
+            launch = partial(self._ready_to_reduce().launch, engine) if shard.is_reduced else engine.launch
             with self._busy() as idle_seconds:
-                finish = engine.launch(plan, shard, tokens, units, halvings, is_kept=is_kept)
+                finish = launch(plan, shard, tokens, units, halvings, is_kept=is_kept)
             if is_kept:
                 slot.write = lambda: self._write(location, shard, finish(), str(engine.model.device), idle_seconds)
 
@@ -142,7 +146,9 @@ class Replica:
         with self._in_step():
             engine, _, units = self._open(shard)
             with self._busy():
-                engine.capture(plan, shard, tokens, units, halvings)
+                for part in pieces(shard, self.assignment.shard_prompts):
+                    own = tokens[part.start - shard.start : part.stop - shard.start]
+                    engine.capture(plan, part, own, units, halvings)
 
     @contextmanager
     def _busy(self) -> Iterator[float]:
@@ -170,14 +176,18 @@ class Replica:
         from theodolite.store.activations import encode_counts, encode_shard
         from theodolite.store.checksums import sha256
         from theodolite.store.commits import commit_shard, new_attempt
-        from theodolite.store.layout import MLP_POSITIVE
+        from theodolite.store.layout import MLP_POSITIVE, REDUCED
         from theodolite.store.records import Commit
+        from theodolite_jobs.passes.reduced import encode_reduced
 
         begin = time.perf_counter()
-        encoded = {
-            str(site): encode_shard(site, values, shard.start, self.assignment.shard_prompts)
-            for site, values in captured.activations.items()
-        }
+        if shard.is_reduced:
+            encoded = {REDUCED: encode_reduced(captured.first)}
+        else:
+            encoded = {
+                str(site): encode_shard(site, values, shard.start, self.assignment.shard_prompts)
+                for site, values in captured.activations.items()
+            }
         if captured.positive_counts is not None:
             encoded[MLP_POSITIVE.name] = encode_counts(captured.positive_counts, shard.index)
         checksums = {name: sha256(content) for name, content in encoded.items()}
@@ -234,6 +244,31 @@ class Replica:
             self._certificate = asdict(certify(engine.model, engine.sites, engine.layers, self.plans, self.probes))
             self._engine = engine
         return self._engine
+
+    def _ready_to_reduce(self) -> Any:
+        """Return the reducer, which needs run.json and the parameters of the norm layers."""
+        if self._reducer is None:
+            from theodolite.store.runs import open_run_at
+            from theodolite_jobs.cluster.reduction import Reducer
+
+            run = open_run_at(self.assignment.run_url)
+            threads = GPU_WRITERS if self.assignment.gpus else CPU_WRITERS
+            self._reducer = Reducer(run, _norm_layers(run, self.assignment), self.assignment.shard_prompts, threads)
+        return self._reducer
+
+
+def _norm_layers(run: Any, assignment: Assignment) -> Any:
+    """Return the model's norm layers, or None if its weights cannot be read from their files."""
+    from theodolite_jobs.models.load import load_config
+    from theodolite_jobs.models.source import fetch, resolve_source
+    from theodolite_jobs.models.weights import Weights
+    from theodolite_jobs.passes.norm_layers import norm_layers
+
+    files = fetch(resolve_source(assignment.model, assignment.folder), assignment.cache)
+    try:
+        return norm_layers(run, Weights(files, load_config(files, assignment.model.trust_remote_code)))
+    except ModelError:
+        return None
 
 
 def _load_engine(assignment: Assignment, rank: Rank | None) -> Any:

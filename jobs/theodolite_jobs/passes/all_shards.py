@@ -1,13 +1,16 @@
 """Both passes over all shards of a run on Dask; their outputs merge in the order of shards."""
 
 from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
 from functools import reduce
+from itertools import chain
 from typing import Any
 
 from theodolite.groups.record import Output
 from theodolite.store.runs import Run
 from theodolite_jobs.passes.norm_layers import NormLayer
 from theodolite_jobs.passes.one_shard import FirstPass, SecondPass, first_pass, second_pass
+from theodolite_jobs.passes.reduced import read_reduced, second_pass_of_reduced
 from theodolite_jobs.passes.samples import SampleSelection
 from theodolite_jobs.passes.selections import ContrastSelection
 from theodolite_jobs.passes.stream_arrays import STREAM_SPACES
@@ -21,10 +24,14 @@ def first_passes(
     """Return the requested outputs for each selection of samples; each selection reads each of its shards once."""
     all_norms, passes = shared(norms), {}
     for selection, outputs in requested.items():
-        n_shards = run.record.sets[selection.prompt_set].n_shards
-        arguments = [(run, selection, index, outputs, all_norms) for index in range(n_shards)]
+        bounds = run.record.bounds(selection.prompt_set)
+        arguments = [(run, selection, index, outputs, all_norms) for index in range(bounds.n_stored)]
         parts = run_tasks(first_pass, arguments, progress, f"statistics of {selection.prompt_set}")
-        passes[selection] = reduce(FirstPass.merged, parts)
+        passes[selection] = stored = reduce(FirstPass.merged, parts)
+        reduced = range(bounds.n_stored, bounds.n_shards if outputs - {"folds"} else 0)
+        if reduced:
+            more = run_tasks(read_reduced, [(run, selection, index) for index in reduced])
+            passes[selection] = replace(reduce(FirstPass.merged, more, stored), stored=stored)
     return passes
 
 
@@ -54,11 +61,18 @@ def second_passes(
         axes = fold_directions(positive.folds, negative.folds)
     p, n = selection.positive, selection.negative
     means_and_axes = shared((means, axes))
-    shards = [range(run.record.sets[side.prompt_set].n_shards) for side in (p, n)]
-    arguments: list[tuple[Any, ...]]
-    if selection.paired:
-        arguments = [(run, p, n, index, means_and_axes, True) for index in shards[0]]
-    else:
-        arguments = [(run, p, None, index, means_and_axes, False) for index in shards[0]]
-        arguments += [(run, None, n, index, means_and_axes, False) for index in shards[1]]
-    return reduce(SecondPass.__add__, run_tasks(second_pass, arguments, progress, f"contrast {label}"))
+    bounds = [run.record.bounds(side.prompt_set) for side in (p, n)]
+
+    def arguments_of(shards: Sequence[range], shared_value: Any) -> list[tuple[Any, ...]]:
+        if selection.paired:
+            return [(run, p, n, index, shared_value, True) for index in shards[0]]
+        return [
+            *((run, p, None, index, shared_value, False) for index in shards[0]),
+            *((run, None, n, index, shared_value, False) for index in shards[1]),
+        ]
+
+    stored = arguments_of([range(one.n_stored) for one in bounds], means_and_axes)
+    parts = run_tasks(second_pass, stored, progress, f"contrast {label}")
+    reduced = arguments_of([range(one.n_stored, one.n_shards) for one in bounds], shared(means))
+    more = run_tasks(second_pass_of_reduced, reduced) if means else ()
+    return reduce(SecondPass.__add__, chain(parts, more))

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from theodolite.sites import Site, leaving_block
 from theodolite.store.runs import Run
 from theodolite_jobs.passes.norm_layers import NormLayer
-from theodolite_jobs.passes.samples import SelectedShard
+from theodolite_jobs.passes.samples import Samples
 from theodolite_jobs.passes.selections import first_captured
 from theodolite_jobs.statistics import sphere
 from theodolite_jobs.statistics.moments import Moments, moments
@@ -19,7 +19,7 @@ At = Callable[[Site, int], NDArray[np.float64]]
 """Return the activations at a site and an index into the run's layers, (sample · position, d_model)."""
 
 
-def cached_reader(shard: SelectedShard) -> At:
+def cached_reader(shard: Samples) -> At:
     """Return a reader that caches the latest layers, since several statistics read each layer."""
 
     @lru_cache(maxsize=2 * len(Site))

@@ -12,10 +12,10 @@ from theodolite.sites import Site
 from theodolite.store.runs import Run
 from theodolite_jobs.passes.norm_layers import NormLayer
 from theodolite_jobs.passes.norms_and_steps import cached_reader, captured_blocks, measure_norms, travel_moments
-from theodolite_jobs.passes.samples import SampleSelection, SelectedShard
+from theodolite_jobs.passes.samples import Samples, SampleSelection, SelectedShard
 from theodolite_jobs.passes.stream_arrays import FoldArrays, StreamArrays
 from theodolite_jobs.statistics import sphere
-from theodolite_jobs.statistics.curves import Scatter, scatter
+from theodolite_jobs.statistics.curves import Scatter, no_sums, scatter
 from theodolite_jobs.statistics.moments import Extremes, Moments, extremes, merge, merge_extremes, moments, on_sphere
 from theodolite_jobs.statistics.separation import FOLDS, Folds, fold_scores
 
@@ -35,26 +35,31 @@ class FirstPass:
             layer). For `norms`: `norms` (position, norm, quantity), and `final` (position, d_model) of `resid_final`
             if it was captured. For `travel`: `steps` (position, layer, step), `path` (position, quantity).
         extremes: minimum and maximum of `raw` and of `norms`.
-        folds: moments of each fold, (fold, site, position, layer, d_model); None unless requested.
+        folds: moments of each fold, (fold, site, position, layer, d_model), over the samples whose activations are
+            stored; None unless requested.
+        squares: the sum of the squared numbers of samples of the parts whose means are known: 1 for each sample whose
+            activations are stored, and n² for a reduced shard of n samples.
+        stored: the outputs over the samples whose activations are stored, if these are not all.
     """
 
     moments: dict[str, Moments]
     extremes: dict[str, Extremes]
     folds: Folds | None
+    squares: int
+    stored: "FirstPass | None" = None
 
     @property
     def count(self) -> int:
         """Number of samples."""
-        if self.folds is not None:
-            return int(self.folds.counts.sum())
-        return next(iter(self.moments.values())).count
+        return next((part.count for part in self.moments.values()), 0)
 
     def merged(self, other: "FirstPass") -> "FirstPass":
         """Return the outputs for the samples of both parts."""
         return FirstPass(
             {name: merge(part, other.moments[name]) for name, part in self.moments.items()},
             {name: merge_extremes(part, other.extremes[name]) for name, part in self.extremes.items()},
-            self.folds + other.folds if self.folds and other.folds else None,
+            self.folds + other.folds if self.folds and other.folds else self.folds or other.folds,
+            self.squares + other.squares,
         )
 
 
@@ -80,11 +85,15 @@ class SecondPass:
 def first_pass(
     run: Run, selection: SampleSelection, shard_index: int, outputs: frozenset[Output], norms: Sequence[NormLayer]
 ) -> FirstPass:
-    """Return the requested outputs for one shard's selected samples; each layer is converted to float64 once."""
-    shard = SelectedShard(run, selection, shard_index)
+    """Return the requested outputs for the selected samples of one shard, whose activations are stored."""
+    return measure(run, SelectedShard(run, selection, shard_index), outputs, norms)
+
+
+def measure(run: Run, shard: Samples, outputs: frozenset[Output], norms: Sequence[NormLayer]) -> FirstPass:
+    """Return the requested outputs for samples that are stored or in memory; converts each layer to float64 once."""
     at = cached_reader(shard)
     sites, n_layers, d_model = run.record.spec.capture.sites, len(run.record.layers), run.record.model.d_model
-    n_samples, n_positions = len(shard.samples), len(selection.positions)
+    n_samples, n_positions = len(shard.samples), shard.n_positions
     shape = (len(sites), n_positions, n_layers)
     stream = StreamArrays(shape, n_samples, d_model) if "stream" in outputs else None
     folds = FoldArrays(shape, shard.samples % FOLDS, d_model) if "folds" in outputs else None
@@ -114,7 +123,7 @@ def first_pass(
         parts["norms"], ends["norms"] = moments(measured), extremes(measured)
         if Site.RESID_FINAL in run.record.spec.capture.all_sites:
             parts["final"] = moments(shard.layer(Site.RESID_FINAL).astype(np.float64))
-    return FirstPass(parts, ends, folds.folds() if folds is not None else None)
+    return FirstPass(parts, ends, folds.folds() if folds is not None else None, n_samples)
 
 
 def second_pass(
@@ -134,8 +143,7 @@ def second_pass(
     n_positions = next(len(side.selection.positions) for side in sides if side is not None)
     n_layers, d_model = len(run.record.layers), run.record.model.d_model
     shape = len(run.record.spec.capture.sites), n_positions, n_layers
-    outer = (*shape, 2, 2)
-    sums = {space: Scatter(np.zeros(outer), np.zeros(outer), np.zeros(outer), np.zeros(shape)) for space in means}
+    sums = {space: no_sums(shape) for space in means}
     scores = [np.empty((0 if side is None else len(side.samples), *shape)) for side in sides]
     for (number, site), index in product(enumerate(run.record.spec.capture.sites), range(n_layers)):
         layers = [np.empty((0, n_positions, d_model)) if side is None else side.layer(site, index) for side in sides]
@@ -144,9 +152,7 @@ def second_pass(
             samples = [layer[:, position].astype(np.float64) for layer in layers]
             for space, (a, b) in means.items():
                 p, q = (on_sphere(one) if space == "sphere" else one for one in samples)
-                part = scatter(p, q, a[at], b[at], paired=paired)
-                for name in ("positive", "negative", "cross", "cross_trace"):
-                    getattr(sums[space], name)[at] = getattr(part, name)
+                sums[space].put(at, scatter(p, q, a[at], b[at], paired=paired))
             for side, one, own in zip(sides, samples, scores, strict=True):
                 if axes is not None and side is not None:
                     own[:, *at] = fold_scores(one, side.samples % FOLDS, axes[0][:, *at], axes[1][:, *at])

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
@@ -29,6 +29,17 @@ class SampleSelection:
     positions: tuple[int, ...]
 
 
+@runtime_checkable
+class Samples(Protocol):
+    """Samples at some positions, read layer by layer; `samples` are their indices in the set."""
+
+    samples: NDArray[np.int64]
+    n_positions: int
+
+    def layer(self, site: Site, index: int = 0) -> NDArray[np.float32]:
+        """Return the activations at one site and an index into the run's layers, (sample, position, d_model)."""
+
+
 class SelectedShard:
     """The selected samples of one shard, read layer by layer and checked to be finite."""
 
@@ -39,6 +50,7 @@ class SelectedShard:
         self.commit = read_commit(run, selection.prompt_set, shard_index)
         within = range(self.commit.start, self.commit.stop)
         self.samples = np.array([sample for sample in within if sample not in selection.excluded], dtype=np.int64)
+        self.n_positions = len(selection.positions)
         self._opened: dict[Site, StoredShard] = {}
 
     def layer(self, site: Site, index: int = 0) -> NDArray[np.float32]:

@@ -47,12 +47,17 @@ def set_selections(run: Run, commits: Mapping[str, list[Commit]]) -> list[tuple[
 
 
 def contrast_selection(run: Run, contrast: Mapping[str, Any], commits: Mapping[str, list[Commit]]) -> ContrastSelection:
-    """Return the selection for a contrast; if paired, it leaves out the partners of quarantined prompts too."""
+    """Return the selection for a contrast; if paired, it leaves out the partners of quarantined prompts too.
+
+    A reduced shard has no single prompts, so the partners of its quarantined prompts stay.
+    """
     _, positions = measured_sets(run)
     names, paired = [contrast["positive"], contrast["negative"]], contrast["paired"]
     own = [run.record.sets[name].positions for name in names]
     bad = [quarantined(commits[name]) for name in names]
-    excluded = [bad[0] | bad[1]] * 2 if paired else bad
+    kept = [run.record.bounds(name).n_kept for name in names]
+    both = frozenset(sample for sample in bad[0] | bad[1] if sample < min(kept))
+    excluded = [one | both for one in bad] if paired else bad
     common = [position for position in positions if all(position in one for one in own)]
     positive, negative = (
         SampleSelection(name, out, tuple(one.index(position) for position in common))

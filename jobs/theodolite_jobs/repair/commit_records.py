@@ -95,12 +95,13 @@ def _rebuilt(run: Run, prepared: Prepared, shard: ShardPlan, quarantined: Mappin
         device=str(run.record.parity.get("device", "")),
         **asdict(counts),
     )
+    expected = expected_arrays(run.record, name, shard.index)
     arrays = {
         array: content
-        for array in sorted(expected_arrays(run.record) | {MLP_POSITIVE.name})
+        for array in sorted(expected | {MLP_POSITIVE.name})
         if (content := get(run.location, array_key(commit, array))) is not None
     }
-    if not expected_arrays(run.record) <= arrays.keys():
+    if not expected <= arrays.keys():
         return None
     checksums = {array: sha256(content) for array, content in arrays.items()}
     return replace(commit, checksums=checksums, stored_bytes=sum(map(len, arrays.values())))

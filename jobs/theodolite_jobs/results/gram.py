@@ -79,9 +79,9 @@ def compute(context: Context) -> Result:
 
 
 def _cloud(run: Run, name: str, position: int, commits: Sequence[Commit], limit: int) -> PointCloud:
-    """Return the first usable samples of a set."""
+    """Return the first usable samples of a set whose activations are stored."""
     bad = quarantined(commits)
-    usable = [sample for sample in range(run.record.sets[name].n_samples) if sample not in bad][:limit]
+    usable = [sample for sample in range(run.record.bounds(name).n_kept) if sample not in bad][:limit]
     return PointCloud(name, run.record.sets[name].positions.index(position), usable)
 
 

@@ -66,9 +66,10 @@ class CapturedInputs:
         """Return the number of prompts used of each set, (set, position)."""
         counts = np.zeros((len(self.sets), len(self.positions)), dtype=np.int64)
         for row, name in enumerate(self.sets if self._has_inputs else ()):
-            facts = self.run.record.sets[name]
-            usable = min(SAMPLES, facts.n_samples - len(quarantined(self.commits[name])))
-            counts[row, [self.positions.index(position) for position in facts.positions]] = usable
+            kept = range(self.run.record.bounds(name).n_kept)
+            usable = min(SAMPLES, len(kept) - sum(sample in kept for sample in quarantined(self.commits[name])))
+            own = self.run.record.sets[name].positions
+            counts[row, [self.positions.index(position) for position in own]] = usable
         return counts
 
     def by_layer(self, n_layers: int) -> Iterator[tuple[list[int], dict[int, Samples]]]:
@@ -86,7 +87,8 @@ class CapturedInputs:
         inputs: dict[int, Samples] = {layer: {} for layer in layers}
         for row, name in enumerate(self.sets):
             excluded, n_positions = quarantined(self.commits[name]), len(self.run.record.sets[name].positions)
-            shards = [commit.index for commit in self.commits[name] if commit.start < SAMPLES + len(excluded)]
+            stop = min(SAMPLES + len(excluded), self.run.record.bounds(name).n_kept)
+            shards = [commit.index for commit in self.commits[name] if commit.start < stop]
             selection = SampleSelection(name, excluded, tuple(range(n_positions)))
             arguments = [(self.run, selection, index, layers) for index in shards]
             samples = np.concatenate(list(run_tasks(_shard_inputs, arguments)))[:SAMPLES]

@@ -30,7 +30,9 @@ def _statistics(passes: ContrastPasses) -> Arrays:
         "accuracy": accuracy(positive, negative),
         "fisher_ratio": fisher_ratio(passes.positive.folds, passes.negative.folds),
     }
-    arrays = passes.counts
+    # Of the stored activations alone, which may be fewer than those that were captured.
+    sides = {"n_positive": positive, "n_negative": negative}
+    arrays: Arrays = {name: np.full(len(passes.positions), len(scores)) for name, scores in sides.items()}
     for name, estimate in estimates.items():
         arrays |= {name: estimate.value, f"{name}_low": estimate.low, f"{name}_high": estimate.high}
     return arrays

@@ -10,6 +10,7 @@ from typing import NamedTuple
 import numpy as np
 from jaxtyping import Float64
 from numpy.typing import NDArray
+from scipy.stats import t
 
 NORMAL_QUANTILE = 1.959963984540054
 """Two-sided 95 % of the normal distribution."""
@@ -40,6 +41,26 @@ class Scatter:
             self.cross + other.cross,
             self.cross_trace + other.cross_trace,
         )
+
+    def put(self, at: tuple[int, ...], part: "Scatter") -> None:
+        """Fill in the sums of one curve."""
+        for name in ("positive", "negative", "cross", "cross_trace"):
+            getattr(self, name)[at] = getattr(part, name)
+
+
+def no_sums(shape: tuple[int, ...]) -> Scatter:
+    """Return sums over no samples for curves of a shape."""
+    outer = (*shape, 2, 2)
+    return Scatter(np.zeros(outer), np.zeros(outer), np.zeros(outer), np.zeros(shape))
+
+
+class Groups(NamedTuple):
+    """Sizes, if only the means of some groups of samples are known; every other sample is a group of one."""
+
+    squares_p: int  # the sum of the squared sizes of the groups of P
+    squares_q: int  # likewise of N
+    known_p: NDArray[np.float64]  # Σ‖x − a‖² over the samples of P in `Scatter.cross_trace`
+    known_q: NDArray[np.float64]  # likewise of N
 
 
 class CosineCurve(NamedTuple):
@@ -84,6 +105,7 @@ def cosine_curve(
     sums: Scatter,
     *,
     paired: bool,
+    groups: Groups | None = None,
 ) -> CosineCurve:
     """Return the cosine between two means, its debiased form and the 95 % interval around that.
 
@@ -94,23 +116,34 @@ def cosine_curve(
 
     The arguments are the means of P and N, the traces of their covariances (n−1), their numbers of samples, and the sum
     over all shards of what `scatter` returns. If paired, row i of P belongs to row i of N.
+
+    If only the means of some groups are known, the deviation of a group's mean counts as the same deviation of each of
+    its samples. With S, the sum of the groups' squared sizes, the expected sum of squares is then σ²(n − S/n) and not
+    σ²(n − 1). The interval is that of Student's t with n²/S − 1 degrees of freedom, the smaller number of both sets.
+    The known pairs then give the correlation tr Σ_PN / √(tr Σ_P tr Σ_N).
     """
+    squares_p, squares_q = (groups.squares_p, groups.squares_q) if groups else (n_p, n_q)
+    divisor_p, divisor_q = _mean_variance_divisor(n_p, squares_p), _mean_variance_divisor(n_q, squares_q)
     dot, a_squared, b_squared = _dot(a, b), _dot(a, a), _dot(b, b)
     big_a, big_b = a_squared - trace_p / n_p, b_squared - trace_q / n_q
-    noise = sums.cross_trace / (n_p - 1) / n_p if paired and n_p > 1 else 0.0
+    noise = sums.cross_trace / (n_p - 1) / n_p if paired and n_p > 1 else np.zeros(dot.shape)
     with np.errstate(invalid="ignore", divide="ignore"):
+        if groups is not None:
+            # 0 / 0 where a set does not vary
+            noise = np.nan_to_num(sums.cross_trace * np.sqrt(trace_p / groups.known_p * trace_q / groups.known_q)) / n_p
         plain = dot / np.sqrt(a_squared * b_squared)
         scale = np.sqrt(np.where((big_a > 0) & (big_b > 0), big_a * big_b, np.nan))
         debiased = (dot - noise) / scale
         weights_p = np.stack([-debiased / big_a, 1 / scale], axis=-1)
         weights_q = np.stack([-debiased / big_b, 1 / scale], axis=-1)
         variance = (
-            _quadratic(weights_p, sums.positive, weights_p) / _mean_variance_divisor(n_p)
-            + _quadratic(weights_q, sums.negative, weights_q) / _mean_variance_divisor(n_q)
-            + 2 * _quadratic(weights_p, sums.cross, weights_q) / _mean_variance_divisor(n_p)
+            _quadratic(weights_p, sums.positive, weights_p) / divisor_p
+            + _quadratic(weights_q, sums.negative, weights_q) / divisor_q
+            + 2 * _quadratic(weights_p, sums.cross, weights_q) / divisor_p
         )
         # Rounding can make a variance of zero slightly negative.
-        half_width = NORMAL_QUANTILE * np.sqrt(np.maximum(variance, 0.0))
+        quantile = max(_quantile(n_p, squares_p), _quantile(n_q, squares_q))
+        half_width = quantile * np.sqrt(np.maximum(variance, 0.0))
     return CosineCurve(plain, debiased, debiased - half_width, debiased + half_width, np.linalg.norm(a - b, axis=-1))
 
 
@@ -123,9 +156,14 @@ def variance_curves(
     return variance.mean(axis=-1), variance.max(axis=-1), feature.astype(np.int64)
 
 
-def _mean_variance_divisor(n: int) -> float:
-    """Return n(n−1), which turns a sum of squared deviations into the variance of the mean; NaN for one sample."""
-    return float(n * (n - 1)) if n > 1 else float("nan")
+def _quantile(n: int, squares: int) -> float:
+    """Return the two-sided 95 % quantile of the normal distribution, or of Student's t if there are groups."""
+    return NORMAL_QUANTILE if squares == n else float(t.ppf(0.975, n * n / squares - 1))
+
+
+def _mean_variance_divisor(n: int, squares: int) -> float:
+    """Return n² − squares, which turns a sum of squared deviations into the variance of the mean; NaN for one group."""
+    return float(n * n - squares) if n * n > squares else float("nan")
 
 
 def _dot(x: NDArray[np.float64], y: NDArray[np.float64]) -> NDArray[np.float64]:

@@ -66,10 +66,12 @@ def _summary_or_reason(store: str, run_id: str, cache: Cache | None) -> dict[str
 def progress(run: Run) -> dict[str, dict[str, int]]:
     """Return the number of committed prompts and of all prompts of each set: `done` and `total`."""
     is_complete = bool(finished_groups(run))  # then every prompt is committed, and there is no need to count
-    shard_prompts = run.record.spec.capture.shard_prompts
 
     def done(name: str, n_samples: int) -> int:
-        return n_samples if is_complete else min(len(committed_indices(run, name)) * shard_prompts, n_samples)
+        if is_complete:
+            return n_samples
+        bounds = (run.record.bounds(name).of(index) for index in committed_indices(run, name))
+        return sum(stop - start for start, stop in bounds)
 
     sets = {name: facts.n_samples for name, facts in run.record.sets.items()}
     return {name: {"done": done(name, total), "total": total} for name, total in sets.items()}
@@ -121,8 +123,14 @@ def _captured(run: Run, name: str, *, is_complete: bool) -> tuple[int, int]:
 
 
 def _notes(run: Run, n_quarantined: Mapping[str, int]) -> Iterator[str]:
-    """Yield the reason for missing values of each set, and a warning about prompts of one token."""
+    """Yield the reason for missing values of each set, and remarks about reduced shards and prompts of one token."""
     for name, facts in run.record.sets.items():
+        kept = run.record.bounds(name).n_kept
+        if kept < facts.n_samples:
+            yield (
+                f"the activations of the first {kept} of the {facts.n_samples} prompts of the set “{name}” are stored; "
+                "separation, Gram matrices and the inputs of heads use these alone"
+            )
         usable = facts.n_samples - n_quarantined[name]
         single = 2 * facts.n_samples - facts.tokens  # a lower bound, since every prompt has a token
         if 0 < single < facts.n_samples and -1 in facts.positions:

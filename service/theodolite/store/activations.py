@@ -19,6 +19,7 @@ from zarr.storage import MemoryStore
 
 from theodolite.errors import RunDamagedError
 from theodolite.groups.dimensions import DIMENSIONS
+from theodolite.shard_bounds import ShardBounds
 from theodolite.sites import Site
 from theodolite.store.checksums import damage_of
 from theodolite.store.commits import array_key
@@ -35,8 +36,7 @@ _COMPRESSOR = Blosc(cname="lz4", shuffle=Blosc.SHUFFLE)  # the same, called with
 def create_activations(
     location: Location,
     prompt_set: str,
-    n_samples: int,
-    shard_prompts: int,
+    bounds: ShardBounds,
     sites: Sequence[Site],
     coordinates: dict[str, Any],
 ) -> None:
@@ -47,18 +47,16 @@ def create_activations(
     Args:
         location: the run's objects.
         prompt_set: the set's name.
-        n_samples: prompts in the set.
-        shard_prompts: prompts in one shard.
+        bounds: of the set's shards.
         sites: captured sites, `resid_final` included.
         coordinates: `position`, `layer` and `d_model` as sequences, and `unit` if active neurons are counted.
     """
     group, memory = _group_in_memory()
     lengths = {name: len(values) for name, values in coordinates.items()}
-    labels = {"sample": range(n_samples), **coordinates}
-    n_shards = -(-n_samples // shard_prompts)
+    labels = {"sample": range(bounds.n_kept), **coordinates}
     if "unit" in coordinates:
-        labels["shard"] = range(n_shards)
-        _create_counts(group, n_shards, lengths)
+        labels["shard"] = range(bounds.n_shards)
+        _create_counts(group, bounds.n_shards, lengths)
     for name, values in labels.items():
         group.create_array(
             name,
@@ -69,7 +67,7 @@ def create_activations(
             config={"write_empty_chunks": True},  # position -1 equals the fill value
         )
     for site in sites:
-        _create_array(group, site, n_samples, shard_prompts, lengths)
+        _create_array(group, site, bounds.n_kept, bounds.shard_prompts, lengths)
     for key, content in memory.items():
         put_new(location, f"{ACTIVATIONS}/{prompt_set}/{key}", content.to_bytes())
 

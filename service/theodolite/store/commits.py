@@ -14,7 +14,7 @@ from dataclasses import replace
 
 from theodolite.errors import RunDamagedError, StoreError
 from theodolite.store.checksums import damage_of, sha256
-from theodolite.store.layout import ACTIVATIONS, shard_key
+from theodolite.store.layout import ACTIVATIONS, REDUCED, shard_key
 from theodolite.store.objects import Location, delete, get, get_all, keys, move, put, put_new, sizes
 from theodolite.store.records import Commit, decode_record, decode_winner, encode_record, record_key
 from theodolite.store.runs import Run
@@ -120,6 +120,8 @@ def recover(run: Run, prompt_set: str) -> dict[int, Commit]:
         if any(_pending_key(commit, name) in pending for name in commit.checksums):
             move_committed(run.location, commit)
     stored = sizes(run.location, f"{ACTIVATIONS}/{prompt_set}")
+    if run.record.bounds(prompt_set).n_kept < run.record.sets[prompt_set].n_samples:
+        stored |= sizes(run.location, f"{REDUCED}/{prompt_set}")
     incomplete = [problem for commit in commits.values() if (problem := _incomplete(commit, stored))]
     if incomplete:
         more = f" and {len(incomplete) - 1} more shards of {prompt_set} are incomplete" if len(incomplete) > 1 else ""
@@ -154,6 +156,8 @@ def drop_pending(run: Run) -> None:
 
 def array_key(commit: Commit, name: str) -> str:
     """Return the key of the bytes of a shard's array in the run."""
+    if name == REDUCED:
+        return f"{REDUCED}/{commit.prompt_set}/{commit.index:05d}.npz"
     return f"{ACTIVATIONS}/{commit.prompt_set}/{shard_key(name, commit.index)}"
 
 

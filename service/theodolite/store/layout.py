@@ -48,6 +48,10 @@ CAPTURED: dict[str, Variable] = {
 """The arrays that a set's group of activations may have, by name."""
 
 
+REDUCED = "reduced"
+"""The name of the moments of a reduced shard, among its arrays, and the folder of their files in the run."""
+
+
 def shard_key(name: str, shard_index: int) -> str:
     """Return the Zarr key of a capture shard of one array inside its set's group."""
     trailing = len(CAPTURED[name].dims) - 1

@@ -7,6 +7,7 @@ import numpy as np
 import pandas as pd
 
 from theodolite.errors import RunDamagedError
+from theodolite.shard_bounds import ShardBounds
 from theodolite.spec import TokenIds, digest_of
 from theodolite.store.layout import prompts_key, tokens_key
 from theodolite.store.manifest import captured_object
@@ -48,7 +49,7 @@ def write_prompts(
     prompt_set: str,
     texts: Sequence[str],
     n_tokens: Sequence[int],
-    shard_prompts: int,
+    bounds: ShardBounds,
     quarantined: Mapping[int, str],
 ) -> None:
     """Write a row for each prompt; `status` is ok or quarantined, and `error` the reason for quarantine."""
@@ -58,7 +59,7 @@ def write_prompts(
             "sample": np.arange(len(texts)),
             "text": list(texts),
             "n_tokens": np.asarray(n_tokens),
-            "shard": np.arange(len(texts)) // shard_prompts,
+            "shard": [bounds.index_of(sample) for sample in samples],
             "status": ["quarantined" if sample in quarantined else "ok" for sample in samples],
             "error": [quarantined.get(sample, "") for sample in samples],
         }

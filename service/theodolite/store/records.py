@@ -8,7 +8,7 @@ from pydantic import TypeAdapter, ValidationError
 from theodolite.errors import RunDamagedError, one_line
 from theodolite.shard_counts import ShardCounts
 from theodolite.store.checksums import seal, unseal
-from theodolite.store.layout import MLP_POSITIVE, SEALED_SINCE
+from theodolite.store.layout import MLP_POSITIVE, REDUCED, SEALED_SINCE
 from theodolite.store.runs import RunRecord
 
 
@@ -109,18 +109,20 @@ def _check(commit: Commit, run: RunRecord, prompt_set: str, index: int) -> None:
     own = f"{prompt_set}/{index:05d}"
     if (commit.run_id, commit.name) != (run.run_id, own):
         raise ValueError(f"is the record of shard {commit.name} of {commit.run_id}")
-    shard_prompts, n_samples = run.spec.capture.shard_prompts, run.sets[prompt_set].n_samples
-    start, stop = index * shard_prompts, min((index + 1) * shard_prompts, n_samples)
+    start, stop = run.bounds(prompt_set).of(index)
     if (commit.start, commit.stop) != (start, stop):
         raise ValueError(f"has the samples {commit.start} to {commit.stop}; shard {own} has {start} to {stop}")
     if not all(start <= sample < stop for sample in commit.quarantined):
         raise ValueError(f"quarantines samples outside {start} to {stop}")
-    missing = expected_arrays(run) - set(commit.checksums)
-    unknown = set(commit.checksums) - expected_arrays(run) - {MLP_POSITIVE.name}
+    expected = expected_arrays(run, prompt_set, index)
+    missing = expected - set(commit.checksums)
+    unknown = set(commit.checksums) - expected - {MLP_POSITIVE.name}
     if missing or unknown:
         raise ValueError(f"lists other arrays than the run has: {', '.join(sorted(missing | unknown))}")
 
 
-def expected_arrays(run: RunRecord) -> set[str]:
-    """Return the names of the arrays that each shard of a run has; active neurons may be counted besides."""
+def expected_arrays(run: RunRecord, prompt_set: str, index: int) -> set[str]:
+    """Return the names of the arrays that a shard has; active neurons may be counted besides."""
+    if index >= run.bounds(prompt_set).n_stored:
+        return {REDUCED}
     return set(map(str, run.spec.capture.all_sites))

@@ -9,6 +9,7 @@ from typing import Any
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from theodolite.errors import RunDamagedError, RunNotFoundError, StoreVersionError, one_line
+from theodolite.shard_bounds import ShardBounds
 from theodolite.spec import SurveySpec
 from theodolite.store.cache import Cache, Value
 from theodolite.store.checksums import seal, unseal
@@ -68,6 +69,10 @@ class RunRecord(BaseModel):
     sets: dict[str, SetFacts]
     parity: dict[str, Any]
     versions: dict[str, str]
+
+    def bounds(self, prompt_set: str) -> ShardBounds:
+        """Return the bounds of the shards of a set."""
+        return self.spec.bounds(prompt_set, self.sets[prompt_set].n_samples)
 
 
 @dataclass(frozen=True)
@@ -150,6 +155,12 @@ def open_run(store: str, run_id: str, cache: Cache | None = None) -> Run:
         available = f"it has {', '.join(known)}" if known else "it has no runs yet"
         raise RunNotFoundError(f"the store {store} has no run {run_id!r}; {available}")
     return run
+
+
+def open_run_at(url: str) -> Run:
+    """Return the run with this URL; raises as `open_run` does."""
+    store, _, run_id = url.rpartition("/runs/")
+    return open_run(store, run_id)
 
 
 def list_run_ids(store: str) -> list[str]:

@@ -105,6 +105,6 @@ def read_slice(run: Run, prompt_set: str, site: Site, layer_index: int, stop: in
 
 def _shape(run: Run, prompt_set: str, site: Site) -> tuple[int, ...]:
     """Return the shape of a site's array, (sample, position, layer, d_model), or without layer for `resid_final`."""
-    facts = run.record.sets[prompt_set]
+    positions = run.record.sets[prompt_set].positions
     layers = () if site is Site.RESID_FINAL else (len(run.record.layers),)
-    return (facts.n_samples, len(facts.positions), *layers, run.record.model.d_model)
+    return (run.record.bounds(prompt_set).n_kept, len(positions), *layers, run.record.model.d_model)

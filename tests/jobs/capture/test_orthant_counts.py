@@ -10,6 +10,7 @@ from support import tiny
 from support.reference_blocks import inputs_of
 from transformers import AutoModel
 
+from theodolite.shard_bounds import ShardBounds
 from theodolite.sites import Site
 from theodolite.spec import ModelSpec
 from theodolite.store.activations import create_activations
@@ -181,7 +182,9 @@ def replica_for(folder, tokens, units):
     """Create a set's arrays as a new run does, and return a replica that captures into them."""
     coordinates = {"position": POSITIONS, "layer": LAYERS, "d_model": range(48)}
     coordinates |= {"unit": range(units)} if units else {}
-    create_activations(open_location(str(folder), create=True), "set", len(tokens), 2, SITES, coordinates)
+    create_activations(
+        open_location(str(folder), create=True), "set", ShardBounds(len(tokens), len(tokens), 2), SITES, coordinates
+    )
     assignment = replica.Assignment(
         run_id="run-0",
         run_url=str(folder),

@@ -1,7 +1,15 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from theodolite_jobs.capture.plan import batch_by_length, halved, padded_tokens, plan_set, probe_prompts, shared_prefix
+from theodolite_jobs.capture.plan import (
+    batch_by_length,
+    halved,
+    padded_tokens,
+    pieces,
+    plan_set,
+    probe_prompts,
+    shared_prefix,
+)
 
 prompts = st.lists(st.lists(st.integers(0, 5), min_size=1, max_size=30).map(tuple), min_size=1, max_size=60)
 
@@ -59,3 +67,16 @@ def test_a_batch_is_halved_in_order_until_each_part_has_one_prompt():
     assert halved(batch) == [(1, 2), (3, 4, 5)]
     assert halved(batch, 2) == [(1,), (2,), (3,), (4, 5)]
     assert halved(batch, 9) == [(1,), (2,), (3,), (4,), (5,)]
+
+
+@given(prompts, st.integers(1, 20), st.integers(1, 60), st.integers(1, 200))
+def test_parts_of_reduced_shards_have_all_batches(tokens, shard_prompts, n_kept, batch_tokens):
+    options = {"shard_prompts": shard_prompts, "batch_tokens": batch_tokens, "share_prefix": False}
+    plan = plan_set("set", tokens, (-1,), **options, n_kept=min(n_kept, len(tokens)))
+    for shard in plan.shards:
+        assert shard.is_reduced == (shard.start >= n_kept)
+        parts = pieces(shard, shard_prompts)
+        assert tuple(batch for part in parts for batch in part.batches) == shard.batches
+        for part in parts:
+            assert part.stop - part.start <= shard_prompts
+            assert sorted(sample for batch in part.batches for sample in batch) == list(range(part.start, part.stop))

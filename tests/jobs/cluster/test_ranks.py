@@ -12,6 +12,7 @@ from support import tiny
 from support.rank_group import SECONDS, Group
 
 from theodolite.errors import CaptureError, RankOutOfMemoryError
+from theodolite.shard_bounds import ShardBounds
 from theodolite.sites import Site
 from theodolite.spec import ModelSpec
 from theodolite.store.activations import create_activations
@@ -39,7 +40,9 @@ def model_folder(tmp_path_factory):
 def created_run(model_folder, store):
     """Create a run's arrays, and return the assignment of its replicas."""
     coordinates = {"position": PLAN.positions, "layer": LAYERS, "d_model": range(48), "unit": range(80)}
-    create_activations(open_location(str(store), create=True), "set", len(TOKENS), 3, SITES, coordinates)
+    create_activations(
+        open_location(str(store), create=True), "set", ShardBounds(len(TOKENS), len(TOKENS), 3), SITES, coordinates
+    )
     model = ModelSpec(id=str(model_folder))
     return Assignment(
         run_id="run-0",

@@ -1,3 +1,4 @@
+from dataclasses import replace
 from functools import reduce
 from operator import add
 
@@ -7,6 +8,7 @@ import pytest
 from theodolite_jobs.statistics.curves import (
     NORMAL_QUANTILE,
     CosineCurve,
+    Groups,
     Scatter,
     cosine_curve,
     scatter,
@@ -146,3 +148,53 @@ def test_directions_are_unit_vectors_and_nan_for_equal_means():
     result = direction(a, b)
     np.testing.assert_allclose(result[0], [0.6, 0.8])
     assert np.isnan(result[1]).all()
+
+
+def grouped_curve_of(p, q, paired, n_known, size):
+    """Compute the curve from the first samples and the means of groups of the others."""
+    a, b = p.mean(axis=0), q.mean(axis=0)
+    none, whole = np.empty((0, len(a))), range(n_known, len(p), size)
+    sides = [(p, a), (q, b)]
+    known = [x[:n_known] for x, _ in sides]
+    means = [
+        np.array([m + len(x[i : i + size]) * (x[i : i + size].mean(axis=0) - m) for i in whole]).reshape(-1, len(a))
+        for x, m in sides
+    ]
+    if paired:
+        parts = [scatter(*known, a, b, paired=True), scatter(*means, a, b, paired=True)]
+    else:
+        parts = [scatter(x, none, a, b, paired=False) for x in (known[0], means[0])]
+        parts += [scatter(none, y, a, b, paired=False) for y in (known[1], means[1])]
+    sums = reduce(add, (Scatter(**{name: values[None] for name, values in vars(part).items()}) for part in parts))
+    sums = replace(sums, cross_trace=parts[0].cross_trace[None])
+    squares = n_known + sum(len(p[i : i + size]) ** 2 for i in whole)
+    groups = Groups(squares, squares, *(np.array([((x - m)[:n_known] ** 2).sum()]) for x, m in sides))
+    trace = [np.array([x.var(axis=0, ddof=1).sum()]) for x, _ in sides]
+    curve = cosine_curve(a[None], b[None], *trace, len(p), len(q), sums, paired=paired, groups=groups)
+    return CosineCurve(*(values[0] for values in curve))
+
+
+@pytest.mark.parametrize("paired", [True, False])
+def test_groups_of_one_sample_change_nothing(paired):
+    p, q = draws(np.random.default_rng(2), 40, 0.8, paired=paired, d=30)
+    np.testing.assert_allclose(grouped_curve_of(p, q, paired, 40, 1), curve_of(p, q, paired), rtol=1e-12)
+
+
+@pytest.mark.parametrize("spectrum", ["flat", "steep"])
+@pytest.mark.parametrize("paired", [True, False])
+@pytest.mark.parametrize(("n", "n_known", "size"), [(600, 40, 56), (600, 300, 60), (150, 30, 10)])
+def test_intervals_from_means_of_groups_cover_the_cosine_as_often_as_they_promise(n, n_known, size, paired, spectrum):
+    rng = np.random.default_rng(3)
+    curves = [
+        grouped_curve_of(*draws(rng, n, 0.6, 0.5, paired, spectrum, d=40), paired, n_known, size) for _ in range(400)
+    ]
+    covered = np.mean([curve.cosine_of_means_low <= 0.6 <= curve.cosine_of_means_high for curve in curves])
+    assert 0.92 <= covered <= 0.985  # binomial standard error 0.011
+    bias = np.mean([curve.cosine_of_means_debiased for curve in curves]) - 0.6
+    assert abs(bias) < 0.01
+
+
+def test_pairs_of_equal_samples_have_the_cosine_one():
+    p, _ = draws(np.random.default_rng(4), 60, 0.6, d=3)
+    curve = grouped_curve_of(p, p, True, 10, 10)
+    np.testing.assert_allclose(curve.cosine_of_means_debiased, 1, rtol=1e-12)

@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 from support.stored import store_run
 
 from theodolite.errors import RunDamagedError
+from theodolite.shard_bounds import ShardBounds
 from theodolite.sites import Site
 from theodolite.store import activations
 from theodolite.store.activations import create_activations, encode_shard
@@ -95,5 +96,5 @@ def test_describing_a_set_again_changes_nothing(tmp_path):
     run = stored_run(tmp_path, np.ones((8, 1, 3, 8), np.float32), shard_prompts=4)
     before = {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
     coordinates = {"position": [-1], "layer": range(3), "d_model": range(8)}
-    create_activations(run.location, "set", 8, 4, [Site.RESID_PRE], coordinates)
+    create_activations(run.location, "set", ShardBounds(8, 8, 4), [Site.RESID_PRE], coordinates)
     assert {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()} == before

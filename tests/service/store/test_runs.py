@@ -7,6 +7,7 @@ from support.sealed import reseal
 from support.stored import read_table, record_of
 
 from theodolite.errors import RunDamagedError, RunNotFoundError, StoreError, StoreVersionError
+from theodolite.shard_bounds import ShardBounds
 from theodolite.spec import digest_of
 from theodolite.store.objects import check_writable, open_location, put
 from theodolite.store.prompts import read_prompts, read_tokens, write_prompts, write_tokens
@@ -63,7 +64,7 @@ def test_tokens_and_prompts_are_read_back_unchanged(tmp_path):
     run = create_run(str(tmp_path), record.model_copy(update={"sets": {"set": facts}}))
     write_tokens(run.location, "set", tokens)
     assert read_tokens(run, "set") == tokens
-    write_prompts(run.location, "set", ["a", "b “quoted”", "c"], [3, 1, 2], 2, {1: "why"})
+    write_prompts(run.location, "set", ["a", "b “quoted”", "c"], [3, 1, 2], ShardBounds(3, 3, 2), {1: "why"})
     prompts = read_prompts(run, "set")
     assert prompts["text"].tolist() == ["a", "b “quoted”", "c"]
     assert prompts["status"].tolist() == ["ok", "quarantined", "ok"]

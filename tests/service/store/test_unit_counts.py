@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from support.stored import store_run
 
 from theodolite.errors import RunDamagedError
+from theodolite.shard_bounds import ShardBounds
 from theodolite.sites import Site
 from theodolite.store.activations import counted_units, create_activations, read_positive_counts
 from theodolite.store.commits import damages, read_commit, read_commits
@@ -109,5 +110,5 @@ def test_describing_a_set_again_without_counts_keeps_them(tmp_path):
     run = stored_run(tmp_path, random_signs())
     before = {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
     coordinates = {"position": [-2, -1], "layer": range(3), "d_model": range(8)}
-    create_activations(run.location, "set", 10, 4, [Site.RESID_PRE], coordinates)
+    create_activations(run.location, "set", ShardBounds(10, 10, 4), [Site.RESID_PRE], coordinates)
     assert {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()} == before

@@ -1,0 +1,124 @@
+"""Reduced shards: the first pass over captured activations in memory, and its outputs as a file.
+
+The file is an uncompressed .npz archive of float64 arrays. `count` is the number of prompts that are not quarantined.
+The other names are those of `FirstPass`, such as `moments.raw.mean`, with the shapes that it documents.
+"""
+
+import io
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from theodolite.errors import RunDamagedError
+from theodolite.groups.record import Output
+from theodolite.sites import Site
+from theodolite.store.activations import committed_bytes
+from theodolite.store.commits import read_commit
+from theodolite.store.layout import REDUCED
+from theodolite.store.runs import Run
+from theodolite_jobs.passes.norm_layers import NormLayer
+from theodolite_jobs.passes.one_shard import FirstPass, Means, SecondPass, measure
+from theodolite_jobs.passes.samples import SampleSelection
+from theodolite_jobs.statistics.curves import no_sums, scatter
+from theodolite_jobs.statistics.moments import Extremes, Moments
+
+_MERGED: tuple[Output, ...] = ("stream", "norms", "travel")
+"""The outputs that a reduced shard has: the folds serve scores of single prompts, which need stored activations."""
+
+_AFTER_SITE = ("raw", "sphere", "norm")
+"""The outputs with the dimension site before the dimension position."""
+
+
+class CapturedSamples:
+    """The usable samples of a captured part of a shard, in memory."""
+
+    def __init__(
+        self, activations: Mapping[Site, NDArray[np.float32]], start: int, quarantined: Collection[int]
+    ) -> None:
+        """Take activations as the engine returns them; their first sample has the index `start` in its set."""
+        n_samples, self.n_positions = next(iter(activations.values())).shape[:2]
+        self.samples = np.array([i for i in range(start, start + n_samples) if i not in quarantined], dtype=np.int64)
+        self._rows, self._activations = self.samples - start, activations
+
+    def layer(self, site: Site, index: int = 0) -> NDArray[np.float32]:
+        """Return the activations at one site and an index into the run's layers, (sample, position, d_model)."""
+        values = self._activations[site]
+        return (values if site is Site.RESID_FINAL else values[:, :, index])[self._rows]
+
+
+def reduce_samples(run: Run, samples: CapturedSamples, norms: Sequence[NormLayer] | None) -> FirstPass:
+    """Return the outputs of the first pass over samples in memory; None for `norms` leaves out those of norm layers."""
+    outputs = frozenset(output for output in _MERGED if output != "norms" or norms is not None)
+    return measure(run, samples, outputs, norms or [])
+
+
+def encode_reduced(first: FirstPass) -> bytes:
+    """Return the file of a reduced shard."""
+    arrays = {"count": np.asarray(first.count)}
+    for name, part in first.moments.items():
+        arrays |= {f"moments.{name}.mean": part.mean, f"moments.{name}.m2": part.m2}
+    for name, ends in first.extremes.items():
+        arrays |= {f"extremes.{name}.minimum": ends.minimum, f"extremes.{name}.maximum": ends.maximum}
+    file = io.BytesIO()
+    np.savez(file, allow_pickle=False, **arrays)
+    return file.getvalue()
+
+
+def read_reduced(run: Run, selection: SampleSelection, shard_index: int) -> FirstPass:
+    """Return the outputs of a reduced shard at the selected positions.
+
+    Raises:
+        RunDamagedError: the file is missing or has changed.
+    """
+    commit = read_commit(run, selection.prompt_set, shard_index)
+    moments: dict[str, Moments] = {}
+    extremes: dict[str, Extremes] = {}
+    try:
+        with np.load(io.BytesIO(committed_bytes(run, commit, REDUCED))) as file:
+            count = int(file["count"])
+
+            def read(name: str, output: str) -> NDArray[np.float64]:
+                axis = 1 if output in _AFTER_SITE else 0
+                return np.asarray(file[name].take(selection.positions, axis))
+
+            for key in file.files:
+                kind, _, rest = key.partition(".")
+                output, _, field = rest.partition(".")
+                if kind == "moments" and field == "mean":
+                    m2 = read(f"moments.{output}.m2", output)
+                    moments[output] = Moments(count, read(key, output), m2)
+                elif kind == "extremes" and field == "minimum":
+                    maximum = read(f"extremes.{output}.maximum", output)
+                    extremes[output] = Extremes(read(key, output), maximum)
+    except (ValueError, LookupError) as error:
+        raise RunDamagedError(f"{run.id}: {REDUCED} shard {commit.name} cannot be read: {error}") from error
+    return FirstPass(moments, extremes, None, count**2)
+
+
+def second_pass_of_reduced(
+    run: Run,
+    positive: SampleSelection | None,
+    negative: SampleSelection | None,
+    shard_index: int,
+    means: Means,
+    paired: bool,
+) -> SecondPass:
+    """Return a reduced shard's part of a contrast's sums: its mean counts as n samples that deviate alike.
+
+    The arguments are those of `second_pass`; the samples of a reduced shard have no scores.
+    """
+    sides = [read_reduced(run, side, shard_index) if side is not None else None for side in (positive, negative)]
+    shape = next(iter(means.values()))[0].shape
+    sums = {space: no_sums(shape[:-1]) for space in means}
+    for space, both in means.items():
+        parts = [None if side is None or side.count == 0 else side.moments[space] for side in sides]
+        for at in np.ndindex(shape[:-1]):
+            p, q = (
+                np.empty((0, shape[-1])) if part is None else (mean[at] + part.count * (part.mean[at] - mean[at]))[None]
+                for part, mean in zip(parts, both, strict=True)
+            )
+            part = scatter(p, q, both[0][at], both[1][at], paired=paired and None not in parts)
+            sums[space].put(at, replace(part, cross_trace=np.zeros(())))  # single pairs know it better
+    return SecondPass(sums, (), ())
