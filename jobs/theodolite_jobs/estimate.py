@@ -8,7 +8,7 @@ from theodolite.errors import ModelError
 from theodolite.settings import Settings
 from theodolite.spec import SurveySpec
 from theodolite_jobs.capture.parity import FIRST_BLOCKS
-from theodolite_jobs.gpus import KINDS, on_kind
+from theodolite_jobs.gpus import KINDS, REDUCE_SECONDS, WRITE_SECONDS, on_kind
 from theodolite_jobs.models.facts import skeleton
 from theodolite_jobs.models.load import load_tokenizer, resolved_dtype
 from theodolite_jobs.models.sharding import choose_ranks
@@ -83,7 +83,10 @@ def estimate(prepared: Prepared) -> dict[str, Any]:
             return _ACTIVATION_BYTES + first_blocks * (1 + 1 / gpus)
         return _ACTIVATION_BYTES + (0 if dtype == "float32" else first_blocks)
 
-    raw_bytes = sum(prepared.shard_bytes(shard) for plan in prepared.plans.values() for shard in plan.shards)
+    shards = [shard for plan in prepared.plans.values() for shard in plan.shards]
+    core_seconds = sum(
+        prepared.activation_bytes(shard) * (REDUCE_SECONDS if shard.is_reduced else WRITE_SECONDS) for shard in shards
+    )
     return {
         "run_id": prepared.run_id,
         "model": {
@@ -95,12 +98,12 @@ def estimate(prepared: Prepared) -> dict[str, Any]:
         },
         "sets": sets,
         "replica_memory_bytes": round(weights + other_bytes(1)),
-        "stored_bytes_at_most": raw_bytes,
+        "stored_bytes_at_most": sum(map(prepared.shard_bytes, shards)),
         "capture_seconds_about": {
             device: float(f"{operations / speed:.2g}") for device, speed in _OPERATIONS_PER_SECOND.items()
         },
         "on_gpus_about": {
-            name: on_kind(kind, weights, other_bytes, operations, prompts, raw_bytes, is_shardable)
+            name: on_kind(kind, weights, other_bytes, operations, prompts, core_seconds, is_shardable)
             for name, kind in KINDS.items()
         },
     }

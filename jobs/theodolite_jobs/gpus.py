@@ -12,8 +12,11 @@ _REACHED = 0.5
 _USABLE = 0.9
 """Share of a GPU's memory that a replica can use."""
 
-_CORE_SECONDS_PER_BYTE = 4e-9
+WRITE_SECONDS = 4e-9
 """Processor time that writes a byte of activations in float32; measured by benchmarks/pipeline.py."""
+
+REDUCE_SECONDS = 7e-9
+"""Processor time that reduces such a byte to moments; measured by benchmarks/statistics.py."""
 
 
 @dataclass(frozen=True)
@@ -39,7 +42,7 @@ def on_kind(
     other_bytes: Callable[[int], float],
     operations: float,
     prompts: int,
-    raw_bytes: float,
+    core_seconds: float,
     is_shardable: Callable[[int], bool],
 ) -> dict[str, Any]:
     """Return the estimate for a node with GPUs of one kind.
@@ -50,7 +53,7 @@ def on_kind(
         other_bytes: returns the bytes that a replica of n GPUs needs on each GPU besides the weights.
         operations: operations of all forward passes.
         prompts: number of prompts in the survey.
-        raw_bytes: size of the activations in float32, which the cores of a replica encode and write.
+        core_seconds: processor time of the replicas to write or to reduce all activations.
         is_shardable: returns whether the model can run tensor-parallel over n GPUs.
     """
     needed = [gpus for gpus in (1, 2, 4, 8) if weight_bytes / gpus + other_bytes(gpus) <= _USABLE * kind.memory_bytes]
@@ -68,7 +71,7 @@ def on_kind(
         "parallelism": "one GPU" if gpus == 1 else "tensor" if is_sharded else "pipeline",
         "memory_per_gpu_bytes": round(weight_bytes / gpus + other_bytes(gpus)),
         "replicas_per_node": replicas,
-        "cores_per_replica": round(processes + raw_bytes * _CORE_SECONDS_PER_BYTE * speed / max(operations, 1), 1),
+        "cores_per_replica": round(processes + core_seconds * speed / max(operations, 1), 1),
         "hours_on_one_node": round(gpu_hours / (gpus * replicas), 3),
         "gpu_hours_per_million_prompts": round(per_million, 2),
         "dollars_per_million_prompts": round(per_million * kind.price_per_hour, 2),

@@ -96,15 +96,20 @@ class Prepared:
     def _mlp_width(self) -> int:
         return mlp_width(self.config) or 0
 
-    def shard_bytes(self, shard: ShardPlan) -> int:
-        """Return the bytes of a shard's arrays before compression."""
-        n_positions = len(self.plans[shard.prompt_set].positions)
-        capture = self.spec.capture
-        if shard.is_reduced:  # mean and sum of squares in two spaces, and extremes, in float64
-            return 8 * n_positions * 6 * len(self.layers) * len(capture.sites) * self.dimensions.d_model
+    def activation_bytes(self, shard: ShardPlan) -> int:
+        """Return the bytes of the activations of a shard in float32, whether they are stored or reduced."""
+        capture, n_positions = self.spec.capture, len(self.plans[shard.prompt_set].positions)
         vectors = len(self.layers) * len(capture.sites) + capture.final  # of a prompt at a position
-        counts = n_positions * len(self.layers) * self.counted_units(shard.prompt_set)
-        return 4 * ((shard.stop - shard.start) * n_positions * vectors * self.dimensions.d_model + counts)
+        return 4 * (shard.stop - shard.start) * n_positions * vectors * self.dimensions.d_model
+
+    def shard_bytes(self, shard: ShardPlan) -> int:
+        """Return the bytes of what a shard stores, before compression."""
+        values = len(self.plans[shard.prompt_set].positions) * len(self.layers)  # of one feature or unit at one site
+        counts = 4 * values * self.counted_units(shard.prompt_set)
+        if not shard.is_reduced:
+            return self.activation_bytes(shard) + counts
+        # Means and sums of squares, unscaled and on the sphere, and two extremes, in float64; the rest is small.
+        return 6 * 8 * values * len(self.spec.capture.sites) * self.dimensions.d_model + counts
 
     def record(self, attention: str, parity: dict[str, Any]) -> RunRecord:
         """Return the content of run.json."""
