@@ -7,6 +7,8 @@ The other names are those of `FirstPass`, such as `moments.raw.mean`, with the s
 import io
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
+from typing import Any
+from zipfile import BadZipFile
 
 import numpy as np
 from numpy.typing import NDArray
@@ -57,10 +59,12 @@ def reduce_samples(run: Run, samples: CapturedSamples, norms: Sequence[NormLayer
 def encode_reduced(first: FirstPass) -> bytes:
     """Return the file of a reduced shard."""
     arrays = {"count": np.asarray(first.count)}
-    for name, part in first.moments.items():
-        arrays |= {f"moments.{name}.mean": part.mean, f"moments.{name}.m2": part.m2}
-    for name, ends in first.extremes.items():
-        arrays |= {f"extremes.{name}.minimum": ends.minimum, f"extremes.{name}.maximum": ends.maximum}
+    for kind, fields, parts in (
+        ("moments", ("mean", "m2"), first.moments),
+        ("extremes", ("minimum", "maximum"), first.extremes),
+    ):
+        for output, part in parts.items():
+            arrays |= {f"{kind}.{output}.{field}": getattr(part, field) for field in fields}
     file = io.BytesIO()
     np.savez(file, allow_pickle=False, **arrays)
     return file.getvalue()
@@ -70,30 +74,26 @@ def read_reduced(run: Run, selection: SampleSelection, shard_index: int) -> Firs
     """Return the outputs of a reduced shard at the selected positions.
 
     Raises:
-        RunDamagedError: the file is missing or has changed.
+        RunDamagedError: the file is missing, has changed, or is no such file.
     """
     commit = read_commit(run, selection.prompt_set, shard_index)
-    moments: dict[str, Moments] = {}
-    extremes: dict[str, Extremes] = {}
+    content = committed_bytes(run, commit, REDUCED)
     try:
-        with np.load(io.BytesIO(committed_bytes(run, commit, REDUCED))) as file:
-            count = int(file["count"])
-
-            def read(name: str, output: str) -> NDArray[np.float64]:
-                axis = 1 if output in _AFTER_SITE else 0
-                return np.asarray(file[name].take(selection.positions, axis))
-
-            for key in file.files:
-                kind, _, rest = key.partition(".")
-                output, _, field = rest.partition(".")
-                if kind == "moments" and field == "mean":
-                    m2 = read(f"moments.{output}.m2", output)
-                    moments[output] = Moments(count, read(key, output), m2)
-                elif kind == "extremes" and field == "minimum":
-                    maximum = read(f"extremes.{output}.maximum", output)
-                    extremes[output] = Extremes(read(key, output), maximum)
-    except (ValueError, LookupError) as error:
+        return _decode(content, selection.positions)
+    except (ValueError, LookupError, TypeError, EOFError, BadZipFile) as error:
         raise RunDamagedError(f"{run.id}: {REDUCED} shard {commit.name} cannot be read: {error}") from error
+
+
+def _decode(content: bytes, positions: Sequence[int]) -> FirstPass:
+    parts: dict[str, dict[str, dict[str, Any]]] = {"moments": {}, "extremes": {}}
+    with np.load(io.BytesIO(content)) as file:
+        count = int(file["count"])
+        for name in set(file.files) - {"count"}:
+            kind, output, field = name.split(".")
+            axis = 1 if output in _AFTER_SITE else 0
+            parts[kind].setdefault(output, {})[field] = file[name].take(positions, axis)
+    moments = {output: Moments(count, **fields) for output, fields in parts["moments"].items()}
+    extremes = {output: Extremes(**fields) for output, fields in parts["extremes"].items()}
     return FirstPass(moments, extremes, None, count**2)
 
 
