@@ -18,6 +18,7 @@ from theodolite.store.checksums import sha256
 from theodolite.store.commits import read_commit
 from theodolite.store.objects import keys
 from theodolite.store.result_reader import read_group
+from theodolite.store.result_writer import claim_layers
 from theodolite.store.runs import open_run
 from theodolite_jobs.progress import Console
 from theodolite_jobs.repair.run import repair
@@ -343,6 +344,14 @@ def test_the_complete_of_another_run_is_not_believed(whole, damaged, model, is_l
     assert repair_again(damaged, spec_of(model)) == []
     (damaged / "run.json").write_bytes((whole / "run.json").read_bytes())  # with another date
     assert_same_bits(damaged, whole)
+
+
+@pytest.mark.parametrize("is_finished", [True, False], ids=["of the finished heads", "of another survey"])
+def test_a_claim_whose_deletion_was_lost_is_removed(damaged, model, is_finished):
+    digest = json.loads((damaged / "COMPLETE").read_bytes())["groups"]["heads"] if is_finished else "another"
+    claim_layers(opened(damaged), "heads", digest)
+    survey(spec_of(model), Path(), settings(store_of(damaged)), Console())
+    assert keys(opened(damaged).location, "pending") == ([] if is_finished else ["pending/heads.digest"])
 
 
 def test_a_finished_run_without_its_record_is_not_captured_again(damaged, model):
