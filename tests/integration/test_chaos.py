@@ -33,5 +33,5 @@ def test_a_prompt_that_kills_each_process_that_captures_it_is_quarantined_by_nam
     run = open_only_run(str(tmp_path / "store"))
     quarantined = [commit.quarantined for name in spec.sets for commit in read_commits(run, name).values()]
     assert [samples for samples in quarantined if samples] == [{4: "kills the process that captures it"}]
-    assert "prompt 7 of harmful kills its replica and is quarantined" in log.read_text()
+    assert "prompt 4 of harmful kills its replica and is quarantined" in log.read_text()
     assert list(verify(run)) == []
