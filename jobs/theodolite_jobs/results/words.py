@@ -2,6 +2,8 @@
 
 import tempfile
 from collections.abc import Sequence
+from functools import partial
+from operator import call
 from pathlib import Path
 from typing import Any
 
@@ -64,13 +66,13 @@ def compute(context: Context) -> Result:
     with tempfile.TemporaryDirectory() as folder:
         with context.tasks():
             _write_layers(run, weights, decoding, texts, Path(folder), context.progress)
-        context.progress("trajectories", 0, 1)
-        for name, frame in _tables_of_embeddings(weights, decoding, texts).items():
-            append_table(Path(folder) / name, frame)
-        if SENTENCES in run.record.sets:
-            frame = trajectory_table(run, weights, decoding.n_tokens, tokenizer.all_special_ids, umap=words.umap)
-            append_table(Path(folder) / "trajectories", _with_texts(frame, texts))
-        context.progress("trajectories", 1, 1)
+            others = [partial(_tables_of_embeddings, weights, decoding)]
+            if SENTENCES in run.record.sets:
+                special = tokenizer.all_special_ids
+                others.append(partial(_trajectories, run, weights, decoding.n_tokens, special, umap=words.umap))
+            for frames in run_tasks(call, [(other,) for other in others], context.progress, "trajectories"):
+                for name, frame in frames.items():
+                    append_table(Path(folder) / name, _with_texts(frame, texts))
         tables = {path.name: path.read_bytes() for path in sorted(Path(folder).iterdir())}
     attributes = {
         "vectors": vectors_digest(context.spec.heads),
@@ -157,7 +159,11 @@ def _with_texts(frame: pd.DataFrame, texts: NDArray[np.object_]) -> pd.DataFrame
     return pd.DataFrame(columns)
 
 
-def _tables_of_embeddings(weights: Weights, decoding: Decoding, texts: NDArray[np.object_]) -> dict[str, pd.DataFrame]:
+def _trajectories(run: Run, weights: Weights, n_tokens: int, special: Sequence[int], *, umap: bool) -> Frames:
+    return {"trajectories": trajectory_table(run, weights, n_tokens, special, umap=umap)}
+
+
+def _tables_of_embeddings(weights: Weights, decoding: Decoding) -> Frames:
     """Return the tables of embeddings, norm_tokens and embedding_sphere."""
     d_model = weights.dimensions.d_model
     plain = Norm(weights.anatomy.norm_kind, 0.0, np.ones(d_model), np.zeros(d_model))
@@ -172,6 +178,6 @@ def _tables_of_embeddings(weights: Weights, decoding: Decoding, texts: NDArray[n
             rows.append(pd.DataFrame(columns))
     sphere = embedding_sphere(weights.embedding, decoding.n_tokens, final)
     return {
-        "norm_tokens": _with_texts(pd.concat(rows, ignore_index=True), texts),
+        "norm_tokens": pd.concat(rows, ignore_index=True),
         "embedding_sphere": pd.DataFrame(sphere),
     }

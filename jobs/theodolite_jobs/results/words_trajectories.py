@@ -79,20 +79,18 @@ def _sentence_rows(
     norm = weights.final_norm()
     targets = np.concatenate([weights.unembedding(slice(token, token + 1)).double().numpy() for token in following])
     bias = weights.unembedding_bias()
-    logits = with_bias(weights.unembedding, bias)
-    frames, points = [], []
     at = [(site, index, layer) for site in states for index, layer in enumerate(_layers(run, site))]
+    frames, points = [], []
     for site, index, layer in at:
         own = states[site][-length:-1]
         x = own if site is Site.RESID_FINAL else own[:, index]
-        decoded = x if norm is None else normalised(x, norm)
-        columns = {
-            "angle_to_final": angles(x, final),
-            "angle_to_next": angles(decoded, targets),
-            "rank_of_next": token_ranks(logits, n_tokens, augmented(decoded, bias), following),
-        }
+        points.append(x if norm is None else normalised(x, norm))
+        columns = {"angle_to_final": angles(x, final), "angle_to_next": angles(points[-1], targets)}
         frames.append(_site_rows(sentence, ids, str(site), layer).assign(**columns))
-        points.append(decoded)
+    # All at once, because each call reads the whole table of the vocabulary.
+    decoded = augmented(np.concatenate(points), bias)
+    ranks = token_ranks(with_bias(weights.unembedding, bias), n_tokens, decoded, np.tile(following, len(points)))
+    frames = [frame.assign(rank_of_next=own) for frame, own in zip(frames, np.split(ranks, len(frames)), strict=True)]
     missing = {"angle_to_final": np.nan, "angle_to_next": np.nan, "rank_of_next": -1}
     frames.append(_site_rows(sentence, ids, TARGET, -1).assign(**missing))
     points.append(targets)

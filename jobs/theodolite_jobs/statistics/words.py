@@ -22,7 +22,7 @@ BLOCK_TOKENS = 4096
 Rows = Callable[[slice], torch.Tensor]
 """Return some rows of a table over the vocabulary, (token, d_model), in float32."""
 
-ENDS = {"top": True, "bottom": False}  # whether that end of a ranking has the largest scores
+ENDS = {"top": 1, "bottom": -1}  # the sign with which that end of a ranking has the largest scores
 
 
 @dataclass(frozen=True)
@@ -62,20 +62,22 @@ def top_tokens(rows: Rows, n_tokens: int, requests: Sequence[Request], count: in
         count: number of tokens to return at each end; fewer if the vocabulary is smaller.
     """
     vectors = [_flat(request.vectors) for request in requests]
-    rankings: list[dict[str, tuple[torch.Tensor, torch.Tensor]]] = [{} for _ in requests]
+    rankings: list[dict[str, RankedTokens]] = [
+        {end: RankedTokens(np.empty((len(flat), 0), dtype=np.int64), np.empty((len(flat), 0))) for end in request.ends}
+        for flat, request in zip(vectors, requests, strict=True)
+    ]
     for start in range(0, n_tokens, BLOCK_TOKENS):
         block = rows(slice(start, min(start + BLOCK_TOKENS, n_tokens)))
         for ranking, flat, request in zip(rankings, vectors, requests, strict=True):
             columns = slice(request.first_column, request.first_column + flat.shape[1])
-            scores = flat @ block[:, columns].T
+            scores = (flat @ block[:, columns].T).numpy()
             for end in request.ends:
-                values, ids = scores.topk(min(count, len(block)), largest=ENDS[end])
-                ranking[end] = _merged(ranking.get(end), (values, ids + start), count, ENDS[end])
+                ranking[end] = _merged(ranking[end], scores, start, count, ENDS[end])
     return [
         {
-            end: RankedTokens(ids.reshape(shape).numpy(), values.reshape(shape).double().numpy())
-            for end, (values, ids) in ranking.items()
-            for shape in [(*request.vectors.shape[:-1], ids.shape[1])]
+            end: RankedTokens(ranked.ids.reshape(shape), ranked.scores.reshape(shape))
+            for end, ranked in ranking.items()
+            for shape in [(*request.vectors.shape[:-1], ranked.ids.shape[1])]
         }
         for ranking, request in zip(rankings, requests, strict=True)
     ]
@@ -86,14 +88,27 @@ def _flat(vectors: NDArray[np.floating]) -> torch.Tensor:
     return torch.from_numpy(np.ascontiguousarray(flat, dtype=np.float32))
 
 
-def _merged(
-    known: tuple[torch.Tensor, torch.Tensor] | None, new: tuple[torch.Tensor, torch.Tensor], count: int, largest: bool
-) -> tuple[torch.Tensor, torch.Tensor]:
-    if known is None:
-        return new
-    values, ids = (torch.cat(pair, dim=1) for pair in zip(known, new, strict=True))
-    values, indices = values.topk(min(count, values.shape[1]), largest=largest)
-    return values, ids.gather(1, indices)
+def _merged(known: RankedTokens, scores: NDArray[np.float32], start: int, count: int, sign: int) -> RankedTokens:
+    """Return the first `count` of the known tokens and a block's tokens `start` and following, by score, then by id.
+
+    In all blocks but the first, few scores exceed the last known score. To compare, and to sort these few, takes less
+    than half the time of `torch.topk` on each block.
+    """
+    (n_vectors, n_known), n_new = known.ids.shape, scores.shape[1]
+    signed = scores if sign > 0 else -scores
+    if n_known == count:
+        trails = signed <= sign * known.scores[:, -1:].astype(np.float32)
+    else:
+        at, filled = n_new - min(count, n_new), np.where(np.isnan(signed), -np.inf, signed)
+        trails = signed < np.partition(filled, at, axis=1)[:, [at]]
+    vector, column = np.divmod(np.flatnonzero(~trails), n_new)  # with NaN, which both comparisons leave in
+    vectors = np.concatenate([np.repeat(np.arange(n_vectors), n_known), vector])
+    ids = np.concatenate([known.ids.ravel(), column + start])
+    values = np.concatenate([known.scores.ravel(), scores[vector, column]])
+    order = np.lexsort((-sign * values, vectors))  # of equal scores the smaller id is first, and NaN is last
+    firsts = np.searchsorted(vectors[order], np.arange(n_vectors))
+    leading = order[firsts[:, None] + np.arange(min(count, n_known + n_new))]
+    return RankedTokens(ids[leading], values[leading])
 
 
 def with_bias(rows: Rows, bias: torch.Tensor | None) -> Rows:
@@ -113,7 +128,9 @@ def token_ranks(
 ) -> Int[np.ndarray, " vector"]:
     """Return the rank of one token for each vector, by raw dot product over the vocabulary; 1 is the largest."""
     flat = _flat(vectors)
-    own = torch.stack([vector @ rows(slice(token, token + 1))[0] for vector, token in zip(flat, tokens, strict=True)])
+    distinct, number = np.unique(tokens, return_inverse=True)
+    table = torch.cat([rows(slice(token, token + 1)) for token in distinct])
+    own = (flat * table[number]).sum(dim=1)
     above = torch.zeros(len(flat), dtype=torch.int64)
     for start in range(0, n_tokens, BLOCK_TOKENS):
         stop = min(start + BLOCK_TOKENS, n_tokens)

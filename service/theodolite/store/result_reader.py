@@ -17,6 +17,7 @@ from zarr.storage import MemoryStore
 
 from theodolite.errors import ResultsNotFoundError, RunDamagedError, StoreError, TableNotFoundError
 from theodolite.groups import GROUPS, table_owner
+from theodolite.groups.record import Variable
 from theodolite.store.checksums import damage_of
 from theodolite.store.layout import RESULTS
 from theodolite.store.manifest import finished_groups, finished_tables, listed_checksums
@@ -46,7 +47,8 @@ def read_group(run: Run, name: str) -> xr.Dataset:
         )
 
     def read() -> xr.Dataset:
-        return _load(run, name, lambda variable, _chunk: variable not in GROUPS[name].by_layer)
+        whole = [variable for variable in GROUPS[name].variables if not variable.by_layer]
+        return _load(run, name, lambda variable, _chunk: variable not in GROUPS[name].by_layer, whole)
 
     group = run.cached((name, finished[name]), read, lambda dataset: int(dataset.nbytes))
     if run.cache is not None and group.attrs["digest"] != finished[name]:
@@ -56,14 +58,15 @@ def read_group(run: Run, name: str) -> xr.Dataset:
 
 def read_layer(run: Run, name: str, layer: int) -> xr.Dataset:
     """Read one layer of a group's arrays that are stored by layer; raises RunDamagedError for a wrong checksum."""
-    labels = read_group(run, name)["layer"].values.tolist()
-    axes = {variable.name: variable.dims.index("layer") for variable in GROUPS[name].by_layer.values()}
+    layers = _load(run, name, lambda variable, _chunk: variable == "layer")["layer"].values.tolist()
+    index, by_layer = layers.index(layer), GROUPS[name].by_layer
+    names = {*by_layer}.union(*(variable.dims for variable in by_layer.values()))
 
     def is_wanted(variable: str, chunk: Sequence[int]) -> bool:
-        return variable not in axes or not chunk or chunk[axes[variable]] == labels.index(layer)
+        is_whole = variable not in by_layer or not chunk
+        return variable in names and (is_whole or chunk[by_layer[variable].dims.index("layer")] == index)
 
-    # Zarr fills the chunks of other layers, which were not fetched, with NaN; `sel` drops them.
-    return _load(run, name, is_wanted)[list(axes)].sel(layer=layer)
+    return _load(run, name, is_wanted, [*by_layer.values()], index)
 
 
 def read_contrasts(run: Run, finished: Mapping[str, str]) -> dict[str, dict[str, Any]]:
@@ -143,12 +146,18 @@ def _is_whole(read: Callable[[], Any]) -> bool:
     return True
 
 
-def _load(run: Run, name: str, is_wanted: _IsWanted) -> xr.Dataset:
+def _load(
+    run: Run, name: str, is_wanted: _IsWanted, required: Sequence[Variable] = (), layer_index: int | None = None
+) -> xr.Dataset:
+    """Return the wanted arrays of a group, or of their layers only the one at `layer_index`.
+
+    The required variables and their labels must be among the wanted arrays.
+    """
     objects = _fetch(run, name, is_wanted)
     try:
         group = zarr.open_group(MemoryStore(objects), path=name, mode="r", use_consolidated=False)
         arrays = dict(group.arrays())
-        variables = {key: _variable(array) for key, array in arrays.items()}
+        variables = {key: _variable(array, layer_index) for key, array in arrays.items()}
         has_all_chunks = all(  # Zarr reads a missing chunk as its fill value
             sum(f"{stored}/".startswith(f"{name}/{key}/c/") for stored in objects) == array.nchunks
             for key, array in arrays.items()
@@ -157,8 +166,7 @@ def _load(run: Run, name: str, is_wanted: _IsWanted) -> xr.Dataset:
     # The checksums are right, but another version of Zarr may have written the objects.
     except Exception as error:
         raise RunDamagedError(f"{run.id}: results {name!r} cannot be read: {error}") from error
-    whole = [variable for variable in GROUPS[name].variables if not variable.by_layer]
-    expected = {variable.name for variable in whole}.union(*(variable.dims for variable in whole))
+    expected = {variable.name for variable in required}.union(*(variable.dims for variable in required))
     if not has_all_chunks or not expected <= set(variables):
         raise _incomplete_listing(run, name)
     measured = {variable.name for variable in GROUPS[name].variables}
@@ -177,7 +185,7 @@ def _fetch(run: Run, name: str, is_wanted: _IsWanted) -> dict[str, Any]:
                 indices = [int(index) for index in chunk.split("/")] if chunk else []
             except ValueError as error:
                 raise _incomplete_listing(run, name) from error
-            if is_wanted(variable.removesuffix("/zarr.json"), indices):
+            if inside == "zarr.json" or is_wanted(variable.removesuffix("/zarr.json"), indices):
                 wanted[key] = checksum
     contents = zip(wanted.items(), get_all(run.location, wanted), strict=True)
     return {
@@ -202,7 +210,11 @@ def _verified(run: Run, key: str, content: bytes | None, checksum: str) -> bytes
     return content or b""
 
 
-def _variable(array: Any) -> xr.Variable:
+def _variable(array: Any, layer_index: int | None) -> xr.Variable:
     # xarray stored both for its own use: the fill value, and the names of non-dimension coordinates.
     attributes = {name: value for name, value in array.attrs.items() if name not in ("_FillValue", "coordinates")}
-    return xr.Variable(array.metadata.dimension_names or (), array[...], attributes)  # a single number has no dimension
+    dims = array.metadata.dimension_names or ()  # a single number has no dimension
+    if layer_index is None or "layer" not in dims:
+        return xr.Variable(dims, array[...], attributes)
+    selection = tuple(layer_index if dim == "layer" else slice(None) for dim in dims)
+    return xr.Variable([dim for dim in dims if dim != "layer"], array[selection], attributes)

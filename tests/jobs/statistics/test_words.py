@@ -65,6 +65,28 @@ def test_top_tokens_are_those_of_a_whole_sort(blocks, count):
             assert of_end.scores.dtype == np.float64
 
 
+@pytest.mark.parametrize("end", ["top", "bottom"])
+def test_tokens_of_equal_score_are_in_the_order_of_their_ids(blocks, end):
+    table, vectors = integers(TOKENS, WIDTH) // 2, integers(40, WIDTH, seed=1)
+    scores = vectors @ table.T
+    expected = np.argsort(-scores if end == "top" else scores, axis=1, kind="stable")[:, :9]
+    assert any(len(np.unique(scores[row, ids])) < 9 for row, ids in enumerate(expected))
+    (found,) = top_tokens(rows_of(table), TOKENS, [Request(vectors, (end,))], 9)
+    np.testing.assert_array_equal(found[end].ids, expected)
+
+
+@pytest.mark.parametrize("end", ["top", "bottom"])
+def test_tokens_without_a_score_follow_all_others(blocks, end):
+    table, vectors = draw(TOKENS, WIDTH), draw(3, WIDTH, seed=1)
+    table[[2, TOKENS - 1]] = np.nan
+    (found,) = top_tokens(rows_of(table), TOKENS, [Request(vectors, (end,))], 9)
+    known = np.flatnonzero(np.isfinite(table[:, 0]))
+    expected, _ = sorted_tokens(vectors, table[known], 9, end)
+    np.testing.assert_array_equal(found[end].ids, known[expected])
+    (everything,) = top_tokens(rows_of(table), TOKENS, [Request(vectors, (end,))], TOKENS)
+    assert everything[end].ids[:, -2:].tolist() == [[2, TOKENS - 1]] * 3
+
+
 def test_a_request_uses_its_own_columns_of_the_table(blocks):
     table, narrow, wide = draw(TOKENS, 20), draw(3, 4, seed=1), draw(3, 20, seed=2)
     found = top_tokens(rows_of(table), TOKENS, [Request(narrow, ("top",), 9), Request(wide, ("top",))], 5)
