@@ -160,7 +160,8 @@ class CaptureSpec(_Model):
     keep: _Count | None = Field(
         None,
         description="Store the activations of the first prompts of each set only, at most so many; the others are "
-        "reduced to moments while the model runs. The default stores all.",
+        "reduced to moments while the model runs. The default stores all; a set with `positions: all` is always stored "
+        "whole.",
     )
     batch_tokens: _Count = Field(2048, description="Token budget of one batch, including padding.")
     shard_prompts: _Count = Field(64, description="Number of prompts in a shard.")
@@ -294,6 +295,8 @@ class SurveySpec(_Model):
             raise ValueError(
                 "prompts: every set has positions: all, but statistics need a list; set a list in at least one set"
             )
+        if self.words.umap and not self.capture.final:
+            raise ValueError("words.umap needs trajectories, which need resid_final, but capture.final is false")
         keep, named = self.capture.keep, self.analyses or []
         is_default = self.gram.samples == GramSpec().samples  # the default means all that are stored, at most so many
         if keep is not None and self.gram.samples > keep and not is_default:

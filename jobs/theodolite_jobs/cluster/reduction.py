@@ -13,6 +13,7 @@ from theodolite.spec import TokenIds
 from theodolite.store.runs import Run
 from theodolite_jobs.capture.engine import CapturedShard, Engine
 from theodolite_jobs.capture.plan import Batch, SetPlan, ShardPlan, pieces
+from theodolite_jobs.cluster.budget import Budget
 from theodolite_jobs.passes.norm_layers import NormLayer
 from theodolite_jobs.passes.one_shard import FirstPass
 from theodolite_jobs.passes.reduced import CapturedSamples, reduce_samples
@@ -43,21 +44,24 @@ class ReducedShard:
 class Reducer:
     """Threads that reduce the captured parts of shards."""
 
-    def __init__(self, run: Run, norms: Sequence[NormLayer] | None, shard_prompts: int, threads: int) -> None:
-        """Take the run, its norm layers (None if they cannot be read), the size of a part, and a number of threads."""
+    def __init__(
+        self, run: Run, norms: Sequence[NormLayer] | None, shard_prompts: int, threads: int, max_bytes: int
+    ) -> None:
+        """Start no thread before the first part.
+
+        Args:
+            run: the run.
+            norms: its norm layers; None if they cannot be read.
+            shard_prompts: number of prompts in a part.
+            threads: number of threads.
+            max_bytes: maximum number of bytes of the activations that are captured and not reduced.
+        """
         self._run, self._norms, self._shard_prompts, self._threads = run, norms, shard_prompts, threads
         self._pool = ThreadPoolExecutor(threads, thread_name_prefix="reduce")
+        self._budget = Budget(threads + 1, max_bytes)
 
     def launch(
-        self,
-        engine: Engine,
-        plan: SetPlan,
-        shard: ShardPlan,
-        tokens: Sequence[TokenIds],
-        units: int,
-        halvings: int,
-        *,
-        is_kept: bool,
+        self, engine: Engine, plan: SetPlan, shard: ShardPlan, tokens: Sequence[TokenIds], units: int, halvings: int
     ) -> Callable[[], ReducedShard]:
         """Capture a shard part by part; return a function that waits for the reduction of the last parts.
 
@@ -72,12 +76,17 @@ class Reducer:
             merged[:] = [merged[0] + part] if merged else [part]
 
         for part in pieces(shard, self._shard_prompts):
-            while len(waiting) > self._threads:  # bounds the memory
+            while waiting and (waiting[0].done() or len(waiting) > self._threads):  # bounds the results in memory
                 merge_next()
             own = tokens[part.start - shard.start : part.stop - shard.start]
-            finish = engine.launch(plan, part, own, units, halvings, is_kept=is_kept)
-            if is_kept:
-                waiting.append(self._pool.submit(self._reduce, finish, part))
+            n_bytes = engine.shard_bytes(plan, part, units)
+            self._budget.reserve(n_bytes)
+            try:
+                finish = engine.launch(plan, part, own, units, halvings)
+            except BaseException:
+                self._budget.release(n_bytes)
+                raise
+            waiting.append(self._pool.submit(self._reduce, finish, part, n_bytes))
 
         def finish_all() -> ReducedShard:
             while waiting:
@@ -86,8 +95,11 @@ class Reducer:
 
         return finish_all
 
-    def _reduce(self, finish: Callable[[], CapturedShard], part: ShardPlan) -> ReducedShard:
-        captured = finish()
-        samples = CapturedSamples(captured.activations, part.start, captured.quarantined)
-        first = reduce_samples(self._run, samples, self._norms)
+    def _reduce(self, finish: Callable[[], CapturedShard], part: ShardPlan, n_bytes: int) -> ReducedShard:
+        try:
+            captured = finish()
+            samples = CapturedSamples(captured.activations, part.start, captured.quarantined)
+            first = reduce_samples(self._run, samples, self._norms)
+        finally:
+            self._budget.release(n_bytes)
         return ReducedShard(first, captured.positive_counts, captured.batches, captured.quarantined, captured.counts)

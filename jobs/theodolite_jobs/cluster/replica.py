@@ -20,15 +20,17 @@ from theodolite_jobs.cluster.store_marker import StoreMarker, check_marker
 from theodolite_jobs.cluster.write_queue import WriteQueue
 
 # By default MKL's summation order depends on the number of threads. STRICT makes the results bit-identical for every
-# number of replicas on the machine, at no measurable cost.
-REPLICA_ENVIRONMENT = {"MKL_CBWR": "AUTO,STRICT", "TOKENIZERS_PARALLELISM": "false"}
+# number of replicas on the machine, at no measurable cost. The products of NumPy, which reduce shards, also differ by
+# the number of threads of OpenBLAS, for vectors of more than 10,000 numbers.
+REPLICA_ENVIRONMENT = {"MKL_CBWR": "AUTO,STRICT", "OPENBLAS_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false"}
 
 GPU_WRITERS, CPU_WRITERS = 8, 1
 """Threads with which a replica writes shards. On a CPU the cores compute, and a second writer would take one of them;
 beside a GPU the writers of a distant store mostly wait."""
 
 GPU_BUFFER, CPU_BUFFER = 2**30, 2**29
-"""Maximum number of bytes of the activations that are captured and not written."""
+"""Maximum number of bytes of the activations that are captured and not written; another such number may wait to be
+reduced."""
 
 Arithmetic = tuple[str, str, str, str]
 """dtype, attention kernel, device type and number of ranks, which must be equal for all replicas of a run."""
@@ -77,8 +79,8 @@ class Replica:
         """
         self.assignment, self.plans, self.probes, self.rank = assignment, plans, probes, rank
         self._out_of_step = False
-        limits = (GPU_WRITERS, GPU_BUFFER) if assignment.gpus else (CPU_WRITERS, CPU_BUFFER)
-        self._writes = WriteQueue(*limits)
+        self._limits = (GPU_WRITERS, GPU_BUFFER) if assignment.gpus else (CPU_WRITERS, CPU_BUFFER)
+        self._writes = WriteQueue(*self._limits)
         self._idle_since: float | None = None
         self._units: dict[str, int] = {}
         self._engine: Any = None
@@ -125,12 +127,16 @@ class Replica:
         """
         with self._writes.slot(call) as slot, self._in_step():
             engine, location, units = self._open(shard)
-            first = pieces(shard, self.assignment.shard_prompts)[0]  # of the others, few are in memory at a time
+            # A part, because the results of a reduced shard are smaller, and the reducer bounds the parts in memory.
+            first = pieces(shard, self.assignment.shard_prompts)[0]
             self._writes.reserve(slot, engine.shard_bytes(plan, first, units))
             is_kept = self.rank is None or self.rank.index == 0
-            launch = partial(self._ready_to_reduce().launch, engine) if shard.is_reduced else engine.launch
+            if shard.is_reduced and is_kept:
+                launch = partial(self._ready_to_reduce().launch, engine)
+            else:
+                launch = partial(engine.launch, is_kept=is_kept)
             with self._busy() as idle_seconds:
-                finish = launch(plan, shard, tokens, units, halvings, is_kept=is_kept)
+                finish = launch(plan, shard, tokens, units, halvings)
             if is_kept:
                 slot.write = lambda: self._write(location, shard, finish(), str(engine.model.device), idle_seconds)
 
@@ -146,9 +152,10 @@ class Replica:
         with self._in_step():
             engine, _, units = self._open(shard)
             with self._busy():
-                for part in pieces(shard, self.assignment.shard_prompts):
-                    own = tokens[part.start - shard.start : part.stop - shard.start]
-                    engine.capture(plan, part, own, units, halvings)
+                for batch in shard.batches:  # the prompts of a batch are close to each other, so memory stays small
+                    start, stop = min(batch), max(batch) + 1
+                    part = replace(shard, start=start, stop=stop, batches=(batch,), quarantined={})
+                    engine.capture(plan, part, tokens[start - shard.start : stop - shard.start], units, halvings)
 
     @contextmanager
     def _busy(self) -> Iterator[float]:
@@ -252,8 +259,8 @@ class Replica:
             from theodolite_jobs.cluster.reduction import Reducer
 
             run = open_run_at(self.assignment.run_url)
-            threads = GPU_WRITERS if self.assignment.gpus else CPU_WRITERS
-            self._reducer = Reducer(run, _norm_layers(run, self.assignment), self.assignment.shard_prompts, threads)
+            norms = _norm_layers(run, self.assignment)
+            self._reducer = Reducer(run, norms, self.assignment.shard_prompts, *self._limits)
         return self._reducer
 
 

@@ -6,6 +6,8 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from typing import Any
 
+from theodolite_jobs.cluster.budget import Budget
+
 MAX_SHARDS = 8
 """Maximum number of shards of a replica that are being captured or written."""
 
@@ -28,10 +30,9 @@ class WriteQueue:
             threads: number of threads.
             max_bytes: maximum number of bytes of the activations of all shards; a single shard may have more.
         """
-        self._max_bytes = max_bytes
         self._pool = ThreadPoolExecutor(threads, thread_name_prefix="write")
-        self._shards, self._bytes = 0, 0
-        self._changed = threading.Condition()
+        self._budget = Budget(MAX_SHARDS, max_bytes)
+        self._lock = threading.Lock()
         self._results: dict[int, Future[Any]] = {}
 
     @contextmanager
@@ -54,16 +55,15 @@ class WriteQueue:
 
     def reserve(self, slot: Slot, n_bytes: int) -> None:
         """Wait until a shard of so many bytes may be captured."""
-        with self._changed:
-            self._changed.wait_for(lambda: self._has_space(n_bytes))
-            self._shards, self._bytes, slot.n_bytes = self._shards + 1, self._bytes + n_bytes, n_bytes
+        self._budget.reserve(n_bytes)
+        slot.n_bytes = n_bytes
 
     def result(self, call: int) -> Any:
         """Wait for a shard, which may be captured later; return what its `write` returned, or raise its error."""
         try:
             return self._result(call).result()
         finally:
-            with self._changed:
+            with self._lock:
                 del self._results[call]
 
     def _run(self, call: int, slot: Slot, write: Callable[[], Any]) -> None:
@@ -76,15 +76,10 @@ class WriteQueue:
             self._release(slot)
             self._result(call).set_result(value)
 
-    def _has_space(self, n_bytes: int) -> bool:
-        return self._shards == 0 or (self._shards < MAX_SHARDS and self._bytes + n_bytes <= self._max_bytes)
-
     def _release(self, slot: Slot) -> None:
         if slot.n_bytes is not None:
-            with self._changed:
-                self._shards, self._bytes = self._shards - 1, self._bytes - slot.n_bytes
-                self._changed.notify_all()
+            self._budget.release(slot.n_bytes)
 
     def _result(self, call: int) -> "Future[Any]":
-        with self._changed:
+        with self._lock:
             return self._results.setdefault(call, Future())

@@ -30,7 +30,12 @@ def first_passes(
         passes[selection] = stored = reduce(FirstPass.merged, parts)
         reduced = range(bounds.n_stored, bounds.n_shards if outputs - {"folds"} else 0)
         if reduced:
-            more = run_tasks(read_reduced, [(run, selection, index) for index in reduced])
+            more = run_tasks(
+                read_reduced,
+                [(run, selection, index, outputs) for index in reduced],
+                progress,
+                f"reduced shards of {selection.prompt_set}",
+            )
             passes[selection] = replace(reduce(FirstPass.merged, more, stored), stored=stored)
     return passes
 
@@ -63,16 +68,16 @@ def second_passes(
     means_and_axes = shared((means, axes))
     bounds = [run.record.bounds(side.prompt_set) for side in (p, n)]
 
-    def arguments_of(shards: Sequence[range], shared_value: Any) -> list[tuple[Any, ...]]:
+    def arguments_of(shards: Sequence[range]) -> list[tuple[Any, ...]]:
         if selection.paired:
-            return [(run, p, n, index, shared_value, True) for index in shards[0]]
+            return [(run, p, n, index, means_and_axes, True) for index in shards[0]]
         return [
-            *((run, p, None, index, shared_value, False) for index in shards[0]),
-            *((run, None, n, index, shared_value, False) for index in shards[1]),
+            *((run, p, None, index, means_and_axes, False) for index in shards[0]),
+            *((run, None, n, index, means_and_axes, False) for index in shards[1]),
         ]
 
-    stored = arguments_of([range(one.n_stored) for one in bounds], means_and_axes)
+    stored = arguments_of([range(one.n_stored) for one in bounds])
     parts = run_tasks(second_pass, stored, progress, f"contrast {label}")
-    reduced = arguments_of([range(one.n_stored, one.n_shards) for one in bounds], shared(means))
-    more = run_tasks(second_pass_of_reduced, reduced) if means else ()
+    reduced = arguments_of([range(one.n_stored, one.n_shards) for one in bounds]) if means else []
+    more = run_tasks(second_pass_of_reduced, reduced, progress, f"reduced shards of {label}") if reduced else ()
     return reduce(SecondPass.__add__, chain(parts, more))

@@ -37,15 +37,14 @@ class FirstPass:
         extremes: minimum and maximum of `raw` and of `norms`.
         folds: moments of each fold, (fold, site, position, layer, d_model), over the samples whose activations are
             stored; None unless requested.
-        squares: the sum of the squared numbers of samples of the parts whose means are known: 1 for each sample whose
-            activations are stored, and n² for a reduced shard of n samples.
+        n_groups: number of samples whose activations are stored, plus the number of reduced shards with samples.
         stored: the outputs over the samples whose activations are stored, if these are not all.
     """
 
     moments: dict[str, Moments]
     extremes: dict[str, Extremes]
     folds: Folds | None
-    squares: int
+    n_groups: int
     stored: "FirstPass | None" = None
 
     @property
@@ -59,7 +58,7 @@ class FirstPass:
             {name: merge(part, other.moments[name]) for name, part in self.moments.items()},
             {name: merge_extremes(part, other.extremes[name]) for name, part in self.extremes.items()},
             self.folds + other.folds if self.folds and other.folds else self.folds or other.folds,
-            self.squares + other.squares,
+            self.n_groups + other.n_groups,
         )
 
 

@@ -13,7 +13,7 @@ from zipfile import BadZipFile
 import numpy as np
 from numpy.typing import NDArray
 
-from theodolite.errors import RunDamagedError
+from theodolite.errors import RunDamagedError, StoreError
 from theodolite.groups.record import Output
 from theodolite.sites import Site
 from theodolite.store.activations import committed_bytes
@@ -21,12 +21,12 @@ from theodolite.store.commits import read_commit
 from theodolite.store.layout import REDUCED
 from theodolite.store.runs import Run
 from theodolite_jobs.passes.norm_layers import NormLayer
-from theodolite_jobs.passes.one_shard import FirstPass, Means, SecondPass, measure
+from theodolite_jobs.passes.one_shard import Axes, FirstPass, Means, SecondPass, measure
 from theodolite_jobs.passes.samples import SampleSelection
 from theodolite_jobs.statistics.curves import no_sums, scatter
 from theodolite_jobs.statistics.moments import Extremes, Moments
 
-_MERGED: tuple[Output, ...] = ("stream", "norms", "travel")
+_MERGED: frozenset[Output] = frozenset({"stream", "norms", "travel"})
 """The outputs that a reduced shard has: the folds serve scores of single prompts, which need stored activations."""
 
 _AFTER_SITE = ("raw", "sphere", "norm")
@@ -51,9 +51,13 @@ class CapturedSamples:
 
 
 def reduce_samples(run: Run, samples: CapturedSamples, norms: Sequence[NormLayer] | None) -> FirstPass:
-    """Return the outputs of the first pass over samples in memory; None for `norms` leaves out those of norm layers."""
-    outputs = frozenset(output for output in _MERGED if output != "norms" or norms is not None)
-    return measure(run, samples, outputs, norms or [])
+    """Return the outputs of the first pass over samples in memory.
+
+    None for `norms` leaves out those of norm layers. A run without the site resid_pre has no steps.
+    """
+    missing = {"norms"} if norms is None else set()
+    missing |= set() if Site.RESID_PRE in run.record.spec.capture.sites else {"travel"}
+    return measure(run, samples, _MERGED - missing, norms or [])
 
 
 def encode_reduced(first: FirstPass) -> bytes:
@@ -70,18 +74,25 @@ def encode_reduced(first: FirstPass) -> bytes:
     return file.getvalue()
 
 
-def read_reduced(run: Run, selection: SampleSelection, shard_index: int) -> FirstPass:
+def read_reduced(run: Run, selection: SampleSelection, shard_index: int, outputs: Collection[Output] = ()) -> FirstPass:
     """Return the outputs of a reduced shard at the selected positions.
 
     Raises:
         RunDamagedError: the file is missing, has changed, or is no such file.
+        StoreError: the outputs of norm layers are required, and the replica could not compute them.
     """
     commit = read_commit(run, selection.prompt_set, shard_index)
     content = committed_bytes(run, commit, REDUCED)
     try:
-        return _decode(content, selection.positions)
+        first = _decode(content, selection.positions)
     except (ValueError, LookupError, TypeError, EOFError, BadZipFile) as error:
         raise RunDamagedError(f"{run.id}: {REDUCED} shard {commit.name} cannot be read: {error}") from error
+    if "norms" in outputs and "norms" not in first.moments:
+        raise StoreError(
+            f"{run.id}: {REDUCED} shard {commit.name} has no numbers of the norm layers, because the version of "
+            "Theodolite that captured it could not read them; leave 'sphere' out of `analyses`"
+        )
+    return first
 
 
 def _decode(content: bytes, positions: Sequence[int]) -> FirstPass:
@@ -94,7 +105,7 @@ def _decode(content: bytes, positions: Sequence[int]) -> FirstPass:
             parts[kind].setdefault(output, {})[field] = file[name].take(positions, axis)
     moments = {output: Moments(count, **fields) for output, fields in parts["moments"].items()}
     extremes = {output: Extremes(**fields) for output, fields in parts["extremes"].items()}
-    return FirstPass(moments, extremes, None, count**2)
+    return FirstPass(moments, extremes, None, min(count, 1))
 
 
 def second_pass_of_reduced(
@@ -102,23 +113,28 @@ def second_pass_of_reduced(
     positive: SampleSelection | None,
     negative: SampleSelection | None,
     shard_index: int,
-    means: Means,
+    means_and_axes: tuple[Means, Axes | None],
     paired: bool,
 ) -> SecondPass:
-    """Return a reduced shard's part of a contrast's sums: its mean counts as n samples that deviate alike.
+    """Return a reduced shard's part of a contrast's sums: its mean counts as one sample with √n times its deviation.
 
     The arguments are those of `second_pass`; the samples of a reduced shard have no scores.
     """
     sides = [read_reduced(run, side, shard_index) if side is not None else None for side in (positive, negative)]
+    means, _ = means_and_axes
     shape = next(iter(means.values()))[0].shape
     sums = {space: no_sums(shape[:-1]) for space in means}
     for space, both in means.items():
         parts = [None if side is None or side.count == 0 else side.moments[space] for side in sides]
         for at in np.ndindex(shape[:-1]):
             p, q = (
-                np.empty((0, shape[-1])) if part is None else (mean[at] + part.count * (part.mean[at] - mean[at]))[None]
+                np.empty((0, shape[-1])) if part is None else _as_one_sample(part, mean, at)
                 for part, mean in zip(parts, both, strict=True)
             )
             part = scatter(p, q, both[0][at], both[1][at], paired=paired and None not in parts)
             sums[space].put(at, replace(part, cross_trace=np.zeros(())))  # single pairs know it better
     return SecondPass(sums, (), ())
+
+
+def _as_one_sample(part: Moments, mean: NDArray[np.float64], at: tuple[int, ...]) -> NDArray[np.float64]:
+    return np.asarray(mean[at] + np.sqrt(part.count) * (part.mean[at] - mean[at]))[None]

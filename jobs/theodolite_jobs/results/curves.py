@@ -47,10 +47,10 @@ def _cosines(passes: ContrastPasses) -> Arrays:
 
 
 def _groups(positive: FirstPass, negative: FirstPass, space: str) -> Groups | None:
-    """Return the sizes of the groups of which only the means are known, the reduced shards; None without them."""
+    """Return what is known of the samples if reduced shards contain some of them; None without reduced shards."""
     if positive.stored is None and negative.stored is None:
         return None
-    return Groups(positive.squares, negative.squares, _known(positive, space), _known(negative, space))
+    return Groups(positive.n_groups, negative.n_groups, _known(positive, space), _known(negative, space))
 
 
 def _known(side: FirstPass, space: str) -> NDArray[np.float64]:

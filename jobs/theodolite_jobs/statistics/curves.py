@@ -55,10 +55,10 @@ def no_sums(shape: tuple[int, ...]) -> Scatter:
 
 
 class Groups(NamedTuple):
-    """Sizes, if only the means of some groups of samples are known; every other sample is a group of one."""
+    """Groups of samples of which only the mean and the size are known; every other sample is a group of one."""
 
-    squares_p: int  # the sum of the squared sizes of the groups of P
-    squares_q: int  # likewise of N
+    n_p: int  # the number of groups of P
+    n_q: int  # likewise of N
     known_p: NDArray[np.float64]  # Σ‖x − a‖² over the samples of P in `Scatter.cross_trace`
     known_q: NDArray[np.float64]  # likewise of N
 
@@ -117,20 +117,21 @@ def cosine_curve(
     The arguments are the means of P and N, the traces of their covariances (n−1), their numbers of samples, and the sum
     over all shards of what `scatter` returns. If paired, row i of P belongs to row i of N.
 
-    If only the means of some groups are known, the deviation of a group's mean counts as the same deviation of each of
-    its samples. With S, the sum of the groups' squared sizes, the expected sum of squares is then σ²(n − S/n) and not
-    σ²(n − 1). The interval is that of Student's t with n²/S − 1 degrees of freedom, the smaller number of both sets.
-    The known pairs then give the correlation tr Σ_PN / √(tr Σ_P tr Σ_N).
+    If only the means of some groups are known, `sums` contains each of them as one sample that deviates by
+    √(size)·(mean − a). The expected sum of the squares of G groups is then σ²(G − 1), and the interval is that of
+    Student's t with G − 1 degrees of freedom, the smaller G of both sets. The known pairs give the correlation
+    tr Σ_PN / √(tr Σ_P tr Σ_N).
     """
-    squares_p, squares_q = (groups.squares_p, groups.squares_q) if groups else (n_p, n_q)
-    divisor_p, divisor_q = _mean_variance_divisor(n_p, squares_p), _mean_variance_divisor(n_q, squares_q)
+    groups_p, groups_q = (groups.n_p, groups.n_q) if groups else (n_p, n_q)
+    divisor_p, divisor_q = _mean_variance_divisor(n_p, groups_p), _mean_variance_divisor(n_q, groups_q)
     dot, a_squared, b_squared = _dot(a, b), _dot(a, a), _dot(b, b)
     big_a, big_b = a_squared - trace_p / n_p, b_squared - trace_q / n_q
     noise = sums.cross_trace / (n_p - 1) / n_p if paired and n_p > 1 else np.zeros(dot.shape)
     with np.errstate(invalid="ignore", divide="ignore"):
         if groups is not None:
-            # 0 / 0 where a set does not vary
-            noise = np.nan_to_num(sums.cross_trace * np.sqrt(trace_p / groups.known_p * trace_q / groups.known_q)) / n_p
+            correlation = sums.cross_trace / np.sqrt(groups.known_p * groups.known_q)
+            both = np.sqrt(trace_p * trace_q)
+            noise = np.where(both == 0, 0.0, correlation * both) / n_p  # a set that does not vary has no correlation
         plain = dot / np.sqrt(a_squared * b_squared)
         scale = np.sqrt(np.where((big_a > 0) & (big_b > 0), big_a * big_b, np.nan))
         debiased = (dot - noise) / scale
@@ -142,7 +143,7 @@ def cosine_curve(
             + 2 * _quadratic(weights_p, sums.cross, weights_q) / divisor_p
         )
         # Rounding can make a variance of zero slightly negative.
-        quantile = max(_quantile(n_p, squares_p), _quantile(n_q, squares_q))
+        quantile = float(t.ppf(0.975, min(groups_p, groups_q) - 1)) if groups else NORMAL_QUANTILE
         half_width = quantile * np.sqrt(np.maximum(variance, 0.0))
     return CosineCurve(plain, debiased, debiased - half_width, debiased + half_width, np.linalg.norm(a - b, axis=-1))
 
@@ -156,14 +157,9 @@ def variance_curves(
     return variance.mean(axis=-1), variance.max(axis=-1), feature.astype(np.int64)
 
 
-def _quantile(n: int, squares: int) -> float:
-    """Return the two-sided 95 % quantile of the normal distribution, or of Student's t if there are groups."""
-    return NORMAL_QUANTILE if squares == n else float(t.ppf(0.975, n * n / squares - 1))
-
-
-def _mean_variance_divisor(n: int, squares: int) -> float:
-    """Return n² − squares, which turns a sum of squared deviations into the variance of the mean; NaN for one group."""
-    return float(n * n - squares) if n * n > squares else float("nan")
+def _mean_variance_divisor(n: int, groups: int) -> float:
+    """Return n(groups − 1), which turns a sum of squares into the variance of the mean; NaN for one group."""
+    return float(n * (groups - 1)) if groups > 1 else float("nan")
 
 
 def _dot(x: NDArray[np.float64], y: NDArray[np.float64]) -> NDArray[np.float64]:

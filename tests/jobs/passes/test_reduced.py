@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from support.stored import store_run
 
-from theodolite.errors import RunDamagedError
+from theodolite.errors import RunDamagedError, StoreError
 from theodolite.sites import Site
 from theodolite_jobs.passes import reduced
 from theodolite_jobs.passes.norm_layers import NormLayer
@@ -63,8 +63,28 @@ def test_a_file_gives_back_the_selected_positions(run, arrays, monkeypatch, posi
     monkeypatch.setattr(reduced, "committed_bytes", lambda *_: content)
     found = read_reduced(run, SampleSelection("set", frozenset(), positions), 0)
     assert_equal(found, stored(run, positions))
-    assert found.squares == (N - len(BAD)) ** 2
+    assert found.n_groups == 1
     assert content == encode_reduced(reduce_samples(run, CapturedSamples(arrays, 0, BAD), NORMS))
+
+
+def test_a_run_without_resid_pre_has_no_steps(tmp_path, arrays):
+    mid = {Site.RESID_MID: arrays[Site.RESID_MID]}
+    final = {"set": arrays[Site.RESID_FINAL]}
+    run = store_run(
+        tmp_path / "mid", {"set": mid}, N, quarantined={"set": BAD}, final=final, positions={"set": [-2, -1]}
+    )
+    samples = CapturedSamples({**mid, Site.RESID_FINAL: final["set"]}, 0, BAD)
+    assert set(reduce_samples(run, samples, []).moments) == {"raw", "sphere", "norm", "norms", "final"}
+
+
+def test_numbers_of_norm_layers_that_a_replica_could_not_compute_are_named(run, arrays, monkeypatch):
+    content = encode_reduced(reduce_samples(run, CapturedSamples(arrays, 0, BAD), None))
+    monkeypatch.setattr(reduced, "read_commit", lambda *_: SimpleNamespace(name="set/00000"))
+    monkeypatch.setattr(reduced, "committed_bytes", lambda *_: content)
+    selection = SampleSelection("set", frozenset(), (0, 1))
+    assert "norms" not in read_reduced(run, selection, 0, {"stream"}).moments
+    with pytest.raises(StoreError, match="leave 'sphere' out of `analyses`"):
+        read_reduced(run, selection, 0, {"stream", "norms"})
 
 
 def test_a_shard_without_usable_samples_adds_nothing(run, arrays):

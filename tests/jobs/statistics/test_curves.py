@@ -4,6 +4,7 @@ from operator import add
 
 import numpy as np
 import pytest
+from scipy.stats import t
 
 from theodolite_jobs.statistics.curves import (
     NORMAL_QUANTILE,
@@ -156,9 +157,10 @@ def grouped_curve_of(p, q, paired, n_known, size):
     none, whole = np.empty((0, len(a))), range(n_known, len(p), size)
     sides = [(p, a), (q, b)]
     known = [x[:n_known] for x, _ in sides]
+    groups = [[x[i : i + size] for i in whole] for x, _ in sides]
     means = [
-        np.array([m + len(x[i : i + size]) * (x[i : i + size].mean(axis=0) - m) for i in whole]).reshape(-1, len(a))
-        for x, m in sides
+        np.array([m + np.sqrt(len(group)) * (group.mean(axis=0) - m) for group in own]).reshape(-1, len(a))
+        for own, (_, m) in zip(groups, sides, strict=True)
     ]
     if paired:
         parts = [scatter(*known, a, b, paired=True), scatter(*means, a, b, paired=True)]
@@ -167,31 +169,43 @@ def grouped_curve_of(p, q, paired, n_known, size):
         parts += [scatter(none, y, a, b, paired=False) for y in (known[1], means[1])]
     sums = reduce(add, (Scatter(**{name: values[None] for name, values in vars(part).items()}) for part in parts))
     sums = replace(sums, cross_trace=parts[0].cross_trace[None])
-    squares = n_known + sum(len(p[i : i + size]) ** 2 for i in whole)
-    groups = Groups(squares, squares, *(np.array([((x - m)[:n_known] ** 2).sum()]) for x, m in sides))
+    numbers = [n_known + len(own) for own in groups]
+    sizes = Groups(*numbers, *(np.array([((x - m)[:n_known] ** 2).sum()]) for x, m in sides))
     trace = [np.array([x.var(axis=0, ddof=1).sum()]) for x, _ in sides]
-    curve = cosine_curve(a[None], b[None], *trace, len(p), len(q), sums, paired=paired, groups=groups)
+    curve = cosine_curve(a[None], b[None], *trace, len(p), len(q), sums, paired=paired, groups=sizes)
     return CosineCurve(*(values[0] for values in curve))
 
 
 @pytest.mark.parametrize("paired", [True, False])
-def test_groups_of_one_sample_change_nothing(paired):
+def test_groups_of_one_sample_change_only_the_quantile(paired):
     p, q = draws(np.random.default_rng(2), 40, 0.8, paired=paired, d=30)
-    np.testing.assert_allclose(grouped_curve_of(p, q, paired, 40, 1), curve_of(p, q, paired), rtol=1e-12)
+    grouped, single = (curve._asdict() for curve in (grouped_curve_of(p, q, paired, 40, 1), curve_of(p, q, paired)))
+    widths = [curve.pop("cosine_of_means_high") - curve.pop("cosine_of_means_low") for curve in (grouped, single)]
+    np.testing.assert_allclose(widths[0] / widths[1], t.ppf(0.975, 39) / NORMAL_QUANTILE, rtol=1e-12)
+    assert grouped == pytest.approx(single, rel=1e-12)
 
 
 @pytest.mark.parametrize("spectrum", ["flat", "steep"])
 @pytest.mark.parametrize("paired", [True, False])
-@pytest.mark.parametrize(("n", "n_known", "size"), [(600, 40, 56), (600, 300, 60), (150, 30, 10)])
+@pytest.mark.parametrize(
+    ("n", "n_known", "size"), [(600, 40, 56), (600, 300, 60), (150, 30, 10), (100, 20, 64), (128, 64, 64)]
+)
 def test_intervals_from_means_of_groups_cover_the_cosine_as_often_as_they_promise(n, n_known, size, paired, spectrum):
     rng = np.random.default_rng(3)
     curves = [
         grouped_curve_of(*draws(rng, n, 0.6, 0.5, paired, spectrum, d=40), paired, n_known, size) for _ in range(400)
     ]
     covered = np.mean([curve.cosine_of_means_low <= 0.6 <= curve.cosine_of_means_high for curve in curves])
-    assert 0.92 <= covered <= 0.985  # binomial standard error 0.011
+    assert 0.92 <= covered <= 0.98  # binomial standard error 0.011
     bias = np.mean([curve.cosine_of_means_debiased for curve in curves]) - 0.6
     assert abs(bias) < 0.01
+
+
+def test_the_correlation_is_not_known_without_a_known_pair():
+    p, q = draws(np.random.default_rng(4), 60, 0.6, paired=True, d=3)
+    curve = grouped_curve_of(p, q, True, 0, 10)
+    assert np.isnan([curve.cosine_of_means_debiased, curve.cosine_of_means_low, curve.cosine_of_means_high]).all()
+    assert np.isfinite(curve.cosine_of_means)
 
 
 def test_pairs_of_equal_samples_have_the_cosine_one():
