@@ -2,9 +2,9 @@
 
 The shards contain float32 numbers with bfloat16 precision, as a survey in bfloat16 writes them, and one large feature.
 
-- `moments`: the first pass for the group `moments`, against only reading the same shards: through Zarr, as other
-  programs do, and with `read_shard`, which also compares checksums. They run in turns, on one thread and on two; the
-  result has the medians.
+- `passes`: the first pass for the group `moments`, that with all outputs, and the second pass over a contrast.
+  They run in turns with reading the same shards, through Zarr as other programs do, and with `read_shard`, which also
+  compares checksums; on one thread and on two. The result has the medians.
 - `doubling`: the same pass over one, two and four times as many samples.
 - `rehearsal`: the shape of a 32B model: two sets of 1,024 prompts, 64 layers, 2 sites, d_model 5120, in all 5.4 GB. One
   process computes all groups of the two passes with a contrast, another one the Gram matrices. The peak resident set of
@@ -32,6 +32,7 @@ import zarr
 from numpy.typing import NDArray
 
 from theodolite.groups import GROUPS
+from theodolite.groups.record import Output
 from theodolite.shard_bounds import ShardBounds
 from theodolite.sites import Site
 from theodolite.spec_file import parse_spec
@@ -45,10 +46,12 @@ from theodolite.store.runs import ModelFacts, Run, RunRecord, SetFacts, create_r
 from theodolite.store.shards import read_shard
 from theodolite_jobs.analysis import compute_groups
 from theodolite_jobs.capture.plan import plan_set
-from theodolite_jobs.passes.all_shards import first_passes
+from theodolite_jobs.passes.all_shards import first_passes, second_passes
 from theodolite_jobs.passes.norm_layers import NormLayer
+from theodolite_jobs.passes.one_shard import FirstPass
 from theodolite_jobs.passes.reduced import CapturedSamples, encode_reduced, reduce_samples
 from theodolite_jobs.passes.samples import SampleSelection
+from theodolite_jobs.passes.selections import ContrastSelection
 from theodolite_jobs.results.context import Context
 from theodolite_jobs.statistics.norms import Norm
 from theodolite_jobs.tasks import run_tasks, scheduler
@@ -73,11 +76,11 @@ def main() -> None:
     )
     with tempfile.TemporaryDirectory(prefix="theodolite-statistics-") as temporary:
         folder = Path(temporary)
-        moments = measure_moments(folder, options)
+        passes = measure_passes(folder, options)
         doubling = measure_doubling(folder, options)
         rehearsal = measure_rehearsal(folder, options) if options.rehearsal_prompts else None
     reduction = measure_reduction(options)
-    result = {"moments": moments, "doubling": doubling, "rehearsal": rehearsal, "reduction": reduction}
+    result = {"passes": passes, "doubling": doubling, "rehearsal": rehearsal, "reduction": reduction}
     measuring.publish(result, options.out)
 
 
@@ -85,24 +88,32 @@ def medians(actions: Mapping[str, Callable[[], Any]], repeats: int) -> dict[str,
     return {name: float(np.median(seconds)) for name, seconds in measuring.in_turns(actions, repeats).items()}
 
 
-def measure_moments(folder: Path, options: argparse.Namespace) -> dict[str, Any]:
-    """Return the seconds of reading and of the first pass, with one thread and with two."""
-    run = write_run(folder / "moments", {"nouns": options.prompts}, options.layers, options.d_model)
+def measure_passes(folder: Path, options: argparse.Namespace) -> dict[str, Any]:
+    """Return the seconds of reading two sets and of both passes over them, with one thread and with two."""
+    sets = {name: options.prompts // 2 for name in ("harmful", "harmless")}
+    run = write_run(folder / "passes", sets, options.layers, options.d_model)
+    outputs = frozenset[Output]({"stream", "norms", "travel", "folds"})
+    sides = first_pass(run, outputs)
+    contrast = ContrastSelection(*sides, paired=True, positions=(0,))
+    second = partial(
+        second_passes, run, "refusal", contrast, *sides.values(), ["curves", "separation"], lambda *_: None
+    )
     result: dict[str, Any] = {"prompts": options.prompts, "layers": options.layers, "sites": len(SITES)}
     for threads in (1, 2):
-        reads = {"through Zarr": partial(read_all, zarr_shard, run), "by shard": partial(read_all, read_stored, run)}
-        with scheduler(None, threads):
-            seconds = medians({**reads, "moments": partial(pass_over, run)}, options.repeats)
-        through_zarr, by_shard, passing = seconds.values()
-        result[f"{threads}_threads"] = {
-            "reading_through_zarr_seconds": through_zarr,
-            "reading_by_shard_seconds": by_shard,
-            "moments_seconds": passing,
-            "ratio_to_reading_through_zarr": passing / through_zarr,
-            "ratio_to_reading_by_shard": passing / by_shard,
+        actions = {
+            "reading_through_zarr": partial(read_all, zarr_shard, run),
+            "reading_by_shard": partial(read_all, read_stored, run),
+            "moments": partial(first_pass, run, frozenset({"stream"})),
+            "first_pass": partial(first_pass, run, outputs),
+            "second_pass": second,
         }
+        with scheduler(None, threads):
+            seconds = medians(actions, options.repeats)
+        ratios = {
+            name: seconds[name] / seconds["reading_by_shard"] for name in ("moments", "first_pass", "second_pass")
+        }
+        result[f"{threads}_threads"] = {"seconds": seconds, "ratio_to_reading_by_shard": ratios}
         measuring.say(f"{threads} threads: {result[f'{threads}_threads']}")
-    result["speedup_of_two_threads"] = result["1_threads"]["moments_seconds"] / result["2_threads"]["moments_seconds"]
     return result
 
 
@@ -110,7 +121,9 @@ def measure_doubling(folder: Path, options: argparse.Namespace) -> dict[str, Any
     """Return the seconds of the first pass over one, two and four times as many samples."""
     sizes = [options.prompts // 2, options.prompts, 2 * options.prompts]
     runs = [write_run(folder / f"n{n}", {"nouns": n}, options.layers, options.d_model) for n in sizes]
-    passes = {f"{n} prompts": partial(pass_over, run) for n, run in zip(sizes, runs, strict=True)}
+    passes = {
+        f"{n} prompts": partial(first_pass, run, frozenset({"stream"})) for n, run in zip(sizes, runs, strict=True)
+    }
     seconds = list(medians(passes, options.repeats).values())
     measuring.say(f"prompts {sizes}: {seconds} s")
     return {"prompts": sizes, "seconds": seconds, "ratio_of_four_times": seconds[2] / seconds[0]}
@@ -198,28 +211,29 @@ def report_progress(what: str, done: int, total: int) -> None:
         measuring.say(f"{what}: {done} of {total}")
 
 
-def read_all(read: Callable[[Run, Site, int], None], run: Run) -> None:
+def read_all(read: Callable[[Run, Site, str, int], None], run: Run) -> None:
     """Read all shards of all sites, and discard the values."""
-    shards = range(run.record.sets["nouns"].n_shards)
+    shards = [(name, index) for name, facts in run.record.sets.items() for index in range(facts.n_shards)]
     with scheduler(None):
-        list(run_tasks(read, [(run, site, index) for index in shards for site in SITES]))
+        list(run_tasks(read, [(run, site, *shard) for shard in shards for site in SITES]))
 
 
-def zarr_shard(run: Run, site: Site, index: int) -> None:
+def zarr_shard(run: Run, site: Site, name: str, index: int) -> None:
     store = open_zarr_store(join(run.url, ACTIVATIONS), read_only=True)
-    array = zarr.open_array(store, path=f"nouns/{site}", mode="r")
+    array = zarr.open_array(store, path=f"{name}/{site}", mode="r")
     np.asarray(array[index * SHARD_PROMPTS : (index + 1) * SHARD_PROMPTS])
 
 
-def read_stored(run: Run, site: Site, index: int) -> None:
-    read_shard(run, read_commit(run, "nouns", index), site)
+def read_stored(run: Run, site: Site, name: str, index: int) -> None:
+    read_shard(run, read_commit(run, name, index), site)
 
 
-def pass_over(run: Run) -> None:
-    """Compute and merge the moments of all shards."""
+def first_pass(run: Run, outputs: frozenset[Output]) -> dict[SampleSelection, FirstPass]:
+    """Compute and merge outputs of the first pass over all shards."""
+    norms = llama_norms(run) if "norms" in outputs else []
     with scheduler(None):
-        selection = SampleSelection("nouns", frozenset(), (0,))
-        first_passes(run, {selection: frozenset({"stream"})}, (), lambda *_: None)
+        requested = {SampleSelection(name, frozenset(), (0,)): outputs for name in run.record.sets}
+        return first_passes(run, requested, norms, lambda *_: None)
 
 
 def write_run(folder: Path, sets: dict[str, int], layers: int, d_model: int) -> Run:

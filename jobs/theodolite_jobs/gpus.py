@@ -15,7 +15,7 @@ _USABLE = 0.9
 WRITE_SECONDS = 4e-9
 """Processor time that writes a byte of activations in float32; measured by benchmarks/pipeline.py."""
 
-REDUCE_SECONDS = 7e-9
+REDUCE_SECONDS = 1e-9
 """Processor time that reduces such a byte to moments; measured by benchmarks/statistics.py."""
 
 

@@ -12,10 +12,11 @@ from theodolite_jobs.passes.norm_layers import NormLayer
 from theodolite_jobs.passes.samples import Samples
 from theodolite_jobs.passes.selections import first_captured
 from theodolite_jobs.statistics import sphere
+from theodolite_jobs.statistics.kernels import row_lengths, step_lengths
 from theodolite_jobs.statistics.moments import Moments, moments
 from theodolite_jobs.statistics.travel import Block, travel
 
-At = Callable[[Site, int], NDArray[np.float64]]
+At = Callable[[Site, int], NDArray[np.float32]]
 """Return the activations at a site and an index into the run's layers, (sample · position, d_model)."""
 
 
@@ -23,9 +24,9 @@ def cached_reader(shard: Samples) -> At:
     """Return a reader that caches the latest layers, since several statistics read each layer."""
 
     @lru_cache(maxsize=2 * len(Site))
-    def at(site: Site, index: int) -> NDArray[np.float64]:
+    def at(site: Site, index: int) -> NDArray[np.float32]:
         values = shard.layer(site, index)
-        return values.reshape(-1, values.shape[-1]).astype(np.float64)
+        return values.reshape(-1, values.shape[-1])
 
     return at
 
@@ -38,8 +39,9 @@ def measure_norms(
         is_final = norm.sites == (Site.RESID_FINAL,)
         if norm.sites and (last if is_final else norm.layer_index == layer_index):
             parts = [at(site, norm.layer_index) for site in norm.sites]
+            x = parts[0] if len(parts) == 1 else np.asarray(np.sum(parts, axis=0, dtype=np.float64))
             measure = sphere.input_quantities if norm.reads else sphere.output_quantities
-            into[:, number] = measure(sum(parts[1:], parts[0]), norm.norm)
+            into[:, number] = measure(x, norm.norm)
 
 
 def travel_moments(run: Run, blocks: Iterable[Block], n_samples: int, n_positions: int) -> dict[str, Moments]:
@@ -60,9 +62,10 @@ def captured_blocks(run: Run, sites: Sequence[Site], at: At, visit: Callable[[in
         captured = first_captured(run, leaving_block(layer, run.record.model.n_layers))
         leaving = None if captured is None else at(*captured)
         entering, middle = at(Site.RESID_PRE, index), at(Site.RESID_MID, index) if sums else None
-        attn, mlp = (at(site, index) if site in sites else None for site in (Site.ATTN_OUT, Site.MLP_OUT))
+        branches = (Site.ATTN_OUT, Site.MLP_OUT)
+        attn, mlp = (row_lengths(at(site, index)) if site in sites else None for site in branches)
         if attn is None and middle is not None:
-            attn = middle - entering
+            attn = step_lengths(entering, middle)
         if mlp is None and middle is not None and leaving is not None:
-            mlp = leaving - middle
+            mlp = step_lengths(middle, leaving)
         yield Block(entering, attn, mlp, leaving, follows=layers[index - 1 : index] == [layer - 1])

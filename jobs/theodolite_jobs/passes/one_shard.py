@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import product
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,7 +17,16 @@ from theodolite_jobs.passes.samples import Samples, SampleSelection, SelectedSha
 from theodolite_jobs.passes.stream_arrays import FoldArrays, StreamArrays
 from theodolite_jobs.statistics import sphere
 from theodolite_jobs.statistics.curves import Scatter, no_sums, scatter
-from theodolite_jobs.statistics.moments import Extremes, Moments, extremes, merge, merge_extremes, moments, on_sphere
+from theodolite_jobs.statistics.kernels import row_lengths
+from theodolite_jobs.statistics.moments import (
+    Extremes,
+    Moments,
+    extremes,
+    merge,
+    merge_extremes,
+    moments,
+    sphere_factors,
+)
 from theodolite_jobs.statistics.separation import FOLDS, Folds, fold_scores
 
 Means = Mapping[str, tuple[NDArray[np.float64], NDArray[np.float64]]]
@@ -89,7 +99,7 @@ def first_pass(
 
 
 def measure(run: Run, shard: Samples, outputs: frozenset[Output], norms: Sequence[NormLayer]) -> FirstPass:
-    """Return the requested outputs for samples that are stored or in memory; converts each layer to float64 once."""
+    """Return the requested outputs for samples that are stored or in memory."""
     at = cached_reader(shard)
     sites, n_layers, d_model = run.record.spec.capture.sites, len(run.record.layers), run.record.model.d_model
     n_samples, n_positions = len(shard.samples), shard.n_positions
@@ -145,14 +155,19 @@ def second_pass(
     sums = {space: no_sums(shape) for space in means}
     scores = [np.empty((0 if side is None else len(side.samples), *shape)) for side in sides]
     for (number, site), index in product(enumerate(run.record.spec.capture.sites), range(n_layers)):
-        layers = [np.empty((0, n_positions, d_model)) if side is None else side.layer(site, index) for side in sides]
+        nothing = np.empty((0, n_positions, d_model), dtype=np.float32)
+        layers = [nothing if side is None else side.layer(site, index) for side in sides]
         for position in range(n_positions):
             at = number, position, index
-            samples = [layer[:, position].astype(np.float64) for layer in layers]
+            p, q = (np.ascontiguousarray(layer[:, position]) for layer in layers)
             for space, (a, b) in means.items():
-                p, q = (on_sphere(one) if space == "sphere" else one for one in samples)
-                sums[space].put(at, scatter(p, q, a[at], b[at], paired=paired))
-            for side, one, own in zip(sides, samples, scores, strict=True):
+                factors = (_factors(p), _factors(q)) if space == "sphere" else None
+                sums[space].put(at, scatter(p, q, a[at], b[at], paired=paired, factors=factors))
+            for side, one, own in zip(sides, (p, q), scores, strict=True):
                 if axes is not None and side is not None:
                     own[:, *at] = fold_scores(one, side.samples % FOLDS, axes[0][:, *at], axes[1][:, *at])
     return SecondPass(sums, *(() if axes is None else (own,) for own in scores))
+
+
+def _factors(samples: NDArray[Any]) -> NDArray[np.float64]:
+    return sphere_factors(row_lengths(samples), samples.shape[1])

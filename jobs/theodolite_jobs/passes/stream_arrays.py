@@ -3,7 +3,8 @@
 import numpy as np
 from numpy.typing import NDArray
 
-from theodolite_jobs.statistics.moments import Extremes, Moments, extremes, lengths, moments, on_sphere
+from theodolite_jobs.statistics.kernels import row_lengths
+from theodolite_jobs.statistics.moments import Extremes, Moments, extremes, moments, scaled_moments, sphere_factors
 from theodolite_jobs.statistics.separation import FOLDS, Folds, fold_moments
 
 STREAM_SPACES = ("raw", "sphere")
@@ -20,14 +21,15 @@ class StreamArrays:
         self.norms = np.empty((n_samples, *shape))
         self.extremes = Extremes(np.empty((*shape, d_model)), np.empty((*shape, d_model)))
 
-    def put(self, site: int, layer: int, rows: NDArray[np.float64]) -> None:
+    def put(self, site: int, layer: int, rows: NDArray[np.float32]) -> None:
         """Fill in one site and layer from (sample · position, d_model)."""
         for position in range(self.n_positions):
-            at, samples = (site, position, layer), rows[position :: self.n_positions]
-            for name, part in (("raw", moments(samples)), ("sphere", moments(on_sphere(samples)))):
+            at, samples = (site, position, layer), np.ascontiguousarray(rows[position :: self.n_positions])
+            self.norms[:, *at] = norms = row_lengths(samples)
+            for name, factors in (("raw", np.ones_like(norms)), ("sphere", sphere_factors(norms, rows.shape[1]))):
+                part = scaled_moments(samples, factors)
                 self.means[name][at], self.m2[name][at] = part.mean, part.m2
             bounds = extremes(samples)
-            self.norms[:, *at] = lengths(samples)
             self.extremes.minimum[at], self.extremes.maximum[at] = bounds.minimum, bounds.maximum
 
     def moments(self) -> dict[str, Moments]:
@@ -44,10 +46,10 @@ class FoldArrays:
         self.means = np.empty((FOLDS, *shape, d_model))
         self.deviations = np.empty((FOLDS, *shape))
 
-    def put(self, site: int, layer: int, rows: NDArray[np.float64]) -> None:
+    def put(self, site: int, layer: int, rows: NDArray[np.float32]) -> None:
         """Fill in one site and layer from (sample · position, d_model)."""
         for position in range(self.n_positions):
-            at, samples = (site, position, layer), rows[position :: self.n_positions]
+            at, samples = (site, position, layer), np.ascontiguousarray(rows[position :: self.n_positions])
             self.means[:, *at], self.deviations[:, *at] = fold_moments(samples, self.fold_of)
 
     def folds(self) -> Folds:

@@ -8,9 +8,11 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
-from jaxtyping import Float64
+from jaxtyping import Float, Float64
 from numpy.typing import NDArray
 from scipy.stats import t
+
+from theodolite_jobs.statistics.kernels import deviation_dots, pair_trace
 
 NORMAL_QUANTILE = 1.959963984540054
 """Two-sided 95 % of the normal distribution."""
@@ -77,21 +79,22 @@ class CosineCurve(NamedTuple):
 
 
 def scatter(
-    positive: Float64[np.ndarray, "p d_model"],
-    negative: Float64[np.ndarray, "q d_model"],
+    positive: Float[np.ndarray, "p d_model"],
+    negative: Float[np.ndarray, "q d_model"],
     a: Float64[np.ndarray, " d_model"],
     b: Float64[np.ndarray, " d_model"],
     *,
     paired: bool,
+    factors: tuple[Float64[np.ndarray, " p"], Float64[np.ndarray, " q"]] | None = None,
 ) -> Scatter:
     """Return the sums over one shard's samples of P and N, given the means a and b over all shards.
 
-    If paired, row i of `positive` belongs to row i of `negative`.
+    If paired, row i of `positive` belongs to row i of `negative`. `factors` multiply the samples.
     """
-    p, q = positive - a, negative - b
-    z_p, z_q = p @ np.stack([a, b], axis=-1), q @ np.stack([b, a], axis=-1)
+    f, g = factors or (np.ones(len(positive)), np.ones(len(negative)))
+    z_p, z_q = deviation_dots(positive, f, a, a, b), deviation_dots(negative, g, b, b, a)
     cross = z_p.T @ z_q if paired else np.zeros((2, 2))
-    cross_trace = np.einsum("nd,nd->", p, q) if paired else 0.0
+    cross_trace = pair_trace(positive, negative, (f, g), (a, b)) if paired else 0.0
     return Scatter(z_p.T @ z_p, z_q.T @ z_q, cross, np.asarray(cross_trace))
 
 

@@ -10,6 +10,7 @@ import numpy as np
 from jaxtyping import Float, Float64
 from numpy.typing import NDArray
 
+from theodolite_jobs.statistics import kernels
 from theodolite_jobs.statistics.ratio import ratio
 
 
@@ -52,6 +53,13 @@ def moments(samples: Float64[np.ndarray, "sample ..."]) -> Moments:
     return Moments(len(samples), samples[0] + means, np.square(deviations, out=deviations).sum(axis=0))
 
 
+def scaled_moments(samples: Float[np.ndarray, "sample d_model"], factors: Float64[np.ndarray, " sample"]) -> Moments:
+    """Return the moments of xᵢ·fᵢ over samples xᵢ with factors fᵢ; float32 samples need no copy in float64."""
+    if len(samples) == 0:
+        return Moments(0, np.full(samples.shape[1], np.nan), np.zeros(samples.shape[1]))
+    return Moments(len(samples), *kernels.scaled_sums(samples, factors))
+
+
 def extremes(samples: Float[np.ndarray, "sample ..."]) -> Extremes:
     """Return the minimum and maximum of samples along the first axis, in float64."""
     minimum = samples.min(axis=0, initial=np.inf).astype(np.float64)
@@ -80,6 +88,11 @@ def lengths(vectors: Float64[np.ndarray, "*dims d_model"]) -> Float64[np.ndarray
     """Return Euclidean norms, three times as fast as np.linalg.norm along an axis."""
     norms: NDArray[np.float64] = np.sqrt(np.vecdot(vectors, vectors))
     return norms
+
+
+def sphere_factors(norms: Float64[np.ndarray, " sample"], d_model: int) -> Float64[np.ndarray, " sample"]:
+    """Return √d_model/‖x‖, which scales x to the sphere; NaN for a zero vector."""
+    return ratio(np.full(len(norms), np.sqrt(d_model)), norms)
 
 
 def on_sphere(samples: Float64[np.ndarray, "sample *dims d_model"]) -> Float64[np.ndarray, "sample *dims d_model"]:

@@ -8,13 +8,14 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from jaxtyping import Float64, Int64
+from jaxtyping import Float, Float64, Int64
 from numpy.typing import NDArray
 from scipy.stats import rankdata, t
 
 from theodolite_jobs.statistics.curves import NORMAL_QUANTILE
 from theodolite_jobs.statistics.directions import direction
-from theodolite_jobs.statistics.moments import moments
+from theodolite_jobs.statistics.kernels import fold_dots
+from theodolite_jobs.statistics.moments import scaled_moments
 from theodolite_jobs.statistics.ratio import ratio
 
 FOLDS = 5
@@ -67,11 +68,13 @@ class Folds:
 
 
 def fold_moments(
-    samples: Float64[np.ndarray, "sample *dims d_model"], folds: Int64[np.ndarray, " sample"]
-) -> tuple[Float64[np.ndarray, "fold *dims d_model"], Float64[np.ndarray, "fold *dims"]]:
+    samples: Float[np.ndarray, "sample d_model"], folds: Int64[np.ndarray, " sample"]
+) -> tuple[Float64[np.ndarray, "fold d_model"], Float64[np.ndarray, " fold"]]:
     """Return `means` and `deviations` of Folds for samples, given each one's fold."""
-    parts = [moments(samples[folds == fold]) for fold in range(FOLDS)]
-    return np.stack([np.nan_to_num(part.mean) for part in parts]), np.stack([part.m2.sum(axis=-1) for part in parts])
+    inside = [samples[folds == fold] for fold in range(FOLDS)]
+    parts = [scaled_moments(part, np.ones(len(part))) for part in inside]
+    means = [part.mean if part.count else np.zeros_like(part.mean) for part in parts]
+    return np.stack(means), np.stack([part.m2.sum(axis=-1) for part in parts])
 
 
 def _shares(counts: NDArray[np.int64], total: NDArray[np.int64]) -> NDArray[np.float64]:
@@ -105,17 +108,13 @@ def fold_directions(
 
 
 def fold_scores(
-    samples: Float64[np.ndarray, "sample d_model"],
+    samples: Float[np.ndarray, "sample d_model"],
     folds: Int64[np.ndarray, " sample"],
     units: Float64[np.ndarray, "fold d_model"],
     midpoints: Float64[np.ndarray, " fold"],
 ) -> Float64[np.ndarray, " sample"]:
     """Return x·u − m·u of each sample x, with u and m·u of its fold from `fold_directions`."""
-    scores = np.empty(len(samples))
-    for fold in range(len(units)):
-        inside = folds == fold
-        scores[inside] = samples[inside] @ units[fold] - midpoints[fold]
-    return scores
+    return np.asarray(fold_dots(samples, units, folds) - midpoints[folds])
 
 
 def auroc(positive: Float64[np.ndarray, "p *dims"], negative: Float64[np.ndarray, "q *dims"]) -> Estimate:

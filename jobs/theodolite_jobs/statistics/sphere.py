@@ -9,7 +9,8 @@ from jaxtyping import Float, Float64
 from numpy.typing import NDArray
 from scipy.stats import chi
 
-from theodolite_jobs.statistics.norms import Norm, standardised
+from theodolite_jobs.statistics.kernels import row_sums
+from theodolite_jobs.statistics.norms import Norm
 from theodolite_jobs.statistics.ratio import ratio
 
 QUANTITIES = (
@@ -27,7 +28,7 @@ QUANTITIES = (
 _HALVINGS = 64  # of an interval; enough for the last bit of a float64
 
 
-def input_quantities(x: Float64[np.ndarray, "sample d_model"], norm: Norm) -> Float64[np.ndarray, "sample quantity"]:
+def input_quantities(x: Float[np.ndarray, "sample d_model"], norm: Norm) -> Float64[np.ndarray, "sample quantity"]:
     """Return the quantities of a norm's inputs x, in the order of QUANTITIES.
 
     ŷ is the output before scale and bias, and v the biased variance of x (the mean square for the `rms` kind):
@@ -35,42 +36,40 @@ def input_quantities(x: Float64[np.ndarray, "sample d_model"], norm: Norm) -> Fl
     the expected value; |1·ŷ|/(√d‖ŷ‖); |‖ŷ‖/√d − 1|, the distance from the ellipsoid that ε causes. A ratio is NaN if
     its vector is zero.
     """
-    outputs = standardised(x, norm)
     d_model = x.shape[-1]
-    square = x.var(axis=-1) if norm.kind == "layer" else (x**2).mean(axis=-1)
-    length, after = np.linalg.norm(x, axis=-1), np.linalg.norm(outputs, axis=-1)
+    total, squares = row_sums(x, np.zeros(len(x)))
+    centred, centred_squares = row_sums(x, total / d_model) if norm.kind == "layer" else (total, squares)
+    square, length = centred_squares / d_model, np.sqrt(squares)
     expected = np.sqrt(d_model * square / (square + norm.epsilon))
     with np.errstate(invalid="ignore", divide="ignore"):
+        divisor = np.sqrt(square + norm.epsilon)
+        after = np.sqrt(centred_squares) / divisor
         columns = [
             length,
-            length**2,
-            _along_ones(x, length),
+            squares,
+            np.abs(total) / (np.sqrt(d_model) * length),
             after,
             expected,
             np.abs(after / expected - 1),
-            _along_ones(outputs, after),
+            np.abs(centred / divisor) / (np.sqrt(d_model) * after),
             np.abs(after / np.sqrt(d_model) - 1),
         ]
     return np.stack(columns, axis=-1)
 
 
-def output_quantities(y: Float64[np.ndarray, "sample d_model"], norm: Norm) -> Float64[np.ndarray, "sample quantity"]:
+def output_quantities(y: Float[np.ndarray, "sample d_model"], norm: Norm) -> Float64[np.ndarray, "sample quantity"]:
     """Return the quantities from a norm's outputs y, in the order of QUANTITIES; NaN for those that need the inputs.
 
     ŷ = (y − β)/γ. If a γ is zero, ŷ is unknown and all quantities are NaN.
     """
     scale = np.where(norm.scale == 0, np.nan, norm.scale)
-    outputs = (y - norm.bias) / scale
+    outputs = (y.astype(np.float64) - norm.bias) / scale
     after = np.linalg.norm(outputs, axis=-1)
     unknown = np.full(len(y), np.nan)
     with np.errstate(invalid="ignore", divide="ignore"):
         residual = np.abs(after / np.sqrt(y.shape[-1]) - 1)
-        component = _along_ones(outputs, after)
+        component = np.abs(outputs.sum(axis=-1)) / (np.sqrt(y.shape[-1]) * after)
     return np.stack([unknown] * 3 + [after] + [unknown] * 2 + [component, residual], axis=-1)
-
-
-def _along_ones(x: Float64[np.ndarray, "sample d_model"], length: NDArray[np.float64]) -> NDArray[np.float64]:
-    return np.asarray(np.abs(x.sum(axis=-1)) / (np.sqrt(x.shape[-1]) * length))
 
 
 def semi_axes(norm: Norm) -> Float64[np.ndarray, " d_model"]:

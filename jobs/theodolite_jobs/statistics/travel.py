@@ -4,8 +4,9 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 import numpy as np
-from jaxtyping import Float64
+from jaxtyping import Float, Float64
 
+from theodolite_jobs.statistics.kernels import row_lengths, step_dots, step_lengths
 from theodolite_jobs.statistics.ratio import ratio
 
 STEPS = ("step_norm_attn", "step_norm_mlp", "step_norm_block", "step_cosine_next", "step_cosine_stream")
@@ -14,7 +15,8 @@ STEPS = ("step_norm_attn", "step_norm_mlp", "step_norm_block", "step_cosine_next
 PATH = ("path_length", "displacement", "path_ratio")
 """Quantities of each prompt's whole path."""
 
-Vectors = Float64[np.ndarray, "sample d_model"]
+Vectors = Float[np.ndarray, "sample d_model"]
+Lengths = Float64[np.ndarray, " sample"]
 
 
 @dataclass(frozen=True)
@@ -23,15 +25,15 @@ class Block:
 
     Attributes:
         entering: input of the block.
-        attn: what attention adds to the stream.
-        mlp: what the MLP adds to the stream.
+        attn: length of what attention adds to the stream.
+        mlp: length of what the MLP adds to the stream.
         leaving: output of the block.
         follows: whether the previous captured block is the previous block of the model.
     """
 
     entering: Vectors
-    attn: Vectors | None
-    mlp: Vectors | None
+    attn: Lengths | None
+    mlp: Lengths | None
     leaving: Vectors | None
     follows: bool = True
 
@@ -56,17 +58,19 @@ def travel(
     for index, block in enumerate(blocks):
         first = block.entering if first is None else first
         last = block.leaving
-        step = None if block.leaving is None else block.leaving - block.entering
-        for column, vectors in enumerate((block.attn, block.mlp, step)):
-            if vectors is not None:
-                steps[:, index, column] = np.linalg.norm(vectors, axis=-1)
+        for column, lengths in enumerate((block.attn, block.mlp)):
+            if lengths is not None:
+                steps[:, index, column] = lengths
+        step = None if block.leaving is None else (block.entering, block.leaving)
         if step is not None:
-            steps[:, index, 4] = cosines(step, block.entering)
+            steps[:, index, 2] = length = step_lengths(*step)
+            along = step_dots(*step, np.zeros_like(block.entering), block.entering)
+            steps[:, index, 4] = ratio(along, length * row_lengths(block.entering))
             if previous is not None and block.follows:
-                steps[:, index - 1, 3] = cosines(previous, step)
+                steps[:, index - 1, 3] = ratio(step_dots(*previous, *step), steps[:, index - 1, 2] * length)
         previous = step
     if first is not None and last is not None:
-        length, displacement = steps[:, :, 2].sum(axis=1), np.linalg.norm(last - first, axis=-1)
+        length, displacement = steps[:, :, 2].sum(axis=1), step_lengths(first, last)
         path[:] = np.stack([length, displacement, path_ratio(length, displacement)], axis=-1)
     return steps, path
 
@@ -76,10 +80,3 @@ def path_ratio(
 ) -> Float64[np.ndarray, " sample"]:
     """Return path length over displacement, Σ‖Δ_l‖ / ‖x_L − x_0‖: 1 for a straight line; NaN without displacement."""
     return ratio(length, displacement)
-
-
-def cosines(x: Vectors, y: Vectors) -> Float64[np.ndarray, " sample"]:
-    """Return the cosine between row i of x and row i of y; NaN where one is zero."""
-    lengths = np.linalg.norm(x, axis=-1) * np.linalg.norm(y, axis=-1)
-    dots = np.einsum("nd,nd->n", x, y)
-    return ratio(dots, lengths)
