@@ -3,8 +3,8 @@
 The service (`theodolite serve`) runs on one core, over an empty store with one bearer token. First, 16 connections that
 send their next request after each response measure the capacity. Then the attackers keep 2,000 connections with half a
 head and 200 requests with half a body open, and open each one again when the service closes it. Besides, a flood of
-requests without a token aims at twice the capacity; it sends less while 1,000 of its requests wait for a response.
-Meanwhile one client requests `/healthz` ten times in a second, over a new connection each time.
+requests without a token is sent at twice the capacity, without waiting for the responses. Meanwhile one client requests
+`/healthz` ten times in a second, over a new connection each time.
 
 The last line is one JSON object. Usage: python benchmarks/siege.py --help
 """
@@ -28,10 +28,7 @@ HALF_BODY = (
 )
 HEALTH = request_of("/healthz", {"Connection": "close"})
 FLOOD = request_of("/v1/runs")
-MAX_CONNECTIONS = 1000
-"""Maximum number of connections of the flood; when all of them wait for a response, requests are not sent."""
-
-Connection = tuple[asyncio.StreamReader, asyncio.StreamWriter]
+FLOOD_CONNECTIONS = 64
 
 
 def main() -> None:
@@ -109,7 +106,6 @@ async def siege(port: int, heads: int, bodies: int, rate: float, seconds: float)
         "flood_target_per_second": rate,
         "flood_sent_per_second": counts["sent"] / took,
         "flood_refused_per_second": counts["refused"] / took,
-        "flood_connections": counts["connections"],
         "half_sent_requests_opened_again": counts["opened again"],
         "health_requests": len(latencies),
         "health_failures": counts["health failures"],
@@ -140,30 +136,42 @@ async def hold_open(port: int, sent: bytes, counts: Counter[str]) -> None:
 
 
 async def flood(port: int, rate: float, counts: Counter[str]) -> None:
-    """Send requests at a rate, each over an idle connection or a new one; fewer, while MAX_CONNECTIONS wait."""
+    """Send requests at a rate over FLOOD_CONNECTIONS connections, and wait for no response."""
     loop = asyncio.get_running_loop()
-    idle: list[Connection] = []
     begin, due = loop.time(), 0
-
-    async def send_one() -> None:
-        with suppress(OSError, asyncio.IncompleteReadError):
-            connection = idle.pop() if idle else await asyncio.open_connection("127.0.0.1", port)
-            await send(*connection, FLOOD)
-            counts["refused"] += 1
-            idle.append(connection)
-
-    async with asyncio.TaskGroup() as waiting:
-        open_requests: set[asyncio.Task[None]] = set()
+    open_writers: set[asyncio.StreamWriter] = set()
+    async with asyncio.TaskGroup() as group:
+        for _ in range(FLOOD_CONNECTIONS):
+            group.create_task(stay_connected(port, open_writers, counts))
         while True:
             due_now = int((loop.time() - begin) * rate)
-            for _ in range(min(due_now - due, MAX_CONNECTIONS - len(open_requests))):
-                task = waiting.create_task(send_one())
-                open_requests.add(task)
-                task.add_done_callback(open_requests.discard)
-                counts["sent"] += 1
+            # The network takes no more from a connection that still has bytes to send.
+            ready = [writer for writer in open_writers if not writer.transport.get_write_buffer_size()]
+            for writer, n in zip(ready, shares(due_now - due, len(ready)), strict=True):
+                writer.write(FLOOD * n)
+                counts["sent"] += n
             due = due_now
-            counts["connections"] = max(counts["connections"], len(open_requests))
-            await asyncio.sleep(2e-3)
+            await asyncio.sleep(5e-3)
+
+
+def shares(total: int, n: int) -> list[int]:
+    """Return n whole numbers that add up to a total and differ by at most 1."""
+    return [total // n + (index < total % n) for index in range(n)]
+
+
+async def stay_connected(port: int, open_writers: set[asyncio.StreamWriter], counts: Counter[str]) -> None:
+    """Count the responses on a connection, and connect again when the service closes it."""
+    while True:
+        with suppress(OSError):
+            reader, writer = await asyncio.open_connection("127.0.0.1", port)
+            open_writers.add(writer)
+            try:
+                while chunk := await reader.read(65536):
+                    counts["refused"] += chunk.count(b"HTTP/1.1 ")
+            finally:
+                open_writers.discard(writer)
+                writer.close()
+        await asyncio.sleep(0.05)
 
 
 if __name__ == "__main__":
