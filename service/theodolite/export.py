@@ -3,6 +3,7 @@
 import json
 from collections.abc import Callable, Mapping, Sequence
 from io import BytesIO
+from math import isnan
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -65,6 +66,11 @@ def export_direction(
         raise SpecError(f"{contrast} has no direction at {site} of any layer: the means of its sets are equal")
     metadata = _metadata(about, contrast, site, list(vectors), position)
     metadata |= {name: str(int(norms[name])) for name in ("n_positive", "n_negative")}
+    for statistic in ("reliability", "noise_share"):
+        values = run.curves(statistic, contrast=contrast, site=site, position=[position])["value"].isel(position=-1)
+        chosen_values = [float(values.sel(layer=layer)) for layer in vectors]
+        if not any(map(isnan, chosen_values)):  # an older version did not compute it
+            metadata[statistic] = ",".join(f"{value:.3f}" for value in chosen_values)
     path = output or Path(".".join([run.id, contrast, site, *map(str, chosen if len(chosen) == 1 else ()), format]))
     if format == "npy":
         _write(path.with_name(f"{path.name}.json"), json.dumps(metadata, indent=1).encode())

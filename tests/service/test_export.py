@@ -201,3 +201,14 @@ def test_the_same_vector_gives_the_same_bytes():
     vectors = {2: unit(1), 3: unit(2)}
     for encode in (encode_npy, encode_control_vector):  # safetensors has no fixed order of metadata
         assert encode(vectors, METADATA) == encode(vectors, METADATA)
+
+
+def test_the_metadata_have_the_reliability_of_each_layer(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    directions = {"direction": np.tile(unit(3), (1, 2, 1, 4, 1))}
+    directions |= {"reliability": [0.1, 0.5, 0.75, 0.98], "noise_share": [0.8, 0.5, 0.25, 0.02]}
+    run = finished_run(tmp_path, {"curves": {"difference_norm": 1.0}, "directions": directions})
+    path = export_direction(theodolite.open_run(run.store, run.id), "refusal", "resid_pre", [1, 3])
+    with safe_open(path, "numpy") as file:
+        assert file.metadata()["reliability"] == "0.500,0.980"
+        assert file.metadata()["noise_share"] == "0.500,0.020"

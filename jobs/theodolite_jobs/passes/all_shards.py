@@ -51,13 +51,14 @@ def second_passes(
 ) -> SecondPass | None:
     """Return the second pass over a contrast, given the first pass over both sides; None if no group needs it.
 
-    `curves` needs the sums for the cosine's interval, and `separation` the scores along the folds' directions.
+    `curves` and `directions` need sums over pairs and deviations, and `separation` the scores along the folds'
+    directions.
     """
-    if not {"curves", "separation"} & set(groups):
+    if not {"curves", "directions", "separation"} & set(groups):
         return None
     means = {
         space: (positive.moments[space].mean, negative.moments[space].mean)
-        for space in (STREAM_SPACES if "curves" in groups else ())
+        for space in (STREAM_SPACES if {"curves", "directions"} & set(groups) else ())
     }
     axes = None
     if "separation" in groups:

@@ -16,6 +16,7 @@ from theodolite_jobs.passes.norm_layers import NormLayer
 from theodolite_jobs.passes.one_shard import FirstPass, SecondPass
 from theodolite_jobs.passes.samples import SampleSelection
 from theodolite_jobs.passes.selections import Contrasts, contrast_selection, measured_sets, set_selections
+from theodolite_jobs.statistics.curves import Groups
 from theodolite_jobs.statistics.moments import Moments
 from theodolite_jobs.tasks import Progress
 
@@ -54,6 +55,20 @@ class ContrastPasses:
         """Numbers of prompts used of each side, `n_positive` and `n_negative`, (position,)."""
         sides = {"n_positive": self.positive, "n_negative": self.negative}
         return {name: np.full(len(self.positions), side.count) for name, side in sides.items()}
+
+    def groups(self, space: str) -> Groups | None:
+        """Return what is known of the samples if reduced shards contain some of them; None without reduced shards."""
+        if self.positive.stored is None and self.negative.stored is None:
+            return None
+        known = (_known(side, space) for side in (self.positive, self.negative))
+        return Groups(self.positive.n_groups, self.negative.n_groups, *known)
+
+
+def _known(side: FirstPass, space: str) -> NDArray[np.float64]:
+    """Return Σ‖x − mean‖² over the samples whose activations are stored, around the mean of all samples."""
+    stored, mean = (side.stored or side).moments[space], side.moments[space].mean
+    shift = stored.mean - mean
+    return np.asarray(stored.m2.sum(axis=-1) + stored.count * np.vecdot(shift, shift))
 
 
 @dataclass(frozen=True)

@@ -3,12 +3,10 @@
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from theodolite_jobs.passes.collect import Arrays, ContrastPasses, SetPasses
-from theodolite_jobs.passes.one_shard import FirstPass
 from theodolite_jobs.results.context import Context, Result
-from theodolite_jobs.statistics.curves import Groups, cosine_curve, variance_curves
+from theodolite_jobs.statistics.curves import cosine_curve, variance_curves
 
 SPACES = {"raw": "", "sphere": "on_sphere_"}
 """The prefix of the variables' names in each space."""
@@ -40,24 +38,10 @@ def _cosines(passes: ContrastPasses) -> Arrays:
             negative.count,
             passes.second.scatter[space],
             paired=passes.paired,
-            groups=_groups(passes.positive, passes.negative, space),
+            groups=passes.groups(space),
         )
         arrays |= {prefix + name: values for name, values in curve._asdict().items()}
     return arrays
-
-
-def _groups(positive: FirstPass, negative: FirstPass, space: str) -> Groups | None:
-    """Return what is known of the samples if reduced shards contain some of them; None without reduced shards."""
-    if positive.stored is None and negative.stored is None:
-        return None
-    return Groups(positive.n_groups, negative.n_groups, _known(positive, space), _known(negative, space))
-
-
-def _known(side: FirstPass, space: str) -> NDArray[np.float64]:
-    """Return Σ‖x − mean‖² over the samples whose activations are stored, around the mean of all samples."""
-    stored, mean = (side.stored or side).moments[space], side.moments[space].mean
-    shift = stored.mean - mean
-    return np.asarray(stored.m2.sum(axis=-1) + stored.count * np.vecdot(shift, shift))
 
 
 def _variances(passes: SetPasses) -> Arrays:

@@ -2,10 +2,20 @@
 
 from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
+
 from theodolite.store.result_writer import drop_groups
 from theodolite_jobs.passes.collect import Arrays, ContrastPasses
 from theodolite_jobs.results.context import Context, Result
+from theodolite_jobs.statistics.curves import pair_noise
 from theodolite_jobs.statistics.directions import direction, direction_cosines
+from theodolite_jobs.statistics.directions_reliability import (
+    noise_share,
+    reliability,
+    samples_of_half,
+    split_half_cosine,
+)
 
 
 def digest_inputs(context: Context) -> dict[str, Any]:
@@ -21,5 +31,28 @@ def compute(context: Context) -> Result:
 
 
 def _directions(passes: ContrastPasses) -> Arrays:
-    units = direction(passes.positive.moments["raw"].mean, passes.negative.moments["raw"].mean)
-    return {"direction": units, "direction_cosine": direction_cosines(units)}
+    p, q = passes.positive.moments["raw"], passes.negative.moments["raw"]
+    units, difference = direction(p.mean, q.mean), p.mean - q.mean
+    cosines = direction_cosines(units)
+    return {**passes.counts, "direction": units, "direction_cosine": cosines, **_noise(passes, difference)}
+
+
+def _noise(passes: ContrastPasses, difference: NDArray[np.float64]) -> Arrays:
+    """Return how much of a difference of means is noise, and how well its direction would repeat."""
+    assert passes.second is not None
+    p, q = passes.positive.moments["raw"], passes.negative.moments["raw"]
+    traces = p.variance.sum(axis=-1), q.variance.sum(axis=-1)
+    squared = np.vecdot(difference, difference)
+    sums = passes.second.scatter["raw"]
+    pairs = pair_noise(sums, *traces, p.count, passes.groups("raw")) if passes.paired else np.zeros(squared.shape)
+    share = noise_share(squared, *traces, p.count, q.count, pairs)
+    positive, negative = passes.positive.folds, passes.negative.folds
+    assert positive is not None
+    assert negative is not None
+    cosine = split_half_cosine(positive, negative)
+    return {
+        "noise_share": share,
+        "difference_norm_debiased": np.sqrt(np.where(share < 1, squared * (1 - share), np.nan)),
+        "split_half_cosine": cosine,
+        "reliability": reliability(cosine, samples_of_half(positive, negative), (p.count, q.count)),
+    }

@@ -129,12 +129,8 @@ def cosine_curve(
     divisor_p, divisor_q = _mean_variance_divisor(n_p, groups_p), _mean_variance_divisor(n_q, groups_q)
     dot, a_squared, b_squared = _dot(a, b), _dot(a, a), _dot(b, b)
     big_a, big_b = a_squared - trace_p / n_p, b_squared - trace_q / n_q
-    noise = sums.cross_trace / (n_p - 1) / n_p if paired and n_p > 1 else np.zeros(dot.shape)
+    noise = pair_noise(sums, trace_p, trace_q, n_p, groups) if paired else np.zeros(dot.shape)
     with np.errstate(invalid="ignore", divide="ignore"):
-        if groups is not None:
-            correlation = sums.cross_trace / np.sqrt(groups.known_p * groups.known_q)
-            both = np.sqrt(trace_p * trace_q)
-            noise = np.where(both == 0, 0.0, correlation * both) / n_p  # a set that does not vary has no correlation
         plain = dot / np.sqrt(a_squared * b_squared)
         scale = np.sqrt(np.where((big_a > 0) & (big_b > 0), big_a * big_b, np.nan))
         debiased = (dot - noise) / scale
@@ -149,6 +145,22 @@ def cosine_curve(
         quantile = float(t.ppf(0.975, min(groups_p, groups_q) - 1)) if groups else NORMAL_QUANTILE
         half_width = quantile * np.sqrt(np.maximum(variance, 0.0))
     return CosineCurve(plain, debiased, debiased - half_width, debiased + half_width, np.linalg.norm(a - b, axis=-1))
+
+
+def pair_noise(
+    sums: Scatter,
+    trace_p: Float64[np.ndarray, "*dims"],
+    trace_q: Float64[np.ndarray, "*dims"],
+    n: int,
+    groups: Groups | None,
+) -> Float64[np.ndarray, "*dims"]:
+    """Return tr Σ_PN/n, the expected product of the noise of both means of n pairs; see `cosine_curve`."""
+    if groups is None:
+        return np.asarray(sums.cross_trace / (n - 1) / n if n > 1 else np.zeros(sums.cross_trace.shape))
+    both = np.sqrt(trace_p * trace_q)
+    with np.errstate(invalid="ignore", divide="ignore"):
+        correlation = sums.cross_trace / np.sqrt(groups.known_p * groups.known_q)
+    return np.where(both == 0, 0.0, correlation * both) / n  # a set that does not vary has no correlation
 
 
 def variance_curves(

@@ -1,5 +1,6 @@
 """Maps of a number over all attention heads."""
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -7,11 +8,19 @@ import plotly.graph_objects as go
 import xarray as xr
 from numpy.typing import NDArray
 
+from theodolite.figures.panels import veil
 from theodolite.figures.style import COLORBAR, map_layout, round_numbers
 from theodolite.query.heads import head_name
 
 
-def head_map(values: xr.DataArray, title: str, *, signed: bool = False, logarithmic: bool = False) -> go.Figure:
+def head_map(
+    values: xr.DataArray,
+    title: str,
+    *,
+    signed: bool = False,
+    logarithmic: bool = False,
+    pale: Sequence[bool] | None = None,
+) -> go.Figure:
     """Return a map of a number of each head: layers from left to right, heads from bottom to top.
 
     Args:
@@ -19,6 +28,7 @@ def head_map(values: xr.DataArray, title: str, *, signed: bool = False, logarith
         title: name of the number, above the map.
         signed: whether the number has both signs; its scale is then centred on zero.
         logarithmic: whether colours follow the number's logarithm.
+        pale: for each layer, whether its heads are drawn pale.
     """
     by_head = values.transpose("head", "layer").values
     shown = np.log10(by_head, where=by_head > 0, out=np.full(by_head.shape, np.nan)) if logarithmic else by_head
@@ -40,6 +50,8 @@ def head_map(values: xr.DataArray, title: str, *, signed: bool = False, logarith
             **scale,
         )
     )
+    if pale is not None:
+        figure.add_traces(veil(np.tile(np.asarray(pale), (len(heads), 1)), layers, heads))
     height = 130 + min(420, max(110, 13 * len(heads)))
     figure.update_layout(map_layout(height, title))
     figure.update_xaxes(title="layer", showgrid=False, zeroline=False)

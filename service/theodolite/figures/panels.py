@@ -13,6 +13,7 @@ from plotly.subplots import make_subplots
 from theodolite.figures.style import (
     COLORBAR,
     DEPTH,
+    PLAIN,
     bare_layout,
     clear,
     depth_ticks,
@@ -121,13 +122,16 @@ def _finite_pieces(values: NDArray[np.float64]) -> list[slice]:
     return [slice(a, b) for a, b in zip(np.flatnonzero(edges == 1), np.flatnonzero(edges == -1), strict=True)]
 
 
-def layer_map(values: xr.DataArray, title: str, limits: tuple[float, float]) -> go.Figure:
+def layer_map(
+    values: xr.DataArray, title: str, limits: tuple[float, float], pale: Sequence[bool] | None = None
+) -> go.Figure:
     """Return a map of a number of each pair of layers: `layer` upwards, `layer_other` to the right.
 
     Args:
         values: (layer, layer_other).
         title: name of the number, above the map.
         limits: both ends of the scale; maps with the same limits can be compared.
+        pale: for each layer, whether its row and column are drawn pale.
     """
     by_layer = values.transpose("layer", "layer_other")
     figure = go.Figure(
@@ -142,10 +146,22 @@ def layer_map(values: xr.DataArray, title: str, limits: tuple[float, float]) -> 
             colorbar=COLORBAR,
         )
     )
+    if pale is not None:
+        figure.add_traces(veil(np.logical_or.outer(pale, pale), figure.data[0].x, figure.data[0].y))
     figure.update_layout(map_layout(400, title))
     figure.update_xaxes(title="layer", showgrid=False, zeroline=False, constrain="domain")
     figure.update_yaxes(title="layer", showgrid=False, zeroline=False)
     return figure
+
+
+def veil(covered: NDArray[np.bool_], x: Sequence[Any], y: Sequence[Any]) -> list[go.Heatmap]:
+    """Return a map that makes the covered cells, (y, x), pale; nothing if no cell is covered."""
+    if not covered.any():
+        return []
+    grey = clear(PLAIN, 0.75)
+    shown = [[1 if cell else None for cell in row] for row in covered.tolist()]
+    scale = {"colorscale": [[0, grey], [1, grey]], "showscale": False}
+    return [go.Heatmap(z=shown, x=x, y=y, hoverinfo="skip", **scale)]
 
 
 def _traces(line: Line, labels: Mapping[float, str], legend: str, *, named: bool) -> list[go.Scatter]:

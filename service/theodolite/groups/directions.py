@@ -1,8 +1,9 @@
-"""The unit vector from the negative to the positive mean of each contrast, and cosines between layers."""
+"""Unit vectors from the negative to the positive mean of each contrast, their reliability, and their cosines."""
 
-from theodolite.groups.record import PER_CONTRAST, Group, Variable
+from theodolite.groups.record import N_SIDES, PER_CONTRAST, STREAM_UNIT, Group, Variable
 
 VARIABLES = (
+    *N_SIDES,
     Variable(
         "direction",
         (*PER_CONTRAST, "d_model"),
@@ -13,15 +14,41 @@ VARIABLES = (
         (*PER_CONTRAST, "layer_other"),
         "Cosine between the directions of two layers at the same site.",
     ),
+    Variable(
+        "noise_share",
+        PER_CONTRAST,
+        "Share of the squared distance of the means that sampling noise is expected to add; it can exceed 1.",
+    ),
+    Variable(
+        "difference_norm_debiased",
+        PER_CONTRAST,
+        "Distance of the means without the expected noise; NaN where the noise share is 1 or more.",
+        STREAM_UNIT,
+    ),
+    Variable(
+        "split_half_cosine",
+        PER_CONTRAST,
+        "Mean cosine between the directions of two disjoint halves of the prompts, each of two of the five folds.",
+    ),
+    Variable(
+        "reliability",
+        PER_CONTRAST,
+        "Expected cosine between this direction and that of as many other prompts (Spearman-Brown from "
+        "split_half_cosine); 0 where the halves do not agree.",
+    ),
 )
+
+RELIABLE = 0.5
+"""The least reliability at which a direction is interpreted. Its expected cosine to the direction of the true means is
+the root of the reliability, 0.7."""
 
 GROUP = Group(
     name="directions",
     title="Directions",
-    version=2,
+    version=3,
     variables=VARIABLES,
     needs=frozenset({"prompts"}),
-    per_side=frozenset({"stream"}),
+    per_side=frozenset({"stream", "folds"}),
     always=True,
     is_analysis=False,
     is_read_whole=False,

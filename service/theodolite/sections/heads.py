@@ -2,11 +2,14 @@
 
 from collections.abc import Iterator
 from functools import partial
+from typing import Any
 
 import numpy as np
 import xarray as xr
 
 from theodolite.figures.heads import head_map
+from theodolite.groups.directions import RELIABLE
+from theodolite.query.directions import unreliable_layers
 from theodolite.query.heads import head_name
 from theodolite.sections.parts import Figure, Section, percent, texts_of
 from theodolite.store.result_reader import read_group
@@ -25,12 +28,13 @@ _HOW_TO_READ = (
 def sections(run: Run) -> list[Section]:
     """Return one section: maps of all heads; a click on a cell opens that head's card."""
     heads = read_group(run, "heads")
+    directions = read_group(run, "directions") if heads.sizes["contrast"] else None
     title = f"Heads: QK and VO circuits of {heads.sizes['layer'] * heads.sizes['head']} attention heads"
-    maps, notes = list(_maps(heads)), texts_of(heads.attrs["notes"])
-    return [Section(title, list(_facts(heads)), maps=maps, notes=notes, how_to_read=_HOW_TO_READ)]
+    maps, notes = list(_maps(heads, directions)), texts_of(heads.attrs["notes"])
+    return [Section(title, list(_facts(heads, directions)), maps=maps, notes=notes, how_to_read=_HOW_TO_READ)]
 
 
-def _maps(heads: xr.Dataset) -> Iterator[Figure]:
+def _maps(heads: xr.Dataset, directions: xr.Dataset | None) -> Iterator[Figure]:
     unrotated = heads.sel(offset=0)
     coverage = unrotated["coverage_99"].astype(float).where(unrotated["coverage_99"] >= 0)
     numbers = {
@@ -43,16 +47,18 @@ def _maps(heads: xr.Dataset) -> Iterator[Figure]:
             caption, logarithmic = f"{circuit.upper()}: {title}", key == "leading"
             yield _map(f"{circuit}.{key}", caption, values.sel(circuit=circuit), circuit, logarithmic=logarithmic)
     for contrast, side, values in _alignments(heads):
-        yield _map(f"{side}.{contrast}", f"{_SIDES[side]}: alignment with {contrast}", values, side[:2])
+        pale = np.isin(values["layer"], _unreliable(directions, contrast, side)).tolist()
+        caption = f"{_SIDES[side]}: alignment with {contrast}"
+        yield _map(f"{side}.{contrast}", caption, values, side[:2], pale=pale)
     if np.isfinite(heads["copying_score"]).any():
         yield _map("vo.copying_score", "VO: copying score", heads["copying_score"], "vo", signed=True)
 
 
-def _map(name: str, caption: str, values: xr.DataArray, circuit: str, **options: bool) -> Figure:
+def _map(name: str, caption: str, values: xr.DataArray, circuit: str, **options: Any) -> Figure:
     return Figure(f"heads.{name}", caption, partial(head_map, values, caption, **options), circuit)
 
 
-def _facts(heads: xr.Dataset) -> Iterator[str]:
+def _facts(heads: xr.Dataset, directions: xr.Dataset | None) -> Iterator[str]:
     yield from _rank_facts(heads)
     copying = heads["copying_score"]
     if np.isfinite(copying).any():
@@ -60,7 +66,7 @@ def _facts(heads: xr.Dataset) -> Iterator[str]:
             f"{int((copying > 0.9).sum())} of {copying.size} heads have a copying score above 0.9 (most tokens raise "
             f"their own logit), and {int((copying < -0.9).sum())} heads have a score below -0.9 (most tokens lower it)."
         )
-    yield from _alignment_facts(heads)
+    yield from _alignment_facts(heads, directions)
     unseen = heads["null_variance"]
     if np.isfinite(unseen).any():
         counts = heads["n_samples"].values
@@ -85,9 +91,15 @@ def _rank_facts(heads: xr.Dataset) -> Iterator[str]:
         )
 
 
-def _alignment_facts(heads: xr.Dataset) -> Iterator[str]:
+def _alignment_facts(heads: xr.Dataset, directions: xr.Dataset | None) -> Iterator[str]:
     """Yield a sentence about the head with the largest alignment with each contrast's direction, for each side."""
-    for contrast, side, values in _alignments(heads):
+    for contrast, side, all_values in _alignments(heads):
+        unreliable = _unreliable(directions, contrast, side)
+        values = all_values.where(~all_values["layer"].isin(unreliable))
+        ignored = int(np.isfinite(all_values).sum() - np.isfinite(values).sum())
+        if not np.isfinite(values).any():
+            yield f"The direction of {contrast} is too unreliable for alignments of {_SIDES[side]} at all layers."
+            continue
         layer, head = _extreme_head(values, largest=True)
         measured = int(np.isfinite(values).sum())
         rank = float(heads["stable_rank"].sel(offset=0, circuit=side[:2], layer=layer, head=head))
@@ -96,7 +108,12 @@ def _alignment_facts(heads: xr.Dataset) -> Iterator[str]:
             f"direction of {contrast}: {float(values.max()):.2f} (a random direction gives "
             f"{np.sqrt(rank / heads.sizes['d_model']):.2f})."
         )
-        if without := values.size - measured:  # a direction of length zero has no alignment
+        if ignored:
+            sentence += (
+                f" {ignored} heads are left out, because the reliability of the direction at their layer is below "
+                f"{RELIABLE}."
+            )
+        if without := all_values.size - measured - ignored:  # a direction of length zero has no alignment
             equal = "at their input the two means are equal, so no direction exists"
             sentence += f" {without} heads have no value: {equal}."
         yield sentence
@@ -109,6 +126,10 @@ def _alignments(heads: xr.Dataset) -> Iterator[tuple[str, str, xr.DataArray]]:
             values = heads["direction_alignment"].sel(contrast=contrast, side=side)
             if np.isfinite(values).any():
                 yield contrast, side, values
+
+
+def _unreliable(directions: xr.Dataset | None, contrast: str, side: str) -> list[int]:
+    return [] if directions is None else unreliable_layers(directions, contrast, side)
 
 
 def _extreme_head(values: xr.DataArray, *, largest: bool) -> tuple[int, int]:

@@ -7,10 +7,13 @@ import numpy as np
 import xarray as xr
 
 from theodolite.figures.curves import shown_sites
+from theodolite.figures.directions import reliability_figure
 from theodolite.figures.panels import layer_map
 from theodolite.figures.separation import separation_figure
+from theodolite.groups.directions import RELIABLE
 from theodolite.query.compare import BOUND
 from theodolite.query.curves import along_depth
+from theodolite.query.directions import is_unreliable
 from theodolite.sections.parts import BRACKETS, SIDES, Figure, Section, last_position, layer_of, percent, point_text
 from theodolite.store.result_reader import read_group
 from theodolite.store.runs import Run
@@ -30,20 +33,50 @@ def _section(separation: xr.Dataset, directions: xr.Dataset, contrast: str) -> S
     counts = [int(values[f"n_{side}"]) for side in SIDES]
     if not all(counts):
         return None
-    cosines = directions["direction_cosine"].sel(contrast=contrast, position=position)
-    draw = partial(separation_figure, separation, contrast, position, sites)
+    own = directions.sel(contrast=contrast, position=position, site=sites)
     return Section(
         f"Separation of {contrast} at position {position}: {counts[0]} and {counts[1]} prompts in five folds",
-        list(_facts(values, counts)),
-        [Figure(f"separation.{contrast}", "Separation of held-out prompts along the direction", draw)],
-        [_map(contrast, site, cosines.sel(site=site)) for site in sites],
+        [*_facts(values, counts), *_reliability_facts(own)],
+        [
+            Figure(
+                f"separation.{contrast}",
+                "Separation of held-out prompts along the direction",
+                partial(separation_figure, separation, contrast, position, sites),
+            ),
+            Figure(
+                f"separation.{contrast}.reliability",
+                "Reliability of the direction",
+                partial(reliability_figure, directions, contrast, position, sites),
+            ),
+        ],
+        [_map(directions, contrast, site) for site in sites],
         notes=[BRACKETS],
     )
 
 
-def _map(contrast: str, site: str, cosines: xr.DataArray) -> Figure:
+def _map(directions: xr.Dataset, contrast: str, site: str) -> Figure:
     caption = f"cosine between directions, {site}"
-    return Figure(f"separation.{contrast}.{site}", caption, partial(layer_map, cosines, caption, (-1, 1)))
+    cosines = directions["direction_cosine"].sel(contrast=contrast, site=site).isel(position=-1)
+    pale = is_unreliable(directions, contrast, site).tolist()
+    return Figure(f"separation.{contrast}.{site}", caption, partial(layer_map, cosines, caption, (-1, 1), pale))
+
+
+def _reliability_facts(directions: xr.Dataset) -> Iterator[str]:
+    """Yield sentences about how well a contrast's direction would repeat with other prompts."""
+    reliability, share = along_depth(directions["reliability"]), along_depth(directions["noise_share"])
+    if not np.isfinite(reliability).any():
+        return
+    lowest, noisiest = int(np.nanargmin(reliability.values)), int(np.nanargmax(share.values))
+    yield (
+        "Smallest reliability of the direction (expected cosine with the direction of as many other prompts): "
+        f"{float(reliability[lowest]):.2f} at {layer_of(reliability, lowest)}. Largest share of noise in the squared "
+        f"distance of the means: {percent(share[noisiest], 0)} at {layer_of(share, noisiest)}."
+    )
+    if few := int((reliability < RELIABLE).sum()):
+        yield (
+            f"At {few} of {len(reliability)} depths the reliability is below {RELIABLE}; these directions are drawn "
+            "pale and not interpreted."
+        )
 
 
 def _facts(values: xr.Dataset, counts: list[int]) -> Iterator[str]:

@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
+import numpy as np
 import pandas as pd
 import xarray as xr
 import zarr
@@ -166,12 +167,24 @@ def _load(
     # The checksums are right, but another version of Zarr may have written the objects.
     except Exception as error:
         raise RunDamagedError(f"{run.id}: results {name!r} cannot be read: {error}") from error
+    if group.attrs.get("version") != GROUPS[name].version:
+        variables |= _missing(required, variables)
     expected = {variable.name for variable in required}.union(*(variable.dims for variable in required))
     if not has_all_chunks or not expected <= set(variables):
         raise _incomplete_listing(run, name)
     measured = {variable.name for variable in GROUPS[name].variables}
     labels = {key: variables.pop(key) for key in set(variables) - measured}
     return xr.Dataset(variables, labels, {key: value for key, value in group.attrs.items() if key != "coordinates"})
+
+
+def _missing(required: Sequence[Variable], stored: Mapping[str, xr.Variable]) -> dict[str, xr.Variable]:
+    """Return the required variables that an older version did not write, filled with NaN."""
+    lengths = {dim: length for variable in stored.values() for dim, length in variable.sizes.items()}
+    return {
+        variable.name: xr.Variable(variable.dims, np.full([lengths[dim] for dim in variable.dims], np.nan))
+        for variable in required
+        if variable.name not in stored and set(variable.dims) <= set(lengths)
+    }
 
 
 def _fetch(run: Run, name: str, is_wanted: _IsWanted) -> dict[str, Any]:

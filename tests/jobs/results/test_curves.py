@@ -21,6 +21,18 @@ def paired_reference(p, q):
     return a @ b / np.linalg.norm(a) / np.linalg.norm(b), (a @ b - noise) / np.sqrt(big_a * big_b)
 
 
+def split_half(p, q):
+    """Return the mean cosine between the directions of two folds and of two other folds, written out."""
+    fold, cosines = np.arange(len(p)) % 5, []
+    for left_out in range(5):
+        first, *others = (one for one in range(5) if one != left_out)
+        for second in others:
+            halves = [np.isin(fold, [first, second]), np.isin(fold, [one for one in others if one != second])]
+            d, e = (p[half].mean(axis=0) - q[half].mean(axis=0) for half in halves)
+            cosines.append(d @ e / np.linalg.norm(d) / np.linalg.norm(e))
+    return np.mean(cosines)
+
+
 def sphere(x):
     return x / np.linalg.norm(x, axis=-1, keepdims=True) * np.sqrt(x.shape[-1])
 
@@ -61,6 +73,12 @@ def test_results_equal_numpy_for_any_chunking(tmp_path, shard_prompts):
         np.testing.assert_allclose(curves["difference_norm"].sel(at), np.linalg.norm(difference), rtol=1e-12)
         unit = difference / np.linalg.norm(difference)
         np.testing.assert_allclose(directions["direction"].sel(at), unit, rtol=1e-10)
+        noise = (p - q).var(axis=0, ddof=1).sum() / len(p)  # of pairs
+        share = noise / (difference @ difference)
+        np.testing.assert_allclose(directions["noise_share"].sel(at), share, rtol=1e-10)
+        left = np.sqrt(difference @ difference - noise) if share < 1 else np.nan
+        np.testing.assert_allclose(directions["difference_norm_debiased"].sel(at), left, rtol=1e-9)
+        np.testing.assert_allclose(directions["split_half_cosine"].sel(at), split_half(p, q), rtol=1e-10, atol=1e-12)
     assert curves["n_positive"].sel(position=-1).values.tolist() == [11, 11]
     assert curves["n_negative"].sel(position=-1).values.tolist() == [11, 6]
     np.testing.assert_allclose(np.diagonal(directions["direction_cosine"], axis1=3, axis2=4), 1.0, rtol=1e-12)

@@ -1,0 +1,89 @@
+"""Directions that few prompts cannot repeat are drawn pale, and no sentence interprets them."""
+
+import numpy as np
+import pytest
+import xarray as xr
+from support.finished_runs import finished_run
+
+from theodolite.query.directions import unreliable_layers
+from theodolite.sections import heads, separation
+from theodolite.store.result_reader import read_group
+
+RELIABILITY = np.array([[np.nan, 0.3, 0.6, 0.9], [0.2, 0.4, 0.7, 0.95]])[:, None]  # (site, position, layer)
+NOISE = np.array([[np.nan, 0.8, 0.35, 0.1], [0.85, 0.55, 0.3, 0.05]])[:, None]
+
+
+@pytest.fixture
+def run(tmp_path):
+    directions = {"reliability": RELIABILITY, "noise_share": NOISE, "direction_cosine": 0.5}
+    return finished_run(tmp_path, {"curves": {}, "directions": directions, "separation": {"auroc": 0.7}})
+
+
+def test_the_section_names_the_least_reliable_direction(run):
+    (section,) = separation.sections(run)
+    text = " ".join(section.facts)
+    assert "of as many other prompts): 0.20 at layer 0 mid. Largest share of noise" in text
+    assert "85 % at layer 0 mid." in text
+    assert "At 3 of 8 depths the reliability is below 0.5" in text
+
+
+def test_a_map_of_cosines_is_pale_at_unreliable_layers(run):
+    (section,) = separation.sections(run)
+    pre, mid = (figure.draw() for figure in section.maps)
+    for figure, layers in ((pre, [1]), (mid, [0, 1])):
+        covered = np.array(figure.data[1].z, dtype=object) == 1
+        expected = np.isin(range(4), layers)
+        np.testing.assert_array_equal(covered, expected[:, None] | expected)
+
+
+def test_reliable_directions_have_no_pale_cells(tmp_path):
+    directions = {"reliability": 0.9, "noise_share": 0.1, "direction_cosine": 0.5}
+    run = finished_run(tmp_path, {"curves": {}, "directions": directions, "separation": {"auroc": 0.7}})
+    (section,) = separation.sections(run)
+    assert [len(figure.draw().data) for figure in section.maps] == [1, 1]
+    assert "drawn pale" not in " ".join(section.facts)
+
+
+def test_the_figure_of_reliability_has_both_measures_at_each_site(run):
+    (section,) = separation.sections(run)
+    figure = next(one for one in section.figures if one.name == "separation.refusal.reliability").draw()
+    names = [trace.name for trace in figure.data]
+    assert names == ["reliability, pre", "reliability, mid", "noise share, pre", "noise share, mid", *names[4:]]
+    np.testing.assert_array_equal(np.array(figure.data[1].y, dtype=float), RELIABILITY[1, 0])
+
+
+def heads_group(alignment):
+    values = np.broadcast_to(alignment, (1, 4, 4, 2))
+    return xr.Dataset(
+        {
+            "direction_alignment": (("contrast", "side", "layer", "head"), values),
+            "stable_rank": (("circuit", "offset", "layer", "head"), np.ones((2, 1, 4, 2))),
+        },
+        {
+            "contrast": ["refusal"],
+            "side": ["qk_query", "qk_key", "vo_read", "vo_write"],
+            "circuit": ["qk", "vo"],
+            "offset": [0],
+            "layer": range(4),
+            "head": range(2),
+            "d_model": range(8),
+        },
+    )
+
+
+def test_heads_at_unreliable_layers_are_not_the_largest(run):
+    directions = read_group(run, "directions")
+    assert unreliable_layers(directions, "refusal", "qk_query") == [1]
+    assert unreliable_layers(directions, "refusal", "vo_write") == [0, 1]
+    by_layer = np.array([0.9, 0.8, 0.2, 0.3])[:, None] + np.array([0.0, 0.01])
+    facts = list(heads._alignment_facts(heads_group(by_layer), directions))
+    assert "Of 6 heads, L0H1 has the largest alignment of a QK query" in facts[0]
+    assert "2 heads are left out" in facts[0]
+    assert "Of 4 heads, L3H1 has the largest alignment of a VO output" in facts[3]
+    assert "4 heads are left out" in facts[3]
+
+
+def test_no_head_is_named_if_no_direction_is_reliable(tmp_path):
+    run = finished_run(tmp_path, {"directions": {"reliability": 0.1}})
+    facts = list(heads._alignment_facts(heads_group(0.5), read_group(run, "directions")))
+    assert facts[0] == "The direction of refusal is too unreliable for alignments of QK query at all layers."
