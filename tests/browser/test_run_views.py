@@ -135,8 +135,9 @@ def test_a_click_or_enter_on_a_cell_opens_a_head_whose_tokens_are_told(page, add
     page.goto(f"{address}/#/runs/{store[1]}/heads")
     settle(page)
     expect(page.locator("#card-name")).to_have_text("L0H0, QK circuit")
-    cells = page.locator(".choosable .nsewdrag")
-    box = cells.nth(1).bounding_box()
+    cell = page.locator(".choosable .nsewdrag").nth(1)
+    cell.scroll_into_view_if_needed()
+    box = cell.bounding_box()
     assert box is not None
     page.mouse.click(box["x"] + 4.5 / 6 * box["width"], box["y"] + box["height"] * (1 - 7.5 / 12))
     expect(page.locator("#card-name")).to_have_text("L4H7, VO circuit")

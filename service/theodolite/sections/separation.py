@@ -75,7 +75,7 @@ def _reliability_facts(directions: xr.Dataset) -> Iterator[str]:
     if few := int((reliability < RELIABLE).sum()):
         yield (
             f"At {few} of {len(reliability)} depths the reliability is below {RELIABLE}; these directions are drawn "
-            "pale and not interpreted."
+            "grey and not interpreted."
         )
 
 

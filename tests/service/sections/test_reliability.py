@@ -1,4 +1,4 @@
-"""Directions that few prompts cannot repeat are drawn pale, and no sentence interprets them."""
+"""Directions that few prompts cannot repeat are drawn grey, and no sentence interprets them."""
 
 import numpy as np
 import pytest
@@ -41,7 +41,7 @@ def test_reliable_directions_have_no_pale_cells(tmp_path):
     run = finished_run(tmp_path, {"curves": {}, "directions": directions, "separation": {"auroc": 0.7}})
     (section,) = separation.sections(run)
     assert [len(figure.draw().data) for figure in section.maps] == [1, 1]
-    assert "drawn pale" not in " ".join(section.facts)
+    assert "drawn grey" not in " ".join(section.facts)
 
 
 def test_the_figure_of_reliability_has_both_measures_at_each_site(run):
