@@ -48,8 +48,8 @@ class Damaged:
 
 def damage(run: Path, present: Sequence[str], draw: random.Random) -> tuple[str, str]:
     """Damage one object; return its key and the kind of the damage."""
-    group = draw.choice(GROUPS)
-    key = draw.choice([key for key in present if key.startswith(group) and (run / key).exists()])
+    group, left = draw.choice(GROUPS), [key for key in present if (run / key).exists()]
+    key = draw.choice([key for key in left if key.startswith(group)] or left)  # the group's only object may be gone
     kind, file = draw.choice(KINDS), run / key
     content = bytearray(file.read_bytes())
     if kind == "flip a bit":
