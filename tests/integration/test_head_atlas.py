@@ -149,6 +149,9 @@ def test_an_encoder_gets_the_same_atlas_within_a_survey(encoder):
     assert found["n_samples"].values.tolist() == [[12], [12]]
     assert np.isfinite(found["direction_alignment"]).all()
     assert (found["direction_alignment"] <= 1 + 1e-12).all()
+    tested = found["alignment_null_mean"] + found["alignment_z"] * found["alignment_null_sd"]
+    np.testing.assert_allclose(tested, found["direction_alignment"], rtol=1e-6)  # all prompts take part
+    assert ((found["alignment_p"] > 0) & (found["alignment_p_family"] >= found["alignment_p"] - 0.02)).all()
     tables = Path(encoder.url) / "tables"
     biases = pd.read_parquet(tables / "bias_tokens.parquet")
     assert set(biases["side"]) == {"query", "key"}

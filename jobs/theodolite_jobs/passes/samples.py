@@ -1,8 +1,8 @@
-"""Readers of selected samples, from one shard or from one layer over all shards; both check that values are finite."""
+"""Readers of selected samples of one shard, which check that values are finite."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import NamedTuple, Protocol, runtime_checkable
+from typing import Protocol, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
@@ -11,7 +11,7 @@ from theodolite.errors import RunDamagedError
 from theodolite.sites import Site
 from theodolite.store.commits import read_commit
 from theodolite.store.runs import Run
-from theodolite.store.shards import StoredShard, open_shard, read_slice
+from theodolite.store.shards import StoredShard, open_shard
 
 
 @dataclass(frozen=True)
@@ -66,32 +66,11 @@ class SelectedShard:
             values = values[self.samples - self.commit.start]
         if len(self.selection.positions) < values.shape[1]:
             values = values[:, list(self.selection.positions)]
-        _refuse_non_finite(values, self.run, f"shard {self.commit.name}", site, index, self.samples)
+        refuse_non_finite(values, self.run, f"shard {self.commit.name}", site, index, self.samples)
         return values
 
 
-class PointCloud(NamedTuple):
-    """Samples of a set at one position, few enough for a Gram matrix in memory.
-
-    `position` is an index into the set's own positions, and `samples` are ascending indices into the set.
-    """
-
-    prompt_set: str
-    position: int
-    samples: Sequence[int]
-
-
-def read_cloud(run: Run, cloud: PointCloud, site: Site, layer: int) -> NDArray[np.float32]:
-    """Return the samples at a site and an index into the run's layers, (sample, d_model); `resid_final` has no layer.
-
-    It reads only that layer, with two requests for each shard. The caller must have verified the shards.
-    """
-    values = read_slice(run, cloud.prompt_set, site, layer, cloud.samples[-1] + 1)[list(cloud.samples), cloud.position]
-    _refuse_non_finite(values, run, f"set {cloud.prompt_set}", site, layer, cloud.samples)
-    return values
-
-
-def _refuse_non_finite(
+def refuse_non_finite(
     values: NDArray[np.float32],
     run: Run,
     where: str,

@@ -1,6 +1,6 @@
 """The shared state of one analysis; each part is read or computed once, at its first use."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -16,6 +16,7 @@ from theodolite.store.result_reader import read_group
 from theodolite.store.runs import Run
 from theodolite_jobs.passes.collect import Arrays, Collected, collect
 from theodolite_jobs.passes.norm_layers import NormLayer, norm_layers
+from theodolite_jobs.passes.point_clouds import PointCloud, check_shards, shards_of
 from theodolite_jobs.passes.selections import Contrasts, all_commits, captured_digest, measured_sets
 from theodolite_jobs.tasks import Progress, scheduler
 
@@ -73,6 +74,7 @@ class Context:
     progress: Progress = lambda *_: None
     stale: Mapping[str, str] = field(default_factory=dict)
     results: dict[str, xr.Dataset] = field(default_factory=dict)
+    _checked: set[str] = field(default_factory=set)
 
     @cached_property
     def commits(self) -> dict[str, list[Commit]]:
@@ -131,6 +133,17 @@ class Context:
     def group(self, name: str) -> xr.Dataset:
         """Return a result group of this analysis, or else the stored one."""
         return self.results[name] if name in self.results else read_group(self.run, name)
+
+    def check_shards(self, clouds: Iterable[PointCloud]) -> None:
+        """Compare the shards of point clouds with their commit records, each once in an analysis.
+
+        Raises:
+            RunDamagedError: a shard differs from its record.
+        """
+        unchecked = [commit for commit in shards_of(clouds, self.commits) if commit.name not in self._checked]
+        if unchecked:
+            check_shards(self.run, unchecked, self.progress)
+        self._checked |= {commit.name for commit in unchecked}
 
     def tasks(self) -> AbstractContextManager[None]:
         """Return a context manager that runs tasks on Dask."""

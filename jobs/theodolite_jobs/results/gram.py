@@ -10,14 +10,13 @@ import numpy as np
 import xarray as xr
 from numpy.typing import NDArray
 
-from theodolite.errors import RunDamagedError, StoreError
+from theodolite.errors import StoreError
 from theodolite.groups import GROUPS
 from theodolite.sites import Site, leaving_block
 from theodolite.store.activations import read_positive_counts
-from theodolite.store.commits import damages
 from theodolite.store.records import Commit
 from theodolite.store.runs import Run
-from theodolite_jobs.passes.samples import PointCloud
+from theodolite_jobs.passes.point_clouds import PointCloud, first_usable
 from theodolite_jobs.passes.selections import first_captured, quarantined
 from theodolite_jobs.results.context import Context, Result
 from theodolite_jobs.results.gram_layer import TRANSFORMS, pair_shape, set_shape
@@ -58,12 +57,12 @@ def compute(context: Context) -> Result:
             arrays[name].loc[{arrays[name].dims[0]: label, "position": position}] = value
 
     clouds = {
-        (name, position): _cloud(run, name, position, commits[name], context.spec.gram.samples)
+        (name, position): first_usable(run, name, position, commits[name], context.spec.gram.samples)
         for name in coordinates["set"]
         for position in run.record.sets[name].positions
     }
     with context.tasks():
-        _verify(run, clouds.values(), commits, context.progress)
+        context.check_shards(clouds.values())
         for (name, position), cloud in clouds.items():
             put(name, position, _set_variables(run, cloud, context.progress))
         for name in coordinates["set"]:
@@ -76,28 +75,6 @@ def compute(context: Context) -> Result:
                     put(label, position, _pair_variables(run, label, sides[0], sides[1], context.progress))
     attributes = {"contrasts": context.contrasts, "options": context.spec.gram.model_dump()}
     return Result({name: array.values for name, array in arrays.items()}, coordinates, attributes)
-
-
-def _cloud(run: Run, name: str, position: int, commits: Sequence[Commit], limit: int) -> PointCloud:
-    """Return the first usable samples of a set whose activations are stored."""
-    bad = quarantined(commits)
-    usable = [sample for sample in range(run.record.bounds(name).n_kept) if sample not in bad][:limit]
-    return PointCloud(name, run.record.sets[name].positions.index(position), usable)
-
-
-def _verify(
-    run: Run, clouds: Iterable[PointCloud], commits: Mapping[str, Sequence[Commit]], progress: Progress
-) -> None:
-    """Compare each shard that is read layer by layer with its commit record; raise RunDamagedError if they differ."""
-    last = {cloud.prompt_set: max(cloud.samples, default=-1) for cloud in clouds}
-    needed = [commit for name, stop in last.items() for commit in commits[name] if commit.start <= stop]
-    for damage in run_tasks(_damages_of, [(run, commit) for commit in needed], progress, "checking shards"):
-        if damage:
-            raise RunDamagedError(f"{run.id}: {damage[0]}; run `theodolite verify {run.id} --repair`")
-
-
-def _damages_of(run: Run, commit: Commit) -> list[str]:
-    return list(damages(run, commit))
 
 
 def _set_variables(run: Run, cloud: PointCloud, progress: Progress) -> dict[str, Any]:

@@ -7,7 +7,7 @@ from numpy.typing import NDArray
 
 from theodolite.sites import Site
 from theodolite.store.runs import Run
-from theodolite_jobs.passes.samples import PointCloud, read_cloud
+from theodolite_jobs.passes.point_clouds import PointCloud, read_cloud
 from theodolite_jobs.statistics.gram import (
     effective_rank,
     gram,

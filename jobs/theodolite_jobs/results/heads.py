@@ -1,6 +1,7 @@
 """The result group `heads`: QK and VO circuits of all attention heads, one task for each layer."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -20,12 +21,12 @@ from theodolite_jobs.results.heads_layer import (
     CIRCUITS,
     PROJECTIONS,
     SIDES,
-    Stream,
     decompose_layer,
     vocabulary_product,
 )
 from theodolite_jobs.results.heads_stream import CapturedInputs, Directions
 from theodolite_jobs.statistics.heads import coverage_rank, effective_rank, stable_rank
+from theodolite_jobs.statistics.permutations import Tested, permutation_test
 from theodolite_jobs.tasks import run_tasks, shared
 
 _LAYER_AXIS = {
@@ -105,7 +106,7 @@ def _all_layers(context: Context, weights: Weights, vocabulary: NDArray[np.float
     for layers, samples in stream.by_layer(sizes.n_layers):
         arguments = []
         for layer in layers:
-            known = Stream(directions.read(layer), directions.written(layer), samples.get(layer, {}))
+            known = replace(directions.around(layer), samples=samples.get(layer, {}))
             arguments.append((weights, layer, heads, known, shape, vocabulary))
         for part in run_tasks(decompose_layer, arguments, partial(progress, layers[0]), "heads", rounds):
             for name in GROUPS["heads"].by_layer:
@@ -115,9 +116,26 @@ def _all_layers(context: Context, weights: Weights, vocabulary: NDArray[np.float
     values = arrays["singular_values"]
     arrays |= {"coverage_99": coverage_rank(np.nan_to_num(values)), "effective_rank": effective_rank(values)}
     arrays |= {"stable_rank": stable_rank(values), "n_samples": stream.counts()}
+    arrays |= _tests(parts, arrays["direction_alignment"].shape)
     attributes = {
         "options": heads.model_dump(mode="json"),
         "notes": notes_on(weights, heads.fold_norm),
         "direction_position": directions.position,
     }
     return Result(arrays, coordinates, attributes, layers=checksums)
+
+
+def _tests(parts: Sequence[Arrays], shape: tuple[int, ...]) -> Arrays:
+    """Return the permutation tests of all alignments; the heads of all layers on one side are one family.
+
+    Args:
+        parts: the arrays of each layer.
+        shape: (contrast, side, layer, head).
+    """
+    tests: Arrays = {f"alignment_{name}": np.full(shape, np.nan) for name in Tested._fields}
+    if shape[0]:
+        draws = np.stack([part["alignment_draws"] for part in parts], axis=3)  # (contrast, side, draw, layer, head)
+        for contrast, side in np.ndindex(shape[:2]):
+            for name, values in permutation_test(draws[contrast, side])._asdict().items():
+                tests[f"alignment_{name}"][contrast, side] = values
+    return tests

@@ -37,11 +37,15 @@ class Stream:
         read: direction of each contrast at attention's input, (contrast, d_model); NaN where it was not measured.
         written: direction of each contrast after attention's output was added, (contrast, d_model).
         samples: inputs of the block, (sample, d_model), by indices of set and position.
+        read_draws: as `read` under permuted labels, (contrast, draw, d_model); None without contrasts.
+        written_draws: as `written` under permuted labels.
     """
 
     read: NDArray[np.float64]
     written: NDArray[np.float64]
     samples: Mapping[tuple[int, int], NDArray[np.float32]] = field(default_factory=dict)
+    read_draws: NDArray[np.float64] | None = None
+    written_draws: NDArray[np.float64] | None = None
 
 
 def decompose_layer(
@@ -90,23 +94,45 @@ def decompose_layer(
 def _against_directions(
     circuits: Circuits, thins: Mapping[str, Thin], qk: Decomposition, vo: Decomposition, stream: Stream
 ) -> Arrays:
-    """Return alignments of circuits with directions, (contrast, side, head), and cosines with vectors."""
+    """Return alignments of circuits with directions, (contrast, side, head), and cosines with vectors.
+
+    With permuted labels it also returns the alignments under each draw, (contrast, side, draw, head).
+    """
+    leading = {"qk": qk.singular_values[:, 0], "vo": vo.singular_values[:, 0]}
+
+    def alignments(read: NDArray[np.float64], written: NDArray[np.float64]) -> NDArray[np.float64]:
+        """Return the alignments with directions, (side, direction, head)."""
+        gains = _gains(circuits, thins, _as_read(read, circuits), written)
+        with np.errstate(invalid="ignore"):  # a head of zeros has no alignment
+            return np.stack([gains[side] / leading[side[:2]] for side in SIDES])
+
+    read, written = _as_read(stream.read, circuits), stream.written
+    vectors = {"qk_query": qk.left, "qk_key": qk.right, "vo_read": vo.left, "vo_write": vo.right}
+    cosines = [np.einsum("cd,hvd->chv", written if side == "vo_write" else read, vectors[side]) for side in SIDES]
+    arrays = {
+        "direction_alignment": alignments(stream.read, written).transpose(1, 0, 2),
+        "vector_cosine": np.stack(cosines, axis=1),
+    }
+    if stream.read_draws is not None and stream.written_draws is not None:
+        n_contrasts, n_draws, d_model = stream.read_draws.shape
+        rows = [draws.reshape(-1, d_model) for draws in (stream.read_draws, stream.written_draws)]
+        of_draws = alignments(*rows).reshape(len(SIDES), n_contrasts, n_draws, -1)
+        arrays["alignment_draws"] = of_draws.swapaxes(0, 1)
+    return arrays
+
+
+def _gains(
+    circuits: Circuits, thins: Mapping[str, Thin], read: NDArray[np.float64], written: NDArray[np.float64]
+) -> dict[str, NDArray[np.float64]]:
+    """Return |dᵀM| or |M d| of each direction and head, (direction, head), by side."""
     each, kv, rotation = np.arange(len(circuits.query)), circuits.kv_head_of, circuits.rotations[0]
-    read = _as_read(stream.read, circuits)
-    query, key, value, written = (thins[name] for name in ("query", "key", "value", "written"))
-    gains = {
+    query, key, value, output = (thins[name] for name in ("query", "key", "value", "written"))
+    return {
         "qk_query": gain(read, query, key, each, kv, rotation),
         "qk_key": gain(read, key, query, kv, each, rotation.T),
-        "vo_read": gain(read, value, written, kv, each),
-        "vo_write": gain(stream.written, written, value, each, kv),
+        "vo_read": gain(read, value, output, kv, each),
+        "vo_write": gain(written, output, value, each, kv),
     }
-    vectors = {"qk_query": qk.left, "qk_key": qk.right, "vo_read": vo.left, "vo_write": vo.right}
-    leading = {"qk": qk.singular_values[:, 0], "vo": vo.singular_values[:, 0]}
-    directions = {side: stream.written if side == "vo_write" else read for side in SIDES}
-    with np.errstate(invalid="ignore"):  # a head of zeros has no alignment
-        alignment = np.stack([gains[side] / leading[side[:2]] for side in SIDES], axis=1)
-    cosines = [np.einsum("cd,hvd->chv", directions[side], vectors[side]) for side in SIDES]
-    return {"direction_alignment": alignment, "vector_cosine": np.stack(cosines, axis=1)}
 
 
 def _null_variance(

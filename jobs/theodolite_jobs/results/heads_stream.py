@@ -11,12 +11,19 @@ from theodolite.store.manifest import finished_groups
 from theodolite.store.runs import Run
 from theodolite_jobs.models.anatomy import Anatomy
 from theodolite_jobs.passes.samples import SampleSelection, SelectedShard
-from theodolite_jobs.passes.selections import measured_sets, quarantined
+from theodolite_jobs.passes.selections import first_captured, measured_sets, quarantined
 from theodolite_jobs.results.context import Context
+from theodolite_jobs.results.heads_layer import Stream
+from theodolite_jobs.results.permuted_labels import PermutedContrast, permuted_contrast
+from theodolite_jobs.statistics.norms import unit
+from theodolite_jobs.statistics.permutations import DRAWS
 from theodolite_jobs.tasks import run_tasks
 
 SAMPLES = 2048
 """Maximum number of prompts of a set for shares of variance."""
+
+Candidates = Sequence[tuple[Site, int]]
+"""Places with the same activations, in the order of preference."""
 
 _SAMPLE_BYTES = 256 * 2**20  # of samples in memory at once
 
@@ -28,30 +35,54 @@ class Directions:
     """The contrasts' directions at the last measured position; empty if the run lacks the group `directions`."""
 
     def __init__(self, context: Context, anatomy: Anatomy) -> None:
-        self._has_middle, self._model = Site.RESID_MID in anatomy.taps, context.run.record.model
+        self._run, self._has_middle = context.run, Site.RESID_MID in anatomy.taps
         self.contrasts: list[str] = []
         self.position = -1
         self._stored: xr.DataArray | None = None
+        self._permuted: list[PermutedContrast | None] = []
         if "directions" in finished_groups(context.run):
             self._stored = context.group("directions")["direction"].isel(position=-1)
             self.contrasts = self._stored["contrast"].values.tolist()
             self.position = int(self._stored["position"])
+            self._permuted = [permuted_contrast(context, label, self.position) for label in self.contrasts]
 
-    def read(self, layer: int) -> NDArray[np.float64]:
-        """Return the directions at a layer's attention input, (contrast, d_model); NaN if its site was not captured."""
-        return self._first([(Site.RESID_PRE, layer), (Site.RESID_POST, layer - 1)])
+    def around(self, layer: int) -> Stream:
+        """Return the directions around a layer's attention, without samples; NaN where their site was not captured.
 
-    def written(self, layer: int) -> NDArray[np.float64]:
-        """Return the directions after the sum with attention's output, and with the MLP's in parallel blocks."""
+        With contrasts it has the directions under permuted labels too.
+        """
+        read, written = self._place(self._read(layer)), self._place(self._written(layer))
+        real = self._stored_at(read), self._stored_at(written)
+        if not self.contrasts:
+            return Stream(*real)
+        return Stream(*real, read_draws=self._draws_at(read), written_draws=self._draws_at(written))
+
+    def _read(self, layer: int) -> Candidates:
+        """Return the places of attention's input."""
+        return [(Site.RESID_PRE, layer), (Site.RESID_POST, layer - 1)]
+
+    def _written(self, layer: int) -> Candidates:
+        """Return the places after the sum with attention's output, and with the MLP's in parallel blocks."""
         if self._has_middle:
-            return self._first([(Site.RESID_MID_SUM, layer), (Site.RESID_MID, layer)])
-        return self._first(leaving_block(layer, self._model.n_layers))
+            return [(Site.RESID_MID_SUM, layer), (Site.RESID_MID, layer)]
+        return leaving_block(layer, self._run.record.model.n_layers)
 
-    def _first(self, candidates: Sequence[tuple[Site, int]]) -> NDArray[np.float64]:
-        for site, layer in candidates:
-            if self._stored is not None and str(site) in self._stored["site"] and layer in self._stored["layer"]:
-                return np.asarray(self._stored.sel(site=str(site), layer=layer))
-        return np.full((len(self.contrasts), self._model.d_model), np.nan)
+    def _place(self, candidates: Candidates) -> tuple[Site, int] | None:
+        """Return the first place whose directions are stored, as the site and an index into the run's layers."""
+        measured = [(site, layer) for site, layer in candidates if site is not Site.RESID_FINAL]
+        return first_captured(self._run, measured)
+
+    def _stored_at(self, place: tuple[Site, int] | None) -> NDArray[np.float64]:
+        if self._stored is None or place is None:
+            return np.full((len(self.contrasts), self._run.record.model.d_model), np.nan)
+        return np.asarray(self._stored.sel(site=str(place[0])).isel(layer=place[1]))
+
+    def _draws_at(self, place: tuple[Site, int] | None) -> NDArray[np.float64]:
+        draws = np.full((len(self.contrasts), 1 + DRAWS, self._run.record.model.d_model), np.nan)
+        for row, permuted in enumerate(self._permuted):
+            if permuted is not None and place is not None:
+                draws[row] = unit(permuted.differences(self._run, *place))
+        return draws
 
 
 class CapturedInputs:

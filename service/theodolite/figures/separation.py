@@ -7,15 +7,21 @@ import xarray as xr
 
 from theodolite.figures.panels import Line, Panel, depth_axis, panels_figure
 from theodolite.figures.style import COSINE, DASHES, NEGATIVE, POSITIVE, short_site
+from theodolite.groups.permutations import LEVEL
 from theodolite.query.curves import along_depth
 from theodolite.sites import Site
 
 
-def separation_figure(separation: xr.Dataset, contrast: str, position: int, sites: Sequence[str]) -> go.Figure:
+def separation_figure(
+    separation: xr.Dataset, tests: xr.Dataset | None, contrast: str, position: int, sites: Sequence[str]
+) -> go.Figure:
     """Return AUROC, accuracy and Fisher ratio of prompts along a contrast's direction by depth, with 95 % intervals.
+
+    Dotted lines are the values that chance exceeds at any depth with a probability of LEVEL.
 
     Args:
         separation: the result group.
+        tests: the result group `permutations`, if the run has it.
         contrast: name of the contrast.
         position: token position.
         sites: sites to draw.
@@ -27,5 +33,9 @@ def separation_figure(separation: xr.Dataset, contrast: str, position: int, site
         for site, colour in zip(sites, (COSINE, POSITIVE, NEGATIVE), strict=False):
             value, low, high = (along_depth(selected[name + end].sel(site=[site])) for end in ("", "_low", "_high"))
             lines.append(Line(short_site(site), value["depth"], value, colour, DASHES[Site(site)], low, high))
+            if tests is not None and f"{name}_critical" in tests:
+                limit = along_depth(tests[f"{name}_critical"].sel(contrast=contrast, position=position, site=[site]))
+                label = f"{short_site(site)}, {100 * LEVEL:.0f} % of permutations exceed it"
+                lines.append(Line(label, limit["depth"], limit, colour, "dot", markers=False))
         panels.append(Panel(title, lines))
     return panels_figure(panels, **depth_axis(along_depth(selected["auroc"].sel(site=list(sites)))))

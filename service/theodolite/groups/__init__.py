@@ -10,6 +10,7 @@ from theodolite.groups import (
     gram,
     heads,
     moments,
+    permutations,
     separation,
     sphere,
     travel,
@@ -22,7 +23,20 @@ __all__ = ["ANALYSES", "GROUPS", "READ_WHOLE", "SHOWN", "Group", "Variable", "ta
 
 GROUPS: dict[str, Group] = {
     module.GROUP.name: module.GROUP
-    for module in (moments, curves, directions, sphere, gram, separation, travel, heads, composition, words, weights)
+    for module in (
+        moments,
+        curves,
+        directions,
+        sphere,
+        gram,
+        separation,
+        permutations,
+        travel,
+        heads,
+        composition,
+        words,
+        weights,
+    )
 }
 """All result groups by name, in the order of computation."""
 

@@ -1,6 +1,7 @@
 """Attention heads: singular values and vectors of each head's QK and VO circuit."""
 
-from theodolite.groups.record import Group, Variable
+from theodolite.groups.permutations import LEVEL
+from theodolite.groups.record import Group, Variable, variables
 
 _CIRCUIT = ("circuit", "offset", "layer", "head")
 _ALIGNED = ("contrast", "side", "layer", "head")
@@ -57,6 +58,16 @@ VARIABLES = (
         "|dᵀM|/σ₁ for a contrast's direction d; 1 if d is the leading singular vector, about "
         "√(stable_rank/d_model) for a random direction.",
     ),
+    *variables(
+        _ALIGNED,
+        alignment_null_mean="Mean alignment with directions of permuted labels.",
+        alignment_null_sd="Standard deviation of the alignment with directions of permuted labels.",
+        alignment_z="The alignment minus its mean with permuted labels, over the standard deviation.",
+        alignment_p="Share of permutations with as large an alignment of this head.",
+        alignment_p_family="Share of permutations whose largest z over all heads of this side is as large as this "
+        "head's z.",
+        alignment_critical=f"The alignment is above this value where its family-wise p is at most {LEVEL}.",
+    ),
     Variable(
         "vector_cosine",
         (*_ALIGNED, "vector"),
@@ -67,7 +78,7 @@ VARIABLES = (
 GROUP = Group(
     name="heads",
     title="Heads",
-    version=1,
+    version=2,
     variables=VARIABLES,
     needs=frozenset({"weights"}),
     options="heads",

@@ -9,9 +9,10 @@ import xarray as xr
 
 from theodolite.figures.heads import head_map
 from theodolite.groups.directions import RELIABLE
+from theodolite.groups.permutations import LEVEL
 from theodolite.query.directions import unreliable_layers
 from theodolite.query.heads import head_name
-from theodolite.sections.parts import Figure, Section, percent, texts_of
+from theodolite.sections.parts import CHANCE, Figure, Section, null_text, percent, texts_of
 from theodolite.store.result_reader import read_group
 from theodolite.store.runs import Run
 
@@ -21,7 +22,8 @@ _HOW_TO_READ = (
     "Each cell of a map is one head; select it to open the head's card below the maps. Spectra are singular values of "
     "the bilinear maps W_QK = s·W_Q R W_Kᵀ and W_VO = W_V W_O, in float64, at offset 0 between query and key. "
     "Alignment is |dᵀM|/σ₁ for a contrast's direction d, and |M d|/σ₁ on the sides QK key and VO output: it is 1 if d "
-    "is the leading singular vector."
+    "is the leading singular vector. z is the alignment minus its mean under permuted labels, divided by the standard "
+    "deviation."
 )
 
 
@@ -31,6 +33,8 @@ def sections(run: Run) -> list[Section]:
     directions = read_group(run, "directions") if heads.sizes["contrast"] else None
     title = f"Heads: QK and VO circuits of {heads.sizes['layer'] * heads.sizes['head']} attention heads"
     maps, notes = list(_maps(heads, directions)), texts_of(heads.attrs["notes"])
+    if np.isfinite(heads["alignment_z"]).any():
+        notes.append(CHANCE)
     return [Section(title, list(_facts(heads, directions)), maps=maps, notes=notes, how_to_read=_HOW_TO_READ)]
 
 
@@ -50,6 +54,10 @@ def _maps(heads: xr.Dataset, directions: xr.Dataset | None) -> Iterator[Figure]:
         pale = np.isin(values["layer"], _unreliable(directions, contrast, side)).tolist()
         caption = f"{_SIDES[side]}: alignment with {contrast}"
         yield _map(f"{side}.{contrast}", caption, values, side[:2], pale=pale)
+        z = heads["alignment_z"].sel(contrast=contrast, side=side)
+        if np.isfinite(z).any():
+            caption = f"{_SIDES[side]}: z of the alignment with {contrast}"
+            yield _map(f"{side}.{contrast}.z", caption, z, side[:2], pale=pale, signed=True)
     if np.isfinite(heads["copying_score"]).any():
         yield _map("vo.copying_score", "VO: copying score", heads["copying_score"], "vo", signed=True)
 
@@ -92,22 +100,32 @@ def _rank_facts(heads: xr.Dataset) -> Iterator[str]:
 
 
 def _alignment_facts(heads: xr.Dataset, directions: xr.Dataset | None) -> Iterator[str]:
-    """Yield a sentence about the head with the largest alignment with each contrast's direction, for each side."""
+    """Yield sentences about the head that exceeds permuted labels the most, for each contrast and side."""
     for contrast, side, all_values in _alignments(heads):
         unreliable = _unreliable(directions, contrast, side)
-        values = all_values.where(~all_values["layer"].isin(unreliable))
-        ignored = int(np.isfinite(all_values).sum() - np.isfinite(values).sum())
-        if not np.isfinite(values).any():
+        reliable = ~all_values["layer"].isin(unreliable)
+        tests = heads.sel(contrast=contrast, side=side)
+        values, z = all_values.where(reliable), tests["alignment_z"].where(reliable)
+        measured, ignored = int(np.isfinite(values).sum()), int(np.isfinite(all_values.where(~reliable)).sum())
+        if not measured:
             yield f"The direction of {contrast} is too unreliable for alignments of {_SIDES[side]} at all layers."
             continue
-        layer, head = _extreme_head(values, largest=True)
-        measured = int(np.isfinite(values).sum())
-        rank = float(heads["stable_rank"].sel(offset=0, circuit=side[:2], layer=layer, head=head))
-        sentence = (
-            f"Of {measured} heads, {head_name(layer, head)} has the largest alignment of a {_SIDES[side]} with the "
-            f"direction of {contrast}: {float(values.max()):.2f} (a random direction gives "
-            f"{np.sqrt(rank / heads.sizes['d_model']):.2f})."
-        )
+        tested = bool(np.isfinite(z).any())
+        layer, head = _extreme_head(z if tested else values, largest=True)
+        alignment = f"{float(values.sel(layer=layer, head=head)):.2f}"
+        if tested:
+            passed = int((tests["alignment_p_family"].where(reliable) <= LEVEL).sum())
+            sentence = (
+                f"{_SIDES[side]}: {passed or 'none'} of {measured} heads {'aligns' if passed < 2 else 'align'} more "
+                f"with the direction of {contrast} than chance gives (family-wise p of at most {LEVEL}). The largest z "
+                f"is {float(z.max()):.1f}, of {head_name(layer, head)}: alignment {alignment}, where "
+                f"{null_text(tests.sel(layer=layer, head=head), 'alignment', '.2f', 'heads of the side')}."
+            )
+        else:
+            sentence = (
+                f"{_SIDES[side]}: of {measured} heads, {head_name(layer, head)} aligns most with the direction of "
+                f"{contrast}, {alignment}; this is not tested against permuted labels."
+            )
         if ignored:
             sentence += (
                 f" {ignored} heads are left out, because the reliability of the direction at their layer is below "

@@ -20,6 +20,12 @@ SIDES = ("positive", "negative")
 BRACKETS = "numbers in square brackets are 95 % intervals"
 """Note of sections whose sentences have intervals."""
 
+CHANCE = (
+    "chance is what the same prompts give when their labels are permuted between the two sets, inside the pairs of a "
+    "paired contrast; the family-wise p is the share of permutations with as large a z at any of the places"
+)
+"""Note of sections whose sentences have permutation tests."""
+
 
 def percent(share: SupportsFloat, digits: int) -> str:
     """Return a share as percent with this number of decimal places, such as `99.2 %`."""
@@ -115,6 +121,19 @@ def point_text(values: xr.Dataset, statistic: str, index: int, form: str, scale:
     value, low, high = (scale * float(along_depth(values[name])[index]) for name in names)
     interval = f" [{low:{form}}, {high:{form}}]" if np.isfinite(low + high) else ""
     return f"{value:{form}}{interval}"
+
+
+def null_text(tests: xr.Dataset, name: str, form: str, family: str) -> str:
+    """Return what permuted labels give at one place: `permuted labels give 0.50 ± 0.02 (p = 0.005 over all depths)`.
+
+    Args:
+        tests: the variables of the permutation tests at one place.
+        name: prefix of the variables' names, such as `auroc`.
+        form: format of mean and standard deviation, such as `.2f`.
+        family: the places of the family-wise p, such as `depths`.
+    """
+    mean, sd, p = (float(tests[f"{name}_{part}"]) for part in ("null_mean", "null_sd", "p_family"))
+    return f"permuted labels give {mean:{form}} ± {sd:{form}} (p = {p:.2g} over all {family})"
 
 
 def texts_of(attribute: str | Sequence[str]) -> list[str]:

@@ -14,7 +14,19 @@ from theodolite.groups.directions import RELIABLE
 from theodolite.query.compare import BOUND
 from theodolite.query.curves import along_depth
 from theodolite.query.directions import is_unreliable
-from theodolite.sections.parts import BRACKETS, SIDES, Figure, Section, last_position, layer_of, percent, point_text
+from theodolite.sections.parts import (
+    BRACKETS,
+    CHANCE,
+    SIDES,
+    Figure,
+    Section,
+    last_position,
+    layer_of,
+    percent,
+    point_text,
+)
+from theodolite.sections.permutations import cosine_facts, permutation_facts
+from theodolite.store.manifest import finished_groups
 from theodolite.store.result_reader import read_group
 from theodolite.store.runs import Run
 
@@ -22,11 +34,13 @@ from theodolite.store.runs import Run
 def sections(run: Run) -> list[Section]:
     """Return a section for each contrast: separation of held-out prompts, cosines between layers' directions."""
     separation, directions = read_group(run, "separation"), read_group(run, "directions")
-    of_contrasts = [_section(separation, directions, contrast) for contrast in separation["contrast"].values.tolist()]
+    tests = read_group(run, "permutations") if "permutations" in finished_groups(run) else None
+    contrasts = separation["contrast"].values.tolist()
+    of_contrasts = [_section(separation, directions, tests, contrast) for contrast in contrasts]
     return [section for section in of_contrasts if section]
 
 
-def _section(separation: xr.Dataset, directions: xr.Dataset, contrast: str) -> Section | None:
+def _section(separation: xr.Dataset, directions: xr.Dataset, tests: xr.Dataset | None, contrast: str) -> Section | None:
     """Return the section of a contrast, or None if one of its sets lacks the last position."""
     position, sites = last_position(separation), shown_sites(separation)
     values = separation.sel(contrast=contrast, position=position, site=sites)
@@ -34,14 +48,19 @@ def _section(separation: xr.Dataset, directions: xr.Dataset, contrast: str) -> S
     if not all(counts):
         return None
     own = directions.sel(contrast=contrast, position=position, site=sites)
+    null = tests.sel(contrast=contrast, position=position, site=sites) if tests is not None else None
     return Section(
         f"Separation of {contrast} at position {position}: {counts[0]} and {counts[1]} prompts in five folds",
-        [*_facts(values, counts), *_reliability_facts(own)],
+        [
+            *_facts(values, counts, null),
+            *_reliability_facts(own),
+            *(cosine_facts(own, null) if null is not None else ()),
+        ],
         [
             Figure(
                 f"separation.{contrast}",
                 "Separation of held-out prompts along the direction",
-                partial(separation_figure, separation, contrast, position, sites),
+                partial(separation_figure, separation, tests, contrast, position, sites),
             ),
             Figure(
                 f"separation.{contrast}.reliability",
@@ -50,7 +69,7 @@ def _section(separation: xr.Dataset, directions: xr.Dataset, contrast: str) -> S
             ),
         ],
         [_map(directions, contrast, site) for site in sites],
-        notes=[BRACKETS],
+        notes=[BRACKETS, CHANCE] if tests is not None else [BRACKETS],
     )
 
 
@@ -79,7 +98,7 @@ def _reliability_facts(directions: xr.Dataset) -> Iterator[str]:
         )
 
 
-def _facts(values: xr.Dataset, counts: list[int]) -> Iterator[str]:
+def _facts(values: xr.Dataset, counts: list[int], null: xr.Dataset | None) -> Iterator[str]:
     auroc, low = along_depth(values["auroc"]), along_depth(values["auroc_low"])
     if not np.isfinite(auroc).any():
         few = min(counts) < 2
@@ -95,13 +114,15 @@ def _facts(values: xr.Dataset, counts: list[int]) -> Iterator[str]:
         f"Largest cross-validated AUROC over {len(auroc)} depths: {point_text(values, 'auroc', best, '.3f')} at "
         f"{layer_of(auroc, best)} ({counts[0]} and {counts[1]} prompts; chance gives 0.5)."
     )
-    if float(low[best]) <= 0.5:
-        yield "The interval of the largest AUROC contains 0.5, so chance can explain it."
     yield (
         f"Accuracy at that depth: {point_text(values, 'accuracy', best, '.1f', 100)} % of the held-out prompts lie on "
         "their own set's side of the midpoint; predicting the larger set for every prompt gives "
         f"{percent(max(counts) / sum(counts), 1)}."
     )
+    if null is not None and np.isfinite(null["auroc_z"]).any():
+        yield from permutation_facts(null)
+    elif float(low[best]) <= 0.5:
+        yield "The interval of the largest AUROC contains 0.5, so chance can explain it."
     passed = np.flatnonzero(low.values >= BOUND)
     if len(passed):
         yield f"First depth whose AUROC interval lies above {BOUND}: {layer_of(low, int(passed[0]))}."

@@ -160,6 +160,17 @@ def test_alignments_equal_those_of_the_dense_matrices(weights, fold_norm):
     assert (found["direction_alignment"][[0, 2]] < 1).all()
 
 
+def test_alignments_of_draws_are_those_of_single_directions(weights):
+    draws = [np.stack([directions(seed=seed), directions(seed=seed + 1)]) for seed in (1, 3)]
+    stream = Stream(draws[0][:, 0], draws[1][:, 0], read_draws=draws[0], written_draws=draws[1])
+    found = decompose_layer(weights, LAYER, HeadsSpec(vectors=2), stream, (0, 0), None)
+    np.testing.assert_allclose(found["alignment_draws"][:, :, 0], found["direction_alignment"], rtol=1e-11)
+    for draw in range(draws[0].shape[1]):
+        one = Stream(draws[0][:, draw], draws[1][:, draw])
+        alone = decompose_layer(weights, LAYER, HeadsSpec(vectors=2), one, (0, 0), None)["direction_alignment"]
+        np.testing.assert_allclose(found["alignment_draws"][:, :, draw], alone, rtol=1e-11)
+
+
 def test_a_direction_that_is_a_leading_vector_has_an_alignment_of_one(weights):
     whole = dense(weights)
     left, right = leading(whole.vo, 1)

@@ -52,21 +52,20 @@ def test_the_figure_of_reliability_has_both_measures_at_each_site(run):
     np.testing.assert_array_equal(np.array(figure.data[1].y, dtype=float), RELIABILITY[1, 0])
 
 
-def heads_group(alignment):
-    values = np.broadcast_to(alignment, (1, 4, 4, 2))
+def heads_group(alignment, z=np.nan):
+    values, z = (np.broadcast_to(array, (1, 4, 4, 2)) for array in (alignment, z))
+    dims = ("contrast", "side", "layer", "head")
+    tests = {"null_mean": 0.25, "null_sd": 0.125, "z": z, "p_family": np.where(z > 3, 0.02, 0.3)}
     return xr.Dataset(
         {
-            "direction_alignment": (("contrast", "side", "layer", "head"), values),
-            "stable_rank": (("circuit", "offset", "layer", "head"), np.ones((2, 1, 4, 2))),
+            "direction_alignment": (dims, values),
+            **{f"alignment_{name}": (dims, np.broadcast_to(array, values.shape)) for name, array in tests.items()},
         },
         {
             "contrast": ["refusal"],
             "side": ["qk_query", "qk_key", "vo_read", "vo_write"],
-            "circuit": ["qk", "vo"],
-            "offset": [0],
             "layer": range(4),
             "head": range(2),
-            "d_model": range(8),
         },
     )
 
@@ -77,10 +76,23 @@ def test_heads_at_unreliable_layers_are_not_the_largest(run):
     assert unreliable_layers(directions, "refusal", "vo_write") == [0, 1]
     by_layer = np.array([0.9, 0.8, 0.2, 0.3])[:, None] + np.array([0.0, 0.01])
     facts = list(heads._alignment_facts(heads_group(by_layer), directions))
-    assert "Of 6 heads, L0H1 has the largest alignment of a QK query" in facts[0]
+    assert "QK query: of 6 heads, L0H1 aligns most with the direction of refusal, 0.91; this is not tested" in facts[0]
     assert "2 heads are left out" in facts[0]
-    assert "Of 4 heads, L3H1 has the largest alignment of a VO output" in facts[3]
+    assert "VO output: of 4 heads, L3H1 aligns most" in facts[3]
     assert "4 heads are left out" in facts[3]
+
+
+def test_heads_are_chosen_by_their_z_against_permuted_labels(run):
+    alignment = np.array([[0.9, 0.9], [0.8, 0.8], [0.5, 0.75], [0.4, 0.6]])
+    z = np.array([[9.0, 9.0], [9.0, 9.0], [4.0, 2.0], [5.0, 1.0]])
+    facts = list(heads._alignment_facts(heads_group(alignment, z), read_group(run, "directions")))
+    assert facts[3].startswith(
+        "VO output: 2 of 4 heads align more with the direction of refusal than chance gives (family-wise p of at most "
+        "0.05). The largest z is 5.0, of L3H0: alignment 0.40, where permuted labels give 0.25 ± 0.12 (p = 0.02 over "
+        "all heads of the side)."
+    )
+    few = list(heads._alignment_facts(heads_group(alignment, z / 4), read_group(run, "directions")))
+    assert few[3].startswith("VO output: none of 4 heads aligns more")
 
 
 def test_no_head_is_named_if_no_direction_is_reliable(tmp_path):

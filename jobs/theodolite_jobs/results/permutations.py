@@ -1,0 +1,102 @@
+"""The result group `permutations`: statistics of a contrast against those with permuted labels."""
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from theodolite.groups import GROUPS
+from theodolite.groups.permutations import TESTED
+from theodolite.sites import Site
+from theodolite.store.runs import Run
+from theodolite_jobs.passes.collect import Arrays
+from theodolite_jobs.results.context import Context, Result
+from theodolite_jobs.results.permuted_labels import PermutedContrast, permuted_contrast
+from theodolite_jobs.statistics.permutations import (
+    accuracy,
+    auroc,
+    cosines_between_layers,
+    difference_norms,
+    difference_weights,
+    held_out_scores,
+    paired_accuracy,
+    permutation_test,
+)
+from theodolite_jobs.tasks import Progress, run_tasks, shared
+
+
+def digest_inputs(context: Context) -> dict[str, Any]:
+    """Return the contents of the group's digest."""
+    return context.digest_inputs("permutations", context.contrasts)
+
+
+def compute(context: Context) -> Result:
+    """Return the group from the first stored samples of each contrast, layer by layer.
+
+    Raises:
+        RunDamagedError: a shard differs from its commit record, or contains a number that is not finite.
+    """
+    coordinates = context.coordinates
+    arrays: Arrays = {
+        variable.name: np.full(
+            [len(coordinates[dim]) for dim in variable.dims], 0 if variable.dtype == "int64" else np.nan
+        )
+        for variable in GROUPS["permutations"].variables
+    }
+    with context.tasks():
+        for row, label in enumerate(context.contrasts):
+            for column, position in enumerate(coordinates["position"]):
+                contrast = permuted_contrast(context, label, position)
+                if contrast is None:
+                    continue
+                for name, values in _tests(context.run, contrast, label, context.progress).items():
+                    at = (row, slice(None), column) if "site" in _DIMS[name] else (row, column)
+                    arrays[name][at] = values
+    return Result(arrays, coordinates, {"contrasts": context.contrasts})
+
+
+_DIMS = {variable.name: variable.dims for variable in GROUPS["permutations"].variables}
+
+
+def _tests(run: Run, contrast: PermutedContrast, label: str, progress: Progress) -> Arrays:
+    """Return the variables of a contrast at one position: (site, layer, …) or a number."""
+    sites, n_layers = list(run.record.spec.capture.sites), len(run.record.layers)
+    arguments = [(run, shared(contrast), site, layer) for site in sites for layer in range(n_layers)]
+    places = run_tasks(_place, arguments, progress, f"permutations of {label}", rounds=1)
+    statistics: list[NDArray[np.float64]] = []
+    cosines = []
+    for _ in sites:
+        differences = np.empty((len(contrast.labels) - 1, n_layers, run.record.model.d_model), dtype=np.float32)
+        for layer in range(n_layers):
+            values, differences[:, layer] = next(places)
+            statistics.append(values)
+        cosines.append(cosines_between_layers(differences))
+    # (draw, statistic, site, layer)
+    draws = np.stack(statistics, axis=-1).reshape(-1, len(TESTED), len(sites), n_layers)
+    arrays: Arrays = {
+        "n_positive": np.array(len(contrast.positive.samples)),
+        "n_negative": np.array(len(contrast.negative.samples)),
+        "direction_cosine_null_mean": np.stack([mean for mean, _ in cosines]),
+        "direction_cosine_null_sd": np.stack([sd for _, sd in cosines]),
+    }
+    for index, name in enumerate(TESTED):
+        tested = permutation_test(draws[:, index])
+        arrays |= {f"{name}_{part}": values for part, values in tested._asdict().items()}
+    return arrays
+
+
+def _place(
+    run: Run, contrast: PermutedContrast, site: Site, layer: int
+) -> tuple[NDArray[np.float64], NDArray[np.float32]]:
+    """Return the statistics at one site and layer, (draw, statistic), and the permuted differences of means."""
+    samples, labels = contrast.read(run, site, layer), contrast.labels
+    gram = samples @ samples.T
+    scores = held_out_scores(gram, labels, contrast.folds)
+    statistics = {
+        "auroc": auroc(scores, labels),
+        "accuracy": accuracy(scores, labels),
+        "paired_accuracy": paired_accuracy(scores, labels) if contrast.paired else np.full(len(labels), np.nan),
+        "difference_norm": difference_norms(gram, labels),
+    }
+    differences = difference_weights(labels[1:]) @ samples
+    return np.stack([statistics[name] for name in TESTED], axis=1), differences.astype(np.float32)

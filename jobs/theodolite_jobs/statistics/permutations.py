@@ -1,0 +1,189 @@
+"""Permutation tests: statistics of a contrast under labels that are permuted between its two sets. Pure, in float64.
+
+If the two sets had the same distribution, the labels could be exchanged without changing the distribution of any
+statistic. A paired contrast exchanges the labels inside pairs. Other contrasts permute the labels inside each fold, so
+that the folds keep their numbers of both sets. Sources: Phipson and Smyth (2010) for p, Westfall and Young (1993) for
+the family-wise p.
+
+All statistics are linear in the samples, or follow from their Gram matrix, so no draw reads the samples again.
+"""
+
+from typing import NamedTuple
+
+import numpy as np
+from jaxtyping import Bool, Float, Float64, Int64
+from numpy.typing import NDArray
+from scipy.stats import rankdata
+
+from theodolite.groups.permutations import LEVEL
+from theodolite_jobs.statistics.norms import unit
+from theodolite_jobs.statistics.ratio import ratio
+from theodolite_jobs.statistics.separation import FOLDS
+
+DRAWS = 200
+
+_SEED = 0
+
+_ROUNDING = 1e-13  # of a squared distance of means, relative to the mean squared norm of the centred samples
+
+_EQUAL = 1e-9  # relative; draws that exchange all labels of each other give the same statistic up to rounding
+
+
+class Tested(NamedTuple):
+    """A statistic's distribution over the draws, and its tests, each of shape (…).
+
+    Attributes:
+        null_mean: mean over the draws.
+        null_sd: standard deviation (n−1) over the draws.
+        z: (statistic − null_mean) / null_sd; NaN where null_sd is 0.
+        p: share of draws, the real labels included, whose statistic is as large.
+        p_family: share of draws, the real labels included, whose largest z over all places is as large as z.
+        critical: the statistic at a place is above this value exactly where p_family is at most LEVEL.
+    """
+
+    null_mean: NDArray[np.float64]
+    null_sd: NDArray[np.float64]
+    z: NDArray[np.float64]
+    p: NDArray[np.float64]
+    p_family: NDArray[np.float64]
+    critical: NDArray[np.float64]
+
+
+def permuted_labels(
+    positive_folds: Int64[np.ndarray, " p"], negative_folds: Int64[np.ndarray, " q"], *, paired: bool
+) -> Bool[np.ndarray, "draw sample"]:
+    """Return which samples count as positive: in row 0 those of P, in DRAWS further rows after a random permutation.
+
+    The samples are those of P, then those of N; pair i is sample i of both. The draws depend only on the arguments, so
+    they are the same at all sites, layers and positions.
+    """
+    n_p, random = len(positive_folds), np.random.default_rng(_SEED)
+    folds = np.concatenate([positive_folds, negative_folds])
+    labels = np.tile(np.arange(len(folds)) < n_p, (1 + DRAWS, 1))
+    if paired:
+        kept = random.random((DRAWS, n_p)) < 0.5
+        labels[1:] = np.hstack([kept, ~kept])
+        return labels
+    for fold in np.unique(folds):
+        labels[1:, folds == fold] = random.permuted(labels[1:, folds == fold], axis=1)
+    return labels
+
+
+def difference_weights(labels: Bool[np.ndarray, "draw sample"]) -> Float64[np.ndarray, "draw sample"]:
+    """Return w of each draw, so that Σ w x is the difference of the means of its two sets; NaN if one is empty."""
+    positive, negative = _mean_weights(labels)
+    return positive - negative
+
+
+def _mean_weights(labels: NDArray[np.bool_]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    with np.errstate(invalid="ignore"):
+        return labels / labels.sum(axis=1, keepdims=True), ~labels / (~labels).sum(axis=1, keepdims=True)
+
+
+def difference_norms(
+    gram: Float64[np.ndarray, "sample sample"], labels: Bool[np.ndarray, "draw sample"]
+) -> Float64[np.ndarray, " draw"]:
+    """Return the distance of the two sets' means under each draw, from the Gram matrix of the centred samples."""
+    weights = difference_weights(labels)
+    return _lengths(np.vecdot(weights @ gram, weights), gram)
+
+
+def held_out_scores(
+    gram: Float64[np.ndarray, "sample sample"],
+    labels: Bool[np.ndarray, "draw sample"],
+    folds: Int64[np.ndarray, " sample"],
+) -> Float64[np.ndarray, "draw sample"]:
+    """Return each sample's score x·u − m·u under each draw, along the direction u of all other folds.
+
+    u is the unit vector between the two sets' means over the other folds, and m is the midpoint of these means. The
+    scores are NaN where the means are equal, or where a set has no samples in other folds.
+
+    Args:
+        gram: Gram matrix of the centred samples.
+        labels: from `permuted_labels`.
+        folds: fold of each sample.
+    """
+    scores = np.empty(labels.shape)
+    for fold in range(FOLDS):
+        own, rest = folds == fold, folds != fold
+        positive, negative = _mean_weights(labels[:, rest])
+        difference, midpoint = positive - negative, (positive + negative) / 2
+        products = difference @ gram[rest]
+        lengths = _lengths(np.vecdot(products[:, rest], difference), gram)[:, None]
+        centred = products[:, own] - np.vecdot(products[:, rest], midpoint)[:, None]
+        scores[:, own] = ratio(centred, lengths)
+    return scores
+
+
+def _lengths(squares: NDArray[np.float64], gram: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Return the lengths of differences of means from their squares, which have the rounding error of the Gram matrix.
+
+    Exactly equal means give 0.
+    """
+    rounding = _ROUNDING * np.trace(gram) / len(gram)
+    return np.sqrt(np.where(squares <= rounding, 0, squares))  # which keeps NaN
+
+
+def auroc(
+    scores: Float64[np.ndarray, "draw sample"], labels: Bool[np.ndarray, "draw sample"]
+) -> Float64[np.ndarray, " draw"]:
+    """Return the area under the ROC curve under each draw; ties count half. NaN if a score is NaN."""
+    n_p, n_q = labels.sum(axis=1), (~labels).sum(axis=1)
+    ranks = rankdata(scores, axis=1, nan_policy="propagate")
+    return ratio((ranks * labels).sum(axis=1) - n_p * (n_p + 1) / 2, (n_p * n_q).astype(np.float64))
+
+
+def accuracy(
+    scores: Float64[np.ndarray, "draw sample"], labels: Bool[np.ndarray, "draw sample"]
+) -> Float64[np.ndarray, " draw"]:
+    """Return the share of samples whose score has the sign of their own set under each draw. NaN if a score is NaN."""
+    correct = np.where(labels, scores > 0, scores < 0)
+    return np.where(np.isnan(scores).any(axis=1), np.nan, correct.mean(axis=1))
+
+
+def paired_accuracy(
+    scores: Float64[np.ndarray, "draw sample"], labels: Bool[np.ndarray, "draw sample"]
+) -> Float64[np.ndarray, " draw"]:
+    """Return the share of pairs whose positive sample has the larger score under each draw; ties count half."""
+    first, second = np.hsplit(scores, 2)
+    differences = np.where(np.hsplit(labels, 2)[0], first - second, second - first)
+    return np.asarray(((1 + np.sign(differences)) / 2).mean(axis=1))
+
+
+def permutation_test(statistic: Float64[np.ndarray, "draw *places"]) -> Tested:
+    """Return the one-sided tests of a statistic whose large values speak for a difference.
+
+    Places without a statistic, NaN, are outside the family.
+
+    Args:
+        statistic: at each place, first with the real labels, then with those of each draw.
+    """
+    null, n = statistic[1:], len(statistic)
+    mean, sd = null.mean(axis=0), null.std(axis=0, ddof=1)
+    sd = np.where(sd <= _EQUAL * np.abs(mean), 0, sd)
+    z = ratio(statistic - mean, sd)
+    largest = np.fmax.reduce(z[1:].reshape(n - 1, -1), axis=1, initial=np.nan)
+    critical = np.sort(largest)[-int(LEVEL * n)]
+    return Tested(
+        null_mean=mean,
+        null_sd=sd,
+        z=z[0],
+        p=_share(null, statistic[0]),
+        p_family=_share(np.expand_dims(largest, tuple(range(1, z.ndim))), z[0]),
+        critical=np.where(sd > 0, mean + critical * sd, np.nan),
+    )
+
+
+def _share(null: NDArray[np.float64], observed: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Return the share of draws, the real labels included, that are as large as the observed value."""
+    as_large = (null >= observed - _EQUAL * np.abs(observed)).sum(axis=0)
+    return np.where(np.isnan(observed), np.nan, (1 + as_large) / (1 + len(null)))
+
+
+def cosines_between_layers(
+    differences: Float[np.ndarray, "draw layer d_model"],
+) -> tuple[Float64[np.ndarray, "layer layer_other"], Float64[np.ndarray, "layer layer_other"]]:
+    """Return mean and standard deviation (n−1), over the draws, of the cosines between layers' differences of means."""
+    units = (unit(difference.astype(np.float64)) for difference in differences)
+    cosines = np.stack([one @ one.T for one in units])
+    return cosines.mean(axis=0), cosines.std(axis=0, ddof=1)

@@ -1,0 +1,59 @@
+"""Statistics of a contrast against those with labels that are permuted between its two sets."""
+
+from collections.abc import Iterator
+
+from theodolite.groups.record import N_SIDES, PER_CONTRAST, STREAM_UNIT, Group, Variable, variables
+
+TESTED = {
+    "auroc": "cross-validated AUROC",
+    "accuracy": "cross-validated accuracy",
+    "paired_accuracy": "share of held-out pairs in the right order",
+    "difference_norm": "distance of the means",
+}
+"""The tested statistics, with their names in descriptions."""
+
+LEVEL = 0.05
+"""The family-wise error rate of the critical values."""
+
+
+def _tests(name: str, text: str) -> Iterator[Variable]:
+    units = STREAM_UNIT if name == "difference_norm" else "1"
+    yield from variables(
+        PER_CONTRAST,
+        units,
+        **{
+            f"{name}_null_mean": f"Mean {text} with permuted labels.",
+            f"{name}_null_sd": f"Standard deviation of the {text} with permuted labels.",
+            f"{name}_critical": f"The {text} is above this value where its family-wise p is at most {LEVEL}.",
+        },
+    )
+    yield from variables(
+        PER_CONTRAST,
+        **{
+            f"{name}_z": f"The {text} minus its mean with permuted labels, over the standard deviation.",
+            f"{name}_p": f"Share of permutations with as large a value of the {text} at this place.",
+            f"{name}_p_family": f"Share of permutations whose largest z of the {text} over all sites and layers is as "
+            "large as the z at this place.",
+        },
+    )
+
+
+VARIABLES = (
+    *N_SIDES,
+    *(variable for name, text in TESTED.items() for variable in _tests(name, text)),
+    *variables(
+        (*PER_CONTRAST, "layer_other"),
+        direction_cosine_null_mean="Mean cosine between the directions of two layers with permuted labels.",
+        direction_cosine_null_sd="Standard deviation of the cosine between the directions of two layers with permuted "
+        "labels.",
+    ),
+)
+
+GROUP = Group(
+    name="permutations",
+    title="Permutation tests",
+    version=1,
+    variables=VARIABLES,
+    tables=("permutations",),
+    needs=frozenset({"prompts", "contrasts"}),
+)

@@ -1,0 +1,38 @@
+"""Sentences about a contrast's statistics against permuted labels, for the section of the group `separation`."""
+
+from collections.abc import Iterator
+
+import numpy as np
+import xarray as xr
+
+from theodolite.groups.permutations import LEVEL
+from theodolite.sections.parts import SIDES, layer_text, null_text
+from theodolite.sites import Site, depth
+
+
+def permutation_facts(tests: xr.Dataset) -> Iterator[str]:
+    """Yield sentences about AUROC and distance of the means of one contrast, (site, layer)."""
+    counts = " and ".join(str(int(tests[f"n_{side}"])) for side in SIDES)
+    places = tests.stack(point=("site", "layer"))
+    for statistic, name in (("auroc", "AUROC"), ("difference_norm", "distance of the two means")):
+        z, p = places[f"{statistic}_z"].values, places[f"{statistic}_p_family"].values
+        best = places.isel(point=int(np.nanargmax(z)))
+        where = layer_text(depth(Site(str(best["site"].values)), int(best["layer"])))
+        value = float(best[f"{statistic}_null_mean"] + best[f"{statistic}_z"] * best[f"{statistic}_null_sd"])
+        yield (
+            f"The {name} is larger than chance gives at {(p <= LEVEL).sum()} of {np.isfinite(z).sum()} depths "
+            f"(family-wise p of at most {LEVEL}, {counts} prompts). The largest z is {np.nanmax(z):.1f}, at {where}: "
+            f"{value:.3g}, where {null_text(best, statistic, '.2g', 'depths')}."
+        )
+
+
+def cosine_facts(directions: xr.Dataset, tests: xr.Dataset) -> Iterator[str]:
+    """Yield a sentence about the cosines between neighbouring layers' directions at each site."""
+    for site in directions["site"].values.tolist():
+        cosines = np.diagonal(directions["direction_cosine"].sel(site=site), offset=1)
+        permuted = np.diagonal(tests["direction_cosine_null_mean"].sel(site=site), offset=1)
+        if np.isfinite(cosines + permuted).any():
+            yield (
+                f"Median cosine between the directions of neighbouring layers at {site}: {np.nanmedian(cosines):.2f}; "
+                f"permuted labels give {np.nanmedian(permuted):.2f}."
+            )

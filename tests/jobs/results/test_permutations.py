@@ -1,0 +1,86 @@
+"""The arrays of `permutations` agree with the groups that measure the same statistics, and with a refit of a draw."""
+
+import numpy as np
+import pytest
+from support.analysing import analyse, context_of
+from support.result_cases import CONTRASTS, contrast, draw, silent
+from support.stored import store_run
+
+from theodolite.groups.permutations import TESTED
+from theodolite.store.result_reader import read_group
+from theodolite_jobs.results import permuted_labels
+from theodolite_jobs.results.permuted_labels import permuted_contrast
+from theodolite_jobs.statistics.permutations import DRAWS
+
+
+@pytest.fixture
+def run(surveyed):
+    return surveyed.run
+
+
+def measured(group, name):
+    return group[f"{name}_null_mean"] + group[f"{name}_z"] * group[f"{name}_null_sd"]
+
+
+def test_statistics_with_the_real_labels_are_those_of_the_other_groups(run):
+    group, separation, curves = (read_group(run, name) for name in ("permutations", "separation", "curves"))
+    for name, other in (("auroc", separation), ("accuracy", separation), ("difference_norm", curves)):
+        tested, stored = measured(group, name), other[name]
+        chosen = ["refusal", "unpaired", "subject", "still"]
+        assert np.isfinite(tested.sel(contrast=chosen, position=-1)).all()
+        both = np.isfinite(tested)
+        np.testing.assert_allclose(tested.values[both], stored.values[both], rtol=1e-9, atol=1e-12)
+    for side in ("n_positive", "n_negative"):
+        np.testing.assert_array_equal(group[side], separation[side])
+
+
+def test_pairs_are_ordered_only_in_paired_contrasts(run):
+    group = read_group(run, "permutations")
+    assert np.isfinite(group["paired_accuracy_p"].sel(contrast="refusal")).all()
+    assert np.isnan(group["paired_accuracy_p"].sel(contrast="unpaired")).all()
+
+
+def test_a_set_against_itself_has_no_direction(run):
+    group = read_group(run, "permutations").sel(contrast=["itself", "mirrored"])
+    for name in ("auroc", "accuracy"):
+        assert np.isnan(group[f"{name}_p"]).all()
+    assert (group["difference_norm_p"] == 1).all()
+
+
+def test_a_position_that_one_set_lacks_is_missing(run):
+    group = read_group(run, "permutations").sel(contrast="subject", position=-2)
+    assert int(group["n_positive"]) == int(group["n_negative"]) == 0
+    for name in TESTED:
+        assert np.isnan(group[f"{name}_p_family"]).all()
+
+
+def test_a_shift_between_the_sets_is_found_and_random_labels_are_not(tmp_path):
+    arrays = {"bad": draw(40), "good": draw(40, seed=1), "far": draw(40, seed=2)}
+    arrays["far"]["resid_mid"][:, :, 1] += 1
+    contrasts = {"none": contrast("bad", "good", paired=True), "shifted": contrast("far", "good")}
+    run = store_run(tmp_path, arrays, shard_prompts=16, contrasts=contrasts)
+    analyse(run, contrasts, None, silent, requested={"permutations"})
+    group = read_group(run, "permutations").sel(position=-1)
+    for name in ("auroc", "accuracy", "difference_norm"):
+        p = group[f"{name}_p_family"]
+        assert float(p.sel(contrast="none").min()) > 0.05
+        assert float(p.sel(contrast="shifted", site="resid_mid", layer=1)) == pytest.approx(1 / (DRAWS + 1))
+
+
+def test_cosines_between_layers_are_those_of_the_permuted_directions(run):
+    context = context_of(run, CONTRASTS)
+    permuted = permuted_contrast(context, "refusal", -1)
+    sites = run.record.spec.capture.sites
+    one, other = (permuted.differences(run, sites[1], layer)[1:] for layer in (0, 2))
+    cosines = np.vecdot(one, other) / np.linalg.norm(one, axis=1) / np.linalg.norm(other, axis=1)
+    group = read_group(run, "permutations").sel(contrast="refusal", position=-1, site=str(sites[1]))
+    at = group.isel(layer=0, layer_other=2)
+    np.testing.assert_allclose(at["direction_cosine_null_mean"], cosines.mean(), rtol=1e-5)
+    np.testing.assert_allclose(at["direction_cosine_null_sd"], cosines.std(ddof=1), rtol=1e-5)
+
+
+def test_only_the_first_prompts_take_part_in_pairs_without_quarantined_ones(run, monkeypatch):
+    monkeypatch.setattr(permuted_labels, "SAMPLES", 7)
+    permuted = permuted_contrast(context_of(run, CONTRASTS), "refusal", -1)
+    assert list(permuted.positive.samples) == list(permuted.negative.samples) == [0, 1, 2, 3, 4, 6, 7]
+    assert permuted.folds.tolist() == [0, 1, 2, 3, 4, 1, 2] * 2
