@@ -87,6 +87,14 @@ def test_moments_are_those_of_all_prompts(runs, group):
         np.testing.assert_allclose(kept[name], whole[name], rtol=1e-10, atol=1e-10, err_msg=name)
 
 
+def test_the_reliability_with_reduced_shards_follows_from_the_noise_of_all_prompts(runs):
+    whole, kept, _ = (read_group(run, "directions") for run in runs)
+    share = kept["noise_share"].values
+    np.testing.assert_array_equal(kept["reliability"], np.maximum(1 - share, 0))
+    assert np.isfinite(share).any()
+    assert not np.array_equal(whole["reliability"], np.maximum(1 - whole["noise_share"].values, 0))
+
+
 @pytest.mark.parametrize("group", ["gram", "separation", "heads"])
 def test_statistics_of_single_prompts_are_those_of_the_stored_ones(runs, group):
     _, kept, few = (read_group(run, group) for run in runs)

@@ -50,9 +50,12 @@ def _noise(passes: ContrastPasses, difference: NDArray[np.float64]) -> Arrays:
     assert positive is not None
     assert negative is not None
     cosine = split_half_cosine(positive, negative)
+    repeated = reliability(cosine, samples_of_half(positive, negative), (p.count, q.count))
+    if passes.groups("raw") is not None:  # the halves have stored prompts alone, too few to extrapolate from
+        repeated = np.maximum(1 - share, 0)
     return {
         "noise_share": share,
         "difference_norm_debiased": np.sqrt(np.where(share < 1, squared * (1 - share), np.nan)),
         "split_half_cosine": cosine,
-        "reliability": reliability(cosine, samples_of_half(positive, negative), (p.count, q.count)),
+        "reliability": repeated,
     }

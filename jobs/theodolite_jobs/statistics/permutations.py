@@ -153,24 +153,28 @@ def paired_accuracy(
 def permutation_test(statistic: Float64[np.ndarray, "draw *places"]) -> Tested:
     """Return the one-sided tests of a statistic whose large values speak for a difference.
 
-    Places without a statistic, NaN, are outside the family.
+    Places without a statistic, NaN, are outside the family. The z of each row is relative to mean and standard
+    deviation of all other rows, so that all rows are exchangeable if the labels are.
 
     Args:
         statistic: at each place, first with the real labels, then with those of each draw.
     """
-    null, n = statistic[1:], len(statistic)
-    mean, sd = null.mean(axis=0), null.std(axis=0, ddof=1)
-    sd = np.where(sd <= _EQUAL * np.abs(mean), 0, sd)
-    z = ratio(statistic - mean, sd)
+    n, whole = len(statistic), statistic.mean(axis=0)
+    deviations = statistic - whole
+    means = whole - deviations / (n - 1)  # of all other rows
+    squares = np.maximum((deviations**2).sum(axis=0) - deviations**2 * (n / (n - 1)), 0)
+    sds = np.sqrt(squares / (n - 2))
+    sds = np.where(sds <= _EQUAL * np.abs(means), 0, sds)
+    z = ratio(statistic - means, sds)
     largest = np.fmax.reduce(z[1:].reshape(n - 1, -1), axis=1, initial=np.nan)
     critical = np.sort(largest)[-int(LEVEL * n)]
     return Tested(
-        null_mean=mean,
-        null_sd=sd,
+        null_mean=means[0],
+        null_sd=sds[0],
         z=z[0],
-        p=_share(null, statistic[0]),
+        p=_share(statistic[1:], statistic[0]),
         p_family=_share(np.expand_dims(largest, tuple(range(1, z.ndim))), z[0]),
-        critical=np.where(sd > 0, mean + critical * sd, np.nan),
+        critical=np.where(sds[0] > 0, means[0] + critical * sds[0], np.nan),
     )
 
 

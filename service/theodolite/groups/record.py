@@ -52,7 +52,8 @@ class Group:
     Attributes:
         name: its name in the store, in specs and in URLs.
         title: its title in the report and on the page.
-        version: increases with each change that can change a number; the next survey then computes the group again.
+        version: increases with each change of its numbers by more than rounding; the next survey then computes the
+            group again.
         variables: its arrays.
         tables: its Parquet tables; a table with the group's name has the same numbers as the arrays.
         needs: its required inputs.

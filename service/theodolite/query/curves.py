@@ -165,7 +165,7 @@ def _curves(group: xr.Dataset, statistic: str, wanted: Mapping[str, Sequence[Any
 
 
 def _counts(group: xr.Dataset, of: Mapping[str, Any]) -> dict[str, int]:
-    """Return the number of prompts behind a curve, by the name of the count in the result group."""
+    """Return the number of prompts behind a curve, by the name of the count; an older version may lack it."""
     names = {"contrast": ("n_positive", "n_negative"), "set": ("n_samples", "count")}
     dim = "contrast" if "contrast" in of else "set"
     counts = {}
@@ -173,4 +173,4 @@ def _counts(group: xr.Dataset, of: Mapping[str, Any]) -> dict[str, int]:
         if name in group.variables and group.variables[name].dims == (dim, "position"):
             at = tuple(group.variables[one].values.tolist().index(of[one]) for one in (dim, "position"))
             counts[name] = int(group.variables[name].values[at])
-    return counts
+    return {name: count for name, count in counts.items() if count >= 0}

@@ -178,10 +178,14 @@ def _load(
 
 
 def _missing(required: Sequence[Variable], stored: Mapping[str, xr.Variable]) -> dict[str, xr.Variable]:
-    """Return the required variables that an older version did not write, filled with NaN."""
+    """Return the required variables that an older version did not write, filled with NaN, or with −1 for integers."""
     lengths = {dim: length for variable in stored.values() for dim, length in variable.sizes.items()}
     return {
-        variable.name: xr.Variable(variable.dims, np.full([lengths[dim] for dim in variable.dims], np.nan))
+        variable.name: xr.Variable(
+            variable.dims,
+            np.full([lengths[dim] for dim in variable.dims], -1 if variable.dtype == "int64" else np.nan),
+            {"units": variable.units, "description": variable.description},
+        )
         for variable in required
         if variable.name not in stored and set(variable.dims) <= set(lengths)
     }

@@ -94,7 +94,7 @@ def release_claim(run: Run, group: str, digest: str) -> None:
 def drop_claims(run: Run) -> None:
     """Remove the claims of finished groups: a bucket may lose a deletion."""
     for group, digest in finished_groups(run).items():
-        if GROUPS[group].by_layer and get(run.location, _claim(group)) == digest.encode():
+        if group in GROUPS and GROUPS[group].by_layer and get(run.location, _claim(group)) == digest.encode():
             delete(run.location, [_claim(group)])
 
 

@@ -132,7 +132,7 @@ def test_a_test_derived_by_hand():
     np.testing.assert_allclose(tested.null_sd, [np.sqrt(5 / 3), np.sqrt(200 / 3)])
     np.testing.assert_allclose(tested.z, [1.5 / np.sqrt(5 / 3), 0])
     np.testing.assert_allclose(tested.p, [2 / 5, 4 / 5])
-    # The largest z of the draws: -1.16 and -1.22, -0.39 and 1.22, 0.39 and 0, 1.16 and 0.
+    # The z of each draw against the other rows: -2.35 and -2.5, -0.71 and 2.5, 0.17 and 0, 1.16 and 0.
     np.testing.assert_allclose(tested.p_family, [3 / 5, 4 / 5])
 
 
@@ -184,6 +184,12 @@ def test_p_is_uniform_and_the_family_wise_error_rate_is_kept_without_a_differenc
     assert kstest(ps, "uniform").pvalue > 0.01
     assert 0.02 < np.mean(family) < 0.09  # 0.05 ± 3 standard errors
     assert folds.shape == (2 * n,)
+
+
+def test_the_family_wise_error_rate_is_kept_over_many_places():
+    random, n = np.random.default_rng(2), 1_000
+    tested = (permutation_test(random.normal(size=(1 + DRAWS, 270))) for _ in range(n))
+    assert 0.035 < np.mean([one.p_family.min() <= LEVEL for one in tested]) < 0.068  # 0.05 ± 2.5 standard errors
 
 
 def test_cosines_between_layers_of_the_draws():

@@ -5,9 +5,14 @@ from dataclasses import replace
 import numpy as np
 from support.finished_runs import finished_run
 
+import theodolite
+from theodolite.export import export_direction
 from theodolite.groups import GROUPS, Variable
+from theodolite.query.curves import select_curves
 from theodolite.store import result_reader
+from theodolite.store.manifest import finished_groups
 from theodolite.store.result_reader import read_group
+from theodolite.store.result_writer import drop_claims
 
 
 def test_a_variable_that_an_older_version_did_not_write_is_missing(tmp_path, monkeypatch):
@@ -20,3 +25,28 @@ def test_a_variable_that_an_older_version_did_not_write_is_missing(tmp_path, mon
     assert np.isnan(found["later"]).all()
     assert found["later"].shape == found["reliability"].shape
     assert (found["reliability"] == 0.9).all()
+
+
+def test_directions_of_an_older_version_are_read_and_exported_without_what_they_lack(tmp_path, monkeypatch):
+    group = GROUPS["directions"]
+    known = tuple(variable for variable in group.variables if variable.name in ("direction", "direction_cosine"))
+    with monkeypatch.context() as older:
+        older.setitem(GROUPS, "directions", replace(group, version=2, variables=known))
+        written = {"curves": {"difference_norm": 1.0}, "directions": {"direction": np.eye(8)[0]}}
+        run = finished_run(tmp_path / "store", written)
+    found = read_group(run, "directions")
+    assert (found["n_positive"] == -1).all()
+    assert found["reliability"].attrs["units"] == "1"
+    curve, *_ = select_curves(run, ["reliability"])
+    assert curve.n == {}
+    assert np.isnan(curve.value).all()
+    path = tmp_path / "direction.npy"
+    export_direction(theodolite.open_run(run.store, run.id), "refusal", "resid_pre", [1], format="npy", output=path)
+    assert "reliability" not in path.with_name("direction.npy.json").read_text()
+
+
+def test_a_group_of_a_newer_version_keeps_its_claims(tmp_path, monkeypatch):
+    run = finished_run(tmp_path, {"curves": {}, "travel": {}})
+    monkeypatch.delitem(GROUPS, "travel")
+    assert "travel" in finished_groups(run)
+    drop_claims(run)
