@@ -64,25 +64,27 @@ class _Model(BaseModel):
 class ModelSpec(_Model):
     """The model, its revision and its arithmetic."""
 
-    id: _Place = Field(description="Hub id, local folder, path of a .gguf file, or alias.")
+    id: _Place = Field(description="Hub id, local folder, path of a .gguf file, or alias (smollm2-135m-instruct).")
     revision: _Place | None = Field(
-        None, description="Hub revision; resolved to a commit and pinned when the run is created."
+        None,
+        description="Branch, tag or commit on the hub; the default is main. The run records the commit.",
     )
     dtype: Literal["auto", "float32", "bfloat16", "float16"] = Field(
-        "auto", description="auto is the checkpoint's own dtype, or float32 for GGUF."
+        "auto", description="Dtype of the model; auto is the dtype of the checkpoint, or float32 for a .gguf file."
     )
     attention: Literal["auto", "eager", "sdpa", "flash_attention_2"] = Field(
         "auto", description="Attention kernel; auto is the kernel that transformers selects for the family."
     )
     trust_remote_code: bool = Field(
-        False, description="Run the checkpoint's own code; the deployment must allow the model by name."
+        False,
+        description="Allow the model's own Python code to run. THEODOLITE_REMOTE_CODE_ALLOWED must list the model.",
     )
 
 
 class DrawSpec(_Model):
-    """A random sample of a prompt set: the train part of scikit-learn's `train_test_split`."""
+    """A random sample of a prompt set: the part `train` that scikit-learn's `train_test_split` returns."""
 
-    test_size: float = Field(description="Fraction of the prompts to exclude.", gt=0, lt=1)
+    test_size: float = Field(description="Fraction of the prompts that the sample leaves out.", gt=0, lt=1)
     random_state: int = Field(description="Seed of the shuffle.", ge=0, lt=2**32)
 
 
@@ -96,19 +98,23 @@ class PromptSetSpec(_Model):
     )
     split: _Place = Field("train", description="Split of a hub dataset.")
     column: _Place | None = Field(
-        None, description="Column of the prompts; required if the source has several columns."
+        None, description="Column that contains the prompts; required if the source has several columns."
     )
     where: dict[_Place, bool | int | float | _Text | None] = Field(
-        default_factory=dict, description="Select rows whose columns have exactly these values.", max_length=100
+        default_factory=dict,
+        description="Value by column; only rows that have all of these values are used.",
+        max_length=100,
     )
-    draw: DrawSpec | None = Field(None, description="Random sample, drawn after `where` and before `limit`.")
-    limit: _Count | None = Field(None, description="Maximum number of prompts; the first ones are used.")
+    draw: DrawSpec | None = Field(None, description="Draw a random sample, after `where` and before `limit`.")
+    limit: _Count | None = Field(None, description="Maximum number of prompts; the set uses the first ones.")
     template: _Text | None = Field(
-        None, description="chat (default if the tokenizer has a chat template), none, or a text that contains {prompt}."
+        None,
+        description="chat (the tokenizer's chat template), none (the prompt alone), or a text that contains {prompt}. "
+        "The default is chat if the tokenizer has a chat template, else none.",
     )
     system: _Text | None = Field(None, description="System message; requires the chat template.")
     positions: _PositionList | Literal["all"] | None = Field(
-        None, description="Overrides capture.positions; all captures every token."
+        None, description="Token positions of this set, instead of capture.positions; all captures every token."
     )
 
     @field_validator("source")
@@ -145,13 +151,13 @@ class CaptureSpec(_Model):
 
     sites: list[Site] = Field(
         [Site.RESID_PRE, Site.RESID_MID],
-        description="Sites to capture in each block.",
+        description="Sites to capture in each block. By default, those of resid_pre and resid_mid that the model has.",
         min_length=1,
     )
     final: bool = Field(
         True,
-        description="Also capture resid_final; false runs no block after the highest of `layers`, and `words` has no "
-        "trajectories.",
+        description="Also capture resid_final, the stream after the last block. If false, blocks after the last of "
+        "`layers` do not run, and `words` has no trajectories.",
     )
     layers: Literal["all"] | Annotated[list[_Index], Field(max_length=10_000)] = Field(
         "all", description="Layers to capture, from 0."
@@ -159,13 +165,17 @@ class CaptureSpec(_Model):
     positions: _Positions = Field([-1], description="Token positions to capture, from the end; -1 is the last token.")
     keep: _Count | None = Field(
         None,
-        description="Store the activations of the first prompts of each set only, at most so many; the others are "
-        "reduced to moments while the model runs. The default stores all; a set with `positions: all` is always stored "
-        "whole.",
+        description="Store the activations of this many prompts of each set, the first ones. The activations of the "
+        "other prompts are reduced to moments while the model runs. By default all are stored. A set with `positions: "
+        "all` is always stored whole.",
     )
-    batch_tokens: _Count = Field(2048, description="Token budget of one batch, including padding.")
-    shard_prompts: _Count = Field(64, description="Number of prompts in a shard.")
-    template_date: date = Field(date(2024, 7, 26), description="Date that chat templates use as today.")
+    batch_tokens: _Count = Field(
+        2048, description="Token budget of a batch, padding included; a longer prompt is a batch of its own."
+    )
+    shard_prompts: _Count = Field(
+        64, description="Number of prompts in a shard; with `keep`, shards that are reduced may have more."
+    )
+    template_date: date = Field(date(2024, 7, 26), description="Date that chat templates print as today's date.")
 
     @field_validator("sites")
     @classmethod
@@ -194,7 +204,8 @@ class ContrastSpec(_Model):
     negative: _Place = Field(description="Name of the negative prompt set.")
     paired: bool | None = Field(
         None,
-        description="Prompt i of one set matches prompt i of the other; the default is true for the built-in pair.",
+        description="Whether prompt i of one set matches prompt i of the other. The default is true for "
+        "builtin:harmful and builtin:harmless with equal `where`, `draw` and `limit`, else false.",
     )
 
     @property
@@ -207,13 +218,20 @@ class HeadsSpec(_Model):
     """Options of the decomposition of attention heads' circuits."""
 
     offsets: _Offsets = Field(
-        [0], description="Query position minus key position, for W_QK with rotary positions; 0 is always included."
+        [0],
+        description="Offsets (query position minus key position) for W_QK of models with rotary positions. 0 is always "
+        "included.",
     )
     fold_norm: bool = Field(False, description="Fold the norm that precedes attention into the attention weights.")
-    vectors: _Index = Field(20, description="Number of leading singular vectors to store on each side; 0 stores none.")
+    vectors: _Index = Field(
+        20,
+        description="Number of leading singular vectors to store for each circuit. 0 stores none, and computes no "
+        "copying scores and no `words`.",
+    )
     composition: tuple[_Index, _Index] | None = Field(
         None,
-        description="First and last layer of those whose heads are compared in pairs: Q-, K- and V-composition.",
+        description="First and last layer: compute the Q-, K- and V-composition of heads in different layers, from the "
+        "first to the last.",
     )
 
     @field_validator("composition")
@@ -237,10 +255,13 @@ class WordsSpec(_Model):
 
     sentences: _Sentences = Field(
         ["To kill two birds with one stone"],
-        description="Sentences whose tokens get trajectories; captured as the prompt set `sentences`.",
+        description="Sentences of the trajectories (the paths of token vectors through the layers). They are captured "
+        "as the prompt set `sentences`.",
     )
-    tokens: _Count = Field(20, description="Number of tokens in each list.")
-    nouns: Name = Field(NOUNS, description="Prompt set of single words; the default is the built-in set nouns.")
+    tokens: _Count = Field(20, description="Number of vocabulary tokens in each decoded list.")
+    nouns: Name = Field(
+        NOUNS, description="Prompt set of single words for the tables of nouns; the default is the built-in set nouns."
+    )
     umap: bool = Field(
         False, description="Also project trajectories onto a UMAP of the embeddings; requires umap-learn."
     )

@@ -32,8 +32,8 @@ Cluster = Annotated[
 Dask = Annotated[
     str | None,
     typer.Option(
-        help="Address of a Dask scheduler. Without this option and its variable, the cluster's own setting "
-        "applies. If the cluster has none, the driver's node computes the statistics in threads.",
+        help="Address of a Dask scheduler. If it is not set here, the setting of the cluster's nodes applies. If it is "
+        "not set there either, threads of the driver's node compute the statistics.",
         show_default="THEODOLITE_DASK_ADDRESS",
     ),
 ]
@@ -51,9 +51,10 @@ def submit(
     wait: Wait = False,
     as_json: AsJson = False,
 ) -> None:
-    """Submit a survey job to a Ray cluster. If you submit the same spec again, its survey job resumes.
+    """Submit a survey job to a Ray cluster.
 
-    Every node needs Theodolite, and access to the store and to the files that the spec names.
+    If a survey job failed, was stopped or is lost, submit the same spec again: the survey continues from its last
+    commit. Every node needs Theodolite, and access to the store and to the files that the spec names.
 
     For example: theodolite submit survey.yaml --cluster http://head:8265 --store s3://bucket/surveys
     """
@@ -76,7 +77,7 @@ def status(
     wait: Wait = False,
     as_json: AsJson = False,
 ) -> None:
-    """Show the state and progress of a survey job, or list all survey jobs of the store.
+    """Show the state and the progress of one survey job. Without ID, list all survey jobs of the store.
 
     For example: theodolite status 3f2a --store s3://bucket/surveys --wait
     """
@@ -109,7 +110,7 @@ def logs(job: JobId, cluster: Cluster = None, store: Store = None) -> None:
 
 
 def stop(job: JobId, cluster: Cluster = None, store: Store = None, as_json: AsJson = False) -> None:
-    """Stop a survey job and keep its committed shards; submitting the same spec again resumes it.
+    """Stop a survey job. If you submit the same spec again, the survey continues from its last commit.
 
     For example: theodolite stop 3f2a --store s3://bucket/surveys
     """

@@ -13,21 +13,49 @@ if TYPE_CHECKING:
 
 SpecPath = Annotated[Path, typer.Argument(metavar="SPEC", help="YAML or JSON file that describes the survey.")]
 RunId = Annotated[str, typer.Argument(metavar="RUN", help="Run id, as `theodolite runs` lists it.")]
-ModelId = Annotated[str, typer.Argument(metavar="MODEL", help="Hub id, folder, .gguf file, or alias.")]
-Revision = Annotated[str | None, typer.Option(help="Hub revision; the default is the newest.")]
+ModelId = Annotated[
+    str, typer.Argument(metavar="MODEL", help="Hub id, local folder, .gguf file, or alias (smollm2-135m-instruct).")
+]
+Revision = Annotated[
+    str | None, typer.Option(help="Branch, tag or commit on the hub. The default is the newest commit on main.")
+]
 Store = Annotated[
     str | None,
-    typer.Option(help="Store: a folder, or a file://, s3://, gs:// or az:// URL.", show_default="./theodolite-store"),
+    typer.Option(
+        help="Store: a folder, or a file://, s3://, gs:// or az:// URL.",
+        show_default="THEODOLITE_STORE, else ./theodolite-store",
+    ),
 ]
-Ray = Annotated[str | None, typer.Option(help="Address of a Ray cluster; the default starts Ray on this machine.")]
-Dask = Annotated[str | None, typer.Option(help="Address of a Dask scheduler; the default is this machine's threads.")]
+Ray = Annotated[
+    str | None,
+    typer.Option(
+        help="Address of a Ray cluster. Default: THEODOLITE_RAY_ADDRESS; if it is not set, Ray starts on this machine."
+    ),
+]
+Dask = Annotated[
+    str | None,
+    typer.Option(
+        help="Address of a Dask scheduler. Default: THEODOLITE_DASK_ADDRESS; if it is not set, threads of this machine "
+        "compute the statistics."
+    ),
+]
 Replicas = Annotated[
-    int | None, typer.Option(min=1, help="Number of replicas of the model; the default is as many as fit on the GPUs.")
+    int | None,
+    typer.Option(
+        min=1,
+        help="Number of replicas of the model. Default: THEODOLITE_REPLICAS; if it is not set, as many as fit on the "
+        "GPUs, or one if the replicas use no GPU.",
+    ),
 ]
 Gpus = Annotated[
-    int | None, typer.Option(min=0, help="GPUs of each replica; the default is 1 if the cluster has GPUs.")
+    int | None,
+    typer.Option(
+        min=0,
+        help="GPUs of each replica. Default: THEODOLITE_GPUS_PER_REPLICA; if it is not set, 1 if the cluster has GPUs, "
+        "else 0.",
+    ),
 ]
-AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object on the last line.")]
+AsJson = Annotated[bool, typer.Option("--json", help="Print the result as one JSON object, on the last line.")]
 
 
 def settings_of(**given: Any) -> "Settings":

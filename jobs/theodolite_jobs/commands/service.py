@@ -11,11 +11,13 @@ from theodolite_jobs.commands.options import AsJson, Store, settings_of
 def serve(
     store: Store = None,
     host: Annotated[
-        str, typer.Option(help="Address to listen on; an address other than loopback requires a token.")
+        str, typer.Option(help="Address to listen on. For an address other than loopback, the store must have a token.")
     ] = "127.0.0.1",
     port: Annotated[int, typer.Option(min=0, max=65535, help="Port to listen on.")] = 8000,
 ) -> None:
-    """Serve the page and the HTTP API of a store. THEODOLITE_JOBS_URL names the Ray cluster for survey jobs.
+    """Serve the page and the HTTP API of a store.
+
+    To accept survey jobs, set THEODOLITE_JOBS_URL to the dashboard of a Ray cluster, http://HEAD:8265.
 
     For example: theodolite serve --store ./theodolite-store, then open http://127.0.0.1:8000
     """
@@ -27,18 +29,19 @@ def serve(
 def create_token(
     store: Store = None,
     scope: Annotated[
-        list[str] | None, typer.Option(help="read or submit; repeat the option for both. The default is read.")
+        list[str] | None,
+        typer.Option(help="What the token allows: read or submit. Repeat the option for both. The default is read."),
     ] = None,
     label: Annotated[str, typer.Option(help="Description of the token.")] = "",
     days: Annotated[
-        int | None, typer.Option(min=1, help="Days until the token expires; by default it never expires.")
+        int | None, typer.Option(min=1, help="Days until the token expires. By default it never expires.")
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Create a bearer token for the service and print it once; the store holds only its hash.
+    """Create a bearer token for the service and print it. The store holds only its hash, so copy the token now.
 
     After you create the first token, the service of this store requires a token for every request for a run or a job,
-    even on loopback. It still does so after you revoke all tokens.
+    even on loopback. It requires a token even after you revoke all tokens.
 
     For example: theodolite token create --scope read --scope submit --label notebook --days 30
     """
@@ -58,7 +61,7 @@ def create_token(
 
 
 def list_tokens(store: Store = None, as_json: AsJson = False) -> None:
-    """List the id, scopes, expiry and label of each token; the tokens themselves are not stored.
+    """List the id, scopes, expiry and label of each token. The store does not hold the tokens themselves.
 
     For example: theodolite token list --store ./theodolite-store
     """
@@ -78,7 +81,7 @@ def revoke_token(
     token: Annotated[str, typer.Argument(metavar="ID", help="Id of a token, as `theodolite token list` shows it.")],
     store: Store = None,
 ) -> None:
-    """Revoke a token; the service rejects it within two seconds.
+    """Revoke a token. After at most two seconds, the service rejects it.
 
     For example: theodolite token revoke 5c1e0f9a --store ./theodolite-store
     """

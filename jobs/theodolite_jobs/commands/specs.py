@@ -10,7 +10,7 @@ from theodolite_jobs.commands.options import AsJson, ModelId, Revision, SpecPath
 
 
 def check_spec(spec: SpecPath, as_json: AsJson = False) -> None:
-    """Check a spec file; each error names the field, the given value and the allowed values.
+    """Check a spec file. Each error names the field, the given value and the allowed values.
 
     For example: theodolite spec check survey.yaml
     """
@@ -37,12 +37,13 @@ def inspect(
     trust_remote_code: Annotated[
         bool,
         typer.Option(
-            "--trust-remote-code", help="Run the model's own code; THEODOLITE_REMOTE_CODE_ALLOWED must list the model."
+            "--trust-remote-code",
+            help="Allow the model's own Python code to run. THEODOLITE_REMOTE_CODE_ALLOWED must list the model.",
         ),
     ] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Show the family, sizes, norms, positions, biases and sites of a model, without loading its weights.
+    """Show the family, sizes, norms, kind of positions, biases and sites of a model, without loading its weights.
 
     For example: theodolite model inspect smollm2-135m-instruct
     """

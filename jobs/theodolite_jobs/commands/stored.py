@@ -31,7 +31,7 @@ def runs(store: Store = None, as_json: AsJson = False) -> None:
 
 
 def show(run: RunId, store: Store = None, as_json: AsJson = False) -> None:
-    """Show the model, prompts, parity, progress and results of a run.
+    """Show the model, prompts, parity check, progress and results of a run.
 
     For example: theodolite show RUN
     """
@@ -49,12 +49,12 @@ def show(run: RunId, store: Store = None, as_json: AsJson = False) -> None:
 
 def verify(
     run: RunId,
-    repair: Annotated[bool, typer.Option("--repair", help="Restore missing and damaged objects, then verify.")] = False,
+    repair: Annotated[bool, typer.Option("--repair", help="First restore missing and damaged objects.")] = False,
     spec: Annotated[
         Path | None,
         typer.Option(
-            help="Spec file of the run, for --repair: needed if run.json and its copy are lost, or if the model or the "
-            "prompt files have moved.",
+            help="Spec file of the run, for --repair. Required if run.json and its copy in COMPLETE are lost, or if "
+            "files of the model or of the prompts have moved.",
             exists=True,
             dir_okay=False,
         ),
@@ -64,10 +64,11 @@ def verify(
     dask: Dask = None,
     as_json: AsJson = False,
 ) -> None:
-    """Compare each stored object of a run with its checksum. If objects are missing or damaged, list them and exit 1.
+    """Compare each stored object of a run with its checksum.
 
-    With --repair, the command captures broken shards again, computes damaged results again, and restores the other
-    objects of the run. It lists the objects that it cannot restore bit for bit.
+    If objects are missing or damaged, the command lists them, and its exit status is 1. With --repair, it captures
+    damaged shards again, computes damaged results again, and restores the other objects of the run. It then lists what
+    it could not restore bit for bit.
 
     For example: theodolite verify RUN --repair
     """
@@ -102,32 +103,34 @@ def _print_verification(run: "Run", different: list[str], as_json: bool) -> None
 def compare(
     runs: Annotated[list[str], typer.Argument(metavar="RUN", help="Run ids, as `theodolite runs` lists them.")],
     statistic: Annotated[
-        str, typer.Option(metavar="NAME", help="Statistic along depth, such as auroc or variance_mean.")
+        str, typer.Option(metavar="NAME", help="Statistic with a value for each layer, such as auroc or variance_mean.")
     ] = "cosine_of_means_debiased",
-    contrast: Annotated[str | None, typer.Option(help="Contrast; required if a run has several.")] = None,
+    contrast: Annotated[str | None, typer.Option(help="Contrast. Required if a run has several.")] = None,
     prompt_set: Annotated[
         str | None,
-        typer.Option("--set", help="Prompt set, if the statistic belongs to one set (such as variance_mean)."),
+        typer.Option("--set", help="Prompt set, for statistics of single sets such as variance_mean."),
     ] = None,
-    site: Annotated[str | None, typer.Option(help="Site; the default is resid_pre and resid_mid.")] = None,
+    site: Annotated[str | None, typer.Option(help="Site. The default is resid_pre and resid_mid.")] = None,
     position: Annotated[
-        int | None, typer.Option(help="Token position; the default is each run's last position.")
+        int | None, typer.Option(help="Token position; -1 is the last token. The default is each run's last position.")
     ] = None,
     bound: Annotated[
         float,
         typer.Option(
             min=0.5,
             max=1,
-            help="Two sets count as separated if the lower end of the AUROC's 95 % interval is at least this value.",
+            help="The sets separate at the first depth where the lower end of the simultaneous 95 % band of the AUROC "
+            "is at least this value.",
         ),
     ] = 0.95,
     output: Annotated[Path, typer.Option(help="Output file (HTML).")] = Path("comparison.html"),
     store: Store = None,
     as_json: AsJson = False,
 ) -> None:
-    """Plot a statistic of several runs over relative depth.
+    """Plot a statistic of several runs over relative depth, from 0 (first block) to 1 (end of the last block).
 
-    For each run, print the smallest debiased cosine and its depth, and the first depth at which the sets are separated.
+    The command also prints, for each run, the smallest debiased cosine and its depth, and the first depth at which the
+    sets separate.
 
     For example: theodolite compare RUN RUN --statistic auroc
     """
@@ -148,27 +151,32 @@ def compare(
 
 def export(
     run: RunId,
-    contrast: Annotated[str, typer.Option(help="Contrast whose direction is written.")],
+    contrast: Annotated[str, typer.Option(help="Contrast whose direction is exported.")],
     site: Annotated[str, typer.Option(help="Block site, such as resid_pre.")] = "resid_pre",
     layer: Annotated[
-        list[int] | None, typer.Option(help="Layer, from 0; repeat the option for several. The default is all layers.")
+        list[int] | None,
+        typer.Option(
+            help="Layer, from 0. Repeat the option for several. The default is all layers that the format allows."
+        ),
     ] = None,
     position: Annotated[
-        int | None, typer.Option(help="Token position; the default is the last captured position.")
+        int | None,
+        typer.Option(help="Token position; -1 is the last token. The default is the last captured position."),
     ] = None,
     format: Annotated[
         str, typer.Option(help="safetensors, npy, or gguf (a control vector of llama.cpp).")
     ] = "safetensors",
     output: Annotated[
         Path | None,
-        typer.Option(
-            help="Output file; the default is a file in the current folder, whose name begins with the run id."
-        ),
+        typer.Option(help="Output file. By default, a file in the current folder whose name begins with the run id."),
     ] = None,
     store: Store = None,
     as_json: AsJson = False,
 ) -> None:
-    """Write a contrast's direction to a file for other tools: a unit vector, positive minus negative, with metadata.
+    """Write a contrast's direction to a file for other tools.
+
+    The direction is one unit vector for each layer, from the mean of the negative to the mean of the positive set. The
+    file also contains metadata; for npy, the metadata is in a second file.
 
     For example: theodolite export RUN --contrast refusal --layer 15 --format npy
     """

@@ -35,11 +35,13 @@ def survey(
     gpus_per_replica: Gpus = None,
     verify: Annotated[
         bool,
-        typer.Option("--verify", help="Compare every byte of an existing run with its checksum, not only the sizes."),
+        typer.Option("--verify", help="If the run exists, first compare all of its objects with their checksums."),
     ] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Capture activations, compute the statistics and write the report; an interrupted survey resumes.
+    """Capture activations, compute statistics and write the report.
+
+    If a survey was interrupted, run the same command again: it continues from the last commit.
 
     For example: theodolite survey demo.yaml --store ./theodolite-store
     """
@@ -57,7 +59,7 @@ def capture(
     gpus_per_replica: Gpus = None,
     as_json: AsJson = False,
 ) -> None:
-    """Capture activations only; `theodolite analyse` computes the statistics later.
+    """Only capture activations. `theodolite analyse` computes the statistics later.
 
     For example: theodolite capture demo.yaml --store ./theodolite-store
     """
@@ -68,7 +70,7 @@ def capture(
 
 
 def analyse(run: RunId, store: Store = None, dask: Dask = None, as_json: AsJson = False) -> None:
-    """Compute the missing results of a captured run, and write its report.
+    """Compute the missing and outdated results of a captured run, and write its report.
 
     For example: theodolite analyse RUN --store ./theodolite-store
     """
@@ -102,31 +104,40 @@ def heads(
     offsets: Annotated[
         str,
         typer.Option(
-            help="Offsets (query position minus key position) at which W_QK is computed for rotary positions, "
-            "separated by commas."
+            help="Offsets (query position minus key position) for W_QK of models with rotary positions, separated by "
+            "commas. 0 is always included."
         ),
     ] = "0",
     fold_norm: Annotated[
         bool, typer.Option("--fold-norm", help="Fold the norm that precedes attention into the attention weights.")
     ] = False,
     vectors: Annotated[
-        int, typer.Option(min=0, help="Leading singular vectors to store; 0 stores only the singular values.")
+        int,
+        typer.Option(
+            min=0,
+            help="Number of leading singular vectors to store for each circuit. 0 stores none, and computes no copying "
+            "scores and no vocabulary tokens.",
+        ),
     ] = 20,
     words: Annotated[
-        bool, typer.Option("--words/--no-words", help="Also decode the singular vectors into vocabulary tokens.")
+        bool,
+        typer.Option(
+            "--words/--no-words",
+            help="Also decode the singular vectors into vocabulary tokens, and compute `sphere` and `weights`.",
+        ),
     ] = True,
     composition: Annotated[
         str | None,
         typer.Option(
             metavar="FIRST:LAST",
-            help="Compare the heads of the layers FIRST to LAST in pairs: Q-, K- and V-composition.",
+            help="Compute the Q-, K- and V-composition of heads in different layers, for the layers FIRST to LAST.",
         ),
     ] = None,
     revision: Revision = None,
     dask: Dask = None,
     as_json: AsJson = False,
 ) -> None:
-    """Decompose the QK and VO circuit of each attention head from the weight files, without prompts and without a GPU.
+    """Decompose the QK and VO circuits of all attention heads. The command needs no prompts and no GPU.
 
     For example: theodolite heads smollm2-135m-instruct --offsets 0,1,8
     """
@@ -162,7 +173,9 @@ def _run(stages: Callable[..., Any], spec: Any, folder: Path, as_json: bool, **o
 
 
 def plan(spec: SpecPath, store: Store = None, as_json: AsJson = False) -> None:
-    """Estimate the prompts, tokens, shards, batches, memory, bytes and time of a survey, without loading weights.
+    """Count the prompts, tokens, shards and batches of a survey, and estimate its memory, bytes and time.
+
+    The command loads no weights.
 
     For example: theodolite plan survey.yaml
     """
