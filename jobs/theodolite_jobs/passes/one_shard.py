@@ -16,7 +16,7 @@ from theodolite_jobs.passes.norms_and_steps import cached_reader, captured_block
 from theodolite_jobs.passes.samples import Samples, SampleSelection, SelectedShard
 from theodolite_jobs.passes.stream_arrays import FoldArrays, StreamArrays
 from theodolite_jobs.statistics import sphere
-from theodolite_jobs.statistics.curves import Scatter, no_sums, scatter
+from theodolite_jobs.statistics.curves import Scatter, mean_dots, no_sums, scatter
 from theodolite_jobs.statistics.kernels import row_lengths
 from theodolite_jobs.statistics.moments import (
     Extremes,
@@ -34,6 +34,12 @@ Means = Mapping[str, tuple[NDArray[np.float64], NDArray[np.float64]]]
 
 Axes = tuple[NDArray[np.float64], NDArray[np.float64]]
 """What `fold_directions` returns: directions, (fold, site, position, layer, d_model), and projected midpoints."""
+
+Dots = tuple[tuple[NDArray[np.float64], ...], tuple[NDArray[np.float64], ...]]
+"""Arrays of (sample, 2, site, position, layer) for samples of P, and for samples of N."""
+
+BAND_SAMPLES = 512
+"""Number of first samples of a set that give the correlations between depths, for simultaneous bands."""
 
 
 @dataclass(frozen=True)
@@ -78,17 +84,20 @@ class SecondPass:
 
     Attributes:
         scatter: sums for the cosine's interval, by space.
+        dots: what `mean_dots` returns for the first samples, by space.
         positive: scores of P, arrays of (sample, site, position, layer).
         negative: scores of N, arrays of (sample, site, position, layer).
     """
 
     scatter: dict[str, Scatter]
+    dots: dict[str, Dots]
     positive: tuple[NDArray[np.float64], ...]
     negative: tuple[NDArray[np.float64], ...]
 
     def __add__(self, other: "SecondPass") -> "SecondPass":
         sums = {space: part + other.scatter[space] for space, part in self.scatter.items()}
-        return SecondPass(sums, self.positive + other.positive, self.negative + other.negative)
+        dots = {space: (p + other.dots[space][0], q + other.dots[space][1]) for space, (p, q) in self.dots.items()}
+        return SecondPass(sums, dots, self.positive + other.positive, self.negative + other.negative)
 
 
 def first_pass(
@@ -154,6 +163,8 @@ def second_pass(
     shape = len(run.record.spec.capture.sites), n_positions, n_layers
     sums = {space: no_sums(shape) for space in means}
     scores = [np.empty((0 if side is None else len(side.samples), *shape)) for side in sides]
+    first = [0 if side is None else int((side.samples < BAND_SAMPLES).sum()) for side in sides]
+    dots = {space: [np.empty((count, 2, *shape)) for count in first] for space in means}
     for (number, site), index in product(enumerate(run.record.spec.capture.sites), range(n_layers)):
         nothing = np.empty((0, n_positions, d_model), dtype=np.float32)
         layers = [nothing if side is None else side.layer(site, index) for side in sides]
@@ -161,12 +172,16 @@ def second_pass(
             at = number, position, index
             p, q = (np.ascontiguousarray(layer[:, position]) for layer in layers)
             for space, (a, b) in means.items():
-                factors = (_factors(p), _factors(q)) if space == "sphere" else None
+                factors = (_factors(p), _factors(q)) if space == "sphere" else (np.ones(len(p)), np.ones(len(q)))
                 sums[space].put(at, scatter(p, q, a[at], b[at], paired=paired, factors=factors))
+                ends = (a[at], b[at]), (b[at], a[at])
+                for some, one, both, factor, count in zip(dots[space], (p, q), ends, factors, first, strict=True):
+                    some[:, :, *at] = mean_dots(one[:count], *both, factor[:count])
             for side, one, own in zip(sides, (p, q), scores, strict=True):
                 if axes is not None and side is not None:
                     own[:, *at] = fold_scores(one, side.samples % FOLDS, axes[0][:, *at], axes[1][:, *at])
-    return SecondPass(sums, *(() if axes is None else (own,) for own in scores))
+    of_sides: dict[str, Dots] = {space: ((p,), (q,)) for space, (p, q) in dots.items()}
+    return SecondPass(sums, of_sides, *(() if axes is None else (own,) for own in scores))
 
 
 def _factors(samples: NDArray[Any]) -> NDArray[np.float64]:

@@ -133,7 +133,7 @@ def second_pass_of_reduced(
             )
             part = scatter(p, q, both[0][at], both[1][at], paired=paired and None not in parts)
             sums[space].put(at, replace(part, cross_trace=np.zeros(())))  # single pairs know it better
-    return SecondPass(sums, (), ())
+    return SecondPass(sums, {space: ((), ()) for space in means}, (), ())
 
 
 def _as_one_sample(part: Moments, mean: NDArray[np.float64], at: tuple[int, ...]) -> NDArray[np.float64]:

@@ -6,7 +6,14 @@ import numpy as np
 
 from theodolite_jobs.passes.collect import Arrays, ContrastPasses, SetPasses
 from theodolite_jobs.results.context import Context, Result
-from theodolite_jobs.statistics.curves import cosine_curve, variance_curves
+from theodolite_jobs.statistics.bands import simultaneous_quantile
+from theodolite_jobs.statistics.curves import (
+    cosine_curve,
+    cosine_quantile,
+    cosine_terms,
+    degrees_of_freedom,
+    variance_curves,
+)
 
 SPACES = {"raw": "", "sphere": "on_sphere_"}
 """The prefix of the variables' names in each space."""
@@ -29,18 +36,19 @@ def _cosines(passes: ContrastPasses) -> Arrays:
     arrays = passes.counts
     for space, prefix in SPACES.items():
         positive, negative = passes.positive.moments[space], passes.negative.moments[space]
-        curve = cosine_curve(
-            positive.mean,
-            negative.mean,
-            positive.variance.sum(axis=-1),
-            negative.variance.sum(axis=-1),
-            positive.count,
-            negative.count,
-            passes.second.scatter[space],
-            paired=passes.paired,
-            groups=passes.groups(space),
-        )
+        traces = positive.variance.sum(axis=-1), negative.variance.sum(axis=-1)
+        known = positive.mean, negative.mean, *traces, positive.count, negative.count
+        groups, sums = passes.groups(space), passes.second.scatter[space]
+        curve = cosine_curve(*known, sums, paired=passes.paired, groups=groups)
         arrays |= {prefix + name: values for name, values in curve._asdict().items()}
+        dots = (np.concatenate(side) for side in passes.second.dots[space])
+        terms = cosine_terms(curve.cosine_of_means_debiased, *known, *dots, paired=passes.paired)
+        half = (curve.cosine_of_means_high - curve.cosine_of_means_debiased) / cosine_quantile(groups)
+        for index in range(len(passes.positions)):  # a band covers all sites and layers of a position
+            quantile = simultaneous_quantile(terms[:, :, index], degrees_of_freedom=degrees_of_freedom(groups))
+            half[:, index] *= quantile
+        arrays[f"{prefix}cosine_of_means_band_low"] = curve.cosine_of_means_debiased - half
+        arrays[f"{prefix}cosine_of_means_band_high"] = curve.cosine_of_means_debiased + half
     return arrays
 
 

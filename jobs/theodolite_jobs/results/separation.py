@@ -3,10 +3,20 @@
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from theodolite_jobs.passes.collect import Arrays, ContrastPasses
 from theodolite_jobs.results.context import Context, Result
-from theodolite_jobs.statistics.separation import accuracy, auroc, fisher_ratio
+from theodolite_jobs.statistics import separation_scores as scores
+from theodolite_jobs.statistics.bands import simultaneous_quantile
+from theodolite_jobs.statistics.separation import Estimate, fisher_ratio
+
+_OF_SCORES = {
+    "auroc": (scores.auroc, scores.auroc_terms),
+    "accuracy": (scores.accuracy, scores.accuracy_terms),
+    "paired_accuracy": (scores.paired_accuracy, scores.paired_accuracy_terms),
+}
+"""The statistics of held-out scores, with the terms of their errors."""
 
 
 def digest_inputs(context: Context) -> dict[str, Any]:
@@ -22,17 +32,29 @@ def compute(context: Context) -> Result:
 
 def _statistics(passes: ContrastPasses) -> Arrays:
     assert passes.second is not None
-    positive, negative = (np.concatenate(scores) for scores in (passes.second.positive, passes.second.negative))
+    positive, negative = (np.concatenate(side) for side in (passes.second.positive, passes.second.negative))
     assert passes.positive.folds is not None
     assert passes.negative.folds is not None
-    estimates = {
-        "auroc": auroc(positive, negative),
-        "accuracy": accuracy(positive, negative),
-        "fisher_ratio": fisher_ratio(passes.positive.folds, passes.negative.folds),
-    }
     # Of the stored activations alone, which may be fewer than those that were captured.
-    sides = {"n_positive": positive, "n_negative": negative}
-    arrays: Arrays = {name: np.full(len(passes.positions), len(scores)) for name, scores in sides.items()}
-    for name, estimate in estimates.items():
-        arrays |= {name: estimate.value, f"{name}_low": estimate.low, f"{name}_high": estimate.high}
-    return arrays
+    counts = {"n_positive": len(positive), "n_negative": len(negative)}
+    arrays: Arrays = {name: np.full(len(passes.positions), count) for name, count in counts.items()}
+    for name, (estimate, terms) in _OF_SCORES.items():
+        value = estimate(positive, negative, paired=passes.paired)
+        quantiles = _band_quantiles(terms(positive, negative, paired=passes.paired))
+        band = estimate(positive, negative, paired=passes.paired, quantile=quantiles)
+        arrays |= _named(name, value)
+        arrays |= {f"{name}_band_low": band.low, f"{name}_band_high": band.high}
+    return arrays | _named("fisher_ratio", fisher_ratio(passes.positive.folds, passes.negative.folds))
+
+
+def _named(name: str, estimate: Estimate) -> Arrays:
+    return {name: estimate.value, f"{name}_low": estimate.low, f"{name}_high": estimate.high}
+
+
+def _band_quantiles(terms: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Return the quantile of the band over all sites and layers of each position, (1, position, 1).
+
+    Args:
+        terms: (row, site, position, layer).
+    """
+    return np.array([simultaneous_quantile(one) for one in np.moveaxis(terms, 2, 0)])[None, :, None]

@@ -92,10 +92,20 @@ def scatter(
     If paired, row i of `positive` belongs to row i of `negative`. `factors` multiply the samples.
     """
     f, g = factors or (np.ones(len(positive)), np.ones(len(negative)))
-    z_p, z_q = deviation_dots(positive, f, a, a, b), deviation_dots(negative, g, b, b, a)
+    z_p, z_q = mean_dots(positive, a, b, f), mean_dots(negative, b, a, g)
     cross = z_p.T @ z_q if paired else np.zeros((2, 2))
     cross_trace = pair_trace(positive, negative, (f, g), (a, b)) if paired else 0.0
     return Scatter(z_p.T @ z_p, z_q.T @ z_q, cross, np.asarray(cross_trace))
+
+
+def mean_dots(
+    samples: Float[np.ndarray, "sample d_model"],
+    own: Float64[np.ndarray, " d_model"],
+    other: Float64[np.ndarray, " d_model"],
+    factors: Float64[np.ndarray, " sample"],
+) -> Float64[np.ndarray, "sample 2"]:
+    """Return (x − own)·own and (x − own)·other of each sample x, multiplied by its factor, for two means."""
+    return deviation_dots(samples, factors, own, own, other)
 
 
 def cosine_curve(
@@ -128,23 +138,74 @@ def cosine_curve(
     groups_p, groups_q = (groups.n_p, groups.n_q) if groups else (n_p, n_q)
     divisor_p, divisor_q = _mean_variance_divisor(n_p, groups_p), _mean_variance_divisor(n_q, groups_q)
     dot, a_squared, b_squared = _dot(a, b), _dot(a, a), _dot(b, b)
-    big_a, big_b = a_squared - trace_p / n_p, b_squared - trace_q / n_q
+    big_a, big_b = _signal(a, trace_p, n_p), _signal(b, trace_q, n_q)
     noise = pair_noise(sums, trace_p, trace_q, n_p, groups) if paired else np.zeros(dot.shape)
     with np.errstate(invalid="ignore", divide="ignore"):
         plain = dot / np.sqrt(a_squared * b_squared)
-        scale = np.sqrt(np.where((big_a > 0) & (big_b > 0), big_a * big_b, np.nan))
-        debiased = (dot - noise) / scale
-        weights_p = np.stack([-debiased / big_a, 1 / scale], axis=-1)
-        weights_q = np.stack([-debiased / big_b, 1 / scale], axis=-1)
+        debiased = (dot - noise) / _scale(big_a, big_b)
+        weights_p, weights_q = _influence_weights(debiased, big_a, big_b)
         variance = (
             _quadratic(weights_p, sums.positive, weights_p) / divisor_p
             + _quadratic(weights_q, sums.negative, weights_q) / divisor_q
             + 2 * _quadratic(weights_p, sums.cross, weights_q) / divisor_p
         )
         # Rounding can make a variance of zero slightly negative.
-        quantile = float(t.ppf(0.975, min(groups_p, groups_q) - 1)) if groups else NORMAL_QUANTILE
-        half_width = quantile * np.sqrt(np.maximum(variance, 0.0))
+        half_width = cosine_quantile(groups) * np.sqrt(np.maximum(variance, 0.0))
     return CosineCurve(plain, debiased, debiased - half_width, debiased + half_width, np.linalg.norm(a - b, axis=-1))
+
+
+def cosine_quantile(groups: Groups | None) -> float:
+    """Return the half width of the cosine's 95 % interval in standard errors."""
+    return float(t.ppf(0.975, degrees_of_freedom(groups))) if groups else NORMAL_QUANTILE
+
+
+def degrees_of_freedom(groups: Groups | None) -> float:
+    """Return the degrees of freedom of the cosine's standard error; infinite if all samples are known."""
+    return float(min(groups.n_p, groups.n_q) - 1) if groups else float("inf")
+
+
+def cosine_terms(
+    debiased: Float64[np.ndarray, "*dims"],
+    a: Float64[np.ndarray, "*dims d_model"],
+    b: Float64[np.ndarray, "*dims d_model"],
+    trace_p: Float64[np.ndarray, "*dims"],
+    trace_q: Float64[np.ndarray, "*dims"],
+    n_p: int,
+    n_q: int,
+    dots_p: Float64[np.ndarray, "p 2 *dims"],
+    dots_q: Float64[np.ndarray, "q 2 *dims"],
+    *,
+    paired: bool,
+) -> Float64[np.ndarray, "row *dims"]:
+    """Return independent terms of the error of the debiased cosine, from some samples of each set.
+
+    The sum over rows of the products of two curves' terms is the covariance of their errors. The arguments are those of
+    `cosine_curve`, its debiased cosine, and the `mean_dots` of the samples; if paired, of the same pairs.
+    """
+    with np.errstate(invalid="ignore", divide="ignore"):
+        weights = _influence_weights(debiased, _signal(a, trace_p, n_p), _signal(b, trace_q, n_q))
+    influences = [
+        np.einsum("si...,...i->s...", dots, weight) / np.sqrt(n * max(len(dots) - 1, 1))
+        for dots, weight, n in zip((dots_p, dots_q), weights, (n_p, n_q), strict=True)
+    ]
+    return influences[0] + influences[1] if paired else np.concatenate(influences)
+
+
+def _signal(mean: NDArray[np.float64], trace: NDArray[np.float64], n: int) -> NDArray[np.float64]:
+    """Return the squared length of a mean without the expected noise."""
+    return np.asarray(_dot(mean, mean) - trace / n)
+
+
+def _scale(big_a: NDArray[np.float64], big_b: NDArray[np.float64]) -> NDArray[np.float64]:
+    return np.asarray(np.sqrt(np.where((big_a > 0) & (big_b > 0), big_a * big_b, np.nan)))
+
+
+def _influence_weights(
+    debiased: NDArray[np.float64], big_a: NDArray[np.float64], big_b: NDArray[np.float64]
+) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Return the factors of both products of `mean_dots` in the influence of a sample of P and of N, (…, 2)."""
+    across = 1 / _scale(big_a, big_b)
+    return np.stack([-debiased / big_a, across], axis=-1), np.stack([-debiased / big_b, across], axis=-1)
 
 
 def pair_noise(

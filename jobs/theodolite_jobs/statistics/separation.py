@@ -10,9 +10,8 @@ from typing import Any
 import numpy as np
 from jaxtyping import Float, Float64, Int64
 from numpy.typing import NDArray
-from scipy.stats import rankdata, t
+from scipy.stats import t
 
-from theodolite_jobs.statistics.curves import NORMAL_QUANTILE
 from theodolite_jobs.statistics.directions import direction
 from theodolite_jobs.statistics.kernels import fold_dots
 from theodolite_jobs.statistics.moments import scaled_moments
@@ -115,53 +114,6 @@ def fold_scores(
 ) -> Float64[np.ndarray, " sample"]:
     """Return x·u − m·u of each sample x, with u and m·u of its fold from `fold_directions`."""
     return np.asarray(fold_dots(samples, units, folds) - midpoints[folds])
-
-
-def auroc(positive: Float64[np.ndarray, "p *dims"], negative: Float64[np.ndarray, "q *dims"]) -> Estimate:
-    """Return the area under the ROC curve and DeLong's 95 % interval, clipped to [0, 1].
-
-    The area is P(score of P > score of N); ties count half. NaN without samples of a set; the interval is NaN with
-    fewer than two. If all scores of one set lie above those of the other, the estimated variance is 0. The interval
-    then ends at 0.025^(1/n) (Clopper and Pearson 1934), where n is the size of the smaller set. Source: DeLong, DeLong,
-    Clarke-Pearson (1988), by ranks as in Sun and Xu (2014).
-    """
-    n_p, n_q = len(positive), len(negative)
-    if min(n_p, n_q) == 0:
-        return _undefined(positive)
-    ranks = rankdata(np.concatenate([positive, negative]), axis=0, nan_policy="propagate")
-    wins = (ranks[:n_p] - rankdata(positive, axis=0, nan_policy="propagate")) / n_q
-    losses = (ranks[n_p:] - rankdata(negative, axis=0, nan_policy="propagate")) / n_p
-    value = wins.mean(axis=0)
-    if min(n_p, n_q) < 2:
-        return Estimate(value, np.full_like(value, np.nan), np.full_like(value, np.nan))
-    half = NORMAL_QUANTILE * np.sqrt(wins.var(axis=0, ddof=1) / n_p + losses.var(axis=0, ddof=1) / n_q)
-    bound = 0.025 ** (1 / min(n_p, n_q))
-    low = np.where((half == 0) & (value == 1), bound, value - half)
-    high = np.where((half == 0) & (value == 0), 1 - bound, value + half)
-    return Estimate(value, np.clip(low, 0, 1), np.clip(high, 0, 1))
-
-
-def accuracy(positive: Float64[np.ndarray, "p *dims"], negative: Float64[np.ndarray, "q *dims"]) -> Estimate:
-    """Return the share of scores with the sign of their own set and Wilson's 95 % interval.
-
-    Scores of P count if positive, scores of N if negative. NaN without samples of a set, or if a score is NaN.
-    Source: Wilson (1927).
-    """
-    n = len(positive) + len(negative)
-    if min(len(positive), len(negative)) == 0:
-        return _undefined(positive)
-    undefined = np.isnan(positive).any(axis=0) | np.isnan(negative).any(axis=0)
-    correct = (positive > 0).sum(axis=0) + (negative < 0).sum(axis=0)
-    share = np.where(undefined, np.nan, correct / n)
-    z = NORMAL_QUANTILE
-    centre = (share + z**2 / (2 * n)) / (1 + z**2 / n)
-    half = z / (1 + z**2 / n) * np.sqrt(share * (1 - share) / n + z**2 / (4 * n**2))
-    return Estimate(share, centre - half, centre + half)
-
-
-def _undefined(scores: NDArray[np.float64]) -> Estimate:
-    nan = np.full(scores.shape[1:], np.nan)
-    return Estimate(nan, nan, nan)
 
 
 def fisher_ratio(positive: Folds, negative: Folds) -> Estimate:

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 
+import numpy as np
 import plotly.graph_objects as go
 import xarray as xr
 
@@ -11,11 +12,18 @@ from theodolite.groups.permutations import LEVEL
 from theodolite.query.curves import along_depth
 from theodolite.sites import Site
 
+_TITLES = {
+    "auroc": "AUROC",
+    "paired_accuracy": "pairs in the right order",
+    "accuracy": "accuracy",
+    "fisher_ratio": "Fisher ratio",
+}
+
 
 def separation_figure(
     separation: xr.Dataset, tests: xr.Dataset | None, contrast: str, position: int, sites: Sequence[str]
 ) -> go.Figure:
-    """Return AUROC, accuracy and Fisher ratio of prompts along a contrast's direction by depth, with 95 % intervals.
+    """Return AUROC, accuracy, order of pairs and Fisher ratio along a contrast's direction by depth, with intervals.
 
     Dotted lines are the values that chance exceeds at any depth with a probability of LEVEL.
 
@@ -28,7 +36,9 @@ def separation_figure(
     """
     selected = separation.sel(contrast=contrast, position=position)
     panels = []
-    for name, title in (("auroc", "AUROC"), ("accuracy", "accuracy"), ("fisher_ratio", "Fisher ratio")):
+    for name, title in _TITLES.items():
+        if name not in selected or not np.isfinite(selected[name].sel(site=list(sites))).any():
+            continue
         lines = []
         for site, colour in zip(sites, (COSINE, POSITIVE, NEGATIVE), strict=False):
             value, low, high = (along_depth(selected[name + end].sel(site=[site])) for end in ("", "_low", "_high"))

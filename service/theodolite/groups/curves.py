@@ -22,6 +22,10 @@ def _curve_variables(prefix: str, where: str, unit: str) -> Iterator[Variable]:
     for suffix, end in (("low", "Lower"), ("high", "Upper")):
         description = f"{end} end of the 95 % interval of the debiased cosine{where}."
         yield Variable(f"{cosine}_{suffix}", PER_CONTRAST, description)
+        description = (
+            f"{end} end of the simultaneous 95 % band of the debiased cosine{where} over all sites and layers."
+        )
+        yield Variable(f"{cosine}_band_{suffix}", PER_CONTRAST, description)
     yield Variable(f"{prefix}difference_norm", PER_CONTRAST, f"Norm of the difference of the means{where}.", unit)
     for key, statistic in (("mean", "Mean"), ("max", "Maximum")):
         description = f"{statistic} over features of the variance (n-1) over prompts{where}."
@@ -40,7 +44,7 @@ VARIABLES = (
 GROUP = Group(
     name="curves",
     title="Curves",
-    version=2,
+    version=3,
     variables=VARIABLES,
     tables=("curves",),
     needs=frozenset({"prompts"}),

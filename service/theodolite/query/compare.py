@@ -63,8 +63,8 @@ def comparison(runs: Sequence[Run], question: Question) -> pd.DataFrame:
 def milestones(runs: Sequence[Run], question: Question, bound: float = BOUND) -> pd.DataFrame:
     """Return one row for each run: the depths of the smallest debiased cosine and of the first separation.
 
-    Sets separate at the first depth where `auroc_low` is at least `bound`; it is the lower end of the interval of the
-    cross-validated AUROC. `separates_at` is `never` if there is no such depth, and `not measured` if the run lacks the
+    Sets separate at the first depth where the lower end of the simultaneous band of the cross-validated AUROC is at
+    least `bound`. `separates_at` is `never` if there is no such depth, and `not measured` if the run lacks the
     group. `least_cosine_at` is `not resolved` if there are too few prompts for the debiased cosine. The statistic and
     the set of the question are ignored.
 
@@ -73,6 +73,14 @@ def milestones(runs: Sequence[Run], question: Question, bound: float = BOUND) ->
         StoreError: a run is not complete.
     """
     return pd.DataFrame([_milestones(run, question, bound) for run in runs]).astype({"position": "Int64"})
+
+
+def separating(separation: xr.Dataset) -> str:
+    """Return the variable that decides where sets separate, since the first such depth is chosen among all depths.
+
+    It is the lower end of AUROC's simultaneous band; results of older versions have only that of its interval.
+    """
+    return "auroc_band_low" if "auroc_band_low" in separation else "auroc_low"
 
 
 def records(frame: pd.DataFrame) -> list[dict[str, Any]]:
@@ -138,7 +146,7 @@ def _milestones(run: Run, question: Question, bound: float) -> dict[str, Any]:
     separation = read_group(run, "separation")
     if contrast not in separation["contrast"].values:
         return row
-    question = replace(question, contrast=contrast, position=position, statistic="auroc_low")
+    question = replace(question, contrast=contrast, position=position, statistic=separating(separation))
     low = along_depth(_select(run, separation, question)["value"])
     separated = low["depth"].values[low.values >= bound].tolist()
     return row | (_at_depth(run, "separates", separated[0]) if separated else {"separates_at": "never"})

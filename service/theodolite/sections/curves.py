@@ -10,7 +10,7 @@ from theodolite.figures.curves import ContrastView, contrast_figure, shown_sites
 from theodolite.query.curves import along_depth
 from theodolite.query.published import published_curves, selected_directions
 from theodolite.sections.curves_published import published_facts
-from theodolite.sections.parts import BRACKETS, SIDES, Figure, Section, layer_of, point_text
+from theodolite.sections.parts import BAND, BRACKETS, SIDES, Figure, Section, layer_of, point_text
 from theodolite.store.result_reader import read_group
 from theodolite.store.runs import Run
 
@@ -54,7 +54,7 @@ def _section(run: Run, curves: xr.Dataset, contrast: str, sides: dict[str, str],
             Figure(name, _UNSCALED, partial(contrast_figure, curves, view, published)),
             Figure(f"{name}.sphere", _ON_SPHERE, partial(contrast_figure, curves, replace(view, on_sphere=True))),
         ],
-        notes=[BRACKETS],
+        notes=[BRACKETS, BAND],
         how_to_read=_HOW_TO_READ,
     )
 
@@ -101,7 +101,7 @@ def _cosine_facts(values: xr.Dataset, prompts: str) -> list[str]:
     if np.isfinite(debiased).any():
         smallest, last = int(np.nanargmin(debiased.values)), len(debiased) - 1
         facts.append(
-            f"Smallest debiased cosine of means: {point_text(values, statistic, smallest, '.4f')} at "
+            f"Smallest debiased cosine of means: {point_text(values, statistic, smallest, '.4f', band=True)} at "
             f"{layer_of(debiased, smallest)}{', the last depth' if smallest == last else ''} ({prompts}; equal "
             "directions give 1)."
         )

@@ -20,6 +20,12 @@ SIDES = ("positive", "negative")
 BRACKETS = "numbers in square brackets are 95 % intervals"
 """Note of sections whose sentences have intervals."""
 
+BAND = (
+    "the interval of a smallest or largest value, and of accuracy and order of pairs at its depth, is simultaneous: with"
+    " 95 % probability the intervals of all depths hold at once; other intervals are those of one depth"
+)
+"""Note of sections that state an extreme over depths."""
+
 CHANCE = (
     "chance is what the same prompts give when their labels are permuted between the two sets, inside the pairs of a "
     "paired contrast; the family-wise p is the share of permutations with as large a z at any of the places"
@@ -105,7 +111,7 @@ def layer_of(curve: xr.DataArray, index: int) -> str:
     return layer_text(int(curve["depth"][index]))
 
 
-def point_text(values: xr.Dataset, statistic: str, index: int, form: str, scale: int = 1) -> str:
+def point_text(values: xr.Dataset, statistic: str, index: int, form: str, scale: int = 1, *, band: bool = False) -> str:
     """Return a statistic and its 95 % interval at one depth, such as `0.9975 [0.9971, 0.9980]`.
 
     An unknown interval is left out.
@@ -116,8 +122,13 @@ def point_text(values: xr.Dataset, statistic: str, index: int, form: str, scale:
         index: index of the point in its curve along depth.
         form: format of the three numbers, such as `.4f`.
         scale: factor on the three numbers; 100 for percent.
+        band: whether the depth was chosen for its value, so that the interval must hold at all depths at once; results
+            of older versions have only the interval of the single depth.
     """
-    names = (statistic, f"{INTERVALS[statistic]}_low", f"{INTERVALS[statistic]}_high")
+    prefix = INTERVALS[statistic]
+    if band and f"{prefix}_band_low" in values:
+        prefix += "_band"
+    names = (statistic, f"{prefix}_low", f"{prefix}_high")
     value, low, high = (scale * float(along_depth(values[name])[index]) for name in names)
     interval = f" [{low:{form}}, {high:{form}}]" if np.isfinite(low + high) else ""
     return f"{value:{form}}{interval}"

@@ -9,13 +9,21 @@ from theodolite.groups.permutations import LEVEL
 from theodolite.sections.parts import SIDES, layer_text, null_text
 from theodolite.sites import Site, depth
 
+_NAMES = {
+    "auroc": "AUROC",
+    "paired_accuracy": "share of pairs in the right order",
+    "difference_norm": "distance of the two means",
+}
+
 
 def permutation_facts(tests: xr.Dataset) -> Iterator[str]:
-    """Yield sentences about AUROC and distance of the means of one contrast, (site, layer)."""
+    """Yield sentences about AUROC, order of pairs and distance of the means of one contrast, (site, layer)."""
     counts = " and ".join(str(int(tests[f"n_{side}"])) for side in SIDES)
     places = tests.stack(point=("site", "layer"))
-    for statistic, name in (("auroc", "AUROC"), ("difference_norm", "distance of the two means")):
+    for statistic, name in _NAMES.items():
         z, p = places[f"{statistic}_z"].values, places[f"{statistic}_p_family"].values
+        if not np.isfinite(z).any():  # a contrast without pairs, or a statistic that no permutation changes
+            continue
         best = places.isel(point=int(np.nanargmax(z)))
         where = layer_text(depth(Site(str(best["site"].values)), int(best["layer"])))
         value = float(best[f"{statistic}_null_mean"] + best[f"{statistic}_z"] * best[f"{statistic}_null_sd"])

@@ -11,10 +11,11 @@ from theodolite.figures.directions import reliability_figure
 from theodolite.figures.panels import layer_map
 from theodolite.figures.separation import separation_figure
 from theodolite.groups.directions import RELIABLE
-from theodolite.query.compare import BOUND
+from theodolite.query.compare import BOUND, separating
 from theodolite.query.curves import along_depth
 from theodolite.query.directions import is_unreliable
 from theodolite.sections.parts import (
+    BAND,
     BRACKETS,
     CHANCE,
     SIDES,
@@ -69,7 +70,7 @@ def _section(separation: xr.Dataset, directions: xr.Dataset, tests: xr.Dataset |
             ),
         ],
         [_map(directions, contrast, site) for site in sites],
-        notes=[BRACKETS, CHANCE] if tests is not None else [BRACKETS],
+        notes=[BRACKETS, BAND, CHANCE] if tests is not None else [BRACKETS, BAND],
     )
 
 
@@ -99,7 +100,7 @@ def _reliability_facts(directions: xr.Dataset) -> Iterator[str]:
 
 
 def _facts(values: xr.Dataset, counts: list[int], null: xr.Dataset | None) -> Iterator[str]:
-    auroc, low = along_depth(values["auroc"]), along_depth(values["auroc_low"])
+    auroc, low = along_depth(values["auroc"]), along_depth(values[separating(values)])
     if not np.isfinite(auroc).any():
         few = min(counts) < 2
         reason = (
@@ -110,15 +111,31 @@ def _facts(values: xr.Dataset, counts: list[int], null: xr.Dataset | None) -> It
         yield f"No direction can be fitted: {reason}."
         return
     best = int(np.nanargmax(auroc.values))
+    largest = point_text(values, "auroc", best, ".3f", band=True)
     yield (
-        f"Largest cross-validated AUROC over {len(auroc)} depths: {point_text(values, 'auroc', best, '.3f')} at "
-        f"{layer_of(auroc, best)} ({counts[0]} and {counts[1]} prompts; chance gives 0.5)."
+        f"Largest cross-validated AUROC over {len(auroc)} depths: {largest} at {layer_of(auroc, best)} "
+        f"({counts[0]} and {counts[1]} prompts; chance gives 0.5)."
     )
+    if "paired_accuracy" in values and np.isfinite(values["paired_accuracy"]).any():
+        ordered = point_text(values, "paired_accuracy", best, ".1f", 100, band=True)
+        yield (
+            f"Pairs in the right order at that depth: in {ordered} % of {counts[0]} held-out pairs the positive prompt "
+            "lies farther along the direction than its own partner; chance gives 50 %. AUROC also compares prompts of "
+            "different pairs, so it is smaller if the topic of a pair moves both of its prompts."
+        )
     yield (
-        f"Accuracy at that depth: {point_text(values, 'accuracy', best, '.1f', 100)} % of the held-out prompts lie on "
-        "their own set's side of the midpoint; predicting the larger set for every prompt gives "
+        f"Accuracy at that depth: {point_text(values, 'accuracy', best, '.1f', 100, band=True)} % of the held-out "
+        "prompts lie on their own set's side of the midpoint; predicting the larger set for every prompt gives "
         f"{percent(max(counts) / sum(counts), 1)}."
     )
+    fisher = along_depth(values["fisher_ratio"])
+    if np.isfinite(fisher).any():
+        yield (
+            "Fisher ratio at that depth (squared distance of the means, divided by the variances of both sets, each "
+            f"summed over all features): {point_text(values, 'fisher_ratio', best, '.3g')}; equal means give 0."
+        )
+    else:
+        yield "The Fisher ratio is missing: each of the five folds needs at least one prompt of each set."
     if null is not None and np.isfinite(null["auroc_z"]).any():
         yield from permutation_facts(null)
     elif float(low[best]) <= 0.5:
@@ -128,13 +145,3 @@ def _facts(values: xr.Dataset, counts: list[int], null: xr.Dataset | None) -> It
         yield f"First depth whose AUROC interval lies above {BOUND}: {layer_of(low, int(passed[0]))}."
     else:
         yield f"No layer's AUROC interval lies above {BOUND}."
-    fisher = along_depth(values["fisher_ratio"])
-    if np.isfinite(fisher).any():
-        top = int(np.nanargmax(fisher.values))
-        yield (
-            "Largest Fisher ratio (squared distance of the means, divided by the variances of both sets, each summed "
-            "over all features): "
-            f"{point_text(values, 'fisher_ratio', top, '.3g')} at {layer_of(fisher, top)}; equal means give 0."
-        )
-    else:
-        yield "The Fisher ratio is missing: each of the five folds needs at least one prompt of each set."

@@ -10,6 +10,7 @@ from support.stored import read_table, store_run
 from theodolite.query.runs import describe
 from theodolite.store.result_reader import read_group
 from theodolite_jobs.report.page import render_report
+from theodolite_jobs.statistics.bands import simultaneous_quantile
 
 
 def paired_reference(p, q):
@@ -82,6 +83,29 @@ def test_results_equal_numpy_for_any_chunking(tmp_path, shard_prompts):
     assert curves["n_positive"].sel(position=-1).values.tolist() == [11, 11]
     assert curves["n_negative"].sel(position=-1).values.tolist() == [11, 6]
     np.testing.assert_allclose(np.diagonal(directions["direction_cosine"], axis1=3, axis2=4), 1.0, rtol=1e-12)
+
+
+@pytest.mark.parametrize("label", ["refusal", "subject"])
+def test_bands_are_the_intervals_with_the_quantile_of_all_sites_and_layers(tmp_path, label):
+    arrays = {"bad": draw(11), "good": draw(11, seed=1), "words": draw(6, seed=2)}
+    run = analysed(tmp_path, arrays, {**PAIRED, **UNPAIRED}, shard_prompts=4)
+    curves = read_group(run, "curves").sel(contrast=label, position=-1)
+    other, paired = ("good", True) if label == "refusal" else ("words", False)
+    terms = []
+    for site, layer in np.ndindex(2, 3):
+        p, q = (arrays[name][SITES[site]][:, 1, layer].astype(np.float64) for name in ("bad", other))
+        a, b, c = p.mean(axis=0), q.mean(axis=0), curves["cosine_of_means_debiased"].values[site, layer]
+        big_a, big_b = (m @ m - x.var(axis=0, ddof=1).sum() / len(x) for m, x in ((a, p), (b, q)))
+        scale = np.sqrt(big_a * big_b)
+        psi_p, psi_q = (p - a) @ (b / scale - c * a / big_a), (q - b) @ (a / scale - c * b / big_b)
+        parts = [psi_p + psi_q] if paired else [psi_p, psi_q]
+        terms.append(np.concatenate([part / np.sqrt(len(part) * (len(part) - 1)) for part in parts]))
+    quantile = simultaneous_quantile(np.stack(terms, axis=1))
+    debiased = curves["cosine_of_means_debiased"]
+    half = (curves["cosine_of_means_high"] - debiased) * quantile / 1.959963984540054
+    assert quantile > 2.2
+    np.testing.assert_allclose(curves["cosine_of_means_band_low"], debiased - half, rtol=1e-7)
+    np.testing.assert_allclose(curves["cosine_of_means_band_high"], debiased + half, rtol=1e-7)
 
 
 def test_a_quarantined_prompt_and_its_partner_are_left_out(tmp_path):

@@ -1,7 +1,7 @@
 """The arrays of `separation` equal their definitions, written out on the captured arrays."""
 
 import numpy as np
-from scipy.stats import binomtest
+from scipy.stats import binomtest, norm
 from sklearn.metrics import roc_auc_score
 from support.analysing import analyse
 from support.result_cases import (
@@ -19,6 +19,7 @@ from support.result_cases import (
 from support.stored import store_run
 
 from theodolite.store.result_reader import read_group
+from theodolite_jobs.statistics.bands import simultaneous_quantile
 from theodolite_jobs.statistics.separation import Folds, fisher_ratio
 
 
@@ -34,51 +35,103 @@ def mean_or_nothing(samples):
     return samples.mean(axis=0) if len(samples) else np.full(WIDTH, np.nan)
 
 
-def separated(p, q, of_p, of_q):
-    """AUROC, accuracy and Fisher ratio with their intervals, sample by sample and pair by pair."""
+def held_out_scores(p, q, of_p, of_q):
+    """The scores of both sets, sample by sample."""
     scores = []
     for samples, indices in ((p, of_p), (q, of_q)):
         for sample, index in zip(samples, indices, strict=True):
             a, b = (mean_or_nothing(x[np.asarray(of) % 5 != index % 5]) for x, of in ((p, of_p), (q, of_q)))
             difference = a - b if (a != b).any() else np.full(WIDTH, np.nan)
             scores.append((sample - (a + b) / 2) @ (difference / np.sqrt((difference**2).sum())))
-    on_p, on_q = np.array(scores[: len(p)]), np.array(scores[len(p) :])
-    found = {}
-    if np.isfinite(scores).all():
-        area = roc_auc_score([1] * len(p) + [0] * len(q), scores)
-        wins = (on_p[:, None] > on_q) + 0.5 * (on_p[:, None] == on_q)
-        variance = wins.mean(axis=1).var(ddof=1) / len(p) + wins.mean(axis=0).var(ddof=1) / len(q)
-        half = 1.959963984540054 * np.sqrt(variance)
-        found["auroc"] = area, max(area - half, 0), min(area + half, 1)
-        if area in (0, 1):
-            n = min(len(p), len(q))
-            share = binomtest(n, n).proportion_ci(method="exact").low
-            found["auroc"] = (area, share, 1) if area == 1 else (area, 0, 1 - share)
-        right, n = int((on_p > 0).sum() + (on_q < 0).sum()), len(scores)
-        wilson = binomtest(right, n).proportion_ci(method="wilson")
-        found["accuracy"] = right / n, wilson.low, wilson.high
-    ratio = fisher_ratio(folded(p, of_p), folded(q, of_q))  # held against its definition elsewhere
-    found["fisher_ratio"] = ratio.value.item(), ratio.low.item(), ratio.high.item()
-    return found
+    return np.array(scores[: len(p)]), np.array(scores[len(p) :])
+
+
+def rows_of(on_p, on_q, paired):
+    """For each statistic, the parts whose means add up to its error: one part of pairs, or one of each set."""
+    wins = (on_p[:, None] > on_q) + 0.5 * (on_p[:, None] == on_q)
+    n = len(on_p) + len(on_q)
+    parts = {
+        "auroc": [wins.mean(axis=1), wins.mean(axis=0)],
+        "accuracy": [len(on_p) / n * (on_p > 0), len(on_q) / n * (on_q < 0)],
+    }
+    if not paired:
+        return parts
+    return {name: [first + second] for name, (first, second) in parts.items()} | {
+        "paired_accuracy": [(1 + np.sign(on_p - on_q)) / 2]
+    }
+
+
+def separated(on_p, on_q, paired, z):
+    """AUROC, accuracy and order of pairs with their intervals, pair by pair, for one quantile each."""
+    found, level = {}, {name: 1 - 2 * norm.sf(quantile) for name, quantile in z.items()}
+    rows = rows_of(on_p, on_q, paired)
+    area = roc_auc_score([1] * len(on_p) + [0] * len(on_q), np.concatenate([on_p, on_q]))
+    half = z["auroc"] * np.sqrt(sum(part.var(ddof=1) / len(part) for part in rows["auroc"]))
+    found["auroc"] = area, max(area - half, 0), min(area + half, 1)
+    if area in (0, 1):
+        n = min(len(on_p), len(on_q))
+        share = binomtest(n, n).proportion_ci(level["auroc"], method="exact").low
+        found["auroc"] = (area, share, 1) if area == 1 else (area, 0, 1 - share)
+    right, n = int((on_p > 0).sum() + (on_q < 0).sum()), len(on_p) + len(on_q)
+    if not paired:
+        wilson = binomtest(right, n).proportion_ci(level["accuracy"], method="wilson")
+        return found | {"accuracy": (right / n, wilson.low, wilson.high)}
+    outcomes = (on_p > 0).astype(float) + (on_q < 0)  # 0, 1 or 2 right
+    cells = np.array([(outcomes == 2).sum(), (outcomes == 1).sum(), (outcomes == 0).sum()])
+    cells, correct = cells + np.array([1, 2, 1]) * z["accuracy"] ** 2 / 8, np.array([1, 0.5, 0])
+    centre = cells @ correct / cells.sum()
+    half = z["accuracy"] * np.sqrt(cells @ (correct - centre) ** 2) / cells.sum()
+    found["accuracy"] = right / n, max(centre - half, 0), min(centre + half, 1)
+    ordered = int((on_p > on_q).sum())
+    exact = binomtest(ordered, len(on_p)).proportion_ci(level["paired_accuracy"], method="exact")
+    return found | {"paired_accuracy": (ordered / len(on_p), exact.low, exact.high)}
+
+
+def band_quantiles(scores, paired):
+    """The quantile of each statistic's band from the terms of all places."""
+    terms = {}
+    for on_p, on_q in scores:
+        for name, parts in rows_of(on_p, on_q, paired).items():
+            scaled = [(part - part.mean()) / np.sqrt(len(part) * (len(part) - 1)) for part in parts]
+            terms.setdefault(name, []).append(np.concatenate(scaled))
+    return {name: simultaneous_quantile(np.stack(columns, axis=1)) for name, columns in terms.items()}
+
+
+POINT = dict.fromkeys(("auroc", "accuracy", "paired_accuracy"), 1.959963984540054)
 
 
 def expected_separation(stored, contrasts, sites=SEQUENTIAL, n_layers=LAYERS):
     shape = (len(contrasts), len(sites), 2, n_layers)
-    names = [f"{name}{end}" for name in ("auroc", "accuracy", "fisher_ratio") for end in ("", "_low", "_high")]
+    ends = ("", "_low", "_high")
+    names = [f"{name}{end}" for name in POINT for end in (*ends, "_band_low", "_band_high")]
+    names += [f"fisher_ratio{end}" for end in ends]
     expected = {name: np.full(shape, np.nan) for name in names}
     expected |= {f"n_{side}": np.zeros((len(contrasts), 2)) for side in ("positive", "negative")}
     for row, one in enumerate(contrasts.values()):
-        sides = [one["positive"], one["negative"]]
-        excluded = [sample for side in sides for sample in QUARANTINED.get(side, {})] if one["paired"] else []
+        sides, paired = [one["positive"], one["negative"]], one["paired"]
+        excluded = [sample for side in sides for sample in QUARANTINED.get(side, {})] if paired else []
         indices = [stored.usable(side, excluded) for side in sides]
-        for site, position, layer in np.ndindex(*shape[1:]):
-            p, q = (stored.at(side, sites[site], position - 2, layer, excluded) for side in sides)
-            if p is None or q is None:
-                continue
-            expected["n_positive"][row, position], expected["n_negative"][row, position] = len(p), len(q)
-            for name, interval in separated(p, q, *indices).items():
-                for end, value in zip(("", "_low", "_high"), interval, strict=True):
-                    expected[f"{name}{end}"][row, site, position, layer] = value
+        for position in range(2):
+            scored = {}
+            for site, layer in np.ndindex(len(sites), n_layers):
+                p, q = (stored.at(side, sites[site], position - 2, layer, excluded) for side in sides)
+                if p is None or q is None:
+                    continue
+                expected["n_positive"][row, position], expected["n_negative"][row, position] = len(p), len(q)
+                ratio = fisher_ratio(*(folded(x, of) for x, of in zip((p, q), indices, strict=True)))
+                for end, value in zip(ends, (ratio.value, ratio.low, ratio.high), strict=True):
+                    expected[f"fisher_ratio{end}"][row, site, position, layer] = value.item()
+                scores = held_out_scores(p, q, *indices)
+                if np.isfinite(np.concatenate(scores)).all():
+                    scored[site, layer] = scores
+            quantiles = POINT | band_quantiles(scored.values(), paired)
+            for (site, layer), scores in scored.items():
+                at = row, site, position, layer
+                for name, values in separated(*scores, paired, POINT).items():
+                    for end, value in zip(ends, values, strict=True):
+                        expected[f"{name}{end}"][at] = value
+                for name, (_, low, high) in separated(*scores, paired, quantiles).items():
+                    expected[f"{name}_band_low"][at], expected[f"{name}_band_high"][at] = low, high
     return expected
 
 

@@ -6,12 +6,15 @@ import numpy as np
 import pytest
 from scipy.stats import t
 
+from theodolite_jobs.statistics.bands import simultaneous_quantile
 from theodolite_jobs.statistics.curves import (
     NORMAL_QUANTILE,
     CosineCurve,
     Groups,
     Scatter,
     cosine_curve,
+    cosine_terms,
+    mean_dots,
     scatter,
     variance_curves,
 )
@@ -95,6 +98,46 @@ def test_intervals_cover_the_truth(spectrum, paired, n, cosine):
     # 95 % nominal; 200 draws scatter by 1.5 % (one sigma), and the delta method is a little too wide at small n
     assert 0.92 <= covered <= 0.995
     assert abs(np.mean([curve.cosine_of_means_debiased for curve in curves]) - cosine) < 0.005
+
+
+def terms_of(p, q, paired):
+    """The terms of the error of one curve's cosine, (row,)."""
+    a, b, one = p.mean(axis=0), q.mean(axis=0), np.ones(max(len(p), len(q)))
+    traces = [x.var(axis=0, ddof=1).sum(keepdims=True) for x in (p, q)]
+    dots = [mean_dots(*args)[..., None] for args in ((p, a, b, one[: len(p)]), (q, b, a, one[: len(q)]))]
+    debiased = np.array([curve_of(p, q, paired).cosine_of_means_debiased])
+    return cosine_terms(debiased, a[None], b[None], *traces, len(p), len(q), *dots, paired=paired)[:, 0]
+
+
+@pytest.mark.parametrize("paired", [True, False])
+def test_the_squares_of_the_terms_sum_to_the_squared_error_of_the_cosine(paired):
+    p, q = draws(np.random.default_rng(1), 40, 0.8, paired=paired, d=30)
+    q = q if paired else q[:25]
+    curve = curve_of(p, q, paired)
+    error = np.sqrt((terms_of(p, q, paired) ** 2).sum())
+    np.testing.assert_allclose(
+        NORMAL_QUANTILE * error, curve.cosine_of_means_high - curve.cosine_of_means_debiased, rtol=1e-9
+    )
+
+
+@pytest.mark.parametrize("paired", [True, False])
+def test_a_band_over_depths_covers_all_cosines_at_once(paired):
+    """Twelve depths whose noise is correlated; 200 draws scatter by 1.5 % (one sigma)."""
+    rng, n, depths, covered = np.random.default_rng(11), 100, 12, []
+    for _ in range(200):
+        p, q = draws(rng, n, 0.9, paired=paired, d=48)
+        curves, terms = [], []
+        for _ in range(depths):
+            sides = [np.sqrt(0.9) * x + np.sqrt(0.1 / 48) * rng.normal(size=x.shape) for x in (p, q)]
+            curves.append(curve_of(*sides, paired))
+            terms.append(terms_of(*sides, paired))
+        quantile = simultaneous_quantile(np.stack(terms, axis=1))
+        inside = []
+        for curve in curves:
+            half = (curve.cosine_of_means_high - curve.cosine_of_means_debiased) * quantile / NORMAL_QUANTILE
+            inside.append(abs(curve.cosine_of_means_debiased - 0.9) <= half)
+        covered.append(all(inside))
+    assert 0.92 <= np.mean(covered) <= 0.99
 
 
 def test_the_plain_cosine_is_biased_towards_zero():

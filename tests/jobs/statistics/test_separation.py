@@ -6,22 +6,19 @@ import numpy as np
 import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
-from scipy.stats import binomtest, t
-from sklearn.metrics import roc_auc_score
+from scipy.stats import t
 
 from theodolite_jobs.statistics.separation import (
     FOLDS,
     Folds,
-    accuracy,
-    auroc,
     fisher_ratio,
     fold_directions,
     fold_moments,
     fold_scores,
 )
+from theodolite_jobs.statistics.separation_scores import accuracy, auroc
 
 SEEDS = st.integers(0, 1000)
-Z = 1.959963984540054  # of the normal distribution, two-sided 95 %
 
 
 def random(*shape, seed=0):
@@ -43,11 +40,11 @@ def only(estimate):
 
 
 def area_of(p, q):
-    return only(auroc(p[:, None], q[:, None]))
+    return only(auroc(p[:, None], q[:, None], paired=False))
 
 
 def accuracy_of(p, q):
-    return only(accuracy(p[:, None], q[:, None]))
+    return only(accuracy(p[:, None], q[:, None], paired=False))
 
 
 def ratio_of(p, q):
@@ -70,12 +67,6 @@ def scores_by_hand(p, q, of_p, of_q):
             unit = (a - b) / np.sqrt(((a - b) ** 2).sum())
             found.append((sample - (a + b) / 2) @ unit)
     return np.array(found[: len(p)]), np.array(found[len(p) :])
-
-
-def delong(p, q):
-    """AUROC and DeLong's variance of it pair by pair."""
-    wins = np.array([[1.0 if x > y else 0.5 if x == y else 0.0 for y in q] for x in p])
-    return wins.mean(), wins.mean(axis=1).var(ddof=1) / len(p) + wins.mean(axis=0).var(ddof=1) / len(q)
 
 
 @given(SEEDS, st.integers(2, 14), st.integers(2, 14))
@@ -110,65 +101,6 @@ def test_pairs_stay_in_one_fold():
     shifted = np.arange(40) + 1  # as if partners sat in neighbouring folds: what P is pulled to, Q is pushed from
     leaked = area_of(*scored(p, q, of_q=shifted)).value
     assert abs(leaked - 0.5) > 0.2
-
-
-@given(SEEDS, st.integers(2, 30), st.integers(2, 30), st.sampled_from([0, 1, 3]))
-@settings(deadline=None)
-def test_auroc_and_its_interval_equal_the_definition_pair_by_pair(seed, n_p, n_q, decimals):
-    """Rounded, so that there are ties."""
-    p, q = np.round(random(n_p, seed=seed) + 0.7, decimals), np.round(random(n_q, seed=seed + 1), decimals)
-    found, (value, variance) = area_of(p, q), delong(p, q)
-    np.testing.assert_allclose(found.value, value, rtol=1e-12, atol=1e-14)
-    np.testing.assert_allclose(value, roc_auc_score([1] * n_p + [0] * n_q, np.concatenate([p, q])), atol=1e-12)
-    half = Z * np.sqrt(variance)
-    low, high = value - half, value + half
-    if variance == 0 and value in (0, 1):  # all of the smaller set on its side: Clopper and Pearson
-        share = binomtest(min(n_p, n_q), min(n_p, n_q)).proportion_ci(method="exact").low
-        low, high = (share, 1) if value == 1 else (0, 1 - share)
-    np.testing.assert_allclose([found.low, found.high], np.clip([low, high], 0, 1), atol=1e-12)
-
-
-@given(SEEDS)
-@settings(deadline=None)
-def test_auroc_depends_on_the_order_of_scores_only_and_flips_with_the_sets(seed):
-    p, q = random(9, seed=seed), random(12, seed=seed + 1)
-    plain, grown, turned = area_of(p, q), area_of(np.exp(3 * p), np.exp(3 * q)), area_of(q, p)
-    for name in ("value", "low", "high"):
-        assert getattr(grown, name) == getattr(plain, name)
-    found, expected = [turned.value, turned.low, turned.high], [1 - plain.value, 1 - plain.high, 1 - plain.low]
-    np.testing.assert_allclose(found, expected, atol=1e-12)
-
-
-def test_each_curve_has_its_own_auroc_and_accuracy():
-    p, q = random(8, 2, 3) + 0.5, random(11, 2, 3, seed=1)
-    whole = {"auroc": auroc(p, q), "accuracy": accuracy(p, q)}
-    for at in np.ndindex(2, 3):
-        alone = {"auroc": area_of(p[:, *at], q[:, *at]), "accuracy": accuracy_of(p[:, *at], q[:, *at])}
-        for statistic, name in ((a, b) for a in whole for b in ("value", "low", "high")):
-            assert getattr(whole[statistic], name)[at] == getattr(alone[statistic], name)
-
-
-def test_separated_sets_have_auroc_one_and_an_interval_that_depends_on_their_size():
-    found = area_of(random(5) ** 2 + 1, -(random(7) ** 2))
-    assert (found.value, found.high) == (1, 1)
-    np.testing.assert_allclose(found.low, binomtest(5, 5).proportion_ci(method="exact").low, rtol=1e-12)
-    equal = area_of(np.zeros(5), np.zeros(7))
-    assert (equal.value, equal.low, equal.high) == (0.5, 0.5, 0.5)
-
-
-@pytest.mark.parametrize(("right", "n"), [(0, 7), (1, 7), (40, 41), (30, 100), (41, 41)])
-def test_accuracy_has_wilsons_interval(right, n):
-    n_p = n // 2
-    sides = np.where(np.arange(n) < right, 1.0, -1.0)
-    p, q = sides[:n_p] * 0.3, -sides[n_p:] * 2
-    found = accuracy_of(p, q)
-    interval = binomtest(right, n).proportion_ci(confidence_level=0.95, method="wilson")
-    assert found.value == right / n
-    np.testing.assert_allclose([found.low, found.high], [interval.low, interval.high], atol=1e-12)
-
-
-def test_a_score_of_zero_counts_as_wrong():
-    assert accuracy_of(np.array([0.0, 1.0]), np.array([0.0, -1.0])).value == 0.5
 
 
 def fisher_by_hand(p, q, of_p, of_q):
@@ -304,12 +236,6 @@ def test_one_sample_has_no_other_fold_and_gives_nan():
         assert np.isnan([found.value, found.low, found.high]).all()
 
 
-def test_one_score_against_several_has_an_auroc_and_no_interval():
-    found = area_of(np.array([0.5]), np.array([0.0, 1.0, 0.2, 0.1]))
-    assert found.value == 0.75
-    assert np.isnan([found.low, found.high]).all()
-
-
 @pytest.mark.parametrize("empty", [0, 1])
 def test_an_empty_set_gives_nan(empty):
     sets = [random(6, 4), random(7, 4, seed=1)]
@@ -350,11 +276,3 @@ def test_two_sets_of_one_distinct_vector_each_have_auroc_one_and_no_fisher_ratio
     np.testing.assert_allclose(np.concatenate(scores), [half] * 7 + [-half] * 7, rtol=1e-12)
     assert (area_of(*scores).value, accuracy_of(*scores).value) == (1, 1)
     assert not np.isfinite(ratio_of(p, q).value)
-
-
-def test_a_nan_score_makes_only_its_own_curve_nan():
-    p, q = random(6, 3), random(7, 3, seed=1)
-    p[2, 1] = np.nan
-    for found in (auroc(p, q), accuracy(p, q)):
-        for values in (found.value, found.low, found.high):
-            assert np.isnan(values).tolist() == [False, True, False]

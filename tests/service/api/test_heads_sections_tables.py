@@ -223,7 +223,7 @@ def test_a_run_given_twice_is_compared_once(client):
 
 
 def test_the_bound_of_separation_changes_its_milestone(client, library):
-    low = stored_group(library, "tiny-0", "separation")["auroc_low"].sel(contrast="refusal", position=-1)
+    low = stored_group(library, "tiny-0", "separation")["auroc_band_low"].sel(contrast="refusal", position=-1)
     bound = float(low.max())
     for given, expected in ((bound, True), (min(1.0, np.nextafter(bound, 2)), False)):
         params = {"run": "tiny-0", "contrast": "refusal", "bound": repr(float(given))}

@@ -22,7 +22,7 @@ COSINE = {"cosine_of_means_debiased": 0.8, "cosine_of_means_low": 0.7, "cosine_o
 def store(tmp_path_factory):
     """Three runs: two with an interval, one of them separated; and one with a gap and no interval."""
     folder = tmp_path_factory.mktemp("store")
-    separation = {"separation": {"auroc": 0.99, "auroc_low": 0.97, "auroc_high": 1.0}}
+    separation = {"separation": {"auroc": 0.99, "auroc_low": 0.98, "auroc_band_low": 0.97, "auroc_high": 1.0}}
     gap = np.array([[[[0.5, np.nan, 0.4, 0.3]]] * 2])
     return folder, [
         finished_run(folder, {"curves": COSINE} | separation, model_facts("first", 4), "first-0"),

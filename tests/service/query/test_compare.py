@@ -2,12 +2,13 @@
 
 import numpy as np
 import pytest
+import xarray as xr
 from support.finished_runs import REFUSAL, finished_run, model_facts
 from support.stored import store_run
 
 from theodolite.errors import SpecError, StoreError
 from theodolite.groups import GROUPS
-from theodolite.query.compare import Question, comparison, labels, milestones, records
+from theodolite.query.compare import Question, comparison, labels, milestones, records, separating
 from theodolite.query.curves import STATISTICS
 
 # (contrast, site, position, layer): pre and mid of four layers
@@ -94,7 +95,7 @@ def test_only_block_inputs_and_middles_are_compared_by_default(tmp_path):
 
 def test_milestones_are_the_smallest_cosine_and_the_first_separation(tmp_path):
     low = np.array([[[[0.5, 0.8, 0.96, 0.99]], [[0.6, 0.94, 0.97, 0.9]]]])
-    run = finished_run(tmp_path, curves() | {"separation": {"auroc_low": low}})
+    run = finished_run(tmp_path, curves() | {"separation": {"auroc_band_low": low}})
     (row,) = records(milestones([run], Question()))
     assert row == {
         "run_id": "tiny-0",
@@ -114,7 +115,7 @@ def test_milestones_are_the_smallest_cosine_and_the_first_separation(tmp_path):
 
 
 def test_milestones_may_be_never_not_measured_or_not_resolved(tmp_path):
-    separation = {"separation": {"auroc_low": 0.9}}
+    separation = {"separation": {"auroc_band_low": 0.9}}
     runs = [
         finished_run(tmp_path, curves() | separation, run_id="never-0"),
         finished_run(tmp_path, curves(), run_id="unmeasured-0"),
@@ -136,7 +137,7 @@ def test_milestones_may_be_never_not_measured_or_not_resolved(tmp_path):
 def test_the_separation_of_another_contrast_is_ignored(tmp_path):
     other = {"other": REFUSAL["refusal"]}
     run = finished_run(tmp_path, curves(), contrasts=REFUSAL)
-    finished_run(tmp_path, {"separation": {"auroc_low": 1.0}}, contrasts=other)
+    finished_run(tmp_path, {"separation": {"auroc_band_low": 1.0}}, contrasts=other)
     (row,) = records(milestones([run], Question()))
     assert row["separates_at"] == "not measured"
 
@@ -200,3 +201,10 @@ def test_labels_of_runs_of_one_model_contain_part_of_their_ids(tmp_path):
         "tiny-ba9876543210": "tiny (ba9876)",
         "else-0": "else",
     }
+
+
+def test_results_without_bands_separate_by_the_interval_of_the_single_depth(tmp_path):
+    """Version 1 of the group has no simultaneous band."""
+    separation = xr.Dataset({"auroc_low": 0.9})
+    assert separating(separation) == "auroc_low"
+    assert separating(separation.assign(auroc_band_low=0.8)) == "auroc_band_low"
