@@ -140,7 +140,7 @@ def _drive(
     with log.open("a") as stream:
         os.dup2(stream.fileno(), 1)
         os.dup2(stream.fileno(), 2)
-        scheduling.FULL_SECONDS = 0.5
+        scheduling.PAUSE_SECONDS = 0.1
         arm([fault for fault in faults if fault.process == "driver"], DRIVER_STEPS)
         capture_run.ABANDONED_SECONDS = 0.0  # what an earlier attempt left counts as abandoned at once
         try:

@@ -21,8 +21,12 @@ IN_FLIGHT = 2
 """Slots of a replica: it captures one shard and queues one, so that it does not idle between shards. Shards that are
 captured and not yet committed hold no slot."""
 
-FULL_SECONDS = 10.0
-"""Time after which a replica tries again to write to a full disk."""
+PAUSE_SECONDS = 10.0
+"""Time after which replicas try again to write to a store that is full, or that refused a shard."""
+
+MAX_OUTAGES = 6
+"""Successive pauses, each twice as long as the one before up to eight times PAUSE_SECONDS, that the loop waits for a
+store that accepts no shard: four minutes, besides the attempts of the store's client."""
 
 MAX_ATTEMPTS = 3
 """Failures of one shard that end the run, or start the search for a prompt that kills the replica."""
@@ -148,7 +152,8 @@ class _Loop:
         self.in_flight = 0
         self.failures: Counter[str] = Counter()
         self.halvings = 0  # applies to every batch: a batch size that ran out of memory once would do so again
-        self.is_full, self.is_paused = False, False  # the store had no space; nothing is dispatched for a while
+        self.is_full, self.n_outages = False, 0  # since the last commit: no space, pauses of an unreachable store
+        self.is_paused = False  # nothing is dispatched for a while
         self.events: SimpleQueue[Callable[[], None]] = SimpleQueue()  # the threads of the futures put events
 
     def run(self) -> None:
@@ -195,7 +200,7 @@ class _Loop:
         elif task.search is not None:
             self._narrow(task, task.search, died=False)
         else:
-            self.is_full = False
+            self.is_full, self.n_outages = False, 0
             self.callbacks.committed(task.shard, future.result())
         self._free_slot(task)
 
@@ -225,24 +230,32 @@ class _Loop:
         self._restart(replica, error.reason, error)
 
     def _on_store_error(self, task: _Task, error: StoreError) -> None:
-        """Requeue a shard that could not be written; if the disk is full, wait for space without counting a failure."""
-        self.queue.append((task.plan, task.shard, task.search))  # last, since the store may recover in the meantime
+        """Requeue a shard that could not be written, and wait until the store may have recovered."""
+        self.queue.append((task.plan, task.shard, task.search))  # last, since the store may refuse this shard alone
         self.callbacks.retried(STORE)
         self._free_slot(task)
         if "No space left" in str(error):
-            self._pause(error)
-        else:
-            self._count_failure(task, STORE, error)
+            if not self.is_full:
+                self.callbacks.message(f"the store is full, and the capture goes on when there is space: {error}")
+            self.is_full = True
+            self._pause(PAUSE_SECONDS)
+            return
+        if self.is_paused:
+            return
+        if not self.n_outages:
+            self.callbacks.message(f"the store refused shard {task.shard.name}; trying again: {error}")
+        if self.n_outages == MAX_OUTAGES:
+            raise _capture_error(task.shard, f"was refused by the store {1 + MAX_OUTAGES} times in a row", error)
+        self._pause(PAUSE_SECONDS * 2 ** min(self.n_outages, 3))
+        self.n_outages += 1
 
-    def _pause(self, error: StoreError) -> None:
-        """Dispatch nothing for a while, because the store has no space."""
-        if not self.is_full:
-            self.callbacks.message(f"the store is full, and the capture goes on when there is space: {error}")
+    def _pause(self, seconds: float) -> None:
+        """Dispatch nothing for a while."""
         if not self.is_paused:
-            timer = Timer(FULL_SECONDS, self.events.put, [self._go_on])
+            timer = Timer(seconds, self.events.put, [self._go_on])
             timer.daemon = True
             timer.start()
-        self.is_full = self.is_paused = True
+        self.is_paused = True
 
     def _go_on(self) -> None:
         self.is_paused = False

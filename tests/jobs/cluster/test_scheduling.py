@@ -1,6 +1,7 @@
 """The scheduling loop, with simulated replicas."""
 
 from concurrent.futures import Future
+from threading import Timer
 
 import pytest
 from support.simulated_replicas import NUMBERS, SimulatedReplica, work_of
@@ -32,6 +33,11 @@ def run(workers, count, watch=lambda _seen: None):
     seen = Seen(watch)
     run_shards(workers, work_of(count), {"set": [(1,)] * count}, seen.callbacks)
     return seen
+
+
+@pytest.fixture(autouse=True)
+def _short_pauses(monkeypatch):
+    monkeypatch.setattr(scheduling, "PAUSE_SECONDS", 0.001)
 
 
 @pytest.mark.parametrize(("replicas", "count"), [(1, 0), (1, 7), (3, 40), (8, 5)])
@@ -194,13 +200,32 @@ def test_a_shard_that_the_store_refused_is_repeated_by_a_replica_that_lives_on()
     assert (worker.incarnations, seen.retried, seen.replicas) == (1, ["store", "store"], [1])
 
 
-def test_a_shard_that_the_store_refuses_three_times_ends_the_run():
-    with pytest.raises(CaptureError, match=r"shard set/00002 failed 3 times; last error: cannot write: 503"):
-        run([SimulatedReplica(failures={2: [StoreError("cannot write: 503")] * 3})], 6)
+def test_a_shard_that_the_store_alone_refuses_ends_the_run_after_all_others_are_committed():
+    seen, refused = Seen(lambda _seen: None), [StoreError("cannot write: 503")] * 99
+    with pytest.raises(CaptureError, match=r"shard set/00002 was refused by the store 7 times in a row"):
+        run_shards([SimulatedReplica(failures={2: refused})], work_of(6), {"set": [(1,)] * 6}, seen.callbacks)
+    assert sorted(index for index, _ in seen.committed) == [0, 1, 3, 4, 5]
 
 
-def test_a_full_disk_is_waited_for_however_often_it_refuses(monkeypatch):
-    monkeypatch.setattr(scheduling, "FULL_SECONDS", 0.01)
+def test_a_store_that_refuses_all_shards_is_waited_for():
+    """Each shard is refused three times before the first commit, which no single shard may be."""
+    refused = StoreError("cannot write: 503")
+    seen = run([SimulatedReplica(failures={index: [refused] * 3 for index in range(2)})], 2)
+    assert sorted(index for index, _ in seen.committed) == [0, 1]
+    assert len(seen.retried) == 6
+    assert len([message for message in seen.messages if "the store refused shard" in message]) == 1
+
+
+def test_a_store_that_stays_away_ends_the_run_and_the_pauses_between_attempts_grow(monkeypatch):
+    pauses = []
+    monkeypatch.setattr(scheduling, "Timer", lambda seconds, *rest: pauses.append(seconds) or Timer(0, *rest))
+    refused = {index: [StoreError("cannot write: 503")] * 99 for index in range(6)}
+    with pytest.raises(CaptureError, match=r"was refused by the store 7 times in a row; last error: cannot write: 503"):
+        run([SimulatedReplica(failures=refused)], 6)
+    assert pauses == [scheduling.PAUSE_SECONDS * factor for factor in (1, 2, 4, 8, 8, 8)]
+
+
+def test_a_full_disk_is_waited_for_however_often_it_refuses():
     full = StoreError("cannot write pending/set: No space left on device (os error 28)")
     seen = run([SimulatedReplica(failures={index: [full] * 5 for index in range(3)})], 6)
     assert sorted(index for index, _ in seen.committed) == list(range(6))
