@@ -55,6 +55,12 @@ def finished_run(
         "layer": list(layers),
         "layer_other": list(layers),
         "d_model": range(8),
+        "norm": [f"{layer}.{which}" for layer in range(model.n_layers) for which in ("attention", "mlp")],
+        "circuit": ["qk", "vo"],
+        "projection": ["query", "key"],
+        "side": ["qk_query", "qk_key", "vo_read", "vo_write"],
+        "offset": [0],
+        **{dim: range(2) for dim in ("head", "rank", "vector")},
     }
     written = {name: _group(name, values, coordinates, contrasts) for name, values in groups.items()}
     write_groups(run, written, {}, dict.fromkeys(written, "digest"))
@@ -66,6 +72,8 @@ def _group(
 ) -> xr.Dataset:
     full = {}
     for variable in GROUPS[name].variables:
+        if variable.by_layer:
+            continue
         empty = 4 if variable.dtype == "int64" else np.nan
         shape = [len(coordinates[dim]) for dim in variable.dims]
         full[variable.name] = np.broadcast_to(values.get(variable.name, empty), shape)

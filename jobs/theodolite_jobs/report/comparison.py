@@ -7,7 +7,7 @@ import numpy as np
 import pandas as pd
 
 from theodolite.errors import StoreError
-from theodolite.figures.comparison import comparison_figure, description
+from theodolite.figures.comparison import comparison_figure, description, width_figure
 from theodolite.query.compare import Question, comparison, labels, milestones
 from theodolite.store.runs import Run
 from theodolite_jobs.report.page import render_template
@@ -35,6 +35,7 @@ def write_comparison(runs: Sequence[Run], question: Question, bound: float, outp
         description=description(question.statistic),
         selection=_selection_text(frame, question),
         figure=comparison_figure(frame),
+        width_figure=width_figure(frame),
         is_of_blocks=bool((frame["site"] == "").all()),
         has_intervals=bool(frame["low"].notna().any()),
         rows=milestone_texts(milestones(runs, question, bound)),
@@ -72,8 +73,8 @@ def _with_depth(label: str, relative_depth: float, value: float | None = None) -
 def _selection_text(frame: pd.DataFrame, question: Question) -> str:
     """Return the set or contrast, the sites and the positions of the curves as one text."""
     sites = [site for site in frame["site"].unique() if site]
-    positions = ", ".join(str(position) for position in frame["position"].unique())
-    parts = [f"position {positions}"]
+    positions = ", ".join(str(position) for position in frame["position"].dropna().unique())
+    parts = [f"position {positions}"] if positions else ["from the weights"]
     if sites:
         parts.insert(0, f"{'sites' if len(sites) > 1 else 'site'} {' and '.join(sites)}")
     if question.prompt_set:

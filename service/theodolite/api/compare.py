@@ -11,7 +11,7 @@ from theodolite.api.encoding import answer
 from theodolite.api.run_lookup import RUN_ID, complete_run, digest_over
 from theodolite.api.schemas import Comparison, described
 from theodolite.errors import SpecError
-from theodolite.figures.comparison import comparison_figure, description
+from theodolite.figures.comparison import comparison_figure, description, width_figure
 from theodolite.query.compare import BOUND, Question, comparison, milestones, records
 from theodolite.spec import digest_of
 from theodolite.store.runs import Run
@@ -38,7 +38,7 @@ def compare(
     _caller: Reader,
     run_ids: _RunIds,
     statistic: Annotated[
-        str, Query(description="Statistic along depth; `/v1/groups` marks these with `along_depth`.")
+        str, Query(description="Statistic along depth; `/v1/groups` lists them as `profiles`.")
     ] = "cosine_of_means_debiased",
     contrast: Annotated[str | None, Query(description="Contrast; required if a run has several.")] = None,
     prompt_set: Annotated[
@@ -51,7 +51,11 @@ def compare(
     ] = None,
     bound: Annotated[
         float,
-        Query(ge=0.5, le=1, description="Two sets count as separated if the AUROC's interval lies above this bound."),
+        Query(
+            ge=0.5,
+            le=1,
+            description="Two sets separate where AUROC's simultaneous band lies above this.",
+        ),
     ] = BOUND,
 ) -> Response:
     """Return one curve of each run on relative depth, with the depths of its smallest cosine and first separation."""
@@ -60,12 +64,14 @@ def compare(
 
     def content() -> dict[str, Any]:
         frame = comparison(runs, question)
+        against_width = width_figure(frame)
         return {
             "statistic": statistic,
             "description": description(statistic),
             "items": records(frame),
             "milestones": _milestones(runs, question, bound),
             "figure": comparison_figure(frame).to_plotly_json(),
+            "width_figure": None if against_width is None else against_width.to_plotly_json(),
         }
 
     return answer(request, digest_of([digest_over(run) for run in runs]), content, lambda: comparison(runs, question))

@@ -11,6 +11,7 @@ from theodolite.api.encoding import answer
 from theodolite.api.schemas import GroupList, described
 from theodolite.groups import GROUPS, Group, Variable
 from theodolite.query.curves import is_along_depth
+from theodolite.query.profiles import PROFILES, Profile
 from theodolite.spec import digest_of
 from theodolite.version import __version__
 
@@ -32,7 +33,13 @@ def register_content() -> dict[str, Any]:
 def _group(group: Group) -> dict[str, Any]:
     names = ("name", "title", "order", "is_analysis", "is_read_whole", "tables", "options")
     variables = [_variable(variable) for variable in group.variables]
-    return {name: getattr(group, name) for name in names} | {"needs": sorted(group.needs), "variables": variables}
+    profiles = [_profile(name, profile) for name, profile in PROFILES.items() if profile.group == group.name]
+    lists = {"needs": sorted(group.needs), "variables": variables, "profiles": profiles}
+    return {name: getattr(group, name) for name in names} | lists
+
+
+def _profile(name: str, profile: Profile) -> dict[str, Any]:
+    return {"name": name} | {key: getattr(profile, key) for key in ("variable", "dims", "description")}
 
 
 def _variable(variable: Variable) -> dict[str, Any]:

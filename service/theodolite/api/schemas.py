@@ -78,7 +78,16 @@ class VariableItem(BaseModel):
         description="Prefix of the two variables of its 95 % interval, `…_low` and `…_high`; null without an interval.",
         examples=["auroc"],
     )
-    along_depth: bool = Field(description="Whether `/curves` and `/v1/compare` return it as a curve along depth.")
+    along_depth: bool = Field(description="Whether `/curves` returns it as a curve along depth.")
+
+
+class ProfileItem(BaseModel):
+    """One statistic along depth that `/v1/compare` accepts."""
+
+    name: str = Field(description="Name of the statistic.", examples=["qk_effective_rank"])
+    variable: str = Field(description="The stored array that it is computed from.", examples=["effective_rank"])
+    dims: list[str] = Field(description="Its dimensions.", examples=[["layer"]])
+    description: str = Field(description="One sentence about the statistic.")
 
 
 class GroupItem(BaseModel):
@@ -95,6 +104,7 @@ class GroupItem(BaseModel):
     )
     options: str | None = Field(description="Field of the spec with its options.", examples=["gram"])
     variables: list[VariableItem] = Field(description="Its arrays.")
+    profiles: list[ProfileItem] = Field(description="Its statistics that `/v1/compare` accepts.")
 
 
 class GroupList(BaseModel):
@@ -238,6 +248,10 @@ class Comparison(BaseModel):
     milestones: list[dict[str, Any]] = Field(
         description="One row for each run: the depths of its smallest debiased cosine and of the first separation of "
         "its sets."
+    )
+    figure: dict[str, Any] = Field(description="The curves, in Plotly's JSON.")
+    width_figure: dict[str, Any] | None = Field(
+        description="The medians over depth against d_model, in Plotly's JSON; null if all models have one width."
     )
 
 

@@ -5,9 +5,8 @@ import plotly.graph_objects as go
 
 from theodolite.figures.panels import bands, legend_above
 from theodolite.figures.style import bare_layout
-from theodolite.groups import GROUPS
 from theodolite.query.compare import labels
-from theodolite.query.curves import STATISTICS
+from theodolite.query.profiles import PROFILES
 from theodolite.sites import depth_label
 
 # Readable on white and on near-black; people with any colour vision can distinguish neighbours. Then dashes differ.
@@ -48,8 +47,36 @@ def comparison_figure(frame: pd.DataFrame) -> go.Figure:
 
 def description(statistic: str) -> str:
     """Return the description of a statistic from the register of result groups."""
-    variables = GROUPS[STATISTICS[statistic]].variables
-    return next(variable.description for variable in variables if variable.name == statistic)
+    return PROFILES[statistic].description
+
+
+def width_figure(frame: pd.DataFrame) -> go.Figure | None:
+    """Return the median of each run's curve against d_model, with its range; None if all runs have the same width.
+
+    Args:
+        frame: a result of `theodolite.query.compare.comparison`.
+    """
+    curves = frame.dropna(subset="value").groupby("run_id", sort=False)
+    names, widths = labels(frame), curves["d_model"].first()
+    if widths.nunique() < 2:
+        return None
+    low, middle, high = (curves["value"].quantile(share) for share in (0, 0.5, 1))
+    figure = go.Figure()
+    figure.add_scatter(
+        x=widths.tolist(),
+        y=middle.tolist(),
+        error_y={"array": (high - middle).tolist(), "arrayminus": (middle - low).tolist(), "thickness": 1},
+        mode="markers",
+        marker={"size": 8, "color": _COLOURS[0]},
+        customdata=[names[str(run_id)] for run_id in widths.index],
+        hovertemplate="%{customdata}, d_model %{x}: %{y:.4g}<extra></extra>",
+        showlegend=False,
+    )
+    figure.update_layout(**bare_layout(380), hovermode="closest")
+    figure.update_xaxes(title="d_model", type="log", tickvals=sorted(set(widths)), ticktext=sorted(set(widths)))
+    statistic = str(frame["statistic"].iloc[0]).replace("_", " ")
+    figure.update_yaxes(title=f"{statistic}, median over depth", exponentformat="power")
+    return figure
 
 
 def _depth_text(site: str, depth: int) -> str:

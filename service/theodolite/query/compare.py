@@ -10,8 +10,9 @@ import pandas as pd
 import xarray as xr
 
 from theodolite.errors import ResultsNotFoundError, SpecError, StoreError
-from theodolite.query.curves import INTERVALS, STATISTICS, along_depth
+from theodolite.query.curves import along_depth
 from theodolite.query.group_selection import measured_positions
+from theodolite.query.profiles import PROFILES
 from theodolite.query.runs import run_state
 from theodolite.sites import HALF_BLOCKS, Site, depth, depth_label
 from theodolite.store.manifest import finished_groups
@@ -27,7 +28,7 @@ class Question:
     """The selection of the compared curve; None selects the only label of each run.
 
     Attributes:
-        statistic: one of `STATISTICS`.
+        statistic: one of `PROFILES`.
         contrast: the contrast, for a statistic of contrasts and for the milestones.
         prompt_set: the prompt set, for a statistic of prompt sets.
         site: the site; None selects those of resid_pre and resid_mid that were measured.
@@ -44,18 +45,18 @@ class Question:
 def comparison(runs: Sequence[Run], question: Question) -> pd.DataFrame:
     """Return one curve of each run as a table, one row for each point, in the order of depth.
 
-    The columns are `run_id`, `model`, `statistic`, `site` (empty for a statistic of whole blocks, which has the depth
-    of the block's input), `layer`, `position`, `depth` (0-pre is 0, 0-mid is 1), `relative_depth` (1 is the end of the
-    last block), `value`, and `low` and `high` of its 95 % interval, NaN without an interval.
+    The columns are `run_id`, `model`, its sizes `d_model` and `d_head`, `statistic`, `site` (empty for a statistic of
+    whole blocks, which has the depth of the block's input), `layer`, `position` (missing for a statistic of weights),
+    `depth` (0-pre is 0, 0-mid is 1), `relative_depth` (1 is the end of the last block), `value`, and `low` and `high`
+    of its 95 % interval, NaN without an interval.
 
     Raises:
         SpecError: there is no such statistic, or a run lacks the contrast, set, site or position.
         StoreError: a run is not complete, or lacks the group of the statistic.
     """
-    if question.statistic not in STATISTICS:
+    if question.statistic not in PROFILES:
         raise SpecError(
-            f"statistic: given {question.statistic!r}, which is not a curve along depth; "
-            f"allowed: {', '.join(STATISTICS)}"
+            f"statistic: given {question.statistic!r}, which is not a curve along depth; allowed: {', '.join(PROFILES)}"
         )
     return pd.concat([_curve(run, question) for run in runs], ignore_index=True)
 
@@ -63,6 +64,8 @@ def comparison(runs: Sequence[Run], question: Question) -> pd.DataFrame:
 def milestones(runs: Sequence[Run], question: Question, bound: float = BOUND) -> pd.DataFrame:
     """Return one row for each run: the depths of the smallest debiased cosine and of the first separation.
 
+    `least_cosine_low` and `least_cosine_high` are the ends of the simultaneous band at the smallest cosine; results of
+    older versions have only the interval of this depth.
     Sets separate at the first depth where the lower end of the simultaneous band of the cross-validated AUROC is at
     least `bound`. `separates_at` is `never` if there is no such depth, and `not measured` if the run lacks the
     group. `least_cosine_at` is `not resolved` if there are too few prompts for the debiased cosine. The statistic and
@@ -100,22 +103,24 @@ def labels(frame: pd.DataFrame) -> dict[str, str]:
 
 
 def _curve(run: Run, question: Question) -> pd.DataFrame:
-    selected = _select(run, _read(run, STATISTICS[question.statistic]), question)
+    selected = _select(run, _read(run, PROFILES[question.statistic].group), question)
     points = selected.to_dataframe().reset_index()
     sites = points.get("site", pd.Series("", points.index))
     depths = [depth(Site(site or Site.RESID_PRE), layer) for site, layer in zip(sites, points["layer"], strict=True)]
     columns = {
         "run_id": run.id,
         "model": run.record.model.name,
+        "d_model": run.record.model.d_model,
+        "d_head": run.record.model.d_head,
         "statistic": question.statistic,
         "site": sites,
         "layer": points["layer"],
-        "position": points["position"],
+        "position": points.get("position", pd.NA),
         "depth": depths,
         "relative_depth": [_relative_depth(run, half_blocks) for half_blocks in depths],
         **{name: points.get(name, np.nan) for name in ("value", "low", "high")},
     }
-    return pd.DataFrame(columns).sort_values("depth", kind="stable")
+    return pd.DataFrame(columns).astype({"position": "Int64"}).sort_values("depth", kind="stable")
 
 
 def _milestones(run: Run, question: Question, bound: float) -> dict[str, Any]:
@@ -125,6 +130,8 @@ def _milestones(run: Run, question: Question, bound: float) -> dict[str, Any]:
         "contrast": "",
         "position": None,
         "least_cosine": np.nan,
+        "least_cosine_low": np.nan,
+        "least_cosine_high": np.nan,
         "least_cosine_at": "not measured",
         "least_cosine_relative_depth": np.nan,
         "separates_at": "not measured",
@@ -141,6 +148,10 @@ def _milestones(run: Run, question: Question, bound: float) -> dict[str, Any]:
     if np.isfinite(cosine).any():
         smallest = cosine[int(np.nanargmin(cosine.values))]
         row |= {"least_cosine": smallest.item(), **_at_depth(run, "least_cosine", int(smallest["depth"]))}
+        prefix = "cosine_of_means_band" if "cosine_of_means_band_low" in curves else "cosine_of_means"
+        for end in ("low", "high"):
+            values = _select(run, curves, replace(question, contrast=contrast, statistic=f"{prefix}_{end}"))["value"]
+            row[f"least_cosine_{end}"] = along_depth(values).sel(depth=smallest["depth"]).item()
     if "separation" not in finished_groups(run):
         return row
     separation = read_group(run, "separation")
@@ -175,12 +186,18 @@ def _read(run: Run, group: str) -> xr.Dataset:
 
 def _select(run: Run, group: xr.Dataset, question: Question) -> xr.Dataset:
     """Return `value`, and `low` and `high` if there is an interval, at one contrast or set and one position."""
-    interval = INTERVALS.get(question.statistic)
-    limits = {name: group[f"{interval}_{name}"] for name in ("low", "high")} if interval else {}
-    selected = xr.Dataset({"value": group[question.statistic], **limits})
+    profile = PROFILES[question.statistic]
+    names = {"value": profile.variable}
+    names |= {end: f"{profile.interval}_{end}" for end in ("low", "high") if profile.interval}
+    missing = [name for name in names.values() if name not in group]
+    if missing:
+        raise ResultsNotFoundError(
+            f"{run.id}: its results {profile.group!r} are of an older version without {missing[0]}; survey it again"
+        )
+    selected = xr.Dataset({name: profile.read(group[variable]) for name, variable in names.items()})
     if question.prompt_set is not None and "set" not in selected.dims:
         raise SpecError(
-            f"set: given {question.prompt_set!r}, but {question.statistic} is a statistic of contrasts; leave it out"
+            f"set: given {question.prompt_set!r}, but {question.statistic} is no statistic of single sets; leave it out"
         )
     if question.site is not None and "site" not in selected.dims:
         raise SpecError(
@@ -191,6 +208,8 @@ def _select(run: Run, group: xr.Dataset, question: Question) -> xr.Dataset:
             selected = selected.sel({dim: _only(run, dim, selected[dim].values.tolist(), given)})
     if "site" in selected.dims:
         selected = selected.sel(site=_sites(run, selected["site"].values.tolist(), question.site))
+    if "position" not in selected.dims:
+        return selected
     return selected.sel(position=_position(run, selected["value"], question.position))
 
 

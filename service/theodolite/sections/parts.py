@@ -21,8 +21,8 @@ BRACKETS = "numbers in square brackets are 95 % intervals"
 """Note of sections whose sentences have intervals."""
 
 BAND = (
-    "the interval of a smallest or largest value, and of accuracy and order of pairs at its depth, is simultaneous: with"
-    " 95 % probability the intervals of all depths hold at once; other intervals are those of one depth"
+    "the interval of a smallest or largest value, and of accuracy and order of pairs at its depth, is simultaneous "
+    "(with 95 % probability the intervals of all depths hold at once); other intervals are those of one depth"
 )
 """Note of sections that state an extreme over depths."""
 

@@ -10,9 +10,9 @@ from support.finished_runs import finished_run, model_facts
 from typer.testing import CliRunner
 
 from theodolite.errors import SpecError, StoreError
-from theodolite.figures.comparison import comparison_figure, description
+from theodolite.figures.comparison import comparison_figure, description, width_figure
 from theodolite.query.compare import Question, comparison
-from theodolite.query.curves import STATISTICS
+from theodolite.query.profiles import PROFILES
 from theodolite_jobs.cli import app
 
 COSINE = {"cosine_of_means_debiased": 0.8, "cosine_of_means_low": 0.7, "cosine_of_means_high": 0.9}
@@ -58,8 +58,19 @@ def test_more_runs_than_colours_are_told_apart_by_dashes(store):
     assert len({(line.line.color, line.line.dash) for line in lines}) == 11
 
 
+def test_models_of_several_widths_are_drawn_against_their_width(store):
+    frame = comparison(store[1], Question())
+    assert width_figure(frame) is None
+    wider = frame.assign(d_model=frame["run_id"].map({"first-0": 8, "second-0": 64, "third-0": 16}))
+    (points,) = width_figure(wider).data
+    assert (list(points.x), list(points.customdata)) == ([8, 64, 16], ["first", "second", "tiny"])
+    np.testing.assert_allclose(points.y, [0.8, 0.8, 0.4])  # the median of 0.3, 0.4 and 0.5
+    np.testing.assert_allclose(points.error_y.array, [0, 0, 0.1], atol=1e-12)
+    assert "NaN" not in width_figure(wider).to_json()
+
+
 def test_every_statistic_has_a_sentence_that_stands_alone():
-    for statistic in STATISTICS:
+    for statistic in PROFILES:
         assert not description(statistic).startswith("The same")
     assert description("cosine_of_means_debiased").startswith("Cosine between the means of the two sets")
 

@@ -95,7 +95,8 @@ def test_only_block_inputs_and_middles_are_compared_by_default(tmp_path):
 
 def test_milestones_are_the_smallest_cosine_and_the_first_separation(tmp_path):
     low = np.array([[[[0.5, 0.8, 0.96, 0.99]], [[0.6, 0.94, 0.97, 0.9]]]])
-    run = finished_run(tmp_path, curves() | {"separation": {"auroc_band_low": low}})
+    band = {"cosine_of_means_band_low": COSINES - 0.1, "cosine_of_means_band_high": COSINES + 0.1}
+    run = finished_run(tmp_path, curves(**band) | {"separation": {"auroc_band_low": low}})
     (row,) = records(milestones([run], Question()))
     assert row == {
         "run_id": "tiny-0",
@@ -103,6 +104,8 @@ def test_milestones_are_the_smallest_cosine_and_the_first_separation(tmp_path):
         "contrast": "refusal",
         "position": -1,
         "least_cosine": 0.6,
+        "least_cosine_low": 0.5,
+        "least_cosine_high": 0.7,
         "least_cosine_at": "1-mid",
         "least_cosine_relative_depth": 0.375,
         "separates_at": "2-pre",
@@ -155,7 +158,7 @@ def test_the_separation_of_another_contrast_is_ignored(tmp_path):
         (Question("variance_mean", prompt_set="nouns"), "set: tiny-0 has no 'nouns'; it has: harmful, harmless"),
         (
             Question(prompt_set="harmful"),
-            "set: given 'harmful', but .* is a statistic of contrasts",
+            "set: given 'harmful', but .* is no statistic of single sets",
         ),
         (Question(site="attn_out"), "site: tiny-0 has no 'attn_out'; it has: resid_pre, resid_mid"),
         (Question(position=-5), "position: tiny-0 has no values at -5; it has: -1"),

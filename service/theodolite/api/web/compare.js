@@ -7,7 +7,7 @@ import { ask, askAll, ofRun, readGroups } from "./service.js";
 
 const FIRST = "cosine_of_means_debiased";
 const MAX_RUNS = 16;
-const INDEX = /_feature$/; // the index of a feature cannot be compared
+const HIDDEN = /(_feature|_low|_high)$/; // the index of a feature cannot be compared; ends belong to their statistic
 
 /** Open the comparison; choices are `run` (repeated), `statistic`, `contrast`, `set` and `site`. */
 export function openComparison(node, signal) {
@@ -28,8 +28,9 @@ class Comparison {
     this.switches = element("div.switches");
     this.message = element("div", { "aria-live": "polite" });
     this.frame = new Frame("Comparison", signal, { height: 520, heading: "h2" });
+    this.widths = new Frame("Against the width of the models", signal, { height: 380, heading: "h2", name: "compare.widths" });
     this.table = element("div");
-    this.node = element("div", this.runs, this.switches, this.message, this.frame.node, this.table);
+    this.node = element("div", this.runs, this.switches, this.message, this.frame.node, this.widths.node, this.table);
     this.details = new Map();
   }
 
@@ -76,6 +77,8 @@ class Comparison {
       const answer = await ask("/v1/compare", { run: chosen, statistic, contrast, set, site }, until);
       this.message.replaceChildren(element("p", answer.description));
       this.table.replaceChildren(...milestones(answer.milestones, this.known));
+      this.widths.node.hidden = !answer.width_figure;
+      if (answer.width_figure) this.widths.show(() => answer.width_figure);
       // A single curve has a legend too, with the name of its model.
       answer.figure.layout.showlegend = true;
       return answer.figure;
@@ -83,7 +86,7 @@ class Comparison {
   }
 
   showOnly(message) {
-    this.frame.node.hidden = true;
+    this.frame.node.hidden = this.widths.node.hidden = true;
     this.table.replaceChildren();
     this.message.replaceChildren(message);
   }
@@ -165,14 +168,10 @@ function milestones(rows, known) {
 function statisticsOf(runs, groups) {
   const dims = {};
   const offered = [];
-  for (const { name: group, title, variables } of groups) {
+  for (const { name: group, title, profiles } of groups) {
     const stored = runs.map((run) => run.results[group] ?? {});
-    const ends = variables.flatMap(({ interval }) => (interval ? [`${interval}_low`, `${interval}_high`] : []));
-    const curves = variables.filter(
-      ({ name, along_depth: isCurve }) =>
-        isCurve && !ends.includes(name) && !INDEX.test(name) && stored.every((group) => name in group),
-    );
-    for (const variable of curves) dims[variable.name] = variable.dims;
+    const curves = profiles.filter(({ name, variable }) => !HIDDEN.test(name) && stored.every((group) => variable in group));
+    for (const profile of curves) dims[profile.name] = profile.dims;
     if (curves.length)
       offered.push({ label: title, options: curves.map(({ name }) => [name, name.replaceAll("_", " ")]) });
   }

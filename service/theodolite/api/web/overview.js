@@ -59,8 +59,8 @@ function firstFigure(run, signal) {
     const facts = element("p.soft");
     frame.show(async (until) => {
       const parameters = { run: run.run_id, statistic: "cosine_of_means_debiased", contrast };
-      const { figure, items, milestones } = await ask("/v1/compare", parameters, until);
-      facts.textContent = milestoneText(milestones[0], items);
+      const { figure, milestones } = await ask("/v1/compare", parameters, until);
+      facts.textContent = milestoneText(milestones[0]);
       Object.assign(figure.layout, { height: 340, showlegend: false });
       figure.layout.margin.t = 12;
       return figure;
@@ -86,11 +86,11 @@ async function addFirstFigure(run, signal, section) {
   }
 }
 
-/** Return sentences about the smallest cosine, with its 95 % interval, and the first separation. */
-function milestoneText(row, items) {
+/** Return sentences about the smallest cosine, with its simultaneous 95 % interval, and the first separation. */
+function milestoneText(row) {
   const depth = (label) => `layer ${label.replace("-", " ")}`;
-  const point = items.find(({ value }) => value !== null && value === row.least_cosine);
-  const interval = point && point.low !== null ? ` [${point.low.toFixed(4)}, ${point.high.toFixed(4)}]` : "";
+  const { least_cosine_low: low, least_cosine_high: high } = row;
+  const interval = low === null ? "" : ` [${low.toFixed(4)}, ${high.toFixed(4)}]`;
   const cosine =
     row.least_cosine === null
       ? "The debiased cosine is missing at all depths: with this number of prompts, the noise is larger than the means."

@@ -1,0 +1,89 @@
+"""The statistics along depth that models are compared by: stored curves, norm layers, and medians over heads."""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+
+import numpy as np
+import xarray as xr
+
+from theodolite.groups import GROUPS, Variable
+from theodolite.query.curves import is_along_depth
+from theodolite.sites import Site
+
+_NORM_DIMS = ("set", "position", "norm")
+_HEAD_DIMS = ("circuit", "offset", "layer", "head")
+_CIRCUITS = ("qk", "vo")
+
+_INPUTS = {"attention": Site.RESID_PRE, "mlp": Site.RESID_MID}
+"""The sites that norm layers read; other norm layers have no depth of their own."""
+
+
+@dataclass(frozen=True)
+class Profile:
+    """A statistic with a value for each layer.
+
+    Attributes:
+        group: its result group.
+        variable: the stored variable that it is computed from.
+        dims: its dimensions: `layer`, and some of `set`, `contrast`, `site` and `position`.
+        description: one sentence.
+        interval: prefix of the variables `…_low` and `…_high` with its 95 % interval; empty without an interval.
+        read: returns its values from the stored variable.
+    """
+
+    group: str
+    variable: str
+    dims: tuple[str, ...]
+    description: str
+    interval: str = ""
+    read: Callable[[xr.DataArray], xr.DataArray] = field(default=lambda values: values, repr=False)
+
+
+def _profiles(group: str, variable: Variable) -> Iterator[tuple[str, Profile]]:
+    name, text = variable.name, variable.description
+    if is_along_depth(variable):
+        yield name, Profile(group, name, variable.dims, text, variable.interval)
+    elif variable.dims == _NORM_DIMS:
+        yield name, Profile(group, name, ("set", "site", "position", "layer"), text, read=_at_sites)
+    elif variable.dims == _HEAD_DIMS:
+        for circuit in _CIRCUITS:
+            sentence = f"Median over the heads of a layer, {circuit} circuit at offset 0. {text}"
+            yield f"{circuit}_{name}", Profile(group, name, ("layer",), sentence, read=_median_of(circuit))
+    elif variable.dims == ("layer", "head"):
+        yield name, Profile(group, name, ("layer",), f"Median over the heads of a layer. {text}", read=_over_heads)
+
+
+def _at_sites(values: xr.DataArray) -> xr.DataArray:
+    """Return a statistic of norm layers, (…, norm), by the site and the layer of their input, (…, site, layer)."""
+    labels = values["norm"].values.tolist()
+    at = {label: label.partition(".")[::2] for label in labels}
+    layers = sorted({int(layer) for layer, which in at.values() if which in _INPUTS})
+    columns = [
+        xr.concat([_one_norm(values, f"{layer}.{which}") for layer in layers], dim=xr.IndexVariable("layer", layers))
+        for which in _INPUTS
+    ]
+    sites = xr.IndexVariable("site", [str(site) for site in _INPUTS.values()])
+    return xr.concat(columns, dim=sites)
+
+
+def _one_norm(values: xr.DataArray, label: str) -> xr.DataArray:
+    if label in values["norm"].values:
+        return values.sel(norm=label, drop=True)
+    return xr.full_like(values.isel(norm=0, drop=True), np.nan)
+
+
+def _median_of(circuit: str) -> Callable[[xr.DataArray], xr.DataArray]:
+    return lambda values: _over_heads(values.sel(circuit=circuit, offset=0, drop=True))
+
+
+def _over_heads(values: xr.DataArray) -> xr.DataArray:
+    return values.where(values >= 0 if values.dtype.kind == "i" else True).median("head")  # −1: a circuit of zeros
+
+
+PROFILES = {
+    name: profile
+    for group in GROUPS.values()
+    for variable in group.variables
+    for name, profile in _profiles(group.name, variable)
+}
+"""Every statistic that can be compared along depth, by name."""
