@@ -55,21 +55,17 @@ def _profiles(group: str, variable: Variable) -> Iterator[tuple[str, Profile]]:
 
 def _at_sites(values: xr.DataArray) -> xr.DataArray:
     """Return a statistic of norm layers, (…, norm), by the site and the layer of their input, (…, site, layer)."""
-    labels = values["norm"].values.tolist()
-    at = {label: label.partition(".")[::2] for label in labels}
-    layers = sorted({int(layer) for layer, which in at.values() if which in _INPUTS})
-    columns = [
-        xr.concat([_one_norm(values, f"{layer}.{which}") for layer in layers], dim=xr.IndexVariable("layer", layers))
-        for which in _INPUTS
-    ]
-    sites = xr.IndexVariable("site", [str(site) for site in _INPUTS.values()])
-    return xr.concat(columns, dim=sites)
-
-
-def _one_norm(values: xr.DataArray, label: str) -> xr.DataArray:
-    if label in values["norm"].values:
-        return values.sel(norm=label, drop=True)
-    return xr.full_like(values.isel(norm=0, drop=True), np.nan)
+    others = [dim for dim in values.dims if dim != "norm"]
+    columns = values.transpose(*others, "norm").values
+    places = [label.partition(".")[::2] for label in values["norm"].values.tolist()]
+    layers = sorted({int(layer) for layer, which in places if which in _INPUTS})
+    profile = np.full((*columns.shape[:-1], len(_INPUTS), len(layers)), np.nan)
+    for column, (layer, which) in enumerate(places):
+        if which in _INPUTS:
+            profile[..., list(_INPUTS).index(which), layers.index(int(layer))] = columns[..., column]
+    labels = {dim: values[dim].values for dim in others if dim in values.coords}
+    sites = [str(site) for site in _INPUTS.values()]
+    return xr.DataArray(profile, {**labels, "site": sites, "layer": layers}, (*others, "site", "layer"))
 
 
 def _median_of(circuit: str) -> Callable[[xr.DataArray], xr.DataArray]:
