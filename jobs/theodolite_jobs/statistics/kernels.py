@@ -11,7 +11,7 @@ import numba
 import numpy as np
 from jaxtyping import Float, Float64, Int64
 
-_COLUMNS = 256
+_COLUMNS = 512
 """Features in one round over the samples: their sums stay in the first cache."""
 
 
@@ -22,11 +22,34 @@ def row_lengths(samples: Float[np.ndarray, "sample d_model"]) -> Float64[np.ndar
     return norms
 
 
-def step_lengths(
-    start: Float[np.ndarray, "sample d_model"], end: Float[np.ndarray, "sample d_model"]
-) -> Float64[np.ndarray, " sample"]:
-    """Return ‖end − start‖ of each sample."""
-    return np.asarray(np.sqrt(step_dots(start, end, start, end)))
+def position_means(
+    samples: Float[np.ndarray, "sample d_model"], n_positions: int
+) -> Float64[np.ndarray, "position d_model"]:
+    """Return the mean of each position; sample i has the position i mod n_positions. NaN without samples.
+
+    Equal samples give exactly their own value.
+    """
+    means = np.full((n_positions, samples.shape[1]), np.nan)
+    if len(samples):
+        _position_means(np.ascontiguousarray(samples), means)
+    return means
+
+
+def step_products(
+    start: Float[np.ndarray, "sample d_model"],
+    end: Float[np.ndarray, "sample d_model"],
+    start_centres: Float64[np.ndarray, "position d_model"],
+    end_centres: Float64[np.ndarray, "position d_model"],
+) -> tuple[Float64[np.ndarray, "sample 3"], Float64[np.ndarray, "sample 4"]]:
+    """Return products of each sample's start x, end y and step y − x, and of their deviations from the centres.
+
+    The first array is ‖x‖², x·(y − x), ‖y − x‖². The second has the same three products of x minus its centre and y
+    minus its centre, and then the square of the latter. Sample i has the centres of position i mod n_positions.
+    """
+    products, deviations = np.empty((len(start), 3)), np.empty((len(start), 4))
+    vectors = (np.ascontiguousarray(one) for one in (start, end, start_centres, end_centres))
+    _step_products(*vectors, products, deviations)
+    return products, deviations
 
 
 def step_dots(
@@ -34,11 +57,17 @@ def step_dots(
     end: Float[np.ndarray, "sample d_model"],
     other_start: Float[np.ndarray, "sample d_model"],
     other_end: Float[np.ndarray, "sample d_model"],
-) -> Float64[np.ndarray, " sample"]:
-    """Return (end − start)·(other_end − other_start) of each sample."""
-    dots = np.empty(len(start))
-    _step_dots(*(np.ascontiguousarray(one) for one in (start, end, other_start, other_end)), dots)
-    return dots
+    centres: Float64[np.ndarray, "position d_model"],
+    other_centres: Float64[np.ndarray, "position d_model"],
+) -> tuple[Float64[np.ndarray, " sample"], Float64[np.ndarray, " sample"]]:
+    """Return the product of the steps end − start and other_end − other_start, and that of their deviations.
+
+    The deviations are from the centres of the two steps; sample i has those of position i mod n_positions.
+    """
+    dots, deviations = np.empty((2, len(start)))
+    vectors = (start, end, other_start, other_end, centres, other_centres)
+    _step_dots(*(np.ascontiguousarray(one) for one in vectors), dots, deviations)
+    return dots, deviations
 
 
 def row_sums(
@@ -123,15 +152,76 @@ def _row_lengths(samples, norms):
         norms[i] = math.sqrt(total)
 
 
+@_compiled()
+@no_type_check
+def _position_means(samples, means):
+    n_positions, d_model = means.shape
+    for position in range(n_positions):
+        for start in range(0, d_model, _COLUMNS):
+            stop = min(start + _COLUMNS, d_model)
+            first, totals = samples[position, start:stop], means[position, start:stop]
+            totals[:] = 0.0
+            for i in range(position + n_positions, samples.shape[0], n_positions):
+                row = samples[i, start:stop]
+                for j in range(stop - start):
+                    totals[j] += np.float64(row[j]) - np.float64(first[j])
+            for j in range(stop - start):
+                totals[j] = first[j] + totals[j] / (samples.shape[0] // n_positions)
+
+
 @_by_rows
 @no_type_check
-def _step_dots(start, end, other_start, other_end, dots):
-    for i in range(start.shape[0]):
-        total = 0.0
-        for j in range(start.shape[1]):
-            change = np.float64(end[i, j]) - np.float64(start[i, j])
-            total += change * (np.float64(other_end[i, j]) - np.float64(other_start[i, j]))
-        dots[i] = total
+def _step_products(start, end, start_centres, end_centres, products, deviations):
+    products[:] = 0.0
+    deviations[:] = 0.0
+    for first in range(0, start.shape[1], _COLUMNS):
+        last = min(first + _COLUMNS, start.shape[1])
+        for i in range(start.shape[0]):
+            position = i % start_centres.shape[0]
+            xs, ys = start[i, first:last], end[i, first:last]
+            a, b = start_centres[position, first:last], end_centres[position, first:last]
+            xx = xt = tt = uu = uv = vv = ww = 0.0
+            for j in range(last - first):
+                x, y = np.float64(xs[j]), np.float64(ys[j])
+                t = y - x
+                xx += x * x
+                xt += x * t
+                tt += t * t
+                u, w = x - a[j], y - b[j]
+                v = w - u
+                uu += u * u
+                uv += u * v
+                vv += v * v
+                ww += w * w
+            products[i, 0] += xx
+            products[i, 1] += xt
+            products[i, 2] += tt
+            deviations[i, 0] += uu
+            deviations[i, 1] += uv
+            deviations[i, 2] += vv
+            deviations[i, 3] += ww
+
+
+@_by_rows
+@no_type_check
+def _step_dots(start, end, other_start, other_end, centres, other_centres, dots, deviations):
+    dots[:] = 0.0
+    deviations[:] = 0.0
+    for first in range(0, start.shape[1], _COLUMNS):
+        last = min(first + _COLUMNS, start.shape[1])
+        for i in range(start.shape[0]):
+            position = i % centres.shape[0]
+            x, y = start[i, first:last], end[i, first:last]
+            other_x, other_y = other_start[i, first:last], other_end[i, first:last]
+            a, b = centres[position, first:last], other_centres[position, first:last]
+            total = deviation = 0.0
+            for j in range(last - first):
+                step = np.float64(y[j]) - np.float64(x[j])
+                other = np.float64(other_y[j]) - np.float64(other_x[j])
+                total += step * other
+                deviation += (step - a[j]) * (other - b[j])
+            dots[i] += total
+            deviations[i] += deviation
 
 
 @_by_rows
