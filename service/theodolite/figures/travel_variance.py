@@ -10,7 +10,7 @@ from plotly.subplots import make_subplots
 from theodolite.figures.panels import legend_above
 from theodolite.figures.style import COSINE, NEGATIVE, PLAIN, POSITIVE, bare_layout, clear
 
-_PANEL, _MARGINS = 235, 150  # pixels
+_PANEL, _MARGINS, _GAP = 220, 130, 30  # pixels
 
 _PARTS = {
     "variance_pre": ("variance of the input", PLAIN),
@@ -37,9 +37,7 @@ def budget_figure(travel: xr.Dataset, position: int, colours: Mapping[str, str])
         colours: the sets, from top to bottom.
     """
     selected, height = travel.sel(position=position), _PANEL * len(colours) + _MARGINS
-    figure = make_subplots(
-        rows=len(colours), cols=1, shared_xaxes=True, subplot_titles=list(colours), vertical_spacing=60 / height
-    )
+    figure = make_subplots(rows=len(colours), cols=1, shared_xaxes=True, vertical_spacing=_GAP / height)
     for row, set_name in enumerate(colours, start=1):
         values = selected.sel(set=set_name)
         parts = _PARTS if np.isfinite(values["variance_mid"]).any() else _PARTS_OF_BLOCK
@@ -55,8 +53,7 @@ def budget_figure(travel: xr.Dataset, position: int, colours: Mapping[str, str])
                 hovertemplate="layer %{x}: %{y:.3f}<extra>" + title + "</extra>",
             )
             figure.add_trace(bar, row=row, col=1)
-        figure.update_yaxes(title="share of variance", row=row, col=1)
+        figure.update_yaxes(title=f"share, {set_name}", row=row, col=1)
     figure.update_xaxes(title="layer", row=len(colours), col=1)
-    legend = {**legend_above(1), "y": 1 + 32 / (height - _MARGINS)}
-    figure.update_layout(bare_layout(height), barmode="relative", bargap=0.15, hovermode="x", legend=legend)
+    figure.update_layout(bare_layout(height), barmode="relative", bargap=0.15, hovermode="x", legend=legend_above(1))
     return figure
