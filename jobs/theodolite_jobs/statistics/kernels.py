@@ -4,7 +4,7 @@ NumPy makes an array for each operation; these loops read the samples once, whil
 """
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, no_type_check
 
 import numba
@@ -35,20 +35,17 @@ def position_means(
     return means
 
 
-def step_products(
-    start: Float[np.ndarray, "sample d_model"],
-    end: Float[np.ndarray, "sample d_model"],
-    start_centres: Float64[np.ndarray, "position d_model"],
-    end_centres: Float64[np.ndarray, "position d_model"],
-) -> tuple[Float64[np.ndarray, "sample 3"], Float64[np.ndarray, "sample 4"]]:
-    """Return products of each sample's start x, end y and step y − x, and of their deviations from the centres.
+def block_products(
+    states: Sequence[Float[np.ndarray, "sample d_model"]],
+    centres: Sequence[Float64[np.ndarray, "position d_model"]],
+) -> tuple[Float64[np.ndarray, "sample 3 4"], Float64[np.ndarray, "sample 3 4"]]:
+    """Return products of the steps between three states x, m and y, and of their deviations from the centres.
 
-    The first array is ‖x‖², x·(y − x), ‖y − x‖². The second has the same three products of x minus its centre and y
-    minus its centre, and then the square of the latter. Sample i has the centres of position i mod n_positions.
+    The steps are x to m, m to y, and x to y. For a start s, a step Δ and an end e, the products are ‖s‖², s·Δ, ‖Δ‖² and
+    ‖e‖². In the second array, x, m and y are without their centres; sample i has those of position i mod n_positions.
     """
-    products, deviations = np.empty((len(start), 3)), np.empty((len(start), 4))
-    vectors = (np.ascontiguousarray(one) for one in (start, end, start_centres, end_centres))
-    _step_products(*vectors, products, deviations)
+    products, deviations = np.empty((2, len(states[0]), 3, 4))
+    _block_products(*(np.ascontiguousarray(one) for one in (*states, *centres)), products, deviations)
     return products, deviations
 
 
@@ -171,35 +168,45 @@ def _position_means(samples, means):
 
 @_by_rows
 @no_type_check
-def _step_products(start, end, start_centres, end_centres, products, deviations):
-    products[:] = 0.0
-    deviations[:] = 0.0
-    for first in range(0, start.shape[1], _COLUMNS):
-        last = min(first + _COLUMNS, start.shape[1])
-        for i in range(start.shape[0]):
-            position = i % start_centres.shape[0]
-            xs, ys = start[i, first:last], end[i, first:last]
-            a, b = start_centres[position, first:last], end_centres[position, first:last]
-            xx = xt = tt = uu = uv = vv = ww = 0.0
-            for j in range(last - first):
-                x, y = np.float64(xs[j]), np.float64(ys[j])
-                t = y - x
-                xx += x * x
-                xt += x * t
-                tt += t * t
-                u, w = x - a[j], y - b[j]
-                v = w - u
-                uu += u * u
-                uv += u * v
-                vv += v * v
-                ww += w * w
-            products[i, 0] += xx
-            products[i, 1] += xt
-            products[i, 2] += tt
-            deviations[i, 0] += uu
-            deviations[i, 1] += uv
-            deviations[i, 2] += vv
-            deviations[i, 3] += ww
+def _put_block_products(into, xx, xa, aa, mm, mb, bb, xs, ss, yy):
+    into[0, 0], into[0, 1], into[0, 2], into[0, 3] = xx, xa, aa, mm
+    into[1, 0], into[1, 1], into[1, 2], into[1, 3] = mm, mb, bb, yy
+    into[2, 0], into[2, 1], into[2, 2], into[2, 3] = xx, xs, ss, yy
+
+
+@_by_rows
+@no_type_check
+def _block_products(x, m, y, x_centres, m_centres, y_centres, products, deviations):
+    for i in range(x.shape[0]):
+        xx = xa = aa = mm = mb = bb = xs = ss = yy = 0.0
+        for j in range(x.shape[1]):
+            u, v, w = np.float64(x[i, j]), np.float64(m[i, j]), np.float64(y[i, j])
+            a, b, s = v - u, w - v, w - u
+            xx += u * u
+            xa += u * a
+            aa += a * a
+            mm += v * v
+            mb += v * b
+            bb += b * b
+            xs += u * s
+            ss += s * s
+            yy += w * w
+        _put_block_products(products[i], xx, xa, aa, mm, mb, bb, xs, ss, yy)
+        p = i % x_centres.shape[0]
+        xx = xa = aa = mm = mb = bb = xs = ss = yy = 0.0
+        for j in range(x.shape[1]):
+            u, v, w = x[i, j] - x_centres[p, j], m[i, j] - m_centres[p, j], y[i, j] - y_centres[p, j]
+            a, b, s = v - u, w - v, w - u
+            xx += u * u
+            xa += u * a
+            aa += a * a
+            mm += v * v
+            mb += v * b
+            bb += b * b
+            xs += u * s
+            ss += s * s
+            yy += w * w
+        _put_block_products(deviations[i], xx, xa, aa, mm, mb, bb, xs, ss, yy)
 
 
 @_by_rows

@@ -1,6 +1,6 @@
 """Steps of a prompt's state through the blocks, angles between steps, path lengths and arcs. Pure, in float64."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -8,7 +8,7 @@ import numpy as np
 from jaxtyping import Float, Float64
 from numpy.typing import NDArray
 
-from theodolite_jobs.statistics.kernels import position_means, step_dots, step_products
+from theodolite_jobs.statistics.kernels import block_products, position_means, step_dots
 from theodolite_jobs.statistics.ratio import ratio
 from theodolite_jobs.statistics.travel_variance import BRANCHES, StepProducts
 
@@ -77,23 +77,18 @@ def travel(blocks: Iterable[Block], n_prompts: int, n_positions: int, n_blocks: 
         n_blocks: number of blocks, at least one.
     """
     shape = (n_prompts * n_positions, n_blocks)
-    products, deviations = (np.full((*shape, len(BRANCHES), length), np.nan) for length in (3, 4))
+    products, deviations = np.full((2, *shape, len(BRANCHES), 4), np.nan)
     dots, deviation_dots = np.full((2, *shape), np.nan)
     outputs = np.full((*shape, len(BRANCHES)), np.nan)
     means: list[tuple[NDArray[np.float64], ...]] = []
     first = last = previous = None
     for index, block in enumerate(blocks):
-        states = (block.entering, block.middle, block.leaving)
         known = means[-1][2] if block.entering is last else position_means(block.entering, n_positions)
-        means.append((known, *(_means_or_nan(state, known) for state in states[1:])))
-        for branch, (x, y) in enumerate(BRANCHES.values()):
-            start, end = states[x], states[y]
-            if start is not None and end is not None:
-                centres = means[-1][x], means[-1][y]
-                products[:, index, branch], deviations[:, index, branch] = step_products(start, end, *centres)
+        means.append((known, *(_means_or_nan(state, known) for state in (block.middle, block.leaving))))
+        products[:, index], deviations[:, index] = _block_products(block, means[-1])
         step = None if block.leaving is None else (block.entering, block.leaving)
         if step is not None and previous is not None and block.follows:
-            centres = tuple(leaving - entering for entering, _, leaving in means[-2:])
+            centres = (leaving - entering for entering, _, leaving in means[-2:])
             dots[:, index - 1], deviation_dots[:, index - 1] = step_dots(*previous, *step, *centres)
         for branch, lengths in enumerate((block.attn, block.mlp)):
             outputs[:, index, branch] = np.nan if lengths is None else lengths
@@ -110,8 +105,22 @@ def _means_or_nan(state: Vectors | None, like: NDArray[np.float64]) -> NDArray[n
     return np.full_like(like, np.nan) if state is None else position_means(state, len(like))
 
 
+def _block_products(
+    block: Block, means: Sequence[NDArray[np.float64]]
+) -> tuple[Float64[np.ndarray, "sample 3 4"], Float64[np.ndarray, "sample 3 4"]]:
+    """Return the products of a block's steps and of their deviations; NaN where a state was not captured."""
+    states = (block.entering, block.middle, block.leaving)
+    is_known = [state is not None for state in states]
+    found = block_products([block.entering if state is None else state for state in states], means)
+    for branch, (start, end) in enumerate(BRANCHES.values()):
+        if not (is_known[start] and is_known[end]):
+            for products in found:
+                products[:, branch] = np.nan
+    return found
+
+
 def _steps(
-    products: Float64[np.ndarray, "sample block 3 3"],
+    products: Float64[np.ndarray, "sample block 3 4"],
     dots: Float64[np.ndarray, "sample block"],
     outputs: Float64[np.ndarray, "sample block 3"],
 ) -> Float64[np.ndarray, "sample block step"]:
@@ -130,18 +139,18 @@ def _path(
 ) -> Float64[np.ndarray, "sample path"]:
     """Return PATH from the quantities of the blocks and the states before and after all blocks."""
     zero = np.zeros((1, first.shape[1]))
-    products, _ = step_products(first, last, zero, zero)
+    products = block_products((first, first, last), (zero, zero, zero))[0][:, 2]
     length, arc_length = (steps[..., STEPS.index(name)].sum(axis=1) for name in ("step_norm_block", "arc_block"))
     displacement, great_circle = np.sqrt(products[:, 2]), angles(products)
     straight = (length, displacement, ratio(length, displacement))
     return np.stack([*straight, arc_length, great_circle, ratio(arc_length, great_circle)], axis=-1)
 
 
-def angles(products: Float64[np.ndarray, "*dims 3"]) -> Float64[np.ndarray, "*dims"]:
-    """Return the angles between x and y in radians, from ‖x‖², x·Δ and ‖Δ‖² of Δ = y − x; NaN for a zero vector.
+def angles(products: Float64[np.ndarray, "*dims 4"]) -> Float64[np.ndarray, "*dims"]:
+    """Return the angles between x and y in radians, from the products of Δ = y − x; NaN for a zero vector.
 
     tan = √(‖x‖²‖Δ‖² − (x·Δ)²) / x·y has an error of about 1e-8·‖Δ‖/‖y‖ at small angles; the arc cosine has 1e-8.
     """
-    squared, along, step_squared = np.moveaxis(products, -1, 0)
+    squared, along, step_squared, _ = np.moveaxis(products, -1, 0)
     across, product = np.sqrt(np.maximum(squared * step_squared - along**2, 0)), squared + along
     return np.where((across > 0) | (product != 0), np.arctan2(across, product), np.nan)

@@ -10,7 +10,7 @@ import numpy as np
 from jaxtyping import Float64
 from numpy.typing import NDArray
 
-from theodolite_jobs.statistics import kernels
+from theodolite_jobs.statistics.kernels import block_products
 from theodolite_jobs.statistics.ratio import ratio
 
 BRANCHES = {"attn": (0, 1), "mlp": (1, 2), "block": (0, 2)}
@@ -64,13 +64,12 @@ def merge_products(first: StepProducts, second: StepProducts) -> StepProducts:
 
 def _products(states: Float64[np.ndarray, "position block 3 d_model"]) -> tuple[NDArray[np.float64], ByBlock]:
     """Return the products of one sample of states whose means are zero, with the shapes of `StepProducts`."""
-    shape, zero = states.shape[:2], np.zeros((1, states.shape[3]))
-    state = [np.ascontiguousarray(states[:, :, index]).reshape(-1, states.shape[3]) for index in range(3)]
-    sums = [kernels.step_products(state[x], state[y], zero, zero)[1] for x, y in BRANCHES.values()]
-    following = np.full(shape, np.nan)
-    steps = states[:, :, 2] - states[:, :, 0]
+    shape, d_model = states.shape[:2], states.shape[3]
+    zero = np.zeros((1, d_model))
+    sums, _ = block_products([states[:, :, state].reshape(-1, d_model) for state in range(3)], (zero, zero, zero))
+    steps, following = states[:, :, 2] - states[:, :, 0], np.full(shape, np.nan)
     following[:, :-1] = np.vecdot(steps[:, :-1], steps[:, 1:])
-    return np.stack(sums, axis=1).reshape(*shape, 3, 4), following
+    return sums.reshape(*shape, 3, 4), following
 
 
 def variance_budget(products: StepProducts) -> dict[str, ByBlock]:

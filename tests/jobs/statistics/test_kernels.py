@@ -43,17 +43,17 @@ def test_means_of_positions(samples, n_positions):
     assert np.isnan(kernels.position_means(rows[:0], n_positions)).all()
 
 
-def test_products_of_steps(samples):
-    other, (a, b) = random(N, WIDTH, seed=1), np.random.default_rng(1).normal(size=(2, 3, WIDTH))
-    start, end = samples.astype(np.float64), other.astype(np.float64)
-    of_sample = np.arange(N) % 3
-    start_change, end_change = start - a[of_sample], end - b[of_sample]
-    step, change = end - start, end_change - start_change
-    products, deviations = kernels.step_products(samples, other, a, b)
-    expected = [(start, start), (start, step), (step, step)]
-    np.testing.assert_allclose(products, np.stack([np.vecdot(x, y) for x, y in expected], axis=1), rtol=1e-12)
-    expected = [(start_change, start_change), (start_change, change), (change, change), (end_change, end_change)]
-    np.testing.assert_allclose(deviations, np.stack([np.vecdot(x, y) for x, y in expected], axis=1), rtol=1e-12)
+def test_products_of_the_steps_of_a_block(samples):
+    states = (samples, random(N, WIDTH, seed=1), random(N, WIDTH, seed=2))
+    centres = tuple(np.random.default_rng(1).normal(size=(3, 3, WIDTH)))
+    products, deviations = kernels.block_products(states, centres)
+    exact = [state.astype(np.float64) for state in states]
+    changes = [state - centre[np.arange(N) % 3] for state, centre in zip(exact, centres, strict=True)]
+    for found, three in ((products, exact), (deviations, changes)):
+        for branch, (start, end) in enumerate(((0, 1), (1, 2), (0, 2))):
+            x, y = three[start], three[end]
+            expected = [np.vecdot(*pair) for pair in ((x, x), (x, y - x), (y - x, y - x), (y, y))]
+            np.testing.assert_allclose(found[:, branch], np.stack(expected, axis=1), rtol=1e-12, atol=1e-11)
 
 
 def test_dots_of_two_steps(samples):
