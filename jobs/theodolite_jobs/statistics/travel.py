@@ -96,9 +96,12 @@ def travel(blocks: Iterable[Block], n_prompts: int, n_positions: int, n_blocks: 
     steps = _steps(products, dots, outputs)
     path = np.full((shape[0], len(PATH)), np.nan) if first is None or last is None else _path(steps, first, last)
     all_means = np.stack([np.stack(of_block, axis=1) for of_block in means], axis=1)
-    by_prompt = [rows.reshape(n_prompts, n_positions, *rows.shape[1:]) for rows in (steps, path)]
-    sums = [rows.reshape(n_prompts, n_positions, *rows.shape[1:]).sum(axis=0) for rows in (deviations, deviation_dots)]
-    return Travel(*by_prompt, StepProducts(n_prompts, all_means, *sums))
+
+    def by_prompt(rows: NDArray[np.float64]) -> NDArray[np.float64]:
+        return rows.reshape(n_prompts, n_positions, *rows.shape[1:])
+
+    sums = [by_prompt(rows).sum(axis=0) for rows in (deviations, deviation_dots)]
+    return Travel(by_prompt(steps), by_prompt(path), StepProducts(n_prompts, all_means, *sums))
 
 
 def _means_or_nan(state: Vectors | None, like: NDArray[np.float64]) -> NDArray[np.float64]:

@@ -37,7 +37,7 @@ def travel_figure(travel: xr.Dataset, position: int, colours: Mapping[str, str])
 
 
 def cosines_figure(travel: xr.Dataset, position: int, colours: Mapping[str, str]) -> go.Figure:
-    """Return the cosines of blocks' steps, with the mean step and without it, and the share of the mean step.
+    """Return the cosines of steps and of their deviations from the mean step, and the share of the mean step.
 
     Args:
         travel: the result group.
@@ -46,7 +46,7 @@ def cosines_figure(travel: xr.Dataset, position: int, colours: Mapping[str, str]
     """
     selected = travel.sel(position=position)
     panels = []
-    for title, suffix in (("cosine", ""), ("cosine without the mean step", "_centred")):
+    for title, suffix in (("cosine", ""), ("cosine of deviations", "_centred")):
         lines = [*_lines(selected, f"step_cosine_next{suffix}", ", next step", "solid", colours)]
         lines += _lines(selected, f"step_cosine_stream{suffix}", ", stream", "dot", colours)
         if lines:

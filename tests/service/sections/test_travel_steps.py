@@ -130,7 +130,7 @@ def test_cosines_have_a_line_at_zero(tmp_path):
     assert len(zero) == 2
     assert all(set(trace.y) == {0.0} for trace in zero)
     assert [axis.title.text for axis in figure.select_yaxes()] == [
-        *("cosine", "cosine without the mean step", "share of the mean step"),
+        *("cosine", "cosine of deviations", "share of the mean step"),
     ]
 
 
