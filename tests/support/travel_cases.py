@@ -38,9 +38,9 @@ def states_of(of_sample: dict[str, Float64], final: Float64, layers: Sequence[in
     return stream, of_sample.get("resid_mid"), leaving
 
 
-def without_middle(*arguments: object) -> States:
+def without_middle(of_sample: dict[str, Float64], final: Float64, layers: Sequence[int], n_layers: int) -> States:
     """Return the states of one prompt in blocks whose attention and MLP have no state between them."""
-    stream, _, leaving = states_of(*arguments)
+    stream, _, leaving = states_of(of_sample, final, layers, n_layers)
     return stream, None, leaving
 
 
@@ -70,9 +70,10 @@ def travel_of_sample(states: States, outputs: Sequence[Float64] | None, is_whole
         if following is not None:
             found[index, 3] = cosine(out - stream[index], following - out)
     path = np.full(len(PATH), np.nan)
-    if is_whole:
-        length, displacement = found[:, 2].sum(), np.linalg.norm(leaving[-1] - stream[0])
-        arc, circle = found[:, 7].sum(), angle(stream[0], leaving[-1])
+    last = leaving[-1]
+    if is_whole and last is not None:
+        length, displacement = found[:, 2].sum(), np.linalg.norm(last - stream[0])
+        arc, circle = found[:, 7].sum(), angle(stream[0], last)
         path[:] = [length, displacement, length / displacement, arc, circle, arc / circle]
     return found, path
 
@@ -88,14 +89,15 @@ def variances_of_samples(samples: Sequence[States]) -> dict[str, Float64]:
     """Return VARIANCES of the blocks, (layer,), from the states of all prompts."""
     n_layers, n = len(samples[0][0]), len(samples)
     found = {name: np.full(n_layers, np.nan) for name in VARIANCES}
-    block_steps = []
+    block_steps: list[Float64 | None] = []
     for index in range(n_layers):
         by_sample = [steps_of(states, index) for states in samples]
         block_steps.append(None)
         for branch, name in enumerate(BRANCHES):
-            if by_sample[0][branch] is None:
+            pairs = [pair for one in by_sample if (pair := one[branch]) is not None]
+            if not pairs:
                 continue
-            start, end = (np.stack([one[branch][which] for one in by_sample]) for which in (0, 1))
+            start, end = (np.stack(states) for states in zip(*pairs, strict=True))
             step = end - start
             found[f"variance_step_{name}"][index] = trace(step, step)
             found[f"twice_covariance_{name}"][index] = 2 * trace(start, step)

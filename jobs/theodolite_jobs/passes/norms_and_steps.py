@@ -55,8 +55,10 @@ def travel_outputs(
     return {"steps": moments(found.steps), "path": moments(found.path)}, found.products
 
 
-def captured_blocks(run: Run, sites: Sequence[Site], at: At, visit: Callable[[int], None]) -> Iterator[Block]:
-    """Yield each captured block, after a call of `visit` with the block's index."""
+def captured_blocks(
+    run: Run, sites: Sequence[Site], at: Callable[[Site, int], NDArray[np.floating]], visit: Callable[[int], None]
+) -> Iterator[Block]:
+    """Yield each captured block, after a call of `visit` with the block's index; `at` may also return means."""
     # An old parity certificate lacks `post_norm`; resid_mid − resid_pre is then not taken as attention's output.
     layers, sums = run.record.layers, Site.RESID_MID in sites and not run.record.parity.get("post_norm", True)
     for index, layer in enumerate(layers):
