@@ -1,6 +1,6 @@
 """Stored runs of several sets with edge cases, and the definitions that result groups are compared with."""
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -18,8 +18,6 @@ from theodolite_jobs.passes.norm_layers import NormLayer
 from theodolite_jobs.statistics.norms import Norm
 
 Float64 = NDArray[np.float64]
-Branches = tuple[Callable[[int], Float64 | None], Callable[[int, Float64 | None], Float64 | None]]
-"""Functions of a layer's index that return what attention and the MLP add; the second also gets the block's output."""
 
 WIDTH, LAYERS = 8, 3
 SEQUENTIAL = ("resid_pre", "resid_mid")
@@ -148,87 +146,6 @@ def cosine(x: Float64, y: Float64) -> float:
     """Return the cosine of two vectors; NaN where one is zero."""
     lengths = np.sqrt((x @ x) * (y @ y))
     return float(x @ y / lengths) if lengths > 0 else np.nan
-
-
-STEPS = ("step_norm_attn", "step_norm_mlp", "step_norm_block", "step_cosine_next", "step_cosine_stream")
-PATH = ("path_length", "displacement", "path_ratio")
-
-
-def travel_of_sample(
-    stream: Float64, branches: Branches, final: Float64, layers: Sequence[int], n_layers: int
-) -> tuple[Float64, Float64]:
-    """Return one sample's STEPS, (layer, 5), and PATH, (3,); `stream` is (layer, d_model), as captured."""
-    attn, mlp = branches
-    leaving: list[Float64 | None] = []
-    for index, layer in enumerate(layers):
-        if layer + 1 in layers:
-            leaving.append(stream[index + 1])
-        else:
-            leaving.append(final if layer + 1 == n_layers else None)
-    found = np.full((len(layers), 5), np.nan)
-    for index, out in enumerate(leaving):
-        branch_attn, branch_mlp = attn(index), mlp(index, out)
-        if branch_attn is not None:
-            found[index, 0] = np.sqrt((branch_attn**2).sum())
-        if branch_mlp is not None:
-            found[index, 1] = np.sqrt((branch_mlp**2).sum())
-        if out is None:
-            continue
-        step = out - stream[index]
-        found[index, 2] = np.sqrt((step**2).sum())
-        found[index, 4] = cosine(step, stream[index])
-        if index + 1 < len(layers) and (following := leaving[index + 1]) is not None:
-            found[index, 3] = cosine(step, following - out)
-    way = np.full(3, np.nan)
-    if list(layers) == list(range(n_layers)):
-        length, displacement = found[:, 2].sum(), np.linalg.norm(final - stream[0])
-        way = np.array([length, displacement, length / displacement])
-    return found, way
-
-
-def expected_travel(
-    stored: Stored, layers: Sequence[int], n_layers: int, added: Callable[[dict[str, Float64]], Branches]
-) -> dict[str, Float64]:
-    """Return all variables of `travel`; `added` returns the branches of one sample from its arrays."""
-    sets = list(stored.arrays)
-    shape = (len(sets), 2)
-    expected = {"n_samples": np.zeros(shape)}
-    for name in STEPS:
-        expected |= {f"{name}{end}": np.full((*shape, len(layers)), np.nan) for end in ("", "_std")}
-    for name in PATH:
-        expected |= {f"{name}{end}": np.full(shape, np.nan) for end in ("", "_std")}
-    for row, name in enumerate(sets):
-        for column, position in enumerate((-2, -1)):
-            final = stored.final_at(name, position)
-            if final is None:
-                continue
-            found = []
-            for index, sample in enumerate(stored.usable(name)):
-                of_sample = {
-                    site: values[sample, position].astype(np.float64) for site, values in stored.arrays[name].items()
-                }
-                found.append(travel_of_sample(of_sample["resid_pre"], added(of_sample), final[index], layers, n_layers))
-            steps, ways = (np.stack(parts) for parts in zip(*found, strict=True))
-            expected["n_samples"][row, column] = len(found)
-            for names, values in ((STEPS, steps), (PATH, ways)):
-                mean, std = mean_and_spread(values)
-                for place, quantity in enumerate(names):
-                    expected[quantity][row, column] = mean[..., place]
-                    expected[f"{quantity}_std"][row, column] = std[..., place]
-    return expected
-
-
-def by_differences(of_sample: dict[str, Float64]) -> Branches:
-    """Return the branches as differences of the residual stream."""
-    stream, middle = of_sample["resid_pre"], of_sample["resid_mid"]
-    return (lambda index: middle[index] - stream[index]), (
-        lambda index, out: None if out is None else out - middle[index]
-    )
-
-
-def as_captured(of_sample: dict[str, Float64]) -> Branches:
-    """Return the branches as their outputs were captured."""
-    return (lambda index: of_sample["attn_out"][index]), (lambda index, _: of_sample["mlp_out"][index])
 
 
 def model_of(n_layers: int) -> ModelFacts:

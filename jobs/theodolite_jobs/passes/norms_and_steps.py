@@ -12,9 +12,10 @@ from theodolite_jobs.passes.norm_layers import NormLayer
 from theodolite_jobs.passes.samples import Samples
 from theodolite_jobs.passes.selections import first_captured
 from theodolite_jobs.statistics import sphere
-from theodolite_jobs.statistics.kernels import row_lengths, step_lengths
+from theodolite_jobs.statistics.kernels import row_lengths
 from theodolite_jobs.statistics.moments import Moments, moments
 from theodolite_jobs.statistics.travel import Block, travel
+from theodolite_jobs.statistics.travel_variance import StepProducts
 
 At = Callable[[Site, int], NDArray[np.float32]]
 """Return the activations at a site and an index into the run's layers, (sample · position, d_model)."""
@@ -44,17 +45,20 @@ def measure_norms(
             into[:, number] = measure(x, norm.norm)
 
 
-def travel_moments(run: Run, blocks: Iterable[Block], n_samples: int, n_positions: int) -> dict[str, Moments]:
-    """Return moments of the steps, (position, layer, step), and of the path, (position, quantity)."""
-    steps, path = travel(blocks, n_samples * n_positions, len(run.record.layers))
+def travel_outputs(
+    run: Run, blocks: Iterable[Block], n_samples: int, n_positions: int
+) -> tuple[dict[str, Moments], StepProducts]:
+    """Return moments of the steps, (position, layer, step), and of the path, (position, quantity), and the products."""
+    found = travel(blocks, n_samples, n_positions, len(run.record.layers))
     if len(run.record.layers) < run.record.model.n_layers:  # not all layers were captured, so the path is incomplete
-        path[:] = np.nan
-    arrays = {"steps": steps, "path": path}
-    return {name: moments(rows.reshape(n_samples, n_positions, *rows.shape[1:])) for name, rows in arrays.items()}
+        found.path[:] = np.nan
+    return {"steps": moments(found.steps), "path": moments(found.path)}, found.products
 
 
-def captured_blocks(run: Run, sites: Sequence[Site], at: At, visit: Callable[[int], None]) -> Iterator[Block]:
-    """Yield each captured block, after a call of `visit` with the block's index."""
+def captured_blocks(
+    run: Run, sites: Sequence[Site], at: Callable[[Site, int], NDArray[np.floating]], visit: Callable[[int], None]
+) -> Iterator[Block]:
+    """Yield each captured block, after a call of `visit` with the block's index; `at` may also return means."""
     # An old parity certificate lacks `post_norm`; resid_mid − resid_pre is then not taken as attention's output.
     layers, sums = run.record.layers, Site.RESID_MID in sites and not run.record.parity.get("post_norm", True)
     for index, layer in enumerate(layers):
@@ -64,8 +68,4 @@ def captured_blocks(run: Run, sites: Sequence[Site], at: At, visit: Callable[[in
         entering, middle = at(Site.RESID_PRE, index), at(Site.RESID_MID, index) if sums else None
         branches = (Site.ATTN_OUT, Site.MLP_OUT)
         attn, mlp = (row_lengths(at(site, index)) if site in sites else None for site in branches)
-        if attn is None and middle is not None:
-            attn = step_lengths(entering, middle)
-        if mlp is None and middle is not None and leaving is not None:
-            mlp = step_lengths(middle, leaving)
-        yield Block(entering, attn, mlp, leaving, follows=layers[index - 1 : index] == [layer - 1])
+        yield Block(entering, middle, leaving, attn, mlp, follows=layers[index - 1 : index] == [layer - 1])

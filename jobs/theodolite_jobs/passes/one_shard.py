@@ -12,7 +12,7 @@ from theodolite.groups.record import Output
 from theodolite.sites import Site
 from theodolite.store.runs import Run
 from theodolite_jobs.passes.norm_layers import NormLayer
-from theodolite_jobs.passes.norms_and_steps import cached_reader, captured_blocks, measure_norms, travel_moments
+from theodolite_jobs.passes.norms_and_steps import cached_reader, captured_blocks, measure_norms, travel_outputs
 from theodolite_jobs.passes.samples import Samples, SampleSelection, SelectedShard
 from theodolite_jobs.passes.stream_arrays import FoldArrays, StreamArrays
 from theodolite_jobs.statistics import sphere
@@ -28,6 +28,7 @@ from theodolite_jobs.statistics.moments import (
     sphere_factors,
 )
 from theodolite_jobs.statistics.separation import FOLDS, Folds, fold_scores
+from theodolite_jobs.statistics.travel_variance import StepProducts, merge_products
 
 Means = Mapping[str, tuple[NDArray[np.float64], NDArray[np.float64]]]
 """Means of a contrast's two sets by space, each (site, position, layer, d_model)."""
@@ -54,6 +55,7 @@ class FirstPass:
         folds: moments of each fold, (fold, site, position, layer, d_model), over the samples whose activations are
             stored; None unless requested.
         n_groups: number of samples whose activations are stored, plus the number of reduced shards with samples.
+        products: for `travel`: sums of products of deviations of the stream and its steps; None unless requested.
         stored: the outputs over the samples whose activations are stored, if these are not all.
     """
 
@@ -61,6 +63,7 @@ class FirstPass:
     extremes: dict[str, Extremes]
     folds: Folds | None
     n_groups: int
+    products: StepProducts | None = None
     stored: "FirstPass | None" = None
 
     @property
@@ -75,6 +78,7 @@ class FirstPass:
             {name: merge_extremes(part, other.extremes[name]) for name, part in self.extremes.items()},
             self.folds + other.folds if self.folds and other.folds else self.folds or other.folds,
             self.n_groups + other.n_groups,
+            merge_products(self.products, other.products) if self.products and other.products else None,
         )
 
 
@@ -128,8 +132,9 @@ def measure(run: Run, shard: Samples, outputs: frozenset[Output], norms: Sequenc
 
     parts: dict[str, Moments] = {}
     ends: dict[str, Extremes] = {}
+    products = None
     if "travel" in outputs:
-        parts |= travel_moments(run, captured_blocks(run, sites, at, visit), n_samples, n_positions)
+        parts, products = travel_outputs(run, captured_blocks(run, sites, at, visit), n_samples, n_positions)
     else:
         for index in range(n_layers):
             visit(index)
@@ -141,7 +146,7 @@ def measure(run: Run, shard: Samples, outputs: frozenset[Output], norms: Sequenc
         parts["norms"], ends["norms"] = moments(measured), extremes(measured)
         if Site.RESID_FINAL in run.record.spec.capture.all_sites:
             parts["final"] = moments(shard.layer(Site.RESID_FINAL).astype(np.float64))
-    return FirstPass(parts, ends, folds.folds() if folds is not None else None, n_samples)
+    return FirstPass(parts, ends, folds.folds() if folds is not None else None, n_samples, products)
 
 
 def second_pass(

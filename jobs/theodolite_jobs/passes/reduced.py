@@ -1,7 +1,9 @@
 """Reduced shards: the first pass over captured activations in memory, and its outputs as a file.
 
 The file is an uncompressed .npz archive of float64 arrays. `count` is the number of prompts that are not quarantined.
-The other names are those of `FirstPass`, such as `moments.raw.mean`, with the shapes that it documents.
+The other names are those of `FirstPass`, such as `moments.raw.mean`, with the shapes that it documents. Of the means of
+`products`, the file has only that of the last block's output: the others are the means of `raw`. Files of older
+versions lack `products` and the last quantities of steps and paths; these are then NaN.
 """
 
 import io
@@ -21,10 +23,13 @@ from theodolite.store.commits import read_commit
 from theodolite.store.layout import REDUCED
 from theodolite.store.runs import Run
 from theodolite_jobs.passes.norm_layers import NormLayer
+from theodolite_jobs.passes.norms_and_steps import captured_blocks
 from theodolite_jobs.passes.one_shard import Axes, FirstPass, Means, SecondPass, measure
 from theodolite_jobs.passes.samples import SampleSelection
 from theodolite_jobs.statistics.curves import no_sums, scatter
 from theodolite_jobs.statistics.moments import Extremes, Moments
+from theodolite_jobs.statistics.travel import PATH, STEPS
+from theodolite_jobs.statistics.travel_variance import StepProducts, missing_products
 
 _MERGED: frozenset[Output] = frozenset({"stream", "norms", "travel"})
 """The outputs that a reduced shard has: the folds serve scores of single prompts, which need stored activations."""
@@ -69,6 +74,9 @@ def encode_reduced(first: FirstPass) -> bytes:
     ):
         for output, part in parts.items():
             arrays |= {f"{kind}.{output}.{field}": getattr(part, field) for field in fields}
+    if (products := first.products) is not None:
+        arrays |= {"products.travel.sums": products.sums, "products.travel.following": products.following}
+        arrays["products.travel.last_mean"] = products.means[:, -1, -1]
     file = io.BytesIO()
     np.savez(file, allow_pickle=False, **arrays)
     return file.getvalue()
@@ -84,7 +92,7 @@ def read_reduced(run: Run, selection: SampleSelection, shard_index: int, outputs
     commit = read_commit(run, selection.prompt_set, shard_index)
     content = committed_bytes(run, commit, REDUCED)
     try:
-        first = _decode(content, selection.positions)
+        first = _decode(run, content, selection.positions)
     except (ValueError, LookupError, TypeError, EOFError, BadZipFile) as error:
         raise RunDamagedError(f"{run.id}: {REDUCED} shard {commit.name} cannot be read: {error}") from error
     if "norms" in outputs and "norms" not in first.moments:
@@ -95,17 +103,46 @@ def read_reduced(run: Run, selection: SampleSelection, shard_index: int, outputs
     return first
 
 
-def _decode(content: bytes, positions: Sequence[int]) -> FirstPass:
-    parts: dict[str, dict[str, dict[str, Any]]] = {"moments": {}, "extremes": {}}
+def _decode(run: Run, content: bytes, positions: Sequence[int]) -> FirstPass:
+    parts: dict[str, dict[str, dict[str, Any]]] = {"moments": {}, "extremes": {}, "products": {}}
     with np.load(io.BytesIO(content)) as file:
         count = int(file["count"])
         for name in set(file.files) - {"count"}:
             kind, output, field = name.split(".")
             axis = 1 if output in _AFTER_SITE else 0
             parts[kind].setdefault(output, {})[field] = file[name].take(positions, axis)
+    for output, quantities in (("steps", STEPS), ("path", PATH)):
+        for field, values in parts["moments"].get(output, {}).items():
+            parts["moments"][output][field] = _with_missing(values, len(quantities))
     moments = {output: Moments(count, **fields) for output, fields in parts["moments"].items()}
     extremes = {output: Extremes(**fields) for output, fields in parts["extremes"].items()}
-    return FirstPass(moments, extremes, None, min(count, 1))
+    products = _products(run, moments, parts["products"].get("travel", {})) if "steps" in moments else None
+    return FirstPass(moments, extremes, None, min(count, 1), products)
+
+
+def _with_missing(values: NDArray[np.float64], n_quantities: int) -> NDArray[np.float64]:
+    """Return an array with NaN for the last quantities, which older versions did not write."""
+    missing = np.full((*values.shape[:-1], n_quantities - values.shape[-1]), np.nan)
+    return np.concatenate([values, missing], axis=-1)
+
+
+def _products(run: Run, moments: Mapping[str, Moments], stored: Mapping[str, NDArray[np.float64]]) -> StepProducts:
+    """Return the products of a reduced shard with the means of its states; NaN without `stored`."""
+    raw, sites = moments["raw"], run.record.spec.capture.sites
+    if not stored:
+        n_positions, n_layers, d_model = raw.mean.shape[1:]
+        return missing_products(raw.count, n_positions, n_layers, d_model)
+
+    def mean_at(site: Site, index: int) -> NDArray[np.float64]:
+        return stored["last_mean"] if site is Site.RESID_FINAL else raw.mean[sites.index(site), :, index]
+
+    nothing = np.full_like(stored["last_mean"], np.nan)
+    blocks = captured_blocks(run, sites, mean_at, lambda _: None)
+    means = [
+        np.stack([nothing if state is None else state for state in (block.entering, block.middle, block.leaving)], 1)
+        for block in blocks
+    ]
+    return StepProducts(raw.count, np.stack(means, axis=1), stored["sums"], stored["following"])
 
 
 def second_pass_of_reduced(

@@ -15,6 +15,7 @@ from theodolite_jobs.passes.collect import Arrays, SetPasses
 from theodolite_jobs.results.context import Context, Result
 from theodolite_jobs.statistics.travel import PATH, STEPS
 from theodolite_jobs.statistics.travel_growth import growth_fits
+from theodolite_jobs.statistics.travel_variance import centred_cosines, common_share, variance_budget
 
 _GROWING = {"norm_mean": "moments", "variance_mean": "curves", "variance_max": "curves"}
 """The quantities that are fitted along depth, and the group of each."""
@@ -39,7 +40,10 @@ def _statistics(passes: SetPasses) -> Arrays:
         for column, name in enumerate(names):
             arrays[name] = passes[kind].mean[..., column]
             arrays[f"{name}_std"] = np.sqrt(passes[kind].variance[..., column])
-    return arrays
+    products = passes.first.products
+    assert products is not None
+    arrays |= variance_budget(products) | centred_cosines(products)
+    return {**arrays, "step_common_share": common_share(products)}
 
 
 def growth_table(groups: dict[str, xr.Dataset]) -> pd.DataFrame:

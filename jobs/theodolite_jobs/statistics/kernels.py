@@ -4,14 +4,14 @@ NumPy makes an array for each operation; these loops read the samples once, whil
 """
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, no_type_check
 
 import numba
 import numpy as np
 from jaxtyping import Float, Float64, Int64
 
-_COLUMNS = 256
+_COLUMNS = 512
 """Features in one round over the samples: their sums stay in the first cache."""
 
 
@@ -22,11 +22,31 @@ def row_lengths(samples: Float[np.ndarray, "sample d_model"]) -> Float64[np.ndar
     return norms
 
 
-def step_lengths(
-    start: Float[np.ndarray, "sample d_model"], end: Float[np.ndarray, "sample d_model"]
-) -> Float64[np.ndarray, " sample"]:
-    """Return ‖end − start‖ of each sample."""
-    return np.asarray(np.sqrt(step_dots(start, end, start, end)))
+def position_means(
+    samples: Float[np.ndarray, "sample d_model"], n_positions: int
+) -> Float64[np.ndarray, "position d_model"]:
+    """Return the mean of each position; sample i has the position i mod n_positions. NaN without samples.
+
+    Equal samples give exactly their own value.
+    """
+    means = np.full((n_positions, samples.shape[1]), np.nan)
+    if len(samples):
+        _position_means(np.ascontiguousarray(samples), means)
+    return means
+
+
+def block_products(
+    states: Sequence[Float[np.ndarray, "sample d_model"]],
+    centres: Sequence[Float64[np.ndarray, "position d_model"]],
+) -> tuple[Float64[np.ndarray, "sample 3 4"], Float64[np.ndarray, "sample 3 4"]]:
+    """Return products of the steps between three states x, m and y, and of their deviations from the centres.
+
+    The steps are x to m, m to y, and x to y. For a start s, a step Δ and an end e, the products are ‖s‖², s·Δ, ‖Δ‖² and
+    ‖e‖². In the second array, x, m and y are without their centres; sample i has those of position i mod n_positions.
+    """
+    products, deviations = np.empty((2, len(states[0]), 3, 4))
+    _block_products(*(np.ascontiguousarray(one) for one in (*states, *centres)), products, deviations)
+    return products, deviations
 
 
 def step_dots(
@@ -34,11 +54,17 @@ def step_dots(
     end: Float[np.ndarray, "sample d_model"],
     other_start: Float[np.ndarray, "sample d_model"],
     other_end: Float[np.ndarray, "sample d_model"],
-) -> Float64[np.ndarray, " sample"]:
-    """Return (end − start)·(other_end − other_start) of each sample."""
-    dots = np.empty(len(start))
-    _step_dots(*(np.ascontiguousarray(one) for one in (start, end, other_start, other_end)), dots)
-    return dots
+    centres: Float64[np.ndarray, "position d_model"],
+    other_centres: Float64[np.ndarray, "position d_model"],
+) -> tuple[Float64[np.ndarray, " sample"], Float64[np.ndarray, " sample"]]:
+    """Return the product of the steps end − start and other_end − other_start, and that of their deviations.
+
+    The deviations are from the centres of the two steps; sample i has those of position i mod n_positions.
+    """
+    dots, deviations = np.empty((2, len(start)))
+    vectors = (start, end, other_start, other_end, centres, other_centres)
+    _step_dots(*(np.ascontiguousarray(one) for one in vectors), dots, deviations)
+    return dots, deviations
 
 
 def row_sums(
@@ -123,15 +149,86 @@ def _row_lengths(samples, norms):
         norms[i] = math.sqrt(total)
 
 
+@_compiled()
+@no_type_check
+def _position_means(samples, means):
+    n_positions, d_model = means.shape
+    for position in range(n_positions):
+        for start in range(0, d_model, _COLUMNS):
+            stop = min(start + _COLUMNS, d_model)
+            first, totals = samples[position, start:stop], means[position, start:stop]
+            totals[:] = 0.0
+            for i in range(position + n_positions, samples.shape[0], n_positions):
+                row = samples[i, start:stop]
+                for j in range(stop - start):
+                    totals[j] += np.float64(row[j]) - np.float64(first[j])
+            for j in range(stop - start):
+                totals[j] = first[j] + totals[j] / (samples.shape[0] // n_positions)
+
+
 @_by_rows
 @no_type_check
-def _step_dots(start, end, other_start, other_end, dots):
-    for i in range(start.shape[0]):
-        total = 0.0
-        for j in range(start.shape[1]):
-            change = np.float64(end[i, j]) - np.float64(start[i, j])
-            total += change * (np.float64(other_end[i, j]) - np.float64(other_start[i, j]))
-        dots[i] = total
+def _put_block_products(into, xx, xa, aa, mm, mb, bb, xs, ss, yy):
+    into[0, 0], into[0, 1], into[0, 2], into[0, 3] = xx, xa, aa, mm
+    into[1, 0], into[1, 1], into[1, 2], into[1, 3] = mm, mb, bb, yy
+    into[2, 0], into[2, 1], into[2, 2], into[2, 3] = xx, xs, ss, yy
+
+
+@_by_rows
+@no_type_check
+def _block_products(x, m, y, x_centres, m_centres, y_centres, products, deviations):
+    for i in range(x.shape[0]):
+        xx = xa = aa = mm = mb = bb = xs = ss = yy = 0.0
+        for j in range(x.shape[1]):
+            u, v, w = np.float64(x[i, j]), np.float64(m[i, j]), np.float64(y[i, j])
+            a, b, s = v - u, w - v, w - u
+            xx += u * u
+            xa += u * a
+            aa += a * a
+            mm += v * v
+            mb += v * b
+            bb += b * b
+            xs += u * s
+            ss += s * s
+            yy += w * w
+        _put_block_products(products[i], xx, xa, aa, mm, mb, bb, xs, ss, yy)
+        p = i % x_centres.shape[0]
+        xx = xa = aa = mm = mb = bb = xs = ss = yy = 0.0
+        for j in range(x.shape[1]):
+            u, v, w = x[i, j] - x_centres[p, j], m[i, j] - m_centres[p, j], y[i, j] - y_centres[p, j]
+            a, b, s = v - u, w - v, w - u
+            xx += u * u
+            xa += u * a
+            aa += a * a
+            mm += v * v
+            mb += v * b
+            bb += b * b
+            xs += u * s
+            ss += s * s
+            yy += w * w
+        _put_block_products(deviations[i], xx, xa, aa, mm, mb, bb, xs, ss, yy)
+
+
+@_by_rows
+@no_type_check
+def _step_dots(start, end, other_start, other_end, centres, other_centres, dots, deviations):
+    dots[:] = 0.0
+    deviations[:] = 0.0
+    for first in range(0, start.shape[1], _COLUMNS):
+        last = min(first + _COLUMNS, start.shape[1])
+        for i in range(start.shape[0]):
+            position = i % centres.shape[0]
+            x, y = start[i, first:last], end[i, first:last]
+            other_x, other_y = other_start[i, first:last], other_end[i, first:last]
+            a, b = centres[position, first:last], other_centres[position, first:last]
+            total = deviation = 0.0
+            for j in range(last - first):
+                step = np.float64(y[j]) - np.float64(x[j])
+                other = np.float64(other_y[j]) - np.float64(other_x[j])
+                total += step * other
+                deviation += (step - a[j]) * (other - b[j])
+            dots[i] += total
+            deviations[i] += deviation
 
 
 @_by_rows

@@ -8,14 +8,14 @@ import plotly.graph_objects as go
 import xarray as xr
 
 from theodolite.figures.panels import Line, Panel, depth_axis, panels_figure
-from theodolite.figures.style import COSINE, NEGATIVE, POSITIVE, short_site
+from theodolite.figures.style import COSINE, NEGATIVE, PLAIN, POSITIVE, short_site
 from theodolite.query.curves import along_depth
 
 _LAWS = {"log_linear": ("exponential", NEGATIVE, "dash"), "power_law": ("power law", POSITIVE, "dot")}
 
 
 def travel_figure(travel: xr.Dataset, position: int, colours: Mapping[str, str]) -> go.Figure:
-    """Return the norms of the steps of attention and MLP, and the cosines of steps with the next step and the stream.
+    """Return the norms and the angles of the steps of attention and MLP, by layer.
 
     Args:
         travel: the result group.
@@ -24,17 +24,44 @@ def travel_figure(travel: xr.Dataset, position: int, colours: Mapping[str, str])
     """
     selected = travel.sel(position=position)
 
-    def lines(name: str, suffix: str, dash: str) -> Iterator[Line]:
-        for set_name, colour in colours.items():
-            values = selected[name].sel(set=set_name)
-            if np.isfinite(values).any():
-                yield Line(f"{set_name}{suffix}", selected["layer"], values, colour, dash)
+    def lines(name: str) -> list[Line]:
+        branches = [*_lines(selected, f"{name}_attn", ", attention", "solid", colours)]
+        branches += _lines(selected, f"{name}_mlp", ", MLP", "dot", colours)
+        return branches or [*_lines(selected, f"{name}_block", ", block", "solid", colours)]
 
-    norms = [*lines("step_norm_attn", ", attention", "solid"), *lines("step_norm_mlp", ", MLP", "dot")]
-    norms = norms or list(lines("step_norm_block", ", block", "solid"))
-    cosines = [*lines("step_cosine_next", ", next step", "solid"), *lines("step_cosine_stream", ", stream", "dot")]
-    panels = [Panel("norm of the step", norms, logarithmic=True), Panel("cosine", cosines)]
+    panels = [
+        Panel("norm of the step", lines("step_norm"), logarithmic=True),
+        Panel("angle of the step, radians", lines("arc")),
+    ]
     return panels_figure(panels, x_title="layer", ticks={})
+
+
+def cosines_figure(travel: xr.Dataset, position: int, colours: Mapping[str, str]) -> go.Figure:
+    """Return the cosines of steps and of their deviations from the mean step, and the share of the mean step.
+
+    Args:
+        travel: the result group.
+        position: token position.
+        colours: colour of each set.
+    """
+    selected = travel.sel(position=position)
+    panels = []
+    for title, suffix in (("cosine", ""), ("cosine of deviations", "_centred")):
+        lines = [*_lines(selected, f"step_cosine_next{suffix}", ", next step", "solid", colours)]
+        lines += _lines(selected, f"step_cosine_stream{suffix}", ", stream", "dot", colours)
+        if lines:
+            zero = Line("0", selected["layer"], np.zeros(selected.sizes["layer"]), PLAIN, "dash", markers=False)
+            panels.append(Panel(title, [*lines, zero]))
+    shares = [*_lines(selected, "step_common_share", "", "solid", colours)]
+    panels.append(Panel("share of the mean step", shares))
+    return panels_figure(panels, x_title="layer", ticks={})
+
+
+def _lines(selected: xr.Dataset, name: str, suffix: str, dash: str, colours: Mapping[str, str]) -> Iterator[Line]:
+    for set_name, colour in colours.items():
+        values = selected[name].sel(set=set_name)
+        if np.isfinite(values).any():
+            yield Line(f"{set_name}{suffix}", selected["layer"], values, colour, dash)
 
 
 def growth_figure(growth: pd.DataFrame, curves: Mapping[str, xr.DataArray], set_name: str, position: int) -> go.Figure:

@@ -1,8 +1,17 @@
-"""Steps of attention and MLP through the blocks, and growth along depth."""
+"""Steps of attention and MLP through the blocks, what they add to the variance, and growth along depth."""
 
 from collections.abc import Iterator
 
-from theodolite.groups.record import N_SAMPLES, PER_BLOCK, STREAM_UNIT, Group, Variable
+from theodolite.groups.record import N_SAMPLES, PER_BLOCK, STREAM_UNIT, Group, Variable, variables
+
+_PER_PATH = ("set", "position")
+_SQUARED_UNIT = f"{STREAM_UNIT} squared"
+_STEPS = {
+    "attn": ("attention", "the block's input"),
+    "mlp": ("the MLP", "the stream between attention and MLP"),
+    "block": ("the block", "the block's input"),
+}
+"""Each step: what makes it, and the state at which it starts."""
 
 
 def _mean_and_spread(name: str, dims: tuple[str, ...], sentence: str, unit: str = "1") -> Iterator[Variable]:
@@ -19,20 +28,64 @@ VARIABLES = (
         "step_cosine_next", PER_BLOCK, "Cosine between the step of a block and the step of the next block"
     ),
     *_mean_and_spread("step_cosine_stream", PER_BLOCK, "Cosine between the step of a block and its input"),
-    *_mean_and_spread("path_length", ("set", "position"), "Sum over blocks of the norm of the step", STREAM_UNIT),
+    *_mean_and_spread("path_length", _PER_PATH, "Sum over blocks of the norm of the step", STREAM_UNIT),
     *_mean_and_spread(
         "displacement",
-        ("set", "position"),
+        _PER_PATH,
         "Norm of the difference between the last block's output and the first block's input",
         STREAM_UNIT,
     ),
-    *_mean_and_spread("path_ratio", ("set", "position"), "Path length over displacement; 1 for a straight line"),
+    *_mean_and_spread("path_ratio", _PER_PATH, "Path length over displacement; 1 for a straight line"),
+    *variables(
+        PER_BLOCK,
+        step_cosine_next_centred="Cosine between the deviations of the steps of a block and of the next block from "
+        "their means over prompts, summed over prompts; 0 if the deviations are independent.",
+        step_cosine_stream_centred="Cosine between the deviations of a block's step and of its input from their means "
+        "over prompts, summed over prompts; 0 if the deviations are independent.",
+        step_common_share="Squared norm of a block's mean step over the mean squared norm of its step, without the "
+        "bias of noise; 1 if all prompts have the same step.",
+    ),
+    *variables(
+        PER_BLOCK,
+        _SQUARED_UNIT,
+        variance_pre="Variance (n-1) over prompts of the block's input, total over features.",
+        variance_mid="Variance (n-1) over prompts of the stream between attention and MLP, total over features.",
+        variance_post="Variance (n-1) over prompts of the block's output, total over features.",
+    ),
+    *(
+        variable
+        for name, (maker, start) in _STEPS.items()
+        for variable in variables(
+            PER_BLOCK,
+            _SQUARED_UNIT,
+            **{
+                f"variance_step_{name}": f"Variance (n-1) over prompts of the step of {maker}, total over features.",
+                f"twice_covariance_{name}": f"Twice the covariance (n-1) over prompts of the step of {maker} with "
+                f"{start}, total over features.",
+            },
+        )
+    ),
+    *(
+        variable
+        for name, (maker, start) in _STEPS.items()
+        for variable in _mean_and_spread(
+            f"arc_{name}", PER_BLOCK, f"Angle between {start} and the same plus the step of {maker}", "radians"
+        )
+    ),
+    *_mean_and_spread("arc_length", _PER_PATH, "Sum over blocks of the angle between input and output", "radians"),
+    *_mean_and_spread(
+        "great_circle",
+        _PER_PATH,
+        "Angle between the last block's output and the first block's input",
+        "radians",
+    ),
+    *_mean_and_spread("arc_ratio", _PER_PATH, "Arc length over the great circle; 1 for a path without turns"),
 )
 
 GROUP = Group(
     name="travel",
     title="Travel and growth",
-    version=1,
+    version=2,
     variables=VARIABLES,
     tables=("travel", "growth"),
     needs=frozenset({"prompts", "resid_pre"}),

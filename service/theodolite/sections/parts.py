@@ -35,7 +35,7 @@ CHANCE = (
 
 def percent(share: SupportsFloat, digits: int) -> str:
     """Return a share as percent with this number of decimal places, such as `99.2 %`."""
-    return f"{100 * float(share):.{digits}f} %"
+    return f"{round(100 * float(share), digits) + 0.0:.{digits}f} %"  # + 0.0 turns -0 into 0
 
 
 @dataclass(frozen=True)

@@ -5,15 +5,21 @@ from functools import partial
 
 import numpy as np
 import pandas as pd
-import xarray as xr
 
-from theodolite.figures.travel import growth_figure, travel_figure
+from theodolite.figures.travel import cosines_figure, growth_figure, travel_figure
+from theodolite.figures.travel_variance import budget_figure
 from theodolite.sections.parts import Figure, Section, colours_of, last_position, prompt_counts
+from theodolite.sections.travel_steps import step_facts
+from theodolite.sections.travel_variance import variance_facts
 from theodolite.sites import Site
 from theodolite.store.result_reader import read_finished_table, read_group
 from theodolite.store.runs import Run
 
 _AIC_BOUND = 2.0  # two fits with a smaller difference are equally good (Burnham and Anderson 2002)
+_NOTE = (
+    "deviations are from the mean over the prompts of a set; total variances are sums over features, and a few "
+    "features can dominate them"
+)
 _QUANTITIES = {"norm_mean": "Norm", "variance_mean": "Mean variance", "variance_max": "Largest variance"}
 
 
@@ -21,8 +27,16 @@ def sections(run: Run) -> list[Section]:
     """Return one section: steps by layer and growth along the residual stream, at the last position."""
     travel, growth = read_group(run, "travel"), read_finished_table(run, "growth")
     position, colours = last_position(travel), colours_of(run, travel)
-    steps = partial(travel_figure, travel, position, colours)
-    figures = [Figure("travel.steps", "Steps of attention and MLP by layer", steps)]
+    drawn = {
+        "steps": ("Steps of attention and MLP by layer", travel_figure),
+        "cosines": ("Cosines of the steps of blocks by layer", cosines_figure),
+    }
+    if np.isfinite(travel["variance_post"].sel(position=position)).any():  # an older run lacks it
+        drawn["variance"] = ("Variance after each block: what entered the block, and what its steps add", budget_figure)
+    figures = [
+        Figure(f"travel.{name}", caption, partial(draw, travel, position, colours))
+        for name, (caption, draw) in drawn.items()
+    ]
     curves = read_group(run, "curves")
     quantities = {"norm_mean": read_group(run, "moments")["norm_mean"]}
     quantities |= {name: curves[name] for name in ("variance_mean", "variance_max")}
@@ -31,29 +45,12 @@ def sections(run: Run) -> list[Section]:
         draw = partial(growth_figure, growth, quantities, name, position)
         figures.append(Figure(f"travel.growth.{name}", caption, draw))
     facts = [
-        *_step_facts(travel.sel(position=position), list(colours)),
+        *step_facts(travel.sel(position=position), list(colours)),
+        *variance_facts(travel.sel(position=position), list(colours)),
         *_growth_facts(growth, list(colours), position),
     ]
     title = f"Travel and growth at position {position} ({prompt_counts(travel, list(colours))})"
-    return [Section(title, facts, figures)]
-
-
-def _step_facts(travel: xr.Dataset, sets: Sequence[str]) -> Iterator[str]:
-    for name in sets:
-        values = travel.sel(set=name)
-        if np.isfinite(values["path_ratio_std"]):
-            yield (
-                f"Path length over displacement for {name}: {float(values['path_ratio']):.2f} ± "
-                f"{float(values['path_ratio_std']):.2f} (mean ± standard deviation over {int(values['n_samples'])} "
-                "prompts); a straight line gives 1."
-            )
-        cosines = values["step_cosine_next"].dropna("layer")
-        if cosines.size:
-            negative = int((cosines < 0).sum())
-            yield (
-                f"Mean cosine between the steps of two successive blocks for {name}: {float(cosines.mean()):.2f}; "
-                f"the cosine is negative for {negative} of {cosines.size} pairs of blocks."
-            )
+    return [Section(title, facts, figures, notes=[_NOTE])]
 
 
 def _growth_facts(growth: pd.DataFrame, sets: Sequence[str], position: int) -> Iterator[str]:

@@ -1,3 +1,4 @@
+import io
 from types import SimpleNamespace
 
 import numpy as np
@@ -41,7 +42,8 @@ def stored(run, positions=(0, 1)):
 
 def arrays_of(first):
     parts = [(name, *vars(part).values()) for name, part in sorted(first.moments.items())]
-    return parts + [(name, *vars(ends).values()) for name, ends in sorted(first.extremes.items())]
+    parts += [(name, *vars(ends).values()) for name, ends in sorted(first.extremes.items())]
+    return [*parts, ("products", *vars(first.products).values())]
 
 
 def assert_equal(ours, theirs):
@@ -67,6 +69,52 @@ def test_a_file_gives_back_the_selected_positions(run, arrays, monkeypatch, posi
     assert content == encode_reduced(reduce_samples(run, CapturedSamples(arrays, 0, BAD), NORMS))
 
 
+def written_by_version_1(content):
+    """The file without what later versions added to it."""
+    columns = {"steps": 5, "path": 3}
+    with np.load(io.BytesIO(content)) as file:
+        arrays = {name: file[name] for name in file.files if not name.startswith("products.")}
+    for name in arrays:
+        if (output := name.split(".")[1:2]) and output[0] in columns:
+            arrays[name] = arrays[name][..., : columns[output[0]]]
+    older = io.BytesIO()
+    np.savez(older, **arrays)
+    return older.getvalue()
+
+
+def test_a_file_of_an_older_version_lacks_only_what_it_never_had(run, arrays, monkeypatch):
+    content = encode_reduced(reduce_samples(run, CapturedSamples(arrays, 0, BAD), NORMS))
+    monkeypatch.setattr(reduced, "read_commit", lambda *_: SimpleNamespace(name="set/00000"))
+    monkeypatch.setattr(reduced, "committed_bytes", lambda *_: written_by_version_1(content))
+    whole = stored(run)
+    for found, expected in (
+        (read_reduced(run, SampleSelection("set", frozenset(), (0, 1)), 0), whole),
+        (whole.merged(read_reduced(run, SampleSelection("set", frozenset(), (0, 1)), 0)), whole.merged(whole)),
+    ):
+        assert found.count == expected.count == found.products.count
+        for name, part in expected.moments.items():
+            known = {"steps": 5, "path": 3}.get(name, part.mean.shape[-1])
+            for field in ("mean", "m2"):
+                values = getattr(found.moments[name], field)
+                np.testing.assert_array_equal(values[..., :known], getattr(part, field)[..., :known], err_msg=name)
+                assert np.isnan(values[..., known:]).all()
+        assert np.isnan(found.products.sums).all()
+        assert np.isnan(found.products.means).all()
+        assert found.products.sums.shape == expected.products.sums.shape
+
+
+def test_a_file_of_parts_has_the_means_of_the_merged_parts(run, arrays, monkeypatch):
+    """The file contains the means of the stream once: those of the products follow from them."""
+    parts = [{site: values[rows] for site, values in arrays.items()} for rows in (slice(0, 3), slice(3, N))]
+    first, second = (
+        reduce_samples(run, CapturedSamples(part, start, BAD), NORMS) for part, start in zip(parts, (0, 3), strict=True)
+    )
+    merged = first.merged(second)
+    monkeypatch.setattr(reduced, "read_commit", lambda *_: SimpleNamespace(name="set/00000"))
+    monkeypatch.setattr(reduced, "committed_bytes", lambda *_: encode_reduced(merged))
+    assert_equal(read_reduced(run, SampleSelection("set", frozenset(), (0, 1)), 0), merged)
+
+
 def test_a_run_without_resid_pre_has_no_steps(tmp_path, arrays):
     mid = {Site.RESID_MID: arrays[Site.RESID_MID]}
     final = {"set": arrays[Site.RESID_FINAL]}
@@ -74,7 +122,10 @@ def test_a_run_without_resid_pre_has_no_steps(tmp_path, arrays):
         tmp_path / "mid", {"set": mid}, N, quarantined={"set": BAD}, final=final, positions={"set": [-2, -1]}
     )
     samples = CapturedSamples({**mid, Site.RESID_FINAL: final["set"]}, 0, BAD)
-    assert set(reduce_samples(run, samples, []).moments) == {"raw", "sphere", "norm", "norms", "final"}
+    found = reduce_samples(run, samples, [])
+    assert set(found.moments) == {"raw", "sphere", "norm", "norms", "final"}
+    assert found.products is None
+    assert not any(name.startswith("products") for name in np.load(io.BytesIO(encode_reduced(found))).files)
 
 
 def test_numbers_of_norm_layers_that_a_replica_could_not_compute_are_named(run, arrays, monkeypatch):

@@ -7,35 +7,33 @@ from support.result_cases import (
     FEW,
     LAYERS,
     PARALLEL,
-    as_captured,
     assert_group,
-    by_differences,
     contrast,
     draw,
-    expected_travel,
     model_of,
     silent,
     store,
 )
 from support.stored import read_table, store_run
+from support.travel_cases import expected_travel, without_middle
 
 from theodolite.store.result_reader import read_group
 
 
 def test_travel_equals_its_definition_for_any_chunking(surveyed):
-    assert_group(surveyed.run, "travel", expected_travel(surveyed, range(LAYERS), LAYERS, by_differences))
+    assert_group(surveyed.run, "travel", expected_travel(surveyed, range(LAYERS), LAYERS))
 
 
 def test_travel_of_parallel_blocks_uses_their_branches(tmp_path):
     stored = store(tmp_path, PARALLEL, sets=FEW)
     analyse(stored.run, {}, None, silent, requested={"travel"})
-    assert_group(stored.run, "travel", expected_travel(stored, range(LAYERS), LAYERS, as_captured))
+    assert_group(stored.run, "travel", expected_travel(stored, range(LAYERS), LAYERS, without_middle, PARALLEL[1:]))
 
 
 def test_travel_of_parallel_blocks_without_branch_sites_has_no_branch_norms(tmp_path):
     stored = store(tmp_path, ("resid_pre",), sets=FEW)
     analyse(stored.run, {}, None, silent, requested={"travel"})
-    nothing = expected_travel(stored, range(LAYERS), LAYERS, lambda _: (lambda _: None, lambda *_: None))
+    nothing = expected_travel(stored, range(LAYERS), LAYERS, without_middle)
     group = assert_group(stored.run, "travel", nothing)
     assert np.isnan(group["step_norm_attn"]).all()
     assert np.isfinite(group["step_norm_block"].sel(set="words", position=-1)).all()
@@ -44,7 +42,7 @@ def test_travel_of_parallel_blocks_without_branch_sites_has_no_branch_norms(tmp_
 def test_in_post_norm_models_resid_mid_gives_no_branch_norms(tmp_path):
     stored = store(tmp_path, sets=FEW, parity={"post_norm": True})
     analyse(stored.run, {}, None, silent, requested={"travel"})
-    nothing = expected_travel(stored, range(LAYERS), LAYERS, lambda _: (lambda _: None, lambda *_: None))
+    nothing = expected_travel(stored, range(LAYERS), LAYERS, without_middle)
     assert_group(stored.run, "travel", nothing)
 
 
@@ -52,7 +50,7 @@ def test_in_post_norm_models_resid_mid_gives_no_branch_norms(tmp_path):
 def test_travel_of_some_layers_has_their_steps_and_no_path(tmp_path, layers, n_layers):
     stored = store(tmp_path, sets=FEW, model=model_of(n_layers), layers=layers)
     analyse(stored.run, {}, None, silent, requested={"travel"})
-    group = assert_group(stored.run, "travel", expected_travel(stored, layers, n_layers, by_differences))
+    group = assert_group(stored.run, "travel", expected_travel(stored, layers, n_layers))
     assert group["layer"].values.tolist() == layers
     assert np.isnan(group["path_length"]).all()
 

@@ -35,14 +35,35 @@ def test_lengths_and_sums_of_rows(samples):
     np.testing.assert_allclose(squares, ((exact - centres[:, None]) ** 2).sum(axis=1), rtol=1e-13)
 
 
-def test_steps(samples):
-    others = [random(N, WIDTH, seed=seed) for seed in (1, 2, 3)]
+@pytest.mark.parametrize("n_positions", [1, 2])
+def test_means_of_positions(samples, n_positions):
+    rows = samples[: N - N % n_positions]
+    expected = rows.astype(np.float64).reshape(-1, n_positions, WIDTH).mean(axis=0)
+    np.testing.assert_allclose(kernels.position_means(rows, n_positions), expected, rtol=1e-14)
+    assert np.isnan(kernels.position_means(rows[:0], n_positions)).all()
+
+
+def test_products_of_the_steps_of_a_block(samples):
+    states = (samples, random(N, WIDTH, seed=1), random(N, WIDTH, seed=2))
+    centres = tuple(np.random.default_rng(1).normal(size=(3, 3, WIDTH)))
+    products, deviations = kernels.block_products(states, centres)
+    exact = [state.astype(np.float64) for state in states]
+    changes = [state - centre[np.arange(N) % 3] for state, centre in zip(exact, centres, strict=True)]
+    for found, three in ((products, exact), (deviations, changes)):
+        for branch, (start, end) in enumerate(((0, 1), (1, 2), (0, 2))):
+            x, y = three[start], three[end]
+            expected = [np.vecdot(*pair) for pair in ((x, x), (x, y - x), (y - x, y - x), (y, y))]
+            np.testing.assert_allclose(found[:, branch], np.stack(expected, axis=1), rtol=1e-12, atol=1e-11)
+
+
+def test_dots_of_two_steps(samples):
+    others, centres = [random(N, WIDTH, seed=seed) for seed in (1, 2, 3)], random(2, 3, WIDTH, dtype=np.float64)
     start, end, other_start, other_end = (one.astype(np.float64) for one in (samples, *others))
-    np.testing.assert_allclose(
-        kernels.step_lengths(samples, others[0]), np.linalg.norm(end - start, axis=1), rtol=1e-14
-    )
-    dots = np.vecdot(end - start, other_end - other_start)
-    np.testing.assert_allclose(kernels.step_dots(samples, *others), dots, rtol=1e-11, atol=1e-11)
+    dots, deviations = kernels.step_dots(samples, *others, *centres)
+    step, other = end - start, other_end - other_start
+    np.testing.assert_allclose(dots, np.vecdot(step, other), rtol=1e-11, atol=1e-11)
+    step, other = (one - centre[np.arange(N) % 3] for one, centre in zip((step, other), centres, strict=True))
+    np.testing.assert_allclose(deviations, np.vecdot(step, other), rtol=1e-11, atol=1e-11)
 
 
 def test_scaled_sums(samples):
@@ -79,6 +100,7 @@ def test_equal_samples_have_exactly_their_own_mean_and_no_deviation():
         mean, m2 = kernels.scaled_sums(same, factors)
         np.testing.assert_array_equal(mean, same[0] * factors[0])
         np.testing.assert_array_equal(m2, 0)
+    np.testing.assert_array_equal(kernels.position_means(same, 1)[0], same[0])
 
 
 @given(st.integers(1, 64), st.floats(0, 1e8), st.integers(0, 100))

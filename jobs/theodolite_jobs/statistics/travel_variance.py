@@ -1,0 +1,121 @@
+"""Deviations of steps from their mean over prompts: what they add to the variance, and their cosines. Pure, in float64.
+
+All statistics follow from sums over prompts of products of deviations. Such sums of parts merge by an exact formula, as
+the sums of squares of `statistics/moments.py` do, so one pass over each shard is enough.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+from jaxtyping import Float64
+from numpy.typing import NDArray
+
+from theodolite_jobs.statistics.kernels import block_products
+from theodolite_jobs.statistics.ratio import ratio
+
+BRANCHES = {"attn": (0, 1), "mlp": (1, 2), "block": (0, 2)}
+"""The steps in a block, and the states at which they start and end: 0 is its input, 1 its middle, 2 its output."""
+
+ByBlock = Float64[np.ndarray, "position block"]
+
+
+@dataclass(frozen=True)
+class StepProducts:
+    """Sums over samples of products of deviations from their means; NaN where a state was not captured.
+
+    Attributes:
+        count: number of samples.
+        means: mean of each block's input, middle and output, (position, block, 3, d_model).
+        sums: for a start x, a step Δ and an end y, the sums of ‖dx‖², dx·dΔ, ‖dΔ‖² and ‖dy‖², (position, block,
+            BRANCHES, 4).
+        following: sums of dΔ_l·dΔ_{l+1} of a block's step and the next block's step, (position, block).
+    """
+
+    count: int
+    means: Float64[np.ndarray, "position block 3 d_model"]
+    sums: Float64[np.ndarray, "position block 3 4"]
+    following: ByBlock
+
+
+def missing_products(count: int, n_positions: int, n_blocks: int, d_model: int) -> StepProducts:
+    """Return unknown sums over a number of samples, NaN, so that all sums that they merge into are NaN."""
+    shape = (n_positions, n_blocks)
+    arrays = [np.full((*shape, *rest), np.nan) for rest in ((3, d_model), (len(BRANCHES), 4), ())]
+    return StepProducts(count, *arrays)
+
+
+def merge_products(first: StepProducts, second: StepProducts) -> StepProducts:
+    """Return the sums for the union of two disjoint sets of samples.
+
+    Source: Chan, Golub, LeVeque (1983), whose formula for squares holds for all products of two deviations.
+    """
+    if first.count == 0 or second.count == 0:
+        return second if first.count == 0 else first
+    count = first.count + second.count
+    shift, weight = second.means - first.means, first.count * second.count / count
+    sums, following = _products(shift)
+    return StepProducts(
+        count,
+        first.means + shift * (second.count / count),
+        first.sums + second.sums + weight * sums,
+        first.following + second.following + weight * following,
+    )
+
+
+def _products(states: Float64[np.ndarray, "position block 3 d_model"]) -> tuple[NDArray[np.float64], ByBlock]:
+    """Return the products of one sample of states whose means are zero, with the shapes of `StepProducts`."""
+    shape, d_model = states.shape[:2], states.shape[3]
+    zero = np.zeros((1, d_model))
+    sums, _ = block_products([states[:, :, state].reshape(-1, d_model) for state in range(3)], (zero, zero, zero))
+    steps, following = states[:, :, 2] - states[:, :, 0], np.full(shape, np.nan)
+    following[:, :-1] = np.vecdot(steps[:, :-1], steps[:, 1:])
+    return sums.reshape(*shape, 3, 4), following
+
+
+def variance_budget(products: StepProducts) -> dict[str, ByBlock]:
+    """Return the variance of the stream and what the steps add to it, by the names of the group's variables.
+
+    Variances are unbiased (n−1) and totals over features. With the step Δ = y − x, Var y = Var x + Var Δ + 2 Cov(x, Δ),
+    where Cov is the total over features too. NaN for fewer than two samples.
+    """
+    degrees = products.count - 1 if products.count > 1 else np.nan
+    start, cross, step, end = np.moveaxis(products.sums, -1, 0) / degrees
+    branch = {name: index for index, name in enumerate(BRANCHES)}
+    budget = {
+        "variance_pre": start[:, :, branch["block"]],
+        "variance_mid": end[:, :, branch["attn"]],
+        "variance_post": end[:, :, branch["block"]],
+    }
+    for name, index in branch.items():
+        budget[f"variance_step_{name}"] = step[:, :, index]
+        budget[f"twice_covariance_{name}"] = 2 * cross[:, :, index]
+    return budget
+
+
+def centred_cosines(products: StepProducts) -> dict[str, ByBlock]:
+    """Return the cosines of deviations of steps, by the names of the group's variables.
+
+    `step_cosine_next_centred` is Σ dΔ_l·dΔ_{l+1} / √(Σ‖dΔ_l‖² Σ‖dΔ_{l+1}‖²), `step_cosine_stream_centred` is
+    Σ dx·dΔ / √(Σ‖dx‖² Σ‖dΔ‖²), with sums over prompts. NaN where a sum of squares is zero.
+    """
+    start, cross, step, _ = np.moveaxis(products.sums[:, :, list(BRANCHES).index("block")], -1, 0)
+    following = np.full(step.shape, np.nan)
+    following[:, :-1] = ratio(products.following[:, :-1], np.sqrt(step[:, :-1] * step[:, 1:]))
+    return {
+        "step_cosine_next_centred": following,
+        "step_cosine_stream_centred": ratio(cross, np.sqrt(start * step)),
+    }
+
+
+def common_share(products: StepProducts) -> ByBlock:
+    """Return the share of a block's mean squared step that all prompts have in common, ‖E Δ‖² / E‖Δ‖².
+
+    The squared norm of the sample mean is too large by tr Cov(Δ)/n, which is subtracted; the share can be negative
+    where the mean step is not resolved. NaN for fewer than two samples.
+    """
+    n, squares = products.count, products.sums[:, :, list(BRANCHES).index("block"), 2]
+    if n < 2:
+        return np.full(squares.shape, np.nan)
+    mean = products.means[:, :, 2] - products.means[:, :, 0]
+    common = np.vecdot(mean, mean)
+    return ratio(common - squares / (n * (n - 1)), common + squares / n)

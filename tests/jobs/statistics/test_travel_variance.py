@@ -1,0 +1,172 @@
+"""The budget of the variance and the cosines of deviations, against NumPy and by hand."""
+
+from functools import reduce
+from itertools import pairwise
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from theodolite_jobs.statistics.travel import Block, travel
+from theodolite_jobs.statistics.travel_variance import (
+    BRANCHES,
+    centred_cosines,
+    common_share,
+    merge_products,
+    missing_products,
+    variance_budget,
+)
+
+
+def drawn(n, n_blocks=3, width=7, seed=0, dtype=np.float64):
+    """States of a stream with a common part, (state, sample, d_model); every second one lies inside a block."""
+    rng = np.random.default_rng(seed)
+    common, own = rng.normal(size=(2 * n_blocks + 1, 1, width)), rng.normal(size=(2 * n_blocks + 1, n, width))
+    return np.cumsum(3 * common + own, axis=0).astype(dtype)
+
+
+def products_of(states, n_positions=1):
+    blocks = [Block(*states[index : index + 3]) for index in range(0, len(states) - 2, 2)]
+    return travel(blocks, states.shape[1] // n_positions, n_positions, len(blocks)).products
+
+
+def statistics_of(products):
+    budget, cosines = variance_budget(products), centred_cosines(products)
+    return {**budget, **cosines, "step_common_share": common_share(products)}
+
+
+def test_two_prompts_in_two_dimensions_by_hand():
+    """The steps of the two prompts differ by (2, 0) in attention and by (0, 4) in the MLP."""
+    x, middle, y = np.array([[[1.0, 0], [3, 0]], [[2, 1], [6, 1]], [[2, 0], [6, 4]]])
+    found = {name: values[0, 0] for name, values in statistics_of(products_of(np.stack([x, middle, y]))).items()}
+    # Deviations of x are ±(1, 0), of the steps ±(1, 0) and ±(0, 2); so Var is twice the squared deviation.
+    assert found["variance_pre"] == 2
+    assert (found["variance_step_attn"], found["twice_covariance_attn"], found["variance_mid"]) == (2, 4, 8)
+    assert (found["variance_step_mlp"], found["twice_covariance_mlp"], found["variance_post"]) == (8, 0, 16)
+    assert (found["variance_step_block"], found["twice_covariance_block"]) == (10, 4)
+    assert found["step_cosine_stream_centred"] == pytest.approx(2 / np.sqrt(2 * 10), rel=1e-15)
+    # The steps are (1, 0) and (3, 4): mean (2, 2), squares 1 and 25; the noise of the mean is 10/2.
+    assert found["step_common_share"] == pytest.approx((8 - 5) / 13, rel=1e-15)
+
+
+@given(st.integers(2, 9), st.integers(1, 4), st.integers(0, 100))
+@settings(deadline=None)
+def test_statistics_equal_numpy(n, n_blocks, seed):
+    states = drawn(n, n_blocks, seed=seed)
+    found = statistics_of(products_of(states))
+    stream, middle = states[::2], states[1::2]
+    steps = {"attn": middle - stream[:-1], "mlp": stream[1:] - middle, "block": np.diff(stream, axis=0)}
+    starts = {"attn": stream[:-1], "mlp": middle, "block": stream[:-1]}
+
+    def total(x, y):
+        return np.trace(np.cov(x.T, y.T)[: x.shape[1], x.shape[1] :])
+
+    for block in range(n_blocks):
+        for name, state in (("pre", stream[block]), ("mid", middle[block]), ("post", stream[block + 1])):
+            assert found[f"variance_{name}"][0, block] == pytest.approx(total(state, state), rel=1e-12)
+        for name in BRANCHES:
+            step, start = steps[name][block], starts[name][block]
+            assert found[f"variance_step_{name}"][0, block] == pytest.approx(total(step, step), rel=1e-12)
+            twice = pytest.approx(2 * total(start, step), rel=1e-10, abs=1e-12 * total(start, start))
+            assert found[f"twice_covariance_{name}"][0, block] == twice
+    for block, (step, following) in enumerate(pairwise(steps["block"])):
+        u, v = (one - one.mean(axis=0) for one in (step, following))
+        cosine = (u * v).sum() / np.sqrt((u**2).sum() * (v**2).sum())
+        assert found["step_cosine_next_centred"][0, block] == pytest.approx(cosine, rel=1e-10, abs=1e-12)
+    assert np.isnan(found["step_cosine_next_centred"][0, -1])
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize("parts", [1, 4])
+def test_the_variance_after_a_step_is_the_sum_of_its_three_parts(dtype, parts):
+    states = 100 + drawn(64, 5, 600, dtype=dtype)
+    found = variance_budget(reduce(merge_products, (products_of(one) for one in np.split(states, parts, axis=1))))
+    before = {"attn": "pre", "mlp": "mid", "block": "pre"}
+    after = {"attn": "mid", "mlp": "post", "block": "post"}
+    for name in BRANCHES:
+        parts_of = (f"variance_{before[name]}", f"variance_step_{name}", f"twice_covariance_{name}")
+        whole = sum(found[part] for part in parts_of)
+        np.testing.assert_allclose(whole, found[f"variance_{after[name]}"], rtol=1e-12)
+    np.testing.assert_allclose(found["variance_post"][:, :-1], found["variance_pre"][:, 1:], rtol=1e-12)
+
+
+@given(st.lists(st.integers(0, 5), min_size=1, max_size=5), st.integers(1, 2), st.integers(0, 50))
+@settings(deadline=None)
+def test_parts_merge_to_the_statistics_of_all_samples(sizes, n_positions, seed):
+    states = 50 + drawn(sum(sizes) * n_positions, seed=seed)
+    bounds = np.cumsum(sizes)[:-1] * n_positions
+    parts = [products_of(part, n_positions) for part in np.split(states, bounds, axis=1)]
+    merged, whole = reduce(merge_products, parts), products_of(states, n_positions)
+    assert merged.count == whole.count
+    found, expected = statistics_of(merged), statistics_of(whole)
+    scale = np.nanmax(expected["variance_post"]) if whole.count > 1 else 1.0
+    for name, values in expected.items():
+        tolerance = 1e-11 * scale if "variance" in name else 1e-9
+        np.testing.assert_allclose(found[name], values, rtol=1e-10, atol=tolerance, err_msg=name)
+
+
+def test_equal_prompts_have_exactly_no_variance_and_one_common_step():
+    states = np.repeat(drawn(1), 6, axis=1).astype(np.float32)
+    merged = reduce(merge_products, (products_of(part) for part in np.split(states, 3, axis=1)))
+    found = statistics_of(merged)
+    for name, values in found.items():
+        if "variance" in name or "covariance" in name:
+            np.testing.assert_array_equal(values, 0, err_msg=name)
+    np.testing.assert_array_equal(found["step_common_share"], 1)
+    assert np.isnan(found["step_cosine_next_centred"]).all()
+
+
+def test_a_common_step_raises_the_cosine_and_not_that_of_the_deviations():
+    """Steps are a large common vector and independent deviations: successive steps look parallel and are not."""
+    rng, (n, width, n_blocks) = np.random.default_rng(0), (400, 50, 4)
+    steps = 2 * np.ones((n_blocks, 1, width)) + rng.normal(size=(n_blocks, n, width))
+    states = np.concatenate([np.zeros((1, n, width)), np.cumsum(steps, axis=0)])
+    blocks = [Block(entering, None, leaving) for entering, leaving in pairwise(states)]
+    found = travel(blocks, n, 1, n_blocks)
+    assert (found.steps[:, 0, :-1, 3].mean(axis=0) > 0.75).all()
+    centred = centred_cosines(found.products)["step_cosine_next_centred"][0, :-1]
+    assert (np.abs(centred) < 4 / np.sqrt((n - 1) * width)).all()
+    np.testing.assert_allclose(common_share(found.products), 4 / 5, atol=0.02)
+
+
+def test_the_common_share_is_unbiased_where_the_plain_one_is_not():
+    """Of 8 prompts without a common step, the plain share is 1/8 on average; E‖Δ‖² is the same in all draws."""
+    rng, shares, plain = np.random.default_rng(1), [], []
+    for _ in range(500):
+        step = rng.normal(size=(8, 40))
+        products = products_of(np.stack([np.zeros_like(step), step, step]))
+        shares.append(common_share(products)[0, 0])
+        plain.append((step.mean(axis=0) ** 2).sum() / (step**2).sum(axis=1).mean())
+    assert abs(np.mean(shares)) < 0.004
+    assert np.mean(plain) > 0.12
+
+
+@pytest.mark.parametrize("spectrum", ["flat", "power law"])
+def test_the_centred_cosine_of_independent_steps_spreads_less_than_the_bound_of_the_report(spectrum):
+    """The report compares the cosine with 1/√(n−1), the largest standard deviation for independent steps."""
+    rng, (n, width) = np.random.default_rng(2), (40, 60)
+    scales = np.ones(width) if spectrum == "flat" else np.arange(1, width + 1) ** -1.5
+    cosines = []
+    for _ in range(1000):
+        steps = 3 + scales * rng.normal(size=(2, n, width))
+        states = np.concatenate([np.zeros((1, n, width)), np.cumsum(steps, axis=0)])
+        blocks = [Block(entering, None, leaving) for entering, leaving in pairwise(states)]
+        cosines.append(centred_cosines(travel(blocks, n, 1, 2).products)["step_cosine_next_centred"][0, 0])
+    exact = np.sqrt((scales**4).sum() / (n - 1)) / (scales**2).sum()
+    assert abs(np.mean(cosines)) < 4 * exact / np.sqrt(1000)
+    assert np.std(cosines) == pytest.approx(exact, rel=0.15)
+    assert exact <= 1 / np.sqrt(n - 1)
+
+
+def test_missing_sums_make_the_sums_of_all_missing():
+    known = products_of(drawn(4))
+    merged = merge_products(known, missing_products(3, 1, 3, 7))
+    assert merged.count == 7
+    assert all(np.isnan(values).all() for values in statistics_of(merged).values())
+    assert merge_products(known, missing_products(0, 1, 3, 7)) is known
+
+
+@pytest.mark.parametrize("n", [0, 1])
+def test_fewer_than_two_prompts_have_no_variance(n):
+    assert all(np.isnan(values).all() for values in statistics_of(products_of(drawn(n))).values())
