@@ -6,7 +6,7 @@ import numpy as np
 
 from theodolite_jobs.passes.collect import Arrays, ContrastPasses, SetPasses
 from theodolite_jobs.results.context import Context, Result
-from theodolite_jobs.statistics.curves import cosine_curve, variance_curves
+from theodolite_jobs.statistics.curves import cosine_curve, top_share, variance_curves
 
 SPACES = {"raw": "", "sphere": "on_sphere_"}
 """The prefix of the variables' names in each space."""
@@ -50,5 +50,6 @@ def _variances(passes: SetPasses) -> Arrays:
         mean, largest, feature = variance_curves(passes[space].variance)
         arrays |= {f"{prefix}variance_mean": mean, f"{prefix}variance_max": largest}
         arrays[f"{prefix}variance_max_feature"] = feature
+        arrays[f"{prefix}variance_top3_share"] = top_share(passes[space].variance, 3)
         arrays[f"{prefix}norm_of_mean"] = np.linalg.norm(passes[space].mean, axis=-1)
     return arrays
