@@ -6,6 +6,7 @@ Gaussian hypothesis, given the sample covariance. No spectrum has to be estimate
 tests".
 """
 
+from collections.abc import Iterator
 from functools import lru_cache
 
 import numpy as np
@@ -13,8 +14,8 @@ from jaxtyping import Float64
 
 from theodolite_jobs.statistics.gram import Gram, intrinsic_dimension
 
-DRAWS = 5
-"""Rotations of one point cloud. Each costs two thirds of the eigenvalues, or less if d_model is below n."""
+DRAWS = 10
+"""Rotations of one point cloud. Their standard deviation has an error of about 24 %."""
 
 
 def intrinsic_dimension_of_rotations(values: Float64[np.ndarray, " n"]) -> tuple[float, float]:
@@ -25,19 +26,26 @@ def intrinsic_dimension_of_rotations(values: Float64[np.ndarray, " n"]) -> tuple
     """
     if len(values) < 3 or not values.sum() > 0:
         return float("nan"), float("nan")
-    draws = [intrinsic_dimension(rotated(values, frame))[0] for frame in frames(len(values))]
+    draws = [intrinsic_dimension(matrix)[0] for matrix in rotations(values)]
     return float(np.mean(draws)), float(np.std(draws, ddof=1))
 
 
-def rotated(values: Float64[np.ndarray, " n"], frame: Float64[np.ndarray, "n m"]) -> Gram:
-    """Return the centred Gram matrix with these eigenvalues, of which at most n−1 are positive, in a frame."""
+def rotations(values: Float64[np.ndarray, " n"]) -> Iterator[Gram]:
+    """Yield DRAWS centred Gram matrices with these eigenvalues, of which at most n−1 are positive; the seed is fixed.
+
+    All draws use the vectors of one random frame, each draw in another order. So each draw has the distribution of a
+    random frame, and two draws are nearly independent.
+    """
+    frame, rng = random_frame(len(values)), np.random.default_rng(1)
     leading = np.sort(values)[::-1][: frame.shape[1]]
-    rank = int((leading > 0).sum())
-    return np.asarray((frame[:, :rank] * leading[:rank]) @ frame[:, :rank].T)
+    leading = leading[leading > 0]
+    for _ in range(DRAWS):
+        vectors = frame[:, rng.permutation(frame.shape[1])[: len(leading)]]
+        yield np.asarray((vectors * leading) @ vectors.T)
 
 
 @lru_cache(maxsize=1)  # all sites and layers of a set have the same n
-def frames(n: int) -> Float64[np.ndarray, "draw n m"]:
-    """Return DRAWS random orthonormal frames of the n−1 dimensions orthogonal to (1, …, 1); the seed is fixed."""
-    columns = np.random.default_rng(0).normal(size=(DRAWS, n, n - 1))
-    return np.asarray(np.linalg.qr(columns - columns.mean(axis=1, keepdims=True))[0])
+def random_frame(n: int) -> Float64[np.ndarray, "n m"]:
+    """Return a random orthonormal frame of the n−1 dimensions orthogonal to (1, …, 1); the seed is fixed."""
+    columns = np.random.default_rng(0).normal(size=(n, n - 1))
+    return np.asarray(np.linalg.qr(columns - columns.mean(axis=0))[0])

@@ -16,7 +16,7 @@ def fitted_spreads(samples: Float64[np.ndarray, "n d"]) -> tuple[float, float]:
 
     The second is √Var‖x‖² / E‖x‖², from unbiased estimates. The first is the second times the ratio of both spreads in
     seeded draws of N(mean, sample covariance); this ratio is close to ½ and depends little on the spectrum. Both are 0
-    for equal samples, and NaN with fewer than four samples or if the estimated variance is negative.
+    for equal samples, and NaN with fewer than four samples.
     """
     n = len(samples)
     if n < 4:
@@ -26,9 +26,8 @@ def fitted_spreads(samples: Float64[np.ndarray, "n d"]) -> tuple[float, float]:
     mean = samples.mean(axis=0)
     products, along_mean = centred @ centred.T, centred @ mean
     variance = squared_norm_variance(products + along_mean[:, None] + along_mean)
-    if not variance > 0:
-        missing = 0.0 if variance == 0 else float("nan")
-        return missing, missing
+    if variance <= 0:  # rounding can make it negative
+        return 0.0, 0.0
     squared = float(np.sqrt(variance) / np.square(samples).sum(axis=1).mean())
     # Without its noise tr S/n, ‖mean‖² estimates ‖μ‖².
     signal = max(float(mean @ mean) - float(np.trace(products)) / (n * (n - 1)), 0.0)
@@ -39,8 +38,9 @@ def fitted_spreads(samples: Float64[np.ndarray, "n d"]) -> tuple[float, float]:
 def squared_norm_variance(products: Float64[np.ndarray, "n n"]) -> float:
     """Return the unbiased estimate of 2 tr S² + 4 μᵀSμ from the dot products K of at least four samples.
 
-    For different samples, E K_ij² = tr S² + 2 μᵀSμ + ‖μ‖⁴ and E K_ij K_kl = ‖μ‖⁴, so the estimate is twice the
-    difference of the two means, over pairs and over pairs of disjoint pairs. A constant that is added to K cancels.
+    For different i, j, k and l, E K_ij² = tr S² + 2 μᵀSμ + ‖μ‖⁴ and E K_ij K_kl = ‖μ‖⁴, so the estimate is twice the
+    difference of the two means, over pairs and over pairs of disjoint pairs. A constant that is added to K cancels. The
+    estimate is not negative, since K_ij K_kl ≤ (K_ij² + K_kl²)/2.
     """
     n = len(products)
     diagonal = np.diag(products)
