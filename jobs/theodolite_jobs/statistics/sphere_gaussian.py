@@ -57,7 +57,8 @@ def _squared_norms(
     """Return ‖m + Σ gᵢcᵢ/√(n−1)‖² for draws of standard normal g: c are the centred samples, and ‖m‖² is `signal`."""
     n = len(products)
     weights = np.random.default_rng(0).normal(size=(DRAWS, n)) / np.sqrt(n - 1)
-    return np.maximum(signal + 2 * (weights @ along_mean) + np.vecdot(weights @ products, weights), 0.0)
+    squares = signal + 2 * (weights @ along_mean) + np.vecdot(weights @ products, weights)
+    return np.asarray(np.maximum(squares, 0.0))
 
 
 def _spread(values: Float64[np.ndarray, " draw"]) -> float:

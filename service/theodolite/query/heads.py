@@ -105,8 +105,8 @@ def token_lists(tokens: pd.DataFrame) -> dict[tuple[Any, ...], dict[str, list[st
     keys = ["circuit", "layer", "head", "vector", "side", "against", "end"]
     ordered = tokens.sort_values([*keys, "place"], kind="stable")
     lists: dict[tuple[Any, ...], dict[str, list[str]]] = {}
-    for key, group in ordered.groupby(keys, observed=True)["token"]:
-        lists.setdefault(key[:4], {})[" ".join(key[4:])] = group.tolist()
+    for (circuit, layer, head, vector, *names), group in ordered.groupby(keys, observed=True)["token"]:
+        lists.setdefault((circuit, layer, head, vector), {})[" ".join(map(str, names))] = group.tolist()
     return lists
 
 
