@@ -87,25 +87,24 @@ def _reading_facts(weights: xr.Dataset, random: float) -> Iterator[str]:
     leading = {"as stored": _most_shared(stored), "with norms folded": _most_shared(folded)}
     for pair in _leading_pairs(weights):
         forms = " and ".join(form for form, largest in leading.items() if largest == [pair])
-        plain, scaled = (
-            float(overlap.sel(writing_matrix=pair[0], reading_matrix=pair[1]).mean()) for overlap in (stored, folded)
-        )
+        of_pair = {"writing_matrix": pair[0], "reading_matrix": pair[1]}
         sentence = (
             f"Of all {n_pairs} combinations of a writing matrix with a reading matrix of later layers, "
-            f"{_NAMES[pair[0]]} with {_NAMES[pair[1]]} has the largest mean overlap {forms}: {percent(plain, 1)} over "
-            f"all pairs of layers as stored"
+            f"{_NAMES[pair[0]]} with {_NAMES[pair[1]]} has the largest mean overlap {forms}: "
+            f"{percent(stored.sel(of_pair).mean(), 1)} over all pairs of layers as stored"
         )
-        if np.isfinite(scaled):
-            sentence += f", {percent(scaled, 1)} with norms folded"
+        if np.isfinite(folded.sel(of_pair)).any():
+            sentence += f", {percent(folded.sel(of_pair).mean(), 1)} with norms folded"
         yield f"{sentence} (random subspaces give {percent(random, 1)})."
-    excess = (_means(stored) - random).where(stored.max(["layer", "layer_other"]) > 0)
-    changes = ((_means(folded) - random) / excess.where(excess > 0) - 1).values
-    if np.isfinite(changes).any():
-        yield (
-            "Folding the norms changes the excess over random subspaces by "
-            f"{100 * np.nanmin(changes):+.0f} % to {100 * np.nanmax(changes):+.0f} % over the "
-            f"{np.isfinite(changes).sum()} combinations whose stored matrices overlap more than random subspaces."
-        )
+    for writer in stored["writing_matrix"].values.tolist():
+        plain, scaled = (_means(overlap.sel(writing_matrix=writer)) - random for overlap in (stored, folded))
+        changes = (scaled / plain.where(plain > 0) - 1).dropna("reading_matrix")
+        if changes.size:
+            yield (
+                f"Folding the norms changes the excess of {_NAMES[writer]} over random subspaces by "
+                f"{100 * float(changes.min()):+.0f} % to {100 * float(changes.max()):+.0f} % "
+                f"({changes.size} reading matrices)."
+            )
 
 
 def _leading_pairs(weights: xr.Dataset) -> list[tuple[str, str]]:
