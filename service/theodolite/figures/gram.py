@@ -61,13 +61,10 @@ def blocks_figure(gram: xr.Dataset, position: int, colours: Mapping[str, str]) -
     """
     selected = gram.sel(position=position)
     panels = []
+    steps = {"attention": "attention", "mlp": "MLP", "block": "block"}  # both panels of CKA share one legend
     groups = {
-        "debiased CKA": {"cka_attention": "attention", "cka_mlp": "MLP", "cka_block": "block"},
-        "debiased CKA of what the branch adds": {
-            "cka_attention_branch": "attention's branch",
-            "cka_mlp_branch": "MLP's branch",
-            "cka_block_branch": "block's branches",
-        },
+        "debiased CKA": {f"cka_{step}": name for step, name in steps.items()},
+        "CKA of the branch": {f"cka_{step}_branch": name for step, name in steps.items()},
         "share of MLP hidden units": {"orthant_occupancy": "active", "orthant_overlap": "equal sign in two prompts"},
     }
     for title, labels in groups.items():
