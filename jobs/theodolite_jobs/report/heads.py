@@ -36,7 +36,7 @@ def heads_with_cards(heads: xr.Dataset) -> list[tuple[int, int]]:
 
 def head_cards(run: Run, heads: xr.Dataset, shown: list[tuple[int, int]], *, words: bool) -> dict[str, Any]:
     """Return the spectrum and the tokens of each circuit and head name, such as `L12H3`; no tokens if not `words`."""
-    lists = {}
+    lists: dict[Any, dict[str, list[str]]] = {}
     if words:
         leading = [("vector", "<", _VECTORS), ("place", "<", _TOKENS)]
         lists = token_lists(read_words(run, "head_tokens", leading))
@@ -46,11 +46,7 @@ def head_cards(run: Run, heads: xr.Dataset, shown: list[tuple[int, int]], *, wor
             head_name(layer, head): {
                 "values": _rounded(values.sel(circuit=circuit, layer=layer, head=head).values),
                 "tokens": [
-                    {
-                        f"{side} {end}": lists.get((circuit, layer, head, side, vector, end), [])
-                        for side in ("left", "right")
-                        for end in ("top", "bottom")
-                    }
+                    lists.get((circuit, layer, head, vector), {})
                     for vector in range(min(_VECTORS, heads.sizes["vector"]) if words else 0)
                 ],
             }

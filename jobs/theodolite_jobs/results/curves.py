@@ -12,6 +12,7 @@ from theodolite_jobs.statistics.curves import (
     cosine_quantile,
     cosine_terms,
     degrees_of_freedom,
+    top_share,
     variance_curves,
 )
 
@@ -58,5 +59,6 @@ def _variances(passes: SetPasses) -> Arrays:
         mean, largest, feature = variance_curves(passes[space].variance)
         arrays |= {f"{prefix}variance_mean": mean, f"{prefix}variance_max": largest}
         arrays[f"{prefix}variance_max_feature"] = feature
+        arrays[f"{prefix}variance_top3_share"] = top_share(passes[space].variance, 3)
         arrays[f"{prefix}norm_of_mean"] = np.linalg.norm(passes[space].mean, axis=-1)
     return arrays

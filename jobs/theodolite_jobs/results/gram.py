@@ -12,13 +12,14 @@ from numpy.typing import NDArray
 
 from theodolite.errors import StoreError
 from theodolite.groups import GROUPS
-from theodolite.sites import Site, leaving_block
+from theodolite.sites import Site
 from theodolite.store.activations import read_positive_counts
 from theodolite.store.records import Commit
 from theodolite.store.runs import Run
 from theodolite_jobs.passes.point_clouds import PointCloud, first_usable
-from theodolite_jobs.passes.selections import first_captured, quarantined
+from theodolite_jobs.passes.selections import quarantined
 from theodolite_jobs.results.context import Context, Result
+from theodolite_jobs.results.gram_blocks import branch_cka, branches, through_blocks
 from theodolite_jobs.results.gram_layer import TRANSFORMS, pair_shape, set_shape
 from theodolite_jobs.statistics.gram import effective_rank_of_gaussian, participation_ratio_of_gaussian
 from theodolite_jobs.statistics.gram_cka import linear_cka, linear_cka_debiased
@@ -99,8 +100,18 @@ def _set_variables(run: Run, cloud: PointCloud, progress: Progress) -> dict[str,
         plain, debiased = linear_cka(products[space]), linear_cka_debiased(products[space], diagonals[space])
         for name, matrix in (("linear_cka", plain), ("linear_cka_debiased", debiased)):
             arrays[prefix + name] = _within_sites(matrix, *shape)
-        if not prefix:
-            arrays |= _along_blocks(run, sites, debiased)
+        arrays |= {prefix + name: cka for name, cka in through_blocks(run, debiased).items()}
+    return arrays | _branch_variables(run, cloud, progress)
+
+
+def _branch_variables(run: Run, cloud: PointCloud, progress: Progress) -> dict[str, NDArray[np.float64]]:
+    """Return the CKA between the input of each branch and what it adds, (layer,); NaN where that is not known."""
+    known = list(branches(run))
+    arguments = [(run, cloud, branch) for branch in known]
+    arrays: dict[str, NDArray[np.float64]] = {}
+    for branch, values in zip(known, run_tasks(branch_cka, arguments, progress, "branches"), strict=True):
+        for name, value in values.items():
+            arrays.setdefault(name, np.full(len(run.record.layers), np.nan))[branch.layer] = value
     return arrays
 
 
@@ -152,28 +163,6 @@ def _within_sites(matrix: NDArray[np.float64], n_sites: int, n_layers: int) -> N
     n_points = n_sites * n_layers
     whole = matrix[:n_points, :n_points].reshape(n_sites, n_layers, n_sites, n_layers)
     return np.stack([whole[site, :, site] for site in range(n_sites)])
-
-
-def _along_blocks(run: Run, sites: Sequence[Site], debiased: NDArray[np.float64]) -> dict[str, NDArray[np.float64]]:
-    """Return debiased CKA between each block's input, middle and output, (layer,); NaN where one is not captured."""
-    layers = run.record.layers
-
-    def row(candidates: Sequence[tuple[Site, int]]) -> int | None:
-        captured = first_captured(run, candidates)
-        if captured is None:
-            return None
-        site, index = captured
-        return len(debiased) - 1 if site is Site.RESID_FINAL else sites.index(site) * len(layers) + index
-
-    names = {"cka_attention": (0, 1), "cka_mlp": (1, 2), "cka_block": (0, 2)}
-    cka = {name: np.full(len(layers), np.nan) for name in names}
-    for index, layer in enumerate(layers):
-        leaving = leaving_block(layer, run.record.model.n_layers)
-        rows = row([(Site.RESID_PRE, layer)]), row([(Site.RESID_MID, layer)]), row(leaving)
-        for name, (first, second) in names.items():
-            if rows[first] is not None and rows[second] is not None:
-                cka[name][index] = debiased[rows[first], rows[second]]
-    return cka
 
 
 def _orthants(run: Run, name: str, commits: Sequence[Commit]) -> dict[int, dict[str, Any]]:

@@ -10,6 +10,7 @@ from theodolite.store.runs import Run
 from theodolite_jobs.passes.point_clouds import PointCloud, read_cloud
 from theodolite_jobs.statistics.gram import (
     effective_rank,
+    eigenvalues,
     gram,
     intrinsic_dimension,
     mean_cosine,
@@ -19,6 +20,7 @@ from theodolite_jobs.statistics.gram import (
 )
 from theodolite_jobs.statistics.gram_cka import packed
 from theodolite_jobs.statistics.gram_medians import means_and_medians
+from theodolite_jobs.statistics.gram_rotations import intrinsic_dimension_of_rotations
 from theodolite_jobs.statistics.moments import on_sphere
 
 Vectors = NDArray[np.float64]
@@ -42,13 +44,16 @@ def set_shape(run: Run, cloud: PointCloud, site: Site, layer: int) -> tuple[dict
     matrices = []
     for prefix, transform in TRANSFORMS.items():
         transformed = transform(samples)
-        matrix = gram(_centred(transformed))
+        matrix = gram(centred(transformed))
+        spectrum = eigenvalues(matrix)
         values[f"{prefix}mean_cosine"] = mean_cosine(transformed)
         values[f"{prefix}participation_ratio"] = participation_ratio(matrix)
-        values[f"{prefix}effective_rank"] = effective_rank(matrix)
+        values[f"{prefix}effective_rank"] = effective_rank(spectrum)
         values[f"{prefix}intrinsic_dimension"], coincident = intrinsic_dimension(matrix)
         if not prefix:
             values["n_coincident"] = coincident
+            mean, sd = intrinsic_dimension_of_rotations(spectrum)
+            values |= {"intrinsic_dimension_gaussian": mean, "intrinsic_dimension_gaussian_sd": sd}
         matrices.append(matrix)
     values["n_constant_features"] = standardised(samples)[1]
     return values, np.stack([packed(matrix) for matrix in matrices]), np.stack([np.diag(matrix) for matrix in matrices])
@@ -61,8 +66,8 @@ def pair_shape(run: Run, positive: PointCloud, negative: PointCloud, site: Site,
     middle = both.mean(axis=0)
     values: dict[str, float] = {}
     for prefix, transform in TRANSFORMS.items():
-        centred = _centred(transform(both))
-        p, q = centred[: len(p)], centred[len(p) :]
+        moved = centred(transform(both))
+        p, q = moved[: len(p)], moved[len(p) :]
         matrices = gram(p), gram(q), p @ q.T
         values[f"{prefix}silhouette"] = silhouette(*matrices)
         if not prefix:
@@ -71,7 +76,7 @@ def pair_shape(run: Run, positive: PointCloud, negative: PointCloud, site: Site,
     return values
 
 
-def _centred(x: Vectors) -> Vectors:
+def centred(x: Vectors) -> Vectors:
     """Return samples minus their mean; equal samples give exact zeros."""
     shifted: Vectors = x - x[0]
     shifted -= shifted.mean(axis=0)

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 from theodolite_jobs.passes.collect import Arrays, SetPasses
 from theodolite_jobs.passes.norm_layers import FINAL, NormLayer
 from theodolite_jobs.results.context import Context, Result
+from theodolite_jobs.results.sphere_gaussian import fitted_gaussians
 from theodolite_jobs.statistics import sphere
 from theodolite_jobs.tasks import run_tasks
 
@@ -34,6 +35,7 @@ def compute(context: Context) -> Result:
         "centre": np.stack([norm.norm.bias for norm in norms]),
     }
     arrays |= context.collected.over_sets("sphere", partial(_statistics, norms, context.coordinates["site"]))
+    arrays |= fitted_gaussians(context, norms)
     labels: dict[str, tuple[str, list[Any]]] = {
         "norm_kind": ("norm", [norm.which for norm in norms]),
         "norm_layer": ("norm", [norm.layer for norm in norms]),

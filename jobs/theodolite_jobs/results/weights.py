@@ -12,7 +12,8 @@ from theodolite.groups import GROUPS
 from theodolite.sites import Site
 from theodolite_jobs.models.weights import Weights
 from theodolite_jobs.results.context import Context, Result
-from theodolite_jobs.statistics.weights import leading_basis, overlap
+from theodolite_jobs.statistics.norms import Norm
+from theodolite_jobs.statistics.weights import folded_reader, folded_writer, leading_basis, overlap
 from theodolite_jobs.tasks import run_tasks
 
 RANK = 32
@@ -24,6 +25,12 @@ WRITING, READING = ("o", "down"), ("q", "k", "v", "gate", "up")
 
 Bases = dict[str, NDArray[np.float64]]
 """Leading directions of each matrix, (d_model, rank), by the matrix's name."""
+
+FORMS = ("", "folded_")
+"""Prefixes of the variables: of the matrices as stored, and with the scales of norms folded into them."""
+
+_NORMS = {"q": "attention", "k": "attention", "v": "attention", "gate": "mlp", "up": "mlp"}
+_NORMS |= {"o": "attention_output", "down": "mlp_output"}  # in post-norm blocks these follow the sum with the stream
 
 
 def digest_inputs(_context: Context) -> dict[str, Any]:
@@ -37,19 +44,40 @@ def compute(context: Context) -> Result:
     Raises:
         ModelError: a tensor is missing.
     """
-    arguments = [(context.weights, layer) for layer in range(context.weights.dimensions.n_layers)]
+    weights = context.weights
+    arguments = [(weights, layer) for layer in range(weights.dimensions.n_layers)]
     with context.tasks():
         bases = list(run_tasks(layer_bases, arguments, context.progress, "weight matrices", rounds=1))
-    return _overlaps(context.weights, bases)
+    rank = bases[0][0]["o"].shape[1]
+    values = {"random_overlap": np.array(rank / weights.dimensions.d_model)}
+    for prefix, of_form in zip(FORMS, zip(*bases, strict=True), strict=True):
+        values |= {prefix + name: array for name, array in _overlaps(weights, of_form).items()}
+    layers = range(weights.dimensions.n_layers)
+    coordinates = {"writing_matrix": WRITING, "reading_matrix": READING, "layer": layers, "layer_other": layers}
+    return Result(values, coordinates, {"rank": rank})
 
 
-def layer_bases(weights: Weights, layer: int) -> Bases:
+def layer_bases(weights: Weights, layer: int) -> tuple[Bases, Bases]:
     """Return the leading directions of the stream that each of a layer's matrices writes or reads.
 
-    A matrix covers all heads, or all experts. The scales of norms are not folded into the weights.
+    A matrix covers all heads, or all experts. The first part has the matrices as stored. The second part has the scale
+    of the norm before a reader and behind a writer folded into the matrix; where there is no such norm, it is equal.
     """
     rank = min(RANK, weights.dimensions.d_head)
-    return {name: leading_basis(square, rank) for name, square in _squares(weights, layer)}
+    stored, folded = {}, {}
+    for name, square in _squares(weights, layer):
+        stored[name] = folded[name] = leading_basis(square, rank)
+        norm = _norm(weights, layer, name)
+        if norm is not None:
+            fold = folded_reader if name in READING else folded_writer
+            folded[name] = leading_basis(fold(square, norm), rank)
+    return stored, folded
+
+
+def _norm(weights: Weights, layer: int, matrix: str) -> Norm | None:
+    """Return the norm between the stream and a matrix, or None if the matrix reads or writes the stream directly."""
+    anatomy = weights.anatomy
+    return None if anatomy.post_norm or _NORMS[matrix] not in anatomy.norms else weights.norm(layer, _NORMS[matrix])
 
 
 def _squares(weights: Weights, layer: int) -> Iterator[tuple[str, NDArray[np.float64]]]:
@@ -76,7 +104,8 @@ def _square(matrix: torch.Tensor) -> NDArray[np.float64]:
     return square
 
 
-def _overlaps(weights: Weights, bases: Sequence[Bases]) -> Result:
+def _overlaps(weights: Weights, bases: Sequence[Bases]) -> dict[str, NDArray[np.float64]]:
+    """Return the overlaps between the matrices of all pairs of layers, from the bases of each layer."""
     n_layers = weights.dimensions.n_layers
     layers = range(n_layers)
     writing, reading = (np.full((len(names), n_layers, n_layers), np.nan) for names in (WRITING, READING))
@@ -89,15 +118,7 @@ def _overlaps(weights: Weights, bases: Sequence[Bases]) -> Result:
         for (row, writer), (column, reader) in product(enumerate(WRITING), enumerate(READING)):
             if reader in bases[second] and _comes_later(weights, writer, first, reader, second):
                 between[row, column, first, second] = overlap(bases[first][writer], bases[second][reader])
-    rank = bases[0]["o"].shape[1]
-    values = {
-        "writing_overlap": writing,
-        "reading_overlap": reading,
-        "writer_reader_overlap": between,
-        "random_overlap": np.array(rank / weights.dimensions.d_model),
-    }
-    coordinates = {"writing_matrix": WRITING, "reading_matrix": READING, "layer": layers, "layer_other": layers}
-    return Result(values, coordinates, {"rank": rank})
+    return {"writing_overlap": writing, "reading_overlap": reading, "writer_reader_overlap": between}
 
 
 def _comes_later(weights: Weights, writer: str, layer: int, reader: str, other: int) -> bool:

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from scipy.stats import t
 
 from theodolite_jobs.statistics.kernels import deviation_dots, pair_trace
+from theodolite_jobs.statistics.ratio import ratio
 
 NORMAL_QUANTILE = 1.959963984540054
 """Two-sided 95 % of the normal distribution."""
@@ -231,6 +232,15 @@ def variance_curves(
     undefined = np.isnan(variance).any(axis=-1)
     feature = np.where(undefined, -1, np.where(np.isnan(variance), -np.inf, variance).argmax(axis=-1))
     return variance.mean(axis=-1), variance.max(axis=-1), feature.astype(np.int64)
+
+
+def top_share(variance: Float64[np.ndarray, "*dims d_model"], count: int) -> Float64[np.ndarray, "*dims"]:
+    """Return the share of the total variance that the features with the largest variances have; NaN without variance.
+
+    Fewer than `count` features have all of it.
+    """
+    largest = np.sort(variance, axis=-1)[..., -count:]
+    return ratio(largest.sum(axis=-1), variance.sum(axis=-1))
 
 
 def _mean_variance_divisor(n: int, groups: int) -> float:

@@ -45,14 +45,18 @@ def participation_ratio(matrix: Gram) -> float:
     return float(np.trace(matrix) ** 2 / squares) if squares > 0 else float("nan")
 
 
-def effective_rank(matrix: Gram) -> float:
-    """Return the effective rank exp(−Σ p ln p), p = λ/Σλ, of a centred Gram matrix's eigenvalues, at most n−1.
+def eigenvalues(matrix: Gram) -> Float64[np.ndarray, " n"]:
+    """Return the eigenvalues of a centred Gram matrix, in ascending order and not negative; NaN if a sample is NaN."""
+    if np.isnan(matrix).any():
+        return np.full(len(matrix), np.nan)
+    return np.asarray(np.maximum(np.linalg.eigvalsh(matrix), 0.0))
+
+
+def effective_rank(values: Float64[np.ndarray, " n"]) -> float:
+    """Return the effective rank exp(−Σ p ln p), p = λ/Σλ, of a centred Gram matrix's eigenvalues λ, at most n−1.
 
     NaN if all samples are equal, or if one is NaN. Source: Roy and Vetterli 2007.
     """
-    if np.isnan(matrix).any():
-        return float("nan")
-    values = np.maximum(np.linalg.eigvalsh(matrix), 0.0)
     total = values.sum()
     if not total > 0:
         return float("nan")

@@ -1,6 +1,6 @@
 """Shape of each set's point cloud along depth, and similarity of layers."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 
 import numpy as np
 import plotly.graph_objects as go
@@ -33,12 +33,26 @@ def shape_figure(gram: xr.Dataset, position: int, site: str, colours: Mapping[st
             for set_name, colour in colours.items():
                 curve = along_depth(selected[prefix + name].sel(set=set_name, site=[site]))
                 lines.append(Line(set_name + suffix, curve["depth"], curve, colour, dash))
+        if name == "intrinsic_dimension":
+            lines += _gaussian_lines(selected, site, colours)
         panels.append(Panel(title, lines, logarithmic=name != "mean_cosine"))
     return panels_figure(panels, **depth_axis(along_depth(selected["mean_cosine"].isel(set=0).sel(site=[site]))))
 
 
+def _gaussian_lines(selected: xr.Dataset, site: str, colours: Mapping[str, str]) -> Iterator[Line]:
+    """Yield the TwoNN dimension of Gaussian samples for each set; nothing for a run of an older version."""
+    for set_name, colour in colours.items():
+        mean, sd = (
+            along_depth(selected[f"intrinsic_dimension_gaussian{suffix}"].sel(set=set_name, site=[site]))
+            for suffix in ("", "_sd")
+        )
+        if np.isfinite(mean).any():
+            title = f"{set_name}, Gaussian with the same covariance"
+            yield Line(title, mean["depth"], mean, colour, "dash", mean - sd, mean + sd, markers=False)
+
+
 def blocks_figure(gram: xr.Dataset, position: int, colours: Mapping[str, str]) -> go.Figure:
-    """Return CKA through attention, MLP and block, and the share of the MLP's active hidden units, by layer.
+    """Return CKA through attention, MLP and block, CKA of their branches, and shares of hidden units, by layer.
 
     Args:
         gram: the result group.
@@ -47,8 +61,10 @@ def blocks_figure(gram: xr.Dataset, position: int, colours: Mapping[str, str]) -
     """
     selected = gram.sel(position=position)
     panels = []
+    steps = {"attention": "attention", "mlp": "MLP", "block": "block"}  # both panels of CKA share one legend
     groups = {
-        "debiased CKA": {"cka_attention": "attention", "cka_mlp": "MLP", "cka_block": "block"},
+        "debiased CKA": {f"cka_{step}": name for step, name in steps.items()},
+        "CKA of the branch": {f"cka_{step}_branch": name for step, name in steps.items()},
         "share of MLP hidden units": {"orthant_occupancy": "active", "orthant_overlap": "equal sign in two prompts"},
     }
     for title, labels in groups.items():

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 
+import numpy as np
 import plotly.graph_objects as go
 import xarray as xr
 
@@ -26,11 +27,18 @@ def sphere_figure(sphere: xr.Dataset, position: int, colours: Mapping[str, str])
         low, high = (values[end] for end in ends) if ends else (None, None)
         return Line(set_name, indices, values[name], colours[set_name], low=low, high=high)
 
-    gaussian = Line("Gaussian", indices, selected["relative_spread_gaussian"].isel(set=0), PLAIN, "dash", markers=False)
+    isotropic = selected["relative_spread_gaussian"].isel(set=0)
+    gaussians = [Line("standard Gaussian", indices, isotropic, PLAIN, "dash", markers=False)]
+    fitted = selected["relative_spread_gaussian_fitted"]
+    gaussians += [
+        Line(f"{name}, fitted Gaussian", indices, fitted.sel(set=name), colour, "dash", markers=False)
+        for name, colour in colours.items()
+        if np.isfinite(fitted.sel(set=name)).any()
+    ]
     ends = ("norm_before_min", "norm_before_max")
     panels = [
         Panel("norm", [line("norm_before_mean", name, ends) for name in colours], logarithmic=True),
-        Panel("relative spread", [*(line("relative_spread", name) for name in colours), gaussian]),
+        Panel("relative spread", [*(line("relative_spread", name) for name in colours), *gaussians]),
         Panel("share of variance in length", [line("length_variance_share", name) for name in colours]),
     ]
     kind = labels[0].partition(".")[2]

@@ -30,6 +30,8 @@ def _curve_variables(prefix: str, where: str, unit: str) -> Iterator[Variable]:
     for key, statistic in (("mean", "Mean"), ("max", "Maximum")):
         description = f"{statistic} over features of the variance (n-1) over prompts{where}."
         yield Variable(f"{prefix}variance_{key}", PER_SET, description, f"{unit}²")
+    share = f"Share of the variance of all features that the three features with the largest have{where}."
+    yield Variable(f"{prefix}variance_top3_share", PER_SET, share)
     index = f"Index of the feature with the largest variance{where}."
     yield Variable(f"{prefix}variance_max_feature", PER_SET, index, dtype="int64")
     yield Variable(f"{prefix}norm_of_mean", PER_SET, f"Norm of the mean{where}.", unit)

@@ -25,8 +25,24 @@ def _shape_variables(prefix: str, where: str) -> Iterator[Variable]:
         "linear_cka": f"Plain linear CKA between two layers at the same site{where}; biased upwards.",
         "linear_cka_debiased": f"Linear CKA with unbiased HSIC between two layers at the same site{where}.",
     }
+    of_block = {
+        "cka_attention": f"Debiased linear CKA between resid_pre and resid_mid of a block{where}.",
+        "cka_mlp": f"Debiased linear CKA between resid_mid of a block and the block's output{where}.",
+        "cka_block": f"Debiased linear CKA between resid_pre of a block and the block's output{where}.",
+        "cka_attention_branch": "Debiased linear CKA between resid_pre of a block and what attention adds to it"
+        f"{where}; NaN if neither attn_out nor both ends of the addition were captured.",
+        "cka_mlp_branch": "Debiased linear CKA between the MLP's input (resid_mid, or resid_pre without resid_mid) and "
+        f"what the MLP adds to the stream{where}; NaN if neither mlp_out nor both ends of the addition were captured.",
+        "cka_block_branch": "Debiased linear CKA between resid_pre of a block and what the block adds to it"
+        f"{where}; NaN in post-norm blocks, or if one end of the addition was not captured.",
+    }
     of_contrast = {"silhouette": f"Mean silhouette of the contrast's two sets{where}."}
-    dimensions = ((PER_SET, of_layer), ((*PER_SET, "layer_other"), of_two_layers), (PER_CONTRAST, of_contrast))
+    dimensions = (
+        (PER_SET, of_layer),
+        ((*PER_SET, "layer_other"), of_two_layers),
+        (PER_BLOCK, of_block),
+        (PER_CONTRAST, of_contrast),
+    )
     for dims, descriptions in dimensions:
         yield from variables(dims, **{f"{prefix}{name}": text for name, text in descriptions.items()})
 
@@ -48,10 +64,10 @@ VARIABLES = (
         n_constant_features="Number of features without variance; the standardised statistics leave them out.",
     ),
     *variables(
-        PER_BLOCK,
-        cka_attention="Debiased linear CKA between resid_pre and resid_mid of a block.",
-        cka_mlp="Debiased linear CKA between resid_mid of a block and the block's output.",
-        cka_block="Debiased linear CKA between resid_pre of a block and the block's output.",
+        PER_SET,
+        intrinsic_dimension_gaussian="Mean TwoNN estimate of Gaussian samples with the same number of prompts and the "
+        "same sample covariance, over random rotations.",
+        intrinsic_dimension_gaussian_sd="Standard deviation (n-1) of this estimate over random rotations.",
     ),
     Variable("cosine_of_medians", PER_CONTRAST, "Cosine between the two sets' geometric medians."),
     *variables(
@@ -82,7 +98,7 @@ VARIABLES = (
 GROUP = Group(
     name="gram",
     title="Shape and similarity",
-    version=1,
+    version=2,
     variables=VARIABLES,
     tables=("gram",),
     needs=frozenset({"prompts"}),

@@ -6,6 +6,7 @@ _PER_NORM = ("set", "position", "norm")
 
 VARIABLES = (
     N_SAMPLES,
+    Variable("n_fitted", ("set", "position"), "Number of stored prompts that the fitted Gaussians use.", dtype="int64"),
     *(
         Variable(f"{name}_{key}", _PER_NORM, f"{sentence}: {text} over prompts.", unit)
         for name, sentence, unit in (
@@ -28,10 +29,15 @@ VARIABLES = (
         length_variance_share="Share of the input's variance over prompts that is variance of its norm; the rest is "
         "variance of its direction.",
         relative_spread="Standard deviation over mean of the input's norm.",
-        relative_spread_gaussian="Standard deviation over mean of the norm of a Gaussian with d_model dimensions.",
+        relative_spread_gaussian="Standard deviation over mean of the norm of a standard Gaussian with d_model "
+        "dimensions.",
+        relative_spread_gaussian_fitted="Standard deviation over mean of the norm of a Gaussian with the input's own "
+        "mean and covariance over the first n_fitted prompts.",
         relative_spread_squared="Standard deviation over mean of the input's squared norm.",
         relative_spread_squared_gaussian="Standard deviation over mean of the squared norm of a Gaussian with d_model "
         "dimensions: √(2/d_model).",
+        relative_spread_squared_gaussian_fitted="Standard deviation over mean of the squared norm of a Gaussian with "
+        "the input's own mean and covariance over the first n_fitted prompts.",
     ),
     *variables(
         ("norm", "d_model"),
@@ -44,7 +50,7 @@ VARIABLES = (
 GROUP = Group(
     name="sphere",
     title="Sphere",
-    version=1,
+    version=2,
     variables=VARIABLES,
     tables=("sphere",),
     needs=frozenset({"weights"}),

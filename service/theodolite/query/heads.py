@@ -96,15 +96,18 @@ def read_head(run: Run, layer: int, head: int, circuit: str = "qk", offset: int 
     )
 
 
-def token_lists(tokens: pd.DataFrame) -> dict[tuple[Any, ...], list[str]]:
-    """Return the tokens of rows of `head_tokens` by (circuit, layer, head, side, vector, end), the best score first.
+def token_lists(tokens: pd.DataFrame) -> dict[tuple[Any, ...], dict[str, list[str]]]:
+    """Return the lists of tokens of each (circuit, layer, head, vector), from rows of `head_tokens`.
 
-    In models with untied embeddings, each written vector is decoded twice: by the embedding and by the unembedding.
-    This function returns the tokens of the embedding, as in the paper.
+    The name of a list consists of the side, the matrix that ranks the tokens, and the end, such as `right embedding
+    top`; the best score is first. Models with untied embeddings also have lists of the matrix `unembedding`.
     """
-    keys = ["circuit", "layer", "head", "side", "vector", "end"]
-    ordered = tokens[tokens["against"] != "unembedding"].sort_values([*keys, "place"], kind="stable")
-    return {key: group.tolist() for key, group in ordered.groupby(keys, observed=True)["token"]}
+    keys = ["circuit", "layer", "head", "vector", "side", "against", "end"]
+    ordered = tokens.sort_values([*keys, "place"], kind="stable")
+    lists: dict[tuple[Any, ...], dict[str, list[str]]] = {}
+    for (circuit, layer, head, vector, *names), group in ordered.groupby(keys, observed=True)["token"]:
+        lists.setdefault((circuit, layer, head, vector), {})[" ".join(map(str, names))] = group.tolist()
+    return lists
 
 
 def _check(run: Run, heads: xr.Dataset, **requested: Any) -> None:

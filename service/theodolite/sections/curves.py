@@ -1,5 +1,6 @@
 """The three curves of each contrast, of unscaled activations and of activations on the sphere."""
 
+from collections.abc import Iterator
 from dataclasses import replace
 from functools import partial
 
@@ -10,7 +11,7 @@ from theodolite.figures.curves import ContrastView, contrast_figure, shown_sites
 from theodolite.query.curves import along_depth
 from theodolite.query.published import published_curves, selected_directions
 from theodolite.sections.curves_published import published_facts
-from theodolite.sections.parts import BAND, BRACKETS, SIDES, Figure, Section, layer_of, point_text
+from theodolite.sections.parts import BAND, BRACKETS, SIDES, Figure, Section, layer_of, percent, point_text
 from theodolite.store.result_reader import read_group
 from theodolite.store.runs import Run
 
@@ -21,10 +22,9 @@ _HOW_TO_READ = (
     "The top graph shows the cosine between the mean activations of the two sets. Sampling noise lengthens both means, "
     "so the plain cosine, which most publications report, is too small. The debiased cosine subtracts the expected "
     "noise; the band is its 95 % interval by the delta method. The two lower graphs show the unbiased variance (n-1) "
-    "over prompts: the mean over features, and the largest variance of a single feature. In many models one to three "
-    "features have most of the variance. The figure on the sphere shows the same curves after each activation is "
-    "scaled to the same norm. Depth labels: 0-pre is the input of block 0, 0-mid the stream after its attention, 1-pre "
-    "the input of block 1. The output of the last block is not drawn."
+    "over prompts: the mean over features, and the largest variance of a single feature. The figure on the sphere "
+    "shows the same curves after each activation is scaled to the same norm. Depth labels: 0-pre is the input of block "
+    "0, 0-mid the stream after its attention, 1-pre the input of block 1. The output of the last block is not drawn."
 )
 
 
@@ -49,7 +49,11 @@ def _section(run: Run, curves: xr.Dataset, contrast: str, sides: dict[str, str],
     name = f"curves.{contrast}.{position}"
     return Section(
         f"Curves of {contrast}: {sides['positive']} against {sides['negative']}, position {position}, {prompts}",
-        [*_facts(curves, view, prompts), *published_facts(curves, view, published, selected_directions(*key))],
+        [
+            *_facts(curves, view, prompts),
+            *_share_facts(curves, view, run.record.model.d_model),
+            *published_facts(curves, view, published, selected_directions(*key)),
+        ],
         [
             Figure(name, _UNSCALED, partial(contrast_figure, curves, view, published)),
             Figure(f"{name}.sphere", _ON_SPHERE, partial(contrast_figure, curves, replace(view, on_sphere=True))),
@@ -91,6 +95,20 @@ def _facts(curves: xr.Dataset, view: ContrastView, prompts: str) -> list[str]:
                 "mean over features at that depth."
             )
     return facts
+
+
+def _share_facts(curves: xr.Dataset, view: ContrastView, d_model: int) -> Iterator[str]:
+    """Yield a sentence for each set about the variance of its three leading features; nothing for an older run."""
+    shares = curves["variance_top3_share"].sel(position=view.position, site=shown_sites(curves))
+    for name in dict.fromkeys((view.positive, view.negative)):
+        share = along_depth(shares.sel(set=name))
+        if np.isfinite(share).any():
+            top = int(np.nanargmax(share.values))
+            yield (
+                f"The three features with the largest variances have {percent(np.nanmin(share), 1)} to "
+                f"{percent(share[top], 1)} of the variance of {name}, the most at {layer_of(share, top)}; features "
+                f"with equal variances would have {percent(min(3 / d_model, 1), 1)}."
+            )
 
 
 def _cosine_facts(values: xr.Dataset, prompts: str) -> list[str]:

@@ -24,6 +24,8 @@ from theodolite.store.result_reader import read_group
 from theodolite.store.runs import Run
 
 _FROM_CURVES = ("cosine_of_means", "difference_norm")  # columns that the group `curves` stores
+_ONE_DIRECTION = 2.0  # below this participation ratio, nearly all variance lies in one direction
+_STEPS = {"attention": "attention", "mlp": "the MLP", "block": "the whole block"}
 _MISSING = "\N{EN DASH}"  # a number that is missing in a table
 _COLUMNS = {
     "cosine_of_means": "cos(P, N)",
@@ -51,7 +53,7 @@ def sections(run: Run) -> list[Section]:
         Figure("gram.shape", f"Shape of each set at {site}", partial(shape_figure, gram, position, site, colours)),
         Figure(
             "gram.blocks",
-            "Debiased CKA between input and output of attention, MLP and block",
+            "Debiased CKA of the input of attention, MLP and block: with the output, and with what the branch adds",
             partial(blocks_figure, gram, position, colours),
         ),
     ]
@@ -72,7 +74,8 @@ def _shape_facts(
 ) -> Iterator[str]:
     for name in sets:
         yield from _set_facts(values.sel(set=name, site=site), name, site)
-    yield from _block_facts(values.sel(set=list(sets)))
+    yield from _similarity_facts(values, site, sets)
+    yield from _orthant_facts(values.sel(set=list(sets)))
     for contrast in contrasts:
         silhouettes = along_depth(values["silhouette"].sel(contrast=contrast))
         if np.nan_to_num(silhouettes.values).any():
@@ -98,19 +101,63 @@ def _set_facts(values: xr.Dataset, name: str, site: str) -> Iterator[str]:
         f"{float(values['participation_ratio_gaussian']):.0f}). Mean cosine between two prompts: "
         f"{float(cosine.min()):.2f} to {float(cosine.max()):.2f} over layers."
     )
+    yield from _dimension_facts(values, name, site)
 
 
-def _block_facts(values: xr.Dataset) -> Iterator[str]:
-    """Yield sentences about similarity through the blocks, and about the active hidden units of the MLPs."""
-    similarity = {step: values[f"cka_{step}"] for step in ("attention", "mlp", "block")}
-    if all(np.isfinite(cka).any() for cka in similarity.values()):
-        medians = {step: float(np.nanmedian(cka)) for step, cka in similarity.items()}
-        smallest = float(np.nanmin(similarity["block"]))
+def _dimension_facts(values: xr.Dataset, name: str, site: str) -> Iterator[str]:
+    """Yield a sentence about the TwoNN dimension of one set at one site, against Gaussian samples."""
+    measured, gaussian = (values[f"intrinsic_dimension{suffix}"].values for suffix in ("", "_gaussian"))
+    known = np.isfinite(measured + gaussian)
+    if not known.any():
+        return
+    top = int(np.nanargmax(np.where(known, measured, np.nan)))
+    shares = measured[known] / gaussian[known]
+    yield (
+        f"Largest TwoNN dimension of {name} at {site}: {measured[top]:.1f} in layer {int(values['layer'][top])}; "
+        f"Gaussian samples with as many prompts and the same covariance give {gaussian[top]:.1f} ± "
+        f"{float(values['intrinsic_dimension_gaussian_sd'][top]):.1f}. Over layers, the dimension is "
+        f"{shares.min():.2f} to {shares.max():.2f} of that of the Gaussian samples; 1 means that the covariance alone "
+        "explains it."
+    )
+
+
+def _similarity_facts(values: xr.Dataset, site: str, sets: Sequence[str]) -> Iterator[str]:
+    """Yield sentences about the similarity of the blocks' inputs and outputs, and about the branches alone."""
+    ratios = values["participation_ratio"].sel(site=site)
+    narrow = [name for name in sets if bool((ratios.sel(set=name) < _ONE_DIRECTION).mean() > 0.5)]
+    shown = values.sel(set=[name for name in sets if name not in narrow])
+    through = _medians(shown, "cka_{}")
+    if through:
+        smallest = float(np.nanmin(shown["cka_block"])) if "block" in through else np.nan
         yield (
-            "Median debiased CKA between input and output, over layers and sets: "
-            f"{medians['attention']:.3f} for attention, {medians['mlp']:.3f} for the MLP, {medians['block']:.3f} for "
-            f"the whole block (smallest {smallest:.3f}). Equal geometry gives 1."
+            f"Median debiased CKA between input and output, over layers and sets: {_listed(through)}"
+            f"{f' (smallest {smallest:.3f})' if np.isfinite(smallest) else ''}. Equal geometry gives 1, independent "
+            "activations give 0."
         )
+    if branches := _medians(shown, "cka_{}_branch"):
+        yield (
+            "The output contains the input through the skip connection. Median debiased CKA between the input and what "
+            f"the branch alone adds: {_listed(branches)}."
+        )
+    if narrow:
+        yield (
+            f"The medians of CKA leave out {', '.join(narrow)}: the participation ratio is below {_ONE_DIRECTION:g} at "
+            "most depths, so nearly all variance lies in one direction, which decides the CKA."
+        )
+
+
+def _medians(values: xr.Dataset, pattern: str) -> dict[str, float]:
+    """Return the median over layers and sets of each step's CKA, without steps that have no value."""
+    arrays = {step: values[pattern.format(step)].values for step in _STEPS}
+    return {step: float(np.nanmedian(cka)) for step, cka in arrays.items() if np.isfinite(cka).any()}
+
+
+def _listed(medians: Mapping[str, float]) -> str:
+    return ", ".join(f"{median:.3f} for {_STEPS[step]}" for step, median in medians.items())
+
+
+def _orthant_facts(values: xr.Dataset) -> Iterator[str]:
+    """Yield a sentence about the active hidden units of the MLPs."""
     active, overlap = values["orthant_occupancy"], values["orthant_overlap"]
     if not np.isfinite(active).any():
         yield (

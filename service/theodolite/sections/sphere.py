@@ -1,5 +1,6 @@
 """Norm layers: the norms of their inputs, and the ellipsoids on which their outputs lie."""
 
+import warnings
 from collections.abc import Iterator, Sequence
 from functools import partial
 
@@ -10,6 +11,8 @@ from theodolite.figures.sphere import axes_figure, sphere_figure
 from theodolite.sections.parts import Figure, Section, colours_of, last_position, percent, prompt_counts
 from theodolite.store.result_reader import read_group
 from theodolite.store.runs import Run
+
+_DEAD = 1e-6  # share of the median |γ|; smaller scales are rounding of 0
 
 
 def sections(run: Run) -> list[Section]:
@@ -68,14 +71,7 @@ def _input_sentences(values: xr.Dataset) -> Iterator[str]:
         f"mean norm of a norm layer's input: {float(norms[0]):.3g} at the first norm layer (“{first}”), "
         f"{float(norms[-1]):.3g} at the last (“{last}”)."
     )
-    spread = values["relative_spread"].dropna("norm")
-    if spread.size:
-        widest = str(spread["norm"].values[int(spread.values.argmax())])
-        gaussian = float(values["relative_spread_gaussian"].sel(norm=widest))
-        yield (
-            f"Largest relative standard deviation of the input's norm over prompts: {percent(spread.max(), 2)}, at the "
-            f"norm layer “{widest}”; a Gaussian with d_model dimensions has {percent(gaussian, 2)}."
-        )
+    yield from _spread_sentences(values)
     lengths = values["length_variance_share"].dropna("norm")
     if lengths.size:
         yield (
@@ -84,13 +80,50 @@ def _input_sentences(values: xr.Dataset) -> Iterator[str]:
         )
 
 
+def _spread_sentences(values: xr.Dataset) -> Iterator[str]:
+    """Yield sentences about the spread of the norm, against two Gaussians, for one set."""
+    spread = values["relative_spread"].dropna("norm")
+    if not spread.size:
+        return
+    widest = str(spread["norm"].values[int(spread.values.argmax())])
+    isotropic, fitted = (values[f"relative_spread_gaussian{suffix}"] for suffix in ("", "_fitted"))
+    yield (
+        f"Largest relative standard deviation of the input's norm over prompts: {percent(spread.max(), 2)}, at the "
+        f"norm layer “{widest}”; a standard Gaussian with d_model dimensions has {_against(spread, isotropic, widest)}."
+    )
+    if np.isfinite(fitted.sel(norm=widest)):
+        yield (
+            f"A Gaussian with the mean and the covariance of {int(values['n_fitted'])} of these prompts has "
+            f"{_against(spread, fitted, widest)}."
+        )
+
+
+def _against(spread: xr.DataArray, gaussian: xr.DataArray, widest: str) -> str:
+    """Return a Gaussian's spread at one norm layer, and the measured one as a multiple, there and over norm layers."""
+    ratios = spread / gaussian
+    return (
+        f"{percent(gaussian.sel(norm=widest), 2)} (the measured value is {float(ratios.sel(norm=widest)):.2f} times "
+        f"that; median over norm layers {float(ratios.where(gaussian > 0).median()):.2f})"
+    )
+
+
 def _axes_facts(sphere: xr.Dataset) -> Iterator[str]:
     axes, radii = sphere["semi_axes"].values, sphere["scale_radii"].values
-    longest, shortest = axes.max(axis=1), np.where(axes > 0, axes, np.inf).min(axis=1)
-    elongated = int(np.nanargmax(np.where(np.isfinite(shortest), longest / shortest, np.nan)))
+    with warnings.catch_warnings(category=RuntimeWarning, action="ignore"):  # a norm layer of zeros has no quantile
+        low, middle, high = np.nanquantile(np.where(axes > 0, axes, np.nan), (0.05, 0.5, 0.95), axis=1)
+    ratios = high / low
+    if np.isfinite(ratios).any():
+        widest = int(np.nanargmax(ratios))
+        yield (
+            "Quantiles (5 %, 50 %, 95 %) of the semi-axes of the ellipsoid of outputs: "
+            f"{low[widest]:.3g}, {middle[widest]:.3g} and {high[widest]:.3g} at the norm layer "
+            f"“{sphere['norm'].values[widest]}”. There the last is {ratios[widest]:.2g} times the first, the largest "
+            f"ratio of {len(ratios)} norm layers (median {np.nanmedian(ratios):.2g}); on a sphere it is 1."
+        )
+    dead = radii <= _DEAD * np.median(radii, axis=1, keepdims=True)
     yield (
-        f"Most elongated ellipsoid: norm layer “{sphere['norm'].values[elongated]}”, with a longest semi-axis of "
-        f"{longest[elongated]:.3g} and a shortest of {shortest[elongated]:.2g}; on a sphere both are equal."
+        f"Dead features (|γ| of at most {_DEAD:g} of the norm layer's median): {int(dead.sum())} of {dead.size} in "
+        f"{len(radii)} norm layers."
     )
     difference = np.abs(axes[:, :-1] - radii[:, :-1]) / radii[:, :1]
     if difference.max() > 0:

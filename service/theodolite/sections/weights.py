@@ -19,7 +19,8 @@ _WRITTEN = {
 _HOW_TO_READ = (
     "Overlap is ‖UᵀV‖²/r, with the r leading directions of two matrices as the columns of U and V: 1 if they span the "
     "same subspace, about r/d_model for random subspaces. W_O and W_down write to the residual stream; W_Q, W_K, W_V, "
-    "W_gate and W_up read it."
+    "W_gate and W_up read it. “Norms folded” means that each matrix contains the scale γ of the norm before it "
+    "(readers) or behind it (writers), as in the model; the other maps have the matrices as stored."
 )
 _PAIRS = (("down", "q"), ("down", "up"))  # the writers and readers that every run shows
 
@@ -28,16 +29,34 @@ def sections(run: Run) -> list[Section]:
     """Return one section: overlap between layers of the directions that their matrices write and read."""
     weights = read_group(run, "weights")
     rank = int(weights.attrs["rank"])
-    writing = weights["writing_overlap"]
-    maps = [_map(f"written.{name}", text, writing.sel(writing_matrix=name), 1.0) for name, text in _WRITTEN.items()]
-    between = weights["writer_reader_overlap"]
-    highest = float(np.nanmax(between))
-    for writer, reader in dict.fromkeys([*_PAIRS, *_most_shared(between)]):
+    title = f"Weights: overlap of the {rank} leading directions of each matrix"
+    return [Section(title, list(_facts(weights)), maps=list(_maps(weights)), how_to_read=_HOW_TO_READ)]
+
+
+def _maps(weights: xr.Dataset) -> Iterator[Figure]:
+    """Yield a map of each overlap of the stored matrices, and of the folded ones where they differ."""
+    for name, caption in _WRITTEN.items():
+        yield from _pair_of_maps(weights, f"written.{name}", caption, 1.0, "writing_overlap", writing_matrix=name)
+    highest = float(np.nanmax(weights["writer_reader_overlap"]))
+    for writer, reader in dict.fromkeys([*_PAIRS, *_leading_pairs(weights)]):
         name = f"read.{reader}" if writer == "down" else f"read.{writer}.{reader}"
         caption = f"overlap of {_NAMES[writer]} with {_NAMES[reader]} of later layers"
-        maps.append(_map(name, caption, between.sel(writing_matrix=writer, reading_matrix=reader), highest))
-    title = f"Weights: overlap of the {rank} leading directions of each matrix"
-    return [Section(title, list(_facts(weights)), maps=maps, how_to_read=_HOW_TO_READ)]
+        labels = {"writing_matrix": writer, "reading_matrix": reader}
+        yield from _pair_of_maps(weights, name, caption, highest, "writer_reader_overlap", **labels)
+
+
+def _pair_of_maps(
+    weights: xr.Dataset, name: str, caption: str, highest: float, overlap: str, **labels: str
+) -> Iterator[Figure]:
+    stored, folded = (weights[prefix + overlap].sel(labels) for prefix in ("", "folded_"))
+    yield _map(name, caption, stored, highest)
+    if _differ(stored, folded):
+        yield _map(f"{name}.folded", f"{caption}, norms folded", folded, highest)
+
+
+def _differ(stored: xr.DataArray, folded: xr.DataArray) -> bool:
+    """Return whether norms change an overlap; an older version did not store the folded one."""
+    return bool(np.isfinite(folded).any()) and not np.array_equal(stored, folded, equal_nan=True)
 
 
 def _map(name: str, caption: str, values: xr.DataArray, highest: float) -> Figure:
@@ -46,32 +65,62 @@ def _map(name: str, caption: str, values: xr.DataArray, highest: float) -> Figur
 
 def _facts(weights: xr.Dataset) -> Iterator[str]:
     random = float(weights["random_overlap"])
-    writing = weights["writing_overlap"]
     for name in _WRITTEN:
-        matrix = writing.sel(writing_matrix=name).values
-        neighbours, distant = np.diag(matrix, 1), matrix[np.triu_indices(len(matrix), 2)]
-        if not len(distant):
-            continue
-        yield (
-            f"Mean overlap of the directions that {_NAMES[name]} writes: {percent(neighbours.mean(), 1)} between "
-            f"neighbouring layers, {percent(distant.mean(), 1)} between other layers, {percent(random, 1)} between "
-            "random subspaces."
-        )
-    between = weights["writer_reader_overlap"]
-    n_pairs = int(np.isfinite(between.max(["layer", "layer_other"])).sum())
-    for writer, reader in _most_shared(between):
-        mean = float(between.sel(writing_matrix=writer, reading_matrix=reader).mean())
-        yield (
+        stored, folded = (weights[f"{prefix}writing_overlap"].sel(writing_matrix=name) for prefix in ("", "folded_"))
+        forms = {"": stored} | ({" (norms folded)": folded} if _differ(stored, folded) else {})
+        for form, values in forms.items():
+            matrix = values.values
+            neighbours, distant = np.diag(matrix, 1), matrix[np.triu_indices(len(matrix), 2)]
+            if len(distant):
+                yield (
+                    f"Mean overlap of the directions that {_NAMES[name]}{form} writes: {percent(neighbours.mean(), 1)} "
+                    f"between neighbouring layers, {percent(distant.mean(), 1)} between other layers, "
+                    f"{percent(random, 1)} between random subspaces."
+                )
+    yield from _reading_facts(weights, random)
+
+
+def _reading_facts(weights: xr.Dataset, random: float) -> Iterator[str]:
+    """Yield a sentence about each pair of a writer and a reader that overlaps the most, as stored or folded."""
+    stored, folded = (weights[f"{prefix}writer_reader_overlap"] for prefix in ("", "folded_"))
+    n_pairs = int(np.isfinite(stored.max(["layer", "layer_other"])).sum())
+    leading = {"as stored": _most_shared(stored), "with norms folded": _most_shared(folded)}
+    for pair in _leading_pairs(weights):
+        forms = " and ".join(form for form, largest in leading.items() if largest == [pair])
+        of_pair = {"writing_matrix": pair[0], "reading_matrix": pair[1]}
+        sentence = (
             f"Of all {n_pairs} combinations of a writing matrix with a reading matrix of later layers, "
-            f"{_NAMES[writer]} with {_NAMES[reader]} has the largest mean overlap: {percent(mean, 1)} over all pairs "
-            f"of layers (random subspaces give {percent(random, 1)})."
+            f"{_NAMES[pair[0]]} with {_NAMES[pair[1]]} has the largest mean overlap {forms}: "
+            f"{percent(stored.sel(of_pair).mean(), 1)} over all pairs of layers as stored"
         )
+        if np.isfinite(folded.sel(of_pair)).any():
+            sentence += f", {percent(folded.sel(of_pair).mean(), 1)} with norms folded"
+        yield f"{sentence} (random subspaces give {percent(random, 1)})."
+    for writer in stored["writing_matrix"].values.tolist():
+        plain, scaled = (_means(overlap.sel(writing_matrix=writer)) - random for overlap in (stored, folded))
+        changes = (scaled / plain.where(plain > 0) - 1).dropna("reading_matrix")
+        if changes.size:
+            yield (
+                f"Folding the norms changes the excess of {_NAMES[writer]} over random subspaces by "
+                f"{100 * float(changes.min()):+.0f} % to {100 * float(changes.max()):+.0f} % "
+                f"({changes.size} reading matrices)."
+            )
+
+
+def _leading_pairs(weights: xr.Dataset) -> list[tuple[str, str]]:
+    """Return the pairs with the largest mean overlap of the stored and of the folded matrices, each pair once."""
+    pairs = (_most_shared(weights[f"{prefix}writer_reader_overlap"]) for prefix in ("", "folded_"))
+    return list(dict.fromkeys(pair for some in pairs for pair in some))
+
+
+def _means(between: xr.DataArray) -> xr.DataArray:
+    return between.mean(["layer", "layer_other"])
 
 
 def _most_shared(between: xr.DataArray) -> list[tuple[str, str]]:
     """Return the writer and the reader with the largest mean overlap; an empty list if there is no overlap."""
     if not np.isfinite(between).any():
         return []
-    means = between.mean(["layer", "layer_other"]).stack(pair=("writing_matrix", "reading_matrix"))
+    means = _means(between).stack(pair=("writing_matrix", "reading_matrix"))
     writer, reader = means["pair"].values[int(np.nanargmax(means.values))]
     return [(str(writer), str(reader))]

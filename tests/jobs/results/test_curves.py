@@ -62,6 +62,8 @@ def test_results_equal_numpy_for_any_chunking(tmp_path, shard_prompts):
                 np.testing.assert_allclose(curves[f"{prefix}variance_mean"].sel(at), variance.mean(-1), rtol=1e-10)
                 np.testing.assert_allclose(curves[f"{prefix}variance_max"].sel(at), variance.max(-1), rtol=1e-10)
                 np.testing.assert_array_equal(curves[f"{prefix}variance_max_feature"].sel(at), variance.argmax(-1))
+                share = np.sort(variance)[..., -3:].sum(-1) / variance.sum(-1)
+                np.testing.assert_allclose(curves[f"{prefix}variance_top3_share"].sel(at), share, rtol=1e-10)
     for index in np.ndindex(2, 2, 3):
         site, position, layer = SITES[index[0]], index[1], index[2]
         p, q = (arrays[name][site][:, position, layer].astype(np.float64) for name in ("bad", "good"))

@@ -15,7 +15,13 @@ from theodolite.spec import GramSpec
 from theodolite.store.manifest import finished_groups
 from theodolite.store.result_reader import read_group
 from theodolite_jobs.results.gram import similarities
-from theodolite_jobs.statistics.gram import effective_rank_of_gaussian, participation_ratio_of_gaussian
+from theodolite_jobs.statistics.gram import (
+    effective_rank_of_gaussian,
+    eigenvalues,
+    gram,
+    participation_ratio_of_gaussian,
+)
+from theodolite_jobs.statistics.gram_rotations import intrinsic_dimension_of_rotations
 
 WIDTH, LAYERS = 8, 3
 SITES = ("resid_pre", "resid_mid")
@@ -174,6 +180,11 @@ def expected_group(arrays, final, contrasts, group, limit=2048):
                 for prefix, moved in in_spaces(x).items():
                     for statistic, value in shape_of(moved, same).items():
                         expected[f"{prefix}{statistic}"][at] = value
+                    if not prefix and not same:
+                        values = eigenvalues(gram(moved - moved.mean(axis=0)))
+                        mean_and_sd = intrinsic_dimension_of_rotations(values)
+                        for end, value in zip(("", "_sd"), mean_and_sd, strict=True):
+                            expected[f"intrinsic_dimension_gaussian{end}"][at] = value
                     if same or n < 2:
                         continue
                     for other in range(LAYERS):
@@ -184,9 +195,16 @@ def expected_group(arrays, final, contrasts, group, limit=2048):
                 pre, mid = (cloud(name, site, position, layer) for site in SITES)
                 is_last = layer == LAYERS - 1
                 post = cloud(name, *(("resid_final", position, 0) if is_last else ("resid_pre", position, layer + 1)))
-                expected["cka_attention"][row, column, layer] = debiased_cka(pre, mid)
-                expected["cka_mlp"][row, column, layer] = debiased_cka(mid, post)
-                expected["cka_block"][row, column, layer] = debiased_cka(pre, post)
+                if n < 2:
+                    continue
+                ends = {"attention": (pre, mid), "mlp": (mid, post), "block": (pre, post)}
+                for step, (start, end) in ends.items():
+                    spaces = [in_spaces(x) for x in (start, end, end - start)]
+                    for prefix in spaces[0]:
+                        entering, leaving, added = (of_space[prefix] for of_space in spaces)
+                        at = row, column, layer
+                        expected[f"{prefix}cka_{step}"][at] = debiased_cka(entering, leaving)
+                        expected[f"{prefix}cka_{step}_branch"][at] = debiased_cka(entering, added)
     for row, one in enumerate(contrasts.values()):
         for column, position in enumerate(positions):
             for site, layer in np.ndindex(len(SITES), LAYERS):
@@ -320,6 +338,67 @@ def test_the_output_of_a_block_is_read_from_a_captured_site(tmp_path):
     pre, post = (arrays["bad"][site].astype(np.float64) for site in ("resid_pre", "resid_post"))
     expected = [debiased_cka(pre[:, 1, layer], post[:, 1, layer]) for layer in range(3)]
     np.testing.assert_allclose(read_group(run, "gram")["cka_block"].sel(set="bad", position=-1), expected, rtol=1e-9)
+
+
+def branch_of(run, step, prefix=""):
+    """The CKA of the last position of the set `bad`, by layer."""
+    return read_group(run, "gram")[f"{prefix}cka_{step}_branch"].sel(set="bad", position=-1)
+
+
+def test_captured_outputs_of_branches_are_used_instead_of_differences(tmp_path):
+    arrays = {"bad": draw(9, ("resid_pre", "resid_mid", "attn_out", "mlp_out"), seed=2)}
+    run = store_run(tmp_path, arrays)
+    survey_gram(run, {}, GramSpec(), None, silent)
+    at_last = {site: values[:, -1].astype(np.float64) for site, values in arrays["bad"].items()}
+    for step, entering, added in (("attention", "resid_pre", "attn_out"), ("mlp", "resid_mid", "mlp_out")):
+        expected = [debiased_cka(at_last[entering][:, layer], at_last[added][:, layer]) for layer in range(LAYERS)]
+        np.testing.assert_allclose(branch_of(run, step), expected, rtol=1e-9)
+        moved = [
+            debiased_cka(*(in_spaces(at_last[site][:, layer])["on_sphere_"] for site in (entering, added)))
+            for layer in range(LAYERS)
+        ]
+        np.testing.assert_allclose(branch_of(run, step, "on_sphere_"), moved, rtol=1e-9)
+
+
+def test_branches_of_parallel_blocks_read_the_input_of_the_block(tmp_path):
+    arrays = {"bad": draw(9, ("resid_pre", "attn_out", "mlp_out"), seed=2)}
+    run = store_run(tmp_path, arrays, final={"bad": draw(9, seed=3)["resid_pre"][:, :, 0]})
+    survey_gram(run, {}, GramSpec(), None, silent)
+    pre, attn, mlp = (arrays["bad"][site][:, -1].astype(np.float64) for site in ("resid_pre", "attn_out", "mlp_out"))
+    for step, added in (("attention", attn), ("mlp", mlp)):
+        expected = [debiased_cka(pre[:, layer], added[:, layer]) for layer in range(LAYERS)]
+        np.testing.assert_allclose(branch_of(run, step), expected, rtol=1e-9)
+    expected = [debiased_cka(pre[:, layer], pre[:, layer + 1] - pre[:, layer]) for layer in range(LAYERS - 1)]
+    np.testing.assert_allclose(branch_of(run, "block")[:-1], expected, rtol=1e-9)
+
+
+def test_parallel_blocks_without_outputs_have_only_the_branches_of_the_block(tmp_path):
+    run = store_run(tmp_path, {"bad": draw(9, ("resid_pre",))})
+    survey_gram(run, {}, GramSpec(), None, silent)
+    assert np.isnan(branch_of(run, "attention")).all()
+    assert np.isnan(branch_of(run, "mlp")).all()
+    assert np.isfinite(branch_of(run, "block")[:-1]).all()
+
+
+def test_post_norm_blocks_have_branches_only_from_captured_outputs(tmp_path):
+    arrays = {"bad": draw(9, ("resid_pre", "resid_mid", "attn_out"))}
+    run = store_run(tmp_path, arrays, parity={"post_norm": True})
+    survey_gram(run, {}, GramSpec(), None, silent)
+    assert np.isfinite(branch_of(run, "attention")).all()
+    assert np.isnan(branch_of(run, "mlp")).all()
+    assert np.isnan(branch_of(run, "block")).all()
+
+
+def test_the_skip_makes_cka_large_although_the_branch_is_independent(tmp_path):
+    """Attention adds a hundredth of independent noise: the sum keeps the geometry, the branch has none of it."""
+    rng = np.random.default_rng(0)
+    pre = rng.normal(size=(60, 1, LAYERS, WIDTH)) * np.geomspace(1, 0.3, WIDTH)
+    arrays = {"bad": {"resid_pre": pre, "resid_mid": pre + 0.01 * rng.normal(size=pre.shape)}}
+    run = store_run(tmp_path, {"bad": {site: values.astype(np.float32) for site, values in arrays["bad"].items()}}, 30)
+    survey_gram(run, {}, GramSpec(), None, silent)
+    through = read_group(run, "gram")["cka_attention"].sel(set="bad", position=-1)
+    assert (through > 0.999).all()
+    assert (abs(branch_of(run, "attention")) < 0.15).all()
 
 
 def test_a_zero_vector_makes_only_its_own_statistics_nan(tmp_path):

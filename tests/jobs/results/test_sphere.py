@@ -16,6 +16,7 @@ from support.stored import store_run
 
 from theodolite.sites import Site
 from theodolite.store.result_reader import read_group
+from theodolite_jobs.statistics.sphere_gaussian import fitted_spreads
 
 
 def measured(x, norm_layer, total_variance):
@@ -34,6 +35,8 @@ def measured(x, norm_layer, total_variance):
         found |= {"norm_before_min": lengths.min(), "norm_before_max": lengths.max()}
         found["mean_component_before"] = mean(np.abs(x.sum(axis=1)) / np.sqrt(d) / lengths)
         found["relative_spread"] = std(lengths) / mean(lengths)
+        fitted = fitted_spreads(x)
+        found["relative_spread_gaussian_fitted"], found["relative_spread_squared_gaussian_fitted"] = fitted
         found["relative_spread_squared"] = std(lengths**2) / mean(lengths**2)
         found["relative_spread_gaussian"] = np.sqrt(d - chi.mean(d) ** 2) / chi.mean(d)
         found["relative_spread_squared_gaussian"] = np.sqrt(2 / d)
@@ -59,12 +62,12 @@ def expected_sphere(stored, all_norms, group):
     sets = list(stored.arrays)
     of_norms = [name for name, variable in group.data_vars.items() if variable.dims == ("set", "position", "norm")]
     expected = {name: np.full((len(sets), 2, len(all_norms)), np.nan) for name in of_norms}
-    expected["n_samples"] = np.zeros((len(sets), 2))
+    expected |= {name: np.zeros((len(sets), 2)) for name in ("n_samples", "n_fitted")}
     for row, name in enumerate(sets):
         for column, position in enumerate((-2, -1)):
             if stored.final_at(name, position) is None:
                 continue
-            expected["n_samples"][row, column] = len(stored.usable(name))
+            expected["n_samples"][row, column] = expected["n_fitted"][row, column] = len(stored.usable(name))
             for index, norm_layer in enumerate(all_norms):
                 parts = [
                     stored.final_at(name, position)

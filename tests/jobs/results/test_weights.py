@@ -18,7 +18,7 @@ from theodolite_jobs.results.weights import layer_bases
 
 LAYER = 2
 WRITING, READING = ["o", "down"], ["q", "k", "v", "gate", "up"]
-FAMILIES = ["llama", "mixtral", "gpt2", "phi3", "falcon-groups", "bert"]
+FAMILIES = ["llama", "gemma2", "mixtral", "gpt2", "phi3", "falcon-groups", "bert"]
 
 
 def silent(*_):
@@ -44,7 +44,7 @@ def linear(module):
 
 def matrices_of(family, block):
     """Each matrix as (d_model, …), from the modules: columns are what it writes, or what it reads."""
-    if family == "llama":
+    if family in ("llama", "gemma2"):
         attention, mlp = block.self_attn, block.mlp
         names = {"q": attention.q_proj, "k": attention.k_proj, "v": attention.v_proj}
         found = {name: linear(module).T for name, module in {**names, "gate": mlp.gate_proj, "up": mlp.up_proj}.items()}
@@ -77,6 +77,39 @@ def matrices_of(family, block):
     return {**found, "o": linear(block.attention.output.dense), "down": linear(block.output.dense)}
 
 
+NORMS = {
+    "llama": ("input_layernorm", "post_attention_layernorm"),
+    "gemma2": ("input_layernorm", "pre_feedforward_layernorm"),
+    "mixtral": ("input_layernorm", "post_attention_layernorm"),
+    "phi3": ("input_layernorm", "post_attention_layernorm"),
+    "gpt2": ("ln_1", "ln_2"),
+    "falcon-groups": ("ln_attn", "ln_mlp"),
+}
+"""The norms before attention and before the MLP; an encoder has them behind the sums."""
+
+
+def folded_matrices(family, block):
+    """The matrices with the scales of the norms before readers and behind writers; layer norms also centre."""
+    if family not in NORMS:
+        return matrices_of(family, block)
+
+    def scale(name):
+        stored = getattr(block, name).weight.detach().double().numpy()
+        return 1 + stored if family == "gemma2" else stored
+
+    layer_norm = family in ("gpt2", "falcon-groups")
+    centring = np.eye(48) - 1 / 48 if layer_norm else np.eye(48)
+    attention, mlp = (scale(name) for name in NORMS[family])
+    scales = {"q": attention, "k": attention, "v": attention, "gate": mlp, "up": mlp}
+    found = {}
+    for name, matrix in matrices_of(family, block).items():
+        found[name] = centring @ (scales[name][:, None] * matrix) if name in scales else matrix
+    if family == "gemma2":
+        for name, norm in (("o", "post_attention_layernorm"), ("down", "post_feedforward_layernorm")):
+            found[name] = scale(norm)[:, None] * found[name]
+    return found
+
+
 def leading(matrix, rank):
     return np.linalg.svd(matrix, full_matrices=False)[0][:, :rank]
 
@@ -87,17 +120,26 @@ def projector(basis):
 
 def test_bases_are_the_leading_singular_vectors_of_the_modules_weights(saved):
     family, weights, model = saved
-    bases, rank = layer_bases(weights, LAYER), weights.dimensions.d_head
-    matrices = matrices_of(family, model.blocks[LAYER])
-    assert set(bases) == set(matrices)
-    for name, matrix in matrices.items():
-        assert bases[name].shape == (48, rank)
-        values = np.linalg.svd(matrix, compute_uv=False)
-        gap = values[rank - 1] - (values[rank] if len(values) > rank else 0)
-        # weights are read as float32; what that turns a subspace by is its rounding over the gap behind it
-        tolerance = 1e-5 * values[0] / gap
-        np.testing.assert_allclose(projector(bases[name]), projector(leading(matrix, rank)), atol=tolerance)
-        np.testing.assert_allclose(bases[name].T @ bases[name], np.eye(rank), atol=1e-12)
+    rank, block = weights.dimensions.d_head, model.blocks[LAYER]
+    forms = zip(layer_bases(weights, LAYER), (matrices_of(family, block), folded_matrices(family, block)), strict=True)
+    for bases, matrices in forms:
+        assert set(bases) == set(matrices)
+        for name, matrix in matrices.items():
+            assert bases[name].shape == (48, rank)
+            values = np.linalg.svd(matrix, compute_uv=False)
+            gap = values[rank - 1] - (values[rank] if len(values) > rank else 0)
+            # weights are read as float32; what that turns a subspace by is its rounding over the gap behind it
+            tolerance = 1e-5 * values[0] / gap
+            np.testing.assert_allclose(projector(bases[name]), projector(leading(matrix, rank)), atol=tolerance)
+            np.testing.assert_allclose(bases[name].T @ bases[name], np.eye(rank), atol=1e-12)
+
+
+def test_only_matrices_beside_a_norm_are_folded(saved):
+    family, weights, _ = saved
+    stored, folded = layer_bases(weights, LAYER)
+    changed = {name for name in stored if not np.array_equal(stored[name], folded[name])}
+    readers = set() if family == "bert" else set(stored) - {"o", "down"}
+    assert changed == readers | ({"o", "down"} if family == "gemma2" else set())
 
 
 def surveyed(folder, weights):
@@ -113,30 +155,33 @@ def surveyed(folder, weights):
 def test_the_group_holds_the_overlaps_of_all_layers(saved, tmp_path):
     family, weights, model = saved
     group, rank = surveyed(tmp_path, weights), weights.dimensions.d_head
-    of_layers = [
-        {name: leading(matrix, rank) for name, matrix in matrices_of(family, block).items()} for block in model.blocks
-    ]
     sequential = "resid_mid" in {str(site) for site in model.anatomy.taps}
 
     def shared(first, second):
         return np.sum((first.T @ second) ** 2) / rank
 
     close = {"rtol": 0, "atol": 1e-4}  # float32 weights against the gaps of random matrices
-    writing, reading, between = (group[f"{name}_overlap"].values for name in ("writing", "reading", "writer_reader"))
-    for first, second in np.ndindex(5, 5):
-        for names, overlaps in ((WRITING, writing), (READING, reading)):
-            for row, name in enumerate(names):
+    for prefix, form in (("", matrices_of), ("folded_", folded_matrices)):
+        of_layers = [
+            {name: leading(matrix, rank) for name, matrix in form(family, block).items()} for block in model.blocks
+        ]
+        writing, reading, between = (
+            group[f"{prefix}{name}_overlap"].values for name in ("writing", "reading", "writer_reader")
+        )
+        for first, second in np.ndindex(5, 5):
+            for names, overlaps in ((WRITING, writing), (READING, reading)):
+                for row, name in enumerate(names):
+                    expected = np.nan
+                    if name in of_layers[0]:
+                        expected = shared(of_layers[first][name], of_layers[second][name])
+                    np.testing.assert_allclose(overlaps[row, first, second], expected, **close)
+            for row, column in np.ndindex(2, 5):
+                writer, reader = WRITING[row], READING[column]
+                in_block = first == second and writer == "o" and reader in ("gate", "up") and sequential
                 expected = np.nan
-                if name in of_layers[0]:
-                    expected = shared(of_layers[first][name], of_layers[second][name])
-                np.testing.assert_allclose(overlaps[row, first, second], expected, **close)
-        for row, column in np.ndindex(2, 5):
-            writer, reader = WRITING[row], READING[column]
-            in_block = first == second and writer == "o" and reader in ("gate", "up") and sequential
-            expected = np.nan
-            if reader in of_layers[0] and (first < second or in_block):
-                expected = shared(of_layers[first][writer], of_layers[second][reader])
-            np.testing.assert_allclose(between[row, column, first, second], expected, **close)
+                if reader in of_layers[0] and (first < second or in_block):
+                    expected = shared(of_layers[first][writer], of_layers[second][reader])
+                np.testing.assert_allclose(between[row, column, first, second], expected, **close)
     assert group["writing_matrix"].values.tolist() == WRITING
     assert group["reading_matrix"].values.tolist() == READING
     assert group["random_overlap"].item() == rank / 48

@@ -16,6 +16,7 @@ from theodolite_jobs.statistics.curves import (
     cosine_terms,
     mean_dots,
     scatter,
+    top_share,
     variance_curves,
 )
 from theodolite_jobs.statistics.directions import direction
@@ -185,6 +186,13 @@ def test_variance_curves_name_the_largest_feature():
     np.testing.assert_allclose(mean, [3.0, 1.0])
     assert (largest.tolist(), feature.tolist()) == ([5.0, 2.0], [1, 0])
     assert variance_curves(np.full((1, 3), np.nan))[2].tolist() == [-1]
+
+
+def test_the_share_of_the_largest_variances_is_that_by_hand():
+    variances = np.array([[8.0, 1.0, 4.0, 2.0, 5.0], [1.0, 1.0, 1.0, 1.0, 1.0], [0.0, 0.0, 3.0, 0.0, 0.0]])
+    np.testing.assert_allclose(top_share(variances, 3), [17 / 20, 3 / 5, 1.0])
+    np.testing.assert_allclose(top_share(variances[:, :2], 3), [1.0, 1.0, np.nan])
+    assert np.isnan(top_share(np.array([1.0, np.nan, 2.0]), 3))
 
 
 def test_directions_are_unit_vectors_and_nan_for_equal_means():

@@ -6,9 +6,10 @@ from scipy.spatial import KDTree
 from scipy.spatial.distance import cdist
 from sklearn.metrics import silhouette_score
 
+from theodolite_jobs.statistics import gram as statistics
 from theodolite_jobs.statistics.gram import (
-    effective_rank,
     effective_rank_of_gaussian,
+    eigenvalues,
     gram,
     intrinsic_dimension,
     mean_cosine,
@@ -36,7 +37,11 @@ def of_samples(x):
     return gram(x - x.mean(axis=0))
 
 
-def eigenvalues(x):
+def effective_rank(matrix):
+    return statistics.effective_rank(eigenvalues(matrix))
+
+
+def dense_eigenvalues(x):
     """Those of the covariance (n−1), from its dense matrix or, where that is larger, from singular values."""
     values = np.linalg.svd(x - x.mean(axis=0), compute_uv=False) ** 2 / (len(x) - 1)
     dense = np.linalg.eigvalsh(np.cov(x.T))[::-1][: len(values)]
@@ -61,7 +66,10 @@ def test_the_mean_cosine_equals_the_loop_over_pairs(seed, n, d):
 @pytest.mark.parametrize(("n", "d"), [(40, 12), (12, 40), (3, 5), (2, 5), (50, 2)])
 def test_participation_ratio_and_effective_rank_are_those_of_the_covariance(n, d):
     x = stretched(n, d)
-    values = eigenvalues(x)
+    values = dense_eigenvalues(x)
+    np.testing.assert_allclose(
+        eigenvalues(of_samples(x))[::-1][: len(values)] / (n - 1), values, atol=1e-12 * values[0]
+    )
     shares = values[values > 1e-14 * values[0]] / values.sum()
     np.testing.assert_allclose(participation_ratio(of_samples(x)), values.sum() ** 2 / (values**2).sum(), rtol=1e-10)
     entropy = -(shares * np.log(shares)).sum()

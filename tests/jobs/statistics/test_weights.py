@@ -3,7 +3,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from theodolite_jobs.statistics.weights import leading_basis, overlap
+from theodolite_jobs.statistics.norms import Norm, projected
+from theodolite_jobs.statistics.weights import folded_reader, folded_writer, leading_basis, overlap
 
 SEEDS = st.integers(0, 1000)
 
@@ -66,3 +67,25 @@ def test_overlap_of_random_subspaces_is_r_over_d(d, rank):
     ]
     standard_error = np.std(found) / np.sqrt(20)
     assert abs(np.mean(found) - rank / d) < 4 * standard_error < 0.2 * rank / d
+
+
+@pytest.mark.parametrize("kind", ["rms", "layer"])
+def test_folded_squares_are_those_of_the_folded_matrices(kind):
+    """A reader sees normalised samples; the norm behind a writer acts on what the matrix writes."""
+    d, scale = 12, random(12, seed=3)
+    norm = Norm(kind, 0.0, scale, np.zeros(d))
+    reader, writer, samples, hidden = random(d, 7), random(7, d, seed=1), random(5, d, seed=2), random(5, 7, seed=4)
+    # x Π diag(γ) W = x W′, so W′W′ᵀ is the sum over unit vectors x of the products of what they give
+    read = (projected(np.eye(d), norm) * scale) @ reader
+    np.testing.assert_allclose(projected(samples, norm) * scale @ reader, samples @ read, atol=1e-12)
+    np.testing.assert_allclose(folded_reader(reader @ reader.T, norm), read @ read.T, atol=1e-12)
+    written = projected(writer, norm) * scale
+    np.testing.assert_allclose(projected(hidden @ writer, norm) * scale, hidden @ written, atol=1e-12)
+    np.testing.assert_allclose(folded_writer(writer.T @ writer, norm), written.T @ written, atol=1e-12)
+
+
+def test_folding_a_scale_of_ones_changes_nothing():
+    square = random(9, 4) @ random(9, 4).T
+    norm = Norm("rms", 0.0, np.ones(9), np.zeros(9))
+    for fold in (folded_reader, folded_writer):
+        np.testing.assert_array_equal(fold(square, norm), square)

@@ -20,6 +20,7 @@ def test_the_pair_of_matrices_that_shares_most_has_a_map(monkeypatch, most):
     between.loc[{"writing_matrix": most[0], "reading_matrix": most[1]}] = 0.4
     writing = between.isel(reading_matrix=0, drop=True)
     variables = {"writer_reader_overlap": between, "writing_overlap": writing, "random_overlap": 0.05}
+    variables |= {f"folded_{name}": variables[name] * np.nan for name in ("writer_reader_overlap", "writing_overlap")}
     monkeypatch.setattr(weights, "read_group", lambda *_: xr.Dataset(variables, attrs={"rank": 2}))
     (section,) = weights.sections(None)
     (fact,) = (fact for fact in section.facts if "largest mean overlap" in fact)

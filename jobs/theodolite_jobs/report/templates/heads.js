@@ -7,9 +7,11 @@ function showCard() {
   const circuit = selects.circuit.value, card = circuits[circuit][selects.head.value];
   document.getElementById("card-name").textContent = `${selects.head.value}, ${circuit.toUpperCase()} circuit`;
   draw(Object.assign(spectrumFigure, spectrum(card.values)));
-  const tokensAt = (vector, side, end) => card.tokens[vector][`${side} ${end}`].map(token => ({ token }));
+  const tokensAt = (vector, side, end, against) =>
+    (card.tokens[vector][`${side} ${against} ${end}`] ?? []).map(token => ({ token }));
   const values = card.values.slice(0, card.tokens.length).map(String);
-  const tokens = values.length ? [tokenTable(circuit, values, tokensAt, "Tokens of the selected head")] : [];
+  const isUntied = card.tokens.some(lists => "right unembedding top" in lists);
+  const tokens = values.length ? [tokenTable(circuit, values, tokensAt, "Tokens of the selected head", isUntied)] : [];
   document.getElementById("card-tokens").replaceChildren(...tokens);
 }
 

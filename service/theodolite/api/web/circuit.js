@@ -2,8 +2,18 @@
 
 import { element, table } from "./elements.js";
 
-/** Meaning of the left and the right singular vectors of each circuit. */
-const SIDES = { qk: ["read by a query", "read by a key"], vo: ["read from a token", "written"] };
+/** Columns of the tokens of each circuit: the side, the matrix whose rows are ranked, and the title. */
+const COLUMNS = {
+  qk: [["left", "read", "read by a query"], ["right", "read", "read by a key"]],
+  vo: [["left", "read", "read from a token"], ["right", "embedding", "written"]],
+};
+
+/** The columns of VO in a model whose unembedding differs from the embedding. */
+const UNTIED = [
+  COLUMNS.vo[0],
+  ["right", "embedding", "written, ranked by the embedding"],
+  ["right", "unembedding", "written, ranked by the unembedding"],
+];
 
 /** Explanation of the tables of tokens. */
 export const ABOUT_TOKENS =
@@ -50,17 +60,22 @@ export function spectrum(values) {
  *
  * @param {string} circuit `qk` or `vo`.
  * @param {string[]} values The singular value of each vector, as text.
- * @param {(vector: number, side: string, end: string) => {token: string, score?: number}[]} tokensAt The tokens of the
- *   `left` or `right` side, at its `top` or `bottom` end.
+ * @param {(vector: number, side: string, end: string, against: string) => {token: string, score?: number}[]} tokensAt
+ *   The tokens of the `left` or `right` side, at its `top` or `bottom` end, ranked by the rows of the matrix `against`.
  * @param {string} caption Name of the table for screen readers.
+ * @param {boolean} isUntied Whether tokens of the written side are ranked by the unembedding too.
  */
-export function tokenTable(circuit, values, tokensAt, caption) {
-  const ends = (vector, side) => element("div",
-    element("div", chips(tokensAt(vector, side, "top"), "token")),
-    element("div", chips(tokensAt(vector, side, "bottom"), "token low")),
+export function tokenTable(circuit, values, tokensAt, caption, isUntied) {
+  const columns = circuit === "vo" && isUntied ? UNTIED : COLUMNS[circuit];
+  const ends = (vector, side, against) => element("div",
+    element("div", chips(tokensAt(vector, side, "top", against), "token")),
+    element("div", chips(tokensAt(vector, side, "bottom", against), "token low")),
   );
-  const rows = values.map((value, at) => [`${at + 1}: σ ${value}`, ends(at, "left"), ends(at, "right")]);
-  return element("div.tokens", table(["vector", ...SIDES[circuit]], rows, caption));
+  const rows = values.map((value, at) => [
+    `${at + 1}: σ ${value}`,
+    ...columns.map(([side, against]) => ends(at, side, against)),
+  ]);
+  return element("div.tokens", table(["vector", ...columns.map(([, , title]) => title)], rows, caption));
 }
 
 function chips(tokens, kind) {

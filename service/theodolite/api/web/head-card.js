@@ -65,10 +65,12 @@ export class HeadCard {
     const few = this.isWhole ? { vectors: Infinity, tokens: Infinity } : FEW;
     const leading = card.singular_values.slice(0, Math.min(vectors.length, few.vectors));
     const values = leading.map((value) => value.toPrecision(3));
-    const tokensAt = (vector, side, end) => {
-      const rows = card.tokens.filter((row) => row.vector === vector && row.side === side && row.end === end);
-      return rows.slice(0, few.tokens);
+    const tokensAt = (vector, side, end, against) => {
+      const isShown = (row) =>
+        row.vector === vector && row.side === side && row.end === end && row.against === against;
+      return card.tokens.filter(isShown).slice(0, few.tokens);
     };
+    const isUntied = card.tokens.some((row) => row.against === "unembedding");
     const caption = `Tokens of the leading singular vectors of ${card.name}`;
     const other = this.isWhole ? "Show fewer" : `Show all ${vectors.length} vectors with all their tokens`;
     const toggle = () => {
@@ -77,7 +79,7 @@ export class HeadCard {
       this.tokens.querySelector("button").focus();
     };
     this.tokens.replaceChildren(
-      tokenTable(card.circuit, values, tokensAt, caption),
+      tokenTable(card.circuit, values, tokensAt, caption, isUntied),
       element("p", element("button", { type: "button", onclick: toggle }, other)),
       element("p.soft", ABOUT_TOKENS),
     );

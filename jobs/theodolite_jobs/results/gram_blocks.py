@@ -1,0 +1,108 @@
+"""Similarity through the blocks: CKA between input and output, and between the input and what a branch adds to it."""
+
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from theodolite.sites import Site, leaving_block
+from theodolite.store.runs import Run
+from theodolite_jobs.passes.point_clouds import PointCloud, read_cloud
+from theodolite_jobs.passes.selections import first_captured
+from theodolite_jobs.results.gram_layer import TRANSFORMS, centred
+from theodolite_jobs.statistics.gram import gram
+from theodolite_jobs.statistics.gram_cka import linear_cka_debiased, packed
+
+Place = tuple[Site, int]
+"""A captured site, and an index into the run's layers; `resid_final` has index 0."""
+
+
+class Branch(NamedTuple):
+    """A branch of one block, or the whole block.
+
+    Attributes:
+        name: name of its variable without the prefix of a space.
+        layer: index into the run's layers.
+        entering: its input.
+        added: what it adds to the stream: a captured output, or two places whose difference is the output.
+    """
+
+    name: str
+    layer: int
+    entering: Place
+    added: tuple[Place, ...]
+
+
+def through_blocks(run: Run, debiased: NDArray[np.float64]) -> dict[str, NDArray[np.float64]]:
+    """Return debiased CKA between each block's input, middle and output, (layer,); NaN where one is not captured.
+
+    `debiased` is the CKA of all pairs of points, (site, layer) and then `resid_final`.
+    """
+    layers, sites = run.record.layers, list(run.record.spec.capture.sites)
+
+    def row(place: Place | None) -> int | None:
+        if place is None:
+            return None
+        return len(debiased) - 1 if place[0] is Site.RESID_FINAL else sites.index(place[0]) * len(layers) + place[1]
+
+    names = {"cka_attention": (0, 1), "cka_mlp": (1, 2), "cka_block": (0, 2)}
+    cka = {name: np.full(len(layers), np.nan) for name in names}
+    for index in range(len(layers)):
+        rows = [row(place) for place in _stream(run, index)]
+        for name, (first, second) in names.items():
+            if rows[first] is not None and rows[second] is not None:
+                cka[name][index] = debiased[rows[first], rows[second]]
+    return cka
+
+
+def branches(run: Run) -> Iterator[Branch]:
+    """Yield the branches whose input and output are known.
+
+    An output that was not captured is a difference of the stream. Post-norm blocks have no such difference, since the
+    stream behind a norm is not a sum. Parallel blocks have one only for the whole block.
+    """
+    # An old parity certificate lacks `post_norm`; no difference is then taken as an output.
+    is_sum = not run.record.parity.get("post_norm", True)
+    for index, layer in enumerate(run.record.layers):
+        entering, middle, leaving = _stream(run, index)
+        attention, mlp = (first_captured(run, [(site, layer)]) for site in (Site.ATTN_OUT, Site.MLP_OUT))
+        # Without resid_mid, as in parallel blocks, the MLP's input is the block's input.
+        inputs = {"attention": entering, "mlp": middle or entering, "block": entering}
+        outputs = {
+            "attention": _added(attention, entering, middle if is_sum else None),
+            "mlp": _added(mlp, middle, leaving if is_sum else None),
+            "block": _added(None, entering, leaving if is_sum else None),
+        }
+        for name, place in inputs.items():
+            if place and outputs[name]:
+                yield Branch(f"cka_{name}_branch", index, place, outputs[name])
+
+
+def branch_cka(run: Run, cloud: PointCloud, branch: Branch) -> dict[str, float]:
+    """Return the debiased CKA between a branch's input and what it adds, by the name of the variable in each space."""
+    entering, first, *rest = (
+        read_cloud(run, cloud, *place).astype(np.float64) for place in (branch.entering, *branch.added)
+    )
+    added = rest[0] - first if rest else first
+    values = {}
+    for prefix, transform in TRANSFORMS.items():
+        matrices = [gram(centred(transform(x))) for x in (entering, added)]
+        entries = np.stack([packed(matrix) for matrix in matrices])
+        diagonals = np.stack([np.diag(matrix) for matrix in matrices])
+        values[prefix + branch.name] = float(linear_cka_debiased(entries @ entries.T, diagonals)[0, 1])
+    return values
+
+
+def _stream(run: Run, index: int) -> Sequence[Place | None]:
+    """Return the captured places of a block's input, middle and output."""
+    layer = run.record.layers[index]
+    candidates = ([(Site.RESID_PRE, layer)], [(Site.RESID_MID, layer)], leaving_block(layer, run.record.model.n_layers))
+    return [first_captured(run, places) for places in candidates]
+
+
+def _added(captured: Place | None, start: Place | None, end: Place | None) -> tuple[Place, ...]:
+    """Return the place of a captured output, or else the two places whose difference it is; empty if it is unknown."""
+    if captured:
+        return (captured,)
+    return (start, end) if start and end else ()
