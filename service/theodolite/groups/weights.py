@@ -24,4 +24,4 @@ VARIABLES = (
     Variable("random_overlap", (), "Expected overlap of two random subspaces, r/d_model."),
 )
 
-GROUP = Group(name="weights", title="Weights", version=1, variables=VARIABLES, needs=frozenset({"weights"}), order=6)
+GROUP = Group(name="weights", title="Weights", version=1, variables=VARIABLES, needs=frozenset({"weights"}), order=7)
