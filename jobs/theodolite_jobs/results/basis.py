@@ -12,7 +12,7 @@ from theodolite_jobs.passes.collect import Arrays
 from theodolite_jobs.passes.point_clouds import PointCloud, first_usable, read_cloud
 from theodolite_jobs.passes.selections import first_captured
 from theodolite_jobs.results.context import Context, Result
-from theodolite_jobs.statistics.basis import MIN_SAMPLES, pair_grams, r_squared, r_squared_permuted
+from theodolite_jobs.statistics.basis import MIN_SAMPLES, pair_grams, r_squared
 from theodolite_jobs.statistics.basis_spectrum import stretch
 from theodolite_jobs.statistics.separation import FOLDS
 from theodolite_jobs.tasks import run_tasks
@@ -76,7 +76,7 @@ def _maps_of_layer(run: Run, cloud: PointCloud, layer: int) -> dict[str, float]:
 def _maps(sublayer: str, x: NDArray[np.float32], y: NDArray[np.float32], folds: NDArray[np.int64]) -> dict[str, float]:
     """Return the variables of one sublayer from its inputs and outputs."""
     grams = pair_grams(x, y)
-    values = {f"r_squared_permuted_{sublayer}": r_squared_permuted(grams, folds)}
+    values: dict[str, float] = {}
     for name, estimate in r_squared(grams, folds).items():
         for end, value in (("", estimate.value), ("_low", estimate.low), ("_high", estimate.high)):
             values[f"r_squared_{name}_{sublayer}{end}"] = float(value)

@@ -16,11 +16,13 @@ All errors follow from the Gram matrices of x and s; the number of features does
 s as a difference of large numbers.
 """
 
+from collections import defaultdict
 from itertools import combinations_with_replacement
 from typing import NamedTuple
 
 import numpy as np
 from jaxtyping import Bool, Float, Float64, Int64
+from numpy.typing import NDArray
 
 from theodolite_jobs.statistics.ratio import ratio
 from theodolite_jobs.statistics.separation import FOLDS, Estimate, jackknife
@@ -122,6 +124,7 @@ def r_squared(grams: PairGrams, folds: Int64[np.ndarray, " sample"]) -> dict[str
 
     - `affine`, `orthogonal`, `identity`: of the outputs, for the three maps.
     - `step`: of the steps, for the affine map; the identity gives 0. 1 − affine = (1 − identity)(1 − step).
+    - `permuted`: as `step`, after a random permutation of the steps over the samples; about 0.
 
     The intervals are Student's with the jackknife error over folds: each fold is left out of both fit and test. They
     are for maps that are fitted to four fifths of the samples. NaN with fewer than MIN_SAMPLES samples or with an empty
@@ -131,49 +134,29 @@ def r_squared(grams: PairGrams, folds: Int64[np.ndarray, " sample"]) -> dict[str
         grams: of all samples.
         folds: fold of each sample.
     """
-    if not _enough(folds):
-        return dict.fromkeys(("affine", "orthogonal", "identity", "step"), _UNDEFINED)
-    # sums of squared errors over the samples of one fold, for maps that are fitted without this and the other fold
-    sums = {name: np.empty((FOLDS, FOLDS)) for name in ("affine", "orthogonal", "steps", "outputs")}
+    if len(folds) < MIN_SAMPLES or len(np.unique(folds)) < FOLDS:
+        return dict.fromkeys(_FRACTIONS, Estimate(*(np.full((), np.nan) for _ in range(3))))
+    order = np.random.default_rng(_SEED).permutation(len(folds))
+    permuted = grams.ss[np.ix_(order, order)]
+    # Over the samples of one fold, for maps that are fitted without this and the other fold.
+    sums: dict[str, NDArray[np.float64]] = defaultdict(lambda: np.empty((FOLDS, FOLDS)))
     for one, other in combinations_with_replacement(range(FOLDS), 2):
         training = (folds != one) & (folds != other)
-        for name, errors in _squared_errors(grams, training).items():
+        for name, errors in _squared_errors(grams, permuted, training).items():
             sums[name][one, other] = errors[folds[~training] == one].sum()
             sums[name][other, one] = errors[folds[~training] == other].sum()
     rounding = _ROUNDING * float(np.trace(grams.xx) + np.trace(grams.ss))
-    pairs = {
-        "affine": ("affine", "outputs"),
-        "orthogonal": ("orthogonal", "outputs"),
-        "identity": ("steps", "outputs"),
-        "step": ("affine", "steps"),
-    }
-    return {name: _estimate(sums[errors], sums[totals], rounding) for name, (errors, totals) in pairs.items()}
+    return {name: _estimate(sums[errors], sums[totals], rounding) for name, (errors, totals) in _FRACTIONS.items()}
 
 
-_UNDEFINED = Estimate(*(np.full((), np.nan) for _ in range(3)))
-
-
-def r_squared_permuted(grams: PairGrams, folds: Int64[np.ndarray, " sample"]) -> float:
-    """Return R² of the steps for the affine map, after a random permutation of the steps over the samples.
-
-    It is about 0: then the step does not depend on the input. NaN as in `r_squared`.
-    """
-    if not _enough(folds):
-        return float("nan")
-    order = np.random.default_rng(_SEED).permutation(len(folds))
-    permuted = PairGrams(grams.xx, grams.xs[:, order], grams.ss[np.ix_(order, order)])
-    rounding = _ROUNDING * float(np.trace(grams.xx) + np.trace(grams.ss))
-    errors = total = 0.0
-    for fold in range(FOLDS):
-        training = folds != fold
-        centred = permuted.centred(training)
-        errors += float(_ridge_errors(_components(centred, training), centred, training).sum())
-        total += float(np.diag(centred.ss)[~training].sum())
-    return 1 - errors / total if total > rounding else float("nan")
-
-
-def _enough(folds: Int64[np.ndarray, " sample"]) -> bool:
-    return len(folds) >= MIN_SAMPLES and len(np.unique(folds)) == FOLDS
+_FRACTIONS = {
+    "affine": ("affine", "outputs"),
+    "orthogonal": ("orthogonal", "outputs"),
+    "identity": ("steps", "outputs"),
+    "step": ("affine", "steps"),
+    "permuted": ("permuted", "permuted steps"),
+}
+"""The squared errors and squared deviations of each R²."""
 
 
 def _estimate(
@@ -187,37 +170,37 @@ def _estimate(
 
 
 def _squared_errors(
-    grams: PairGrams, training: Bool[np.ndarray, " sample"]
+    grams: PairGrams, permuted: Gram, training: Bool[np.ndarray, " sample"]
 ) -> dict[str, Float64[np.ndarray, " held_out"]]:
-    """Return the squared errors of each held-out sample: of both fitted maps, the identity and the mean output."""
-    centred = grams.centred(training)
-    components = _components(centred, training)
+    """Return the squared errors of the maps for each held-out sample, and squared deviations from the training mean.
+
+    `permuted` is the Gram matrix of the permuted steps.
+    """
+    centred, steps = grams.centred(training), _centred(permuted, training)
+    squares = float(np.trace(centred.xx))
+    components = principal_components(centred.xx[np.ix_(training, training)], squares)
     return {
-        "affine": _ridge_errors(components, centred, training),
+        "affine": _ridge_errors(components, centred.xx, centred.ss, training),
         "orthogonal": _orthogonal_errors(components, centred, training),
-        "steps": np.diag(centred.ss)[~training],
         "outputs": np.diag(centred.yy)[~training],
+        "steps": np.diag(centred.ss)[~training],
+        "permuted": _ridge_errors(components, centred.xx, steps, training),
+        "permuted steps": np.diag(steps)[~training],
     }
 
 
-def _components(grams: PairGrams, training: Bool[np.ndarray, " sample"]) -> Components:
-    return principal_components(grams.xx[np.ix_(training, training)], float(np.trace(grams.xx)))
-
-
 def _ridge_errors(
-    components: Components, grams: PairGrams, training: Bool[np.ndarray, " sample"]
+    components: Components, xx: Gram, ss: Gram, training: Bool[np.ndarray, " sample"]
 ) -> Float64[np.ndarray, " held_out"]:
     """Return ‖s − xB‖² of the held-out samples, for the ridge regression B of s on x.
 
     The prediction for x is a weighted sum of the training steps; the weights are x·X (XXᵀ + λ)⁻¹.
     """
     values, vectors = components
-    across, steps = np.ix_(~training, training), grams.ss[np.ix_(training, training)]
+    across, steps = np.ix_(~training, training), ss[np.ix_(training, training)]
     penalty, _ = ridge_penalty(components, steps)
-    weights = (grams.xx[across] @ vectors / (values + penalty)) @ vectors.T
-    return np.asarray(
-        np.diag(grams.ss)[~training] - 2 * np.vecdot(weights, grams.ss[across]) + np.vecdot(weights @ steps, weights)
-    )
+    weights = (xx[across] @ vectors / (values + penalty)) @ vectors.T
+    return np.asarray(np.diag(ss)[~training] - 2 * np.vecdot(weights, ss[across]) + np.vecdot(weights @ steps, weights))
 
 
 def _orthogonal_errors(

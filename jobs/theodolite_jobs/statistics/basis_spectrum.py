@@ -13,13 +13,7 @@ from typing import NamedTuple
 import numpy as np
 from jaxtyping import Float64
 
-from theodolite_jobs.statistics.basis import (
-    MIN_SAMPLES,
-    Components,
-    PairGrams,
-    principal_components,
-    ridge_penalty,
-)
+from theodolite_jobs.statistics.basis import MIN_SAMPLES, PairGrams, principal_components, ridge_penalty
 from theodolite_jobs.statistics.ratio import ratio
 
 _VARIANCE_SHARE = 0.99
@@ -28,11 +22,14 @@ _NOISE_SHARE = 0.1
 
 _QUANTILES = (0.05, 0.5, 0.95)
 
+_UNDEFINED = (float("nan"),) * 5
+
 
 class Stretch(NamedTuple):
     """Singular values s of a map on k leading principal directions of its inputs.
 
     Attributes:
+        leading_share: share of the variance of the inputs along their first principal direction.
         dimension: k.
         stretch_low: 5 % quantile of the singular values.
         stretch_median: their median.
@@ -41,6 +38,7 @@ class Stretch(NamedTuple):
         isometry_defect_random: the isometry defect of a random matrix with the same numbers of inputs and outputs.
     """
 
+    leading_share: float
     dimension: int
     stretch_low: float
     stretch_median: float
@@ -53,31 +51,35 @@ def stretch(grams: PairGrams, d_model: int) -> Stretch:
     """Return the singular values of the map from inputs to outputs.
 
     The k directions hold 99 % of the variance of the inputs. They are fewer if k would exceed a fifth of the number of
-    samples, or if noise would be more than a tenth of a direction's ‖a_j‖². All values are NaN if k = 0 or with fewer
-    than MIN_SAMPLES samples, and the defects also if k = 1.
+    samples, or if noise/Λ_k would exceed a tenth of the median squared singular value. The singular values are NaN if
+    k = 0 or with fewer than MIN_SAMPLES samples, and the defects also if k = 1.
     """
     components = principal_components(grams.xx, float(np.trace(grams.xx)))
-    k, noise = _dimension(grams, components)
+    if len(grams.xx) < MIN_SAMPLES or not len(components.values):
+        return Stretch(float("nan"), 0, *_UNDEFINED)
+    shares = np.cumsum(components.values) / components.values.sum()
+    at_most = min(int(np.searchsorted(shares, _VARIANCE_SHARE)) + 1, len(grams.xx) // 5)
+    coefficients = components.vectors[:, :at_most] / np.sqrt(components.values[:at_most])
+    products = coefficients.T @ grams.yy @ coefficients
+    noise = ridge_penalty(components, grams.ss)[1] / components.values[:at_most]
+    k = _n_determined(products, noise)
     if k == 0:
-        return Stretch(0, *(float("nan") for _ in range(5)))
-    values, coefficients = components.values[:k], components.vectors[:, :k] / np.sqrt(components.values[:k])
-    squares = np.linalg.eigvalsh(coefficients.T @ grams.yy @ coefficients - np.diag(noise / values))
-    singular = np.sqrt(np.maximum(squares, 0.0))
+        return Stretch(float(shares[0]), 0, *_UNDEFINED)
+    singular = np.sqrt(np.maximum(np.linalg.eigvalsh(products[:k, :k] - np.diag(noise[:k])), 0.0))
     defects = (isometry_defect(singular), k / (4 * d_model)) if k > 1 else (float("nan"), float("nan"))
-    return Stretch(k, *np.quantile(singular, _QUANTILES).tolist(), *defects)
+    return Stretch(float(shares[0]), k, *np.quantile(singular, _QUANTILES).tolist(), *defects)
 
 
-def _dimension(grams: PairGrams, components: Components) -> tuple[int, float]:
-    """Return the number of principal directions by the rule of `stretch`, and the noise of the steps."""
-    values, vectors = components
-    if len(grams.xx) < MIN_SAMPLES or not len(values):
-        return 0, float("nan")
-    _, noise = ridge_penalty(components, grams.ss)
-    shares = np.cumsum(values) / values.sum()
-    lengths = np.vecdot(vectors.T, (grams.yy @ vectors).T) / values
-    determined = np.logical_and.accumulate(noise / values <= _NOISE_SHARE * lengths)
-    n_held = int(np.searchsorted(shares, _VARIANCE_SHARE)) + 1
-    return min(n_held, len(grams.xx) // 5, int(determined.sum())), noise
+def _n_determined(products: Float64[np.ndarray, "k k"], noise: Float64[np.ndarray, " k"]) -> int:
+    """Return the largest number of leading directions whose noise is small against their median squared singular value.
+
+    The median and not each ‖a_j‖²: one output feature with a huge variance makes all of these large.
+    """
+    k, n_small = 0, len(noise)
+    while k != n_small:
+        k = n_small
+        n_small = int((noise[:k] <= _NOISE_SHARE * np.median(np.linalg.eigvalsh(products[:k, :k]))).sum()) if k else 0
+    return k
 
 
 def isometry_defect(singular: Float64[np.ndarray, " k"]) -> float:

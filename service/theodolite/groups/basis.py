@@ -12,6 +12,7 @@ _MAPS = {
     "orthogonal": "the output of {of} on held-out prompts, for the scaled orthogonal map of its input",
     "identity": "the output of {of} on held-out prompts, for its input plus a constant",
     "step": "the step of {of} (output minus input) on held-out prompts, for the affine map of its input",
+    "permuted": "the step of {of} as above, after a random permutation of the steps over the prompts",
 }
 
 
@@ -24,7 +25,7 @@ def _sublayer_variables(sublayer: str, of: str) -> Iterator[Variable]:
         yield Variable(f"{statistic}_high", PER_BLOCK, f"{sentence}: upper end.")
     singular = f"of the singular values of the affine map of {of} on leading principal directions of its input"
     texts = {
-        "r_squared_permuted": f"R² of the step of {of} as above, after a random permutation of the steps.",
+        "leading_share": f"Share of the variance of the input of {of} along its first principal direction.",
         "stretch_low": f"5 % quantile {singular}.",
         "stretch_median": f"Median {singular}.",
         "stretch_high": f"95 % quantile {singular}.",

@@ -69,25 +69,8 @@ def _set_facts(values: xr.Dataset, name: str, sublayers: Mapping[str, str]) -> I
             "of a sublayer."
         )
         return
-    outputs, steps, stretches = [], [], []
-    for sublayer, of in sublayers.items():
-
-        def median(statistic: str, sublayer: str = sublayer) -> float:
-            return float(values[f"{statistic}_{sublayer}"].median())
-
-        n_layers = int(np.isfinite(values[f"r_squared_affine_{sublayer}"]).sum())
-        above = values[f"r_squared_affine_{sublayer}_low"] > values[f"r_squared_orthogonal_{sublayer}_high"]
-        outputs.append(
-            f"{of} {median('r_squared_affine'):.3f} for the affine map, {median('r_squared_orthogonal'):.3f} for the "
-            f"orthogonal map and {median('r_squared_identity'):.3f} for the identity (the interval of the affine map "
-            f"is above that of the orthogonal map in {int(above.sum())} of {n_layers} layers)"
-        )
-        steps.append(f"{of} {median('r_squared_step'):.3f} (permuted steps {median('r_squared_permuted'):.3f})")
-        if np.isfinite(values[f"isometry_defect_{sublayer}"]).any():
-            stretches.append(
-                f"{of} {median('isometry_defect'):.3f} (random matrices {median('isometry_defect_random'):.3f}), with "
-                f"stretches from {median('stretch_low'):.2f} to {median('stretch_high'):.2f}"
-            )
+    parts = [_sublayer_parts(values, sublayer, of) for sublayer, of in sublayers.items()]
+    outputs, steps, stretches, narrow = ([part for part in of_kind if part] for of_kind in zip(*parts, strict=True))
     yield f"Median R² of the outputs of held-out prompts over layers, {name} (n = {n}): {'; '.join(outputs)}."
     yield f"Median R² of the steps, for the affine map, {name} (n = {n}): {'; '.join(steps)}."
     if stretches:
@@ -95,3 +78,35 @@ def _set_facts(values: xr.Dataset, name: str, sublayers: Mapping[str, str]) -> I
             f"Median isometry defect of the affine map on leading directions of its input, {name} (n = {n}): "
             f"{'; '.join(stretches)}. The defect of a scaled rotation is 0."
         )
+    if narrow:
+        yield (
+            f"One direction of the input, with at least 99 % of the variance of {name}, decides R² of the outputs in "
+            f"{' and in '.join(narrow)}."
+        )
+
+
+def _sublayer_parts(values: xr.Dataset, sublayer: str, of: str) -> tuple[str, str, str, str]:
+    """Return the parts of the sentences about one sublayer: outputs, steps, isometry, narrow inputs; empty if none."""
+
+    def median(statistic: str, digits: int = 3) -> str:
+        number = round(float(values[f"{statistic}_{sublayer}"].median()), digits)
+        return f"{number + 0.0:.{digits}f}"  # which turns -0 into 0
+
+    n_layers = int(np.isfinite(values[f"r_squared_affine_{sublayer}"]).sum())
+    above = values[f"r_squared_affine_{sublayer}_low"] > values[f"r_squared_orthogonal_{sublayer}_high"]
+    outputs = (
+        f"{of} {median('r_squared_affine')} for the affine map, {median('r_squared_orthogonal')} for the orthogonal map "
+        f"and {median('r_squared_identity')} for the identity (the interval of the affine map is above that of the "
+        f"orthogonal map in {int(above.sum())} of {n_layers} layers)"
+    )
+    steps = f"{of} {median('r_squared_step')} (permuted steps {median('r_squared_permuted')})"
+    stretches = narrow = ""
+    if np.isfinite(values[f"isometry_defect_{sublayer}"]).any():
+        stretches = (
+            f"{of} {median('isometry_defect')} (random matrices {median('isometry_defect_random')}), with stretches from "
+            f"{median('stretch_low', 2)} to {median('stretch_high', 2)}"
+        )
+    n_narrow = int((values[f"leading_share_{sublayer}"] >= 0.99).sum())
+    if n_narrow:
+        narrow = f"{n_narrow} of {n_layers} layers of {of}"
+    return outputs, steps, stretches, narrow
