@@ -163,8 +163,8 @@ def _estimate(
     errors: Float64[np.ndarray, "fold other"], totals: Float64[np.ndarray, "fold other"], rounding: float
 ) -> Estimate:
     """Return 1 − Σ errors/Σ totals and its interval; totals that are rounding errors are zero."""
-    held_out = np.trace(totals)
-    value = 1 - ratio(np.trace(errors), held_out if held_out > rounding else 0.0)
+    total = np.trace(totals)
+    value = np.asarray(1 - ratio(np.trace(errors), np.where(total > rounding, total, 0.0)))
     others = 1 - np.eye(FOLDS)
     return jackknife(value, 1 - ratio((errors * others).sum(axis=0), (totals * others).sum(axis=0)))
 

@@ -183,7 +183,7 @@ def jackknife(value: NDArray[np.float64], left_out: Float64[np.ndarray, "fold *d
     """
     error = np.sqrt((FOLDS - 1) / FOLDS * ((left_out - left_out.mean(axis=0)) ** 2).sum(axis=0))
     half = t.ppf(0.975, FOLDS - 1) * error
-    return Estimate(value, value - half, value + half)
+    return Estimate(value, np.asarray(value - half), np.asarray(value + half))
 
 
 def _fisher_ratio(positive: Folds, negative: Folds) -> NDArray[np.float64]:

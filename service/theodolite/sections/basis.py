@@ -95,16 +95,16 @@ def _sublayer_parts(values: xr.Dataset, sublayer: str, of: str) -> tuple[str, st
     n_layers = int(np.isfinite(values[f"r_squared_affine_{sublayer}"]).sum())
     above = values[f"r_squared_affine_{sublayer}_low"] > values[f"r_squared_orthogonal_{sublayer}_high"]
     outputs = (
-        f"{of} {median('r_squared_affine')} for the affine map, {median('r_squared_orthogonal')} for the orthogonal map "
-        f"and {median('r_squared_identity')} for the identity (the interval of the affine map is above that of the "
-        f"orthogonal map in {int(above.sum())} of {n_layers} layers)"
+        f"{of} {median('r_squared_affine')} for the affine map, {median('r_squared_orthogonal')} for the orthogonal "
+        f"map and {median('r_squared_identity')} for the identity (the interval of the affine map is above that of "
+        f"the orthogonal map in {int(above.sum())} of {n_layers} layers)"
     )
     steps = f"{of} {median('r_squared_step')} (permuted steps {median('r_squared_permuted')})"
     stretches = narrow = ""
     if np.isfinite(values[f"isometry_defect_{sublayer}"]).any():
         stretches = (
-            f"{of} {median('isometry_defect')} (random matrices {median('isometry_defect_random')}), with stretches from "
-            f"{median('stretch_low', 2)} to {median('stretch_high', 2)}"
+            f"{of} {median('isometry_defect')} (random matrices {median('isometry_defect_random')}), with stretches "
+            f"from {median('stretch_low', 2)} to {median('stretch_high', 2)}"
         )
     n_narrow = int((values[f"leading_share_{sublayer}"] >= 0.99).sum())
     if n_narrow:
