@@ -50,7 +50,7 @@ class PairGrams(NamedTuple):
     @property
     def yy(self) -> Gram:
         """Dot products of outputs with outputs."""
-        return self.xx + self.xs + self.xs.T + self.ss
+        return np.asarray(self.xx + self.xs + self.xs.T + self.ss)
 
     def centred(self, training: Bool[np.ndarray, " sample"]) -> "PairGrams":
         """Return the dot products after subtraction of the training samples' means from all samples."""

@@ -18,7 +18,7 @@ from theodolite_jobs.statistics.ratio import ratio
 
 _VARIANCE_SHARE = 0.99
 
-_NOISE_SHARE = 0.1
+_NOISE_SHARE = 0.1  # larger noise spreads the singular values and so increases the isometry defect
 
 _QUANTILES = (0.05, 0.5, 0.95)
 
@@ -66,8 +66,9 @@ def stretch(grams: PairGrams, d_model: int) -> Stretch:
     if k == 0:
         return Stretch(float(shares[0]), 0, *_UNDEFINED)
     singular = np.sqrt(np.maximum(np.linalg.eigvalsh(products[:k, :k] - np.diag(noise[:k])), 0.0))
-    defects = (isometry_defect(singular), k / (4 * d_model)) if k > 1 else (float("nan"), float("nan"))
-    return Stretch(float(shares[0]), k, *np.quantile(singular, _QUANTILES).tolist(), *defects)
+    low, median, high = np.quantile(singular, _QUANTILES).tolist()
+    defect, random = (isometry_defect(singular), k / (4 * d_model)) if k > 1 else (float("nan"), float("nan"))
+    return Stretch(float(shares[0]), k, low, median, high, defect, random)
 
 
 def _n_determined(products: Float64[np.ndarray, "k k"], noise: Float64[np.ndarray, " k"]) -> int:
