@@ -5,7 +5,9 @@ and predict the fifth. Each has a free translation, so x, s and y are relative t
 
 - identity: ŷ = x.
 - affine: ŷ = x + xB, where B is the ridge regression of s on x.
-- orthogonal: ŷ = c·xW with WWᵀ = I on the span of the training inputs: Procrustes with a scale (Schönemann 1966).
+- orthogonal: ŷ = c·xW with WWᵀ = I on the span of the training inputs, fitted to the training predictions of the affine
+  map: Procrustes with a scale (Schönemann 1966). A fit to the outputs themselves would follow their noise, and so would
+  lose against the affine map even where the true map is orthogonal.
 
 With fewer samples than features, the training samples do not determine a map of the whole space. All three maps leave
 the component of x outside of the span of the training inputs as it is. Otherwise a fitted map would lose against the
@@ -179,18 +181,20 @@ def _squared_errors(
     centred, steps = grams.centred(training), _centred(permuted, training)
     squares = float(np.trace(centred.xx))
     components = principal_components(centred.xx[np.ix_(training, training)], squares)
+    penalty, _ = ridge_penalty(components, centred.ss[np.ix_(training, training)])
+    penalty_permuted, _ = ridge_penalty(components, steps[np.ix_(training, training)])
     return {
-        "affine": _ridge_errors(components, centred.xx, centred.ss, training),
-        "orthogonal": _orthogonal_errors(components, centred, training),
+        "affine": _ridge_errors(components, penalty, centred.xx, centred.ss, training),
+        "orthogonal": _orthogonal_errors(components, penalty, centred, training),
         "outputs": np.diag(centred.yy)[~training],
         "steps": np.diag(centred.ss)[~training],
-        "permuted": _ridge_errors(components, centred.xx, steps, training),
+        "permuted": _ridge_errors(components, penalty_permuted, centred.xx, steps, training),
         "permuted steps": np.diag(steps)[~training],
     }
 
 
 def _ridge_errors(
-    components: Components, xx: Gram, ss: Gram, training: Bool[np.ndarray, " sample"]
+    components: Components, penalty: float, xx: Gram, ss: Gram, training: Bool[np.ndarray, " sample"]
 ) -> Float64[np.ndarray, " held_out"]:
     """Return ‖s − xB‖² of the held-out samples, for the ridge regression B of s on x.
 
@@ -198,32 +202,35 @@ def _ridge_errors(
     """
     values, vectors = components
     across, steps = np.ix_(~training, training), ss[np.ix_(training, training)]
-    penalty, _ = ridge_penalty(components, steps)
     weights = (xx[across] @ vectors / (values + penalty)) @ vectors.T
     return np.asarray(np.diag(ss)[~training] - 2 * np.vecdot(weights, ss[across]) + np.vecdot(weights @ steps, weights))
 
 
 def _orthogonal_errors(
-    components: Components, grams: PairGrams, training: Bool[np.ndarray, " sample"]
+    components: Components, penalty: float, grams: PairGrams, training: Bool[np.ndarray, " sample"]
 ) -> Float64[np.ndarray, " held_out"]:
     """Return ‖y − ŷ‖² of the held-out samples, for the scaled orthogonal map of the training samples.
 
     x = zV + x⊥, where the rows of V are the principal directions of the training inputs. The training inputs have the
-    coordinates Z = U√Λ. ŷ = c·zQ + x⊥ with the polar factor Q = (MMᵀ)^(−½) M of M = ZᵀY, whose rows are orthonormal,
-    and c = Σσ/ΣΛ with the singular values σ of M. Where σ = 0, rows of Q are directions that no training output has.
+    coordinates U√Λ. The affine map predicts F = X + U f UᵀS for them, with the shrinkage f = Λ/(Λ + λ). ŷ = c·zQ + x⊥
+    with the polar factor Q = (MMᵀ)^(−½) M of M = √Λ UᵀF, whose rows are orthonormal, and c = Σσ/ΣΛ with the singular
+    values σ of M. Where σ = 0, rows of Q are directions that no prediction has.
     Since y − x⊥ = s + zV, the error is ‖s‖² + 2 s·zV + ‖z‖² − 2c (s + zV)·zQ + c²‖z‖².
     """
     inside, across = np.ix_(training, training), np.ix_(~training, training)
-    roots, vectors = np.sqrt(components.values), components.vectors
-    coordinates = vectors * roots
-    squares, axes = np.linalg.eigh(coordinates.T @ grams.yy[inside] @ coordinates)
+    values, vectors = components
+    roots, shrinkage = np.sqrt(values), values / (values + penalty)
+    inputs_with_steps = vectors.T @ grams.xs[inside] @ vectors * shrinkage
+    steps_with_steps = vectors.T @ grams.ss[inside] @ vectors * np.outer(shrinkage, shrinkage)
+    predictions = np.diag(values) + inputs_with_steps + inputs_with_steps.T + steps_with_steps  # UᵀFFᵀU
+    squares, axes = np.linalg.eigh(predictions * np.outer(roots, roots))
     kept = squares > _ROUNDING * squares.max(initial=0.0)
     sigma, axes = np.sqrt(squares[kept]), axes[:, kept]
-    scale = sigma.sum() / components.values.sum() if len(sigma) else 0.0
-    z = grams.xx[across] @ vectors / roots
-    lengths, steps = np.vecdot(z, z), grams.xs.T[across]  # s·x of held-out steps and training inputs
-    # (s + zV)·y for each training output y; the rows of Q are weighted sums of these outputs
-    along = steps + grams.ss[across] + (z / roots) @ vectors.T @ (grams.xx + grams.xs)[inside]
-    rotated = np.vecdot(z @ (axes / sigma), along @ coordinates @ axes)
-    rest = np.diag(grams.ss)[~training] + 2 * np.vecdot(steps @ vectors / roots, z) + lengths
+    scale = sigma.sum() / values.sum() if len(sigma) else 0.0
+    z, steps_along = grams.xx[across] @ vectors / roots, grams.xs.T[across] @ vectors / roots  # s·V
+    # (s + zV)·UᵀF; the rows of Q are weighted sums of those of UᵀF
+    along = roots * (steps_along + z) + shrinkage * (grams.ss[across] @ vectors) + z / roots @ inputs_with_steps
+    rotated = np.vecdot(z @ (axes / sigma), (along * roots) @ axes)
+    lengths = np.vecdot(z, z)
+    rest = np.diag(grams.ss)[~training] + 2 * np.vecdot(steps_along, z) + lengths
     return np.asarray(rest - 2 * scale * rotated + scale**2 * lengths)
