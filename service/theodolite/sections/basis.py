@@ -17,9 +17,10 @@ _BLOCK = {"block": "block"}  # for families without a stream between attention a
 _HOW_TO_READ = (
     "R² is 1 if a map predicts the outputs of held-out prompts exactly, and 0 if it predicts no better than the mean "
     "output. The identity maps an input to itself plus a constant. The orthogonal map is a rotation or reflection with "
-    "one scale, plus a constant. The affine map is any linear map plus a constant. The step is output minus input. "
-    "Bands of R² are 95 % intervals. Bands of the stretch are its 5 % to 95 % quantiles over leading directions of the "
-    "input. R² is 0 where the input does not vary, as in block 0 at a token that all prompts share."
+    "one scale, plus a constant. The affine map is any linear map plus a constant. It exceeds the orthogonal map "
+    "if the layer stretches directions differently. The step is output minus input. Bands of R² are 95 % intervals. "
+    "Bands of the stretch are its 5 % to 95 % quantiles over leading directions of the input. R² is 0 where the input "
+    "does not vary, as in block 0 at a token that all prompts share."
 )
 
 
