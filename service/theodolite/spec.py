@@ -267,7 +267,7 @@ class WordsSpec(_Model):
     )
 
 
-_LEAST_SAMPLES = {"gram": 4, "separation": 10}
+_LEAST_SAMPLES = {"gram": 4, "separation": 10, "basis": 10}
 """The smallest number of stored prompts of a set with which an analysis has a meaning."""
 
 _SENTENCES = PromptSetSpec(source=f"words:{SENTENCES}", template="none", positions="all")

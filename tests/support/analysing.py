@@ -47,6 +47,11 @@ def survey_gram(run: Run, contrasts: Mapping[str, Any], options: GramSpec, *_: A
     return _compute(context_of(run, contrasts, gram=options), {"gram"})
 
 
+def survey_basis(run: Run, options: GramSpec) -> list[str]:
+    """Compute `basis` where it is stale."""
+    return _compute(context_of(run, {}, gram=options), {"basis"})
+
+
 def stale_gram(run: Run, contrasts: Mapping[str, Any], options: GramSpec) -> bool:
     """Return whether `gram` would be computed again."""
     digest = digest_of(gram.digest_inputs(context_of(run, contrasts, gram=options)))

@@ -3,6 +3,7 @@
 from typing import Any, Protocol
 
 from theodolite_jobs.results import (
+    basis,
     composition,
     curves,
     directions,
@@ -38,6 +39,7 @@ COMPUTATIONS: dict[str, Computation] = {
     "separation": separation,
     "permutations": permutations,
     "travel": travel,
+    "basis": basis,
     "heads": heads,
     "composition": composition,
     "words": words,

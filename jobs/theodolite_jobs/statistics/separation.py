@@ -125,9 +125,17 @@ def fisher_ratio(positive: Folds, negative: Folds) -> Estimate:
     """
     value = _fisher_ratio(positive, negative)
     left_out = np.stack([_fisher_ratio(positive.without(fold), negative.without(fold)) for fold in range(FOLDS)])
+    return jackknife(value, left_out)
+
+
+def jackknife(value: NDArray[np.float64], left_out: Float64[np.ndarray, "fold *dims"]) -> Estimate:
+    """Return a value with its 95 % interval, from the values with one fold left out.
+
+    The interval is Student's, with FOLDS − 1 degrees of freedom and the jackknife error over folds.
+    """
     error = np.sqrt((FOLDS - 1) / FOLDS * ((left_out - left_out.mean(axis=0)) ** 2).sum(axis=0))
     half = t.ppf(0.975, FOLDS - 1) * error
-    return Estimate(value, value - half, value + half)
+    return Estimate(value, np.asarray(value - half), np.asarray(value + half))
 
 
 def _fisher_ratio(positive: Folds, negative: Folds) -> NDArray[np.float64]:

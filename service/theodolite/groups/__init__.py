@@ -4,6 +4,7 @@ Each group's record is in the module with the group's name. To add a group, add 
 """
 
 from theodolite.groups import (
+    basis,
     composition,
     curves,
     directions,
@@ -32,6 +33,7 @@ GROUPS: dict[str, Group] = {
         separation,
         permutations,
         travel,
+        basis,
         heads,
         composition,
         words,

@@ -83,5 +83,5 @@ GROUP = Group(
     needs=frozenset({"weights"}),
     options="heads",
     is_read_whole=False,
-    order=7,
+    order=8,
 )

@@ -33,4 +33,4 @@ VARIABLES = (
     Variable("random_overlap", (), "Expected overlap of two random subspaces, r/d_model."),
 )
 
-GROUP = Group(name="weights", title="Weights", version=2, variables=VARIABLES, needs=frozenset({"weights"}), order=6)
+GROUP = Group(name="weights", title="Weights", version=2, variables=VARIABLES, needs=frozenset({"weights"}), order=7)

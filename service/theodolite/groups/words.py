@@ -20,5 +20,5 @@ GROUP = Group(
     requires=("heads",),
     options="words",
     is_read_whole=False,
-    order=8,
+    order=9,
 )

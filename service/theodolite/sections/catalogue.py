@@ -8,7 +8,7 @@ import plotly.graph_objects as go
 
 from theodolite.errors import FigureNotFoundError, ResultsNotFoundError
 from theodolite.groups import GROUPS
-from theodolite.sections import curves, gram, heads, separation, sphere, travel, weights, words
+from theodolite.sections import basis, curves, gram, heads, separation, sphere, travel, weights, words
 from theodolite.sections.parts import Figure, Section
 from theodolite.store.manifest import finished_groups
 from theodolite.store.runs import Run
@@ -19,6 +19,7 @@ SECTIONS: dict[str, Callable[[Run], list[Section]]] = {
     "gram": gram.sections,
     "sphere": sphere.sections,
     "travel": travel.sections,
+    "basis": basis.sections,
     "weights": weights.sections,
     "heads": heads.sections,
     "words": words.sections,

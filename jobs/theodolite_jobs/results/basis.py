@@ -1,0 +1,91 @@
+"""The result group `basis`: how well affine and orthogonal maps predict the output of each sublayer from its input."""
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from theodolite.groups import GROUPS
+from theodolite.sites import Site, leaving_block
+from theodolite.store.runs import Run
+from theodolite_jobs.passes.collect import Arrays
+from theodolite_jobs.passes.point_clouds import PointCloud, first_usable, read_cloud
+from theodolite_jobs.passes.selections import first_captured
+from theodolite_jobs.results.context import Context, Result
+from theodolite_jobs.statistics.basis import MIN_SAMPLES, pair_grams, r_squared
+from theodolite_jobs.statistics.basis_spectrum import stretch
+from theodolite_jobs.statistics.separation import FOLDS
+from theodolite_jobs.tasks import run_tasks
+
+_ENDS = {"attention": (0, 1), "mlp": (1, 2), "block": (0, 2)}
+"""The input and the output of each sublayer among the input, the middle and the output of its block."""
+
+
+SAMPLES = 1024
+"""Maximum number of prompts of a set; the time of a map grows with the cube, to 33 seconds of a core for 2,048."""
+
+
+def digest_inputs(context: Context) -> dict[str, Any]:
+    """Return the contents of the group's digest."""
+    return context.digest_inputs("basis", {}, samples=_samples(context))
+
+
+def _samples(context: Context) -> int:
+    return min(SAMPLES, context.spec.gram.samples)
+
+
+def compute(context: Context) -> Result:
+    """Return the group from the first usable samples of each set, layer by layer.
+
+    Raises:
+        RunDamagedError: a shard differs from its commit record, or contains a number that is not finite.
+    """
+    run, coordinates = context.run, context.coordinates
+    arrays: Arrays = {
+        variable.name: np.full(
+            [len(coordinates[dim]) for dim in variable.dims], 0 if variable.dtype == "int64" else np.nan
+        )
+        for variable in GROUPS["basis"].variables
+    }
+    clouds = {
+        (name, position): first_usable(run, name, position, context.commits[name], _samples(context))
+        for name in coordinates["set"]
+        for position in run.record.sets[name].positions
+    }
+    with context.tasks():
+        context.check_shards(clouds.values())
+        for (name, position), cloud in clouds.items():
+            place = coordinates["set"].index(name), coordinates["position"].index(position)
+            arrays["n_samples"][place] = len(cloud.samples)
+            if len(cloud.samples) < MIN_SAMPLES:
+                continue
+            arguments = [(run, cloud, layer) for layer in run.record.layers]
+            maps = run_tasks(_maps_of_layer, arguments, context.progress, f"linear maps of {name}", rounds=1)
+            for index, values in enumerate(maps):
+                for variable, value in values.items():
+                    arrays[variable][(*place, index)] = value
+    return Result(arrays, coordinates, {"options": context.spec.gram.model_dump()})
+
+
+def _maps_of_layer(run: Run, cloud: PointCloud, layer: int) -> dict[str, float]:
+    """Return the variables of all sublayers of a layer whose input and output were captured."""
+    candidates = [(Site.RESID_PRE, layer)], [(Site.RESID_MID, layer)], leaving_block(layer, run.record.model.n_layers)
+    captured = [first_captured(run, sites) for sites in candidates]
+    samples = [None if at is None else read_cloud(run, cloud, *at) for at in captured]
+    folds = np.array(cloud.samples) % FOLDS
+    values: dict[str, float] = {}
+    for sublayer, (first, second) in _ENDS.items():
+        x, y = samples[first], samples[second]
+        if x is not None and y is not None:
+            values |= _maps(sublayer, x, y, folds)
+    return values
+
+
+def _maps(sublayer: str, x: NDArray[np.float32], y: NDArray[np.float32], folds: NDArray[np.int64]) -> dict[str, float]:
+    """Return the variables of one sublayer from its inputs and outputs."""
+    grams = pair_grams(x, y)
+    values: dict[str, float] = {}
+    for name, estimate in r_squared(grams, folds).items():
+        for end, value in (("", estimate.value), ("_low", estimate.low), ("_high", estimate.high)):
+            values[f"r_squared_{name}_{sublayer}{end}"] = float(value)
+    return values | {f"{name}_{sublayer}": value for name, value in stretch(grams, x.shape[1])._asdict().items()}

@@ -1,0 +1,92 @@
+"""How far the affine map of a sublayer stretches its inputs, from Gram matrices. Pure, in float64.
+
+Let Λ_j and u_j be the eigenvalues and eigenvectors of the Gram matrix of the inputs x. The linear regression of the
+outputs on principal direction j of x has the coefficients a_j = u_jᵀY/√Λ_j. Coordinates along different directions are
+uncorrelated, so this is the ridge regression of the steps, divided by its shrinkage Λ_j/(Λ_j + λ), plus the identity.
+
+Noise of the outputs lengthens the coefficients: E‖a_j‖² exceeds the true value by noise/Λ_j, where noise is the
+variance summed over features. The stretches are the singular values of the coefficients after subtraction of this term.
+"""
+
+from typing import NamedTuple
+
+import numpy as np
+from jaxtyping import Float64
+
+from theodolite_jobs.statistics.basis import MIN_SAMPLES, PairGrams, principal_components, ridge_penalty
+from theodolite_jobs.statistics.ratio import ratio
+
+_VARIANCE_SHARE = 0.99
+
+_NOISE_SHARE = 0.1  # larger noise spreads the singular values and so increases the isometry defect
+
+_QUANTILES = (0.05, 0.5, 0.95)
+
+_UNDEFINED = (float("nan"),) * 5
+
+
+class Stretch(NamedTuple):
+    """Singular values s of a map on k leading principal directions of its inputs.
+
+    Attributes:
+        leading_share: share of the variance of the inputs along their first principal direction.
+        dimension: k.
+        stretch_low: 5 % quantile of the singular values.
+        stretch_median: their median.
+        stretch_high: their 95 % quantile.
+        isometry_defect: 1 − (Σs)²/(k Σs²); 0 for a multiple of an isometry, at most 1 − 1/k.
+        isometry_defect_random: the isometry defect of a random matrix with the same numbers of inputs and outputs.
+    """
+
+    leading_share: float
+    dimension: int
+    stretch_low: float
+    stretch_median: float
+    stretch_high: float
+    isometry_defect: float
+    isometry_defect_random: float
+
+
+def stretch(grams: PairGrams, d_model: int) -> Stretch:
+    """Return the singular values of the map from inputs to outputs.
+
+    The k directions hold 99 % of the variance of the inputs. They are fewer if k would exceed a fifth of the number of
+    samples, or if noise/Λ_k would exceed a tenth of the median squared singular value. The singular values are NaN if
+    k = 0 or with fewer than MIN_SAMPLES samples, and the defects also if k = 1.
+    """
+    components = principal_components(grams.xx, float(np.trace(grams.xx)))
+    if len(grams.xx) < MIN_SAMPLES or not len(components.values):
+        return Stretch(float("nan"), 0, *_UNDEFINED)
+    shares = np.cumsum(components.values) / components.values.sum()
+    at_most = min(int(np.searchsorted(shares, _VARIANCE_SHARE)) + 1, len(grams.xx) // 5)
+    coefficients = components.vectors[:, :at_most] / np.sqrt(components.values[:at_most])
+    products = coefficients.T @ grams.yy @ coefficients
+    noise = ridge_penalty(components, grams.ss)[1] / components.values[:at_most]
+    k = _n_determined(products, noise)
+    if k == 0:
+        return Stretch(float(shares[0]), 0, *_UNDEFINED)
+    singular = np.sqrt(np.maximum(np.linalg.eigvalsh(products[:k, :k] - np.diag(noise[:k])), 0.0))
+    low, median, high = np.quantile(singular, _QUANTILES).tolist()
+    defect, random = (isometry_defect(singular), k / (4 * d_model)) if k > 1 else (float("nan"), float("nan"))
+    return Stretch(float(shares[0]), k, low, median, high, defect, random)
+
+
+def _n_determined(products: Float64[np.ndarray, "k k"], noise: Float64[np.ndarray, " k"]) -> int:
+    """Return the largest number of leading directions whose noise is small against their median squared singular value.
+
+    The median and not each ‖a_j‖²: one output feature with a huge variance makes all of these large.
+    """
+    k, n_small = 0, len(noise)
+    while k != n_small:
+        k = n_small
+        n_small = int((noise[:k] <= _NOISE_SHARE * np.median(np.linalg.eigvalsh(products[:k, :k]))).sum()) if k else 0
+    return k
+
+
+def isometry_defect(singular: Float64[np.ndarray, " k"]) -> float:
+    """Return 1 − (Σs)²/(k Σs²) of singular values: their variance over their mean square; NaN if all are 0.
+
+    For a (k, d) matrix of independent Gaussians with k ≤ d/2 the defect is about k/4d: s²/d has the mean 1 and the
+    variance k/d (Marchenko and Pastur 1967), so s/√d has a variance of about k/4d.
+    """
+    return float(1 - ratio(singular.sum() ** 2, len(singular) * (singular**2).sum()))

@@ -1,0 +1,69 @@
+"""R² of maps from the input to the output of attention and MLP by layer, and how far they stretch their inputs."""
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+import plotly.graph_objects as go
+import xarray as xr
+
+from theodolite.figures.panels import Line, Panel, panels_figure
+from theodolite.figures.style import COSINE, NEGATIVE, POSITIVE
+
+_MAPS = {"affine": POSITIVE, "orthogonal": NEGATIVE, "identity": COSINE}
+
+
+def maps_figure(basis: xr.Dataset, set_name: str, position: int, sublayers: Mapping[str, str]) -> go.Figure:
+    """Return R² of the affine map, the orthogonal map and the identity by layer, with 95 % intervals.
+
+    Args:
+        basis: the result group.
+        set_name: prompt set.
+        position: token position.
+        sublayers: title of each drawn sublayer.
+    """
+    selected = basis.sel(set=set_name, position=position)
+    panels = []
+    for sublayer, title in sublayers.items():
+        lines = [
+            _line(selected, name, colour, [f"r_squared_{name}_{sublayer}{end}" for end in ("", "_low", "_high")])
+            for name, colour in _MAPS.items()
+        ]
+        panels.append(Panel(f"R² of the output, {title}", _measured(lines)))
+    return panels_figure(panels, x_title="layer", ticks={})
+
+
+def steps_figure(
+    basis: xr.Dataset, position: int, sublayers: Mapping[str, str], colours: Mapping[str, str]
+) -> go.Figure:
+    """Return R² of the steps with its interval, and the median stretch with its 5 % and 95 % quantiles, by layer.
+
+    Args:
+        basis: the result group.
+        position: token position.
+        sublayers: title of each drawn sublayer.
+        colours: colour of each set.
+    """
+    statistics = {
+        "R² of the step": ("r_squared_step_{}", "r_squared_step_{}_low", "r_squared_step_{}_high"),
+        "stretch": ("stretch_median_{}", "stretch_low_{}", "stretch_high_{}"),
+    }
+    panels = []
+    for title, names in statistics.items():
+        for sublayer, of in sublayers.items():
+            variables = [name.format(sublayer) for name in names]
+            lines = [
+                _line(basis.sel(set=name, position=position), name, colour, variables)
+                for name, colour in colours.items()
+            ]
+            panels.append(Panel(f"{title}, {of}", _measured(lines)))
+    return panels_figure(panels, x_title="layer", ticks={})
+
+
+def _line(values: xr.Dataset, label: str, colour: str, variables: Sequence[str]) -> Line:
+    """Return a curve by layer; the variables are its values and the lower and the upper end of its band."""
+    value, low, high = (values[name] for name in variables)
+    return Line(label, values["layer"], value, colour, low=low, high=high)
+
+
+def _measured(lines: Sequence[Line]) -> list[Line]:
+    return [line for line in lines if np.isfinite(line.y).any()]
