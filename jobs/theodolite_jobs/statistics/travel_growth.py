@@ -17,7 +17,7 @@ from scipy.special import stdtr
 from theodolite_jobs.statistics.travel_autocorrelation import maximum_likelihood, weighted_fits
 
 LAWS = ("log_linear", "power_law")
-"""ln y = a + b·t (growth by a constant factor in each block), and ln y = a + b·ln(t − t₀)."""
+"""ln y = a + b·t (growth by a constant factor in each block), and ln y = a + b·ln(t - t₀)."""
 
 NEAREST_ORIGIN = 0.5
 """Smallest distance of the first depth to the origin of a power law, in blocks.
@@ -30,7 +30,7 @@ _AXES: dict[str, tuple[Callable[..., Float64[np.ndarray, "..."]], ...]] = {
     "log_linear": (lambda t, distance: t + 0 * distance,),
     "power_law": (lambda t, distance: np.log(t - t[..., :1] + distance),),
 }
-_AXES["product"] = _AXES["log_linear"] + _AXES["power_law"]  # y = A·(t − t₀)^b·exp(c·t), which contains both laws
+_AXES["product"] = _AXES["log_linear"] + _AXES["power_law"]  # y = A·(t - t₀)^b·exp(c·t), which contains both laws
 
 _PARAMETERS = {"log_linear": 4, "power_law": 5, "product": 6}
 """Number of fitted parameters: coefficients, the variance and the autocorrelation of the errors, and the origin."""
@@ -77,8 +77,13 @@ def usable_points(y: Float64[np.ndarray, " depth"]) -> Bool[np.ndarray, " depth"
     return usable & (usable.sum() >= _MIN_POINTS)
 
 
+def is_constant(y: Float64[np.ndarray, " depth"]) -> bool:
+    """Return whether the values differ by rounding alone."""
+    return bool(np.ptp(y) <= _CONSTANT * max(1.0, float(np.abs(y).max())))
+
+
 def growth_fits(t: Float64[np.ndarray, " depth"], y: Float64[np.ndarray, " depth"]) -> list[Fit]:
-    """Return the fits of y along depth by maximum likelihood on ln y, one for each law; none with fewer than four points.
+    """Return the fits of ln y along depth by maximum likelihood, one for each law; none with fewer than four points.
 
     Both fits use the points with y positive and finite. The depth t is in blocks, 0 at the input of the first block.
     """
@@ -86,7 +91,7 @@ def growth_fits(t: Float64[np.ndarray, " depth"], y: Float64[np.ndarray, " depth
     if not usable.any():
         return []
     t, logarithms = t[usable], np.log(y[usable])
-    if np.ptp(logarithms) <= _CONSTANT * max(1.0, float(np.abs(logarithms).max())):
+    if is_constant(logarithms):
         return [_constant(law, logarithms) for law in LAWS]
     return [_fit(law, t, logarithms) for law in LAWS]
 
@@ -128,9 +133,7 @@ def _fit(law: str, t: Float64[np.ndarray, " depth"], y: Float64[np.ndarray, " de
     )
 
 
-def slope_interval(
-    law: str, t: Float64[np.ndarray, " depth"], y: Float64[np.ndarray, " depth"]
-) -> tuple[float, float]:
+def slope_interval(law: str, t: Float64[np.ndarray, " depth"], y: Float64[np.ndarray, " depth"]) -> tuple[float, float]:
     """Return the 95 % interval of the slope: its quantiles in a mixture of Student's t distributions.
 
     The mixture has one distribution with n − 2 degrees of freedom for each autocorrelation and origin. The weights are
@@ -144,7 +147,7 @@ def slope_interval(
     columns = _design(law, t[None], distances)
     fits = weighted_fits(t[None], columns, y[None], rho[None])
     freedom = len(y) - 2
-    # The weights must not depend on the unit of a column. The grid is uniform in artanh ρ, and dρ = (1 − ρ²) d artanh ρ.
+    # The weights must not depend on the unit of a column. The grid is uniform in artanh ρ; dρ = (1 − ρ²) d artanh ρ.
     logarithms = -(freedom * np.log(fits.rss) + fits.log_determinants)[0] / 2 + np.log(columns[0, :, 1].std(axis=-1))
     logarithms += np.log(1 - rho**2)[:, None] / 2
     weights = np.exp(logarithms - logarithms.max())
