@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 import numpy as np
 from jaxtyping import Float64
+from numpy.typing import NDArray
 
 Design = Callable[
     [Float64[np.ndarray, "curve depth"], Float64[np.ndarray, "curve origin"]],
@@ -17,8 +18,10 @@ Design = Callable[
 ]
 """Return the columns of a regression for depths and for logarithms of the distance of the first depth to the origin."""
 
+Axis = Float64[np.ndarray, "curve _"]
+
 _ROUNDING = 1e-12
-_FIRST, _CLOSER, _ROUNDS = (21, 13), (7, 7), 3  # points of the grids, (autocorrelation, origin)
+_FIRST, _CLOSER, _ROUNDS = 13, 5, 6  # points of an axis of the first grid and of closer ones; rounds of closer grids
 _AUTOCORRELATIONS = (-2.0, 4.0)  # artanh ρ, so ρ is between -0.96 and 0.999
 
 
@@ -110,17 +113,41 @@ def maximum_likelihood(
         log_distances: both ends of the logarithms of the distance of the first depth to the origin. Equal ends for a
             regression without an origin.
     """
-    curves = np.arange(len(y))
-    sizes = (_FIRST[0], _FIRST[1] if np.any(log_distances[0] != log_distances[1]) else 1)
-    ends = [tuple(np.full(len(y), end) for end in _AUTOCORRELATIONS), log_distances]
-    for _ in range(_ROUNDS + 1):
-        axes = [np.linspace(low, high, size, axis=1) for (low, high), size in zip(ends, sizes, strict=True)]
-        deviance = weighted_fits(t, design(t, axes[1]), y, np.tanh(axes[0])).deviance
+
+    def evaluate(artanh_rho: Axis, log_distance: Axis) -> _Grid:
+        deviance = weighted_fits(t, design(t, log_distance), y, np.tanh(artanh_rho)).deviance
         best = np.unravel_index(deviance.reshape(len(y), -1).argmin(axis=1), deviance.shape[1:])
-        ends = [
-            (axis[curves, np.maximum(at - 1, 0)], axis[curves, np.minimum(at + 1, axis.shape[1] - 1)])
-            for axis, at in zip(axes, best, strict=True)
-        ]
-        sizes = (_CLOSER[0], min(_CLOSER[1], sizes[1]))
-    rho, log_distance = (axis[curves, at] for axis, at in zip(axes, best, strict=True))
-    return MaximumLikelihood(deviance[(curves, *best)], np.tanh(rho), log_distance)
+        return _Grid((artanh_rho, log_distance), deviance, (best[0], best[1]))
+
+    has_origin = bool(np.any(log_distances[0] != log_distances[1]))
+    grid = evaluate(
+        np.tile(np.linspace(*_AUTOCORRELATIONS, _FIRST), (len(y), 1)),
+        np.linspace(*log_distances, _FIRST if has_origin else 1, axis=1),
+    )
+    # The best autocorrelation depends on the origin, so its grid stays wide until the origin is precise.
+    for _ in range(_ROUNDS if has_origin else 0):
+        grid = evaluate(grid.axes[0], grid.closer(1))
+    for _ in range(_ROUNDS):
+        grid = evaluate(grid.closer(0), grid.closer(1))
+    rho, log_distance = (axis[grid.curves, at] for axis, at in zip(grid.axes, grid.best, strict=True))
+    return MaximumLikelihood(grid.deviance[(grid.curves, *grid.best)], np.tanh(rho), log_distance)
+
+
+@dataclass(frozen=True)
+class _Grid:
+    """The deviance of each curve on a grid of its own: axes (curve, point), and the best point on each axis."""
+
+    axes: tuple[Axis, Axis]
+    deviance: Float64[np.ndarray, "curve rho origin"]
+    best: tuple[NDArray[np.intp], NDArray[np.intp]]
+
+    @property
+    def curves(self) -> NDArray[np.intp]:
+        return np.arange(len(self.deviance))
+
+    def closer(self, dim: int) -> Axis:
+        """Return an axis between the neighbours of the best points."""
+        axis, best = self.axes[dim], self.best[dim]
+        last = axis.shape[1] - 1
+        ends = axis[self.curves, np.maximum(best - 1, 0)], axis[self.curves, np.minimum(best + 1, last)]
+        return np.linspace(*ends, min(_CLOSER, last + 1), axis=1)

@@ -24,7 +24,7 @@ def growth_facts(growth: pd.DataFrame, sets: Sequence[str], position: int) -> It
     selected = growth[(growth["position"] == position) & growth["set"].isin(sets) & growth["site"].isin(HALF_BLOCKS)]
     for (quantity, name), fits in selected.groupby(["quantity", "set"], sort=False):
         subject = f"{_QUANTITIES[str(quantity)]} of {name}"
-        yield f"{subject} {_slope(fits)}. Exponential or power law: {fits['verdict'].iloc[0]} ({_evidence(fits)})."
+        yield f"{subject} {_slope(fits)}. Exponential or power law: {fits['verdict'].iloc[0]}. {_evidence(fits)}."
 
 
 def growth_notes(growth: pd.DataFrame) -> list[str]:
@@ -59,10 +59,10 @@ def _slope(fits: pd.DataFrame) -> str:
 def _evidence(fits: pd.DataFrame) -> str:
     """Return the differences of AIC at each site."""
     sites = fits.drop_duplicates("site").to_dict("records")
-    missing = [site["site"] for site in sites if np.isnan(site["aic_difference"])]
-    if missing:
-        return f"the comparison needs {VERDICT_POINTS} depths, and values that are not constant"
-    return "; ".join(f"at {site['site']} {_at_site(site)}" for site in sites)
+    if any(np.isnan(site["aic_difference"]) for site in sites):
+        return f"A verdict needs {VERDICT_POINTS} depths, and values that are not constant"
+    text = "; ".join(f"at {site['site']} {_at_site(site)}" for site in sites)
+    return text[0].upper() + text[1:]
 
 
 def _at_site(site: Mapping[Hashable, Any]) -> str:
