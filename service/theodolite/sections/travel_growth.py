@@ -49,11 +49,12 @@ def _slope(fits: pd.DataFrame) -> str:
     if np.isnan(fit["r_squared"]):
         return f"is constant ({where})"
     slope, low, high = (fit[name] for name in ("slope", "slope_low", "slope_high"))
+    verb = "grows" if low > 0 else "falls" if high < 0 else "changes"
     if law == "power_law":
-        text = f"grows with the exponent {slope:.2f} [{low:.2f}, {high:.2f}] of depth (power law"
+        text = f"{verb} with the exponent {slope:.2f} [{low:.2f}, {high:.2f}] of depth (power law"
         return f"{text} with the origin {fit['origin']:.1f} blocks, {where})"
     factor, low, high = np.exp([slope, low, high])
-    return f"grows by a factor of {factor:.3g} [{low:.3g}, {high:.3g}] per block (exponential, {where})"
+    return f"{verb} by a factor of {factor:.3f} [{low:.3f}, {high:.3f}] per block (exponential, {where})"
 
 
 def _evidence(fits: pd.DataFrame) -> str:

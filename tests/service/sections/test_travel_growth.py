@@ -32,10 +32,10 @@ def fact(growth):
 
 def test_an_undecided_law_has_its_slope_and_the_evidence_of_both_sites():
     assert fact(table()) == (
-        "Mean variance of bad grows by a factor of 1.5 [1.33, 1.75] per block (exponential, at resid_pre, n = 29 "
-        "depths). Exponential or power law: undecided. At resid_pre the AIC of the exponential is 16 lower (without any "
-        "one depth: 7 to 28 lower); at resid_mid the AIC of the power law is 50 lower (without any one depth: 10 to 61 "
-        "lower), and that of a product of both laws is another 9 lower."
+        "Mean variance of bad grows by a factor of 1.500 [1.330, 1.750] per block (exponential, at resid_pre, n = 29 "
+        "depths). Exponential or power law: undecided. At resid_pre the AIC of the exponential is 16 lower (without "
+        "any one depth: 7 to 28 lower); at resid_mid the AIC of the power law is 50 lower (without any one depth: 10 "
+        "to 61 lower), and that of a product of both laws is another 9 lower."
     )
 
 
@@ -49,6 +49,12 @@ def test_a_power_law_has_its_exponent_and_origin():
         "grows with the exponent 3.30 [2.90, 4.20] of depth (power law with the origin -2.5 blocks, at resid_pre, "
     )
     assert expected + "n = 29 depths). Exponential or power law: power law. At" in fact(table("power law"))
+
+
+@pytest.mark.parametrize(("low", "high", "verb"), [(0.1, 0.3, "grows"), (-0.3, -0.1, "falls"), (-0.1, 0.1, "changes")])
+def test_the_verb_follows_the_interval(low, high, verb):
+    growth = table().assign(slope=(low + high) / 2, slope_low=low, slope_high=high)
+    assert fact(growth).startswith(f"Mean variance of bad {verb} by a factor of")
 
 
 def test_too_few_depths_are_named():
