@@ -1,21 +1,26 @@
 """The result group `travel`: steps of attention and MLP through the blocks; its table `growth`: fits along depth."""
 
 from collections.abc import Iterator
-from dataclasses import asdict
+from dataclasses import asdict, fields
+from itertools import product
 from typing import Any
 
 import numpy as np
 import pandas as pd
 import xarray as xr
+from numpy.typing import NDArray
 
 from theodolite.groups import GROUPS
-from theodolite.sites import Site, depth
+from theodolite.sites import HALF_BLOCKS, Site, depth
 from theodolite.store.tables import encode_table
 from theodolite_jobs.passes.collect import Arrays, SetPasses
 from theodolite_jobs.results.context import Context, Result
 from theodolite_jobs.statistics.travel import PATH, STEPS
-from theodolite_jobs.statistics.travel_growth import growth_fits
+from theodolite_jobs.statistics.travel_growth import Fit, growth_fits
 from theodolite_jobs.statistics.travel_variance import centred_cosines, common_share, variance_budget
+from theodolite_jobs.statistics.travel_verdict import Comparison, comparison, verdict
+
+Floats = NDArray[np.float64]
 
 _GROWING = {"norm_mean": "moments", "variance_mean": "curves", "variance_max": "curves"}
 """The quantities that are fitted along depth, and the group of each."""
@@ -47,20 +52,34 @@ def _statistics(passes: SetPasses) -> Arrays:
 
 
 def growth_table(groups: dict[str, xr.Dataset]) -> pd.DataFrame:
-    """Return fits of both laws to norms and variances: a row for each quantity, set, site, position and law.
+    """Return fits of both laws to norms and variances: a row for each quantity, set, position, site and law.
 
-    Depth is in blocks: the input of block l is at l, the stream between its attention and its MLP at l + ½.
+    Depth is in blocks: the input of block l is at l, the stream between its attention and its MLP at l + ½. The columns
+    of the comparison have one value for both laws of a site, and `verdict` has one value for all sites.
 
     Args:
         groups: the result groups `moments` and `curves`.
     """
-    rows = [row for name, group in _GROWING.items() for row in _fits(name, groups[group][name])]
-    columns = ["quantity", "set", "site", "position", "law", "intercept", "slope", "r_squared", "aic", "n"]
-    return pd.DataFrame(rows, columns=columns).astype({"n": "int64", "position": "int64"})
+    rows = [row for name, group in _GROWING.items() for row in _rows(name, groups[group][name])]
+    columns = ["quantity", "set", "site", "position"]
+    columns += [field.name for record in (Fit, Comparison) for field in fields(record)]
+    return pd.DataFrame(rows, columns=[*columns, "verdict"]).astype({"n": "int64", "position": "int64"})
 
 
-def _fits(name: str, values: xr.DataArray) -> Iterator[dict[str, Any]]:
-    for (prompt_set, site, position), curve in values.stack(curve=("set", "site", "position")).groupby("curve"):
-        depths = np.array([depth(Site(site), layer) / 2 for layer in values["layer"].values.tolist()])
-        for fit in growth_fits(depths, curve.values.reshape(-1).astype(np.float64)):
-            yield {"quantity": name, "set": prompt_set, "site": site, "position": int(position), **asdict(fit)}
+def _rows(name: str, values: xr.DataArray) -> Iterator[dict[str, Any]]:
+    labels = (values[dim].values.tolist() for dim in ("set", "position"))
+    for prompt_set, position in product(*labels):
+        curves = values.sel(set=prompt_set, position=position)
+        points = {site: _points(curves, site) for site in curves["site"].values.tolist()}
+        comparisons = {site: comparison(*depths_and_values) for site, depths_and_values in points.items()}
+        decision = verdict([comparisons[site] for site in HALF_BLOCKS if site in comparisons])
+        for site, (depths, y) in points.items():
+            of = {"quantity": name, "set": prompt_set, "site": site, "position": position}
+            for fit in growth_fits(depths, y):
+                yield {**of, **asdict(fit), **asdict(comparisons[site]), "verdict": decision}
+
+
+def _points(curves: xr.DataArray, site: str) -> tuple[Floats, Floats]:
+    """Return the depths of a site's layers in blocks, and the values there."""
+    depths = np.array([depth(Site(site), layer) / 2 for layer in curves["layer"].values.tolist()])
+    return depths, curves.sel(site=site).values.astype(np.float64)

@@ -1,17 +1,13 @@
-"""Steps of attention and MLP by layer, and growth along the residual stream with its fitted laws."""
+"""Steps of attention and MLP by layer."""
 
 from collections.abc import Iterator, Mapping
 
 import numpy as np
-import pandas as pd
 import plotly.graph_objects as go
 import xarray as xr
 
-from theodolite.figures.panels import Line, Panel, depth_axis, panels_figure
-from theodolite.figures.style import COSINE, NEGATIVE, PLAIN, POSITIVE, short_site
-from theodolite.query.curves import along_depth
-
-_LAWS = {"log_linear": ("exponential", NEGATIVE, "dash"), "power_law": ("power law", POSITIVE, "dot")}
+from theodolite.figures.panels import Line, Panel, panels_figure
+from theodolite.figures.style import PLAIN
 
 
 def travel_figure(travel: xr.Dataset, position: int, colours: Mapping[str, str]) -> go.Figure:
@@ -62,29 +58,3 @@ def _lines(selected: xr.Dataset, name: str, suffix: str, dash: str, colours: Map
         values = selected[name].sel(set=set_name)
         if np.isfinite(values).any():
             yield Line(f"{set_name}{suffix}", selected["layer"], values, colour, dash)
-
-
-def growth_figure(growth: pd.DataFrame, curves: Mapping[str, xr.DataArray], set_name: str, position: int) -> go.Figure:
-    """Return the growth of each quantity along the residual stream, with both fitted laws.
-
-    Args:
-        growth: the table of fits.
-        curves: values of each quantity, (set, site, position, layer).
-        set_name: prompt set.
-        position: token position.
-    """
-    panels = []
-    for quantity, values in curves.items():
-        site = str(values["site"].values[0])
-        curve = along_depth(values.sel(set=set_name, position=position, site=[site]))
-        depths = curve["depth"]
-        lines = [Line("measured", depths, curve.where(curve > 0), COSINE)]
-        blocks = (depths / 2).where(depths > 0)
-        fits = growth[(growth["quantity"] == quantity) & (growth["set"] == set_name) & (growth["position"] == position)]
-        for fit in fits[fits["site"] == site].to_dict("records"):
-            name, colour, dash = _LAWS[str(fit["law"])]
-            axis = blocks if fit["law"] == "log_linear" else np.log(blocks)
-            fitted = np.exp(fit["intercept"] + fit["slope"] * axis)
-            lines.append(Line(name, depths, fitted, colour, dash, markers=False))
-        panels.append(Panel(f"{quantity.replace('_', ' ')}, {short_site(site)}", lines, logarithmic=True))
-    return panels_figure(panels, **depth_axis(curve))

@@ -82,6 +82,25 @@ VARIABLES = (
     *_mean_and_spread("arc_ratio", _PER_PATH, "Arc length over the great circle; 1 for a path without turns"),
 )
 
+AIC_MARGIN = 6.0
+"""Of two laws of growth, the one with an AIC that is lower by at least this is preferred.
+
+`benchmarks/growth.py` measures the verdicts on simulated curves: with this margin fewer than 5 % are wrong.
+"""
+
+PRODUCT_MARGIN = 2.0
+"""A product of both laws is preferred to the better one if its AIC is lower by at least this."""
+
+MIN_LOG_GROWTH = 1.39
+"""Smallest change of ln y along depth for the verdict `exponential`: a factor of 4.
+
+Equal steps change y by less, if their origin is further before the first depth than the fits of the power law allow:
+the exponent is at most 2, and the distance to the origin less than doubles.
+"""
+
+VERDICT_POINTS = 11
+"""Smallest number of depths at a site for a verdict; the shortest simulated curves have it."""
+
 GROUP = Group(
     name="travel",
     title="Travel and growth",

@@ -1,6 +1,9 @@
 """The groups' arrays and fits of `travel` equal their definitions, written out on the captured arrays."""
 
+from dataclasses import asdict
+
 import numpy as np
+import pandas as pd
 import pytest
 from support.analysing import analyse
 from support.result_cases import (
@@ -18,6 +21,8 @@ from support.stored import read_table, store_run
 from support.travel_cases import expected_travel, without_middle
 
 from theodolite.store.result_reader import read_group
+from theodolite_jobs.statistics.travel_growth import growth_fits
+from theodolite_jobs.statistics.travel_verdict import comparison, verdict
 
 
 def test_travel_equals_its_definition_for_any_chunking(surveyed):
@@ -56,8 +61,8 @@ def test_travel_of_some_layers_has_their_steps_and_no_path(tmp_path, layers, n_l
 
 
 def test_the_table_of_growth_fits_norms_and_variances_along_depth_in_blocks(tmp_path):
-    rng, layers = np.random.default_rng(0), np.arange(6)
-    arrays = {"bad": draw(8, layers=6), "good": draw(5, layers=6, seed=1)}
+    rng, layers = np.random.default_rng(0), np.arange(13)
+    arrays = {"bad": draw(8, layers=13), "good": draw(5, layers=13, seed=1)}
     for of_set in arrays.values():
         for half, values in enumerate(of_set.values()):
             along = layers + half / 2
@@ -69,19 +74,21 @@ def test_the_table_of_growth_fits_norms_and_variances_along_depth_in_blocks(tmp_
     assert len(table) == 3 * 2 * 2 * 2 * 2  # quantities, sets, sites, positions, laws
     moments, curves = (read_group(run, name) for name in ("moments", "curves"))
     groups = {"norm_mean": moments, "variance_mean": curves, "variance_max": curves}
-    for row in table.to_dict("records"):
-        at = {dim: row[dim] for dim in ("set", "site", "position")}
-        y = groups[row["quantity"]][row["quantity"]].sel(at).values
-        depths = layers + (row["site"] == "resid_mid") / 2
-        y, depths = (y, depths) if row["site"] == "resid_mid" else (y[1:], depths[1:])  # depth 0 has no logarithm
-        x = depths if row["law"] == "log_linear" else np.log(depths)
-        design = np.stack([np.ones(len(x)), x], axis=1)
-        (intercept, slope), *_ = np.linalg.lstsq(design, np.log(y), rcond=None)
-        left = ((np.log(y) - intercept - slope * x) ** 2).sum()
-        expected = [intercept, slope, 1 - left / (len(y) * np.log(y).var()), len(y) * np.log(left / len(y)) + 6]
-        found = [row[name] for name in ("intercept", "slope", "r_squared", "aic")]
-        np.testing.assert_allclose(found, expected, rtol=1e-8, atol=1e-9)
-        assert row["n"] == len(y)
+    for (quantity, of_set, position), rows in table.groupby(["quantity", "set", "position"]):
+        comparisons = []
+        for site in ("resid_pre", "resid_mid"):
+            depths = layers + (site == "resid_mid") / 2
+            y = groups[quantity][quantity].sel(set=of_set, position=position, site=site).values
+            comparisons.append(comparison(depths, y))
+            expected = [{**asdict(fit), **asdict(comparisons[-1])} for fit in growth_fits(depths, y)]
+            found = rows[rows["site"] == site].drop(columns=["quantity", "set", "position", "site", "verdict"])
+            pd.testing.assert_frame_equal(found.reset_index(drop=True), pd.DataFrame(expected), check_dtype=False)
+            assert (found["n"] == 13).all()
+        assert set(rows["verdict"]) == {verdict(comparisons)}
+    norms = table[(table["quantity"] == "norm_mean") & (table["law"] == "log_linear")]
+    np.testing.assert_allclose(norms["slope"], 0.3, atol=0.05)
+    assert (norms["slope_low"] < norms["slope"]).all()
+    assert (norms["slope"] < norms["slope_high"]).all()
 
 
 def test_growth_is_fitted_again_with_existing_results(tmp_path):
