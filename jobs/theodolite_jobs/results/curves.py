@@ -4,9 +4,11 @@ from typing import Any
 
 import numpy as np
 
+from theodolite.groups.curves import SAMPLE_SIZES
 from theodolite_jobs.passes.collect import Arrays, ContrastPasses, SetPasses
 from theodolite_jobs.results.context import Context, Result
 from theodolite_jobs.statistics.curves import cosine_curve, variance_curves
+from theodolite_jobs.statistics.curves_sample_size import expected_cosines, squared_covariance_trace
 
 SPACES = {"raw": "", "sphere": "on_sphere_"}
 """The prefix of the variables' names in each space."""
@@ -21,15 +23,18 @@ def compute(context: Context) -> Result:
     """Return the group from both passes over the activations."""
     arrays = context.collected.over_contrasts("curves", _cosines)
     arrays |= context.collected.over_sets("curves", _variances)
-    return Result(arrays, context.coordinates, {"contrasts": context.contrasts})
+    coordinates = {**context.coordinates, "n_prompts": SAMPLE_SIZES}
+    return Result(arrays, coordinates, {"contrasts": context.contrasts})
 
 
 def _cosines(passes: ContrastPasses) -> Arrays:
     assert passes.second is not None
+    assert passes.positive.folds is not None
+    assert passes.negative.folds is not None
     arrays = passes.counts
     for space, prefix in SPACES.items():
         positive, negative = passes.positive.moments[space], passes.negative.moments[space]
-        curve = cosine_curve(
+        estimates = (
             positive.mean,
             negative.mean,
             positive.variance.sum(axis=-1),
@@ -37,10 +42,13 @@ def _cosines(passes: ContrastPasses) -> Arrays:
             positive.count,
             negative.count,
             passes.second.scatter[space],
-            paired=passes.paired,
-            groups=passes.groups(space),
         )
+        kind: dict[str, Any] = {"paired": passes.paired, "groups": passes.groups(space)}
+        curve = cosine_curve(*estimates, **kind)
         arrays |= {prefix + name: values for name, values in curve._asdict().items()}
+        if space == "raw":  # publications scale no activations
+            squares = tuple(squared_covariance_trace(side) for side in (passes.positive.folds, passes.negative.folds))
+            arrays |= expected_cosines(SAMPLE_SIZES, *estimates, squares, **kind)._asdict()
     return arrays
 
 

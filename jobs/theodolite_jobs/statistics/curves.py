@@ -125,26 +125,61 @@ def cosine_curve(
     Student's t with G − 1 degrees of freedom, the smaller G of both sets. The known pairs give the correlation
     tr Σ_PN / √(tr Σ_P tr Σ_N).
     """
-    groups_p, groups_q = (groups.n_p, groups.n_q) if groups else (n_p, n_q)
-    divisor_p, divisor_q = _mean_variance_divisor(n_p, groups_p), _mean_variance_divisor(n_q, groups_q)
+    noise = pair_noise(sums, trace_p, trace_q, n_p, groups) if paired else np.zeros(trace_p.shape)
     dot, a_squared, b_squared = _dot(a, b), _dot(a, a), _dot(b, b)
     big_a, big_b = a_squared - trace_p / n_p, b_squared - trace_q / n_q
-    noise = pair_noise(sums, trace_p, trace_q, n_p, groups) if paired else np.zeros(dot.shape)
     with np.errstate(invalid="ignore", divide="ignore"):
         plain = dot / np.sqrt(a_squared * b_squared)
         scale = np.sqrt(np.where((big_a > 0) & (big_b > 0), big_a * big_b, np.nan))
         debiased = (dot - noise) / scale
-        weights_p = np.stack([-debiased / big_a, 1 / scale], axis=-1)
-        weights_q = np.stack([-debiased / big_b, 1 / scale], axis=-1)
-        variance = (
-            _quadratic(weights_p, sums.positive, weights_p) / divisor_p
-            + _quadratic(weights_q, sums.negative, weights_q) / divisor_q
-            + 2 * _quadratic(weights_p, sums.cross, weights_q) / divisor_p
+        influence = influence_variances(
+            sums, (debiased / big_a, debiased / big_b), scale, *group_numbers(n_p, n_q, groups)
         )
         # Rounding can make a variance of zero slightly negative.
-        quantile = float(t.ppf(0.975, min(groups_p, groups_q) - 1)) if groups else NORMAL_QUANTILE
-        half_width = quantile * np.sqrt(np.maximum(variance, 0.0))
+        half_width = quantile(n_p, n_q, groups) * np.sqrt(np.maximum(influence.of_mean(n_p, n_q), 0.0))
     return CosineCurve(plain, debiased, debiased - half_width, debiased + half_width, np.linalg.norm(a - b, axis=-1))
+
+
+class Influence(NamedTuple):
+    """Variances over prompts of a cosine's influence ψ, for P and N, and the covariance over pairs."""
+
+    positive: NDArray[np.float64]
+    negative: NDArray[np.float64]
+    pairs: NDArray[np.float64]
+
+    def of_mean(self, n_p: int, n_q: int) -> NDArray[np.float64]:
+        """Return the variance of the cosine, which is that of the mean influence of n_p and n_q prompts."""
+        return self.positive / n_p + self.negative / n_q + 2 * self.pairs / n_p
+
+
+def influence_variances(
+    sums: Scatter,
+    own: tuple[Float64[np.ndarray, "*dims"], Float64[np.ndarray, "*dims"]],
+    scale: Float64[np.ndarray, "*dims"],
+    groups_p: int,
+    groups_q: int,
+) -> Influence:
+    """Return the variances of ψ(x) = (x−a)·(b/scale − own·a) over P, and likewise over N.
+
+    `own` are the factors of P and of N, and the last arguments are their numbers of groups; NaN for one group.
+    """
+    weights_p, weights_q = (np.stack([-factor, 1 / scale], axis=-1) for factor in own)
+    free_p, free_q = (groups - 1 if groups > 1 else np.nan for groups in (groups_p, groups_q))
+    return Influence(
+        _quadratic(weights_p, sums.positive, weights_p) / free_p,
+        _quadratic(weights_q, sums.negative, weights_q) / free_q,
+        _quadratic(weights_p, sums.cross, weights_q) / free_p,
+    )
+
+
+def group_numbers(n_p: int, n_q: int, groups: Groups | None) -> tuple[int, int]:
+    """Return the numbers of groups of P and of N; without groups, every sample is a group of one."""
+    return (groups.n_p, groups.n_q) if groups else (n_p, n_q)
+
+
+def quantile(n_p: int, n_q: int, groups: Groups | None) -> float:
+    """Return the two-sided 95 % quantile: that of the normal distribution, or of Student's t if there are groups."""
+    return float(t.ppf(0.975, min(group_numbers(n_p, n_q, groups)) - 1)) if groups else NORMAL_QUANTILE
 
 
 def pair_noise(
@@ -170,11 +205,6 @@ def variance_curves(
     undefined = np.isnan(variance).any(axis=-1)
     feature = np.where(undefined, -1, np.where(np.isnan(variance), -np.inf, variance).argmax(axis=-1))
     return variance.mean(axis=-1), variance.max(axis=-1), feature.astype(np.int64)
-
-
-def _mean_variance_divisor(n: int, groups: int) -> float:
-    """Return n(groups − 1), which turns a sum of squares into the variance of the mean; NaN for one group."""
-    return float(n * (groups - 1)) if groups > 1 else float("nan")
 
 
 def _dot(x: NDArray[np.float64], y: NDArray[np.float64]) -> NDArray[np.float64]:
