@@ -9,6 +9,7 @@ import xarray as xr
 from support.stored import record_of
 
 from theodolite.groups import GROUPS
+from theodolite.groups.curves import SAMPLE_SIZES
 from theodolite.store.result_writer import build_group, write_groups
 from theodolite.store.runs import ModelFacts, Run, create_run
 
@@ -55,6 +56,7 @@ def finished_run(
         "layer": list(layers),
         "layer_other": list(layers),
         "d_model": range(8),
+        "n_prompts": SAMPLE_SIZES,
     }
     written = {name: _group(name, values, coordinates, contrasts) for name, values in groups.items()}
     write_groups(run, written, {}, dict.fromkeys(written, "digest"))

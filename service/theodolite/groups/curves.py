@@ -37,14 +37,10 @@ def _curve_variables(prefix: str, where: str, unit: str) -> Iterator[Variable]:
 VARIABLES = (
     *N_SIDES,
     *_curve_variables("", "", STREAM_UNIT),
-    Variable(
-        "cosine_of_means_expected",
-        (*PER_CONTRAST, "n_prompts"),
-        "Expected plain cosine between the means of two independent sets of n_prompts other prompts each.",
-        interval="cosine_of_means_expected",
-    ),
     *variables(
         (*PER_CONTRAST, "n_prompts"),
+        cosine_of_means_expected="Expected plain cosine between the means of two independent sets of n_prompts other "
+        "prompts each.",
         cosine_of_means_expected_low="Lower end of the interval that the plain cosine of such sets falls into with "
         "95 % probability.",
         cosine_of_means_expected_high="Upper end of the interval that the plain cosine of such sets falls into with "

@@ -49,7 +49,7 @@ def _section(run: Run, curves: xr.Dataset, contrast: str, sides: dict[str, str],
     name = f"curves.{contrast}.{position}"
     return Section(
         f"Curves of {contrast}: {sides['positive']} against {sides['negative']}, position {position}, {prompts}",
-        [*_facts(curves, view, prompts), *published_facts(curves, view, published, selected_directions(*key))],
+        [*_facts(curves, view, prompts), *published_facts(run, curves, view, published, selected_directions(*key))],
         [
             Figure(name, _UNSCALED, partial(contrast_figure, curves, view, published)),
             Figure(f"{name}.sphere", _ON_SPHERE, partial(contrast_figure, curves, replace(view, on_sphere=True))),
