@@ -60,6 +60,8 @@ def expected_cosines(
     """
     noise = pair_noise(sums, trace_p, trace_q, n_p, groups) if paired else np.zeros(trace_p.shape)
     dot = np.vecdot(a, b) - noise
+    # The means of pairs share much of their noise, which then has little effect on ψ.
+    noisy = (np.inf, np.inf) if paired else (n_p, n_q)
     each = []
     for size in sizes:
         big_a = np.vecdot(a, a) + trace_p * (1 / size - 1 / n_p)
@@ -73,7 +75,7 @@ def expected_cosines(
             variance = (
                 influence.of_mean(n_p, n_q)
                 + (influence.positive + influence.negative) / size
-                + _product_variance(cosine, *relative, size, n_p, n_q)
+                + _product_variance(cosine, *relative, size, *noisy)
             )
             half_width = quantile(n_p, n_q, groups) * np.sqrt(np.maximum(variance, 0.0))
         each.append((cosine, cosine - half_width, cosine + half_width))
@@ -85,15 +87,17 @@ def _product_variance(
     relative_p: NDArray[np.float64],
     relative_q: NDArray[np.float64],
     size: int,
-    n_p: int,
-    n_q: int,
+    n_p: float,
+    n_q: float,
 ) -> NDArray[np.float64]:
     """Return the variance from products of two noise terms that the variances of ψ do not contain; at least 0.
 
     In sets of m and k prompts, the noise of a·b, |a|² and |b|² adds X/(mk) + Y_P/m² + Y_N/k², with
     X = tr(Σ_PΣ_N)/(A′B′) and Y_P = c²·tr Σ_P²/(2A′²). Our n and the new m both add this. But our variances of ψ use a
     and b with their noise, so they are too large by X/n_N + 2Y_P/n_P for P, and likewise for N. Cauchy and Schwarz
-    bound X by √(tr Σ_P² · tr Σ_N²)/(A′B′). `relative_p` is tr Σ_P²/A′².
+    bound X by √(tr Σ_P² · tr Σ_N²)/(A′B′).
+
+    The arguments are c, tr Σ²/A′² of P and of N, m, and our numbers of prompts, infinite without that excess.
     """
     cross = np.sqrt(relative_p * relative_q) * (1 / size**2 - 1 / (n_p * n_q) - 1 / (n_q * size) - 1 / (n_p * size))
     own = [

@@ -35,11 +35,12 @@ def draw(rng, n, cosine, signal, spectrum, d=60):
     """Draw two sets of n samples around means of a given cosine and length, with noise of trace 1."""
     variances = np.ones(d) if spectrum == "flat" else 1 / np.arange(1, d + 1)
     deviations = np.sqrt(variances / variances.sum())
-    means = signal * np.array([[1.0, 0.0], [cosine, np.sqrt(1 - cosine**2)]])
-    p, q = rng.normal(size=(2, n, d)) * deviations
-    p[:, -2:] += means[0]
-    q[:, -2:] += means[1]
-    return p, q
+    return tuple(rng.normal(size=(2, n, d)) * deviations + means_of(cosine, signal, d)[:, None])
+
+
+def means_of(cosine, signal, d):
+    """Return two means of a given cosine and length, (2, d)."""
+    return np.pad(signal * np.array([[1.0, 0.0], [cosine, np.sqrt(1 - cosine**2)]]), ((0, 0), (d - 2, 0)))
 
 
 def plain(p, q):
@@ -81,8 +82,8 @@ def test_equal_constant_sets_are_expected_to_have_the_cosine_one_without_a_width
 
 
 @pytest.mark.parametrize(("cosine", "signal"), [(0.9, 1 / 3), (0.99, 1.0)])
-@pytest.mark.parametrize(("n", "size"), [(256, 16), (64, 64)])
-def test_the_cosine_of_a_second_sample_falls_inside_as_often_as_promised(n, size, cosine, signal):
+@pytest.mark.parametrize(("n", "size", "paired"), [(256, 16, False), (64, 64, False), (64, 64, True)])
+def test_the_cosine_of_a_second_sample_falls_inside_as_often_as_promised(n, size, paired, cosine, signal):
     """Without the products of noise terms it falls inside in 55 to 60 % of draws at 16 of 256 prompts.
 
     benchmarks/sample_sizes.py has a larger grid.
@@ -90,7 +91,11 @@ def test_the_cosine_of_a_second_sample_falls_inside_as_often_as_promised(n, size
     rng, spectrum = np.random.default_rng(5), "power law"
     inside, errors = [], []
     for _ in range(200):
-        value, low, high = expected(*draw(rng, n, cosine, signal, spectrum), (size,))[:, 0]
+        p, q = draw(rng, n, cosine, signal, spectrum)
+        if paired:  # the noise of a pair has correlation 0.9
+            mean_p, mean_q = means_of(cosine, signal, p.shape[1])
+            q = mean_q + 0.9 * (p - mean_p) + np.sqrt(1 - 0.9**2) * (q - mean_q)
+        value, low, high = expected(p, q, (size,), paired)[:, 0]
         second = plain(*draw(rng, size, cosine, signal, spectrum))
         inside.append(low <= second <= high)
         errors.append(second - value)
