@@ -267,7 +267,7 @@ class WordsSpec(_Model):
         NOUNS, description="Prompt set of single words for the tables of nouns; the default is the built-in set nouns."
     )
     umap: bool = Field(
-        False, description="Also project trajectories onto a UMAP of the embeddings; requires umap-learn."
+        False, description="Also project trajectories onto a UMAP of normalised embeddings; requires umap-learn."
     )
 
 
