@@ -105,7 +105,11 @@ class PromptSetSpec(_Model):
         description="Value by column; only rows that have all of these values are used.",
         max_length=100,
     )
-    draw: DrawSpec | None = Field(None, description="Draw a random sample, after `where` and before `limit`.")
+    draw: DrawSpec | None = Field(None, description="Draw a random sample, after `where` and before `skip`.")
+    # A set that skips nothing has no such field, so specs that are older than the field keep their digests.
+    skip: _Index = Field(
+        0, description="Number of prompts to leave out at the start, before `limit`.", exclude_if=lambda skip: skip == 0
+    )
     limit: _Count | None = Field(None, description="Maximum number of prompts; the set uses the first ones.")
     template: _Text | None = Field(
         None,
@@ -205,7 +209,7 @@ class ContrastSpec(_Model):
     paired: bool | None = Field(
         None,
         description="Whether prompt i of one set matches prompt i of the other. The default is true for "
-        "builtin:harmful and builtin:harmless with equal `where`, `draw` and `limit`, else false.",
+        "builtin:harmful and builtin:harmless with equal `where`, `draw`, `skip` and `limit`, else false.",
     )
 
     @property
@@ -263,7 +267,7 @@ class WordsSpec(_Model):
         NOUNS, description="Prompt set of single words for the tables of nouns; the default is the built-in set nouns."
     )
     umap: bool = Field(
-        False, description="Also project trajectories onto a UMAP of the embeddings; requires umap-learn."
+        False, description="Also project trajectories onto a UMAP of normalised embeddings; requires umap-learn."
     )
 
 
@@ -390,7 +394,7 @@ class SurveySpec(_Model):
             return chosen.paired
         sets = [self.prompts[chosen.positive], self.prompts[chosen.negative]]
         are_builtin_pair = {prompt_set.source for prompt_set in sets} == {"builtin:harmful", "builtin:harmless"}
-        selections = [(prompt_set.where, prompt_set.draw, prompt_set.limit) for prompt_set in sets]
+        selections = [(each.where, each.draw, each.skip, each.limit) for each in sets]
         return are_builtin_pair and selections[0] == selections[1]
 
     def resolved_contrasts(self) -> dict[str, dict[str, Any]]:

@@ -14,7 +14,7 @@ import pytest
 from support.finished_runs import model_facts
 from typer.testing import CliRunner
 
-from theodolite.query.published import published_curves
+from theodolite.query.published import has_same_prompts, published_curves
 from theodolite.settings import Settings
 from theodolite.spec_file import parse_spec, read_spec
 from theodolite_jobs.cli import app
@@ -129,19 +129,24 @@ def test_a_ready_spec_asks_for_what_was_published(name):
     """Its model, position and contrast are those of a published curve, and its prompts are drawn as the source does."""
     spec = read_spec(FOLDER / f"{name}.yaml")
     model = model_facts(spec.model.id.split("/")[-1], CONFIGURATIONS[name]["num_hidden_layers"], "hub", spec.model.id)
-    (contrast,) = spec.contrasts.values()
     (position,) = spec.capture.positions
-    published = published_curves(model, contrast.positive, contrast.negative, position)
-    assert {curve.statistic for curve in published} >= {"cosine_of_means", "variance_mean", "variance_max"}
-    assert spec.contrasts["refusal"].paired is False
-    for prompt_set in spec.prompts.values():
-        assert prompt_set.draw is not None
-        assert (prompt_set.draw.test_size, prompt_set.draw.random_state, prompt_set.limit) == (0.2, 42, 64)
-    assert spec.prompts["harmful"].column == "goal"
-    assert spec.prompts["harmless"].where == {"input": ""}
-    # Both sets are said in the same words, so that the template's tokens are shared.
-    assert spec.prompts["harmful"].template == spec.prompts["harmless"].template
-    assert spec.prompts["harmful"].system == spec.prompts["harmless"].system
+    for name_of_contrast, skip, limit in (("refusal", 0, 64), ("refusal-16", 48, 16)):
+        contrast = spec.contrasts[name_of_contrast]
+        assert contrast.paired is False
+        published = published_curves(model, contrast.positive, contrast.negative, position)
+        assert {curve.statistic for curve in published} >= {"cosine_of_means", "variance_mean", "variance_max"}
+        harmful, harmless = (spec.prompts[side] for side in contrast.sides)
+        for prompt_set in (harmful, harmless):
+            assert prompt_set.draw is not None
+            assert (prompt_set.draw.test_size, prompt_set.draw.random_state) == (0.2, 42)
+            assert (prompt_set.skip, prompt_set.limit) == (skip, limit)
+        assert harmful.column == "goal"
+        assert harmless.where == {"input": ""}
+        # Both sets are said in the same words, so that the template's tokens are shared.
+        assert harmful.template == harmless.template
+        assert harmful.system == harmless.system
+        curves = [curve for curve in published if curve.statistic != "difference_norm"]
+        assert {has_same_prompts(curve, harmful, harmless) for curve in curves} == {skip == 48}
 
 
 @pytest.mark.parametrize("name", READY)
@@ -152,7 +157,8 @@ def test_a_ready_spec_is_planned_from_a_configuration_alone(name, prompts, tmp_p
     (folder / "config.json").write_text(json.dumps(CONFIGURATIONS[name]))
     asked = ready.model_dump(mode="json")
     asked["model"]["id"] = str(folder)
-    asked["prompts"]["harmless"]["source"] = "file:alpaca.json"
+    for name_of_set in ("harmless", "harmless-16"):
+        asked["prompts"][name_of_set]["source"] = "file:alpaca.json"
     costs = plan_survey(parse_spec(asked), prompts, Settings(cache=tmp_path / "cache"))
     assert costs["model"]["parameters"] == PARAMETERS[name]
     assert costs["model"]["dtype"] == "bfloat16"
@@ -160,6 +166,8 @@ def test_a_ready_spec_is_planned_from_a_configuration_alone(name, prompts, tmp_p
     assert {name: planned["prompts"] for name, planned in costs["sets"].items() if name != "sentences"} == {
         "harmful": 64,
         "harmless": 64,
+        "harmful-16": 16,
+        "harmless-16": 16,
     }
     assert costs["tokens_counted_by"].startswith("characters / 4")
     assert costs["replica_memory_bytes"] > 2 * PARAMETERS[name]

@@ -111,6 +111,14 @@ def test_canonical_form_is_equal_for_equal_questions(given: str, same: str) -> N
     assert parse(given).digest() == parse(same).digest()
 
 
+def test_a_set_that_skips_nothing_has_no_such_field_in_its_canonical_form() -> None:
+    """Specs that are older than the field keep their digests."""
+    assert "skip" not in parse(prompts("skip: 0")).canonical()
+    assert parse(prompts("skip: 0")).digest() == parse(prompts("limit: null")).digest()
+    skipping = parse(prompts("skip: 3"))
+    assert parse_spec(json.loads(skipping.canonical())).prompts["goals"].skip == 3
+
+
 @pytest.mark.parametrize(
     "other",
     [
@@ -118,6 +126,7 @@ def test_canonical_form_is_equal_for_equal_questions(given: str, same: str) -> N
         SURVEY.replace("id: org/name", "id: org/name, revision: v2"),
         SURVEY.replace("id: org/name", "id: org/name, dtype: float16"),
         SURVEY.replace('"builtin:harmless"', '"builtin:harmless", limit: 9'),
+        SURVEY.replace('"builtin:harmless"', '"builtin:harmless", skip: 9'),
         SURVEY.replace("negative: harmless", "negative: harmless, paired: false"),
         SURVEY.replace("refusal", "denial"),
         capture("layers: [0]"),
@@ -200,6 +209,8 @@ def test_schema_refuses_unknown_keys_everywhere() -> None:
         ("source: 'builtin:harmful', limit: 8", "source: 'builtin:harmless', limit: 8", True),
         ("source: 'builtin:harmful', limit: 8", "source: 'builtin:harmless'", False),
         ("source: 'builtin:harmful', limit: 8", "source: 'builtin:harmless', limit: 9", False),
+        ("source: 'builtin:harmful', skip: 8", "source: 'builtin:harmless', skip: 8", True),
+        ("source: 'builtin:harmful', skip: 8", "source: 'builtin:harmless'", False),
         (
             "source: 'builtin:harmful', draw: {test_size: 0.5, random_state: 1}",
             "source: 'builtin:harmless', draw: {test_size: 0.5, random_state: 1}",

@@ -9,6 +9,7 @@ import xarray as xr
 from support.stored import record_of
 
 from theodolite.groups import GROUPS
+from theodolite.groups.curves import SAMPLE_SIZES
 from theodolite.store.result_writer import build_group, write_groups
 from theodolite.store.runs import ModelFacts, Run, create_run
 
@@ -61,6 +62,7 @@ def finished_run(
         "side": ["qk_query", "qk_key", "vo_read", "vo_write"],
         "offset": [0],
         **{dim: range(2) for dim in ("head", "rank", "vector")},
+        "n_prompts": SAMPLE_SIZES,
     }
     written = {name: _group(name, values, coordinates, contrasts) for name, values in groups.items()}
     write_groups(run, written, {}, dict.fromkeys(written, "digest"))

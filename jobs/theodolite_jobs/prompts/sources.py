@@ -15,12 +15,13 @@ Row = dict[str, Any]
 
 
 def read_prompts(name: str, prompt_set: PromptSetSpec, folder: Path) -> list[str]:
-    """Return the texts of the set `name`: `where` filters them, `draw` shuffles them, `limit` takes the first.
+    """Return the texts of the set `name`: `where` filters, `draw` shuffles, `skip` leaves out, `limit` takes the first.
 
     Relative file sources start from `folder`, the spec's folder.
 
     Raises:
-        PromptError: the source cannot be read, a column is missing, or a prompt is empty or not text.
+        PromptError: the source cannot be read, a column is missing, a selection is empty, or a prompt is empty or not
+            text.
     """
     kind, _, location = prompt_set.source.partition(":")
     if kind == "builtin":
@@ -40,7 +41,12 @@ def read_prompts(name: str, prompt_set: PromptSetSpec, folder: Path) -> list[str
         )
     if prompt_set.draw:
         texts = _draw(name, texts, prompt_set.draw.test_size, prompt_set.draw.random_state)
-    texts = texts[: prompt_set.limit]
+    if prompt_set.skip >= len(texts):
+        raise PromptError(
+            f"prompts.{name}.skip: {prompt_set.skip} would leave out all {len(texts)} prompts; "
+            f"set it to {len(texts) - 1} or less"
+        )
+    texts = texts[prompt_set.skip :][: prompt_set.limit]
     for index, text in enumerate(texts):
         _check_text(f"prompts.{name} ({prompt_set.source}): prompt {index}", text)
     return texts

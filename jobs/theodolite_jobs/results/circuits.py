@@ -72,6 +72,11 @@ def notes_on(weights: Weights, fold_norm: bool) -> list[str]:
     else:
         folded = "folded into the weights" if fold_norm else "not folded into the weights"
         notes = [f"the norm before attention is {folded}"]
+    if fold_norm:
+        notes.append(
+            "copying scores use embeddings after the norm before attention, and an unembedding with the linear part of "
+            "the final norm"
+        )
     if attention.q_norm is not None:
         notes.append("queries and keys are normalised, so QK gives scores up to a positive factor for each token")
     if attention.q_norm_bias is not None:

@@ -3,11 +3,15 @@
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
+from theodolite.groups.curves import SAMPLE_SIZES
 from theodolite_jobs.passes.collect import Arrays, ContrastPasses, SetPasses
 from theodolite_jobs.results.context import Context, Result
 from theodolite_jobs.statistics.bands import simultaneous_quantile
 from theodolite_jobs.statistics.curves import (
+    CosineCurve,
+    Groups,
     cosine_curve,
     cosine_quantile,
     cosine_terms,
@@ -15,6 +19,7 @@ from theodolite_jobs.statistics.curves import (
     top_share,
     variance_curves,
 )
+from theodolite_jobs.statistics.curves_sample_size import expected_cosines, squared_covariance_trace
 
 SPACES = {"raw": "", "sphere": "on_sphere_"}
 """The prefix of the variables' names in each space."""
@@ -29,11 +34,14 @@ def compute(context: Context) -> Result:
     """Return the group from both passes over the activations."""
     arrays = context.collected.over_contrasts("curves", _cosines)
     arrays |= context.collected.over_sets("curves", _variances)
-    return Result(arrays, context.coordinates, {"contrasts": context.contrasts})
+    coordinates = {**context.coordinates, "n_prompts": SAMPLE_SIZES}
+    return Result(arrays, coordinates, {"contrasts": context.contrasts})
 
 
 def _cosines(passes: ContrastPasses) -> Arrays:
     assert passes.second is not None
+    assert passes.positive.folds is not None
+    assert passes.negative.folds is not None
     arrays = passes.counts
     for space, prefix in SPACES.items():
         positive, negative = passes.positive.moments[space], passes.negative.moments[space]
@@ -42,15 +50,30 @@ def _cosines(passes: ContrastPasses) -> Arrays:
         groups, sums = passes.groups(space), passes.second.scatter[space]
         curve = cosine_curve(*known, sums, paired=passes.paired, groups=groups)
         arrays |= {prefix + name: values for name, values in curve._asdict().items()}
-        dots = (np.concatenate(side) for side in passes.second.dots[space])
-        terms = cosine_terms(curve.cosine_of_means_debiased, *known, *dots, paired=passes.paired)
-        half = (curve.cosine_of_means_high - curve.cosine_of_means_debiased) / cosine_quantile(groups)
-        for index in range(len(passes.positions)):  # a band covers all sites and layers of a position
-            quantile = simultaneous_quantile(terms[:, :, index], degrees_of_freedom=degrees_of_freedom(groups))
-            half[:, index] *= quantile
+        if space == "raw":  # publications scale no activations
+            squares = tuple(squared_covariance_trace(side) for side in (passes.positive.folds, passes.negative.folds))
+            kind: dict[str, Any] = {"paired": passes.paired, "groups": groups}
+            arrays |= expected_cosines(SAMPLE_SIZES, *known, sums, squares, **kind)._asdict()
+        p, q = (np.concatenate(side) for side in passes.second.dots[space])
+        terms = cosine_terms(curve.cosine_of_means_debiased, *known, p, q, paired=passes.paired)
+        half = _half_band(curve, terms, groups)
         arrays[f"{prefix}cosine_of_means_band_low"] = curve.cosine_of_means_debiased - half
         arrays[f"{prefix}cosine_of_means_band_high"] = curve.cosine_of_means_debiased + half
     return arrays
+
+
+def _half_band(curve: CosineCurve, terms: NDArray[np.float64], groups: Groups | None) -> NDArray[np.float64]:
+    """Return half the width of the band over all sites and layers of each position, (site, position, layer).
+
+    Args:
+        curve: arrays of (site, position, layer).
+        terms: the terms of the cosine's error, (row, site, position, layer).
+        groups: what is known of the samples.
+    """
+    errors = (curve.cosine_of_means_high - curve.cosine_of_means_debiased) / cosine_quantile(groups)
+    free = degrees_of_freedom(groups)
+    quantiles = [simultaneous_quantile(one, degrees_of_freedom=free) for one in np.moveaxis(terms, 2, 0)]
+    return np.asarray(errors * np.array(quantiles)[:, None])
 
 
 def _variances(passes: SetPasses) -> Arrays:

@@ -6,7 +6,6 @@ from functools import partial
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from theodolite.groups import GROUPS
 from theodolite.spec import HeadsSpec, digest_of
@@ -21,8 +20,9 @@ from theodolite_jobs.results.heads_layer import (
     CIRCUITS,
     PROJECTIONS,
     SIDES,
+    Vocabulary,
     decompose_layer,
-    vocabulary_product,
+    vocabulary_products,
 )
 from theodolite_jobs.results.heads_stream import CapturedInputs, Directions
 from theodolite_jobs.statistics.heads import coverage_rank, effective_rank, stable_rank
@@ -34,6 +34,7 @@ _LAYER_AXIS = {
     "null_dimension": 1,
     "null_variance": 3,
     "copying_score": 0,
+    "copying_score_uncentred": 0,
     "direction_alignment": 2,
     "vector_cosine": 2,
 }
@@ -64,7 +65,7 @@ def compute(context: Context) -> Result:
     """
     run, heads, weights = context.run, context.spec.heads, context.weights
     # Without vectors, only singular values are requested, so copying scores are left out.
-    vocabulary = vocabulary_product(weights) if heads.vectors else None
+    vocabulary = vocabulary_products(weights, heads.fold_norm) if heads.vectors else None
     outdated = ["heads"]
     if "words" in finished_groups(run) and read_group(run, "words").attrs["vectors"] != vectors_digest(heads):
         outdated.append("words")  # its tables decode other vectors
@@ -76,9 +77,9 @@ def compute(context: Context) -> Result:
     return result
 
 
-def _all_layers(context: Context, weights: Weights, vocabulary: NDArray[np.float32] | None) -> Result:
+def _all_layers(context: Context, weights: Weights, vocabulary: Vocabulary | None) -> Result:
     run, heads, sizes = context.run, context.spec.heads, weights.dimensions
-    stream, directions = CapturedInputs(context), Directions(context, weights.anatomy)
+    stream, directions = CapturedInputs(context), Directions(context, weights)
     coordinates: Mapping[str, Sequence[Any]] = {
         "circuit": CIRCUITS,
         "offset": heads.offsets,
@@ -120,6 +121,7 @@ def _all_layers(context: Context, weights: Weights, vocabulary: NDArray[np.float
     attributes = {
         "options": heads.model_dump(mode="json"),
         "notes": notes_on(weights, heads.fold_norm),
+        "direction_prompts": directions.n_prompts,
         "direction_position": directions.position,
     }
     return Result(arrays, coordinates, attributes, layers=checksums)

@@ -2,15 +2,18 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 
 from theodolite.errors import ModelError
 from theodolite.spec import HeadsSpec
 from theodolite_jobs.models.weights import Weights
 from theodolite_jobs.passes.collect import Arrays
-from theodolite_jobs.results.circuits import read_circuits
+from theodolite_jobs.results.circuits import input_norm, read_circuits
+from theodolite_jobs.results.words_layer import input_embeddings
 from theodolite_jobs.statistics.heads import (
     Circuits,
     Decomposition,
@@ -22,11 +25,18 @@ from theodolite_jobs.statistics.heads import (
     numerical_rank,
     thin,
 )
-from theodolite_jobs.statistics.norms import normalised, projected, unit
+from theodolite_jobs.statistics.norms import normalised, projected, standardised, unit
 
 CIRCUITS = ("qk", "vo")
 PROJECTIONS = ("query", "key")
 SIDES = ("qk_query", "qk_key", "vo_read", "vo_write")
+
+
+class Vocabulary(NamedTuple):
+    """W_Uᵀ W_E, (d_model, d_model), with W_U centred over the vocabulary, and without."""
+
+    centred: NDArray[np.float32]
+    uncentred: NDArray[np.float32]
 
 
 @dataclass(frozen=True)
@@ -34,7 +44,8 @@ class Stream:
     """Directions and samples of the stream around one layer's attention.
 
     Attributes:
-        read: direction of each contrast at attention's input, (contrast, d_model); NaN where it was not measured.
+        read: direction of each contrast at attention's input, (contrast, d_model); NaN where it was not measured. If
+            attention reads through a norm, it is a difference of means after the norm, before its scale.
         written: direction of each contrast after attention's output was added, (contrast, d_model).
         samples: inputs of the block, (sample, d_model), by indices of set and position.
         read_draws: as `read` under permuted labels, (contrast, draw, d_model); None without contrasts.
@@ -54,7 +65,7 @@ def decompose_layer(
     heads: HeadsSpec,
     stream: Stream,
     shape: tuple[int, int],
-    vocabulary: NDArray[np.float32] | None,
+    vocabulary: Vocabulary | None,
 ) -> Arrays:
     """Return one layer's part of the variables of `heads`, by name.
 
@@ -64,7 +75,7 @@ def decompose_layer(
         heads: offsets, folding, and the number of vectors.
         stream: directions and samples around this block.
         shape: numbers of sets and positions.
-        vocabulary: W_Uᵀ W_E, (d_model, d_model); without it, copying scores are NaN.
+        vocabulary: products of unembedding and embedding; without them, copying scores are NaN.
 
     Raises:
         ModelError: a projection is missing, or a weight is not finite.
@@ -79,15 +90,16 @@ def decompose_layer(
     ]
     vo = decompose(thins["value"], thins["written"], vectors, kv, each)
     ranks = numerical_rank(thins["query"]), numerical_rank(thins["key"])[kv]
-    copying = np.full(len(each), np.nan)
+    copying = np.full((2, len(each)), np.nan)
     if vocabulary is not None:
-        copying = copying_score(circuits.value, circuits.written, kv, vocabulary)
+        copying = np.stack([copying_score(circuits.value, circuits.written, kv, product) for product in vocabulary])
     return {
         **_stacked(qk, vo),
         **_against_directions(circuits, thins, qk[0], vo, stream),
         "null_dimension": weights.dimensions.d_model - np.stack(ranks),
         "null_variance": _null_variance(circuits, thins, stream, shape),
-        "copying_score": copying,
+        "copying_score": copying[0],
+        "copying_score_uncentred": copying[1],
     }
 
 
@@ -148,9 +160,12 @@ def _null_variance(
     return shares
 
 
-def vocabulary_product(weights: Weights, block: int = 8192) -> NDArray[np.float32] | None:
-    """Return W_Uᵀ W_E, (d_model, d_model), summed over the vocabulary in blocks.
+def vocabulary_products(weights: Weights, fold_norm: bool, block: int = 8192) -> Vocabulary | None:
+    """Return the products of unembedding and embedding for copying scores, summed over the vocabulary in blocks.
 
+    The softmax ignores a constant that is added to all logits. So the first product subtracts ū, the mean of W_U over
+    the vocabulary, from each row. With `fold_norm`, the embedding is the first block's input standardised by the norm
+    before attention, whose scale the circuits contain, and the unembedding contains the linear part of the final norm.
     Return None if the model projects embeddings into the stream (OPT-350m), or if its files have no head.
 
     Raises:
@@ -159,13 +174,25 @@ def vocabulary_product(weights: Weights, block: int = 8192) -> NDArray[np.float3
     d_model = weights.dimensions.d_model
     if not weights.has_unembedding or weights.embedding(slice(0, 1)).shape[1] != d_model:
         return None
-    total = np.zeros((d_model, d_model), dtype=np.float32)
+    before, final = (input_norm(weights, 0), weights.final_norm()) if fold_norm else (None, None)
+    read = weights.embedding if before is None else input_embeddings(weights)
+    total, sum_e, sum_u = np.zeros((d_model, d_model)), np.zeros(d_model), np.zeros(d_model)
+    # Products in float32 lose digits to what all rows of W_U share, so the mean of some rows is taken out first.
+    shift = weights.unembedding(slice(0, block)).mean(dim=0)
     for start in range(0, weights.vocabulary_size, block):
         rows = slice(start, min(start + block, weights.vocabulary_size))
-        total += (weights.unembedding(rows).T @ weights.embedding(rows)).numpy()
+        e, u = read(rows), weights.unembedding(rows) - shift
+        if before is not None:
+            e = torch.from_numpy(standardised(e.numpy(), before)).float()
+        total += (u.T @ e).numpy()
+        sum_e += e.double().sum(dim=0).numpy()
+        sum_u += u.double().sum(dim=0).numpy()
     if not np.isfinite(total).all():
         raise ModelError("the embedding or the language-model head has a weight that is not finite")
-    return total
+    products = (total - np.outer(sum_u / weights.vocabulary_size, sum_e), total + np.outer(shift.double(), sum_e))
+    if final is not None:
+        products = tuple(projected(product.T * final.scale, final).T for product in products)
+    return Vocabulary(*(product.astype(np.float32) for product in products))
 
 
 def _thin(circuits: Circuits, name: str, layer: int) -> Thin:

@@ -9,13 +9,14 @@ from numpy.typing import NDArray
 from theodolite.sites import Site, leaving_block
 from theodolite.store.manifest import finished_groups
 from theodolite.store.runs import Run
-from theodolite_jobs.models.anatomy import Anatomy
+from theodolite_jobs.models.weights import Weights
 from theodolite_jobs.passes.samples import SampleSelection, SelectedShard
 from theodolite_jobs.passes.selections import first_captured, measured_sets, quarantined
+from theodolite_jobs.results.circuits import input_norm
 from theodolite_jobs.results.context import Context
 from theodolite_jobs.results.heads_layer import Stream
 from theodolite_jobs.results.permuted_labels import PermutedContrast, permuted_contrast
-from theodolite_jobs.statistics.norms import unit
+from theodolite_jobs.statistics.norms import Norm, unit
 from theodolite_jobs.statistics.permutations import DRAWS
 from theodolite_jobs.tasks import run_tasks
 
@@ -32,10 +33,14 @@ Samples = dict[tuple[int, int], NDArray[np.float32]]
 
 
 class Directions:
-    """The contrasts' directions at the last measured position; empty if the run lacks the group `directions`."""
+    """The contrasts' directions at the last measured position; empty if the run lacks the group `directions`.
 
-    def __init__(self, context: Context, anatomy: Anatomy) -> None:
-        self._run, self._has_middle = context.run, Site.RESID_MID in anatomy.taps
+    Attention reads each sample through its norm. So the directions at attention's input are differences of the means of
+    standardised samples, those of the permutation tests. The directions at its output are those of `directions`.
+    """
+
+    def __init__(self, context: Context, weights: Weights) -> None:
+        self._run, self._weights = context.run, weights
         self.contrasts: list[str] = []
         self.position = -1
         self._stored: xr.DataArray | None = None
@@ -46,16 +51,27 @@ class Directions:
             self.position = int(self._stored["position"])
             self._permuted = [permuted_contrast(context, label, self.position) for label in self.contrasts]
 
+    @property
+    def n_prompts(self) -> dict[str, list[int]]:
+        """The numbers of prompts of both sets behind the directions at attention's input, by contrast."""
+        known = zip(self.contrasts, self._permuted, strict=True)
+        return {
+            label: [len(permuted.positive.samples), len(permuted.negative.samples)] if permuted else [0, 0]
+            for label, permuted in known
+        }
+
     def around(self, layer: int) -> Stream:
         """Return the directions around a layer's attention, without samples; NaN where their site was not captured.
 
         With contrasts it has the directions under permuted labels too.
         """
         read, written = self._place(self._read(layer)), self._place(self._written(layer))
-        real = self._stored_at(read), self._stored_at(written)
+        read_draws = self._draws_at(read, input_norm(self._weights, layer))
         if not self.contrasts:
-            return Stream(*real)
-        return Stream(*real, read_draws=self._draws_at(read), written_draws=self._draws_at(written))
+            return Stream(read_draws[:, 0], self._stored_at(written))
+        return Stream(
+            read_draws[:, 0], self._stored_at(written), read_draws=read_draws, written_draws=self._draws_at(written)
+        )
 
     def _read(self, layer: int) -> Candidates:
         """Return the places of attention's input."""
@@ -63,7 +79,7 @@ class Directions:
 
     def _written(self, layer: int) -> Candidates:
         """Return the places after the sum with attention's output, and with the MLP's in parallel blocks."""
-        if self._has_middle:
+        if Site.RESID_MID in self._weights.anatomy.taps:
             return [(Site.RESID_MID_SUM, layer), (Site.RESID_MID, layer)]
         return leaving_block(layer, self._run.record.model.n_layers)
 
@@ -77,11 +93,12 @@ class Directions:
             return np.full((len(self.contrasts), self._run.record.model.d_model), np.nan)
         return np.asarray(self._stored.sel(site=str(place[0])).isel(layer=place[1]))
 
-    def _draws_at(self, place: tuple[Site, int] | None) -> NDArray[np.float64]:
+    def _draws_at(self, place: tuple[Site, int] | None, norm: Norm | None = None) -> NDArray[np.float64]:
+        """Return the unit differences of means, (contrast, draw, d_model), first with the real labels."""
         draws = np.full((len(self.contrasts), 1 + DRAWS, self._run.record.model.d_model), np.nan)
         for row, permuted in enumerate(self._permuted):
             if permuted is not None and place is not None:
-                draws[row] = unit(permuted.differences(self._run, *place))
+                draws[row] = unit(permuted.differences(self._run, *place, norm))
         return draws
 
 

@@ -11,6 +11,7 @@ from theodolite_jobs.passes.point_clouds import PointCloud, read_cloud
 from theodolite_jobs.passes.samples import SampleSelection
 from theodolite_jobs.passes.selections import contrast_selection
 from theodolite_jobs.results.context import Context
+from theodolite_jobs.statistics.norms import Norm, standardised
 from theodolite_jobs.statistics.permutations import difference_weights, permuted_labels
 from theodolite_jobs.statistics.separation import FOLDS
 
@@ -36,20 +37,23 @@ class PermutedContrast:
     labels: NDArray[np.bool_]
     folds: NDArray[np.int64]
 
-    def read(self, run: Run, site: Site, layer: int) -> NDArray[np.float64]:
+    def read(self, run: Run, site: Site, layer: int, norm: Norm | None = None) -> NDArray[np.float64]:
         """Return the samples of both sets minus their mean at a site and an index into the run's layers.
 
-        The shards must have been checked. Equal samples give exact zeros.
+        With a norm, each sample is first standardised as the norm does before its scale and bias. The shards must have
+        been checked. Equal samples give exact zeros.
         """
         clouds = [read_cloud(run, cloud, site, layer) for cloud in (self.positive, self.negative)]
         samples = np.concatenate(clouds).astype(np.float64)
+        if norm is not None:
+            samples = standardised(samples, norm)
         samples -= samples[0].copy()
         samples -= samples.mean(axis=0)
         return samples
 
-    def differences(self, run: Run, site: Site, layer: int) -> NDArray[np.float64]:
-        """Return the difference of the two sets' means in each draw, (draw, d_model)."""
-        return np.asarray(difference_weights(self.labels) @ self.read(run, site, layer))
+    def differences(self, run: Run, site: Site, layer: int, norm: Norm | None = None) -> NDArray[np.float64]:
+        """Return the difference of the two sets' means in each draw, (draw, d_model); arguments as in `read`."""
+        return np.asarray(difference_weights(self.labels) @ self.read(run, site, layer, norm))
 
 
 def permuted_contrast(context: Context, label: str, position: int) -> PermutedContrast | None:

@@ -13,13 +13,22 @@ from theodolite.store.prompts import read_tokens
 from theodolite.store.runs import Run
 from theodolite.store.shards import read_shard
 from theodolite_jobs.models.weights import Weights
+from theodolite_jobs.results.words_layer import input_embeddings
 from theodolite_jobs.statistics.norms import normalised, unit
+from theodolite_jobs.statistics.ratio import ratio
 from theodolite_jobs.statistics.words import augmented, token_ranks, with_bias
-from theodolite_jobs.statistics.words_trajectories import UMAP_ROWS, angles, principal_coordinates, umap_coordinates
+from theodolite_jobs.statistics.words_trajectories import (
+    UMAP_ROWS,
+    angles,
+    principal_coordinates,
+    umap_coordinates,
+    vocabulary_angles,
+)
 
 TARGET = "unembedding"
 """The value of `site` in the rows for the next token's own unembedding vector."""
 
+_ANGLES = ["angle_to_final", "angle_to_next", "vocabulary_angle_mean", "vocabulary_angle_sd", "angle_to_next_z"]
 _PCA, _UMAP = ["pca_1", "pca_2", "pca_3"], ["umap_1", "umap_2", "umap_3"]
 
 
@@ -28,14 +37,16 @@ def trajectory_table(
 ) -> pd.DataFrame:
     """Return a row for each sentence, token except the last, site and layer, and a row for each next token's vector.
 
-    The table leaves out sentences of one token and quarantined sentences.
+    The table leaves out sentences of one token and quarantined sentences. The UMAP lies in the space of the states
+    after the final norm, scaled to unit length. It is fitted on the inputs of the first block for the first tokens of
+    the vocabulary, after the same norm. A next token has its own input there.
 
     Args:
         run: a run that captured the sentences.
         weights: the model's weights on disk.
         n_tokens: number of rows of the vocabulary to rank.
         special: ids of special tokens; the column `next_is_special` marks rows before one.
-        umap: whether to add coordinates in a UMAP of the embeddings.
+        umap: whether to add coordinates in a UMAP of normalised embeddings.
     """
     commits = [read_commit(run, SENTENCES, index) for index in range(run.record.sets[SENTENCES].n_shards)]
     bad = {sample for commit in commits for sample in commit.quarantined}
@@ -56,9 +67,20 @@ def trajectory_table(
     table = pd.concat([frame for frame, _ in parts], ignore_index=True)
     table["next_is_special"] = table["next_token_id"].isin(list(special))
     if umap:
-        rows = weights.embedding(slice(0, min(UMAP_ROWS, n_tokens))).numpy()
-        table[_UMAP] = umap_coordinates(rows, np.concatenate([points for _, points in parts]).astype(np.float32))
+        points = np.concatenate([points for _, points in parts])
+        is_target = (table["site"] == TARGET).to_numpy()
+        targets = [slice(token, token + 1) for token in table.loc[is_target, "next_token_id"]]
+        points[is_target] = np.concatenate([_normed_inputs(weights, target) for target in targets])
+        first = unit(_normed_inputs(weights, slice(0, min(UMAP_ROWS, n_tokens))))
+        first = first[np.isfinite(first).all(axis=1)]  # the embedding of a padding token is often zero
+        table[_UMAP] = umap_coordinates(first.astype(np.float32), unit(points).astype(np.float32))
     return table
+
+
+def _normed_inputs(weights: Weights, tokens: slice) -> NDArray[np.float64]:
+    """Return the first block's inputs of some tokens after the final norm, (token, d_model)."""
+    inputs, norm = input_embeddings(weights)(tokens).double().numpy(), weights.final_norm()
+    return np.asarray(inputs) if norm is None else normalised(inputs, norm)
 
 
 def _sentence_rows(
@@ -88,13 +110,16 @@ def _sentence_rows(
         columns = {"angle_to_final": angles(x, final), "angle_to_next": angles(points[-1], targets)}
         frames.append(_site_rows(sentence, ids, str(site), layer).assign(**columns))
     # All at once, because each call reads the whole table of the vocabulary.
+    means, sds = vocabulary_angles(weights.unembedding, n_tokens, np.concatenate(points))
     decoded = augmented(np.concatenate(points), bias)
     ranks = token_ranks(with_bias(weights.unembedding, bias), n_tokens, decoded, np.tile(following, len(points)))
-    frames = [frame.assign(rank_of_next=own) for frame, own in zip(frames, np.split(ranks, len(frames)), strict=True)]
-    missing = {"angle_to_final": np.nan, "angle_to_next": np.nan, "rank_of_next": -1}
-    frames.append(_site_rows(sentence, ids, TARGET, -1).assign(**missing))
+    stream = pd.concat(frames, ignore_index=True).assign(vocabulary_angle_mean=means, vocabulary_angle_sd=sds)
+    stream["angle_to_next_z"] = ratio((stream["angle_to_next"] - means).to_numpy(), sds)
+    stream["rank_of_next"] = ranks
+    missing = dict.fromkeys(_ANGLES, np.nan)
+    last = _site_rows(sentence, ids, TARGET, -1).assign(**missing, rank_of_next=-1)
     points.append(targets)
-    table = pd.concat(frames, ignore_index=True)
+    table = pd.concat([stream, last], ignore_index=True)
     table[_PCA] = principal_coordinates(unit(np.concatenate(points)))
     return table, np.concatenate(points)
 

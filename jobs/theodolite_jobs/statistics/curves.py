@@ -136,23 +136,56 @@ def cosine_curve(
     Student's t with G − 1 degrees of freedom, the smaller G of both sets. The known pairs give the correlation
     tr Σ_PN / √(tr Σ_P tr Σ_N).
     """
-    groups_p, groups_q = (groups.n_p, groups.n_q) if groups else (n_p, n_q)
-    divisor_p, divisor_q = _mean_variance_divisor(n_p, groups_p), _mean_variance_divisor(n_q, groups_q)
+    noise = pair_noise(sums, trace_p, trace_q, n_p, groups) if paired else np.zeros(trace_p.shape)
     dot, a_squared, b_squared = _dot(a, b), _dot(a, a), _dot(b, b)
     big_a, big_b = _signal(a, trace_p, n_p), _signal(b, trace_q, n_q)
-    noise = pair_noise(sums, trace_p, trace_q, n_p, groups) if paired else np.zeros(dot.shape)
     with np.errstate(invalid="ignore", divide="ignore"):
         plain = dot / np.sqrt(a_squared * b_squared)
-        debiased = (dot - noise) / _scale(big_a, big_b)
-        weights_p, weights_q = _influence_weights(debiased, big_a, big_b)
-        variance = (
-            _quadratic(weights_p, sums.positive, weights_p) / divisor_p
-            + _quadratic(weights_q, sums.negative, weights_q) / divisor_q
-            + 2 * _quadratic(weights_p, sums.cross, weights_q) / divisor_p
+        scale = _scale(big_a, big_b)
+        debiased = (dot - noise) / scale
+        influence = influence_variances(
+            sums, (debiased / big_a, debiased / big_b), scale, *group_numbers(n_p, n_q, groups)
         )
         # Rounding can make a variance of zero slightly negative.
-        half_width = cosine_quantile(groups) * np.sqrt(np.maximum(variance, 0.0))
+        half_width = cosine_quantile(groups) * np.sqrt(np.maximum(influence.of_mean(n_p, n_q), 0.0))
     return CosineCurve(plain, debiased, debiased - half_width, debiased + half_width, np.linalg.norm(a - b, axis=-1))
+
+
+class Influence(NamedTuple):
+    """Variances over prompts of a cosine's influence ψ, for P and N, and the covariance over pairs."""
+
+    positive: NDArray[np.float64]
+    negative: NDArray[np.float64]
+    pairs: NDArray[np.float64]
+
+    def of_mean(self, n_p: int, n_q: int) -> NDArray[np.float64]:
+        """Return the variance of the cosine, which is that of the mean influence of n_p and n_q prompts."""
+        return self.positive / n_p + self.negative / n_q + 2 * self.pairs / n_p
+
+
+def influence_variances(
+    sums: Scatter,
+    own: tuple[Float64[np.ndarray, "*dims"], Float64[np.ndarray, "*dims"]],
+    scale: Float64[np.ndarray, "*dims"],
+    groups_p: int,
+    groups_q: int,
+) -> Influence:
+    """Return the variances of ψ(x) = (x−a)·(b/scale − own·a) over P, and likewise over N.
+
+    `own` are the factors of P and of N, and the last arguments are their numbers of groups; NaN for one group.
+    """
+    weights_p, weights_q = _influence_weights(own, scale)
+    free_p, free_q = (groups - 1 if groups > 1 else np.nan for groups in (groups_p, groups_q))
+    return Influence(
+        _quadratic(weights_p, sums.positive, weights_p) / free_p,
+        _quadratic(weights_q, sums.negative, weights_q) / free_q,
+        _quadratic(weights_p, sums.cross, weights_q) / free_p,
+    )
+
+
+def group_numbers(n_p: int, n_q: int, groups: Groups | None) -> tuple[int, int]:
+    """Return the numbers of groups of P and of N; without groups, every sample is a group of one."""
+    return (groups.n_p, groups.n_q) if groups else (n_p, n_q)
 
 
 def cosine_quantile(groups: Groups | None) -> float:
@@ -183,8 +216,9 @@ def cosine_terms(
     The sum over rows of the products of two curves' terms is the covariance of their errors. The arguments are those of
     `cosine_curve`, its debiased cosine, and the `mean_dots` of the samples; if paired, of the same pairs.
     """
+    big_a, big_b = _signal(a, trace_p, n_p), _signal(b, trace_q, n_q)
     with np.errstate(invalid="ignore", divide="ignore"):
-        weights = _influence_weights(debiased, _signal(a, trace_p, n_p), _signal(b, trace_q, n_q))
+        weights = _influence_weights((debiased / big_a, debiased / big_b), _scale(big_a, big_b))
     influences = [
         np.einsum("si...,...i->s...", dots, weight) / np.sqrt(n * max(len(dots) - 1, 1))
         for dots, weight, n in zip((dots_p, dots_q), weights, (n_p, n_q), strict=True)
@@ -202,11 +236,11 @@ def _scale(big_a: NDArray[np.float64], big_b: NDArray[np.float64]) -> NDArray[np
 
 
 def _influence_weights(
-    debiased: NDArray[np.float64], big_a: NDArray[np.float64], big_b: NDArray[np.float64]
+    own: tuple[NDArray[np.float64], NDArray[np.float64]], scale: NDArray[np.float64]
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     """Return the factors of both products of `mean_dots` in the influence of a sample of P and of N, (…, 2)."""
-    across = 1 / _scale(big_a, big_b)
-    return np.stack([-debiased / big_a, across], axis=-1), np.stack([-debiased / big_b, across], axis=-1)
+    weights_p, weights_q = (np.stack([-factor, 1 / scale], axis=-1) for factor in own)
+    return weights_p, weights_q
 
 
 def pair_noise(
@@ -241,11 +275,6 @@ def top_share(variance: Float64[np.ndarray, "*dims d_model"], count: int) -> Flo
     """
     largest = np.sort(variance, axis=-1)[..., -count:]
     return ratio(largest.sum(axis=-1), variance.sum(axis=-1))
-
-
-def _mean_variance_divisor(n: int, groups: int) -> float:
-    """Return n(groups − 1), which turns a sum of squares into the variance of the mean; NaN for one group."""
-    return float(n * (groups - 1)) if groups > 1 else float("nan")
 
 
 def _dot(x: NDArray[np.float64], y: NDArray[np.float64]) -> NDArray[np.float64]:

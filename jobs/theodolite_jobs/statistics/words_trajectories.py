@@ -6,15 +6,17 @@ Angles use all d_model dimensions; the three coordinates are only for figures.
 import warnings
 
 import numpy as np
+import torch
 from jaxtyping import Float
 from numpy.typing import NDArray
 
 from theodolite.errors import ModelError
 from theodolite_jobs.statistics.norms import unit
+from theodolite_jobs.statistics.words import BLOCK_TOKENS, Rows
 
 COORDINATES = 3
 
-# Settings of arXiv 2309.07315: UMAP fitted to the first rows of the embedding, in three dimensions.
+# Settings of arXiv 2309.07315: UMAP fitted to the first rows of the vocabulary, in three dimensions.
 UMAP_ROWS = 10_000
 _UMAP = {"n_neighbors": 15, "min_dist": 0.1, "n_components": COORDINATES, "random_state": 42, "n_jobs": 1}
 
@@ -28,6 +30,35 @@ def angles(x: Float[np.ndarray, "*dims d_model"], y: Float[np.ndarray, "*#dims d
     half = np.arctan2(np.linalg.norm(u - v, axis=-1), np.linalg.norm(u + v, axis=-1))
     degrees: NDArray[np.float64] = np.degrees(2 * half)
     return degrees
+
+
+def vocabulary_angles(
+    rows: Rows, n_tokens: int, points: Float[np.ndarray, "point d_model"]
+) -> tuple[Float[np.ndarray, " point"], Float[np.ndarray, " point"]]:
+    """Return mean and standard deviation (n−1) of the angles between a point and each row, in degrees.
+
+    Rows of zeros are left out. NaN for a point that is zero, and with fewer than two rows. Cosines are in float32.
+
+    Args:
+        rows: a table over the vocabulary.
+        n_tokens: number of rows to use.
+        points: the points.
+    """
+    directions = torch.from_numpy(unit(points).astype(np.float32))
+    count, total, squares = 0, np.zeros(len(points)), np.zeros(len(points))
+    for start in range(0, n_tokens, BLOCK_TOKENS):
+        table = rows(slice(start, min(start + BLOCK_TOKENS, n_tokens)))
+        lengths = torch.linalg.vector_norm(table, dim=1, keepdim=True)
+        table = (table / lengths)[lengths[:, 0] > 0]
+        # Minus 90, so that the squares lose no digits to the mean.
+        found = torch.rad2deg(torch.arccos((directions @ table.T).clamp(-1, 1))).double() - 90
+        count += len(table)
+        total += found.sum(dim=1).numpy()
+        squares += found.square().sum(dim=1).numpy()
+    if count < 2:
+        return np.full(len(points), np.nan), np.full(len(points), np.nan)
+    mean = total / count
+    return mean + 90, np.sqrt(np.maximum(squares - count * mean**2, 0) / (count - 1))
 
 
 def principal_coordinates(points: Float[np.ndarray, "point d_model"]) -> Float[np.ndarray, "point 3"]:
@@ -47,9 +78,9 @@ def principal_coordinates(points: Float[np.ndarray, "point d_model"]) -> Float[n
 def umap_coordinates(
     table: Float[np.ndarray, "token d_model"], points: Float[np.ndarray, "point d_model"]
 ) -> Float[np.ndarray, "point 3"]:
-    """Return the coordinates of points in the UMAP of a table of embeddings, with a fixed seed.
+    """Return the coordinates of points in the UMAP of a table, with a fixed seed.
 
-    Source of the settings: arXiv 2309.07315.
+    The points must lie in the space of the table. Source of the settings: arXiv 2309.07315.
 
     Raises:
         ModelError: umap-learn is not installed.

@@ -8,7 +8,7 @@ import plotly.graph_objects as go
 from numpy.typing import NDArray
 from plotly.subplots import make_subplots
 
-from theodolite.figures.panels import legend_above
+from theodolite.figures.panels import bands, legend_above
 from theodolite.figures.style import (
     COSINE,
     DEPTH,
@@ -38,6 +38,10 @@ def trajectory_curves(trajectory: pd.DataFrame) -> go.Figure:
     for column, (name, colour) in angles.items():
         hover = "%{customdata}: %{y:.2f}°<extra>" + name + "</extra>"
         figure.add_trace(_line(depths, stream[column].tolist(), name, colour, labels, hover), row=1, col=1)
+    if "vocabulary_angle_mean" in stream:
+        mean, sd = stream["vocabulary_angle_mean"].to_numpy(), stream["vocabulary_angle_sd"].to_numpy()
+        for index, band in enumerate(bands(depths, mean - sd, mean + sd, PLAIN)):
+            figure.add_trace(band.update(name="to all tokens, mean ± sd", showlegend=index == 0), row=1, col=1)
     hover, ranks = "%{customdata}: rank %{y}<extra></extra>", stream["rank_of_next"].tolist()
     line = _line(depths, ranks, "rank", NEGATIVE, labels, hover)
     figure.add_trace(line.update(showlegend=False), row=2, col=1)
@@ -69,7 +73,7 @@ def trajectory_sphere(trajectory: pd.DataFrame) -> go.Figure:
 
 
 def trajectory_umap(trajectory: pd.DataFrame) -> go.Figure:
-    """Return the path in the UMAP of the embeddings, which does not preserve distances.
+    """Return the path in the UMAP of normalised embeddings, which does not preserve distances.
 
     Args:
         trajectory: the rows of one token of one sentence, with the columns `umap_1` to `umap_3`.

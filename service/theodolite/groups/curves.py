@@ -2,7 +2,10 @@
 
 from collections.abc import Iterator
 
-from theodolite.groups.record import N_SIDES, PER_CONTRAST, PER_SET, STREAM_UNIT, Group, Variable
+from theodolite.groups.record import N_SIDES, PER_CONTRAST, PER_SET, STREAM_UNIT, Group, Variable, variables
+
+SAMPLE_SIZES = (16, 32, 64, 128, 256)
+"""Numbers of prompts in each set for which the plain cosine is predicted; publications use some of them."""
 
 
 def _curve_variables(prefix: str, where: str, unit: str) -> Iterator[Variable]:
@@ -40,6 +43,15 @@ def _curve_variables(prefix: str, where: str, unit: str) -> Iterator[Variable]:
 VARIABLES = (
     *N_SIDES,
     *_curve_variables("", "", STREAM_UNIT),
+    *variables(
+        (*PER_CONTRAST, "n_prompts"),
+        cosine_of_means_expected="Expected plain cosine between the means of two independent sets of n_prompts other "
+        "prompts each.",
+        cosine_of_means_expected_low="Lower end of the interval that the plain cosine of such sets falls into with "
+        "95 % probability.",
+        cosine_of_means_expected_high="Upper end of the interval that the plain cosine of such sets falls into with "
+        "95 % probability.",
+    ),
     *_curve_variables("on_sphere_", " of activations scaled to norm √d_model", "√d_model sphere"),
 )
 
@@ -51,7 +63,7 @@ GROUP = Group(
     tables=("curves",),
     needs=frozenset({"prompts"}),
     per_set=frozenset({"stream"}),
-    per_side=frozenset({"stream"}),
+    per_side=frozenset({"stream", "folds"}),
     always=True,
     is_read_whole=False,
     order=1,

@@ -21,6 +21,7 @@ DIMENSIONS = {
     "read the stream, vo_write writes it.",
     "projection": "Projection of the head: query or key.",
     "composition": "Input of the later head: q, k or v.",
+    "n_prompts": "Number of prompts in each set of another sample.",
     "norm": "Norm layer, written `0.attention`, `0.mlp`, …, `final`.",
     "norm_kind": "Branch that the norm layer precedes (attention, mlp, final), or follows "
     "(attention_output, mlp_output).",

@@ -38,7 +38,13 @@ VARIABLES = (
     Variable(
         "copying_score",
         ("layer", "head"),
-        "Σλ/Σ|λ| over the eigenvalues λ of W_E W_VO W_Uᵀ; 1 if each token raises its own logit.",
+        "Σλ/Σ|λ| over the eigenvalues λ of W_E W_VO W_Uᵀ, with W_U centred over the vocabulary; 1 if each token raises "
+        "its own logit relative to the mean logit.",
+    ),
+    Variable(
+        "copying_score_uncentred",
+        ("layer", "head"),
+        "The copying score with W_U as stored; it contains constants that the softmax ignores.",
     ),
     Variable(
         "null_dimension",
@@ -56,7 +62,8 @@ VARIABLES = (
         "direction_alignment",
         _ALIGNED,
         "|dᵀM|/σ₁ for a contrast's direction d; 1 if d is the leading singular vector, about "
-        "√(stable_rank/d_model) for a random direction.",
+        "√(stable_rank/d_model) for a random direction. On the sides that read, d is the difference of the means of "
+        "attention's normalised input.",
     ),
     *variables(
         _ALIGNED,
@@ -78,7 +85,7 @@ VARIABLES = (
 GROUP = Group(
     name="heads",
     title="Heads",
-    version=2,
+    version=3,
     variables=VARIABLES,
     needs=frozenset({"weights"}),
     options="heads",

@@ -5,7 +5,7 @@ from theodolite.groups.record import Group
 GROUP = Group(
     name="words",
     title="Words",
-    version=1,
+    version=2,
     tables=(
         "head_tokens",
         "noun_keys",

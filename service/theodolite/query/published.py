@@ -5,7 +5,7 @@ The numbers are in `theodolite/published/`; each file names its source and its l
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -15,6 +15,7 @@ import xarray as xr
 
 from theodolite.query.curves import along_depth
 from theodolite.sites import HALF_BLOCKS
+from theodolite.spec import PromptSetSpec
 from theodolite.store.runs import ModelFacts
 
 
@@ -24,19 +25,23 @@ class PublishedCurve:
 
     Attributes:
         statistic: its name in the result group `curves`.
-        prompt_set: its prompt set; None for a statistic of the contrast.
+        prompt_set: the run's prompt set that it belongs to; None for a statistic of the contrast.
         values: the value at each published depth.
-        n_per_set: number of prompts in each set; None if the source does not state it.
+        n_per_set: number of prompts in each set.
         source: authors and publication.
         note: limitations of a comparison.
+        accuracy: largest error of a published cosine from its arithmetic.
+        prompts: selection of the source's prompts, by `harmful` and `harmless`; empty if it is not known.
     """
 
     statistic: str
     prompt_set: str | None
     values: dict[int, float]
-    n_per_set: int | None
+    n_per_set: int
     source: str
     note: str
+    accuracy: float = 0.0
+    prompts: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -66,19 +71,47 @@ class Deviation:
         return self.difference / self.published
 
 
-def published_curves(model: ModelFacts, positive: str, negative: str, position: int) -> list[PublishedCurve]:
-    """Return the published curves of a model at a position, for a contrast of the sets `harmful` and `harmless`.
+@dataclass(frozen=True)
+class Expected:
+    """A run's prediction of a statistic for the source's number of prompts, its 95 % interval, and the published value.
 
-    A model matches by its hub id, ignoring case, or by the name of its local folder.
+    The interval contains the source's accuracy.
     """
+
+    depth: int
+    value: float
+    low: float
+    high: float
+    published: float
+
+    @property
+    def is_inside(self) -> bool:
+        """Whether the published value lies in the interval."""
+        return self.low <= self.published <= self.high
+
+    @property
+    def distance(self) -> float:
+        """The distance of the published value from the prediction, in half widths of the interval."""
+        return abs(self.published - self.value) / max((self.high - self.low) / 2, np.finfo(float).tiny)
+
+
+def published_curves(model: ModelFacts, positive: str, negative: str, position: int) -> list[PublishedCurve]:
+    """Return the published curves of a model at a position, for a contrast of harmful with harmless prompts.
+
+    A model matches by its hub id, ignoring case, or by the name of its local folder. A set matches by its name, or by
+    the part of its name before the first hyphen, as in `harmful-16`.
+    """
+    names = {"harmful": positive, "harmless": negative, None: None}
     return [
         PublishedCurve(
             statistic=entry["statistic"],
-            prompt_set=entry.get("set"),
+            prompt_set=names[entry.get("set")],
             values={_depth(label): float(value) for label, value in entry["values"].items()},
             n_per_set=entry["n_per_set"],
             source=file["source"],
             note=file["note"],
+            accuracy=file.get("cosine_accuracy", 0.0),
+            prompts=file.get("prompts", {}),
         )
         for file, entry in _matching("curves", model, positive, negative, position)
     ]
@@ -90,12 +123,44 @@ def selected_directions(model: ModelFacts, positive: str, negative: str, positio
     return [SelectedDirection(entry["layer"], file["source"]) for file, entry in matching]
 
 
+def has_same_prompts(published: PublishedCurve, positive: PromptSetSpec, negative: PromptSetSpec) -> bool:
+    """Return whether a run's two prompt sets select the source's own prompts."""
+    sides = {"harmful": positive, "harmless": negative}
+    return bool(published.prompts) and all(
+        own["source"] in sides[name].source
+        and own == {"source": own["source"], **sides[name].model_dump(include=set(own) - {"source"})}
+        for name, own in published.prompts.items()
+    )
+
+
+def expected_values(curves: xr.Dataset, published: PublishedCurve, contrast: str, position: int) -> list[Expected]:
+    """Return the run's predictions of a published plain cosine, by ascending depth.
+
+    The list is empty for other statistics, and if an older version of the group stored no predictions.
+    """
+    name = f"{published.statistic}_expected"
+    if name not in curves or published.n_per_set not in curves["n_prompts"]:
+        return []
+    at = {"contrast": contrast, "position": position, "n_prompts": published.n_per_set}
+    value, low, high = (_by_depth(curves[f"{name}{end}"].sel(at)) for end in ("", "_low", "_high"))
+    margin = published.accuracy
+    return [
+        Expected(depth, value[depth], low[depth] - margin, high[depth] + margin, published.values[depth])
+        for depth in value
+        if depth in published.values and np.isfinite(low[depth])
+    ]
+
+
 def measured_values(curves: xr.Dataset, published: PublishedCurve, contrast: str, position: int) -> dict[int, float]:
     """Return the run's values of a published statistic by depth, from the result group `curves`."""
-    values = curves[published.statistic]
     of = {"contrast": contrast} if published.prompt_set is None else {"set": published.prompt_set}
+    return _by_depth(curves[published.statistic].sel({**of, "position": position}))
+
+
+def _by_depth(values: xr.DataArray) -> dict[int, float]:
+    """Return the values of a statistic, (site, layer), at the inputs and the middles of blocks, by depth."""
     sites = [site for site in values["site"].values.tolist() if site in HALF_BLOCKS]
-    curve = along_depth(values.sel({**of, "position": position, "site": sites}))
+    curve = along_depth(values.sel(site=sites))
     return dict(zip(curve["depth"].values.astype(int).tolist(), curve.values.tolist(), strict=True))
 
 
@@ -129,7 +194,7 @@ def _matching(
 ) -> Iterator[tuple[dict[str, Any], dict[str, Any]]]:
     """Yield each entry of a kind for a model, contrast and position, after its file."""
     # All sources compare harmful with harmless prompts, so only contrasts of sets with these names are compared.
-    if (positive, negative) == ("harmful", "harmless"):
+    if [name.partition("-")[0] for name in (positive, negative)] == ["harmful", "harmless"]:
         for file in _files():
             for entry in file.get(kind, []):
                 if _is_model(model, entry["model"]) and entry["position"] == position:

@@ -52,7 +52,7 @@ def _section(run: Run, curves: xr.Dataset, contrast: str, sides: dict[str, str],
         [
             *_facts(curves, view, prompts),
             *_share_facts(curves, view, run.record.model.d_model),
-            *published_facts(curves, view, published, selected_directions(*key)),
+            *published_facts(run, curves, view, published, selected_directions(*key)),
         ],
         [
             Figure(name, _UNSCALED, partial(contrast_figure, curves, view, published)),

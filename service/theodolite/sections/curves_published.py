@@ -6,8 +6,17 @@ from itertools import groupby
 import xarray as xr
 
 from theodolite.figures.curves import ContrastView
-from theodolite.query.published import Deviation, PublishedCurve, SelectedDirection, largest_deviation, measured_values
-from theodolite.sections.parts import layer_text, percent
+from theodolite.query.published import (
+    Deviation,
+    PublishedCurve,
+    SelectedDirection,
+    expected_values,
+    has_same_prompts,
+    largest_deviation,
+    measured_values,
+)
+from theodolite.sections.parts import SIDES, layer_text, percent
+from theodolite.store.runs import Run
 
 # Differences of a cosine are absolute; those of other statistics are shares of the published value.
 _ABSOLUTE = {"cosine_of_means"}
@@ -21,35 +30,75 @@ _NAMES = {
 
 
 def published_facts(
-    curves: xr.Dataset, view: ContrastView, published: Sequence[PublishedCurve], directions: Sequence[SelectedDirection]
+    run: Run,
+    curves: xr.Dataset,
+    view: ContrastView,
+    published: Sequence[PublishedCurve],
+    directions: Sequence[SelectedDirection],
 ) -> Iterator[str]:
-    """Yield a sentence for each source: the largest difference of each statistic, its depth, and the source's prompts.
+    """Yield sentences about the differences from each source, their depths, and the prompts of the source and the run.
 
     Args:
-        curves: the result group `curves`.
+        run: the run.
+        curves: its result group `curves`.
         view: the contrast and the position.
         published: the published curves of this contrast and position.
         directions: the published choices of a direction at this position.
     """
+    prompts = run.record.spec.prompts
     by_source = groupby(published, lambda curve: (curve.source, curve.note, curve.n_per_set))
     for (source, note, n_per_set), curves_of_source in by_source:
-        deviations = [text for curve in curves_of_source if (text := _deviation(curves, view, curve))]
+        numbers = f"{n_per_set} prompts in each set, this run has {_own_numbers(curves, view)}"
+        deviations = []
+        for curve in curves_of_source:
+            is_same = has_same_prompts(curve, prompts[view.positive], prompts[view.negative])
+            sentence = None if is_same else _prediction(curves, view, curve)
+            if sentence:
+                yield f"{sentence} ({source}; {numbers}; {note})."
+            elif text := _deviation(curves, view, curve, is_same):
+                deviations.append(text)
         if deviations:
-            prompts = "number of prompts not stated" if n_per_set is None else f"{n_per_set} prompts in each set"
-            yield f"Largest differences from published values ({source}; {prompts}; {note}): {'; '.join(deviations)}."
+            yield f"Largest differences from published values ({source}; {numbers}; {note}): {'; '.join(deviations)}."
     for direction in directions:
         layer = layer_text(2 * direction.layer)
         yield f"{direction.source} takes its direction of refusal at this position from {layer}."
 
 
-def _deviation(curves: xr.Dataset, view: ContrastView, published: PublishedCurve) -> str | None:
+def _own_numbers(curves: xr.Dataset, view: ContrastView) -> str:
+    at = {"contrast": view.contrast, "position": view.position}
+    return " and ".join(str(int(curves[f"n_{side}"].sel(at))) for side in SIDES)
+
+
+def _prediction(curves: xr.Dataset, view: ContrastView, published: PublishedCurve) -> str | None:
+    """Return a sentence without its end about a published plain cosine and the one that the run predicts."""
+    expected = expected_values(curves, published, view.contrast, view.position)
+    if not expected:
+        return None
+    inside = sum(one.is_inside for one in expected)
+    farthest = max(expected, key=lambda one: one.distance)
+    return (
+        f"{inside} of {len(expected)} published plain cosines of means lie in the 95 % interval that this run predicts "
+        f"for {published.n_per_set} other prompts of the same kind in each set; the interval includes "
+        f"±{published.accuracy:g} for the source's arithmetic. "
+        f"The farthest from the prediction is at {layer_text(farthest.depth)}: published {farthest.published:.4g}, "
+        f"predicted {farthest.value:.4f} [{farthest.low:.4f}, {farthest.high:.4f}]"
+    )
+
+
+def _deviation(curves: xr.Dataset, view: ContrastView, published: PublishedCurve, is_same: bool) -> str | None:
     measured = measured_values(curves, published, view.contrast, view.position)
     relative = published.statistic not in _ABSOLUTE
     largest = largest_deviation(measured, published, relative=relative)
     if largest is None:
         return None
     of_set = f" of {published.prompt_set}" if published.prompt_set else ""
-    return f"{_NAMES[published.statistic]}{of_set} {_difference(largest, relative)}"
+    if relative:
+        reason = ""
+    elif is_same:
+        reason = f", on the source's own prompts; its arithmetic explains up to {published.accuracy:g}"
+    else:
+        reason = ", not corrected for the numbers of prompts, on which the plain cosine depends"
+    return f"{_NAMES[published.statistic]}{of_set} {_difference(largest, relative)}{reason}"
 
 
 def _difference(largest: Deviation, relative: bool) -> str:

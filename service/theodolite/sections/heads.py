@@ -22,8 +22,9 @@ _HOW_TO_READ = (
     "Each cell of a map is one head; select it to open the head's card below the maps. Spectra are singular values of "
     "the bilinear maps W_QK = s·W_Q R W_Kᵀ and W_VO = W_V W_O, in float64, at offset 0 between query and key. "
     "Alignment is |dᵀM|/σ₁ for a contrast's direction d, and |M d|/σ₁ on the sides QK key and VO output: it is 1 if d "
-    "is the leading singular vector. z is the alignment minus its mean under permuted labels, divided by the standard "
-    "deviation."
+    "is the leading singular vector. On the three sides that read the stream, attention's norm acts on each prompt "
+    "before the two means are taken, for the real labels and for permuted ones. z is the alignment minus its mean "
+    "under permuted labels, divided by the standard deviation."
 )
 
 
@@ -68,12 +69,7 @@ def _map(name: str, caption: str, values: xr.DataArray, circuit: str, **options:
 
 def _facts(heads: xr.Dataset, directions: xr.Dataset | None) -> Iterator[str]:
     yield from _rank_facts(heads)
-    copying = heads["copying_score"]
-    if np.isfinite(copying).any():
-        yield (
-            f"{int((copying > 0.9).sum())} of {copying.size} heads have a copying score above 0.9 (most tokens raise "
-            f"their own logit), and {int((copying < -0.9).sum())} heads have a score below -0.9 (most tokens lower it)."
-        )
+    yield from _copying_facts(heads)
     yield from _alignment_facts(heads, directions)
     unseen = heads["null_variance"]
     if np.isfinite(unseen).any():
@@ -85,6 +81,29 @@ def _facts(heads: xr.Dataset, directions: xr.Dataset | None) -> Iterator[str]:
             f"{percent(unseen.sel(projection='query').median(), 1)} for queries, "
             f"{percent(unseen.sel(projection='key').median(), 1)} for keys (sets of {int(counts[counts > 0].min())} "
             f"to {int(counts.max())} prompts)."
+        )
+
+
+def _copying_facts(heads: xr.Dataset) -> Iterator[str]:
+    """Yield sentences about copying scores, and about the effect of centring W_U, which older versions lack."""
+    copying, uncentred = heads["copying_score"], heads["copying_score_uncentred"]
+    if not np.isfinite(copying).any():
+        return
+    is_centred = bool(np.isfinite(uncentred).any())
+    relative = "relative to the mean logit" if is_centred else "with constants that the softmax ignores"
+    yield (
+        f"{int((copying > 0.9).sum())} of {copying.size} heads have a copying score above 0.9 (most tokens raise their "
+        f"own logit, {relative}), and {int((copying < -0.9).sum())} heads have a score below -0.9 (most tokens lower "
+        "it)."
+    )
+    if is_centred:
+        changed = int((np.sign(copying) != np.sign(uncentred)).where(np.isfinite(copying), False).sum())
+        layer, head = _extreme_head(np.abs(copying - uncentred), largest=True)
+        before, after = (float(scores.sel(layer=layer, head=head)) for scores in (uncentred, copying))
+        yield (
+            f"Without the subtraction of the mean row of W_U, {changed} of {copying.size} heads have a copying score "
+            f"of the other sign. The largest effect of the subtraction is on {head_name(layer, head)}: from "
+            f"{before:.2f} to {after:.2f}."
         )
 
 
@@ -117,8 +136,9 @@ def _alignment_facts(heads: xr.Dataset, directions: xr.Dataset | None) -> Iterat
             passed = int((tests["alignment_p_family"].where(reliable) <= LEVEL).sum())
             sentence = (
                 f"{_SIDES[side]}: {passed or 'none'} of {measured} heads {'aligns' if passed < 2 else 'align'} more "
-                f"with the direction of {contrast} than chance gives (family-wise p of at most {LEVEL}). The largest z "
-                f"is {float(z.max()):.1f}, of {head_name(layer, head)}: alignment {alignment}, where "
+                f"with the direction of {contrast}{_reading(heads, contrast, side)} than chance gives (family-wise p "
+                f"of at most {LEVEL}). The largest z is {float(z.max()):.1f}, of {head_name(layer, head)}: alignment "
+                f"{alignment}, where "
                 f"{null_text(tests.sel(layer=layer, head=head), 'alignment', '.2f', 'heads of the side')}."
             )
         else:
@@ -135,6 +155,14 @@ def _alignment_facts(heads: xr.Dataset, directions: xr.Dataset | None) -> Iterat
             equal = "at their input the two means are equal, so no direction exists"
             sentence += f" {without} heads have no value: {equal}."
         yield sentence
+
+
+def _reading(heads: xr.Dataset, contrast: str, side: str) -> str:
+    """Return a parenthesis about a reading side's direction; empty for other sides and older versions."""
+    counts = heads.attrs.get("direction_prompts", {}).get(contrast)
+    if side == "vo_write" or counts is None:
+        return ""
+    return f" (difference of the means after attention's norm, {counts[0]} and {counts[1]} prompts)"
 
 
 def _alignments(heads: xr.Dataset) -> Iterator[tuple[str, str, xr.DataArray]]:

@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 from functools import partial
 
+import numpy as np
 import pandas as pd
 
 from theodolite.figures.words import trajectory_curves, trajectory_sphere, trajectory_umap
@@ -16,7 +17,10 @@ _ROUNDING = 1e-12  # rounding error of a cosine in float64
 
 _HOW_TO_READ = (
     "Angles are measured in all {} dimensions. The angle to the next token and the rank of the next token are computed "
-    "after the final norm, from the state that the unembedding reads. The sphere shows the first three components of a "
+    "after the final norm, from the state that the unembedding reads. The angle is compared with the angles between "
+    "the same state and all rows of the unembedding: z is the angle minus their mean, divided by their standard "
+    "deviation. It is negative if the next token is nearer than most. Random directions are no comparison, because "
+    "the states of a model share directions, and so do the rows. The sphere shows the first three components of a "
     "principal component analysis without centring; points that are close on this sphere can be far apart in "
     "the full space. Drag the sphere to turn it."
 )
@@ -41,7 +45,7 @@ def _trajectory_sections(run: Run) -> Iterator[Section]:
             "curves": ("Angles and rank of the next token by depth", trajectory_curves),
         }
         if "umap_1" in path:
-            figures["umap"] = ("Path in the UMAP of the embeddings", trajectory_umap)
+            figures["umap"] = ("Path in the UMAP of normalised embeddings", trajectory_umap)
         yield Section(
             f"Words: trajectory of the token “{token}” (next token: “{following}”) in the sentence "
             f"“{sentences[int(str(number))]}”",
@@ -118,14 +122,25 @@ def _visible(token: str) -> str:
     return token.replace(" ", "·").replace("\n", "⏎").replace("\t", "⇥") or "∅"
 
 
+def _of_vocabulary(row: pd.Series) -> str:
+    """Return the angles of a state to all tokens and z, with a comma before them; older versions lack them."""
+    if not np.isfinite(row.get("angle_to_next_z", np.nan)):
+        return ""
+    return (
+        f", where all tokens of the vocabulary have {row['vocabulary_angle_mean']:.0f}° ± "
+        f"{row['vocabulary_angle_sd']:.1f}° (z = {row['angle_to_next_z']:.1f})"
+    )
+
+
 def _path_facts(rows: pd.DataFrame) -> Iterator[str]:
     stream = along_stream(rows)
     first, last = stream.iloc[0], stream.iloc[-1]
-    yield f"Angle to the token's final state: {first['angle_to_final']:.0f}° at the first depth."
     yield (
-        f"Angle to the next token: {first['angle_to_next']:.0f}° at the first depth, {last['angle_to_next']:.0f}° at "
-        "the last. Random directions give about 90°."
+        f"Angle to the token's own final state: {first['angle_to_final']:.0f}° at the first depth; by definition it is "
+        "0° at the last."
     )
+    for row, where in ((first, "first"), (last, "last")):
+        yield f"Angle to the next token at the {where} depth: {row['angle_to_next']:.0f}°{_of_vocabulary(row)}."
     leads = (stream["rank_of_next"] == 1).to_numpy()
     start = int(leads.argmax())  # the first depth with rank 1
     stays = leads[start:].all() and stream["site"].iloc[start] != "resid_final"

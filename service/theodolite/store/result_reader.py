@@ -169,6 +169,8 @@ def _load(
         raise RunDamagedError(f"{run.id}: results {name!r} cannot be read: {error}") from error
     if group.attrs.get("version") != GROUPS[name].version:
         variables |= _missing(required, variables)
+        # A new variable with a dimension of its own stays absent: an older version did not write the labels.
+        required = [variable for variable in required if variable.name in variables]
     expected = {variable.name for variable in required}.union(*(variable.dims for variable in required))
     if not has_all_chunks or not expected <= set(variables):
         raise _incomplete_listing(run, name)

@@ -146,6 +146,14 @@ def test_limit_comes_after_draw(tmp_path: Path) -> None:
     assert read(tmp_path, "numbered.txt", draw={"test_size": 0.2, "random_state": 1}, limit=5) == train[:5]
 
 
+def test_skip_comes_after_draw_and_before_limit(tmp_path: Path) -> None:
+    texts = write_numbered(tmp_path, 50)
+    train, _ = train_test_split(texts, test_size=0.2, random_state=1)
+    draw = {"test_size": 0.2, "random_state": 1}
+    assert read(tmp_path, "numbered.txt", draw=draw, skip=3, limit=5) == train[3:8]
+    assert read(tmp_path, "numbered.txt", skip=48) == texts[48:]
+
+
 def test_where_filters_before_limit(tmp_path: Path) -> None:
     write_kinds(tmp_path)
     kept = read(tmp_path, "kinds.json", column="text", where={"kind": "odd"}, limit=3)
@@ -242,6 +250,7 @@ BAD = {
         {"draw": {"test_size": 0.5, "random_state": 0}},
         ["goals.draw"],
     ),
+    "skip_leaves_nothing": ("a\nb\n", "a.txt", {"skip": 2}, ["goals.skip: 2 would leave out all 2", "1 or less"]),
     "corrupt_json": ('["a", ', "a.json", {}, ["goals.source", "a.json", "cannot be read"]),
     "corrupt_jsonl": ('{"a": "b"}\n{"a": ', "a.jsonl", {}, ["goals.source", "a.jsonl", "cannot be read"]),
     "corrupt_parquet": (b"PAR1 nothing", "a.parquet", {}, ["goals.source", "a.parquet", "cannot be read"]),

@@ -13,7 +13,8 @@ from theodolite.errors import ModelError
 from theodolite.spec import HeadsSpec
 from theodolite_jobs.models.rotary import rotation
 from theodolite_jobs.models.weights import Weights
-from theodolite_jobs.results.heads_layer import SIDES, Stream, decompose_layer, vocabulary_product
+from theodolite_jobs.results.heads_layer import SIDES, Stream, decompose_layer, vocabulary_products
+from theodolite_jobs.results.words_layer import input_embeddings
 
 LAYER = 2
 OFFSETS = [0, 3]
@@ -213,26 +214,68 @@ def test_equal_samples_have_nan_null_variance(weights):
     assert np.isnan(found["null_variance"]).all()
 
 
-def test_copying_scores_are_those_of_the_whole_vocabulary(weights):
-    found = decompose_layer(weights, LAYER, HeadsSpec(vectors=1), NO_STREAM, (0, 0), vocabulary_product(weights))
+def tables(weights, fold_norm):
+    """Return what attention reads of each token, and the unembedding, in float64."""
     embedding, unembedding = numpy_of(weights.embedding()), numpy_of(weights.unembedding())
-    for matrix, score in zip(dense(weights).vo, found["copying_score"], strict=True):
-        eigenvalues = np.linalg.eigvals(embedding @ matrix @ unembedding.T)
+    if not fold_norm:
+        return embedding, unembedding
+    final = weights.final_norm()
+    if final is not None:
+        unembedding = unembedding * final.scale
+        unembedding = unembedding - unembedding.mean(axis=1, keepdims=True) * (final.kind == "layer")
+    if weights.anatomy.post_norm:
+        return embedding, unembedding
+    stream = numpy_of(input_embeddings(weights)(slice(None)))
+    norm = weights.norm(LAYER, "attention")
+    centred = stream - stream.mean(axis=1, keepdims=True) if norm.kind == "layer" else stream
+    return centred / np.sqrt((centred**2).mean(axis=1, keepdims=True) + norm.epsilon), unembedding
+
+
+def score_of(matrix):
+    eigenvalues = np.linalg.eigvals(matrix)
+    return eigenvalues.sum().real / np.abs(eigenvalues).sum()
+
+
+@pytest.mark.parametrize("fold_norm", [False, True])
+def test_copying_scores_are_those_of_the_whole_vocabulary(weights, fold_norm):
+    heads = HeadsSpec(vectors=1, fold_norm=fold_norm)
+    found = decompose_layer(weights, LAYER, heads, NO_STREAM, (0, 0), vocabulary_products(weights, fold_norm))
+    embedding, unembedding = tables(weights, fold_norm)
+    whole = dense(weights, fold_norm).vo
+    for name, output in (
+        ("copying_score", unembedding - unembedding.mean(0)),
+        ("copying_score_uncentred", unembedding),
+    ):
+        scores = [score_of(embedding @ matrix @ output.T) for matrix in whole]
         # The vocabulary's product is summed in float32.
-        np.testing.assert_allclose(score, eigenvalues.sum().real / np.abs(eigenvalues).sum(), atol=1e-5)
+        np.testing.assert_allclose(found[name], scores, atol=2e-5)
+
+
+def test_a_constant_added_to_all_logits_changes_only_the_uncentred_score(tmp_path):
+    """The softmax ignores it, and it is added when the same vector is added to all rows of W_U."""
+    plain = saved("llama", tmp_path / "plain")
+
+    def shift(tensors):
+        tensors["lm_head.weight"] += 5 * torch.randn(48, generator=torch.Generator().manual_seed(0))
+
+    shifted = rewritten("llama", tmp_path / "shifted", shift)
+    before, after = (atlas_of(weights) for weights in (plain, shifted))
+    np.testing.assert_allclose(after["copying_score"], before["copying_score"], atol=2e-5)
+    assert np.abs(after["copying_score_uncentred"] - before["copying_score_uncentred"]).max() > 0.1
 
 
 @pytest.mark.parametrize("block", [1, 7, 64, 8192])
-def test_the_vocabulary_product_does_not_depend_on_the_block_size(weights, block):
-    whole = numpy_of(weights.unembedding()).T @ numpy_of(weights.embedding())
-    found = vocabulary_product(weights, block)
-    assert np.linalg.norm(found - whole) <= 1e-6 * np.linalg.norm(whole)  # blocks are multiplied in float32
+def test_the_vocabulary_products_do_not_depend_on_the_block_size(weights, block):
+    embedding, unembedding = numpy_of(weights.embedding()), numpy_of(weights.unembedding())
+    whole = (unembedding - unembedding.mean(axis=0)).T @ embedding, unembedding.T @ embedding
+    for found, expected in zip(vocabulary_products(weights, False, block), whole, strict=True):
+        assert np.linalg.norm(found - expected) <= 2e-6 * np.linalg.norm(expected)  # blocks are multiplied in float32
 
 
-def test_the_vocabulary_product_is_none_without_a_head_or_with_projected_embeddings(tmp_path):
-    assert vocabulary_product(saved("opt-post-norm", tmp_path / "projected")) is None
+def test_the_vocabulary_products_are_none_without_a_head_or_with_projected_embeddings(tmp_path):
+    assert vocabulary_products(saved("opt-post-norm", tmp_path / "projected"), False) is None
     tiny.tiny_model("qwen2").save_pretrained(tmp_path / "headless")
-    assert vocabulary_product(Weights(tmp_path / "headless", tiny.CONFIGS["qwen2"])) is None
+    assert vocabulary_products(Weights(tmp_path / "headless", tiny.CONFIGS["qwen2"]), False) is None
 
 
 def rewritten(family, folder, change):
@@ -245,7 +288,7 @@ def rewritten(family, folder, change):
 
 
 def atlas_of(weights, layer=LAYER):
-    return decompose_layer(weights, layer, HeadsSpec(vectors=2), NO_STREAM, (0, 0), vocabulary_product(weights))
+    return decompose_layer(weights, layer, HeadsSpec(vectors=2), NO_STREAM, (0, 0), vocabulary_products(weights, False))
 
 
 @pytest.mark.parametrize("value", [torch.nan, torch.inf])
@@ -321,7 +364,7 @@ def test_only_a_head_of_zeros_has_nan_alignment(tmp_path, projection):
 
     stream = Stream(directions(1), directions(1), {(0, 0): samples()})
     weights = rewritten("llama", tmp_path, change)
-    found = decompose_layer(weights, LAYER, HeadsSpec(vectors=2), stream, (1, 1), vocabulary_product(weights))
+    found = decompose_layer(weights, LAYER, HeadsSpec(vectors=2), stream, (1, 1), vocabulary_products(weights, False))
     circuit, sides = (0, slice(2)) if projection == "q" else (1, slice(2, 4))
     zeros = {"q": [1], "v": [2, 3], "o": [1]}[projection]  # a value serves two heads
     rest = [head for head in range(4) if head not in zeros]

@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+import torch
 from support import tiny
 from support.stored import record_of
 from transformers import AutoModelForCausalLM, AutoModelForMaskedLM
@@ -15,8 +16,16 @@ from theodolite.store.prompts import write_tokens
 from theodolite.store.records import Commit
 from theodolite.store.runs import create_run
 from theodolite_jobs.models.weights import Weights
+from theodolite_jobs.results import words_trajectories as table_of_trajectories
+from theodolite_jobs.results.words_layer import input_embeddings
 from theodolite_jobs.results.words_trajectories import TARGET, trajectory_table
-from theodolite_jobs.statistics.words_trajectories import angles, principal_coordinates, umap_coordinates
+from theodolite_jobs.statistics import words_trajectories
+from theodolite_jobs.statistics.words_trajectories import (
+    angles,
+    principal_coordinates,
+    umap_coordinates,
+    vocabulary_angles,
+)
 
 WIDTH = 48
 
@@ -56,6 +65,25 @@ def test_angles_broadcast_many_vectors_against_one():
     x, y = draw(2, 3, WIDTH), draw(1, 3, WIDTH, seed=1)
     cosines = (x * y).sum(-1) / np.linalg.norm(x, axis=-1) / np.linalg.norm(y, axis=-1)
     np.testing.assert_allclose(angles(x, y), np.degrees(np.arccos(cosines)), rtol=1e-12)
+
+
+@pytest.mark.parametrize("block", [1, 7, 64])
+def test_angles_to_a_vocabulary_are_those_to_each_row(block, monkeypatch):
+    monkeypatch.setattr(words_trajectories, "BLOCK_TOKENS", block)
+    table, points = draw(64, WIDTH) + 0.3, draw(5, WIDTH, seed=1)
+    table[9], points[3] = 0, 0
+    rows = torch.from_numpy(table.astype(np.float32))
+    mean, sd = vocabulary_angles(lambda some: rows[some], 61, points)
+    known = np.delete(table[:61], 9, axis=0)
+    for index in (0, 1, 2, 4):
+        each = [angle(points[index], row) for row in known]
+        np.testing.assert_allclose([mean[index], sd[index]], [np.mean(each), np.std(each, ddof=1)], rtol=1e-5)
+    assert np.isnan([mean[3], sd[3]]).all()
+
+
+def test_the_angle_to_one_row_has_no_spread():
+    mean, sd = vocabulary_angles(lambda some: torch.ones(1, WIDTH)[some], 1, draw(2, WIDTH))
+    assert np.isnan([mean, sd]).all()
 
 
 @pytest.mark.parametrize("count", [1, 2, 3, 40])
@@ -176,10 +204,15 @@ def test_the_table_measures_each_token_at_each_site_and_layer(captured):
                 assert (row["depth"], row["rank_of_next"]) == (depth, rank)
                 np.testing.assert_allclose(row["angle_to_final"], angle(x, ends), atol=1e-5)
                 np.testing.assert_allclose(row["angle_to_next"], angle(seen, target), rtol=1e-6)
+                each = [angle(seen, other) for other in unembedding[:KNOWN] if other.any()]
+                np.testing.assert_allclose(row["vocabulary_angle_mean"], np.mean(each), rtol=1e-5)
+                np.testing.assert_allclose(row["vocabulary_angle_sd"], np.std(each, ddof=1), rtol=1e-5)
+                z = (angle(seen, target) - np.mean(each)) / np.std(each, ddof=1)
+                np.testing.assert_allclose(row["angle_to_next_z"], z, atol=1e-4)
                 expected_rows += 1
             row = table.loc[(sentence, index, TARGET, -1)]
             assert (row["depth"], row["rank_of_next"], row["next_token_id"]) == (-1, -1, ids[index + 1])
-            assert np.isnan(row["angle_to_final"])
+            assert np.isnan([row["angle_to_final"], row["angle_to_next_z"]]).all()
             expected_rows += 1
     assert len(frame) == expected_rows  # and none of a sentence of one token, or of one that could not be captured
     assert (table.xs("resid_final", level="site")["angle_to_final"] == 0).all()
@@ -211,6 +244,32 @@ def test_sentences_of_one_token_have_no_trajectories(tmp_path):
     tokens = [(4,), (9,), (4,)]
     run = store_sentences(tmp_path / "store", made_up_states(tokens), tokens)
     assert len(trajectory_table(run, Weights(tmp_path / "model", tiny.CONFIGS["gpt2"]), KNOWN, umap=False)) == 0
+
+
+def test_the_umap_is_fitted_in_the_space_of_the_points_that_it_places(captured, monkeypatch):
+    """Inputs of the vocabulary and states after the final norm, and a next token's own input; all of unit length."""
+    states, run, weights = captured
+    fitted = []
+
+    def fit(table, points):
+        fitted.extend([table, points])
+        return points[:, :3]
+
+    monkeypatch.setattr(table_of_trajectories, "umap_coordinates", fit)
+    frame = trajectory_table(run, weights, KNOWN, umap=True)
+    table, points = fitted
+    inputs = input_embeddings(weights)(slice(0, 64)).double().numpy()
+    inputs = np.array([decoded(x, weights) for x in inputs])
+    lengths = np.linalg.norm(inputs, axis=1, keepdims=True)
+    inputs = np.divide(inputs, lengths, where=lengths > 0, out=np.zeros_like(inputs))
+    np.testing.assert_allclose(table, inputs[:KNOWN][lengths[:KNOWN, 0] > 0], atol=1e-6)
+    np.testing.assert_allclose(np.linalg.norm(points, axis=1), 1, rtol=1e-6)
+    for row, point in zip(frame.itertuples(), points, strict=True):
+        if row.site == TARGET:
+            np.testing.assert_allclose(point, inputs[row.next_token_id], atol=1e-6)
+    at = next(row for row in frame.itertuples() if row.site == "resid_mid")
+    seen = decoded(states["resid_mid"][at.sentence, at.index - len(TOKENS[at.sentence]), 0].astype(np.float64), weights)
+    np.testing.assert_allclose(points[at.Index], seen / np.linalg.norm(seen), atol=1e-6)
 
 
 def test_umap_is_deterministic_and_keeps_neighbours_close():

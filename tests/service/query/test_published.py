@@ -4,13 +4,17 @@ import numpy as np
 import pytest
 from support.finished_runs import REFUSAL, finished_run, model_facts
 
+from theodolite.groups.curves import SAMPLE_SIZES
 from theodolite.groups.curves import VARIABLES as CURVES
 from theodolite.query.published import (
+    expected_values,
+    has_same_prompts,
     largest_deviation,
     measured_values,
     published_curves,
     selected_directions,
 )
+from theodolite.spec import PromptSetSpec
 from theodolite.store.result_reader import read_group
 from theodolite_jobs.report.page import render_report
 
@@ -122,6 +126,32 @@ def test_other_contrasts_and_positions_have_no_published_curves(positive, negati
     assert published_curves(hub(QWEN), positive, negative, position) == []
 
 
+@pytest.mark.parametrize("model_id", MODELS)
+def test_every_published_number_of_prompts_of_a_cosine_is_predicted(model_id):
+    assert {curve.n_per_set for curve in of(model_id) if curve.statistic == "cosine_of_means"} <= set(SAMPLE_SIZES)
+
+
+def test_a_set_matches_by_its_name_before_the_first_hyphen():
+    curves = published_curves(hub(QWEN), "harmful-16", "harmless-16", -1)
+    assert {curve.prompt_set for curve in curves} == {None, "harmful-16", "harmless-16"}
+    assert published_curves(hub(QWEN), "harmful16", "harmless16", -1) == []
+
+
+def test_the_same_prompts_are_those_of_the_same_file_column_draw_and_rows():
+    draw = {"test_size": 0.2, "random_state": 42}
+    harmful = {"source": "file:data/harmful_behaviors.csv", "column": "goal", "draw": draw, "skip": 48, "limit": 16}
+    harmless = {**harmful, "source": "hub:tatsu-lab/alpaca", "column": "instruction", "where": {"input": ""}}
+    of_sets = {curve.statistic: curve for curve in of(QWEN)}
+
+    def is_same(statistic="cosine_of_means", **changed):
+        return has_same_prompts(of_sets[statistic], PromptSetSpec(**{**harmful, **changed}), PromptSetSpec(**harmless))
+
+    assert is_same()
+    assert not is_same("difference_norm")  # this source does not state its prompts
+    for changed in ({"skip": 0}, {"limit": 64}, {"draw": None}, {"source": "builtin:harmful"}, {"where": {"a": 1}}):
+        assert not is_same(**changed), changed
+
+
 def qwen_run(folder, sites=("resid_pre", "resid_mid"), **changed):
     """Write a run whose plain cosine equals the published one, except that it is 0.02 lower at 17-mid."""
     published = np.array(list(values(QWEN, "cosine_of_means").values()))
@@ -165,10 +195,43 @@ def test_shares_exclude_published_zeros_and_missing_values():
 def test_the_report_contains_the_deviations_from_published_curves(tmp_path):
     page = render_report(qwen_run(tmp_path, variance_mean=4.0, difference_norm=97.78))
     assert "lone17/llm-activation-control, refusal_demo2.ipynb" in page
-    assert "16 prompts in each set" in page
-    assert "plain cosine of means 0.0200 lower at layer 17 mid (measured: 0.7105, published: 0.7305)" in page
+    assert "16 prompts in each set, this run has 4 and 4" in page
+    # A group of an older version has no predictions.
+    assert "plain cosine of means 0.0200 lower at layer 17 mid (measured: 0.7105, published: 0.7305), not" in page
     assert "mean variance of harmful 341 % higher at layer 20 pre (measured: 4, published: 0.9063)" in page
     assert "128 prompts in each set" in page
+
+
+def predicting_run(folder, low=0.05, high=0.05, **options):
+    """Write a run that predicts the published cosines at 16 prompts, except at 17-mid, and 0.3 at other numbers."""
+    published = np.array(list(values(QWEN, "cosine_of_means").values()))
+    predicted = np.stack([published[::2], published[1::2]])
+    predicted[1, 17] -= 0.02
+    by_size = np.stack([predicted, *[np.full_like(predicted, 0.3)] * (len(SAMPLE_SIZES) - 1)], axis=-1)[None, :, None]
+    name = "cosine_of_means_expected"
+    ends = {name: by_size, f"{name}_low": by_size - low, f"{name}_high": by_size + high}
+    return qwen_run(folder, **ends, **options)
+
+
+def test_predictions_are_those_of_the_sources_number_of_prompts(tmp_path):
+    curves = read_group(predicting_run(tmp_path), "curves")
+    found = expected_values(curves, of(QWEN)[0], "refusal", -1)
+    assert [one.depth for one in found] == list(range(48))
+    assert all(one.is_inside for one in found)
+    farthest = max(found, key=lambda one: one.distance)
+    assert (farthest.depth, farthest.published) == (35, 0.7305)
+    # 0.008 is the accuracy of the source's arithmetic
+    np.testing.assert_allclose([farthest.value, farthest.low, farthest.high], [0.7105, 0.6525, 0.7685])
+    assert farthest.distance == pytest.approx(0.02 / 0.058)
+    assert expected_values(curves, of(QWEN)[1], "refusal", -1) == []
+
+
+def test_the_report_compares_a_published_cosine_with_the_prediction(tmp_path):
+    page = render_report(predicting_run(tmp_path, low=0.01, high=0.01))
+    assert "47 of 48 published plain cosines of means lie in the 95 % interval that this run predicts for 16" in page
+    assert "at layer 17 mid: published 0.7305, predicted 0.7105 [0.6925, 0.7285]" in page
+    assert "16 prompts in each set, this run has 4 and 4" in page
+    assert "plain cosine of means 0.0200 lower" not in page
 
 
 def test_the_report_of_another_model_has_no_published_curves(tmp_path):

@@ -27,6 +27,18 @@ def test_a_variable_that_an_older_version_did_not_write_is_missing(tmp_path, mon
     assert (found["reliability"] == 0.9).all()
 
 
+def test_a_later_variable_with_a_dimension_of_its_own_is_absent(tmp_path, monkeypatch):
+    group = GROUPS["curves"]
+    known = tuple(variable for variable in group.variables if "n_prompts" not in variable.dims)
+    with monkeypatch.context() as older:
+        older.setitem(GROUPS, "curves", replace(group, version=2, variables=known))
+        run = finished_run(tmp_path, {"curves": {"difference_norm": 2.0}})
+    found = read_group(run, "curves")
+    assert (found["difference_norm"] == 2.0).all()
+    assert "cosine_of_means_expected" not in found
+    assert "n_prompts" not in found.dims
+
+
 def test_directions_of_an_older_version_are_read_and_exported_without_what_they_lack(tmp_path, monkeypatch):
     group = GROUPS["directions"]
     known = tuple(variable for variable in group.variables if variable.name in ("direction", "direction_cosine"))
