@@ -73,8 +73,8 @@ class Fit:
 
 def usable_points(y: Float64[np.ndarray, " depth"]) -> Bool[np.ndarray, " depth"]:
     """Return which values have a logarithm; none if they are fewer than four."""
-    usable = np.isfinite(y) & (y > 0)
-    return usable & (usable.sum() >= _MIN_POINTS)
+    usable: Bool[np.ndarray, " depth"] = np.isfinite(y) & (y > 0)
+    return usable if usable.sum() >= _MIN_POINTS else np.zeros_like(usable)
 
 
 def is_constant(y: Float64[np.ndarray, " depth"]) -> bool:
