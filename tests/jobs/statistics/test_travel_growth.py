@@ -107,7 +107,7 @@ def test_the_interval_is_wider_if_neighbouring_errors_resemble_each_other():
 
 @pytest.mark.parametrize(("n", "rho"), [(12, 0.0), (12, 0.8), (30, 0.8)])
 def test_the_interval_of_the_slope_covers_the_true_one(n, rho):
-    """A small version of benchmarks/growth.py. Ordinary least squares cover 57 % at n = 30 and rho = .8."""
+    """A small version of benchmarks/growth.py. Ordinary least squares cover 50 % at n = 30 and rho = .8."""
     rng, t = np.random.default_rng(1), np.arange(float(n))
     intervals = [slope_interval("log_linear", t, 0.1 * t + autocorrelated(rng, n, rho, 0.2)) for _ in range(150)]
     assert 0.90 <= np.mean([low <= 0.1 <= high for low, high in intervals]) <= 1
