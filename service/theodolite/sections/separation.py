@@ -14,6 +14,7 @@ from theodolite.groups.directions import RELIABLE
 from theodolite.query.compare import BOUND
 from theodolite.query.curves import along_depth
 from theodolite.query.directions import is_unreliable
+from theodolite.query.twin import read_twin
 from theodolite.sections.parts import (
     BRACKETS,
     CHANCE,
@@ -26,6 +27,7 @@ from theodolite.sections.parts import (
     point_text,
 )
 from theodolite.sections.permutations import cosine_facts, permutation_facts
+from theodolite.sections.twin import twin_separation_facts
 from theodolite.store.manifest import finished_groups
 from theodolite.store.result_reader import read_group
 from theodolite.store.runs import Run
@@ -35,12 +37,15 @@ def sections(run: Run) -> list[Section]:
     """Return a section for each contrast: separation of held-out prompts, cosines between layers' directions."""
     separation, directions = read_group(run, "separation"), read_group(run, "directions")
     tests = read_group(run, "permutations") if "permutations" in finished_groups(run) else None
+    twins = read_twin(run, "separation")
     contrasts = separation["contrast"].values.tolist()
-    of_contrasts = [_section(separation, directions, tests, contrast) for contrast in contrasts]
+    of_contrasts = [_section(separation, directions, tests, twins.get(name), name) for name in contrasts]
     return [section for section in of_contrasts if section]
 
 
-def _section(separation: xr.Dataset, directions: xr.Dataset, tests: xr.Dataset | None, contrast: str) -> Section | None:
+def _section(
+    separation: xr.Dataset, directions: xr.Dataset, tests: xr.Dataset | None, twin: xr.Dataset | None, contrast: str
+) -> Section | None:
     """Return the section of a contrast, or None if one of its sets lacks the last position."""
     position, sites = last_position(separation), shown_sites(separation)
     values = separation.sel(contrast=contrast, position=position, site=sites)
@@ -53,6 +58,7 @@ def _section(separation: xr.Dataset, directions: xr.Dataset, tests: xr.Dataset |
         f"Separation of {contrast} at position {position}: {counts[0]} and {counts[1]} prompts in five folds",
         [
             *_facts(values, counts, null),
+            *(twin_separation_facts(values, twin.sel(position=position, site=sites)) if twin is not None else ()),
             *_reliability_facts(own),
             *(cosine_facts(own, null) if null is not None else ()),
         ],
@@ -60,7 +66,7 @@ def _section(separation: xr.Dataset, directions: xr.Dataset, tests: xr.Dataset |
             Figure(
                 f"separation.{contrast}",
                 "Separation of held-out prompts along the direction",
-                partial(separation_figure, separation, tests, contrast, position, sites),
+                partial(separation_figure, separation, tests, contrast, position, sites, twin),
             ),
             Figure(
                 f"separation.{contrast}.reliability",
