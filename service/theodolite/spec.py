@@ -74,13 +74,13 @@ class ModelSpec(_Model):
     attention: Literal["auto", "eager", "sdpa", "flash_attention_2"] = Field(
         "auto", description="Attention kernel; auto is the kernel that transformers selects for the family."
     )
+    trust_remote_code: bool = Field(
+        False, description="Run the checkpoint's own code; the deployment must allow the model by name."
+    )
     weights: Literal["trained", "random"] = Field(
         "trained",
         description="random surveys an untrained twin: the same configuration and tokenizer, with the weights that "
         "transformers gives the model before training, from a fixed seed.",
-    )
-    trust_remote_code: bool = Field(
-        False, description="Run the checkpoint's own code; the deployment must allow the model by name."
     )
 
     @model_validator(mode="after")

@@ -15,20 +15,24 @@ COMPARED = ("curves", "separation")
 """The result groups whose sections compare a run with its untrained twin."""
 
 
-def read_twin(run: Run, group: str) -> dict[str, xr.Dataset]:
-    """Return a result group of the run's untrained twin by contrast, for the contrasts that both runs define equally.
+def read_twin(run: Run, *groups: str) -> dict[str, dict[str, xr.Dataset]]:
+    """Return results of the run's untrained twin by contrast and group, for contrasts that both runs define equally.
 
-    The attribute `seed` is the seed of the random weights. Empty if the store has no twin with this group, or if the
-    results of the twin cannot be read.
+    The attribute `seed` is the seed of the random weights. Groups that the twin lacks, or that cannot be read, are left
+    out; without a twin, the result is empty.
     """
-    with suppress(StoreError):
-        twin = untrained_twin(run)
-        if twin is not None and group in finished_groups(twin):
+    twin = untrained_twin(run)
+    found: dict[str, dict[str, xr.Dataset]] = {}
+    if twin is None:
+        return found
+    for group in groups:
+        with suppress(StoreError):
             own, others = (read_contrasts(one, finished_groups(one)) for one in (run, twin))
-            results = read_group(twin, group)
-            shared = [name for name in results["contrast"].values.tolist() if own.get(name) == others[name]]
-            return {name: results.sel(contrast=name).assign_attrs(seed=twin.record.model.seed) for name in shared}
-    return {}
+            results = read_group(twin, group).assign_attrs(seed=twin.record.model.seed)
+            for name in results["contrast"].values.tolist():
+                if own.get(name) == others[name]:
+                    found.setdefault(name, {})[group] = results.sel(contrast=name)
+    return found
 
 
 def untrained_twin(run: Run) -> Run | None:

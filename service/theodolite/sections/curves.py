@@ -34,7 +34,7 @@ def sections(run: Run) -> list[Section]:
     """Return a section for each contrast at each position that both of its sets have."""
     curves, twins = read_group(run, "curves"), read_twin(run, "curves")
     return [
-        _section(run, curves, twins.get(contrast), contrast, sides, position)
+        _section(run, curves, twins.get(contrast, {}).get("curves"), contrast, sides, position)
         for contrast, sides in curves.attrs["contrasts"].items()
         for position in curves["position"].values.tolist()
         if int(curves["n_positive"].sel(contrast=contrast, position=position)) > 0
@@ -81,7 +81,7 @@ def _remedy(curves: xr.Dataset, view: ContrastView) -> str:
 def _facts(curves: xr.Dataset, twin: xr.Dataset | None, view: ContrastView, prompts: str) -> list[str]:
     """Return sentences about the curves that the figure shows first."""
     shown = {"position": view.position, "site": shown_sites(curves)}
-    values = curves.sel(contrast=view.contrast, **shown)
+    values = curves.sel({"contrast": view.contrast, **shown})
     facts = _cosine_facts(values, prompts)
     if twin is not None:
         facts += twin_cosine_facts(values, twin.sel(shown))

@@ -51,5 +51,19 @@ def twin_separation_facts(values: xr.Dataset, twin: xr.Dataset) -> Iterator[str]
     )
 
 
+def twin_cosine_between_layers(directions: xr.Dataset) -> Iterator[str]:
+    """Yield a sentence about the cosines between neighbouring layers' directions of the twin, (site, layer)."""
+    medians = []
+    for site in directions["site"].values.tolist():
+        cosines = np.diagonal(directions["direction_cosine"].sel(site=site), offset=1)
+        if np.isfinite(cosines).any():
+            medians.append(f"{np.nanmedian(cosines):.2f} at {site}")
+    if medians:
+        yield (
+            "Median cosine between the directions of neighbouring layers of the untrained twin: "
+            f"{' and '.join(medians)}."
+        )
+
+
 def _subject(twin: xr.Dataset) -> str:
     return f"An untrained twin of this model (random weights, seed {twin.attrs['seed']})"

@@ -94,7 +94,7 @@ def _dtype(config: Any) -> Any:
 
 
 def _bytes(model: Any, dtype: Any) -> int:
-    return sum(parameter.numel() for parameter in model.parameters()) * int(dtype.itemsize)
+    return int(sum(parameter.numel() for parameter in model.parameters()) * dtype.itemsize)
 
 
 class _Part(NamedTuple):
