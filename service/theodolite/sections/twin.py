@@ -45,10 +45,10 @@ def twin_separation_facts(values: xr.Dataset, twin: xr.Dataset) -> Iterator[str]
         f"{layer_of(auroc, best)}, on the same prompts."
     )
     above = along_depth(values["auroc_low"]).values > along_depth(twin["auroc_high"]).values
-    yield (
-        f"The AUROC interval of this model lies above that of the twin at {int(above.sum())} of {len(above)} depths. "
-        "At the other depths, these prompts do not show that training raises the AUROC."
-    )
+    elsewhere = "At the other depths, these" if above.any() else "These"
+    limit = "" if above.all() else f" {elsewhere} prompts do not show that training raises the AUROC."
+    counts = f"{above.sum()} of {above.size} depths"
+    yield f"The AUROC interval of this model lies above that of the twin at {counts}.{limit}"
 
 
 def twin_cosine_between_layers(directions: xr.Dataset) -> Iterator[str]:

@@ -76,6 +76,20 @@ def test_the_largest_auroc_of_the_twin_and_the_depths_above_it_are_stated(run, t
     ]
 
 
+@pytest.mark.parametrize(
+    ("auroc", "expected"),
+    [
+        (0.99, "at 8 of 8 depths."),
+        (0.5, "at 0 of 8 depths. These prompts do not show that training raises the AUROC."),
+    ],
+)
+def test_the_limit_of_the_comparison_is_stated_unless_all_intervals_lie_above(tmp_path, auroc, expected):
+    run = finished_run(tmp_path, results(COSINE, np.full_like(AUROC, auroc)))
+    facts = model_facts().model_copy(update={"name": "tiny (random weights)", "weights": "random", "seed": 3})
+    finished_run(tmp_path, results(COSINE, np.full_like(AUROC, 0.6)), facts, "tiny-random-weights-0")
+    assert facts_of(separation, run)[1].endswith(f"lies above that of the twin {expected}")
+
+
 def test_the_curves_of_the_twin_are_drawn(run, twin):
     expected = {"curves.refusal.-1": ("cosine_of_means_debiased", 0), "separation.refusal": ("auroc", 0)}
     for name, (statistic, first) in expected.items():

@@ -18,10 +18,12 @@ from transformers import MODEL_FOR_CAUSAL_LM_MAPPING, LlamaConfig, LlamaForCausa
 
 from theodolite.errors import ModelError, UnsupportedModelError
 from theodolite.spec import ModelSpec
+from theodolite_jobs.models import source
 from theodolite_jobs.models.convert import random_weights
+from theodolite_jobs.models.convert.files import SMALL_FILES
 from theodolite_jobs.models.convert.random_weights import SEED, create_random, random_bytes
 from theodolite_jobs.models.load import load_config, load_model
-from theodolite_jobs.models.source import fetch, resolve_source
+from theodolite_jobs.models.source import ModelSource, fetch, resolve_source
 from theodolite_jobs.models.tensors import TensorFiles
 
 Usage = namedtuple("Usage", "total used free")
@@ -247,9 +249,22 @@ def test_the_source_of_random_weights_has_the_revision_of_the_model_and_a_name_o
     assert (fetch(random, cache) / "marker").exists()
 
 
+def test_no_weights_of_a_hub_model_are_downloaded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder, requested = save_config(tmp_path / "model", "qwen2"), []
+
+    def downloaded(_: ModelSource, patterns: list[str]) -> Path:
+        requested.append(patterns)
+        return folder
+
+    monkeypatch.setattr(source, "_hub_folder", downloaded)
+    model = ModelSpec(id="org/tiny", revision="0" * 40, weights="random")
+    load_model(fetch(resolve_source(model, Path()), tmp_path / "cache"))
+    assert requested == [SMALL_FILES]
+
+
 def test_qwen1_has_random_weights_of_its_conversion(saved_qwen1: Path, tmp_path: Path) -> None:
-    source = resolve_source(ModelSpec(id=str(saved_qwen1), weights="random"), Path())
-    model = load_model(fetch(source, tmp_path / "cache"))
+    random = resolve_source(ModelSpec(id=str(saved_qwen1), weights="random"), Path())
+    model = load_model(fetch(random, tmp_path / "cache"))
     assert type(model.config) is Qwen2Config
     assert [path.name for path in (tmp_path / "cache" / "qwen1").iterdir()] == [
         path.name for path in (tmp_path / "cache" / "qwen1").glob("*-small")
