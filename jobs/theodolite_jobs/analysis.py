@@ -18,7 +18,7 @@ from theodolite.store.result_writer import build_group, drop_claims, remove_grou
 from theodolite.store.runs import Run
 from theodolite.store.tables import encode_table
 from theodolite_jobs.models.load import check_readable, load_config, load_tokenizer
-from theodolite_jobs.models.source import ModelSource, fetch, pinned, resolve_source
+from theodolite_jobs.models.source import ModelSource, fetch, pinned, random_versions, resolve_source
 from theodolite_jobs.models.weights import Weights
 from theodolite_jobs.passes.selections import Contrasts
 from theodolite_jobs.prepare import check_remote_code
@@ -186,10 +186,24 @@ def _report_failures(run: Run, spec: SurveySpec, failed: dict[str, ModelError], 
 def _open_weights(run: Run, spec: SurveySpec, source: ModelSource | None, settings: Settings) -> Weights:
     """Return the weights of the run's model; raise ModelError if they are missing or cannot be read."""
     check_remote_code(spec.model, settings)
+    _check_random_weights(run)
     source = source or _same_model(run)
     check_readable(load_config(fetch(source, settings.cache, weights=False), spec.model.trust_remote_code))
     files = fetch(source, settings.cache)
     return Weights(files, load_config(files, spec.model.trust_remote_code))
+
+
+def _check_random_weights(run: Run) -> None:
+    """Raise ModelError if the random weights of a run differ from those that this installation draws."""
+    if run.record.model.weights == "trained":
+        return
+    for name, here in random_versions().items():
+        recorded = run.record.versions.get(name)
+        if recorded != here:
+            raise ModelError(
+                f"{run.id}: its random weights were drawn with {name} {recorded}, and {name} {here} may draw others; "
+                f"analyse the run with {name} {recorded}, or survey it again in another store"
+            )
 
 
 def _same_model(run: Run) -> ModelSource:

@@ -79,7 +79,7 @@ def _certified_workers(
     prepared: Prepared, settings: Settings, console: Console
 ) -> Iterator[tuple[list[RayWorker], dict[str, Any]]]:
     """Start the replicas of a survey, and yield them with their parity certificate; stop them at the end."""
-    if prepared.source.kind == "folder":
+    if prepared.source.kind == "folder" and prepared.source.weights == "trained":
         TensorFiles(Path(prepared.source.location))  # raise for a broken file before replicas start
     console.say(f"starting replicas on {settings.ray_address or 'this machine'}")
     with ray_session(settings.ray_address), marked_store(settings.store) as marker:

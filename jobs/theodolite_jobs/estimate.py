@@ -9,6 +9,7 @@ from theodolite.settings import Settings
 from theodolite.spec import SurveySpec
 from theodolite_jobs.capture.parity import FIRST_BLOCKS
 from theodolite_jobs.gpus import KINDS, REDUCE_SECONDS, WRITE_SECONDS, on_kind
+from theodolite_jobs.models.convert.random_weights import random_bytes
 from theodolite_jobs.models.facts import skeleton
 from theodolite_jobs.models.load import load_tokenizer, resolved_dtype
 from theodolite_jobs.models.sharding import choose_ranks
@@ -94,11 +95,13 @@ def estimate(prepared: Prepared) -> dict[str, Any]:
             "revision": prepared.source.revision,
             "parameters": parameters,
             "dtype": dtype,
+            "weights": prepared.source.weights,
             **asdict(prepared.dimensions),
         },
         "sets": sets,
         "replica_memory_bytes": round(weights + other_bytes(1)),
         "stored_bytes_at_most": sum(map(prepared.shard_bytes, shards)),
+        **({"random_weights_bytes": random_bytes(prepared.config)} if prepared.source.weights == "random" else {}),
         "capture_seconds_about": {
             device: float(f"{operations / speed:.2g}") for device, speed in _OPERATIONS_PER_SECOND.items()
         },

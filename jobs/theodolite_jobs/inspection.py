@@ -67,4 +67,4 @@ def _notes_on_files(source: ModelSource) -> list[str]:
         return [
             "the weights are pickled, which loading refuses because pickles can run code; convert them to safetensors"
         ]
-    return ["the model has no .safetensors weights, so it can be described but not surveyed"]
+    return ["the model has no .safetensors weights, so it can be surveyed only with model.weights: random"]

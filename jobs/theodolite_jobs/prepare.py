@@ -18,10 +18,11 @@ from theodolite.version import __version__
 from theodolite_jobs.capture.plan import SetPlan, ShardPlan, plan_set
 from theodolite_jobs.models.anatomy import Anatomy, Dimensions, check_layers, check_sites, dimensions_of
 from theodolite_jobs.models.batching import can_share_prefix, length_class_of
+from theodolite_jobs.models.convert.random_weights import RULE, SEED
 from theodolite_jobs.models.facts import mlp_width
 from theodolite_jobs.models.families import known_anatomy
 from theodolite_jobs.models.load import check_readable, load_config, load_tokenizer, resolved_dtype
-from theodolite_jobs.models.source import ModelSource, fetch, resolve_source, slug
+from theodolite_jobs.models.source import ModelSource, fetch, random_versions, resolve_source, slug
 from theodolite_jobs.prompts.sources import read_prompts
 from theodolite_jobs.prompts.tokens import check_tokens, resolve_positions, resolve_template, tokenize
 
@@ -66,7 +67,9 @@ class Prepared:
             "attention": spec.model.attention,
             "remote_code": spec.model.trust_remote_code,
         }
-        # These fields are newer than the first runs, whose digests stay the same.
+        # These options are newer than the first runs, whose digests stay the same.
+        if self.source.weights == "random":
+            model |= {"weights": {"rule": RULE, "seed": SEED}}
         newer = {
             name for name, default in {"final": True, "keep": None}.items() if getattr(spec.capture, name) == default
         }
@@ -122,8 +125,12 @@ class Prepared:
             dtype=resolved_dtype(self.config, self.spec.model.dtype),
             attention=attention,
             **asdict(self.dimensions),
+            weights=self.source.weights,
+            seed=SEED if self.source.weights == "random" else None,
         )
         versions = {name: version(name) for name in _RECORDED_VERSIONS}
+        if self.source.weights == "random":
+            versions |= random_versions()
         return RunRecord(
             run_id=self.run_id,
             digest=self.digest,

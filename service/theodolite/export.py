@@ -166,9 +166,10 @@ def _metadata(
     about: Mapping[str, Any], contrast: str, site: str, layers: Sequence[int], position: int
 ) -> dict[str, str]:
     model, sets = about["model"], about["contrast_sets"][contrast]
+    has_hub_id = model["kind"] == "hub" and model.get("weights") != "random"  # a hub id names trained weights
     return {
         "run_id": about["run_id"],
-        "model": model["place"] if model["kind"] == "hub" else model["name"],
+        "model": model["place"] if has_hub_id else model["name"],
         "revision": model["revision"],
         "family": model["family"],
         "contrast": contrast,

@@ -79,6 +79,20 @@ class ModelSpec(_Model):
         False,
         description="Allow the model's own Python code to run. THEODOLITE_REMOTE_CODE_ALLOWED must list the model.",
     )
+    weights: Literal["trained", "random"] = Field(
+        "trained",
+        description="random surveys an untrained twin: the same configuration and tokenizer, with the weights that "
+        "transformers gives the model before training, from a fixed seed.",
+    )
+
+    @model_validator(mode="after")
+    def _random_needs_a_known_class(self) -> "ModelSpec":
+        if self.weights == "random" and self.trust_remote_code:
+            raise ValueError(
+                "weights is random, but trust_remote_code is true; random weights need a model class of transformers, "
+                "so set trust_remote_code: false or weights: trained"
+            )
+        return self
 
 
 class DrawSpec(_Model):
@@ -403,7 +417,10 @@ class SurveySpec(_Model):
 
     def canonical(self) -> str:
         """Return the canonical JSON of the spec without its label; equivalent specs have the same text."""
-        return canonical_json(self.model_dump(mode="json", exclude={"name"}))
+        content = self.model_dump(mode="json", exclude={"name"})
+        if self.model.weights == "trained":  # newer than the first survey jobs, whose ids stay the same
+            del content["model"]["weights"]
+        return canonical_json(content)
 
     def digest(self) -> str:
         """Return the SHA-256 of the canonical form, in hex."""

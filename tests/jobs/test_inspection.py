@@ -117,7 +117,9 @@ def test_a_model_of_32_billion_weights_needs_no_memory_for_them(tmp_path: Path) 
     assert facts["norms"]["final"] == {"module": "norm", "epsilon": 1e-6, "affine": "scale"}
     assert facts["positions"]["rotary"]["all"]["base"] == 1000000.0
     assert facts["biases"] == {"query_key_value": True, "output": False, "mlp": False}
-    assert facts["notes"] == ["the model has no .safetensors weights, so it can be described but not surveyed"]
+    assert facts["notes"] == [
+        "the model has no .safetensors weights, so it can be surveyed only with model.weights: random"
+    ]
 
 
 def test_the_alias_is_described_from_its_header_and_not_converted(tmp_path: Path, inspect: Inspect) -> None:

@@ -8,8 +8,10 @@ from support import tiny
 from theodolite.errors import SiteNotFoundError
 from theodolite.settings import Settings
 from theodolite.sites import Site
-from theodolite.spec import SurveySpec
+from theodolite.spec import SurveySpec, digest_of
 from theodolite.spec_file import parse_spec
+from theodolite.store.layout import CAPTURE_VERSION
+from theodolite_jobs.models.convert.random_weights import RULE, SEED
 from theodolite_jobs.prepare import prepare
 
 PARALLEL = ["gptj", "gpt_neox", "falcon-multi-query", "cohere", "stablelm-parallel", "phi"]
@@ -26,11 +28,13 @@ class OneTokenALetter:
         return {"input_ids": [[ord(letter) % 60 + 3 for letter in text] for text in texts]}
 
 
-def prepared(folder, family, prompts=None, **capture):
+def prepared(folder, family, prompts=None, weights=None, **capture):
     model = folder / family
     model.mkdir(exist_ok=True)
     tiny.CONFIGS[family].save_pretrained(model)
     spec = {"model": {"id": str(model)}, "prompts": prompts or {}, "words": {"sentences": []}}
+    if weights:
+        spec["model"]["weights"] = weights
     if not prompts:
         spec["analyses"] = ["heads"]
     if capture:
@@ -69,6 +73,26 @@ def test_only_a_run_without_resid_final_has_another_run_id(tmp_path, prompts):
         prepared(tmp_path, "llama", prompts, **capture).run_id for capture in ({}, {"final": True}, {"final": False})
     )
     assert default == named != declined
+
+
+def test_trained_weights_are_part_of_no_run_id(tmp_path, prompts):
+    """A run of an older version has the run id of a spec without the field."""
+    found = prepared(tmp_path, "llama", prompts)
+    model = {
+        "place": "folder",
+        "revision": found.source.revision,
+        "dtype": "float32",
+        "attention": "auto",
+        "remote_code": False,
+    }
+    sets = {"some": {"prompts": ["one", "another"], "template": "none", "system": None, "positions": [-1]}}
+    capture = found.spec.capture.model_dump(mode="json", exclude={"positions", "final", "keep"})
+    content = {"capture_version": CAPTURE_VERSION, "model": model, "prompts": sets, "capture": capture}
+    assert found.run_id == f"llama-{digest_of(content)[:12]}"
+    assert prepared(tmp_path, "llama", prompts, weights="trained").run_id == found.run_id
+    random = prepared(tmp_path, "llama", prompts, weights="random")
+    content["model"] = {**model, "weights": {"rule": RULE, "seed": SEED}}
+    assert random.run_id == f"llama-random-weights-{digest_of(content)[:12]}"
 
 
 @pytest.mark.parametrize("sites", [["resid_mid"], ["resid_pre", "resid_mid"]])

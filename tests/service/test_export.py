@@ -140,6 +140,14 @@ def test_a_hub_model_is_named_with_its_owner(tmp_path):
         assert file.metadata()["model"] == "somebody/7B"
 
 
+def test_random_weights_are_not_named_by_a_hub_id(tmp_path):
+    facts = model_facts("7B (random weights)", kind="hub", place="somebody/7B")
+    run = finished(tmp_path, model=facts.model_copy(update={"weights": "random", "seed": 0}))
+    path = export_direction(run, "refusal", "resid_pre", [1], output=tmp_path / "one.safetensors")
+    with safe_open(path, "numpy") as file:
+        assert file.metadata()["model"] == "7B (random weights)"
+
+
 def test_by_default_all_layers_with_a_direction_are_written(tmp_path, run, monkeypatch):
     monkeypatch.chdir(tmp_path)
     path = export_direction(run, "refusal", "resid_pre")

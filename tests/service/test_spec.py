@@ -27,6 +27,7 @@ def test_defaults_are_those_of_the_contract() -> None:
         "dtype": "auto",
         "attention": "auto",
         "trust_remote_code": False,
+        "weights": "trained",
     }
     assert spec.capture.model_dump() == {
         "sites": [Site.RESID_PRE, Site.RESID_MID],
@@ -125,6 +126,7 @@ def test_a_set_that_skips_nothing_has_no_such_field_in_its_canonical_form() -> N
         SURVEY.replace("org/name", "org/other"),
         SURVEY.replace("id: org/name", "id: org/name, revision: v2"),
         SURVEY.replace("id: org/name", "id: org/name, dtype: float16"),
+        SURVEY.replace("id: org/name", "id: org/name, weights: random"),
         SURVEY.replace('"builtin:harmless"', '"builtin:harmless", limit: 9'),
         SURVEY.replace('"builtin:harmless"', '"builtin:harmless", skip: 9'),
         SURVEY.replace("negative: harmless", "negative: harmless, paired: false"),
@@ -138,6 +140,13 @@ def test_a_set_that_skips_nothing_has_no_such_field_in_its_canonical_form() -> N
 )
 def test_digest_differs_for_another_question(other: str) -> None:
     assert parse(other).digest() != parse(SURVEY).digest()
+
+
+def test_trained_weights_are_part_of_no_digest() -> None:
+    """A survey job of an older version has the digest of a spec without the field."""
+    explicit = SURVEY.replace("id: org/name", "id: org/name, weights: trained")
+    assert parse(explicit).canonical() == parse(SURVEY).canonical()
+    assert "weights" not in json.loads(parse(SURVEY).canonical())["model"]
 
 
 def test_the_label_is_part_of_no_digest() -> None:

@@ -23,7 +23,18 @@ BAD = {
         "model: {id: a, size: 7}\n" + NOUNS,
         [
             "  model.size: unknown field, given 7",
-            "allowed: id, revision, dtype, attention, trust_remote_code",
+            "allowed: id, revision, dtype, attention, trust_remote_code, weights",
+        ],
+    ),
+    "unknown_weights": (
+        SURVEY.replace("id: org/name", "id: org/name, weights: rnd"),
+        ["  model.weights: given 'rnd'; input should be 'trained' or 'random'"],
+    ),
+    "random_weights_of_own_code": (
+        SURVEY.replace("id: org/name", "id: org/name, weights: random, trust_remote_code: true"),
+        [
+            "  model: weights is random, but trust_remote_code is true",
+            "set trust_remote_code: false or weights: trained",
         ],
     ),
     "unknown_field_of_set": (

@@ -9,7 +9,8 @@ from typing import Any
 
 import pytest
 
-from theodolite_jobs.models.source import _DUPLICATES, _SMALL_FILES
+from theodolite_jobs.models.convert.files import SMALL_FILES
+from theodolite_jobs.models.source import _DUPLICATES
 
 PROGRAMS = {
     "ray": ("ray.scripts.scripts", "cli"),
@@ -37,7 +38,7 @@ def assert_understood(command: list[str]) -> None:
 def assert_fetches_what_surveys_read(command: list[str]) -> None:
     """Hold the patterns of `hf download` against those of a survey that is offline later."""
     pairs = list(pairwise(command))
-    assert {value for option, value in pairs if option == "--include"} == {*_SMALL_FILES, "*.safetensors"}
+    assert {value for option, value in pairs if option == "--include"} == {*SMALL_FILES, "*.safetensors"}
     assert {value for option, value in pairs if option == "--exclude"} == set(_DUPLICATES)
 
 

@@ -13,15 +13,14 @@ from typing import Literal
 from theodolite.errors import ModelError, SpecError, first_line
 from theodolite.model_aliases import MODEL_ALIASES
 from theodolite.spec import ModelSpec
-from theodolite.store.runs import ModelFacts
+from theodolite.store.runs import RANDOM_WEIGHTS, ModelFacts
+from theodolite_jobs.models.convert.files import SMALL_FILES
 from theodolite_jobs.models.convert.gguf import convert_gguf
 from theodolite_jobs.models.convert.qwen1 import convert_qwen1, is_qwen1
+from theodolite_jobs.models.convert.random_weights import RULE, SEED, create_random
 
 _REASON_CHARACTERS = 160
 """The number of characters that are quoted from another library's message."""
-
-# Configuration, tokenizer, and the code they may need (it runs only if it is allowed); no weights.
-_SMALL_FILES = ["*.py", "*.json", "*.jinja", "*.model", "*.tiktoken", "*.txt"]
 
 # Some repositories also contain the same weights for another library.
 _DUPLICATES = ["consolidated*", "original/*"]
@@ -38,6 +37,7 @@ class ModelSource:
     kind: Literal["hub", "folder", "gguf"]
     location: str  # hub id, folder, or GGUF file
     revision: str = ""  # commit on the hub, or `sha256:…` over the local files; empty before it is resolved
+    weights: Literal["trained", "random"] = "trained"
 
 
 def resolve_source(model: ModelSpec, folder: Path) -> ModelSource:
@@ -71,6 +71,8 @@ def locate(model: ModelSpec, folder: Path) -> ModelSource:
         SpecError: the spec gives a revision for a local model.
     """
     source = _locate(model.id, folder)
+    if model.weights == "random":
+        source = replace(source, name=f"{source.name} ({RANDOM_WEIGHTS})", weights=model.weights)
     if model.revision is not None and source.kind != "hub":
         raise SpecError(f"model.revision: given {model.revision!r}, but only hub models have revisions; leave it out")
     return source
@@ -97,17 +99,32 @@ def _locate(model_id: str, folder: Path) -> ModelSource:
 def fetch(source: ModelSource, cache: Path, *, weights: bool = True) -> Path:
     """Return a folder on this machine that contains configuration, tokenizer and, if `weights`, safetensors weights.
 
-    A GGUF file or a Qwen1 checkpoint is converted once, into `cache`.
+    A GGUF file or a Qwen1 checkpoint is converted once, into `cache`. Random weights are created there once; they need
+    no trained weights, except those of a GGUF file, whose conversion gives the configuration.
     """
+    if source.weights == "random":
+        folder = fetch(replace(source, weights="trained"), cache, weights=False)
+        # Random weights depend on the revision, the rule, the seed, and the installed libraries.
+        key = "-".join([_short(source.revision), f"seed{SEED}", *random_versions().values()])
+        return create_random(folder, cache / "random" / key) if weights else folder
     # A conversion depends on the revision and on the installed version of transformers.
-    converted = f"{source.revision.removeprefix('sha256:')[:16]}-{version('transformers')}"
+    converted = f"{_short(source.revision)}-{version('transformers')}"
     if source.kind == "gguf":
         return convert_gguf(Path(source.location), cache / "gguf" / converted)
-    files = [*_SMALL_FILES, "*.safetensors"] if weights else _SMALL_FILES
+    files = [*SMALL_FILES, "*.safetensors"] if weights else SMALL_FILES
     folder = _hub_folder(source, files) if source.kind == "hub" else Path(source.location)
     if not is_qwen1(folder):
         return folder
     return convert_qwen1(folder, cache / "qwen1" / f"{converted}{'' if weights else '-small'}", weights=weights)
+
+
+def _short(revision: str) -> str:
+    return revision.removeprefix("sha256:")[:16]
+
+
+def random_versions() -> dict[str, str]:
+    """Return the versions on which random weights depend, by the name of the library or of the rule."""
+    return {"random_weights": f"rule{RULE}", **{name: version(name) for name in ("torch", "transformers")}}
 
 
 def slug(name: str) -> str:

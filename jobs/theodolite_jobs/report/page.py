@@ -13,6 +13,7 @@ import plotly.offline
 from markupsafe import Markup
 
 from theodolite.query.runs import describe, spec_of_results
+from theodolite.query.twin import twin_state
 from theodolite.sections.catalogue import SECTIONS, sections_of
 from theodolite.store.cache import Cache
 from theodolite.store.checksums import sha256
@@ -44,8 +45,10 @@ def update_report(run: Run) -> None:
 
 
 def _state(run: Run) -> str:
-    """Return the version of Theodolite and the checksum of COMPLETE, which changes with any result."""
-    return f"Theodolite {__version__}, COMPLETE {sha256(get(run.location, COMPLETE) or b'')}"
+    """Return the version of Theodolite and the checksum of COMPLETE, which changes with any result, and the twin."""
+    twin = twin_state(run)
+    compared = f", twin {twin}" if twin else ""
+    return f"Theodolite {__version__}, COMPLETE {sha256(get(run.location, COMPLETE) or b'')}{compared}"
 
 
 def _seal(page: bytes, state: str) -> bytes:

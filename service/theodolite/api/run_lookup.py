@@ -8,6 +8,7 @@ from fastapi import Path, Request
 from theodolite.api.problems import Problem
 from theodolite.errors import RunNotFoundError
 from theodolite.query.runs import run_state
+from theodolite.query.twin import COMPARED, twin_state
 from theodolite.spec import digest_of
 from theodolite.store.manifest import finished_groups
 from theodolite.store.runs import Run, find_run
@@ -51,3 +52,9 @@ def digest_over(run: Run, groups: Iterable[str] = ()) -> str:
         return finished[named[0]]
     # Sentences and figures over several groups also depend on the version of this package.
     return digest_of([__version__, {name: finished.get(name) for name in named or sorted(finished)}])
+
+
+def digest_of_section(run: Run, group: str) -> str:
+    """Return the digest of the sections and figures of a group, which may contain results of the untrained twin."""
+    state = twin_state(run) if group in COMPARED else ""
+    return digest_of([digest_over(run), state]) if state else digest_over(run)

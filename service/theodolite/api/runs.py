@@ -10,7 +10,7 @@ from fastapi.responses import Response
 from theodolite.api.access import Reader
 from theodolite.api.encoding import answer, dataset_content
 from theodolite.api.paging import Cursor, Limit, next_cursor, start_of
-from theodolite.api.run_lookup import RunId, any_run, complete_run, digest_over
+from theodolite.api.run_lookup import RunId, any_run, complete_run, digest_of_section, digest_over
 from theodolite.api.schemas import (
     Atlas,
     CurvesAnswer,
@@ -225,14 +225,15 @@ def section(request: Request, _caller: Reader, run_id: RunId, group: str) -> Res
     def content() -> dict[str, Any]:
         return {"run_id": run_id, "group": group, "items": section_items(run, group)}
 
-    return answer(request, digest_over(run), content)
+    return answer(request, digest_of_section(run, group), content)
 
 
 @router.get("/{run_id}/figures/{name}", responses=described(FigureAnswer))
 def figure(request: Request, _caller: Reader, run_id: RunId, name: str) -> Response:
     """Return a Plotly figure, `data` and `layout`. The sections list the names of the figures."""
     run = complete_run(request, run_id)
-    return answer(request, digest_over(run), lambda: draw_figure(run, name).to_plotly_json())
+    digest = digest_of_section(run, name.partition(".")[0])
+    return answer(request, digest, lambda: draw_figure(run, name).to_plotly_json())
 
 
 @router.get("/{run_id}/{group}", responses=described(GroupAnswer, flat=True))

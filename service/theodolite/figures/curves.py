@@ -15,6 +15,7 @@ from theodolite.figures.style import (
     NEGATIVE,
     PLAIN,
     POSITIVE,
+    UNTRAINED,
     bare_layout,
     depth_ticks,
     short_site,
@@ -39,13 +40,19 @@ class ContrastView:
     on_sphere: bool = False
 
 
-def contrast_figure(curves: xr.Dataset, view: ContrastView, published: Sequence[PublishedCurve] = ()) -> go.Figure:
+def contrast_figure(
+    curves: xr.Dataset,
+    view: ContrastView,
+    published: Sequence[PublishedCurve] = (),
+    twin: xr.Dataset | None = None,
+) -> go.Figure:
     """Return three graphs of a contrast over one depth axis: cosine of means, mean variance and largest variance.
 
     Args:
         curves: the result group `curves`.
         view: contrast, sets and position, and whether activations are scaled to the sphere.
         published: published values of the same model, drawn for unscaled activations only.
+        twin: the contrast in the result group of the untrained twin, whose debiased cosine is drawn.
     """
     prefix = "on_sphere_" if view.on_sphere else ""
     figure = make_subplots(rows=3, cols=1, shared_xaxes=True, row_heights=[0.38, 0.31, 0.31], vertical_spacing=0.07)
@@ -53,6 +60,10 @@ def contrast_figure(curves: xr.Dataset, view: ContrastView, published: Sequence[
         visible = True if site in shown_sites(curves) else "legendonly"
         for trace in _cosine_traces(curves, view, prefix, site):
             figure.add_trace(trace.update(visible=visible), row=1, col=1)
+        if twin is not None:
+            cosines = twin[f"{prefix}cosine_of_means_debiased"].sel(position=view.position, site=[site])
+            line = _line(cosines, UNTRAINED, site, PLAIN, legend="legend", width=1.2)
+            figure.add_trace(line.update(mode="lines", visible=visible), row=1, col=1)
         for row, statistic in ((2, "variance_mean"), (3, "variance_max")):
             for index, (name, colour) in enumerate(((view.positive, POSITIVE), (view.negative, NEGATIVE))):
                 values = curves[prefix + statistic].sel(set=name, position=view.position, site=[site])

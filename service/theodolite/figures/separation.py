@@ -7,7 +7,7 @@ import plotly.graph_objects as go
 import xarray as xr
 
 from theodolite.figures.panels import Line, Panel, depth_axis, panels_figure
-from theodolite.figures.style import COSINE, DASHES, NEGATIVE, POSITIVE, short_site
+from theodolite.figures.style import COSINE, DASHES, NEGATIVE, PLAIN, POSITIVE, UNTRAINED, short_site
 from theodolite.groups.permutations import LEVEL
 from theodolite.query.curves import along_depth
 from theodolite.sites import Site
@@ -21,11 +21,17 @@ _TITLES = {
 
 
 def separation_figure(
-    separation: xr.Dataset, tests: xr.Dataset | None, contrast: str, position: int, sites: Sequence[str]
+    separation: xr.Dataset,
+    tests: xr.Dataset | None,
+    contrast: str,
+    position: int,
+    sites: Sequence[str],
+    twin: xr.Dataset | None = None,
 ) -> go.Figure:
     """Return AUROC, accuracy, order of pairs and Fisher ratio along a contrast's direction by depth, with intervals.
 
-    Dotted lines are the values that chance exceeds at any depth with a probability of LEVEL.
+    Dotted lines are the values that chance exceeds at any depth with a probability of LEVEL. Grey lines are the values
+    of the untrained twin.
 
     Args:
         separation: the result group.
@@ -33,6 +39,7 @@ def separation_figure(
         contrast: name of the contrast.
         position: token position.
         sites: sites to draw.
+        twin: the contrast in the result group of the untrained twin.
     """
     selected = separation.sel(contrast=contrast, position=position)
     panels = []
@@ -47,5 +54,9 @@ def separation_figure(
                 limit = along_depth(tests[f"{name}_critical"].sel(contrast=contrast, position=position, site=[site]))
                 label = f"{short_site(site)}, {100 * LEVEL:.0f} % of permutations exceed it"
                 lines.append(Line(label, limit["depth"], limit, colour, "dot", markers=False))
+            if twin is not None:
+                control = along_depth(twin[name].sel(position=position, site=[site]))
+                label = f"{UNTRAINED}, {short_site(site)}"
+                lines.append(Line(label, control["depth"], control, PLAIN, DASHES[Site(site)], markers=False))
         panels.append(Panel(title, lines))
     return panels_figure(panels, **depth_axis(along_depth(selected["auroc"].sel(site=list(sites)))))

@@ -11,6 +11,9 @@ from theodolite.sites import Site, depth_label
 # Readable on white and on near-black; people with any colour vision can distinguish them.
 POSITIVE, NEGATIVE, COSINE, PLAIN = "#d9622b", "#3b82c4", "#8a63d2", "#8b9098"
 
+UNTRAINED = "untrained twin"
+"""The name of the lines of a model with random weights."""
+
 DASHES = {
     Site.RESID_PRE: "solid",
     Site.RESID_MID: "dot",

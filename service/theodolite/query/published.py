@@ -98,8 +98,8 @@ class Expected:
 def published_curves(model: ModelFacts, positive: str, negative: str, position: int) -> list[PublishedCurve]:
     """Return the published curves of a model at a position, for a contrast of harmful with harmless prompts.
 
-    A model matches by its hub id, ignoring case, or by the name of its local folder. A set matches by its name, or by
-    the part of its name before the first hyphen, as in `harmful-16`.
+    A model matches by its hub id, ignoring case, or by the name of its local folder. Random weights never match. A set
+    matches by its name, or by the part of its name before the first hyphen, as in `harmful-16`.
     """
     names = {"harmful": positive, "harmless": negative, None: None}
     return [
@@ -178,7 +178,9 @@ def largest_deviation(measured: Mapping[int, float], published: PublishedCurve, 
 
 
 def _is_model(model: ModelFacts, hub_id: str) -> bool:
-    """Return whether a run's model has this hub id; a GGUF file never has, since its weights were rounded."""
+    """Return whether a run's model has this hub id, and its weights; those of a GGUF file were rounded."""
+    if model.weights == "random":
+        return False
     if model.kind == "hub":
         return model.place.lower() == hub_id.lower()
     return model.kind == "folder" and model.name.lower() == hub_id.split("/")[-1].lower()

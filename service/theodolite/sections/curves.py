@@ -10,8 +10,10 @@ import xarray as xr
 from theodolite.figures.curves import ContrastView, contrast_figure, shown_sites
 from theodolite.query.curves import along_depth
 from theodolite.query.published import published_curves, selected_directions
+from theodolite.query.twin import read_twin
 from theodolite.sections.curves_published import published_facts
 from theodolite.sections.parts import BAND, BRACKETS, SIDES, Figure, Section, layer_of, percent, point_text
+from theodolite.sections.twin import twin_cosine_facts
 from theodolite.store.result_reader import read_group
 from theodolite.store.runs import Run
 
@@ -21,25 +23,28 @@ _ON_SPHERE = "On the sphere: activations scaled to norm √d_model; variances in
 _HOW_TO_READ = (
     "The top graph shows the cosine between the mean activations of the two sets. Sampling noise lengthens both means, "
     "so the plain cosine, which most publications report, is too small. The debiased cosine subtracts the expected "
-    "noise; the band is its 95 % interval by the delta method. The two lower graphs show the unbiased variance (n-1) "
-    "over prompts: the mean over features, and the largest variance of a single feature. The figure on the sphere "
-    "shows the same curves after each activation is scaled to the same norm. Depth labels: 0-pre is the input of block "
-    "0, 0-mid the stream after its attention, 1-pre the input of block 1. The output of the last block is not drawn."
+    "noise; the band is its 95 % interval by the delta method. The line of an untrained twin, if the store has one, is "
+    "the debiased cosine of its means. The two lower graphs show the unbiased variance (n-1) over prompts: the mean "
+    "over features, and the largest variance of a single feature. The figure on the sphere shows the same curves after each "
+    "activation is scaled to the same norm. Depth labels: 0-pre is the input of block 0, 0-mid the stream after its "
+    "attention, 1-pre the input of block 1. The output of the last block is not drawn."
 )
 
 
 def sections(run: Run) -> list[Section]:
     """Return a section for each contrast at each position that both of its sets have."""
-    curves = read_group(run, "curves")
+    curves, twins = read_group(run, "curves"), read_twin(run, "curves")
     return [
-        _section(run, curves, contrast, sides, position)
+        _section(run, curves, twins.get(contrast, {}).get("curves"), contrast, sides, position)
         for contrast, sides in curves.attrs["contrasts"].items()
         for position in curves["position"].values.tolist()
         if int(curves["n_positive"].sel(contrast=contrast, position=position)) > 0
     ]
 
 
-def _section(run: Run, curves: xr.Dataset, contrast: str, sides: dict[str, str], position: int) -> Section:
+def _section(
+    run: Run, curves: xr.Dataset, twin: xr.Dataset | None, contrast: str, sides: dict[str, str], position: int
+) -> Section:
     counts = [int(curves[f"n_{side}"].sel(contrast=contrast, position=position)) for side in SIDES]
     view = ContrastView(contrast, sides["positive"], sides["negative"], position)
     key = (run.record.model, view.positive, view.negative, position)
@@ -47,16 +52,17 @@ def _section(run: Run, curves: xr.Dataset, contrast: str, sides: dict[str, str],
     unpaired = f"{counts[0]} and {counts[1]} unpaired prompts"
     prompts = f"{counts[0]} matched pairs" if sides["paired"] else unpaired
     name = f"curves.{contrast}.{position}"
+    draw = partial(contrast_figure, curves, twin=twin)
     return Section(
         f"Curves of {contrast}: {sides['positive']} against {sides['negative']}, position {position}, {prompts}",
         [
-            *_facts(curves, view, prompts),
+            *_facts(curves, twin, view, prompts),
             *_share_facts(curves, view, run.record.model.d_model),
             *published_facts(run, curves, view, published, selected_directions(*key)),
         ],
         [
-            Figure(name, _UNSCALED, partial(contrast_figure, curves, view, published)),
-            Figure(f"{name}.sphere", _ON_SPHERE, partial(contrast_figure, curves, replace(view, on_sphere=True))),
+            Figure(name, _UNSCALED, partial(draw, view=view, published=published)),
+            Figure(f"{name}.sphere", _ON_SPHERE, partial(draw, view=replace(view, on_sphere=True))),
         ],
         notes=[BRACKETS, BAND],
         how_to_read=_HOW_TO_READ,
@@ -74,10 +80,13 @@ def _remedy(curves: xr.Dataset, view: ContrastView) -> str:
     return " If prompt i of one set matches or equals prompt i of the other set, set paired: true for the contrast."
 
 
-def _facts(curves: xr.Dataset, view: ContrastView, prompts: str) -> list[str]:
+def _facts(curves: xr.Dataset, twin: xr.Dataset | None, view: ContrastView, prompts: str) -> list[str]:
     """Return sentences about the curves that the figure shows first."""
-    values = curves.sel(contrast=view.contrast, position=view.position, site=shown_sites(curves))
+    shown = {"position": view.position, "site": shown_sites(curves)}
+    values = curves.sel({"contrast": view.contrast, **shown})
     facts = _cosine_facts(values, prompts)
+    if twin is not None:
+        facts += twin_cosine_facts(values, twin.sel(shown))
     if (along_depth(values["cosine_of_means_low"]) > 1).any():
         facts.append(
             "At some depths the whole interval lies above 1, the maximum of a cosine. The noise of the two sets "

@@ -1,6 +1,6 @@
 """Separation of held-out prompts along each contrast's direction."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from functools import partial
 
 import numpy as np
@@ -14,6 +14,7 @@ from theodolite.groups.directions import RELIABLE
 from theodolite.query.compare import BOUND, separating
 from theodolite.query.curves import along_depth
 from theodolite.query.directions import is_unreliable
+from theodolite.query.twin import read_twin
 from theodolite.sections.parts import (
     BAND,
     BRACKETS,
@@ -27,6 +28,7 @@ from theodolite.sections.parts import (
     point_text,
 )
 from theodolite.sections.permutations import cosine_facts, permutation_facts
+from theodolite.sections.twin import twin_cosine_between_layers, twin_separation_facts
 from theodolite.store.manifest import finished_groups
 from theodolite.store.result_reader import read_group
 from theodolite.store.runs import Run
@@ -36,32 +38,45 @@ def sections(run: Run) -> list[Section]:
     """Return a section for each contrast: separation of held-out prompts, cosines between layers' directions."""
     separation, directions = read_group(run, "separation"), read_group(run, "directions")
     tests = read_group(run, "permutations") if "permutations" in finished_groups(run) else None
+    twins = read_twin(run, "separation", "directions")
     contrasts = separation["contrast"].values.tolist()
-    of_contrasts = [_section(separation, directions, tests, contrast) for contrast in contrasts]
+    of_contrasts = [_section(separation, directions, tests, twins.get(name, {}), name) for name in contrasts]
     return [section for section in of_contrasts if section]
 
 
-def _section(separation: xr.Dataset, directions: xr.Dataset, tests: xr.Dataset | None, contrast: str) -> Section | None:
-    """Return the section of a contrast, or None if one of its sets lacks the last position."""
+def _section(
+    separation: xr.Dataset,
+    directions: xr.Dataset,
+    tests: xr.Dataset | None,
+    twin: Mapping[str, xr.Dataset],
+    contrast: str,
+) -> Section | None:
+    """Return the section of a contrast, or None if one of its sets lacks the last position.
+
+    `twin` holds the contrast in the groups `separation` and `directions` of the untrained twin, if there is one.
+    """
     position, sites = last_position(separation), shown_sites(separation)
-    values = separation.sel(contrast=contrast, position=position, site=sites)
+    shown = {"position": position, "site": sites}
+    values = separation.sel({"contrast": contrast, **shown})
     counts = [int(values[f"n_{side}"]) for side in SIDES]
     if not all(counts):
         return None
-    own = directions.sel(contrast=contrast, position=position, site=sites)
-    null = tests.sel(contrast=contrast, position=position, site=sites) if tests is not None else None
+    own = directions.sel({"contrast": contrast, **shown})
+    null = tests.sel({"contrast": contrast, **shown}) if tests is not None else None
     return Section(
         f"Separation of {contrast} at position {position}: {counts[0]} and {counts[1]} prompts in five folds",
         [
             *_facts(values, counts, null),
+            *(twin_separation_facts(values, twin["separation"].sel(shown)) if "separation" in twin else ()),
             *_reliability_facts(own),
             *(cosine_facts(own, null) if null is not None else ()),
+            *(twin_cosine_between_layers(twin["directions"].sel(shown)) if "directions" in twin else ()),
         ],
         [
             Figure(
                 f"separation.{contrast}",
                 "Separation of held-out prompts along the direction",
-                partial(separation_figure, separation, tests, contrast, position, sites),
+                partial(separation_figure, separation, tests, contrast, position, sites, twin.get("separation")),
             ),
             Figure(
                 f"separation.{contrast}.reliability",

@@ -4,7 +4,7 @@ from collections.abc import Callable, Hashable
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from functools import cached_property
-from typing import Any
+from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
@@ -15,6 +15,9 @@ from theodolite.store.cache import Cache, Value
 from theodolite.store.checksums import seal, unseal
 from theodolite.store.layout import FORMAT, REPORT, RUN_RECORD, SEALED_SINCE
 from theodolite.store.objects import Location, folders, get, join, open_location, put_new, version
+
+RANDOM_WEIGHTS = "random weights"
+"""The suffix of the name of a model that was surveyed with random weights."""
 
 
 class ModelFacts(BaseModel):
@@ -35,6 +38,8 @@ class ModelFacts(BaseModel):
     n_kv_heads: int
     d_head: int
     context_length: int
+    weights: Literal["trained", "random"] = "trained"
+    seed: int | None = None  # of random weights
 
 
 class SetFacts(BaseModel):

@@ -177,7 +177,13 @@ def test_a_missing_part_of_a_dataset_is_named(prompts: Answers, question: str, w
 @pytest.mark.parametrize("question", ["newest", "branch"])
 def test_a_model_is_pinned_to_its_commit(models: Answers, question: str) -> None:
     assert models[question] == {
-        "value": {"name": "tiny", "kind": "hub", "location": "org/tiny", "revision": hub.COMMIT}
+        "value": {
+            "name": "tiny",
+            "kind": "hub",
+            "location": "org/tiny",
+            "revision": hub.COMMIT,
+            "weights": "trained",
+        }
     }
 
 

@@ -7,7 +7,8 @@ import numpy as np
 import pandas as pd
 import pytest
 import xarray as xr
-from support.serving import assert_problem, numbers, pages_of, stored_group
+from support.finished_runs import finished_run, model_facts
+from support.serving import assert_problem, client_of, numbers, pages_of, stored_group
 
 from theodolite.api.encoding import ARROW, PARQUET
 from theodolite.sections.catalogue import figures_of, sections_of, shown_groups
@@ -175,6 +176,24 @@ def test_all_figures_in_the_sections_of_an_atlas_are_drawn(atlas_client, atlas):
                 answer = atlas_client.get(f"{path}/figures/{one['name']}")
                 assert answer.status_code == 200, answer.text
                 assert answer.json()["data"]
+
+
+def test_sections_and_figures_change_when_an_untrained_twin_is_surveyed(tmp_path):
+    results = {"curves": {"cosine_of_means_debiased": 0.5}, "separation": {"auroc": 0.75}, "directions": {}}
+    run = finished_run(tmp_path, results)
+    client = client_of(tmp_path)
+    paths = [f"/v1/runs/{run.id}/{path}" for path in ("sections/curves", "figures/curves.refusal.-1", "sections/gram")]
+    before = [client.get(path) for path in paths]
+    facts = model_facts().model_copy(update={"name": "tiny (random weights)", "weights": "random", "seed": 0})
+    finished_run(tmp_path, results, facts, "tiny-random-weights-0")
+    after = [
+        client.get(path, headers={"If-None-Match": old.headers["etag"]})
+        for path, old in zip(paths, before, strict=True)
+    ]
+    assert [answer.status_code for answer in after] == [200, 200, 304]
+    assert "untrained twin" not in before[0].text + before[1].text
+    assert "untrained twin" in after[0].text
+    assert "untrained twin" in after[1].text
 
 
 def test_missing_sections_are_empty_and_unknown_sections_return_404(client):

@@ -110,6 +110,7 @@ def test_selected_directions_are_matched_like_curves():
         (model_facts("Qwen-1_8B-Chat"), True),  # a local folder of that name
         (hub("somebody/Qwen-1_8B-chat"), False),  # of another owner, perhaps fine-tuned
         (model_facts("Qwen-1_8B-Chat", kind="gguf"), False),  # rounded weights
+        (hub(QWEN).model_copy(update={"weights": "random", "seed": 0}), False),  # an untrained twin
         (hub("Qwen/Qwen-1_8B"), False),
         (hub("Qwen/Qwen2.5-1.5B-Instruct"), False),
     ],

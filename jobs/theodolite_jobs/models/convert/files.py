@@ -11,6 +11,9 @@ from typing import Any
 
 from theodolite.errors import ModelError
 
+SMALL_FILES = ["*.py", "*.json", "*.jinja", "*.model", "*.tiktoken", "*.txt"]
+"""Configuration, tokenizer, and the code they may need (it runs only if it is allowed); no weights."""
+
 
 @contextmanager
 def atomic_folder(folder: Path) -> Iterator[Path]:

@@ -28,6 +28,7 @@ function modelFacts({ model, sets, capture }) {
   const hasSets = Object.keys(sets).length > 0;
   return [
     ["family", model.family],
+    ...(model.weights === "random" ? [["weights", `random, seed ${model.seed}`]] : []),
     ["layers × d_model", `${model.n_layers} × ${model.d_model}`],
     ["heads (key-value)", `${model.n_heads} (${model.n_kv_heads})`],
     ["d_head", model.d_head],

@@ -1,0 +1,180 @@
+"""Write a checkpoint with random weights: the untrained twin of a model, a control for its surveys.
+
+The weights are those of the model class in transformers before any training (`_init_weights`). They are drawn in
+float32 by torch's CPU generator, and stored in the dtype of the configuration.
+"""
+
+import copy
+import json
+import shutil
+from collections.abc import Iterator
+from fnmatch import fnmatch
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from theodolite.errors import ModelError, UnsupportedModelError
+from theodolite_jobs.models.convert.files import SMALL_FILES, atomic_folder
+from theodolite_jobs.models.load import load_config, plain_errors, quantisation, resolved_dtype
+
+RULE = 1
+"""Version of the rule that draws the weights. Raise it if a changed rule draws other numbers."""
+
+SEED = 0
+"""Seed of torch's CPU generator."""
+
+_INDEX = "model.safetensors.index.json"
+
+
+def create_random(folder: Path, into: Path) -> Path:
+    """Write the untrained twin of the model in a folder to `into`, unless `into` exists; return `into`.
+
+    The folder needs no weights. One part of the model (a block, or an embedding) is in memory at a time. `into` appears
+    completely or not at all. If several processes of a machine create the same folder, one writes and the others wait.
+
+    Raises:
+        ModelError: the disk has too little space, a file cannot be read or written, or the model class leaves a tensor
+            without initial values.
+        UnsupportedModelError: the configuration describes quantised weights.
+    """
+    if into.is_dir():
+        return into
+    from filelock import FileLock
+
+    with plain_errors(f"create random weights for {folder}"):
+        into.parent.mkdir(parents=True, exist_ok=True)
+        with FileLock(into.with_name(f"{into.name}.lock")):
+            if not into.is_dir():
+                _create(folder, into)
+    return into
+
+
+def random_bytes(config: Any) -> int:
+    """Return the size of a checkpoint with random weights in bytes; raises ModelError if it cannot be created."""
+    with plain_errors(f"build a {config.model_type!r} model from its configuration"):
+        return _bytes(_skeleton(config), _dtype(config))
+
+
+def _create(folder: Path, into: Path) -> None:
+    config = load_config(folder)
+    model, dtype = _skeleton(config), _dtype(config)
+    needed, free = _bytes(model, dtype), shutil.disk_usage(into.parent).free
+    if needed > free:
+        raise ModelError(
+            f"the random weights need {needed / 1e9:.3g} GB, and {into.parent} has {free / 1e9:.3g} GB free; free some "
+            "space, or set THEODOLITE_CACHE to another folder"
+        )
+    with atomic_folder(into) as staging:
+        for path in sorted(folder.iterdir()):
+            if any(fnmatch(path.name, pattern) for pattern in SMALL_FILES) and not path.name.endswith(".index.json"):
+                shutil.copyfile(path, staging / path.name)
+        _write_weights(model, dtype, staging)
+
+
+def _skeleton(config: Any) -> Any:
+    """Return the model in float32 on the meta device, of the class that the configuration names, or the base model."""
+    import torch
+    import transformers
+
+    if method := quantisation(config):
+        raise UnsupportedModelError(
+            f"model.weights: random, but the configuration describes quantised weights ({method}); use the original "
+            "checkpoint"
+        )
+    named = (getattr(transformers, name, None) for name in config.architectures or ())
+    classes = [one for one in named if isinstance(one, type) and issubclass(one, transformers.PreTrainedModel)]
+    config = copy.deepcopy(config)  # models write into their configuration
+    with torch.device("meta"):
+        return classes[0](config) if classes else transformers.AutoModel.from_config(config, dtype=torch.float32)
+
+
+def _dtype(config: Any) -> Any:
+    import torch
+
+    return getattr(torch, resolved_dtype(config, "auto"))
+
+
+def _bytes(model: Any, dtype: Any) -> int:
+    return int(sum(parameter.numel() for parameter in model.parameters()) * dtype.itemsize)
+
+
+class _Part(NamedTuple):
+    """A module that is initialised as a whole, or only the parameters of its own if its children are other parts."""
+
+    module: Any
+    owner: Any  # the nearest enclosing PreTrainedModel, whose `_init_weights` knows the module
+    is_whole: bool
+
+
+def _parts(module: Any, owner: Any) -> Iterator[_Part]:
+    """Yield the parts of a model in the order of transformers' `initialize_weights`: children before their parent.
+
+    Lists of modules that are in no other list are divided, so a part is a block, an embedding, a norm or a head. A
+    block stays whole, because `_init_weights` of a module may set parameters of its children (GPT-2).
+    """
+    import torch
+    from transformers import PreTrainedModel
+
+    owner = module if isinstance(module, PreTrainedModel) else owner
+    is_list = isinstance(module, torch.nn.ModuleList)
+    if not is_list and not any(isinstance(child, torch.nn.ModuleList) for child in module.modules()):
+        yield _Part(module, owner, is_whole=True)
+        return
+    for child in module.children():
+        if is_list:
+            yield _Part(child, owner, is_whole=True)
+        else:
+            yield from _parts(child, owner)
+    yield _Part(module, owner, is_whole=False)
+
+
+def _write_weights(model: Any, dtype: Any, folder: Path) -> None:
+    """Write the weights of a skeleton to safetensors files, one for each part that has any, and their index."""
+    import torch
+    from safetensors.torch import save_file
+
+    weight_map: dict[str, str] = {}
+    total_size = 0
+    with torch.no_grad(), torch.random.fork_rng(devices=[]):
+        torch.default_generator.manual_seed(SEED)
+        for number, part in enumerate(_parts(model, model)):
+            tensors = {name: tensor.to(dtype) for name, tensor in _initialised(model, part).items()}
+            if tensors:
+                file = folder / f"part-{number:05}.safetensors"
+                save_file(tensors, file, metadata={"format": "pt"})
+                weight_map |= dict.fromkeys(tensors, file.name)
+                total_size += sum(tensor.nbytes for tensor in tensors.values())
+            part.module.to_empty(device="meta", recurse=part.is_whole)
+    index = {"metadata": {"total_size": total_size}, "weight_map": weight_map}
+    (folder / _INDEX).write_text(json.dumps(index, indent=2), encoding="utf-8")
+
+
+def _initialised(model: Any, part: _Part) -> dict[str, Any]:
+    """Initialise a part in memory, and return its tensors by their names in a checkpoint, without tied copies.
+
+    Raises:
+        ModelError: the model class does not initialise one of the tensors.
+    """
+    from transformers.core_model_loading import revert_weight_conversion
+
+    module = part.module.to_empty(device="cpu", recurse=part.is_whole)
+    for tensor in (*module.parameters(part.is_whole), *module.buffers(part.is_whole)):
+        if tensor.is_floating_point():
+            tensor.fill_(float("nan"))
+    for one in _children_first(module) if part.is_whole else [module]:
+        part.owner._initialize_weights(one)
+    # The other parts are on the meta device.
+    tensors = {name: tensor for name, tensor in model.state_dict().items() if not tensor.is_meta}
+    for name, tensor in tensors.items():
+        if not tensor.is_floating_point() or tensor.isnan().any():
+            raise ModelError(
+                f"model.weights: random, but {type(model).__name__} has no initialisation for {name}; use trained"
+            )
+    own = {name: tensor for name, tensor in tensors.items() if name not in model.all_tied_weights_keys}
+    named: dict[str, Any] = revert_weight_conversion(model, own)
+    return {name: tensor.contiguous() for name, tensor in named.items()}
+
+
+def _children_first(module: Any) -> Iterator[Any]:
+    for child in module.children():
+        yield from _children_first(child)
+    yield module

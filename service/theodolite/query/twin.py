@@ -1,0 +1,81 @@
+"""Find the untrained twin of a run: a run of the same model with random weights, on the same prompts."""
+
+from collections.abc import Iterator
+from contextlib import suppress
+
+import xarray as xr
+
+from theodolite.errors import StoreError
+from theodolite.spec import digest_of
+from theodolite.store.manifest import finished_groups
+from theodolite.store.result_reader import read_contrasts, read_group
+from theodolite.store.runs import RANDOM_WEIGHTS, Run, find_run, list_run_ids
+
+COMPARED = ("curves", "separation")
+"""The result groups whose sections compare a run with its untrained twin."""
+
+
+def read_twin(run: Run, *groups: str) -> dict[str, dict[str, xr.Dataset]]:
+    """Return results of the run's untrained twin by contrast and group, for contrasts that both runs define equally.
+
+    The attribute `seed` is the seed of the random weights. Groups that the twin lacks, or that cannot be read, are left
+    out; without a twin, the result is empty.
+    """
+    twin = untrained_twin(run)
+    found: dict[str, dict[str, xr.Dataset]] = {}
+    if twin is None:
+        return found
+    for group in groups:
+        with suppress(StoreError):
+            own, others = (read_contrasts(one, finished_groups(one)) for one in (run, twin))
+            results = read_group(twin, group).assign_attrs(seed=twin.record.model.seed)
+            for name in results["contrast"].values.tolist():
+                if own.get(name) == others[name]:
+                    found.setdefault(name, {})[group] = results.sel(contrast=name)
+    return found
+
+
+def untrained_twin(run: Run) -> Run | None:
+    """Return the newest complete run of the same model with random weights; None if the store has none.
+
+    Both runs have the same tokens and positions in all sets of `prompts`, and the same sites and layers. A run with
+    random weights has no twin. A run that cannot be read is no twin.
+    """
+    return max(_twins(run), key=lambda twin: twin.record.created, default=None)
+
+
+def twin_state(run: Run) -> str:
+    """Return a text that changes with the run's untrained twin and its results; empty without a twin."""
+    twin = untrained_twin(run)
+    return "" if twin is None else f"{twin.id} {digest_of(finished_groups(twin))}"
+
+
+def _twins(run: Run) -> Iterator[Run]:
+    if run.record.model.weights == "random":
+        return
+    # The id of a run starts with the name of its model, so few other runs have to be read.
+    prefix = f"{run.id.rpartition('-')[0]}-{RANDOM_WEIGHTS.replace(' ', '-')}-"
+    for run_id in list_run_ids(run.store):
+        if run_id.startswith(prefix):
+            with suppress(StoreError):
+                other = find_run(run.store, run_id, run.cache)
+                if other is not None and _is_twin(run, other) and finished_groups(other):
+                    yield other
+
+
+def _is_twin(run: Run, other: Run) -> bool:
+    ours, theirs = run.record, other.record
+    trained = theirs.model.model_copy(update={"name": ours.model.name, "weights": "trained", "seed": None})
+    return (
+        theirs.model.weights == "random"
+        and trained == ours.model
+        and theirs.layers == ours.layers
+        and theirs.spec.capture.sites == ours.spec.capture.sites
+        and theirs.spec.capture.keep == ours.spec.capture.keep
+        and all(
+            name in theirs.sets
+            and theirs.sets[name].token_ids_sha256 == ours.sets[name].token_ids_sha256
+            and theirs.sets[name].positions == ours.sets[name].positions
+            for name in ours.spec.prompts
+        )
+    )

@@ -1,0 +1,69 @@
+"""Sentences that compare a run with its untrained twin: the same model with random weights, on the same prompts."""
+
+from collections.abc import Iterator
+
+import numpy as np
+import xarray as xr
+
+from theodolite.query.curves import along_depth
+from theodolite.sections.parts import layer_of, point_text
+
+
+def twin_cosine_facts(values: xr.Dataset, twin: xr.Dataset) -> Iterator[str]:
+    """Yield a sentence about the twin's smallest debiased cosine, and about its cosine where the model's is smallest.
+
+    Args:
+        values: statistics of one contrast at one position, (site, layer).
+        twin: the same statistics of the twin.
+    """
+    statistic = "cosine_of_means_debiased"
+    own, other = along_depth(values[statistic]), along_depth(twin[statistic])
+    if not np.isfinite(own).any() or not np.isfinite(other).any():
+        return
+    smallest, here = int(np.nanargmin(other.values)), int(np.nanargmin(own.values))
+    at_own = f", and {point_text(twin, statistic, here, '.4f')} at {layer_of(own, here)}"
+    yield (
+        f"{_subject(twin)} has a smallest debiased cosine of means of {point_text(twin, statistic, smallest, '.4f')} "
+        f"at {layer_of(other, smallest)}{at_own if here != smallest and np.isfinite(other[here]) else ''}, on the same "
+        "prompts."
+    )
+
+
+def twin_separation_facts(values: xr.Dataset, twin: xr.Dataset) -> Iterator[str]:
+    """Yield sentences about the twin's largest AUROC, and about the depths at which the model's AUROC is larger.
+
+    Args:
+        values: statistics of one contrast at one position, (site, layer).
+        twin: the same statistics of the twin.
+    """
+    auroc = along_depth(twin["auroc"])
+    if not np.isfinite(auroc).any():
+        return
+    best = int(np.nanargmax(auroc.values))
+    yield (
+        f"{_subject(twin)} has a largest cross-validated AUROC of {point_text(twin, 'auroc', best, '.3f')} at "
+        f"{layer_of(auroc, best)}, on the same prompts."
+    )
+    above = along_depth(values["auroc_low"]).values > along_depth(twin["auroc_high"]).values
+    elsewhere = "At the other depths, these" if above.any() else "These"
+    limit = "" if above.all() else f" {elsewhere} prompts do not show that training raises the AUROC."
+    counts = f"{above.sum()} of {above.size} depths"
+    yield f"The AUROC interval of this model lies above that of the twin at {counts}.{limit}"
+
+
+def twin_cosine_between_layers(directions: xr.Dataset) -> Iterator[str]:
+    """Yield a sentence about the cosines between neighbouring layers' directions of the twin, (site, layer)."""
+    medians = []
+    for site in directions["site"].values.tolist():
+        cosines = np.diagonal(directions["direction_cosine"].sel(site=site), offset=1)
+        if np.isfinite(cosines).any():
+            medians.append(f"{np.nanmedian(cosines):.2f} at {site}")
+    if medians:
+        yield (
+            "Median cosine between the directions of neighbouring layers of the untrained twin: "
+            f"{' and '.join(medians)}."
+        )
+
+
+def _subject(twin: xr.Dataset) -> str:
+    return f"An untrained twin of this model (random weights, seed {twin.attrs['seed']})"

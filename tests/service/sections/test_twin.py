@@ -1,0 +1,111 @@
+"""Sentences and lines about the untrained twin of a run."""
+
+import numpy as np
+import pytest
+from support.finished_runs import finished_run, model_facts
+
+from theodolite.sections import curves, separation
+from theodolite.sections.catalogue import draw_figure
+
+# (contrast, site, position, layer): pre and mid of four layers
+COSINE = np.array([[[[1.0, 0.9, 0.7, 0.8]], [[0.95, 0.6, 0.75, 0.85]]]])
+TWIN_COSINE = np.array([[[[1.0, 0.98, 0.97, 0.96]], [[0.99, 0.985, 0.975, 0.965]]]])
+AUROC = np.array([[[[0.5, 0.7, 0.8, 0.9]], [[0.6, 0.75, 0.85, 0.95]]]])
+TWIN_AUROC = np.array([[[[np.nan, 0.6, 0.7, 0.6]], [[0.81, 0.6, 0.6, 0.6]]]])
+NEIGHBOURS = np.zeros((1, 2, 1, 4, 4))
+NEIGHBOURS[..., [0, 1, 2], [1, 2, 3]] = [[[[0.9, 0.98, 0.99]], [[0.5, 0.6, 0.7]]]]
+
+
+def results(cosine, auroc, neighbours=np.nan):
+    return {
+        "curves": {
+            "cosine_of_means_debiased": cosine,
+            "cosine_of_means_low": cosine - 0.01,
+            "cosine_of_means_high": cosine + 0.01,
+        },
+        "separation": {
+            "auroc": auroc,
+            "auroc_low": auroc - 0.1,
+            "auroc_high": auroc + 0.1,
+            **{f"accuracy{end}": 0.5 for end in ("", "_low", "_high")},
+        },
+        "directions": {"direction_cosine": neighbours},
+    }
+
+
+@pytest.fixture
+def run(tmp_path):
+    return finished_run(tmp_path, results(COSINE, AUROC))
+
+
+@pytest.fixture
+def twin(tmp_path):
+    facts = model_facts().model_copy(update={"name": "tiny (random weights)", "weights": "random", "seed": 3})
+    return finished_run(tmp_path, results(TWIN_COSINE, TWIN_AUROC, NEIGHBOURS), facts, "tiny-random-weights-0")
+
+
+def facts_of(module, run):
+    (section,) = module.sections(run)
+    return [fact for fact in section.facts if "twin" in fact]
+
+
+def test_without_a_twin_nothing_is_said_or_drawn(run):
+    assert facts_of(curves, run) == facts_of(separation, run) == []
+    for name in ("curves.refusal.-1", "curves.refusal.-1.sphere", "separation.refusal"):
+        assert not [trace for trace in draw_figure(run, name).data if "twin" in str(trace.name)]
+
+
+def test_the_smallest_cosine_of_the_twin_and_that_at_the_models_own_depth_are_stated(run, twin):
+    assert facts_of(curves, run) == [
+        "An untrained twin of this model (random weights, seed 3) has a smallest debiased cosine of means of 0.9600 "
+        "[0.9500, 0.9700] at layer 3 pre, and 0.9850 [0.9750, 0.9950] at layer 1 mid, on the same prompts."
+    ]
+    assert facts_of(curves, twin) == []
+
+
+def test_the_largest_auroc_of_the_twin_and_the_depths_above_it_are_stated(run, twin):
+    # Low of the model against high of the twin, in the order of depth: .4/nan, .5/.91, .6/.7, .65/.7, .7/.8, .75/.7,
+    # .8/.7, .85/.7.
+    assert facts_of(separation, run) == [
+        "An untrained twin of this model (random weights, seed 3) has a largest cross-validated AUROC of 0.810 [0.710, "
+        "0.910] at layer 0 mid, on the same prompts.",
+        "The AUROC interval of this model lies above that of the twin at 3 of 8 depths. At the other depths, these "
+        "prompts do not show that training raises the AUROC.",
+        "Median cosine between the directions of neighbouring layers of the untrained twin: 0.98 at resid_pre and 0.60 "
+        "at resid_mid.",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("auroc", "expected"),
+    [
+        (0.99, "at 8 of 8 depths."),
+        (0.5, "at 0 of 8 depths. These prompts do not show that training raises the AUROC."),
+    ],
+)
+def test_the_limit_of_the_comparison_is_stated_unless_all_intervals_lie_above(tmp_path, auroc, expected):
+    run = finished_run(tmp_path, results(COSINE, np.full_like(AUROC, auroc)))
+    facts = model_facts().model_copy(update={"name": "tiny (random weights)", "weights": "random", "seed": 3})
+    finished_run(tmp_path, results(COSINE, np.full_like(AUROC, 0.6)), facts, "tiny-random-weights-0")
+    assert facts_of(separation, run)[1].endswith(f"lies above that of the twin {expected}")
+
+
+def test_the_curves_of_the_twin_are_drawn(run, twin):
+    expected = {"curves.refusal.-1": ("cosine_of_means_debiased", 0), "separation.refusal": ("auroc", 0)}
+    for name, (statistic, first) in expected.items():
+        figure = draw_figure(run, name)
+        lines = [trace for trace in figure.data if trace.name in ("untrained twin, pre", "untrained twin, mid")]
+        group = results(TWIN_COSINE, TWIN_AUROC)[name.partition(".")[0]]
+        for line, values in zip(lines[first:2], group[statistic][0, :, 0], strict=True):
+            np.testing.assert_array_equal(np.array(line.y, dtype=float), values)
+    on_sphere = draw_figure(run, "curves.refusal.-1.sphere")
+    assert [trace.name for trace in on_sphere.data if "twin" in str(trace.name)] == [
+        "untrained twin, pre",
+        "untrained twin, mid",
+    ]
+
+
+def test_a_twin_whose_statistics_are_missing_is_not_mentioned(tmp_path, run):
+    facts = model_facts().model_copy(update={"name": "tiny (random weights)", "weights": "random", "seed": 3})
+    finished_run(tmp_path, results(COSINE * np.nan, AUROC * np.nan), facts, "tiny-random-weights-0")
+    assert facts_of(curves, run) == facts_of(separation, run) == []
