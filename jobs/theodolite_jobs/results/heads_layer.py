@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 
 from theodolite.errors import ModelError
@@ -148,8 +149,8 @@ def _null_variance(
     return shares
 
 
-def vocabulary_product(weights: Weights, block: int = 8192) -> NDArray[np.float32] | None:
-    """Return W_Uᵀ W_E, (d_model, d_model), summed over the vocabulary in blocks.
+def vocabulary_product(weights: Weights, device: torch.device, block: int = 8192) -> NDArray[np.float32] | None:
+    """Return W_Uᵀ W_E, (d_model, d_model), summed over the vocabulary in blocks on a device.
 
     Return None if the model projects embeddings into the stream (OPT-350m), or if its files have no head.
 
@@ -159,13 +160,13 @@ def vocabulary_product(weights: Weights, block: int = 8192) -> NDArray[np.float3
     d_model = weights.dimensions.d_model
     if not weights.has_unembedding or weights.embedding(slice(0, 1)).shape[1] != d_model:
         return None
-    total = np.zeros((d_model, d_model), dtype=np.float32)
+    total = torch.zeros((d_model, d_model), device=device)
     for start in range(0, weights.vocabulary_size, block):
         rows = slice(start, min(start + block, weights.vocabulary_size))
-        total += (weights.unembedding(rows).T @ weights.embedding(rows)).numpy()
-    if not np.isfinite(total).all():
+        total += weights.unembedding(rows).to(device).T @ weights.embedding(rows).to(device)
+    if not total.isfinite().all():
         raise ModelError("the embedding or the language-model head has a weight that is not finite")
-    return total
+    return total.cpu().numpy()
 
 
 def _thin(circuits: Circuits, name: str, layer: int) -> Thin:

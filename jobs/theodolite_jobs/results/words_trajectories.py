@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 import pandas as pd
+import torch
 from numpy.typing import NDArray
 
 from theodolite.sites import Site, depth
@@ -14,7 +15,7 @@ from theodolite.store.runs import Run
 from theodolite.store.shards import read_shard
 from theodolite_jobs.models.weights import Weights
 from theodolite_jobs.statistics.norms import normalised, unit
-from theodolite_jobs.statistics.words import augmented, token_ranks, with_bias
+from theodolite_jobs.statistics.words import augmented, on_device, token_ranks, with_bias
 from theodolite_jobs.statistics.words_trajectories import UMAP_ROWS, angles, principal_coordinates, umap_coordinates
 
 TARGET = "unembedding"
@@ -24,7 +25,13 @@ _PCA, _UMAP = ["pca_1", "pca_2", "pca_3"], ["umap_1", "umap_2", "umap_3"]
 
 
 def trajectory_table(
-    run: Run, weights: Weights, n_tokens: int, special: Sequence[int] = (), *, umap: bool = False
+    run: Run,
+    weights: Weights,
+    n_tokens: int,
+    device: torch.device,
+    special: Sequence[int] = (),
+    *,
+    umap: bool = False,
 ) -> pd.DataFrame:
     """Return a row for each sentence, token except the last, site and layer, and a row for each next token's vector.
 
@@ -34,6 +41,7 @@ def trajectory_table(
         run: a run that captured the sentences.
         weights: the model's weights on disk.
         n_tokens: number of rows of the vocabulary to rank.
+        device: the device that multiplies the states with the vocabulary.
         special: ids of special tokens; the column `next_is_special` marks rows before one.
         umap: whether to add coordinates in a UMAP of the embeddings.
     """
@@ -46,7 +54,7 @@ def trajectory_table(
     }
     parts = [
         _sentence_rows(
-            run, weights, n_tokens, sentence, ids, {site: of_all[sentence] for site, of_all in states.items()}
+            run, weights, n_tokens, device, sentence, ids, {site: of_all[sentence] for site, of_all in states.items()}
         )
         for sentence, ids in enumerate(read_tokens(run, SENTENCES))
         if len(ids) > 1 and sentence not in bad
@@ -65,6 +73,7 @@ def _sentence_rows(
     run: Run,
     weights: Weights,
     n_tokens: int,
+    device: torch.device,
     sentence: int,
     ids: Sequence[int],
     states: Mapping[Site, NDArray[np.float64]],
@@ -88,8 +97,9 @@ def _sentence_rows(
         columns = {"angle_to_final": angles(x, final), "angle_to_next": angles(points[-1], targets)}
         frames.append(_site_rows(sentence, ids, str(site), layer).assign(**columns))
     # All at once, because each call reads the whole table of the vocabulary.
+    logits = on_device(with_bias(weights.unembedding, bias), device)
     decoded = augmented(np.concatenate(points), bias)
-    ranks = token_ranks(with_bias(weights.unembedding, bias), n_tokens, decoded, np.tile(following, len(points)))
+    ranks = token_ranks(logits, n_tokens, decoded, np.tile(following, len(points)), device)
     frames = [frame.assign(rank_of_next=own) for frame, own in zip(frames, np.split(ranks, len(frames)), strict=True)]
     missing = {"angle_to_final": np.nan, "angle_to_next": np.nan, "rank_of_next": -1}
     frames.append(_site_rows(sentence, ids, TARGET, -1).assign(**missing))

@@ -15,6 +15,7 @@ from theodolite_jobs.models.rotary import rotation
 from theodolite_jobs.models.weights import Weights
 from theodolite_jobs.results.heads_layer import SIDES, Stream, decompose_layer, vocabulary_product
 
+CPU = torch.device("cpu")
 LAYER = 2
 OFFSETS = [0, 3]
 # Grouped and rotary with biases; LayerNorm with biases; post-norm; a norm on attention's output; a multiplier on it.
@@ -214,7 +215,7 @@ def test_equal_samples_have_nan_null_variance(weights):
 
 
 def test_copying_scores_are_those_of_the_whole_vocabulary(weights):
-    found = decompose_layer(weights, LAYER, HeadsSpec(vectors=1), NO_STREAM, (0, 0), vocabulary_product(weights))
+    found = decompose_layer(weights, LAYER, HeadsSpec(vectors=1), NO_STREAM, (0, 0), vocabulary_product(weights, CPU))
     embedding, unembedding = numpy_of(weights.embedding()), numpy_of(weights.unembedding())
     for matrix, score in zip(dense(weights).vo, found["copying_score"], strict=True):
         eigenvalues = np.linalg.eigvals(embedding @ matrix @ unembedding.T)
@@ -225,14 +226,14 @@ def test_copying_scores_are_those_of_the_whole_vocabulary(weights):
 @pytest.mark.parametrize("block", [1, 7, 64, 8192])
 def test_the_vocabulary_product_does_not_depend_on_the_block_size(weights, block):
     whole = numpy_of(weights.unembedding()).T @ numpy_of(weights.embedding())
-    found = vocabulary_product(weights, block)
+    found = vocabulary_product(weights, CPU, block)
     assert np.linalg.norm(found - whole) <= 1e-6 * np.linalg.norm(whole)  # blocks are multiplied in float32
 
 
 def test_the_vocabulary_product_is_none_without_a_head_or_with_projected_embeddings(tmp_path):
-    assert vocabulary_product(saved("opt-post-norm", tmp_path / "projected")) is None
+    assert vocabulary_product(saved("opt-post-norm", tmp_path / "projected"), CPU) is None
     tiny.tiny_model("qwen2").save_pretrained(tmp_path / "headless")
-    assert vocabulary_product(Weights(tmp_path / "headless", tiny.CONFIGS["qwen2"])) is None
+    assert vocabulary_product(Weights(tmp_path / "headless", tiny.CONFIGS["qwen2"]), CPU) is None
 
 
 def rewritten(family, folder, change):
@@ -245,7 +246,7 @@ def rewritten(family, folder, change):
 
 
 def atlas_of(weights, layer=LAYER):
-    return decompose_layer(weights, layer, HeadsSpec(vectors=2), NO_STREAM, (0, 0), vocabulary_product(weights))
+    return decompose_layer(weights, layer, HeadsSpec(vectors=2), NO_STREAM, (0, 0), vocabulary_product(weights, CPU))
 
 
 @pytest.mark.parametrize("value", [torch.nan, torch.inf])
@@ -321,7 +322,7 @@ def test_only_a_head_of_zeros_has_nan_alignment(tmp_path, projection):
 
     stream = Stream(directions(1), directions(1), {(0, 0): samples()})
     weights = rewritten("llama", tmp_path, change)
-    found = decompose_layer(weights, LAYER, HeadsSpec(vectors=2), stream, (1, 1), vocabulary_product(weights))
+    found = decompose_layer(weights, LAYER, HeadsSpec(vectors=2), stream, (1, 1), vocabulary_product(weights, CPU))
     circuit, sides = (0, slice(2)) if projection == "q" else (1, slice(2, 4))
     zeros = {"q": [1], "v": [2, 3], "o": [1]}[projection]  # a value serves two heads
     rest = [head for head in range(4) if head not in zeros]
