@@ -99,7 +99,8 @@ def _parts(vectors: NDArray[np.floating], device: torch.device) -> Sequence[torc
     """Return flat vectors in float32 on the device, in parts whose scores over a block of tokens fit `SCORE_BYTES`."""
     flat = vectors.reshape(-1, vectors.shape[-1])
     moved = torch.from_numpy(np.ascontiguousarray(flat, dtype=np.float32)).to(device)
-    return moved.split(max(1, SCORE_BYTES // (4 * BLOCK_TOKENS)))
+    parts: Sequence[torch.Tensor] = moved.split(max(1, SCORE_BYTES // (4 * BLOCK_TOKENS)))
+    return parts
 
 
 def _joined(parts: Sequence[RankedTokens], shape: tuple[int, ...]) -> RankedTokens:
@@ -111,18 +112,20 @@ def _merged(known: RankedTokens, scores: torch.Tensor, start: int, count: int, e
     """Return the first `count` of the known tokens and a block's tokens `start` and following, by score, then by id.
 
     In all blocks but the first, few scores exceed the last known score. To find and sort these few takes less than half
-    the time of `torch.topk` on each block.
+    the time of `torch.topk` on each block. Each row of the sorted arrays has a vector's known tokens and its new ones.
     """
     (n_vectors, n_known), n_new = known.ids.shape, scores.shape[1]
     found = _leading(scores, known, count, end)
     vector, column, values = (part.cpu().numpy() for part in (*found, scores[found]))
-    vectors = np.concatenate([np.repeat(np.arange(n_vectors), n_known), vector])
-    ids = np.concatenate([known.ids.ravel(), column + start])
-    values = np.concatenate([known.scores.ravel(), values])
-    order = np.lexsort((-ENDS[end] * values, vectors))  # of equal scores the smaller id is first, and NaN is last
-    firsts = np.searchsorted(vectors[order], np.arange(n_vectors))
-    leading = order[firsts[:, None] + np.arange(min(count, n_known + n_new))]
-    return RankedTokens(ids[leading], values[leading])
+    counts, n_kept = np.bincount(vector, minlength=n_vectors), min(count, n_known + n_new)
+    width = max(n_kept, n_known + counts.max(initial=0))
+    ids, all_values = np.zeros((n_vectors, width), np.int64), np.full((n_vectors, width), np.nan)
+    ids[:, :n_known], all_values[:, :n_known] = known.ids, known.scores
+    places = n_known + np.arange(len(vector)) - np.repeat(counts.cumsum() - counts, counts)
+    ids[vector, places], all_values[vector, places] = column + start, values
+    # A stable sort: of equal scores the smaller id is first. NaN is last, and the unused places of a row follow it.
+    order = np.argsort(-ENDS[end] * all_values, axis=1, kind="stable")[:, :n_kept]
+    return RankedTokens(np.take_along_axis(ids, order, axis=1), np.take_along_axis(all_values, order, axis=1))
 
 
 def _leading(scores: torch.Tensor, known: RankedTokens, count: int, end: str) -> tuple[torch.Tensor, torch.Tensor]:
@@ -132,16 +135,16 @@ def _leading(scores: torch.Tensor, known: RankedTokens, count: int, end: str) ->
     the remaining groups.
     """
     is_top, (n_vectors, n_new) = end == "top", scores.shape
+    size = GROUP_TOKENS if n_new % GROUP_TOKENS == 0 and n_new >= GROUP_TOKENS * count else 1
+    groups = scores.view(n_vectors, n_new // size, size)
+    extreme = groups.amax(dim=2) if is_top else groups.amin(dim=2)  # NaN if one of the group is
     if known.ids.shape[1] == count:
         last = torch.from_numpy(known.scores[:, -1:].astype(np.float32)).to(scores.device)
         trails = torch.le if is_top else torch.ge
-    else:
-        lowest = -ENDS[end] * torch.inf
-        last = torch.where(scores.isnan(), lowest, scores).topk(min(count, n_new), largest=is_top).values[:, -1:]
+    else:  # as many groups as the list is long have a score that is at least this
+        comparable = torch.where(extreme.isnan(), -ENDS[end] * torch.inf, extreme)
+        last = comparable.topk(min(count, extreme.shape[1]), largest=is_top).values[:, -1:]
         trails = torch.lt if is_top else torch.gt
-    size = GROUP_TOKENS if n_new % GROUP_TOKENS == 0 else 1  # the rest of a vocabulary is compared singly
-    groups = scores.view(n_vectors, n_new // size, size)
-    extreme = groups.amax(dim=2) if is_top else groups.amin(dim=2)  # NaN if one of the group is
     vector, group = (~trails(extreme, last)).nonzero(as_tuple=True)  # with NaN, which no comparison leaves out
     hit, member = (~trails(groups[vector, group], last[vector])).nonzero(as_tuple=True)
     return vector[hit], group[hit] * size + member
