@@ -11,6 +11,7 @@ from itertools import islice
 from queue import SimpleQueue
 from typing import Any, NamedTuple, TypeVar
 
+import torch
 from dask.system import CPU_COUNT
 from threadpoolctl import threadpool_limits
 
@@ -117,17 +118,32 @@ def scheduler(address: str | None, threads: int | None = None) -> Iterator[None]
 
 @contextmanager
 def _threads(count: int | None = None) -> Iterator[_Executor]:
-    """Run tasks on threads that each use one core of the linear algebra libraries.
+    """Run tasks on threads that each use one core of the linear algebra libraries and of torch.
 
     Two decompositions on one core each are three times as fast as two that share two cores.
     """
     n_threads = count or CPU_COUNT
     pool = ThreadPoolExecutor(n_threads, "task")
     try:
-        with threadpool_limits(limits=1):
+        with threadpool_limits(limits=1), _one_thread_of_torch():
             yield _Executor(pool.submit, lambda: n_threads, lambda value: value, Future.cancel)
     finally:
         pool.shutdown(wait=False, cancel_futures=True)  # after an error, running calls finish in the background
+
+
+@contextmanager
+def _one_thread_of_torch() -> Iterator[None]:
+    """Run each operation of torch on the thread that calls it.
+
+    `threadpool_limits` does not reach torch: MKL is linked into it statically, and each new thread of this process sets
+    its own number of OpenMP threads from torch's setting.
+    """
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
 
 
 @contextmanager

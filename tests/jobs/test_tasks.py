@@ -5,6 +5,7 @@ import time
 from contextvars import copy_context
 
 import pytest
+import torch
 
 from theodolite.errors import RunDamagedError
 from theodolite_jobs.tasks import run_tasks, scheduler, shared
@@ -155,3 +156,19 @@ def test_an_inner_scheduler_takes_the_threads_of_the_outer_one(calls):
         assert next(run_tasks(square, numbers(9), rounds=2)) == 0
         time.sleep(0.05)
         assert len(calls.begun) <= 2
+
+
+def threads_of_torch(_index):
+    (torch.ones(300, 300) @ torch.ones(300, 300)).sum()  # a thread takes its number of threads at its first operation
+    return torch.get_num_threads()
+
+
+def test_torch_uses_one_core_in_each_task_of_this_process_and_all_again_afterwards():
+    before = torch.get_num_threads()
+    torch.set_num_threads(2)
+    try:
+        with scheduler(None, THREADS):
+            assert list(run_tasks(threads_of_torch, [(0,), (1,), (2,)])) == [1, 1, 1]
+        assert torch.get_num_threads() == 2
+    finally:
+        torch.set_num_threads(before)

@@ -16,6 +16,7 @@ from theodolite_jobs.models.weights import Weights
 from theodolite_jobs.passes.collect import Arrays
 from theodolite_jobs.results.circuits import notes_on
 from theodolite_jobs.results.context import Context, Result
+from theodolite_jobs.results.devices import available_device
 from theodolite_jobs.results.heads_layer import (
     CIRCUITS,
     PROJECTIONS,
@@ -65,7 +66,7 @@ def compute(context: Context) -> Result:
     """
     run, heads, weights = context.run, context.spec.heads, context.weights
     # Without vectors, only singular values are requested, so copying scores are left out.
-    vocabulary = vocabulary_products(weights, heads.fold_norm) if heads.vectors else None
+    vocabulary = vocabulary_products(weights, heads.fold_norm, available_device()) if heads.vectors else None
     outdated = ["heads"]
     if "words" in finished_groups(run) and read_group(run, "words").attrs["vectors"] != vectors_digest(heads):
         outdated.append("words")  # its tables decode other vectors

@@ -160,8 +160,10 @@ def _null_variance(
     return shares
 
 
-def vocabulary_products(weights: Weights, fold_norm: bool, block: int = 8192) -> Vocabulary | None:
-    """Return the products of unembedding and embedding for copying scores, summed over the vocabulary in blocks.
+def vocabulary_products(
+    weights: Weights, fold_norm: bool, device: torch.device, block: int = 8192
+) -> Vocabulary | None:
+    """Return the products of unembedding and embedding for copying scores, summed in blocks multiplied on a device.
 
     The softmax ignores a constant that is added to all logits. So the first product subtracts ū, the mean of W_U over
     the vocabulary, from each row. With `fold_norm`, the embedding is the first block's input standardised by the norm
@@ -184,14 +186,14 @@ def vocabulary_products(weights: Weights, fold_norm: bool, block: int = 8192) ->
         e, u = read(rows), weights.unembedding(rows) - shift
         if before is not None:
             e = torch.from_numpy(standardised(e.numpy(), before)).float()
-        total += (u.T @ e).numpy()
+        total += (u.to(device).T @ e.to(device)).cpu().numpy()
         sum_e += e.double().sum(dim=0).numpy()
         sum_u += u.double().sum(dim=0).numpy()
     if not np.isfinite(total).all():
         raise ModelError("the embedding or the language-model head has a weight that is not finite")
     products = (total - np.outer(sum_u / weights.vocabulary_size, sum_e), total + np.outer(shift.double(), sum_e))
     if final is not None:
-        products = tuple(projected(product.T * final.scale, final).T for product in products)
+        products = projected(products[0].T * final.scale, final).T, projected(products[1].T * final.scale, final).T
     return Vocabulary(*(product.astype(np.float32) for product in products))
 
 

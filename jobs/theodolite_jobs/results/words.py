@@ -22,12 +22,15 @@ from theodolite.store.tables import append_table
 from theodolite_jobs.models.weights import Weights
 from theodolite_jobs.passes.selections import captured_digest
 from theodolite_jobs.prompts.sources import read_prompts
+from theodolite_jobs.results.circuits import input_norm
 from theodolite_jobs.results.context import Context, Result
+from theodolite_jobs.results.devices import available_device
 from theodolite_jobs.results.heads import vectors_digest
 from theodolite_jobs.results.words_layer import READ_VECTORS, Decoding, Frames, input_embeddings, layer_words
 from theodolite_jobs.results.words_trajectories import trajectory_table
 from theodolite_jobs.statistics.norms import Norm
-from theodolite_jobs.statistics.words import embedding_lengths, embedding_sphere
+from theodolite_jobs.statistics.words import standardisation
+from theodolite_jobs.statistics.words_embeddings import embedding_lengths, embedding_sphere
 from theodolite_jobs.tasks import Progress, run_tasks, shared
 
 
@@ -57,12 +60,19 @@ def compute(context: Context) -> Result:
     drop_groups(run, ["words"])
     texts = token_texts(tokenizer, weights.vocabulary_size)
     ids, dropped = single_tokens(tokenizer, _nouns(run, words.nouns))
-    tied = bool(weights.config.tie_word_embeddings)
     rows = input_embeddings(weights)
     width = weights.dimensions.d_model
     noun_rows = np.array([rows(slice(token, token + 1))[0].double().numpy() for token in ids]).reshape(-1, width)
-    fold_norm = context.spec.heads.fold_norm
-    decoding = Decoding(words.tokens, len(texts), np.array(ids, dtype=np.int64), noun_rows, fold_norm, tied)
+    norm = input_norm(weights, 0)  # the norms of all layers have the same kind and ε
+    decoding = Decoding(
+        count=words.tokens,
+        n_tokens=len(texts),
+        nouns=np.array(ids, dtype=np.int64),
+        noun_embeddings=noun_rows,
+        fold_norm=context.spec.heads.fold_norm,
+        tied=bool(weights.config.tie_word_embeddings),
+        standardisation=None if norm is None else standardisation(rows, len(texts), norm),
+    )
     with tempfile.TemporaryDirectory() as folder:
         with context.tasks():
             _write_layers(run, weights, decoding, texts, Path(folder), context.progress)
@@ -146,7 +156,7 @@ def _words_of_layer(run: Run, weights: Weights, layer: int, decoding: Decoding) 
         f"{circuit} {side}": stored[f"{side}_vectors"].sel(circuit=circuit).values
         for circuit, side in (name.split() for name in (*READ_VECTORS, "vo right"))
     }
-    return layer_words(weights, layer, decoding, vectors)
+    return layer_words(weights, layer, decoding, vectors, available_device())
 
 
 def _with_texts(frame: pd.DataFrame, texts: NDArray[np.object_]) -> pd.DataFrame:
@@ -160,7 +170,7 @@ def _with_texts(frame: pd.DataFrame, texts: NDArray[np.object_]) -> pd.DataFrame
 
 
 def _trajectories(run: Run, weights: Weights, n_tokens: int, special: Sequence[int], *, umap: bool) -> Frames:
-    return {"trajectories": trajectory_table(run, weights, n_tokens, special, umap=umap)}
+    return {"trajectories": trajectory_table(run, weights, n_tokens, available_device(), special, umap=umap)}
 
 
 def _tables_of_embeddings(weights: Weights, decoding: Decoding) -> Frames:

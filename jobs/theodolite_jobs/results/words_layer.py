@@ -17,8 +17,10 @@ from theodolite_jobs.statistics.words import (
     RankedTokens,
     Request,
     Rows,
+    Standardisation,
     alignment,
     augmented,
+    on_device,
     standardised_rows,
     top_tokens,
     with_bias,
@@ -46,6 +48,7 @@ class Decoding:
         noun_embeddings: inputs of the first block for the nouns, (noun, d_model).
         fold_norm: whether the norm before attention is folded into the circuits.
         tied: whether the unembedding is the embedding.
+        standardisation: of the inputs of the first block by the norm before attention; None if there is no such norm.
     """
 
     count: int
@@ -54,30 +57,41 @@ class Decoding:
     noun_embeddings: NDArray[np.float64]
     fold_norm: bool
     tied: bool
+    standardisation: Standardisation | None
 
 
-def layer_words(weights: Weights, layer: int, decoding: Decoding, vectors: Mapping[str, NDArray[np.float32]]) -> Frames:
+def layer_words(
+    weights: Weights,
+    layer: int,
+    decoding: Decoding,
+    vectors: Mapping[str, NDArray[np.float32]],
+    device: torch.device,
+) -> Frames:
     """Return one layer's rows of each table.
 
-    `vectors` are the leading singular vectors, (head, vector, d_model), by `READ_VECTORS` and `vo right`.
+    `vectors` are the leading singular vectors, (head, vector, d_model), by `READ_VECTORS` and `vo right`. They are
+    multiplied with the vocabulary on `device`.
     """
     circuits = read_circuits(weights, layer, fold_norm=decoding.fold_norm)
     norm, stream = circuits.input_norm, decoding.noun_embeddings
     read = stream if norm is None else normalised(stream, norm)
     biases = _bias_vectors(circuits)
     read_tokens, noun_keys, bias_tokens = _decode_read(
-        weights, circuits, decoding, [vectors[name] for name in READ_VECTORS], read, list(biases.values())
+        weights, circuits, decoding, [vectors[name] for name in READ_VECTORS], read, list(biases.values()), device
     )
     written = Request(vectors["vo right"], BOTH_ENDS)
-    (written_tokens,) = top_tokens(weights.embedding, decoding.n_tokens, [written], decoding.count)
     bias = weights.unembedding_bias()
     values = Request(augmented(_values(weights, layer, circuits, stream, read), bias), ("top",))
-    decoded = [values] if decoding.tied else [values, written]
-    logits = with_bias(weights.unembedding, bias)
-    value_tokens, *unembedding_tokens = top_tokens(logits, decoding.n_tokens, decoded, decoding.count)
+    logits = on_device(with_bias(weights.unembedding, bias), device)
+    value_tokens, written_tokens = top_tokens(logits, decoding.n_tokens, [values, written], decoding.count, device)
     heads = [_head_rows(layer, name, tokens, "read") for name, tokens in zip(READ_VECTORS, read_tokens, strict=True)]
-    heads += [_head_rows(layer, "vo right", written_tokens, "embedding")]
-    heads += [_head_rows(layer, "vo right", tokens, "unembedding") for tokens in unembedding_tokens]
+    if decoding.tied:
+        heads += [_head_rows(layer, "vo right", written_tokens, "embedding")]
+    else:
+        stored = on_device(weights.embedding, device)
+        (stored_tokens,) = top_tokens(stored, decoding.n_tokens, [written], decoding.count, device)
+        heads += [_head_rows(layer, "vo right", stored_tokens, "embedding")]
+        heads += [_head_rows(layer, "vo right", written_tokens, "unembedding")]
     each = np.arange(len(circuits.query))
     frames = {
         "head_tokens": pd.concat(heads, ignore_index=True),
@@ -119,6 +133,7 @@ def _decode_read(
     vectors: Sequence[NDArray[np.float32]],
     read: NDArray[np.float64],
     biases: Sequence[NDArray[np.float64]],
+    device: torch.device,
 ) -> tuple[list[dict[str, RankedTokens]], RankedTokens, list[dict[str, RankedTokens]]]:
     """Return the tokens of vectors, of the nouns as queries, and of biases, decoded against attention's input.
 
@@ -130,9 +145,11 @@ def _decode_read(
     keys = circuits.key.transpose(1, 0, 2).reshape(d_model, -1)
     scale = np.ones(d_model) if norm is None else norm.scale
     bias = np.zeros(d_model) if norm is None else norm.bias
-    plain = input_embeddings(weights) if norm is None else standardised_rows(input_embeddings(weights), norm)
-    to_keys = torch.from_numpy((keys.T * scale).T.astype(np.float32))
-    keys_bias = torch.from_numpy((bias @ keys).astype(np.float32))
+    plain = on_device(input_embeddings(weights), device)
+    if decoding.standardisation is not None:
+        plain = standardised_rows(plain, decoding.standardisation, device)
+    to_keys = torch.from_numpy((keys.T * scale).T.astype(np.float32)).to(device)
+    keys_bias = torch.from_numpy((bias @ keys).astype(np.float32)).to(device)
 
     def rows(some: slice) -> torch.Tensor:
         table = plain(some)
@@ -144,7 +161,7 @@ def _decode_read(
     for kv_head in range(len(circuits.key)):
         own = queries[circuits.kv_head_of == kv_head]
         requests.append(Request(own, ("top",), d_model + kv_head * own.shape[-1]))
-    tokens = top_tokens(rows, decoding.n_tokens, requests, decoding.count)
+    tokens = top_tokens(rows, decoding.n_tokens, requests, decoding.count, device)
     shifted = [
         {end: ranked.shifted(probe @ bias) for end, ranked in ends.items()}
         for probe, ends in zip(probes, tokens, strict=False)

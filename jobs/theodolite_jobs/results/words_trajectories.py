@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 import pandas as pd
+import torch
 from numpy.typing import NDArray
 
 from theodolite.sites import Site, depth
@@ -16,7 +17,7 @@ from theodolite_jobs.models.weights import Weights
 from theodolite_jobs.results.words_layer import input_embeddings
 from theodolite_jobs.statistics.norms import normalised, unit
 from theodolite_jobs.statistics.ratio import ratio
-from theodolite_jobs.statistics.words import augmented, token_ranks, with_bias
+from theodolite_jobs.statistics.words import augmented, on_device, token_ranks, with_bias
 from theodolite_jobs.statistics.words_trajectories import (
     UMAP_ROWS,
     angles,
@@ -33,7 +34,13 @@ _PCA, _UMAP = ["pca_1", "pca_2", "pca_3"], ["umap_1", "umap_2", "umap_3"]
 
 
 def trajectory_table(
-    run: Run, weights: Weights, n_tokens: int, special: Sequence[int] = (), *, umap: bool = False
+    run: Run,
+    weights: Weights,
+    n_tokens: int,
+    device: torch.device,
+    special: Sequence[int] = (),
+    *,
+    umap: bool = False,
 ) -> pd.DataFrame:
     """Return a row for each sentence, token except the last, site and layer, and a row for each next token's vector.
 
@@ -45,6 +52,7 @@ def trajectory_table(
         run: a run that captured the sentences.
         weights: the model's weights on disk.
         n_tokens: number of rows of the vocabulary to rank.
+        device: the device that multiplies the states with the vocabulary.
         special: ids of special tokens; the column `next_is_special` marks rows before one.
         umap: whether to add coordinates in a UMAP of normalised embeddings.
     """
@@ -57,7 +65,7 @@ def trajectory_table(
     }
     parts = [
         _sentence_rows(
-            run, weights, n_tokens, sentence, ids, {site: of_all[sentence] for site, of_all in states.items()}
+            run, weights, n_tokens, device, sentence, ids, {site: of_all[sentence] for site, of_all in states.items()}
         )
         for sentence, ids in enumerate(read_tokens(run, SENTENCES))
         if len(ids) > 1 and sentence not in bad
@@ -87,6 +95,7 @@ def _sentence_rows(
     run: Run,
     weights: Weights,
     n_tokens: int,
+    device: torch.device,
     sentence: int,
     ids: Sequence[int],
     states: Mapping[Site, NDArray[np.float64]],
@@ -112,7 +121,8 @@ def _sentence_rows(
     # All at once, because each call reads the whole table of the vocabulary.
     means, sds = vocabulary_angles(weights.unembedding, n_tokens, np.concatenate(points))
     decoded = augmented(np.concatenate(points), bias)
-    ranks = token_ranks(with_bias(weights.unembedding, bias), n_tokens, decoded, np.tile(following, len(points)))
+    logits = on_device(with_bias(weights.unembedding, bias), device)
+    ranks = token_ranks(logits, n_tokens, decoded, np.tile(following, len(points)), device)
     stream = pd.concat(frames, ignore_index=True).assign(vocabulary_angle_mean=means, vocabulary_angle_sd=sds)
     stream["angle_to_next_z"] = ratio((stream["angle_to_next"] - means).to_numpy(), sds)
     stream["rank_of_next"] = ranks

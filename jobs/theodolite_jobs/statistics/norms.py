@@ -29,7 +29,12 @@ class Norm:
 def standardised(x: Float[np.ndarray, "*dims d_model"], norm: Norm) -> Float[np.ndarray, "*dims d_model"]:
     """Return the norm's output for x before scale and bias, which lies near the sphere of radius √d_model."""
     centred = projected(x, norm)
-    return np.asarray(centred / np.sqrt((centred**2).mean(axis=-1, keepdims=True) + norm.epsilon))
+    return np.asarray(centred / divisor(centred, norm))
+
+
+def divisor(centred: Float[np.ndarray, "*dims d_model"], norm: Norm) -> Float[np.ndarray, "*dims 1"]:
+    """Return √(mean square + ε) of rows that are `projected`, by which the norm divides them."""
+    return np.asarray(np.sqrt((centred**2).mean(axis=-1, keepdims=True) + norm.epsilon))
 
 
 def normalised(x: Float[np.ndarray, "*dims d_model"], norm: Norm) -> Float[np.ndarray, "*dims d_model"]:

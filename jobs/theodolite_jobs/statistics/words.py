@@ -1,9 +1,12 @@
 """Vectors of the stream decoded into tokens, in blocks of the vocabulary so that memory stays small. Pure.
 
-Tokens are ranked by raw dot products in float32. Averages are in float64.
+Tokens are ranked by raw dot products in float32, on the torch device of the table.
+
+A GPU sums the products of a score in another order than a CPU. So scores may differ by 1e-5 of |vector|·|row|, and
+tokens whose scores are closer than this may change places.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,14 +16,20 @@ from jaxtyping import Float, Int
 from numpy.typing import NDArray
 from scipy.stats import rankdata
 
-from theodolite_jobs.statistics.norms import Norm, standardised, unit
+from theodolite_jobs.statistics.norms import Norm, divisor, projected
 from theodolite_jobs.statistics.ratio import ratio
 
 BLOCK_TOKENS = 4096
 """Rows of the vocabulary in one block."""
 
+SCORE_BYTES = 2**24
+"""Maximum number of bytes of the scores that are computed at once: those of 1,024 vectors and a block of tokens."""
+
+GROUP_TOKENS = 64
+"""Scores of which only the extreme is compared with a threshold first."""
+
 Rows = Callable[[slice], torch.Tensor]
-"""Return some rows of a table over the vocabulary, (token, d_model), in float32."""
+"""Return some rows of a table over the vocabulary, (token, d_model), in float32, on one device."""
 
 ENDS = {"top": 1, "bottom": -1}  # the sign with which that end of a ranking has the largest scores
 
@@ -52,63 +61,98 @@ class Request:
     first_column: int = 0
 
 
-def top_tokens(rows: Rows, n_tokens: int, requests: Sequence[Request], count: int) -> list[dict[str, RankedTokens]]:
+def top_tokens(
+    rows: Rows, n_tokens: int, requests: Sequence[Request], count: int, device: torch.device
+) -> list[dict[str, RankedTokens]]:
     """Return the first tokens of each request's rankings, by end.
 
     Args:
-        rows: a table over the vocabulary.
+        rows: a table over the vocabulary, on `device`.
         n_tokens: number of rows to rank.
         requests: vectors, ends and columns.
         count: number of tokens to return at each end; fewer if the vocabulary is smaller.
+        device: the device that multiplies and compares; only the few scores that can be among the first leave it.
     """
-    vectors = [_flat(request.vectors) for request in requests]
-    rankings: list[dict[str, RankedTokens]] = [
-        {end: RankedTokens(np.empty((len(flat), 0), dtype=np.int64), np.empty((len(flat), 0))) for end in request.ends}
-        for flat, request in zip(vectors, requests, strict=True)
+    parts = [_parts(request.vectors, device) for request in requests]
+    rankings = [
+        [
+            {end: RankedTokens(np.empty((len(part), 0), np.int64), np.empty((len(part), 0))) for end in request.ends}
+            for part in of_request
+        ]
+        for of_request, request in zip(parts, requests, strict=True)
     ]
     for start in range(0, n_tokens, BLOCK_TOKENS):
         block = rows(slice(start, min(start + BLOCK_TOKENS, n_tokens)))
-        for ranking, flat, request in zip(rankings, vectors, requests, strict=True):
-            columns = slice(request.first_column, request.first_column + flat.shape[1])
-            scores = (flat @ block[:, columns].T).numpy()
-            for end in request.ends:
-                ranking[end] = _merged(ranking[end], scores, start, count, ENDS[end])
+        for of_request, rankings_of_request, request in zip(parts, rankings, requests, strict=True):
+            columns = block[:, request.first_column : request.first_column + request.vectors.shape[-1]]
+            for part, ranking in zip(of_request, rankings_of_request, strict=True):
+                scores = part @ columns.T
+                for end in request.ends:
+                    ranking[end] = _merged(ranking[end], scores, start, count, end)
     return [
-        {
-            end: RankedTokens(ranked.ids.reshape(shape), ranked.scores.reshape(shape))
-            for end, ranked in ranking.items()
-            for shape in [(*request.vectors.shape[:-1], ranked.ids.shape[1])]
-        }
-        for ranking, request in zip(rankings, requests, strict=True)
+        {end: _joined([ranking[end] for ranking in of_request], request.vectors.shape[:-1]) for end in request.ends}
+        for of_request, request in zip(rankings, requests, strict=True)
     ]
 
 
-def _flat(vectors: NDArray[np.floating]) -> torch.Tensor:
+def _parts(vectors: NDArray[np.floating], device: torch.device) -> Sequence[torch.Tensor]:
+    """Return flat vectors in float32 on the device, in parts whose scores over a block of tokens fit `SCORE_BYTES`."""
     flat = vectors.reshape(-1, vectors.shape[-1])
-    return torch.from_numpy(np.ascontiguousarray(flat, dtype=np.float32))
+    moved = torch.from_numpy(np.ascontiguousarray(flat, dtype=np.float32)).to(device)
+    parts: Sequence[torch.Tensor] = moved.split(max(1, SCORE_BYTES // (4 * BLOCK_TOKENS)))
+    return parts
 
 
-def _merged(known: RankedTokens, scores: NDArray[np.float32], start: int, count: int, sign: int) -> RankedTokens:
+def _joined(parts: Sequence[RankedTokens], shape: tuple[int, ...]) -> RankedTokens:
+    ids, scores = (np.concatenate([getattr(part, name) for part in parts]) for name in ("ids", "scores"))
+    return RankedTokens(ids.reshape(*shape, ids.shape[1]), scores.reshape(*shape, scores.shape[1]))
+
+
+def _merged(known: RankedTokens, scores: torch.Tensor, start: int, count: int, end: str) -> RankedTokens:
     """Return the first `count` of the known tokens and a block's tokens `start` and following, by score, then by id.
 
-    In all blocks but the first, few scores exceed the last known score. To compare, and to sort these few, takes less
-    than half the time of `torch.topk` on each block.
+    In all blocks but the first, few scores exceed the last known score. To find and sort these few takes less than half
+    the time of `torch.topk` on each block. Each row of the sorted arrays has a vector's known tokens and its new ones.
     """
     (n_vectors, n_known), n_new = known.ids.shape, scores.shape[1]
-    signed = scores if sign > 0 else -scores
-    if n_known == count:
-        trails = signed <= sign * known.scores[:, -1:].astype(np.float32)
-    else:
-        at, filled = n_new - min(count, n_new), np.where(np.isnan(signed), -np.inf, signed)
-        trails = signed < np.partition(filled, at, axis=1)[:, [at]]
-    vector, column = np.divmod(np.flatnonzero(~trails), n_new)  # with NaN, which both comparisons leave in
-    vectors = np.concatenate([np.repeat(np.arange(n_vectors), n_known), vector])
-    ids = np.concatenate([known.ids.ravel(), column + start])
-    values = np.concatenate([known.scores.ravel(), scores[vector, column]])
-    order = np.lexsort((-sign * values, vectors))  # of equal scores the smaller id is first, and NaN is last
-    firsts = np.searchsorted(vectors[order], np.arange(n_vectors))
-    leading = order[firsts[:, None] + np.arange(min(count, n_known + n_new))]
-    return RankedTokens(ids[leading], values[leading])
+    found = _leading(scores, known, count, end)
+    vector, column, values = (part.cpu().numpy() for part in (*found, scores[found]))
+    counts, n_kept = np.bincount(vector, minlength=n_vectors), min(count, n_known + n_new)
+    width = max(n_kept, n_known + counts.max(initial=0))
+    ids, all_values = np.zeros((n_vectors, width), np.int64), np.full((n_vectors, width), np.nan)
+    ids[:, :n_known], all_values[:, :n_known] = known.ids, known.scores
+    places = n_known + np.arange(len(vector)) - np.repeat(counts.cumsum() - counts, counts)
+    ids[vector, places], all_values[vector, places] = column + start, values
+    # A stable sort: of equal scores the smaller id is first. NaN is last, and the unused places of a row follow it.
+    order = np.argsort(-ENDS[end] * all_values, axis=1, kind="stable")[:, :n_kept]
+    return RankedTokens(np.take_along_axis(ids, order, axis=1), np.take_along_axis(all_values, order, axis=1))
+
+
+def _leading(scores: torch.Tensor, known: RankedTokens, count: int, end: str) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return vector and token of the scores that can be among the first `count`, in this order; NaN is among them.
+
+    Most groups of tokens contain no such score. So the extreme of each group is compared first, and then the scores of
+    the remaining groups.
+    """
+    is_top, (n_vectors, n_new) = end == "top", scores.shape
+    size = GROUP_TOKENS if n_new % GROUP_TOKENS == 0 and n_new >= GROUP_TOKENS * count else 1
+    groups = scores.view(n_vectors, n_new // size, size)
+    extreme = groups.amax(dim=2) if is_top else groups.amin(dim=2)  # NaN if one of the group is
+    if known.ids.shape[1] == count:
+        last = torch.from_numpy(known.scores[:, -1:].astype(np.float32)).to(scores.device)
+        trails = torch.le if is_top else torch.ge
+    else:  # as many groups as the list is long have a score that is at least this
+        comparable = torch.where(extreme.isnan(), -ENDS[end] * torch.inf, extreme)
+        last = comparable.topk(min(count, extreme.shape[1]), largest=is_top).values[:, -1:]
+        trails = torch.lt if is_top else torch.gt
+    vector, group = (~trails(extreme, last)).nonzero(as_tuple=True)  # with NaN, which no comparison leaves out
+    hit, member = (~trails(groups[vector, group], last[vector])).nonzero(as_tuple=True)
+    return vector[hit], group[hit] * size + member
+
+
+def on_device(rows: Rows, device: torch.device) -> Rows:
+    """Return a table whose blocks are moved to the device when they are read."""
+    return lambda some: rows(some).to(device)
 
 
 def with_bias(rows: Rows, bias: torch.Tensor | None) -> Rows:
@@ -124,27 +168,64 @@ def augmented(vectors: NDArray[np.float64], bias: torch.Tensor | None) -> NDArra
 
 
 def token_ranks(
-    rows: Rows, n_tokens: int, vectors: Float[np.ndarray, "vector d_model"], tokens: Int[np.ndarray, " vector"]
+    rows: Rows,
+    n_tokens: int,
+    vectors: Float[np.ndarray, "vector d_model"],
+    tokens: Int[np.ndarray, " vector"],
+    device: torch.device,
 ) -> Int[np.ndarray, " vector"]:
-    """Return the rank of one token for each vector, by raw dot product over the vocabulary; 1 is the largest."""
-    flat = _flat(vectors)
+    """Return the rank of one token for each vector, by raw dot product over the vocabulary; 1 is the largest.
+
+    `rows` is a table over the vocabulary on `device`.
+    """
+    parts = _parts(vectors, device)
     distinct, number = np.unique(tokens, return_inverse=True)
     table = torch.cat([rows(slice(token, token + 1)) for token in distinct])
-    own = (flat * table[number]).sum(dim=1)
-    above = torch.zeros(len(flat), dtype=torch.int64)
+    sizes = [len(part) for part in parts]
+    numbers, of_parts = (torch.from_numpy(ids).to(device).split(sizes) for ids in (number, tokens))
+    own = [(part * table[number]).sum(dim=1) for part, number in zip(parts, numbers, strict=True)]
+    above = [torch.zeros(size, dtype=torch.int64, device=device) for size in sizes]
     for start in range(0, n_tokens, BLOCK_TOKENS):
-        stop = min(start + BLOCK_TOKENS, n_tokens)
-        greater = flat @ rows(slice(start, stop)).T > own[:, None]
-        # The product with one row may round differently from the product with many; a token never ranks above itself.
-        inside = torch.from_numpy((tokens >= start) & (tokens < stop))
-        greater[inside, torch.from_numpy(tokens)[inside] - start] = False
-        above += greater.sum(dim=1)
-    return (above + 1).numpy()
+        block = rows(slice(start, min(start + BLOCK_TOKENS, n_tokens)))
+        for part, score, token, total in zip(parts, own, of_parts, above, strict=True):
+            greater = part @ block.T > score[:, None]
+            # A product with one row may round differently from a product with many. A token never ranks above itself.
+            inside = (token >= start) & (token < start + len(block))
+            greater[inside, token[inside] - start] = False
+            total += greater.sum(dim=1)
+    return (torch.cat(above) + 1).cpu().numpy()
 
 
-def standardised_rows(rows: Rows, norm: Norm) -> Rows:
-    """Return a table of the norm's outputs for each row, before scale and bias."""
-    return lambda some: torch.from_numpy(standardised(rows(some).numpy(), norm))
+@dataclass(frozen=True)
+class Standardisation:
+    """The mean and the divisor with which a norm standardises each row of a table, (token, 1), in float32.
+
+    All layers' norms have the same kind and ε, so one computation serves all layers. It runs in NumPy, and the division
+    has one correct result, so standardised rows are equal on all devices.
+
+    Attributes:
+        mean: the row's mean, or 0 if the norm subtracts none.
+        divisor: √(variance + ε) or √(mean square + ε).
+    """
+
+    mean: Float[torch.Tensor, "token 1"]
+    divisor: Float[torch.Tensor, "token 1"]
+
+
+def standardisation(rows: Rows, n_tokens: int, norm: Norm) -> Standardisation:
+    """Return the means and divisors of the rows of a table."""
+    means, divisors = [], []
+    for start in range(0, n_tokens, BLOCK_TOKENS):
+        block = rows(slice(start, min(start + BLOCK_TOKENS, n_tokens))).numpy()
+        means.append(block.mean(axis=1, keepdims=True) if norm.kind == "layer" else np.zeros_like(block[:, :1]))
+        divisors.append(divisor(projected(block, norm), norm))
+    return Standardisation(torch.from_numpy(np.concatenate(means)), torch.from_numpy(np.concatenate(divisors)))
+
+
+def standardised_rows(rows: Rows, by: Standardisation, device: torch.device) -> Rows:
+    """Return a table of a norm's outputs for each row of a table on `device`, before scale and bias."""
+    mean, divisor = by.mean.to(device), by.divisor.to(device)
+    return lambda some: (rows(some) - mean[some]) / divisor[some]
 
 
 def alignment(
@@ -173,61 +254,3 @@ def alignment(
     nearest = [np.where(others, side, -np.inf).argmax(axis=1) for side in (before, after)]
     own_rank = (after > after.diagonal()[:, None]).sum(axis=1) + 1
     return {"correlation": correlation, "before": nearest[0], "after": nearest[1], "own_rank": own_rank}
-
-
-def embedding_sphere(rows: Rows, n_tokens: int, norm: Norm) -> list[dict[str, float | str | int]]:
-    """Return distances between embeddings and their projections on the norm's sphere: one row for each setting.
-
-    The settings are the embeddings as stored, centred, scaled, and both. Centring subtracts the mean over the
-    vocabulary; scaling multiplies by √d_model over the mean length. The projection is the norm without scale and bias.
-    The distances are L2 and 1 − cosine, as mean and standard deviation (n−1) over the vocabulary; rows of zeros are
-    left out. Source: arXiv 2309.07315, §3.1.
-    """
-    blocks = [slice(start, min(start + BLOCK_TOKENS, n_tokens)) for start in range(0, n_tokens, BLOCK_TOKENS)]
-    total, length = np.zeros(len(norm.scale)), 0.0
-    for block in blocks:
-        exact = rows(block).double().numpy()
-        total += exact.sum(axis=0)
-        length += float(np.linalg.norm(exact, axis=1).sum())
-    centre, factor = total / n_tokens, np.sqrt(len(norm.scale)) * n_tokens / length
-    settings: Mapping[str, Callable[[NDArray[np.float64]], NDArray[np.float64]]] = {
-        "original": lambda e: e,
-        "centred": lambda e: e - centre,
-        "scaled": lambda e: e * factor,
-        "centred and scaled": lambda e: (e - centre) * factor,
-    }
-    distances: dict[str, list[NDArray[np.float64]]] = {name: [] for name in settings}
-    for block in blocks:
-        exact = rows(block).double().numpy()
-        sphere = standardised(exact, norm)
-        for name, change in settings.items():
-            changed = change(exact)
-            # For unit vectors, |u − v|²/2 equals 1 − cosine and is never negative.
-            cosine = ((unit(changed) - unit(sphere)) ** 2).sum(axis=1) / 2
-            distances[name].append(np.stack([np.linalg.norm(changed - sphere, axis=1), cosine]))
-    table: list[dict[str, float | str | int]] = []
-    for name, parts in distances.items():
-        whole = np.concatenate(parts, axis=1)
-        usable = np.isfinite(whole).all(axis=0)  # a row of zeros has no direction
-        l2, cosine = whole[:, usable]
-        row: dict[str, float | str | int] = {"setting": name, "n": int(usable.sum())}
-        row |= {"l2_mean": float(l2.mean()), "l2_std": float(l2.std(ddof=1))}
-        row |= {"cosine_distance_mean": float(cosine.mean()), "cosine_distance_std": float(cosine.std(ddof=1))}
-        table.append(row)
-    return table
-
-
-def embedding_lengths(rows: Rows, n_tokens: int, norm: Norm) -> dict[str, NDArray[np.float64]]:
-    """Return ‖e‖ of each token, ‖γ⊙e‖ if the norm has a scale γ, and both plus β·e if it has a bias β, by measure."""
-    parts: dict[str, list[NDArray[np.float64]]] = {}
-    for start in range(0, n_tokens, BLOCK_TOKENS):
-        exact = rows(slice(start, min(start + BLOCK_TOKENS, n_tokens))).double().numpy()
-        measures = {"norm": np.linalg.norm(exact, axis=1)}
-        if (norm.scale != 1).any():
-            measures["scaled norm"] = np.linalg.norm(exact * norm.scale, axis=1)
-        if norm.bias.any():
-            toward = exact @ norm.bias
-            measures |= {f"{name} + bias": lengths + toward for name, lengths in measures.items()}
-        for name, values in measures.items():
-            parts.setdefault(name, []).append(values)
-    return {name: np.concatenate(values) for name, values in parts.items()}

@@ -26,8 +26,8 @@ _HOW_TO_READ = (
     "noise; the band is its 95 % interval by the delta method. The line of an untrained twin, if the store has one, is "
     "the debiased cosine of its means. The two lower graphs show the unbiased variance (n-1) over prompts: the mean "
     "over features, and the largest variance of a single feature. The figure on the sphere shows the same curves after "
-    "each activation is scaled to the same norm. Depth labels: 0-pre is the input of block 0, 0-mid the stream after its "
-    "attention, 1-pre the input of block 1. The output of the last block is not drawn."
+    "each activation is scaled to the same norm. Depth labels: 0-pre is the input of block 0, 0-mid the stream after "
+    "its attention, 1-pre the input of block 1. The output of the last block is not drawn."
 )
 
 

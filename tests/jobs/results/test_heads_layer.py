@@ -16,6 +16,7 @@ from theodolite_jobs.models.weights import Weights
 from theodolite_jobs.results.heads_layer import SIDES, Stream, decompose_layer, vocabulary_products
 from theodolite_jobs.results.words_layer import input_embeddings
 
+CPU = torch.device("cpu")
 LAYER = 2
 OFFSETS = [0, 3]
 # Grouped and rotary with biases; LayerNorm with biases; post-norm; a norm on attention's output; a multiplier on it.
@@ -239,7 +240,7 @@ def score_of(matrix):
 @pytest.mark.parametrize("fold_norm", [False, True])
 def test_copying_scores_are_those_of_the_whole_vocabulary(weights, fold_norm):
     heads = HeadsSpec(vectors=1, fold_norm=fold_norm)
-    found = decompose_layer(weights, LAYER, heads, NO_STREAM, (0, 0), vocabulary_products(weights, fold_norm))
+    found = decompose_layer(weights, LAYER, heads, NO_STREAM, (0, 0), vocabulary_products(weights, fold_norm, CPU))
     embedding, unembedding = tables(weights, fold_norm)
     whole = dense(weights, fold_norm).vo
     for name, output in (
@@ -268,14 +269,14 @@ def test_a_constant_added_to_all_logits_changes_only_the_uncentred_score(tmp_pat
 def test_the_vocabulary_products_do_not_depend_on_the_block_size(weights, block):
     embedding, unembedding = numpy_of(weights.embedding()), numpy_of(weights.unembedding())
     whole = (unembedding - unembedding.mean(axis=0)).T @ embedding, unembedding.T @ embedding
-    for found, expected in zip(vocabulary_products(weights, False, block), whole, strict=True):
+    for found, expected in zip(vocabulary_products(weights, False, CPU, block), whole, strict=True):
         assert np.linalg.norm(found - expected) <= 2e-6 * np.linalg.norm(expected)  # blocks are multiplied in float32
 
 
 def test_the_vocabulary_products_are_none_without_a_head_or_with_projected_embeddings(tmp_path):
-    assert vocabulary_products(saved("opt-post-norm", tmp_path / "projected"), False) is None
+    assert vocabulary_products(saved("opt-post-norm", tmp_path / "projected"), False, CPU) is None
     tiny.tiny_model("qwen2").save_pretrained(tmp_path / "headless")
-    assert vocabulary_products(Weights(tmp_path / "headless", tiny.CONFIGS["qwen2"]), False) is None
+    assert vocabulary_products(Weights(tmp_path / "headless", tiny.CONFIGS["qwen2"]), False, CPU) is None
 
 
 def rewritten(family, folder, change):
@@ -288,7 +289,9 @@ def rewritten(family, folder, change):
 
 
 def atlas_of(weights, layer=LAYER):
-    return decompose_layer(weights, layer, HeadsSpec(vectors=2), NO_STREAM, (0, 0), vocabulary_products(weights, False))
+    return decompose_layer(
+        weights, layer, HeadsSpec(vectors=2), NO_STREAM, (0, 0), vocabulary_products(weights, False, CPU)
+    )
 
 
 @pytest.mark.parametrize("value", [torch.nan, torch.inf])
@@ -364,7 +367,9 @@ def test_only_a_head_of_zeros_has_nan_alignment(tmp_path, projection):
 
     stream = Stream(directions(1), directions(1), {(0, 0): samples()})
     weights = rewritten("llama", tmp_path, change)
-    found = decompose_layer(weights, LAYER, HeadsSpec(vectors=2), stream, (1, 1), vocabulary_products(weights, False))
+    found = decompose_layer(
+        weights, LAYER, HeadsSpec(vectors=2), stream, (1, 1), vocabulary_products(weights, False, CPU)
+    )
     circuit, sides = (0, slice(2)) if projection == "q" else (1, slice(2, 4))
     zeros = {"q": [1], "v": [2, 3], "o": [1]}[projection]  # a value serves two heads
     rest = [head for head in range(4) if head not in zeros]

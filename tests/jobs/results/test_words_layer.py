@@ -15,6 +15,7 @@ from theodolite_jobs.models.load import wrap
 from theodolite_jobs.models.reference import read_sites
 from theodolite_jobs.models.rotary import rotation
 from theodolite_jobs.models.weights import Weights
+from theodolite_jobs.results.circuits import input_norm
 from theodolite_jobs.results.words_layer import (
     LAYER_SUM,
     READ_VECTORS,
@@ -24,7 +25,9 @@ from theodolite_jobs.results.words_layer import (
     layer_words,
 )
 from theodolite_jobs.statistics import words
+from theodolite_jobs.statistics.norms import standardised
 
+CPU = torch.device("cpu")
 LAYER, KNOWN, COUNT = 2, 61, 5  # the tokenizer knows fewer tokens than the table has rows
 NOUNS = np.array([40, 7, 23, 58, 11])
 HEADS, VECTORS, WIDTH = 4, 3, 48
@@ -149,12 +152,26 @@ def vectors():
     return dict(zip((*READ_VECTORS, "vo right"), drawn, strict=True))
 
 
+def decoding_of(reference, nouns=NOUNS, count=COUNT, known=KNOWN):
+    """Return the options of decoding into so many of the known tokens."""
+    norm = input_norm(reference.weights, 0)  # layer 0's serves all, as in a survey
+    return Decoding(
+        count,
+        known,
+        nouns,
+        reference.embeddings[nouns],
+        reference.fold_norm,
+        reference.tied,
+        None if norm is None else words.standardisation(input_embeddings(reference.weights), known, norm),
+    )
+
+
 @pytest.fixture(scope="module")
 def frames(reference, vectors):
-    decoding = Decoding(COUNT, KNOWN, NOUNS, reference.embeddings[NOUNS], reference.fold_norm, reference.tied)
+    decoding = decoding_of(reference)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(words, "BLOCK_TOKENS", 10)
-        return layer_words(reference.weights, LAYER, decoding, vectors)
+        return layer_words(reference.weights, LAYER, decoding, vectors, CPU)
 
 
 def check_lists(frame, keys, scores_of, end="top"):
@@ -283,7 +300,7 @@ def test_the_decoding_norm_is_the_final_norm_or_in_post_norm_models_the_norm_aft
     else:
         module = model.module.get_submodule(model.anatomy.final_norm)
     stream = torch.from_numpy(np.random.default_rng(0).normal(size=(3, WIDTH)))
-    ours = words.standardised(stream.numpy(), found) * found.scale + found.bias
+    ours = standardised(stream.numpy(), found) * found.scale + found.bias
     np.testing.assert_allclose(ours, numpy_of(module(stream)), rtol=1e-5, atol=1e-6)
 
 
@@ -301,9 +318,9 @@ LLAMA = pytest.mark.parametrize("reference", [("llama", False)], indirect=True, 
 
 @LLAMA
 def test_without_stored_vectors_only_their_lists_are_empty(reference):
-    decoding = Decoding(COUNT, KNOWN, NOUNS, reference.embeddings[NOUNS], reference.fold_norm, reference.tied)
+    decoding = decoding_of(reference)
     none = {name: np.empty((HEADS, 0, WIDTH), dtype=np.float32) for name in (*READ_VECTORS, "vo right")}
-    frames = layer_words(reference.weights, LAYER, decoding, none)
+    frames = layer_words(reference.weights, LAYER, decoding, none, CPU)
     assert len(frames["head_tokens"]) == 0
     assert len(frames["noun_keys"]) == HEADS * len(NOUNS) * COUNT
 
@@ -311,16 +328,16 @@ def test_without_stored_vectors_only_their_lists_are_empty(reference):
 @LLAMA
 def test_a_list_is_no_longer_than_the_vocabulary(reference, vectors):
     nouns = NOUNS[[1, 4]]
-    decoding = Decoding(20, 12, nouns, reference.embeddings[nouns], reference.fold_norm, reference.tied)
-    frames = layer_words(reference.weights, LAYER, decoding, vectors)
+    decoding = decoding_of(reference, nouns, 20, 12)
+    frames = layer_words(reference.weights, LAYER, decoding, vectors, CPU)
     assert frames["noun_keys"].groupby(["head", "noun_id"])["token_id"].nunique().eq(12).all()
 
 
 @LLAMA
 def test_without_nouns_only_vectors_and_biases_have_lists(reference, vectors):
     nouns = NOUNS[:0]
-    decoding = Decoding(COUNT, KNOWN, nouns, reference.embeddings[nouns], reference.fold_norm, reference.tied)
-    frames = layer_words(reference.weights, LAYER, decoding, vectors)
+    decoding = decoding_of(reference, nouns)
+    frames = layer_words(reference.weights, LAYER, decoding, vectors, CPU)
     assert len(frames["head_tokens"])
     for name in ("noun_keys", "noun_values", "noun_alignment"):
         assert len(frames[name]) == 0

@@ -6,26 +6,36 @@ import torch
 from scipy.stats import spearmanr
 
 from theodolite_jobs.statistics import words
-from theodolite_jobs.statistics.norms import Norm, normalised
+from theodolite_jobs.statistics.norms import Norm, normalised, standardised
 from theodolite_jobs.statistics.words import (
     RankedTokens,
     Request,
     alignment,
-    embedding_lengths,
-    embedding_sphere,
+    augmented,
+    standardisation,
     standardised_rows,
     token_ranks,
     top_tokens,
+    with_bias,
 )
 
 TOKENS, WIDTH = 53, 12
+CPU = torch.device("cpu")
 
 
-@pytest.fixture(params=[1, 2, 10, 52, 53, 1000])
+@pytest.fixture(
+    params=[(1, 1, 1000), (2, 2, 1), (10, 1, 3), (52, 4, 7), (53, 64, 1000), (1000, 53, 2), (52, 2, 1000)], ids=str
+)
 def blocks(request, monkeypatch):
-    """Blocks of all sizes: one row, some that leave a rest, all but one, all, more than there are."""
-    monkeypatch.setattr(words, "BLOCK_TOKENS", request.param)
-    return request.param
+    """Blocks of all sizes: one row, some that leave a rest, all but one, all, more than there are.
+
+    With each, groups of tokens that fill a block or not, and parts of the vectors.
+    """
+    block, group, n_vectors = request.param
+    monkeypatch.setattr(words, "BLOCK_TOKENS", block)
+    monkeypatch.setattr(words, "GROUP_TOKENS", group)
+    monkeypatch.setattr(words, "SCORE_BYTES", 4 * block * n_vectors)
+    return block
 
 
 def integers(*shape, seed=0):
@@ -55,7 +65,7 @@ def test_top_tokens_are_those_of_a_whole_sort(blocks, count):
     vectors = {"heads": draw(3, 2, WIDTH, seed=1), "one": draw(WIDTH, seed=2)[None], "nouns": draw(4, WIDTH, seed=3)}
     ends = {"heads": ("top", "bottom"), "one": ("bottom",), "nouns": ("top",)}
     requests = [Request(vectors[name], ends[name]) for name in vectors]
-    found = top_tokens(rows_of(table), TOKENS, requests, count)
+    found = top_tokens(rows_of(table), TOKENS, requests, count, CPU)
     for name, tops in zip(vectors, found, strict=True):
         assert tuple(tops) == ends[name]
         for end, of_end in tops.items():
@@ -71,7 +81,7 @@ def test_tokens_of_equal_score_are_in_the_order_of_their_ids(blocks, end):
     scores = vectors @ table.T
     expected = np.argsort(-scores if end == "top" else scores, axis=1, kind="stable")[:, :9]
     assert any(len(np.unique(scores[row, ids])) < 9 for row, ids in enumerate(expected))
-    (found,) = top_tokens(rows_of(table), TOKENS, [Request(vectors, (end,))], 9)
+    (found,) = top_tokens(rows_of(table), TOKENS, [Request(vectors, (end,))], 9, CPU)
     np.testing.assert_array_equal(found[end].ids, expected)
 
 
@@ -79,23 +89,59 @@ def test_tokens_of_equal_score_are_in_the_order_of_their_ids(blocks, end):
 def test_tokens_without_a_score_follow_all_others(blocks, end):
     table, vectors = draw(TOKENS, WIDTH), draw(3, WIDTH, seed=1)
     table[[2, TOKENS - 1]] = np.nan
-    (found,) = top_tokens(rows_of(table), TOKENS, [Request(vectors, (end,))], 9)
+    (found,) = top_tokens(rows_of(table), TOKENS, [Request(vectors, (end,))], 9, CPU)
     known = np.flatnonzero(np.isfinite(table[:, 0]))
     expected, _ = sorted_tokens(vectors, table[known], 9, end)
     np.testing.assert_array_equal(found[end].ids, known[expected])
-    (everything,) = top_tokens(rows_of(table), TOKENS, [Request(vectors, (end,))], TOKENS)
+    (everything,) = top_tokens(rows_of(table), TOKENS, [Request(vectors, (end,))], TOKENS, CPU)
     assert everything[end].ids[:, -2:].tolist() == [[2, TOKENS - 1]] * 3
+
+
+def ranked(values, count, end):
+    """Return the ids of a list by a stable sort of Python's, in which a token without a score is last."""
+    sign = 1 if end == "top" else -1
+
+    def rank(token):
+        return (bool(np.isnan(values[token])), 0.0 if np.isnan(values[token]) else -sign * values[token], token)
+
+    return sorted(range(len(values)), key=rank)[:count]
+
+
+@pytest.mark.parametrize("count", [1, 20, 300])
+def test_lists_of_a_table_with_bias_are_exact_also_with_ties_and_missing_scores(monkeypatch, count):
+    """Whole numbers, so each score is exact, in blocks of two groups and a rest, and parts of five vectors."""
+    monkeypatch.setattr(words, "BLOCK_TOKENS", 128)
+    monkeypatch.setattr(words, "SCORE_BYTES", 4 * 128 * 5)
+    n_tokens, vectors = 300, integers(17, WIDTH, seed=1)
+    table, bias = integers(n_tokens, WIDTH) // 3, integers(n_tokens, seed=2)
+    table[40:60] = table[5]  # more ties than a list is long
+    table[[3, 130, 299]], bias[200] = np.nan, np.nan
+    stored = torch.from_numpy(bias.astype(np.float32))
+    request = Request(augmented(vectors, stored), ("top", "bottom"))
+    (found,) = top_tokens(with_bias(rows_of(table), stored), n_tokens, [request], count, CPU)
+    scores = vectors @ table.T + bias
+    for end, tokens in found.items():
+        expected = np.array([ranked(row, count, end) for row in scores])
+        np.testing.assert_array_equal(tokens.ids, expected)
+        np.testing.assert_array_equal(tokens.scores, np.take_along_axis(scores, expected, axis=1))
+
+
+@pytest.mark.parametrize("n_vectors", [1, 1024, 1025, 10_000])
+def test_the_scores_of_any_number_of_vectors_fit_the_limit(n_vectors):
+    parts = words._parts(np.zeros((n_vectors, 1)), CPU)
+    assert sum(len(part) for part in parts) == n_vectors
+    assert max(4 * len(part) * words.BLOCK_TOKENS for part in parts) <= words.SCORE_BYTES
 
 
 def test_a_request_uses_its_own_columns_of_the_table(blocks):
     table, narrow, wide = draw(TOKENS, 20), draw(3, 4, seed=1), draw(3, 20, seed=2)
-    found = top_tokens(rows_of(table), TOKENS, [Request(narrow, ("top",), 9), Request(wide, ("top",))], 5)
+    found = top_tokens(rows_of(table), TOKENS, [Request(narrow, ("top",), 9), Request(wide, ("top",))], 5, CPU)
     for tops, vectors, columns in zip(found, (narrow, wide), (slice(9, 13), slice(None)), strict=True):
         np.testing.assert_array_equal(tops["top"].ids, sorted_tokens(vectors, table[:, columns], 5, "top")[0])
 
 
 def test_a_request_without_vectors_returns_no_lists():
-    (found,) = top_tokens(rows_of(draw(TOKENS, WIDTH)), TOKENS, [Request(np.empty((3, 0, WIDTH)), ("top",))], 5)
+    (found,) = top_tokens(rows_of(draw(TOKENS, WIDTH)), TOKENS, [Request(np.empty((3, 0, WIDTH)), ("top",))], 5, CPU)
     assert found["top"].ids.shape == (3, 0, 5)
 
 
@@ -113,7 +159,7 @@ def test_ranks_count_what_scores_higher_and_ties_rank_alike(blocks):
     tokens[:2] = 3, 7
     scores = vectors @ table.T
     expected = (scores > scores[np.arange(40), tokens][:, None]).sum(axis=1) + 1
-    np.testing.assert_array_equal(token_ranks(rows_of(table), TOKENS, vectors, tokens), expected)
+    np.testing.assert_array_equal(token_ranks(rows_of(table), TOKENS, vectors, tokens, CPU), expected)
 
 
 def test_ranks_equal_the_positions_in_a_whole_sort(blocks):
@@ -121,22 +167,23 @@ def test_ranks_equal_the_positions_in_a_whole_sort(blocks):
     tokens = np.random.default_rng(2).permutation(TOKENS)
     order, _ = sorted_tokens(vectors, table[:TOKENS], TOKENS, "top")
     expected = [order[row].tolist().index(token) + 1 for row, token in enumerate(tokens)]
-    assert token_ranks(rows_of(table), TOKENS, vectors, tokens).tolist() == expected
+    assert token_ranks(rows_of(table), TOKENS, vectors, tokens, CPU).tolist() == expected
 
 
 def test_a_token_is_never_above_itself(blocks):
     """Sums of many float32 products, which differ in the last digit by how many rows are multiplied at once."""
     table = draw(TOKENS, 700)
-    ranks = token_ranks(rows_of(table), TOKENS, table * 1e3, np.arange(TOKENS))
+    ranks = token_ranks(rows_of(table), TOKENS, table * 1e3, np.arange(TOKENS), CPU)
     assert ranks.tolist() == [1] * TOKENS
 
 
 @pytest.mark.parametrize("kind", ["rms", "layer"])
-def test_standard_rows_have_neither_scale_nor_bias(kind):
+def test_standard_rows_have_neither_scale_nor_bias(blocks, kind):
     table, scale, bias = draw(TOKENS, WIDTH), *draw(2, WIDTH, seed=1)
-    norm = Norm(kind, 1e-5, scale, bias)
-    found = standardised_rows(rows_of(table), norm)(slice(3, 9))
+    norm, rows = Norm(kind, 1e-5, scale, bias), rows_of(table)
+    found = standardised_rows(rows, standardisation(rows, TOKENS, norm), CPU)(slice(3, 9))
     assert found.dtype == torch.float32
+    np.testing.assert_array_equal(found.numpy(), standardised(table.astype(np.float32), norm)[3:9])
     np.testing.assert_allclose(found.numpy() * scale + bias, normalised(table, norm)[3:9], atol=1e-6)
 
 
@@ -180,67 +227,3 @@ def test_a_single_word_has_no_alignment():
     one = alignment(draw(1, WIDTH), draw(WIDTH, 3, seed=1), draw(WIDTH, 3, seed=2))
     assert np.isnan(one["correlation"]).all()
     assert one["own_rank"].tolist() == [1]
-
-
-@pytest.mark.parametrize("kind", ["rms", "layer"])
-def test_distances_to_the_sphere_are_those_of_plain_numpy(blocks, kind):
-    table = (draw(TOKENS, WIDTH) + draw(WIDTH, seed=1)).astype(np.float32)
-    norm = Norm(kind, 1e-3, *draw(2, WIDTH, seed=2))
-    exact = table.astype(np.float64)
-    sphere = exact - exact.mean(axis=1, keepdims=True) if kind == "layer" else exact
-    sphere = sphere / np.sqrt((sphere**2).mean(axis=1, keepdims=True) + 1e-3)
-    centred = exact - exact.mean(axis=0)
-    factor = WIDTH**0.5 / np.linalg.norm(exact, axis=1).mean()
-    changed = {
-        "original": exact,
-        "centred": centred,
-        "scaled": exact * factor,
-        "centred and scaled": centred * factor,
-    }
-    found = embedding_sphere(rows_of(table), TOKENS, norm)
-    assert [row["setting"] for row in found] == list(changed)
-    for row, values in zip(found, changed.values(), strict=True):
-        l2 = np.linalg.norm(values - sphere, axis=1)
-        cosine = (values * sphere).sum(axis=1) / np.linalg.norm(values, axis=1) / np.linalg.norm(sphere, axis=1)
-        assert row["n"] == TOKENS
-        np.testing.assert_allclose([row["l2_mean"], row["l2_std"]], [l2.mean(), l2.std(ddof=1)], rtol=1e-12)
-        theirs = [(1 - cosine).mean(), (1 - cosine).std(ddof=1)]
-        # 1 − cosine has lost its digits where the two are parallel
-        ours = [row["cosine_distance_mean"], row["cosine_distance_std"]]
-        np.testing.assert_allclose(ours, theirs, rtol=1e-12, atol=1e-15)
-
-
-def test_rows_of_zeros_have_no_direction_and_are_left_out(blocks):
-    table = draw(TOKENS, WIDTH).astype(np.float32)
-    table[[0, 20]] = 0
-    norm = Norm("rms", 1e-5, np.ones(WIDTH), np.zeros(WIDTH))
-    found = {row["setting"]: row for row in embedding_sphere(rows_of(table), TOKENS, norm)}
-    kept = np.delete(table, [0, 20], axis=0).astype(np.float64)
-    sphere = kept / np.sqrt((kept**2).mean(axis=1, keepdims=True) + 1e-5)
-    assert found["original"]["n"] == found["scaled"]["n"] == TOKENS - 2
-    np.testing.assert_allclose(found["original"]["l2_mean"], np.linalg.norm(kept - sphere, axis=1).mean(), rtol=1e-12)
-
-
-def test_rms_distances_of_what_is_only_scaled_are_known():
-    """The sphere keeps directions, and all embeddings of one length are put on it by the scale alone."""
-    table = draw(TOKENS, WIDTH)
-    table /= np.linalg.norm(table, axis=1, keepdims=True)
-    norm = Norm("rms", 0.0, np.ones(WIDTH), np.zeros(WIDTH))
-    found = {row["setting"]: row for row in embedding_sphere(rows_of(table), TOKENS, norm)}
-    assert found["original"]["cosine_distance_mean"] < 1e-12
-    assert found["scaled"]["l2_mean"] < 1e-6  # the table is in float32
-    np.testing.assert_allclose(found["original"]["l2_mean"], WIDTH**0.5 - 1, rtol=1e-6)
-
-
-@pytest.mark.parametrize("biased", [True, False])
-def test_lengths_of_embeddings_are_those_of_plain_numpy(blocks, biased):
-    table, (scale, bias) = draw(TOKENS, WIDTH).astype(np.float32), draw(2, WIDTH, seed=1)
-    found = embedding_lengths(rows_of(table), TOKENS, Norm("layer", 1e-5, scale, bias if biased else 0 * bias))
-    exact = table.astype(np.float64)
-    plain, scaled = (np.sqrt((values**2).sum(axis=1)) for values in (exact, exact * scale))
-    expected = {"norm": plain, "scaled norm": scaled}
-    if biased:
-        expected |= {"norm + bias": plain + exact @ bias, "scaled norm + bias": scaled + exact @ bias}
-    assert list(found) == list(expected)
-    for name, values in expected.items():
-        np.testing.assert_allclose(found[name], values, rtol=1e-12, atol=1e-14)

@@ -28,6 +28,7 @@ from theodolite_jobs.statistics.words_trajectories import (
 )
 
 WIDTH = 48
+CPU = torch.device("cpu")
 
 
 def draw(*shape, seed=0):
@@ -180,7 +181,7 @@ def angle(x, y):
 
 def test_the_table_measures_each_token_at_each_site_and_layer(captured):
     states, run, weights = captured
-    frame = trajectory_table(run, weights, KNOWN, umap=False)
+    frame = trajectory_table(run, weights, KNOWN, CPU, umap=False)
     unembedding = weights.unembedding().double().numpy()
     final = states["resid_pre"][:, :, -1].astype(np.float64)  # as the stored run has it
     table = frame.set_index(["sentence", "index", "site", "layer"]).sort_index()
@@ -220,7 +221,7 @@ def test_the_table_measures_each_token_at_each_site_and_layer(captured):
 
 def test_coordinates_of_a_sentence_are_those_of_its_states_and_targets_together(captured):
     states, run, weights = captured
-    frame = trajectory_table(run, weights, KNOWN, umap=False)
+    frame = trajectory_table(run, weights, KNOWN, CPU, umap=False)
     coordinates = ["pca_1", "pca_2", "pca_3"]
     for sentence, rows in frame.groupby("sentence"):
         points = []
@@ -243,7 +244,7 @@ def test_sentences_of_one_token_have_no_trajectories(tmp_path):
     tiny.tiny_model("gpt2").save_pretrained(tmp_path / "model")
     tokens = [(4,), (9,), (4,)]
     run = store_sentences(tmp_path / "store", made_up_states(tokens), tokens)
-    assert len(trajectory_table(run, Weights(tmp_path / "model", tiny.CONFIGS["gpt2"]), KNOWN, umap=False)) == 0
+    assert len(trajectory_table(run, Weights(tmp_path / "model", tiny.CONFIGS["gpt2"]), KNOWN, CPU, umap=False)) == 0
 
 
 def test_the_umap_is_fitted_in_the_space_of_the_points_that_it_places(captured, monkeypatch):
