@@ -61,7 +61,7 @@ def expected_cosines(
     noise = pair_noise(sums, trace_p, trace_q, n_p, groups) if paired else np.zeros(trace_p.shape)
     dot = np.vecdot(a, b) - noise
     # The means of pairs share much of their noise, which then has little effect on ψ.
-    noisy = (np.inf, np.inf) if paired else (n_p, n_q)
+    noisy = (np.inf, np.inf) if paired else (float(n_p), float(n_q))
     each = []
     for size in sizes:
         big_a = np.vecdot(a, a) + trace_p * (1 / size - 1 / n_p)

@@ -95,6 +95,14 @@ def test_heads_are_chosen_by_their_z_against_permuted_labels(run):
     assert few[3].startswith("VO output: none of 4 heads aligns more")
 
 
+def test_reading_sides_name_the_norm_and_their_prompts(run):
+    z = np.array([[9.0, 9.0], [9.0, 9.0], [4.0, 2.0], [5.0, 1.0]])
+    group = heads_group(0.5, z).assign_attrs(direction_prompts={"refusal": [64, 63]})
+    facts = list(heads._alignment_facts(group, read_group(run, "directions")))
+    reading = "direction of refusal (difference of the means after attention's norm, 64 and 63 prompts) than chance"
+    assert [reading in fact for fact in facts] == [True, True, True, False]
+
+
 def test_no_head_is_named_if_no_direction_is_reliable(tmp_path):
     run = finished_run(tmp_path, {"directions": {"reliability": 0.1}})
     facts = list(heads._alignment_facts(heads_group(0.5), read_group(run, "directions")))

@@ -5,7 +5,7 @@ import pandas as pd
 import pytest
 import xarray as xr
 
-from theodolite.sections import weights, words
+from theodolite.sections import heads, weights, words
 
 WRITERS, READERS = ["o", "down"], ["q", "k", "v", "gate", "up"]
 
@@ -53,3 +53,56 @@ def test_a_table_of_embeddings_is_not_compared_with_itself(monkeypatch, distance
     (fact,) = section.facts
     assert has in fact
     assert lacks not in fact
+
+
+def copying(centred, uncentred):
+    """Return copying scores of two layers with two heads each."""
+    dims = ("layer", "head")
+    scores = {"copying_score": (dims, centred), "copying_score_uncentred": (dims, uncentred)}
+    return xr.Dataset(scores, {"layer": range(2), "head": range(2)})
+
+
+def test_the_effect_of_centring_on_copying_scores_has_its_heads():
+    centred, uncentred = np.array([[0.95, 0.2], [0.6, np.nan]]), np.array([[0.95, -0.1], [-0.3, np.nan]])
+    first, second = heads._copying_facts(copying(centred, uncentred))
+    assert first.startswith("1 of 4 heads have a copying score above 0.9")
+    assert "relative to the mean logit" in first
+    assert "2 of 4 heads have a copying score of the other sign" in second
+    assert second.endswith("is on L1H0: from -0.30 to 0.60.")
+
+
+def test_copying_scores_of_an_older_version_are_not_called_centred():
+    (fact,) = heads._copying_facts(copying(np.full((2, 2), 0.95), np.full((2, 2), np.nan)))
+    assert "with constants that the softmax ignores" in fact
+    assert list(heads._copying_facts(copying(np.full((2, 2), np.nan), np.full((2, 2), np.nan)))) == []
+
+
+PATH = pd.DataFrame(
+    {
+        "site": ["resid_pre", "resid_final"],
+        "depth": [0, 4],
+        "angle_to_final": [80.0, 0.0],
+        "angle_to_next": [92.6, 83.2],
+        "rank_of_next": [2140, 1],
+    }
+)
+VOCABULARY = {
+    "vocabulary_angle_mean": [102.0, 92.0],
+    "vocabulary_angle_sd": [5.0, 1.6],
+    "angle_to_next_z": [-1.9, -5.5],
+}
+
+
+def test_angles_to_the_next_token_are_compared_with_those_to_all_tokens():
+    text = " ".join(words._path_facts(PATH.assign(**VOCABULARY)))
+    assert (
+        "Angle to the next token at the first depth: 93°, where all tokens of the vocabulary have 102° ± 5.0°" in text
+    )
+    assert "at the last depth: 83°, where all tokens of the vocabulary have 92° ± 1.6° (z = -5.5)." in text
+    assert "90°" not in text
+
+
+def test_angles_of_an_older_version_have_no_comparison():
+    text = " ".join(words._path_facts(PATH))
+    assert "Angle to the next token at the first depth: 93°. Angle" in text
+    assert "90°" not in text
