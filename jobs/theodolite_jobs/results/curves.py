@@ -51,7 +51,8 @@ def _cosines(passes: ContrastPasses) -> Arrays:
         curve = cosine_curve(*known, sums, paired=passes.paired, groups=groups)
         arrays |= {prefix + name: values for name, values in curve._asdict().items()}
         if space == "raw":  # publications scale no activations
-            squares = tuple(squared_covariance_trace(side) for side in (passes.positive.folds, passes.negative.folds))
+            folds = passes.positive.folds, passes.negative.folds
+            squares = squared_covariance_trace(folds[0]), squared_covariance_trace(folds[1])
             kind: dict[str, Any] = {"paired": passes.paired, "groups": groups}
             arrays |= expected_cosines(SAMPLE_SIZES, *known, sums, squares, **kind)._asdict()
         p, q = (np.concatenate(side) for side in passes.second.dots[space])

@@ -33,8 +33,14 @@ def compute(context: Context) -> Result:
 def _directions(passes: ContrastPasses) -> Arrays:
     p, q = passes.positive.moments["raw"], passes.negative.moments["raw"]
     units, difference = direction(p.mean, q.mean), p.mean - q.mean
-    cosines = direction_cosines(units)
-    return {**passes.counts, "direction": units, "direction_cosine": cosines, **_noise(passes, difference)}
+    on_sphere = direction(*(side.moments["sphere"].mean for side in (passes.positive, passes.negative)))
+    directions = {
+        "direction": units,
+        "on_sphere_direction": on_sphere,
+        "on_sphere_direction_cosine": np.vecdot(units, on_sphere),
+        "direction_cosine": direction_cosines(units),
+    }
+    return {**passes.counts, **directions, **_noise(passes, difference)}
 
 
 def _noise(passes: ContrastPasses, difference: NDArray[np.float64]) -> Arrays:

@@ -1,17 +1,18 @@
 """The result group `permutations`: statistics of a contrast against those with permuted labels."""
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from theodolite.groups import GROUPS
-from theodolite.groups.permutations import TESTED
+from theodolite.groups.permutations import CONTROLS, TESTED
 from theodolite.sites import Site
 from theodolite.store.runs import Run
 from theodolite_jobs.passes.collect import Arrays
 from theodolite_jobs.results.context import Context, Result
-from theodolite_jobs.results.permuted_labels import PermutedContrast, permuted_contrast
+from theodolite_jobs.results.permuted_labels import PermutedContrast, centred, permuted_contrast
+from theodolite_jobs.statistics.moments import on_sphere
 from theodolite_jobs.statistics.permutations import (
     accuracy,
     auroc,
@@ -22,6 +23,7 @@ from theodolite_jobs.statistics.permutations import (
     paired_accuracy,
     permutation_test,
 )
+from theodolite_jobs.statistics.separation_scores import auroc as area_with_interval
 from theodolite_jobs.tasks import Progress, run_tasks, shared
 
 
@@ -64,12 +66,15 @@ def _tests(run: Run, contrast: PermutedContrast, label: str, progress: Progress)
     arguments = [(run, shared(contrast), site, layer) for site in sites for layer in range(n_layers)]
     places = run_tasks(_place, arguments, progress, f"permutations of {label}", rounds=1)
     statistics: list[NDArray[np.float64]] = []
+    controls: list[NDArray[np.float64]] = []
     cosines = []
     for _ in sites:
         differences = np.empty((len(contrast.labels) - 1, n_layers, run.record.model.d_model), dtype=np.float32)
         for layer in range(n_layers):
-            values, differences[:, layer] = next(places)
-            statistics.append(values)
+            place = next(places)
+            statistics.append(place.draws)
+            controls.append(place.controls)
+            differences[:, layer] = place.differences
         cosines.append(cosines_between_layers(differences))
     # (draw, statistic, site, layer)
     draws = np.stack(statistics, axis=-1).reshape(-1, len(TESTED), len(sites), n_layers)
@@ -79,24 +84,54 @@ def _tests(run: Run, contrast: PermutedContrast, label: str, progress: Progress)
         "direction_cosine_null_mean": np.stack([mean for mean, _ in cosines]),
         "direction_cosine_null_sd": np.stack([sd for _, sd in cosines]),
     }
+    values = np.stack(controls, axis=-1).reshape(len(CONTROLS), 3, len(sites), n_layers)
+    for name, ends in zip(CONTROLS, values, strict=True):
+        arrays |= {f"{name}{end}": one for end, one in zip(("", "_low", "_high"), ends, strict=True)}
     for index, name in enumerate(TESTED):
         tested = permutation_test(draws[:, index])
         arrays |= {f"{name}_{part}": values for part, values in tested._asdict().items()}
     return arrays
 
 
-def _place(
-    run: Run, contrast: PermutedContrast, site: Site, layer: int
-) -> tuple[NDArray[np.float64], NDArray[np.float32]]:
-    """Return the statistics at one site and layer, (draw, statistic), and the permuted differences of means."""
-    samples, labels = contrast.read(run, site, layer), contrast.labels
+class _Place(NamedTuple):
+    """The statistics at one site and layer.
+
+    Attributes:
+        draws: with the real labels and in each draw, (draw, statistic).
+        controls: with the real labels, value and ends of the interval, (control, 3).
+        differences: differences of the means in each draw, (draw, d_model).
+    """
+
+    draws: NDArray[np.float64]
+    controls: NDArray[np.float64]
+    differences: NDArray[np.float32]
+
+
+def _place(run: Run, contrast: PermutedContrast, site: Site, layer: int) -> _Place:
+    labels, captured = contrast.labels, contrast.samples(run, site, layer)
+    samples, sphere = centred(captured), centred(on_sphere(captured))
     gram = samples @ samples.T
     scores = held_out_scores(gram, labels, contrast.folds)
+    on_the_sphere = held_out_scores(sphere @ sphere.T, labels, contrast.folds)
+    norms = np.linalg.norm(captured, axis=1)
+    of_norms = auroc(np.tile(norms, (len(labels), 1)), labels)
     statistics = {
         "auroc": auroc(scores, labels),
         "accuracy": accuracy(scores, labels),
         "paired_accuracy": paired_accuracy(scores, labels) if contrast.paired else np.full(len(labels), np.nan),
         "difference_norm": difference_norms(gram, labels),
+        "on_sphere_auroc": auroc(on_the_sphere, labels),
+        "norm_auroc": np.maximum(of_norms, 1 - of_norms),  # the larger norms may belong to either set
     }
-    differences = difference_weights(labels[1:]) @ samples
-    return np.stack([statistics[name] for name in TESTED], axis=1), differences.astype(np.float32)
+    controls = {"on_sphere_auroc": on_the_sphere[0], "norm_auroc": norms if of_norms[0] >= 0.5 else -norms}
+    return _Place(
+        np.stack([statistics[name] for name in TESTED], axis=1),
+        np.stack([_with_interval(controls[name], contrast) for name in CONTROLS]),
+        (difference_weights(labels[1:]) @ samples).astype(np.float32),
+    )
+
+
+def _with_interval(scores: NDArray[np.float64], contrast: PermutedContrast) -> NDArray[np.float64]:
+    """Return the AUROC of scores with the real labels, and the ends of its interval, (3,)."""
+    positive, negative = np.split(scores[:, None], [len(contrast.positive.samples)])
+    return np.concatenate(list(vars(area_with_interval(positive, negative, paired=contrast.paired)).values()))

@@ -43,17 +43,23 @@ class PermutedContrast:
         With a norm, each sample is first standardised as the norm does before its scale and bias. The shards must have
         been checked. Equal samples give exact zeros.
         """
+        samples = self.samples(run, site, layer)
+        return centred(samples if norm is None else standardised(samples, norm))
+
+    def samples(self, run: Run, site: Site, layer: int) -> NDArray[np.float64]:
+        """Return the samples of both sets as they were captured; arguments as in `read`."""
         clouds = [read_cloud(run, cloud, site, layer) for cloud in (self.positive, self.negative)]
-        samples = np.concatenate(clouds).astype(np.float64)
-        if norm is not None:
-            samples = standardised(samples, norm)
-        samples -= samples[0].copy()
-        samples -= samples.mean(axis=0)
-        return samples
+        return np.concatenate(clouds).astype(np.float64)
 
     def differences(self, run: Run, site: Site, layer: int, norm: Norm | None = None) -> NDArray[np.float64]:
         """Return the difference of the two sets' means in each draw, (draw, d_model); arguments as in `read`."""
         return np.asarray(difference_weights(self.labels) @ self.read(run, site, layer, norm))
+
+
+def centred(samples: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Return samples minus their mean; equal samples give exact zeros."""
+    deviations = samples - samples[0]
+    return np.asarray(deviations - deviations.mean(axis=0))
 
 
 def permuted_contrast(context: Context, label: str, position: int) -> PermutedContrast | None:

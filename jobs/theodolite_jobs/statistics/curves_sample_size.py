@@ -71,11 +71,11 @@ def expected_cosines(
             cosine = dot / scale
             own = cosine / big_a, cosine / big_b
             influence = influence_variances(sums, own, scale, *group_numbers(n_p, n_q, groups))
-            relative = [np.maximum(square, 0) / big**2 for square, big in zip(squares, (big_a, big_b), strict=True)]
+            relative_p, relative_q = np.maximum(squares[0], 0) / big_a**2, np.maximum(squares[1], 0) / big_b**2
             variance = (
                 influence.of_mean(n_p, n_q)
                 + (influence.positive + influence.negative) / size
-                + _product_variance(cosine, *relative, size, *noisy)
+                + _product_variance(cosine, relative_p, relative_q, size, noisy)
             )
             half_width = cosine_quantile(groups) * np.sqrt(np.maximum(variance, 0.0))
         each.append((cosine, cosine - half_width, cosine + half_width))
@@ -87,8 +87,7 @@ def _product_variance(
     relative_p: NDArray[np.float64],
     relative_q: NDArray[np.float64],
     size: int,
-    n_p: float,
-    n_q: float,
+    known: tuple[float, float],
 ) -> NDArray[np.float64]:
     """Return the variance from products of two noise terms that the variances of ψ do not contain; at least 0.
 
@@ -99,6 +98,7 @@ def _product_variance(
 
     The arguments are c, tr Σ²/A′² of P and of N, m, and our numbers of prompts, infinite without that excess.
     """
+    n_p, n_q = known
     cross = np.sqrt(relative_p * relative_q) * (1 / size**2 - 1 / (n_p * n_q) - 1 / (n_q * size) - 1 / (n_p * size))
     own = [
         cosine**2 / 2 * relative * (1 / size**2 - 1 / n**2 - 2 / (n * size))

@@ -2,12 +2,24 @@
 
 from theodolite.groups.record import N_SIDES, PER_CONTRAST, STREAM_UNIT, Group, Variable
 
+PER_CONTRAST_FEATURE = (*PER_CONTRAST, "d_model")
+
 VARIABLES = (
     *N_SIDES,
     Variable(
         "direction",
-        (*PER_CONTRAST, "d_model"),
+        PER_CONTRAST_FEATURE,
         "Unit vector from the mean of the negative set to the mean of the positive set; NaN where they are equal.",
+    ),
+    Variable(
+        "on_sphere_direction",
+        PER_CONTRAST_FEATURE,
+        "The same for activations scaled to norm √d_model.",
+    ),
+    Variable(
+        "on_sphere_direction_cosine",
+        PER_CONTRAST,
+        "Cosine between the direction and the direction on the sphere.",
     ),
     Variable(
         "direction_cosine",
@@ -45,7 +57,7 @@ the root of the reliability, 0.7."""
 GROUP = Group(
     name="directions",
     title="Directions",
-    version=3,
+    version=4,
     variables=VARIABLES,
     needs=frozenset({"prompts"}),
     per_side=frozenset({"stream", "folds"}),

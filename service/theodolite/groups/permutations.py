@@ -9,6 +9,8 @@ TESTED = {
     "accuracy": "cross-validated accuracy",
     "paired_accuracy": "share of held-out pairs in the right order",
     "difference_norm": "distance of the means",
+    "on_sphere_auroc": "cross-validated AUROC of activations scaled to norm √d_model",
+    "norm_auroc": "AUROC of the norm of the activations, or 1 minus it if that is larger",
 }
 """The tested statistics, with their names in descriptions."""
 
@@ -38,8 +40,20 @@ def _tests(name: str, text: str) -> Iterator[Variable]:
     )
 
 
+CONTROLS = ("on_sphere_auroc", "norm_auroc")
+"""The tested statistics that no other group has, so their values and intervals are here."""
+
 VARIABLES = (
     *N_SIDES,
+    *(
+        variable
+        for name in CONTROLS
+        for variable in (
+            Variable(name, PER_CONTRAST, f"The {TESTED[name]}.", interval=name),
+            Variable(f"{name}_low", PER_CONTRAST, f"Lower end of the 95 % interval of {name}."),
+            Variable(f"{name}_high", PER_CONTRAST, f"Upper end of the 95 % interval of {name}."),
+        )
+    ),
     *(variable for name, text in TESTED.items() for variable in _tests(name, text)),
     *variables(
         (*PER_CONTRAST, "layer_other"),
@@ -52,7 +66,7 @@ VARIABLES = (
 GROUP = Group(
     name="permutations",
     title="Permutation tests",
-    version=1,
+    version=2,
     variables=VARIABLES,
     tables=("permutations",),
     needs=frozenset({"prompts", "contrasts"}),

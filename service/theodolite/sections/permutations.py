@@ -34,6 +34,25 @@ def permutation_facts(tests: xr.Dataset) -> Iterator[str]:
         )
 
 
+def control_facts(tests: xr.Dataset) -> Iterator[str]:
+    """Yield sentences about the AUROC on the sphere and of the norm alone, of one contrast, (site, layer)."""
+    names = {
+        "on_sphere_auroc": "With all activations scaled to the same norm, so that only their directions differ, the "
+        "largest cross-validated AUROC is",
+        "norm_auroc": "The norm of the activations alone gives an AUROC of at most",
+    }
+    for name, text in names.items():
+        if name not in tests or not np.isfinite(tests[name]).any():  # an older run lacks it
+            continue
+        places = tests.stack(point=("site", "layer"))
+        best = places.isel(point=int(np.nanargmax(places[name].values)))
+        where = layer_text(depth(Site(str(best["site"].values)), int(best["layer"])))
+        value, low, high = (float(best[f"{name}{end}"]) for end in ("", "_low", "_high"))
+        yield (
+            f"{text} {value:.3f} [{low:.3f}, {high:.3f}] at {where}, where {null_text(best, name, '.2f', 'depths')}."
+        )
+
+
 def cosine_facts(directions: xr.Dataset, tests: xr.Dataset) -> Iterator[str]:
     """Yield a sentence about the cosines between neighbouring layers' directions at each site."""
     for site in directions["site"].values.tolist():

@@ -27,7 +27,7 @@ from theodolite.sections.parts import (
     percent,
     point_text,
 )
-from theodolite.sections.permutations import cosine_facts, permutation_facts
+from theodolite.sections.permutations import control_facts, cosine_facts, permutation_facts
 from theodolite.sections.twin import twin_cosine_between_layers, twin_separation_facts
 from theodolite.store.manifest import finished_groups
 from theodolite.store.result_reader import read_group
@@ -153,6 +153,7 @@ def _facts(values: xr.Dataset, counts: list[int], null: xr.Dataset | None) -> It
         yield "The Fisher ratio is missing: each of the five folds needs at least one prompt of each set."
     if null is not None and np.isfinite(null["auroc_z"]).any():
         yield from permutation_facts(null)
+        yield from control_facts(null)
     elif float(low[best]) <= 0.5:
         yield "The interval of the largest AUROC contains 0.5, so chance can explain it."
     passed = np.flatnonzero(low.values >= BOUND)

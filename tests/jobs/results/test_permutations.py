@@ -11,6 +11,7 @@ from theodolite.store.result_reader import read_group
 from theodolite_jobs.results import permuted_labels
 from theodolite_jobs.results.permuted_labels import permuted_contrast
 from theodolite_jobs.statistics.permutations import DRAWS
+from theodolite_jobs.statistics.separation_scores import auroc as area
 
 
 @pytest.fixture
@@ -32,6 +33,45 @@ def test_statistics_with_the_real_labels_are_those_of_the_other_groups(run):
         np.testing.assert_allclose(tested.values[both], stored.values[both], rtol=1e-9, atol=1e-12)
     for side in ("n_positive", "n_negative"):
         np.testing.assert_array_equal(group[side], separation[side])
+
+
+def test_the_controls_are_the_areas_on_the_sphere_and_of_the_norms(run):
+    """Both from samples that the test scales and scores itself; the norms may be larger in either set."""
+    context, sites = context_of(run, CONTRASTS), run.record.spec.capture.sites
+    for label in ("refusal", "unpaired"):
+        permuted = permuted_contrast(context, label, -1)
+        paired, n_p = permuted.paired, len(permuted.positive.samples)
+        for number, layer in ((0, 0), (1, 2)):
+            samples = permuted.samples(run, sites[number], layer)
+            norms = np.sqrt((samples**2).sum(axis=1))
+            scores = np.empty(len(samples))
+            sphere, is_positive = samples / norms[:, None], np.arange(len(samples)) < n_p
+            for index, fold in enumerate(permuted.folds):
+                rest = permuted.folds != fold
+                a, b = (sphere[rest & side].mean(axis=0) for side in (is_positive, ~is_positive))
+                scores[index] = (sphere[index] - (a + b) / 2) @ (a - b) / np.linalg.norm(a - b)
+            at = {"contrast": label, "position": -1, "site": str(sites[number])}
+            group = read_group(run, "permutations").sel(at).isel(layer=layer)
+            plain = area(norms[:n_p, None], norms[n_p:, None], paired=paired).value
+            signed = norms if plain >= 0.5 else -norms
+            for name, one in (("on_sphere_auroc", scores), ("norm_auroc", signed)):
+                expected = area(one[:n_p, None], one[n_p:, None], paired=paired)
+                stored = [group[name + end] for end in ("", "_low", "_high")]
+                np.testing.assert_allclose(stored, np.ravel(list(vars(expected).values())), rtol=1e-9, atol=1e-12)
+                np.testing.assert_allclose(measured(group, name), expected.value, rtol=1e-9)
+
+
+def test_sets_that_differ_in_length_alone_are_separated_by_the_norm_and_not_on_the_sphere(tmp_path):
+    arrays = {"long": draw(40, shift=3), "short": draw(40, seed=1, shift=3)}
+    for values in arrays["long"].values():
+        values *= 3
+    contrasts = {"length": contrast("long", "short")}
+    run = store_run(tmp_path, arrays, shard_prompts=16, contrasts=contrasts)
+    analyse(run, contrasts, None, silent, requested={"permutations"})
+    group = read_group(run, "permutations").sel(contrast="length", position=-1)
+    assert (group["norm_auroc"] > 0.95).all()
+    assert (group["norm_auroc_p_family"] <= 0.05).all()
+    assert (group["on_sphere_auroc_p_family"] > 0.05).all()
 
 
 def test_pairs_are_ordered_only_in_paired_contrasts(run):

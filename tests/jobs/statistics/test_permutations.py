@@ -5,6 +5,7 @@ import pytest
 from scipy.stats import kstest
 
 from theodolite_jobs.statistics import separation
+from theodolite_jobs.statistics import separation_scores as separated
 from theodolite_jobs.statistics.permutations import (
     DRAWS,
     LEVEL,
@@ -66,7 +67,9 @@ def test_scores_and_statistics_equal_a_refit_on_the_permuted_labels(paired):
             unit = (p - q) / np.linalg.norm(p - q)
             np.testing.assert_allclose(scores[draw, held_out], (x[held_out] - (p + q) / 2) @ unit, atol=1e-12)
         positive, negative = scores[draw, own][:, None], scores[draw, ~own][:, None]
-        area, share = (function(positive, negative).value[0] for function in (separation.auroc, separation.accuracy))
+        area, share = (
+            function(positive, negative, paired=False).value[0] for function in (separated.auroc, separated.accuracy)
+        )
         np.testing.assert_allclose(auroc(scores, labels)[draw], area, rtol=1e-12)
         np.testing.assert_allclose(accuracy(scores, labels)[draw], share, rtol=1e-12)
         if paired:
