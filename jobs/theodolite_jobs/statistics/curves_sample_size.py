@@ -56,8 +56,10 @@ def expected_cosines(
     Products of two noise terms add `_product_variance`. It matters if m is much smaller than n.
 
     `squares` are estimates of tr Σ² of P and of N. The other arguments are those of `cosine_curve`. NaN where A′ or B′
-    is not positive.
+    is not positive, or without samples of a set.
     """
+    if min(n_p, n_q) == 0:
+        return ExpectedCosine(*np.full((3, *trace_p.shape, len(sizes)), np.nan))
     noise = pair_noise(sums, trace_p, trace_q, n_p, groups) if paired else np.zeros(trace_p.shape)
     dot = np.vecdot(a, b) - noise
     # The means of pairs share much of their noise, which then has little effect on ψ.

@@ -22,10 +22,11 @@ def twin_cosine_facts(values: xr.Dataset, twin: xr.Dataset) -> Iterator[str]:
         return
     smallest, here = int(np.nanargmin(other.values)), int(np.nanargmin(own.values))
     at_own = f", and {point_text(twin, statistic, here, '.4f')} at {layer_of(own, here)}"
+    value = point_text(twin, statistic, smallest, ".4f", band=True)
+    at_own = at_own if here != smallest and np.isfinite(other[here]) else ""
     yield (
-        f"{_subject(twin)} has a smallest debiased cosine of means of {point_text(twin, statistic, smallest, '.4f')} "
-        f"at {layer_of(other, smallest)}{at_own if here != smallest and np.isfinite(other[here]) else ''}, on the same "
-        "prompts."
+        f"{_subject(twin)} has a smallest debiased cosine of means of {value} at {layer_of(other, smallest)}{at_own}, on "
+        "the same prompts."
     )
 
 
@@ -40,11 +41,14 @@ def twin_separation_facts(values: xr.Dataset, twin: xr.Dataset) -> Iterator[str]
     if not np.isfinite(auroc).any():
         return
     best = int(np.nanargmax(auroc.values))
+    value = point_text(twin, "auroc", best, ".3f", band=True)
     yield (
-        f"{_subject(twin)} has a largest cross-validated AUROC of {point_text(twin, 'auroc', best, '.3f')} at "
-        f"{layer_of(auroc, best)}, on the same prompts."
+        f"{_subject(twin)} has a largest cross-validated AUROC of {value} at {layer_of(auroc, best)}, on the same "
+        "prompts."
     )
-    above = along_depth(values["auroc_low"]).values > along_depth(twin["auroc_high"]).values
+    # Over all depths together, so the bands of both count; results of older versions have only intervals.
+    kind = "_band" if "auroc_band_low" in values and "auroc_band_low" in twin else ""
+    above = along_depth(values[f"auroc{kind}_low"]).values > along_depth(twin[f"auroc{kind}_high"]).values
     elsewhere = "At the other depths, these" if above.any() else "These"
     limit = "" if above.all() else f" {elsewhere} prompts do not show that training raises the AUROC."
     counts = f"{above.sum()} of {above.size} depths"

@@ -10,6 +10,7 @@ from theodolite.api.schemas import CurveItem, HeadCard
 from theodolite.groups import GROUPS, READ_WHOLE, SHOWN
 from theodolite.query.curves import CURVE_FIELDS, CURVE_LABELS, STATISTICS
 from theodolite.query.heads import Head
+from theodolite.query.profiles import PROFILES
 
 
 @pytest.fixture(scope="module")
@@ -24,13 +25,22 @@ def test_every_group_is_described_as_registered(items):
     for name, group in GROUPS.items():
         item = items[name]
         assert set(item) == {
-            *("name", "title", "order", "is_analysis", "is_read_whole", "tables", "needs", "options", "variables")
+            *("name", "title", "order", "is_analysis", "is_read_whole", "tables", "needs", "options", "variables"),
+            "profiles",
         }
         for field in ("title", "order", "is_analysis", "is_read_whole", "options"):
             assert item[field] == getattr(group, field)
         assert item["tables"] == list(group.tables)
         assert item["needs"] == sorted(group.needs)
         assert [one["name"] for one in item["variables"]] == [one.name for one in group.variables]
+
+
+def test_every_statistic_that_can_be_compared_is_listed_with_its_group(items):
+    listed = {one["name"]: one for item in items.values() for one in item["profiles"]}
+    assert set(listed) == set(PROFILES)
+    for name, profile in PROFILES.items():
+        assert listed[name]["variable"] in [one["name"] for one in items[profile.group]["variables"]]
+        assert (listed[name]["dims"], listed[name]["description"]) == (list(profile.dims), profile.description)
 
 
 def test_every_variable_is_described_as_registered(items):
