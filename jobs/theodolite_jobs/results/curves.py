@@ -31,6 +31,7 @@ def _cosines(passes: ContrastPasses) -> Arrays:
     assert passes.second is not None
     assert passes.positive.folds is not None
     assert passes.negative.folds is not None
+    squares = squared_covariance_trace(passes.positive.folds), squared_covariance_trace(passes.negative.folds)
     arrays = passes.counts
     for space, prefix in SPACES.items():
         positive, negative = passes.positive.moments[space], passes.negative.moments[space]
@@ -47,7 +48,6 @@ def _cosines(passes: ContrastPasses) -> Arrays:
         curve = cosine_curve(*estimates, **kind)
         arrays |= {prefix + name: values for name, values in curve._asdict().items()}
         if space == "raw":  # publications scale no activations
-            squares = tuple(squared_covariance_trace(side) for side in (passes.positive.folds, passes.negative.folds))
             arrays |= expected_cosines(SAMPLE_SIZES, *estimates, squares, **kind)._asdict()
     return arrays
 

@@ -189,9 +189,9 @@ def vocabulary_products(weights: Weights, fold_norm: bool, block: int = 8192) ->
         sum_u += u.double().sum(dim=0).numpy()
     if not np.isfinite(total).all():
         raise ModelError("the embedding or the language-model head has a weight that is not finite")
-    products = (total - np.outer(sum_u / weights.vocabulary_size, sum_e), total + np.outer(shift.double(), sum_e))
+    products = [total - np.outer(sum_u / weights.vocabulary_size, sum_e), total + np.outer(shift.double(), sum_e)]
     if final is not None:
-        products = tuple(projected(product.T * final.scale, final).T for product in products)
+        products = [projected(product.T * final.scale, final).T for product in products]
     return Vocabulary(*(product.astype(np.float32) for product in products))
 
 

@@ -98,7 +98,7 @@ def _copying_facts(heads: xr.Dataset) -> Iterator[str]:
     )
     if is_centred:
         changed = int((np.sign(copying) != np.sign(uncentred)).where(np.isfinite(copying), False).sum())
-        layer, head = _extreme_head(np.abs(copying - uncentred), largest=True)
+        layer, head = _extreme_head(abs(copying - uncentred), largest=True)
         before, after = (float(scores.sel(layer=layer, head=head)) for scores in (uncentred, copying))
         yield (
             f"Without the subtraction of the mean row of W_U, {changed} of {copying.size} heads have a copying score "
