@@ -42,6 +42,7 @@ def _cosines(passes: ContrastPasses) -> Arrays:
     assert passes.second is not None
     assert passes.positive.folds is not None
     assert passes.negative.folds is not None
+    squares = squared_covariance_trace(passes.positive.folds), squared_covariance_trace(passes.negative.folds)
     arrays = passes.counts
     for space, prefix in SPACES.items():
         positive, negative = passes.positive.moments[space], passes.negative.moments[space]
@@ -51,8 +52,6 @@ def _cosines(passes: ContrastPasses) -> Arrays:
         curve = cosine_curve(*known, sums, paired=passes.paired, groups=groups)
         arrays |= {prefix + name: values for name, values in curve._asdict().items()}
         if space == "raw":  # publications scale no activations
-            folds = passes.positive.folds, passes.negative.folds
-            squares = squared_covariance_trace(folds[0]), squared_covariance_trace(folds[1])
             kind: dict[str, Any] = {"paired": passes.paired, "groups": groups}
             arrays |= expected_cosines(SAMPLE_SIZES, *known, sums, squares, **kind)._asdict()
         p, q = (np.concatenate(side) for side in passes.second.dots[space])

@@ -191,9 +191,9 @@ def vocabulary_products(
         sum_u += u.double().sum(dim=0).numpy()
     if not np.isfinite(total).all():
         raise ModelError("the embedding or the language-model head has a weight that is not finite")
-    products = (total - np.outer(sum_u / weights.vocabulary_size, sum_e), total + np.outer(shift.double(), sum_e))
+    products = [total - np.outer(sum_u / weights.vocabulary_size, sum_e), total + np.outer(shift.double(), sum_e)]
     if final is not None:
-        products = projected(products[0].T * final.scale, final).T, projected(products[1].T * final.scale, final).T
+        products = [projected(product.T * final.scale, final).T for product in products]
     return Vocabulary(*(product.astype(np.float32) for product in products))
 
 

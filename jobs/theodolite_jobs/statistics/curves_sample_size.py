@@ -63,11 +63,11 @@ def expected_cosines(
     noise = pair_noise(sums, trace_p, trace_q, n_p, groups) if paired else np.zeros(trace_p.shape)
     dot = np.vecdot(a, b) - noise
     # The means of pairs share much of their noise, which then has little effect on ψ.
-    noisy = (np.inf, np.inf) if paired else (float(n_p), float(n_q))
+    noisy = (np.inf, np.inf) if paired else (np.float64(n_p), np.float64(n_q))
     each = []
     for size in sizes:
-        big_a = np.vecdot(a, a) + trace_p * (1 / size - 1 / n_p)
-        big_b = np.vecdot(b, b) + trace_q * (1 / size - 1 / n_q)
+        big_a = np.vecdot(a, a) - trace_p / n_p + trace_p / size
+        big_b = np.vecdot(b, b) - trace_q / n_q + trace_q / size
         with np.errstate(invalid="ignore", divide="ignore"):
             scale = np.sqrt(np.where((big_a > 0) & (big_b > 0), big_a * big_b, np.nan))
             cosine = dot / scale
@@ -106,7 +106,7 @@ def _product_variance(
         cosine**2 / 2 * relative * (1 / size**2 - 1 / n**2 - 2 / (n * size))
         for relative, n in ((relative_p, n_p), (relative_q, n_q))
     ]
-    return np.maximum(cross + own[0] + own[1], 0.0)
+    return np.asarray(np.maximum(cross + own[0] + own[1], 0.0))
 
 
 def squared_covariance_trace(folds: Folds) -> Float64[np.ndarray, "*dims"]:

@@ -25,8 +25,8 @@ def twin_cosine_facts(values: xr.Dataset, twin: xr.Dataset) -> Iterator[str]:
     value = point_text(twin, statistic, smallest, ".4f", band=True)
     at_own = at_own if here != smallest and np.isfinite(other[here]) else ""
     yield (
-        f"{_subject(twin)} has a smallest debiased cosine of means of {value} at {layer_of(other, smallest)}{at_own}, on "
-        "the same prompts."
+        f"{_subject(twin)} has a smallest debiased cosine of means of {value} at {layer_of(other, smallest)}{at_own}, "
+        "on the same prompts."
     )
 
 

@@ -114,6 +114,23 @@ def test_bands_are_the_intervals_with_the_quantile_of_all_sites_and_layers(tmp_p
     np.testing.assert_allclose(curves["cosine_of_means_band_high"], debiased + half, rtol=1e-7)
 
 
+def test_the_expected_plain_cosine_has_the_noise_of_other_numbers_of_prompts(tmp_path):
+    arrays = {"bad": draw(11), "good": draw(11, seed=1), "words": draw(6, seed=2)}
+    curves = read_group(analysed(tmp_path, arrays, {**PAIRED, **UNPAIRED}), "curves")
+    expected = curves["cosine_of_means_expected"].sel(site="resid_mid", position=-1, layer=1)
+    for contrast, negative, paired in (("refusal", "good", True), ("subject", "words", False)):
+        p, q = (arrays[name]["resid_mid"][:, 1, 1].astype(np.float64) for name in ("bad", negative))
+        a, b = p.mean(axis=0), q.mean(axis=0)
+        noise = ((p - a) * (q - b)).sum() / (len(p) - 1) / len(p) if paired else 0.0
+        for size in (16, 256):
+            squares = [m @ m + x.var(axis=0, ddof=1).sum() * (1 / size - 1 / len(x)) for m, x in ((a, p), (b, q))]
+            found = expected.sel(contrast=contrast, n_prompts=size)
+            np.testing.assert_allclose(found, (a @ b - noise) / np.sqrt(np.prod(squares)), rtol=1e-10)
+    low, high = (curves[f"cosine_of_means_expected_{end}"] for end in ("low", "high"))
+    assert (low < curves["cosine_of_means_expected"]).all()
+    assert (curves["cosine_of_means_expected"] < high).all()
+
+
 def test_a_quarantined_prompt_and_its_partner_are_left_out(tmp_path):
     arrays = {"bad": draw(9), "good": draw(9, seed=1), "words": draw(9, seed=2)}
     for site in SITES:

@@ -5,7 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from theodolite_jobs.statistics.curves import NORMAL_QUANTILE, Scatter, cosine_curve, scatter
+from theodolite_jobs.statistics.curves import NORMAL_QUANTILE, Scatter, cosine_curve, no_sums, scatter
 from theodolite_jobs.statistics.curves_sample_size import expected_cosines, squared_covariance_trace
 from theodolite_jobs.statistics.separation import FOLDS, Folds, fold_moments
 
@@ -101,6 +101,12 @@ def test_the_cosine_of_a_second_sample_falls_inside_as_often_as_promised(n, size
         errors.append(second - value)
     assert 0.9 <= np.mean(inside) <= 0.99  # binomial standard error 0.015
     assert abs(np.mean(errors)) < 4 * np.std(errors) / np.sqrt(200) + 0.01 * (signal < 1)
+
+
+def test_a_set_without_samples_has_no_expected_cosine():
+    missing, sums = np.full((1, 3), np.nan), no_sums((1,))
+    arguments = (missing, np.ones((1, 3)), np.full(1, np.nan), np.ones(1), 0, 7, sums, (np.full(1, np.nan), np.ones(1)))
+    assert np.isnan(expected_cosines((16,), *arguments, paired=False)).all()
 
 
 def test_the_trace_of_a_squared_covariance_by_hand():
