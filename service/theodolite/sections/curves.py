@@ -1,5 +1,6 @@
 """The three curves of each contrast, of unscaled activations and of activations on the sphere."""
 
+from collections.abc import Mapping
 from dataclasses import replace
 from functools import partial
 
@@ -8,9 +9,10 @@ import xarray as xr
 
 from theodolite.figures.curves import ContrastView, contrast_figure, shown_sites
 from theodolite.query.curves import along_depth
+from theodolite.query.first_tokens import set_labels
 from theodolite.query.published import published_curves, selected_directions
 from theodolite.sections.curves_published import published_facts
-from theodolite.sections.parts import BRACKETS, SIDES, Figure, Section, layer_of, point_text
+from theodolite.sections.parts import BRACKETS, SIDES, Figure, Section, labelled, layer_of, point_text
 from theodolite.store.result_reader import read_group
 from theodolite.store.runs import Run
 
@@ -46,13 +48,16 @@ def _section(run: Run, curves: xr.Dataset, contrast: str, sides: dict[str, str],
     published = published_curves(*key)
     unpaired = f"{counts[0]} and {counts[1]} unpaired prompts"
     prompts = f"{counts[0]} matched pairs" if sides["paired"] else unpaired
-    name = f"curves.{contrast}.{position}"
+    name, labels = f"curves.{contrast}.{position}", set_labels(run, position)
+    unscaled = partial(contrast_figure, curves, view, published)
+    on_sphere = partial(contrast_figure, curves, replace(view, on_sphere=True))
     return Section(
-        f"Curves of {contrast}: {sides['positive']} against {sides['negative']}, position {position}, {prompts}",
-        [*_facts(curves, view, prompts), *published_facts(curves, view, published, selected_directions(*key))],
+        f"Curves of {contrast}: {labels[view.positive]} against {labels[view.negative]}, position {position}, "
+        f"{prompts}",
+        [*_facts(curves, view, prompts, labels), *published_facts(curves, view, published, selected_directions(*key))],
         [
-            Figure(name, _UNSCALED, partial(contrast_figure, curves, view, published)),
-            Figure(f"{name}.sphere", _ON_SPHERE, partial(contrast_figure, curves, replace(view, on_sphere=True))),
+            Figure(name, _UNSCALED, labelled(unscaled, labels)),
+            Figure(f"{name}.sphere", _ON_SPHERE, labelled(on_sphere, labels)),
         ],
         notes=[BRACKETS],
         how_to_read=_HOW_TO_READ,
@@ -70,7 +75,7 @@ def _remedy(curves: xr.Dataset, view: ContrastView) -> str:
     return " If prompt i of one set matches or equals prompt i of the other set, set paired: true for the contrast."
 
 
-def _facts(curves: xr.Dataset, view: ContrastView, prompts: str) -> list[str]:
+def _facts(curves: xr.Dataset, view: ContrastView, prompts: str, labels: Mapping[str, str]) -> list[str]:
     """Return sentences about the curves that the figure shows first."""
     values = curves.sel(contrast=view.contrast, position=view.position, site=shown_sites(curves))
     facts = _cosine_facts(values, prompts)
@@ -86,7 +91,7 @@ def _facts(curves: xr.Dataset, view: ContrastView, prompts: str) -> list[str]:
         if np.isfinite(largest).any():
             top = int(np.nanargmax(largest.values))
             facts.append(
-                f"Largest variance of a feature over the prompts of {name}: {float(largest[top]):.3g} (feature "
+                f"Largest variance of a feature over the prompts of {labels[name]}: {float(largest[top]):.3g} (feature "
                 f"{int(features[top])} at {layer_of(largest, top)}), {float(largest[top] / mean[top]):.0f} times the "
                 "mean over features at that depth."
             )

@@ -1,6 +1,6 @@
 """The shape of each set's point cloud, and the similarity of layers."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from functools import partial
 
 import numpy as np
@@ -10,11 +10,13 @@ from theodolite.figures.curves import shown_sites
 from theodolite.figures.gram import blocks_figure, shape_figure
 from theodolite.figures.panels import layer_map
 from theodolite.query.curves import along_depth
+from theodolite.query.first_tokens import set_labels
 from theodolite.sections.parts import (
     Figure,
     Section,
     Table,
     colours_of,
+    labelled,
     last_position,
     layer_of,
     percent,
@@ -46,33 +48,32 @@ def sections(run: Run) -> list[Section]:
     """Return one section: shape and similarity of each set at one site and the last position."""
     gram = read_group(run, "gram")
     position, colours = last_position(gram), colours_of(run, gram)
-    site = shown_sites(gram)[0]
+    site, all_labels = shown_sites(gram)[0], set_labels(run, position)
+    labels = {name: all_labels[name] for name in colours}
+    shape = labelled(partial(shape_figure, gram, position, site, colours), labels)
+    blocks = labelled(partial(blocks_figure, gram, position, colours), labels)
     figures = [
-        Figure("gram.shape", f"Shape of each set at {site}", partial(shape_figure, gram, position, site, colours)),
-        Figure(
-            "gram.blocks",
-            "Debiased CKA between input and output of attention, MLP and block",
-            partial(blocks_figure, gram, position, colours),
-        ),
+        Figure("gram.shape", f"Shape of each set at {site}", shape),
+        Figure("gram.blocks", "Debiased CKA between input and output of attention, MLP and block", blocks),
     ]
     similarity = gram["linear_cka_debiased"].sel(site=site, position=position)
-    maps = [_map(name, similarity.sel(set=name)) for name in colours]
-    facts = list(_shape_facts(gram.sel(position=position), site, list(colours), gram.attrs["contrasts"]))
-    title = f"Shape and similarity at position {position} ({prompt_counts(gram, list(colours))})"
+    maps = [_map(name, label, similarity.sel(set=name)) for name, label in labels.items()]
+    facts = list(_shape_facts(gram.sel(position=position), site, labels, gram.attrs["contrasts"]))
+    title = f"Shape and similarity at position {position} ({prompt_counts(gram, labels)})"
     return [Section(title, facts, figures, maps, _mean_tables(run, gram, site, position))]
 
 
-def _map(name: str, similarity: xr.DataArray) -> Figure:
-    caption = f"debiased CKA between layers, {name}"
+def _map(name: str, label: str, similarity: xr.DataArray) -> Figure:
+    caption = f"debiased CKA between layers, {label}"
     return Figure(f"gram.cka.{name}", caption, partial(layer_map, similarity, caption, (0, 1)))
 
 
 def _shape_facts(
-    values: xr.Dataset, site: str, sets: Sequence[str], contrasts: Mapping[str, Mapping[str, str]]
+    values: xr.Dataset, site: str, labels: Mapping[str, str], contrasts: Mapping[str, Mapping[str, str]]
 ) -> Iterator[str]:
-    for name in sets:
-        yield from _set_facts(values.sel(set=name, site=site), name, site)
-    yield from _block_facts(values.sel(set=list(sets)))
+    for name, label in labels.items():
+        yield from _set_facts(values.sel(set=name, site=site), label, site)
+    yield from _block_facts(values.sel(set=list(labels)))
     for contrast in contrasts:
         silhouettes = along_depth(values["silhouette"].sel(contrast=contrast))
         if np.nan_to_num(silhouettes.values).any():

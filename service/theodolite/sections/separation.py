@@ -1,6 +1,6 @@
 """Separation of held-out prompts along each contrast's direction."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from functools import partial
 
 import numpy as np
@@ -14,6 +14,7 @@ from theodolite.groups.directions import RELIABLE
 from theodolite.query.compare import BOUND
 from theodolite.query.curves import along_depth
 from theodolite.query.directions import is_unreliable
+from theodolite.query.first_tokens import set_labels
 from theodolite.sections.parts import (
     BRACKETS,
     CHANCE,
@@ -36,11 +37,13 @@ def sections(run: Run) -> list[Section]:
     separation, directions = read_group(run, "separation"), read_group(run, "directions")
     tests = read_group(run, "permutations") if "permutations" in finished_groups(run) else None
     contrasts = separation["contrast"].values.tolist()
-    of_contrasts = [_section(separation, directions, tests, contrast) for contrast in contrasts]
+    of_contrasts = [_section(run, separation, directions, tests, contrast) for contrast in contrasts]
     return [section for section in of_contrasts if section]
 
 
-def _section(separation: xr.Dataset, directions: xr.Dataset, tests: xr.Dataset | None, contrast: str) -> Section | None:
+def _section(
+    run: Run, separation: xr.Dataset, directions: xr.Dataset, tests: xr.Dataset | None, contrast: str
+) -> Section | None:
     """Return the section of a contrast, or None if one of its sets lacks the last position."""
     position, sites = last_position(separation), shown_sites(separation)
     values = separation.sel(contrast=contrast, position=position, site=sites)
@@ -50,7 +53,7 @@ def _section(separation: xr.Dataset, directions: xr.Dataset, tests: xr.Dataset |
     own = directions.sel(contrast=contrast, position=position, site=sites)
     null = tests.sel(contrast=contrast, position=position, site=sites) if tests is not None else None
     return Section(
-        f"Separation of {contrast} at position {position}: {counts[0]} and {counts[1]} prompts in five folds",
+        f"Separation of {contrast} at position {position}: {_sides(run, contrast, counts, position)} in five folds",
         [
             *_facts(values, counts, null),
             *_reliability_facts(own),
@@ -71,6 +74,12 @@ def _section(separation: xr.Dataset, directions: xr.Dataset, tests: xr.Dataset |
         [_map(directions, contrast, site) for site in sites],
         notes=[BRACKETS, CHANCE] if tests is not None else [BRACKETS],
     )
+
+
+def _sides(run: Run, contrast: str, counts: Sequence[int], position: int) -> str:
+    """Return the number of prompts of both sets, such as `256 harmful and 256 harmless prompts`."""
+    sides, labels = read_group(run, "separation").attrs["contrasts"][contrast], set_labels(run, position)
+    return " and ".join(f"{n} {labels[sides[side]]}" for n, side in zip(counts, SIDES, strict=True)) + " prompts"
 
 
 def _map(directions: xr.Dataset, contrast: str, site: str) -> Figure:
