@@ -13,6 +13,7 @@ from theodolite.groups.permutations import LEVEL
 from theodolite.query.directions import unreliable_layers
 from theodolite.query.first_tokens import is_first_token, set_labels
 from theodolite.query.heads import head_name
+from theodolite.sections.heads_composition import composition_sections
 from theodolite.sections.parts import CHANCE, Figure, Section, last_position, null_text, percent, texts_of
 from theodolite.store.result_reader import read_group
 from theodolite.store.runs import Run
@@ -29,14 +30,21 @@ _HOW_TO_READ = (
 
 
 def sections(run: Run) -> list[Section]:
-    """Return one section: maps of all heads; a click on a cell opens that head's card."""
+    """Return a section with maps of all heads, where a click on a cell opens that head's card, and one on composition.
+
+    The second exists only if the run has the group `composition`.
+    """
     heads = read_group(run, "heads")
     directions = read_group(run, "directions") if heads.sizes["contrast"] else None
     title = f"Heads: QK and VO circuits of {heads.sizes['layer'] * heads.sizes['head']} attention heads"
     maps, notes = list(_maps(heads, directions)), texts_of(heads.attrs["notes"])
     if np.isfinite(heads["alignment_z"]).any():
         notes.append(CHANCE)
-    return [Section(title, list(_facts(run, heads, directions)), maps=maps, notes=notes, how_to_read=_HOW_TO_READ)]
+    facts = list(_facts(run, heads, directions))
+    return [
+        Section(title, facts, maps=maps, notes=notes, how_to_read=_HOW_TO_READ),
+        *composition_sections(run, heads.sizes["d_model"]),
+    ]
 
 
 def _maps(heads: xr.Dataset, directions: xr.Dataset | None) -> Iterator[Figure]:
