@@ -82,7 +82,7 @@ def layer_nouns(weights: Weights, layer: int, decoding: Decoding, bases: NDArray
     read = _read(circuits, decoding)
     before, permutations = rank_profiles(read @ read.T), noun_permutations(len(read))
     # The rows of `coordinates` are the nouns in an orthonormal basis of their span.
-    coordinates = np.linalg.qr(read.T, mode="r").T if len(read) else read
+    coordinates = np.linalg.qr(read.T, mode="r").T
     rows = coordinates @ bases
     columns: dict[str, list[NDArray[np.float64]]] = {"relatedness": [], "random": [], "own_first": []}
     for head in range(len(circuits.query)):

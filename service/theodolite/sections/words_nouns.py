@@ -82,9 +82,9 @@ def _relatedness_facts(words: xr.Dataset, n: int) -> Iterator[str]:
     )
     best = words.stack(place=("layer", "head")).isel(place=int(np.nanargmax(words["relatedness_z"].values)))
     nulls = [
-        f"{name} give {float(best[f'relatedness_{null}_mean']):.2f} ± {float(best[f'relatedness_{null}_sd']):.2f} (p = "
-        f"{float(best[f'relatedness_{p}p_family']):.2g} over all heads)"
-        for name, null, p in (("permuted nouns", "null", ""), ("random matrices", "random", "random_"))
+        f"{null} give {float(best[f'{test}_null_mean']):.2f} ± {float(best[f'{test}_null_sd']):.2f} (p = "
+        f"{float(best[f'{test}_p_family']):.2g} over all heads)"
+        for null, test in (("permuted nouns", "relatedness"), ("random matrices", "relatedness_random"))
     ]
     yield (
         f"The largest z is {float(best['relatedness_z']):.1f}, of {head_name(int(best['layer']), int(best['head']))}: "
