@@ -1,6 +1,6 @@
 """Nouns through attention heads: relatedness, subject heads and keys at rotary offsets, one task for each layer."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -14,7 +14,7 @@ from theodolite_jobs.results.words_layer import Decoding, Frames, input_embeddin
 from theodolite_jobs.statistics.heads import Circuits
 from theodolite_jobs.statistics.norms import normalised
 from theodolite_jobs.statistics.permutations import permutation_test
-from theodolite_jobs.statistics.words import Request, Rows, top_tokens
+from theodolite_jobs.statistics.words import Request, Rows, standardised_rows, top_tokens
 from theodolite_jobs.statistics.words_nouns import (
     kept_share,
     noun_permutations,
@@ -82,7 +82,7 @@ def layer_nouns(weights: Weights, layer: int, decoding: Decoding, bases: NDArray
     read = _read(circuits, decoding)
     before, permutations = rank_profiles(read @ read.T), noun_permutations(len(read))
     # The rows of `coordinates` are the nouns in an orthonormal basis of their span.
-    coordinates = np.linalg.qr(read.T, mode="r").T
+    coordinates = np.asarray(np.linalg.qr(read.T, mode="r")).T
     rows = coordinates @ bases
     columns: dict[str, list[NDArray[np.float64]]] = {"relatedness": [], "random": [], "own_first": []}
     for head in range(len(circuits.query)):
@@ -119,12 +119,12 @@ def own_key_shares(keys: pd.DataFrame, spellings: NDArray[np.int64], n_heads: in
     """
     own = spellings[keys["token_id"]] == spellings[keys["noun_id"]]
     by_noun = keys.assign(own=own).groupby(["head", "noun_id"])["own"].any()
-    return by_noun.groupby("head").mean().reindex(range(n_heads)).to_numpy(dtype=np.float64)
+    return np.asarray(by_noun.groupby("head").mean().reindex(range(n_heads)), dtype=np.float64)
 
 
-def spellings_of(texts: Sequence[str]) -> NDArray[np.int64]:
+def spellings_of(texts: Iterable[str]) -> NDArray[np.int64]:
     """Return a number for each token; tokens that differ only in case and surrounding spaces have the same number."""
-    return np.unique([text.strip().casefold() for text in texts], return_inverse=True)[1]
+    return np.asarray(np.unique([text.strip().casefold() for text in texts], return_inverse=True)[1])
 
 
 def own_key_chance(nouns: NDArray[np.int64], spellings: NDArray[np.int64], n_keys: int) -> float:
@@ -174,13 +174,15 @@ def _offset_rows(
 
 
 def _key_rows(weights: Weights, circuits: Circuits) -> Rows:
-    """Return the table of all tokens' keys, (token, key-value head × d_head)."""
-    keys = torch.from_numpy(circuits.key.transpose(1, 0, 2).reshape(circuits.key.shape[1], -1).astype(np.float32))
-    plain, norm = input_embeddings(weights), circuits.input_norm
-
-    def rows(some: slice) -> torch.Tensor:
-        table = plain(some)
-        read = table if norm is None else torch.from_numpy(normalised(table.numpy(), norm).astype(np.float32))
-        return read @ keys
-
-    return rows
+    """Return the table of all tokens' keys, (token, key-value head × d_head), in float32."""
+    keys, norm = circuits.key.transpose(1, 0, 2).reshape(circuits.key.shape[1], -1), circuits.input_norm
+    if norm is None:
+        plain, scaled, shift = input_embeddings(weights), keys, np.zeros(keys.shape[1])
+    else:
+        plain, scaled, shift = (
+            standardised_rows(input_embeddings(weights), norm),
+            norm.scale[:, None] * keys,
+            norm.bias @ keys,
+        )
+    to_keys, keys_bias = (torch.from_numpy(values.astype(np.float32)) for values in (scaled, shift))
+    return lambda some: plain(some) @ to_keys + keys_bias

@@ -110,7 +110,7 @@ def random_bases(d_model: int, rank: int, n_rows: int) -> Float64[np.ndarray, "d
     draws = (random.normal(size=(d_model, rank)) for _ in range(DRAWS))
     # The sign convention of QR makes the first components of the columns dependent; random signs undo it.
     signs = random.choice([-1.0, 1.0], size=(DRAWS, 1, rank))
-    return np.stack([np.linalg.qr(draw)[0][:n_rows] for draw in draws]) * signs
+    return np.asarray(np.stack([np.linalg.qr(draw)[0][:n_rows] for draw in draws]) * signs)
 
 
 def random_relatedness(
@@ -141,4 +141,4 @@ def kept_share(
     before: Int64[np.ndarray, "*list index"], after: Int64[np.ndarray, "*list index"]
 ) -> Float[np.ndarray, "*list"]:
     """Return the share of the ids of each list that the other list of the same length also has."""
-    return (before[..., :, None] == after[..., None, :]).any(axis=-1).mean(axis=-1)
+    return np.asarray((before[..., :, None] == after[..., None, :]).any(axis=-1).mean(axis=-1))

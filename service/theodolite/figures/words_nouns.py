@@ -36,7 +36,7 @@ def subject_figure(words: xr.Dataset, chance: float) -> go.Figure:
         chance: the share of `own_keys` that random keys would give.
     """
     panels = []
-    titles = {"own_first": "own noun first", "own_keys": "own noun among the keys"}
+    titles = {"own_first": "share, own key first", "own_keys": "share, itself among keys"}
     layers = words["layer"].values
     for name, title in titles.items():
         shares, line = words[name], np.full(len(layers), chance)
