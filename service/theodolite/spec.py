@@ -15,6 +15,9 @@ from theodolite.sites import BLOCK_SITES, Site
 NOUNS = "nouns"
 """The built-in prompt set of single words, which a survey can use without listing it in `prompts`."""
 
+NOUN_TEMPLATE = "The next word is {prompt}"
+"""The default template of the built-in nouns. Alone, a noun would be the first token, which is an attention sink."""
+
 SENTENCES = "sentences"
 """The prompt set of `words.sentences`."""
 
@@ -128,7 +131,8 @@ class PromptSetSpec(_Model):
     template: _Text | None = Field(
         None,
         description="chat (the tokenizer's chat template), none (the prompt alone), or a text that contains {prompt}. "
-        "The default is chat if the tokenizer has a chat template, else none.",
+        "The default is chat if the tokenizer has a chat template, else none. For builtin:nouns without a system "
+        f"message it is {NOUN_TEMPLATE!r}, because models treat the first token of a sequence differently.",
     )
     system: _Text | None = Field(None, description="System message; requires the chat template.")
     positions: _PositionList | Literal["all"] | None = Field(

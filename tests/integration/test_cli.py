@@ -198,7 +198,7 @@ def test_plan_guesses_tokens_where_only_a_configuration_is_there_and_says_so(tmp
     Qwen2Config(num_hidden_layers=3, hidden_size=32, intermediate_size=64, vocab_size=100).save_pretrained(
         tmp_path / "m"
     )
-    prompts = {"nouns": {"source": "builtin:nouns", "limit": 2}}
+    prompts = {"nouns": {"source": "builtin:nouns", "limit": 2, "template": "none"}}
     result = theodolite("plan", written(tmp_path, model={"id": "m"}, prompts=prompts), "--json")
     costs = json.loads(result.stdout.splitlines()[-1])
     assert costs["sets"]["nouns"]["tokens"] == 2  # "time" and "year"

@@ -88,8 +88,8 @@ def record_of(
             positions=of_sets[name],
             template="none",
             shared_prefix=0,
-            tokens=shape[0],
-            computed_tokens=shape[0],
+            tokens=8 * shape[0],
+            computed_tokens=8 * shape[0],
             token_ids_sha256="0",
         )
         for name, shape in shapes.items()

@@ -8,7 +8,7 @@ from typing import Any, Literal
 from unittest import mock
 
 from theodolite.errors import PromptError
-from theodolite.spec import PromptSetSpec, TokenIds
+from theodolite.spec import NOUN_TEMPLATE, NOUNS, PromptSetSpec, TokenIds
 
 
 def tokenize(
@@ -34,12 +34,19 @@ def tokenize(
 
 
 def resolve_template(name: str, prompt_set: PromptSetSpec, tokenizer: Any) -> str:
-    """Return `chat`, `none` or the user's own template; raises PromptError if there is no chat template."""
+    """Return `chat`, `none` or a text with {prompt}; raises PromptError if there is no chat template.
+
+    Without a template and a system message, the built-in nouns have the template `NOUN_TEMPLATE`.
+    """
     has_chat = getattr(tokenizer, "chat_template", None) is not None
     wants_chat = prompt_set.template == "chat" or prompt_set.system is not None
     if wants_chat and not has_chat:
         raise PromptError(f"prompts.{name}.template: this model's tokenizer has no chat template; use template: none")
-    return prompt_set.template or ("chat" if has_chat else "none")
+    if prompt_set.template is not None:
+        return prompt_set.template
+    if prompt_set.source == f"builtin:{NOUNS}" and not wants_chat:
+        return NOUN_TEMPLATE
+    return "chat" if has_chat else "none"
 
 
 def resolve_positions(

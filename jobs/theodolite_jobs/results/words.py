@@ -27,6 +27,7 @@ from theodolite_jobs.results.context import Context, Result
 from theodolite_jobs.results.devices import available_device
 from theodolite_jobs.results.heads import vectors_digest
 from theodolite_jobs.results.words_layer import READ_VECTORS, Decoding, Frames, input_embeddings, layer_words
+from theodolite_jobs.results.words_nouns import noun_results, own_key_chance, own_key_shares, spellings_of
 from theodolite_jobs.results.words_trajectories import trajectory_table
 from theodolite_jobs.statistics.norms import Norm
 from theodolite_jobs.statistics.words import standardisation
@@ -45,7 +46,7 @@ def digest_inputs(context: Context) -> dict[str, Any]:
 
 
 def compute(context: Context) -> Result:
-    """Return the tables of tokens, decoded from the stored vectors of `heads`.
+    """Return the statistics of nouns, and the tables of tokens, decoded from the stored vectors of `heads`.
 
     Raises:
         ModelError: the model has no tokenizer.
@@ -75,7 +76,11 @@ def compute(context: Context) -> Result:
     )
     with tempfile.TemporaryDirectory() as folder:
         with context.tasks():
-            _write_layers(run, weights, decoding, texts, Path(folder), context.progress)
+            spellings = spellings_of(texts)
+            own_keys = _write_layers(run, weights, decoding, texts, spellings, Path(folder), context.progress)
+            arrays, noun_tables = noun_results(weights, decoding, context.progress)
+            for name, frame in noun_tables.items():
+                append_table(Path(folder) / name, _with_texts(frame, texts))
             others = [partial(_tables_of_embeddings, weights, decoding)]
             if SENTENCES in run.record.sets:
                 special = tokenizer.all_special_ids
@@ -92,9 +97,11 @@ def compute(context: Context) -> Result:
         "vocabulary": len(texts),
         "nouns": len(ids),
         "nouns_dropped": dropped,
+        "own_keys_chance": own_key_chance(decoding.nouns, spellings, words.tokens),
         "decoded_against": _decoded_against(weights, decoding),
     }
-    return Result({}, {}, attributes, tables=tables)
+    coordinates = {"layer": range(weights.dimensions.n_layers), "head": range(weights.dimensions.n_heads)}
+    return Result({**arrays, "own_keys": own_keys}, coordinates, attributes, tables=tables)
 
 
 def token_texts(tokenizer: Any, n_rows: int) -> NDArray[np.object_]:
@@ -141,13 +148,22 @@ def _decoded_against(weights: Weights, decoding: Decoding) -> list[str]:
 
 
 def _write_layers(
-    run: Run, weights: Weights, decoding: Decoding, texts: NDArray[np.object_], folder: Path, progress: Progress
-) -> None:
-    decoding = shared(decoding)
+    run: Run,
+    weights: Weights,
+    decoding: Decoding,
+    texts: NDArray[np.object_],
+    spellings: NDArray[np.int64],
+    folder: Path,
+    progress: Progress,
+) -> NDArray[np.float64]:
+    """Write the tables of all layers; return the share of nouns that are keys of themselves, (layer, head)."""
+    decoding, shares = shared(decoding), []
     arguments = [(run, weights, layer, decoding) for layer in range(weights.dimensions.n_layers)]
     for frames in run_tasks(_words_of_layer, arguments, progress, "words", rounds=1):
         for name, frame in frames.items():
             append_table(folder / name, _with_texts(frame, texts))
+        shares.append(own_key_shares(frames["noun_keys"], spellings, weights.dimensions.n_heads))
+    return np.stack(shares)
 
 
 def _words_of_layer(run: Run, weights: Weights, layer: int, decoding: Decoding) -> Frames:

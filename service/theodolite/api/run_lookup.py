@@ -21,7 +21,7 @@ RunId = Annotated[
     Path(
         pattern=RUN_ID,
         description="Id of the run; `/v1/runs` lists them.",
-        examples=["smollm2-135m-instruct-4e6f1ffc2d1b"],
+        examples=["smollm2-135m-instruct-23afc9054220"],
     ),
 ]
 

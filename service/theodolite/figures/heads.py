@@ -8,7 +8,7 @@ import plotly.graph_objects as go
 import xarray as xr
 from numpy.typing import NDArray
 
-from theodolite.figures.panels import veil
+from theodolite.figures.panels import layer_map, veil
 from theodolite.figures.style import COLORBAR, map_layout, round_numbers
 from theodolite.query.heads import head_name
 
@@ -57,6 +57,17 @@ def head_map(
     figure.update_xaxes(title="layer", showgrid=False, zeroline=False)
     figure.update_yaxes(title="head", showgrid=False, zeroline=False, dtick=max(1, round(len(heads) / 8)))
     return figure
+
+
+def composition_map(score: xr.DataArray, title: str) -> go.Figure:
+    """Return a map of the largest composition of heads of two layers: `layer` upwards, `layer_other` to the right.
+
+    Args:
+        score: (layer, head, layer_other, head_other).
+        title: name of the number, above the map.
+    """
+    largest = score.max(("head", "head_other"))
+    return layer_map(largest, title, (0, float(largest.max())))
 
 
 def _scale(values: NDArray[np.float64]) -> dict[str, Any]:

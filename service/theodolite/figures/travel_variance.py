@@ -26,7 +26,7 @@ _PARTS_OF_BLOCK = {
 }
 
 
-def budget_figure(travel: xr.Dataset, position: int, colours: Mapping[str, str]) -> go.Figure:
+def budget_figure(travel: xr.Dataset, position: int, labels: Mapping[str, str]) -> go.Figure:
     """Return the parts of the variance after each block as stacked bars, over the variance after the block.
 
     The parts of a block add up to 1; those below zero reduce the variance. Each set has a panel.
@@ -34,11 +34,11 @@ def budget_figure(travel: xr.Dataset, position: int, colours: Mapping[str, str])
     Args:
         travel: the result group.
         position: token position.
-        colours: the sets, from top to bottom.
+        labels: label of each set, from top to bottom.
     """
-    selected, height = travel.sel(position=position), _PANEL * len(colours) + _MARGINS
-    figure = make_subplots(rows=len(colours), cols=1, shared_xaxes=True, vertical_spacing=_GAP / height)
-    for row, set_name in enumerate(colours, start=1):
+    selected, height = travel.sel(position=position), _PANEL * len(labels) + _MARGINS
+    figure = make_subplots(rows=len(labels), cols=1, shared_xaxes=True, vertical_spacing=_GAP / height)
+    for row, (set_name, label) in enumerate(labels.items(), start=1):
         values = selected.sel(set=set_name)
         parts = _PARTS if np.isfinite(values["variance_mid"]).any() else _PARTS_OF_BLOCK
         whole = values["variance_post"].where(values["variance_post"] > 0)
@@ -53,7 +53,7 @@ def budget_figure(travel: xr.Dataset, position: int, colours: Mapping[str, str])
                 hovertemplate="layer %{x}: %{y:.3f}<extra>" + title + "</extra>",
             )
             figure.add_trace(bar, row=row, col=1)
-        figure.update_yaxes(title=f"share, {set_name}", row=row, col=1)
-    figure.update_xaxes(title="layer", row=len(colours), col=1)
+        figure.update_yaxes(title="share, " + label.replace(" (", "<br>("), row=row, col=1)
+    figure.update_xaxes(title="layer", row=len(labels), col=1)
     figure.update_layout(bare_layout(height), barmode="relative", bargap=0.15, hovermode="x", legend=legend_above(1))
     return figure

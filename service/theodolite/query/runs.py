@@ -6,6 +6,7 @@ from typing import Any
 
 from theodolite.errors import RunDamagedError, StoreError, StoreVersionError
 from theodolite.groups import ANALYSES, GROUPS
+from theodolite.query.first_tokens import n_first_tokens
 from theodolite.spec import SurveySpec
 from theodolite.store.cache import Cache
 from theodolite.store.commits import committed_indices, read_commits
@@ -132,12 +133,13 @@ def _notes(run: Run, n_quarantined: Mapping[str, int]) -> Iterator[str]:
                 "separation, Gram matrices and the inputs of heads use these alone"
             )
         usable = facts.n_samples - n_quarantined[name]
-        single = 2 * facts.n_samples - facts.tokens  # a lower bound, since every prompt has a token
-        if 0 < single < facts.n_samples and -1 in facts.positions:
+        earliest = min(facts.positions)
+        first = n_first_tokens(run, name, earliest)
+        if first:
             yield (
-                f"at least {single} of the {facts.n_samples} prompts of the set “{name}” have only one token, which is "
-                "both first and last; in many models the first token has a very large norm (an attention sink), so "
-                "these prompts differ from the other prompts of the set"
+                f"position {earliest} is the first token of {'at least ' * (facts.n_first is None)}{first} of the "
+                f"{facts.n_samples} prompts of the set “{name}”; in many models the first token has a very large norm "
+                "(an attention sink), so a statistic over these prompts describes the sink more than the prompts"
             )
         if run.record.spec.sets[name].positions == "all" or usable > 1:
             continue

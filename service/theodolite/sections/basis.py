@@ -7,7 +7,8 @@ import numpy as np
 import xarray as xr
 
 from theodolite.figures.basis import maps_figure, steps_figure
-from theodolite.sections.parts import Figure, Section, colours_of, last_position, prompt_counts
+from theodolite.query.first_tokens import set_labels
+from theodolite.sections.parts import Figure, Section, colours_of, labelled, last_position, prompt_counts
 from theodolite.store.result_reader import read_group
 from theodolite.store.runs import Run
 
@@ -28,27 +29,32 @@ def sections(run: Run) -> list[Section]:
     """Return one section: R² of maps through sublayers and their stretch, at the last position."""
     basis = read_group(run, "basis")
     position, colours = last_position(basis), colours_of(run, basis)
+    all_labels = set_labels(run, position)
+    labels = {name: all_labels[name] for name in colours}
     by_set = {name: basis.sel(set=name, position=position) for name in colours}
     measured = {name: sublayers for name, values in by_set.items() if (sublayers := _measured(values))}
     figures = [
         Figure(
             f"basis.maps.{name}",
-            f"R² of held-out outputs for maps of the input, {name}",
+            f"R² of held-out outputs for maps of the input, {labels[name]}",
             partial(maps_figure, basis, name, position, sublayers),
         )
         for name, sublayers in measured.items()
     ]
-    facts = [fact for name, values in by_set.items() for fact in _set_facts(values, name, measured.get(name, {}))]
+    facts = [
+        fact for name, values in by_set.items() for fact in _set_facts(values, labels[name], measured.get(name, {}))
+    ]
     if measured:
         drawn, sublayers = {name: colours[name] for name in measured}, next(iter(measured.values()))
         caption = "R² of held-out steps for an affine map of the input, and stretch of this map"
-        figures.append(Figure("basis.steps", caption, partial(steps_figure, basis, position, sublayers, drawn)))
+        steps = labelled(partial(steps_figure, basis, position, sublayers, drawn), labels)
+        figures.append(Figure("basis.steps", caption, steps))
         facts.append(
             "These maps are tested only in the directions in which these prompts differ at this position. Even R² = 1 "
             f"would not show that a layer is a change of basis of the whole space ({run.record.model.d_model} "
             "dimensions)."
         )
-    title = f"Layers as linear maps at position {position} ({prompt_counts(basis, list(colours))})"
+    title = f"Layers as linear maps at position {position} ({prompt_counts(basis, labels)})"
     return [Section(title, facts, figures, how_to_read=_HOW_TO_READ if measured else "")]
 
 
@@ -61,27 +67,27 @@ def _measured(values: xr.Dataset) -> dict[str, str]:
     return with_maps(_BRANCHES) or with_maps(_BLOCK)
 
 
-def _set_facts(values: xr.Dataset, name: str, sublayers: Mapping[str, str]) -> Iterator[str]:
+def _set_facts(values: xr.Dataset, label: str, sublayers: Mapping[str, str]) -> Iterator[str]:
     """Yield sentences about one set: R² of the outputs, R² of the steps and the distance from an isometry."""
     n = int(values["n_samples"])
     if not sublayers:
         yield (
-            f"No maps were fitted for {name} ({n} prompts). A map needs at least 10 prompts, and the input and output "
+            f"No maps were fitted for {label} ({n} prompts). A map needs at least 10 prompts, and the input and output "
             "of a sublayer."
         )
         return
     parts = [_sublayer_parts(values, sublayer, of) for sublayer, of in sublayers.items()]
     outputs, steps, stretches, narrow = ([part for part in of_kind if part] for of_kind in zip(*parts, strict=True))
-    yield f"Median R² of the outputs of held-out prompts over layers, {name} (n = {n}): {'; '.join(outputs)}."
-    yield f"Median R² of the steps, for the affine map, {name} (n = {n}): {'; '.join(steps)}."
+    yield f"Median R² of the outputs of held-out prompts over layers, {label} (n = {n}): {'; '.join(outputs)}."
+    yield f"Median R² of the steps, for the affine map, {label} (n = {n}): {'; '.join(steps)}."
     if stretches:
         yield (
-            f"Median isometry defect of the affine map on leading directions of its input, {name} (n = {n}): "
+            f"Median isometry defect of the affine map on leading directions of its input, {label} (n = {n}): "
             f"{'; '.join(stretches)}. The defect of a scaled rotation is 0."
         )
     if narrow:
         yield (
-            f"One direction of the input, with at least 99 % of the variance of {name}, decides R² of the outputs in "
+            f"One direction of the input, with at least 99 % of the variance of {label}, decides R² of the outputs in "
             f"{' and in '.join(narrow)}."
         )
 

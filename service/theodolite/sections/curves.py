@@ -1,6 +1,6 @@
 """The three curves of each contrast, of unscaled activations and of activations on the sphere."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from functools import partial
 
@@ -9,10 +9,11 @@ import xarray as xr
 
 from theodolite.figures.curves import ContrastView, contrast_figure, shown_sites
 from theodolite.query.curves import along_depth
+from theodolite.query.first_tokens import set_labels
 from theodolite.query.published import published_curves, selected_directions
 from theodolite.query.twin import read_twin
 from theodolite.sections.curves_published import published_facts
-from theodolite.sections.parts import BAND, BRACKETS, SIDES, Figure, Section, layer_of, percent, point_text
+from theodolite.sections.parts import BAND, BRACKETS, SIDES, Figure, Section, labelled, layer_of, percent, point_text
 from theodolite.sections.twin import twin_cosine_facts
 from theodolite.store.result_reader import read_group
 from theodolite.store.runs import Run
@@ -51,18 +52,20 @@ def _section(
     published = published_curves(*key)
     unpaired = f"{counts[0]} and {counts[1]} unpaired prompts"
     prompts = f"{counts[0]} matched pairs" if sides["paired"] else unpaired
-    name = f"curves.{contrast}.{position}"
-    draw = partial(contrast_figure, curves, twin=twin)
+    name, labels = f"curves.{contrast}.{position}", set_labels(run, position)
+    unscaled = partial(contrast_figure, curves, view, published, twin)
+    on_sphere = partial(contrast_figure, curves, replace(view, on_sphere=True), twin=twin)
     return Section(
-        f"Curves of {contrast}: {sides['positive']} against {sides['negative']}, position {position}, {prompts}",
+        f"Curves of {contrast}: {labels[view.positive]} against {labels[view.negative]}, position {position}, "
+        f"{prompts}",
         [
-            *_facts(curves, twin, view, prompts),
-            *_share_facts(curves, view, run.record.model.d_model),
+            *_facts(curves, twin, view, prompts, labels),
+            *_share_facts(curves, view, labels, run.record.model.d_model),
             *published_facts(run, curves, view, published, selected_directions(*key)),
         ],
         [
-            Figure(name, _UNSCALED, partial(draw, view=view, published=published)),
-            Figure(f"{name}.sphere", _ON_SPHERE, partial(draw, view=replace(view, on_sphere=True))),
+            Figure(name, _UNSCALED, labelled(unscaled, labels)),
+            Figure(f"{name}.sphere", _ON_SPHERE, labelled(on_sphere, labels)),
         ],
         notes=[BRACKETS, BAND],
         how_to_read=_HOW_TO_READ,
@@ -80,7 +83,9 @@ def _remedy(curves: xr.Dataset, view: ContrastView) -> str:
     return " If prompt i of one set matches or equals prompt i of the other set, set paired: true for the contrast."
 
 
-def _facts(curves: xr.Dataset, twin: xr.Dataset | None, view: ContrastView, prompts: str) -> list[str]:
+def _facts(
+    curves: xr.Dataset, twin: xr.Dataset | None, view: ContrastView, prompts: str, labels: Mapping[str, str]
+) -> list[str]:
     """Return sentences about the curves that the figure shows first."""
     shown = {"position": view.position, "site": shown_sites(curves)}
     values = curves.sel({"contrast": view.contrast, **shown})
@@ -99,14 +104,14 @@ def _facts(curves: xr.Dataset, twin: xr.Dataset | None, view: ContrastView, prom
         if np.isfinite(largest).any():
             top = int(np.nanargmax(largest.values))
             facts.append(
-                f"Largest variance of a feature over the prompts of {name}: {float(largest[top]):.3g} (feature "
+                f"Largest variance of a feature over the prompts of {labels[name]}: {float(largest[top]):.3g} (feature "
                 f"{int(features[top])} at {layer_of(largest, top)}), {float(largest[top] / mean[top]):.0f} times the "
                 "mean over features at that depth."
             )
     return facts
 
 
-def _share_facts(curves: xr.Dataset, view: ContrastView, d_model: int) -> Iterator[str]:
+def _share_facts(curves: xr.Dataset, view: ContrastView, labels: Mapping[str, str], d_model: int) -> Iterator[str]:
     """Yield a sentence for each set about the variance of its three leading features; nothing for an older run."""
     shares = curves["variance_top3_share"].sel(position=view.position, site=shown_sites(curves))
     for name in dict.fromkeys((view.positive, view.negative)):
@@ -115,8 +120,8 @@ def _share_facts(curves: xr.Dataset, view: ContrastView, d_model: int) -> Iterat
             top = int(np.nanargmax(share.values))
             yield (
                 f"The three features with the largest variances have {percent(np.nanmin(share), 1)} to "
-                f"{percent(share[top], 1)} of the variance of {name}, the most at {layer_of(share, top)}; features "
-                f"with equal variances would have {percent(min(3 / d_model, 1), 1)}."
+                f"{percent(share[top], 1)} of the variance of {labels[name]}, the most at {layer_of(share, top)}; "
+                f"features with equal variances would have {percent(min(3 / d_model, 1), 1)}."
             )
 
 

@@ -1,11 +1,12 @@
 """Sentences that compare a run with published values of the same model."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import groupby
 
 import xarray as xr
 
 from theodolite.figures.curves import ContrastView
+from theodolite.query.first_tokens import set_labels
 from theodolite.query.published import (
     Deviation,
     PublishedCurve,
@@ -45,7 +46,7 @@ def published_facts(
         published: the published curves of this contrast and position.
         directions: the published choices of a direction at this position.
     """
-    prompts = run.record.spec.prompts
+    prompts, labels = run.record.spec.prompts, set_labels(run, view.position)
     by_source = groupby(published, lambda curve: (curve.source, curve.note, curve.n_per_set))
     for (source, note, n_per_set), curves_of_source in by_source:
         numbers = f"{n_per_set} prompts in each set, this run has {_own_numbers(curves, view)}"
@@ -55,7 +56,7 @@ def published_facts(
             sentence = None if is_same else _prediction(curves, view, curve)
             if sentence:
                 yield f"{sentence} ({source}; {numbers}; {note})."
-            elif text := _deviation(curves, view, curve, is_same):
+            elif text := _deviation(curves, view, curve, labels, is_same):
                 deviations.append(text)
         if deviations:
             yield f"Largest differences from published values ({source}; {numbers}; {note}): {'; '.join(deviations)}."
@@ -85,13 +86,15 @@ def _prediction(curves: xr.Dataset, view: ContrastView, published: PublishedCurv
     )
 
 
-def _deviation(curves: xr.Dataset, view: ContrastView, published: PublishedCurve, is_same: bool) -> str | None:
+def _deviation(
+    curves: xr.Dataset, view: ContrastView, published: PublishedCurve, labels: Mapping[str, str], is_same: bool
+) -> str | None:
     measured = measured_values(curves, published, view.contrast, view.position)
     relative = published.statistic not in _ABSOLUTE
     largest = largest_deviation(measured, published, relative=relative)
     if largest is None:
         return None
-    of_set = f" of {published.prompt_set}" if published.prompt_set else ""
+    of_set = f" of {labels[published.prompt_set]}" if published.prompt_set else ""
     if relative:
         reason = ""
     elif is_same:

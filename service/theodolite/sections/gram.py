@@ -1,6 +1,6 @@
 """The shape of each set's point cloud, and the similarity of layers."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from functools import partial
 
 import numpy as np
@@ -10,11 +10,13 @@ from theodolite.figures.curves import shown_sites
 from theodolite.figures.gram import blocks_figure, shape_figure
 from theodolite.figures.panels import layer_map
 from theodolite.query.curves import along_depth
+from theodolite.query.first_tokens import set_labels
 from theodolite.sections.parts import (
     Figure,
     Section,
     Table,
     colours_of,
+    labelled,
     last_position,
     layer_of,
     percent,
@@ -48,34 +50,37 @@ def sections(run: Run) -> list[Section]:
     """Return one section: shape and similarity of each set at one site and the last position."""
     gram = read_group(run, "gram")
     position, colours = last_position(gram), colours_of(run, gram)
-    site = shown_sites(gram)[0]
+    site, all_labels = shown_sites(gram)[0], set_labels(run, position)
+    labels = {name: all_labels[name] for name in colours}
+    shape = labelled(partial(shape_figure, gram, position, site, colours), labels)
+    blocks = labelled(partial(blocks_figure, gram, position, colours), labels)
     figures = [
-        Figure("gram.shape", f"Shape of each set at {site}", partial(shape_figure, gram, position, site, colours)),
+        Figure("gram.shape", f"Shape of each set at {site}", shape),
         Figure(
             "gram.blocks",
             "Debiased CKA of the input of attention, MLP and block: with the output, and with what the branch adds",
-            partial(blocks_figure, gram, position, colours),
+            blocks,
         ),
     ]
     similarity = gram["linear_cka_debiased"].sel(site=site, position=position)
-    maps = [_map(name, similarity.sel(set=name)) for name in colours]
-    facts = list(_shape_facts(gram.sel(position=position), site, list(colours), gram.attrs["contrasts"]))
-    title = f"Shape and similarity at position {position} ({prompt_counts(gram, list(colours))})"
-    return [Section(title, facts, figures, maps, _mean_tables(run, gram, site, position))]
+    maps = [_map(name, label, similarity.sel(set=name)) for name, label in labels.items()]
+    facts = list(_shape_facts(gram.sel(position=position), site, labels, gram.attrs["contrasts"]))
+    title = f"Shape and similarity at position {position} ({prompt_counts(gram, labels)})"
+    return [Section(title, facts, figures, maps, _mean_tables(run, gram, site, position, all_labels))]
 
 
-def _map(name: str, similarity: xr.DataArray) -> Figure:
-    caption = f"debiased CKA between layers, {name}"
+def _map(name: str, label: str, similarity: xr.DataArray) -> Figure:
+    caption = f"debiased CKA between layers, {label}"
     return Figure(f"gram.cka.{name}", caption, partial(layer_map, similarity, caption, (0, 1)))
 
 
 def _shape_facts(
-    values: xr.Dataset, site: str, sets: Sequence[str], contrasts: Mapping[str, Mapping[str, str]]
+    values: xr.Dataset, site: str, labels: Mapping[str, str], contrasts: Mapping[str, Mapping[str, str]]
 ) -> Iterator[str]:
-    for name in sets:
-        yield from _set_facts(values.sel(set=name, site=site), name, site)
-    yield from _similarity_facts(values, site, sets)
-    yield from _orthant_facts(values.sel(set=list(sets)))
+    for name, label in labels.items():
+        yield from _set_facts(values.sel(set=name, site=site), label, site)
+    yield from _similarity_facts(values, site, labels)
+    yield from _orthant_facts(values.sel(set=list(labels)))
     for contrast in contrasts:
         silhouettes = along_depth(values["silhouette"].sel(contrast=contrast))
         if np.nan_to_num(silhouettes.values).any():
@@ -87,24 +92,24 @@ def _shape_facts(
             )
 
 
-def _set_facts(values: xr.Dataset, name: str, site: str) -> Iterator[str]:
+def _set_facts(values: xr.Dataset, label: str, site: str) -> Iterator[str]:
     """Yield sentences about the dimension and the anisotropy of one set at one site."""
     ratio, cosine = values["participation_ratio"].dropna("layer"), values["mean_cosine"].dropna("layer")
     if not ratio.size:
-        yield f"No layer of {name} at {site} has a variance: a variance needs at least two different prompts."
+        yield f"No layer of {label} at {site} has a variance: a variance needs at least two different prompts."
         return
     top = int(ratio["layer"][int(ratio.values.argmax())])
     yield (
-        f"Largest participation ratio of {name} at {site}: {float(ratio.max()):.1f} in layer {top} "
+        f"Largest participation ratio of {label} at {site}: {float(ratio.max()):.1f} in layer {top} "
         f"({float(values['standardised_participation_ratio'].sel(layer=top)):.1f} with standardised features; a "
         "Gaussian with as many prompts and features gives "
         f"{float(values['participation_ratio_gaussian']):.0f}). Mean cosine between two prompts: "
         f"{float(cosine.min()):.2f} to {float(cosine.max()):.2f} over layers."
     )
-    yield from _dimension_facts(values, name, site)
+    yield from _dimension_facts(values, label, site)
 
 
-def _dimension_facts(values: xr.Dataset, name: str, site: str) -> Iterator[str]:
+def _dimension_facts(values: xr.Dataset, label: str, site: str) -> Iterator[str]:
     """Yield a sentence about the TwoNN dimension of one set at one site, against Gaussian samples."""
     measured, gaussian = (values[f"intrinsic_dimension{suffix}"].values for suffix in ("", "_gaussian"))
     known = np.isfinite(measured + gaussian)
@@ -113,7 +118,7 @@ def _dimension_facts(values: xr.Dataset, name: str, site: str) -> Iterator[str]:
     top = int(np.nanargmax(np.where(known, measured, np.nan)))
     shares = measured[known] / gaussian[known]
     yield (
-        f"Largest TwoNN dimension of {name} at {site}: {measured[top]:.1f} in layer {int(values['layer'][top])}; "
+        f"Largest TwoNN dimension of {label} at {site}: {measured[top]:.1f} in layer {int(values['layer'][top])}; "
         f"Gaussian samples with as many prompts and the same covariance give {gaussian[top]:.1f} ± "
         f"{float(values['intrinsic_dimension_gaussian_sd'][top]):.1f}. Over layers, the dimension is "
         f"{shares.min():.2f} to {shares.max():.2f} of that of the Gaussian samples; 1 means that the covariance alone "
@@ -121,11 +126,11 @@ def _dimension_facts(values: xr.Dataset, name: str, site: str) -> Iterator[str]:
     )
 
 
-def _similarity_facts(values: xr.Dataset, site: str, sets: Sequence[str]) -> Iterator[str]:
+def _similarity_facts(values: xr.Dataset, site: str, labels: Mapping[str, str]) -> Iterator[str]:
     """Yield sentences about the similarity of the blocks' inputs and outputs, and about the branches alone."""
     ratios = values["participation_ratio"].sel(site=site)
-    narrow = [name for name in sets if bool((ratios.sel(set=name) < _ONE_DIRECTION).mean() > 0.5)]
-    shown = values.sel(set=[name for name in sets if name not in narrow])
+    narrow = [name for name in labels if bool((ratios.sel(set=name) < _ONE_DIRECTION).mean() > 0.5)]
+    shown = values.sel(set=[name for name in labels if name not in narrow])
     through = _medians(shown, "cka_{}")
     if through:
         smallest = float(np.nanmin(shown["cka_block"])) if "block" in through else np.nan
@@ -141,8 +146,9 @@ def _similarity_facts(values: xr.Dataset, site: str, sets: Sequence[str]) -> Ite
         )
     if narrow:
         yield (
-            f"The medians of CKA leave out {', '.join(narrow)}: the participation ratio is below {_ONE_DIRECTION:g} at "
-            "most depths, so nearly all variance lies in one direction, which decides the CKA."
+            f"The medians of CKA leave out {', '.join(labels[name] for name in narrow)}: the participation ratio is "
+            f"below {_ONE_DIRECTION:g} at most depths, so nearly all variance lies in one direction, which decides the "
+            "CKA."
         )
 
 
@@ -172,7 +178,7 @@ def _orthant_facts(values: xr.Dataset) -> Iterator[str]:
         )
 
 
-def _mean_tables(run: Run, gram: xr.Dataset, site: str, position: int) -> list[Table]:
+def _mean_tables(run: Run, gram: xr.Dataset, site: str, position: int, labels: Mapping[str, str]) -> list[Table]:
     """Return a table for each contrast: cosines and norms of means, geometric medians (*) and their differences r."""
     from_curves = read_group(run, "curves")[list(_FROM_CURVES)]
     selected = gram.assign(from_curves.data_vars).sel(site=site, position=position)
@@ -184,8 +190,8 @@ def _mean_tables(run: Run, gram: xr.Dataset, site: str, position: int) -> list[T
         by_layer = zip(values["layer"].values, *(values[name].values for name in _COLUMNS), strict=True)
         rows = [[str(layer), *map(_cell, numbers)] for layer, *numbers in by_layer]
         caption = (
-            f"{contrast} at {site}: P is the mean of {sides['positive']}, N the mean of {sides['negative']}, "
-            "r = P - N; * marks geometric medians"
+            f"{contrast} at {site}: P is the mean of {labels[sides['positive']]}, N the mean of "
+            f"{labels[sides['negative']]}, r = P - N; * marks geometric medians"
         )
         if any(_MISSING in row for row in rows):
             caption += f"; {_MISSING} marks a missing number, such as a cosine with r = 0 or r* = 0"

@@ -11,8 +11,10 @@ from theodolite.figures.heads import head_map
 from theodolite.groups.directions import RELIABLE
 from theodolite.groups.permutations import LEVEL
 from theodolite.query.directions import unreliable_layers
+from theodolite.query.first_tokens import is_first_token, set_labels
 from theodolite.query.heads import head_name
-from theodolite.sections.parts import CHANCE, Figure, Section, null_text, percent, texts_of
+from theodolite.sections.heads_composition import composition_sections
+from theodolite.sections.parts import CHANCE, Figure, Section, last_position, null_text, percent, texts_of
 from theodolite.store.result_reader import read_group
 from theodolite.store.runs import Run
 
@@ -29,14 +31,21 @@ _HOW_TO_READ = (
 
 
 def sections(run: Run) -> list[Section]:
-    """Return one section: maps of all heads; a click on a cell opens that head's card."""
+    """Return a section with maps of all heads, where a click on a cell opens that head's card, and one on composition.
+
+    The second exists only if the run has the group `composition`.
+    """
     heads = read_group(run, "heads")
     directions = read_group(run, "directions") if heads.sizes["contrast"] else None
     title = f"Heads: QK and VO circuits of {heads.sizes['layer'] * heads.sizes['head']} attention heads"
     maps, notes = list(_maps(heads, directions)), texts_of(heads.attrs["notes"])
     if np.isfinite(heads["alignment_z"]).any():
         notes.append(CHANCE)
-    return [Section(title, list(_facts(heads, directions)), maps=maps, notes=notes, how_to_read=_HOW_TO_READ)]
+    facts = list(_facts(run, heads, directions))
+    return [
+        Section(title, facts, maps=maps, notes=notes, how_to_read=_HOW_TO_READ),
+        *composition_sections(run, heads.sizes["d_model"]),
+    ]
 
 
 def _maps(heads: xr.Dataset, directions: xr.Dataset | None) -> Iterator[Figure]:
@@ -67,7 +76,7 @@ def _map(name: str, caption: str, values: xr.DataArray, circuit: str, **options:
     return Figure(f"heads.{name}", caption, partial(head_map, values, caption, **options), circuit)
 
 
-def _facts(heads: xr.Dataset, directions: xr.Dataset | None) -> Iterator[str]:
+def _facts(run: Run, heads: xr.Dataset, directions: xr.Dataset | None) -> Iterator[str]:
     yield from _rank_facts(heads)
     yield from _copying_facts(heads)
     yield from _alignment_facts(heads, directions)
@@ -80,7 +89,7 @@ def _facts(heads: xr.Dataset, directions: xr.Dataset | None) -> Iterator[str]:
             f"{percent(dimension / d_model, 1)}. Median share of the variance of attention's input in that null space: "
             f"{percent(unseen.sel(projection='query').median(), 1)} for queries, "
             f"{percent(unseen.sel(projection='key').median(), 1)} for keys (sets of {int(counts[counts > 0].min())} "
-            f"to {int(counts.max())} prompts)."
+            f"to {int(counts.max())} prompts{_sinks(run, heads)})."
         )
 
 
@@ -105,6 +114,13 @@ def _copying_facts(heads: xr.Dataset) -> Iterator[str]:
             f"of the other sign. The largest effect of the subtraction is on {head_name(layer, head)}: from "
             f"{before:.2f} to {after:.2f}."
         )
+
+
+def _sinks(run: Run, heads: xr.Dataset) -> str:
+    """Return the labels of the sets whose position is the first token, with a comma before them."""
+    position = last_position(heads)
+    labels = set_labels(run, position)
+    return "".join(f", with {labels[name]}" for name in labels if is_first_token(run, name, position))
 
 
 def _rank_facts(heads: xr.Dataset) -> Iterator[str]:

@@ -1,6 +1,6 @@
 """The parts of a section: sentences, figures and tables."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import SupportsFloat
 
@@ -95,10 +95,28 @@ def colours_of(run: Run, group: xr.Dataset, count: str = "n_samples") -> dict[st
     return set_colours(names, read_group(run, "curves").attrs["contrasts"])
 
 
-def prompt_counts(group: xr.Dataset, names: list[str]) -> str:
-    """Return the number of prompts of each set, such as `prompts: 256 harmful, 256 harmless`."""
+def prompt_counts(group: xr.Dataset, labels: Mapping[str, str]) -> str:
+    """Return the number of prompts of each set, such as `prompts: 256 harmful, 256 harmless`.
+
+    Args:
+        group: a result group with the variable `n_samples`.
+        labels: label of each set.
+    """
     counts = group["n_samples"].sel(position=last_position(group))
-    return "prompts: " + ", ".join(f"{int(counts.sel(set=name))} {name}" for name in names)
+    return "prompts: " + ", ".join(f"{int(counts.sel(set=name))} {label}" for name, label in labels.items())
+
+
+def labelled(draw: Callable[[], go.Figure], labels: Mapping[str, str]) -> Callable[[], go.Figure]:
+    """Return a function that draws a figure with the label of each set, instead of its name, in the legend."""
+
+    def draw_labelled() -> go.Figure:
+        figure = draw()
+        for trace in figure.data:
+            name, comma, rest = (trace.name or "").partition(",")
+            trace.update(name=f"{labels.get(name, name)}{comma}{rest}" if name else trace.name)
+        return figure
+
+    return draw_labelled
 
 
 def layer_text(depth: int) -> str:

@@ -1,6 +1,6 @@
 """Separation of held-out prompts along each contrast's direction."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 
 import numpy as np
@@ -14,6 +14,7 @@ from theodolite.groups.directions import RELIABLE
 from theodolite.query.compare import BOUND, separating
 from theodolite.query.curves import along_depth
 from theodolite.query.directions import is_unreliable
+from theodolite.query.first_tokens import set_labels
 from theodolite.query.twin import read_twin
 from theodolite.sections.parts import (
     BAND,
@@ -40,11 +41,12 @@ def sections(run: Run) -> list[Section]:
     tests = read_group(run, "permutations") if "permutations" in finished_groups(run) else None
     twins = read_twin(run, "separation", "directions")
     contrasts = separation["contrast"].values.tolist()
-    of_contrasts = [_section(separation, directions, tests, twins.get(name, {}), name) for name in contrasts]
+    of_contrasts = [_section(run, separation, directions, tests, twins.get(name, {}), name) for name in contrasts]
     return [section for section in of_contrasts if section]
 
 
 def _section(
+    run: Run,
     separation: xr.Dataset,
     directions: xr.Dataset,
     tests: xr.Dataset | None,
@@ -64,7 +66,7 @@ def _section(
     own = directions.sel({"contrast": contrast, **shown})
     null = tests.sel({"contrast": contrast, **shown}) if tests is not None else None
     return Section(
-        f"Separation of {contrast} at position {position}: {counts[0]} and {counts[1]} prompts in five folds",
+        f"Separation of {contrast} at position {position}: {_sides(run, contrast, counts, position)} in five folds",
         [
             *_facts(values, counts, null),
             *(twin_separation_facts(values, twin["separation"].sel(shown)) if "separation" in twin else ()),
@@ -87,6 +89,12 @@ def _section(
         [_map(directions, contrast, site) for site in sites],
         notes=[BRACKETS, BAND, CHANCE] if tests is not None else [BRACKETS, BAND],
     )
+
+
+def _sides(run: Run, contrast: str, counts: Sequence[int], position: int) -> str:
+    """Return the number of prompts of both sets, such as `256 harmful and 256 harmless prompts`."""
+    sides, labels = read_group(run, "separation").attrs["contrasts"][contrast], set_labels(run, position)
+    return " and ".join(f"{n} {labels[sides[side]]}" for n, side in zip(counts, SIDES, strict=True)) + " prompts"
 
 
 def _map(directions: xr.Dataset, contrast: str, site: str) -> Figure:

@@ -1,14 +1,15 @@
 """Norm layers: the norms of their inputs, and the ellipsoids on which their outputs lie."""
 
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 
 import numpy as np
 import xarray as xr
 
 from theodolite.figures.sphere import axes_figure, sphere_figure
-from theodolite.sections.parts import Figure, Section, colours_of, last_position, percent, prompt_counts
+from theodolite.query.first_tokens import set_labels
+from theodolite.sections.parts import Figure, Section, colours_of, labelled, last_position, percent, prompt_counts
 from theodolite.store.result_reader import read_group
 from theodolite.store.runs import Run
 
@@ -22,11 +23,13 @@ def sections(run: Run) -> list[Section]:
     if not sphere.sizes["set"]:
         return [Section("Sphere: norm layers", list(_axes_facts(sphere)), [_axes(sphere, norms)])]
     position, colours = last_position(sphere), colours_of(run, sphere)
-    inputs = partial(sphere_figure, sphere, position, colours)
+    all_labels = set_labels(run, position)
+    labels = {name: all_labels[name] for name in colours}
+    inputs = labelled(partial(sphere_figure, sphere, position, colours), labels)
     return [
         Section(
-            f"Sphere: norm layers at position {position} ({prompt_counts(sphere, list(colours))})",
-            [*_norm_facts(sphere.sel(position=position), list(colours)), *_axes_facts(sphere)],
+            f"Sphere: norm layers at position {position} ({prompt_counts(sphere, labels)})",
+            [*_norm_facts(sphere.sel(position=position), labels), *_axes_facts(sphere)],
             [
                 Figure(
                     "sphere.norms",
@@ -45,11 +48,11 @@ def _axes(sphere: xr.Dataset, norms: Sequence[str]) -> Figure:
     return Figure("sphere.axes", caption, partial(axes_figure, sphere, shown))
 
 
-def _norm_facts(values: xr.Dataset, sets: Sequence[str]) -> Iterator[str]:
-    for name in sets:
+def _norm_facts(values: xr.Dataset, labels: Mapping[str, str]) -> Iterator[str]:
+    for name, label in labels.items():
         sentences = list(_input_sentences(values.sel(set=name)))
         if sentences:
-            yield f"{name}: {' '.join(sentences)}"
+            yield f"{label}: {' '.join(sentences)}"
     # The residual of a norm layer whose input was not captured also contains rounding, so it is left out.
     captured = np.isfinite(values["norm_before_mean"])
     residual = values["ellipsoid_residual"].where(captured).max("set").dropna("norm")

@@ -7,7 +7,8 @@ import numpy as np
 from theodolite.figures.travel import cosines_figure, travel_figure
 from theodolite.figures.travel_growth import growth_figure
 from theodolite.figures.travel_variance import budget_figure
-from theodolite.sections.parts import Figure, Section, colours_of, last_position, prompt_counts
+from theodolite.query.first_tokens import set_labels
+from theodolite.sections.parts import Figure, Section, colours_of, labelled, last_position, prompt_counts
 from theodolite.sections.travel_growth import growth_facts, growth_notes
 from theodolite.sections.travel_steps import step_facts
 from theodolite.sections.travel_variance import variance_facts
@@ -24,27 +25,30 @@ def sections(run: Run) -> list[Section]:
     """Return one section: steps by layer and growth along the residual stream, at the last position."""
     travel, growth = read_group(run, "travel"), read_finished_table(run, "growth")
     position, colours = last_position(travel), colours_of(run, travel)
+    all_labels = set_labels(run, position)
+    labels = {name: all_labels[name] for name in colours}
     drawn = {
         "steps": ("Steps of attention and MLP by layer", travel_figure),
         "cosines": ("Cosines of the steps of blocks by layer", cosines_figure),
     }
-    if np.isfinite(travel["variance_post"].sel(position=position)).any():  # an older run lacks it
-        drawn["variance"] = ("Variance after each block: what entered the block, and what its steps add", budget_figure)
     figures = [
-        Figure(f"travel.{name}", caption, partial(draw, travel, position, colours))
+        Figure(f"travel.{name}", caption, labelled(partial(draw, travel, position, colours), labels))
         for name, (caption, draw) in drawn.items()
     ]
+    if np.isfinite(travel["variance_post"].sel(position=position)).any():  # an older run lacks it
+        caption = "Variance after each block: what entered the block, and what its steps add"
+        figures.append(Figure("travel.variance", caption, partial(budget_figure, travel, position, labels)))
     curves = read_group(run, "curves")
     quantities = {"norm_mean": read_group(run, "moments")["norm_mean"]}
     quantities |= {name: curves[name] for name in ("variance_mean", "variance_max")}
     for name in list(colours)[:1]:
-        caption = f"Growth along the residual stream with both fits, {name}"
+        caption = f"Growth along the residual stream with both fits, {labels[name]}"
         draw = partial(growth_figure, growth, quantities, name, position)
         figures.append(Figure(f"travel.growth.{name}", caption, draw))
     facts = [
-        *step_facts(travel.sel(position=position), list(colours)),
-        *variance_facts(travel.sel(position=position), list(colours)),
-        *growth_facts(growth, list(colours), position),
+        *step_facts(travel.sel(position=position), labels),
+        *variance_facts(travel.sel(position=position), labels),
+        *growth_facts(growth, labels, position),
     ]
-    title = f"Travel and growth at position {position} ({prompt_counts(travel, list(colours))})"
+    title = f"Travel and growth at position {position} ({prompt_counts(travel, labels)})"
     return [Section(title, facts, figures, notes=[_NOTE, *growth_notes(growth)])]

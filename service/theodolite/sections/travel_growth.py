@@ -1,6 +1,6 @@
 """Sentences about growth along the residual stream: the slope of each quantity, and the verdict on its law."""
 
-from collections.abc import Hashable, Iterator, Mapping, Sequence
+from collections.abc import Hashable, Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -13,7 +13,7 @@ from theodolite.sites import HALF_BLOCKS
 _QUANTITIES = {"norm_mean": "Norm", "variance_mean": "Mean variance", "variance_max": "Largest variance"}
 
 
-def growth_facts(growth: pd.DataFrame, sets: Sequence[str], position: int) -> Iterator[str]:
+def growth_facts(growth: pd.DataFrame, labels: Mapping[str, str], position: int) -> Iterator[str]:
     """Yield a sentence about each quantity and set, or one sentence if an older version fitted the laws."""
     if "verdict" not in growth:
         yield (
@@ -21,9 +21,10 @@ def growth_facts(growth: pd.DataFrame, sets: Sequence[str], position: int) -> It
             "survey computes the slopes with intervals, and which law the quantities follow."
         )
         return
-    selected = growth[(growth["position"] == position) & growth["set"].isin(sets) & growth["site"].isin(HALF_BLOCKS)]
+    is_shown = growth["set"].isin(list(labels)) & growth["site"].isin(HALF_BLOCKS)
+    selected = growth[(growth["position"] == position) & is_shown]
     for (quantity, name), fits in selected.groupby(["quantity", "set"], sort=False):
-        subject = f"{_QUANTITIES[str(quantity)]} of {name}"
+        subject = f"{_QUANTITIES[str(quantity)]} of {labels[str(name)]}"
         yield f"{subject} {_slope(fits)}. Exponential or power law: {fits['verdict'].iloc[0]}. {_evidence(fits)}."
 
 

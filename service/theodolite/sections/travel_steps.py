@@ -1,6 +1,6 @@
 """Sentences about the steps through the blocks: path lengths and arcs, cosines, and what all prompts share."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping
 
 import numpy as np
 import xarray as xr
@@ -13,17 +13,17 @@ _COSINES = {
 }
 
 
-def step_facts(travel: xr.Dataset, sets: Sequence[str]) -> Iterator[str]:
+def step_facts(travel: xr.Dataset, labels: Mapping[str, str]) -> Iterator[str]:
     """Yield sentences about the paths and steps of each set, at one position."""
-    for name in sets:
+    for name, label in labels.items():
         values = travel.sel(set=name)
-        yield from _path_facts(values, name)
+        yield from _path_facts(values, label)
         for cosine in _COSINES:
-            yield from _cosine_facts(values, name, cosine)
+            yield from _cosine_facts(values, label, cosine)
         shares = values["step_common_share"].dropna("layer")
         if shares.size:
             yield (
-                f"Share of a block's mean squared step that all prompts of {name} have in common: "
+                f"Share of a block's mean squared step that all prompts of {label} have in common: "
                 f"{percent(shares.min(), 0)} to {percent(shares.max(), 0)} over {shares.size} blocks, median "
                 f"{percent(shares.median(), 0)} (n = {_n(values)} prompts; the bias of noise is subtracted)."
             )
@@ -37,35 +37,35 @@ def independent_bound(n: int) -> float:
     return float(2 / np.sqrt(n - 1))
 
 
-def _path_facts(values: xr.Dataset, name: str) -> Iterator[str]:
+def _path_facts(values: xr.Dataset, label: str) -> Iterator[str]:
     over = f"(mean ± standard deviation over {_n(values)} prompts)"
     if np.isfinite(values["path_ratio_std"]):
         yield (
-            f"Path length over displacement for {name}: {_mean_and_std(values, 'path_ratio')} {over}; a straight line "
+            f"Path length over displacement for {label}: {_mean_and_std(values, 'path_ratio')} {over}; a straight line "
             "gives 1."
         )
     if np.isfinite(values["arc_ratio_std"]):
         yield (
-            f"Sum of the angles of all blocks for {name}: {_mean_and_std(values, 'arc_length')} radians, which is "
+            f"Sum of the angles of all blocks for {label}: {_mean_and_std(values, 'arc_length')} radians, which is "
             f"{_mean_and_std(values, 'arc_ratio')} times the angle between the first input and the last output {over}; "
             "a path along one great circle gives 1."
         )
 
 
-def _cosine_facts(values: xr.Dataset, name: str, cosine: str) -> Iterator[str]:
+def _cosine_facts(values: xr.Dataset, label: str, cosine: str) -> Iterator[str]:
     what, places = _COSINES[cosine]
     plain, centred = values[cosine].dropna("layer"), values[f"{cosine}_centred"].dropna("layer")
     if centred.size:
         plain, bound = plain.sel(layer=centred["layer"]), independent_bound(_n(values))
         below, above = int((centred < -bound).sum()), int((centred > bound).sum())
         yield (
-            f"Cosine between {what} for {name}, mean over {centred.size} {places}: {plain.mean():.2f} for the vectors "
+            f"Cosine between {what} for {label}, mean over {centred.size} {places}: {plain.mean():.2f} for the vectors "
             f"themselves, {centred.mean():.2f} for their deviations from the means over prompts (n = {_n(values)} "
             f"prompts). The cosine of the deviations is below -{bound:.3f} for {below} {places} and above "
             f"{bound:.3f} for {above}; two standard deviations for independent deviations are at most {bound:.3f}."
         )
     elif plain.size:
-        yield f"Cosine between {what} for {name}, mean over {plain.size} {places}: {plain.mean():.2f}."
+        yield f"Cosine between {what} for {label}, mean over {plain.size} {places}: {plain.mean():.2f}."
 
 
 def _mean_and_std(values: xr.Dataset, name: str) -> str:

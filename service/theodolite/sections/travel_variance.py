@@ -1,6 +1,6 @@
 """Sentences about the variance that attention and the MLP add to the stream."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
 import xarray as xr
@@ -12,18 +12,18 @@ _BRANCHES = {"attn": ("attention", "pre"), "mlp": ("the MLP", "mid"), "block": (
 """What makes each step, and where in the block the step starts."""
 
 
-def variance_facts(travel: xr.Dataset, sets: Sequence[str]) -> Iterator[str]:
+def variance_facts(travel: xr.Dataset, labels: Mapping[str, str]) -> Iterator[str]:
     """Yield sentences about each set, at one position: where the growth of its variance comes from."""
-    for name in sets:
+    for name, label in labels.items():
         values = travel.sel(set=name)
         branches = ("attn", "mlp") if np.isfinite(values["variance_mid"]).all() else ("block",)
         is_whole = np.isfinite(values["path_length"])  # the steps of some layers do not add up
         if is_whole and np.isfinite(values["variance_post"]).all():
-            yield from _growth_facts(values, name, branches)
-            yield from _correlation_facts(values, name, branches)
+            yield from _growth_facts(values, label, branches)
+            yield from _correlation_facts(values, label, branches)
 
 
-def _growth_facts(values: xr.Dataset, name: str, branches: Sequence[str]) -> Iterator[str]:
+def _growth_facts(values: xr.Dataset, label: str, branches: Sequence[str]) -> Iterator[str]:
     """Yield the shares of the growth of the variance, from the first input to the largest variance after a block."""
     after = values["variance_post"]
     top = int(np.argmax(after.values))
@@ -48,13 +48,13 @@ def _growth_facts(values: xr.Dataset, name: str, branches: Sequence[str]) -> Ite
         )
         growth = f"the growth up to layer {layer}"
     yield (
-        f"Total variance of {name} over prompts: {course}. Of {growth}, {percent(sum(own), 0)} is variance of the "
+        f"Total variance of {label} over prompts: {course}. Of {growth}, {percent(sum(own), 0)} is variance of the "
         f"steps and {percent(sum(shared), 0)} is twice their covariance with the stream "
         f"({''.join(of_branches) if len(branches) > 1 else ''}n = {int(values['n_samples'])} prompts)."
     )
 
 
-def _correlation_facts(values: xr.Dataset, name: str, branches: Sequence[str]) -> Iterator[str]:
+def _correlation_facts(values: xr.Dataset, label: str, branches: Sequence[str]) -> Iterator[str]:
     """Yield how often a step correlates with the stream at which it starts: covariance over standard deviations."""
     n, counts = int(values["n_samples"]), []
     bound = independent_bound(n)
@@ -67,6 +67,6 @@ def _correlation_facts(values: xr.Dataset, name: str, branches: Sequence[str]) -
             f"above {bound:.3f} for {above} and below -{bound:.3f} for {below} of {correlation.size} steps of {maker}"
         )
     yield (
-        f"The correlation of a step with the stream over the prompts of {name} is {', and '.join(counts)} (n = {n} "
+        f"The correlation of a step with the stream over the prompts of {label} is {', and '.join(counts)} (n = {n} "
         f"prompts; two standard deviations for independent steps are at most {bound:.3f})."
     )

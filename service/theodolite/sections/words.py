@@ -9,6 +9,9 @@ import pandas as pd
 from theodolite.figures.words import trajectory_curves, trajectory_sphere, trajectory_umap
 from theodolite.query.words import along_stream, read_words
 from theodolite.sections.parts import Figure, Section, Table, layer_text, texts_of
+from theodolite.sections.tokens import token_list
+from theodolite.sections.words_biases import bias_sections
+from theodolite.sections.words_nouns import noun_sections
 from theodolite.store.result_reader import read_group
 from theodolite.store.runs import Run
 
@@ -27,8 +30,14 @@ _HOW_TO_READ = (
 
 
 def sections(run: Run) -> list[Section]:
-    """Return a section for each sentence's trajectory, and one for the vocabulary."""
-    return [*_trajectory_sections(run), _vocabulary_section(run)]
+    """Return a section for each sentence's trajectory, one for the nouns, for biases, and for the vocabulary."""
+    words = read_group(run, "words")
+    return [
+        *_trajectory_sections(run),
+        *noun_sections(run, words),
+        *bias_sections(run, words),
+        _vocabulary_section(run),
+    ]
 
 
 def _trajectory_sections(run: Run) -> Iterator[Section]:
@@ -108,7 +117,7 @@ def _lengths(norms: pd.DataFrame) -> Table:
     short = norms[norms["place"] < _TOKENS].sort_values("place", kind="stable")
     lists: dict[str, dict[str, str]] = {}
     for (measure, end), group in short.groupby(["measure", "end"], sort=False):
-        lists.setdefault(str(measure), {})[str(end)] = "  ".join(map(_visible, group["token"]))
+        lists.setdefault(str(measure), {})[str(end)] = token_list(group["token"])
     rows = [[measure, ends.get("top", ""), ends.get("bottom", "")] for measure, ends in lists.items()]
     sentences = ["Tokens with the longest and the shortest embeddings. Row “norm”: length of the embedding."]
     if "scaled norm" in lists:
@@ -116,10 +125,6 @@ def _lengths(norms: pd.DataFrame) -> Table:
     if "norm + bias" in lists:
         sentences.append("Rows with “bias”: plus the dot product of the embedding with the bias β of the final norm.")
     return Table(" ".join(sentences), ["length", "longest", "shortest"], rows)
-
-
-def _visible(token: str) -> str:
-    return token.replace(" ", "·").replace("\n", "⏎").replace("\t", "⇥") or "∅"
 
 
 def _of_vocabulary(row: pd.Series) -> str:

@@ -57,6 +57,7 @@ class SetFacts(BaseModel):
     tokens: int
     computed_tokens: int
     token_ids_sha256: str
+    n_first: int | None = None  # prompts whose earliest captured position is their first token; None in older runs
 
 
 class RunRecord(BaseModel):

@@ -8,7 +8,7 @@ from tokenizers import Tokenizer, models, pre_tokenizers, processors
 from transformers import PreTrainedTokenizerFast
 
 from theodolite.errors import PromptError
-from theodolite.spec import PromptSetSpec
+from theodolite.spec import NOUN_TEMPLATE, PromptSetSpec
 from theodolite_jobs.prompts.tokens import check_tokens, resolve_positions, resolve_template, tokenize
 
 SPECIAL = ["<unk>", "<s>", "</s>", "<|system|>", "<|user|>", "<|assistant|>", "<|end|>"]
@@ -47,7 +47,7 @@ def tokenizer_with(chat_template: str | None) -> Any:
 def words_of(*prompts: str, chat_template: str | None = CHAT, day: date = A_DAY, **settings: Any) -> list[str]:
     """Return each prompt's tokens as words separated by spaces."""
     tokenizer = tokenizer_with(chat_template)
-    prompt_set = PromptSetSpec(source="builtin:nouns", **settings)
+    prompt_set = PromptSetSpec(source="builtin:harmless", **settings)
     rows = tokenize("nouns", prompts, prompt_set, tokenizer, day)
     assert all(isinstance(row, tuple) and all(type(token) is int for token in row) for row in rows)
     return [" ".join(tokenizer.convert_ids_to_tokens(list(row))) for row in rows]
@@ -111,7 +111,7 @@ def test_truncation_and_padding_from_a_tokenizer_file_are_not_applied() -> None:
     tokenizer = tokenizer_with(None)
     tokenizer.backend_tokenizer.enable_truncation(2)
     tokenizer.backend_tokenizer.enable_padding(length=20)
-    prompt_set = PromptSetSpec(source="builtin:nouns")
+    prompt_set = PromptSetSpec(source="builtin:harmless")
     rows = tokenize("nouns", ["hello", "hello world say"], prompt_set, tokenizer, A_DAY)
     assert [len(row) for row in rows] == [2, 4]
 
@@ -156,8 +156,27 @@ def test_a_broken_chat_template_is_a_prompt_error() -> None:
 def test_resolve_template_returns_the_template_in_use(
     settings: dict[str, Any], chat_template: str | None, resolved: str
 ) -> None:
+    prompt_set = PromptSetSpec(source="builtin:harmless", **settings)
+    assert resolve_template("goals", prompt_set, tokenizer_with(chat_template)) == resolved
+
+
+@pytest.mark.parametrize("chat_template", [CHAT, None])
+@pytest.mark.parametrize(
+    ("settings", "resolved"),
+    [({}, NOUN_TEMPLATE), ({"template": "none"}, "none"), ({"template": "{prompt}"}, "{prompt}")],
+)
+def test_a_builtin_noun_follows_a_few_words_unless_the_spec_has_a_template(
+    chat_template: str | None, settings: dict[str, Any], resolved: str
+) -> None:
     prompt_set = PromptSetSpec(source="builtin:nouns", **settings)
     assert resolve_template("nouns", prompt_set, tokenizer_with(chat_template)) == resolved
+
+
+def test_a_system_message_for_nouns_needs_the_chat_template() -> None:
+    prompt_set = PromptSetSpec(source="builtin:nouns", system="be brief")
+    assert resolve_template("nouns", prompt_set, tokenizer_with(CHAT)) == "chat"
+    with pytest.raises(PromptError, match="no chat template"):
+        resolve_template("nouns", prompt_set, tokenizer_with(None))
 
 
 # The date
@@ -180,7 +199,7 @@ def test_the_fixed_time_of_a_date_is_midnight() -> None:
 
 def test_the_date_is_fixed_only_during_tokenization() -> None:
     tokenizer = tokenizer_with("{{ strftime_now('%Y') }}")
-    tokenize("nouns", ["hello"], PromptSetSpec(source="builtin:nouns"), tokenizer, A_DAY)
+    tokenize("nouns", ["hello"], PromptSetSpec(source="builtin:harmless"), tokenizer, A_DAY)
     year = tokenizer.apply_chat_template([{"role": "user", "content": "hello"}], tokenize=False)
     assert int(year) >= 2024
 

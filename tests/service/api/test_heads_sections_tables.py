@@ -111,6 +111,7 @@ def test_pages_contain_each_row_of_a_table_once(client, library, name):
 
 def test_every_table_of_an_atlas_is_returned(atlas_client, atlas):
     names = ["bias_tokens", "embedding_sphere", "head_tokens", "norm_tokens", "noun_alignment", "noun_keys", "sphere"]
+    names += ["noun_scores", "noun_values"]
     for name in names:
         answer = atlas_client.get(f"/v1/runs/{atlas.id}/tables/{name}", params={"limit": 10_000})
         assert answer.status_code == 200, answer.text

@@ -119,15 +119,15 @@ def sphere_group(fitted, scales, axes=None):
     return xr.Dataset(variables, labels)
 
 
-def sphere_section(monkeypatch, *arguments):
+def sphere_section(tmp_path, monkeypatch, *arguments):
     monkeypatch.setattr(sphere, "read_group", lambda *_: sphere_group(*arguments))
     monkeypatch.setattr(sphere, "colours_of", lambda *_: dict.fromkeys(SETS, "#123456"))
-    (section,) = sphere.sections(None)
+    (section,) = sphere.sections(finished_run(tmp_path, {"curves": {}}))
     return section
 
 
-def test_the_spread_of_the_norm_stands_beside_both_gaussians(monkeypatch):
-    section = sphere_section(monkeypatch, [0.03, 0.05, 0.07], np.ones((3, 20)))
+def test_the_spread_of_the_norm_stands_beside_both_gaussians(tmp_path, monkeypatch):
+    section = sphere_section(tmp_path, monkeypatch, [0.03, 0.05, 0.07], np.ones((3, 20)))
     assert (
         "over prompts: 8.40 %, at the norm layer “final”; a standard Gaussian with d_model dimensions has 3.00 % (the "
         "measured value is 2.80 times that; median over norm layers 2.00). A Gaussian with the mean and the covariance "
@@ -136,18 +136,18 @@ def test_the_spread_of_the_norm_stands_beside_both_gaussians(monkeypatch):
     assert {"standard Gaussian", "harmful, fitted Gaussian"} <= set(lines_of(section, "sphere.norms"))
 
 
-def test_an_older_sphere_has_no_fitted_gaussian(monkeypatch):
-    section = sphere_section(monkeypatch, np.nan, np.ones((3, 20)))
+def test_an_older_sphere_has_no_fitted_gaussian(tmp_path, monkeypatch):
+    section = sphere_section(tmp_path, monkeypatch, np.nan, np.ones((3, 20)))
     assert "2.80 times" in section.facts[0]
     assert "A Gaussian with the mean" not in section.facts[0]
     assert "harmful, fitted Gaussian" not in lines_of(section, "sphere.norms")
 
 
-def test_ellipsoids_are_described_by_quantiles_and_dead_features(monkeypatch):
+def test_ellipsoids_are_described_by_quantiles_and_dead_features(tmp_path, monkeypatch):
     scales = np.ones((3, 101))
     scales[1] = np.linspace(1, 3, 101)  # quantiles 1.1, 2 and 2.9
     scales[2, :2] = 0, 1e-7
-    facts = sphere_section(monkeypatch, 0.05, scales).facts
+    facts = sphere_section(tmp_path, monkeypatch, 0.05, scales).facts
     (axes,) = (fact for fact in facts if fact.startswith("Quantiles"))
     assert "of the ellipsoid of outputs: 1.1, 2 and 2.9 at the norm layer “0.mlp”" in axes
     assert "There the last is 2.6 times the first, the largest ratio of 3 norm layers (median 1);" in axes

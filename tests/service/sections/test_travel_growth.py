@@ -26,7 +26,7 @@ def table(verdict="undecided", differences=((16.2, 7.3, 28.4), (-50.1, -61.2, -9
 
 
 def fact(growth):
-    (only,) = growth_facts(growth, ["bad"], -1)
+    (only,) = growth_facts(growth, {"bad": "bad"}, -1)
     return only
 
 

@@ -11,6 +11,7 @@ from theodolite.sections.travel_variance import variance_facts
 from theodolite.store.result_reader import read_group
 
 LAYERS = 4
+LABELS = {"harmful": "harmful (marked)"}
 RAW = {"step_cosine_next": np.array([0.1, 0.2, 0.3, np.nan]), "step_cosine_stream": -0.5}
 CENTRED = {
     "step_cosine_next_centred": np.array([-0.3, 0.01, -0.4, np.nan]),
@@ -41,9 +42,9 @@ def travel_of(tmp_path):
 
 
 def test_cosines_are_stated_for_steps_and_for_their_deviations(travel_of):
-    following, stream, share = step_facts(travel_of(RAW | CENTRED), ["harmful"])
+    following, stream, share = step_facts(travel_of(RAW | CENTRED), LABELS)
     assert following == (
-        "Cosine between the steps of successive blocks for harmful, mean over 3 pairs: 0.20 for the vectors "
+        "Cosine between the steps of successive blocks for harmful (marked), mean over 3 pairs: 0.20 for the vectors "
         "themselves, -0.23 for their deviations from the means over prompts (n = 401 prompts). The cosine of the "
         "deviations is below -0.100 for 2 pairs and above 0.100 for 0; two standard deviations for independent "
         "deviations are at most 0.100."
@@ -56,21 +57,21 @@ def test_cosines_are_stated_for_steps_and_for_their_deviations(travel_of):
 def test_both_means_are_over_the_same_blocks(travel_of):
     """The first input may be the same in all prompts; it then has a cosine and no deviations."""
     change = {"step_cosine_stream": np.array([1, 0, 0, 0]), "step_cosine_stream_centred": np.array([np.nan, 0, 0, 0])}
-    _, stream, _ = step_facts(travel_of(RAW | CENTRED | change), ["harmful"])
+    _, stream, _ = step_facts(travel_of(RAW | CENTRED | change), LABELS)
     assert "mean over 3 blocks: 0.00 for the vectors themselves, 0.00 for" in stream
 
 
 def test_a_run_without_centred_cosines_states_those_that_it_has(travel_of):
-    following, stream = step_facts(travel_of(RAW), ["harmful"])
+    following, stream = step_facts(travel_of(RAW), LABELS)
     assert following.endswith("mean over 3 pairs: 0.20.")
     assert stream.endswith("mean over 4 blocks: -0.50.")
-    assert list(variance_facts(travel_of(RAW), ["harmful"])) == []
+    assert list(variance_facts(travel_of(RAW), LABELS)) == []
 
 
 def test_paths_and_arcs_are_compared_with_the_shortest_ones(travel_of):
     values = {"path_ratio": 3.2, "path_ratio_std": 0.1, "arc_length": 4.0, "arc_length_std": 0.25}
     values |= {"arc_ratio": 2.5, "arc_ratio_std": 0.2}
-    path, arc = step_facts(travel_of(values), ["harmless"])
+    path, arc = step_facts(travel_of(values), {"harmless": "harmless"})
     assert path.startswith(
         "Path length over displacement for harmless: 3.20 ± 0.10 (mean ± standard deviation over 401"
     )
@@ -79,23 +80,23 @@ def test_paths_and_arcs_are_compared_with_the_shortest_ones(travel_of):
 
 
 def test_the_growth_of_the_variance_is_divided_into_parts_that_add_up(travel_of):
-    growth, correlation = variance_facts(travel_of(BUDGET), ["harmful"])
+    growth, correlation = variance_facts(travel_of(BUDGET), LABELS)
     # Growth 10: attention 4 and 0, the MLP 2 and 4.
     assert growth == (
-        "Total variance of harmful over prompts: 1 at the first input and 11 after the last block. Of this growth, 60 "
-        "% is variance of the steps and 40 % is twice their covariance with the stream (attention 40 % and 0 %; the "
-        "MLP 20 % and 40 %; n = 401 prompts)."
+        "Total variance of harmful (marked) over prompts: 1 at the first input and 11 after the last block. Of this "
+        "growth, 60 % is variance of the steps and 40 % is twice their covariance with the stream (attention 40 % and "
+        "0 %; the MLP 20 % and 40 %; n = 401 prompts)."
     )
     # Attention: ±0.25/√(1, 2, 4, 6). The MLP: (0, 0.5, 0.5, 1)/√0.5.
     assert correlation == (
-        "The correlation of a step with the stream over the prompts of harmful is above 0.100 for 2 and below -0.100 "
-        "for 2 of 4 steps of attention, and above 0.100 for 3 and below -0.100 for 0 of 4 steps of the MLP (n = 401 "
-        "prompts; two standard deviations for independent steps are at most 0.100)."
+        "The correlation of a step with the stream over the prompts of harmful (marked) is above 0.100 for 2 and below "
+        "-0.100 for 2 of 4 steps of attention, and above 0.100 for 3 and below -0.100 for 0 of 4 steps of the MLP (n = "
+        "401 prompts; two standard deviations for independent steps are at most 0.100)."
     )
 
 
 def test_a_variance_that_falls_again_is_divided_up_to_its_maximum(travel_of):
-    growth, _ = variance_facts(travel_of(BUDGET | {"variance_post": np.array([2.0, 4.5, 3.0, 2.5])}), ["harmful"])
+    growth, _ = variance_facts(travel_of(BUDGET | {"variance_post": np.array([2.0, 4.5, 3.0, 2.5])}), LABELS)
     # Growth 3.5 over two blocks: attention 2 and −1, the MLP 1 and 1.
     assert (
         "1 at the first input, at most 4.5, after layer 1, and 2.5 at the end. Of the growth up to layer 1, " in growth
@@ -104,20 +105,22 @@ def test_a_variance_that_falls_again_is_divided_up_to_its_maximum(travel_of):
 
 
 def test_blocks_without_a_middle_are_divided_as_a_whole(travel_of):
-    growth, correlation = variance_facts(travel_of(BUDGET | {"variance_mid": np.nan}), ["harmful"])
+    growth, correlation = variance_facts(travel_of(BUDGET | {"variance_mid": np.nan}), LABELS)
     assert "60 % is variance of the steps and 40 % is twice their covariance with the stream (n = 401" in growth
     assert "above 0.100 for 3 and below -0.100 for 1 of 4 steps of the block (n = 401" in correlation
 
 
 @pytest.mark.parametrize("change", [{"path_length": np.nan}, {"variance_post": 0.5}])
 def test_a_part_of_the_layers_or_a_falling_variance_has_no_shares(travel_of, change):
-    assert not any("growth" in fact for fact in variance_facts(travel_of(BUDGET | change), ["harmful"]))
+    assert not any("growth" in fact for fact in variance_facts(travel_of(BUDGET | change), LABELS))
 
 
 def test_bars_of_a_block_add_up_to_its_variance(tmp_path):
     travel = read_group(finished_run(tmp_path, {"travel": BUDGET}), "travel")
-    figure = budget_figure(travel, -1, {"harmful": "#000000", "harmless": "#ffffff"})
+    figure = budget_figure(travel, -1, {**LABELS, "harmless": "harmless"})
     assert len(figure.data) == 10
+    titles = [axis.title.text for axis in figure.select_yaxes()]
+    assert titles == ["share, harmful<br>(marked)", "share, harmless"]
     found = {trace.name: np.array(trace.y, dtype=float) for trace in figure.data[:5]}
     np.testing.assert_allclose(found["variance of attention's step"], 1 / BUDGET["variance_post"])
     np.testing.assert_allclose(found["twice the MLP's covariance with the stream"][3], 2 / 11)

@@ -1,0 +1,32 @@
+"""Prompt sets whose measured position is the first token of the sequence, in many models an attention sink."""
+
+from theodolite.store.runs import Run
+
+
+def n_first_tokens(run: Run, prompt_set: str, position: int) -> int:
+    """Return the number of prompts of a set whose first token is at a position, counted from the end.
+
+    Every prompt has a token at each captured position, so only the earliest position can be a first token. Runs of
+    older versions recorded the number of all tokens alone, which gives a lower bound. It is 0 for sets with
+    `positions: all`.
+    """
+    facts = run.record.sets[prompt_set]
+    if run.record.spec.sets[prompt_set].positions == "all" or position != min(facts.positions):
+        return 0
+    if facts.n_first is not None:
+        return facts.n_first
+    return max(0, (1 - position) * facts.n_samples - facts.tokens)  # every longer prompt has at least one more token
+
+
+def is_first_token(run: Run, prompt_set: str, position: int) -> bool:
+    """Return whether a position is the first token of more than half of the prompts of a set."""
+    return 2 * n_first_tokens(run, prompt_set, position) > run.record.sets[prompt_set].n_samples
+
+
+def set_labels(run: Run, position: int) -> dict[str, str]:
+    """Return the name of each set for sentences and legends, with a remark if the position is the first token."""
+    return {name: f"{name}{SINK if is_first_token(run, name, position) else ''}" for name in run.record.sets}
+
+
+SINK = " (first token: an attention sink)"
+"""The remark behind the name of a set whose position is the first token of most prompts."""

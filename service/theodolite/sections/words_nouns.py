@@ -1,0 +1,172 @@
+"""Nouns through attention heads: relatedness of the scores, subject heads, keys and values."""
+
+from collections.abc import Iterator
+from functools import partial
+
+import numpy as np
+import pandas as pd
+import xarray as xr
+from numpy.typing import NDArray
+
+from theodolite.figures.words_nouns import relatedness_map, scores_figure, subject_figure
+from theodolite.groups.permutations import LEVEL
+from theodolite.query.heads import head_name
+from theodolite.query.words import read_words
+from theodolite.sections.parts import Figure, Section, Table, percent, texts_of
+from theodolite.sections.tokens import token_list
+from theodolite.store.runs import Run
+
+_SHOWN_NOUNS = 12  # the first nouns, which the maps of pairs and the tables show
+_SHOWN_TOKENS = 8  # tokens in a cell of a table
+_LAYER_SUM = -1  # the head index in noun_values for the sum over all heads
+
+_HOW_TO_READ = (
+    "Before a head, two nouns are as similar as ê·ê, the dot product of their embeddings after the norm that precedes "
+    "attention. After it, the query of one noun gives the key of the other noun a score. The relatedness of a head is "
+    "the mean over nouns of Spearman's correlation between both, over all other nouns: 1 if the head orders the nouns "
+    "as the embedding does, 0 if both orders are unrelated, negative if the head prefers unrelated nouns. “Permuted "
+    "nouns” compares the scores of a noun with the similarities of another noun, 200 times. “Random matrices” replaces "
+    "W_QK by 200 random matrices with the same singular values. The second test is stricter if nouns form groups. The "
+    "map has a dot on each head that passes both tests. z is the relatedness minus the mean of the permuted nouns, "
+    "over their standard deviation."
+)
+
+
+def noun_sections(run: Run, words: xr.Dataset) -> list[Section]:
+    """Return the section of the nouns; none for runs of older versions or with fewer than three nouns."""
+    if "relatedness" not in words or not np.isfinite(words["relatedness_z"]).any():
+        return []
+    n, chance = int(words.attrs["nouns"]), float(words.attrs["own_keys_chance"])
+    scores = read_words(run, "noun_scores")
+    layer, head = (int(scores[name].iloc[0]) for name in ("layer", "head"))
+    first = scores["noun_id"].unique()[:_SHOWN_NOUNS]
+    some = scores[scores["noun_id"].isin(first) & scores["key_id"].isin(first)]
+    z = "z of the relatedness against permuted nouns"
+    subjects = "Share of nouns that a head's query finds again among its keys"
+    pairs = f"Similarities and scores of the first {len(first)} nouns in {head_name(layer, head)}, the largest z"
+    facts = [*_relatedness_facts(words, n), *_subject_facts(words, n, chance), *_offset_facts(run, words)]
+    dropped = texts_of(words.attrs["nouns_dropped"])
+    notes = [f"left out, because no spelling is a single token: {', '.join(dropped)}"] if dropped else []
+    return [
+        Section(
+            f"Words: {n} nouns through {words['relatedness'].size} attention heads",
+            facts,
+            [
+                Figure("words.nouns.subjects", subjects, partial(subject_figure, words, chance)),
+                Figure("words.nouns.scores", pairs, partial(scores_figure, some)),
+            ],
+            [Figure("words.nouns.relatedness", z, partial(relatedness_map, words["relatedness_z"], _passed(words), z))],
+            [_keys_and_values(run, layer, head, first), _layer_sums(run, words, first)],
+            notes,
+            _HOW_TO_READ,
+        )
+    ]
+
+
+def _passed(words: xr.Dataset) -> xr.DataArray:
+    """Return whether each head's relatedness passes both tests, (layer, head)."""
+    return (words["relatedness_p_family"] <= LEVEL) & (words["relatedness_random_p_family"] <= LEVEL)
+
+
+def _relatedness_facts(words: xr.Dataset, n: int) -> Iterator[str]:
+    values, passed = words["relatedness"], words["relatedness_p_family"] <= LEVEL
+    yield (
+        f"Relatedness (mean rank correlation between similarity and score, n = {n} nouns): median over heads "
+        f"{float(values.median()):.2f}, from {float(values.min()):.2f} to {float(values.max()):.2f}; unrelated orders "
+        "give 0."
+    )
+    yield (
+        f"{int(passed.sum())} of {int(np.isfinite(values).sum())} heads give related nouns a larger score than "
+        f"permuted nouns do (family-wise p of at most {LEVEL}); {int(_passed(words).sum())} of them also exceed random "
+        "matrices with the same singular values."
+    )
+    best = words.stack(place=("layer", "head")).isel(place=int(np.nanargmax(words["relatedness_z"].values)))
+    nulls = [
+        f"{null} give {float(best[f'{test}_null_mean']):.2f} ± {float(best[f'{test}_null_sd']):.2f} (p = "
+        f"{float(best[f'{test}_p_family']):.2g} over all heads)"
+        for null, test in (("permuted nouns", "relatedness"), ("random matrices", "relatedness_random"))
+    ]
+    yield (
+        f"The largest z is {float(best['relatedness_z']):.1f}, of {head_name(int(best['layer']), int(best['head']))}: "
+        f"relatedness {float(best['relatedness']):.2f}, where {' and '.join(nulls)}."
+    )
+
+
+def _subject_facts(words: xr.Dataset, n: int, chance: float) -> Iterator[str]:
+    """Yield sentences about the heads whose query of a noun finds the noun itself."""
+    first = words["own_first"]
+    passed = words["own_first_p_family"] <= LEVEL
+    best = words.stack(place=("layer", "head")).isel(place=int(np.nanargmax(first.values)))
+    sentence = (
+        f"Subject heads: in {int(passed.sum())} of {first.size} heads, more nouns have the largest score with their "
+        f"own key than permuted nouns give (family-wise p of at most {LEVEL}, n = {n} nouns)"
+    )
+    if passed.any():
+        layers = first["layer"].values[passed.any("head").values]
+        sentence += f"; they are in layers {int(layers.min())} to {int(layers.max())}"
+    yield (
+        f"{sentence}. The largest share is {percent(best['own_first'], 0)}, of "
+        f"{head_name(int(best['layer']), int(best['head']))}; permuted nouns give "
+        f"{percent(best['own_first_null_mean'], 1)}."
+    )
+    keys = words["own_keys"]
+    if np.isfinite(keys).any():
+        top = keys.stack(place=("layer", "head"))
+        top = top.isel(place=int(np.nanargmax(top.values)))
+        yield (
+            "Largest share of nouns with a spelling of themselves among the stored keys of all tokens: "
+            f"{percent(top, 0)}, of {head_name(int(top['layer']), int(top['head']))}; median over heads "
+            f"{percent(keys.median(), 0)}; random keys give {percent(chance, 2)} (n = {n} nouns)."
+        )
+
+
+def _offset_facts(run: Run, words: xr.Dataset) -> Iterator[str]:
+    """Yield a sentence about the keys at other rotary offsets."""
+    if "noun_offsets" not in words.attrs["tables"]:
+        return
+    table = read_words(run, "noun_offsets")
+    medians = table.groupby("offset")["share_kept"].median()
+    parts = [f"{percent(share, 0)} at offset {offset}" for offset, share in medians.items()]
+    yield (
+        f"Of the {int(words.attrs['tokens'])} first keys of a noun at offset 0, the median head keeps "
+        f"{', '.join(parts)} (mean over n = {int(table['n'].iloc[0])} nouns in each head; a head without rotary "
+        "positions keeps all)."
+    )
+
+
+def _keys_and_values(run: Run, layer: int, head: int, nouns: NDArray[np.int32]) -> Table:
+    """Return the first keys and values of some nouns in one head, and their nearest nouns before and after it."""
+    filters = [("layer", "==", layer), ("head", "==", head)]
+    keys, values, near = (read_words(run, name, filters) for name in ("noun_keys", "noun_values", "noun_alignment"))
+    near = near.set_index("noun_id")
+    rows = [
+        [
+            near.loc[noun, "noun"].strip(),
+            near.loc[noun, "nearest_before"].strip(),
+            near.loc[noun, "nearest_after"].strip(),
+            _first_tokens(keys[keys["noun_id"] == noun]),
+            _first_tokens(values[values["noun_id"] == noun]),
+        ]
+        for noun in nouns
+    ]
+    caption = (
+        f"Nouns in {head_name(layer, head)}, the head with the largest z: the most similar noun, the noun with the "
+        "largest score, the tokens with the largest scores as keys, and the tokens that the head's value makes most "
+        "likely"
+    )
+    return Table(caption, ["noun", "nearest before", "nearest after", "keys", "values"], rows)
+
+
+def _layer_sums(run: Run, words: xr.Dataset, nouns: NDArray[np.int32]) -> Table:
+    """Return the first values of some nouns through all heads of the first, the middle and the last layer."""
+    layers = words["layer"].values
+    shown = sorted({int(layers[0]), int(layers[len(layers) // 2]), int(layers[-1])})
+    tables = [read_words(run, "noun_values", [("layer", "==", at), ("head", "==", _LAYER_SUM)]) for at in shown]
+    names = dict(zip(tables[0]["noun_id"], tables[0]["noun"].str.strip(), strict=True))
+    rows = [[names[noun], *(_first_tokens(table[table["noun_id"] == noun]) for table in tables)] for noun in nouns]
+    caption = "Values of nouns through the sum of all heads of a layer: the tokens that they make most likely"
+    return Table(caption, ["noun", *(f"layer {at}" for at in shown)], rows)
+
+
+def _first_tokens(rows: pd.DataFrame) -> str:
+    return token_list(rows.sort_values("place", kind="stable")["token"].head(_SHOWN_TOKENS))

@@ -1,0 +1,137 @@
+"""Check sentences, maps and tables about nouns, biases and composition from given results."""
+
+import numpy as np
+import pandas as pd
+import pytest
+import xarray as xr
+
+from theodolite.groups import GROUPS
+from theodolite.sections import heads_composition, words_biases, words_nouns
+from theodolite.sections.heads_composition import composition_sections
+from theodolite.sections.words_biases import bias_sections
+from theodolite.sections.words_nouns import noun_sections
+
+LAYERS, HEADS, NOUNS = 3, 2, ["cat", "dog", "sun", "sea"]
+
+
+def group(**values: np.ndarray) -> xr.Dataset:
+    """Return the group `words` of a model with six heads; variables that are not given are 1."""
+    shape = (LAYERS, HEADS)
+    arrays = {one.name: (one.dims, values.get(one.name, np.ones(shape))) for one in GROUPS["words"].variables}
+    attributes = {"nouns": len(NOUNS), "tokens": 5, "nouns_dropped": [], "own_keys_chance": 0.002}
+    attributes["tables"] = ["noun_keys", "noun_values", "noun_alignment", "noun_scores", "noun_offsets"]
+    return xr.Dataset(arrays, {"layer": range(LAYERS), "head": range(HEADS)}, attributes)
+
+
+def tables(layer: int, head: int) -> dict[str, pd.DataFrame]:
+    pairs = [(q, k) for q in range(4) for k in range(4)]
+    scores = pd.DataFrame(pairs, columns=["noun_id", "key_id"]).assign(layer=layer, head=head, similarity=1.0)
+    names = {"noun": [f" {NOUNS[q]}" for q, _ in pairs], "key": [f" {NOUNS[k]}" for _, k in pairs]}
+    lists = pd.DataFrame([(q, place) for q in range(4) for place in (1, 0)], columns=["noun_id", "place"])
+    lists = lists.assign(noun=[f" {NOUNS[q]}" for q in lists["noun_id"]])
+    lists = lists.assign(
+        token=[f" {NOUNS[q]}{place}" for q, place in zip(lists["noun_id"], lists["place"], strict=True)]
+    )
+    near = pd.DataFrame({"noun_id": range(4), "noun": NOUNS, "nearest_before": "sun", "nearest_after": "sea"})
+    offsets = pd.DataFrame({"offset": [1, 4] * 2, "share_kept": [0.9, 0.5, 0.7, 0.1], "n": 4})
+    found = {"noun_scores": scores.assign(score=range(16), **names), "noun_keys": lists, "noun_values": lists}
+    return {**found, "noun_alignment": near, "noun_offsets": offsets}
+
+
+@pytest.fixture
+def section(monkeypatch):
+    p_family = np.full((LAYERS, HEADS), 1.0)
+    p_family[1] = 0.01
+    random_p = p_family.copy()
+    random_p[1, 1] = 0.5
+    z = np.arange(6.0).reshape(LAYERS, HEADS) * [[1], [5], [1]]
+    values = {"relatedness": z / 100, "relatedness_z": z, "relatedness_p_family": p_family}
+    first = np.array([[0.1, 0.0], [0.2, 0.75], [0.3, 0.1]])
+    own = {"own_first": first, "own_first_p_family": np.where(first > 0.25, 0.01, 1), "own_keys": first / 2}
+    found = tables(1, 1)
+    monkeypatch.setattr(words_nouns, "read_words", lambda _, name, filters=(): found[name])
+    (section,) = noun_sections(None, group(**values, relatedness_random_p_family=random_p, **own))
+    return section
+
+
+def test_sentences_count_the_heads_that_pass_both_tests(section):
+    text = " ".join(section.facts)
+    assert "2 of 6 heads give related nouns a larger score than permuted nouns do" in text
+    assert "1 of them also exceed random matrices" in text
+    assert (
+        "The largest z is 15.0, of L1H1: relatedness 0.15, where permuted nouns give 1.00 ± 1.00 (p = 0.01 over" in text
+    )
+    assert "random matrices give 1.00 ± 1.00 (p = 0.5 over all heads)" in text
+    assert "n = 4 nouns" in text
+
+
+def test_sentences_name_the_subject_heads_and_the_keys_at_offsets(section):
+    text = " ".join(section.facts)
+    assert "Subject heads: in 2 of 6 heads" in text
+    assert "they are in layers 1 to 2" in text
+    assert "The largest share is 75 %, of L1H1" in text
+    assert "38 %, of L1H1; median over heads 8 %; random keys give 0.20 %" in text
+    assert "Of the 5 first keys of a noun at offset 0, the median head keeps 80 % at offset 1, 30 % at offset 4" in text
+
+
+def test_figures_are_drawn_and_tables_are_in_the_order_of_the_lists(section):
+    for figure in (*section.figures, *section.maps):
+        assert figure.draw().data
+    (dots,) = [trace for trace in section.maps[0].draw().data if trace.type == "scatter"]
+    assert (dots.x, dots.y) == ((1,), (0,))
+    keys, sums = section.tables
+    assert keys.rows[0] == ["cat", "sun", "sea", "·cat0  ·cat1", "·cat0  ·cat1"]
+    assert sums.columns == ["noun", "layer 0", "layer 1", "layer 2"]
+    assert all(len(row) == 4 for row in sums.rows)
+
+
+def test_runs_of_older_versions_and_runs_with_few_nouns_have_no_section():
+    assert noun_sections(None, xr.Dataset(attrs={"tables": ["noun_keys"]})) == []
+    assert noun_sections(None, group(relatedness_z=np.full((LAYERS, HEADS), np.nan))) == []
+
+
+def test_a_model_without_biases_has_no_section_about_them():
+    assert bias_sections(None, xr.Dataset(attrs={"tables": ["noun_keys"]})) == []
+
+
+def test_heads_are_ordered_by_the_largest_score_of_their_biases(monkeypatch):
+    rows = [
+        (0, head, side, end, place, f" {side}{place}{end}", score + place)
+        for side, score in (("query", 1.0), ("key", 5.0))
+        for head in (0, 1)
+        for end in ("top", "bottom")
+        for place in (1, 0)
+    ]
+    table = pd.DataFrame(rows, columns=["layer", "head", "side", "end", "place", "token", "score"])
+    table.loc[table["head"] == 1, "score"] += 2
+    monkeypatch.setattr(words_biases, "read_words", lambda *_: table)
+    (section,) = bias_sections(None, xr.Dataset(attrs={"tables": ["bias_tokens"]}))
+    assert section.facts[0].startswith("Largest score that a bias adds to keys: 7, in L0H1 for the token “·key0top”")
+    assert "median over 2 heads of the largest score of a token: 6." in section.facts[0]
+    assert [row[0] for row in section.tables[0].rows] == ["L0H1", "L0H0", "L0H1", "L0H0"]
+    assert section.tables[0].rows[0][2:] == ["·key0top  ·key1top", "·key0bottom  ·key1bottom"]
+
+
+def test_composition_names_the_pairs_with_the_largest_scores(monkeypatch):
+    score = np.full((3, 2, 2, 2, 2), np.nan)
+    score[:, 0, :, 1, :] = [[0.1, 0.2], [0.3, 0.1]]
+    dims = GROUPS["composition"].variables[0].dims
+    labels = {
+        "composition": ["q", "k", "v"],
+        "layer": [4, 5],
+        "head": [0, 1],
+        "layer_other": [4, 5],
+        "head_other": [0, 1],
+    }
+    monkeypatch.setattr(heads_composition, "finished_groups", lambda _: {"composition": "digest"})
+    monkeypatch.setattr(heads_composition, "read_group", lambda *_: xr.Dataset({"score": (dims, score)}, labels))
+    (section,) = composition_sections(None, 100)
+    assert section.facts[0] == (
+        "Largest Q-composition: 0.300, L4H1 into L5H0; median over n = 4 pairs of heads 0.150; random directions give "
+        "about 0.100."
+    )
+    assert section.tables[0].rows[0] == ["L4H1 into L5H0: 0.300"] * 3
+    assert len(section.tables[0].rows) == 4
+    assert all(figure.draw().data for figure in section.maps)
+    monkeypatch.setattr(heads_composition, "finished_groups", lambda _: {})
+    assert composition_sections(None, 100) == []
