@@ -169,6 +169,7 @@ def _load(
         raise RunDamagedError(f"{run.id}: results {name!r} cannot be read: {error}") from error
     if group.attrs.get("version") != GROUPS[name].version:
         variables |= _missing(required, variables)
+        required = [variable for variable in required if variable.name in variables]
     expected = {variable.name for variable in required}.union(*(variable.dims for variable in required))
     if not has_all_chunks or not expected <= set(variables):
         raise _incomplete_listing(run, name)
@@ -178,7 +179,10 @@ def _load(
 
 
 def _missing(required: Sequence[Variable], stored: Mapping[str, xr.Variable]) -> dict[str, xr.Variable]:
-    """Return the required variables that an older version did not write, filled with NaN, or with −1 for integers."""
+    """Return the required variables that an older version did not write, filled with NaN, or with −1 for integers.
+
+    A variable is left out if the older version did not write one of its dimensions either.
+    """
     lengths = {dim: length for variable in stored.values() for dim, length in variable.sizes.items()}
     return {
         variable.name: xr.Variable(
