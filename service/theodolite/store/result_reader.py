@@ -180,7 +180,10 @@ def _load(
 
 
 def _missing(required: Sequence[Variable], stored: Mapping[str, xr.Variable]) -> dict[str, xr.Variable]:
-    """Return the required variables that an older version did not write, filled with NaN, or with −1 for integers."""
+    """Return the required variables that an older version did not write, filled with NaN, or with −1 for integers.
+
+    A variable is left out if the older version did not write one of its dimensions either.
+    """
     lengths = {dim: length for variable in stored.values() for dim, length in variable.sizes.items()}
     return {
         variable.name: xr.Variable(

@@ -9,6 +9,7 @@ import theodolite
 from theodolite.export import export_direction
 from theodolite.groups import GROUPS, Variable
 from theodolite.query.curves import select_curves
+from theodolite.sections.words_nouns import noun_sections
 from theodolite.store import result_reader
 from theodolite.store.manifest import finished_groups
 from theodolite.store.result_reader import read_group
@@ -62,3 +63,13 @@ def test_a_group_of_a_newer_version_keeps_its_claims(tmp_path, monkeypatch):
     monkeypatch.delitem(GROUPS, "travel")
     assert "travel" in finished_groups(run)
     drop_claims(run)
+
+
+def test_words_of_the_version_without_arrays_are_read_without_them(tmp_path, monkeypatch):
+    with monkeypatch.context() as older:
+        older.setitem(GROUPS, "words", replace(GROUPS["words"], version=1, variables=()))
+        run = finished_run(tmp_path, {"words": {}})
+    found = read_group(run, "words")
+    assert not found.variables
+    assert found.attrs["version"] == 1
+    assert noun_sections(run, found.assign_attrs(tables=[])) == []
