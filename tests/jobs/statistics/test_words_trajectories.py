@@ -257,7 +257,7 @@ def test_the_umap_is_fitted_in_the_space_of_the_points_that_it_places(captured, 
         return points[:, :3]
 
     monkeypatch.setattr(table_of_trajectories, "umap_coordinates", fit)
-    frame = trajectory_table(run, weights, KNOWN, umap=True)
+    frame = trajectory_table(run, weights, KNOWN, CPU, umap=True)
     table, points = fitted
     inputs = input_embeddings(weights)(slice(0, 64)).double().numpy()
     inputs = np.array([decoded(x, weights) for x in inputs])
