@@ -12,6 +12,8 @@ from theodolite.store.runs import Run
 from theodolite_jobs.passes.collect import Arrays
 from theodolite_jobs.results.context import Context, Result
 from theodolite_jobs.results.permuted_labels import PermutedContrast, centred, permuted_contrast
+from theodolite_jobs.statistics import separation_scores
+from theodolite_jobs.statistics.bands import simultaneous_quantile
 from theodolite_jobs.statistics.moments import on_sphere
 from theodolite_jobs.statistics.permutations import (
     accuracy,
@@ -23,7 +25,6 @@ from theodolite_jobs.statistics.permutations import (
     paired_accuracy,
     permutation_test,
 )
-from theodolite_jobs.statistics.separation_scores import auroc as area_with_interval
 from theodolite_jobs.tasks import Progress, run_tasks, shared
 
 
@@ -84,9 +85,9 @@ def _tests(run: Run, contrast: PermutedContrast, label: str, progress: Progress)
         "direction_cosine_null_mean": np.stack([mean for mean, _ in cosines]),
         "direction_cosine_null_sd": np.stack([sd for _, sd in cosines]),
     }
-    values = np.stack(controls, axis=-1).reshape(len(CONTROLS), 3, len(sites), n_layers)
-    for name, ends in zip(CONTROLS, values, strict=True):
-        arrays |= {f"{name}{end}": one for end, one in zip(("", "_low", "_high"), ends, strict=True)}
+    scores = np.stack(controls, axis=-1).reshape(len(CONTROLS), -1, len(sites), n_layers)
+    for name, of_samples in zip(CONTROLS, scores, strict=True):
+        arrays |= _areas(name, of_samples, contrast)
     for index, name in enumerate(TESTED):
         tested = permutation_test(draws[:, index])
         arrays |= {f"{name}_{part}": values for part, values in tested._asdict().items()}
@@ -98,7 +99,7 @@ class _Place(NamedTuple):
 
     Attributes:
         draws: with the real labels and in each draw, (draw, statistic).
-        controls: with the real labels, value and ends of the interval, (control, 3).
+        controls: scores of the samples with the real labels, (control, sample).
         differences: differences of the means in each draw, (draw, d_model).
     """
 
@@ -126,12 +127,16 @@ def _place(run: Run, contrast: PermutedContrast, site: Site, layer: int) -> _Pla
     controls = {"on_sphere_auroc": on_the_sphere[0], "norm_auroc": norms if of_norms[0] >= 0.5 else -norms}
     return _Place(
         np.stack([statistics[name] for name in TESTED], axis=1),
-        np.stack([_with_interval(controls[name], contrast) for name in CONTROLS]),
+        np.stack([controls[name] for name in CONTROLS]),
         (difference_weights(labels[1:]) @ samples).astype(np.float32),
     )
 
 
-def _with_interval(scores: NDArray[np.float64], contrast: PermutedContrast) -> NDArray[np.float64]:
-    """Return the AUROC of scores with the real labels, and the ends of its interval, (3,)."""
-    positive, negative = np.split(scores[:, None], [len(contrast.positive.samples)])
-    return np.concatenate(list(vars(area_with_interval(positive, negative, paired=contrast.paired)).values()))
+def _areas(name: str, scores: NDArray[np.float64], contrast: PermutedContrast) -> Arrays:
+    """Return the AUROC of scores, (sample, site, layer), with its interval and its band, each (site, layer)."""
+    sides, paired = np.split(scores, [len(contrast.positive.samples)]), contrast.paired
+    value = separation_scores.auroc(*sides, paired=paired)
+    quantile = simultaneous_quantile(separation_scores.auroc_terms(*sides, paired=paired))
+    band = separation_scores.auroc(*sides, paired=paired, quantile=quantile)
+    ends = {"": value.value, "_low": value.low, "_high": value.high, "_band_low": band.low, "_band_high": band.high}
+    return {f"{name}{end}": values for end, values in ends.items()}

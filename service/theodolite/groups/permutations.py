@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 
-from theodolite.groups.record import N_SIDES, PER_CONTRAST, STREAM_UNIT, Group, Variable, variables
+from theodolite.groups.record import N_SIDES, PER_CONTRAST, STREAM_UNIT, Group, Variable, variables, with_band
 
 TESTED = {
     "auroc": "cross-validated AUROC",
@@ -33,9 +33,9 @@ def _tests(name: str, text: str) -> Iterator[Variable]:
         PER_CONTRAST,
         **{
             f"{name}_z": f"The {text} minus its mean with permuted labels, over the standard deviation.",
-            f"{name}_p": f"Share of permutations with as large a value of the {text} at this place.",
+            f"{name}_p": f"Share of permutations with as large a value of the {text} at this site and layer.",
             f"{name}_p_family": f"Share of permutations whose largest z of the {text} over all sites and layers is as "
-            "large as the z at this place.",
+            "large as the z at this site and layer.",
         },
     )
 
@@ -45,15 +45,7 @@ CONTROLS = ("on_sphere_auroc", "norm_auroc")
 
 VARIABLES = (
     *N_SIDES,
-    *(
-        variable
-        for name in CONTROLS
-        for variable in (
-            Variable(name, PER_CONTRAST, f"The {TESTED[name]}.", interval=name),
-            Variable(f"{name}_low", PER_CONTRAST, f"Lower end of the 95 % interval of {name}."),
-            Variable(f"{name}_high", PER_CONTRAST, f"Upper end of the 95 % interval of {name}."),
-        )
-    ),
+    *(variable for name in CONTROLS for variable in with_band(name, f"The {TESTED[name]}.")),
     *(variable for name, text in TESTED.items() for variable in _tests(name, text)),
     *variables(
         (*PER_CONTRAST, "layer_other"),

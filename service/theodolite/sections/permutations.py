@@ -47,7 +47,7 @@ def control_facts(tests: xr.Dataset) -> Iterator[str]:
         places = tests.stack(point=("site", "layer"))
         best = places.isel(point=int(np.nanargmax(places[name].values)))
         where = layer_text(depth(Site(str(best["site"].values)), int(best["layer"])))
-        value, low, high = (float(best[f"{name}{end}"]) for end in ("", "_low", "_high"))
+        value, low, high = (float(best[f"{name}{end}"]) for end in ("", "_band_low", "_band_high"))
         yield (
             f"{text} {value:.3f} [{low:.3f}, {high:.3f}] at {where}, where {null_text(best, name, '.2f', 'depths')}."
         )
