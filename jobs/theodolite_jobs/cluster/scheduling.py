@@ -26,7 +26,7 @@ PAUSE_SECONDS = 10.0
 
 MAX_OUTAGES = 6
 """Successive pauses, each twice as long as the one before up to eight times PAUSE_SECONDS, that the loop waits for a
-store that accepts no shard: four minutes, besides the attempts of the store's client."""
+store that accepts no shard: five minutes, besides the attempts of the store's client."""
 
 MAX_ATTEMPTS = 3
 """Failures of one shard that end the run, or start the search for a prompt that kills the replica."""

@@ -178,7 +178,7 @@ def _reading(heads: xr.Dataset, contrast: str, side: str) -> str:
     counts = heads.attrs.get("direction_prompts", {}).get(contrast)
     if side == "vo_write" or counts is None:
         return ""
-    return f" (difference of the means after attention's norm, {counts[0]} and {counts[1]} prompts)"
+    return f" (difference of the means after the norm before attention, {counts[0]} and {counts[1]} prompts)"
 
 
 def _alignments(heads: xr.Dataset) -> Iterator[tuple[str, str, xr.DataArray]]:

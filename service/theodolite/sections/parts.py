@@ -21,14 +21,16 @@ BRACKETS = "numbers in square brackets are 95 % intervals"
 """Note of sections whose sentences have intervals."""
 
 BAND = (
-    "the interval of a smallest or largest value, and of accuracy and order of pairs at its depth, is simultaneous "
-    "(with 95 % probability the intervals of all depths hold at once); other intervals are those of one depth"
+    "intervals of smallest and largest values are simultaneous (with 95 % probability the intervals of all depths hold "
+    "at once), and so are those of accuracy and of the order of pairs at the depth of the largest AUROC; other "
+    "intervals are those of one depth"
 )
 """Note of sections that state an extreme over depths."""
 
 CHANCE = (
     "chance is what the same prompts give when their labels are permuted between the two sets, inside the pairs of a "
-    "paired contrast; the family-wise p is the share of permutations with as large a z at any of the places"
+    "paired contrast; the family-wise p is the share of permutations whose largest z, over all depths or all heads, is "
+    "at least as large as this z"
 )
 """Note of sections whose sentences have permutation tests."""
 

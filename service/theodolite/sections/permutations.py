@@ -29,8 +29,8 @@ def permutation_facts(tests: xr.Dataset) -> Iterator[str]:
         value = float(best[f"{statistic}_null_mean"] + best[f"{statistic}_z"] * best[f"{statistic}_null_sd"])
         yield (
             f"The {name} is larger than chance gives at {(p <= LEVEL).sum()} of {np.isfinite(z).sum()} depths "
-            f"(family-wise p of at most {LEVEL}, {counts} prompts). The largest z is {np.nanmax(z):.1f}, at {where}: "
-            f"{value:.3g}, where {null_text(best, statistic, '.2g', 'depths')}."
+            f"with a test (family-wise p of at most {LEVEL}, {counts} prompts). The largest z is {np.nanmax(z):.1f}, "
+            f"at {where}: {value:.3g}, where {null_text(best, statistic, '.2g', 'depths')}."
         )
 
 

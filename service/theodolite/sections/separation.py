@@ -117,8 +117,8 @@ def _reliability_facts(directions: xr.Dataset) -> Iterator[str]:
     )
     if few := int((reliability < RELIABLE).sum()):
         yield (
-            f"At {few} of {len(reliability)} depths the reliability is below {RELIABLE}; these directions are drawn "
-            "grey and not interpreted."
+            f"At {few} of {int(np.isfinite(reliability).sum())} depths the reliability is below {RELIABLE}; these "
+            "directions are drawn grey and not interpreted."
         )
 
 
@@ -136,8 +136,8 @@ def _facts(values: xr.Dataset, counts: list[int], null: xr.Dataset | None) -> It
     best = int(np.nanargmax(auroc.values))
     largest = point_text(values, "auroc", best, ".3f", band=True)
     yield (
-        f"Largest cross-validated AUROC over {len(auroc)} depths: {largest} at {layer_of(auroc, best)} "
-        f"({counts[0]} and {counts[1]} prompts; chance gives 0.5)."
+        f"Largest cross-validated AUROC over {int(np.isfinite(auroc).sum())} depths: {largest} at "
+        f"{layer_of(auroc, best)} ({counts[0]} and {counts[1]} prompts; chance gives 0.5)."
     )
     if "paired_accuracy" in values and np.isfinite(values["paired_accuracy"]).any():
         ordered = point_text(values, "paired_accuracy", best, ".1f", 100, band=True)
@@ -168,4 +168,4 @@ def _facts(values: xr.Dataset, counts: list[int], null: xr.Dataset | None) -> It
     if len(passed):
         yield f"First depth whose AUROC interval lies above {BOUND}: {layer_of(low, int(passed[0]))}."
     else:
-        yield f"No layer's AUROC interval lies above {BOUND}."
+        yield f"No depth's AUROC interval lies above {BOUND}."

@@ -71,8 +71,8 @@ def _input_sentences(values: xr.Dataset) -> Iterator[str]:
         return
     first, last = (str(norms["norm"].values[index]) for index in (0, -1))
     yield (
-        f"mean norm of a norm layer's input: {float(norms[0]):.3g} at the first norm layer (“{first}”), "
-        f"{float(norms[-1]):.3g} at the last (“{last}”)."
+        f"the input of the first norm layer (“{first}”) has a mean norm of {float(norms[0]):.3g}, that of the last "
+        f"(“{last}”) {float(norms[-1]):.3g}."
     )
     yield from _spread_sentences(values)
     lengths = values["length_variance_share"].dropna("norm")
@@ -106,7 +106,7 @@ def _against(spread: xr.DataArray, gaussian: xr.DataArray, widest: str) -> str:
     ratios = spread / gaussian
     return (
         f"{percent(gaussian.sel(norm=widest), 2)} (the measured value is {float(ratios.sel(norm=widest)):.2f} times "
-        f"that; median over norm layers {float(ratios.where(gaussian > 0).median()):.2f})"
+        f"that; the median of this ratio over norm layers is {float(ratios.where(gaussian > 0).median()):.2f})"
     )
 
 

@@ -35,10 +35,10 @@ def growth_notes(growth: pd.DataFrame) -> list[str]:
     return [
         BRACKETS,
         f"a law is decided if its AIC is at least {AIC_MARGIN:g} lower than that of the other law, at resid_pre and at "
-        "resid_mid, with all depths and without any one depth; an exponential must also change the quantity by a "
-        f"factor of {np.exp(MIN_LOG_GROWTH):.0f}",
-        f"no law is decided if the AIC of their product is another {PRODUCT_MARGIN:g} lower at one of the sites: then "
-        "neither law alone describes the curve",
+        "resid_mid, both with all depths and if any one depth is left out; an exponential must also change the "
+        f"quantity by a factor of {np.exp(MIN_LOG_GROWTH):.0f}",
+        f"no law is decided if, at one of the sites, a product of both laws has an AIC at least {PRODUCT_MARGIN:g} "
+        "lower than the better law: then neither law alone describes the curve",
     ]
 
 
@@ -55,7 +55,10 @@ def _slope(fits: pd.DataFrame) -> str:
         text = f"{verb} with the exponent {slope:.2f} [{low:.2f}, {high:.2f}] of depth (power law"
         return f"{text} with the origin {fit['origin']:.1f} blocks, {where})"
     factor, low, high = np.exp([slope, low, high])
-    return f"{verb} by a factor of {factor:.3f} [{low:.3f}, {high:.3f}] per block (exponential, {where})"
+    fitted = f"[{low:.3f}, {high:.3f}] per block"
+    if fits["verdict"].iloc[0] == "exponential":
+        return f"{verb} by a factor of {factor:.3f} {fitted} (exponential, {where})"
+    return f"{verb} by a factor of {factor:.3f} {fitted} if an exponential is fitted ({where})"
 
 
 def _evidence(fits: pd.DataFrame) -> str:
@@ -72,8 +75,8 @@ def _at_site(site: Mapping[Hashable, Any]) -> str:
     law, sign = ("exponential", 1) if site["aic_difference"] > 0 else ("power law", -1)
     value, *ends = (sign * site[f"aic_difference{end}"] for end in ("", "_low", "_high"))
     low, high = min(ends), max(ends)
-    without = f"{low:.0f} to {high:.0f} lower" if low >= 0 else f"from {-low:.0f} higher to {high:.0f} lower"
-    text = f"the AIC of the {law} is {value:.0f} lower (without any one depth: {without})"
+    without = f"{low:.0f} to {high:.0f} lower" if low >= 0 else f"between {-low:.0f} higher and {high:.0f} lower"
+    text = f"the AIC of the {law} is {value:.0f} lower (if one depth is left out: {without})"
     if site["aic_gain_of_product"] >= PRODUCT_MARGIN:
         text += f", and that of a product of both laws is another {site['aic_gain_of_product']:.0f} lower"
     return text

@@ -61,8 +61,8 @@ def _cosine_facts(values: xr.Dataset, label: str, cosine: str) -> Iterator[str]:
         yield (
             f"Cosine between {what} for {label}, mean over {centred.size} {places}: {plain.mean():.2f} for the vectors "
             f"themselves, {centred.mean():.2f} for their deviations from the means over prompts (n = {_n(values)} "
-            f"prompts). The cosine of the deviations is below -{bound:.3f} for {below} {places} and above "
-            f"{bound:.3f} for {above}; two standard deviations for independent deviations are at most {bound:.3f}."
+            f"prompts). For independent deviations, two standard deviations of the second cosine are at most "
+            f"{bound:.3f}; it is below -{bound:.3f} for {below} {places} and above {bound:.3f} for {above}."
         )
     elif plain.size:
         yield f"Cosine between {what} for {label}, mean over {plain.size} {places}: {plain.mean():.2f}."

@@ -47,10 +47,11 @@ def _growth_facts(values: xr.Dataset, label: str, branches: Sequence[str]) -> It
             f"{first:.3g} at the first input, at most {largest:.3g}, after layer {layer}, and {last:.3g} at the end"
         )
         growth = f"the growth up to layer {layer}"
+    parts = f"in this order, {''.join(of_branches)}" if len(branches) > 1 else ""
     yield (
         f"Total variance of {label} over prompts: {course}. Of {growth}, {percent(sum(own), 0)} is variance of the "
         f"steps and {percent(sum(shared), 0)} is twice their covariance with the stream "
-        f"({''.join(of_branches) if len(branches) > 1 else ''}n = {int(values['n_samples'])} prompts)."
+        f"({parts}n = {int(values['n_samples'])} prompts)."
     )
 
 
@@ -64,9 +65,9 @@ def _correlation_facts(values: xr.Dataset, label: str, branches: Sequence[str]) 
         correlation = (values[f"twice_covariance_{branch}"] / 2 / np.sqrt(squares.where(squares > 0))).dropna("layer")
         above, below = int((correlation > bound).sum()), int((correlation < -bound).sum())
         counts.append(
-            f"above {bound:.3f} for {above} and below -{bound:.3f} for {below} of {correlation.size} steps of {maker}"
+            f"in {maker}, above {bound:.3f} for {above} and below -{bound:.3f} for {below} of {correlation.size} steps"
         )
     yield (
-        f"The correlation of a step with the stream over the prompts of {label} is {', and '.join(counts)} (n = {n} "
-        f"prompts; two standard deviations for independent steps are at most {bound:.3f})."
+        f"Correlation of a step with the stream over the prompts of {label}: {'; '.join(counts)} (n = {n} prompts; for "
+        f"independent steps, two standard deviations are at most {bound:.3f})."
     )

@@ -87,23 +87,24 @@ def _reading_facts(weights: xr.Dataset, random: float) -> Iterator[str]:
     leading = {"as stored": _most_shared(stored), "with norms folded": _most_shared(folded)}
     for pair in _leading_pairs(weights):
         forms = " and ".join(form for form, largest in leading.items() if largest == [pair])
+        forms = f"both {forms}" if " and " in forms else forms
         of_pair = {"writing_matrix": pair[0], "reading_matrix": pair[1]}
         sentence = (
             f"Of all {n_pairs} combinations of a writing matrix with a reading matrix of later layers, "
-            f"{_NAMES[pair[0]]} with {_NAMES[pair[1]]} has the largest mean overlap {forms}: "
-            f"{percent(stored.sel(of_pair).mean(), 1)} over all pairs of layers as stored"
+            f"{_NAMES[pair[0]]} with {_NAMES[pair[1]]} has the largest mean overlap, {forms}. Over all pairs of layers "
+            f"it is {percent(stored.sel(of_pair).mean(), 1)} as stored"
         )
         if np.isfinite(folded.sel(of_pair)).any():
-            sentence += f", {percent(folded.sel(of_pair).mean(), 1)} with norms folded"
+            sentence += f" and {percent(folded.sel(of_pair).mean(), 1)} with norms folded"
         yield f"{sentence} (random subspaces give {percent(random, 1)})."
     for writer in stored["writing_matrix"].values.tolist():
         plain, scaled = (_means(overlap.sel(writing_matrix=writer)) - random for overlap in (stored, folded))
         changes = (scaled / plain.where(plain > 0) - 1).dropna("reading_matrix")
         if changes.size:
             yield (
-                f"Folding the norms changes the excess of {_NAMES[writer]} over random subspaces by "
-                f"{100 * float(changes.min()):+.0f} % to {100 * float(changes.max()):+.0f} % "
-                f"({changes.size} reading matrices)."
+                f"Folding the norms changes how far the mean overlap of {_NAMES[writer]} with a reading matrix exceeds "
+                f"that of random subspaces: by {100 * float(changes.min()):+.0f} % to "
+                f"{100 * float(changes.max()):+.0f} % of this excess ({changes.size} reading matrices)."
             )
 
 

@@ -76,9 +76,9 @@ def _relatedness_facts(words: xr.Dataset, n: int) -> Iterator[str]:
         "give 0."
     )
     yield (
-        f"{int(passed.sum())} of {int(np.isfinite(values).sum())} heads give related nouns a larger score than "
-        f"permuted nouns do (family-wise p of at most {LEVEL}); {int(_passed(words).sum())} of them also exceed random "
-        "matrices with the same singular values."
+        f"In {int(passed.sum())} of {int(np.isfinite(values).sum())} heads the relatedness is larger than with "
+        f"permuted nouns (family-wise p of at most {LEVEL}); in {int(_passed(words).sum())} of these it is also larger "
+        "than with random matrices of the same singular values."
     )
     best = words.stack(place=("layer", "head")).isel(place=int(np.nanargmax(words["relatedness_z"].values)))
     nulls = [
@@ -98,8 +98,8 @@ def _subject_facts(words: xr.Dataset, n: int, chance: float) -> Iterator[str]:
     passed = words["own_first_p_family"] <= LEVEL
     best = words.stack(place=("layer", "head")).isel(place=int(np.nanargmax(first.values)))
     sentence = (
-        f"Subject heads: in {int(passed.sum())} of {first.size} heads, more nouns have the largest score with their "
-        f"own key than permuted nouns give (family-wise p of at most {LEVEL}, n = {n} nouns)"
+        f"Subject heads: in {int(passed.sum())} of {first.size} heads, the share of nouns whose own key has the "
+        f"largest score is larger than with permuted nouns (family-wise p of at most {LEVEL}, n = {n} nouns)"
     )
     if passed.any():
         layers = first["layer"].values[passed.any("head").values]
@@ -114,7 +114,8 @@ def _subject_facts(words: xr.Dataset, n: int, chance: float) -> Iterator[str]:
         top = keys.stack(place=("layer", "head"))
         top = top.isel(place=int(np.nanargmax(top.values)))
         yield (
-            "Largest share of nouns with a spelling of themselves among the stored keys of all tokens: "
+            f"Largest share of nouns with a spelling of themselves among the {int(words.attrs['tokens'])} tokens with "
+            "the largest scores as keys: "
             f"{percent(top, 0)}, of {head_name(int(top['layer']), int(top['head']))}; median over heads "
             f"{percent(keys.median(), 0)}; random keys give {percent(chance, 2)} (n = {n} nouns)."
         )
@@ -128,9 +129,9 @@ def _offset_facts(run: Run, words: xr.Dataset) -> Iterator[str]:
     medians = table.groupby("offset")["share_kept"].median()
     parts = [f"{percent(share, 0)} at offset {offset}" for offset, share in medians.items()]
     yield (
-        f"Of the {int(words.attrs['tokens'])} first keys of a noun at offset 0, the median head keeps "
-        f"{', '.join(parts)} (mean over n = {int(table['n'].iloc[0])} nouns in each head; a head without rotary "
-        "positions keeps all)."
+        f"Of the {int(words.attrs['tokens'])} tokens with the largest scores as keys of a noun at offset 0, the median "
+        f"head keeps {', '.join(parts)} (each head: mean over the first {int(table['n'].iloc[0])} nouns; a head "
+        "without rotary positions keeps all)."
     )
 
 

@@ -98,7 +98,7 @@ function milestoneText(row) {
       : `Smallest debiased cosine: ${row.least_cosine.toFixed(4)}${interval} at ${depth(row.least_cosine_at)}.`;
   const separation = {
     "not measured": "Separation was not measured.",
-    never: "No layer’s AUROC interval lies above 0.95.",
+    never: "No depth’s AUROC interval lies above 0.95.",
   };
   return `${cosine} ${separation[row.separates_at] ?? `First depth whose AUROC interval lies above 0.95: ${depth(row.separates_at)}.`}`;
 }
