@@ -199,7 +199,7 @@ def _check_random_weights(run: Run) -> None:
         return
     for name, here in random_versions().items():
         recorded = run.record.versions.get(name)
-        if recorded != here:
+        if str(recorded).partition("+")[0] != here.partition("+")[0]:  # the draws are on the CPU in every build
             raise ModelError(
                 f"{run.id}: its random weights were drawn with {name} {recorded}, and {name} {here} may draw others; "
                 f"analyse the run with {name} {recorded}, or survey it again in another store"

@@ -134,8 +134,8 @@ def run_shards(workers: Sequence[Worker], work: Work, tokens: Tokens, callbacks:
     restarts it. A replica that has no restart left is removed.
 
     Raises:
-        CaptureError: a shard failed `MAX_ATTEMPTS` times, also without the prompts that killed its replica, or all
-            replicas were removed; names the shard.
+        CaptureError: a shard failed `MAX_ATTEMPTS` times, also without the prompts that killed its replica, the store
+            accepted no shard during `MAX_OUTAGES` pauses, or all replicas were removed; names the shard.
     """
     _Loop(workers, work, tokens, callbacks).run()
 
@@ -152,7 +152,7 @@ class _Loop:
         self.in_flight = 0
         self.failures: Counter[str] = Counter()
         self.halvings = 0  # applies to every batch: a batch size that ran out of memory once would do so again
-        self.is_full, self.n_outages = False, 0  # since the last commit: no space, pauses of an unreachable store
+        self.is_full, self.n_refusals = False, 0  # since the last commit: no space, refusals that led to a pause
         self.is_paused = False  # nothing is dispatched for a while
         self.events: SimpleQueue[Callable[[], None]] = SimpleQueue()  # the threads of the futures put events
 
@@ -200,7 +200,7 @@ class _Loop:
         elif task.search is not None:
             self._narrow(task, task.search, died=False)
         else:
-            self.is_full, self.n_outages = False, 0
+            self.is_full, self.n_refusals, self.is_paused = False, 0, False
             self.callbacks.committed(task.shard, future.result())
         self._free_slot(task)
 
@@ -230,7 +230,7 @@ class _Loop:
         self._restart(replica, error.reason, error)
 
     def _on_store_error(self, task: _Task, error: StoreError) -> None:
-        """Requeue a shard that could not be written, and wait until the store may have recovered."""
+        """Requeue a shard that could not be written; if no shard can be, wait until the store may have recovered."""
         self.queue.append((task.plan, task.shard, task.search))  # last, since the store may refuse this shard alone
         self.callbacks.retried(STORE)
         self._free_slot(task)
@@ -242,12 +242,14 @@ class _Loop:
             return
         if self.is_paused:
             return
-        if not self.n_outages:
+        if self.n_refusals > MAX_OUTAGES:
+            problem = f"and all others were refused by the store during {MAX_OUTAGES} pauses"
+            raise _capture_error(task.shard, problem, error)
+        if self.n_refusals:  # one refusal between two commits stops no other shard
+            self._pause(PAUSE_SECONDS * 2 ** min(self.n_refusals - 1, 3))
+        else:
             self.callbacks.message(f"the store refused shard {task.shard.name}; trying again: {error}")
-        if self.n_outages == MAX_OUTAGES:
-            raise _capture_error(task.shard, f"was refused by the store {1 + MAX_OUTAGES} times in a row", error)
-        self._pause(PAUSE_SECONDS * 2 ** min(self.n_outages, 3))
-        self.n_outages += 1
+        self.n_refusals += 1
 
     def _pause(self, seconds: float) -> None:
         """Dispatch nothing for a while."""

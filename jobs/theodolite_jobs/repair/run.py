@@ -101,9 +101,18 @@ def _remove_damaged_results(run: Run, changed: Collection[str]) -> None:
     delete(run.location, [key for key in own if key not in listed])
 
 
+def _with_templates(run: Run) -> SurveySpec:
+    """Return the run's spec with the templates that its sets had, since another version may have other defaults."""
+    spec = run.record.spec
+    prompts = {
+        name: one.model_copy(update={"template": run.record.sets[name].template}) for name, one in spec.prompts.items()
+    }
+    return spec.model_copy(update={"prompts": prompts})
+
+
 def _prepare_again(run: Run, spec: SurveySpec | None, folder: Path, settings: Settings) -> Prepared:
     """Return the prepared survey of the run, with the revision of the model that the run has."""
-    spec = spec or run.record.spec
+    spec = spec or _with_templates(run)
     prepared = prepare(spec.model_copy(update={"model": pinned(spec.model, run.record.model)}), folder, settings)
     check_same_run(run.id, prepared)
     check_same_plan(run, prepared)

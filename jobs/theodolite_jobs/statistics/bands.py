@@ -13,6 +13,8 @@ _DRAWS = 10_000  # which leave a standard error of 0.2 % of the band's level
 
 _SEED = 0
 
+_LEAST_ROWS = 10
+
 _RIDGE = 1e-9  # makes the correlations of equal places factorisable, and the factor insensitive to rounding
 
 
@@ -23,7 +25,8 @@ def simultaneous_quantile(
 
     q is the quantile of the largest |z| of a normal vector, or of a Student vector, with the correlations of the
     estimates at the places (Hothorn, Bretz and Westfall 2008), from seeded draws. A place whose estimated error is 0
-    counts as independent of the others. Places whose error is NaN are left out; without others, q is NaN.
+    counts as independent of the others, and so do all places if there are fewer than ten rows. Places whose error is
+    NaN are left out; without others, or without degrees of freedom, q is NaN.
 
     Args:
         terms: independent terms of the errors; Σ over rows of the products of two columns is their covariance.
@@ -32,10 +35,12 @@ def simultaneous_quantile(
     """
     lengths = np.sqrt((terms**2).sum(axis=0))
     defined = ~np.isnan(lengths)
-    if not defined.any():
+    if not defined.any() or not degrees_of_freedom > 0:
         return float("nan")
     scaled = ratio(terms[:, defined], np.broadcast_to(lengths[defined], (len(terms), defined.sum())))
     correlation = np.nan_to_num(scaled).T @ np.nan_to_num(scaled)
+    if len(terms) < _LEAST_ROWS:  # they would make independent places look dependent
+        correlation[:] = 0
     np.fill_diagonal(correlation, 1 + _RIDGE)
     root = np.linalg.cholesky(correlation)
     random = np.random.default_rng(_SEED)

@@ -91,12 +91,12 @@ def _product_variance(
     size: int,
     known: tuple[float, float],
 ) -> NDArray[np.float64]:
-    """Return the variance from products of two noise terms that the variances of ψ do not contain; at least 0.
+    """Return the variance from products of two noise terms that the variances of ψ do not contain.
 
     In sets of m and k prompts, the noise of a·b, |a|² and |b|² adds X/(mk) + Y_P/m² + Y_N/k², with
     X = tr(Σ_PΣ_N)/(A′B′) and Y_P = c²·tr Σ_P²/(2A′²). Our n and the new m both add this. But our variances of ψ use a
     and b with their noise, so they are too large by X/n_N + 2Y_P/n_P for P, and likewise for N. Cauchy and Schwarz
-    bound X by √(tr Σ_P² · tr Σ_N²)/(A′B′).
+    bound X by √(tr Σ_P² · tr Σ_N²)/(A′B′). Each of the three parts is at least 0, so that a bound is never subtracted.
 
     The arguments are c, tr Σ²/A′² of P and of N, m, and our numbers of prompts, infinite without that excess.
     """
@@ -106,7 +106,7 @@ def _product_variance(
         cosine**2 / 2 * relative * (1 / size**2 - 1 / n**2 - 2 / (n * size))
         for relative, n in ((relative_p, n_p), (relative_q, n_q))
     ]
-    return np.asarray(np.maximum(cross + own[0] + own[1], 0.0))
+    return sum((np.maximum(part, 0.0) for part in own), np.maximum(cross, 0.0))
 
 
 def squared_covariance_trace(folds: Folds) -> Float64[np.ndarray, "*dims"]:

@@ -15,9 +15,11 @@ from dataclasses import dataclass
 import numpy as np
 from jaxtyping import Float, Float64
 from numpy.typing import NDArray
+from scipy.special import expit, logit
 from scipy.stats import beta, norm, rankdata
 
 from theodolite_jobs.statistics.curves import NORMAL_QUANTILE
+from theodolite_jobs.statistics.ratio import ratio
 from theodolite_jobs.statistics.separation import Estimate
 
 Positive = Float[np.ndarray, "p *dims"]
@@ -40,12 +42,13 @@ class _Wins:
 
 
 def auroc(positive: Positive, negative: Negative, *, paired: bool, quantile: Quantile = NORMAL_QUANTILE) -> Estimate:
-    """Return the area under the ROC curve and its interval, clipped to [0, 1].
+    """Return the area under the ROC curve and its interval.
 
     The area is P(score of P > score of N); ties count half. NaN without samples of a set; the interval is NaN with
-    fewer than two. If all scores of one set lie above those of the other, the estimated variance is 0. The interval
-    then ends at (α/2)^(1/n) (Clopper and Pearson 1934), where n is the size of the smaller set. Sources: DeLong et al.
-    (1988), by ranks as in Sun and Xu (2014); Obuchowski (1997) for pairs.
+    fewer than two. The interval is symmetric on the scale of log-odds, since the error is skewed near 0 and 1. If all
+    scores of one set lie above those of the other, the estimated variance is 0. The interval then ends at (α/2)^(1/n)
+    (Clopper and Pearson 1934), where n is the size of the smaller set; no other area has a narrower one. Sources:
+    DeLong et al. (1988), by ranks as in Sun and Xu (2014); Obuchowski (1997) for pairs.
     """
     n_p, n_q = len(positive), len(negative)
     if min(n_p, n_q) == 0:
@@ -53,11 +56,13 @@ def auroc(positive: Positive, negative: Negative, *, paired: bool, quantile: Qua
     value = _wins(positive, negative).area
     if min(n_p, n_q) < 2:
         return Estimate(value, np.full_like(value, np.nan), np.full_like(value, np.nan))
-    half = quantile * _standard_error(auroc_terms(positive, negative, paired=paired))
     bound = norm.sf(quantile) ** (1 / min(n_p, n_q))
-    low = np.where((half == 0) & (value == 1), bound, value - half)
-    high = np.where((half == 0) & (value == 0), 1 - bound, value + half)
-    return Estimate(value, np.clip(low, 0, 1), np.clip(high, 0, 1))
+    error = _standard_error(auroc_terms(positive, negative, paired=paired))
+    half = quantile * ratio(error, value * (1 - value))  # NaN at 0 and 1
+    low, high = (expit(logit(value) + side * half) for side in (-1, 1))
+    low = np.where(value == 1, bound, np.where(value == 0, 0.0, np.minimum(low, bound)))
+    high = np.where(value == 0, 1 - bound, np.where(value == 1, 1.0, np.maximum(high, 1 - bound)))
+    return Estimate(value, low, high)
 
 
 def auroc_terms(positive: Positive, negative: Negative, *, paired: bool) -> Float64[np.ndarray, "row *dims"]:

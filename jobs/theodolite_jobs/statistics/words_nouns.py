@@ -128,13 +128,15 @@ def random_relatedness(
     n = len(before)
     if n < _LEAST_NOUNS:
         return np.full(len(rows), np.nan)
-    scores = (rows @ keys).astype(np.float32)  # single precision halves the time of the sort
-    scores[:, np.arange(n), np.arange(n)] = -np.inf  # first in the order, with the weight 0
     weights = np.arange(-1.0, n - 1) - (n - 2) / 2
     weights[0] = 0.0
     weights /= np.linalg.norm(weights)
-    in_order = np.take_along_axis(before[None], np.argsort(scores, axis=2), axis=2)
-    return np.asarray((in_order @ weights).mean(axis=1))
+    means = np.empty(len(rows))
+    for draw, own in enumerate(rows):  # one after the other, so that many nouns fit into memory
+        scores = (own @ keys).astype(np.float32)  # single precision halves the time of the sort
+        np.fill_diagonal(scores, -np.inf)  # first in the order, with the weight 0
+        means[draw] = (np.take_along_axis(before, np.argsort(scores, axis=1), axis=1) @ weights).mean()
+    return means
 
 
 def kept_share(

@@ -10,7 +10,8 @@ import pandas as pd
 import xarray as xr
 
 from theodolite.errors import ResultsNotFoundError, SpecError, StoreError
-from theodolite.query.curves import along_depth
+from theodolite.groups import GROUPS
+from theodolite.query.curves import along_depth, has_values
 from theodolite.query.group_selection import measured_positions
 from theodolite.query.profiles import PROFILES
 from theodolite.query.runs import run_state
@@ -83,7 +84,7 @@ def separating(separation: xr.Dataset) -> str:
 
     It is the lower end of AUROC's simultaneous band; results of older versions have only that of its interval.
     """
-    return "auroc_band_low" if "auroc_band_low" in separation else "auroc_low"
+    return "auroc_band_low" if has_values(separation, "auroc_band_low") else "auroc_low"
 
 
 def records(frame: pd.DataFrame) -> list[dict[str, Any]]:
@@ -104,6 +105,11 @@ def labels(frame: pd.DataFrame) -> dict[str, str]:
 
 def _curve(run: Run, question: Question) -> pd.DataFrame:
     selected = _select(run, _read(run, PROFILES[question.statistic].group), question)
+    if not selected["value"].size:
+        raise ResultsNotFoundError(
+            f"{run.id}: no norm layer reads the stream before attention or the MLP, so {question.statistic} has no "
+            "depth"
+        )
     points = selected.to_dataframe().reset_index()
     sites = points.get("site", pd.Series("", points.index))
     depths = [depth(Site(site or Site.RESID_PRE), layer) for site, layer in zip(sites, points["layer"], strict=True)]
@@ -148,7 +154,7 @@ def _milestones(run: Run, question: Question, bound: float) -> dict[str, Any]:
     if np.isfinite(cosine).any():
         smallest = cosine[int(np.nanargmin(cosine.values))]
         row |= {"least_cosine": smallest.item(), **_at_depth(run, "least_cosine", int(smallest["depth"]))}
-        prefix = "cosine_of_means_band" if "cosine_of_means_band_low" in curves else "cosine_of_means"
+        prefix = "cosine_of_means_band" if has_values(curves, "cosine_of_means_band_low") else "cosine_of_means"
         for end in ("low", "high"):
             values = _select(run, curves, replace(question, contrast=contrast, statistic=f"{prefix}_{end}"))["value"]
             row[f"least_cosine_{end}"] = along_depth(values).sel(depth=smallest["depth"]).item()
@@ -189,7 +195,10 @@ def _select(run: Run, group: xr.Dataset, question: Question) -> xr.Dataset:
     profile = PROFILES[question.statistic]
     names = {"value": profile.variable}
     names |= {end: f"{profile.interval}_{end}" for end in ("low", "high") if profile.interval}
+    is_older = group.attrs.get("version") != GROUPS[profile.group].version
     missing = [name for name in names.values() if name not in group]
+    if is_older and not has_values(group, profile.variable):
+        missing = [profile.variable]
     if missing:
         raise ResultsNotFoundError(
             f"{run.id}: its results {profile.group!r} are of an older version without {missing[0]}; survey it again"

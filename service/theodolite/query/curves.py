@@ -117,6 +117,11 @@ def curve_frame(curves: Sequence[Curve]) -> pd.DataFrame:
     return pd.concat(frames or [empty], ignore_index=True)
 
 
+def has_values(group: xr.Dataset, name: str) -> bool:
+    """Return whether an array has a finite value; one that an older version did not write reads as NaN."""
+    return name in group and bool(np.isfinite(group[name]).any())
+
+
 def along_depth(values: xr.DataArray) -> xr.DataArray:
     """Return a (site, layer) statistic of one set or contrast as one curve along `depth`, in ascending order."""
     stacked = values.stack(point=("site", "layer"))

@@ -9,7 +9,7 @@ import plotly.graph_objects as go
 import xarray as xr
 
 from theodolite.figures.style import set_colours
-from theodolite.query.curves import INTERVALS, along_depth
+from theodolite.query.curves import INTERVALS, along_depth, has_values
 from theodolite.sites import depth_label
 from theodolite.store.result_reader import read_group
 from theodolite.store.runs import Run
@@ -146,7 +146,7 @@ def point_text(values: xr.Dataset, statistic: str, index: int, form: str, scale:
             of older versions have only the interval of the single depth.
     """
     prefix = INTERVALS[statistic]
-    if band and f"{prefix}_band_low" in values:
+    if band and has_values(values, f"{prefix}_band_low"):
         prefix += "_band"
     names = (statistic, f"{prefix}_low", f"{prefix}_high")
     value, low, high = (scale * float(along_depth(values[name])[index]) for name in names)

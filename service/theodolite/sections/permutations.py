@@ -6,6 +6,7 @@ import numpy as np
 import xarray as xr
 
 from theodolite.groups.permutations import LEVEL
+from theodolite.query.curves import has_values
 from theodolite.sections.parts import SIDES, layer_text, null_text
 from theodolite.sites import Site, depth
 
@@ -37,19 +38,21 @@ def permutation_facts(tests: xr.Dataset) -> Iterator[str]:
 def control_facts(tests: xr.Dataset) -> Iterator[str]:
     """Yield sentences about the AUROC on the sphere and of the norm alone, of one contrast, (site, layer)."""
     names = {
-        "on_sphere_auroc": "With all activations scaled to the same norm, so that only their directions differ, the "
-        "largest cross-validated AUROC is",
-        "norm_auroc": "The norm of the activations alone gives an AUROC of at most",
+        "on_sphere_auroc": "Scaled to the same norm, so that only directions differ, the activations separate the sets",
+        "norm_auroc": "The norm of the activations alone separates the sets",
     }
     for name, text in names.items():
-        if name not in tests or not np.isfinite(tests[name]).any():  # an older run lacks it
+        if not has_values(tests, name):
             continue
         places = tests.stack(point=("site", "layer"))
         best = places.isel(point=int(np.nanargmax(places[name].values)))
         where = layer_text(depth(Site(str(best["site"].values)), int(best["layer"])))
         value, low, high = (float(best[f"{name}{end}"]) for end in ("", "_band_low", "_band_high"))
+        p = places[f"{name}_p_family"].values
         yield (
-            f"{text} {value:.3f} [{low:.3f}, {high:.3f}] at {where}, where {null_text(best, name, '.2f', 'depths')}."
+            f"{text} at {(p <= LEVEL).sum()} of {np.isfinite(p).sum()} depths (family-wise p of at most {LEVEL}). The "
+            f"largest AUROC is {value:.3f} [{low:.3f}, {high:.3f}] at {where}, where "
+            f"{null_text(best, name, '.2f', 'depths')}."
         )
 
 

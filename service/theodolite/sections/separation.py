@@ -12,7 +12,7 @@ from theodolite.figures.panels import layer_map
 from theodolite.figures.separation import separation_figure
 from theodolite.groups.directions import RELIABLE
 from theodolite.query.compare import BOUND, separating
-from theodolite.query.curves import along_depth
+from theodolite.query.curves import along_depth, has_values
 from theodolite.query.directions import is_unreliable
 from theodolite.query.first_tokens import set_labels
 from theodolite.query.twin import read_twin
@@ -139,7 +139,7 @@ def _facts(values: xr.Dataset, counts: list[int], null: xr.Dataset | None) -> It
         f"Largest cross-validated AUROC over {int(np.isfinite(auroc).sum())} depths: {largest} at "
         f"{layer_of(auroc, best)} ({counts[0]} and {counts[1]} prompts; chance gives 0.5)."
     )
-    if "paired_accuracy" in values and np.isfinite(values["paired_accuracy"]).any():
+    if has_values(values, "paired_accuracy"):
         ordered = point_text(values, "paired_accuracy", best, ".1f", 100, band=True)
         yield (
             f"Pairs in the right order at that depth: in {ordered} % of {counts[0]} held-out pairs the positive prompt "

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 import numpy as np
 import xarray as xr
 
-from theodolite.query.curves import along_depth
+from theodolite.query.curves import along_depth, has_values
 from theodolite.sections.parts import layer_of, point_text
 
 
@@ -47,7 +47,7 @@ def twin_separation_facts(values: xr.Dataset, twin: xr.Dataset) -> Iterator[str]
         "prompts."
     )
     # Over all depths together, so the bands of both count; results of older versions have only intervals.
-    kind = "_band" if "auroc_band_low" in values and "auroc_band_low" in twin else ""
+    kind = "_band" if all(has_values(one, "auroc_band_low") for one in (values, twin)) else ""
     above = along_depth(values[f"auroc{kind}_low"]).values > along_depth(twin[f"auroc{kind}_high"]).values
     elsewhere = "At the other depths, these" if above.any() else "These"
     limit = "" if above.all() else f" {elsewhere} prompts do not show that training raises the AUROC."

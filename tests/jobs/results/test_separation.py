@@ -66,12 +66,15 @@ def separated(on_p, on_q, paired, z):
     found, level = {}, {name: 1 - 2 * norm.sf(quantile) for name, quantile in z.items()}
     rows = rows_of(on_p, on_q, paired)
     area = roc_auc_score([1] * len(on_p) + [0] * len(on_q), np.concatenate([on_p, on_q]))
-    half = z["auroc"] * np.sqrt(sum(part.var(ddof=1) / len(part) for part in rows["auroc"]))
-    found["auroc"] = area, max(area - half, 0), min(area + half, 1)
+    n = min(len(on_p), len(on_q))
+    bound = binomtest(n, n).proportion_ci(level["auroc"], method="exact").low
     if area in (0, 1):
-        n = min(len(on_p), len(on_q))
-        share = binomtest(n, n).proportion_ci(level["auroc"], method="exact").low
-        found["auroc"] = (area, share, 1) if area == 1 else (area, 0, 1 - share)
+        found["auroc"] = (area, bound, 1) if area == 1 else (area, 0, 1 - bound)
+    else:
+        error = np.sqrt(sum(part.var(ddof=1) / len(part) for part in rows["auroc"]))
+        odds, half = np.log(area / (1 - area)), z["auroc"] * error / (area * (1 - area))
+        low, high = (1 / (1 + np.exp(-(odds + side * half))) for side in (-1, 1))
+        found["auroc"] = area, min(low, bound), max(high, 1 - bound)
     right, n = int((on_p > 0).sum() + (on_q < 0).sum()), len(on_p) + len(on_q)
     if not paired:
         wilson = binomtest(right, n).proportion_ci(level["accuracy"], method="wilson")

@@ -32,6 +32,11 @@ def test_a_place_without_an_estimated_error_counts_as_independent():
     assert simultaneous_quantile(np.zeros((30, 20))) == simultaneous_quantile(np.eye(20))
 
 
+def test_few_rows_do_not_make_independent_places_look_dependent():
+    assert simultaneous_quantile(np.random.default_rng(0).normal(size=(3, 20))) == simultaneous_quantile(np.eye(20))
+    assert np.isnan(simultaneous_quantile(np.eye(20), degrees_of_freedom=0.0))
+
+
 @pytest.mark.parametrize("correlation", [0.0, 0.9])
 def test_a_band_covers_all_means_at_once(correlation):
     """30 correlated means of 60 samples, 600 draws: the standard error of the coverage is 0.9 %."""

@@ -35,6 +35,16 @@ def order_of(p, q):
     return only(paired_accuracy(p[:, None], q[:, None], paired=True))
 
 
+def ends(area, error, n):
+    """The ends of the interval on the scale of log-odds, and of Clopper and Pearson for n successes in n trials."""
+    bound = binomtest(n, n).proportion_ci(method="exact").low
+    if area in (0, 1):
+        return (bound, 1) if area == 1 else (0, 1 - bound)
+    odds, half = np.log(area / (1 - area)), Z * error / (area * (1 - area))
+    low, high = (1 / (1 + np.exp(-(odds + side * half))) for side in (-1, 1))
+    return min(low, bound), max(high, 1 - bound)
+
+
 def scores_of_pairs(rng, n, distance, correlation):
     """Return normal scores of n pairs with unit variance, whose means are that far apart."""
     p, q = rng.normal(size=(2, n))
@@ -55,12 +65,7 @@ def test_auroc_and_its_interval_equal_the_definition_pair_by_pair(seed, n_p, n_q
     found, (value, variance) = area_of(p, q), delong(p, q)
     np.testing.assert_allclose(found.value, value, rtol=1e-12, atol=1e-14)
     np.testing.assert_allclose(value, roc_auc_score([1] * n_p + [0] * n_q, np.concatenate([p, q])), atol=1e-12)
-    half = Z * np.sqrt(variance)
-    low, high = value - half, value + half
-    if variance == 0 and value in (0, 1):  # all of the smaller set on its side: Clopper and Pearson
-        share = binomtest(min(n_p, n_q), min(n_p, n_q)).proportion_ci(method="exact").low
-        low, high = (share, 1) if value == 1 else (0, 1 - share)
-    np.testing.assert_allclose([found.low, found.high], np.clip([low, high], 0, 1), atol=1e-12)
+    np.testing.assert_allclose([found.low, found.high], ends(value, np.sqrt(variance), min(n_p, n_q)), atol=1e-12)
 
 
 @given(SEEDS)
@@ -88,7 +93,15 @@ def test_separated_sets_have_auroc_one_and_an_interval_that_depends_on_their_siz
     assert (found.value, found.high) == (1, 1)
     np.testing.assert_allclose(found.low, binomtest(5, 5).proportion_ci(method="exact").low, rtol=1e-12)
     equal = area_of(np.zeros(5), np.zeros(7))
-    assert (equal.value, equal.low, equal.high) == (0.5, 0.5, 0.5)
+    assert (equal.value, equal.low, equal.high) == pytest.approx((0.5, 0.025**0.2, 1 - 0.025**0.2))
+
+
+def test_no_area_below_one_has_a_higher_lower_end_than_one():
+    """One wrong comparison of 64 · 64: the estimated error is tiny, although 64 pairs cannot show so much."""
+    p, q = np.arange(64.0) + 100, np.arange(64.0)
+    p[0] = 62.5
+    assert area_of(p, q).value == 1 - 1 / 64**2
+    assert area_of(p, q).low <= area_of(p + 1e3, q).low
 
 
 @pytest.mark.parametrize(("right", "n"), [(0, 7), (1, 7), (40, 41), (30, 100), (41, 41)])
@@ -128,13 +141,9 @@ def test_the_area_of_pairs_has_the_error_of_a_mean_over_pairs(seed, n, decimals)
     wins = np.array([[1.0 if x > y else 0.5 if x == y else 0.0 for y in q] for x in p])
     both = wins.mean(axis=1) + wins.mean(axis=0)
     found, value = area_of(p, q, paired=True), wins.mean()
-    half = Z * np.sqrt(both.var(ddof=1) / n)
-    low, high = value - half, value + half
-    if half == 0 and value in (0, 1):
-        share = binomtest(n, n).proportion_ci(method="exact").low
-        low, high = (share, 1) if value == 1 else (0, 1 - share)
     np.testing.assert_allclose(found.value, area_of(p, q).value, rtol=1e-12)
-    np.testing.assert_allclose([found.low, found.high], np.clip([low, high], 0, 1), atol=1e-7)
+    expected = ends(value, np.sqrt(both.var(ddof=1) / n), n)
+    np.testing.assert_allclose([found.low, found.high], expected, atol=1e-7)
 
 
 def test_pairs_that_move_together_have_a_narrower_area_interval_than_independent_prompts():
@@ -182,8 +191,9 @@ def test_the_accuracy_of_pairs_has_the_interval_of_agresti_and_min():
 def test_the_squares_of_the_terms_sum_to_the_squared_error(paired):
     p, q = random(14, 3) + 1, random(14, 3, seed=1)
     found = scores.auroc(p, q, paired=paired)
-    error = np.sqrt((scores.auroc_terms(p, q, paired=paired) ** 2).sum(axis=0))
-    np.testing.assert_allclose(found.value - found.low, Z * error, rtol=1e-12)
+    errors = np.sqrt((scores.auroc_terms(p, q, paired=paired) ** 2).sum(axis=0))
+    expected = [ends(area, error, 14)[0] for area, error in zip(found.value, errors, strict=True)]
+    np.testing.assert_allclose(found.low, expected, rtol=1e-9)
     correct = np.stack([p > 0, q < 0]).astype(float)
     variance = (correct.mean(axis=0) if paired else correct).var(axis=-2, ddof=1) / 14
     of_accuracy = (scores.accuracy_terms(p, q, paired=paired) ** 2).sum(axis=0)
@@ -191,6 +201,17 @@ def test_the_squares_of_the_terms_sum_to_the_squared_error(paired):
     of_order = (scores.paired_accuracy_terms(p, q, paired=paired) ** 2).sum(axis=0)
     expected = (p > q).var(axis=0, ddof=1) / 14 if paired else np.zeros(3)
     np.testing.assert_allclose(of_order, expected, rtol=1e-12)
+
+
+@pytest.mark.parametrize("paired", [False, True])
+@pytest.mark.parametrize("n", [40, 64, 256])
+@pytest.mark.parametrize("area", [0.7, 0.95, 0.98, 0.995])
+def test_the_interval_of_the_area_covers_areas_near_one(area, n, paired):
+    rng, distance = np.random.default_rng(3), np.sqrt(2) * norm.ppf(area)
+    draws = np.stack([np.stack(scores_of_pairs(rng, n, distance, 0.5 if paired else 0)) for _ in range(1500)], axis=-1)
+    found = auroc(*draws, paired=paired)
+    assert 0.91 <= np.mean((found.low <= area) & (area <= found.high)) <= 0.99
+    assert np.mean(found.low > area) <= 0.05  # sets are seldom taken for better separated than they are
 
 
 @pytest.mark.parametrize("correlation", [-0.5, 0.0, 0.9])

@@ -130,8 +130,9 @@ def test_the_spread_of_the_norm_stands_beside_both_gaussians(tmp_path, monkeypat
     section = sphere_section(tmp_path, monkeypatch, [0.03, 0.05, 0.07], np.ones((3, 20)))
     assert (
         "over prompts: 8.40 %, at the norm layer “final”; a standard Gaussian with d_model dimensions has 3.00 % (the "
-        "measured value is 2.80 times that; median over norm layers 2.00). A Gaussian with the mean and the covariance "
-        "of 250 of these prompts has 7.00 % (the measured value is 1.20 times that; median over norm layers 1.20)."
+        "measured value is 2.80 times that; the median of this ratio over norm layers is 2.00). A Gaussian with the "
+        "mean and the covariance of 250 of these prompts has 7.00 % (the measured value is 1.20 times that; the median "
+        "of this ratio over norm layers is 1.20)."
     ) in section.facts[0]
     assert {"standard Gaussian", "harmful, fitted Gaussian"} <= set(lines_of(section, "sphere.norms"))
 
@@ -193,13 +194,15 @@ def test_overlaps_are_quoted_as_stored_and_with_norms_folded(monkeypatch):
     section = weights_section(monkeypatch, stored, folded)
     assert (
         "Of all 10 combinations of a writing matrix with a reading matrix of later layers, W_down with W_up has the "
-        "largest mean overlap as stored and with norms folded: 25.0 % over all pairs of layers as stored, 15.0 % with "
-        "norms folded (random subspaces give 5.0 %)."
+        "largest mean overlap, both as stored and with norms folded. Over all pairs of layers it is 25.0 % as stored "
+        "and 15.0 % with norms folded (random subspaces give 5.0 %)."
     ) in section.facts
     # the excess falls from 5 to 2 %, and in one combination from 20 to 10 %
     assert section.facts[-2:] == [
-        "Folding the norms changes the excess of W_O over random subspaces by -60 % to -60 % (5 reading matrices).",
-        "Folding the norms changes the excess of W_down over random subspaces by -60 % to -50 % (5 reading matrices).",
+        "Folding the norms changes how far the mean overlap of W_O with a reading matrix exceeds that of random "
+        "subspaces: by -60 % to -60 % of this excess (5 reading matrices).",
+        "Folding the norms changes how far the mean overlap of W_down with a reading matrix exceeds that of random "
+        "subspaces: by -60 % to -50 % of this excess (5 reading matrices).",
     ]
     captions = [one.caption for one in section.maps]
     caption = "overlap of W_down with W_up of later layers"
@@ -213,8 +216,14 @@ def test_another_pair_can_be_the_largest_when_norms_are_folded(monkeypatch):
     stored, folded = np.full((2, 5), 0.10), np.full((2, 5), 0.07)
     stored[1, 4], folded[0, 1] = 0.25, 0.3
     facts = weights_section(monkeypatch, stored, folded).facts
-    assert any("W_down with W_up has the largest mean overlap as stored: 25.0 %" in fact for fact in facts)
-    assert any("W_O with W_K has the largest mean overlap with norms folded: 10.0 %" in fact for fact in facts)
+    assert any(
+        "W_down with W_up has the largest mean overlap, as stored. Over all pairs of layers it is 25.0 %" in fact
+        for fact in facts
+    )
+    assert any(
+        "W_O with W_K has the largest mean overlap, with norms folded. Over all pairs of layers it is 10" in fact
+        for fact in facts
+    )
 
 
 def test_norms_behind_writers_change_what_they_write(monkeypatch):

@@ -24,7 +24,7 @@ def test_the_section_names_the_least_reliable_direction(run):
     text = " ".join(section.facts)
     assert "of as many other prompts): 0.20 at layer 0 mid. Largest share of noise" in text
     assert "85 % at layer 0 mid." in text
-    assert "At 3 of 8 depths the reliability is below 0.5" in text
+    assert "At 3 of 7 depths the reliability is below 0.5" in text
 
 
 def test_a_map_of_cosines_is_pale_at_unreliable_layers(run):
@@ -99,7 +99,9 @@ def test_reading_sides_name_the_norm_and_their_prompts(run):
     z = np.array([[9.0, 9.0], [9.0, 9.0], [4.0, 2.0], [5.0, 1.0]])
     group = heads_group(0.5, z).assign_attrs(direction_prompts={"refusal": [64, 63]})
     facts = list(heads._alignment_facts(group, read_group(run, "directions")))
-    reading = "direction of refusal (difference of the means after attention's norm, 64 and 63 prompts) than chance"
+    reading = (
+        "direction of refusal (difference of the means after the norm before attention, 64 and 63 prompts) than chance"
+    )
     assert [reading in fact for fact in facts] == [True, True, True, False]
 
 

@@ -32,16 +32,18 @@ def fact(growth):
 
 def test_an_undecided_law_has_its_slope_and_the_evidence_of_both_sites():
     assert fact(table()) == (
-        "Mean variance of bad grows by a factor of 1.500 [1.330, 1.750] per block (exponential, at resid_pre, n = 29 "
-        "depths). Exponential or power law: undecided. At resid_pre the AIC of the exponential is 16 lower (without "
-        "any one depth: 7 to 28 lower); at resid_mid the AIC of the power law is 50 lower (without any one depth: 10 "
-        "to 61 lower), and that of a product of both laws is another 9 lower."
+        "Mean variance of bad grows by a factor of 1.500 [1.330, 1.750] per block if an exponential is fitted (at "
+        "resid_pre, n = 29 depths). Exponential or power law: undecided. At resid_pre the AIC of the exponential is 16 "
+        "lower (if one depth is left out: 7 to 28 lower); at resid_mid the AIC of the power law is 50 lower (if one "
+        "depth is left out: 10 to 61 lower), and that of a product of both laws is another 9 lower."
     )
 
 
 def test_a_difference_that_changes_its_sign_without_one_depth_is_called_higher():
     growth = table(differences=((-42.0, -46.0, 2.9), (-34.0, -45.0, 6.8)), gains=(0, 0))
-    assert "the AIC of the power law is 42 lower (without any one depth: from 3 higher to 46 lower)" in fact(growth)
+    assert "the AIC of the power law is 42 lower (if one depth is left out: between 3 higher and 46 lower)" in fact(
+        growth
+    )
 
 
 def test_a_power_law_has_its_exponent_and_origin():

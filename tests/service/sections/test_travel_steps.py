@@ -45,12 +45,12 @@ def test_cosines_are_stated_for_steps_and_for_their_deviations(travel_of):
     following, stream, share = step_facts(travel_of(RAW | CENTRED), LABELS)
     assert following == (
         "Cosine between the steps of successive blocks for harmful (marked), mean over 3 pairs: 0.20 for the vectors "
-        "themselves, -0.23 for their deviations from the means over prompts (n = 401 prompts). The cosine of the "
-        "deviations is below -0.100 for 2 pairs and above 0.100 for 0; two standard deviations for independent "
-        "deviations are at most 0.100."
+        "themselves, -0.23 for their deviations from the means over prompts (n = 401 prompts). For independent "
+        "deviations, two standard deviations of the second cosine are at most 0.100; it is below -0.100 for 2 pairs "
+        "and above 0.100 for 0."
     )
     assert "mean over 4 blocks: -0.50 for the vectors themselves, 0.25 for" in stream
-    assert "above 0.100 for 4;" in stream
+    assert "above 0.100 for 4." in stream
     assert "60 % to 100 % over 4 blocks, median 80 % (n = 401 prompts" in share
 
 
@@ -84,14 +84,14 @@ def test_the_growth_of_the_variance_is_divided_into_parts_that_add_up(travel_of)
     # Growth 10: attention 4 and 0, the MLP 2 and 4.
     assert growth == (
         "Total variance of harmful (marked) over prompts: 1 at the first input and 11 after the last block. Of this "
-        "growth, 60 % is variance of the steps and 40 % is twice their covariance with the stream (attention 40 % and "
-        "0 %; the MLP 20 % and 40 %; n = 401 prompts)."
+        "growth, 60 % is variance of the steps and 40 % is twice their covariance with the stream (in this order, "
+        "attention 40 % and 0 %; the MLP 20 % and 40 %; n = 401 prompts)."
     )
     # Attention: ±0.25/√(1, 2, 4, 6). The MLP: (0, 0.5, 0.5, 1)/√0.5.
     assert correlation == (
-        "The correlation of a step with the stream over the prompts of harmful (marked) is above 0.100 for 2 and below "
-        "-0.100 for 2 of 4 steps of attention, and above 0.100 for 3 and below -0.100 for 0 of 4 steps of the MLP (n = "
-        "401 prompts; two standard deviations for independent steps are at most 0.100)."
+        "Correlation of a step with the stream over the prompts of harmful (marked): in attention, above 0.100 for 2 "
+        "and below -0.100 for 2 of 4 steps; in the MLP, above 0.100 for 3 and below -0.100 for 0 of 4 steps (n = 401 "
+        "prompts; for independent steps, two standard deviations are at most 0.100)."
     )
 
 
@@ -101,13 +101,13 @@ def test_a_variance_that_falls_again_is_divided_up_to_its_maximum(travel_of):
     assert (
         "1 at the first input, at most 4.5, after layer 1, and 2.5 at the end. Of the growth up to layer 1, " in growth
     )
-    assert "(attention 57 % and -29 %; the MLP 29 % and 29 %;" in growth
+    assert "(in this order, attention 57 % and -29 %; the MLP 29 % and 29 %;" in growth
 
 
 def test_blocks_without_a_middle_are_divided_as_a_whole(travel_of):
     growth, correlation = variance_facts(travel_of(BUDGET | {"variance_mid": np.nan}), LABELS)
     assert "60 % is variance of the steps and 40 % is twice their covariance with the stream (n = 401" in growth
-    assert "above 0.100 for 3 and below -0.100 for 1 of 4 steps of the block (n = 401" in correlation
+    assert "in the block, above 0.100 for 3 and below -0.100 for 1 of 4 steps (n = 401" in correlation
 
 
 @pytest.mark.parametrize("change", [{"path_length": np.nan}, {"variance_post": 0.5}])

@@ -72,12 +72,14 @@ class Comparison {
 
   ask(chosen, { statistic, contrast, set, site }) {
     this.frame.node.hidden = false;
+    this.widths.node.hidden = true;
     this.frame.rename(statistic.replaceAll("_", " "), `compare.${statistic}`);
     this.frame.show(async (until) => {
       const answer = await ask("/v1/compare", { run: chosen, statistic, contrast, set, site }, until);
       this.message.replaceChildren(element("p", answer.description));
       this.table.replaceChildren(...milestones(answer.milestones, this.known));
       this.widths.node.hidden = !answer.width_figure;
+      this.widths.rename("Against the width of the models", `compare.${statistic}.widths`);
       if (answer.width_figure) this.widths.show(() => answer.width_figure);
       // A single curve has a legend too, with the name of its model.
       answer.figure.layout.showlegend = true;
