@@ -11,7 +11,6 @@ from itertools import islice
 from queue import SimpleQueue
 from typing import Any, NamedTuple, TypeVar
 
-import torch
 from dask.system import CPU_COUNT
 from threadpoolctl import threadpool_limits
 
@@ -138,6 +137,8 @@ def _one_thread_of_torch() -> Iterator[None]:
     `threadpool_limits` does not reach torch: MKL is linked into it statically, and each new thread of this process sets
     its own number of OpenMP threads from torch's setting.
     """
+    import torch  # here, so that the modules of results that need no torch do not load it
+
     before = torch.get_num_threads()
     torch.set_num_threads(1)
     try:

@@ -20,6 +20,7 @@ TABS = {
     "Shape and similarity": 4,
     "Sphere": 2,
     "Travel and growth": 2,
+    "Layers as linear maps": 1,
     "Weights": 4,
     "Heads": 8,
     "Words": 2,

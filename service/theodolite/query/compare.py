@@ -104,7 +104,12 @@ def labels(frame: pd.DataFrame) -> dict[str, str]:
 
 
 def _curve(run: Run, question: Question) -> pd.DataFrame:
-    selected = _select(run, _read(run, PROFILES[question.statistic].group), question)
+    profile = PROFILES[question.statistic]
+    group = _read(run, profile.group)
+    is_older = group.attrs.get("version") != GROUPS[profile.group].version
+    if is_older and not has_values(group, profile.variable):  # a reader gives NaN for what an older version lacks
+        raise _older(run, profile.group, profile.variable)
+    selected = _select(run, group, question)
     if not selected["value"].size:
         raise ResultsNotFoundError(
             f"{run.id}: no norm layer reads the stream before attention or the MLP, so {question.statistic} has no "
@@ -195,14 +200,9 @@ def _select(run: Run, group: xr.Dataset, question: Question) -> xr.Dataset:
     profile = PROFILES[question.statistic]
     names = {"value": profile.variable}
     names |= {end: f"{profile.interval}_{end}" for end in ("low", "high") if profile.interval}
-    is_older = group.attrs.get("version") != GROUPS[profile.group].version
     missing = [name for name in names.values() if name not in group]
-    if is_older and not has_values(group, profile.variable):
-        missing = [profile.variable]
     if missing:
-        raise ResultsNotFoundError(
-            f"{run.id}: its results {profile.group!r} are of an older version without {missing[0]}; survey it again"
-        )
+        raise _older(run, profile.group, missing[0])
     selected = xr.Dataset({name: profile.read(group[variable]) for name, variable in names.items()})
     if question.prompt_set is not None and "set" not in selected.dims:
         raise SpecError(
@@ -220,6 +220,12 @@ def _select(run: Run, group: xr.Dataset, question: Question) -> xr.Dataset:
     if "position" not in selected.dims:
         return selected
     return selected.sel(position=_position(run, selected["value"], question.position))
+
+
+def _older(run: Run, group: str, missing: str) -> ResultsNotFoundError:
+    return ResultsNotFoundError(
+        f"{run.id}: its results {group!r} are of an older version without {missing}; survey it again"
+    )
 
 
 def _only(run: Run, dim: str, names: list[str], given: str | None) -> str:

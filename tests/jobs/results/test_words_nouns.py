@@ -1,5 +1,7 @@
 """One layer's statistics of nouns against the tables of the same layer, and against dense matrices."""
 
+from dataclasses import replace
+
 import numpy as np
 import pandas as pd
 import pytest
@@ -10,6 +12,7 @@ from transformers import AutoModel, AutoModelForCausalLM, AutoModelForMaskedLM
 from theodolite_jobs.models.load import wrap
 from theodolite_jobs.models.rotary import rotation
 from theodolite_jobs.models.weights import Weights
+from theodolite_jobs.results.circuits import input_norm
 from theodolite_jobs.results.words_layer import READ_VECTORS, Decoding, input_embeddings, layer_words
 from theodolite_jobs.results.words_nouns import (
     OFFSETS,
@@ -20,6 +23,7 @@ from theodolite_jobs.results.words_nouns import (
     spellings_of,
 )
 from theodolite_jobs.statistics.permutations import DRAWS
+from theodolite_jobs.statistics.words import standardisation
 from theodolite_jobs.statistics.words_nouns import random_bases
 
 LAYER, KNOWN, COUNT, HEADS, WIDTH = 2, 61, 5, 4, 48
@@ -36,8 +40,11 @@ def weights(request, tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def decoding(weights):
-    embeddings = input_embeddings(weights)(slice(0, KNOWN)).double().numpy()
-    return Decoding(COUNT, KNOWN, NOUNS, embeddings[NOUNS], False, bool(weights.config.tie_word_embeddings))
+    rows, norm = input_embeddings(weights), input_norm(weights, 0)  # layer 0's serves all, as in a survey
+    embeddings = rows(slice(0, KNOWN)).double().numpy()
+    standardised = None if norm is None else standardisation(rows, KNOWN, norm)
+    tied = bool(weights.config.tie_word_embeddings)
+    return Decoding(COUNT, KNOWN, NOUNS, embeddings[NOUNS], False, tied, standardised)
 
 
 @pytest.fixture(scope="module")
@@ -53,7 +60,7 @@ def nouns(weights, decoding, bases):
 @pytest.fixture(scope="module")
 def frames(weights, decoding):
     none = {name: np.empty((HEADS, 0, WIDTH), dtype=np.float32) for name in (*READ_VECTORS, "vo right")}
-    return layer_words(weights, LAYER, decoding, none)
+    return layer_words(weights, LAYER, decoding, none, torch.device("cpu"))
 
 
 def test_the_statistics_are_means_of_the_table_of_alignments(nouns, frames):
@@ -126,7 +133,7 @@ def test_results_have_each_head_and_the_scores_of_the_largest_z(weights, decodin
 
 
 def test_without_nouns_all_statistics_are_missing(weights, decoding):
-    none = Decoding(COUNT, KNOWN, NOUNS[:0], decoding.noun_embeddings[:0], False, decoding.tied)
+    none = replace(decoding, nouns=NOUNS[:0], noun_embeddings=decoding.noun_embeddings[:0])
     arrays, tables = noun_results(weights, none, lambda *_: None)
     assert all(np.isnan(values).all() for values in arrays.values())
     assert tables == {}
