@@ -20,7 +20,7 @@ TABS = {
     "Shape and similarity": 4,
     "Sphere": 2,
     "Travel and growth": 2,
-    "Layers as linear maps": 1,
+    "Layers as linear maps": 0,  # its prompts are too few for a map, which the tab says in words
     "Weights": 4,
     "Heads": 8,
     "Words": 2,
