@@ -310,4 +310,4 @@ def test_a_family_without_a_known_layout_is_refused_by_name_or_left_out_of_a_sur
     analyse_run(run, spec, source, Settings(store=str(tmp_path)), Console())
     reason = "the tensor names of the family 'starcoder2' are not known"
     assert f"sphere, heads, words, weights: left out, since {reason}" in capsys.readouterr().err
-    assert set(finished_groups(run)) == {"moments", "curves", "directions", "travel", "gram"}
+    assert set(finished_groups(run)) == {"moments", "curves", "directions", "travel", "gram", "basis"}

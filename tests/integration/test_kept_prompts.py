@@ -76,8 +76,11 @@ def test_every_prompt_is_in_one_shard(runs):
     assert [sorted(commit.checksums) for commit in commits][-1] == ["mlp_positive", "reduced"]
 
 
-OF_STORED = {"noise_share", "difference_norm_debiased", "split_half_cosine", "reliability"}
-"""Variables that need pairs or folds, which only the stored prompts have."""
+OF_STORED = {
+    *("noise_share", "difference_norm_debiased", "split_half_cosine", "reliability"),
+    *("n_fitted", "relative_spread_gaussian_fitted", "relative_spread_squared_gaussian_fitted"),
+}
+"""Variables that need pairs, folds or the rows of prompts, which only the stored prompts have."""
 
 
 @pytest.mark.parametrize("group", ["moments", "directions", "sphere", "travel"])
