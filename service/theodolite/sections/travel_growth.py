@@ -34,6 +34,7 @@ def growth_notes(growth: pd.DataFrame) -> list[str]:
         return []
     return [
         BRACKETS,
+        "R² is the share of the variance of a quantity's logarithm that the fit explains",
         f"a law is decided if its AIC is at least {AIC_MARGIN:g} lower than that of the other law, at resid_pre and at "
         "resid_mid, both with all depths and if any one depth is left out; an exponential must also change the "
         f"quantity by a factor of {np.exp(MIN_LOG_GROWTH):.0f}",
@@ -49,6 +50,7 @@ def _slope(fits: pd.DataFrame) -> str:
     where = f"at {fit['site']}, n = {int(fit['n'])} depths"
     if np.isnan(fit["r_squared"]):
         return f"is constant ({where})"
+    where += f", R² = {fit['r_squared']:.2f}"
     slope, low, high = (fit[name] for name in ("slope", "slope_low", "slope_high"))
     verb = "grows" if low > 0 else "falls" if high < 0 else "changes"
     if law == "power_law":
