@@ -110,8 +110,8 @@ def _sublayer_parts(values: xr.Dataset, sublayer: str, of: str) -> tuple[str, st
     stretches = narrow = ""
     if np.isfinite(values[f"isometry_defect_{sublayer}"]).any():
         stretches = (
-            f"{of} {median('isometry_defect')} (random matrices {median('isometry_defect_random')}), with stretches "
-            f"from {median('stretch_low', 2)} to {median('stretch_high', 2)}"
+            f"{of} {median('isometry_defect')} (random matrices {median('isometry_defect_random')}), median 5 % and "
+            f"95 % quantiles of the stretch {median('stretch_low', 2)} and {median('stretch_high', 2)}"
         )
     n_narrow = int((values[f"leading_share_{sublayer}"] >= 0.99).sum())
     if n_narrow:

@@ -21,9 +21,9 @@ BRACKETS = "numbers in square brackets are 95 % intervals"
 """Note of sections whose sentences have intervals."""
 
 BAND = (
-    "intervals of smallest and largest values are simultaneous (with 95 % probability the intervals of all depths hold "
-    "at once), and so are those of accuracy and of the order of pairs at the depth of the largest AUROC; other "
-    "intervals are those of one depth"
+    "intervals of smallest and largest values are simultaneous (the intervals of all depths hold at once with a "
+    "probability of about 95 %), and so are those of accuracy and of the order of pairs at the depth of the largest "
+    "AUROC; other intervals are those of one depth"
 )
 """Note of sections that state an extreme over depths."""
 

@@ -66,7 +66,8 @@ def test_sentences_state_medians_and_their_references(section_of):
         "for the identity (the interval of the affine map is above that of the orthogonal map in 3 of 4 layers)."
     )
     assert "attention 0.700 (permuted steps 0.000); MLP 0.700 (permuted steps 0.000)." in steps
-    assert "attention 0.120 (random matrices 0.050), with stretches from 0.50 to 2.00" in isometry
+    quantiles = "median 5 % and 95 % quantiles of the stretch 0.50 and 2.00"
+    assert f"attention 0.120 (random matrices 0.050), {quantiles}" in isometry
     assert "would not show that a layer is a change of basis of the whole space" in last
     assert section.title == "Layers as linear maps at position -1 (prompts: 40 harmful)"
 

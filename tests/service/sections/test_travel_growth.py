@@ -33,9 +33,9 @@ def fact(growth):
 def test_an_undecided_law_has_its_slope_and_the_evidence_of_both_sites():
     assert fact(table()) == (
         "Mean variance of bad grows by a factor of 1.500 [1.330, 1.750] per block if an exponential is fitted (at "
-        "resid_pre, n = 29 depths, R² = 0.97). Exponential or power law: undecided. At resid_pre the AIC of the exponential is 16 "
-        "lower (if one depth is left out: 7 to 28 lower); at resid_mid the AIC of the power law is 50 lower (if one "
-        "depth is left out: 10 to 61 lower), and that of a product of both laws is another 9 lower."
+        "resid_pre, n = 29 depths, R² = 0.97). Exponential or power law: undecided. At resid_pre the AIC of the "
+        "exponential is 16 lower (if one depth is left out: 7 to 28 lower); at resid_mid the AIC of the power law is "
+        "50 lower (if one depth is left out: 10 to 61 lower), and that of a product of both laws is another 9 lower."
     )
 
 
