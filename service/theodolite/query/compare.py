@@ -215,7 +215,9 @@ def _select(run: Run, group: xr.Dataset, question: Question) -> xr.Dataset:
     for dim, given in (("contrast", question.contrast), ("set", question.prompt_set)):
         if dim in selected.dims:
             selected = selected.sel({dim: _only(run, dim, selected[dim].values.tolist(), given)})
-    if "site" in selected.dims:
+    if "site" in selected.dims:  # parallel blocks have no resid_mid: their MLP's norm has no depth of its own
+        captured = run.record.spec.capture.all_sites
+        selected = selected.sel(site=[site for site in selected["site"].values.tolist() if site in captured])
         selected = selected.sel(site=_sites(run, selected["site"].values.tolist(), question.site))
     if "position" not in selected.dims:
         return selected

@@ -5,7 +5,7 @@ import pytest
 import xarray as xr
 from support.finished_runs import finished_run
 
-from theodolite.errors import ResultsNotFoundError
+from theodolite.errors import ResultsNotFoundError, SpecError
 from theodolite.query.compare import Question, comparison
 from theodolite.query.curves import STATISTICS
 from theodolite.query.profiles import PROFILES
@@ -45,6 +45,15 @@ def test_heads_have_their_median_at_offset_zero():
 def test_a_circuit_of_zeros_does_not_count_in_the_median():
     stored = xr.DataArray([[[[-1, 4, 6]]]], {"circuit": ["qk"], "offset": [0]}, ("circuit", "offset", "layer", "head"))
     assert PROFILES["qk_coverage_99"].read(stored).values.tolist() == [5]
+
+
+def test_without_a_stream_between_the_branches_the_norm_of_the_mlp_has_no_depth(tmp_path):
+    run = finished_run(tmp_path, {"sphere": {"relative_spread": 7.0}}, sites=["resid_pre"])
+    frame = comparison([run], Question("relative_spread", prompt_set="harmful"))
+    assert frame["depth"].tolist() == [0, 2, 4, 6]
+    assert set(frame["site"]) == {"resid_pre"}
+    with pytest.raises(SpecError, match="site: tiny-0 has no 'resid_mid'; it has: resid_pre"):
+        comparison([run], Question("relative_spread", prompt_set="harmful", site="resid_mid"))
 
 
 def test_a_statistic_of_weights_needs_no_set_and_no_position(tmp_path):
