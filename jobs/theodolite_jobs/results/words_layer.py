@@ -142,14 +142,9 @@ def _decode_read(
     of the tokens are additional columns of the table.
     """
     norm, d_model = circuits.input_norm, weights.dimensions.d_model
-    keys = circuits.key.transpose(1, 0, 2).reshape(d_model, -1)
     scale = np.ones(d_model) if norm is None else norm.scale
     bias = np.zeros(d_model) if norm is None else norm.bias
-    plain = on_device(input_embeddings(weights), device)
-    if decoding.standardisation is not None:
-        plain = standardised_rows(plain, decoding.standardisation, device)
-    to_keys = torch.from_numpy((keys.T * scale).T.astype(np.float32)).to(device)
-    keys_bias = torch.from_numpy((bias @ keys).astype(np.float32)).to(device)
+    plain, to_keys, keys_bias = key_parts(weights, circuits, decoding, device)
 
     def rows(some: slice) -> torch.Tensor:
         table = plain(some)
@@ -169,6 +164,23 @@ def _decode_read(
     keys_by_head = [ends["top"] for ends in tokens[len(probes) :]]
     ids, scores = ([getattr(ranked, name) for ranked in keys_by_head] for name in ("ids", "scores"))
     return shifted[: len(vectors)], RankedTokens(np.concatenate(ids), np.concatenate(scores)), shifted[len(vectors) :]
+
+
+def key_parts(
+    weights: Weights, circuits: Circuits, decoding: Decoding, device: torch.device
+) -> tuple[Rows, torch.Tensor, torch.Tensor]:
+    """Return the rows n of attention's input before its scale, and W and c of the keys nW + c, on a device in float32.
+
+    W is (d_model, key-value head × d_head), and c is (key-value head × d_head). Without a norm, n is the input itself.
+    """
+    keys, norm = circuits.key.transpose(1, 0, 2).reshape(circuits.key.shape[1], -1), circuits.input_norm
+    plain, scaled, shift = on_device(input_embeddings(weights), device), keys, np.zeros(keys.shape[1])
+    if norm is not None:
+        scaled, shift = norm.scale[:, None] * keys, norm.bias @ keys
+    if decoding.standardisation is not None:
+        plain = standardised_rows(plain, decoding.standardisation, device)
+    to_keys, keys_bias = (torch.from_numpy(values.astype(np.float32)).to(device) for values in (scaled, shift))
+    return plain, to_keys, keys_bias
 
 
 def _keys(circuits: Circuits) -> NDArray[np.float64]:

@@ -11,11 +11,11 @@ from numpy.typing import NDArray
 from theodolite_jobs.models.weights import Weights
 from theodolite_jobs.results.circuits import read_circuits
 from theodolite_jobs.results.devices import available_device
-from theodolite_jobs.results.words_layer import Decoding, Frames, input_embeddings
+from theodolite_jobs.results.words_layer import Decoding, Frames, key_parts
 from theodolite_jobs.statistics.heads import Circuits
 from theodolite_jobs.statistics.norms import normalised
 from theodolite_jobs.statistics.permutations import permutation_test
-from theodolite_jobs.statistics.words import Request, Rows, on_device, standardised_rows, top_tokens
+from theodolite_jobs.statistics.words import Request, top_tokens
 from theodolite_jobs.statistics.words_nouns import (
     kept_share,
     noun_permutations,
@@ -161,8 +161,12 @@ def _offset_rows(
         for head, kv_head in enumerate(circuits.kv_head_of)
     ]
     device = available_device()
-    table = _key_rows(weights, circuits, decoding, device)
-    found = top_tokens(table, decoding.n_tokens, requests, decoding.count, device)
+    plain, to_keys, keys_bias = key_parts(weights, circuits, decoding, device)
+
+    def keys(some: slice) -> torch.Tensor:
+        return plain(some) @ to_keys + keys_bias
+
+    found = top_tokens(keys, decoding.n_tokens, requests, decoding.count, device)
     ids = {
         offset: np.stack([ends["top"].ids for ends in found[start : start + n_heads]])
         for start, offset in zip(range(0, len(found), n_heads), circuits.rotations, strict=True)
@@ -174,14 +178,3 @@ def _offset_rows(
         if offset
     ]
     return pd.concat(frames, ignore_index=True).assign(n=np.int32(len(some)))
-
-
-def _key_rows(weights: Weights, circuits: Circuits, decoding: Decoding, device: torch.device) -> Rows:
-    """Return the table of all tokens' keys on a device, (token, key-value head × d_head), in float32."""
-    keys, norm = circuits.key.transpose(1, 0, 2).reshape(circuits.key.shape[1], -1), circuits.input_norm
-    plain, scaled, shift = on_device(input_embeddings(weights), device), keys, np.zeros(keys.shape[1])
-    if norm is not None and decoding.standardisation is not None:
-        plain = standardised_rows(plain, decoding.standardisation, device)
-        scaled, shift = norm.scale[:, None] * keys, norm.bias @ keys
-    to_keys, keys_bias = (torch.from_numpy(values.astype(np.float32)).to(device) for values in (scaled, shift))
-    return lambda some: plain(some) @ to_keys + keys_bias
