@@ -57,6 +57,7 @@ def finished_run(
         "layer_other": list(layers),
         "d_model": range(8),
         "norm": [f"{layer}.{which}" for layer in range(model.n_layers) for which in ("attention", "mlp")],
+        "norm_other": [f"{layer}.{which}" for layer in range(model.n_layers) for which in ("attention", "mlp")],
         "circuit": ["qk", "vo"],
         "projection": ["query", "key"],
         "side": ["qk_query", "qk_key", "vo_read", "vo_write"],

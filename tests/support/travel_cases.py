@@ -6,6 +6,8 @@ from itertools import pairwise
 import numpy as np
 from support.result_cases import Float64, Stored, cosine, mean_and_spread
 
+from theodolite_jobs.statistics.travel_nulls import DRAWS, family_wise_p, permuted_cosine
+
 States = tuple[Float64, Float64 | None, list[Float64 | None]]
 """A prompt's states: block inputs and middles, (layer, d_model), and the blocks' outputs; None if not captured."""
 
@@ -15,8 +17,11 @@ STEPS = (
     *("arc_attn", "arc_mlp", "arc_block"),
 )
 PATH = ("path_length", "displacement", "path_ratio", "arc_length", "great_circle", "arc_ratio")
+COSINES = tuple(f"step_cosine_{name}_centred" for name in ("next", "stream", "attn", "mlp"))
 VARIANCES = (
-    *("step_cosine_next_centred", "step_cosine_stream_centred", "step_common_share"),
+    *COSINES,
+    *(f"{name}_{part}" for name in COSINES for part in ("null_sd", "p_family")),
+    "step_common_share",
     *("variance_pre", "variance_mid", "variance_post"),
     *(f"{name}_{branch}" for branch in BRANCHES for name in ("variance_step", "twice_covariance")),
 )
@@ -90,6 +95,17 @@ def variances_of_samples(samples: Sequence[States]) -> dict[str, Float64]:
     n_layers, n = len(samples[0][0]), len(samples)
     found = {name: np.full(n_layers, np.nan) for name in VARIANCES}
     block_steps: list[Float64 | None] = []
+    z = {name: np.full((1 + DRAWS, n_layers), np.nan) for name in COSINES}
+
+    def put(cosine_name: str, index: int, x: Float64, y: Float64) -> None:
+        """Fill in a cosine of deviations, its spread under permutations, and its z in each of them."""
+        found[cosine_name][index] = _correlation(x, y)
+        dx, dy = x - x.mean(axis=0), y - y.mean(axis=0)
+        lengths = np.sqrt((dx**2).sum() * (dy**2).sum())
+        if n > 1 and lengths > 0:
+            found[f"{cosine_name}_null_sd"][index] = np.sqrt(((dx @ dy.T) ** 2).sum() / (n - 1)) / lengths
+        z[cosine_name][:, index] = permuted_cosine(x, y).z
+
     for index in range(n_layers):
         by_sample = [steps_of(states, index) for states in samples]
         block_steps.append(None)
@@ -101,17 +117,19 @@ def variances_of_samples(samples: Sequence[States]) -> dict[str, Float64]:
             step = end - start
             found[f"variance_step_{name}"][index] = trace(step, step)
             found[f"twice_covariance_{name}"][index] = 2 * trace(start, step)
+            put(COSINES[1 if name == "block" else 2 + branch], index, start, step)
             if name == "attn":
                 found["variance_mid"][index] = trace(end, end)
             if name == "block":
                 block_steps[index] = step
                 found["variance_pre"][index], found["variance_post"][index] = trace(start, start), trace(end, end)
-                found["step_cosine_stream_centred"][index] = _correlation(step, start)
                 mean, square = step.mean(axis=0), (step**2).sum(axis=1).mean()
                 found["step_common_share"][index] = (mean @ mean - trace(step, step) / n) / square
     for index, (step, following) in enumerate(pairwise(block_steps)):
         if step is not None and following is not None:
-            found["step_cosine_next_centred"][index] = _correlation(step, following)
+            put(COSINES[0], index, step, following)
+    for name, of_blocks in z.items():
+        found[f"{name}_p_family"] = family_wise_p(of_blocks)
     return found
 
 
@@ -130,7 +148,8 @@ def expected_travel(
     """Return all variables of `travel`; `outputs` are the sites of captured outputs of attention and the MLP."""
     sets = list(stored.arrays)
     shape, is_whole = (len(sets), 2), list(layers) == list(range(n_layers))
-    expected = {"n_samples": np.zeros(shape)}
+    expected = {"n_samples": np.zeros(shape), "n_tested": np.zeros(shape)}
+    expected |= {f"{name}_ratio_at_right_angles": np.full(shape, np.nan) for name in ("path", "arc")}
     expected |= {name: np.full((*shape, len(layers)), np.nan) for name in VARIANCES}
     for name in STEPS:
         expected |= {f"{name}{end}": np.full((*shape, len(layers)), np.nan) for end in ("", "_std")}
@@ -148,7 +167,13 @@ def expected_travel(
             }
             all_states.append(states(of_sample, final[index], layers, n_layers))
             found.append(travel_of_sample(all_states[-1], [of_sample[site] for site in outputs], is_whole))
-        expected["n_samples"][at] = len(found)
+        expected["n_samples"][at] = expected["n_tested"][at] = len(found)
+        lengths, angles = (np.stack([steps[:, column] for steps, _ in found]) for column in (2, 7))
+        if is_whole:
+            squares = (lengths**2).mean(axis=0)
+            expected["path_ratio_at_right_angles"][at] = np.sqrt(squares).sum() / np.sqrt(squares.sum())
+            mean = angles.mean(axis=0)
+            expected["arc_ratio_at_right_angles"][at] = mean.sum() / np.arccos(np.prod(np.cos(mean)))
         for names, values in zip((STEPS, PATH), map(np.stack, zip(*found, strict=True)), strict=True):
             mean, std = mean_and_spread(values)
             for column, quantity in enumerate(names):

@@ -10,7 +10,7 @@ from theodolite.sites import Site, leaving_block
 from theodolite.store.runs import Run
 from theodolite_jobs.passes.norm_layers import NormLayer
 from theodolite_jobs.passes.samples import Samples
-from theodolite_jobs.passes.selections import first_captured
+from theodolite_jobs.passes.selections import branches_add, first_captured
 from theodolite_jobs.statistics import sphere
 from theodolite_jobs.statistics.kernels import row_lengths
 from theodolite_jobs.statistics.moments import Moments, moments
@@ -59,8 +59,7 @@ def captured_blocks(
     run: Run, sites: Sequence[Site], at: Callable[[Site, int], NDArray[np.floating]], visit: Callable[[int], None]
 ) -> Iterator[Block]:
     """Yield each captured block, after a call of `visit` with the block's index; `at` may also return means."""
-    # An old parity certificate lacks `post_norm`; resid_mid − resid_pre is then not taken as attention's output.
-    layers, sums = run.record.layers, Site.RESID_MID in sites and not run.record.parity.get("post_norm", True)
+    layers, sums = run.record.layers, Site.RESID_MID in sites and branches_add(run)
     for index, layer in enumerate(layers):
         visit(index)
         captured = first_captured(run, leaving_block(layer, run.record.model.n_layers))

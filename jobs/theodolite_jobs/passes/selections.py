@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from theodolite.errors import StoreError
-from theodolite.sites import Site
+from theodolite.sites import Site, leaving_block
 from theodolite.spec import digest_of
 from theodolite.store.commits import read_commits
 from theodolite.store.records import Commit
@@ -79,6 +79,21 @@ def first_captured(run: Run, candidates: Sequence[tuple[Site, int]]) -> tuple[Si
         if layer in run.record.layers:
             return site, run.record.layers.index(layer)
     return None
+
+
+def block_states(run: Run, layer: int) -> list[tuple[Site, int] | None]:
+    """Return where a block's input, middle and output were captured, as `first_captured` does; None where not."""
+    candidates = ([(Site.RESID_PRE, layer)], [(Site.RESID_MID, layer)], leaving_block(layer, run.record.model.n_layers))
+    return [first_captured(run, places) for places in candidates]
+
+
+def branches_add(run: Run) -> bool:
+    """Return whether the outputs of attention and MLP are differences of the stream.
+
+    In post-norm models they are not, since the stream behind a norm is not a sum. An old parity certificate lacks
+    `post_norm`; no difference is then taken as an output.
+    """
+    return not run.record.parity.get("post_norm", True)
 
 
 def all_commits(run: Run) -> dict[str, list[Commit]]:

@@ -6,11 +6,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from theodolite.groups import GROUPS
-from theodolite.sites import Site, leaving_block
 from theodolite.store.runs import Run
 from theodolite_jobs.passes.collect import Arrays
 from theodolite_jobs.passes.point_clouds import PointCloud, first_usable, read_cloud
-from theodolite_jobs.passes.selections import first_captured
+from theodolite_jobs.passes.selections import block_states
 from theodolite_jobs.results.context import Context, Result
 from theodolite_jobs.statistics.basis import MIN_SAMPLES, pair_grams, r_squared
 from theodolite_jobs.statistics.basis_spectrum import stretch
@@ -69,9 +68,7 @@ def compute(context: Context) -> Result:
 
 def _maps_of_layer(run: Run, cloud: PointCloud, layer: int) -> dict[str, float]:
     """Return the variables of all sublayers of a layer whose input and output were captured."""
-    candidates = [(Site.RESID_PRE, layer)], [(Site.RESID_MID, layer)], leaving_block(layer, run.record.model.n_layers)
-    captured = [first_captured(run, sites) for sites in candidates]
-    samples = [None if at is None else read_cloud(run, cloud, *at) for at in captured]
+    samples = [None if place is None else read_cloud(run, cloud, *place) for place in block_states(run, layer)]
     folds = np.array(cloud.samples) % FOLDS
     values: dict[str, float] = {}
     for sublayer, (first, second) in _ENDS.items():

@@ -1,18 +1,18 @@
 """Similarity through the blocks: CKA between input and output, and between the input and what a branch adds to it."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from theodolite.sites import Site, leaving_block
+from theodolite.sites import Site
 from theodolite.store.runs import Run
 from theodolite_jobs.passes.point_clouds import PointCloud, read_cloud
-from theodolite_jobs.passes.selections import first_captured
-from theodolite_jobs.results.gram_layer import TRANSFORMS, centred
-from theodolite_jobs.statistics.gram import gram
-from theodolite_jobs.statistics.gram_cka import linear_cka_debiased, packed
+from theodolite_jobs.passes.selections import block_states, branches_add, first_captured
+from theodolite_jobs.results.gram_layer import TRANSFORMS
+from theodolite_jobs.statistics.gram import centred, gram
+from theodolite_jobs.statistics.gram_cka import cka_with_permuted_steps, linear_cka_debiased, packed
 
 Place = tuple[Site, int]
 """A captured site, and an index into the run's layers; `resid_final` has index 0."""
@@ -22,7 +22,7 @@ class Branch(NamedTuple):
     """A branch of one block, or the whole block.
 
     Attributes:
-        name: name of its variable without the prefix of a space.
+        name: `attention`, `mlp` or `block`, as in the names of its variables.
         layer: index into the run's layers.
         entering: its input.
         added: what it adds to the stream: a captured output, or two places whose difference is the output.
@@ -48,8 +48,8 @@ def through_blocks(run: Run, debiased: NDArray[np.float64]) -> dict[str, NDArray
 
     names = {"cka_attention": (0, 1), "cka_mlp": (1, 2), "cka_block": (0, 2)}
     cka = {name: np.full(len(layers), np.nan) for name in names}
-    for index in range(len(layers)):
-        rows = [row(place) for place in _stream(run, index)]
+    for index, layer in enumerate(layers):
+        rows = [row(place) for place in block_states(run, layer)]
         for name, (first, second) in names.items():
             if rows[first] is not None and rows[second] is not None:
                 cka[name][index] = debiased[rows[first], rows[second]]
@@ -62,10 +62,9 @@ def branches(run: Run) -> Iterator[Branch]:
     An output that was not captured is a difference of the stream. Post-norm blocks have no such difference, since the
     stream behind a norm is not a sum. Parallel blocks have one only for the whole block.
     """
-    # An old parity certificate lacks `post_norm`; no difference is then taken as an output.
-    is_sum = not run.record.parity.get("post_norm", True)
+    is_sum = branches_add(run)
     for index, layer in enumerate(run.record.layers):
-        entering, middle, leaving = _stream(run, index)
+        entering, middle, leaving = block_states(run, layer)
         attention, mlp = (first_captured(run, [(site, layer)]) for site in (Site.ATTN_OUT, Site.MLP_OUT))
         # Without resid_mid, as in parallel blocks, the MLP's input is the block's input.
         inputs = {"attention": entering, "mlp": middle or entering, "block": entering}
@@ -76,29 +75,25 @@ def branches(run: Run) -> Iterator[Branch]:
         }
         for name, place in inputs.items():
             if place and outputs[name]:
-                yield Branch(f"cka_{name}_branch", index, place, outputs[name])
+                yield Branch(name, index, place, outputs[name])
 
 
 def branch_cka(run: Run, cloud: PointCloud, branch: Branch) -> dict[str, float]:
-    """Return the debiased CKA between a branch's input and what it adds, by the name of the variable in each space."""
+    """Return the debiased CKA between a branch's input and what it adds, by the name of the variable in each space.
+
+    It also returns the CKA between the input and its sum with what the branch adds to other prompts.
+    """
     entering, first, *rest = (
         read_cloud(run, cloud, *place).astype(np.float64) for place in (branch.entering, *branch.added)
     )
     added = rest[0] - first if rest else first
-    values = {}
+    values = {f"cka_{branch.name}_permuted": cka_with_permuted_steps(centred(entering), centred(added))}
     for prefix, transform in TRANSFORMS.items():
         matrices = [gram(centred(transform(x))) for x in (entering, added)]
         entries = np.stack([packed(matrix) for matrix in matrices])
         diagonals = np.stack([np.diag(matrix) for matrix in matrices])
-        values[prefix + branch.name] = float(linear_cka_debiased(entries @ entries.T, diagonals)[0, 1])
+        values[f"{prefix}cka_{branch.name}_branch"] = float(linear_cka_debiased(entries @ entries.T, diagonals)[0, 1])
     return values
-
-
-def _stream(run: Run, index: int) -> Sequence[Place | None]:
-    """Return the captured places of a block's input, middle and output."""
-    layer = run.record.layers[index]
-    candidates = ([(Site.RESID_PRE, layer)], [(Site.RESID_MID, layer)], leaving_block(layer, run.record.model.n_layers))
-    return [first_captured(run, places) for places in candidates]
 
 
 def _added(captured: Place | None, start: Place | None, end: Place | None) -> tuple[Place, ...]:

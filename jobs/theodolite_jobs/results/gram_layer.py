@@ -9,6 +9,7 @@ from theodolite.sites import Site
 from theodolite.store.runs import Run
 from theodolite_jobs.passes.point_clouds import PointCloud, read_cloud
 from theodolite_jobs.statistics.gram import (
+    centred,
     effective_rank,
     eigenvalues,
     gram,
@@ -74,10 +75,3 @@ def pair_shape(run: Run, positive: PointCloud, negative: PointCloud, site: Site,
             values |= means_and_medians(*matrices, p @ middle, q @ middle, float(middle @ middle))
     del values["cosine_of_means"], values["difference_of_means"]  # `curves` has them for all prompts
     return values
-
-
-def centred(x: Vectors) -> Vectors:
-    """Return samples minus their mean; equal samples give exact zeros."""
-    shifted: Vectors = x - x[0]
-    shifted -= shifted.mean(axis=0)
-    return shifted

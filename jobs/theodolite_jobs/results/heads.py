@@ -26,7 +26,12 @@ from theodolite_jobs.results.heads_layer import (
     vocabulary_products,
 )
 from theodolite_jobs.results.heads_stream import CapturedInputs, Directions
-from theodolite_jobs.statistics.heads import coverage_rank, effective_rank, stable_rank
+from theodolite_jobs.statistics.heads import (
+    coverage_rank,
+    effective_rank,
+    effective_rank_of_gaussian_factors,
+    stable_rank,
+)
 from theodolite_jobs.statistics.permutations import Tested, permutation_test
 from theodolite_jobs.tasks import run_tasks, shared
 
@@ -118,6 +123,7 @@ def _all_layers(context: Context, weights: Weights, vocabulary: Vocabulary | Non
     values = arrays["singular_values"]
     arrays |= {"coverage_99": coverage_rank(np.nan_to_num(values)), "effective_rank": effective_rank(values)}
     arrays |= {"stable_rank": stable_rank(values), "n_samples": stream.counts()}
+    arrays["effective_rank_random"] = np.array(effective_rank_of_gaussian_factors(sizes.d_model, sizes.d_head))
     arrays |= _tests(parts, arrays["direction_alignment"].shape)
     attributes = {
         "options": heads.model_dump(mode="json"),

@@ -11,9 +11,10 @@ from theodolite.sites import Site
 from theodolite.store.runs import Run
 from theodolite_jobs.passes.collect import Arrays
 from theodolite_jobs.results.context import Context, Result
-from theodolite_jobs.results.permuted_labels import PermutedContrast, centred, permuted_contrast
+from theodolite_jobs.results.permuted_labels import PermutedContrast, permuted_contrast
 from theodolite_jobs.statistics import separation_scores
 from theodolite_jobs.statistics.bands import simultaneous_quantile
+from theodolite_jobs.statistics.gram import centred
 from theodolite_jobs.statistics.moments import on_sphere
 from theodolite_jobs.statistics.permutations import (
     accuracy,
@@ -24,6 +25,7 @@ from theodolite_jobs.statistics.permutations import (
     held_out_scores,
     paired_accuracy,
     permutation_test,
+    silhouettes,
 )
 from theodolite_jobs.tasks import Progress, run_tasks, shared
 
@@ -121,6 +123,7 @@ def _place(run: Run, contrast: PermutedContrast, site: Site, layer: int) -> _Pla
         "accuracy": accuracy(scores, labels),
         "paired_accuracy": paired_accuracy(scores, labels) if contrast.paired else np.full(len(labels), np.nan),
         "difference_norm": difference_norms(gram, labels),
+        "silhouette": silhouettes(gram, labels),
         "on_sphere_auroc": auroc(on_the_sphere, labels),
         "norm_auroc": np.maximum(of_norms, 1 - of_norms),  # the larger norms may belong to either set
     }

@@ -11,6 +11,7 @@ from theodolite_jobs.passes.point_clouds import PointCloud, read_cloud
 from theodolite_jobs.passes.samples import SampleSelection
 from theodolite_jobs.passes.selections import contrast_selection
 from theodolite_jobs.results.context import Context
+from theodolite_jobs.statistics.gram import centred
 from theodolite_jobs.statistics.norms import Norm, standardised
 from theodolite_jobs.statistics.permutations import difference_weights, permuted_labels
 from theodolite_jobs.statistics.separation import FOLDS
@@ -54,12 +55,6 @@ class PermutedContrast:
     def differences(self, run: Run, site: Site, layer: int, norm: Norm | None = None) -> NDArray[np.float64]:
         """Return the difference of the two sets' means in each draw, (draw, d_model); arguments as in `read`."""
         return np.asarray(difference_weights(self.labels) @ self.read(run, site, layer, norm))
-
-
-def centred(samples: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Return samples minus their mean; equal samples give exact zeros."""
-    deviations = samples - samples[0]
-    return np.asarray(deviations - deviations.mean(axis=0))
 
 
 def permuted_contrast(context: Context, label: str, position: int) -> PermutedContrast | None:

@@ -11,7 +11,8 @@ from theodolite_jobs.passes.collect import Arrays, SetPasses
 from theodolite_jobs.passes.norm_layers import FINAL, NormLayer
 from theodolite_jobs.results.context import Context, Result
 from theodolite_jobs.results.sphere_gaussian import fitted_gaussians
-from theodolite_jobs.statistics import sphere
+from theodolite_jobs.statistics import sphere, sphere_ellipsoids
+from theodolite_jobs.statistics.norms import Norm
 from theodolite_jobs.tasks import run_tasks
 
 
@@ -34,13 +35,31 @@ def compute(context: Context) -> Result:
         "scale_radii": np.stack([sphere.scale_radii(norm.norm) for norm in norms]),
         "centre": np.stack([norm.norm.bias for norm in norms]),
     }
+    arrays |= _ellipsoids([norm.norm for norm in norms])
     arrays |= context.collected.over_sets("sphere", partial(_statistics, norms, context.coordinates["site"]))
     arrays |= fitted_gaussians(context, norms)
     labels: dict[str, tuple[str, list[Any]]] = {
         "norm_kind": ("norm", [norm.which for norm in norms]),
         "norm_layer": ("norm", [norm.layer for norm in norms]),
     }
-    return Result(arrays, {**context.coordinates, "norm": [norm.label for norm in norms]}, labels=labels)
+    names = [norm.label for norm in norms]
+    return Result(arrays, {**context.coordinates, "norm": names, "norm_other": names}, labels=labels)
+
+
+def _ellipsoids(norms: Sequence[Norm]) -> Arrays:
+    """Return the variables that depend on the parameters of the norm layers alone, besides the semi-axes."""
+    scales = np.stack([norm.scale.astype(np.float64) for norm in norms])
+    normals = np.stack([sphere_ellipsoids.plane_normal(norm) for norm in norms])
+    overlap, permuted = sphere_ellipsoids.ellipsoid_overlaps(norms)
+    return {
+        "scale": scales,
+        "plane_normal": normals,
+        "scale_cosine": sphere_ellipsoids.scale_cosines(scales),
+        "scale_correlation": sphere_ellipsoids.scale_correlations(scales),
+        "ellipsoid_overlap": overlap,
+        "ellipsoid_overlap_permuted": permuted,
+        "plane_normal_cosine": np.abs(normals @ normals.T),
+    }
 
 
 def _statistics(norms: Sequence[NormLayer], sites: Sequence[str], passes: SetPasses) -> Arrays:

@@ -8,16 +8,16 @@ import xarray as xr
 
 from theodolite.sites import Site, depth
 
-_LONG = ("d_model", "layer_other", "n_prompts")
+_LONG = ("d_model", "layer_other", "norm_other", "n_prompts")
 _LABELS = ("contrast", "set", "site", "norm")
 
 
 def flat_table(group: xr.Dataset) -> pd.DataFrame:
     """Return a group as a table with one row for each statistic and each combination of labels.
 
-    The table leaves out statistics of single features, of pairs of layers, and of other numbers of prompts. If the
-    group has sites and layers, `depth` counts half blocks along the stream. In the column of a dimension that a
-    statistic lacks, a label is an empty string and a number is −1.
+    The table leaves out statistics of single features, of pairs of layers or norm layers, and of other numbers of
+    prompts. If the group has sites and layers, `depth` counts half blocks along the stream. In the column of a
+    dimension that a statistic lacks, a label is an empty string and a number is −1.
     """
     labels: dict[tuple[Hashable, ...], pd.DataFrame] = {}  # by dimensions, since xarray takes 10 ms for each table
     parts = []

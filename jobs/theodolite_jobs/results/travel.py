@@ -15,8 +15,11 @@ from theodolite.sites import HALF_BLOCKS, Site, depth
 from theodolite.store.tables import encode_table
 from theodolite_jobs.passes.collect import Arrays, SetPasses
 from theodolite_jobs.results.context import Context, Result
+from theodolite_jobs.results.travel_nulls import permuted_cosines
+from theodolite_jobs.statistics.ratio import ratio
 from theodolite_jobs.statistics.travel import PATH, STEPS
 from theodolite_jobs.statistics.travel_growth import Fit, growth_fits
+from theodolite_jobs.statistics.travel_nulls import arc_ratio_at_right_angles, path_ratio_at_right_angles
 from theodolite_jobs.statistics.travel_variance import centred_cosines, common_share, variance_budget
 from theodolite_jobs.statistics.travel_verdict import Comparison, comparison, verdict
 
@@ -29,14 +32,19 @@ _GROWING = {"norm_mean": "moments", "variance_mean": "curves", "variance_max": "
 def digest_inputs(context: Context) -> dict[str, Any]:
     """Return the contents of the group's digest, with the versions of the two groups whose quantities are fitted."""
     fitted = {name: GROUPS[name].version for name in GROUPS["travel"].requires}
-    return context.digest_inputs("travel", fitted)
+    return context.digest_inputs("travel", fitted, samples=context.spec.gram.samples)
 
 
 def compute(context: Context) -> Result:
-    """Return the group from the first pass over the activations, and the fits from `moments` and `curves`."""
-    arrays = context.collected.over_sets("travel", _statistics)
+    """Return the group from the first pass over the activations, and the fits from `moments` and `curves`.
+
+    Raises:
+        RunDamagedError: a shard differs from its commit record, or contains a number that is not finite.
+    """
+    arrays = context.collected.over_sets("travel", _statistics) | permuted_cosines(context)
     growth = growth_table({name: context.group(name) for name in GROUPS["travel"].requires})
-    return Result(arrays, context.coordinates, tables={"growth": encode_table(growth)})
+    attributes = {"options": context.spec.gram.model_dump()}
+    return Result(arrays, context.coordinates, attributes, tables={"growth": encode_table(growth)})
 
 
 def _statistics(passes: SetPasses) -> Arrays:
@@ -45,6 +53,15 @@ def _statistics(passes: SetPasses) -> Arrays:
         for column, name in enumerate(names):
             arrays[name] = passes[kind].mean[..., column]
             arrays[f"{name}_std"] = np.sqrt(passes[kind].variance[..., column])
+    steps, length = passes["steps"], STEPS.index("step_norm_block")
+    mean_squares = steps.mean[..., length] ** 2 + ratio(steps.m2[..., length], np.float64(steps.count))
+    # Where not all layers were captured, the path is not known.
+    is_whole = np.isfinite(arrays["path_ratio"])
+    for name, null in {
+        "path_ratio": path_ratio_at_right_angles(mean_squares),
+        "arc_ratio": arc_ratio_at_right_angles(steps.mean[..., STEPS.index("arc_block")]),
+    }.items():
+        arrays[f"{name}_at_right_angles"] = np.where(is_whole, null, np.nan)
     products = passes.first.products
     assert products is not None
     arrays |= variance_budget(products) | centred_cosines(products)

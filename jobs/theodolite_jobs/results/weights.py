@@ -13,7 +13,7 @@ from theodolite.sites import Site
 from theodolite_jobs.models.weights import Weights
 from theodolite_jobs.results.context import Context, Result
 from theodolite_jobs.statistics.norms import Norm
-from theodolite_jobs.statistics.weights import folded_reader, folded_writer, leading_basis, overlap
+from theodolite_jobs.statistics.weights import folded_reader, folded_writer, leading_basis, overlap, random_overlap
 from theodolite_jobs.tasks import run_tasks
 
 RANK = 32
@@ -49,7 +49,8 @@ def compute(context: Context) -> Result:
     with context.tasks():
         bases = list(run_tasks(layer_bases, arguments, context.progress, "weight matrices", rounds=1))
     rank = bases[0][0]["o"].shape[1]
-    values = {"random_overlap": np.array(rank / weights.dimensions.d_model)}
+    mean, sd = random_overlap(rank, weights.dimensions.d_model)
+    values = {"random_overlap": np.array(mean), "random_overlap_sd": np.array(sd)}
     for prefix, of_form in zip(FORMS, zip(*bases, strict=True), strict=True):
         values |= {prefix + name: array for name, array in _overlaps(weights, of_form).items()}
     layers = range(weights.dimensions.n_layers)

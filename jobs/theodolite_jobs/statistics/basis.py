@@ -26,6 +26,7 @@ import numpy as np
 from jaxtyping import Bool, Float, Float64, Int64
 from numpy.typing import NDArray
 
+from theodolite_jobs.statistics.gram import centred
 from theodolite_jobs.statistics.ratio import ratio
 from theodolite_jobs.statistics.separation import FOLDS, Estimate, jackknife
 
@@ -62,10 +63,7 @@ class PairGrams(NamedTuple):
 def pair_grams(x: Float[np.ndarray, "sample d_model"], y: Float[np.ndarray, "sample d_model"]) -> PairGrams:
     """Return the dot products of inputs x and steps y − x, relative to their means; equal samples give exact zeros."""
     inputs = x.astype(np.float64)
-    steps = y - inputs
-    for samples in (inputs, steps):
-        samples -= samples[0].copy()
-        samples -= samples.mean(axis=0)
+    inputs, steps = centred(inputs), centred(y - inputs)
     return PairGrams(inputs @ inputs.T, inputs @ steps.T, steps @ steps.T)
 
 
@@ -125,6 +123,7 @@ def r_squared(grams: PairGrams, folds: Int64[np.ndarray, " sample"]) -> dict[str
     R² = 1 − Σ‖y − ŷ‖²/Σ‖y − mean of the training samples‖², over all held-out samples.
 
     - `affine`, `orthogonal`, `identity`: of the outputs, for the three maps.
+    - `gain`: R² of `affine` minus R² of `orthogonal`.
     - `step`: of the steps, for the affine map; the identity gives 0. 1 − affine = (1 − identity)(1 − step).
     - `permuted`: as `step`, after a random permutation of the steps over the samples; about 0.
 
@@ -148,6 +147,7 @@ def r_squared(grams: PairGrams, folds: Int64[np.ndarray, " sample"]) -> dict[str
             sums[name][one, other] = errors[folds[~training] == one].sum()
             sums[name][other, one] = errors[folds[~training] == other].sum()
     rounding = _ROUNDING * float(np.trace(grams.xx) + np.trace(grams.ss))
+    sums["gain"] = sums["outputs"] + sums["affine"] - sums["orthogonal"]
     return {name: _estimate(sums[errors], sums[totals], rounding) for name, (errors, totals) in _FRACTIONS.items()}
 
 
@@ -155,6 +155,7 @@ _FRACTIONS = {
     "affine": ("affine", "outputs"),
     "orthogonal": ("orthogonal", "outputs"),
     "identity": ("steps", "outputs"),
+    "gain": ("gain", "outputs"),  # 1 − gain/outputs = (orthogonal − affine)/outputs
     "step": ("affine", "steps"),
     "permuted": ("permuted", "permuted steps"),
 }

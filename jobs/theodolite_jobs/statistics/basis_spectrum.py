@@ -35,7 +35,7 @@ class Stretch(NamedTuple):
         stretch_median: their median.
         stretch_high: their 95 % quantile.
         isometry_defect: 1 − (Σs)²/(k Σs²); 0 for a multiple of an isometry, at most 1 − 1/k.
-        isometry_defect_random: the isometry defect of a random matrix with the same numbers of inputs and outputs.
+        isometry_defect_random: that of the identity plus a random matrix, with steps of the same mean square.
     """
 
     leading_share: float
@@ -67,7 +67,11 @@ def stretch(grams: PairGrams, d_model: int) -> Stretch:
         return Stretch(float(shares[0]), 0, *_UNDEFINED)
     singular = np.sqrt(np.maximum(np.linalg.eigvalsh(products[:k, :k] - np.diag(noise[:k])), 0.0))
     low, median, high = np.quantile(singular, _QUANTILES).tolist()
-    defect, random = (isometry_defect(singular), k / (4 * d_model)) if k > 1 else (float("nan"), float("nan"))
+    defect, random = float("nan"), float("nan")
+    if k > 1:
+        squares = np.diag(coefficients[:, :k].T @ grams.ss @ coefficients[:, :k]) - noise[:k]
+        defect = isometry_defect(singular)
+        random = isometry_defect_of_random_steps(k, d_model, max(float(squares.mean()), 0.0))
     return Stretch(float(shares[0]), k, low, median, high, defect, random)
 
 
@@ -84,9 +88,20 @@ def _n_determined(products: Float64[np.ndarray, "k k"], noise: Float64[np.ndarra
 
 
 def isometry_defect(singular: Float64[np.ndarray, " k"]) -> float:
-    """Return 1 − (Σs)²/(k Σs²) of singular values: their variance over their mean square; NaN if all are 0.
-
-    For a (k, d) matrix of independent Gaussians with k ≤ d/2 the defect is about k/4d: s²/d has the mean 1 and the
-    variance k/d (Marchenko and Pastur 1967), so s/√d has a variance of about k/4d.
-    """
+    """Return 1 − (Σs)²/(k Σs²) of singular values: their variance over their mean square; NaN if all are 0."""
     return float(1 - ratio(singular.sum() ** 2, len(singular) * (singular**2).sum()))
+
+
+def isometry_defect_of_random_steps(k: int, d: int, squared: float) -> float:
+    """Return the expected isometry defect of k orthonormal inputs plus random steps, for k well below d.
+
+    A = (1 0) + R with independent Gaussians of variance σ²/d in the (k, d) matrix R. The eigenvalues s² of AAᵀ have the
+    mean 1 + σ² and the variance (2σ² + σ⁴)·k/d: R + Rᵀ in the first k columns adds 2σ²k/d (Wigner 1958), and RRᵀ adds
+    σ⁴k/d (Marchenko and Pastur 1967). To first order the variance of s is that of s² over 4(1 + σ²).
+
+    Args:
+        k: number of inputs.
+        d: number of features.
+        squared: mean squared length σ² of the steps.
+    """
+    return k / (4 * d) * (2 * squared + squared**2) / (1 + squared) ** 2

@@ -18,6 +18,13 @@ def standardised(x: Float64[np.ndarray, "sample d_model"]) -> tuple[Float64[np.n
     return x[:, varies] / spread[varies], int((~varies).sum())
 
 
+def centred(x: Float64[np.ndarray, "n d"]) -> Float64[np.ndarray, "n d"]:
+    """Return samples minus their mean; equal samples give exact zeros."""
+    shifted = np.asarray(x - x[0])
+    shifted -= shifted.mean(axis=0)
+    return shifted
+
+
 def gram(x: Float64[np.ndarray, "n d"]) -> Gram:
     """Return the dot products of all pairs of samples."""
     return np.asarray(x @ x.T)

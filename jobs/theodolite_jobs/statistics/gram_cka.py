@@ -7,6 +7,9 @@ for independent Gaussians it is .90 at n = 64 and d = 576. Debiased CKA uses the
 import numpy as np
 from jaxtyping import Float64
 
+_PERMUTATIONS = 20
+_SEED = 0
+
 
 def packed(matrix: Float64[np.ndarray, "n n"]) -> Float64[np.ndarray, " entry"]:
     """Return a symmetric matrix as a vector of n(n+1)/2 entries, with the inner products of the matrices."""
@@ -38,3 +41,24 @@ def linear_cka_debiased(
     noise = 1e-12 * np.diag(products)
     unbiased[np.diag(unbiased) <= noise] = np.nan
     return linear_cka(unbiased)
+
+
+def cka_with_permuted_steps(x: Float64[np.ndarray, "n d_model"], steps: Float64[np.ndarray, "n d_model"]) -> float:
+    """Return the mean debiased CKA between x and x + steps, over permutations of the steps' samples.
+
+    It is the similarity that the addition alone gives, without a relation between a sample and its step.
+
+    Args:
+        x: centred samples.
+        steps: centred steps of these samples.
+    """
+    xx, xs, ss = x @ x.T, x @ steps.T, steps @ steps.T
+    random = np.random.default_rng(_SEED)
+    values = []
+    for _ in range(_PERMUTATIONS):
+        order = random.permutation(len(x))
+        cross = xs[:, order]
+        matrices = np.stack([xx, xx + cross + cross.T + ss[np.ix_(order, order)]])
+        entries = np.stack([packed(matrix) for matrix in matrices])
+        values.append(linear_cka_debiased(entries @ entries.T, np.diagonal(matrices, axis1=1, axis2=2))[0, 1])
+    return float(np.mean(values))

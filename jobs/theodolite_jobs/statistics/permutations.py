@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from scipy.stats import rankdata
 
 from theodolite.groups.permutations import LEVEL
+from theodolite_jobs.statistics.gram import squared_distances
 from theodolite_jobs.statistics.norms import unit
 from theodolite_jobs.statistics.ratio import ratio
 from theodolite_jobs.statistics.separation import FOLDS
@@ -148,6 +149,24 @@ def paired_accuracy(
     first, second = np.hsplit(scores, 2)
     differences = np.where(np.hsplit(labels, 2)[0], first - second, second - first)
     return np.asarray(((1 + np.sign(differences)) / 2).mean(axis=1))
+
+
+def silhouettes(
+    gram: Float64[np.ndarray, "sample sample"], labels: Bool[np.ndarray, "draw sample"]
+) -> Float64[np.ndarray, " draw"]:
+    """Return the mean silhouette of the two sets under each draw, as `statistics/gram.silhouette` defines it.
+
+    NaN if a set has fewer than two samples.
+    """
+    distances = np.sqrt(squared_distances(gram))
+    to_positive = labels @ distances
+    to_negative = distances.sum(axis=0) - to_positive
+    n_p, n_q = (one.sum(axis=1, keepdims=True).astype(np.float64) for one in (labels, ~labels))
+    within = np.where(labels, ratio(to_positive, n_p - 1), ratio(to_negative, n_q - 1))
+    between = np.where(labels, ratio(to_negative, n_q), ratio(to_positive, n_p))
+    larger = np.maximum(within, between)
+    values = np.where(larger == 0, 0.0, ratio(between - within, larger))
+    return np.asarray(values.mean(axis=1))
 
 
 def permutation_test(statistic: Float64[np.ndarray, "draw *places"]) -> Tested:

@@ -37,6 +37,7 @@ _PARAMETERS = {"log_linear": 4, "power_law": 5, "product": 6}
 
 _MIN_POINTS = 4
 _CONSTANT = 1e-13
+_AT_LIMIT = 0.01  # of the logarithm of the distance to the origin
 _TAIL = 0.025  # on each side of a 95 % interval
 _INTERVAL_GRID = (49, 25)  # points of (autocorrelation, origin)
 _INTERVAL_ENDS = (-3.0, 5.0)  # artanh of the autocorrelation
@@ -52,6 +53,7 @@ class Fit:
         slope: b, per block for `log_linear`, the exponent for `power_law`.
         slope_low, slope_high: the 95 % interval of b.
         origin: t₀ of the power law, in blocks; NaN for `log_linear`.
+        origin_at_limit: whether the origin is at an end of its allowed range, so that the likelihood has no maximum.
         autocorrelation: correlation of errors at a distance of one block.
         r_squared: 1 − RSS/TSS of ln y; NaN if y is constant.
         aic: −2 ln L + 2·(number of parameters), without the constant of L; NaN if y is constant. The fit with the
@@ -65,6 +67,7 @@ class Fit:
     slope_low: float
     slope_high: float
     origin: float
+    origin_at_limit: bool
     autocorrelation: float
     r_squared: float
     aic: float
@@ -106,7 +109,7 @@ def akaike(
 
 def _constant(law: str, y: Float64[np.ndarray, " depth"]) -> Fit:
     nan = float("nan")
-    return Fit(law, float(y.mean()), 0.0, nan, nan, nan, nan, nan, nan, len(y))
+    return Fit(law, float(y.mean()), 0.0, nan, nan, nan, False, nan, nan, nan, len(y))
 
 
 def _fit(law: str, t: Float64[np.ndarray, " depth"], y: Float64[np.ndarray, " depth"]) -> Fit:
@@ -119,6 +122,7 @@ def _fit(law: str, t: Float64[np.ndarray, " depth"], y: Float64[np.ndarray, " de
     intercept = float(weighted_fits(t[None], ones, (y - slope * x)[None], best.rho[:, None]).slope[0, 0, 0])
     residual = float(((y - intercept - slope * x) ** 2).sum())
     low, high = slope_interval(law, t, y)
+    to_limit = min(abs(best.log_distance[0] - end[0]) for end in _log_distances(law, t[None]))
     return Fit(
         law=law,
         intercept=intercept,
@@ -126,6 +130,7 @@ def _fit(law: str, t: Float64[np.ndarray, " depth"], y: Float64[np.ndarray, " de
         slope_low=low,
         slope_high=high,
         origin=float(t[0] - np.exp(best.log_distance[0])) if law == "power_law" else float("nan"),
+        origin_at_limit=bool(law == "power_law" and to_limit < _AT_LIMIT),
         autocorrelation=float(best.rho[0]),
         r_squared=1 - residual / float(((y - y.mean()) ** 2).sum()),
         aic=float(best.deviance[0]) + 2 * _PARAMETERS[law],

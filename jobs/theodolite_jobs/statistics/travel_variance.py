@@ -95,15 +95,18 @@ def variance_budget(products: StepProducts) -> dict[str, ByBlock]:
 def centred_cosines(products: StepProducts) -> dict[str, ByBlock]:
     """Return the cosines of deviations of steps, by the names of the group's variables.
 
-    `step_cosine_next_centred` is Σ dΔ_l·dΔ_{l+1} / √(Σ‖dΔ_l‖² Σ‖dΔ_{l+1}‖²), `step_cosine_stream_centred` is
-    Σ dx·dΔ / √(Σ‖dx‖² Σ‖dΔ‖²), with sums over prompts. NaN where a sum of squares is zero.
+    `step_cosine_next_centred` is Σ dΔ_l·dΔ_{l+1} / √(Σ‖dΔ_l‖² Σ‖dΔ_{l+1}‖²), the others are Σ dx·dΔ / √(Σ‖dx‖² Σ‖dΔ‖²)
+    for a step Δ that starts at x, with sums over prompts. NaN where a sum of squares is zero.
     """
-    start, cross, step, _ = np.moveaxis(products.sums[:, :, list(BRANCHES).index("block")], -1, 0)
-    following = np.full(step.shape, np.nan)
-    following[:, :-1] = ratio(products.following[:, :-1], np.sqrt(step[:, :-1] * step[:, 1:]))
+    start, cross, step, _ = np.moveaxis(products.sums, -1, 0)
+    attn, mlp, block = np.moveaxis(ratio(cross, np.sqrt(start * step)), -1, 0)
+    following, squares = np.full(block.shape, np.nan), step[..., list(BRANCHES).index("block")]
+    following[:, :-1] = ratio(products.following[:, :-1], np.sqrt(squares[:, :-1] * squares[:, 1:]))
     return {
         "step_cosine_next_centred": following,
-        "step_cosine_stream_centred": ratio(cross, np.sqrt(start * step)),
+        "step_cosine_stream_centred": block,
+        "step_cosine_attn_centred": attn,
+        "step_cosine_mlp_centred": mlp,
     }
 
 

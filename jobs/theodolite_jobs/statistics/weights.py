@@ -28,3 +28,13 @@ def folded_writer(square: Float64[np.ndarray, "d d"], norm: Norm) -> Float64[np.
 def overlap(first: Float64[np.ndarray, "d rank"], second: Float64[np.ndarray, "d rank"]) -> float:
     """Return the overlap ‖UᵀV‖²_F/r of two subspaces: 1 if they are equal, r/d on average if they are random."""
     return float((np.square(first.T @ second)).sum() / first.shape[1])
+
+
+def random_overlap(rank: int, d_model: int) -> tuple[float, float]:
+    """Return mean and standard deviation of the overlap of two random subspaces of dimension r.
+
+    The mean is r/d and the variance 2(d−r)²/(d²(d−1)(d+2)), from the second moments of a random projection P:
+    E P_ij² of Haar matrices (Collins and Śniady 2006, orthogonal group).
+    """
+    spread = np.sqrt(2 / ((d_model - 1) * (d_model + 2))) if d_model > 1 else 0.0
+    return rank / d_model, float((1 - rank / d_model) * spread)

@@ -134,23 +134,31 @@ def layer_map(
         pale: for each layer, whether its row and column are drawn pale.
     """
     by_layer = values.transpose("layer", "layer_other")
-    figure = go.Figure(
-        go.Heatmap(
-            z=by_layer.values.tolist(),
-            x=by_layer["layer_other"].values.tolist(),
-            y=by_layer["layer"].values.tolist(),
-            colorscale="RdBu" if limits[0] < 0 else "Viridis",
-            zmin=limits[0],
-            zmax=limits[1],
-            hovertemplate="layers %{y} and %{x}: %{z:.3f}<extra></extra>",
-            colorbar=COLORBAR,
-        )
-    )
+    layers = {"x": by_layer["layer_other"].values.tolist(), "y": by_layer["layer"].values.tolist()}
+    figure = pair_map(by_layer.values, title, limits, hovertemplate="layers %{y} and %{x}: %{z:.3f}", **layers)
     if pale is not None:
         figure.add_traces(veil(np.logical_or.outer(pale, pale), figure.data[0].x, figure.data[0].y))
+    return figure
+
+
+def pair_map(
+    values: NDArray[np.float64], title: str, limits: tuple[float, float], *, axis: str = "layer", **options: Any
+) -> go.Figure:
+    """Return a map of a number of each pair of places: the first one upwards, the second one to the right.
+
+    Args:
+        values: (place, other place).
+        title: name of the number, above the map.
+        limits: both ends of the scale.
+        axis: title of both axes.
+        options: Plotly's properties of the heat map.
+    """
+    options["hovertemplate"] += "<extra></extra>"
+    scale = {"colorscale": "RdBu" if limits[0] < 0 else "Viridis", "zmin": limits[0], "zmax": limits[1]}
+    figure = go.Figure(go.Heatmap(z=values.tolist(), **scale, colorbar=COLORBAR, **options))
     figure.update_layout(map_layout(400, title))
-    figure.update_xaxes(title="layer", showgrid=False, zeroline=False, constrain="domain")
-    figure.update_yaxes(title="layer", showgrid=False, zeroline=False)
+    figure.update_xaxes(title=axis, showgrid=False, zeroline=False, constrain="domain")
+    figure.update_yaxes(title=axis, showgrid=False, zeroline=False)
     return figure
 
 

@@ -6,7 +6,7 @@ import numpy as np
 import plotly.graph_objects as go
 import xarray as xr
 
-from theodolite.figures.panels import Line, Panel, panels_figure
+from theodolite.figures.panels import Line, Panel, pair_map, panels_figure
 from theodolite.figures.style import COSINE, NEGATIVE, PLAIN, POSITIVE, logarithmic_axis
 
 
@@ -41,11 +41,16 @@ def sphere_figure(sphere: xr.Dataset, position: int, colours: Mapping[str, str])
         Panel("relative spread", [*(line("relative_spread", name) for name in colours), *gaussians]),
         Panel("share of variance in length", [line("length_variance_share", name) for name in colours]),
     ]
-    kind = labels[0].partition(".")[2]
-    starts = [index for index, label in labels.items() if label.endswith(kind)]
-    shown = starts[:: max(1, round(len(starts) / 8))]  # about eight ticks, at norm layers of one kind
+    shown = _ticks(list(labels.values()))
     ticks = {"tickvals": shown, "ticktext": [labels[index] for index in shown]}
     return panels_figure(panels, x_title="norm layer", ticks=ticks, labels=labels)
+
+
+def _ticks(labels: Sequence[str]) -> list[int]:
+    """Return the indices of about eight norm layers of the first kind."""
+    kind = labels[0].partition(".")[2]
+    starts = [index for index, label in enumerate(labels) if label.endswith(kind)]
+    return starts[:: max(1, round(len(starts) / 8))]
 
 
 def axes_figure(sphere: xr.Dataset, norms: Sequence[str]) -> go.Figure:
@@ -64,3 +69,22 @@ def axes_figure(sphere: xr.Dataset, norms: Sequence[str]) -> go.Figure:
             lines.append(Line(f"{label}, {title}", ranks, lengths, colour, dash, markers=False))
     title = "semi-axis, in descending order of length"
     return panels_figure([Panel("length", lines, logarithmic=True)], x_title=title, ticks=logarithmic_axis(ranks))
+
+
+def pairs_of_norms_map(values: xr.DataArray, title: str, limits: tuple[float, float]) -> go.Figure:
+    """Return a map of a number of each pair of norm layers, in the order of the stream.
+
+    Args:
+        values: (norm, norm_other).
+        title: name of the number, above the map.
+        limits: both ends of the scale.
+    """
+    labels = values["norm"].values.tolist()
+    pairs = [[f"{one} and {other}" for other in labels] for one in labels]
+    hover = {"customdata": pairs, "hovertemplate": "%{customdata}: %{z:.3f}"}
+    figure = pair_map(values.values, title, limits, axis="block of the norm layer", **hover)
+    shown = _ticks(labels)
+    ticks = {"tickvals": shown, "ticktext": [labels[index].partition(".")[0] for index in shown]}
+    figure.update_xaxes(**ticks)
+    figure.update_yaxes(**ticks)
+    return figure

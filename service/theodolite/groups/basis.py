@@ -17,9 +17,10 @@ _MAPS = {
 
 
 def _sublayer_variables(sublayer: str, of: str) -> Iterator[Variable]:
-    for name, text in _MAPS.items():
+    sentences = {name: f"R² of {text.format(of=of)}" for name, text in _MAPS.items()}
+    sentences["gain"] = f"R² of the affine map of {of} minus R² of the orthogonal map, on held-out prompts"
+    for name, sentence in sentences.items():
         statistic = f"r_squared_{name}_{sublayer}"
-        sentence = f"R² of {text.format(of=of)}"
         yield Variable(statistic, PER_BLOCK, f"{sentence}.", interval=statistic)
         yield Variable(f"{statistic}_low", PER_BLOCK, f"{sentence}: lower end of its 95 % interval.")
         yield Variable(f"{statistic}_high", PER_BLOCK, f"{sentence}: upper end.")
@@ -30,7 +31,8 @@ def _sublayer_variables(sublayer: str, of: str) -> Iterator[Variable]:
         "stretch_median": f"Median {singular}.",
         "stretch_high": f"95 % quantile {singular}.",
         "isometry_defect": f"1 - (Σs)²/(k Σs²) {singular}; 0 for a scaled isometry.",
-        "isometry_defect_random": f"Isometry defect of a random matrix with as many inputs and outputs as for {of}.",
+        "isometry_defect_random": f"Expected isometry defect of the identity plus a random matrix, with as many inputs "
+        f"and outputs, and with steps as long, as for {of}.",
     }
     yield from variables(PER_BLOCK, **{f"{name}_{sublayer}": text for name, text in texts.items()})
     yield Variable(
@@ -49,7 +51,7 @@ VARIABLES = (
 GROUP = Group(
     name="basis",
     title="Layers as linear maps",
-    version=1,
+    version=2,
     variables=VARIABLES,
     tables=("basis",),
     needs=frozenset({"prompts"}),

@@ -23,6 +23,7 @@ DIMENSIONS = {
     "composition": "Input of the later head: q, k or v.",
     "n_prompts": "Number of prompts in each set of another sample.",
     "norm": "Norm layer, written `0.attention`, `0.mlp`, …, `final`.",
+    "norm_other": "Norm layer that `norm` is compared with.",
     "norm_kind": "Branch that the norm layer precedes (attention, mlp, final), or follows "
     "(attention_output, mlp_output).",
     "norm_layer": "0-based index of the norm's block; -1 for the final norm.",

@@ -90,6 +90,12 @@ VARIABLES = (
     ),
     *variables(
         PER_BLOCK,
+        cka_attention_permuted="Debiased linear CKA between resid_pre of a block and its sum with what attention adds "
+        "to other prompts, mean over permutations of the prompts; NaN where cka_attention_branch is.",
+        cka_mlp_permuted="Debiased linear CKA between the MLP's input and its sum with what the MLP adds to other "
+        "prompts, mean over permutations of the prompts; NaN where cka_mlp_branch is.",
+        cka_block_permuted="Debiased linear CKA between resid_pre of a block and its sum with what the block adds to "
+        "other prompts, mean over permutations of the prompts; NaN where cka_block_branch is.",
         orthant_occupancy="Share of an MLP's hidden units that are positive before gating.",
         orthant_overlap="Share of an MLP's hidden units with equal signs in two prompts, mean over pairs.",
     ),
@@ -98,7 +104,7 @@ VARIABLES = (
 GROUP = Group(
     name="gram",
     title="Shape and similarity",
-    version=2,
+    version=3,
     variables=VARIABLES,
     tables=("gram",),
     needs=frozenset({"prompts"}),

@@ -19,6 +19,9 @@ VARIABLES = (
         dtype="int64",
     ),
     Variable("effective_rank", _CIRCUIT, "Effective rank: exp of the entropy of σ/Σσ."),
+    Variable(
+        "effective_rank_random", (), "Mean effective rank of circuits whose two factors are independent Gaussians."
+    ),
     Variable("stable_rank", _CIRCUIT, "Stable rank: Σσ² over the largest σ²."),
     Variable(
         "left_vectors",
@@ -85,7 +88,7 @@ VARIABLES = (
 GROUP = Group(
     name="heads",
     title="Heads",
-    version=3,
+    version=4,
     variables=VARIABLES,
     needs=frozenset({"weights"}),
     options="heads",

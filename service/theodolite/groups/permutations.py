@@ -9,6 +9,7 @@ TESTED = {
     "accuracy": "cross-validated accuracy",
     "paired_accuracy": "share of held-out pairs in the right order",
     "difference_norm": "distance of the means",
+    "silhouette": "mean silhouette of the two sets",
     "on_sphere_auroc": "cross-validated AUROC of activations scaled to norm √d_model",
     "norm_auroc": "AUROC of the norm of the activations, or 1 minus it if that is larger",
 }
@@ -58,7 +59,7 @@ VARIABLES = (
 GROUP = Group(
     name="permutations",
     title="Permutation tests",
-    version=2,
+    version=3,
     variables=VARIABLES,
     tables=("permutations",),
     needs=frozenset({"prompts", "contrasts"}),

@@ -1,4 +1,4 @@
-"""Norm layers: norms of inputs and outputs, the ellipsoid of outputs, variance of norm and of direction."""
+"""Norm layers: norms of inputs and outputs, variance of norm and of direction, ellipsoids and their overlap."""
 
 from theodolite.groups.record import N_SAMPLES, STREAM_UNIT, Group, Variable, variables
 
@@ -44,13 +44,27 @@ VARIABLES = (
         semi_axes="Semi-axes of the ellipsoid on which outputs lie, in descending order.",
         scale_radii="√d|γ|, in descending order: the semi-axes if the norm is an RMS norm.",
         centre="Centre of the ellipsoid: the norm's bias β.",
+        scale="Scale γ of the norm layer.",
+        plane_normal="Unit normal of the hyperplane in which a layer norm's outputs lie: 1/γ, scaled to length 1; NaN "
+        "for RMS norms, and if a component of γ is 0.",
+    ),
+    *variables(
+        ("norm", "norm_other"),
+        scale_cosine="Cosine between the scales γ of two norm layers.",
+        scale_correlation="Correlation over features between the scales γ of two norm layers; about 0 with permuted "
+        "features.",
+        ellipsoid_overlap="Mean over features of the overlap of two ellipsoids' ranges β ± √d|γ|: the length of the "
+        "intersection over the length of the union; 1 for equal ellipsoids.",
+        ellipsoid_overlap_permuted="The overlap with the features of one of the two norm layers permuted, mean over "
+        "permutations.",
+        plane_normal_cosine="Absolute cosine between the normals of two norm layers' hyperplanes.",
     ),
 )
 
 GROUP = Group(
     name="sphere",
     title="Sphere",
-    version=2,
+    version=3,
     variables=VARIABLES,
     tables=("sphere",),
     needs=frozenset({"weights"}),

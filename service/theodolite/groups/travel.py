@@ -13,6 +13,14 @@ _STEPS = {
 }
 """Each step: what makes it, and the state at which it starts."""
 
+TESTED_COSINES = {
+    "step_cosine_next_centred": "of the steps of a block and of the next block",
+    "step_cosine_stream_centred": "of a block's step and of its input",
+    "step_cosine_attn_centred": "of attention's step and of its input",
+    "step_cosine_mlp_centred": "of the MLP's step and of its input",
+}
+"""The cosines of deviations that are tested against permuted prompts."""
+
 
 def _mean_and_spread(name: str, dims: tuple[str, ...], sentence: str, unit: str = "1") -> Iterator[Variable]:
     yield Variable(name, dims, f"{sentence}; mean over prompts.", unit)
@@ -38,12 +46,34 @@ VARIABLES = (
     *_mean_and_spread("path_ratio", _PER_PATH, "Path length over displacement; 1 for a straight line"),
     *variables(
         PER_BLOCK,
-        step_cosine_next_centred="Cosine between the deviations of the steps of a block and of the next block from "
-        "their means over prompts, summed over prompts; 0 if the deviations are independent.",
-        step_cosine_stream_centred="Cosine between the deviations of a block's step and of its input from their means "
-        "over prompts, summed over prompts; 0 if the deviations are independent.",
+        **{
+            name: f"Cosine between the deviations {pair} from their means over prompts, summed over prompts; 0 if the "
+            "deviations are independent."
+            for name, pair in TESTED_COSINES.items()
+        },
         step_common_share="Squared norm of a block's mean step over the mean squared norm of its step, without the "
         "bias of noise; 1 if all prompts have the same step.",
+    ),
+    Variable(
+        "n_tested", _PER_PATH, "Number of prompts, the first usable ones, with which cosines are tested.", dtype="int64"
+    ),
+    *(
+        variable
+        for name, pair in TESTED_COSINES.items()
+        for variable in variables(
+            PER_BLOCK,
+            **{
+                f"{name}_null_sd": f"Standard deviation of the cosine between the deviations {pair} over all "
+                "permutations of the prompts of one of the two; the mean is 0.",
+                f"{name}_p_family": f"Family-wise p, over all blocks and two-sided, of the cosine between the "
+                f"deviations {pair}, against permutations of the prompts.",
+            },
+        )
+    ),
+    *variables(
+        _PER_PATH,
+        path_ratio_at_right_angles="Path length over displacement, if the steps of all blocks were at right angles.",
+        arc_ratio_at_right_angles="Arc length over the great circle, if each step turned by a right angle.",
     ),
     *variables(
         PER_BLOCK,
@@ -104,11 +134,12 @@ VERDICT_POINTS = 11
 GROUP = Group(
     name="travel",
     title="Travel and growth",
-    version=2,
+    version=3,
     variables=VARIABLES,
     tables=("travel", "growth"),
     needs=frozenset({"prompts", "resid_pre"}),
     per_set=frozenset({"travel"}),
     requires=("moments", "curves"),
+    options="gram",
     order=5,
 )

@@ -31,6 +31,7 @@ VARIABLES = (
     *_overlap_variables("", ""),
     *_overlap_variables("folded_", _FOLDED),
     Variable("random_overlap", (), "Expected overlap of two random subspaces, r/d_model."),
+    Variable("random_overlap_sd", (), "Standard deviation of the overlap of two random subspaces."),
 )
 
-GROUP = Group(name="weights", title="Weights", version=2, variables=VARIABLES, needs=frozenset({"weights"}), order=7)
+GROUP = Group(name="weights", title="Weights", version=3, variables=VARIABLES, needs=frozenset({"weights"}), order=7)

@@ -105,6 +105,12 @@ def debiased_cka(x, y):
     return hsic(x, y) / np.sqrt(hsic(x, x) * hsic(y, y))
 
 
+def with_permuted_steps(x, steps):
+    """Mean over the same permutations as in the implementation, each on vectors."""
+    random = np.random.default_rng(0)
+    return np.mean([debiased_cka(x, x + steps[random.permutation(len(x))]) for _ in range(20)])
+
+
 def median_of(x):
     """Weiszfeld's iteration on the vectors."""
     point = x.mean(axis=0)
@@ -205,6 +211,7 @@ def expected_group(arrays, final, contrasts, group, limit=2048):
                         at = row, column, layer
                         expected[f"{prefix}cka_{step}"][at] = debiased_cka(entering, leaving)
                         expected[f"{prefix}cka_{step}_branch"][at] = debiased_cka(entering, added)
+                    expected[f"cka_{step}_permuted"][at] = with_permuted_steps(start, end - start)
     for row, one in enumerate(contrasts.values()):
         for column, position in enumerate(positions):
             for site, layer in np.ndindex(len(SITES), LAYERS):

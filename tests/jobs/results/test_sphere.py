@@ -16,6 +16,7 @@ from support.stored import store_run
 
 from theodolite.sites import Site
 from theodolite.store.result_reader import read_group
+from theodolite_jobs.statistics.sphere_ellipsoids import ellipsoid_overlaps, scale_correlations, scale_cosines
 from theodolite_jobs.statistics.sphere_gaussian import fitted_spreads
 
 
@@ -85,7 +86,14 @@ def expected_sphere(stored, all_norms, group):
     expected["semi_axes"] = np.stack([axes_of(norm_layer.norm) for norm_layer in all_norms])
     expected["scale_radii"] = np.stack([np.sort(np.abs(p.norm.scale))[::-1] * np.sqrt(WIDTH) for p in all_norms])
     expected["centre"] = np.stack([norm_layer.norm.bias for norm_layer in all_norms])
-    return expected
+    scales = np.stack([norm_layer.norm.scale for norm_layer in all_norms]).astype(np.float64)
+    normals = np.stack([norm_layer.norm.scale**-1.0 for norm_layer in all_norms])
+    normals /= np.linalg.norm(normals, axis=1, keepdims=True)
+    normals[[norm_layer.norm.kind == "rms" for norm_layer in all_norms]] = np.nan
+    overlap, permuted = ellipsoid_overlaps([norm_layer.norm for norm_layer in all_norms])
+    expected |= {"scale": scales, "plane_normal": normals, "plane_normal_cosine": np.abs(normals @ normals.T)}
+    expected |= {"scale_cosine": scale_cosines(scales), "scale_correlation": scale_correlations(scales)}
+    return expected | {"ellipsoid_overlap": overlap, "ellipsoid_overlap_permuted": permuted}
 
 
 def test_sphere_equals_its_definition_for_any_chunking(surveyed):

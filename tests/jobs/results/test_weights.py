@@ -15,6 +15,7 @@ from theodolite.store.runs import ModelFacts, create_run
 from theodolite_jobs.models.load import wrap
 from theodolite_jobs.models.weights import Weights
 from theodolite_jobs.results.weights import layer_bases
+from theodolite_jobs.statistics.weights import random_overlap
 
 LAYER = 2
 WRITING, READING = ["o", "down"], ["q", "k", "v", "gate", "up"]
@@ -185,6 +186,7 @@ def test_the_group_holds_the_overlaps_of_all_layers(saved, tmp_path):
     assert group["writing_matrix"].values.tolist() == WRITING
     assert group["reading_matrix"].values.tolist() == READING
     assert group["random_overlap"].item() == rank / 48
+    assert group["random_overlap_sd"].item() == random_overlap(rank, 48)[1]
     for side in ("writing", "reading"):
         whole = np.diagonal(group[f"{side}_overlap"], axis1=1, axis2=2)
         np.testing.assert_allclose(whole[~np.isnan(whole)], 1, rtol=1e-10)

@@ -14,7 +14,7 @@ from theodolite_jobs.statistics.basis import (
     ridge_penalty,
 )
 
-NAMES = ("affine", "orthogonal", "identity", "step")
+NAMES = ("affine", "orthogonal", "identity", "step", "gain")
 
 
 def random(*shape, seed=0):
@@ -64,14 +64,15 @@ def fitted(x, y, training):
 
 def expected(x, y, folds):
     """Return R² by name from fits on features."""
-    errors, totals = dict.fromkeys(NAMES, 0.0), 0.0
+    errors, totals = dict.fromkeys(("affine", "orthogonal", "identity"), 0.0), 0.0
     for fold in range(5):
         predictions, out = fitted(x, y, folds != fold)
         totals += (out**2).sum()
         for name, prediction in predictions.items():
             errors[name] += ((out - prediction) ** 2).sum()
     values = {name: 1 - errors[name] / totals for name in predictions}
-    return values | {"step": 1 - errors["affine"] / errors["identity"]}
+    gain = values["affine"] - values["orthogonal"]
+    return values | {"step": 1 - errors["affine"] / errors["identity"], "gain": gain}
 
 
 @pytest.mark.parametrize(("n", "d"), [(60, 12), (60, 90), (41, 41), (10, 3), (13, 200)])
@@ -283,13 +284,14 @@ def test_intervals_are_those_of_the_jackknife_over_folds():
     left_out = []
     for fold in range(5):
         rest = folds != fold
-        errors, totals = dict.fromkeys(NAMES, 0.0), 0.0
+        errors, totals = dict.fromkeys(("affine", "orthogonal", "identity"), 0.0), 0.0
         for other in set(range(5)) - {fold}:
             predictions, out = fitted(x[rest], y[rest], folds[rest] != other)
             totals += (out**2).sum()
             for name, prediction in predictions.items():
                 errors[name] += ((out - prediction) ** 2).sum()
         values = {name: 1 - errors[name] / totals for name in predictions}
+        values["gain"] = values["affine"] - values["orthogonal"]
         left_out.append(values | {"step": 1 - errors["affine"] / errors["identity"]})
     for name in NAMES:
         replicates = np.array([values[name] for values in left_out])

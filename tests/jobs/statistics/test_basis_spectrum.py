@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from theodolite_jobs.statistics.basis import MIN_SAMPLES, pair_grams
-from theodolite_jobs.statistics.basis_spectrum import isometry_defect, stretch
+from theodolite_jobs.statistics.basis_spectrum import isometry_defect, isometry_defect_of_random_steps, stretch
 
 
 def random(*shape, seed=0):
@@ -38,7 +38,20 @@ def test_a_scaled_rotation_has_one_stretch():
     assert found.dimension == 12
     assert [found.stretch_low, found.stretch_median, found.stretch_high] == pytest.approx([1.7, 1.7, 1.7])
     assert found.isometry_defect == pytest.approx(0, abs=1e-9)
-    assert found.isometry_defect_random == pytest.approx(0.25)
+    # The steps have the mean square 1.7² + 1 − 2·1.7·(trace of the rotation)/12.
+    squared = 1.7**2 + 1 - 2 * 1.7 * np.trace(rotation(12)) / 12
+    assert found.isometry_defect_random == pytest.approx(isometry_defect_of_random_steps(12, 12, squared))
+
+
+@pytest.mark.parametrize(("k", "d"), [(20, 500), (60, 400)])
+@pytest.mark.parametrize("squared", [0.01, 0.3, 1.0, 5.0, 100.0])
+def test_the_isometry_defect_of_random_steps_is_that_of_simulated_ones(k, d, squared):
+    defects = []
+    for seed in range(20):
+        matrix = random(k, d, seed=seed) * np.sqrt(squared / d)
+        matrix[:, :k] += np.eye(k)
+        defects.append(isometry_defect(np.linalg.svd(matrix, compute_uv=False)))
+    assert np.mean(defects) == pytest.approx(isometry_defect_of_random_steps(k, d, squared), rel=0.1)
 
 
 def test_stretches_are_the_singular_values_of_the_map():

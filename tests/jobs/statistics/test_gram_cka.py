@@ -3,7 +3,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from theodolite_jobs.statistics.gram_cka import linear_cka, linear_cka_debiased, packed
+from theodolite_jobs.statistics.gram_cka import cka_with_permuted_steps, linear_cka, linear_cka_debiased, packed
 
 SEEDS = st.integers(0, 1000)
 
@@ -129,3 +129,15 @@ def test_the_products_are_not_changed_in_place():
     linear_cka(products)
     np.testing.assert_array_equal(products, before[0])
     np.testing.assert_array_equal(diagonals, before[1])
+
+
+def test_permuted_steps_keep_the_similarity_that_the_skip_gives_and_no_more():
+    """Steps that repeat the input keep its geometry; the same steps of other samples change it."""
+    x = random(200, 30) * np.geomspace(3, 0.3, 30)
+    x -= x.mean(axis=0)
+    repeated, small = cka_with_permuted_steps(x, x), cka_with_permuted_steps(x, 0.01 * x)
+    assert debiased(x, 2 * x) == pytest.approx(1)
+    # The sum has the covariance C with x, and 2C with itself: ‖C‖²/(‖C‖·‖2C‖).
+    assert repeated == pytest.approx(1 / 2, abs=0.03)
+    assert small == pytest.approx(1, abs=1e-3)
+    assert np.isnan(cka_with_permuted_steps(x[:3], x[:3]))

@@ -10,6 +10,7 @@ from theodolite_jobs.statistics.heads import (
     coverage_rank,
     decompose,
     effective_rank,
+    effective_rank_of_gaussian_factors,
     gain,
     null_share,
     numerical_rank,
@@ -249,3 +250,14 @@ def test_copying_scores_of_a_projector_and_its_negative_are_one_and_minus_one():
     both = copying_score(value, np.concatenate([output, -output, 0 * output]), np.zeros(3, dtype=int), table)
     np.testing.assert_allclose(both[:2], [1, -1], atol=1e-12)
     assert np.isnan(both[2])
+
+
+@pytest.mark.parametrize(("d_model", "d_head"), [(64, 8), (256, 32)])
+def test_the_effective_rank_of_gaussian_factors_is_that_of_whole_matrices(d_model, d_head):
+    rng = np.random.default_rng(7)
+    singular = []
+    for _ in range(40):
+        first, second = rng.normal(size=(2, d_model, d_head))
+        singular.append(np.linalg.svd(first @ second.T, compute_uv=False)[:d_head])
+    expected = effective_rank(np.stack(singular)).mean()
+    assert effective_rank_of_gaussian_factors(d_model, d_head) == pytest.approx(expected, rel=0.01)

@@ -6,6 +6,7 @@ from scipy.stats import kstest
 
 from theodolite_jobs.statistics import separation
 from theodolite_jobs.statistics import separation_scores as separated
+from theodolite_jobs.statistics.gram import silhouette
 from theodolite_jobs.statistics.permutations import (
     DRAWS,
     LEVEL,
@@ -18,6 +19,7 @@ from theodolite_jobs.statistics.permutations import (
     paired_accuracy,
     permutation_test,
     permuted_labels,
+    silhouettes,
 )
 
 FOLDS = separation.FOLDS
@@ -202,3 +204,21 @@ def test_cosines_between_layers_of_the_draws():
     cosines = (one * other).sum(1) / np.linalg.norm(one, axis=1) / np.linalg.norm(other, axis=1)
     np.testing.assert_allclose([mean[1, 3], sd[1, 3]], [cosines.mean(), cosines.std(ddof=1)], rtol=1e-12)
     np.testing.assert_allclose(np.diag(mean), 1)
+
+
+@pytest.mark.parametrize("paired", [True, False])
+def test_silhouettes_are_those_of_the_sets_of_each_draw(paired):
+    labels, _ = draws_of(12, 12 if paired else 9, paired=paired)
+    x = centred(labels.shape[1], 6)
+    found = silhouettes(x @ x.T, labels)
+    for draw in (0, 1, 50, DRAWS):
+        own = labels[draw]
+        p, q = x[own], x[~own]
+        np.testing.assert_allclose(found[draw], silhouette(p @ p.T, q @ q.T, p @ q.T), rtol=1e-9)
+
+
+def test_silhouettes_of_equal_samples_are_zero_and_of_a_single_one_unknown():
+    labels, _ = draws_of(5, 5, paired=True)
+    assert (silhouettes(np.zeros((10, 10)), labels) == 0).all()
+    x = centred(4, 3)
+    assert np.isnan(silhouettes(x @ x.T, np.array([[True, False, False, False]]))).all()

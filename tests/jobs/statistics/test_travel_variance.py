@@ -70,6 +70,9 @@ def test_statistics_equal_numpy(n, n_blocks, seed):
             assert found[f"variance_step_{name}"][0, block] == pytest.approx(total(step, step), rel=1e-12)
             twice = pytest.approx(2 * total(start, step), rel=1e-10, abs=1e-12 * total(start, start))
             assert found[f"twice_covariance_{name}"][0, block] == twice
+            cosine = total(start, step) / np.sqrt(total(start, start) * total(step, step))
+            which = "stream" if name == "block" else name
+            assert found[f"step_cosine_{which}_centred"][0, block] == pytest.approx(cosine, rel=1e-9, abs=1e-11)
     for block, (step, following) in enumerate(pairwise(steps["block"])):
         u, v = (one - one.mean(axis=0) for one in (step, following))
         cosine = (u * v).sum() / np.sqrt((u**2).sum() * (v**2).sum())
@@ -140,23 +143,6 @@ def test_the_common_share_is_unbiased_where_the_plain_one_is_not():
         plain.append((step.mean(axis=0) ** 2).sum() / (step**2).sum(axis=1).mean())
     assert abs(np.mean(shares)) < 0.004
     assert np.mean(plain) > 0.12
-
-
-@pytest.mark.parametrize("spectrum", ["flat", "power law"])
-def test_the_centred_cosine_of_independent_steps_spreads_less_than_the_bound_of_the_report(spectrum):
-    """The report compares the cosine with 1/√(n−1), the largest standard deviation for independent steps."""
-    rng, (n, width) = np.random.default_rng(2), (40, 60)
-    scales = np.ones(width) if spectrum == "flat" else np.arange(1, width + 1) ** -1.5
-    cosines = []
-    for _ in range(1000):
-        steps = 3 + scales * rng.normal(size=(2, n, width))
-        states = np.concatenate([np.zeros((1, n, width)), np.cumsum(steps, axis=0)])
-        blocks = [Block(entering, None, leaving) for entering, leaving in pairwise(states)]
-        cosines.append(centred_cosines(travel(blocks, n, 1, 2).products)["step_cosine_next_centred"][0, 0])
-    exact = np.sqrt((scales**4).sum() / (n - 1)) / (scales**2).sum()
-    assert abs(np.mean(cosines)) < 4 * exact / np.sqrt(1000)
-    assert np.std(cosines) == pytest.approx(exact, rel=0.15)
-    assert exact <= 1 / np.sqrt(n - 1)
 
 
 def test_missing_sums_make_the_sums_of_all_missing():

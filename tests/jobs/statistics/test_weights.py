@@ -4,7 +4,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from theodolite_jobs.statistics.norms import Norm, projected
-from theodolite_jobs.statistics.weights import folded_reader, folded_writer, leading_basis, overlap
+from theodolite_jobs.statistics.weights import folded_reader, folded_writer, leading_basis, overlap, random_overlap
 
 SEEDS = st.integers(0, 1000)
 
@@ -89,3 +89,16 @@ def test_folding_a_scale_of_ones_changes_nothing():
     norm = Norm("rms", 0.0, np.ones(9), np.zeros(9))
     for fold in (folded_reader, folded_writer):
         np.testing.assert_array_equal(fold(square, norm), square)
+
+
+@pytest.mark.parametrize(("d", "rank"), [(2, 1), (12, 3), (40, 30)])
+def test_the_overlap_of_random_subspaces_has_the_stated_mean_and_spread(d, rank):
+    rng = np.random.default_rng(0)
+    overlaps = []
+    for _ in range(4000):
+        first, second = (np.linalg.qr(rng.normal(size=(d, rank)))[0] for _ in range(2))
+        overlaps.append(overlap(first, second))
+    mean, sd = random_overlap(rank, d)
+    assert np.mean(overlaps) == pytest.approx(mean, abs=4 * sd / np.sqrt(4000))
+    assert np.std(overlaps) == pytest.approx(sd, rel=0.06)
+    assert random_overlap(d, d) == (1, 0)

@@ -1,0 +1,84 @@
+"""Cosines of steps under permutations of the prompts, from the stored samples of each set."""
+
+from collections.abc import Iterator
+
+import numpy as np
+from numpy.typing import NDArray
+
+from theodolite.groups.travel import TESTED_COSINES
+from theodolite.store.runs import Run
+from theodolite_jobs.passes.collect import Arrays
+from theodolite_jobs.passes.point_clouds import PointCloud, first_usable, read_cloud
+from theodolite_jobs.passes.selections import block_states, branches_add
+from theodolite_jobs.results.context import Context
+from theodolite_jobs.statistics.travel_nulls import PermutedCosine, family_wise_p, permuted_cosine
+from theodolite_jobs.tasks import run_tasks
+
+States = list[NDArray[np.float64] | None]
+
+
+def permuted_cosines(context: Context) -> Arrays:
+    """Return the number of tested prompts, and the null and the test of each cosine, by the names of the variables.
+
+    Raises:
+        RunDamagedError: a shard differs from its commit record, or contains a number that is not finite.
+    """
+    run, coordinates = context.run, context.coordinates
+    shape = [len(coordinates[dim]) for dim in ("set", "position", "layer")]
+    arrays: Arrays = {"n_tested": np.zeros(shape[:2], dtype=np.int64)}
+    names = [f"{name}_{part}" for name in TESTED_COSINES for part in ("null_sd", "p_family")]
+    arrays |= {name: np.full(shape, np.nan) for name in names}
+    clouds = {
+        (set_index, coordinates["position"].index(position)): first_usable(
+            run, name, position, context.commits[name], context.spec.gram.samples
+        )
+        for set_index, name in enumerate(coordinates["set"])
+        for position in run.record.sets[name].positions
+    }
+    with context.tasks():
+        context.check_shards(clouds.values())
+        for at, cloud in clouds.items():
+            arrays["n_tested"][at] = len(cloud.samples)
+            if not cloud.samples:
+                continue
+            arguments = [(run, cloud, layer) for layer in run.record.layers]
+            stage = f"permuted steps of {cloud.prompt_set}"
+            blocks = list(run_tasks(_permuted_cosines, arguments, context.progress, stage, rounds=1))
+            for name in TESTED_COSINES:
+                tests = [block[name] for block in blocks]
+                arrays[f"{name}_null_sd"][at] = [test.null_sd for test in tests]
+                arrays[f"{name}_p_family"][at] = family_wise_p(np.stack([test.z for test in tests], axis=1))
+    return arrays
+
+
+def _permuted_cosines(run: Run, cloud: PointCloud, layer: int) -> dict[str, PermutedCosine]:
+    """Return each cosine of a block under permutations of the prompts, by name."""
+    start, middle, end = _states(run, cloud, layer)
+    step = _difference(start, end)
+    following = None
+    if layer + 1 in run.record.layers:
+        first, _, last = _states(run, cloud, layer + 1)
+        following = _difference(first, last)
+    pairs = {
+        "step_cosine_next_centred": (step, following),
+        "step_cosine_stream_centred": (start, step),
+        "step_cosine_attn_centred": (start, _difference(start, middle)),
+        "step_cosine_mlp_centred": (middle, _difference(middle, end)),
+    }
+    unknown = np.full((len(cloud.samples), run.record.model.d_model), np.nan)
+    return {name: permuted_cosine(*(unknown if x is None else x for x in pair)) for name, pair in pairs.items()}
+
+
+def _states(run: Run, cloud: PointCloud, layer: int) -> States:
+    """Return a block's input, middle and output, each (sample, d_model); None where one is not captured or no sum."""
+
+    def read() -> Iterator[NDArray[np.float64] | None]:
+        for state, place in enumerate(block_states(run, layer)):
+            is_known = place is not None and (state != 1 or branches_add(run))
+            yield read_cloud(run, cloud, *place).astype(np.float64) if place and is_known else None
+
+    return list(read())
+
+
+def _difference(start: NDArray[np.float64] | None, end: NDArray[np.float64] | None) -> NDArray[np.float64] | None:
+    return None if start is None or end is None else end - start
