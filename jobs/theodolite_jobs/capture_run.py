@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from theodolite.errors import RunDamagedError
 from theodolite.metrics import CaptureMetrics
 from theodolite.settings import Settings
+from theodolite.sites import Site
 from theodolite.spec import digest_of
 from theodolite.store.activations import create_activations
 from theodolite.store.commits import drop_pending, recover
@@ -97,6 +98,9 @@ def write_descriptions(location: Location, prepared: Prepared) -> None:
             "layer": prepared.layers,
             "d_model": range(prepared.dimensions.d_model),
         }
+        if Site.HEAD_OUT in prepared.spec.capture.sites:
+            coordinates["head"] = range(prepared.dimensions.n_heads)
+            coordinates["d_head"] = range(prepared.dimensions.d_head)
         if units := prepared.counted_units(name):
             coordinates["unit"] = range(units)
         bounds = prepared.spec.bounds(name, plan.n_samples)

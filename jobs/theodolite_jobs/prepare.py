@@ -11,6 +11,7 @@ from typing import Any
 from theodolite.errors import PromptError, SpecError
 from theodolite.model_aliases import MODEL_ALIASES
 from theodolite.settings import Settings
+from theodolite.sites import Site
 from theodolite.spec import SENTENCES, ModelSpec, SurveySpec, TokenIds, digest_of
 from theodolite.store.layout import CAPTURE_VERSION
 from theodolite.store.runs import ModelFacts, RunRecord, SetFacts
@@ -102,8 +103,9 @@ class Prepared:
     def activation_bytes(self, shard: ShardPlan) -> int:
         """Return the bytes of the activations of a shard in float32, whether they are stored or reduced."""
         capture, n_positions = self.spec.capture, len(self.plans[shard.prompt_set].positions)
-        vectors = len(self.layers) * len(capture.sites) + capture.final  # of a prompt at a position
-        return 4 * (shard.stop - shard.start) * n_positions * vectors * self.dimensions.d_model
+        vectors = len(self.layers) * len(capture.stream_sites) + capture.final  # of a prompt at a position
+        heads = len(self.layers) * (Site.HEAD_OUT in capture.sites) * self.dimensions.n_heads * self.dimensions.d_head
+        return 4 * (shard.stop - shard.start) * n_positions * (vectors * self.dimensions.d_model + heads)
 
     def shard_bytes(self, shard: ShardPlan) -> int:
         """Return the bytes of what a shard stores, before compression."""
@@ -112,7 +114,7 @@ class Prepared:
         if not shard.is_reduced:
             return self.activation_bytes(shard) + counts
         # Means and sums of squares, unscaled and on the sphere, and two extremes, in float64; the rest is small.
-        return 6 * 8 * values * len(self.spec.capture.sites) * self.dimensions.d_model + counts
+        return 6 * 8 * values * len(self.spec.capture.stream_sites) * self.dimensions.d_model + counts
 
     def record(self, attention: str, parity: dict[str, Any]) -> RunRecord:
         """Return the content of run.json."""

@@ -14,6 +14,8 @@ class Site(StrEnum):
     """Sum of residual stream and attention output before the norm, in post-norm blocks only."""
     RESID_POST = "resid_post"
     """Residual stream at the output of the block."""
+    HEAD_OUT = "head_out"
+    """Output of each attention head before W_O: the values of the attended tokens, weighted by attention."""
     ATTN_OUT = "attn_out"
     """Output of attention that is added to the residual stream."""
     MLP_OUT = "mlp_out"
@@ -27,6 +29,9 @@ HALF_BLOCKS = (Site.RESID_PRE, Site.RESID_MID)
 
 BLOCK_SITES = tuple(site for site in Site if site is not Site.RESID_FINAL)
 
+STREAM_SITES = tuple(site for site in BLOCK_SITES if site is not Site.HEAD_OUT)
+"""Sites of a block whose vectors have d_model features; the statistics along depth use them."""
+
 # A block has two steps, attention and MLP, so depth counts half-blocks. The output of block l is the input of l+1.
 _STEPS_INTO_BLOCK = {
     Site.RESID_PRE: 0,
@@ -39,7 +44,7 @@ _STEPS_INTO_BLOCK = {
 
 
 def depth(site: Site, layer: int) -> int:
-    """Return the depth of a site in half-blocks: pre 0, mid 0, pre 1, mid 1, … are 0, 1, 2, 3."""
+    """Return the depth of a stream site in half-blocks: pre 0, mid 0, pre 1, mid 1, … are 0, 1, 2, 3."""
     return 2 * layer + _STEPS_INTO_BLOCK[site]
 
 

@@ -10,7 +10,7 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, field_validat
 
 from theodolite.groups import ANALYSES, GROUPS
 from theodolite.shard_bounds import ShardBounds
-from theodolite.sites import BLOCK_SITES, Site
+from theodolite.sites import BLOCK_SITES, STREAM_SITES, Site
 
 NOUNS = "nouns"
 """The built-in prompt set of single words, which a survey can use without listing it in `prompts`."""
@@ -206,12 +206,19 @@ class CaptureSpec(_Model):
             raise ValueError(
                 f"resid_final is captured unless capture.final is false; allowed: {', '.join(BLOCK_SITES)}"
             )
+        if not set(sites) & set(STREAM_SITES):
+            raise ValueError(f"head_out alone has no statistics along depth; add one of {', '.join(STREAM_SITES)}")
         return sorted(_check_unique(sites), key=list(Site).index)
 
     @field_validator("layers")
     @classmethod
     def _layers_once(cls, layers: str | list[int]) -> str | list[int]:
         return layers if isinstance(layers, str) else sorted(_check_unique(layers, minimum=1))
+
+    @property
+    def stream_sites(self) -> list[Site]:
+        """The captured sites of blocks whose vectors have d_model features."""
+        return [site for site in self.sites if site in STREAM_SITES]
 
     @property
     def all_sites(self) -> tuple[Site, ...]:

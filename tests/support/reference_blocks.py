@@ -69,8 +69,8 @@ def with_head_norm(
     return wide.reshape(x.shape[1], x.shape[0], -1).transpose(0, 1)
 
 
-def reference_attention(x: Tensor, weights: AttentionWeights, layer: int, model: LoadedModel) -> Tensor:
-    """Return the output of attention, (token, d_model), for inputs (token, d_model)."""
+def reference_heads(x: Tensor, weights: AttentionWeights, layer: int, model: LoadedModel) -> Tensor:
+    """Return the output of each head before W_O, (head, token, d_head), for inputs (token, d_model)."""
     config, sizes, anatomy = model.config, model.dimensions, model.anatomy
     group = sizes.n_heads // sizes.n_kv_heads
 
@@ -95,7 +95,12 @@ def reference_attention(x: Tensor, weights: AttentionWeights, layer: int, model:
         scores = weights.soft_cap * (scores / weights.soft_cap).tanh()
     if anatomy.causal:
         scores = scores.masked_fill(torch.ones(len(x), len(x)).triu(1).bool(), -math.inf)
-    out = (scores.softmax(-1) @ v @ weights.o).sum(0)
+    return scores.softmax(-1) @ v
+
+
+def reference_attention(x: Tensor, weights: AttentionWeights, layer: int, model: LoadedModel) -> Tensor:
+    """Return the output of attention, (token, d_model), for inputs (token, d_model)."""
+    out = (reference_heads(x, weights, layer, model) @ weights.o).sum(0)
     return out if weights.o_bias is None else out + weights.o_bias
 
 

@@ -27,10 +27,10 @@ Activations = dict[Site, NDArray[np.float32]]
 class CapturedShard:
     """The result of capturing one shard.
 
-    `activations` are (sample, position, layer, d_model) for each site, (sample, position, d_model) for `resid_final`;
-    NaN before a prompt's first token and for quarantined prompts. `positive_counts` are (position, layer, unit): for
-    each hidden unit of the MLPs, the number of prompts in which it is positive before gating, without quarantined
-    prompts; None if units are not counted.
+    `activations` are (sample, position, layer, d_model) for each site, (sample, position, d_model) for `resid_final`,
+    (sample, position, layer, head, d_head) for `head_out`; NaN before a prompt's first token and for quarantined
+    prompts. `positive_counts` are (position, layer, unit): for each hidden unit of the MLPs, the number of prompts in
+    which it is positive before gating, without quarantined prompts; None if units are not counted.
     """
 
     activations: Activations
@@ -62,8 +62,8 @@ class Engine:
 
     def _shape_of(self, site: Site) -> tuple[int, ...]:
         """Return the shape of a site's activations at a position: (layer, d_model), (d_model,) for `resid_final`."""
-        layers = () if site is Site.RESID_FINAL else (len(self.layers),)
-        return (*layers, self.model.dimensions.d_model)
+        layers, sizes = () if site is Site.RESID_FINAL else (len(self.layers),), self.model.dimensions
+        return (*layers, *((sizes.n_heads, sizes.d_head) if site is Site.HEAD_OUT else (sizes.d_model,)))
 
     def capture(
         self, plan: SetPlan, shard: ShardPlan, tokens: Sequence[TokenIds], units: int = 0, halvings: int = 0
@@ -187,10 +187,18 @@ class Engine:
             else torch.stack([part.to(home) for part in collected[site]], dim=2)
             for site in self.sites
         }
+        if Site.HEAD_OUT in values:
+            values[Site.HEAD_OUT] = self._by_head(values[Site.HEAD_OUT])
         if units:
             counts = _count_positive(collected[POSITIVE_UNITS], _finite_prompts(values.values()))
             values[POSITIVE_UNITS] = _gather_ranks(counts, units, self.model.ranks)
         return values
+
+    def _by_head(self, outputs: torch.Tensor) -> torch.Tensor:
+        """Return the outputs of all heads, (batch, position, layer, head, d_head); ranks have those of some heads."""
+        sizes = self.model.dimensions
+        whole = _gather_ranks(outputs, sizes.n_heads * sizes.d_head, self.model.ranks)
+        return whole.view(*whole.shape[:-1], sizes.n_heads, sizes.d_head)
 
     def _expanded_prefix(self, prefix: TokenIds, batch_size: int) -> DynamicCache | None:
         """Return keys and values of the shared prefix for a batch; computed once, expanded without a copy."""
@@ -256,15 +264,15 @@ def _count_positive(signs: Sequence[torch.Tensor], usable: torch.Tensor) -> torc
     return torch.stack([count.to(usable.device) for count in counts], dim=1)
 
 
-def _gather_ranks(counts: torch.Tensor, units: int, ranks: int) -> torch.Tensor:
-    """Return the counts of all units; each rank has counted those of its shard of the matrix."""
-    if counts.shape[-1] == units:  # one process, or a family that gathers its shards before the activation
-        return counts
-    widest = -(-units // ranks)  # torch makes all shards equally wide, except that the last may be narrower
-    own = torch.nn.functional.pad(counts, (0, widest - counts.shape[-1]))
+def _gather_ranks(values: torch.Tensor, width: int, ranks: int) -> torch.Tensor:
+    """Return the values of all units, along the last dimension; each rank has those of its shard of a matrix."""
+    if values.shape[-1] == width:  # one process, or a family that gathers its shards before
+        return values
+    widest = -(-width // ranks)  # torch makes all shards equally wide, except that the last may be narrower
+    own = torch.nn.functional.pad(values, (0, widest - values.shape[-1]))
     parts = [torch.empty_like(own) for _ in range(ranks)]
     torch.distributed.all_gather(parts, own)
-    return torch.cat(parts, dim=-1)[..., :units]
+    return torch.cat(parts, dim=-1)[..., :width]
 
 
 def _to(device: torch.device, values: torch.Tensor) -> torch.Tensor:
@@ -296,7 +304,7 @@ def _blank_unusable(
     exists = np.asarray([len(ids) for ids in tokens])[:, None] + np.asarray(positions) >= 0
     for site, values in captured.activations.items():
         values[~exists] = np.nan
-        bad = ~np.isfinite(values).all(axis=-1)
+        bad = ~np.isfinite(values).all(axis=tuple(range(2 if site is Site.RESID_FINAL else 3, values.ndim)))
         bad &= exists[:, :, None] if bad.ndim == 3 else exists
         for row in np.flatnonzero(bad.reshape(len(tokens), -1).any(axis=1)):
             where = "" if bad.ndim == 2 else f", layer {layers[int(np.argwhere(bad[row])[0][1])]}"

@@ -16,7 +16,6 @@ import gc
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 import numpy as np
 import torch
@@ -216,9 +215,10 @@ def _measure(model: LoadedModel, comparison: _Comparison, reference_model: Loade
             for identity, error in identity_errors(reference, plain).items():
                 identities[identity] = float(np.maximum(identities.get(identity, 0.0), error))
             for site in errors:
-                ours = _as_vectors(captured.activations[site][row, len(plan.positions) - len(positions) :])
                 reading = plain[site] if site is Site.RESID_FINAL else plain[site][:, list(comparison.layers)]
-                theirs = _as_vectors(reading)
+                theirs = reading.reshape(-1, reading.shape[-1])
+                ours = captured.activations[site][row, len(plan.positions) - len(positions) :].astype(np.float64)
+                ours = ours.reshape(theirs.shape)  # a vector of head_out has all heads
                 errors[site].append(relative_errors(ours, theirs))
                 cosines.append(_min_cosine(ours, theirs))
     joined = {site: np.concatenate(parts) for site, parts in errors.items()}
@@ -298,10 +298,6 @@ def _copied_blocks(model: LoadedModel, dtype: torch.dtype, count: int) -> Loaded
     for config in (module.config, module.config.get_text_config()):
         config.num_hidden_layers = count
     return wrap(module, model.anatomy)
-
-
-def _as_vectors(values: NDArray[Any]) -> NDArray[np.float64]:
-    return values.reshape(-1, values.shape[-1]).astype(np.float64)
 
 
 def _min_cosine(ours: NDArray[np.float64], reference: NDArray[np.float64]) -> float:

@@ -81,7 +81,10 @@ class Anatomy:
             reason = "no module has it as input or output in every block, by the identities that it must obey"
         elif Site.RESID_MID not in self.taps:
             reason = "attention and MLP run in parallel, both read resid_pre"
-        return {site: reason for site in BLOCK_SITES if site not in self.taps}
+        reasons: dict[Site, str] = {site: reason for site in BLOCK_SITES if site not in self.taps}
+        if Site.HEAD_OUT in reasons:
+            reasons[Site.HEAD_OUT] = "the attention's output projection is not known for this model"
+        return reasons
 
     @property
     def mlp_units(self) -> str | None:

@@ -331,6 +331,8 @@ def known_anatomy(config: Any) -> Anatomy | None:
         return None
     vary = _VARIANTS.get(config.model_type)
     record = vary(record, config) if vary else record
+    if record.files is not None:
+        record = replace(record, taps={**record.taps, Site.HEAD_OUT: Tap(record.files.output, "input")})
     text = config.get_text_config()
     if getattr(text, "use_bidirectional_attention", False) or getattr(text, "is_causal", True) is False:
         return replace(record, causal=False)  # a decoder that was made an encoder

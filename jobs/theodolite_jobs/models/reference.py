@@ -24,7 +24,7 @@ def read_sites(model: LoadedModel, ids: TokenIds, positions: Sequence[int]) -> R
     """Run one prompt alone and return every site of the model, at every layer.
 
     `positions` are the tokens to return, counted from the end; all must exist. The result is (position, layer, d_model)
-    for each site, (position, d_model) for `resid_final`.
+    for each site, (position, d_model) for `resid_final`, (position, layer, n_heads·d_head) for `head_out`.
     """
     collected: dict[Site, list[torch.Tensor]] = {site: [] for site in model.anatomy.taps}
     final: list[torch.Tensor] = []
@@ -39,8 +39,18 @@ def read_sites(model: LoadedModel, ids: TokenIds, positions: Sequence[int]) -> R
         with _eager(model):
             model.run(input_ids=torch.tensor([ids], device=model.device), use_cache=False)
     stacked = {site: torch.stack(rows, dim=1).numpy() for site, rows in collected.items()}
+    if Site.HEAD_OUT in stacked and model.ranks > 1:
+        stacked[Site.HEAD_OUT] = _of_all_ranks(stacked[Site.HEAD_OUT], model)
     last = final[0].numpy() if final else stacked[Site.RESID_POST][:, -1]
     return {**stacked, Site.RESID_FINAL: last}
+
+
+def _of_all_ranks(own: NDArray[np.float64], model: LoadedModel) -> NDArray[np.float64]:
+    """Return the outputs of the heads of all ranks, in the order of the ranks."""
+    parts: list[Any] = [None] * model.ranks
+    torch.distributed.all_gather_object(parts, own)
+    width = model.dimensions.n_heads * model.dimensions.d_head
+    return own if own.shape[-1] == width else np.concatenate(parts, axis=-1)
 
 
 def _keep(module: torch.nn.Module, tap: Tap, positions: list[int], into: list[torch.Tensor]) -> Any:
@@ -77,6 +87,7 @@ def _eager(model: LoadedModel) -> Iterator[None]:
 def identity_errors(model: LoadedModel, read: Reading) -> dict[str, float]:
     """Return the error of each identity between the sites of a reading, by identity.
 
+    If the matrices are not sharded: attn_out is what the output projection and the norm behind it make of head_out.
     Pre-norm: resid_mid = resid_pre + attn_out and resid_post = resid_mid + mlp_out; parallel blocks:
     resid_post = resid_pre + attn_out + mlp_out; post-norm: resid_mid_sum = resid_pre + attn_out. Always:
     resid_pre of a block = resid_post of the block before. The error is the norm of the difference between the two
@@ -101,6 +112,8 @@ def identity_errors(model: LoadedModel, read: Reading) -> dict[str, float]:
             identities["resid_post = resid_mid + mlp_out"] = ([read[Site.RESID_MID], mlp], post)
         else:
             identities["resid_post = resid_pre + attn_out + mlp_out"] = ([pre, attention, mlp], post)
+    if Site.HEAD_OUT in read and model.ranks == 1:
+        identities["attn_out = projected head_out"] = ([_projected(model, read[Site.HEAD_OUT])], read[Site.ATTN_OUT])
     return {name: _sum_error(*sides) for name, sides in identities.items()}
 
 
@@ -110,12 +123,26 @@ def _sum_error(terms: Sequence[NDArray[np.float64]], total: NDArray[np.float64])
     return float((difference / np.where(largest == 0, 1.0, largest)).max(initial=0.0))
 
 
-@torch.inference_mode()
+def _projected(model: LoadedModel, values: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Return what attention adds to the stream, from the outputs of its heads, (position, layer, n_heads·d_head)."""
+    anatomy = model.anatomy
+    projected = _applied(model, anatomy.taps[Site.HEAD_OUT].module, values) * anatomy.taps[Site.ATTN_OUT].scale
+    if anatomy.post_norm or "attention_output" not in anatomy.norms:
+        return projected
+    return _normed(model, "attention_output", projected)
+
+
 def _normed(model: LoadedModel, norm: str, values: NDArray[np.float64]) -> NDArray[np.float64]:
     """Apply each block's own norm module to (position, layer, d_model)."""
+    return _applied(model, model.anatomy.norms[norm], values)
+
+
+@torch.inference_mode()
+def _applied(model: LoadedModel, path: str, values: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Apply one module of each block to (position, layer, feature)."""
     rows = []
     for layer, block in enumerate(model.blocks):
-        module = block.get_submodule(model.anatomy.norms[norm])
+        module = block.get_submodule(path)
         device = next(block.parameters()).device  # blocks may be on several devices
         stream = torch.from_numpy(values[:, layer]).to(device, model.dtype)
         rows.append(module(stream).double().cpu())

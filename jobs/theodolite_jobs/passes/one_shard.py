@@ -114,7 +114,7 @@ def first_pass(
 def measure(run: Run, shard: Samples, outputs: frozenset[Output], norms: Sequence[NormLayer]) -> FirstPass:
     """Return the requested outputs for samples that are stored or in memory."""
     at = cached_reader(shard)
-    sites, n_layers, d_model = run.record.spec.capture.sites, len(run.record.layers), run.record.model.d_model
+    sites, n_layers, d_model = run.record.spec.capture.stream_sites, len(run.record.layers), run.record.model.d_model
     n_samples, n_positions = len(shard.samples), shard.n_positions
     shape = (len(sites), n_positions, n_layers)
     stream = StreamArrays(shape, n_samples, d_model) if "stream" in outputs else None
@@ -165,12 +165,12 @@ def second_pass(
     sides = [SelectedShard(run, side, shard_index) if side is not None else None for side in (positive, negative)]
     n_positions = next(len(side.selection.positions) for side in sides if side is not None)
     n_layers, d_model = len(run.record.layers), run.record.model.d_model
-    shape = len(run.record.spec.capture.sites), n_positions, n_layers
+    shape = len(run.record.spec.capture.stream_sites), n_positions, n_layers
     sums = {space: no_sums(shape) for space in means}
     scores = [np.empty((0 if side is None else len(side.samples), *shape)) for side in sides]
     first = [0 if side is None else int((side.samples < BAND_SAMPLES).sum()) for side in sides]
     dots = {space: [np.empty((count, 2, *shape)) for count in first] for space in means}
-    for (number, site), index in product(enumerate(run.record.spec.capture.sites), range(n_layers)):
+    for (number, site), index in product(enumerate(run.record.spec.capture.stream_sites), range(n_layers)):
         nothing = np.empty((0, n_positions, d_model), dtype=np.float32)
         layers = [nothing if side is None else side.layer(site, index) for side in sides]
         for position in range(n_positions):

@@ -128,7 +128,7 @@ def _with_missing(values: NDArray[np.float64], n_quantities: int) -> NDArray[np.
 
 def _products(run: Run, moments: Mapping[str, Moments], stored: Mapping[str, NDArray[np.float64]]) -> StepProducts:
     """Return the products of a reduced shard with the means of its states; NaN without `stored`."""
-    raw, sites = moments["raw"], run.record.spec.capture.sites
+    raw, sites = moments["raw"], run.record.spec.capture.stream_sites
     if not stored:
         n_positions, n_layers, d_model = raw.mean.shape[1:]
         return missing_products(raw.count, n_positions, n_layers, d_model)

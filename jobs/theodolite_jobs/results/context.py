@@ -118,7 +118,7 @@ class Context:
         return {
             "set": sets,
             "contrast": list(self.contrasts),
-            "site": [str(site) for site in self.run.record.spec.capture.sites],
+            "site": [str(site) for site in self.run.record.spec.capture.stream_sites],
             "position": positions,
             "layer": self.run.record.layers,
             "layer_other": self.run.record.layers,

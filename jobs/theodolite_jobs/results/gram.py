@@ -80,7 +80,7 @@ def compute(context: Context) -> Result:
 
 def _set_variables(run: Run, cloud: PointCloud, progress: Progress) -> dict[str, Any]:
     """Return the variables of a set at one position: (site, layer), (layer,) or a number."""
-    n, sites = len(cloud.samples), list(run.record.spec.capture.sites)
+    n, sites = len(cloud.samples), list(run.record.spec.capture.stream_sites)
     arrays: dict[str, Any] = {
         "n_samples": n,
         "participation_ratio_gaussian": participation_ratio_of_gaussian(n, run.record.model.d_model),
@@ -189,7 +189,7 @@ def _pair_variables(
     """Return the variables of a contrast at one position, (site, layer)."""
     if not positive.samples or not negative.samples:
         return {}
-    sites, n_layers = list(run.record.spec.capture.sites), len(run.record.layers)
+    sites, n_layers = list(run.record.spec.capture.stream_sites), len(run.record.layers)
     arguments = [(run, positive, negative, site, index) for site in sites for index in range(n_layers)]
     points = list(run_tasks(pair_shape, arguments, progress, f"clusters of {label}"))
     return {name: np.array([point[name] for point in points]).reshape(len(sites), n_layers) for name in points[0]}

@@ -39,7 +39,7 @@ def through_blocks(run: Run, debiased: NDArray[np.float64]) -> dict[str, NDArray
 
     `debiased` is the CKA of all pairs of points, (site, layer) and then `resid_final`.
     """
-    layers, sites = run.record.layers, list(run.record.spec.capture.sites)
+    layers, sites = run.record.layers, list(run.record.spec.capture.stream_sites)
 
     def row(place: Place | None) -> int | None:
         if place is None:

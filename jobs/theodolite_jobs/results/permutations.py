@@ -65,7 +65,7 @@ _DIMS = {variable.name: variable.dims for variable in GROUPS["permutations"].var
 
 def _tests(run: Run, contrast: PermutedContrast, label: str, progress: Progress) -> Arrays:
     """Return the variables of a contrast at one position: (site, layer, …) or a number."""
-    sites, n_layers = list(run.record.spec.capture.sites), len(run.record.layers)
+    sites, n_layers = list(run.record.spec.capture.stream_sites), len(run.record.layers)
     arguments = [(run, shared(contrast), site, layer) for site in sites for layer in range(n_layers)]
     places = run_tasks(_place, arguments, progress, f"permutations of {label}", rounds=1)
     statistics: list[NDArray[np.float64]] = []

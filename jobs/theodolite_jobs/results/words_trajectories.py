@@ -61,7 +61,7 @@ def trajectory_table(
     states = {
         site: np.concatenate([read_shard(run, commit, site) for commit in commits]).astype(np.float64)
         for site in run.record.spec.capture.all_sites
-        if site not in (Site.ATTN_OUT, Site.MLP_OUT)  # these are added to the state and are no states
+        if site not in (Site.HEAD_OUT, Site.ATTN_OUT, Site.MLP_OUT)  # these are no states of the stream
     }
     parts = [
         _sentence_rows(

@@ -14,6 +14,7 @@ DIMENSIONS = {
     "circuit": "Bilinear map of a head: qk is s·W_Q R W_Kᵀ, vo is W_V W_O.",
     "offset": "Query position minus key position, for rotary positions; vo has offset 0 only.",
     "head": "Query head.",
+    "d_head": "Component of a head's output before W_O.",
     "head_other": "Query head of layer_other.",
     "rank": "Index of the singular value; 0 is the largest.",
     "vector": "Index of the singular vector; 0 belongs to the largest singular value.",

@@ -1,7 +1,7 @@
 """Names of the objects of a run, and its captured arrays; `theodolite.groups` describes the result groups."""
 
 from theodolite.groups.record import STREAM_UNIT, Variable
-from theodolite.sites import BLOCK_SITES
+from theodolite.sites import STREAM_SITES
 
 FORMAT = 2
 """Version of the store's layout; a change that older versions of Theodolite cannot read increases it."""
@@ -33,6 +33,13 @@ RESID_FINAL = Variable(
     STREAM_UNIT,
     "float32",
 )
+HEAD_OUT = Variable(
+    "head_out",
+    ("sample", "position", "layer", "head", "d_head"),
+    "Output of each attention head before W_O; NaN before a prompt's first token and for quarantined prompts.",
+    "1",
+    "float32",
+)
 MLP_POSITIVE = Variable(
     "mlp_positive",
     ("shard", "position", "layer", "unit"),
@@ -41,7 +48,8 @@ MLP_POSITIVE = Variable(
     "int32",
 )
 CAPTURED: dict[str, Variable] = {
-    **dict.fromkeys(BLOCK_SITES, RESID),
+    **dict.fromkeys(STREAM_SITES, RESID),
+    HEAD_OUT.name: HEAD_OUT,
     RESID_FINAL.name: RESID_FINAL,
     MLP_POSITIVE.name: MLP_POSITIVE,
 }

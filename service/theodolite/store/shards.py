@@ -34,10 +34,10 @@ class StoredShard:
     content: bytes  # the committed bytes
     n_layers: int  # `resid_final` has one
     n_samples: int  # the last shard of a set may have fewer than its chunks
-    sample_shape: tuple[int, int]  # (position, d_model)
+    sample_shape: tuple[int, ...]  # (position, d_model), or (position, head, d_head)
 
     def layer(self, index: int) -> NDArray[np.float32]:
-        """Return one layer, (sample, position, d_model), as a read-only array.
+        """Return one layer, (sample, *sample_shape), as a read-only array.
 
         Raises:
             RunDamagedError: the shard's layers or their shape differ from those of run.json.
@@ -59,7 +59,7 @@ def open_shard(run: Run, commit: Commit, site: Site) -> StoredShard:
         RunDamagedError: the array is missing, or its checksum differs. Zarr would silently read NaN or wrong numbers.
     """
     n_layers = 1 if site is Site.RESID_FINAL else len(run.record.layers)
-    sample_shape = len(run.record.sets[commit.prompt_set].positions), run.record.model.d_model
+    sample_shape = len(run.record.sets[commit.prompt_set].positions), *_features(run, site)
     name = f"{run.id}: shard {commit.name}, {site}"
     return StoredShard(name, committed_bytes(run, commit, site), n_layers, commit.stop - commit.start, sample_shape)
 
@@ -67,13 +67,13 @@ def open_shard(run: Run, commit: Commit, site: Site) -> StoredShard:
 def read_shard(run: Run, commit: Commit, site: Site) -> NDArray[np.float32]:
     """Return one site of a shard, (sample, position, layer, d_model), or without layer for `resid_final`.
 
-    Raises RunDamagedError as `open_shard` does.
+    The features of `head_out` are (head, d_head) instead of d_model. Raises RunDamagedError as `open_shard` does.
     """
     shard = open_shard(run, commit, site)
     if site is Site.RESID_FINAL:
         return shard.layer(0)
-    n_samples, (n_positions, d_model) = commit.stop - commit.start, shard.sample_shape
-    values = np.empty((n_samples, n_positions, shard.n_layers, d_model), np.float32)
+    n_samples, (n_positions, *features) = commit.stop - commit.start, shard.sample_shape
+    values = np.empty((n_samples, n_positions, shard.n_layers, *features), np.float32)
     for index in range(shard.n_layers):
         values[:, :, index] = shard.layer(index)
     return values
@@ -81,6 +81,8 @@ def read_shard(run: Run, commit: Commit, site: Site) -> NDArray[np.float32]:
 
 def read_slice(run: Run, prompt_set: str, site: Site, layer_index: int, stop: int) -> NDArray[np.float32]:
     """Return the first `stop` samples at one site and layer, (sample, position, d_model).
+
+    The features of `head_out` are (head, d_head).
 
     `layer_index` is an index into the run's layers; `resid_final` has no layer. The function verifies no checksums,
     since those of the commit records are for whole shards: verify the shards first.
@@ -107,4 +109,10 @@ def _shape(run: Run, prompt_set: str, site: Site) -> tuple[int, ...]:
     """Return the shape of a site's array, (sample, position, layer, d_model), or without layer for `resid_final`."""
     positions = run.record.sets[prompt_set].positions
     layers = () if site is Site.RESID_FINAL else (len(run.record.layers),)
-    return (run.record.bounds(prompt_set).n_kept, len(positions), *layers, run.record.model.d_model)
+    return (run.record.bounds(prompt_set).n_kept, len(positions), *layers, *_features(run, site))
+
+
+def _features(run: Run, site: Site) -> tuple[int, ...]:
+    """Return the shape of one vector at a site: (d_model,), or (head, d_head)."""
+    model = run.record.model
+    return (model.n_heads, model.d_head) if site is Site.HEAD_OUT else (model.d_model,)

@@ -24,7 +24,7 @@ from theodolite_jobs.models.load import LoadedModel
 from theodolite_jobs.models.reference import relative_errors
 from theodolite_jobs.models.source import resolve_source
 
-SITES = (Site.RESID_PRE, Site.RESID_MID, Site.RESID_FINAL)
+SITES = (Site.RESID_PRE, Site.RESID_MID, Site.HEAD_OUT, Site.RESID_FINAL)
 LAYERS = (0, 2, 4)
 TOKENS = tiny.random_tokens([12, 19, 14, 12, 17, 13], prefix=9)
 PLAN = plan_set("set", TOKENS, (-3, -1), shard_prompts=3, batch_tokens=60, share_prefix=True)
@@ -40,6 +40,7 @@ def model_folder(tmp_path_factory):
 def created_run(model_folder, store):
     """Create a run's arrays, and return the assignment of its replicas."""
     coordinates = {"position": PLAN.positions, "layer": LAYERS, "d_model": range(48), "unit": range(80)}
+    coordinates |= {"head": range(4), "d_head": range(16)}
     create_activations(
         open_location(str(store), create=True), "set", ShardBounds(len(TOKENS), len(TOKENS), 3), SITES, coordinates
     )
@@ -81,7 +82,7 @@ def whole(model_folder, tmp_path_factory):
 
 
 def assert_same_results(store, whole):
-    for name in ("resid_pre", "resid_mid", "resid_final", "mlp_positive"):
+    for name in ("resid_pre", "resid_mid", "head_out", "resid_final", "mlp_positive"):
         ours, theirs = (
             zarr.open_array(f"{folder}/activations.zarr/set/{name}", mode="r")[:] for folder in (store, whole)
         )

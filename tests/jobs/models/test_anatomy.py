@@ -32,7 +32,7 @@ def test_a_missing_site_is_refused_with_the_reason_and_a_list_of_sites(folder: P
     with pytest.raises(SiteNotFoundError) as caught:
         check_sites(known_anatomy(load_config(folder)), [Site.RESID_PRE, Site.RESID_MID_SUM])
     assert "capture.sites: this model has no resid_mid_sum: only a model whose norms follow" in only_line(caught)
-    assert "it has resid_pre, resid_mid, resid_post, attn_out, mlp_out" in only_line(caught)
+    assert "it has resid_pre, resid_mid, resid_post, head_out, attn_out, mlp_out" in only_line(caught)
 
 
 @pytest.mark.parametrize(

@@ -79,7 +79,8 @@ def test_sites_are_listed_and_each_absent_one_has_a_reason(family: str) -> None:
         absent = {}
     elif family in PARALLEL:
         absent = dict.fromkeys(["resid_mid", "resid_mid_sum"], "in parallel")
-    all_sites = {"resid_pre", "resid_mid", "resid_mid_sum", "resid_post", "attn_out", "mlp_out", "resid_final"}
+    all_sites = {"resid_pre", "resid_mid", "resid_mid_sum", "resid_post", "head_out", "attn_out", "mlp_out"}
+    all_sites.add("resid_final")
     assert set(facts["sites"]) == all_sites - set(absent)
     assert set(facts["absent_sites"]) == set(absent)
     for site, words in absent.items():

@@ -30,7 +30,8 @@ def probed(family: str) -> Any:
 @pytest.mark.parametrize("family", sorted(set(tiny.CONFIGS) - NORMALISED_SUMS - ENCODERS))
 def test_the_probe_finds_the_taps_of_the_record(family):
     found, record = probed(family), known_anatomy(tiny.CONFIGS[family])
-    assert (found.blocks, found.taps) == (record.blocks, record.taps)
+    of_stream = {site: tap for site, tap in record.taps.items() if site is not Site.HEAD_OUT}
+    assert (found.blocks, found.taps) == (record.blocks, of_stream)
     assert (found.known_by, record.known_by) == ("probe", "record")
 
 

@@ -16,6 +16,7 @@ from support.reference_blocks import (
     normalised,
     recorded,
     reference_attention,
+    reference_heads,
     reference_mlp,
 )
 from transformers import AutoModel, AutoModelForCausalLM, AutoModelForMaskedLM
@@ -54,6 +55,15 @@ def test_attention_by_hand_equals_the_modules(saved):
     for layer, x in enumerate(inputs_of(model, "attention", TOKENS)):
         out = reference_attention(x, weights.attention(layer), layer, model)
         ours = after_branch(out, layer, "attention_output", weights, model)
+        assert relative_errors(ours.numpy(), theirs[:, layer]).max() < BOUND, layer
+
+
+def test_outputs_of_heads_by_hand_equal_the_captured_site(saved):
+    folder, model = saved
+    weights = Weights(folder, model.config, torch.float64)
+    theirs = read_sites(model, TOKENS, POSITIONS)[Site.HEAD_OUT]
+    for layer, x in enumerate(inputs_of(model, "attention", TOKENS)):
+        ours = reference_heads(x, weights.attention(layer), layer, model).transpose(0, 1).flatten(1)
         assert relative_errors(ours.numpy(), theirs[:, layer]).max() < BOUND, layer
 
 
