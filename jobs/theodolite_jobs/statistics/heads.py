@@ -266,7 +266,7 @@ def copying_score(
     kv_head_of: Int[np.ndarray, " head"],
     vocabulary: Float[np.ndarray, "d_model d_model"],
 ) -> Float[np.ndarray, " head"]:
-    """Return Σλ/Σ|λ| over the eigenvalues λ of W_E W_VO W_Uᵀ, 1 if each token raises its own logit.
+    """Return Σλ/Σ|λ| over the eigenvalues λ of W_E W_VO W_Uᵀ, 1 if all are real and positive.
 
     The non-zero eigenvalues are those of the core W_O (W_Uᵀ W_E) W_V, (d_head, d_head). NaN for a head of zeros.
     `value` is W_V, `output` is W_Oᵀ, `kv_head_of` is the index of each head's W_V, and `vocabulary` is W_Uᵀ W_E; with

@@ -41,8 +41,8 @@ VARIABLES = (
     Variable(
         "copying_score",
         ("layer", "head"),
-        "Σλ/Σ|λ| over the eigenvalues λ of W_E W_VO W_Uᵀ, with W_U centred over the vocabulary; 1 if each token raises "
-        "its own logit relative to the mean logit.",
+        "Σλ/Σ|λ| over the eigenvalues λ of W_E W_VO W_Uᵀ, with W_U centred over the vocabulary; near 1 "
+        "if most tokens raise their own logit relative to the mean logit.",
     ),
     Variable(
         "copying_score_uncentred",
