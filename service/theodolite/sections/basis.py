@@ -1,6 +1,6 @@
 """How well affine and orthogonal maps predict the output of each sublayer from its input."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 
 import numpy as np
@@ -8,12 +8,22 @@ import xarray as xr
 
 from theodolite.figures.basis import maps_figure, steps_figure
 from theodolite.query.first_tokens import set_labels
-from theodolite.sections.parts import Figure, Section, colours_of, labelled, last_position, prompt_counts
+from theodolite.sections.parts import (
+    Figure,
+    Section,
+    colours_of,
+    labelled,
+    last_position,
+    listed,
+    number,
+    prompt_counts,
+)
 from theodolite.store.result_reader import read_group
 from theodolite.store.runs import Run
 
-_BRANCHES = {"attention": "attention", "mlp": "MLP"}
-_BLOCK = {"block": "block"}  # for families without a stream between attention and MLP
+_BRANCHES = {"attention": "attention", "mlp": "the MLP"}
+_BLOCK = {"block": "the block"}  # for families without a stream between attention and MLP
+_ONE_DIRECTION = 0.99  # share of the variance of the input
 
 _HOW_TO_READ = (
     "R² is 1 if a map predicts the outputs of held-out prompts exactly, and 0 if it predicts no better than the mean "
@@ -21,7 +31,8 @@ _HOW_TO_READ = (
     "one scale, plus a constant. The affine map is any linear map plus a constant. It exceeds the orthogonal map "
     "if the layer stretches directions differently. The step is output minus input. Bands of R² are 95 % intervals. "
     "Bands of the stretch are its 5 % to 95 % quantiles over leading directions of the input. R² is 0 where the input "
-    "does not vary, as in block 0 at a token that all prompts share."
+    "does not vary, as in block 0 at a token that all prompts share. The affine map counts as better or worse than the "
+    "orthogonal one if the 95 % interval of the difference of their R² excludes 0."
 )
 
 
@@ -41,9 +52,7 @@ def sections(run: Run) -> list[Section]:
         )
         for name, sublayers in measured.items()
     ]
-    facts = [
-        fact for name, values in by_set.items() for fact in _set_facts(values, labels[name], measured.get(name, {}))
-    ]
+    facts = list(_facts(by_set, labels, measured))
     if measured:
         drawn, sublayers = {name: colours[name] for name in measured}, next(iter(measured.values()))
         caption = "R² of held-out steps for an affine map of the input, and stretch of this map"
@@ -67,53 +76,66 @@ def _measured(values: xr.Dataset) -> dict[str, str]:
     return with_maps(_BRANCHES) or with_maps(_BLOCK)
 
 
-def _set_facts(values: xr.Dataset, label: str, sublayers: Mapping[str, str]) -> Iterator[str]:
-    """Yield sentences about one set: R² of the outputs, R² of the steps and the distance from an isometry."""
-    n = int(values["n_samples"])
-    if not sublayers:
-        yield (
-            f"No maps were fitted for {label} ({n} prompts). A map needs at least 10 prompts, and the input and output "
-            "of a sublayer."
-        )
-        return
-    parts = [_sublayer_parts(values, sublayer, of) for sublayer, of in sublayers.items()]
-    outputs, steps, stretches, narrow = ([part for part in of_kind if part] for of_kind in zip(*parts, strict=True))
-    yield f"Median R² of the outputs of held-out prompts over layers, {label} (n = {n}): {'; '.join(outputs)}."
-    yield f"Median R² of the steps, for the affine map, {label} (n = {n}): {'; '.join(steps)}."
-    if stretches:
-        yield (
-            f"Median isometry defect of the affine map on leading directions of its input, {label} (n = {n}): "
-            f"{'; '.join(stretches)}. The defect of a scaled rotation is 0."
-        )
-    if narrow:
-        yield (
-            f"One direction of the input, with at least 99 % of the variance of {label}, decides R² of the outputs in "
-            f"{' and in '.join(narrow)}."
-        )
+def _facts(
+    by_set: Mapping[str, xr.Dataset], labels: Mapping[str, str], measured: Mapping[str, Mapping[str, str]]
+) -> Iterator[str]:
+    """Yield sentences about each sublayer: R² of the outputs, R² of the steps and the distance from an isometry."""
+    for name, values in by_set.items():
+        if name not in measured:
+            yield (
+                f"No maps were fitted for {labels[name]} ({int(values['n_samples'])} prompts). A map needs at least 10 "
+                "prompts, and the input and output of a sublayer."
+            )
+    subjects: Mapping[str, Callable[[xr.Dataset, str], str]] = {
+        "R² of the outputs of held-out prompts, for {of}, median over layers": _outputs,
+        "R² of the steps of held-out prompts, for the affine map of {of}, median over layers": _steps,
+        "Isometry defect of the affine map of {of}, on leading directions of its input, median over layers (a scaled "
+        "rotation has 0)": _isometry,
+        "Layers of {of} whose R² one direction decides, because at least 99 % of the variance of the input lies along "
+        "it": _narrow,
+    }
+    sublayers = {one: of for titles in measured.values() for one, of in titles.items()}
+    for subject, text_of in subjects.items():
+        for sublayer, of in sublayers.items():
+            texts = {labels[name]: text_of(by_set[name], sublayer) for name in measured if sublayer in measured[name]}
+            if known := {label: text for label, text in texts.items() if text}:
+                yield f"{subject.format(of=of)}: {listed(known)}."
 
 
-def _sublayer_parts(values: xr.Dataset, sublayer: str, of: str) -> tuple[str, str, str, str]:
-    """Return the parts of the sentences about one sublayer: outputs, steps, isometry, narrow inputs; empty if none."""
+def _outputs(values: xr.Dataset, sublayer: str) -> str:
+    """Return R² of the three maps, and in how many layers the affine one is better or worse than the orthogonal one."""
+    maps = {"affine": "affine map", "orthogonal": "orthogonal map", "identity": "identity"}
+    numbers = (f"{text} {_median(values, f'r_squared_{name}_{sublayer}')}" for name, text in maps.items())
+    text = f"{', '.join(numbers)} ("
+    gain = f"r_squared_gain_{sublayer}"
+    if gain in values and np.isfinite(values[f"{gain}_low"]).any():
+        better, worse = int((values[f"{gain}_low"] > 0).sum()), int((values[f"{gain}_high"] < 0).sum())
+        n_layers = int(np.isfinite(values[gain]).sum())
+        text += f"the affine map is better in {better} of {n_layers} layers and worse in {worse}, "
+    return f"{text}n = {int(values['n_samples'])})"
 
-    def median(statistic: str, digits: int = 3) -> str:
-        number = round(float(values[f"{statistic}_{sublayer}"].median()), digits)
-        return f"{number + 0.0:.{digits}f}"  # which turns -0 into 0
 
-    n_layers = int(np.isfinite(values[f"r_squared_affine_{sublayer}"]).sum())
-    above = values[f"r_squared_affine_{sublayer}_low"] > values[f"r_squared_orthogonal_{sublayer}_high"]
-    outputs = (
-        f"{of} {median('r_squared_affine')} for the affine map, {median('r_squared_orthogonal')} for the orthogonal "
-        f"map and {median('r_squared_identity')} for the identity (the interval of the affine map is above that of "
-        f"the orthogonal map in {int(above.sum())} of {n_layers} layers)"
+def _steps(values: xr.Dataset, sublayer: str) -> str:
+    permuted = _median(values, f"r_squared_permuted_{sublayer}")
+    return f"{_median(values, f'r_squared_step_{sublayer}')} (permuted steps give {permuted})"
+
+
+def _isometry(values: xr.Dataset, sublayer: str) -> str:
+    """Return the isometry defect and the stretch; empty without leading directions."""
+    if not np.isfinite(values[f"isometry_defect_{sublayer}"]).any():
+        return ""
+    low, high = (_median(values, f"stretch_{end}_{sublayer}", 2) for end in ("low", "high"))
+    return (
+        f"{_median(values, f'isometry_defect_{sublayer}', 4)} (random steps of the same length give "
+        f"{_median(values, f'isometry_defect_random_{sublayer}', 4)}; 5 % and 95 % quantiles of the stretch {low} and "
+        f"{high})"
     )
-    steps = f"{of} {median('r_squared_step')} (permuted steps {median('r_squared_permuted')})"
-    stretches = narrow = ""
-    if np.isfinite(values[f"isometry_defect_{sublayer}"]).any():
-        stretches = (
-            f"{of} {median('isometry_defect')} (random matrices {median('isometry_defect_random')}), median 5 % and "
-            f"95 % quantiles of the stretch {median('stretch_low', 2)} and {median('stretch_high', 2)}"
-        )
-    n_narrow = int((values[f"leading_share_{sublayer}"] >= 0.99).sum())
-    if n_narrow:
-        narrow = f"{n_narrow} of {n_layers} layers of {of}"
-    return outputs, steps, stretches, narrow
+
+
+def _narrow(values: xr.Dataset, sublayer: str) -> str:
+    n_narrow = int((values[f"leading_share_{sublayer}"] >= _ONE_DIRECTION).sum())
+    return f"{n_narrow} of {int(np.isfinite(values[f'r_squared_affine_{sublayer}']).sum())}" if n_narrow else ""
+
+
+def _median(values: xr.Dataset, statistic: str, digits: int = 3) -> str:
+    return number(values[statistic].median(), digits)

@@ -13,7 +13,18 @@ from theodolite.query.first_tokens import set_labels
 from theodolite.query.published import published_curves, selected_directions
 from theodolite.query.twin import read_twin
 from theodolite.sections.curves_published import published_facts
-from theodolite.sections.parts import BAND, BRACKETS, SIDES, Figure, Section, labelled, layer_of, percent, point_text
+from theodolite.sections.parts import (
+    BAND,
+    BRACKETS,
+    SIDES,
+    Figure,
+    Section,
+    labelled,
+    layer_of,
+    listed,
+    percent,
+    point_text,
+)
 from theodolite.sections.twin import twin_cosine_facts
 from theodolite.store.result_reader import read_group
 from theodolite.store.runs import Run
@@ -97,32 +108,40 @@ def _facts(
             "At some depths the whole interval lies above 1, the maximum of a cosine. The noise of the two sets "
             f"violates the assumptions of the interval.{_remedy(curves, view)}"
         )
-    for name in (view.positive, view.negative):
-        largest = along_depth(values["variance_max"].sel(set=name))
-        features = along_depth(values["variance_max_feature"].sel(set=name))
-        mean = along_depth(values["variance_mean"].sel(set=name))
-        if np.isfinite(largest).any():
-            top = int(np.nanargmax(largest.values))
-            facts.append(
-                f"Largest variance of a feature over the prompts of {labels[name]}: {float(largest[top]):.3g} (feature "
-                f"{int(features[top])} at {layer_of(largest, top)}), {float(largest[top] / mean[top]):.0f} times the "
-                "mean over features at that depth."
-            )
+    names = dict.fromkeys((view.positive, view.negative))
+    texts = {labels[name]: _largest_variance(values.sel(set=name)) for name in names}
+    if known := {label: text for label, text in texts.items() if text}:
+        facts.append(f"Largest variance of a feature over prompts: {listed(known)}.")
     return facts
 
 
+def _largest_variance(values: xr.Dataset) -> str:
+    """Return the largest variance of a set's features, and where it is; empty if there is none."""
+    largest = along_depth(values["variance_max"])
+    if not np.isfinite(largest).any():
+        return ""
+    top = int(np.nanargmax(largest.values))
+    feature, mean = (float(along_depth(values[name])[top]) for name in ("variance_max_feature", "variance_mean"))
+    return (
+        f"{float(largest[top]):.3g} (feature {feature:.0f} at {layer_of(largest, top)}, "
+        f"{float(largest[top]) / mean:.0f} times the mean over features there)"
+    )
+
+
 def _share_facts(curves: xr.Dataset, view: ContrastView, labels: Mapping[str, str], d_model: int) -> Iterator[str]:
-    """Yield a sentence for each set about the variance of its three leading features; nothing for an older run."""
-    shares = curves["variance_top3_share"].sel(position=view.position, site=shown_sites(curves))
+    """Yield a sentence about the variance of the three leading features; nothing for an older run."""
+    shares, texts = curves["variance_top3_share"].sel(position=view.position, site=shown_sites(curves)), {}
     for name in dict.fromkeys((view.positive, view.negative)):
         share = along_depth(shares.sel(set=name))
         if np.isfinite(share).any():
             top = int(np.nanargmax(share.values))
-            yield (
-                f"The three features with the largest variances have {percent(np.nanmin(share), 1)} to "
-                f"{percent(share[top], 1)} of the variance of {labels[name]}, the most at {layer_of(share, top)}; "
-                f"features with equal variances would have {percent(min(3 / d_model, 1), 1)}."
-            )
+            lowest, highest = percent(np.nanmin(share), 1), percent(share[top], 1)
+            texts[labels[name]] = f"{lowest} to {highest} (largest at {layer_of(share, top)})"
+    if texts:
+        yield (
+            f"Share of the three features with the largest variances in the total variance: {listed(texts)}. Features "
+            f"with equal variances would have {percent(min(3 / d_model, 1), 1)}."
+        )
 
 
 def _cosine_facts(values: xr.Dataset, prompts: str) -> list[str]:

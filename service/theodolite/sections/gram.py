@@ -9,7 +9,6 @@ import xarray as xr
 from theodolite.figures.curves import shown_sites
 from theodolite.figures.gram import blocks_figure, shape_figure
 from theodolite.figures.panels import layer_map
-from theodolite.query.curves import along_depth
 from theodolite.query.first_tokens import set_labels
 from theodolite.sections.parts import (
     Figure,
@@ -18,7 +17,7 @@ from theodolite.sections.parts import (
     colours_of,
     labelled,
     last_position,
-    layer_of,
+    listed,
     percent,
     prompt_counts,
 )
@@ -64,7 +63,7 @@ def sections(run: Run) -> list[Section]:
     ]
     similarity = gram["linear_cka_debiased"].sel(site=site, position=position)
     maps = [_map(name, label, similarity.sel(set=name)) for name, label in labels.items()]
-    facts = list(_shape_facts(gram.sel(position=position), site, labels, gram.attrs["contrasts"]))
+    facts = list(_shape_facts(gram.sel(position=position), site, labels))
     title = f"Shape and similarity at position {position} ({prompt_counts(gram, labels)})"
     return [Section(title, facts, figures, maps, _mean_tables(run, gram, site, position, all_labels))]
 
@@ -74,55 +73,53 @@ def _map(name: str, label: str, similarity: xr.DataArray) -> Figure:
     return Figure(f"gram.cka.{name}", caption, partial(layer_map, similarity, caption, (0, 1)))
 
 
-def _shape_facts(
-    values: xr.Dataset, site: str, labels: Mapping[str, str], contrasts: Mapping[str, Mapping[str, str]]
-) -> Iterator[str]:
-    for name, label in labels.items():
-        yield from _set_facts(values.sel(set=name, site=site), label, site)
+def _shape_facts(values: xr.Dataset, site: str, labels: Mapping[str, str]) -> Iterator[str]:
+    by_set = {label: values.sel(set=name, site=site) for name, label in labels.items()}
+    varied = {label: of_set for label, of_set in by_set.items() if np.isfinite(of_set["participation_ratio"]).any()}
+    if constant := [label for label in by_set if label not in varied]:
+        yield (
+            f"No layer of {' or '.join(constant)} at {site} has a variance: a variance needs at least two different "
+            "prompts."
+        )
+    if varied:
+        ratios = {label: _participation_ratio(of_set) for label, of_set in varied.items()}
+        yield f"Largest participation ratio over layers at {site}: {listed(ratios)}."
+        cosines = {label: of_set["mean_cosine"] for label, of_set in varied.items()}
+        ranges = {label: f"{float(one.min()):.2f} to {float(one.max()):.2f}" for label, one in cosines.items()}
+        yield f"Mean cosine between two prompts, over layers at {site}: {listed(ranges)}."
+    if dimensions := {label: text for label, of_set in varied.items() if (text := _dimension(of_set))}:
+        yield (
+            f"Largest TwoNN dimension over layers at {site}: {listed(dimensions)}. A ratio of 1 means that the "
+            "covariance alone explains the dimension."
+        )
     yield from _similarity_facts(values, site, labels)
     yield from _orthant_facts(values.sel(set=list(labels)))
-    for contrast in contrasts:
-        silhouettes = along_depth(values["silhouette"].sel(contrast=contrast))
-        if np.nan_to_num(silhouettes.values).any():
-            best = int(np.nanargmax(silhouettes.values))
-            yield (
-                f"Largest mean silhouette of the two sets of {contrast}: {float(silhouettes[best]):.3f} at "
-                f"{layer_of(silhouettes, best)}; 1 means that each set is a single point, "
-                "0 that the sets form no clusters."
-            )
 
 
-def _set_facts(values: xr.Dataset, label: str, site: str) -> Iterator[str]:
-    """Yield sentences about the dimension and the anisotropy of one set at one site."""
-    ratio, cosine = values["participation_ratio"].dropna("layer"), values["mean_cosine"].dropna("layer")
-    if not ratio.size:
-        yield f"No layer of {label} at {site} has a variance: a variance needs at least two different prompts."
-        return
+def _participation_ratio(values: xr.Dataset) -> str:
+    """Return the largest participation ratio of one set, where it is, and what it is compared with."""
+    ratio = values["participation_ratio"].dropna("layer")
     top = int(ratio["layer"][int(ratio.values.argmax())])
-    yield (
-        f"Largest participation ratio of {label} at {site}: {float(ratio.max()):.1f} in layer {top} "
-        f"({float(values['standardised_participation_ratio'].sel(layer=top)):.1f} with standardised features; a "
-        "Gaussian with as many prompts and features gives "
-        f"{float(values['participation_ratio_gaussian']):.0f}). Mean cosine between two prompts: "
-        f"{float(cosine.min()):.2f} to {float(cosine.max()):.2f} over layers."
+    standardised = float(values["standardised_participation_ratio"].sel(layer=top))
+    return (
+        f"{float(ratio.max()):.1f} in layer {top} ({standardised:.1f} with standardised features; a Gaussian with as "
+        f"many prompts and features gives {float(values['participation_ratio_gaussian']):.0f}; "
+        f"n = {int(values['n_samples'])})"
     )
-    yield from _dimension_facts(values, label, site)
 
 
-def _dimension_facts(values: xr.Dataset, label: str, site: str) -> Iterator[str]:
-    """Yield a sentence about the TwoNN dimension of one set at one site, against Gaussian samples."""
+def _dimension(values: xr.Dataset) -> str:
+    """Return the largest TwoNN dimension of one set, against Gaussian samples; empty if it is not known."""
     measured, gaussian = (values[f"intrinsic_dimension{suffix}"].values for suffix in ("", "_gaussian"))
     known = np.isfinite(measured + gaussian)
     if not known.any():
-        return
+        return ""
     top = int(np.nanargmax(np.where(known, measured, np.nan)))
     shares = measured[known] / gaussian[known]
-    yield (
-        f"Largest TwoNN dimension of {label} at {site}: {measured[top]:.1f} in layer {int(values['layer'][top])}; "
-        f"Gaussian samples with as many prompts and the same covariance give {gaussian[top]:.1f} ± "
-        f"{float(values['intrinsic_dimension_gaussian_sd'][top]):.1f}. Over layers, the dimension is "
-        f"{shares.min():.2f} to {shares.max():.2f} of that of the Gaussian samples; 1 means that the covariance alone "
-        "explains it."
+    return (
+        f"{measured[top]:.1f} in layer {int(values['layer'][top])} (Gaussian samples with the same covariance give "
+        f"{gaussian[top]:.1f} ± {float(values['intrinsic_dimension_gaussian_sd'][top]):.1f}; over layers, the ratio to "
+        f"theirs is {shares.min():.2f} to {shares.max():.2f})"
     )
 
 
@@ -131,18 +128,11 @@ def _similarity_facts(values: xr.Dataset, site: str, labels: Mapping[str, str]) 
     ratios = values["participation_ratio"].sel(site=site)
     narrow = [name for name in labels if bool((ratios.sel(set=name) < _ONE_DIRECTION).mean() > 0.5)]
     shown = values.sel(set=[name for name in labels if name not in narrow])
-    through = _medians(shown, "cka_{}")
-    if through:
-        smallest = float(np.nanmin(shown["cka_block"])) if "block" in through else np.nan
+    texts = {step: text for name, step in _STEPS.items() if (text := _cka(shown, name))}
+    if texts:
         yield (
-            f"Median debiased CKA between input and output, over layers and sets: {_listed(through)}"
-            f"{f' (smallest {smallest:.3f})' if np.isfinite(smallest) else ''}. Equal geometry gives 1, independent "
-            "activations give 0."
-        )
-    if branches := _medians(shown, "cka_{}_branch"):
-        yield (
-            "The output contains the input through the skip connection. Median debiased CKA between the input and what "
-            f"the branch alone adds: {_listed(branches)}."
+            f"Median debiased CKA between input and output, over layers and sets: {listed(texts)}. Equal geometry "
+            "gives 1, independent activations give 0. The output contains the input through the skip connection."
         )
     if narrow:
         yield (
@@ -152,14 +142,18 @@ def _similarity_facts(values: xr.Dataset, site: str, labels: Mapping[str, str]) 
         )
 
 
-def _medians(values: xr.Dataset, pattern: str) -> dict[str, float]:
-    """Return the median over layers and sets of each step's CKA, without steps that have no value."""
-    arrays = {step: values[pattern.format(step)].values for step in _STEPS}
-    return {step: float(np.nanmedian(cka)) for step, cka in arrays.items() if np.isfinite(cka).any()}
-
-
-def _listed(medians: Mapping[str, float]) -> str:
-    return ", ".join(f"{median:.3f} for {_STEPS[step]}" for step, median in medians.items())
+def _cka(values: xr.Dataset, step: str) -> str:
+    """Return the median CKA of a step over layers and sets, beside its controls; empty if there is none."""
+    forms = {"": "", "_permuted": "with its outputs permuted over prompts", "_branch": "its output alone"}
+    medians = {}
+    for suffix in forms:
+        cka = values[f"cka_{step}{suffix}"].values
+        if np.isfinite(cka).any():
+            medians[suffix] = f"{np.nanmedian(cka):.3f}"
+    if "" not in medians:
+        return ""
+    controls = ", ".join(f"{forms[suffix]} {median}" for suffix, median in medians.items() if suffix)
+    return medians[""] + (f" ({controls})" if controls else "")
 
 
 def _orthant_facts(values: xr.Dataset) -> Iterator[str]:
@@ -171,10 +165,13 @@ def _orthant_facts(values: xr.Dataset) -> Iterator[str]:
             "not known, a block has several MLPs, or an older version started the capture."
         )
     else:
+        equal = active**2 + (1 - active) ** 2
         yield (
             "Share of active hidden units of the MLPs (positive before gating), mean over all usable prompts: "
             f"{percent(active.min(), 0)} to {percent(active.max(), 0)} over layers and sets. Two prompts of "
-            f"a set have equal signs in {percent(overlap.min(), 0)} to {percent(overlap.max(), 0)} of the hidden units."
+            f"a set have equal signs in {percent(overlap.min(), 0)} to {percent(overlap.max(), 0)} of the hidden "
+            f"units; with the same share for all hidden units of a layer it would be {percent(equal.min(), 0)} to "
+            f"{percent(equal.max(), 0)}."
         )
 
 

@@ -14,7 +14,7 @@ from theodolite.query.directions import unreliable_layers
 from theodolite.query.first_tokens import is_first_token, set_labels
 from theodolite.query.heads import head_name
 from theodolite.sections.heads_composition import composition_sections
-from theodolite.sections.parts import CHANCE, Figure, Section, last_position, null_text, percent, texts_of
+from theodolite.sections.parts import CHANCE, Figure, Section, last_position, listed, null_text, percent, texts_of
 from theodolite.store.result_reader import read_group
 from theodolite.store.runs import Run
 
@@ -60,7 +60,8 @@ def _maps(heads: xr.Dataset, directions: xr.Dataset | None) -> Iterator[Figure]:
         for circuit in heads["circuit"].values.tolist():
             caption, logarithmic = f"{circuit.upper()}: {title}", key == "leading"
             yield _map(f"{circuit}.{key}", caption, values.sel(circuit=circuit), circuit, logarithmic=logarithmic)
-    for contrast, side, values in _alignments(heads):
+    aligned = [(one, *rest) for one in heads["contrast"].values.tolist() for rest in _alignments(heads, one)]
+    for contrast, side, values in aligned:
         pale = np.isin(values["layer"], _unreliable(directions, contrast, side)).tolist()
         caption = f"{_SIDES[side]}: alignment with {contrast}"
         yield _map(f"{side}.{contrast}", caption, values, side[:2], pale=pale)
@@ -124,70 +125,75 @@ def _sinks(run: Run, heads: xr.Dataset) -> str:
 
 
 def _rank_facts(heads: xr.Dataset) -> Iterator[str]:
-    """Yield a sentence about the effective ranks of each circuit."""
+    """Yield a sentence about the effective ranks of both circuits."""
+    random = float(heads["effective_rank_random"])
+    known = f"; circuits of random weights have {random:.1f}" if np.isfinite(random) else ""
+    texts = {}
     for circuit in heads["circuit"].values.tolist():
         ranks = heads["effective_rank"].sel(offset=0, circuit=circuit)
         lowest = head_name(*_extreme_head(ranks, largest=False))
-        yield (
-            f"Median effective rank of {circuit.upper()} circuits: {float(ranks.median()):.1f} of at most "
-            f"{heads.sizes['rank']}; smallest: {lowest}, {float(ranks.min()):.1f}."
-        )
+        texts[circuit.upper()] = f"{float(ranks.median()):.1f} (smallest {float(ranks.min()):.1f}, of {lowest})"
+    yield f"Median effective rank of the circuits, of at most {heads.sizes['rank']}: {listed(texts)}{known}."
 
 
 def _alignment_facts(heads: xr.Dataset, directions: xr.Dataset | None) -> Iterator[str]:
-    """Yield sentences about the head that exceeds permuted labels the most, for each contrast and side."""
-    for contrast, side, all_values in _alignments(heads):
-        unreliable = _unreliable(directions, contrast, side)
-        reliable = ~all_values["layer"].isin(unreliable)
-        tests = heads.sel(contrast=contrast, side=side)
-        values, z = all_values.where(reliable), tests["alignment_z"].where(reliable)
-        measured, ignored = int(np.isfinite(values).sum()), int(np.isfinite(all_values.where(~reliable)).sum())
-        if not measured:
-            yield f"The direction of {contrast} is too unreliable for alignments of {_SIDES[side]} at all layers."
-            continue
-        tested = bool(np.isfinite(z).any())
-        layer, head = _extreme_head(z if tested else values, largest=True)
-        alignment = f"{float(values.sel(layer=layer, head=head)):.2f}"
-        if tested:
-            passed = int((tests["alignment_p_family"].where(reliable) <= LEVEL).sum())
-            sentence = (
-                f"{_SIDES[side]}: {passed or 'none'} of {measured} heads {'aligns' if passed < 2 else 'align'} more "
-                f"with the direction of {contrast}{_reading(heads, contrast, side)} than chance gives (family-wise p "
-                f"of at most {LEVEL}). The largest z is {float(z.max()):.1f}, of {head_name(layer, head)}: alignment "
-                f"{alignment}, where "
-                f"{null_text(tests.sel(layer=layer, head=head), 'alignment', '.2f', 'heads of the side')}."
-            )
-        else:
-            sentence = (
-                f"{_SIDES[side]}: of {measured} heads, {head_name(layer, head)} aligns most with the direction of "
-                f"{contrast}, {alignment}; this is not tested against permuted labels."
-            )
-        if ignored:
-            sentence += (
-                f" {ignored} heads are left out, because the reliability of the direction at their layer is below "
-                f"{RELIABLE}."
-            )
-        if without := all_values.size - measured - ignored:  # a direction of length zero has no alignment
-            equal = "at their input the two means are equal, so no direction exists"
-            sentence += f" {without} heads have no value: {equal}."
-        yield sentence
-
-
-def _reading(heads: xr.Dataset, contrast: str, side: str) -> str:
-    """Return a parenthesis about a reading side's direction; empty for other sides and older versions."""
-    counts = heads.attrs.get("direction_prompts", {}).get(contrast)
-    if side == "vo_write" or counts is None:
-        return ""
-    return f" (difference of the means after the norm before attention, {counts[0]} and {counts[1]} prompts)"
-
-
-def _alignments(heads: xr.Dataset) -> Iterator[tuple[str, str, xr.DataArray]]:
-    """Yield contrast, side and alignment, (layer, head), where there is an alignment."""
+    """Yield a sentence about the alignments of all sides with each contrast's direction, and about heads left out."""
     for contrast in heads["contrast"].values.tolist():
-        for side in _SIDES:
-            values = heads["direction_alignment"].sel(contrast=contrast, side=side)
-            if np.isfinite(values).any():
-                yield contrast, side, values
+        texts: dict[str, str] = {}
+        left_out: list[str] = []
+        for side, all_values in _alignments(heads, contrast):
+            reliable = ~all_values["layer"].isin(_unreliable(directions, contrast, side))
+            values = all_values.where(reliable)
+            measured, ignored = int(np.isfinite(values).sum()), int(np.isfinite(all_values.where(~reliable)).sum())
+            texts[_SIDES[side]] = _alignment(heads.sel(contrast=contrast, side=side).where(reliable), values)
+            # A direction of length zero has no alignment.
+            counts = {"an unreliable direction": ignored, "equal means": all_values.size - measured - ignored}
+            left_out += [f"{count} on the side {_SIDES[side]} with {why}" for why, count in counts.items() if count]
+        if texts:
+            yield (
+                f"Heads that align more with the direction of {contrast}{_reading(heads, contrast)} than chance gives "
+                f"(family-wise p of at most {LEVEL}): {listed(texts)}."
+            )
+        if left_out:
+            yield (
+                f"Heads without an alignment with {contrast}: {', '.join(left_out)} (a direction is unreliable if its "
+                f"reliability is below {RELIABLE})."
+            )
+
+
+def _alignment(tests: xr.Dataset, values: xr.DataArray) -> str:
+    """Return how many heads of one side pass the test, and the head with the largest z."""
+    measured = int(np.isfinite(values).sum())
+    if not measured:
+        return "has no reliable direction at any layer"
+    z = tests["alignment_z"]
+    tested = bool(np.isfinite(z).any())
+    layer, head = _extreme_head(z if tested else values, largest=True)
+    largest = f"{head_name(layer, head)}: {float(values.sel(layer=layer, head=head)):.2f}"
+    if not tested:
+        return f"is not tested (largest of {measured} heads {largest})"
+    passed = int((tests["alignment_p_family"] <= LEVEL).sum())
+    null = null_text(tests.sel(layer=layer, head=head), "alignment", ".2f", "heads of the side")
+    return f"{passed} of {measured} (largest z {float(z.max()):.1f}, of {largest}, where {null})"
+
+
+def _reading(heads: xr.Dataset, contrast: str) -> str:
+    """Return a parenthesis about the directions of the sides; older versions lack the numbers of prompts."""
+    counts = heads.attrs.get("direction_prompts", {}).get(contrast)
+    if counts is None:
+        return ""
+    return (
+        f" ({counts[0]} and {counts[1]} prompts; for all sides but VO output, the difference of the means after the "
+        "norm before attention)"
+    )
+
+
+def _alignments(heads: xr.Dataset, contrast: str) -> Iterator[tuple[str, xr.DataArray]]:
+    """Yield side and alignment, (layer, head), where there is an alignment."""
+    for side in _SIDES:
+        values = heads["direction_alignment"].sel(contrast=contrast, side=side)
+        if np.isfinite(values).any():
+            yield side, values
 
 
 def _unreliable(directions: xr.Dataset | None, contrast: str, side: str) -> list[int]:

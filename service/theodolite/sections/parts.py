@@ -30,14 +30,19 @@ BAND = (
 CHANCE = (
     "chance is what the same prompts give when their labels are permuted between the two sets, inside the pairs of a "
     "paired contrast; the family-wise p is the share of permutations whose largest z, over all depths or all heads, is "
-    "at least as large as this z"
+    "at least as large as this z, so it finds values above chance and not values below it"
 )
 """Note of sections whose sentences have permutation tests."""
 
 
 def percent(share: SupportsFloat, digits: int) -> str:
     """Return a share as percent with this number of decimal places, such as `99.2 %`."""
-    return f"{round(100 * float(share), digits) + 0.0:.{digits}f} %"  # + 0.0 turns -0 into 0
+    return f"{number(100 * float(share), digits)} %"
+
+
+def number(value: SupportsFloat, digits: int) -> str:
+    """Return a number with this number of decimal places, without a minus sign before zeros."""
+    return f"{round(float(value), digits) + 0.0:.{digits}f}"  # + 0.0 turns -0 into 0
 
 
 @dataclass(frozen=True)
@@ -83,6 +88,11 @@ class Section:
     tables: list[Table] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
     how_to_read: str = ""
+
+
+def listed(texts: Mapping[str, str]) -> str:
+    """Return the texts of several sets as one: `harmful 3.53; harmless 3.55`."""
+    return "; ".join(f"{label} {text}" for label, text in texts.items())
 
 
 def last_position(group: xr.Dataset) -> int:
@@ -155,7 +165,7 @@ def point_text(values: xr.Dataset, statistic: str, index: int, form: str, scale:
 
 
 def null_text(tests: xr.Dataset, name: str, form: str, family: str) -> str:
-    """Return what permuted labels give at one place: `permuted labels give 0.50 ± 0.02 (p = 0.005 over all depths)`.
+    """Return what permuted labels give at one place: `permuted labels give 0.50 ± 0.02, p = 0.005 over all depths`.
 
     Args:
         tests: the variables of the permutation tests at one place.
@@ -164,7 +174,7 @@ def null_text(tests: xr.Dataset, name: str, form: str, family: str) -> str:
         family: the places of the family-wise p, such as `depths`.
     """
     mean, sd, p = (float(tests[f"{name}_{part}"]) for part in ("null_mean", "null_sd", "p_family"))
-    return f"permuted labels give {mean:{form}} ± {sd:{form}} (p = {p:.2g} over all {family})"
+    return f"permuted labels give {mean:{form}} ± {sd:{form}}, p = {p:.2g} over all {family}"
 
 
 def texts_of(attribute: str | Sequence[str]) -> list[str]:

@@ -7,32 +7,41 @@ import xarray as xr
 
 from theodolite.groups.permutations import LEVEL
 from theodolite.query.curves import has_values
-from theodolite.sections.parts import SIDES, layer_text, null_text
+from theodolite.sections.parts import SIDES, layer_text, listed, null_text
 from theodolite.sites import Site, depth
 
 _NAMES = {
     "auroc": "AUROC",
     "paired_accuracy": "share of pairs in the right order",
     "difference_norm": "distance of the two means",
+    "silhouette": "silhouette of the two sets",
 }
 
 
 def permutation_facts(tests: xr.Dataset) -> Iterator[str]:
-    """Yield sentences about AUROC, order of pairs and distance of the means of one contrast, (site, layer)."""
+    """Yield a sentence about each statistic of one contrast that is tested against permuted labels, (site, layer)."""
     counts = " and ".join(str(int(tests[f"n_{side}"])) for side in SIDES)
-    places = tests.stack(point=("site", "layer"))
-    for statistic, name in _NAMES.items():
-        z, p = places[f"{statistic}_z"].values, places[f"{statistic}_p_family"].values
-        if not np.isfinite(z).any():  # a contrast without pairs, or a statistic that no permutation changes
-            continue
-        best = places.isel(point=int(np.nanargmax(z)))
-        where = layer_text(depth(Site(str(best["site"].values)), int(best["layer"])))
-        value = float(best[f"{statistic}_null_mean"] + best[f"{statistic}_z"] * best[f"{statistic}_null_sd"])
+    texts = {name: text for statistic, name in _NAMES.items() if (text := _test(tests, statistic))}
+    if texts:
         yield (
-            f"The {name} is larger than chance gives at {(p <= LEVEL).sum()} of {np.isfinite(z).sum()} depths "
-            f"with a test (family-wise p of at most {LEVEL}, {counts} prompts). The largest z is {np.nanmax(z):.1f}, "
-            f"at {where}: {value:.3g}, where {null_text(best, statistic, '.2g', 'depths')}."
+            f"Depths at which a statistic is larger than chance gives (family-wise p of at most {LEVEL}, {counts} "
+            f"prompts): {listed(texts)}."
         )
+
+
+def _test(tests: xr.Dataset, statistic: str) -> str:
+    """Return how many depths pass a test, and the depth with the largest z; empty if no depth is tested."""
+    places = tests.stack(point=("site", "layer"))
+    z, p = places[f"{statistic}_z"].values, places[f"{statistic}_p_family"].values
+    if not np.isfinite(z).any():  # a contrast without pairs, or a statistic that no permutation changes
+        return ""
+    best = places.isel(point=int(np.nanargmax(z)))
+    where = layer_text(depth(Site(str(best["site"].values)), int(best["layer"])))
+    value = float(best[f"{statistic}_null_mean"] + best[f"{statistic}_z"] * best[f"{statistic}_null_sd"])
+    return (
+        f"at {(p <= LEVEL).sum()} of {np.isfinite(z).sum()} (largest z {np.nanmax(z):.1f}, at {where}: {value:.3g}, "
+        f"where {null_text(best, statistic, '.2g', 'depths')})"
+    )
 
 
 def control_facts(tests: xr.Dataset) -> Iterator[str]:
@@ -57,12 +66,12 @@ def control_facts(tests: xr.Dataset) -> Iterator[str]:
 
 
 def cosine_facts(directions: xr.Dataset, tests: xr.Dataset) -> Iterator[str]:
-    """Yield a sentence about the cosines between neighbouring layers' directions at each site."""
+    """Yield a sentence about the cosines between neighbouring layers' directions."""
+    texts = {}
     for site in directions["site"].values.tolist():
         cosines = np.diagonal(directions["direction_cosine"].sel(site=site), offset=1)
         permuted = np.diagonal(tests["direction_cosine_null_mean"].sel(site=site), offset=1)
         if np.isfinite(cosines + permuted).any():
-            yield (
-                f"Median cosine between the directions of neighbouring layers at {site}: {np.nanmedian(cosines):.2f}; "
-                f"permuted labels give {np.nanmedian(permuted):.2f}."
-            )
+            texts[site] = f"{np.nanmedian(cosines):.2f} (permuted labels give {np.nanmedian(permuted):.2f})"
+    if texts:
+        yield f"Median cosine between the directions of neighbouring layers: {listed(texts)}."

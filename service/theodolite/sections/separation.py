@@ -109,17 +109,18 @@ def _reliability_facts(directions: xr.Dataset) -> Iterator[str]:
     reliability, share = along_depth(directions["reliability"]), along_depth(directions["noise_share"])
     if not np.isfinite(reliability).any():
         return
-    lowest, noisiest = int(np.nanargmin(reliability.values)), int(np.nanargmax(share.values))
-    yield (
+    lowest = int(np.nanargmin(reliability.values))
+    sentence = (
         "Smallest reliability of the direction (expected cosine with the direction of as many other prompts): "
-        f"{float(reliability[lowest]):.2f} at {layer_of(reliability, lowest)}. Largest share of noise in the squared "
-        f"distance of the means: {percent(share[noisiest], 0)} at {layer_of(share, noisiest)}."
+        f"{float(reliability[lowest]):.2f} at {layer_of(reliability, lowest)}, where {percent(share[lowest], 0)} of "
+        "the squared distance of the means is noise."
     )
     if few := int((reliability < RELIABLE).sum()):
-        yield (
-            f"At {few} of {int(np.isfinite(reliability).sum())} depths the reliability is below {RELIABLE}; these "
+        sentence += (
+            f" At {few} of {int(np.isfinite(reliability).sum())} depths the reliability is below {RELIABLE}; these "
             "directions are drawn grey and not interpreted."
         )
+    yield sentence
 
 
 def _facts(values: xr.Dataset, counts: list[int], null: xr.Dataset | None) -> Iterator[str]:
@@ -149,16 +150,8 @@ def _facts(values: xr.Dataset, counts: list[int], null: xr.Dataset | None) -> It
     yield (
         f"Accuracy at that depth: {point_text(values, 'accuracy', best, '.1f', 100, band=True)} % of the held-out "
         "prompts lie on their own set's side of the midpoint; predicting the larger set for every prompt gives "
-        f"{percent(max(counts) / sum(counts), 1)}."
+        f"{percent(max(counts) / sum(counts), 1)}. {_fisher_sentence(values, best)}"
     )
-    fisher = along_depth(values["fisher_ratio"])
-    if np.isfinite(fisher).any():
-        yield (
-            "Fisher ratio at that depth (squared distance of the means, divided by the variances of both sets, each "
-            f"summed over all features): {point_text(values, 'fisher_ratio', best, '.3g')}; equal means give 0."
-        )
-    else:
-        yield "The Fisher ratio is missing: each of the five folds needs at least one prompt of each set."
     if null is not None and np.isfinite(null["auroc_z"]).any():
         yield from permutation_facts(null)
         yield from control_facts(null)
@@ -169,3 +162,12 @@ def _facts(values: xr.Dataset, counts: list[int], null: xr.Dataset | None) -> It
         yield f"First depth whose AUROC interval lies above {BOUND}: {layer_of(low, int(passed[0]))}."
     else:
         yield f"No depth's AUROC interval lies above {BOUND}."
+
+
+def _fisher_sentence(values: xr.Dataset, best: int) -> str:
+    if not np.isfinite(along_depth(values["fisher_ratio"])).any():
+        return "The Fisher ratio is missing: each of the five folds needs at least one prompt of each set."
+    return (
+        f"The Fisher ratio there is {point_text(values, 'fisher_ratio', best, '.3g')} (squared distance of the means "
+        "over the variances of both sets, each summed over all features; equal means give 0)."
+    )

@@ -7,9 +7,18 @@ from functools import partial
 import numpy as np
 import xarray as xr
 
-from theodolite.figures.sphere import axes_figure, sphere_figure
+from theodolite.figures.sphere import axes_figure, pairs_of_norms_map, sphere_figure
 from theodolite.query.first_tokens import set_labels
-from theodolite.sections.parts import Figure, Section, colours_of, labelled, last_position, percent, prompt_counts
+from theodolite.sections.parts import (
+    Figure,
+    Section,
+    colours_of,
+    labelled,
+    last_position,
+    listed,
+    percent,
+    prompt_counts,
+)
 from theodolite.store.result_reader import read_group
 from theodolite.store.runs import Run
 
@@ -21,7 +30,7 @@ def sections(run: Run) -> list[Section]:
     sphere = read_group(run, "sphere")
     norms = sphere["norm"].values.tolist()
     if not sphere.sizes["set"]:
-        return [Section("Sphere: norm layers", list(_axes_facts(sphere)), [_axes(sphere, norms)])]
+        return [Section("Sphere: norm layers", list(_axes_facts(sphere)), [_axes(sphere, norms)], _maps(sphere))]
     position, colours = last_position(sphere), colours_of(run, sphere)
     all_labels = set_labels(run, position)
     labels = {name: all_labels[name] for name in colours}
@@ -38,7 +47,21 @@ def sections(run: Run) -> list[Section]:
                 ),
                 _axes(sphere, norms),
             ],
+            _maps(sphere),
         )
+    ]
+
+
+def _maps(sphere: xr.Dataset) -> list[Figure]:
+    """Return maps of the similarity of norm layers; none for older versions."""
+    captions = {
+        "scale_correlation": ("correlation over features between the scales γ of two norm layers", (-1.0, 1.0)),
+        "ellipsoid_overlap": ("overlap of the ellipsoids of two norm layers", (0.0, 1.0)),
+    }
+    return [
+        Figure(f"sphere.{name}", caption, partial(pairs_of_norms_map, sphere[name], caption, limits))
+        for name, (caption, limits) in captions.items()
+        if name in sphere and np.isfinite(sphere[name]).any()
     ]
 
 
@@ -49,10 +72,27 @@ def _axes(sphere: xr.Dataset, norms: Sequence[str]) -> Figure:
 
 
 def _norm_facts(values: xr.Dataset, labels: Mapping[str, str]) -> Iterator[str]:
-    for name, label in labels.items():
-        sentences = list(_input_sentences(values.sel(set=name)))
-        if sentences:
-            yield f"{label}: {' '.join(sentences)}"
+    by_set = {label: values.sel(set=name) for name, label in labels.items()}
+    measured = {label: of_set for label, of_set in by_set.items() if np.isfinite(of_set["norm_before_mean"]).any()}
+    if measured:
+        norms = {label: of_set["norm_before_mean"].dropna("norm") for label, of_set in measured.items()}
+        first, last = (str(next(iter(norms.values()))["norm"].values[index]) for index in (0, -1))
+        ends = {label: f"{float(norm[0]):.3g} and {float(norm[-1]):.3g}" for label, norm in norms.items()}
+        yield f"Mean norm of the input of the norm layers “{first}” (first) and “{last}” (last): {listed(ends)}."
+    if spreads := {label: text for label, of_set in measured.items() if (text := _spread(of_set))}:
+        yield f"Largest relative standard deviation of the input's norm over prompts: {listed(spreads)}."
+    shares = {label: of_set["length_variance_share"].dropna("norm") for label, of_set in measured.items()}
+    lengths = {
+        label: f"median {percent(share.median(), 1)}, at most {percent(share.max(), 1)}"
+        for label, share in shares.items()
+        if share.size
+    }
+    if lengths:
+        yield (
+            "Share of the input's variance that is variance of its length, over norm layers (the rest is variance of "
+            f"its direction): {listed(lengths)}. One of d_model directions with equal variances would have "
+            f"{percent(1 / values.sizes['d_model'], 2)}."
+        )
     # The residual of a norm layer whose input was not captured also contains rounding, so it is left out.
     captured = np.isfinite(values["norm_before_mean"])
     residual = values["ellipsoid_residual"].where(captured).max("set").dropna("norm")
@@ -64,50 +104,24 @@ def _norm_facts(values: xr.Dataset, labels: Mapping[str, str]) -> Iterator[str]:
         )
 
 
-def _input_sentences(values: xr.Dataset) -> Iterator[str]:
-    """Yield sentences about the norms that enter the norm layers, for one set."""
-    norms = values["norm_before_mean"].dropna("norm")
-    if not norms.size:
-        return
-    first, last = (str(norms["norm"].values[index]) for index in (0, -1))
-    yield (
-        f"the input of the first norm layer (“{first}”) has a mean norm of {float(norms[0]):.3g}, that of the last "
-        f"(“{last}”) {float(norms[-1]):.3g}."
-    )
-    yield from _spread_sentences(values)
-    lengths = values["length_variance_share"].dropna("norm")
-    if lengths.size:
-        yield (
-            f"Share of the input's variance that is variance of its length: {percent(lengths.median(), 1)} (median "
-            f"over norm layers), at most {percent(lengths.max(), 1)}; the rest is variance of its direction."
-        )
-
-
-def _spread_sentences(values: xr.Dataset) -> Iterator[str]:
-    """Yield sentences about the spread of the norm, against two Gaussians, for one set."""
+def _spread(values: xr.Dataset) -> str:
+    """Return the largest relative spread of a set's norms, against two Gaussians; empty if it is not known."""
     spread = values["relative_spread"].dropna("norm")
     if not spread.size:
-        return
+        return ""
     widest = str(spread["norm"].values[int(spread.values.argmax())])
     isotropic, fitted = (values[f"relative_spread_gaussian{suffix}"] for suffix in ("", "_fitted"))
-    yield (
-        f"Largest relative standard deviation of the input's norm over prompts: {percent(spread.max(), 2)}, at the "
-        f"norm layer “{widest}”; a standard Gaussian with d_model dimensions has {_against(spread, isotropic, widest)}."
+    text = (
+        f"{percent(spread.max(), 2)} at “{widest}” (n = {int(values['n_samples'])}; a standard Gaussian in d_model "
+        f"dimensions has {percent(isotropic.sel(norm=widest), 2)}"
     )
     if np.isfinite(fitted.sel(norm=widest)):
-        yield (
-            f"A Gaussian with the mean and the covariance of {int(values['n_fitted'])} of these prompts has "
-            f"{_against(spread, fitted, widest)}."
+        ratio = float((spread / fitted).where(fitted > 0).median())
+        text += (
+            f", a Gaussian with the mean and covariance of {int(values['n_fitted'])} of these prompts "
+            f"{percent(fitted.sel(norm=widest), 2)}; the median of the ratio to it over norm layers is {ratio:.2f}"
         )
-
-
-def _against(spread: xr.DataArray, gaussian: xr.DataArray, widest: str) -> str:
-    """Return a Gaussian's spread at one norm layer, and the measured one as a multiple, there and over norm layers."""
-    ratios = spread / gaussian
-    return (
-        f"{percent(gaussian.sel(norm=widest), 2)} (the measured value is {float(ratios.sel(norm=widest)):.2f} times "
-        f"that; the median of this ratio over norm layers is {float(ratios.where(gaussian > 0).median()):.2f})"
-    )
+    return f"{text})"
 
 
 def _axes_facts(sphere: xr.Dataset) -> Iterator[str]:
@@ -123,6 +137,7 @@ def _axes_facts(sphere: xr.Dataset) -> Iterator[str]:
             f"“{sphere['norm'].values[widest]}”. There the last is {ratios[widest]:.2g} times the first, the largest "
             f"ratio of {len(ratios)} norm layers (median {np.nanmedian(ratios):.2g}); on a sphere it is 1."
         )
+    yield from _shared_facts(sphere)
     dead = radii <= _DEAD * np.median(radii, axis=1, keepdims=True)
     yield (
         f"Dead features (|γ| of at most {_DEAD:g} of the norm layer's median): {int(dead.sum())} of {dead.size} in "
@@ -133,4 +148,31 @@ def _axes_facts(sphere: xr.Dataset) -> Iterator[str]:
         yield (
             f"Semi-axes differ from √d|γ| by at most {difference.max():.1e} of the longest, because the norms subtract "
             "the mean."
+        )
+
+
+def _shared_facts(sphere: xr.Dataset) -> Iterator[str]:
+    """Yield sentences about how similar the ellipsoids of different norm layers are; none for older versions."""
+    pairs = np.triu_indices(sphere.sizes["norm"], 1)
+
+    def median(name: str) -> float:
+        values = sphere[name].values[pairs] if name in sphere else np.empty(0)
+        return float(np.nanmedian(values)) if np.isfinite(values).any() else np.nan
+
+    names = ("scale_cosine", "scale_correlation", "ellipsoid_overlap", "ellipsoid_overlap_permuted")
+    cosine, correlation, overlap, permuted = (median(name) for name in names)
+    if np.isfinite(cosine):
+        null = f"permuted features give 0 ± {sphere.sizes['d_model'] ** -0.5:.2f}"  # of the correlation, not the cosine
+        known = f", and their correlation over features {correlation:.2f} ({null})" if np.isfinite(correlation) else ""
+        yield (
+            f"Median over pairs of norm layers: the cosine between their scales γ is {cosine:.2f}{known}. The "
+            f"ellipsoids overlap by {percent(overlap, 0)} of their joint range, mean over features; permuted features "
+            f"give {percent(permuted, 0)}, equal ellipsoids 100 %."
+        )
+    normals = median("plane_normal_cosine")
+    if np.isfinite(normals):
+        yield (
+            "Median absolute cosine between the normals of the hyperplanes in which the outputs of two layer norms "
+            f"lie: {normals:.2f}; one shared plane gives 1, random directions about "
+            f"{(2 / np.pi / sphere.sizes['d_model']) ** 0.5:.2f}."
         )

@@ -9,8 +9,8 @@ from theodolite.figures.travel_growth import growth_figure
 from theodolite.figures.travel_variance import budget_figure
 from theodolite.query.first_tokens import set_labels
 from theodolite.sections.parts import Figure, Section, colours_of, labelled, last_position, prompt_counts
-from theodolite.sections.travel_growth import growth_facts, growth_notes
-from theodolite.sections.travel_steps import step_facts
+from theodolite.sections.travel_growth import growth_facts, growth_notes, growth_table
+from theodolite.sections.travel_steps import STEP_NOTES, step_facts
 from theodolite.sections.travel_variance import variance_facts
 from theodolite.store.result_reader import read_finished_table, read_group
 from theodolite.store.runs import Run
@@ -51,4 +51,5 @@ def sections(run: Run) -> list[Section]:
         *growth_facts(growth, labels, position),
     ]
     title = f"Travel and growth at position {position} ({prompt_counts(travel, labels)})"
-    return [Section(title, facts, figures, notes=[_NOTE, *growth_notes(growth)])]
+    tables = [growth_table(growth, labels, position)] if "verdict" in growth else []
+    return [Section(title, facts, figures, tables=tables, notes=[_NOTE, *STEP_NOTES, *growth_notes(growth)])]

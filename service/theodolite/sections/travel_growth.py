@@ -7,25 +7,42 @@ import numpy as np
 import pandas as pd
 
 from theodolite.groups.travel import AIC_MARGIN, MIN_LOG_GROWTH, PRODUCT_MARGIN, VERDICT_POINTS
-from theodolite.sections.parts import BRACKETS
+from theodolite.sections.parts import BRACKETS, Table, listed, number
 from theodolite.sites import HALF_BLOCKS
 
-_QUANTITIES = {"norm_mean": "Norm", "variance_mean": "Mean variance", "variance_max": "Largest variance"}
+_QUANTITIES = {"norm_mean": "the norm", "variance_mean": "the mean variance", "variance_max": "the largest variance"}
+_MISSING = "\N{EN DASH}"
+_COLUMNS = [
+    *("quantity", "set", "site", "depths", "factor per block", "R²", "exponent", "origin", "R²"),
+    *("AIC, power law minus exponential", "with one depth left out", "gain of the product", "verdict"),
+]
 
 
 def growth_facts(growth: pd.DataFrame, labels: Mapping[str, str], position: int) -> Iterator[str]:
-    """Yield a sentence about each quantity and set, or one sentence if an older version fitted the laws."""
+    """Yield a sentence about each quantity, or one sentence if an older version fitted the laws."""
     if "verdict" not in growth:
         yield (
             "An older version fitted the growth along depth, without the autocorrelation of neighbouring depths. A new "
             "survey computes the slopes with intervals, and which law the quantities follow."
         )
         return
-    is_shown = growth["set"].isin(list(labels)) & growth["site"].isin(HALF_BLOCKS)
-    selected = growth[(growth["position"] == position) & is_shown]
-    for (quantity, name), fits in selected.groupby(["quantity", "set"], sort=False):
-        subject = f"{_QUANTITIES[str(quantity)]} of {labels[str(name)]}"
-        yield f"{subject} {_slope(fits)}. Exponential or power law: {fits['verdict'].iloc[0]}. {_evidence(fits)}."
+    for quantity, of_quantity in _selected(growth, labels, position).groupby("quantity", sort=False):
+        of_sets = {labels[str(name)]: fits for name, fits in of_quantity.groupby("set", sort=False)}
+        site = of_quantity["site"].iloc[0]
+        yield (
+            f"Growth of {_QUANTITIES[str(quantity)]} along depth, exponential or power law, with the slope at {site}: "
+            f"{listed({label: _of_set(fits, site) for label, fits in of_sets.items()})}."
+        )
+
+
+def growth_table(growth: pd.DataFrame, labels: Mapping[str, str], position: int) -> Table:
+    """Return both fits and the comparison of the laws, for each quantity, set and site."""
+    selected = _selected(growth, labels, position)
+    rows = [
+        [_QUANTITIES[str(quantity)].removeprefix("the "), labels[str(name)], str(site), *_cells(fits)]
+        for (quantity, name, site), fits in selected.groupby(["quantity", "set", "site"], sort=False)
+    ]
+    return Table("Growth along depth: both laws, and the evidence for one of them at each site", _COLUMNS, rows)
 
 
 def growth_notes(growth: pd.DataFrame) -> list[str]:
@@ -40,45 +57,68 @@ def growth_notes(growth: pd.DataFrame) -> list[str]:
         f"quantity by a factor of {np.exp(MIN_LOG_GROWTH):.0f}",
         f"no law is decided if, at one of the sites, a product of both laws has an AIC at least {PRODUCT_MARGIN:g} "
         "lower than the better law: then neither law alone describes the curve",
+        "an origin marked “limit” is at an end of its allowed range, so the exponent depends on this range",
     ]
 
 
-def _slope(fits: pd.DataFrame) -> str:
-    """Return the slope of the law that was decided, of the exponential if none was, at the first site."""
-    law = "power_law" if fits["verdict"].iloc[0] == "power law" else "log_linear"
-    fit = fits[fits["law"] == law].iloc[0]
-    where = f"at {fit['site']}, n = {int(fit['n'])} depths"
-    if np.isnan(fit["r_squared"]):
-        return f"is constant ({where})"
-    where += f", R² = {fit['r_squared']:.2f}"
-    slope, low, high = (fit[name] for name in ("slope", "slope_low", "slope_high"))
-    verb = "grows" if low > 0 else "falls" if high < 0 else "changes"
-    if law == "power_law":
-        text = f"{verb} with the exponent {slope:.2f} [{low:.2f}, {high:.2f}] of depth (power law"
-        return f"{text} with the origin {fit['origin']:.1f} blocks, {where})"
-    factor, low, high = np.exp([slope, low, high])
-    fitted = f"[{low:.3f}, {high:.3f}] per block"
-    if fits["verdict"].iloc[0] == "exponential":
-        return f"{verb} by a factor of {factor:.3f} {fitted} (exponential, {where})"
-    return f"{verb} by a factor of {factor:.3f} {fitted} if an exponential is fitted ({where})"
+def _selected(growth: pd.DataFrame, labels: Mapping[str, str], position: int) -> pd.DataFrame:
+    is_shown = growth["set"].isin(list(labels)) & growth["site"].isin(HALF_BLOCKS)
+    return growth[(growth["position"] == position) & is_shown]
 
 
-def _evidence(fits: pd.DataFrame) -> str:
-    """Return the differences of AIC at each site."""
-    sites = fits.drop_duplicates("site").to_dict("records")
-    if any(np.isnan(site["aic_difference"]) for site in sites):
-        return f"A verdict needs {VERDICT_POINTS} depths, and values that are not constant"
-    text = "; ".join(f"at {site['site']} {_at_site(site)}" for site in sites)
-    return text[0].upper() + text[1:]
+def _of_set(fits: pd.DataFrame, site: str) -> str:
+    """Return the verdict of one set, and the slope of the decided law, or of the exponential, at its first site.
+
+    The text names the first site if it is not `site`: there too few values of this set have a logarithm.
+    """
+    verdict, first = str(fits["verdict"].iloc[0]), str(fits["site"].iloc[0])
+    exponential, power = _laws(fits[fits["site"] == first])
+    n = f"n = {int(exponential['n'])} depths{'' if first == site else f' at {first}'}"
+    if np.isnan(exponential["r_squared"]):
+        return f"constant ({n})"
+    if verdict == "power law":
+        return f"{verdict} (exponent {_slope(power)}, origin {_origin(power)} blocks, {_r_squared(power)}, {n})"
+    # Every set has the slope of an exponential, as a description; its verdict says whether the law holds.
+    few = f"; a verdict needs {VERDICT_POINTS}" if np.isnan(exponential["aic_difference"]) else ""
+    fitted = "a factor of" if verdict == "exponential" else "an exponential would give a factor of"
+    return f"{verdict} ({fitted} {_factor(exponential)} per block, {_r_squared(exponential)}, {n}{few})"
 
 
-def _at_site(site: Mapping[Hashable, Any]) -> str:
-    """Return which law has the lower AIC at one site, by how much, and by how much if one depth is left out."""
-    law, sign = ("exponential", 1) if site["aic_difference"] > 0 else ("power law", -1)
-    value, *ends = (sign * site[f"aic_difference{end}"] for end in ("", "_low", "_high"))
-    low, high = min(ends), max(ends)
-    without = f"{low:.0f} to {high:.0f} lower" if low >= 0 else f"between {-low:.0f} higher and {high:.0f} lower"
-    text = f"the AIC of the {law} is {value:.0f} lower (if one depth is left out: {without})"
-    if site["aic_gain_of_product"] >= PRODUCT_MARGIN:
-        text += f", and that of a product of both laws is another {site['aic_gain_of_product']:.0f} lower"
-    return text
+def _cells(fits: pd.DataFrame) -> Iterator[str]:
+    """Yield the cells of one quantity, set and site behind their names."""
+    exponential, power = _laws(fits)
+    yield str(int(exponential["n"]))
+    if np.isnan(exponential["r_squared"]):
+        yield from (_MISSING,) * 8
+    else:
+        yield from (_factor(exponential), f"{exponential['r_squared']:.2f}")
+        yield from (_slope(power), _origin(power), f"{power['r_squared']:.2f}")
+        if np.isnan(power["aic_difference"]):
+            yield from (_MISSING,) * 3
+        else:
+            difference, low, high = (power[f"aic_difference{end}"] for end in ("", "_low", "_high"))
+            yield from (f"{difference:+.0f}", f"{low:+.0f} to {high:+.0f}", f"{power['aic_gain_of_product']:+.0f}")
+    yield str(exponential["verdict"])
+
+
+def _laws(fits: pd.DataFrame) -> tuple[Mapping[Hashable, Any], Mapping[Hashable, Any]]:
+    """Return the fits of the exponential and of the power law at one site."""
+    by_law = {fit["law"]: fit for fit in fits.to_dict("records")}
+    return by_law["log_linear"], by_law["power_law"]
+
+
+def _factor(fit: Mapping[Hashable, Any]) -> str:
+    slope, low, high = np.exp([fit["slope"], fit["slope_low"], fit["slope_high"]])
+    return f"{slope:.3f} [{low:.3f}, {high:.3f}]"
+
+
+def _slope(fit: Mapping[Hashable, Any]) -> str:
+    return f"{fit['slope']:.2f} [{fit['slope_low']:.2f}, {fit['slope_high']:.2f}]"
+
+
+def _origin(fit: Mapping[Hashable, Any]) -> str:
+    return f"{number(fit['origin'], 1)}{' (limit)' if fit.get('origin_at_limit') else ''}"
+
+
+def _r_squared(fit: Mapping[Hashable, Any]) -> str:
+    return f"R² = {fit['r_squared']:.2f}"

@@ -1,76 +1,84 @@
 """Sentences about the steps through the blocks: path lengths and arcs, cosines, and what all prompts share."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 
 import numpy as np
 import xarray as xr
 
-from theodolite.sections.parts import percent
+from theodolite.groups.permutations import LEVEL
+from theodolite.sections.parts import listed, number, percent
 
+_PATHS = {
+    "path_ratio": "Path length over displacement (a straight line gives 1)",
+    "arc_ratio": "Sum of the angles of all blocks over the angle between the first input and the last output (a path "
+    "along one great circle gives 1)",
+}
 _COSINES = {
     "step_cosine_next": ("the steps of successive blocks", "pairs"),
-    "step_cosine_stream": ("a block's step and its input", "blocks"),
+    "step_cosine_stream": ("the step of a block and its input", "blocks"),
+    "step_cosine_attn": ("attention's step and its input", "blocks"),
+    "step_cosine_mlp": ("the MLP's step and its input", "blocks"),
 }
+
+STEP_NOTES = (
+    "the ratio at right angles is that of a path with equally long steps, each at a right angle to all earlier ones; a "
+    "larger ratio means that steps partly cancel",
+    f"a cosine counts as below or above 0 if its family-wise p over all blocks is at most {LEVEL}; the null is the "
+    "cosine after a permutation of the prompts of one of the two vectors",
+)
 
 
 def step_facts(travel: xr.Dataset, labels: Mapping[str, str]) -> Iterator[str]:
-    """Yield sentences about the paths and steps of each set, at one position."""
-    for name, label in labels.items():
-        values = travel.sel(set=name)
-        yield from _path_facts(values, label)
-        for cosine in _COSINES:
-            yield from _cosine_facts(values, label, cosine)
-        shares = values["step_common_share"].dropna("layer")
-        if shares.size:
-            yield (
-                f"Share of a block's mean squared step that all prompts of {label} have in common: "
-                f"{percent(shares.min(), 0)} to {percent(shares.max(), 0)} over {shares.size} blocks, median "
-                f"{percent(shares.median(), 0)} (n = {_n(values)} prompts; the bias of noise is subtracted)."
-            )
+    """Yield sentences about the paths and steps of all sets, at one position."""
 
+    def of_sets(text_of: Callable[[xr.Dataset], str]) -> str:
+        texts = {label: text_of(travel.sel(set=name)) for name, label in labels.items()}
+        return listed({label: text for label, text in texts.items() if text})
 
-def independent_bound(n: int) -> float:
-    """Return the largest value of two standard deviations of a cosine of independent deviations of n prompts.
-
-    The variance of the cosine is tr(Σ₁Σ₂)/((n−1)·tr Σ₁·tr Σ₂), which is at most 1/(n−1).
-    """
-    return float(2 / np.sqrt(n - 1))
-
-
-def _path_facts(values: xr.Dataset, label: str) -> Iterator[str]:
-    over = f"(mean ± standard deviation over {_n(values)} prompts)"
-    if np.isfinite(values["path_ratio_std"]):
+    for name, subject in _PATHS.items():
+        if texts := of_sets(partial(_path, name)):
+            yield f"{subject}, mean ± standard deviation over prompts: {texts}."
+    for name, (pair, places) in _COSINES.items():
+        if texts := of_sets(partial(_cosine, name, places)):
+            yield f"Mean cosine between the deviations of {pair} from their means over prompts: {texts}."
+    if texts := of_sets(_common_share):
         yield (
-            f"Path length over displacement for {label}: {_mean_and_std(values, 'path_ratio')} {over}; a straight line "
-            "gives 1."
-        )
-    if np.isfinite(values["arc_ratio_std"]):
-        yield (
-            f"Sum of the angles of all blocks for {label}: {_mean_and_std(values, 'arc_length')} radians, which is "
-            f"{_mean_and_std(values, 'arc_ratio')} times the angle between the first input and the last output {over}; "
-            "a path along one great circle gives 1."
+            "Share of a block's mean squared step that all prompts of a set have in common, without the bias of noise: "
+            f"{texts}."
         )
 
 
-def _cosine_facts(values: xr.Dataset, label: str, cosine: str) -> Iterator[str]:
-    what, places = _COSINES[cosine]
-    plain, centred = values[cosine].dropna("layer"), values[f"{cosine}_centred"].dropna("layer")
-    if centred.size:
-        plain, bound = plain.sel(layer=centred["layer"]), independent_bound(_n(values))
-        below, above = int((centred < -bound).sum()), int((centred > bound).sum())
-        yield (
-            f"Cosine between {what} for {label}, mean over {centred.size} {places}: {plain.mean():.2f} for the vectors "
-            f"themselves, {centred.mean():.2f} for their deviations from the means over prompts (n = {_n(values)} "
-            f"prompts). For independent deviations, two standard deviations of the second cosine are at most "
-            f"{bound:.3f}; it is below -{bound:.3f} for {below} {places} and above {bound:.3f} for {above}."
+def _path(name: str, values: xr.Dataset) -> str:
+    """Return a ratio of a set's paths beside that of steps at right angles; empty if it is not known."""
+    mean, std, null = (float(values[one]) for one in (name, f"{name}_std", f"{name}_at_right_angles"))
+    if not np.isfinite(std):
+        return ""
+    at_right_angles = f"steps at right angles give {null:.2f}, " if np.isfinite(null) else ""
+    return f"{mean:.2f} ± {std:.2f} ({at_right_angles}n = {int(values['n_samples'])})"
+
+
+def _cosine(name: str, places: str, values: xr.Dataset) -> str:
+    """Return a set's mean cosine over blocks, its test, and the cosine of the vectors themselves; empty if unknown."""
+    cosine, p = values[f"{name}_centred"].dropna("layer"), values[f"{name}_centred_p_family"]
+    if not cosine.size:
+        return ""
+    parts, is_tested = [], bool(np.isfinite(p).any())
+    if is_tested:
+        found = cosine.where(p <= LEVEL)
+        parts.append(
+            f"below 0 in {int((found < 0).sum())} and above 0 in {int((found > 0).sum())} of {cosine.size} {places}"
         )
-    elif plain.size:
-        yield f"Cosine between {what} for {label}, mean over {plain.size} {places}: {plain.mean():.2f}."
+    if name in values:
+        parts.append(f"{number(values[name].sel(layer=cosine['layer']).mean(), 2)} without subtraction of the means")
+    n, n_tested = int(values["n_samples"]), int(values["n_tested"])
+    parts.append(f"n = {n}, of which {n_tested} for the tests" if is_tested and n_tested != n else f"n = {n}")
+    return f"{number(cosine.mean(), 2)} ({', '.join(parts)})"
 
 
-def _mean_and_std(values: xr.Dataset, name: str) -> str:
-    return f"{float(values[name]):.2f} ± {float(values[f'{name}_std']):.2f}"
-
-
-def _n(values: xr.Dataset) -> int:
-    return int(values["n_samples"])
+def _common_share(values: xr.Dataset) -> str:
+    shares = values["step_common_share"].dropna("layer")
+    if not shares.size:
+        return ""
+    low, high, median = (percent(share, 0) for share in (shares.min(), shares.max(), shares.median()))
+    return f"{low} to {high} over {shares.size} blocks, median {median} (n = {int(values['n_samples'])})"

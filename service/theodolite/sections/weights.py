@@ -7,7 +7,7 @@ import numpy as np
 import xarray as xr
 
 from theodolite.figures.weights import overlap_map
-from theodolite.sections.parts import Figure, Section, percent
+from theodolite.sections.parts import Figure, Section, listed, percent
 from theodolite.store.result_reader import read_group
 from theodolite.store.runs import Run
 
@@ -64,7 +64,7 @@ def _map(name: str, caption: str, values: xr.DataArray, highest: float) -> Figur
 
 
 def _facts(weights: xr.Dataset) -> Iterator[str]:
-    random = float(weights["random_overlap"])
+    random, spread = float(weights["random_overlap"]), float(weights["random_overlap_sd"])
     for name in _WRITTEN:
         stored, folded = (weights[f"{prefix}writing_overlap"].sel(writing_matrix=name) for prefix in ("", "folded_"))
         forms = {"": stored} | ({" (norms folded)": folded} if _differ(stored, folded) else {})
@@ -75,9 +75,14 @@ def _facts(weights: xr.Dataset) -> Iterator[str]:
                 yield (
                     f"Mean overlap of the directions that {_NAMES[name]}{form} writes: {percent(neighbours.mean(), 1)} "
                     f"between neighbouring layers, {percent(distant.mean(), 1)} between other layers, "
-                    f"{percent(random, 1)} between random subspaces."
+                    f"{percent(random, 1)}{_spread(spread)} between random subspaces."
                 )
     yield from _reading_facts(weights, random)
+
+
+def _spread(sd: float) -> str:
+    """Return the standard deviation for one pair of random subspaces; older versions lack it."""
+    return f" ± {100 * sd:.1f} %" if np.isfinite(sd) else ""
 
 
 def _reading_facts(weights: xr.Dataset, random: float) -> Iterator[str]:
@@ -97,15 +102,18 @@ def _reading_facts(weights: xr.Dataset, random: float) -> Iterator[str]:
         if np.isfinite(folded.sel(of_pair)).any():
             sentence += f" and {percent(folded.sel(of_pair).mean(), 1)} with norms folded"
         yield f"{sentence} (random subspaces give {percent(random, 1)})."
+    texts = {}
     for writer in stored["writing_matrix"].values.tolist():
         plain, scaled = (_means(overlap.sel(writing_matrix=writer)) - random for overlap in (stored, folded))
         changes = (scaled / plain.where(plain > 0) - 1).dropna("reading_matrix")
         if changes.size:
-            yield (
-                f"Folding the norms changes how far the mean overlap of {_NAMES[writer]} with a reading matrix exceeds "
-                f"that of random subspaces: by {100 * float(changes.min()):+.0f} % to "
-                f"{100 * float(changes.max()):+.0f} % of this excess ({changes.size} reading matrices)."
-            )
+            low, high = 100 * float(changes.min()), 100 * float(changes.max())
+            texts[_NAMES[writer]] = f"by {low:+.0f} % to {high:+.0f} % ({changes.size} reading matrices)"
+    if texts:
+        yield (
+            "Folding the norms changes the excess of the mean overlap of a writing matrix and a reading matrix over "
+            f"that of random subspaces: {listed(texts)}."
+        )
 
 
 def _leading_pairs(weights: xr.Dataset) -> list[tuple[str, str]]:

@@ -12,7 +12,7 @@ from theodolite.figures.words_nouns import relatedness_map, scores_figure, subje
 from theodolite.groups.permutations import LEVEL
 from theodolite.query.heads import head_name
 from theodolite.query.words import read_words
-from theodolite.sections.parts import Figure, Section, Table, percent, texts_of
+from theodolite.sections.parts import Figure, Section, Table, number, percent, texts_of
 from theodolite.sections.tokens import token_list
 from theodolite.store.runs import Run
 
@@ -69,26 +69,26 @@ def _passed(words: xr.Dataset) -> xr.DataArray:
 
 
 def _relatedness_facts(words: xr.Dataset, n: int) -> Iterator[str]:
-    values, passed = words["relatedness"], words["relatedness_p_family"] <= LEVEL
+    values, passed = words["relatedness"], _passed(words)
     yield (
         f"Relatedness (mean rank correlation between similarity and score, n = {n} nouns): median over heads "
         f"{float(values.median()):.2f}, from {float(values.min()):.2f} to {float(values.max()):.2f}; unrelated orders "
         "give 0."
     )
-    yield (
-        f"In {int(passed.sum())} of {int(np.isfinite(values).sum())} heads the relatedness is larger than with "
-        f"permuted nouns (family-wise p of at most {LEVEL}); in {int(_passed(words).sum())} of these it is also larger "
-        "than with random matrices of the same singular values."
-    )
-    best = words.stack(place=("layer", "head")).isel(place=int(np.nanargmax(words["relatedness_z"].values)))
+    z = words["relatedness_z"]
+    best = words.stack(place=("layer", "head"))
+    best = best.isel(place=int(np.nanargmax((z.where(passed) if passed.any() else z).values)))
     nulls = [
-        f"{null} give {float(best[f'{test}_null_mean']):.2f} ± {float(best[f'{test}_null_sd']):.2f} (p = "
+        f"{null} give {number(best[f'{test}_null_mean'], 2)} ± {float(best[f'{test}_null_sd']):.2f} (p = "
         f"{float(best[f'{test}_p_family']):.2g} over all heads)"
         for null, test in (("permuted nouns", "relatedness"), ("random matrices", "relatedness_random"))
     ]
     yield (
-        f"The largest z is {float(best['relatedness_z']):.1f}, of {head_name(int(best['layer']), int(best['head']))}: "
-        f"relatedness {float(best['relatedness']):.2f}, where {' and '.join(nulls)}."
+        f"In {int(passed.sum())} of {int(np.isfinite(values).sum())} heads the relatedness is larger than with "
+        "permuted nouns and larger than with random matrices of the same singular values (family-wise p of at most "
+        f"{LEVEL} in both tests). The largest z {'of these' if passed.any() else 'of all'} is "
+        f"{float(best['relatedness_z']):.1f}, of {head_name(int(best['layer']), int(best['head']))}: relatedness "
+        f"{float(best['relatedness']):.2f}, where {' and '.join(nulls)}."
     )
 
 

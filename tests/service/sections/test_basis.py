@@ -10,22 +10,31 @@ from theodolite.groups import GROUPS
 from theodolite.sections import basis
 
 LAYERS = 4
+COLOURS = {"harmful": "#d9622b", "harmless": "#2b6cb0"}
 VALUES = {
     "affine": 0.9,
     "orthogonal": 0.8,
     "identity": 0.5,
     "step": 0.7,
     "permuted": -0.0001,
+    "gain": 0.1,
 }
+MAPS = "affine map 0.900, orthogonal map 0.800, identity 0.500"
+OUTPUTS = "R² of the outputs of held-out prompts, for {}, median over layers: "
+STEPS = "R² of the steps of held-out prompts, for the affine map of {}, median over layers: "
+ISOMETRY = (
+    "Isometry defect of the affine map of {}, on leading directions of its input, median over layers (a scaled "
+    "rotation has 0): "
+)
 
 
-def group(sublayers=("attention", "mlp", "block"), **changed):
-    """Return a result group of one set with 40 prompts, in which only these sublayers were measured."""
-    variables = {}
+def group(sublayers=("attention", "mlp", "block"), sets=("harmful",), **changed):
+    """Return a result group of sets with 40 prompts, in which only these sublayers were measured."""
+    lengths, variables = {"layer": LAYERS, "set": len(sets)}, {}
     for variable in GROUPS["basis"].variables:
-        shape = [LAYERS if dim == "layer" else 1 for dim in variable.dims]
+        shape = [lengths.get(dim, 1) for dim in variable.dims]
         variables[variable.name] = (variable.dims, np.full(shape, 0 if variable.dtype == "int64" else np.nan))
-    data = xr.Dataset(variables, {"set": ["harmful"], "position": [-1], "layer": range(LAYERS)})
+    data = xr.Dataset(variables, {"set": list(sets), "position": [-1], "layer": range(LAYERS)})
     data["n_samples"][:] = 40
     for sublayer in sublayers:
         for name, value in VALUES.items():
@@ -49,7 +58,8 @@ def section_of(monkeypatch, tmp_path):
 
     def made(data):
         monkeypatch.setattr(basis, "read_group", lambda *_: data)
-        monkeypatch.setattr(basis, "colours_of", lambda *_: {"harmful": "#d9622b"})
+        colours = {name: COLOURS[name] for name in data["set"].values.tolist()}
+        monkeypatch.setattr(basis, "colours_of", lambda *_: colours)
         (section,) = basis.sections(run)
         return section
 
@@ -57,34 +67,100 @@ def section_of(monkeypatch, tmp_path):
 
 
 def test_sentences_state_medians_and_their_references(section_of):
-    section = section_of(group(r_squared_affine_mlp_low=[0.7, 0.86, 0.86, 0.86]))
-    outputs, steps, isometry, last = section.facts
-    assert outputs == (
-        "Median R² of the outputs of held-out prompts over layers, harmful (n = 40): attention 0.900 for the affine "
-        "map, 0.800 for the orthogonal map and 0.500 for the identity (the interval of the affine map is above that of "
-        "the orthogonal map in 4 of 4 layers); MLP 0.900 for the affine map, 0.800 for the orthogonal map and 0.500 "
-        "for the identity (the interval of the affine map is above that of the orthogonal map in 3 of 4 layers)."
-    )
-    assert "attention 0.700 (permuted steps 0.000); MLP 0.700 (permuted steps 0.000)." in steps
-    quantiles = "median 5 % and 95 % quantiles of the stretch 0.50 and 2.00"
-    assert f"attention 0.120 (random matrices 0.050), {quantiles}" in isometry
-    assert "would not show that a layer is a change of basis of the whole space" in last
+    section = section_of(group())
+    better = "the affine map is better in 4 of 4 layers and worse in 0"
+    defect = "harmful 0.1200 (random steps of the same length give 0.0500; 5 % and 95 % quantiles of the stretch 0.50"
+    assert section.facts == [
+        f"{OUTPUTS.format('attention')}harmful {MAPS} ({better}, n = 40).",
+        f"{OUTPUTS.format('the MLP')}harmful {MAPS} ({better}, n = 40).",
+        f"{STEPS.format('attention')}harmful 0.700 (permuted steps give 0.000).",
+        f"{STEPS.format('the MLP')}harmful 0.700 (permuted steps give 0.000).",
+        f"{ISOMETRY.format('attention')}{defect} and 2.00).",
+        f"{ISOMETRY.format('the MLP')}{defect} and 2.00).",
+        "These maps are tested only in the directions in which these prompts differ at this position. Even R² = 1 "
+        "would not show that a layer is a change of basis of the whole space (8 dimensions).",
+    ]
     assert section.title == "Layers as linear maps at position -1 (prompts: 40 harmful)"
+    assert "if the 95 % interval of the difference of their R² excludes 0." in section.how_to_read
+
+
+def test_each_sentence_lists_all_sets(section_of):
+    data = group(sets=("harmful", "harmless"))
+    data["n_samples"][1] = 30
+    data["r_squared_affine_mlp"][1] = 0.4
+    data["r_squared_gain_mlp_low"][1], data["r_squared_gain_mlp_high"][1] = -0.4, -0.2
+    data["r_squared_step_attention"][1] = [[0.1, 0.2, 0.4, 0.9]]
+    data["isometry_defect_mlp"][1] = np.nan
+    facts = section_of(data).facts
+    assert len(facts) == 7
+    assert facts[1] == (
+        f"{OUTPUTS.format('the MLP')}harmful {MAPS} (the affine map is better in 4 of 4 layers and worse in 0, n = "
+        "40); harmless affine map 0.400, orthogonal map 0.800, identity 0.500 (the affine map is better in 0 of 4 "
+        "layers and worse in 4, n = 30)."
+    )
+    assert facts[2] == (
+        f"{STEPS.format('attention')}harmful 0.700 (permuted steps give 0.000); harmless 0.300 (permuted steps give "
+        "0.000)."
+    )
+    assert "; harmless 0.1200" in facts[4]
+    assert facts[5].startswith(f"{ISOMETRY.format('the MLP')}harmful 0.1200 (")
+    assert "harmless" not in facts[5]
+
+
+def test_layers_count_as_better_or_worse_if_the_interval_of_the_gain_excludes_0(section_of):
+    low, high = [0.06, -0.01, -0.2, 0.0], [0.14, 0.05, -0.1, 0.02]
+    section = section_of(group(r_squared_gain_mlp_low=low, r_squared_gain_mlp_high=high))
+    assert section.facts[0].endswith("(the affine map is better in 4 of 4 layers and worse in 0, n = 40).")
+    assert section.facts[1].endswith("(the affine map is better in 1 of 4 layers and worse in 1, n = 40).")
+
+
+def test_layers_without_a_gain_are_not_counted(section_of):
+    ends = {name: [np.nan, 0.1, 0.2, 0.3] for name in ("gain_mlp", "gain_mlp_low", "gain_mlp_high")}
+    section = section_of(group(**{f"r_squared_{name}": values for name, values in ends.items()}))
+    assert section.facts[1].endswith("(the affine map is better in 3 of 3 layers and worse in 0, n = 40).")
+
+
+def test_a_run_of_an_older_version_has_no_gains(section_of):
+    data = group()
+    gains = [name for name in data if "gain" in name]
+    assert len(gains) == 9
+    for older in (data.assign({name: data[name] * np.nan for name in gains}), data.drop_vars(gains)):
+        assert section_of(older).facts[:2] == [
+            f"{OUTPUTS.format(of)}harmful {MAPS} (n = 40)." for of in ("attention", "the MLP")
+        ]
 
 
 def test_layers_with_one_direction_are_named(section_of):
+    subject = (
+        "Layers of {} whose R² one direction decides, because at least 99 % of the variance of the input lies along it"
+    )
     section = section_of(group(leading_share_mlp=[0.5, 0.995, 0.999, 0.99]))
-    (narrow,) = (fact for fact in section.facts if fact.startswith("One direction"))
-    assert "with at least 99 % of the variance of harmful" in narrow
-    assert narrow.endswith("in 3 of 4 layers of MLP.")
+    assert [fact for fact in section.facts if "one direction" in fact] == [
+        f"{subject.format('the MLP')}: harmful 3 of 4."
+    ]
+    data = group(sets=("harmful", "harmless"), leading_share_attention=0.989)
+    data["leading_share_attention"][1, 0, 2] = 0.99
+    data["r_squared_affine_attention"][1, 0, 0] = np.nan
+    assert [fact for fact in section_of(data).facts if "one direction" in fact] == [
+        f"{subject.format('attention')}: harmless 1 of 3."
+    ]
+
+
+def test_a_map_without_leading_directions_has_no_isometry_defect(section_of):
+    section = section_of(group(isometry_defect_attention=np.nan))
+    (isometry,) = (fact for fact in section.facts if fact.startswith("Isometry"))
+    assert isometry.startswith(ISOMETRY.format("the MLP"))
 
 
 def test_a_family_without_a_middle_shows_whole_blocks(section_of):
     section = section_of(group(sublayers=("block",)))
-    assert "block 0.900 for the affine map" in section.facts[0]
+    assert section.facts[0].startswith(f"{OUTPUTS.format('the block')}harmful {MAPS} (the affine map is better in 4")
+    assert section.facts[1].startswith(STEPS.format("the block"))
+    assert section.facts[2].startswith(ISOMETRY.format("the block"))
+    assert len(section.facts) == 4
     assert "attention" not in " ".join(section.facts)
     drawn = section.figures[0].draw()
-    assert drawn.layout.yaxis.title.text == "R² of the output, block"
+    assert drawn.layout.yaxis.title.text == "R² of the output, the block"
 
 
 def test_a_set_without_maps_is_named(section_of):
@@ -94,6 +170,18 @@ def test_a_set_without_maps_is_named(section_of):
         "sublayer."
     ]
     assert section.figures == []
+
+
+def test_a_set_without_maps_stands_before_the_maps_of_another_set(section_of):
+    data = group(sets=("harmful", "harmless"))
+    data["n_samples"][1] = 9
+    for name in data:
+        if "layer" in data[name].dims and data[name].dtype == float:
+            data[name][1] = np.nan
+    facts = section_of(data).facts
+    assert facts[0].startswith("No maps were fitted for harmless (9 prompts). A map needs at least 10 prompts")
+    assert facts[1].startswith(f"{OUTPUTS.format('attention')}harmful ")
+    assert not any("harmless" in fact for fact in facts[1:])
 
 
 def test_maps_have_a_panel_for_each_sublayer_with_intervals():

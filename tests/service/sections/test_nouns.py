@@ -38,8 +38,8 @@ def tables(layer: int, head: int) -> dict[str, pd.DataFrame]:
     return {**found, "noun_alignment": near, "noun_offsets": offsets}
 
 
-@pytest.fixture
-def section(monkeypatch):
+def words_group(**changed):
+    """Return a group in which L1H0 and L1H1 pass the test with permuted nouns, and only L1H0 that with matrices."""
     p_family = np.full((LAYERS, HEADS), 1.0)
     p_family[1] = 0.01
     random_p = p_family.copy()
@@ -48,21 +48,65 @@ def section(monkeypatch):
     values = {"relatedness": z / 100, "relatedness_z": z, "relatedness_p_family": p_family}
     first = np.array([[0.1, 0.0], [0.2, 0.75], [0.3, 0.1]])
     own = {"own_first": first, "own_first_p_family": np.where(first > 0.25, 0.01, 1), "own_keys": first / 2}
+    return group(**{**values, "relatedness_random_p_family": random_p, **own, **changed})
+
+
+@pytest.fixture
+def section_of(monkeypatch):
     found = tables(1, 1)
     monkeypatch.setattr(words_nouns, "read_words", lambda _, name, filters=(): found[name])
-    (section,) = noun_sections(None, group(**values, relatedness_random_p_family=random_p, **own))
-    return section
+
+    def made(words):
+        (section,) = noun_sections(None, words)
+        return section
+
+    return made
+
+
+@pytest.fixture
+def section(section_of):
+    return section_of(words_group())
+
+
+BOTH_TESTS = (
+    "In {} of 6 heads the relatedness is larger than with permuted nouns and larger than with random matrices of the "
+    "same singular values (family-wise p of at most 0.05 in both tests). The largest z of {}, where permuted nouns "
+    "give "
+)
 
 
 def test_sentences_count_the_heads_that_pass_both_tests(section):
-    text = " ".join(section.facts)
-    assert "In 2 of 6 heads the relatedness is larger than with permuted nouns" in text
-    assert "in 1 of these it is also larger than with random matrices" in text
-    assert (
-        "The largest z is 15.0, of L1H1: relatedness 0.15, where permuted nouns give 1.00 ± 1.00 (p = 0.01 over" in text
+    assert section.facts[0] == (
+        "Relatedness (mean rank correlation between similarity and score, n = 4 nouns): median over heads 0.04, from "
+        "0.00 to 0.15; unrelated orders give 0."
     )
-    assert "random matrices give 1.00 ± 1.00 (p = 0.5 over all heads)" in text
-    assert "n = 4 nouns" in text
+    assert section.facts[1] == (
+        f"{BOTH_TESTS.format(1, 'these is 10.0, of L1H0: relatedness 0.10')}1.00 ± 1.00 (p = 0.01 over all heads) and "
+        "random matrices give 1.00 ± 1.00 (p = 0.01 over all heads)."
+    )
+
+
+def test_the_largest_z_of_all_heads_is_stated_if_none_passes_both_tests(section_of):
+    section = section_of(words_group(relatedness_random_p_family=np.array([[1.0, 1.0], [0.2, 0.3], [1.0, 1.0]])))
+    assert section.facts[1] == (
+        f"{BOTH_TESTS.format(0, 'all is 15.0, of L1H1: relatedness 0.15')}1.00 ± 1.00 (p = 0.01 over all heads) and "
+        "random matrices give 1.00 ± 1.00 (p = 0.3 over all heads)."
+    )
+    assert not [trace for trace in section.maps[0].draw().data if trace.type == "scatter" and trace.x]
+
+
+def test_a_head_that_passes_only_the_test_with_matrices_is_not_counted(section_of):
+    section = section_of(words_group(relatedness_p_family=np.full((LAYERS, HEADS), 0.06)))
+    assert section.facts[1].startswith(BOTH_TESTS.format(0, "all is 15.0, of L1H1: relatedness 0.15"))
+    passing = section_of(words_group(relatedness_p_family=np.full((LAYERS, HEADS), 0.05)))
+    assert passing.facts[1].startswith(BOTH_TESTS.format(1, "these is 10.0, of L1H0: relatedness 0.10"))
+
+
+def test_means_of_permuted_nouns_that_round_to_0_have_no_sign(section_of):
+    means = {f"relatedness{which}_null_mean": np.full((LAYERS, HEADS), -0.001) for which in ("", "_random")}
+    text = section_of(words_group(**means)).facts[1]
+    assert "permuted nouns give 0.00 ± 1.00" in text
+    assert "random matrices give 0.00 ± 1.00" in text
 
 
 def test_sentences_name_the_subject_heads_and_the_keys_at_offsets(section):

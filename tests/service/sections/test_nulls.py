@@ -2,12 +2,10 @@
 
 import numpy as np
 import pytest
-import xarray as xr
 from support.finished_runs import finished_run
 
-from theodolite.sections import curves, gram, sphere, weights
+from theodolite.sections import curves, gram
 
-SETS = ["harmful", "harmless"]
 SHAPE = {
     "participation_ratio": 20.0,
     "standardised_participation_ratio": 25.0,
@@ -15,6 +13,7 @@ SHAPE = {
     "mean_cosine": 0.9,
 }
 THROUGH = {"cka_attention": 0.994, "cka_mlp": 0.98, "cka_block": 0.97}
+PERMUTED = {"cka_attention_permuted": 0.712, "cka_mlp_permuted": 0.8, "cka_block_permuted": 0.75}
 BRANCHES = {"cka_attention_branch": 0.763, "cka_mlp_branch": 0.9, "cka_block_branch": 0.85}
 DIMENSION = np.array([10.0, 16.0, 12.0, 8.0])
 GAUSSIAN = {
@@ -22,6 +21,11 @@ GAUSSIAN = {
     "intrinsic_dimension_gaussian": 20.0,
     "intrinsic_dimension_gaussian_sd": 1.5,
 }
+CKA = "Median debiased CKA between input and output, over layers and sets: "
+CKA_SCALE = (
+    " Equal geometry gives 1, independent activations give 0. The output contains the input through the skip "
+    "connection."
+)
 
 
 def section_of(tmp_path, module, name, values):
@@ -29,8 +33,14 @@ def section_of(tmp_path, module, name, values):
     return section
 
 
-def text_of(tmp_path, values):
-    return " ".join(section_of(tmp_path, gram, "gram", values).facts)
+def starting(section, text):
+    """Return the only sentence that starts with this text."""
+    (fact,) = (fact for fact in section.facts if fact.startswith(text))
+    return fact
+
+
+def cka_of(tmp_path, values):
+    return starting(section_of(tmp_path, gram, "gram", values), CKA)
 
 
 def lines_of(section, name):
@@ -38,212 +48,197 @@ def lines_of(section, name):
     return [trace.name for trace in figure.draw().data if trace.name]
 
 
-def test_cka_through_a_block_stands_beside_the_cka_of_its_branch(tmp_path):
-    section = section_of(tmp_path, gram, "gram", {**SHAPE, **THROUGH, **BRANCHES})
-    text = " ".join(section.facts)
-    assert "0.994 for attention, 0.980 for the MLP, 0.970 for the whole block (smallest 0.970)" in text
-    assert "the branch alone adds: 0.763 for attention, 0.900 for the MLP, 0.850 for the whole block." in text
-    assert "leave out" not in text
+def test_the_participation_ratio_of_all_sets_stands_beside_that_of_a_gaussian(tmp_path):
+    ratios = np.full((2, 2, 1, 4), 20.0)
+    ratios[0, 0, 0] = [5.0, 21.5, 30.04, np.nan]
+    standardised = np.full((2, 2, 1, 4), 25.0)
+    standardised[0, 0, 0] = [1.0, 2.0, 33.3, 4.0]
+    counts = {"n_samples": np.array([[64], [63]])}
+    cosines = np.full((2, 2, 1, 4), 0.9)
+    cosines[1, 0, 0] = [0.1, np.nan, -0.204, 0.3]
+    values = {"participation_ratio": ratios, "standardised_participation_ratio": standardised, "mean_cosine": cosines}
+    facts = section_of(tmp_path, gram, "gram", SHAPE | values | counts).facts
+    gaussian = "a Gaussian with as many prompts and features gives 90"
+    assert facts[:2] == [
+        f"Largest participation ratio over layers at resid_pre: harmful 30.0 in layer 2 (33.3 with standardised "
+        f"features; {gaussian}; n = 64); harmless 20.0 in layer 0 (25.0 with standardised features; {gaussian}; n = "
+        "63).",
+        "Mean cosine between two prompts, over layers at resid_pre: harmful 0.90 to 0.90; harmless -0.20 to 0.30.",
+    ]
+
+
+def test_sets_without_a_variance_are_named(tmp_path):
+    one = np.full((2, 2, 1, 4), 20.0)
+    one[0, 0] = np.nan  # at resid_pre; its other site is not described
+    constant = "No layer of {} at resid_pre has a variance: a variance needs at least two different prompts."
+    facts = section_of(tmp_path, gram, "gram", SHAPE | GAUSSIAN | {"participation_ratio": one}).facts
+    assert facts[0] == constant.format("harmful")
+    assert facts[1].startswith("Largest participation ratio over layers at resid_pre: harmless 20.0 in layer 0 (")
+    assert facts[2] == "Mean cosine between two prompts, over layers at resid_pre: harmless 0.90 to 0.90."
+    assert facts[3].startswith("Largest TwoNN dimension over layers at resid_pre: harmless 16.0 in layer 1 (")
+    both = section_of(tmp_path / "both", gram, "gram", GAUSSIAN).facts
+    assert both[0] == constant.format("harmful or harmless")
+    assert not any(fact.startswith(("Largest", "Mean cosine")) for fact in both)
+
+
+def test_cka_through_a_block_stands_beside_permuted_outputs_and_the_branch_alone(tmp_path):
+    section = section_of(tmp_path, gram, "gram", {**SHAPE, **THROUGH, **PERMUTED, **BRANCHES})
+    assert starting(section, CKA) == (
+        f"{CKA}attention 0.994 (with its outputs permuted over prompts 0.712, its output alone 0.763); the MLP 0.980 "
+        "(with its outputs permuted over prompts 0.800, its output alone 0.900); the whole block 0.970 (with its "
+        f"outputs permuted over prompts 0.750, its output alone 0.850).{CKA_SCALE}"
+    )
+    assert not any("leave out" in fact for fact in section.facts)
     assert lines_of(section, "gram.blocks").count("harmful, attention") == 2
 
 
+def test_medians_of_cka_are_over_layers_and_sets(tmp_path):
+    by_set = np.array([[0.9, 0.8, np.nan, 0.7], [0.1, 0.2, 0.3, 0.4]])[:, None]
+    values = {**SHAPE, "cka_block": by_set, "cka_block_permuted": by_set / 10, "cka_block_branch": by_set / 2}
+    controls = "with its outputs permuted over prompts 0.040, its output alone 0.200"
+    assert cka_of(tmp_path, values) == f"{CKA}the whole block 0.400 ({controls}).{CKA_SCALE}"
+
+
 def test_parallel_blocks_state_only_the_steps_that_they_have(tmp_path):
-    text = text_of(tmp_path, {**SHAPE, "cka_block": 0.97, "cka_block_branch": 0.85})
-    assert "over layers and sets: 0.970 for the whole block (smallest 0.970)." in text
-    assert "the branch alone adds: 0.850 for the whole block." in text
+    values = {**SHAPE, "cka_block": 0.97, "cka_block_permuted": 0.75, "cka_block_branch": 0.85}
+    assert cka_of(tmp_path, values) == (
+        f"{CKA}the whole block 0.970 (with its outputs permuted over prompts 0.750, its output alone 0.850).{CKA_SCALE}"
+    )
+
+
+@pytest.mark.parametrize(
+    ("lacks", "expected"),
+    [
+        (["_permuted"], "attention 0.994 (its output alone 0.763); the MLP 0.980 (its output alone 0.900); the whole "),
+        (["_permuted", "_branch"], "attention 0.994; the MLP 0.980; the whole block 0.970."),
+    ],
+)
+def test_cka_of_an_older_version_has_the_controls_that_it_has(older_run, lacks, expected):
+    run = older_run("gram", {**SHAPE, **THROUGH, **PERMUTED, **BRANCHES}, *lacks)
+    (section,) = gram.sections(run)
+    assert starting(section, CKA).startswith(f"{CKA}{expected}")
+    assert "permuted" not in " ".join(section.facts)
 
 
 def test_medians_of_cka_leave_out_and_name_sets_of_one_direction(tmp_path):
     ratios = np.full((2, 2, 1, 4), 20.0)
     ratios[1, 0, 0] = [1.001, 1.9, 1.5, 60.0]  # below 2 at three of four depths of resid_pre
     cka = np.array([0.9, 0.5])[:, None, None]
-    text = text_of(tmp_path, {**SHAPE, **THROUGH, "participation_ratio": ratios, "cka_attention": cka})
-    assert "0.900 for attention" in text
-    assert "The medians of CKA leave out harmless: the participation ratio is below 2 at most depths" in text
+    values = {**SHAPE, **THROUGH, "cka_attention": cka, "cka_attention_permuted": cka / 2}
+    section = section_of(tmp_path, gram, "gram", {**values, "participation_ratio": ratios})
+    controls = "with its outputs permuted over prompts"
+    assert starting(section, CKA).startswith(f"{CKA}attention 0.900 ({controls} 0.450); ")
+    assert starting(section, "The medians of CKA") == (
+        "The medians of CKA leave out harmless: the participation ratio is below 2 at most depths, so nearly all "
+        "variance lies in one direction, which decides the CKA."
+    )
     ratios[1, 0, 0, 2] = 2.0
-    text = text_of(tmp_path / "half", {**SHAPE, **THROUGH, "participation_ratio": ratios, "cka_attention": cka})
-    assert "0.700 for attention" in text
-    assert "leave out" not in text
+    section = section_of(tmp_path / "half", gram, "gram", {**values, "participation_ratio": ratios})
+    assert starting(section, CKA).startswith(f"{CKA}attention 0.700 ({controls} 0.350); ")
+    assert not any("leave out" in fact for fact in section.facts)
 
 
 def test_no_median_is_stated_if_all_sets_have_one_direction(tmp_path):
-    text = text_of(tmp_path, {**SHAPE, **THROUGH, **BRANCHES, "participation_ratio": 1.1})
+    values = {**SHAPE, **THROUGH, **PERMUTED, **BRANCHES, "participation_ratio": 1.1}
+    text = " ".join(section_of(tmp_path, gram, "gram", values).facts)
     assert "Median debiased CKA" not in text
     assert "leave out harmful, harmless" in text
 
 
 def test_the_dimension_stands_beside_that_of_gaussian_samples(tmp_path):
-    section = section_of(tmp_path, gram, "gram", {**SHAPE, **GAUSSIAN})
-    (fact,) = (fact for fact in section.facts if "TwoNN dimension of harmful" in fact)
-    assert "at resid_pre: 16.0 in layer 1; Gaussian samples with as many prompts" in fact
-    assert "give 20.0 ± 1.5." in fact
-    assert "the dimension is 0.40 to 0.80 of that of the Gaussian samples" in fact
+    by_set = np.stack([np.tile(DIMENSION, (2, 1)), np.full((2, 4), 30.0)])[:, :, None]
+    section = section_of(tmp_path, gram, "gram", {**SHAPE, **GAUSSIAN, "intrinsic_dimension": by_set})
+    gaussian = "Gaussian samples with the same covariance give 20.0 ± 1.5; over layers, the ratio to theirs is"
+    assert starting(section, "Largest TwoNN") == (
+        f"Largest TwoNN dimension over layers at resid_pre: harmful 16.0 in layer 1 ({gaussian} 0.40 to 0.80); "
+        f"harmless 30.0 in layer 0 ({gaussian} 1.50 to 1.50). A ratio of 1 means that the covariance alone explains "
+        "the dimension."
+    )
     assert "harmful, Gaussian with the same covariance" in lines_of(section, "gram.shape")
+
+
+def test_a_dimension_without_that_of_gaussian_samples_is_not_the_largest(tmp_path):
+    gaussian = np.array([20.0, np.nan, 24.0, 20.0])
+    section = section_of(tmp_path, gram, "gram", {**SHAPE, **GAUSSIAN, "intrinsic_dimension_gaussian": gaussian})
+    expected = (
+        "harmful 12.0 in layer 2 (Gaussian samples with the same covariance give 24.0 ± 1.5; over layers, the ratio"
+    )
+    assert f"{expected} to theirs is 0.40 to 0.50); harmless" in starting(section, "Largest TwoNN")
 
 
 def test_a_run_without_nulls_of_gram_has_its_other_sentences(tmp_path):
     section = section_of(tmp_path, gram, "gram", {**SHAPE, **THROUGH, "intrinsic_dimension": DIMENSION})
-    text = " ".join(section.facts)
-    assert "0.994 for attention" in text
-    assert "Gaussian samples" not in text
-    assert "branch" not in text
+    assert starting(section, CKA) == f"{CKA}attention 0.994; the MLP 0.980; the whole block 0.970.{CKA_SCALE}"
+    assert not any("TwoNN" in fact for fact in section.facts)
     assert not any("Gaussian" in name for name in lines_of(section, "gram.shape"))
     assert lines_of(section, "gram.blocks").count("harmful, attention") == 1
 
 
-NORMS = ["0.attention", "0.mlp", "final"]
-
-
-def sphere_group(fitted, scales, axes=None):
-    """A group with two sets and three norm layers; `scales` are √d|γ| of each norm layer."""
-    per_norm, radii = ("set", "position", "norm"), np.sort(scales)[:, ::-1]
-
-    def numbers(values):
-        return per_norm, np.broadcast_to(values, (2, 1, 3))
-
-    variables = {
-        "norm_before_mean": numbers([3.0, 10.0, 800.0]),
-        "norm_before_min": numbers(1.0),
-        "norm_before_max": numbers(900.0),
-        "relative_spread": numbers([0.03, 0.06, 0.084]),
-        "relative_spread_gaussian": numbers(0.03),
-        "relative_spread_gaussian_fitted": numbers(fitted),
-        "ellipsoid_residual": numbers(1e-5),
-        "length_variance_share": numbers(0.02),
-        "n_samples": (("set", "position"), np.full((2, 1), 256)),
-        "n_fitted": (("set", "position"), np.full((2, 1), 250)),
-        "semi_axes": (("norm", "d_model"), radii if axes is None else axes),
-        "scale_radii": (("norm", "d_model"), radii),
-    }
-    labels = {"set": SETS, "position": [-1], "norm": NORMS, "d_model": range(radii.shape[1])}
-    return xr.Dataset(variables, labels)
-
-
-def sphere_section(tmp_path, monkeypatch, *arguments):
-    monkeypatch.setattr(sphere, "read_group", lambda *_: sphere_group(*arguments))
-    monkeypatch.setattr(sphere, "colours_of", lambda *_: dict.fromkeys(SETS, "#123456"))
-    (section,) = sphere.sections(finished_run(tmp_path, {"curves": {}}))
-    return section
-
-
-def test_the_spread_of_the_norm_stands_beside_both_gaussians(tmp_path, monkeypatch):
-    section = sphere_section(tmp_path, monkeypatch, [0.03, 0.05, 0.07], np.ones((3, 20)))
-    assert (
-        "over prompts: 8.40 %, at the norm layer “final”; a standard Gaussian with d_model dimensions has 3.00 % (the "
-        "measured value is 2.80 times that; the median of this ratio over norm layers is 2.00). A Gaussian with the "
-        "mean and the covariance of 250 of these prompts has 7.00 % (the measured value is 1.20 times that; the median "
-        "of this ratio over norm layers is 1.20)."
-    ) in section.facts[0]
-    assert {"standard Gaussian", "harmful, fitted Gaussian"} <= set(lines_of(section, "sphere.norms"))
-
-
-def test_an_older_sphere_has_no_fitted_gaussian(tmp_path, monkeypatch):
-    section = sphere_section(tmp_path, monkeypatch, np.nan, np.ones((3, 20)))
-    assert "2.80 times" in section.facts[0]
-    assert "A Gaussian with the mean" not in section.facts[0]
-    assert "harmful, fitted Gaussian" not in lines_of(section, "sphere.norms")
-
-
-def test_ellipsoids_are_described_by_quantiles_and_dead_features(tmp_path, monkeypatch):
-    scales = np.ones((3, 101))
-    scales[1] = np.linspace(1, 3, 101)  # quantiles 1.1, 2 and 2.9
-    scales[2, :2] = 0, 1e-7
-    facts = sphere_section(tmp_path, monkeypatch, 0.05, scales).facts
-    (axes,) = (fact for fact in facts if fact.startswith("Quantiles"))
-    assert "of the ellipsoid of outputs: 1.1, 2 and 2.9 at the norm layer “0.mlp”" in axes
-    assert "There the last is 2.6 times the first, the largest ratio of 3 norm layers (median 1);" in axes
-    assert "Dead features (|γ| of at most 1e-06 of the norm layer's median): 2 of 303 in 3 norm layers." in facts
-    assert not any("Most elongated" in fact for fact in facts)
-
-
-def weights_group(between, folded, written=0.2, folded_written=np.nan):
-    """A group of three layers; `between` and `folded` are overlaps of (writing_matrix, reading_matrix)."""
-    labels = {
-        "writing_matrix": ["o", "down"],
-        "reading_matrix": ["q", "k", "v", "gate", "up"],
-        "layer": range(3),
-        "layer_other": range(3),
-    }
-    later = np.where(np.triu(np.ones((3, 3)), 1) > 0, 1.0, np.nan)
-
-    def overlap(values):
-        return tuple(labels), np.broadcast_to(values, (2, 5))[..., None, None] * later
-
-    def own(values):
-        return ("writing_matrix", "layer", "layer_other"), np.full((2, 3, 3), values)
-
-    variables = {
-        "writer_reader_overlap": overlap(between),
-        "folded_writer_reader_overlap": overlap(folded),
-        "writing_overlap": own(written),
-        "folded_writing_overlap": own(folded_written),
-        "random_overlap": 0.05,
-    }
-    return xr.Dataset(variables, labels, {"rank": 2})
-
-
-def weights_section(monkeypatch, *arguments):
-    monkeypatch.setattr(weights, "read_group", lambda *_: weights_group(*arguments))
-    (section,) = weights.sections(None)
-    return section
-
-
-def test_overlaps_are_quoted_as_stored_and_with_norms_folded(monkeypatch):
-    stored, folded = np.full((2, 5), 0.10), np.full((2, 5), 0.07)
-    stored[1, 4], folded[1, 4] = 0.25, 0.15
-    section = weights_section(monkeypatch, stored, folded)
-    assert (
-        "Of all 10 combinations of a writing matrix with a reading matrix of later layers, W_down with W_up has the "
-        "largest mean overlap, both as stored and with norms folded. Over all pairs of layers it is 25.0 % as stored "
-        "and 15.0 % with norms folded (random subspaces give 5.0 %)."
-    ) in section.facts
-    # the excess falls from 5 to 2 %, and in one combination from 20 to 10 %
-    assert section.facts[-2:] == [
-        "Folding the norms changes how far the mean overlap of W_O with a reading matrix exceeds that of random "
-        "subspaces: by -60 % to -60 % of this excess (5 reading matrices).",
-        "Folding the norms changes how far the mean overlap of W_down with a reading matrix exceeds that of random "
-        "subspaces: by -60 % to -50 % of this excess (5 reading matrices).",
-    ]
-    captions = [one.caption for one in section.maps]
-    caption = "overlap of W_down with W_up of later layers"
-    assert {caption, f"{caption}, norms folded"} <= set(captions)
-    assert "overlap of the W_O of two layers, norms folded" not in captions
-    assert len({one.name for one in section.maps}) == len(section.maps)
-    assert all(one.draw().data for one in section.maps)
-
-
-def test_another_pair_can_be_the_largest_when_norms_are_folded(monkeypatch):
-    stored, folded = np.full((2, 5), 0.10), np.full((2, 5), 0.07)
-    stored[1, 4], folded[0, 1] = 0.25, 0.3
-    facts = weights_section(monkeypatch, stored, folded).facts
-    assert any(
-        "W_down with W_up has the largest mean overlap, as stored. Over all pairs of layers it is 25.0 %" in fact
-        for fact in facts
-    )
-    assert any(
-        "W_O with W_K has the largest mean overlap, with norms folded. Over all pairs of layers it is 10" in fact
-        for fact in facts
+def test_equal_signs_of_hidden_units_stand_beside_those_of_units_with_the_same_share(tmp_path):
+    active = np.array([[0.5, 0.3, np.nan, 0.2], [0.1, 0.4, 0.25, 0.3]])[:, None]
+    overlap = np.array([[0.7, 0.8, np.nan, 0.9], [0.95, 0.6, 0.85, 0.8]])[:, None]
+    section = section_of(tmp_path, gram, "gram", {**SHAPE, "orthant_occupancy": active, "orthant_overlap": overlap})
+    # p² + (1 - p)² is 50 % for p = 50 %, and 82 % for p = 10 %.
+    assert starting(section, "Share of active hidden units") == (
+        "Share of active hidden units of the MLPs (positive before gating), mean over all usable prompts: 10 % to 50 % "
+        "over layers and sets. Two prompts of a set have equal signs in 60 % to 95 % of the hidden units; with the "
+        "same share for all hidden units of a layer it would be 50 % to 82 %."
     )
 
 
-def test_norms_behind_writers_change_what_they_write(monkeypatch):
-    section = weights_section(monkeypatch, 0.1, 0.07, 0.4, 0.3)
-    assert any("that W_O writes: 40.0 %" in fact for fact in section.facts)
-    assert any("that W_O (norms folded) writes: 30.0 %" in fact for fact in section.facts)
-    assert "overlap of the W_O of two layers, norms folded" in [one.caption for one in section.maps]
+def test_hidden_units_that_were_not_counted_have_a_reason(tmp_path):
+    section = section_of(tmp_path, gram, "gram", SHAPE)
+    assert section.facts[-1].startswith("The active hidden units of the MLPs were not counted. Possible reasons: ")
+    assert not any("equal signs" in fact for fact in section.facts)
 
 
-def test_older_weights_have_only_the_stored_overlaps(monkeypatch):
-    section = weights_section(monkeypatch, 0.1, np.nan)
-    assert not any("folded" in text for text in [*section.facts, *(one.caption for one in section.maps)])
+def test_silhouettes_are_sentences_of_the_permutation_tests_and_numbers_of_the_table(tmp_path):
+    values = {**SHAPE, "silhouette": 0.375, "norm_of_mean_positive": 1.0}
+    section = section_of(tmp_path, gram, "gram", values)
+    assert not any("ilhouette" in fact for fact in section.facts)
+    (table,) = section.tables
+    assert [row[table.columns.index("silhouette")] for row in table.rows] == ["0.375"] * 4
 
 
-@pytest.mark.parametrize("share", [0.022, 0.9])
-def test_the_share_of_the_leading_features_is_stated_not_assumed(tmp_path, share):
+SHARE = "Share of the three features with the largest variances in the total variance: "
+EQUAL = ". Features with equal variances would have 37.5 %."  # three of eight
+
+
+def test_the_share_of_the_leading_features_is_stated_not_assumed(tmp_path, older_run):
+    share = np.full((2, 2, 1, 4), 0.022)
+    share[1, 1, 0, 3], share[1, 0, 0, 2] = 0.9, 0.5
     values = {"variance_max": 5.0, "variance_mean": 1.0, "variance_top3_share": share}
     section = section_of(tmp_path, curves, "curves", values)
-    text = f"The three features with the largest variances have {100 * share:.1f} % to {100 * share:.1f} % of"
-    assert any(text in fact and "would have 37.5 %" in fact for fact in section.facts)  # three of eight
+    assert starting(section, SHARE) == (
+        f"{SHARE}harmful 2.2 % to 2.2 % (largest at layer 0 pre); harmless 2.2 % to 90.0 % (largest at layer 3 mid)"
+        f"{EQUAL}"
+    )
     assert "In many models" not in section.how_to_read
-    older = section_of(tmp_path / "older", curves, "curves", {"variance_max": 5.0, "variance_mean": 1.0})
+    (older,) = curves.sections(older_run("curves", values, "top3"))
     assert not any("three features" in fact for fact in older.facts)
+
+
+def test_a_set_without_shares_is_left_out(tmp_path):
+    share = np.full((2, 2, 1, 4), 0.25)
+    share[0] = np.nan
+    section = section_of(tmp_path, curves, "curves", {"variance_top3_share": share})
+    assert starting(section, SHARE) == f"{SHARE}harmless 25.0 % to 25.0 % (largest at layer 0 pre){EQUAL}"
+
+
+LARGEST = "Largest variance of a feature over prompts: "
+
+
+def test_the_largest_variance_of_both_sets_stands_beside_the_mean_over_features(tmp_path):
+    largest = np.full((2, 2, 1, 4), 5.0)
+    largest[1, 1, 0, 2] = 1234.5
+    features = np.full((2, 2, 1, 4), 3)
+    features[1, 1, 0, 2] = 7
+    values = {"variance_max": largest, "variance_mean": 2.0, "variance_max_feature": features}
+    assert starting(section_of(tmp_path, curves, "curves", values), LARGEST) == (
+        f"{LARGEST}harmful 5 (feature 3 at layer 0 pre, 2 times the mean over features there); harmless 1.23e+03 "
+        "(feature 7 at layer 2 mid, 617 times the mean over features there)."
+    )
+    largest[0] = np.nan
+    section = section_of(tmp_path / "one", curves, "curves", values)
+    assert starting(section, LARGEST).startswith(f"{LARGEST}harmless 1.23e+03 (feature 7")
+    assert not any(fact.startswith(LARGEST) for fact in section_of(tmp_path / "none", curves, "curves", {}).facts)

@@ -19,12 +19,26 @@ def run(tmp_path):
     return finished_run(tmp_path, {"curves": {}, "directions": directions, "separation": {"auroc": 0.7}})
 
 
+SMALLEST = "Smallest reliability of the direction (expected cosine with the direction of as many other prompts): "
+
+
 def test_the_section_names_the_least_reliable_direction(run):
     (section,) = separation.sections(run)
-    text = " ".join(section.facts)
-    assert "of as many other prompts): 0.20 at layer 0 mid. Largest share of noise" in text
-    assert "85 % at layer 0 mid." in text
-    assert "At 3 of 7 depths the reliability is below 0.5" in text
+    assert [fact for fact in section.facts if "reliability" in fact] == [
+        f"{SMALLEST}0.20 at layer 0 mid, where 85 % of the squared distance of the means is noise. At 3 of 7 depths "
+        "the reliability is below 0.5; these directions are drawn grey and not interpreted."
+    ]
+
+
+def test_the_share_of_noise_is_that_at_the_least_reliable_direction(tmp_path):
+    noise = np.where(RELIABILITY == 0.2, 0.6, 0.85)
+    directions = {"reliability": RELIABILITY, "noise_share": noise, "direction_cosine": 0.5}
+    run = finished_run(tmp_path, {"curves": {}, "directions": directions, "separation": {"auroc": 0.7}})
+    (section,) = separation.sections(run)
+    (fact,) = (fact for fact in section.facts if fact.startswith(SMALLEST))
+    assert fact.startswith(
+        f"{SMALLEST}0.20 at layer 0 mid, where 60 % of the squared distance of the means is noise. At"
+    )
 
 
 def test_a_map_of_cosines_is_pale_at_unreliable_layers(run):
@@ -41,7 +55,9 @@ def test_reliable_directions_have_no_pale_cells(tmp_path):
     run = finished_run(tmp_path, {"curves": {}, "directions": directions, "separation": {"auroc": 0.7}})
     (section,) = separation.sections(run)
     assert [len(figure.draw().data) for figure in section.maps] == [1, 1]
-    assert "drawn grey" not in " ".join(section.facts)
+    assert [fact for fact in section.facts if "reliability" in fact] == [
+        f"{SMALLEST}0.90 at layer 0 pre, where 10 % of the squared distance of the means is noise."
+    ]
 
 
 def test_the_figure_of_reliability_has_both_measures_at_each_site(run):
@@ -70,42 +86,90 @@ def heads_group(alignment, z=np.nan):
     )
 
 
+ALIGN = "Heads that align more with the direction of refusal{} than chance gives (family-wise p of at most 0.05): "
+UNRELIABLE = "with an unreliable direction"
+BELOW = "(a direction is unreliable if its reliability is below 0.5)."
+READING = ("QK query", "QK key", "VO input")
+
+
 def test_heads_at_unreliable_layers_are_not_the_largest(run):
     directions = read_group(run, "directions")
     assert unreliable_layers(directions, "refusal", "qk_query") == [1]
     assert unreliable_layers(directions, "refusal", "vo_write") == [0, 1]
     by_layer = np.array([0.9, 0.8, 0.2, 0.3])[:, None] + np.array([0.0, 0.01])
-    facts = list(heads._alignment_facts(heads_group(by_layer), directions))
-    assert "QK query: of 6 heads, L0H1 aligns most with the direction of refusal, 0.91; this is not tested" in facts[0]
-    assert "2 heads are left out" in facts[0]
-    assert "VO output: of 4 heads, L3H1 aligns most" in facts[3]
-    assert "4 heads are left out" in facts[3]
+    reading = "; ".join(f"{side} is not tested (largest of 6 heads L0H1: 0.91)" for side in READING)
+    left_out = ", ".join(f"2 on the side {side} {UNRELIABLE}" for side in READING)
+    assert list(heads._alignment_facts(heads_group(by_layer), directions)) == [
+        f"{ALIGN.format('')}{reading}; VO output is not tested (largest of 4 heads L3H1: 0.31).",
+        f"Heads without an alignment with refusal: {left_out}, 4 on the side VO output {UNRELIABLE} {BELOW}",
+    ]
 
 
 def test_heads_are_chosen_by_their_z_against_permuted_labels(run):
     alignment = np.array([[0.9, 0.9], [0.8, 0.8], [0.5, 0.75], [0.4, 0.6]])
-    z = np.array([[9.0, 9.0], [9.0, 9.0], [4.0, 2.0], [5.0, 1.0]])
-    facts = list(heads._alignment_facts(heads_group(alignment, z), read_group(run, "directions")))
-    assert facts[3].startswith(
-        "VO output: 2 of 4 heads align more with the direction of refusal than chance gives (family-wise p of at most "
-        "0.05). The largest z is 5.0, of L3H0: alignment 0.40, where permuted labels give 0.25 ± 0.12 (p = 0.02 over "
-        "all heads of the side)."
+    z = np.array([[9.0, 8.0], [9.5, 9.5], [4.0, 2.0], [5.0, 1.0]])
+    directions = read_group(run, "directions")
+    fact, _ = heads._alignment_facts(heads_group(alignment, z), directions)
+    null = "permuted labels give 0.25 ± 0.12, p = {} over all heads of the side"
+    reading = f"4 of 6 (largest z 9.0, of L0H0: 0.90, where {null.format('0.02')})"
+    assert fact == ALIGN.format("") + "; ".join(
+        [
+            *(f"{side} {reading}" for side in READING),
+            f"VO output 2 of 4 (largest z 5.0, of L3H0: 0.40, where {null.format('0.02')}).",
+        ]
     )
-    few = list(heads._alignment_facts(heads_group(alignment, z / 4), read_group(run, "directions")))
-    assert few[3].startswith("VO output: none of 4 heads aligns more")
+    fact, _ = heads._alignment_facts(heads_group(alignment, z / 4), directions)
+    assert fact.endswith(f"; VO output 0 of 4 (largest z 1.2, of L3H0: 0.40, where {null.format('0.3')}).")
 
 
-def test_reading_sides_name_the_norm_and_their_prompts(run):
+def test_sides_name_the_norm_and_their_prompts(run):
     z = np.array([[9.0, 9.0], [9.0, 9.0], [4.0, 2.0], [5.0, 1.0]])
     group = heads_group(0.5, z).assign_attrs(direction_prompts={"refusal": [64, 63]})
-    facts = list(heads._alignment_facts(group, read_group(run, "directions")))
+    fact, _ = heads._alignment_facts(group, read_group(run, "directions"))
     reading = (
-        "direction of refusal (difference of the means after the norm before attention, 64 and 63 prompts) than chance"
+        " (64 and 63 prompts; for all sides but VO output, the difference of the means after the norm before attention)"
     )
-    assert [reading in fact for fact in facts] == [True, True, True, False]
+    assert fact.startswith(f"{ALIGN.format(reading)}QK query 4 of 6 (")
 
 
 def test_no_head_is_named_if_no_direction_is_reliable(tmp_path):
     run = finished_run(tmp_path, {"directions": {"reliability": 0.1}})
-    facts = list(heads._alignment_facts(heads_group(0.5), read_group(run, "directions")))
-    assert facts[0] == "The direction of refusal is too unreliable for alignments of QK query at all layers."
+    sides = (*READING, "VO output")
+    assert list(heads._alignment_facts(heads_group(0.5), read_group(run, "directions"))) == [
+        ALIGN.format("") + "; ".join(f"{side} has no reliable direction at any layer" for side in sides) + ".",
+        "Heads without an alignment with refusal: "
+        + ", ".join(f"8 on the side {side} {UNRELIABLE}" for side in sides)
+        + f" {BELOW}",
+    ]
+
+
+def test_heads_whose_input_has_equal_means_are_counted(tmp_path):
+    run = finished_run(tmp_path, {"directions": {"reliability": 0.9}})
+    alignment = np.full((1, 4, 4, 2), 0.5)
+    alignment[0, 0, 0, 1], alignment[0, 2, :2] = np.nan, np.nan
+    fact, left_out = heads._alignment_facts(heads_group(alignment), read_group(run, "directions"))
+    assert (
+        fact
+        == ALIGN.format("")
+        + "; ".join(
+            f"{side} is not tested (largest of {n} heads {head}: 0.50)"
+            for side, n, head in zip(
+                (*READING, "VO output"), (7, 8, 4, 8), ("L0H0", "L0H0", "L2H0", "L0H0"), strict=True
+            )
+        )
+        + "."
+    )
+    equal = "1 on the side QK query with equal means, 4 on the side VO input with equal means"
+    assert left_out == f"Heads without an alignment with refusal: {equal} {BELOW}"
+
+
+def test_heads_that_all_have_a_reliable_direction_need_no_second_sentence(tmp_path):
+    run = finished_run(tmp_path, {"directions": {"reliability": 0.9}})
+    directions = read_group(run, "directions")
+    assert len(list(heads._alignment_facts(heads_group(0.5), directions))) == 1
+    alignment = np.full((1, 4, 4, 2), 0.5)
+    alignment[0, 3] = np.nan
+    fact, *left_out = heads._alignment_facts(heads_group(alignment), directions)
+    assert "VO output" not in fact
+    assert left_out == []
+    assert list(heads._alignment_facts(heads_group(np.nan), directions)) == []

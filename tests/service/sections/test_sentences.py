@@ -1,34 +1,40 @@
-"""Sentences of sections, and the maps that they name."""
+"""Sentences of sections, and how their numbers are written."""
 
 import numpy as np
 import pandas as pd
 import pytest
 import xarray as xr
 
-from theodolite.sections import heads, weights, words
+from theodolite.sections import heads, words
+from theodolite.sections.parts import listed, null_text, number, percent
 
-WRITERS, READERS = ["o", "down"], ["q", "k", "v", "gate", "up"]
+
+def test_texts_of_several_sets_are_separated_by_semicolons():
+    assert listed({"harmful": "3.53", "harmless": "3.55 (n = 4)"}) == "harmful 3.53; harmless 3.55 (n = 4)"
+    assert listed({"harmful": "3.53"}) == "harmful 3.53"
+    assert listed({}) == ""
 
 
-@pytest.mark.parametrize("most", [("o", "k"), ("down", "up"), ("o", "q")])
-def test_the_pair_of_matrices_that_shares_most_has_a_map(monkeypatch, most):
-    between = xr.DataArray(
-        np.full((2, 5, 3, 3), 0.1),
-        {"writing_matrix": WRITERS, "reading_matrix": READERS, "layer": range(3), "layer_other": range(3)},
-        ["writing_matrix", "reading_matrix", "layer", "layer_other"],
-    )
-    between.loc[{"writing_matrix": most[0], "reading_matrix": most[1]}] = 0.4
-    writing = between.isel(reading_matrix=0, drop=True)
-    variables = {"writer_reader_overlap": between, "writing_overlap": writing, "random_overlap": 0.05}
-    variables |= {f"folded_{name}": variables[name] * np.nan for name in ("writer_reader_overlap", "writing_overlap")}
-    monkeypatch.setattr(weights, "read_group", lambda *_: xr.Dataset(variables, attrs={"rank": 2}))
-    (section,) = weights.sections(None)
-    (fact,) = (fact for fact in section.facts if "largest mean overlap" in fact)
-    assert fact.startswith("Of all 10 combinations")
-    assert "40.0 %" in fact
-    writer, reader = fact.split(", ")[1].split(" has ")[0].split(" with ")
-    assert f"overlap of {writer} with {reader} of later layers" in [one.caption for one in section.maps]
-    assert len({one.name for one in section.maps}) == len(section.maps)
+@pytest.mark.parametrize(
+    ("value", "digits", "text"),
+    [
+        (-0.004, 2, "0.00"),
+        (-0.006, 2, "-0.01"),
+        (-0.0, 0, "0"),
+        (0.125, 1, "0.1"),
+        (-0.4, 0, "0"),
+        (1234.5, 3, "1234.500"),
+    ],
+)
+def test_numbers_that_round_to_0_have_no_sign(value, digits, text):
+    assert number(value, digits) == text
+    assert percent(value / 100, digits) == f"{text} %"
+
+
+def test_what_permuted_labels_give_has_no_parentheses():
+    tests = xr.Dataset({"auroc_null_mean": 0.5, "auroc_null_sd": 0.02, "auroc_p_family": 0.005})
+    expected = "permuted labels give 0.50 ± 0.02, p = 0.005 over all depths"
+    assert null_text(tests, "auroc", ".2f", "depths") == expected
 
 
 @pytest.mark.parametrize(

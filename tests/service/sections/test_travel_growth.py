@@ -1,18 +1,33 @@
-"""Sentences and figure of growth along depth, from tables of this version and of an older one."""
+"""Sentences, table and figure of growth along depth, from tables of this version and of an older one."""
 
 import numpy as np
 import pandas as pd
 import pytest
 import xarray as xr
+from support.finished_runs import finished_run
 
 from theodolite.figures.travel_growth import growth_figure
-from theodolite.sections.travel_growth import growth_facts, growth_notes
+from theodolite.sections import travel
+from theodolite.sections.travel_growth import growth_facts, growth_notes, growth_table
 
 OLD = ["quantity", "set", "site", "position", "law", "intercept", "slope", "r_squared", "aic", "n"]
 """Columns of version 1."""
 
+NAN = np.nan
+MISSING = "\N{EN DASH}"
+NOTHING = ((NAN,) * 3,) * 2
+MEAN_VARIANCE = "Growth of the mean variance along depth, exponential or power law, with the slope at resid_pre: {}."
+FACTOR = "an exponential would give a factor of 1.500 [1.330, 1.750] per block, R² = 0.97, n = 29 depths"
+FITS = ["1.500 [1.330, 1.750]", "0.97", "3.30 [2.90, 4.20]", "-2.5", "0.97"]
+"""Cells of both fits in a row of the table."""
 
-def table(verdict="undecided", differences=((16.2, 7.3, 28.4), (-50.1, -61.2, -9.6)), gains=(-2.0, 9.3)):
+COLUMNS = [
+    *("quantity", "set", "site", "depths", "factor per block", "R²", "exponent", "origin", "R²"),
+    *("AIC, power law minus exponential", "with one depth left out", "gain of the product", "verdict"),
+]
+
+
+def table(verdict="undecided", differences=((16.2, 7.3, 28.4), (-50.1, -61.2, -9.6)), gains=(-2.0, 9.3), **changed):
     """The growth of one quantity: comparisons at resid_pre and resid_mid."""
     rows = []
     for site, (difference, low, high), gain in zip(("resid_pre", "resid_mid"), differences, gains, strict=True):
@@ -21,58 +36,163 @@ def table(verdict="undecided", differences=((16.2, 7.3, 28.4), (-50.1, -61.2, -9
         shared |= {**compared, "aic_gain_of_product": gain, "log_growth": 3.0, "verdict": verdict, "aic": -40.0}
         exponential = {"law": "log_linear", "slope": np.log(1.5), "slope_low": np.log(1.33), "slope_high": np.log(1.75)}
         power = {"law": "power_law", "slope": 3.3, "slope_low": 2.9, "slope_high": 4.2, "origin": -2.5}
-        rows += [{**shared, "intercept": 0.0, "origin": np.nan, **law} for law in (exponential, power)]
-    return pd.DataFrame(rows)
+        fits = {"intercept": 0.0, "origin": NAN, "origin_at_limit": False}
+        rows += [{**shared, **fits, **law} for law in (exponential, power)]
+    return pd.DataFrame(rows).assign(**changed)
 
 
-def fact(growth):
-    (only,) = growth_facts(growth, {"bad": "bad"}, -1)
+def fact(growth, labels=None):
+    (only,) = growth_facts(growth, labels or {"bad": "bad"}, -1)
     return only
 
 
-def test_an_undecided_law_has_its_slope_and_the_evidence_of_both_sites():
-    assert fact(table()) == (
-        "Mean variance of bad grows by a factor of 1.500 [1.330, 1.750] per block if an exponential is fitted (at "
-        "resid_pre, n = 29 depths, R² = 0.97). Exponential or power law: undecided. At resid_pre the AIC of the "
-        "exponential is 16 lower (if one depth is left out: 7 to 28 lower); at resid_mid the AIC of the power law is "
-        "50 lower (if one depth is left out: 10 to 61 lower), and that of a product of both laws is another 9 lower."
-    )
+def rows_of(growth, labels=None):
+    return growth_table(growth, labels or {"bad": "bad"}, -1).rows
 
 
-def test_a_difference_that_changes_its_sign_without_one_depth_is_called_higher():
-    growth = table(differences=((-42.0, -46.0, 2.9), (-34.0, -45.0, 6.8)), gains=(0, 0))
-    assert "the AIC of the power law is 42 lower (if one depth is left out: between 3 higher and 46 lower)" in fact(
-        growth
+def test_an_undecided_law_has_the_factor_that_an_exponential_would_give():
+    assert fact(table()) == MEAN_VARIANCE.format(f"bad undecided ({FACTOR})")
+
+
+def test_an_exponential_has_its_factor():
+    assert fact(table("exponential")) == MEAN_VARIANCE.format(
+        "bad exponential (a factor of 1.500 [1.330, 1.750] per block, R² = 0.97, n = 29 depths)"
     )
 
 
 def test_a_power_law_has_its_exponent_and_origin():
-    expected = (
-        "grows with the exponent 3.30 [2.90, 4.20] of depth (power law with the origin -2.5 blocks, at resid_pre, "
-    )
-    assert expected + "n = 29 depths, R² = 0.97). Exponential or power law: power law. At" in fact(table("power law"))
+    expected = "bad power law (exponent 3.30 [2.90, 4.20], origin {} blocks, R² = 0.97, n = 29 depths)"
+    assert fact(table("power law")) == MEAN_VARIANCE.format(expected.format("-2.5"))
+    growth = table("power law")
+    growth["origin_at_limit"] = growth["law"] == "power_law"
+    assert fact(growth) == MEAN_VARIANCE.format(expected.format("-2.5 (limit)"))
 
 
-@pytest.mark.parametrize(("low", "high", "verb"), [(0.1, 0.3, "grows"), (-0.3, -0.1, "falls"), (-0.1, 0.1, "changes")])
-def test_the_verb_follows_the_interval(low, high, verb):
-    growth = table().assign(slope=(low + high) / 2, slope_low=low, slope_high=high)
-    assert fact(growth).startswith(f"Mean variance of bad {verb} by a factor of")
+@pytest.mark.parametrize(
+    ("low", "high", "interval"),
+    [
+        (0.1, 0.3, "1.221 [1.105, 1.350]"),
+        (-0.3, -0.1, "0.819 [0.741, 0.905]"),
+        (-0.1, 0.1, "1.000 [0.905, 1.105]"),
+    ],
+)
+def test_a_falling_quantity_has_a_factor_below_1(low, high, interval):
+    growth = table(slope=(low + high) / 2, slope_low=low, slope_high=high)
+    assert f"would give a factor of {interval} per block" in fact(growth)
+    assert [row[4] for row in rows_of(growth)] == [interval] * 2
 
 
 def test_too_few_depths_are_named():
-    nothing = [(np.nan,) * 3] * 2
-    assert "undecided. A verdict needs 11 depths, and values that are not constant." in fact(table(differences=nothing))
+    assert fact(table(differences=NOTHING)) == MEAN_VARIANCE.format(f"bad undecided ({FACTOR}; a verdict needs 11)")
 
 
 def test_a_constant_has_no_slope():
-    growth = table(differences=[(np.nan,) * 3] * 2).assign(r_squared=np.nan)
-    assert fact(growth).startswith("Mean variance of bad is constant (at resid_pre, n = 29 depths).")
+    growth = table(differences=NOTHING, gains=(NAN, NAN), r_squared=NAN)
+    assert fact(growth) == MEAN_VARIANCE.format("bad constant (n = 29 depths)")
+
+
+def test_the_slope_is_that_of_the_first_site():
+    growth = table()
+    growth.loc[growth["site"] == "resid_mid", ["slope", "r_squared", "n"]] = 0.5, 0.2, 28
+    assert fact(growth) == MEAN_VARIANCE.format(f"bad undecided ({FACTOR})")
+
+
+def test_one_sentence_lists_all_sets_of_a_quantity():
+    other = table("power law", set="other")
+    norms, largest = table("exponential", quantity="norm_mean"), table(quantity="variance_max")
+    hidden = [table(set="hidden"), table(position=-2), table(site="attn_out")]
+    growth = pd.concat([table(), other, norms, largest, *hidden], ignore_index=True)
+    labels = {"bad": "bad", "other": "other (marked)"}
+    assert list(growth_facts(growth, labels, -1)) == [
+        MEAN_VARIANCE.format(
+            f"bad undecided ({FACTOR}); other (marked) power law (exponent 3.30 [2.90, 4.20], origin -2.5 blocks, R² = "
+            "0.97, n = 29 depths)"
+        ),
+        "Growth of the norm along depth, exponential or power law, with the slope at resid_pre: bad exponential (a "
+        "factor of 1.500 [1.330, 1.750] per block, R² = 0.97, n = 29 depths).",
+        "Growth of the largest variance along depth, exponential or power law, with the slope at resid_pre: bad "
+        f"undecided ({FACTOR}).",
+    ]
+    assert [row[:3] for row in rows_of(growth, labels)] == [
+        [quantity, label, site]
+        for quantity, label in (
+            ("mean variance", "bad"),
+            ("mean variance", "other (marked)"),
+            ("norm", "bad"),
+            ("largest variance", "bad"),
+        )
+        for site in ("resid_pre", "resid_mid")
+    ]
+
+
+def test_a_set_whose_fits_start_at_another_site_names_it():
+    """Fewer than four values may have a logarithm at one site: the first input can be equal in all prompts."""
+    other = table(set="other")
+    growth = pd.concat([table(), other[other["site"] == "resid_mid"]], ignore_index=True)
+    assert fact(growth, {"bad": "bad", "other": "other"}) == MEAN_VARIANCE.format(
+        f"bad undecided ({FACTOR}); other undecided ({FACTOR} at resid_mid)"
+    )
+
+
+def test_the_table_has_both_fits_and_the_evidence_of_both_sites():
+    found = growth_table(table(), {"bad": "bad (marked)"}, -1)
+    assert found.caption == "Growth along depth: both laws, and the evidence for one of them at each site"
+    assert found.columns == COLUMNS
+    assert found.rows == [
+        ["mean variance", "bad (marked)", "resid_pre", "29", *FITS, "+16", "+7 to +28", "-2", "undecided"],
+        ["mean variance", "bad (marked)", "resid_mid", "29", *FITS, "-50", "-61 to -10", "+9", "undecided"],
+    ]
+
+
+def test_a_difference_can_change_its_sign_without_one_depth():
+    growth = table(differences=((-42.0, -46.0, 2.9), (-34.0, -45.0, 6.8)), gains=(0, 0))
+    assert [row[9:12] for row in rows_of(growth)] == [["-42", "-46 to +3", "+0"], ["-34", "-45 to +7", "+0"]]
+
+
+def test_an_origin_at_an_end_of_its_range_is_marked():
+    growth = table()
+    growth["origin_at_limit"] = (growth["law"] == "power_law") & (growth["site"] == "resid_mid")
+    assert [row[7] for row in rows_of(growth)] == ["-2.5", "-2.5 (limit)"]
+    assert [row[7] for row in rows_of(growth.drop(columns="origin_at_limit"))] == ["-2.5", "-2.5"]
+    note = "an origin marked “limit” is at an end of its allowed range, so the exponent depends on this range"
+    assert growth_notes(growth)[-1] == note
+
+
+def test_an_origin_that_rounds_to_0_has_no_sign():
+    growth = table("power law", origin=-1e-9)
+    assert "origin 0.0 blocks" in fact(growth)
+    assert [row[7] for row in rows_of(growth)] == ["0.0", "0.0"]
+
+
+def test_rows_with_too_few_depths_have_fits_and_no_evidence():
+    growth = table(differences=(NOTHING[0], (-50.1, -61.2, -9.6)), gains=(NAN, 9.3))
+    assert [row[4:] for row in rows_of(growth)] == [
+        [*FITS, *[MISSING] * 3, "undecided"],
+        [*FITS, "-50", "-61 to -10", "+9", "undecided"],
+    ]
+
+
+def test_rows_of_a_constant_have_only_their_depths():
+    growth = table(differences=NOTHING, gains=(NAN, NAN), r_squared=NAN)
+    start = [["mean variance", "bad", site, "29"] for site in ("resid_pre", "resid_mid")]
+    assert rows_of(growth) == [[*of_site, *[MISSING] * 8, "undecided"] for of_site in start]
+    assert all(len(row) == len(COLUMNS) for row in rows_of(growth))
 
 
 def test_a_table_of_an_older_version_has_no_slopes_and_verdicts():
     growth = table()[OLD]
     assert fact(growth).startswith("An older version fitted the growth along depth")
     assert growth_notes(growth) == []
+
+
+@pytest.mark.parametrize("columns", [OLD, None])
+def test_the_section_has_the_table_unless_an_older_version_fitted_the_growth(tmp_path, monkeypatch, columns):
+    growth = table(set="harmful") if columns is None else table(set="harmful")[columns]
+    monkeypatch.setattr(travel, "read_finished_table", lambda *_: growth)
+    (section,) = travel.sections(finished_run(tmp_path, {"curves": {}, "moments": {}, "travel": {}}))
+    assert [found.columns for found in section.tables] == ([COLUMNS] if columns is None else [])
+    assert [row[1] for found in section.tables for row in found.rows] == (["harmful"] * 2 if columns is None else [])
+    assert any("marked “limit”" in note for note in section.notes) == (columns is None)
 
 
 @pytest.mark.parametrize("columns", [OLD, None])

@@ -1,0 +1,169 @@
+"""Sentences about the separation of two sets, and about its tests with permuted labels."""
+
+import numpy as np
+import pytest
+from support.finished_runs import finished_run
+
+from theodolite.sections import separation
+from theodolite.sections.parts import CHANCE
+from theodolite.sections.permutations import permutation_facts
+from theodolite.store.result_reader import read_group
+
+Z = {
+    "auroc": np.array([[1.0, 2.0, 3.0, 4.0], [2.0, 9.0, 8.0, 7.0]]),
+    "paired_accuracy": np.array([[np.nan, 1.0, 1.0, 1.0], [1.0, 1.0, 1.0, 6.04]]),
+    "difference_norm": np.array([[5.0, 1.0, 1.0, 1.0], [1.0, 1.0, 1.0, 1.0]]),
+    "silhouette": np.array([[-1.0, 1.0, 12.0, 1.0], [1.0, 1.0, 1.0, 1.0]]),
+    "on_sphere_auroc": np.array([[1.0, 2.0, 3.0, 4.0], [2.0, 9.0, 8.0, 7.0]]),
+    "norm_auroc": np.zeros((2, 4)),
+}
+"""z of each statistic, (site, layer)."""
+
+NULLS = {
+    "auroc": (0.5, 0.05),
+    "paired_accuracy": (0.5, 0.08),
+    "difference_norm": (2.0, 0.5),
+    "silhouette": (0.004, 0.01),
+    "on_sphere_auroc": (0.5, 0.05),
+    "norm_auroc": (0.55, 0.05),
+}
+AUROC = (
+    "AUROC at 4 of 8 (largest z 9.0, at layer 1 mid: 0.95, where permuted labels give 0.5 ± 0.05, p = 0.005 over all "
+    "depths)"
+)
+PAIRS = (
+    "share of pairs in the right order at 1 of 7 (largest z 6.0, at layer 3 mid: 0.983, where permuted labels give 0.5 "
+    "± 0.08, p = 0.005 over all depths)"
+)
+DISTANCE = (
+    "distance of the two means at 1 of 8 (largest z 5.0, at layer 0 pre: 4.5, where permuted labels give 2 ± 0.5, p = "
+    "0.005 over all depths)"
+)
+SILHOUETTE = (
+    "silhouette of the two sets at 1 of 8 (largest z 12.0, at layer 2 pre: 0.124, where permuted labels give 0.004 ± "
+    "0.01, p = 0.005 over all depths)"
+)
+DEPTHS = "Depths at which a statistic is larger than chance gives (family-wise p of at most 0.05, 64 and 63 prompts): "
+SEPARATION = {"auroc": 0.9, "auroc_low": 0.8, "auroc_high": 0.95, "accuracy": 0.75, "n_positive": 64, "n_negative": 63}
+ACCURACY = (
+    "Accuracy at that depth: 75.0 % of the held-out prompts lie on their own set's side of the midpoint; predicting "
+    "the larger set for every prompt gives 50.4 %. "
+)
+
+
+def permuted(**changed):
+    """Return the variables of the permutation tests; a depth passes if its z is above 4.5 or is 4 exactly."""
+    values = {"n_positive": 64, "n_negative": 63}
+    for name, (mean, sd) in NULLS.items():
+        z = Z[name][:, None]
+        p = np.where(z > 4.5, 0.005, np.where(z == 4.0, 0.05, 0.3))
+        tested = {"z": z, "p_family": np.where(np.isnan(z), np.nan, p), "null_mean": mean, "null_sd": sd}
+        values |= {f"{name}_{part}": value for part, value in tested.items()}
+    return values | changed
+
+
+def facts_of(tmp_path, tests=None, **changed):
+    groups = {"curves": {}, "directions": {}, "separation": SEPARATION | changed}
+    (section,) = separation.sections(finished_run(tmp_path, groups | ({"permutations": tests} if tests else {})))
+    assert (CHANCE in section.notes) == (tests is not None)
+    return section.facts
+
+
+def starting(facts, text):
+    """Return the only sentence that starts with this text."""
+    (fact,) = (fact for fact in facts if fact.startswith(text))
+    return fact
+
+
+def test_one_sentence_lists_all_tested_statistics(tmp_path):
+    expected = f"{DEPTHS}{AUROC}; {PAIRS}; {DISTANCE}; {SILHOUETTE}."
+    assert starting(facts_of(tmp_path, permuted()), "Depths") == expected
+    assert CHANCE.endswith("is at least as large as this z, so it finds values above chance and not values below it")
+
+
+def test_a_statistic_without_a_test_is_left_out(tmp_path):
+    """A contrast without pairs has no order of pairs, and equal sets have no silhouette."""
+    unknown = {f"{name}_{part}": np.nan for name in ("paired_accuracy", "silhouette") for part in ("z", "p_family")}
+    facts = facts_of(tmp_path, permuted(**unknown))
+    assert starting(facts, "Depths") == f"{DEPTHS}{AUROC}; {DISTANCE}."
+
+
+def test_an_older_version_has_no_silhouette(older_run):
+    tests = read_group(older_run("permutations", permuted(), "silhouette"), "permutations")
+    assert list(permutation_facts(tests.sel(contrast="refusal", position=-1))) == [
+        f"{DEPTHS}{AUROC}; {PAIRS}; {DISTANCE}."
+    ]
+
+
+def test_a_statistic_that_never_passes_has_its_largest_z(tmp_path):
+    silhouette = SILHOUETTE.replace("at 1 of 8", "at 0 of 8").replace("p = 0.005", "p = 0.06")
+    facts = facts_of(tmp_path, permuted(silhouette_p_family=0.06))
+    assert starting(facts, "Depths") == f"{DEPTHS}{AUROC}; {PAIRS}; {DISTANCE}; {silhouette}."
+
+
+def test_controls_state_their_largest_auroc_beside_permuted_labels(tmp_path):
+    values = np.array([[0.5, 0.6, 0.7, 0.8], [0.6, 0.9512, 0.9, 0.85]])[:, None]
+    controls = {"on_sphere_auroc": values, "on_sphere_auroc_band_low": values - 0.1, "on_sphere_auroc_band_high": 0.99}
+    controls |= {"norm_auroc": 0.6, "norm_auroc_band_low": 0.45, "norm_auroc_band_high": 0.7}
+    facts = facts_of(tmp_path, permuted(**controls))
+    at = "depths (family-wise p of at most 0.05). The largest AUROC is"
+    assert starting(facts, "Scaled to the same norm") == (
+        "Scaled to the same norm, so that only directions differ, the activations separate the sets at 4 of 8 "
+        f"{at} 0.951 [0.851, 0.990] at layer 1 mid, where permuted labels give 0.50 ± 0.05, p = 0.005 over all depths."
+    )
+    assert starting(facts, "The norm of the activations alone") == (
+        f"The norm of the activations alone separates the sets at 0 of 8 {at} 0.600 [0.450, 0.700] at layer 0 pre, "
+        "where permuted labels give 0.55 ± 0.05, p = 0.3 over all depths."
+    )
+
+
+def test_controls_without_values_are_left_out(tmp_path):
+    facts = facts_of(tmp_path, permuted(on_sphere_auroc=np.nan, norm_auroc=np.nan))
+    assert not any(fact.startswith(("Scaled", "The norm")) for fact in facts)
+
+
+def test_without_tests_the_interval_decides_whether_chance_can_explain_the_auroc(tmp_path):
+    chance = "The interval of the largest AUROC contains 0.5, so chance can explain it."
+    assert chance not in facts_of(tmp_path)
+    facts = facts_of(tmp_path / "low", auroc_low=0.45)
+    assert chance in facts
+    assert not any("permuted labels" in fact for fact in facts)
+
+
+def cosines(*neighbours):
+    """Return cosines between layers, (contrast, site, position, layer, layer_other), from those of neighbours."""
+    matrix = np.zeros((1, 2, 1, 4, 4))
+    matrix[..., [0, 1, 2], [1, 2, 3]] = np.array(neighbours)[None, :, None]
+    return matrix
+
+
+@pytest.mark.parametrize(
+    ("second", "expected"),
+    [
+        ([0.1, 0.5, 0.2], "; resid_mid 0.20 (permuted labels give 0.25)"),
+        ([np.nan] * 3, ""),
+    ],
+)
+def test_cosines_between_neighbouring_layers_of_all_sites_stand_in_one_sentence(tmp_path, second, expected):
+    own = cosines([0.9, 0.98, 0.99], second)
+    tests = permuted(direction_cosine_null_mean=cosines([0.6, 0.7, 0.8], [0.25, 0.35, 0.15]))
+    groups = {"curves": {}, "directions": {"direction_cosine": own}, "separation": SEPARATION, "permutations": tests}
+    (section,) = separation.sections(finished_run(tmp_path, groups))
+    assert starting(section.facts, "Median cosine") == (
+        "Median cosine between the directions of neighbouring layers: resid_pre 0.98 (permuted labels give 0.70)"
+        f"{expected}."
+    )
+
+
+def test_the_fisher_ratio_stands_behind_the_accuracy(tmp_path):
+    fisher = {"fisher_ratio": 12.34, "fisher_ratio_low": 10.0, "fisher_ratio_high": 14.5}
+    assert starting(facts_of(tmp_path, **fisher), "Accuracy") == (
+        f"{ACCURACY}The Fisher ratio there is 12.3 [10, 14.5] (squared distance of the means over the variances of "
+        "both sets, each summed over all features; equal means give 0)."
+    )
+
+
+def test_a_missing_fisher_ratio_has_its_reason(tmp_path):
+    assert starting(facts_of(tmp_path), "Accuracy") == (
+        f"{ACCURACY}The Fisher ratio is missing: each of the five folds needs at least one prompt of each set."
+    )

@@ -1,0 +1,203 @@
+"""Sentences, maps and figures about norm layers, also for runs of older versions."""
+
+import numpy as np
+import pytest
+import xarray as xr
+from support.finished_runs import finished_run
+
+from theodolite.sections import sphere
+
+SETS = ["harmful", "harmless"]
+NORMS = ["0.attention", "0.mlp", "final"]
+
+
+PLANE = np.ones((3, 20))
+SPREAD = "Largest relative standard deviation of the input's norm over prompts: "
+STANDARD = "a standard Gaussian in d_model dimensions has 3.00 %"
+FITTED = (
+    "a Gaussian with the mean and covariance of 250 of these prompts 7.00 %; the median of the ratio to it over norm"
+)
+LENGTHS = (
+    "Share of the input's variance that is variance of its length, over norm layers (the rest is variance of its "
+    "direction): "
+)
+
+
+def sphere_group(fitted, scales, axes=None, **changed):
+    """A group with two sets and three norm layers; `scales` are √d|γ| of each norm layer."""
+    per_norm, radii = ("set", "position", "norm"), np.sort(scales)[:, ::-1]
+
+    def numbers(values):
+        return per_norm, np.broadcast_to(values, (2, 1, 3))
+
+    of_norms = {
+        "norm_before_mean": [3.0, 10.0, 800.0],
+        "norm_before_min": 1.0,
+        "norm_before_max": 900.0,
+        "relative_spread": [0.03, 0.06, 0.084],
+        "relative_spread_gaussian": 0.03,
+        "relative_spread_gaussian_fitted": fitted,
+        "ellipsoid_residual": 1e-5,
+        "length_variance_share": 0.02,
+    }
+    variables = {
+        **{name: numbers(values) for name, values in (of_norms | changed).items()},
+        "n_samples": (("set", "position"), np.array([[256], [255]])),
+        "n_fitted": (("set", "position"), np.full((2, 1), 250)),
+        "semi_axes": (("norm", "d_model"), radii if axes is None else axes),
+        "scale_radii": (("norm", "d_model"), radii),
+    }
+    labels = {"set": SETS, "position": [-1], "norm": NORMS, "d_model": range(radii.shape[1])}
+    return xr.Dataset(variables, labels)
+
+
+def pairs(*values):
+    """Return a number of each pair of three norm layers: 0 and 1, 0 and 2, 1 and 2; 1 for each with itself."""
+    matrix = np.ones((3, 3))
+    matrix[np.triu_indices(3, 1)] = values
+    return ("norm", "norm_other"), np.triu(matrix) + np.triu(matrix, 1).T
+
+
+@pytest.fixture
+def section_of(tmp_path, monkeypatch):
+    run = finished_run(tmp_path, {"curves": {}})
+
+    def made(group):
+        monkeypatch.setattr(sphere, "read_group", lambda *_: group)
+        monkeypatch.setattr(sphere, "colours_of", lambda *_: dict.fromkeys(SETS, "#123456"))
+        (section,) = sphere.sections(run)
+        return section
+
+    return made
+
+
+def starting(section, text):
+    """Return the only sentence that starts with this text."""
+    (fact,) = (fact for fact in section.facts if fact.startswith(text))
+    return fact
+
+
+def lines_of(section, name):
+    (figure,) = (one for one in section.figures if one.name == name)
+    return [trace.name for trace in figure.draw().data if trace.name]
+
+
+def test_the_norms_of_all_sets_stand_in_one_sentence(section_of):
+    norms = np.array([[3.0, 10.0, 800.0], [4.0, 20.0, 1234.0]])[:, None]
+    section = section_of(sphere_group(0.07, PLANE, norm_before_mean=norms))
+    assert section.facts[0] == (
+        "Mean norm of the input of the norm layers “0.attention” (first) and “final” (last): harmful 3 and 800; "
+        "harmless 4 and 1.23e+03."
+    )
+    captured = section_of(sphere_group(0.07, PLANE, norm_before_mean=[np.nan, 10.0, 800.0]))
+    assert captured.facts[0].startswith(
+        "Mean norm of the input of the norm layers “0.mlp” (first) and “final” (last): "
+    )
+
+
+def test_the_spread_of_the_norm_stands_beside_both_gaussians(section_of):
+    section = section_of(sphere_group([0.03, 0.05, 0.07], PLANE))
+    assert section.facts[1] == (
+        f"{SPREAD}harmful 8.40 % at “final” (n = 256; {STANDARD}, {FITTED} layers is 1.20); harmless 8.40 % at “final” "
+        f"(n = 255; {STANDARD}, {FITTED} layers is 1.20)."
+    )
+    assert {"standard Gaussian", "harmful, fitted Gaussian"} <= set(lines_of(section, "sphere.norms"))
+
+
+def test_a_norm_layer_without_a_spread_has_no_ratio(section_of):
+    spread, fitted = [0.0, 0.06, 0.084], [0.0, 0.03, 0.07]  # the first input is the same in all prompts
+    section = section_of(sphere_group(fitted, PLANE, relative_spread=spread))
+    assert section.facts[1].endswith(f"(n = 255; {STANDARD}, {FITTED} layers is 1.60).")  # the median of 2 and 1.2
+
+
+def test_an_older_sphere_has_no_fitted_gaussian(section_of):
+    section = section_of(sphere_group(np.nan, PLANE))
+    assert section.facts[1] == (
+        f"{SPREAD}harmful 8.40 % at “final” (n = 256; {STANDARD}); harmless 8.40 % at “final” (n = 255; {STANDARD})."
+    )
+    assert "harmful, fitted Gaussian" not in lines_of(section, "sphere.norms")
+
+
+def test_the_share_of_length_stands_beside_that_of_one_direction_of_d_model(section_of):
+    shares = np.array([[0.01, 0.02, 0.4], [np.nan, 0.1, 0.2]])[:, None]
+    section = section_of(sphere_group(0.07, PLANE, length_variance_share=shares))
+    assert section.facts[2] == (
+        f"{LENGTHS}harmful median 2.0 %, at most 40.0 %; harmless median 15.0 %, at most 20.0 %. One of d_model "
+        "directions with equal variances would have 5.00 %."
+    )
+    section = section_of(sphere_group(0.07, np.ones((3, 768)), length_variance_share=shares))
+    assert section.facts[2].endswith("would have 0.13 %.")
+
+
+def test_sets_without_a_number_are_left_out_of_its_sentence(section_of):
+    numbers = np.array([[np.nan] * 3, [0.1, 0.2, 0.3]])[:, None]
+    few = section_of(sphere_group(0.07, PLANE, relative_spread=numbers, length_variance_share=numbers))
+    assert starting(few, SPREAD).startswith(f"{SPREAD}harmless 30.00 % at “final” (n = 255; ")
+    assert starting(few, LENGTHS).startswith(f"{LENGTHS}harmless median 20.0 %, at most 30.0 %. One of")
+    assert few.facts[0].endswith(": harmful 3 and 800; harmless 3 and 800.")
+    none = section_of(sphere_group(0.07, PLANE, relative_spread=np.nan, length_variance_share=np.nan))
+    assert not any(fact.startswith((SPREAD, LENGTHS)) for fact in none.facts)
+    norms = np.array([[np.nan] * 3, [3.0, 10.0, 800.0]])[:, None]
+    unmeasured = section_of(sphere_group(0.07, PLANE, norm_before_mean=norms))
+    assert not any("harmful" in fact for fact in unmeasured.facts)
+    assert [fact.partition(": ")[2].startswith("harmless ") for fact in unmeasured.facts[:3]] == [True] * 3
+
+
+def test_ellipsoids_are_described_by_quantiles_and_dead_features(section_of):
+    scales = np.ones((3, 101))
+    scales[1] = np.linspace(1, 3, 101)  # quantiles 1.1, 2 and 2.9
+    scales[2, :2] = 0, 1e-7
+    section = section_of(sphere_group(0.05, scales))
+    axes = starting(section, "Quantiles")
+    assert "of the ellipsoid of outputs: 1.1, 2 and 2.9 at the norm layer “0.mlp”" in axes
+    assert "There the last is 2.6 times the first, the largest ratio of 3 norm layers (median 1);" in axes
+    dead = "Dead features (|γ| of at most 1e-06 of the norm layer's median): 2 of 303 in 3 norm layers."
+    assert dead in section.facts
+    assert not any("Most elongated" in fact for fact in section.facts)
+
+
+SCALES = {
+    "scale_cosine": pairs(0.99, 0.97, 0.98),
+    "scale_correlation": pairs(0.5, -0.3, 0.25),
+    "ellipsoid_overlap": pairs(0.8, 0.6, 0.7),
+    "ellipsoid_overlap_permuted": pairs(0.5, 0.4, 0.45),
+}
+SHARED = "Median over pairs of norm layers: the cosine between their scales γ is 0.98"
+OVERLAP = (
+    " The ellipsoids overlap by 70 % of their joint range, mean over features; permuted features give 45 %, equal "
+    "ellipsoids 100 %."
+)
+
+
+def test_the_scales_of_pairs_of_norm_layers_stand_beside_permuted_features(section_of):
+    section = section_of(sphere_group(0.05, PLANE).assign(SCALES))
+    assert starting(section, "Median over pairs") == (
+        f"{SHARED}, and their correlation over features 0.25 (permuted features give 0 ± 0.22).{OVERLAP}"
+    )
+    assert not any("hyperplanes" in fact for fact in section.facts)
+    assert [one.name for one in section.maps] == ["sphere.scale_correlation", "sphere.ellipsoid_overlap"]
+    assert [one.draw().data[0].z[0][2] for one in section.maps] == [-0.3, 0.6]
+
+
+def test_constant_scales_have_no_correlation_and_no_null_of_it(section_of):
+    constant = {**SCALES, "scale_correlation": (("norm", "norm_other"), np.full((3, 3), np.nan))}
+    section = section_of(sphere_group(0.05, PLANE).assign(constant))
+    assert starting(section, "Median over pairs") == f"{SHARED}.{OVERLAP}"
+    assert [one.name for one in section.maps] == ["sphere.ellipsoid_overlap"]
+
+
+def test_planes_of_layer_norms_have_the_cosine_of_their_normals(section_of):
+    section = section_of(sphere_group(0.05, PLANE).assign(plane_normal_cosine=pairs(0.9, 0.5, np.nan)))
+    assert starting(section, "Median absolute cosine").startswith(
+        "Median absolute cosine between the normals of the hyperplanes in which the outputs of two layer norms lie: "
+        "0.70; one shared plane gives 1, random directions about 0.1"
+    )
+
+
+def test_older_norm_layers_are_not_compared_with_each_other(older_run):
+    written = {"semi_axes": 1.0, "scale_radii": 1.0, "norm_before_mean": 3.0, "ellipsoid_residual": 1e-5}
+    run = older_run("sphere", written, "scale_co", "ellipsoid_overlap", "plane_normal")
+    (section,) = sphere.sections(run)
+    assert section.facts[0].startswith("Mean norm of the input of the norm layers “0.attention” (first)")
+    assert not any("two layer norms" in fact or "pairs of norm layers" in fact for fact in section.facts)
+    assert section.maps == []
