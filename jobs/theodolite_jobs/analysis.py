@@ -87,11 +87,12 @@ def requested_groups(run: Run, spec: SurveySpec, contrasts: Contrasts) -> list[s
     available = {
         "prompts": bool(run.record.sets),
         "contrasts": bool(contrasts),
-        "resid_pre": Site.RESID_PRE in run.record.spec.capture.sites,
         "weights": True,
+        **{site: Site(site) in run.record.spec.capture.sites for site in ("resid_pre", "head_out")},
     }
-    if "travel" in (spec.analyses or []) and not available["resid_pre"]:
-        raise SpecError("analyses: 'travel' needs the site resid_pre, which was not captured; survey again with it")
+    for name, site in (("travel", "resid_pre"), ("contributions", "head_out")):
+        if name in (spec.analyses or []) and not available[site]:
+            raise SpecError(f"analyses: {name!r} needs the site {site}, which was not captured; survey again with it")
     composition, last = spec.heads.composition, run.record.model.n_layers - 1
     if composition is not None and composition[1] > last:
         raise SiteNotFoundError(f"heads.composition: this model has no layer {composition[1]}; it has 0 to {last}")

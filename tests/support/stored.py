@@ -139,6 +139,8 @@ def store_run(
             "layer": run.record.layers,
             "d_model": range(first.shape[-1]),
         }
+        if Site.HEAD_OUT in whole:
+            coordinates |= {"head": range(run.record.model.n_heads), "d_head": range(run.record.model.d_head)}
         positive = (signs or {}).get(name)
         if positive is not None:
             coordinates["unit"] = range(positive.shape[-1])

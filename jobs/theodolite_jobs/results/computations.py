@@ -5,6 +5,7 @@ from typing import Any, Protocol
 from theodolite_jobs.results import (
     basis,
     composition,
+    contributions,
     curves,
     directions,
     gram,
@@ -41,6 +42,7 @@ COMPUTATIONS: dict[str, Computation] = {
     "travel": travel,
     "basis": basis,
     "heads": heads,
+    "contributions": contributions,
     "composition": composition,
     "words": words,
     "weights": weights,

@@ -21,7 +21,7 @@ RunId = Annotated[
     Path(
         pattern=RUN_ID,
         description="Id of the run; `/v1/runs` lists them.",
-        examples=["smollm2-135m-instruct-23afc9054220"],
+        examples=["smollm2-135m-instruct-01862668a346"],
     ),
 ]
 

@@ -8,7 +8,7 @@ from theodolite.api.encoding import ARROW, HAS_ARROW, PARQUET
 from theodolite.api.problems import MEDIA_TYPE
 from theodolite.query.heads import TOKEN_COLUMNS
 
-_RUN = "smollm2-135m-instruct-23afc9054220"
+_RUN = "smollm2-135m-instruct-01862668a346"
 _STRING: dict[str, Any] = {"schema": {"type": "string", "format": "binary"}}
 
 

@@ -6,6 +6,7 @@ Each group's record is in the module with the group's name. To add a group, add 
 from theodolite.groups import (
     basis,
     composition,
+    contributions,
     curves,
     directions,
     gram,
@@ -35,6 +36,7 @@ GROUPS: dict[str, Group] = {
         travel,
         basis,
         heads,
+        contributions,
         composition,
         words,
         weights,

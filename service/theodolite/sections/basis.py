@@ -30,7 +30,8 @@ _HOW_TO_READ = (
     "output. The identity maps an input to itself plus a constant. The orthogonal map is a rotation or reflection with "
     "one scale, plus a constant. The affine map is any linear map plus a constant. It exceeds the orthogonal map "
     "if the layer stretches directions differently. The step is output minus input. Bands of R² are 95 % intervals. "
-    "Bands of the stretch are its 5 % to 95 % quantiles over leading directions of the input. R² is 0 where the input "
+    "The stretches are the singular values of the affine map on leading principal directions of the input; their band "
+    "is from the 5 % to the 95 % quantile. R² is 0 where the input "
     "does not vary, as in block 0 at a token that all prompts share. The affine map counts as better or worse than the "
     "orthogonal one if the 95 % interval of the difference of their R² excludes 0."
 )

@@ -8,7 +8,7 @@ import plotly.graph_objects as go
 
 from theodolite.errors import FigureNotFoundError, ResultsNotFoundError
 from theodolite.groups import GROUPS
-from theodolite.sections import basis, curves, gram, heads, separation, sphere, travel, weights, words
+from theodolite.sections import basis, contributions, curves, gram, heads, separation, sphere, travel, weights, words
 from theodolite.sections.parts import Figure, Section
 from theodolite.store.manifest import finished_groups
 from theodolite.store.runs import Run
@@ -22,6 +22,7 @@ SECTIONS: dict[str, Callable[[Run], list[Section]]] = {
     "basis": basis.sections,
     "weights": weights.sections,
     "heads": heads.sections,
+    "contributions": contributions.sections,
     "words": words.sections,
 }
 """The function that makes the sections of each result group, in the order of the report and the page."""

@@ -84,13 +84,17 @@ def _shape_facts(values: xr.Dataset, site: str, labels: Mapping[str, str]) -> It
     if varied:
         ratios = {label: _participation_ratio(of_set) for label, of_set in varied.items()}
         yield f"Largest participation ratio over layers at {site}: {listed(ratios)}."
-        cosines = {label: of_set["mean_cosine"] for label, of_set in varied.items()}
+        # Where all prompts have the same input, the cosine is 1 by construction.
+        cosines = {
+            label: of_set["mean_cosine"].where(of_set["participation_ratio"].notnull())
+            for label, of_set in varied.items()
+        }
         ranges = {label: f"{float(one.min()):.2f} to {float(one.max()):.2f}" for label, one in cosines.items()}
         yield f"Mean cosine between two prompts, over layers at {site}: {listed(ranges)}."
     if dimensions := {label: text for label, of_set in varied.items() if (text := _dimension(of_set))}:
         yield (
-            f"Largest TwoNN dimension over layers at {site}: {listed(dimensions)}. A ratio of 1 means that the "
-            "covariance alone explains the dimension."
+            f"Largest TwoNN dimension over layers at {site}: {listed(dimensions)}. At 1, the estimate does "
+            "not differ from that of Gaussian samples."
         )
     yield from _similarity_facts(values, site, labels)
     yield from _orthant_facts(values.sel(set=list(labels)))
@@ -102,8 +106,8 @@ def _participation_ratio(values: xr.Dataset) -> str:
     top = int(ratio["layer"][int(ratio.values.argmax())])
     standardised = float(values["standardised_participation_ratio"].sel(layer=top))
     return (
-        f"{float(ratio.max()):.1f} in layer {top} ({standardised:.1f} with standardised features; a Gaussian with as "
-        f"many prompts and features gives {float(values['participation_ratio_gaussian']):.0f}; "
+        f"{float(ratio.max()):.1f} in layer {top} ({standardised:.1f} with standardised features; an "
+        f"isotropic Gaussian sample of the same size gives {float(values['participation_ratio_gaussian']):.0f}; "
         f"n = {int(values['n_samples'])})"
     )
 
@@ -118,8 +122,8 @@ def _dimension(values: xr.Dataset) -> str:
     shares = measured[known] / gaussian[known]
     return (
         f"{measured[top]:.1f} in layer {int(values['layer'][top])} (Gaussian samples with the same covariance give "
-        f"{gaussian[top]:.1f} ± {float(values['intrinsic_dimension_gaussian_sd'][top]):.1f}; over layers, the ratio to "
-        f"theirs is {shares.min():.2f} to {shares.max():.2f})"
+        f"{gaussian[top]:.1f} ± {float(values['intrinsic_dimension_gaussian_sd'][top]):.1f}; over layers, the set has "
+        f"{shares.min():.2f} to {shares.max():.2f} times the dimension of its Gaussian samples)"
     )
 
 
@@ -131,7 +135,7 @@ def _similarity_facts(values: xr.Dataset, site: str, labels: Mapping[str, str]) 
     texts = {step: text for name, step in _STEPS.items() if (text := _cka(shown, name))}
     if texts:
         yield (
-            f"Median debiased CKA between input and output, over layers and sets: {listed(texts)}. Equal geometry "
+            f"Median debiased CKA of an input with the output, over layers and sets: {listed(texts)}. Equal geometry "
             "gives 1, independent activations give 0. The output contains the input through the skip connection."
         )
     if narrow:
@@ -144,7 +148,7 @@ def _similarity_facts(values: xr.Dataset, site: str, labels: Mapping[str, str]) 
 
 def _cka(values: xr.Dataset, step: str) -> str:
     """Return the median CKA of a step over layers and sets, beside its controls; empty if there is none."""
-    forms = {"": "", "_permuted": "with its outputs permuted over prompts", "_branch": "its output alone"}
+    forms = {"": "", "_permuted": "with the input plus another prompt's step", "_branch": "with the step alone"}
     medians = {}
     for suffix in forms:
         cka = values[f"cka_{step}{suffix}"].values
@@ -170,8 +174,8 @@ def _orthant_facts(values: xr.Dataset) -> Iterator[str]:
             "Share of active hidden units of the MLPs (positive before gating), mean over all usable prompts: "
             f"{percent(active.min(), 0)} to {percent(active.max(), 0)} over layers and sets. Two prompts of "
             f"a set have equal signs in {percent(overlap.min(), 0)} to {percent(overlap.max(), 0)} of the hidden "
-            f"units; with the same share for all hidden units of a layer it would be {percent(equal.min(), 0)} to "
-            f"{percent(equal.max(), 0)}."
+            f"units; if each unit of a layer were active independently with the layer's mean share, it would be "
+            f"{percent(equal.min(), 0)} to {percent(equal.max(), 0)}."
         )
 
 

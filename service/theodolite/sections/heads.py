@@ -24,8 +24,8 @@ _HOW_TO_READ = (
     "Each cell of a map is one head; select it to open the head's card below the maps. Spectra are singular values of "
     "the bilinear maps W_QK = s·W_Q R W_Kᵀ and W_VO = W_V W_O, in float64, at offset 0 between query and key. "
     "Alignment is |dᵀM|/σ₁ for a contrast's direction d, and |M d|/σ₁ on the sides QK key and VO output: it is 1 if d "
-    "is the leading singular vector. On the three sides that read the stream, attention's norm acts on each prompt "
-    "before the two means are taken, for the real labels and for permuted ones. z is the alignment minus its mean "
+    "is the leading singular vector. For QK query, QK key and VO input, d is the difference of the "
+    "means of the inputs after attention's norm. z is the alignment minus its mean "
     "under permuted labels, divided by the standard deviation."
 )
 
@@ -111,9 +111,9 @@ def _copying_facts(heads: xr.Dataset) -> Iterator[str]:
         layer, head = _extreme_head(abs(copying - uncentred), largest=True)
         before, after = (float(scores.sel(layer=layer, head=head)) for scores in (uncentred, copying))
         yield (
-            f"Without the subtraction of the mean row of W_U, {changed} of {copying.size} heads have a copying score "
-            f"of the other sign. The largest effect of the subtraction is on {head_name(layer, head)}: from "
-            f"{before:.2f} to {after:.2f}."
+            f"The copying score uses W_U minus its mean row. With W_U as stored, {changed} of {copying.size} heads "
+            f"have a score of the other sign; the largest difference is that of {head_name(layer, head)}: {before:.2f} "
+            f"with W_U as stored, {after:.2f} without the mean row."
         )
 
 
@@ -147,18 +147,22 @@ def _alignment_facts(heads: xr.Dataset, directions: xr.Dataset | None) -> Iterat
             measured, ignored = int(np.isfinite(values).sum()), int(np.isfinite(all_values.where(~reliable)).sum())
             texts[_SIDES[side]] = _alignment(heads.sel(contrast=contrast, side=side).where(reliable), values)
             # A direction of length zero has no alignment.
-            counts = {"an unreliable direction": ignored, "equal means": all_values.size - measured - ignored}
-            left_out += [f"{count} on the side {_SIDES[side]} with {why}" for why, count in counts.items() if count]
+            counts = {"unreliable direction": ignored, "equal means": all_values.size - measured - ignored}
+            left_out += [_left_out(count, side, why) for why, count in counts.items() if count]
         if texts:
             yield (
-                f"Heads that align more with the direction of {contrast}{_reading(heads, contrast)} than chance gives "
-                f"(family-wise p of at most {LEVEL}): {listed(texts)}."
+                f"Heads whose alignment with the direction of {contrast} exceeds chance, at offset 0 (family-wise p of "
+                f"at most {LEVEL}{_prompts(heads, contrast)}): {listed(texts)}."
             )
         if left_out:
             yield (
-                f"Heads without an alignment with {contrast}: {', '.join(left_out)} (a direction is unreliable if its "
-                f"reliability is below {RELIABLE})."
+                f"Alignments with {contrast} that do not exist or are not interpreted: {', '.join(left_out)} (a "
+                f"direction is unreliable if its reliability is below {RELIABLE})."
             )
+
+
+def _left_out(count: int, side: str, why: str) -> str:
+    return f"{count} {'head' if count == 1 else 'heads'} of {_SIDES[side]} ({why})"
 
 
 def _alignment(tests: xr.Dataset, values: xr.DataArray) -> str:
@@ -177,15 +181,10 @@ def _alignment(tests: xr.Dataset, values: xr.DataArray) -> str:
     return f"{passed} of {measured} (largest z {float(z.max()):.1f}, of {largest}, where {null})"
 
 
-def _reading(heads: xr.Dataset, contrast: str) -> str:
-    """Return a parenthesis about the directions of the sides; older versions lack the numbers of prompts."""
+def _prompts(heads: xr.Dataset, contrast: str) -> str:
+    """Return the numbers of prompts of a contrast's directions; empty for older versions."""
     counts = heads.attrs.get("direction_prompts", {}).get(contrast)
-    if counts is None:
-        return ""
-    return (
-        f" ({counts[0]} and {counts[1]} prompts; for all sides but VO output, the difference of the means after the "
-        "norm before attention)"
-    )
+    return "" if counts is None else f", {counts[0]} and {counts[1]} prompts"
 
 
 def _alignments(heads: xr.Dataset, contrast: str) -> Iterator[tuple[str, xr.DataArray]]:

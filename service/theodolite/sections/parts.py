@@ -21,16 +21,16 @@ BRACKETS = "numbers in square brackets are 95 % intervals"
 """Note of sections whose sentences have intervals."""
 
 BAND = (
-    "intervals of smallest and largest values are simultaneous (the intervals of all depths hold at once with a "
-    "probability of about 95 %), and so are those of accuracy and of the order of pairs at the depth of the largest "
-    "AUROC; other intervals are those of one depth"
+    "intervals of smallest and largest values, of accuracy and of the order of pairs are simultaneous: the intervals "
+    "of all depths hold at once with a probability of about 95 %; other intervals are those of one depth"
 )
 """Note of sections that state an extreme over depths."""
 
 CHANCE = (
     "chance is what the same prompts give when their labels are permuted between the two sets, inside the pairs of a "
     "paired contrast; the family-wise p is the share of permutations whose largest z, over all depths or all heads, is "
-    "at least as large as this z, so it finds values above chance and not values below it"
+    "at least as large as this z, so it finds values above chance and not values below it; the real labels count as "
+    "one permutation, so with 200 draws the smallest possible p is 0.005"
 )
 """Note of sections whose sentences have permutation tests."""
 

@@ -14,7 +14,7 @@ _NAMES = {
     "auroc": "AUROC",
     "paired_accuracy": "share of pairs in the right order",
     "difference_norm": "distance of the two means",
-    "silhouette": "silhouette of the two sets",
+    "silhouette": "silhouette of the two sets (from -1 to 1)",
 }
 
 
@@ -39,8 +39,8 @@ def _test(tests: xr.Dataset, statistic: str) -> str:
     where = layer_text(depth(Site(str(best["site"].values)), int(best["layer"])))
     value = float(best[f"{statistic}_null_mean"] + best[f"{statistic}_z"] * best[f"{statistic}_null_sd"])
     return (
-        f"at {(p <= LEVEL).sum()} of {np.isfinite(z).sum()} (largest z {np.nanmax(z):.1f}, at {where}: {value:.3g}, "
-        f"where {null_text(best, statistic, '.2g', 'depths')})"
+        f"at {(p <= LEVEL).sum()} of {np.isfinite(z).sum()} (largest z {np.nanmax(z):.1f}, at {where}, where it is "
+        f"{value:.3g} and {null_text(best, statistic, '.2g', 'depths')})"
     )
 
 
@@ -48,7 +48,7 @@ def control_facts(tests: xr.Dataset) -> Iterator[str]:
     """Yield sentences about the AUROC on the sphere and of the norm alone, of one contrast, (site, layer)."""
     names = {
         "on_sphere_auroc": "Scaled to the same norm, so that only directions differ, the activations separate the sets",
-        "norm_auroc": "The norm of the activations alone separates the sets",
+        "norm_auroc": "The norm of the activations alone (AUROC, or 1 minus it if that is larger) separates the sets",
     }
     for name, text in names.items():
         if not has_values(tests, name):

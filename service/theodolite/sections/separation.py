@@ -111,7 +111,7 @@ def _reliability_facts(directions: xr.Dataset) -> Iterator[str]:
         return
     lowest = int(np.nanargmin(reliability.values))
     sentence = (
-        "Smallest reliability of the direction (expected cosine with the direction of as many other prompts): "
+        "Smallest reliability of the direction (expected cosine with a direction from the same number of new prompts): "
         f"{float(reliability[lowest]):.2f} at {layer_of(reliability, lowest)}, where {percent(share[lowest], 0)} of "
         "the squared distance of the means is noise."
     )
@@ -149,8 +149,7 @@ def _facts(values: xr.Dataset, counts: list[int], null: xr.Dataset | None) -> It
         )
     yield (
         f"Accuracy at that depth: {point_text(values, 'accuracy', best, '.1f', 100, band=True)} % of the held-out "
-        "prompts lie on their own set's side of the midpoint; predicting the larger set for every prompt gives "
-        f"{percent(max(counts) / sum(counts), 1)}. {_fisher_sentence(values, best)}"
+        f"prompts lie on their own set's side of the midpoint; {_by_chance(counts)}. {_fisher_sentence(values, best)}"
     )
     if null is not None and np.isfinite(null["auroc_z"]).any():
         yield from permutation_facts(null)
@@ -160,8 +159,6 @@ def _facts(values: xr.Dataset, counts: list[int], null: xr.Dataset | None) -> It
     passed = np.flatnonzero(low.values >= BOUND)
     if len(passed):
         yield f"First depth whose AUROC interval lies above {BOUND}: {layer_of(low, int(passed[0]))}."
-    else:
-        yield f"No depth's AUROC interval lies above {BOUND}."
 
 
 def _fisher_sentence(values: xr.Dataset, best: int) -> str:
@@ -171,3 +168,8 @@ def _fisher_sentence(values: xr.Dataset, best: int) -> str:
         f"The Fisher ratio there is {point_text(values, 'fisher_ratio', best, '.3g')} (squared distance of the means "
         "over the variances of both sets, each summed over all features; equal means give 0)."
     )
+
+
+def _by_chance(counts: Sequence[int]) -> str:
+    share = percent(max(counts) / sum(counts), 1)
+    return "chance gives 50 %" if len(set(counts)) == 1 else f"the larger set for every prompt would give {share}"

@@ -110,16 +110,14 @@ def _spread(values: xr.Dataset) -> str:
     if not spread.size:
         return ""
     widest = str(spread["norm"].values[int(spread.values.argmax())])
-    isotropic, fitted = (values[f"relative_spread_gaussian{suffix}"] for suffix in ("", "_fitted"))
-    text = (
-        f"{percent(spread.max(), 2)} at “{widest}” (n = {int(values['n_samples'])}; a standard Gaussian in d_model "
-        f"dimensions has {percent(isotropic.sel(norm=widest), 2)}"
-    )
+    n, n_fitted, fitted = int(values["n_samples"]), int(values["n_fitted"]), values["relative_spread_gaussian_fitted"]
+    text = f"{percent(spread.max(), 2)} at “{widest}” (n = {n}"
     if np.isfinite(fitted.sel(norm=widest)):
         ratio = float((spread / fitted).where(fitted > 0).median())
+        prompts = "these prompts" if n_fitted == n else f"the first {n_fitted} prompts"
         text += (
-            f", a Gaussian with the mean and covariance of {int(values['n_fitted'])} of these prompts "
-            f"{percent(fitted.sel(norm=widest), 2)}; the median of the ratio to it over norm layers is {ratio:.2f}"
+            f"; a Gaussian with the mean and covariance of {prompts} has {percent(fitted.sel(norm=widest), 2)}; the "
+            f"median over norm layers of measured / Gaussian is {ratio:.2f}"
         )
     return f"{text})"
 
@@ -134,8 +132,9 @@ def _axes_facts(sphere: xr.Dataset) -> Iterator[str]:
         yield (
             "Quantiles (5 %, 50 %, 95 %) of the semi-axes of the ellipsoid of outputs: "
             f"{low[widest]:.3g}, {middle[widest]:.3g} and {high[widest]:.3g} at the norm layer "
-            f"“{sphere['norm'].values[widest]}”. There the last is {ratios[widest]:.2g} times the first, the largest "
-            f"ratio of {len(ratios)} norm layers (median {np.nanmedian(ratios):.2g}); on a sphere it is 1."
+            f"“{sphere['norm'].values[widest]}”. There the 95 % quantile is {ratios[widest]:.2g} times the 5 % "
+            f"quantile, the largest ratio of {len(ratios)} norm layers (median {np.nanmedian(ratios):.2g}); on a "
+            "sphere it is 1."
         )
     yield from _shared_facts(sphere)
     dead = radii <= _DEAD * np.median(radii, axis=1, keepdims=True)
@@ -159,15 +158,18 @@ def _shared_facts(sphere: xr.Dataset) -> Iterator[str]:
         values = sphere[name].values[pairs] if name in sphere else np.empty(0)
         return float(np.nanmedian(values)) if np.isfinite(values).any() else np.nan
 
-    names = ("scale_cosine", "scale_correlation", "ellipsoid_overlap", "ellipsoid_overlap_permuted")
-    cosine, correlation, overlap, permuted = (median(name) for name in names)
-    if np.isfinite(cosine):
-        null = f"permuted features give 0 ± {sphere.sizes['d_model'] ** -0.5:.2f}"  # of the correlation, not the cosine
-        known = f", and their correlation over features {correlation:.2f} ({null})" if np.isfinite(correlation) else ""
+    names = ("scale_correlation", "ellipsoid_overlap", "ellipsoid_overlap_permuted")
+    correlation, overlap, permuted = (median(name) for name in names)
+    if np.isfinite(correlation):
         yield (
-            f"Median over pairs of norm layers: the cosine between their scales γ is {cosine:.2f}{known}. The "
-            f"ellipsoids overlap by {percent(overlap, 0)} of their joint range, mean over features; permuted features "
-            f"give {percent(permuted, 0)}, equal ellipsoids 100 %."
+            f"Correlation over features between the scales γ of two norm layers: {correlation:.2f} (median over pairs; "
+            f"permuted features give 0 ± {sphere.sizes['d_model'] ** -0.5:.2f})."
+        )
+    if np.isfinite(overlap):
+        yield (
+            "Length of the intersection of two norm layers' output ranges along a feature, divided by the length of "
+            f"their union: {percent(overlap, 0)} (mean over features, median over pairs; permuted features give "
+            f"{percent(permuted, 0)}, equal ellipsoids 100 %)."
         )
     normals = median("plane_normal_cosine")
     if np.isfinite(normals):

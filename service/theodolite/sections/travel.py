@@ -11,14 +11,11 @@ from theodolite.query.first_tokens import set_labels
 from theodolite.sections.parts import Figure, Section, colours_of, labelled, last_position, prompt_counts
 from theodolite.sections.travel_growth import growth_facts, growth_notes, growth_table
 from theodolite.sections.travel_steps import STEP_NOTES, step_facts
-from theodolite.sections.travel_variance import variance_facts
+from theodolite.sections.travel_variance import variance_facts, variance_table
 from theodolite.store.result_reader import read_finished_table, read_group
 from theodolite.store.runs import Run
 
-_NOTE = (
-    "deviations are from the mean over the prompts of a set; total variances are sums over features, and a few "
-    "features can dominate them"
-)
+_NOTE = "total variances are sums over features, and a few features can dominate them"
 
 
 def sections(run: Run) -> list[Section]:
@@ -51,5 +48,7 @@ def sections(run: Run) -> list[Section]:
         *growth_facts(growth, labels, position),
     ]
     title = f"Travel and growth at position {position} ({prompt_counts(travel, labels)})"
-    tables = [growth_table(growth, labels, position)] if "verdict" in growth else []
+    parts = variance_table(travel.sel(position=position), labels)
+    tables = [parts] if parts else []
+    tables += [growth_table(growth, labels, position)] if "verdict" in growth else []
     return [Section(title, facts, figures, tables=tables, notes=[_NOTE, *STEP_NOTES, *growth_notes(growth)])]

@@ -30,7 +30,7 @@ def growth_facts(growth: pd.DataFrame, labels: Mapping[str, str], position: int)
         of_sets = {labels[str(name)]: fits for name, fits in of_quantity.groupby("set", sort=False)}
         site = of_quantity["site"].iloc[0]
         yield (
-            f"Growth of {_QUANTITIES[str(quantity)]} along depth, exponential or power law, with the slope at {site}: "
+            f"Law of growth of {_QUANTITIES[str(quantity)]} along depth, and the fit at {site}: "
             f"{listed({label: _of_set(fits, site) for label, fits in of_sets.items()})}."
         )
 
@@ -51,7 +51,9 @@ def growth_notes(growth: pd.DataFrame) -> list[str]:
         return []
     return [
         BRACKETS,
-        "R² is the share of the variance of a quantity's logarithm that the fit explains",
+        "both laws are fitted with errors that are correlated between neighbouring depths (AR(1)), and AIC and "
+        "intervals take this into account; R² is the share of the variance of a quantity's logarithm that the fitted "
+        "curve alone explains, so R² and AIC can favour different laws",
         f"a law is decided if its AIC is at least {AIC_MARGIN:g} lower than that of the other law, at resid_pre and at "
         "resid_mid, both with all depths and if any one depth is left out; an exponential must also change the "
         f"quantity by a factor of {np.exp(MIN_LOG_GROWTH):.0f}",
@@ -80,8 +82,8 @@ def _of_set(fits: pd.DataFrame, site: str) -> str:
         return f"{verdict} (exponent {_slope(power)}, origin {_origin(power)} blocks, {_r_squared(power)}, {n})"
     # Every set has the slope of an exponential, as a description; its verdict says whether the law holds.
     few = f"; a verdict needs {VERDICT_POINTS}" if np.isnan(exponential["aic_difference"]) else ""
-    fitted = "a factor of" if verdict == "exponential" else "an exponential would give a factor of"
-    return f"{verdict} ({fitted} {_factor(exponential)} per block, {_r_squared(exponential)}, {n}{few})"
+    factor = f"the exponential has a factor of {_factor(exponential)} per block"
+    return f"{verdict} ({factor}, {_r_squared(exponential)}, {n}{few})"
 
 
 def _cells(fits: pd.DataFrame) -> Iterator[str]:

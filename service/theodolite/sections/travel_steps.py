@@ -10,13 +10,13 @@ from theodolite.groups.permutations import LEVEL
 from theodolite.sections.parts import listed, number, percent
 
 _PATHS = {
-    "path_ratio": "Path length over displacement (a straight line gives 1)",
-    "arc_ratio": "Sum of the angles of all blocks over the angle between the first input and the last output (a path "
-    "along one great circle gives 1)",
+    "path_ratio": "Path length divided by displacement (a straight line gives 1)",
+    "arc_ratio": "Sum over blocks of the angle between input and output, divided by the angle between the first input "
+    "and the last output (a path along one great circle gives 1)",
 }
 _COSINES = {
     "step_cosine_next": ("the steps of successive blocks", "pairs"),
-    "step_cosine_stream": ("the step of a block and its input", "blocks"),
+    "step_cosine_stream": ("a block's step and its input", "blocks"),
     "step_cosine_attn": ("attention's step and its input", "blocks"),
     "step_cosine_mlp": ("the MLP's step and its input", "blocks"),
 }
@@ -24,7 +24,8 @@ _COSINES = {
 STEP_NOTES = (
     "the ratio at right angles is that of a path with equally long steps, each at a right angle to all earlier ones; a "
     "larger ratio means that steps partly cancel",
-    f"a cosine counts as below or above 0 if its family-wise p over all blocks is at most {LEVEL}; the null is the "
+    "a centred cosine is that of two vectors minus their means over the prompts of the set, summed over prompts; "
+    f"it counts as below or above 0 if its family-wise p over all blocks is at most {LEVEL}; the null is the "
     "cosine after a permutation of the prompts of one of the two vectors",
 )
 
@@ -41,7 +42,7 @@ def step_facts(travel: xr.Dataset, labels: Mapping[str, str]) -> Iterator[str]:
             yield f"{subject}, mean ± standard deviation over prompts: {texts}."
     for name, (pair, places) in _COSINES.items():
         if texts := of_sets(partial(_cosine, name, places)):
-            yield f"Mean cosine between the deviations of {pair} from their means over prompts: {texts}."
+            yield f"Centred cosine between {pair}: {texts}."
     if texts := of_sets(_common_share):
         yield (
             "Share of a block's mean squared step that all prompts of a set have in common, without the bias of noise: "
@@ -70,10 +71,11 @@ def _cosine(name: str, places: str, values: xr.Dataset) -> str:
             f"below 0 in {int((found < 0).sum())} and above 0 in {int((found > 0).sum())} of {cosine.size} {places}"
         )
     if name in values:
-        parts.append(f"{number(values[name].sel(layer=cosine['layer']).mean(), 2)} without subtraction of the means")
+        parts.append(f"mean without centring {number(values[name].sel(layer=cosine['layer']).mean(), 2)}")
     n, n_tested = int(values["n_samples"]), int(values["n_tested"])
     parts.append(f"n = {n}, of which {n_tested} for the tests" if is_tested and n_tested != n else f"n = {n}")
-    return f"{number(cosine.mean(), 2)} ({', '.join(parts)})"
+    mean, low, high = (number(value, 2) for value in (cosine.mean(), cosine.min(), cosine.max()))
+    return f"mean {mean}, from {low} to {high} ({', '.join(parts)})"
 
 
 def _common_share(values: xr.Dataset) -> str:

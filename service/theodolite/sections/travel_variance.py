@@ -1,46 +1,71 @@
-"""Sentence about the variance that attention and the MLP add to the stream."""
+"""Sentence and table about the variance that attention and the MLP add to the stream."""
 
 from collections.abc import Iterator, Mapping
+from typing import NamedTuple
 
 import numpy as np
 import xarray as xr
 
-from theodolite.sections.parts import listed, percent
+from theodolite.sections.parts import Table, listed, percent
 
 _BRANCHES = {"attn": "attention", "mlp": "the MLP"}
 
 
 def variance_facts(travel: xr.Dataset, labels: Mapping[str, str]) -> Iterator[str]:
     """Yield a sentence about all sets, at one position: where the growth of their variance comes from."""
-    texts = {label: _growth(travel.sel(set=name)) for name, label in labels.items()}
-    if known := {label: text for label, text in texts.items() if text}:
-        yield f"Growth of the total variance over prompts, up to the block after which it is largest: {listed(known)}."
+    growths = {label: growth for name, label in labels.items() if (growth := _growth(travel.sel(set=name)))}
+    texts = {
+        label: f"{growth.course} ({percent(sum(growth.steps.values()), 0)} variance of the steps, "
+        f"{percent(sum(growth.covariances.values()), 0)} twice their covariance with the stream; "
+        f"{percent(growth.last_block, 0)} in the last of these blocks alone; n = {growth.n})"
+        for label, growth in growths.items()
+    }
+    if texts:
+        yield (
+            "Growth of the total variance over prompts, up to the block after which it is largest, and its parts: "
+            f"{listed(texts)}."
+        )
 
 
-def _growth(values: xr.Dataset) -> str:
-    """Return the parts of the growth of one set's variance; empty if it does not grow, or if a part is unknown."""
+def variance_table(travel: xr.Dataset, labels: Mapping[str, str]) -> Table | None:
+    """Return the parts of the growth by branch; None if no set has parts of attention and the MLP."""
+    rows = []
+    for name, label in labels.items():
+        growth = _growth(travel.sel(set=name))
+        if growth and len(growth.steps) > 1:
+            shares = (*growth.steps.values(), *growth.covariances.values(), growth.last_block)
+            rows.append([label, growth.course, *(percent(share, 0) for share in shares)])
+    columns = [f"{what} {name}" for what in ("variance,", "twice covariance,") for name in _BRANCHES.values()]
+    caption = "Growth of the total variance: shares of the steps' variances and covariances with the stream"
+    return Table(caption, ["set", "total variance", *columns, "last block"], rows) if rows else None
+
+
+class _Growth(NamedTuple):
+    """The growth of one set's variance; shares of it by name of the branch."""
+
+    course: str
+    steps: Mapping[str, float]
+    covariances: Mapping[str, float]
+    last_block: float
+    n: int
+
+
+def _growth(values: xr.Dataset) -> _Growth | None:
+    """Return the parts of the growth of one set's variance; None if it does not grow, or if a part is unknown."""
     before, after = values["variance_pre"], values["variance_post"]
     is_whole = np.isfinite(values["path_length"])  # the steps of some layers do not add up
     if not (is_whole and np.isfinite(after).all()):
-        return ""
+        return None
     top = int(np.argmax(after.values))
     first, largest = float(before[0]), float(after[top])
     if not largest > first:
-        return ""
+        return None
     until = values.isel(layer=slice(top + 1))
-
     branches = _BRANCHES if np.isfinite(values["variance_mid"]).all() else {"block": "the block"}
 
-    def share(part: str) -> str:
-        """Return the share of one part in the growth, and those of attention and the MLP."""
-        shares = {name: float(until[f"{part}_{branch}"].sum()) / (largest - first) for branch, name in branches.items()}
-        named = ", ".join(f"{name} {percent(one, 0)}" for name, one in shares.items())
-        return percent(sum(shares.values()), 0) + (f" ({named})" if len(shares) > 1 else "")
+    def shares(part: str) -> dict[str, float]:
+        return {name: float(until[f"{part}_{branch}"].sum()) / (largest - first) for branch, name in branches.items()}
 
+    course = f"from {first:.3g} to {largest:.3g} after layer {int(after['layer'][top])}"
     last = float(after[top] - before[top]) / (largest - first)
-    return (
-        f"from {first:.3g} to {largest:.3g} after layer {int(after['layer'][top])}, where variance of the steps makes "
-        f"{share('variance_step')} of the growth, and twice their covariance with the stream "
-        f"{share('twice_covariance')}; this last block alone makes {percent(last, 0)} "
-        f"(n = {int(values['n_samples'])})"
-    )
+    return _Growth(course, shares("variance_step"), shares("twice_covariance"), last, int(values["n_samples"]))

@@ -19,8 +19,9 @@ _WRITTEN = {
 _HOW_TO_READ = (
     "Overlap is ‖UᵀV‖²/r, with the r leading directions of two matrices as the columns of U and V: 1 if they span the "
     "same subspace, about r/d_model for random subspaces. W_O and W_down write to the residual stream; W_Q, W_K, W_V, "
-    "W_gate and W_up read it. “Norms folded” means that each matrix contains the scale γ of the norm before it "
-    "(readers) or behind it (writers), as in the model; the other maps have the matrices as stored."
+    "W_gate and W_up read it. “Norms folded” means that each matrix that reads the stream is multiplied "
+    "by the scale γ of the norm before it, and each matrix that writes to the stream by that of the norm behind it, if "
+    "the model has one. The other maps have the matrices as stored."
 )
 _PAIRS = (("down", "q"), ("down", "up"))  # the writers and readers that every run shows
 
@@ -104,15 +105,14 @@ def _reading_facts(weights: xr.Dataset, random: float) -> Iterator[str]:
         yield f"{sentence} (random subspaces give {percent(random, 1)})."
     texts = {}
     for writer in stored["writing_matrix"].values.tolist():
-        plain, scaled = (_means(overlap.sel(writing_matrix=writer)) - random for overlap in (stored, folded))
-        changes = (scaled / plain.where(plain > 0) - 1).dropna("reading_matrix")
-        if changes.size:
-            low, high = 100 * float(changes.min()), 100 * float(changes.max())
-            texts[_NAMES[writer]] = f"by {low:+.0f} % to {high:+.0f} % ({changes.size} reading matrices)"
+        plain, scaled = (_means(overlap.sel(writing_matrix=writer)) for overlap in (stored, folded))
+        if np.isfinite(scaled).any():
+            low, high = (f"{percent(one.min(), 1)} to {percent(one.max(), 1)}" for one in (plain, scaled))
+            texts[_NAMES[writer]] = f"{low} as stored and {high} with norms folded"
     if texts:
         yield (
-            "Folding the norms changes the excess of the mean overlap of a writing matrix and a reading matrix over "
-            f"that of random subspaces: {listed(texts)}."
+            f"Mean overlap with each of the reading matrices: {listed(texts)} (random subspaces give "
+            f"{percent(random, 1)})."
         )
 
 

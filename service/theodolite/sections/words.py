@@ -87,9 +87,9 @@ def _sphere_facts(sphere: pd.DataFrame) -> Iterator[str]:
     first, best = sphere.iloc[0], sphere.sort_values("cosine_distance_mean", kind="stable").iloc[0]
     if first["cosine_distance_mean"] < _ROUNDING:
         yield (
-            "Without its scale and bias, the final norm changes only the length of an embedding, not its direction: "
-            f"mean L2 distance {first['l2_mean']:.3g} between an embedding {first['setting']} and its projection on "
-            f"the sphere of the norm (n = {int(first['n'])} tokens)."
+            "By construction, the final norm without its scale changes only the length of an embedding, not its "
+            f"direction. Mean L2 distance between an embedding {first['setting']} and its projection on the sphere of "
+            f"the norm: {first['l2_mean']:.3g} (n = {int(first['n'])} tokens)."
         )
         return
     smallest = f"; smallest: {best['cosine_distance_mean']:.4f} ({best['setting']})"
@@ -106,9 +106,9 @@ def _distances(sphere: pd.DataFrame) -> Table:
     cosines = [f"{mean:.4f} ± {std:.4f}" for mean, std in directions]
     rows = [list(row) for row in zip(sphere["setting"], lengths, cosines, strict=True)]
     caption = (
-        "Distance between embeddings and the projection of the stored embedding on the sphere of the final norm: mean "
-        f"± standard deviation over {int(sphere['n'].iloc[0])} tokens. Row “centred”: embeddings minus their mean. Row "
-        "“scaled”: embeddings scaled to the mean length √d_model."
+        "Distance between each version of the embeddings and the projection of the stored embedding on the sphere of "
+        f"the final norm: mean ± standard deviation over {int(sphere['n'].iloc[0])} tokens. Row “centred”: embeddings "
+        "minus their mean. Row “scaled”: embeddings scaled to the mean length √d_model."
     )
     return Table(caption, ["embeddings", "L2 distance", "1 - cosine"], rows)
 

@@ -21,12 +21,15 @@ _SHOWN_TOKENS = 8  # tokens in a cell of a table
 _LAYER_SUM = -1  # the head index in noun_values for the sum over all heads
 
 _HOW_TO_READ = (
-    "Before a head, two nouns are as similar as ê·ê, the dot product of their embeddings after the norm that precedes "
-    "attention. After it, the query of one noun gives the key of the other noun a score. The relatedness of a head is "
-    "the mean over nouns of Spearman's correlation between both, over all other nouns: 1 if the head orders the nouns "
-    "as the embedding does, 0 if both orders are unrelated, negative if the head prefers unrelated nouns. “Permuted "
+    "The heads of all layers get the embeddings of the nouns, not the states that they read in the model. The "
+    "similarity of two nouns is the dot product of their embeddings after the norm that precedes attention. The score "
+    "is that of one noun as query and the other one as key. For each noun, all other nouns are ranked by similarity "
+    "and by score. The relatedness of a head is Spearman's correlation of these two rankings, as the mean over nouns: "
+    "1 if the head orders the nouns as the embedding does, 0 if both orders are unrelated, negative if the head "
+    "prefers unrelated nouns. “Permuted "
     "nouns” compares the scores of a noun with the similarities of another noun, 200 times. “Random matrices” replaces "
-    "W_QK by 200 random matrices with the same singular values. The second test is stricter if nouns form groups. The "
+    "W_QK by 200 random matrices with the same singular values. The test against random matrices is the stricter one "
+    "if nouns form groups, because any matrix keeps a part of such an order. The "
     "map has a dot on each head that passes both tests. z is the relatedness minus the mean of the permuted nouns, "
     "over their standard deviation."
 )
@@ -49,7 +52,7 @@ def noun_sections(run: Run, words: xr.Dataset) -> list[Section]:
     notes = [f"left out, because no spelling is a single token: {', '.join(dropped)}"] if dropped else []
     return [
         Section(
-            f"Words: {n} nouns through {words['relatedness'].size} attention heads",
+            f"Words: embeddings of {n} nouns through {words['relatedness'].size} attention heads",
             facts,
             [
                 Figure("words.nouns.subjects", subjects, partial(subject_figure, words, chance)),
@@ -98,8 +101,8 @@ def _subject_facts(words: xr.Dataset, n: int, chance: float) -> Iterator[str]:
     passed = words["own_first_p_family"] <= LEVEL
     best = words.stack(place=("layer", "head")).isel(place=int(np.nanargmax(first.values)))
     sentence = (
-        f"Subject heads: in {int(passed.sum())} of {first.size} heads, the share of nouns whose own key has the "
-        f"largest score is larger than with permuted nouns (family-wise p of at most {LEVEL}, n = {n} nouns)"
+        f"Subject heads (the query of a noun gives its own key the largest score): {int(passed.sum())} of {first.size} "
+        f"heads do this for more nouns than with permuted nouns (family-wise p of at most {LEVEL}, n = {n} nouns)"
     )
     if passed.any():
         layers = first["layer"].values[passed.any("head").values]
@@ -114,8 +117,8 @@ def _subject_facts(words: xr.Dataset, n: int, chance: float) -> Iterator[str]:
         top = keys.stack(place=("layer", "head"))
         top = top.isel(place=int(np.nanargmax(top.values)))
         yield (
-            f"Largest share of nouns with a spelling of themselves among the {int(words.attrs['tokens'])} tokens with "
-            "the largest scores as keys: "
+            f"Share of nouns for which the {int(words.attrs['tokens'])} tokens of the vocabulary with the largest "
+            "scores as keys contain a spelling of the noun itself: largest "
             f"{percent(top, 0)}, of {head_name(int(top['layer']), int(top['head']))}; median over heads "
             f"{percent(keys.median(), 0)}; random keys give {percent(chance, 2)} (n = {n} nouns)."
         )
@@ -165,7 +168,10 @@ def _layer_sums(run: Run, words: xr.Dataset, nouns: NDArray[np.int32]) -> Table:
     tables = [read_words(run, "noun_values", [("layer", "==", at), ("head", "==", _LAYER_SUM)]) for at in shown]
     names = dict(zip(tables[0]["noun_id"], tables[0]["noun"].str.strip(), strict=True))
     rows = [[names[noun], *(_first_tokens(table[table["noun_id"] == noun]) for table in tables)] for noun in nouns]
-    caption = "Values of nouns through the sum of all heads of a layer: the tokens that they make most likely"
+    caption = (
+        "Tokens whose logits rise the most when a noun's embedding passes the sum of W_VO over all heads of a layer; "
+        "tokens with long embeddings have an advantage"
+    )
     return Table(caption, ["noun", *(f"layer {at}" for at in shown)], rows)
 
 

@@ -111,10 +111,14 @@ def test_means_of_permuted_nouns_that_round_to_0_have_no_sign(section_of):
 
 def test_sentences_name_the_subject_heads_and_the_keys_at_offsets(section):
     text = " ".join(section.facts)
-    assert "Subject heads: in 2 of 6 heads" in text
+    subjects = "Subject heads (the query of a noun gives its own key the largest score): 2 of 6 heads do this for more"
+    assert f"{subjects} nouns than with permuted nouns (family-wise p of at most 0.05, n = 4 nouns)" in text
     assert "they are in layers 1 to 2" in text
     assert "The largest share is 75 %, of L1H1" in text
-    assert "38 %, of L1H1; median over heads 8 %; random keys give 0.20 %" in text
+    assert (
+        "Share of nouns for which the 5 tokens of the vocabulary with the largest scores as keys contain a spelling of "
+        "the noun itself: largest 38 %, of L1H1; median over heads 8 %; random keys give 0.20 % (n = 4 nouns)."
+    ) in text
     keys = "Of the 5 tokens with the largest scores as keys of a noun at offset 0"
     assert f"{keys}, the median head keeps 80 % at offset 1, 30 % at offset 4" in text
 

@@ -21,7 +21,9 @@ GAUSSIAN = {
     "intrinsic_dimension_gaussian": 20.0,
     "intrinsic_dimension_gaussian_sd": 1.5,
 }
-CKA = "Median debiased CKA between input and output, over layers and sets: "
+CKA = "Median debiased CKA of an input with the output, over layers and sets: "
+OTHER = "with the input plus another prompt's step"
+ALONE = "with the step alone"
 CKA_SCALE = (
     " Equal geometry gives 1, independent activations give 0. The output contains the input through the skip "
     "connection."
@@ -58,13 +60,23 @@ def test_the_participation_ratio_of_all_sets_stands_beside_that_of_a_gaussian(tm
     cosines[1, 0, 0] = [0.1, np.nan, -0.204, 0.3]
     values = {"participation_ratio": ratios, "standardised_participation_ratio": standardised, "mean_cosine": cosines}
     facts = section_of(tmp_path, gram, "gram", SHAPE | values | counts).facts
-    gaussian = "a Gaussian with as many prompts and features gives 90"
+    gaussian = "an isotropic Gaussian sample of the same size gives 90"
     assert facts[:2] == [
         f"Largest participation ratio over layers at resid_pre: harmful 30.0 in layer 2 (33.3 with standardised "
         f"features; {gaussian}; n = 64); harmless 20.0 in layer 0 (25.0 with standardised features; {gaussian}; n = "
         "63).",
         "Mean cosine between two prompts, over layers at resid_pre: harmful 0.90 to 0.90; harmless -0.20 to 0.30.",
     ]
+
+
+def test_layers_without_a_variance_have_no_part_in_the_mean_cosine(tmp_path):
+    ratios, cosines = np.full((2, 2, 1, 4), 20.0), np.full((2, 2, 1, 4), 0.6)
+    ratios[0, 0, 0, 0], cosines[0, 0, 0] = np.nan, [1.0, 0.9, 0.7, 0.8]
+    ratios[1, 0, 0, 2], cosines[1, 0, 0] = np.nan, [0.5, 0.6, -0.3, 0.55]
+    values = {**SHAPE, "participation_ratio": ratios, "mean_cosine": cosines}
+    assert starting(section_of(tmp_path, gram, "gram", values), "Mean cosine") == (
+        "Mean cosine between two prompts, over layers at resid_pre: harmful 0.70 to 0.90; harmless 0.50 to 0.60."
+    )
 
 
 def test_sets_without_a_variance_are_named(tmp_path):
@@ -81,12 +93,11 @@ def test_sets_without_a_variance_are_named(tmp_path):
     assert not any(fact.startswith(("Largest", "Mean cosine")) for fact in both)
 
 
-def test_cka_through_a_block_stands_beside_permuted_outputs_and_the_branch_alone(tmp_path):
+def test_cka_through_a_block_stands_beside_the_step_of_another_prompt_and_the_step_alone(tmp_path):
     section = section_of(tmp_path, gram, "gram", {**SHAPE, **THROUGH, **PERMUTED, **BRANCHES})
     assert starting(section, CKA) == (
-        f"{CKA}attention 0.994 (with its outputs permuted over prompts 0.712, its output alone 0.763); the MLP 0.980 "
-        "(with its outputs permuted over prompts 0.800, its output alone 0.900); the whole block 0.970 (with its "
-        f"outputs permuted over prompts 0.750, its output alone 0.850).{CKA_SCALE}"
+        f"{CKA}attention 0.994 ({OTHER} 0.712, {ALONE} 0.763); the MLP 0.980 ({OTHER} 0.800, {ALONE} 0.900); the "
+        f"whole block 0.970 ({OTHER} 0.750, {ALONE} 0.850).{CKA_SCALE}"
     )
     assert not any("leave out" in fact for fact in section.facts)
     assert lines_of(section, "gram.blocks").count("harmful, attention") == 2
@@ -95,21 +106,22 @@ def test_cka_through_a_block_stands_beside_permuted_outputs_and_the_branch_alone
 def test_medians_of_cka_are_over_layers_and_sets(tmp_path):
     by_set = np.array([[0.9, 0.8, np.nan, 0.7], [0.1, 0.2, 0.3, 0.4]])[:, None]
     values = {**SHAPE, "cka_block": by_set, "cka_block_permuted": by_set / 10, "cka_block_branch": by_set / 2}
-    controls = "with its outputs permuted over prompts 0.040, its output alone 0.200"
+    controls = f"{OTHER} 0.040, {ALONE} 0.200"
     assert cka_of(tmp_path, values) == f"{CKA}the whole block 0.400 ({controls}).{CKA_SCALE}"
 
 
 def test_parallel_blocks_state_only_the_steps_that_they_have(tmp_path):
     values = {**SHAPE, "cka_block": 0.97, "cka_block_permuted": 0.75, "cka_block_branch": 0.85}
-    assert cka_of(tmp_path, values) == (
-        f"{CKA}the whole block 0.970 (with its outputs permuted over prompts 0.750, its output alone 0.850).{CKA_SCALE}"
-    )
+    assert cka_of(tmp_path, values) == (f"{CKA}the whole block 0.970 ({OTHER} 0.750, {ALONE} 0.850).{CKA_SCALE}")
 
 
 @pytest.mark.parametrize(
     ("lacks", "expected"),
     [
-        (["_permuted"], "attention 0.994 (its output alone 0.763); the MLP 0.980 (its output alone 0.900); the whole "),
+        (
+            ["_permuted"],
+            f"attention 0.994 ({ALONE} 0.763); the MLP 0.980 ({ALONE} 0.900); the whole block 0.970 ({ALONE}",
+        ),
         (["_permuted", "_branch"], "attention 0.994; the MLP 0.980; the whole block 0.970."),
     ],
 )
@@ -117,7 +129,7 @@ def test_cka_of_an_older_version_has_the_controls_that_it_has(older_run, lacks, 
     run = older_run("gram", {**SHAPE, **THROUGH, **PERMUTED, **BRANCHES}, *lacks)
     (section,) = gram.sections(run)
     assert starting(section, CKA).startswith(f"{CKA}{expected}")
-    assert "permuted" not in " ".join(section.facts)
+    assert OTHER not in " ".join(section.facts)
 
 
 def test_medians_of_cka_leave_out_and_name_sets_of_one_direction(tmp_path):
@@ -126,15 +138,14 @@ def test_medians_of_cka_leave_out_and_name_sets_of_one_direction(tmp_path):
     cka = np.array([0.9, 0.5])[:, None, None]
     values = {**SHAPE, **THROUGH, "cka_attention": cka, "cka_attention_permuted": cka / 2}
     section = section_of(tmp_path, gram, "gram", {**values, "participation_ratio": ratios})
-    controls = "with its outputs permuted over prompts"
-    assert starting(section, CKA).startswith(f"{CKA}attention 0.900 ({controls} 0.450); ")
+    assert starting(section, CKA).startswith(f"{CKA}attention 0.900 ({OTHER} 0.450); ")
     assert starting(section, "The medians of CKA") == (
         "The medians of CKA leave out harmless: the participation ratio is below 2 at most depths, so nearly all "
         "variance lies in one direction, which decides the CKA."
     )
     ratios[1, 0, 0, 2] = 2.0
     section = section_of(tmp_path / "half", gram, "gram", {**values, "participation_ratio": ratios})
-    assert starting(section, CKA).startswith(f"{CKA}attention 0.700 ({controls} 0.350); ")
+    assert starting(section, CKA).startswith(f"{CKA}attention 0.700 ({OTHER} 0.350); ")
     assert not any("leave out" in fact for fact in section.facts)
 
 
@@ -148,11 +159,12 @@ def test_no_median_is_stated_if_all_sets_have_one_direction(tmp_path):
 def test_the_dimension_stands_beside_that_of_gaussian_samples(tmp_path):
     by_set = np.stack([np.tile(DIMENSION, (2, 1)), np.full((2, 4), 30.0)])[:, :, None]
     section = section_of(tmp_path, gram, "gram", {**SHAPE, **GAUSSIAN, "intrinsic_dimension": by_set})
-    gaussian = "Gaussian samples with the same covariance give 20.0 ± 1.5; over layers, the ratio to theirs is"
+    gaussian = "Gaussian samples with the same covariance give 20.0 ± 1.5; over layers, the set has"
+    times = "times the dimension of its Gaussian samples"
     assert starting(section, "Largest TwoNN") == (
-        f"Largest TwoNN dimension over layers at resid_pre: harmful 16.0 in layer 1 ({gaussian} 0.40 to 0.80); "
-        f"harmless 30.0 in layer 0 ({gaussian} 1.50 to 1.50). A ratio of 1 means that the covariance alone explains "
-        "the dimension."
+        f"Largest TwoNN dimension over layers at resid_pre: harmful 16.0 in layer 1 ({gaussian} 0.40 to 0.80 "
+        f"{times}); harmless 30.0 in layer 0 ({gaussian} 1.50 to 1.50 {times}). At 1, the estimate does not differ "
+        "from that of Gaussian samples."
     )
     assert "harmful, Gaussian with the same covariance" in lines_of(section, "gram.shape")
 
@@ -161,9 +173,10 @@ def test_a_dimension_without_that_of_gaussian_samples_is_not_the_largest(tmp_pat
     gaussian = np.array([20.0, np.nan, 24.0, 20.0])
     section = section_of(tmp_path, gram, "gram", {**SHAPE, **GAUSSIAN, "intrinsic_dimension_gaussian": gaussian})
     expected = (
-        "harmful 12.0 in layer 2 (Gaussian samples with the same covariance give 24.0 ± 1.5; over layers, the ratio"
+        "harmful 12.0 in layer 2 (Gaussian samples with the same covariance give 24.0 ± 1.5; over layers, the set"
     )
-    assert f"{expected} to theirs is 0.40 to 0.50); harmless" in starting(section, "Largest TwoNN")
+    times = "has 0.40 to 0.50 times the dimension of its Gaussian samples"
+    assert f"{expected} {times}); harmless" in starting(section, "Largest TwoNN")
 
 
 def test_a_run_without_nulls_of_gram_has_its_other_sentences(tmp_path):
@@ -181,8 +194,8 @@ def test_equal_signs_of_hidden_units_stand_beside_those_of_units_with_the_same_s
     # p² + (1 - p)² is 50 % for p = 50 %, and 82 % for p = 10 %.
     assert starting(section, "Share of active hidden units") == (
         "Share of active hidden units of the MLPs (positive before gating), mean over all usable prompts: 10 % to 50 % "
-        "over layers and sets. Two prompts of a set have equal signs in 60 % to 95 % of the hidden units; with the "
-        "same share for all hidden units of a layer it would be 50 % to 82 %."
+        "over layers and sets. Two prompts of a set have equal signs in 60 % to 95 % of the hidden units; if each "
+        "unit of a layer were active independently with the layer's mean share, it would be 50 % to 82 %."
     )
 
 

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 from support.finished_runs import finished_run
 
+from theodolite.query.compare import BOUND
 from theodolite.sections import separation
 from theodolite.sections.parts import CHANCE
 from theodolite.sections.permutations import permutation_facts
@@ -28,27 +29,25 @@ NULLS = {
     "norm_auroc": (0.55, 0.05),
 }
 AUROC = (
-    "AUROC at 4 of 8 (largest z 9.0, at layer 1 mid: 0.95, where permuted labels give 0.5 ± 0.05, p = 0.005 over all "
-    "depths)"
+    "AUROC at 4 of 8 (largest z 9.0, at layer 1 mid, where it is 0.95 and permuted labels give 0.5 ± 0.05, p = 0.005 "
+    "over all depths)"
 )
 PAIRS = (
-    "share of pairs in the right order at 1 of 7 (largest z 6.0, at layer 3 mid: 0.983, where permuted labels give 0.5 "
-    "± 0.08, p = 0.005 over all depths)"
+    "share of pairs in the right order at 1 of 7 (largest z 6.0, at layer 3 mid, where it is 0.983 and permuted labels "
+    "give 0.5 ± 0.08, p = 0.005 over all depths)"
 )
 DISTANCE = (
-    "distance of the two means at 1 of 8 (largest z 5.0, at layer 0 pre: 4.5, where permuted labels give 2 ± 0.5, p = "
-    "0.005 over all depths)"
+    "distance of the two means at 1 of 8 (largest z 5.0, at layer 0 pre, where it is 4.5 and permuted labels give 2 ± "
+    "0.5, p = 0.005 over all depths)"
 )
 SILHOUETTE = (
-    "silhouette of the two sets at 1 of 8 (largest z 12.0, at layer 2 pre: 0.124, where permuted labels give 0.004 ± "
-    "0.01, p = 0.005 over all depths)"
+    "silhouette of the two sets (from -1 to 1) at 1 of 8 (largest z 12.0, at layer 2 pre, where it is 0.124 and "
+    "permuted labels give 0.004 ± 0.01, p = 0.005 over all depths)"
 )
 DEPTHS = "Depths at which a statistic is larger than chance gives (family-wise p of at most 0.05, 64 and 63 prompts): "
 SEPARATION = {"auroc": 0.9, "auroc_low": 0.8, "auroc_high": 0.95, "accuracy": 0.75, "n_positive": 64, "n_negative": 63}
-ACCURACY = (
-    "Accuracy at that depth: 75.0 % of the held-out prompts lie on their own set's side of the midpoint; predicting "
-    "the larger set for every prompt gives 50.4 %. "
-)
+SIDE = "Accuracy at that depth: 75.0 % of the held-out prompts lie on their own set's side of the midpoint; "
+ACCURACY = f"{SIDE}the larger set for every prompt would give 50.4 %. "
 
 
 def permuted(**changed):
@@ -78,7 +77,10 @@ def starting(facts, text):
 def test_one_sentence_lists_all_tested_statistics(tmp_path):
     expected = f"{DEPTHS}{AUROC}; {PAIRS}; {DISTANCE}; {SILHOUETTE}."
     assert starting(facts_of(tmp_path, permuted()), "Depths") == expected
-    assert CHANCE.endswith("is at least as large as this z, so it finds values above chance and not values below it")
+    assert CHANCE.endswith(
+        "is at least as large as this z, so it finds values above chance and not values below it; the real labels "
+        "count as one permutation, so with 200 draws the smallest possible p is 0.005"
+    )
 
 
 def test_a_statistic_without_a_test_is_left_out(tmp_path):
@@ -112,8 +114,8 @@ def test_controls_state_their_largest_auroc_beside_permuted_labels(tmp_path):
         f"{at} 0.951 [0.851, 0.990] at layer 1 mid, where permuted labels give 0.50 ± 0.05, p = 0.005 over all depths."
     )
     assert starting(facts, "The norm of the activations alone") == (
-        f"The norm of the activations alone separates the sets at 0 of 8 {at} 0.600 [0.450, 0.700] at layer 0 pre, "
-        "where permuted labels give 0.55 ± 0.05, p = 0.3 over all depths."
+        "The norm of the activations alone (AUROC, or 1 minus it if that is larger) separates the sets at 0 of 8 "
+        f"{at} 0.600 [0.450, 0.700] at layer 0 pre, where permuted labels give 0.55 ± 0.05, p = 0.3 over all depths."
     )
 
 
@@ -128,6 +130,26 @@ def test_without_tests_the_interval_decides_whether_chance_can_explain_the_auroc
     facts = facts_of(tmp_path / "low", auroc_low=0.45)
     assert chance in facts
     assert not any("permuted labels" in fact for fact in facts)
+
+
+@pytest.mark.parametrize(("low", "known"), [(BOUND, True), (BOUND - 0.001, False)])
+def test_no_depth_is_named_if_no_interval_of_the_auroc_lies_above_the_bound(tmp_path, low, known):
+    facts = facts_of(tmp_path, auroc=0.98, auroc_low=low, auroc_high=0.99)
+    first = [f"First depth whose AUROC interval lies above {BOUND}: layer 0 pre."]
+    assert [fact for fact in facts if "AUROC interval" in fact] == (first if known else [])
+
+
+@pytest.mark.parametrize(
+    ("n_positive", "n_negative", "chance"),
+    [
+        (64, 64, "chance gives 50 %"),
+        (64, 63, "the larger set for every prompt would give 50.4 %"),
+        (20, 80, "the larger set for every prompt would give 80.0 %"),
+    ],
+)
+def test_the_accuracy_stands_beside_that_of_chance_or_of_the_larger_set(tmp_path, n_positive, n_negative, chance):
+    facts = facts_of(tmp_path, n_positive=n_positive, n_negative=n_negative)
+    assert starting(facts, "Accuracy").startswith(f"{SIDE}{chance}. The Fisher ratio")
 
 
 def cosines(*neighbours):

@@ -19,7 +19,9 @@ def run(tmp_path):
     return finished_run(tmp_path, {"curves": {}, "directions": directions, "separation": {"auroc": 0.7}})
 
 
-SMALLEST = "Smallest reliability of the direction (expected cosine with the direction of as many other prompts): "
+SMALLEST = (
+    "Smallest reliability of the direction (expected cosine with a direction from the same number of new prompts): "
+)
 
 
 def test_the_section_names_the_least_reliable_direction(run):
@@ -86,8 +88,12 @@ def heads_group(alignment, z=np.nan):
     )
 
 
-ALIGN = "Heads that align more with the direction of refusal{} than chance gives (family-wise p of at most 0.05): "
-UNRELIABLE = "with an unreliable direction"
+ALIGN = (
+    "Heads whose alignment with the direction of refusal exceeds chance, at offset 0 (family-wise p of at most "
+    "0.05{}): "
+)
+LEFT_OUT = "Alignments with refusal that do not exist or are not interpreted: "
+UNRELIABLE = "(unreliable direction)"
 BELOW = "(a direction is unreliable if its reliability is below 0.5)."
 READING = ("QK query", "QK key", "VO input")
 
@@ -98,10 +104,10 @@ def test_heads_at_unreliable_layers_are_not_the_largest(run):
     assert unreliable_layers(directions, "refusal", "vo_write") == [0, 1]
     by_layer = np.array([0.9, 0.8, 0.2, 0.3])[:, None] + np.array([0.0, 0.01])
     reading = "; ".join(f"{side} is not tested (largest of 6 heads L0H1: 0.91)" for side in READING)
-    left_out = ", ".join(f"2 on the side {side} {UNRELIABLE}" for side in READING)
+    left_out = ", ".join(f"2 heads of {side} {UNRELIABLE}" for side in READING)
     assert list(heads._alignment_facts(heads_group(by_layer), directions)) == [
         f"{ALIGN.format('')}{reading}; VO output is not tested (largest of 4 heads L3H1: 0.31).",
-        f"Heads without an alignment with refusal: {left_out}, 4 on the side VO output {UNRELIABLE} {BELOW}",
+        f"{LEFT_OUT}{left_out}, 4 heads of VO output {UNRELIABLE} {BELOW}",
     ]
 
 
@@ -122,14 +128,11 @@ def test_heads_are_chosen_by_their_z_against_permuted_labels(run):
     assert fact.endswith(f"; VO output 0 of 4 (largest z 1.2, of L3H0: 0.40, where {null.format('0.3')}).")
 
 
-def test_sides_name_the_norm_and_their_prompts(run):
+def test_a_contrast_has_the_numbers_of_its_prompts(run):
     z = np.array([[9.0, 9.0], [9.0, 9.0], [4.0, 2.0], [5.0, 1.0]])
     group = heads_group(0.5, z).assign_attrs(direction_prompts={"refusal": [64, 63]})
     fact, _ = heads._alignment_facts(group, read_group(run, "directions"))
-    reading = (
-        " (64 and 63 prompts; for all sides but VO output, the difference of the means after the norm before attention)"
-    )
-    assert fact.startswith(f"{ALIGN.format(reading)}QK query 4 of 6 (")
+    assert fact.startswith(f"{ALIGN.format(', 64 and 63 prompts')}QK query 4 of 6 (")
 
 
 def test_no_head_is_named_if_no_direction_is_reliable(tmp_path):
@@ -137,9 +140,7 @@ def test_no_head_is_named_if_no_direction_is_reliable(tmp_path):
     sides = (*READING, "VO output")
     assert list(heads._alignment_facts(heads_group(0.5), read_group(run, "directions"))) == [
         ALIGN.format("") + "; ".join(f"{side} has no reliable direction at any layer" for side in sides) + ".",
-        "Heads without an alignment with refusal: "
-        + ", ".join(f"8 on the side {side} {UNRELIABLE}" for side in sides)
-        + f" {BELOW}",
+        LEFT_OUT + ", ".join(f"8 heads of {side} {UNRELIABLE}" for side in sides) + f" {BELOW}",
     ]
 
 
@@ -159,8 +160,7 @@ def test_heads_whose_input_has_equal_means_are_counted(tmp_path):
         )
         + "."
     )
-    equal = "1 on the side QK query with equal means, 4 on the side VO input with equal means"
-    assert left_out == f"Heads without an alignment with refusal: {equal} {BELOW}"
+    assert left_out == f"{LEFT_OUT}1 head of QK query (equal means), 4 heads of VO input (equal means) {BELOW}"
 
 
 def test_heads_that_all_have_a_reliable_direction_need_no_second_sentence(tmp_path):

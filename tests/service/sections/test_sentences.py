@@ -73,8 +73,10 @@ def test_the_effect_of_centring_on_copying_scores_has_its_heads():
     first, second = heads._copying_facts(copying(centred, uncentred))
     assert first.startswith("1 of 4 heads have a copying score above 0.9")
     assert "relative to the mean logit" in first
-    assert "2 of 4 heads have a copying score of the other sign" in second
-    assert second.endswith("is on L1H0: from -0.30 to 0.60.")
+    assert second == (
+        "The copying score uses W_U minus its mean row. With W_U as stored, 2 of 4 heads have a score of the other "
+        "sign; the largest difference is that of L1H0: -0.30 with W_U as stored, 0.60 without the mean row."
+    )
 
 
 def test_copying_scores_of_an_older_version_are_not_called_centred():

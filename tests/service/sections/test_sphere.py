@@ -13,10 +13,10 @@ NORMS = ["0.attention", "0.mlp", "final"]
 
 PLANE = np.ones((3, 20))
 SPREAD = "Largest relative standard deviation of the input's norm over prompts: "
-STANDARD = "a standard Gaussian in d_model dimensions has 3.00 %"
 FITTED = (
-    "a Gaussian with the mean and covariance of 250 of these prompts 7.00 %; the median of the ratio to it over norm"
+    "a Gaussian with the mean and covariance of {} has 7.00 %; the median over norm layers of measured / Gaussian is"
 )
+SOME = FITTED.format("the first 250 prompts")
 LENGTHS = (
     "Share of the input's variance that is variance of its length, over norm layers (the rest is variance of its "
     "direction): "
@@ -95,26 +95,32 @@ def test_the_norms_of_all_sets_stand_in_one_sentence(section_of):
     )
 
 
-def test_the_spread_of_the_norm_stands_beside_both_gaussians(section_of):
+def test_the_spread_of_the_norm_stands_beside_the_fitted_gaussian(section_of):
     section = section_of(sphere_group([0.03, 0.05, 0.07], PLANE))
     assert section.facts[1] == (
-        f"{SPREAD}harmful 8.40 % at “final” (n = 256; {STANDARD}, {FITTED} layers is 1.20); harmless 8.40 % at “final” "
-        f"(n = 255; {STANDARD}, {FITTED} layers is 1.20)."
+        f"{SPREAD}harmful 8.40 % at “final” (n = 256; {SOME} 1.20); harmless 8.40 % at “final” (n = 255; {SOME} 1.20)."
     )
     assert {"standard Gaussian", "harmful, fitted Gaussian"} <= set(lines_of(section, "sphere.norms"))
+
+
+def test_a_gaussian_can_be_fitted_to_all_prompts(section_of):
+    counts = ("set", "position"), np.array([[250], [255]])
+    section = section_of(sphere_group([0.03, 0.05, 0.07], PLANE).assign(n_samples=counts))
+    every = FITTED.format("these prompts")
+    assert section.facts[1] == (
+        f"{SPREAD}harmful 8.40 % at “final” (n = 250; {every} 1.20); harmless 8.40 % at “final” (n = 255; {SOME} 1.20)."
+    )
 
 
 def test_a_norm_layer_without_a_spread_has_no_ratio(section_of):
     spread, fitted = [0.0, 0.06, 0.084], [0.0, 0.03, 0.07]  # the first input is the same in all prompts
     section = section_of(sphere_group(fitted, PLANE, relative_spread=spread))
-    assert section.facts[1].endswith(f"(n = 255; {STANDARD}, {FITTED} layers is 1.60).")  # the median of 2 and 1.2
+    assert section.facts[1].endswith(f"(n = 255; {SOME} 1.60).")  # the median of 2 and 1.2
 
 
 def test_an_older_sphere_has_no_fitted_gaussian(section_of):
     section = section_of(sphere_group(np.nan, PLANE))
-    assert section.facts[1] == (
-        f"{SPREAD}harmful 8.40 % at “final” (n = 256; {STANDARD}); harmless 8.40 % at “final” (n = 255; {STANDARD})."
-    )
+    assert section.facts[1] == f"{SPREAD}harmful 8.40 % at “final” (n = 256); harmless 8.40 % at “final” (n = 255)."
     assert "harmful, fitted Gaussian" not in lines_of(section, "sphere.norms")
 
 
@@ -132,7 +138,7 @@ def test_the_share_of_length_stands_beside_that_of_one_direction_of_d_model(sect
 def test_sets_without_a_number_are_left_out_of_its_sentence(section_of):
     numbers = np.array([[np.nan] * 3, [0.1, 0.2, 0.3]])[:, None]
     few = section_of(sphere_group(0.07, PLANE, relative_spread=numbers, length_variance_share=numbers))
-    assert starting(few, SPREAD).startswith(f"{SPREAD}harmless 30.00 % at “final” (n = 255; ")
+    assert starting(few, SPREAD).startswith(f"{SPREAD}harmless 30.00 % at “final” (n = 255; a Gaussian")
     assert starting(few, LENGTHS).startswith(f"{LENGTHS}harmless median 20.0 %, at most 30.0 %. One of")
     assert few.facts[0].endswith(": harmful 3 and 800; harmless 3 and 800.")
     none = section_of(sphere_group(0.07, PLANE, relative_spread=np.nan, length_variance_share=np.nan))
@@ -150,30 +156,36 @@ def test_ellipsoids_are_described_by_quantiles_and_dead_features(section_of):
     section = section_of(sphere_group(0.05, scales))
     axes = starting(section, "Quantiles")
     assert "of the ellipsoid of outputs: 1.1, 2 and 2.9 at the norm layer “0.mlp”" in axes
-    assert "There the last is 2.6 times the first, the largest ratio of 3 norm layers (median 1);" in axes
+    ratio = "There the 95 % quantile is 2.6 times the 5 % quantile, the largest ratio of 3 norm layers (median 1);"
+    assert f"{ratio} on a sphere it is 1." in axes
     dead = "Dead features (|γ| of at most 1e-06 of the norm layer's median): 2 of 303 in 3 norm layers."
     assert dead in section.facts
     assert not any("Most elongated" in fact for fact in section.facts)
 
 
 SCALES = {
-    "scale_cosine": pairs(0.99, 0.97, 0.98),
     "scale_correlation": pairs(0.5, -0.3, 0.25),
     "ellipsoid_overlap": pairs(0.8, 0.6, 0.7),
     "ellipsoid_overlap_permuted": pairs(0.5, 0.4, 0.45),
 }
-SHARED = "Median over pairs of norm layers: the cosine between their scales γ is 0.98"
-OVERLAP = (
-    " The ellipsoids overlap by 70 % of their joint range, mean over features; permuted features give 45 %, equal "
-    "ellipsoids 100 %."
+CORRELATION = (
+    "Correlation over features between the scales γ of two norm layers: 0.25 (median over pairs; permuted features "
+    "give 0 ± 0.22)."
 )
+OVERLAP = (
+    "Length of the intersection of two norm layers' output ranges along a feature, divided by the length of their "
+    "union: 70 % (mean over features, median over pairs; permuted features give 45 %, equal ellipsoids 100 %)."
+)
+
+
+def pair_facts(section):
+    """Return the sentences about pairs of norm layers."""
+    return [fact for fact in section.facts if "two norm layers" in fact]
 
 
 def test_the_scales_of_pairs_of_norm_layers_stand_beside_permuted_features(section_of):
     section = section_of(sphere_group(0.05, PLANE).assign(SCALES))
-    assert starting(section, "Median over pairs") == (
-        f"{SHARED}, and their correlation over features 0.25 (permuted features give 0 ± 0.22).{OVERLAP}"
-    )
+    assert pair_facts(section) == [CORRELATION, OVERLAP]
     assert not any("hyperplanes" in fact for fact in section.facts)
     assert [one.name for one in section.maps] == ["sphere.scale_correlation", "sphere.ellipsoid_overlap"]
     assert [one.draw().data[0].z[0][2] for one in section.maps] == [-0.3, 0.6]
@@ -182,8 +194,15 @@ def test_the_scales_of_pairs_of_norm_layers_stand_beside_permuted_features(secti
 def test_constant_scales_have_no_correlation_and_no_null_of_it(section_of):
     constant = {**SCALES, "scale_correlation": (("norm", "norm_other"), np.full((3, 3), np.nan))}
     section = section_of(sphere_group(0.05, PLANE).assign(constant))
-    assert starting(section, "Median over pairs") == f"{SHARED}.{OVERLAP}"
+    assert pair_facts(section) == [OVERLAP]
     assert [one.name for one in section.maps] == ["sphere.ellipsoid_overlap"]
+
+
+def test_ellipsoids_without_an_overlap_have_only_the_correlation_of_their_scales(section_of):
+    unknown = {**SCALES, "ellipsoid_overlap": (("norm", "norm_other"), np.full((3, 3), np.nan))}
+    section = section_of(sphere_group(0.05, PLANE).assign(unknown))
+    assert pair_facts(section) == [CORRELATION]
+    assert [one.name for one in section.maps] == ["sphere.scale_correlation"]
 
 
 def test_planes_of_layer_norms_have_the_cosine_of_their_normals(section_of):
@@ -199,5 +218,5 @@ def test_older_norm_layers_are_not_compared_with_each_other(older_run):
     run = older_run("sphere", written, "scale_co", "ellipsoid_overlap", "plane_normal")
     (section,) = sphere.sections(run)
     assert section.facts[0].startswith("Mean norm of the input of the norm layers “0.attention” (first)")
-    assert not any("two layer norms" in fact or "pairs of norm layers" in fact for fact in section.facts)
+    assert not any("two layer norms" in fact or "two norm layers" in fact for fact in section.facts)
     assert section.maps == []

@@ -29,15 +29,15 @@ TESTS = {
     "step_cosine_mlp_centred_p_family": np.array([NAN, 0.2, 0.3, 0.001]),
     **{f"step_cosine_{name}_centred_null_sd": 0.02 for name in ("next", "stream", "attn", "mlp")},
 }
-NEXT = "Mean cosine between the deviations of the steps of successive blocks from their means over prompts"
-STREAM = "Mean cosine between the deviations of the step of a block and its input from their means over prompts"
-ATTENTION = "Mean cosine between the deviations of attention's step and its input from their means over prompts"
-MLP = "Mean cosine between the deviations of the MLP's step and its input from their means over prompts"
+NEXT = "Centred cosine between the steps of successive blocks"
+STREAM = "Centred cosine between a block's step and its input"
+ATTENTION = "Centred cosine between attention's step and its input"
+MLP = "Centred cosine between the MLP's step and its input"
 SHARE = "Share of a block's mean squared step that all prompts of a set have in common, without the bias of noise"
-PATH = "Path length over displacement (a straight line gives 1), mean ± standard deviation over prompts"
+PATH = "Path length divided by displacement (a straight line gives 1), mean ± standard deviation over prompts"
 ARC = (
-    "Sum of the angles of all blocks over the angle between the first input and the last output (a path along one "
-    "great circle gives 1), mean ± standard deviation over prompts"
+    "Sum over blocks of the angle between input and output, divided by the angle between the first input and the last "
+    "output (a path along one great circle gives 1), mean ± standard deviation over prompts"
 )
 RATIOS = {"path_ratio": 3.2, "path_ratio_std": 0.1, "arc_ratio": 2.5, "arc_ratio_std": 0.2}
 AT_RIGHT_ANGLES = {"path_ratio_at_right_angles": 2.25, "arc_ratio_at_right_angles": 1.9}
@@ -60,13 +60,14 @@ def travel_of(tmp_path):
 
 def test_cosines_of_deviations_are_counted_where_they_pass_the_test(travel_of):
     assert list(step_facts(travel_of(RAW | CENTRED | TESTS), LABELS)) == [
-        f"{NEXT}: harmful (marked) -0.23 (below 0 in 2 and above 0 in 0 of 3 pairs, 0.20 without subtraction of the "
-        "means, n = 401).",
-        f"{STREAM}: harmful (marked) 0.25 (below 0 in 0 and above 0 in 2 of 4 blocks, -0.50 without subtraction of the "
-        "means, n = 401).",
+        f"{NEXT}: harmful (marked) mean -0.23, from -0.40 to 0.01 (below 0 in 2 and above 0 in 0 of 3 pairs, mean "
+        "without centring 0.20, n = 401).",
+        f"{STREAM}: harmful (marked) mean 0.25, from 0.25 to 0.25 (below 0 in 0 and above 0 in 2 of 4 blocks, mean "
+        "without centring -0.50, n = 401).",
         # A cosine of 0 is on no side.
-        f"{ATTENTION}: harmful (marked) 0.15 (below 0 in 1 and above 0 in 2 of 4 blocks, n = 401).",
-        f"{MLP}: harmful (marked) -0.10 (below 0 in 1 and above 0 in 0 of 3 blocks, n = 401).",
+        f"{ATTENTION}: harmful (marked) mean 0.15, from -0.20 to 0.50 (below 0 in 1 and above 0 in 2 of 4 blocks, n = "
+        "401).",
+        f"{MLP}: harmful (marked) mean -0.10, from -0.60 to 0.40 (below 0 in 1 and above 0 in 0 of 3 blocks, n = 401).",
         f"{SHARE}: harmful (marked) 60 % to 100 % over 4 blocks, median 80 % (n = 401).",
     ]
 
@@ -82,11 +83,11 @@ def test_one_sentence_lists_all_sets(travel_of):
         "step_cosine_stream_centred": of_sets([NAN] * 4, [0.5] * 4),
     }
     assert list(step_facts(travel_of(values), BOTH)) == [
-        f"{NEXT}: harmful (marked) -0.23 (below 0 in 2 and above 0 in 0 of 3 pairs, 0.20 without subtraction of the "
-        "means, n = 401); harmless 0.30 (below 0 in 0 and above 0 in 2 of 3 pairs, 0.20 without subtraction of the "
-        "means, n = 300).",
-        f"{STREAM}: harmless 0.50 (below 0 in 0 and above 0 in 2 of 4 blocks, -0.50 without subtraction of the means, "
-        "n = 300).",
+        f"{NEXT}: harmful (marked) mean -0.23, from -0.40 to 0.01 (below 0 in 2 and above 0 in 0 of 3 pairs, mean "
+        "without centring 0.20, n = 401); harmless mean 0.30, from 0.10 to 0.60 (below 0 in 0 and above 0 in 2 of 3 "
+        "pairs, mean without centring 0.20, n = 300).",
+        f"{STREAM}: harmless mean 0.50, from 0.50 to 0.50 (below 0 in 0 and above 0 in 2 of 4 blocks, mean without "
+        "centring -0.50, n = 300).",
         f"{SHARE}: harmful (marked) 60 % to 100 % over 4 blocks, median 80 % (n = 401); harmless 10 % to 50 % over 4 "
         "blocks, median 25 % (n = 300).",
     ]
@@ -94,7 +95,7 @@ def test_one_sentence_lists_all_sets(travel_of):
 
 def test_the_number_of_tested_prompts_is_stated_if_it_is_smaller(travel_of):
     facts = list(step_facts(travel_of(RAW | CENTRED | TESTS | {"n_tested": 256}), LABELS))
-    assert facts[0].endswith("0.20 without subtraction of the means, n = 401, of which 256 for the tests).")
+    assert facts[0].endswith("mean without centring 0.20, n = 401, of which 256 for the tests).")
     assert facts[2].endswith("(below 0 in 1 and above 0 in 2 of 4 blocks, n = 401, of which 256 for the tests).")
     assert facts[4].endswith("median 80 % (n = 401).")
 
@@ -105,21 +106,21 @@ def test_a_run_of_an_older_version_has_cosines_without_tests(older_run):
     older = read_group(run, "travel").sel(position=-1)
     assert (older["n_tested"] == -1).all()
     assert list(step_facts(older, LABELS)) == [
-        f"{NEXT}: harmful (marked) -0.23 (0.20 without subtraction of the means, n = 401).",
-        f"{STREAM}: harmful (marked) 0.25 (-0.50 without subtraction of the means, n = 401).",
+        f"{NEXT}: harmful (marked) mean -0.23, from -0.40 to 0.01 (mean without centring 0.20, n = 401).",
+        f"{STREAM}: harmful (marked) mean 0.25, from 0.25 to 0.25 (mean without centring -0.50, n = 401).",
         f"{SHARE}: harmful (marked) 60 % to 100 % over 4 blocks, median 80 % (n = 401).",
     ]
 
 
 def test_cosines_of_one_sublayer_without_tests_have_only_their_number_of_prompts(travel_of):
     (fact,) = step_facts(travel_of({"step_cosine_attn_centred": 0.5, "n_tested": 256}), LABELS)
-    assert fact == f"{ATTENTION}: harmful (marked) 0.50 (n = 401)."
+    assert fact == f"{ATTENTION}: harmful (marked) mean 0.50, from 0.50 to 0.50 (n = 401)."
 
 
-def test_a_mean_cosine_that_rounds_to_0_has_no_sign(travel_of):
+def test_a_cosine_that_rounds_to_0_has_no_sign(travel_of):
     values = {"step_cosine_next": -0.001, "step_cosine_next_centred": -0.004}
     (fact,) = step_facts(travel_of(values), LABELS)
-    assert fact == f"{NEXT}: harmful (marked) 0.00 (0.00 without subtraction of the means, n = 401)."
+    assert fact == f"{NEXT}: harmful (marked) mean 0.00, from 0.00 to 0.00 (mean without centring 0.00, n = 401)."
 
 
 def test_both_means_are_over_the_same_blocks(travel_of):
@@ -131,8 +132,8 @@ def test_both_means_are_over_the_same_blocks(travel_of):
     }
     _, stream, *_ = step_facts(travel_of(RAW | CENTRED | TESTS | change), LABELS)
     assert stream == (
-        f"{STREAM}: harmful (marked) 0.10 (below 0 in 1 and above 0 in 1 of 3 blocks, 0.00 without subtraction of the "
-        "means, n = 401)."
+        f"{STREAM}: harmful (marked) mean 0.10, from -0.30 to 0.30 (below 0 in 1 and above 0 in 1 of 3 blocks, mean "
+        "without centring 0.00, n = 401)."
     )
 
 
@@ -181,8 +182,9 @@ def test_the_section_explains_tests_and_right_angles(tmp_path, monkeypatch):
     assert STEP_NOTES == (
         "the ratio at right angles is that of a path with equally long steps, each at a right angle to all earlier "
         "ones; a larger ratio means that steps partly cancel",
-        "a cosine counts as below or above 0 if its family-wise p over all blocks is at most 0.05; the null is the "
-        "cosine after a permutation of the prompts of one of the two vectors",
+        "a centred cosine is that of two vectors minus their means over the prompts of the set, summed over prompts; "
+        "it counts as below or above 0 if its family-wise p over all blocks is at most 0.05; the null is the cosine "
+        "after a permutation of the prompts of one of the two vectors",
     )
 
 

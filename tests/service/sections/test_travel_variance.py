@@ -1,11 +1,13 @@
-"""Sentence and figure of the variance along depth: the parts of its growth, and what a run lacks."""
+"""Sentence, table and figure of the variance along depth: the parts of its growth, and what a run lacks."""
 
 import numpy as np
+import pandas as pd
 import pytest
 from support.finished_runs import finished_run
 
 from theodolite.figures.travel_variance import budget_figure
-from theodolite.sections.travel_variance import variance_facts
+from theodolite.sections import travel
+from theodolite.sections.travel_variance import variance_facts, variance_table
 from theodolite.store.result_reader import read_group
 
 LABELS = {"harmful": "harmful (marked)"}
@@ -21,13 +23,14 @@ BUDGET = {
     "variance_step_block": 1.5,
     "twice_covariance_block": np.array([-0.5, 0.5, 0.5, 3.5]),
 }
-GROWTH = "Growth of the total variance over prompts, up to the block after which it is largest"
+GROWTH = "Growth of the total variance over prompts, up to the block after which it is largest, and its parts"
 # Growth 10: attention 4 and 0, the MLP 2 and 4; 5 in the last block.
 WHOLE = (
-    "from 1 to 11 after layer 3, where variance of the steps makes 60 % (attention 40 %, the MLP 20 %) of the growth, "
-    "and twice their covariance with the stream 40 % (attention 0 %, the MLP 40 %); this last block alone makes 50 % "
-    "(n = 401)"
+    "from 1 to 11 after layer 3 (60 % variance of the steps, 40 % twice their covariance with the stream; 50 % in the "
+    "last of these blocks alone; n = 401)"
 )
+BLOCKS = {"variance_step_block": 1.75, "twice_covariance_block": np.array([-0.5, 0.5, 0.5, 2.5])}  # 7 and 3
+PARTS = ["from 1 to 11 after layer 3", "40 %", "20 %", "0 %", "40 %", "50 %"]
 
 
 @pytest.fixture
@@ -39,43 +42,83 @@ def travel_of(tmp_path):
     return read
 
 
+def rows_of(values, labels=None):
+    return variance_table(values, labels or LABELS).rows
+
+
 def test_the_growth_of_the_variance_is_divided_into_parts_that_add_up(travel_of):
     assert list(variance_facts(travel_of(BUDGET), LABELS)) == [f"{GROWTH}: harmful (marked) {WHOLE}."]
 
 
+def test_the_table_has_the_parts_of_each_branch(travel_of):
+    table = variance_table(travel_of(BUDGET), {**LABELS, "harmless": "harmless"})
+    assert table.caption == (
+        "Growth of the total variance: shares of the steps' variances and covariances with the stream"
+    )
+    assert table.columns == [
+        *("set", "total variance", "variance, attention", "variance, the MLP"),
+        *("twice covariance, attention", "twice covariance, the MLP", "last block"),
+    ]
+    assert table.rows == [["harmful (marked)", *PARTS], ["harmless", *PARTS]]
+
+
+def test_a_set_without_parts_of_each_branch_has_no_row(travel_of):
+    both = {**LABELS, "harmless": "harmless"}
+    middle = np.stack([np.array([1, 1, np.nan, 1]), np.ones(4)])[:, None]
+    assert rows_of(travel_of(BUDGET | {"variance_mid": middle}), both) == [["harmless", *PARTS]]
+    falls = np.stack([np.full(4, 0.5), BUDGET["variance_post"]])[:, None]
+    assert rows_of(travel_of(BUDGET | {"variance_post": falls}), both) == [["harmless", *PARTS]]
+    assert variance_table(travel_of(BUDGET | {"variance_post": 0.5}), both) is None
+
+
+@pytest.mark.parametrize(("middle", "n_tables"), [(1.0, 1), (np.nan, 0)], ids=["sequential", "parallel"])
+def test_the_section_has_the_table_unless_blocks_are_parallel(tmp_path, monkeypatch, middle, n_tables):
+    run = finished_run(tmp_path, {"curves": {}, "moments": {}, "travel": BUDGET | {"variance_mid": middle}})
+    growth = pd.DataFrame(columns=["quantity", "set", "site", "position", "law"])
+    monkeypatch.setattr(travel, "read_finished_table", lambda *_: growth)
+    (section,) = travel.sections(run)
+    assert [table.rows for table in section.tables] == [[["harmful", *PARTS], ["harmless", *PARTS]]] * n_tables
+
+
 def test_a_variance_that_falls_again_is_divided_up_to_its_maximum(travel_of):
-    (growth,) = variance_facts(travel_of(BUDGET | {"variance_post": np.array([2.0, 4.5, 3.0, 2.5])}), LABELS)
+    values = travel_of(BUDGET | {"variance_post": np.array([2.0, 4.5, 3.0, 2.5])})
+    (growth,) = variance_facts(values, LABELS)
     # Growth 3.5 over two blocks: attention 2 and −1, the MLP 1 and 1; 2.5 in the second block.
     assert growth == (
-        f"{GROWTH}: harmful (marked) from 1 to 4.5 after layer 1, where variance of the steps makes 86 % (attention "
-        "57 %, the MLP 29 %) of the growth, and twice their covariance with the stream 0 % (attention -29 %, the MLP "
-        "29 %); this last block alone makes 71 % (n = 401)."
+        f"{GROWTH}: harmful (marked) from 1 to 4.5 after layer 1 (86 % variance of the steps, 0 % twice their "
+        "covariance with the stream; 71 % in the last of these blocks alone; n = 401)."
     )
+    parts = ["57 %", "29 %", "-29 %", "29 %", "71 %"]
+    assert rows_of(values) == [["harmful (marked)", "from 1 to 4.5 after layer 1", *parts]]
 
 
 def test_a_variance_that_is_largest_after_the_first_block_grows_in_this_block_alone(travel_of):
-    (growth,) = variance_facts(travel_of(BUDGET | {"variance_post": np.array([2.0, 1.5, 1.5, 1.5])}), LABELS)
+    values = travel_of(BUDGET | {"variance_post": np.array([2.0, 1.5, 1.5, 1.5])})
+    (growth,) = variance_facts(values, LABELS)
     # Growth 1 in one block: attention 1 and −0.5, the MLP 0.5 and 0.
     assert growth == (
-        f"{GROWTH}: harmful (marked) from 1 to 2 after layer 0, where variance of the steps makes 150 % (attention "
-        "100 %, the MLP 50 %) of the growth, and twice their covariance with the stream -50 % (attention -50 %, the "
-        "MLP 0 %); this last block alone makes 100 % (n = 401)."
+        f"{GROWTH}: harmful (marked) from 1 to 2 after layer 0 (150 % variance of the steps, -50 % twice their "
+        "covariance with the stream; 100 % in the last of these blocks alone; n = 401)."
     )
+    parts = ["100 %", "50 %", "-50 %", "0 %", "100 %"]
+    assert rows_of(values) == [["harmful (marked)", "from 1 to 2 after layer 0", *parts]]
 
 
 def test_the_last_block_can_make_all_of_the_growth(travel_of):
     """Its share is the growth inside the block, not the difference to the block before the last."""
     change = {"variance_pre": np.array([1.0, 0.5, 0.5, 0.5]), "variance_post": np.array([0.5, 0.5, 0.5, 11.0])}
     (growth,) = variance_facts(travel_of(BUDGET | change), LABELS)
-    assert growth.endswith("; this last block alone makes 105 % (n = 401).")
+    assert growth.endswith("; 105 % in the last of these blocks alone; n = 401).")
 
 
 def test_blocks_without_a_middle_are_divided_as_a_whole(travel_of):
     for middle in (np.nan, np.array([np.nan, 1, 1, 1])):
-        assert list(variance_facts(travel_of(BUDGET | {"variance_mid": middle}), LABELS)) == [
-            f"{GROWTH}: harmful (marked) from 1 to 11 after layer 3, where variance of the steps makes 60 % of the "
-            "growth, and twice their covariance with the stream 40 %; this last block alone makes 50 % (n = 401)."
+        values = travel_of(BUDGET | BLOCKS | {"variance_mid": middle})
+        assert list(variance_facts(values, LABELS)) == [
+            f"{GROWTH}: harmful (marked) from 1 to 11 after layer 3 (70 % variance of the steps, 30 % twice their "
+            "covariance with the stream; 50 % in the last of these blocks alone; n = 401)."
         ]
+        assert variance_table(values, LABELS) is None
 
 
 @pytest.mark.parametrize(
@@ -107,7 +150,9 @@ def test_one_sentence_lists_all_sets_whose_variance_grows(travel_of):
 
 def test_a_run_of_an_older_version_without_variances_has_no_sentence(older_run):
     run = older_run("travel", {"n_samples": 401, "path_length": 1.0}, "variance")
-    assert list(variance_facts(read_group(run, "travel").sel(position=-1), LABELS)) == []
+    older = read_group(run, "travel").sel(position=-1)
+    assert list(variance_facts(older, LABELS)) == []
+    assert variance_table(older, LABELS) is None
 
 
 def test_bars_of_a_block_add_up_to_its_variance(tmp_path):

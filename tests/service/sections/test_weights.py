@@ -6,10 +6,8 @@ import xarray as xr
 
 from theodolite.sections import weights
 
-FOLDING = (
-    "Folding the norms changes the excess of the mean overlap of a writing matrix and a reading matrix over that of "
-    "random subspaces: "
-)
+READERS = "Mean overlap with each of the reading matrices: "
+RANDOM = "(random subspaces give 5.0 %)."
 
 
 def weights_group(between, folded, written=0.2, folded_written=np.nan, sd=np.nan):
@@ -54,9 +52,9 @@ def test_overlaps_are_quoted_as_stored_and_with_norms_folded(monkeypatch):
         "largest mean overlap, both as stored and with norms folded. Over all pairs of layers it is 25.0 % as stored "
         "and 15.0 % with norms folded (random subspaces give 5.0 %)."
     ) in section.facts
-    # the excess falls from 5 to 2 %, and in one combination from 20 to 10 %
     assert section.facts[-1] == (
-        f"{FOLDING}W_O by -60 % to -60 % (5 reading matrices); W_down by -60 % to -50 % (5 reading matrices)."
+        f"{READERS}W_O 10.0 % to 10.0 % as stored and 7.0 % to 7.0 % with norms folded; W_down 10.0 % to 25.0 % as "
+        f"stored and 7.0 % to 15.0 % with norms folded {RANDOM}"
     )
     captions = [one.caption for one in section.maps]
     caption = "overlap of W_down with W_up of later layers"
@@ -80,18 +78,18 @@ def test_another_pair_can_be_the_largest_when_norms_are_folded(monkeypatch):
     )
 
 
-def test_a_writing_matrix_without_an_excess_is_left_out(monkeypatch):
+def test_a_writing_matrix_without_folded_overlaps_is_left_out(monkeypatch):
     stored, folded = np.full((2, 5), 0.10), np.full((2, 5), 0.07)
-    stored[0] = [0.10, 0.045, 0.04, 0.10, 0.01]  # random subspaces have 5 %
+    stored[0] = [0.10, 0.045, 0.04, 0.10, 0.01]  # an overlap below that of random subspaces also counts
     folded[0, 3] = 0.12
-    facts = weights_section(monkeypatch, stored, folded).facts
-    assert facts[-1] == (
-        f"{FOLDING}W_O by -60 % to +40 % (2 reading matrices); W_down by -60 % to -60 % (5 reading matrices)."
+    stored[:, 2] = folded[:, 2] = np.nan
+    down = "W_down 10.0 % to 10.0 % as stored and 7.0 % to 7.0 % with norms folded"
+    assert weights_section(monkeypatch, stored, folded).facts[-1] == (
+        f"{READERS}W_O 1.0 % to 10.0 % as stored and 7.0 % to 12.0 % with norms folded; {down} {RANDOM}"
     )
-    stored[0] = 0.04
-    facts = weights_section(monkeypatch, stored, folded).facts
-    assert facts[-1] == f"{FOLDING}W_down by -60 % to -60 % (5 reading matrices)."
-    assert not any(fact.startswith(FOLDING) for fact in weights_section(monkeypatch, 0.04, folded).facts)
+    folded[0] = np.nan
+    assert weights_section(monkeypatch, stored, folded).facts[-1] == f"{READERS}{down} {RANDOM}"
+    assert not any(fact.startswith(READERS) for fact in weights_section(monkeypatch, stored, np.nan).facts)
 
 
 def test_the_overlap_of_written_directions_stands_beside_random_subspaces_with_their_spread(monkeypatch):

@@ -1,0 +1,151 @@
+"""The result group `contributions`: what heads, MLPs and the embedding write onto the difference of the means."""
+
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from theodolite.groups import GROUPS
+from theodolite.sites import Site, leaving_block
+from theodolite.store.runs import Run
+from theodolite_jobs.models.weights import Weights
+from theodolite_jobs.passes.collect import Arrays
+from theodolite_jobs.passes.selections import block_states, first_captured
+from theodolite_jobs.results.circuits import read_circuits
+from theodolite_jobs.results.context import Context, Result
+from theodolite_jobs.results.permuted_labels import PermutedContrast, permuted_contrast
+from theodolite_jobs.statistics.contributions import (
+    head_outputs,
+    standardised_differences,
+    sum_error,
+    vectors_along,
+    written_along,
+)
+from theodolite_jobs.statistics.norms import unit
+from theodolite_jobs.statistics.permutations import difference_weights, permutation_test
+from theodolite_jobs.statistics.ratio import ratio
+from theodolite_jobs.tasks import run_tasks, shared
+
+Floats = NDArray[np.float64]
+
+
+def digest_inputs(context: Context) -> dict[str, Any]:
+    """Return the contents of the group's digest."""
+    return context.digest_inputs("contributions", context.contrasts)
+
+
+def compute(context: Context) -> Result:
+    """Return the group from the first stored samples of each contrast, layer by layer.
+
+    In post-norm models the stream is no sum, and all numbers are NaN. Without all layers or the output of the last
+    block, those of the last block's output are NaN.
+
+    Raises:
+        ModelError: a projection of attention is missing.
+        RunDamagedError: a shard differs from its commit record, or contains a number that is not finite.
+    """
+    weights = context.weights
+    coordinates = {**context.coordinates, "head": range(weights.dimensions.n_heads)}
+    arrays: Arrays = {
+        variable.name: np.full(
+            [len(coordinates[dim]) for dim in variable.dims], 0 if variable.dtype == "int64" else np.nan
+        )
+        for variable in GROUPS["contributions"].variables
+    }
+    with context.tasks():
+        for at in np.ndindex(len(context.contrasts), len(coordinates["position"])):
+            label, position = list(context.contrasts)[at[0]], coordinates["position"][at[1]]
+            contrast = None if weights.anatomy.post_norm else permuted_contrast(context, label, position)
+            if contrast is not None:
+                for name, values in _of_contrast(context, weights, contrast, label).items():
+                    arrays[name][at] = values
+    return Result(arrays, coordinates, {"contrasts": context.contrasts})
+
+
+class _Layer(NamedTuple):
+    """The contributions of one layer.
+
+    Attributes:
+        heads: along the difference of the means behind the last block, (draw, head); None if that is unknown.
+        mlp: likewise, (draw,).
+        local: the group's variables of this layer along the direction behind its attention.
+        error: decomposition error.
+    """
+
+    heads: Floats | None
+    mlp: Floats | None
+    local: dict[str, Floats]
+    error: float
+
+
+def _of_contrast(context: Context, weights: Weights, contrast: PermutedContrast, label: str) -> dict[str, Any]:
+    run, layers = context.run, context.run.record.layers
+    final = first_captured(run, leaving_block(run.record.model.n_layers - 1, run.record.model.n_layers))
+    start = block_states(run, 0)[0]
+    is_whole = final is not None and start is not None and list(layers) == list(range(run.record.model.n_layers))
+    differences = contrast.differences(run, *final) if is_whole and final else None
+    directions = None if differences is None else unit(differences)
+    arguments = [(run, weights, shared(contrast), layer, shared(directions)) for layer in layers]
+    stage = f"contributions to {label}"
+    found = list(run_tasks(_layer, arguments, context.progress, stage, rounds=1))
+    arrays: dict[str, Any] = {
+        "n_positive": len(contrast.positive.samples),
+        "n_negative": len(contrast.negative.samples),
+        "decomposition_error": np.max([layer.error for layer in found]),
+        **{name: np.stack([layer.local[name] for layer in found]) for name in found[0].local},
+    }
+    if differences is None or directions is None or start is None:
+        return arrays
+    lengths = np.linalg.norm(differences, axis=1)
+    embedding = vectors_along(contrast.read(run, *start), difference_weights(contrast.labels), directions)
+    parts = {
+        "head": np.stack([layer.heads for layer in found if layer.heads is not None], axis=1),
+        "mlp": np.stack([layer.mlp for layer in found if layer.mlp is not None], axis=1),
+        "embedding": embedding[:, None],
+    }
+    draws = np.concatenate([part.reshape(len(lengths), -1) for part in parts.values()], axis=1)
+    tested = permutation_test(draws)
+    stop = np.cumsum([part[0].size for part in parts.values()])
+    for (name, part), end in zip(parts.items(), stop, strict=True):
+        own, shape = slice(end - part[0].size, end), part.shape[1:] if name != "embedding" else ()
+        shares = ratio(part, lengths.reshape(-1, *[1] * (part.ndim - 1)))
+        arrays[f"{name}_share"] = shares[0].reshape(shape)
+        arrays[f"{name}_share_permuted"] = shares[1:].mean(axis=0).reshape(shape)
+        arrays[f"{name}_z"] = tested.z[own].reshape(shape)
+        arrays[f"{name}_p_family"] = tested.p_family[own].reshape(shape)
+    return {**arrays, "final_difference": lengths[0]}
+
+
+def _layer(run: Run, weights: Weights, contrast: PermutedContrast, layer: int, directions: Floats | None) -> _Layer:
+    """Return the contributions of the heads and of the MLP of one layer."""
+    index, n_positive = run.record.layers.index(layer), len(contrast.positive.samples)
+    heads = head_outputs(contrast.samples(run, Site.HEAD_OUT, index), read_circuits(weights, layer))
+    summed = heads.attention()
+    places = block_states(run, layer)
+    start, middle, end = (None if place is None else contrast.samples(run, *place) for place in places)
+    attention = _captured(run, contrast, Site.ATTN_OUT, layer)
+    if attention is None and start is not None and middle is not None:
+        attention = middle - start
+    behind = middle if middle is not None else end
+    local = {
+        "head_difference": np.full(heads.scaled.shape[1], np.nan),
+        "head_standardised": np.full(heads.scaled.shape[1], np.nan),
+        "attention_difference": np.array(np.nan),
+    }
+    draw_weights = difference_weights(contrast.labels)
+    if behind is not None:
+        direction = unit(draw_weights[0] @ behind)
+        local["head_difference"], local["head_standardised"] = standardised_differences(heads, direction, n_positive)
+        whole = summed if attention is None else attention
+        local["attention_difference"] = np.asarray(draw_weights[0] @ whole @ direction)
+    error = np.nan if attention is None or behind is None else sum_error(attention, summed, behind)
+    if directions is None or start is None or end is None:
+        return _Layer(None, None, local, error)
+    mlp = end - start - (summed if attention is None else attention)
+    along = written_along(heads, draw_weights, directions), vectors_along(mlp, draw_weights, directions)
+    return _Layer(*along, local, error)
+
+
+def _captured(run: Run, contrast: PermutedContrast, site: Site, layer: int) -> Floats | None:
+    place = first_captured(run, [(site, layer)])
+    return None if place is None else contrast.samples(run, *place)

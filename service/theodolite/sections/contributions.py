@@ -1,0 +1,137 @@
+"""What each head, each MLP and the embedding writes onto the difference of a contrast's means."""
+
+from collections.abc import Iterator
+from functools import partial
+
+import numpy as np
+import xarray as xr
+
+from theodolite.figures.contributions import contributions_figure
+from theodolite.figures.heads import head_map
+from theodolite.groups.permutations import LEVEL
+from theodolite.query.first_tokens import set_labels
+from theodolite.query.heads import head_name
+from theodolite.sections.parts import CHANCE, SIDES, Figure, Section, last_position, listed, number, percent
+from theodolite.store.result_reader import read_group
+from theodolite.store.runs import Run
+
+_HOW_TO_READ = (
+    "The stream behind the last block is the sum of the input of the first block and of what all heads and MLPs add. "
+    "Each part is projected onto the difference of the two sets' means there, and its share is its part of their "
+    "distance. All shares add up to 100 %. A share can be negative. Shares are direct contributions: they do not "
+    "contain what later layers make of a head's output. A part that writes long vectors has a large share with "
+    "permuted labels too, so each share stands beside that one, and z is the contribution minus its mean under "
+    "permuted labels, divided by the standard deviation."
+)
+
+
+def sections(run: Run) -> list[Section]:
+    """Return a section for each contrast, at the last position that its sets have."""
+    contributions = read_group(run, "contributions")
+    contrasts = contributions["contrast"].values.tolist()
+    return [section for contrast in contrasts if (section := _section(run, contributions, contrast))]
+
+
+def _section(run: Run, contributions: xr.Dataset, contrast: str) -> Section | None:
+    """Return the section of a contrast, or None if one of its sets lacks the last position."""
+    position = last_position(contributions)
+    values = contributions.sel(contrast=contrast, position=position)
+    sides, labels = contributions.attrs["contrasts"][contrast], set_labels(run, position)
+    counts = " and ".join(f"{int(values[f'n_{side}'])} {labels[sides[side]]}" for side in SIDES)
+    if not all(int(values[f"n_{side}"]) for side in SIDES):
+        return None
+    title = f"Contributions to {contrast} at position {position}: {counts} prompts"
+    if not np.isfinite(values["final_difference"]):
+        return Section(title, [_why_missing(values)])
+    name = f"contributions.{contrast}"
+    maps = {
+        "share": ("share of the separation that each head writes", values["head_share"]),
+        "z": ("z of what each head writes along the difference of the means", values["head_z"]),
+        "standardised": (
+            "standardised difference of what each head writes onto the direction behind its attention",
+            values["head_standardised"],
+        ),
+    }
+    return Section(
+        title,
+        list(_facts(values)),
+        [Figure(name, "Shares of the separation by layer", partial(contributions_figure, values))],
+        [
+            Figure(f"{name}.{key}", caption, partial(head_map, of_heads, caption, signed=True), "vo")
+            for key, (caption, of_heads) in maps.items()
+        ],
+        notes=[CHANCE],
+        how_to_read=_HOW_TO_READ,
+    )
+
+
+def _why_missing(values: xr.Dataset) -> str:
+    if not np.isfinite(values["head_difference"]).any():
+        return "There are no contributions: in post-norm models the stream is not a sum of what heads and MLPs add."
+    return (
+        "There are no shares of the separation behind the last block: they need all layers, resid_pre of the first "
+        "block and the output of the last block."
+    )
+
+
+def _facts(values: xr.Dataset) -> Iterator[str]:
+    sums = {"heads": "head_share", "MLPs": "mlp_share", "input of the first block": "embedding_share"}
+    texts = {}
+    for name, share in sums.items():
+        whole, permuted = (percent(values[f"{share}{suffix}"].sum(), 1) for suffix in ("", "_permuted"))
+        texts[name] = f"{whole} (permuted labels give {permuted})"
+    yield (
+        f"Shares of the distance of the means behind the last block ({float(values['final_difference']):.3g}): "
+        f"{listed(texts)}."
+    )
+    largest = {"head": _largest(values, "head"), "MLP": _largest(values, "mlp")}
+    yield f"Largest share of a single part: {listed(largest)}."
+    passed = {"heads": _passed(values, "head"), "MLPs": _passed(values, "mlp")}
+    yield (
+        "Parts that write more along the difference of the means than chance gives (family-wise p of at most "
+        f"{LEVEL} over all heads, MLPs and the input of the first block): {listed(passed)}."
+    )
+    standardised = abs(values["head_standardised"])
+    if np.isfinite(standardised).any():
+        top = standardised.stack(place=("layer", "head"))
+        top = top.isel(place=int(np.nanargmax(top.values)))
+        at = {"layer": int(top["layer"]), "head": int(top["head"])}
+        yield (
+            "Largest standardised difference (of the means, over the pooled standard deviation) of what a head writes "
+            f"onto the direction behind its own attention: {number(values['head_standardised'].sel(at), 2)}, of "
+            f"{head_name(at['layer'], at['head'])}. The direction is fitted to the same prompts."
+        )
+    yield (
+        "The sum over heads and biases differs from attention's output by at most "
+        f"{float(values['decomposition_error']):.1e} of the norm of the stream, over all prompts and layers."
+    )
+
+
+def _name(at: xr.Dataset) -> str:
+    return head_name(int(at["layer"]), int(at["head"])) if "head" in at.coords else f"layer {int(at['layer'])}"
+
+
+def _place(values: xr.Dataset, part: str, variable: str) -> xr.Dataset:
+    """Return the place with the largest value of a variable of heads or MLPs."""
+    dims = [dim for dim in ("layer", "head") if dim in values[variable].dims]
+    places = values[[f"{part}_share", f"{part}_share_permuted", f"{part}_z"]].stack(place=dims)
+    return places.isel(place=int(np.nanargmax(places[variable].values)))
+
+
+def _largest(values: xr.Dataset, part: str) -> str:
+    at = _place(values, part, f"{part}_share")
+    share, permuted = (percent(at[f"{part}_share{suffix}"], 1) for suffix in ("", "_permuted"))
+    return f"{_name(at)}, {share} (permuted labels give {permuted})"
+
+
+def _passed(values: xr.Dataset, part: str) -> str:
+    p = values[f"{part}_p_family"]
+    text = f"{int((p <= LEVEL).sum())} of {int(np.isfinite(p).sum())}"
+    if not np.isfinite(values[f"{part}_z"]).any():
+        return text
+    at = _place(values, part, f"{part}_z")
+    shares = [percent(at[f"{part}_share{suffix}"], 1) for suffix in ("", "_permuted")]
+    return (
+        f"{text} (largest z {float(at[f'{part}_z']):.1f}, of {_name(at)}: {shares[0]}, where permuted labels give "
+        f"{shares[1]})"
+    )

@@ -1,0 +1,93 @@
+"""Sentences and figures of contributions, and why they are missing."""
+
+import numpy as np
+import pytest
+from support.finished_runs import finished_run
+
+from theodolite.sections import contributions
+
+HEADS = np.array([[0.1, 0.0], [0.05, -0.02], [0.0, 0.0], [0.3, 0.07]])  # (layer, head)
+MLPS = np.array([0.0, 0.1, 0.2, 0.2])
+Z = np.array([[1.0, 0.0], [9.0, -3.0], [0.0, 0.0], [2.0, 4.0]])
+VALUES = {
+    "n_positive": 20,
+    "n_negative": 21,
+    "head_share": HEADS,
+    "head_share_permuted": HEADS / 2,
+    "head_z": Z,
+    "head_p_family": np.where(Z > 3, 0.01, 0.4),
+    "head_standardised": Z / 10,
+    "head_difference": HEADS,
+    "mlp_share": MLPS,
+    "mlp_share_permuted": 0.15,
+    "mlp_z": np.array([0.0, 1.0, 2.5, 0.5]),
+    "mlp_p_family": 0.2,
+    "embedding_share": 0.0,
+    "embedding_share_permuted": 0.02,
+    "final_difference": 12.5,
+    "decomposition_error": 3e-7,
+}
+
+
+@pytest.fixture
+def section_of(tmp_path):
+    def made(values):
+        (section,) = contributions.sections(finished_run(tmp_path, {"curves": {}, "contributions": values}))
+        return section
+
+    return made
+
+
+def test_sentences_state_shares_beside_those_with_permuted_labels(section_of):
+    section = section_of(VALUES)
+    assert section.title == "Contributions to refusal at position -1: 20 harmful and 21 harmless prompts"
+    assert section.facts == [
+        "Shares of the distance of the means behind the last block (12.5): heads 50.0 % (permuted labels give 25.0 %); "
+        "MLPs 50.0 % (permuted labels give 60.0 %); input of the first block 0.0 % (permuted labels give 2.0 %).",
+        "Largest share of a single part: head L3H0, 30.0 % (permuted labels give 15.0 %); MLP layer 2, 20.0 % "
+        "(permuted labels give 15.0 %).",
+        "Parts that write more along the difference of the means than chance gives (family-wise p of at most 0.05 over "
+        "all heads, MLPs and the input of the first block): heads 2 of 8 (largest z 9.0, of L1H0: 5.0 %, where "
+        "permuted labels give 2.5 %); MLPs 0 of 4 (largest z 2.5, of layer 2: 20.0 %, where permuted labels "
+        "give 15.0 %).",
+        "Largest standardised difference (of the means, over the pooled standard deviation) of what a head writes onto "
+        "the direction behind its own attention: 0.90, of L1H0. The direction is fitted to the same prompts.",
+        "The sum over heads and biases differs from attention's output by at most 3.0e-07 of the norm of the stream, "
+        "over all prompts and layers.",
+    ]
+
+
+def test_a_negative_standardised_difference_keeps_its_sign(section_of):
+    section = section_of(VALUES | {"head_standardised": np.array([[0.1, 0.0], [0.0, -2.0], [0.0, 0.0], [0.5, 0.0]])})
+    assert "its own attention: -2.00, of L1H1." in section.facts[3]
+
+
+def test_the_figure_adds_the_shares_up(section_of):
+    section = section_of(VALUES | {"embedding_share": 0.25})
+    (figure,) = section.figures
+    drawn = {trace.name: np.array(trace.y, dtype=float) for trace in figure.draw().data}
+    np.testing.assert_allclose(drawn["attention"], HEADS.sum(axis=1))
+    np.testing.assert_allclose(drawn["MLP, permuted labels"], 0.15)
+    np.testing.assert_allclose(drawn["sum up to this layer"], 0.25 + np.cumsum(HEADS.sum(axis=1) + MLPS))
+    assert [one.name for one in section.maps] == [
+        "contributions.refusal.share",
+        "contributions.refusal.z",
+        "contributions.refusal.standardised",
+    ]
+    assert all(one.draw().data for one in section.maps)
+
+
+@pytest.mark.parametrize(
+    ("known", "reason"),
+    [({}, "in post-norm models the stream is not a sum"), ({"head_difference": 1.0}, "they need all layers")],
+)
+def test_missing_contributions_have_their_reason(section_of, known, reason):
+    section = section_of({"n_positive": 5, "n_negative": 5, **known})
+    (fact,) = section.facts
+    assert reason in fact
+    assert section.figures == []
+
+
+def test_a_contrast_without_prompts_at_the_position_has_no_section(tmp_path):
+    run = finished_run(tmp_path, {"curves": {}, "contributions": {"n_positive": 0, "n_negative": 3}})
+    assert contributions.sections(run) == []
