@@ -13,7 +13,7 @@ from theodolite.spec_file import read_spec
 
 TOP_FIELDS = "allowed: name, model, prompts, capture, contrasts, analyses"
 SET_FIELDS = "allowed: source, split, column, where, draw, skip, limit, template, system, positions"
-SITES = "resid_pre, resid_mid, resid_mid_sum, resid_post, attn_out, mlp_out"
+SITES = "resid_pre, resid_mid, resid_mid_sum, resid_post, head_out, attn_out, mlp_out"
 NAME_RULE = "must match ^[a-z][a-z0-9_-]{0,47}$"
 FROM_THE_END = "positions count from the end: -1 is the last token"
 
@@ -103,7 +103,7 @@ BAD = {
         capture("sites: [resid_pre, resid_middle]"),
         [
             "  capture.sites.1: given 'resid_middle'",
-            "'resid_pre', 'resid_mid', 'resid_mid_sum', 'resid_post', 'attn_out', 'mlp_out'",
+            "'resid_pre', 'resid_mid', 'resid_mid_sum', 'resid_post', 'head_out', 'attn_out', 'mlp_out'",
         ],
     ),
     "resid_final_requested": (

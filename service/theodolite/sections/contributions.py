@@ -45,10 +45,10 @@ def _section(run: Run, contributions: xr.Dataset, contrast: str) -> Section | No
         return Section(title, [_why_missing(values)])
     name = f"contributions.{contrast}"
     maps = {
-        "share": ("share of the separation that each head writes", values["head_share"]),
-        "z": ("z of what each head writes along the difference of the means", values["head_z"]),
+        "share": ("heads: share of the separation", values["head_share"]),
+        "z": ("heads: z of the share", values["head_z"]),
         "standardised": (
-            "standardised difference of what each head writes onto the direction behind its attention",
+            "heads: standardised difference",
             values["head_standardised"],
         ),
     }
