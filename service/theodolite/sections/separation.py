@@ -162,8 +162,11 @@ def _facts(values: xr.Dataset, counts: list[int], null: xr.Dataset | None) -> It
 
 
 def _fisher_sentence(values: xr.Dataset, best: int) -> str:
-    if not np.isfinite(along_depth(values["fisher_ratio"])).any():
+    known = np.isfinite(along_depth(values["fisher_ratio"]).values)
+    if not known.any():
         return "The Fisher ratio is missing: each of the five folds needs at least one prompt of each set."
+    if not known[best]:
+        return "The Fisher ratio there is missing: all prompts of a set have the same activations."
     return (
         f"The Fisher ratio there is {point_text(values, 'fisher_ratio', best, '.3g')} (squared distance of the means "
         "over the variances of both sets, each summed over all features; equal means give 0)."

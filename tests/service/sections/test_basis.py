@@ -108,7 +108,7 @@ def test_each_sentence_lists_all_sets(section_of):
 
 
 def test_layers_count_as_better_or_worse_if_the_interval_of_the_gain_excludes_0(section_of):
-    low, high = [0.06, -0.01, -0.2, 0.0], [0.14, 0.05, -0.1, 0.02]
+    low, high = [0.06, -0.01, -0.2, 0.0], [0.14, 0.0, -0.1, 0.02]
     section = section_of(group(r_squared_gain_mlp_low=low, r_squared_gain_mlp_high=high))
     assert section.facts[0].endswith("(the affine map is better in 4 of 4 layers and worse in 0, n = 40).")
     assert section.facts[1].endswith("(the affine map is better in 1 of 4 layers and worse in 1, n = 40).")
@@ -147,9 +147,9 @@ def test_layers_with_one_direction_are_named(section_of):
 
 
 def test_a_map_without_leading_directions_has_no_isometry_defect(section_of):
-    section = section_of(group(isometry_defect_attention=np.nan))
+    section = section_of(group(isometry_defect_attention=np.nan, isometry_defect_mlp=[np.nan, 0.1, 0.2, 0.6]))
     (isometry,) = (fact for fact in section.facts if fact.startswith("Isometry"))
-    assert isometry.startswith(ISOMETRY.format("the MLP"))
+    assert isometry.startswith(f"{ISOMETRY.format('the MLP')}harmful 0.2000 (")
 
 
 def test_a_family_without_a_middle_shows_whole_blocks(section_of):

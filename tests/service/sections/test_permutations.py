@@ -185,6 +185,19 @@ def test_the_fisher_ratio_stands_behind_the_accuracy(tmp_path):
     )
 
 
+def test_a_fisher_ratio_of_sets_without_a_variance_is_missing(tmp_path):
+    """At a token that all prompts of a set share, the first input separates the sets and does not vary."""
+    fisher = np.full((1, 2, 1, 4), 12.34)
+    auroc = np.full((1, 2, 1, 4), 0.9)
+    fisher[0, 0, 0, 0], auroc[0, 0, 0, 0] = np.nan, 1.0
+    assert starting(facts_of(tmp_path, fisher_ratio=fisher, auroc=auroc), "Accuracy") == (
+        f"{ACCURACY}The Fisher ratio there is missing: all prompts of a set have the same activations."
+    )
+    auroc[0, 0, 0, :2] = 0.95, 1.0  # another depth is the best one
+    elsewhere = facts_of(tmp_path / "elsewhere", fisher_ratio=fisher, auroc=auroc)
+    assert starting(elsewhere, "Accuracy").startswith(f"{ACCURACY}The Fisher ratio there is 12.3 (")
+
+
 def test_a_missing_fisher_ratio_has_its_reason(tmp_path):
     assert starting(facts_of(tmp_path), "Accuracy") == (
         f"{ACCURACY}The Fisher ratio is missing: each of the five folds needs at least one prompt of each set."

@@ -73,7 +73,7 @@ def test_the_figure_of_reliability_has_both_measures_at_each_site(run):
 def heads_group(alignment, z=np.nan):
     values, z = (np.broadcast_to(array, (1, 4, 4, 2)) for array in (alignment, z))
     dims = ("contrast", "side", "layer", "head")
-    tests = {"null_mean": 0.25, "null_sd": 0.125, "z": z, "p_family": np.where(z > 3, 0.02, 0.3)}
+    tests = {"null_mean": 0.25, "null_sd": 0.125, "z": z, "p_family": np.where(z > 3, 0.05, 0.3)}
     return xr.Dataset(
         {
             "direction_alignment": (dims, values),
@@ -117,11 +117,11 @@ def test_heads_are_chosen_by_their_z_against_permuted_labels(run):
     directions = read_group(run, "directions")
     fact, _ = heads._alignment_facts(heads_group(alignment, z), directions)
     null = "permuted labels give 0.25 ± 0.12, p = {} over all heads of the side"
-    reading = f"4 of 6 (largest z 9.0, of L0H0: 0.90, where {null.format('0.02')})"
+    reading = f"4 of 6 (largest z 9.0, of L0H0: 0.90, where {null.format('0.05')})"
     assert fact == ALIGN.format("") + "; ".join(
         [
             *(f"{side} {reading}" for side in READING),
-            f"VO output 2 of 4 (largest z 5.0, of L3H0: 0.40, where {null.format('0.02')}).",
+            f"VO output 2 of 4 (largest z 5.0, of L3H0: 0.40, where {null.format('0.05')}).",
         ]
     )
     fact, _ = heads._alignment_facts(heads_group(alignment, z / 4), directions)

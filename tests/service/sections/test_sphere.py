@@ -188,7 +188,12 @@ def test_the_scales_of_pairs_of_norm_layers_stand_beside_permuted_features(secti
     assert pair_facts(section) == [CORRELATION, OVERLAP]
     assert not any("hyperplanes" in fact for fact in section.facts)
     assert [one.name for one in section.maps] == ["sphere.scale_correlation", "sphere.ellipsoid_overlap"]
-    assert [one.draw().data[0].z[0][2] for one in section.maps] == [-0.3, 0.6]
+    assert [one.caption for one in section.maps] == [
+        "correlation over features between the scales γ of two norm layers",
+        "overlap of the ellipsoids of two norm layers",
+    ]
+    drawn = [one.draw().data[0] for one in section.maps]
+    assert [(one.z[0][2], one.zmin, one.zmax) for one in drawn] == [(-0.3, -1, 1), (0.6, 0, 1)]
 
 
 def test_constant_scales_have_no_correlation_and_no_null_of_it(section_of):
@@ -207,9 +212,9 @@ def test_ellipsoids_without_an_overlap_have_only_the_correlation_of_their_scales
 
 def test_planes_of_layer_norms_have_the_cosine_of_their_normals(section_of):
     section = section_of(sphere_group(0.05, PLANE).assign(plane_normal_cosine=pairs(0.9, 0.5, np.nan)))
-    assert starting(section, "Median absolute cosine").startswith(
+    assert starting(section, "Median absolute cosine") == (
         "Median absolute cosine between the normals of the hyperplanes in which the outputs of two layer norms lie: "
-        "0.70; one shared plane gives 1, random directions about 0.1"
+        "0.70; one shared plane gives 1, random directions about 0.18."
     )
 
 
