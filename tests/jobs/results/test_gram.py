@@ -7,6 +7,7 @@ import pytest
 from scipy.spatial.distance import cdist
 from sklearn.metrics import silhouette_score
 from support.analysing import stale_gram, survey_gram
+from support.gram_cases import cka, debiased_cka, in_spaces
 from support.result_cases import assert_same_rows, contrast, draw, model_of, silent
 from support.stored import read_table, store_run
 
@@ -61,14 +62,6 @@ def finals(arrays):
     }
 
 
-def in_spaces(x):
-    """Samples as they are, on the sphere, and over each feature's spread, by what names begin with."""
-    lengths = np.sqrt((x**2).sum(axis=1, keepdims=True))
-    varies = np.ptp(x, axis=0) > 0
-    spread = np.std(x[:, varies], axis=0, ddof=1) if len(x) > 1 else 1.0
-    return {"": x, "on_sphere_": x / lengths * np.sqrt(x.shape[1]), "standardised_": x[:, varies] / spread}
-
-
 def shape_of(x, same):
     """Cosine, dimensions, and how many samples coincide, of (sample, feature)."""
     found = dict.fromkeys(("mean_cosine", "participation_ratio", "effective_rank", "intrinsic_dimension"), np.nan)
@@ -85,24 +78,6 @@ def shape_of(x, same):
     if len(x) > 2 and apart.sum() > 2 and not same:
         found["intrinsic_dimension"] = apart.sum() / np.log(distances[apart, 1] / distances[apart, 0]).sum()
     return found
-
-
-def cka(x, y):
-    """Kornblith's, on features."""
-    x, y = x - x.mean(axis=0), y - y.mean(axis=0)
-    return np.linalg.norm(x.T @ y) ** 2 / np.linalg.norm(x.T @ x) / np.linalg.norm(y.T @ y)
-
-
-def hsic(x, y):
-    """Song's unbiased estimator, but for a factor, from Gram matrices without their diagonals."""
-    n, k, m = len(x), x @ x.T, y @ y.T
-    np.fill_diagonal(k, 0)
-    np.fill_diagonal(m, 0)
-    return (k * m).sum() + k.sum() * m.sum() / ((n - 1) * (n - 2)) - 2 / (n - 2) * k.sum(axis=0) @ m.sum(axis=0)
-
-
-def debiased_cka(x, y):
-    return hsic(x, y) / np.sqrt(hsic(x, x) * hsic(y, y))
 
 
 def with_permuted_steps(x, steps):
@@ -345,67 +320,6 @@ def test_the_output_of_a_block_is_read_from_a_captured_site(tmp_path):
     pre, post = (arrays["bad"][site].astype(np.float64) for site in ("resid_pre", "resid_post"))
     expected = [debiased_cka(pre[:, 1, layer], post[:, 1, layer]) for layer in range(3)]
     np.testing.assert_allclose(read_group(run, "gram")["cka_block"].sel(set="bad", position=-1), expected, rtol=1e-9)
-
-
-def branch_of(run, step, prefix=""):
-    """The CKA of the last position of the set `bad`, by layer."""
-    return read_group(run, "gram")[f"{prefix}cka_{step}_branch"].sel(set="bad", position=-1)
-
-
-def test_captured_outputs_of_branches_are_used_instead_of_differences(tmp_path):
-    arrays = {"bad": draw(9, ("resid_pre", "resid_mid", "attn_out", "mlp_out"), seed=2)}
-    run = store_run(tmp_path, arrays)
-    survey_gram(run, {}, GramSpec(), None, silent)
-    at_last = {site: values[:, -1].astype(np.float64) for site, values in arrays["bad"].items()}
-    for step, entering, added in (("attention", "resid_pre", "attn_out"), ("mlp", "resid_mid", "mlp_out")):
-        expected = [debiased_cka(at_last[entering][:, layer], at_last[added][:, layer]) for layer in range(LAYERS)]
-        np.testing.assert_allclose(branch_of(run, step), expected, rtol=1e-9)
-        moved = [
-            debiased_cka(*(in_spaces(at_last[site][:, layer])["on_sphere_"] for site in (entering, added)))
-            for layer in range(LAYERS)
-        ]
-        np.testing.assert_allclose(branch_of(run, step, "on_sphere_"), moved, rtol=1e-9)
-
-
-def test_branches_of_parallel_blocks_read_the_input_of_the_block(tmp_path):
-    arrays = {"bad": draw(9, ("resid_pre", "attn_out", "mlp_out"), seed=2)}
-    run = store_run(tmp_path, arrays, final={"bad": draw(9, seed=3)["resid_pre"][:, :, 0]})
-    survey_gram(run, {}, GramSpec(), None, silent)
-    pre, attn, mlp = (arrays["bad"][site][:, -1].astype(np.float64) for site in ("resid_pre", "attn_out", "mlp_out"))
-    for step, added in (("attention", attn), ("mlp", mlp)):
-        expected = [debiased_cka(pre[:, layer], added[:, layer]) for layer in range(LAYERS)]
-        np.testing.assert_allclose(branch_of(run, step), expected, rtol=1e-9)
-    expected = [debiased_cka(pre[:, layer], pre[:, layer + 1] - pre[:, layer]) for layer in range(LAYERS - 1)]
-    np.testing.assert_allclose(branch_of(run, "block")[:-1], expected, rtol=1e-9)
-
-
-def test_parallel_blocks_without_outputs_have_only_the_branches_of_the_block(tmp_path):
-    run = store_run(tmp_path, {"bad": draw(9, ("resid_pre",))})
-    survey_gram(run, {}, GramSpec(), None, silent)
-    assert np.isnan(branch_of(run, "attention")).all()
-    assert np.isnan(branch_of(run, "mlp")).all()
-    assert np.isfinite(branch_of(run, "block")[:-1]).all()
-
-
-def test_post_norm_blocks_have_branches_only_from_captured_outputs(tmp_path):
-    arrays = {"bad": draw(9, ("resid_pre", "resid_mid", "attn_out"))}
-    run = store_run(tmp_path, arrays, parity={"post_norm": True})
-    survey_gram(run, {}, GramSpec(), None, silent)
-    assert np.isfinite(branch_of(run, "attention")).all()
-    assert np.isnan(branch_of(run, "mlp")).all()
-    assert np.isnan(branch_of(run, "block")).all()
-
-
-def test_the_skip_makes_cka_large_although_the_branch_is_independent(tmp_path):
-    """Attention adds a hundredth of independent noise: the sum keeps the geometry, the branch has none of it."""
-    rng = np.random.default_rng(0)
-    pre = rng.normal(size=(60, 1, LAYERS, WIDTH)) * np.geomspace(1, 0.3, WIDTH)
-    arrays = {"bad": {"resid_pre": pre, "resid_mid": pre + 0.01 * rng.normal(size=pre.shape)}}
-    run = store_run(tmp_path, {"bad": {site: values.astype(np.float32) for site, values in arrays["bad"].items()}}, 30)
-    survey_gram(run, {}, GramSpec(), None, silent)
-    through = read_group(run, "gram")["cka_attention"].sel(set="bad", position=-1)
-    assert (through > 0.999).all()
-    assert (abs(branch_of(run, "attention")) < 0.15).all()
 
 
 def test_a_zero_vector_makes_only_its_own_statistics_nan(tmp_path):
