@@ -103,14 +103,16 @@ def _of_contrast(context: Context, weights: Weights, contrast: PermutedContrast,
         "mlp": np.stack([layer.mlp for layer in found if layer.mlp is not None], axis=1),
         "embedding": embedding[:, None],
     }
-    draws = np.concatenate([part.reshape(len(lengths), -1) for part in parts.values()], axis=1)
-    tested = permutation_test(draws)
+    # The share and not the contribution: if the sets differ at all, most parts write more than with permuted labels.
+    shares = ratio(
+        np.concatenate([part.reshape(len(lengths), -1) for part in parts.values()], axis=1), lengths[:, None]
+    )
+    tested = permutation_test(shares)
     stop = np.cumsum([part[0].size for part in parts.values()])
     for (name, part), end in zip(parts.items(), stop, strict=True):
         own, shape = slice(end - part[0].size, end), part.shape[1:] if name != "embedding" else ()
-        shares = ratio(part, lengths.reshape(-1, *[1] * (part.ndim - 1)))
-        arrays[f"{name}_share"] = shares[0].reshape(shape)
-        arrays[f"{name}_share_permuted"] = shares[1:].mean(axis=0).reshape(shape)
+        arrays[f"{name}_share"] = shares[0, own].reshape(shape)
+        arrays[f"{name}_share_permuted"] = tested.null_mean[own].reshape(shape)
         arrays[f"{name}_z"] = tested.z[own].reshape(shape)
         arrays[f"{name}_p_family"] = tested.p_family[own].reshape(shape)
     return {**arrays, "final_difference": lengths[0]}

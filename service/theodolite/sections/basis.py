@@ -127,9 +127,8 @@ def _isometry(values: xr.Dataset, sublayer: str) -> str:
         return ""
     low, high = (_median(values, f"stretch_{end}_{sublayer}", 2) for end in ("low", "high"))
     return (
-        f"{_median(values, f'isometry_defect_{sublayer}', 4)} (random steps of the same length give "
-        f"{_median(values, f'isometry_defect_random_{sublayer}', 4)}; 5 % and 95 % quantiles of the stretch {low} and "
-        f"{high})"
+        f"{_median(values, f'isometry_defect_{sublayer}', 4)}, with stretches from {low} to {high} (random steps of "
+        f"the same length give a defect of {_median(values, f'isometry_defect_random_{sublayer}', 4)})"
     )
 
 

@@ -17,11 +17,11 @@ from theodolite.store.runs import Run
 
 _HOW_TO_READ = (
     "The stream behind the last block is the sum of the input of the first block and of what all heads and MLPs add. "
-    "Each part is projected onto the difference of the two sets' means there, and its share is its part of their "
-    "distance. All shares add up to 100 %. A share can be negative. Shares are direct contributions: they do not "
-    "contain what later layers make of a head's output. A part that writes long vectors has a large share with "
-    "permuted labels too, so each share stands beside that one, and z is the contribution minus its mean under "
-    "permuted labels, divided by the standard deviation."
+    "Each of these parts is projected onto the difference of the two sets' means there. Its share is this "
+    "contribution, divided by the distance of the means; all shares add up to 100 %, and a share can be negative. "
+    "Shares are direct contributions: they do not contain what later layers make of a part. A part that writes long "
+    "vectors has a large share with permuted labels too. So each share is given together with the mean share of the "
+    "same part under permuted labels, and z is the share minus this mean, divided by the standard deviation."
 )
 
 
@@ -88,8 +88,8 @@ def _facts(values: xr.Dataset) -> Iterator[str]:
     yield f"Largest share of a single part: {listed(largest)}."
     passed = {"heads": _passed(values, "head"), "MLPs": _passed(values, "mlp")}
     yield (
-        "Parts that write more along the difference of the means than chance gives (family-wise p of at most "
-        f"{LEVEL} over all heads, MLPs and the input of the first block): {listed(passed)}."
+        f"Parts whose share exceeds that with permuted labels (family-wise p of at most {LEVEL} over all heads, MLPs "
+        f"and the input of the first block): {listed(passed)}."
     )
     standardised = abs(values["head_standardised"])
     if np.isfinite(standardised).any():
@@ -97,9 +97,10 @@ def _facts(values: xr.Dataset) -> Iterator[str]:
         top = top.isel(place=int(np.nanargmax(top.values)))
         at = {"layer": int(top["layer"]), "head": int(top["head"])}
         yield (
-            "Largest standardised difference (of the means, over the pooled standard deviation) of what a head writes "
-            f"onto the direction behind its own attention: {number(values['head_standardised'].sel(at), 2)}, of "
-            f"{head_name(at['layer'], at['head'])}. The direction is fitted to the same prompts."
+            "Each head's output is also projected onto the difference of the means behind its own attention. The two "
+            f"sets differ the most in this projection for {head_name(at['layer'], at['head'])}: by "
+            f"{number(values['head_standardised'].sel(at), 2)} pooled standard deviations (the direction is fitted to "
+            "the same prompts)."
         )
     yield (
         "The sum over heads and biases differs from attention's output by at most "

@@ -93,8 +93,8 @@ def _shape_facts(values: xr.Dataset, site: str, labels: Mapping[str, str]) -> It
         yield f"Mean cosine between two prompts, over layers at {site}: {listed(ranges)}."
     if dimensions := {label: text for label, of_set in varied.items() if (text := _dimension(of_set))}:
         yield (
-            f"Largest TwoNN dimension over layers at {site}: {listed(dimensions)}. At 1, the estimate does "
-            "not differ from that of Gaussian samples."
+            f"Largest TwoNN dimension over layers at {site}: {listed(dimensions)}. A ratio of 1 means "
+            "that the set's estimate equals that of its Gaussian samples."
         )
     yield from _similarity_facts(values, site, labels)
     yield from _orthant_facts(values.sel(set=list(labels)))
@@ -135,8 +135,8 @@ def _similarity_facts(values: xr.Dataset, site: str, labels: Mapping[str, str]) 
     texts = {step: text for name, step in _STEPS.items() if (text := _cka(shown, name))}
     if texts:
         yield (
-            f"Median debiased CKA of an input with the output, over layers and sets: {listed(texts)}. Equal geometry "
-            "gives 1, independent activations give 0. The output contains the input through the skip connection."
+            "Median debiased CKA, over layers and sets, between an input and its output (which contains the input "
+            f"through the skip connection): {listed(texts)}. Equal geometry gives 1, independent activations give 0."
         )
     if narrow:
         yield (
@@ -148,7 +148,8 @@ def _similarity_facts(values: xr.Dataset, site: str, labels: Mapping[str, str]) 
 
 def _cka(values: xr.Dataset, step: str) -> str:
     """Return the median CKA of a step over layers and sets, beside its controls; empty if there is none."""
-    forms = {"": "", "_permuted": "with the input plus another prompt's step", "_branch": "with the step alone"}
+    forms = {"": "", "_permuted": "between the input and its sum with another prompt's step"}
+    forms["_branch"] = "between the input and its own step alone"
     medians = {}
     for suffix in forms:
         cka = values[f"cka_{step}{suffix}"].values

@@ -23,9 +23,10 @@ _SIDES = {"qk_query": "QK query", "qk_key": "QK key", "vo_read": "VO input", "vo
 _HOW_TO_READ = (
     "Each cell of a map is one head; select it to open the head's card below the maps. Spectra are singular values of "
     "the bilinear maps W_QK = s·W_Q R W_Kᵀ and W_VO = W_V W_O, in float64, at offset 0 between query and key. "
-    "Alignment is |dᵀM|/σ₁ for a contrast's direction d, and |M d|/σ₁ on the sides QK key and VO output: it is 1 if d "
-    "is the leading singular vector. For QK query, QK key and VO input, d is the difference of the "
-    "means of the inputs after attention's norm. z is the alignment minus its mean "
+    "A head has four sides: QK query, QK key, VO input, VO output. Alignment is |dᵀM|/σ₁ on the sides QK query and VO "
+    "input, and |M d|/σ₁ on the other two: it is 1 if d is the leading singular vector. On VO output, d is the "
+    "contrast's direction behind attention; on the other three sides, it is the difference of the means of the inputs "
+    "after attention's norm. z is the alignment minus its mean "
     "under permuted labels, divided by the standard deviation."
 )
 

@@ -167,9 +167,9 @@ def _shared_facts(sphere: xr.Dataset) -> Iterator[str]:
         )
     if np.isfinite(overlap):
         yield (
-            "Length of the intersection of two norm layers' output ranges along a feature, divided by the length of "
-            f"their union: {percent(overlap, 0)} (mean over features, median over pairs; permuted features give "
-            f"{percent(permuted, 0)}, equal ellipsoids 100 %)."
+            "Overlap of the ellipsoids of two norm layers, as the length of a feature's axis that both cover over the "
+            f"length that at least one covers: {percent(overlap, 0)} (mean over features, median over pairs; permuted "
+            f"features give {percent(permuted, 0)}, equal ellipsoids 100 %)."
         )
     normals = median("plane_normal_cosine")
     if np.isfinite(normals):

@@ -14,7 +14,7 @@ _QUANTITIES = {"norm_mean": "the norm", "variance_mean": "the mean variance", "v
 _MISSING = "\N{EN DASH}"
 _COLUMNS = [
     *("quantity", "set", "site", "depths", "factor per block", "R²", "exponent", "origin", "R²"),
-    *("AIC, power law minus exponential", "with one depth left out", "gain of the product", "verdict"),
+    *("AIC, power law minus exponential", "with one depth left out", "AIC gain of the product of both", "verdict"),
 ]
 
 
@@ -30,8 +30,8 @@ def growth_facts(growth: pd.DataFrame, labels: Mapping[str, str], position: int)
         of_sets = {labels[str(name)]: fits for name, fits in of_quantity.groupby("set", sort=False)}
         site = of_quantity["site"].iloc[0]
         yield (
-            f"Law of growth of {_QUANTITIES[str(quantity)]} along depth, and the fit at {site}: "
-            f"{listed({label: _of_set(fits, site) for label, fits in of_sets.items()})}."
+            f"Law of growth of {_QUANTITIES[str(quantity)]} along depth (exponential or power law), and the fit at "
+            f"{site}: {listed({label: _of_set(fits, site) for label, fits in of_sets.items()})}."
         )
 
 
@@ -54,9 +54,9 @@ def growth_notes(growth: pd.DataFrame) -> list[str]:
         "both laws are fitted with errors that are correlated between neighbouring depths (AR(1)), and AIC and "
         "intervals take this into account; R² is the share of the variance of a quantity's logarithm that the fitted "
         "curve alone explains, so R² and AIC can favour different laws",
-        f"a law is decided if its AIC is at least {AIC_MARGIN:g} lower than that of the other law, at resid_pre and at "
-        "resid_mid, both with all depths and if any one depth is left out; an exponential must also change the "
-        f"quantity by a factor of {np.exp(MIN_LOG_GROWTH):.0f}",
+        f"a law is decided if its AIC is at least {AIC_MARGIN:g} lower than that of the other law; this must hold at "
+        "resid_pre and at resid_mid, with all depths and also without any single depth; an exponential must also "
+        f"change the quantity by a factor of {np.exp(MIN_LOG_GROWTH):.0f}",
         f"no law is decided if, at one of the sites, a product of both laws has an AIC at least {PRODUCT_MARGIN:g} "
         "lower than the better law: then neither law alone describes the curve",
         "an origin marked “limit” is at an end of its allowed range, so the exponent depends on this range",
@@ -82,8 +82,9 @@ def _of_set(fits: pd.DataFrame, site: str) -> str:
         return f"{verdict} (exponent {_slope(power)}, origin {_origin(power)} blocks, {_r_squared(power)}, {n})"
     # Every set has the slope of an exponential, as a description; its verdict says whether the law holds.
     few = f"; a verdict needs {VERDICT_POINTS}" if np.isnan(exponential["aic_difference"]) else ""
-    factor = f"the exponential has a factor of {_factor(exponential)} per block"
-    return f"{verdict} ({factor}, {_r_squared(exponential)}, {n}{few})"
+    factor = f"the exponential has a factor of {_factor(exponential)} per block, {_r_squared(exponential)}"
+    other = f", the power law {_r_squared(power)}" if verdict == "undecided" and np.isfinite(power["r_squared"]) else ""
+    return f"{verdict} ({factor}{other}, {n}{few})"
 
 
 def _cells(fits: pd.DataFrame) -> Iterator[str]:

@@ -24,7 +24,8 @@ _COSINES = {
 STEP_NOTES = (
     "the ratio at right angles is that of a path with equally long steps, each at a right angle to all earlier ones; a "
     "larger ratio means that steps partly cancel",
-    "a centred cosine is that of two vectors minus their means over the prompts of the set, summed over prompts; "
+    "for a centred cosine, each vector loses its mean over the prompts of the set, and dot products and squared norms "
+    "are summed over prompts before the division; "
     f"it counts as below or above 0 if its family-wise p over all blocks is at most {LEVEL}; the null is the "
     "cosine after a permutation of the prompts of one of the two vectors",
 )

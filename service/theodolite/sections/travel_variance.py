@@ -16,13 +16,13 @@ def variance_facts(travel: xr.Dataset, labels: Mapping[str, str]) -> Iterator[st
     growths = {label: growth for name, label in labels.items() if (growth := _growth(travel.sel(set=name)))}
     texts = {
         label: f"{growth.course} ({percent(sum(growth.steps.values()), 0)} variance of the steps, "
-        f"{percent(sum(growth.covariances.values()), 0)} twice their covariance with the stream; "
-        f"{percent(growth.last_block, 0)} in the last of these blocks alone; n = {growth.n})"
+        f"{percent(sum(growth.covariances.values()), 0)} the covariance term, 2·Cov of step and stream; "
+        f"{percent(growth.last_block, 0)} comes from this last block alone; n = {growth.n})"
         for label, growth in growths.items()
     }
     if texts:
         yield (
-            "Growth of the total variance over prompts, up to the block after which it is largest, and its parts: "
+            "Growth of the total variance over prompts up to its maximum, and the parts of this growth: "
             f"{listed(texts)}."
         )
 

@@ -29,7 +29,7 @@ _HOW_TO_READ = (
     "prefers unrelated nouns. “Permuted "
     "nouns” compares the scores of a noun with the similarities of another noun, 200 times. “Random matrices” replaces "
     "W_QK by 200 random matrices with the same singular values. The test against random matrices is the stricter one "
-    "if nouns form groups, because any matrix keeps a part of such an order. The "
+    "if nouns form groups, because even a random matrix gives nouns of one group similar scores. The "
     "map has a dot on each head that passes both tests. z is the relatedness minus the mean of the permuted nouns, "
     "over their standard deviation."
 )

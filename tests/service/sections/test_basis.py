@@ -69,14 +69,16 @@ def section_of(monkeypatch, tmp_path):
 def test_sentences_state_medians_and_their_references(section_of):
     section = section_of(group())
     better = "the affine map is better in 4 of 4 layers and worse in 0"
-    defect = "harmful 0.1200 (random steps of the same length give 0.0500; 5 % and 95 % quantiles of the stretch 0.50"
+    defect = (
+        "harmful 0.1200, with stretches from 0.50 to 2.00 (random steps of the same length give a defect of 0.0500)"
+    )
     assert section.facts == [
         f"{OUTPUTS.format('attention')}harmful {MAPS} ({better}, n = 40).",
         f"{OUTPUTS.format('the MLP')}harmful {MAPS} ({better}, n = 40).",
         f"{STEPS.format('attention')}harmful 0.700 (permuted steps give 0.000).",
         f"{STEPS.format('the MLP')}harmful 0.700 (permuted steps give 0.000).",
-        f"{ISOMETRY.format('attention')}{defect} and 2.00).",
-        f"{ISOMETRY.format('the MLP')}{defect} and 2.00).",
+        f"{ISOMETRY.format('attention')}{defect}.",
+        f"{ISOMETRY.format('the MLP')}{defect}.",
         "These maps are tested only in the directions in which these prompts differ at this position. Even R² = 1 "
         "would not show that a layer is a change of basis of the whole space (8 dimensions).",
     ]
@@ -103,7 +105,7 @@ def test_each_sentence_lists_all_sets(section_of):
         "0.000)."
     )
     assert "; harmless 0.1200" in facts[4]
-    assert facts[5].startswith(f"{ISOMETRY.format('the MLP')}harmful 0.1200 (")
+    assert facts[5].startswith(f"{ISOMETRY.format('the MLP')}harmful 0.1200, with")
     assert "harmless" not in facts[5]
 
 
@@ -149,7 +151,7 @@ def test_layers_with_one_direction_are_named(section_of):
 def test_a_map_without_leading_directions_has_no_isometry_defect(section_of):
     section = section_of(group(isometry_defect_attention=np.nan, isometry_defect_mlp=[np.nan, 0.1, 0.2, 0.6]))
     (isometry,) = (fact for fact in section.facts if fact.startswith("Isometry"))
-    assert isometry.startswith(f"{ISOMETRY.format('the MLP')}harmful 0.2000 (")
+    assert isometry.startswith(f"{ISOMETRY.format('the MLP')}harmful 0.2000, with")
 
 
 def test_a_family_without_a_middle_shows_whole_blocks(section_of):

@@ -21,13 +21,13 @@ GAUSSIAN = {
     "intrinsic_dimension_gaussian": 20.0,
     "intrinsic_dimension_gaussian_sd": 1.5,
 }
-CKA = "Median debiased CKA of an input with the output, over layers and sets: "
-OTHER = "with the input plus another prompt's step"
-ALONE = "with the step alone"
-CKA_SCALE = (
-    " Equal geometry gives 1, independent activations give 0. The output contains the input through the skip "
-    "connection."
+CKA = (
+    "Median debiased CKA, over layers and sets, between an input and its output (which contains the input through the "
+    "skip connection): "
 )
+OTHER = "between the input and its sum with another prompt's step"
+ALONE = "between the input and its own step alone"
+CKA_SCALE = " Equal geometry gives 1, independent activations give 0."
 
 
 def section_of(tmp_path, module, name, values):
@@ -163,8 +163,8 @@ def test_the_dimension_stands_beside_that_of_gaussian_samples(tmp_path):
     times = "times the dimension of its Gaussian samples"
     assert starting(section, "Largest TwoNN") == (
         f"Largest TwoNN dimension over layers at resid_pre: harmful 16.0 in layer 1 ({gaussian} 0.40 to 0.80 "
-        f"{times}); harmless 30.0 in layer 0 ({gaussian} 1.50 to 1.50 {times}). At 1, the estimate does not differ "
-        "from that of Gaussian samples."
+        f"{times}); harmless 30.0 in layer 0 ({gaussian} 1.50 to 1.50 {times}). A ratio of 1 means that the set's "
+        "estimate equals that of its Gaussian samples."
     )
     assert "harmful, Gaussian with the same covariance" in lines_of(section, "gram.shape")
 
@@ -243,7 +243,7 @@ LARGEST = "Largest variance of a feature over prompts: "
 
 def test_the_largest_variance_of_both_sets_stands_beside_the_mean_over_features(tmp_path):
     largest = np.full((2, 2, 1, 4), 5.0)
-    largest[1, 1, 0, 2] = 1234.5
+    largest[1, 1, 0, 2], largest[1, 0, 0, 0] = 1234.5, np.nan
     features = np.full((2, 2, 1, 4), 3)
     features[1, 1, 0, 2] = 7
     values = {"variance_max": largest, "variance_mean": 2.0, "variance_max_feature": features}

@@ -173,8 +173,9 @@ CORRELATION = (
     "give 0 ± 0.22)."
 )
 OVERLAP = (
-    "Length of the intersection of two norm layers' output ranges along a feature, divided by the length of their "
-    "union: 70 % (mean over features, median over pairs; permuted features give 45 %, equal ellipsoids 100 %)."
+    "Overlap of the ellipsoids of two norm layers, as the length of a feature's axis that both cover over the length "
+    "that at least one covers: 70 % (mean over features, median over pairs; permuted features give 45 %, equal "
+    "ellipsoids 100 %)."
 )
 
 

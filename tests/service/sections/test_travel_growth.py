@@ -16,14 +16,17 @@ OLD = ["quantity", "set", "site", "position", "law", "intercept", "slope", "r_sq
 NAN = np.nan
 MISSING = "\N{EN DASH}"
 NOTHING = ((NAN,) * 3,) * 2
-MEAN_VARIANCE = "Law of growth of the mean variance along depth, and the fit at resid_pre: {}."
+MEAN_VARIANCE = (
+    "Law of growth of the mean variance along depth (exponential or power law), and the fit at resid_pre: {}."
+)
 FACTOR = "the exponential has a factor of 1.500 [1.330, 1.750] per block, R² = 0.97, n = 29 depths"
+BOTH = FACTOR.replace(", n", ", the power law R² = 0.97, n")
 FITS = ["1.500 [1.330, 1.750]", "0.97", "3.30 [2.90, 4.20]", "-2.5", "0.97"]
 """Cells of both fits in a row of the table."""
 
 COLUMNS = [
     *("quantity", "set", "site", "depths", "factor per block", "R²", "exponent", "origin", "R²"),
-    *("AIC, power law minus exponential", "with one depth left out", "gain of the product", "verdict"),
+    *("AIC, power law minus exponential", "with one depth left out", "AIC gain of the product of both", "verdict"),
 ]
 
 
@@ -51,7 +54,7 @@ def rows_of(growth, labels=None):
 
 
 def test_an_undecided_law_has_the_factor_of_the_exponential():
-    assert fact(table()) == MEAN_VARIANCE.format(f"bad undecided ({FACTOR})")
+    assert fact(table()) == MEAN_VARIANCE.format(f"bad undecided ({BOTH})")
 
 
 def test_an_exponential_has_its_factor():
@@ -81,7 +84,7 @@ def test_a_falling_quantity_has_a_factor_below_1(low, high, interval):
 
 
 def test_too_few_depths_are_named():
-    assert fact(table(differences=NOTHING)) == MEAN_VARIANCE.format(f"bad undecided ({FACTOR}; a verdict needs 11)")
+    assert fact(table(differences=NOTHING)) == MEAN_VARIANCE.format(f"bad undecided ({BOTH}; a verdict needs 11)")
 
 
 def test_a_constant_has_no_slope():
@@ -92,7 +95,7 @@ def test_a_constant_has_no_slope():
 def test_the_slope_is_that_of_the_first_site():
     growth = table()
     growth.loc[growth["site"] == "resid_mid", ["slope", "r_squared", "n"]] = 0.5, 0.2, 28
-    assert fact(growth) == MEAN_VARIANCE.format(f"bad undecided ({FACTOR})")
+    assert fact(growth) == MEAN_VARIANCE.format(f"bad undecided ({BOTH})")
 
 
 def test_one_sentence_lists_all_sets_of_a_quantity():
@@ -103,11 +106,13 @@ def test_one_sentence_lists_all_sets_of_a_quantity():
     labels = {"bad": "bad", "a set": "a set (marked)"}
     assert list(growth_facts(growth, labels, -1)) == [
         MEAN_VARIANCE.format(
-            f"bad undecided ({FACTOR}); a set (marked) power law (exponent 3.30 [2.90, 4.20], origin -2.5 blocks, R² = "
+            f"bad undecided ({BOTH}); a set (marked) power law (exponent 3.30 [2.90, 4.20], origin -2.5 blocks, R² = "
             "0.97, n = 29 depths)"
         ),
-        f"Law of growth of the norm along depth, and the fit at resid_pre: bad exponential ({FACTOR}).",
-        f"Law of growth of the largest variance along depth, and the fit at resid_pre: bad undecided ({FACTOR}).",
+        f"Law of growth of the norm along depth (exponential or power law), and the fit at resid_pre: bad exponential "
+        f"({FACTOR}).",
+        f"Law of growth of the largest variance along depth (exponential or power law), and the fit at resid_pre: bad "
+        f"undecided ({BOTH}).",
     ]
     assert [row[:3] for row in rows_of(growth, labels)] == [
         [quantity, label, site]
@@ -126,7 +131,7 @@ def test_a_set_whose_fits_start_at_another_site_names_it():
     other = table(set="other")
     growth = pd.concat([table(), other[other["site"] == "resid_mid"]], ignore_index=True)
     assert fact(growth, {"bad": "bad", "other": "other"}) == MEAN_VARIANCE.format(
-        f"bad undecided ({FACTOR}); other undecided ({FACTOR} at resid_mid)"
+        f"bad undecided ({BOTH}); other undecided ({BOTH} at resid_mid)"
     )
 
 

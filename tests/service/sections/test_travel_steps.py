@@ -182,7 +182,8 @@ def test_the_section_explains_tests_and_right_angles(tmp_path, monkeypatch):
     assert STEP_NOTES == (
         "the ratio at right angles is that of a path with equally long steps, each at a right angle to all earlier "
         "ones; a larger ratio means that steps partly cancel",
-        "a centred cosine is that of two vectors minus their means over the prompts of the set, summed over prompts; "
+        "for a centred cosine, each vector loses its mean over the prompts of the set, and dot products and squared "
+        "norms are summed over prompts before the division; "
         "it counts as below or above 0 if its family-wise p over all blocks is at most 0.05; the null is the cosine "
         "after a permutation of the prompts of one of the two vectors",
     )
