@@ -101,21 +101,35 @@ def put(location: Location, key: str, content: bytes) -> None:
         obstore.put(location, key, content)
 
 
+_CONFLICT_PAUSES = (0.1, 0.5, 2.0, 5.0)  # seconds before an attempt to create an object again
+
+
 def put_new(location: Location, key: str, content: bytes) -> bool:
     """Create an object and return True; if it exists already with other content, change nothing and return False.
 
     A bucket can create the object and lose its answer. The repeated request then meets the object of the first one, so
     the content decides: where the creator matters, it must be unique, for example by a random suffix.
+
+    Amazon S3 also answers with a conflict (409) if another request for the same key is in flight. Such a conflict
+    leaves no object if the other request fails, so the creation is then repeated.
     """
     with _writing(location, key):
-        try:
-            obstore.put(location, key, content, mode="create")
-        except AlreadyExistsError:
-            return get(location, key) == content
-        except BaseError:
-            if get(location, key) != content:
-                raise
-        return True
+        pauses = iter(_CONFLICT_PAUSES)
+        while True:
+            try:
+                obstore.put(location, key, content, mode="create")
+            except AlreadyExistsError:
+                found, pause = get(location, key), next(pauses, None)
+                if found is not None:
+                    return found == content
+                if pause is None:
+                    raise
+                time.sleep(pause)
+                continue
+            except BaseError:
+                if get(location, key) != content:
+                    raise
+            return True
 
 
 def get(location: Location, key: str) -> bytes | None:

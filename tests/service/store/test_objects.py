@@ -1,8 +1,10 @@
 """Check reads and writes of objects in folders that do not exist."""
 
 import pytest
+from obstore.exceptions import AlreadyExistsError
 
 from theodolite.errors import StoreError
+from theodolite.store import objects
 from theodolite.store.objects import (
     delete,
     folders,
@@ -54,3 +56,37 @@ def test_create_makes_a_missing_folder(tmp_path):
     location = open_location(str(tmp_path / "new"), create=True)
     assert put_new(location, "key", b"bytes")
     assert get(open_location(str(tmp_path / "new")), "key") == b"bytes"
+
+
+CONFLICT = AlreadyExistsError("409 ConditionalRequestConflict")
+
+
+def in_conflict(monkeypatch, n_conflicts):
+    """Let the first creations end with S3's answer while another request for the same key is in flight."""
+    answers, create = [CONFLICT] * n_conflicts, objects.obstore.put
+
+    def put_or_conflict(*arguments, **options):
+        if answers and options.get("mode") == "create":
+            raise answers.pop()
+        return create(*arguments, **options)
+
+    monkeypatch.setattr(objects.obstore, "put", put_or_conflict)
+    monkeypatch.setattr(objects.time, "sleep", lambda _: None)
+
+
+def test_a_conflict_without_an_object_is_not_taken_for_another_writer(tmp_path, monkeypatch):
+    location = open_location(str(tmp_path / "store"), create=True)
+    in_conflict(monkeypatch, 3)
+    assert put_new(location, "key", b"ours")
+    assert get(location, "key") == b"ours"
+    in_conflict(monkeypatch, 1)
+    assert not put_new(location, "key", b"theirs")
+    assert get(location, "key") == b"ours"
+
+
+def test_a_conflict_that_does_not_end_is_an_error_of_the_store(tmp_path, monkeypatch):
+    location = open_location(str(tmp_path / "store"), create=True)
+    in_conflict(monkeypatch, 100)
+    with pytest.raises(StoreError, match=r"cannot write key: .*409"):
+        put_new(location, "key", b"ours")
+    assert get(location, "key") is None
