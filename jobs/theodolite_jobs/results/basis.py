@@ -5,12 +5,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from theodolite.groups import GROUPS
 from theodolite.store.runs import Run
-from theodolite_jobs.passes.collect import Arrays
 from theodolite_jobs.passes.point_clouds import PointCloud, first_usable, read_cloud
 from theodolite_jobs.passes.selections import block_states
-from theodolite_jobs.results.context import Context, Result
+from theodolite_jobs.results.context import Context, Result, missing_arrays
 from theodolite_jobs.statistics.basis import MIN_SAMPLES, pair_grams, r_squared
 from theodolite_jobs.statistics.basis_spectrum import stretch
 from theodolite_jobs.statistics.separation import FOLDS
@@ -40,12 +38,7 @@ def compute(context: Context) -> Result:
         RunDamagedError: a shard differs from its commit record, or contains a number that is not finite.
     """
     run, coordinates = context.run, context.coordinates
-    arrays: Arrays = {
-        variable.name: np.full(
-            [len(coordinates[dim]) for dim in variable.dims], 0 if variable.dtype == "int64" else np.nan
-        )
-        for variable in GROUPS["basis"].variables
-    }
+    arrays = missing_arrays("basis", coordinates)
     clouds = {
         (name, position): first_usable(run, name, position, context.commits[name], _samples(context))
         for name in coordinates["set"]

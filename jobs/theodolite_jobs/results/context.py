@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import xarray as xr
 
 from theodolite.errors import ModelError
@@ -43,6 +44,16 @@ class Result:
     labels: Mapping[str, tuple[str, Sequence[Any]]] = field(default_factory=dict)
     tables: Mapping[str, bytes] = field(default_factory=dict)
     layers: Mapping[str, str] = field(default_factory=dict)
+
+
+def missing_arrays(group: str, coordinates: Mapping[str, Sequence[Any]]) -> Arrays:
+    """Return all variables of a group before any is measured: NaN, or 0 for numbers of prompts and dimensions."""
+    return {
+        variable.name: np.full(
+            [len(coordinates[dim]) for dim in variable.dims], 0 if variable.dtype == "int64" else np.nan
+        )
+        for variable in GROUPS[group].variables
+    }
 
 
 def _no_model(*_: Any) -> Any:

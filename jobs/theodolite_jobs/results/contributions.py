@@ -5,14 +5,12 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from theodolite.groups import GROUPS
 from theodolite.sites import Site, leaving_block
 from theodolite.store.runs import Run
 from theodolite_jobs.models.weights import Weights
-from theodolite_jobs.passes.collect import Arrays
 from theodolite_jobs.passes.selections import block_states, first_captured
 from theodolite_jobs.results.circuits import read_circuits
-from theodolite_jobs.results.context import Context, Result
+from theodolite_jobs.results.context import Context, Result, missing_arrays
 from theodolite_jobs.results.permuted_labels import PermutedContrast, permuted_contrast
 from theodolite_jobs.statistics.contributions import (
     head_outputs,
@@ -46,12 +44,7 @@ def compute(context: Context) -> Result:
     """
     weights = context.weights
     coordinates = {**context.coordinates, "head": range(weights.dimensions.n_heads)}
-    arrays: Arrays = {
-        variable.name: np.full(
-            [len(coordinates[dim]) for dim in variable.dims], 0 if variable.dtype == "int64" else np.nan
-        )
-        for variable in GROUPS["contributions"].variables
-    }
+    arrays = missing_arrays("contributions", coordinates)
     with context.tasks():
         for at in np.ndindex(len(context.contrasts), len(coordinates["position"])):
             label, position = list(context.contrasts)[at[0]], coordinates["position"][at[1]]

@@ -10,7 +10,7 @@ from theodolite.groups.permutations import CONTROLS, TESTED
 from theodolite.sites import Site
 from theodolite.store.runs import Run
 from theodolite_jobs.passes.collect import Arrays
-from theodolite_jobs.results.context import Context, Result
+from theodolite_jobs.results.context import Context, Result, missing_arrays
 from theodolite_jobs.results.permuted_labels import PermutedContrast, permuted_contrast
 from theodolite_jobs.statistics import separation_scores
 from theodolite_jobs.statistics.bands import simultaneous_quantile
@@ -42,12 +42,7 @@ def compute(context: Context) -> Result:
         RunDamagedError: a shard differs from its commit record, or contains a number that is not finite.
     """
     coordinates = context.coordinates
-    arrays: Arrays = {
-        variable.name: np.full(
-            [len(coordinates[dim]) for dim in variable.dims], 0 if variable.dtype == "int64" else np.nan
-        )
-        for variable in GROUPS["permutations"].variables
-    }
+    arrays = missing_arrays("permutations", coordinates)
     with context.tasks():
         for row, label in enumerate(context.contrasts):
             for column, position in enumerate(coordinates["position"]):

@@ -1,7 +1,5 @@
 """Cosines of steps under permutations of the prompts, from the stored samples of each set."""
 
-from collections.abc import Iterator
-
 import numpy as np
 from numpy.typing import NDArray
 
@@ -71,13 +69,10 @@ def _permuted_cosines(run: Run, cloud: PointCloud, layer: int) -> dict[str, Perm
 
 def _states(run: Run, cloud: PointCloud, layer: int) -> States:
     """Return a block's input, middle and output, each (sample, d_model); None where one is not captured or no sum."""
-
-    def read() -> Iterator[NDArray[np.float64] | None]:
-        for state, place in enumerate(block_states(run, layer)):
-            is_known = place is not None and (state != 1 or branches_add(run))
-            yield read_cloud(run, cloud, *place).astype(np.float64) if place and is_known else None
-
-    return list(read())
+    places = block_states(run, layer)
+    if not branches_add(run):
+        places[1] = None
+    return [None if place is None else read_cloud(run, cloud, *place).astype(np.float64) for place in places]
 
 
 def _difference(start: NDArray[np.float64] | None, end: NDArray[np.float64] | None) -> NDArray[np.float64] | None:
