@@ -6,7 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from theodolite.store.runs import Run
-from theodolite_jobs.passes.point_clouds import PointCloud, first_usable, read_cloud
+from theodolite_jobs.passes.point_clouds import PointCloud, read_cloud
 from theodolite_jobs.passes.selections import block_states
 from theodolite_jobs.results.context import Context, Result, missing_arrays
 from theodolite_jobs.statistics.basis import MIN_SAMPLES, pair_grams, r_squared
@@ -39,11 +39,7 @@ def compute(context: Context) -> Result:
     """
     run, coordinates = context.run, context.coordinates
     arrays = missing_arrays("basis", coordinates)
-    clouds = {
-        (name, position): first_usable(run, name, position, context.commits[name], _samples(context))
-        for name in coordinates["set"]
-        for position in run.record.sets[name].positions
-    }
+    clouds = context.clouds(_samples(context))
     with context.tasks():
         context.check_shards(clouds.values())
         for (name, position), cloud in clouds.items():

@@ -17,7 +17,7 @@ from theodolite.store.result_reader import read_group
 from theodolite.store.runs import Run
 from theodolite_jobs.passes.collect import Arrays, Collected, collect
 from theodolite_jobs.passes.norm_layers import NormLayer, norm_layers
-from theodolite_jobs.passes.point_clouds import PointCloud, check_shards, shards_of
+from theodolite_jobs.passes.point_clouds import PointCloud, check_shards, first_usable, shards_of
 from theodolite_jobs.passes.selections import Contrasts, all_commits, captured_digest, measured_sets
 from theodolite_jobs.tasks import Progress, scheduler
 
@@ -144,6 +144,14 @@ class Context:
     def group(self, name: str) -> xr.Dataset:
         """Return a result group of this analysis, or else the stored one."""
         return self.results[name] if name in self.results else read_group(self.run, name)
+
+    def clouds(self, limit: int) -> dict[tuple[str, int], PointCloud]:
+        """Return the first usable samples of each set at each of its positions, at most `limit`."""
+        return {
+            (name, position): first_usable(self.run, name, position, self.commits[name], limit)
+            for name in self.coordinates["set"]
+            for position in self.run.record.sets[name].positions
+        }
 
     def check_shards(self, clouds: Iterable[PointCloud]) -> None:
         """Compare the shards of point clouds with their commit records, each once in an analysis.

@@ -16,7 +16,7 @@ from theodolite.sites import Site
 from theodolite.store.activations import read_positive_counts
 from theodolite.store.records import Commit
 from theodolite.store.runs import Run
-from theodolite_jobs.passes.point_clouds import PointCloud, first_usable
+from theodolite_jobs.passes.point_clouds import PointCloud
 from theodolite_jobs.passes.selections import quarantined
 from theodolite_jobs.results.context import Context, Result
 from theodolite_jobs.results.gram_blocks import branch_cka, branches, through_blocks
@@ -57,11 +57,7 @@ def compute(context: Context) -> Result:
         for name, value in values.items():
             arrays[name].loc[{arrays[name].dims[0]: label, "position": position}] = value
 
-    clouds = {
-        (name, position): first_usable(run, name, position, commits[name], context.spec.gram.samples)
-        for name in coordinates["set"]
-        for position in run.record.sets[name].positions
-    }
+    clouds = context.clouds(context.spec.gram.samples)
     with context.tasks():
         context.check_shards(clouds.values())
         for (name, position), cloud in clouds.items():

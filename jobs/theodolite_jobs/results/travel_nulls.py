@@ -6,7 +6,7 @@ from numpy.typing import NDArray
 from theodolite.groups.travel import TESTED_COSINES
 from theodolite.store.runs import Run
 from theodolite_jobs.passes.collect import Arrays
-from theodolite_jobs.passes.point_clouds import PointCloud, first_usable, read_cloud
+from theodolite_jobs.passes.point_clouds import PointCloud, read_cloud
 from theodolite_jobs.passes.selections import block_states, branches_add
 from theodolite_jobs.results.context import Context
 from theodolite_jobs.statistics.travel_nulls import PermutedCosine, family_wise_p, permuted_cosine
@@ -26,26 +26,21 @@ def permuted_cosines(context: Context) -> Arrays:
     arrays: Arrays = {"n_tested": np.zeros(shape[:2], dtype=np.int64)}
     names = [f"{name}_{part}" for name in TESTED_COSINES for part in ("null_sd", "p_family")]
     arrays |= {name: np.full(shape, np.nan) for name in names}
-    clouds = {
-        (set_index, coordinates["position"].index(position)): first_usable(
-            run, name, position, context.commits[name], context.spec.gram.samples
-        )
-        for set_index, name in enumerate(coordinates["set"])
-        for position in run.record.sets[name].positions
-    }
+    clouds = context.clouds(context.spec.gram.samples)
     with context.tasks():
         context.check_shards(clouds.values())
-        for at, cloud in clouds.items():
+        for (name, position), cloud in clouds.items():
+            at = coordinates["set"].index(name), coordinates["position"].index(position)
             arrays["n_tested"][at] = len(cloud.samples)
             if not cloud.samples:
                 continue
             arguments = [(run, cloud, layer) for layer in run.record.layers]
             stage = f"permuted steps of {cloud.prompt_set}"
             blocks = list(run_tasks(_permuted_cosines, arguments, context.progress, stage, rounds=1))
-            for name in TESTED_COSINES:
-                tests = [block[name] for block in blocks]
-                arrays[f"{name}_null_sd"][at] = [test.null_sd for test in tests]
-                arrays[f"{name}_p_family"][at] = family_wise_p(np.stack([test.z for test in tests], axis=1))
+            for cosine in TESTED_COSINES:
+                tests = [block[cosine] for block in blocks]
+                arrays[f"{cosine}_null_sd"][at] = [test.null_sd for test in tests]
+                arrays[f"{cosine}_p_family"][at] = family_wise_p(np.stack([test.z for test in tests], axis=1))
     return arrays
 
 
