@@ -36,11 +36,12 @@ from theodolite.groups.record import Output
 from theodolite.shard_bounds import ShardBounds
 from theodolite.sites import Site
 from theodolite.spec_file import parse_spec
-from theodolite.store.activations import create_activations, encode_shard
+from theodolite.store.activations import encode_shard
 from theodolite.store.checksums import sha256
 from theodolite.store.commits import commit_shard, new_attempt, read_commit
+from theodolite.store.descriptions import encode_descriptions
 from theodolite.store.layout import ACTIVATIONS
-from theodolite.store.objects import join, open_zarr_store
+from theodolite.store.objects import join, open_zarr_store, put
 from theodolite.store.records import Commit
 from theodolite.store.runs import ModelFacts, Run, RunRecord, SetFacts, create_run, open_run
 from theodolite.store.shards import read_shard
@@ -243,9 +244,9 @@ def write_run(folder: Path, sets: dict[str, int], layers: int, d_model: int) -> 
     scales = np.exp(np.linspace(0, 3, layers))[:, None].astype(np.float32)
     for name, n_samples in sets.items():
         coordinates = {"position": [-1], "layer": range(layers), "d_model": range(d_model)}
-        create_activations(
-            run.location, name, ShardBounds(n_samples, n_samples, SHARD_PROMPTS), measuring.CAPTURED, coordinates
-        )
+        bounds = ShardBounds(n_samples, n_samples, SHARD_PROMPTS)
+        for key, content in encode_descriptions(name, bounds, measuring.CAPTURED, coordinates).items():
+            put(run.location, key, content)
         for index, start in enumerate(range(0, n_samples, SHARD_PROMPTS)):
             stop = min(start + SHARD_PROMPTS, n_samples)
             encoded = {}

@@ -2,31 +2,30 @@
 
 from collections.abc import Sequence
 from functools import partial
-from importlib.metadata import version
 from typing import TYPE_CHECKING, Any
 
 from theodolite.errors import RunDamagedError
 from theodolite.metrics import CaptureMetrics
 from theodolite.settings import Settings
-from theodolite.sites import Site
 from theodolite.spec import digest_of
-from theodolite.store.activations import create_activations
 from theodolite.store.commits import drop_pending, recover
-from theodolite.store.layout import COMPLETE, RUN_RECORD, prompts_key
-from theodolite.store.manifest import listed_checksums
-from theodolite.store.objects import Location, get, open_location, sweep_staged
-from theodolite.store.prompts import write_prompts, write_tokens
+from theodolite.store.layout import COMPLETE, RUN_RECORD
+from theodolite.store.manifest import (
+    captured_keys,
+    changed_captured,
+    finished_groups,
+    listed_checksums,
+    write_complete,
+)
+from theodolite.store.objects import get, open_location, sweep_staged
 from theodolite.store.records import record_key
-from theodolite.store.result_writer import consolidate
 from theodolite.store.runs import Run, create_run, find_run, run_url
+from theodolite_jobs.captured_objects import describe, finish_capture
 from theodolite_jobs.prepare import Prepared
 from theodolite_jobs.progress import Console
 
 if TYPE_CHECKING:
     from theodolite_jobs.capture_shards import Work
-
-_LIBRARIES = ("torch", "transformers")
-"""Libraries whose version can change a captured number."""
 
 ABANDONED_SECONDS = 3600.0
 """Age of a temporary file that no writer will rename any more."""
@@ -47,8 +46,11 @@ def capture_run(prepared: Prepared, settings: Settings, console: Console) -> Run
         raise RunDamagedError(
             f"{prepared.run_id}: {RUN_RECORD} is missing; run `theodolite verify {prepared.run_id} --repair`"
         )
+    listed = listed_checksums(run) if run is not None else {}
+    if run is not None and listed:
+        _refuse_changed(run)
     work = _open_work(run, prepared)
-    if run is not None and work and listed_checksums(run):
+    if run is not None and work and listed:
         lost = record_key(work[0][1].prompt_set, work[0][1].index)
         raise RunDamagedError(f"{run.id}: {lost} is missing; run `theodolite verify {run.id} --repair`")
     if not prepared.plans:
@@ -62,10 +64,17 @@ def capture_run(prepared: Prepared, settings: Settings, console: Console) -> Run
         drop_pending(run)  # a process that was killed may have left them
         CaptureMetrics(prepared.source.name, ()).progress(1, 1)
     sweep_staged(run.url, ABANDONED_SECONDS)
-    has_tables = (get(run.location, prompts_key(name)) is not None for name in run.record.sets)
-    if work or not all(has_tables):
-        finish_capture(run, prepared)
+    if work or not captured_keys(run) <= listed.keys():
+        checksums = finish_capture(run, prepared)
+        write_complete(run, finished_groups(run), checksums)
     return run
+
+
+def _refuse_changed(run: Run) -> None:
+    """Raise RunDamagedError if an object of the capture, other than a shard, is missing or damaged."""
+    if problems := changed_captured(run):
+        more = f" and {len(problems) - 1} more problems" if len(problems) > 1 else ""
+        raise RunDamagedError(f"{run.id}: {problems[0]}{more}; run `theodolite verify {run.id} --repair`")
 
 
 def _begin(
@@ -77,45 +86,16 @@ def _begin(
         work = _open_work(run, prepared)  # another driver may have created the same run
     check_same_plan(run, prepared)
     check_same_arithmetic(run, parity)
+    describe(run, prepared)  # damage, or a process that was killed, may have left the objects incomplete
     return run, work
 
 
 def _create(prepared: Prepared, parity: dict[str, Any], settings: Settings) -> Run:
     """Write the objects that a resume needs and return the run. run.json comes last, so a listed run is whole."""
-    write_descriptions(open_location(run_url(settings.store, prepared.run_id), create=True), prepared)
-    return create_run(settings.store, prepared.record(parity["attention"], parity))
-
-
-def write_descriptions(location: Location, prepared: Prepared) -> None:
-    """Write the token ids of each set, and the metadata of its arrays.
-
-    Existing objects are not replaced, because another driver may have created the same run.
-    """
-    for name, plan in prepared.plans.items():
-        write_tokens(location, name, prepared.tokens[name])
-        coordinates: dict[str, Sequence[int]] = {
-            "position": plan.positions,
-            "layer": prepared.layers,
-            "d_model": range(prepared.dimensions.d_model),
-        }
-        if Site.HEAD_OUT in prepared.spec.capture.sites:
-            coordinates["head"] = range(prepared.dimensions.n_heads)
-            coordinates["d_head"] = range(prepared.dimensions.d_head)
-        if units := prepared.counted_units(name):
-            coordinates["unit"] = range(units)
-        bounds = prepared.spec.bounds(name, plan.n_samples)
-        create_activations(location, name, bounds, prepared.spec.capture.all_sites, coordinates)
-
-
-def finish_capture(run: Run, prepared: Prepared) -> None:
-    """Write the objects that need all shards. The tables of prompts come last and mark the capture as finished."""
-    commits = {name: recover(run, name).values() for name in prepared.plans}
-    drop_pending(run)
-    consolidate(run)
-    for name, of_shards in commits.items():
-        quarantined = dict(item for commit in of_shards for item in commit.quarantined.items())
-        lengths = [len(ids) for ids in prepared.tokens[name]]
-        write_prompts(run.location, name, prepared.prompts[name], lengths, run.record.bounds(name), quarantined)
+    open_location(run_url(settings.store, prepared.run_id), create=True)
+    run = Run(settings.store, prepared.record(parity["attention"], parity))
+    describe(run, prepared)
+    return create_run(run.store, run.record)
 
 
 def _open_work(run: Run | None, prepared: Prepared) -> "Work":
@@ -146,13 +126,17 @@ def check_same_plan(run: Run, prepared: Prepared) -> None:
 
 def check_same_arithmetic(run: Run, parity: dict[str, Any]) -> None:
     """Raise RunDamagedError if the run's existing shards were computed with different arithmetic."""
-    from theodolite_jobs.cluster.replica import arithmetic
+    from theodolite_jobs.cluster.replica import LIBRARIES, arithmetic, full_arithmetic
 
-    created_with = [*arithmetic(run.record.parity), *(f"{name} {run.record.versions[name]}" for name in _LIBRARIES)]
-    now = [*arithmetic(parity), *(f"{name} {version(name)}" for name in _LIBRARIES)]
+    libraries = [f"{name} {run.record.versions.get(name)}" for name in LIBRARIES]
+    check_equal_arithmetic(run.id, [*arithmetic(run.record.parity), *libraries], full_arithmetic(parity))
+
+
+def check_equal_arithmetic(run_id: str, created_with: Sequence[str], now: Sequence[str]) -> None:
+    """Raise RunDamagedError if a run's shards were computed with other arithmetic than this cluster has now."""
     for before, after in zip(created_with, now, strict=True):
         if before != after:
             raise RunDamagedError(
-                f"{run.id}: the run was created with {before} and would resume with {after}; resume with {before} "
+                f"{run_id}: the run was created with {before} and would resume with {after}; resume with {before} "
                 "(ranks: THEODOLITE_PARALLELISM and --gpus-per-replica), or use another store"
             )

@@ -159,6 +159,7 @@ class Prepared:
             computed_tokens=plan.computed_tokens,
             token_ids_sha256=digest_of(self.tokens[name]),
             n_first=sum(len(ids) == -plan.positions[0] for ids in self.tokens[name]),
+            n_units=self.counted_units(name),
         )
 
 

@@ -6,11 +6,11 @@ from dataclasses import dataclass
 
 DRIVER_STEPS = {
     "plan": "theodolite_jobs.prepare:plan_set",
-    "tokens": "theodolite_jobs.capture_run:write_tokens",
+    "tokens": "theodolite_jobs.captured_objects:encode_tokens",
     "run.json": "theodolite_jobs.capture_run:create_run",
     "recover": "theodolite_jobs.capture_run:recover",
     "sweep": "theodolite_jobs.capture_run:drop_pending",
-    "prompts": "theodolite_jobs.capture_run:write_prompts",
+    "prompts": "theodolite_jobs.captured_objects:encode_prompts",
     "pass 1": "theodolite_jobs.passes.collect:first_passes",
     "pass 2": "theodolite_jobs.passes.collect:second_passes",
     "gram": "theodolite_jobs.results.gram:compute",

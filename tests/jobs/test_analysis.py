@@ -9,11 +9,11 @@ from support.analysing import analyse
 from support.sealed import reseal
 from support.stored import read_table, store_run
 
-from theodolite.errors import ResultsNotFoundError
+from theodolite.errors import ResultsNotFoundError, RunDamagedError
 from theodolite.groups import GROUPS
 from theodolite.query.runs import summaries
 from theodolite.query.verification import verify
-from theodolite.store.manifest import finished_groups
+from theodolite.store.manifest import finished_groups, forget
 from theodolite.store.result_reader import read_contrasts, read_group
 
 
@@ -40,7 +40,11 @@ def test_asking_for_one_more_contrast_loses_none(tmp_path):
 
 def test_a_shard_that_was_captured_again_outdates_the_results(tmp_path):
     run = analysed(tmp_path, {"bad": draw(9), "good": draw(9, seed=1)}, PAIRED)
-    reseal(tmp_path / "runs/tiny-0/shards/bad/00001.json", quarantined={"5": "why"})
+    key = "shards/bad/00001.json"
+    reseal(tmp_path / "runs/tiny-0" / key, quarantined={"5": "why"})
+    with pytest.raises(RunDamagedError, match=r"shards/bad/00001\.json: its bytes are not those that were written"):
+        analyse(run, PAIRED, None, silent)
+    forget(run, [key])  # as a repair does before it captures a shard again
     assert analyse(run, PAIRED, None, silent) == ["moments", "curves", "directions"]
     assert read_group(run, "moments")["count"].sel(set="bad", position=-1).item() == 8
 

@@ -10,12 +10,16 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from theodolite.sites import Site
+from theodolite.spec import TokenIds, digest_of
 from theodolite.spec_file import parse_spec
-from theodolite.store.activations import create_activations, encode_counts, encode_shard
+from theodolite.store.activations import encode_counts, encode_shard
 from theodolite.store.checksums import sha256
 from theodolite.store.commits import commit_shard, new_attempt
-from theodolite.store.objects import Location, get
-from theodolite.store.prompts import write_prompts
+from theodolite.store.descriptions import encode_descriptions
+from theodolite.store.layout import prompts_key, tokens_key
+from theodolite.store.manifest import captured_keys, write_complete
+from theodolite.store.objects import Location, get, put
+from theodolite.store.prompts import encode_prompts, encode_tokens
 from theodolite.store.records import Commit
 from theodolite.store.result_writer import consolidate
 from theodolite.store.runs import ModelFacts, Run, RunRecord, SetFacts, create_run
@@ -90,7 +94,7 @@ def record_of(
             shared_prefix=0,
             tokens=8 * shape[0],
             computed_tokens=8 * shape[0],
-            token_ids_sha256="0",
+            token_ids_sha256=digest_of(tokens_of(shape[0])),
         )
         for name, shape in shapes.items()
     }
@@ -108,6 +112,11 @@ def record_of(
             **changes,
         }
     )
+
+
+def tokens_of(n_samples: int) -> list[TokenIds]:
+    """Return the token ids of each prompt of a set: one token for each."""
+    return [(sample,) for sample in range(n_samples)]
 
 
 def store_run(
@@ -145,7 +154,9 @@ def store_run(
         if positive is not None:
             coordinates["unit"] = range(positive.shape[-1])
         whole[Site.RESID_FINAL] = (final or {}).get(name, first[:, :, -1])
-        create_activations(run.location, name, run.record.bounds(name), list(whole), coordinates)
+        described = encode_descriptions(name, run.record.bounds(name), list(whole), coordinates)
+        for key, content in described.items():
+            put(run.location, key, content)
         bad = dict((quarantined or {}).get(name, {}))
         for index, start in enumerate(range(0, len(first), shard_prompts)):
             stop = min(start + shard_prompts, len(first))
@@ -161,6 +172,9 @@ def store_run(
             commit = Commit(run.id, name, index, start, stop, new_attempt(), checksums, [list(range(start, stop))], own)
             commit_shard(run.location, commit, encoded)
         texts = [f"prompt {sample}" for sample in range(len(first))]
-        write_prompts(run.location, name, texts, [1] * len(first), run.record.bounds(name), bad)
+        table = encode_prompts(texts, [1] * len(first), run.record.bounds(name), bad)
+        put(run.location, prompts_key(name), table)
+        put(run.location, tokens_key(name), encode_tokens(tokens_of(len(first))))
     consolidate(run)
+    write_complete(run, {}, {key: sha256(get(run.location, key) or b"") for key in captured_keys(run)})
     return run

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from functools import partial
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -35,11 +36,19 @@ reduced."""
 Arithmetic = tuple[str, str, str, str]
 """dtype, attention kernel, device type and number of ranks, which must be equal for all replicas of a run."""
 
+LIBRARIES = ("torch", "transformers")
+"""Libraries whose version can change a captured number."""
+
 
 def arithmetic(certificate: Mapping[str, Any]) -> Arithmetic:
     """Return the arithmetic of a replica from its parity certificate."""
     device = str(certificate["device"]).partition(":")[0]
     return certificate["dtype"], certificate["attention"], device, f"{certificate.get('ranks', 1)} rank(s)"
+
+
+def full_arithmetic(certificate: Mapping[str, Any]) -> list[str]:
+    """Return the arithmetic of a replica and the versions of this process: all that determines rounding errors."""
+    return [*arithmetic(certificate), *(f"{name} {version(name)}" for name in LIBRARIES)]
 
 
 @dataclass(frozen=True)
@@ -168,7 +177,7 @@ class Replica:
 
     def _open(self, shard: ShardPlan) -> tuple[Any, Location, int]:
         """Return the engine, the run's store, and the number of hidden units that it counts in the shard's set."""
-        from theodolite.store.activations import counted_units
+        from theodolite.store.descriptions import counted_units
 
         engine, location = self._ready(), open_location(self.assignment.run_url)
         # The store decides whether active neurons are counted, so that all shards of a run have the same arrays. It is
@@ -212,6 +221,7 @@ class Replica:
             encode_seconds=round(encoded_at - begin, 4),
             idle_seconds=round(idle_seconds, 4),
             device=device,
+            arithmetic=full_arithmetic(self._certificate) if self._certificate else [],
             **captured.counts.counts_by_name(),
         )
         committed = commit_shard(location, commit, encoded)

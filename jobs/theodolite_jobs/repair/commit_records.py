@@ -7,7 +7,7 @@ from theodolite.errors import RunDamagedError
 from theodolite.query.verification import ShardKey
 from theodolite.spec import digest_of
 from theodolite.store.checksums import sha256
-from theodolite.store.commits import array_key, new_attempt, read_commit
+from theodolite.store.commits import array_key, new_attempt, read_commit, read_commits
 from theodolite.store.layout import MLP_POSITIVE
 from theodolite.store.manifest import finished_groups, forget, listed_checksums
 from theodolite.store.objects import get, put
@@ -66,14 +66,25 @@ def rebuild_records(run: Run, prepared: Prepared, lost: Collection[ShardKey]) ->
             if commit is None:
                 return False
             commits.setdefault(name, []).append(commit)
-    context = Context(run, run.record.spec, {})
-    context.commits = commits
-    if digest_of(moments.digest_inputs(context)) != finished_groups(run).get("moments"):
+    if _moments_digest(run, commits) != finished_groups(run).get("moments"):
         return False
     forget(run, [record_key(*shard) for shard in lost])
     for name, index in lost:
         put(run.location, record_key(name, index), encode_record(commits[name][index]))
     return True
+
+
+def rests_on_these_shards(run: Run) -> bool:
+    """Return whether the finished results were computed from the shards that are committed now."""
+    known = finished_groups(run).get("moments")
+    commits = {name: list(read_commits(run, name).values()) for name in run.record.sets}
+    return known is None or known == _moments_digest(run, commits)
+
+
+def _moments_digest(run: Run, commits: dict[str, list[Commit]]) -> str:
+    context = Context(run, run.record.spec, {})
+    context.commits = commits
+    return digest_of(moments.digest_inputs(context))
 
 
 def _rebuilt(run: Run, prepared: Prepared, shard: ShardPlan, quarantined: Mapping[int, str]) -> Commit | None:

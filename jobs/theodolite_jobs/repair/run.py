@@ -9,14 +9,14 @@ from pathlib import Path
 
 from theodolite.errors import RunDamagedError
 from theodolite.query.runs import spec_of_results
-from theodolite.query.verification import damaged_shards, missing_shards
+from theodolite.query.verification import damaged_shards, missing_shards, wrong_tokens
 from theodolite.settings import Settings
 from theodolite.spec import SurveySpec
-from theodolite.store.layout import ACTIVATIONS, COMPLETE, RESULTS
+from theodolite.store.layout import COMPLETE, RESULTS
 from theodolite.store.manifest import (
-    captured_keys,
     changed_objects,
     finished_groups,
+    forget,
     group_of,
     listed_checksums,
     write_complete,
@@ -59,13 +59,14 @@ def repair(run_id: str, spec: SurveySpec | None, folder: Path, settings: Setting
         *(problem for problems in damaged.values() for problem in problems),
     ]:
         console.say(f"repairing {problem}")
-    # Without COMPLETE, no checksum proves an object.
-    unproven = changed.keys() if listed_checksums(run) else captured_keys(run)
-    objects = {key for key in unproven if key.startswith(("prompts/", f"{ACTIVATIONS}/"))}
+    wrong = wrong_tokens(run, changed)
+    forget(run, wrong)
+    changed |= wrong
     lost = lost_records(run, damaged.keys() | missing, changed)
-    if objects or damaged or lost:
+    # Without COMPLETE, no checksum proves an object.
+    if not listed_checksums(run) or any(group_of(key) is None for key in changed) or damaged or lost:
         prepared = _prepare_again(run, spec, folder, settings)
-        refused = restore_captured(run, prepared, objects, damaged.keys() - lost, lost, settings, console)
+        refused = restore_captured(run, prepared, damaged.keys() - lost, lost, settings, console)
         if refused:
             return refused
     _remove_damaged_results(run, changed)

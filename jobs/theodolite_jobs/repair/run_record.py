@@ -6,12 +6,15 @@ from typing import Any
 from theodolite.errors import RunDamagedError, RunNotFoundError
 from theodolite.settings import Settings
 from theodolite.spec import SurveySpec
+from theodolite.store.commits import committed_indices, read_commit
 from theodolite.store.layout import COMPLETE, RUN_RECORD, tokens_key
 from theodolite.store.manifest import copy_of_run_record
 from theodolite.store.objects import delete, get, keys, open_location, put
+from theodolite.store.prompts import decode_tokens
 from theodolite.store.runs import Run, create_run, open_run, run_url
-from theodolite_jobs.capture_run import write_descriptions
+from theodolite_jobs.capture_run import check_equal_arithmetic
 from theodolite_jobs.capture_shards import Work, capture_shards
+from theodolite_jobs.captured_objects import describe
 from theodolite_jobs.prepare import Prepared, prepare
 from theodolite_jobs.progress import Console
 
@@ -48,15 +51,51 @@ def check_same_run(run_id: str, prepared: Prepared) -> None:
 
 
 def _create_again(prepared: Prepared, settings: Settings, console: Console) -> Run:
-    """Write run.json, which has the parity certificate of new replicas, and the token ids; capture nothing."""
+    """Write run.json, which has the parity certificate of new replicas; capture nothing.
+
+    Raises:
+        RunDamagedError: the run has other tokens than the spec now gives, or its shards were computed with other
+            arithmetic than that of these replicas.
+    """
 
     def begin(parity: dict[str, Any]) -> tuple[Run, Work]:
-        location = open_location(run_url(settings.store, prepared.run_id))
+        run = Run(settings.store, prepared.record(parity.get("attention", "not run"), parity))
+        _check_same_tokens(run, prepared)
+        _check_same_arithmetic(run, parity)
         # COMPLETE is damaged or old, and the new run.json has another date.
-        delete(location, [RUN_RECORD, COMPLETE, *map(tokens_key, prepared.plans)])
-        write_descriptions(location, prepared)
-        return create_run(settings.store, prepared.record(parity.get("attention", "not run"), parity)), []
+        delete(run.location, [COMPLETE, RUN_RECORD])
+        describe(run, prepared)
+        return create_run(run.store, run.record), []
 
     if not prepared.plans:
         return begin({})[0]
     return capture_shards(prepared, [], settings, console, begin)
+
+
+def _check_same_tokens(run: Run, prepared: Prepared) -> None:
+    """Raise RunDamagedError if a stored table of tokens can be read and has other tokens than the spec now gives."""
+    for name in prepared.plans:
+        content = get(run.location, tokens_key(name))
+        try:
+            stored = decode_tokens(content or b"")
+        except RunDamagedError:
+            continue
+        if stored != list(prepared.tokens[name]):
+            raise RunDamagedError(
+                f"{run.id}: the tokens of {name} differ from the run's tokens in {tokens_key(name)}; repair the run "
+                "with the version of transformers that captured it"
+            )
+
+
+def _check_same_arithmetic(run: Run, parity: dict[str, Any]) -> None:
+    """Raise RunDamagedError if a commit record has other arithmetic than these replicas; older records have none."""
+    from theodolite_jobs.cluster.replica import full_arithmetic
+
+    for name in run.record.sets:
+        for index in sorted(committed_indices(run, name)):
+            try:
+                commit = read_commit(run, name, index)
+            except RunDamagedError:
+                continue  # it is captured again
+            if commit.arithmetic:
+                check_equal_arithmetic(run.id, commit.arithmetic, full_arithmetic(parity))

@@ -7,23 +7,22 @@ from typing import Any
 from theodolite.query.verification import ShardKey
 from theodolite.settings import Settings
 from theodolite.store.commits import read_commit
-from theodolite.store.layout import ACTIVATIONS, prompts_key
-from theodolite.store.manifest import forget
+from theodolite.store.manifest import finished_groups, forget, write_complete
 from theodolite.store.objects import delete
 from theodolite.store.records import record_key
 from theodolite.store.runs import Run
 from theodolite_jobs.capture.plan import ShardPlan
-from theodolite_jobs.capture_run import check_same_arithmetic, finish_capture, write_descriptions
+from theodolite_jobs.capture_run import check_same_arithmetic
 from theodolite_jobs.capture_shards import Work, capture_shards
+from theodolite_jobs.captured_objects import describe, finish_capture
 from theodolite_jobs.prepare import Prepared
 from theodolite_jobs.progress import Console
-from theodolite_jobs.repair.commit_records import rebuild_records, restore_spelling
+from theodolite_jobs.repair.commit_records import rebuild_records, restore_spelling, rests_on_these_shards
 
 
 def restore_captured(
     run: Run,
     prepared: Prepared,
-    objects: Collection[str],
     damaged: Iterable[ShardKey],
     lost: Collection[ShardKey],
     settings: Settings,
@@ -31,18 +30,17 @@ def restore_captured(
 ) -> list[str]:
     """Restore what the capture of a run wrote; return a sentence for each shard that cannot be restored.
 
+    COMPLETE lists a damaged object until it is restored, so a repair that is interrupted hides no damage.
+
     Args:
         run: the run.
         prepared: its survey.
-        objects: the keys of the damaged or missing objects other than shards and commit records.
         damaged: the shards whose arrays are damaged.
         lost: the shards whose commit records are damaged or missing.
         settings: the store, and the cluster that captures shards.
         console: prints messages and progress.
     """
-    written_last = {f"{ACTIVATIONS}/zarr.json", *map(prompts_key, run.record.sets)}
-    _write_anew(run, set(objects) - written_last)
-    write_descriptions(run.location, prepared)
+    describe(run, prepared)
     lost = restore_spelling(run, lost)
     if lost and rebuild_records(run, prepared, lost):
         console.say(f"COMPLETE proves the arrays of {len(lost)} shard(s) whose commit records were lost")
@@ -53,21 +51,17 @@ def restore_captured(
 
     def begin(parity: dict[str, Any]) -> tuple[Run, Work]:
         check_same_arithmetic(run, parity)
-        _write_anew(run, [record_key(*shard) for shard in lost])
+        # A record that COMPLETE does not list is a damage too: it stays named until the shard is captured.
+        forget(run, [record_key(*shard) for shard in lost])
+        delete(run.location, [record_key(*shard) for shard in lost])
         return run, work
 
     if work:
         capture_shards(prepared, work, settings, console, begin, lambda error: refused.append(str(error)))
     if not refused:
-        forget(run, written_last & set(objects))
-        finish_capture(run, prepared)
+        checksums = finish_capture(run, prepared)
+        write_complete(run, finished_groups(run) if rests_on_these_shards(run) else {}, checksums)
     return refused
-
-
-def _write_anew(run: Run, objects: Collection[str]) -> None:
-    """Remove objects that are about to be written again with other contents."""
-    forget(run, objects)
-    delete(run.location, list(objects))
 
 
 def _planned(prepared: Prepared, key: ShardKey) -> ShardPlan:

@@ -11,7 +11,7 @@ from theodolite.groups import GROUPS
 from theodolite.spec import HeadsSpec, digest_of
 from theodolite.store.manifest import finished_groups
 from theodolite.store.result_reader import read_group
-from theodolite.store.result_writer import claim_layers, drop_groups, release_claim, write_layer
+from theodolite.store.result_writer import check_claim, claim_layers, drop_groups, write_layer
 from theodolite_jobs.models.weights import Weights
 from theodolite_jobs.passes.collect import Arrays
 from theodolite_jobs.results.circuits import notes_on
@@ -79,7 +79,7 @@ def compute(context: Context) -> Result:
         drop_groups(run, outdated)
         claim_layers(run, "heads", context.stale["heads"])
         result = _all_layers(context, weights, vocabulary)
-        release_claim(run, "heads", context.stale["heads"])
+        check_claim(run, "heads", context.stale["heads"])
     return result
 
 

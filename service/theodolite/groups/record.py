@@ -1,8 +1,8 @@
 """The record of a result group: its arrays, tables, inputs, options and its order in the report."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 Need = Literal["prompts", "contrasts", "weights", "resid_pre", "head_out"]
 """An input that a group requires: prompt sets, a contrast, the model's weights, a captured site."""
@@ -32,6 +32,14 @@ class Variable:
     dtype: str = "float64"
     by_layer: bool = False
     interval: str = ""
+
+    def chunk_shape(self, lengths: Mapping[Any, int]) -> tuple[int, ...]:
+        """Return the shape of a chunk of an array that is stored by layer, given the length of each dimension.
+
+        Each index of the layer, and of the dimensions before it, has its own chunk.
+        """
+        inner = self.dims.index("layer") + 1
+        return tuple(1 if axis < inner else max(1, lengths[dim]) for axis, dim in enumerate(self.dims))
 
 
 def variables(

@@ -1,11 +1,13 @@
 """Verify a run: read every stored object, and compare it with its checksum."""
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 
 from theodolite.errors import RunDamagedError, StoreError
 from theodolite.store.commits import committed_indices, damages, read_commit
-from theodolite.store.manifest import changed_objects, finished_groups
+from theodolite.store.layout import tokens_key
+from theodolite.store.manifest import changed_objects, finished_groups, listed_checksums
 from theodolite.store.objects import keys
+from theodolite.store.prompts import read_tokens
 from theodolite.store.records import record_key
 from theodolite.store.runs import Run
 
@@ -28,7 +30,9 @@ def verify(run: Run) -> Iterator[str]:
     try:
         if not finished_groups(run):
             yield "results: none are finished (yet)"
-        yield from (f"{key}: {problem}" for key, problem in changed_objects(run) if key not in named)
+        changed = dict(changed_objects(run))
+        changed |= wrong_tokens(run, changed)
+        yield from (f"{key}: {problem}" for key, problem in changed.items() if key not in named)
     except StoreError as error:
         yield str(error)
 
@@ -36,7 +40,8 @@ def verify(run: Run) -> Iterator[str]:
 def refuse_damaged(run: Run) -> None:
     """Raise RunDamagedError if a stored object of a run is missing or damaged; shards may still be missing."""
     problems = [problem for _, of_shard in damaged_shards(run) for problem in of_shard]
-    problems += [f"{key}: {problem}" for key, problem in changed_objects(run)]
+    changed = dict(changed_objects(run))
+    problems += [f"{key}: {problem}" for key, problem in {**changed, **wrong_tokens(run, changed)}.items()]
     if problems:
         more = f" and {len(problems) - 1} more problems" if len(problems) > 1 else ""
         raise RunDamagedError(f"{run.id}: {problems[0]}{more}; run `theodolite verify {run.id} --repair`")
@@ -57,6 +62,23 @@ def damaged_shards(run: Run) -> Iterator[tuple[ShardKey, list[str]]]:
                 problems = [str(error)]
             if problems:
                 yield (name, index), problems
+
+
+def wrong_tokens(run: Run, changed: Collection[str] = ()) -> dict[str, str]:
+    """Return the problem of each table of tokens that COMPLETE lists and that differs from run.json, by its key.
+
+    Older versions could list such a table; it has the checksum of COMPLETE, so `changed_objects` does not name it. The
+    tables whose keys are in `changed` are not read.
+    """
+    wrong = {}
+    for name in run.record.sets:
+        key = tokens_key(name)
+        if key in listed_checksums(run).keys() - set(changed):
+            try:
+                read_tokens(run, name)
+            except RunDamagedError:
+                wrong[key] = "its tokens are not those of run.json"
+    return wrong
 
 
 def unexpected_objects(run: Run) -> list[str]:

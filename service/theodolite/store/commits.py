@@ -15,6 +15,7 @@ from dataclasses import replace
 from theodolite.errors import RunDamagedError, StoreError
 from theodolite.store.checksums import damage_of, sha256
 from theodolite.store.layout import ACTIVATIONS, REDUCED, shard_key
+from theodolite.store.manifest import listed_checksums
 from theodolite.store.objects import Location, delete, get, get_all, keys, move, put, put_new, sizes
 from theodolite.store.records import Commit, decode_record, decode_winner, encode_record, record_key
 from theodolite.store.runs import Run
@@ -92,13 +93,20 @@ def committed_indices(run: Run, prompt_set: str) -> set[int]:
 
 
 def read_commits(run: Run, prompt_set: str) -> dict[int, Commit]:
-    """Return the commit records of a set by shard index; raises RunDamagedError if one is damaged."""
-    indices = sorted(committed_indices(run, prompt_set))
+    """Return the commit records of a set by shard index.
+
+    Raises:
+        RunDamagedError: a record is damaged, or is not the one that COMPLETE lists.
+    """
+    indices, listed = sorted(committed_indices(run, prompt_set)), listed_checksums(run)
     contents = get_all(run.location, [record_key(prompt_set, index) for index in indices])
-    return {
-        index: decode_record(content, run.record, prompt_set, index)
-        for index, content in zip(indices, contents, strict=True)
-    }
+    commits = {}
+    for index, content in zip(indices, contents, strict=True):
+        key, commit = record_key(prompt_set, index), decode_record(content, run.record, prompt_set, index)
+        if key in listed and (wrong := damage_of(content, listed[key])):
+            raise RunDamagedError(f"{run.id}: {key}: {wrong}; run `theodolite verify {run.id} --repair`")
+        commits[index] = commit
+    return commits
 
 
 def read_commit(run: Run, prompt_set: str, index: int) -> Commit:

@@ -3,7 +3,6 @@
 The commit records hold the checksums of the shards. COMPLETE also has a copy of run.json, for its repair.
 """
 
-import re
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from datetime import UTC, datetime
@@ -14,9 +13,9 @@ from typing import Any
 from theodolite.errors import RunDamagedError, one_line
 from theodolite.groups import table_owner
 from theodolite.store.checksums import damage_of, seal, sha256, unseal
+from theodolite.store.descriptions import descriptions_of, has_counts
 from theodolite.store.layout import (
     ACTIVATIONS,
-    CAPTURED,
     COMPLETE,
     RESULTS,
     RUN_RECORD,
@@ -24,11 +23,9 @@ from theodolite.store.layout import (
     prompts_key,
     tokens_key,
 )
-from theodolite.store.objects import Location, get, keys, put, version
-from theodolite.store.records import record_key
+from theodolite.store.objects import Location, get, get_all, put, version
+from theodolite.store.records import all_record_keys
 from theodolite.store.runs import Run
-
-_OF_ZARR = re.compile(r".*/(zarr\.json|c/[0-9]+(/[0-9]+)*)")
 
 
 def finished_groups(run: Run) -> dict[str, str]:
@@ -49,27 +46,21 @@ def finished_tables(run: Run) -> list[str]:
 def write_complete(run: Run, groups: Mapping[str, str], written: Mapping[str, str] = {}) -> None:
     """Write COMPLETE with these finished result groups and their digests.
 
-    Without any, COMPLETE is written only if it exists, for the checksums of what was captured. A checksum that COMPLETE
-    lists already stays, so an object that was damaged since is still found. The writer of a result knows its checksum,
-    and the store is read only for objects that COMPLETE does not list yet.
+    A checksum is that of the bytes that their writer wrote, so that no damage of the store is taken for the original.
+    COMPLETE keeps the checksums of the captured objects, and those of the groups that were not written again.
 
     Args:
         run: the run.
         groups: the digest of each finished group.
-        written: the checksum of each object of the groups that were just written, by its key.
+        written: the checksum of each object that was just written, by its key.
     """
-    if not groups and not listed_checksums(run):
-        return
-    replaced = {group_of(key) for key in written}
-    checksums = {
+    replaced = {owner for key in written if (owner := group_of(key)) is not None}
+    kept = {
         key: checksum
         for key, checksum in listed_checksums(run).items()
         if (owner := group_of(key)) is None or (owner in groups and owner not in replaced)
     }
-    for key in captured_keys(run) - checksums.keys():
-        if (content := get(run.location, key)) is not None:
-            checksums[key] = sha256(content)
-    _write(run, groups, {**checksums, **written})
+    _write(run, groups, {**kept, **written})
 
 
 def forget(run: Run, keys_of_objects: Iterable[str]) -> None:
@@ -116,18 +107,23 @@ def _check_identity(content: Mapping[str, Any], run_id: str) -> None:
 
 
 def changed_objects(run: Run) -> Iterator[tuple[str, str]]:
-    """Yield the key and the problem of each object that is missing, has changed, or is new since COMPLETE was written.
-
-    A new commit record means that a lost shard was captured again, after the results that rest on it.
-    """
+    """Yield the key and the problem of each object that COMPLETE lists, or should list, and that is not as written."""
     checksums = listed_checksums(run)
     for key, checksum in checksums.items():
         if wrong := damage_of(get(run.location, key), checksum):
             yield key, wrong
     if checksums and run.record.format >= SEALED_SINCE:  # before, COMPLETE listed no commit records
         for key in sorted(captured_keys(run) - checksums.keys()):
-            if version(run.location, key) is not None:
-                yield key, "is not listed in COMPLETE"
+            is_there = version(run.location, key) is not None
+            yield key, "is not listed in COMPLETE" if is_there else "is missing"
+
+
+def changed_captured(run: Run) -> list[str]:
+    """Return a sentence for each listed object of the capture, except commit records, that is not as written."""
+    records = all_record_keys(run.record)
+    listed = {key: sha for key, sha in listed_checksums(run).items() if group_of(key) is None and key not in records}
+    contents = zip(listed.items(), get_all(run.location, listed), strict=True)
+    return [f"{key}: {wrong}" for (key, checksum), content in contents if (wrong := damage_of(content, checksum))]
 
 
 def captured_object(run: Run, key: str) -> bytes:
@@ -179,16 +175,20 @@ def _texts(value: Any, name: str) -> dict[str, str]:
 
 
 def captured_keys(run: Run) -> set[str]:
-    """Return the keys of the objects that the capture writes, except shards: their commit records hold the checksums.
+    """Return the keys of all objects that the capture writes, except shards: their commit records hold the checksums.
 
-    Only the descriptions of arrays are found by a listing, so that a late listing of a store misses no commit record.
+    The keys follow from run.json, so that a lost object is missed.
     """
-    chunks = tuple(f"{ACTIVATIONS}/{name}/{array}/c/" for name in run.record.sets for array in CAPTURED)
     tables = {key for name in run.record.sets for key in (prompts_key(name), tokens_key(name))}
-    records = {record_key(name, index) for name, facts in run.record.sets.items() for index in range(facts.n_shards)}
-    stored = (key for key in keys(run.location, ACTIVATIONS) if not key.startswith(chunks))
-    arrays = {key for key in stored if _OF_ZARR.fullmatch(key)}  # other files are not ours
-    return {RUN_RECORD} | tables | records | arrays
+    arrays = {key for name in run.record.sets for key in descriptions_of(run.record, name, _any_units(run, name))}
+    root = {f"{ACTIVATIONS}/zarr.json"} if run.record.sets else set()
+    return {RUN_RECORD} | tables | arrays | root | all_record_keys(run.record)
+
+
+def _any_units(run: Run, prompt_set: str) -> int:
+    """Return a number of hidden units that is positive if the run counts active neurons in a set."""
+    units = run.record.sets[prompt_set].n_units
+    return int(has_counts(run.location, prompt_set)) if units is None else units
 
 
 def group_of(key: str) -> str | None:

@@ -1,7 +1,6 @@
 """Read and write the tables of a set's prompts, one row for each, and of its tokens, one row for each."""
 
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 
 import numpy as np
 import pandas as pd
@@ -11,13 +10,12 @@ from theodolite.shard_bounds import ShardBounds
 from theodolite.spec import TokenIds, digest_of
 from theodolite.store.layout import prompts_key, tokens_key
 from theodolite.store.manifest import captured_object
-from theodolite.store.objects import Location, put, put_new
 from theodolite.store.runs import Run
 from theodolite.store.tables import decode_table, encode_table
 
 
-def write_tokens(location: Location, prompt_set: str, tokens: Sequence[TokenIds]) -> None:
-    """Write the token ids of a set unless they exist; a resumed survey reads the existing ones."""
+def encode_tokens(tokens: Sequence[TokenIds]) -> bytes:
+    """Return the table of a set's token ids."""
     lengths = [len(ids) for ids in tokens]
     frame = pd.DataFrame(
         {
@@ -26,17 +24,13 @@ def write_tokens(location: Location, prompt_set: str, tokens: Sequence[TokenIds]
             "token_id": np.concatenate([np.asarray(ids) for ids in tokens]),
         }
     )
-    put_new(location, tokens_key(prompt_set), encode_table(frame))
+    return encode_table(frame)
 
 
 def read_tokens(run: Run, prompt_set: str) -> list[TokenIds]:
     """Return the token ids of each prompt of a set; raises RunDamagedError if they are not those of run.json."""
     key = tokens_key(prompt_set)
-    frame = decode_table(captured_object(run, key), key)
-    tokens: list[TokenIds] = []
-    with suppress(KeyError, ValueError, TypeError):  # other columns or values than `write_tokens` writes
-        ends = np.cumsum(np.bincount(frame["sample"]))[:-1]
-        tokens = [tuple(int(token) for token in ids) for ids in np.split(frame["token_id"].to_numpy(), ends)]
+    tokens = decode_tokens(captured_object(run, key), key)
     if digest_of(tokens) != run.record.sets[prompt_set].token_ids_sha256:
         raise RunDamagedError(
             f"{run.id}: {key}: its tokens are not those of run.json; run `theodolite verify {run.id} --repair`"
@@ -44,15 +38,20 @@ def read_tokens(run: Run, prompt_set: str) -> list[TokenIds]:
     return tokens
 
 
-def write_prompts(
-    location: Location,
-    prompt_set: str,
-    texts: Sequence[str],
-    n_tokens: Sequence[int],
-    bounds: ShardBounds,
-    quarantined: Mapping[int, str],
-) -> None:
-    """Write a row for each prompt; `status` is ok or quarantined, and `error` the reason for quarantine."""
+def decode_tokens(content: bytes, name: str = "of tokens") -> list[TokenIds]:
+    """Return the token ids of each prompt; raises RunDamagedError if the table `name` cannot be read."""
+    frame = decode_table(content, name)
+    try:
+        ends = np.cumsum(np.bincount(frame["sample"]))[:-1]
+        return [tuple(int(token) for token in ids) for ids in np.split(frame["token_id"].to_numpy(), ends)]
+    except (KeyError, ValueError, TypeError) as error:  # other columns or values than `encode_tokens` writes
+        raise RunDamagedError(f"the table {name} has no token ids: {error}") from error
+
+
+def encode_prompts(
+    texts: Sequence[str], n_tokens: Sequence[int], bounds: ShardBounds, quarantined: Mapping[int, str]
+) -> bytes:
+    """Return a set's table, a row for each prompt: `status` is ok or quarantined, and `error` the reason."""
     samples = range(len(texts))
     frame = pd.DataFrame(
         {
@@ -64,7 +63,7 @@ def write_prompts(
             "error": [quarantined.get(sample, "") for sample in samples],
         }
     )
-    put(location, prompts_key(prompt_set), encode_table(frame))
+    return encode_table(frame)
 
 
 def read_prompts(run: Run, prompt_set: str) -> pd.DataFrame:

@@ -30,6 +30,7 @@ class Commit(ShardCounts):
     store_seconds: float = field(default=0.0, compare=False)  # time to write the encoded arrays
     idle_seconds: float = field(default=0.0, compare=False)  # time that the replica waited before the capture
     device: str = ""  # the device that computed the shard
+    arithmetic: list[str] = field(default_factory=list)  # what determines rounding errors; empty in older records
 
     @property
     def name(self) -> str:
@@ -57,10 +58,17 @@ def record_key(prompt_set: str, index: int) -> str:
     return f"shards/{prompt_set}/{index:05d}.json"
 
 
+def all_record_keys(run: RunRecord) -> set[str]:
+    """Return the keys of the commit records of all shards of a run."""
+    return {record_key(name, index) for name, facts in run.sets.items() for index in range(facts.n_shards)}
+
+
 def encode_record(commit: Commit) -> bytes:
     """Return the content of a commit record."""
-    quarantined = {str(sample): why for sample, why in commit.quarantined.items()}
-    return seal({**asdict(commit), "quarantined": quarantined})
+    fields = {**asdict(commit), "quarantined": {str(sample): why for sample, why in commit.quarantined.items()}}
+    if not commit.arithmetic:
+        del fields["arithmetic"]  # so that a record of an older version keeps its bytes
+    return seal(fields)
 
 
 def decode_record(content: bytes | None, run: RunRecord, prompt_set: str, index: int) -> Commit:
@@ -115,14 +123,15 @@ def _check(commit: Commit, run: RunRecord, prompt_set: str, index: int) -> None:
     if not all(start <= sample < stop for sample in commit.quarantined):
         raise ValueError(f"quarantines samples outside {start} to {stop}")
     expected = expected_arrays(run, prompt_set, index)
-    missing = expected - set(commit.checksums)
-    unknown = set(commit.checksums) - expected - {MLP_POSITIVE.name}
-    if missing or unknown:
-        raise ValueError(f"lists other arrays than the run has: {', '.join(sorted(missing | unknown))}")
+    differing = expected ^ set(commit.checksums)
+    if run.sets[prompt_set].n_units is None:
+        differing -= {MLP_POSITIVE.name}
+    if differing:
+        raise ValueError(f"lists other arrays than the run has: {', '.join(sorted(differing))}")
 
 
 def expected_arrays(run: RunRecord, prompt_set: str, index: int) -> set[str]:
-    """Return the names of the arrays that a shard has; active neurons may be counted besides."""
-    if index >= run.bounds(prompt_set).n_stored:
-        return {REDUCED}
-    return set(map(str, run.spec.capture.all_sites))
+    """Return the names of the arrays that a shard has; in older runs, active neurons may be counted besides."""
+    is_reduced = index >= run.bounds(prompt_set).n_stored
+    counts = {MLP_POSITIVE.name} if run.sets[prompt_set].n_units else set()
+    return counts | ({REDUCED} if is_reduced else set(map(str, run.spec.capture.all_sites)))

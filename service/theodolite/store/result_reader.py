@@ -5,6 +5,7 @@ objects into memory: each takes one request, and xarray imports no backend plugi
 """
 
 import json
+import math
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
@@ -22,7 +23,7 @@ from theodolite.groups.record import Variable
 from theodolite.store.checksums import damage_of
 from theodolite.store.layout import RESULTS
 from theodolite.store.manifest import finished_groups, finished_tables, listed_checksums
-from theodolite.store.objects import get, get_all, keys
+from theodolite.store.objects import get, get_all, sizes
 from theodolite.store.runs import Run
 from theodolite.store.tables import decode_rows, decode_table, table_key
 
@@ -127,16 +128,29 @@ def table_bytes(run: Run, name: str) -> bytes:
 def damaged_groups(run: Run) -> list[str]:
     """Return the finished groups with a missing object or a wrong checksum.
 
-    For arrays that are stored by layer, the function checks only that each chunk exists.
+    For arrays that are stored by layer, the function checks only that each chunk exists and has its size.
     """
-    finished, stored = [name for name in finished_groups(run) if name in GROUPS], set(keys(run.location, RESULTS))
+    finished, stored = [name for name in finished_groups(run) if name in GROUPS], sizes(run.location, RESULTS)
     damaged = {name for name in finished if not _is_whole(partial(read_group, run, name))}
     for table in finished_tables(run):
         owner = table_owner(table)
         if owner in finished and not _is_whole(partial(table_bytes, run, table)):
             damaged.add(owner)
     missing = [key for key in listed_checksums(run) if key.startswith(f"{RESULTS}/") and key not in stored]
-    return sorted(damaged | ({key.split("/")[1] for key in missing} & set(finished)))
+    damaged |= {key.split("/")[1] for key in missing} & set(finished)
+    by_layer = [name for name in finished if GROUPS[name].by_layer and name not in damaged]
+    return sorted(damaged | {name for name in by_layer if not _has_chunk_sizes(run, name, stored)})
+
+
+def _has_chunk_sizes(run: Run, group: str, stored: Mapping[str, int]) -> bool:
+    """Return whether the chunks of a group that are stored by layer have the size of their values."""
+    lengths = read_group(run, group).sizes
+    return all(
+        stored[key] == math.prod(variable.chunk_shape(lengths)) * np.dtype(variable.dtype).itemsize
+        for variable in GROUPS[group].by_layer.values()
+        for key in listed_checksums(run)
+        if key.startswith(f"{RESULTS}/{group}/{variable.name}/c/")
+    )
 
 
 def _is_whole(read: Callable[[], Any]) -> bool:

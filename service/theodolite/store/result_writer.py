@@ -80,19 +80,20 @@ def claim_layers(run: Run, group: str, digest: str) -> None:
     put(run.location, _claim(group), digest.encode())
 
 
-def release_claim(run: Run, group: str, digest: str) -> None:
-    """Remove a claim; raise StoreError if another process has started to write these layers for another digest."""
-    # A driver that computes the same may have removed the claim already.
-    if get(run.location, _claim(group)) not in (None, digest.encode()):
+def check_claim(run: Run, group: str, digest: str) -> None:
+    """Raise StoreError if another process has written these layers for another digest since `claim_layers`."""
+    claim = get(run.location, _claim(group))
+    # A driver that computed the same has finished the group, and `drop_claims` then removed the claim.
+    is_finished = claim is None and finished_groups(run).get(group) == digest
+    if claim != digest.encode() and not is_finished:
         raise StoreError(
-            f"{run.id}: another process is computing {group} with other options; "
+            f"{run.id}: another process computes {group} with other options, or has computed it meanwhile; "
             f"run `theodolite analyse {run.id}` when it has finished"
         )
-    delete(run.location, [_claim(group)])
 
 
 def drop_claims(run: Run) -> None:
-    """Remove the claims of finished groups: a bucket may lose a deletion."""
+    """Remove the claims of finished groups."""
     for group, digest in finished_groups(run).items():
         if group in GROUPS and GROUPS[group].by_layer and get(run.location, _claim(group)) == digest.encode():
             delete(run.location, [_claim(group)])
@@ -166,13 +167,11 @@ def _encode_group(name: str, dataset: xr.Dataset) -> dict[str, bytes]:
 
 
 def _create_by_layer(group: zarr.Group, variable: Variable, lengths: Mapping[Any, int]) -> zarr.Array[Any]:
-    """Create an array with one chunk for each index of the layer and of the dimensions before it."""
-    inner = variable.dims.index("layer") + 1
-    shape = tuple(lengths[dim] for dim in variable.dims)
+    """Create an array that is stored by layer."""
     return group.create_array(
         variable.name,
-        shape=shape,
-        chunks=tuple(1 if axis < inner else max(1, length) for axis, length in enumerate(shape)),
+        shape=tuple(lengths[dim] for dim in variable.dims),
+        chunks=variable.chunk_shape(lengths),
         dtype=variable.dtype,
         fill_value=np.nan,
         compressors=None,  # the digits of singular vectors do not compress

@@ -7,6 +7,7 @@ from functools import cached_property
 from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, ValidationError
+from typing_extensions import TypedDict
 
 from theodolite.errors import RunDamagedError, RunNotFoundError, StoreVersionError, one_line
 from theodolite.shard_bounds import ShardBounds
@@ -58,6 +59,26 @@ class SetFacts(BaseModel):
     computed_tokens: int
     token_ids_sha256: str
     n_first: int | None = None  # prompts whose earliest captured position is their first token; None in older runs
+    n_units: int | None = None  # hidden units of each MLP whose activity is counted, or 0; None in older runs
+
+
+class Parity(TypedDict, total=False):
+    """The fields of a parity certificate that are read again; it has more, and none in a survey of the weights."""
+
+    __pydantic_config__ = ConfigDict(extra="allow")  # type: ignore[misc]
+
+    prompts: int
+    dtype: str
+    attention: str
+    device: str
+    ranks: int
+    sites_known_by: str
+    post_norm: bool
+    bound: float
+    max_error: float
+    identity_error: float
+    float32_blocks_max_error: float | None
+    warning: str | None
 
 
 class RunRecord(BaseModel):
@@ -73,7 +94,7 @@ class RunRecord(BaseModel):
     model: ModelFacts
     layers: list[int]
     sets: dict[str, SetFacts]
-    parity: dict[str, Any]
+    parity: Parity
     versions: dict[str, str]
 
     def bounds(self, prompt_set: str) -> ShardBounds:

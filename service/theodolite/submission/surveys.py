@@ -51,8 +51,15 @@ def submit_survey(
     check_version(settings)
     job_store.store_spec(settings.store, spec)
     last = next((job.attempt for job in jobs if job.id == job_id and job.attempt), None)
-    _submit_attempt(settings, job_id, (last.number if last else 0) + 1, owner)
+    # A Ray job may have ended after the store was read; the cluster may have restarted since and not know it any more.
+    if last is None or not _has_succeeded(settings, job_id, cache):
+        _submit_attempt(settings, job_id, (last.number if last else 0) + 1, owner)
     return job_id
+
+
+def _has_succeeded(settings: Settings, job_id: str, cache: Cache) -> bool:
+    jobs = job_store.read_jobs(settings.store, cache, job_id)
+    return any(job.end is not None and job.end.state == "succeeded" for job in jobs)
 
 
 def job_states(settings: Settings, jobs: Iterable[StoredJob]) -> Mapping[str, ClusterState]:

@@ -13,9 +13,9 @@ from transformers import AutoModel
 from theodolite.shard_bounds import ShardBounds
 from theodolite.sites import Site
 from theodolite.spec import ModelSpec
-from theodolite.store.activations import create_activations
+from theodolite.store.descriptions import encode_descriptions
 from theodolite.store.layout import MLP_POSITIVE
-from theodolite.store.objects import open_location
+from theodolite.store.objects import open_location, put
 from theodolite.store.records import record_key
 from theodolite_jobs.capture.engine import Engine
 from theodolite_jobs.capture.plan import plan_set
@@ -182,9 +182,10 @@ def replica_for(folder, tokens, units):
     """Create a set's arrays as a new run does, and return a replica that captures into them."""
     coordinates = {"position": POSITIONS, "layer": LAYERS, "d_model": range(48)}
     coordinates |= {"unit": range(units)} if units else {}
-    create_activations(
-        open_location(str(folder), create=True), "set", ShardBounds(len(tokens), len(tokens), 2), SITES, coordinates
-    )
+    location = open_location(str(folder), create=True)
+    bounds = ShardBounds(len(tokens), len(tokens), 2)
+    for key, content in encode_descriptions("set", bounds, SITES, coordinates).items():
+        put(location, key, content)
     assignment = replica.Assignment(
         run_id="run-0",
         run_url=str(folder),

@@ -15,8 +15,8 @@ from theodolite.errors import CaptureError, RankOutOfMemoryError
 from theodolite.shard_bounds import ShardBounds
 from theodolite.sites import Site
 from theodolite.spec import ModelSpec
-from theodolite.store.activations import create_activations
-from theodolite.store.objects import keys, open_location
+from theodolite.store.descriptions import encode_descriptions
+from theodolite.store.objects import keys, open_location, put
 from theodolite_jobs.capture.parity import FLOAT32_EXPECTED
 from theodolite_jobs.capture.plan import plan_set, probe_prompts
 from theodolite_jobs.cluster.replica import Assignment, Replica
@@ -41,9 +41,10 @@ def created_run(model_folder, store):
     """Create a run's arrays, and return the assignment of its replicas."""
     coordinates = {"position": PLAN.positions, "layer": LAYERS, "d_model": range(48), "unit": range(80)}
     coordinates |= {"head": range(4), "d_head": range(16)}
-    create_activations(
-        open_location(str(store), create=True), "set", ShardBounds(len(TOKENS), len(TOKENS), 3), SITES, coordinates
-    )
+    location = open_location(str(store), create=True)
+    bounds = ShardBounds(len(TOKENS), len(TOKENS), 3)
+    for key, content in encode_descriptions("set", bounds, SITES, coordinates).items():
+        put(location, key, content)
     model = ModelSpec(id=str(model_folder))
     return Assignment(
         run_id="run-0",

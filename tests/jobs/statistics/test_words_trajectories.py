@@ -12,7 +12,9 @@ from theodolite.spec import SENTENCES, digest_of
 from theodolite.store.activations import encode_shard
 from theodolite.store.checksums import sha256
 from theodolite.store.commits import commit_shard, new_attempt
-from theodolite.store.prompts import write_tokens
+from theodolite.store.layout import tokens_key
+from theodolite.store.objects import put
+from theodolite.store.prompts import encode_tokens
 from theodolite.store.records import Commit
 from theodolite.store.runs import create_run
 from theodolite_jobs.models.weights import Weights
@@ -140,7 +142,7 @@ def store_sentences(folder, states, tokens):
         bad = {sample: "not finite" for sample in samples if sample == 3}
         commit = Commit(run.id, SENTENCES, index, start, samples.stop, new_attempt(), checksums, [list(samples)], bad)
         commit_shard(run.location, commit, encoded)
-    write_tokens(run.location, SENTENCES, tokens)
+    put(run.location, tokens_key(SENTENCES), encode_tokens(tokens))
     return run
 
 

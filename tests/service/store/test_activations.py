@@ -8,10 +8,9 @@ from hypothesis import strategies as st
 from support.stored import store_run
 
 from theodolite.errors import RunDamagedError
-from theodolite.shard_bounds import ShardBounds
 from theodolite.sites import Site
-from theodolite.store import activations
-from theodolite.store.activations import create_activations, encode_shard
+from theodolite.store import descriptions
+from theodolite.store.activations import encode_shard
 from theodolite.store.commits import read_commit, read_commits
 from theodolite.store.layout import shard_key
 from theodolite.store.shards import read_shard
@@ -58,8 +57,8 @@ def test_an_encoded_shard_has_the_bytes_that_zarr_writes(
     if half:  # as bfloat16
         values = (values.view(np.uint32) & 0xFFFF0000).view(np.float32)
     lengths = {"position": n_positions, "layer": n_layers, "d_model": d_model}
-    group, memory = activations._group_in_memory()
-    activations._create_array(group, site, n_samples, shard_prompts, lengths)[:] = values
+    group, memory = descriptions.group_in_memory()
+    descriptions._create_array(group, site, n_samples, shard_prompts, lengths)[:] = values
     for index, start in enumerate(range(0, n_samples, shard_prompts)):
         encoded = encode_shard(site, values[start : start + shard_prompts], start, shard_prompts)
         assert encoded == memory[shard_key(site, index)].to_bytes()
@@ -90,11 +89,3 @@ def test_a_truncated_shard_raises(tmp_path):
     file.write_bytes(file.read_bytes()[:-3])
     with pytest.raises(RunDamagedError, match=r"shard set/00001, resid_pre: its bytes"):
         read_shard(run, read_commit(run, "set", 1), Site.RESID_PRE)
-
-
-def test_describing_a_set_again_changes_nothing(tmp_path):
-    run = stored_run(tmp_path, np.ones((8, 1, 3, 8), np.float32), shard_prompts=4)
-    before = {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
-    coordinates = {"position": [-1], "layer": range(3), "d_model": range(8)}
-    create_activations(run.location, "set", ShardBounds(8, 8, 4), [Site.RESID_PRE], coordinates)
-    assert {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()} == before

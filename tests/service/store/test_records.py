@@ -139,6 +139,7 @@ def test_the_records_of_an_older_version_have_no_checksum_and_are_read(store):
     record = json.loads(run_file.read_bytes())
     del record["sha256"]
     run_file.write_text(json.dumps({**record, "format": 1}))
+    (store / "runs/tiny-0/COMPLETE").unlink()
     expected = read_commits(open_run(str(store), "tiny-0"), "harmful")
     old = json.loads(file.read_bytes())
     del old["sha256"], old["run_id"]

@@ -9,8 +9,9 @@ from support.stored import read_table, record_of
 from theodolite.errors import RunDamagedError, RunNotFoundError, StoreError, StoreVersionError
 from theodolite.shard_bounds import ShardBounds
 from theodolite.spec import digest_of
+from theodolite.store.layout import prompts_key, tokens_key
 from theodolite.store.objects import check_writable, open_location, put
-from theodolite.store.prompts import read_prompts, read_tokens, write_prompts, write_tokens
+from theodolite.store.prompts import encode_prompts, encode_tokens, read_prompts, read_tokens
 from theodolite.store.runs import create_run, list_run_ids, open_run
 from theodolite.store.tables import encode_table
 
@@ -62,9 +63,10 @@ def test_tokens_and_prompts_are_read_back_unchanged(tmp_path):
     record = record_of(ARRAYS, 4)
     facts = record.sets["set"].model_copy(update={"token_ids_sha256": digest_of(tokens)})
     run = create_run(str(tmp_path), record.model_copy(update={"sets": {"set": facts}}))
-    write_tokens(run.location, "set", tokens)
+    put(run.location, tokens_key("set"), encode_tokens(tokens))
     assert read_tokens(run, "set") == tokens
-    write_prompts(run.location, "set", ["a", "b “quoted”", "c"], [3, 1, 2], ShardBounds(3, 3, 2), {1: "why"})
+    table = encode_prompts(["a", "b “quoted”", "c"], [3, 1, 2], ShardBounds(3, 3, 2), {1: "why"})
+    put(run.location, prompts_key("set"), table)
     prompts = read_prompts(run, "set")
     assert prompts["text"].tolist() == ["a", "b “quoted”", "c"]
     assert prompts["status"].tolist() == ["ok", "quarantined", "ok"]

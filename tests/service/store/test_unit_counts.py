@@ -10,10 +10,9 @@ from hypothesis import strategies as st
 from support.stored import store_run
 
 from theodolite.errors import RunDamagedError
-from theodolite.shard_bounds import ShardBounds
-from theodolite.sites import Site
-from theodolite.store.activations import counted_units, create_activations, read_positive_counts
+from theodolite.store.activations import read_positive_counts
 from theodolite.store.commits import damages, read_commit, read_commits
+from theodolite.store.descriptions import counted_units
 from theodolite.store.manifest import changed_objects, write_complete
 
 
@@ -104,11 +103,3 @@ def test_commits_list_the_checksums_of_counts_and_complete_that_of_their_metadat
         assert list(dict(changed_objects(run))) == ["activations.zarr/set/mlp_positive/zarr.json"]
         with pytest.raises(RunDamagedError, match=r"mlp_positive/zarr\.json is damaged; run `theodolite verify"):
             counted_units(run.location, "set")
-
-
-def test_describing_a_set_again_without_counts_keeps_them(tmp_path):
-    run = stored_run(tmp_path, random_signs())
-    before = {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
-    coordinates = {"position": [-2, -1], "layer": range(3), "d_model": range(8)}
-    create_activations(run.location, "set", ShardBounds(10, 10, 4), [Site.RESID_PRE], coordinates)
-    assert {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()} == before

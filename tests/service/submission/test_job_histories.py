@@ -186,6 +186,20 @@ class JobHistories(RuleBasedStateMachine):
         return next(iter(job_store.read_jobs(SETTINGS.store, Cache(0), JOB)), None)
 
 
+def test_a_survey_that_ended_while_it_was_submitted_again_stays_ended():
+    """The store is read before the Ray job ends, and the cluster is asked after its restart."""
+    history = JobHistories()
+    history.begin()
+    history.submit_at_once()
+    again = history.submit("me")
+    again.step(SUCCEED)
+    job_store.end_attempt(SETTINGS.store, JOB, 1, End("succeeded"))
+    history.the_cluster_restarts()
+    again.finish()
+    history.a_finished_survey_is_not_submitted_again()
+    history.teardown()
+
+
 TestJobHistories = JobHistories.TestCase
 TestJobHistories.settings = settings(
     max_examples=200, stateful_step_count=30, deadline=None, suppress_health_check=[HealthCheck.too_slow]
