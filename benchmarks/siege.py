@@ -2,14 +2,16 @@
 
 The service (`theodolite serve`) runs on one core, over an empty store with one bearer token. First, 16 connections that
 send their next request after each response measure the capacity. Then the attackers keep 2,000 connections with half a
-head and 200 requests with half a body open, and open each one again when the service closes it. Besides, a flood of
-requests without a token is sent at twice the capacity, without waiting for the responses. Meanwhile one client requests
+head and 200 requests with half a body open, and open each one again when the service closes it. Over 1,000 more
+connections they request the page's largest script and read nothing. Besides, a flood of requests without a token, some
+of them for `/readyz`, is sent at twice the capacity, without waiting for the responses. Meanwhile one client requests
 `/healthz` ten times in a second, over a new connection each time.
 
 The last line is one JSON object. Usage: python benchmarks/siege.py --help
 """
 
 import asyncio
+import socket
 import tempfile
 from collections import Counter
 from contextlib import suppress
@@ -27,7 +29,8 @@ HALF_BODY = (
     + b" " * 900_000
 )
 HEALTH = request_of("/healthz", {"Connection": "close"})
-FLOOD = request_of("/v1/runs")
+UNREAD = request_of("/static/plotly.min.js")
+FLOOD, READY = request_of("/v1/runs"), request_of("/readyz")
 FLOOD_CONNECTIONS = 64
 
 
@@ -36,24 +39,26 @@ def main() -> None:
         "Attack the service without a credential; print the latency of /healthz and the service's memory as JSON.",
         heads=(2000, "connections with half a head"),
         bodies=(200, "requests with half a body"),
+        unread=(1000, "requests for the largest script whose response nobody reads"),
         seconds=(30.0, "duration of the attack"),
     )
     with tempfile.TemporaryDirectory(prefix="theodolite-siege-") as store:
         create_credential(store, ["read"])
-        result = measure(store, options.heads, options.bodies, options.seconds)
+        result = measure(store, options.heads, options.bodies, options.unread, options.seconds)
     measuring.publish(result, options.out)
 
 
-def measure(store: str, heads: int, bodies: int, seconds: float) -> dict[str, Any]:
+def measure(store: str, heads: int, bodies: int, unread: int, seconds: float) -> dict[str, Any]:
     """Return what a client saw during the attack, and the memory of the service before and after."""
     with service_on_one_core(store) as service:
         capacity = asyncio.run(measure_capacity(service.port))
         before = service.peak_memory_bytes
-        seen = asyncio.run(siege(service.port, heads, bodies, 2 * capacity, seconds))
+        seen = asyncio.run(siege(service.port, heads, bodies, unread, 2 * capacity, seconds))
         after = service.peak_memory_bytes
     return {
         "heads": heads,
         "bodies": bodies,
+        "unread": unread,
         "capacity_per_second": capacity,
         **seen,
         "resident_bytes_before": before,
@@ -78,12 +83,13 @@ async def measure_capacity(port: int, connections: int = 16, seconds: float = 3.
     return count / seconds
 
 
-async def siege(port: int, heads: int, bodies: int, rate: float, seconds: float) -> dict[str, Any]:
+async def siege(port: int, heads: int, bodies: int, unread: int, rate: float, seconds: float) -> dict[str, Any]:
     """Attack for some seconds; return the latencies of /healthz, and what the attackers did."""
     counts: Counter[str] = Counter()
     attackers = [
         *(asyncio.create_task(hold_open(port, HALF_HEAD, counts)) for _ in range(heads)),
         *(asyncio.create_task(hold_open(port, HALF_BODY, counts)) for _ in range(bodies)),
+        *(asyncio.create_task(hold_unread(port, seconds)) for _ in range(unread)),
     ]
     await asyncio.sleep(3)  # until all are connected
     attackers.append(asyncio.create_task(flood(port, rate, counts)))
@@ -135,8 +141,19 @@ async def hold_open(port: int, sent: bytes, counts: Counter[str]) -> None:
         await asyncio.sleep(0.5)
 
 
+async def hold_unread(port: int, seconds: float) -> None:
+    """Request a file that the sockets' buffers cannot hold, and read nothing of the response."""
+    with socket.socket() as connection:
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1024)
+        connection.setblocking(False)
+        with suppress(OSError):
+            await asyncio.get_running_loop().sock_connect(connection, ("127.0.0.1", port))
+            await asyncio.get_running_loop().sock_sendall(connection, UNREAD)
+            await asyncio.sleep(2 * seconds)
+
+
 async def flood(port: int, rate: float, counts: Counter[str]) -> None:
-    """Send requests at a rate over FLOOD_CONNECTIONS connections, and wait for no response."""
+    """Send requests at a rate over FLOOD_CONNECTIONS connections, and wait for no response; a quarter for /readyz."""
     loop = asyncio.get_running_loop()
     begin, due = loop.time(), 0
     open_writers: set[asyncio.StreamWriter] = set()
@@ -147,8 +164,8 @@ async def flood(port: int, rate: float, counts: Counter[str]) -> None:
             due_now = int((loop.time() - begin) * rate)
             # The network takes no more from a connection that still has bytes to send.
             ready = [writer for writer in open_writers if not writer.transport.get_write_buffer_size()]
-            for writer, n in zip(ready, shares(due_now - due, len(ready)), strict=True):
-                writer.write(FLOOD * n)
+            for index, (writer, n) in enumerate(zip(ready, shares(due_now - due, len(ready)), strict=True)):
+                writer.write((READY if index % 4 == 0 else FLOOD) * n)
                 counts["sent"] += n
             due = due_now
             await asyncio.sleep(5e-3)

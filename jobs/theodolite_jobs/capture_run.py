@@ -126,10 +126,16 @@ def check_same_plan(run: Run, prepared: Prepared) -> None:
 
 def check_same_arithmetic(run: Run, parity: dict[str, Any]) -> None:
     """Raise RunDamagedError if the run's existing shards were computed with different arithmetic."""
-    from theodolite_jobs.cluster.replica import LIBRARIES, arithmetic, full_arithmetic
+    from theodolite_jobs.cluster.replica import full_arithmetic
 
-    libraries = [f"{name} {run.record.versions.get(name)}" for name in LIBRARIES]
-    check_equal_arithmetic(run.id, [*arithmetic(run.record.parity), *libraries], full_arithmetic(parity))
+    check_equal_arithmetic(run.id, recorded_arithmetic(run), full_arithmetic(parity))
+
+
+def recorded_arithmetic(run: Run) -> list[str]:
+    """Return the arithmetic of the replicas that created a run, as `full_arithmetic` does for a replica."""
+    from theodolite_jobs.cluster.replica import LIBRARIES, arithmetic
+
+    return [*arithmetic(run.record.parity), *(f"{name} {run.record.versions.get(name)}" for name in LIBRARIES)]
 
 
 def check_equal_arithmetic(run_id: str, created_with: Sequence[str], now: Sequence[str]) -> None:

@@ -9,7 +9,7 @@ DRIVER_STEPS = {
     "tokens": "theodolite_jobs.captured_objects:encode_tokens",
     "run.json": "theodolite_jobs.capture_run:create_run",
     "recover": "theodolite_jobs.capture_run:recover",
-    "sweep": "theodolite_jobs.capture_run:drop_pending",
+    "sweep": "theodolite_jobs.captured_objects:drop_pending",
     "prompts": "theodolite_jobs.captured_objects:encode_prompts",
     "pass 1": "theodolite_jobs.passes.collect:first_passes",
     "pass 2": "theodolite_jobs.passes.collect:second_passes",

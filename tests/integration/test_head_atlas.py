@@ -214,7 +214,23 @@ def test_two_drivers_with_other_options_do_not_mix_their_vectors(encoder, tmp_pa
 
     monkeypatch.setattr(heads_module, "write_layer", somebody_else_begins)
     spec = run.record.spec.model_copy(update={"heads": HeadsSpec(vectors=2)})
-    with pytest.raises(StoreError, match="another process is computing heads with other options"):
+    with pytest.raises(StoreError, match="another process computes heads with other options"):
+        analyse_run(run, spec, None, Settings(store=run.store), Console())
+    assert "heads" not in finished_groups(run)
+
+
+def test_a_driver_does_not_list_vectors_that_another_one_has_finished(encoder, tmp_path, monkeypatch):
+    """The other driver had other options, and removed its claim when it finished."""
+    run = copied(encoder, tmp_path / "store")
+    write = heads_module.write_layer
+
+    def somebody_else_finishes(*arguments):
+        shutil.rmtree(Path(run.url) / "pending", ignore_errors=True)
+        return write(*arguments)
+
+    monkeypatch.setattr(heads_module, "write_layer", somebody_else_finishes)
+    spec = run.record.spec.model_copy(update={"heads": HeadsSpec(vectors=2)})
+    with pytest.raises(StoreError, match="or has computed it meanwhile"):
         analyse_run(run, spec, None, Settings(store=run.store), Console())
     assert "heads" not in finished_groups(run)
 

@@ -15,6 +15,7 @@ from theodolite.store.prompts import read_prompts
 from theodolite.store.records import Commit, encode_record, expected_arrays, record_key
 from theodolite.store.runs import Run
 from theodolite_jobs.capture.plan import ShardPlan, count_tokens
+from theodolite_jobs.capture_run import recorded_arithmetic
 from theodolite_jobs.prepare import Prepared
 from theodolite_jobs.results import moments
 from theodolite_jobs.results.context import Context
@@ -104,6 +105,7 @@ def _rebuilt(run: Run, prepared: Prepared, shard: ShardPlan, quarantined: Mappin
         batches=[list(batch) for batch in batches],
         quarantined={sample: why for sample, why in quarantined.items() if shard.start <= sample < shard.stop},
         device=str(run.record.parity.get("device", "")),
+        arithmetic=recorded_arithmetic(run),
         **asdict(counts),
     )
     expected = expected_arrays(run.record, name, shard.index)

@@ -42,6 +42,7 @@ def create_app(
         lifespan=_lifespan,
     )
     app.state.settings = settings
+    app.state.store_check = health.StoreCheck(settings.store)
     app.state.cache = Cache(settings.results_cache_bytes)
     app.state.access = Access(settings.store, open_without_tokens=open_without_tokens, seconds_cached=seconds_cached)
     add_handlers(app)

@@ -13,7 +13,7 @@ HEAD_SECONDS = 10.0
 """Time in which the head of a request must arrive, from the connection or from the request's first byte."""
 
 READ_SECONDS = 60.0
-"""Time in which a client must read what has been sent, at most 64 KB at a time."""
+"""Time in which a client must read what has been sent: a whole response, or one piece of a file of the page."""
 
 MAX_CONNECTIONS = 8192
 """Maximum number of open connections; further ones are closed at once."""

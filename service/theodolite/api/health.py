@@ -1,6 +1,10 @@
 """Define the routes for liveness, readiness and metrics."""
 
+import asyncio
+import time
+
 from fastapi import APIRouter, Depends, Request
+from fastapi.concurrency import run_in_threadpool
 from fastapi.responses import Response
 from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 
@@ -12,6 +16,35 @@ from theodolite.store.runs import list_run_ids
 
 router = APIRouter(tags=["health"])
 
+SECONDS_CACHED = 2.0
+"""How long the state of the store is cached."""
+
+
+class StoreCheck:
+    """Checks whether a store can be reached, one check at a time: callers of /readyz need no token."""
+
+    def __init__(self, store: str) -> None:
+        """Check nothing before the first request."""
+        self._store, self._checking = store, asyncio.Lock()
+        self._checked_at = float("-inf")
+        self._error: StoreError | None = None
+
+    async def error(self) -> StoreError | None:
+        """Return why the store cannot be reached, or None; the answer is at most `SECONDS_CACHED` old."""
+        async with self._checking:  # one request checks, and waiting requests use its answer
+            if time.monotonic() - self._checked_at > SECONDS_CACHED:
+                self._error = await run_in_threadpool(self._check)
+                self._checked_at = time.monotonic()
+        return self._error
+
+    def _check(self) -> StoreError | None:
+        try:
+            list_run_ids(self._store)
+        except StoreError as error:
+            metrics.count_store_error(error)
+            return error
+        return None
+
 
 @router.get("/healthz")
 async def alive() -> dict[str, str]:
@@ -20,12 +53,9 @@ async def alive() -> dict[str, str]:
 
 
 @router.get("/readyz", responses={503: {"description": "The store cannot be reached."}})
-def ready(request: Request) -> dict[str, str]:
+async def ready(request: Request) -> dict[str, str]:
     """Return 200 if the service can reach the store, and 503 otherwise."""
-    try:
-        list_run_ids(request.app.state.settings.store)
-    except StoreError as error:  # its message contains the URL of the store
-        metrics.count_store_error(error)
+    if error := await request.app.state.store_check.error():  # its message contains the URL of the store
         raise Problem(503, "store", "the store cannot be reached") from error
     return {"status": "ready"}
 

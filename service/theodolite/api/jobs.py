@@ -1,6 +1,6 @@
 """Define the routes of survey jobs: submit a survey, show its progress, read its logs, stop it."""
 
-from functools import partial
+from functools import cache, partial
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Depends, Path, Request
@@ -62,8 +62,13 @@ _Spec = Annotated[SurveySpec, Depends(spec_of_body)]
 
 
 @spec_router.get("/spec.schema.json")
-def spec_schema() -> dict[str, Any]:
+async def spec_schema() -> dict[str, Any]:
     """Return the JSON Schema of specs, with a description of every field."""
+    return _schema()
+
+
+@cache
+def _schema() -> dict[str, Any]:
     return SurveySpec.model_json_schema()
 
 

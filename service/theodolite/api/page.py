@@ -4,6 +4,7 @@ The service loads Plotly's script from its Python package, so that browsers need
 """
 
 import gzip
+import threading
 from collections.abc import AsyncIterator
 from functools import cache
 from importlib import resources
@@ -19,7 +20,9 @@ from theodolite.store.checksums import sha256
 router = APIRouter(include_in_schema=False)
 
 _TYPES = {".html": "text/html", ".js": "text/javascript", ".css": "text/css", ".svg": "image/svg+xml"}
-PIECE_BYTES = 65536
+PIECE_BYTES = 16384
+
+_PACKING = threading.Lock()
 
 _DOCUMENTATION = ("swagger-ui-bundle.js", "swagger-ui.css")
 
@@ -44,7 +47,8 @@ def static(request: Request, name: Annotated[str, Path(pattern=r"^[a-z0-9.-]{1,6
 
 def _static(request: Request, name: str) -> Response:
     try:
-        plain, packed, digest = _contents(name)
+        with _PACKING:  # of the first requests, one packs the file
+            plain, packed, digest = _contents(name)
     except FileNotFoundError as error:  # `functools.cache` does not cache exceptions
         raise Problem(404, "http", f"there is no page or file at {request.url.path}") from error
     headers = {"ETag": f'"{digest}"', "Cache-Control": "no-cache", "Vary": "Accept-Encoding"}

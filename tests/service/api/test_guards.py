@@ -1,6 +1,10 @@
 """Check the guard: host, origin, content type and length of every request, and the security headers."""
 
+import asyncio
+import time
+
 import anyio
+import httpx
 import orjson
 import pytest
 from support.serving import SPEC, assert_problem, client_of
@@ -217,6 +221,25 @@ def test_an_unreachable_store_returns_503(monkeypatch, tmp_path):
     for path in ("/readyz", "/v1/runs"):
         assert client.get(path).status_code in (200, 503)
     assert client.get("/healthz").json() == {"status": "alive"}
+
+
+def test_a_flood_of_readiness_checks_lists_the_store_once(monkeypatch, tmp_path):
+    listed = []
+
+    def slow(store):
+        listed.append(store)
+        time.sleep(0.1)
+        return []
+
+    monkeypatch.setattr("theodolite.api.health.list_run_ids", slow)
+    app = create_app(Settings(store=str(tmp_path)))
+
+    async def flood():
+        async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://localhost") as client:
+            return await asyncio.gather(*(client.get("/readyz") for _ in range(200)))
+
+    assert {answer.status_code for answer in asyncio.run(flood())} == {200}
+    assert len(listed) == 1
 
 
 def once(body):
