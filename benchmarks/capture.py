@@ -27,7 +27,8 @@ import peers
 import torch
 from peers import SITES, Vectors, Way
 
-from theodolite.spec import CaptureSpec, PromptSetSpec, TokenIds
+from theodolite.spec import TokenIds
+from theodolite.spec_parts import CaptureSpec, PromptSetSpec
 from theodolite_jobs.capture.engine import Engine
 from theodolite_jobs.capture.parity import FLOAT32_BOUND
 from theodolite_jobs.capture.plan import SetPlan

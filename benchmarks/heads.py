@@ -39,8 +39,8 @@ from safetensors.torch import save_file
 from transformers import Qwen2Config
 
 from theodolite.settings import Settings
-from theodolite.spec import HeadsSpec
 from theodolite.spec_file import parse_spec
+from theodolite.spec_parts import HeadsSpec
 from theodolite.store.result_reader import read_group
 from theodolite.store.runs import create_run, open_run
 from theodolite_jobs.analysis import compute_groups

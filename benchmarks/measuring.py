@@ -37,7 +37,8 @@ import transformers
 from transformers import DynamicCache
 
 from theodolite.sites import Site
-from theodolite.spec import ModelSpec, TokenIds
+from theodolite.spec import TokenIds
+from theodolite.spec_parts import ModelSpec
 from theodolite.version import __version__
 from theodolite_jobs.capture.plan import SetPlan, plan_set
 from theodolite_jobs.models.load import LoadedModel

@@ -9,7 +9,8 @@ from typing import Any
 
 import measuring  # first: it prepares the process before torch is imported
 
-from theodolite.spec import ModelSpec, TokenIds
+from theodolite.spec import TokenIds
+from theodolite.spec_parts import ModelSpec
 from theodolite_jobs.capture.engine import Engine
 from theodolite_jobs.capture.plan import SetPlan
 from theodolite_jobs.cluster import write_queue

@@ -14,7 +14,7 @@ install_import_hook(
 )
 
 from theodolite.settings import Settings  # noqa: E402
-from theodolite.spec import ModelSpec  # noqa: E402
+from theodolite.spec_parts import ModelSpec  # noqa: E402
 from theodolite_jobs.models.load import load_tokenizer  # noqa: E402 - after the hook
 from theodolite_jobs.models.source import fetch, resolve_source  # noqa: E402
 

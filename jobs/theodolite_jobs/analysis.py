@@ -6,12 +6,13 @@ from pathlib import Path
 
 import xarray as xr
 
+from theodolite.digests import digest_of
 from theodolite.errors import ModelError, SiteNotFoundError, SpecError
 from theodolite.groups import ANALYSES, GROUPS
 from theodolite.metrics import timed
 from theodolite.settings import Settings
 from theodolite.sites import Site
-from theodolite.spec import SurveySpec, digest_of
+from theodolite.spec import SurveySpec
 from theodolite.store.manifest import finished_groups
 from theodolite.store.result_reader import damaged_groups, read_contrasts
 from theodolite.store.result_writer import build_group, drop_claims, remove_groups, write_groups

@@ -4,10 +4,10 @@ from collections.abc import Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from theodolite.digests import digest_of
 from theodolite.errors import RunDamagedError
 from theodolite.metrics import CaptureMetrics
 from theodolite.settings import Settings
-from theodolite.spec import digest_of
 from theodolite.store.commits import drop_pending, recover
 from theodolite.store.layout import COMPLETE, RUN_RECORD
 from theodolite.store.manifest import (

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from theodolite.settings import Settings
-from theodolite.spec import ModelSpec
+from theodolite.spec_parts import ModelSpec
 from theodolite_jobs.models.convert.files import read_json
 from theodolite_jobs.models.convert.gguf_header import check_header
 from theodolite_jobs.models.convert.qwen1 import is_qwen1, qwen2_config

@@ -8,11 +8,13 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
+from theodolite.digests import digest_of
 from theodolite.errors import PromptError, SpecError
 from theodolite.model_aliases import MODEL_ALIASES
 from theodolite.settings import Settings
 from theodolite.sites import Site
-from theodolite.spec import SENTENCES, ModelSpec, SurveySpec, TokenIds, digest_of
+from theodolite.spec import SurveySpec, TokenIds
+from theodolite.spec_parts import SENTENCES, ModelSpec
 from theodolite.store.layout import CAPTURE_VERSION
 from theodolite.store.runs import ModelFacts, RunRecord, SetFacts
 from theodolite.version import __version__

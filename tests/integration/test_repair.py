@@ -7,88 +7,33 @@ from pathlib import Path
 
 import pytest
 import torch
+from support.damages import (
+    assert_same_bits,
+    contradict,
+    flip,
+    opened,
+    repair_again,
+    settings,
+    store_of,
+    swap,
+    truncate,
+)
 from support.sealed import reseal
 from support.tiny_survey import save_model, spec_of
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from theodolite.errors import RunDamagedError, StoreError, TheodoliteError
 from theodolite.query.verification import verify
-from theodolite.settings import Settings
 from theodolite.store.checksums import sha256
 from theodolite.store.commits import read_commit
 from theodolite.store.objects import keys
 from theodolite.store.result_reader import read_group
 from theodolite.store.result_writer import claim_layers
-from theodolite.store.runs import open_run
 from theodolite_jobs.progress import Console
 from theodolite_jobs.repair.run import repair
 from theodolite_jobs.survey import capture, survey
 
 pytestmark = pytest.mark.slow
-
-REWRITTEN = ("COMPLETE", "report.html", "shards/")  # with new times, and new names of attempts
-
-
-@pytest.fixture(scope="module")
-def model(tmp_path_factory):
-    return save_model(tmp_path_factory.mktemp("tiny") / "model")
-
-
-@pytest.fixture(scope="module")
-def whole(ray_with_pretend_gpus, model, tmp_path_factory):
-    """The folder of a complete run."""
-    store = tmp_path_factory.mktemp("whole")
-    return Path(survey(spec_of(model), Path(), settings(store), Console()).url)
-
-
-@pytest.fixture
-def damaged(whole, tmp_path):
-    """A copy of the run, for the test to damage."""
-    return Path(shutil.copytree(whole, tmp_path / "store/runs" / whole.name))
-
-
-def settings(store):
-    return Settings(store=str(store), replicas=1, gpus_per_replica=0)
-
-
-def store_of(run):
-    return run.parent.parent
-
-
-def opened(run):
-    return open_run(str(store_of(run)), run.name)
-
-
-def repair_again(run, spec=None):
-    return [*repair(run.name, spec, Path(), settings(store_of(run)), Console()), *verify(opened(run))]
-
-
-def assert_same_bits(run, whole):
-    stored = {key: (run / key).read_bytes() for key in keys(opened(run).location) if not key.startswith(REWRITTEN)}
-    expected = {key: (whole / key).read_bytes() for key in stored}
-    assert {key for key in stored if stored[key] != expected[key]} == set()
-    assert set(keys(opened(whole).location)) == set(keys(opened(run).location))
-
-
-def flip(file):
-    content = bytearray(file.read_bytes())
-    content[len(content) // 2] ^= 0x10
-    file.write_bytes(content)
-
-
-def truncate(file):
-    file.write_bytes(file.read_bytes()[:-1])
-
-
-def swap(file):
-    other = file.with_name("00002.json")
-    contents = file.read_bytes(), other.read_bytes()
-    file.write_bytes(contents[1])
-    other.write_bytes(contents[0])
-
-
-def contradict(file):
-    reseal(file, start=4)
 
 
 @pytest.mark.parametrize(
@@ -105,11 +50,11 @@ def contradict(file):
     ],
     ids=lambda value: getattr(value, "__name__", None) or value.replace("/", " "),
 )
-def test_a_damaged_shard_is_refused_and_captured_again(whole, damaged, model, key, damage):
+def test_a_damaged_shard_is_refused_and_captured_again(whole, damaged, tiny_folder, key, damage):
     damage(damaged / key)
     if damage is not flip or "shards" in key:  # the survey compares sizes, but reads no shard
         with pytest.raises(StoreError):
-            survey(spec_of(model), Path(), settings(store_of(damaged)), Console())
+            survey(spec_of(tiny_folder), Path(), settings(store_of(damaged)), Console())
     assert list(verify(opened(damaged))) != []
     assert repair_again(damaged) == []
     assert_same_bits(damaged, whole)
@@ -156,16 +101,16 @@ def test_many_damages_at_once_are_repaired_together(whole, damaged):
     assert_same_bits(damaged, whole)
 
 
-def test_a_lost_run_record_without_a_copy_needs_the_spec(whole, damaged, model):
+def test_a_lost_run_record_without_a_copy_needs_the_spec(whole, damaged, tiny_folder):
     (damaged / "run.json").unlink()
     (damaged / "COMPLETE").unlink()
     with pytest.raises(RunDamagedError, match=r"give the run's spec with --spec"):
         repair_again(damaged)
-    assert repair_again(damaged, spec_of(model)) == []
+    assert repair_again(damaged, spec_of(tiny_folder)) == []
     assert (damaged / "activations.zarr/harmful/resid_pre/c/1/0/0/0").exists()
 
 
-def test_a_run_whose_model_has_changed_is_refused_by_name(damaged, model, tmp_path):
+def test_a_run_whose_model_has_changed_is_refused_by_name(damaged, tiny_folder, tmp_path):
     flip(damaged / "activations.zarr/harmful/resid_pre/c/1/0/0/0")
     other = save_model(tmp_path / "other", seed=1)
     with pytest.raises(
@@ -187,10 +132,10 @@ def test_without_complete_nothing_damaged_is_certified(whole, damaged, key):
     assert_same_bits(damaged, whole)
 
 
-def test_a_lost_run_record_and_a_damaged_complete_are_restored_from_the_spec(whole, damaged, model):
+def test_a_lost_run_record_and_a_damaged_complete_are_restored_from_the_spec(whole, damaged, tiny_folder):
     (damaged / "run.json").unlink()
     flip(damaged / "COMPLETE")
-    assert repair_again(damaged, spec_of(model)) == []
+    assert repair_again(damaged, spec_of(tiny_folder)) == []
     (damaged / "run.json").write_bytes((whole / "run.json").read_bytes())  # with another date
     assert_same_bits(damaged, whole)
 
@@ -210,18 +155,18 @@ def test_a_shard_with_other_bits_is_named_and_the_others_are_restored(damaged):
     assert [problem.split(":")[0] for problem in problems] == ["shard harmful/00001, resid_pre"]
 
 
-def test_results_that_were_requested_later_are_restored(damaged, model):
+def test_results_that_were_requested_later_are_restored(damaged, tiny_folder):
     more = {"again": {"positive": "harmless", "negative": "harmful"}}
-    survey(spec_of(model, contrasts=more), Path(), settings(store_of(damaged)), Console())
+    survey(spec_of(tiny_folder, contrasts=more), Path(), settings(store_of(damaged)), Console())
     flip(damaged / "results.zarr/curves/zarr.json")
     assert repair_again(damaged) == []
     assert sorted(read_group(opened(damaged), "curves")["contrast"].values) == ["again", "refusal"]
 
 
-def test_a_lost_shard_of_a_finished_run_is_captured_by_the_repair_only(damaged, model):
+def test_a_lost_shard_of_a_finished_run_is_captured_by_the_repair_only(damaged, tiny_folder):
     (damaged / "shards/harmful/00001.json").unlink()
     with pytest.raises(RunDamagedError, match=r"shards/harmful/00001\.json is missing; run `theodolite verify"):
-        capture(spec_of(model), Path(), settings(store_of(damaged)), Console())
+        capture(spec_of(tiny_folder), Path(), settings(store_of(damaged)), Console())
 
 
 def test_whole_arrays_survive_a_lost_record_on_a_machine_that_computes_other_bits(whole, damaged, monkeypatch):
@@ -263,11 +208,13 @@ def test_the_files_of_others_are_left_alone(whole, damaged):
 
 
 @pytest.fixture(scope="module")
-def with_quarantine(ray_with_pretend_gpus, model, tmp_path_factory):
+def with_quarantine(ray_with_pretend_gpus, tiny_folder, tmp_path_factory):
     """The folder of a complete run with a prompt in quarantine, the second of five in shards of three."""
-    broken = AutoModelForCausalLM.from_pretrained(shutil.copytree(model, tmp_path_factory.mktemp("broken") / "model"))
+    broken = AutoModelForCausalLM.from_pretrained(
+        shutil.copytree(tiny_folder, tmp_path_factory.mktemp("broken") / "model")
+    )
     with torch.no_grad():
-        broken.get_input_embeddings().weight[AutoTokenizer.from_pretrained(model).encode("^")[-1]] = torch.nan
+        broken.get_input_embeddings().weight[AutoTokenizer.from_pretrained(tiny_folder).encode("^")[-1]] = torch.nan
     broken.save_pretrained(broken.name_or_path)
     prompts = tmp_path_factory.mktemp("prompts") / "words.txt"
     prompts.write_text("one\ntw^o\nthree\nfour\nseventeen\n")
@@ -333,7 +280,7 @@ def test_a_record_that_another_attempt_has_replaced_is_captured_again(whole, dam
 
 
 @pytest.mark.parametrize("is_lost", [False, True], ids=["run.json kept", "run.json lost"])
-def test_the_complete_of_another_run_is_not_believed(whole, damaged, model, is_lost):
+def test_the_complete_of_another_run_is_not_believed(whole, damaged, tiny_folder, is_lost):
     reseal(damaged / "COMPLETE", run_id="model-000000000000")
     if is_lost:
         (damaged / "run.json").unlink()
@@ -341,23 +288,23 @@ def test_the_complete_of_another_run_is_not_believed(whole, damaged, model, is_l
             repair_again(damaged)
     else:
         assert "COMPLETE is that of the run model-000000000000" in list(verify(opened(damaged)))[-1]
-    assert repair_again(damaged, spec_of(model)) == []
+    assert repair_again(damaged, spec_of(tiny_folder)) == []
     (damaged / "run.json").write_bytes((whole / "run.json").read_bytes())  # with another date
     assert_same_bits(damaged, whole)
 
 
 @pytest.mark.parametrize("is_finished", [True, False], ids=["of the finished heads", "of another survey"])
-def test_a_claim_whose_deletion_was_lost_is_removed(damaged, model, is_finished):
+def test_a_claim_whose_deletion_was_lost_is_removed(damaged, tiny_folder, is_finished):
     digest = json.loads((damaged / "COMPLETE").read_bytes())["groups"]["heads"] if is_finished else "another"
     claim_layers(opened(damaged), "heads", digest)
-    survey(spec_of(model), Path(), settings(store_of(damaged)), Console())
+    survey(spec_of(tiny_folder), Path(), settings(store_of(damaged)), Console())
     assert keys(opened(damaged).location, "pending") == ([] if is_finished else ["pending/heads.digest"])
 
 
-def test_a_finished_run_without_its_record_is_not_captured_again(damaged, model):
+def test_a_finished_run_without_its_record_is_not_captured_again(damaged, tiny_folder):
     (damaged / "run.json").unlink()
     with pytest.raises(RunDamagedError, match=r"run\.json is missing; run `theodolite verify .* --repair`"):
-        survey(spec_of(model), Path(), settings(store_of(damaged)), Console())
+        survey(spec_of(tiny_folder), Path(), settings(store_of(damaged)), Console())
 
 
 def test_a_run_id_that_the_store_does_not_have_needs_no_spec(damaged):
@@ -365,156 +312,3 @@ def test_a_run_id_that_the_store_does_not_have_needs_no_spec(damaged):
         repair("model-0", None, Path(), settings(store_of(damaged)), Console())
     assert "has no run 'model-0'" in str(caught.value)
     assert "--spec" not in str(caught.value)
-
-
-def is_named(run, key):
-    """Return whether `verify` names an object, or its shard."""
-    shard = "harmful/00001" if key.startswith("shards") or "/resid_pre/c/1/" in key else key
-    return any(shard in problem for problem in verify(opened(run)))
-
-
-@pytest.mark.parametrize("step", ["describe", "capture_shards", "finish_capture", "write_complete"])
-@pytest.mark.parametrize(
-    "key",
-    ["shards/harmful/00001.json", "prompts/harmful.tokens.parquet", "activations.zarr/harmful/resid_pre/c/1/0/0/0"],
-)
-def test_a_repair_that_was_interrupted_hides_no_damage(whole, damaged, monkeypatch, key, step):
-    (damaged / key).unlink()
-    monkeypatch.setattr(f"theodolite_jobs.repair.shards.{step}", interrupt)
-    is_reached = step != "capture_shards" or key.startswith("activations")
-    if is_reached:
-        with pytest.raises(KeyboardInterrupt):
-            repair_again(damaged)
-        is_restored = (damaged / key).exists() and not key.startswith("shards")
-        assert is_restored or is_named(damaged, key)
-    monkeypatch.undo()
-    assert repair_again(damaged) == []
-    assert_same_bits(damaged, whole)
-
-
-def test_a_shard_that_is_captured_with_other_bits_drops_the_results_that_rest_on_it(damaged, monkeypatch):
-    """Only the run's own machine computes the same bits; here the lost shard's arrays are replaced meanwhile."""
-    (damaged / "shards/harmful/00001.json").unlink()
-    monkeypatch.setattr("theodolite_jobs.repair.shards.rests_on_these_shards", lambda _run: False)
-    monkeypatch.setattr("theodolite_jobs.repair.run.analyse_run", interrupt)
-    with pytest.raises(KeyboardInterrupt):
-        repair_again(damaged)
-    assert list(verify(opened(damaged))) == ["results: none are finished (yet)"]
-    monkeypatch.undo()
-    assert repair_again(damaged) == []
-
-
-@pytest.fixture(scope="module")
-def captured(ray_with_pretend_gpus, model, tmp_path_factory):
-    """The folder of a run that is captured and has no results."""
-    return Path(capture(spec_of(model), Path(), settings(tmp_path_factory.mktemp("captured")), Console()).url)
-
-
-OF_THE_CAPTURE = (
-    "prompts/harmful.parquet",
-    "prompts/harmful.tokens.parquet",
-    "activations.zarr/zarr.json",
-    "activations.zarr/harmful/resid_pre/zarr.json",
-    "activations.zarr/harmful/mlp_positive/zarr.json",
-    "activations.zarr/harmful/position/zarr.json",
-    "activations.zarr/harmful/position/c/0",
-    "shards/harmful/00001.json",
-)
-
-
-@pytest.mark.parametrize("key", OF_THE_CAPTURE)
-@pytest.mark.parametrize("damage", [flip, Path.unlink], ids=["flipped", "lost"])
-def test_damage_before_the_results_is_named_and_not_adopted(captured, tmp_path, model, key, damage):
-    run = Path(shutil.copytree(captured, tmp_path / "store/runs" / captured.name))
-    damage(run / key)
-    assert is_named(run, key)
-    with pytest.raises(RunDamagedError, match=key.replace(".", r"\.")):
-        survey(spec_of(model), Path(), settings(store_of(run)), Console())
-    assert repair_again(run) == []
-    assert (run / key).read_bytes() == (captured / key).read_bytes() or key.startswith("shards")
-
-
-@pytest.mark.parametrize("key", OF_THE_CAPTURE[1:-1])
-@pytest.mark.parametrize("damage", [flip, Path.unlink], ids=["flipped", "lost"])
-def test_damage_before_the_last_shard_is_mended_by_the_resume(captured, tmp_path, model, key, damage):
-    run = Path(shutil.copytree(captured, tmp_path / "store/runs" / captured.name))
-    for lost in ("COMPLETE", "shards/harmful/00001.json", "prompts/harmful.parquet", "prompts/harmless.parquet"):
-        (run / lost).unlink()
-    damage(run / key)
-    capture(spec_of(model), Path(), settings(store_of(run)), Console())
-    assert [problem for problem in verify(opened(run)) if "results" not in problem] == []
-    assert (run / key).read_bytes() == (captured / key).read_bytes()
-    counts = "mlp_positive"
-    assert all(counts in json.loads(record.read_bytes())["checksums"] for record in run.glob("shards/harmful/*.json"))
-
-
-@pytest.mark.parametrize(
-    "key",
-    ["prompts/harmless.tokens.parquet", "prompts/harmful.parquet", "activations.zarr/harmful/resid_pre/zarr.json"],
-)
-def test_a_survey_of_a_finished_run_misses_its_captured_objects(damaged, model, key):
-    (damaged / key).unlink()
-    with pytest.raises(RunDamagedError, match=r"is missing; run `theodolite verify"):
-        survey(spec_of(model), Path(), settings(store_of(damaged)), Console())
-
-
-def test_a_survey_of_a_finished_run_computes_emptied_results_again(whole, damaged, model):
-    key = "results.zarr/heads/left_vectors/c/0/0/1/0/0/0"
-    assert (damaged / key).stat().st_size > 0
-    (damaged / key).write_bytes(b"")
-    survey(spec_of(model), Path(), settings(store_of(damaged)), Console())
-    assert_same_bits(damaged, whole)
-
-
-def test_tokens_that_complete_lists_and_run_json_does_not_are_named_and_restored(whole, damaged):
-    """An older version listed whatever it found."""
-    key = "prompts/harmful.tokens.parquet"
-    content = (damaged / "prompts/harmless.tokens.parquet").read_bytes()
-    (damaged / key).write_bytes(content)
-    listed = json.loads((damaged / "COMPLETE").read_bytes())["checksums"]
-    reseal(damaged / "COMPLETE", checksums=listed | {key: sha256(content)})
-    assert list(verify(opened(damaged))) == [f"{key}: its tokens are not those of run.json"]
-    assert repair_again(damaged) == []
-    assert_same_bits(damaged, whole)
-
-
-def without_record(run):
-    (run / "run.json").unlink()
-    (run / "COMPLETE").unlink()
-
-
-def test_a_run_with_other_tokens_is_not_restored_from_the_spec(damaged, model):
-    without_record(damaged)
-    shutil.copy(damaged / "prompts/harmless.tokens.parquet", damaged / "prompts/harmful.tokens.parquet")
-    with pytest.raises(RunDamagedError, match="the tokens of harmful differ from the run's tokens"):
-        repair_again(damaged, spec_of(model))
-
-
-def test_a_run_of_another_device_is_not_restored_from_the_spec(damaged, model):
-    without_record(damaged)
-    arithmetic = json.loads((damaged / "shards/harmful/00001.json").read_bytes())["arithmetic"]
-    assert arithmetic[2] == "cpu"
-    reseal(damaged / "shards/harmful/00001.json", arithmetic=[*arithmetic[:2], "cuda", *arithmetic[3:]])
-    with pytest.raises(RunDamagedError, match="was created with cuda and would resume with cpu"):
-        repair_again(damaged, spec_of(model))
-
-
-def test_a_run_record_with_other_types_is_damaged(damaged):
-    parity = json.loads((damaged / "run.json").read_bytes())["parity"]
-    reseal(damaged / "run.json", parity=parity | {"max_error": "x"})
-    with pytest.raises(RunDamagedError, match=r"run\.json is not a run record: parity\.max_error"):
-        opened(damaged)
-    assert repair_again(damaged) == []
-
-
-def test_a_run_without_the_version_of_torch_is_not_resumed(damaged, model):
-    versions = json.loads((damaged / "run.json").read_bytes())["versions"]
-    reseal(damaged / "run.json", versions={name: number for name, number in versions.items() if name != "torch"})
-    for lost in ("COMPLETE", "shards/harmful/00001.json"):
-        (damaged / lost).unlink()
-    with pytest.raises(RunDamagedError, match="the run was created with torch None"):
-        capture(spec_of(model), Path(), settings(store_of(damaged)), Console())
-
-
-def interrupt(*_arguments):
-    raise KeyboardInterrupt

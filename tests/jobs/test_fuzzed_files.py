@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from safetensors.numpy import save
 
 from theodolite.errors import ModelError, PromptError
-from theodolite.spec import PromptSetSpec
+from theodolite.spec_parts import PromptSetSpec
 from theodolite.store.tables import encode_table
 from theodolite_jobs.models.convert.gguf import convert_gguf
 from theodolite_jobs.models.convert.gguf_header import check_header

@@ -5,10 +5,11 @@ import json
 import pytest
 from support import tiny
 
+from theodolite.digests import digest_of
 from theodolite.errors import SiteNotFoundError
 from theodolite.settings import Settings
 from theodolite.sites import Site
-from theodolite.spec import SurveySpec, digest_of
+from theodolite.spec import SurveySpec
 from theodolite.spec_file import parse_spec
 from theodolite.store.layout import CAPTURE_VERSION
 from theodolite_jobs.models.convert.random_weights import RULE, SEED

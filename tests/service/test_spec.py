@@ -11,8 +11,9 @@ import yaml
 from pydantic import ValidationError
 from support.spec_texts import FULL, MODEL, NOUNS, SURVEY, capture, parse, prompts
 
+from theodolite.digests import canonical_json, digest_of
 from theodolite.sites import Site
-from theodolite.spec import SurveySpec, canonical_json, digest_of
+from theodolite.spec import SurveySpec
 from theodolite.spec_file import parse_spec, read_spec
 
 # Defaults

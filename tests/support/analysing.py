@@ -3,8 +3,9 @@
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
+from theodolite.digests import digest_of
 from theodolite.groups import GROUPS
-from theodolite.spec import GramSpec, digest_of
+from theodolite.spec_parts import GramSpec
 from theodolite.store.manifest import finished_groups
 from theodolite.store.runs import Run
 from theodolite_jobs.analysis import all_contrasts, compute_groups

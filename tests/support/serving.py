@@ -17,7 +17,7 @@ from support.stored import store_run
 from theodolite.api.access import SECONDS_CACHED
 from theodolite.api.app import create_app
 from theodolite.settings import Settings
-from theodolite.spec import GramSpec
+from theodolite.spec_parts import GramSpec
 from theodolite.store.runs import Run
 
 SITES = ("resid_pre", "resid_mid")

@@ -9,8 +9,9 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
+from theodolite.digests import digest_of
 from theodolite.sites import Site
-from theodolite.spec import TokenIds, digest_of
+from theodolite.spec import TokenIds
 from theodolite.spec_file import parse_spec
 from theodolite.store.activations import encode_counts, encode_shard
 from theodolite.store.checksums import sha256

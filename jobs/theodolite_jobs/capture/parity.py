@@ -21,9 +21,10 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from theodolite.digests import digest_of
 from theodolite.errors import ParityError
 from theodolite.sites import Site
-from theodolite.spec import TokenIds, digest_of
+from theodolite.spec import TokenIds
 from theodolite_jobs.capture.engine import Engine
 from theodolite_jobs.capture.plan import SetPlan, ShardPlan
 from theodolite_jobs.models.batching import length_class_of

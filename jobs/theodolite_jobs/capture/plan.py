@@ -7,9 +7,10 @@ batches and the same bits.
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 
+from theodolite.digests import digest_of
 from theodolite.shard_bounds import ShardBounds
 from theodolite.shard_counts import ShardCounts
-from theodolite.spec import TokenIds, digest_of
+from theodolite.spec import TokenIds
 
 Batch = tuple[int, ...]
 

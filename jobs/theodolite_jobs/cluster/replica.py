@@ -12,7 +12,8 @@ from typing import Any
 
 from theodolite.errors import CaptureError, ClusterRefusedError, ModelError, RankOutOfStepError
 from theodolite.sites import Site
-from theodolite.spec import ModelSpec, TokenIds
+from theodolite.spec import TokenIds
+from theodolite.spec_parts import ModelSpec
 from theodolite.store.objects import Location, open_location
 from theodolite.version import __version__
 from theodolite_jobs.capture.plan import SetPlan, ShardPlan, pieces

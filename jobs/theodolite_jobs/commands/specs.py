@@ -52,7 +52,7 @@ def inspect(
     gc.disable()  # collections during the import of torch take a fifth of the command's time and free nothing
 
     from theodolite.errors import SpecError
-    from theodolite.spec import ModelSpec
+    from theodolite.spec_parts import ModelSpec
     from theodolite_jobs.inspection import inspect_model
 
     if not model:

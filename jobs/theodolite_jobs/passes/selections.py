@@ -4,9 +4,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from theodolite.digests import digest_of
 from theodolite.errors import StoreError
 from theodolite.sites import Site, leaving_block
-from theodolite.spec import digest_of
 from theodolite.store.commits import read_commits
 from theodolite.store.records import Commit
 from theodolite.store.runs import Run

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from theodolite.errors import PromptError
-from theodolite.spec import PromptSetSpec
+from theodolite.spec_parts import PromptSetSpec
 
 Row = dict[str, Any]
 

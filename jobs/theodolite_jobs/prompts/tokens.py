@@ -8,7 +8,8 @@ from typing import Any, Literal
 from unittest import mock
 
 from theodolite.errors import PromptError
-from theodolite.spec import NOUN_TEMPLATE, NOUNS, PromptSetSpec, TokenIds
+from theodolite.spec import TokenIds
+from theodolite.spec_parts import NOUN_TEMPLATE, NOUNS, PromptSetSpec
 
 
 def tokenize(

@@ -3,9 +3,9 @@
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import asdict, replace
 
+from theodolite.digests import digest_of
 from theodolite.errors import RunDamagedError
 from theodolite.query.verification import ShardKey
-from theodolite.spec import digest_of
 from theodolite.store.checksums import sha256
 from theodolite.store.commits import array_key, new_attempt, read_commit, read_commits
 from theodolite.store.layout import MLP_POSITIVE

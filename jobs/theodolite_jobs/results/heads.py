@@ -7,8 +7,9 @@ from typing import Any
 
 import numpy as np
 
+from theodolite.digests import digest_of
 from theodolite.groups import GROUPS
-from theodolite.spec import HeadsSpec, digest_of
+from theodolite.spec_parts import HeadsSpec
 from theodolite.store.manifest import finished_groups
 from theodolite.store.result_reader import read_group
 from theodolite.store.result_writer import check_claim, claim_layers, drop_groups, write_layer

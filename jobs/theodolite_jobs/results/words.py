@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from theodolite.errors import UnsupportedModelError
 from theodolite.groups import GROUPS
-from theodolite.spec import NOUNS, SENTENCES, PromptSetSpec
+from theodolite.spec_parts import NOUNS, SENTENCES, PromptSetSpec
 from theodolite.store.prompts import read_prompts as read_stored_prompts
 from theodolite.store.result_reader import read_layer
 from theodolite.store.result_writer import drop_groups

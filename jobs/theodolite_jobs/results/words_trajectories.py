@@ -8,7 +8,7 @@ import torch
 from numpy.typing import NDArray
 
 from theodolite.sites import Site, depth
-from theodolite.spec import SENTENCES
+from theodolite.spec_parts import SENTENCES
 from theodolite.store.commits import read_commit
 from theodolite.store.prompts import read_tokens
 from theodolite.store.runs import Run

@@ -10,10 +10,10 @@ from theodolite.api.access import Reader
 from theodolite.api.encoding import answer
 from theodolite.api.run_lookup import RUN_ID, complete_run, digest_over
 from theodolite.api.schemas import Comparison, described
+from theodolite.digests import digest_of
 from theodolite.errors import SpecError
 from theodolite.figures.comparison import comparison_figure, description, width_figure
 from theodolite.query.compare import BOUND, Question, comparison, milestones, records
-from theodolite.spec import digest_of
 from theodolite.store.runs import Run
 
 router = APIRouter(prefix="/v1/compare", tags=["compare"])

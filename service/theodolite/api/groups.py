@@ -9,10 +9,10 @@ from fastapi.responses import Response
 from theodolite.api.access import Reader
 from theodolite.api.encoding import answer
 from theodolite.api.schemas import GroupList, described
+from theodolite.digests import digest_of
 from theodolite.groups import GROUPS, Group, Variable
 from theodolite.query.curves import is_along_depth
 from theodolite.query.profiles import PROFILES, Profile
-from theodolite.spec import digest_of
 from theodolite.version import __version__
 
 router = APIRouter(prefix="/v1/groups", tags=["groups"])

@@ -6,10 +6,10 @@ from typing import Annotated
 from fastapi import Path, Request
 
 from theodolite.api.problems import Problem
+from theodolite.digests import digest_of
 from theodolite.errors import RunNotFoundError
 from theodolite.query.runs import run_state
 from theodolite.query.twin import COMPARED, twin_state
-from theodolite.spec import digest_of
 from theodolite.store.manifest import finished_groups
 from theodolite.store.runs import Run, find_run
 from theodolite.version import __version__

@@ -25,6 +25,7 @@ from theodolite.api.schemas import (
     TableRows,
     described,
 )
+from theodolite.digests import digest_of
 from theodolite.groups import READ_WHOLE, table_owner
 from theodolite.query.curves import STATISTICS, Curve, curve_frame, select_curves
 from theodolite.query.group_selection import is_flat, select_direction, select_group
@@ -32,7 +33,6 @@ from theodolite.query.heads import Head, head_atlas, read_head
 from theodolite.query.runs import describe_results, summaries
 from theodolite.query.tables import Page, table_page, whole_table
 from theodolite.sections.catalogue import draw_figure, section_items, shown_groups
-from theodolite.spec import digest_of
 from theodolite.store.result_reader import table_bytes
 
 router = APIRouter(prefix="/v1/runs", tags=["runs"])

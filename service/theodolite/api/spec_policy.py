@@ -8,7 +8,8 @@ from pathlib import Path
 from theodolite.api.problems import Problem
 from theodolite.model_aliases import MODEL_ALIASES
 from theodolite.settings import Settings
-from theodolite.spec import NOUNS, PromptSetSpec, SurveySpec
+from theodolite.spec import SurveySpec
+from theodolite.spec_parts import NOUNS, PromptSetSpec
 
 _HUB_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*/[A-Za-z0-9][A-Za-z0-9_.-]*")
 _LARGEST_SHOWN = 10**12  # a limit may have any number of digits

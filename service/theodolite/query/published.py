@@ -15,7 +15,7 @@ import xarray as xr
 
 from theodolite.query.curves import along_depth
 from theodolite.sites import HALF_BLOCKS
-from theodolite.spec import PromptSetSpec
+from theodolite.spec_parts import PromptSetSpec
 from theodolite.store.runs import ModelFacts
 
 

@@ -5,8 +5,8 @@ from contextlib import suppress
 
 import xarray as xr
 
+from theodolite.digests import digest_of
 from theodolite.errors import StoreError
-from theodolite.spec import digest_of
 from theodolite.store.manifest import finished_groups
 from theodolite.store.result_reader import read_contrasts, read_group
 from theodolite.store.runs import RANDOM_WEIGHTS, Run, find_run, list_run_ids

@@ -5,7 +5,7 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from theodolite.spec import canonical_json
+from theodolite.digests import canonical_json
 
 _OWN = "sha256"
 """The field of a sealed record that holds the SHA-256 of the other fields."""

@@ -5,9 +5,10 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 import pandas as pd
 
+from theodolite.digests import digest_of
 from theodolite.errors import RunDamagedError
 from theodolite.shard_bounds import ShardBounds
-from theodolite.spec import TokenIds, digest_of
+from theodolite.spec import TokenIds
 from theodolite.store.layout import prompts_key, tokens_key
 from theodolite.store.manifest import captured_object
 from theodolite.store.runs import Run

@@ -12,7 +12,7 @@ from transformers import AutoModel
 
 from theodolite.shard_bounds import ShardBounds
 from theodolite.sites import Site
-from theodolite.spec import ModelSpec
+from theodolite.spec_parts import ModelSpec
 from theodolite.store.descriptions import encode_descriptions
 from theodolite.store.layout import MLP_POSITIVE
 from theodolite.store.objects import open_location, put

@@ -14,7 +14,7 @@ from support.rank_group import SECONDS, Group
 from theodolite.errors import CaptureError, RankOutOfMemoryError
 from theodolite.shard_bounds import ShardBounds
 from theodolite.sites import Site
-from theodolite.spec import ModelSpec
+from theodolite.spec_parts import ModelSpec
 from theodolite.store.descriptions import encode_descriptions
 from theodolite.store.objects import keys, open_location, put
 from theodolite_jobs.capture.parity import FLOAT32_EXPECTED

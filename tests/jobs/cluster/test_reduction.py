@@ -11,7 +11,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from theodolite.spec import ModelSpec
+from theodolite.spec_parts import ModelSpec
 from theodolite_jobs.capture.plan import plan_set
 from theodolite_jobs.cluster import reduction
 from theodolite_jobs.cluster.poison import PoisonSearch, without

@@ -9,8 +9,8 @@ from support import tiny
 from theodolite.errors import ClusterRefusedError, SpecError, StoreError
 from theodolite.settings import Settings
 from theodolite.sites import Site
-from theodolite.spec import ModelSpec
 from theodolite.spec_file import parse_spec
+from theodolite.spec_parts import ModelSpec
 from theodolite.store.runs import run_url
 from theodolite.submission.job_store import End, create_attempt, end_attempt, store_spec
 from theodolite_jobs.capture.plan import plan_set

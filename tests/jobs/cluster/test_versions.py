@@ -8,8 +8,8 @@ import pytest
 from theodolite import __version__
 from theodolite.errors import CaptureError, ClusterRefusedError
 from theodolite.settings import Settings
-from theodolite.spec import ModelSpec
 from theodolite.spec_file import parse_spec
+from theodolite.spec_parts import ModelSpec
 from theodolite.store.cache import Cache
 from theodolite.submission.job_store import create_attempt, read_jobs, store_spec
 from theodolite.submission.ray_jobs import SUBMITTED_BY

@@ -19,7 +19,7 @@ import json, sys
 from pathlib import Path
 from theodolite_jobs.models.source import ModelSource, fetch, resolve_source
 from theodolite_jobs.prompts.sources import read_prompts
-from theodolite.spec import ModelSpec, PromptSetSpec
+from theodolite.spec_parts import ModelSpec, PromptSetSpec
 
 def prompts(settings):
     return read_prompts("goals", PromptSetSpec(**settings), Path("/nowhere"))

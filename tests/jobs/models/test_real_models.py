@@ -8,7 +8,7 @@ from support.reference_blocks import activation_of, after_branch, inputs_of, ref
 
 from theodolite.settings import Settings
 from theodolite.sites import Site
-from theodolite.spec import ModelSpec
+from theodolite.spec_parts import ModelSpec
 from theodolite_jobs.capture.parity import certify
 from theodolite_jobs.capture.plan import plan_set, probe_prompts
 from theodolite_jobs.models.batching import can_share_prefix

@@ -7,7 +7,7 @@ import pytest
 from support.errors import only_line
 
 from theodolite.errors import ModelError
-from theodolite.spec import ModelSpec
+from theodolite.spec_parts import ModelSpec
 from theodolite_jobs.models import source as source_module
 from theodolite_jobs.models.source import ModelSource, fetch, resolve_source, slug
 

@@ -10,7 +10,7 @@ import pytest
 from sklearn.model_selection import train_test_split
 
 from theodolite.errors import PromptError
-from theodolite.spec import PromptSetSpec
+from theodolite.spec_parts import PromptSetSpec
 from theodolite_jobs.prompts.sources import read_prompts
 
 

@@ -8,7 +8,7 @@ from tokenizers import Tokenizer, models, pre_tokenizers, processors
 from transformers import PreTrainedTokenizerFast
 
 from theodolite.errors import PromptError
-from theodolite.spec import NOUN_TEMPLATE, PromptSetSpec
+from theodolite.spec_parts import NOUN_TEMPLATE, PromptSetSpec
 from theodolite_jobs.prompts.tokens import check_tokens, resolve_positions, resolve_template, tokenize
 
 SPECIAL = ["<unk>", "<s>", "</s>", "<|system|>", "<|user|>", "<|assistant|>", "<|end|>"]

@@ -10,7 +10,7 @@ from support import tiny
 from transformers import AutoModelForCausalLM, AutoModelForMaskedLM
 
 from theodolite.errors import ModelError
-from theodolite.spec import HeadsSpec
+from theodolite.spec_parts import HeadsSpec
 from theodolite_jobs.models.rotary import rotation
 from theodolite_jobs.models.weights import Weights
 from theodolite_jobs.results.heads_layer import SIDES, Stream, decompose_layer, vocabulary_products

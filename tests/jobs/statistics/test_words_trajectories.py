@@ -7,8 +7,9 @@ from support import tiny
 from support.stored import record_of
 from transformers import AutoModelForCausalLM, AutoModelForMaskedLM
 
+from theodolite.digests import digest_of
 from theodolite.sites import Site
-from theodolite.spec import SENTENCES, digest_of
+from theodolite.spec_parts import SENTENCES
 from theodolite.store.activations import encode_shard
 from theodolite.store.checksums import sha256
 from theodolite.store.commits import commit_shard, new_attempt

@@ -7,8 +7,8 @@ import orjson
 import pytest
 from support.serving import SPEC, assert_problem, client_of
 
-from theodolite.spec import PromptSetSpec
 from theodolite.spec_file import parse_spec
+from theodolite.spec_parts import PromptSetSpec
 from theodolite_jobs.prompts.sources import read_prompts
 
 JSON = {"Content-Type": "application/json"}

@@ -14,7 +14,7 @@ from theodolite.query.published import (
     published_curves,
     selected_directions,
 )
-from theodolite.spec import PromptSetSpec
+from theodolite.spec_parts import PromptSetSpec
 from theodolite.store.result_reader import read_group
 from theodolite_jobs.report.page import render_report
 

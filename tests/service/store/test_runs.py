@@ -6,9 +6,9 @@ import pytest
 from support.sealed import reseal
 from support.stored import read_table, record_of
 
+from theodolite.digests import digest_of
 from theodolite.errors import RunDamagedError, RunNotFoundError, StoreError, StoreVersionError
 from theodolite.shard_bounds import ShardBounds
-from theodolite.spec import digest_of
 from theodolite.store.layout import prompts_key, tokens_key
 from theodolite.store.objects import check_writable, open_location, put
 from theodolite.store.prompts import encode_prompts, encode_tokens, read_prompts, read_tokens

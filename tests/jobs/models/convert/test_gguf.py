@@ -7,7 +7,7 @@ import pytest
 from support.errors import only_line
 
 from theodolite.errors import ModelError
-from theodolite.spec import ModelSpec
+from theodolite.spec_parts import ModelSpec
 from theodolite_jobs.models.convert.gguf import convert_gguf
 from theodolite_jobs.models.source import fetch, resolve_source
 

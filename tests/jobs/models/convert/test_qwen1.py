@@ -21,7 +21,7 @@ from support.qwen1 import (
 )
 
 from theodolite.errors import ModelError
-from theodolite.spec import ModelSpec
+from theodolite.spec_parts import ModelSpec
 from theodolite_jobs.models import source as source_module
 from theodolite_jobs.models.anatomy import dimensions_of
 from theodolite_jobs.models.convert.qwen1 import convert_qwen1

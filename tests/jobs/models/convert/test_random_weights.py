@@ -17,7 +17,7 @@ from support.tiny_survey import save_model
 from transformers import MODEL_FOR_CAUSAL_LM_MAPPING, LlamaConfig, LlamaForCausalLM, MPNetForMaskedLM, Qwen2Config
 
 from theodolite.errors import ModelError, UnsupportedModelError
-from theodolite.spec import ModelSpec
+from theodolite.spec_parts import ModelSpec
 from theodolite_jobs.models import source
 from theodolite_jobs.models.convert import random_weights
 from theodolite_jobs.models.convert.files import SMALL_FILES

@@ -1,0 +1,170 @@
+"""Interrupted repairs, and damage before the results: nothing is hidden, and nothing damaged is certified."""
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+from support.damages import (
+    assert_same_bits,
+    flip,
+    interrupt,
+    is_named,
+    opened,
+    repair_again,
+    settings,
+    store_of,
+)
+from support.sealed import reseal
+from support.tiny_survey import spec_of
+
+from theodolite.errors import RunDamagedError
+from theodolite.query.verification import verify
+from theodolite.store.checksums import sha256
+from theodolite_jobs.progress import Console
+from theodolite_jobs.survey import capture, survey
+
+pytestmark = pytest.mark.slow
+
+
+@pytest.mark.parametrize("step", ["describe", "capture_shards", "finish_capture", "write_complete"])
+@pytest.mark.parametrize(
+    "key",
+    ["shards/harmful/00001.json", "prompts/harmful.tokens.parquet", "activations.zarr/harmful/resid_pre/c/1/0/0/0"],
+)
+def test_a_repair_that_was_interrupted_hides_no_damage(whole, damaged, monkeypatch, key, step):
+    (damaged / key).unlink()
+    monkeypatch.setattr(f"theodolite_jobs.repair.shards.{step}", interrupt)
+    is_reached = step != "capture_shards" or key.startswith("activations")
+    if is_reached:
+        with pytest.raises(KeyboardInterrupt):
+            repair_again(damaged)
+        is_restored = (damaged / key).exists() and not key.startswith("shards")
+        assert is_restored or is_named(damaged, key)
+    monkeypatch.undo()
+    assert repair_again(damaged) == []
+    assert_same_bits(damaged, whole)
+
+
+def test_a_shard_that_is_captured_with_other_bits_drops_the_results_that_rest_on_it(damaged, monkeypatch):
+    """Only the run's own machine computes the same bits; here the lost shard's arrays are replaced meanwhile."""
+    (damaged / "shards/harmful/00001.json").unlink()
+    monkeypatch.setattr("theodolite_jobs.repair.shards.rests_on_these_shards", lambda _run: False)
+    monkeypatch.setattr("theodolite_jobs.repair.run.analyse_run", interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        repair_again(damaged)
+    assert list(verify(opened(damaged))) == ["results: none are finished (yet)"]
+    monkeypatch.undo()
+    assert repair_again(damaged) == []
+
+
+@pytest.fixture(scope="module")
+def captured(ray_with_pretend_gpus, tiny_folder, tmp_path_factory):
+    """The folder of a run that is captured and has no results."""
+    return Path(capture(spec_of(tiny_folder), Path(), settings(tmp_path_factory.mktemp("captured")), Console()).url)
+
+
+OF_THE_CAPTURE = (
+    "prompts/harmful.parquet",
+    "prompts/harmful.tokens.parquet",
+    "activations.zarr/zarr.json",
+    "activations.zarr/harmful/resid_pre/zarr.json",
+    "activations.zarr/harmful/mlp_positive/zarr.json",
+    "activations.zarr/harmful/position/zarr.json",
+    "activations.zarr/harmful/position/c/0",
+    "shards/harmful/00001.json",
+)
+
+
+@pytest.mark.parametrize("key", OF_THE_CAPTURE)
+@pytest.mark.parametrize("damage", [flip, Path.unlink], ids=["flipped", "lost"])
+def test_damage_before_the_results_is_named_and_not_adopted(captured, tmp_path, tiny_folder, key, damage):
+    run = Path(shutil.copytree(captured, tmp_path / "store/runs" / captured.name))
+    damage(run / key)
+    assert is_named(run, key)
+    with pytest.raises(RunDamagedError, match=key.replace(".", r"\.")):
+        survey(spec_of(tiny_folder), Path(), settings(store_of(run)), Console())
+    assert repair_again(run) == []
+    assert (run / key).read_bytes() == (captured / key).read_bytes() or key.startswith("shards")
+
+
+@pytest.mark.parametrize("key", OF_THE_CAPTURE[1:7:2])
+@pytest.mark.parametrize("damage", [flip, Path.unlink], ids=["flipped", "lost"])
+def test_damage_before_the_last_shard_is_mended_by_the_resume(captured, tmp_path, tiny_folder, key, damage):
+    run = Path(shutil.copytree(captured, tmp_path / "store/runs" / captured.name))
+    for lost in ("COMPLETE", "shards/harmful/00001.json", "prompts/harmful.parquet", "prompts/harmless.parquet"):
+        (run / lost).unlink()
+    damage(run / key)
+    capture(spec_of(tiny_folder), Path(), settings(store_of(run)), Console())
+    assert [problem for problem in verify(opened(run)) if "results" not in problem] == []
+    assert (run / key).read_bytes() == (captured / key).read_bytes()
+    counts = "mlp_positive"
+    assert all(counts in json.loads(record.read_bytes())["checksums"] for record in run.glob("shards/harmful/*.json"))
+
+
+@pytest.mark.parametrize(
+    "key",
+    ["prompts/harmless.tokens.parquet", "prompts/harmful.parquet", "activations.zarr/harmful/resid_pre/zarr.json"],
+)
+def test_a_survey_of_a_finished_run_misses_its_captured_objects(damaged, tiny_folder, key):
+    (damaged / key).unlink()
+    with pytest.raises(RunDamagedError, match=r"is missing; run `theodolite verify"):
+        survey(spec_of(tiny_folder), Path(), settings(store_of(damaged)), Console())
+
+
+def test_a_survey_of_a_finished_run_computes_emptied_results_again(whole, damaged, tiny_folder):
+    key = "results.zarr/heads/left_vectors/c/0/0/1/0/0/0"
+    assert (damaged / key).stat().st_size > 0
+    (damaged / key).write_bytes(b"")
+    survey(spec_of(tiny_folder), Path(), settings(store_of(damaged)), Console())
+    assert_same_bits(damaged, whole)
+
+
+def test_tokens_that_complete_lists_and_run_json_does_not_are_named_and_restored(whole, damaged):
+    """An older version listed whatever it found."""
+    key = "prompts/harmful.tokens.parquet"
+    content = (damaged / "prompts/harmless.tokens.parquet").read_bytes()
+    (damaged / key).write_bytes(content)
+    listed = json.loads((damaged / "COMPLETE").read_bytes())["checksums"]
+    reseal(damaged / "COMPLETE", checksums=listed | {key: sha256(content)})
+    assert list(verify(opened(damaged))) == [f"{key}: its tokens are not those of run.json"]
+    assert repair_again(damaged) == []
+    assert_same_bits(damaged, whole)
+
+
+def without_record(run):
+    (run / "run.json").unlink()
+    (run / "COMPLETE").unlink()
+
+
+def test_a_run_with_other_tokens_is_not_restored_from_the_spec(damaged, tiny_folder):
+    without_record(damaged)
+    shutil.copy(damaged / "prompts/harmless.tokens.parquet", damaged / "prompts/harmful.tokens.parquet")
+    with pytest.raises(RunDamagedError, match="the tokens of harmful differ from the run's tokens"):
+        repair_again(damaged, spec_of(tiny_folder))
+
+
+def test_a_run_of_another_device_is_not_restored_from_the_spec(damaged, tiny_folder):
+    without_record(damaged)
+    arithmetic = json.loads((damaged / "shards/harmful/00001.json").read_bytes())["arithmetic"]
+    assert arithmetic[2] == "cpu"
+    reseal(damaged / "shards/harmful/00001.json", arithmetic=[*arithmetic[:2], "cuda", *arithmetic[3:]])
+    with pytest.raises(RunDamagedError, match="was created with cuda and would resume with cpu"):
+        repair_again(damaged, spec_of(tiny_folder))
+
+
+def test_a_run_record_with_other_types_is_damaged(damaged):
+    parity = json.loads((damaged / "run.json").read_bytes())["parity"]
+    reseal(damaged / "run.json", parity=parity | {"max_error": "x"})
+    with pytest.raises(RunDamagedError, match=r"run\.json is not a run record: parity\.max_error"):
+        opened(damaged)
+    assert repair_again(damaged) == []
+
+
+def test_a_run_without_the_version_of_torch_is_not_resumed(damaged, tiny_folder):
+    versions = json.loads((damaged / "run.json").read_bytes())["versions"]
+    reseal(damaged / "run.json", versions={name: number for name, number in versions.items() if name != "torch"})
+    for lost in ("COMPLETE", "shards/harmful/00001.json"):
+        (damaged / lost).unlink()
+    with pytest.raises(RunDamagedError, match="the run was created with torch None"):
+        capture(spec_of(tiny_folder), Path(), settings(store_of(damaged)), Console())

@@ -1,0 +1,78 @@
+"""Damage objects of runs, repair the runs, and compare them."""
+
+from pathlib import Path
+
+from support.sealed import reseal
+
+from theodolite.query.verification import verify
+from theodolite.settings import Settings
+from theodolite.store.objects import keys
+from theodolite.store.runs import open_run
+from theodolite_jobs.progress import Console
+from theodolite_jobs.repair.run import repair
+
+REWRITTEN = ("COMPLETE", "report.html", "shards/")  # with new times, and new names of attempts
+
+
+def settings(store):
+    """Return the settings of a survey into a store."""
+    return Settings(store=str(store), replicas=1, gpus_per_replica=0)
+
+
+def store_of(run):
+    """Return the store of a run's folder."""
+    return run.parent.parent
+
+
+def opened(run):
+    """Return the run in a folder."""
+    return open_run(str(store_of(run)), run.name)
+
+
+def repair_again(run, spec=None):
+    """Repair a run, and return what the repair refused and what is still damaged."""
+    return [*repair(run.name, spec, Path(), settings(store_of(run)), Console()), *verify(opened(run))]
+
+
+def assert_same_bits(run, whole):
+    """Check that two folders have the same objects, except those that state times and attempts."""
+    stored = {key: (run / key).read_bytes() for key in keys(opened(run).location) if not key.startswith(REWRITTEN)}
+    expected = {key: (whole / key).read_bytes() for key in stored}
+    assert {key for key in stored if stored[key] != expected[key]} == set()
+    assert set(keys(opened(whole).location)) == set(keys(opened(run).location))
+
+
+def flip(file):
+    """Flip a bit in the middle of a file."""
+    content = bytearray(file.read_bytes())
+    content[len(content) // 2] ^= 0x10
+    file.write_bytes(content)
+
+
+def truncate(file):
+    """Remove the last byte of a file."""
+    file.write_bytes(file.read_bytes()[:-1])
+
+
+def swap(file):
+    """Exchange a commit record with another one."""
+    other = file.with_name("00002.json")
+    contents = file.read_bytes(), other.read_bytes()
+    file.write_bytes(contents[1])
+    other.write_bytes(contents[0])
+
+
+def contradict(file):
+    """Change a field of a commit record, and its checksum."""
+    reseal(file, start=4)
+
+
+def is_named(run, key):
+    """Return whether `verify` names an object, or its shard."""
+    shard = "harmful/00001" if key.startswith("shards") or "/resid_pre/c/1/" in key else key
+    return any(shard in problem for problem in verify(opened(run)))
+
+
+def interrupt(*_arguments):
+    """Stop as Ctrl-C does."""
+    raise KeyboardInterrupt
