@@ -49,7 +49,9 @@ def show(run: RunId, store: Store = None, as_json: AsJson = False) -> None:
 
 def verify(
     run: RunId,
-    repair: Annotated[bool, typer.Option("--repair", help="First restore missing and damaged objects.")] = False,
+    repair: Annotated[
+        bool, typer.Option("--repair", help="Restore missing and damaged objects, and then compare.")
+    ] = False,
     spec: Annotated[
         Path | None,
         typer.Option(
@@ -108,7 +110,7 @@ def compare(
     contrast: Annotated[str | None, typer.Option(help="Contrast. Required if a run has several.")] = None,
     prompt_set: Annotated[
         str | None,
-        typer.Option("--set", help="Prompt set, for statistics of single sets such as variance_mean."),
+        typer.Option("--set", help="Prompt set. Use it for a statistic of one set, for example variance_mean."),
     ] = None,
     site: Annotated[str | None, typer.Option(help="Site. The default is resid_pre and resid_mid.")] = None,
     position: Annotated[
@@ -119,8 +121,8 @@ def compare(
         typer.Option(
             min=0.5,
             max=1,
-            help="The sets separate at the first depth where the lower end of the simultaneous 95 % band of the AUROC "
-            "is at least this value.",
+            help="Limit of the AUROC. The sets count as separated from the first depth at which the lower end of its "
+            "simultaneous 95 % band reaches the limit.",
         ),
     ] = 0.95,
     output: Annotated[Path, typer.Option(help="Output file (HTML).")] = Path("comparison.html"),
@@ -156,7 +158,7 @@ def export(
     layer: Annotated[
         list[int] | None,
         typer.Option(
-            help="Layer, from 0. Repeat the option for several. The default is all layers that the format allows."
+            help="Layer, from 0. Repeat the option for several. The default is all layers that the format can store."
         ),
     ] = None,
     position: Annotated[

@@ -41,7 +41,7 @@ def survey(
 ) -> None:
     """Capture activations, compute statistics and write the report.
 
-    If a survey was interrupted, run the same command again: it continues from the last commit.
+    If a survey was interrupted, run the same command again: it continues after the last committed shard.
 
     For example: theodolite survey demo.yaml --store ./theodolite-store
     """
@@ -123,14 +123,15 @@ def heads(
         bool,
         typer.Option(
             "--words/--no-words",
-            help="Also decode the singular vectors into vocabulary tokens, and compute `sphere` and `weights`.",
+            help="Also compute `words`, which decodes the singular vectors into tokens, and `sphere` and `weights`.",
         ),
     ] = True,
     composition: Annotated[
         str | None,
         typer.Option(
             metavar="FIRST:LAST",
-            help="Compute the Q-, K- and V-composition of heads in different layers, for the layers FIRST to LAST.",
+            help="For each pair of heads in different layers from FIRST to LAST, compute how much of the output of the "
+            "earlier head can enter the query, key and value of the later head (Q-, K- and V-composition).",
         ),
     ] = None,
     revision: Revision = None,
@@ -173,7 +174,7 @@ def _run(stages: Callable[..., Any], spec: Any, folder: Path, as_json: bool, **o
 
 
 def plan(spec: SpecPath, store: Store = None, as_json: AsJson = False) -> None:
-    """Count the prompts, tokens, shards and batches of a survey, and estimate its memory, bytes and time.
+    """Count the prompts, tokens, shards and batches of a survey, and estimate its memory, stored bytes and time.
 
     The command loads no weights.
 
