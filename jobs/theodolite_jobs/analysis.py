@@ -15,7 +15,7 @@ from theodolite.sites import Site
 from theodolite.spec import SurveySpec
 from theodolite.store.manifest import finished_groups
 from theodolite.store.result_reader import damaged_groups, read_contrasts
-from theodolite.store.result_writer import build_group, drop_claims, remove_groups, write_groups
+from theodolite.store.result_writer import build_group, drop_claims, remove_groups, restore_root, write_groups
 from theodolite.store.runs import Run
 from theodolite.store.tables import encode_table
 from theodolite_jobs.models.load import check_readable, load_config, load_tokenizer
@@ -65,6 +65,7 @@ def analyse_run(run: Run, spec: SurveySpec, source: ModelSource | None, settings
             )
             computed, failed = compute_groups(context, requested)
         drop_claims(run)
+        restore_root(run)
         _report_failures(run, spec, failed, console)
     finally:
         if "curves" in finished_groups(run) or not run.record.sets:

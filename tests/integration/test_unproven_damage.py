@@ -120,6 +120,13 @@ def test_a_survey_of_a_finished_run_computes_emptied_results_again(whole, damage
     assert_same_bits(damaged, whole)
 
 
+def test_a_survey_of_a_finished_run_writes_the_metadata_of_all_results_again(whole, damaged, tiny_folder):
+    """A driver that is killed while it finishes a group leaves other metadata than COMPLETE lists."""
+    (damaged / "results.zarr/zarr.json").write_text("{}")
+    survey(spec_of(tiny_folder), Path(), settings(store_of(damaged)), Console())
+    assert_same_bits(damaged, whole)
+
+
 def test_tokens_that_complete_lists_and_run_json_does_not_are_named_and_restored(whole, damaged):
     """An older version listed whatever it found."""
     key = "prompts/harmful.tokens.parquet"

@@ -121,7 +121,11 @@ def changed_objects(run: Run) -> Iterator[tuple[str, str]]:
 def changed_captured(run: Run) -> list[str]:
     """Return a sentence for each listed object of the capture, except commit records, that is not as written."""
     records = all_record_keys(run.record)
-    listed = {key: sha for key, sha in listed_checksums(run).items() if group_of(key) is None and key not in records}
+    listed = {
+        key: checksum
+        for key, checksum in listed_checksums(run).items()
+        if key not in records and key.startswith((RUN_RECORD, "prompts/", f"{ACTIVATIONS}/"))
+    }
     contents = zip(listed.items(), get_all(run.location, listed), strict=True)
     return [f"{key}: {wrong}" for (key, checksum), content in contents if (wrong := damage_of(content, checksum))]
 

@@ -15,9 +15,9 @@ from zarr.storage import MemoryStore
 from theodolite.errors import RunDamagedError, StoreError, first_line
 from theodolite.groups import GROUPS, Variable
 from theodolite.groups.dimensions import DIMENSIONS
-from theodolite.store.checksums import sha256
+from theodolite.store.checksums import damage_of, sha256
 from theodolite.store.layout import ACTIVATIONS, RESULTS
-from theodolite.store.manifest import finished_groups, write_complete
+from theodolite.store.manifest import finished_groups, listed_checksums, write_complete
 from theodolite.store.objects import delete, get, get_all, keys, put
 from theodolite.store.runs import Run
 from theodolite.store.tables import table_key
@@ -216,6 +216,13 @@ def consolidate(run: Run, hierarchy: str = ACTIVATIONS) -> dict[str, str]:
     consolidated = memory["zarr.json"].to_bytes()
     put(run.location, root, consolidated)
     return {root: sha256(consolidated)}
+
+
+def restore_root(run: Run) -> None:
+    """Write the consolidated metadata of the results again if it is not what COMPLETE lists."""
+    root, finished = f"{RESULTS}/zarr.json", finished_groups(run)
+    if finished and damage_of(get(run.location, root), listed_checksums(run).get(root, "")):
+        write_complete(run, finished, consolidate(run, RESULTS))
 
 
 def _coordinate(name: str, dim: str, labels: Any) -> xr.Variable:
