@@ -28,6 +28,7 @@ from theodolite_jobs.results.heads_layer import (
 )
 from theodolite_jobs.results.heads_stream import CapturedInputs, Directions
 from theodolite_jobs.statistics.heads import (
+    copying_score_sd_of_gaussian_factors,
     coverage_rank,
     effective_rank,
     effective_rank_of_gaussian_factors,
@@ -104,6 +105,9 @@ def _all_layers(context: Context, weights: Weights, vocabulary: Vocabulary | Non
     lengths = {dim: len(labels) for dim, labels in coordinates.items()}
     vector_bytes = 4 * 4 * lengths["offset"] * lengths["head"] * lengths["vector"] * sizes.d_model
     rounds = max(1, min(8, _VECTOR_BYTES // (vector_bytes + 1)))
+    random_sd = np.nan
+    if vocabulary is not None:
+        random_sd = copying_score_sd_of_gaussian_factors(vocabulary.centred, sizes.d_head)
     shape, vocabulary = (lengths["set"], lengths["position"]), shared(vocabulary)
     parts: list[Arrays] = []
     checksums: dict[str, str] = {}
@@ -125,6 +129,7 @@ def _all_layers(context: Context, weights: Weights, vocabulary: Vocabulary | Non
     arrays |= {"coverage_99": coverage_rank(np.nan_to_num(values)), "effective_rank": effective_rank(values)}
     arrays |= {"stable_rank": stable_rank(values), "n_samples": stream.counts()}
     arrays["effective_rank_random"] = np.array(effective_rank_of_gaussian_factors(sizes.d_model, sizes.d_head))
+    arrays["copying_score_random_sd"] = np.array(random_sd)
     arrays |= _tests(parts, arrays["direction_alignment"].shape)
     attributes = {
         "options": heads.model_dump(mode="json"),

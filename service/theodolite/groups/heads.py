@@ -50,6 +50,12 @@ VARIABLES = (
         "The copying score with W_U as stored; it contains constants that the softmax ignores.",
     ),
     Variable(
+        "copying_score_random_sd",
+        (),
+        "Standard deviation of the copying score of circuits whose two factors are independent Gaussians; the mean is "
+        "0.",
+    ),
+    Variable(
         "null_dimension",
         ("projection", "layer", "head"),
         "Dimension of the null space of the head's query or key projection.",
@@ -88,7 +94,7 @@ VARIABLES = (
 GROUP = Group(
     name="heads",
     title="Heads",
-    version=4,
+    version=5,
     variables=VARIABLES,
     needs=frozenset({"weights"}),
     options="heads",

@@ -32,8 +32,9 @@ _HOW_TO_READ = (
     "if the layer stretches directions differently. The step is output minus input. Bands of R² are 95 % intervals. "
     "The stretches are the singular values of the affine map on leading principal directions of the input; their band "
     "is from the 5 % to the 95 % quantile. R² is 0 where the input "
-    "does not vary, as in block 0 at a token that all prompts share. The affine map counts as better or worse than the "
-    "orthogonal one if the 95 % interval of the difference of their R² excludes 0."
+    "does not vary, as in block 0 at a token that all prompts share; such layers are not counted. The affine map "
+    "counts as better or worse than the orthogonal one if the 95 % interval of the difference of their R² excludes 0. "
+    "The R² of fitted maps rises with the number of prompts, so compare sets only if their n is equal."
 )
 
 
@@ -111,8 +112,8 @@ def _outputs(values: xr.Dataset, sublayer: str) -> str:
     gain = f"r_squared_gain_{sublayer}"
     if gain in values and np.isfinite(values[f"{gain}_low"]).any():
         better, worse = int((values[f"{gain}_low"] > 0).sum()), int((values[f"{gain}_high"] < 0).sum())
-        n_layers = int(np.isfinite(values[gain]).sum())
-        text += f"the affine map is better in {better} of {n_layers} layers and worse in {worse}, "
+        varies = np.isfinite(values[gain]) & (values[f"r_squared_affine_{sublayer}"] != 0)
+        text += f"the affine map is better in {better} of {int(varies.sum())} layers and worse in {worse}, "
     return f"{text}n = {int(values['n_samples'])})"
 
 

@@ -105,7 +105,7 @@ def _copying_facts(heads: xr.Dataset) -> Iterator[str]:
     yield (
         f"{int((copying > 0.9).sum())} of {copying.size} heads have a copying score above 0.9 (most tokens raise their "
         f"own logit, {relative}), and {int((copying < -0.9).sum())} heads have a score below -0.9 (most tokens lower "
-        "it)."
+        f"it){_random_scores(copying, float(heads['copying_score_random_sd']))}."
     )
     if is_centred:
         changed = int((np.sign(copying) != np.sign(uncentred)).where(np.isfinite(copying), False).sum())
@@ -116,6 +116,17 @@ def _copying_facts(heads: xr.Dataset) -> Iterator[str]:
             f"have a score of the other sign; the largest difference is that of {head_name(layer, head)}: {before:.2f} "
             f"with W_U as stored, {after:.2f} without the mean row."
         )
+
+
+def _random_scores(copying: xr.DataArray, sd: float) -> str:
+    """Return how many scores random weights do not explain; empty for an older version."""
+    if not np.isfinite(sd):
+        return ""
+    many = int((abs(copying) > 4 * sd).sum())
+    return (
+        f"; circuits of random weights have 0 ± {sd:.2f}, and {many} heads differ from 0 by more than four times this "
+        "standard deviation"
+    )
 
 
 def _sinks(run: Run, heads: xr.Dataset) -> str:

@@ -113,7 +113,7 @@ def _reliability_facts(directions: xr.Dataset) -> Iterator[str]:
     sentence = (
         "Smallest reliability of the direction (expected cosine with a direction from the same number of new prompts): "
         f"{float(reliability[lowest]):.2f} at {layer_of(reliability, lowest)}, where {percent(share[lowest], 0)} of "
-        "the squared distance of the means is noise."
+        "the squared distance of the means is noise (estimated from the variances)."
     )
     if few := int((reliability < RELIABLE).sum()):
         sentence += (

@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 
 from theodolite_jobs.statistics.heads import (
     copying_score,
+    copying_score_sd_of_gaussian_factors,
     coverage_rank,
     decompose,
     effective_rank,
@@ -261,3 +262,16 @@ def test_the_effective_rank_of_gaussian_factors_is_that_of_whole_matrices(d_mode
         singular.append(np.linalg.svd(first @ second.T, compute_uv=False)[:d_head])
     expected = effective_rank(np.stack(singular)).mean()
     assert effective_rank_of_gaussian_factors(d_model, d_head) == pytest.approx(expected, rel=0.01)
+
+
+def test_the_copying_scores_of_gaussian_factors_spread_as_those_of_whole_matrices():
+    rng = np.random.default_rng(3)
+    embedding, unembedding = rng.normal(size=(2, 60, 24)) * np.linspace(0.1, 2, 24)
+    scores = []
+    for _ in range(400):
+        first, second = rng.normal(size=(2, 24, 6))
+        eigenvalues = np.linalg.eigvals(embedding @ first @ second.T @ unembedding.T)
+        scores.append(eigenvalues.sum().real / np.abs(eigenvalues).sum())
+    assert abs(np.mean(scores)) < 4 * np.std(scores) / 20
+    found = copying_score_sd_of_gaussian_factors(unembedding.T @ embedding, 6)
+    assert found == pytest.approx(np.std(scores), rel=0.3)

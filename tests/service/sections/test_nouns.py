@@ -46,6 +46,7 @@ def words_group(**changed):
     random_p[1, 1] = 0.5
     z = np.arange(6.0).reshape(LAYERS, HEADS) * [[1], [5], [1]]
     values = {"relatedness": z / 100, "relatedness_z": z, "relatedness_p_family": p_family}
+    values["relatedness_random_z"] = z / 2  # the stricter test
     first = np.array([[0.1, 0.0], [0.2, 0.75], [0.3, 0.1]])
     own = {"own_first": first, "own_first_p_family": np.where(first > 0.25, 0.01, 1), "own_keys": first / 2}
     return group(**{**values, "relatedness_random_p_family": random_p, **own, **changed})
@@ -68,10 +69,10 @@ def section(section_of):
     return section_of(words_group())
 
 
+STRICTER = "has the largest z in the stricter of both tests: relatedness"
 BOTH_TESTS = (
     "In {} of 6 heads the relatedness is larger than with permuted nouns and larger than with random matrices of the "
-    "same singular values (family-wise p of at most 0.05 in both tests). The largest z of {}, where permuted nouns "
-    "give "
+    "same singular values (family-wise p of at most 0.05 in both tests). Of {}, where permuted nouns give "
 )
 
 
@@ -81,25 +82,25 @@ def test_sentences_count_the_heads_that_pass_both_tests(section):
         "0.00 to 0.15; unrelated orders give 0."
     )
     assert section.facts[1] == (
-        f"{BOTH_TESTS.format(1, 'these is 10.0, of L1H0: relatedness 0.10')}1.00 ± 1.00 (p = 0.01 over all heads) and "
-        "random matrices give 1.00 ± 1.00 (p = 0.01 over all heads)."
+        f"{BOTH_TESTS.format(1, f'these, L1H0 {STRICTER} 0.10')}1.00 ± 1.00 (z = 10.0, p = 0.01 over all heads) and "
+        "random matrices give 1.00 ± 1.00 (z = 5.0, p = 0.01 over all heads)."
     )
 
 
 def test_the_largest_z_of_all_heads_is_stated_if_none_passes_both_tests(section_of):
     section = section_of(words_group(relatedness_random_p_family=np.array([[1.0, 1.0], [0.2, 0.3], [1.0, 1.0]])))
     assert section.facts[1] == (
-        f"{BOTH_TESTS.format(0, 'all is 15.0, of L1H1: relatedness 0.15')}1.00 ± 1.00 (p = 0.01 over all heads) and "
-        "random matrices give 1.00 ± 1.00 (p = 0.3 over all heads)."
+        f"{BOTH_TESTS.format(0, f'all, L1H1 {STRICTER} 0.15')}1.00 ± 1.00 (z = 15.0, p = 0.01 over all heads) and "
+        "random matrices give 1.00 ± 1.00 (z = 7.5, p = 0.3 over all heads)."
     )
     assert not [trace for trace in section.maps[0].draw().data if trace.type == "scatter" and trace.x]
 
 
 def test_a_head_that_passes_only_the_test_with_matrices_is_not_counted(section_of):
     section = section_of(words_group(relatedness_p_family=np.full((LAYERS, HEADS), 0.06)))
-    assert section.facts[1].startswith(BOTH_TESTS.format(0, "all is 15.0, of L1H1: relatedness 0.15"))
+    assert section.facts[1].startswith(BOTH_TESTS.format(0, f"all, L1H1 {STRICTER} 0.15"))
     passing = section_of(words_group(relatedness_p_family=np.full((LAYERS, HEADS), 0.05)))
-    assert passing.facts[1].startswith(BOTH_TESTS.format(1, "these is 10.0, of L1H0: relatedness 0.10"))
+    assert passing.facts[1].startswith(BOTH_TESTS.format(1, f"these, L1H0 {STRICTER} 0.10"))
 
 
 def test_means_of_permuted_nouns_that_round_to_0_have_no_sign(section_of):

@@ -27,8 +27,9 @@ SMALLEST = (
 def test_the_section_names_the_least_reliable_direction(run):
     (section,) = separation.sections(run)
     assert [fact for fact in section.facts if "reliability" in fact] == [
-        f"{SMALLEST}0.20 at layer 0 mid, where 85 % of the squared distance of the means is noise. At 3 of 7 depths "
-        "the reliability is below 0.5; these directions are drawn grey and not interpreted."
+        f"{SMALLEST}0.20 at layer 0 mid, where 85 % of the squared distance of the means is noise (estimated from the "
+        "variances). At 3 of 7 depths the reliability is below 0.5; these directions are drawn grey and not "
+        "interpreted."
     ]
 
 
@@ -39,7 +40,8 @@ def test_the_share_of_noise_is_that_at_the_least_reliable_direction(tmp_path):
     (section,) = separation.sections(run)
     (fact,) = (fact for fact in section.facts if fact.startswith(SMALLEST))
     assert fact.startswith(
-        f"{SMALLEST}0.20 at layer 0 mid, where 60 % of the squared distance of the means is noise. At"
+        f"{SMALLEST}0.20 at layer 0 mid, where 60 % of the squared distance of the means is noise (estimated from the "
+        "variances). At"
     )
 
 
@@ -58,7 +60,8 @@ def test_reliable_directions_have_no_pale_cells(tmp_path):
     (section,) = separation.sections(run)
     assert [len(figure.draw().data) for figure in section.maps] == [1, 1]
     assert [fact for fact in section.facts if "reliability" in fact] == [
-        f"{SMALLEST}0.90 at layer 0 pre, where 10 % of the squared distance of the means is noise."
+        f"{SMALLEST}0.90 at layer 0 pre, where 10 % of the squared distance of the means is noise (estimated from the "
+        "variances)."
     ]
 
 
