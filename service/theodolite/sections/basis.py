@@ -17,6 +17,7 @@ from theodolite.sections.parts import (
     listed,
     number,
     prompt_counts,
+    token_notes,
 )
 from theodolite.store.result_reader import read_group
 from theodolite.store.runs import Run
@@ -28,10 +29,10 @@ _ONE_DIRECTION = 0.99  # share of the variance of the input
 _HOW_TO_READ = (
     "R² is 1 if a map predicts the outputs of held-out prompts exactly, and 0 if it predicts no better than the mean "
     "output. The identity maps an input to itself plus a constant. The orthogonal map is a rotation or reflection with "
-    "one scale, plus a constant. The affine map is any linear map plus a constant. It exceeds the orthogonal map "
-    "if the layer stretches directions differently. The step is output minus input. Bands of R² are 95 % intervals. "
-    "The stretches are the singular values of the affine map on leading principal directions of the input; their band "
-    "is from the 5 % to the 95 % quantile. R² is 0 where the input "
+    "one scale, plus a constant. The affine map is any linear map plus a constant. Its R² is larger than that of the "
+    "orthogonal map if the layer stretches directions differently. The step is output minus input. Bands of R² are 95 "
+    "% intervals. The stretches are the singular values of the affine map on leading principal directions of the "
+    "input; their band is from the 5 % to the 95 % quantile. R² is 0 where the input "
     "does not vary, as in block 0 at a token that all prompts share; such layers are not counted. The affine map "
     "counts as better or worse than the orthogonal one if the 95 % interval of the difference of their R² excludes 0. "
     "The R² of fitted maps rises with the number of prompts, so compare sets only if their n is equal."
@@ -66,7 +67,8 @@ def sections(run: Run) -> list[Section]:
             "dimensions)."
         )
     title = f"Layers as linear maps at position {position} ({prompt_counts(basis, labels)})"
-    return [Section(title, facts, figures, how_to_read=_HOW_TO_READ if measured else "")]
+    notes = token_notes(run, labels, position)
+    return [Section(title, facts, figures, notes=notes, how_to_read=_HOW_TO_READ if measured else "")]
 
 
 def _measured(values: xr.Dataset) -> dict[str, str]:
@@ -128,8 +130,9 @@ def _isometry(values: xr.Dataset, sublayer: str) -> str:
         return ""
     low, high = (_median(values, f"stretch_{end}_{sublayer}", 2) for end in ("low", "high"))
     return (
-        f"{_median(values, f'isometry_defect_{sublayer}', 4)}, with stretches from {low} to {high} (random steps of "
-        f"the same length give a defect of {_median(values, f'isometry_defect_random_{sublayer}', 4)})"
+        f"{_median(values, f'isometry_defect_{sublayer}', 4)} (random steps of the same length give "
+        f"{_median(values, f'isometry_defect_random_{sublayer}', 4)}; the median of the 5 % quantile of the stretches "
+        f"is {low}, and of the 95 % quantile {high})"
     )
 
 

@@ -88,8 +88,9 @@ def _facts(values: xr.Dataset) -> Iterator[str]:
     yield f"Largest share of a single part: {listed(largest)}."
     passed = {"heads": _passed(values, "head"), "MLPs": _passed(values, "mlp")}
     yield (
-        f"Parts whose share exceeds that with permuted labels (family-wise p of at most {LEVEL} over all heads, MLPs "
-        f"and the input of the first block): {listed(passed)}."
+        f"Parts whose share exceeds their share with permuted labels (family-wise p of at most {LEVEL} over all heads, "
+        f"MLPs and the input of the first block): {listed(passed)}. This tests how the separation is divided among the "
+        "parts, not whether a part separates the sets."
     )
     standardised = abs(values["head_standardised"])
     if np.isfinite(standardised).any():
@@ -97,7 +98,8 @@ def _facts(values: xr.Dataset) -> Iterator[str]:
         top = top.isel(place=int(np.nanargmax(top.values)))
         at = {"layer": int(top["layer"]), "head": int(top["head"])}
         yield (
-            "Each head's output is also projected onto the difference of the means behind its own attention. The two "
+            "Each head's output is also projected onto the difference of the two sets' means in the stream directly "
+            "after the attention of the head's layer. The two "
             f"sets differ the most in this projection for {head_name(at['layer'], at['head'])}: by "
             f"{number(values['head_standardised'].sel(at), 2)} pooled standard deviations (the direction is fitted to "
             "the same prompts)."

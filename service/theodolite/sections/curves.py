@@ -39,7 +39,9 @@ _HOW_TO_READ = (
     "the debiased cosine of its means. The two lower graphs show the unbiased variance (n-1) over prompts: the mean "
     "over features, and the largest variance of a single feature. The figure on the sphere shows the same curves after "
     "each activation is scaled to the same norm. Depth labels: 0-pre is the input of block 0, 0-mid the stream after "
-    "its attention, 1-pre the input of block 1. The output of the last block is not drawn."
+    "its attention, 1-pre the input of block 1. The output of the last block is not drawn. The name of a contrast is "
+    "only a label: its direction leads from the mean of the second set to that of the first, and no statistic here "
+    "measures what the model answers."
 )
 
 
@@ -111,7 +113,10 @@ def _facts(
     names = dict.fromkeys((view.positive, view.negative))
     texts = {labels[name]: _largest_variance(values.sel(set=name)) for name in names}
     if known := {label: text for label, text in texts.items() if text}:
-        facts.append(f"Largest variance of a feature over prompts: {listed(known)}.")
+        facts.append(
+            "Largest variance of a feature over prompts, without the output of the last block, which is not part of "
+            f"the curves: {listed(known)}."
+        )
     return facts
 
 
@@ -124,7 +129,7 @@ def _largest_variance(values: xr.Dataset) -> str:
     feature, mean = (float(along_depth(values[name])[top]) for name in ("variance_max_feature", "variance_mean"))
     return (
         f"{float(largest[top]):.3g} (feature {feature:.0f} at {layer_of(largest, top)}, "
-        f"{float(largest[top]) / mean:.0f} times the mean over features there)"
+        f"{float(largest[top]) / mean:.1f} times the mean over features there)"
     )
 
 
@@ -136,11 +141,12 @@ def _share_facts(curves: xr.Dataset, view: ContrastView, labels: Mapping[str, st
         if np.isfinite(share).any():
             top = int(np.nanargmax(share.values))
             lowest, highest = percent(np.nanmin(share), 1), percent(share[top], 1)
-            texts[labels[name]] = f"{lowest} to {highest} (largest at {layer_of(share, top)})"
+            texts[labels[name]] = f"{lowest} to {highest} (most at {layer_of(share, top)})"
     if texts:
         yield (
-            f"Share of the three features with the largest variances in the total variance: {listed(texts)}. Features "
-            f"with equal variances would have {percent(min(3 / d_model, 1), 1)}."
+            f"The three features with the largest variances have this share of the total variance, over depths: "
+            f"{listed(texts)}. If all features had equal variances, three would have "
+            f"{percent(min(3 / d_model, 1), 1)}."
         )
 
 
@@ -153,8 +159,8 @@ def _cosine_facts(values: xr.Dataset, prompts: str) -> list[str]:
         smallest, last = int(np.nanargmin(debiased.values)), len(debiased) - 1
         facts.append(
             f"Smallest debiased cosine of means: {point_text(values, statistic, smallest, '.4f', band=True)} at "
-            f"{layer_of(debiased, smallest)}{', the last depth' if smallest == last else ''} ({prompts}; equal "
-            "directions give 1)."
+            f"{layer_of(debiased, smallest)}{', the last depth of the curves' if smallest == last else ''} ({prompts}; "
+            "equal directions give 1)."
         )
         if smallest != last and np.isfinite(debiased[last]):
             facts.append(

@@ -20,12 +20,13 @@ from theodolite.sections.parts import (
     listed,
     percent,
     prompt_counts,
+    token_notes,
 )
 from theodolite.store.result_reader import read_group
 from theodolite.store.runs import Run
 
 _FROM_CURVES = ("cosine_of_means", "difference_norm")  # columns that the group `curves` stores
-_ONE_DIRECTION = 2.0  # below this participation ratio, nearly all variance lies in one direction
+_ONE_DIRECTION = 2.0  # below this participation ratio, most variance lies in one direction
 _STEPS = {"attention": "attention", "mlp": "the MLP", "block": "the whole block"}
 _MISSING = "\N{EN DASH}"  # a number that is missing in a table
 _COLUMNS = {
@@ -65,7 +66,8 @@ def sections(run: Run) -> list[Section]:
     maps = [_map(name, label, similarity.sel(set=name)) for name, label in labels.items()]
     facts = list(_shape_facts(gram.sel(position=position), site, labels))
     title = f"Shape and similarity at position {position} ({prompt_counts(gram, labels)})"
-    return [Section(title, facts, figures, maps, _mean_tables(run, gram, site, position, all_labels))]
+    tables, notes = _mean_tables(run, gram, site, position, all_labels), token_notes(run, labels, position)
+    return [Section(title, facts, figures, maps, tables, notes)]
 
 
 def _map(name: str, label: str, similarity: xr.DataArray) -> Figure:
@@ -92,10 +94,7 @@ def _shape_facts(values: xr.Dataset, site: str, labels: Mapping[str, str]) -> It
         ranges = {label: f"{float(one.min()):.2f} to {float(one.max()):.2f}" for label, one in cosines.items()}
         yield f"Mean cosine between two prompts, over layers at {site}: {listed(ranges)}."
     if dimensions := {label: text for label, of_set in varied.items() if (text := _dimension(of_set))}:
-        yield (
-            f"Largest TwoNN dimension over layers at {site}: {listed(dimensions)}. A ratio of 1 means "
-            "that the set's estimate equals that of its Gaussian samples."
-        )
+        yield (f"Largest TwoNN dimension over layers at {site}: {listed(dimensions)}.")
     yield from _similarity_facts(values, site, labels)
     yield from _orthant_facts(values.sel(set=list(labels)))
 
@@ -122,8 +121,8 @@ def _dimension(values: xr.Dataset) -> str:
     shares = measured[known] / gaussian[known]
     return (
         f"{measured[top]:.1f} in layer {int(values['layer'][top])} (Gaussian samples with the same covariance give "
-        f"{gaussian[top]:.1f} ± {float(values['intrinsic_dimension_gaussian_sd'][top]):.1f}; over layers, the set has "
-        f"{shares.min():.2f} to {shares.max():.2f} times the dimension of its Gaussian samples)"
+        f"{gaussian[top]:.1f} ± {float(values['intrinsic_dimension_gaussian_sd'][top]):.1f}; over layers, the estimate "
+        f"is {shares.min():.2f} to {shares.max():.2f} times that of such samples, n = {int(values['n_samples'])})"
     )
 
 
@@ -132,24 +131,25 @@ def _similarity_facts(values: xr.Dataset, site: str, labels: Mapping[str, str]) 
     ratios = values["participation_ratio"].sel(site=site)
     narrow = [name for name in labels if bool((ratios.sel(set=name) < _ONE_DIRECTION).mean() > 0.5)]
     shown = values.sel(set=[name for name in labels if name not in narrow])
-    texts = {step: text for name, step in _STEPS.items() if (text := _cka(shown, name))}
-    if texts:
-        yield (
-            "Median debiased CKA, over layers and sets, between an input and its output (which contains the input "
-            f"through the skip connection): {listed(texts)}. Equal geometry gives 1, independent activations give 0."
-        )
+    for name, step in _STEPS.items():
+        texts = {labels[one]: text for one in shown["set"].values.tolist() if (text := _cka(shown.sel(set=one), name))}
+        if texts:
+            yield (
+                f"Debiased CKA between the input and the output of {step}, which contains the input through the skip "
+                f"connection, median over layers: {listed(texts)}. Equal geometry gives 1, independent activations "
+                "give 0."
+            )
     if narrow:
         yield (
             f"The medians of CKA leave out {', '.join(labels[name] for name in narrow)}: the participation ratio is "
-            f"below {_ONE_DIRECTION:g} at most depths, so nearly all variance lies in one direction, which decides the "
-            "CKA."
+            f"below {_ONE_DIRECTION:g} at most depths, so most of the variance lies in one direction, which decides "
+            "the CKA."
         )
 
 
 def _cka(values: xr.Dataset, step: str) -> str:
-    """Return the median CKA of a step over layers and sets, beside its controls; empty if there is none."""
-    forms = {"": "", "_permuted": "between the input and its sum with another prompt's step"}
-    forms["_branch"] = "between the input and its own step alone"
+    """Return the median CKA of a step of one set over layers, beside its controls; empty if there is none."""
+    forms = {"": "", "_permuted": "the input plus another prompt's step gives", "_branch": "the step alone gives"}
     medians = {}
     for suffix in forms:
         cka = values[f"cka_{step}{suffix}"].values
@@ -158,6 +158,10 @@ def _cka(values: xr.Dataset, step: str) -> str:
     if "" not in medians:
         return ""
     controls = ", ".join(f"{forms[suffix]} {median}" for suffix, median in medians.items() if suffix)
+    cka, permuted = values[f"cka_{step}"].values, values[f"cka_{step}_permuted"].values
+    if (known := np.isfinite(cka + permuted)).any():
+        more = int((cka > permuted)[known].sum())
+        controls += f"; the output has a larger CKA than the former in {more} of {int(known.sum())} layers"
     return medians[""] + (f" ({controls})" if controls else "")
 
 
@@ -174,9 +178,9 @@ def _orthant_facts(values: xr.Dataset) -> Iterator[str]:
         yield (
             "Share of active hidden units of the MLPs (positive before gating), mean over all usable prompts: "
             f"{percent(active.min(), 0)} to {percent(active.max(), 0)} over layers and sets. Two prompts of "
-            f"a set have equal signs in {percent(overlap.min(), 0)} to {percent(overlap.max(), 0)} of the hidden "
-            f"units; if each unit of a layer were active independently with the layer's mean share, it would be "
-            f"{percent(equal.min(), 0)} to {percent(equal.max(), 0)}."
+            f"a set agree in {percent(overlap.min(), 0)} to {percent(overlap.max(), 0)} of the hidden units on whether "
+            f"a unit is active. If all units of a layer were active equally often, they would agree in "
+            f"{percent(equal.min(), 0)} to {percent(equal.max(), 0)}, so some units are active more often than others."
         )
 
 

@@ -25,8 +25,8 @@ _HOW_TO_READ = (
     "the bilinear maps W_QK = s·W_Q R W_Kᵀ and W_VO = W_V W_O, in float64, at offset 0 between query and key. "
     "A head has four sides: QK query, QK key, VO input, VO output. Alignment is |dᵀM|/σ₁ on the sides QK query and VO "
     "input, and |M d|/σ₁ on the other two: it is 1 if d is the leading singular vector. On VO output, d is the "
-    "contrast's direction behind attention; on the other three sides, it is the difference of the means of the inputs "
-    "after attention's norm. z is the alignment minus its mean "
+    "contrast's direction in the stream directly after this attention; on the other three sides, it is the difference "
+    "of the means of the inputs after attention's norm. z is the alignment minus its mean "
     "under permuted labels, divided by the standard deviation."
 )
 
@@ -105,7 +105,7 @@ def _copying_facts(heads: xr.Dataset) -> Iterator[str]:
     yield (
         f"{int((copying > 0.9).sum())} of {copying.size} heads have a copying score above 0.9 (most tokens raise their "
         f"own logit, {relative}), and {int((copying < -0.9).sum())} heads have a score below -0.9 (most tokens lower "
-        f"it){_random_scores(copying, float(heads['copying_score_random_sd']))}."
+        f"it){_random_scores(heads)}."
     )
     if is_centred:
         changed = int((np.sign(copying) != np.sign(uncentred)).where(np.isfinite(copying), False).sum())
@@ -118,11 +118,12 @@ def _copying_facts(heads: xr.Dataset) -> Iterator[str]:
         )
 
 
-def _random_scores(copying: xr.DataArray, sd: float) -> str:
-    """Return how many scores random weights do not explain; empty for an older version."""
+def _random_scores(heads: xr.Dataset) -> str:
+    """Return how many copying scores random weights do not explain; empty for an older version."""
+    sd = float(heads["copying_score_random_sd"]) if "copying_score_random_sd" in heads else np.nan
     if not np.isfinite(sd):
         return ""
-    many = int((abs(copying) > 4 * sd).sum())
+    many = int((abs(heads["copying_score"]) > 4 * sd).sum())
     return (
         f"; circuits of random weights have 0 ± {sd:.2f}, and {many} heads differ from 0 by more than four times this "
         "standard deviation"
@@ -163,13 +164,13 @@ def _alignment_facts(heads: xr.Dataset, directions: xr.Dataset | None) -> Iterat
             left_out += [_left_out(count, side, why) for why, count in counts.items() if count]
         if texts:
             yield (
-                f"Heads whose alignment with the direction of {contrast} exceeds chance, at offset 0 (family-wise p of "
-                f"at most {LEVEL}{_prompts(heads, contrast)}): {listed(texts)}."
+                f"Heads whose alignment with the direction of the contrast {contrast} exceeds chance, at offset 0 "
+                f"(family-wise p of at most {LEVEL}{_prompts(heads, contrast)}): {listed(texts)}."
             )
         if left_out:
             yield (
-                f"Alignments with {contrast} that do not exist or are not interpreted: {', '.join(left_out)} (a "
-                f"direction is unreliable if its reliability is below {RELIABLE})."
+                f"Alignments with {contrast} that are left out: {', '.join(left_out)}. A direction is unreliable if "
+                f"its reliability is below {RELIABLE}."
             )
 
 

@@ -21,16 +21,17 @@ BRACKETS = "numbers in square brackets are 95 % intervals"
 """Note of sections whose sentences have intervals."""
 
 BAND = (
-    "intervals of smallest and largest values, of accuracy and of the order of pairs are simultaneous: the intervals "
-    "of all depths hold at once with a probability of about 95 %; other intervals are those of one depth"
+    "intervals of smallest and largest values, of accuracy and of pairs in the right order are simultaneous: with a "
+    "probability of about 95 %, the intervals of all depths contain their values; every other interval is that of one "
+    "depth alone"
 )
 """Note of sections that state an extreme over depths."""
 
 CHANCE = (
     "chance is what the same prompts give when their labels are permuted between the two sets, inside the pairs of a "
-    "paired contrast; the family-wise p is the share of permutations whose largest z, over all depths or all heads, is "
-    "at least as large as this z, so it finds values above chance and not values below it; the real labels count as "
-    "one permutation, so with 200 draws the smallest possible p is 0.005"
+    "paired contrast; the family-wise p of a statistic is the share of permutations whose largest z, over all depths "
+    "or all heads, is at least as large as the z of the statistic; the tests are one-sided, so they never report "
+    "values below chance; the real labels count as one permutation, so with 200 draws the smallest possible p is 0.005"
 )
 """Note of sections whose sentences have permutation tests."""
 
@@ -116,6 +117,25 @@ def prompt_counts(group: xr.Dataset, labels: Mapping[str, str]) -> str:
     """
     counts = group["n_samples"].sel(position=last_position(group))
     return "prompts: " + ", ".join(f"{int(counts.sel(set=name))} {label}" for name, label in labels.items())
+
+
+def token_notes(run: Run, labels: Mapping[str, str], position: int) -> list[str]:
+    """Return a note if all prompts of some sets, and not of others, have the same token at a position.
+
+    The stream that enters the first block then varies in the other sets only. Learned positions hide a shared token.
+    """
+    entering = read_group(run, "curves")["variance_mean"].sel(position=position)
+    if "resid_pre" not in entering["site"] or 0 not in entering["layer"]:
+        return []
+    variances = entering.sel(site="resid_pre", layer=0)
+    shared = [label for name, label in labels.items() if float(variances.sel(set=name)) == 0]
+    varied = [label for name, label in labels.items() if float(variances.sel(set=name)) > 0]
+    if not shared or not varied:
+        return []
+    return [
+        f"at position {position}, all prompts of {' and of '.join(shared)} have the same token, and those of "
+        f"{' and of '.join(varied)} have different tokens; this alone can make the numbers of these sets differ"
+    ]
 
 
 def labelled(draw: Callable[[], go.Figure], labels: Mapping[str, str]) -> Callable[[], go.Figure]:

@@ -1,9 +1,11 @@
 """Sentences about a contrast's statistics against permuted labels, for the section of the group `separation`."""
 
 from collections.abc import Iterator
+from statistics import NormalDist
 
 import numpy as np
 import xarray as xr
+from numpy.typing import NDArray
 
 from theodolite.groups.permutations import LEVEL
 from theodolite.query.curves import has_values
@@ -14,7 +16,7 @@ _NAMES = {
     "auroc": "AUROC",
     "paired_accuracy": "share of pairs in the right order",
     "difference_norm": "distance of the two means",
-    "silhouette": "silhouette of the two sets (from -1 to 1)",
+    "silhouette": "silhouette of the two sets (from -1 to 1; near 0 or below, the sets are no clusters)",
 }
 
 
@@ -24,8 +26,8 @@ def permutation_facts(tests: xr.Dataset) -> Iterator[str]:
     texts = {name: text for statistic, name in _NAMES.items() if (text := _test(tests, statistic))}
     if texts:
         yield (
-            f"Depths at which a statistic is larger than chance gives (family-wise p of at most {LEVEL}, {counts} "
-            f"prompts): {listed(texts)}."
+            f"Number of depths at which a statistic exceeds its values under permuted labels (family-wise p of at most "
+            f"{LEVEL}, {counts} prompts): {listed(texts)}."
         )
 
 
@@ -39,7 +41,7 @@ def _test(tests: xr.Dataset, statistic: str) -> str:
     where = layer_text(depth(Site(str(best["site"].values)), int(best["layer"])))
     value = float(best[f"{statistic}_null_mean"] + best[f"{statistic}_z"] * best[f"{statistic}_null_sd"])
     return (
-        f"at {(p <= LEVEL).sum()} of {np.isfinite(z).sum()} (largest z {np.nanmax(z):.1f}, at {where}, where it is "
+        f"{(p <= LEVEL).sum()} of {np.isfinite(z).sum()} (largest z {np.nanmax(z):.1f}, at {where}, where it is "
         f"{value:.3g} and {null_text(best, statistic, '.2g', 'depths')})"
     )
 
@@ -48,7 +50,8 @@ def control_facts(tests: xr.Dataset) -> Iterator[str]:
     """Yield sentences about the AUROC on the sphere and of the norm alone, of one contrast, (site, layer)."""
     names = {
         "on_sphere_auroc": "Scaled to the same norm, so that only directions differ, the activations separate the sets",
-        "norm_auroc": "The norm of the activations alone (AUROC, or 1 minus it if that is larger) separates the sets",
+        "norm_auroc": "The length of the activations alone (AUROC, where a value below 0.5 counts as 1 - AUROC) "
+        "differs between the sets",
     }
     for name, text in names.items():
         if not has_values(tests, name):
@@ -72,6 +75,17 @@ def cosine_facts(directions: xr.Dataset, tests: xr.Dataset) -> Iterator[str]:
         cosines = np.diagonal(directions["direction_cosine"].sel(site=site), offset=1)
         permuted = np.diagonal(tests["direction_cosine_null_mean"].sel(site=site), offset=1)
         if np.isfinite(cosines + permuted).any():
-            texts[site] = f"{np.nanmedian(cosines):.2f} (permuted labels give {np.nanmedian(permuted):.2f})"
+            spread = np.diagonal(tests["direction_cosine_null_sd"].sel(site=site), offset=1)
+            text = f"permuted labels give {np.nanmedian(permuted):.2f}{_distinct(cosines - permuted, spread)}"
+            texts[site] = f"{np.nanmedian(cosines):.2f} ({text})"
     if texts:
         yield f"Median cosine between the directions of neighbouring layers: {listed(texts)}."
+
+
+def _distinct(excess: NDArray[np.float64], spread: NDArray[np.float64]) -> str:
+    """Return how many of several cosines exceed chance, by Bonferroni's limit; empty without their spread."""
+    z = (excess / spread)[np.isfinite(excess / spread)]
+    if not len(z):
+        return ""
+    limit = NormalDist().inv_cdf(1 - LEVEL / len(z))
+    return f"; {int((z > limit).sum())} of {len(z)} pairs of layers have a z above {limit:.1f}"

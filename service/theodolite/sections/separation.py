@@ -145,7 +145,7 @@ def _facts(values: xr.Dataset, counts: list[int], null: xr.Dataset | None) -> It
         yield (
             f"Pairs in the right order at that depth: in {ordered} % of {counts[0]} held-out pairs the positive prompt "
             "lies farther along the direction than its own partner; chance gives 50 %. AUROC also compares prompts of "
-            "different pairs, so it is smaller if the topic of a pair moves both of its prompts."
+            "different pairs. So it is smaller if the topics of the pairs differ along the direction."
         )
     yield (
         f"Accuracy at that depth: {point_text(values, 'accuracy', best, '.1f', 100, band=True)} % of the held-out "

@@ -18,6 +18,7 @@ from theodolite.sections.parts import (
     listed,
     percent,
     prompt_counts,
+    token_notes,
 )
 from theodolite.store.result_reader import read_group
 from theodolite.store.runs import Run
@@ -48,6 +49,7 @@ def sections(run: Run) -> list[Section]:
                 _axes(sphere, norms),
             ],
             _maps(sphere),
+            notes=token_notes(run, labels, position),
         )
     ]
 
@@ -90,7 +92,7 @@ def _norm_facts(values: xr.Dataset, labels: Mapping[str, str]) -> Iterator[str]:
     if lengths:
         yield (
             "Share of the input's variance that is variance of its length, over norm layers (the rest is variance of "
-            f"its direction): {listed(lengths)}. One of d_model directions with equal variances would have "
+            f"its direction): {listed(lengths)}. If all directions had the same variance, each would have "
             f"{percent(1 / values.sizes['d_model'], 2)}."
         )
     # The residual of a norm layer whose input was not captured also contains rounding, so it is left out.
@@ -99,8 +101,9 @@ def _norm_facts(values: xr.Dataset, labels: Mapping[str, str]) -> Iterator[str]:
     if residual.size:
         worst = str(residual["norm"].values[int(residual.values.argmax())])
         yield (
-            "Largest distance of an output, before scale and bias, from the sphere of radius √d: "
-            f"{float(residual.max()):.1e} of the radius, at the norm layer “{worst}”. Its ε causes the distance."
+            "Before its scale and bias, an output of a norm layer is at most "
+            f"{float(residual.max()):.1e} of the radius away from the sphere of radius √d, at the norm layer "
+            f"“{worst}”. The ε in the formula of the norm causes this."
         )
 
 
@@ -116,8 +119,9 @@ def _spread(values: xr.Dataset) -> str:
         ratio = float((spread / fitted).where(fitted > 0).median())
         prompts = "these prompts" if n_fitted == n else f"the first {n_fitted} prompts"
         text += (
-            f"; a Gaussian with the mean and covariance of {prompts} has {percent(fitted.sel(norm=widest), 2)}; the "
-            f"median over norm layers of measured / Gaussian is {ratio:.2f}"
+            f"; there a Gaussian with the mean and covariance of {prompts} gives "
+            f"{percent(fitted.sel(norm=widest), 2)}; over all norm layers, the measured value is {ratio:.2f} times "
+            "that of the Gaussian, in the median"
         )
     return f"{text})"
 
@@ -162,19 +166,31 @@ def _shared_facts(sphere: xr.Dataset) -> Iterator[str]:
     correlation, overlap, permuted = (median(name) for name in names)
     if np.isfinite(correlation):
         yield (
-            f"Correlation over features between the scales γ of two norm layers: {correlation:.2f} (median over pairs; "
-            f"permuted features give 0 ± {sphere.sizes['d_model'] ** -0.5:.2f})."
+            f"Correlation over features between the scales γ of two norm layers: {correlation:.2f} "
+            f"({_by_kind(sphere)}; medians over pairs; permuted features give 0 ± "
+            f"{sphere.sizes['d_model'] ** -0.5:.2f})."
         )
     if np.isfinite(overlap):
         yield (
-            "Overlap of the ellipsoids of two norm layers, as the length of a feature's axis that both cover over the "
-            f"length that at least one covers: {percent(overlap, 0)} (mean over features, median over pairs; permuted "
-            f"features give {percent(permuted, 0)}, equal ellipsoids 100 %)."
+            "Overlap of the ellipsoids of two norm layers along a feature (the range that both cover, divided by the "
+            f"range that at least one covers): {percent(overlap, 0)} (mean over features, median over pairs; permuted "
+            f"features give {percent(permuted, 0)}, equal ellipsoids 100 %; a different scale of a whole layer lowers "
+            "it too)."
         )
     normals = median("plane_normal_cosine")
+    random = 0.674 / sphere.sizes["d_model"] ** 0.5  # the median of |N(0, 1)| is 0.674
     if np.isfinite(normals):
         yield (
             "Median absolute cosine between the normals of the hyperplanes in which the outputs of two layer norms "
-            f"lie: {normals:.2f}; one shared plane gives 1, random directions about "
-            f"{(2 / np.pi / sphere.sizes['d_model']) ** 0.5:.2f}."
+            f"lie: {normals:.2f}; one shared plane gives 1, random directions about {random:.2f}."
         )
+
+
+def _by_kind(sphere: xr.Dataset) -> str:
+    """Return the median correlation of the scales of norm layers of the same kind, and of different kinds."""
+    kinds = np.array([str(name).rpartition(".")[2] for name in sphere["norm"].values])
+    values, first, second = sphere["scale_correlation"].values, *np.triu_indices(len(kinds), 1)
+    same = kinds[first] == kinds[second]
+    both = {"between layers of the same kind": same, "between attention, MLP and final": ~same}
+    medians = {text: values[first[chosen], second[chosen]] for text, chosen in both.items()}
+    return ", ".join(f"{np.nanmedian(one):.2f} {text}" for text, one in medians.items() if np.isfinite(one).any())

@@ -8,7 +8,7 @@ from theodolite.figures.travel import cosines_figure, travel_figure
 from theodolite.figures.travel_growth import growth_figure
 from theodolite.figures.travel_variance import budget_figure
 from theodolite.query.first_tokens import set_labels
-from theodolite.sections.parts import Figure, Section, colours_of, labelled, last_position, prompt_counts
+from theodolite.sections.parts import Figure, Section, colours_of, labelled, last_position, prompt_counts, token_notes
 from theodolite.sections.travel_growth import growth_facts, growth_notes, growth_table
 from theodolite.sections.travel_steps import STEP_NOTES, step_facts
 from theodolite.sections.travel_variance import variance_facts, variance_table
@@ -49,6 +49,7 @@ def sections(run: Run) -> list[Section]:
     ]
     title = f"Travel and growth at position {position} ({prompt_counts(travel, labels)})"
     parts = variance_table(travel.sel(position=position), labels)
+    notes = [*token_notes(run, labels, position), _NOTE, *STEP_NOTES, *growth_notes(growth)]
     tables = [parts] if parts else []
     tables += [growth_table(growth, labels, position)] if "verdict" in growth else []
-    return [Section(title, facts, figures, tables=tables, notes=[_NOTE, *STEP_NOTES, *growth_notes(growth)])]
+    return [Section(title, facts, figures, tables=tables, notes=notes)]

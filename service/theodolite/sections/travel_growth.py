@@ -30,8 +30,9 @@ def growth_facts(growth: pd.DataFrame, labels: Mapping[str, str], position: int)
         of_sets = {labels[str(name)]: fits for name, fits in of_quantity.groupby("set", sort=False)}
         site = of_quantity["site"].iloc[0]
         yield (
-            f"Law of growth of {_QUANTITIES[str(quantity)]} along depth (exponential or power law), and the fit at "
-            f"{site}: {listed({label: _of_set(fits, site) for label, fits in of_sets.items()})}."
+            f"Law of growth of {_QUANTITIES[str(quantity)]} along depth, without the output of the last block "
+            f"(exponential or power law; fits at {site}): "
+            f"{listed({label: _of_set(fits, site) for label, fits in of_sets.items()})}."
         )
 
 
@@ -52,13 +53,13 @@ def growth_notes(growth: pd.DataFrame) -> list[str]:
     return [
         BRACKETS,
         "both laws are fitted with errors that are correlated between neighbouring depths (AR(1)), and AIC and "
-        "intervals take this into account; R² is the share of the variance of a quantity's logarithm that the fitted "
-        "curve alone explains, so R² and AIC can favour different laws",
+        "intervals take this into account; R² compares a quantity's logarithm with the fitted curve without these "
+        "errors, so R² can be negative, and R² and AIC can favour different laws",
         f"a law is decided if its AIC is at least {AIC_MARGIN:g} lower than that of the other law; this must hold at "
-        "resid_pre and at resid_mid, with all depths and also without any single depth; an exponential must also "
-        f"change the quantity by a factor of {np.exp(MIN_LOG_GROWTH):.0f}",
-        f"no law is decided if, at one of the sites, a product of both laws has an AIC at least {PRODUCT_MARGIN:g} "
-        "lower than the better law: then neither law alone describes the curve",
+        "resid_pre and at resid_mid, with all depths, and also whichever single depth is left out; an exponential must "
+        f"also change the quantity by a factor of {np.exp(MIN_LOG_GROWTH):.0f}",
+        "both laws are refused if, at one of the sites, their product has an AIC that is lower by at least "
+        f"{PRODUCT_MARGIN:g}: then neither law alone describes the curve",
         "an origin marked “limit” is at an end of its allowed range, so the exponent depends on this range",
     ]
 
@@ -84,7 +85,20 @@ def _of_set(fits: pd.DataFrame, site: str) -> str:
     few = f"; a verdict needs {VERDICT_POINTS}" if np.isnan(exponential["aic_difference"]) else ""
     factor = f"the exponential has a factor of {_factor(exponential)} per block, {_r_squared(exponential)}"
     other = f", the power law {_r_squared(power)}" if verdict == "undecided" and np.isfinite(power["r_squared"]) else ""
-    return f"{verdict} ({factor}{other}, {n}{few})"
+    evidence = _evidence(power) if verdict == "undecided" else ""
+    return f"{verdict} ({factor}{other}{evidence}, {n}{few})"
+
+
+def _evidence(power: Mapping[Hashable, Any]) -> str:
+    """Return which law the AIC favours, with its range when one depth is left out; empty if it is not known."""
+    if np.isnan(power["aic_difference"]):
+        return ""
+    difference, low, high = (float(power[f"aic_difference{end}"]) for end in ("", "_low", "_high"))
+    law = "power law" if difference < 0 else "exponential"
+    return (
+        f", AIC favours the {law} by {abs(difference):.0f} (power law minus exponential, without one depth: {low:+.0f} "
+        f"to {high:+.0f})"
+    )
 
 
 def _cells(fits: pd.DataFrame) -> Iterator[str]:

@@ -22,12 +22,13 @@ _COSINES = {
 }
 
 STEP_NOTES = (
-    "the ratio at right angles is that of a path with equally long steps, each at a right angle to all earlier ones; a "
-    "larger ratio means that steps partly cancel",
-    "for a centred cosine, each vector loses its mean over the prompts of the set, and dot products and squared norms "
-    "are summed over prompts before the division; "
-    f"it counts as below or above 0 if its family-wise p over all blocks is at most {LEVEL}; the null is the "
-    "cosine after a permutation of the prompts of one of the two vectors",
+    "steps at right angles are steps of the measured lengths, each at a right angle to all earlier ones; a larger "
+    "ratio means that steps partly cancel, and one long step can decide this",
+    "arcs at right angles have the measured angles, and each turns by a right angle",
+    "for a centred cosine, the mean over the prompts of the set is subtracted from each vector; dot products and "
+    "squared norms are summed over prompts before the division",
+    f"a centred cosine counts as below or above 0 if its family-wise p over all blocks is at most {LEVEL}; the null is "
+    "the cosine after a permutation of the prompts of one of the two vectors",
 )
 
 
@@ -46,8 +47,8 @@ def step_facts(travel: xr.Dataset, labels: Mapping[str, str]) -> Iterator[str]:
             yield f"Centred cosine between {pair}: {texts}."
     if texts := of_sets(_common_share):
         yield (
-            "Share of a block's mean squared step that all prompts of a set have in common, without the bias of noise: "
-            f"{texts}."
+            "How much of a block's step is the same for all prompts of a set (squared length of the mean step over the "
+            f"mean squared length, without the bias of noise): {texts}."
         )
 
 
@@ -56,8 +57,20 @@ def _path(name: str, values: xr.Dataset) -> str:
     mean, std, null = (float(values[one]) for one in (name, f"{name}_std", f"{name}_at_right_angles"))
     if not np.isfinite(std):
         return ""
-    at_right_angles = f"steps at right angles give {null:.2f}, " if np.isfinite(null) else ""
-    return f"{mean:.2f} ± {std:.2f} ({at_right_angles}n = {int(values['n_samples'])})"
+    what = "arcs" if name == "arc_ratio" else "steps"
+    at_right_angles = f"{what} at right angles give {null:.2f}, " if np.isfinite(null) else ""
+    longest = _longest(values) if name == "path_ratio" else ""
+    return f"{mean:.2f} ± {std:.2f} ({at_right_angles}{longest}n = {int(values['n_samples'])})"
+
+
+def _longest(values: xr.Dataset) -> str:
+    """Return the share of the longest step in the sum of squared steps, with a comma behind it; empty if unknown."""
+    n = max(int(values["n_samples"]), 1)
+    squares = values["step_norm_block"] ** 2 + values["step_norm_block_std"] ** 2 * (n - 1) / n
+    if not np.isfinite(squares).all():
+        return ""
+    top = int(squares.values.argmax())
+    return f"block {int(squares['layer'][top])} has {percent(squares[top] / squares.sum(), 0)} of the squared lengths, "
 
 
 def _cosine(name: str, places: str, values: xr.Dataset) -> str:

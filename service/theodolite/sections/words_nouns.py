@@ -75,8 +75,8 @@ def _relatedness_facts(words: xr.Dataset, n: int) -> Iterator[str]:
     values, passed = words["relatedness"], _passed(words)
     yield (
         f"Relatedness (mean rank correlation between similarity and score, n = {n} nouns): median over heads "
-        f"{float(values.median()):.2f}, from {float(values.min()):.2f} to {float(values.max()):.2f}; unrelated orders "
-        "give 0."
+        f"{float(values.median()):.2f}, from {float(values.min()):.2f} to {float(values.max()):.2f} (all heads, also "
+        "those that pass no test); unrelated orders give 0."
     )
     stricter = words["relatedness_z"].clip(max=words["relatedness_random_z"])
     best = words.stack(place=("layer", "head"))
@@ -101,12 +101,16 @@ def _subject_facts(words: xr.Dataset, n: int, chance: float) -> Iterator[str]:
     passed = words["own_first_p_family"] <= LEVEL
     best = words.stack(place=("layer", "head")).isel(place=int(np.nanargmax(first.values)))
     sentence = (
-        f"Subject heads (the query of a noun gives its own key the largest score): {int(passed.sum())} of {first.size} "
-        f"heads do this for more nouns than with permuted nouns (family-wise p of at most {LEVEL}, n = {n} nouns)"
+        "Subject heads (the query of a noun gives its own key the largest score): in "
+        f"{int(passed.sum())} of {first.size} heads this is so for more nouns than with permuted nouns (family-wise p "
+        f"of at most {LEVEL}, n = {n} nouns)"
     )
     if passed.any():
         layers = first["layer"].values[passed.any("head").values]
-        sentence += f"; they are in layers {int(layers.min())} to {int(layers.max())}"
+        sentence += (
+            f"; they are in layers {int(layers.min())} to {int(layers.max())}, and their median share of nouns is "
+            f"{percent(first.where(passed).median(), 0)}"
+        )
     yield (
         f"{sentence}. The largest share is {percent(best['own_first'], 0)}, of "
         f"{head_name(int(best['layer']), int(best['head']))}; permuted nouns give "
@@ -117,8 +121,8 @@ def _subject_facts(words: xr.Dataset, n: int, chance: float) -> Iterator[str]:
         top = keys.stack(place=("layer", "head"))
         top = top.isel(place=int(np.nanargmax(top.values)))
         yield (
-            f"Share of nouns for which the {int(words.attrs['tokens'])} tokens of the vocabulary with the largest "
-            "scores as keys contain a spelling of the noun itself: largest "
+            f"Share of nouns with a spelling of themselves among the {int(words.attrs['tokens'])} tokens of the "
+            "vocabulary that have the largest scores as their keys: largest "
             f"{percent(top, 0)}, of {head_name(int(top['layer']), int(top['head']))}; median over heads "
             f"{percent(keys.median(), 0)}; random keys give {percent(chance, 2)} (n = {n} nouns)."
         )
@@ -132,9 +136,9 @@ def _offset_facts(run: Run, words: xr.Dataset) -> Iterator[str]:
     medians = table.groupby("offset")["share_kept"].median()
     parts = [f"{percent(share, 0)} at offset {offset}" for offset, share in medians.items()]
     yield (
-        f"Of the {int(words.attrs['tokens'])} tokens with the largest scores as keys of a noun at offset 0, the median "
-        f"head keeps {', '.join(parts)} (each head: mean over the first {int(table['n'].iloc[0])} nouns; a head "
-        "without rotary positions keeps all)."
+        f"Take the {int(words.attrs['tokens'])} tokens with the largest scores as keys of a noun at offset 0. The "
+        f"share of them that is still among the best at another offset, in the median head: {', '.join(parts)} (each "
+        f"head: mean over the first {int(table['n'].iloc[0])} nouns; a head without rotary positions has 100 %)."
     )
 
 

@@ -46,13 +46,14 @@ def test_sentences_state_shares_beside_those_with_permuted_labels(section_of):
         "MLPs 50.0 % (permuted labels give 60.0 %); input of the first block 0.0 % (permuted labels give 2.0 %).",
         "Largest share of a single part: head L3H0, 30.0 % (permuted labels give 15.0 %); MLP layer 2, 20.0 % "
         "(permuted labels give 15.0 %).",
-        "Parts whose share exceeds that with permuted labels (family-wise p of at most 0.05 over "
+        "Parts whose share exceeds their share with permuted labels (family-wise p of at most 0.05 over "
         "all heads, MLPs and the input of the first block): heads 2 of 8 (largest z 9.0, of L1H0: 5.0 %, where "
         "permuted labels give 2.5 %); MLPs 0 of 4 (largest z 2.5, of layer 2: 20.0 %, where permuted labels "
-        "give 15.0 %).",
-        "Each head's output is also projected onto the difference of the means behind its own attention. The two sets "
-        "differ the most in this projection for L1H0: by 0.90 pooled standard deviations (the direction is fitted to "
-        "the same prompts).",
+        "give 15.0 %). This tests how the separation is divided among the parts, not whether a part separates the "
+        "sets.",
+        "Each head's output is also projected onto the difference of the two sets' means in the stream directly after "
+        "the attention of the head's layer. The two sets differ the most in this projection for L1H0: by 0.90 pooled "
+        "standard deviations (the direction is fitted to the same prompts).",
         "The sum over heads and biases differs from attention's output by at most 3.0e-07 of the norm of the stream, "
         "over all prompts and layers.",
     ]

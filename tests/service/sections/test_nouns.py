@@ -79,7 +79,7 @@ BOTH_TESTS = (
 def test_sentences_count_the_heads_that_pass_both_tests(section):
     assert section.facts[0] == (
         "Relatedness (mean rank correlation between similarity and score, n = 4 nouns): median over heads 0.04, from "
-        "0.00 to 0.15; unrelated orders give 0."
+        "0.00 to 0.15 (all heads, also those that pass no test); unrelated orders give 0."
     )
     assert section.facts[1] == (
         f"{BOTH_TESTS.format(1, f'these, L1H0 {STRICTER} 0.10')}1.00 ± 1.00 (z = 10.0, p = 0.01 over all heads) and "
@@ -112,16 +112,18 @@ def test_means_of_permuted_nouns_that_round_to_0_have_no_sign(section_of):
 
 def test_sentences_name_the_subject_heads_and_the_keys_at_offsets(section):
     text = " ".join(section.facts)
-    subjects = "Subject heads (the query of a noun gives its own key the largest score): 2 of 6 heads do this for more"
-    assert f"{subjects} nouns than with permuted nouns (family-wise p of at most 0.05, n = 4 nouns)" in text
-    assert "they are in layers 1 to 2" in text
+    subjects = "Subject heads (the query of a noun gives its own key the largest score): in 2 of 6 heads this is so for"
+    assert f"{subjects} more nouns than with permuted nouns (family-wise p of at most 0.05, n = 4 nouns)" in text
+    assert "they are in layers 1 to 2, and their median share of nouns is 52 %" in text
     assert "The largest share is 75 %, of L1H1" in text
     assert (
-        "Share of nouns for which the 5 tokens of the vocabulary with the largest scores as keys contain a spelling of "
-        "the noun itself: largest 38 %, of L1H1; median over heads 8 %; random keys give 0.20 % (n = 4 nouns)."
+        "Share of nouns with a spelling of themselves among the 5 tokens of the vocabulary that have the largest "
+        "scores as their keys: largest 38 %, of L1H1; median over heads 8 %; random keys give 0.20 % (n = 4 nouns)."
     ) in text
-    keys = "Of the 5 tokens with the largest scores as keys of a noun at offset 0"
-    assert f"{keys}, the median head keeps 80 % at offset 1, 30 % at offset 4" in text
+    keys = (
+        "Take the 5 tokens with the largest scores as keys of a noun at offset 0. The share of them that is still among"
+    )
+    assert f"{keys} the best at another offset, in the median head: 80 % at offset 1, 30 % at offset 4" in text
 
 
 def test_figures_are_drawn_and_tables_are_in_the_order_of_the_lists(section):

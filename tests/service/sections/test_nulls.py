@@ -22,11 +22,11 @@ GAUSSIAN = {
     "intrinsic_dimension_gaussian_sd": 1.5,
 }
 CKA = (
-    "Median debiased CKA, over layers and sets, between an input and its output (which contains the input through the "
-    "skip connection): "
+    "Debiased CKA between the input and the output of {}, which contains the input through the skip connection, median "
+    "over layers: "
 )
-OTHER = "between the input and its sum with another prompt's step"
-ALONE = "between the input and its own step alone"
+OTHER, ALONE = "the input plus another prompt's step gives", "the step alone gives"
+MORE = "; the output has a larger CKA than the former in {} of {} layers"
 CKA_SCALE = " Equal geometry gives 1, independent activations give 0."
 
 
@@ -41,8 +41,8 @@ def starting(section, text):
     return fact
 
 
-def cka_of(tmp_path, values):
-    return starting(section_of(tmp_path, gram, "gram", values), CKA)
+def cka_of(section, step):
+    return starting(section, CKA.format(step))
 
 
 def lines_of(section, name):
@@ -95,40 +95,38 @@ def test_sets_without_a_variance_are_named(tmp_path):
 
 def test_cka_through_a_block_stands_beside_the_step_of_another_prompt_and_the_step_alone(tmp_path):
     section = section_of(tmp_path, gram, "gram", {**SHAPE, **THROUGH, **PERMUTED, **BRANCHES})
-    assert starting(section, CKA) == (
-        f"{CKA}attention 0.994 ({OTHER} 0.712, {ALONE} 0.763); the MLP 0.980 ({OTHER} 0.800, {ALONE} 0.900); the "
-        f"whole block 0.970 ({OTHER} 0.750, {ALONE} 0.850).{CKA_SCALE}"
-    )
+    numbers = {"attention": (0.994, 0.712, 0.763), "the MLP": (0.98, 0.8, 0.9), "the whole block": (0.97, 0.75, 0.85)}
+    for step, (cka, other, alone) in numbers.items():
+        text = f"{cka:.3f} ({OTHER} {other:.3f}, {ALONE} {alone:.3f}{MORE.format(4, 4)})"
+        assert cka_of(section, step) == f"{CKA.format(step)}harmful {text}; harmless {text}.{CKA_SCALE}"
     assert not any("leave out" in fact for fact in section.facts)
     assert lines_of(section, "gram.blocks").count("harmful, attention") == 2
 
 
-def test_medians_of_cka_are_over_layers_and_sets(tmp_path):
+def test_medians_of_cka_are_over_the_layers_of_each_set(tmp_path):
     by_set = np.array([[0.9, 0.8, np.nan, 0.7], [0.1, 0.2, 0.3, 0.4]])[:, None]
-    values = {**SHAPE, "cka_block": by_set, "cka_block_permuted": by_set / 10, "cka_block_branch": by_set / 2}
-    controls = f"{OTHER} 0.040, {ALONE} 0.200"
-    assert cka_of(tmp_path, values) == f"{CKA}the whole block 0.400 ({controls}).{CKA_SCALE}"
+    permuted = by_set / [[[10]], [[0.5]]]
+    values = {**SHAPE, "cka_block": by_set, "cka_block_permuted": permuted, "cka_block_branch": by_set / 2}
+    assert cka_of(section_of(tmp_path, gram, "gram", values), "the whole block") == (
+        f"{CKA.format('the whole block')}harmful 0.800 ({OTHER} 0.080, {ALONE} 0.400{MORE.format(3, 3)}); harmless "
+        f"0.250 ({OTHER} 0.500, {ALONE} 0.125{MORE.format(0, 4)}).{CKA_SCALE}"
+    )
 
 
 def test_parallel_blocks_state_only_the_steps_that_they_have(tmp_path):
     values = {**SHAPE, "cka_block": 0.97, "cka_block_permuted": 0.75, "cka_block_branch": 0.85}
-    assert cka_of(tmp_path, values) == (f"{CKA}the whole block 0.970 ({OTHER} 0.750, {ALONE} 0.850).{CKA_SCALE}")
+    section = section_of(tmp_path, gram, "gram", values)
+    assert [fact for fact in section.facts if fact.startswith("Debiased CKA")] == [cka_of(section, "the whole block")]
 
 
 @pytest.mark.parametrize(
     ("lacks", "expected"),
-    [
-        (
-            ["_permuted"],
-            f"attention 0.994 ({ALONE} 0.763); the MLP 0.980 ({ALONE} 0.900); the whole block 0.970 ({ALONE}",
-        ),
-        (["_permuted", "_branch"], "attention 0.994; the MLP 0.980; the whole block 0.970."),
-    ],
+    [(["_permuted"], f"0.994 ({ALONE} 0.763)"), (["_permuted", "_branch"], "0.994")],
 )
 def test_cka_of_an_older_version_has_the_controls_that_it_has(older_run, lacks, expected):
     run = older_run("gram", {**SHAPE, **THROUGH, **PERMUTED, **BRANCHES}, *lacks)
     (section,) = gram.sections(run)
-    assert starting(section, CKA).startswith(f"{CKA}{expected}")
+    assert cka_of(section, "attention").startswith(f"{CKA.format('attention')}harmful {expected}; harmless {expected}.")
     assert OTHER not in " ".join(section.facts)
 
 
@@ -138,33 +136,33 @@ def test_medians_of_cka_leave_out_and_name_sets_of_one_direction(tmp_path):
     cka = np.array([0.9, 0.5])[:, None, None]
     values = {**SHAPE, **THROUGH, "cka_attention": cka, "cka_attention_permuted": cka / 2}
     section = section_of(tmp_path, gram, "gram", {**values, "participation_ratio": ratios})
-    assert starting(section, CKA).startswith(f"{CKA}attention 0.900 ({OTHER} 0.450); ")
+    harmful = f"{CKA.format('attention')}harmful 0.900 ({OTHER} 0.450{MORE.format(4, 4)})"
+    assert cka_of(section, "attention") == f"{harmful}.{CKA_SCALE}"
     assert starting(section, "The medians of CKA") == (
-        "The medians of CKA leave out harmless: the participation ratio is below 2 at most depths, so nearly all "
+        "The medians of CKA leave out harmless: the participation ratio is below 2 at most depths, so most of the "
         "variance lies in one direction, which decides the CKA."
     )
     ratios[1, 0, 0, 2] = 2.0
     section = section_of(tmp_path / "half", gram, "gram", {**values, "participation_ratio": ratios})
-    assert starting(section, CKA).startswith(f"{CKA}attention 0.700 ({OTHER} 0.350); ")
+    assert cka_of(section, "attention").startswith(f"{harmful}; harmless 0.500 ({OTHER} 0.250")
     assert not any("leave out" in fact for fact in section.facts)
 
 
 def test_no_median_is_stated_if_all_sets_have_one_direction(tmp_path):
     values = {**SHAPE, **THROUGH, **PERMUTED, **BRANCHES, "participation_ratio": 1.1}
     text = " ".join(section_of(tmp_path, gram, "gram", values).facts)
-    assert "Median debiased CKA" not in text
+    assert "Debiased CKA" not in text
     assert "leave out harmful, harmless" in text
 
 
 def test_the_dimension_stands_beside_that_of_gaussian_samples(tmp_path):
     by_set = np.stack([np.tile(DIMENSION, (2, 1)), np.full((2, 4), 30.0)])[:, :, None]
     section = section_of(tmp_path, gram, "gram", {**SHAPE, **GAUSSIAN, "intrinsic_dimension": by_set})
-    gaussian = "Gaussian samples with the same covariance give 20.0 ± 1.5; over layers, the set has"
-    times = "times the dimension of its Gaussian samples"
+    gaussian = "Gaussian samples with the same covariance give 20.0 ± 1.5; over layers, the estimate is"
+    times = "times that of such samples, n = 4"
     assert starting(section, "Largest TwoNN") == (
         f"Largest TwoNN dimension over layers at resid_pre: harmful 16.0 in layer 1 ({gaussian} 0.40 to 0.80 "
-        f"{times}); harmless 30.0 in layer 0 ({gaussian} 1.50 to 1.50 {times}). A ratio of 1 means that the set's "
-        "estimate equals that of its Gaussian samples."
+        f"{times}); harmless 30.0 in layer 0 ({gaussian} 1.50 to 1.50 {times})."
     )
     assert "harmful, Gaussian with the same covariance" in lines_of(section, "gram.shape")
 
@@ -173,15 +171,15 @@ def test_a_dimension_without_that_of_gaussian_samples_is_not_the_largest(tmp_pat
     gaussian = np.array([20.0, np.nan, 24.0, 20.0])
     section = section_of(tmp_path, gram, "gram", {**SHAPE, **GAUSSIAN, "intrinsic_dimension_gaussian": gaussian})
     expected = (
-        "harmful 12.0 in layer 2 (Gaussian samples with the same covariance give 24.0 ± 1.5; over layers, the set"
+        "harmful 12.0 in layer 2 (Gaussian samples with the same covariance give 24.0 ± 1.5; over layers, the estimate"
     )
-    times = "has 0.40 to 0.50 times the dimension of its Gaussian samples"
+    times = "is 0.40 to 0.50 times that of such samples, n = 4"
     assert f"{expected} {times}); harmless" in starting(section, "Largest TwoNN")
 
 
 def test_a_run_without_nulls_of_gram_has_its_other_sentences(tmp_path):
     section = section_of(tmp_path, gram, "gram", {**SHAPE, **THROUGH, "intrinsic_dimension": DIMENSION})
-    assert starting(section, CKA) == f"{CKA}attention 0.994; the MLP 0.980; the whole block 0.970.{CKA_SCALE}"
+    assert cka_of(section, "the MLP") == f"{CKA.format('the MLP')}harmful 0.980; harmless 0.980.{CKA_SCALE}"
     assert not any("TwoNN" in fact for fact in section.facts)
     assert not any("Gaussian" in name for name in lines_of(section, "gram.shape"))
     assert lines_of(section, "gram.blocks").count("harmful, attention") == 1
@@ -194,15 +192,16 @@ def test_equal_signs_of_hidden_units_stand_beside_those_of_units_with_the_same_s
     # p² + (1 - p)² is 50 % for p = 50 %, and 82 % for p = 10 %.
     assert starting(section, "Share of active hidden units") == (
         "Share of active hidden units of the MLPs (positive before gating), mean over all usable prompts: 10 % to 50 % "
-        "over layers and sets. Two prompts of a set have equal signs in 60 % to 95 % of the hidden units; if each "
-        "unit of a layer were active independently with the layer's mean share, it would be 50 % to 82 %."
+        "over layers and sets. Two prompts of a set agree in 60 % to 95 % of the hidden units on whether a unit is "
+        "active. If all units of a layer were active equally often, they would agree in 50 % to 82 %, so some units "
+        "are active more often than others."
     )
 
 
 def test_hidden_units_that_were_not_counted_have_a_reason(tmp_path):
     section = section_of(tmp_path, gram, "gram", SHAPE)
     assert section.facts[-1].startswith("The active hidden units of the MLPs were not counted. Possible reasons: ")
-    assert not any("equal signs" in fact for fact in section.facts)
+    assert not any("agree in" in fact for fact in section.facts)
 
 
 def test_silhouettes_are_sentences_of_the_permutation_tests_and_numbers_of_the_table(tmp_path):
@@ -213,8 +212,8 @@ def test_silhouettes_are_sentences_of_the_permutation_tests_and_numbers_of_the_t
     assert [row[table.columns.index("silhouette")] for row in table.rows] == ["0.375"] * 4
 
 
-SHARE = "Share of the three features with the largest variances in the total variance: "
-EQUAL = ". Features with equal variances would have 37.5 %."  # three of eight
+SHARE = "The three features with the largest variances have this share of the total variance, over depths: "
+EQUAL = ". If all features had equal variances, three would have 37.5 %."  # three of eight
 
 
 def test_the_share_of_the_leading_features_is_stated_not_assumed(tmp_path, older_run):
@@ -223,8 +222,7 @@ def test_the_share_of_the_leading_features_is_stated_not_assumed(tmp_path, older
     values = {"variance_max": 5.0, "variance_mean": 1.0, "variance_top3_share": share}
     section = section_of(tmp_path, curves, "curves", values)
     assert starting(section, SHARE) == (
-        f"{SHARE}harmful 2.2 % to 2.2 % (largest at layer 0 pre); harmless 2.2 % to 90.0 % (largest at layer 3 mid)"
-        f"{EQUAL}"
+        f"{SHARE}harmful 2.2 % to 2.2 % (most at layer 0 pre); harmless 2.2 % to 90.0 % (most at layer 3 mid){EQUAL}"
     )
     assert "In many models" not in section.how_to_read
     (older,) = curves.sections(older_run("curves", values, "top3"))
@@ -235,10 +233,13 @@ def test_a_set_without_shares_is_left_out(tmp_path):
     share = np.full((2, 2, 1, 4), 0.25)
     share[0] = np.nan
     section = section_of(tmp_path, curves, "curves", {"variance_top3_share": share})
-    assert starting(section, SHARE) == f"{SHARE}harmless 25.0 % to 25.0 % (largest at layer 0 pre){EQUAL}"
+    assert starting(section, SHARE) == f"{SHARE}harmless 25.0 % to 25.0 % (most at layer 0 pre){EQUAL}"
 
 
-LARGEST = "Largest variance of a feature over prompts: "
+LARGEST = (
+    "Largest variance of a feature over prompts, without the output of the last block, which is not part of the "
+    "curves: "
+)
 
 
 def test_the_largest_variance_of_both_sets_stands_beside_the_mean_over_features(tmp_path):
@@ -248,10 +249,24 @@ def test_the_largest_variance_of_both_sets_stands_beside_the_mean_over_features(
     features[1, 1, 0, 2] = 7
     values = {"variance_max": largest, "variance_mean": 2.0, "variance_max_feature": features}
     assert starting(section_of(tmp_path, curves, "curves", values), LARGEST) == (
-        f"{LARGEST}harmful 5 (feature 3 at layer 0 pre, 2 times the mean over features there); harmless 1.23e+03 "
-        "(feature 7 at layer 2 mid, 617 times the mean over features there)."
+        f"{LARGEST}harmful 5 (feature 3 at layer 0 pre, 2.5 times the mean over features there); harmless 1.23e+03 "
+        "(feature 7 at layer 2 mid, 617.2 times the mean over features there)."
     )
     largest[0] = np.nan
     section = section_of(tmp_path / "one", curves, "curves", values)
     assert starting(section, LARGEST).startswith(f"{LARGEST}harmless 1.23e+03 (feature 7")
     assert not any(fact.startswith(LARGEST) for fact in section_of(tmp_path / "none", curves, "curves", {}).facts)
+
+
+def test_sets_whose_prompts_share_their_last_token_are_told_from_the_others(tmp_path):
+    variances = np.full((2, 2, 1, 4), 2.0)
+    variances[0, 0, 0, 0] = 0.0  # harmful, as it enters the first block
+    run = finished_run(tmp_path, {"curves": {"variance_mean": variances}, "gram": SHAPE})
+    (section,) = gram.sections(run)
+    assert section.notes == [
+        "at position -1, all prompts of harmful have the same token, and those of harmless have different tokens; this "
+        "alone can make the numbers of these sets differ"
+    ]
+    variances[1, 0, 0, 0] = 0.0
+    (equal,) = gram.sections(finished_run(tmp_path / "equal", {"curves": {"variance_mean": variances}, "gram": SHAPE}))
+    assert equal.notes == []

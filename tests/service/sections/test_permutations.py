@@ -29,22 +29,25 @@ NULLS = {
     "norm_auroc": (0.55, 0.05),
 }
 AUROC = (
-    "AUROC at 4 of 8 (largest z 9.0, at layer 1 mid, where it is 0.95 and permuted labels give 0.5 ± 0.05, p = 0.005 "
+    "AUROC 4 of 8 (largest z 9.0, at layer 1 mid, where it is 0.95 and permuted labels give 0.5 ± 0.05, p = 0.005 "
     "over all depths)"
 )
 PAIRS = (
-    "share of pairs in the right order at 1 of 7 (largest z 6.0, at layer 3 mid, where it is 0.983 and permuted labels "
+    "share of pairs in the right order 1 of 7 (largest z 6.0, at layer 3 mid, where it is 0.983 and permuted labels "
     "give 0.5 ± 0.08, p = 0.005 over all depths)"
 )
 DISTANCE = (
-    "distance of the two means at 1 of 8 (largest z 5.0, at layer 0 pre, where it is 4.5 and permuted labels give 2 ± "
+    "distance of the two means 1 of 8 (largest z 5.0, at layer 0 pre, where it is 4.5 and permuted labels give 2 ± "
     "0.5, p = 0.005 over all depths)"
 )
 SILHOUETTE = (
-    "silhouette of the two sets (from -1 to 1) at 1 of 8 (largest z 12.0, at layer 2 pre, where it is 0.124 and "
-    "permuted labels give 0.004 ± 0.01, p = 0.005 over all depths)"
+    "silhouette of the two sets (from -1 to 1; near 0 or below, the sets are no clusters) 1 of 8 (largest z 12.0, at "
+    "layer 2 pre, where it is 0.124 and permuted labels give 0.004 ± 0.01, p = 0.005 over all depths)"
 )
-DEPTHS = "Depths at which a statistic is larger than chance gives (family-wise p of at most 0.05, 64 and 63 prompts): "
+DEPTHS = (
+    "Number of depths at which a statistic exceeds its values under permuted labels (family-wise p of at most 0.05, 64 "
+    "and 63 prompts): "
+)
 SEPARATION = {"auroc": 0.9, "auroc_low": 0.8, "auroc_high": 0.95, "accuracy": 0.75, "n_positive": 64, "n_negative": 63}
 SIDE = "Accuracy at that depth: 75.0 % of the held-out prompts lie on their own set's side of the midpoint; "
 ACCURACY = f"{SIDE}the larger set for every prompt would give 50.4 %. "
@@ -76,18 +79,16 @@ def starting(facts, text):
 
 def test_one_sentence_lists_all_tested_statistics(tmp_path):
     expected = f"{DEPTHS}{AUROC}; {PAIRS}; {DISTANCE}; {SILHOUETTE}."
-    assert starting(facts_of(tmp_path, permuted()), "Depths") == expected
-    assert CHANCE.endswith(
-        "is at least as large as this z, so it finds values above chance and not values below it; the real labels "
-        "count as one permutation, so with 200 draws the smallest possible p is 0.005"
-    )
+    assert starting(facts_of(tmp_path, permuted()), "Number of depths") == expected
+    assert "the tests are one-sided, so they never report values below chance" in CHANCE
+    assert CHANCE.endswith("so with 200 draws the smallest possible p is 0.005")
 
 
 def test_a_statistic_without_a_test_is_left_out(tmp_path):
     """A contrast without pairs has no order of pairs, and equal sets have no silhouette."""
     unknown = {f"{name}_{part}": np.nan for name in ("paired_accuracy", "silhouette") for part in ("z", "p_family")}
     facts = facts_of(tmp_path, permuted(**unknown))
-    assert starting(facts, "Depths") == f"{DEPTHS}{AUROC}; {DISTANCE}."
+    assert starting(facts, "Number of depths") == f"{DEPTHS}{AUROC}; {DISTANCE}."
 
 
 def test_an_older_version_has_no_silhouette(older_run):
@@ -98,9 +99,9 @@ def test_an_older_version_has_no_silhouette(older_run):
 
 
 def test_a_statistic_that_never_passes_has_its_largest_z(tmp_path):
-    silhouette = SILHOUETTE.replace("at 1 of 8", "at 0 of 8").replace("p = 0.005", "p = 0.06")
+    silhouette = SILHOUETTE.replace(" 1 of 8", " 0 of 8").replace("p = 0.005", "p = 0.06")
     facts = facts_of(tmp_path, permuted(silhouette_p_family=0.06))
-    assert starting(facts, "Depths") == f"{DEPTHS}{AUROC}; {PAIRS}; {DISTANCE}; {silhouette}."
+    assert starting(facts, "Number of depths") == f"{DEPTHS}{AUROC}; {PAIRS}; {DISTANCE}; {silhouette}."
 
 
 def test_controls_state_their_largest_auroc_beside_permuted_labels(tmp_path):
@@ -113,9 +114,10 @@ def test_controls_state_their_largest_auroc_beside_permuted_labels(tmp_path):
         "Scaled to the same norm, so that only directions differ, the activations separate the sets at 4 of 8 "
         f"{at} 0.951 [0.851, 0.990] at layer 1 mid, where permuted labels give 0.50 ± 0.05, p = 0.005 over all depths."
     )
-    assert starting(facts, "The norm of the activations alone") == (
-        "The norm of the activations alone (AUROC, or 1 minus it if that is larger) separates the sets at 0 of 8 "
-        f"{at} 0.600 [0.450, 0.700] at layer 0 pre, where permuted labels give 0.55 ± 0.05, p = 0.3 over all depths."
+    assert starting(facts, "The length of the activations alone") == (
+        "The length of the activations alone (AUROC, where a value below 0.5 counts as 1 - AUROC) differs between the "
+        f"sets at 0 of 8 {at} 0.600 [0.450, 0.700] at layer 0 pre, where permuted labels give 0.55 ± 0.05, p = 0.3 "
+        "over all depths."
     )
 
 
@@ -162,17 +164,21 @@ def cosines(*neighbours):
 @pytest.mark.parametrize(
     ("second", "expected"),
     [
-        ([0.1, 0.5, 0.2], "; resid_mid 0.20 (permuted labels give 0.25)"),
+        ([0.1, 0.5, 0.2], "; resid_mid 0.20 (permuted labels give 0.25; 1 of 3 pairs of layers have a z above 2.1)"),
         ([np.nan] * 3, ""),
     ],
 )
 def test_cosines_between_neighbouring_layers_of_all_sites_stand_in_one_sentence(tmp_path, second, expected):
     own = cosines([0.9, 0.98, 0.99], second)
-    tests = permuted(direction_cosine_null_mean=cosines([0.6, 0.7, 0.8], [0.25, 0.35, 0.15]))
+    tests = permuted(
+        direction_cosine_null_mean=cosines([0.6, 0.7, 0.8], [0.25, 0.35, 0.15]),
+        direction_cosine_null_sd=cosines([0.05] * 3, [0.05] * 3),
+    )
     groups = {"curves": {}, "directions": {"direction_cosine": own}, "separation": SEPARATION, "permutations": tests}
     (section,) = separation.sections(finished_run(tmp_path, groups))
     assert starting(section.facts, "Median cosine") == (
-        "Median cosine between the directions of neighbouring layers: resid_pre 0.98 (permuted labels give 0.70)"
+        "Median cosine between the directions of neighbouring layers: resid_pre 0.98 (permuted labels give 0.70; 3 of "
+        "3 pairs of layers have a z above 2.1)"
         f"{expected}."
     )
 

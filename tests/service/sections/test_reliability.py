@@ -92,12 +92,12 @@ def heads_group(alignment, z=np.nan):
 
 
 ALIGN = (
-    "Heads whose alignment with the direction of refusal exceeds chance, at offset 0 (family-wise p of at most "
-    "0.05{}): "
+    "Heads whose alignment with the direction of the contrast refusal exceeds chance, at offset 0 (family-wise p of at "
+    "most 0.05{}): "
 )
-LEFT_OUT = "Alignments with refusal that do not exist or are not interpreted: "
+LEFT_OUT = "Alignments with refusal that are left out: "
 UNRELIABLE = "(unreliable direction)"
-BELOW = "(a direction is unreliable if its reliability is below 0.5)."
+BELOW = "A direction is unreliable if its reliability is below 0.5."
 READING = ("QK query", "QK key", "VO input")
 
 
@@ -110,7 +110,7 @@ def test_heads_at_unreliable_layers_are_not_the_largest(run):
     left_out = ", ".join(f"2 heads of {side} {UNRELIABLE}" for side in READING)
     assert list(heads._alignment_facts(heads_group(by_layer), directions)) == [
         f"{ALIGN.format('')}{reading}; VO output is not tested (largest of 4 heads L3H1: 0.31).",
-        f"{LEFT_OUT}{left_out}, 4 heads of VO output {UNRELIABLE} {BELOW}",
+        f"{LEFT_OUT}{left_out}, 4 heads of VO output {UNRELIABLE}. {BELOW}",
     ]
 
 
@@ -143,7 +143,7 @@ def test_no_head_is_named_if_no_direction_is_reliable(tmp_path):
     sides = (*READING, "VO output")
     assert list(heads._alignment_facts(heads_group(0.5), read_group(run, "directions"))) == [
         ALIGN.format("") + "; ".join(f"{side} has no reliable direction at any layer" for side in sides) + ".",
-        LEFT_OUT + ", ".join(f"8 heads of {side} {UNRELIABLE}" for side in sides) + f" {BELOW}",
+        LEFT_OUT + ", ".join(f"8 heads of {side} {UNRELIABLE}" for side in sides) + f". {BELOW}",
     ]
 
 
@@ -163,7 +163,7 @@ def test_heads_whose_input_has_equal_means_are_counted(tmp_path):
         )
         + "."
     )
-    assert left_out == f"{LEFT_OUT}1 head of QK query (equal means), 4 heads of VO input (equal means) {BELOW}"
+    assert left_out == f"{LEFT_OUT}1 head of QK query (equal means), 4 heads of VO input (equal means). {BELOW}"
 
 
 def test_heads_that_all_have_a_reliable_direction_need_no_second_sentence(tmp_path):

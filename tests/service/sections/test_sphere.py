@@ -14,9 +14,10 @@ NORMS = ["0.attention", "0.mlp", "final"]
 PLANE = np.ones((3, 20))
 SPREAD = "Largest relative standard deviation of the input's norm over prompts: "
 FITTED = (
-    "a Gaussian with the mean and covariance of {} has 7.00 %; the median over norm layers of measured / Gaussian is"
+    "there a Gaussian with the mean and covariance of {} gives 7.00 %; over all norm layers, the measured value is "
+    "{:.2f} times that of the Gaussian, in the median"
 )
-SOME = FITTED.format("the first 250 prompts")
+SOME_120 = FITTED.format("the first 250 prompts", 1.2)
 LENGTHS = (
     "Share of the input's variance that is variance of its length, over norm layers (the rest is variance of its "
     "direction): "
@@ -98,7 +99,7 @@ def test_the_norms_of_all_sets_stand_in_one_sentence(section_of):
 def test_the_spread_of_the_norm_stands_beside_the_fitted_gaussian(section_of):
     section = section_of(sphere_group([0.03, 0.05, 0.07], PLANE))
     assert section.facts[1] == (
-        f"{SPREAD}harmful 8.40 % at “final” (n = 256; {SOME} 1.20); harmless 8.40 % at “final” (n = 255; {SOME} 1.20)."
+        f"{SPREAD}harmful 8.40 % at “final” (n = 256; {SOME_120}); harmless 8.40 % at “final” (n = 255; {SOME_120})."
     )
     assert {"standard Gaussian", "harmful, fitted Gaussian"} <= set(lines_of(section, "sphere.norms"))
 
@@ -106,16 +107,17 @@ def test_the_spread_of_the_norm_stands_beside_the_fitted_gaussian(section_of):
 def test_a_gaussian_can_be_fitted_to_all_prompts(section_of):
     counts = ("set", "position"), np.array([[250], [255]])
     section = section_of(sphere_group([0.03, 0.05, 0.07], PLANE).assign(n_samples=counts))
-    every = FITTED.format("these prompts")
+    every = FITTED.format("these prompts", 1.2)
     assert section.facts[1] == (
-        f"{SPREAD}harmful 8.40 % at “final” (n = 250; {every} 1.20); harmless 8.40 % at “final” (n = 255; {SOME} 1.20)."
+        f"{SPREAD}harmful 8.40 % at “final” (n = 250; {every}); harmless 8.40 % at “final” (n = 255; {SOME_120})."
     )
 
 
 def test_a_norm_layer_without_a_spread_has_no_ratio(section_of):
     spread, fitted = [0.0, 0.06, 0.084], [0.0, 0.03, 0.07]  # the first input is the same in all prompts
     section = section_of(sphere_group(fitted, PLANE, relative_spread=spread))
-    assert section.facts[1].endswith(f"(n = 255; {SOME} 1.60).")  # the median of 2 and 1.2
+    some = FITTED.format("the first 250 prompts", 1.6)
+    assert section.facts[1].endswith(f"(n = 255; {some}).")  # the median of 2 and 1.2
 
 
 def test_an_older_sphere_has_no_fitted_gaussian(section_of):
@@ -128,8 +130,8 @@ def test_the_share_of_length_stands_beside_that_of_one_direction_of_d_model(sect
     shares = np.array([[0.01, 0.02, 0.4], [np.nan, 0.1, 0.2]])[:, None]
     section = section_of(sphere_group(0.07, PLANE, length_variance_share=shares))
     assert section.facts[2] == (
-        f"{LENGTHS}harmful median 2.0 %, at most 40.0 %; harmless median 15.0 %, at most 20.0 %. One of d_model "
-        "directions with equal variances would have 5.00 %."
+        f"{LENGTHS}harmful median 2.0 %, at most 40.0 %; harmless median 15.0 %, at most 20.0 %. If all "
+        "directions had the same variance, each would have 5.00 %."
     )
     section = section_of(sphere_group(0.07, np.ones((3, 768)), length_variance_share=shares))
     assert section.facts[2].endswith("would have 0.13 %.")
@@ -138,8 +140,8 @@ def test_the_share_of_length_stands_beside_that_of_one_direction_of_d_model(sect
 def test_sets_without_a_number_are_left_out_of_its_sentence(section_of):
     numbers = np.array([[np.nan] * 3, [0.1, 0.2, 0.3]])[:, None]
     few = section_of(sphere_group(0.07, PLANE, relative_spread=numbers, length_variance_share=numbers))
-    assert starting(few, SPREAD).startswith(f"{SPREAD}harmless 30.00 % at “final” (n = 255; a Gaussian")
-    assert starting(few, LENGTHS).startswith(f"{LENGTHS}harmless median 20.0 %, at most 30.0 %. One of")
+    assert starting(few, SPREAD).startswith(f"{SPREAD}harmless 30.00 % at “final” (n = 255; there a Gaussian")
+    assert starting(few, LENGTHS).startswith(f"{LENGTHS}harmless median 20.0 %, at most 30.0 %. If all")
     assert few.facts[0].endswith(": harmful 3 and 800; harmless 3 and 800.")
     none = section_of(sphere_group(0.07, PLANE, relative_spread=np.nan, length_variance_share=np.nan))
     assert not any(fact.startswith((SPREAD, LENGTHS)) for fact in none.facts)
@@ -169,13 +171,13 @@ SCALES = {
     "ellipsoid_overlap_permuted": pairs(0.5, 0.4, 0.45),
 }
 CORRELATION = (
-    "Correlation over features between the scales γ of two norm layers: 0.25 (median over pairs; permuted features "
-    "give 0 ± 0.22)."
+    "Correlation over features between the scales γ of two norm layers: 0.25 (0.25 between attention, MLP and final; "
+    "medians over pairs; permuted features give 0 ± 0.22)."
 )
 OVERLAP = (
-    "Overlap of the ellipsoids of two norm layers, as the length of a feature's axis that both cover over the length "
-    "that at least one covers: 70 % (mean over features, median over pairs; permuted features give 45 %, equal "
-    "ellipsoids 100 %)."
+    "Overlap of the ellipsoids of two norm layers along a feature (the range that both cover, divided by the range "
+    "that at least one covers): 70 % (mean over features, median over pairs; permuted features give 45 %, equal "
+    "ellipsoids 100 %; a different scale of a whole layer lowers it too)."
 )
 
 
@@ -215,7 +217,7 @@ def test_planes_of_layer_norms_have_the_cosine_of_their_normals(section_of):
     section = section_of(sphere_group(0.05, PLANE).assign(plane_normal_cosine=pairs(0.9, 0.5, np.nan)))
     assert starting(section, "Median absolute cosine") == (
         "Median absolute cosine between the normals of the hyperplanes in which the outputs of two layer norms lie: "
-        "0.70; one shared plane gives 1, random directions about 0.18."
+        "0.70; one shared plane gives 1, random directions about 0.15."
     )
 
 

@@ -16,11 +16,17 @@ OLD = ["quantity", "set", "site", "position", "law", "intercept", "slope", "r_sq
 NAN = np.nan
 MISSING = "\N{EN DASH}"
 NOTHING = ((NAN,) * 3,) * 2
-MEAN_VARIANCE = (
-    "Law of growth of the mean variance along depth (exponential or power law), and the fit at resid_pre: {}."
+LAW = (
+    "Law of growth of {} along depth, without the output of the last block (exponential or power law; fits at "
+    "resid_pre): {}."
 )
+MEAN_VARIANCE = LAW.replace("{}", "the mean variance", 1)
 FACTOR = "the exponential has a factor of 1.500 [1.330, 1.750] per block, R² = 0.97, n = 29 depths"
-BOTH = FACTOR.replace(", n", ", the power law R² = 0.97, n")
+FEW = FACTOR.replace(", n", ", the power law R² = 0.97, n")
+BOTH = FEW.replace(
+    ", n",
+    ", AIC favours the exponential by 16 (power law minus exponential, without one depth: +7 to +28), n",
+)
 FITS = ["1.500 [1.330, 1.750]", "0.97", "3.30 [2.90, 4.20]", "-2.5", "0.97"]
 """Cells of both fits in a row of the table."""
 
@@ -84,7 +90,7 @@ def test_a_falling_quantity_has_a_factor_below_1(low, high, interval):
 
 
 def test_too_few_depths_are_named():
-    assert fact(table(differences=NOTHING)) == MEAN_VARIANCE.format(f"bad undecided ({BOTH}; a verdict needs 11)")
+    assert fact(table(differences=NOTHING)) == MEAN_VARIANCE.format(f"bad undecided ({FEW}; a verdict needs 11)")
 
 
 def test_a_constant_has_no_slope():
@@ -109,10 +115,8 @@ def test_one_sentence_lists_all_sets_of_a_quantity():
             f"bad undecided ({BOTH}); a set (marked) power law (exponent 3.30 [2.90, 4.20], origin -2.5 blocks, R² = "
             "0.97, n = 29 depths)"
         ),
-        f"Law of growth of the norm along depth (exponential or power law), and the fit at resid_pre: bad exponential "
-        f"({FACTOR}).",
-        f"Law of growth of the largest variance along depth (exponential or power law), and the fit at resid_pre: bad "
-        f"undecided ({BOTH}).",
+        LAW.format("the norm", f"bad exponential ({FACTOR})"),
+        LAW.format("the largest variance", f"bad undecided ({BOTH})"),
     ]
     assert [row[:3] for row in rows_of(growth, labels)] == [
         [quantity, label, site]
@@ -130,8 +134,9 @@ def test_a_set_whose_fits_start_at_another_site_names_it():
     """Fewer than four values may have a logarithm at one site: the first input can be equal in all prompts."""
     other = table(set="other")
     growth = pd.concat([table(), other[other["site"] == "resid_mid"]], ignore_index=True)
+    at_mid = BOTH.replace("exponential by 16", "power law by 50").replace("+7 to +28", "-61 to -10")
     assert fact(growth, {"bad": "bad", "other": "other"}) == MEAN_VARIANCE.format(
-        f"bad undecided ({BOTH}); other undecided ({BOTH} at resid_mid)"
+        f"bad undecided ({BOTH}); other undecided ({at_mid} at resid_mid)"
     )
 
 

@@ -33,7 +33,10 @@ NEXT = "Centred cosine between the steps of successive blocks"
 STREAM = "Centred cosine between a block's step and its input"
 ATTENTION = "Centred cosine between attention's step and its input"
 MLP = "Centred cosine between the MLP's step and its input"
-SHARE = "Share of a block's mean squared step that all prompts of a set have in common, without the bias of noise"
+SHARE = (
+    "How much of a block's step is the same for all prompts of a set (squared length of the mean step over the mean "
+    "squared length, without the bias of noise)"
+)
 PATH = "Path length divided by displacement (a straight line gives 1), mean ± standard deviation over prompts"
 ARC = (
     "Sum over blocks of the angle between input and output, divided by the angle between the first input and the last "
@@ -150,7 +153,7 @@ def test_a_run_without_cosines_of_deviations_has_no_sentence_about_them(travel_o
 def test_paths_and_arcs_are_compared_with_those_at_right_angles(travel_of):
     assert list(step_facts(travel_of(RATIOS | AT_RIGHT_ANGLES), {"harmless": "harmless"})) == [
         f"{PATH}: harmless 3.20 ± 0.10 (steps at right angles give 2.25, n = 401).",
-        f"{ARC}: harmless 2.50 ± 0.20 (steps at right angles give 1.90, n = 401).",
+        f"{ARC}: harmless 2.50 ± 0.20 (arcs at right angles give 1.90, n = 401).",
     ]
 
 
@@ -180,12 +183,13 @@ def test_the_section_explains_tests_and_right_angles(tmp_path, monkeypatch):
         f"{PATH}: harmful 3.20 ± 0.10 (steps at right angles give 2.25, n = 4); harmless"
     )
     assert STEP_NOTES == (
-        "the ratio at right angles is that of a path with equally long steps, each at a right angle to all earlier "
-        "ones; a larger ratio means that steps partly cancel",
-        "for a centred cosine, each vector loses its mean over the prompts of the set, and dot products and squared "
-        "norms are summed over prompts before the division; "
-        "it counts as below or above 0 if its family-wise p over all blocks is at most 0.05; the null is the cosine "
-        "after a permutation of the prompts of one of the two vectors",
+        "steps at right angles are steps of the measured lengths, each at a right angle to all earlier ones; a larger "
+        "ratio means that steps partly cancel, and one long step can decide this",
+        "arcs at right angles have the measured angles, and each turns by a right angle",
+        "for a centred cosine, the mean over the prompts of the set is subtracted from each vector; dot products and "
+        "squared norms are summed over prompts before the division",
+        "a centred cosine counts as below or above 0 if its family-wise p over all blocks is at most 0.05; the null is "
+        "the cosine after a permutation of the prompts of one of the two vectors",
     )
 
 
