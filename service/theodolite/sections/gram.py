@@ -135,9 +135,9 @@ def _similarity_facts(values: xr.Dataset, site: str, labels: Mapping[str, str]) 
         texts = {labels[one]: text for one in shown["set"].values.tolist() if (text := _cka(shown.sel(set=one), name))}
         if texts:
             yield (
-                f"Debiased CKA between the input and the output of {step}, which contains the input through the skip "
-                f"connection, median over layers: {listed(texts)}. Equal geometry gives 1, independent activations "
-                "give 0."
+                f"Debiased CKA between the input and the output of {step}, median over layers (in parentheses: with "
+                "another prompt's step added to the input; of the step alone; layers in which the output has more than "
+                f"with another prompt's step): {listed(texts)}. Equal geometry gives 1, independent activations give 0."
             )
     if narrow:
         yield (
@@ -149,20 +149,13 @@ def _similarity_facts(values: xr.Dataset, site: str, labels: Mapping[str, str]) 
 
 def _cka(values: xr.Dataset, step: str) -> str:
     """Return the median CKA of a step of one set over layers, beside its controls; empty if there is none."""
-    forms = {"": "", "_permuted": "the input plus another prompt's step gives", "_branch": "the step alone gives"}
-    medians = {}
-    for suffix in forms:
-        cka = values[f"cka_{step}{suffix}"].values
-        if np.isfinite(cka).any():
-            medians[suffix] = f"{np.nanmedian(cka):.3f}"
-    if "" not in medians:
+    cka, *controls = (values[f"cka_{step}{suffix}"].values for suffix in ("", "_permuted", "_branch"))
+    if not np.isfinite(cka).any():
         return ""
-    controls = ", ".join(f"{forms[suffix]} {median}" for suffix, median in medians.items() if suffix)
-    cka, permuted = values[f"cka_{step}"].values, values[f"cka_{step}_permuted"].values
-    if (known := np.isfinite(cka + permuted)).any():
-        more = int((cka > permuted)[known].sum())
-        controls += f"; the output has a larger CKA than the former in {more} of {int(known.sum())} layers"
-    return medians[""] + (f" ({controls})" if controls else "")
+    texts = [f"{np.nanmedian(one):.3f}" if np.isfinite(one).any() else "unknown" for one in controls]
+    known = np.isfinite(cka + controls[0])
+    texts.append(f"{int((cka > controls[0])[known].sum())} of {int(known.sum())}" if known.any() else "unknown")
+    return f"{np.nanmedian(cka):.3f} ({'; '.join(texts)})"
 
 
 def _orthant_facts(values: xr.Dataset) -> Iterator[str]:
