@@ -120,6 +120,15 @@ def test_a_survey_of_a_finished_run_computes_emptied_results_again(whole, damage
     assert_same_bits(damaged, whole)
 
 
+def test_the_repair_of_results_needs_no_prompts(whole, damaged, monkeypatch):
+    """The files of the prompts may have moved."""
+    monkeypatch.setattr("theodolite_jobs.repair.run.prepare", interrupt)
+    for key in ("results.zarr/zarr.json", "results.zarr/curves/zarr.json"):
+        flip(damaged / key)
+    assert repair_again(damaged) == []
+    assert_same_bits(damaged, whole)
+
+
 def test_a_survey_of_a_finished_run_writes_the_metadata_of_all_results_again(whole, damaged, tiny_folder):
     """A driver that is killed while it finishes a group leaves other metadata than COMPLETE lists."""
     (damaged / "results.zarr/zarr.json").write_text("{}")

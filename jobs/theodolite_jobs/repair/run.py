@@ -18,6 +18,7 @@ from theodolite.store.manifest import (
     finished_groups,
     forget,
     group_of,
+    is_captured,
     listed_checksums,
     write_complete,
 )
@@ -64,7 +65,7 @@ def repair(run_id: str, spec: SurveySpec | None, folder: Path, settings: Setting
     changed |= wrong
     lost = lost_records(run, damaged.keys() | missing, changed)
     # Without COMPLETE, no checksum proves an object.
-    if not listed_checksums(run) or any(group_of(key) is None for key in changed) or damaged or lost:
+    if not listed_checksums(run) or any(map(is_captured, changed)) or damaged or lost:
         prepared = _prepare_again(run, spec, folder, settings)
         refused = restore_captured(run, prepared, damaged.keys() - lost, lost, settings, console)
         if refused:

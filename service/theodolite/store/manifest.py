@@ -124,7 +124,7 @@ def changed_captured(run: Run) -> list[str]:
     listed = {
         key: checksum
         for key, checksum in listed_checksums(run).items()
-        if key not in records and key.startswith((RUN_RECORD, "prompts/", f"{ACTIVATIONS}/"))
+        if key not in records and is_captured(key)
     }
     contents = zip(listed.items(), get_all(run.location, listed), strict=True)
     return [f"{key}: {wrong}" for (key, checksum), content in contents if (wrong := damage_of(content, checksum))]
@@ -187,6 +187,11 @@ def captured_keys(run: Run) -> set[str]:
     arrays = {key for name in run.record.sets for key in descriptions_of(run.record, name, _any_units(run, name))}
     root = {f"{ACTIVATIONS}/zarr.json"} if run.record.sets else set()
     return {RUN_RECORD} | tables | arrays | root | all_record_keys(run.record)
+
+
+def is_captured(key: str) -> bool:
+    """Return whether an object that COMPLETE lists was written by the capture, and not with the results."""
+    return key == RUN_RECORD or key.startswith(("prompts/", "shards/", f"{ACTIVATIONS}/"))
 
 
 def _any_units(run: Run, prompt_set: str) -> int:
