@@ -62,12 +62,14 @@ class _Layer(NamedTuple):
         heads: along the difference of the means behind the last block, (draw, head); None if that is unknown.
         mlp: likewise, (draw,).
         local: the group's variables of this layer along the direction behind its attention.
+        standardised: the standardised difference along this direction, (draw, head).
         error: decomposition error.
     """
 
     heads: Floats | None
     mlp: Floats | None
     local: dict[str, Floats]
+    standardised: Floats
     error: float
 
 
@@ -87,6 +89,10 @@ def _of_contrast(context: Context, weights: Weights, contrast: PermutedContrast,
         "decomposition_error": np.max([layer.error for layer in found]),
         **{name: np.stack([layer.local[name] for layer in found]) for name in found[0].local},
     }
+    # Both signs count: a head can write against the direction.
+    standardised = permutation_test(np.abs(np.stack([layer.standardised for layer in found], axis=1)))
+    arrays["head_standardised_permuted"] = standardised.null_mean
+    arrays["head_standardised_p_family"] = standardised.p_family
     if differences is None or directions is None or start is None:
         return arrays
     lengths = np.linalg.norm(differences, axis=1)
@@ -113,7 +119,7 @@ def _of_contrast(context: Context, weights: Weights, contrast: PermutedContrast,
 
 def _layer(run: Run, weights: Weights, contrast: PermutedContrast, layer: int, directions: Floats | None) -> _Layer:
     """Return the contributions of the heads and of the MLP of one layer."""
-    index, n_positive = run.record.layers.index(layer), len(contrast.positive.samples)
+    index = run.record.layers.index(layer)
     heads = head_outputs(contrast.samples(run, Site.HEAD_OUT, index), read_circuits(weights, layer))
     summed = heads.attention()
     places = block_states(run, layer)
@@ -128,17 +134,19 @@ def _layer(run: Run, weights: Weights, contrast: PermutedContrast, layer: int, d
         "attention_difference": np.array(np.nan),
     }
     draw_weights = difference_weights(contrast.labels)
+    standardised = np.full((len(contrast.labels), heads.scaled.shape[1]), np.nan)
     if behind is not None:
-        direction = unit(draw_weights[0] @ behind)
-        local["head_difference"], local["head_standardised"] = standardised_differences(heads, direction, n_positive)
+        behind_directions = unit(draw_weights @ behind)
+        difference, standardised = standardised_differences(heads, behind_directions, contrast.labels)
+        local["head_difference"], local["head_standardised"] = difference[0], standardised[0]
         whole = summed if attention is None else attention
-        local["attention_difference"] = np.asarray(draw_weights[0] @ whole @ direction)
+        local["attention_difference"] = np.asarray(draw_weights[0] @ whole @ behind_directions[0])
     error = np.nan if attention is None or behind is None else sum_error(attention, summed, behind)
     if directions is None or start is None or end is None:
-        return _Layer(None, None, local, error)
+        return _Layer(None, None, local, standardised, error)
     mlp = end - start - (summed if attention is None else attention)
     along = written_along(heads, draw_weights, directions), vectors_along(mlp, draw_weights, directions)
-    return _Layer(*along, local, error)
+    return _Layer(*along, local, standardised, error)
 
 
 def _captured(run: Run, contrast: PermutedContrast, site: Site, layer: int) -> Floats | None:

@@ -9,7 +9,7 @@ place of a logit.
 from typing import NamedTuple
 
 import numpy as np
-from jaxtyping import Float, Float64
+from jaxtyping import Bool, Float, Float64
 
 from theodolite_jobs.statistics.heads import Circuits
 from theodolite_jobs.statistics.norms import divisor, projected
@@ -74,20 +74,29 @@ def vectors_along(
 
 
 def standardised_differences(
-    heads: HeadOutputs, direction: Float64[np.ndarray, " d_model"], n_positive: int
-) -> tuple[Float64[np.ndarray, " head"], Float64[np.ndarray, " head"]]:
+    heads: HeadOutputs, directions: Float64[np.ndarray, "draw d_model"], labels: Bool[np.ndarray, "draw sample"]
+) -> tuple[Float64[np.ndarray, "draw head"], Float64[np.ndarray, "draw head"]]:
     """Return the difference of the means of what each head writes onto a direction, and the same over the pooled SD.
 
     The standard deviation (n−1) is the root of the mean of both sets' variances; NaN where it is 0 or unknown.
+
+    Args:
+        heads: outputs of the heads of one layer.
+        directions: the direction of each draw.
+        labels: which samples count as positive in each draw, from `permuted_labels`.
     """
-    written = np.stack(
-        [heads.scaled[:, head] @ (direction @ matrix) for head, matrix in enumerate(heads.written)], axis=1
-    )
-    positive, negative = written[:n_positive], written[n_positive:]
-    difference = positive.mean(axis=0) - negative.mean(axis=0)
-    if min(len(positive), len(negative)) < 2:
-        return difference, np.full(len(difference), np.nan)
-    pooled = np.sqrt((positive.var(axis=0, ddof=1) + negative.var(axis=0, ddof=1)) / 2)
+    difference, pooled = np.full((2, len(labels), len(heads.written)), np.nan)
+    sides = [labels, ~labels]
+    sizes = [side.sum(axis=1) for side in sides]
+    for head, matrix in enumerate(heads.written):
+        written = (heads.scaled[:, head] @ (directions @ matrix).T).T  # (draw, sample)
+        means = [ratio((written * side).sum(axis=1), size) for side, size in zip(sides, sizes, strict=True)]
+        difference[:, head] = means[0] - means[1]
+        squares = [
+            (((written - mean[:, None]) * side) ** 2).sum(axis=1) for side, mean in zip(sides, means, strict=True)
+        ]
+        variances = [ratio(square, np.maximum(size - 1, 0)) for square, size in zip(squares, sizes, strict=True)]
+        pooled[:, head] = np.sqrt((variances[0] + variances[1]) / 2)
     return difference, ratio(difference, pooled)
 
 

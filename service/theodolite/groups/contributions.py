@@ -40,6 +40,12 @@ VARIABLES = (
         _HEAD,
         "head_difference over the standard deviation of what the head writes, pooled over both sets.",
     ),
+    *variables(
+        _HEAD,
+        head_standardised_permuted="Mean over permuted labels of the absolute value of head_standardised.",
+        head_standardised_p_family="Share of permutations whose largest z of |head_standardised| over all heads is as "
+        "large as that of the head.",
+    ),
     Variable(
         "attention_difference",
         _LAYER,
@@ -59,7 +65,7 @@ VARIABLES = (
 GROUP = Group(
     name="contributions",
     title="Contributions",
-    version=1,
+    version=2,
     variables=VARIABLES,
     needs=frozenset({"prompts", "contrasts", "weights", "head_out"}),
     order=9,

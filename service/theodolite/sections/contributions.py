@@ -1,6 +1,6 @@
 """What each head, each MLP and the embedding writes onto the difference of a contrast's means."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from functools import partial
 
 import numpy as np
@@ -101,12 +101,24 @@ def _facts(values: xr.Dataset) -> Iterator[str]:
             "Each head's output is also projected onto the difference of the two sets' means in the stream directly "
             "after the attention of the head's layer. The two "
             f"sets differ the most in this projection for {head_name(at['layer'], at['head'])}: by "
-            f"{number(values['head_standardised'].sel(at), 2)} pooled standard deviations (the direction is fitted to "
-            "the same prompts)."
+            f"{number(values['head_standardised'].sel(at), 2)} pooled standard deviations"
+            f"{_standardised_test(values, at)}"
         )
     yield (
         "The sum over heads and biases differs from attention's output by at most "
         f"{float(values['decomposition_error']):.1e} of the norm of the stream, over all prompts and layers."
+    )
+
+
+def _standardised_test(values: xr.Dataset, at: Mapping[str, int]) -> str:
+    """Return the end of the sentence about standardised differences: how they compare with permuted labels."""
+    p = values["head_standardised_p_family"]
+    if not np.isfinite(p).any():
+        return " (the direction is fitted to the same prompts)."
+    return (
+        f", where permuted labels give ±{number(values['head_standardised_permuted'].sel(at), 2)}, each draw with a "
+        f"direction of its own. In {int((p <= LEVEL).sum())} of {int(np.isfinite(p).sum())} heads the difference is "
+        f"larger than with permuted labels (family-wise p of at most {LEVEL} over all heads, both signs count)."
     )
 
 

@@ -122,9 +122,7 @@ def changed_captured(run: Run) -> list[str]:
     """Return a sentence for each listed object of the capture, except commit records, that is not as written."""
     records = all_record_keys(run.record)
     listed = {
-        key: checksum
-        for key, checksum in listed_checksums(run).items()
-        if key not in records and is_captured(key)
+        key: checksum for key, checksum in listed_checksums(run).items() if key not in records and is_captured(key)
     }
     contents = zip(listed.items(), get_all(run.location, listed), strict=True)
     return [f"{key}: {wrong}" for (key, checksum), content in contents if (wrong := damage_of(content, checksum))]

@@ -82,15 +82,20 @@ def test_standardised_differences_by_hand():
     of_layer = circuits()
     of_layer.written[:] = 0
     of_layer.written[1, 0, 0] = 1
-    difference, standardised = standardised_differences(head_outputs(outputs, of_layer), np.eye(WIDTH)[0], 2)
-    np.testing.assert_allclose(difference, [0, -5, 0])
-    assert standardised[1] == pytest.approx(-5 / np.sqrt(5))
-    assert np.isnan(standardised[[0, 2]]).all()
+    directions = np.stack([np.eye(WIDTH)[0], -2 * np.eye(WIDTH)[0]])
+    labels = np.array(
+        [[True, True, False, False], [False, True, False, True]]
+    )  # in the second draw 3 and 9 against 1, 5
+    difference, standardised = standardised_differences(head_outputs(outputs, of_layer), directions, labels)
+    np.testing.assert_allclose(difference, [[0, -5, 0], [0, -6, 0]])
+    np.testing.assert_allclose(standardised[:, 1], [-5 / np.sqrt(5), -6 / np.sqrt((4 * 18 + 4 * 8) / 2)])
+    assert np.isnan(standardised[:, [0, 2]]).all()
 
 
 def test_a_set_of_one_prompt_has_a_difference_and_no_standard_deviation():
     heads = head_outputs(random(4, HEADS, D_HEAD), circuits())
-    difference, standardised = standardised_differences(heads, random(WIDTH), 1)
+    labels = np.array([[True, False, False, False]])
+    difference, standardised = standardised_differences(heads, random(1, WIDTH), labels)
     assert np.isfinite(difference).all()
     assert np.isnan(standardised).all()
 
