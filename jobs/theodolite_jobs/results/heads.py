@@ -147,10 +147,11 @@ def _tests(parts: Sequence[Arrays], shape: tuple[int, ...]) -> Arrays:
         parts: the arrays of each layer.
         shape: (contrast, side, layer, head).
     """
-    tests: Arrays = {f"alignment_{name}": np.full(shape, np.nan) for name in Tested._fields}
+    tests: Arrays = {f"alignment_{name}": np.full(shape, np.nan) for name in (*Tested._fields, "p_low_family")}
     if shape[0]:
         draws = np.stack([part["alignment_draws"] for part in parts], axis=3)  # (contrast, side, draw, layer, head)
         for contrast, side in np.ndindex(shape[:2]):
             for name, values in permutation_test(draws[contrast, side])._asdict().items():
                 tests[f"alignment_{name}"][contrast, side] = values
+            tests["alignment_p_low_family"][contrast, side] = permutation_test(-draws[contrast, side]).p_family
     return tests

@@ -82,6 +82,8 @@ VARIABLES = (
         alignment_p="Share of permutations with as large an alignment of this head.",
         alignment_p_family="Share of permutations whose largest z over all heads of this side is as large as this "
         "head's z.",
+        alignment_p_low_family="Share of permutations whose smallest z over all heads of this side is as small as this "
+        "head's z.",
         alignment_critical=f"The alignment is above this value where its family-wise p is at most {LEVEL}.",
     ),
     Variable(

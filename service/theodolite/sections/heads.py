@@ -191,7 +191,16 @@ def _alignment(tests: xr.Dataset, values: xr.DataArray) -> str:
         return f"is not tested (largest of {measured} heads {largest})"
     passed = int((tests["alignment_p_family"] <= LEVEL).sum())
     null = null_text(tests.sel(layer=layer, head=head), "alignment", ".2f", "heads of the side")
-    return f"{passed} of {measured} (largest z {float(z.max()):.1f}, of {largest}, where {null})"
+    return f"{passed} of {measured} (largest z {float(z.max()):.1f}, of {largest}, where {null}{_below(tests)})"
+
+
+def _below(tests: xr.Dataset) -> str:
+    """Return how many heads of one side have a smaller alignment than chance gives; empty for an older version."""
+    p = tests.get("alignment_p_low_family")
+    if p is None or not np.isfinite(p).any():
+        return ""
+    z = float(tests["alignment_z"].min())
+    return f"; smaller than with permuted labels in {int((p <= LEVEL).sum())}, with a smallest z of {z:.1f}"
 
 
 def _prompts(heads: xr.Dataset, contrast: str) -> str:

@@ -30,8 +30,9 @@ BAND = (
 CHANCE = (
     "chance is what the same prompts give when their labels are permuted between the two sets, inside the pairs of a "
     "paired contrast; the family-wise p of a statistic is the share of permutations whose largest z, over all depths "
-    "or all heads, is at least as large as the z of the statistic; the tests are one-sided, so they never report "
-    "values below chance; the real labels count as one permutation, so with 200 draws the smallest possible p is 0.005"
+    "or all heads, is at least as large as the z of the statistic; the tests are one-sided, and report values "
+    "below chance only where a sentence says so; the real labels count as one permutation, so with 200 draws the "
+    "smallest possible p is 0.005"
 )
 """Note of sections whose sentences have permutation tests."""
 

@@ -131,6 +131,15 @@ def test_heads_are_chosen_by_their_z_against_permuted_labels(run):
     assert fact.endswith(f"; VO output 0 of 4 (largest z 1.2, of L3H0: 0.40, where {null.format('0.3')}).")
 
 
+def test_heads_below_chance_are_counted_too(run):
+    z = np.array([[9.0, -9.0], [9.0, 9.0], [4.0, 2.0], [-5.0, 1.0]])
+    group = heads_group(0.5, z)
+    group["alignment_p_low_family"] = group["alignment_z"] * 0 + np.where(z < -4, 0.05, 0.06)
+    fact, _ = heads._alignment_facts(group, read_group(run, "directions"))
+    assert "; smaller than with permuted labels in 2, with a smallest z of -9.0); QK key" in fact
+    assert fact.endswith("; smaller than with permuted labels in 1, with a smallest z of -5.0).")  # of reliable layers
+
+
 def test_a_contrast_has_the_numbers_of_its_prompts(run):
     z = np.array([[9.0, 9.0], [9.0, 9.0], [4.0, 2.0], [5.0, 1.0]])
     group = heads_group(0.5, z).assign_attrs(direction_prompts={"refusal": [64, 63]})
