@@ -6,35 +6,36 @@ from support.sealed import reseal
 
 from theodolite.query.verification import verify
 from theodolite.settings import Settings
+from theodolite.spec import SurveySpec
 from theodolite.store.objects import keys
-from theodolite.store.runs import open_run
+from theodolite.store.runs import Run, open_run
 from theodolite_jobs.progress import Console
 from theodolite_jobs.repair.run import repair
 
 REWRITTEN = ("COMPLETE", "report.html", "shards/")  # with new times, and new names of attempts
 
 
-def settings(store):
+def settings(store: object) -> Settings:
     """Return the settings of a survey into a store."""
     return Settings(store=str(store), replicas=1, gpus_per_replica=0)
 
 
-def store_of(run):
+def store_of(run: Path) -> Path:
     """Return the store of a run's folder."""
     return run.parent.parent
 
 
-def opened(run):
+def opened(run: Path) -> Run:
     """Return the run in a folder."""
     return open_run(str(store_of(run)), run.name)
 
 
-def repair_again(run, spec=None):
+def repair_again(run: Path, spec: SurveySpec | None = None) -> list[str]:
     """Repair a run, and return what the repair refused and what is still damaged."""
     return [*repair(run.name, spec, Path(), settings(store_of(run)), Console()), *verify(opened(run))]
 
 
-def assert_same_bits(run, whole):
+def assert_same_bits(run: Path, whole: Path) -> None:
     """Check that two folders have the same objects, except those that state times and attempts."""
     stored = {key: (run / key).read_bytes() for key in keys(opened(run).location) if not key.startswith(REWRITTEN)}
     expected = {key: (whole / key).read_bytes() for key in stored}
@@ -42,19 +43,19 @@ def assert_same_bits(run, whole):
     assert set(keys(opened(whole).location)) == set(keys(opened(run).location))
 
 
-def flip(file):
+def flip(file: Path) -> None:
     """Flip a bit in the middle of a file."""
     content = bytearray(file.read_bytes())
     content[len(content) // 2] ^= 0x10
     file.write_bytes(content)
 
 
-def truncate(file):
+def truncate(file: Path) -> None:
     """Remove the last byte of a file."""
     file.write_bytes(file.read_bytes()[:-1])
 
 
-def swap(file):
+def swap(file: Path) -> None:
     """Exchange a commit record with another one."""
     other = file.with_name("00002.json")
     contents = file.read_bytes(), other.read_bytes()
@@ -62,17 +63,17 @@ def swap(file):
     other.write_bytes(contents[0])
 
 
-def contradict(file):
+def contradict(file: Path) -> None:
     """Change a field of a commit record, and its checksum."""
     reseal(file, start=4)
 
 
-def is_named(run, key):
+def is_named(run: Path, key: str) -> bool:
     """Return whether `verify` names an object, or its shard."""
     shard = "harmful/00001" if key.startswith("shards") or "/resid_pre/c/1/" in key else key
     return any(shard in problem for problem in verify(opened(run)))
 
 
-def interrupt(*_arguments):
+def interrupt(*_arguments: object) -> None:
     """Stop as Ctrl-C does."""
     raise KeyboardInterrupt
