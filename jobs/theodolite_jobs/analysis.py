@@ -1,19 +1,19 @@
 """The loop that computes the result groups that a spec requests and that are missing or outdated."""
 
 from collections.abc import Sequence
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 from pathlib import Path
 
 import xarray as xr
 
 from theodolite.digests import digest_of
-from theodolite.errors import ModelError, SiteNotFoundError, SpecError
+from theodolite.errors import ModelError, RunDamagedError, SiteNotFoundError, SpecError
 from theodolite.groups import ANALYSES, GROUPS
 from theodolite.metrics import timed
 from theodolite.settings import Settings
 from theodolite.sites import Site
 from theodolite.spec import SurveySpec
-from theodolite.store.manifest import finished_groups
+from theodolite.store.manifest import finished_groups, listed_checksums, refuse_changed_captured
 from theodolite.store.result_reader import damaged_groups, read_contrasts
 from theodolite.store.result_writer import build_group, drop_claims, remove_groups, restore_root, write_groups
 from theodolite.store.runs import Run
@@ -46,11 +46,17 @@ def analyse_run(run: Run, spec: SurveySpec, source: ModelSource | None, settings
         ModelError: a group that the spec names cannot be computed for this model; all other groups are computed.
         SpecError: a group needs a site that was not captured.
     """
+    if not listed_checksums(run):
+        raise RunDamagedError(
+            f"{run.id}: its capture is not finished, or COMPLETE is lost; run the survey again, or "
+            f"`theodolite verify {run.id} --repair`"
+        )
+    refuse_changed_captured(run)
+    contrasts = all_contrasts(run, spec.resolved_contrasts())
     damaged = damaged_groups(run)
     if damaged:
         console.say(f"{', '.join(damaged)}: checksums differ from the written results; computing them again")
         remove_groups(run, damaged)
-    contrasts = all_contrasts(run, spec.resolved_contrasts())
     requested = requested_groups(run, spec, contrasts)
     try:
         with console.bar("statistics", unit="tasks") as bar:
@@ -76,7 +82,9 @@ def analyse_run(run: Run, spec: SurveySpec, source: ModelSource | None, settings
 def all_contrasts(run: Run, requested: Contrasts) -> Contrasts:
     """Return the requested contrasts and those with existing results, so that a new request removes no results."""
     finished = finished_groups(run)
-    return {**read_contrasts(run, finished), **requested} if "curves" in finished else requested
+    with suppress(RunDamagedError):  # the attributes of `curves` and their copy are damaged
+        return {**read_contrasts(run, finished), **requested} if "curves" in finished else requested
+    return requested
 
 
 def requested_groups(run: Run, spec: SurveySpec, contrasts: Contrasts) -> list[str]:

@@ -1,24 +1,21 @@
 """The first stage of a survey: capture the shards of a run that are not committed yet."""
 
 from collections.abc import Sequence
+from contextlib import suppress
 from functools import partial
+from itertools import zip_longest
 from typing import TYPE_CHECKING, Any
 
 from theodolite.digests import digest_of
 from theodolite.errors import RunDamagedError
 from theodolite.metrics import CaptureMetrics
 from theodolite.settings import Settings
-from theodolite.store.commits import drop_pending, recover
-from theodolite.store.layout import COMPLETE, RUN_RECORD
-from theodolite.store.manifest import (
-    captured_keys,
-    changed_captured,
-    finished_groups,
-    listed_checksums,
-    write_complete,
-)
-from theodolite.store.objects import get, open_location, sweep_staged
-from theodolite.store.records import record_key
+from theodolite.store.commits import committed_indices, drop_pending, recover
+from theodolite.store.layout import COMPLETE, RUN_RECORD, tokens_key
+from theodolite.store.manifest import finished_groups, listed_checksums, refuse_changed_captured, write_complete
+from theodolite.store.objects import get, get_all, open_location, sweep_staged
+from theodolite.store.prompts import decode_tokens, encode_tokens
+from theodolite.store.records import decode_record, record_key
 from theodolite.store.runs import Run, create_run, find_run, run_url
 from theodolite_jobs.captured_objects import describe, finish_capture
 from theodolite_jobs.prepare import Prepared
@@ -48,7 +45,7 @@ def capture_run(prepared: Prepared, settings: Settings, console: Console) -> Run
         )
     listed = listed_checksums(run) if run is not None else {}
     if run is not None and listed:
-        _refuse_changed(run)
+        refuse_changed_captured(run)
     work = _open_work(run, prepared)
     if run is not None and work and listed:
         lost = record_key(work[0][1].prompt_set, work[0][1].index)
@@ -64,17 +61,11 @@ def capture_run(prepared: Prepared, settings: Settings, console: Console) -> Run
         drop_pending(run)  # a process that was killed may have left them
         CaptureMetrics(prepared.source.name, ()).progress(1, 1)
     sweep_staged(run.url, ABANDONED_SECONDS)
-    if work or not captured_keys(run) <= listed.keys():
+    if work or not listed:
         checksums = finish_capture(run, prepared)
-        write_complete(run, finished_groups(run), checksums)
+        if not checksums.items() <= listed_checksums(run).items():  # another driver may have finished the run
+            write_complete(run, finished_groups(run), checksums)
     return run
-
-
-def _refuse_changed(run: Run) -> None:
-    """Raise RunDamagedError if an object of the capture, other than a shard, is missing or damaged."""
-    if problems := changed_captured(run):
-        more = f" and {len(problems) - 1} more problems" if len(problems) > 1 else ""
-        raise RunDamagedError(f"{run.id}: {problems[0]}{more}; run `theodolite verify {run.id} --repair`")
 
 
 def _begin(
@@ -94,6 +85,7 @@ def _create(prepared: Prepared, parity: dict[str, Any], settings: Settings) -> R
     """Write the objects that a resume needs and return the run. run.json comes last, so a listed run is whole."""
     open_location(run_url(settings.store, prepared.run_id), create=True)
     run = Run(settings.store, prepared.record(parity["attention"], parity))
+    check_same_shards(run, prepared, parity)
     describe(run, prepared)
     return create_run(run.store, run.record)
 
@@ -138,9 +130,43 @@ def recorded_arithmetic(run: Run) -> list[str]:
     return [*arithmetic(run.record.parity), *(f"{name} {run.record.versions.get(name)}" for name in LIBRARIES)]
 
 
+def check_same_shards(run: Run, prepared: Prepared, parity: dict[str, Any]) -> None:
+    """Raise RunDamagedError if the shards of a run without run.json have other tokens, or were computed differently.
+
+    Tables of tokens and commit records that are damaged say nothing; older records do not state their arithmetic.
+    """
+    from theodolite_jobs.cluster.replica import full_arithmetic
+
+    for name in prepared.plans:
+        if _has_other_tokens(run, prepared, name):
+            raise RunDamagedError(
+                f"{run.id}: the tokens of {name} differ from the run's tokens in {tokens_key(name)}; use the version "
+                "of transformers that captured the run, or another store"
+            )
+    for name in run.record.sets:
+        indices = sorted(committed_indices(run, name))
+        contents = get_all(run.location, [record_key(name, index) for index in indices])
+        for index, record in zip(indices, contents, strict=True):
+            arithmetic: Sequence[str] = ()
+            with suppress(RunDamagedError):
+                arithmetic = decode_record(record, run.record, name, index).arithmetic
+            if arithmetic:
+                check_equal_arithmetic(run.id, arithmetic, full_arithmetic(parity))
+
+
+def _has_other_tokens(run: Run, prepared: Prepared, prompt_set: str) -> bool:
+    """Return whether a stored table of tokens, which is not damaged, has other tokens than the survey."""
+    content = get(run.location, tokens_key(prompt_set)) or b""
+    try:
+        tokens = decode_tokens(content)
+    except RunDamagedError:
+        return False
+    return encode_tokens(tokens) == content and tokens != list(prepared.tokens[prompt_set])
+
+
 def check_equal_arithmetic(run_id: str, created_with: Sequence[str], now: Sequence[str]) -> None:
     """Raise RunDamagedError if a run's shards were computed with other arithmetic than this cluster has now."""
-    for before, after in zip(created_with, now, strict=True):
+    for before, after in zip_longest(created_with, now, fillvalue="unknown arithmetic"):
         if before != after:
             raise RunDamagedError(
                 f"{run_id}: the run was created with {before} and would resume with {after}; resume with {before} "

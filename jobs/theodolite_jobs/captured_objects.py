@@ -4,9 +4,9 @@ from collections.abc import Mapping
 
 from theodolite.store.checksums import sha256, unseal
 from theodolite.store.commits import drop_pending, recover
-from theodolite.store.descriptions import descriptions_of, has_counts
+from theodolite.store.descriptions import descriptions_of
 from theodolite.store.layout import RUN_RECORD, SEALED_SINCE, prompts_key, tokens_key
-from theodolite.store.manifest import listed_checksums
+from theodolite.store.manifest import has_counts, listed_checksums
 from theodolite.store.objects import get, get_all, put
 from theodolite.store.prompts import encode_prompts, encode_tokens
 from theodolite.store.records import decode_record, record_key
@@ -77,5 +77,5 @@ def _units(run: Run, prepared: Prepared, prompt_set: str) -> int:
     """Return the number of hidden units whose activity the run counts in a set; older runs do not record it."""
     units = run.record.sets[prompt_set].n_units
     if units is None:
-        return prepared.counted_units(prompt_set) if has_counts(run.location, prompt_set) else 0
+        return prepared.counted_units(prompt_set) if has_counts(run, prompt_set) else 0
     return units

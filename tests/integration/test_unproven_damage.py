@@ -2,6 +2,7 @@
 
 import json
 import shutil
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -21,6 +22,10 @@ from support.tiny_survey import spec_of
 from theodolite.errors import RunDamagedError
 from theodolite.query.verification import verify
 from theodolite.store.checksums import sha256
+from theodolite.store.manifest import forget
+from theodolite.store.prompts import decode_tokens
+from theodolite.store.result_reader import read_group
+from theodolite_jobs.analysis import analyse_run
 from theodolite_jobs.progress import Console
 from theodolite_jobs.survey import capture, survey
 
@@ -184,3 +189,68 @@ def test_a_run_without_the_version_of_torch_is_not_resumed(damaged, tiny_folder)
         (damaged / lost).unlink()
     with pytest.raises(RunDamagedError, match="the run was created with torch None"):
         capture(spec_of(tiny_folder), Path(), settings(store_of(damaged)), Console())
+
+
+def analyse_again(run):
+    analyse_run(opened(run), opened(run).record.spec, None, settings(store_of(run)), Console())
+
+
+def test_nothing_is_computed_without_the_description_of_the_counts(captured, tmp_path):
+    run = Path(shutil.copytree(captured, tmp_path / "store/runs" / captured.name))
+    (run / "activations.zarr/harmful/mlp_positive/zarr.json").unlink()
+    with pytest.raises(RunDamagedError, match=r"mlp_positive/zarr\.json: is missing"):
+        analyse_again(run)
+
+
+def test_a_run_without_complete_is_not_analysed(captured, tmp_path):
+    run = Path(shutil.copytree(captured, tmp_path / "store/runs" / captured.name))
+    (run / "COMPLETE").unlink()
+    with pytest.raises(RunDamagedError, match="its capture is not finished, or COMPLETE is lost"):
+        analyse_again(run)
+
+
+def test_an_older_run_that_lost_the_description_of_its_counts_is_restored(whole, damaged):
+    """Its run.json does not say whether active neurons are counted; COMPLETE and the commit records do."""
+    sets = json.loads((damaged / "run.json").read_bytes())["sets"]
+    reseal(damaged / "run.json", sets={name: one | {"n_units": None} for name, one in sets.items()})
+    (damaged / "COMPLETE").unlink()
+    key = "activations.zarr/harmful/mlp_positive/zarr.json"
+    (damaged / key).unlink()
+    assert repair_again(damaged) == []
+    assert (damaged / key).read_bytes() == (whole / key).read_bytes()
+    (damaged / key).unlink()
+    assert list(verify(opened(damaged))) == [f"{key}: is missing"]
+    assert repair_again(damaged) == []
+    assert (damaged / key).read_bytes() == (whole / key).read_bytes()
+
+
+def test_a_survey_after_an_interrupted_repair_lists_no_older_results(damaged, tiny_folder):
+    key = "shards/harmful/00001.json"
+    forget(opened(damaged), [key])
+    with pytest.raises(RunDamagedError, match=rf"{key}: is not listed in COMPLETE"):
+        survey(spec_of(tiny_folder), Path(), settings(store_of(damaged)), Console())
+
+
+def test_a_survey_does_not_mix_devices_if_run_json_is_lost(damaged, tiny_folder):
+    without_record(damaged)
+    arithmetic = json.loads((damaged / "shards/harmful/00001.json").read_bytes())["arithmetic"]
+    reseal(damaged / "shards/harmful/00001.json", arithmetic=[*arithmetic[:2], "cuda", *arithmetic[3:], "one more"])
+    with pytest.raises(RunDamagedError, match="was created with cuda and would resume with cpu"):
+        survey(spec_of(tiny_folder), Path(), settings(store_of(damaged)), Console())
+
+
+def test_damaged_curves_keep_the_contrasts_that_were_requested_later(damaged, tiny_folder):
+    more = {"again": {"positive": "harmless", "negative": "harmful"}}
+    survey(spec_of(tiny_folder, contrasts=more), Path(), settings(store_of(damaged)), Console())
+    flip(damaged / "results.zarr/curves/cosine_of_means/c/0/0/0/0")
+    survey(spec_of(tiny_folder), Path(), settings(store_of(damaged)), Console())
+    assert sorted(read_group(opened(damaged), "curves")["contrast"].values) == ["again", "refusal"]
+
+
+def test_each_flipped_byte_of_a_table_of_tokens_is_a_damage_or_other_tokens(damaged):
+    content = (damaged / "prompts/harmful.tokens.parquet").read_bytes()
+    for place in range(0, len(content), 7):
+        other = bytearray(content)
+        other[place] ^= 0x10
+        with suppress(RunDamagedError):
+            assert all(isinstance(ids, tuple) for ids in decode_tokens(bytes(other)))

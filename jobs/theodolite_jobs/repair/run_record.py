@@ -6,13 +6,11 @@ from typing import Any
 from theodolite.errors import RunDamagedError, RunNotFoundError
 from theodolite.settings import Settings
 from theodolite.spec import SurveySpec
-from theodolite.store.commits import committed_indices, read_commit
-from theodolite.store.layout import COMPLETE, RUN_RECORD, tokens_key
+from theodolite.store.layout import COMPLETE, RUN_RECORD
 from theodolite.store.manifest import copy_of_run_record
 from theodolite.store.objects import delete, get, keys, open_location, put
-from theodolite.store.prompts import decode_tokens
 from theodolite.store.runs import Run, create_run, open_run, run_url
-from theodolite_jobs.capture_run import check_equal_arithmetic
+from theodolite_jobs.capture_run import check_same_shards
 from theodolite_jobs.capture_shards import Work, capture_shards
 from theodolite_jobs.captured_objects import describe
 from theodolite_jobs.prepare import Prepared, prepare
@@ -60,8 +58,7 @@ def _create_again(prepared: Prepared, settings: Settings, console: Console) -> R
 
     def begin(parity: dict[str, Any]) -> tuple[Run, Work]:
         run = Run(settings.store, prepared.record(parity.get("attention", "not run"), parity))
-        _check_same_tokens(run, prepared)
-        _check_same_arithmetic(run, parity)
+        check_same_shards(run, prepared, parity)
         # COMPLETE is damaged or old, and the new run.json has another date.
         delete(run.location, [COMPLETE, RUN_RECORD])
         describe(run, prepared)
@@ -70,32 +67,3 @@ def _create_again(prepared: Prepared, settings: Settings, console: Console) -> R
     if not prepared.plans:
         return begin({})[0]
     return capture_shards(prepared, [], settings, console, begin)
-
-
-def _check_same_tokens(run: Run, prepared: Prepared) -> None:
-    """Raise RunDamagedError if a stored table of tokens can be read and has other tokens than the spec now gives."""
-    for name in prepared.plans:
-        content = get(run.location, tokens_key(name))
-        try:
-            stored = decode_tokens(content or b"")
-        except RunDamagedError:
-            continue
-        if stored != list(prepared.tokens[name]):
-            raise RunDamagedError(
-                f"{run.id}: the tokens of {name} differ from the run's tokens in {tokens_key(name)}; repair the run "
-                "with the version of transformers that captured it"
-            )
-
-
-def _check_same_arithmetic(run: Run, parity: dict[str, Any]) -> None:
-    """Raise RunDamagedError if a commit record has other arithmetic than these replicas; older records have none."""
-    from theodolite_jobs.cluster.replica import full_arithmetic
-
-    for name in run.record.sets:
-        for index in sorted(committed_indices(run, name)):
-            try:
-                commit = read_commit(run, name, index)
-            except RunDamagedError:
-                continue  # it is captured again
-            if commit.arithmetic:
-                check_equal_arithmetic(run.id, commit.arithmetic, full_arithmetic(parity))

@@ -64,7 +64,13 @@ def read_positive_counts(run: Run, commit: Commit) -> NDArray[np.int32] | None:
     content = committed_bytes(run, commit, MLP_POSITIVE.name)
     group, memory = group_in_memory()
     facts = {"position": len(run.record.sets[commit.prompt_set].positions), "layer": len(run.record.layers)}
-    array = create_counts(group, commit.index + 1, {**facts, "unit": counted_units(run.location, commit.prompt_set)})
+    units = run.record.sets[commit.prompt_set].n_units or counted_units(run.location, commit.prompt_set)
+    if not units:  # the record lists counts, so their description is lost
+        raise RunDamagedError(
+            f"{run.id}: the metadata of {commit.prompt_set}/{MLP_POSITIVE.name} is missing; "
+            f"run `theodolite verify {run.id} --repair`"
+        )
+    array = create_counts(group, commit.index + 1, {**facts, "unit": units})
     memory[shard_key(MLP_POSITIVE.name, commit.index)] = Buffer.from_bytes(content)
     try:
         return np.asarray(array[commit.index], dtype=np.int32)

@@ -18,7 +18,7 @@ from theodolite.groups.dimensions import DIMENSIONS
 from theodolite.shard_bounds import ShardBounds
 from theodolite.sites import Site
 from theodolite.store.layout import ACTIVATIONS, CAPTURED, MLP_POSITIVE
-from theodolite.store.objects import Location, get, version
+from theodolite.store.objects import Location, get
 from theodolite.store.runs import RunRecord
 
 # lz4 with shuffle compresses the zero bytes: the low ones of bf16 in float32, and the high ones of counts.
@@ -81,7 +81,7 @@ def counted_units(location: Location, prompt_set: str) -> int:
     Raises:
         RunDamagedError: the metadata of the counts cannot be read.
     """
-    key = _counts_key(prompt_set)
+    key = counts_key(prompt_set)
     content = get(location, key)
     if content is None:
         return 0
@@ -92,12 +92,8 @@ def counted_units(location: Location, prompt_set: str) -> int:
     raise RunDamagedError(f"{key} is damaged; run `theodolite verify RUN --repair` with the id of this run")
 
 
-def has_counts(location: Location, prompt_set: str) -> bool:
-    """Return whether a run has the metadata of an array of counts in a set."""
-    return version(location, _counts_key(prompt_set)) is not None
-
-
-def _counts_key(prompt_set: str) -> str:
+def counts_key(prompt_set: str) -> str:
+    """Return the key of the metadata of a set's array of counts."""
     return f"{ACTIVATIONS}/{prompt_set}/{MLP_POSITIVE.name}/zarr.json"
 
 

@@ -13,10 +13,11 @@ from typing import Any
 from theodolite.errors import RunDamagedError, one_line
 from theodolite.groups import table_owner
 from theodolite.store.checksums import damage_of, seal, sha256, unseal
-from theodolite.store.descriptions import descriptions_of, has_counts
+from theodolite.store.descriptions import counts_key, descriptions_of
 from theodolite.store.layout import (
     ACTIVATIONS,
     COMPLETE,
+    MLP_POSITIVE,
     RESULTS,
     RUN_RECORD,
     SEALED_SINCE,
@@ -24,7 +25,7 @@ from theodolite.store.layout import (
     tokens_key,
 )
 from theodolite.store.objects import Location, get, get_all, put, version
-from theodolite.store.records import all_record_keys
+from theodolite.store.records import all_record_keys, decode_record, record_key
 from theodolite.store.runs import Run
 
 
@@ -112,10 +113,33 @@ def changed_objects(run: Run) -> Iterator[tuple[str, str]]:
     for key, checksum in checksums.items():
         if wrong := damage_of(get(run.location, key), checksum):
             yield key, wrong
-    if checksums and run.record.format >= SEALED_SINCE:  # before, COMPLETE listed no commit records
-        for key in sorted(captured_keys(run) - checksums.keys()):
+    if checksums:
+        for key in sorted(unlisted(run)):
             is_there = version(run.location, key) is not None
             yield key, "is not listed in COMPLETE" if is_there else "is missing"
+
+
+def unlisted(run: Run) -> set[str]:
+    """Return the keys of the objects of the capture that COMPLETE does not list, although it should.
+
+    Before format 2, COMPLETE listed no commit records.
+    """
+    required = captured_keys(run) - listed_checksums(run).keys()
+    return required if run.record.format >= SEALED_SINCE else required - all_record_keys(run.record)
+
+
+def refuse_changed_captured(run: Run) -> None:
+    """Raise RunDamagedError if an object of the capture, other than a shard, is missing, damaged or not listed.
+
+    A commit record that COMPLETE does not list is that of a repair that was interrupted: the results may rest on other
+    activations.
+    """
+    problems = changed_captured(run)
+    if listed_checksums(run):
+        problems += [f"{key}: is not listed in COMPLETE" for key in sorted(unlisted(run))]
+    if problems:
+        more = f" and {len(problems) - 1} more problems" if len(problems) > 1 else ""
+        raise RunDamagedError(f"{run.id}: {problems[0]}{more}; run `theodolite verify {run.id} --repair`")
 
 
 def changed_captured(run: Run) -> list[str]:
@@ -195,7 +219,19 @@ def is_captured(key: str) -> bool:
 def _any_units(run: Run, prompt_set: str) -> int:
     """Return a number of hidden units that is positive if the run counts active neurons in a set."""
     units = run.record.sets[prompt_set].n_units
-    return int(has_counts(run.location, prompt_set)) if units is None else units
+    return int(has_counts(run, prompt_set)) if units is None else units
+
+
+def has_counts(run: Run, prompt_set: str) -> bool:
+    """Return whether an older run counts active neurons in a set, even if the array's description is lost."""
+    key = counts_key(prompt_set)
+    if key in listed_checksums(run) or version(run.location, key) is not None:
+        return True
+    for index in range(run.record.sets[prompt_set].n_shards):
+        with suppress(RunDamagedError):
+            content = get(run.location, record_key(prompt_set, index))
+            return MLP_POSITIVE.name in decode_record(content, run.record, prompt_set, index).checksums
+    return False
 
 
 def group_of(key: str) -> str | None:

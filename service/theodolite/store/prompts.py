@@ -41,11 +41,15 @@ def read_tokens(run: Run, prompt_set: str) -> list[TokenIds]:
 
 def decode_tokens(content: bytes, name: str = "of tokens") -> list[TokenIds]:
     """Return the token ids of each prompt; raises RunDamagedError if the table `name` cannot be read."""
-    frame = decode_table(content, name)
     try:
-        ends = np.cumsum(np.bincount(frame["sample"]))[:-1]
+        frame = decode_table(content, name)
+        samples = frame["sample"].to_numpy()
+        if not (samples == np.sort(samples)).all() or not 0 <= samples[0] <= samples[-1] < len(samples):
+            raise ValueError("its samples are not in order")
+        ends = np.cumsum(np.bincount(samples))[:-1]
         return [tuple(int(token) for token in ids) for ids in np.split(frame["token_id"].to_numpy(), ends)]
-    except (KeyError, ValueError, TypeError) as error:  # other columns or values than `encode_tokens` writes
+    # Damaged columns raise exceptions of many types, MemoryError among them.
+    except Exception as error:
         raise RunDamagedError(f"the table {name} has no token ids: {error}") from error
 
 
