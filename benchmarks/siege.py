@@ -39,7 +39,7 @@ def main() -> None:
         "Attack the service without a credential; print the latency of /healthz and the service's memory as JSON.",
         heads=(2000, "connections with half a head"),
         bodies=(200, "requests with half a body"),
-        unread=(1000, "requests for the largest script whose response nobody reads"),
+        unread=(1000, "requests for the largest script, without reading the response"),
         seconds=(30.0, "duration of the attack"),
     )
     with tempfile.TemporaryDirectory(prefix="theodolite-siege-") as store:

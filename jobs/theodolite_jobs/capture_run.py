@@ -143,6 +143,7 @@ def check_same_shards(run: Run, prepared: Prepared, parity: dict[str, Any]) -> N
                 f"{run.id}: the tokens of {name} differ from the run's tokens in {tokens_key(name)}; use the version "
                 "of transformers that captured the run, or another store"
             )
+    now = full_arithmetic(parity) if prepared.plans else []  # without prompts there is no certificate
     for name in run.record.sets:
         indices = sorted(committed_indices(run, name))
         contents = get_all(run.location, [record_key(name, index) for index in indices])
@@ -151,7 +152,7 @@ def check_same_shards(run: Run, prepared: Prepared, parity: dict[str, Any]) -> N
             with suppress(RunDamagedError):
                 arithmetic = decode_record(record, run.record, name, index).arithmetic
             if arithmetic:
-                check_equal_arithmetic(run.id, arithmetic, full_arithmetic(parity))
+                check_equal_arithmetic(run.id, arithmetic, now)
 
 
 def _has_other_tokens(run: Run, prepared: Prepared, prompt_set: str) -> bool:

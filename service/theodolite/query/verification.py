@@ -5,7 +5,7 @@ from collections.abc import Collection, Iterator
 from theodolite.errors import RunDamagedError, StoreError
 from theodolite.store.commits import committed_indices, damages, read_commit
 from theodolite.store.layout import tokens_key
-from theodolite.store.manifest import changed_objects, finished_groups, listed_checksums
+from theodolite.store.manifest import changed_objects, finished_groups, listed_checksums, refuse_problems
 from theodolite.store.objects import keys
 from theodolite.store.prompts import read_tokens
 from theodolite.store.records import record_key
@@ -42,9 +42,7 @@ def refuse_damaged(run: Run) -> None:
     problems = [problem for _, of_shard in damaged_shards(run) for problem in of_shard]
     changed = dict(changed_objects(run))
     problems += [f"{key}: {problem}" for key, problem in {**changed, **wrong_tokens(run, changed)}.items()]
-    if problems:
-        more = f" and {len(problems) - 1} more problems" if len(problems) > 1 else ""
-        raise RunDamagedError(f"{run.id}: {problems[0]}{more}; run `theodolite verify {run.id} --repair`")
+    refuse_problems(run, problems)
 
 
 def missing_shards(run: Run, prompt_set: str) -> list[int]:
@@ -70,10 +68,10 @@ def wrong_tokens(run: Run, changed: Collection[str] = ()) -> dict[str, str]:
     Older versions could list such a table; it has the checksum of COMPLETE, so `changed_objects` does not name it. The
     tables whose keys are in `changed` are not read.
     """
-    wrong = {}
+    wrong, unchanged = {}, listed_checksums(run).keys() - set(changed)
     for name in run.record.sets:
         key = tokens_key(name)
-        if key in listed_checksums(run).keys() - set(changed):
+        if key in unchanged:
             try:
                 read_tokens(run, name)
             except RunDamagedError:

@@ -3,7 +3,7 @@
 The commit records hold the checksums of the shards. COMPLETE also has a copy of run.json, for its repair.
 """
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from datetime import UTC, datetime
 from functools import partial
@@ -137,6 +137,11 @@ def refuse_changed_captured(run: Run) -> None:
     problems = changed_captured(run)
     if listed_checksums(run):
         problems += [f"{key}: is not listed in COMPLETE" for key in sorted(unlisted(run))]
+    refuse_problems(run, problems)
+
+
+def refuse_problems(run: Run, problems: Sequence[str]) -> None:
+    """Raise RunDamagedError with the first of several problems and the number of the others, if there are any."""
     if problems:
         more = f" and {len(problems) - 1} more problems" if len(problems) > 1 else ""
         raise RunDamagedError(f"{run.id}: {problems[0]}{more}; run `theodolite verify {run.id} --repair`")
