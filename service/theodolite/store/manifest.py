@@ -199,7 +199,7 @@ def _texts(value: Any, name: str) -> dict[str, str]:
     """Return a mapping of texts; raise ValueError if it is something else, or if a key leaves the run."""
     if not isinstance(value, dict) or not all(isinstance(text, str) for text in value.values()):
         raise ValueError(f"has no valid {name!r}")
-    outside = [key for key in value if not {"", ".", ".."}.isdisjoint(key.split("/"))]
+    outside = [key for key in value if not key.isprintable() or not {"", ".", ".."}.isdisjoint(key.split("/"))]
     if outside:
         raise ValueError(f"lists {outside[0]!r}, which is no object of the run")
     return value

@@ -4,9 +4,9 @@ from collections.abc import Callable, Hashable
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from functools import cached_property
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from typing_extensions import TypedDict
 
 from theodolite.errors import RunDamagedError, RunNotFoundError, StoreVersionError, one_line
@@ -19,6 +19,10 @@ from theodolite.store.objects import Location, folders, get, join, open_location
 
 RANDOM_WEIGHTS = "random weights"
 """The suffix of the name of a model that was surveyed with random weights."""
+
+# A damaged record may hold any number, and arrays have these lengths and labels.
+_Size = Annotated[int, Field(ge=1, le=2**24)]
+_Labels = Annotated[list[Annotated[int, Field(ge=-(2**31), lt=2**31)]], Field(min_length=1)]
 
 
 class ModelFacts(BaseModel):
@@ -33,12 +37,12 @@ class ModelFacts(BaseModel):
     family: str
     dtype: str
     attention: str
-    n_layers: int
-    d_model: int
-    n_heads: int
-    n_kv_heads: int
-    d_head: int
-    context_length: int
+    n_layers: _Size
+    d_model: _Size
+    n_heads: _Size
+    n_kv_heads: _Size
+    d_head: _Size
+    context_length: _Size
     weights: Literal["trained", "random"] = "trained"
     seed: int | None = None  # of random weights
 
@@ -52,14 +56,15 @@ class SetFacts(BaseModel):
     n_shards: int
     n_batches: int
     plan_sha256: str
-    positions: list[int]
+    positions: _Labels
     template: str
     shared_prefix: int
     tokens: int
     computed_tokens: int
     token_ids_sha256: str
     n_first: int | None = None  # prompts whose earliest captured position is their first token; None in older runs
-    n_units: int | None = None  # hidden units of each MLP whose activity is counted, or 0; None in older runs
+    n_units: Annotated[int, Field(ge=0, le=2**24)] | None = None
+    """Hidden units of each MLP whose activity is counted, or 0; None in older runs."""
 
 
 class Parity(TypedDict, total=False):
@@ -92,7 +97,7 @@ class RunRecord(BaseModel):
     created: datetime
     spec: SurveySpec
     model: ModelFacts
-    layers: list[int]
+    layers: _Labels
     sets: dict[str, SetFacts]
     parity: Parity
     versions: dict[str, str]
@@ -208,6 +213,9 @@ def _parse_record(run_id: str, content: bytes) -> RunRecord:
         record = RunRecord.model_validate(unseal(content, required=written >= SEALED_SINCE))
         if record.run_id != run_id or not set(record.sets) <= set(record.spec.sets):
             raise ValueError("belongs to another run, or its sets differ from those of its spec")
+        for name, facts in record.sets.items():
+            if facts.n_shards != record.bounds(name).n_shards:
+                raise ValueError(f"has {facts.n_shards} shards for the {facts.n_samples} prompts of {name}")
         return record
     except ValidationError as error:
         problem = error.errors(include_url=False)[0]

@@ -72,7 +72,7 @@ def test_an_object_with_odd_content_is_named(store, name, content):
     assert any(name in message and "--repair" in message for message in use(store))
 
 
-@pytest.mark.parametrize("key", ["../x", "/etc/passwd", "a//b", "results.zarr/../../x", "."])
+@pytest.mark.parametrize("key", ["../x", "/etc/passwd", "a//b", "results.zarr/../../x", ".", "a\x1f"])
 def test_complete_lists_nothing_outside_the_run(store, key):
     file = store / RUN / "COMPLETE"
     fields = json.loads(file.read_bytes())
@@ -94,7 +94,7 @@ JSON = st.recursive(
 )
 
 
-@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=400, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(st.data())
 def test_no_change_of_an_unsealed_record_gives_a_traceback(library, tmp_path_factory, data):
     """Records of version 0.1.0 have no checksum of their own, so a change reaches the code behind it."""
@@ -123,6 +123,24 @@ def test_no_change_of_an_unsealed_record_gives_a_traceback(library, tmp_path_fac
     finally:
         for file, content in before.items():
             (folder / file).write_bytes(content)
+
+
+@pytest.mark.parametrize(
+    ("part", "field", "value", "words"),
+    [
+        ("model", "d_model", 0, "model.d_model: input should be greater than or equal to 1"),
+        ("model", "n_layers", 10**30, "model.n_layers: input should be less than or equal to 16777216"),
+        ("sets", "positions", [], "sets.harmful.positions: list should have at least 1 item"),
+        ("sets", "n_samples", 10**12, "has 3 shards for the 1000000000000 prompts of harmful"),
+    ],
+)
+def test_a_run_record_with_impossible_sizes_is_named(store, part, field, value, words):
+    file = store / RUN / "run.json"
+    record = {**json.loads(file.read_bytes()), "format": 1}
+    del record["sha256"]
+    (record["model"] if part == "model" else record["sets"]["harmful"])[field] = value
+    file.write_text(json.dumps(record))
+    assert any(words in message and "--repair" in message for message in use(store))
 
 
 def test_a_run_record_with_another_width_is_refused_by_its_shards(store):
