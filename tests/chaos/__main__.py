@@ -16,7 +16,8 @@ from typing import Any
 
 from chaos.cluster import run_cluster_seeds
 from chaos.damages import Damaged, damages_summary, run_damages
-from chaos.harness import Outcome, run_seeds, summary
+from chaos.harness import run_seeds
+from chaos.outcomes import Outcome, summary
 
 
 def main() -> None:

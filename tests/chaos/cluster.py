@@ -17,7 +17,8 @@ import psutil
 from support.ray_cluster import TOKEN, Cluster
 from support.tiny_survey import save_model, spec_of
 
-from chaos.harness import Outcome, compare, contents, log_of, records_of
+from chaos.harness import log_of
+from chaos.outcomes import Outcome, compare, contents, records_of
 from theodolite.store.runs import Run, list_run_ids, open_run
 
 SECONDS = 300.0

@@ -14,7 +14,7 @@ from typing import Any
 
 from support.tiny_survey import save_model, spec_of
 
-from chaos.harness import contents, open_only_run, records_of
+from chaos.outcomes import contents, open_only_run, records_of
 from chaos.processes import PRELOADED, PROCESSES, capture_without_ray
 from theodolite.errors import TheodoliteError
 from theodolite.query.verification import verify

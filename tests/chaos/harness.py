@@ -1,7 +1,6 @@
 """Run a schedule of faults to its end, and compare the store with that of an undisturbed run."""
 
 import atexit
-import json
 import os
 import random
 import shutil
@@ -13,7 +12,6 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import dataclass, field
 from multiprocessing import get_context
 from multiprocessing.forkserver import _forkserver  # its process is the parent of all others
 from pathlib import Path
@@ -25,7 +23,9 @@ from distributed import LocalCluster
 from support.faulty_bucket import LATE_SECONDS, FaultyBucket, faulty_bucket
 from support.tiny_survey import save_model, spec_of
 
+from chaos.outcomes import Outcome, batches_of, compare, contents, open_only_run, records_of
 from chaos.processes import DASK_ADDRESS, FIRED, PRELOADED, PROCESSES, start_driver
+from chaos.recapture import recaptured
 from chaos.schedules import (
     COUNT,
     DISKS,
@@ -38,9 +38,8 @@ from chaos.schedules import (
     draw_schedule,
 )
 from theodolite.errors import TheodoliteError
-from theodolite.query.verification import unexpected_objects, verify
-from theodolite.store.objects import get, keys
-from theodolite.store.runs import Run, list_run_ids, open_run
+from theodolite.query.verification import verify
+from theodolite.store.runs import Run
 
 SECONDS = 120.0
 """Time without a line in the log after which an attempt counts as hung."""
@@ -54,33 +53,6 @@ CAPTURE = {"shard_prompts": 3, "batch_tokens": 200, "keep": 6}
 """Two of the four shards of a set are stored, and two are reduced."""
 
 _chaos: "Chaos"  # the harness of a process of the pool
-
-_TIMED = ("COMPLETE", "report.html", "run.json")  # contain times
-_TIMES = {"seconds", "encode_seconds", "store_seconds", "idle_seconds"}
-_VARYING = _TIMES | {"attempt", "sha256"}
-"""Fields of a commit record that differ between runs with the same bits."""
-
-
-@dataclass
-class Outcome:
-    """What a schedule did to the store; every list is empty if all is well."""
-
-    schedule: Any  # of this module or of `cluster`
-    seconds: float = 0.0
-    attempts: int = 0
-    faults: list[str] = field(default_factory=list)  # those that happened
-    hung: list[str] = field(default_factory=list)
-    crashed: list[str] = field(default_factory=list)  # attempts that ended with a traceback
-    lost: list[str] = field(default_factory=list)
-    doubled: list[str] = field(default_factory=list)
-    different: list[str] = field(default_factory=list)
-    left_behind: list[str] = field(default_factory=list)
-
-    @property
-    def problems(self) -> dict[str, list[str]]:
-        """The problems by kind, without the kinds that did not happen."""
-        kinds = ("hung", "crashed", "lost", "doubled", "different", "left_behind")
-        return {kind: getattr(self, kind) for kind in kinds if getattr(self, kind)}
 
 
 class Chaos:
@@ -101,7 +73,7 @@ class Chaos:
         assert not never, f"a survey never comes to {never}: their faults would not happen"
         self.size = sum(file.stat().st_size for file in Path(run.url).rglob("*") if file.is_file())
         poisoned, _ = self._undisturbed("poison", [POISONED])
-        self.expected = {False: (contents(run), records_of(run)), True: (contents(poisoned), records_of(poisoned))}
+        self.whole = {False: run, True: poisoned}
 
     def _undisturbed(self, name: str, faults: Sequence[Fault]) -> tuple[Run, list[str]]:
         """Return the run of an attempt that must end well, and what its faults recorded."""
@@ -141,7 +113,10 @@ class Chaos:
             else:
                 outcome.lost.append(f"the survey did not end in {MAX_ATTEMPTS} undisturbed attempts: {log_of(folder)}")
             try:
-                compare(open_only_run(store), *self.expected[schedule.with_poison], outcome)
+                run, whole = open_only_run(store), self.whole[schedule.with_poison]
+                is_halved = schedule.with_little_memory and batches_of(run) != batches_of(whole)
+                expected = recaptured(run, whole, outcome) if is_halved else (contents(whole), records_of(whole))
+                compare(run, *expected, outcome)
             except TheodoliteError as error:
                 outcome.lost.append(str(error))
             outcome.left_behind += [str(file) for file in Path(store).rglob("*#*")]
@@ -194,18 +169,6 @@ def fired(folder: Path) -> list[str]:
     return file.read_text().splitlines() if file.exists() else []
 
 
-def compare(run: Run, expected: dict[str, bytes], records: dict[str, Any], outcome: Outcome) -> None:
-    """Verify a run, and compare its objects and commit records with those of an undisturbed run."""
-    outcome.lost += verify(run)
-    outcome.left_behind += unexpected_objects(run)
-    outcome.left_behind += keys(run.location, "pending")
-    stored, stored_records = contents(run), records_of(run)
-    outcome.lost += sorted(expected.keys() - stored.keys())
-    outcome.doubled += sorted(stored.keys() - expected.keys())
-    outcome.different += [key for key in sorted(expected.keys() & stored.keys()) if expected[key] != stored[key]]
-    outcome.different += [name for name, record in records.items() if stored_records.get(name) != record]
-
-
 @contextmanager
 def bad_disk(kind: str | None, folder: Path, size: int, draw: random.Random) -> Iterator[Callable[[], None]]:
     """Give a store a disk of its own that is full or read-only for some seconds; needs the right to mount.
@@ -239,26 +202,6 @@ def bad_disk(kind: str | None, folder: Path, size: int, draw: random.Random) -> 
     finally:
         wait()
         execute(["umount", "--lazy", str(folder)], check=True)
-
-
-def open_only_run(store: str) -> Run:
-    """Return the only run of a store."""
-    (run_id,) = list_run_ids(store)
-    return open_run(store, run_id)
-
-
-def contents(run: Run) -> dict[str, bytes]:
-    """Return the objects of a run that contain no times, by key."""
-    compared = [key for key in keys(run.location) if not key.startswith(("shards/", "pending/")) and key not in _TIMED]
-    return {key: get(run.location, key) or b"" for key in compared}
-
-
-def records_of(run: Run) -> dict[str, dict[str, Any]]:
-    """Return the commit records, without the fields that differ between runs with the same bits."""
-    records = {key: json.loads(get(run.location, key) or b"{}") for key in keys(run.location, "shards")}
-    return {
-        key: {name: value for name, value in record.items() if name not in _VARYING} for key, record in records.items()
-    }
 
 
 def text_of(folder: Path) -> str:
@@ -376,18 +319,3 @@ def _open_harness(folder: Path, with_dask: bool) -> None:
 def _run_seed(seed: int, with_bucket: bool, with_dask: bool) -> Outcome:
     has_bucket = with_bucket and seed % 4 == 1  # these take several times as long
     return _chaos.run(draw_schedule(seed, _chaos.calls, with_bucket=has_bucket, with_dask=with_dask))
-
-
-def summary(outcomes: Sequence[Outcome]) -> dict[str, Any]:
-    """Return the number of schedules, of faults by kind, and of problems by kind."""
-    faults = Counter(fault for outcome in outcomes for fault in outcome.faults)
-    problems = Counter(kind for outcome in outcomes for kind in outcome.problems)
-    return {
-        "schedules": len(outcomes),
-        "attempts": sum(outcome.attempts for outcome in outcomes),
-        "seconds": round(sum(outcome.seconds for outcome in outcomes), 1),
-        "slowest_schedule_seconds": round(max(outcome.seconds for outcome in outcomes), 1),
-        "faults": dict(sorted(faults.items())),
-        **{kind: problems[kind] for kind in ("lost", "doubled", "different", "hung", "crashed", "left_behind")},
-        "seeds_with_problems": [outcome.schedule.seed for outcome in outcomes if outcome.problems],
-    }

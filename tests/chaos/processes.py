@@ -21,7 +21,7 @@ from unittest.mock import patch
 import torch
 from distributed import Client
 
-from chaos.schedules import COUNT, DASK, DRIVER_STEPS, EVERY, POISON, REPLICA_STEPS, Fault
+from chaos.schedules import COUNT, DASK, DRIVER_STEPS, EVERY, OUT_OF_MEMORY, POISON, REPLICA_STEPS, Fault
 from theodolite.errors import CaptureError, StoreError, TheodoliteError
 from theodolite.settings import Settings
 from theodolite.spec import SurveySpec
@@ -77,6 +77,8 @@ def _disturbed(function: Callable[..., Any], faults: Sequence[Fault]) -> Callabl
     def call(*arguments: Any, **options: Any) -> Any:
         number = next(calls)
         due = [fault for fault in faults if fault.call in (number, EVERY)]
+        if len(options.get("input_ids", ())) == 1:  # one prompt always fits into memory
+            due = [fault for fault in due if fault.action != OUT_OF_MEMORY]
         for fault in due:
             if not fault.is_after:
                 _happen(fault)
@@ -96,6 +98,8 @@ def _happen(fault: Fault) -> None:
         return
     if action == "store error":
         raise StoreError("cannot write: 503 Service Unavailable (injected)")
+    if action == OUT_OF_MEMORY:
+        raise torch.OutOfMemoryError("CUDA out of memory (injected)")
     if action == DASK:
         with Client(os.environ[DASK_ADDRESS]) as client:
             pids = client.run(os.getpid, on_error="ignore").values()  # another worker may be restarting

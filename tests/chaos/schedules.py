@@ -32,8 +32,11 @@ REPLICA_STEPS = {
 """Steps of a replica."""
 
 ACTIONS = ("kill", "terminate", "pause", "store error")
-"""What happens at a step; a pause stops the process for a while (SIGSTOP). Memory does not run out: smaller batches
-give other bits."""
+"""What happens at a step; a pause stops the process for a while (SIGSTOP)."""
+
+OUT_OF_MEMORY = "out of memory"
+"""A batch does not fit into memory, so the replica halves it. Other batches give other bits, so schedules with this
+fault are compared in another way."""
 
 DASK = "kill of a Dask worker"
 DASK_STEPS = ("pass 1", "pass 2", "gram", "layer")
@@ -77,7 +80,7 @@ class Fault:
 
     def __str__(self) -> str:
         """Return the fault's name in the summary."""
-        return self.action if self.action in (DASK, POISON) else f"{self.action} of {self.process}"
+        return self.action if self.action in (DASK, POISON, OUT_OF_MEMORY) else f"{self.action} of {self.process}"
 
 
 POISONED = Fault("replica", "harmful", 7, POISON, is_after=False)
@@ -95,6 +98,7 @@ class Schedule:
     disk: str | None = None  # one of DISKS, for the disk of the folder
     with_dask: bool = False
     with_poison: bool = False
+    with_little_memory: bool = False
 
 
 def draw_schedule(seed: int, calls: Mapping[str, int], *, with_bucket: bool, with_dask: bool = False) -> Schedule:
@@ -110,8 +114,12 @@ def draw_schedule(seed: int, calls: Mapping[str, int], *, with_bucket: bool, wit
     )
     faults = tuple(sorted(draw.sample(STORE_FAULTS, draw.randint(1, 4)))) if with_bucket else ()
     disk = None if with_bucket or draw.random() < 0.6 else draw.choice(sorted(DISKS))
-    drivers, with_poison = draw.choice((1, 1, 1, 2)), draw.random() < 0.15
-    return Schedule(seed, attempts, drivers, faults, disk, with_dask, with_poison)
+    drivers, with_poison, with_little_memory = draw.choice((1, 1, 1, 2)), draw.random() < 0.15, draw.random() < 0.1
+    if with_little_memory:
+        calls_without_memory = draw.sample(range(1, calls["forward"] + 1), calls["forward"] // 2)
+        more = [Fault("replica", "forward", call, OUT_OF_MEMORY, is_after=False) for call in calls_without_memory]
+        attempts = tuple((*faults_of_attempt, *more) for faults_of_attempt in attempts)
+    return Schedule(seed, attempts, drivers, faults, disk, with_dask, with_poison, with_little_memory)
 
 
 def _draw_fault(draw: random.Random, calls: Mapping[str, int], *, with_dask: bool) -> Fault:

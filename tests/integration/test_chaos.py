@@ -1,7 +1,8 @@
 """Seeded schedules of faults; `make chaos` runs more of them."""
 
 from chaos.damages import damages_summary, run_damages
-from chaos.harness import ends, open_only_run, run_seeds, summary
+from chaos.harness import ends, run_seeds
+from chaos.outcomes import open_only_run, summary
 from chaos.processes import PRELOADED, PROCESSES, start_driver
 from chaos.schedules import POISON, Fault
 from support.tiny_survey import save_model, spec_of

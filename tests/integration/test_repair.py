@@ -4,6 +4,7 @@ import json
 import random
 import shutil
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 import torch
@@ -23,6 +24,7 @@ from support.tiny_survey import save_model, spec_of
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from theodolite.errors import RunDamagedError, StoreError, TheodoliteError
+from theodolite.query.runs import spec_of_results
 from theodolite.query.verification import verify
 from theodolite.store.checksums import sha256
 from theodolite.store.commits import read_commit
@@ -161,6 +163,24 @@ def test_results_that_were_requested_later_are_restored(damaged, tiny_folder):
     flip(damaged / "results.zarr/curves/zarr.json")
     assert repair_again(damaged) == []
     assert sorted(read_group(opened(damaged), "curves")["contrast"].values) == ["again", "refusal"]
+
+
+@pytest.mark.parametrize("step", ["remove_groups", "analyse_run"])
+def test_an_interrupted_repair_still_knows_what_was_requested_later(damaged, tiny_folder, monkeypatch, step):
+    more = {"again": {"positive": "harmless", "negative": "harmful"}}
+    later = spec_of(tiny_folder, contrasts=more, heads={"vectors": 2})
+    survey(later, Path(), settings(store_of(damaged)), Console())
+    flip(damaged / "results.zarr/curves/zarr.json")
+    flip(damaged / "results.zarr/heads/zarr.json")
+    with monkeypatch.context() as patch:
+        patch.setattr(f"theodolite_jobs.repair.run.{step}", Mock(side_effect=KeyboardInterrupt))
+        with pytest.raises(KeyboardInterrupt):
+            repair_again(damaged)
+    assert "COMPLETE: a repair of this run was interrupted" in list(verify(opened(damaged)))
+    assert repair_again(damaged) == []
+    assert list(verify(opened(damaged))) == []
+    assert sorted(read_group(opened(damaged), "curves")["contrast"].values) == ["again", "refusal"]
+    assert spec_of_results(opened(damaged)).heads.vectors == 2
 
 
 def test_a_lost_shard_of_a_finished_run_is_captured_by_the_repair_only(damaged, tiny_folder):

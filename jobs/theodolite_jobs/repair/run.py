@@ -14,7 +14,9 @@ from theodolite.settings import Settings
 from theodolite.spec import SurveySpec
 from theodolite.store.layout import COMPLETE, RESULTS
 from theodolite.store.manifest import (
+    begin_repair,
     changed_objects,
+    end_repair,
     finished_groups,
     forget,
     group_of,
@@ -53,6 +55,7 @@ def repair(run_id: str, spec: SurveySpec | None, folder: Path, settings: Setting
     run = restored_run(run_id, spec, folder, settings, console)
     _drop_unreadable_listing(run, console)
     requested, finished = spec_of_results(run), finished_groups(run)
+    begin_repair(run, requested.model_dump(mode="json"))
     changed, damaged = dict(changed_objects(run)), dict(damaged_shards(run))
     missing = {(name, index) for name in run.record.sets for index in missing_shards(run, name)}
     for problem in [
@@ -69,12 +72,14 @@ def repair(run_id: str, spec: SurveySpec | None, folder: Path, settings: Setting
         prepared = _prepare_again(run, spec, folder, settings)
         refused = restore_captured(run, prepared, damaged.keys() - lost, lost, settings, console)
         if refused:
+            end_repair(run)
             return refused
     _remove_damaged_results(run, changed)
     analyse_run(run, requested, None, settings, console)
     repaired = finished_groups(run)
     if repaired:
         write_complete(run, repaired, consolidate(run, RESULTS))
+    end_repair(run)
     return [
         f"{name}: the new results differ from the former ones in their activations, options or version"
         for name, digest in finished.items()
@@ -85,7 +90,7 @@ def repair(run_id: str, spec: SurveySpec | None, folder: Path, settings: Setting
 def _drop_unreadable_listing(run: Run, console: Console) -> None:
     """Remove COMPLETE if it is damaged."""
     try:
-        finished_groups(run)
+        spec_of_results(run)
     except RunDamagedError as error:
         console.say(
             f"{error.args[0].partition(';')[0]}: all results of the run's spec are computed again; results that were "

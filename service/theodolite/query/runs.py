@@ -4,13 +4,15 @@ from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from typing import Any
 
+from pydantic import ValidationError
+
 from theodolite.errors import RunDamagedError, StoreError, StoreVersionError
 from theodolite.groups import ANALYSES, GROUPS
 from theodolite.query.first_tokens import n_first_tokens
 from theodolite.spec import SurveySpec
 from theodolite.store.cache import Cache
 from theodolite.store.commits import committed_indices, read_commits
-from theodolite.store.manifest import finished_groups, finished_tables
+from theodolite.store.manifest import finished_groups, finished_tables, unfinished_repair
 from theodolite.store.result_reader import read_attributes, read_contrasts
 from theodolite.store.runs import Run, find_run, list_run_ids
 
@@ -152,8 +154,16 @@ def _notes(run: Run, n_quarantined: Mapping[str, int]) -> Iterator[str]:
 def spec_of_results(run: Run) -> SurveySpec:
     """Return the spec that requests all finished results of a run, also those that were requested after its capture.
 
-    If the attributes of a group are damaged, its options are those of run.json.
+    If the attributes of a group are damaged, its options are those of run.json. If a repair was interrupted, the spec
+    is the one that it was to restore; raises RunDamagedError if COMPLETE has no valid spec of it.
     """
+    if (requested := unfinished_repair(run)) is not None:
+        try:
+            return SurveySpec.model_validate(requested)
+        except ValidationError as error:
+            raise RunDamagedError(
+                f"{run.id}: COMPLETE has no valid 'requested'; run `theodolite verify {run.id} --repair`"
+            ) from error
     finished, changes = finished_groups(run), dict[str, Any]()
     for name in (name for name, group in GROUPS.items() if group.options == name and name in finished):
         with suppress(RunDamagedError):

@@ -5,7 +5,7 @@ from collections.abc import Collection, Iterator
 from theodolite.errors import RunDamagedError, StoreError
 from theodolite.store.commits import committed_indices, damages, read_commit
 from theodolite.store.layout import tokens_key
-from theodolite.store.manifest import changed_objects, finished_groups, listed_checksums, refuse_problems
+from theodolite.store.manifest import changed_objects, finished_groups, listed_checksums, refuse_problems, unfinished_repair
 from theodolite.store.objects import keys
 from theodolite.store.prompts import read_tokens
 from theodolite.store.records import record_key
@@ -32,6 +32,8 @@ def verify(run: Run) -> Iterator[str]:
             yield "results: none are finished (yet)"
         changed = dict(changed_objects(run))
         changed |= wrong_tokens(run, changed)
+        if unfinished_repair(run) is not None:
+            yield "COMPLETE: a repair of this run was interrupted"
         yield from (f"{key}: {problem}" for key, problem in changed.items() if key not in named)
     except StoreError as error:
         yield str(error)

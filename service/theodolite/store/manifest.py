@@ -29,6 +29,9 @@ from theodolite.store.records import all_record_keys, decode_record, record_key
 from theodolite.store.runs import Run
 
 
+_NO_CONTENT: dict[str, Any] = {"groups": {}, "checksums": {}, "requested": None}
+
+
 def finished_groups(run: Run) -> dict[str, str]:
     """Return the digest of each result group that COMPLETE lists; empty without COMPLETE."""
     return dict(_read(run)["groups"])
@@ -61,23 +64,45 @@ def write_complete(run: Run, groups: Mapping[str, str], written: Mapping[str, st
         for key, checksum in listed_checksums(run).items()
         if (owner := group_of(key)) is None or (owner in groups and owner not in replaced)
     }
-    _write(run, groups, {**kept, **written})
+    _write(run, groups, {**kept, **written}, unfinished_repair(run))
 
 
 def forget(run: Run, keys_of_objects: Iterable[str]) -> None:
     """Remove objects from COMPLETE, because they are about to be written again with other contents."""
     groups, checksums = finished_groups(run), listed_checksums(run)
     if checksums:
-        _write(run, groups, {key: checksums[key] for key in checksums.keys() - set(keys_of_objects)})
+        remaining = {key: checksums[key] for key in checksums.keys() - set(keys_of_objects)}
+        _write(run, groups, remaining, unfinished_repair(run))
 
 
-def _write(run: Run, groups: Mapping[str, str], checksums: Mapping[str, str]) -> None:
+def begin_repair(run: Run, requested: Mapping[str, Any]) -> None:
+    """Write into COMPLETE, if there is one, that a repair removes results of these requests: the fields of a spec."""
+    if listed_checksums(run):
+        _write(run, finished_groups(run), listed_checksums(run), requested)
+
+
+def end_repair(run: Run) -> None:
+    """Write into COMPLETE, if there is one, that no repair is unfinished."""
+    if unfinished_repair(run) is not None:
+        _write(run, finished_groups(run), listed_checksums(run), None)
+
+
+def unfinished_repair(run: Run) -> dict[str, Any] | None:
+    """Return the fields of the spec that a repair was to compute when it was interrupted, or None."""
+    requested: dict[str, Any] | None = _read(run)["requested"]
+    return requested
+
+
+def _write(
+    run: Run, groups: Mapping[str, str], checksums: Mapping[str, str], requested: Mapping[str, Any] | None
+) -> None:
     content = {
         "run_id": run.id,
         "groups": dict(sorted(groups.items())),
         "written": datetime.now(UTC).isoformat(timespec="seconds"),
         "checksums": dict(sorted(checksums.items())),
         RUN_RECORD: _run_record(run, checksums).decode(),
+        **({} if requested is None else {"requested": requested}),
     }
     put(run.location, COMPLETE, seal(content))
 
@@ -175,7 +200,7 @@ def _read(run: Run) -> dict[str, Any]:
     if not run.complete_snapshot:
         written = version(run.location, COMPLETE)
         if written is None:
-            return {"groups": {}, "checksums": {}}
+            return _NO_CONTENT
         content = run.cached((COMPLETE, written), partial(_parse, run), lambda content: 200 * len(content["checksums"]))
         run.complete_snapshot.update(content)
     return run.complete_snapshot
@@ -184,11 +209,13 @@ def _read(run: Run) -> dict[str, Any]:
 def _parse(run: Run) -> dict[str, Any]:
     content = get(run.location, COMPLETE)
     if content is None:
-        return {"groups": {}, "checksums": {}}
+        return _NO_CONTENT
     try:
         fields = unseal(content, required=run.record.format >= SEALED_SINCE)
         _check_identity(fields, run.id)
-        return {name: _texts(fields.get(name), name) for name in ("groups", "checksums")}
+        if not isinstance(requested := fields.get("requested"), dict | None):
+            raise ValueError("has no valid 'requested'")
+        return {**{name: _texts(fields.get(name), name) for name in ("groups", "checksums")}, "requested": requested}
     except ValueError as error:
         raise RunDamagedError(
             f"{run.id}: COMPLETE {one_line(error)}; run `theodolite verify {run.id} --repair`"
