@@ -18,6 +18,7 @@ from theodolite.store.result_reader import damaged_groups, read_contrasts
 from theodolite.store.result_writer import build_group, drop_claims, remove_groups, restore_root, write_groups
 from theodolite.store.runs import Run
 from theodolite.store.tables import encode_table
+from theodolite_jobs.full_disk import repeat_when_there_is_space
 from theodolite_jobs.models.load import check_readable, load_config, load_tokenizer
 from theodolite_jobs.models.source import ModelSource, fetch, pinned, random_versions, resolve_source
 from theodolite_jobs.models.weights import Weights
@@ -34,6 +35,7 @@ def analyse_run(run: Run, spec: SurveySpec, source: ModelSource | None, settings
     """Compute the requested results that are missing or outdated, and write the report.
 
     If a group cannot be computed for this model, a message says so; the group is an error only if the spec names it.
+    If the disk of the store is full, the function waits for space.
 
     Args:
         run: a captured run.
@@ -46,6 +48,10 @@ def analyse_run(run: Run, spec: SurveySpec, source: ModelSource | None, settings
         ModelError: a group that the spec names cannot be computed for this model; all other groups are computed.
         SpecError: a group needs a site that was not captured.
     """
+    repeat_when_there_is_space(lambda: _analyse(run, spec, source, settings, console), run.store, console.say)
+
+
+def _analyse(run: Run, spec: SurveySpec, source: ModelSource | None, settings: Settings, console: Console) -> None:
     if not listed_checksums(run):
         raise RunDamagedError(
             f"{run.id}: its capture is not finished, or COMPLETE is lost; run the survey again, or "

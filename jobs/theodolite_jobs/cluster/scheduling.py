@@ -16,6 +16,7 @@ from theodolite.errors import CaptureError, RunDamagedError, StoreError
 from theodolite.spec import TokenIds
 from theodolite_jobs.capture.plan import SetPlan, ShardPlan
 from theodolite_jobs.cluster.poison import PoisonSearch, without
+from theodolite_jobs.full_disk import is_full
 
 IN_FLIGHT = 2
 """Slots of a replica: it captures one shard and queues one, so that it does not idle between shards. Shards that are
@@ -234,7 +235,7 @@ class _Loop:
         self.queue.append((task.plan, task.shard, task.search))  # last, since the store may refuse this shard alone
         self.callbacks.retried(STORE)
         self._free_slot(task)
-        if "No space left" in str(error):
+        if is_full(error):
             if not self.is_full:
                 self.callbacks.message(f"the store is full, and the capture goes on when there is space: {error}")
             self.is_full = True

@@ -5,7 +5,13 @@ from collections.abc import Collection, Iterator
 from theodolite.errors import RunDamagedError, StoreError
 from theodolite.store.commits import committed_indices, damages, read_commit
 from theodolite.store.layout import tokens_key
-from theodolite.store.manifest import changed_objects, finished_groups, listed_checksums, refuse_problems, unfinished_repair
+from theodolite.store.manifest import (
+    changed_objects,
+    finished_groups,
+    listed_checksums,
+    refuse_problems,
+    unfinished_repair,
+)
 from theodolite.store.objects import keys
 from theodolite.store.prompts import read_tokens
 from theodolite.store.records import record_key

@@ -28,7 +28,6 @@ from theodolite.store.objects import Location, get, get_all, put, version
 from theodolite.store.records import all_record_keys, decode_record, record_key
 from theodolite.store.runs import Run
 
-
 _NO_CONTENT: dict[str, Any] = {"groups": {}, "checksums": {}, "requested": None}
 
 
