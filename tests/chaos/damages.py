@@ -103,7 +103,7 @@ def _damage_and_repair(folder: Path, spec: SurveySpec, seed: int) -> Damaged:
     found.damages = [f"{kind}: {key}" for key, kind in damaged]
     changed = {key for key in present if not (run / key).exists() or (run / key).read_bytes() != bytes_of(whole, key)}
     named = _problems(str(store))
-    found.unnamed = [key for key in sorted(changed) if not _is_named(key, named, whole)]
+    found.unnamed = [key for key in sorted(changed) if not _is_named(key, named)]
     settings = Settings(store=str(store), cache=folder / "cache")
     with redirect_stdout(io.StringIO()), redirect_stderr(io.StringIO()):
         try:
@@ -123,12 +123,12 @@ def _damage_and_repair(folder: Path, spec: SurveySpec, seed: int) -> Damaged:
     return found
 
 
-def _is_named(key: str, problems: Sequence[str], whole: Run) -> bool:
+def _is_named(key: str, problems: Sequence[str]) -> bool:
     """Return whether a problem names an object or, for an array of activations, its shard.
 
     Without run.json nothing else can be compared, and without COMPLETE only shards can.
     """
-    if "run.json" in (text := " ".join(problems)) or f"has no run {whole.id!r}" in text:
+    if "run.json" in (text := " ".join(problems)):
         return True
     if "none are finished" in text or "COMPLETE" in text:
         return key == "COMPLETE" or not key.startswith("shards/") or key in text

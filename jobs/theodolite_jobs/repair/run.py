@@ -55,7 +55,6 @@ def repair(run_id: str, spec: SurveySpec | None, folder: Path, settings: Setting
     run = restored_run(run_id, spec, folder, settings, console)
     _drop_unreadable_listing(run, console)
     requested, finished = spec_of_results(run), finished_groups(run)
-    begin_repair(run, requested.model_dump(mode="json"))
     changed, damaged = dict(changed_objects(run)), dict(damaged_shards(run))
     missing = {(name, index) for name in run.record.sets for index in missing_shards(run, name)}
     for problem in [
@@ -68,8 +67,10 @@ def repair(run_id: str, spec: SurveySpec | None, folder: Path, settings: Setting
     changed |= wrong
     lost = lost_records(run, damaged.keys() | missing, changed)
     # Without COMPLETE, no checksum proves an object.
-    if not listed_checksums(run) or any(map(is_captured, changed)) or damaged or lost:
-        prepared = _prepare_again(run, spec, folder, settings)
+    is_capture_damaged = not listed_checksums(run) or any(map(is_captured, changed)) or damaged or lost
+    prepared = _prepare_again(run, spec, folder, settings) if is_capture_damaged else None
+    begin_repair(run, requested.model_dump(mode="json"))
+    if prepared is not None:
         refused = restore_captured(run, prepared, damaged.keys() - lost, lost, settings, console)
         if refused:
             end_repair(run)

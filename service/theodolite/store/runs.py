@@ -179,11 +179,13 @@ def open_run(store: str, run_id: str, cache: Cache | None = None) -> Run:
     Raises:
         RunNotFoundError: the run does not exist; the message lists the existing runs.
         StoreVersionError: a newer version wrote the run.
-        RunDamagedError: run.json cannot be read.
+        RunDamagedError: run.json is missing or cannot be read.
     """
     run = find_run(store, run_id, cache)
     if run is None:
         known = list_run_ids(store)
+        if run_id in known:
+            raise _damaged(run_id, "is missing")
         available = f"it has {', '.join(known)}" if known else "it has no runs yet"
         raise RunNotFoundError(f"the store {store} has no run {run_id!r}; {available}")
     return run

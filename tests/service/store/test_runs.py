@@ -33,6 +33,9 @@ def test_the_error_for_a_missing_run_lists_the_existing_runs(tmp_path):
     create_run(str(tmp_path), record_of(ARRAYS, 4))
     with pytest.raises(RunNotFoundError, match="no run 'x'; it has tiny-0"):
         open_run(str(tmp_path), "x")
+    (tmp_path / "runs/tiny-0/run.json").unlink()
+    with pytest.raises(RunDamagedError, match=r"run\.json is missing; run `theodolite verify tiny-0 --repair`"):
+        open_run(str(tmp_path), "tiny-0")
 
 
 def test_a_run_of_a_newer_version_raises(tmp_path):
