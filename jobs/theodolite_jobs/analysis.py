@@ -75,6 +75,7 @@ def _analyse(run: Run, spec: SurveySpec, source: ModelSource | None, settings: S
                 dask_address=settings.dask_address,
                 progress=bar.step_to,
             )
+            before = finished_groups(run)
             computed, failed = compute_groups(context, requested)
         drop_claims(run)
         restore_root(run)
@@ -83,6 +84,8 @@ def _analyse(run: Run, spec: SurveySpec, source: ModelSource | None, settings: S
         if "curves" in finished_groups(run) or not run.record.sets:
             update_report(run)
     console.say(f"computed {', '.join(computed)}" if computed else "all requested results exist already")
+    if outdated := sorted(before.keys() - finished_groups(run).keys()):
+        console.say(f"removed {', '.join(outdated)}: they rest on results that were replaced; request them again")
 
 
 def all_contrasts(run: Run, requested: Contrasts) -> Contrasts:

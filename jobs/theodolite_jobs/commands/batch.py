@@ -89,6 +89,8 @@ def status(
     if as_json:
         print(json.dumps({"items": items}))
         return
+    if not items:
+        typer.echo(f"no survey jobs in {settings.store}; submit one with: theodolite submit SPEC", err=True)
     for item in items:
         print(f"{item['id'][:12]}  {item['state']:9}  {item['submitted'][:16]}  {item['name'] or item['model']}")
 

@@ -121,8 +121,8 @@ def compare(
         typer.Option(
             min=0.5,
             max=1,
-            help="Limit of the AUROC. The sets count as separated from the first depth at which the lower end of its "
-            "simultaneous 95 % band reaches the limit.",
+            help="Limit of the AUROC. The first depth at which the sets count as separated is the first one at which "
+            "the lower end of the AUROC's simultaneous 95 % band reaches the limit.",
         ),
     ] = 0.95,
     output: Annotated[Path, typer.Option(help="Output file (HTML).")] = Path("comparison.html"),

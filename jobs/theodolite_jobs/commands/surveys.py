@@ -123,7 +123,7 @@ def heads(
         bool,
         typer.Option(
             "--words/--no-words",
-            help="Also compute `words`, which decodes the singular vectors into tokens, and `sphere` and `weights`.",
+            help="Also compute `sphere`, `weights` and `words` (which decodes the singular vectors into tokens).",
         ),
     ] = True,
     composition: Annotated[
@@ -174,9 +174,9 @@ def _run(stages: Callable[..., Any], spec: Any, folder: Path, as_json: bool, **o
 
 
 def plan(spec: SpecPath, store: Store = None, as_json: AsJson = False) -> None:
-    """Count the prompts, tokens, shards and batches of a survey, and estimate its memory, stored bytes and time.
+    """Count the prompts, tokens, shards and batches of a survey, and estimate its memory, bytes and time.
 
-    The command loads no weights.
+    The bytes are those of the activations, and the time is that of the capture. The command loads no weights.
 
     For example: theodolite plan survey.yaml
     """

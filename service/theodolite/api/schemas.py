@@ -189,7 +189,7 @@ class HeadCard(OfRun):
     )
     effective_rank: float | None = Field(description="exp of the entropy of σ/Σσ.")
     stable_rank: float | None = Field(description="Σσ² divided by the largest σ².")
-    copying_score: float | None = Field(description="Near 1 if most tokens raise their own logit through VO.")
+    copying_score: float | None = Field(description="Near 1 if tokens, on the whole, raise their own logits.")
     tokens: list[dict[str, Any]] = Field(
         description="Tokens of the leading singular vectors on both sides, one row each, with the columns "
         f"{', '.join(TOKEN_COLUMNS)}; empty if the run has no `words`."

@@ -42,7 +42,7 @@ VARIABLES = (
         "copying_score",
         ("layer", "head"),
         "Σλ/Σ|λ| over the eigenvalues λ of W_E W_VO W_Uᵀ, with W_U centred over the vocabulary; near 1 "
-        "if most tokens raise their own logit relative to the mean logit.",
+        "if tokens, on the whole, raise their own logits relative to the mean logit.",
     ),
     Variable(
         "copying_score_uncentred",

@@ -73,7 +73,8 @@ VARIABLES = (
     *variables(
         _PER_PATH,
         path_ratio_at_right_angles="Path length over displacement, if the steps of all blocks were at right angles.",
-        arc_ratio_at_right_angles="Arc length over the great circle, if each step turned by a right angle.",
+        arc_ratio_at_right_angles="Arc length over the great circle, if each arc began at a right angle to "
+        "the great circle from the start.",
     ),
     *variables(
         PER_BLOCK,

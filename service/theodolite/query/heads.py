@@ -31,7 +31,7 @@ class Head:
         coverage_99: first rank at which the cumulative sum of the singular values exceeds 99 % of their sum.
         effective_rank: exp of the entropy of σ/Σσ.
         stable_rank: Σσ² over the largest σ².
-        copying_score: near 1 if most tokens raise their own logit.
+        copying_score: near 1 if tokens, on the whole, raise their own logits.
         tokens: the tokens of its leading singular vectors on both sides; empty in a run without `words`.
     """
 

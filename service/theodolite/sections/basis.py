@@ -34,7 +34,8 @@ _HOW_TO_READ = (
     "% intervals. The stretches are the singular values of the affine map on leading principal directions of the "
     "input; their band is from the 5 % to the 95 % quantile. R² is 0 where the input "
     "does not vary, as in block 0 at a token that all prompts share; such layers are not counted. The affine map "
-    "counts as better or worse than the orthogonal one if the 95 % interval of the difference of their R² excludes 0. "
+    "counts as better or worse than the orthogonal one if the 95 % interval of the difference of their R² excludes 0; "
+    "by chance, this happens in about one of 20 layers. "
     "The R² of fitted maps rises with the number of prompts, so compare sets only if their n is equal."
 )
 

@@ -19,9 +19,10 @@ _HOW_TO_READ = (
     "The stream behind the last block is the sum of the input of the first block and of what all heads and MLPs add. "
     "Each of these parts is projected onto the difference of the two sets' means there. Its share is this "
     "contribution, divided by the distance of the means; all shares add up to 100 %, and a share can be negative. "
-    "Shares are direct contributions: they do not contain what later layers make of a part. A part that writes long "
-    "vectors has a large share with permuted labels too. So each share is given together with the mean share of the "
-    "same part under permuted labels, and z is the share minus this mean, divided by the standard deviation."
+    "Shares are direct contributions: they do not contain the effect of a part through later layers. A part that "
+    "writes long vectors has a large share with permuted labels too. So each share is given together with the mean "
+    "share of the same part under permuted labels, and z is the share minus this mean, divided by the standard "
+    "deviation."
 )
 
 
@@ -115,10 +116,12 @@ def _standardised_test(values: xr.Dataset, at: Mapping[str, int]) -> str:
     p = values["head_standardised_p_family"]
     if not np.isfinite(p).any():
         return " (the direction is fitted to the same prompts)."
+    permuted = values["head_standardised_permuted"].sel(at)
     return (
-        f", where permuted labels give ±{number(values['head_standardised_permuted'].sel(at), 2)}, each draw with a "
-        f"direction of its own. In {int((p <= LEVEL).sum())} of {int(np.isfinite(p).sum())} heads the difference is "
-        f"larger than with permuted labels (family-wise p of at most {LEVEL} over all heads, both signs count)."
+        f". Permuted labels give {number(permuted, 2)} on average, without the sign; for each permutation, the "
+        "direction is computed again. The direction comes from the same prompts, which makes all these differences "
+        f"larger. In {int((p <= LEVEL).sum())} of {int(np.isfinite(p).sum())} heads the difference is larger than with "
+        f"permuted labels (family-wise p of at most {LEVEL} over all heads, both signs count)."
     )
 
 

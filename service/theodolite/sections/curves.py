@@ -145,7 +145,7 @@ def _share_facts(curves: xr.Dataset, view: ContrastView, labels: Mapping[str, st
     if texts:
         yield (
             f"The three features with the largest variances have this share of the total variance, over depths: "
-            f"{listed(texts)}. If all features had equal variances, three would have "
+            f"{listed(texts)}. If all features had equal variances, three of them, chosen in advance, would have "
             f"{percent(min(3 / d_model, 1), 1)}."
         )
 

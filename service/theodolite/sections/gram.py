@@ -11,6 +11,7 @@ from theodolite.figures.gram import blocks_figure, shape_figure
 from theodolite.figures.panels import layer_map
 from theodolite.query.first_tokens import set_labels
 from theodolite.sections.parts import (
+    MISSING,
     Figure,
     Section,
     Table,
@@ -28,7 +29,6 @@ from theodolite.store.runs import Run
 _FROM_CURVES = ("cosine_of_means", "difference_norm")  # columns that the group `curves` stores
 _ONE_DIRECTION = 2.0  # below this participation ratio, most variance lies in one direction
 _STEPS = {"attention": "attention", "mlp": "the MLP", "block": "the whole block"}
-_MISSING = "\N{EN DASH}"  # a number that is missing in a table
 _COLUMNS = {
     "cosine_of_means": "cos(P, N)",
     "cosine_of_medians": "cos(P*, N*)",
@@ -135,9 +135,9 @@ def _similarity_facts(values: xr.Dataset, site: str, labels: Mapping[str, str]) 
         texts = {labels[one]: text for one in shown["set"].values.tolist() if (text := _cka(shown.sel(set=one), name))}
         if texts:
             yield (
-                f"Debiased CKA between the input and the output of {step}, median over layers (in parentheses: with "
-                "another prompt's step added to the input; of the step alone; layers in which the output has more than "
-                f"with another prompt's step): {listed(texts)}. Equal geometry gives 1, independent activations give 0."
+                f"Debiased CKA between the input and the output of {step}, median over layers: {listed(texts)}. Equal "
+                "geometry gives 1, independent activations give 0; by chance, another prompt's step gives less in "
+                "about half of the layers."
             )
     if narrow:
         yield (
@@ -152,10 +152,13 @@ def _cka(values: xr.Dataset, step: str) -> str:
     cka, *controls = (values[f"cka_{step}{suffix}"].values for suffix in ("", "_permuted", "_branch"))
     if not np.isfinite(cka).any():
         return ""
-    texts = [f"{np.nanmedian(one):.3f}" if np.isfinite(one).any() else "unknown" for one in controls]
+    other, alone = (f"{np.nanmedian(one):.3f}" if np.isfinite(one).any() else "unknown" for one in controls)
     known = np.isfinite(cka + controls[0])
-    texts.append(f"{int((cka > controls[0])[known].sum())} of {int(known.sum())}" if known.any() else "unknown")
-    return f"{np.nanmedian(cka):.3f} ({'; '.join(texts)})"
+    less = f", less in {int((cka > controls[0])[known].sum())} of {int(known.sum())} layers" if known.any() else ""
+    return (
+        f"{np.nanmedian(cka):.3f} (with another prompt's step added to the input: {other}{less}; input with the step "
+        f"alone: {alone})"
+    )
 
 
 def _orthant_facts(values: xr.Dataset) -> Iterator[str]:
@@ -168,12 +171,15 @@ def _orthant_facts(values: xr.Dataset) -> Iterator[str]:
         )
     else:
         equal = active**2 + (1 - active) ** 2
+        more = overlap > equal
         yield (
             "Share of active hidden units of the MLPs (positive before gating), mean over all usable prompts: "
             f"{percent(active.min(), 0)} to {percent(active.max(), 0)} over layers and sets. Two prompts of "
             f"a set agree in {percent(overlap.min(), 0)} to {percent(overlap.max(), 0)} of the hidden units on whether "
             f"a unit is active. If all units of a layer were active equally often, they would agree in "
-            f"{percent(equal.min(), 0)} to {percent(equal.max(), 0)}, so some units are active more often than others."
+            f"{percent(equal.min(), 0)} to {percent(equal.max(), 0)}. They agree in more than that in "
+            f"{int(more.sum())} of {int(np.isfinite(overlap + active).sum())} layers, counted for each set: there, "
+            "some units are active more often than others."
         )
 
 
@@ -192,11 +198,11 @@ def _mean_tables(run: Run, gram: xr.Dataset, site: str, position: int, labels: M
             f"{contrast} at {site}: P is the mean of {labels[sides['positive']]}, N the mean of "
             f"{labels[sides['negative']]}, r = P - N; * marks geometric medians"
         )
-        if any(_MISSING in row for row in rows):
-            caption += f"; {_MISSING} marks a missing number, such as a cosine with r = 0 or r* = 0"
+        if any(MISSING in row for row in rows):
+            caption += f"; {MISSING} marks a missing number, such as a cosine with r = 0 or r* = 0"
         tables.append(Table(caption, ["layer", *_COLUMNS.values()], rows))
     return tables
 
 
 def _cell(number: float) -> str:
-    return _MISSING if np.isnan(number) else f"{number:.4g}"
+    return MISSING if np.isnan(number) else f"{number:.4g}"

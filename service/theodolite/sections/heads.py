@@ -14,7 +14,7 @@ from theodolite.query.directions import unreliable_layers
 from theodolite.query.first_tokens import is_first_token, set_labels
 from theodolite.query.heads import head_name
 from theodolite.sections.heads_composition import composition_sections
-from theodolite.sections.parts import CHANCE, Figure, Section, last_position, listed, null_text, percent, texts_of
+from theodolite.sections.parts import CHANCE, MISSING, Figure, Section, Table, last_position, listed, percent, texts_of
 from theodolite.store.result_reader import read_group
 from theodolite.store.runs import Run
 
@@ -42,9 +42,9 @@ def sections(run: Run) -> list[Section]:
     maps, notes = list(_maps(heads, directions)), texts_of(heads.attrs["notes"])
     if np.isfinite(heads["alignment_z"]).any():
         notes.append(CHANCE)
-    facts = list(_facts(run, heads, directions))
+    facts, tables = list(_facts(run, heads, directions)), list(_alignment_tables(heads, directions))
     return [
-        Section(title, facts, maps=maps, notes=notes, how_to_read=_HOW_TO_READ),
+        Section(title, facts, maps=maps, tables=tables, notes=notes, how_to_read=_HOW_TO_READ),
         *composition_sections(run, heads.sizes["d_model"]),
     ]
 
@@ -88,7 +88,8 @@ def _facts(run: Run, heads: xr.Dataset, directions: xr.Dataset | None) -> Iterat
         dimension, d_model = int(heads["null_dimension"].median()), heads.sizes["d_model"]
         yield (
             f"Median dimension of the null space of a query or key projection: {dimension} of {d_model}, "
-            f"{percent(dimension / d_model, 1)}. Median share of the variance of attention's input in that null space: "
+            f"{percent(dimension / d_model, 1)}. Median share of the variance of attention's input in that null space, "
+            f"at position {last_position(heads)}: "
             f"{percent(unseen.sel(projection='query').median(), 1)} for queries, "
             f"{percent(unseen.sel(projection='key').median(), 1)} for keys (sets of {int(counts[counts > 0].min())} "
             f"to {int(counts.max())} prompts{_sinks(run, heads)})."
@@ -103,9 +104,9 @@ def _copying_facts(heads: xr.Dataset) -> Iterator[str]:
     is_centred = bool(np.isfinite(uncentred).any())
     relative = "relative to the mean logit" if is_centred else "with constants that the softmax ignores"
     yield (
-        f"{int((copying > 0.9).sum())} of {copying.size} heads have a copying score above 0.9 (most tokens raise their "
-        f"own logit, {relative}), and {int((copying < -0.9).sum())} heads have a score below -0.9 (most tokens lower "
-        f"it){_random_scores(heads)}."
+        f"{int((copying > 0.9).sum())} of {copying.size} heads have a copying score above 0.9 (on the whole, tokens "
+        f"raise their own logits, {relative}), and {int((copying < -0.9).sum())} heads have a score below -0.9 (they "
+        f"lower them){_random_scores(heads)}."
     )
     if is_centred:
         changed = int((np.sign(copying) != np.sign(uncentred)).where(np.isfinite(copying), False).sum())
@@ -164,8 +165,9 @@ def _alignment_facts(heads: xr.Dataset, directions: xr.Dataset | None) -> Iterat
             left_out += [_left_out(count, side, why) for why, count in counts.items() if count]
         if texts:
             yield (
-                f"Heads whose alignment with the direction of the contrast {contrast} exceeds chance, at offset 0 "
-                f"(family-wise p of at most {LEVEL}{_prompts(heads, contrast)}): {listed(texts)}."
+                f"Heads whose alignment with the direction of the contrast {contrast} is larger or smaller than with "
+                f"permuted labels{_position(heads)}, at offset 0 (family-wise p of at most "
+                f"{LEVEL}{_prompts(heads, contrast)}): {listed(texts)}."
             )
         if left_out:
             yield (
@@ -183,24 +185,46 @@ def _alignment(tests: xr.Dataset, values: xr.DataArray) -> str:
     measured = int(np.isfinite(values).sum())
     if not measured:
         return "has no reliable direction at any layer"
-    z = tests["alignment_z"]
-    tested = bool(np.isfinite(z).any())
-    layer, head = _extreme_head(z if tested else values, largest=True)
-    largest = f"{head_name(layer, head)}: {float(values.sel(layer=layer, head=head)):.2f}"
-    if not tested:
+    if not np.isfinite(tests["alignment_z"]).any():
+        layer, head = _extreme_head(values, largest=True)
+        largest = f"{head_name(layer, head)}: {float(values.sel(layer=layer, head=head)):.2f}"
         return f"is not tested (largest of {measured} heads {largest})"
-    passed = int((tests["alignment_p_family"] <= LEVEL).sum())
-    null = null_text(tests.sel(layer=layer, head=head), "alignment", ".2f", "heads of the side")
-    return f"{passed} of {measured} (largest z {float(z.max()):.1f}, of {largest}, where {null}{_below(tests)})"
+    smaller = tests.get("alignment_p_low_family", tests["alignment_z"] * np.nan)  # NaN in older versions
+    below = f" and smaller in {np.count_nonzero(smaller <= LEVEL)}" if np.isfinite(smaller).any() else ""
+    return f"larger in {np.count_nonzero(tests['alignment_p_family'] <= LEVEL)}{below} of {measured}"
 
 
-def _below(tests: xr.Dataset) -> str:
-    """Return how many heads of one side have a smaller alignment than chance gives; empty for an older version."""
-    p = tests.get("alignment_p_low_family")
-    if p is None or not np.isfinite(p).any():
-        return ""
-    z = float(tests["alignment_z"].min())
-    return f"; smaller than with permuted labels in {int((p <= LEVEL).sum())}, with a smallest z of {z:.1f}"
+def _alignment_tables(heads: xr.Dataset, directions: xr.Dataset | None) -> Iterator[Table]:
+    """Yield a table for each contrast: the heads with the largest and the smallest z of each side."""
+    for contrast in heads["contrast"].values.tolist():
+        rows = []
+        for side, values in _alignments(heads, contrast):
+            reliable = ~values["layer"].isin(_unreliable(directions, contrast, side))
+            tests = heads.sel(contrast=contrast, side=side).where(reliable)
+            if np.isfinite(tests["alignment_z"]).any():
+                rows += [_row(_SIDES[side], tests, largest) for largest in (True, False)]
+        if rows:
+            caption = (
+                f"Alignment with {contrast}, and alignment with permuted labels (mean ± standard deviation): the heads "
+                "with the largest and the smallest z of each side; p is over all heads of the side"
+            )
+            yield Table(caption, ["side", "z", "head", "alignment", "permuted labels", "p"], rows)
+
+
+def _row(side: str, tests: xr.Dataset, largest: bool) -> list[str]:
+    layer, head = _extreme_head(tests["alignment_z"], largest=largest)
+    at = tests.sel(layer=layer, head=head)
+    p = at.get("alignment_p_family" if largest else "alignment_p_low_family", np.nan)  # older versions lack the second
+    null = f"{float(at['alignment_null_mean']):.2f} ± {float(at['alignment_null_sd']):.2f}"
+    z = f"{'largest' if largest else 'smallest'} {float(at['alignment_z']):.1f}"
+    alignment = f"{float(at['direction_alignment']):.2f}"
+    return [side, z, head_name(layer, head), alignment, null, f"{float(p):.2g}" if np.isfinite(p) else MISSING]
+
+
+def _position(heads: xr.Dataset) -> str:
+    """Return the position of the directions; empty for older versions."""
+    position = heads.attrs.get("direction_position")
+    return "" if position is None else f" at position {position}"
 
 
 def _prompts(heads: xr.Dataset, contrast: str) -> str:

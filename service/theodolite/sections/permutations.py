@@ -9,21 +9,21 @@ from numpy.typing import NDArray
 
 from theodolite.groups.permutations import LEVEL
 from theodolite.query.curves import has_values
-from theodolite.sections.parts import SIDES, layer_text, listed, null_text
+from theodolite.sections.parts import SIDES, Table, layer_text, listed, null_text
 from theodolite.sites import Site, depth
 
 _NAMES = {
     "auroc": "AUROC",
     "paired_accuracy": "share of pairs in the right order",
     "difference_norm": "distance of the two means",
-    "silhouette": "silhouette of the two sets (from -1 to 1; near 0 or below, the sets are no clusters)",
+    "silhouette": "silhouette of the two sets",
 }
 
 
 def permutation_facts(tests: xr.Dataset) -> Iterator[str]:
     """Yield a sentence about each statistic of one contrast that is tested against permuted labels, (site, layer)."""
     counts = " and ".join(str(int(tests[f"n_{side}"])) for side in SIDES)
-    texts = {name: text for statistic, name in _NAMES.items() if (text := _test(tests, statistic))}
+    texts = {_NAMES[statistic]: _passed(tests, statistic) for statistic in _tested(tests)}
     if texts:
         yield (
             f"Number of depths at which a statistic exceeds its values under permuted labels (family-wise p of at most "
@@ -31,28 +31,44 @@ def permutation_facts(tests: xr.Dataset) -> Iterator[str]:
         )
 
 
-def _test(tests: xr.Dataset, statistic: str) -> str:
-    """Return how many depths pass a test, and the depth with the largest z; empty if no depth is tested."""
-    places = tests.stack(point=("site", "layer"))
-    z, p = places[f"{statistic}_z"].values, places[f"{statistic}_p_family"].values
-    if not np.isfinite(z).any():  # a contrast without pairs, or a statistic that no permutation changes
-        return ""
-    best = places.isel(point=int(np.nanargmax(z)))
-    where = layer_text(depth(Site(str(best["site"].values)), int(best["layer"])))
-    value = float(best[f"{statistic}_null_mean"] + best[f"{statistic}_z"] * best[f"{statistic}_null_sd"])
-    return (
-        f"{(p <= LEVEL).sum()} of {np.isfinite(z).sum()} (largest z {np.nanmax(z):.1f}, at {where}, where it is "
-        f"{value:.3g} and {null_text(best, statistic, '.2g', 'depths')})"
+def permutation_tables(tests: xr.Dataset) -> list[Table]:
+    """Return a table of the depths with the largest z of each tested statistic of one contrast, (site, layer)."""
+    caption = (
+        "Statistics and their values under permuted labels, mean ± standard deviation, at the depth with the largest "
+        "z; the silhouette is from -1 to 1, and near 0 or below, the sets are no clusters"
     )
+    columns = ["statistic", "depths above chance", "largest z", "depth", "value there", "permuted labels", "p"]
+    rows = [_row(tests, statistic) for statistic in _tested(tests)]
+    return [Table(caption, columns, rows)] if rows else []
+
+
+def _tested(tests: xr.Dataset) -> list[str]:
+    """Return the statistics with a test; a contrast may have no pairs, and permutations may change nothing."""
+    return [statistic for statistic in _NAMES if np.isfinite(tests[f"{statistic}_z"]).any()]
+
+
+def _passed(tests: xr.Dataset, statistic: str) -> str:
+    p, z = (tests[f"{statistic}_{part}"].values for part in ("p_family", "z"))
+    return f"{(p <= LEVEL).sum()} of {np.isfinite(z).sum()}"
+
+
+def _row(tests: xr.Dataset, statistic: str) -> list[str]:
+    places = tests.stack(point=("site", "layer"))
+    best = places.isel(point=int(np.nanargmax(places[f"{statistic}_z"].values)))
+    z, mean, sd, p = (float(best[f"{statistic}_{part}"]) for part in ("z", "null_mean", "null_sd", "p_family"))
+    where = layer_text(depth(Site(str(best["site"].values)), int(best["layer"])))
+    null = f"{mean:.2g} ± {sd:.2g}"
+    return [_NAMES[statistic], _passed(tests, statistic), f"{z:.1f}", where, f"{mean + z * sd:.3g}", null, f"{p:.2g}"]
 
 
 def control_facts(tests: xr.Dataset) -> Iterator[str]:
     """Yield sentences about the AUROC on the sphere and of the norm alone, of one contrast, (site, layer)."""
     names = {
-        "on_sphere_auroc": "Scaled to the same norm, so that only directions differ, the activations separate the sets",
-        "norm_auroc": "The length of the activations alone (AUROC, where a value below 0.5 counts as 1 - AUROC) "
-        "differs between the sets",
+        "on_sphere_auroc": "Scaled to the same norm, so that only directions differ, the activations separate the sets "
+        "better than chance",
+        "norm_auroc": "By their length alone, the activations separate the sets better than chance",
     }
+    folded = {"norm_auroc": " (a value below 0.5 counts as 1 - AUROC)"}
     for name, text in names.items():
         if not has_values(tests, name):
             continue
@@ -63,7 +79,7 @@ def control_facts(tests: xr.Dataset) -> Iterator[str]:
         p = places[f"{name}_p_family"].values
         yield (
             f"{text} at {(p <= LEVEL).sum()} of {np.isfinite(p).sum()} depths (family-wise p of at most {LEVEL}). The "
-            f"largest AUROC is {value:.3f} [{low:.3f}, {high:.3f}] at {where}, where "
+            f"largest AUROC{folded.get(name, '')} is {value:.3f} [{low:.3f}, {high:.3f}] at {where}, where "
             f"{null_text(best, name, '.2f', 'depths')}."
         )
 
@@ -88,4 +104,4 @@ def _distinct(excess: NDArray[np.float64], spread: NDArray[np.float64]) -> str:
     if not len(z):
         return ""
     limit = NormalDist().inv_cdf(1 - LEVEL / len(z))
-    return f"; {int((z > limit).sum())} of {len(z)} pairs of layers have a z above {limit:.1f}"
+    return f"; {int((z > limit).sum())} of {len(z)} pairs of layers have a z above {limit:.1f}, Bonferroni's limit"

@@ -28,7 +28,7 @@ from theodolite.sections.parts import (
     percent,
     point_text,
 )
-from theodolite.sections.permutations import control_facts, cosine_facts, permutation_facts
+from theodolite.sections.permutations import control_facts, cosine_facts, permutation_facts, permutation_tables
 from theodolite.sections.twin import twin_cosine_between_layers, twin_separation_facts
 from theodolite.store.manifest import finished_groups
 from theodolite.store.result_reader import read_group
@@ -87,6 +87,7 @@ def _section(
             ),
         ],
         [_map(directions, contrast, site) for site in sites],
+        permutation_tables(null) if null is not None else [],
         notes=[BRACKETS, BAND, CHANCE] if tests is not None else [BRACKETS, BAND],
     )
 
@@ -137,7 +138,8 @@ def _facts(values: xr.Dataset, counts: list[int], null: xr.Dataset | None) -> It
     best = int(np.nanargmax(auroc.values))
     largest = point_text(values, "auroc", best, ".3f", band=True)
     yield (
-        f"Largest cross-validated AUROC over {int(np.isfinite(auroc).sum())} depths: {largest} at "
+        f"Largest cross-validated AUROC over {int(np.isfinite(auroc).sum())} depths, without the output of the last "
+        f"block: {largest} at "
         f"{layer_of(auroc, best)} ({counts[0]} and {counts[1]} prompts; chance gives 0.5)."
     )
     if has_values(values, "paired_accuracy"):
@@ -168,8 +170,8 @@ def _fisher_sentence(values: xr.Dataset, best: int) -> str:
     if not known[best]:
         return "The Fisher ratio there is missing: all prompts of a set have the same activations."
     return (
-        f"The Fisher ratio there is {point_text(values, 'fisher_ratio', best, '.3g')} (squared distance of the means "
-        "over the variances of both sets, each summed over all features; equal means give 0)."
+        f"The Fisher ratio there is {point_text(values, 'fisher_ratio', best, '.3g')} (squared distance of the means, "
+        "divided by the sum of both sets' variances, both summed over all features; equal means give 0)."
     )
 
 

@@ -191,6 +191,6 @@ def _by_kind(sphere: xr.Dataset) -> str:
     kinds = np.array([str(name).rpartition(".")[2] for name in sphere["norm"].values])
     values, first, second = sphere["scale_correlation"].values, *np.triu_indices(len(kinds), 1)
     same = kinds[first] == kinds[second]
-    both = {"between layers of the same kind": same, "between attention, MLP and final": ~same}
+    both = {"between norm layers of the same kind": same, "between kinds (attention, MLP, final)": ~same}
     medians = {text: values[first[chosen], second[chosen]] for text, chosen in both.items()}
     return ", ".join(f"{np.nanmedian(one):.2f} {text}" for text, one in medians.items() if np.isfinite(one).any())

@@ -7,11 +7,11 @@ import numpy as np
 import pandas as pd
 
 from theodolite.groups.travel import AIC_MARGIN, MIN_LOG_GROWTH, PRODUCT_MARGIN, VERDICT_POINTS
-from theodolite.sections.parts import BRACKETS, Table, listed, number
+from theodolite.sections.parts import BRACKETS, MISSING, Table, listed, number
 from theodolite.sites import HALF_BLOCKS
 
 _QUANTITIES = {"norm_mean": "the norm", "variance_mean": "the mean variance", "variance_max": "the largest variance"}
-_MISSING = "\N{EN DASH}"
+_LEAST_FACTOR = np.exp(MIN_LOG_GROWTH)
 _COLUMNS = [
     *("quantity", "set", "site", "depths", "factor per block", "R²", "exponent", "origin", "R²"),
     *("AIC, power law minus exponential", "with one depth left out", "AIC gain of the product of both", "verdict"),
@@ -31,7 +31,7 @@ def growth_facts(growth: pd.DataFrame, labels: Mapping[str, str], position: int)
         site = of_quantity["site"].iloc[0]
         yield (
             f"Law of growth of {_QUANTITIES[str(quantity)]} along depth, without the output of the last block "
-            f"(exponential or power law; fits at {site}): "
+            f"(exponential or power law; depths at {site}; the table below has both fits): "
             f"{listed({label: _of_set(fits, site) for label, fits in of_sets.items()})}."
         )
 
@@ -57,9 +57,9 @@ def growth_notes(growth: pd.DataFrame) -> list[str]:
         "errors, so R² can be negative, and R² and AIC can favour different laws",
         f"a law is decided if its AIC is at least {AIC_MARGIN:g} lower than that of the other law; this must hold at "
         "resid_pre and at resid_mid, with all depths, and also whichever single depth is left out; an exponential must "
-        f"also change the quantity by a factor of {np.exp(MIN_LOG_GROWTH):.0f}",
-        "both laws are refused if, at one of the sites, their product has an AIC that is lower by at least "
-        f"{PRODUCT_MARGIN:g}: then neither law alone describes the curve",
+        f"also change the quantity by a factor of {_LEAST_FACTOR:.0f}",
+        "both laws are refused if, at one of the sites, the AIC of their product is at least "
+        f"{PRODUCT_MARGIN:g} lower than that of the better law: then neither law alone describes the curve",
         "an origin marked “limit” is at an end of its allowed range, so the exponent depends on this range",
     ]
 
@@ -81,24 +81,41 @@ def _of_set(fits: pd.DataFrame, site: str) -> str:
         return f"constant ({n})"
     if verdict == "power law":
         return f"{verdict} (exponent {_slope(power)}, origin {_origin(power)} blocks, {_r_squared(power)}, {n})"
-    # Every set has the slope of an exponential, as a description; its verdict says whether the law holds.
-    few = f"; a verdict needs {VERDICT_POINTS}" if np.isnan(exponential["aic_difference"]) else ""
-    factor = f"the exponential has a factor of {_factor(exponential)} per block, {_r_squared(exponential)}"
-    other = f", the power law {_r_squared(power)}" if verdict == "undecided" and np.isfinite(power["r_squared"]) else ""
-    evidence = _evidence(power) if verdict == "undecided" else ""
-    return f"{verdict} ({factor}{other}{evidence}, {n}{few})"
+    if verdict == "undecided":
+        return f"{verdict} ({_evidence(fits)}, {n})"
+    return f"{verdict} (factor {_factor(exponential)} per block, {_r_squared(exponential)}, {n})"
 
 
-def _evidence(power: Mapping[Hashable, Any]) -> str:
-    """Return which law the AIC favours, with its range when one depth is left out; empty if it is not known."""
-    if np.isnan(power["aic_difference"]):
-        return ""
-    difference, low, high = (float(power[f"aic_difference{end}"]) for end in ("", "_low", "_high"))
-    law = "power law" if difference < 0 else "exponential"
+def _evidence(fits: pd.DataFrame) -> str:
+    """Return why the law is undecided: too few depths, a product of both laws, too little growth, or the AIC.
+
+    The AIC is that of the site with the weakest evidence for the law that the first site favours.
+    """
+    power = fits[fits["law"] == "power_law"]
+    if power["aic_difference"].isna().any():
+        return f"a verdict needs {VERDICT_POINTS} depths at each site"
+    best = _at(power, "aic_gain_of_product", largest=True)
+    if best["aic_gain_of_product"] >= PRODUCT_MARGIN:
+        return (
+            f"the AIC of a product of both laws is lower by {best['aic_gain_of_product']:.0f} than that of each law "
+            f"at {best['site']}"
+        )
+    favours_power_law = bool(power["aic_difference"].iloc[0] < 0)
+    end = "aic_difference_high" if favours_power_law else "aic_difference_low"
+    weakest = _at(power, end, largest=favours_power_law)
+    if power[["aic_difference", "aic_difference_low"]].to_numpy(float).min() >= AIC_MARGIN:
+        return f"the exponential fits better, but changes the quantity by less than a factor of {_LEAST_FACTOR:.0f}"
+    difference, low, high = (float(weakest[f"aic_difference{end}"]) for end in ("", "_low", "_high"))
     return (
-        f", AIC favours the {law} by {abs(difference):.0f} (power law minus exponential, without one depth: {low:+.0f} "
-        f"to {high:+.0f})"
+        f"AIC of the power law minus that of the exponential at {weakest['site']}: {difference:+.0f}, with "
+        f"one depth left out {low:+.0f} to {high:+.0f}"
     )
+
+
+def _at(fits: pd.DataFrame, column: str, *, largest: bool) -> Mapping[Hashable, Any]:
+    """Return the row with the largest or the smallest value of a column."""
+    row: Mapping[Hashable, Any] = fits.sort_values(column, ascending=not largest).to_dict("records")[0]
+    return row
 
 
 def _cells(fits: pd.DataFrame) -> Iterator[str]:
@@ -106,12 +123,12 @@ def _cells(fits: pd.DataFrame) -> Iterator[str]:
     exponential, power = _laws(fits)
     yield str(int(exponential["n"]))
     if np.isnan(exponential["r_squared"]):
-        yield from (_MISSING,) * 8
+        yield from (MISSING,) * 8
     else:
         yield from (_factor(exponential), f"{exponential['r_squared']:.2f}")
         yield from (_slope(power), _origin(power), f"{power['r_squared']:.2f}")
         if np.isnan(power["aic_difference"]):
-            yield from (_MISSING,) * 3
+            yield from (MISSING,) * 3
         else:
             difference, low, high = (power[f"aic_difference{end}"] for end in ("", "_low", "_high"))
             yield from (f"{difference:+.0f}", f"{low:+.0f} to {high:+.0f}", f"{power['aic_gain_of_product']:+.0f}")

@@ -23,8 +23,9 @@ _COSINES = {
 
 STEP_NOTES = (
     "steps at right angles are steps of the measured lengths, each at a right angle to all earlier ones; a larger "
-    "ratio means that steps partly cancel, and one long step can decide this",
-    "arcs at right angles have the measured angles, and each turns by a right angle",
+    "measured ratio means that steps partly cancel, and one long step can determine most of the ratio",
+    "arcs at right angles are as long as the measured arcs, and each starts at a right angle to the great circle from "
+    "the first point",
     "for a centred cosine, the mean over the prompts of the set is subtracted from each vector; dot products and "
     "squared norms are summed over prompts before the division",
     f"a centred cosine counts as below or above 0 if its family-wise p over all blocks is at most {LEVEL}; the null is "

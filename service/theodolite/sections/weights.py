@@ -21,7 +21,7 @@ _HOW_TO_READ = (
     "same subspace, about r/d_model for random subspaces. W_O and W_down write to the residual stream; W_Q, W_K, W_V, "
     "W_gate and W_up read it. “Norms folded” means that each matrix that reads the stream is multiplied "
     "by the scale γ of the norm before it, and each matrix that writes to the stream by that of the norm behind it, if "
-    "the model has one. The other maps have the matrices as stored."
+    "the model has one. The other figures use the matrices as stored."
 )
 _PAIRS = (("down", "q"), ("down", "up"))  # the writers and readers that every run shows
 

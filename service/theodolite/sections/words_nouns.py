@@ -23,10 +23,11 @@ _LAYER_SUM = -1  # the head index in noun_values for the sum over all heads
 _HOW_TO_READ = (
     "The heads of all layers get the embeddings of the nouns, not the states that they read in the model. The "
     "similarity of two nouns is the dot product of their embeddings after the norm that precedes attention. The score "
-    "is that of one noun as query and the other one as key. For each noun, all other nouns are ranked by similarity "
+    "is that of one noun as query and the other one as key, at offset 0: there, rotary positions change nothing, but "
+    "two nouns of a text never stand there. For each noun, all other nouns are ranked by similarity "
     "and by score. The relatedness of a head is Spearman's correlation of these two rankings, as the mean over nouns: "
-    "1 if the head orders the nouns as the embedding does, 0 if both orders are unrelated, negative if the head "
-    "prefers unrelated nouns. “Permuted "
+    "1 if the head orders the nouns as the embedding does, 0 if the two orders have no correlation, negative if the "
+    "head prefers dissimilar nouns. “Permuted "
     "nouns” compares the scores of a noun with the similarities of another noun, 200 times. “Random matrices” replaces "
     "W_QK by 200 random matrices with the same singular values. The test against random matrices is the stricter one "
     "if nouns form groups, because even a random matrix gives nouns of one group similar scores. The "
@@ -101,15 +102,15 @@ def _subject_facts(words: xr.Dataset, n: int, chance: float) -> Iterator[str]:
     passed = words["own_first_p_family"] <= LEVEL
     best = words.stack(place=("layer", "head")).isel(place=int(np.nanargmax(first.values)))
     sentence = (
-        "Subject heads (the query of a noun gives its own key the largest score): in "
-        f"{int(passed.sum())} of {first.size} heads this is so for more nouns than with permuted nouns (family-wise p "
-        f"of at most {LEVEL}, n = {n} nouns)"
+        "Heads in which the query of a noun gives its own key the largest score for more nouns than with permuted "
+        f"nouns (family-wise p of at most {LEVEL}, n = {n} nouns): {int(passed.sum())} of {first.size}"
     )
     if passed.any():
         layers = first["layer"].values[passed.any("head").values]
+        most = int((first.where(passed) > 0.5).sum())
         sentence += (
             f"; they are in layers {int(layers.min())} to {int(layers.max())}, and their median share of nouns is "
-            f"{percent(first.where(passed).median(), 0)}"
+            f"{percent(first.where(passed).median(), 0)}; {most} of them have more than half of the nouns"
         )
     yield (
         f"{sentence}. The largest share is {percent(best['own_first'], 0)}, of "
@@ -121,8 +122,8 @@ def _subject_facts(words: xr.Dataset, n: int, chance: float) -> Iterator[str]:
         top = keys.stack(place=("layer", "head"))
         top = top.isel(place=int(np.nanargmax(top.values)))
         yield (
-            f"Share of nouns with a spelling of themselves among the {int(words.attrs['tokens'])} tokens of the "
-            "vocabulary that have the largest scores as their keys: largest "
+            f"For each noun as query, take the {int(words.attrs['tokens'])} tokens of the vocabulary with the largest "
+            "scores as keys. Share of nouns for which a spelling of the noun is among these tokens: largest "
             f"{percent(top, 0)}, of {head_name(int(top['layer']), int(top['head']))}; median over heads "
             f"{percent(keys.median(), 0)}; random keys give {percent(chance, 2)} (n = {n} nouns)."
         )
@@ -135,11 +136,23 @@ def _offset_facts(run: Run, words: xr.Dataset) -> Iterator[str]:
     table = read_words(run, "noun_offsets")
     medians = table.groupby("offset")["share_kept"].median()
     parts = [f"{percent(share, 0)} at offset {offset}" for offset, share in medians.items()]
+    tokens, n = int(words.attrs["tokens"]), int(table["n"].iloc[0])
     yield (
-        f"Take the {int(words.attrs['tokens'])} tokens with the largest scores as keys of a noun at offset 0. The "
-        f"share of them that is still among the best at another offset, in the median head: {', '.join(parts)} (each "
-        f"head: mean over the first {int(table['n'].iloc[0])} nouns; a head without rotary positions has 100 %)."
+        f"Take the {tokens} tokens with the largest scores as keys of a noun at offset 0. The share of them that is "
+        f"still among the best {tokens} at another offset, in the median head: {', '.join(parts)}. Two different nouns "
+        f"share {percent(_shared_keys(run, n), 0)} of these tokens at offset 0, in the median head (each head: mean "
+        f"over the first {n} nouns; a head without rotary positions has 100 %)."
     )
+
+
+def _shared_keys(run: Run, n: int) -> float:
+    """Return which share of the best keys of one of the first nouns the next noun has, in the median head."""
+    nouns = read_words(run, "noun_scores")["noun_id"].unique()[:n].tolist()
+    keys = read_words(run, "noun_keys", [("noun_id", "in", nouns)]).sort_values(["layer", "head", "noun_id"])
+    n_tokens = keys.groupby(["layer", "head", "noun_id"]).size().iloc[0]
+    best = keys["token_id"].to_numpy().reshape(-1, len(nouns), n_tokens)
+    after = np.roll(best, 1, axis=1)
+    return float(np.median((best[..., None] == after[..., None, :]).any(-1).mean((1, 2))))
 
 
 def _keys_and_values(run: Run, layer: int, head: int, nouns: NDArray[np.int32]) -> Table:
@@ -159,8 +172,8 @@ def _keys_and_values(run: Run, layer: int, head: int, nouns: NDArray[np.int32]) 
     ]
     caption = (
         f"Nouns in {head_name(layer, head)}, the head with the largest z: the most similar noun, the noun with the "
-        "largest score, the tokens with the largest scores as keys, and the tokens that the head's value makes most "
-        "likely"
+        "largest score, the tokens with the largest scores as keys, and the tokens whose logits the head's value "
+        "raises the most"
     )
     return Table(caption, ["noun", "nearest before", "nearest after", "keys", "values"], rows)
 
@@ -173,8 +186,8 @@ def _layer_sums(run: Run, words: xr.Dataset, nouns: NDArray[np.int32]) -> Table:
     names = dict(zip(tables[0]["noun_id"], tables[0]["noun"].str.strip(), strict=True))
     rows = [[names[noun], *(_first_tokens(table[table["noun_id"] == noun]) for table in tables)] for noun in nouns]
     caption = (
-        "Tokens whose logits rise the most when a noun's embedding passes the sum of W_VO over all heads of a layer; "
-        "tokens with long embeddings have an advantage"
+        "Tokens whose logits rise the most when a noun's embedding is multiplied by the sum of W_VO over all heads of "
+        "a layer; tokens with long embeddings have an advantage"
     )
     return Table(caption, ["noun", *(f"layer {at}" for at in shown)], rows)
 

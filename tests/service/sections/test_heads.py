@@ -1,4 +1,4 @@
-"""Sentences about the ranks of heads, beside those of random weights."""
+"""Sentences about ranks and copying scores of heads, beside those of random weights, and the section's tables."""
 
 import numpy as np
 import pytest
@@ -6,6 +6,7 @@ import xarray as xr
 from support.finished_runs import finished_run
 
 from theodolite.sections import heads
+from theodolite.sections.parts import CHANCE
 from theodolite.store.result_reader import read_group
 
 RANKS = np.array([[[[8.0, 7.5], [3.04, 9.0]], [[60.0, 50.0], [12.25, 70.0]]]]).swapaxes(0, 1)
@@ -53,4 +54,56 @@ def test_a_stored_run_has_the_null_unless_an_older_version_wrote_it(tmp_path, ol
     assert fact == (
         "Median effective rank of the circuits, of at most 2: QK 1.5 (smallest 1.5, of L0H0); VO 1.5 (smallest 1.5, of "
         f"L0H0){'' if parts else '; circuits of random weights have 1.8'}."
+    )
+
+
+@pytest.mark.parametrize(
+    ("uncentred", "relative"),
+    [(0.5, "relative to the mean logit"), (np.nan, "with constants that the softmax ignores")],
+)
+def test_heads_are_counted_by_the_sign_of_a_high_copying_score(uncentred, relative):
+    scores = xr.DataArray([[0.95, 0.9], [0.91, -0.95]], dims=("layer", "head"))
+    scores = scores.assign_coords(layer=range(2), head=range(2))
+    data = {"copying_score": scores, "copying_score_uncentred": scores * 0 + uncentred}
+    assert next(heads._copying_facts(xr.Dataset(data))) == (
+        "2 of 4 heads have a copying score above 0.9 (on the whole, tokens raise their own logits, "
+        f"{relative}), and 1 heads have a score below -0.9 (they lower them)."
+    )
+
+
+SECTION = {
+    "effective_rank": 1.5,
+    "singular_values": 1.0,
+    "null_dimension": 3,
+    "null_variance": 0.25,
+    "direction_alignment": 0.5,
+    "alignment_z": 4.0,
+    "alignment_null_mean": 0.25,
+    "alignment_null_sd": 0.125,
+    "alignment_p_family": 0.01,
+    "alignment_p_low_family": 1.0,
+}
+
+
+@pytest.mark.parametrize("z", [4.0, np.nan])
+def test_the_section_has_a_table_of_tested_alignments(tmp_path, monkeypatch, z):
+    values = {"directions": {"reliability": 0.9}, "heads": SECTION | {"alignment_z": z}}
+    run = finished_run(tmp_path, {"curves": {}, **values})
+    noted = read_group(run, "heads").assign_attrs(notes=[])
+    monkeypatch.setattr(heads, "read_group", lambda _, name: noted if name == "heads" else read_group(run, name))
+    (section,) = heads.sections(run)
+    rows = [
+        [side, *row]
+        for side in ("QK query", "QK key", "VO input", "VO output")
+        for row in (
+            ["largest 4.0", "L0H0", "0.50", "0.25 ± 0.12", "0.01"],
+            ["smallest 4.0", "L0H0", "0.50", "0.25 ± 0.12", "1"],
+        )
+    ]
+    assert [table.rows for table in section.tables] == ([] if np.isnan(z) else [rows])
+    assert (CHANCE in section.notes) == np.isfinite(z)
+    assert section.facts[-1] == (
+        "Median dimension of the null space of a query or key projection: 3 of 8, 37.5 %. Median share of the variance "
+        "of attention's input in that null space, at position -1: 25.0 % for queries, 25.0 % for keys (sets of 4 to 4 "
+        "prompts)."
     )

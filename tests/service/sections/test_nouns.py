@@ -34,8 +34,23 @@ def tables(layer: int, head: int) -> dict[str, pd.DataFrame]:
     )
     near = pd.DataFrame({"noun_id": range(4), "noun": NOUNS, "nearest_before": "sun", "nearest_after": "sea"})
     offsets = pd.DataFrame({"offset": [1, 4] * 2, "share_kept": [0.9, 0.5, 0.7, 0.1], "n": 4})
-    found = {"noun_scores": scores.assign(score=range(16), **names), "noun_keys": lists, "noun_values": lists}
-    return {**found, "noun_alignment": near, "noun_offsets": offsets}
+    found = {"noun_scores": scores.assign(score=range(16), **names), "noun_keys": every_head(lists)}
+    return {**found, "noun_values": lists, "noun_alignment": near, "noun_offsets": offsets}
+
+
+def every_head(lists):
+    """Return lists of noun_keys in every head of every layer, where no two nouns share a token."""
+    heads = [lists.assign(layer=layer, head=head) for layer in range(LAYERS) for head in range(HEADS)]
+    keys = pd.concat(heads, ignore_index=True)
+    return keys.assign(token_id=10 * keys["noun_id"] + keys["place"]).iloc[::-1]
+
+
+def rows_that_pass(table, filters):
+    """Return the rows of a table of tests; a column that the table lacks has one value."""
+    for column, operator, value in filters:
+        if column in table:
+            table = table[table[column].isin(value if operator == "in" else [value])]
+    return table
 
 
 def words_group(**changed):
@@ -53,9 +68,13 @@ def words_group(**changed):
 
 
 @pytest.fixture
-def section_of(monkeypatch):
-    found = tables(1, 1)
-    monkeypatch.setattr(words_nouns, "read_words", lambda _, name, filters=(): found[name])
+def found():
+    return tables(1, 1)
+
+
+@pytest.fixture
+def section_of(monkeypatch, found):
+    monkeypatch.setattr(words_nouns, "read_words", lambda _, name, filters=(): rows_that_pass(found[name], filters))
 
     def made(words):
         (section,) = noun_sections(None, words)
@@ -110,20 +129,56 @@ def test_means_of_permuted_nouns_that_round_to_0_have_no_sign(section_of):
     assert "random matrices give 0.00 ± 1.00" in text
 
 
+SUBJECTS = (
+    "Heads in which the query of a noun gives its own key the largest score for more nouns than with permuted nouns "
+    "(family-wise p of at most 0.05, n = 4 nouns): {} of 6{}. The largest share is 75 %, of L1H1; permuted nouns give "
+    "100.0 %."
+)
+OFFSETS = (
+    "Take the 5 tokens with the largest scores as keys of a noun at offset 0. The share of them that is still among "
+    "the best 5 at another offset, in the median head: 80 % at offset 1, 30 % at offset 4. Two different nouns share "
+    "{} of these tokens at offset 0, in the median head (each head: mean over the first {} nouns; a head without "
+    "rotary positions has 100 %)."
+)
+
+
 def test_sentences_name_the_subject_heads_and_the_keys_at_offsets(section):
-    text = " ".join(section.facts)
-    subjects = "Subject heads (the query of a noun gives its own key the largest score): in 2 of 6 heads this is so for"
-    assert f"{subjects} more nouns than with permuted nouns (family-wise p of at most 0.05, n = 4 nouns)" in text
-    assert "they are in layers 1 to 2, and their median share of nouns is 52 %" in text
-    assert "The largest share is 75 %, of L1H1" in text
-    assert (
-        "Share of nouns with a spelling of themselves among the 5 tokens of the vocabulary that have the largest "
-        "scores as their keys: largest 38 %, of L1H1; median over heads 8 %; random keys give 0.20 % (n = 4 nouns)."
-    ) in text
-    keys = (
-        "Take the 5 tokens with the largest scores as keys of a noun at offset 0. The share of them that is still among"
+    passed = (
+        "; they are in layers 1 to 2, and their median share of nouns is 52 %; 1 of them have more than half of the "
+        "nouns"
     )
-    assert f"{keys} the best at another offset, in the median head: 80 % at offset 1, 30 % at offset 4" in text
+    assert section.facts[2:] == [
+        SUBJECTS.format(2, passed),
+        "For each noun as query, take the 5 tokens of the vocabulary with the largest scores as keys. Share of nouns "
+        "for which a spelling of the noun is among these tokens: largest 38 %, of L1H1; median over heads 8 %; random "
+        "keys give 0.20 % (n = 4 nouns).",
+        OFFSETS.format("0 %", 4),
+    ]
+
+
+def test_heads_that_find_no_more_nouns_than_with_permuted_nouns_have_no_layers(section_of):
+    section = section_of(words_group(own_first_p_family=np.full((LAYERS, HEADS), 0.06)))
+    assert section.facts[2] == SUBJECTS.format(0, "")
+
+
+def test_nouns_share_keys_with_the_next_noun_in_the_median_head(section_of, found):
+    """The heads have shares of 0, 0, 1/8, 3/8, 1/2 and 1; the last noun is compared with the first."""
+    shared = [
+        *(([0, 1], [2, 3], [4, 5], [6, 7]), ([0, 1], [2, 3], [0, 1], [2, 3])),
+        *(([0, 1], [2, 1], [4, 5], [6, 7]), ([0, 1], [1, 2], [2, 3], [4, 0])),
+        *(([0, 1], [1, 2], [2, 3], [3, 0]), ([0, 1], [1, 0], [0, 1], [1, 0])),
+    ]
+    keys = found["noun_keys"].sort_values(["layer", "head", "noun_id", "place"])
+    found["noun_keys"] = keys.assign(token_id=np.ravel(shared)).iloc[::-1]
+    assert section_of(words_group()).facts[-1] == OFFSETS.format("25 %", 4)
+
+
+def test_only_the_first_nouns_of_the_offsets_are_compared(section_of, found):
+    keys = found["noun_keys"]
+    found["noun_keys"] = keys.assign(token_id=np.where(keys["noun_id"] < 2, keys["place"], keys["token_id"]))
+    assert section_of(words_group()).facts[-1] == OFFSETS.format("25 %", 4)
+    found["noun_offsets"]["n"] = 2
+    assert section_of(words_group()).facts[-1] == OFFSETS.format("100 %", 2)
 
 
 def test_figures_are_drawn_and_tables_are_in_the_order_of_the_lists(section):
@@ -132,6 +187,14 @@ def test_figures_are_drawn_and_tables_are_in_the_order_of_the_lists(section):
     (dots,) = [trace for trace in section.maps[0].draw().data if trace.type == "scatter"]
     assert (dots.x, dots.y) == ((1,), (0,))
     keys, sums = section.tables
+    assert keys.caption == (
+        "Nouns in L1H1, the head with the largest z: the most similar noun, the noun with the largest score, the "
+        "tokens with the largest scores as keys, and the tokens whose logits the head's value raises the most"
+    )
+    assert sums.caption == (
+        "Tokens whose logits rise the most when a noun's embedding is multiplied by the sum of W_VO over all heads of "
+        "a layer; tokens with long embeddings have an advantage"
+    )
     assert keys.rows[0] == ["cat", "sun", "sea", "·cat0  ·cat1", "·cat0  ·cat1"]
     assert sums.columns == ["noun", "layer 0", "layer 1", "layer 2"]
     assert all(len(row) == 4 for row in sums.rows)

@@ -21,11 +21,12 @@ GAUSSIAN = {
     "intrinsic_dimension_gaussian": 20.0,
     "intrinsic_dimension_gaussian_sd": 1.5,
 }
-CKA = (
-    "Debiased CKA between the input and the output of {}, median over layers (in parentheses: with another prompt's "
-    "step added to the input; of the step alone; layers in which the output has more than with another prompt's step): "
+CKA = "Debiased CKA between the input and the output of {}, median over layers: "
+CONTROLS = "{} (with another prompt's step added to the input: {}; input with the step alone: {})"
+CKA_SCALE = (
+    " Equal geometry gives 1, independent activations give 0; by chance, another prompt's step gives less in about "
+    "half of the layers."
 )
-CKA_SCALE = " Equal geometry gives 1, independent activations give 0."
 
 
 def section_of(tmp_path, module, name, values):
@@ -95,7 +96,7 @@ def test_cka_through_a_block_stands_beside_the_step_of_another_prompt_and_the_st
     section = section_of(tmp_path, gram, "gram", {**SHAPE, **THROUGH, **PERMUTED, **BRANCHES})
     numbers = {"attention": (0.994, 0.712, 0.763), "the MLP": (0.98, 0.8, 0.9), "the whole block": (0.97, 0.75, 0.85)}
     for step, (cka, other, alone) in numbers.items():
-        text = f"{cka:.3f} ({other:.3f}; {alone:.3f}; 4 of 4)"
+        text = CONTROLS.format(f"{cka:.3f}", f"{other:.3f}, less in 4 of 4 layers", f"{alone:.3f}")
         assert cka_of(section, step) == f"{CKA.format(step)}harmful {text}; harmless {text}.{CKA_SCALE}"
     assert not any("leave out" in fact for fact in section.facts)
     assert lines_of(section, "gram.blocks").count("harmful, attention") == 2
@@ -105,9 +106,10 @@ def test_medians_of_cka_are_over_the_layers_of_each_set(tmp_path):
     by_set = np.array([[0.9, 0.8, np.nan, 0.7], [0.1, 0.2, 0.3, 0.4]])[:, None]
     permuted = by_set / [[[10]], [[0.5]]]
     values = {**SHAPE, "cka_block": by_set, "cka_block_permuted": permuted, "cka_block_branch": by_set / 2}
+    harmful = CONTROLS.format("0.800", "0.080, less in 3 of 3 layers", "0.400")
+    harmless = CONTROLS.format("0.250", "0.500, less in 0 of 4 layers", "0.125")
     assert cka_of(section_of(tmp_path, gram, "gram", values), "the whole block") == (
-        f"{CKA.format('the whole block')}harmful 0.800 (0.080; 0.400; 3 of 3); harmless 0.250 (0.500; 0.125; 0 "
-        f"of 4).{CKA_SCALE}"
+        f"{CKA.format('the whole block')}harmful {harmful}; harmless {harmless}.{CKA_SCALE}"
     )
 
 
@@ -120,8 +122,8 @@ def test_parallel_blocks_state_only_the_steps_that_they_have(tmp_path):
 @pytest.mark.parametrize(
     ("lacks", "expected"),
     [
-        (["_permuted"], "0.994 (unknown; 0.763; unknown)"),
-        (["_permuted", "_branch"], "0.994 (unknown; unknown; unknown)"),
+        (["_permuted"], CONTROLS.format("0.994", "unknown", "0.763")),
+        (["_permuted", "_branch"], CONTROLS.format("0.994", "unknown", "unknown")),
     ],
 )
 def test_cka_of_an_older_version_has_the_controls_that_it_has(older_run, lacks, expected):
@@ -136,7 +138,8 @@ def test_medians_of_cka_leave_out_and_name_sets_of_one_direction(tmp_path):
     cka = np.array([0.9, 0.5])[:, None, None]
     values = {**SHAPE, **THROUGH, "cka_attention": cka, "cka_attention_permuted": cka / 2}
     section = section_of(tmp_path, gram, "gram", {**values, "participation_ratio": ratios})
-    harmful = f"{CKA.format('attention')}harmful 0.900 (0.450; unknown; 4 of 4)"
+    controls = CONTROLS.format("0.900", "0.450, less in 4 of 4 layers", "unknown")
+    harmful = f"{CKA.format('attention')}harmful {controls}"
     assert cka_of(section, "attention") == f"{harmful}.{CKA_SCALE}"
     assert starting(section, "The medians of CKA") == (
         "The medians of CKA leave out harmless: the participation ratio is below 2 at most depths, so most of the "
@@ -144,7 +147,8 @@ def test_medians_of_cka_leave_out_and_name_sets_of_one_direction(tmp_path):
     )
     ratios[1, 0, 0, 2] = 2.0
     section = section_of(tmp_path / "half", gram, "gram", {**values, "participation_ratio": ratios})
-    assert cka_of(section, "attention").startswith(f"{harmful}; harmless 0.500 (0.250; unknown;")
+    harmless = CONTROLS.format("0.500", "0.250, less in 4 of 4 layers", "unknown")
+    assert cka_of(section, "attention") == f"{harmful}; harmless {harmless}.{CKA_SCALE}"
     assert not any("leave out" in fact for fact in section.facts)
 
 
@@ -179,7 +183,7 @@ def test_a_dimension_without_that_of_gaussian_samples_is_not_the_largest(tmp_pat
 
 def test_a_run_without_nulls_of_gram_has_its_other_sentences(tmp_path):
     section = section_of(tmp_path, gram, "gram", {**SHAPE, **THROUGH, "intrinsic_dimension": DIMENSION})
-    text = "0.980 (unknown; unknown; unknown)"
+    text = CONTROLS.format("0.980", "unknown", "unknown")
     assert cka_of(section, "the MLP") == f"{CKA.format('the MLP')}harmful {text}; harmless {text}.{CKA_SCALE}"
     assert not any("TwoNN" in fact for fact in section.facts)
     assert not any("Gaussian" in name for name in lines_of(section, "gram.shape"))
@@ -194,8 +198,18 @@ def test_equal_signs_of_hidden_units_stand_beside_those_of_units_with_the_same_s
     assert starting(section, "Share of active hidden units") == (
         "Share of active hidden units of the MLPs (positive before gating), mean over all usable prompts: 10 % to 50 % "
         "over layers and sets. Two prompts of a set agree in 60 % to 95 % of the hidden units on whether a unit is "
-        "active. If all units of a layer were active equally often, they would agree in 50 % to 82 %, so some units "
-        "are active more often than others."
+        "active. If all units of a layer were active equally often, they would agree in 50 % to 82 %. They agree in "
+        "more than that in 7 of 7 layers, counted for each set: there, some units are active more often than others."
+    )
+
+
+def test_layers_whose_hidden_units_agree_in_no_more_than_that_are_not_counted(tmp_path):
+    overlap = np.array([[0.5, 0.8, np.nan, 0.2], [0.4, 0.6, 0.5, 0.1]])[:, None]
+    section = section_of(tmp_path, gram, "gram", {**SHAPE, "orthant_occupancy": 0.5, "orthant_overlap": overlap})
+    assert starting(section, "Share of active hidden units").endswith(
+        "Two prompts of a set agree in 10 % to 80 % of the hidden units on whether a unit is active. If all units of a "
+        "layer were active equally often, they would agree in 50 % to 50 %. They agree in more than that in 2 of 7 "
+        "layers, counted for each set: there, some units are active more often than others."
     )
 
 
@@ -214,7 +228,7 @@ def test_silhouettes_are_sentences_of_the_permutation_tests_and_numbers_of_the_t
 
 
 SHARE = "The three features with the largest variances have this share of the total variance, over depths: "
-EQUAL = ". If all features had equal variances, three would have 37.5 %."  # three of eight
+EQUAL = ". If all features had equal variances, three of them, chosen in advance, would have 37.5 %."  # of eight
 
 
 def test_the_share_of_the_leading_features_is_stated_not_assumed(tmp_path, older_run):

@@ -1,4 +1,4 @@
-"""Sentences about the separation of two sets, and about its tests with permuted labels."""
+"""Sentences about the separation of two sets, and sentences and a table of its tests with permuted labels."""
 
 import numpy as np
 import pytest
@@ -6,8 +6,8 @@ from support.finished_runs import finished_run
 
 from theodolite.query.compare import BOUND
 from theodolite.sections import separation
-from theodolite.sections.parts import CHANCE
-from theodolite.sections.permutations import permutation_facts
+from theodolite.sections.parts import CHANCE, Table
+from theodolite.sections.permutations import permutation_facts, permutation_tables
 from theodolite.store.result_reader import read_group
 
 Z = {
@@ -28,21 +28,14 @@ NULLS = {
     "on_sphere_auroc": (0.5, 0.05),
     "norm_auroc": (0.55, 0.05),
 }
-AUROC = (
-    "AUROC 4 of 8 (largest z 9.0, at layer 1 mid, where it is 0.95 and permuted labels give 0.5 ± 0.05, p = 0.005 "
-    "over all depths)"
-)
-PAIRS = (
-    "share of pairs in the right order 1 of 7 (largest z 6.0, at layer 3 mid, where it is 0.983 and permuted labels "
-    "give 0.5 ± 0.08, p = 0.005 over all depths)"
-)
-DISTANCE = (
-    "distance of the two means 1 of 8 (largest z 5.0, at layer 0 pre, where it is 4.5 and permuted labels give 2 ± "
-    "0.5, p = 0.005 over all depths)"
-)
-SILHOUETTE = (
-    "silhouette of the two sets (from -1 to 1; near 0 or below, the sets are no clusters) 1 of 8 (largest z 12.0, at "
-    "layer 2 pre, where it is 0.124 and permuted labels give 0.004 ± 0.01, p = 0.005 over all depths)"
+AUROC = ["AUROC", "4 of 8", "9.0", "layer 1 mid", "0.95", "0.5 ± 0.05", "0.005"]
+PAIRS = ["share of pairs in the right order", "1 of 7", "6.0", "layer 3 mid", "0.983", "0.5 ± 0.08", "0.005"]
+DISTANCE = ["distance of the two means", "1 of 8", "5.0", "layer 0 pre", "4.5", "2 ± 0.5", "0.005"]
+SILHOUETTE = ["silhouette of the two sets", "1 of 8", "12.0", "layer 2 pre", "0.124", "0.004 ± 0.01", "0.005"]
+COLUMNS = ["statistic", "depths above chance", "largest z", "depth", "value there", "permuted labels", "p"]
+CAPTION = (
+    "Statistics and their values under permuted labels, mean ± standard deviation, at the depth with the largest z; "
+    "the silhouette is from -1 to 1, and near 0 or below, the sets are no clusters"
 )
 DEPTHS = (
     "Number of depths at which a statistic exceeds its values under permuted labels (family-wise p of at most 0.05, 64 "
@@ -64,11 +57,15 @@ def permuted(**changed):
     return values | changed
 
 
-def facts_of(tmp_path, tests=None, **changed):
+def section_of(tmp_path, tests=None, **changed):
     groups = {"curves": {}, "directions": {}, "separation": SEPARATION | changed}
     (section,) = separation.sections(finished_run(tmp_path, groups | ({"permutations": tests} if tests else {})))
     assert (CHANCE in section.notes) == (tests is not None)
-    return section.facts
+    return section
+
+
+def facts_of(tmp_path, tests=None, **changed):
+    return section_of(tmp_path, tests, **changed).facts
 
 
 def starting(facts, text):
@@ -77,31 +74,47 @@ def starting(facts, text):
     return fact
 
 
-def test_one_sentence_lists_all_tested_statistics(tmp_path):
-    expected = f"{DEPTHS}{AUROC}; {PAIRS}; {DISTANCE}; {SILHOUETTE}."
-    assert starting(facts_of(tmp_path, permuted()), "Number of depths") == expected
-    assert "the tests are one-sided, and report values below chance only where a sentence says so" in CHANCE
+def counted(*rows):
+    """Return the sentence about the statistics in these rows of the table."""
+    return f"{DEPTHS}{'; '.join(f'{name} {passed}' for name, passed, *_ in rows)}."
+
+
+def test_a_sentence_counts_the_depths_of_all_tested_statistics_and_a_table_has_their_largest_z(tmp_path):
+    section = section_of(tmp_path, permuted())
+    assert starting(section.facts, "Number of depths") == (
+        f"{DEPTHS}AUROC 4 of 8; share of pairs in the right order 1 of 7; distance of the two means 1 of 8; silhouette "
+        "of the two sets 1 of 8."
+    )
+    assert section.tables == [Table(CAPTION, COLUMNS, [AUROC, PAIRS, DISTANCE, SILHOUETTE])]
+
+
+def test_the_note_on_chance_says_what_is_permuted_and_tested():
+    assert "in a paired contrast, labels are exchanged only inside a pair; " in CHANCE
+    assert "each statistic, and each side of the heads, is tested by itself; " in CHANCE
+    assert "tests are one-sided: they look for values above chance, except where a sentence says otherwise; " in CHANCE
     assert CHANCE.endswith("so with 200 draws the smallest possible p is 0.005")
 
 
 def test_a_statistic_without_a_test_is_left_out(tmp_path):
     """A contrast without pairs has no order of pairs, and equal sets have no silhouette."""
     unknown = {f"{name}_{part}": np.nan for name in ("paired_accuracy", "silhouette") for part in ("z", "p_family")}
-    facts = facts_of(tmp_path, permuted(**unknown))
-    assert starting(facts, "Number of depths") == f"{DEPTHS}{AUROC}; {DISTANCE}."
+    section = section_of(tmp_path, permuted(**unknown))
+    assert starting(section.facts, "Number of depths") == counted(AUROC, DISTANCE)
+    assert [table.rows for table in section.tables] == [[AUROC, DISTANCE]]
 
 
 def test_an_older_version_has_no_silhouette(older_run):
     tests = read_group(older_run("permutations", permuted(), "silhouette"), "permutations")
-    assert list(permutation_facts(tests.sel(contrast="refusal", position=-1))) == [
-        f"{DEPTHS}{AUROC}; {PAIRS}; {DISTANCE}."
-    ]
+    of_contrast = tests.sel(contrast="refusal", position=-1)
+    assert list(permutation_facts(of_contrast)) == [counted(AUROC, PAIRS, DISTANCE)]
+    assert permutation_tables(of_contrast) == [Table(CAPTION, COLUMNS, [AUROC, PAIRS, DISTANCE])]
 
 
 def test_a_statistic_that_never_passes_has_its_largest_z(tmp_path):
-    silhouette = SILHOUETTE.replace(" 1 of 8", " 0 of 8").replace("p = 0.005", "p = 0.06")
-    facts = facts_of(tmp_path, permuted(silhouette_p_family=0.06))
-    assert starting(facts, "Number of depths") == f"{DEPTHS}{AUROC}; {PAIRS}; {DISTANCE}; {silhouette}."
+    silhouette = ["silhouette of the two sets", "0 of 8", "12.0", "layer 2 pre", "0.124", "0.004 ± 0.01", "0.06"]
+    section = section_of(tmp_path, permuted(silhouette_p_family=0.06))
+    assert starting(section.facts, "Number of depths") == counted(AUROC, PAIRS, DISTANCE, silhouette)
+    assert [table.rows for table in section.tables] == [[AUROC, PAIRS, DISTANCE, silhouette]]
 
 
 def test_controls_state_their_largest_auroc_beside_permuted_labels(tmp_path):
@@ -109,29 +122,39 @@ def test_controls_state_their_largest_auroc_beside_permuted_labels(tmp_path):
     controls = {"on_sphere_auroc": values, "on_sphere_auroc_band_low": values - 0.1, "on_sphere_auroc_band_high": 0.99}
     controls |= {"norm_auroc": 0.6, "norm_auroc_band_low": 0.45, "norm_auroc_band_high": 0.7}
     facts = facts_of(tmp_path, permuted(**controls))
-    at = "depths (family-wise p of at most 0.05). The largest AUROC is"
+    at = "depths (family-wise p of at most 0.05). The largest AUROC"
     assert starting(facts, "Scaled to the same norm") == (
-        "Scaled to the same norm, so that only directions differ, the activations separate the sets at 4 of 8 "
-        f"{at} 0.951 [0.851, 0.990] at layer 1 mid, where permuted labels give 0.50 ± 0.05, p = 0.005 over all depths."
-    )
-    assert starting(facts, "The length of the activations alone") == (
-        "The length of the activations alone (AUROC, where a value below 0.5 counts as 1 - AUROC) differs between the "
-        f"sets at 0 of 8 {at} 0.600 [0.450, 0.700] at layer 0 pre, where permuted labels give 0.55 ± 0.05, p = 0.3 "
+        "Scaled to the same norm, so that only directions differ, the activations separate the sets better than chance "
+        f"at 4 of 8 {at} is 0.951 [0.851, 0.990] at layer 1 mid, where permuted labels give 0.50 ± 0.05, p = 0.005 "
         "over all depths."
+    )
+    assert starting(facts, "By their length alone") == (
+        f"By their length alone, the activations separate the sets better than chance at 0 of 8 {at} (a value below "
+        "0.5 counts as 1 - AUROC) is 0.600 [0.450, 0.700] at layer 0 pre, where permuted labels give 0.55 ± 0.05, p = "
+        "0.3 over all depths."
     )
 
 
 def test_controls_without_values_are_left_out(tmp_path):
     facts = facts_of(tmp_path, permuted(on_sphere_auroc=np.nan, norm_auroc=np.nan))
-    assert not any(fact.startswith(("Scaled", "The norm")) for fact in facts)
+    assert not any(fact.startswith(("Scaled", "By their length")) for fact in facts)
 
 
 def test_without_tests_the_interval_decides_whether_chance_can_explain_the_auroc(tmp_path):
     chance = "The interval of the largest AUROC contains 0.5, so chance can explain it."
     assert chance not in facts_of(tmp_path)
-    facts = facts_of(tmp_path / "low", auroc_low=0.45)
-    assert chance in facts
-    assert not any("permuted labels" in fact for fact in facts)
+    section = section_of(tmp_path / "low", auroc_low=0.45)
+    assert chance in section.facts
+    assert not any("permuted labels" in fact for fact in section.facts)
+    assert section.tables == []
+
+
+def test_the_largest_auroc_says_which_depths_it_is_over(tmp_path):
+    auroc = {"auroc_band_low": 0.75, "auroc_band_high": 0.975}
+    assert starting(facts_of(tmp_path, **auroc), "Largest cross-validated AUROC") == (
+        "Largest cross-validated AUROC over 8 depths, without the output of the last block: 0.900 [0.750, 0.975] at "
+        "layer 0 pre (64 and 63 prompts; chance gives 0.5)."
+    )
 
 
 @pytest.mark.parametrize(("low", "known"), [(BOUND, True), (BOUND - 0.001, False)])
@@ -161,10 +184,13 @@ def cosines(*neighbours):
     return matrix
 
 
+ABOVE = "of 3 pairs of layers have a z above 2.1, Bonferroni's limit)"
+
+
 @pytest.mark.parametrize(
     ("second", "expected"),
     [
-        ([0.1, 0.5, 0.2], "; resid_mid 0.20 (permuted labels give 0.25; 1 of 3 pairs of layers have a z above 2.1)"),
+        ([0.1, 0.5, 0.2], f"; resid_mid 0.20 (permuted labels give 0.25; 1 {ABOVE}"),
         ([np.nan] * 3, ""),
     ],
 )
@@ -177,17 +203,27 @@ def test_cosines_between_neighbouring_layers_of_all_sites_stand_in_one_sentence(
     groups = {"curves": {}, "directions": {"direction_cosine": own}, "separation": SEPARATION, "permutations": tests}
     (section,) = separation.sections(finished_run(tmp_path, groups))
     assert starting(section.facts, "Median cosine") == (
-        "Median cosine between the directions of neighbouring layers: resid_pre 0.98 (permuted labels give 0.70; 3 of "
-        "3 pairs of layers have a z above 2.1)"
-        f"{expected}."
+        "Median cosine between the directions of neighbouring layers: resid_pre 0.98 (permuted labels give 0.70; 3 "
+        f"{ABOVE}{expected}."
+    )
+
+
+def test_cosines_without_a_spread_of_permuted_labels_have_no_limit(tmp_path):
+    own, permuted_mean = cosines([0.9, 0.98, 0.99], [0.1, 0.5, 0.2]), cosines([0.6, 0.7, 0.8], [0.25, 0.35, 0.15])
+    tests = permuted(direction_cosine_null_mean=permuted_mean)
+    groups = {"curves": {}, "directions": {"direction_cosine": own}, "separation": SEPARATION, "permutations": tests}
+    (section,) = separation.sections(finished_run(tmp_path, groups))
+    assert starting(section.facts, "Median cosine") == (
+        "Median cosine between the directions of neighbouring layers: resid_pre 0.98 (permuted labels give 0.70); "
+        "resid_mid 0.20 (permuted labels give 0.25)."
     )
 
 
 def test_the_fisher_ratio_stands_behind_the_accuracy(tmp_path):
     fisher = {"fisher_ratio": 12.34, "fisher_ratio_low": 10.0, "fisher_ratio_high": 14.5}
     assert starting(facts_of(tmp_path, **fisher), "Accuracy") == (
-        f"{ACCURACY}The Fisher ratio there is 12.3 [10, 14.5] (squared distance of the means over the variances of "
-        "both sets, each summed over all features; equal means give 0)."
+        f"{ACCURACY}The Fisher ratio there is 12.3 [10, 14.5] (squared distance of the means, divided by the sum "
+        "of both sets' variances, both summed over all features; equal means give 0)."
     )
 
 

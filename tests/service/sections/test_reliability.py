@@ -1,4 +1,4 @@
-"""Directions that few prompts cannot repeat are drawn grey, and no sentence interprets them."""
+"""Directions that few prompts cannot repeat are drawn grey, and no sentence or table interprets them."""
 
 import numpy as np
 import pytest
@@ -7,6 +7,7 @@ from support.finished_runs import finished_run
 
 from theodolite.query.directions import unreliable_layers
 from theodolite.sections import heads, separation
+from theodolite.sections.parts import MISSING, Table
 from theodolite.store.result_reader import read_group
 
 RELIABILITY = np.array([[np.nan, 0.3, 0.6, 0.9], [0.2, 0.4, 0.7, 0.95]])[:, None]  # (site, position, layer)
@@ -92,9 +93,16 @@ def heads_group(alignment, z=np.nan):
 
 
 ALIGN = (
-    "Heads whose alignment with the direction of the contrast refusal exceeds chance, at offset 0 (family-wise p of at "
-    "most 0.05{}): "
+    "Heads whose alignment with the direction of the contrast refusal is larger or smaller than with permuted labels{}"
+    ", at offset 0 (family-wise p of at most 0.05{}): "
 )
+ALIGNED = ALIGN.format("", "")
+CAPTION = (
+    "Alignment with refusal, and alignment with permuted labels (mean ± standard deviation): the heads with the "
+    "largest and the smallest z of each side; p is over all heads of the side"
+)
+COLUMNS = ["side", "z", "head", "alignment", "permuted labels", "p"]
+NULL = "0.25 ± 0.12"
 LEFT_OUT = "Alignments with refusal that are left out: "
 UNRELIABLE = "(unreliable direction)"
 BELOW = "A direction is unreliable if its reliability is below 0.5."
@@ -109,51 +117,91 @@ def test_heads_at_unreliable_layers_are_not_the_largest(run):
     reading = "; ".join(f"{side} is not tested (largest of 6 heads L0H1: 0.91)" for side in READING)
     left_out = ", ".join(f"2 heads of {side} {UNRELIABLE}" for side in READING)
     assert list(heads._alignment_facts(heads_group(by_layer), directions)) == [
-        f"{ALIGN.format('')}{reading}; VO output is not tested (largest of 4 heads L3H1: 0.31).",
+        f"{ALIGNED}{reading}; VO output is not tested (largest of 4 heads L3H1: 0.31).",
         f"{LEFT_OUT}{left_out}, 4 heads of VO output {UNRELIABLE}. {BELOW}",
     ]
+    assert list(heads._alignment_tables(heads_group(by_layer), directions)) == []
 
 
 def test_heads_are_chosen_by_their_z_against_permuted_labels(run):
     alignment = np.array([[0.9, 0.9], [0.8, 0.8], [0.5, 0.75], [0.4, 0.6]])
     z = np.array([[9.0, 8.0], [9.5, 9.5], [4.0, 2.0], [5.0, 1.0]])
     directions = read_group(run, "directions")
-    fact, _ = heads._alignment_facts(heads_group(alignment, z), directions)
-    null = "permuted labels give 0.25 ± 0.12, p = {} over all heads of the side"
-    reading = f"4 of 6 (largest z 9.0, of L0H0: 0.90, where {null.format('0.05')})"
-    assert fact == ALIGN.format("") + "; ".join(
-        [
-            *(f"{side} {reading}" for side in READING),
-            f"VO output 2 of 4 (largest z 5.0, of L3H0: 0.40, where {null.format('0.05')}).",
+    group = heads_group(alignment, z)
+    fact, _ = heads._alignment_facts(group, directions)
+    reading = "; ".join(f"{side} larger in 4 of 6" for side in READING)
+    assert fact == f"{ALIGNED}{reading}; VO output larger in 2 of 4."
+    rows = []
+    for side in READING:
+        rows += [
+            [side, "largest 9.0", "L0H0", "0.90", NULL, "0.05"],
+            [side, "smallest 1.0", "L3H1", "0.60", NULL, MISSING],
         ]
-    )
-    fact, _ = heads._alignment_facts(heads_group(alignment, z / 4), directions)
-    assert fact.endswith(f"; VO output 0 of 4 (largest z 1.2, of L3H0: 0.40, where {null.format('0.3')}).")
+    rows += [
+        ["VO output", "largest 5.0", "L3H0", "0.40", NULL, "0.05"],
+        ["VO output", "smallest 1.0", "L3H1", "0.60", NULL, MISSING],
+    ]
+    assert list(heads._alignment_tables(group, directions)) == [Table(CAPTION, COLUMNS, rows)]
+    few = heads_group(alignment, z / 4)
+    fact, _ = heads._alignment_facts(few, directions)
+    assert fact.endswith("; VO output larger in 0 of 4.")
+    (table,) = heads._alignment_tables(few, directions)
+    assert table.rows[-2:] == [
+        ["VO output", "largest 1.2", "L3H0", "0.40", NULL, "0.3"],
+        ["VO output", "smallest 0.2", "L3H1", "0.60", NULL, MISSING],
+    ]
 
 
 def test_heads_below_chance_are_counted_too(run):
     z = np.array([[9.0, -9.0], [9.0, 9.0], [4.0, 2.0], [-5.0, 1.0]])
     group = heads_group(0.5, z)
     group["alignment_p_low_family"] = group["alignment_z"] * 0 + np.where(z < -4, 0.05, 0.06)
-    fact, _ = heads._alignment_facts(group, read_group(run, "directions"))
-    assert "; smaller than with permuted labels in 2, with a smallest z of -9.0); QK key" in fact
-    assert fact.endswith("; smaller than with permuted labels in 1, with a smallest z of -5.0).")  # of reliable layers
+    directions = read_group(run, "directions")
+    fact, _ = heads._alignment_facts(group, directions)
+    reading = "; ".join(f"{side} larger in 2 and smaller in 2 of 6" for side in READING)
+    assert fact == f"{ALIGNED}{reading}; VO output larger in 1 and smaller in 1 of 4."  # of reliable layers
+    (table,) = heads._alignment_tables(group, directions)
+    assert table.rows[:2] == [
+        ["QK query", "largest 9.0", "L0H0", "0.50", NULL, "0.05"],
+        ["QK query", "smallest -9.0", "L0H1", "0.50", NULL, "0.05"],
+    ]
+    assert table.rows[-2:] == [
+        ["VO output", "largest 4.0", "L2H0", "0.50", NULL, "0.05"],
+        ["VO output", "smallest -5.0", "L3H0", "0.50", NULL, "0.05"],
+    ]
+    group["alignment_p_low_family"] += 0.02
+    (table,) = heads._alignment_tables(group, directions)
+    assert [row[-1] for row in table.rows[-2:]] == ["0.05", "0.07"]
 
 
-def test_a_contrast_has_the_numbers_of_its_prompts(run):
+def test_an_older_version_has_no_p_of_the_smallest_z(older_run):
+    tests = {"null_mean": 0.25, "null_sd": 0.125, "z": 4.0, "p_family": 0.05}
+    values = {"direction_alignment": 0.5, **{f"alignment_{name}": value for name, value in tests.items()}}
+    run = older_run("heads", values, "p_low_family")
+    (table,) = heads._alignment_tables(read_group(run, "heads"), None)
+    assert [row[1:] for row in table.rows] == [
+        ["largest 4.0", "L0H0", "0.50", NULL, "0.05"],
+        ["smallest 4.0", "L0H0", "0.50", NULL, MISSING],
+    ] * 4
+    fact, *_ = heads._alignment_facts(read_group(run, "heads"), None)
+    assert "QK query larger in 8 of 8; " in fact
+
+
+def test_a_contrast_has_the_numbers_of_its_prompts_and_their_position(run):
     z = np.array([[9.0, 9.0], [9.0, 9.0], [4.0, 2.0], [5.0, 1.0]])
-    group = heads_group(0.5, z).assign_attrs(direction_prompts={"refusal": [64, 63]})
-    fact, _ = heads._alignment_facts(group, read_group(run, "directions"))
-    assert fact.startswith(f"{ALIGN.format(', 64 and 63 prompts')}QK query 4 of 6 (")
+    attributes = {"direction_prompts": {"refusal": [64, 63]}, "direction_position": -2}
+    fact, _ = heads._alignment_facts(heads_group(0.5, z).assign_attrs(attributes), read_group(run, "directions"))
+    assert fact.startswith(f"{ALIGN.format(' at position -2', ', 64 and 63 prompts')}QK query larger in 4 of 6; ")
 
 
 def test_no_head_is_named_if_no_direction_is_reliable(tmp_path):
     run = finished_run(tmp_path, {"directions": {"reliability": 0.1}})
     sides = (*READING, "VO output")
     assert list(heads._alignment_facts(heads_group(0.5), read_group(run, "directions"))) == [
-        ALIGN.format("") + "; ".join(f"{side} has no reliable direction at any layer" for side in sides) + ".",
+        ALIGNED + "; ".join(f"{side} has no reliable direction at any layer" for side in sides) + ".",
         LEFT_OUT + ", ".join(f"8 heads of {side} {UNRELIABLE}" for side in sides) + f". {BELOW}",
     ]
+    assert list(heads._alignment_tables(heads_group(0.5, 4.0), read_group(run, "directions"))) == []
 
 
 def test_heads_whose_input_has_equal_means_are_counted(tmp_path):
@@ -163,7 +211,7 @@ def test_heads_whose_input_has_equal_means_are_counted(tmp_path):
     fact, left_out = heads._alignment_facts(heads_group(alignment), read_group(run, "directions"))
     assert (
         fact
-        == ALIGN.format("")
+        == ALIGNED
         + "; ".join(
             f"{side} is not tested (largest of {n} heads {head}: 0.50)"
             for side, n, head in zip(

@@ -171,8 +171,8 @@ SCALES = {
     "ellipsoid_overlap_permuted": pairs(0.5, 0.4, 0.45),
 }
 CORRELATION = (
-    "Correlation over features between the scales γ of two norm layers: 0.25 (0.25 between attention, MLP and final; "
-    "medians over pairs; permuted features give 0 ± 0.22)."
+    "Correlation over features between the scales γ of two norm layers: 0.25 (0.25 between kinds (attention, MLP, "
+    "final); medians over pairs; permuted features give 0 ± 0.22)."
 )
 OVERLAP = (
     "Overlap of the ellipsoids of two norm layers along a feature (the range that both cover, divided by the range "
@@ -197,6 +197,15 @@ def test_the_scales_of_pairs_of_norm_layers_stand_beside_permuted_features(secti
     ]
     drawn = [one.draw().data[0] for one in section.maps]
     assert [(one.z[0][2], one.zmin, one.zmax) for one in drawn] == [(-0.3, -1, 1), (0.6, 0, 1)]
+
+
+def test_norm_layers_of_the_same_kind_are_told_from_those_of_different_kinds(section_of):
+    data = sphere_group(0.05, PLANE).assign({**SCALES, "scale_correlation": pairs(0.5, -0.3, 0.2)})
+    data = data.assign_coords(norm=["0.attention", "1.attention", "final"])
+    assert pair_facts(section_of(data))[0] == CORRELATION.replace(
+        "0.25 (0.25 between kinds",
+        "0.20 (0.50 between norm layers of the same kind, -0.05 between kinds",
+    )
 
 
 def test_constant_scales_have_no_correlation_and_no_null_of_it(section_of):

@@ -17,16 +17,14 @@ NAN = np.nan
 MISSING = "\N{EN DASH}"
 NOTHING = ((NAN,) * 3,) * 2
 LAW = (
-    "Law of growth of {} along depth, without the output of the last block (exponential or power law; fits at "
-    "resid_pre): {}."
+    "Law of growth of {} along depth, without the output of the last block (exponential or power law; depths "
+    "at resid_pre; the table below has both fits): {}."
 )
 MEAN_VARIANCE = LAW.replace("{}", "the mean variance", 1)
-FACTOR = "the exponential has a factor of 1.500 [1.330, 1.750] per block, R² = 0.97, n = 29 depths"
-FEW = FACTOR.replace(", n", ", the power law R² = 0.97, n")
-BOTH = FEW.replace(
-    ", n",
-    ", AIC favours the exponential by 16 (power law minus exponential, without one depth: +7 to +28), n",
-)
+FACTOR = "factor 1.500 [1.330, 1.750] per block, R² = 0.97, n = 29 depths"
+PRODUCT = "the AIC of a product of both laws is lower by 9 than that of each law at resid_mid, n = 29 depths"
+AIC = "AIC of the power law minus that of the exponential at {}, with one depth left out {}, n = 29 depths"
+POWER = "exponent 3.30 [2.90, 4.20], origin -2.5 blocks, R² = 0.97, n = 29 depths"
 FITS = ["1.500 [1.330, 1.750]", "0.97", "3.30 [2.90, 4.20]", "-2.5", "0.97"]
 """Cells of both fits in a row of the table."""
 
@@ -59,8 +57,40 @@ def rows_of(growth, labels=None):
     return growth_table(growth, labels or {"bad": "bad"}, -1).rows
 
 
-def test_an_undecided_law_has_the_factor_of_the_exponential():
-    assert fact(table()) == MEAN_VARIANCE.format(f"bad undecided ({BOTH})")
+def test_a_law_is_undecided_if_a_product_of_both_laws_is_better_at_some_site():
+    assert fact(table()) == MEAN_VARIANCE.format(f"bad undecided ({PRODUCT})")
+    at_first = PRODUCT.replace("by 9", "by 12").replace("resid_mid", "resid_pre")
+    assert fact(table(gains=(12.3, 9.3))) == MEAN_VARIANCE.format(f"bad undecided ({at_first})")
+    least = PRODUCT.replace("by 9", "by 2")
+    assert fact(table(gains=(-2.0, 2.0))) == MEAN_VARIANCE.format(f"bad undecided ({least})")
+
+
+@pytest.mark.parametrize(
+    ("differences", "expected"),
+    [
+        (((16.2, 7.3, 28.4), (9.4, 3.1, 30.0)), ("resid_mid: +9", "+3 to +30")),
+        (((16.2, 3.1, 28.4), (9.4, 7.3, 30.0)), ("resid_pre: +16", "+3 to +28")),
+        (((16.2, 7.3, 28.4), (-50.1, -61.2, -9.6)), ("resid_mid: -50", "-61 to -10")),
+        (((-42.0, -46.0, 2.9), (-34.0, -45.0, 6.8)), ("resid_mid: -34", "-45 to +7")),
+        (((-42.0, -46.0, 6.8), (-34.0, -45.0, 2.9)), ("resid_pre: -42", "-46 to +7")),
+        (((-50.1, -61.2, -9.6), (16.2, 7.3, 28.4)), ("resid_mid: +16", "+7 to +28")),
+    ],
+)
+def test_an_undecided_law_has_the_aic_at_the_site_with_the_weakest_evidence(differences, expected):
+    growth = table(differences=differences, gains=(-2.0, 1.99))
+    assert fact(growth) == MEAN_VARIANCE.format(f"bad undecided ({AIC.format(*expected)})")
+
+
+def test_too_few_depths_at_one_site_are_named():
+    growth = table(differences=(NOTHING[0], (-40.2, -49.6, -31.3)), gains=(NAN, -2.0))
+    assert "bad undecided (a verdict needs 11 depths at each site, n = 29 depths)" in fact(growth)
+
+
+def test_an_exponential_that_grows_too_little_is_named():
+    growth = table(differences=((16.2, 7.3, 28.4), (9.1, 6.2, 19.6)), gains=(-2.0, 1.3), log_growth=1.3)
+    assert "bad undecided (the exponential fits better, but changes the quantity by less than a factor of 4," in fact(
+        growth
+    )
 
 
 def test_an_exponential_has_its_factor():
@@ -68,11 +98,11 @@ def test_an_exponential_has_its_factor():
 
 
 def test_a_power_law_has_its_exponent_and_origin():
-    expected = "bad power law (exponent 3.30 [2.90, 4.20], origin {} blocks, R² = 0.97, n = 29 depths)"
-    assert fact(table("power law")) == MEAN_VARIANCE.format(expected.format("-2.5"))
+    assert fact(table("power law")) == MEAN_VARIANCE.format(f"bad power law ({POWER})")
     growth = table("power law")
     growth["origin_at_limit"] = growth["law"] == "power_law"
-    assert fact(growth) == MEAN_VARIANCE.format(expected.format("-2.5 (limit)"))
+    limit = POWER.replace("-2.5", "-2.5 (limit)")
+    assert fact(growth) == MEAN_VARIANCE.format(f"bad power law ({limit})")
 
 
 @pytest.mark.parametrize(
@@ -84,13 +114,14 @@ def test_a_power_law_has_its_exponent_and_origin():
     ],
 )
 def test_a_falling_quantity_has_a_factor_below_1(low, high, interval):
-    growth = table(slope=(low + high) / 2, slope_low=low, slope_high=high)
-    assert f"(the exponential has a factor of {interval} per block, " in fact(growth)
+    growth = table("exponential", slope=(low + high) / 2, slope_low=low, slope_high=high)
+    assert fact(growth) == MEAN_VARIANCE.format(f"bad exponential ({FACTOR.replace(FITS[0], interval)})")
     assert [row[4] for row in rows_of(growth)] == [interval] * 2
 
 
 def test_too_few_depths_are_named():
-    assert fact(table(differences=NOTHING)) == MEAN_VARIANCE.format(f"bad undecided ({FEW}; a verdict needs 11)")
+    growth = table(differences=NOTHING, gains=(NAN, NAN), n=10)
+    assert fact(growth) == MEAN_VARIANCE.format("bad undecided (a verdict needs 11 depths at each site, n = 10 depths)")
 
 
 def test_a_constant_has_no_slope():
@@ -99,9 +130,10 @@ def test_a_constant_has_no_slope():
 
 
 def test_the_slope_is_that_of_the_first_site():
-    growth = table()
-    growth.loc[growth["site"] == "resid_mid", ["slope", "r_squared", "n"]] = 0.5, 0.2, 28
-    assert fact(growth) == MEAN_VARIANCE.format(f"bad undecided ({BOTH})")
+    for verdict, expected in (("exponential", FACTOR), ("power law", POWER), ("undecided", PRODUCT)):
+        growth = table(verdict)
+        growth.loc[growth["site"] == "resid_mid", ["slope", "r_squared", "n"]] = 0.5, 0.2, 28
+        assert fact(growth) == MEAN_VARIANCE.format(f"bad {verdict} ({expected})")
 
 
 def test_one_sentence_lists_all_sets_of_a_quantity():
@@ -111,12 +143,9 @@ def test_one_sentence_lists_all_sets_of_a_quantity():
     growth = pd.concat([table(), other, norms, largest, *hidden], ignore_index=True)
     labels = {"bad": "bad", "a set": "a set (marked)"}
     assert list(growth_facts(growth, labels, -1)) == [
-        MEAN_VARIANCE.format(
-            f"bad undecided ({BOTH}); a set (marked) power law (exponent 3.30 [2.90, 4.20], origin -2.5 blocks, R² = "
-            "0.97, n = 29 depths)"
-        ),
+        MEAN_VARIANCE.format(f"bad undecided ({PRODUCT}); a set (marked) power law ({POWER})"),
         LAW.format("the norm", f"bad exponential ({FACTOR})"),
-        LAW.format("the largest variance", f"bad undecided ({BOTH})"),
+        LAW.format("the largest variance", f"bad undecided ({PRODUCT})"),
     ]
     assert [row[:3] for row in rows_of(growth, labels)] == [
         [quantity, label, site]
@@ -134,10 +163,13 @@ def test_a_set_whose_fits_start_at_another_site_names_it():
     """Fewer than four values may have a logarithm at one site: the first input can be equal in all prompts."""
     other = table(set="other")
     growth = pd.concat([table(), other[other["site"] == "resid_mid"]], ignore_index=True)
-    at_mid = BOTH.replace("exponential by 16", "power law by 50").replace("+7 to +28", "-61 to -10")
-    assert fact(growth, {"bad": "bad", "other": "other"}) == MEAN_VARIANCE.format(
-        f"bad undecided ({BOTH}); other undecided ({at_mid} at resid_mid)"
+    labels = {"bad": "bad", "other": "other"}
+    assert fact(growth, labels) == MEAN_VARIANCE.format(
+        f"bad undecided ({PRODUCT}); other undecided ({PRODUCT} at resid_mid)"
     )
+    growth["aic_gain_of_product"] = 0.0
+    aic = AIC.format("resid_mid: -50", "-61 to -10")
+    assert fact(growth, labels) == MEAN_VARIANCE.format(f"bad undecided ({aic}); other undecided ({aic} at resid_mid)")
 
 
 def test_the_table_has_both_fits_and_the_evidence_of_both_sites():
@@ -183,6 +215,13 @@ def test_rows_of_a_constant_have_only_their_depths():
     start = [["mean variance", "bad", site, "29"] for site in ("resid_pre", "resid_mid")]
     assert rows_of(growth) == [[*of_site, *[MISSING] * 8, "undecided"] for of_site in start]
     assert all(len(row) == len(COLUMNS) for row in rows_of(growth))
+
+
+def test_the_notes_state_the_rule_for_a_product_of_both_laws():
+    assert (
+        "both laws are refused if, at one of the sites, the AIC of their product is at least 2 lower than that of the "
+        "better law: then neither law alone describes the curve"
+    ) in growth_notes(table())
 
 
 def test_a_table_of_an_older_version_has_no_slopes_and_verdicts():
