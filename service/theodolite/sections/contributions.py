@@ -118,10 +118,10 @@ def _standardised_test(values: xr.Dataset, at: Mapping[str, int]) -> str:
         return " (the direction is fitted to the same prompts)."
     permuted = values["head_standardised_permuted"].sel(at)
     return (
-        f". Permuted labels give {number(permuted, 2)} on average, without the sign; for each permutation, the "
-        "direction is computed again. The direction comes from the same prompts, which makes all these differences "
-        f"larger. In {int((p <= LEVEL).sum())} of {int(np.isfinite(p).sum())} heads the difference is larger than with "
-        f"permuted labels (family-wise p of at most {LEVEL} over all heads, both signs count)."
+        f". Permuted labels give {number(permuted, 2)} on average for this head, without the sign; for each "
+        "permutation, the direction is computed again. The direction comes from the same prompts, which makes all "
+        f"these differences larger. In {int((p <= LEVEL).sum())} of {int(np.isfinite(p).sum())} heads the difference "
+        f"is larger than with permuted labels (family-wise p of at most {LEVEL} over all heads, both signs count)."
     )
 
 

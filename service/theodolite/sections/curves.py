@@ -34,14 +34,14 @@ _ON_SPHERE = "On the sphere: activations scaled to norm √d_model; variances in
 
 _HOW_TO_READ = (
     "The top graph shows the cosine between the mean activations of the two sets. Sampling noise lengthens both means, "
-    "so the plain cosine, which most publications report, is too small. The debiased cosine subtracts the expected "
-    "noise; the band is its 95 % interval by the delta method. The line of an untrained twin, if the store has one, is "
-    "the debiased cosine of its means. The two lower graphs show the unbiased variance (n-1) over prompts: the mean "
-    "over features, and the largest variance of a single feature. The figure on the sphere shows the same curves after "
-    "each activation is scaled to the same norm. Depth labels: 0-pre is the input of block 0, 0-mid the stream after "
-    "its attention, 1-pre the input of block 1. The output of the last block is not drawn. The name of a contrast is "
-    "only a label: its direction leads from the mean of the second set to that of the first, and no statistic here "
-    "measures what the model answers."
+    "so the plain cosine, which publications often report, is usually too small. The debiased cosine subtracts the "
+    "expected noise; the band is its 95 % interval by the delta method. The line of an untrained twin, if the store "
+    "has one, is the debiased cosine of its means. The two lower graphs show the unbiased variance (n-1) over prompts: "
+    "the mean over features, and the largest variance of a single feature. The figure on the sphere shows the same "
+    "curves after each activation is scaled to the same norm. Depth labels: 0-pre is the input of block 0, 0-mid the "
+    "stream after its attention, 1-pre the input of block 1. The output of the last block is not drawn. The name of a "
+    "contrast is only a label: its direction leads from the mean of the second set to that of the first, and no "
+    "statistic here measures what the model answers."
 )
 
 
@@ -146,7 +146,7 @@ def _share_facts(curves: xr.Dataset, view: ContrastView, labels: Mapping[str, st
         yield (
             f"The three features with the largest variances have this share of the total variance, over depths: "
             f"{listed(texts)}. If all features had equal variances, three of them, chosen in advance, would have "
-            f"{percent(min(3 / d_model, 1), 1)}."
+            f"{percent(min(3 / d_model, 1), 1)}; the largest three of a sample have a little more."
         )
 
 

@@ -137,7 +137,7 @@ def _similarity_facts(values: xr.Dataset, site: str, labels: Mapping[str, str]) 
             yield (
                 f"Debiased CKA between the input and the output of {step}, median over layers: {listed(texts)}. Equal "
                 "geometry gives 1, independent activations give 0; by chance, another prompt's step gives less in "
-                "about half of the layers."
+                "about half of the layers, but the layers are not independent, so the count is no test."
             )
     if narrow:
         yield (

@@ -104,9 +104,9 @@ def _copying_facts(heads: xr.Dataset) -> Iterator[str]:
     is_centred = bool(np.isfinite(uncentred).any())
     relative = "relative to the mean logit" if is_centred else "with constants that the softmax ignores"
     yield (
-        f"{int((copying > 0.9).sum())} of {copying.size} heads have a copying score above 0.9 (on the whole, tokens "
-        f"raise their own logits, {relative}), and {int((copying < -0.9).sum())} heads have a score below -0.9 (they "
-        f"lower them){_random_scores(heads)}."
+        f"{int((copying > 0.9).sum())} of {copying.size} heads have a copying score above 0.9 (on the whole, the "
+        f"embeddings of tokens, sent through this circuit without norms, raise their own logits, {relative}), and "
+        f"{int((copying < -0.9).sum())} heads have a score below -0.9 (they lower them){_random_scores(heads)}."
     )
     if is_centred:
         changed = int((np.sign(copying) != np.sign(uncentred)).where(np.isfinite(copying), False).sum())
@@ -167,7 +167,8 @@ def _alignment_facts(heads: xr.Dataset, directions: xr.Dataset | None) -> Iterat
             yield (
                 f"Heads whose alignment with the direction of the contrast {contrast} is larger or smaller than with "
                 f"permuted labels{_position(heads)}, at offset 0 (family-wise p of at most "
-                f"{LEVEL}{_prompts(heads, contrast)}): {listed(texts)}."
+                f"{LEVEL} over the heads of a side, for each sign by itself{_prompts(heads, contrast)}): "
+                f"{listed(texts)}."
             )
         if left_out:
             yield (

@@ -22,7 +22,8 @@ BRACKETS = "numbers in square brackets are 95 % intervals"
 
 BAND = (
     "three kinds of intervals are simultaneous: those of smallest and largest values, of accuracy, and of the share of "
-    "pairs in the right order; with a probability of about 95 %, the intervals of all depths contain the true values; "
+    "pairs in the right order; for each statistic by itself, the intervals of all depths contain the true values with "
+    "a probability of about 95 %; "
     "every other interval is that of one depth alone"
 )
 """Note of sections that state an extreme over depths."""

@@ -35,7 +35,8 @@ def permutation_tables(tests: xr.Dataset) -> list[Table]:
     """Return a table of the depths with the largest z of each tested statistic of one contrast, (site, layer)."""
     caption = (
         "Statistics and their values under permuted labels, mean ± standard deviation, at the depth with the largest "
-        "z; the silhouette is from -1 to 1, and near 0 or below, the sets are no clusters"
+        "z; the silhouette is from -1 to 1, and near 0 or below, the sets are no clusters in the distance over all "
+        "features"
     )
     columns = ["statistic", "depths above chance", "largest z", "depth", "value there", "permuted labels", "p"]
     rows = [_row(tests, statistic) for statistic in _tested(tests)]
@@ -104,4 +105,5 @@ def _distinct(excess: NDArray[np.float64], spread: NDArray[np.float64]) -> str:
     if not len(z):
         return ""
     limit = NormalDist().inv_cdf(1 - LEVEL / len(z))
-    return f"; {int((z > limit).sum())} of {len(z)} pairs of layers have a z above {limit:.1f}, Bonferroni's limit"
+    many = int((z > limit).sum())
+    return f"; {many} of {len(z)} pairs of layers have a z above {limit:.1f} (Bonferroni's limit, if z is normal)"

@@ -119,7 +119,7 @@ def _reliability_facts(directions: xr.Dataset) -> Iterator[str]:
     if few := int((reliability < RELIABLE).sum()):
         sentence += (
             f" At {few} of {int(np.isfinite(reliability).sum())} depths the reliability is below {RELIABLE}; these "
-            "directions are drawn grey and not interpreted."
+            "directions are drawn grey, and left out of the alignments of heads. Counts over depths contain them."
         )
     yield sentence
 
@@ -138,8 +138,8 @@ def _facts(values: xr.Dataset, counts: list[int], null: xr.Dataset | None) -> It
     best = int(np.nanargmax(auroc.values))
     largest = point_text(values, "auroc", best, ".3f", band=True)
     yield (
-        f"Largest cross-validated AUROC over {int(np.isfinite(auroc).sum())} depths, without the output of the last "
-        f"block: {largest} at "
+        f"Largest cross-validated AUROC over {int(np.isfinite(auroc).sum())} depths at which the prompts differ, "
+        f"without the output of the last block: {largest} at "
         f"{layer_of(auroc, best)} ({counts[0]} and {counts[1]} prompts; chance gives 0.5)."
     )
     if has_values(values, "paired_accuracy"):

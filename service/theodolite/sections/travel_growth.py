@@ -28,11 +28,10 @@ def growth_facts(growth: pd.DataFrame, labels: Mapping[str, str], position: int)
         return
     for quantity, of_quantity in _selected(growth, labels, position).groupby("quantity", sort=False):
         of_sets = {labels[str(name)]: fits for name, fits in of_quantity.groupby("set", sort=False)}
-        site = of_quantity["site"].iloc[0]
         yield (
             f"Law of growth of {_QUANTITIES[str(quantity)]} along depth, without the output of the last block "
-            f"(exponential or power law; depths at {site}; the table below has both fits): "
-            f"{listed({label: _of_set(fits, site) for label, fits in of_sets.items()})}."
+            f"(exponential or power law; the table below has both fits): "
+            f"{listed({label: _of_set(fits) for label, fits in of_sets.items()})}."
         )
 
 
@@ -58,8 +57,8 @@ def growth_notes(growth: pd.DataFrame) -> list[str]:
         f"a law is decided if its AIC is at least {AIC_MARGIN:g} lower than that of the other law; this must hold at "
         "resid_pre and at resid_mid, with all depths, and also whichever single depth is left out; an exponential must "
         f"also change the quantity by a factor of {_LEAST_FACTOR:.0f}",
-        "both laws are refused if, at one of the sites, the AIC of their product is at least "
-        f"{PRODUCT_MARGIN:g} lower than that of the better law: then neither law alone describes the curve",
+        "no law is chosen if, at one of the sites, the AIC of their product is at least "
+        f"{PRODUCT_MARGIN:g} lower than that of the better law: then a product describes the curve better than one law",
         "an origin marked “limit” is at an end of its allowed range, so the exponent depends on this range",
     ]
 
@@ -69,20 +68,17 @@ def _selected(growth: pd.DataFrame, labels: Mapping[str, str], position: int) ->
     return growth[(growth["position"] == position) & is_shown]
 
 
-def _of_set(fits: pd.DataFrame, site: str) -> str:
-    """Return the verdict of one set, and the slope of the decided law, or of the exponential, at its first site.
-
-    The text names the first site if it is not `site`: there too few values of this set have a logarithm.
-    """
+def _of_set(fits: pd.DataFrame) -> str:
+    """Return the verdict of one set, and the slope of the decided law at its first site or the reason for no law."""
     verdict, first = str(fits["verdict"].iloc[0]), str(fits["site"].iloc[0])
     exponential, power = _laws(fits[fits["site"] == first])
-    n = f"n = {int(exponential['n'])} depths{'' if first == site else f' at {first}'}"
+    n = f"n = {int(exponential['n'])} depths at {first}"
     if np.isnan(exponential["r_squared"]):
         return f"constant ({n})"
     if verdict == "power law":
         return f"{verdict} (exponent {_slope(power)}, origin {_origin(power)} blocks, {_r_squared(power)}, {n})"
     if verdict == "undecided":
-        return f"{verdict} ({_evidence(fits)}, {n})"
+        return f"{verdict} ({_evidence(fits)})"
     return f"{verdict} (factor {_factor(exponential)} per block, {_r_squared(exponential)}, {n})"
 
 
@@ -93,12 +89,13 @@ def _evidence(fits: pd.DataFrame) -> str:
     """
     power = fits[fits["law"] == "power_law"]
     if power["aic_difference"].isna().any():
-        return f"a verdict needs {VERDICT_POINTS} depths at each site"
+        few = _at(power, "n", largest=False)
+        return f"a verdict needs {VERDICT_POINTS} depths at each site; n = {int(few['n'])} at {few['site']}"
     best = _at(power, "aic_gain_of_product", largest=True)
     if best["aic_gain_of_product"] >= PRODUCT_MARGIN:
         return (
             f"the AIC of a product of both laws is lower by {best['aic_gain_of_product']:.0f} than that of each law "
-            f"at {best['site']}"
+            f"at {best['site']}, n = {int(best['n'])} depths"
         )
     favours_power_law = bool(power["aic_difference"].iloc[0] < 0)
     end = "aic_difference_high" if favours_power_law else "aic_difference_low"
@@ -108,7 +105,7 @@ def _evidence(fits: pd.DataFrame) -> str:
     difference, low, high = (float(weakest[f"aic_difference{end}"]) for end in ("", "_low", "_high"))
     return (
         f"AIC of the power law minus that of the exponential at {weakest['site']}: {difference:+.0f}, with "
-        f"one depth left out {low:+.0f} to {high:+.0f}"
+        f"one depth left out {low:+.0f} to {high:+.0f}, n = {int(weakest['n'])} depths"
     )
 
 

@@ -12,7 +12,7 @@ from theodolite.sections.parts import listed, number, percent
 _PATHS = {
     "path_ratio": "Path length divided by displacement (a straight line gives 1)",
     "arc_ratio": "Sum over blocks of the angle between input and output, divided by the angle between the first input "
-    "and the last output (a path along one great circle gives 1)",
+    "and the last output (a path along at most half of a great circle, without turning back, gives 1)",
 }
 _COSINES = {
     "step_cosine_next": ("the steps of successive blocks", "pairs"),

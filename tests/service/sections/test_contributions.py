@@ -55,10 +55,10 @@ def test_sentences_state_shares_beside_those_with_permuted_labels(section_of):
         "sets.",
         "Each head's output is also projected onto the difference of the two sets' means in the stream directly after "
         "the attention of the head's layer. The two sets differ the most in this projection for L1H0: by 0.90 pooled "
-        "standard deviations. Permuted labels give 0.20 on average, without the sign; for each permutation, the "
-        "direction is computed again. The direction comes from the same prompts, which makes all these differences "
-        "larger. In 2 of 8 heads the difference is larger than with permuted labels (family-wise p of at most 0.05 "
-        "over all heads, both signs count).",
+        "standard deviations. Permuted labels give 0.20 on average for this head, without the sign; for each "
+        "permutation, the direction is computed again. The direction comes from the same prompts, which makes all "
+        "these differences larger. In 2 of 8 heads the difference is larger than with permuted labels (family-wise p "
+        "of at most 0.05 over all heads, both signs count).",
         "The sum over heads and biases differs from attention's output by at most 3.0e-07 of the norm of the stream, "
         "over all prompts and layers.",
     ]

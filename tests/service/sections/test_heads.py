@@ -66,8 +66,9 @@ def test_heads_are_counted_by_the_sign_of_a_high_copying_score(uncentred, relati
     scores = scores.assign_coords(layer=range(2), head=range(2))
     data = {"copying_score": scores, "copying_score_uncentred": scores * 0 + uncentred}
     assert next(heads._copying_facts(xr.Dataset(data))) == (
-        "2 of 4 heads have a copying score above 0.9 (on the whole, tokens raise their own logits, "
-        f"{relative}), and 1 heads have a score below -0.9 (they lower them)."
+        "2 of 4 heads have a copying score above 0.9 (on the whole, the embeddings of tokens, sent through this "
+        f"circuit without norms, raise their own logits, {relative}), and 1 heads have a score below -0.9 (they lower "
+        "them)."
     )
 
 

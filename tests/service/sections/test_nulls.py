@@ -25,7 +25,7 @@ CKA = "Debiased CKA between the input and the output of {}, median over layers: 
 CONTROLS = "{} (with another prompt's step added to the input: {}; input with the step alone: {})"
 CKA_SCALE = (
     " Equal geometry gives 1, independent activations give 0; by chance, another prompt's step gives less in about "
-    "half of the layers."
+    "half of the layers, but the layers are not independent, so the count is no test."
 )
 
 
@@ -228,7 +228,10 @@ def test_silhouettes_are_sentences_of_the_permutation_tests_and_numbers_of_the_t
 
 
 SHARE = "The three features with the largest variances have this share of the total variance, over depths: "
-EQUAL = ". If all features had equal variances, three of them, chosen in advance, would have 37.5 %."  # of eight
+EQUAL = (  # of eight features
+    ". If all features had equal variances, three of them, chosen in advance, would have 37.5 %; the largest three of "
+    "a sample have a little more."
+)
 
 
 def test_the_share_of_the_leading_features_is_stated_not_assumed(tmp_path, older_run):

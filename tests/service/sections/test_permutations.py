@@ -35,7 +35,7 @@ SILHOUETTE = ["silhouette of the two sets", "1 of 8", "12.0", "layer 2 pre", "0.
 COLUMNS = ["statistic", "depths above chance", "largest z", "depth", "value there", "permuted labels", "p"]
 CAPTION = (
     "Statistics and their values under permuted labels, mean ± standard deviation, at the depth with the largest z; "
-    "the silhouette is from -1 to 1, and near 0 or below, the sets are no clusters"
+    "the silhouette is from -1 to 1, and near 0 or below, the sets are no clusters in the distance over all features"
 )
 DEPTHS = (
     "Number of depths at which a statistic exceeds its values under permuted labels (family-wise p of at most 0.05, 64 "
@@ -152,8 +152,8 @@ def test_without_tests_the_interval_decides_whether_chance_can_explain_the_auroc
 def test_the_largest_auroc_says_which_depths_it_is_over(tmp_path):
     auroc = {"auroc_band_low": 0.75, "auroc_band_high": 0.975}
     assert starting(facts_of(tmp_path, **auroc), "Largest cross-validated AUROC") == (
-        "Largest cross-validated AUROC over 8 depths, without the output of the last block: 0.900 [0.750, 0.975] at "
-        "layer 0 pre (64 and 63 prompts; chance gives 0.5)."
+        "Largest cross-validated AUROC over 8 depths at which the prompts differ, without the output of the last "
+        "block: 0.900 [0.750, 0.975] at layer 0 pre (64 and 63 prompts; chance gives 0.5)."
     )
 
 
@@ -184,7 +184,7 @@ def cosines(*neighbours):
     return matrix
 
 
-ABOVE = "of 3 pairs of layers have a z above 2.1, Bonferroni's limit)"
+ABOVE = "of 3 pairs of layers have a z above 2.1 (Bonferroni's limit, if z is normal))"
 
 
 @pytest.mark.parametrize(

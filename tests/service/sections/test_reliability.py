@@ -29,8 +29,8 @@ def test_the_section_names_the_least_reliable_direction(run):
     (section,) = separation.sections(run)
     assert [fact for fact in section.facts if "reliability" in fact] == [
         f"{SMALLEST}0.20 at layer 0 mid, where 85 % of the squared distance of the means is noise (estimated from the "
-        "variances). At 3 of 7 depths the reliability is below 0.5; these directions are drawn grey and not "
-        "interpreted."
+        "variances). At 3 of 7 depths the reliability is below 0.5; these directions are drawn grey, and left "
+        "out of the alignments of heads. Counts over depths contain them."
     ]
 
 
@@ -94,7 +94,7 @@ def heads_group(alignment, z=np.nan):
 
 ALIGN = (
     "Heads whose alignment with the direction of the contrast refusal is larger or smaller than with permuted labels{}"
-    ", at offset 0 (family-wise p of at most 0.05{}): "
+    ", at offset 0 (family-wise p of at most 0.05 over the heads of a side, for each sign by itself{}): "
 )
 ALIGNED = ALIGN.format("", "")
 CAPTION = (
