@@ -18,7 +18,7 @@ from theodolite.store.result_reader import damaged_groups, read_contrasts
 from theodolite.store.result_writer import build_group, drop_claims, remove_groups, restore_root, write_groups
 from theodolite.store.runs import Run
 from theodolite.store.tables import encode_table
-from theodolite_jobs.full_disk import repeat_when_there_is_space
+from theodolite_jobs.full_disk import repeat_while_disk_is_full
 from theodolite_jobs.models.load import check_readable, load_config, load_tokenizer
 from theodolite_jobs.models.source import ModelSource, fetch, pinned, random_versions, resolve_source
 from theodolite_jobs.models.weights import Weights
@@ -48,7 +48,10 @@ def analyse_run(run: Run, spec: SurveySpec, source: ModelSource | None, settings
         ModelError: a group that the spec names cannot be computed for this model; all other groups are computed.
         SpecError: a group needs a site that was not captured.
     """
-    repeat_when_there_is_space(lambda: _analyse(run, spec, source, settings, console), run.store, console.say)
+    before = finished_groups(run)
+    repeat_while_disk_is_full(lambda: _analyse(run, spec, source, settings, console), console.say)
+    if gone := sorted(before.keys() - finished_groups(run).keys()):
+        console.say(f"removed {', '.join(gone)}: damaged, or based on results that were replaced; request them again")
 
 
 def _analyse(run: Run, spec: SurveySpec, source: ModelSource | None, settings: Settings, console: Console) -> None:
@@ -61,7 +64,7 @@ def _analyse(run: Run, spec: SurveySpec, source: ModelSource | None, settings: S
     contrasts = all_contrasts(run, spec.resolved_contrasts())
     damaged = damaged_groups(run)
     if damaged:
-        console.say(f"{', '.join(damaged)}: checksums differ from the written results; computing them again")
+        console.say(f"{', '.join(damaged)}: checksums differ from the written results; removing them")
         remove_groups(run, damaged)
     requested = requested_groups(run, spec, contrasts)
     try:
@@ -75,7 +78,6 @@ def _analyse(run: Run, spec: SurveySpec, source: ModelSource | None, settings: S
                 dask_address=settings.dask_address,
                 progress=bar.step_to,
             )
-            before = finished_groups(run)
             computed, failed = compute_groups(context, requested)
         drop_claims(run)
         restore_root(run)
@@ -84,8 +86,6 @@ def _analyse(run: Run, spec: SurveySpec, source: ModelSource | None, settings: S
         if "curves" in finished_groups(run) or not run.record.sets:
             update_report(run)
     console.say(f"computed {', '.join(computed)}" if computed else "all requested results exist already")
-    if outdated := sorted(before.keys() - finished_groups(run).keys()):
-        console.say(f"removed {', '.join(outdated)}: they rest on results that were replaced; request them again")
 
 
 def all_contrasts(run: Run, requested: Contrasts) -> Contrasts:

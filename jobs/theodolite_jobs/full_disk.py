@@ -4,7 +4,8 @@ import time
 from collections.abc import Callable
 
 from theodolite.errors import StoreError
-from theodolite.store.objects import free_bytes
+
+_LONGEST_PAUSE = 600.0  # seconds
 
 
 def is_full(error: StoreError) -> bool:
@@ -12,24 +13,22 @@ def is_full(error: StoreError) -> bool:
     return "No space left" in str(error)
 
 
-def repeat_when_there_is_space(
-    work: Callable[[], None], store: str, say: Callable[[str], None], pause: float = 10.0
-) -> None:
-    """Do work; whenever the disk is full, wait until it has more space, and begin the work again.
+def repeat_while_disk_is_full(work: Callable[[], None], say: Callable[[str], None], pause: float = 10.0) -> None:
+    """Do work; whenever the disk is full, pause and begin the work again.
+
+    The pauses grow, because free space says little: other processes use the disk too.
 
     Args:
         work: writes into the store; when it begins again, it skips what it has finished.
-        store: URL of the store.
-        say: prints a message for each wait.
-        pause: seconds between two looks at the disk.
+        say: prints a message for each pause.
+        pause: seconds of the first pause; each later one is twice as long, up to ten minutes.
     """
     while True:
         try:
             return work()
         except StoreError as error:
-            free = free_bytes(store)
-            if not is_full(error) or free is None:
+            if not is_full(error):
                 raise
-            say(f"the store is full, and the statistics go on when there is more space: {error}")
-        while (free_bytes(store) or 0) <= free:
-            time.sleep(pause)
+            say(f"the store is full, and the statistics try again in {pause:.0f} s: {error}")
+        time.sleep(pause)
+        pause = min(2 * pause, _LONGEST_PAUSE)

@@ -5,7 +5,7 @@ The activations of a reduced shard are reduced to their moments while the model 
 
 from dataclasses import dataclass
 
-_MOST_REDUCED_PROMPTS = 4096
+MOST_REDUCED_PROMPTS = 4096
 """Maximum number of prompts in a reduced shard: after a crash, they are computed again."""
 
 _LEAST_REDUCED_SHARDS = 64
@@ -35,7 +35,7 @@ class ShardBounds:
     def reduced_prompts(self) -> int:
         """The number of prompts in a reduced shard, a multiple of `shard_prompts` if that is not larger than 4096."""
         pieces = (self.n_samples - self.n_kept) // (_LEAST_REDUCED_SHARDS * self.shard_prompts)
-        return self.shard_prompts * min(max(1, pieces), max(1, _MOST_REDUCED_PROMPTS // self.shard_prompts))
+        return self.shard_prompts * min(max(1, pieces), max(1, MOST_REDUCED_PROMPTS // self.shard_prompts))
 
     def of(self, index: int) -> tuple[int, int]:
         """Return the first sample of a shard, and one past its last sample."""

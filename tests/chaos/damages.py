@@ -2,6 +2,7 @@
 
 import io
 import random
+import re
 import shutil
 import tempfile
 import time
@@ -128,7 +129,8 @@ def _is_named(key: str, problems: Sequence[str]) -> bool:
 
     Without run.json nothing else can be compared, and without COMPLETE only shards can.
     """
-    if "run.json" in (text := " ".join(problems)):
+    text = " ".join(problems)
+    if any(re.search(r"run\.json (is|has|differs)\b", problem) for problem in problems):
         return True
     if "none are finished" in text or "COMPLETE" in text:
         return key == "COMPLETE" or not key.startswith("shards/") or key in text

@@ -17,6 +17,7 @@ from theodolite.store.shards import read_shard
 from theodolite_jobs.progress import Console
 from theodolite_jobs.repair.run import repair
 
+_COMPUTED = ("reduced/", "results.zarr/", "tables/")
 _TOLERANCE = {"rtol": 1e-4, "atol": 1e-5}
 """Rounding errors of float32 in a model with small activations."""
 
@@ -32,7 +33,7 @@ def recaptured(run: Run, whole: Run, outcome: Outcome) -> tuple[dict[str, bytes]
     outcome.doubled += sorted(expected.keys() - contents(whole).keys())
     values = _values(run)
     outcome.different += [name for name, value in _values(whole).items() if not _is_close(values[name], value)]
-    delete(run.location, [key for key in expected if _is_array_of_shard(key) or key.startswith(("results", "tables"))])
+    delete(run.location, [key for key in expected if _is_array_of_shard(key) or key.startswith(_COMPUTED)])
     with capture_without_ray():
         outcome.lost += repair(run.id, None, Path(), Settings(store=run.store), Console())
     return expected, records

@@ -28,6 +28,7 @@ from theodolite.query.runs import spec_of_results
 from theodolite.query.verification import verify
 from theodolite.store.checksums import sha256
 from theodolite.store.commits import read_commit
+from theodolite.store.manifest import finished_groups
 from theodolite.store.objects import keys
 from theodolite.store.result_reader import read_group
 from theodolite.store.result_writer import claim_layers
@@ -172,14 +173,54 @@ def test_an_interrupted_repair_still_knows_what_was_requested_later(damaged, tin
     survey(later, Path(), settings(store_of(damaged)), Console())
     flip(damaged / "results.zarr/curves/zarr.json")
     flip(damaged / "results.zarr/heads/zarr.json")
+    before = finished_groups(opened(damaged))
     with monkeypatch.context() as patch:
         patch.setattr(f"theodolite_jobs.repair.run.{step}", Mock(side_effect=KeyboardInterrupt))
         with pytest.raises(KeyboardInterrupt):
             repair_again(damaged)
-    assert "COMPLETE: a repair of this run was interrupted" in list(verify(opened(damaged)))
+    assert "COMPLETE: a repair of this run has not ended" in list(verify(opened(damaged)))
     assert repair_again(damaged) == []
     assert list(verify(opened(damaged))) == []
+    assert finished_groups(opened(damaged)) == before
     assert sorted(read_group(opened(damaged), "curves")["contrast"].values) == ["again", "refusal"]
+    assert spec_of_results(opened(damaged)).heads.vectors == 2
+
+
+def interrupted_repair(run, monkeypatch):
+    with monkeypatch.context() as patch:
+        patch.setattr("theodolite_jobs.repair.run.analyse_run", Mock(side_effect=KeyboardInterrupt))
+        with pytest.raises(KeyboardInterrupt):
+            repair_again(run)
+
+
+def test_a_survey_after_an_interrupted_repair_keeps_its_own_options(damaged, tiny_folder, monkeypatch):
+    flip(damaged / "results.zarr/heads/zarr.json")
+    interrupted_repair(damaged, monkeypatch)
+    survey(spec_of(tiny_folder, heads={"vectors": 2}), Path(), settings(store_of(damaged)), Console())
+    assert repair_again(damaged) == []
+    assert spec_of_results(opened(damaged)).heads.vectors == 2
+
+
+def test_a_refused_repair_keeps_the_request_of_an_interrupted_one(damaged, tiny_folder, monkeypatch):
+    more = {"again": {"positive": "harmless", "negative": "harmful"}}
+    survey(spec_of(tiny_folder, contrasts=more), Path(), settings(store_of(damaged)), Console())
+    flip(damaged / "results.zarr/curves/zarr.json")
+    interrupted_repair(damaged, monkeypatch)
+    flip(damaged / "prompts/harmful.parquet")
+    with monkeypatch.context() as patch:
+        patch.setattr("theodolite_jobs.repair.run.restore_captured", lambda *_: ["refused"])
+        assert "refused" in repair_again(damaged)
+    assert repair_again(damaged) == []
+    assert sorted(read_group(opened(damaged), "curves")["contrast"].values) == ["again", "refusal"]
+
+
+def test_a_repair_that_cannot_compute_a_group_has_not_ended(damaged, tiny_folder, monkeypatch):
+    survey(spec_of(tiny_folder, heads={"vectors": 2}), Path(), settings(store_of(damaged)), Console())
+    flip(damaged / "results.zarr/heads/zarr.json")
+    with monkeypatch.context() as patch:
+        patch.setattr("theodolite_jobs.repair.run.analyse_run", Mock())
+        assert "COMPLETE: a repair of this run has not ended" in repair_again(damaged)
+    assert repair_again(damaged) == []
     assert spec_of_results(opened(damaged)).heads.vectors == 2
 
 

@@ -22,6 +22,7 @@ from theodolite.store.manifest import (
     group_of,
     is_captured,
     listed_checksums,
+    unfinished_repair,
     write_complete,
 )
 from theodolite.store.objects import check_writable, delete, keys
@@ -54,7 +55,8 @@ def repair(run_id: str, spec: SurveySpec | None, folder: Path, settings: Setting
     check_writable(settings.store)
     run = restored_run(run_id, spec, folder, settings, console)
     _drop_unreadable_listing(run, console)
-    requested, finished = spec_of_results(run), finished_groups(run)
+    unfinished, requested = unfinished_repair(run), spec_of_results(run)
+    finished = {**(unfinished or {}).get("groups", {}), **finished_groups(run)}
     changed, damaged = dict(changed_objects(run)), dict(damaged_shards(run))
     missing = {(name, index) for name in run.record.sets for index in missing_shards(run, name)}
     for problem in [
@@ -69,18 +71,20 @@ def repair(run_id: str, spec: SurveySpec | None, folder: Path, settings: Setting
     # Without COMPLETE, no checksum proves an object.
     is_capture_damaged = not listed_checksums(run) or any(map(is_captured, changed)) or damaged or lost
     prepared = _prepare_again(run, spec, folder, settings) if is_capture_damaged else None
-    begin_repair(run, requested.model_dump(mode="json"))
+    begin_repair(run, requested.model_dump(mode="json"), finished)
     if prepared is not None:
         refused = restore_captured(run, prepared, damaged.keys() - lost, lost, settings, console)
         if refused:
-            end_repair(run)
+            if unfinished is None:
+                end_repair(run)
             return refused
     _remove_damaged_results(run, changed)
     analyse_run(run, requested, None, settings, console)
     repaired = finished_groups(run)
     if repaired:
         write_complete(run, repaired, consolidate(run, RESULTS))
-    end_repair(run)
+    if finished.keys() <= repaired.keys():
+        end_repair(run)
     return [
         f"{name}: the new results differ from the former ones in their activations, options or version"
         for name, digest in finished.items()
@@ -91,7 +95,7 @@ def repair(run_id: str, spec: SurveySpec | None, folder: Path, settings: Setting
 def _drop_unreadable_listing(run: Run, console: Console) -> None:
     """Remove COMPLETE if it is damaged."""
     try:
-        spec_of_results(run)
+        finished_groups(run)
     except RunDamagedError as error:
         console.say(
             f"{error.args[0].partition(';')[0]}: all results of the run's spec are computed again; results that were "

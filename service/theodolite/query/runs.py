@@ -154,27 +154,33 @@ def _notes(run: Run, n_quarantined: Mapping[str, int]) -> Iterator[str]:
 def spec_of_results(run: Run) -> SurveySpec:
     """Return the spec that requests all finished results of a run, also those that were requested after its capture.
 
-    If the attributes of a group are damaged, its options are those of run.json. If a repair was interrupted, the spec
-    is the one that it was to restore; raises RunDamagedError if COMPLETE has no valid spec of it.
+    If the attributes of a group are damaged, its options are those of run.json. If a repair has not ended, the spec
+    also requests what the repair was to restore.
     """
-    if (requested := unfinished_repair(run)) is not None:
-        try:
-            return SurveySpec.model_validate(requested)
-        except ValidationError as error:
-            raise RunDamagedError(
-                f"{run.id}: COMPLETE has no valid 'requested'; run `theodolite verify {run.id} --repair`"
-            ) from error
+    spec = _spec_of_repair(run) or run.record.spec
     finished, changes = finished_groups(run), dict[str, Any]()
     for name in (name for name, group in GROUPS.items() if group.options == name and name in finished):
         with suppress(RunDamagedError):
             changes[name] = read_attributes(run, name)["options"]
     with suppress(RunDamagedError):
-        changes["contrasts"] = read_contrasts(run, finished)
-    spec = run.record.spec
+        if "curves" in finished:
+            others = {} if spec is run.record.spec else spec.resolved_contrasts()
+            changes["contrasts"] = {**others, **read_contrasts(run, finished)}
     if spec.analyses is not None:
         # Without contrasts, a group of them is finished but empty, and cannot be requested. A newer version may have
         # written a group that this one does not know.
         known = GROUPS.keys() & finished
-        later = {name for name in known if "contrasts" not in GROUPS[name].needs or changes.get("contrasts")}
+        has_contrasts = bool(changes.get("contrasts", spec.resolved_contrasts()))
+        later = {name for name in known if "contrasts" not in GROUPS[name].needs or has_contrasts}
         changes["analyses"] = [name for name in ANALYSES if name in {*later, *spec.analyses}]
     return SurveySpec.model_validate({**spec.model_dump(mode="json"), **changes})
+
+
+def _spec_of_repair(run: Run) -> SurveySpec | None:
+    """Return the spec that a repair was to restore if it has not ended, except that of a version with other fields."""
+    if (unfinished := unfinished_repair(run)) is None:
+        return None
+    try:
+        return SurveySpec.model_validate(unfinished["spec"])
+    except ValidationError:
+        return None

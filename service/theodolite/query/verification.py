@@ -39,7 +39,7 @@ def verify(run: Run) -> Iterator[str]:
         changed = dict(changed_objects(run))
         changed |= wrong_tokens(run, changed)
         if unfinished_repair(run) is not None:
-            yield "COMPLETE: a repair of this run was interrupted"
+            yield "COMPLETE: a repair of this run has not ended"
         yield from (f"{key}: {problem}" for key, problem in changed.items() if key not in named)
     except StoreError as error:
         yield str(error)

@@ -179,7 +179,7 @@ def _orthant_facts(values: xr.Dataset) -> Iterator[str]:
             f"a unit is active. If all units of a layer were active equally often, they would agree in "
             f"{percent(equal.min(), 0)} to {percent(equal.max(), 0)}. They agree in more than that in "
             f"{int(more.sum())} of {int(np.isfinite(overlap + active).sum())} layers, counted for each set: there, "
-            "some units are active more often than others."
+            "some units are probably active more often than others."
         )
 
 

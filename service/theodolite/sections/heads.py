@@ -82,9 +82,9 @@ def _facts(run: Run, heads: xr.Dataset, directions: xr.Dataset | None) -> Iterat
     yield from _rank_facts(heads)
     yield from _copying_facts(heads)
     yield from _alignment_facts(heads, directions)
-    unseen = heads["null_variance"]
+    unseen = heads["null_variance"].sel(position=last_position(heads))
     if np.isfinite(unseen).any():
-        counts = heads["n_samples"].values
+        counts = heads["n_samples"].sel(position=last_position(heads)).values
         dimension, d_model = int(heads["null_dimension"].median()), heads.sizes["d_model"]
         yield (
             f"Median dimension of the null space of a query or key projection: {dimension} of {d_model}, "

@@ -30,6 +30,7 @@ from theodolite.sections.parts import (
 )
 from theodolite.sections.permutations import control_facts, cosine_facts, permutation_facts, permutation_tables
 from theodolite.sections.twin import twin_cosine_between_layers, twin_separation_facts
+from theodolite.sites import HALF_BLOCKS
 from theodolite.store.manifest import finished_groups
 from theodolite.store.result_reader import read_group
 from theodolite.store.runs import Run
@@ -137,9 +138,10 @@ def _facts(values: xr.Dataset, counts: list[int], null: xr.Dataset | None) -> It
         return
     best = int(np.nanargmax(auroc.values))
     largest = point_text(values, "auroc", best, ".3f", band=True)
+    last = ", without the output of the last block" if set(values["site"].values) <= set(HALF_BLOCKS) else ""
     yield (
-        f"Largest cross-validated AUROC over {int(np.isfinite(auroc).sum())} depths at which the prompts differ, "
-        f"without the output of the last block: {largest} at "
+        f"Largest cross-validated AUROC over {int(np.isfinite(auroc).sum())} depths at which the prompts differ"
+        f"{last}: {largest} at "
         f"{layer_of(auroc, best)} ({counts[0]} and {counts[1]} prompts; chance gives 0.5)."
     )
     if has_values(values, "paired_accuracy"):

@@ -90,6 +90,8 @@ def _evidence(fits: pd.DataFrame) -> str:
     power = fits[fits["law"] == "power_law"]
     if power["aic_difference"].isna().any():
         few = _at(power, "n", largest=False)
+        if few["n"] >= VERDICT_POINTS:
+            return "the quantity is constant at one of the sites"
         return f"a verdict needs {VERDICT_POINTS} depths at each site; n = {int(few['n'])} at {few['site']}"
     best = _at(power, "aic_gain_of_product", largest=True)
     if best["aic_gain_of_product"] >= PRODUCT_MARGIN:

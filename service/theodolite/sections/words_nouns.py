@@ -151,8 +151,8 @@ def _shared_keys(run: Run, n: int) -> float:
     keys = read_words(run, "noun_keys", [("noun_id", "in", nouns)]).sort_values(["layer", "head", "noun_id"])
     n_tokens = keys.groupby(["layer", "head", "noun_id"]).size().iloc[0]
     best = keys["token_id"].to_numpy().reshape(-1, len(nouns), n_tokens)
-    after = np.roll(best, 1, axis=1)
-    return float(np.median((best[..., None] == after[..., None, :]).any(-1).mean((1, 2))))
+    shared = [[np.isin(of_head[noun], of_head[noun - 1]).mean() for noun in range(len(nouns))] for of_head in best]
+    return float(np.median(np.mean(shared, axis=1)))
 
 
 def _keys_and_values(run: Run, layer: int, head: int, nouns: NDArray[np.int32]) -> Table:

@@ -74,10 +74,10 @@ def forget(run: Run, keys_of_objects: Iterable[str]) -> None:
         _write(run, groups, remaining, unfinished_repair(run))
 
 
-def begin_repair(run: Run, requested: Mapping[str, Any]) -> None:
-    """Write into COMPLETE, if there is one, that a repair removes results of these requests: the fields of a spec."""
+def begin_repair(run: Run, spec: Mapping[str, Any], groups: Mapping[str, str]) -> None:
+    """Write into COMPLETE, if there is one, what a repair is to restore: the fields of a spec, and groups' digests."""
     if listed_checksums(run):
-        _write(run, finished_groups(run), listed_checksums(run), requested)
+        _write(run, finished_groups(run), listed_checksums(run), {"spec": spec, "groups": groups})
 
 
 def end_repair(run: Run) -> None:
@@ -87,7 +87,7 @@ def end_repair(run: Run) -> None:
 
 
 def unfinished_repair(run: Run) -> dict[str, Any] | None:
-    """Return the fields of the spec that a repair was to compute when it was interrupted, or None."""
+    """Return `spec` and `groups` of the repair that has not ended, as `begin_repair` stored them, or None."""
     requested: dict[str, Any] | None = _read(run)["requested"]
     return requested
 
@@ -212,8 +212,10 @@ def _parse(run: Run) -> dict[str, Any]:
     try:
         fields = unseal(content, required=run.record.format >= SEALED_SINCE)
         _check_identity(fields, run.id)
-        if not isinstance(requested := fields.get("requested"), dict | None):
-            raise ValueError("has no valid 'requested'")
+        if (requested := fields.get("requested")) is not None:
+            if not isinstance(requested, dict) or not isinstance(requested.get("spec"), dict):
+                raise ValueError("has no valid 'requested'")
+            _texts(requested.get("groups"), "requested")
         return {**{name: _texts(fields.get(name), name) for name in ("groups", "checksums")}, "requested": requested}
     except ValueError as error:
         raise RunDamagedError(

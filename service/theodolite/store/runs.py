@@ -10,11 +10,11 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from typing_extensions import TypedDict
 
 from theodolite.errors import RunDamagedError, RunNotFoundError, StoreVersionError, one_line
-from theodolite.shard_bounds import ShardBounds
+from theodolite.shard_bounds import MOST_REDUCED_PROMPTS, ShardBounds
 from theodolite.spec import SurveySpec
 from theodolite.store.cache import Cache, Value
 from theodolite.store.checksums import seal, unseal
-from theodolite.store.layout import FORMAT, REPORT, RUN_RECORD, SEALED_SINCE
+from theodolite.store.layout import COMPLETE, FORMAT, REPORT, RUN_RECORD, SEALED_SINCE
 from theodolite.store.objects import Location, folders, get, join, open_location, put_new, version
 
 RANDOM_WEIGHTS = "random weights"
@@ -42,7 +42,7 @@ class ModelFacts(BaseModel):
     n_heads: _Size
     n_kv_heads: _Size
     d_head: _Size
-    context_length: _Size
+    context_length: int = Field(ge=1)
     weights: Literal["trained", "random"] = "trained"
     seed: int | None = None  # of random weights
 
@@ -185,7 +185,12 @@ def open_run(store: str, run_id: str, cache: Cache | None = None) -> Run:
     if run is None:
         known = list_run_ids(store)
         if run_id in known:
-            raise _damaged(run_id, "is missing")
+            if version(open_location(run_url(store, run_id)), COMPLETE) is not None:
+                raise _damaged(run_id, "is missing")
+            raise RunDamagedError(
+                f"{run_id}: run.json is missing, and COMPLETE too: the survey did not start, or both are lost; run the "
+                f"survey again, or `theodolite verify {run_id} --repair` with --spec"
+            )
         available = f"it has {', '.join(known)}" if known else "it has no runs yet"
         raise RunNotFoundError(f"the store {store} has no run {run_id!r}; {available}")
     return run
@@ -216,7 +221,8 @@ def _parse_record(run_id: str, content: bytes) -> RunRecord:
         if record.run_id != run_id or not set(record.sets) <= set(record.spec.sets):
             raise ValueError("belongs to another run, or its sets differ from those of its spec")
         for name, facts in record.sets.items():
-            if facts.n_shards != record.bounds(name).n_shards:
+            most = facts.n_shards * max(record.spec.capture.shard_prompts, MOST_REDUCED_PROMPTS)
+            if not facts.n_shards <= facts.n_samples <= most:
                 raise ValueError(f"has {facts.n_shards} shards for the {facts.n_samples} prompts of {name}")
         return record
     except ValidationError as error:

@@ -199,7 +199,8 @@ def test_equal_signs_of_hidden_units_stand_beside_those_of_units_with_the_same_s
         "Share of active hidden units of the MLPs (positive before gating), mean over all usable prompts: 10 % to 50 % "
         "over layers and sets. Two prompts of a set agree in 60 % to 95 % of the hidden units on whether a unit is "
         "active. If all units of a layer were active equally often, they would agree in 50 % to 82 %. They agree in "
-        "more than that in 7 of 7 layers, counted for each set: there, some units are active more often than others."
+        "more than that in 7 of 7 layers, counted for each set: there, some units are probably active more often than "
+        "others."
     )
 
 
@@ -209,7 +210,7 @@ def test_layers_whose_hidden_units_agree_in_no_more_than_that_are_not_counted(tm
     assert starting(section, "Share of active hidden units").endswith(
         "Two prompts of a set agree in 10 % to 80 % of the hidden units on whether a unit is active. If all units of a "
         "layer were active equally often, they would agree in 50 % to 50 %. They agree in more than that in 2 of 7 "
-        "layers, counted for each set: there, some units are active more often than others."
+        "layers, counted for each set: there, some units are probably active more often than others."
     )
 
 

@@ -83,7 +83,13 @@ def test_an_undecided_law_has_the_aic_at_the_site_with_the_weakest_evidence(diff
 
 def test_too_few_depths_at_one_site_are_named():
     growth = table(differences=(NOTHING[0], (-40.2, -49.6, -31.3)), gains=(NAN, -2.0))
-    assert "bad undecided (a verdict needs 11 depths at each site; n = 29 at resid_pre)" in fact(growth)
+    growth.loc[growth["site"] == "resid_pre", "n"] = 10
+    assert "bad undecided (a verdict needs 11 depths at each site; n = 10 at resid_pre)" in fact(growth)
+
+
+def test_a_constant_at_one_site_is_named():
+    growth = table(differences=(NOTHING[0], (-40.2, -49.6, -31.3)), gains=(NAN, -2.0))
+    assert "bad undecided (the quantity is constant at one of the sites)" in fact(growth)
 
 
 def test_an_exponential_that_grows_too_little_is_named():
