@@ -82,6 +82,8 @@ def _facts(run: Run, heads: xr.Dataset, directions: xr.Dataset | None) -> Iterat
     yield from _rank_facts(heads)
     yield from _copying_facts(heads)
     yield from _alignment_facts(heads, directions)
+    if not heads.sizes["position"]:  # a survey without prompts
+        return
     unseen = heads["null_variance"].sel(position=last_position(heads))
     if np.isfinite(unseen).any():
         counts = heads["n_samples"].sel(position=last_position(heads)).values
