@@ -2,7 +2,7 @@
 
 import json
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -20,7 +20,7 @@ _VARYING = _TIMES | {"attempt", "sha256"}
 class Outcome:
     """What a schedule did to the store; every list is empty if all is well."""
 
-    schedule: Any  # of this module or of `cluster`
+    schedule: Any  # of `schedules` or of `cluster`
     seconds: float = 0.0
     attempts: int = 0
     faults: list[str] = field(default_factory=list)  # those that happened
@@ -44,10 +44,15 @@ def compare(run: Run, expected: dict[str, bytes], records: dict[str, Any], outco
     outcome.left_behind += unexpected_objects(run)
     outcome.left_behind += keys(run.location, "pending")
     stored, stored_records = contents(run), records_of(run)
-    outcome.lost += sorted(expected.keys() - stored.keys())
-    outcome.doubled += sorted(stored.keys() - expected.keys())
+    compare_keys(stored, expected, outcome)
     outcome.different += [key for key in sorted(expected.keys() & stored.keys()) if expected[key] != stored[key]]
     outcome.different += [name for name, record in records.items() if stored_records.get(name) != record]
+
+
+def compare_keys(stored: Collection[str], expected: Collection[str], outcome: Outcome) -> None:
+    """Name the objects that are lost, and those that nobody expects."""
+    outcome.lost += sorted(set(expected) - set(stored))
+    outcome.doubled += sorted(set(stored) - set(expected))
 
 
 def open_only_run(store: str) -> Run:

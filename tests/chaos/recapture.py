@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 
 from chaos.damages import shard_of
-from chaos.outcomes import Outcome, contents, records_of
+from chaos.outcomes import Outcome, compare_keys, contents, records_of
 from chaos.processes import capture_without_ray
 from theodolite.settings import Settings
 from theodolite.store.commits import read_commits
@@ -29,8 +29,7 @@ def recaptured(run: Run, whole: Run, outcome: Outcome) -> tuple[dict[str, bytes]
     `whole`, differs only in rounding errors: otherwise `outcome` says that the run is different.
     """
     expected, records = contents(run), records_of(run)
-    outcome.lost += sorted(contents(whole).keys() - expected.keys())
-    outcome.doubled += sorted(expected.keys() - contents(whole).keys())
+    compare_keys(expected, contents(whole), outcome)
     values = _values(run)
     outcome.different += [name for name, value in _values(whole).items() if not _is_close(values[name], value)]
     delete(run.location, [key for key in expected if _is_array_of_shard(key) or key.startswith(_COMPUTED)])

@@ -84,14 +84,15 @@ def _facts(run: Run, heads: xr.Dataset, directions: xr.Dataset | None) -> Iterat
     yield from _alignment_facts(heads, directions)
     if not heads.sizes["position"]:  # a survey without prompts
         return
-    unseen = heads["null_variance"].sel(position=last_position(heads))
+    position = last_position(heads)
+    unseen = heads["null_variance"].sel(position=position)
     if np.isfinite(unseen).any():
-        counts = heads["n_samples"].sel(position=last_position(heads)).values
+        counts = heads["n_samples"].sel(position=position).values
         dimension, d_model = int(heads["null_dimension"].median()), heads.sizes["d_model"]
         yield (
             f"Median dimension of the null space of a query or key projection: {dimension} of {d_model}, "
             f"{percent(dimension / d_model, 1)}. Median share of the variance of attention's input in that null space, "
-            f"at position {last_position(heads)}: "
+            f"at position {position}: "
             f"{percent(unseen.sel(projection='query').median(), 1)} for queries, "
             f"{percent(unseen.sel(projection='key').median(), 1)} for keys (sets of {int(counts[counts > 0].min())} "
             f"to {int(counts.max())} prompts{_sinks(run, heads)})."
@@ -158,10 +159,10 @@ def _alignment_facts(heads: xr.Dataset, directions: xr.Dataset | None) -> Iterat
         texts: dict[str, str] = {}
         left_out: list[str] = []
         for side, all_values in _alignments(heads, contrast):
-            reliable = ~all_values["layer"].isin(_unreliable(directions, contrast, side))
-            values = all_values.where(reliable)
-            measured, ignored = int(np.isfinite(values).sum()), int(np.isfinite(all_values.where(~reliable)).sum())
-            texts[_SIDES[side]] = _alignment(heads.sel(contrast=contrast, side=side).where(reliable), values)
+            tests = _reliable(heads, directions, contrast, side)
+            measured = int(np.isfinite(tests["direction_alignment"]).sum())
+            ignored = int(np.isfinite(all_values).sum()) - measured
+            texts[_SIDES[side]] = _alignment(tests)
             # A direction of length zero has no alignment.
             counts = {"unreliable direction": ignored, "equal means": all_values.size - measured - ignored}
             left_out += [_left_out(count, side, why) for why, count in counts.items() if count]
@@ -183,8 +184,9 @@ def _left_out(count: int, side: str, why: str) -> str:
     return f"{count} {'head' if count == 1 else 'heads'} of {_SIDES[side]} ({why})"
 
 
-def _alignment(tests: xr.Dataset, values: xr.DataArray) -> str:
-    """Return how many heads of one side pass the test, and the head with the largest z."""
+def _alignment(tests: xr.Dataset) -> str:
+    """Return how many heads of one side pass each test, or the largest alignment if none is tested."""
+    values = tests["direction_alignment"]
     measured = int(np.isfinite(values).sum())
     if not measured:
         return "has no reliable direction at any layer"
@@ -201,9 +203,8 @@ def _alignment_tables(heads: xr.Dataset, directions: xr.Dataset | None) -> Itera
     """Yield a table for each contrast: the heads with the largest and the smallest z of each side."""
     for contrast in heads["contrast"].values.tolist():
         rows = []
-        for side, values in _alignments(heads, contrast):
-            reliable = ~values["layer"].isin(_unreliable(directions, contrast, side))
-            tests = heads.sel(contrast=contrast, side=side).where(reliable)
+        for side, _ in _alignments(heads, contrast):
+            tests = _reliable(heads, directions, contrast, side)
             if np.isfinite(tests["alignment_z"]).any():
                 rows += [_row(_SIDES[side], tests, largest) for largest in (True, False)]
         if rows:
@@ -242,6 +243,13 @@ def _alignments(heads: xr.Dataset, contrast: str) -> Iterator[tuple[str, xr.Data
         values = heads["direction_alignment"].sel(contrast=contrast, side=side)
         if np.isfinite(values).any():
             yield side, values
+
+
+def _reliable(heads: xr.Dataset, directions: xr.Dataset | None, contrast: str, side: str) -> xr.Dataset:
+    """Return the alignments of one side and their tests, NaN at layers whose direction is unreliable."""
+    of_side = heads[[name for name in heads if {"contrast", "side"} <= set(heads[name].dims)]]
+    of_side = of_side.sel(contrast=contrast, side=side)
+    return of_side.where(~of_side["layer"].isin(_unreliable(directions, contrast, side)))
 
 
 def _unreliable(directions: xr.Dataset | None, contrast: str, side: str) -> list[int]:

@@ -191,17 +191,15 @@ def point_text(values: xr.Dataset, statistic: str, index: int, form: str, scale:
     return f"{value:{form}}{interval}"
 
 
-def null_text(tests: xr.Dataset, name: str, form: str, family: str) -> str:
+def null_text(tests: xr.Dataset, name: str) -> str:
     """Return what permuted labels give at one place: `permuted labels give 0.50 ± 0.02, p = 0.005 over all depths`.
 
     Args:
         tests: the variables of the permutation tests at one place.
         name: prefix of the variables' names, such as `auroc`.
-        form: format of mean and standard deviation, such as `.2f`.
-        family: the places of the family-wise p, such as `depths`.
     """
     mean, sd, p = (float(tests[f"{name}_{part}"]) for part in ("null_mean", "null_sd", "p_family"))
-    return f"permuted labels give {mean:{form}} ± {sd:{form}}, p = {p:.2g} over all {family}"
+    return f"permuted labels give {mean:.2f} ± {sd:.2f}, p = {p:.2g} over all depths"
 
 
 def texts_of(attribute: str | Sequence[str]) -> list[str]:

@@ -81,7 +81,7 @@ def control_facts(tests: xr.Dataset) -> Iterator[str]:
         yield (
             f"{text} at {(p <= LEVEL).sum()} of {np.isfinite(p).sum()} depths (family-wise p of at most {LEVEL}). The "
             f"largest AUROC{folded.get(name, '')} is {value:.3f} [{low:.3f}, {high:.3f}] at {where}, where "
-            f"{null_text(best, name, '.2f', 'depths')}."
+            f"{null_text(best, name)}."
         )
 
 

@@ -43,12 +43,13 @@ def noun_sections(run: Run, words: xr.Dataset) -> list[Section]:
     n, chance = int(words.attrs["nouns"]), float(words.attrs["own_keys_chance"])
     scores = read_words(run, "noun_scores")
     layer, head = (int(scores[name].iloc[0]) for name in ("layer", "head"))
-    first = scores["noun_id"].unique()[:_SHOWN_NOUNS]
+    nouns = scores["noun_id"].unique()
+    first = nouns[:_SHOWN_NOUNS]
     some = scores[scores["noun_id"].isin(first) & scores["key_id"].isin(first)]
     z = "z of the relatedness against permuted nouns"
     subjects = "Share of nouns that a head's query finds again among its keys"
     pairs = f"Similarities and scores of the first {len(first)} nouns in {head_name(layer, head)}, the largest z"
-    facts = [*_relatedness_facts(words, n), *_subject_facts(words, n, chance), *_offset_facts(run, words)]
+    facts = [*_relatedness_facts(words, n), *_subject_facts(words, n, chance), *_offset_facts(run, words, nouns)]
     dropped = texts_of(words.attrs["nouns_dropped"])
     notes = [f"left out, because no spelling is a single token: {', '.join(dropped)}"] if dropped else []
     return [
@@ -129,7 +130,7 @@ def _subject_facts(words: xr.Dataset, n: int, chance: float) -> Iterator[str]:
         )
 
 
-def _offset_facts(run: Run, words: xr.Dataset) -> Iterator[str]:
+def _offset_facts(run: Run, words: xr.Dataset, nouns: NDArray[np.int32]) -> Iterator[str]:
     """Yield a sentence about the keys at other rotary offsets."""
     if "noun_offsets" not in words.attrs["tables"]:
         return
@@ -137,18 +138,18 @@ def _offset_facts(run: Run, words: xr.Dataset) -> Iterator[str]:
     medians = table.groupby("offset")["share_kept"].median()
     parts = [f"{percent(share, 0)} at offset {offset}" for offset, share in medians.items()]
     tokens, n = int(words.attrs["tokens"]), int(table["n"].iloc[0])
+    shared = percent(_shared_keys(run, nouns[:n]), 0)
     yield (
         f"Take the {tokens} tokens with the largest scores as keys of a noun at offset 0. The share of them that is "
         f"still among the best {tokens} at another offset, in the median head: {', '.join(parts)}. Two different nouns "
-        f"share {percent(_shared_keys(run, n), 0)} of these tokens at offset 0, in the median head (each head: mean "
+        f"share {shared} of these tokens at offset 0, in the median head (each head: mean "
         f"over the first {n} nouns; a head without rotary positions has 100 %)."
     )
 
 
-def _shared_keys(run: Run, n: int) -> float:
-    """Return which share of the best keys of one of the first nouns the next noun has, in the median head."""
-    nouns = read_words(run, "noun_scores")["noun_id"].unique()[:n].tolist()
-    keys = read_words(run, "noun_keys", [("noun_id", "in", nouns)]).sort_values(["layer", "head", "noun_id"])
+def _shared_keys(run: Run, nouns: NDArray[np.int32]) -> float:
+    """Return which share of the best keys of a noun the next noun has, in the median head."""
+    keys = read_words(run, "noun_keys", [("noun_id", "in", nouns.tolist())]).sort_values(["layer", "head", "noun_id"])
     n_tokens = keys.groupby(["layer", "head", "noun_id"]).size().iloc[0]
     best = keys["token_id"].to_numpy().reshape(-1, len(nouns), n_tokens)
     shared = [[np.isin(of_head[noun], of_head[noun - 1]).mean() for noun in range(len(nouns))] for of_head in best]

@@ -57,33 +57,35 @@ def write_complete(run: Run, groups: Mapping[str, str], written: Mapping[str, st
         groups: the digest of each finished group.
         written: the checksum of each object that was just written, by its key.
     """
-    replaced = {owner for key in written if (owner := group_of(key)) is not None}
+    content, replaced = _read(run), {owner for key in written if (owner := group_of(key)) is not None}
     kept = {
         key: checksum
-        for key, checksum in listed_checksums(run).items()
+        for key, checksum in content["checksums"].items()
         if (owner := group_of(key)) is None or (owner in groups and owner not in replaced)
     }
-    _write(run, groups, {**kept, **written}, unfinished_repair(run))
+    _write(run, {**content, "groups": groups, "checksums": {**kept, **written}})
 
 
 def forget(run: Run, keys_of_objects: Iterable[str]) -> None:
     """Remove objects from COMPLETE, because they are about to be written again with other contents."""
-    groups, checksums = finished_groups(run), listed_checksums(run)
-    if checksums:
+    content = _read(run)
+    if checksums := content["checksums"]:
         remaining = {key: checksums[key] for key in checksums.keys() - set(keys_of_objects)}
-        _write(run, groups, remaining, unfinished_repair(run))
+        _write(run, {**content, "checksums": remaining})
 
 
 def begin_repair(run: Run, spec: Mapping[str, Any], groups: Mapping[str, str]) -> None:
     """Write into COMPLETE, if there is one, what a repair is to restore: the fields of a spec, and groups' digests."""
-    if listed_checksums(run):
-        _write(run, finished_groups(run), listed_checksums(run), {"spec": spec, "groups": groups})
+    content = _read(run)
+    if content["checksums"]:
+        _write(run, {**content, "requested": {"spec": spec, "groups": groups}})
 
 
 def end_repair(run: Run) -> None:
     """Write into COMPLETE, if there is one, that no repair is unfinished."""
-    if unfinished_repair(run) is not None:
-        _write(run, finished_groups(run), listed_checksums(run), None)
+    content = _read(run)
+    if content["requested"] is not None:
+        _write(run, {**content, "requested": None})
 
 
 def unfinished_repair(run: Run) -> dict[str, Any] | None:
@@ -92,10 +94,10 @@ def unfinished_repair(run: Run) -> dict[str, Any] | None:
     return requested
 
 
-def _write(
-    run: Run, groups: Mapping[str, str], checksums: Mapping[str, str], requested: Mapping[str, Any] | None
-) -> None:
-    content = {
+def _write(run: Run, content: Mapping[str, Any]) -> None:
+    """Write COMPLETE with `groups`, `checksums` and `requested`, as `_read` returns them."""
+    groups, checksums, requested = (content[name] for name in ("groups", "checksums", "requested"))
+    fields = {
         "run_id": run.id,
         "groups": dict(sorted(groups.items())),
         "written": datetime.now(UTC).isoformat(timespec="seconds"),
@@ -103,7 +105,7 @@ def _write(
         RUN_RECORD: _run_record(run, checksums).decode(),
         **({} if requested is None else {"requested": requested}),
     }
-    put(run.location, COMPLETE, seal(content))
+    put(run.location, COMPLETE, seal(fields))
 
 
 def _run_record(run: Run, checksums: Mapping[str, str]) -> bytes:
