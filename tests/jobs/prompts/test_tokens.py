@@ -107,6 +107,14 @@ def test_prompts_are_tokenized_independently_and_in_order() -> None:
     assert words_of(*prompts) == [words_of(prompt)[0] for prompt in prompts]
 
 
+def test_many_prompts_keep_their_order() -> None:
+    prompts = ["hello world" if index % 3 else "say" for index in range(20_001)]  # tokenised in parts
+    tokenizer = tokenizer_with(None)
+    rows = tokenize("nouns", prompts, PromptSetSpec(source="builtin:harmless"), tokenizer, A_DAY)
+    each = {text: tuple(tokenizer(text)["input_ids"]) for text in set(prompts)}
+    assert rows == [each[prompt] for prompt in prompts]
+
+
 def test_truncation_and_padding_from_a_tokenizer_file_are_not_applied() -> None:
     tokenizer = tokenizer_with(None)
     tokenizer.backend_tokenizer.enable_truncation(2)
