@@ -16,7 +16,10 @@ STEPS = (
     *("step_norm_attn", "step_norm_mlp", "step_norm_block", "step_cosine_next", "step_cosine_stream"),
     *("arc_attn", "arc_mlp", "arc_block"),
 )
-PATH = ("path_length", "displacement", "path_ratio", "arc_length", "great_circle", "arc_ratio")
+PATH = (
+    *("path_length", "displacement", "path_ratio", "arc_length", "great_circle", "arc_ratio"),
+    *("path_ratio_before_last", "arc_ratio_before_last"),
+)
 COSINES = tuple(f"step_cosine_{name}_centred" for name in ("next", "stream", "attn", "mlp"))
 VARIANCES = (
     *COSINES,
@@ -79,7 +82,10 @@ def travel_of_sample(states: States, outputs: Sequence[Float64] | None, is_whole
     if is_whole and last is not None:
         length, displacement = found[:, 2].sum(), np.linalg.norm(last - stream[0])
         arc, circle = found[:, 7].sum(), angle(stream[0], last)
-        path[:] = [length, displacement, length / displacement, arc, circle, arc / circle]
+        path[:6] = [length, displacement, length / displacement, arc, circle, arc / circle]
+    if is_whole and len(stream) > 1:
+        path[6] = found[:-1, 2].sum() / np.linalg.norm(stream[-1] - stream[0])
+        path[7] = found[:-1, 7].sum() / angle(stream[0], stream[-1])
     return found, path
 
 
@@ -149,7 +155,8 @@ def expected_travel(
     sets = list(stored.arrays)
     shape, is_whole = (len(sets), 2), list(layers) == list(range(n_layers))
     expected = {"n_samples": np.zeros(shape), "n_tested": np.zeros(shape)}
-    expected |= {f"{name}_ratio_at_right_angles": np.full(shape, np.nan) for name in ("path", "arc")}
+    ratios = [f"{name}_ratio{end}" for name in ("path", "arc") for end in ("", "_before_last")]
+    expected |= {f"{name}_at_right_angles": np.full(shape, np.nan) for name in ratios}
     expected |= {name: np.full((*shape, len(layers)), np.nan) for name in VARIANCES}
     for name in STEPS:
         expected |= {f"{name}{end}": np.full((*shape, len(layers)), np.nan) for end in ("", "_std")}
@@ -170,10 +177,11 @@ def expected_travel(
         expected["n_samples"][at] = expected["n_tested"][at] = len(found)
         lengths, angles = (np.stack([steps[:, column] for steps, _ in found]) for column in (2, 7))
         if is_whole:
-            squares = (lengths**2).mean(axis=0)
-            expected["path_ratio_at_right_angles"][at] = np.sqrt(squares).sum() / np.sqrt(squares.sum())
-            mean = angles.mean(axis=0)
-            expected["arc_ratio_at_right_angles"][at] = mean.sum() / np.arccos(np.prod(np.cos(mean)))
+            for end, n_blocks in {"": len(layers), "_before_last": len(layers) - 1}.items():
+                squares = (lengths[:, :n_blocks] ** 2).mean(axis=0)
+                expected[f"path_ratio{end}_at_right_angles"][at] = np.sqrt(squares).sum() / np.sqrt(squares.sum())
+                mean = angles[:, :n_blocks].mean(axis=0)
+                expected[f"arc_ratio{end}_at_right_angles"][at] = mean.sum() / np.arccos(np.prod(np.cos(mean)))
         for names, values in zip((STEPS, PATH), map(np.stack, zip(*found, strict=True)), strict=True):
             mean, std = mean_and_spread(values)
             for column, quantity in enumerate(names):

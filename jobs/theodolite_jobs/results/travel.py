@@ -55,13 +55,14 @@ def _statistics(passes: SetPasses) -> Arrays:
             arrays[f"{name}_std"] = np.sqrt(passes[kind].variance[..., column])
     steps, length = passes["steps"], STEPS.index("step_norm_block")
     mean_squares = steps.mean[..., length] ** 2 + ratio(steps.m2[..., length], np.float64(steps.count))
-    # Where not all layers were captured, the path is not known.
-    is_whole = np.isfinite(arrays["path_ratio"])
+    arcs = steps.mean[..., STEPS.index("arc_block")]
     for name, null in {
         "path_ratio": path_ratio_at_right_angles(mean_squares),
-        "arc_ratio": arc_ratio_at_right_angles(steps.mean[..., STEPS.index("arc_block")]),
-    }.items():
-        arrays[f"{name}_at_right_angles"] = np.where(is_whole, null, np.nan)
+        "arc_ratio": arc_ratio_at_right_angles(arcs),
+        "path_ratio_before_last": path_ratio_at_right_angles(mean_squares[..., :-1]),
+        "arc_ratio_before_last": arc_ratio_at_right_angles(arcs[..., :-1]),
+    }.items():  # where not all layers were captured, the path is not known
+        arrays[f"{name}_at_right_angles"] = np.where(np.isfinite(arrays[name]), null, np.nan)
     products = passes.first.products
     assert products is not None
     arrays |= variance_budget(products) | centred_cosines(products)

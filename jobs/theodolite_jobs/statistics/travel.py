@@ -18,8 +18,11 @@ STEPS = (
 )
 """Quantities of each prompt in each block. Files of reduced shards have this order, so new quantities come last."""
 
-PATH = ("path_length", "displacement", "path_ratio", "arc_length", "great_circle", "arc_ratio")
-"""Quantities of each prompt's whole path, in the order of the files of reduced shards."""
+PATH = (
+    *("path_length", "displacement", "path_ratio", "arc_length", "great_circle", "arc_ratio"),
+    *("path_ratio_before_last", "arc_ratio_before_last"),
+)
+"""Quantities of each prompt's whole path, in the order of the files of reduced shards; new quantities come last."""
 
 Vectors = Float[np.ndarray, "sample d_model"]
 Lengths = Float64[np.ndarray, " sample"]
@@ -67,8 +70,9 @@ def travel(blocks: Iterable[Block], n_prompts: int, n_positions: int, n_blocks: 
 
     With Δ_l = x_{l+1} − x_l, the steps are ‖Δ_attn‖, ‖Δ_mlp‖, ‖Δ_l‖, cos(Δ_l, Δ_{l+1}) (NaN in the last block),
     cos(Δ_l, x_l), and the angles between the states of a block. The path is Σ‖Δ_l‖, ‖x_L − x_0‖ and their ratio, then
-    the sum of the blocks' angles, the angle between x_0 and x_L, and their ratio. Angles are in radians. NaN where a
-    vector was not captured, and for an angle or a ratio with a zero vector.
+    the sum of the blocks' angles, the angle between x_0 and x_L, and their ratio, then both ratios of the path that
+    ends before the last block. Angles are in radians. NaN where a vector was not captured, and for an angle or a ratio
+    with a zero vector.
 
     Args:
         blocks: blocks in order; an iterator keeps few of them in memory.
@@ -81,7 +85,7 @@ def travel(blocks: Iterable[Block], n_prompts: int, n_positions: int, n_blocks: 
     dots, deviation_dots = np.full((2, *shape), np.nan)
     outputs = np.full((*shape, len(BRANCHES)), np.nan)
     means: list[tuple[NDArray[np.float64], ...]] = []
-    first = last = previous = None
+    first = before_last = last = previous = None
     for index, block in enumerate(blocks):
         known = means[-1][2] if block.entering is last else position_means(block.entering, n_positions)
         means.append((known, *(_means_or_nan(state, known) for state in (block.middle, block.leaving))))
@@ -92,9 +96,11 @@ def travel(blocks: Iterable[Block], n_prompts: int, n_positions: int, n_blocks: 
             dots[:, index - 1], deviation_dots[:, index - 1] = step_dots(*previous, *step, *centres)
         for branch, lengths in enumerate((block.attn, block.mlp)):
             outputs[:, index, branch] = np.nan if lengths is None else lengths
-        first, last, previous = block.entering if first is None else first, block.leaving, step
+        first, before_last, last = block.entering if first is None else first, block.entering, block.leaving
+        previous = step
     steps = _steps(products, dots, outputs)
-    path = np.full((shape[0], len(PATH)), np.nan) if first is None or last is None else _path(steps, first, last)
+    whole = _path(steps, first, last)
+    path = np.concatenate([whole, _path(steps[:, :-1], first, before_last)[:, _RATIOS]], axis=1)
     all_means = np.stack([np.stack(of_block, axis=1) for of_block in means], axis=1)
 
     def by_prompt(rows: NDArray[np.float64]) -> NDArray[np.float64]:
@@ -137,10 +143,15 @@ def _steps(
     return np.concatenate([norms, cosines, angles(products)], axis=-1)
 
 
+_RATIOS = [PATH.index("path_ratio"), PATH.index("arc_ratio")]
+
+
 def _path(
-    steps: Float64[np.ndarray, "sample block step"], first: Vectors, last: Vectors
+    steps: Float64[np.ndarray, "sample block step"], first: Vectors | None, last: Vectors | None
 ) -> Float64[np.ndarray, "sample path"]:
-    """Return PATH from the quantities of the blocks and the states before and after all blocks."""
+    """Return the first six of PATH from the quantities of the blocks and the states before and after these blocks."""
+    if first is None or last is None:
+        return np.full((len(steps), 6), np.nan)
     zero = np.zeros((1, first.shape[1]))
     products = block_products((first, first, last), (zero, zero, zero))[0][:, 2]
     length, arc_length = (steps[..., STEPS.index(name)].sum(axis=1) for name in ("step_norm_block", "arc_block"))

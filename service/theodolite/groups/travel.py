@@ -75,6 +75,8 @@ VARIABLES = (
         path_ratio_at_right_angles="Path length over displacement, if the steps of all blocks were at right angles.",
         arc_ratio_at_right_angles="Arc length over the great circle, if each arc began at a right angle to "
         "the great circle from the start.",
+        path_ratio_before_last_at_right_angles="The same as path_ratio_at_right_angles, without the last block.",
+        arc_ratio_before_last_at_right_angles="The same as arc_ratio_at_right_angles, without the last block.",
     ),
     *variables(
         PER_BLOCK,
@@ -111,6 +113,16 @@ VARIABLES = (
         "radians",
     ),
     *_mean_and_spread("arc_ratio", _PER_PATH, "Arc length over the great circle; 1 for a path without turns"),
+    *_mean_and_spread(
+        "path_ratio_before_last",
+        _PER_PATH,
+        "Path length over displacement, of the path that ends before the last block",
+    ),
+    *_mean_and_spread(
+        "arc_ratio_before_last",
+        _PER_PATH,
+        "Arc length over the great circle, of the path that ends before the last block",
+    ),
 )
 
 AIC_MARGIN = 6.0
@@ -135,7 +147,7 @@ VERDICT_POINTS = 11
 GROUP = Group(
     name="travel",
     title="Travel and growth",
-    version=3,
+    version=4,
     variables=VARIABLES,
     tables=("travel", "growth"),
     needs=frozenset({"prompts", "resid_pre"}),

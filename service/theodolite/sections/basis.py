@@ -37,7 +37,10 @@ _HOW_TO_READ = (
     "does not vary, as in block 0 at a token that all prompts share; such layers are not counted. The affine map "
     "counts as better or worse than the orthogonal one if the 95 % interval of the difference of their R² excludes 0; "
     "by chance, this happens in about one of 20 layers. "
-    "The R² of fitted maps rises with the number of prompts, so compare sets only if their n is equal."
+    "Leading directions are at most one for every five prompts. A small isometry defect alone is weak evidence for a "
+    "rotation: if the map adds little to its input, it is small too. "
+    "The R² of fitted maps and the isometry defect rise with the number of prompts, so compare sets only if their n is "
+    "equal."
 )
 
 
@@ -131,10 +134,12 @@ def _isometry(values: xr.Dataset, sublayer: str) -> str:
     if not np.isfinite(values[f"isometry_defect_{sublayer}"]).any():
         return ""
     low, high = (_median(values, f"stretch_{end}_{sublayer}", 2) for end in ("low", "high"))
+    defect, random = values[f"isometry_defect_{sublayer}"], values[f"isometry_defect_random_{sublayer}"]
     return (
-        f"{_median(values, f'isometry_defect_{sublayer}', 4)} (random steps of the same length give "
-        f"{_median(values, f'isometry_defect_random_{sublayer}', 4)}; the median of the 5 % quantile of the stretches "
-        f"is {low}, and of the 95 % quantile {high})"
+        f"{number(defect.median(), 4)}, at most {number(defect.max(), 4)} (random steps of the same length give "
+        f"{number(random.median(), 4)}; larger than that in {int((defect > random).sum())} of "
+        f"{int(np.isfinite(defect).sum())} layers; the median of the 5 % quantile of the stretches is {low}, and of "
+        f"the 95 % quantile {high})"
     )
 
 

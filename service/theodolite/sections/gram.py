@@ -196,7 +196,7 @@ def _mean_tables(run: Run, gram: xr.Dataset, site: str, position: int, labels: M
         rows = [[str(layer), *map(_cell, numbers)] for layer, *numbers in by_layer]
         caption = (
             f"{contrast} at {site}: P is the mean of {labels[sides['positive']]}, N the mean of "
-            f"{labels[sides['negative']]}, r = P - N; * marks geometric medians"
+            f"{labels[sides['negative']]}, r = P - N, without subtraction of noise; * marks geometric medians"
         )
         if any(MISSING in row for row in rows):
             caption += f"; {MISSING} marks a missing number, such as a cosine with r = 0 or r* = 0"

@@ -18,6 +18,13 @@ from theodolite.sections.parts import CHANCE, MISSING, Figure, Section, Table, l
 from theodolite.store.result_reader import read_group
 from theodolite.store.runs import Run
 
+_LISTED_LAYERS = 6  # more are not listed in a sentence
+_SMALLER = (
+    "directions of permuted labels lie where prompts vary most, and heads often read and write there; so an alignment "
+    "that is smaller than with permuted labels does not mean that the head avoids the direction. Heads that share W_K "
+    "or W_V have alignments that depend on each other"
+)
+
 _SIDES = {"qk_query": "QK query", "qk_key": "QK key", "vo_read": "VO input", "vo_write": "VO output"}
 
 _HOW_TO_READ = (
@@ -41,7 +48,7 @@ def sections(run: Run) -> list[Section]:
     title = f"Heads: QK and VO circuits of {heads.sizes['layer'] * heads.sizes['head']} attention heads"
     maps, notes = list(_maps(heads, directions)), texts_of(heads.attrs["notes"])
     if np.isfinite(heads["alignment_z"]).any():
-        notes.append(CHANCE)
+        notes += [CHANCE, _SMALLER]
     facts, tables = list(_facts(run, heads, directions)), list(_alignment_tables(heads, directions))
     return [
         Section(title, facts, maps=maps, tables=tables, notes=notes, how_to_read=_HOW_TO_READ),
@@ -195,8 +202,16 @@ def _alignment(tests: xr.Dataset) -> str:
         largest = f"{head_name(layer, head)}: {float(values.sel(layer=layer, head=head)):.2f}"
         return f"is not tested (largest of {measured} heads {largest})"
     smaller = tests.get("alignment_p_low_family", tests["alignment_z"] * np.nan)  # NaN in older versions
-    below = f" and smaller in {np.count_nonzero(smaller <= LEVEL)}" if np.isfinite(smaller).any() else ""
-    return f"larger in {np.count_nonzero(tests['alignment_p_family'] <= LEVEL)}{below} of {measured}"
+    below = f" and smaller in {_passing(smaller)}" if np.isfinite(smaller).any() else ""
+    return f"larger in {_passing(tests['alignment_p_family'])}{below} of {measured}"
+
+
+def _passing(p: xr.DataArray) -> str:
+    """Return the number of heads that pass a test, and their layers if these are few."""
+    layers = p["layer"].values[(p <= LEVEL).any("head").values].tolist()
+    where = f"layer{'s' if len(layers) > 1 else ''} {', '.join(map(str, layers))}"
+    many = str(np.count_nonzero(p <= LEVEL))
+    return f"{many} ({where})" if 0 < len(layers) <= _LISTED_LAYERS else many
 
 
 def _alignment_tables(heads: xr.Dataset, directions: xr.Dataset | None) -> Iterator[Table]:

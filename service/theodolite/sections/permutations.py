@@ -106,4 +106,7 @@ def _distinct(excess: NDArray[np.float64], spread: NDArray[np.float64]) -> str:
         return ""
     limit = NormalDist().inv_cdf(1 - LEVEL / len(z))
     many = int((z > limit).sum())
-    return f"; {many} of {len(z)} pairs of layers have a z above {limit:.1f} (Bonferroni's limit, if z is normal)"
+    return (
+        f"; {many} of {len(z)} pairs of layers have a z above {limit:.1f}, "
+        "Bonferroni's limit for these pairs if z is normal"
+    )

@@ -25,6 +25,7 @@ from theodolite.sections.parts import (
     Section,
     last_position,
     layer_of,
+    null_text,
     percent,
     point_text,
 )
@@ -34,6 +35,11 @@ from theodolite.sites import HALF_BLOCKS
 from theodolite.store.manifest import finished_groups
 from theodolite.store.result_reader import read_group
 from theodolite.store.runs import Run
+
+_NEAR_CHANCE = (
+    "near an AUROC or an accuracy of 0.5 the intervals are too narrow; whether the sets differ there is decided by the "
+    "comparison with permuted labels"
+)
 
 
 def sections(run: Run) -> list[Section]:
@@ -89,7 +95,7 @@ def _section(
         ],
         [_map(directions, contrast, site) for site in sites],
         permutation_tables(null) if null is not None else [],
-        notes=[BRACKETS, BAND, CHANCE] if tests is not None else [BRACKETS, BAND],
+        notes=[BRACKETS, BAND, _NEAR_CHANCE, *([CHANCE] if tests is not None else [])],
     )
 
 
@@ -142,7 +148,7 @@ def _facts(values: xr.Dataset, counts: list[int], null: xr.Dataset | None) -> It
     yield (
         f"Largest cross-validated AUROC over {int(np.isfinite(auroc).sum())} depths at which the prompts differ"
         f"{last}: {largest} at "
-        f"{layer_of(auroc, best)} ({counts[0]} and {counts[1]} prompts; chance gives 0.5)."
+        f"{layer_of(auroc, best)} ({counts[0]} and {counts[1]} prompts; {_auroc_by_chance(values, null)})."
     )
     if has_values(values, "paired_accuracy"):
         ordered = point_text(values, "paired_accuracy", best, ".1f", 100, band=True)
@@ -163,6 +169,14 @@ def _facts(values: xr.Dataset, counts: list[int], null: xr.Dataset | None) -> It
     passed = np.flatnonzero(low.values >= BOUND)
     if len(passed):
         yield f"First depth whose AUROC interval lies above {BOUND}: {layer_of(low, int(passed[0]))}."
+
+
+def _auroc_by_chance(values: xr.Dataset, tests: xr.Dataset | None) -> str:
+    """Return what chance gives for the largest AUROC."""
+    if tests is None or not np.isfinite(tests["auroc_z"]).any():
+        return "chance gives 0.5"
+    best = int(np.nanargmax(values["auroc"].stack(point=("site", "layer")).values))
+    return null_text(tests.stack(point=("site", "layer")).isel(point=best), "auroc")
 
 
 def _fisher_sentence(values: xr.Dataset, best: int) -> str:

@@ -116,12 +116,13 @@ def _spread(values: xr.Dataset) -> str:
     n, n_fitted, fitted = int(values["n_samples"]), int(values["n_fitted"]), values["relative_spread_gaussian_fitted"]
     text = f"{percent(spread.max(), 2)} at “{widest}” (n = {n}"
     if np.isfinite(fitted.sel(norm=widest)):
-        ratio = float((spread / fitted).where(fitted > 0).median())
+        ratios = (spread / fitted).where(fitted > 0)
+        low, middle, high = (float(value) for value in (ratios.min(), ratios.median(), ratios.max()))
         prompts = "these prompts" if n_fitted == n else f"the first {n_fitted} prompts"
         text += (
             f"; there a Gaussian with the mean and covariance of {prompts} gives "
-            f"{percent(fitted.sel(norm=widest), 2)}; over all norm layers, the measured value is {ratio:.2f} times "
-            "that of the Gaussian, in the median"
+            f"{percent(fitted.sel(norm=widest), 2)}; over all norm layers, the measured value is {low:.2f} to "
+            f"{high:.2f} times that of the Gaussian, median {middle:.2f}"
         )
     return f"{text})"
 

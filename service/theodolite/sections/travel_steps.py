@@ -22,8 +22,9 @@ _COSINES = {
 }
 
 STEP_NOTES = (
-    "steps at right angles are steps of the measured lengths, each at a right angle to all earlier ones; a larger "
-    "measured ratio means that steps partly cancel, and one long step can determine most of the ratio",
+    "steps at right angles are steps of the measured lengths, each at a right angle to all earlier ones; with a larger "
+    "measured ratio steps partly cancel, with a smaller one they partly add up; one long step, such as that of the "
+    "last block, can turn one into the other",
     "arcs at right angles are as long as the measured arcs, and each starts at a right angle to the great circle from "
     "the first point",
     "for a centred cosine, the mean over the prompts of the set is subtracted from each vector; dot products and "
@@ -55,23 +56,32 @@ def step_facts(travel: xr.Dataset, labels: Mapping[str, str]) -> Iterator[str]:
 
 def _path(name: str, values: xr.Dataset) -> str:
     """Return a ratio of a set's paths beside that of steps at right angles; empty if it is not known."""
-    mean, std, null = (float(values[one]) for one in (name, f"{name}_std", f"{name}_at_right_angles"))
+    mean, std = (float(values[one]) for one in (name, f"{name}_std"))
     if not np.isfinite(std):
         return ""
     what = "arcs" if name == "arc_ratio" else "steps"
-    at_right_angles = f"{what} at right angles give {null:.2f}, " if np.isfinite(null) else ""
-    longest = _longest(values) if name == "path_ratio" else ""
-    return f"{mean:.2f} ± {std:.2f} ({at_right_angles}{longest}n = {int(values['n_samples'])})"
+    parts = [f"{what} at right angles give {null:.2f}"] if np.isfinite(null := _at_right_angles(name, values)) else []
+    before, its_null = values[f"{name}_before_last"], _at_right_angles(f"{name}_before_last", values)
+    if np.isfinite(before) and np.isfinite(its_null):
+        parts.append(f"without the last block {before:.2f}, and {its_null:.2f} at right angles")
+    if name == "path_ratio" and (longest := _longest(values)):
+        parts.append(longest)
+    parts.append(f"n = {int(values['n_samples'])}")
+    return f"{mean:.2f} ± {std:.2f} ({', '.join(parts)})"
+
+
+def _at_right_angles(name: str, values: xr.Dataset) -> float:
+    return float(values[f"{name}_at_right_angles"])
 
 
 def _longest(values: xr.Dataset) -> str:
-    """Return the share of the longest step in the sum of squared steps, with a comma behind it; empty if unknown."""
+    """Return the share of the longest step in the sum of squared steps; empty if unknown."""
     n = max(int(values["n_samples"]), 1)
     squares = values["step_norm_block"] ** 2 + values["step_norm_block_std"] ** 2 * (n - 1) / n
     if not np.isfinite(squares).all():
         return ""
     top = int(squares.values.argmax())
-    return f"block {int(squares['layer'][top])} has {percent(squares[top] / squares.sum(), 0)} of the squared lengths, "
+    return f"block {int(squares['layer'][top])} has {percent(squares[top] / squares.sum(), 0)} of the squared lengths"
 
 
 def _cosine(name: str, places: str, values: xr.Dataset) -> str:
@@ -86,7 +96,8 @@ def _cosine(name: str, places: str, values: xr.Dataset) -> str:
             f"below 0 in {int((found < 0).sum())} and above 0 in {int((found > 0).sum())} of {cosine.size} {places}"
         )
     if name in values:
-        parts.append(f"mean without centring {number(values[name].sel(layer=cosine['layer']).mean(), 2)}")
+        raw = values[name].sel(layer=cosine["layer"])
+        parts.append(f"without centring mean {number(raw.mean(), 2)}, in the last {number(raw[-1], 2)}")
     n, n_tested = int(values["n_samples"]), int(values["n_tested"])
     parts.append(f"n = {n}, of which {n_tested} for the tests" if is_tested and n_tested != n else f"n = {n}")
     mean, low, high = (number(value, 2) for value in (cosine.mean(), cosine.min(), cosine.max()))

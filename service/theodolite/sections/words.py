@@ -58,13 +58,30 @@ def _trajectory_sections(run: Run) -> Iterator[Section]:
         yield Section(
             f"Words: trajectory of the token “{token}” (next token: “{following}”) in the sentence "
             f"“{sentences[int(str(number))]}”",
-            list(_path_facts(path)),
+            [*_path_facts(path), *_other_paths(before_text)],
             [
                 Figure(f"words.{number}.{name}", caption, partial(draw, path))
                 for name, (caption, draw) in figures.items()
             ],
             how_to_read=_HOW_TO_READ.format(run.record.model.d_model),
         )
+
+
+def _other_paths(rows: pd.DataFrame) -> Iterator[str]:
+    """Yield a sentence about the paths of all tokens of a sentence that precede text; none without several tokens."""
+    paths = [along_stream(path) for _, path in rows.groupby("index")]
+    if len(paths) < 2:
+        return
+    ends = [(path.iloc[0], path.iloc[-1]) for path in paths]
+    found = sum(int(last["rank_of_next"] == 1) for _, last in ends)
+    text = f"the next token has rank 1 at the last depth for {found}"
+    z = np.array([[row.get("angle_to_next_z", np.nan) for row in pair] for pair in ends])
+    if np.isfinite(z).all():
+        text += (
+            f"; z is {z[:, 0].min():.1f} to {z[:, 0].max():.1f} at the first depth and {z[:, 1].min():.1f} to "
+            f"{z[:, 1].max():.1f} at the last"
+        )
+    yield f"This is one path of {len(paths)} in the sentence. Over all of them, {text}."
 
 
 def _vocabulary_section(run: Run) -> Section:

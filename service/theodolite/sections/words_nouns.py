@@ -49,7 +49,7 @@ def noun_sections(run: Run, words: xr.Dataset) -> list[Section]:
     z = "z of the relatedness against permuted nouns"
     subjects = "Share of nouns that a head's query finds again among its keys"
     pairs = f"Similarities and scores of the first {len(first)} nouns in {head_name(layer, head)}, the largest z"
-    facts = [*_relatedness_facts(words, n), *_subject_facts(words, n, chance), *_offset_facts(run, words, nouns)]
+    facts = [*_relatedness_facts(words, n), *_subject_facts(run, words, n, chance), *_offset_facts(run, words, nouns)]
     dropped = texts_of(words.attrs["nouns_dropped"])
     notes = [f"left out, because no spelling is a single token: {', '.join(dropped)}"] if dropped else []
     return [
@@ -97,7 +97,7 @@ def _relatedness_facts(words: xr.Dataset, n: int) -> Iterator[str]:
     )
 
 
-def _subject_facts(words: xr.Dataset, n: int, chance: float) -> Iterator[str]:
+def _subject_facts(run: Run, words: xr.Dataset, n: int, chance: float) -> Iterator[str]:
     """Yield sentences about the heads whose query of a noun finds the noun itself."""
     first = words["own_first"]
     passed = words["own_first_p_family"] <= LEVEL
@@ -126,8 +126,21 @@ def _subject_facts(words: xr.Dataset, n: int, chance: float) -> Iterator[str]:
             f"For each noun as query, take the {int(words.attrs['tokens'])} tokens of the vocabulary with the largest "
             "scores as keys. Share of nouns for which a spelling of the noun is among these tokens: largest "
             f"{percent(top, 0)}, of {head_name(int(top['layer']), int(top['head']))}; median over heads "
-            f"{percent(keys.median(), 0)}; random keys give {percent(chance, 2)} (n = {n} nouns)."
+            f"{percent(keys.median(), 1)}; the keys of another noun contain it for "
+            f"{percent(_keys_of_others(run), 1)} (median over heads), and random keys for {percent(chance, 2)} "
+            f"(n = {n} nouns)."
         )
+
+
+def _keys_of_others(run: Run) -> float:
+    """Return the share of pairs of nouns in which the keys of one have a spelling of the other, median over heads."""
+    keys = read_words(run, "noun_keys")
+    keys = keys.assign(**{name: keys[name].str.strip().str.casefold() for name in ("noun", "token")})
+    n = keys["noun_id"].nunique()
+    others = keys[keys["token"].isin(keys["noun"].unique()) & (keys["token"] != keys["noun"])]
+    found = others.drop_duplicates(["layer", "head", "noun_id", "token"]).groupby(["layer", "head"]).size()
+    heads = pd.MultiIndex.from_frame(keys[["layer", "head"]].drop_duplicates())
+    return float(found.reindex(heads, fill_value=0).median()) / (n * (n - 1))
 
 
 def _offset_facts(run: Run, words: xr.Dataset, nouns: NDArray[np.int32]) -> Iterator[str]:
@@ -173,8 +186,8 @@ def _keys_and_values(run: Run, layer: int, head: int, nouns: NDArray[np.int32]) 
     ]
     caption = (
         f"Nouns in {head_name(layer, head)}, the head with the largest z: the most similar noun, the noun with the "
-        "largest score, the tokens with the largest scores as keys, and the tokens whose logits the head's value "
-        "raises the most"
+        "largest score, the tokens with the largest scores as keys, and the tokens with the largest logits of the "
+        "noun's embedding plus the head's value; the embedding alone favours the noun itself"
     )
     return Table(caption, ["noun", "nearest before", "nearest after", "keys", "values"], rows)
 
@@ -187,8 +200,9 @@ def _layer_sums(run: Run, words: xr.Dataset, nouns: NDArray[np.int32]) -> Table:
     names = dict(zip(tables[0]["noun_id"], tables[0]["noun"].str.strip(), strict=True))
     rows = [[names[noun], *(_first_tokens(table[table["noun_id"] == noun]) for table in tables)] for noun in nouns]
     caption = (
-        "Tokens whose logits rise the most when a noun's embedding is multiplied by the sum of W_VO over all heads of "
-        "a layer; tokens with long embeddings have an advantage"
+        "Tokens with the largest logits of a noun's embedding plus the product of this embedding, after the norm, with "
+        "the sum of W_VO over all heads of a layer. The embedding alone favours the noun itself, and decides where the "
+        "product is short, as it often is in the first layer. Tokens with long embeddings have an advantage"
     )
     return Table(caption, ["noun", *(f"layer {at}" for at in shown)], rows)
 

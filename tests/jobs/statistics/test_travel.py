@@ -65,6 +65,14 @@ def test_travel_equals_its_definition_written_out_sample_by_sample(n, n_blocks, 
         np.testing.assert_allclose(found["arc_length"][sample], arc)
         np.testing.assert_allclose(found["great_circle"][sample], circle)
         np.testing.assert_allclose(found["arc_ratio"][sample], arc / circle)
+        if n_blocks > 1:
+            before = x[:-1]
+            length, arc = sum(map(np.linalg.norm, steps[:-1])), sum(angle(*states) for states in pairwise(before))
+            displacement, circle = np.linalg.norm(before[-1] - before[0]), angle(before[0], before[-1])
+            np.testing.assert_allclose(found["path_ratio_before_last"][sample], length / displacement)
+            np.testing.assert_allclose(found["arc_ratio_before_last"][sample], arc / circle)
+    if n_blocks == 1:
+        assert np.isnan([found["path_ratio_before_last"], found["arc_ratio_before_last"]]).all()
     assert np.isnan(found["step_cosine_next"][:, -1]).all()
 
 

@@ -70,8 +70,8 @@ def test_sentences_state_medians_and_their_references(section_of):
     section = section_of(group())
     better = "the affine map is better in 4 of 4 layers and worse in 0"
     defect = (
-        "harmful 0.1200 (random steps of the same length give 0.0500; the median of the 5 % quantile of the stretches "
-        "is 0.50, and of the 95 % quantile 2.00)"
+        "harmful 0.1200, at most 0.1200 (random steps of the same length give 0.0500; larger than that in 4 of 4 "
+        "layers; the median of the 5 % quantile of the stretches is 0.50, and of the 95 % quantile 2.00)"
     )
     assert section.facts == [
         f"{OUTPUTS.format('attention')}harmful {MAPS} ({better}, n = 40).",
@@ -109,7 +109,7 @@ def test_each_sentence_lists_all_sets(section_of):
         "0.000)."
     )
     assert "; harmless 0.1200" in facts[4]
-    assert facts[5].startswith(f"{ISOMETRY.format('the MLP')}harmful 0.1200 (")
+    assert facts[5].startswith(f"{ISOMETRY.format('the MLP')}harmful 0.1200, at most 0.1200 (")
     assert "harmless" not in facts[5]
 
 
@@ -155,7 +155,7 @@ def test_layers_with_one_direction_are_named(section_of):
 def test_a_map_without_leading_directions_has_no_isometry_defect(section_of):
     section = section_of(group(isometry_defect_attention=np.nan, isometry_defect_mlp=[np.nan, 0.1, 0.2, 0.6]))
     (isometry,) = (fact for fact in section.facts if fact.startswith("Isometry"))
-    assert isometry.startswith(f"{ISOMETRY.format('the MLP')}harmful 0.2000 (")
+    assert isometry.startswith(f"{ISOMETRY.format('the MLP')}harmful 0.2000, at most 0.6000 (")
 
 
 def test_a_family_without_a_middle_shows_whole_blocks(section_of):

@@ -150,10 +150,19 @@ def test_sentences_name_the_subject_heads_and_the_keys_at_offsets(section):
     assert section.facts[2:] == [
         SUBJECTS.format(2, passed),
         "For each noun as query, take the 5 tokens of the vocabulary with the largest scores as keys. Share of nouns "
-        "for which a spelling of the noun is among these tokens: largest 38 %, of L1H1; median over heads 8 %; random "
-        "keys give 0.20 % (n = 4 nouns).",
+        "for which a spelling of the noun is among these tokens: largest 38 %, of L1H1; median over heads 7.5 %; the "
+        "keys of another noun contain it for 0.0 % (median over heads), and random keys for 0.20 % (n = 4 nouns).",
         OFFSETS.format("0 %", 4),
     ]
+
+
+def test_keys_of_a_noun_that_are_spellings_of_another_are_counted(section_of, found):
+    """In each head, " Dog" and "dog" are keys of the cat and "cat" one of the sun: 2 of 12 pairs of two nouns."""
+    keys = found["noun_keys"]
+    spellings = {" cat0": " Dog", " cat1": "dog", " sun0": "cat", " sea0": " sea"}
+    found["noun_keys"] = keys.assign(token=keys["token"].replace(spellings))
+    fact = section_of(words_group()).facts[3]
+    assert "; the keys of another noun contain it for 16.7 % (median over heads), and random keys for 0.20 % " in fact
 
 
 def test_heads_that_find_no_more_nouns_than_with_permuted_nouns_have_no_layers(section_of):
@@ -189,11 +198,13 @@ def test_figures_are_drawn_and_tables_are_in_the_order_of_the_lists(section):
     keys, sums = section.tables
     assert keys.caption == (
         "Nouns in L1H1, the head with the largest z: the most similar noun, the noun with the largest score, the "
-        "tokens with the largest scores as keys, and the tokens whose logits the head's value raises the most"
+        "tokens with the largest scores as keys, and the tokens with the largest logits of the noun's embedding plus "
+        "the head's value; the embedding alone favours the noun itself"
     )
     assert sums.caption == (
-        "Tokens whose logits rise the most when a noun's embedding is multiplied by the sum of W_VO over all heads of "
-        "a layer; tokens with long embeddings have an advantage"
+        "Tokens with the largest logits of a noun's embedding plus the product of this embedding, after the norm, with "
+        "the sum of W_VO over all heads of a layer. The embedding alone favours the noun itself, and decides where the "
+        "product is short, as it often is in the first layer. Tokens with long embeddings have an advantage"
     )
     assert keys.rows[0] == ["cat", "sun", "sea", "·cat0  ·cat1", "·cat0  ·cat1"]
     assert sums.columns == ["noun", "layer 0", "layer 1", "layer 2"]

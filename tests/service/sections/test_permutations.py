@@ -157,6 +157,13 @@ def test_the_largest_auroc_says_which_depths_it_is_over(tmp_path):
     )
 
 
+def test_the_largest_auroc_stands_beside_that_of_permuted_labels(tmp_path):
+    auroc = np.array([[0.6, 0.7, 0.9, 0.8], [0.5, 0.5, 0.5, 0.5]])[:, None]
+    assert starting(facts_of(tmp_path, permuted(), auroc=auroc), "Largest cross-validated AUROC").endswith(
+        " at layer 2 pre (64 and 63 prompts; permuted labels give 0.50 ± 0.05, p = 0.3 over all depths)."
+    )
+
+
 @pytest.mark.parametrize(("low", "known"), [(BOUND, True), (BOUND - 0.001, False)])
 def test_no_depth_is_named_if_no_interval_of_the_auroc_lies_above_the_bound(tmp_path, low, known):
     facts = facts_of(tmp_path, auroc=0.98, auroc_low=low, auroc_high=0.99)
@@ -184,7 +191,7 @@ def cosines(*neighbours):
     return matrix
 
 
-ABOVE = "of 3 pairs of layers have a z above 2.1 (Bonferroni's limit, if z is normal))"
+ABOVE = "of 3 pairs of layers have a z above 2.1, Bonferroni's limit for these pairs if z is normal)"
 
 
 @pytest.mark.parametrize(

@@ -129,8 +129,8 @@ def test_heads_are_chosen_by_their_z_against_permuted_labels(run):
     directions = read_group(run, "directions")
     group = heads_group(alignment, z)
     fact, _ = heads._alignment_facts(group, directions)
-    reading = "; ".join(f"{side} larger in 4 of 6" for side in READING)
-    assert fact == f"{ALIGNED}{reading}; VO output larger in 2 of 4."
+    reading = "; ".join(f"{side} larger in 4 (layers 0, 2, 3) of 6" for side in READING)
+    assert fact == f"{ALIGNED}{reading}; VO output larger in 2 (layers 2, 3) of 4."
     rows = []
     for side in READING:
         rows += [
@@ -158,8 +158,9 @@ def test_heads_below_chance_are_counted_too(run):
     group["alignment_p_low_family"] = group["alignment_z"] * 0 + np.where(z < -4, 0.05, 0.06)
     directions = read_group(run, "directions")
     fact, _ = heads._alignment_facts(group, directions)
-    reading = "; ".join(f"{side} larger in 2 and smaller in 2 of 6" for side in READING)
-    assert fact == f"{ALIGNED}{reading}; VO output larger in 1 and smaller in 1 of 4."  # of reliable layers
+    reading = "; ".join(f"{side} larger in 2 (layers 0, 2) and smaller in 2 (layers 0, 3) of 6" for side in READING)
+    # Only reliable layers are counted.
+    assert fact == f"{ALIGNED}{reading}; VO output larger in 1 (layer 2) and smaller in 1 (layer 3) of 4."
     (table,) = heads._alignment_tables(group, directions)
     assert table.rows[:2] == [
         ["QK query", "largest 9.0", "L0H0", "0.50", NULL, "0.05"],
@@ -184,14 +185,16 @@ def test_an_older_version_has_no_p_of_the_smallest_z(older_run):
         ["smallest 4.0", "L0H0", "0.50", NULL, MISSING],
     ] * 4
     fact, *_ = heads._alignment_facts(read_group(run, "heads"), None)
-    assert "QK query larger in 8 of 8; " in fact
+    assert "QK query larger in 8 (layers 0, 1, 2, 3) of 8; " in fact
 
 
 def test_a_contrast_has_the_numbers_of_its_prompts_and_their_position(run):
     z = np.array([[9.0, 9.0], [9.0, 9.0], [4.0, 2.0], [5.0, 1.0]])
     attributes = {"direction_prompts": {"refusal": [64, 63]}, "direction_position": -2}
     fact, _ = heads._alignment_facts(heads_group(0.5, z).assign_attrs(attributes), read_group(run, "directions"))
-    assert fact.startswith(f"{ALIGN.format(' at position -2', ', 64 and 63 prompts')}QK query larger in 4 of 6; ")
+    assert fact.startswith(
+        f"{ALIGN.format(' at position -2', ', 64 and 63 prompts')}QK query larger in 4 (layers 0, 2, 3) of 6; "
+    )
 
 
 def test_no_head_is_named_if_no_direction_is_reliable(tmp_path):

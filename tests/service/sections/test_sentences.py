@@ -110,6 +110,22 @@ def test_angles_to_the_next_token_are_compared_with_those_to_all_tokens():
     assert "90°" not in text
 
 
+def test_a_shown_path_stands_beside_all_paths_of_its_sentence():
+    """The next token has rank 1 at the end of two paths of three; the last two tokens have other z."""
+    paths = [PATH.assign(**VOCABULARY, index=index) for index in range(3)]
+    paths[1] = paths[1].assign(rank_of_next=[9, 2], angle_to_next_z=[0.5, -0.4])
+    paths[2] = paths[2].assign(angle_to_next_z=[-2.5, -9.0])
+    assert list(words._other_paths(pd.concat(paths))) == [
+        "This is one path of 3 in the sentence. Over all of them, the next token has rank 1 at the last depth for 2; z "
+        "is -2.5 to 0.5 at the first depth and -9.0 to -0.4 at the last."
+    ]
+    older = pd.concat(path.drop(columns="angle_to_next_z") for path in paths)
+    assert list(words._other_paths(older)) == [
+        "This is one path of 3 in the sentence. Over all of them, the next token has rank 1 at the last depth for 2."
+    ]
+    assert list(words._other_paths(paths[0])) == []
+
+
 def test_angles_of_an_older_version_have_no_comparison():
     text = " ".join(words._path_facts(PATH))
     assert "Angle to the next token at the first depth: 93°. Angle" in text

@@ -15,9 +15,9 @@ PLANE = np.ones((3, 20))
 SPREAD = "Largest relative standard deviation of the input's norm over prompts: "
 FITTED = (
     "there a Gaussian with the mean and covariance of {} gives 7.00 %; over all norm layers, the measured value is "
-    "{:.2f} times that of the Gaussian, in the median"
+    "{:.2f} to {:.2f} times that of the Gaussian, median {:.2f}"
 )
-SOME_120 = FITTED.format("the first 250 prompts", 1.2)
+SOME_120 = FITTED.format("the first 250 prompts", 1.0, 1.2, 1.2)
 LENGTHS = (
     "Share of the input's variance that is variance of its length, over norm layers (the rest is variance of its "
     "direction): "
@@ -107,7 +107,7 @@ def test_the_spread_of_the_norm_stands_beside_the_fitted_gaussian(section_of):
 def test_a_gaussian_can_be_fitted_to_all_prompts(section_of):
     counts = ("set", "position"), np.array([[250], [255]])
     section = section_of(sphere_group([0.03, 0.05, 0.07], PLANE).assign(n_samples=counts))
-    every = FITTED.format("these prompts", 1.2)
+    every = FITTED.format("these prompts", 1.0, 1.2, 1.2)
     assert section.facts[1] == (
         f"{SPREAD}harmful 8.40 % at “final” (n = 250; {every}); harmless 8.40 % at “final” (n = 255; {SOME_120})."
     )
@@ -116,7 +116,7 @@ def test_a_gaussian_can_be_fitted_to_all_prompts(section_of):
 def test_a_norm_layer_without_a_spread_has_no_ratio(section_of):
     spread, fitted = [0.0, 0.06, 0.084], [0.0, 0.03, 0.07]  # the first input is the same in all prompts
     section = section_of(sphere_group(fitted, PLANE, relative_spread=spread))
-    some = FITTED.format("the first 250 prompts", 1.6)
+    some = FITTED.format("the first 250 prompts", 1.2, 2.0, 1.6)
     assert section.facts[1].endswith(f"(n = 255; {some}).")  # the median of 2 and 1.2
 
 

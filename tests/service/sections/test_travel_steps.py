@@ -64,10 +64,10 @@ def travel_of(tmp_path):
 
 def test_cosines_of_deviations_are_counted_where_they_pass_the_test(travel_of):
     assert list(step_facts(travel_of(RAW | CENTRED | TESTS), LABELS)) == [
-        f"{NEXT}: harmful (marked) mean -0.23, from -0.40 to 0.01 (below 0 in 2 and above 0 in 0 of 3 pairs, mean "
-        "without centring 0.20, n = 401).",
-        f"{STREAM}: harmful (marked) mean 0.25, from 0.25 to 0.25 (below 0 in 0 and above 0 in 2 of 4 blocks, mean "
-        "without centring -0.50, n = 401).",
+        f"{NEXT}: harmful (marked) mean -0.23, from -0.40 to 0.01 (below 0 in 2 and above 0 in 0 of 3 pairs, "
+        "without centring mean 0.20, in the last 0.40, n = 401).",
+        f"{STREAM}: harmful (marked) mean 0.25, from 0.25 to 0.25 (below 0 in 0 and above 0 in 2 of 4 blocks, "
+        "without centring mean -0.50, in the last -0.50, n = 401).",
         # A cosine of 0 is on no side.
         f"{ATTENTION}: harmful (marked) mean 0.15, from -0.20 to 0.50 (below 0 in 1 and above 0 in 2 of 4 blocks, n = "
         "401).",
@@ -87,11 +87,11 @@ def test_one_sentence_lists_all_sets(travel_of):
         "step_cosine_stream_centred": of_sets([NAN] * 4, [0.5] * 4),
     }
     assert list(step_facts(travel_of(values), BOTH)) == [
-        f"{NEXT}: harmful (marked) mean -0.23, from -0.40 to 0.01 (below 0 in 2 and above 0 in 0 of 3 pairs, mean "
-        "without centring 0.20, n = 401); harmless mean 0.30, from 0.10 to 0.60 (below 0 in 0 and above 0 in 2 of 3 "
-        "pairs, mean without centring 0.20, n = 300).",
-        f"{STREAM}: harmless mean 0.50, from 0.50 to 0.50 (below 0 in 0 and above 0 in 2 of 4 blocks, mean without "
-        "centring -0.50, n = 300).",
+        f"{NEXT}: harmful (marked) mean -0.23, from -0.40 to 0.01 (below 0 in 2 and above 0 in 0 of 3 pairs, "
+        "without centring mean 0.20, in the last 0.40, n = 401); harmless mean 0.30, from 0.10 to 0.60 (below 0 in 0 "
+        "and above 0 in 2 of 3 pairs, without centring mean 0.20, in the last 0.40, n = 300).",
+        f"{STREAM}: harmless mean 0.50, from 0.50 to 0.50 (below 0 in 0 and above 0 in 2 of 4 blocks, without "
+        "centring mean -0.50, in the last -0.50, n = 300).",
         f"{SHARE}: harmful (marked) 60 % to 100 % over 4 blocks, median 80 % (n = 401); harmless 10 % to 50 % over 4 "
         "blocks, median 25 % (n = 300).",
     ]
@@ -99,7 +99,7 @@ def test_one_sentence_lists_all_sets(travel_of):
 
 def test_the_number_of_tested_prompts_is_stated_if_it_is_smaller(travel_of):
     facts = list(step_facts(travel_of(RAW | CENTRED | TESTS | {"n_tested": 256}), LABELS))
-    assert facts[0].endswith("mean without centring 0.20, n = 401, of which 256 for the tests).")
+    assert facts[0].endswith("without centring mean 0.20, in the last 0.40, n = 401, of which 256 for the tests).")
     assert facts[2].endswith("(below 0 in 1 and above 0 in 2 of 4 blocks, n = 401, of which 256 for the tests).")
     assert facts[4].endswith("median 80 % (n = 401).")
 
@@ -110,8 +110,10 @@ def test_a_run_of_an_older_version_has_cosines_without_tests(older_run):
     older = read_group(run, "travel").sel(position=-1)
     assert (older["n_tested"] == -1).all()
     assert list(step_facts(older, LABELS)) == [
-        f"{NEXT}: harmful (marked) mean -0.23, from -0.40 to 0.01 (mean without centring 0.20, n = 401).",
-        f"{STREAM}: harmful (marked) mean 0.25, from 0.25 to 0.25 (mean without centring -0.50, n = 401).",
+        f"{NEXT}: harmful (marked) mean -0.23, from -0.40 to 0.01 (without centring mean 0.20, in the last 0.40, n = "
+        "401).",
+        f"{STREAM}: harmful (marked) mean 0.25, from 0.25 to 0.25 (without centring mean -0.50, in the last -0.50, n = "
+        "401).",
         f"{SHARE}: harmful (marked) 60 % to 100 % over 4 blocks, median 80 % (n = 401).",
     ]
 
@@ -124,7 +126,10 @@ def test_cosines_of_one_sublayer_without_tests_have_only_their_number_of_prompts
 def test_a_cosine_that_rounds_to_0_has_no_sign(travel_of):
     values = {"step_cosine_next": -0.001, "step_cosine_next_centred": -0.004}
     (fact,) = step_facts(travel_of(values), LABELS)
-    assert fact == f"{NEXT}: harmful (marked) mean 0.00, from 0.00 to 0.00 (mean without centring 0.00, n = 401)."
+    assert fact == (
+        f"{NEXT}: harmful (marked) mean 0.00, from 0.00 to 0.00 (without centring mean 0.00, in the last 0.00, n = "
+        "401)."
+    )
 
 
 def test_both_means_are_over_the_same_blocks(travel_of):
@@ -136,8 +141,8 @@ def test_both_means_are_over_the_same_blocks(travel_of):
     }
     _, stream, *_ = step_facts(travel_of(RAW | CENTRED | TESTS | change), LABELS)
     assert stream == (
-        f"{STREAM}: harmful (marked) mean 0.10, from -0.30 to 0.30 (below 0 in 1 and above 0 in 1 of 3 blocks, mean "
-        "without centring 0.00, n = 401)."
+        f"{STREAM}: harmful (marked) mean 0.10, from -0.30 to 0.30 (below 0 in 1 and above 0 in 1 of 3 blocks, "
+        "without centring mean 0.00, in the last 0.00, n = 401)."
     )
 
 
@@ -173,6 +178,17 @@ def test_a_set_of_one_prompt_has_no_spread_and_is_left_out(travel_of):
     ]
 
 
+def test_paths_and_arcs_are_also_compared_without_the_last_block(travel_of):
+    before = {"path_ratio_before_last": 2.85, "path_ratio_before_last_at_right_angles": 4.05}
+    before |= {"arc_ratio_before_last": 2.4, "arc_ratio_before_last_at_right_angles": 2.5}
+    assert list(step_facts(travel_of(RATIOS | AT_RIGHT_ANGLES | before), {"harmless": "harmless"})) == [
+        f"{PATH}: harmless 3.20 ± 0.10 (steps at right angles give 2.25, without the last block 2.85, and 4.05 at "
+        "right angles, n = 401).",
+        f"{ARC}: harmless 2.50 ± 0.20 (arcs at right angles give 1.90, without the last block 2.40, and 2.50 at right "
+        "angles, n = 401).",
+    ]
+
+
 def test_the_section_explains_tests_and_right_angles(tmp_path, monkeypatch):
     values = RAW | CENTRED | TESTS | RATIOS | AT_RIGHT_ANGLES
     run = finished_run(tmp_path, {"curves": {}, "moments": {}, "travel": values})
@@ -184,8 +200,9 @@ def test_the_section_explains_tests_and_right_angles(tmp_path, monkeypatch):
         f"{PATH}: harmful 3.20 ± 0.10 (steps at right angles give 2.25, n = 4); harmless"
     )
     assert STEP_NOTES == (
-        "steps at right angles are steps of the measured lengths, each at a right angle to all earlier ones; a larger "
-        "measured ratio means that steps partly cancel, and one long step can determine most of the ratio",
+        "steps at right angles are steps of the measured lengths, each at a right angle to all earlier ones; with a "
+        "larger measured ratio steps partly cancel, with a smaller one they partly add up; one long step, such as that "
+        "of the last block, can turn one into the other",
         "arcs at right angles are as long as the measured arcs, and each starts at a right angle to the great circle "
         "from the first point",
         "for a centred cosine, the mean over the prompts of the set is subtracted from each vector; dot products and "
