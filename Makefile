@@ -2,7 +2,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: help demo test test-fast test-slow coverage chaos lint check docs bench bench-heads bench-statistics bench-api bench-driver bench-pipeline \
+.PHONY: help demo test test-fast test-slow coverage chaos lint check docs bench bench-heads bench-statistics bench-api bench-driver bench-pipeline bench-million \
 	up down rehearse clean
 
 help: ## list the targets
@@ -72,6 +72,9 @@ bench-driver: .venv/ready ## the scheduling loop with 64 and 1,000 simulated rep
 
 bench-pipeline: .venv/ready ## the share of time in which a GPU computes while shards are written, with a simulated GPU, as JSON
 	@$(BIN)/python benchmarks/pipeline.py
+
+bench-million: .venv/ready ## a million prompts of a 32B-shaped model with simulated replicas: seconds, memory, bytes, as JSON
+	@$(BIN)/python benchmarks/million.py
 
 bench-heads: .venv/ready ## the attention heads of a 32B-shaped model: seconds and memory, as JSON
 	@$(BIN)/python benchmarks/heads.py

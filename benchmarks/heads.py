@@ -34,9 +34,9 @@ from typing import Any
 import measuring  # first: it prepares the process before torch is imported
 import numpy as np
 import torch
+from generated import D_HEAD, D_MODEL, N_HEADS, N_KV_HEADS, qwen_config
 from numpy.typing import NDArray
 from safetensors.torch import save_file
-from transformers import Qwen2Config
 
 from theodolite.settings import Settings
 from theodolite.spec_file import parse_spec
@@ -54,7 +54,6 @@ from theodolite_jobs.results.heads_layer import CIRCUITS, Stream, decompose_laye
 from theodolite_jobs.statistics.heads import Decomposition, decompose, thin
 from theodolite_jobs.tasks import run_tasks, scheduler
 
-D_MODEL, D_HEAD, N_HEADS, N_KV_HEADS, D_MLP = 5120, 128, 40, 8, 27648
 VOCABULARY = 64
 SHARD_LAYERS = 4
 NEEDED_BYTES = 200 * 10**6  # on disk, of each layer: 126 MB of weights and 66 MB of vectors
@@ -111,18 +110,7 @@ def measure_32b(temporary: Path, layers: int, threads: int) -> tuple[dict[str, A
 def write_weights(folder: Path, layers: int) -> None:
     """Write random weights, a few layers in each file, so that memory contains only these layers."""
     folder.mkdir()
-    config = Qwen2Config(
-        architectures=["Qwen2ForCausalLM"],
-        dtype="bfloat16",
-        num_hidden_layers=layers,
-        hidden_size=D_MODEL,
-        num_attention_heads=N_HEADS,
-        num_key_value_heads=N_KV_HEADS,
-        intermediate_size=D_MLP,
-        vocab_size=VOCABULARY,
-        tie_word_embeddings=False,
-    )
-    config.save_pretrained(folder)
+    qwen_config(layers, VOCABULARY).save_pretrained(folder)
     file_of: dict[str, str] = {}
     for first in range(0, layers, SHARD_LAYERS):
         measuring.say(f"weights: layer {first} of {layers}")

@@ -18,22 +18,26 @@ from theodolite_jobs.cluster.replica import Assignment, Replica
 from theodolite_jobs.cluster.scheduling import IN_FLIGHT
 
 
-def replica_with(engine: Engine, url: str, shard_prompts: int) -> Replica:
-    """Return a replica on a GPU that has this engine and writes into the run with this URL."""
-    assignment = Assignment(
-        run_id="run",
+def assignment_to(url: str, layers: Sequence[int], shard_prompts: int) -> Assignment:
+    """Return the configuration of a replica on a GPU that writes into the run with this URL."""
+    return Assignment(
+        run_id=url.rpartition("/")[2],
         run_url=url,
         model=ModelSpec(id="none"),
         revision="none",
         folder=Path(),
         cache=Path(),
         sites=measuring.CAPTURED,
-        layers=tuple(engine.layers),
+        layers=tuple(layers),
         shard_prompts=shard_prompts,
         threads=os.cpu_count() or 1,
         gpus=1,
     )
-    replica = Replica(assignment, {}, {})
+
+
+def replica_with(engine: Engine, url: str, shard_prompts: int) -> Replica:
+    """Return a replica on a GPU that has this engine and writes into the run with this URL."""
+    replica = Replica(assignment_to(url, engine.layers, shard_prompts), {}, {})
     replica._engine = engine
     return replica
 

@@ -11,7 +11,7 @@ The shards contain float32 numbers with bfloat16 precision, as a survey in bfloa
   each must stay below CAP_BYTES.
 
 - `reduction`: 64 prompts with the shape of a 32B model, reduced in memory as a replica does beside its device with
-  `capture.keep`; the size of a reduced shard; and what a survey of a million prompts stores that keeps 2,048.
+  `capture.keep`; and the size of a reduced shard.
 
 The shards are in TMPDIR; those of the rehearsal take 3 GB. The last line is one JSON object.
 Usage: python benchmarks/statistics.py --help
@@ -19,7 +19,7 @@ Usage: python benchmarks/statistics.py --help
 
 import argparse
 import tempfile
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
@@ -27,9 +27,8 @@ from typing import Any
 
 import measuring  # first: it prepares the process before torch is imported
 import numpy as np
-import torch
 import zarr
-from numpy.typing import NDArray
+from generated import generated_shard, llama_norms
 
 from theodolite.groups import GROUPS
 from theodolite.groups.record import Output
@@ -46,15 +45,12 @@ from theodolite.store.records import Commit
 from theodolite.store.runs import ModelFacts, Run, RunRecord, SetFacts, create_run, open_run
 from theodolite.store.shards import read_shard
 from theodolite_jobs.analysis import compute_groups
-from theodolite_jobs.capture.plan import plan_set
 from theodolite_jobs.passes.all_shards import first_passes, second_passes
-from theodolite_jobs.passes.norm_layers import NormLayer
 from theodolite_jobs.passes.one_shard import FirstPass
 from theodolite_jobs.passes.reduced import CapturedSamples, encode_reduced, reduce_samples
 from theodolite_jobs.passes.samples import SampleSelection
 from theodolite_jobs.passes.selections import ContrastSelection
 from theodolite_jobs.results.context import Context
-from theodolite_jobs.statistics.norms import Norm
 from theodolite_jobs.tasks import run_tasks, scheduler
 
 SITES = measuring.SITES
@@ -144,32 +140,18 @@ def measure_rehearsal(folder: Path, options: argparse.Namespace) -> dict[str, An
 
 
 def measure_reduction(options: argparse.Namespace) -> dict[str, Any]:
-    """Return the seconds of one core to reduce a part of a shard, and the bytes of a survey of a million prompts."""
-    layers, rng = options.rehearsal_layers, np.random.default_rng(0)
+    """Return the seconds of one core to reduce and encode a part of a shard, and the bytes of a reduced shard."""
+    layers = options.rehearsal_layers
     run = Run("", record_of({"nouns": SHARD_PROMPTS}, layers, options.d_model))
-    scales = np.exp(np.linspace(0, 3, layers))[:, None].astype(np.float32)
-    activations = {site: generated(rng, (SHARD_PROMPTS, 1, layers, options.d_model), scales) for site in SITES}
-    activations[Site.RESID_FINAL] = activations[SITES[0]][:, :, -1]
+    activations = generated_shard(np.random.default_rng(0), SHARD_PROMPTS, layers, options.d_model)
     reduce = partial(reduce_samples, run, CapturedSamples(activations, 0, ()), llama_norms(run))
     with scheduler(None, 1):
         seconds = medians({"reduce": reduce, "encode": partial(encode_reduced, reduce())}, options.repeats)
-    size, tokens = len(encode_reduced(reduce())), [(1,) * 55] * 1_000_000
-    bounds = ShardBounds(len(tokens), 2048, SHARD_PROMPTS)
-    plan = partial(plan_set, "nouns", tokens, (-1,), shard_prompts=SHARD_PROMPTS, batch_tokens=2048, share_prefix=False)
-    prompt_bytes = 4 * options.d_model * (len(SITES) * layers + 1)
-    n_reduced = bounds.n_shards - bounds.n_stored
     result = {
         "prompts": SHARD_PROMPTS,
         "reduce_seconds": seconds["reduce"],
         "encode_seconds": seconds["encode"],
-        "reduced_shard_bytes": size,
-        "million": {
-            "stored_shards": bounds.n_stored,
-            "reduced_shards": n_reduced,
-            "bytes": n_reduced * size + bounds.n_kept * prompt_bytes,
-            "bytes_if_all_are_stored": len(tokens) * prompt_bytes,
-            "plan_seconds": measuring.seconds_of(partial(plan, n_kept=bounds.n_kept), measuring.CPU),
-        },
+        "reduced_shard_bytes": len(encode_reduced(reduce())),
     }
     measuring.say(f"reduction: {result}")
     return result
@@ -186,19 +168,6 @@ def two_passes(run: Run) -> None:
     context = Context(run, run.record.spec, CONTRASTS, progress=report_progress)
     context.norms = llama_norms(run)  # instead of those of a model
     compute_groups(context, [name for name, group in GROUPS.items() if group.uses_passes])
-
-
-def llama_norms(run: Run) -> list[NormLayer]:
-    """Return norm layers as in Llama."""
-    ones, zeros = np.ones(run.record.model.d_model), np.zeros(run.record.model.d_model)
-    norm = Norm("rms", 1e-6, ones, zeros)
-    norms = [
-        NormLayer(which, layer, norm, (site,), layer)
-        for layer in run.record.layers
-        for which, site in zip(("attention", "mlp"), SITES, strict=True)
-    ]
-    norms.append(NormLayer("final", -1, norm, (Site.RESID_FINAL,)))
-    return norms
 
 
 def gram(run: Run) -> None:
@@ -241,7 +210,6 @@ def write_run(folder: Path, sets: dict[str, int], layers: int, d_model: int) -> 
     """Write a captured run of generated activations, shard by shard."""
     run = create_run(str(folder), record_of(sets, layers, d_model))
     rng = np.random.default_rng(0)
-    scales = np.exp(np.linspace(0, 3, layers))[:, None].astype(np.float32)
     for name, n_samples in sets.items():
         coordinates = {"position": [-1], "layer": range(layers), "d_model": range(d_model)}
         bounds = ShardBounds(n_samples, n_samples, SHARD_PROMPTS)
@@ -249,22 +217,12 @@ def write_run(folder: Path, sets: dict[str, int], layers: int, d_model: int) -> 
             put(run.location, key, content)
         for index, start in enumerate(range(0, n_samples, SHARD_PROMPTS)):
             stop = min(start + SHARD_PROMPTS, n_samples)
-            encoded = {}
-            for site in SITES:
-                values = generated(rng, (stop - start, 1, layers, d_model), scales)
-                encoded[site] = encode_shard(site, values, start, SHARD_PROMPTS)
-            encoded[Site.RESID_FINAL] = encode_shard(Site.RESID_FINAL, values[:, :, -1], start, SHARD_PROMPTS)
+            activations = generated_shard(rng, stop - start, layers, d_model)
+            encoded = {site: encode_shard(site, values, start, SHARD_PROMPTS) for site, values in activations.items()}
             checksums = {str(site): sha256(content) for site, content in encoded.items()}
             commit_shard(run.location, Commit(run.id, name, index, start, stop, new_attempt(), checksums, []), encoded)
         measuring.say(f"wrote {n_samples} prompts of {name}")
     return run
-
-
-def generated(rng: np.random.Generator, shape: Sequence[int], scales: NDArray[np.float32]) -> NDArray[np.float32]:
-    """Return normal numbers of bfloat16 precision that grow along the layers, with one large feature."""
-    values = rng.standard_normal(tuple(shape), dtype=np.float32) * scales
-    values[..., 7] += 100 * scales[:, 0]
-    return torch.from_numpy(values).bfloat16().float().numpy()
 
 
 def record_of(sets: dict[str, int], layers: int, d_model: int) -> RunRecord:

@@ -268,7 +268,7 @@ def prometheus_counters(url: str, counters: dict[str, float]) -> dict[str, Any]:
     states = {rule["name"]: rule["state"] for group in rules for rule in group["rules"]}
     if states["TheodoliteNodeDown"] == "inactive":
         raise SystemExit("a node was killed, but the alert TheodoliteNodeDown is inactive")
-    return {"prometheus": seen, "retries": retries, "alarms": states}
+    return {"prometheus": seen, "retries": retries, "alerts": states}
 
 
 def wait_for(condition: Callable[[], bool], what: str, stage: Rehearsal | None = None) -> None:

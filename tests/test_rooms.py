@@ -29,7 +29,7 @@ def test_a_group_is_computed_by_the_module_of_its_name(name):
     assert callable(module.compute)
 
 
-def test_computations_are_those_of_the_register_and_no_others():
+def test_computations_are_those_of_the_registry_and_no_others():
     assert list(COMPUTATIONS) == list(GROUPS)
 
 

@@ -69,8 +69,8 @@ def assert_whole(seen):
     if "prometheus" in seen or os.environ.get("CI"):
         assert seen["prometheus"] == seen["committed"]
         assert seen["retries"] >= 1
-        assert seen["alarms"]["TheodoliteNodeDown"] in ("pending", "firing")
-        assert seen["alarms"]["TheodoliteApiDown"] == "inactive"
+        assert seen["alerts"]["TheodoliteNodeDown"] in ("pending", "firing")
+        assert seen["alerts"]["TheodoliteApiDown"] == "inactive"
 
 
 def test_the_deployment_with_a_shared_folder(chat_model_folder):

@@ -11,7 +11,10 @@ from theodolite_jobs.commands.options import AsJson, Store, settings_of
 def serve(
     store: Store = None,
     host: Annotated[
-        str, typer.Option(help="Address to listen on. For an address other than loopback, the store must have a token.")
+        str,
+        typer.Option(
+            help="Address to listen on. For an address other than loopback, a bearer token must exist in the store."
+        ),
     ] = "127.0.0.1",
     port: Annotated[int, typer.Option(min=0, max=65535, help="Port to listen on.")] = 8000,
 ) -> None:
@@ -30,7 +33,7 @@ def create_token(
     store: Store = None,
     scope: Annotated[
         list[str] | None,
-        typer.Option(help="What the token allows: read or submit. Repeat the option for both. The default is read."),
+        typer.Option(help="Scope of the token: read or submit. Repeat the option for both. The default is read."),
     ] = None,
     label: Annotated[str, typer.Option(help="Description of the token.")] = "",
     days: Annotated[
@@ -40,8 +43,8 @@ def create_token(
 ) -> None:
     """Create a bearer token for the service and print it. The store holds only its hash, so copy the token now.
 
-    After you create the first token, the service of this store requires a token for every request for a run or a job,
-    even on loopback. It requires a token even after you revoke all tokens.
+    After you create the first token, the service of this store requires a token for every request for a run or a survey
+    job, even on loopback. It requires a token even after you revoke all tokens.
 
     For example: theodolite token create --scope read --scope submit --label notebook --days 30
     """

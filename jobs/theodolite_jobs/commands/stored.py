@@ -121,8 +121,8 @@ def compare(
         typer.Option(
             min=0.5,
             max=1,
-            help="Limit of the AUROC. The first depth at which the sets count as separated is the first one at which "
-            "the lower end of the AUROC's simultaneous 95 % band reaches the limit.",
+            help="AUROC from which two sets count as separated: the lower end of its simultaneous 95 % band must reach "
+            "this value.",
         ),
     ] = 0.95,
     output: Annotated[Path, typer.Option(help="Output file (HTML).")] = Path("comparison.html"),
@@ -177,8 +177,8 @@ def export(
 ) -> None:
     """Write a contrast's direction to a file for other tools.
 
-    The direction is one unit vector for each layer, from the mean of the negative to the mean of the positive set. The
-    file also contains metadata; for npy, the metadata is in a second file.
+    The direction is one unit vector for each layer, from the mean of the negative set to the mean of the positive set.
+    The file also contains metadata; for npy, the metadata is in a second file.
 
     For example: theodolite export RUN --contrast refusal --layer 15 --format npy
     """

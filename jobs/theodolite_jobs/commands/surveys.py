@@ -59,7 +59,7 @@ def capture(
     gpus_per_replica: Gpus = None,
     as_json: AsJson = False,
 ) -> None:
-    """Only capture activations. `theodolite analyse` computes the statistics later.
+    """Capture activations, without statistics. `theodolite analyse` computes the statistics later.
 
     For example: theodolite capture demo.yaml --store ./theodolite-store
     """
@@ -130,8 +130,8 @@ def heads(
         str | None,
         typer.Option(
             metavar="FIRST:LAST",
-            help="For each pair of heads in different layers from FIRST to LAST, compute how much of the output of the "
-            "earlier head can enter the query, key and value of the later head (Q-, K- and V-composition).",
+            help="Also compare pairs of heads in different layers, from FIRST to LAST: the share of the earlier head's "
+            "output that can enter the later head's query, key and value (Q-, K- and V-composition).",
         ),
     ] = None,
     revision: Revision = None,

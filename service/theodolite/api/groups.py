@@ -1,4 +1,4 @@
-"""Route that describes the register of result groups."""
+"""Route that describes the registry of result groups."""
 
 from functools import cache
 from typing import Any
@@ -21,12 +21,12 @@ router = APIRouter(prefix="/v1/groups", tags=["groups"])
 @router.get("", responses=described(GroupList))
 def list_groups(request: Request, _caller: Reader) -> Response:
     """Return every result group: title, rank in the report, required inputs, tables and variables."""
-    return answer(request, digest_of(["groups", __version__]), register_content)
+    return answer(request, digest_of(["groups", __version__]), registry_content)
 
 
 @cache
-def register_content() -> dict[str, Any]:
-    """Return the register in JSON's types, in the order in which groups are computed."""
+def registry_content() -> dict[str, Any]:
+    """Return the registry in JSON's types, in the order in which groups are computed."""
     return {"items": [_group(group) for group in GROUPS.values()]}
 
 

@@ -91,7 +91,7 @@ class ProfileItem(BaseModel):
 
 
 class GroupItem(BaseModel):
-    """One result group of the register."""
+    """One result group of the registry."""
 
     name: str = Field(description="Name of the group.", examples=["separation"])
     title: str = Field(description="Title of its sections.", examples=["Separation"])
@@ -108,7 +108,7 @@ class GroupItem(BaseModel):
 
 
 class GroupList(BaseModel):
-    """The register of result groups, in the order in which they are computed."""
+    """The registry of result groups, in the order in which they are computed."""
 
     items: list[GroupItem]
 

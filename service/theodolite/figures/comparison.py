@@ -46,7 +46,7 @@ def comparison_figure(frame: pd.DataFrame) -> go.Figure:
 
 
 def description(statistic: str) -> str:
-    """Return the description of a statistic from the register of result groups."""
+    """Return the description of a statistic from the registry of result groups."""
     return PROFILES[statistic].description
 
 

@@ -30,7 +30,7 @@ def build_group(
     attributes: Mapping[str, Any],
     beside: Mapping[str, tuple[str, Sequence[Any]]] = {},
 ) -> xr.Dataset:
-    """Return a result group with the dimensions, units and description that the register gives each variable.
+    """Return a result group with the dimensions, units and description that the registry gives each variable.
 
     Args:
         name: the group.

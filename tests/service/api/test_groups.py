@@ -1,4 +1,4 @@
-"""Check that `/v1/groups` describes the register of result groups, and that routes and schemas derive from it."""
+"""Check that `/v1/groups` describes the registry of result groups, and that routes and schemas derive from it."""
 
 from dataclasses import asdict
 
@@ -79,7 +79,7 @@ def test_the_etag_depends_only_on_the_version(client, monkeypatch, tmp_path):
     assert client.get("/v1/groups").headers["etag"] != etag
 
 
-def test_the_register_is_offered_only_as_json(client):
+def test_the_registry_is_offered_only_as_json(client):
     refused = client.get("/v1/groups", headers={"Accept": "application/vnd.apache.parquet"})
     assert_problem(refused, 406, "application/json")
 

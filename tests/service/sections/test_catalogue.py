@@ -8,7 +8,7 @@ from theodolite.groups import SHOWN
 from theodolite.sections.catalogue import SECTIONS
 
 
-def test_the_catalogue_has_the_groups_of_the_register_in_their_order():
+def test_the_catalogue_has_the_groups_of_the_registry_in_their_order():
     assert tuple(SECTIONS) == SHOWN
 
 

@@ -48,18 +48,18 @@ export function ofRun(runId, ...parts) {
   return ["/v1/runs", runId, ...parts].map((part, index) => (index ? encodeURIComponent(part) : part)).join("/");
 }
 
-let register = null;
+let registry = null;
 
 /** Return all result groups in the order of the page, groups without sections last; the request is sent once. */
 export function readGroups() {
-  register ??= ask("/v1/groups").then(
+  registry ??= ask("/v1/groups").then(
     ({ items }) => [...items].sort((one, other) => (one.order ?? Infinity) - (other.order ?? Infinity) || 0),
     (error) => {
-      register = null;
+      registry = null;
       throw error;
     },
   );
-  return register;
+  return registry;
 }
 
 async function request(path, options) {
