@@ -125,9 +125,10 @@ def main() -> None:
         write_model(folder / "shape-32b")
         write_prompts(folder, options.prompts // len(SETS))
         result = {"prompts": options.prompts, "keep": options.keep, "replicas": REPLICAS}
-        for step in (drive, analyse):
-            result[step.__name__] = measuring.in_new_process(step, folder, options.keep)
-            measuring.say(f"{step.__name__}: {result[step.__name__]}")
+        result["drive"] = measuring.in_new_process(drive, folder, options.keep)
+        measuring.say(f"drive: {result['drive']}")
+        result["analyse"] = measuring.in_new_process(analyse, folder)
+        measuring.say(f"analyse: {result['analyse']}")
         result["stored"] = stored_bytes(folder / "store")
     measuring.publish(result, options.out)
 
@@ -197,7 +198,7 @@ def drive(folder: Path, keep: int) -> dict[str, Any]:
     return {**measured(seconds), "shards": shards}
 
 
-def analyse(folder: Path, keep: int) -> dict[str, Any]:
+def analyse(folder: Path) -> dict[str, Any]:
     """Compute the statistics, and verify the run."""
     seconds: dict[str, float] = {}
     store = str(folder / "store")

@@ -149,9 +149,9 @@ _RATIOS = [PATH.index("path_ratio"), PATH.index("arc_ratio")]
 def _path(
     steps: Float64[np.ndarray, "sample block step"], first: Vectors | None, last: Vectors | None
 ) -> Float64[np.ndarray, "sample path"]:
-    """Return the first six of PATH from the quantities of the blocks and the states before and after these blocks."""
+    """Return PATH without the ratios before the last block, from blocks and the states before and after them."""
     if first is None or last is None:
-        return np.full((len(steps), 6), np.nan)
+        return np.full((len(steps), len(PATH) - len(_RATIOS)), np.nan)
     zero = np.zeros((1, first.shape[1]))
     products = block_products((first, first, last), (zero, zero, zero))[0][:, 2]
     length, arc_length = (steps[..., STEPS.index(name)].sum(axis=1) for name in ("step_norm_block", "arc_block"))

@@ -143,12 +143,13 @@ def _facts(values: xr.Dataset, counts: list[int], null: xr.Dataset | None) -> It
         yield f"No direction can be fitted: {reason}."
         return
     best = int(np.nanargmax(auroc.values))
+    tests = null if null is not None and np.isfinite(null["auroc_z"]).any() else None
     largest = point_text(values, "auroc", best, ".3f", band=True)
     last = ", without the output of the last block" if set(values["site"].values) <= set(HALF_BLOCKS) else ""
     yield (
         f"Largest cross-validated AUROC over {int(np.isfinite(auroc).sum())} depths at which the prompts differ"
         f"{last}: {largest} at "
-        f"{layer_of(auroc, best)} ({counts[0]} and {counts[1]} prompts; {_auroc_by_chance(values, null)})."
+        f"{layer_of(auroc, best)} ({counts[0]} and {counts[1]} prompts; {_auroc_by_chance(tests, best)})."
     )
     if has_values(values, "paired_accuracy"):
         ordered = point_text(values, "paired_accuracy", best, ".1f", 100, band=True)
@@ -161,9 +162,9 @@ def _facts(values: xr.Dataset, counts: list[int], null: xr.Dataset | None) -> It
         f"Accuracy at that depth: {point_text(values, 'accuracy', best, '.1f', 100, band=True)} % of the held-out "
         f"prompts lie on their own set's side of the midpoint; {_by_chance(counts)}. {_fisher_sentence(values, best)}"
     )
-    if null is not None and np.isfinite(null["auroc_z"]).any():
-        yield from permutation_facts(null)
-        yield from control_facts(null)
+    if tests is not None:
+        yield from permutation_facts(tests)
+        yield from control_facts(tests)
     elif float(low[best]) <= 0.5:
         yield "The interval of the largest AUROC contains 0.5, so chance can explain it."
     passed = np.flatnonzero(low.values >= BOUND)
@@ -171,12 +172,12 @@ def _facts(values: xr.Dataset, counts: list[int], null: xr.Dataset | None) -> It
         yield f"First depth whose AUROC interval lies above {BOUND}: {layer_of(low, int(passed[0]))}."
 
 
-def _auroc_by_chance(values: xr.Dataset, tests: xr.Dataset | None) -> str:
-    """Return what chance gives for the largest AUROC."""
-    if tests is None or not np.isfinite(tests["auroc_z"]).any():
+def _auroc_by_chance(tests: xr.Dataset | None, index: int) -> str:
+    """Return what chance gives for the AUROC at a point of the curve along depth."""
+    if tests is None:
         return "chance gives 0.5"
-    best = int(np.nanargmax(values["auroc"].stack(point=("site", "layer")).values))
-    return null_text(tests.stack(point=("site", "layer")).isel(point=best), "auroc")
+    names = [f"auroc_{part}" for part in ("null_mean", "null_sd", "p_family")]
+    return null_text(xr.Dataset({name: along_depth(tests[name])[index] for name in names}), "auroc")
 
 
 def _fisher_sentence(values: xr.Dataset, best: int) -> str:

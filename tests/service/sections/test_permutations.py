@@ -164,6 +164,13 @@ def test_the_largest_auroc_stands_beside_that_of_permuted_labels(tmp_path):
     )
 
 
+def test_of_equal_aurocs_the_sentence_has_the_chance_of_the_depth_that_it_names(tmp_path):
+    auroc = np.array([[0.5, 0.5, 0.5, 0.9], [0.5, 0.9, 0.5, 0.5]])[:, None]  # the first site's p is 0.05
+    assert starting(facts_of(tmp_path, permuted(), auroc=auroc), "Largest cross-validated AUROC").endswith(
+        " at layer 1 mid (64 and 63 prompts; permuted labels give 0.50 ± 0.05, p = 0.005 over all depths)."
+    )
+
+
 @pytest.mark.parametrize(("low", "known"), [(BOUND, True), (BOUND - 0.001, False)])
 def test_no_depth_is_named_if_no_interval_of_the_auroc_lies_above_the_bound(tmp_path, low, known):
     facts = facts_of(tmp_path, auroc=0.98, auroc_low=low, auroc_high=0.99)
