@@ -38,7 +38,7 @@ from theodolite.spec_file import parse_spec
 from theodolite.store.descriptions import counted_units
 from theodolite.store.runs import Run, list_run_ids, open_run, open_run_at, run_url
 from theodolite_jobs import capture_shards
-from theodolite_jobs.analysis import compute_groups, requested_groups
+from theodolite_jobs.analysis import compute_groups
 from theodolite_jobs.capture.engine import CapturedShard
 from theodolite_jobs.capture.plan import SetPlan, ShardPlan, count_tokens
 from theodolite_jobs.capture_run import capture_run
@@ -49,6 +49,7 @@ from theodolite_jobs.passes.one_shard import FirstPass
 from theodolite_jobs.passes.reduced import CapturedSamples, reduce_samples
 from theodolite_jobs.prepare import Prepared, prepare
 from theodolite_jobs.progress import Console
+from theodolite_jobs.requested import requested_groups
 from theodolite_jobs.results.context import Context
 
 LAYERS, VOCABULARY = 64, 152_064

@@ -1,20 +1,19 @@
 """The loop that computes the result groups that a spec requests and that are missing or outdated."""
 
-from collections.abc import Sequence
+from collections.abc import Sequence, Set
 from contextlib import nullcontext, suppress
 from pathlib import Path
 
 import xarray as xr
 
 from theodolite.digests import digest_of
-from theodolite.errors import ModelError, RunDamagedError, SiteNotFoundError, SpecError
-from theodolite.groups import ANALYSES, GROUPS
+from theodolite.errors import ModelError, RunDamagedError, StoreError
+from theodolite.groups import GROUPS
 from theodolite.metrics import timed
 from theodolite.settings import Settings
-from theodolite.sites import Site
 from theodolite.spec import SurveySpec
 from theodolite.store.manifest import finished_groups, listed_checksums, refuse_changed_captured
-from theodolite.store.result_reader import damaged_groups, read_contrasts
+from theodolite.store.result_reader import damaged_groups
 from theodolite.store.result_writer import build_group, drop_claims, remove_groups, restore_root, write_groups
 from theodolite.store.runs import Run
 from theodolite.store.tables import encode_table
@@ -22,10 +21,10 @@ from theodolite_jobs.full_disk import repeat_while_disk_is_full
 from theodolite_jobs.models.load import check_readable, load_config, load_tokenizer
 from theodolite_jobs.models.source import ModelSource, fetch, pinned, random_versions, resolve_source
 from theodolite_jobs.models.weights import Weights
-from theodolite_jobs.passes.selections import Contrasts
 from theodolite_jobs.prepare import check_remote_code
 from theodolite_jobs.progress import Console
 from theodolite_jobs.report.page import update_report
+from theodolite_jobs.requested import all_contrasts, close_request, open_request, requested_groups, stored_request
 from theodolite_jobs.results.computations import COMPUTATIONS
 from theodolite_jobs.results.context import Context
 from theodolite_jobs.results.tables import flat_table
@@ -47,11 +46,25 @@ def analyse_run(run: Run, spec: SurveySpec, source: ModelSource | None, settings
     Raises:
         ModelError: a group that the spec names cannot be computed for this model; all other groups are computed.
         SpecError: a group needs a site that was not captured.
+        StoreVersionError: another version began to compute results, and this one cannot read what was requested.
     """
     before = finished_groups(run)
-    repeat_while_disk_is_full(lambda: _analyse(run, spec, source, settings, console), console.say)
-    if gone := sorted(before.keys() - finished_groups(run).keys()):
-        console.say(f"removed {', '.join(gone)}: damaged, or based on results that were replaced; request them again")
+    try:
+        repeat_while_disk_is_full(lambda: _analyse(run, spec, source, settings, console), console.say)
+    finally:
+        with suppress(StoreError):  # the error that ended the analysis says more
+            _report_unfinished(run, before.keys(), console)
+
+
+def _report_unfinished(run: Run, before: Set[str], console: Console) -> None:
+    """Print which groups are gone, and which are requested and not finished."""
+    finished, request = finished_groups(run), stored_request(run)
+    unfinished = request.groups if request else {}
+    if unfinished:
+        names = ", ".join(sorted(unfinished))
+        console.say(f"not finished: {names}; `theodolite analyse {run.id}` computes what is missing")
+    if replaced := sorted(before - finished.keys() - unfinished.keys()):
+        console.say(f"removed {', '.join(replaced)}, which used results that were replaced; request them again")
 
 
 def _analyse(run: Run, spec: SurveySpec, source: ModelSource | None, settings: Settings, console: Console) -> None:
@@ -62,11 +75,12 @@ def _analyse(run: Run, spec: SurveySpec, source: ModelSource | None, settings: S
         )
     refuse_changed_captured(run)
     contrasts = all_contrasts(run, spec.resolved_contrasts())
-    damaged = damaged_groups(run)
-    if damaged:
-        console.say(f"{', '.join(damaged)}: checksums differ from the written results; removing them")
-        remove_groups(run, damaged)
     requested = requested_groups(run, spec, contrasts)
+    if damaged := damaged_groups(run):
+        console.say(f"{', '.join(damaged)}: checksums differ from the written results; removing them")
+        finished = finished_groups(run)
+        open_request(run, spec, requested, {name: finished[name] for name in damaged})
+        remove_groups(run, damaged)
     try:
         with console.bar("statistics", unit="tasks") as bar:
             context = Context(
@@ -88,48 +102,10 @@ def _analyse(run: Run, spec: SurveySpec, source: ModelSource | None, settings: S
     console.say(f"computed {', '.join(computed)}" if computed else "all requested results exist already")
 
 
-def all_contrasts(run: Run, requested: Contrasts) -> Contrasts:
-    """Return the requested contrasts and those with existing results, so that a new request removes no results."""
-    finished = finished_groups(run)
-    with suppress(RunDamagedError):  # the attributes of `curves` and their copy are damaged
-        return {**read_contrasts(run, finished), **requested} if "curves" in finished else requested
-    return requested
-
-
-def requested_groups(run: Run, spec: SurveySpec, contrasts: Contrasts) -> list[str]:
-    """Return the groups that a spec requests and the groups that they require, in the order of computation.
-
-    Raises:
-        SpecError: the spec names a group that needs a site that was not captured.
-        SiteNotFoundError: `heads.composition` names a layer that the model lacks.
-    """
-    available = {
-        "prompts": bool(run.record.sets),
-        "contrasts": bool(contrasts),
-        "weights": True,
-        **{site: Site(site) in run.record.spec.capture.sites for site in ("resid_pre", "head_out")},
-    }
-    for name, site in (("travel", "resid_pre"), ("contributions", "head_out")):
-        if name in (spec.analyses or []) and not available[site]:
-            raise SpecError(f"analyses: {name!r} needs the site {site}, which was not captured; survey again with it")
-    composition, last = spec.heads.composition, run.record.model.n_layers - 1
-    if composition is not None and composition[1] > last:
-        raise SiteNotFoundError(f"heads.composition: this model has no layer {composition[1]}; it has 0 to {last}")
-    possible = {name for name, group in GROUPS.items() if all(available[need] for need in group.needs)}
-    if not spec.heads.vectors:
-        possible.discard("words")  # `words` decodes the vectors of `heads`
-    if composition is None:
-        possible.discard("composition")
-    requested = set(spec.analyses or ANALYSES) & possible
-    requested |= {name for name in possible if GROUPS[name].always}
-    requested |= {required for name in requested for required in GROUPS[name].requires}
-    if "heads" in requested:
-        requested |= {"composition"} & possible
-    return [name for name in GROUPS if name in requested]
-
-
 def compute_groups(context: Context, requested: Sequence[str]) -> tuple[list[str], dict[str, ModelError]]:
     """Compute and write the requested groups that are missing or outdated.
+
+    From the first computation until the end, COMPLETE stores the request.
 
     Returns:
         The names of the computed groups, and the errors of the failed groups by name.
@@ -142,6 +118,7 @@ def compute_groups(context: Context, requested: Sequence[str]) -> tuple[list[str
         context.stale = _stale(context, batch, failed)
         if not context.stale:
             continue
+        open_request(context.run, context.spec, requested)
         try:
             with timed("passes" if len(batch) > 1 else batch[0]):
                 _compute(context)
@@ -149,6 +126,7 @@ def compute_groups(context: Context, requested: Sequence[str]) -> tuple[list[str
             failed |= dict.fromkeys(context.stale, error)
         else:
             computed += context.stale
+    close_request(context.run, requested)
     return computed, failed
 
 

@@ -9,6 +9,7 @@ from unittest.mock import Mock
 import pytest
 import torch
 from support.damages import (
+    UNFINISHED,
     assert_same_bits,
     contradict,
     flip,
@@ -178,7 +179,7 @@ def test_an_interrupted_repair_still_knows_what_was_requested_later(damaged, tin
         patch.setattr(f"theodolite_jobs.repair.run.{step}", Mock(side_effect=KeyboardInterrupt))
         with pytest.raises(KeyboardInterrupt):
             repair_again(damaged)
-    assert "COMPLETE: a repair of this run has not ended" in list(verify(opened(damaged)))
+    assert UNFINISHED in list(verify(opened(damaged)))
     assert repair_again(damaged) == []
     assert list(verify(opened(damaged))) == []
     assert finished_groups(opened(damaged)) == before
@@ -219,7 +220,7 @@ def test_a_repair_that_cannot_compute_a_group_has_not_ended(damaged, tiny_folder
     flip(damaged / "results.zarr/heads/zarr.json")
     with monkeypatch.context() as patch:
         patch.setattr("theodolite_jobs.repair.run.analyse_run", Mock())
-        assert "COMPLETE: a repair of this run has not ended" in repair_again(damaged)
+        assert UNFINISHED in repair_again(damaged)
     assert repair_again(damaged) == []
     assert spec_of_results(opened(damaged)).heads.vectors == 2
 

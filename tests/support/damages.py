@@ -12,6 +12,7 @@ from theodolite.store.runs import Run, open_run
 from theodolite_jobs.progress import Console
 from theodolite_jobs.repair.run import repair
 
+UNFINISHED = "results: some of those that were requested are not finished (yet)"
 REWRITTEN = ("COMPLETE", "report.html", "shards/")  # with new times, and new names of attempts
 
 

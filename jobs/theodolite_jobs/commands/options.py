@@ -82,13 +82,14 @@ def run_of(run_id: str, settings: "Settings") -> "Run":
 def print_outcome(run: "Run", as_json: bool) -> None:
     """Print the id, state and report of the run that a command created or changed."""
     from theodolite.query.runs import run_state
+    from theodolite.store.manifest import finished_groups
 
     outcome = {"run_id": run.id, "store": run.store, "report": run.report, "state": run_state(run)}
     if as_json:
         print(json.dumps(outcome))
     else:
         print(f"run     {run.id}")
-        if outcome["state"] == "complete":
+        if finished_groups(run):
             print(f"report  {run.report}")
 
 

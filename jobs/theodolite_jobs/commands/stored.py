@@ -42,7 +42,7 @@ def show(run: RunId, store: Store = None, as_json: AsJson = False) -> None:
         known["results"] = {name: ", ".join(names) or "tables" for name, names in known["results"].items()}
         known["tables"] = ", ".join(known["tables"])
         del known["spec"]
-        if known["state"] != "complete":
+        if not known["analyses"]:
             del known["report"]  # the report is not written yet
     print_value(known, as_json)
 

@@ -74,15 +74,15 @@ def analyse(run: RunId, store: Store = None, dask: Dask = None, as_json: AsJson 
 
     For example: theodolite analyse RUN --store ./theodolite-store
     """
-    from theodolite.query.runs import spec_of_results
     from theodolite_jobs.analysis import analyse_run
     from theodolite_jobs.metrics_server import served
     from theodolite_jobs.progress import Console
+    from theodolite_jobs.requested import requested_spec
 
     settings = settings_of(store=store, dask_address=dask)
     opened = run_of(run, settings)
     with served(settings):
-        analyse_run(opened, spec_of_results(opened), None, settings, Console())
+        analyse_run(opened, requested_spec(opened), None, settings, Console())
     print_outcome(opened, as_json)
 
 

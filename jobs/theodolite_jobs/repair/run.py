@@ -4,25 +4,21 @@ A shard is captured again in the batches of its commit record, and only the comm
 objects of the capture follow from the spec and the model: they are written again, and listed with new checksums.
 """
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 
 from theodolite.errors import RunDamagedError
-from theodolite.query.runs import spec_of_results
 from theodolite.query.verification import damaged_shards, missing_shards, wrong_tokens
 from theodolite.settings import Settings
 from theodolite.spec import SurveySpec
 from theodolite.store.layout import COMPLETE, RESULTS
 from theodolite.store.manifest import (
-    begin_repair,
     changed_objects,
-    end_repair,
     finished_groups,
     forget,
     group_of,
     is_captured,
     listed_checksums,
-    unfinished_repair,
     write_complete,
 )
 from theodolite.store.objects import check_writable, delete, keys
@@ -36,6 +32,7 @@ from theodolite_jobs.progress import Console
 from theodolite_jobs.repair.commit_records import lost_records
 from theodolite_jobs.repair.run_record import check_same_run, restored_run
 from theodolite_jobs.repair.shards import restore_captured
+from theodolite_jobs.requested import open_request, requested_spec, store_request, stored_request
 
 
 def repair(run_id: str, spec: SurveySpec | None, folder: Path, settings: Settings, console: Console) -> list[str]:
@@ -55,8 +52,9 @@ def repair(run_id: str, spec: SurveySpec | None, folder: Path, settings: Setting
     check_writable(settings.store)
     run = restored_run(run_id, spec, folder, settings, console)
     _drop_unreadable_listing(run, console)
-    unfinished, requested = unfinished_repair(run), spec_of_results(run)
-    finished = {**(unfinished or {}).get("groups", {}), **finished_groups(run)}
+    request, requested = stored_request(run), requested_spec(run)
+    # A former repair that did not end may have computed other results: those before it are the former ones.
+    former = {**finished_groups(run), **(request.groups if request else {})}
     changed, damaged = dict(changed_objects(run)), dict(damaged_shards(run))
     missing = {(name, index) for name in run.record.sets for index in missing_shards(run, name)}
     for problem in [
@@ -71,25 +69,27 @@ def repair(run_id: str, spec: SurveySpec | None, folder: Path, settings: Setting
     # Without COMPLETE, no checksum proves an object.
     is_capture_damaged = not listed_checksums(run) or any(map(is_captured, changed)) or damaged or lost
     prepared = _prepare_again(run, spec, folder, settings) if is_capture_damaged else None
-    begin_repair(run, requested.model_dump(mode="json"), finished)
+    open_request(run, requested, restored=former)
     if prepared is not None:
         refused = restore_captured(run, prepared, damaged.keys() - lost, lost, settings, console)
         if refused:
-            if unfinished is None:
-                end_repair(run)
+            store_request(run, request)
             return refused
     _remove_damaged_results(run, changed)
     analyse_run(run, requested, None, settings, console)
     repaired = finished_groups(run)
     if repaired:
         write_complete(run, repaired, consolidate(run, RESULTS))
-    if finished.keys() <= repaired.keys():
-        end_repair(run)
-    return [
-        f"{name}: the new results differ from the former ones in their activations, options or version"
-        for name, digest in finished.items()
-        if repaired.get(name) != digest
-    ]
+    return list(_differences(former, repaired))
+
+
+def _differences(former: Mapping[str, str], repaired: Mapping[str, str]) -> Iterator[str]:
+    """Yield a sentence for each former result that the repair could not compute, or computed from other inputs."""
+    for name, digest in former.items():
+        if digest and name not in repaired:
+            yield f"{name}: could not be computed again"
+        elif digest and repaired[name] != digest:
+            yield f"{name}: the new results differ from the former ones in their activations, options or version"
 
 
 def _drop_unreadable_listing(run: Run, console: Console) -> None:

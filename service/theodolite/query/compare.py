@@ -183,12 +183,13 @@ def _relative_depth(run: Run, half_blocks: int) -> float:
 
 
 def _read(run: Run, group: str) -> xr.Dataset:
-    state = run_state(run)
-    if state != "complete":
+    finished = finished_groups(run)
+    if not finished:
+        state = run_state(run)
         raise StoreError(
             f"{run.id} is not complete: its state is {state}; resume it with `theodolite survey`, or leave it out"
         )
-    if group not in finished_groups(run):
+    if group not in finished:
         raise ResultsNotFoundError(
             f"{run.id} has no results {group!r}; survey it again with analyses: [{group}], or leave it out"
         )

@@ -4,27 +4,24 @@ from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from typing import Any
 
-from pydantic import ValidationError
-
 from theodolite.errors import RunDamagedError, StoreError, StoreVersionError
 from theodolite.groups import ANALYSES, GROUPS
 from theodolite.query.first_tokens import n_first_tokens
 from theodolite.spec import SurveySpec
 from theodolite.store.cache import Cache
 from theodolite.store.commits import committed_indices, read_commits
-from theodolite.store.manifest import finished_groups, finished_tables, unfinished_repair
+from theodolite.store.manifest import finished_groups, finished_tables, unfinished_request
 from theodolite.store.result_reader import read_attributes, read_contrasts
 from theodolite.store.runs import Run, find_run, list_run_ids
 
 
 def run_state(run: Run) -> str:
-    """Return a run's state: `complete`, `captured` (only results are missing), or `capturing`."""
-    return _state(run, finished_groups(run))
+    """Return a run's state: `complete`, `captured` (only results are missing), or `capturing`.
 
-
-def _state(run: Run, finished: Mapping[str, str]) -> str:
-    if finished:
-        return "complete"
+    A complete run is `captured` again while results that were requested later are computed.
+    """
+    if finished_groups(run):
+        return "complete" if unfinished_request(run) is None else "captured"
     done = sum(len(committed_indices(run, name)) for name in run.record.sets)
     return "captured" if done == sum(facts.n_shards for facts in run.record.sets.values()) else "capturing"
 
@@ -39,7 +36,7 @@ def summary(run: Run) -> dict[str, Any]:
         "sets": {name: facts.n_samples for name, facts in run.record.sets.items()},
         "contrasts": list(read_contrasts(run, finished)),
         "analyses": sorted(finished),
-        "state": _state(run, finished),
+        "state": run_state(run),
         "created": run.record.created.isoformat(),
     }
 
@@ -154,33 +151,19 @@ def _notes(run: Run, n_quarantined: Mapping[str, int]) -> Iterator[str]:
 def spec_of_results(run: Run) -> SurveySpec:
     """Return the spec that requests all finished results of a run, also those that were requested after its capture.
 
-    If the attributes of a group are damaged, its options are those of run.json. If a repair has not ended, the spec
-    also requests what the repair was to restore.
+    If the attributes of a group are damaged, its options are those of run.json.
     """
-    spec = _spec_of_repair(run) or run.record.spec
-    finished, changes = finished_groups(run), dict[str, Any]()
+    spec, finished, changes = run.record.spec, finished_groups(run), dict[str, Any]()
     for name in (name for name, group in GROUPS.items() if group.options == name and name in finished):
         with suppress(RunDamagedError):
             changes[name] = read_attributes(run, name)["options"]
     with suppress(RunDamagedError):
-        if "curves" in finished:
-            others = {} if spec is run.record.spec else spec.resolved_contrasts()
-            changes["contrasts"] = {**others, **read_contrasts(run, finished)}
+        changes["contrasts"] = read_contrasts(run, finished)
     if spec.analyses is not None:
         # Without contrasts, a group of them is finished but empty, and cannot be requested. A newer version may have
         # written a group that this one does not know.
         known = GROUPS.keys() & finished
-        has_contrasts = bool(changes.get("contrasts", spec.resolved_contrasts()))
-        later = {name for name in known if "contrasts" not in GROUPS[name].needs or has_contrasts}
+        contrasts = changes.get("contrasts", spec.contrasts)
+        later = {name for name in known if "contrasts" not in GROUPS[name].needs or contrasts}
         changes["analyses"] = [name for name in ANALYSES if name in {*later, *spec.analyses}]
     return SurveySpec.model_validate({**spec.model_dump(mode="json"), **changes})
-
-
-def _spec_of_repair(run: Run) -> SurveySpec | None:
-    """Return the spec that a repair was to restore if it has not ended, except that of a version with other fields."""
-    if (unfinished := unfinished_repair(run)) is None:
-        return None
-    try:
-        return SurveySpec.model_validate(unfinished["spec"])
-    except ValidationError:
-        return None

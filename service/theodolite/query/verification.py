@@ -10,7 +10,7 @@ from theodolite.store.manifest import (
     finished_groups,
     listed_checksums,
     refuse_problems,
-    unfinished_repair,
+    unfinished_request,
 )
 from theodolite.store.objects import keys
 from theodolite.store.prompts import read_tokens
@@ -36,10 +36,10 @@ def verify(run: Run) -> Iterator[str]:
     try:
         if not finished_groups(run):
             yield "results: none are finished (yet)"
+        elif unfinished_request(run) is not None:
+            yield "results: some of those that were requested are not finished (yet)"
         changed = dict(changed_objects(run))
         changed |= wrong_tokens(run, changed)
-        if unfinished_repair(run) is not None:
-            yield "COMPLETE: a repair of this run has not ended"
         yield from (f"{key}: {problem}" for key, problem in changed.items() if key not in named)
     except StoreError as error:
         yield str(error)

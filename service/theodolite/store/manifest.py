@@ -74,22 +74,18 @@ def forget(run: Run, keys_of_objects: Iterable[str]) -> None:
         _write(run, {**content, "checksums": remaining})
 
 
-def begin_repair(run: Run, spec: Mapping[str, Any], groups: Mapping[str, str]) -> None:
-    """Write into COMPLETE, if there is one, what a repair is to restore: the fields of a spec, and groups' digests."""
+def write_request(run: Run, request: Mapping[str, Any] | None) -> None:
+    """Write into COMPLETE, if there is one, what was requested and is not finished; None removes it."""
     content = _read(run)
     if content["checksums"]:
-        _write(run, {**content, "requested": {"spec": spec, "groups": groups}})
+        _write(run, {**content, "requested": request})
 
 
-def end_repair(run: Run) -> None:
-    """Write into COMPLETE, if there is one, that no repair is unfinished."""
-    content = _read(run)
-    if content["requested"] is not None:
-        _write(run, {**content, "requested": None})
+def unfinished_request(run: Run) -> dict[str, Any] | None:
+    """Return what was requested and is not finished, as `write_request` wrote it, or None.
 
-
-def unfinished_repair(run: Run) -> dict[str, Any] | None:
-    """Return `spec` and `groups` of the repair that has not ended, as `begin_repair` stored them, or None."""
+    Another version of Theodolite may have written it, with other fields.
+    """
     requested: dict[str, Any] | None = _read(run)["requested"]
     return requested
 
@@ -214,11 +210,8 @@ def _parse(run: Run) -> dict[str, Any]:
     try:
         fields = unseal(content, required=run.record.format >= SEALED_SINCE)
         _check_identity(fields, run.id)
-        if (requested := fields.get("requested")) is not None:
-            if not isinstance(requested, dict) or not isinstance(requested.get("spec"), dict):
-                raise ValueError("has no valid 'requested'")
-            _texts(requested.get("groups"), "requested")
-        return {**{name: _texts(fields.get(name), name) for name in ("groups", "checksums")}, "requested": requested}
+        texts = {name: _texts(fields.get(name), name) for name in ("groups", "checksums")}
+        return {**texts, "requested": fields.get("requested")}
     except ValueError as error:
         raise RunDamagedError(
             f"{run.id}: COMPLETE {one_line(error)}; run `theodolite verify {run.id} --repair`"

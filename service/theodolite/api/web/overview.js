@@ -14,7 +14,7 @@ export function openOverview(node, signal, run) {
     ...[
       run.state !== "complete" && unfinished(run),
       cards(modelFacts(run)),
-      run.state === "complete" && firstFigure(run, signal),
+      run.analyses.length > 0 && firstFigure(run, signal),
       Object.keys(run.parity).length > 0 && parityCheck(run.parity),
       Object.keys(run.sets).length > 0 && prompts(run),
       Object.keys(run.spec.contrasts ?? {}).length > 0 && contrasts(run),
@@ -40,6 +40,12 @@ function modelFacts({ model, sets, capture }) {
 }
 
 function unfinished(run) {
+  if (run.analyses.length > 0) {
+    return element("p.warn",
+      "Some results that were requested of this run are not finished. If no survey computes them now, run ",
+      element("code", `theodolite analyse ${run.run_id}`), ".",
+    );
+  }
   const committed = ([name, facts]) => `${name} ${facts.shards_committed} of ${facts.n_shards}`;
   const done = Object.entries(run.sets).map(committed);
   return element("p.warn",

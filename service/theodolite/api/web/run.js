@@ -29,8 +29,7 @@ async function open(node, signal, id) {
   node.replaceChildren(element("p.soft.waiting", { role: "status" }, "Loading the run…"));
   try {
     const [run, groups] = await Promise.all([ask(ofRun(id), {}, signal), readGroups()]);
-    // A run that is not complete has no sections yet.
-    const names = run.state === "complete" ? (await ask(ofRun(id, "sections"), {}, signal)).items : [];
+    const names = run.analyses.length > 0 ? (await ask(ofRun(id, "sections"), {}, signal)).items : [];
     if (signal.aborted) return null;
     document.title = `${run.model.name} · Theodolite`;
     const offered = groups.filter((group) => names.includes(group.name));
