@@ -11,7 +11,7 @@ COMPONENTS = {
     "mlp": (_LAYER, "the MLP"),
     "embedding": (_POINT, "the input of the first block"),
 }
-"""The dimensions and the name of each kind of part of the stream behind the last block."""
+"""The dimensions and the name of each kind of part of the stream after the last block."""
 
 
 def _shares(name: str, dims: tuple[str, ...], of: str) -> tuple[Variable, ...]:
@@ -32,7 +32,7 @@ VARIABLES = (
         "head_difference",
         _HEAD,
         "Difference of the means (positive minus negative) of what the head writes onto the contrast's direction "
-        "behind attention; the sum over heads is attention_difference, but for biases.",
+        "after attention; the sum over heads is attention_difference, but for biases.",
         STREAM_UNIT,
     ),
     Variable(
@@ -49,7 +49,7 @@ VARIABLES = (
     Variable(
         "attention_difference",
         _LAYER,
-        "Difference of the means of attention's whole output along the contrast's direction behind attention.",
+        "Difference of the means of attention's whole output along the contrast's direction after attention.",
         STREAM_UNIT,
     ),
     *(variable for name, (dims, of) in COMPONENTS.items() for variable in _shares(name, dims, of)),
@@ -58,7 +58,7 @@ VARIABLES = (
         "decomposition_error",
         _POINT,
         "Maximum over prompts and layers of the norm of attention's output minus the sum over its heads and biases, "
-        "over the norm of the stream behind attention.",
+        "over the norm of the stream after attention.",
     ),
 )
 

@@ -30,11 +30,12 @@ _HOW_TO_READ = (
     "R² is 1 if a map predicts the outputs of held-out prompts exactly, and 0 if it predicts no better than the mean "
     "output. The identity maps an input to itself plus a constant. The orthogonal map is a rotation or reflection with "
     "one scale, plus a constant. The affine map is any linear map plus a constant. Its R² is larger than that of the "
-    "orthogonal map if this linear prediction of the output stretches directions differently. A prediction of "
-    "attention's output also contains what the input tells about other positions. The step is output minus input. "
-    "Bands of R² are 95 % intervals. The stretches are the singular values of the affine map on leading principal "
-    "directions of the input; their band is from the 5 % to the 95 % quantile. R² is 0 where the input "
-    "does not vary, as in block 0 at a token that all prompts share; such layers are not counted. The affine map "
+    "orthogonal map if the best linear prediction of the output stretches some directions more than others. The output "
+    "of attention also depends on other positions, and the maps predict this part as far as the input determines it. "
+    "The step is output minus input. Bands of R² are 95 % intervals. The stretches are the singular values of the "
+    "affine map on leading principal directions of the input; their band is from the 5 % to the 95 % quantile. R² is 0 "
+    "where the input does not vary, as in block 0 at a token that all prompts share; such layers are not counted. The "
+    "affine map "
     "counts as better or worse than the orthogonal one if the 95 % interval of the difference of their R² excludes 0; "
     "by chance, this happens in about one of 20 layers. "
     "Leading directions are at most one for every five prompts. A small isometry defect alone is weak evidence for a "
@@ -137,7 +138,7 @@ def _isometry(values: xr.Dataset, sublayer: str) -> str:
     defect, random = values[f"isometry_defect_{sublayer}"], values[f"isometry_defect_random_{sublayer}"]
     return (
         f"{number(defect.median(), 4)}, at most {number(defect.max(), 4)} (random steps of the same length give "
-        f"{number(random.median(), 4)}; larger than that in {int((defect > random).sum())} of "
+        f"{number(random.median(), 4)}; the measured defect is larger in {int((defect > random).sum())} of "
         f"{int(np.isfinite(defect).sum())} layers; the median of the 5 % quantile of the stretches is {low}, and of "
         f"the 95 % quantile {high})"
     )

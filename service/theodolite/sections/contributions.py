@@ -16,13 +16,13 @@ from theodolite.store.result_reader import read_group
 from theodolite.store.runs import Run
 
 _HOW_TO_READ = (
-    "The stream behind the last block is the sum of the input of the first block and of what all heads and MLPs add. "
+    "The stream after the last block is the sum of the input of the first block and of what all heads and MLPs add. "
     "Each of these parts is projected onto the difference of the two sets' means there. Its share is this "
     "contribution, divided by the distance of the means; all shares add up to 100 %, and a share can be negative. "
     "Shares are direct contributions: they do not contain the effect of a part through later layers. A part that "
-    "writes long vectors has a large share with permuted labels too. So each share is given together with the mean "
-    "share of the same part under permuted labels, and z is the share minus this mean, divided by the standard "
-    "deviation."
+    "writes long vectors has a large share with permuted labels too. So each share is stated together with the mean "
+    "share of the same part with permuted labels; z is the difference of the two, divided by the standard deviation "
+    "with permuted labels."
 )
 
 
@@ -70,7 +70,7 @@ def _why_missing(values: xr.Dataset) -> str:
     if not np.isfinite(values["head_difference"]).any():
         return "There are no contributions: in post-norm models the stream is not a sum of what heads and MLPs add."
     return (
-        "There are no shares of the separation behind the last block: they need all layers, resid_pre of the first "
+        "There are no shares of the separation after the last block: they need all layers, resid_pre of the first "
         "block and the output of the last block."
     )
 
@@ -82,7 +82,7 @@ def _facts(values: xr.Dataset) -> Iterator[str]:
         whole, permuted = (percent(values[f"{share}{suffix}"].sum(), 1) for suffix in ("", "_permuted"))
         texts[name] = f"{whole} (permuted labels give {permuted})"
     yield (
-        f"Shares of the distance of the means behind the last block ({float(values['final_difference']):.3g}): "
+        f"Shares of the distance of the means after the last block ({float(values['final_difference']):.3g}): "
         f"{listed(texts)}."
     )
     largest = {"head": _largest(values, "head"), "MLP": _largest(values, "mlp")}
@@ -118,9 +118,9 @@ def _standardised_test(values: xr.Dataset, at: Mapping[str, int]) -> str:
         return " (the direction is fitted to the same prompts)."
     permuted = values["head_standardised_permuted"].sel(at)
     return (
-        f". Permuted labels give {number(permuted, 2)} on average for this head, without the sign; for each "
-        "permutation, the direction is computed again. The direction comes from the same prompts, which makes all "
-        f"these differences larger. In {int((p <= LEVEL).sum())} of {int(np.isfinite(p).sum())} heads the difference "
+        f". With permuted labels, this head has {number(permuted, 2)} on average, without the sign; each permutation "
+        "computes the direction again. The direction is computed from the same prompts, which makes all these "
+        f"differences larger. In {int((p <= LEVEL).sum())} of {int(np.isfinite(p).sum())} heads the difference "
         f"is larger than with permuted labels (family-wise p of at most {LEVEL} over all heads, both signs count)."
     )
 

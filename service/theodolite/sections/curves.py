@@ -114,8 +114,8 @@ def _facts(
     texts = {labels[name]: _largest_variance(values.sel(set=name)) for name in names}
     if known := {label: text for label, text in texts.items() if text}:
         facts.append(
-            "Largest variance of a feature over prompts, without the output of the last block, which is not part of "
-            f"the curves: {listed(known)}."
+            "Largest variance of a feature over prompts (the curves end before the output of the last block): "
+            f"{listed(known)}."
         )
     return facts
 
@@ -141,7 +141,7 @@ def _share_facts(curves: xr.Dataset, view: ContrastView, labels: Mapping[str, st
         if np.isfinite(share).any():
             top = int(np.nanargmax(share.values))
             lowest, highest = percent(np.nanmin(share), 1), percent(share[top], 1)
-            texts[labels[name]] = f"{lowest} to {highest} (most at {layer_of(share, top)})"
+            texts[labels[name]] = f"{lowest} to {highest} (maximum at {layer_of(share, top)})"
     if texts:
         yield (
             f"The three features with the largest variances have this share of the total variance, over depths: "

@@ -136,8 +136,9 @@ def _similarity_facts(values: xr.Dataset, site: str, labels: Mapping[str, str]) 
         if texts:
             yield (
                 f"Debiased CKA between the input and the output of {step}, median over layers: {listed(texts)}. Equal "
-                "geometry gives 1, independent activations give 0; by chance, another prompt's step gives less in "
-                "about half of the layers, but the layers are not independent, so the count is no test."
+                "geometry gives 1, independent activations give 0. The two controls are the input plus the step of "
+                "another prompt, and the step alone. By chance, the first control is lower in about half of the "
+                "layers; the layers are not independent, so the number of layers is no test."
             )
     if narrow:
         yield (
@@ -154,11 +155,8 @@ def _cka(values: xr.Dataset, step: str) -> str:
         return ""
     other, alone = (f"{np.nanmedian(one):.3f}" if np.isfinite(one).any() else "unknown" for one in controls)
     known = np.isfinite(cka + controls[0])
-    less = f", less in {int((cka > controls[0])[known].sum())} of {int(known.sum())} layers" if known.any() else ""
-    return (
-        f"{np.nanmedian(cka):.3f} (with another prompt's step added to the input: {other}{less}; input with the step "
-        f"alone: {alone})"
-    )
+    lower = f", lower in {int((cka > controls[0])[known].sum())} of {int(known.sum())} layers" if known.any() else ""
+    return f"{np.nanmedian(cka):.3f} (controls: input plus another prompt's step {other}{lower}; step alone {alone})"
 
 
 def _orthant_facts(values: xr.Dataset) -> Iterator[str]:
@@ -177,8 +175,8 @@ def _orthant_facts(values: xr.Dataset) -> Iterator[str]:
             f"{percent(active.min(), 0)} to {percent(active.max(), 0)} over layers and sets. Two prompts of "
             f"a set agree in {percent(overlap.min(), 0)} to {percent(overlap.max(), 0)} of the hidden units on whether "
             f"a unit is active. If all units of a layer were active equally often, they would agree in "
-            f"{percent(equal.min(), 0)} to {percent(equal.max(), 0)}. They agree in more than that in "
-            f"{int(more.sum())} of {int(np.isfinite(overlap + active).sum())} layers, counted for each set: there, "
+            f"{percent(equal.min(), 0)} to {percent(equal.max(), 0)}. The agreement is larger than that in "
+            f"{int(more.sum())} of {int(np.isfinite(overlap + active).sum())} combinations of layer and set. There, "
             "some units are probably active more often than others."
         )
 

@@ -114,9 +114,11 @@ def _copying_facts(heads: xr.Dataset) -> Iterator[str]:
     is_centred = bool(np.isfinite(uncentred).any())
     relative = "relative to the mean logit" if is_centred else "with constants that the softmax ignores"
     yield (
-        f"{int((copying > 0.9).sum())} of {copying.size} heads have a copying score above 0.9 (on the whole, the "
-        f"embeddings of tokens, sent through this circuit without norms, raise their own logits, {relative}), and "
-        f"{int((copying < -0.9).sum())} heads have a score below -0.9 (they lower them){_random_scores(heads)}."
+        f"{int((copying > 0.9).sum())} of {copying.size} heads have a copying score above 0.9: without norms, the map "
+        "from a token's embedding through the head to the logits has almost only positive eigenvalues, so on the whole "
+        f"tokens raise their own logits ({relative}). "
+        f"{int((copying < -0.9).sum())} heads have a score below -0.9: there, tokens lower their own logits"
+        f"{_random_scores(heads)}."
     )
     if is_centred:
         changed = int((np.sign(copying) != np.sign(uncentred)).where(np.isfinite(copying), False).sum())

@@ -21,20 +21,18 @@ BRACKETS = "numbers in square brackets are 95 % intervals"
 """Note of sections whose sentences have intervals."""
 
 BAND = (
-    "three kinds of intervals are simultaneous: those of smallest and largest values, of accuracy, and of the share of "
-    "pairs in the right order; for each statistic by itself, the intervals of all depths contain the true values with "
-    "a probability of about 95 %; "
-    "every other interval is that of one depth alone"
+    "the intervals of smallest and largest values, of accuracy, and of the share of pairs in the right order are "
+    "simultaneous: for each statistic by itself, the intervals of all depths contain all true values with a "
+    "probability of about 95 %; every other interval is for one depth alone"
 )
 """Note of sections that state an extreme over depths."""
 
 CHANCE = (
     "chance is what the same prompts give with permuted labels; in a paired contrast, labels are exchanged only inside "
-    "a pair; the family-wise p of a statistic is the share of permutations whose largest z, over all depths "
-    "or all heads, is at least as large as the z of the statistic; each statistic, and each side of the heads, is "
-    "tested by itself; the tests are one-sided: they look for values above chance, except where a sentence says "
-    "otherwise; the real labels count as one permutation, so with 200 draws the "
-    "smallest possible p is 0.005"
+    "a pair. The family-wise p of a statistic is the share of permutations whose largest z, over all depths or all "
+    "heads, is at least as large as the z of the statistic. Each statistic, and each side of the heads, is tested by "
+    "itself. The tests are one-sided: they look for values above chance, except where a sentence says otherwise. The "
+    "real labels count as one permutation, so with 200 draws the smallest possible p is 0.005"
 )
 """Note of sections whose sentences have permutation tests."""
 

@@ -35,8 +35,8 @@ def permutation_tables(tests: xr.Dataset) -> list[Table]:
     """Return a table of the depths with the largest z of each tested statistic of one contrast, (site, layer)."""
     caption = (
         "Statistics and their values under permuted labels, mean ± standard deviation, at the depth with the largest "
-        "z; the silhouette is from -1 to 1, and near 0 or below, the sets are no clusters in the distance over all "
-        "features"
+        "z; the silhouette lies between -1 and 1, and a value near 0 or below means that the sets form no clusters "
+        "(Euclidean distance over all features)"
     )
     columns = ["statistic", "depths above chance", "largest z", "depth", "value there", "permuted labels", "p"]
     rows = [_row(tests, statistic) for statistic in _tested(tests)]

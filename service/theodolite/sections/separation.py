@@ -37,8 +37,8 @@ from theodolite.store.result_reader import read_group
 from theodolite.store.runs import Run
 
 _NEAR_CHANCE = (
-    "near an AUROC or an accuracy of 0.5 the intervals are too narrow; whether the sets differ there is decided by the "
-    "comparison with permuted labels"
+    "near an AUROC or an accuracy of 0.5, the intervals are too narrow; to decide there whether the sets differ, use "
+    "the comparison with permuted labels"
 )
 
 
@@ -156,7 +156,7 @@ def _facts(values: xr.Dataset, counts: list[int], null: xr.Dataset | None) -> It
         yield (
             f"Pairs in the right order at that depth: in {ordered} % of {counts[0]} held-out pairs the positive prompt "
             "lies farther along the direction than its own partner; chance gives 50 %. AUROC also compares prompts of "
-            "different pairs. So it is smaller if the topics of the pairs differ along the direction."
+            "different pairs, so it is smaller if the pairs have different positions along the direction."
         )
     yield (
         f"Accuracy at that depth: {point_text(values, 'accuracy', best, '.1f', 100, band=True)} % of the held-out "

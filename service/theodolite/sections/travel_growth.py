@@ -54,9 +54,9 @@ def growth_notes(growth: pd.DataFrame) -> list[str]:
         "both laws are fitted with errors that are correlated between neighbouring depths (AR(1)), and AIC and "
         "intervals take this into account; R² compares a quantity's logarithm with the fitted curve without these "
         "errors, so R² can be negative, and R² and AIC can favour different laws",
-        f"a law is decided if its AIC is at least {AIC_MARGIN:g} lower than that of the other law; this must hold at "
-        "resid_pre and at resid_mid, with all depths, and also whichever single depth is left out; an exponential must "
-        f"also change the quantity by a factor of {_LEAST_FACTOR:.0f}",
+        f"a law is chosen if its AIC is at least {AIC_MARGIN:g} lower than that of the other law, at resid_pre and at "
+        "resid_mid, with all depths and also without any one of them; an exponential must also change the quantity by "
+        f"at least a factor of {_LEAST_FACTOR:.0f}",
         "no law is chosen if, at one of the sites, the AIC of their product is at least "
         f"{PRODUCT_MARGIN:g} lower than that of the better law: then a product describes the curve better than one law",
         "an origin marked “limit” is at an end of its allowed range, so the exponent depends on this range",
@@ -96,7 +96,7 @@ def _evidence(fits: pd.DataFrame) -> str:
     best = _at(power, "aic_gain_of_product", largest=True)
     if best["aic_gain_of_product"] >= PRODUCT_MARGIN:
         return (
-            f"the AIC of a product of both laws is lower by {best['aic_gain_of_product']:.0f} than that of each law "
+            f"the AIC of a product of both laws is {best['aic_gain_of_product']:.0f} lower than that of the better law "
             f"at {best['site']}, n = {int(best['n'])} depths"
         )
     favours_power_law = bool(power["aic_difference"].iloc[0] < 0)

@@ -22,9 +22,9 @@ _COSINES = {
 }
 
 STEP_NOTES = (
-    "steps at right angles are steps of the measured lengths, each at a right angle to all earlier ones; with a larger "
-    "measured ratio steps partly cancel, with a smaller one they partly add up; one long step, such as that of the "
-    "last block, can turn one into the other",
+    "steps at right angles have the measured lengths, and each is at a right angle to all earlier ones; if the "
+    "measured ratio is larger than theirs, steps partly cancel; if it is smaller, steps partly add up; one long step, "
+    "such as that of the last block, can reverse this comparison",
     "arcs at right angles are as long as the measured arcs, and each starts at a right angle to the great circle from "
     "the first point",
     "for a centred cosine, the mean over the prompts of the set is subtracted from each vector; dot products and "
@@ -49,8 +49,8 @@ def step_facts(travel: xr.Dataset, labels: Mapping[str, str]) -> Iterator[str]:
             yield f"Centred cosine between {pair}: {texts}."
     if texts := of_sets(_common_share):
         yield (
-            "How much of a block's step is the same for all prompts of a set (squared length of the mean step over the "
-            f"mean squared length, without the bias of noise): {texts}."
+            "Share of a block's step that all prompts of a set have in common (squared length of the mean step divided "
+            f"by the mean squared length, without the bias of noise): {texts}."
         )
 
 
@@ -63,11 +63,13 @@ def _path(name: str, values: xr.Dataset) -> str:
     parts = [f"{what} at right angles give {null:.2f}"] if np.isfinite(null := _at_right_angles(name, values)) else []
     before, its_null = values[f"{name}_before_last"], _at_right_angles(f"{name}_before_last", values)
     if np.isfinite(before) and np.isfinite(its_null):
-        parts.append(f"without the last block {before:.2f}, and {its_null:.2f} at right angles")
+        parts.append(
+            f"without the last block, the measured ratio is {before:.2f} and {what} at right angles give {its_null:.2f}"
+        )
     if name == "path_ratio" and (longest := _longest(values)):
         parts.append(longest)
     parts.append(f"n = {int(values['n_samples'])}")
-    return f"{mean:.2f} ± {std:.2f} ({', '.join(parts)})"
+    return f"{mean:.2f} ± {std:.2f} ({'; '.join(parts)})"
 
 
 def _at_right_angles(name: str, values: xr.Dataset) -> float:
@@ -75,13 +77,14 @@ def _at_right_angles(name: str, values: xr.Dataset) -> float:
 
 
 def _longest(values: xr.Dataset) -> str:
-    """Return the share of the longest step in the sum of squared steps; empty if unknown."""
+    """Return the share of the longest step in the sum of the steps' squared lengths; empty if unknown."""
     n = max(int(values["n_samples"]), 1)
     squares = values["step_norm_block"] ** 2 + values["step_norm_block_std"] ** 2 * (n - 1) / n
     if not np.isfinite(squares).all():
         return ""
     top = int(squares.values.argmax())
-    return f"block {int(squares['layer'][top])} has {percent(squares[top] / squares.sum(), 0)} of the squared lengths"
+    share = percent(squares[top] / squares.sum(), 0)
+    return f"block {int(squares['layer'][top])} has {share} of the sum of the steps' squared lengths"
 
 
 def _cosine(name: str, places: str, values: xr.Dataset) -> str:

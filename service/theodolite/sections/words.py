@@ -22,9 +22,10 @@ _HOW_TO_READ = (
     "Angles are measured in all {} dimensions. The angle to the next token and the rank of the next token are computed "
     "after the final norm, from the state that the unembedding reads. The angle is compared with the angles between "
     "the same state and all rows of the unembedding: z is the angle minus their mean, divided by their standard "
-    "deviation. It is negative if the next token is nearer than the mean of all tokens. Random directions would be a "
-    "wrong control, because the states of a model share directions, and so do the rows. The sphere shows the first "
-    "three components of a principal component analysis without centring; points that are close on this sphere can be "
+    "deviation. It is negative if the angle to the next token is smaller than the mean angle to all tokens. Random "
+    "directions would be a wrong control, because the states of a model share directions, and so do the rows. The "
+    "sphere shows the first three components of a principal component analysis without centring; points that are close "
+    "on this sphere can be "
     "far apart in the full space. Drag the sphere to turn it."
 )
 

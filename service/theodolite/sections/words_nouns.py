@@ -23,9 +23,9 @@ _LAYER_SUM = -1  # the head index in noun_values for the sum over all heads
 _HOW_TO_READ = (
     "The heads of all layers get the embeddings of the nouns, not the states that they read in the model. The "
     "similarity of two nouns is the dot product of their embeddings after the norm that precedes attention. The score "
-    "is that of one noun as query and the other one as key, at offset 0: there, rotary positions change nothing, but "
-    "two nouns of a text never stand there. For each noun, all other nouns are ranked by similarity "
-    "and by score. The relatedness of a head is Spearman's correlation of these two rankings, as the mean over nouns: "
+    "is that of one noun as query and the other one as key, at offset 0. Rotary positions have no effect at this "
+    "offset, but two nouns of a text never have offset 0. For each noun, all other nouns are ranked by similarity and "
+    "by score. The relatedness of a head is Spearman's correlation of these two rankings, as the mean over nouns: "
     "1 if the head orders the nouns as the embedding does, 0 if the two orders have no correlation, negative if the "
     "head prefers dissimilar nouns. “Permuted "
     "nouns” compares the scores of a noun with the similarities of another noun, 200 times. “Random matrices” replaces "
@@ -92,7 +92,7 @@ def _relatedness_facts(words: xr.Dataset, n: int) -> Iterator[str]:
         f"In {int(passed.sum())} of {int(np.isfinite(values).sum())} heads the relatedness is larger than with "
         "permuted nouns and larger than with random matrices of the same singular values (family-wise p of at most "
         f"{LEVEL} in both tests). {'Of these' if passed.any() else 'Of all'}, "
-        f"{head_name(int(best['layer']), int(best['head']))} has the largest z in the stricter of both tests: "
+        f"{head_name(int(best['layer']), int(best['head']))} ranks first by the smaller of its two z: "
         f"relatedness {float(best['relatedness']):.2f}, where {' and '.join(nulls)}."
     )
 

@@ -70,8 +70,8 @@ def test_sentences_state_medians_and_their_references(section_of):
     section = section_of(group())
     better = "the affine map is better in 4 of 4 layers and worse in 0"
     defect = (
-        "harmful 0.1200, at most 0.1200 (random steps of the same length give 0.0500; larger than that in 4 of 4 "
-        "layers; the median of the 5 % quantile of the stretches is 0.50, and of the 95 % quantile 2.00)"
+        "harmful 0.1200, at most 0.1200 (random steps of the same length give 0.0500; the measured defect is larger in "
+        "4 of 4 layers; the median of the 5 % quantile of the stretches is 0.50, and of the 95 % quantile 2.00)"
     )
     assert section.facts == [
         f"{OUTPUTS.format('attention')}harmful {MAPS} ({better}, n = 40).",

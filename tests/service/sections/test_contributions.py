@@ -44,7 +44,7 @@ def test_sentences_state_shares_beside_those_with_permuted_labels(section_of):
     section = section_of(VALUES)
     assert section.title == "Contributions to refusal at position -1: 20 harmful and 21 harmless prompts"
     assert section.facts == [
-        "Shares of the distance of the means behind the last block (12.5): heads 50.0 % (permuted labels give 25.0 %); "
+        "Shares of the distance of the means after the last block (12.5): heads 50.0 % (permuted labels give 25.0 %); "
         "MLPs 50.0 % (permuted labels give 60.0 %); input of the first block 0.0 % (permuted labels give 2.0 %).",
         "Largest share of a single part: head L3H0, 30.0 % (permuted labels give 15.0 %); MLP layer 2, 20.0 % "
         "(permuted labels give 15.0 %).",
@@ -55,8 +55,8 @@ def test_sentences_state_shares_beside_those_with_permuted_labels(section_of):
         "sets.",
         "Each head's output is also projected onto the difference of the two sets' means in the stream directly after "
         "the attention of the head's layer. The two sets differ the most in this projection for L1H0: by 0.90 pooled "
-        "standard deviations. Permuted labels give 0.20 on average for this head, without the sign; for each "
-        "permutation, the direction is computed again. The direction comes from the same prompts, which makes all "
+        "standard deviations. With permuted labels, this head has 0.20 on average, without the sign; each "
+        "permutation computes the direction again. The direction is computed from the same prompts, which makes all "
         "these differences larger. In 2 of 8 heads the difference is larger than with permuted labels (family-wise p "
         "of at most 0.05 over all heads, both signs count).",
         "The sum over heads and biases differs from attention's output by at most 3.0e-07 of the norm of the stream, "

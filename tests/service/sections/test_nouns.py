@@ -88,7 +88,7 @@ def section(section_of):
     return section_of(words_group())
 
 
-STRICTER = "has the largest z in the stricter of both tests: relatedness"
+STRICTER = "ranks first by the smaller of its two z: relatedness"
 BOTH_TESTS = (
     "In {} of 6 heads the relatedness is larger than with permuted nouns and larger than with random matrices of the "
     "same singular values (family-wise p of at most 0.05 in both tests). Of {}, where permuted nouns give "

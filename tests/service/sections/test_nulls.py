@@ -22,10 +22,11 @@ GAUSSIAN = {
     "intrinsic_dimension_gaussian_sd": 1.5,
 }
 CKA = "Debiased CKA between the input and the output of {}, median over layers: "
-CONTROLS = "{} (with another prompt's step added to the input: {}; input with the step alone: {})"
+CONTROLS = "{} (controls: input plus another prompt's step {}; step alone {})"
 CKA_SCALE = (
-    " Equal geometry gives 1, independent activations give 0; by chance, another prompt's step gives less in about "
-    "half of the layers, but the layers are not independent, so the count is no test."
+    " Equal geometry gives 1, independent activations give 0. The two controls are the input plus the step of another "
+    "prompt, and the step alone. By chance, the first control is lower in about half of the layers; the layers are not "
+    "independent, so the number of layers is no test."
 )
 
 
@@ -96,7 +97,7 @@ def test_cka_through_a_block_stands_beside_the_step_of_another_prompt_and_the_st
     section = section_of(tmp_path, gram, "gram", {**SHAPE, **THROUGH, **PERMUTED, **BRANCHES})
     numbers = {"attention": (0.994, 0.712, 0.763), "the MLP": (0.98, 0.8, 0.9), "the whole block": (0.97, 0.75, 0.85)}
     for step, (cka, other, alone) in numbers.items():
-        text = CONTROLS.format(f"{cka:.3f}", f"{other:.3f}, less in 4 of 4 layers", f"{alone:.3f}")
+        text = CONTROLS.format(f"{cka:.3f}", f"{other:.3f}, lower in 4 of 4 layers", f"{alone:.3f}")
         assert cka_of(section, step) == f"{CKA.format(step)}harmful {text}; harmless {text}.{CKA_SCALE}"
     assert not any("leave out" in fact for fact in section.facts)
     assert lines_of(section, "gram.blocks").count("harmful, attention") == 2
@@ -106,8 +107,8 @@ def test_medians_of_cka_are_over_the_layers_of_each_set(tmp_path):
     by_set = np.array([[0.9, 0.8, np.nan, 0.7], [0.1, 0.2, 0.3, 0.4]])[:, None]
     permuted = by_set / [[[10]], [[0.5]]]
     values = {**SHAPE, "cka_block": by_set, "cka_block_permuted": permuted, "cka_block_branch": by_set / 2}
-    harmful = CONTROLS.format("0.800", "0.080, less in 3 of 3 layers", "0.400")
-    harmless = CONTROLS.format("0.250", "0.500, less in 0 of 4 layers", "0.125")
+    harmful = CONTROLS.format("0.800", "0.080, lower in 3 of 3 layers", "0.400")
+    harmless = CONTROLS.format("0.250", "0.500, lower in 0 of 4 layers", "0.125")
     assert cka_of(section_of(tmp_path, gram, "gram", values), "the whole block") == (
         f"{CKA.format('the whole block')}harmful {harmful}; harmless {harmless}.{CKA_SCALE}"
     )
@@ -138,7 +139,7 @@ def test_medians_of_cka_leave_out_and_name_sets_of_one_direction(tmp_path):
     cka = np.array([0.9, 0.5])[:, None, None]
     values = {**SHAPE, **THROUGH, "cka_attention": cka, "cka_attention_permuted": cka / 2}
     section = section_of(tmp_path, gram, "gram", {**values, "participation_ratio": ratios})
-    controls = CONTROLS.format("0.900", "0.450, less in 4 of 4 layers", "unknown")
+    controls = CONTROLS.format("0.900", "0.450, lower in 4 of 4 layers", "unknown")
     harmful = f"{CKA.format('attention')}harmful {controls}"
     assert cka_of(section, "attention") == f"{harmful}.{CKA_SCALE}"
     assert starting(section, "The medians of CKA") == (
@@ -147,7 +148,7 @@ def test_medians_of_cka_leave_out_and_name_sets_of_one_direction(tmp_path):
     )
     ratios[1, 0, 0, 2] = 2.0
     section = section_of(tmp_path / "half", gram, "gram", {**values, "participation_ratio": ratios})
-    harmless = CONTROLS.format("0.500", "0.250, less in 4 of 4 layers", "unknown")
+    harmless = CONTROLS.format("0.500", "0.250, lower in 4 of 4 layers", "unknown")
     assert cka_of(section, "attention") == f"{harmful}; harmless {harmless}.{CKA_SCALE}"
     assert not any("leave out" in fact for fact in section.facts)
 
@@ -198,9 +199,9 @@ def test_equal_signs_of_hidden_units_stand_beside_those_of_units_with_the_same_s
     assert starting(section, "Share of active hidden units") == (
         "Share of active hidden units of the MLPs (positive before gating), mean over all usable prompts: 10 % to 50 % "
         "over layers and sets. Two prompts of a set agree in 60 % to 95 % of the hidden units on whether a unit is "
-        "active. If all units of a layer were active equally often, they would agree in 50 % to 82 %. They agree in "
-        "more than that in 7 of 7 layers, counted for each set: there, some units are probably active more often than "
-        "others."
+        "active. If all units of a layer were active equally often, they would agree in 50 % to 82 %. The agreement "
+        "is larger than that in 7 of 7 combinations of layer and set. There, some units are probably active more often "
+        "than others."
     )
 
 
@@ -209,8 +210,8 @@ def test_layers_whose_hidden_units_agree_in_no_more_than_that_are_not_counted(tm
     section = section_of(tmp_path, gram, "gram", {**SHAPE, "orthant_occupancy": 0.5, "orthant_overlap": overlap})
     assert starting(section, "Share of active hidden units").endswith(
         "Two prompts of a set agree in 10 % to 80 % of the hidden units on whether a unit is active. If all units of a "
-        "layer were active equally often, they would agree in 50 % to 50 %. They agree in more than that in 2 of 7 "
-        "layers, counted for each set: there, some units are probably active more often than others."
+        "layer were active equally often, they would agree in 50 % to 50 %. The agreement is larger than that in 2 "
+        "of 7 combinations of layer and set. There, some units are probably active more often than others."
     )
 
 
@@ -241,7 +242,8 @@ def test_the_share_of_the_leading_features_is_stated_not_assumed(tmp_path, older
     values = {"variance_max": 5.0, "variance_mean": 1.0, "variance_top3_share": share}
     section = section_of(tmp_path, curves, "curves", values)
     assert starting(section, SHARE) == (
-        f"{SHARE}harmful 2.2 % to 2.2 % (most at layer 0 pre); harmless 2.2 % to 90.0 % (most at layer 3 mid){EQUAL}"
+        f"{SHARE}harmful 2.2 % to 2.2 % (maximum at layer 0 pre); harmless 2.2 % to 90.0 % (maximum at layer 3 mid)"
+        f"{EQUAL}"
     )
     assert "In many models" not in section.how_to_read
     (older,) = curves.sections(older_run("curves", values, "top3"))
@@ -252,13 +254,10 @@ def test_a_set_without_shares_is_left_out(tmp_path):
     share = np.full((2, 2, 1, 4), 0.25)
     share[0] = np.nan
     section = section_of(tmp_path, curves, "curves", {"variance_top3_share": share})
-    assert starting(section, SHARE) == f"{SHARE}harmless 25.0 % to 25.0 % (most at layer 0 pre){EQUAL}"
+    assert starting(section, SHARE) == f"{SHARE}harmless 25.0 % to 25.0 % (maximum at layer 0 pre){EQUAL}"
 
 
-LARGEST = (
-    "Largest variance of a feature over prompts, without the output of the last block, which is not part of the "
-    "curves: "
-)
+LARGEST = "Largest variance of a feature over prompts (the curves end before the output of the last block): "
 
 
 def test_the_largest_variance_of_both_sets_stands_beside_the_mean_over_features(tmp_path):

@@ -35,7 +35,8 @@ SILHOUETTE = ["silhouette of the two sets", "1 of 8", "12.0", "layer 2 pre", "0.
 COLUMNS = ["statistic", "depths above chance", "largest z", "depth", "value there", "permuted labels", "p"]
 CAPTION = (
     "Statistics and their values under permuted labels, mean ± standard deviation, at the depth with the largest z; "
-    "the silhouette is from -1 to 1, and near 0 or below, the sets are no clusters in the distance over all features"
+    "the silhouette lies between -1 and 1, and a value near 0 or below means that the sets form no clusters (Euclidean "
+    "distance over all features)"
 )
 DEPTHS = (
     "Number of depths at which a statistic exceeds its values under permuted labels (family-wise p of at most 0.05, 64 "
@@ -89,9 +90,9 @@ def test_a_sentence_counts_the_depths_of_all_tested_statistics_and_a_table_has_t
 
 
 def test_the_note_on_chance_says_what_is_permuted_and_tested():
-    assert "in a paired contrast, labels are exchanged only inside a pair; " in CHANCE
-    assert "each statistic, and each side of the heads, is tested by itself; " in CHANCE
-    assert "tests are one-sided: they look for values above chance, except where a sentence says otherwise; " in CHANCE
+    assert "in a paired contrast, labels are exchanged only inside a pair. " in CHANCE
+    assert "Each statistic, and each side of the heads, is tested by itself. " in CHANCE
+    assert "tests are one-sided: they look for values above chance, except where a sentence says otherwise. " in CHANCE
     assert CHANCE.endswith("so with 200 draws the smallest possible p is 0.005")
 
 

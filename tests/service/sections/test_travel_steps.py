@@ -34,8 +34,8 @@ STREAM = "Centred cosine between a block's step and its input"
 ATTENTION = "Centred cosine between attention's step and its input"
 MLP = "Centred cosine between the MLP's step and its input"
 SHARE = (
-    "How much of a block's step is the same for all prompts of a set (squared length of the mean step over the mean "
-    "squared length, without the bias of noise)"
+    "Share of a block's step that all prompts of a set have in common (squared length of the mean step divided by the "
+    "mean squared length, without the bias of noise)"
 )
 PATH = "Path length divided by displacement (a straight line gives 1), mean ± standard deviation over prompts"
 ARC = (
@@ -158,8 +158,8 @@ def test_a_run_without_cosines_of_deviations_has_no_sentence_about_them(travel_o
 
 def test_paths_and_arcs_are_compared_with_those_at_right_angles(travel_of):
     assert list(step_facts(travel_of(RATIOS | AT_RIGHT_ANGLES), {"harmless": "harmless"})) == [
-        f"{PATH}: harmless 3.20 ± 0.10 (steps at right angles give 2.25, n = 401).",
-        f"{ARC}: harmless 2.50 ± 0.20 (arcs at right angles give 1.90, n = 401).",
+        f"{PATH}: harmless 3.20 ± 0.10 (steps at right angles give 2.25; n = 401).",
+        f"{ARC}: harmless 2.50 ± 0.20 (arcs at right angles give 1.90; n = 401).",
     ]
 
 
@@ -174,7 +174,7 @@ def test_paths_of_an_older_version_are_compared_with_the_shortest_ones_alone(old
 def test_a_set_of_one_prompt_has_no_spread_and_is_left_out(travel_of):
     change = {"path_ratio_std": of_sets(NAN, 0.1), "arc_ratio_std": NAN, "n_samples": of_sets(1, 401)}
     assert list(step_facts(travel_of(RATIOS | AT_RIGHT_ANGLES | change), BOTH)) == [
-        f"{PATH}: harmless 3.20 ± 0.10 (steps at right angles give 2.25, n = 401)."
+        f"{PATH}: harmless 3.20 ± 0.10 (steps at right angles give 2.25; n = 401)."
     ]
 
 
@@ -182,10 +182,10 @@ def test_paths_and_arcs_are_also_compared_without_the_last_block(travel_of):
     before = {"path_ratio_before_last": 2.85, "path_ratio_before_last_at_right_angles": 4.05}
     before |= {"arc_ratio_before_last": 2.4, "arc_ratio_before_last_at_right_angles": 2.5}
     assert list(step_facts(travel_of(RATIOS | AT_RIGHT_ANGLES | before), {"harmless": "harmless"})) == [
-        f"{PATH}: harmless 3.20 ± 0.10 (steps at right angles give 2.25, without the last block 2.85, and 4.05 at "
-        "right angles, n = 401).",
-        f"{ARC}: harmless 2.50 ± 0.20 (arcs at right angles give 1.90, without the last block 2.40, and 2.50 at right "
-        "angles, n = 401).",
+        f"{PATH}: harmless 3.20 ± 0.10 (steps at right angles give 2.25; without the last block, the measured "
+        "ratio is 2.85 and steps at right angles give 4.05; n = 401).",
+        f"{ARC}: harmless 2.50 ± 0.20 (arcs at right angles give 1.90; without the last block, the measured ratio "
+        "is 2.40 and arcs at right angles give 2.50; n = 401).",
     ]
 
 
@@ -197,12 +197,12 @@ def test_the_section_explains_tests_and_right_angles(tmp_path, monkeypatch):
     (section,) = travel.sections(run)
     assert set(STEP_NOTES) < set(section.notes)
     assert section.facts[0].startswith(
-        f"{PATH}: harmful 3.20 ± 0.10 (steps at right angles give 2.25, n = 4); harmless"
+        f"{PATH}: harmful 3.20 ± 0.10 (steps at right angles give 2.25; n = 4); harmless"
     )
     assert STEP_NOTES == (
-        "steps at right angles are steps of the measured lengths, each at a right angle to all earlier ones; with a "
-        "larger measured ratio steps partly cancel, with a smaller one they partly add up; one long step, such as that "
-        "of the last block, can turn one into the other",
+        "steps at right angles have the measured lengths, and each is at a right angle to all earlier ones; if the "
+        "measured ratio is larger than theirs, steps partly cancel; if it is smaller, steps partly add up; one long "
+        "step, such as that of the last block, can reverse this comparison",
         "arcs at right angles are as long as the measured arcs, and each starts at a right angle to the great circle "
         "from the first point",
         "for a centred cosine, the mean over the prompts of the set is subtracted from each vector; dot products and "
