@@ -7,7 +7,7 @@ from pathlib import Path
 import xarray as xr
 
 from theodolite.digests import digest_of
-from theodolite.errors import ModelError, RunDamagedError, StoreError
+from theodolite.errors import ModelError, RunDamagedError, StoreError, UnsupportedModelError
 from theodolite.groups import GROUPS
 from theodolite.metrics import timed
 from theodolite.settings import Settings
@@ -24,7 +24,14 @@ from theodolite_jobs.models.weights import Weights
 from theodolite_jobs.prepare import check_remote_code
 from theodolite_jobs.progress import Console
 from theodolite_jobs.report.page import update_report
-from theodolite_jobs.requested import all_contrasts, close_request, open_request, requested_groups, stored_request
+from theodolite_jobs.requested import (
+    all_contrasts,
+    check_request,
+    close_request,
+    open_request,
+    requested_groups,
+    stored_request,
+)
 from theodolite_jobs.results.computations import COMPUTATIONS
 from theodolite_jobs.results.context import Context
 from theodolite_jobs.results.tables import flat_table
@@ -45,7 +52,8 @@ def analyse_run(run: Run, spec: SurveySpec, source: ModelSource | None, settings
 
     Raises:
         ModelError: a group that the spec names cannot be computed for this model; all other groups are computed.
-        SpecError: a group needs a site that was not captured.
+        SpecError: the spec names a group that needs a site that was not captured.
+        SiteNotFoundError: `heads.composition` names a layer that the model lacks.
         StoreVersionError: another version began to compute results, and this one cannot read what was requested.
     """
     before = finished_groups(run)
@@ -57,14 +65,13 @@ def analyse_run(run: Run, spec: SurveySpec, source: ModelSource | None, settings
 
 
 def _report_unfinished(run: Run, before: Set[str], console: Console) -> None:
-    """Print which groups are gone, and which are requested and not finished."""
-    finished, request = finished_groups(run), stored_request(run)
-    unfinished = request.groups if request else {}
-    if unfinished:
-        names = ", ".join(sorted(unfinished))
-        console.say(f"not finished: {names}; `theodolite analyse {run.id}` computes what is missing")
-    if replaced := sorted(before - finished.keys() - unfinished.keys()):
-        console.say(f"removed {', '.join(replaced)}, which used results that were replaced; request them again")
+    """Print that requested results are not finished, and which groups are gone and not requested."""
+    request = stored_request(run)
+    if request:
+        console.say(f"not all requested results are finished; `theodolite analyse {run.id}` computes the others")
+    gone = before - finished_groups(run).keys() - (request.groups.keys() if request else set())
+    if gone:
+        console.say(f"removed {', '.join(sorted(gone))}, which used results that were replaced; request them again")
 
 
 def _analyse(run: Run, spec: SurveySpec, source: ModelSource | None, settings: Settings, console: Console) -> None:
@@ -74,12 +81,12 @@ def _analyse(run: Run, spec: SurveySpec, source: ModelSource | None, settings: S
             f"`theodolite verify {run.id} --repair`"
         )
     refuse_changed_captured(run)
+    check_request(spec, run.record.spec.capture.sites, run.record.model.n_layers)
     contrasts = all_contrasts(run, spec.resolved_contrasts())
     requested = requested_groups(run, spec, contrasts)
     if damaged := damaged_groups(run):
         console.say(f"{', '.join(damaged)}: checksums differ from the written results; removing them")
-        finished = finished_groups(run)
-        open_request(run, spec, requested, {name: finished[name] for name in damaged})
+        open_request(run, spec, requested)
         remove_groups(run, damaged)
     try:
         with console.bar("statistics", unit="tasks") as bar:
@@ -112,6 +119,8 @@ def compute_groups(context: Context, requested: Sequence[str]) -> tuple[list[str
     """
     computed: list[str] = []
     failed: dict[str, ModelError] = {}
+    if stored_request(context.run):
+        open_request(context.run, context.spec, requested)
     # The groups that share the passes over the activations are computed together, then each other group alone.
     shared = [name for name in requested if GROUPS[name].uses_passes]
     for batch in [shared, *([name] for name in requested if name not in shared)]:
@@ -126,7 +135,8 @@ def compute_groups(context: Context, requested: Sequence[str]) -> tuple[list[str
             failed |= dict.fromkeys(context.stale, error)
         else:
             computed += context.stale
-    close_request(context.run, requested)
+    unfinished = {name for name, error in failed.items() if not isinstance(error, UnsupportedModelError)}
+    close_request(context.run, set(requested) - unfinished)
     return computed, failed
 
 

@@ -28,6 +28,7 @@ from theodolite_jobs.models.load import check_readable, load_config, load_tokeni
 from theodolite_jobs.models.source import ModelSource, fetch, random_versions, resolve_source, slug
 from theodolite_jobs.prompts.sources import read_prompts
 from theodolite_jobs.prompts.tokens import check_tokens, resolve_positions, resolve_template, tokenize
+from theodolite_jobs.requested import check_request
 
 _RECORDED_VERSIONS = ("torch", "transformers", "zarr", "numpy", "ray")
 
@@ -173,7 +174,7 @@ def prepare(
     `tokenizer_of` returns the tokenizer of a model's folder.
 
     Raises:
-        SpecError: a set, column, prompt, site, layer or pairing is wrong.
+        SpecError: a set, column, prompt, site, layer, pairing or analysis is wrong.
         ModelError: the model cannot be found, or its family is unknown.
     """
     check_remote_code(spec.model, settings)
@@ -192,6 +193,7 @@ def prepare(
     check_layers(dimensions, layers)
     if anatomy is not None:  # an unknown family is probed after loading
         spec = _with_resolved_sites(spec, anatomy)
+    check_request(spec, spec.capture.sites, dimensions.n_layers)
 
     tokenizer = tokenizer_of(files, spec.model.trust_remote_code) if prompts else None
     templates = {name: resolve_template(name, spec.sets[name], tokenizer) for name in prompts}

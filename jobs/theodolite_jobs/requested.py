@@ -1,9 +1,9 @@
 """What is requested of a run: its groups, and the request that COMPLETE stores until all of its groups are finished.
 
-A driver that is killed while it computes, or that cannot compute a damaged group again, thus leaves a run that says so.
+So the run of a driver that was killed, or that could not compute a group, does not look complete.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Sequence
 from contextlib import suppress
 from typing import Any, NamedTuple
 
@@ -11,7 +11,7 @@ from pydantic import ValidationError
 
 from theodolite.errors import RunDamagedError, SiteNotFoundError, SpecError, StoreVersionError
 from theodolite.groups import ANALYSES, GROUPS
-from theodolite.query.runs import spec_of_results
+from theodolite.query.runs import spec_of_results, with_analyses
 from theodolite.sites import Site
 from theodolite.spec import SurveySpec
 from theodolite.store.manifest import finished_groups, unfinished_request, write_request
@@ -19,13 +19,15 @@ from theodolite.store.result_reader import read_contrasts
 from theodolite.store.runs import Run
 from theodolite_jobs.passes.selections import Contrasts
 
+_NEEDED_SITES = {"travel": Site.RESID_PRE, "contributions": Site.HEAD_OUT}
+
 
 class Request(NamedTuple):
-    """What a run shall hold, and does not hold yet."""
+    """What a run shall hold: its results, and those that are requested and not finished."""
 
     spec: SurveySpec
     groups: dict[str, str]
-    """The former digest of each group that is to be restored, and an empty text for each other group."""
+    """For each group, an empty text if it is requested, or else the digest that it had when the request began."""
 
 
 def all_contrasts(run: Run, requested: Contrasts) -> Contrasts:
@@ -36,29 +38,36 @@ def all_contrasts(run: Run, requested: Contrasts) -> Contrasts:
     return requested
 
 
-def requested_groups(run: Run, spec: SurveySpec, contrasts: Contrasts) -> list[str]:
-    """Return the groups that a spec requests and the groups that they require, in the order of computation.
+def check_request(spec: SurveySpec, sites: Collection[Site], n_layers: int) -> None:
+    """Raise an error if a spec requests what a run with these sites and layers cannot give.
 
     Raises:
-        SpecError: the spec names a group that needs a site that was not captured.
+        SpecError: the spec names a group that needs another site.
         SiteNotFoundError: `heads.composition` names a layer that the model lacks.
     """
+    for name, site in _NEEDED_SITES.items():
+        if name in (spec.analyses or []) and site not in sites:
+            raise SpecError(f"analyses: {name!r} needs the site {site}, which is not captured; add it to capture.sites")
+    composition = spec.heads.composition
+    if composition is not None and composition[1] >= n_layers:
+        raise SiteNotFoundError(
+            f"heads.composition: this model has no layer {composition[1]}; it has 0 to {n_layers - 1}"
+        )
+
+
+def requested_groups(run: Run, spec: SurveySpec, contrasts: Contrasts) -> list[str]:
+    """Return the groups that a spec requests and the groups that they require, in the order of computation."""
+    captured = run.record.spec.capture.sites
     available = {
         "prompts": bool(run.record.sets),
         "contrasts": bool(contrasts),
         "weights": True,
-        **{site: Site(site) in run.record.spec.capture.sites for site in ("resid_pre", "head_out")},
+        **{str(site): site in captured for site in _NEEDED_SITES.values()},
     }
-    for name, site in (("travel", "resid_pre"), ("contributions", "head_out")):
-        if name in (spec.analyses or []) and not available[site]:
-            raise SpecError(f"analyses: {name!r} needs the site {site}, which was not captured; survey again with it")
-    composition, last = spec.heads.composition, run.record.model.n_layers - 1
-    if composition is not None and composition[1] > last:
-        raise SiteNotFoundError(f"heads.composition: this model has no layer {composition[1]}; it has 0 to {last}")
     possible = {name for name, group in GROUPS.items() if all(available[need] for need in group.needs)}
     if not spec.heads.vectors:
         possible.discard("words")  # `words` decodes the vectors of `heads`
-    if composition is None:
+    if spec.heads.composition is None:
         possible.discard("composition")
     requested = set(spec.analyses or ANALYSES) & possible
     requested |= {name for name in possible if GROUPS[name].always}
@@ -69,21 +78,22 @@ def requested_groups(run: Run, spec: SurveySpec, contrasts: Contrasts) -> list[s
 
 
 def requested_spec(run: Run) -> SurveySpec:
-    """Return the spec of all that a run shall hold: its results, and what was requested and is not finished."""
+    """Return the spec of all that a run shall hold: its results, and those that are requested and not finished."""
     request = stored_request(run)
     return request.spec if request else spec_of_results(run)
 
 
 def stored_request(run: Run) -> Request | None:
-    """Return the request that COMPLETE stores; raise StoreVersionError if it is that of a newer version."""
+    """Return the request that COMPLETE stores; raise StoreVersionError if another version wrote it in another form."""
     stored = unfinished_request(run)
     if stored is None:
         return None
     try:
-        # An early version stored the spec alone.
-        fields = stored if "spec" in stored else {"spec": stored, "groups": {}}
-        groups = {str(name): str(digest) for name, digest in fields["groups"].items()}
-        return Request(SurveySpec.model_validate(fields["spec"]), groups)
+        if "spec" in stored:
+            groups = {str(name): str(digest) for name, digest in stored["groups"].items()}
+            return Request(SurveySpec.model_validate(stored["spec"]), groups)
+        spec = SurveySpec.model_validate(stored)  # an early version stored the spec alone
+        return Request(spec, dict.fromkeys(_groups_of(run, spec), ""))
     except (AttributeError, KeyError, TypeError, ValidationError) as error:
         raise StoreVersionError(
             f"{run.id}: another version of Theodolite began to compute results, and this version cannot read what was "
@@ -98,59 +108,64 @@ def store_request(run: Run, request: Request | None) -> None:
         write_request(run, content)
 
 
-def open_request(run: Run, spec: SurveySpec, requested: Sequence[str] = (), restored: Mapping[str, str] = {}) -> None:
-    """Add groups to the stored request, before they are computed.
+def open_request(run: Run, spec: SurveySpec, requested: Sequence[str]) -> None:
+    """Store a request before its first group is computed; what is stored already stays requested.
+
+    Args:
+        run: the run; its other results keep their options.
+        spec: requests groups.
+        requested: the names of these groups.
+    """
+    earlier = stored_request(run)
+    merged = _merged(requested_spec(run), spec, requested)
+    if earlier and earlier.spec == merged and earlier.groups.keys() >= set(requested):
+        return  # nothing new, so a repair still knows which results it restores
+    groups = {**finished_groups(run), **(earlier.groups if earlier else {}), **dict.fromkeys(requested, "")}
+    store_request(run, Request(merged, groups))
+
+
+def open_repair(run: Run) -> Request:
+    """Store and return the request of all that a run shall hold, with the former digests, before a repair."""
+    earlier, spec = stored_request(run), requested_spec(run)
+    requested = _groups_of(run, spec)
+    groups = {**dict.fromkeys(requested, ""), **finished_groups(run), **(earlier.groups if earlier else {})}
+    request = Request(_merged(spec, spec, requested), groups)
+    store_request(run, request)
+    return request
+
+
+def close_request(run: Run, settled: Collection[str]) -> None:
+    """Remove from the stored request what needs no more work, and the request itself if nothing remains.
 
     Args:
         run: the run.
-        spec: requests the groups; the run's other results keep their options.
-        requested: the groups that are to be computed with the options of `spec`.
-        restored: the digests of groups that are to be restored, with the options that they have.
+        settled: the groups that were computed or are up to date, and those that this model cannot have.
     """
-    earlier = request.groups if (request := stored_request(run)) else {}
-    former = {**restored, **{name: digest for name, digest in earlier.items() if digest}}
-    groups = {**dict.fromkeys([*earlier, *requested], ""), **former}
-    store_request(run, Request(_merged(requested_spec(run), spec, requested), groups))
-
-
-def close_request(run: Run, attempted: Sequence[str]) -> list[str]:
-    """Remove from the stored request what is settled; return the groups that are still to be computed.
-
-    A group is settled if it is finished, or if it is new and cannot be computed, which its survey has then said.
-
-    Args:
-        run: the run.
-        attempted: the groups that this process has computed, found unchanged, or could not compute.
-    """
-    request = stored_request(run)
+    request, finished = stored_request(run), finished_groups(run)
     if request is None:
-        return []
-    finished = finished_groups(run)
-    wanted = requested_groups(run, request.spec, all_contrasts(run, request.spec.resolved_contrasts()))
+        return
+    wanted = _groups_of(run, request.spec)
+    remaining = {
+        name: former
+        for name, former in request.groups.items()
+        # A newer version may have computed a group that this one does not know.
+        if name not in settled and finished.get(name) != former and (name in wanted or name not in GROUPS)
+    }
+    store_request(run, Request(request.spec, remaining) if remaining else None)
 
-    def is_settled(name: str, former: str) -> bool:
-        if name in GROUPS and name not in wanted:  # a later request has other options, without this group
-            return True
-        if name in attempted:
-            return name in finished or not former
-        return finished.get(name) == former
 
-    open_groups = {name: former for name, former in request.groups.items() if not is_settled(name, former)}
-    store_request(run, Request(request.spec, open_groups) if open_groups else None)
-    return list(open_groups)
+def _groups_of(run: Run, spec: SurveySpec) -> list[str]:
+    return requested_groups(run, spec, all_contrasts(run, spec.resolved_contrasts()))
 
 
 def _merged(results: SurveySpec, spec: SurveySpec, requested: Sequence[str]) -> SurveySpec:
     """Return the spec that requests the results of both, with the options of `spec` for the requested groups."""
-    if not requested:
-        return results
     options = sorted({own for name in requested if (own := GROUPS[name].options) is not None})
     changes: dict[str, Any] = {name: getattr(spec, name) for name in options}
+    if "heads" in changes and changes["heads"].composition is None:  # declines nothing that the run has
+        changes["heads"] = changes["heads"].model_copy(update={"composition": results.heads.composition})
     changes["contrasts"] = {**results.resolved_contrasts(), **spec.resolved_contrasts()}
-    changes["analyses"] = None
-    if results.analyses is not None and spec.analyses is not None:
-        either = {*results.analyses, *spec.analyses}
-        if not changes.get("heads", results.heads).vectors:
-            either.discard("words")  # it decodes vectors, which the spec no longer requests
-        changes["analyses"] = [name for name in ANALYSES if name in either]
-    return SurveySpec.model_validate({**results.model_dump(mode="json"), **changes})
+    merged = SurveySpec.model_validate({**results.model_dump(mode="json"), **changes, "analyses": None})
+    if results.analyses is None or spec.analyses is None:
+        return merged
+    return with_analyses(merged, {*results.analyses, *spec.analyses})

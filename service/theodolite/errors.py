@@ -58,7 +58,7 @@ class ModelError(TheodoliteError):
 
 
 class UnsupportedModelError(ModelError):
-    """The model's family is unknown, or has a feature that would be measured incorrectly."""
+    """The model's family is unknown, or the model lacks or has something that no attempt can measure correctly."""
 
 
 class ParityError(TheodoliteError):

@@ -23,7 +23,7 @@ from distributed import LocalCluster
 from support.faulty_bucket import LATE_SECONDS, FaultyBucket, faulty_bucket
 from support.tiny_survey import save_model, spec_of
 
-from chaos.outcomes import Outcome, batches_of, compare, contents, open_only_run, records_of
+from chaos.outcomes import Outcome, batches_of, compare, contents, lacking, open_only_run, records_of
 from chaos.processes import DASK_ADDRESS, FIRED, PRELOADED, PROCESSES, start_driver
 from chaos.recapture import recaptured
 from chaos.schedules import (
@@ -104,6 +104,7 @@ class Chaos:
         with bad_disk(schedule.disk, folder / "store", self.size, draw) as wait_for_disk:
             for faults in schedule.attempts:
                 self._attempt(store, [[*faults, *always]] * schedule.drivers, outcome, folder)
+                outcome.lost += lacking(store, self.whole[schedule.with_poison])
             self.bucket.choose = lambda _method, _key: None
             time.sleep(LATE_SECONDS if "late listing" in schedule.store_faults else 0)
             wait_for_disk()

@@ -3,10 +3,14 @@
 import json
 from collections import Counter
 from collections.abc import Collection, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
+from theodolite.errors import StoreError
+from theodolite.query.runs import run_state
 from theodolite.query.verification import unexpected_objects, verify
+from theodolite.store.manifest import finished_groups
 from theodolite.store.objects import get, keys
 from theodolite.store.runs import Run, list_run_ids, open_run
 
@@ -59,6 +63,17 @@ def open_only_run(store: str) -> Run:
     """Return the only run of a store."""
     (run_id,) = list_run_ids(store)
     return open_run(store, run_id)
+
+
+def lacking(store: str, whole: Run) -> list[str]:
+    """Return a problem for each run that says that it is complete although it lacks results of the whole run."""
+    problems = []
+    with suppress(StoreError):  # the store may refuse requests, or may not exist yet
+        for run in (open_run(store, run_id) for run_id in list_run_ids(store)):
+            lost = finished_groups(whole).keys() - finished_groups(run).keys()
+            if lost and run_state(run) == "complete":
+                problems.append(f"the run says that it is complete, and lacks {', '.join(sorted(lost))}")
+    return problems
 
 
 def contents(run: Run) -> dict[str, bytes]:

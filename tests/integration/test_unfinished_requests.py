@@ -8,17 +8,17 @@ from support.damages import UNFINISHED, flip, interrupt, opened, repair_again, s
 from support.sealed import reseal
 from support.tiny_survey import spec_of
 
-from theodolite.errors import ModelError, StoreVersionError
+from theodolite.errors import ModelError, SpecError, StoreVersionError, UnsupportedModelError
 from theodolite.query.runs import run_state, spec_of_results
 from theodolite.query.verification import verify
 from theodolite.store.checksums import unseal
-from theodolite.store.manifest import finished_groups
+from theodolite.store.manifest import finished_groups, unfinished_request
 from theodolite.store.result_writer import drop_groups, remove_groups
 from theodolite_jobs import analysis
 from theodolite_jobs.analysis import analyse_run
 from theodolite_jobs.progress import Console
 from theodolite_jobs.repair.run import repair
-from theodolite_jobs.requested import open_request, requested_spec
+from theodolite_jobs.requested import requested_spec
 from theodolite_jobs.survey import survey
 
 pytestmark = pytest.mark.slow
@@ -34,13 +34,17 @@ def survey_again(run, spec):
     survey(spec, Path(), settings(store_of(run)), Console())
 
 
+def store_raw_request(run, request):
+    reseal(run / "COMPLETE", requested=request)
+
+
 @contextmanager
-def killed_after_the_passes():
-    """Stop the analysis when the groups of the passes are written."""
+def killed_before(group):
+    """Stop the analysis when it begins to compute a group."""
     compute = analysis._compute
 
     def stop(context):
-        if "curves" not in context.stale:
+        if group in context.stale:
             interrupt()
         compute(context)
 
@@ -48,6 +52,15 @@ def killed_after_the_passes():
         patch.setattr(analysis, "_compute", stop)
         with pytest.raises(KeyboardInterrupt):
             yield
+
+
+def killed_after_the_passes():
+    """Stop the analysis when the groups of the passes are written."""
+    return killed_before("heads")
+
+
+def analyse(run):
+    analyse_run(opened(run), requested_spec(opened(run)), None, settings(store_of(run)), Console())
 
 
 @contextmanager
@@ -68,7 +81,7 @@ def test_damaged_results_that_cannot_be_computed_again_stay_requested(damaged, t
     with without_weights(), pytest.raises(ModelError, match="there are no weights"):
         survey_again(damaged, two_vectors)
     assert "heads" not in finished_groups(opened(damaged))
-    assert f"not finished: heads; `theodolite analyse {damaged.name}`" in capsys.readouterr().err
+    assert f"not all requested results are finished; `theodolite analyse {damaged.name}`" in capsys.readouterr().err
     assert list(verify(opened(damaged))) == [UNFINISHED]
     assert run_state(opened(damaged)) == "captured"
     assert repair_again(damaged) == []
@@ -81,9 +94,31 @@ def test_a_damaged_group_that_a_survey_does_not_request_is_not_forgotten(damaged
     flip(damaged / "results.zarr/heads/zarr.json")
     survey_again(damaged, spec_of(tiny_folder, analyses=["gram"]))
     assert list(verify(opened(damaged))) == [UNFINISHED]
-    analyse_run(opened(damaged), requested_spec(opened(damaged)), None, settings(store_of(damaged)), Console())
+    analyse(damaged)
     assert list(verify(opened(damaged))) == []
     assert spec_of_results(opened(damaged)).heads.vectors == 2
+
+
+def test_new_options_stay_requested_until_they_can_be_computed(damaged, two_vectors):
+    with without_weights(), pytest.raises(ModelError, match="there are no weights"):
+        survey_again(damaged, two_vectors)
+    assert "heads" in finished_groups(opened(damaged))
+    with without_weights(), pytest.raises(ModelError, match="there are no weights"):
+        analyse(damaged)
+    assert list(verify(opened(damaged))) == [UNFINISHED]
+    analyse(damaged)
+    assert list(verify(opened(damaged))) == []
+    assert spec_of_results(opened(damaged)).heads.vectors == 2
+
+
+def test_what_the_model_cannot_have_does_not_stay_requested(damaged, two_vectors, monkeypatch):
+    def refuse(*_arguments):
+        raise UnsupportedModelError("the weights are quantised")
+
+    monkeypatch.setattr(analysis, "_open_weights", refuse)
+    with pytest.raises(UnsupportedModelError):
+        survey_again(damaged, two_vectors)
+    assert list(verify(opened(damaged))) == []
 
 
 def test_a_repair_without_complete_that_is_killed_is_not_complete(whole, damaged):
@@ -117,11 +152,52 @@ def test_a_killed_survey_that_replaces_results_is_finished_by_the_repair(damaged
     assert spec_of_results(opened(damaged)).heads.vectors == 2
 
 
+def test_damage_of_what_a_killed_survey_has_finished_is_not_forgotten(damaged, tiny_folder):
+    with killed_before("gram"):
+        survey_again(damaged, spec_of(tiny_folder, heads={"vectors": 2}, gram={"samples": 6}))
+    flip(damaged / "results.zarr/heads/zarr.json")
+    with without_weights(), pytest.raises(ModelError):
+        repair_again(damaged)
+    assert "heads" not in finished_groups(opened(damaged))
+    assert list(verify(opened(damaged))) == [UNFINISHED]
+    assert repair_again(damaged) == []
+    assert spec_of_results(opened(damaged)).heads.vectors == 2
+
+
+def test_a_repair_computes_the_options_of_a_killed_survey_without_calling_them_different(damaged, two_vectors):
+    flip(damaged / "results.zarr/heads/zarr.json")
+    with killed_after_the_passes():
+        survey_again(damaged, two_vectors)
+    assert repair_again(damaged) == []
+    assert spec_of_results(opened(damaged)).heads.vectors == 2
+
+
+def test_results_that_go_with_replaced_ones_stay_requested(damaged, tiny_folder):
+    survey_again(damaged, spec_of(tiny_folder, analyses=["heads", "words"]))
+    survey_again(damaged, spec_of(tiny_folder, analyses=["heads"], heads={"vectors": 2}))
+    assert "words" not in finished_groups(opened(damaged))
+    assert list(verify(opened(damaged))) == [UNFINISHED]
+    analyse(damaged)
+    assert list(verify(opened(damaged))) == []
+    assert "words" in finished_groups(opened(damaged))
+    assert spec_of_results(opened(damaged)).heads.vectors == 2
+
+
+def test_the_last_survey_decides_although_it_finds_its_results_finished(damaged, tiny_folder, two_vectors):
+    with killed_after_the_passes():
+        survey_again(damaged, two_vectors)
+    survey_again(damaged, spec_of(tiny_folder))
+    analyse(damaged)
+    assert spec_of_results(opened(damaged)).heads == spec_of(tiny_folder).heads
+
+
 def test_the_second_repair_compares_with_the_results_before_the_first_one(damaged):
     run = opened(damaged)
-    before = finished_groups(run)
-    open_request(run, requested_spec(run), restored={**before, "gram": "of another version"})
-    remove_groups(run, ["heads"])
+    flip(damaged / "results.zarr/heads/zarr.json")
+    with killed_after_the_passes():
+        repair_again(damaged)
+    request = unfinished_request(run)
+    store_raw_request(damaged, {**request, "groups": {**request["groups"], "gram": "of another version"}})
     assert repair_again(damaged) == [
         "gram: the new results differ from the former ones in their activations, options or version"
     ]
@@ -138,24 +214,36 @@ def test_a_later_survey_decides_what_the_repair_restores(damaged, two_vectors):
     assert spec_of_results(opened(damaged)).heads.vectors == 2
 
 
-def test_a_group_that_later_options_leave_out_is_no_longer_requested(damaged, tiny_folder, two_vectors):
+def test_composition_is_restored_although_later_options_do_not_request_it(damaged, tiny_folder, two_vectors):
     survey_again(damaged, spec_of(tiny_folder, heads={"vectors": 2, "composition": [0, 1]}))
-    run = opened(damaged)
-    open_request(run, requested_spec(run), restored=finished_groups(run))
-    remove_groups(run, ["composition"])
     survey_again(damaged, two_vectors)
+    flip(next(file for file in (damaged / "results.zarr/composition/score/c").rglob("*") if file.is_file()))
+    survey_again(damaged, two_vectors)
+    assert list(verify(opened(damaged))) == [UNFINISHED]
     assert repair_again(damaged) == []
+    assert "composition" in finished_groups(opened(damaged))
 
 
-def store_raw_request(run, request):
-    reseal(run / "COMPLETE", requested=request)
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"heads": {"composition": [0, 50]}}, "no layer 50"),
+        ({"capture": {"sites": ["resid_mid"]}}, "'travel' needs the site resid_pre"),
+    ],
+)
+def test_what_the_run_cannot_give_is_refused_before_the_capture(tiny_folder, tmp_path, changes, message):
+    with pytest.raises(SpecError, match=message):
+        survey(spec_of(tiny_folder, **changes), Path(), settings(tmp_path), Console())
+    assert list(tmp_path.glob("runs/*")) == []
 
 
-def test_the_request_of_an_early_version_is_read(damaged, two_vectors):
+def test_the_request_of_an_early_version_is_read(damaged, tiny_folder, two_vectors):
     survey_again(damaged, two_vectors)
     store_raw_request(damaged, spec_of_results(opened(damaged)).model_dump(mode="json"))
     listed = finished_groups(opened(damaged))
     remove_groups(opened(damaged), ["heads"])
+    survey_again(damaged, spec_of(tiny_folder, analyses=["gram"]))
+    assert list(verify(opened(damaged))) == [UNFINISHED]
     assert repair_again(damaged) == []
     assert finished_groups(opened(damaged)) == listed
 
@@ -176,13 +264,10 @@ def test_the_request_of_another_version_is_refused_and_kept(damaged, tiny_folder
     assert unseal((damaged / "COMPLETE").read_bytes(), required=True)["requested"] == request_
 
 
-def test_a_repair_names_a_group_that_it_could_not_compute(damaged, tiny_folder):
-    """A spec that lists no analyses leaves out what the model does not allow."""
-    everything = spec_of(tiny_folder, analyses=None)
-    survey_again(damaged, everything)
-    flip(damaged / "results.zarr/weights/zarr.json")
+def test_a_repair_names_a_group_that_it_could_not_compute(ray_with_pretend_gpus, tiny_folder, tmp_path):
+    """A spec that lists no analyses leaves out what cannot be computed."""
+    run = Path(survey(spec_of(tiny_folder, analyses=None), Path(), settings(tmp_path), Console()).url)
+    flip(run / "results.zarr/weights/zarr.json")
     with without_weights():
-        survey_again(damaged, everything)
-        assert list(verify(opened(damaged))) == [UNFINISHED]
-        assert repair_again(damaged) == ["weights: could not be computed again", UNFINISHED]
-    assert repair_again(damaged) == []
+        assert repair_again(run) == ["weights: could not be computed again", UNFINISHED]
+    assert repair_again(run) == []

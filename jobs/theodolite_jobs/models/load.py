@@ -125,7 +125,7 @@ def load_tokenizer(folder: Path, trust_remote_code: bool = False) -> Any:
 
     if not any(path for pattern in _VOCABULARIES for path in folder.glob(pattern)):
         # transformers would make a tokenizer without a vocabulary.
-        raise ModelError(f"{folder} has no tokenizer; it needs one of {', '.join(_VOCABULARIES)}")
+        raise UnsupportedModelError(f"{folder} has no tokenizer; it needs one of {', '.join(_VOCABULARIES)}")
     return _load(AutoTokenizer, folder, "tokenizer", trust_remote_code=trust_remote_code)
 
 

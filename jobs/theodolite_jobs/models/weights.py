@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from theodolite.errors import ModelError
+from theodolite.errors import ModelError, UnsupportedModelError
 from theodolite_jobs.models.anatomy import Dimensions, dimensions_of
 from theodolite_jobs.models.load import check_readable
 from theodolite_jobs.models.tensors import TensorFiles
@@ -252,7 +252,7 @@ class Weights:
         weight, gamma, bias, beta = (self._stored(f"{name}.{kind}") for kind in ("weight", "gamma", "bias", "beta"))
         scale, bias = weight if gamma is None else gamma, bias if beta is None else beta  # older files say gamma, beta
         if not all(tensor.isfinite().all() for tensor in (scale, bias) if tensor is not None):
-            raise ModelError(f"the norm {self._prefix}{name} has a weight that is not finite")
+            raise UnsupportedModelError(f"the norm {self._prefix}{name} has a weight that is not finite")
         return None if scale is None else scale + self.anatomy.norm_offset, bias
 
     def _projection(self, layer: int, name: str) -> Tensor:

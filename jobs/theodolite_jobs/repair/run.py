@@ -32,7 +32,7 @@ from theodolite_jobs.progress import Console
 from theodolite_jobs.repair.commit_records import lost_records
 from theodolite_jobs.repair.run_record import check_same_run, restored_run
 from theodolite_jobs.repair.shards import restore_captured
-from theodolite_jobs.requested import open_request, requested_spec, store_request, stored_request
+from theodolite_jobs.requested import open_repair, store_request, stored_request
 
 
 def repair(run_id: str, spec: SurveySpec | None, folder: Path, settings: Settings, console: Console) -> list[str]:
@@ -52,9 +52,7 @@ def repair(run_id: str, spec: SurveySpec | None, folder: Path, settings: Setting
     check_writable(settings.store)
     run = restored_run(run_id, spec, folder, settings, console)
     _drop_unreadable_listing(run, console)
-    request, requested = stored_request(run), requested_spec(run)
-    # A former repair that did not end may have computed other results: those before it are the former ones.
-    former = {**finished_groups(run), **(request.groups if request else {})}
+    earlier, finished = stored_request(run), finished_groups(run)
     changed, damaged = dict(changed_objects(run)), dict(damaged_shards(run))
     missing = {(name, index) for name in run.record.sets for index in missing_shards(run, name)}
     for problem in [
@@ -69,25 +67,27 @@ def repair(run_id: str, spec: SurveySpec | None, folder: Path, settings: Setting
     # Without COMPLETE, no checksum proves an object.
     is_capture_damaged = not listed_checksums(run) or any(map(is_captured, changed)) or damaged or lost
     prepared = _prepare_again(run, spec, folder, settings) if is_capture_damaged else None
-    open_request(run, requested, restored=former)
+    request = open_repair(run)
     if prepared is not None:
         refused = restore_captured(run, prepared, damaged.keys() - lost, lost, settings, console)
         if refused:
-            store_request(run, request)
+            store_request(run, earlier)
             return refused
     _remove_damaged_results(run, changed)
-    analyse_run(run, requested, None, settings, console)
+    analyse_run(run, request.spec, None, settings, console)
     repaired = finished_groups(run)
     if repaired:
         write_complete(run, repaired, consolidate(run, RESULTS))
-    return list(_differences(former, repaired))
+    # The request knows the digests before a former repair that did not end, but none for other options.
+    return list(_differences({**finished, **request.groups}, finished, repaired))
 
 
-def _differences(former: Mapping[str, str], repaired: Mapping[str, str]) -> Iterator[str]:
+def _differences(former: Mapping[str, str], finished: Collection[str], repaired: Mapping[str, str]) -> Iterator[str]:
     """Yield a sentence for each former result that the repair could not compute, or computed from other inputs."""
     for name, digest in former.items():
-        if digest and name not in repaired:
-            yield f"{name}: could not be computed again"
+        if name not in repaired:
+            if digest or name in finished:
+                yield f"{name}: could not be computed again"
         elif digest and repaired[name] != digest:
             yield f"{name}: the new results differ from the former ones in their activations, options or version"
 

@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from theodolite.errors import ModelError
+from theodolite.errors import UnsupportedModelError
 from theodolite.groups import GROUPS
 from theodolite_jobs.models.weights import Weights
 from theodolite_jobs.results.circuits import read_circuits
@@ -24,7 +24,8 @@ def compute(context: Context) -> Result:
     """Return the group, one task for each pair of layers.
 
     Raises:
-        ModelError: a projection is missing, or a weight is not finite.
+        ModelError: a projection is missing.
+        UnsupportedModelError: a weight is not finite.
     """
     heads, weights = context.spec.heads, context.weights
     assert heads.composition is not None
@@ -39,7 +40,7 @@ def compute(context: Context) -> Result:
             score[:, first, :, second] = values
     coordinates = {"composition": KINDS, "layer": layers, "head": range(n_heads)}
     coordinates |= {"layer_other": layers, "head_other": range(n_heads)}
-    return Result({"score": score}, coordinates, {"fold_norm": int(heads.fold_norm)})
+    return Result({"score": score}, coordinates, {"fold_norm": int(heads.fold_norm), "layers": list(heads.composition)})
 
 
 def _pair_composition(weights: Weights, writer: int, reader: int, fold_norm: bool) -> NDArray[np.float64]:
@@ -47,4 +48,4 @@ def _pair_composition(weights: Weights, writer: int, reader: int, fold_norm: boo
     try:
         return composition(*circuits)
     except ValueError as error:
-        raise ModelError(f"layer {writer} or layer {reader}: {error}") from error
+        raise UnsupportedModelError(f"layer {writer} or layer {reader}: {error}") from error

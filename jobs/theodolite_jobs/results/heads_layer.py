@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from theodolite.errors import ModelError
+from theodolite.errors import UnsupportedModelError
 from theodolite.spec_parts import HeadsSpec
 from theodolite_jobs.models.weights import Weights
 from theodolite_jobs.passes.collect import Arrays
@@ -78,7 +78,8 @@ def decompose_layer(
         vocabulary: products of unembedding and embedding; without them, copying scores are NaN.
 
     Raises:
-        ModelError: a projection is missing, or a weight is not finite.
+        ModelError: a projection is missing.
+        UnsupportedModelError: a weight is not finite.
     """
     circuits = read_circuits(weights, layer, heads.offsets, heads.fold_norm)
     thins = {name: _thin(circuits, name, layer) for name in ("query", "key", "value", "written")}
@@ -171,7 +172,7 @@ def vocabulary_products(
     Return None if the model projects embeddings into the stream (OPT-350m), or if its files have no head.
 
     Raises:
-        ModelError: a weight is not finite.
+        UnsupportedModelError: a weight is not finite.
     """
     d_model = weights.dimensions.d_model
     if not weights.has_unembedding or weights.embedding(slice(0, 1)).shape[1] != d_model:
@@ -190,7 +191,7 @@ def vocabulary_products(
         sum_e += e.double().sum(dim=0).numpy()
         sum_u += u.double().sum(dim=0).numpy()
     if not np.isfinite(total).all():
-        raise ModelError("the embedding or the language-model head has a weight that is not finite")
+        raise UnsupportedModelError("the embedding or the language-model head has a weight that is not finite")
     products = [total - np.outer(sum_u / weights.vocabulary_size, sum_e), total + np.outer(shift.double(), sum_e)]
     if final is not None:
         products = [projected(product.T * final.scale, final).T for product in products]
@@ -203,7 +204,7 @@ def _thin(circuits: Circuits, name: str, layer: int) -> Thin:
     except ValueError as error:
         projection = f"{name.replace('written', 'output')} projection"
         shared = "key-value " if name in ("key", "value") else ""
-        raise ModelError(f"layer {layer}, {projection}: {shared}{error}") from error
+        raise UnsupportedModelError(f"layer {layer}, {projection}: {shared}{error}") from error
 
 
 def _stacked(qk: Sequence[Decomposition], vo: Decomposition) -> Arrays:

@@ -59,7 +59,7 @@ def list_runs(
     _caller: Reader,
     model: Annotated[str | None, Query(max_length=200, description="Part of the model's name, ignoring case.")] = None,
     contrast: Annotated[str | None, Query(max_length=48, description="Only runs with this contrast.")] = None,
-    incomplete: Annotated[bool, Query(description="Also list runs that are not complete.")] = False,
+    incomplete: Annotated[bool, Query(description="Also list runs without finished results.")] = False,
     limit: Limit = 100,
     cursor: Cursor = None,
 ) -> Response:
@@ -67,7 +67,7 @@ def list_runs(
     matching = [
         run
         for run in summaries(request.app.state.settings.store, request.app.state.cache)
-        if (incomplete or run["state"] == "complete")
+        if (incomplete or run["analyses"])
         and (model is None or model.lower() in str(run["model"]).lower())
         and (contrast is None or contrast in run["contrasts"])
     ]

@@ -1,8 +1,10 @@
 """List and describe the runs of a store, and report their progress."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import suppress
 from typing import Any
+
+from pydantic import ValidationError
 
 from theodolite.errors import RunDamagedError, StoreError, StoreVersionError
 from theodolite.groups import ANALYSES, GROUPS
@@ -157,13 +159,28 @@ def spec_of_results(run: Run) -> SurveySpec:
     for name in (name for name, group in GROUPS.items() if group.options == name and name in finished):
         with suppress(RunDamagedError):
             changes[name] = read_attributes(run, name)["options"]
+    if "composition" in finished:  # later options of `heads` may not request it
+        with suppress(RunDamagedError, KeyError):  # an older version wrote no layers
+            heads = changes.get("heads", spec.heads.model_dump(mode="json"))
+            changes["heads"] = {**heads, "composition": read_attributes(run, "composition")["layers"]}
     with suppress(RunDamagedError):
         changes["contrasts"] = read_contrasts(run, finished)
-    if spec.analyses is not None:
-        # Without contrasts, a group of them is finished but empty, and cannot be requested. A newer version may have
-        # written a group that this one does not know.
-        known = GROUPS.keys() & finished
-        contrasts = changes.get("contrasts", spec.contrasts)
-        later = {name for name in known if "contrasts" not in GROUPS[name].needs or contrasts}
-        changes["analyses"] = [name for name in ANALYSES if name in {*later, *spec.analyses}]
-    return SurveySpec.model_validate({**spec.model_dump(mode="json"), **changes})
+    results = SurveySpec.model_validate({**spec.model_dump(mode="json"), **changes, "analyses": None})
+    return results if spec.analyses is None else with_analyses(results, {*finished, *spec.analyses})
+
+
+def with_analyses(spec: SurveySpec, names: Collection[str]) -> SurveySpec:
+    """Return the spec with those analyses that it can name.
+
+    For example, it cannot name `words` if it requests no vectors, and an analysis of contrasts if it has none.
+    """
+    content = spec.model_dump(mode="json")
+
+    def is_allowed(name: str) -> bool:
+        try:
+            SurveySpec.model_validate({**content, "analyses": [name]})
+        except ValidationError:
+            return False
+        return True
+
+    return spec.model_copy(update={"analyses": [name for name in ANALYSES if name in names and is_allowed(name)]})
