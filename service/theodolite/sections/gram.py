@@ -46,6 +46,13 @@ _COLUMNS = {
 }
 
 
+CKA_NOTE = (
+    "a debiased CKA is 1 for equal geometry, and 0 for independent activations; its two controls are the input plus "
+    "the step of another prompt, and the step alone; by chance, the first control is lower in about half of the "
+    "layers, but the layers are not independent, so the number of layers is no test"
+)
+
+
 def sections(run: Run) -> list[Section]:
     """Return one section: shape and similarity of each set at one site and the last position."""
     gram = read_group(run, "gram")
@@ -67,7 +74,7 @@ def sections(run: Run) -> list[Section]:
     facts = list(_shape_facts(gram.sel(position=position), site, labels))
     title = f"Shape and similarity at position {position} ({prompt_counts(gram, labels)})"
     tables, notes = _mean_tables(run, gram, site, position, all_labels), token_notes(run, labels, position)
-    return [Section(title, facts, figures, maps, tables, notes)]
+    return [Section(title, facts, figures, maps, tables, [*notes, CKA_NOTE])]
 
 
 def _map(name: str, label: str, similarity: xr.DataArray) -> Figure:
@@ -134,12 +141,7 @@ def _similarity_facts(values: xr.Dataset, site: str, labels: Mapping[str, str]) 
     for name, step in _STEPS.items():
         texts = {labels[one]: text for one in shown["set"].values.tolist() if (text := _cka(shown.sel(set=one), name))}
         if texts:
-            yield (
-                f"Debiased CKA between the input and the output of {step}, median over layers: {listed(texts)}. Equal "
-                "geometry gives 1, independent activations give 0. The two controls are the input plus the step of "
-                "another prompt, and the step alone. By chance, the first control is lower in about half of the "
-                "layers; the layers are not independent, so the number of layers is no test."
-            )
+            yield f"Debiased CKA between the input and the output of {step}, median over layers: {listed(texts)}."
     if narrow:
         yield (
             f"The medians of CKA leave out {', '.join(labels[name] for name in narrow)}: the participation ratio is "

@@ -23,11 +23,6 @@ GAUSSIAN = {
 }
 CKA = "Debiased CKA between the input and the output of {}, median over layers: "
 CONTROLS = "{} (controls: input plus another prompt's step {}; step alone {})"
-CKA_SCALE = (
-    " Equal geometry gives 1, independent activations give 0. The two controls are the input plus the step of another "
-    "prompt, and the step alone. By chance, the first control is lower in about half of the layers; the layers are not "
-    "independent, so the number of layers is no test."
-)
 
 
 def section_of(tmp_path, module, name, values):
@@ -98,7 +93,7 @@ def test_cka_through_a_block_stands_beside_the_step_of_another_prompt_and_the_st
     numbers = {"attention": (0.994, 0.712, 0.763), "the MLP": (0.98, 0.8, 0.9), "the whole block": (0.97, 0.75, 0.85)}
     for step, (cka, other, alone) in numbers.items():
         text = CONTROLS.format(f"{cka:.3f}", f"{other:.3f}, lower in 4 of 4 layers", f"{alone:.3f}")
-        assert cka_of(section, step) == f"{CKA.format(step)}harmful {text}; harmless {text}.{CKA_SCALE}"
+        assert cka_of(section, step) == f"{CKA.format(step)}harmful {text}; harmless {text}."
     assert not any("leave out" in fact for fact in section.facts)
     assert lines_of(section, "gram.blocks").count("harmful, attention") == 2
 
@@ -110,7 +105,7 @@ def test_medians_of_cka_are_over_the_layers_of_each_set(tmp_path):
     harmful = CONTROLS.format("0.800", "0.080, lower in 3 of 3 layers", "0.400")
     harmless = CONTROLS.format("0.250", "0.500, lower in 0 of 4 layers", "0.125")
     assert cka_of(section_of(tmp_path, gram, "gram", values), "the whole block") == (
-        f"{CKA.format('the whole block')}harmful {harmful}; harmless {harmless}.{CKA_SCALE}"
+        f"{CKA.format('the whole block')}harmful {harmful}; harmless {harmless}."
     )
 
 
@@ -141,7 +136,7 @@ def test_medians_of_cka_leave_out_and_name_sets_of_one_direction(tmp_path):
     section = section_of(tmp_path, gram, "gram", {**values, "participation_ratio": ratios})
     controls = CONTROLS.format("0.900", "0.450, lower in 4 of 4 layers", "unknown")
     harmful = f"{CKA.format('attention')}harmful {controls}"
-    assert cka_of(section, "attention") == f"{harmful}.{CKA_SCALE}"
+    assert cka_of(section, "attention") == f"{harmful}."
     assert starting(section, "The medians of CKA") == (
         "The medians of CKA leave out harmless: the participation ratio is below 2 at most depths, so most of the "
         "variance lies in one direction, which decides the CKA."
@@ -149,7 +144,7 @@ def test_medians_of_cka_leave_out_and_name_sets_of_one_direction(tmp_path):
     ratios[1, 0, 0, 2] = 2.0
     section = section_of(tmp_path / "half", gram, "gram", {**values, "participation_ratio": ratios})
     harmless = CONTROLS.format("0.500", "0.250, lower in 4 of 4 layers", "unknown")
-    assert cka_of(section, "attention") == f"{harmful}; harmless {harmless}.{CKA_SCALE}"
+    assert cka_of(section, "attention") == f"{harmful}; harmless {harmless}."
     assert not any("leave out" in fact for fact in section.facts)
 
 
@@ -185,7 +180,7 @@ def test_a_dimension_without_that_of_gaussian_samples_is_not_the_largest(tmp_pat
 def test_a_run_without_nulls_of_gram_has_its_other_sentences(tmp_path):
     section = section_of(tmp_path, gram, "gram", {**SHAPE, **THROUGH, "intrinsic_dimension": DIMENSION})
     text = CONTROLS.format("0.980", "unknown", "unknown")
-    assert cka_of(section, "the MLP") == f"{CKA.format('the MLP')}harmful {text}; harmless {text}.{CKA_SCALE}"
+    assert cka_of(section, "the MLP") == f"{CKA.format('the MLP')}harmful {text}; harmless {text}."
     assert not any("TwoNN" in fact for fact in section.facts)
     assert not any("Gaussian" in name for name in lines_of(section, "gram.shape"))
     assert lines_of(section, "gram.blocks").count("harmful, attention") == 1
@@ -283,8 +278,9 @@ def test_sets_whose_prompts_share_their_last_token_are_told_from_the_others(tmp_
     (section,) = gram.sections(run)
     assert section.notes == [
         "at position -1, all prompts of harmful have the same token, and those of harmless have different tokens; this "
-        "alone can make the numbers of these sets differ"
+        "alone can make the numbers of these sets differ",
+        gram.CKA_NOTE,
     ]
     variances[1, 0, 0, 0] = 0.0
     (equal,) = gram.sections(finished_run(tmp_path / "equal", {"curves": {"variance_mean": variances}, "gram": SHAPE}))
-    assert equal.notes == []
+    assert equal.notes == [gram.CKA_NOTE]
