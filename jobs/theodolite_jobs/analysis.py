@@ -135,8 +135,12 @@ def compute_groups(context: Context, requested: Sequence[str]) -> tuple[list[str
             failed |= dict.fromkeys(context.stale, error)
         else:
             computed += context.stale
-    unfinished = {name for name, error in failed.items() if not isinstance(error, UnsupportedModelError)}
-    close_request(context.run, set(requested) - unfinished)
+    finished = finished_groups(context.run)
+    # A model that cannot have a group with these options may have it with others, which are then still stored.
+    impossible = {name for name, error in failed.items() if isinstance(error, UnsupportedModelError)} - finished.keys()
+    if failed.keys() - impossible:
+        open_request(context.run, context.spec, requested)
+    close_request(context.run, (set(requested) - failed.keys()) | impossible)
     return computed, failed
 
 

@@ -80,7 +80,15 @@ def requested_groups(run: Run, spec: SurveySpec, contrasts: Contrasts) -> list[s
 def requested_spec(run: Run) -> SurveySpec:
     """Return the spec of all that a run shall hold: its results, and those that are requested and not finished."""
     request = stored_request(run)
-    return request.spec if request else spec_of_results(run)
+    spec = request.spec if request else spec_of_results(run)
+    # An older version wrote run.json before it refused what the run cannot give.
+    composition, captured = spec.heads.composition, run.record.spec.capture.sites
+    if composition is not None and composition[1] >= run.record.model.n_layers:
+        spec = spec.model_copy(update={"heads": spec.heads.model_copy(update={"composition": None})})
+    impossible = {name for name, site in _NEEDED_SITES.items() if site not in captured}
+    if impossible.isdisjoint(spec.analyses or []):
+        return spec
+    return spec.model_copy(update={"analyses": [name for name in spec.analyses or [] if name not in impossible]})
 
 
 def stored_request(run: Run) -> Request | None:
@@ -116,11 +124,14 @@ def open_request(run: Run, spec: SurveySpec, requested: Sequence[str]) -> None:
         spec: requests groups.
         requested: the names of these groups.
     """
-    earlier = stored_request(run)
-    merged = _merged(requested_spec(run), spec, requested)
+    earlier, results = stored_request(run), requested_spec(run)
+    merged = _merged(results, spec, requested)
     if earlier and earlier.spec == merged and earlier.groups.keys() >= set(requested):
         return  # nothing new, so a repair still knows which results it restores
-    groups = {**finished_groups(run), **(earlier.groups if earlier else {}), **dict.fromkeys(requested, "")}
+    finished = finished_groups(run)
+    # Before the first result, the request of the first survey is only in run.json.
+    first = [] if finished or earlier else _groups_of(run, results)
+    groups = {**finished, **(earlier.groups if earlier else {}), **dict.fromkeys([*first, *requested], "")}
     store_request(run, Request(merged, groups))
 
 
@@ -144,7 +155,7 @@ def close_request(run: Run, settled: Collection[str]) -> None:
     request, finished = stored_request(run), finished_groups(run)
     if request is None:
         return
-    wanted = _groups_of(run, request.spec)
+    wanted = _groups_of(run, requested_spec(run))
     remaining = {
         name: former
         for name, former in request.groups.items()

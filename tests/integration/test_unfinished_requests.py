@@ -111,14 +111,45 @@ def test_new_options_stay_requested_until_they_can_be_computed(damaged, two_vect
     assert spec_of_results(opened(damaged)).heads.vectors == 2
 
 
-def test_what_the_model_cannot_have_does_not_stay_requested(damaged, two_vectors, monkeypatch):
+def test_what_the_model_cannot_have_stays_requested_only_instead_of_other_results(damaged, tiny_folder, monkeypatch):
     def refuse(*_arguments):
         raise UnsupportedModelError("the weights are quantised")
 
     monkeypatch.setattr(analysis, "_open_weights", refuse)
     with pytest.raises(UnsupportedModelError):
-        survey_again(damaged, two_vectors)
+        survey_again(damaged, spec_of(tiny_folder, analyses=["weights"]))
     assert list(verify(opened(damaged))) == []
+    with pytest.raises(UnsupportedModelError):
+        survey_again(damaged, spec_of(tiny_folder, analyses=["heads"], heads={"vectors": 2}))
+    assert list(verify(opened(damaged))) == [UNFINISHED]
+
+
+def test_norms_that_cannot_be_read_leave_the_sphere_requested(damaged, tiny_folder):
+    with without_weights(), pytest.raises(ModelError, match="there are no weights"):
+        survey_again(damaged, spec_of(tiny_folder, analyses=["sphere"]))
+    assert list(verify(opened(damaged))) == [UNFINISHED]
+    analyse(damaged)
+    assert "sphere" in finished_groups(opened(damaged))
+
+
+def test_a_second_survey_does_not_replace_what_the_first_one_requested(damaged, tiny_folder):
+    """The first one was killed after its capture, so run.json alone knows what it requested."""
+    drop_groups(opened(damaged), list(finished_groups(opened(damaged))))
+    survey_again(damaged, spec_of(tiny_folder, analyses=["weights"]))
+    assert list(verify(opened(damaged))) == [UNFINISHED]
+    analyse(damaged)
+    assert list(verify(opened(damaged))) == []
+    assert {"heads", "gram", "travel", "weights"} <= finished_groups(opened(damaged)).keys()
+
+
+def test_a_run_record_that_requests_what_the_run_cannot_give_stops_nothing(damaged, monkeypatch):
+    """An older version wrote run.json before it refused such a request."""
+    spec = opened(damaged).record.spec
+    impossible = spec.model_copy(update={"heads": spec.heads.model_copy(update={"composition": (0, 50)})})
+    monkeypatch.setattr("theodolite_jobs.requested.spec_of_results", lambda _run: impossible)
+    analyse(damaged)
+    assert list(verify(opened(damaged))) == []
+    assert requested_spec(opened(damaged)).heads.composition is None
 
 
 def test_a_repair_without_complete_that_is_killed_is_not_complete(whole, damaged):
