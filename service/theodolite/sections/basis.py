@@ -27,11 +27,12 @@ _BLOCK = {"block": "the block"}  # for families without a stream between attenti
 _ONE_DIRECTION = 0.99  # share of the variance of the input
 
 _HOW_TO_READ = (
-    "R² is 1 if a map predicts the outputs of held-out prompts exactly, and 0 if it predicts no better than the mean "
-    "output. The identity maps an input to itself plus a constant. The orthogonal map is a rotation or reflection with "
-    "one scale, plus a constant. The affine map is any linear map plus a constant. Its R² is larger than that of the "
-    "orthogonal map if the best linear prediction of the output stretches some directions more than others. The output "
-    "of attention also depends on other positions, and the maps predict this part as far as the input determines it. "
+    "R² is 1 if a map predicts the outputs of held-out prompts exactly, 0 if it predicts as well as the mean output, "
+    "and negative if it predicts worse. The identity maps an input to itself plus a constant. The orthogonal map is a "
+    "rotation or reflection with one scale, plus a constant. The affine map is any linear map plus a constant. Its R² "
+    "is larger than that of the orthogonal map if the best linear prediction of the output stretches some directions "
+    "more than others. The output of attention also depends on other positions, and the maps predict only what is a "
+    "linear function of the input. "
     "The step is output minus input. Bands of R² are 95 % intervals. The stretches are the singular values of the "
     "affine map on leading principal directions of the input; their band is from the 5 % to the 95 % quantile. R² is 0 "
     "where the input does not vary, as in block 0 at a token that all prompts share; such layers are not counted. The "
@@ -121,7 +122,10 @@ def _outputs(values: xr.Dataset, sublayer: str) -> str:
     if gain in values and np.isfinite(values[f"{gain}_low"]).any():
         better, worse = int((values[f"{gain}_low"] > 0).sum()), int((values[f"{gain}_high"] < 0).sum())
         varies = np.isfinite(values[gain]) & (values[f"r_squared_affine_{sublayer}"] != 0)
-        text += f"the affine map is better in {better} of {int(varies.sum())} layers and worse in {worse}, "
+        text += (
+            f"the affine map is better than the orthogonal map in {better} of {int(varies.sum())} layers and worse in "
+            f"{worse}, "
+        )
     return f"{text}n = {int(values['n_samples'])})"
 
 

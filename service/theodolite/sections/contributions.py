@@ -17,8 +17,9 @@ from theodolite.store.runs import Run
 
 _HOW_TO_READ = (
     "The stream after the last block is the sum of the input of the first block and of what all heads and MLPs add. "
-    "Each of these parts is projected onto the difference of the two sets' means there. Its share is this "
-    "contribution, divided by the distance of the means; all shares add up to 100 %, and a share can be negative. "
+    "Each of these parts is projected onto the direction of the difference of the two sets' means there. The "
+    "contribution of a part is the difference of the two sets' means of this projection. Its share is the contribution "
+    "divided by the distance of the means; all shares add up to 100 %, and a share can be negative. "
     "Shares are direct contributions: they do not contain the effect of a part through later layers. A part that "
     "writes long vectors has a large share with permuted labels too. So each share is stated together with the mean "
     "share of the same part with permuted labels; z is the difference of the two, divided by the standard deviation "

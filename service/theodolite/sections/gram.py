@@ -127,9 +127,9 @@ def _dimension(values: xr.Dataset) -> str:
     top = int(np.nanargmax(np.where(known, measured, np.nan)))
     shares = measured[known] / gaussian[known]
     return (
-        f"{measured[top]:.1f} in layer {int(values['layer'][top])} (Gaussian samples with the same covariance give "
+        f"{measured[top]:.1f} in layer {int(values['layer'][top])} (random rotations of the samples give "
         f"{gaussian[top]:.1f} ± {float(values['intrinsic_dimension_gaussian_sd'][top]):.1f}; over layers, the estimate "
-        f"is {shares.min():.2f} to {shares.max():.2f} times that of such samples, n = {int(values['n_samples'])})"
+        f"is {shares.min():.2f} to {shares.max():.2f} times that of rotated samples, n = {int(values['n_samples'])})"
     )
 
 
@@ -176,7 +176,7 @@ def _orthant_facts(values: xr.Dataset) -> Iterator[str]:
             "Share of active hidden units of the MLPs (positive before gating), mean over all usable prompts: "
             f"{percent(active.min(), 0)} to {percent(active.max(), 0)} over layers and sets. Two prompts of "
             f"a set agree in {percent(overlap.min(), 0)} to {percent(overlap.max(), 0)} of the hidden units on whether "
-            f"a unit is active. If all units of a layer were active equally often, they would agree in "
+            f"a unit is active. If all units of a layer were active equally often, two prompts would agree in "
             f"{percent(equal.min(), 0)} to {percent(equal.max(), 0)}. The agreement is larger than that in "
             f"{int(more.sum())} of {int(np.isfinite(overlap + active).sum())} combinations of layer and set. There, "
             "some units are probably active more often than others."

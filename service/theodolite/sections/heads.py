@@ -29,7 +29,7 @@ _SIDES = {"qk_query": "QK query", "qk_key": "QK key", "vo_read": "VO input", "vo
 
 _HOW_TO_READ = (
     "Each cell of a map is one head; select it to open the head's card below the maps. Spectra are singular values of "
-    "the bilinear maps W_QK = s·W_Q R W_Kᵀ and W_VO = W_V W_O, in float64, at offset 0 between query and key. "
+    "the circuits W_QK = s·W_Q R W_Kᵀ and W_VO = W_V W_O, in float64, at offset 0 between query and key. "
     "A head has four sides: QK query, QK key, VO input, VO output. Alignment is |dᵀM|/σ₁ on the sides QK query and VO "
     "input, and |M d|/σ₁ on the other two: it is 1 if d is the leading singular vector. On VO output, d is the "
     "contrast's direction in the stream directly after this attention; on the other three sides, it is the difference "
@@ -114,10 +114,11 @@ def _copying_facts(heads: xr.Dataset) -> Iterator[str]:
     is_centred = bool(np.isfinite(uncentred).any())
     relative = "relative to the mean logit" if is_centred else "with constants that the softmax ignores"
     yield (
-        f"{int((copying > 0.9).sum())} of {copying.size} heads have a copying score above 0.9: without norms, the map "
-        "from a token's embedding through the head to the logits has almost only positive eigenvalues, so on the whole "
-        f"tokens raise their own logits ({relative}). "
-        f"{int((copying < -0.9).sum())} heads have a score below -0.9: there, tokens lower their own logits"
+        f"{int((copying > 0.9).sum())} of {copying.size} heads have a copying score above 0.9: without norms, the sum "
+        "of the eigenvalues of the map from a token's embedding through the head to the logits is more than 0.9 of "
+        f"the sum of their magnitudes, so on the whole tokens raise their own logits ({relative}). "
+        f"{int((copying < -0.9).sum())} heads have a score below -0.9: there, on the whole, tokens lower their own "
+        "logits"
         f"{_random_scores(heads)}."
     )
     if is_centred:

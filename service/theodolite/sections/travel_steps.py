@@ -100,7 +100,7 @@ def _cosine(name: str, places: str, values: xr.Dataset) -> str:
         )
     if name in values:
         raw = values[name].sel(layer=cosine["layer"])
-        parts.append(f"without centring mean {number(raw.mean(), 2)}, in the last {number(raw[-1], 2)}")
+        parts.append(f"without centring: mean {number(raw.mean(), 2)}, and {number(raw[-1], 2)} in the last of them")
     n, n_tested = int(values["n_samples"]), int(values["n_tested"])
     parts.append(f"n = {n}, of which {n_tested} for the tests" if is_tested and n_tested != n else f"n = {n}")
     mean, low, high = (number(value, 2) for value in (cosine.mean(), cosine.min(), cosine.max()))

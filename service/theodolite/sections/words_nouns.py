@@ -27,7 +27,7 @@ _HOW_TO_READ = (
     "offset, but two nouns of a text never have offset 0. For each noun, all other nouns are ranked by similarity and "
     "by score. The relatedness of a head is Spearman's correlation of these two rankings, as the mean over nouns: "
     "1 if the head orders the nouns as the embedding does, 0 if the two orders have no correlation, negative if the "
-    "head prefers dissimilar nouns. “Permuted "
+    "head gives dissimilar nouns larger scores. “Permuted "
     "nouns” compares the scores of a noun with the similarities of another noun, 200 times. “Random matrices” replaces "
     "W_QK by 200 random matrices with the same singular values. The test against random matrices is the stricter one "
     "if nouns form groups, because even a random matrix gives nouns of one group similar scores. The "
@@ -47,8 +47,11 @@ def noun_sections(run: Run, words: xr.Dataset) -> list[Section]:
     first = nouns[:_SHOWN_NOUNS]
     some = scores[scores["noun_id"].isin(first) & scores["key_id"].isin(first)]
     z = "z of the relatedness against permuted nouns"
-    subjects = "Share of nouns that a head's query finds again among its keys"
-    pairs = f"Similarities and scores of the first {len(first)} nouns in {head_name(layer, head)}, the largest z"
+    subjects = "Share of nouns that have a spelling of themselves among the keys with the largest scores"
+    pairs = (
+        f"Similarities and scores of the first {len(first)} nouns in {head_name(layer, head)}, the largest z against "
+        "permuted nouns"
+    )
     facts = [*_relatedness_facts(words, n), *_subject_facts(run, words, n, chance), *_offset_facts(run, words, nouns)]
     dropped = texts_of(words.attrs["nouns_dropped"])
     notes = [f"left out, because no spelling is a single token: {', '.join(dropped)}"] if dropped else []
@@ -111,7 +114,7 @@ def _subject_facts(run: Run, words: xr.Dataset, n: int, chance: float) -> Iterat
         most = int((first.where(passed) > 0.5).sum())
         sentence += (
             f"; they are in layers {int(layers.min())} to {int(layers.max())}, and their median share of nouns is "
-            f"{percent(first.where(passed).median(), 0)}; {most} of them have more than half of the nouns"
+            f"{percent(first.where(passed).median(), 0)}; in {most} of them the share is above 50 %"
         )
     yield (
         f"{sentence}. The largest share is {percent(best['own_first'], 0)}, of "
@@ -185,8 +188,9 @@ def _keys_and_values(run: Run, layer: int, head: int, nouns: NDArray[np.int32]) 
         for noun in nouns
     ]
     caption = (
-        f"Nouns in {head_name(layer, head)}, the head with the largest z: the most similar noun, the noun with the "
-        "largest score, the tokens with the largest scores as keys, and the tokens with the largest logits of the "
+        f"Nouns in {head_name(layer, head)}, the head with the largest z against permuted nouns: the most similar "
+        "noun, the noun with the largest score, the tokens with the largest scores as keys, and the tokens with the "
+        "largest logits of the "
         "noun's embedding plus the head's value; the embedding alone favours the noun itself"
     )
     return Table(caption, ["noun", "nearest before", "nearest after", "keys", "values"], rows)

@@ -68,7 +68,7 @@ def section_of(monkeypatch, tmp_path):
 
 def test_sentences_state_medians_and_their_references(section_of):
     section = section_of(group())
-    better = "the affine map is better in 4 of 4 layers and worse in 0"
+    better = "the affine map is better than the orthogonal map in 4 of 4 layers and worse in 0"
     defect = (
         "harmful 0.1200, at most 0.1200 (random steps of the same length give 0.0500; the measured defect is larger in "
         "4 of 4 layers; the median of the 5 % quantile of the stretches is 0.50, and of the 95 % quantile 2.00)"
@@ -100,8 +100,10 @@ def test_each_sentence_lists_all_sets(section_of):
     facts = section_of(data).facts
     assert len(facts) == 7
     assert facts[1] == (
-        f"{OUTPUTS.format('the MLP')}harmful {MAPS} (the affine map is better in 4 of 4 layers and worse in 0, n = "
-        "40); harmless affine map 0.400, orthogonal map 0.800, identity 0.500 (the affine map is better in 0 of 4 "
+        f"{OUTPUTS.format('the MLP')}harmful {MAPS} (the affine map is better than the orthogonal map in 4 of 4 "
+        "layers and worse in 0, n = "
+        "40); harmless affine map 0.400, orthogonal map 0.800, identity 0.500 (the affine map is better than the "
+        "orthogonal map in 0 of 4 "
         "layers and worse in 4, n = 30)."
     )
     assert facts[2] == (
@@ -116,14 +118,20 @@ def test_each_sentence_lists_all_sets(section_of):
 def test_layers_count_as_better_or_worse_if_the_interval_of_the_gain_excludes_0(section_of):
     low, high = [0.06, -0.01, -0.2, 0.0], [0.14, 0.0, -0.1, 0.02]
     section = section_of(group(r_squared_gain_mlp_low=low, r_squared_gain_mlp_high=high))
-    assert section.facts[0].endswith("(the affine map is better in 4 of 4 layers and worse in 0, n = 40).")
-    assert section.facts[1].endswith("(the affine map is better in 1 of 4 layers and worse in 1, n = 40).")
+    assert section.facts[0].endswith(
+        "(the affine map is better than the orthogonal map in 4 of 4 layers and worse in 0, n = 40)."
+    )
+    assert section.facts[1].endswith(
+        "(the affine map is better than the orthogonal map in 1 of 4 layers and worse in 1, n = 40)."
+    )
 
 
 def test_layers_without_a_gain_are_not_counted(section_of):
     ends = {name: [np.nan, 0.1, 0.2, 0.3] for name in ("gain_mlp", "gain_mlp_low", "gain_mlp_high")}
     section = section_of(group(**{f"r_squared_{name}": values for name, values in ends.items()}))
-    assert section.facts[1].endswith("(the affine map is better in 3 of 3 layers and worse in 0, n = 40).")
+    assert section.facts[1].endswith(
+        "(the affine map is better than the orthogonal map in 3 of 3 layers and worse in 0, n = 40)."
+    )
 
 
 def test_a_run_of_an_older_version_has_no_gains(section_of):
@@ -160,7 +168,9 @@ def test_a_map_without_leading_directions_has_no_isometry_defect(section_of):
 
 def test_a_family_without_a_middle_shows_whole_blocks(section_of):
     section = section_of(group(sublayers=("block",)))
-    assert section.facts[0].startswith(f"{OUTPUTS.format('the block')}harmful {MAPS} (the affine map is better in 4")
+    assert section.facts[0].startswith(
+        f"{OUTPUTS.format('the block')}harmful {MAPS} (the affine map is better than the orthogonal map in 4"
+    )
     assert section.facts[1].startswith(STEPS.format("the block"))
     assert section.facts[2].startswith(ISOMETRY.format("the block"))
     assert len(section.facts) == 4

@@ -66,9 +66,11 @@ def test_heads_are_counted_by_the_sign_of_a_high_copying_score(uncentred, relati
     scores = scores.assign_coords(layer=range(2), head=range(2))
     data = {"copying_score": scores, "copying_score_uncentred": scores * 0 + uncentred}
     assert next(heads._copying_facts(xr.Dataset(data))) == (
-        "2 of 4 heads have a copying score above 0.9: without norms, the map from a token's embedding through the head "
-        f"to the logits has almost only positive eigenvalues, so on the whole tokens raise their own logits "
-        f"({relative}). 1 heads have a score below -0.9: there, tokens lower their own logits."
+        "2 of 4 heads have a copying score above 0.9: without norms, the sum of the eigenvalues of the map from "
+        "a token's embedding through the head to the logits is more than 0.9 of the sum of their magnitudes, so on the "
+        f"whole tokens raise their own logits ({relative}). 1 heads have a score below -0.9: there, on the whole, "
+        "tokens "
+        "lower their own logits."
     )
 
 

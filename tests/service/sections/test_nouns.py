@@ -144,8 +144,7 @@ OFFSETS = (
 
 def test_sentences_name_the_subject_heads_and_the_keys_at_offsets(section):
     passed = (
-        "; they are in layers 1 to 2, and their median share of nouns is 52 %; 1 of them have more than half of the "
-        "nouns"
+        "; they are in layers 1 to 2, and their median share of nouns is 52 %; in 1 of them the share is above 50 %"
     )
     assert section.facts[2:] == [
         SUBJECTS.format(2, passed),
@@ -197,7 +196,8 @@ def test_figures_are_drawn_and_tables_are_in_the_order_of_the_lists(section):
     assert (dots.x, dots.y) == ((1,), (0,))
     keys, sums = section.tables
     assert keys.caption == (
-        "Nouns in L1H1, the head with the largest z: the most similar noun, the noun with the largest score, the "
+        "Nouns in L1H1, the head with the largest z against permuted nouns: the most similar noun, the noun with the "
+        "largest score, the "
         "tokens with the largest scores as keys, and the tokens with the largest logits of the noun's embedding plus "
         "the head's value; the embedding alone favours the noun itself"
     )

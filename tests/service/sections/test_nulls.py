@@ -158,8 +158,8 @@ def test_no_median_is_stated_if_all_sets_have_one_direction(tmp_path):
 def test_the_dimension_stands_beside_that_of_gaussian_samples(tmp_path):
     by_set = np.stack([np.tile(DIMENSION, (2, 1)), np.full((2, 4), 30.0)])[:, :, None]
     section = section_of(tmp_path, gram, "gram", {**SHAPE, **GAUSSIAN, "intrinsic_dimension": by_set})
-    gaussian = "Gaussian samples with the same covariance give 20.0 ± 1.5; over layers, the estimate is"
-    times = "times that of such samples, n = 4"
+    gaussian = "random rotations of the samples give 20.0 ± 1.5; over layers, the estimate is"
+    times = "times that of rotated samples, n = 4"
     assert starting(section, "Largest TwoNN") == (
         f"Largest TwoNN dimension over layers at resid_pre: harmful 16.0 in layer 1 ({gaussian} 0.40 to 0.80 "
         f"{times}); harmless 30.0 in layer 0 ({gaussian} 1.50 to 1.50 {times})."
@@ -170,10 +170,8 @@ def test_the_dimension_stands_beside_that_of_gaussian_samples(tmp_path):
 def test_a_dimension_without_that_of_gaussian_samples_is_not_the_largest(tmp_path):
     gaussian = np.array([20.0, np.nan, 24.0, 20.0])
     section = section_of(tmp_path, gram, "gram", {**SHAPE, **GAUSSIAN, "intrinsic_dimension_gaussian": gaussian})
-    expected = (
-        "harmful 12.0 in layer 2 (Gaussian samples with the same covariance give 24.0 ± 1.5; over layers, the estimate"
-    )
-    times = "is 0.40 to 0.50 times that of such samples, n = 4"
+    expected = "harmful 12.0 in layer 2 (random rotations of the samples give 24.0 ± 1.5; over layers, the estimate"
+    times = "is 0.40 to 0.50 times that of rotated samples, n = 4"
     assert f"{expected} {times}); harmless" in starting(section, "Largest TwoNN")
 
 
@@ -194,7 +192,8 @@ def test_equal_signs_of_hidden_units_stand_beside_those_of_units_with_the_same_s
     assert starting(section, "Share of active hidden units") == (
         "Share of active hidden units of the MLPs (positive before gating), mean over all usable prompts: 10 % to 50 % "
         "over layers and sets. Two prompts of a set agree in 60 % to 95 % of the hidden units on whether a unit is "
-        "active. If all units of a layer were active equally often, they would agree in 50 % to 82 %. The agreement "
+        "active. If all units of a layer were active equally often, two prompts would agree in 50 % to 82 %. The "
+        "agreement "
         "is larger than that in 7 of 7 combinations of layer and set. There, some units are probably active more often "
         "than others."
     )
@@ -205,7 +204,8 @@ def test_layers_whose_hidden_units_agree_in_no_more_than_that_are_not_counted(tm
     section = section_of(tmp_path, gram, "gram", {**SHAPE, "orthant_occupancy": 0.5, "orthant_overlap": overlap})
     assert starting(section, "Share of active hidden units").endswith(
         "Two prompts of a set agree in 10 % to 80 % of the hidden units on whether a unit is active. If all units of a "
-        "layer were active equally often, they would agree in 50 % to 50 %. The agreement is larger than that in 2 "
+        "layer were active equally often, two prompts would agree in 50 % to 50 %. The agreement is larger than that "
+        "in 2 "
         "of 7 combinations of layer and set. There, some units are probably active more often than others."
     )
 
