@@ -119,15 +119,16 @@ def compute_groups(context: Context, requested: Sequence[str]) -> tuple[list[str
     """
     computed: list[str] = []
     failed: dict[str, ModelError] = {}
-    if stored_request(context.run):
-        open_request(context.run, context.spec, requested)
+    has_request, is_open = stored_request(context.run) is not None, False
     # The groups that share the passes over the activations are computed together, then each other group alone.
     shared = [name for name in requested if GROUPS[name].uses_passes]
     for batch in [shared, *([name] for name in requested if name not in shared)]:
         context.stale = _stale(context, batch, failed)
+        if not is_open and (has_request or context.stale or failed):
+            open_request(context.run, context.spec, requested)
+            is_open = True
         if not context.stale:
             continue
-        open_request(context.run, context.spec, requested)
         try:
             with timed("passes" if len(batch) > 1 else batch[0]):
                 _compute(context)
@@ -138,8 +139,6 @@ def compute_groups(context: Context, requested: Sequence[str]) -> tuple[list[str
     finished = finished_groups(context.run)
     # A model that cannot have a group with these options may have it with others, which are then still stored.
     impossible = {name for name, error in failed.items() if isinstance(error, UnsupportedModelError)} - finished.keys()
-    if failed.keys() - impossible:
-        open_request(context.run, context.spec, requested)
     close_request(context.run, (set(requested) - failed.keys()) | impossible)
     return computed, failed
 

@@ -19,7 +19,7 @@ from theodolite.store.result_reader import read_contrasts
 from theodolite.store.runs import Run
 from theodolite_jobs.passes.selections import Contrasts
 
-_NEEDED_SITES = {"travel": Site.RESID_PRE, "contributions": Site.HEAD_OUT}
+_NEEDED_SITES = {name: Site(need) for name, group in GROUPS.items() for need in group.needs if need in set(Site)}
 
 
 class Request(NamedTuple):

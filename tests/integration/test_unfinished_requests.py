@@ -64,11 +64,11 @@ def analyse(run):
 
 
 @contextmanager
-def without_weights():
-    """Let nobody open the weights."""
+def without_weights(error=None):
+    """Raise an error when the weights are opened."""
 
     def refuse(*_arguments):
-        raise ModelError("there are no weights")
+        raise error or ModelError("there are no weights")
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(analysis, "_open_weights", refuse)
@@ -111,15 +111,12 @@ def test_new_options_stay_requested_until_they_can_be_computed(damaged, two_vect
     assert spec_of_results(opened(damaged)).heads.vectors == 2
 
 
-def test_what_the_model_cannot_have_stays_requested_only_instead_of_other_results(damaged, tiny_folder, monkeypatch):
-    def refuse(*_arguments):
-        raise UnsupportedModelError("the weights are quantised")
-
-    monkeypatch.setattr(analysis, "_open_weights", refuse)
-    with pytest.raises(UnsupportedModelError):
+def test_what_the_model_cannot_have_stays_requested_only_instead_of_other_results(damaged, tiny_folder):
+    quantised = UnsupportedModelError("the weights are quantised")
+    with without_weights(quantised), pytest.raises(UnsupportedModelError):
         survey_again(damaged, spec_of(tiny_folder, analyses=["weights"]))
     assert list(verify(opened(damaged))) == []
-    with pytest.raises(UnsupportedModelError):
+    with without_weights(quantised), pytest.raises(UnsupportedModelError):
         survey_again(damaged, spec_of(tiny_folder, analyses=["heads"], heads={"vectors": 2}))
     assert list(verify(opened(damaged))) == [UNFINISHED]
 
