@@ -28,8 +28,10 @@ from theodolite_jobs.requested import (
     all_contrasts,
     check_request,
     close_request,
+    merged_spec,
     open_request,
     requested_groups,
+    requested_spec,
     stored_request,
 )
 from theodolite_jobs.results.computations import COMPUTATIONS
@@ -84,21 +86,21 @@ def _analyse(run: Run, spec: SurveySpec, source: ModelSource | None, settings: S
     check_request(spec, run.record.spec.capture.sites, run.record.model.n_layers)
     contrasts = all_contrasts(run, spec.resolved_contrasts())
     requested = requested_groups(run, spec, contrasts)
+    context = Context(
+        run,
+        spec,
+        contrasts,
+        open_weights=lambda: _open_weights(run, spec, source, settings),
+        open_tokenizer=lambda weights: load_tokenizer(weights.folder, spec.model.trust_remote_code),
+        dask_address=settings.dask_address,
+    )
     if damaged := damaged_groups(run):
         console.say(f"{', '.join(damaged)}: checksums differ from the written results; removing them")
-        open_request(run, spec, requested)
+        _open_request(context, requested)
         remove_groups(run, damaged)
     try:
         with console.bar("statistics", unit="tasks") as bar:
-            context = Context(
-                run,
-                spec,
-                contrasts,
-                open_weights=lambda: _open_weights(run, spec, source, settings),
-                open_tokenizer=lambda weights: load_tokenizer(weights.folder, spec.model.trust_remote_code),
-                dask_address=settings.dask_address,
-                progress=bar.step_to,
-            )
+            context.progress = bar.step_to
             computed, failed = compute_groups(context, requested)
         drop_claims(run)
         restore_root(run)
@@ -119,13 +121,14 @@ def compute_groups(context: Context, requested: Sequence[str]) -> tuple[list[str
     """
     computed: list[str] = []
     failed: dict[str, ModelError] = {}
+    before = finished_groups(context.run)
     has_request, is_open = stored_request(context.run) is not None, False
     # The groups that share the passes over the activations are computed together, then each other group alone.
     shared = [name for name in requested if GROUPS[name].uses_passes]
     for batch in [shared, *([name] for name in requested if name not in shared)]:
         context.stale = _stale(context, batch, failed)
         if not is_open and (has_request or context.stale or failed):
-            open_request(context.run, context.spec, requested)
+            _open_request(context, requested)
             is_open = True
         if not context.stale:
             continue
@@ -136,11 +139,31 @@ def compute_groups(context: Context, requested: Sequence[str]) -> tuple[list[str
             failed |= dict.fromkeys(context.stale, error)
         else:
             computed += context.stale
-    finished = finished_groups(context.run)
-    # A model that cannot have a group with these options may have it with others, which are then still stored.
-    impossible = {name for name, error in failed.items() if isinstance(error, UnsupportedModelError)} - finished.keys()
+    # A model that cannot have a group with these options may have it with others, as before.
+    impossible = {name for name, error in failed.items() if isinstance(error, UnsupportedModelError)} - before.keys()
     close_request(context.run, (set(requested) - failed.keys()) | impossible)
     return computed, failed
+
+
+def _open_request(context: Context, requested: Sequence[str]) -> None:
+    """Store the request, with the finished groups that its options or contrasts make outdated."""
+    before, merged = requested_spec(context.run), merged_spec(context.run, context.spec, requested)
+    outdated: set[str] = set()
+    if merged != before:
+        digests_before, digests = _digests(context, before), _digests(context, merged)
+        outdated = {
+            name
+            for name, digest in finished_groups(context.run).items()
+            if name in GROUPS and digests_before[name] == digest != digests[name]
+        }
+    open_request(context.run, merged, {*requested, *outdated})
+
+
+def _digests(context: Context, spec: SurveySpec) -> dict[str, str]:
+    """Return the digest that each group has with the options and contrasts of a spec."""
+    other = Context(context.run, spec, all_contrasts(context.run, spec.resolved_contrasts()))
+    other.commits = context.commits
+    return {name: digest_of(computation.digest_inputs(other)) for name, computation in COMPUTATIONS.items()}
 
 
 def _stale(context: Context, batch: Sequence[str], failed: dict[str, ModelError]) -> dict[str, str]:

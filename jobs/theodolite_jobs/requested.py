@@ -116,21 +116,31 @@ def store_request(run: Run, request: Request | None) -> None:
         write_request(run, content)
 
 
-def open_request(run: Run, spec: SurveySpec, requested: Sequence[str]) -> None:
-    """Store a request before its first group is computed; what is stored already stays requested.
+def merged_spec(run: Run, spec: SurveySpec, requested: Sequence[str]) -> SurveySpec:
+    """Return the spec of all that a run shall hold after a request.
 
     Args:
         run: the run; its other results keep their options.
         spec: requests groups.
         requested: the names of these groups.
     """
-    earlier, results = stored_request(run), requested_spec(run)
-    merged = _merged(results, spec, requested)
+    return _merged(requested_spec(run), spec, requested)
+
+
+def open_request(run: Run, merged: SurveySpec, requested: Collection[str]) -> None:
+    """Store a request before its first group is computed; what is stored already stays requested.
+
+    Args:
+        run: the run.
+        merged: requests all that the run shall hold.
+        requested: the groups to compute.
+    """
+    earlier = stored_request(run)
     if earlier and earlier.spec == merged and earlier.groups.keys() >= set(requested):
         return  # nothing new, so a repair still knows which results it restores
     finished = finished_groups(run)
     # Before the first result, the request of the first survey is only in run.json.
-    first = [] if finished or earlier else _groups_of(run, results)
+    first = [] if finished or earlier else _groups_of(run, requested_spec(run))
     groups = {**finished, **(earlier.groups if earlier else {}), **dict.fromkeys([*first, *requested], "")}
     store_request(run, Request(merged, groups))
 
@@ -173,7 +183,8 @@ def _merged(results: SurveySpec, spec: SurveySpec, requested: Sequence[str]) -> 
     """Return the spec that requests the results of both, with the options of `spec` for the requested groups."""
     options = sorted({own for name in requested if (own := GROUPS[name].options) is not None})
     changes: dict[str, Any] = {name: getattr(spec, name) for name in options}
-    if "heads" in changes and changes["heads"].composition is None:  # declines nothing that the run has
+    has_heads = results.analyses is None or "heads" in results.analyses
+    if "heads" in changes and changes["heads"].composition is None and has_heads:  # declines nothing that the run has
         changes["heads"] = changes["heads"].model_copy(update={"composition": results.heads.composition})
     changes["contrasts"] = {**results.resolved_contrasts(), **spec.resolved_contrasts()}
     merged = SurveySpec.model_validate({**results.model_dump(mode="json"), **changes, "analyses": None})

@@ -18,6 +18,7 @@ from theodolite_jobs.passes.collect import Arrays
 from theodolite_jobs.results.circuits import notes_on
 from theodolite_jobs.results.context import Context, Result
 from theodolite_jobs.results.devices import available_device
+from theodolite_jobs.results.directions import digest_inputs as inputs_of_directions
 from theodolite_jobs.results.heads_layer import (
     CIRCUITS,
     PROJECTIONS,
@@ -53,8 +54,11 @@ _VECTOR_BYTES = 128 * 2**20  # of finished vectors in memory for each core
 
 def digest_inputs(context: Context) -> dict[str, Any]:
     """Return the contents of the group's digest, with the captured activations and directions that heads use."""
-    heads, directions = context.spec.heads, finished_groups(context.run).get("directions")
-    stream = {"captured": context.captured, "directions": directions}
+    heads, has_prompts = context.spec.heads, bool(context.run.record.sets)
+    stream = {
+        "captured": context.captured,
+        "directions": digest_of(inputs_of_directions(context)) if has_prompts else None,
+    }
     return {"vectors": vectors_digest(heads), "offsets": heads.offsets, **stream}
 
 
