@@ -87,7 +87,7 @@ def _eager(model: LoadedModel) -> Iterator[None]:
 def identity_errors(model: LoadedModel, read: Reading) -> dict[str, float]:
     """Return the error of each identity between the sites of a reading, by identity.
 
-    If the matrices are not sharded: attn_out is what the output projection and the norm behind it make of head_out.
+    If the matrices are not sharded: attn_out is what the output projection and the norm after it make of head_out.
     Pre-norm: resid_mid = resid_pre + attn_out and resid_post = resid_mid + mlp_out; parallel blocks:
     resid_post = resid_pre + attn_out + mlp_out; post-norm: resid_mid_sum = resid_pre + attn_out. Always:
     resid_pre of a block = resid_post of the block before. The error is the norm of the difference between the two

@@ -90,7 +90,7 @@ def block_states(run: Run, layer: int) -> list[tuple[Site, int] | None]:
 def branches_add(run: Run) -> bool:
     """Return whether the outputs of attention and MLP are differences of the stream.
 
-    In post-norm models they are not, since the stream behind a norm is not a sum. An old parity certificate lacks
+    In post-norm models they are not, since the stream after a norm is not a sum. An old parity certificate lacks
     `post_norm`; no difference is then taken as an output.
     """
     return not run.record.parity.get("post_norm", True)

@@ -59,9 +59,9 @@ class _Layer(NamedTuple):
     """The contributions of one layer.
 
     Attributes:
-        heads: along the difference of the means behind the last block, (draw, head); None if that is unknown.
+        heads: along the difference of the means after the last block, (draw, head); None if that is unknown.
         mlp: likewise, (draw,).
-        local: the group's variables of this layer along the direction behind its attention.
+        local: the group's variables of this layer along the direction after its attention.
         standardised: the standardised difference along this direction, (draw, head).
         error: decomposition error.
     """
@@ -127,7 +127,7 @@ def _layer(run: Run, weights: Weights, contrast: PermutedContrast, layer: int, d
     attention = _captured(run, contrast, Site.ATTN_OUT, layer)
     if attention is None and start is not None and middle is not None:
         attention = middle - start
-    behind = middle if middle is not None else end
+    after = middle if middle is not None else end
     local = {
         "head_difference": np.full(heads.scaled.shape[1], np.nan),
         "head_standardised": np.full(heads.scaled.shape[1], np.nan),
@@ -135,13 +135,13 @@ def _layer(run: Run, weights: Weights, contrast: PermutedContrast, layer: int, d
     }
     draw_weights = difference_weights(contrast.labels)
     standardised = np.full((len(contrast.labels), heads.scaled.shape[1]), np.nan)
-    if behind is not None:
-        behind_directions = unit(draw_weights @ behind)
-        difference, standardised = standardised_differences(heads, behind_directions, contrast.labels)
+    if after is not None:
+        after_directions = unit(draw_weights @ after)
+        difference, standardised = standardised_differences(heads, after_directions, contrast.labels)
         local["head_difference"], local["head_standardised"] = difference[0], standardised[0]
         whole = summed if attention is None else attention
-        local["attention_difference"] = np.asarray(draw_weights[0] @ whole @ behind_directions[0])
-    error = np.nan if attention is None or behind is None else sum_error(attention, summed, behind)
+        local["attention_difference"] = np.asarray(draw_weights[0] @ whole @ after_directions[0])
+    error = np.nan if attention is None or after is None else sum_error(attention, summed, after)
     if directions is None or start is None or end is None:
         return _Layer(None, None, local, standardised, error)
     mlp = end - start - (summed if attention is None else attention)

@@ -60,7 +60,7 @@ def branches(run: Run) -> Iterator[Branch]:
     """Yield the branches whose input and output are known.
 
     An output that was not captured is a difference of the stream. Post-norm blocks have no such difference, since the
-    stream behind a norm is not a sum. Parallel blocks have one only for the whole block.
+    stream after a norm is not a sum. Parallel blocks have one only for the whole block.
     """
     is_sum = branches_add(run)
     for index, layer in enumerate(run.record.layers):

@@ -62,7 +62,7 @@ def layer_bases(weights: Weights, layer: int) -> tuple[Bases, Bases]:
     """Return the leading directions of the stream that each of a layer's matrices writes or reads.
 
     A matrix covers all heads, or all experts. The first part has the matrices as stored. The second part has the scale
-    of the norm before a reader and behind a writer folded into the matrix; where there is no such norm, it is equal.
+    of the norm before a reader and after a writer folded into the matrix; where there is no such norm, it is equal.
     """
     rank = min(RANK, weights.dimensions.d_head)
     stored, folded = {}, {}

@@ -1,6 +1,6 @@
 """What parts of the stream write onto the difference of the means of two sets. Pure, in float64.
 
-The stream behind the last block is the sum of the first block's input and of what all heads and MLPs add. A projection
+The stream after the last block is the sum of the first block's input and of what all heads and MLPs add. A projection
 onto a direction is linear, so the contributions of the parts add up to that of the stream. This is direct logit
 attribution (Elhage et al. 2021, "A Mathematical Framework for Transformer Circuits") with a difference of means in
 place of a logit.

@@ -1,4 +1,4 @@
-"""AUROC, accuracy and order of pairs from held-out scores, with their intervals. Pure, in float64.
+"""AUROC, accuracy and paired accuracy from held-out scores, with their intervals. Pure, in float64.
 
 The two scores of a pair depend on each other. So the intervals of a paired contrast use the variance over pairs, and
 those of other contrasts the variance over single prompts. A score along a direction that the prompt did not fit is not

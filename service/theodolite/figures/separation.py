@@ -28,7 +28,7 @@ def separation_figure(
     sites: Sequence[str],
     twin: xr.Dataset | None = None,
 ) -> go.Figure:
-    """Return AUROC, accuracy, order of pairs and Fisher ratio along a contrast's direction by depth, with intervals.
+    """Return AUROC, accuracy, paired accuracy and Fisher ratio along a contrast's direction by depth, with intervals.
 
     Dotted lines are the values that chance exceeds at any depth with a probability of LEVEL. Grey lines are the values
     of the untrained twin.

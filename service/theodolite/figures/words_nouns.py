@@ -29,7 +29,7 @@ def relatedness_map(z: xr.DataArray, passed: xr.DataArray, title: str) -> go.Fig
 
 
 def subject_figure(words: xr.Dataset, chance: float) -> go.Figure:
-    """Return the share of nouns that a head's query finds again among its keys, by layer.
+    """Return the shares of nouns whose own key is first, or among the keys with the largest scores, by layer.
 
     Args:
         words: the result group.

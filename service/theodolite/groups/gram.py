@@ -65,9 +65,9 @@ VARIABLES = (
     ),
     *variables(
         PER_SET,
-        intrinsic_dimension_gaussian="Mean TwoNN estimate of Gaussian samples with the same number of prompts and the "
-        "same sample covariance, over random rotations.",
-        intrinsic_dimension_gaussian_sd="Standard deviation (n-1) of this estimate over random rotations.",
+        intrinsic_dimension_gaussian="Mean TwoNN estimate of random rotations of the samples, which keep their number "
+        "and covariance.",
+        intrinsic_dimension_gaussian_sd="Standard deviation (n-1) of the estimate over these rotations.",
     ),
     Variable("cosine_of_medians", PER_CONTRAST, "Cosine between the two sets' geometric medians."),
     *variables(

@@ -73,8 +73,8 @@ VARIABLES = (
     *variables(
         _PER_PATH,
         path_ratio_at_right_angles="Path length over displacement, if the steps of all blocks were at right angles.",
-        arc_ratio_at_right_angles="Arc length over the great circle, if each arc began at a right angle to "
-        "the great circle from the start.",
+        arc_ratio_at_right_angles="Arc length over the great circle, if each arc were at a right angle to "
+        "the great circle from the path's first point to where it begins.",
         path_ratio_before_last_at_right_angles="The same as path_ratio_at_right_angles, without the last block.",
         arc_ratio_before_last_at_right_angles="The same as arc_ratio_at_right_angles, without the last block.",
     ),

@@ -119,9 +119,9 @@ def _standardised_test(values: xr.Dataset, at: Mapping[str, int]) -> str:
         return " (the direction is fitted to the same prompts)."
     permuted = values["head_standardised_permuted"].sel(at)
     return (
-        f". With permuted labels, this head has {number(permuted, 2)} on average, without the sign; each permutation "
-        "computes the direction again. The direction is computed from the same prompts, which makes all these "
-        f"differences larger. In {int((p <= LEVEL).sum())} of {int(np.isfinite(p).sum())} heads the difference "
+        f". With permuted labels, the mean absolute difference of this head is {number(permuted, 2)}; each "
+        "permutation computes the direction again. The direction is computed from the same prompts, which makes all "
+        f"these differences larger. In {int((p <= LEVEL).sum())} of {int(np.isfinite(p).sum())} heads the difference "
         f"is larger than with permuted labels (family-wise p of at most {LEVEL} over all heads, both signs count)."
     )
 

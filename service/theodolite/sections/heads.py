@@ -25,13 +25,13 @@ _SMALLER = (
     "or W_V have alignments that depend on each other"
 )
 
-_SIDES = {"qk_query": "QK query", "qk_key": "QK key", "vo_read": "VO input", "vo_write": "VO output"}
+_SIDES = {"qk_query": "QK query", "qk_key": "QK key", "vo_read": "VO read", "vo_write": "VO write"}
 
 _HOW_TO_READ = (
     "Each cell of a map is one head; select it to open the head's card below the maps. Spectra are singular values of "
     "the circuits W_QK = s·W_Q R W_Kᵀ and W_VO = W_V W_O, in float64, at offset 0 between query and key. "
-    "A head has four sides: QK query, QK key, VO input, VO output. Alignment is |dᵀM|/σ₁ on the sides QK query and VO "
-    "input, and |M d|/σ₁ on the other two: it is 1 if d is the leading singular vector. On VO output, d is the "
+    "A head has four sides: QK query, QK key, VO read, VO write. Alignment is |dᵀM|/σ₁ on the sides QK query and VO "
+    "read, and |M d|/σ₁ on the other two: it is 1 if d is the leading singular vector. On VO write, d is the "
     "contrast's direction in the stream directly after this attention; on the other three sides, it is the difference "
     "of the means of the inputs after attention's norm. z is the alignment minus its mean "
     "under permuted labels, divided by the standard deviation."
@@ -117,8 +117,8 @@ def _copying_facts(heads: xr.Dataset) -> Iterator[str]:
         f"{int((copying > 0.9).sum())} of {copying.size} heads have a copying score above 0.9: without norms, the sum "
         "of the eigenvalues of the map from a token's embedding through the head to the logits is more than 0.9 of "
         f"the sum of their magnitudes, so on the whole tokens raise their own logits ({relative}). "
-        f"{int((copying < -0.9).sum())} heads have a score below -0.9: there, on the whole, tokens lower their own "
-        "logits"
+        f"The score is below -0.9 in {_counted_heads(int((copying < -0.9).sum()))}: there, on the whole, tokens lower "
+        "their own logits"
         f"{_random_scores(heads)}."
     )
     if is_centred:
@@ -139,8 +139,8 @@ def _random_scores(heads: xr.Dataset) -> str:
         return ""
     many = int((abs(heads["copying_score"]) > 4 * sd).sum())
     return (
-        f"; circuits of random weights have 0 ± {sd:.2f}, and {many} heads differ from 0 by more than four times this "
-        "standard deviation"
+        f"; circuits of random weights have 0 ± {sd:.2f}, and {many} of the scores are more than four times this "
+        "standard deviation away from 0"
     )
 
 
@@ -190,8 +190,12 @@ def _alignment_facts(heads: xr.Dataset, directions: xr.Dataset | None) -> Iterat
             )
 
 
+def _counted_heads(count: int) -> str:
+    return f"{count} {'head' if count == 1 else 'heads'}"
+
+
 def _left_out(count: int, side: str, why: str) -> str:
-    return f"{count} {'head' if count == 1 else 'heads'} of {_SIDES[side]} ({why})"
+    return f"{_counted_heads(count)} of {_SIDES[side]} ({why})"
 
 
 def _alignment(tests: xr.Dataset) -> str:

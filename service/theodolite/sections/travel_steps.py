@@ -22,11 +22,11 @@ _COSINES = {
 }
 
 STEP_NOTES = (
-    "steps at right angles have the measured lengths, and each is at a right angle to all earlier ones; if the "
-    "measured ratio is larger than theirs, steps partly cancel; if it is smaller, steps partly add up; one long step, "
-    "such as that of the last block, can reverse this comparison",
-    "arcs at right angles are as long as the measured arcs, and each starts at a right angle to the great circle from "
-    "the first point",
+    "steps at right angles have the measured lengths, and each is at a right angle to all earlier ones",
+    "arcs at right angles have the measured lengths, and each is at a right angle to the great circle from the path's "
+    "first point to the point where the arc begins",
+    "a measured ratio above that of steps at right angles means that steps partly cancel, and a ratio below it that "
+    "they partly add up; one long step, such as that of the last block, can reverse this comparison",
     "for a centred cosine, the mean over the prompts of the set is subtracted from each vector; dot products and "
     "squared norms are summed over prompts before the division",
     f"a centred cosine counts as below or above 0 if its family-wise p over all blocks is at most {LEVEL}; the null is "

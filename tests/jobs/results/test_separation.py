@@ -62,7 +62,7 @@ def rows_of(on_p, on_q, paired):
 
 
 def separated(on_p, on_q, paired, z):
-    """AUROC, accuracy and order of pairs with their intervals, pair by pair, for one quantile each."""
+    """AUROC, accuracy and paired accuracy with their intervals, pair by pair, for one quantile each."""
     found, level = {}, {name: 1 - 2 * norm.sf(quantile) for name, quantile in z.items()}
     rows = rows_of(on_p, on_q, paired)
     area = roc_auc_score([1] * len(on_p) + [0] * len(on_q), np.concatenate([on_p, on_q]))

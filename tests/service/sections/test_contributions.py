@@ -55,7 +55,7 @@ def test_sentences_state_shares_beside_those_with_permuted_labels(section_of):
         "sets.",
         "Each head's output is also projected onto the difference of the two sets' means in the stream directly after "
         "the attention of the head's layer. The two sets differ the most in this projection for L1H0: by 0.90 pooled "
-        "standard deviations. With permuted labels, this head has 0.20 on average, without the sign; each "
+        "standard deviations. With permuted labels, the mean absolute difference of this head is 0.20; each "
         "permutation computes the direction again. The direction is computed from the same prompts, which makes all "
         "these differences larger. In 2 of 8 heads the difference is larger than with permuted labels (family-wise p "
         "of at most 0.05 over all heads, both signs count).",

@@ -68,9 +68,8 @@ def test_heads_are_counted_by_the_sign_of_a_high_copying_score(uncentred, relati
     assert next(heads._copying_facts(xr.Dataset(data))) == (
         "2 of 4 heads have a copying score above 0.9: without norms, the sum of the eigenvalues of the map from "
         "a token's embedding through the head to the logits is more than 0.9 of the sum of their magnitudes, so on the "
-        f"whole tokens raise their own logits ({relative}). 1 heads have a score below -0.9: there, on the whole, "
-        "tokens "
-        "lower their own logits."
+        f"whole tokens raise their own logits ({relative}). The score is below -0.9 in 1 head: there, on the "
+        "whole, tokens lower their own logits."
     )
 
 
@@ -97,7 +96,7 @@ def test_the_section_has_a_table_of_tested_alignments(tmp_path, monkeypatch, z):
     (section,) = heads.sections(run)
     rows = [
         [side, *row]
-        for side in ("QK query", "QK key", "VO input", "VO output")
+        for side in ("QK query", "QK key", "VO read", "VO write")
         for row in (
             ["largest 4.0", "L0H0", "0.50", "0.25 ± 0.12", "0.01"],
             ["smallest 4.0", "L0H0", "0.50", "0.25 ± 0.12", "1"],

@@ -97,7 +97,7 @@ def test_the_note_on_chance_says_what_is_permuted_and_tested():
 
 
 def test_a_statistic_without_a_test_is_left_out(tmp_path):
-    """A contrast without pairs has no order of pairs, and equal sets have no silhouette."""
+    """A contrast without pairs has no paired accuracy, and equal sets have no silhouette."""
     unknown = {f"{name}_{part}": np.nan for name in ("paired_accuracy", "silhouette") for part in ("z", "p_family")}
     section = section_of(tmp_path, permuted(**unknown))
     assert starting(section.facts, "Number of depths") == counted(AUROC, DISTANCE)

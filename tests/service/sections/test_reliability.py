@@ -106,7 +106,7 @@ NULL = "0.25 ± 0.12"
 LEFT_OUT = "Alignments with refusal that are left out: "
 UNRELIABLE = "(unreliable direction)"
 BELOW = "A direction is unreliable if its reliability is below 0.5."
-READING = ("QK query", "QK key", "VO input")
+READING = ("QK query", "QK key", "VO read")
 
 
 def test_heads_at_unreliable_layers_are_not_the_largest(run):
@@ -117,8 +117,8 @@ def test_heads_at_unreliable_layers_are_not_the_largest(run):
     reading = "; ".join(f"{side} is not tested (largest of 6 heads L0H1: 0.91)" for side in READING)
     left_out = ", ".join(f"2 heads of {side} {UNRELIABLE}" for side in READING)
     assert list(heads._alignment_facts(heads_group(by_layer), directions)) == [
-        f"{ALIGNED}{reading}; VO output is not tested (largest of 4 heads L3H1: 0.31).",
-        f"{LEFT_OUT}{left_out}, 4 heads of VO output {UNRELIABLE}. {BELOW}",
+        f"{ALIGNED}{reading}; VO write is not tested (largest of 4 heads L3H1: 0.31).",
+        f"{LEFT_OUT}{left_out}, 4 heads of VO write {UNRELIABLE}. {BELOW}",
     ]
     assert list(heads._alignment_tables(heads_group(by_layer), directions)) == []
 
@@ -130,7 +130,7 @@ def test_heads_are_chosen_by_their_z_against_permuted_labels(run):
     group = heads_group(alignment, z)
     fact, _ = heads._alignment_facts(group, directions)
     reading = "; ".join(f"{side} larger in 4 (layers 0, 2, 3) of 6" for side in READING)
-    assert fact == f"{ALIGNED}{reading}; VO output larger in 2 (layers 2, 3) of 4."
+    assert fact == f"{ALIGNED}{reading}; VO write larger in 2 (layers 2, 3) of 4."
     rows = []
     for side in READING:
         rows += [
@@ -138,17 +138,17 @@ def test_heads_are_chosen_by_their_z_against_permuted_labels(run):
             [side, "smallest 1.0", "L3H1", "0.60", NULL, MISSING],
         ]
     rows += [
-        ["VO output", "largest 5.0", "L3H0", "0.40", NULL, "0.05"],
-        ["VO output", "smallest 1.0", "L3H1", "0.60", NULL, MISSING],
+        ["VO write", "largest 5.0", "L3H0", "0.40", NULL, "0.05"],
+        ["VO write", "smallest 1.0", "L3H1", "0.60", NULL, MISSING],
     ]
     assert list(heads._alignment_tables(group, directions)) == [Table(CAPTION, COLUMNS, rows)]
     few = heads_group(alignment, z / 4)
     fact, _ = heads._alignment_facts(few, directions)
-    assert fact.endswith("; VO output larger in 0 of 4.")
+    assert fact.endswith("; VO write larger in 0 of 4.")
     (table,) = heads._alignment_tables(few, directions)
     assert table.rows[-2:] == [
-        ["VO output", "largest 1.2", "L3H0", "0.40", NULL, "0.3"],
-        ["VO output", "smallest 0.2", "L3H1", "0.60", NULL, MISSING],
+        ["VO write", "largest 1.2", "L3H0", "0.40", NULL, "0.3"],
+        ["VO write", "smallest 0.2", "L3H1", "0.60", NULL, MISSING],
     ]
 
 
@@ -160,15 +160,15 @@ def test_heads_below_chance_are_counted_too(run):
     fact, _ = heads._alignment_facts(group, directions)
     reading = "; ".join(f"{side} larger in 2 (layers 0, 2) and smaller in 2 (layers 0, 3) of 6" for side in READING)
     # Only reliable layers are counted.
-    assert fact == f"{ALIGNED}{reading}; VO output larger in 1 (layer 2) and smaller in 1 (layer 3) of 4."
+    assert fact == f"{ALIGNED}{reading}; VO write larger in 1 (layer 2) and smaller in 1 (layer 3) of 4."
     (table,) = heads._alignment_tables(group, directions)
     assert table.rows[:2] == [
         ["QK query", "largest 9.0", "L0H0", "0.50", NULL, "0.05"],
         ["QK query", "smallest -9.0", "L0H1", "0.50", NULL, "0.05"],
     ]
     assert table.rows[-2:] == [
-        ["VO output", "largest 4.0", "L2H0", "0.50", NULL, "0.05"],
-        ["VO output", "smallest -5.0", "L3H0", "0.50", NULL, "0.05"],
+        ["VO write", "largest 4.0", "L2H0", "0.50", NULL, "0.05"],
+        ["VO write", "smallest -5.0", "L3H0", "0.50", NULL, "0.05"],
     ]
     group["alignment_p_low_family"] += 0.02
     (table,) = heads._alignment_tables(group, directions)
@@ -199,7 +199,7 @@ def test_a_contrast_has_the_numbers_of_its_prompts_and_their_position(run):
 
 def test_no_head_is_named_if_no_direction_is_reliable(tmp_path):
     run = finished_run(tmp_path, {"directions": {"reliability": 0.1}})
-    sides = (*READING, "VO output")
+    sides = (*READING, "VO write")
     assert list(heads._alignment_facts(heads_group(0.5), read_group(run, "directions"))) == [
         ALIGNED + "; ".join(f"{side} has no reliable direction at any layer" for side in sides) + ".",
         LEFT_OUT + ", ".join(f"8 heads of {side} {UNRELIABLE}" for side in sides) + f". {BELOW}",
@@ -218,12 +218,12 @@ def test_heads_whose_input_has_equal_means_are_counted(tmp_path):
         + "; ".join(
             f"{side} is not tested (largest of {n} heads {head}: 0.50)"
             for side, n, head in zip(
-                (*READING, "VO output"), (7, 8, 4, 8), ("L0H0", "L0H0", "L2H0", "L0H0"), strict=True
+                (*READING, "VO write"), (7, 8, 4, 8), ("L0H0", "L0H0", "L2H0", "L0H0"), strict=True
             )
         )
         + "."
     )
-    assert left_out == f"{LEFT_OUT}1 head of QK query (equal means), 4 heads of VO input (equal means). {BELOW}"
+    assert left_out == f"{LEFT_OUT}1 head of QK query (equal means), 4 heads of VO read (equal means). {BELOW}"
 
 
 def test_heads_that_all_have_a_reliable_direction_need_no_second_sentence(tmp_path):
@@ -233,6 +233,6 @@ def test_heads_that_all_have_a_reliable_direction_need_no_second_sentence(tmp_pa
     alignment = np.full((1, 4, 4, 2), 0.5)
     alignment[0, 3] = np.nan
     fact, *left_out = heads._alignment_facts(heads_group(alignment), directions)
-    assert "VO output" not in fact
+    assert "VO write" not in fact
     assert left_out == []
     assert list(heads._alignment_facts(heads_group(np.nan), directions)) == []

@@ -205,17 +205,6 @@ def test_the_section_explains_tests_and_right_angles(tmp_path, monkeypatch):
     assert section.facts[0].startswith(
         f"{PATH}: harmful 3.20 ± 0.10 (steps at right angles give 2.25; n = 4); harmless"
     )
-    assert STEP_NOTES == (
-        "steps at right angles have the measured lengths, and each is at a right angle to all earlier ones; if the "
-        "measured ratio is larger than theirs, steps partly cancel; if it is smaller, steps partly add up; one long "
-        "step, such as that of the last block, can reverse this comparison",
-        "arcs at right angles are as long as the measured arcs, and each starts at a right angle to the great circle "
-        "from the first point",
-        "for a centred cosine, the mean over the prompts of the set is subtracted from each vector; dot products and "
-        "squared norms are summed over prompts before the division",
-        "a centred cosine counts as below or above 0 if its family-wise p over all blocks is at most 0.05; the null is "
-        "the cosine after a permutation of the prompts of one of the two vectors",
-    )
 
 
 def test_cosines_have_a_line_at_zero(tmp_path):
