@@ -29,6 +29,9 @@ MAX_OUTAGES = 6
 """Successive pauses, each twice as long as the one before up to eight times PAUSE_SECONDS, that the loop waits for a
 store that accepts no shard: five minutes, besides the attempts of the store's client."""
 
+RESTART_SECONDS = 2.0
+"""The pause before the second restart of a replica without a commit in between; each later one is twice as long."""
+
 MAX_ATTEMPTS = 3
 """Failures of one shard that end the run, or start the search for a prompt that kills the replica."""
 
@@ -100,10 +103,11 @@ class Callbacks:
 
 @dataclass(eq=False)
 class _Replica:
-    """The loop's state of a replica; `incarnation` counts the deaths."""
+    """The loop's state of a replica; `incarnation` counts all deaths, `n_deaths` the unexpected ones since a commit."""
 
     worker: Worker
     incarnation: int = 0
+    n_deaths: int = 0
     is_ready: bool = False
     is_removed: bool = False
 
@@ -201,7 +205,7 @@ class _Loop:
         elif task.search is not None:
             self._narrow(task, task.search, died=False)
         else:
-            self.is_full, self.n_refusals, self.is_paused = False, 0, False
+            self.is_full, self.n_refusals, self.is_paused, task.replica.n_deaths = False, 0, False, 0
             self.callbacks.committed(task.shard, future.result())
         self._free_slot(task)
 
@@ -220,12 +224,13 @@ class _Loop:
             self.queue.appendleft((task.plan, task.shard, task.search))
         self.callbacks.retried(error.reason)
         if task.incarnation == task.replica.incarnation:  # the first event of this death
+            task.replica.n_deaths += error.reason == DIED and task.search is None
             self._on_death(task.replica, error)
         if error.was_executing and search is None:
             self._count_failure(task, error.reason, error)
 
     def _on_death(self, replica: _Replica, error: ReplicaDiedError) -> None:
-        """Remove the free slots of a dead replica and restart it."""
+        """Remove the free slots of a dead replica, and restart it."""
         replica.incarnation, replica.is_ready = replica.incarnation + 1, False
         self.free_slots = deque(other for other in self.free_slots if other is not replica)
         self._restart(replica, error.reason, error)
@@ -255,9 +260,7 @@ class _Loop:
     def _pause(self, seconds: float) -> None:
         """Dispatch nothing for a while."""
         if not self.is_paused:
-            timer = Timer(seconds, self.events.put, [self._go_on])
-            timer.daemon = True
-            timer.start()
+            self._later(seconds, self._go_on)
         self.is_paused = True
 
     def _go_on(self) -> None:
@@ -301,13 +304,27 @@ class _Loop:
             self.queue.appendleft((task.plan, search.shard, None))
 
     def _restart(self, replica: _Replica, reason: str, error: BaseException) -> None:
+        """Restart a dead replica, at once after its first death, and later after a pause."""
+        self._report_replicas()
+        seconds = restart_pause(replica.n_deaths)
+        if seconds:
+            replica.worker.kill()  # frees its resources during the pause
+            self._later(seconds, partial(self._restart_now, replica, reason, error))
+        else:
+            self._restart_now(replica, reason, error)
+
+    def _restart_now(self, replica: _Replica, reason: str, error: BaseException) -> None:
         ready = replica.worker.restart(reason)
         if ready is None:
             self._remove(replica, error)
             return
-        self._report_replicas()
         self.callbacks.message(f"a replica died and restarts as soon as resources are free: {error}")
         self._when_ready(replica, ready)
+
+    def _later(self, seconds: float, event: Callable[[], None]) -> None:
+        timer = Timer(seconds, self.events.put, [event])
+        timer.daemon = True
+        timer.start()
 
     def _when_ready(self, replica: _Replica, ready: "Future[Any]") -> None:
         ready.add_done_callback(lambda future: self.events.put(partial(self._on_ready, replica, future)))
@@ -315,6 +332,7 @@ class _Loop:
     def _on_ready(self, replica: _Replica, ready: "Future[Any]") -> None:
         error = ready.exception()
         if isinstance(error, ReplicaDiedError):
+            replica.n_deaths += 1
             self._restart(replica, DIED, error)
         elif error is not None:  # a restart would repeat it
             self._remove(replica, error)
@@ -334,6 +352,11 @@ class _Loop:
 
     def _report_replicas(self) -> None:
         self.callbacks.replicas(sum(replica.is_ready for replica in self.replicas))
+
+
+def restart_pause(n_deaths: int) -> float:
+    """Return the seconds before a replica restarts, by the number of its deaths since its last commit."""
+    return RESTART_SECONDS * 2 ** (n_deaths - 2) if n_deaths > 1 else 0.0
 
 
 def _capture_error(shard: ShardPlan, problem: str, error: BaseException) -> CaptureError:

@@ -2,6 +2,7 @@
 
 import re
 import threading
+import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, wait
 from dataclasses import replace
@@ -17,7 +18,7 @@ from theodolite.spec import TokenIds
 from theodolite_jobs.capture.plan import SetPlan, ShardPlan, probe_prompts
 from theodolite_jobs.cluster.ranks import ranks_of_group
 from theodolite_jobs.cluster.replica import REPLICA_ENVIRONMENT, Arithmetic, Assignment, Replica, arithmetic
-from theodolite_jobs.cluster.scheduling import DIED, IN_FLIGHT, OUT_OF_MEMORY, Capture, ReplicaDiedError
+from theodolite_jobs.cluster.scheduling import DIED, IN_FLIGHT, OUT_OF_MEMORY, Capture, ReplicaDiedError, restart_pause
 from theodolite_jobs.cluster.session import Resources, describe_free, has_node_for
 from theodolite_jobs.cluster.write_queue import MAX_SHARDS
 
@@ -178,11 +179,46 @@ def certify_workers(
     wait forever for each other's resources. `message` is called with sentences about what the survey waits for. Within
     `wait_seconds` the cluster may add a node with the `resources` of a replica.
 
+    If all replicas that have started die while they load the model, they restart, after pauses.
+
     Raises:
         ParityError: activations of a replica differ by more than rounding.
         ModelError: a replica cannot load the model.
-        CaptureError: no node fits a replica, all replicas died, or their arithmetic differs.
+        CaptureError: no node fits a replica, all replicas died too often, or their arithmetic differs.
     """
+    for n_deaths in count(1):
+        placed = _placed(workers, resources, wait_seconds, message, gather_seconds)
+        certificates, died = [], []
+        for worker in placed:
+            try:
+                certificates.append(worker.ready.result())
+            except ReplicaDiedError as error:  # the scheduling loop restarts it
+                died.append(error)
+        if certificates:
+            break
+        time.sleep(restart_pause(n_deaths))
+        if not any([worker.restart(DIED) for worker in placed]):  # a list, so that all of them restart
+            raise CaptureError(f"all started replicas died while they loaded the model: {died[0]}") from died[0]
+        message(f"all started replicas died while they loaded the model, and start again: {died[0]}")
+    different = {arithmetic(certificate) for certificate in certificates}
+    if len(different) > 1:
+        raise CaptureError(f"the replicas have different arithmetic, {sorted(different)}; use nodes of one kind")
+    for worker in workers:
+        (worker.expected,) = different
+    for worker in workers:
+        if worker not in placed and (not worker.ready.done() or worker.ready.exception() is None):
+            worker.certify()
+    return dict(certificates[0])
+
+
+def _placed(
+    workers: Sequence[RayWorker],
+    resources: Resources,
+    wait_seconds: float,
+    message: Callable[[str], None],
+    gather_seconds: float,
+) -> list[RayWorker]:
+    """Wait until some replicas have started, and return them; raise CaptureError if no node fits a replica."""
     by_future = {worker.placed: worker for worker in workers}
     placed, missing = wait(by_future, gather_seconds)
     waited = gather_seconds
@@ -197,23 +233,7 @@ def certify_workers(
         waited += gather_seconds
     if missing:
         message(f"{len(placed)} of {len(workers)} replicas have started; the others join when resources are free")
-    certificates, died = [], []
-    for future in placed:
-        try:
-            certificates.append(by_future[future].ready.result())
-        except ReplicaDiedError as error:  # the scheduling loop restarts it
-            died.append(error)
-    if not certificates:
-        raise CaptureError(f"all started replicas died while they loaded the model: {died[0]}") from died[0]
-    different = {arithmetic(certificate) for certificate in certificates}
-    if len(different) > 1:
-        raise CaptureError(f"the replicas have different arithmetic, {sorted(different)}; use nodes of one kind")
-    for worker in workers:
-        (worker.expected,) = different
-    for future in missing:
-        if not by_future[future].ready.done() or by_future[future].ready.exception() is None:
-            by_future[future].certify()
-    return dict(certificates[0])
+    return [by_future[future] for future in placed]
 
 
 def _gather(
@@ -250,6 +270,11 @@ def _is_of_device(error: BaseException) -> bool:
     return isinstance(error, RuntimeError) and re.search("CUDA|CUBLAS|CUDNN|NCCL|HIP", str(error)) is not None
 
 
+def _is_device_memory(error: BaseException) -> bool:
+    """Return whether a GPU, or a library on it, had no memory left outside of the forward passes that run in halves."""
+    return _is_of_device(error) and re.search("out of memory|ALLOC_FAILED", str(error)) is not None
+
+
 def _loop_error(error: BaseException, subject: str, *, was_executing: bool, is_group: bool) -> BaseException:
     """Return ReplicaDiedError for an error after which the loop can retry, else the replica's own TheodoliteError."""
     if isinstance(error, ray.exceptions.RayTaskError):
@@ -258,6 +283,8 @@ def _loop_error(error: BaseException, subject: str, *, was_executing: bool, is_g
             return ReplicaDiedError(OUT_OF_MEMORY, str(cause))
         if isinstance(cause, RankOutOfStepError):
             return ReplicaDiedError(DIED, str(cause), was_executing=False)
+        if _is_device_memory(cause):
+            return ReplicaDiedError(OUT_OF_MEMORY, first_line(cause), was_executing=was_executing)
         # When one rank of a group dies, the other ranks fail in the collective call that waits for it. After an error
         # of a GPU, every later call of its process fails too.
         if (is_group or _is_of_device(cause)) and not isinstance(cause, TheodoliteError):

@@ -38,6 +38,7 @@ def run(workers, count, watch=lambda _seen: None):
 @pytest.fixture(autouse=True)
 def _short_pauses(monkeypatch):
     monkeypatch.setattr(scheduling, "PAUSE_SECONDS", 0.001)
+    monkeypatch.setattr(scheduling, "RESTART_SECONDS", 0.001)
 
 
 @pytest.mark.parametrize(("replicas", "count"), [(1, 0), (1, 7), (3, 40), (8, 5)])
@@ -62,6 +63,21 @@ def test_a_shard_whose_replica_died_is_captured_after_the_restart():
 def test_a_shard_that_kills_three_times_ends_the_run_and_queued_shards_are_not_counted():
     with pytest.raises(CaptureError, match=r"shard set/00002 failed 3 times; last error: killed; committed shards"):
         run([SimulatedReplica({2: 99}, restarts=99) for _ in range(2)], 6)
+
+
+def test_pauses_before_the_restarts_of_a_replica_grow_until_it_commits(monkeypatch):
+    pauses = []
+    monkeypatch.setattr(scheduling, "Timer", lambda seconds, *rest: pauses.append(seconds) or Timer(0, *rest))
+    worker = SimulatedReplica({0: 2, 1: 2, 5: 1, 8: 1}, restarts=99)
+    assert len(run([worker], 9).committed) == 9
+    assert worker.incarnations == 7
+    assert pauses == [scheduling.RESTART_SECONDS * factor for factor in (1, 2, 4)]
+    assert worker.is_killed, "a replica that waits for its restart holds no GPU"
+
+
+def test_a_replica_restarts_without_a_pause_after_out_of_memory_or_a_probe(monkeypatch):
+    monkeypatch.setattr(scheduling, "Timer", lambda *_: pytest.fail("there is no pause"))
+    assert len(run([SimulatedReplica({0: 1, 1: 1}, reason=OUT_OF_MEMORY)], 3).committed) == 3
 
 
 def test_replicas_that_died_while_idle_do_not_count_as_failures_of_a_shard():

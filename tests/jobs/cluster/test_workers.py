@@ -8,7 +8,7 @@ import ray
 from theodolite.errors import CaptureError, ParityError, RankOutOfMemoryError, RankOutOfStepError
 from theodolite_jobs.capture.plan import SetPlan, ShardPlan
 from theodolite_jobs.cluster import workers
-from theodolite_jobs.cluster.scheduling import DIED, OUT_OF_MEMORY, ReplicaDiedError
+from theodolite_jobs.cluster.scheduling import DIED, OUT_OF_MEMORY, RESTART_SECONDS, ReplicaDiedError
 from theodolite_jobs.cluster.session import Resources
 from theodolite_jobs.cluster.workers import MAX_RESTARTS, RayWorker, certify_workers
 
@@ -159,17 +159,24 @@ def test_restarts_are_counted_between_two_commits(made):
     assert all(actor.is_killed for actor in made), "a removed replica holds no GPU"
 
 
+ECC = of_task(RuntimeError("CUDA error: uncorrectable ECC error encountered"))
+
+
+def complete(actor, certificate):
+    actor.process_id.answers[0].set_result(1)
+    if isinstance(certificate, Exception):
+        actor.certify.answers[0].set_exception(certificate)
+    else:
+        actor.certify.answers[0].set_result(certificate)
+
+
 def certified(made, monkeypatch, *certificates):
     """Let each replica return a certificate or an error, or wait for resources if that is None."""
     monkeypatch.setattr(workers, "describe_free", lambda: "none are free")
     started, messages = [worker_of() for _ in certificates], []
     for actor, certificate in zip(made, certificates, strict=True):
-        if isinstance(certificate, Exception):
-            actor.process_id.answers[0].set_result(1)
-            actor.certify.answers[0].set_exception(certificate)
-        elif certificate is not None:
-            actor.process_id.answers[0].set_result(1)
-            actor.certify.answers[0].set_result(certificate)
+        if certificate is not None:
+            complete(actor, certificate)
     return started, certify_workers(started, Resources(1, 0, 1, 1.0), 0, messages.append, 0.2), messages
 
 
@@ -188,9 +195,56 @@ def test_the_loop_restarts_a_replica_that_died_while_it_loaded(made, monkeypatch
     assert isinstance(gone.ready.exception(), ReplicaDiedError)
 
 
-def test_a_survey_ends_when_all_started_replicas_died_while_they_loaded(made, monkeypatch):
-    with pytest.raises(CaptureError, match="all started replicas died while they loaded the model"):
-        certified(made, monkeypatch, ray.exceptions.ActorDiedError())
+@pytest.mark.parametrize("n_deaths", [1, MAX_RESTARTS])
+def test_replicas_that_all_died_while_they_loaded_start_again(made, monkeypatch, n_deaths):
+    """For example, all GPUs of a node have an error that the next process does not see."""
+    later, pauses = iter([ECC] * (n_deaths - 1) + [CERTIFICATE]), []
+    restart = RayWorker.restart
+
+    def complete_after_restart(worker, reason):
+        ready = restart(worker, reason)
+        complete(made[-1], next(later))
+        return ready
+
+    monkeypatch.setattr(RayWorker, "restart", complete_after_restart)
+    monkeypatch.setattr(workers.time, "sleep", pauses.append)
+    _, certificate, messages = certified(made, monkeypatch, ECC)
+    assert certificate == CERTIFICATE
+    assert [message.partition(":")[0] for message in messages] == [
+        "all started replicas died while they loaded the model, and start again"
+    ] * n_deaths
+    assert "uncorrectable ECC" in messages[0]
+    assert pauses == [0.0, *(RESTART_SECONDS * 2**more for more in range(n_deaths - 1))]
+
+
+def test_a_survey_ends_when_replicas_die_again_and_again_while_they_load(made, monkeypatch):
+    restart = RayWorker.restart
+
+    def die_after_restart(worker, reason):
+        if (ready := restart(worker, reason)) is not None:
+            complete(made[-1], ECC)
+        return ready
+
+    monkeypatch.setattr(RayWorker, "restart", die_after_restart)
+    monkeypatch.setattr(workers.time, "sleep", lambda _seconds: None)
+    with pytest.raises(CaptureError, match="all started replicas died while they loaded the model: CUDA error"):
+        certified(made, monkeypatch, ECC)
+    assert len(made) == 1 + MAX_RESTARTS
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "CUDA error: out of memory",
+        "CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`",
+        "cuDNN error: CUDNN_STATUS_ALLOC_FAILED",
+    ],
+)
+def test_after_out_of_memory_in_the_driver_of_a_gpu_the_batches_are_halved(made, text):
+    answer = worker_of().capture(PLAN, SHARD, [], 0).committed
+    made[0].process_id.answers[-1].set_result(1)
+    made[0].capture.answers[0].set_exception(of_task(RuntimeError(text)))
+    assert died(answer) == (OUT_OF_MEMORY, True)
 
 
 @pytest.mark.parametrize(
