@@ -83,8 +83,8 @@ def _analyse(run: Run, spec: SurveySpec, source: ModelSource | None, settings: S
             f"`theodolite verify {run.id} --repair`"
         )
     refuse_changed_captured(run)
-    check_request(spec, run.record.spec.capture.sites, run.record.model.n_layers)
     contrasts = all_contrasts(run, spec.resolved_contrasts())
+    check_request(spec, contrasts, run.record.spec.capture.sites, run.record.model.n_layers)
     requested = requested_groups(run, spec, contrasts)
     context = Context(
         run,
@@ -121,7 +121,6 @@ def compute_groups(context: Context, requested: Sequence[str]) -> tuple[list[str
     """
     computed: list[str] = []
     failed: dict[str, ModelError] = {}
-    before = finished_groups(context.run)
     has_request, is_open = stored_request(context.run) is not None, False
     # The groups that share the passes over the activations are computed together, then each other group alone.
     shared = [name for name in requested if GROUPS[name].uses_passes]
@@ -139,9 +138,8 @@ def compute_groups(context: Context, requested: Sequence[str]) -> tuple[list[str
             failed |= dict.fromkeys(context.stale, error)
         else:
             computed += context.stale
-    # A model that cannot have a group with these options may have it with others, as before.
-    impossible = {name for name, error in failed.items() if isinstance(error, UnsupportedModelError)} - before.keys()
-    close_request(context.run, (set(requested) - failed.keys()) | impossible)
+    unsupported = {name for name, error in failed.items() if isinstance(error, UnsupportedModelError)}
+    close_request(context.run, set(requested) - failed.keys(), unsupported)
     return computed, failed
 
 

@@ -193,7 +193,7 @@ def prepare(
     check_layers(dimensions, layers)
     if anatomy is not None:  # an unknown family is probed after loading
         spec = _with_resolved_sites(spec, anatomy)
-    check_request(spec, spec.capture.sites, dimensions.n_layers)
+    check_request(spec, spec.resolved_contrasts(), spec.capture.sites, dimensions.n_layers)
 
     tokenizer = tokenizer_of(files, spec.model.trust_remote_code) if prompts else None
     templates = {name: resolve_template(name, spec.sets[name], tokenizer) for name in prompts}

@@ -13,7 +13,7 @@ from theodolite.errors import RunDamagedError, SiteNotFoundError, SpecError, Sto
 from theodolite.groups import ANALYSES, GROUPS
 from theodolite.query.runs import spec_of_results, with_analyses
 from theodolite.sites import Site
-from theodolite.spec import SurveySpec
+from theodolite.spec import LEAST_SAMPLES, SurveySpec
 from theodolite.store.manifest import finished_groups, unfinished_request, write_request
 from theodolite.store.result_reader import read_contrasts
 from theodolite.store.runs import Run
@@ -29,25 +29,36 @@ class Request(NamedTuple):
     groups: dict[str, str]
     """For each group, an empty text if it is requested, or else the digest that it had when the request began."""
 
+    replaced: frozenset[str] = frozenset()
+    """The requested groups that were finished before, with other options or damaged: the run must not lose them."""
+
 
 def all_contrasts(run: Run, requested: Contrasts) -> Contrasts:
-    """Return the requested contrasts and those with existing results, so that a new request removes no results."""
+    """Return all contrasts that a run shall have: with results, of the stored request, and of a new request."""
+    stored = stored_request(run)
+    return {**_finished_contrasts(run), **(stored.spec.resolved_contrasts() if stored else {}), **requested}
+
+
+def _finished_contrasts(run: Run) -> Contrasts:
     finished = finished_groups(run)
     with suppress(RunDamagedError):  # the attributes of `curves` and their copy are damaged
-        return {**read_contrasts(run, finished), **requested} if "curves" in finished else requested
-    return requested
+        return dict(read_contrasts(run, finished)) if "curves" in finished else {}
+    return {}
 
 
-def check_request(spec: SurveySpec, sites: Collection[Site], n_layers: int) -> None:
-    """Raise an error if a spec requests what a run with these sites and layers cannot give.
+def check_request(spec: SurveySpec, contrasts: Contrasts, sites: Collection[Site], n_layers: int) -> None:
+    """Raise an error if a spec requests what a run with these contrasts, sites and layers cannot give.
 
     Raises:
-        SpecError: the spec names a group that needs another site.
+        SpecError: the spec names a group that needs another site, or a contrast.
         SiteNotFoundError: `heads.composition` names a layer that the model lacks.
     """
-    for name, site in _NEEDED_SITES.items():
-        if name in (spec.analyses or []) and site not in sites:
+    for name in spec.analyses or []:
+        if name in _NEEDED_SITES and _NEEDED_SITES[name] not in sites:
+            site = _NEEDED_SITES[name]
             raise SpecError(f"analyses: {name!r} needs the site {site}, which is not captured; add it to capture.sites")
+        if "contrasts" in GROUPS[name].needs and not contrasts:
+            raise SpecError(f"analyses: {name!r} compares two prompt sets; add a contrast, or leave {name!r} out")
     composition = spec.heads.composition
     if composition is not None and composition[1] >= n_layers:
         raise SiteNotFoundError(
@@ -65,11 +76,14 @@ def requested_groups(run: Run, spec: SurveySpec, contrasts: Contrasts) -> list[s
         **{str(site): site in captured for site in _NEEDED_SITES.values()},
     }
     possible = {name for name, group in GROUPS.items() if all(available[need] for need in group.needs)}
+    keep = run.record.spec.capture.keep
+    if keep is not None:
+        possible -= {name for name, least in LEAST_SAMPLES.items() if keep < least}
     if not spec.heads.vectors:
         possible.discard("words")  # `words` decodes the vectors of `heads`
     if spec.heads.composition is None:
         possible.discard("composition")
-    requested = set(spec.analyses or ANALYSES) & possible
+    requested = set(ANALYSES if spec.analyses is None else spec.analyses) & possible
     requested |= {name for name in possible if GROUPS[name].always}
     requested |= {required for name in requested for required in GROUPS[name].requires}
     if "heads" in requested:
@@ -86,9 +100,12 @@ def requested_spec(run: Run) -> SurveySpec:
     if composition is not None and composition[1] >= run.record.model.n_layers:
         spec = spec.model_copy(update={"heads": spec.heads.model_copy(update={"composition": None})})
     impossible = {name for name, site in _NEEDED_SITES.items() if site not in captured}
+    if not spec.contrasts:
+        impossible |= {name for name, group in GROUPS.items() if "contrasts" in group.needs}
     if impossible.isdisjoint(spec.analyses or []):
         return spec
-    return spec.model_copy(update={"analyses": [name for name in spec.analyses or [] if name not in impossible]})
+    possible = [name for name in spec.analyses or [] if name not in impossible]
+    return spec.model_copy(update={"analyses": possible or ["curves"]})  # a spec cannot list no analysis
 
 
 def stored_request(run: Run) -> Request | None:
@@ -99,9 +116,10 @@ def stored_request(run: Run) -> Request | None:
     try:
         if "spec" in stored:
             groups = {str(name): str(digest) for name, digest in stored["groups"].items()}
-            return Request(SurveySpec.model_validate(stored["spec"]), groups)
+            return Request(SurveySpec.model_validate(stored["spec"]), groups, frozenset(stored.get("replaced", ())))
         spec = SurveySpec.model_validate(stored)  # an early version stored the spec alone
-        return Request(spec, dict.fromkeys(_groups_of(run, spec), ""))
+        contrasts = {**_finished_contrasts(run), **spec.resolved_contrasts()}
+        return Request(spec, dict.fromkeys(requested_groups(run, spec, contrasts), ""))
     except (AttributeError, KeyError, TypeError, ValidationError) as error:
         raise StoreVersionError(
             f"{run.id}: another version of Theodolite began to compute results, and this version cannot read what was "
@@ -111,7 +129,11 @@ def stored_request(run: Run) -> Request | None:
 
 def store_request(run: Run, request: Request | None) -> None:
     """Store a request in COMPLETE, or remove the stored one."""
-    content = request and {"spec": request.spec.model_dump(mode="json"), "groups": request.groups}
+    content = request and {
+        "spec": request.spec.model_dump(mode="json"),
+        "groups": request.groups,
+        "replaced": sorted(request.replaced),
+    }
     if content != unfinished_request(run):
         write_request(run, content)
 
@@ -124,7 +146,7 @@ def merged_spec(run: Run, spec: SurveySpec, requested: Sequence[str]) -> SurveyS
         spec: requests groups.
         requested: the names of these groups.
     """
-    return _merged(requested_spec(run), spec, requested)
+    return _merged(run, requested_spec(run), spec, requested)
 
 
 def open_request(run: Run, merged: SurveySpec, requested: Collection[str]) -> None:
@@ -135,14 +157,18 @@ def open_request(run: Run, merged: SurveySpec, requested: Collection[str]) -> No
         merged: requests all that the run shall hold.
         requested: the groups to compute.
     """
-    earlier = stored_request(run)
+    earlier, before, finished = stored_request(run), requested_spec(run), finished_groups(run)
     if earlier and earlier.spec == merged and earlier.groups.keys() >= set(requested):
         return  # nothing new, so a repair still knows which results it restores
-    finished = finished_groups(run)
-    # Before the first result, the request of the first survey is only in run.json.
-    first = [] if finished or earlier else _groups_of(run, requested_spec(run))
-    groups = {**finished, **(earlier.groups if earlier else {}), **dict.fromkeys([*first, *requested], "")}
-    store_request(run, Request(merged, groups))
+    wanted = _groups_of(run, before)
+    # The new options can allow what was requested before, for example `words` after the first vectors.
+    new = {*requested, *_groups_of(run, merged)} - set(wanted) | set(requested)
+    if not finished and not earlier:  # the request of the first survey is only in run.json
+        new |= set(wanted)
+    former = earlier or Request(merged, {})
+    groups = {**finished, **former.groups, **dict.fromkeys(sorted(new), "")}
+    replaced = former.replaced | (new & (finished.keys() | {name for name, digest in former.groups.items() if digest}))
+    store_request(run, Request(merged, groups, replaced))
 
 
 def open_repair(run: Run) -> Request:
@@ -150,21 +176,25 @@ def open_repair(run: Run) -> Request:
     earlier, spec = stored_request(run), requested_spec(run)
     requested = _groups_of(run, spec)
     groups = {**dict.fromkeys(requested, ""), **finished_groups(run), **(earlier.groups if earlier else {})}
-    request = Request(_merged(spec, spec, requested), groups)
+    request = Request(_merged(run, spec, spec, requested), groups, earlier.replaced if earlier else frozenset())
     store_request(run, request)
     return request
 
 
-def close_request(run: Run, settled: Collection[str]) -> None:
+def close_request(run: Run, settled: Collection[str], unsupported: Collection[str]) -> None:
     """Remove from the stored request what needs no more work, and the request itself if nothing remains.
 
     Args:
         run: the run.
-        settled: the groups that were computed or are up to date, and those that this model cannot have.
+        settled: the groups that were computed or are up to date.
+        unsupported: the groups that this model cannot have with the requested options. A group that the run had before
+            stays requested, since the model can have it with others.
     """
     request, finished = stored_request(run), finished_groups(run)
     if request is None:
         return
+    never = {name for name in unsupported if not request.groups.get(name) and name not in request.replaced}
+    settled = {*settled, *never}
     wanted = _groups_of(run, requested_spec(run))
     remaining = {
         name: former
@@ -172,14 +202,15 @@ def close_request(run: Run, settled: Collection[str]) -> None:
         # A newer version may have computed a group that this one does not know.
         if name not in settled and finished.get(name) != former and (name in wanted or name not in GROUPS)
     }
-    store_request(run, Request(request.spec, remaining) if remaining else None)
+    replaced = request.replaced & remaining.keys()
+    store_request(run, Request(request.spec, remaining, replaced) if remaining else None)
 
 
 def _groups_of(run: Run, spec: SurveySpec) -> list[str]:
     return requested_groups(run, spec, all_contrasts(run, spec.resolved_contrasts()))
 
 
-def _merged(results: SurveySpec, spec: SurveySpec, requested: Sequence[str]) -> SurveySpec:
+def _merged(run: Run, results: SurveySpec, spec: SurveySpec, requested: Sequence[str]) -> SurveySpec:
     """Return the spec that requests the results of both, with the options of `spec` for the requested groups."""
     options = sorted({own for name in requested if (own := GROUPS[name].options) is not None})
     changes: dict[str, Any] = {name: getattr(spec, name) for name in options}
@@ -190,4 +221,4 @@ def _merged(results: SurveySpec, spec: SurveySpec, requested: Sequence[str]) -> 
     merged = SurveySpec.model_validate({**results.model_dump(mode="json"), **changes, "analyses": None})
     if results.analyses is None or spec.analyses is None:
         return merged
-    return with_analyses(merged, {*results.analyses, *spec.analyses})
+    return with_analyses(merged, {*results.analyses, *spec.analyses, *(run.record.spec.analyses or [])})

@@ -28,7 +28,7 @@ from theodolite.spec_parts import (
 TokenIds = tuple[int, ...]
 """The token ids of a prompt."""
 
-_LEAST_SAMPLES = {"gram": 4, "separation": 10, "basis": 10}
+LEAST_SAMPLES = {"gram": 4, "separation": 10, "basis": 10}
 """The smallest number of stored prompts of a set with which an analysis has a meaning."""
 
 _SENTENCES = PromptSetSpec(source=f"words:{SENTENCES}", template="none", positions="all")
@@ -86,10 +86,10 @@ class SurveySpec(Part):
                 f"gram.samples is {self.gram.samples}, but capture.keep is {keep}; Gram matrices need stored "
                 f"activations, so set gram.samples to {keep} or less, or raise capture.keep"
             )
-        few = [name for name, least in _LEAST_SAMPLES.items() if name in named and keep is not None and keep < least]
+        few = [name for name, least in LEAST_SAMPLES.items() if name in named and keep is not None and keep < least]
         if few:
             raise ValueError(
-                f"analyses: {few[0]!r} needs the activations of at least {_LEAST_SAMPLES[few[0]]} prompts, but "
+                f"analyses: {few[0]!r} needs the activations of at least {LEAST_SAMPLES[few[0]]} prompts, but "
                 f"capture.keep is {keep}"
             )
         if SENTENCES in self.prompts:

@@ -1,10 +1,10 @@
 """A run that lacks requested results says so, whatever stopped their computation, and one command computes them."""
 
-from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from support.damages import UNFINISHED, flip, interrupt, opened, repair_again, settings, store_of
+from support.damages import UNFINISHED, flip, opened, repair_again, settings, store_of
+from support.requests import analyse, killed_after_the_passes, killed_before, survey_again, without_weights
 from support.sealed import reseal
 from support.tiny_survey import spec_of
 
@@ -13,10 +13,7 @@ from theodolite.query.runs import run_state, spec_of_results
 from theodolite.query.verification import verify
 from theodolite.store.checksums import unseal
 from theodolite.store.manifest import finished_groups, unfinished_request
-from theodolite.store.result_reader import read_group
 from theodolite.store.result_writer import drop_groups, remove_groups
-from theodolite_jobs import analysis
-from theodolite_jobs.analysis import analyse_run
 from theodolite_jobs.progress import Console
 from theodolite_jobs.repair.run import repair
 from theodolite_jobs.requested import requested_spec
@@ -31,55 +28,8 @@ def two_vectors(tiny_folder):
     return spec_of(tiny_folder, heads={"vectors": 2})
 
 
-def survey_again(run, spec):
-    survey(spec, Path(), settings(store_of(run)), Console())
-
-
 def store_raw_request(run, request):
     reseal(run / "COMPLETE", requested=request)
-
-
-@contextmanager
-def killed_before(group):
-    """Stop the analysis when it begins to compute a group."""
-    compute = analysis._compute
-
-    def stop(context):
-        if group in context.stale:
-            interrupt()
-        compute(context)
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(analysis, "_compute", stop)
-        with pytest.raises(KeyboardInterrupt):
-            yield
-
-
-def killed_after_the_passes():
-    """Stop the analysis when the groups of the passes are written."""
-    return killed_before("heads")
-
-
-def analyse(run):
-    analyse_run(opened(run), requested_spec(opened(run)), None, settings(store_of(run)), Console())
-
-
-def assert_nothing_to_compute(run):
-    finished = finished_groups(opened(run))
-    analyse(run)
-    assert finished_groups(opened(run)) == finished
-
-
-@contextmanager
-def without_weights(error=None):
-    """Raise an error when the weights are opened."""
-
-    def refuse(*_arguments):
-        raise error or ModelError("there are no weights")
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(analysis, "_open_weights", refuse)
-        yield
 
 
 def test_damaged_results_that_cannot_be_computed_again_stay_requested(damaged, two_vectors, capsys):
@@ -216,57 +166,6 @@ def test_results_that_go_with_replaced_ones_stay_requested(damaged, tiny_folder)
     assert list(verify(opened(damaged))) == []
     assert "words" in finished_groups(opened(damaged))
     assert spec_of_results(opened(damaged)).heads.vectors == 2
-
-
-def test_composition_of_other_options_is_requested_with_new_heads(damaged, tiny_folder):
-    survey_again(damaged, spec_of(tiny_folder, heads={"vectors": 2, "composition": [0, 1]}))
-    survey_again(damaged, spec_of(tiny_folder, analyses=["heads"], heads={"vectors": 2, "fold_norm": True}))
-    assert list(verify(opened(damaged))) == [UNFINISHED]
-    analyse(damaged)
-    assert list(verify(opened(damaged))) == []
-    assert_nothing_to_compute(damaged)
-
-
-def test_results_without_a_new_contrast_are_requested_with_it(damaged, tiny_folder):
-    survey_again(damaged, spec_of(tiny_folder, analyses=["separation", "gram"]))
-    new = {"analyses": ["gram"], "contrasts": {"reversed": {"positive": "harmless", "negative": "harmful"}}}
-    survey_again(damaged, spec_of(tiny_folder, **new))
-    assert list(verify(opened(damaged))) == [UNFINISHED]
-    analyse(damaged)
-    assert "reversed" in read_group(opened(damaged), "separation").contrast
-    assert_nothing_to_compute(damaged)
-
-
-def test_results_that_keep_their_options_are_not_requested_again(damaged, tiny_folder):
-    survey_again(damaged, spec_of(tiny_folder, analyses=["gram"]))
-    survey_again(damaged, spec_of(tiny_folder, analyses=["heads"], heads={"vectors": 2}))
-    assert list(verify(opened(damaged))) == []
-    assert_nothing_to_compute(damaged)
-
-
-def test_composition_that_was_never_requested_stays_away(ray_with_pretend_gpus, tiny_folder, tmp_path):
-    """The spec of run.json has layers of composition, but does not request heads."""
-    spec = spec_of(tiny_folder, analyses=["curves"], heads={"composition": [0, 1]})
-    run = Path(survey(spec, Path(), settings(tmp_path), Console()).url)
-    with killed_before("heads"):
-        survey_again(run, spec_of(tiny_folder, analyses=["heads"], heads={"vectors": 2}))
-    analyse(run)
-    assert list(verify(opened(run))) == []
-    assert "heads" in finished_groups(opened(run))
-    assert "composition" not in finished_groups(opened(run))
-
-
-def test_heads_that_a_model_cannot_have_with_new_options_stay_requested(damaged, tiny_folder, monkeypatch):
-    """The former vectors are removed before the layers are decomposed."""
-
-    def refuse(*_arguments):
-        raise UnsupportedModelError("a weight is not finite")
-
-    survey_again(damaged, spec_of(tiny_folder, heads={"vectors": 3}))
-    monkeypatch.setattr("theodolite_jobs.results.heads._all_layers", refuse)
-    with pytest.raises(UnsupportedModelError):
-        survey_again(damaged, spec_of(tiny_folder, analyses=["heads"], heads={"vectors": 2}))
-    assert list(verify(opened(damaged))) == [UNFINISHED]
 
 
 def test_the_last_survey_decides_although_it_finds_its_results_finished(damaged, tiny_folder, two_vectors):

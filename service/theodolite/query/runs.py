@@ -156,9 +156,11 @@ def spec_of_results(run: Run) -> SurveySpec:
     If the attributes of a group are damaged, its options are those of run.json.
     """
     spec, finished, changes = run.record.spec, finished_groups(run), dict[str, Any]()
-    for name in (name for name, group in GROUPS.items() if group.options == name and name in finished):
-        with suppress(RunDamagedError):
-            changes[name] = read_attributes(run, name)["options"]
+    for name, group in GROUPS.items():
+        # The group with the name of the section decides; without it, for example `travel` has the options of `gram`.
+        if group.options and name in finished and (group.options == name or group.options not in finished):
+            with suppress(RunDamagedError, KeyError):  # `composition`, and older versions, have none
+                changes[group.options] = read_attributes(run, name)["options"]
     if "composition" in finished:  # later options of `heads` may not request it
         with suppress(RunDamagedError, KeyError):  # an older version wrote no layers
             heads = changes.get("heads", spec.heads.model_dump(mode="json"))
