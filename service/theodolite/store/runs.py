@@ -117,6 +117,10 @@ class Run:
     # The content of COMPLETE at the first read, if there is a cache: all reads for one response see the same state.
     complete_snapshot: dict[str, Any] = field(default_factory=dict, compare=False, repr=False)
 
+    def __getstate__(self) -> dict[str, Any]:
+        """Leave out the opened store: Dask's scheduler, which passes runs on to its workers, may not reach it."""
+        return {name: value for name, value in self.__dict__.items() if name != "location"}
+
     @property
     def id(self) -> str:
         """The run's id."""

@@ -1,3 +1,4 @@
+import pickle
 from pathlib import Path
 
 import numpy as np
@@ -10,7 +11,7 @@ from theodolite.digests import digest_of
 from theodolite.errors import RunDamagedError, RunNotFoundError, StoreError, StoreVersionError
 from theodolite.shard_bounds import ShardBounds
 from theodolite.store.layout import prompts_key, tokens_key
-from theodolite.store.objects import check_writable, open_location, put
+from theodolite.store.objects import check_writable, get, open_location, put
 from theodolite.store.prompts import encode_prompts, encode_tokens, read_prompts, read_tokens
 from theodolite.store.runs import create_run, list_run_ids, open_run
 from theodolite.store.tables import encode_table
@@ -24,6 +25,15 @@ def test_a_run_is_created_once_and_never_changed(tmp_path):
     assert again.record == first.record
     assert open_run(str(tmp_path), "tiny-0").record == first.record
     assert list_run_ids(str(tmp_path)) == ["tiny-0"]
+
+
+def test_a_run_passes_through_a_process_without_its_store(tmp_path):
+    """Dask's scheduler loads the tasks that it passes on to its workers; its container has no volume for the store."""
+    run = create_run(str(tmp_path), record_of(ARRAYS, 4))
+    put(run.location, "object", b"content")
+    passed_on = pickle.loads(pickle.dumps(run))
+    assert "location" not in vars(passed_on), "nothing is opened"
+    assert get(pickle.loads(pickle.dumps(passed_on)).location, "object") == b"content"
 
 
 def test_the_error_for_a_missing_run_lists_the_existing_runs(tmp_path):
