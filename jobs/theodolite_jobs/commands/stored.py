@@ -121,8 +121,8 @@ def compare(
         typer.Option(
             min=0.5,
             max=1,
-            help="AUROC from which two sets count as separated: the lower end of its simultaneous 95 % band must reach "
-            "this value.",
+            help="Two sets count as separated if the lower end of the simultaneous 95 % band of their AUROC is at "
+            "least this value.",
         ),
     ] = 0.95,
     output: Annotated[Path, typer.Option(help="Output file (HTML).")] = Path("comparison.html"),

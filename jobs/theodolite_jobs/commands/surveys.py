@@ -130,8 +130,9 @@ def heads(
         str | None,
         typer.Option(
             metavar="FIRST:LAST",
-            help="Also compare pairs of heads in different layers, from FIRST to LAST: the share of the earlier head's "
-            "output that can enter the later head's query, key and value (Q-, K- and V-composition).",
+            help="Also compute composition scores for pairs of heads in different layers, from FIRST to LAST: "
+            "‖W_VO W‖/(‖W_VO‖‖W‖) with W_VO of the earlier head. For Q-, K- and V-composition, W is W_QK, its "
+            "transpose, and W_VO of the later head.",
         ),
     ] = None,
     revision: Revision = None,

@@ -91,8 +91,8 @@ def notes_on(weights: Weights, fold_norm: bool) -> list[str]:
         notes.append(f"queries, keys and values are clipped to ±{attention.clip:g}; the circuits leave this out")
     if anatomy.positions.startswith("rotary"):
         notes.append(
-            "each QK circuit belongs to one offset between query and key, which the coordinate “offset” states; in a "
-            "layer without rotary positions the offset changes nothing"
+            "each QK circuit is computed for one offset between query and key (dimension “offset” of the arrays); "
+            "in a layer without rotary positions the offset changes nothing"
         )
     elif anatomy.positions != "learned":
         notes.append(f"QK leaves out the terms that {anatomy.positions} positions add to the scores")

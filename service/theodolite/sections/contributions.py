@@ -9,6 +9,7 @@ import xarray as xr
 from theodolite.figures.contributions import contributions_figure
 from theodolite.figures.heads import head_map
 from theodolite.groups.permutations import LEVEL
+from theodolite.query.directions import unreliable_layers
 from theodolite.query.first_tokens import set_labels
 from theodolite.query.heads import head_name
 from theodolite.sections.parts import CHANCE, SIDES, Figure, Section, last_position, listed, number, percent
@@ -46,21 +47,19 @@ def _section(run: Run, contributions: xr.Dataset, contrast: str) -> Section | No
     if not np.isfinite(values["final_difference"]):
         return Section(title, [_why_missing(values)])
     name = f"contributions.{contrast}"
+    pale = np.isin(values["layer"], _unreliable(run, contrast)).tolist()
     maps = {
-        "share": ("heads: share of the separation", values["head_share"]),
-        "z": ("heads: z of the share", values["head_z"]),
-        "standardised": (
-            "heads: standardised difference",
-            values["head_standardised"],
-        ),
+        "share": ("heads: share of the separation", values["head_share"], None),
+        "z": ("heads: z of the share", values["head_z"], None),
+        "standardised": ("heads: standardised difference", values["head_standardised"], pale),
     }
     return Section(
         title,
-        list(_facts(values)),
+        list(_facts(values, _reliable_standardised(run, values, contrast))),
         [Figure(name, "Shares of the separation by layer", partial(contributions_figure, values))],
         [
-            Figure(f"{name}.{key}", caption, partial(head_map, of_heads, caption, signed=True), "vo")
-            for key, (caption, of_heads) in maps.items()
+            Figure(f"{name}.{key}", caption, partial(head_map, of_heads, caption, signed=True, pale=faded), "vo")
+            for key, (caption, of_heads, faded) in maps.items()
         ],
         notes=[CHANCE],
         how_to_read=_HOW_TO_READ,
@@ -76,7 +75,18 @@ def _why_missing(values: xr.Dataset) -> str:
     )
 
 
-def _facts(values: xr.Dataset) -> Iterator[str]:
+def _reliable_standardised(run: Run, values: xr.Dataset, contrast: str) -> xr.Dataset:
+    """Return the variables of the standardised differences, NaN at layers whose direction is unreliable."""
+    of_heads = values[[name for name in values if str(name).startswith("head_standardised")]]
+    return of_heads.where(~of_heads["layer"].isin(_unreliable(run, contrast)))
+
+
+def _unreliable(run: Run, contrast: str) -> list[int]:
+    """Return the layers whose direction, directly after attention, is unreliable."""
+    return unreliable_layers(read_group(run, "directions"), contrast, "vo_write")
+
+
+def _facts(values: xr.Dataset, of_heads: xr.Dataset) -> Iterator[str]:
     sums = {"heads": "head_share", "MLPs": "mlp_share", "input of the first block": "embedding_share"}
     texts = {}
     for name, share in sums.items():
@@ -94,17 +104,16 @@ def _facts(values: xr.Dataset) -> Iterator[str]:
         f"MLPs and the input of the first block): {listed(passed)}. This tests how the separation is divided among the "
         "parts, not whether a part separates the sets."
     )
-    standardised = abs(values["head_standardised"])
+    standardised = abs(of_heads["head_standardised"])
     if np.isfinite(standardised).any():
         top = standardised.stack(place=("layer", "head"))
         top = top.isel(place=int(np.nanargmax(top.values)))
         at = {"layer": int(top["layer"]), "head": int(top["head"])}
         yield (
             "Each head's output is also projected onto the difference of the two sets' means in the stream directly "
-            "after the attention of the head's layer. The two "
-            f"sets differ the most in this projection for {head_name(at['layer'], at['head'])}: by "
-            f"{number(values['head_standardised'].sel(at), 2)} pooled standard deviations"
-            f"{_standardised_test(values, at)}"
+            "after the attention of the head's layer. The two sets differ the most in this projection for "
+            f"{head_name(at['layer'], at['head'])}: by {number(of_heads['head_standardised'].sel(at), 2)} pooled "
+            f"standard deviations{_standardised_test(of_heads, at)}"
         )
     yield (
         "The sum over heads and biases differs from attention's output by at most "
@@ -115,14 +124,19 @@ def _facts(values: xr.Dataset) -> Iterator[str]:
 def _standardised_test(values: xr.Dataset, at: Mapping[str, int]) -> str:
     """Return the end of the sentence about standardised differences: how they compare with permuted labels."""
     p = values["head_standardised_p_family"]
+    left_out, without = int(np.isnan(values["head_standardised"]).sum()), ""
+    if left_out:
+        heads = "1 head is" if left_out == 1 else f"{left_out} heads are"
+        without = f"; {heads} left out: the direction is unreliable, or the difference is unknown"
     if not np.isfinite(p).any():
-        return " (the direction is fitted to the same prompts)."
+        return f" (the direction is fitted to the same prompts{without})."
     permuted = values["head_standardised_permuted"].sel(at)
     return (
         f". With permuted labels, the mean absolute difference of this head is {number(permuted, 2)}; each "
         "permutation computes the direction again. The direction is computed from the same prompts, which makes all "
         f"these differences larger. In {int((p <= LEVEL).sum())} of {int(np.isfinite(p).sum())} heads the difference "
-        f"is larger than with permuted labels (family-wise p of at most {LEVEL} over all heads, both signs count)."
+        f"is larger than with permuted labels (family-wise p of at most {LEVEL} over all heads, both signs "
+        f"count{without})."
     )
 
 

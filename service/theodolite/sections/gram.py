@@ -47,10 +47,10 @@ _COLUMNS = {
 
 
 CKA_NOTE = (
-    "a debiased CKA is 1 for equal geometry, and 0 for independent activations; its two controls are the input plus "
-    "the step of another prompt, and the step alone; by chance, the first control is lower in about half of the "
-    "layers, but the layers are not independent, so the number of layers is no test"
+    "a debiased CKA is 1 for equal geometry, and 0 for independent activations; a step is output minus input; the two "
+    "controls are the CKA of the input with the input plus the step of another prompt, and with the step alone"
 )
+_SIZES = "participation ratio and TwoNN dimension depend on n, so compare sets only if their n is equal"
 
 
 def sections(run: Run) -> list[Section]:
@@ -65,7 +65,8 @@ def sections(run: Run) -> list[Section]:
         Figure("gram.shape", f"Shape of each set at {site}", shape),
         Figure(
             "gram.blocks",
-            "Debiased CKA of the input of attention, MLP and block: with the output, and with what the branch adds",
+            "Debiased CKA between the input of attention, MLP or block and its output, and between the input and its "
+            "step",
             blocks,
         ),
     ]
@@ -74,7 +75,7 @@ def sections(run: Run) -> list[Section]:
     facts = list(_shape_facts(gram.sel(position=position), site, labels))
     title = f"Shape and similarity at position {position} ({prompt_counts(gram, labels)})"
     tables, notes = _mean_tables(run, gram, site, position, all_labels), token_notes(run, labels, position)
-    return [Section(title, facts, figures, maps, tables, [*notes, CKA_NOTE])]
+    return [Section(title, facts, figures, maps, tables, [*notes, _SIZES, CKA_NOTE])]
 
 
 def _map(name: str, label: str, similarity: xr.DataArray) -> Figure:
@@ -156,9 +157,7 @@ def _cka(values: xr.Dataset, step: str) -> str:
     if not np.isfinite(cka).any():
         return ""
     other, alone = (f"{np.nanmedian(one):.3f}" if np.isfinite(one).any() else "unknown" for one in controls)
-    known = np.isfinite(cka + controls[0])
-    lower = f", lower in {int((cka > controls[0])[known].sum())} of {int(known.sum())} layers" if known.any() else ""
-    return f"{np.nanmedian(cka):.3f} (controls: input plus another prompt's step {other}{lower}; step alone {alone})"
+    return f"{np.nanmedian(cka):.3f} (controls: input plus another prompt's step {other}; step alone {alone})"
 
 
 def _orthant_facts(values: xr.Dataset) -> Iterator[str]:
@@ -171,15 +170,13 @@ def _orthant_facts(values: xr.Dataset) -> Iterator[str]:
         )
     else:
         equal = active**2 + (1 - active) ** 2
-        more = overlap > equal
         yield (
-            "Share of active hidden units of the MLPs (positive before gating), mean over all usable prompts: "
-            f"{percent(active.min(), 0)} to {percent(active.max(), 0)} over layers and sets. Two prompts of "
-            f"a set agree in {percent(overlap.min(), 0)} to {percent(overlap.max(), 0)} of the hidden units on whether "
-            f"a unit is active. If all units of a layer were active equally often, two prompts would agree in "
-            f"{percent(equal.min(), 0)} to {percent(equal.max(), 0)}. The agreement is larger than that in "
-            f"{int(more.sum())} of {int(np.isfinite(overlap + active).sum())} combinations of layer and set. There, "
-            "some units are probably active more often than others."
+            "Share of active hidden units of the MLPs (the input of the activation function is positive), mean over "
+            f"all usable prompts: {percent(active.min(), 0)} to {percent(active.max(), 0)} over layers and sets. Two "
+            f"prompts of a set agree in {percent(overlap.min(), 0)} to {percent(overlap.max(), 0)} of the hidden units "
+            "on whether a unit is active. If all units of a layer were active equally often, two prompts would agree "
+            f"in {percent(equal.min(), 0)} to {percent(equal.max(), 0)}; units that are active more often than others "
+            "make the agreement larger, even if the prompts have nothing in common."
         )
 
 
@@ -199,7 +196,7 @@ def _mean_tables(run: Run, gram: xr.Dataset, site: str, position: int, labels: M
             f"{labels[sides['negative']]}, r = P - N, without subtraction of noise; * marks geometric medians"
         )
         if any(MISSING in row for row in rows):
-            caption += f"; {MISSING} marks a missing number, such as a cosine with r = 0 or r* = 0"
+            caption += f"; {MISSING} marks a missing value, such as a cosine with r = 0 or r* = 0"
         tables.append(Table(caption, ["layer", *_COLUMNS.values()], rows))
     return tables
 

@@ -19,22 +19,26 @@ from theodolite.store.result_reader import read_group
 from theodolite.store.runs import Run
 
 _LISTED_LAYERS = 6  # more are not listed in a sentence
-_SMALLER = (
-    "directions of permuted labels lie where prompts vary most, and heads often read and write there; so an alignment "
-    "that is smaller than with permuted labels does not mean that the head avoids the direction. Heads that share W_K "
-    "or W_V have alignments that depend on each other"
+_ALIGNMENT_NOTES = (
+    "each side of the heads is tested by itself, for larger and for smaller alignments; p is not corrected for these "
+    "eight tests",
+    "directions from permuted labels are mostly combinations of the directions with the largest variance over prompts; "
+    "heads often read and write these directions, so an alignment that is smaller than with permuted labels does not "
+    "mean that the head avoids the contrast's direction",
+    "heads that share W_K or W_V have alignments that depend on each other",
 )
 
 _SIDES = {"qk_query": "QK query", "qk_key": "QK key", "vo_read": "VO read", "vo_write": "VO write"}
 
 _HOW_TO_READ = (
     "Each cell of a map is one head; select it to open the head's card below the maps. Spectra are singular values of "
-    "the circuits W_QK = s·W_Q R W_Kᵀ and W_VO = W_V W_O, in float64, at offset 0 between query and key. "
-    "A head has four sides: QK query, QK key, VO read, VO write. Alignment is |dᵀM|/σ₁ on the sides QK query and VO "
-    "read, and |M d|/σ₁ on the other two: it is 1 if d is the leading singular vector. On VO write, d is the "
-    "contrast's direction in the stream directly after this attention; on the other three sides, it is the difference "
-    "of the means of the inputs after attention's norm. z is the alignment minus its mean "
-    "under permuted labels, divided by the standard deviation."
+    "the circuits W_QK = s·W_Q R W_Kᵀ and W_VO = W_V W_O, in float64, at offset 0 between query and key; s is the "
+    "scale of the scores, and R the rotary rotation. A head has four sides: QK query, QK key, VO read, VO write. The "
+    "alignment of a circuit M, with the largest singular value σ₁, is |uᵀM|/σ₁ on the sides QK query and VO read, and "
+    "|M u|/σ₁ on the other two: it is 1 if u is the leading singular vector. On VO write, u is the contrast's "
+    "direction in the stream directly after this attention; on the other three sides, u is the difference of "
+    "the means of the inputs after the norm before attention, scaled to length 1. z is the alignment minus its mean "
+    "under permuted labels, divided by their standard deviation."
 )
 
 
@@ -48,7 +52,7 @@ def sections(run: Run) -> list[Section]:
     title = f"Heads: QK and VO circuits of {heads.sizes['layer'] * heads.sizes['head']} attention heads"
     maps, notes = list(_maps(heads, directions)), texts_of(heads.attrs["notes"])
     if np.isfinite(heads["alignment_z"]).any():
-        notes += [CHANCE, _SMALLER]
+        notes += [CHANCE, *_ALIGNMENT_NOTES]
     facts, tables = list(_facts(run, heads, directions)), list(_alignment_tables(heads, directions))
     return [
         Section(title, facts, maps=maps, tables=tables, notes=notes, how_to_read=_HOW_TO_READ),
@@ -99,10 +103,10 @@ def _facts(run: Run, heads: xr.Dataset, directions: xr.Dataset | None) -> Iterat
         yield (
             f"Median dimension of the null space of a query or key projection: {dimension} of {d_model}, "
             f"{percent(dimension / d_model, 1)}. Median share of the variance of attention's input in that null space, "
-            f"at position {position}: "
-            f"{percent(unseen.sel(projection='query').median(), 1)} for queries, "
-            f"{percent(unseen.sel(projection='key').median(), 1)} for keys (sets of {int(counts[counts > 0].min())} "
-            f"to {int(counts.max())} prompts{_sinks(run, heads)})."
+            f"at position {position}: {percent(unseen.sel(projection='query').median(), 1)} for queries, "
+            f"{percent(unseen.sel(projection='key').median(), 1)} for keys (a random subspace of this dimension holds "
+            f"{percent(dimension / d_model, 1)} on average; sets of {int(counts[counts > 0].min())} to "
+            f"{int(counts.max())} prompts{_sinks(run, heads)})."
         )
 
 
@@ -114,12 +118,10 @@ def _copying_facts(heads: xr.Dataset) -> Iterator[str]:
     is_centred = bool(np.isfinite(uncentred).any())
     relative = "relative to the mean logit" if is_centred else "with constants that the softmax ignores"
     yield (
-        f"{int((copying > 0.9).sum())} of {copying.size} heads have a copying score above 0.9: without norms, the sum "
-        "of the eigenvalues of the map from a token's embedding through the head to the logits is more than 0.9 of "
-        f"the sum of their magnitudes, so on the whole tokens raise their own logits ({relative}). "
-        f"The score is below -0.9 in {_counted_heads(int((copying < -0.9).sum()))}: there, on the whole, tokens lower "
-        "their own logits"
-        f"{_random_scores(heads)}."
+        "The copying score is Σλ/Σ|λ| over the eigenvalues λ of the map from token embeddings through the head to "
+        f"logits, without norms. It is above 0.9 in {int((copying > 0.9).sum())} of {copying.size} heads: on the "
+        f"whole, tokens raise their own logits ({relative}). It is below -0.9 in "
+        f"{_counted_heads(int((copying < -0.9).sum()))}: on the whole, tokens lower them.{_random_scores(heads)}"
     )
     if is_centred:
         changed = int((np.sign(copying) != np.sign(uncentred)).where(np.isfinite(copying), False).sum())
@@ -139,8 +141,8 @@ def _random_scores(heads: xr.Dataset) -> str:
         return ""
     many = int((abs(heads["copying_score"]) > 4 * sd).sum())
     return (
-        f"; circuits of random weights have 0 ± {sd:.2f}, and {many} of the scores are more than four times this "
-        "standard deviation away from 0"
+        f" A random W_VO with this model's embeddings gives 0 ± {sd:.2f}; the score differs from 0 by more than four "
+        f"of these standard deviations in {_counted_heads(many)}."
     )
 
 
@@ -232,7 +234,8 @@ def _alignment_tables(heads: xr.Dataset, directions: xr.Dataset | None) -> Itera
         if rows:
             caption = (
                 f"Alignment with {contrast}, and alignment with permuted labels (mean ± standard deviation): the heads "
-                "with the largest and the smallest z of each side; p is over all heads of the side"
+                "with the largest and the smallest z of each side; p is over all heads of the side; the p of a "
+                "smallest z tests for values below those of permuted labels"
             )
             yield Table(caption, ["side", "z", "head", "alignment", "permuted labels", "p"], rows)
 

@@ -22,23 +22,24 @@ BRACKETS = "numbers in square brackets are 95 % intervals"
 
 BAND = (
     "the intervals of smallest and largest values, of accuracy, and of the share of pairs in the right order are "
-    "simultaneous: for each statistic by itself, the intervals of all depths contain all true values with a "
-    "probability of about 95 %; every other interval is for one depth alone"
+    "simultaneous: with a probability of about 95 %, the simultaneous intervals of one statistic contain its true "
+    "values at all depths; every other interval is for one depth"
 )
 """Note of sections that state an extreme over depths."""
 
 CHANCE = (
     "chance is what the same prompts give with permuted labels; in a paired contrast, labels are exchanged only inside "
-    "a pair. The family-wise p of a statistic is the share of permutations whose largest z, over all depths or all "
-    "heads, is at least as large as the z of the statistic. Each statistic, and each side of the heads, is tested by "
-    "itself. The tests are one-sided: they look for values above chance, except where a sentence says otherwise. The "
-    "real labels count as one permutation, so with 200 draws the smallest possible p is 0.005"
+    "a pair. z is a statistic minus its mean with permuted labels, divided by their standard deviation. The "
+    "family-wise p of a statistic is the share of permutations whose largest z, over all depths or all heads, is at "
+    "least as large as the z of the statistic. Each statistic is tested by itself. The tests are one-sided: they look "
+    "for values above chance, unless the text says otherwise. The real labels count as one of the permutations, so "
+    "with 200 random permutations the smallest possible p is 1/201 ≈ 0.005"
 )
 """Note of sections whose sentences have permutation tests."""
 
 
 MISSING = "\N{EN DASH}"
-"""A number that is missing in a table."""
+"""A value that is missing in a table."""
 
 
 def percent(share: SupportsFloat, digits: int) -> str:
@@ -137,10 +138,17 @@ def token_notes(run: Run, labels: Mapping[str, str], position: int) -> list[str]
     varied = [label for name, label in labels.items() if float(variances.sel(set=name)) > 0]
     if not shared or not varied:
         return []
-    return [
+    note = (
         f"at position {position}, all prompts of {' and of '.join(shared)} have the same token, and those of "
-        f"{' and of '.join(varied)} have different tokens; this alone can make the numbers of these sets differ"
-    ]
+        f"{' and of '.join(varied)} have different tokens; this alone can make the statistics of "
+        f"{' and '.join(varied)} differ from those of {' and '.join(shared)}"
+    )
+    if len(shared) > 1:
+        note += (
+            f"; the shared token can also make the statistics of {' and '.join(shared)} agree, so these sets are not "
+            "independent repetitions"
+        )
+    return [note]
 
 
 def labelled(draw: Callable[[], go.Figure], labels: Mapping[str, str]) -> Callable[[], go.Figure]:

@@ -23,7 +23,7 @@ _NAMES = {
 def permutation_facts(tests: xr.Dataset) -> Iterator[str]:
     """Yield a sentence about each statistic of one contrast that is tested against permuted labels, (site, layer)."""
     counts = " and ".join(str(int(tests[f"n_{side}"])) for side in SIDES)
-    texts = {_NAMES[statistic]: _passed(tests, statistic) for statistic in _tested(tests)}
+    texts = {_NAMES[one]: f"{_passed(tests, one)}{_clusters(tests, one)}" for one in _tested(tests)}
     if texts:
         yield (
             f"Number of depths at which a statistic exceeds its values under permuted labels (family-wise p of at most "
@@ -51,6 +51,14 @@ def _tested(tests: xr.Dataset) -> list[str]:
 def _passed(tests: xr.Dataset, statistic: str) -> str:
     p, z = (tests[f"{statistic}_{part}"].values for part in ("p_family", "z"))
     return f"{(p <= LEVEL).sum()} of {np.isfinite(z).sum()}"
+
+
+def _clusters(tests: xr.Dataset, statistic: str) -> str:
+    """Return the largest silhouette, which can exceed chance although it is small; empty for other statistics."""
+    if statistic != "silhouette":
+        return ""
+    largest = np.nanmax(tests["silhouette_null_mean"] + tests["silhouette_z"] * tests["silhouette_null_sd"])
+    return f" (largest value {largest:.3f}; near 0 the sets form no clusters)"
 
 
 def _row(tests: xr.Dataset, statistic: str) -> list[str]:
@@ -96,7 +104,10 @@ def cosine_facts(directions: xr.Dataset, tests: xr.Dataset) -> Iterator[str]:
             text = f"permuted labels give {np.nanmedian(permuted):.2f}{_distinct(cosines - permuted, spread)}"
             texts[site] = f"{np.nanmedian(cosines):.2f} ({text})"
     if texts:
-        yield f"Median cosine between the directions of neighbouring layers: {listed(texts)}."
+        yield (
+            "Median cosine between the directions of neighbouring layers, which share most of the stream: "
+            f"{listed(texts)}."
+        )
 
 
 def _distinct(excess: NDArray[np.float64], spread: NDArray[np.float64]) -> str:
@@ -107,6 +118,6 @@ def _distinct(excess: NDArray[np.float64], spread: NDArray[np.float64]) -> str:
     limit = NormalDist().inv_cdf(1 - LEVEL / len(z))
     many = int((z > limit).sum())
     return (
-        f"; {many} of {len(z)} pairs of layers have a z above {limit:.1f}, "
-        "Bonferroni's limit for these pairs if z is normal"
+        f"; {many} of {len(z)} pairs of layers have a z above {limit:.1f}, Bonferroni's limit for these pairs if z is "
+        "normal"
     )

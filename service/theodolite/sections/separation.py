@@ -41,6 +41,11 @@ _NEAR_CHANCE = (
     "the comparison with permuted labels"
 )
 
+_DEPENDENT = (
+    "all depths share the stream, so the number of depths above chance is not a number of independent findings; sets "
+    "with different words are above chance in most networks, also in untrained ones"
+)
+
 
 def sections(run: Run) -> list[Section]:
     """Return a section for each contrast: separation of held-out prompts, cosines between layers' directions."""
@@ -95,7 +100,7 @@ def _section(
         ],
         [_map(directions, contrast, site) for site in sites],
         permutation_tables(null) if null is not None else [],
-        notes=[BRACKETS, BAND, _NEAR_CHANCE, *([CHANCE] if tests is not None else [])],
+        notes=[BRACKETS, BAND, _NEAR_CHANCE, *([CHANCE, _DEPENDENT] if tests is not None else [])],
     )
 
 
@@ -119,14 +124,15 @@ def _reliability_facts(directions: xr.Dataset) -> Iterator[str]:
         return
     lowest = int(np.nanargmin(reliability.values))
     sentence = (
-        "Smallest reliability of the direction (expected cosine with a direction from the same number of new prompts): "
-        f"{float(reliability[lowest]):.2f} at {layer_of(reliability, lowest)}, where {percent(share[lowest], 0)} of "
-        "the squared distance of the means is noise (estimated from the variances)."
+        "Smallest reliability of the direction (expected cosine with a direction from as many new prompts of the same "
+        f"kind): {float(reliability[lowest]):.2f} at {layer_of(reliability, lowest)}, where "
+        f"{percent(share[lowest], 0)} of the squared distance of the means is noise (estimated from the variances)."
     )
     if few := int((reliability < RELIABLE).sum()):
         sentence += (
-            f" At {few} of {int(np.isfinite(reliability).sum())} depths the reliability is below {RELIABLE}; these "
-            "directions are drawn grey, and left out of the alignments of heads. Counts over depths contain them."
+            f" At {few} of {int(np.isfinite(reliability).sum())} depths the reliability is below {RELIABLE}. Maps draw "
+            "the direction there grey, and statistics of heads leave it out. The numbers of depths in other sentences "
+            "include these depths."
         )
     yield sentence
 
@@ -142,14 +148,15 @@ def _facts(values: xr.Dataset, counts: list[int], null: xr.Dataset | None) -> It
         )
         yield f"No direction can be fitted: {reason}."
         return
-    best = int(np.nanargmax(auroc.values))
+    best, deepest = int(np.nanargmax(auroc.values)), int(np.flatnonzero(np.isfinite(auroc.values))[-1])
     tests = null if null is not None and np.isfinite(null["auroc_z"]).any() else None
     largest = point_text(values, "auroc", best, ".3f", band=True)
     last = ", without the output of the last block" if set(values["site"].values) <= set(HALF_BLOCKS) else ""
     yield (
         f"Largest cross-validated AUROC over {int(np.isfinite(auroc).sum())} depths at which the prompts differ"
-        f"{last}: {largest} at "
-        f"{layer_of(auroc, best)} ({counts[0]} and {counts[1]} prompts; {_auroc_by_chance(tests, best)})."
+        f"{last}: {largest} at {layer_of(auroc, best)}"
+        f"{', the last of them' if best == deepest else ''} ({counts[0]} and {counts[1]} prompts; "
+        f"{_auroc_by_chance(tests, best)})."
     )
     if has_values(values, "paired_accuracy"):
         ordered = point_text(values, "paired_accuracy", best, ".1f", 100, band=True)

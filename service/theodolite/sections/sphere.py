@@ -82,7 +82,10 @@ def _norm_facts(values: xr.Dataset, labels: Mapping[str, str]) -> Iterator[str]:
         ends = {label: f"{float(norm[0]):.3g} and {float(norm[-1]):.3g}" for label, norm in norms.items()}
         yield f"Mean norm of the input of the norm layers “{first}” (first) and “{last}” (last): {listed(ends)}."
     if spreads := {label: text for label, of_set in measured.items() if (text := _spread(of_set))}:
-        yield f"Largest relative standard deviation of the input's norm over prompts: {listed(spreads)}."
+        yield (
+            "Largest relative spread of the input's norm over prompts (standard deviation divided by mean): "
+            f"{listed(spreads)}."
+        )
     shares = {label: of_set["length_variance_share"].dropna("norm") for label, of_set in measured.items()}
     lengths = {
         label: f"median {percent(share.median(), 1)}, at most {percent(share.max(), 1)}"
@@ -101,9 +104,8 @@ def _norm_facts(values: xr.Dataset, labels: Mapping[str, str]) -> Iterator[str]:
     if residual.size:
         worst = str(residual["norm"].values[int(residual.values.argmax())])
         yield (
-            "Before its scale and bias, an output of a norm layer is at most "
-            f"{float(residual.max()):.1e} of the radius away from the sphere of radius √d, at the norm layer "
-            f"“{worst}”. The ε in the formula of the norm causes this."
+            "Largest distance of a norm layer's output, before its scale and bias, from the sphere of radius √d_model: "
+            f"{float(residual.max()):.1e} of the radius, at “{worst}”. The ε in the formula of the norm causes this."
         )
 
 
@@ -175,8 +177,8 @@ def _shared_facts(sphere: xr.Dataset) -> Iterator[str]:
         yield (
             "Overlap of the ellipsoids of two norm layers along a feature (the range that both cover, divided by the "
             f"range that at least one covers): {percent(overlap, 0)} (mean over features, median over pairs; permuted "
-            f"features give {percent(permuted, 0)}, equal ellipsoids 100 %; a different scale of a whole layer lowers "
-            "it too)."
+            f"features give {percent(permuted, 0)}, equal ellipsoids 100 %; a common factor of all "
+            "scales of one norm layer lowers the overlap too)."
         )
     normals = median("plane_normal_cosine")
     random = 0.674 / sphere.sizes["d_model"] ** 0.5  # the median of |N(0, 1)| is 0.674

@@ -15,7 +15,11 @@ from theodolite.sections.travel_variance import variance_facts, variance_table
 from theodolite.store.result_reader import read_finished_table, read_group
 from theodolite.store.runs import Run
 
-_NOTE = "total variances are sums over features, and a few features can dominate them"
+_NOTES = (
+    "total variances are sums over features, and a few features can dominate them",
+    "the parts of the growth depend on what a step is: with whole blocks as steps, the covariance of attention's step "
+    "with the MLP's step would count as variance of the steps",
+)
 
 
 def sections(run: Run) -> list[Section]:
@@ -33,7 +37,7 @@ def sections(run: Run) -> list[Section]:
         for name, (caption, draw) in drawn.items()
     ]
     if np.isfinite(travel["variance_post"].sel(position=position)).any():  # an older run lacks it
-        caption = "Variance after each block: what entered the block, and what its steps add"
+        caption = "Variance after each block: the variance of its input, and the terms of its steps"
         figures.append(Figure("travel.variance", caption, partial(budget_figure, travel, position, labels)))
     curves = read_group(run, "curves")
     quantities = {"norm_mean": read_group(run, "moments")["norm_mean"]}
@@ -49,7 +53,7 @@ def sections(run: Run) -> list[Section]:
     ]
     title = f"Travel and growth at position {position} ({prompt_counts(travel, labels)})"
     parts = variance_table(travel.sel(position=position), labels)
-    notes = [*token_notes(run, labels, position), _NOTE, *STEP_NOTES, *growth_notes(growth)]
+    notes = [*token_notes(run, labels, position), *_NOTES, *STEP_NOTES, *growth_notes(growth)]
     tables = [parts] if parts else []
     tables += [growth_table(growth, labels, position)] if "verdict" in growth else []
     return [Section(title, facts, figures, tables=tables, notes=notes)]

@@ -51,9 +51,9 @@ def growth_notes(growth: pd.DataFrame) -> list[str]:
         return []
     return [
         BRACKETS,
-        "both laws are fitted with errors that are correlated between neighbouring depths (AR(1)), and AIC and "
-        "intervals take this into account; R² compares a quantity's logarithm with the fitted curve without these "
-        "errors, so R² can be negative, and R² and AIC can favour different laws",
+        "both fits assume that errors of neighbouring depths are correlated (AR(1)); AIC and intervals take this into "
+        "account; R² ignores it, and compares a quantity's logarithm with the fitted curve, so R² can be negative, and "
+        "can favour another law than AIC",
         f"a law is chosen if its AIC is at least {AIC_MARGIN:g} lower than that of the other law, at resid_pre and at "
         "resid_mid, with all depths and also without any one of them; an exponential must also change the quantity by "
         f"at least a factor of {_LEAST_FACTOR:.0f}",

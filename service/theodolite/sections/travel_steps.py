@@ -25,12 +25,13 @@ STEP_NOTES = (
     "steps at right angles have the measured lengths, and each is at a right angle to all earlier ones",
     "arcs at right angles have the measured lengths, and each is at a right angle to the great circle from the path's "
     "first point to the point where the arc begins",
-    "a measured ratio above that of steps at right angles means that steps partly cancel, and a ratio below it that "
-    "they partly add up; one long step, such as that of the last block, can reverse this comparison",
+    "if the measured ratio is larger than that of steps at right angles, steps partly cancel; if it is smaller, they "
+    "partly add up; one long step, such as that of the last block, can reverse this comparison",
     "for a centred cosine, the mean over the prompts of the set is subtracted from each vector; dot products and "
     "squared norms are summed over prompts before the division",
-    f"a centred cosine counts as below or above 0 if its family-wise p over all blocks is at most {LEVEL}; the null is "
-    "the cosine after a permutation of the prompts of one of the two vectors",
+    f"a centred cosine is significantly below or above 0 if its two-sided family-wise p over all blocks is at most "
+    f"{LEVEL}; the null is the cosine after a permutation of the prompts of one of the two vectors; with many prompts, "
+    "small cosines are significant too",
 )
 
 
@@ -96,11 +97,13 @@ def _cosine(name: str, places: str, values: xr.Dataset) -> str:
     if is_tested:
         found = cosine.where(p <= LEVEL)
         parts.append(
-            f"below 0 in {int((found < 0).sum())} and above 0 in {int((found > 0).sum())} of {cosine.size} {places}"
+            f"significantly below 0 in {int((found < 0).sum())} and above 0 in {int((found > 0).sum())} of "
+            f"{cosine.size} {places}"
         )
     if name in values:
         raw = values[name].sel(layer=cosine["layer"])
-        parts.append(f"without centring: mean {number(raw.mean(), 2)}, and {number(raw[-1], 2)} in the last of them")
+        last = places.removesuffix("s")
+        parts.append(f"without centring: mean {number(raw.mean(), 2)}, and {number(raw[-1], 2)} in the last {last}")
     n, n_tested = int(values["n_samples"]), int(values["n_tested"])
     parts.append(f"n = {n}, of which {n_tested} for the tests" if is_tested and n_tested != n else f"n = {n}")
     mean, low, high = (number(value, 2) for value in (cosine.mean(), cosine.min(), cosine.max()))

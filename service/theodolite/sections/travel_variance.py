@@ -15,9 +15,9 @@ def variance_facts(travel: xr.Dataset, labels: Mapping[str, str]) -> Iterator[st
     """Yield a sentence about all sets, at one position: where the growth of their variance comes from."""
     growths = {label: growth for name, label in labels.items() if (growth := _growth(travel.sel(set=name)))}
     texts = {
-        label: f"{growth.course} ({percent(sum(growth.steps.values()), 0)} variance of the steps, "
-        f"{percent(sum(growth.covariances.values()), 0)} the covariance term, 2·Cov of step and stream; "
-        f"{percent(growth.last_block, 0)} comes from this last block alone; n = {growth.n})"
+        label: f"{growth.course} ({percent(sum(growth.steps.values()), 0)} from the variance of the steps of "
+        f"{' and '.join(growth.steps)}, {_covariances(growth)}; block {growth.block} alone gives "
+        f"{percent(growth.last_block, 0)}; n = {growth.n})"
         for label, growth in growths.items()
     }
     if texts:
@@ -25,6 +25,13 @@ def variance_facts(travel: xr.Dataset, labels: Mapping[str, str]) -> Iterator[st
             "Growth of the total variance over prompts up to its maximum, and the parts of this growth: "
             f"{listed(texts)}."
         )
+
+
+def _covariances(growth: "_Growth") -> str:
+    """Return the terms 2·Cov(step, stream) of all branches, which can have different signs."""
+    return " and ".join(
+        f"{percent(share, 0)} from 2·Cov(step of {name}, stream)" for name, share in growth.covariances.items()
+    )
 
 
 def variance_table(travel: xr.Dataset, labels: Mapping[str, str]) -> Table | None:
@@ -41,11 +48,12 @@ def variance_table(travel: xr.Dataset, labels: Mapping[str, str]) -> Table | Non
 
 
 class _Growth(NamedTuple):
-    """The growth of one set's variance; shares of it by name of the branch."""
+    """The growth of one set's variance up to the output of `block`; shares of it by name of the branch."""
 
     course: str
     steps: Mapping[str, float]
     covariances: Mapping[str, float]
+    block: int
     last_block: float
     n: int
 
@@ -66,6 +74,7 @@ def _growth(values: xr.Dataset) -> _Growth | None:
     def shares(part: str) -> dict[str, float]:
         return {name: float(until[f"{part}_{branch}"].sum()) / (largest - first) for branch, name in branches.items()}
 
-    course = f"from {first:.3g} to {largest:.3g} after layer {int(after['layer'][top])}"
+    block = int(after["layer"][top])
+    course = f"from {first:.3g} to {largest:.3g} after layer {block}"
     last = float(after[top] - before[top]) / (largest - first)
-    return _Growth(course, shares("variance_step"), shares("twice_covariance"), last, int(values["n_samples"]))
+    return _Growth(course, shares("variance_step"), shares("twice_covariance"), block, last, int(values["n_samples"]))

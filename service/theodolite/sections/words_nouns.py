@@ -25,14 +25,13 @@ _HOW_TO_READ = (
     "similarity of two nouns is the dot product of their embeddings after the norm that precedes attention. The score "
     "is that of one noun as query and the other one as key, at offset 0. Rotary positions have no effect at this "
     "offset, but two nouns of a text never have offset 0. For each noun, all other nouns are ranked by similarity and "
-    "by score. The relatedness of a head is Spearman's correlation of these two rankings, as the mean over nouns: "
-    "1 if the head orders the nouns as the embedding does, 0 if the two orders have no correlation, negative if the "
-    "head gives dissimilar nouns larger scores. “Permuted "
-    "nouns” compares the scores of a noun with the similarities of another noun, 200 times. “Random matrices” replaces "
-    "W_QK by 200 random matrices with the same singular values. The test against random matrices is the stricter one "
-    "if nouns form groups, because even a random matrix gives nouns of one group similar scores. The "
-    "map has a dot on each head that passes both tests. z is the relatedness minus the mean of the permuted nouns, "
-    "over their standard deviation."
+    "by score. The relatedness of a head is Spearman's correlation of these two rankings, as the mean over nouns: 1 if "
+    "the head orders the nouns as the embedding does, 0 if the two orders have no correlation, negative if the head "
+    "gives dissimilar nouns larger scores. “Permuted nouns” compares the scores of a noun with the similarities of "
+    "another noun, 200 times. “Random matrices” replaces W_QK by 200 random matrices with the same singular values. "
+    "The test against random matrices is the stricter one if nouns form groups, because even a random matrix gives "
+    "nouns of one group similar scores. The map has a dot on each head that passes both tests. z is the relatedness "
+    "minus the mean of the permuted nouns, over their standard deviation."
 )
 
 
@@ -49,8 +48,8 @@ def noun_sections(run: Run, words: xr.Dataset) -> list[Section]:
     z = "z of the relatedness against permuted nouns"
     subjects = "Share of nouns that have a spelling of themselves among the keys with the largest scores"
     pairs = (
-        f"Similarities and scores of the first {len(first)} nouns in {head_name(layer, head)}, the largest z against "
-        "permuted nouns"
+        f"Similarities and scores of the first {len(first)} nouns in {head_name(layer, head)}, the head with the "
+        "largest z against permuted nouns"
     )
     facts = [*_relatedness_facts(words, n), *_subject_facts(run, words, n, chance), *_offset_facts(run, words, nouns)]
     dropped = texts_of(words.attrs["nouns_dropped"])
@@ -106,15 +105,15 @@ def _subject_facts(run: Run, words: xr.Dataset, n: int, chance: float) -> Iterat
     passed = words["own_first_p_family"] <= LEVEL
     best = words.stack(place=("layer", "head")).isel(place=int(np.nanargmax(first.values)))
     sentence = (
-        "Heads in which the query of a noun gives its own key the largest score for more nouns than with permuted "
-        f"nouns (family-wise p of at most {LEVEL}, n = {n} nouns): {int(passed.sum())} of {first.size}"
+        "Share of nouns whose query gives the largest score to the noun's own key: above 50 % in "
+        f"{int((first > 0.5).sum())} of {first.size} heads, and larger than with permuted nouns in {int(passed.sum())} "
+        f"(family-wise p of at most {LEVEL}, n = {n} nouns; the stricter test, with random matrices, was not made)"
     )
     if passed.any():
         layers = first["layer"].values[passed.any("head").values]
-        most = int((first.where(passed) > 0.5).sum())
         sentence += (
-            f"; they are in layers {int(layers.min())} to {int(layers.max())}, and their median share of nouns is "
-            f"{percent(first.where(passed).median(), 0)}; in {most} of them the share is above 50 %"
+            f". The heads with more nouns than permuted nouns give are in layers {int(layers.min())} to "
+            f"{int(layers.max())}; their median share is {percent(first.where(passed).median(), 0)}"
         )
     yield (
         f"{sentence}. The largest share is {percent(best['own_first'], 0)}, of "
@@ -125,25 +124,26 @@ def _subject_facts(run: Run, words: xr.Dataset, n: int, chance: float) -> Iterat
     if np.isfinite(keys).any():
         top = keys.stack(place=("layer", "head"))
         top = top.isel(place=int(np.nanargmax(top.values)))
+        layer, head, others = int(top["layer"]), int(top["head"]), _keys_of_others(run)
         yield (
             f"For each noun as query, take the {int(words.attrs['tokens'])} tokens of the vocabulary with the largest "
             "scores as keys. Share of nouns for which a spelling of the noun is among these tokens: largest "
-            f"{percent(top, 0)}, of {head_name(int(top['layer']), int(top['head']))}; median over heads "
-            f"{percent(keys.median(), 1)}; the keys of another noun contain it for "
-            f"{percent(_keys_of_others(run), 1)} (median over heads), and random keys for {percent(chance, 2)} "
-            f"(n = {n} nouns)."
+            f"{percent(top, 0)}, of {head_name(layer, head)}; median over heads {percent(keys.median(), 1)}. The keys "
+            f"of another noun contain a spelling of this noun for {percent(others.loc[layer, head], 1)} of the pairs "
+            f"of nouns in that head, and for {percent(others.median(), 1)} in the median head. Random keys contain one "
+            f"for {percent(chance, 2)} of the nouns (n = {n} nouns; the shares are not tested)."
         )
 
 
-def _keys_of_others(run: Run) -> float:
-    """Return the share of pairs of nouns in which the keys of one have a spelling of the other, median over heads."""
+def _keys_of_others(run: Run) -> "pd.Series[float]":
+    """Return the share of pairs of nouns in which the keys of one have a spelling of the other, by layer and head."""
     keys = read_words(run, "noun_keys")
     keys = keys.assign(**{name: keys[name].str.strip().str.casefold() for name in ("noun", "token")})
     n = keys["noun_id"].nunique()
     others = keys[keys["token"].isin(keys["noun"].unique()) & (keys["token"] != keys["noun"])]
     found = others.drop_duplicates(["layer", "head", "noun_id", "token"]).groupby(["layer", "head"]).size()
     heads = pd.MultiIndex.from_frame(keys[["layer", "head"]].drop_duplicates())
-    return float(found.reindex(heads, fill_value=0).median()) / (n * (n - 1))
+    return found.reindex(heads, fill_value=0) / (n * (n - 1))
 
 
 def _offset_facts(run: Run, words: xr.Dataset, nouns: NDArray[np.int32]) -> Iterator[str]:
@@ -157,9 +157,9 @@ def _offset_facts(run: Run, words: xr.Dataset, nouns: NDArray[np.int32]) -> Iter
     shared = percent(_shared_keys(run, nouns[:n]), 0)
     yield (
         f"Take the {tokens} tokens with the largest scores as keys of a noun at offset 0. The share of them that is "
-        f"still among the best {tokens} at another offset, in the median head: {', '.join(parts)}. Two different nouns "
-        f"share {shared} of these tokens at offset 0, in the median head (each head: mean "
-        f"over the first {n} nouns; a head without rotary positions has 100 %)."
+        f"still among the best {tokens} at another offset, in the median head: {', '.join(parts)} (a head "
+        f"without rotary positions has 100 % at every offset). Two different nouns share {shared} of these tokens at "
+        f"offset 0, in the median head. The numbers of each head are means over the first {n} nouns."
     )
 
 
@@ -188,12 +188,15 @@ def _keys_and_values(run: Run, layer: int, head: int, nouns: NDArray[np.int32]) 
         for noun in nouns
     ]
     caption = (
-        f"Nouns in {head_name(layer, head)}, the head with the largest z against permuted nouns: the most similar "
-        "noun, the noun with the largest score, the tokens with the largest scores as keys, and the tokens with the "
-        "largest logits of the "
-        "noun's embedding plus the head's value; the embedding alone favours the noun itself"
+        f"Nouns in {head_name(layer, head)}, the head with the largest z against permuted nouns. Keys: the tokens with "
+        "the largest scores as keys. Logits: those of the noun's embedding plus the head's value; the embedding alone "
+        "favours the noun itself"
     )
-    return Table(caption, ["noun", "nearest before", "nearest after", "keys", "values"], rows)
+    return Table(
+        caption,
+        ["noun", "most similar noun", "noun with the largest score", "keys", "tokens with the largest logits"],
+        rows,
+    )
 
 
 def _layer_sums(run: Run, words: xr.Dataset, nouns: NDArray[np.int32]) -> Table:
@@ -204,9 +207,9 @@ def _layer_sums(run: Run, words: xr.Dataset, nouns: NDArray[np.int32]) -> Table:
     names = dict(zip(tables[0]["noun_id"], tables[0]["noun"].str.strip(), strict=True))
     rows = [[names[noun], *(_first_tokens(table[table["noun_id"] == noun]) for table in tables)] for noun in nouns]
     caption = (
-        "Tokens with the largest logits of a noun's embedding plus the product of this embedding, after the norm, with "
-        "the sum of W_VO over all heads of a layer. The embedding alone favours the noun itself, and decides where the "
-        "product is short, as it often is in the first layer. Tokens with long embeddings have an advantage"
+        "Tokens with the largest logits of a noun's embedding plus a product: the embedding after the norm, times the "
+        "sum of W_VO over all heads of a layer. If the product is short, as often in the first layer, the embedding "
+        "determines the order, and favours the noun itself. Tokens with long embeddings have an advantage"
     )
     return Table(caption, ["noun", *(f"layer {at}" for at in shown)], rows)
 

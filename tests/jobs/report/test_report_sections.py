@@ -53,7 +53,7 @@ def test_a_missing_number_of_a_table_is_a_dash_with_its_reason(tmp_path):
     page = report_of(tmp_path, {"bad": 5}, contrast("bad", "bad"))
     assert "<td>nan</td>" not in page
     assert page.count("<td>\N{EN DASH}</td>") >= 4 * 3  # four cosines with r = 0 at three layers
-    assert "marks a missing number, such as a cosine with r = 0 or r* = 0</summary>" in page
+    assert "marks a missing value, such as a cosine with r = 0 or r* = 0</summary>" in page
 
 
 def test_a_contrast_of_a_set_with_itself_is_not_called_too_small(tmp_path):

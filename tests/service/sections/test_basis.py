@@ -22,10 +22,8 @@ VALUES = {
 MAPS = "affine map 0.900, orthogonal map 0.800, identity 0.500"
 OUTPUTS = "R² of the outputs of held-out prompts, for {}, median over layers: "
 STEPS = "R² of the steps of held-out prompts, for the affine map of {}, median over layers: "
-ISOMETRY = (
-    "Isometry defect of the affine map of {}, on leading directions of its input, median over layers (a scaled "
-    "rotation has 0): "
-)
+ISOMETRY = "Isometry defect of the affine map of {}, on leading directions of its input, median over layers: "
+LARGER = "the measured defect is larger by more than the error of 0.014 in {} of {} layers; "
 
 
 def group(sublayers=("attention", "mlp", "block"), sets=("harmful",), **changed):
@@ -70,8 +68,8 @@ def test_sentences_state_medians_and_their_references(section_of):
     section = section_of(group())
     better = "the affine map is better than the orthogonal map in 4 of 4 layers and worse in 0"
     defect = (
-        "harmful 0.1200, at most 0.1200 (random steps of the same length give 0.0500; the measured defect is larger in "
-        "4 of 4 layers; the median of the 5 % quantile of the stretches is 0.50, and of the 95 % quantile 2.00)"
+        f"harmful 0.1200, at most 0.1200 (random steps of the same length give 0.0500; {LARGER.format(4, 4)}the median "
+        "of the 5 % quantile of the stretches is 0.50, and of the 95 % quantile 2.00)"
     )
     assert section.facts == [
         f"{OUTPUTS.format('attention')}harmful {MAPS} ({better}, n = 40).",
@@ -164,6 +162,15 @@ def test_a_map_without_leading_directions_has_no_isometry_defect(section_of):
     section = section_of(group(isometry_defect_attention=np.nan, isometry_defect_mlp=[np.nan, 0.1, 0.2, 0.6]))
     (isometry,) = (fact for fact in section.facts if fact.startswith("Isometry"))
     assert isometry.startswith(f"{ISOMETRY.format('the MLP')}harmful 0.2000, at most 0.6000 (")
+
+
+def test_defects_are_counted_if_they_are_larger_than_random_ones_by_more_than_their_error(section_of):
+    defects = [0.05, 0.063, 0.065, np.nan]  # random steps give 0.05; the error is 0.014
+    section = section_of(group(isometry_defect_attention=defects, isometry_defect_mlp=0.04))
+    attention, mlp = (fact for fact in section.facts if fact.startswith("Isometry"))
+    assert LARGER.format(1, 3) in attention
+    assert LARGER.format(0, 4) in mlp
+    assert f"the error of a defect is at most {basis._DEFECT_ERROR}. " in section.how_to_read
 
 
 def test_a_family_without_a_middle_shows_whole_blocks(section_of):

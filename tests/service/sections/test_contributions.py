@@ -33,8 +33,9 @@ VALUES = {
 
 @pytest.fixture
 def section_of(tmp_path):
-    def made(values):
-        (section,) = contributions.sections(finished_run(tmp_path, {"curves": {}, "contributions": values}))
+    def made(values, reliability=0.9):
+        groups = {"curves": {}, "contributions": values, "directions": {"reliability": reliability}}
+        (section,) = contributions.sections(finished_run(tmp_path, groups))
         return section
 
     return made
@@ -67,6 +68,35 @@ def test_sentences_state_shares_beside_those_with_permuted_labels(section_of):
 def test_a_negative_standardised_difference_keeps_its_sign(section_of):
     section = section_of(VALUES | {"head_standardised": np.array([[0.1, 0.0], [0.0, -2.0], [0.0, 0.0], [0.5, 0.0]])})
     assert "for L1H1: by -2.00 pooled" in section.facts[3]
+
+
+UNRELIABLE = np.array([[0.1, 0.9, 0.9, 0.9], [0.9, 0.49, 0.5, 0.9]])[:, None]  # at resid_mid: layer 1
+OUT = " left out: the direction is unreliable, or the difference is unknown"
+
+
+def test_standardised_differences_along_unreliable_directions_are_left_out(section_of):
+    section = section_of(VALUES, UNRELIABLE)
+    assert "for L3H1: by 0.40 pooled standard deviations. With permuted labels" in section.facts[3]
+    assert section.facts[3].endswith(
+        f"In 1 of 6 heads the difference is larger than with permuted labels (family-wise p of at most 0.05 over all "
+        f"heads, both signs count; 2 heads are{OUT})."
+    )
+    # The shares are those along the direction after the last block.
+    assert section.facts[:3] == section_of(VALUES).facts[:3]
+    veils = [len(one.draw().data) for one in section.maps]
+    assert veils == [1, 1, 2]
+
+
+def test_standardised_differences_without_tests_have_the_number_of_heads_that_are_left_out(section_of):
+    values = VALUES | {"head_standardised_p_family": np.nan}
+    fitted = "0.90 pooled standard deviations (the direction is fitted to the same prompts"
+    assert section_of(values).facts[3].endswith(f"{fitted}).")
+    one = np.where((Z == 0) & (np.arange(8).reshape(4, 2) == 1), np.nan, Z / 10)  # L0H1
+    assert section_of(values | {"head_standardised": one}).facts[3].endswith(f"{fitted}; 1 head is{OUT}).")
+
+
+def test_without_a_reliable_direction_no_standardised_difference_is_stated(section_of):
+    assert not any("pooled" in fact for fact in section_of(VALUES, 0.2).facts)
 
 
 def test_the_figure_adds_the_shares_up(section_of):

@@ -65,11 +65,24 @@ def test_heads_are_counted_by_the_sign_of_a_high_copying_score(uncentred, relati
     scores = xr.DataArray([[0.95, 0.9], [0.91, -0.95]], dims=("layer", "head"))
     scores = scores.assign_coords(layer=range(2), head=range(2))
     data = {"copying_score": scores, "copying_score_uncentred": scores * 0 + uncentred}
-    assert next(heads._copying_facts(xr.Dataset(data))) == (
-        "2 of 4 heads have a copying score above 0.9: without norms, the sum of the eigenvalues of the map from "
-        "a token's embedding through the head to the logits is more than 0.9 of the sum of their magnitudes, so on the "
-        f"whole tokens raise their own logits ({relative}). The score is below -0.9 in 1 head: there, on the "
-        "whole, tokens lower their own logits."
+    expected = (
+        "The copying score is Σλ/Σ|λ| over the eigenvalues λ of the map from token embeddings through the head to "
+        f"logits, without norms. It is above 0.9 in 2 of 4 heads: on the whole, tokens raise their own logits "
+        f"({relative}). It is below -0.9 in 1 head: on the whole, tokens lower them."
+    )
+    assert next(heads._copying_facts(xr.Dataset(data))) == expected
+    assert next(heads._copying_facts(xr.Dataset(data | {"copying_score_random_sd": np.nan}))) == expected
+
+
+@pytest.mark.parametrize(("sd", "distinct"), [(0.2, "2 heads"), (0.23, "1 head"), (0.24, "0 heads")])
+def test_copying_scores_are_compared_with_those_of_random_circuits(sd, distinct):
+    scores = xr.DataArray([[0.5, 0.85], [0.1, -0.95]], dims=("layer", "head"))
+    scores = scores.assign_coords(layer=range(2), head=range(2))
+    data = {"copying_score": scores, "copying_score_uncentred": scores * np.nan, "copying_score_random_sd": sd}
+    (fact,) = heads._copying_facts(xr.Dataset(data))
+    assert fact.endswith(
+        f" on the whole, tokens lower them. A random W_VO with this model's embeddings gives 0 ± {sd:.2f}; the score "
+        f"differs from 0 by more than four of these standard deviations in {distinct}."
     )
 
 
@@ -103,9 +116,9 @@ def test_the_section_has_a_table_of_tested_alignments(tmp_path, monkeypatch, z):
         )
     ]
     assert [table.rows for table in section.tables] == ([] if np.isnan(z) else [rows])
-    assert (CHANCE in section.notes) == np.isfinite(z)
+    assert section.notes == ([CHANCE, *heads._ALIGNMENT_NOTES] if np.isfinite(z) else [])
     assert section.facts[-1] == (
         "Median dimension of the null space of a query or key projection: 3 of 8, 37.5 %. Median share of the variance "
-        "of attention's input in that null space, at position -1: 25.0 % for queries, 25.0 % for keys (sets of 4 to 4 "
-        "prompts)."
+        "of attention's input in that null space, at position -1: 25.0 % for queries, 25.0 % for keys (a random "
+        "subspace of this dimension holds 37.5 % on average; sets of 4 to 4 prompts)."
     )

@@ -2,9 +2,10 @@
 
 import numpy as np
 import pytest
+import xarray as xr
 from support.finished_runs import finished_run
 
-from theodolite.sections import curves, gram
+from theodolite.sections import curves, gram, parts
 
 SHAPE = {
     "participation_ratio": 20.0,
@@ -92,7 +93,7 @@ def test_cka_through_a_block_stands_beside_the_step_of_another_prompt_and_the_st
     section = section_of(tmp_path, gram, "gram", {**SHAPE, **THROUGH, **PERMUTED, **BRANCHES})
     numbers = {"attention": (0.994, 0.712, 0.763), "the MLP": (0.98, 0.8, 0.9), "the whole block": (0.97, 0.75, 0.85)}
     for step, (cka, other, alone) in numbers.items():
-        text = CONTROLS.format(f"{cka:.3f}", f"{other:.3f}, lower in 4 of 4 layers", f"{alone:.3f}")
+        text = CONTROLS.format(f"{cka:.3f}", f"{other:.3f}", f"{alone:.3f}")
         assert cka_of(section, step) == f"{CKA.format(step)}harmful {text}; harmless {text}."
     assert not any("leave out" in fact for fact in section.facts)
     assert lines_of(section, "gram.blocks").count("harmful, attention") == 2
@@ -102,8 +103,8 @@ def test_medians_of_cka_are_over_the_layers_of_each_set(tmp_path):
     by_set = np.array([[0.9, 0.8, np.nan, 0.7], [0.1, 0.2, 0.3, 0.4]])[:, None]
     permuted = by_set / [[[10]], [[0.5]]]
     values = {**SHAPE, "cka_block": by_set, "cka_block_permuted": permuted, "cka_block_branch": by_set / 2}
-    harmful = CONTROLS.format("0.800", "0.080, lower in 3 of 3 layers", "0.400")
-    harmless = CONTROLS.format("0.250", "0.500, lower in 0 of 4 layers", "0.125")
+    harmful = CONTROLS.format("0.800", "0.080", "0.400")
+    harmless = CONTROLS.format("0.250", "0.500", "0.125")
     assert cka_of(section_of(tmp_path, gram, "gram", values), "the whole block") == (
         f"{CKA.format('the whole block')}harmful {harmful}; harmless {harmless}."
     )
@@ -134,7 +135,7 @@ def test_medians_of_cka_leave_out_and_name_sets_of_one_direction(tmp_path):
     cka = np.array([0.9, 0.5])[:, None, None]
     values = {**SHAPE, **THROUGH, "cka_attention": cka, "cka_attention_permuted": cka / 2}
     section = section_of(tmp_path, gram, "gram", {**values, "participation_ratio": ratios})
-    controls = CONTROLS.format("0.900", "0.450, lower in 4 of 4 layers", "unknown")
+    controls = CONTROLS.format("0.900", "0.450", "unknown")
     harmful = f"{CKA.format('attention')}harmful {controls}"
     assert cka_of(section, "attention") == f"{harmful}."
     assert starting(section, "The medians of CKA") == (
@@ -143,7 +144,7 @@ def test_medians_of_cka_leave_out_and_name_sets_of_one_direction(tmp_path):
     )
     ratios[1, 0, 0, 2] = 2.0
     section = section_of(tmp_path / "half", gram, "gram", {**values, "participation_ratio": ratios})
-    harmless = CONTROLS.format("0.500", "0.250, lower in 4 of 4 layers", "unknown")
+    harmless = CONTROLS.format("0.500", "0.250", "unknown")
     assert cka_of(section, "attention") == f"{harmful}; harmless {harmless}."
     assert not any("leave out" in fact for fact in section.facts)
 
@@ -190,23 +191,11 @@ def test_equal_signs_of_hidden_units_stand_beside_those_of_units_with_the_same_s
     section = section_of(tmp_path, gram, "gram", {**SHAPE, "orthant_occupancy": active, "orthant_overlap": overlap})
     # p² + (1 - p)² is 50 % for p = 50 %, and 82 % for p = 10 %.
     assert starting(section, "Share of active hidden units") == (
-        "Share of active hidden units of the MLPs (positive before gating), mean over all usable prompts: 10 % to 50 % "
-        "over layers and sets. Two prompts of a set agree in 60 % to 95 % of the hidden units on whether a unit is "
-        "active. If all units of a layer were active equally often, two prompts would agree in 50 % to 82 %. The "
-        "agreement "
-        "is larger than that in 7 of 7 combinations of layer and set. There, some units are probably active more often "
-        "than others."
-    )
-
-
-def test_layers_whose_hidden_units_agree_in_no_more_than_that_are_not_counted(tmp_path):
-    overlap = np.array([[0.5, 0.8, np.nan, 0.2], [0.4, 0.6, 0.5, 0.1]])[:, None]
-    section = section_of(tmp_path, gram, "gram", {**SHAPE, "orthant_occupancy": 0.5, "orthant_overlap": overlap})
-    assert starting(section, "Share of active hidden units").endswith(
-        "Two prompts of a set agree in 10 % to 80 % of the hidden units on whether a unit is active. If all units of a "
-        "layer were active equally often, two prompts would agree in 50 % to 50 %. The agreement is larger than that "
-        "in 2 "
-        "of 7 combinations of layer and set. There, some units are probably active more often than others."
+        "Share of active hidden units of the MLPs (the input of the activation function is positive), mean over all "
+        "usable prompts: 10 % to 50 % over layers and sets. Two prompts of a set agree in 60 % to 95 % of the hidden "
+        "units on whether a unit is active. If all units of a layer were active equally often, two prompts would agree "
+        "in 50 % to 82 %; units that are active more often than others make the agreement larger, even if the prompts "
+        "have nothing in common."
     )
 
 
@@ -278,9 +267,22 @@ def test_sets_whose_prompts_share_their_last_token_are_told_from_the_others(tmp_
     (section,) = gram.sections(run)
     assert section.notes == [
         "at position -1, all prompts of harmful have the same token, and those of harmless have different tokens; this "
-        "alone can make the numbers of these sets differ",
+        "alone can make the statistics of harmless differ from those of harmful",
+        gram._SIZES,
         gram.CKA_NOTE,
     ]
     variances[1, 0, 0, 0] = 0.0
     (equal,) = gram.sections(finished_run(tmp_path / "equal", {"curves": {"variance_mean": variances}, "gram": SHAPE}))
-    assert equal.notes == [gram.CKA_NOTE]
+    assert equal.notes == [gram._SIZES, gram.CKA_NOTE]
+
+
+def test_several_sets_that_share_a_token_are_not_independent(monkeypatch):
+    dims = ("set", "site", "position", "layer")
+    labels = {"set": ["a", "b", "c"], "site": ["resid_pre"], "position": [-1], "layer": [0]}
+    entering = xr.Dataset({"variance_mean": (dims, np.array([0.0, 2.0, 0.0]).reshape(3, 1, 1, 1))}, labels)
+    monkeypatch.setattr(parts, "read_group", lambda *_: entering)
+    assert parts.token_notes(None, {"a": "one", "b": "two", "c": "three"}, -1) == [
+        "at position -1, all prompts of one and of three have the same token, and those of two have different tokens; "
+        "this alone can make the statistics of two differ from those of one and three; the shared token can also make "
+        "the statistics of one and three agree, so these sets are not independent repetitions"
+    ]

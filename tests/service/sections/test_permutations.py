@@ -31,6 +31,7 @@ NULLS = {
 AUROC = ["AUROC", "4 of 8", "9.0", "layer 1 mid", "0.95", "0.5 ± 0.05", "0.005"]
 PAIRS = ["share of pairs in the right order", "1 of 7", "6.0", "layer 3 mid", "0.983", "0.5 ± 0.08", "0.005"]
 DISTANCE = ["distance of the two means", "1 of 8", "5.0", "layer 0 pre", "4.5", "2 ± 0.5", "0.005"]
+CLUSTERS = " (largest value 0.124; near 0 the sets form no clusters)"
 SILHOUETTE = ["silhouette of the two sets", "1 of 8", "12.0", "layer 2 pre", "0.124", "0.004 ± 0.01", "0.005"]
 COLUMNS = ["statistic", "depths above chance", "largest z", "depth", "value there", "permuted labels", "p"]
 CAPTION = (
@@ -61,7 +62,7 @@ def permuted(**changed):
 def section_of(tmp_path, tests=None, **changed):
     groups = {"curves": {}, "directions": {}, "separation": SEPARATION | changed}
     (section,) = separation.sections(finished_run(tmp_path, groups | ({"permutations": tests} if tests else {})))
-    assert (CHANCE in section.notes) == (tests is not None)
+    assert section.notes[3:] == ([CHANCE, separation._DEPENDENT] if tests else [])
     return section
 
 
@@ -77,23 +78,25 @@ def starting(facts, text):
 
 def counted(*rows):
     """Return the sentence about the statistics in these rows of the table."""
-    return f"{DEPTHS}{'; '.join(f'{name} {passed}' for name, passed, *_ in rows)}."
+    texts = [f"{name} {passed}{CLUSTERS if name == SILHOUETTE[0] else ''}" for name, passed, *_ in rows]
+    return f"{DEPTHS}{'; '.join(texts)}."
 
 
 def test_a_sentence_counts_the_depths_of_all_tested_statistics_and_a_table_has_their_largest_z(tmp_path):
     section = section_of(tmp_path, permuted())
     assert starting(section.facts, "Number of depths") == (
         f"{DEPTHS}AUROC 4 of 8; share of pairs in the right order 1 of 7; distance of the two means 1 of 8; silhouette "
-        "of the two sets 1 of 8."
+        f"of the two sets 1 of 8{CLUSTERS}."
     )
     assert section.tables == [Table(CAPTION, COLUMNS, [AUROC, PAIRS, DISTANCE, SILHOUETTE])]
 
 
 def test_the_note_on_chance_says_what_is_permuted_and_tested():
     assert "in a paired contrast, labels are exchanged only inside a pair. " in CHANCE
-    assert "Each statistic, and each side of the heads, is tested by itself. " in CHANCE
-    assert "tests are one-sided: they look for values above chance, except where a sentence says otherwise. " in CHANCE
-    assert CHANCE.endswith("so with 200 draws the smallest possible p is 0.005")
+    assert "z is a statistic minus its mean with permuted labels, divided by their standard deviation. " in CHANCE
+    assert "Each statistic is tested by itself. " in CHANCE
+    assert "tests are one-sided: they look for values above chance, unless the text says otherwise. " in CHANCE
+    assert CHANCE.endswith("so with 200 random permutations the smallest possible p is 1/201 ≈ 0.005")
 
 
 def test_a_statistic_without_a_test_is_left_out(tmp_path):
@@ -116,6 +119,16 @@ def test_a_statistic_that_never_passes_has_its_largest_z(tmp_path):
     section = section_of(tmp_path, permuted(silhouette_p_family=0.06))
     assert starting(section.facts, "Number of depths") == counted(AUROC, PAIRS, DISTANCE, silhouette)
     assert [table.rows for table in section.tables] == [[AUROC, PAIRS, DISTANCE, silhouette]]
+
+
+def test_the_largest_silhouette_can_lie_at_another_depth_than_the_largest_z(tmp_path):
+    mean = np.full((2, 4), 0.004)[:, None]
+    mean[1, 0, 3] = 0.3  # z is 1 there, and the standard deviation 0.01
+    section = section_of(tmp_path, permuted(silhouette_null_mean=mean))
+    assert starting(section.facts, "Number of depths").endswith(
+        "silhouette of the two sets 1 of 8 (largest value 0.310; near 0 the sets form no clusters)."
+    )
+    assert [table.rows[-1] for table in section.tables] == [SILHOUETTE]
 
 
 def test_controls_state_their_largest_auroc_beside_permuted_labels(tmp_path):
@@ -156,6 +169,18 @@ def test_the_largest_auroc_says_which_depths_it_is_over(tmp_path):
         "Largest cross-validated AUROC over 8 depths at which the prompts differ, without the output of the last "
         "block: 0.900 [0.750, 0.975] at layer 0 pre (64 and 63 prompts; chance gives 0.5)."
     )
+
+
+@pytest.mark.parametrize(("last", "of_depths"), [(0.7, 8), (np.nan, 7)])
+def test_the_largest_auroc_says_if_its_depth_is_the_last_one(tmp_path, last, of_depths):
+    auroc = np.array([[0.5, 0.6, 0.6, 0.8], [0.5, 0.6, 0.6, last]])[:, None]  # the last depth is layer 3 mid
+    text = starting(facts_of(tmp_path, auroc=auroc), "Largest cross-validated AUROC")
+    assert f" over {of_depths} depths " in text
+    ending = ", the last of them" if np.isnan(last) else ""
+    assert f" at layer 3 pre{ending} (64 and 63 prompts; " in text
+    auroc[1, 0, 3] = 0.9
+    deepest = starting(facts_of(tmp_path / "deepest", auroc=auroc), "Largest cross-validated AUROC")
+    assert " at layer 3 mid, the last of them (64 and 63 prompts; " in deepest
 
 
 def test_the_largest_auroc_stands_beside_that_of_permuted_labels(tmp_path):
@@ -199,6 +224,7 @@ def cosines(*neighbours):
     return matrix
 
 
+COSINES = "Median cosine between the directions of neighbouring layers, which share most of the stream: "
 ABOVE = "of 3 pairs of layers have a z above 2.1, Bonferroni's limit for these pairs if z is normal)"
 
 
@@ -218,8 +244,7 @@ def test_cosines_between_neighbouring_layers_of_all_sites_stand_in_one_sentence(
     groups = {"curves": {}, "directions": {"direction_cosine": own}, "separation": SEPARATION, "permutations": tests}
     (section,) = separation.sections(finished_run(tmp_path, groups))
     assert starting(section.facts, "Median cosine") == (
-        "Median cosine between the directions of neighbouring layers: resid_pre 0.98 (permuted labels give 0.70; 3 "
-        f"{ABOVE}{expected}."
+        f"{COSINES}resid_pre 0.98 (permuted labels give 0.70; 3 {ABOVE}{expected}."
     )
 
 
@@ -229,8 +254,7 @@ def test_cosines_without_a_spread_of_permuted_labels_have_no_limit(tmp_path):
     groups = {"curves": {}, "directions": {"direction_cosine": own}, "separation": SEPARATION, "permutations": tests}
     (section,) = separation.sections(finished_run(tmp_path, groups))
     assert starting(section.facts, "Median cosine") == (
-        "Median cosine between the directions of neighbouring layers: resid_pre 0.98 (permuted labels give 0.70); "
-        "resid_mid 0.20 (permuted labels give 0.25)."
+        f"{COSINES}resid_pre 0.98 (permuted labels give 0.70); resid_mid 0.20 (permuted labels give 0.25)."
     )
 
 

@@ -21,7 +21,8 @@ def run(tmp_path):
 
 
 SMALLEST = (
-    "Smallest reliability of the direction (expected cosine with a direction from the same number of new prompts): "
+    "Smallest reliability of the direction (expected cosine with a direction from as many new prompts of the same "
+    "kind): "
 )
 
 
@@ -29,8 +30,8 @@ def test_the_section_names_the_least_reliable_direction(run):
     (section,) = separation.sections(run)
     assert [fact for fact in section.facts if "reliability" in fact] == [
         f"{SMALLEST}0.20 at layer 0 mid, where 85 % of the squared distance of the means is noise (estimated from the "
-        "variances). At 3 of 7 depths the reliability is below 0.5; these directions are drawn grey, and left "
-        "out of the alignments of heads. Counts over depths contain them."
+        "variances). At 3 of 7 depths the reliability is below 0.5. Maps draw the direction there grey, and statistics "
+        "of heads leave it out. The numbers of depths in other sentences include these depths."
     ]
 
 
@@ -99,7 +100,8 @@ ALIGN = (
 ALIGNED = ALIGN.format("", "")
 CAPTION = (
     "Alignment with refusal, and alignment with permuted labels (mean ± standard deviation): the heads with the "
-    "largest and the smallest z of each side; p is over all heads of the side"
+    "largest and the smallest z of each side; p is over all heads of the side; the p of a smallest z tests for values "
+    "below those of permuted labels"
 )
 COLUMNS = ["side", "z", "head", "alignment", "permuted labels", "p"]
 NULL = "0.25 ± 0.12"

@@ -12,7 +12,7 @@ NORMS = ["0.attention", "0.mlp", "final"]
 
 
 PLANE = np.ones((3, 20))
-SPREAD = "Largest relative standard deviation of the input's norm over prompts: "
+SPREAD = "Largest relative spread of the input's norm over prompts (standard deviation divided by mean): "
 FITTED = (
     "there a Gaussian with the mean and covariance of {} gives 7.00 %; over all norm layers, the measured value is "
     "{:.2f} to {:.2f} times that of the Gaussian, median {:.2f}"
@@ -151,6 +151,15 @@ def test_sets_without_a_number_are_left_out_of_its_sentence(section_of):
     assert [fact.partition(": ")[2].startswith("harmless ") for fact in unmeasured.facts[:3]] == [True] * 3
 
 
+def test_the_largest_distance_from_the_sphere_has_its_norm_layer(section_of):
+    residual = np.array([[1e-6, 3e-5, np.nan], [2e-6, 4e-5, 1e-5]])[:, None]
+    section = section_of(sphere_group(0.07, PLANE, ellipsoid_residual=residual))
+    assert starting(section, "Largest distance") == (
+        "Largest distance of a norm layer's output, before its scale and bias, from the sphere of radius √d_model: "
+        "4.0e-05 of the radius, at “0.mlp”. The ε in the formula of the norm causes this."
+    )
+
+
 def test_ellipsoids_are_described_by_quantiles_and_dead_features(section_of):
     scales = np.ones((3, 101))
     scales[1] = np.linspace(1, 3, 101)  # quantiles 1.1, 2 and 2.9
@@ -177,7 +186,7 @@ CORRELATION = (
 OVERLAP = (
     "Overlap of the ellipsoids of two norm layers along a feature (the range that both cover, divided by the range "
     "that at least one covers): 70 % (mean over features, median over pairs; permuted features give 45 %, equal "
-    "ellipsoids 100 %; a different scale of a whole layer lowers it too)."
+    "ellipsoids 100 %; a common factor of all scales of one norm layer lowers the overlap too)."
 )
 
 

@@ -25,10 +25,9 @@ BUDGET = {
 }
 GROWTH = "Growth of the total variance over prompts up to its maximum, and the parts of this growth"
 # Growth 10: attention 4 and 0, the MLP 2 and 4; 5 in the last block.
-WHOLE = (
-    "from 1 to 11 after layer 3 (60 % variance of the steps, 40 % the covariance term, 2·Cov of step and stream; 50 % "
-    "comes from this last block alone; n = 401)"
-)
+STEPS = "% from the variance of the steps of attention and the MLP"
+COVARIANCES = "{} % from 2·Cov(step of attention, stream) and {} % from 2·Cov(step of the MLP, stream)"
+WHOLE = f"from 1 to 11 after layer 3 (60 {STEPS}, {COVARIANCES.format(0, 40)}; block 3 alone gives 50 %; n = 401)"
 BLOCKS = {"variance_step_block": 1.75, "twice_covariance_block": np.array([-0.5, 0.5, 0.5, 2.5])}  # 7 and 3
 PARTS = ["from 1 to 11 after layer 3", "40 %", "20 %", "0 %", "40 %", "50 %"]
 
@@ -78,6 +77,7 @@ def test_the_section_has_the_table_unless_blocks_are_parallel(tmp_path, monkeypa
     monkeypatch.setattr(travel, "read_finished_table", lambda *_: growth)
     (section,) = travel.sections(run)
     assert [table.rows for table in section.tables] == [[["harmful", *PARTS], ["harmless", *PARTS]]] * n_tables
+    assert set(travel._NOTES) < set(section.notes)
 
 
 def test_a_variance_that_falls_again_is_divided_up_to_its_maximum(travel_of):
@@ -85,8 +85,8 @@ def test_a_variance_that_falls_again_is_divided_up_to_its_maximum(travel_of):
     (growth,) = variance_facts(values, LABELS)
     # Growth 3.5 over two blocks: attention 2 and −1, the MLP 1 and 1; 2.5 in the second block.
     assert growth == (
-        f"{GROWTH}: harmful (marked) from 1 to 4.5 after layer 1 (86 % variance of the steps, 0 % the covariance term, "
-        "2·Cov of step and stream; 71 % comes from this last block alone; n = 401)."
+        f"{GROWTH}: harmful (marked) from 1 to 4.5 after layer 1 (86 {STEPS}, {COVARIANCES.format(-29, 29)}; block 1 "
+        "alone gives 71 %; n = 401)."
     )
     parts = ["57 %", "29 %", "-29 %", "29 %", "71 %"]
     assert rows_of(values) == [["harmful (marked)", "from 1 to 4.5 after layer 1", *parts]]
@@ -97,8 +97,8 @@ def test_a_variance_that_is_largest_after_the_first_block_grows_in_this_block_al
     (growth,) = variance_facts(values, LABELS)
     # Growth 1 in one block: attention 1 and −0.5, the MLP 0.5 and 0.
     assert growth == (
-        f"{GROWTH}: harmful (marked) from 1 to 2 after layer 0 (150 % variance of the steps, -50 % the covariance "
-        "term, 2·Cov of step and stream; 100 % comes from this last block alone; n = 401)."
+        f"{GROWTH}: harmful (marked) from 1 to 2 after layer 0 (150 {STEPS}, {COVARIANCES.format(-50, 0)}; block 0 "
+        "alone gives 100 %; n = 401)."
     )
     parts = ["100 %", "50 %", "-50 %", "0 %", "100 %"]
     assert rows_of(values) == [["harmful (marked)", "from 1 to 2 after layer 0", *parts]]
@@ -108,15 +108,15 @@ def test_the_last_block_can_make_all_of_the_growth(travel_of):
     """Its share is the growth inside the block, not the difference to the block before the last."""
     change = {"variance_pre": np.array([1.0, 0.5, 0.5, 0.5]), "variance_post": np.array([0.5, 0.5, 0.5, 11.0])}
     (growth,) = variance_facts(travel_of(BUDGET | change), LABELS)
-    assert growth.endswith("; 105 % comes from this last block alone; n = 401).")
+    assert growth.endswith("; block 3 alone gives 105 %; n = 401).")
 
 
 def test_blocks_without_a_middle_are_divided_as_a_whole(travel_of):
     for middle in (np.nan, np.array([np.nan, 1, 1, 1])):
         values = travel_of(BUDGET | BLOCKS | {"variance_mid": middle})
         assert list(variance_facts(values, LABELS)) == [
-            f"{GROWTH}: harmful (marked) from 1 to 11 after layer 3 (70 % variance of the steps, 30 % the covariance "
-            "term, 2·Cov of step and stream; 50 % comes from this last block alone; n = 401)."
+            f"{GROWTH}: harmful (marked) from 1 to 11 after layer 3 (70 % from the variance of the steps of the "
+            "block, 30 % from 2·Cov(step of the block, stream); block 3 alone gives 50 %; n = 401)."
         ]
         assert variance_table(values, LABELS) is None
 

@@ -123,7 +123,7 @@ function parityCheck(parity) {
       ` (allowed: ${short(parity.bound)}). The reference is Hugging Face transformers on one prompt at a time, without `,
       `padding: ${parity.prompts} probe prompts, all sites and layers, in ${parity.dtype} on ${parity.device}. `,
       `The definition of the sites comes from ${source}. `,
-      "Largest relative error of the sums that connect the sites (stream plus attention, stream plus MLP): ",
+      "Largest relative error of the identities between the sites (stream plus attention, stream plus MLP): ",
       `${short(parity.identity_error)}. `,
       parity.float32_blocks_max_error !== null &&
         `Largest relative error of the first blocks in float32: ${short(parity.float32_blocks_max_error)}. `,
