@@ -128,10 +128,12 @@ def _subject_facts(run: Run, words: xr.Dataset, n: int, chance: float) -> Iterat
         yield (
             f"For each noun as query, take the {int(words.attrs['tokens'])} tokens of the vocabulary with the largest "
             "scores as keys. Share of nouns for which a spelling of the noun is among these tokens: largest "
-            f"{percent(top, 0)}, of {head_name(layer, head)}; median over heads {percent(keys.median(), 1)}. The keys "
-            f"of another noun contain a spelling of this noun for {percent(others.loc[layer, head], 1)} of the pairs "
-            f"of nouns in that head, and for {percent(others.median(), 1)} in the median head. Random keys contain one "
-            f"for {percent(chance, 2)} of the nouns (n = {n} nouns; the shares are not tested)."
+            f"{percent(top, 0)}, of {head_name(layer, head)}; median over heads {percent(keys.median(), 1)}. In "
+            f"{percent(others.loc[layer, head], 1)} of all pairs of different nouns, these tokens of one noun "
+            "contain a "
+            f"spelling of the other in {head_name(layer, head)}; in the median head, in {percent(others.median(), 1)}. "
+            f"Random keys contain a spelling for {percent(chance, 2)} of the nouns (n = {n} nouns; the shares are not "
+            "tested)."
         )
 
 

@@ -143,8 +143,9 @@ OFFSETS = (
 
 
 KEYS_OF_OTHERS = (
-    "The keys of another noun contain a spelling of this noun for {} % of the pairs of nouns in that head, and for {} "
-    "% in the median head. Random keys contain one for 0.20 % of the nouns (n = 4 nouns; the shares are not tested)."
+    "In {} % of all pairs of different nouns, these tokens of one noun contain a spelling of the other in {}; in the "
+    "median head, in {} %. Random keys contain a spelling for 0.20 % of the nouns (n = 4 nouns; the shares are not "
+    "tested)."
 )
 
 
@@ -154,7 +155,7 @@ def test_sentences_name_the_subject_heads_and_the_keys_at_offsets(section):
         SUBJECTS.format(2, passed),
         "For each noun as query, take the 5 tokens of the vocabulary with the largest scores as keys. Share of nouns "
         "for which a spelling of the noun is among these tokens: largest 38 %, of L1H1; median over heads 7.5 %. "
-        + KEYS_OF_OTHERS.format("0.0", "0.0"),
+        + KEYS_OF_OTHERS.format("0.0", "L1H1", "0.0"),
         OFFSETS.format("0 %", 4),
     ]
 
@@ -171,7 +172,7 @@ def test_keys_of_a_noun_that_are_spellings_of_another_are_counted(section_of, fo
     is_first = (keys["layer"] == 0) & (keys["head"] == 0)
     found["noun_keys"] = keys.assign(token=tokens.where(~is_first, keys["token"]))
     fact = section_of(words_group()).facts[3]
-    assert fact.endswith(f"; median over heads 7.5 %. {KEYS_OF_OTHERS.format('25.0', '16.7')}")
+    assert fact.endswith("; median over heads 7.5 %. " + KEYS_OF_OTHERS.format("25.0", "L1H1", "16.7"))
 
 
 def test_heads_that_find_no_more_nouns_than_with_permuted_nouns_have_no_layers(section_of):
