@@ -54,7 +54,7 @@ def capture_shards(
     metrics = CaptureMetrics(prepared.source.name, REASONS)
     metrics.progress(0, 1)  # so that an alert can fire if no replica ever starts
     metrics.replicas(0)
-    with _certified_workers(prepared, settings, console) as (workers, parity):
+    with _certified_workers(prepared, settings, console, metrics) as (workers, parity):
         run, work = begin(parity)
         total = sum(facts.n_samples for facts in run.record.sets.values())
         done = total - sum(shard.stop - shard.start for _, shard in work)
@@ -70,13 +70,14 @@ def capture_shards(
             if refused is not None:
                 callbacks = replace(callbacks, refused=refused)
             run_shards(workers, work, prepared.tokens, callbacks)
+        metrics.wanted(0)
         metrics.replicas(0)
     return run
 
 
 @contextmanager
 def _certified_workers(
-    prepared: Prepared, settings: Settings, console: Console
+    prepared: Prepared, settings: Settings, console: Console, metrics: CaptureMetrics
 ) -> Iterator[tuple[list[RayWorker], dict[str, Any]]]:
     """Start the replicas of a survey, and yield them with their parity certificate; stop them at the end."""
     if prepared.source.kind == "folder" and prepared.source.weights == "trained":
@@ -84,7 +85,7 @@ def _certified_workers(
     console.say(f"starting replicas on {settings.ray_address or 'this machine'}")
     with ray_session(settings.ray_address), marked_store(settings.store) as marker:
         grows = settings.nodes_wait_seconds > 0
-        resources = choose_resources(settings.replicas, settings.gpus_per_replica, grows=grows)
+        resources = choose_resources(settings.replicas, settings.gpus_per_replica, grows=grows, message=console.say)
         ranks = choose_ranks(settings.parallelism, prepared.config, resources.gpus)
         resources = replace(resources, ranks=ranks, threads=max(1, resources.threads // ranks))
         assignment = Assignment(
@@ -97,10 +98,12 @@ def _certified_workers(
             sites=prepared.spec.capture.all_sites,
             layers=tuple(prepared.layers),
             shard_prompts=prepared.spec.capture.shard_prompts,
-            threads=resources.threads,
+            # A node that joins later can have other cores than those that are there now.
+            threads=None if grows and resources.gpus else resources.threads,
             gpus=resources.gpus,
             marker=marker,
         )
+        metrics.wanted(resources.replicas)  # before they are certified, so that an alert can fire while they are missing
         workers = start_workers(assignment, resources, prepared.plans, prepared.tokens)
         try:
             shared = f" of {ranks} ranks each" if ranks > 1 else ""

@@ -65,7 +65,7 @@ class Assignment:
     sites: tuple[Site, ...]  # sites to capture, `resid_final` included
     layers: tuple[int, ...]  # layers to capture the sites at
     shard_prompts: int  # prompts in one shard
-    threads: int  # CPU threads of a replica
+    threads: int | None  # CPU threads of a process; None chooses them on the node
     gpus: int  # GPUs of one replica
     version: str = __version__  # the driver's version of Theodolite, which the replica's version must match
     marker: StoreMarker | None = None  # in the driver's store; None skips the check that both stores are the same
@@ -294,11 +294,13 @@ def _load_engine(assignment: Assignment, rank: Rank | None) -> Any:
     import torch
 
     from theodolite_jobs.capture.engine import Engine
+    from theodolite_jobs.cluster.session import threads_here
     from theodolite_jobs.models.anatomy import check_sites
     from theodolite_jobs.models.load import load_model
     from theodolite_jobs.models.source import fetch, resolve_source
 
-    torch.set_num_threads(assignment.threads)
+    ranks = rank.size if rank else 1
+    torch.set_num_threads(assignment.threads or threads_here(assignment.gpus, ranks))
     source = resolve_source(assignment.model, assignment.folder)
     if source.revision != assignment.revision:
         raise ModelError(
@@ -311,7 +313,7 @@ def _load_engine(assignment: Assignment, rank: Rank | None) -> Any:
         attention=assignment.model.attention,
         device_map=None if rank else _device_map(assignment.gpus, torch.cuda.device_count()),
         trust_remote_code=assignment.model.trust_remote_code,
-        ranks=rank.size if rank else 1,
+        ranks=ranks,
     )
     check_sites(model.anatomy, assignment.sites)
     return Engine(model, assignment.sites, assignment.layers)

@@ -3,7 +3,8 @@
 import logging
 import os
 import socket
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -13,6 +14,9 @@ from ray._raylet import GcsClient  # type: ignore[attr-defined]  # Ray's stub la
 
 from theodolite.errors import CaptureError
 from theodolite.submission.ray_jobs import default_ray_token
+
+JOIN_SECONDS = 60.0
+"""Time in which the first worker node joins a cluster, for example after its head was restarted."""
 
 _STARTS = 4
 """Attempts to start Ray on this machine."""
@@ -78,18 +82,25 @@ def _start() -> None:
                 raise RuntimeError(f"{error} {_STARTS} attempts failed; stop other work on this machine") from error
 
 
-def choose_resources(replicas: int | None, gpus_per_replica: int | None, *, grows: bool = False) -> Resources:
+def choose_resources(
+    replicas: int | None,
+    gpus_per_replica: int | None,
+    *,
+    grows: bool = False,
+    message: Callable[[str], None] = lambda _: None,
+) -> Resources:
     """Return the number and size of the replicas; by default they use all GPUs of the cluster.
 
     Args:
         replicas: requested number; None is as many as fit on the GPUs, or 1 without GPUs.
         gpus_per_replica: GPUs of each replica; None is 1 if the cluster has GPUs, else 0.
         grows: whether the cluster adds nodes for requests that do not fit.
+        message: called with a sentence if the function waits for the first worker node.
 
     Raises:
-        CaptureError: the cluster has no worker node, or its nodes have too few GPUs for the replicas.
+        CaptureError: no worker node joins the cluster, or its nodes have too few GPUs for the replicas.
     """
-    nodes = _nodes()
+    nodes = _nodes() if grows else _joined_nodes(message)
     if not nodes and not grows:
         raise CaptureError("the cluster has no node with CPUs for work; start worker nodes")
     gpus = [int(node.get("GPU", 0)) for node in nodes]
@@ -108,8 +119,22 @@ def choose_resources(replicas: int | None, gpus_per_replica: int | None, *, grow
     cpus = min((int(node["CPU"]) for node in nodes), default=1)
     on_one_node = -(-wanted // max(1, len(nodes)))
     threads = max(1, cpus // on_one_node)
-    # A replica on GPUs needs one core. A replica on a CPU uses all its cores.
-    return Resources(wanted, each, threads, cpus=min(1.0 if each else float(threads), cpus / on_one_node))
+    # A replica on GPUs needs one core. A replica on a CPU uses all its cores. Nodes that join later have cores enough.
+    most = cpus / on_one_node if nodes else 1.0
+    return Resources(wanted, each, threads, cpus=min(1.0 if each else float(threads), most))
+
+
+def threads_here(gpus: int, ranks: int) -> int:
+    """Return the CPU threads of a replica's process on this node, whose cores all replicas that fit on it share.
+
+    Args:
+        gpus: GPUs of the replica, at least 1.
+        ranks: processes of the replica.
+    """
+    own = ray.get_runtime_context().get_node_id()
+    resources = next(node["Resources"] for node in ray.nodes() if node["NodeID"] == own)
+    replicas = max(1, int(resources.get("GPU", 0)) // gpus)
+    return max(1, int(resources.get("CPU", 1)) // replicas // ranks)
 
 
 def has_node_for(resources: Resources) -> bool:
@@ -122,6 +147,16 @@ def describe_free() -> str:
     free, total = ray.available_resources(), ray.cluster_resources()
     parts = [f"{free.get(kind, 0):g} of {total.get(kind, 0):g} {kind}s" for kind in ("GPU", "CPU")]
     return f"{' and '.join(parts)} are free"
+
+
+def _joined_nodes(message: Callable[[str], None]) -> list[dict[str, float]]:
+    """Return the resources of the worker nodes, at the latest after `JOIN_SECONDS`."""
+    deadline = time.monotonic() + JOIN_SECONDS
+    if not _nodes():
+        message(f"waiting up to {JOIN_SECONDS:.0f} s for a worker node to join the cluster")
+    while not (nodes := _nodes()) and time.monotonic() < deadline:
+        time.sleep(1)
+    return nodes
 
 
 def _nodes() -> list[dict[str, float]]:

@@ -1,10 +1,13 @@
 """The resources that a survey takes of a cluster's nodes."""
 
+from types import SimpleNamespace
+
 import pytest
 import ray
 
 from theodolite.errors import CaptureError
-from theodolite_jobs.cluster.session import Resources, choose_resources, has_node_for, ray_session
+from theodolite_jobs.cluster import session
+from theodolite_jobs.cluster.session import Resources, choose_resources, has_node_for, ray_session, threads_here
 
 
 @pytest.fixture
@@ -31,17 +34,35 @@ def test_without_gpus_one_replica_takes_a_node(nodes):
     assert choose_resources(4, None) == Resources(replicas=4, gpus=0, threads=2, cpus=2.0)
 
 
-def test_a_request_that_does_not_fit_is_refused_unless_the_cluster_grows(nodes):
+def test_a_request_that_does_not_fit_is_refused_unless_the_cluster_grows(nodes, monkeypatch):
     nodes({"CPU": 8.0, "GPU": 1.0})
     with pytest.raises(CaptureError, match=r"2 replicas of 2 GPUs do not fit: the nodes of the cluster have \[1\]"):
         choose_resources(2, 2)
     assert choose_resources(2, 2, grows=True).replicas == 2
     nodes()
+    monkeypatch.setattr(session, "JOIN_SECONDS", 0.0)
     with pytest.raises(CaptureError, match="no node with CPUs for work"):
         choose_resources(None, None)
-    assert choose_resources(4, 2, grows=True).gpus == 2
+    assert choose_resources(4, 2, grows=True) == Resources(replicas=4, gpus=2, threads=1, cpus=1.0)
     with pytest.raises(CaptureError, match="set --gpus-per-replica, 0 for none"):
         choose_resources(4, None, grows=True)
+
+
+def test_the_first_worker_node_is_waited_for(nodes, monkeypatch):
+    """After its head was restarted, a cluster has no nodes for some seconds."""
+    nodes()
+    monkeypatch.setattr(session.time, "sleep", lambda _seconds: nodes({"CPU": 8.0}))
+    messages = []
+    assert choose_resources(None, None, message=messages.append).threads == 8
+    assert messages == ["waiting up to 60 s for a worker node to join the cluster"]
+
+
+@pytest.mark.parametrize(("gpus", "ranks", "threads"), [(1, 1, 16), (2, 1, 32), (4, 4, 16), (8, 1, 128), (16, 1, 128)])
+def test_a_replica_takes_its_share_of_the_cores_of_its_node(monkeypatch, gpus, ranks, threads):
+    own = {"NodeID": "own", "Resources": {"CPU": 128.0, "GPU": 8.0}}
+    monkeypatch.setattr(ray, "nodes", lambda: [{"NodeID": "other", "Resources": {"CPU": 2.0}}, own])
+    monkeypatch.setattr(ray, "get_runtime_context", lambda: SimpleNamespace(get_node_id=lambda: "own"))
+    assert threads_here(gpus, ranks) == threads
 
 
 def test_a_replica_fits_on_a_node_with_its_gpus_and_cores(nodes):
