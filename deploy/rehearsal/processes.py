@@ -4,7 +4,7 @@ The script submits a small survey over HTTP to two Ray nodes and kills one node 
 still succeed, and each counter in Prometheus must equal the sum of the commit records. The script replaces only the
 hosts, ports and folders of the compose file.
 
-Usage: python deploy/rehearse.py [--store URL] [--keep]
+Usage: python deploy/rehearsal/processes.py [--store URL] [--keep]
 """
 
 import argparse
@@ -19,25 +19,33 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-import httpx
 import psutil
 import yaml
+from checks import (
+    SECONDS,
+    alert_states,
+    answers,
+    commit_counters,
+    is_halfway,
+    is_up,
+    prometheus_counters,
+    query,
+    say,
+    wait_for,
+)
 
 import theodolite
 from theodolite.api.credentials import create_credential
-from theodolite.client import Client, Job
-from theodolite.store.commits import read_commits
-from theodolite.store.runs import open_run
+from theodolite.client import Client
 
-ROOT = Path(__file__).resolve().parents[1]
+ROOT = Path(__file__).resolve().parents[2]
 SPEC = ROOT / "jobs/theodolite_jobs/specs/rehearsal.yaml"
-SECONDS = 180
 WORKERS = ("worker-cpu", "worker-cpu-2")
 """Two replicas of one service, as `docker compose up --scale worker-cpu=2` starts them."""
 
@@ -136,6 +144,12 @@ class Rehearsal:
             process.kill()
             process.wait()
 
+    def check(self) -> None:
+        """Raise SystemExit if a service has ended."""
+        ended = [name for name, process in self.processes.items() if process.poll() is not None]
+        if ended:
+            raise SystemExit(f"{ended[0]} has ended; see {self.folder / ended[0]}.log")
+
     def write_prometheus(self, token: str) -> None:
         """Write Prometheus' configuration for this machine, with static targets in place of DNS service discovery."""
         (self.folders["/run/secrets"] / "metrics_token").write_text(token)
@@ -182,9 +196,9 @@ def rehearse(folder: Path, store: str | None) -> dict[str, Any]:
     has_prometheus = shutil.which("prometheus") is not None
     with started(stage, has_prometheus):
         client = Client(f"http://{stage.address('api', 8000)}", tokens[1])
-        wait_for(lambda: is_up(f"{client.url}/readyz"), "the service to be ready", stage)
+        wait_for(lambda: is_up(f"{client.url}/readyz"), "the service to be ready", stage.check)
         job = client.submit(SPEC)
-        wait_for(lambda: is_halfway(job), "the survey to be halfway", stage)
+        wait_for(lambda: is_halfway(job), "the survey to be halfway", stage.check)
         stage.stop(WORKERS[0], signal.SIGKILL)
         say(f"killed {WORKERS[0]} after {job.progress}")
         reader = job.wait(timeout=SECONDS)
@@ -196,11 +210,23 @@ def rehearse(folder: Path, store: str | None) -> dict[str, Any]:
             "committed": counters,
         }
         if has_prometheus:
-            seen |= prometheus_counters(f"http://{stage.address('prometheus', 9090)}", counters)
+            seen |= prometheus_findings(f"http://{stage.address('prometheus', 9090)}", counters)
         else:
             say("Prometheus is not installed on this machine (Debian package prometheus): its part was not rehearsed")
     seen["seconds"] = round(time.monotonic() - start, 1)
     return seen
+
+
+def prometheus_findings(url: str, counters: dict[str, float]) -> dict[str, Any]:
+    """Return counters, retries and alerts; raises SystemExit if they do not show that a node was killed."""
+    seen = prometheus_counters(url, counters)
+    retries = query(url, "sum(max_over_time(theodolite_shard_retries_total[10m]))")
+    if not retries:
+        raise SystemExit("a node was killed, but no shard was requeued")
+    states = alert_states(url)
+    if states["TheodoliteNodeDown"] == "inactive":
+        raise SystemExit("a node was killed, but the alert TheodoliteNodeDown is inactive")
+    return {"prometheus": seen, "retries": retries, "alerts": states}
 
 
 @contextmanager
@@ -212,93 +238,11 @@ def started(stage: Rehearsal, has_prometheus: bool) -> Iterator[None]:
             stage.start(name)
             # One at a time, because Ray gives a node half a minute to start.
             for port in {8265, 8080} & set(OWN_PORTS[name]):
-                wait_for(partial(answers, stage.address(name, port)), name, stage)
+                wait_for(partial(answers, stage.address(name, port)), name, stage.check)
         yield
     finally:
         for name in reversed(list(stage.processes)):
             stage.stop(name)
-
-
-def is_halfway(job: Job) -> bool:
-    """Return whether some but not all prompts are committed; raises SystemExit if the survey job has ended."""
-    now = job.describe()
-    if now["state"] not in ("queued", "running"):
-        raise SystemExit(f"the survey job is {now['state']}: {now['reason']}")
-    done, total = (sum(at[name] for at in now["progress"].values()) for name in ("done", "total"))
-    return bool(0 < done < total)
-
-
-def commit_counters(store: str, run_id: str) -> dict[str, float]:
-    """Return the sums over the commit records of a run."""
-    run = open_run(store, run_id)
-    commits = [commit for name in run.record.sets for commit in read_commits(run, name).values()]
-    names = ("prompts", "tokens", "shared_tokens", "padding_tokens", "quarantined", "oom_backoffs", "stored_bytes")
-    return {"shards": len(commits), **{name: sum(commit.numbers()[name] for commit in commits) for name in names}}
-
-
-def prometheus_counters(url: str, counters: dict[str, float]) -> dict[str, Any]:
-    """Return the counters and alerts in Prometheus; raises SystemExit if they differ from the commit records."""
-    metrics = {
-        "shards": "shards_committed",
-        "prompts": "prompts_captured",
-        "tokens": "tokens_captured",
-        "shared_tokens": "prefix_tokens_saved",
-        "padding_tokens": "padding_tokens",
-        "quarantined": "prompts_quarantined",
-        "oom_backoffs": "oom_backoffs",
-        "stored_bytes": "store_bytes_written",
-    }
-
-    def query(expression: str) -> float | None:
-        result = httpx.get(f"{url}/api/v1/query", params={"query": expression}).json()["data"]["result"]
-        return float(result[0]["value"][1]) if result else None
-
-    def last(name: str) -> float | None:
-        return query(f"max(max_over_time(theodolite_{name}_total[10m]))")
-
-    wait_for(lambda: last("shards_committed") == counters["shards"], "the last shard in Prometheus")
-    seen = {name: last(metric) for name, metric in metrics.items()}
-    different = {name: (seen[name], counters[name]) for name in metrics if seen[name] != counters[name]}
-    if different:
-        raise SystemExit(f"counters differ (Prometheus, commit records): {different}")
-    retries = query("sum(max_over_time(theodolite_shard_retries_total[10m]))")
-    if not retries:
-        raise SystemExit("a node was killed, but no shard was requeued")
-    rules = httpx.get(f"{url}/api/v1/rules").json()["data"]["groups"]
-    states = {rule["name"]: rule["state"] for group in rules for rule in group["rules"]}
-    if states["TheodoliteNodeDown"] == "inactive":
-        raise SystemExit("a node was killed, but the alert TheodoliteNodeDown is inactive")
-    return {"prometheus": seen, "retries": retries, "alerts": states}
-
-
-def wait_for(condition: Callable[[], bool], what: str, stage: Rehearsal | None = None) -> None:
-    """Wait until a condition holds; raises SystemExit after a timeout, or if a service of the stage has ended."""
-    deadline = time.monotonic() + SECONDS
-    while not condition():
-        ended = [name for name, process in stage.processes.items() if process.poll() is not None] if stage else []
-        if ended:
-            raise SystemExit(f"{ended[0]} has ended; see {stage.folder / ended[0]}.log")  # type: ignore[union-attr]
-        if time.monotonic() > deadline:
-            raise SystemExit(f"waited {SECONDS} s for {what}")
-        time.sleep(0.2)
-
-
-def is_up(url: str) -> bool:
-    """Return whether a GET request succeeds."""
-    try:
-        return httpx.get(url, timeout=5).is_success
-    except httpx.HTTPError:
-        return False
-
-
-def answers(address: str) -> bool:
-    """Return whether a server listens at host:port."""
-    host, port = address.rsplit(":", 1)
-    try:
-        socket.create_connection((host, int(port)), timeout=2).close()
-    except OSError:
-        return False
-    return True
 
 
 def free_port() -> int:
@@ -310,11 +254,6 @@ def free_port() -> int:
         if port not in _GIVEN_PORTS:
             _GIVEN_PORTS.add(port)
             return port
-
-
-def say(text: str) -> None:
-    """Print a message to standard error."""
-    print(text, file=sys.stderr, flush=True)
 
 
 if __name__ == "__main__":

@@ -13,7 +13,7 @@ from support.ray_cluster import free_port
 
 pytestmark = pytest.mark.slow
 
-REHEARSE = Path(__file__).parents[2] / "deploy/rehearse.py"
+REHEARSE = Path(__file__).parents[2] / "deploy/rehearsal/processes.py"
 AWS = {
     "AWS_ACCESS_KEY_ID": "rehearsal",
     "AWS_SECRET_ACCESS_KEY": "not-a-secret",
