@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 SCRIPT = Path(__file__).parents[2] / "deploy/slurm/survey.sbatch"
+STATISTICS = SCRIPT.with_name("statistics.sbatch")
 
 STAND_INS = {
     # Runs what it is given here; of a step on several nodes it is one.
@@ -19,10 +20,17 @@ STAND_INS = {
         exec "$@"
     """,
     "scontrol": """#!/usr/bin/env bash
-        printf 'node1\\nnode2\\n'
+        case $1 in requeue) echo "scontrol $*" >> "$CALLS";; *) printf 'node1\\nnode2\\n';; esac
+    """,
+    # Job 70 still runs.
+    "squeue": """#!/usr/bin/env bash
+        case "$*" in *"--job 70") echo 70;; *) exit 1;; esac
     """,
     "ray": """#!/usr/bin/env bash
         trap 'echo "ray stopped" >> "$CALLS"; exit' TERM
+        if [[ "$*" == *--address* && ${FAILURES:-0} -gt $(grep -c "^worker failed" "$CALLS") ]]; then
+            echo "worker failed" >> "$CALLS"; exit 1
+        fi
         echo "ray $* token=$(stat -c %a "$RAY_AUTH_TOKEN_PATH") mode=$RAY_AUTH_MODE" >> "$CALLS"
         for option in "$@"; do
             case $option in --temp-dir=*) temp=${option#*=};; esac
@@ -80,6 +88,13 @@ def calls(tmp_path: Path, first: str) -> list[str]:
     return [line for line in (tmp_path / "calls").read_text().splitlines() if line.startswith(first)]
 
 
+def wait_for_survey(tmp_path: Path) -> None:
+    deadline = time.monotonic() + 300
+    while not ((tmp_path / "calls").exists() and calls(tmp_path, "theodolite")):
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+
+
 def assert_nothing_stays(tmp_path: Path) -> None:
     assert len(calls(tmp_path, "ray stopped")) == len(calls(tmp_path, "ray start"))
     assert not list((tmp_path / "submitted").iterdir()), "the token must go"
@@ -104,6 +119,15 @@ def test_ray_starts_on_all_nodes_and_the_survey_on_it(job, tmp_path):
     assert_nothing_stays(tmp_path)
 
 
+def test_statistics_can_follow_in_a_job_without_gpus(job, tmp_path):
+    assert job(COMMAND="capture").wait(20) == 0
+    assert calls(tmp_path, "theodolite")[0].startswith("theodolite capture survey.yaml --store ")
+    assert "sbatch deploy/slurm/survey.sbatch survey.yaml" in SCRIPT.read_text()
+    assert STATISTICS.read_text().splitlines()[-1] == (
+        'exec theodolite survey "$spec" --store "${THEODOLITE_STORE:-$PWD/theodolite-store}"'
+    )
+
+
 def test_one_node_needs_no_other(job, tmp_path):
     assert job(SLURM_JOB_NUM_NODES="1").wait(20) == 0
     assert len(calls(tmp_path, "ray start")) == 1
@@ -117,14 +141,41 @@ def test_a_failed_survey_fails_the_job(job, tmp_path):
 
 def test_the_end_of_the_time_stops_everything_at_once(job, tmp_path):
     process = job(SURVEY_SECONDS="60")
-    deadline = time.monotonic() + 300
-    while not ((tmp_path / "calls").exists() and calls(tmp_path, "theodolite")):
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
+    wait_for_survey(tmp_path)
     process.send_signal(signal.SIGTERM)
     assert process.wait(20) == 143
     assert calls(tmp_path, "survey stopped")
     assert_nothing_stays(tmp_path)
+
+
+def test_a_job_is_requeued_before_its_time_ends(job, tmp_path):
+    process = job(SURVEY_SECONDS="60")
+    wait_for_survey(tmp_path)
+    process.send_signal(signal.SIGUSR1)
+    assert process.wait(20) == 143
+    assert calls(tmp_path, "scontrol") == ["scontrol requeue 77"]
+    assert calls(tmp_path, "survey stopped")
+    assert_nothing_stays(tmp_path)
+
+
+def test_ray_is_started_again_on_a_node_where_it_failed(job, tmp_path):
+    assert job(FAILURES="2").wait(30) == 0
+    assert len(calls(tmp_path, "worker failed")) == 2
+    assert_nothing_stays(tmp_path)
+
+
+def test_a_node_where_ray_fails_again_and_again_does_not_hold_the_allocation(job, tmp_path):
+    process = job(FAILURES="3", SECONDS_TO_JOIN="300")
+    assert process.wait(30) == 1
+    assert "not all nodes joined; Ray said:" in process.stderr.read()
+    assert_nothing_stays(tmp_path)
+
+
+def test_folders_of_jobs_that_were_killed_are_removed(job, tmp_path):
+    for name in (".ray-69.old", ".ray-70.runs", ".ray-77.requeued"):
+        (tmp_path / "submitted" / name).mkdir()
+    assert job().wait(20) == 0
+    assert [path.name for path in (tmp_path / "submitted").iterdir()] == [".ray-70.runs"]
 
 
 def test_a_node_that_does_not_join_is_reported(job, tmp_path):
@@ -136,5 +187,6 @@ def test_a_node_that_does_not_join_is_reported(job, tmp_path):
 
 
 def test_shellcheck_has_nothing_to_say():
-    found = subprocess.run([Path(sys.executable).parent / "shellcheck", SCRIPT], capture_output=True, text=True)
+    command = [Path(sys.executable).parent / "shellcheck", SCRIPT, STATISTICS]
+    found = subprocess.run(command, capture_output=True, text=True)
     assert found.returncode == 0, found.stdout
