@@ -54,6 +54,7 @@ def capture_shards(
     metrics = CaptureMetrics(prepared.source.name, REASONS)
     metrics.progress(0, 1)  # so that an alert can fire if no replica ever starts
     metrics.replicas(0)
+    metrics.wanted(settings.replicas or 1)  # the cluster may set another number
     with _certified_workers(prepared, settings, console, metrics) as (workers, parity):
         run, work = begin(parity)
         total = sum(facts.n_samples for facts in run.record.sets.values())
@@ -103,7 +104,7 @@ def _certified_workers(
             gpus=resources.gpus,
             marker=marker,
         )
-        metrics.wanted(resources.replicas)  # before they are certified, so that an alert can fire while they are missing
+        metrics.wanted(resources.replicas)
         workers = start_workers(assignment, resources, prepared.plans, prepared.tokens)
         try:
             shared = f" of {ranks} ranks each" if ranks > 1 else ""

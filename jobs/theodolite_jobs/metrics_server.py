@@ -19,13 +19,15 @@ from prometheus_client import start_http_server
 
 from theodolite.errors import SpecError, StoreError
 from theodolite.files import write_atomically
-from theodolite.metrics import REGISTRY, count_store_error
+from theodolite.metrics import REGISTRY, SURVEY_FAILED, count_store_error
 from theodolite.settings import Settings
 
 
 @contextmanager
 def served(settings: Settings, *, stale_seconds: float = 600.0) -> Iterator[None]:
     """Serve this process's metrics until the context ends, plus `metrics_linger_seconds`, if the settings have a port.
+
+    If the context ends with an error, `theodolite_survey_failed` is 1 while the metrics linger.
 
     Args:
         settings: port, folder of target files, and lingering time.
@@ -42,13 +44,16 @@ def served(settings: Settings, *, stale_seconds: float = 600.0) -> Iterator[None
         server, thread = start_http_server(settings.metrics_port, registry=REGISTRY)
     except OSError as error:
         raise SpecError(f"THEODOLITE_METRICS_PORT: cannot listen on {settings.metrics_port}: {error}") from error
+    SURVEY_FAILED.set(0)
     before = signal.signal(signal.SIGTERM, _exit)  # the default handler would not remove the target file
     try:
         with _announced(settings.metrics_targets, server.server_port, stale_seconds):
             try:
                 yield
-            except StoreError as error:
-                count_store_error(error)
+            except Exception as error:  # SIGTERM and Ctrl-C stop a survey, and raise no Exception
+                SURVEY_FAILED.set(1)
+                if isinstance(error, StoreError):
+                    count_store_error(error)
                 raise
             finally:
                 if not isinstance(sys.exception(), SystemExit | KeyboardInterrupt):

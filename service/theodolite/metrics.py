@@ -46,6 +46,10 @@ STORE_REASONS = ("store", "run-damaged")
 for _reason in STORE_REASONS:
     STORE_ERRORS.labels(_reason)  # start at 0: `rate` does not see the first increment of a new series
 
+SURVEY_FAILED = _gauge(
+    "theodolite_survey_failed", "1 if the driver's survey ended with an error, otherwise 0; always 0 for the service."
+)
+
 STATISTICS_SECONDS = _histogram(
     "theodolite_statistics_seconds", "Run time of an analysis.", ["analysis"], buckets=_SECONDS_OF_STATISTICS
 )
@@ -104,6 +108,7 @@ _PER_SHARD_SECONDS = {
     ),
 }
 _REPLICAS = _gauge("theodolite_replicas", "Ready replicas of the model.", ["model"])
+_WANTED = _gauge("theodolite_replicas_wanted", "Replicas that the survey requests.", ["model"])
 _PROGRESS = _gauge("theodolite_run_progress_ratio", "Share of the survey's prompts that are committed.", ["model"])
 
 
@@ -143,6 +148,10 @@ class CaptureMetrics:
     def replicas(self, count: int) -> None:
         """Set the number of ready replicas."""
         _REPLICAS.labels(self._model).set(count)
+
+    def wanted(self, count: int) -> None:
+        """Set the number of replicas that the survey requests."""
+        _WANTED.labels(self._model).set(count)
 
     def progress(self, done: int, total: int) -> None:
         """Set the share of committed prompts."""

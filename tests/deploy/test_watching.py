@@ -4,6 +4,7 @@ import importlib.util
 import json
 import re
 import shutil
+import subprocess
 from itertools import combinations
 from pathlib import Path
 
@@ -20,6 +21,7 @@ OPERATIONS = (ROOT / "docs/operations.md").read_text()
 
 RULES = yaml.safe_load((PROMETHEUS / "rules/theodolite.yml").read_text())
 ALERTS = {rule["alert"]: rule for group in RULES["groups"] for rule in group["rules"]}
+WATCHDOG = "TheodoliteWatchdog"
 CASES = sorted((PROMETHEUS / "tests").glob("*.test.yml"))
 
 DASHBOARDS = {path.stem: json.loads(path.read_text()) for path in sorted((GRAFANA / "dashboards").glob("*.json"))}
@@ -61,16 +63,57 @@ def test_each_alert_has_a_case_that_fires_and_one_that_stays_quiet():
         for case in yaml.safe_load(file.read_text())["tests"]
         for question in case.get("alert_rule_test", ())
     ]
-    assert set(asked) == {(name, fires) for name in ALERTS for fires in (True, False)}
+    both = {(name, fires) for name in ALERTS for fires in (True, False)}
+    assert set(asked) == both - {(WATCHDOG, False)}, "the watchdog is never quiet"
 
 
 def test_each_alert_has_a_runbook_and_each_runbook_an_alert():
     sections = re.findall(r"^### (Theodolite\w+)$", OPERATIONS, re.MULTILINE)
     assert sections == list(ALERTS)
     for name, rule in ALERTS.items():
-        assert rule["labels"]["severity"] in ("critical", "warning")
+        assert rule["labels"]["severity"] in (("none",) if name == WATCHDOG else ("critical", "warning"))
         assert set(rule["annotations"]) == {"summary", "description", "runbook_url"}
-        assert rule["annotations"]["runbook_url"] == f"docs/operations.md#{name.lower()}"
+        assert rule["annotations"]["runbook_url"] == f"{{{{ $externalLabels.docs }}}}/operations.html#{name.lower()}"
+
+
+def test_runbooks_are_linked_where_the_site_has_them():
+    site = yaml.safe_load((ROOT / "mkdocs.yml").read_text())
+    assert "offline" in site["plugins"], "without it, the page is operations/ and not operations.html"
+    manifests = yaml.safe_load_all((ROOT / "deploy/kubernetes/base/prometheus.yaml").read_text())
+    (in_pods,) = (manifest["data"]["prometheus.yml"] for manifest in manifests if manifest["kind"] == "ConfigMap")
+    for config in (in_pods, (PROMETHEUS / "prometheus.yml").read_text()):
+        assert re.fullmatch(r"https://\S+[^/]", yaml.safe_load(config)["global"]["external_labels"]["docs"])
+
+
+def test_no_alert_fires_while_a_survey_may_wait_for_nodes():
+    overlays = (ROOT / "deploy/kubernetes/overlays").glob("*/kustomization.yaml")
+    waits = [wait for file in overlays for wait in re.findall(r"NODES_WAIT_SECONDS\D+(\d+)", file.read_text())]
+    assert ALERTS["TheodoliteNoReplica"]["for"] == "1h"
+    assert 0 < max(map(int, waits)) < 3600
+
+
+def test_the_alertmanager_example_is_taken():
+    text = (PROMETHEUS / "alertmanager.yml").read_text()
+    if shutil.which("amtool"):
+        subprocess.run(["amtool", "check-config", PROMETHEUS / "alertmanager.yml"], check=True, capture_output=True)
+    example = yaml.safe_load(text)
+    assert set(example) == {"route", "inhibit_rules", "receivers"}
+    routes = {matcher: route["receiver"] for route in example["route"]["routes"] for matcher in route["matchers"]}
+    severities = {rule["labels"]["severity"] for rule in ALERTS.values()} - {"none"}
+    assert set(routes) == {f"alertname = {WATCHDOG}"} | {f"severity = {severity}" for severity in severities}
+    assert {example["route"]["receiver"], *routes.values()} == {one["name"] for one in example["receivers"]}
+    for rule in example["inhibit_rules"]:
+        assert set(rule) <= {"source_matchers", "target_matchers", "equal"}
+    assert set(re.findall(r"Theodolite[A-Z]\w+", text)) <= set(ALERTS)
+
+
+def test_prometheus_takes_the_address_of_an_alertmanager(tmp_path):
+    text = (PROMETHEUS / "prometheus.yml").read_text()
+    block = "\n".join(re.findall(r"^# (alerting:|  .*)$", text, re.MULTILINE))
+    config = yaml.safe_load(block)
+    assert config["alerting"]["alertmanagers"] == [{"static_configs": [{"targets": ["alertmanager:9093"]}]}]
+    (tmp_path / "prometheus.yml").write_text(block)
+    promtool("check", "config", tmp_path / "prometheus.yml")
 
 
 def test_our_metrics_exist_and_are_all_explained():
@@ -85,6 +128,11 @@ def test_metrics_of_ray_and_dask_exist_in_what_is_installed():
     dask = source_of("distributed", "http", "scheduler", "prometheus", "core.py")
     exist = {f"ray_{name}" for name in re.findall(r'Gauge\(\s*"(\w+)"', ray)}
     exist |= {f"dask_scheduler_{name}" for name in re.findall(r'GaugeMetricFamily\(\s*self.build_name\("(\w+)"', dask)}
+    of_head = {name for name in NAMES if name.startswith("ray_gcs_")}
+    assert of_head
+    gcs_server = Path(importlib.util.find_spec("ray").submodule_search_locations[0], "core/src/ray/gcs/gcs_server")
+    binary = gcs_server.read_bytes()
+    exist |= {name for name in of_head if f"\0{name.removeprefix('ray_')}\0".encode() in binary}
     assert {name for name in NAMES if not name.startswith("theodolite_")} <= exist
 
 
@@ -128,7 +176,7 @@ def test_panels_say_what_they_show():
 
 def test_dashboards_choose_with_the_variables_that_they_offer():
     for dashboard in DASHBOARDS.values():
-        used = set(re.findall(r"\$([a-z]\w*)", json.dumps(dashboard["panels"])))
+        used = set(re.findall(r"\$\{?([a-z]\w*)", json.dumps(dashboard["panels"])))
         assert used == {variable["name"] for variable in dashboard["templating"]["list"]}
 
 
@@ -143,8 +191,18 @@ def test_panels_do_not_clash():
             assert beside or a["y"] + a["h"] <= b["y"] or b["y"] + b["h"] <= a["y"], (panel["title"], other["title"])
 
 
-def test_dashboards_ask_the_provisioned_source():
+def test_dashboards_ask_the_chosen_source_and_by_default_the_provisioned_one():
     provisioned = yaml.safe_load((GRAFANA / "provisioning/datasources/prometheus.yml").read_text())
-    (source,) = ({"type": one["type"], "uid": one["uid"]} for one in provisioned["datasources"])
-    variables = [one for dashboard in DASHBOARDS.values() for one in dashboard["templating"]["list"]]
-    assert all(asking["datasource"] == source for asking in [*PANELS, *variables])
+    (source,) = provisioned["datasources"]
+    for dashboard in DASHBOARDS.values():
+        choice, *variables = dashboard["templating"]["list"]  # the other variables ask the source that is chosen
+        assert (choice["name"], choice["type"], choice["query"]) == ("datasource", "datasource", source["type"])
+        assert choice["current"] == {"text": source["name"], "value": source["uid"]}
+        panels = [panel for panel in dashboard["panels"] if panel["type"] != "row"]
+        assert all(one["datasource"] == {"type": "prometheus", "uid": "${datasource}"} for one in panels + variables)
+
+
+def test_each_step_of_a_shard_has_a_panel():
+    shown = json.dumps(DASHBOARDS["capture"]["panels"])
+    for name in ("capture_seconds", "encode_seconds", "store_write_seconds", "commit_seconds", "replica_idle_seconds"):
+        assert f"theodolite_{name}_" in shown, name

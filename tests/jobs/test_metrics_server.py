@@ -10,8 +10,10 @@ import urllib.request
 
 import pytest
 
-from theodolite.errors import SpecError
+from theodolite.errors import CaptureError, SpecError, StoreError
+from theodolite.metrics import REGISTRY
 from theodolite.settings import Settings
+from theodolite_jobs import metrics_server
 from theodolite_jobs.metrics_server import served
 
 
@@ -94,3 +96,32 @@ def test_a_port_that_is_taken_is_said(tmp_path):
         port = int(json.loads(next(tmp_path.glob("*.json")).read_text())[0]["targets"][0].rsplit(":")[1])
         with pytest.raises(SpecError, match=f"cannot listen on {port}"), served(Settings(metrics_port=port)):
             pass
+
+
+def scraped(folder):
+    (file,) = folder.glob("*.json")
+    (group,) = json.loads(file.read_text())
+    with urllib.request.urlopen(f"http://{group['targets'][0]}/metrics", timeout=5) as answer:
+        lines = answer.read().decode().splitlines()
+    return next(float(line.split()[1]) for line in lines if line.startswith("theodolite_survey_failed "))
+
+
+@pytest.mark.parametrize("error", [CaptureError("no replica left"), StoreError("full"), ValueError("a bug")])
+def test_a_survey_that_failed_is_seen_while_its_driver_lingers(tmp_path, monkeypatch, error):
+    seen = []
+    monkeypatch.setattr(metrics_server.time, "sleep", lambda _seconds: seen.append(scraped(tmp_path)))
+    settings = Settings(metrics_port=0, metrics_targets=tmp_path, metrics_linger_seconds=20)
+    with pytest.raises(type(error)), served(settings):
+        raise error
+    assert seen == [1]
+    with served(settings):
+        assert scraped(tmp_path) == 0, "the next survey of this process has not failed"
+    assert seen == [1, 0]
+
+
+@pytest.mark.parametrize("stop", [SystemExit(143), KeyboardInterrupt()])
+def test_a_survey_that_is_stopped_has_not_failed(tmp_path, stop):
+    settings = Settings(metrics_port=0, metrics_targets=tmp_path, metrics_linger_seconds=60)
+    with pytest.raises(type(stop)), served(settings):
+        raise stop
+    assert REGISTRY.get_sample_value("theodolite_survey_failed") == 0

@@ -63,6 +63,14 @@ def test_counters_equal_the_sums_of_the_commit_records():
     assert value("shard_retries_total", model="by-hand", reason="died") == 1
 
 
+def test_the_requested_replicas_are_not_the_ready_ones():
+    metrics = CaptureMetrics("two-of-three", ())
+    metrics.wanted(3)
+    metrics.replicas(2)
+    assert value("replicas_wanted", model="two-of-three") == 3
+    assert value("replicas", model="two-of-three") == 2
+
+
 def test_an_analysis_that_fails_is_not_timed():
     before = value("statistics_seconds_count", analysis="by hand") or 0
     with timed("by hand"):

@@ -1,0 +1,81 @@
+"""How many replicas a capture says that it requests; Ray and the replicas are replaced."""
+
+from contextlib import nullcontext
+from types import SimpleNamespace
+from unittest.mock import MagicMock
+
+import pytest
+
+from theodolite.errors import CaptureError
+from theodolite.metrics import REGISTRY
+from theodolite.settings import Settings
+from theodolite_jobs import capture_shards
+from theodolite_jobs.cluster.session import Resources
+from theodolite_jobs.progress import Console
+
+PARITY = {"max_error": 0.0, "bound": 1.0, "dtype": "float32", "attention": "eager", "device": "cpu"}
+
+
+def replicas(name):
+    wanted = REGISTRY.get_sample_value("theodolite_replicas_wanted", {"model": name})
+    return wanted, REGISTRY.get_sample_value("theodolite_replicas", {"model": name})
+
+
+@pytest.fixture
+def capture(monkeypatch):
+    """Let a capture of a model run without a cluster; `at` has functions that it calls at its stages."""
+
+    def capture_model(name, settings, **at):
+        def choose(*_, **__):
+            at.get("chosen", lambda: None)()
+            return Resources(3, gpus=0, threads=1, cpus=1)
+
+        def certify(*_):
+            at.get("certified", lambda: None)()
+            return PARITY
+
+        def run_shards(_workers, _work, _tokens, callbacks):
+            callbacks.replicas(2)
+            at.get("captured", lambda: None)()
+
+        replaced = {
+            "_check_space": lambda *_: None,
+            "ray_session": lambda _address: nullcontext(),
+            "marked_store": lambda _store: nullcontext(),
+            "choose_resources": choose,
+            "choose_ranks": lambda *_: 1,
+            "Assignment": MagicMock(),
+            "start_workers": lambda *_: [],
+            "certify_workers": certify,
+            "run_shards": run_shards,
+        }
+        for function, other in replaced.items():
+            monkeypatch.setattr(capture_shards, function, other)
+        prepared = MagicMock()
+        prepared.source.name, prepared.run_id = name, "run-0"
+        record = SimpleNamespace(sets={"set": SimpleNamespace(n_samples=4)})
+        run = SimpleNamespace(record=record)
+        return capture_shards.capture_shards(prepared, [], settings, Console(), lambda _parity: (run, []))
+
+    return capture_model
+
+
+def test_replicas_are_requested_before_they_are_certified_and_none_after_the_capture(capture, tmp_path):
+    seen = {}
+    stages = {stage: (lambda stage=stage: seen.update({stage: replicas("m")})) for stage in ("certified", "captured")}
+    capture("m", Settings(store=str(tmp_path)), **stages)
+    assert seen == {"certified": (3, 0), "captured": (3, 2)}
+    assert replicas("m") == (0, 0)
+
+
+@pytest.mark.parametrize(("requested", "expected"), [(None, 1), (5, 5)])
+def test_a_survey_that_cannot_reach_its_cluster_requests_replicas_too(capture, tmp_path, requested, expected):
+    seen = []
+
+    def fail():
+        seen.append(replicas("alone"))
+        raise CaptureError("no cluster")
+
+    with pytest.raises(CaptureError):
+        capture("alone", Settings(store=str(tmp_path), replicas=requested), chosen=fail)
+    assert seen == [(expected, 0)]
