@@ -166,9 +166,12 @@ def _has_other_tokens(run: Run, prepared: Prepared, prompt_set: str) -> bool:
 
 
 def check_equal_arithmetic(run_id: str, created_with: Sequence[str], now: Sequence[str]) -> None:
-    """Raise RunDamagedError if a run's shards were computed with other arithmetic than this cluster has now."""
+    """Raise RunDamagedError if a run's shards were computed with other arithmetic than this cluster has now.
+
+    Older versions recorded the type of a GPU without its name, so the type `cuda` equals every name.
+    """
     for before, after in zip_longest(created_with, now, fillvalue="unknown arithmetic"):
-        if before != after:
+        if before != after and not (before == "cuda" and after.startswith("cuda ")):
             raise RunDamagedError(
                 f"{run_id}: the run was created with {before} and would resume with {after}; resume with {before} "
                 "(ranks: THEODOLITE_PARALLELISM and --gpus-per-replica), or use another store"

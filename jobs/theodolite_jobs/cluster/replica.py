@@ -35,7 +35,9 @@ GPU_BUFFER, CPU_BUFFER = 2**30, 2**29
 reduced."""
 
 Arithmetic = tuple[str, str, str, str]
-"""dtype, attention kernel, device type and number of ranks, which must be equal for all replicas of a run."""
+"""dtype, attention kernel, device and number of ranks, which must be equal for all replicas of a run.
+
+The device is its type; a GPU's name follows it, as in `cuda NVIDIA H200`, because kinds of GPUs round differently."""
 
 LIBRARIES = ("torch", "transformers")
 """Libraries whose version can change a captured number."""
@@ -44,6 +46,8 @@ LIBRARIES = ("torch", "transformers")
 def arithmetic(certificate: Mapping[str, Any]) -> Arithmetic:
     """Return the arithmetic of a replica from its parity certificate."""
     device = str(certificate["device"]).partition(":")[0]
+    if gpu := certificate.get("gpu"):  # absent on a CPU and in the certificates of older versions
+        device = f"{device} {gpu}"
     return certificate["dtype"], certificate["attention"], device, f"{certificate.get('ranks', 1)} rank(s)"
 
 
@@ -259,7 +263,8 @@ class Replica:
             if self.rank is not None:
                 join(self.rank)
             engine = _load_engine(self.assignment, self.rank)
-            self._certificate = asdict(certify(engine.model, engine.sites, engine.layers, self.plans, self.probes))
+            certificate = asdict(certify(engine.model, engine.sites, engine.layers, self.plans, self.probes))
+            self._certificate = {**certificate, **_gpu_name(engine.model.device)}
             self._engine = engine
         return self._engine
 
@@ -273,6 +278,15 @@ class Replica:
             norms = _norm_layers(run, self.assignment)
             self._reducer = Reducer(run, norms, self.assignment.shard_prompts, *self._limits)
         return self._reducer
+
+
+def _gpu_name(device: Any) -> dict[str, str]:
+    """Return the GPU's name as the entry `gpu` of a certificate; nothing for a CPU."""
+    if device.type != "cuda":
+        return {}
+    import torch
+
+    return {"gpu": torch.cuda.get_device_name(device)}
 
 
 def _norm_layers(run: Any, assignment: Assignment) -> Any:
