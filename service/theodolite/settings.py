@@ -63,6 +63,13 @@ class Settings(BaseSettings):
     ray_token: SecretStr | None = Field(
         None, description="Token of the Ray cluster; the default is the token of Ray's own client."
     )
+    driver_memory: int | None = Field(
+        None,
+        ge=1,
+        le=2**48,  # Ray counts in units of 1/10,000 byte, in 64 bits
+        description="Bytes of memory that each Ray job reserves on Ray's head node for its driver; Ray jobs wait until "
+        "they fit. None reserves nothing.",
+    )
     jobs_per_token: int = Field(4, ge=1, description="Maximum number of unfinished survey jobs of one bearer token.")
     job_prompts: int = Field(100_000, ge=1, description="Maximum number of prompts in a submitted spec.")
     job_tokens: int | None = Field(

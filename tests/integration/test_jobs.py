@@ -17,6 +17,8 @@ from theodolite.query.verification import verify
 from theodolite.settings import Settings
 from theodolite.store.result_reader import read_group
 from theodolite.store.runs import open_run
+from theodolite.submission.job_store import Attempt
+from theodolite.submission.ray_jobs import cluster_state, stop, submit
 
 pytestmark = pytest.mark.slow
 
@@ -153,6 +155,16 @@ def cluster_says(cluster, job):
         known = json.loads(answer.read())
     name = f"theodolite-{job['id'][:16]}-{job['attempt']}-"
     return next(one["status"] for one in known if str(one["submission_id"]).startswith(name))
+
+
+def test_a_driver_waits_for_its_memory_on_the_head(cluster, tmp_path):
+    fitting, waiting = (Settings(jobs_url=cluster.url, ray_token=TOKEN, driver_memory=size) for size in (2**20, 2**45))
+    for settings, name in ((waiting, "waiting"), (fitting, "fitting")):
+        submit(settings, str(tmp_path), "0" * 64, Attempt(1, "local", "2026-01-01T00:00:00+00:00", name))
+    ended = wait_for(lambda: (now := cluster_state(fitting, "fitting")).state == "failed" and now, "the driver to end")
+    assert ended.reason  # the store has no such spec
+    assert cluster_state(waiting, "waiting").state == "queued"
+    stop(waiting, "waiting")
 
 
 @pytest.mark.browser

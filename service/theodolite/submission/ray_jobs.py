@@ -35,6 +35,9 @@ _STATES = {
 _PASSED_ON = ("job_tokens", "remote_code_allowed", "dask_address", "replicas", "gpus_per_replica", "parallelism")
 """Settings that the Ray job inherits from the submitter; it takes all other settings from its node."""
 
+_ON_THE_HEAD = {"node:__internal_head__": 0.001}
+"""A share of the resource that only the head node has; it admits 1,000 Ray jobs."""
+
 _MINIMUM_VERSION = (2, 60)
 """Minimum version of Ray; earlier versions have remote-code vulnerabilities."""
 
@@ -63,11 +66,14 @@ def submit(settings: Settings, store: str, job_id: str, attempt: "Attempt") -> N
         for name, value in inherited.items()
     }
     fixed = {"THEODOLITE_STORE": store, SUBMITTED_BY: __version__, "PYTHONUNBUFFERED": "1"}
-    content = {
+    content: dict[str, Any] = {
         "entrypoint": _ENTRYPOINT.format(job_id, attempt.number),
         "submission_id": attempt.submission,
         "runtime_env": {"env_vars": {**environment, **fixed}},
     }
+    if settings.driver_memory is not None:
+        # With a reservation, Ray would start the driver on any node that has the memory.
+        content |= {"entrypoint_memory": settings.driver_memory, "entrypoint_resources": _ON_THE_HEAD}
     _request(settings, "POST", "/api/jobs/", content, required="submission_id")
 
 

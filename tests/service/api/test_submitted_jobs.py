@@ -69,6 +69,14 @@ def test_a_job_inherits_the_store_and_the_limits_but_no_secret(store, ray):
     }
 
 
+def test_a_job_reserves_the_memory_of_its_driver_on_the_head(store, ray):
+    submit(client_of(store, jobs_url=URL, driver_memory=2**32))
+    (job,) = ray.jobs.values()
+    assert job["entrypoint_memory"] == 2**32
+    assert job["entrypoint_resources"] == {"node:__internal_head__": 0.001}  # else Ray may choose another node
+    assert "THEODOLITE_DRIVER_MEMORY" not in job["runtime_env"]["env_vars"]
+
+
 def test_a_relative_store_reaches_the_job_as_an_absolute_path(tmp_path, monkeypatch, ray):
     monkeypatch.chdir(tmp_path)
     submit(client_of("here", jobs_url=URL))
