@@ -3,10 +3,10 @@ PYTHON ?= python3
 BIN := .venv/bin
 
 .PHONY: help demo test test-fast test-slow coverage chaos lint check docs bench bench-heads bench-statistics bench-api bench-driver bench-pipeline bench-million \
-	up down rehearse clean
+	up down images push rehearse rehearse-containers rehearse-hosts rehearse-slurm clean
 
 help: ## list the targets
-	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "make %-18s%s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "make %-21s%s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 .venv/ready: pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
@@ -103,8 +103,34 @@ up: $(SECRETS)/ray_token $(SECRETS)/grafana_password ## start all services in co
 down: ## stop the containers and keep their volumes
 	@docker compose --profile '*' down
 
+ENGINE ?= docker
+IMAGES := api jobs capture
+VERSION = $(shell sed -n 's/^__version__ = "\(.*\)"$$/\1/p' service/theodolite/version.py)
+FORMAT = $(if $(findstring podman,$(ENGINE)),--format docker)
+
+images: ## build the images of deploy/Dockerfile; ENGINE=podman uses Podman
+	@for name in $(IMAGES); do \
+		$(ENGINE) build $(FORMAT) -f deploy/Dockerfile --target $$name -t theodolite-$$name:$(VERSION) . || exit 1; \
+	done
+
+push: ## push the images to a registry: make images push REGISTRY=registry.example.org/survey
+	@test -n "$(REGISTRY)" || { echo "REGISTRY is empty; try: make images push REGISTRY=registry.example.org/survey"; exit 1; }
+	@for name in $(IMAGES); do \
+		$(ENGINE) tag theodolite-$$name:$(VERSION) $(REGISTRY)/theodolite-$$name:$(VERSION) && \
+		$(ENGINE) push $(REGISTRY)/theodolite-$$name:$(VERSION) || exit 1; \
+	done
+
 rehearse: .venv/ready ## run the compose file's commands as processes: submit, kill a worker, wait, query, read metrics
-	@$(BIN)/python deploy/rehearse.py
+	@$(BIN)/python deploy/rehearsal/processes.py
+
+rehearse-containers: .venv/ready ## run the compose file in containers, and kill, cut off, restart and fill what it can
+	@$(BIN)/python deploy/rehearsal/containers.py
+
+rehearse-hosts: .venv/ready ## run Ray and Dask on hosts with slow, lossy networks and other clocks, and cut one off (root)
+	@$(BIN)/python deploy/rehearsal/hosts.py
+
+rehearse-slurm: .venv/ready ## run deploy/slurm on a real Slurm of two nodes: kill, requeue, cancel (root)
+	@$(BIN)/python deploy/rehearsal/slurm.py
 
 clean: ## remove the environment and the caches
 	rm -rf .venv .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis .coverage site

@@ -1,10 +1,12 @@
-"""The manifests, as each overlay gives them: against schemas, against each other, and against what they start."""
+"""The manifests, as kubectl renders each overlay: against schemas, against each other, and against what they start."""
 
 import json
 import re
 import shutil
 import subprocess
 from collections.abc import Iterator
+from functools import cache
+from ipaddress import ip_address, ip_network
 from pathlib import Path
 from typing import Any
 
@@ -14,21 +16,38 @@ import pytest
 import yaml
 from support.deploy_commands import assert_fetches_what_surveys_read, assert_understood, promtool
 from support.rendering import Thing, render
+from transformers import LlamaConfig, Qwen2Config
 
 from theodolite import __version__
 from theodolite.api.guards import LOOPBACK
 from theodolite.settings import Settings
 from theodolite.spec_file import parse_spec
+from theodolite_jobs.models.sharding import choose_ranks
 
-ROOT = Path(__file__).parents[2]
-OVERLAYS = sorted((ROOT / "deploy/kubernetes/overlays").iterdir())
-RAY_SCHEMA = json.loads((Path(__file__).parent / "ray.io_v1.schema.json").read_text())
+FOLDER, ROOT = Path(__file__).parent, Path(__file__).parents[2]
+OVERLAYS = sorted(set((ROOT / "deploy/kubernetes/overlays").iterdir()) - {ROOT / "deploy/kubernetes/overlays/mine"})
+KUBERAY = {"1.6": "ray.io_v1.schema.json", "1.7": "ray.io_v1-1.7.json"}
 KUBERNETES = "1.34"
-BY_HAND = {"store-credentials", "hub-token", "metrics-token"}
-"""Secrets that settings.yaml tells people to make; pods start without them."""
+BY_HAND = {"registry", "store-credentials", "hub-token", "metrics-token"}
+"""Secrets that base/kustomization.yaml tells people to make; pods start without them."""
 
+METADATA = [ip_address(text) for text in ("169.254.169.254", "fd00:ec2::254", "fd20:ce::254", "100.100.100.200")]
 COMPOSE = yaml.safe_load((ROOT / "docker-compose.yml").read_text())["services"]
 IMAGES = {f"theodolite-{name}:{__version__}" for name in ("api", "jobs", "capture")} | {COMPOSE["prometheus"]["image"]}
+REGISTRY = "registry.example.org/survey"
+
+# Shapes from the models' config.json on the hub.
+MODELS = {
+    "Qwen/Qwen2.5-32B-Instruct": Qwen2Config(
+        hidden_size=5120, num_hidden_layers=64, num_attention_heads=40, num_key_value_heads=8, intermediate_size=27648
+    ),
+    "Qwen/Qwen2.5-7B-Instruct": Qwen2Config(
+        hidden_size=3584, num_hidden_layers=28, num_attention_heads=28, num_key_value_heads=4, intermediate_size=18944
+    ),
+    "smollm2-135m-instruct": LlamaConfig(
+        hidden_size=576, num_hidden_layers=30, num_attention_heads=9, num_key_value_heads=3, intermediate_size=1536
+    ),
+}
 
 
 @pytest.fixture(params=OVERLAYS, ids=lambda folder: folder.name)
@@ -38,37 +57,57 @@ def overlay(request) -> Path:
 
 @pytest.fixture
 def things(overlay) -> list[Thing]:
-    return render(overlay)
+    return json.loads(rendered_once(overlay))
 
 
-def test_overlays_are_as_the_real_kustomize_renders_them(overlay, things):
-    kubectl = shutil.which("kubectl")
-    found = kubectl and subprocess.run([kubectl, "version", "--client"], capture_output=True, text=True).stdout
-    if not re.search(r"Kustomize Version: v5", found or ""):
-        pytest.skip("needs kubectl with kustomize 5, which neither Debian nor PyPI has")
-    real = subprocess.run([kubectl, "kustomize", overlay], capture_output=True, text=True, check=True).stdout
-    assert by_name(things) == by_name(yaml.safe_load_all(real))
+@cache
+def rendered_once(overlay: Path) -> str:
+    return json.dumps(render(overlay))
 
 
-def test_every_object_is_what_its_schema_allows(things):
+@pytest.fixture(params=KUBERAY)
+def kuberay(request) -> dict[str, Any]:
+    """Return the schema of a version of KubeRay."""
+    first, *later = list(KUBERAY)[: list(KUBERAY).index(request.param) + 1]
+    schema = json.loads((FOLDER / KUBERAY[first]).read_text())
+    for version in later:
+        schema = merged(schema, json.loads((FOLDER / KUBERAY[version]).read_text()))
+    return schema
+
+
+def test_every_object_is_what_its_schema_allows(things, kuberay):
     for thing in things:
         if thing["apiVersion"] == "ray.io/v1":
-            jsonschema.Draft202012Validator(RAY_SCHEMA).validate(thing)
+            jsonschema.Draft202012Validator(kuberay).validate(thing)
         else:
             check_core(thing)
     for owner, template in pods(things):
         check_core({"apiVersion": "v1", "kind": "PodTemplate", "metadata": {"name": owner}, "template": template})
 
 
-def test_a_field_that_nobody_knows_is_refused(things):
+def test_a_field_that_nobody_knows_is_refused(things, kuberay):
     cluster = one(things, "RayCluster")
     cluster["spec"]["headGroupSpec"]["template"]["spec"]["containers"][0]["imagePullPolice"] = "Always"
     with pytest.raises(AssertionError, match="imagePullPolice"):
-        test_every_object_is_what_its_schema_allows([cluster])
+        test_every_object_is_what_its_schema_allows([cluster], kuberay)
     job = one(things, "RayJob")
     job["spec"] = {"entrypoint": "theodolite", "clusterSelector": {"ray.io/cluster": "theodolite"}, "backoffLimit": 2}
     with pytest.raises(jsonschema.ValidationError):
-        test_every_object_is_what_its_schema_allows([job])
+        test_every_object_is_what_its_schema_allows([job], kuberay)
+
+
+def test_a_field_of_a_newer_kuberay_is_refused_by_the_older(things, kuberay):
+    cluster = one(things, "RayCluster")
+    cluster["spec"]["networkPolicy"] = {"mode": "DenyAll"}
+    assert jsonschema.Draft202012Validator(kuberay).is_valid(cluster) == ("networkPolicy" in json.dumps(kuberay))
+    cluster["spec"]["networkPolicies"] = cluster["spec"].pop("networkPolicy")
+    assert not jsonschema.Draft202012Validator(kuberay).is_valid(cluster)
+
+
+def test_kuberay_refuses_to_upgrade_the_cluster_of_a_job(things, kuberay):
+    job = one(things, "RayJob")
+    job["spec"]["rayClusterSpec"]["upgradeStrategy"] = {"type": "Recreate"}
+    assert not jsonschema.Draft202012Validator(kuberay).is_valid(job)
 
 
 def test_pods_may_do_no_more_than_the_namespace_allows(things):
@@ -82,9 +121,10 @@ def test_pods_may_do_no_more_than_the_namespace_allows(things):
         assert not any("hostPath" in volume for volume in pod["volumes"]), owner
         for container in pod["containers"]:
             confined(container["securityContext"])
-            assert {"cpu", "memory"} <= container["resources"]["requests"].keys(), owner
+            needed = {"cpu", "memory", *(["ephemeral-storage"] if owner != "prometheus" else [])}  # which has a volume
+            assert needed <= container["resources"]["requests"].keys(), owner
             assert "memory" in container["resources"]["limits"], owner
-            assert container["image"] in IMAGES, owner
+            assert container["image"].removeprefix(f"{REGISTRY}/") in IMAGES, owner
             if owner != "fetch-model":  # which ends by itself
                 assert {"readinessProbe", "livenessProbe"} <= container.keys(), owner
     confined(one(things, "RayCluster")["spec"]["autoscalerOptions"]["securityContext"])
@@ -94,6 +134,9 @@ def test_whatever_is_referred_to_is_there(things):
     names = {kind: {thing["metadata"]["name"] for thing in of_kind(things, kind)} for kind in kinds(things)}
     labels = [template["metadata"]["labels"] for _, template in pods(things)]
     for owner, template in pods(things):
+        assert template["spec"].get("serviceAccountName", "default") in names["ServiceAccount"] | {"default"}, owner
+        for secret in template["spec"].get("imagePullSecrets", []):
+            assert secret["name"] in BY_HAND, owner
         volumes = {volume["name"]: volume for volume in template["spec"]["volumes"]}
         for volume in volumes.values():
             if claim := volume.get("persistentVolumeClaim"):
@@ -113,14 +156,13 @@ def test_whatever_is_referred_to_is_there(things):
                     assert source["configMapRef"]["name"] in names["ConfigMap"], owner
     for service in of_kind(things, "Service"):
         assert service["spec"]["selector"] in labels
+    optional = {"fetch-model"}  # cpu-test fetches no model
+    components = optional | {label["app.kubernetes.io/component"] for label in labels}
     for policy in of_kind(things, "PodDisruptionBudget"):
-        assert policy["spec"]["selector"]["matchLabels"] in labels
+        selector = policy["spec"]["selector"]["matchLabels"]
+        assert selector in labels or selector["ray.io/node-type"] == "head"
     for policy in of_kind(things, "NetworkPolicy"):
-        expression = policy["spec"]["podSelector"].get("matchExpressions", [])
-        chosen = policy["spec"]["podSelector"].get("matchLabels", {}) | {
-            rule["key"]: rule["values"][0] for rule in expression
-        }
-        assert not chosen or chosen in labels
+        assert components_of(policy["spec"]["podSelector"]) <= components
     (rule,) = one(things, "Ingress")["spec"]["rules"]
     assert rule["http"]["paths"][0]["backend"]["service"]["name"] in names["Service"]
 
@@ -138,7 +180,11 @@ def test_no_secret_is_written_down(things):
     for _, template in pods(things):
         for container in template["spec"]["containers"]:
             written = [variable["name"] for variable in container.get("env", []) if "valueFrom" not in variable]
-            assert set(written) <= {"THEODOLITE_HOSTS"}
+            assert set(written) <= {
+                "THEODOLITE_HOSTS",
+                "RAY_DASHBOARD_ENABLE_K8S_DISK_USAGE",
+                "RAY_JOB_START_TIMEOUT_SECONDS",
+            }
     for settings in of_kind(things, "ConfigMap"):
         assert not [name for name in settings["data"] if re.search("TOKEN$|SECRET|PASSWORD|ACCESS_KEY", name)]
 
@@ -150,7 +196,7 @@ def test_every_node_of_ray_and_the_service_show_one_token(things):
     # KubeRay calls the Secret like the cluster.
     secret = {"name": cluster["metadata"]["name"], "key": "auth_token"}
     assert variable == {"secretKeyRef": secret}
-    jobs_url = one(things, "ConfigMap", "settings")["data"]["THEODOLITE_JOBS_URL"]
+    jobs_url = config(things, "settings")["THEODOLITE_JOBS_URL"]
     assert jobs_url == f"http://{cluster['metadata']['name']}-head-svc:8265"
     for spec in (cluster["spec"], one(things, "RayJob")["spec"]["rayClusterSpec"]):
         assert f"ray=={spec['rayVersion']}" in (ROOT / "constraints.txt").read_text().splitlines()
@@ -162,7 +208,7 @@ def test_nothing_but_drivers_runs_on_the_head(things):
 
 
 def test_workers_have_the_gpus_that_replicas_need(things):
-    settings = one(things, "ConfigMap", "settings")["data"]
+    settings = config(things, "settings")
     for group in one(things, "RayCluster")["spec"]["workerGroupSpecs"]:
         assert group["minReplicas"] <= group["replicas"] <= group["maxReplicas"]
         container = group["template"]["spec"]["containers"][0]
@@ -170,7 +216,7 @@ def test_workers_have_the_gpus_that_replicas_need(things):
             int(container["resources"]["limits"].get("nvidia.com/gpu", 0)),
             int(settings["THEODOLITE_GPUS_PER_REPLICA"]),
         )
-        assert container["image"].startswith("theodolite-capture:" if gpus else "theodolite-jobs:")
+        assert ("theodolite-capture:" if gpus else "theodolite-jobs:") in container["image"]
         assert gpus % each == 0 if each else gpus == 0
         # The autoscaler counts what a node will have from the limits, Ray what it has.
         assert container["resources"]["limits"]["cpu"] == container["resources"]["requests"]["cpu"]
@@ -178,19 +224,138 @@ def test_workers_have_the_gpus_that_replicas_need(things):
 
 def test_a_batch_survey_has_a_cluster_like_the_long_lived_one(things):
     job = one(things, "RayJob")["spec"]
-    assert job["rayClusterSpec"] == one(things, "RayCluster")["spec"]
+    cluster = one(things, "RayCluster")["spec"]
+    assert cluster.pop("upgradeStrategy") == {"type": "Recreate"}
+    assert job["rayClusterSpec"] == cluster
     assert job["suspend"], "applying an overlay must start no survey"
     mounts = job["rayClusterSpec"]["headGroupSpec"]["template"]["spec"]["containers"][0]["volumeMounts"]
     assert {"name": "survey", "mountPath": "/survey", "readOnly": True} in mounts
     assert job["entrypoint"].startswith("theodolite survey /survey/survey.yaml ")
-    parse_spec(yaml.safe_load(one(things, "ConfigMap", "survey")["data"]["survey.yaml"]))
+    spec = parse_spec(yaml.safe_load(config(things, "survey")["survey.yaml"]))
+    if list(of_kind(things, "Job")):  # else the images contain the model
+        fetched = config(things, "model")
+        assert (spec.model.id, spec.model.revision) == (fetched["MODEL"], fetched["REVISION"])
+
+
+def test_the_model_of_the_survey_can_use_the_gpus_of_a_replica(things):
+    settings = {
+        name.removeprefix("THEODOLITE_").lower(): value
+        for name, value in config(things, "settings").items()
+        if name.startswith("THEODOLITE_")
+    }
+    chosen = Settings(**settings)
+    spec = parse_spec(yaml.safe_load(config(things, "survey")["survey.yaml"]))
+    ranks = choose_ranks(chosen.parallelism, MODELS[spec.model.id], chosen.gpus_per_replica)
+    assert ranks == max(1, chosen.gpus_per_replica), "the GPUs of a replica would work in turn"
+    head = one(things, "RayCluster")["spec"]["headGroupSpec"]["template"]["spec"]["containers"][0]
+    assert head["resources"]["limits"]["memory"] == "16Gi"
+    assert chosen.driver_memory <= 14 * 2**30, "else no driver starts beside Ray's own processes"
+
+
+def test_workers_need_gpus_with_the_memory_that_the_overlay_describes(things, overlay):
+    (group,) = one(things, "RayCluster")["spec"]["workerGroupSpecs"]
+    terms = group["template"]["spec"].get("affinity", {}).get("nodeAffinity", {})
+    found = json.dumps(terms)
+    assert ("nvidia.com/gpu.memory" in found) == (
+        "nvidia.com/gpu" in json.dumps(group["template"]["spec"]["containers"])
+    )
+    for number in re.findall(r'"values": \["(\d+)"\]', found):
+        # Kubernetes compares integers, in MiB: an H100 has 81559, an A100 81920, and an H200 143771.
+        assert int(number) == {"single-h200": 140000}.get(overlay.name, 80000)
+
+
+def test_no_autoscaler_of_nodes_removes_a_pod_of_ray(things):
+    found = [template for owner, template in pods(things) if owner.startswith("Ray")]
+    assert len(found) == 4
+    for template in found:
+        assert template["metadata"]["annotations"] == {
+            "cluster-autoscaler.kubernetes.io/safe-to-evict": "false",
+            "karpenter.sh/do-not-disrupt": "true",
+        }
+        assert template["spec"]["imagePullSecrets"] == [{"name": "registry"}]
+        environment = {variable["name"]: variable["value"] for variable in template["spec"]["containers"][0]["env"]}
+        assert environment["RAY_DASHBOARD_ENABLE_K8S_DISK_USAGE"] == "1"
+        assert (template["spec"]["serviceAccountName"] == "theodolite-head") == is_head(template)
+
+
+def test_budgets_of_ray_are_ones_that_kubernetes_can_compute(things):
+    budgets = {thing["metadata"]["name"]: thing["spec"] for thing in of_kind(things, "PodDisruptionBudget")}
+    assert budgets.keys() == {"api", "dask-scheduler", "dask-worker", "ray-head", "survey-head"}
+    for name, budget in budgets.items():  # RayCluster has no scale, from which a share would be computed
+        assert ("minAvailable" if name.endswith("-head") else "maxUnavailable") in budget
+
+
+def test_a_new_setting_replaces_the_pods_that_read_it_and_a_new_survey_none(overlay, things, tmp_path):
+    shutil.copytree(ROOT / "deploy", tmp_path / "deploy")
+    base = tmp_path / "deploy/kubernetes/base/kustomization.yaml"
+    base.write_text(base.read_text().replace("LINGER_SECONDS=20", "LINGER_SECONDS=30"))
+    changed = render(tmp_path / "deploy/kubernetes/overlays" / overlay.name)
+    for kind, name in (("RayCluster", None), ("RayJob", None), ("Deployment", "api"), ("Deployment", "dask-worker")):
+        assert one(changed, kind, name) != one(things, kind, name), kind
+    survey = tmp_path / "deploy/kubernetes/overlays" / overlay.name / "survey.yaml"
+    if survey.exists():
+        survey.write_text(survey.read_text() + "name: another\n")
+        again = render(survey.parent)
+        assert one(again, "RayCluster") == one(changed, "RayCluster")
+        assert config(again, "survey") != config(changed, "survey")
+
+
+def test_no_pod_reaches_the_metadata_service_of_a_cloud(things):
+    policies = {thing["metadata"]["name"]: thing["spec"] for thing in of_kind(things, "NetworkPolicy")}
+    assert policies["nobody"] == {"podSelector": {}, "policyTypes": ["Ingress", "Egress"]}
+    for policy in policies.values():
+        for rule in policy.get("egress", []):
+            for peer in rule["to"]:
+                if block := peer.get("ipBlock"):
+                    open_to = ip_network(block["cidr"])
+                    closed = [ip_network(one) for one in block.get("except", [])]
+                    for address in METADATA:
+                        inside = address.version == open_to.version and address in open_to
+                        assert not inside or any(
+                            address in network for network in closed if network.version == address.version
+                        )
+
+
+def test_the_operator_reaches_ray_however_it_was_installed(things):
+    (policy,) = [thing for thing in of_kind(things, "NetworkPolicy") if thing["metadata"]["name"] == "ray"]
+    labels = [
+        peer.get("podSelector", {}).get("matchLabels", {})
+        for rule in policy["spec"]["ingress"]
+        for peer in rule["from"]
+    ]
+    for installed in (  # by Helm, and by kustomize
+        {"app.kubernetes.io/name": "kuberay-operator", "app.kubernetes.io/component": "kuberay-operator"},
+        {"app.kubernetes.io/name": "kuberay", "app.kubernetes.io/component": "kuberay-operator"},
+    ):
+        assert any(wanted and wanted.items() <= installed.items() for wanted in labels)
+
+
+def test_the_example_names_the_images_that_make_pushes():
+    things = render(ROOT / "deploy/kubernetes/overlays/example")
+    used = {container["image"] for _, template in pods(things) for container in template["spec"]["containers"]}
+    make = ["make", "--silent", "push", "ENGINE=echo", f"REGISTRY={REGISTRY}"]
+    printed = subprocess.run(make, cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    pushed = {line.split()[1] for line in printed.splitlines() if line.startswith("push ")}
+    assert len(pushed) == 3
+    assert used == pushed | {COMPOSE["prometheus"]["image"]}
+
+
+def test_the_example_changes_what_the_page_says():
+    things = render(ROOT / "deploy/kubernetes/overlays/example")
+    classes = {claim["metadata"]["name"]: claim["spec"] for claim in of_kind(things, "PersistentVolumeClaim")}
+    shared = {name for name, claim in classes.items() if "ReadWriteMany" in claim["accessModes"]}
+    assert shared == {name for name, claim in classes.items() if "storageClassName" in claim}
+    accounts = [thing for thing in of_kind(things, "ServiceAccount") if thing["metadata"]["name"] != "prometheus"]
+    assert len(accounts) == 2
+    assert all("eks.amazonaws.com/role-arn" in account["metadata"]["annotations"] for account in accounts)
+    assert one(things, "Ingress")["spec"]["ingressClassName"] == "nginx"
 
 
 def test_models_are_fetched_as_surveys_look_for_them(things):
     for job in of_kind(things, "Job"):
         command = job["spec"]["template"]["spec"]["containers"][0]["command"]
         assert_fetches_what_surveys_read(command)
-        model = one(things, "ConfigMap", "model")["data"]
+        model = config(things, "model")
         assert re.fullmatch("[0-9a-f]{40}", model["REVISION"])
     for owner, template in pods(things):
         for container in template["spec"]["containers"]:
@@ -218,7 +383,7 @@ def test_prometheus_watches_all_that_it_does_elsewhere(things, overlay, tmp_path
     assert names[0] == names[1]
     (rules,) = one(things, "ConfigMap", "prometheus-rules")["data"].values()
     assert yaml.safe_load(rules) == yaml.safe_load((ROOT / "deploy/prometheus/rules/theodolite.yml").read_text())
-    settings = one(things, "ConfigMap", "settings")["data"]
+    settings = config(things, "settings")
     (found,) = here["scrape_configs"][1]["file_sd_configs"]
     assert found["files"] == [f"{settings['THEODOLITE_METRICS_TARGETS']}/*.json"]
     for job in here["scrape_configs"]:
@@ -231,7 +396,7 @@ def test_prometheus_watches_all_that_it_does_elsewhere(things, overlay, tmp_path
 def test_settings_are_ones_that_theodolite_knows(things):
     names = {
         name.removeprefix("THEODOLITE_").lower()
-        for name in one(things, "ConfigMap", "settings")["data"]
+        for name in config(things, "settings")
         if name.startswith("THEODOLITE_")
     }
     assert names <= Settings.model_fields.keys()
@@ -287,5 +452,24 @@ def one(things: list[Thing], kind: str, name: str | None = None) -> Thing:
     return found
 
 
-def by_name(things: Any) -> dict[tuple[str, str], Thing]:
-    return {(thing["kind"], thing["metadata"]["name"]): thing for thing in things}
+def config(things: list[Thing], name: str) -> dict[str, str]:
+    """Return the data of a ConfigMap, whose name may have a hash."""
+    (found,) = [
+        thing
+        for thing in of_kind(things, "ConfigMap")
+        if re.fullmatch(f"{name}(-[a-z0-9]{{10}})?", thing["metadata"]["name"])
+    ]
+    return found["data"]
+
+
+def components_of(selector: Thing) -> set[str]:
+    expressions = selector.get("matchExpressions", [])
+    chosen = {value for rule in expressions for value in rule["values"]}
+    return chosen | set(selector.get("matchLabels", {}).values())
+
+
+def merged(schema: Any, patch: Any) -> Any:
+    """Return a schema with a JSON merge patch."""
+    if not isinstance(patch, dict) or not isinstance(schema, dict):
+        return patch
+    return schema | {key: merged(schema.get(key), value) for key, value in patch.items()}
