@@ -12,6 +12,7 @@ Usage: python deploy/rehearsal/hosts.py
 
 import json
 import os
+import secrets
 import shutil
 import subprocess
 import sys
@@ -33,11 +34,7 @@ BIN = Path(sys.executable).parent
 SPEC = yaml.safe_load((ROOT / "jobs/theodolite_jobs/specs/rehearsal.yaml").read_text())
 DELAY_SECONDS, LOSS = 0.01, 0.01
 CUT_OFF_SECONDS = 60
-AHEAD = {
-    "LD_PRELOAD": "/usr/lib/x86_64-linux-gnu/faketime/libfaketimeMT.so.1",
-    "FAKETIME": "+180s",
-    "FAKETIME_DONT_FAKE_MONOTONIC": "1",
-}
+AHEAD = {"LD_PRELOAD": "/usr/lib/x86_64-linux-gnu/faketime/libfaketimeMT.so.1", "FAKETIME": "+180s"}
 BUCKET = "http://10.77.0.10:5000"
 STORE = "s3://surveys/store"
 
@@ -59,6 +56,8 @@ class Hosts:
             "AWS_ALLOW_HTTP": "true",
             "AWS_ENDPOINT": BUCKET,
             "RAY_USAGE_STATS_ENABLED": "0",
+            "RAY_AUTH_MODE": "token",
+            "RAY_AUTH_TOKEN": secrets.token_hex(16),
             "THEODOLITE_DASK_ADDRESS": "tcp://10.77.0.10:8786",
         }
 
@@ -77,7 +76,7 @@ class Hosts:
             self.start(
                 "head", [*self._ray("head"), "--head", "--port=6379", "--num-cpus=0", "--include-dashboard=false"]
             )
-            wait_for(lambda: self.run("head", "ray", "health-check", "--address=10.77.0.10:6379") == 0, "Ray's head")
+            wait_for(lambda: self._scratch("head").joinpath("ray_current_cluster").exists(), "Ray's head")
             for number, name in enumerate(self.names[1:]):
                 more = AHEAD if number == 0 else {}
                 self.start(name, [*self._ray(name), "--address=10.77.0.10:6379", "--num-cpus=1"], more)
@@ -95,8 +94,7 @@ class Hosts:
             inside = ["ip", "-n", f"theo-{name}"]
             for command in (
                 ["ip", "netns", "add", f"theo-{name}"],
-                ["ip", "link", "add", f"t-{name}", "type", "veth", "peer", "name", "eth0"],
-                ["ip", "link", "set", "eth0", "netns", f"theo-{name}"],
+                ["ip", "link", "add", f"t-{name}", "type", "veth", "peer", "name", "eth0", "netns", f"theo-{name}"],
                 [*inside, "address", "add", f"{self.address(name)}/24", "dev", "eth0"],
                 [*inside, "link", "set", "lo", "up"],
                 [*inside, "link", "set", "eth0", "up"],
@@ -120,10 +118,15 @@ class Hosts:
         for name in self.names:
             subprocess.run(["ip", "netns", "delete", f"theo-{name}"], check=False, capture_output=True)
             subprocess.run(["ip", "link", "delete", f"t-{name}"], check=False, capture_output=True)
+            shutil.rmtree(self._scratch(name), ignore_errors=True)
 
     def _ray(self, name: str) -> list[str]:
         own = f"--node-ip-address={self.address(name)}"
-        return ["ray", "start", "--block", own, f"--temp-dir=/tmp/theo-{name}", "--object-store-memory=100000000"]
+        return ["ray", "start", "--block", own, f"--temp-dir={self._scratch(name)}", "--object-store-memory=100000000"]
+
+    def _scratch(self, name: str) -> Path:
+        """Return the folder of a host's Ray; its path is short, because Ray puts sockets there."""
+        return Path(f"/tmp/theo-{name}")
 
     def start(self, name: str, command: list[str], more: dict[str, str] | None = None) -> None:
         """Start a process on a host, with its output in a log file."""

@@ -131,7 +131,7 @@ class Slurm:
         """Return how often a job was requeued."""
         return int(self._field(job, "Restarts"))
 
-    def wait(self, job: str, seconds: float = 300) -> str:
+    def wait(self, job: str, seconds: float = 600) -> str:
         """Wait until a job ends, and return its state."""
         going = ("PENDING", "CONFIGURING", "RUNNING", "COMPLETING", "REQUEUED")
         wait_for(lambda: self.state(job) not in going, f"job {job}", seconds=seconds)
