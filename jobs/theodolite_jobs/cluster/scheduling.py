@@ -304,7 +304,7 @@ class _Loop:
             self.queue.appendleft((task.plan, search.shard, None))
 
     def _restart(self, replica: _Replica, reason: str, error: BaseException) -> None:
-        """Restart a dead replica, at once after its first death, and later after a pause."""
+        """Restart a dead replica: at once after its first death, after a pause for each later one."""
         self._report_replicas()
         seconds = restart_pause(replica.n_deaths)
         if seconds:

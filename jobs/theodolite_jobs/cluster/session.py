@@ -4,7 +4,7 @@ import logging
 import os
 import socket
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -15,8 +15,9 @@ from ray._raylet import GcsClient  # type: ignore[attr-defined]  # Ray's stub la
 from theodolite.errors import CaptureError
 from theodolite.submission.ray_jobs import default_ray_token
 
-JOIN_SECONDS = 60.0
-"""Time in which the first worker node joins a cluster, for example after its head was restarted."""
+JOIN_SECONDS, SETTLE_SECONDS = 60.0, 10.0
+"""Time in which worker nodes join a cluster, for example after its head was restarted; and the time in which the others
+follow the first one, if no number of replicas is requested."""
 
 _STARTS = 4
 """Attempts to start Ray on this machine."""
@@ -100,16 +101,16 @@ def choose_resources(
     Raises:
         CaptureError: no worker node joins the cluster, or its nodes have too few GPUs for the replicas.
     """
-    nodes = _nodes() if grows else _joined_nodes(message)
+    nodes = _nodes() if grows else _joined_nodes(replicas, gpus_per_replica, message)
     if not nodes and not grows:
         raise CaptureError("the cluster has no node with CPUs for work; start worker nodes")
     gpus = [int(node.get("GPU", 0)) for node in nodes]
-    each = gpus_per_replica if gpus_per_replica is not None else min(1, max(gpus, default=0))
+    each = _gpus_of_each(nodes, gpus_per_replica)
     if grows and gpus_per_replica is None and not each:
         raise CaptureError(
             "a cluster that grows needs the number of GPUs to request; set --gpus-per-replica, 0 for none"
         )
-    slots = sum(count // each for count in gpus) if each else len(nodes)
+    slots = _slots(nodes, each)
     wanted = replicas or max(1, slots if each else 1)
     if each and wanted > slots and not grows:
         raise CaptureError(
@@ -149,12 +150,29 @@ def describe_free() -> str:
     return f"{' and '.join(parts)} are free"
 
 
-def _joined_nodes(message: Callable[[str], None]) -> list[dict[str, float]]:
-    """Return the resources of the worker nodes, at the latest after `JOIN_SECONDS`."""
-    deadline = time.monotonic() + JOIN_SECONDS
-    if not _nodes():
-        message(f"waiting up to {JOIN_SECONDS:.0f} s for a worker node to join the cluster")
-    while not (nodes := _nodes()) and time.monotonic() < deadline:
+def _gpus_of_each(nodes: Sequence[Mapping[str, float]], requested: int | None) -> int:
+    return requested if requested is not None else min(1, max((int(node.get("GPU", 0)) for node in nodes), default=0))
+
+
+def _slots(nodes: Sequence[Mapping[str, float]], each: int) -> int:
+    """Return how many replicas fit on the GPUs of the nodes; without GPUs, each node has one."""
+    return sum(int(node.get("GPU", 0)) // each for node in nodes) if each else len(nodes)
+
+
+def _joined_nodes(
+    replicas: int | None, gpus_per_replica: int | None, message: Callable[[str], None]
+) -> list[dict[str, float]]:
+    """Return the resources of the worker nodes; if there are none yet, wait for them."""
+    if nodes := _nodes():
+        return nodes
+    message(f"waiting up to {JOIN_SECONDS:.0f} s for worker nodes to join the cluster")
+    deadline, first = time.monotonic() + JOIN_SECONDS, None
+    while time.monotonic() < deadline:
+        if nodes := _nodes():
+            first = first or time.monotonic()
+            slots = _slots(nodes, _gpus_of_each(nodes, gpus_per_replica))
+            if slots >= replicas if replicas else time.monotonic() >= first + SETTLE_SECONDS:
+                break
         time.sleep(1)
     return nodes
 

@@ -13,7 +13,14 @@ from typing import Any
 import ray
 from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
-from theodolite.errors import CaptureError, RankOutOfMemoryError, RankOutOfStepError, TheodoliteError, first_line
+from theodolite.errors import (
+    CaptureError,
+    RankOutOfMemoryError,
+    RankOutOfStepError,
+    StoreError,
+    TheodoliteError,
+    first_line,
+)
 from theodolite.spec import TokenIds
 from theodolite_jobs.capture.plan import SetPlan, ShardPlan, probe_prompts
 from theodolite_jobs.cluster.ranks import ranks_of_group
@@ -68,7 +75,8 @@ class RayWorker:
 
     def certify(self) -> None:
         """Request the parity certificate, or request it again with the current `expected`."""
-        self.ready = _gather([actor.certify.remote(self.expected) for actor in self.actors], "a replica")
+        calls = [actor.certify.remote(self.expected) for actor in self.actors]
+        self.ready = _gather(calls, "a replica", loads=True)
 
     def capture(self, plan: SetPlan, shard: ShardPlan, tokens: Sequence[TokenIds], halvings: int) -> Capture:
         """Capture and commit a shard; all ranks of a group get the same calls in the same order."""
@@ -188,12 +196,7 @@ def certify_workers(
     """
     for n_deaths in count(1):
         placed = _placed(workers, resources, wait_seconds, message, gather_seconds)
-        certificates, died = [], []
-        for worker in placed:
-            try:
-                certificates.append(worker.ready.result())
-            except ReplicaDiedError as error:  # the scheduling loop restarts it
-                died.append(error)
+        certificates, died = _certificates(placed)
         if certificates:
             break
         time.sleep(restart_pause(n_deaths))
@@ -209,6 +212,17 @@ def certify_workers(
         if worker not in placed and (not worker.ready.done() or worker.ready.exception() is None):
             worker.certify()
     return dict(certificates[0])
+
+
+def _certificates(placed: Sequence[RayWorker]) -> tuple[list[dict[str, Any]], list[ReplicaDiedError]]:
+    """Wait until replicas are certified; return their certificates, and the errors of those that died."""
+    certificates, died = [], []
+    for worker in placed:
+        try:
+            certificates.append(worker.ready.result())
+        except ReplicaDiedError as error:  # the scheduling loop restarts it
+            died.append(error)
+    return certificates, died
 
 
 def _placed(
@@ -237,12 +251,17 @@ def _placed(
 
 
 def _gather(
-    calls: Sequence[Any], subject: str, was_executing: Callable[[int], bool] = lambda _rank: True
+    calls: Sequence[Any],
+    subject: str,
+    was_executing: Callable[[int], bool] = lambda _rank: True,
+    *,
+    loads: bool = False,
 ) -> "Future[Any]":
     """Return a future of rank 0's result, which completes when all ranks have returned or when one fails.
 
     There is one call of each rank. Error messages name the `subject`, a replica or a shard. `was_executing` returns
-    whether a rank was executing its call when it died.
+    whether a rank was executing its call when it died. While a replica `loads`, an error of the store is its death, so
+    that it starts again after a pause.
     """
     result: Future[Any] = Future()
     futures = [call.future() for call in calls]
@@ -256,7 +275,10 @@ def _gather(
                 return
             if error is not None:
                 is_group = len(futures) > 1
-                result.set_exception(_loop_error(error, subject, was_executing=was_executing(rank), is_group=is_group))
+                found = _loop_error(error, subject, was_executing=was_executing(rank), is_group=is_group)
+                if loads and isinstance(found, StoreError):
+                    found = ReplicaDiedError(DIED, str(found), was_executing=False)
+                result.set_exception(found)
             elif n_pending[0] == 0:
                 result.set_result(futures[0].result())
 
@@ -267,6 +289,8 @@ def _gather(
 
 def _is_of_device(error: BaseException) -> bool:
     """Return whether an error comes from a GPU or from the connection between GPUs."""
+    if isinstance(error, NotImplementedError):  # a RuntimeError that names the backend without the operation
+        return False
     return isinstance(error, RuntimeError) and re.search("CUDA|CUBLAS|CUDNN|NCCL|HIP", str(error)) is not None
 
 

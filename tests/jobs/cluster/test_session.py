@@ -51,10 +51,28 @@ def test_a_request_that_does_not_fit_is_refused_unless_the_cluster_grows(nodes, 
 def test_the_first_worker_node_is_waited_for(nodes, monkeypatch):
     """After its head was restarted, a cluster has no nodes for some seconds."""
     nodes()
+    monkeypatch.setattr(session, "SETTLE_SECONDS", 0.0)
     monkeypatch.setattr(session.time, "sleep", lambda _seconds: nodes({"CPU": 8.0}))
     messages = []
     assert choose_resources(None, None, message=messages.append).threads == 8
-    assert messages == ["waiting up to 60 s for a worker node to join the cluster"]
+    assert messages == ["waiting up to 60 s for worker nodes to join the cluster"]
+
+
+@pytest.mark.parametrize("replicas", [3, None])
+def test_all_nodes_that_a_request_needs_are_waited_for(nodes, monkeypatch, replicas):
+    """Without a requested number, the others have some seconds to follow the first node."""
+    monkeypatch.setattr(session, "SETTLE_SECONDS", 0.2)
+    joining = [{"CPU": 8.0}, {"CPU": 8.0, "GPU": 1.0}, {"CPU": 8.0, "GPU": 2.0}]
+    count = iter(range(1, 100))
+    sleep = session.time.sleep
+
+    def join(_seconds):
+        nodes(*joining[: next(count)])
+        sleep(0.05)
+
+    nodes()
+    monkeypatch.setattr(session.time, "sleep", join)
+    assert choose_resources(replicas, None) == Resources(replicas=3, gpus=1, threads=8, cpus=1.0)
 
 
 @pytest.mark.parametrize(("gpus", "ranks", "threads"), [(1, 1, 16), (2, 1, 32), (4, 4, 16), (8, 1, 128), (16, 1, 128)])

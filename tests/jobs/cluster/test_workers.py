@@ -5,7 +5,7 @@ from concurrent.futures import Future
 import pytest
 import ray
 
-from theodolite.errors import CaptureError, ParityError, RankOutOfMemoryError, RankOutOfStepError
+from theodolite.errors import CaptureError, ParityError, RankOutOfMemoryError, RankOutOfStepError, StoreError
 from theodolite_jobs.capture.plan import SetPlan, ShardPlan
 from theodolite_jobs.cluster import workers
 from theodolite_jobs.cluster.scheduling import DIED, OUT_OF_MEMORY, RESTART_SECONDS, ReplicaDiedError
@@ -230,6 +230,21 @@ def test_a_survey_ends_when_replicas_die_again_and_again_while_they_load(made, m
     with pytest.raises(CaptureError, match="all started replicas died while they loaded the model: CUDA error"):
         certified(made, monkeypatch, ECC)
     assert len(made) == 1 + MAX_RESTARTS
+
+
+def test_an_error_of_the_store_while_a_replica_loads_is_its_death(made):
+    """A pause later, the store may respond again."""
+    worker = worker_of()
+    complete(made[0], of_task(StoreError("cannot read the store: 503")))
+    assert died(worker.ready) == (DIED, False)
+
+
+def test_an_operation_that_a_gpu_lacks_is_an_error_of_the_code(made):
+    answer = worker_of().capture(PLAN, SHARD, [], 0).committed
+    made[0].process_id.answers[-1].set_result(1)
+    problem = "Could not run 'aten::x' with arguments from the 'CUDA' backend"
+    made[0].capture.answers[0].set_exception(of_task(NotImplementedError(problem)))
+    assert isinstance(answer.exception(), CaptureError)
 
 
 @pytest.mark.parametrize(
