@@ -1,4 +1,4 @@
-"""What all rehearsals check: the progress of a survey job, its commit records, and its counters in Prometheus."""
+"""What rehearsals share: waiting, the progress of a survey job, its commit records and its counters in Prometheus."""
 
 import socket
 import sys

@@ -11,9 +11,11 @@ from typing import Any
 
 from checks import say
 
+from theodolite import __version__
+
 ROOT = Path(__file__).resolve().parents[2]
 PROJECT = "theodolite-rehearsal"
-IMAGES = {target: f"theodolite-{target}:0.1.0" for target in ("api", "jobs")}
+IMAGES = {target: f"theodolite-{target}:{__version__}" for target in ("api", "jobs")}
 PROMETHEUS = "theodolite-prometheus:rehearsal"
 
 
@@ -44,7 +46,10 @@ class Engine:
             (folder / name).chmod(0o644)
 
     def build(self) -> None:
-        """Build the images that are missing; BASE names another Python image, BUILD_OPTIONS more options."""
+        """Build the images, from the cache where nothing changed.
+
+        BASE names another Python image, and BUILD_OPTIONS gives more options.
+        """
         options = shlex.split(os.environ.get("BUILD_OPTIONS", ""))
         options += ["--format", "docker"] if self.program == "podman" else []
         base = os.environ.get("BASE")
@@ -55,11 +60,9 @@ class Engine:
         of_prometheus = ["-f", "deploy/rehearsal/prometheus.Dockerfile"]
         builds[PROMETHEUS] = [*of_prometheus, *(["--build-arg", f"BASE={base}"] if base else [])]
         for image, words in builds.items():
-            if subprocess.run([self.program, "image", "inspect", image], capture_output=True).returncode == 0:
-                say(f"{image} exists already")
-                continue
             say(f"building {image}")
-            subprocess.run([self.program, "build", *words, *options, "--tag", image, "."], cwd=ROOT, check=True)
+            command = [self.program, "build", *words, *options, "--tag", image, "."]
+            subprocess.run(command, cwd=ROOT, check=True, stdout=subprocess.DEVNULL)
 
     def compose(self, *words: str, check: bool = True) -> str:
         """Run a compose command, and return what it prints."""

@@ -19,7 +19,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -113,7 +113,8 @@ class Hosts:
         for process in self.processes:
             family = psutil.Process(process.pid).children(recursive=True) if process.poll() is None else []
             for one in [*family, process]:
-                with_suppressed_kill(one)
+                with suppress(psutil.NoSuchProcess, ProcessLookupError):
+                    one.kill()
             process.wait()
         for name in self.names:
             subprocess.run(["ip", "netns", "delete", f"theo-{name}"], check=False, capture_output=True)
@@ -151,14 +152,6 @@ class Hosts:
     def connect(self, name: str, *, is_connected: bool) -> None:
         """Cut a host off from the network, or let it back."""
         subprocess.run(["ip", "link", "set", f"t-{name}", "up" if is_connected else "down"], check=True)
-
-
-def with_suppressed_kill(process: Any) -> None:
-    """Kill a process that may have ended."""
-    try:
-        process.kill()
-    except (psutil.NoSuchProcess, ProcessLookupError):
-        return
 
 
 def rehearse(hosts: Hosts, number: int) -> dict[str, Any]:

@@ -226,6 +226,9 @@ def prometheus_findings(url: str, counters: dict[str, float]) -> dict[str, Any]:
     states = alert_states(url)
     if states["TheodoliteNodeDown"] == "inactive":
         raise SystemExit("a node was killed, but the alert TheodoliteNodeDown is inactive")
+    for name in ("TheodoliteHeadDown", "TheodoliteApiMissing"):
+        if states[name] != "inactive":
+            raise SystemExit(f"the alert {name} is {states[name]}, although nothing is missing")
     return {"prometheus": seen, "retries": retries, "alerts": states}
 
 

@@ -1,4 +1,4 @@
-"""Compare a run with an undisturbed one, inside a container: print the differences and the sums of its commit records.
+"""Compare a run with an undisturbed one, where the store is: print the differences and the sums of its commit records.
 
 Usage: python - STORE UNDISTURBED RUN_ID < records.py
 """

@@ -96,11 +96,13 @@ class Slurm:
             wait_for(lambda: self.run("sinfo", "-h", "-t", "idle", "-o", "%D", check=False).strip() == "2", "two nodes")
             yield
         finally:
-            self.run("scancel", "--user=root", check=False)  # of a rehearsal that was interrupted
-            wait_for(lambda: not self.processes(), "all jobs to end", seconds=60)
-            for daemon in reversed(daemons):
-                daemon.terminate()
-                daemon.wait()
+            try:
+                self.run("scancel", "--user=root", check=False)  # of a rehearsal that was interrupted
+                wait_for(lambda: not self.processes(), "all jobs to end", seconds=60)
+            finally:
+                for daemon in reversed(daemons):
+                    daemon.terminate()
+                    daemon.wait()
 
     def run(self, *command: str, check: bool = True) -> str:
         """Run a command of Slurm, and return what it prints."""
@@ -164,15 +166,15 @@ def spec_of(number: int) -> dict[str, Any]:
     return {**SPEC, "name": f"slurm {number}", "prompts": sets}
 
 
-def compare(slurm: Slurm, number: int) -> tuple[str, list[str]]:
-    """Survey the same prompts without Slurm; return the run's id and what differs."""
+def compare(slurm: Slurm, number: int) -> list[str]:
+    """Survey the same prompts without Slurm, and return what differs."""
     spec, undisturbed = slurm.folder / "jobs" / f"survey{number}.yaml", slurm.folder / "undisturbed"
     slurm.run("theodolite", "survey", str(spec), "--store", str(undisturbed))
     run_id = max((undisturbed / "runs").iterdir(), key=lambda path: path.stat().st_mtime).name
     records = (ROOT / "deploy/rehearsal/records.py").read_text()
     command = [sys.executable, "-", slurm.environment["THEODOLITE_STORE"], str(undisturbed), run_id]
     found = subprocess.run(command, input=records, capture_output=True, text=True, check=True).stdout
-    return run_id, list(json.loads(found)["problems"])
+    return list(json.loads(found)["problems"])
 
 
 def is_halfway(slurm: Slurm, number: int) -> bool:
@@ -186,36 +188,38 @@ def rehearse(slurm: Slurm) -> Iterator[dict[str, Any]]:
     """Yield what happened to each job."""
     begin = time.monotonic()
 
-    def result(number: int, fault: str, job: str, state: str, **more: Any) -> dict[str, Any]:
+    def result(number: int, fault: str, state: str, expected: str = "COMPLETED", **more: Any) -> dict[str, Any]:
         nonlocal begin
         slurm.assert_nothing_stays()
-        problems = compare(slurm, number)[1] if state == "COMPLETED" else []
+        problems = compare(slurm, number) if state == "COMPLETED" else []
+        if state != expected:
+            problems.append(f"the job is {state}, not {expected}")
         seconds, begin = round(time.monotonic() - begin, 1), time.monotonic()
         return {"fault": fault, "state": state, "problems": problems, **more, "seconds": seconds}
 
     job = slurm.submit(1, "--nodes=1", "--cpus-per-task=2")
-    yield result(1, "none, one node", job, slurm.wait(job))
+    yield result(1, "none, one node", slurm.wait(job))
 
     job = slurm.submit(2, "--nodes=2", "--cpus-per-task=1", words=("--replicas", "2"))
     wait_for(lambda: is_halfway(slurm, 2), "the survey to be halfway")
     (raylet,) = [one for one in slurm.processes() if one.name() == "raylet" and is_on(one, "node2")]
     raylet.kill()
-    yield result(2, "Ray of one of two nodes killed", job, slurm.wait(job))
+    yield result(2, "Ray of one of two nodes killed", slurm.wait(job))
 
     job = slurm.submit(3, "--nodes=1", "--cpus-per-task=2", "--time=2", "--signal=B:USR1@90")
     wait_for(lambda: slurm.restarts(job) == 1, "the job to be requeued", seconds=240)
     slurm.run("scontrol", "update", f"JobId={job}", "TimeLimit=10")
     slurm.run("scontrol", "release", job, check=False)
-    yield result(3, "end of the time", job, slurm.wait(job), restarts=slurm.restarts(job))
+    yield result(3, "end of the time", slurm.wait(job), restarts=slurm.restarts(job))
 
     job = slurm.submit(4, "--nodes=2", "--cpus-per-task=1")
     wait_for(lambda: is_halfway(slurm, 4), "the survey to begin")
     slurm.run("scancel", job)
-    yield result(4, "cancelled", job, slurm.wait(job))
+    yield result(4, "cancelled", slurm.wait(job), "CANCELLED")
 
     job = slurm.submit(5, "--nodes=1", "--cpus-per-task=2", "--export=ALL,COMMAND=capture")
     after = slurm.submit(5, "--cpus-per-task=2", f"--dependency=afterok:{job}", script="statistics")
-    yield result(5, "none, statistics in a dependent job", after, slurm.wait(after), capture=slurm.state(job))
+    yield result(5, "none, statistics in a dependent job", slurm.wait(after), capture=slurm.state(job))
 
 
 def is_on(process: psutil.Process, node: str) -> bool:
@@ -238,8 +242,8 @@ def main() -> None:
             say(f"--- {log}:\n{log.read_text()[-3000:]}")
         say(f"the logs are in {folder}")
         raise
-    shutil.rmtree(folder, ignore_errors=True)
     version = slurm.run("sinfo", "--version", check=False).strip()
+    shutil.rmtree(folder, ignore_errors=True)
     print(json.dumps({"date": time.strftime("%Y-%m-%d"), "slurm": version, "jobs": found}, indent=1))
     if any(one["problems"] for one in found):
         raise SystemExit("a survey differs from the one without Slurm")

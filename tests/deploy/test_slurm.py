@@ -22,9 +22,9 @@ STAND_INS = {
     "scontrol": """#!/usr/bin/env bash
         case $1 in requeue) echo "scontrol $*" >> "$CALLS";; *) printf 'node1\\nnode2\\n';; esac
     """,
-    # Job 70 still runs.
     "squeue": """#!/usr/bin/env bash
-        case "$*" in *"--job 70") echo 70;; *) exit 1;; esac
+        printf '70\\n77\\n'
+        exit "${SQUEUE_EXIT:-0}"
     """,
     "ray": """#!/usr/bin/env bash
         trap 'echo "ray stopped" >> "$CALLS"; exit' TERM
@@ -176,6 +176,12 @@ def test_folders_of_jobs_that_were_killed_are_removed(job, tmp_path):
         (tmp_path / "submitted" / name).mkdir()
     assert job().wait(20) == 0
     assert [path.name for path in (tmp_path / "submitted").iterdir()] == [".ray-70.runs"]
+
+
+def test_without_an_answer_of_slurm_no_folder_is_removed(job, tmp_path):
+    (tmp_path / "submitted/.ray-69.perhaps").mkdir()
+    assert job(SQUEUE_EXIT="1").wait(20) == 0
+    assert [path.name for path in (tmp_path / "submitted").iterdir()] == [".ray-69.perhaps"]
 
 
 def test_a_node_that_does_not_join_is_reported(job, tmp_path):
