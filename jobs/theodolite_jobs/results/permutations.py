@@ -8,6 +8,7 @@ from numpy.typing import NDArray
 from theodolite.groups import GROUPS
 from theodolite.groups.permutations import CONTROLS, TESTED
 from theodolite.sites import Site
+from theodolite.store.prompts import read_tokens
 from theodolite.store.runs import Run
 from theodolite_jobs.passes.collect import Arrays
 from theodolite_jobs.results.context import Context, Result, missing_arrays
@@ -27,6 +28,7 @@ from theodolite_jobs.statistics.permutations import (
     permutation_test,
     silhouettes,
 )
+from theodolite_jobs.statistics.token_counts import gram_of_token_counts
 from theodolite_jobs.tasks import Progress, run_tasks, shared
 
 
@@ -76,7 +78,7 @@ def _tests(run: Run, contrast: PermutedContrast, label: str, progress: Progress)
         cosines.append(cosines_between_layers(differences))
     # (draw, statistic, site, layer)
     draws = np.stack(statistics, axis=-1).reshape(-1, len(TESTED), len(sites), n_layers)
-    arrays: Arrays = {
+    arrays: Arrays = _of_tokens(run, contrast) | {
         "n_positive": np.array(len(contrast.positive.samples)),
         "n_negative": np.array(len(contrast.negative.samples)),
         "direction_cosine_null_mean": np.stack([mean for mean, _ in cosines]),
@@ -128,6 +130,28 @@ def _place(run: Run, contrast: PermutedContrast, site: Site, layer: int) -> _Pla
         np.stack([controls[name] for name in CONTROLS]),
         (difference_weights(labels[1:]) @ samples).astype(np.float32),
     )
+
+
+def _of_tokens(run: Run, contrast: PermutedContrast) -> Arrays:
+    """Return the statistics of the prompts' token counts, each a number."""
+    clouds = (contrast.positive, contrast.negative)
+    tokens = {cloud.prompt_set: read_tokens(run, cloud.prompt_set) for cloud in clouds}
+    gram = gram_of_token_counts([tokens[cloud.prompt_set][sample] for cloud in clouds for sample in cloud.samples])
+    scores = held_out_scores(gram, contrast.labels, contrast.folds)
+    sides = np.split(scores[0][:, None], [len(contrast.positive.samples)])
+    draws = {"tokens_auroc": auroc(scores, contrast.labels)}
+    values = {"tokens_auroc": separation_scores.auroc(*sides, paired=contrast.paired)}
+    if contrast.paired:
+        draws["tokens_paired_accuracy"] = paired_accuracy(scores, contrast.labels)
+        values["tokens_paired_accuracy"] = separation_scores.paired_accuracy(*sides, paired=True)
+    arrays: Arrays = {}
+    for name, value in values.items():
+        tested = permutation_test(draws[name][:, None])
+        arrays |= {
+            f"{name}{end}": one[0] for end, one in (("", value.value), ("_low", value.low), ("_high", value.high))
+        }
+        arrays |= {f"{name}_{part}": getattr(tested, part)[0] for part in ("null_mean", "null_sd", "p")}
+    return arrays
 
 
 def _areas(name: str, scores: NDArray[np.float64], contrast: PermutedContrast) -> Arrays:

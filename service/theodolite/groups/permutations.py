@@ -44,8 +44,30 @@ def _tests(name: str, text: str) -> Iterator[Variable]:
 CONTROLS = ("on_sphere_auroc", "norm_auroc")
 """The tested statistics that no other group has, so their values and intervals are here."""
 
+OF_TOKENS = {
+    "tokens_auroc": "cross-validated AUROC of the prompts' token counts",
+    "tokens_paired_accuracy": "share of held-out pairs in the right order along the direction of the token counts",
+}
+"""The statistics of the counts of the prompts' tokens, which no layer of the model has processed."""
+
+
+def _of_tokens(name: str, text: str) -> Iterator[Variable]:
+    yield from variables(
+        ("contrast", "position"),
+        **{
+            name: f"The {text}.",
+            f"{name}_low": f"Lower end of the 95 % interval of {name}.",
+            f"{name}_high": f"Upper end of the 95 % interval of {name}.",
+            f"{name}_null_mean": f"Mean {text} with permuted labels.",
+            f"{name}_null_sd": f"Standard deviation of the {text} with permuted labels.",
+            f"{name}_p": f"Share of permutations with as large a value of the {text}.",
+        },
+    )
+
+
 VARIABLES = (
     *N_SIDES,
+    *(variable for name, text in OF_TOKENS.items() for variable in _of_tokens(name, text)),
     *(variable for name in CONTROLS for variable in with_band(name, f"The {TESTED[name]}.")),
     *(variable for name, text in TESTED.items() for variable in _tests(name, text)),
     *variables(
@@ -59,7 +81,7 @@ VARIABLES = (
 GROUP = Group(
     name="permutations",
     title="Permutation tests",
-    version=3,
+    version=4,
     variables=VARIABLES,
     tables=("permutations",),
     needs=frozenset({"prompts", "contrasts"}),

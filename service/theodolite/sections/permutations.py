@@ -9,9 +9,10 @@ from numpy.typing import NDArray
 
 from theodolite.groups.permutations import LEVEL
 from theodolite.query.curves import has_values
-from theodolite.sections.parts import SIDES, Table, layer_text, listed, null_text
+from theodolite.sections.parts import SIDES, Table, layer_text, listed, null_text, percent
 from theodolite.sites import Site, depth
 
+NO_WORDS = "This test does not show that words alone separate the sets."
 _NAMES = {
     "auroc": "AUROC",
     "paired_accuracy": "share of pairs in the right order",
@@ -91,6 +92,23 @@ def control_facts(tests: xr.Dataset) -> Iterator[str]:
             f"largest AUROC{folded.get(name, '')} is {value:.3f} [{low:.3f}, {high:.3f}] at {where}, where "
             f"{null_text(best, name)}."
         )
+
+
+def token_facts(tests: xr.Dataset) -> Iterator[str]:
+    """Yield a sentence about the separation by the prompts' token counts alone, of one contrast at one position."""
+    if not has_values(tests, "tokens_auroc"):  # an older version has none
+        return
+    value, low, high, mean, sd, p = (
+        float(tests[f"tokens_auroc{part}"]) for part in ("", "_low", "_high", "_null_mean", "_null_sd", "_p")
+    )
+    pairs = ""
+    if has_values(tests, "tokens_paired_accuracy"):
+        pairs = f", and {percent(tests['tokens_paired_accuracy'], 1)} of the held-out pairs are in the right order"
+    yield (
+        "With counts of the prompts' tokens in place of activations, and the same folds, the AUROC is "
+        f"{value:.3f} [{low:.3f}, {high:.3f}]{pairs} (permuted labels give {mean:.2f} ± {sd:.2f}, p = {p:.2g}). "
+        f"{'So much of the separation needs no model, only words that differ.' if p <= LEVEL else NO_WORDS}"
+    )
 
 
 def cosine_facts(directions: xr.Dataset, tests: xr.Dataset) -> Iterator[str]:

@@ -29,7 +29,13 @@ from theodolite.sections.parts import (
     percent,
     point_text,
 )
-from theodolite.sections.permutations import control_facts, cosine_facts, permutation_facts, permutation_tables
+from theodolite.sections.permutations import (
+    control_facts,
+    cosine_facts,
+    permutation_facts,
+    permutation_tables,
+    token_facts,
+)
 from theodolite.sections.twin import twin_cosine_between_layers, twin_separation_facts
 from theodolite.sites import HALF_BLOCKS
 from theodolite.store.manifest import finished_groups
@@ -172,6 +178,7 @@ def _facts(values: xr.Dataset, counts: list[int], null: xr.Dataset | None) -> It
     if tests is not None:
         yield from permutation_facts(tests)
         yield from control_facts(tests)
+        yield from token_facts(tests)
     elif float(low[best]) <= 0.5:
         yield "The interval of the largest AUROC contains 0.5, so chance can explain it."
     passed = np.flatnonzero(low.values >= BOUND)

@@ -8,7 +8,7 @@ from support.stored import store_run
 
 from theodolite.groups.permutations import TESTED
 from theodolite.store.result_reader import read_group
-from theodolite_jobs.results import permuted_labels
+from theodolite_jobs.results import permutations, permuted_labels
 from theodolite_jobs.results.permuted_labels import permuted_contrast
 from theodolite_jobs.statistics.permutations import DRAWS
 from theodolite_jobs.statistics.separation_scores import auroc as area
@@ -124,3 +124,44 @@ def test_only_the_first_prompts_take_part_in_pairs_without_quarantined_ones(run,
     permuted = permuted_contrast(context_of(run, CONTRASTS), "refusal", -1)
     assert list(permuted.positive.samples) == list(permuted.negative.samples) == [0, 1, 2, 3, 4, 6, 7]
     assert permuted.folds.tolist() == [0, 1, 2, 3, 4, 1, 2] * 2
+
+
+def test_token_counts_are_the_control_for_words(run, monkeypatch):
+    """Refitted prompt by prompt from explicit vectors of counts."""
+    rng = np.random.default_rng(0)
+    tokens = {name: [rng.integers(0, 9, size).tolist() for size in range(3, 16)] for name in ("bad", "good")}
+    monkeypatch.setattr(permutations, "read_tokens", lambda _run, name: tokens[name])
+    for label in ("refusal", "unpaired"):
+        permuted = permuted_contrast(context_of(run, CONTRASTS), label, -1)
+        clouds, n_p = (permuted.positive, permuted.negative), len(permuted.positive.samples)
+        prompts = [tokens[cloud.prompt_set][sample] for cloud in clouds for sample in cloud.samples]
+        counts = np.array([[ids.count(token) for token in range(9)] for ids in prompts], dtype=float)
+        scores, is_positive = np.empty(len(counts)), np.arange(len(counts)) < n_p
+        for index, fold in enumerate(permuted.folds):
+            rest = permuted.folds != fold
+            a, b = (counts[rest & side].mean(axis=0) for side in (is_positive, ~is_positive))
+            scores[index] = (counts[index] - (a + b) / 2) @ (a - b) / np.linalg.norm(a - b)
+        found = permutations._of_tokens(run, permuted)
+        expected = area(scores[:n_p, None], scores[n_p:, None], paired=permuted.paired)
+        stored = [found[f"tokens_auroc{end}"] for end in ("", "_low", "_high")]
+        np.testing.assert_allclose(stored, np.ravel(list(vars(expected).values())), rtol=1e-9)
+        assert found["tokens_auroc_p"] > 0.05, "the tokens of both sets are drawn alike"
+        if permuted.paired:
+            assert found["tokens_paired_accuracy"] == (scores[:n_p] > scores[n_p:]).mean()
+        else:
+            assert "tokens_paired_accuracy" not in found
+
+
+def test_sets_with_other_words_are_separated_by_their_tokens(run, monkeypatch):
+    tokens = {"bad": [[1, 2, 3]] * 13, "good": [[1, 4, 2]] * 13}
+    monkeypatch.setattr(permutations, "read_tokens", lambda _run, name: tokens[name])
+    found = permutations._of_tokens(run, permuted_contrast(context_of(run, CONTRASTS), "refusal", -1))
+    assert (found["tokens_auroc"], found["tokens_paired_accuracy"]) == (1, 1)
+    assert found["tokens_auroc_p"] == pytest.approx(1 / (DRAWS + 1))
+
+
+def test_sets_of_equal_token_counts_have_no_direction(run):
+    """The stored tokens of the test's sets are equal."""
+    group = read_group(run, "permutations").sel(contrast="refusal", position=-1)
+    assert np.isnan(group["tokens_auroc"])
+    assert np.isnan(group["tokens_auroc_p"])

@@ -7,7 +7,7 @@ from support.finished_runs import finished_run
 from theodolite.query.compare import BOUND
 from theodolite.sections import separation
 from theodolite.sections.parts import CHANCE, Table
-from theodolite.sections.permutations import permutation_facts, permutation_tables
+from theodolite.sections.permutations import permutation_facts, permutation_tables, token_facts
 from theodolite.store.result_reader import read_group
 
 Z = {
@@ -152,6 +152,38 @@ def test_controls_state_their_largest_auroc_beside_permuted_labels(tmp_path):
 def test_controls_without_values_are_left_out(tmp_path):
     facts = facts_of(tmp_path, permuted(on_sphere_auroc=np.nan, norm_auroc=np.nan))
     assert not any(fact.startswith(("Scaled", "By their length")) for fact in facts)
+
+
+TOKENS = {f"tokens_auroc{end}": value for end, value in {"": 0.565, "_low": 0.519, "_high": 0.61}.items()}
+TOKENS |= {"tokens_auroc_null_mean": 0.5, "tokens_auroc_null_sd": 0.0149, "tokens_auroc_p": 0.00498}
+
+
+@pytest.mark.parametrize(
+    ("changes", "pairs", "p", "end"),
+    [
+        (
+            {"tokens_paired_accuracy": 0.727},
+            ", and 72.7 % of the held-out pairs are in the right order",
+            "0.005",
+            "So much of the separation needs no model, only words that differ.",
+        ),
+        ({"tokens_auroc_p": 0.2}, "", "0.2", "This test does not show that words alone separate the sets."),
+    ],
+)
+def test_token_counts_stand_beside_the_activations(tmp_path, changes, pairs, p, end):
+    none = dict.fromkeys(("tokens_paired_accuracy",), np.nan)
+    facts = facts_of(tmp_path, permuted(**{**none, **TOKENS, **changes}))
+    assert starting(facts, "With counts of the prompts' tokens") == (
+        "With counts of the prompts' tokens in place of activations, and the same folds, the AUROC is 0.565 [0.519, "
+        f"0.610]{pairs} (permuted labels give 0.50 ± 0.01, p = {p}). {end}"
+    )
+
+
+def test_without_token_counts_their_sentence_is_left_out(tmp_path, older_run):
+    facts = facts_of(tmp_path, permuted(tokens_auroc=np.nan))
+    assert not any(fact.startswith("With counts") for fact in facts)
+    older = read_group(older_run("permutations", permuted(), "tokens_auroc"), "permutations")
+    assert list(token_facts(older.sel(contrast="refusal", position=-1))) == []
 
 
 def test_without_tests_the_interval_decides_whether_chance_can_explain_the_auroc(tmp_path):
