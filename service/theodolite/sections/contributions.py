@@ -12,7 +12,17 @@ from theodolite.groups.permutations import LEVEL
 from theodolite.query.directions import unreliable_layers
 from theodolite.query.first_tokens import set_labels
 from theodolite.query.heads import head_name
-from theodolite.sections.parts import CHANCE, SIDES, Figure, Section, last_position, listed, number, percent
+from theodolite.sections.parts import (
+    CHANCE,
+    SIDES,
+    Figure,
+    Section,
+    last_position,
+    listed,
+    number,
+    percent,
+    same_token_notes,
+)
 from theodolite.store.result_reader import read_group
 from theodolite.store.runs import Run
 
@@ -61,7 +71,7 @@ def _section(run: Run, contributions: xr.Dataset, contrast: str) -> Section | No
             Figure(f"{name}.{key}", caption, partial(head_map, of_heads, caption, signed=True, pale=faded), "vo")
             for key, (caption, of_heads, faded) in maps.items()
         ],
-        notes=[CHANCE],
+        notes=[CHANCE, *same_token_notes(run, [sides[side] for side in SIDES], labels, position)],
         how_to_read=_HOW_TO_READ,
     )
 
@@ -130,13 +140,13 @@ def _standardised_test(values: xr.Dataset, at: Mapping[str, int]) -> str:
         without = f"; {heads} left out: the direction is unreliable, or the difference is unknown"
     if not np.isfinite(p).any():
         return f" (the direction is fitted to the same prompts{without})."
-    permuted = values["head_standardised_permuted"].sel(at)
+    permuted, passed = values["head_standardised_permuted"].sel(at), values["head_standardised"].where(p <= LEVEL)
     return (
         f". With permuted labels, the mean absolute difference of this head is {number(permuted, 2)}; each "
         "permutation computes the direction again. The direction is computed from the same prompts, which makes all "
         f"these differences larger. In {int((p <= LEVEL).sum())} of {int(np.isfinite(p).sum())} heads the difference "
-        f"is larger than with permuted labels (family-wise p of at most {LEVEL} over all heads, both signs "
-        f"count{without})."
+        f"is larger than with permuted labels ({int((passed > 0).sum())} positive and {int((passed < 0).sum())} "
+        f"negative; family-wise p of at most {LEVEL} over all heads{without})."
     )
 
 

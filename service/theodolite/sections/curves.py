@@ -24,6 +24,7 @@ from theodolite.sections.parts import (
     listed,
     percent,
     point_text,
+    same_token_notes,
 )
 from theodolite.sections.twin import twin_cosine_facts
 from theodolite.store.result_reader import read_group
@@ -80,7 +81,7 @@ def _section(
             Figure(name, _UNSCALED, labelled(unscaled, labels)),
             Figure(f"{name}.sphere", _ON_SPHERE, labelled(on_sphere, labels)),
         ],
-        notes=[BRACKETS, BAND],
+        notes=[BRACKETS, BAND, *same_token_notes(run, [view.positive, view.negative], labels, position)],
         how_to_read=_HOW_TO_READ,
     )
 

@@ -151,6 +151,20 @@ def token_notes(run: Run, labels: Mapping[str, str], position: int) -> list[str]
     return [note]
 
 
+def same_token_notes(run: Run, names: Sequence[str], labels: Mapping[str, str], position: int) -> list[str]:
+    """Return a note if all prompts of both sets of a contrast have the same token at a position; see `token_notes`."""
+    entering = read_group(run, "curves")["variance_mean"].sel(position=position)
+    if "resid_pre" not in entering["site"] or 0 not in entering["layer"]:
+        return []
+    if (entering.sel(site="resid_pre", layer=0, set=list(names)) != 0).any():
+        return []
+    return [
+        f"at position {position}, all prompts of {' and of '.join(labels[name] for name in names)} have the same "
+        "token; "
+        "this alone makes their activations similar, and equal at the input of the first block"
+    ]
+
+
 def labelled(draw: Callable[[], go.Figure], labels: Mapping[str, str]) -> Callable[[], go.Figure]:
     """Return a function that draws a figure with the label of each set, instead of its name, in the legend."""
 

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from theodolite.groups.permutations import LEVEL
 from theodolite.query.curves import has_values
-from theodolite.sections.parts import SIDES, Table, layer_text, listed, null_text, percent
+from theodolite.sections.parts import SIDES, Table, layer_text, listed, null_text, number
 from theodolite.sites import Site, depth
 
 NO_WORDS = "This test does not show that words alone separate the sets."
@@ -98,17 +98,21 @@ def token_facts(tests: xr.Dataset) -> Iterator[str]:
     """Yield a sentence about the separation by the prompts' token counts alone, of one contrast at one position."""
     if not has_values(tests, "tokens_auroc"):  # an older version has none
         return
-    value, low, high, mean, sd, p = (
-        float(tests[f"tokens_auroc{part}"]) for part in ("", "_low", "_high", "_null_mean", "_null_sd", "_p")
-    )
-    pairs = ""
+    texts = {"AUROC": _of_tokens(tests, "tokens_auroc", 3)}
     if has_values(tests, "tokens_paired_accuracy"):
-        pairs = f", and {percent(tests['tokens_paired_accuracy'], 1)} of the held-out pairs are in the right order"
+        texts["share of held-out pairs in the right order"] = _of_tokens(tests, "tokens_paired_accuracy", 3)
+    separate = float(tests["tokens_auroc_p"]) <= LEVEL
     yield (
-        "With counts of the prompts' tokens in place of activations, and the same folds, the AUROC is "
-        f"{value:.3f} [{low:.3f}, {high:.3f}]{pairs} (permuted labels give {mean:.2f} ± {sd:.2f}, p = {p:.2g}). "
-        f"{'So much of the separation needs no model, only words that differ.' if p <= LEVEL else NO_WORDS}"
+        f"With counts of the prompts' tokens in place of activations, and the same folds: {listed(texts)}. "
+        f"{'Words alone, without a model, separate the sets at least so well.' if separate else NO_WORDS}"
     )
+
+
+def _of_tokens(tests: xr.Dataset, name: str, digits: int) -> str:
+    value, low, high, mean, sd, p = (
+        number(tests[f"{name}{part}"], digits) for part in ("", "_low", "_high", "_null_mean", "_null_sd", "_p")
+    )
+    return f"{value} [{low}, {high}] (permuted labels give {mean} ± {sd}, p = {p})"
 
 
 def cosine_facts(directions: xr.Dataset, tests: xr.Dataset) -> Iterator[str]:

@@ -28,6 +28,7 @@ from theodolite.sections.parts import (
     null_text,
     percent,
     point_text,
+    same_token_notes,
 )
 from theodolite.sections.permutations import (
     control_facts,
@@ -106,7 +107,11 @@ def _section(
         ],
         [_map(directions, contrast, site) for site in sites],
         permutation_tables(null) if null is not None else [],
-        notes=[BRACKETS, BAND, _NEAR_CHANCE, *([CHANCE, _DEPENDENT] if tests is not None else [])],
+        notes=[
+            *(BRACKETS, BAND, _NEAR_CHANCE),
+            *([CHANCE, _DEPENDENT] if tests is not None else []),
+            *_same_token_notes(run, contrast, position),
+        ],
     )
 
 
@@ -114,6 +119,11 @@ def _sides(run: Run, contrast: str, counts: Sequence[int], position: int) -> str
     """Return the number of prompts of both sets, such as `256 harmful and 256 harmless prompts`."""
     sides, labels = read_group(run, "separation").attrs["contrasts"][contrast], set_labels(run, position)
     return " and ".join(f"{n} {labels[sides[side]]}" for n, side in zip(counts, SIDES, strict=True)) + " prompts"
+
+
+def _same_token_notes(run: Run, contrast: str, position: int) -> list[str]:
+    sides = read_group(run, "separation").attrs["contrasts"][contrast]
+    return same_token_notes(run, [sides[side] for side in SIDES], set_labels(run, position), position)
 
 
 def _map(directions: xr.Dataset, contrast: str, site: str) -> Figure:

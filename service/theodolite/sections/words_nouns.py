@@ -76,11 +76,12 @@ def _passed(words: xr.Dataset) -> xr.DataArray:
 
 
 def _relatedness_facts(words: xr.Dataset, n: int) -> Iterator[str]:
-    values, passed = words["relatedness"], _passed(words)
+    values, passed, permuted = words["relatedness"], _passed(words), words["relatedness_null_mean"]
     yield (
         f"Relatedness (mean rank correlation between similarity and score, n = {n} nouns): median over heads "
         f"{float(values.median()):.2f}, from {float(values.min()):.2f} to {float(values.max()):.2f} (all heads, also "
-        "those that pass no test); unrelated orders give 0."
+        f"those that pass no test). Permuted nouns give {number(permuted.min(), 2)} to {number(permuted.max(), 2)}, "
+        "since some nouns have large scores as keys of all nouns."
     )
     stricter = words["relatedness_z"].clip(max=words["relatedness_random_z"])
     best = words.stack(place=("layer", "head"))

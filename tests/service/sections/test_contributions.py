@@ -58,8 +58,9 @@ def test_sentences_state_shares_beside_those_with_permuted_labels(section_of):
         "the attention of the head's layer. The two sets differ the most in this projection for L1H0: by 0.90 pooled "
         "standard deviations. With permuted labels, the mean absolute difference of this head is 0.20; each "
         "permutation computes the direction again. The direction is computed from the same prompts, which makes all "
-        "these differences larger. In 2 of 8 heads the difference is larger than with permuted labels (family-wise p "
-        "of at most 0.05 over all heads, both signs count).",
+        "these differences larger. In 2 of 8 heads the difference is larger than with permuted labels (2 positive "
+        "and 0 "
+        "negative; family-wise p of at most 0.05 over all heads).",
         "The sum over heads and biases differs from attention's output by at most 3.0e-07 of the norm of the stream, "
         "over all prompts and layers.",
     ]
@@ -78,8 +79,9 @@ def test_standardised_differences_along_unreliable_directions_are_left_out(secti
     section = section_of(VALUES, UNRELIABLE)
     assert "for L3H1: by 0.40 pooled standard deviations. With permuted labels" in section.facts[3]
     assert section.facts[3].endswith(
-        f"In 1 of 6 heads the difference is larger than with permuted labels (family-wise p of at most 0.05 over all "
-        f"heads, both signs count; 2 heads are{OUT})."
+        "In 1 of 6 heads the difference is larger than with permuted labels (1 positive and 0 negative; family-wise "
+        "p of "
+        f"at most 0.05 over all heads; 2 heads are{OUT})."
     )
     # The shares are those along the direction after the last block.
     assert section.facts[:3] == section_of(VALUES).facts[:3]

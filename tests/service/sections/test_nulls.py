@@ -286,3 +286,8 @@ def test_several_sets_that_share_a_token_are_not_independent(monkeypatch):
         "this alone can make the statistics of two differ from those of one and three; the shared token can also make "
         "the statistics of one and three agree, so these sets are not independent repetitions"
     ]
+    assert parts.same_token_notes(None, ["a", "c"], {"a": "one", "c": "three"}, -1) == [
+        "at position -1, all prompts of one and of three have the same token; this alone makes their activations "
+        "similar, and equal at the input of the first block"
+    ]
+    assert parts.same_token_notes(None, ["a", "b"], {"a": "one", "b": "two"}, -1) == []
