@@ -22,6 +22,10 @@ Progress = Callable[[str, int, int], None]
 """Called with the name of the stage, the number of finished tasks, and the number of tasks."""
 
 
+_CONNECT_SECONDS = 30
+"""Time in which a Dask scheduler must respond; on a machine whose cores are all busy, it can need more than 10."""
+
+
 class _Executor(NamedTuple):
     """The functions that run tasks on threads or on a cluster.
 
@@ -155,7 +159,7 @@ def _cluster(address: str) -> Iterator[_Executor]:
     from distributed.scheduler import KilledWorker
 
     try:
-        client = Client(address, timeout="10s")
+        client = Client(address, timeout=_CONNECT_SECONDS)
     except (OSError, ValueError) as error:
         raise StoreError(f"cannot connect to the Dask scheduler at {address}: {error}") from error
 

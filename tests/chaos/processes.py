@@ -173,6 +173,9 @@ def capture_without_ray(faults: Sequence[Fault] = ()) -> Iterator[None]:
         patch.object(capture_shards, "ray_session", lambda _address: nullcontext()),
         patch.object(capture_shards, "choose_resources", lambda *_, **__: resources),
         patch.object(capture_shards, "start_workers", start_workers),
+        # On a busy machine the processes start slowly; without Ray, nothing says what is free.
+        patch.object(workers, "has_node_for", lambda _resources: True),
+        patch.object(workers, "describe_free", lambda: "processes start slowly"),
     ):
         yield
 
