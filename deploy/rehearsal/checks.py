@@ -1,18 +1,31 @@
-"""What rehearsals share: waiting, the progress of a survey job, its commit records and its counters in Prometheus."""
+"""What rehearsals share: their specs, waiting, the progress of a survey job, and its counters in Prometheus."""
 
 import socket
 import sys
 import time
 from collections.abc import Callable
+from pathlib import Path
+from typing import Any
 
 import httpx
+import yaml
 
 from theodolite.client import Job
-from theodolite.store.commits import read_commits
-from theodolite.store.runs import open_run
+
+ROOT = Path(__file__).resolve().parents[2]
+SPEC_FILE = ROOT / "jobs/theodolite_jobs/specs/rehearsal.yaml"
+SPEC = yaml.safe_load(SPEC_FILE.read_text())
+RECORDS = (ROOT / "deploy/rehearsal/records.py").read_text()
+"""The script that compares two runs, to be read from standard input."""
 
 SECONDS = 180
 """Time after which a rehearsal gives up waiting for something."""
+
+
+def spec_of(name: str, prompts: int) -> dict[str, Any]:
+    """Return the spec of the rehearsals with this number of prompts in each set; another number gives another run."""
+    sets = {one: {**prompt_set, "limit": prompts} for one, prompt_set in SPEC["prompts"].items()}
+    return {**SPEC, "name": name, "prompts": sets}
 
 
 def is_halfway(job: Job) -> bool:
@@ -22,14 +35,6 @@ def is_halfway(job: Job) -> bool:
         raise SystemExit(f"the survey job is {now['state']}: {now['reason']}")
     done, total = (sum(at[name] for at in now["progress"].values()) for name in ("done", "total"))
     return bool(0 < done < total)
-
-
-def commit_counters(store: str, run_id: str) -> dict[str, float]:
-    """Return the sums over the commit records of a run."""
-    run = open_run(store, run_id)
-    commits = [commit for name in run.record.sets for commit in read_commits(run, name).values()]
-    names = ("prompts", "tokens", "shared_tokens", "padding_tokens", "quarantined", "oom_backoffs", "stored_bytes")
-    return {"shards": len(commits), **{name: sum(commit.numbers()[name] for commit in commits) for name in names}}
 
 
 def prometheus_counters(url: str, counters: dict[str, float]) -> dict[str, float | None]:

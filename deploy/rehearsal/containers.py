@@ -5,9 +5,9 @@ middle of an answer; the store's volume is filled; the head is restarted. After 
 results with those of an undisturbed survey, bit by bit, and the counters of Prometheus with the commit records. It uses
 the ports 8000 and 9090 of this machine.
 
-The images are built if they are missing. Environment variables: BASE names another Python image (Debian 12) and
-BUILD_OPTIONS gives more options of `docker build` or `podman build`, for machines without a public registry;
-PODMAN_COMPOSE is the path of podman-compose.
+The images are built first, from the cache where nothing changed. Environment variables: BASE names another Python image
+(Debian 12) and BUILD_OPTIONS gives more options of `docker build` or `podman build`, for machines without a public
+registry; PODMAN_COMPOSE is the path of podman-compose.
 
 Usage: python deploy/rehearsal/containers.py [--keep]
 """
@@ -23,17 +23,15 @@ from typing import Any
 
 import httpx
 import yaml
-from checks import is_halfway, is_up, prometheus_counters, query, say, wait_for
-from engine import ROOT, Engine
+from checks import RECORDS, is_halfway, is_up, prometheus_counters, query, say, spec_of, wait_for
+from engine import Engine
 
 import theodolite
 from theodolite.client import Client, Job
 
 SERVICE, PROMETHEUS = "http://127.0.0.1:8000", "http://127.0.0.1:9090"
-SPEC = yaml.safe_load((ROOT / "jobs/theodolite_jobs/specs/rehearsal.yaml").read_text())
 STORE = "/store"
 CUT_OFF_SECONDS = 90
-RECORDS = (ROOT / "deploy/rehearsal/records.py").read_text()
 
 
 class Stage:
@@ -81,7 +79,7 @@ class Stage:
     def survey(self, number: int, fault: str, inject: Callable[[Job], None]) -> None:
         """Submit a survey of its own size, inject a fault when it is halfway, and compare its results."""
         begin = time.monotonic()
-        spec = self.spec(number)
+        spec = spec_of(f"rehearsal {number}", 24 - number)
         job = self.client().submit(spec)
         wait_for(lambda: is_halfway(job), f"the survey to be halfway ({fault})")
         say(f"{fault}: at {job.progress}")
@@ -90,7 +88,7 @@ class Stage:
             say(f"{fault}: the job is {job.state}; submitting the survey again")
             job = self.client().submit(spec)
         reader = job.wait(timeout=300)
-        problems = self.compare(reader.id, number)
+        problems = self.compare(reader.id, spec)
         self.faults.append(
             {
                 "fault": fault,
@@ -101,15 +99,10 @@ class Stage:
         )
         say(json.dumps(self.faults[-1]))
 
-    def spec(self, number: int) -> dict[str, Any]:
-        """Return a spec of its own size, so that each survey has another run."""
-        sets = {name: {**prompt_set, "limit": 24 - number} for name, prompt_set in SPEC["prompts"].items()}
-        return {**SPEC, "name": f"rehearsal {number}", "prompts": sets}
-
-    def compare(self, run_id: str, number: int) -> list[str]:
+    def compare(self, run_id: str, spec: dict[str, Any]) -> list[str]:
         """Survey the same prompts into another store, undisturbed, and return what differs."""
         head = self.one("head")
-        self.engine.execute(head, "sh", "-c", "cat > /tmp/spec.yaml", text=yaml.safe_dump(self.spec(number)))
+        self.engine.execute(head, "sh", "-c", "cat > /tmp/spec.yaml", text=yaml.safe_dump(spec))
         undisturbed = ["theodolite", "survey", "/tmp/spec.yaml", "--store", f"{STORE}/undisturbed", "--ray", "auto"]
         self.engine.execute(head, *undisturbed)
         found = json.loads(

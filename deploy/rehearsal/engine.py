@@ -9,11 +9,10 @@ import subprocess
 from pathlib import Path
 from typing import Any
 
-from checks import say
+from checks import ROOT, say
 
 from theodolite import __version__
 
-ROOT = Path(__file__).resolve().parents[2]
 PROJECT = "theodolite-rehearsal"
 IMAGES = {target: f"theodolite-{target}:{__version__}" for target in ("api", "jobs")}
 PROMETHEUS = "theodolite-prometheus:rehearsal"

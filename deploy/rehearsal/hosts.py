@@ -25,16 +25,15 @@ from typing import Any
 
 import psutil
 import yaml
-from checks import say, wait_for
+from checks import RECORDS, ROOT, say, spec_of, wait_for
 
 import theodolite
 
-ROOT = Path(__file__).resolve().parents[2]
 BIN = Path(sys.executable).parent
-SPEC = yaml.safe_load((ROOT / "jobs/theodolite_jobs/specs/rehearsal.yaml").read_text())
 DELAY_SECONDS, LOSS = 0.01, 0.01
 CUT_OFF_SECONDS = 60
-AHEAD = {"LD_PRELOAD": "/usr/lib/x86_64-linux-gnu/faketime/libfaketimeMT.so.1", "FAKETIME": "+180s"}
+AHEAD_SECONDS = 180
+AHEAD = {"LD_PRELOAD": "/usr/lib/x86_64-linux-gnu/faketime/libfaketimeMT.so.1", "FAKETIME": f"+{AHEAD_SECONDS}s"}
 BUCKET = "http://10.77.0.10:5000"
 STORE = "s3://surveys/store"
 
@@ -154,12 +153,11 @@ class Hosts:
         subprocess.run(["ip", "link", "set", f"t-{name}", "up" if is_connected else "down"], check=True)
 
 
-def rehearse(hosts: Hosts, number: int) -> dict[str, Any]:
+def rehearse(hosts: Hosts) -> dict[str, Any]:
     """Survey while a host is cut off; return what differs from a survey without a cluster."""
     begin, count = time.monotonic(), len(hosts.names) - 1
-    sets = {name: {**prompt_set, "limit": 16 + number} for name, prompt_set in SPEC["prompts"].items()}
     spec = hosts.folder / "spec.yaml"
-    spec.write_text(yaml.safe_dump({**SPEC, "name": f"hosts {number}", "prompts": sets}))
+    spec.write_text(yaml.safe_dump(spec_of(f"hosts {count}", 16 + count)))
     survey = ["theodolite", "survey", str(spec), "--store", STORE, "--ray", "10.77.0.10:6379"]
     hosts.start("head", [*survey, "--replicas", str(count)])
     driver, log = hosts.processes[-1], hosts.folder / "head-theodolite.log"
@@ -180,8 +178,7 @@ def rehearse(hosts: Hosts, number: int) -> dict[str, Any]:
     alone = [str(BIN / "theodolite"), "survey", str(spec), "--store", str(undisturbed)]
     subprocess.run(alone, env={**os.environ, "THEODOLITE_DASK_ADDRESS": ""}, check=True, capture_output=True)
     run_id = next((undisturbed / "runs").iterdir()).name
-    records = (ROOT / "deploy/rehearsal/records.py").read_text()
-    found = json.loads(hosts.output("head", sys.executable, "-", STORE, str(undisturbed), run_id, text=records))
+    found = json.loads(hosts.output("head", sys.executable, "-", STORE, str(undisturbed), run_id, text=RECORDS))
     shutil.rmtree(undisturbed)
     return {"hosts": count, "exit_code": code, "problems": found["problems"], "said": said, "seconds": seconds}
 
@@ -194,7 +191,7 @@ def main() -> None:
         hosts = Hosts(folder, count)
         try:
             with hosts.started():
-                found.append(rehearse(hosts, count))
+                found.append(rehearse(hosts))
                 say(json.dumps(found[-1]))
         except BaseException:
             say(f"the logs are in {folder}")
@@ -204,7 +201,7 @@ def main() -> None:
         "date": time.strftime("%Y-%m-%d"),
         "delay_seconds": DELAY_SECONDS,
         "loss": LOSS,
-        "clock_ahead_seconds": 180,
+        "clock_ahead_seconds": AHEAD_SECONDS,
     }
     print(json.dumps({**result, "surveys": found}, indent=1))
     if any(one["problems"] or one["exit_code"] for one in found):

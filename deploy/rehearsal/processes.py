@@ -28,10 +28,11 @@ from typing import Any
 import psutil
 import yaml
 from checks import (
+    ROOT,
     SECONDS,
+    SPEC_FILE,
     alert_states,
     answers,
-    commit_counters,
     is_halfway,
     is_up,
     prometheus_counters,
@@ -39,13 +40,13 @@ from checks import (
     say,
     wait_for,
 )
+from records import counters
 
 import theodolite
 from theodolite.api.credentials import create_credential
 from theodolite.client import Client
+from theodolite.store.runs import open_run
 
-ROOT = Path(__file__).resolve().parents[2]
-SPEC = ROOT / "jobs/theodolite_jobs/specs/rehearsal.yaml"
 WORKERS = ("worker-cpu", "worker-cpu-2")
 """Two replicas of one service, as `docker compose up --scale worker-cpu=2` starts them."""
 
@@ -197,29 +198,29 @@ def rehearse(folder: Path, store: str | None) -> dict[str, Any]:
     with started(stage, has_prometheus):
         client = Client(f"http://{stage.address('api', 8000)}", tokens[1])
         wait_for(lambda: is_up(f"{client.url}/readyz"), "the service to be ready", stage.check)
-        job = client.submit(SPEC)
+        job = client.submit(SPEC_FILE)
         wait_for(lambda: is_halfway(job), "the survey to be halfway", stage.check)
         stage.stop(WORKERS[0], signal.SIGKILL)
         say(f"killed {WORKERS[0]} after {job.progress}")
         reader = job.wait(timeout=SECONDS)
-        counters = commit_counters(stage.store, reader.id)
+        committed = counters(open_run(stage.store, reader.id))
         seen = {
             "run_id": reader.id,
             "job": job.describe(),
             "curve_points": int(reader.curves(contrast="refusal")["value"].size),
-            "committed": counters,
+            "committed": committed,
         }
         if has_prometheus:
-            seen |= prometheus_findings(f"http://{stage.address('prometheus', 9090)}", counters)
+            seen |= prometheus_findings(f"http://{stage.address('prometheus', 9090)}", committed)
         else:
             say("Prometheus is not installed on this machine (Debian package prometheus): its part was not rehearsed")
     seen["seconds"] = round(time.monotonic() - start, 1)
     return seen
 
 
-def prometheus_findings(url: str, counters: dict[str, float]) -> dict[str, Any]:
+def prometheus_findings(url: str, committed: dict[str, float]) -> dict[str, Any]:
     """Return counters, retries and alerts; raises SystemExit if they do not show that a node was killed."""
-    seen = prometheus_counters(url, counters)
+    seen = prometheus_counters(url, committed)
     retries = query(url, "sum(max_over_time(theodolite_shard_retries_total[10m]))")
     if not retries:
         raise SystemExit("a node was killed, but no shard was requeued")

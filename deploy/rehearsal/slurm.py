@@ -26,12 +26,10 @@ from typing import Any
 
 import psutil
 import yaml
-from checks import say, wait_for
+from checks import RECORDS, ROOT, say, spec_of, wait_for
 
 import theodolite
 
-ROOT = Path(__file__).resolve().parents[2]
-SPEC = yaml.safe_load((ROOT / "jobs/theodolite_jobs/specs/rehearsal.yaml").read_text())
 NODES = ("node1", "node2")
 CONFIGURATION = """
 ClusterName=rehearsal
@@ -116,7 +114,7 @@ class Slurm:
     def submit(self, number: int, *options: str, script: str = "survey", words: tuple[str, ...] = ()) -> str:
         """Submit a survey of its own size, and return the job's id."""
         spec = self.folder / "jobs" / f"survey{number}.yaml"
-        spec.write_text(yaml.safe_dump(spec_of(number)))
+        spec.write_text(yaml.safe_dump(spec_of(f"slurm {number}", 16 + number)))
         common = ["--parsable", "--gpus-per-node=0", "--mem=0", "--overcommit"]
         path = str(ROOT / f"deploy/slurm/{script}.sbatch")
         return self.run("sbatch", *common, *options, path, str(spec), *words).strip()
@@ -139,11 +137,6 @@ class Slurm:
         wait_for(lambda: self.state(job) not in going, f"job {job}", seconds=seconds)
         return self.state(job)
 
-    def log(self, job: str) -> str:
-        """Return what a job printed."""
-        path = self.folder / "jobs" / f"slurm-{job}.out"
-        return path.read_text() if path.exists() else ""
-
     def processes(self) -> list[psutil.Process]:
         """Return the processes of Ray and of surveys whose files lie in a job's scratch folder."""
         found = []
@@ -160,20 +153,13 @@ class Slurm:
             raise SystemExit(f"folders of a job are left: {left}")
 
 
-def spec_of(number: int) -> dict[str, Any]:
-    """Return a spec of its own size, so that each survey has another run."""
-    sets = {name: {**prompt_set, "limit": 16 + number} for name, prompt_set in SPEC["prompts"].items()}
-    return {**SPEC, "name": f"slurm {number}", "prompts": sets}
-
-
 def compare(slurm: Slurm, number: int) -> list[str]:
     """Survey the same prompts without Slurm, and return what differs."""
     spec, undisturbed = slurm.folder / "jobs" / f"survey{number}.yaml", slurm.folder / "undisturbed"
     slurm.run("theodolite", "survey", str(spec), "--store", str(undisturbed))
     run_id = max((undisturbed / "runs").iterdir(), key=lambda path: path.stat().st_mtime).name
-    records = (ROOT / "deploy/rehearsal/records.py").read_text()
     command = [sys.executable, "-", slurm.environment["THEODOLITE_STORE"], str(undisturbed), run_id]
-    found = subprocess.run(command, input=records, capture_output=True, text=True, check=True).stdout
+    found = subprocess.run(command, input=RECORDS, capture_output=True, text=True, check=True).stdout
     return list(json.loads(found)["problems"])
 
 
