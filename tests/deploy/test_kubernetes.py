@@ -4,18 +4,28 @@ import json
 import re
 import shutil
 import subprocess
-from collections.abc import Iterator
-from functools import cache
 from ipaddress import ip_address, ip_network
 from pathlib import Path
 from typing import Any
 
 import jsonschema
-import kubernetes_validate
 import pytest
 import yaml
 from support.deploy_commands import assert_fetches_what_surveys_read, assert_understood, promtool
-from support.rendering import Thing, render
+from support.kubernetes_objects import (
+    check_core,
+    components_of,
+    config,
+    confined,
+    environment_of_api,
+    is_head,
+    kinds,
+    merged,
+    of_kind,
+    one,
+    pods,
+)
+from support.rendering import render
 from transformers import LlamaConfig, Qwen2Config
 
 from theodolite import __version__
@@ -25,9 +35,7 @@ from theodolite.spec_file import parse_spec
 from theodolite_jobs.models.sharding import choose_ranks
 
 FOLDER, ROOT = Path(__file__).parent, Path(__file__).parents[2]
-OVERLAYS = sorted(set((ROOT / "deploy/kubernetes/overlays").iterdir()) - {ROOT / "deploy/kubernetes/overlays/mine"})
 KUBERAY = {"1.6": "ray.io_v1.schema.json", "1.7": "ray.io_v1-1.7.json"}
-KUBERNETES = "1.34"
 BY_HAND = {"registry", "store-credentials", "hub-token", "metrics-token"}
 """Secrets that base/kustomization.yaml tells people to make; pods start without them."""
 
@@ -48,21 +56,6 @@ MODELS = {
         hidden_size=576, num_hidden_layers=30, num_attention_heads=9, num_key_value_heads=3, intermediate_size=1536
     ),
 }
-
-
-@pytest.fixture(params=OVERLAYS, ids=lambda folder: folder.name)
-def overlay(request) -> Path:
-    return request.param
-
-
-@pytest.fixture
-def things(overlay) -> list[Thing]:
-    return json.loads(rendered_once(overlay))
-
-
-@cache
-def rendered_once(overlay: Path) -> str:
-    return json.dumps(render(overlay))
 
 
 @pytest.fixture(params=KUBERAY)
@@ -403,76 +396,3 @@ def test_settings_are_ones_that_theodolite_knows(things):
         if name.startswith("THEODOLITE_")
     }
     assert names <= Settings.model_fields.keys()
-
-
-def check_core(thing: Thing) -> None:
-    """Hold an object against Kubernetes' own schema, which allows no unknown field."""
-    try:
-        kubernetes_validate.validate(thing, KUBERNETES, strict=True)
-    except kubernetes_validate.ValidationError as error:  # whose text is the whole schema
-        raise AssertionError(f"{thing['kind']} {thing['metadata']['name']}: {error.message}") from None
-
-
-def confined(context: Any) -> None:
-    assert context == {
-        "allowPrivilegeEscalation": False,
-        "readOnlyRootFilesystem": True,
-        "capabilities": {"drop": ["ALL"]},
-    }
-
-
-def pods(things: list[Thing]) -> Iterator[tuple[str, Thing]]:
-    """Yield every pod template with its owner's name."""
-    for thing in things:
-        spec = thing.get("spec", {})
-        if "template" in spec:
-            yield thing["metadata"]["name"], spec["template"]
-        cluster = spec if thing["kind"] == "RayCluster" else spec.get("rayClusterSpec", {})
-        for group in [cluster.get("headGroupSpec"), *cluster.get("workerGroupSpecs", [])]:
-            if group:
-                yield f"{thing['kind']} {thing['metadata']['name']}", group["template"]
-
-
-def environment_of_api(things: list[Thing]) -> dict[str, Any]:
-    (container,) = one(things, "Deployment", "api")["spec"]["template"]["spec"]["containers"]
-    return {variable["name"]: variable.get("value", variable.get("valueFrom")) for variable in container["env"]}
-
-
-def is_head(template: Thing) -> bool:
-    return template["spec"]["containers"][0]["name"] == "ray-head"
-
-
-def kinds(things: list[Thing]) -> set[str]:
-    return {thing["kind"] for thing in things}
-
-
-def of_kind(things: list[Thing], kind: str) -> Iterator[Thing]:
-    return (thing for thing in things if thing["kind"] == kind)
-
-
-def one(things: list[Thing], kind: str, name: str | None = None) -> Thing:
-    (found,) = [thing for thing in of_kind(things, kind) if name in (None, thing["metadata"]["name"])]
-    return found
-
-
-def config(things: list[Thing], name: str) -> dict[str, str]:
-    """Return the data of a ConfigMap, whose name may have a hash."""
-    (found,) = [
-        thing
-        for thing in of_kind(things, "ConfigMap")
-        if re.fullmatch(f"{name}(-[a-z0-9]{{10}})?", thing["metadata"]["name"])
-    ]
-    return found["data"]
-
-
-def components_of(selector: Thing) -> set[str]:
-    expressions = selector.get("matchExpressions", [])
-    chosen = {value for rule in expressions for value in rule["values"]}
-    return chosen | set(selector.get("matchLabels", {}).values())
-
-
-def merged(schema: Any, patch: Any) -> Any:
-    """Return a schema with a JSON merge patch."""
-    if not isinstance(patch, dict) or not isinstance(schema, dict):
-        return patch
-    return schema | {key: merged(schema.get(key), value) for key, value in patch.items()}
