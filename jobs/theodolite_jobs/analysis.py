@@ -145,7 +145,8 @@ def compute_groups(context: Context, requested: Sequence[str]) -> tuple[list[str
 
 def _open_request(context: Context, requested: Sequence[str]) -> None:
     """Store the request, with the finished groups that its options or contrasts make outdated."""
-    before, merged = requested_spec(context.run), merged_spec(context.run, context.spec, requested)
+    before = requested_spec(context.run)
+    merged = merged_spec(context.run, before, context.spec, requested)
     outdated: set[str] = set()
     if merged != before:
         digests_before, digests = _digests(context, before), _digests(context, merged)
@@ -154,7 +155,7 @@ def _open_request(context: Context, requested: Sequence[str]) -> None:
             for name, digest in finished_groups(context.run).items()
             if name in GROUPS and digests_before[name] == digest != digests[name]
         }
-    open_request(context.run, merged, {*requested, *outdated})
+    open_request(context.run, before, merged, {*requested, *outdated})
 
 
 def _digests(context: Context, spec: SurveySpec) -> dict[str, str]:

@@ -138,33 +138,23 @@ def store_request(run: Run, request: Request | None) -> None:
         write_request(run, content)
 
 
-def merged_spec(run: Run, spec: SurveySpec, requested: Sequence[str]) -> SurveySpec:
-    """Return the spec of all that a run shall hold after a request.
-
-    Args:
-        run: the run; its other results keep their options.
-        spec: requests groups.
-        requested: the names of these groups.
-    """
-    return _merged(run, requested_spec(run), spec, requested)
-
-
-def open_request(run: Run, merged: SurveySpec, requested: Collection[str]) -> None:
+def open_request(run: Run, before: SurveySpec, merged: SurveySpec, requested: Collection[str]) -> None:
     """Store a request before its first group is computed; what is stored already stays requested.
 
     Args:
         run: the run.
-        merged: requests all that the run shall hold.
+        before: requests all that the run was to hold so far.
+        merged: requests all that it shall hold.
         requested: the groups to compute.
     """
-    earlier, before, finished = stored_request(run), requested_spec(run), finished_groups(run)
+    earlier, finished = stored_request(run), finished_groups(run)
     if earlier and earlier.spec == merged and earlier.groups.keys() >= set(requested):
         return  # nothing new, so a repair still knows which results it restores
-    wanted = _groups_of(run, before)
+    wanted = set(_groups_of(run, before))
     # The new options can allow what was requested before, for example `words` after the first vectors.
-    new = {*requested, *_groups_of(run, merged)} - set(wanted) | set(requested)
+    new = set(requested) | (set(_groups_of(run, merged)) - wanted)
     if not finished and not earlier:  # the request of the first survey is only in run.json
-        new |= set(wanted)
+        new |= wanted
     former = earlier or Request(merged, {})
     groups = {**finished, **former.groups, **dict.fromkeys(sorted(new), "")}
     replaced = former.replaced | (new & (finished.keys() | {name for name, digest in former.groups.items() if digest}))
@@ -176,7 +166,7 @@ def open_repair(run: Run) -> Request:
     earlier, spec = stored_request(run), requested_spec(run)
     requested = _groups_of(run, spec)
     groups = {**dict.fromkeys(requested, ""), **finished_groups(run), **(earlier.groups if earlier else {})}
-    request = Request(_merged(run, spec, spec, requested), groups, earlier.replaced if earlier else frozenset())
+    request = Request(merged_spec(run, spec, spec, requested), groups, earlier.replaced if earlier else frozenset())
     store_request(run, request)
     return request
 
@@ -210,8 +200,15 @@ def _groups_of(run: Run, spec: SurveySpec) -> list[str]:
     return requested_groups(run, spec, all_contrasts(run, spec.resolved_contrasts()))
 
 
-def _merged(run: Run, results: SurveySpec, spec: SurveySpec, requested: Sequence[str]) -> SurveySpec:
-    """Return the spec that requests the results of both, with the options of `spec` for the requested groups."""
+def merged_spec(run: Run, results: SurveySpec, spec: SurveySpec, requested: Sequence[str]) -> SurveySpec:
+    """Return the spec of all that a run shall hold after a request.
+
+    Args:
+        run: the run.
+        results: requests what the run was to hold so far; other results keep their options.
+        spec: requests groups.
+        requested: the names of these groups, which get the options of `spec`.
+    """
     options = sorted({own for name in requested if (own := GROUPS[name].options) is not None})
     changes: dict[str, Any] = {name: getattr(spec, name) for name in options}
     has_heads = results.analyses is None or "heads" in results.analyses

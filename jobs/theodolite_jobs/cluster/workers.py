@@ -208,7 +208,6 @@ def certify_workers(
         raise CaptureError(f"the replicas have different arithmetic, {sorted(different)}; use nodes of one kind")
     for worker in workers:
         (worker.expected,) = different
-    for worker in workers:
         if worker not in placed and (not worker.ready.done() or worker.ready.exception() is None):
             worker.certify()
     return dict(certificates[0])

@@ -130,10 +130,9 @@ def token_notes(run: Run, labels: Mapping[str, str], position: int) -> list[str]
 
     The stream that enters the first block then varies in the other sets only. Learned positions hide a shared token.
     """
-    entering = read_group(run, "curves")["variance_mean"].sel(position=position)
-    if "resid_pre" not in entering["site"] or 0 not in entering["layer"]:
+    variances = _entering_variances(run, position)
+    if variances is None:
         return []
-    variances = entering.sel(site="resid_pre", layer=0)
     shared = [label for name, label in labels.items() if float(variances.sel(set=name)) == 0]
     varied = [label for name, label in labels.items() if float(variances.sel(set=name)) > 0]
     if not shared or not varied:
@@ -153,16 +152,20 @@ def token_notes(run: Run, labels: Mapping[str, str], position: int) -> list[str]
 
 def same_token_notes(run: Run, names: Sequence[str], labels: Mapping[str, str], position: int) -> list[str]:
     """Return a note if all prompts of both sets of a contrast have the same token at a position; see `token_notes`."""
-    entering = read_group(run, "curves")["variance_mean"].sel(position=position)
-    if "resid_pre" not in entering["site"] or 0 not in entering["layer"]:
-        return []
-    if (entering.sel(site="resid_pre", layer=0, set=list(names)) != 0).any():
+    variances = _entering_variances(run, position)
+    if variances is None or (variances.sel(set=list(names)) != 0).any():
         return []
     return [
         f"at position {position}, all prompts of {' and of '.join(labels[name] for name in names)} have the same "
-        "token; "
-        "this alone makes their activations similar, and equal at the input of the first block"
+        "token; this alone makes their activations similar, and equal at the input of the first block"
     ]
+
+
+def _entering_variances(run: Run, position: int) -> xr.DataArray | None:
+    """Return each set's variance of the stream that enters the first block; None if that was not captured."""
+    variances = read_group(run, "curves")["variance_mean"].sel(position=position)
+    is_captured = "resid_pre" in variances["site"] and 0 in variances["layer"]
+    return variances.sel(site="resid_pre", layer=0) if is_captured else None
 
 
 def labelled(draw: Callable[[], go.Figure], labels: Mapping[str, str]) -> Callable[[], go.Figure]:

@@ -98,9 +98,9 @@ def token_facts(tests: xr.Dataset) -> Iterator[str]:
     """Yield a sentence about the separation by the prompts' token counts alone, of one contrast at one position."""
     if not has_values(tests, "tokens_auroc"):  # an older version has none
         return
-    texts = {"AUROC": _of_tokens(tests, "tokens_auroc", 3)}
+    texts = {"AUROC": _of_tokens(tests, "tokens_auroc")}
     if has_values(tests, "tokens_paired_accuracy"):
-        texts["share of held-out pairs in the right order"] = _of_tokens(tests, "tokens_paired_accuracy", 3)
+        texts["share of held-out pairs in the right order"] = _of_tokens(tests, "tokens_paired_accuracy")
     separate = float(tests["tokens_auroc_p"]) <= LEVEL
     yield (
         f"With counts of the prompts' tokens in place of activations, and the same folds: {listed(texts)}. "
@@ -108,9 +108,9 @@ def token_facts(tests: xr.Dataset) -> Iterator[str]:
     )
 
 
-def _of_tokens(tests: xr.Dataset, name: str, digits: int) -> str:
+def _of_tokens(tests: xr.Dataset, name: str) -> str:
     value, low, high, mean, sd, p = (
-        number(tests[f"{name}{part}"], digits) for part in ("", "_low", "_high", "_null_mean", "_null_sd", "_p")
+        number(tests[f"{name}{part}"], 3) for part in ("", "_low", "_high", "_null_mean", "_null_sd", "_p")
     )
     return f"{value} [{low}, {high}] (permuted labels give {mean} ± {sd}, p = {p})"
 
