@@ -13,7 +13,15 @@ from theodolite.sites import Site
 from theodolite_jobs.models.weights import Weights
 from theodolite_jobs.results.context import Context, Result
 from theodolite_jobs.statistics.norms import Norm
-from theodolite_jobs.statistics.weights import folded_reader, folded_writer, leading_basis, overlap, random_overlap
+from theodolite_jobs.statistics.weights import (
+    folded_reader,
+    folded_writer,
+    leading_basis,
+    overlap,
+    random_overlap,
+    random_square,
+    with_row_lengths,
+)
 from theodolite_jobs.tasks import run_tasks
 
 RANK = 32
@@ -26,8 +34,9 @@ WRITING, READING = ("o", "down"), ("q", "k", "v", "gate", "up")
 Bases = dict[str, NDArray[np.float64]]
 """Leading directions of each matrix, (d_model, rank), by the matrix's name."""
 
-FORMS = ("", "folded_")
-"""Prefixes of the variables: of the matrices as stored, and with the scales of norms folded into them."""
+STORED, FOLDED, NULL, FOLDED_NULL = ("", ""), ("folded_", ""), ("", "_null"), ("folded_", "_null")
+"""Prefix and suffix of the variables: of the matrices as stored, with the scales of norms folded into them, and of
+random matrices with the row lengths of either."""
 
 _NORMS = {"q": "attention", "k": "attention", "v": "attention", "gate": "mlp", "up": "mlp"}
 _NORMS |= {"o": "attention_output", "down": "mlp_output"}  # in post-norm blocks these follow the sum with the stream
@@ -48,31 +57,36 @@ def compute(context: Context) -> Result:
     arguments = [(weights, layer) for layer in range(weights.dimensions.n_layers)]
     with context.tasks():
         bases = list(run_tasks(layer_bases, arguments, context.progress, "weight matrices", rounds=1))
-    rank = bases[0][0]["o"].shape[1]
+    rank = bases[0][STORED]["o"].shape[1]
     mean, sd = random_overlap(rank, weights.dimensions.d_model)
     values = {"random_overlap": np.array(mean), "random_overlap_sd": np.array(sd)}
-    for prefix, of_form in zip(FORMS, zip(*bases, strict=True), strict=True):
-        values |= {prefix + name: array for name, array in _overlaps(weights, of_form).items()}
+    for prefix, suffix in bases[0]:
+        overlaps = _overlaps(weights, [of_layer[prefix, suffix] for of_layer in bases])
+        values |= {f"{prefix}{name}{suffix}": array for name, array in overlaps.items()}
     layers = range(weights.dimensions.n_layers)
     coordinates = {"writing_matrix": WRITING, "reading_matrix": READING, "layer": layers, "layer_other": layers}
     return Result(values, coordinates, {"rank": rank})
 
 
-def layer_bases(weights: Weights, layer: int) -> tuple[Bases, Bases]:
-    """Return the leading directions of the stream that each of a layer's matrices writes or reads.
+def layer_bases(weights: Weights, layer: int) -> dict[tuple[str, str], Bases]:
+    """Return the leading directions of the stream that each of a layer's matrices writes or reads, in each form.
 
-    A matrix covers all heads, or all experts. The first part has the matrices as stored. The second part has the scale
-    of the norm before a reader and after a writer folded into the matrix; where there is no such norm, it is equal.
+    A matrix covers all heads, or all experts. FOLDED has the scale of the norm before a reader and after a writer
+    folded into the matrix; where there is no such norm, it is equal to STORED. A random matrix is Gaussian and seeded.
+    It has the shape of the matrix, and each of its rows (a feature of the stream) has the length of the matrix's row.
     """
     rank = min(RANK, weights.dimensions.d_head)
-    stored, folded = {}, {}
-    for name, square in _squares(weights, layer):
-        stored[name] = folded[name] = leading_basis(square, rank)
+    bases: dict[tuple[str, str], Bases] = {form: {} for form in (STORED, FOLDED, NULL, FOLDED_NULL)}
+    for index, (name, square, columns) in enumerate(_squares(weights, layer)):
+        random = random_square(columns, np.random.default_rng([layer, index]), len(square))
+        bases[STORED][name] = bases[FOLDED][name] = leading_basis(square, rank)
+        bases[NULL][name] = bases[FOLDED_NULL][name] = leading_basis(with_row_lengths(random, square), rank)
         norm = _norm(weights, layer, name)
         if norm is not None:
-            fold = folded_reader if name in READING else folded_writer
-            folded[name] = leading_basis(fold(square, norm), rank)
-    return stored, folded
+            folded = (folded_reader if name in READING else folded_writer)(square, norm)
+            bases[FOLDED][name] = leading_basis(folded, rank)
+            bases[FOLDED_NULL][name] = leading_basis(with_row_lengths(random, folded), rank)
+    return bases
 
 
 def _norm(weights: Weights, layer: int, matrix: str) -> Norm | None:
@@ -81,19 +95,24 @@ def _norm(weights: Weights, layer: int, matrix: str) -> Norm | None:
     return None if anatomy.post_norm or _NORMS[matrix] not in anatomy.norms else weights.norm(layer, _NORMS[matrix])
 
 
-def _squares(weights: Weights, layer: int) -> Iterator[tuple[str, NDArray[np.float64]]]:
-    """Yield WWᵀ of each matrix that reads the stream and WᵀW of each that writes it, (d_model, d_model)."""
+def _squares(weights: Weights, layer: int) -> Iterator[tuple[str, NDArray[np.float64], int]]:
+    """Yield MMᵀ of each matrix M that reads or writes the stream, (d_model, d_model), and M's number of columns.
+
+    M = W for a reader and Wᵀ for a writer.
+    """
     attention = weights.attention(layer)
-    for name, heads in (("q", attention.q), ("k", attention.k), ("v", attention.v)):
-        yield name, _square(heads.transpose(0, 1).flatten(1))
-    yield "o", _square(attention.o.flatten(0, 1).T)
+    readers = (heads.transpose(0, 1).flatten(1) for heads in (attention.q, attention.k, attention.v))
+    for name, matrix in zip("qkvo", (*readers, attention.o.flatten(0, 1).T), strict=True):
+        yield name, _square(matrix), matrix.shape[1]
     sums: dict[str, NDArray[np.float64]] = {}
+    columns: dict[str, int] = {}
     for expert in weights.experts:
         mlp = weights.mlp(layer, expert)
-        for name, matrix in (("gate", mlp.gate), ("up", mlp.up), ("down", mlp.down.T)):
-            if matrix is not None:
-                sums[name] = sums.get(name, 0.0) + _square(matrix)
-    yield from sums.items()
+        for name, part in (("gate", mlp.gate), ("up", mlp.up), ("down", mlp.down.T)):
+            if part is not None:
+                sums[name] = sums.get(name, 0.0) + _square(part)
+                columns[name] = columns.get(name, 0) + part.shape[1]
+    yield from ((name, square, columns[name]) for name, square in sums.items())
 
 
 def _square(matrix: torch.Tensor) -> NDArray[np.float64]:

@@ -6,6 +6,8 @@ from scipy.linalg import eigh
 
 from theodolite_jobs.statistics.norms import Norm, projected
 
+_COLUMNS = 4096  # of a random matrix at a time
+
 
 def leading_basis(square: Float64[np.ndarray, "d d"], rank: int) -> Float64[np.ndarray, "d rank"]:
     """Return the leading eigenvectors of WᵀW or WWᵀ, which are W's singular vectors on the side of the stream."""
@@ -23,6 +25,26 @@ def folded_reader(square: Float64[np.ndarray, "d d"], norm: Norm) -> Float64[np.
 def folded_writer(square: Float64[np.ndarray, "d d"], norm: Norm) -> Float64[np.ndarray, "d d"]:
     """Return W′ᵀW′ for W′ = W Π diag(γ), from WᵀW of a matrix W whose output the norm takes, without its 1/σ."""
     return np.asarray(norm.scale[:, None] * projected(projected(square, norm).T, norm) * norm.scale)
+
+
+def random_square(columns: int, rng: np.random.Generator, d_model: int) -> Float64[np.ndarray, "d d"]:
+    """Return RRᵀ of a matrix R of independent standard Gaussian numbers, (d_model, columns)."""
+    square = np.zeros((d_model, d_model))
+    for start in range(0, columns, _COLUMNS):
+        block = rng.standard_normal((d_model, min(_COLUMNS, columns - start)))
+        square += block @ block.T
+    return square
+
+
+def with_row_lengths(
+    square: Float64[np.ndarray, "d d"], other: Float64[np.ndarray, "d d"]
+) -> Float64[np.ndarray, "d d"]:
+    """Return R′R′ᵀ, where R′ is R of RRᵀ (square) with each row scaled to the length of the same row of another matrix.
+
+    A row is a feature of the stream. Its length is the square root of the diagonal of WWᵀ (other).
+    """
+    scale = np.sqrt(np.diag(other) / np.diag(square))
+    return np.asarray(scale[:, None] * square * scale)
 
 
 def overlap(first: Float64[np.ndarray, "d rank"], second: Float64[np.ndarray, "d rank"]) -> float:

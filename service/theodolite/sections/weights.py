@@ -1,6 +1,6 @@
 """Directions of the residual stream that the weight matrices of different layers share."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from functools import partial
 
 import numpy as np
@@ -21,7 +21,9 @@ _HOW_TO_READ = (
     "same subspace, about r/d_model for random subspaces. W_O and W_down write to the residual stream; W_Q, W_K, W_V, "
     "W_gate and W_up read it. “Norms folded” means that each matrix that reads the stream is multiplied "
     "by the scale γ of the norm before it, and each matrix that writes to the stream by that of the norm after it, if "
-    "the model has one. The other figures use the matrices as stored."
+    "the model has one. The other figures use the matrices as stored. If the same features of the stream have long "
+    "rows in two matrices, their leading directions overlap. Random matrices with the same row lengths show how much of "
+    "the overlap this explains."
 )
 _PAIRS = (("down", "q"), ("down", "up"))  # the writers and readers that every run shows
 
@@ -68,17 +70,32 @@ def _facts(weights: xr.Dataset) -> Iterator[str]:
     random, spread = float(weights["random_overlap"]), float(weights["random_overlap_sd"])
     for name in _WRITTEN:
         stored, folded = (weights[f"{prefix}writing_overlap"].sel(writing_matrix=name) for prefix in ("", "folded_"))
-        forms = {"": stored} | ({" (norms folded)": folded} if _differ(stored, folded) else {})
-        for form, values in forms.items():
-            matrix = values.values
-            neighbours, distant = np.diag(matrix, 1), matrix[np.triu_indices(len(matrix), 2)]
-            if len(distant):
+        forms = {"": ""} | ({"folded_": " (norms folded)"} if _differ(stored, folded) else {})
+        for prefix, form in forms.items():
+            means, nulls = (
+                _near_and_far(weights[f"{prefix}writing_overlap{suffix}"].sel(writing_matrix=name))
+                for suffix in ("", "_null")
+            )
+            if np.isfinite(means[1]):
                 yield (
-                    f"Mean overlap of the directions that {_NAMES[name]}{form} writes: {percent(neighbours.mean(), 1)} "
-                    f"between neighbouring layers, {percent(distant.mean(), 1)} between other layers, "
-                    f"{percent(random, 1)}{_spread(spread)} between random subspaces."
+                    f"Mean overlap of the directions that {_NAMES[name]}{form} writes: {percent(means[0], 1)} between "
+                    f"neighbouring layers, {percent(means[1], 1)} between other layers "
+                    f"({_null(nulls)}random subspaces give {percent(random, 1)}{_spread(spread)})."
                 )
     yield from _reading_facts(weights, random)
+
+
+def _near_and_far(overlaps: xr.DataArray) -> tuple[float, float]:
+    """Return the mean over neighbouring layers and over all other pairs of layers; NaN if there are no other pairs."""
+    matrix = overlaps.values
+    distant = matrix[np.triu_indices(len(matrix), 2)]
+    return float(np.diag(matrix, 1).mean()), float(distant.mean()) if len(distant) else np.nan
+
+
+def _null(values: Sequence[float]) -> str:
+    """Return what random matrices with the same row lengths give; older versions did not compute it."""
+    texts = [percent(value, 1) for value in values if np.isfinite(value)]
+    return f"random matrices with the same row lengths give {' and '.join(texts)}, " if texts else ""
 
 
 def _spread(sd: float) -> str:
@@ -89,6 +106,7 @@ def _spread(sd: float) -> str:
 def _reading_facts(weights: xr.Dataset, random: float) -> Iterator[str]:
     """Yield a sentence about each pair of a writer and a reader that overlaps the most, as stored or folded."""
     stored, folded = (weights[f"{prefix}writer_reader_overlap"] for prefix in ("", "folded_"))
+    nulls = [weights[f"{prefix}writer_reader_overlap_null"] for prefix in ("", "folded_")]
     n_pairs = int(np.isfinite(stored.max(["layer", "layer_other"])).sum())
     leading = {"as stored": _most_shared(stored), "with norms folded": _most_shared(folded)}
     for pair in _leading_pairs(weights):
@@ -102,7 +120,8 @@ def _reading_facts(weights: xr.Dataset, random: float) -> Iterator[str]:
         )
         if np.isfinite(folded.sel(of_pair)).any():
             sentence += f" and {percent(folded.sel(of_pair).mean(), 1)} with norms folded"
-        yield f"{sentence} (random subspaces give {percent(random, 1)})."
+        of_null = _null([float(null.sel(of_pair).mean()) for null in nulls])
+        yield f"{sentence} ({of_null}random subspaces give {percent(random, 1)})."
     texts = {}
     for writer in stored["writing_matrix"].values.tolist():
         plain, scaled = (_means(overlap.sel(writing_matrix=writer)) for overlap in (stored, folded))
@@ -110,8 +129,10 @@ def _reading_facts(weights: xr.Dataset, random: float) -> Iterator[str]:
             low, high = (f"{percent(one.min(), 1)} to {percent(one.max(), 1)}" for one in (plain, scaled))
             texts[_NAMES[writer]] = f"{low} as stored and {high} with norms folded"
     if texts:
+        largest = [float(_means(null).max()) for null in nulls]
+        at_most = _null(largest).replace(" give ", " give at most ")
         yield (
-            f"Mean overlap with each of the reading matrices: {listed(texts)} (random subspaces give "
+            f"Mean overlap with each of the reading matrices: {listed(texts)} ({at_most}random subspaces give "
             f"{percent(random, 1)})."
         )
 

@@ -14,7 +14,7 @@ from theodolite.store.result_reader import read_group
 from theodolite.store.runs import ModelFacts, create_run
 from theodolite_jobs.models.load import wrap
 from theodolite_jobs.models.weights import Weights
-from theodolite_jobs.results.weights import layer_bases
+from theodolite_jobs.results.weights import FOLDED, FOLDED_NULL, NULL, STORED, layer_bases
 from theodolite_jobs.statistics.weights import random_overlap
 
 LAYER = 2
@@ -122,8 +122,10 @@ def projector(basis):
 def test_bases_are_the_leading_singular_vectors_of_the_modules_weights(saved):
     family, weights, model = saved
     rank, block = weights.dimensions.d_head, model.blocks[LAYER]
-    forms = zip(layer_bases(weights, LAYER), (matrices_of(family, block), folded_matrices(family, block)), strict=True)
-    for bases, matrices in forms:
+    found = layer_bases(weights, LAYER)
+    forms = {STORED: matrices_of(family, block), FOLDED: folded_matrices(family, block)}
+    for form, matrices in forms.items():
+        bases = found[form]
         assert set(bases) == set(matrices)
         for name, matrix in matrices.items():
             assert bases[name].shape == (48, rank)
@@ -137,10 +139,26 @@ def test_bases_are_the_leading_singular_vectors_of_the_modules_weights(saved):
 
 def test_only_matrices_beside_a_norm_are_folded(saved):
     family, weights, _ = saved
-    stored, folded = layer_bases(weights, LAYER)
-    changed = {name for name in stored if not np.array_equal(stored[name], folded[name])}
-    readers = set() if family == "bert" else set(stored) - {"o", "down"}
-    assert changed == readers | ({"o", "down"} if family == "gemma2" else set())
+    bases = layer_bases(weights, LAYER)
+    readers = set() if family == "bert" else set(bases[STORED]) - {"o", "down"}
+    for plain, folded in ((STORED, FOLDED), (NULL, FOLDED_NULL)):
+        changed = {name for name in bases[plain] if not np.array_equal(bases[plain][name], bases[folded][name])}
+        assert changed == readers | ({"o", "down"} if family == "gemma2" else set())
+
+
+def test_the_random_matrices_have_the_row_lengths_of_the_matrices(saved):
+    """Random matrices are drawn again here, and scaled row by row."""
+    family, weights, model = saved
+    rank, block = weights.dimensions.d_head, model.blocks[LAYER]
+    found = layer_bases(weights, LAYER)
+    for form, matrices in ((NULL, matrices_of(family, block)), (FOLDED_NULL, folded_matrices(family, block))):
+        for index, name in enumerate(name for name in ("q", "k", "v", "o", "gate", "up", "down") if name in matrices):
+            lengths = np.linalg.norm(matrices[name], axis=1)
+            draw = np.random.default_rng([LAYER, index]).standard_normal(matrices[name].shape)
+            rows = draw / np.linalg.norm(draw, axis=1)[:, None] * lengths[:, None]
+            np.testing.assert_allclose(
+                projector(found[form][name]), projector(leading(rows, rank)), atol=1e-4
+            )  # lengths of float32 weights
 
 
 def surveyed(folder, weights):
@@ -190,6 +208,26 @@ def test_the_group_holds_the_overlaps_of_all_layers(saved, tmp_path):
     for side in ("writing", "reading"):
         whole = np.diagonal(group[f"{side}_overlap"], axis1=1, axis2=2)
         np.testing.assert_allclose(whole[~np.isnan(whole)], 1, rtol=1e-10)
+
+
+@pytest.mark.parametrize("spread", [0.0, 1.0])
+def test_shared_row_lengths_alone_explain_the_overlap_of_random_weights(tmp_path, spread):
+    """With equal features the null is that of random subspaces; with long rows in common it lies above them."""
+    torch.manual_seed(0)
+    model = AutoModelForCausalLM.from_config(tiny.CONFIGS["llama"])
+    lengths = torch.exp(spread * torch.randn(48))
+    with torch.no_grad():
+        for block in model.model.layers:
+            block.self_attn.o_proj.weight *= lengths[:, None]
+            block.mlp.down_proj.weight *= lengths[:, None]
+    model.save_pretrained(tmp_path / "model")
+    group = surveyed(tmp_path / "store", Weights(tmp_path / "model", tiny.CONFIGS["llama"]))
+    apart = ~np.eye(5, dtype=bool)
+    found, null = (group[f"writing_overlap{suffix}"].values[:, apart].mean() for suffix in ("", "_null"))
+    assert abs(found - null) < 0.03
+    assert (null - group["random_overlap"].item() > 0.2) == (spread > 0)
+    missing, expected = (np.isnan(group[f"writer_reader_overlap{suffix}"].values) for suffix in ("_null", ""))
+    np.testing.assert_array_equal(missing, expected)
 
 
 def test_random_weights_have_the_overlap_of_random_subspaces(tmp_path):

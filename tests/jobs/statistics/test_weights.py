@@ -4,7 +4,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from theodolite_jobs.statistics.norms import Norm, projected
-from theodolite_jobs.statistics.weights import folded_reader, folded_writer, leading_basis, overlap, random_overlap
+from theodolite_jobs.statistics.weights import (
+    folded_reader,
+    folded_writer,
+    leading_basis,
+    overlap,
+    random_overlap,
+    random_square,
+    with_row_lengths,
+)
 
 SEEDS = st.integers(0, 1000)
 
@@ -102,3 +110,21 @@ def test_the_overlap_of_random_subspaces_has_the_stated_mean_and_spread(d, rank)
     assert np.mean(overlaps) == pytest.approx(mean, abs=4 * sd / np.sqrt(4000))
     assert np.std(overlaps) == pytest.approx(sd, rel=0.06)
     assert random_overlap(d, d) == (1, 0)
+
+
+def test_a_random_square_has_the_moments_of_a_wishart_matrix():
+    """E RRᵀ = n·I and E (RRᵀ)² = n(n + d + 1)·I, for columns of one and of several blocks."""
+    rng, d = np.random.default_rng(0), 3
+    for columns, draws in ((5, 4000), (5000, 40)):
+        squares = np.array([random_square(columns, rng, d) for _ in range(draws)])
+        close = {"rtol": 0.06, "atol": 0.06 * columns}
+        np.testing.assert_allclose(squares.mean(axis=0), columns * np.eye(d), **close)
+        expected = columns * (columns + d + 1) * np.eye(d)
+        np.testing.assert_allclose((squares @ squares).mean(axis=0), expected, rtol=0.1, atol=0.1 * expected.max())
+
+
+def test_rows_get_the_lengths_of_another_matrix_and_keep_their_directions():
+    first, other = random(6, 9), random(6, 4, seed=1) * np.arange(6)[:, None]  # one row of the other is 0
+    lengths = np.linalg.norm(other, axis=1)
+    scaled = first / np.linalg.norm(first, axis=1)[:, None] * lengths[:, None]
+    np.testing.assert_allclose(with_row_lengths(first @ first.T, other @ other.T), scaled @ scaled.T, atol=1e-12)

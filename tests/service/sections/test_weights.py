@@ -10,8 +10,11 @@ READERS = "Mean overlap with each of the reading matrices: "
 RANDOM = "(random subspaces give 5.0 %)."
 
 
-def weights_group(between, folded, written=0.2, folded_written=np.nan, sd=np.nan):
-    """A group of three layers; `between` and `folded` are overlaps of (writing_matrix, reading_matrix)."""
+def weights_group(between, folded, written=0.2, folded_written=np.nan, sd=np.nan, null=np.nan, folded_null=np.nan):
+    """A group of three layers; `between` and `folded` are overlaps of (writing_matrix, reading_matrix).
+
+    `null` and `folded_null` are all overlaps of random matrices.
+    """
     labels = {
         "writing_matrix": ["o", "down"],
         "reading_matrix": ["q", "k", "v", "gate", "up"],
@@ -31,14 +34,18 @@ def weights_group(between, folded, written=0.2, folded_written=np.nan, sd=np.nan
         "folded_writer_reader_overlap": overlap(folded),
         "writing_overlap": own(written),
         "folded_writing_overlap": own(folded_written),
+        "writer_reader_overlap_null": overlap(null),
+        "folded_writer_reader_overlap_null": overlap(folded_null),
+        "writing_overlap_null": own(null),
+        "folded_writing_overlap_null": own(folded_null),
         "random_overlap": 0.05,
         "random_overlap_sd": sd,
     }
     return xr.Dataset(variables, labels, {"rank": 2})
 
 
-def weights_section(monkeypatch, *arguments):
-    monkeypatch.setattr(weights, "read_group", lambda *_: weights_group(*arguments))
+def weights_section(monkeypatch, *arguments, **nulls):
+    monkeypatch.setattr(weights, "read_group", lambda *_: weights_group(*arguments, **nulls))
     (section,) = weights.sections(None)
     return section
 
@@ -97,22 +104,41 @@ def test_the_overlap_of_written_directions_stands_beside_random_subspaces_with_t
     written[:, 0, 1], written[:, 1, 2], written[:, 0, 2] = 0.4, [0.2, 0.3], 0.1
     assert weights_section(monkeypatch, 0.1, 0.07, written, np.nan, 0.0494).facts[:2] == [
         "Mean overlap of the directions that W_O writes: 30.0 % between neighbouring layers, 10.0 % between other "
-        "layers, 5.0 % ± 4.9 % between random subspaces.",
+        "layers (random subspaces give 5.0 % ± 4.9 %).",
         "Mean overlap of the directions that W_down writes: 35.0 % between neighbouring layers, 10.0 % between other "
-        "layers, 5.0 % ± 4.9 % between random subspaces.",
+        "layers (random subspaces give 5.0 % ± 4.9 %).",
     ]
 
 
 def test_norms_behind_writers_change_what_they_write(monkeypatch):
     section = weights_section(monkeypatch, 0.1, 0.07, 0.4, 0.3, 0.01)
-    random = "5.0 % ± 1.0 % between random subspaces."
+    random = "(random subspaces give 5.0 % ± 1.0 %)."
     assert section.facts[:4] == [
         f"Mean overlap of the directions that {name}{form} writes: {number} between neighbouring layers, {number} "
-        f"between other layers, {random}"
+        f"between other layers {random}"
         for name in ("W_O", "W_down")
         for form, number in (("", "40.0 %"), (" (norms folded)", "30.0 %"))
     ]
     assert "overlap of the W_O of two layers, norms folded" in [one.caption for one in section.maps]
+
+
+def test_overlaps_stand_beside_those_of_random_matrices_with_the_same_row_lengths(monkeypatch):
+    stored, folded = np.full((2, 5), 0.10), np.full((2, 5), 0.07)
+    facts = weights_section(monkeypatch, stored, folded, 0.4, 0.3, 0.01, null=0.08, folded_null=0.06).facts
+    assert facts[0].endswith(
+        "40.0 % between other layers (random matrices with the same row lengths give 8.0 % and 8.0 %, random subspaces "
+        "give 5.0 % ± 1.0 %)."
+    )
+    assert facts[1].endswith(
+        "(random matrices with the same row lengths give 6.0 % and 6.0 %, random subspaces give 5.0 % ± 1.0 %)."
+    )
+    assert facts[-2].endswith(
+        "it is 10.0 % as stored and 7.0 % with norms folded (random matrices with the same row lengths give 8.0 % and "
+        "6.0 %, random subspaces give 5.0 %)."
+    )
+    assert facts[-1].endswith(
+        "(random matrices with the same row lengths give at most 8.0 % and 6.0 %, random subspaces give 5.0 %)."
+    )
 
 
 def test_older_weights_have_only_the_stored_overlaps(monkeypatch):
@@ -125,7 +151,7 @@ def test_random_subspaces_of_an_older_version_have_no_spread(monkeypatch):
     facts = weights_section(monkeypatch, 0.1, 0.07).facts
     assert facts[0] == (
         "Mean overlap of the directions that W_O writes: 20.0 % between neighbouring layers, 20.0 % between other "
-        "layers, 5.0 % between random subspaces."
+        "layers (random subspaces give 5.0 %)."
     )
 
 
