@@ -90,11 +90,15 @@ def test_containers_may_do_little():
 
 def test_images_are_pinned():
     for name, service in SERVICES.items():
-        image, tag = service["image"].rsplit(":", 1)
         if name in OURS:
-            assert (image, tag) == (f"theodolite-{service['build']['target']}", __version__)
+            assert service["image"] == f"theodolite-{service['build']['target']}:{__version__}"
         else:
-            assert re.fullmatch(r"v?\d+\.\d+\.\d+", tag), name
+            assert re.fullmatch(r"\w+/\w+:v?\d+\.\d+\.\d+@sha256:[0-9a-f]{64}", service["image"]), name
+
+
+def test_every_container_may_open_many_files():
+    for name, service in SERVICES.items():
+        assert service["ulimits"] == {"nofile": {"soft": 65536, "hard": 65536}}, name
 
 
 def test_everything_that_is_mounted_is_there():

@@ -158,6 +158,17 @@ def test_a_job_is_requeued_before_its_time_ends(job, tmp_path):
     assert_nothing_stays(tmp_path)
 
 
+def test_a_job_that_was_requeued_too_often_ends(job, tmp_path):
+    process = job(SURVEY_SECONDS="60", SLURM_RESTART_COUNT="20")
+    wait_for_survey(tmp_path)
+    process.send_signal(signal.SIGUSR1)
+    assert process.wait(20) == 143
+    assert "requeued 20 times" in process.stderr.read()
+    assert not calls(tmp_path, "scontrol")
+    assert calls(tmp_path, "survey stopped")
+    assert_nothing_stays(tmp_path)
+
+
 def test_ray_is_started_again_on_a_node_where_it_failed(job, tmp_path):
     assert job(FAILURES="2").wait(30) == 0
     assert len(calls(tmp_path, "worker failed")) == 2
