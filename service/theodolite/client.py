@@ -160,6 +160,9 @@ class _ServedRun(RunReader):
     def figure(self, name: str) -> go.Figure:
         return go.Figure(self._ask("figures", name))
 
+    def conclusion(self) -> dict[str, Any]:
+        return {name: value for name, value in self._ask("conclusion").items() if name != "run_id"}
+
     def sections(self) -> list[str]:
         return list(self._ask("sections")["items"])
 

@@ -7,7 +7,7 @@ The reader of a store, in this module, calls `theodolite.query` and `theodolite.
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from copy import deepcopy
-from dataclasses import replace
+from dataclasses import asdict, replace
 from html import escape
 from pathlib import Path
 from typing import Any
@@ -26,6 +26,7 @@ from theodolite.query.group_selection import GROUP_LABELS, select_direction, sel
 from theodolite.query.heads import TOKEN_COLUMNS, Head, head_atlas, read_head
 from theodolite.query.runs import describe_results
 from theodolite.sections.catalogue import draw_figure, section_items, shown_groups
+from theodolite.sections.conclusion import read_conclusion
 from theodolite.store.cache import Cache
 from theodolite.store.objects import absolute
 from theodolite.store.result_reader import read_finished_table
@@ -176,6 +177,13 @@ class RunReader(ABC):
         """Return a figure by its name, which `section` lists; raises FigureNotFoundError."""
 
     @abstractmethod
+    def conclusion(self) -> dict[str, Any]:
+        """Return what the run asked, found, rests on, and does not say: `asked`, `found`, `rests_on`, `limits`.
+
+        Each is a list of sentences; `found` has dictionaries with `text`, `group` and `figure`.
+        """
+
+    @abstractmethod
     def sections(self) -> list[str]:
         """Return the names of the result groups that have sections, in the order of the report and the page."""
 
@@ -225,6 +233,9 @@ class _StoredRun(RunReader):
 
     def figure(self, name: str) -> go.Figure:
         return go.Figure(draw_figure(self._run, name))  # the caller owns the copy
+
+    def conclusion(self) -> dict[str, Any]:
+        return asdict(read_conclusion(self._run))
 
     def sections(self) -> list[str]:
         return shown_groups(self._run)

@@ -56,9 +56,10 @@ def opened(report, tmp_path, *flags):
 
 
 def test_the_report_draws_its_figures_offline_without_a_word_on_the_console(report, tmp_path):
-    page, console = opened(report, tmp_path)
+    page, console = opened(report, tmp_path, "--window-size=1280,8000")
     assert console == []
     assert page.count('class="main-svg"') >= 2
+    assert len(Path(report).read_bytes()) < 4e6
     for text in (
         "cosine of means",
         "95 % interval",
@@ -81,8 +82,10 @@ def test_a_click_on_a_map_opens_the_card_of_that_head(atlas, tmp_path):
     """As a browser would send it: the map of an output opens the VO circuit; the card tells tokens on both sides."""
     page = Path(atlas).read_text()
     click = """<script>
-    const map = figures.findLast(figure => figure.node.dataset.circuit === "vo");
-    map.node.emit("plotly_click", {points: [{customdata: "L4H7"}]});
+    const map = [...document.querySelectorAll("[data-circuit=vo]")].at(-1);
+    map.scrollIntoView();  // a figure is drawn when it is seen
+    const click = () => (map._ev ? map.emit("plotly_click", {points: [{customdata: "L4H7"}]}) : setTimeout(click, 50));
+    setTimeout(click, 1000);
     </script></body>"""
     clicked = tmp_path / "clicked.html"
     clicked.write_text(page.replace("</body>", click))
@@ -95,8 +98,15 @@ def test_a_click_on_a_map_opens_the_card_of_that_head(atlas, tmp_path):
     assert '<h3 id="card-name">L0H0, QK circuit</h3>' in plain
 
 
+def test_figures_are_drawn_when_they_are_seen(report, tmp_path):
+    page, console = opened(report, tmp_path, "--window-size=1280,300")
+    assert console == []
+    assert page.count("data-figure=") >= 2
+    assert 'class="main-svg"' not in page
+
+
 def test_the_report_fits_a_phone(report, tmp_path):
-    page, _ = opened(report, tmp_path, "--window-size=390,800")
+    page, _ = opened(report, tmp_path, "--window-size=390,9000")
     widths = [float(width) for width in re.findall(r'class="main-svg"[^>]*width="([\d.]+)"', page)]
     assert widths
     assert max(widths) < 500  # headless Chromium's narrowest window

@@ -27,6 +27,7 @@ def write_comparison(runs: Sequence[Run], question: Question, bound: float, outp
         StoreError: a run is not complete or lacks the group of the statistic, or the file cannot be written.
     """
     frame = comparison(runs, question)
+    figures = {"depth": comparison_figure(frame), "width": width_figure(frame)}
     page = render_template(
         "comparison.html",
         runs=[run.record for run in runs],
@@ -34,8 +35,7 @@ def write_comparison(runs: Sequence[Run], question: Question, bound: float, outp
         statistic=question.statistic.replace("_", " "),
         description=description(question.statistic),
         selection=_selection_text(frame, question),
-        figure=comparison_figure(frame),
-        width_figure=width_figure(frame),
+        figures={name: figure for name, figure in figures.items() if figure is not None},
         is_of_blocks=bool((frame["site"] == "").all()),
         has_intervals=bool(frame["low"].notna().any()),
         rows=milestone_texts(milestones(runs, question, bound)),

@@ -1,8 +1,10 @@
 """The standalone HTML report of a run; it opens offline."""
 
+import base64
+import gzip
 import json
 import re
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from dataclasses import replace
 from importlib import resources
 from typing import Any
@@ -12,9 +14,11 @@ import plotly.graph_objects as go
 import plotly.offline
 from markupsafe import Markup
 
+from theodolite.groups import GROUPS
 from theodolite.query.runs import describe, spec_of_results
 from theodolite.query.twin import twin_state
-from theodolite.sections.catalogue import SECTIONS, sections_of
+from theodolite.sections.catalogue import SECTIONS, figures_of, sections_of
+from theodolite.sections.conclusion import conclusion
 from theodolite.store.cache import Cache
 from theodolite.store.checksums import sha256
 from theodolite.store.layout import COMPLETE, REPORT
@@ -23,6 +27,7 @@ from theodolite.store.objects import get, put
 from theodolite.store.result_reader import read_group
 from theodolite.store.runs import Run
 from theodolite.version import __version__
+from theodolite_jobs.report.glossary import Linked, anchor
 from theodolite_jobs.report.heads import head_cards, heads_with_cards
 
 _CACHE_BYTES = 2**30  # cache of results during one report
@@ -63,21 +68,28 @@ def render_report(run: Run) -> str:
     """
     run = replace(run, cache=Cache(_CACHE_BYTES), complete_snapshot={})
     finished = finished_groups(run)
+    sections = {group: found for group in SECTIONS if (found := sections_of(run, group))}
+    figures = {figure.name: figure.draw() for found in sections.values() for figure in figures_of(found)}
     return render_template(
         "report.html",
         run=describe(run),
         record=run.record,
-        sections={group: sections_of(run, group) for group in SECTIONS},
+        conclusion=conclusion(run, sections),
+        sections=sections,
+        titles={group: GROUPS[group].title for group in sections},
+        figures=figures,
+        linked=Linked(),
+        anchor=anchor,
         heads=_heads(run, finished),
         spec=spec_of_results(run).model_dump_json(indent=2, exclude_none=True),
     )
 
 
 def render_template(name: str, **content: Any) -> str:
-    """Return a template filled with content; it can also use Plotly's script and the functions for scripts."""
+    """Return a template filled with content; it can also use the functions for scripts, and Plotly's script, packed."""
     loader = jinja2.PackageLoader("theodolite_jobs.report", "templates")
     environment = jinja2.Environment(loader=loader, autoescape=True, undefined=jinja2.StrictUndefined)
-    scripts = {"script_json": script_json, "shared_script": shared_script, "plotly": plotly.offline.get_plotlyjs()}
+    scripts = {"shared_script": shared_script, "packed": packed, "plotly": plotly.offline.get_plotlyjs()}
     return environment.get_template(name).render(content | scripts)
 
 
@@ -101,9 +113,9 @@ def shared_script(*names: str) -> Markup:
     return Markup(re.sub(r"^(import .*;\n|export )", "", text, flags=re.MULTILINE))
 
 
-def script_json(value: Any) -> Markup:
-    """Return a value or a figure as JSON that is safe inside a script element."""
-    text = str(value.to_json()) if isinstance(value, go.Figure) else json.dumps(value)
-    for character in "<>&\u2028\u2029":
-        text = text.replace(character, f"\\u{ord(character):04x}")
-    return Markup(text)
+def packed(value: str | Mapping[str, Any]) -> str:
+    """Return a text, or figures and other values as JSON, gzipped and in base64; the report unpacks it."""
+    if not isinstance(value, str):
+        texts = {name: one.to_json() if isinstance(one, go.Figure) else json.dumps(one) for name, one in value.items()}
+        value = "{" + ",".join(f"{json.dumps(name)}:{text}" for name, text in texts.items()) + "}"
+    return base64.b64encode(gzip.compress(value.encode(), mtime=0)).decode()

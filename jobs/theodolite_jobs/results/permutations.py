@@ -57,6 +57,8 @@ def compute(context: Context) -> Result:
     return Result(arrays, coordinates, {"contrasts": context.contrasts})
 
 
+_DIGITS = 9  # of scores of token counts: equal scores, which are frequent, stay equal in spite of rounding
+
 _DIMS = {variable.name: variable.dims for variable in GROUPS["permutations"].variables}
 
 
@@ -137,7 +139,7 @@ def _of_tokens(run: Run, contrast: PermutedContrast) -> Arrays:
     clouds = (contrast.positive, contrast.negative)
     tokens = {cloud.prompt_set: read_tokens(run, cloud.prompt_set) for cloud in clouds}
     gram = gram_of_token_counts([tokens[cloud.prompt_set][sample] for cloud in clouds for sample in cloud.samples])
-    scores = held_out_scores(gram, contrast.labels, contrast.folds)
+    scores = np.round(held_out_scores(gram, contrast.labels, contrast.folds), _DIGITS)
     sides = np.split(scores[0][:, None], [len(contrast.positive.samples)])
     draws = {"tokens_auroc": auroc(scores, contrast.labels)}
     values = {"tokens_auroc": separation_scores.auroc(*sides, paired=contrast.paired)}

@@ -56,5 +56,10 @@ def digest_over(run: Run, groups: Iterable[str] = ()) -> str:
 
 def digest_of_section(run: Run, group: str) -> str:
     """Return the digest of the sections and figures of a group, which may contain results of the untrained twin."""
-    state = twin_state(run) if group in COMPARED else ""
+    return digest_with_twin(run) if group in COMPARED else digest_over(run)
+
+
+def digest_with_twin(run: Run) -> str:
+    """Return a digest over all results of a run and those of its untrained twin, if there is one."""
+    state = twin_state(run)
     return digest_of([digest_over(run), state]) if state else digest_over(run)

@@ -1,5 +1,6 @@
 """Define the routes of runs: lists, curves, directions, heads, result groups, tables, sections and figures."""
 
+from dataclasses import asdict
 from typing import Annotated, Any, Literal
 
 import pandas as pd
@@ -10,9 +11,10 @@ from fastapi.responses import Response
 from theodolite.api.access import Reader
 from theodolite.api.encoding import answer, dataset_content
 from theodolite.api.paging import Cursor, Limit, next_cursor, start_of
-from theodolite.api.run_lookup import RunId, any_run, complete_run, digest_of_section, digest_over
+from theodolite.api.run_lookup import RunId, any_run, complete_run, digest_of_section, digest_over, digest_with_twin
 from theodolite.api.schemas import (
     Atlas,
+    ConclusionAnswer,
     CurvesAnswer,
     Direction,
     FigureAnswer,
@@ -33,6 +35,7 @@ from theodolite.query.heads import Head, head_atlas, read_head
 from theodolite.query.runs import describe_results, summaries
 from theodolite.query.tables import Page, table_page, whole_table
 from theodolite.sections.catalogue import draw_figure, section_items, shown_groups
+from theodolite.sections.conclusion import read_conclusion
 from theodolite.store.result_reader import table_bytes
 
 router = APIRouter(prefix="/v1/runs", tags=["runs"])
@@ -208,6 +211,13 @@ def table(
         return {"run_id": run_id, "table": name, "total": selected.total, "items": rows, "next": following}
 
     return answer(request, digest, content, frame, stored)
+
+
+@router.get("/{run_id}/conclusion", responses=described(ConclusionAnswer))
+def conclusion(request: Request, _caller: Reader, run_id: RunId) -> Response:
+    """Return what a run asked, what it found, what this rests on, and what it does not say, as sentences."""
+    run = complete_run(request, run_id)
+    return answer(request, digest_with_twin(run), lambda: {"run_id": run_id, **asdict(read_conclusion(run))})
 
 
 @router.get("/{run_id}/sections", responses=described(SectionList))

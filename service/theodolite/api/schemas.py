@@ -212,6 +212,23 @@ class TableRows(OfRun):
     next: str | None = Field(description="Cursor of the next page; null on the last page.")
 
 
+class Finding(BaseModel):
+    """The main result of a section."""
+
+    text: str = Field(description="One or more sentences, with interval, number of prompts and null.")
+    group: str = Field(description="Result group that shows it.", examples=["separation"])
+    figure: str = Field(description="Name of the first figure of its section; empty if there is none.")
+
+
+class ConclusionAnswer(OfRun):
+    """The conclusion of a run, as sentences."""
+
+    asked: list[str] = Field(description="What was asked.")
+    found: list[Finding] = Field(description="What was found, the most direct answer first; at most five findings.")
+    rests_on: list[str] = Field(description="Prompts, and the check of the captured activations.")
+    limits: list[str] = Field(description="What the findings do not say.")
+
+
 class SectionList(OfRun):
     """The result groups that have sections."""
 

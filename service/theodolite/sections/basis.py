@@ -16,6 +16,7 @@ from theodolite.sections.parts import (
     last_position,
     listed,
     number,
+    percent,
     prompt_counts,
     token_notes,
 )
@@ -74,7 +75,26 @@ def sections(run: Run) -> list[Section]:
         )
     title = f"Layers as linear maps at position {position} ({prompt_counts(basis, labels)})"
     notes = token_notes(run, labels, position)
-    return [Section(title, facts, figures, notes=notes, how_to_read=_HOW_TO_READ if measured else "")]
+    how_to_read, finding = (_HOW_TO_READ, _finding(by_set, labels, measured)) if measured else ("", "")
+    return [Section(title, facts, figures, notes=notes, how_to_read=how_to_read, finding=finding)]
+
+
+def _finding(
+    by_set: Mapping[str, xr.Dataset], labels: Mapping[str, str], measured: Mapping[str, Mapping[str, str]]
+) -> str:
+    """Return the R² of the three maps through each sublayer, of the first set with maps."""
+    name, sublayers = next(iter(measured.items()))
+    values = by_set[name]
+    texts = {}
+    for one, of in sublayers.items():
+        orthogonal, affine, identity = (
+            percent(values[f"r_squared_{kind}_{one}"].median(), 0) for kind in ("orthogonal", "affine", "identity")
+        )
+        texts[of] = f"{orthogonal} (any affine map {affine}, no change {identity})"
+    return (
+        "An orthogonal map with one scale predicts this share of the variance of the outputs of held-out "
+        f"{labels[name]} prompts, median over layers (n = {int(values['n_samples'])}): {listed(texts)}"
+    )
 
 
 def _measured(values: xr.Dataset) -> dict[str, str]:

@@ -73,6 +73,21 @@ def _section(run: Run, contributions: xr.Dataset, contrast: str) -> Section | No
         ],
         notes=[CHANCE, *same_token_notes(run, [sides[side] for side in SIDES], labels, position)],
         how_to_read=_HOW_TO_READ,
+        finding=_finding(values),
+    )
+
+
+def _finding(values: xr.Dataset) -> str:
+    """Return how many parts have a larger share than chance gives, and the shares of all heads and of all MLPs."""
+    passed = [int((values[f"{part}_p_family"] <= LEVEL).sum()) for part in ("head", "mlp")]
+    (heads, heads_permuted), (mlps, mlps_permuted) = (
+        [percent(values[f"{part}_share{suffix}"].sum(), 0) for suffix in ("", "_permuted")] for part in ("head", "mlp")
+    )
+    n_heads, n_mlps = (int(np.isfinite(values[f"{part}_p_family"]).sum()) for part in ("head", "mlp"))
+    return (
+        f"{passed[0]} of {n_heads} heads and {passed[1]} of {n_mlps} MLPs write a larger share of the distance between "
+        f"the two means than chance gives (family-wise p of at most {LEVEL}). All heads together write {heads} of it, "
+        f"and all MLPs {mlps}; with permuted labels, {heads_permuted} and {mlps_permuted}"
     )
 
 
@@ -143,10 +158,10 @@ def _standardised_test(values: xr.Dataset, at: Mapping[str, int]) -> str:
     permuted, passed = values["head_standardised_permuted"].sel(at), values["head_standardised"].where(p <= LEVEL)
     return (
         f". With permuted labels, the mean absolute difference of this head is {number(permuted, 2)}; each "
-        "permutation computes the direction again. The direction is computed from the same prompts, which makes all "
-        f"these differences larger. In {int((p <= LEVEL).sum())} of {int(np.isfinite(p).sum())} heads the difference "
-        f"is larger than with permuted labels ({int((passed > 0).sum())} positive and {int((passed < 0).sum())} "
-        f"negative; family-wise p of at most {LEVEL} over all heads{without})."
+        "permutation computes the direction again. The direction is computed from the same prompts, which can make "
+        f"these differences larger or smaller. In {int((p <= LEVEL).sum())} of {int(np.isfinite(p).sum())} heads the "
+        f"difference is larger than with permuted labels ({int((passed > 0).sum())} positive and "
+        f"{int((passed < 0).sum())} negative; family-wise p of at most {LEVEL} over all heads{without})."
     )
 
 

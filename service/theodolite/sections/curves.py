@@ -20,6 +20,7 @@ from theodolite.sections.parts import (
     Figure,
     Section,
     labelled,
+    last_position,
     layer_of,
     listed,
     percent,
@@ -83,6 +84,22 @@ def _section(
         ],
         notes=[BRACKETS, BAND, *same_token_notes(run, [view.positive, view.negative], labels, position)],
         how_to_read=_HOW_TO_READ,
+        finding=_finding(curves, view, prompts, labels) if position == last_position(curves) else "",
+    )
+
+
+def _finding(curves: xr.Dataset, view: ContrastView, prompts: str, labels: Mapping[str, str]) -> str:
+    """Return the smallest debiased cosine of the two means, and where it is."""
+    values = curves.sel(contrast=view.contrast, position=view.position, site=shown_sites(curves))
+    statistic = "cosine_of_means_debiased"
+    debiased = along_depth(values[statistic])
+    if not np.isfinite(debiased).any():
+        return ""
+    smallest = int(np.nanargmin(debiased.values))
+    return (
+        f"The mean activations of {labels[view.positive]} and {labels[view.negative]} ({prompts}) have a cosine, "
+        f"without the bias of noise, of at least {point_text(values, statistic, smallest, '.4f', band=True)}; it is "
+        f"smallest at {layer_of(debiased, smallest)} (equal directions give 1)"
     )
 
 

@@ -55,7 +55,15 @@ def sections(run: Run) -> list[Section]:
         notes += [CHANCE, *_ALIGNMENT_NOTES]
     facts, tables = list(_facts(run, heads, directions)), list(_alignment_tables(heads, directions))
     return [
-        Section(title, facts, maps=maps, tables=tables, notes=notes, how_to_read=_HOW_TO_READ),
+        Section(
+            title,
+            facts,
+            maps=maps,
+            tables=tables,
+            notes=notes,
+            how_to_read=_HOW_TO_READ,
+            finding=next(_rank_facts(heads)).removesuffix("."),
+        ),
         *composition_sections(run, heads.sizes["d_model"]),
     ]
 

@@ -86,6 +86,7 @@ class Section:
         maps: small figures, side by side.
         notes: conventions, without a full stop.
         how_to_read: explanation of the figures; empty for figures that need none.
+        finding: the main result as one sentence without a full stop, for the conclusion; empty if there is none.
     """
 
     title: str
@@ -95,6 +96,7 @@ class Section:
     tables: list[Table] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
     how_to_read: str = ""
+    finding: str = ""
 
 
 def listed(texts: Mapping[str, str]) -> str:

@@ -11,6 +11,7 @@ from theodolite.figures.directions import reliability_figure
 from theodolite.figures.panels import layer_map
 from theodolite.figures.separation import separation_figure
 from theodolite.groups.directions import RELIABLE
+from theodolite.groups.permutations import LEVEL
 from theodolite.query.compare import BOUND, separating
 from theodolite.query.curves import along_depth, has_values
 from theodolite.query.directions import is_unreliable
@@ -50,7 +51,7 @@ _NEAR_CHANCE = (
 
 _DEPENDENT = (
     "all depths share the stream, so the number of depths above chance is not a number of independent findings; sets "
-    "with different words are above chance in most networks, also in untrained ones"
+    "with different words can be above chance in untrained networks too"
 )
 
 
@@ -112,6 +113,7 @@ def _section(
             *([CHANCE, _DEPENDENT] if tests is not None else []),
             *_same_token_notes(run, contrast, position),
         ],
+        finding=_finding(values, _sides(run, contrast, counts, position), null),
     )
 
 
@@ -194,6 +196,30 @@ def _facts(values: xr.Dataset, counts: list[int], null: xr.Dataset | None) -> It
     passed = np.flatnonzero(low.values >= BOUND)
     if len(passed):
         yield f"First depth whose AUROC interval lies above {BOUND}: {layer_of(low, int(passed[0]))}."
+
+
+def _finding(values: xr.Dataset, sides: str, null: xr.Dataset | None) -> str:
+    """Return whether the two sets separate, and how well; `sides` are their numbers of prompts."""
+    auroc = along_depth(values["auroc"])
+    if not np.isfinite(auroc).any():
+        return ""
+    best = int(np.nanargmax(auroc.values))
+    tests = null if null is not None and np.isfinite(null["auroc_z"]).any() else None
+    if tests is not None:
+        separate = float(along_depth(tests["auroc_p_family"])[best]) <= LEVEL
+    else:
+        separate = float(along_depth(values[separating(values)])[best]) > 0.5
+    text = (
+        f"The activations of {sides} {'separate better' if separate else 'do not separate better'} than chance: the "
+        f"largest AUROC of held-out prompts is {point_text(values, 'auroc', best, '.3f', band=True)}, at "
+        f"{layer_of(auroc, best)} ({_auroc_by_chance(tests, best)})"
+    )
+    if has_values(values, "paired_accuracy"):
+        ordered = point_text(values, "paired_accuracy", best, ".1f", 100, band=True)
+        text += f". There, {ordered} % of the held-out pairs are in the right order"
+    if tests is not None and has_values(tests, "tokens_auroc"):
+        text += f". Token counts alone, without a model, give an AUROC of {float(tests['tokens_auroc']):.3f}"
+    return text
 
 
 def _auroc_by_chance(tests: xr.Dataset | None, index: int) -> str:

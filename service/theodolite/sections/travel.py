@@ -11,7 +11,7 @@ from theodolite.query.first_tokens import set_labels
 from theodolite.sections.parts import Figure, Section, colours_of, labelled, last_position, prompt_counts, token_notes
 from theodolite.sections.travel_growth import growth_facts, growth_notes, growth_table
 from theodolite.sections.travel_steps import STEP_NOTES, step_facts
-from theodolite.sections.travel_variance import variance_facts, variance_table
+from theodolite.sections.travel_variance import variance_facts, variance_finding, variance_table
 from theodolite.store.result_reader import read_finished_table, read_group
 from theodolite.store.runs import Run
 
@@ -56,4 +56,5 @@ def sections(run: Run) -> list[Section]:
     notes = [*token_notes(run, labels, position), *_NOTES, *STEP_NOTES, *growth_notes(growth)]
     tables = [parts] if parts else []
     tables += [growth_table(growth, labels, position)] if "verdict" in growth else []
-    return [Section(title, facts, figures, tables=tables, notes=notes)]
+    finding = variance_finding(travel.sel(position=position), labels)
+    return [Section(title, facts, figures, tables=tables, notes=notes, finding=finding)]

@@ -27,6 +27,19 @@ def variance_facts(travel: xr.Dataset, labels: Mapping[str, str]) -> Iterator[st
         )
 
 
+def variance_finding(travel: xr.Dataset, labels: Mapping[str, str]) -> str:
+    """Return where the variance of the first set with a known growth comes from, at one position."""
+    for name, label in labels.items():
+        if growth := _growth(travel.sel(set=name)):
+            return (
+                f"The variance over {label} prompts grows {growth.course}. Of this growth, "
+                f"{percent(sum(growth.steps.values()), 0)} is variance of the steps of {' and '.join(growth.steps)}, "
+                f"and {percent(sum(growth.covariances.values()), 0)} is covariance of steps with the stream. Block "
+                f"{growth.block} alone gives {percent(growth.last_block, 0)} (n = {growth.n})"
+            )
+    return ""
+
+
 def _covariances(growth: "_Growth") -> str:
     """Return the terms 2·Cov(step, stream) of all branches, which can have different signs."""
     return " and ".join(

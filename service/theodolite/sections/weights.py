@@ -100,7 +100,7 @@ def _null(values: Sequence[float]) -> str:
 
 def _spread(sd: float) -> str:
     """Return the standard deviation for one pair of random subspaces; older versions lack it."""
-    return f" ± {100 * sd:.1f} %" if np.isfinite(sd) else ""
+    return f", ± {100 * sd:.1f} % for a single pair of layers" if np.isfinite(sd) else ""
 
 
 def _reading_facts(weights: xr.Dataset, random: float) -> Iterator[str]:
@@ -114,7 +114,7 @@ def _reading_facts(weights: xr.Dataset, random: float) -> Iterator[str]:
         forms = f"both {forms}" if " and " in forms else forms
         of_pair = {"writing_matrix": pair[0], "reading_matrix": pair[1]}
         sentence = (
-            f"Of all {n_pairs} combinations of a writing matrix with a reading matrix of later layers, "
+            f"Of all {n_pairs} combinations of a writing matrix with a reading matrix of later layers{_own(stored)}, "
             f"{_NAMES[pair[0]]} with {_NAMES[pair[1]]} has the largest mean overlap, {forms}. Over all pairs of layers "
             f"it is {percent(stored.sel(of_pair).mean(), 1)} as stored"
         )
@@ -124,17 +124,40 @@ def _reading_facts(weights: xr.Dataset, random: float) -> Iterator[str]:
         yield f"{sentence} ({of_null}random subspaces give {percent(random, 1)})."
     texts = {}
     for writer in stored["writing_matrix"].values.tolist():
-        plain, scaled = (_means(overlap.sel(writing_matrix=writer)) for overlap in (stored, folded))
-        if np.isfinite(scaled).any():
-            low, high = (f"{percent(one.min(), 1)} to {percent(one.max(), 1)}" for one in (plain, scaled))
-            texts[_NAMES[writer]] = f"{low} as stored and {high} with norms folded"
+        of_writer = [one.sel(writing_matrix=writer) for one in (stored, folded, *nulls)]
+        if np.isfinite(of_writer[1]).any():
+            plain, scaled, null, scaled_null = map(_range, of_writer)
+            known = (f" ({null})", f" ({scaled_null})") if null else ("", "")
+            texts[_NAMES[writer]] = f"{plain}{known[0]} as stored and {scaled}{known[1]} with norms folded"
     if texts:
-        largest = [float(_means(null).max()) for null in nulls]
-        at_most = _null(largest).replace(" give ", " give at most ")
+        brackets = "in brackets: random matrices with the same row lengths; " if np.isfinite(nulls[0]).any() else ""
         yield (
-            f"Mean overlap with each of the reading matrices: {listed(texts)} ({at_most}random subspaces give "
-            f"{percent(random, 1)})."
+            f"Mean overlap with each of the reading matrices: {listed(texts)} ({brackets}random subspaces give "
+            f"{percent(random, 1)}).{_larger(stored, folded, nulls)}"
         )
+
+
+def _own(between: xr.DataArray) -> str:
+    """Return a remark if a writer is also compared with readers of its own block."""
+    return " (W_O also with the MLP of its own block)" if np.isfinite(np.einsum("...ii->...i", between)).any() else ""
+
+
+def _range(between: xr.DataArray) -> str:
+    """Return the smallest and the largest mean overlap with a reading matrix; empty if they are not known."""
+    means = _means(between)
+    return f"{percent(means.min(), 1)} to {percent(means.max(), 1)}" if np.isfinite(means).any() else ""
+
+
+def _larger(stored: xr.DataArray, folded: xr.DataArray, nulls: Sequence[xr.DataArray]) -> str:
+    """Return in how many combinations the mean overlap is larger than that of the random matrices."""
+    if not np.isfinite(nulls[0]).any():
+        return ""
+    excesses = [_means(one) - _means(null) for one, null in zip((stored, folded), nulls, strict=True)]
+    counts = [f"{int((excess > 0).sum())} of {int(np.isfinite(excess).sum())}" for excess in excesses]
+    return (
+        f" The mean overlap is larger than with random matrices of the same row lengths in {counts[0]} combinations as "
+        f"stored, and in {counts[1]} with norms folded."
+    )
 
 
 def _leading_pairs(weights: xr.Dataset) -> list[tuple[str, str]]:

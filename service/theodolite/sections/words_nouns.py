@@ -66,6 +66,7 @@ def noun_sections(run: Run, words: xr.Dataset) -> list[Section]:
             [_keys_and_values(run, layer, head, first), _layer_sums(run, words, first)],
             notes,
             _HOW_TO_READ,
+            facts[1].removesuffix("."),
         )
     ]
 
@@ -81,7 +82,8 @@ def _relatedness_facts(words: xr.Dataset, n: int) -> Iterator[str]:
         f"Relatedness (mean rank correlation between similarity and score, n = {n} nouns): median over heads "
         f"{float(values.median()):.2f}, from {float(values.min()):.2f} to {float(values.max()):.2f} (all heads, also "
         f"those that pass no test). Permuted nouns give {number(permuted.min(), 2)} to {number(permuted.max(), 2)}, "
-        "since some nouns have large scores as keys of all nouns."
+        "since some nouns have large scores as keys of all nouns, and are more, or less, similar to all nouns than "
+        "others."
     )
     stricter = words["relatedness_z"].clip(max=words["relatedness_random_z"])
     best = words.stack(place=("layer", "head"))

@@ -152,6 +152,26 @@ def test_token_counts_are_the_control_for_words(run, monkeypatch):
             assert "tokens_paired_accuracy" not in found
 
 
+def test_equal_scores_of_token_counts_stay_equal_in_spite_of_rounding(run, monkeypatch):
+    """Counts of few tokens tie often. The reference compares the two scores of a pair in integers."""
+    rng = np.random.default_rng(8)
+    tokens = {name: [rng.integers(0, 3, 5).tolist() for _ in range(13)] for name in ("bad", "good")}
+    monkeypatch.setattr(permutations, "read_tokens", lambda _run, name: tokens[name])
+    permuted = permuted_contrast(context_of(run, CONTRASTS), "refusal", -1)
+    counts = {
+        side: np.array([[tokens[cloud.prompt_set][sample].count(one) for one in range(3)] for sample in cloud.samples])
+        for side, cloud in (("p", permuted.positive), ("n", permuted.negative))
+    }
+    folds = permuted.folds[: len(counts["p"])]
+    wins = []
+    for index, fold in enumerate(folds):
+        direction = (counts["p"] - counts["n"])[folds != fold].sum(axis=0)
+        wins.append(np.sign(direction @ (counts["p"] - counts["n"])[index]))
+    assert 0 in wins
+    found = permutations._of_tokens(run, permuted)
+    assert found["tokens_paired_accuracy"] == pytest.approx((1 + np.mean(wins)) / 2, abs=1e-12)
+
+
 def test_sets_with_other_words_are_separated_by_their_tokens(run, monkeypatch):
     tokens = {"bad": [[1, 2, 3]] * 13, "good": [[1, 4, 2]] * 13}
     monkeypatch.setattr(permutations, "read_tokens", lambda _run, name: tokens[name])

@@ -99,7 +99,7 @@ def test_sentences_count_the_heads_that_pass_both_tests(section):
     assert section.facts[0] == (
         "Relatedness (mean rank correlation between similarity and score, n = 4 nouns): median over heads 0.04, from "
         "0.00 to 0.15 (all heads, also those that pass no test). Permuted nouns give 1.00 to 1.00, since some "
-        "nouns have large scores as keys of all nouns."
+        "nouns have large scores as keys of all nouns, and are more, or less, similar to all nouns than others."
     )
     assert section.facts[1] == (
         f"{BOTH_TESTS.format(1, f'these, L1H0 {STRICTER} 0.10')}1.00 ± 1.00 (z = 10.0, p = 0.01 over all heads) and "

@@ -1,6 +1,6 @@
-const circuits = JSON.parse(document.getElementById("cards").textContent);
+const circuits = JSON.parse(await unpacked("cards"));
 const selects = { circuit: document.getElementById("card-circuit"), head: document.getElementById("card-head") };
-const spectrumFigure = { node: document.getElementById("card-spectrum") };
+const spectrumFigure = { node: document.getElementById("card-spectrum"), isDrawn: false };
 figures.push(spectrumFigure);
 
 function showCard() {
@@ -16,7 +16,7 @@ function showCard() {
 }
 
 for (const figure of figures.filter(figure => figure.node.dataset.circuit))
-  figure.node.on("plotly_click", event => {
+  figure.whenDrawn = () => figure.node.on("plotly_click", event => {
     const name = event.points[0].customdata;
     if (!(name in circuits[figure.node.dataset.circuit])) return;
     selects.circuit.value = figure.node.dataset.circuit;

@@ -1,14 +1,52 @@
-const figures = [...document.querySelectorAll("script[data-figure]")].map(data => ({
-  node: data.previousElementSibling, ...JSON.parse(data.textContent)
-}));
-
-function draw(figure) {
-  const layout = onPage(figure, figure.node.clientWidth || 700);
-  layout.uirevision = "same"; // the zoom stays if the window changes its width
-  figure.node.style.minHeight = "";
-  return Plotly.react(figure.node, figure.data, layout, {responsive: true, displaylogo: false, displayModeBar: narrow.matches ? false : "hover"});
+/** Return the text of an element that the report contains gzipped. */
+async function unpacked(id) {
+  const bytes = Uint8Array.from(atob(document.getElementById(id).textContent), (one) => one.charCodeAt(0));
+  return new Response(new Blob([bytes]).stream().pipeThrough(new DecompressionStream("gzip"))).text();
 }
 
-const drawAll = () => figures.forEach(draw);
-watchPaper(drawAll);
-drawAll();
+if (!globalThis.DecompressionStream)
+  for (const node of document.querySelectorAll(".figure")) node.textContent = "This figure needs a newer browser.";
+
+const script = document.createElement("script");
+script.textContent = await unpacked("plotly");
+document.head.append(script);
+const contents = JSON.parse(await unpacked("figures"));
+const figures = [...document.querySelectorAll("[data-figure]")].map((node) => ({
+  node,
+  isDrawn: false,
+  ...contents[node.dataset.figure],
+}));
+
+function draw(figure, colours = pageColours()) {
+  const width = figure.node.clientWidth || 700;
+  const layout = fitted(onPaper(figure.layout, colours), figure.data, width);
+  layout.uirevision = "same"; // the zoom stays if the window changes its width
+  figure.node.style.minHeight = "";
+  const isFirst = !figure.isDrawn;
+  figure.isDrawn = true;
+  const options = { responsive: true, displaylogo: false, displayModeBar: narrow.matches ? false : "hover" };
+  Plotly.react(figure.node, figure.data, layout, options);
+  if (isFirst) figure.whenDrawn?.();
+}
+
+const drawn = () => figures.filter((figure) => figure.isDrawn);
+watchPaper(() => drawn().forEach((figure) => draw(figure)));
+// Paper has all figures, in dark ink.
+addEventListener("beforeprint", () => figures.forEach((figure) => draw(figure, PRINT)));
+addEventListener("afterprint", () => drawn().forEach((figure) => draw(figure)));
+
+/** Draw figures shortly before they are seen. */
+function watch() {
+  const seen = new IntersectionObserver(
+    (entries) => {
+      for (const { target, isIntersecting } of entries) {
+        const figure = figures.find((one) => one.node === target);
+        if (!isIntersecting || figure.isDrawn) continue;
+        seen.unobserve(target);
+        draw(figure);
+      }
+    },
+    { rootMargin: "800px" },
+  );
+  for (const { node } of figures) seen.observe(node);
+}

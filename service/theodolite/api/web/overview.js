@@ -1,10 +1,10 @@
 // The overview of a run: model, first figure, parity check, prompts, contrasts, results and provenance.
 
 import { addressOf } from "./address.js";
-import { cards, element, table } from "./elements.js";
+import { cards, element, fill, table } from "./elements.js";
 import { Frame } from "./figures.js";
 import { drawnFrame, readSections } from "./sections.js";
-import { ask, ofRun } from "./service.js";
+import { ask, ofRun, readGroups } from "./service.js";
 
 const MANY_POSITIONS = 9;
 
@@ -13,8 +13,9 @@ export function openOverview(node, signal, run) {
   node.append(
     ...[
       run.state !== "complete" && unfinished(run),
-      cards(modelFacts(run)),
+      run.analyses.length > 0 && conclusion(run, signal),
       run.analyses.length > 0 && firstFigure(run, signal),
+      cards(modelFacts(run)),
       Object.keys(run.parity).length > 0 && parityCheck(run.parity),
       Object.keys(run.sets).length > 0 && prompts(run),
       Object.keys(run.spec.contrasts ?? {}).length > 0 && contrasts(run),
@@ -53,6 +54,28 @@ function unfinished(run) {
     done.length > 0 && `Shards committed: ${done.join(", ")}. `,
     "Submit the same spec again to continue a stopped survey.",
   );
+}
+
+/** Return a section with the findings of the run, what they rest on, and what they do not say. */
+function conclusion(run, signal) {
+  const section = element("section");
+  fill(section, signal, async () => {
+    const { asked, found, rests_on: restsOn, limits } = await ask(ofRun(run.run_id, "conclusion"), {}, signal);
+    const titles = Object.fromEntries((await readGroups()).map(({ name, title }) => [name, title]));
+    const shown = ({ text, group }) =>
+      element("li", text, " ", element("a", { href: addressOf(["runs", run.run_id, group]) }, titles[group]));
+    return [
+      ...sentences("What was asked", asked),
+      ...(found.length > 0 ? [element("h2", "What was found"), element("ol.found", found.map(shown))] : []),
+      ...sentences("What it rests on", restsOn),
+      ...sentences("What it does not say", limits),
+    ];
+  });
+  return section;
+}
+
+function sentences(title, texts) {
+  return texts.length > 0 ? [element("h2", title), element("ul", texts.map((text) => element("li", text)))] : [];
 }
 
 /** Return a section with the debiased cosine of the first contrast along depth, or else with the run's first figure. */

@@ -1,0 +1,128 @@
+"""The conclusion of a run: what was asked, what was found, what it rests on, and what it does not say."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from theodolite.groups import GROUPS, SHOWN
+from theodolite.query.first_tokens import is_first_token
+from theodolite.query.runs import describe
+from theodolite.query.twin import untrained_twin
+from theodolite.sections.catalogue import sections_of
+from theodolite.sections.parts import SIDES, Section, listed
+from theodolite.store.manifest import finished_groups
+from theodolite.store.result_reader import read_contrasts
+from theodolite.store.runs import Run
+
+_ORDER = ("separation", "curves", "contributions", "travel", "basis", "heads", "words")
+"""The groups with findings, the most direct answer first."""
+
+_MOST = 5  # findings
+
+
+@dataclass(frozen=True)
+class Finding:
+    """The main result of a section, as one or more sentences; `group` and `figure` say where it is shown."""
+
+    text: str
+    group: str
+    figure: str
+
+
+@dataclass(frozen=True)
+class Conclusion:
+    """The parts of a conclusion, each a list of sentences."""
+
+    asked: list[str]
+    found: list[Finding]
+    rests_on: list[str]
+    limits: list[str]
+
+
+def read_conclusion(run: Run) -> Conclusion:
+    """Return the conclusion of a run.
+
+    Raises:
+        ResultsNotFoundError, RunDamagedError: as in `sections_of`.
+    """
+    return conclusion(run, {group: sections_of(run, group) for group in _ORDER})
+
+
+def conclusion(run: Run, sections: Mapping[str, Sequence[Section]]) -> Conclusion:
+    """Return the conclusion of a run from the sections of its groups."""
+    found = _findings(sections)
+    return Conclusion(list(_asked(run)), found, list(_rests_on(run)), list(_limits(run, found)))
+
+
+def _findings(sections: Mapping[str, Sequence[Section]]) -> list[Finding]:
+    """Return the findings of the first section of each group, then those of the second sections, and so on."""
+    by_group = [
+        [Finding(f"{one.finding}.", group, _figure(one)) for one in sections.get(group, ()) if one.finding]
+        for group in _ORDER
+    ]
+    rounds = range(max(map(len, by_group), default=0))
+    return [found[index] for index in rounds for found in by_group if index < len(found)][:_MOST]
+
+
+def _figure(section: Section) -> str:
+    """Return the name of the first figure of a section; empty if it has none."""
+    return next((figure.name for figure in [*section.figures, *section.maps]), "")
+
+
+def _asked(run: Run) -> Iterator[str]:
+    model, sets = run.record.model, run.record.sets
+    if not sets:
+        yield f"Which structure do the weights of the {model.n_layers} layers of {model.name} have?"
+    contrasts = read_contrasts(run, finished_groups(run))
+    for sides in contrasts.values():
+        names = [str(sides[side]) for side in SIDES]
+        counts = [str(sets[name].n_samples) for name in names]
+        n = f"{counts[0]} matched pairs" if sides["paired"] else f"{' and '.join(counts)} unpaired prompts"
+        yield (
+            f"How do the activations of {model.name} differ between {' and '.join(names)} prompts ({n}), along its "
+            f"{model.n_layers} layers?"
+        )
+    if sets and not contrasts:
+        yield f"How do the activations of {' and '.join(sets)} change along the layers of {model.name}?"
+    finished = finished_groups(run)
+    yield f"Results: {', '.join(GROUPS[name].title for name in SHOWN if name in finished)}."
+
+
+def _rests_on(run: Run) -> Iterator[str]:
+    described, record = describe(run), run.record
+    if not record.sets:
+        yield f"The weights of {record.model.place}, stored as {record.model.dtype}, in float64."
+        return
+    counts = {
+        name: f"{facts['n_samples']} ({facts['quarantined']} left out)" for name, facts in described["sets"].items()
+    }
+    yield f"Prompts: {listed(counts)}."
+    if parity := described["parity"]:
+        yield (
+            f"Captured activations differ from plain Hugging Face transformers by at most {parity['max_error']:.1e} of "
+            f"their norm (allowed: {parity['bound']:.0e}), in {parity['dtype']} on {parity['device']}; statistics are "
+            "computed in float64."
+        )
+
+
+def _limits(run: Run, found: Sequence[Finding]) -> Iterator[str]:
+    groups = {finding.group for finding in found}
+    sets = run.record.sets
+    positions = sorted({max(facts.positions) for facts in sets.values()})
+    if sets:
+        where = f"position {positions[0]}" if len(positions) == 1 else "the last position of each set"
+        yield (
+            f"The findings hold for these prompts, with this template, at {where}. Other prompts, templates and "
+            "positions can give others."
+        )
+    if groups & {"separation", "curves", "contributions"}:
+        yield (
+            "They say what the activations contain, not what the model uses: nothing was changed in the model, and no "
+            "answer of it was read."
+        )
+    if "separation" in groups and untrained_twin(run) is None:
+        yield (
+            "An untrained model may separate the sets too, because their words differ; no untrained twin was surveyed "
+            "(weights: random)."
+        )
+    if sinks := [name for name in sets if is_first_token(run, name, max(sets[name].positions))]:
+        yield f"Statistics of {' and '.join(sinks)} describe the first token, in many models an attention sink."
