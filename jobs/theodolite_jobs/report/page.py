@@ -86,7 +86,7 @@ def render_report(run: Run) -> str:
 
 
 def render_template(name: str, **content: Any) -> str:
-    """Return a template filled with content; it can also use the functions for scripts, and Plotly's script, packed."""
+    """Return a template filled with content; it can also use Plotly's script, `shared_script` and `packed`."""
     loader = jinja2.PackageLoader("theodolite_jobs.report", "templates")
     environment = jinja2.Environment(loader=loader, autoescape=True, undefined=jinja2.StrictUndefined)
     scripts = {"shared_script": shared_script, "packed": packed, "plotly": plotly.offline.get_plotlyjs()}

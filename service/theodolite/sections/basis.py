@@ -93,7 +93,7 @@ def _finding(
         texts[of] = f"{orthogonal} (any affine map {affine}, no change {identity})"
     return (
         "An orthogonal map with one scale predicts this share of the variance of the outputs of held-out "
-        f"{labels[name]} prompts, median over layers (n = {int(values['n_samples'])}): {listed(texts)}"
+        f"{labels[name]} prompts, median over layers (n = {int(values['n_samples'])}): {listed(texts)}."
     )
 
 

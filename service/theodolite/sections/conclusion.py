@@ -56,7 +56,7 @@ def conclusion(run: Run, sections: Mapping[str, Sequence[Section]]) -> Conclusio
 def _findings(sections: Mapping[str, Sequence[Section]]) -> list[Finding]:
     """Return the findings of the first section of each group, then those of the second sections, and so on."""
     by_group = [
-        [Finding(f"{one.finding}.", group, _figure(one)) for one in sections.get(group, ()) if one.finding]
+        [Finding(one.finding, group, _figure(one)) for one in sections.get(group, ()) if one.finding]
         for group in _ORDER
     ]
     rounds = range(max(map(len, by_group), default=0))

@@ -87,7 +87,7 @@ def _finding(values: xr.Dataset) -> str:
     return (
         f"{passed[0]} of {n_heads} heads and {passed[1]} of {n_mlps} MLPs write a larger share of the distance between "
         f"the two means than chance gives (family-wise p of at most {LEVEL}). All heads together write {heads} of it, "
-        f"and all MLPs {mlps}; with permuted labels, {heads_permuted} and {mlps_permuted}"
+        f"and all MLPs {mlps}; with permuted labels, {heads_permuted} and {mlps_permuted}."
     )
 
 

@@ -47,6 +47,9 @@ _HOW_TO_READ = (
 )
 
 
+_COSINE = "cosine_of_means_debiased"
+
+
 def sections(run: Run) -> list[Section]:
     """Return a section for each contrast at each position that both of its sets have."""
     curves, twins = read_group(run, "curves"), read_twin(run, "curves")
@@ -84,22 +87,25 @@ def _section(
         ],
         notes=[BRACKETS, BAND, *same_token_notes(run, [view.positive, view.negative], labels, position)],
         how_to_read=_HOW_TO_READ,
-        finding=_finding(curves, view, prompts, labels) if position == last_position(curves) else "",
+        finding=_finding(_shown(curves, view), view, prompts, labels) if position == last_position(curves) else "",
     )
 
 
-def _finding(curves: xr.Dataset, view: ContrastView, prompts: str, labels: Mapping[str, str]) -> str:
+def _shown(curves: xr.Dataset, view: ContrastView) -> xr.Dataset:
+    """Return the curves of a contrast at one position that its figure shows first."""
+    return curves.sel(contrast=view.contrast, position=view.position, site=shown_sites(curves))
+
+
+def _finding(values: xr.Dataset, view: ContrastView, prompts: str, labels: Mapping[str, str]) -> str:
     """Return the smallest debiased cosine of the two means, and where it is."""
-    values = curves.sel(contrast=view.contrast, position=view.position, site=shown_sites(curves))
-    statistic = "cosine_of_means_debiased"
-    debiased = along_depth(values[statistic])
+    debiased = along_depth(values[_COSINE])
     if not np.isfinite(debiased).any():
         return ""
     smallest = int(np.nanargmin(debiased.values))
     return (
         f"The mean activations of {labels[view.positive]} and {labels[view.negative]} ({prompts}) have a cosine, "
-        f"without the bias of noise, of at least {point_text(values, statistic, smallest, '.4f', band=True)}; it is "
-        f"smallest at {layer_of(debiased, smallest)} (equal directions give 1)"
+        f"without the bias of noise, of at least {point_text(values, _COSINE, smallest, '.4f', band=True)}; it is "
+        f"smallest at {layer_of(debiased, smallest)} (equal directions give 1)."
     )
 
 
@@ -118,11 +124,10 @@ def _facts(
     curves: xr.Dataset, twin: xr.Dataset | None, view: ContrastView, prompts: str, labels: Mapping[str, str]
 ) -> list[str]:
     """Return sentences about the curves that the figure shows first."""
-    shown = {"position": view.position, "site": shown_sites(curves)}
-    values = curves.sel({"contrast": view.contrast, **shown})
+    values = _shown(curves, view)
     facts = _cosine_facts(values, prompts)
     if twin is not None:
-        facts += twin_cosine_facts(values, twin.sel(shown))
+        facts += twin_cosine_facts(values, twin.sel(position=view.position, site=shown_sites(curves)))
     if (along_depth(values["cosine_of_means_low"]) > 1).any():
         facts.append(
             "At some depths the whole interval lies above 1, the maximum of a cosine. The noise of the two sets "
@@ -171,19 +176,18 @@ def _share_facts(curves: xr.Dataset, view: ContrastView, labels: Mapping[str, st
 def _cosine_facts(values: xr.Dataset, prompts: str) -> list[str]:
     """Return sentences about the smallest and the last debiased cosine, and about depths without one."""
     facts = []
-    statistic = "cosine_of_means_debiased"
-    debiased = along_depth(values[statistic])
+    debiased = along_depth(values[_COSINE])
     if np.isfinite(debiased).any():
         smallest, last = int(np.nanargmin(debiased.values)), len(debiased) - 1
         facts.append(
-            f"Smallest debiased cosine of means: {point_text(values, statistic, smallest, '.4f', band=True)} at "
+            f"Smallest debiased cosine of means: {point_text(values, _COSINE, smallest, '.4f', band=True)} at "
             f"{layer_of(debiased, smallest)}{', the last depth of the curves' if smallest == last else ''} ({prompts}; "
             "equal directions give 1)."
         )
         if smallest != last and np.isfinite(debiased[last]):
             facts.append(
                 f"Debiased cosine of means at the last depth, {layer_of(debiased, last)}: "
-                f"{point_text(values, statistic, last, '.4f')}."
+                f"{point_text(values, _COSINE, last, '.4f')}."
             )
     unresolved = int(np.isnan(debiased).sum())
     if unresolved:

@@ -62,7 +62,7 @@ def sections(run: Run) -> list[Section]:
             tables=tables,
             notes=notes,
             how_to_read=_HOW_TO_READ,
-            finding=next(_rank_facts(heads)).removesuffix("."),
+            finding=facts[0],
         ),
         *composition_sections(run, heads.sizes["d_model"]),
     ]

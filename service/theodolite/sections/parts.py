@@ -86,7 +86,7 @@ class Section:
         maps: small figures, side by side.
         notes: conventions, without a full stop.
         how_to_read: explanation of the figures; empty for figures that need none.
-        finding: the main result as one sentence without a full stop, for the conclusion; empty if there is none.
+        finding: the main result as one or more sentences, for the conclusion; empty if there is none.
     """
 
     title: str

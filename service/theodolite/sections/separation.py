@@ -85,10 +85,12 @@ def _section(
         return None
     own = directions.sel({"contrast": contrast, **shown})
     null = tests.sel({"contrast": contrast, **shown}) if tests is not None else None
+    tested = null if null is not None and np.isfinite(null["auroc_z"]).any() else None
+    sides = _sides(run, contrast, counts, position)
     return Section(
-        f"Separation of {contrast} at position {position}: {_sides(run, contrast, counts, position)} in five folds",
+        f"Separation of {contrast} at position {position}: {sides} in five folds",
         [
-            *_facts(values, counts, null),
+            *_facts(values, counts, tested),
             *(twin_separation_facts(values, twin["separation"].sel(shown)) if "separation" in twin else ()),
             *_reliability_facts(own),
             *(cosine_facts(own, null) if null is not None else ()),
@@ -113,7 +115,7 @@ def _section(
             *([CHANCE, _DEPENDENT] if tests is not None else []),
             *_same_token_notes(run, contrast, position),
         ],
-        finding=_finding(values, _sides(run, contrast, counts, position), null),
+        finding=_finding(values, sides, tested),
     )
 
 
@@ -155,7 +157,7 @@ def _reliability_facts(directions: xr.Dataset) -> Iterator[str]:
     yield sentence
 
 
-def _facts(values: xr.Dataset, counts: list[int], null: xr.Dataset | None) -> Iterator[str]:
+def _facts(values: xr.Dataset, counts: list[int], tests: xr.Dataset | None) -> Iterator[str]:
     auroc, low = along_depth(values["auroc"]), along_depth(values[separating(values)])
     if not np.isfinite(auroc).any():
         few = min(counts) < 2
@@ -167,7 +169,6 @@ def _facts(values: xr.Dataset, counts: list[int], null: xr.Dataset | None) -> It
         yield f"No direction can be fitted: {reason}."
         return
     best, deepest = int(np.nanargmax(auroc.values)), int(np.flatnonzero(np.isfinite(auroc.values))[-1])
-    tests = null if null is not None and np.isfinite(null["auroc_z"]).any() else None
     largest = point_text(values, "auroc", best, ".3f", band=True)
     last = ", without the output of the last block" if set(values["site"].values) <= set(HALF_BLOCKS) else ""
     yield (
@@ -198,13 +199,12 @@ def _facts(values: xr.Dataset, counts: list[int], null: xr.Dataset | None) -> It
         yield f"First depth whose AUROC interval lies above {BOUND}: {layer_of(low, int(passed[0]))}."
 
 
-def _finding(values: xr.Dataset, sides: str, null: xr.Dataset | None) -> str:
+def _finding(values: xr.Dataset, sides: str, tests: xr.Dataset | None) -> str:
     """Return whether the two sets separate, and how well; `sides` are their numbers of prompts."""
     auroc = along_depth(values["auroc"])
     if not np.isfinite(auroc).any():
         return ""
     best = int(np.nanargmax(auroc.values))
-    tests = null if null is not None and np.isfinite(null["auroc_z"]).any() else None
     if tests is not None:
         separate = float(along_depth(tests["auroc_p_family"])[best]) <= LEVEL
     else:
@@ -212,13 +212,13 @@ def _finding(values: xr.Dataset, sides: str, null: xr.Dataset | None) -> str:
     text = (
         f"The activations of {sides} {'separate better' if separate else 'do not separate better'} than chance: the "
         f"largest AUROC of held-out prompts is {point_text(values, 'auroc', best, '.3f', band=True)}, at "
-        f"{layer_of(auroc, best)} ({_auroc_by_chance(tests, best)})"
+        f"{layer_of(auroc, best)} ({_auroc_by_chance(tests, best)})."
     )
     if has_values(values, "paired_accuracy"):
         ordered = point_text(values, "paired_accuracy", best, ".1f", 100, band=True)
-        text += f". There, {ordered} % of the held-out pairs are in the right order"
+        text += f" There, {ordered} % of the held-out pairs are in the right order."
     if tests is not None and has_values(tests, "tokens_auroc"):
-        text += f". Token counts alone, without a model, give an AUROC of {float(tests['tokens_auroc']):.3f}"
+        text += f" Token counts alone, without a model, give an AUROC of {float(tests['tokens_auroc']):.3f}."
     return text
 
 

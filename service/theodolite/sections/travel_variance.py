@@ -35,7 +35,7 @@ def variance_finding(travel: xr.Dataset, labels: Mapping[str, str]) -> str:
                 f"The variance over {label} prompts grows {growth.course}. Of this growth, "
                 f"{percent(sum(growth.steps.values()), 0)} is variance of the steps of {' and '.join(growth.steps)}, "
                 f"and {percent(sum(growth.covariances.values()), 0)} is covariance of steps with the stream. Block "
-                f"{growth.block} alone gives {percent(growth.last_block, 0)} (n = {growth.n})"
+                f"{growth.block} alone gives {percent(growth.last_block, 0)} (n = {growth.n})."
             )
     return ""
 

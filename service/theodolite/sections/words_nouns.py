@@ -66,7 +66,7 @@ def noun_sections(run: Run, words: xr.Dataset) -> list[Section]:
             [_keys_and_values(run, layer, head, first), _layer_sums(run, words, first)],
             notes,
             _HOW_TO_READ,
-            facts[1].removesuffix("."),
+            finding=facts[1],
         )
     ]
 

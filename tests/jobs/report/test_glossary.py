@@ -18,7 +18,7 @@ def test_the_first_occurrence_in_all_texts_is_a_link_with_the_meaning():
     assert second.startswith('The AUROC and the <a class="term" href="#term-accuracy"')
     assert second.endswith(">Accuracy</a>.")
     assert list(linked.meanings()) == ["accuracy", "AUROC"]
-    assert 'href="#term-auroc"' in linked.texts(["AUROC"])[0], "each list of texts starts anew"
+    assert 'href="#term-auroc"' in linked.texts(["AUROC"])[0], "each list of texts links its own terms"
 
 
 def test_the_longest_term_wins_and_parts_of_words_do_not_count():

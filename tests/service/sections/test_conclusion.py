@@ -32,8 +32,7 @@ def analysed_run(tmp_path_factory):
     """A contrast of pairs far apart, with all results that need no weights."""
     arrays = {"bad": draw(30, shift=1.0), "good": draw(30, seed=1, shift=1.4)}
     run = store_run(tmp_path_factory.mktemp("run"), arrays, contrasts=PAIRED)
-    requested = {"separation": None, "permutations": None, "travel": None, "basis": None}
-    analyse(run, PAIRED, None, silent, requested=set(requested))
+    analyse(run, PAIRED, None, silent, requested={"separation", "permutations", "travel", "basis"})
     return run
 
 
@@ -103,7 +102,7 @@ def test_the_limits_name_what_was_not_measured(analysed_run, tmp_path):
 
 def test_every_group_is_heard_before_one_is_heard_twice(analysed_run):
     def section(text):
-        return Section("title", [], [Figure(f"{text}.1", "", lambda: None)], finding=text)
+        return Section("title", [], [Figure(f"{text}.1", "", lambda: None)], finding=f"{text}.")
 
     sections = {"separation": [section(f"s{index}") for index in range(4)], "basis": [section("b0")], "curves": []}
     found = conclusion(analysed_run, sections).found
@@ -119,7 +118,7 @@ def test_a_run_without_findings_says_so_by_an_empty_list(tmp_path):
 def test_a_run_of_weights_asks_about_the_weights(tmp_path):
     run = finished_run(tmp_path, {"heads": {}}, contrasts={})
     run = replace(run, record=run.record.model_copy(update={"sets": {}}))
-    written = conclusion(run, {"heads": [Section("title", [], finding="the rank is small")]})
+    written = conclusion(run, {"heads": [Section("title", [], finding="the rank is small.")]})
     assert written.asked[0].startswith("Which structure do the weights of the ")
     assert [finding.text for finding in written.found] == ["the rank is small."]
     assert "float64" in written.rests_on[0]

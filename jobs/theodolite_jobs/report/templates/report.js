@@ -17,9 +17,8 @@ const figures = [...document.querySelectorAll("[data-figure]")].map((node) => ({
   ...contents[node.dataset.figure],
 }));
 
-function draw(figure, colours = pageColours()) {
-  const width = figure.node.clientWidth || 700;
-  const layout = fitted(onPaper(figure.layout, colours), figure.data, width);
+function draw(figure, colours) {
+  const layout = onPage(figure, figure.node.clientWidth || 700, colours);
   layout.uirevision = "same"; // the zoom stays if the window changes its width
   figure.node.style.minHeight = "";
   const isFirst = !figure.isDrawn;

@@ -1,7 +1,7 @@
 // Exports a figure: its numbers as CSV, or the figure as a picture.
 
 import { element } from "./elements.js";
-import { fitted, onPaper, PRINT } from "./paper.js";
+import { onPage, PRINT } from "./paper.js";
 
 const COLUMNS = ["trace", "x", "y", "z", "label"];
 
@@ -23,7 +23,7 @@ export function download(name, text, type) {
 
 /** Download a figure as an SVG picture on a white background, in its size on the page. */
 export function downloadPicture(Plotly, figure, name, width) {
-  const layout = { ...fitted(onPaper(figure.layout, PRINT), figure.data, width), paper_bgcolor: PRINT.card };
+  const layout = { ...onPage(figure, width, PRINT), paper_bgcolor: PRINT.card };
   const { height } = layout;
   return Plotly.downloadImage({ data: figure.data, layout }, { format: "svg", filename: name, width, height });
 }

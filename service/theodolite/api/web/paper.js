@@ -26,7 +26,7 @@ export function pageColours() {
 export const PRINT = { ink: "#1d2127", card: "#ffffff", line: "#e2e4e8" };
 
 /** Return a figure's layout in these colours. */
-export function onPaper(layout, colours) {
+function onPaper(layout, colours) {
   const made = structuredClone(layout);
   made.font = { ...made.font, color: colours.ink };
   made.hoverlabel = { bgcolor: colours.card, bordercolor: colours.line, font: { color: colours.ink } };
@@ -37,13 +37,13 @@ export function onPaper(layout, colours) {
   return made;
 }
 
-/** Return a figure's layout in the colours of this page, with margins, ticks and legends fitted to a width. */
-export function onPage(figure, width) {
-  return fitted(onPaper(figure.layout, pageColours()), figure.data, width);
+/** Return a figure's layout, with margins, ticks and legends fitted to a width; by default in the page's colours. */
+export function onPage(figure, width, colours = pageColours()) {
+  return fitted(onPaper(figure.layout, colours), figure.data, width);
 }
 
 /** Return a layout fitted to a width in pixels, so that no ticks or legends overlap; narrow pages get small margins. */
-export function fitted(layout, data, width) {
+function fitted(layout, data, width) {
   const made = structuredClone(layout);
   made.margin = { l: 58, r: 4, t: 60, b: 56, ...made.margin };
   if (narrow.matches) {
