@@ -23,7 +23,8 @@ SPEC = {
         "harmless": {"source": "builtin:harmless", "limit": 8},
     },
     "contrasts": {"refusal": {"positive": "harmful", "negative": "harmless", "paired": True}},
-    "analyses": ["curves", "separation", "travel", "heads"],  # words take a minute: their vocabulary is swept
+    # Words take a minute: their vocabulary is swept.
+    "analyses": ["curves", "separation", "permutations", "travel", "heads"],
     "heads": {"vectors": 2},
     "words": {"sentences": []},
 }

@@ -131,8 +131,8 @@ def heads(
         typer.Option(
             metavar="FIRST:LAST",
             help="Also compute composition scores for pairs of heads in different layers, from FIRST to LAST: "
-            "‖W_VO W‖/(‖W_VO‖‖W‖) with W_VO of the earlier head. For Q-, K- and V-composition, W is W_QK, its "
-            "transpose, and W_VO of the later head.",
+            "‖W_VO W‖/(‖W_VO‖‖W‖) with W_VO of the earlier head. For Q-, K- and V-composition, W is W_QK, W_QKᵀ and "
+            "W_VO of the later head, in this order.",
         ),
     ] = None,
     revision: Revision = None,

@@ -26,7 +26,7 @@ from theodolite.store.runs import Run
 _BRANCHES = {"attention": "attention", "mlp": "the MLP"}
 _BLOCK = {"block": "the block"}  # for families without a stream between attention and MLP
 _ONE_DIRECTION = 0.99  # share of the variance of the input
-_DEFECT_ERROR = 0.014  # of an isometry defect: the largest in the simulations of docs/science.md
+_DEFECT_ERROR = 0.014  # of an isometry defect: the largest in the simulations of docs/science.md, with d_model 192
 
 _HOW_TO_READ = (
     "R² is 1 if a map predicts the outputs of held-out prompts exactly, 0 if it predicts as well as the mean output, "
@@ -85,15 +85,20 @@ def _finding(
     """Return the R² of the three maps through each sublayer, of the first set with maps."""
     name, sublayers = next(iter(measured.items()))
     values = by_set[name]
-    texts = {}
+    texts = []
     for one, of in sublayers.items():
         orthogonal, affine, identity = (
             percent(values[f"r_squared_{kind}_{one}"].median(), 0) for kind in ("orthogonal", "affine", "identity")
         )
-        texts[of] = f"{orthogonal} (any affine map {affine}, no change {identity})"
+        counted = _better(values, one)
+        better = f" (better in {counted[0]} of {counted[2]} layers)" if counted else ""
+        texts.append(
+            f"of {of}, an orthogonal map with one scale explains {orthogonal}, an affine map {affine}{better}, and the "
+            f"input plus a constant {identity}"
+        )
     return (
-        "An orthogonal map with one scale predicts this share of the variance of the outputs of held-out "
-        f"{labels[name]} prompts, median over layers (n = {int(values['n_samples'])}): {listed(texts)}."
+        f"Shares of the variance of held-out outputs that fitted maps of the inputs explain ({labels[name]}, n = "
+        f"{int(values['n_samples'])}, medians over layers): {'; '.join(texts)}."
     )
 
 
@@ -136,15 +141,25 @@ def _outputs(values: xr.Dataset, sublayer: str) -> str:
     maps = {"affine": "affine map", "orthogonal": "orthogonal map", "identity": "identity"}
     numbers = (f"{text} {_median(values, f'r_squared_{name}_{sublayer}')}" for name, text in maps.items())
     text = f"{', '.join(numbers)} ("
-    gain = f"r_squared_gain_{sublayer}"
-    if gain in values and np.isfinite(values[f"{gain}_low"]).any():
-        better, worse = int((values[f"{gain}_low"] > 0).sum()), int((values[f"{gain}_high"] < 0).sum())
-        varies = np.isfinite(values[gain]) & (values[f"r_squared_affine_{sublayer}"] != 0)
+    if counted := _better(values, sublayer):
+        better, worse, layers = counted
         text += (
-            f"the affine map is better than the orthogonal map in {better} of {int(varies.sum())} layers and worse in "
-            f"{worse}, "
+            f"the affine map is better than the orthogonal map in {better} of {layers} layers and worse in {worse}, "
         )
     return f"{text}n = {int(values['n_samples'])})"
+
+
+def _better(values: xr.Dataset, sublayer: str) -> tuple[int, int, int] | None:
+    """Return in how many layers the affine map is better and worse than the orthogonal one, of how many.
+
+    None if it is not known.
+    """
+    gain = f"r_squared_gain_{sublayer}"
+    if gain not in values or not np.isfinite(values[f"{gain}_low"]).any():
+        return None
+    varies = np.isfinite(values[gain]) & (values[f"r_squared_affine_{sublayer}"] != 0)
+    better, worse = values[f"{gain}_low"] > 0, values[f"{gain}_high"] < 0
+    return int(better.sum()), int(worse.sum()), int(varies.sum())
 
 
 def _steps(values: xr.Dataset, sublayer: str) -> str:
@@ -159,11 +174,18 @@ def _isometry(values: xr.Dataset, sublayer: str) -> str:
     low, high = (_median(values, f"stretch_{end}_{sublayer}", 2) for end in ("low", "high"))
     defect, random = values[f"isometry_defect_{sublayer}"], values[f"isometry_defect_random_{sublayer}"]
     return (
-        f"{number(defect.median(), 4)}, at most {number(defect.max(), 4)} (random steps of the same length give "
-        f"{number(random.median(), 4)}; the measured defect is larger by more than the error of {_DEFECT_ERROR} in "
-        f"{int((defect > random + _DEFECT_ERROR).sum())} of {int(np.isfinite(defect).sum())} layers; the median of the "
-        f"5 % quantile of the stretches is {low}, and of the 95 % quantile {high})"
+        f"{number(defect.median(), 4)}, at most {number(defect.max(), 4)} (on "
+        f"{number(_dimensions(values, sublayer), 0)} directions, median over layers; random steps of the same length "
+        f"give {number(random.median(), 4)}; the measured defect is larger by more than {_DEFECT_ERROR}, the largest "
+        f"error in simulations, in {int((defect > random + _DEFECT_ERROR).sum())} of {int(np.isfinite(defect).sum())} "
+        f"layers; the median of the 5 % quantile of the stretches is {low}, and of the 95 % quantile {high})"
     )
+
+
+def _dimensions(values: xr.Dataset, sublayer: str) -> float:
+    """Return the median number of leading directions, over the layers that have some."""
+    dimension = values[f"dimension_{sublayer}"]
+    return float(dimension.where(dimension > 0).median())
 
 
 def _narrow(values: xr.Dataset, sublayer: str) -> str:

@@ -98,9 +98,9 @@ def _rests_on(run: Run) -> Iterator[str]:
     yield f"Prompts: {listed(counts)}."
     if parity := described["parity"]:
         yield (
-            f"Captured activations differ from plain Hugging Face transformers by at most {parity['max_error']:.1e} of "
-            f"their norm (allowed: {parity['bound']:.0e}), in {parity['dtype']} on {parity['device']}; statistics are "
-            "computed in float64."
+            f"On {parity['prompts']} probe prompts, captured activations differ from those of plain Hugging Face "
+            f"transformers with the same weights by at most {parity['max_error']:.1e} of their norm (allowed: "
+            f"{parity['bound']:.0e}), in {parity['dtype']} on {parity['device']}. Statistics are computed in float64."
         )
 
 
@@ -110,6 +110,8 @@ def _limits(run: Run, found: Sequence[Finding]) -> Iterator[str]:
     positions = sorted({max(facts.positions) for facts in sets.values()})
     if sets:
         where = f"position {positions[0]}" if len(positions) == 1 else "the last position of each set"
+        if positions == [-1]:
+            where += ", the last token of the prompt with its template"
         yield (
             f"The findings hold for these prompts, with this template, at {where}. Other prompts, templates and "
             "positions can give others."
@@ -118,6 +120,15 @@ def _limits(run: Run, found: Sequence[Finding]) -> Iterator[str]:
         yield (
             "They say what the activations contain, not what the model uses: nothing was changed in the model, and no "
             "answer of it was read."
+        )
+        yield (
+            "Intervals and permutations treat the prompts of a set (in a paired contrast, the pairs) as independent. "
+            "Prompts that share a topic are not, and a held-out prompt can share its topic with other prompts."
+        )
+    if run.record.model.kind == "gguf":
+        yield (
+            f"The weights are those of {run.record.model.place}, dequantised. The model in its original precision can "
+            "give other numbers."
         )
     if "separation" in groups and untrained_twin(run) is None:
         yield (

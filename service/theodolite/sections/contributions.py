@@ -28,9 +28,10 @@ from theodolite.store.runs import Run
 
 _HOW_TO_READ = (
     "The stream after the last block is the sum of the input of the first block and of what all heads and MLPs add. "
-    "Each of these parts is projected onto the direction of the difference of the two sets' means there. The "
-    "contribution of a part is the difference of the two sets' means of this projection. Its share is the contribution "
-    "divided by the distance of the means; all shares add up to 100 %, and a share can be negative. "
+    "The means of the two sets differ there in one direction, and each part is projected onto this direction. The "
+    "contribution of a part is its mean projection over the positive set, minus its mean projection over the negative "
+    "set. Its share is the contribution divided by the distance of the means; all shares add up to 100 %, and a share "
+    "can be negative. "
     "Shares are direct contributions: they do not contain the effect of a part through later layers. A part that "
     "writes long vectors has a large share with permuted labels too. So each share is stated together with the mean "
     "share of the same part with permuted labels; z is the difference of the two, divided by the standard deviation "
@@ -78,16 +79,17 @@ def _section(run: Run, contributions: xr.Dataset, contrast: str) -> Section | No
 
 
 def _finding(values: xr.Dataset) -> str:
-    """Return how many parts have a larger share than chance gives, and the shares of all heads and of all MLPs."""
+    """Return the shares of all heads and of all MLPs, and how many parts have a larger share than chance gives."""
     passed = [int((values[f"{part}_p_family"] <= LEVEL).sum()) for part in ("head", "mlp")]
     (heads, heads_permuted), (mlps, mlps_permuted) = (
         [percent(values[f"{part}_share{suffix}"].sum(), 0) for suffix in ("", "_permuted")] for part in ("head", "mlp")
     )
     n_heads, n_mlps = (int(np.isfinite(values[f"{part}_p_family"]).sum()) for part in ("head", "mlp"))
     return (
-        f"{passed[0]} of {n_heads} heads and {passed[1]} of {n_mlps} MLPs write a larger share of the distance between "
-        f"the two means than chance gives (family-wise p of at most {LEVEL}). All heads together write {heads} of it, "
-        f"and all MLPs {mlps}; with permuted labels, {heads_permuted} and {mlps_permuted}."
+        f"All heads together directly write {heads} of the distance between the two means after the last block, and "
+        f"all MLPs {mlps}; with permuted labels, {heads_permuted} and {mlps_permuted}. For {passed[0]} of {n_heads} "
+        f"heads and {passed[1]} of {n_mlps} MLPs, a share above chance can be shown (family-wise p of at most "
+        f"{LEVEL}). This tests how the distance is divided among the parts, not whether a part separates the sets."
     )
 
 
@@ -172,7 +174,8 @@ def _name(at: xr.Dataset) -> str:
 def _place(values: xr.Dataset, part: str, variable: str) -> xr.Dataset:
     """Return the place with the largest value of a variable of heads or MLPs."""
     dims = [dim for dim in ("layer", "head") if dim in values[variable].dims]
-    places = values[[f"{part}_share", f"{part}_share_permuted", f"{part}_z"]].stack(place=dims)
+    names = (f"{part}_share", f"{part}_share_permuted", f"{part}_z", f"{part}_p_family")
+    places = values[list(names)].stack(place=dims)
     return places.isel(place=int(np.nanargmax(places[variable].values)))
 
 
@@ -190,6 +193,6 @@ def _passed(values: xr.Dataset, part: str) -> str:
     at = _place(values, part, f"{part}_z")
     shares = [percent(at[f"{part}_share{suffix}"], 1) for suffix in ("", "_permuted")]
     return (
-        f"{text} (largest z {float(at[f'{part}_z']):.1f}, of {_name(at)}: {shares[0]}, where permuted labels give "
-        f"{shares[1]})"
+        f"{text} (largest z {float(at[f'{part}_z']):.1f}, p = {float(at[f'{part}_p_family']):.2g}, of {_name(at)}: "
+        f"{shares[0]}, where permuted labels give {shares[1]})"
     )

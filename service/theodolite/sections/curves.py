@@ -16,12 +16,14 @@ from theodolite.sections.curves_published import published_facts
 from theodolite.sections.parts import (
     BAND,
     BRACKETS,
+    LARGEST,
     SIDES,
     Figure,
     Section,
     labelled,
     last_position,
     layer_of,
+    leaves_out_end,
     listed,
     percent,
     point_text,
@@ -37,13 +39,13 @@ _ON_SPHERE = "On the sphere: activations scaled to norm √d_model; variances in
 _HOW_TO_READ = (
     "The top graph shows the cosine between the mean activations of the two sets. Sampling noise lengthens both means, "
     "so the plain cosine, which publications often report, is usually too small. The debiased cosine subtracts the "
-    "expected noise; the band is its 95 % interval by the delta method. The line of an untrained twin, if the store "
-    "has one, is the debiased cosine of its means. The two lower graphs show the unbiased variance (n-1) over prompts: "
-    "the mean over features, and the largest variance of a single feature. The figure on the sphere shows the same "
-    "curves after each activation is scaled to the same norm. Depth labels: 0-pre is the input of block 0, 0-mid the "
-    "stream after its attention, 1-pre the input of block 1. The output of the last block is not drawn. The name of a "
-    "contrast is only a label: its direction leads from the mean of the second set to that of the first, and no "
-    "statistic here measures what the model answers."
+    "expected noise; the band is its 95 % interval at each depth, by the delta method. The line of an untrained twin, "
+    "if the store has one, is the debiased cosine of its means. The two lower graphs show the unbiased variance (n-1) "
+    "over prompts: the mean over features, and the largest variance of a single feature. The figure on the sphere "
+    "shows the same curves after each activation is scaled to the same norm. Depth labels: 0-pre is the input of block "
+    "0, 0-mid the stream after its attention, 1-pre the input of block 1. The output of the last block is not drawn. "
+    "The name of a contrast is only a label. Its direction points from the mean of the second set to the mean of the "
+    "first set. No statistic here measures what the model answers."
 )
 
 
@@ -85,7 +87,7 @@ def _section(
             Figure(name, _UNSCALED, labelled(unscaled, labels)),
             Figure(f"{name}.sphere", _ON_SPHERE, labelled(on_sphere, labels)),
         ],
-        notes=[BRACKETS, BAND, *same_token_notes(run, [view.positive, view.negative], labels, position)],
+        notes=[BRACKETS, BAND, LARGEST, *same_token_notes(run, [view.positive, view.negative], labels, position)],
         how_to_read=_HOW_TO_READ,
         finding=_finding(_shown(curves, view), view, prompts, labels) if position == last_position(curves) else "",
     )
@@ -103,10 +105,15 @@ def _finding(values: xr.Dataset, view: ContrastView, prompts: str, labels: Mappi
         return ""
     smallest = int(np.nanargmin(debiased.values))
     return (
-        f"The mean activations of {labels[view.positive]} and {labels[view.negative]} ({prompts}) have a cosine, "
-        f"without the bias of noise, of at least {point_text(values, _COSINE, smallest, '.4f', band=True)}; it is "
-        f"smallest at {layer_of(debiased, smallest)} (equal directions give 1)."
+        f"The debiased cosine between the mean activations of {labels[view.positive]} and {labels[view.negative]} is "
+        f"smallest at {layer_of(debiased, smallest)}{_last_depth(debiased, smallest)}: "
+        f"{point_text(values, _COSINE, smallest, '.4f', band=True)} ({prompts}; equal directions give 1)."
+        f"{' The curves end before the output of the last block.' if leaves_out_end(values) else ''}"
     )
+
+
+def _last_depth(curve: xr.DataArray, index: int) -> str:
+    return ", the last depth of the curves" if index == len(curve) - 1 else ""
 
 
 def _remedy(curves: xr.Dataset, view: ContrastView) -> str:
@@ -181,8 +188,7 @@ def _cosine_facts(values: xr.Dataset, prompts: str) -> list[str]:
         smallest, last = int(np.nanargmin(debiased.values)), len(debiased) - 1
         facts.append(
             f"Smallest debiased cosine of means: {point_text(values, _COSINE, smallest, '.4f', band=True)} at "
-            f"{layer_of(debiased, smallest)}{', the last depth of the curves' if smallest == last else ''} ({prompts}; "
-            "equal directions give 1)."
+            f"{layer_of(debiased, smallest)}{_last_depth(debiased, smallest)} ({prompts}; equal directions give 1)."
         )
         if smallest != last and np.isfinite(debiased[last]):
             facts.append(

@@ -11,6 +11,7 @@ from theodolite.figures.gram import blocks_figure, shape_figure
 from theodolite.figures.panels import layer_map
 from theodolite.query.first_tokens import set_labels
 from theodolite.sections.parts import (
+    LARGEST,
     MISSING,
     Figure,
     Section,
@@ -47,8 +48,9 @@ _COLUMNS = {
 
 
 CKA_NOTE = (
-    "a debiased CKA is 1 for equal geometry, and 0 for independent activations; a step is output minus input; the two "
-    "controls are the CKA of the input with the input plus the step of another prompt, and with the step alone"
+    "a debiased CKA is 1 for equal geometry, and 0 for independent activations. A step is output minus input. Both "
+    "controls are a CKA with the input: that of the sum of the input and another prompt's step, and that of the step "
+    "alone"
 )
 _SIZES = "participation ratio and TwoNN dimension depend on n, so compare sets only if their n is equal"
 
@@ -75,7 +77,7 @@ def sections(run: Run) -> list[Section]:
     facts = list(_shape_facts(gram.sel(position=position), site, labels))
     title = f"Shape and similarity at position {position} ({prompt_counts(gram, labels)})"
     tables, notes = _mean_tables(run, gram, site, position, all_labels), token_notes(run, labels, position)
-    return [Section(title, facts, figures, maps, tables, [*notes, _SIZES, CKA_NOTE])]
+    return [Section(title, facts, figures, maps, tables, [*notes, LARGEST, _SIZES, CKA_NOTE])]
 
 
 def _map(name: str, label: str, similarity: xr.DataArray) -> Figure:
@@ -171,11 +173,12 @@ def _orthant_facts(values: xr.Dataset) -> Iterator[str]:
     else:
         equal = active**2 + (1 - active) ** 2
         yield (
-            "Share of active hidden units of the MLPs (the input of the activation function is positive), mean over "
-            f"all usable prompts: {percent(active.min(), 0)} to {percent(active.max(), 0)} over layers and sets. Two "
-            f"prompts of a set agree in {percent(overlap.min(), 0)} to {percent(overlap.max(), 0)} of the hidden units "
-            "on whether a unit is active. If all units of a layer were active equally often, two prompts would agree "
-            f"in {percent(equal.min(), 0)} to {percent(equal.max(), 0)}; units that are active more often than others "
+            "A hidden unit of an MLP is active if its activation function gets a positive input. Share of active "
+            f"units, mean over all prompts that are not quarantined: {percent(active.min(), 0)} to "
+            f"{percent(active.max(), 0)} over layers and sets. Two prompts of a set agree in "
+            f"{percent(overlap.min(), 0)} to {percent(overlap.max(), 0)} of the hidden units on whether a unit is "
+            "active. If all units of a layer were active equally often, two prompts would agree in "
+            f"{percent(equal.min(), 0)} to {percent(equal.max(), 0)}; units that are active more often than others "
             "make the agreement larger, even if the prompts have nothing in common."
         )
 

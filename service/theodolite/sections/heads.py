@@ -11,7 +11,7 @@ from theodolite.figures.heads import head_map
 from theodolite.groups.directions import RELIABLE
 from theodolite.groups.permutations import LEVEL
 from theodolite.query.directions import unreliable_layers
-from theodolite.query.first_tokens import is_first_token, set_labels
+from theodolite.query.first_tokens import set_labels
 from theodolite.query.heads import head_name
 from theodolite.sections.heads_composition import composition_sections
 from theodolite.sections.parts import CHANCE, MISSING, Figure, Section, Table, last_position, listed, percent, texts_of
@@ -21,10 +21,9 @@ from theodolite.store.runs import Run
 _LISTED_LAYERS = 6  # more are not listed in a sentence
 _ALIGNMENT_NOTES = (
     "each side of the heads is tested by itself, for larger and for smaller alignments; p is not corrected for these "
-    "eight tests",
-    "directions from permuted labels are mostly combinations of the directions with the largest variance over prompts; "
-    "heads often read and write these directions, so an alignment that is smaller than with permuted labels does not "
-    "mean that the head avoids the contrast's direction",
+    "eight tests. With Bonferroni's correction, only a p of at most 0.05/8 ≈ 0.006 is significant",
+    "permuted labels give directions with a large variance over prompts, which many heads read and write. So their "
+    "alignments are large, and a smaller alignment does not mean that the head avoids the contrast's direction",
     "heads that share W_K or W_V have alignments that depend on each other",
 )
 
@@ -33,11 +32,11 @@ _SIDES = {"qk_query": "QK query", "qk_key": "QK key", "vo_read": "VO read", "vo_
 _HOW_TO_READ = (
     "Each cell of a map is one head; select it to open the head's card below the maps. Spectra are singular values of "
     "the circuits W_QK = s·W_Q R W_Kᵀ and W_VO = W_V W_O, in float64, at offset 0 between query and key; s is the "
-    "scale of the scores, and R the rotary rotation. A head has four sides: QK query, QK key, VO read, VO write. The "
-    "alignment of a circuit M, with the largest singular value σ₁, is |uᵀM|/σ₁ on the sides QK query and VO read, and "
-    "|M u|/σ₁ on the other two: it is 1 if u is the leading singular vector. On VO write, u is the contrast's "
-    "direction in the stream directly after this attention; on the other three sides, u is the difference of "
-    "the means of the inputs after the norm before attention, scaled to length 1. z is the alignment minus its mean "
+    "scale of the scores, and R the rotary rotation. A head has four sides: QK query, QK key, VO read, VO write. On "
+    "VO write, u is the contrast's direction in the stream directly after this attention. On the other three sides, "
+    "the norm before attention is applied first, and u is the difference of the two sets' means, scaled to length 1. "
+    "Let σ₁ be the largest singular value of a circuit M. The alignment is |uᵀM|/σ₁ on QK query and VO read, and "
+    "|M u|/σ₁ on QK key and VO write; it is 1 if u is the leading singular vector. z is the alignment minus its mean "
     "under permuted labels, divided by their standard deviation."
 )
 
@@ -106,15 +105,19 @@ def _facts(run: Run, heads: xr.Dataset, directions: xr.Dataset | None) -> Iterat
     position = last_position(heads)
     unseen = heads["null_variance"].sel(position=position)
     if np.isfinite(unseen).any():
-        counts = heads["n_samples"].sel(position=position).values
+        labels, texts = set_labels(run, position), {}
+        for name, counts in heads["n_samples"].sel(position=position).groupby("set"):
+            query, key = (unseen.sel(set=name, projection=one).median() for one in ("query", "key"))
+            if np.isfinite(query + key):
+                texts[labels[str(name)]] = f"{percent(query, 1)} and {percent(key, 1)} (n = {int(counts.item())})"
         dimension, d_model = int(heads["null_dimension"].median()), heads.sizes["d_model"]
+        if not texts:
+            return
         yield (
             f"Median dimension of the null space of a query or key projection: {dimension} of {d_model}, "
-            f"{percent(dimension / d_model, 1)}. Median share of the variance of attention's input in that null space, "
-            f"at position {position}: {percent(unseen.sel(projection='query').median(), 1)} for queries, "
-            f"{percent(unseen.sel(projection='key').median(), 1)} for keys (a random subspace of this dimension holds "
-            f"{percent(dimension / d_model, 1)} on average; sets of {int(counts[counts > 0].min())} to "
-            f"{int(counts.max())} prompts{_sinks(run, heads)})."
+            f"{percent(dimension / d_model, 1)}. Share of the variance of attention's input in the null spaces of the "
+            f"query and of the key, at position {position}, median over heads: {listed(texts)}. A random subspace of "
+            f"this dimension holds {percent(dimension / d_model, 1)} on average."
         )
 
 
@@ -154,17 +157,10 @@ def _random_scores(heads: xr.Dataset) -> str:
     )
 
 
-def _sinks(run: Run, heads: xr.Dataset) -> str:
-    """Return the labels of the sets whose position is the first token, with a comma before them."""
-    position = last_position(heads)
-    labels = set_labels(run, position)
-    return "".join(f", with {labels[name]}" for name in labels if is_first_token(run, name, position))
-
-
 def _rank_facts(heads: xr.Dataset) -> Iterator[str]:
     """Yield a sentence about the effective ranks of both circuits."""
     random = float(heads["effective_rank_random"])
-    known = f"; circuits of random weights have {random:.1f}" if np.isfinite(random) else ""
+    known = f"; circuits of random weights have {random:.1f} on average" if np.isfinite(random) else ""
     texts = {}
     for circuit in heads["circuit"].values.tolist():
         ranks = heads["effective_rank"].sel(offset=0, circuit=circuit)
@@ -188,10 +184,10 @@ def _alignment_facts(heads: xr.Dataset, directions: xr.Dataset | None) -> Iterat
             left_out += [_left_out(count, side, why) for why, count in counts.items() if count]
         if texts:
             yield (
-                f"Heads whose alignment with the direction of the contrast {contrast} is larger or smaller than with "
-                f"permuted labels{_position(heads)}, at offset 0 (family-wise p of at most "
-                f"{LEVEL} over the heads of a side, for each sign by itself{_prompts(heads, contrast)}): "
-                f"{listed(texts)}."
+                f"Number of heads whose alignment with the direction of the contrast {contrast} differs from that "
+                f"with permuted labels{_position(heads)}, at offset 0 (family-wise p of at most {LEVEL} over the heads "
+                "of a side; larger and smaller alignments are tested separately"
+                f"{_prompts(heads, contrast)}): {listed(texts)}."
             )
         if left_out:
             yield (

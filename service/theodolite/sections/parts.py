@@ -10,7 +10,7 @@ import xarray as xr
 
 from theodolite.figures.style import set_colours
 from theodolite.query.curves import INTERVALS, along_depth, has_values
-from theodolite.sites import depth_label
+from theodolite.sites import HALF_BLOCKS, depth_label
 from theodolite.store.result_reader import read_group
 from theodolite.store.runs import Run
 
@@ -21,11 +21,14 @@ BRACKETS = "numbers in square brackets are 95 % intervals"
 """Note of sections whose sentences have intervals."""
 
 BAND = (
-    "the intervals of smallest and largest values, of accuracy, and of the share of pairs in the right order are "
-    "simultaneous: with a probability of about 95 %, the simultaneous intervals of one statistic contain its true "
-    "values at all depths; every other interval is for one depth"
+    "three kinds of intervals are simultaneous: those of smallest and largest values, of accuracy, and of the share of "
+    "pairs in the right order. With a probability of about 95 %, the simultaneous intervals of one statistic contain "
+    "its true values at all depths. Every other interval, and every band in a figure, is for one depth"
 )
-"""Note of sections that state an extreme over depths."""
+"""Note of sections that state an extreme over depths with its interval."""
+
+LARGEST = "a largest value without brackets has no interval; as the largest of many values, it is biased upwards"
+"""Note of sections that state an extreme without an interval."""
 
 CHANCE = (
     "chance is what the same prompts give with permuted labels; in a paired contrast, labels are exchanged only inside "
@@ -140,14 +143,13 @@ def token_notes(run: Run, labels: Mapping[str, str], position: int) -> list[str]
     if not shared or not varied:
         return []
     note = (
-        f"at position {position}, all prompts of {' and of '.join(shared)} have the same token, and those of "
-        f"{' and of '.join(varied)} have different tokens; this alone can make the statistics of "
-        f"{' and '.join(varied)} differ from those of {' and '.join(shared)}"
+        f"at position {position}, {_one_token(shared)}; the prompts of {' and '.join(varied)} have different tokens. "
+        f"This alone can make the statistics of {' and '.join(varied)} differ from those of {' and '.join(shared)}"
     )
     if len(shared) > 1:
         note += (
-            f"; the shared token can also make the statistics of {' and '.join(shared)} agree, so these sets are not "
-            "independent repetitions"
+            f". The shared tokens can also make the statistics of {' and '.join(shared)} agree, so these sets do not "
+            "confirm each other"
         )
     return [note]
 
@@ -158,9 +160,15 @@ def same_token_notes(run: Run, names: Sequence[str], labels: Mapping[str, str], 
     if variances is None or (variances.sel(set=list(names)) != 0).any():
         return []
     return [
-        f"at position {position}, all prompts of {' and of '.join(labels[name] for name in names)} have the same "
-        "token; this alone makes their activations similar, and equal at the input of the first block"
+        f"at position {position}, {_one_token([labels[name] for name in dict.fromkeys(names)])}. This alone makes the "
+        "activations of a set similar, and equal at the input of the first block"
     ]
+
+
+def _one_token(labels: Sequence[str]) -> str:
+    """Return that the prompts of each of these sets share a token."""
+    first, *others = labels
+    return f"all prompts of {first} have the same token{''.join(f', and so have those of {name}' for name in others)}"
 
 
 def _entering_variances(run: Run, position: int) -> xr.DataArray | None:
@@ -181,6 +189,11 @@ def labelled(draw: Callable[[], go.Figure], labels: Mapping[str, str]) -> Callab
         return figure
 
     return draw_labelled
+
+
+def leaves_out_end(values: xr.Dataset) -> bool:
+    """Return whether the sites of statistics end before the output of the last block."""
+    return set(values["site"].values) <= set(HALF_BLOCKS)
 
 
 def layer_text(depth: int) -> str:

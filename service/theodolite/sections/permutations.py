@@ -13,7 +13,9 @@ from theodolite.sections.parts import SIDES, Table, layer_text, listed, null_tex
 from theodolite.sites import Site, depth
 
 NO_WORDS = "This test does not show that words alone separate the sets."
-_SOME_WORDS = "So part of the separation needs no model; another classifier of words may separate the sets better."
+_SOME_WORDS = (
+    "So the sets can be separated to some degree without a model; another classifier of words may separate them better."
+)
 _NAMES = {
     "auroc": "AUROC",
     "paired_accuracy": "share of pairs in the right order",
@@ -109,11 +111,22 @@ def token_facts(tests: xr.Dataset) -> Iterator[str]:
     )
 
 
+def token_finding(tests: xr.Dataset) -> str:
+    """Return the separation by the prompts' token counts alone, of one contrast at one position."""
+    text = f"Token counts alone, without a model, give an AUROC of {_with_interval(tests, 'tokens_auroc', 3)}"
+    if has_values(tests, "tokens_paired_accuracy"):
+        text += f" and {_with_interval(100 * tests, 'tokens_paired_accuracy', 1)} % of the pairs in the right order"
+    return f"{text}; another classifier of words may do better."
+
+
+def _with_interval(tests: xr.Dataset, name: str, digits: int) -> str:
+    value, low, high = (number(tests[f"{name}{end}"], digits) for end in ("", "_low", "_high"))
+    return f"{value} [{low}, {high}]" if np.isfinite(tests[f"{name}_low"]) else value
+
+
 def _of_tokens(tests: xr.Dataset, name: str) -> str:
-    value, low, high, mean, sd, p = (
-        number(tests[f"{name}{part}"], 3) for part in ("", "_low", "_high", "_null_mean", "_null_sd", "_p")
-    )
-    return f"{value} [{low}, {high}] (permuted labels give {mean} ± {sd}, p = {p})"
+    mean, sd, p = (number(tests[f"{name}_{part}"], 3) for part in ("null_mean", "null_sd", "p"))
+    return f"{_with_interval(tests, name, 3)} (permuted labels give {mean} ± {sd}, p = {p})"
 
 
 def cosine_facts(directions: xr.Dataset, tests: xr.Dataset) -> Iterator[str]:
@@ -124,7 +137,8 @@ def cosine_facts(directions: xr.Dataset, tests: xr.Dataset) -> Iterator[str]:
         permuted = np.diagonal(tests["direction_cosine_null_mean"].sel(site=site), offset=1)
         if np.isfinite(cosines + permuted).any():
             spread = np.diagonal(tests["direction_cosine_null_sd"].sel(site=site), offset=1)
-            text = f"permuted labels give {np.nanmedian(permuted):.2f}{_distinct(cosines - permuted, spread)}"
+            excess = f"median difference {number(np.nanmedian(cosines - permuted), 2)}"
+            text = f"permuted labels give {np.nanmedian(permuted):.2f}, {excess}{_distinct(cosines - permuted, spread)}"
             texts[site] = f"{np.nanmedian(cosines):.2f} ({text})"
     if texts:
         yield (

@@ -26,6 +26,7 @@ from theodolite.sections.parts import (
     Section,
     last_position,
     layer_of,
+    leaves_out_end,
     null_text,
     percent,
     point_text,
@@ -37,9 +38,9 @@ from theodolite.sections.permutations import (
     permutation_facts,
     permutation_tables,
     token_facts,
+    token_finding,
 )
 from theodolite.sections.twin import twin_cosine_between_layers, twin_separation_facts
-from theodolite.sites import HALF_BLOCKS
 from theodolite.store.manifest import finished_groups
 from theodolite.store.result_reader import read_group
 from theodolite.store.runs import Run
@@ -170,12 +171,10 @@ def _facts(values: xr.Dataset, counts: list[int], tests: xr.Dataset | None) -> I
         return
     best, deepest = int(np.nanargmax(auroc.values)), int(np.flatnonzero(np.isfinite(auroc.values))[-1])
     largest = point_text(values, "auroc", best, ".3f", band=True)
-    last = ", without the output of the last block" if set(values["site"].values) <= set(HALF_BLOCKS) else ""
     yield (
-        f"Largest cross-validated AUROC over {int(np.isfinite(auroc).sum())} depths at which the prompts differ"
-        f"{last}: {largest} at {layer_of(auroc, best)}"
-        f"{', the last of them' if best == deepest else ''} ({counts[0]} and {counts[1]} prompts; "
-        f"{_auroc_by_chance(tests, best)})."
+        f"The largest cross-validated AUROC is {largest}, at {layer_of(auroc, best)}"
+        f"{', the last measured depth' if best == deepest else ''} ({counts[0]} and {counts[1]} prompts; "
+        f"{_auroc_by_chance(tests, best)}). {_searched(values, auroc)}{_as_large(values, best)}"
     )
     if has_values(values, "paired_accuracy"):
         ordered = point_text(values, "paired_accuracy", best, ".1f", 100, band=True)
@@ -199,6 +198,29 @@ def _facts(values: xr.Dataset, counts: list[int], tests: xr.Dataset | None) -> I
         yield f"First depth whose AUROC interval lies above {BOUND}: {layer_of(low, int(passed[0]))}."
 
 
+def _searched(values: xr.Dataset, auroc: xr.DataArray) -> str:
+    """Return the depths over which the largest AUROC was searched."""
+    n = int(np.isfinite(auroc).sum())
+    depths = "1 depth" if n == 1 else f"{n} depths"
+    return f"The search covers the {depths}{_before_end(values)} at which the prompts differ."
+
+
+def _before_end(values: xr.Dataset) -> str:
+    return " before the output of the last block" if leaves_out_end(values) else ""
+
+
+def _as_large(values: xr.Dataset, best: int) -> str:
+    """Return at how many other depths the true AUROC may be as large, with a space before it; empty if at none."""
+    if not has_values(values, "auroc_band_low"):
+        return ""
+    largest, high = float(along_depth(values["auroc"])[best]), along_depth(values["auroc_band_high"])
+    others = int(np.delete((high >= largest).values, best).sum())
+    if not others:
+        return ""
+    subject = "interval of 1 other depth contains" if others == 1 else f"intervals of {others} other depths contain"
+    return f" The {subject} this AUROC too."
+
+
 def _finding(values: xr.Dataset, sides: str, tests: xr.Dataset | None) -> str:
     """Return whether the two sets separate, and how well; `sides` are their numbers of prompts."""
     auroc = along_depth(values["auroc"])
@@ -211,14 +233,15 @@ def _finding(values: xr.Dataset, sides: str, tests: xr.Dataset | None) -> str:
         separate = float(along_depth(values[separating(values)])[best]) > 0.5
     text = (
         f"The activations of {sides} {'separate better' if separate else 'do not separate better'} than chance: the "
-        f"largest AUROC of held-out prompts is {point_text(values, 'auroc', best, '.3f', band=True)}, at "
-        f"{layer_of(auroc, best)} ({_auroc_by_chance(tests, best)})."
+        f"largest AUROC of held-out prompts, over {int(np.isfinite(auroc).sum())} depths{_before_end(values)}, is "
+        f"{point_text(values, 'auroc', best, '.3f', band=True)}, at {layer_of(auroc, best)} "
+        f"({_auroc_by_chance(tests, best)})."
     )
     if has_values(values, "paired_accuracy"):
         ordered = point_text(values, "paired_accuracy", best, ".1f", 100, band=True)
         text += f" There, {ordered} % of the held-out pairs are in the right order."
     if tests is not None and has_values(tests, "tokens_auroc"):
-        text += f" Token counts alone, without a model, give an AUROC of {float(tests['tokens_auroc']):.3f}."
+        text += f" {token_finding(tests)}"
     return text
 
 
@@ -236,9 +259,11 @@ def _fisher_sentence(values: xr.Dataset, best: int) -> str:
         return "The Fisher ratio is missing: each of the five folds needs at least one prompt of each set."
     if not known[best]:
         return "The Fisher ratio there is missing: all prompts of a set have the same activations."
+    ratio = point_text(values, "fisher_ratio", best, ".3g")
+    kind = "; the interval is for this depth alone" if "[" in ratio else ""
     return (
-        f"The Fisher ratio there is {point_text(values, 'fisher_ratio', best, '.3g')} (squared distance of the means, "
-        "divided by the sum of both sets' variances, both summed over all features; equal means give 0)."
+        f"The Fisher ratio there is {ratio} (squared distance of the means, divided by the sum of the two sets' total "
+        f"variances; equal means give 0{kind})."
     )
 
 

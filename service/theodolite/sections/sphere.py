@@ -10,6 +10,7 @@ import xarray as xr
 from theodolite.figures.sphere import axes_figure, pairs_of_norms_map, sphere_figure
 from theodolite.query.first_tokens import set_labels
 from theodolite.sections.parts import (
+    LARGEST,
     Figure,
     Section,
     colours_of,
@@ -49,7 +50,7 @@ def sections(run: Run) -> list[Section]:
                 _axes(sphere, norms),
             ],
             _maps(sphere),
-            notes=token_notes(run, labels, position),
+            notes=[*token_notes(run, labels, position), LARGEST],
         )
     ]
 
@@ -86,17 +87,10 @@ def _norm_facts(values: xr.Dataset, labels: Mapping[str, str]) -> Iterator[str]:
             "Largest relative spread of the input's norm over prompts (standard deviation divided by mean): "
             f"{listed(spreads)}."
         )
-    shares = {label: of_set["length_variance_share"].dropna("norm") for label, of_set in measured.items()}
-    lengths = {
-        label: f"median {percent(share.median(), 1)}, at most {percent(share.max(), 1)}"
-        for label, share in shares.items()
-        if share.size
-    }
-    if lengths:
+    if lengths := {label: text for label, of_set in measured.items() if (text := _length_share(of_set))}:
         yield (
             "Share of the input's variance that is variance of its length, over norm layers (the rest is variance of "
-            f"its direction): {listed(lengths)}. If all directions had the same variance, each would have "
-            f"{percent(1 / values.sizes['d_model'], 2)}."
+            f"its direction): {listed(lengths)}."
         )
     # The residual of a norm layer whose input was not captured also contains rounding, so it is left out.
     captured = np.isfinite(values["norm_before_mean"])
@@ -109,20 +103,42 @@ def _norm_facts(values: xr.Dataset, labels: Mapping[str, str]) -> Iterator[str]:
         )
 
 
+def _length_share(values: xr.Dataset) -> str:
+    """Return the share of a set's variance that is variance of its length, against a Gaussian; empty if unknown.
+
+    The variance of the length is proportional to the square of the relative spread, up to the mean length, which both
+    have in common.
+    """
+    share = values["length_variance_share"].dropna("norm")
+    if not share.size:
+        return ""
+    text = f"median {percent(share.median(), 1)}, at most {percent(share.max(), 1)}"
+    gaussian = share * (values["relative_spread_gaussian_fitted"] / values["relative_spread"]) ** 2
+    if not np.isfinite(gaussian).any():
+        return text
+    median = percent(gaussian.median(), 1)
+    return f"{text} (a Gaussian with the mean and covariance of {_fitted(values)} has a median of about {median})"
+
+
+def _fitted(values: xr.Dataset) -> str:
+    """Return the prompts to which the Gaussian is fitted."""
+    n_fitted = int(values["n_fitted"])
+    return "these prompts" if n_fitted == int(values["n_samples"]) else f"the first {n_fitted} prompts"
+
+
 def _spread(values: xr.Dataset) -> str:
     """Return the largest relative spread of a set's norms, against two Gaussians; empty if it is not known."""
     spread = values["relative_spread"].dropna("norm")
     if not spread.size:
         return ""
     widest = str(spread["norm"].values[int(spread.values.argmax())])
-    n, n_fitted, fitted = int(values["n_samples"]), int(values["n_fitted"]), values["relative_spread_gaussian_fitted"]
+    n, fitted = int(values["n_samples"]), values["relative_spread_gaussian_fitted"]
     text = f"{percent(spread.max(), 2)} at “{widest}” (n = {n}"
     if np.isfinite(fitted.sel(norm=widest)):
         ratios = (spread / fitted).where(fitted > 0)
         low, middle, high = (float(value) for value in (ratios.min(), ratios.median(), ratios.max()))
-        prompts = "these prompts" if n_fitted == n else f"the first {n_fitted} prompts"
         text += (
-            f"; there a Gaussian with the mean and covariance of {prompts} gives "
+            f"; there a Gaussian with the mean and covariance of {_fitted(values)} gives "
             f"{percent(fitted.sel(norm=widest), 2)}; over all norm layers, the measured value is {low:.2f} to "
             f"{high:.2f} times that of the Gaussian, median {middle:.2f}"
         )
@@ -177,8 +193,8 @@ def _shared_facts(sphere: xr.Dataset) -> Iterator[str]:
         yield (
             "Overlap of the ellipsoids of two norm layers along a feature (the range that both cover, divided by the "
             f"range that at least one covers): {percent(overlap, 0)} (mean over features, median over pairs; permuted "
-            f"features give {percent(permuted, 0)}, equal ellipsoids 100 %; a common factor of all "
-            "scales of one norm layer lowers the overlap too)."
+            f"features give {percent(permuted, 0)}, equal ellipsoids 100 %). If one ellipsoid is only "
+            "larger by a constant factor, the overlap is also below 100 %."
         )
     normals = median("plane_normal_cosine")
     random = 0.674 / sphere.sizes["d_model"] ** 0.5  # the median of |N(0, 1)| is 0.674

@@ -51,12 +51,12 @@ def growth_notes(growth: pd.DataFrame) -> list[str]:
         return []
     return [
         BRACKETS,
-        "both fits assume that errors of neighbouring depths are correlated (AR(1)); AIC and intervals take this into "
-        "account; R² ignores it, and compares a quantity's logarithm with the fitted curve, so R² can be negative, and "
-        "can favour another law than AIC",
-        f"a law is chosen if its AIC is at least {AIC_MARGIN:g} lower than that of the other law, at resid_pre and at "
-        "resid_mid, with all depths and also without any one of them; an exponential must also change the quantity by "
-        f"at least a factor of {_LEAST_FACTOR:.0f}",
+        "both fits assume that errors of neighbouring depths are correlated (AR(1)). AIC and the intervals use this "
+        "correlation. R² does not use it: R² compares a quantity's logarithm with the fitted curve. So R² can be "
+        "negative, and can favour the other law",
+        f"a law is chosen if its AIC is at least {AIC_MARGIN:g} lower than that of the other law at both sites, and "
+        "stays so if any single depth is left out. An exponential must also change the quantity by a factor of at "
+        f"least {_LEAST_FACTOR:.0f}. Each site needs at least {VERDICT_POINTS} depths",
         "no law is chosen if, at one of the sites, the AIC of their product is at least "
         f"{PRODUCT_MARGIN:g} lower than that of the better law: then a product describes the curve better than one law",
         "an origin marked “limit” is at an end of its allowed range, so the exponent depends on this range",

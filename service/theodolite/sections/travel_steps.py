@@ -29,9 +29,8 @@ STEP_NOTES = (
     "partly add up; one long step, such as that of the last block, can reverse this comparison",
     "for a centred cosine, the mean over the prompts of the set is subtracted from each vector; dot products and "
     "squared norms are summed over prompts before the division",
-    f"a centred cosine is significantly below or above 0 if its two-sided family-wise p over all blocks is at most "
-    f"{LEVEL}; the null is the cosine after a permutation of the prompts of one of the two vectors; with many prompts, "
-    "small cosines are significant too",
+    f"a centred cosine is significant if its two-sided family-wise p over all blocks is at most {LEVEL}. The null "
+    "permutes the prompts of one of the two vectors. With many prompts, small cosines are significant too",
 )
 
 
@@ -103,11 +102,13 @@ def _cosine(name: str, places: str, values: xr.Dataset) -> str:
     if name in values:
         raw = values[name].sel(layer=cosine["layer"])
         last = places.removesuffix("s")
-        parts.append(f"without centring: mean {number(raw.mean(), 2)}, and {number(raw[-1], 2)} in the last {last}")
+        parts.append(
+            f"without centring, the mean is {number(raw.mean(), 2)}, and the last {last} has {number(raw[-1], 2)}"
+        )
     n, n_tested = int(values["n_samples"]), int(values["n_tested"])
     parts.append(f"n = {n}, of which {n_tested} for the tests" if is_tested and n_tested != n else f"n = {n}")
     mean, low, high = (number(value, 2) for value in (cosine.mean(), cosine.min(), cosine.max()))
-    return f"mean {mean}, from {low} to {high} ({', '.join(parts)})"
+    return f"mean {mean}, from {low} to {high} ({'; '.join(parts)})"
 
 
 def _common_share(values: xr.Dataset) -> str:

@@ -31,11 +31,14 @@ def variance_finding(travel: xr.Dataset, labels: Mapping[str, str]) -> str:
     """Return where the variance of the first set with a known growth comes from, at one position."""
     for name, label in labels.items():
         if growth := _growth(travel.sel(set=name)):
+            covariances = ", and ".join(
+                f"{percent(share, 0)} is twice the covariance of the steps of {branch} with the stream"
+                for branch, share in growth.covariances.items()
+            )
             return (
-                f"The variance over {label} prompts grows {growth.course}. Of this growth, "
-                f"{percent(sum(growth.steps.values()), 0)} is variance of the steps of {' and '.join(growth.steps)}, "
-                f"and {percent(sum(growth.covariances.values()), 0)} is covariance of steps with the stream. Block "
-                f"{growth.block} alone gives {percent(growth.last_block, 0)} (n = {growth.n})."
+                f"The variance over {label} prompts, summed over all features, grows {growth.course}. Of this growth, "
+                f"{percent(sum(growth.steps.values()), 0)} is variance of the steps of {' and '.join(growth.steps)}; "
+                f"{covariances}. Block {growth.block} alone gives {percent(growth.last_block, 0)} (n = {growth.n})."
             )
     return ""
 

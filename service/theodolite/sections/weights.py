@@ -7,7 +7,7 @@ import numpy as np
 import xarray as xr
 
 from theodolite.figures.weights import overlap_map
-from theodolite.sections.parts import Figure, Section, listed, percent
+from theodolite.sections.parts import Figure, Section, listed, number, percent
 from theodolite.store.result_reader import read_group
 from theodolite.store.runs import Run
 
@@ -132,8 +132,8 @@ def _reading_facts(weights: xr.Dataset, random: float) -> Iterator[str]:
     if texts:
         brackets = "in brackets: random matrices with the same row lengths; " if np.isfinite(nulls[0]).any() else ""
         yield (
-            f"Mean overlap with each of the reading matrices: {listed(texts)} ({brackets}random subspaces give "
-            f"{percent(random, 1)}).{_larger(stored, folded, nulls)}"
+            f"Mean overlap with each of the reading matrices ({brackets}random subspaces give {percent(random, 1)}): "
+            f"{listed(texts)}.{_larger(stored, folded, nulls)}"
         )
 
 
@@ -157,6 +157,19 @@ def _larger(stored: xr.DataArray, folded: xr.DataArray, nulls: Sequence[xr.DataA
     return (
         f" The mean overlap is larger than with random matrices of the same row lengths in {counts[0]} combinations as "
         f"stored, and in {counts[1]} with norms folded."
+        f"{_largest_excess(excesses[0], 'as stored')}{_largest_excess(excesses[1], 'with norms folded')}"
+    )
+
+
+def _largest_excess(excess: xr.DataArray, form: str) -> str:
+    """Return the writer and the reader with the largest excess, with a space before them; empty without an excess."""
+    if not (excess > 0).any():
+        return ""
+    (writer, reader), *_ = _most_shared(excess)
+    largest = 100 * float(excess.sel(writing_matrix=writer, reading_matrix=reader))
+    return (
+        f" The largest excess {form} is that of {_NAMES[writer]} with {_NAMES[reader]}: {number(largest, 1)} "
+        "percentage points."
     )
 
 
@@ -174,6 +187,8 @@ def _most_shared(between: xr.DataArray) -> list[tuple[str, str]]:
     """Return the writer and the reader with the largest mean overlap; an empty list if there is no overlap."""
     if not np.isfinite(between).any():
         return []
-    means = _means(between).stack(pair=("writing_matrix", "reading_matrix"))
+    means = between.mean([dim for dim in ("layer", "layer_other") if dim in between.dims]).stack(
+        pair=("writing_matrix", "reading_matrix")
+    )
     writer, reader = means["pair"].values[int(np.nanargmax(means.values))]
     return [(str(writer), str(reader))]

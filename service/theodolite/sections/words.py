@@ -8,7 +8,7 @@ import pandas as pd
 
 from theodolite.figures.words import trajectory_curves, trajectory_sphere, trajectory_umap
 from theodolite.query.words import along_stream, read_words
-from theodolite.sections.parts import Figure, Section, Table, layer_text, texts_of
+from theodolite.sections.parts import Figure, Section, Table, layer_text, number, texts_of
 from theodolite.sections.tokens import token_list
 from theodolite.sections.words_biases import bias_sections
 from theodolite.sections.words_nouns import noun_sections
@@ -47,7 +47,7 @@ def _trajectory_sections(run: Run) -> Iterator[Section]:
     if "trajectories" not in read_group(run, "words").attrs["tables"]:
         return
     table, sentences = read_words(run, "trajectories"), run.record.spec.words.sentences
-    for number, rows in table.groupby("sentence"):
+    for index, rows in table.groupby("sentence"):
         before_text = rows[~rows["next_is_special"]]
         path = rows[rows["index"] == (before_text if len(before_text) else rows)["index"].max()]
         token, following = (str(path[name].iloc[0]).strip() for name in ("token", "next_token"))
@@ -59,10 +59,10 @@ def _trajectory_sections(run: Run) -> Iterator[Section]:
             figures["umap"] = ("Path in the UMAP of normalised embeddings", trajectory_umap)
         yield Section(
             f"Words: trajectory of the token “{token}” (next token: “{following}”) in the sentence "
-            f"“{sentences[int(str(number))]}”",
+            f"“{sentences[int(str(index))]}”",
             [*_path_facts(path), *_other_paths(before_text)],
             [
-                Figure(f"words.{number}.{name}", caption, partial(draw, path))
+                Figure(f"words.{index}.{name}", caption, partial(draw, path))
                 for name, (caption, draw) in figures.items()
             ],
             how_to_read=_HOW_TO_READ.format(run.record.model.d_model),
@@ -76,14 +76,14 @@ def _other_paths(rows: pd.DataFrame) -> Iterator[str]:
         return
     ends = [(path.iloc[0], path.iloc[-1]) for path in paths]
     found = sum(int(last["rank_of_next"] == 1) for _, last in ends)
-    text = f"the next token has rank 1 at the last depth for {found}"
+    text = f"In {found} of the {len(paths)} paths, the next token has rank 1 at the last depth"
     z = np.array([[row.get("angle_to_next_z", np.nan) for row in pair] for pair in ends])
     if np.isfinite(z).all():
         text += (
-            f"; z is {z[:, 0].min():.1f} to {z[:, 0].max():.1f} at the first depth and {z[:, 1].min():.1f} to "
-            f"{z[:, 1].max():.1f} at the last"
+            f"; over all paths, z is {z[:, 0].min():.1f} to {z[:, 0].max():.1f} at the first depth and "
+            f"{z[:, 1].min():.1f} to {z[:, 1].max():.1f} at the last"
         )
-    yield f"This is one path of {len(paths)} in the sentence. Over all of them, {text}."
+    yield f"This is one path of {len(paths)} in the sentence. {text}."
 
 
 def _vocabulary_section(run: Run) -> Section:
@@ -147,12 +147,13 @@ def _lengths(norms: pd.DataFrame) -> Table:
 
 
 def _of_vocabulary(row: pd.Series) -> str:
-    """Return the angles of a state to all tokens and z, with a comma before them; older versions lack them."""
+    """Return the angles of a state to all tokens, the difference and z, after a comma; older versions lack them."""
     if not np.isfinite(row.get("angle_to_next_z", np.nan)):
         return ""
     return (
         f", where all tokens of the vocabulary have {row['vocabulary_angle_mean']:.0f}° ± "
-        f"{row['vocabulary_angle_sd']:.1f}° (z = {row['angle_to_next_z']:.1f})"
+        f"{row['vocabulary_angle_sd']:.1f}° (difference "
+        f"{number(row['angle_to_next'] - row['vocabulary_angle_mean'], 1)}°, z = {row['angle_to_next_z']:.1f})"
     )
 
 

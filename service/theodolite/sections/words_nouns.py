@@ -81,9 +81,9 @@ def _relatedness_facts(words: xr.Dataset, n: int) -> Iterator[str]:
     yield (
         f"Relatedness (mean rank correlation between similarity and score, n = {n} nouns): median over heads "
         f"{float(values.median()):.2f}, from {float(values.min()):.2f} to {float(values.max()):.2f} (all heads, also "
-        f"those that pass no test). Permuted nouns give {number(permuted.min(), 2)} to {number(permuted.max(), 2)}, "
-        "since some nouns have large scores as keys of all nouns, and are more, or less, similar to all nouns than "
-        "others."
+        "those that pass no test). The mean relatedness of a head with permuted nouns ranges from "
+        f"{number(permuted.min(), 2)} to {number(permuted.max(), 2)}, because some keys have large scores for every "
+        "query. If such a key is similar to all nouns, the correlation rises; if it is not, it falls."
     )
     stricter = words["relatedness_z"].clip(max=words["relatedness_random_z"])
     best = words.stack(place=("layer", "head"))
@@ -96,9 +96,9 @@ def _relatedness_facts(words: xr.Dataset, n: int) -> Iterator[str]:
     yield (
         f"In {int(passed.sum())} of {int(np.isfinite(values).sum())} heads the relatedness is larger than with "
         "permuted nouns and larger than with random matrices of the same singular values (family-wise p of at most "
-        f"{LEVEL} in both tests). {'Of these' if passed.any() else 'Of all'}, "
-        f"{head_name(int(best['layer']), int(best['head']))} ranks first by the smaller of its two z: "
-        f"relatedness {float(best['relatedness']):.2f}, where {' and '.join(nulls)}."
+        f"{LEVEL} in both tests). Each head has one z for each test. Sorted by the smaller of its two z, "
+        f"{head_name(int(best['layer']), int(best['head']))} is first among {'these' if passed.any() else 'all'} "
+        f"heads. Its relatedness is {float(best['relatedness']):.2f}, where {' and '.join(nulls)}."
     )
 
 
@@ -115,8 +115,8 @@ def _subject_facts(run: Run, words: xr.Dataset, n: int, chance: float) -> Iterat
     if passed.any():
         layers = first["layer"].values[passed.any("head").values]
         sentence += (
-            f". The heads with more nouns than permuted nouns give are in layers {int(layers.min())} to "
-            f"{int(layers.max())}; their median share is {percent(first.where(passed).median(), 0)}"
+            f". The heads that pass this test are in layers {int(layers.min())} to {int(layers.max())}; their median "
+            f"share is {percent(first.where(passed).median(), 0)}"
         )
     yield (
         f"{sentence}. The largest share is {percent(best['own_first'], 0)}, of "
@@ -131,12 +131,11 @@ def _subject_facts(run: Run, words: xr.Dataset, n: int, chance: float) -> Iterat
         yield (
             f"For each noun as query, take the {int(words.attrs['tokens'])} tokens of the vocabulary with the largest "
             "scores as keys. Share of nouns for which a spelling of the noun is among these tokens: largest "
-            f"{percent(top, 0)}, of {head_name(layer, head)}; median over heads {percent(keys.median(), 1)}. In "
-            f"{percent(others.loc[layer, head], 1)} of all pairs of different nouns, these tokens of one noun "
-            "contain a "
-            f"spelling of the other in {head_name(layer, head)}; in the median head, in {percent(others.median(), 1)}. "
-            f"Random keys contain a spelling for {percent(chance, 2)} of the nouns (n = {n} nouns; the shares are not "
-            "tested)."
+            f"{percent(top, 0)}, of {head_name(layer, head)}; median over heads {percent(keys.median(), 1)}. For "
+            "comparison, the tokens of one noun contain a spelling of another noun for "
+            f"{percent(others.loc[layer, head], 1)} of all pairs of nouns in {head_name(layer, head)}, and for "
+            f"{percent(others.median(), 1)} in the median head. Random keys contain a spelling for "
+            f"{percent(chance, 2)} of the nouns (n = {n} nouns; the shares are not tested)."
         )
 
 
@@ -212,9 +211,9 @@ def _layer_sums(run: Run, words: xr.Dataset, nouns: NDArray[np.int32]) -> Table:
     names = dict(zip(tables[0]["noun_id"], tables[0]["noun"].str.strip(), strict=True))
     rows = [[names[noun], *(_first_tokens(table[table["noun_id"] == noun]) for table in tables)] for noun in nouns]
     caption = (
-        "Tokens with the largest logits of a noun's embedding plus a product: the embedding after the norm, times the "
-        "sum of W_VO over all heads of a layer. If the product is short, as often in the first layer, the embedding "
-        "determines the order, and favours the noun itself. Tokens with long embeddings have an advantage"
+        "Tokens with the largest logits of e + norm(e)·ΣW_VO, where e is the noun's embedding, and the sum is over all "
+        "heads of a layer. If the second term is short, as often in the first layer, the embedding determines the "
+        "order, and favours the noun itself. Tokens with long embeddings have an advantage"
     )
     return Table(caption, ["noun", *(f"layer {at}" for at in shown)], rows)
 

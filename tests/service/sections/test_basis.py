@@ -23,7 +23,7 @@ MAPS = "affine map 0.900, orthogonal map 0.800, identity 0.500"
 OUTPUTS = "R² of the outputs of held-out prompts, for {}, median over layers: "
 STEPS = "R² of the steps of held-out prompts, for the affine map of {}, median over layers: "
 ISOMETRY = "Isometry defect of the affine map of {}, on leading directions of its input, median over layers: "
-LARGER = "the measured defect is larger by more than the error of 0.014 in {} of {} layers; "
+LARGER = "the measured defect is larger by more than 0.014, the largest error in simulations, in {} of {} layers; "
 
 
 def group(sublayers=("attention", "mlp", "block"), sets=("harmful",), **changed):
@@ -68,8 +68,9 @@ def test_sentences_state_medians_and_their_references(section_of):
     section = section_of(group())
     better = "the affine map is better than the orthogonal map in 4 of 4 layers and worse in 0"
     defect = (
-        f"harmful 0.1200, at most 0.1200 (random steps of the same length give 0.0500; {LARGER.format(4, 4)}the median "
-        "of the 5 % quantile of the stretches is 0.50, and of the 95 % quantile 2.00)"
+        "harmful 0.1200, at most 0.1200 (on 8 directions, median over layers; random steps of the same length give "
+        f"0.0500; {LARGER.format(4, 4)}the median of the 5 % quantile of the stretches is 0.50, and of the 95 % "
+        "quantile 2.00)"
     )
     assert section.facts == [
         f"{OUTPUTS.format('attention')}harmful {MAPS} ({better}, n = 40).",
@@ -86,6 +87,34 @@ def test_sentences_state_medians_and_their_references(section_of):
         "if the 95 % interval of the difference of their R² excludes 0; by chance, this happens in about one of 20 "
         "layers. "
     ) in section.how_to_read
+
+
+def test_the_number_of_directions_is_the_median_over_layers(section_of):
+    facts = section_of(group(dimension_mlp=[3, 5, 7, 20])).facts
+    assert "(on 8 directions, median over layers; " in facts[4]
+    assert "(on 6 directions, median over layers; " in facts[5]
+
+
+SHARES = (
+    "Shares of the variance of held-out outputs that fitted maps of the inputs explain (harmful, n = 40, medians over "
+    "layers): "
+)
+EXPLAINED = (
+    "of {}, an orthogonal map with one scale explains 80 %, an affine map 90 %{}, and the input plus a constant 50 %"
+)
+
+
+def test_the_finding_has_the_shares_of_three_maps_through_each_sublayer(section_of):
+    data = group(r_squared_gain_mlp_low=[0.06, -0.01, -0.2, 0.0])
+    better = [" (better in 4 of 4 layers)", " (better in 1 of 4 layers)"]
+    texts = [EXPLAINED.format(*one) for one in zip(("attention", "the MLP"), better, strict=True)]
+    assert section_of(data).finding == f"{SHARES}{'; '.join(texts)}."
+    block = section_of(group(sublayers=("block",)))
+    assert block.finding == f"{SHARES}{EXPLAINED.format('the block', better[0])}."
+    older = data.drop_vars([name for name in data if "gain" in name])
+    unknown = "; ".join(EXPLAINED.format(of, "") for of in ("attention", "the MLP"))
+    assert section_of(older).finding == f"{SHARES}{unknown}."
+    assert section_of(group(sublayers=())).finding == ""
 
 
 def test_each_sentence_lists_all_sets(section_of):

@@ -18,6 +18,8 @@ TESTED = {
     "auroc_null_sd": 0.02,
     "auroc_p_family": 0.005,
     "tokens_auroc": 0.566,
+    "tokens_auroc_low": 0.52,
+    "tokens_auroc_high": 0.61,
     "n_positive": 4,
     "n_negative": 4,
 }
@@ -51,8 +53,9 @@ def test_separation_is_found_if_its_test_passes(tmp_path):
     run = finished_run(tmp_path / "one", results | {"permutations": TESTED})
     assert finding_of(run, "separation") == (
         "The activations of 4 harmful and 4 harmless prompts separate better than chance: the largest AUROC of "
-        "held-out prompts is 0.750, at layer 0 pre (permuted labels give 0.50 ± 0.02, p = 0.005 over all depths). "
-        "Token counts alone, without a model, give an AUROC of 0.566."
+        "held-out prompts, over 8 depths before the output of the last block, is 0.750, at layer 0 pre (permuted "
+        "labels give 0.50 ± 0.02, p = 0.005 over all depths). Token counts alone, without a model, give an AUROC of "
+        "0.566 [0.520, 0.610]; another classifier of words may do better."
     )
     failed = finished_run(tmp_path / "two", results | {"permutations": TESTED | {"auroc_p_family": 0.3}})
     assert "do not separate better than chance" in finding_of(failed, "separation")
@@ -65,9 +68,12 @@ def test_without_permutations_the_interval_decides(tmp_path, low, verdict):
     assert f"prompts {verdict} chance" in finding_of(run, "separation")
 
 
-def test_the_smallest_cosine_has_its_interval_and_place(tmp_path):
+@pytest.mark.parametrize(
+    ("layer", "where"), [(2, "layer 2 mid"), (3, "layer 3 mid, the last depth of the curves")], ids=["inside", "last"]
+)
+def test_the_smallest_cosine_has_its_interval_and_place(tmp_path, layer, where):
     cosine = np.full((1, 2, 1, 4), 0.75)
-    cosine[0, 1, 0, 2] = 0.5
+    cosine[0, 1, 0, layer] = 0.5
     values = {
         "cosine_of_means_debiased": cosine,
         "cosine_of_means_low": cosine - 0.1,
@@ -76,8 +82,9 @@ def test_the_smallest_cosine_has_its_interval_and_place(tmp_path):
         "n_negative": 4,
     }
     assert finding_of(finished_run(tmp_path, {"curves": values}), "curves") == (
-        "The mean activations of harmful and harmless (4 and 4 unpaired prompts) have a cosine, without the bias of "
-        "noise, of at least 0.5000 [0.4000, 0.6000]; it is smallest at layer 2 mid (equal directions give 1)."
+        f"The debiased cosine between the mean activations of harmful and harmless is smallest at {where}: 0.5000 "
+        "[0.4000, 0.6000] (4 and 4 unpaired prompts; equal directions give 1). The curves end before the output of the "
+        "last block."
     )
 
 
@@ -98,6 +105,51 @@ def test_the_limits_name_what_was_not_measured(analysed_run, tmp_path):
     facts = model_facts().model_copy(update={"name": "tiny (random weights)", "weights": "random", "seed": 0})
     finished_run(tmp_path, results, facts, "tiny-random-weights-0")
     assert "twin" not in " ".join(read_conclusion(run).limits)
+
+
+INDEPENDENT = (
+    "Intervals and permutations treat the prompts of a set (in a paired contrast, the pairs) as independent. Prompts "
+    "that share a topic are not, and a held-out prompt can share its topic with other prompts."
+)
+
+
+def test_findings_with_intervals_treat_prompts_as_independent(analysed_run, tmp_path):
+    assert INDEPENDENT in read_conclusion(analysed_run).limits
+    without = finished_run(tmp_path, {"curves": {}})
+    assert INDEPENDENT not in read_conclusion(without).limits
+
+
+@pytest.mark.parametrize(
+    ("position", "where"),
+    [(-1, "position -1, the last token of the prompt with its template"), (-2, "position -2")],
+)
+def test_the_last_position_is_the_last_token_of_the_prompt_with_its_template(tmp_path, position, where):
+    first, *_ = read_conclusion(finished_run(tmp_path, {"curves": {}}, positions=[position])).limits
+    assert first == (
+        f"The findings hold for these prompts, with this template, at {where}. Other prompts, templates and positions "
+        "can give others."
+    )
+
+
+def test_weights_of_a_gguf_file_are_dequantised(tmp_path):
+    said = (
+        "The weights are those of tiny.gguf, dequantised. The model in its original precision can give other numbers."
+    )
+    quantised = finished_run(tmp_path / "gguf", {"curves": {}}, model_facts(kind="gguf", place="tiny.gguf"))
+    assert said in read_conclusion(quantised).limits
+    folder = finished_run(tmp_path / "folder", {"curves": {}}, model_facts(place="tiny.gguf"))
+    assert said not in read_conclusion(folder).limits
+
+
+def test_a_run_rests_on_the_parity_of_its_probe_prompts(tmp_path):
+    run = finished_run(tmp_path, {"curves": {}})
+    parity = {"prompts": 16, "max_error": 2.34e-7, "bound": 1e-5, "dtype": "float32", "device": "cpu"}
+    run = replace(run, record=run.record.model_copy(update={"parity": parity}))
+    assert conclusion(run, {}).rests_on[-1] == (
+        "On 16 probe prompts, captured activations differ from those of plain Hugging Face transformers with the same "
+        "weights by at most 2.3e-07 of their norm (allowed: 1e-05), in float32 on cpu. Statistics are computed in "
+        "float64."
+    )
 
 
 def test_every_group_is_heard_before_one_is_heard_twice(analysed_run):

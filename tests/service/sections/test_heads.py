@@ -26,7 +26,7 @@ def group(random, ranks=RANKS):
 
 
 def test_the_effective_ranks_of_both_circuits_stand_beside_that_of_random_weights():
-    assert list(heads._rank_facts(group(52.04))) == [f"{MEDIAN}L1H0); circuits of random weights have 52.0."]
+    assert list(heads._rank_facts(group(52.04))) == [f"{MEDIAN}L1H0); circuits of random weights have 52.0 on average."]
 
 
 def test_effective_ranks_of_an_older_version_have_no_null():
@@ -53,7 +53,7 @@ def test_a_stored_run_has_the_null_unless_an_older_version_wrote_it(tmp_path, ol
     (fact,) = heads._rank_facts(read_group(run, "heads"))
     assert fact == (
         "Median effective rank of the circuits, of at most 2: QK 1.5 (smallest 1.5, of L0H0); VO 1.5 (smallest 1.5, of "
-        f"L0H0){'' if parts else '; circuits of random weights have 1.8'}."
+        f"L0H0){'' if parts else '; circuits of random weights have 1.8 on average'}."
     )
 
 
@@ -118,7 +118,8 @@ def test_the_section_has_a_table_of_tested_alignments(tmp_path, monkeypatch, z):
     assert [table.rows for table in section.tables] == ([] if np.isnan(z) else [rows])
     assert section.notes == ([CHANCE, *heads._ALIGNMENT_NOTES] if np.isfinite(z) else [])
     assert section.facts[-1] == (
-        "Median dimension of the null space of a query or key projection: 3 of 8, 37.5 %. Median share of the variance "
-        "of attention's input in that null space, at position -1: 25.0 % for queries, 25.0 % for keys (a random "
-        "subspace of this dimension holds 37.5 % on average; sets of 4 to 4 prompts)."
+        "Median dimension of the null space of a query or key projection: 3 of 8, 37.5 %. Share of the variance of "
+        "attention's input in the null spaces of the query and of the key, at position -1, median over heads: harmful "
+        "25.0 % and 25.0 % (n = 4); harmless 25.0 % and 25.0 % (n = 4). A random subspace of this dimension holds "
+        "37.5 % on average."
     )

@@ -88,21 +88,22 @@ def section(section_of):
     return section_of(words_group())
 
 
-STRICTER = "ranks first by the smaller of its two z: relatedness"
 BOTH_TESTS = (
     "In {} of 6 heads the relatedness is larger than with permuted nouns and larger than with random matrices of the "
-    "same singular values (family-wise p of at most 0.05 in both tests). Of {}, where permuted nouns give "
+    "same singular values (family-wise p of at most 0.05 in both tests). Each head has one z for each test. "
+    "Sorted by the smaller of its two z, {} is first among {} heads. Its relatedness is {}, where permuted nouns give "
 )
 
 
 def test_sentences_count_the_heads_that_pass_both_tests(section):
     assert section.facts[0] == (
         "Relatedness (mean rank correlation between similarity and score, n = 4 nouns): median over heads 0.04, from "
-        "0.00 to 0.15 (all heads, also those that pass no test). Permuted nouns give 1.00 to 1.00, since some "
-        "nouns have large scores as keys of all nouns, and are more, or less, similar to all nouns than others."
+        "0.00 to 0.15 (all heads, also those that pass no test). The mean relatedness of a head with permuted "
+        "nouns ranges from 1.00 to 1.00, because some keys have large scores for every query. If such a key is "
+        "similar to all nouns, the correlation rises; if it is not, it falls."
     )
     assert section.facts[1] == (
-        f"{BOTH_TESTS.format(1, f'these, L1H0 {STRICTER} 0.10')}1.00 ± 1.00 (z = 10.0, p = 0.01 over all heads) and "
+        f"{BOTH_TESTS.format(1, 'L1H0', 'these', '0.10')}1.00 ± 1.00 (z = 10.0, p = 0.01 over all heads) and "
         "random matrices give 1.00 ± 1.00 (z = 5.0, p = 0.01 over all heads)."
     )
 
@@ -110,7 +111,7 @@ def test_sentences_count_the_heads_that_pass_both_tests(section):
 def test_the_largest_z_of_all_heads_is_stated_if_none_passes_both_tests(section_of):
     section = section_of(words_group(relatedness_random_p_family=np.array([[1.0, 1.0], [0.2, 0.3], [1.0, 1.0]])))
     assert section.facts[1] == (
-        f"{BOTH_TESTS.format(0, f'all, L1H1 {STRICTER} 0.15')}1.00 ± 1.00 (z = 15.0, p = 0.01 over all heads) and "
+        f"{BOTH_TESTS.format(0, 'L1H1', 'all', '0.15')}1.00 ± 1.00 (z = 15.0, p = 0.01 over all heads) and "
         "random matrices give 1.00 ± 1.00 (z = 7.5, p = 0.3 over all heads)."
     )
     assert not [trace for trace in section.maps[0].draw().data if trace.type == "scatter" and trace.x]
@@ -118,9 +119,9 @@ def test_the_largest_z_of_all_heads_is_stated_if_none_passes_both_tests(section_
 
 def test_a_head_that_passes_only_the_test_with_matrices_is_not_counted(section_of):
     section = section_of(words_group(relatedness_p_family=np.full((LAYERS, HEADS), 0.06)))
-    assert section.facts[1].startswith(BOTH_TESTS.format(0, f"all, L1H1 {STRICTER} 0.15"))
+    assert section.facts[1].startswith(BOTH_TESTS.format(0, "L1H1", "all", "0.15"))
     passing = section_of(words_group(relatedness_p_family=np.full((LAYERS, HEADS), 0.05)))
-    assert passing.facts[1].startswith(BOTH_TESTS.format(1, f"these, L1H0 {STRICTER} 0.10"))
+    assert passing.facts[1].startswith(BOTH_TESTS.format(1, "L1H0", "these", "0.10"))
 
 
 def test_means_of_permuted_nouns_that_round_to_0_have_no_sign(section_of):
@@ -144,14 +145,14 @@ OFFSETS = (
 
 
 KEYS_OF_OTHERS = (
-    "In {} % of all pairs of different nouns, these tokens of one noun contain a spelling of the other in {}; in the "
-    "median head, in {} %. Random keys contain a spelling for 0.20 % of the nouns (n = 4 nouns; the shares are not "
-    "tested)."
+    "For comparison, the tokens of one noun contain a spelling of another noun for {} % of all pairs of nouns in {}, "
+    "and for {} % in the median head. Random keys contain a spelling for 0.20 % of the nouns (n = 4 nouns; the shares "
+    "are not tested)."
 )
 
 
 def test_sentences_name_the_subject_heads_and_the_keys_at_offsets(section):
-    passed = ". The heads with more nouns than permuted nouns give are in layers 1 to 2; their median share is 52 %"
+    passed = ". The heads that pass this test are in layers 1 to 2; their median share is 52 %"
     assert section.facts[2:] == [
         SUBJECTS.format(2, passed),
         "For each noun as query, take the 5 tokens of the vocabulary with the largest scores as keys. Share of nouns "
@@ -216,9 +217,9 @@ def test_figures_are_drawn_and_tables_are_in_the_order_of_the_lists(section):
         *("noun", "most similar noun", "noun with the largest score", "keys", "tokens with the largest logits")
     ]
     assert sums.caption == (
-        "Tokens with the largest logits of a noun's embedding plus a product: the embedding after the norm, times the "
-        "sum of W_VO over all heads of a layer. If the product is short, as often in the first layer, the embedding "
-        "determines the order, and favours the noun itself. Tokens with long embeddings have an advantage"
+        "Tokens with the largest logits of e + norm(e)·ΣW_VO, where e is the noun's embedding, and the sum is over all "
+        "heads of a layer. If the second term is short, as often in the first layer, the embedding determines the "
+        "order, and favours the noun itself. Tokens with long embeddings have an advantage"
     )
     assert keys.rows[0] == ["cat", "sun", "sea", "·cat0  ·cat1", "·cat0  ·cat1"]
     assert sums.columns == ["noun", "layer 0", "layer 1", "layer 2"]

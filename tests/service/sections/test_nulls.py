@@ -190,12 +190,12 @@ def test_equal_signs_of_hidden_units_stand_beside_those_of_units_with_the_same_s
     overlap = np.array([[0.7, 0.8, np.nan, 0.9], [0.95, 0.6, 0.85, 0.8]])[:, None]
     section = section_of(tmp_path, gram, "gram", {**SHAPE, "orthant_occupancy": active, "orthant_overlap": overlap})
     # p² + (1 - p)² is 50 % for p = 50 %, and 82 % for p = 10 %.
-    assert starting(section, "Share of active hidden units") == (
-        "Share of active hidden units of the MLPs (the input of the activation function is positive), mean over all "
-        "usable prompts: 10 % to 50 % over layers and sets. Two prompts of a set agree in 60 % to 95 % of the hidden "
-        "units on whether a unit is active. If all units of a layer were active equally often, two prompts would agree "
-        "in 50 % to 82 %; units that are active more often than others make the agreement larger, even if the prompts "
-        "have nothing in common."
+    assert starting(section, "A hidden unit") == (
+        "A hidden unit of an MLP is active if its activation function gets a positive input. Share of active units, "
+        "mean over all prompts that are not quarantined: 10 % to 50 % over layers and sets. Two prompts of a set agree "
+        "in 60 % to 95 % of the hidden units on whether a unit is active. If all units of a layer were active equally "
+        "often, two prompts would agree in 50 % to 82 %; units that are active more often than others make the "
+        "agreement larger, even if the prompts have nothing in common."
     )
 
 
@@ -266,14 +266,15 @@ def test_sets_whose_prompts_share_their_last_token_are_told_from_the_others(tmp_
     run = finished_run(tmp_path, {"curves": {"variance_mean": variances}, "gram": SHAPE})
     (section,) = gram.sections(run)
     assert section.notes == [
-        "at position -1, all prompts of harmful have the same token, and those of harmless have different tokens; this "
-        "alone can make the statistics of harmless differ from those of harmful",
+        "at position -1, all prompts of harmful have the same token; the prompts of harmless have different tokens. "
+        "This alone can make the statistics of harmless differ from those of harmful",
+        parts.LARGEST,
         gram._SIZES,
         gram.CKA_NOTE,
     ]
     variances[1, 0, 0, 0] = 0.0
     (equal,) = gram.sections(finished_run(tmp_path / "equal", {"curves": {"variance_mean": variances}, "gram": SHAPE}))
-    assert equal.notes == [gram._SIZES, gram.CKA_NOTE]
+    assert equal.notes == [parts.LARGEST, gram._SIZES, gram.CKA_NOTE]
 
 
 def test_several_sets_that_share_a_token_are_not_independent(monkeypatch):
@@ -282,12 +283,16 @@ def test_several_sets_that_share_a_token_are_not_independent(monkeypatch):
     entering = xr.Dataset({"variance_mean": (dims, np.array([0.0, 2.0, 0.0]).reshape(3, 1, 1, 1))}, labels)
     monkeypatch.setattr(parts, "read_group", lambda *_: entering)
     assert parts.token_notes(None, {"a": "one", "b": "two", "c": "three"}, -1) == [
-        "at position -1, all prompts of one and of three have the same token, and those of two have different tokens; "
-        "this alone can make the statistics of two differ from those of one and three; the shared token can also make "
-        "the statistics of one and three agree, so these sets are not independent repetitions"
+        "at position -1, all prompts of one have the same token, and so have those of three; the prompts of two have "
+        "different tokens. This alone can make the statistics of two differ from those of one and three. The shared "
+        "tokens can also make the statistics of one and three agree, so these sets do not confirm each other"
     ]
     assert parts.same_token_notes(None, ["a", "c"], {"a": "one", "c": "three"}, -1) == [
-        "at position -1, all prompts of one and of three have the same token; this alone makes their activations "
-        "similar, and equal at the input of the first block"
+        "at position -1, all prompts of one have the same token, and so have those of three. This alone makes the "
+        "activations of a set similar, and equal at the input of the first block"
+    ]
+    assert parts.same_token_notes(None, ["a", "a"], {"a": "one"}, -1) == [
+        "at position -1, all prompts of one have the same token. This alone makes the activations of a set similar, "
+        "and equal at the input of the first block"
     ]
     assert parts.same_token_notes(None, ["a", "b"], {"a": "one", "b": "two"}, -1) == []

@@ -7,7 +7,7 @@ from support.finished_runs import finished_run
 from theodolite.query.compare import BOUND
 from theodolite.sections import separation
 from theodolite.sections.parts import CHANCE, Table
-from theodolite.sections.permutations import permutation_facts, permutation_tables, token_facts
+from theodolite.sections.permutations import permutation_facts, permutation_tables, token_facts, token_finding
 from theodolite.store.result_reader import read_group
 
 Z = {
@@ -170,8 +170,8 @@ def test_token_counts_stand_beside_the_activations(tmp_path):
     facts = facts_of(tmp_path, permuted(**TOKENS, **PAIRS_OF_TOKENS))
     assert starting(facts, "With counts") == (
         f"{WITH_TOKENS}(permuted labels give 0.500 ± 0.015, p = 0.005); share of held-out pairs in the right order "
-        "0.727 [0.668, 0.780] (permuted labels give 0.501 ± 0.030, p = 0.005). So part of the separation needs no "
-        "model; another classifier of words may separate the sets better."
+        "0.727 [0.668, 0.780] (permuted labels give 0.501 ± 0.030, p = 0.005). So the sets can be separated to "
+        "some degree without a model; another classifier of words may separate them better."
     )
 
 
@@ -191,6 +191,19 @@ def test_without_token_counts_their_sentence_is_left_out(tmp_path, older_run):
     assert list(token_facts(older.sel(contrast="refusal", position=-1))) == []
 
 
+@pytest.mark.parametrize(
+    ("of_pairs", "expected"),
+    [(PAIRS_OF_TOKENS, " and 72.7 [66.8, 78.0] % of the pairs in the right order"), ({}, "")],
+    ids=["pairs", "no"],
+)
+def test_the_finding_has_the_intervals_of_token_counts_alone(tmp_path, of_pairs, expected):
+    tests = read_group(finished_run(tmp_path, {"permutations": permuted(**TOKENS, **of_pairs)}), "permutations")
+    assert token_finding(tests.sel(contrast="refusal", position=-1)) == (
+        f"Token counts alone, without a model, give an AUROC of 0.565 [0.519, 0.610]{expected}; another classifier of "
+        "words may do better."
+    )
+
+
 def test_without_tests_the_interval_decides_whether_chance_can_explain_the_auroc(tmp_path):
     chance = "The interval of the largest AUROC contains 0.5, so chance can explain it."
     assert chance not in facts_of(tmp_path)
@@ -200,37 +213,71 @@ def test_without_tests_the_interval_decides_whether_chance_can_explain_the_auroc
     assert section.tables == []
 
 
+LARGEST = "The largest cross-validated AUROC is "
+SEARCHED = "The search covers the {} depths before the output of the last block at which the prompts differ."
+
+
 def test_the_largest_auroc_says_which_depths_it_is_over(tmp_path):
     auroc = {"auroc_band_low": 0.75, "auroc_band_high": 0.975}
-    assert starting(facts_of(tmp_path, **auroc), "Largest cross-validated AUROC") == (
-        "Largest cross-validated AUROC over 8 depths at which the prompts differ, without the output of the last "
-        "block: 0.900 [0.750, 0.975] at layer 0 pre (64 and 63 prompts; chance gives 0.5)."
+    assert starting(facts_of(tmp_path, **auroc), LARGEST) == (
+        f"{LARGEST}0.900 [0.750, 0.975], at layer 0 pre (64 and 63 prompts; chance gives 0.5). {SEARCHED.format(8)} "
+        "The intervals of 7 other depths contain this AUROC too."
+    )
+
+
+def test_depths_that_include_the_output_of_the_last_block_do_not_end_before_it(tmp_path):
+    groups = {"curves": {}, "directions": {}, "separation": SEPARATION}
+    (section,) = separation.sections(finished_run(tmp_path, groups, sites=["resid_post"]))
+    assert starting(section.facts, LARGEST) == (
+        f"{LARGEST}0.900 [0.800, 0.950], at layer 1 pre (64 and 63 prompts; chance gives 0.5). The search covers the "
+        "4 depths at which the prompts differ."
+    )
+
+
+@pytest.mark.parametrize(
+    ("others", "expected"),
+    [
+        ([0.89, 0.7], ""),
+        ([0.9, 0.7], " The interval of 1 other depth contains this AUROC too."),
+        ([0.9, 0.92], " The intervals of 2 other depths contain this AUROC too."),
+    ],
+)
+def test_depths_whose_interval_contains_the_largest_auroc_are_counted(tmp_path, others, expected):
+    auroc, high = np.full((1, 2, 1, 4), 0.6), np.full((1, 2, 1, 4), 0.7)
+    auroc[0, 0, 0, 2], high[0, 0, 0, 2] = 0.9, 0.95
+    high[0, 0, 0, 3], high[0, 1, 0, 0] = others
+    facts = facts_of(tmp_path, auroc=auroc, auroc_band_low=auroc - 0.1, auroc_band_high=high)
+    assert starting(facts, LARGEST) == (
+        f"{LARGEST}0.900 [0.800, 0.950], at layer 2 pre (64 and 63 prompts; chance gives 0.5). {SEARCHED.format(8)}"
+        f"{expected}"
     )
 
 
 @pytest.mark.parametrize(("last", "of_depths"), [(0.7, 8), (np.nan, 7)])
 def test_the_largest_auroc_says_if_its_depth_is_the_last_one(tmp_path, last, of_depths):
     auroc = np.array([[0.5, 0.6, 0.6, 0.8], [0.5, 0.6, 0.6, last]])[:, None]  # the last depth is layer 3 mid
-    text = starting(facts_of(tmp_path, auroc=auroc), "Largest cross-validated AUROC")
-    assert f" over {of_depths} depths " in text
-    ending = ", the last of them" if np.isnan(last) else ""
-    assert f" at layer 3 pre{ending} (64 and 63 prompts; " in text
+    text = starting(facts_of(tmp_path, auroc=auroc), LARGEST)
+    assert text.endswith(f" {SEARCHED.format(of_depths)}")
+    ending = ", the last measured depth" if np.isnan(last) else ""
+    assert f", at layer 3 pre{ending} (64 and 63 prompts; " in text
     auroc[1, 0, 3] = 0.9
-    deepest = starting(facts_of(tmp_path / "deepest", auroc=auroc), "Largest cross-validated AUROC")
-    assert " at layer 3 mid, the last of them (64 and 63 prompts; " in deepest
+    deepest = starting(facts_of(tmp_path / "deepest", auroc=auroc), LARGEST)
+    assert ", at layer 3 mid, the last measured depth (64 and 63 prompts; " in deepest
 
 
 def test_the_largest_auroc_stands_beside_that_of_permuted_labels(tmp_path):
     auroc = np.array([[0.6, 0.7, 0.9, 0.8], [0.5, 0.5, 0.5, 0.5]])[:, None]
-    assert starting(facts_of(tmp_path, permuted(), auroc=auroc), "Largest cross-validated AUROC").endswith(
-        " at layer 2 pre (64 and 63 prompts; permuted labels give 0.50 ± 0.05, p = 0.3 over all depths)."
+    assert starting(facts_of(tmp_path, permuted(), auroc=auroc), LARGEST).endswith(
+        ", at layer 2 pre (64 and 63 prompts; permuted labels give 0.50 ± 0.05, p = 0.3 over all depths). "
+        f"{SEARCHED.format(8)}"
     )
 
 
 def test_of_equal_aurocs_the_sentence_has_the_chance_of_the_depth_that_it_names(tmp_path):
     auroc = np.array([[0.5, 0.5, 0.5, 0.9], [0.5, 0.9, 0.5, 0.5]])[:, None]  # the first site's p is 0.05
-    assert starting(facts_of(tmp_path, permuted(), auroc=auroc), "Largest cross-validated AUROC").endswith(
-        " at layer 1 mid (64 and 63 prompts; permuted labels give 0.50 ± 0.05, p = 0.005 over all depths)."
+    assert starting(facts_of(tmp_path, permuted(), auroc=auroc), LARGEST).endswith(
+        ", at layer 1 mid (64 and 63 prompts; permuted labels give 0.50 ± 0.05, p = 0.005 over all depths). "
+        f"{SEARCHED.format(8)}"
     )
 
 
@@ -268,7 +315,7 @@ ABOVE = "of 3 pairs of layers have a z above 2.1, Bonferroni's limit for these p
 @pytest.mark.parametrize(
     ("second", "expected"),
     [
-        ([0.1, 0.5, 0.2], f"; resid_mid 0.20 (permuted labels give 0.25; 1 {ABOVE}"),
+        ([0.1, 0.5, 0.2], f"; resid_mid 0.20 (permuted labels give 0.25, median difference 0.05; 1 {ABOVE}"),
         ([np.nan] * 3, ""),
     ],
 )
@@ -281,7 +328,7 @@ def test_cosines_between_neighbouring_layers_of_all_sites_stand_in_one_sentence(
     groups = {"curves": {}, "directions": {"direction_cosine": own}, "separation": SEPARATION, "permutations": tests}
     (section,) = separation.sections(finished_run(tmp_path, groups))
     assert starting(section.facts, "Median cosine") == (
-        f"{COSINES}resid_pre 0.98 (permuted labels give 0.70; 3 {ABOVE}{expected}."
+        f"{COSINES}resid_pre 0.98 (permuted labels give 0.70, median difference 0.28; 3 {ABOVE}{expected}."
     )
 
 
@@ -291,15 +338,16 @@ def test_cosines_without_a_spread_of_permuted_labels_have_no_limit(tmp_path):
     groups = {"curves": {}, "directions": {"direction_cosine": own}, "separation": SEPARATION, "permutations": tests}
     (section,) = separation.sections(finished_run(tmp_path, groups))
     assert starting(section.facts, "Median cosine") == (
-        f"{COSINES}resid_pre 0.98 (permuted labels give 0.70); resid_mid 0.20 (permuted labels give 0.25)."
+        f"{COSINES}resid_pre 0.98 (permuted labels give 0.70, median difference 0.28); resid_mid 0.20 (permuted "
+        "labels give 0.25, median difference 0.05)."
     )
 
 
 def test_the_fisher_ratio_stands_behind_the_accuracy(tmp_path):
     fisher = {"fisher_ratio": 12.34, "fisher_ratio_low": 10.0, "fisher_ratio_high": 14.5}
     assert starting(facts_of(tmp_path, **fisher), "Accuracy") == (
-        f"{ACCURACY}The Fisher ratio there is 12.3 [10, 14.5] (squared distance of the means, divided by the sum "
-        "of both sets' variances, both summed over all features; equal means give 0)."
+        f"{ACCURACY}The Fisher ratio there is 12.3 [10, 14.5] (squared distance of the means, divided by the sum of "
+        "the two sets' total variances; equal means give 0; the interval is for this depth alone)."
     )
 
 

@@ -94,8 +94,9 @@ def heads_group(alignment, z=np.nan):
 
 
 ALIGN = (
-    "Heads whose alignment with the direction of the contrast refusal is larger or smaller than with permuted labels{}"
-    ", at offset 0 (family-wise p of at most 0.05 over the heads of a side, for each sign by itself{}): "
+    "Number of heads whose alignment with the direction of the contrast refusal differs from that with permuted labels"
+    "{}, at offset 0 (family-wise p of at most 0.05 over the heads of a side; larger and smaller alignments are tested "
+    "separately{}): "
 )
 ALIGNED = ALIGN.format("", "")
 CAPTION = (

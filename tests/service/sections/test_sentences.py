@@ -104,9 +104,12 @@ VOCABULARY = {
 def test_angles_to_the_next_token_are_compared_with_those_to_all_tokens():
     text = " ".join(words._path_facts(PATH.assign(**VOCABULARY)))
     assert (
-        "Angle to the next token at the first depth: 93°, where all tokens of the vocabulary have 102° ± 5.0°" in text
-    )
-    assert "at the last depth: 83°, where all tokens of the vocabulary have 92° ± 1.6° (z = -5.5)." in text
+        "Angle to the next token at the first depth: 93°, where all tokens of the vocabulary have 102° ± 5.0° "
+        "(difference -9.4°, z = -1.9)."
+    ) in text
+    assert (
+        "at the last depth: 83°, where all tokens of the vocabulary have 92° ± 1.6° (difference -8.8°, z = -5.5)."
+    ) in text
     assert "90°" not in text
 
 
@@ -116,12 +119,12 @@ def test_a_shown_path_stands_beside_all_paths_of_its_sentence():
     paths[1] = paths[1].assign(rank_of_next=[9, 2], angle_to_next_z=[0.5, -0.4])
     paths[2] = paths[2].assign(angle_to_next_z=[-2.5, -9.0])
     assert list(words._other_paths(pd.concat(paths))) == [
-        "This is one path of 3 in the sentence. Over all of them, the next token has rank 1 at the last depth for 2; z "
-        "is -2.5 to 0.5 at the first depth and -9.0 to -0.4 at the last."
+        "This is one path of 3 in the sentence. In 2 of the 3 paths, the next token has rank 1 at the last depth; over "
+        "all paths, z is -2.5 to 0.5 at the first depth and -9.0 to -0.4 at the last."
     ]
     older = pd.concat(path.drop(columns="angle_to_next_z") for path in paths)
     assert list(words._other_paths(older)) == [
-        "This is one path of 3 in the sentence. Over all of them, the next token has rank 1 at the last depth for 2."
+        "This is one path of 3 in the sentence. In 2 of the 3 paths, the next token has rank 1 at the last depth."
     ]
     assert list(words._other_paths(paths[0])) == []
 

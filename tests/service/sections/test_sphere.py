@@ -24,6 +24,9 @@ LENGTHS = (
 )
 
 
+GAUSSIAN = " (a Gaussian with the mean and covariance of the first 250 prompts has a median of about {} %)"
+
+
 def sphere_group(fitted, scales, axes=None, **changed):
     """A group with two sets and three norm layers; `scales` are √d|γ| of each norm layer."""
     per_norm, radii = ("set", "position", "norm"), np.sort(scales)[:, ::-1]
@@ -126,22 +129,24 @@ def test_an_older_sphere_has_no_fitted_gaussian(section_of):
     assert "harmful, fitted Gaussian" not in lines_of(section, "sphere.norms")
 
 
-def test_the_share_of_length_stands_beside_that_of_one_direction_of_d_model(section_of):
+def test_the_share_of_length_stands_beside_that_of_the_fitted_gaussian(section_of):
+    """The squared ratios of the Gaussian's spread to the measured one are 4, 1 and 0.51."""
     shares = np.array([[0.01, 0.02, 0.4], [np.nan, 0.1, 0.2]])[:, None]
-    section = section_of(sphere_group(0.07, PLANE, length_variance_share=shares))
+    section = section_of(sphere_group(0.06, PLANE, length_variance_share=shares))
     assert section.facts[2] == (
-        f"{LENGTHS}harmful median 2.0 %, at most 40.0 %; harmless median 15.0 %, at most 20.0 %. If all "
-        "directions had the same variance, each would have 5.00 %."
+        f"{LENGTHS}harmful median 2.0 %, at most 40.0 %{GAUSSIAN.format('4.0')}; harmless median 15.0 %, at most "
+        f"20.0 %{GAUSSIAN.format('10.1')}."
     )
-    section = section_of(sphere_group(0.07, np.ones((3, 768)), length_variance_share=shares))
-    assert section.facts[2].endswith("would have 0.13 %.")
+    older = section_of(sphere_group(np.nan, PLANE, length_variance_share=shares))
+    assert older.facts[2] == (f"{LENGTHS}harmful median 2.0 %, at most 40.0 %; harmless median 15.0 %, at most 20.0 %.")
 
 
 def test_sets_without_a_number_are_left_out_of_its_sentence(section_of):
     numbers = np.array([[np.nan] * 3, [0.1, 0.2, 0.3]])[:, None]
-    few = section_of(sphere_group(0.07, PLANE, relative_spread=numbers, length_variance_share=numbers))
+    few = section_of(sphere_group(0.06, PLANE, relative_spread=numbers, length_variance_share=numbers))
     assert starting(few, SPREAD).startswith(f"{SPREAD}harmless 30.00 % at “final” (n = 255; there a Gaussian")
-    assert starting(few, LENGTHS).startswith(f"{LENGTHS}harmless median 20.0 %, at most 30.0 %. If all")
+    # The Gaussian has 0.1·0.6², 0.2·0.3² and 0.3·0.2².
+    assert starting(few, LENGTHS) == f"{LENGTHS}harmless median 20.0 %, at most 30.0 %{GAUSSIAN.format('1.8')}."
     assert few.facts[0].endswith(": harmful 3 and 800; harmless 3 and 800.")
     none = section_of(sphere_group(0.07, PLANE, relative_spread=np.nan, length_variance_share=np.nan))
     assert not any(fact.startswith((SPREAD, LENGTHS)) for fact in none.facts)
@@ -186,7 +191,7 @@ CORRELATION = (
 OVERLAP = (
     "Overlap of the ellipsoids of two norm layers along a feature (the range that both cover, divided by the range "
     "that at least one covers): 70 % (mean over features, median over pairs; permuted features give 45 %, equal "
-    "ellipsoids 100 %; a common factor of all scales of one norm layer lowers the overlap too)."
+    "ellipsoids 100 %). If one ellipsoid is only larger by a constant factor, the overlap is also below 100 %."
 )
 
 

@@ -65,14 +65,14 @@ def travel_of(tmp_path):
 def test_cosines_of_deviations_are_counted_where_they_pass_the_test(travel_of):
     assert list(step_facts(travel_of(RAW | CENTRED | TESTS), LABELS)) == [
         f"{NEXT}: harmful (marked) mean -0.23, from -0.40 to 0.01 (significantly below 0 in 2 and above 0 in 0 of "
-        "3 pairs, without centring: mean 0.20, and 0.40 in the last pair, n = 401).",
+        "3 pairs; without centring, the mean is 0.20, and the last pair has 0.40; n = 401).",
         f"{STREAM}: harmful (marked) mean 0.25, from 0.25 to 0.25 (significantly below 0 in 0 and above 0 in 2 of "
-        "4 blocks, without centring: mean -0.50, and -0.50 in the last block, n = 401).",
+        "4 blocks; without centring, the mean is -0.50, and the last block has -0.50; n = 401).",
         # A cosine of 0 is on no side.
         f"{ATTENTION}: harmful (marked) mean 0.15, from -0.20 to 0.50 (significantly below 0 in 1 and above 0 in 2 "
-        "of 4 blocks, n = 401).",
+        "of 4 blocks; n = 401).",
         f"{MLP}: harmful (marked) mean -0.10, from -0.60 to 0.40 (significantly below 0 in 1 and above 0 in 0 of 3 "
-        "blocks, n = 401).",
+        "blocks; n = 401).",
         f"{SHARE}: harmful (marked) 60 % to 100 % over 4 blocks, median 80 % (n = 401).",
     ]
 
@@ -89,11 +89,11 @@ def test_one_sentence_lists_all_sets(travel_of):
     }
     assert list(step_facts(travel_of(values), BOTH)) == [
         f"{NEXT}: harmful (marked) mean -0.23, from -0.40 to 0.01 (significantly below 0 in 2 and above 0 in 0 of "
-        "3 pairs, without centring: mean 0.20, and 0.40 in the last pair, n = 401); harmless mean 0.30, from 0.10 to "
-        "0.60 (significantly below 0 in 0 and above 0 in 2 of 3 pairs, without centring: mean 0.20, and 0.40 in the "
-        "last pair, n = 300).",
-        f"{STREAM}: harmless mean 0.50, from 0.50 to 0.50 (significantly below 0 in 0 and above 0 in 2 of 4 blocks, "
-        "without centring: mean -0.50, and -0.50 in the last block, n = 300).",
+        "3 pairs; without centring, the mean is 0.20, and the last pair has 0.40; n = 401); harmless mean 0.30, from "
+        "0.10 to 0.60 (significantly below 0 in 0 and above 0 in 2 of 3 pairs; without centring, the mean is 0.20, and "
+        "the last pair has 0.40; n = 300).",
+        f"{STREAM}: harmless mean 0.50, from 0.50 to 0.50 (significantly below 0 in 0 and above 0 in 2 of 4 blocks; "
+        "without centring, the mean is -0.50, and the last block has -0.50; n = 300).",
         f"{SHARE}: harmful (marked) 60 % to 100 % over 4 blocks, median 80 % (n = 401); harmless 10 % to 50 % over 4 "
         "blocks, median 25 % (n = 300).",
     ]
@@ -102,10 +102,10 @@ def test_one_sentence_lists_all_sets(travel_of):
 def test_the_number_of_tested_prompts_is_stated_if_it_is_smaller(travel_of):
     facts = list(step_facts(travel_of(RAW | CENTRED | TESTS | {"n_tested": 256}), LABELS))
     assert facts[0].endswith(
-        "without centring: mean 0.20, and 0.40 in the last pair, n = 401, of which 256 for the tests)."
+        "without centring, the mean is 0.20, and the last pair has 0.40; n = 401, of which 256 for the tests)."
     )
     assert facts[2].endswith(
-        "(significantly below 0 in 1 and above 0 in 2 of 4 blocks, n = 401, of which 256 for the tests)."
+        "(significantly below 0 in 1 and above 0 in 2 of 4 blocks; n = 401, of which 256 for the tests)."
     )
     assert facts[4].endswith("median 80 % (n = 401).")
 
@@ -116,10 +116,10 @@ def test_a_run_of_an_older_version_has_cosines_without_tests(older_run):
     older = read_group(run, "travel").sel(position=-1)
     assert (older["n_tested"] == -1).all()
     assert list(step_facts(older, LABELS)) == [
-        f"{NEXT}: harmful (marked) mean -0.23, from -0.40 to 0.01 (without centring: mean 0.20, and 0.40 in the last "
-        "pair, n = 401).",
-        f"{STREAM}: harmful (marked) mean 0.25, from 0.25 to 0.25 (without centring: mean -0.50, and -0.50 in the "
-        "last block, n = 401).",
+        f"{NEXT}: harmful (marked) mean -0.23, from -0.40 to 0.01 (without centring, the mean is 0.20, and the last "
+        "pair has 0.40; n = 401).",
+        f"{STREAM}: harmful (marked) mean 0.25, from 0.25 to 0.25 (without centring, the mean is -0.50, and the "
+        "last block has -0.50; n = 401).",
         f"{SHARE}: harmful (marked) 60 % to 100 % over 4 blocks, median 80 % (n = 401).",
     ]
 
@@ -133,8 +133,8 @@ def test_a_cosine_that_rounds_to_0_has_no_sign(travel_of):
     values = {"step_cosine_next": -0.001, "step_cosine_next_centred": -0.004}
     (fact,) = step_facts(travel_of(values), LABELS)
     assert fact == (
-        f"{NEXT}: harmful (marked) mean 0.00, from 0.00 to 0.00 (without centring: mean 0.00, and 0.00 in the last "
-        "pair, n = 401)."
+        f"{NEXT}: harmful (marked) mean 0.00, from 0.00 to 0.00 (without centring, the mean is 0.00, and the last "
+        "pair has 0.00; n = 401)."
     )
 
 
@@ -148,7 +148,7 @@ def test_both_means_are_over_the_same_blocks(travel_of):
     _, stream, *_ = step_facts(travel_of(RAW | CENTRED | TESTS | change), LABELS)
     assert stream == (
         f"{STREAM}: harmful (marked) mean 0.10, from -0.30 to 0.30 (significantly below 0 in 1 and above 0 in 1 of "
-        "3 blocks, without centring: mean 0.00, and 0.00 in the last block, n = 401)."
+        "3 blocks; without centring, the mean is 0.00, and the last block has 0.00; n = 401)."
     )
 
 

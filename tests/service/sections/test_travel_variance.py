@@ -7,7 +7,7 @@ from support.finished_runs import finished_run
 
 from theodolite.figures.travel_variance import budget_figure
 from theodolite.sections import travel
-from theodolite.sections.travel_variance import variance_facts, variance_table
+from theodolite.sections.travel_variance import variance_facts, variance_finding, variance_table
 from theodolite.store.result_reader import read_group
 
 LABELS = {"harmful": "harmful (marked)"}
@@ -47,6 +47,27 @@ def rows_of(values, labels=None):
 
 def test_the_growth_of_the_variance_is_divided_into_parts_that_add_up(travel_of):
     assert list(variance_facts(travel_of(BUDGET), LABELS)) == [f"{GROWTH}: harmful (marked) {WHOLE}."]
+
+
+GROWS = "The variance over {} prompts, summed over all features, grows from 1 to 11 after layer 3. Of this growth, "
+
+
+def test_the_finding_has_twice_the_covariance_of_each_branch(travel_of):
+    assert variance_finding(travel_of(BUDGET), LABELS) == (
+        f"{GROWS.format('harmful (marked)')}60 % is variance of the steps of attention and the MLP; 0 % is twice the "
+        "covariance of the steps of attention with the stream, and 40 % is twice the covariance of the steps of the "
+        "MLP with the stream. Block 3 alone gives 50 % (n = 401)."
+    )
+
+
+def test_the_finding_is_that_of_the_first_set_whose_variance_grows(travel_of):
+    falls = np.stack([np.full(4, 0.5), BUDGET["variance_post"]])[:, None]
+    values = travel_of(BUDGET | BLOCKS | {"variance_mid": np.nan, "variance_post": falls})
+    assert variance_finding(values, {**LABELS, "harmless": "harmless"}) == (
+        f"{GROWS.format('harmless')}70 % is variance of the steps of the block; 30 % is twice the covariance of the "
+        "steps of the block with the stream. Block 3 alone gives 50 % (n = 401)."
+    )
+    assert variance_finding(values, LABELS) == ""
 
 
 def test_the_table_has_the_parts_of_each_branch(travel_of):
