@@ -24,6 +24,7 @@ from theodolite.groups import READ_WHOLE
 from theodolite.query.curves import Curve, curve_frame, select_curves
 from theodolite.query.group_selection import GROUP_LABELS, select_direction, select_group
 from theodolite.query.heads import TOKEN_COLUMNS, Head, head_atlas, read_head
+from theodolite.query.prompts import Order, read_prompt_path, read_scored_prompts
 from theodolite.query.runs import describe_results
 from theodolite.sections.catalogue import draw_figure, section_items, shown_groups
 from theodolite.sections.conclusion import read_conclusion
@@ -33,7 +34,7 @@ from theodolite.store.result_reader import read_finished_table
 from theodolite.store.runs import Run
 from theodolite.store.runs import open_run as open_stored_run
 
-__all__ = ["GROUPS", "Head", "Labels", "RunReader", "html_table", "open_run"]
+__all__ = ["GROUPS", "Head", "Labels", "RunReader", "html_table", "open_run", "prompt_table"]
 
 GROUPS = READ_WHOLE
 """Result groups that `RunReader.group` returns; `curves`, `directions` and `heads` have their own methods."""
@@ -173,6 +174,45 @@ class RunReader(ABC):
         """Return a whole flat table; raises TableNotFoundError, whose message lists the existing tables."""
 
     @abstractmethod
+    def prompts(
+        self,
+        set: str,
+        *,
+        contrast: str | None = None,
+        site: str | None = None,
+        layer: int | None = None,
+        position: int | None = None,
+        order: Order = "sample",
+    ) -> pd.DataFrame:
+        """Return the prompts of a set with their held-out scores along the direction of a contrast, one row each.
+
+        The columns are `sample`, `text`, `n_tokens`, `status`, `error`, `score` and `margin`; the table's `attrs` have
+        the `place` of the scores, or None. A negative margin is a wrong classification.
+
+        Args:
+            set: name of the prompt set.
+            contrast: a contrast of the set; None selects the first one.
+            site: site in the block; None selects that of the largest AUROC.
+            layer: 0-based index of the block; None selects that of the largest AUROC.
+            position: token position from the end; None selects the last measured one.
+            order: `sample`, `margin` (worst classified first) or `-margin` (best classified first).
+
+        Raises:
+            SpecError: there is no such set, contrast, site, layer or position.
+        """
+
+    @abstractmethod
+    def prompt(
+        self, set: str, sample: int, *, contrast: str | None = None, position: int | None = None
+    ) -> pd.DataFrame:
+        """Return the held-out score and margin of one prompt at each depth, with quantiles of both sets' scores.
+
+        Raises:
+            SpecError: there is no such set, prompt, contrast or position, or the prompt has no score.
+            TableNotFoundError: the run has no scores of this set.
+        """
+
+    @abstractmethod
     def figure(self, name: str) -> go.Figure:
         """Return a figure by its name, which `section` lists; raises FigureNotFoundError."""
 
@@ -231,6 +271,24 @@ class _StoredRun(RunReader):
     def table(self, name: str) -> pd.DataFrame:
         return read_finished_table(self._run, name)
 
+    def prompts(
+        self,
+        set: str,
+        *,
+        contrast: str | None = None,
+        site: str | None = None,
+        layer: int | None = None,
+        position: int | None = None,
+        order: Order = "sample",
+    ) -> pd.DataFrame:
+        found = read_scored_prompts(self._run, set, contrast, site, layer, position, order=order)
+        return prompt_table(found.rows.to_dict("records"), vars(found.place) if found.place else None)
+
+    def prompt(
+        self, set: str, sample: int, *, contrast: str | None = None, position: int | None = None
+    ) -> pd.DataFrame:
+        return pd.DataFrame(read_prompt_path(self._run, set, sample, contrast, position)[0].to_dict("records"))
+
     def figure(self, name: str) -> go.Figure:
         return go.Figure(draw_figure(self._run, name))  # the caller owns the copy
 
@@ -269,6 +327,14 @@ def html_table(title: str, rows: Mapping[str, Any]) -> str:
     """Return a small HTML table for a notebook; names and values are escaped."""
     cells = "".join(f"<tr><th>{escape(name)}</th><td>{escape(str(value))}</td></tr>" for name, value in rows.items())
     return f"<table><caption>{escape(title)}</caption><tbody>{cells}</tbody></table>"
+
+
+def prompt_table(rows: Sequence[Mapping[Any, Any]], place: dict[str, Any] | None) -> pd.DataFrame:
+    """Return prompts as a table, which has the place of their scores in its attributes."""
+    columns = ["sample", "text", "n_tokens", "status", "error", "score", "margin"]
+    table = pd.DataFrame(rows, columns=columns).astype({"score": float, "margin": float})
+    table.attrs = {"place": place}
+    return table
 
 
 def _listed(given: Labels) -> list[Any]:

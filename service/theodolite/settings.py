@@ -89,6 +89,9 @@ class Settings(BaseSettings):
     hosts: list[str] = Field(
         default_factory=list, description="Host names of the service that requests may use, besides loopback."
     )
+    prompts_shown: bool = Field(
+        True, description="Whether the service sends the texts of prompts; their scores are sent in any case."
+    )
     results_cache_bytes: int = Field(48 * 2**20, ge=0, description="Size of the service's cache of results, in bytes.")
     remote_code_allowed: list[str] = Field(
         default_factory=list, description="Models whose own code may run if a spec requests it."

@@ -8,7 +8,7 @@ import anyio.to_thread
 from fastapi import FastAPI
 from fastapi.middleware.gzip import GZipMiddleware
 
-from theodolite.api import compare, groups, health, jobs, page, runs
+from theodolite.api import compare, groups, health, jobs, page, prompts, runs
 from theodolite.api.access import SECONDS_CACHED, Access
 from theodolite.api.connections import log_failed_accept, log_warnings_once_a_minute
 from theodolite.api.guards import Guard
@@ -46,7 +46,8 @@ def create_app(
     app.state.cache = Cache(settings.results_cache_bytes)
     app.state.access = Access(settings.store, open_without_tokens=open_without_tokens, seconds_cached=seconds_cached)
     add_handlers(app)
-    routers = (health.router, runs.router, groups.router, compare.router, jobs.router, jobs.spec_router, page.router)
+    of_runs = (prompts.router, runs.router)
+    routers = (health.router, *of_runs, groups.router, compare.router, jobs.router, jobs.spec_router, page.router)
     for router in routers:
         app.include_router(router)
     _describe_problems(app)

@@ -212,6 +212,58 @@ class TableRows(OfRun):
     next: str | None = Field(description="Cursor of the next page; null on the last page.")
 
 
+class ScorePlace(BaseModel):
+    """Where prompts are scored."""
+
+    contrast: str = Field(description="Contrast whose direction is used.", examples=["refusal"])
+    site: str = Field(description="Site in the block.", examples=["resid_mid"])
+    layer: int = Field(description="0-based index of the block.", examples=[29])
+    position: int = Field(description="Token position from the end; -1 is the last token.", examples=[-1])
+
+
+class PromptItem(BaseModel):
+    """A prompt and its held-out score."""
+
+    sample: int = Field(description="Index of the prompt in its set.", examples=[0])
+    text: str | None = Field(description="The prompt; null if the service does not show prompts.")
+    n_tokens: int = Field(description="Number of its tokens, template included.", examples=[46])
+    status: str = Field(description="ok or quarantined.", examples=["ok"])
+    error: str = Field(description="Reason of a quarantine; empty for other prompts.", examples=[""])
+    score: float | None = Field(
+        description="Distance from the midpoint of the two sets along the direction of the other folds, in pooled "
+        "standard deviations; positive on the side of the positive set; null without a score."
+    )
+    margin: float | None = Field(
+        description="The score with the sign of the prompt's own side; a negative margin is a wrong classification."
+    )
+
+
+class PromptPage(OfRun):
+    """A page of the prompts of a set."""
+
+    set: str = Field(description="Name of the prompt set.", examples=["harmful"])
+    place: ScorePlace | None = Field(description="Where the prompts are scored; null if they have no scores.")
+    total: int = Field(description="Number of selected prompts, over all pages.")
+    n_wrong: int = Field(description="Number of selected prompts with a negative margin, over all pages.")
+    items: list[PromptItem]
+    next: str | None = Field(description="Cursor of the next page; null on the last page.")
+
+
+class PromptAnswer(OfRun):
+    """One prompt's held-out scores along depth."""
+
+    set: str = Field(description="Name of the prompt set.", examples=["harmful"])
+    sample: int = Field(description="Index of the prompt in its set.", examples=[0])
+    text: str | None = Field(description="The prompt; null if the service does not show prompts.")
+    contrast: str = Field(description="Contrast whose direction is used.", examples=["refusal"])
+    position: int = Field(description="Token position from the end; -1 is the last token.", examples=[-1])
+    items: list[dict[str, Any]] = Field(
+        description="One row for each depth: site, layer, depth, score, margin, and the 5 % and 95 % quantiles of the "
+        "scores of both sets: low_positive, high_positive, low_negative, high_negative."
+    )
+    figure: dict[str, Any] = Field(description="The scores by depth, in Plotly's JSON.")
+
+
 class Finding(BaseModel):
     """The main result of a section."""
 

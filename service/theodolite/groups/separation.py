@@ -15,12 +15,18 @@ VARIABLES = (
     ),
 )
 
+SCORES_TABLE = "prompt_scores"
+"""The table with the held-out score of each prompt at each site and layer."""
+
+MOST_SCORED = 10_000
+"""Maximum number of prompts of a side in SCORES_TABLE, the first ones."""
+
 GROUP = Group(
     name="separation",
     title="Separation",
-    version=2,
+    version=3,
     variables=VARIABLES,
-    tables=("separation",),
+    tables=("separation", SCORES_TABLE),
     needs=frozenset({"prompts", "contrasts"}),
     per_side=frozenset({"folds"}),
     order=2,

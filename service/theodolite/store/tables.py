@@ -12,16 +12,23 @@ import pandas as pd
 from theodolite.errors import RunDamagedError
 
 
-def encode_table(frame: pd.DataFrame) -> bytes:
-    """Return a table as Parquet bytes; fastparquet writes only files, so the function uses a temporary one."""
+def encode_table(frame: pd.DataFrame, row_groups: Sequence[int] = ()) -> bytes:
+    """Return a table as Parquet bytes; fastparquet writes only files, so the function uses a temporary one.
+
+    Args:
+        frame: the table.
+        row_groups: index of the first row of each row group; a reader with filters decodes only row groups that match.
+    """
     with tempfile.TemporaryDirectory() as folder:
-        append_table(Path(folder) / "table.parquet", frame)
-        return (Path(folder) / "table.parquet").read_bytes()
+        path = Path(folder) / "table.parquet"
+        append_table(path, frame, row_groups)
+        return path.read_bytes()
 
 
-def append_table(path: Path, frame: pd.DataFrame) -> None:
-    """Write a table to a local file; append its rows as one more row group if the file exists."""
-    fastparquet.write(str(path), frame, compression="ZSTD", write_index=False, append=path.exists())
+def append_table(path: Path, frame: pd.DataFrame, row_groups: Sequence[int] = ()) -> None:
+    """Write a table to a local file; if the file exists, append its rows as another row group."""
+    options = {"row_group_offsets": list(row_groups)} if row_groups else {}
+    fastparquet.write(str(path), frame, compression="ZSTD", write_index=False, append=path.exists(), **options)
 
 
 def table_key(name: str) -> str:

@@ -1,6 +1,7 @@
 """The arrays of `separation` equal their definitions, written out on the captured arrays."""
 
 import numpy as np
+import pytest
 from scipy.stats import binomtest, norm
 from sklearn.metrics import roc_auc_score
 from support.analysing import analyse
@@ -18,7 +19,8 @@ from support.result_cases import (
 )
 from support.stored import store_run
 
-from theodolite.store.result_reader import read_group
+from theodolite.store.result_reader import read_finished_table, read_group
+from theodolite_jobs.results import separation_scores
 from theodolite_jobs.statistics.bands import simultaneous_quantile
 from theodolite_jobs.statistics.separation import Folds, fisher_ratio
 
@@ -177,3 +179,33 @@ def test_a_shared_first_token_separates_nothing(tmp_path):
         assert (curves[f"{prefix}variance_max"] == 0).all()
         np.testing.assert_allclose(curves[f"{prefix}cosine_of_means_debiased"], 1, atol=1e-12)
     assert (curves["difference_norm"] == 0).all()
+
+
+@pytest.mark.parametrize("name", ["refusal", "unpaired", "subject"])
+def test_the_table_has_the_held_out_score_of_each_prompt(surveyed, name):
+    table = read_finished_table(surveyed.run, "prompt_scores", [("contrast", "==", name)])
+    sides, paired = [CONTRASTS[name][side] for side in ("positive", "negative")], CONTRASTS[name]["paired"]
+    excluded = [sample for side in sides for sample in QUARANTINED.get(side, {})] if paired else []
+    indices = [surveyed.usable(side, excluded) for side in sides]
+    p, q = (surveyed.at(side, "resid_mid", -1, 2, excluded) for side in sides)
+    at = (table["position"] == -1) & (table["site"] == "resid_mid") & (table["layer"] == 2)
+    for side, prompt_set, samples, scores in zip(
+        ("positive", "negative"), sides, indices, held_out_scores(p, q, *indices), strict=True
+    ):
+        rows = table[at & (table["side"] == side)]
+        assert set(rows["set"]) == {prompt_set}
+        assert rows["sample"].tolist() == list(samples)
+        np.testing.assert_allclose(rows["score"], scores, rtol=1e-9, atol=1e-12)
+
+
+def test_the_table_has_each_place_once_and_the_first_prompts_alone(surveyed, monkeypatch):
+    group, table = read_group(surveyed.run, "separation"), read_finished_table(surveyed.run, "prompt_scores")
+    assert not table.duplicated(["contrast", "position", "site", "layer", "side", "sample"]).any()
+    counts = table.groupby(["contrast", "position", "side"]).size()
+    for (name, position, side), count in counts.items():
+        n = int(group[f"n_{side}"].sel(contrast=name, position=position))
+        assert count == n * len(SEQUENTIAL) * LAYERS
+    monkeypatch.setattr(separation_scores, "MOST_SCORED", 3)
+    analyse(surveyed.run, CONTRASTS | {"more": contrast("good", "bad")}, None, silent, requested={"separation"})
+    few = read_finished_table(surveyed.run, "prompt_scores", [("contrast", "==", "more")])
+    assert few.groupby(["position", "site", "layer", "side"]).size().tolist() == [3] * (2 * 2 * LAYERS * 2)

@@ -10,6 +10,7 @@ import { Stage } from "./stage.js";
 // The tabs of other groups show only their sections.
 const OPENERS = {
   overview: async () => openOverview,
+  prompts: async () => (await import("./prompts.js")).openPrompts,
   curves: async () => (await import("./curves.js")).openCurves,
   heads: async () => (await import("./heads.js")).openHeads,
 };
@@ -33,7 +34,8 @@ async function open(node, signal, id) {
     if (signal.aborted) return null;
     document.title = `${run.model.name} · Theodolite`;
     const offered = groups.filter((group) => names.includes(group.name));
-    const tabs = new Tabs(run, [{ name: "overview", title: "Overview" }, ...offered], signal);
+    const prompts = names.length > 0 && Object.keys(run.sets).length > 0 ? [{ name: "prompts", title: "Prompts" }] : [];
+    const tabs = new Tabs(run, [{ name: "overview", title: "Overview" }, ...prompts, ...offered], signal);
     node.replaceChildren(title(run), tabs.list, tabs.panel);
     return tabs;
   } catch (error) {

@@ -1,0 +1,108 @@
+"""Prompts of a set with their held-out scores."""
+
+import numpy as np
+import pandas as pd
+import pytest
+from support.serving import surveyed_run
+
+from theodolite.errors import SpecError, TableNotFoundError
+from theodolite.query.prompts import Place, read_prompt_path, read_scored_prompts
+from theodolite.store.result_reader import read_finished_table, read_group
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory):
+    return surveyed_run(tmp_path_factory.mktemp("prompts"))
+
+
+def scores_at(run, place):
+    return read_finished_table(run, "prompt_scores", [(name, "==", value) for name, value in vars(place).items()])
+
+
+def test_the_default_is_the_first_contrast_where_its_auroc_is_largest(run):
+    place = read_scored_prompts(run, "harmful").place
+    auroc = read_group(run, "separation")["auroc"].sel(contrast="refusal", position=-1)
+    assert (place.contrast, place.position) == ("refusal", -1)
+    assert float(auroc.sel(site=place.site, layer=place.layer)) == float(auroc.max())
+
+
+def test_scores_are_in_pooled_standard_deviations_and_margins_have_the_sign_of_the_own_side(run):
+    place = Place("refusal", "resid_mid", 2, -2)
+    stored = scores_at(run, place)
+    variances = [stored[stored["side"] == side]["score"].var() for side in ("positive", "negative")]
+    for prompt_set, sign in (("harmful", 1), ("harmless", -1)):
+        found = read_scored_prompts(run, prompt_set, **vars(place))
+        own = stored[stored["set"] == prompt_set]["score"].to_numpy() / np.sqrt(np.mean(variances))
+        assert found.place == place
+        np.testing.assert_allclose(found.rows["score"], own)
+        np.testing.assert_allclose(found.rows["margin"], sign * own)
+    n_right = sum(
+        (read_scored_prompts(run, one, **vars(place)).rows["margin"] > 0).sum() for one in ("harmful", "harmless")
+    )
+    accuracy = read_group(run, "separation")["accuracy"].sel(contrast="refusal", site="resid_mid", layer=2, position=-2)
+    assert n_right == round(19 * float(accuracy))
+
+
+@pytest.mark.parametrize(("order", "sign"), [("margin", 1), ("-margin", -1)])
+def test_prompts_are_ordered_by_their_margin(run, order, sign):
+    margins = read_scored_prompts(run, "harmless", order=order).rows["margin"].to_numpy()
+    assert (np.diff(sign * margins) >= 0).all()
+
+
+def test_only_prompts_with_a_text_are_found_in_any_case(run):
+    texts = read_scored_prompts(run, "harmful").rows["text"]
+    wanted = texts.iloc[3]
+    found = read_scored_prompts(run, "harmful", containing=wanted.upper()).rows
+    assert found["text"].tolist() == [text for text in texts if wanted.casefold() in text.casefold()]
+    assert read_scored_prompts(run, "harmful", containing="no such words [").rows.empty
+
+
+def test_a_path_has_every_depth_and_the_quantiles_of_both_sets(run):
+    path, place = read_prompt_path(run, "nouns", 2, "subject")
+    assert place.contrast == "subject"
+    assert path["depth"].tolist() == list(range(8))
+    at = scores_at(run, Place("subject", "resid_mid", 1, -1))
+    deviation = np.sqrt(at.groupby("side")["score"].var().mean())
+    row = path[(path["site"] == "resid_mid") & (path["layer"] == 1)].iloc[0]
+    own = at[(at["set"] == "nouns") & (at["sample"] == 2)]["score"].item() / deviation
+    assert row["score"] == pytest.approx(own)
+    for side in ("positive", "negative"):
+        expected = at[at["side"] == side]["score"].quantile([0.05, 0.95]).to_numpy() / deviation
+        np.testing.assert_allclose(row[[f"low_{side}", f"high_{side}"]].to_numpy(float), expected)
+
+
+@pytest.mark.parametrize(
+    ("choices", "message"),
+    [
+        ({"prompt_set": "none"}, "set: tiny-0 has no 'none'; it has harmful, harmless, nouns"),
+        ({"contrast": "subject"}, "contrast: tiny-0 has no 'subject' with scores; it has refusal"),
+        ({"site": "attn_out"}, "site: tiny-0 has no 'attn_out' with scores; it has resid_pre, resid_mid"),
+        ({"layer": 9}, "layer: tiny-0 has no 9 with scores; it has 0 to 3"),
+        ({"position": -3}, "position: tiny-0 has no -3 with scores; it has -2, -1"),
+    ],
+)
+def test_a_wrong_choice_is_refused_with_the_allowed_ones(run, choices, message):
+    with pytest.raises(SpecError, match=message):
+        read_scored_prompts(run, **{"prompt_set": "harmful", **choices})
+
+
+def test_a_prompt_that_does_not_exist_or_has_no_score_is_refused(run, monkeypatch):
+    with pytest.raises(SpecError, match="sample: harmful has no 10; it has 0 to 9"):
+        read_prompt_path(run, "harmful", 10)
+    nothing = read_finished_table(run, "prompt_scores").iloc[:0]
+    monkeypatch.setattr("theodolite.query.prompts.read_finished_table", lambda *_: nothing)
+    with pytest.raises(SpecError, match="prompt 1 of harmful has no score"):
+        read_prompt_path(run, "harmful", 1)
+
+
+def test_a_run_without_scores_has_its_prompts_and_says_how_to_get_scores(run, monkeypatch):
+    monkeypatch.setattr("theodolite.query.prompts.finished_tables", lambda _run: [])
+    found = read_scored_prompts(run, "harmful", order="margin")
+    assert found.place is None
+    assert found.rows["sample"].tolist() == list(range(10))
+    assert found.rows["margin"].isna().all()
+    assert isinstance(found.rows, pd.DataFrame)
+    with pytest.raises(TableNotFoundError, match="theodolite analyse tiny-0"):
+        read_scored_prompts(run, "harmful", "refusal")
+    with pytest.raises(TableNotFoundError, match="no scores of the prompts of harmful"):
+        read_prompt_path(run, "harmful", 1)
