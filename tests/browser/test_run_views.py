@@ -6,8 +6,10 @@ import pytest
 from playwright.sync_api import Page, expect
 from support.browsing import HOSTILE, drawn, hash_of, holds, opened, served, settle
 
+from theodolite.query.prompts import read_scored_prompts
 from theodolite.settings import Settings
 from theodolite.spec_file import parse_spec
+from theodolite.store.runs import open_run
 from theodolite_jobs.progress import Console
 from theodolite_jobs.survey import survey
 
@@ -15,6 +17,7 @@ pytestmark = pytest.mark.browser
 
 TABS = {
     "Overview": 1,
+    "Prompts": 0,
     "Curves": 1,
     "Separation": 3,
     "Shape and similarity": 4,
@@ -59,6 +62,7 @@ def test_tabs_that_a_run_lacks_are_not_offered(page, address):
     settle(page)
     assert page.get_by_role("tab").all_inner_texts() == [
         "Overview",
+        "Prompts",
         "Curves",
         "Separation",
         "Shape and similarity",
@@ -74,7 +78,13 @@ def test_arrow_keys_go_through_the_tabs_and_leave_no_step_for_back(page, address
     page.goto(f"{address}/#/runs/tiny-0")
     settle(page)
     page.get_by_role("tab", name="Overview").focus()
-    for key, name in (("ArrowRight", "curves"), ("End", "travel"), ("ArrowRight", "overview"), ("ArrowLeft", "travel")):
+    for key, name in (
+        ("ArrowRight", "prompts"),
+        ("ArrowRight", "curves"),
+        ("End", "travel"),
+        ("ArrowRight", "overview"),
+        ("ArrowLeft", "travel"),
+    ):
         page.keyboard.press(key)
         expect(page.locator("[role=tab]:focus")).to_have_attribute("data-tab", name)
         expect(page.locator("[role=tab]:focus")).to_have_attribute("aria-selected", "true")
@@ -175,6 +185,34 @@ def test_a_run_that_is_not_complete_says_how_far_it_is(page, address, noise):
     expect(page.get_by_role("tabpanel")).to_contain_text("not complete; its state is captured")
     expect(page.get_by_role("tabpanel")).to_contain_text("harmful 3 of 3")
     assert page.get_by_role("tab").all_inner_texts() == ["Overview"]
+
+
+def test_prompts_are_sorted_filtered_and_hidden_until_a_click(page, address, store):
+    text = read_scored_prompts(open_run(store[0], "tiny-0"), "harmful", order="margin").rows["text"].iloc[0]
+    page.goto(f"{address}/#/runs/tiny-0/prompts")
+    settle(page)
+    rows = page.get_by_role("region", name="Prompts of harmful").locator("tbody tr")
+    expect(rows).to_have_count(10)
+    margins = [float(row.locator("td").nth(3).inner_text()) for row in rows.all()]
+    assert margins == sorted(margins)
+    assert text not in page.locator("main").inner_text()
+    page.get_by_label("show the texts").check()
+    expect(rows.first).to_contain_text(text)
+    page.get_by_label("contains the text").fill(text)
+    page.get_by_label("contains the text").press("Enter")
+    holds(page, "text=")
+    expect(rows.first).to_contain_text(text)
+    rows.first.get_by_role("link").click()
+    holds(page, "prompt=")
+    settle(page)
+    assert drawn(page) == 1
+    expect(page.get_by_role("region", name="Scores of one prompt")).to_contain_text(text)
+    page.get_by_label("contains the text").fill("")
+    page.get_by_label("contains the text").press("Enter")
+    page.get_by_label("set", exact=True).select_option("nouns")
+    holds(page, "set=nouns")
+    settle(page)
+    expect(page.get_by_role("region", name="Prompts of nouns").locator("tbody tr")).to_have_count(6)
 
 
 def test_figures_can_be_taken_away(page, address):
