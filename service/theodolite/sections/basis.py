@@ -93,12 +93,12 @@ def _finding(
         counted = _better(values, one)
         better = f" (better in {counted[0]} of {counted[2]} layers)" if counted else ""
         texts.append(
-            f"of {of}, an orthogonal map with one scale explains {orthogonal}, an affine map {affine}{better}, and the "
-            f"input plus a constant {identity}"
+            f"{of[0].upper()}{of[1:]}: an orthogonal map with one scale explains {orthogonal}, an affine map {affine}"
+            f"{better}, the input plus a constant {identity}."
         )
     return (
-        f"Shares of the variance of held-out outputs that fitted maps of the inputs explain ({labels[name]}, n = "
-        f"{int(values['n_samples'])}, medians over layers): {'; '.join(texts)}."
+        "Maps from inputs to outputs, fitted on other prompts, explain these shares of the variance of held-out "
+        f"outputs ({labels[name]}, n = {int(values['n_samples'])}, medians over layers). {' '.join(texts)}"
     )
 
 

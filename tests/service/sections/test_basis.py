@@ -96,24 +96,22 @@ def test_the_number_of_directions_is_the_median_over_layers(section_of):
 
 
 SHARES = (
-    "Shares of the variance of held-out outputs that fitted maps of the inputs explain (harmful, n = 40, medians over "
-    "layers): "
+    "Maps from inputs to outputs, fitted on other prompts, explain these shares of the variance of held-out outputs "
+    "(harmful, n = 40, medians over layers). "
 )
-EXPLAINED = (
-    "of {}, an orthogonal map with one scale explains 80 %, an affine map 90 %{}, and the input plus a constant 50 %"
-)
+EXPLAINED = "{}: an orthogonal map with one scale explains 80 %, an affine map 90 %{}, the input plus a constant 50 %."
 
 
 def test_the_finding_has_the_shares_of_three_maps_through_each_sublayer(section_of):
     data = group(r_squared_gain_mlp_low=[0.06, -0.01, -0.2, 0.0])
     better = [" (better in 4 of 4 layers)", " (better in 1 of 4 layers)"]
-    texts = [EXPLAINED.format(*one) for one in zip(("attention", "the MLP"), better, strict=True)]
-    assert section_of(data).finding == f"{SHARES}{'; '.join(texts)}."
+    texts = [EXPLAINED.format(*one) for one in zip(("Attention", "The MLP"), better, strict=True)]
+    assert section_of(data).finding == f"{SHARES}{' '.join(texts)}"
     block = section_of(group(sublayers=("block",)))
-    assert block.finding == f"{SHARES}{EXPLAINED.format('the block', better[0])}."
+    assert block.finding == f"{SHARES}{EXPLAINED.format('The block', better[0])}"
     older = data.drop_vars([name for name in data if "gain" in name])
-    unknown = "; ".join(EXPLAINED.format(of, "") for of in ("attention", "the MLP"))
-    assert section_of(older).finding == f"{SHARES}{unknown}."
+    unknown = " ".join(EXPLAINED.format(of, "") for of in ("Attention", "The MLP"))
+    assert section_of(older).finding == f"{SHARES}{unknown}"
     assert section_of(group(sublayers=())).finding == ""
 
 
