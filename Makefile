@@ -2,7 +2,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: help demo test test-fast test-slow coverage chaos lint check docs bench bench-heads bench-statistics bench-api bench-driver bench-pipeline bench-million \
+.PHONY: help demo test test-fast test-slow coverage chaos lint check docs figures bench bench-heads bench-statistics bench-api bench-driver bench-pipeline bench-million \
 	up down images push rehearse rehearse-containers rehearse-hosts rehearse-slurm clean
 
 help: ## list the targets
@@ -58,6 +58,11 @@ docs: .venv/ready ## run the examples of the documentation and build it as a sit
 	@$(BIN)/python -m pytest -q --doctest-glob='*.md' docs
 	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 	@echo "The documentation: site/index.html"
+
+STORE ?= theodolite-store
+
+figures: .venv/ready ## take the pictures of the documentation from the demo's run (STORE=…; needs Chromium)
+	@$(BIN)/python docs/pictures.py $(STORE)
 
 bench: .venv/ready ## capture speed compared with plain Hugging Face and other tools, as JSON
 	@$(BIN)/python benchmarks/capture.py

@@ -1,0 +1,83 @@
+"""Take the pictures of the documentation: views of the page that show the newest run of the demo.
+
+The first argument is a store with that run. `make figures` runs this program.
+"""
+
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Literal
+
+from playwright.sync_api import Browser, ViewportSize, expect, sync_playwright
+
+from theodolite.query.runs import summaries
+
+FOLDER = Path(__file__).with_name("pictures")
+WIDE, PHONE = ViewportSize(width=1280, height=860), ViewportSize(width=400, height=860)
+PATIENCE = 120_000  # milliseconds
+
+Scheme = Literal["light", "dark"]
+
+PICTURES = {
+    "overview": ("", WIDE, "light", None),
+    "prompts": ("/prompts?prompt=59", WIDE, "light", ".card"),
+    "curves": ("/curves", WIDE, "light", "figure"),
+    "curves-dark": ("/curves", WIDE, "dark", "figure"),
+    "separation": ("/separation", WIDE, "dark", "figure"),
+    "heads": ("/heads?circuit=vo&layer=27&head=2", WIDE, "light", "figure"),
+    "words": ("/words", WIDE, "dark", "figure"),
+    "phone": ("", PHONE, "light", None),
+}
+"""The tab of the run, the size of the window, the colours, and what to scroll to, for each picture."""
+
+
+def main() -> None:
+    """Take all pictures; fails if the store has no complete run of the demo."""
+    store = sys.argv[1]
+    demos = [run["run_id"] for run in summaries(store) if run["name"] == "demo" and run["state"] == "complete"]
+    if not demos:
+        sys.exit(f"{store} has no complete run of the demo; run `make demo` first")
+    FOLDER.mkdir(exist_ok=True)
+    with served(store) as address, sync_playwright() as playwright:
+        browser = playwright.chromium.launch(
+            executable_path=shutil.which("chromium") or shutil.which("google-chrome"),
+            args=["--no-sandbox", "--use-angle=swiftshader", "--enable-unsafe-swiftshader"],
+        )
+        for name, (view, *options) in PICTURES.items():
+            take(browser, f"{address}/#/runs/{demos[0]}{view}", FOLDER / f"{name}.png", *options)
+        comparison = f"{address}/#/compare?run={demos[0]}&statistic=auroc"
+        take(browser, comparison, FOLDER / "compare.png", WIDE, "light", None)
+        browser.close()
+
+
+@contextmanager
+def served(store: str) -> Iterator[str]:
+    """Serve a store on a free port, and yield the address."""
+    command = [str(Path(sys.executable).with_name("theodolite")), "serve", "--store", store, "--port", "0"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        yield process.stdout.readline().rpartition(" at ")[2].split()[0]
+        process.terminate()
+
+
+def take(browser: Browser, address: str, file: Path, size: ViewportSize, scheme: Scheme, scroll_to: str | None) -> None:
+    """Open a view, wait until it is drawn, scroll to an element of it, and save what the window shows."""
+    context = browser.new_context(viewport=size, color_scheme=scheme, reduced_motion="reduce")
+    page = context.new_page()
+    page.goto(address)
+    expect(page.locator("main h1")).to_have_count(1, timeout=PATIENCE)
+    page.wait_for_timeout(500)
+    expect(page.locator(".waiting, [aria-busy]")).to_have_count(0, timeout=PATIENCE)
+    if scroll_to:
+        page.locator(f"main {scroll_to}").first.evaluate("node => scrollTo(0, node.offsetTop - 70)")
+        page.wait_for_timeout(500)
+    page.screenshot(path=file)
+    context.close()
+    print(file)
+
+
+if __name__ == "__main__":
+    main()
