@@ -68,3 +68,21 @@ def test_little_is_sent_until_the_first_picture(browser, noise, address, store):
         settle(page)
     assert sum(sent) < 6 * 2**20
     assert noise == []
+
+
+def test_the_user_chooses_the_colours_and_figures_follow(browser, noise, address):
+    ink = "getComputedStyle(document.querySelector('main .js-plotly-plot .xtick text')).fill"
+    with opened(browser, noise, color_scheme="light") as page:
+        page.goto(f"{address}/#/runs/tiny-0/curves")
+        settle(page)
+        assert page.evaluate(ink) == "rgb(29, 33, 39)"
+        page.get_by_role("button", name="Dark", exact=True).click()
+        expect(page.locator("html")).to_have_attribute("data-theme", "dark")
+        page.wait_for_function(f"{ink} === 'rgb(230, 233, 238)'")
+        page.reload()
+        expect(page.locator("html")).to_have_attribute("data-theme", "dark")
+        page.get_by_role("button", name="Light", exact=True).click()
+        assert page.evaluate("localStorage.length") == 0  # the choice is that of the system again
+        page.emulate_media(color_scheme="dark")
+        expect(page.locator("html")).to_have_attribute("data-theme", "dark")
+    assert noise == []

@@ -88,7 +88,8 @@ def _finding(
     texts = []
     for one, of in sublayers.items():
         orthogonal, affine, identity = (
-            percent(values[f"r_squared_{kind}_{one}"].median(), 0) for kind in ("orthogonal", "affine", "identity")
+            percent(_used(values, f"r_squared_{kind}", one).median(), 0)
+            for kind in ("orthogonal", "affine", "identity")
         )
         counted = _better(values, one)
         better = f" (better in {counted[0]} of {counted[2]} layers)" if counted else ""
@@ -98,7 +99,8 @@ def _finding(
         )
     return (
         "Maps from inputs to outputs, fitted on other prompts, explain these shares of the variance of held-out "
-        f"outputs ({labels[name]}, n = {int(values['n_samples'])}, medians over layers). {' '.join(texts)}"
+        f"outputs, in the directions in which these prompts differ ({labels[name]}, n = {int(values['n_samples'])}, "
+        f"medians over layers). {' '.join(texts)}"
     )
 
 
@@ -139,7 +141,7 @@ def _facts(
 def _outputs(values: xr.Dataset, sublayer: str) -> str:
     """Return R² of the three maps, and in how many layers the affine one is better or worse than the orthogonal one."""
     maps = {"affine": "affine map", "orthogonal": "orthogonal map", "identity": "identity"}
-    numbers = (f"{text} {_median(values, f'r_squared_{name}_{sublayer}')}" for name, text in maps.items())
+    numbers = (f"{text} {_median_r_squared(values, name, sublayer)}" for name, text in maps.items())
     text = f"{', '.join(numbers)} ("
     if counted := _better(values, sublayer):
         better, worse, layers = counted
@@ -163,8 +165,8 @@ def _better(values: xr.Dataset, sublayer: str) -> tuple[int, int, int] | None:
 
 
 def _steps(values: xr.Dataset, sublayer: str) -> str:
-    permuted = _median(values, f"r_squared_permuted_{sublayer}")
-    return f"{_median(values, f'r_squared_step_{sublayer}')} (permuted steps give {permuted})"
+    permuted = _median_r_squared(values, "permuted", sublayer)
+    return f"{_median_r_squared(values, 'step', sublayer)} (permuted steps give {permuted})"
 
 
 def _isometry(values: xr.Dataset, sublayer: str) -> str:
@@ -191,6 +193,15 @@ def _dimensions(values: xr.Dataset, sublayer: str) -> float:
 def _narrow(values: xr.Dataset, sublayer: str) -> str:
     n_narrow = int((values[f"leading_share_{sublayer}"] >= _ONE_DIRECTION).sum())
     return f"{n_narrow} of {int(np.isfinite(values[f'r_squared_affine_{sublayer}']).sum())}" if n_narrow else ""
+
+
+def _median_r_squared(values: xr.Dataset, kind: str, sublayer: str) -> str:
+    return number(_used(values, f"r_squared_{kind}", sublayer).median(), 3)
+
+
+def _used(values: xr.Dataset, statistic: str, sublayer: str) -> xr.DataArray:
+    """Return a statistic of a sublayer, NaN in layers whose input does not vary."""
+    return values[f"{statistic}_{sublayer}"].where(values[f"r_squared_affine_{sublayer}"] != 0)
 
 
 def _median(values: xr.Dataset, statistic: str, digits: int = 3) -> str:

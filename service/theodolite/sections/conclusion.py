@@ -100,7 +100,8 @@ def _rests_on(run: Run) -> Iterator[str]:
         yield (
             f"On {parity['prompts']} probe prompts, captured activations differ from those of plain Hugging Face "
             f"transformers with the same weights by at most {parity['max_error']:.1e} of their norm (allowed: "
-            f"{parity['bound']:.0e}), in {parity['dtype']} on {parity['device']}. Statistics are computed in float64."
+            f"{parity['bound']:.0e}), in {parity['dtype']} on {parity['device']}. Statistics are computed in float64, "
+            "except copying scores, rankings of tokens and angles to all tokens (float32)."
         )
 
 
@@ -132,8 +133,8 @@ def _limits(run: Run, found: Sequence[Finding]) -> Iterator[str]:
         )
     if "separation" in groups and untrained_twin(run) is None:
         yield (
-            "An untrained model may separate the sets too, because their words differ; no untrained twin was surveyed "
-            "(weights: random)."
+            "An untrained model may separate the sets too, because their words differ; no untrained twin was surveyed. "
+            "(A spec with model: {weights: random} surveys one.)"
         )
     if sinks := [name for name in sets if is_first_token(run, name, max(sets[name].positions))]:
         yield f"Statistics of {' and '.join(sinks)} describe the first token, in many models an attention sink."

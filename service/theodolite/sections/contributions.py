@@ -14,6 +14,7 @@ from theodolite.query.first_tokens import set_labels
 from theodolite.query.heads import head_name
 from theodolite.sections.parts import (
     CHANCE,
+    LARGEST,
     SIDES,
     Figure,
     Section,
@@ -60,19 +61,19 @@ def _section(run: Run, contributions: xr.Dataset, contrast: str) -> Section | No
     name = f"contributions.{contrast}"
     pale = np.isin(values["layer"], _unreliable(run, contrast)).tolist()
     maps = {
-        "share": ("heads: share of the separation", values["head_share"], None),
+        "share": ("heads: share of the distance of the means", values["head_share"], None),
         "z": ("heads: z of the share", values["head_z"], None),
         "standardised": ("heads: standardised difference", values["head_standardised"], pale),
     }
     return Section(
         title,
         list(_facts(values, _reliable_standardised(run, values, contrast))),
-        [Figure(name, "Shares of the separation by layer", partial(contributions_figure, values))],
+        [Figure(name, "Shares of the distance of the means by layer", partial(contributions_figure, values))],
         [
             Figure(f"{name}.{key}", caption, partial(head_map, of_heads, caption, signed=True, pale=faded), "vo")
             for key, (caption, of_heads, faded) in maps.items()
         ],
-        notes=[CHANCE, *same_token_notes(run, [sides[side] for side in SIDES], labels, position)],
+        notes=[CHANCE, LARGEST, *same_token_notes(run, [sides[side] for side in SIDES], labels, position)],
         how_to_read=_HOW_TO_READ,
         finding=_finding(values),
     )
@@ -97,7 +98,7 @@ def _why_missing(values: xr.Dataset) -> str:
     if not np.isfinite(values["head_difference"]).any():
         return "There are no contributions: in post-norm models the stream is not a sum of what heads and MLPs add."
     return (
-        "There are no shares of the separation after the last block: they need all layers, resid_pre of the first "
+        "There are no shares of the distance after the last block: they need all layers, resid_pre of the first "
         "block and the output of the last block."
     )
 
@@ -121,14 +122,14 @@ def _facts(values: xr.Dataset, of_heads: xr.Dataset) -> Iterator[str]:
         texts[name] = f"{whole} (permuted labels give {permuted})"
     yield (
         f"Shares of the distance of the means after the last block ({float(values['final_difference']):.3g}): "
-        f"{listed(texts)}."
+        f"{listed(texts)}. These totals are not tested."
     )
     largest = {"head": _largest(values, "head"), "MLP": _largest(values, "mlp")}
     yield f"Largest share of a single part: {listed(largest)}."
     passed = {"heads": _passed(values, "head"), "MLPs": _passed(values, "mlp")}
     yield (
         f"Parts whose share exceeds their share with permuted labels (family-wise p of at most {LEVEL} over all heads, "
-        f"MLPs and the input of the first block): {listed(passed)}. This tests how the separation is divided among the "
+        f"MLPs and the input of the first block): {listed(passed)}. This tests how the distance is divided among the "
         "parts, not whether a part separates the sets."
     )
     standardised = abs(of_heads["head_standardised"])

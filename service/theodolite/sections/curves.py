@@ -20,11 +20,13 @@ from theodolite.sections.parts import (
     SIDES,
     Figure,
     Section,
+    has_common_token,
     labelled,
     last_position,
     layer_of,
     leaves_out_end,
     listed,
+    others_text,
     percent,
     point_text,
     same_token_notes,
@@ -89,7 +91,7 @@ def _section(
         ],
         notes=[BRACKETS, BAND, LARGEST, *same_token_notes(run, [view.positive, view.negative], labels, position)],
         how_to_read=_HOW_TO_READ,
-        finding=_finding(_shown(curves, view), view, prompts, labels) if position == last_position(curves) else "",
+        finding=_finding(run, _shown(curves, view), view, prompts, labels) if position == last_position(curves) else "",
     )
 
 
@@ -98,17 +100,20 @@ def _shown(curves: xr.Dataset, view: ContrastView) -> xr.Dataset:
     return curves.sel(contrast=view.contrast, position=view.position, site=shown_sites(curves))
 
 
-def _finding(values: xr.Dataset, view: ContrastView, prompts: str, labels: Mapping[str, str]) -> str:
+def _finding(run: Run, values: xr.Dataset, view: ContrastView, prompts: str, labels: Mapping[str, str]) -> str:
     """Return the smallest debiased cosine of the two means, and where it is."""
     debiased = along_depth(values[_COSINE])
     if not np.isfinite(debiased).any():
         return ""
     smallest = int(np.nanargmin(debiased.values))
+    common = ""
+    if has_common_token(run, [view.positive, view.negative], view.position):
+        common = " Both sets have the same token at this position, which alone makes the means similar."
     return (
         f"The debiased cosine between the mean activations of {labels[view.positive]} and {labels[view.negative]} is "
         f"smallest at {layer_of(debiased, smallest)}{_last_depth(debiased, smallest)}: "
         f"{point_text(values, _COSINE, smallest, '.4f', band=True)} ({prompts}; equal directions give 1)."
-        f"{' The curves end before the output of the last block.' if leaves_out_end(values) else ''}"
+        f"{common}{' The curves end before the output of the last block.' if leaves_out_end(values) else ''}"
     )
 
 
@@ -189,6 +194,7 @@ def _cosine_facts(values: xr.Dataset, prompts: str) -> list[str]:
         facts.append(
             f"Smallest debiased cosine of means: {point_text(values, _COSINE, smallest, '.4f', band=True)} at "
             f"{layer_of(debiased, smallest)}{_last_depth(debiased, smallest)} ({prompts}; equal directions give 1)."
+            f"{others_text(values, _COSINE, smallest)}"
         )
         if smallest != last and np.isfinite(debiased[last]):
             facts.append(

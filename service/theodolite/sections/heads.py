@@ -19,6 +19,7 @@ from theodolite.store.result_reader import read_group
 from theodolite.store.runs import Run
 
 _LISTED_LAYERS = 6  # more are not listed in a sentence
+_TESTS = 8  # four sides, for larger and for smaller alignments
 _ALIGNMENT_NOTES = (
     "each side of the heads is tested by itself, for larger and for smaller alignments; p is not corrected for these "
     "eight tests. With Bonferroni's correction, only a p of at most 0.05/8 ≈ 0.006 is significant",
@@ -220,11 +221,13 @@ def _alignment(tests: xr.Dataset) -> str:
 
 
 def _passing(p: xr.DataArray) -> str:
-    """Return the number of heads that pass a test, and their layers if these are few."""
+    """Return the number of heads that pass a test, their layers if these are few, and how many pass eight tests."""
     layers = p["layer"].values[(p <= LEVEL).any("head").values].tolist()
-    where = f"layer{'s' if len(layers) > 1 else ''} {', '.join(map(str, layers))}"
-    many = str(np.count_nonzero(p <= LEVEL))
-    return f"{many} ({where})" if 0 < len(layers) <= _LISTED_LAYERS else many
+    many, strict = (np.count_nonzero(p <= level) for level in (LEVEL, LEVEL / _TESTS))
+    if not many:
+        return "0"
+    where = f"layer{'s' if len(layers) > 1 else ''} {', '.join(map(str, layers))}; " * (len(layers) <= _LISTED_LAYERS)
+    return f"{many} ({where}{strict} with Bonferroni's correction)"
 
 
 def _alignment_tables(heads: xr.Dataset, directions: xr.Dataset | None) -> Iterator[Table]:

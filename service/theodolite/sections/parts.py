@@ -21,9 +21,10 @@ BRACKETS = "numbers in square brackets are 95 % intervals"
 """Note of sections whose sentences have intervals."""
 
 BAND = (
-    "three kinds of intervals are simultaneous: those of smallest and largest values, of accuracy, and of the share of "
-    "pairs in the right order. With a probability of about 95 %, the simultaneous intervals of one statistic contain "
-    "its true values at all depths. Every other interval, and every band in a figure, is for one depth"
+    "three kinds of intervals of activations are simultaneous: those of smallest and largest values, of accuracy, and "
+    "of the share of pairs in the right order. With a probability of about 95 %, the simultaneous intervals of one "
+    "statistic contain its true values at all depths. Every other interval, and every band in a figure, is for one "
+    "depth"
 )
 """Note of sections that state an extreme over depths with its interval."""
 
@@ -156,13 +157,29 @@ def token_notes(run: Run, labels: Mapping[str, str], position: int) -> list[str]
 
 def same_token_notes(run: Run, names: Sequence[str], labels: Mapping[str, str], position: int) -> list[str]:
     """Return a note if all prompts of both sets of a contrast have the same token at a position; see `token_notes`."""
-    variances = _entering_variances(run, position)
+    variances, shown = _entering_variances(run, position), [labels[name] for name in dict.fromkeys(names)]
     if variances is None or (variances.sel(set=list(names)) != 0).any():
         return []
+    if has_common_token(run, names, position):
+        return [
+            f"at position {position}, all prompts of {' and of '.join(shown)} have the same token. This alone makes "
+            "activations similar, within and between sets, and equal at the input of the first block"
+        ]
     return [
-        f"at position {position}, {_one_token([labels[name] for name in dict.fromkeys(names)])}. This alone makes the "
-        "activations of a set similar, and equal at the input of the first block"
+        f"at position {position}, {_one_token(shown)}. This alone makes the activations of a set similar, and equal at "
+        "the input of the first block"
     ]
+
+
+def has_common_token(run: Run, names: Sequence[str], position: int) -> bool:
+    """Return whether all prompts of both sets of a contrast have the same token at a position, as far as is known."""
+    variances, curves = _entering_variances(run, position), read_group(run, "curves")
+    if variances is None or (variances.sel(set=list(names)) != 0).any():
+        return False
+    contrasts = curves.attrs["contrasts"].items()
+    own = [name for name, sides in contrasts if {sides["positive"], sides["negative"]} == set(names)]
+    distances = curves["difference_norm"].sel(contrast=own, position=position, site="resid_pre", layer=0)
+    return bool((distances == 0).any())
 
 
 def _one_token(labels: Sequence[str]) -> str:
@@ -230,14 +247,35 @@ def point_text(values: xr.Dataset, statistic: str, index: int, form: str, scale:
 
 
 def null_text(tests: xr.Dataset, name: str) -> str:
-    """Return what permuted labels give at one place: `permuted labels give 0.50 ± 0.02, p = 0.005 over all depths`.
+    """Return what permuted labels give at one place: `permuted labels give 0.50 ± 0.02 there, p = 0.005 over …`.
 
     Args:
         tests: the variables of the permutation tests at one place.
         name: prefix of the variables' names, such as `auroc`.
     """
     mean, sd, p = (float(tests[f"{name}_{part}"]) for part in ("null_mean", "null_sd", "p_family"))
-    return f"permuted labels give {mean:.2f} ± {sd:.2f}, p = {p:.2g} over all depths"
+    return f"permuted labels give {mean:.2f} ± {sd:.2f} there, p = {p:.2g} over all depths"
+
+
+def others_text(values: xr.Dataset, statistic: str, index: int) -> str:
+    """Return in how many other depths the true value may be the same as the extreme one, with a space before it.
+
+    Empty if there are none, or without simultaneous intervals.
+
+    Args:
+        values: statistics of one contrast at one position, (site, layer).
+        statistic: name of the statistic.
+        index: index of the extreme value in the curve along depth.
+    """
+    prefix = f"{INTERVALS[statistic]}_band"
+    if not has_values(values, f"{prefix}_low"):
+        return ""
+    value, low, high = (along_depth(values[name]).values for name in (statistic, f"{prefix}_low", f"{prefix}_high"))
+    others = int(np.delete((low <= value[index]) & (value[index] <= high), index).sum())
+    if not others:
+        return ""
+    subject = "interval of 1 other depth contains" if others == 1 else f"intervals of {others} other depths contain"
+    return f" The simultaneous {subject} this value too."
 
 
 def texts_of(attribute: str | Sequence[str]) -> list[str]:

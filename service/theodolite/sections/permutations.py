@@ -92,8 +92,8 @@ def control_facts(tests: xr.Dataset) -> Iterator[str]:
         p = places[f"{name}_p_family"].values
         yield (
             f"{text} at {(p <= LEVEL).sum()} of {np.isfinite(p).sum()} depths (family-wise p of at most {LEVEL}). The "
-            f"largest AUROC{folded.get(name, '')} is {value:.3f} [{low:.3f}, {high:.3f}] at {where}, where "
-            f"{null_text(best, name)}."
+            f"largest AUROC{folded.get(name, '')} is {value:.3f} [{low:.3f}, {high:.3f}], at {where} "
+            f"({null_text(best, name)})."
         )
 
 
@@ -137,7 +137,7 @@ def cosine_facts(directions: xr.Dataset, tests: xr.Dataset) -> Iterator[str]:
         permuted = np.diagonal(tests["direction_cosine_null_mean"].sel(site=site), offset=1)
         if np.isfinite(cosines + permuted).any():
             spread = np.diagonal(tests["direction_cosine_null_sd"].sel(site=site), offset=1)
-            excess = f"median difference {number(np.nanmedian(cosines - permuted), 2)}"
+            excess = f"median of the differences {number(np.nanmedian(cosines - permuted), 2)}"
             text = f"permuted labels give {np.nanmedian(permuted):.2f}, {excess}{_distinct(cosines - permuted, spread)}"
             texts[site] = f"{np.nanmedian(cosines):.2f} ({text})"
     if texts:

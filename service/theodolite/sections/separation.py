@@ -28,6 +28,7 @@ from theodolite.sections.parts import (
     layer_of,
     leaves_out_end,
     null_text,
+    others_text,
     percent,
     point_text,
     same_token_notes,
@@ -151,9 +152,9 @@ def _reliability_facts(directions: xr.Dataset) -> Iterator[str]:
     )
     if few := int((reliability < RELIABLE).sum()):
         sentence += (
-            f" At {few} of {int(np.isfinite(reliability).sum())} depths the reliability is below {RELIABLE}. Maps draw "
-            "the direction there grey, and statistics of heads leave it out. The numbers of depths in other sentences "
-            "include these depths."
+            f" At {few} of {int(np.isfinite(reliability).sum())} depths the reliability is below {RELIABLE}. Figures "
+            "draw the direction at such a depth grey, and statistics of heads leave it out. The numbers of depths in "
+            "other sentences include such depths."
         )
     yield sentence
 
@@ -174,7 +175,7 @@ def _facts(values: xr.Dataset, counts: list[int], tests: xr.Dataset | None) -> I
     yield (
         f"The largest cross-validated AUROC is {largest}, at {layer_of(auroc, best)}"
         f"{', the last measured depth' if best == deepest else ''} ({counts[0]} and {counts[1]} prompts; "
-        f"{_auroc_by_chance(tests, best)}). {_searched(values, auroc)}{_as_large(values, best)}"
+        f"{_auroc_by_chance(tests, best)}). {_searched(values, auroc)}{others_text(values, 'auroc', best)}"
     )
     if has_values(values, "paired_accuracy"):
         ordered = point_text(values, "paired_accuracy", best, ".1f", 100, band=True)
@@ -202,23 +203,12 @@ def _searched(values: xr.Dataset, auroc: xr.DataArray) -> str:
     """Return the depths over which the largest AUROC was searched."""
     n = int(np.isfinite(auroc).sum())
     depths = "1 depth" if n == 1 else f"{n} depths"
-    return f"The search covers the {depths}{_before_end(values)} at which the prompts differ."
+    last = ", without the output of the last block" if leaves_out_end(values) else ""
+    return f"The search covers the {depths} at which the prompts differ{last}."
 
 
 def _before_end(values: xr.Dataset) -> str:
     return " before the output of the last block" if leaves_out_end(values) else ""
-
-
-def _as_large(values: xr.Dataset, best: int) -> str:
-    """Return at how many other depths the true AUROC may be as large, with a space before it; empty if at none."""
-    if not has_values(values, "auroc_band_low"):
-        return ""
-    largest, high = float(along_depth(values["auroc"])[best]), along_depth(values["auroc_band_high"])
-    others = int(np.delete((high >= largest).values, best).sum())
-    if not others:
-        return ""
-    subject = "interval of 1 other depth contains" if others == 1 else f"intervals of {others} other depths contain"
-    return f" The {subject} this AUROC too."
 
 
 def _finding(values: xr.Dataset, sides: str, tests: xr.Dataset | None) -> str:

@@ -114,10 +114,14 @@ def _length_share(values: xr.Dataset) -> str:
         return ""
     text = f"median {percent(share.median(), 1)}, at most {percent(share.max(), 1)}"
     gaussian = share * (values["relative_spread_gaussian_fitted"] / values["relative_spread"]) ** 2
-    if not np.isfinite(gaussian).any():
+    top = str(share["norm"].values[int(share.values.argmax())])
+    if not np.isfinite(gaussian.sel(norm=top)):
         return text
-    median = percent(gaussian.median(), 1)
-    return f"{text} (a Gaussian with the mean and covariance of {_fitted(values)} has a median of about {median})"
+    median, there = percent(gaussian.median(), 1), percent(gaussian.sel(norm=top), 1)
+    return (
+        f"{text}, at “{top}” (a Gaussian with the mean and covariance of {_fitted(values)} gives about {median} as the "
+        f"median, and {there} at “{top}”)"
+    )
 
 
 def _fitted(values: xr.Dataset) -> str:

@@ -57,8 +57,8 @@ def growth_notes(growth: pd.DataFrame) -> list[str]:
         f"a law is chosen if its AIC is at least {AIC_MARGIN:g} lower than that of the other law at both sites, and "
         "stays so if any single depth is left out. An exponential must also change the quantity by a factor of at "
         f"least {_LEAST_FACTOR:.0f}. Each site needs at least {VERDICT_POINTS} depths",
-        "no law is chosen if, at one of the sites, the AIC of their product is at least "
-        f"{PRODUCT_MARGIN:g} lower than that of the better law: then a product describes the curve better than one law",
+        "no law is chosen if, at one of the sites, the AIC of the product of both laws is at least "
+        f"{PRODUCT_MARGIN:g} lower than that of the better law: then the product describes the curve better",
         "an origin marked “limit” is at an end of its allowed range, so the exponent depends on this range",
     ]
 

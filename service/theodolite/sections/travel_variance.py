@@ -91,6 +91,7 @@ def _growth(values: xr.Dataset) -> _Growth | None:
         return {name: float(until[f"{part}_{branch}"].sum()) / (largest - first) for branch, name in branches.items()}
 
     block = int(after["layer"][top])
-    course = f"from {first:.3g} to {largest:.3g} after layer {block}"
+    start = f"{first:.3g}" if first else "0 (all prompts have the same token)"
+    course = f"from {start} to {largest:.3g} after layer {block}"
     last = float(after[top] - before[top]) / (largest - first)
     return _Growth(course, shares("variance_step"), shares("twice_covariance"), block, last, int(values["n_samples"]))

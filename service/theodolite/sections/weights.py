@@ -22,8 +22,8 @@ _HOW_TO_READ = (
     "W_gate and W_up read it. “Norms folded” means that each matrix that reads the stream is multiplied "
     "by the scale γ of the norm before it, and each matrix that writes to the stream by that of the norm after it, if "
     "the model has one. The other figures use the matrices as stored. If the same features of the stream have long "
-    "rows in two matrices, their leading directions overlap. Random matrices with the same row lengths show how much "
-    "of the overlap this explains."
+    "rows in two matrices, their leading directions overlap. Random matrices with the same row lengths, one draw for "
+    "each matrix, show how much of the overlap this explains."
 )
 _PAIRS = (("down", "q"), ("down", "up"))  # the writers and readers that every run shows
 

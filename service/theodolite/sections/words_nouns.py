@@ -115,8 +115,8 @@ def _subject_facts(run: Run, words: xr.Dataset, n: int, chance: float) -> Iterat
     if passed.any():
         layers = first["layer"].values[passed.any("head").values]
         sentence += (
-            f". The heads that pass this test are in layers {int(layers.min())} to {int(layers.max())}; their median "
-            f"share is {percent(first.where(passed).median(), 0)}"
+            f". Heads with a larger share than with permuted nouns are in layers {int(layers.min())} to "
+            f"{int(layers.max())}; their median share is {percent(first.where(passed).median(), 0)}"
         )
     yield (
         f"{sentence}. The largest share is {percent(best['own_first'], 0)}, of "

@@ -96,8 +96,8 @@ def test_the_number_of_directions_is_the_median_over_layers(section_of):
 
 
 SHARES = (
-    "Maps from inputs to outputs, fitted on other prompts, explain these shares of the variance of held-out outputs "
-    "(harmful, n = 40, medians over layers). "
+    "Maps from inputs to outputs, fitted on other prompts, explain these shares of the variance of held-out outputs, "
+    "in the directions in which these prompts differ (harmful, n = 40, medians over layers). "
 )
 EXPLAINED = "{}: an orthogonal map with one scale explains 80 %, an affine map 90 %{}, the input plus a constant 50 %."
 
@@ -248,3 +248,15 @@ def test_steps_have_panels_of_r_squared_and_stretch():
     assert titles == ["R² of the step, attention", "R² of the step, MLP", "stretch, attention", "stretch, MLP"]
     curves = [trace for trace in figure.data if trace.mode == "lines+markers"]
     assert [trace.y[0] for trace in curves] == pytest.approx([0.7, 0.7, 1.0, 1.0])
+
+
+def test_layers_whose_input_does_not_vary_are_left_out_of_the_medians_of_r_squared(section_of):
+    data = group()
+    data["r_squared_affine_attention"][..., 0] = 0.0
+    data["r_squared_identity_attention"][..., 0] = 0.0
+    section = section_of(data)
+    assert (
+        f"{OUTPUTS.format('attention')}harmful affine map 0.900, orthogonal map 0.800, identity 0.500 ("
+        in section.facts[0]
+    )
+    assert "Attention: an orthogonal map with one scale explains 80 %, an affine map 90 %" in section.finding

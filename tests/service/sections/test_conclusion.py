@@ -54,8 +54,8 @@ def test_separation_is_found_if_its_test_passes(tmp_path):
     assert finding_of(run, "separation") == (
         "The activations of 4 harmful and 4 harmless prompts separate better than chance: the largest AUROC of "
         "held-out prompts, over 8 depths before the output of the last block, is 0.750, at layer 0 pre (permuted "
-        "labels give 0.50 ± 0.02, p = 0.005 over all depths). Token counts alone, without a model, give an AUROC of "
-        "0.566 [0.520, 0.610]; another classifier of words may do better."
+        "labels give 0.50 ± 0.02 there, p = 0.005 over all depths). Token counts alone, without a model, give an AUROC "
+        "of 0.566 [0.520, 0.610]; another classifier of words may do better."
     )
     failed = finished_run(tmp_path / "two", results | {"permutations": TESTED | {"auroc_p_family": 0.3}})
     assert "do not separate better than chance" in finding_of(failed, "separation")
@@ -86,6 +86,20 @@ def test_the_smallest_cosine_has_its_interval_and_place(tmp_path, layer, where):
         "[0.4000, 0.6000] (4 and 4 unpaired prompts; equal directions give 1). The curves end before the output of the "
         "last block."
     )
+
+
+def test_means_of_sets_with_a_common_token_are_similar_by_it(tmp_path):
+    values = {
+        "cosine_of_means_debiased": 0.9,
+        "variance_mean": 0.0,
+        "difference_norm": 0.0,
+        "n_positive": 4,
+        "n_negative": 4,
+    }
+    common = " Both sets have the same token at this position, which alone makes the means similar."
+    assert common in finding_of(finished_run(tmp_path / "one", {"curves": values}), "curves")
+    for name, changed in (("two", {"difference_norm": 0.1}), ("three", {"variance_mean": 0.1})):
+        assert common not in finding_of(finished_run(tmp_path / name, {"curves": values | changed}), "curves")
 
 
 def test_each_finding_names_a_figure_of_its_group(analysed_run):
@@ -148,7 +162,7 @@ def test_a_run_rests_on_the_parity_of_its_probe_prompts(tmp_path):
     assert conclusion(run, {}).rests_on[-1] == (
         "On 16 probe prompts, captured activations differ from those of plain Hugging Face transformers with the same "
         "weights by at most 2.3e-07 of their norm (allowed: 1e-05), in float32 on cpu. Statistics are computed in "
-        "float64."
+        "float64, except copying scores, rankings of tokens and angles to all tokens (float32)."
     )
 
 

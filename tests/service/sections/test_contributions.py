@@ -46,13 +46,14 @@ def test_sentences_state_shares_beside_those_with_permuted_labels(section_of):
     assert section.title == "Contributions to refusal at position -1: 20 harmful and 21 harmless prompts"
     assert section.facts == [
         "Shares of the distance of the means after the last block (12.5): heads 50.0 % (permuted labels give 25.0 %); "
-        "MLPs 50.0 % (permuted labels give 60.0 %); input of the first block 0.0 % (permuted labels give 2.0 %).",
+        "MLPs 50.0 % (permuted labels give 60.0 %); input of the first block 0.0 % (permuted labels give 2.0 %). "
+        "These totals are not tested.",
         "Largest share of a single part: head L3H0, 30.0 % (permuted labels give 15.0 %); MLP layer 2, 20.0 % "
         "(permuted labels give 15.0 %).",
         "Parts whose share exceeds their share with permuted labels (family-wise p of at most 0.05 over "
         "all heads, MLPs and the input of the first block): heads 2 of 8 (largest z 9.0, p = 0.01, of L1H0: 5.0 %, "
         "where permuted labels give 2.5 %); MLPs 0 of 4 (largest z 2.5, p = 0.2, of layer 2: 20.0 %, where permuted "
-        "labels give 15.0 %). This tests how the separation is divided among the parts, not whether a part separates "
+        "labels give 15.0 %). This tests how the distance is divided among the parts, not whether a part separates "
         "the sets.",
         "Each head's output is also projected onto the difference of the two sets' means in the stream directly after "
         "the attention of the head's layer. The two sets differ the most in this projection for L1H0: by 0.90 pooled "

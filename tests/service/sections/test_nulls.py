@@ -281,6 +281,9 @@ def test_several_sets_that_share_a_token_are_not_independent(monkeypatch):
     dims = ("set", "site", "position", "layer")
     labels = {"set": ["a", "b", "c"], "site": ["resid_pre"], "position": [-1], "layer": [0]}
     entering = xr.Dataset({"variance_mean": (dims, np.array([0.0, 2.0, 0.0]).reshape(3, 1, 1, 1))}, labels)
+    entering["difference_norm"] = ("contrast", *dims[1:]), np.array([2.0, 0.0]).reshape(2, 1, 1, 1)
+    entering.attrs["contrasts"] = {name: {"positive": name, "negative": "c"} for name in ("a", "c")}
+    entering = entering.assign_coords(contrast=["a", "c"])
     monkeypatch.setattr(parts, "read_group", lambda *_: entering)
     assert parts.token_notes(None, {"a": "one", "b": "two", "c": "three"}, -1) == [
         "at position -1, all prompts of one have the same token, and so have those of three; the prompts of two have "
@@ -291,8 +294,8 @@ def test_several_sets_that_share_a_token_are_not_independent(monkeypatch):
         "at position -1, all prompts of one have the same token, and so have those of three. This alone makes the "
         "activations of a set similar, and equal at the input of the first block"
     ]
-    assert parts.same_token_notes(None, ["a", "a"], {"a": "one"}, -1) == [
-        "at position -1, all prompts of one have the same token. This alone makes the activations of a set similar, "
-        "and equal at the input of the first block"
+    assert parts.same_token_notes(None, ["c", "c"], {"c": "three"}, -1) == [
+        "at position -1, all prompts of three have the same token. This alone makes activations similar, within and "
+        "between sets, and equal at the input of the first block"
     ]
     assert parts.same_token_notes(None, ["a", "b"], {"a": "one", "b": "two"}, -1) == []

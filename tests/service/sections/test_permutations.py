@@ -139,13 +139,13 @@ def test_controls_state_their_largest_auroc_beside_permuted_labels(tmp_path):
     at = "depths (family-wise p of at most 0.05). The largest AUROC"
     assert starting(facts, "Scaled to the same norm") == (
         "Scaled to the same norm, so that only directions differ, the activations separate the sets better than chance "
-        f"at 4 of 8 {at} is 0.951 [0.851, 0.990] at layer 1 mid, where permuted labels give 0.50 ± 0.05, p = 0.005 "
-        "over all depths."
+        f"at 4 of 8 {at} is 0.951 [0.851, 0.990], at layer 1 mid (permuted labels give 0.50 ± 0.05 there, p = 0.005 "
+        "over all depths)."
     )
     assert starting(facts, "By their length alone") == (
         f"By their length alone, the activations separate the sets better than chance at 0 of 8 {at} (a value below "
-        "0.5 counts as 1 - AUROC) is 0.600 [0.450, 0.700] at layer 0 pre, where permuted labels give 0.55 ± 0.05, p = "
-        "0.3 over all depths."
+        "0.5 counts as 1 - AUROC) is 0.600 [0.450, 0.700], at layer 0 pre (permuted labels give 0.55 ± 0.05 there, p = "
+        "0.3 over all depths)."
     )
 
 
@@ -214,14 +214,14 @@ def test_without_tests_the_interval_decides_whether_chance_can_explain_the_auroc
 
 
 LARGEST = "The largest cross-validated AUROC is "
-SEARCHED = "The search covers the {} depths before the output of the last block at which the prompts differ."
+SEARCHED = "The search covers the {} depths at which the prompts differ, without the output of the last block."
 
 
 def test_the_largest_auroc_says_which_depths_it_is_over(tmp_path):
     auroc = {"auroc_band_low": 0.75, "auroc_band_high": 0.975}
     assert starting(facts_of(tmp_path, **auroc), LARGEST) == (
         f"{LARGEST}0.900 [0.750, 0.975], at layer 0 pre (64 and 63 prompts; chance gives 0.5). {SEARCHED.format(8)} "
-        "The intervals of 7 other depths contain this AUROC too."
+        "The simultaneous intervals of 7 other depths contain this value too."
     )
 
 
@@ -238,8 +238,8 @@ def test_depths_that_include_the_output_of_the_last_block_do_not_end_before_it(t
     ("others", "expected"),
     [
         ([0.89, 0.7], ""),
-        ([0.9, 0.7], " The interval of 1 other depth contains this AUROC too."),
-        ([0.9, 0.92], " The intervals of 2 other depths contain this AUROC too."),
+        ([0.9, 0.7], " The simultaneous interval of 1 other depth contains this value too."),
+        ([0.9, 0.92], " The simultaneous intervals of 2 other depths contain this value too."),
     ],
 )
 def test_depths_whose_interval_contains_the_largest_auroc_are_counted(tmp_path, others, expected):
@@ -268,7 +268,7 @@ def test_the_largest_auroc_says_if_its_depth_is_the_last_one(tmp_path, last, of_
 def test_the_largest_auroc_stands_beside_that_of_permuted_labels(tmp_path):
     auroc = np.array([[0.6, 0.7, 0.9, 0.8], [0.5, 0.5, 0.5, 0.5]])[:, None]
     assert starting(facts_of(tmp_path, permuted(), auroc=auroc), LARGEST).endswith(
-        ", at layer 2 pre (64 and 63 prompts; permuted labels give 0.50 ± 0.05, p = 0.3 over all depths). "
+        ", at layer 2 pre (64 and 63 prompts; permuted labels give 0.50 ± 0.05 there, p = 0.3 over all depths). "
         f"{SEARCHED.format(8)}"
     )
 
@@ -276,7 +276,7 @@ def test_the_largest_auroc_stands_beside_that_of_permuted_labels(tmp_path):
 def test_of_equal_aurocs_the_sentence_has_the_chance_of_the_depth_that_it_names(tmp_path):
     auroc = np.array([[0.5, 0.5, 0.5, 0.9], [0.5, 0.9, 0.5, 0.5]])[:, None]  # the first site's p is 0.05
     assert starting(facts_of(tmp_path, permuted(), auroc=auroc), LARGEST).endswith(
-        ", at layer 1 mid (64 and 63 prompts; permuted labels give 0.50 ± 0.05, p = 0.005 over all depths). "
+        ", at layer 1 mid (64 and 63 prompts; permuted labels give 0.50 ± 0.05 there, p = 0.005 over all depths). "
         f"{SEARCHED.format(8)}"
     )
 
@@ -315,7 +315,7 @@ ABOVE = "of 3 pairs of layers have a z above 2.1, Bonferroni's limit for these p
 @pytest.mark.parametrize(
     ("second", "expected"),
     [
-        ([0.1, 0.5, 0.2], f"; resid_mid 0.20 (permuted labels give 0.25, median difference 0.05; 1 {ABOVE}"),
+        ([0.1, 0.5, 0.2], f"; resid_mid 0.20 (permuted labels give 0.25, median of the differences 0.05; 1 {ABOVE}"),
         ([np.nan] * 3, ""),
     ],
 )
@@ -328,7 +328,7 @@ def test_cosines_between_neighbouring_layers_of_all_sites_stand_in_one_sentence(
     groups = {"curves": {}, "directions": {"direction_cosine": own}, "separation": SEPARATION, "permutations": tests}
     (section,) = separation.sections(finished_run(tmp_path, groups))
     assert starting(section.facts, "Median cosine") == (
-        f"{COSINES}resid_pre 0.98 (permuted labels give 0.70, median difference 0.28; 3 {ABOVE}{expected}."
+        f"{COSINES}resid_pre 0.98 (permuted labels give 0.70, median of the differences 0.28; 3 {ABOVE}{expected}."
     )
 
 
@@ -338,8 +338,8 @@ def test_cosines_without_a_spread_of_permuted_labels_have_no_limit(tmp_path):
     groups = {"curves": {}, "directions": {"direction_cosine": own}, "separation": SEPARATION, "permutations": tests}
     (section,) = separation.sections(finished_run(tmp_path, groups))
     assert starting(section.facts, "Median cosine") == (
-        f"{COSINES}resid_pre 0.98 (permuted labels give 0.70, median difference 0.28); resid_mid 0.20 (permuted "
-        "labels give 0.25, median difference 0.05)."
+        f"{COSINES}resid_pre 0.98 (permuted labels give 0.70, median of the differences 0.28); resid_mid 0.20 "
+        "(permuted labels give 0.25, median of the differences 0.05)."
     )
 
 

@@ -30,8 +30,8 @@ def test_the_section_names_the_least_reliable_direction(run):
     (section,) = separation.sections(run)
     assert [fact for fact in section.facts if "reliability" in fact] == [
         f"{SMALLEST}0.20 at layer 0 mid, where 85 % of the squared distance of the means is noise (estimated from the "
-        "variances). At 3 of 7 depths the reliability is below 0.5. Maps draw the direction there grey, and statistics "
-        "of heads leave it out. The numbers of depths in other sentences include these depths."
+        "variances). At 3 of 7 depths the reliability is below 0.5. Figures draw the direction at such a depth grey, "
+        "and statistics of heads leave it out. The numbers of depths in other sentences include such depths."
     ]
 
 
@@ -132,8 +132,8 @@ def test_heads_are_chosen_by_their_z_against_permuted_labels(run):
     directions = read_group(run, "directions")
     group = heads_group(alignment, z)
     fact, _ = heads._alignment_facts(group, directions)
-    reading = "; ".join(f"{side} larger in 4 (layers 0, 2, 3) of 6" for side in READING)
-    assert fact == f"{ALIGNED}{reading}; VO write larger in 2 (layers 2, 3) of 4."
+    reading = "; ".join(f"{side} larger in 4 (layers 0, 2, 3; 0 with Bonferroni's correction) of 6" for side in READING)
+    assert fact == f"{ALIGNED}{reading}; VO write larger in 2 (layers 2, 3; 0 with Bonferroni's correction) of 4."
     rows = []
     for side in READING:
         rows += [
@@ -161,9 +161,10 @@ def test_heads_below_chance_are_counted_too(run):
     group["alignment_p_low_family"] = group["alignment_z"] * 0 + np.where(z < -4, 0.05, 0.06)
     directions = read_group(run, "directions")
     fact, _ = heads._alignment_facts(group, directions)
-    reading = "; ".join(f"{side} larger in 2 (layers 0, 2) and smaller in 2 (layers 0, 3) of 6" for side in READING)
+    texts = [f"(layer{layers}; 0 with Bonferroni's correction)" for layers in ("s 0, 2", "s 0, 3", " 2", " 3")]
+    reading = "; ".join(f"{side} larger in 2 {texts[0]} and smaller in 2 {texts[1]} of 6" for side in READING)
     # Only reliable layers are counted.
-    assert fact == f"{ALIGNED}{reading}; VO write larger in 1 (layer 2) and smaller in 1 (layer 3) of 4."
+    assert fact == f"{ALIGNED}{reading}; VO write larger in 1 {texts[2]} and smaller in 1 {texts[3]} of 4."
     (table,) = heads._alignment_tables(group, directions)
     assert table.rows[:2] == [
         ["QK query", "largest 9.0", "L0H0", "0.50", NULL, "0.05"],
@@ -188,7 +189,7 @@ def test_an_older_version_has_no_p_of_the_smallest_z(older_run):
         ["smallest 4.0", "L0H0", "0.50", NULL, MISSING],
     ] * 4
     fact, *_ = heads._alignment_facts(read_group(run, "heads"), None)
-    assert "QK query larger in 8 (layers 0, 1, 2, 3) of 8; " in fact
+    assert "QK query larger in 8 (layers 0, 1, 2, 3; 0 with Bonferroni's correction) of 8; " in fact
 
 
 def test_a_contrast_has_the_numbers_of_its_prompts_and_their_position(run):
@@ -196,7 +197,8 @@ def test_a_contrast_has_the_numbers_of_its_prompts_and_their_position(run):
     attributes = {"direction_prompts": {"refusal": [64, 63]}, "direction_position": -2}
     fact, _ = heads._alignment_facts(heads_group(0.5, z).assign_attrs(attributes), read_group(run, "directions"))
     assert fact.startswith(
-        f"{ALIGN.format(' at position -2', ', 64 and 63 prompts')}QK query larger in 4 (layers 0, 2, 3) of 6; "
+        f"{ALIGN.format(' at position -2', ', 64 and 63 prompts')}QK query larger in 4 (layers 0, 2, 3; 0 with "
+        "Bonferroni's correction) of 6; "
     )
 
 
@@ -239,3 +241,10 @@ def test_heads_that_all_have_a_reliable_direction_need_no_second_sentence(tmp_pa
     assert "VO write" not in fact
     assert left_out == []
     assert list(heads._alignment_facts(heads_group(np.nan), directions)) == []
+
+
+def test_heads_that_pass_bonferronis_correction_for_eight_tests_are_counted(run):
+    group = heads_group(0.5, np.full((4, 2), 9.0))
+    group["alignment_p_family"] = group["alignment_z"] * 0 + np.array([[0.006, 0.007], [0.05, 0.06], [1, 1], [1, 1]])
+    fact, _ = heads._alignment_facts(group, read_group(run, "directions"))
+    assert "QK query larger in 2 (layer 0; 1 with Bonferroni's correction) of 6; " in fact

@@ -225,8 +225,8 @@ def test_rows_of_a_constant_have_only_their_depths():
 
 def test_the_notes_state_the_rule_for_a_product_of_both_laws():
     assert (
-        "no law is chosen if, at one of the sites, the AIC of their product is at least 2 lower than that of the "
-        "better law: then a product describes the curve better than one law"
+        "no law is chosen if, at one of the sites, the AIC of the product of both laws is at least 2 lower than "
+        "that of the better law: then the product describes the curve better"
     ) in growth_notes(table())
 
 

@@ -1,7 +1,7 @@
 // The entry point: selects the view of an address, and updates the navigation.
 
 import { addressOf, readAddress, replaceAddress } from "./address.js";
-import { element } from "./elements.js";
+import { element, problem } from "./elements.js";
 import { fetchPlotly } from "./figures.js";
 import { openRun } from "./run.js";
 import { RunList } from "./run-list.js";
@@ -31,9 +31,11 @@ async function route() {
   else if (view === "runs") await showNewest();
   else if (view in VIEWS) {
     main.setAttribute("aria-busy", "true");
-    const open = await VIEWS[view]();
+    const open = await VIEWS[view]().catch(() => null);
     main.removeAttribute("aria-busy");
-    if (readAddress().path[0] === view) show(view, open, readAddress());
+    if (readAddress().path[0] !== view) return;
+    if (open) show(view, open, readAddress());
+    else show(`unloadable ${view}`, unloadableView, readAddress());
   } else show("not found", notFoundView, address);
 }
 
@@ -83,6 +85,11 @@ function emptyStoreView(node) {
 
 function unreadableStoreView(node) {
   node.append(element("h1", "Theodolite"), element("p", "The list of runs could not be read. See the error in the list."));
+}
+
+function unloadableView(node) {
+  const error = new Error("A script of this view could not be loaded. Check that the service runs, and try again.");
+  node.append(element("h1", "View not loaded"), problem(error, () => location.reload()));
 }
 
 function notFoundView(node) {

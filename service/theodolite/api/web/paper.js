@@ -6,6 +6,7 @@ const narrow = matchMedia("(max-width: 700px)");
 /** Call `changed` when figures must be redrawn: the colour scheme or the width of the page changed. */
 export function watchPaper(changed) {
   dark.addEventListener("change", changed);
+  addEventListener("themechange", changed); // of the page, whose user can choose the colours
   narrow.addEventListener("change", changed);
   let [width, waiting] = [innerWidth, 0];
   addEventListener("resize", () => {

@@ -57,6 +57,12 @@ function title(run) {
   );
 }
 
+/** Show that the script of a tab could not be loaded; a reload of the page loads it again. */
+function unloadable(node) {
+  const error = new Error("A script of this tab could not be loaded. Check that the service runs, and try again.");
+  node.append(problem(error, () => location.reload()));
+}
+
 class Tabs {
   constructor(run, offered, signal) {
     this.run = run;
@@ -93,7 +99,7 @@ class Tabs {
     }
     this.panel.setAttribute("aria-labelledby", `tab-${name}`);
     this.panel.setAttribute("aria-busy", "true");
-    const opened = name in OPENERS ? await OPENERS[name]() : openSections;
+    const opened = name in OPENERS ? await OPENERS[name]().catch(() => unloadable) : openSections;
     if (this.address !== address) return; // another tab was chosen while the script of this one was loading
     this.panel.removeAttribute("aria-busy");
     this.stage.show(name, (node, signal) => opened(node, signal, this.run, name), address);
