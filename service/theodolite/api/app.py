@@ -5,13 +5,14 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 import anyio.to_thread
-from fastapi import FastAPI
+from fastapi import Depends, FastAPI
 from fastapi.middleware.gzip import GZipMiddleware
 
 from theodolite.api import compare, groups, health, jobs, page, prompts, runs
 from theodolite.api.access import SECONDS_CACHED, Access
 from theodolite.api.connections import log_failed_accept, log_warnings_once_a_minute
 from theodolite.api.guards import Guard
+from theodolite.api.parameters import refuse_unknown_parameters
 from theodolite.api.problems import add_handlers
 from theodolite.api.request_metrics import Measured
 from theodolite.api.schemas import ProblemDetails
@@ -40,6 +41,7 @@ def create_app(
         docs_url=None,
         redoc_url=None,
         lifespan=_lifespan,
+        dependencies=[Depends(refuse_unknown_parameters)],
     )
     app.state.settings = settings
     app.state.store_check = health.StoreCheck(settings.store)
@@ -48,6 +50,7 @@ def create_app(
     add_handlers(app)
     of_runs = (prompts.router, runs.router)
     routers = (health.router, *of_runs, groups.router, compare.router, jobs.router, jobs.spec_router, page.router)
+    app.state.routes = [route for router in routers for route in router.routes]
     for router in routers:
         app.include_router(router)
     _describe_problems(app)

@@ -1,4 +1,4 @@
-"""Encode responses as JSON, Parquet or Arrow, with the digest of the results as their ETag."""
+"""Encode responses as JSON, CSV, Parquet or Arrow, with the digest of the results as their ETag."""
 
 import hashlib
 import importlib.metadata
@@ -19,6 +19,7 @@ from theodolite.store.cache import Cache
 from theodolite.store.tables import encode_table
 
 JSON = "application/json"
+CSV = "text/csv"
 PARQUET = "application/vnd.apache.parquet"
 ARROW = "application/vnd.apache.arrow.stream"
 
@@ -44,24 +45,27 @@ def answer(
     *,
     use_cache: bool = True,
 ) -> Response:
-    """Return 304 if the client has this digest, and otherwise the content in a media type that the client accepts.
+    """Return 304 if the client has this response, and otherwise the content in a media type that the client accepts.
 
     A matching ETag returns 304 before the remaining parameters are validated.
 
     Args:
         request: the request, with its headers `Accept` and `If-None-Match`.
-        digest: digest of the results behind the response; it becomes the ETag.
+        digest: digest of the results behind the response; it becomes the ETag, with the media type if that is not JSON.
         content: returns the content of JSON.
-        frame: returns the table of Parquet and Arrow; None offers only JSON.
+        frame: returns the table of CSV, Parquet and Arrow; None offers only JSON.
         stored: returns the stored Parquet object, if the store has the table.
         use_cache: whether the encoded response is cached.
 
     Raises:
         Problem: 406 if the client accepts none of the offered media types.
     """
-    form = choose_form(request, [JSON, *((PARQUET,) if frame else ()), *((ARROW,) if frame and HAS_ARROW else ())])
-    headers = {"ETag": f'"{digest}"', **_HEADERS}
-    if _has(request, digest):
+    form = choose_form(request, [JSON, *((PARQUET, CSV) if frame else ()), *((ARROW,) if frame and HAS_ARROW else ())])
+    tag = digest if form == JSON else f"{digest}-{form.rpartition('.')[2].removeprefix('text/')}"
+    # A response that may be compressed on its way has other bytes, so its ETag is weak.
+    is_weak = form in (JSON, CSV) and "gzip" in request.headers.get("accept-encoding", "")
+    headers = {"ETag": f'{"W/" if is_weak else ""}"{tag}"', **_HEADERS}
+    if _has(request, tag):
         return Response(status_code=304, headers=headers)
 
     def body() -> bytes:
@@ -74,7 +78,7 @@ def answer(
         encoded = stored()  # the reader of the table has its own cache entry
     else:
         encoded = _cached(request, digest, form, body) if use_cache else body()
-    if form != JSON:  # do not compress: Parquet is compressed already, and Arrow is for fast connections
+    if form in (PARQUET, ARROW):  # do not compress: Parquet is compressed already, and Arrow is for fast connections
         headers["Content-Encoding"] = "identity"
     return Response(encoded, headers=headers, media_type=form)
 
@@ -140,10 +144,10 @@ def _quality(part: str) -> tuple[str, float]:
     return media.lower(), 1.0
 
 
-def _has(request: Request, digest: str) -> bool:
-    """Return whether the client has this digest; `W/` marks a response that was compressed for transport."""
+def _has(request: Request, tag: str) -> bool:
+    """Return whether the client has this ETag, weak or strong."""
     given = [tag.strip().removeprefix("W/") for tag in request.headers.get("if-none-match", "").split(",")]
-    return f'"{digest}"' in given or "*" in given
+    return f'"{tag}"' in given or "*" in given
 
 
 def _plain(value: Any) -> Any:
@@ -153,6 +157,10 @@ def _plain(value: Any) -> Any:
     if isinstance(value, Mapping):
         return dict(value)
     raise TypeError(f"{type(value).__name__} is not JSON")
+
+
+def _to_csv(frame: pd.DataFrame) -> bytes:
+    return frame.to_csv(index=False).encode()
 
 
 def _to_arrow(frame: pd.DataFrame) -> bytes:
@@ -169,4 +177,4 @@ def _to_arrow(frame: pd.DataFrame) -> bytes:
     return encoded
 
 
-_ENCODERS: dict[str, Callable[[pd.DataFrame], bytes]] = {PARQUET: encode_table, ARROW: _to_arrow}
+_ENCODERS: dict[str, Callable[[pd.DataFrame], bytes]] = {CSV: _to_csv, PARQUET: encode_table, ARROW: _to_arrow}

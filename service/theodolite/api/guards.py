@@ -3,12 +3,14 @@
 import asyncio
 import logging
 import traceback
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from typing import Any
 from urllib.parse import urlsplit
 
+from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from theodolite.api.methods import methods_at
 from theodolite.api.problems import Problem, error_response, problem_response
 from theodolite.errors import TheodoliteError
 
@@ -46,7 +48,7 @@ _HEADERS = {
 class Guard:
     """Middleware that rejects foreign hosts and origins, and bodies that are long, not JSON, or without a credential.
 
-    It also adds security headers.
+    It also answers HEAD and OPTIONS, and adds security headers.
 
     It checks `Host` and `Origin` on loopback too. Otherwise a page of any site could reach a service on loopback by a
     name that resolves to 127.0.0.1 (DNS rebinding).
@@ -73,6 +75,8 @@ class Guard:
 
         async def with_headers(message: Message) -> None:
             nonlocal has_started
+            if message["type"] == "http.response.body" and scope["method"] == "HEAD":
+                message = {**message, "body": b""}
             if message["type"] == "http.response.start":
                 has_started = True
                 present = {name.lower() for name, _ in message["headers"]}
@@ -83,7 +87,12 @@ class Guard:
         body: bytes | None = None
         try:
             self._check_head(scope, headers)
-            if scope["method"] in _WITH_BODY:
+            methods = methods_at(scope) if scope["method"] not in ("GET", "HEAD") else []
+            if scope["method"] == "OPTIONS" and methods:
+                await Response(status_code=204, headers={"Allow": ", ".join(methods)})(scope, receive, with_headers)
+                return
+            if scope["method"] in _WITH_BODY and scope["method"] in methods:
+                _check_type(headers)
                 # Only a caller with a credential may occupy memory with a body.
                 await scope["app"].state.access.caller(headers)
                 async with self._bodies:
@@ -93,8 +102,10 @@ class Guard:
             response.headers["Connection"] = "close"  # what follows may be the body, and is no second request
             await response(scope, receive, with_headers)
             return
+        # The routes answer GET; the response to HEAD has the same headers and no body.
+        asked = {**scope, "method": "GET"} if scope["method"] == "HEAD" else scope
         try:
-            await self.app(scope, receive if body is None else _replay(body, receive), with_headers)
+            await self.app(asked, receive if body is None else _replay(body, receive), with_headers)
         except Exception as error:
             _log.error("%s in %s", type(error).__name__, "".join(traceback.format_tb(error.__traceback__)[-3:]))
             if has_started:
@@ -117,12 +128,16 @@ class Guard:
             raise Problem(
                 403, "foreign-origin", f"Origin: given {origin!r}; pages of other sites may not call this service"
             )
-        kind = headers.get("content-type", "").partition(";")[0].strip().lower()
-        if scope["method"] in _WITH_BODY and kind != "application/json":
-            raise Problem(415, "not-json", f"Content-Type: given {kind!r}; allowed: application/json")
         declared = headers.get("content-length", "0")
         if declared.isascii() and declared.isdigit() and (len(declared) > 18 or int(declared) > BODY_BYTES):
             raise _too_long()
+
+
+def _check_type(headers: Mapping[str, str]) -> None:
+    """Raise Problem if a body is not JSON."""
+    kind = headers.get("content-type", "").partition(";")[0].strip().lower()
+    if kind != "application/json":
+        raise Problem(415, "not-json", f"Content-Type: given {kind!r}; allowed: application/json")
 
 
 def _netloc(origin: str) -> str | None:

@@ -10,6 +10,7 @@ from fastapi.responses import Response
 from starlette.exceptions import HTTPException
 
 from theodolite import errors
+from theodolite.api.methods import methods_at
 from theodolite.errors import TheodoliteError
 from theodolite.metrics import count_store_error
 
@@ -79,13 +80,15 @@ def add_handlers(app: FastAPI) -> None:
 
     @app.exception_handler(HTTPException)
     def _(request: Request, error: HTTPException) -> Response:
-        allowed = (error.headers or {}).get("Allow", "none")
+        headers = dict(error.headers or {})
+        if error.status_code == 405:  # Starlette names the methods of one route; a path can have several
+            headers["Allow"] = ", ".join(methods_at(request.scope))
         details = {
             404: f"there is no page or file at {request.url.path}",
-            405: f"{request.method} is not allowed for {request.url.path}; allowed: {allowed}",
+            405: f"{request.method} is not allowed for {request.url.path}; allowed: {headers.get('Allow')}",
         }
         detail = details.get(error.status_code, str(error.detail))
-        return problem_response(error.status_code, "http", detail, dict(error.headers or {}))
+        return problem_response(error.status_code, "http", detail, headers)
 
 
 def _detail(problem: dict[str, Any]) -> str:

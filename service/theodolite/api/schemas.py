@@ -4,11 +4,12 @@ from typing import Any
 
 from pydantic import BaseModel, Field
 
-from theodolite.api.encoding import ARROW, HAS_ARROW, PARQUET
+from theodolite.api.encoding import ARROW, CSV, HAS_ARROW, PARQUET
 from theodolite.api.problems import MEDIA_TYPE
 from theodolite.query.heads import TOKEN_COLUMNS
 
 _RUN = "smollm2-135m-instruct-01862668a346"
+_TEXT: dict[str, Any] = {"schema": {"type": "string"}}
 _STRING: dict[str, Any] = {"schema": {"type": "string", "format": "binary"}}
 
 
@@ -353,10 +354,10 @@ def described(model: type[BaseModel], *, flat: bool = False, status: int = 200) 
 
     Args:
         model: the schema of the JSON response.
-        flat: whether the route also offers Parquet and Arrow.
+        flat: whether the route also offers CSV, Parquet and Arrow.
         status: the status of a successful response.
     """
-    forms = {PARQUET: _STRING, **({ARROW: _STRING} if HAS_ARROW else {})} if flat else {}
+    forms = {CSV: _TEXT, PARQUET: _STRING, **({ARROW: _STRING} if HAS_ARROW else {})} if flat else {}
     unchanged = {"description": "Not modified: If-None-Match contains the current ETag."}
     return {status: {"model": model, "content": forms}, 304: unchanged, **problems_of()}
 

@@ -53,7 +53,7 @@ def growth_notes(growth: pd.DataFrame) -> list[str]:
         BRACKETS,
         "both fits assume that errors of neighbouring depths are correlated (AR(1)). AIC and the intervals use this "
         "correlation. R² does not use it: R² compares a quantity's logarithm with the fitted curve. So R² can be "
-        "negative, and can favour the other law",
+        "negative, and the law with the larger R² can be another one than the law with the smaller AIC",
         f"a law is chosen if its AIC is at least {AIC_MARGIN:g} lower than that of the other law at both sites, and "
         "stays so if any single depth is left out. An exponential must also change the quantity by a factor of at "
         f"least {_LEAST_FACTOR:.0f}. Each site needs at least {VERDICT_POINTS} depths",

@@ -5,12 +5,13 @@ import io
 import json
 
 import fastparquet
+import numpy as np
 import pandas as pd
 import pyarrow as pa
 import pytest
 from support.analysing import analyse
 from support.sealed import reseal
-from support.serving import CONTRASTS, assert_problem, client_of, copied
+from support.serving import CONTRASTS, assert_problem, client_of, copied, numbers
 
 from theodolite.api.encoding import ARROW, JSON, PARQUET
 from theodolite.store.runs import open_run
@@ -179,14 +180,37 @@ def get_with_etag(client, path, etag, **headers):
     ],
 )
 def test_the_etag_is_the_digest_of_the_group_that_was_read(client, library, path, group):
-    etag = client.get(f"{RUN}/{path}").headers["etag"]
+    plain = {"Accept-Encoding": "identity"}
+    etag = client.get(f"{RUN}/{path}", headers=plain).headers["etag"]
     assert etag == f'"{digests(library)[group]}"'
     for tag in (etag, f"W/{etag}", f'"other", {etag}', f'W/"other",W/{etag}', "*"):
-        answer = get_with_etag(client, f"{RUN}/{path}", tag)
+        answer = get_with_etag(client, f"{RUN}/{path}", tag, **plain)
         assert (answer.status_code, answer.content) == (304, b"")
         assert answer.headers["etag"] == etag
     for tag in ('"other"', etag.strip('"'), 'W/"x"', "", '"'):
-        assert get_with_etag(client, f"{RUN}/{path}", tag).status_code == 200
+        assert get_with_etag(client, f"{RUN}/{path}", tag, **plain).status_code == 200
+
+
+def test_each_representation_has_its_own_etag_weak_if_it_may_be_compressed(client, library):
+    digest = digests(library)["separation"]
+    path = f"{RUN}/separation?statistic=auroc"
+    expected = {"application/json": f'W/"{digest}"', "text/csv": f'W/"{digest}-csv"', PARQUET: f'"{digest}-parquet"'}
+    for accepted, etag in expected.items():
+        answer = client.get(path, headers={"Accept": accepted, "Accept-Encoding": "gzip"})
+        assert answer.headers["etag"] == etag
+        assert get_with_etag(client, path, etag, Accept=accepted).status_code == 304
+        others = ", ".join(other for other in expected.values() if other != etag)
+        assert get_with_etag(client, path, others, Accept=accepted).status_code == 200
+
+
+def test_flat_responses_are_offered_as_csv(client):
+    path = f"{RUN}/separation?statistic=auroc&contrast=refusal"
+    answer = client.get(path, headers={"Accept": "text/csv"})
+    assert answer.headers["content-type"] == "text/csv; charset=utf-8"
+    lines = answer.text.splitlines()
+    assert lines[0] == "contrast,site,position,layer,auroc"
+    values = numbers(client.get(path).json()["dataset"]["data_vars"]["auroc"]["data"][0][0][0])
+    np.testing.assert_equal([float(line.rpartition(",")[2] or "nan") for line in lines[1:5]], values)
 
 
 def test_a_response_over_several_groups_has_one_etag(client, library):
@@ -311,7 +335,7 @@ def test_the_cache_of_responses_is_bounded(library):
     client = client_of(library, results_cache_bytes=50_000)
     cache = client.app.state.cache
     for number in range(80):
-        assert client.get(f"{RUN}/sections?no={number}{'a' * 5000}").status_code == 200
+        assert client.get(f"{RUN}/curves?limit={number + 1}{'&limit=1' * 700}").status_code == 200
     assert cache.used_bytes <= 50_000
     assert sum(len(str(key)) for key in cache._entries) < 50_000
 

@@ -174,12 +174,42 @@ def test_the_error_for_the_first_layer_out_of_range_names_the_range(client):
     assert_problem(answer, 422, "it has 0 to 5")
 
 
-@pytest.mark.parametrize("method", ["POST", "PUT", "PATCH", "DELETE", "OPTIONS", "TRACE"])
-def test_a_method_that_is_not_allowed_returns_405_with_the_allowed_ones(client, method):
+@pytest.mark.parametrize("method", ["POST", "PUT", "PATCH", "DELETE", "TRACE"])
+@pytest.mark.parametrize("kind", ["application/json", "text/plain"])
+def test_a_method_that_is_not_allowed_returns_405_with_the_allowed_ones(client, method, kind):
     for path in ("/v1/runs", f"{RUN}/curves", "/healthz", "/"):
-        answer = client.request(method, path, headers={"Content-Type": "application/json"}, content=b"{}")
-        assert_problem(answer, 405, method)
-        assert "GET" in answer.headers["allow"]
+        answer = client.request(method, path, headers={"Content-Type": kind}, content=b"{}")
+        assert_problem(answer, 405, method, "GET, HEAD, OPTIONS")
+        assert answer.headers["allow"] == "GET, HEAD, OPTIONS"
+    answer = client.request("PUT" if method == "POST" else method, "/v1/jobs", headers={"Content-Type": kind})
+    assert answer.headers["allow"] == "GET, HEAD, OPTIONS, POST"
+
+
+def test_options_names_the_methods_of_a_path(client):
+    for path, allowed in {"/v1/jobs": "GET, HEAD, OPTIONS, POST", f"{RUN}/curves": "GET, HEAD, OPTIONS"}.items():
+        answer = client.options(path)
+        assert (answer.status_code, answer.content, answer.headers["allow"]) == (204, b"", allowed)
+    assert client.options("/nobody").status_code == 404
+
+
+@pytest.mark.parametrize("path", ["/v1/runs", f"{RUN}/curves", f"{RUN}/tables/growth", "/healthz", "/", "/v1/runs/no"])
+def test_head_has_the_headers_of_get_and_no_body(client, path):
+    got, head = client.get(path), client.head(path)
+    assert head.content == b""
+    assert head.status_code == got.status_code
+    same = ("content-type", "etag", "vary", "cache-control", "content-security-policy")
+    assert {name: head.headers.get(name) for name in same} == {name: got.headers.get(name) for name in same}
+
+
+@pytest.mark.parametrize("path", ["/v1/runs?modell=x", f"{RUN}/curves?statistics=auroc", "/v1/groups?page=2"])
+def test_a_parameter_that_does_not_exist_is_refused(client, path):
+    name = path.partition("?")[2].partition("=")[0]
+    assert_problem(client.get(path), 422, f"{name}: there is no such parameter; allowed: ")
+
+
+def test_the_message_about_an_unknown_parameter_lists_those_that_exist(client):
+    assert_problem(client.get(f"{RUN}/heads?circut=qk"), 422, "allowed: circuit, offset")
+    assert_problem(client.get("/v1/groups?page=2"), 422, "allowed: none")
 
 
 @pytest.mark.parametrize("path", ["/nobody", "/v1", "/v1/", "/v1/runs/tiny-0/", "/v2/runs", "/static/", "/.git/config"])
