@@ -28,6 +28,7 @@ for command in (
     stored.runs,
     stored.show,
     stored.verify,
+    stored.remove,
     stored.compare,
     stored.export,
     batch.submit,

@@ -17,8 +17,7 @@ from theodolite.decoding import decode_curve, decode_dataset, decode_head
 from theodolite.errors import ClusterError, ResultsNotFoundError, ServiceError, SpecError, TheodoliteError
 from theodolite.query.curves import Curve
 from theodolite.query.heads import Head
-from theodolite.query.prompts import Order
-from theodolite.run_reader import LabelLists, RunReader, html_table, prompt_table
+from theodolite.run_reader import LabelLists, RunReader, html_table
 from theodolite.spec_file import read_spec
 from theodolite.store.tables import decode_table
 from theodolite.submission.waiting import describe_progress, wait_for_end
@@ -158,25 +157,6 @@ class _ServedRun(RunReader):
         response = self._client.send("GET", self._path("tables", name), headers={"Accept": _PARQUET})
         return decode_table(response.content, name)
 
-    def prompts(
-        self,
-        set: str,
-        *,
-        contrast: str | None = None,
-        site: str | None = None,
-        layer: int | None = None,
-        position: int | None = None,
-        order: Order = "sample",
-    ) -> pd.DataFrame:
-        chosen = {"contrast": contrast, "site": site, "layer": layer, "position": position}
-        content = self._ask("prompts", set, **chosen, order=order, limit=1000)
-        return prompt_table(content["items"], content["place"])
-
-    def prompt(
-        self, set: str, sample: int, *, contrast: str | None = None, position: int | None = None
-    ) -> pd.DataFrame:
-        return pd.DataFrame(self._ask("prompts", set, sample, contrast=contrast, position=position)["items"])
-
     def figure(self, name: str) -> go.Figure:
         return go.Figure(self._ask("figures", name))
 
@@ -191,6 +171,13 @@ class _ServedRun(RunReader):
 
     def _curves(self, statistics: Sequence[str], labels: LabelLists) -> list[Curve]:
         return [decode_curve(item) for item in self._ask("curves", statistic=statistics, **labels)["items"]]
+
+    def _prompts(self, set: str, choices: Mapping[str, Any]) -> tuple[list[dict[Any, Any]], dict[str, Any] | None]:
+        content = self._ask("prompts", set, **choices, limit=1000)
+        return content["items"], content["place"]
+
+    def _prompt(self, set: str, sample: int, choices: Mapping[str, Any]) -> list[dict[Any, Any]]:
+        return list(self._ask("prompts", set, sample, **choices)["items"])
 
     def _group(self, name: str, statistics: Sequence[str], labels: LabelLists) -> xr.Dataset:
         return decode_dataset(self._ask(name, statistic=statistics, **labels)["dataset"])

@@ -34,7 +34,7 @@ from theodolite.store.result_reader import read_finished_table
 from theodolite.store.runs import Run
 from theodolite.store.runs import open_run as open_stored_run
 
-__all__ = ["GROUPS", "Head", "Labels", "RunReader", "html_table", "open_run", "prompt_table"]
+__all__ = ["GROUPS", "Head", "Labels", "RunReader", "html_table", "open_run"]
 
 GROUPS = READ_WHOLE
 """Result groups that `RunReader.group` returns; `curves`, `directions` and `heads` have their own methods."""
@@ -173,7 +173,6 @@ class RunReader(ABC):
     def table(self, name: str) -> pd.DataFrame:
         """Return a whole flat table; raises TableNotFoundError, whose message lists the existing tables."""
 
-    @abstractmethod
     def prompts(
         self,
         set: str,
@@ -200,8 +199,13 @@ class RunReader(ABC):
         Raises:
             SpecError: there is no such set, contrast, site, layer or position.
         """
+        chosen = {"contrast": contrast, "site": site, "layer": layer, "position": position, "order": order}
+        rows, place = self._prompts(set, chosen)
+        columns = ["sample", "text", "n_tokens", "status", "error", "score", "margin"]
+        table = pd.DataFrame(rows, columns=columns).astype({"score": float, "margin": float})
+        table.attrs = {"place": place}
+        return table
 
-    @abstractmethod
     def prompt(
         self, set: str, sample: int, *, contrast: str | None = None, position: int | None = None
     ) -> pd.DataFrame:
@@ -211,6 +215,7 @@ class RunReader(ABC):
             SpecError: there is no such set, prompt, contrast or position, or the prompt has no score.
             TableNotFoundError: the run has no scores of this set.
         """
+        return pd.DataFrame(self._prompt(set, sample, {"contrast": contrast, "position": position}))
 
     @abstractmethod
     def figure(self, name: str) -> go.Figure:
@@ -237,6 +242,14 @@ class RunReader(ABC):
     @abstractmethod
     def _curves(self, statistics: Sequence[str], labels: LabelLists) -> list[Curve]:
         """Return statistics as curves; no names select all statistics of the group `curves`."""
+
+    @abstractmethod
+    def _prompts(self, set: str, choices: Mapping[str, Any]) -> tuple[list[dict[Any, Any]], dict[str, Any] | None]:
+        """Return the prompts of a set with their scores, one dictionary each, and the place of the scores."""
+
+    @abstractmethod
+    def _prompt(self, set: str, sample: int, choices: Mapping[str, Any]) -> list[dict[Any, Any]]:
+        """Return one prompt's score at each depth, one dictionary each."""
 
     @abstractmethod
     def _group(self, name: str, statistics: Sequence[str], labels: LabelLists) -> xr.Dataset:
@@ -271,24 +284,6 @@ class _StoredRun(RunReader):
     def table(self, name: str) -> pd.DataFrame:
         return read_finished_table(self._run, name)
 
-    def prompts(
-        self,
-        set: str,
-        *,
-        contrast: str | None = None,
-        site: str | None = None,
-        layer: int | None = None,
-        position: int | None = None,
-        order: Order = "sample",
-    ) -> pd.DataFrame:
-        found = read_scored_prompts(self._run, set, contrast, site, layer, position, order=order)
-        return prompt_table(found.rows.to_dict("records"), vars(found.place) if found.place else None)
-
-    def prompt(
-        self, set: str, sample: int, *, contrast: str | None = None, position: int | None = None
-    ) -> pd.DataFrame:
-        return pd.DataFrame(read_prompt_path(self._run, set, sample, contrast, position)[0].to_dict("records"))
-
     def figure(self, name: str) -> go.Figure:
         return go.Figure(draw_figure(self._run, name))  # the caller owns the copy
 
@@ -303,6 +298,13 @@ class _StoredRun(RunReader):
 
     def _curves(self, statistics: Sequence[str], labels: LabelLists) -> list[Curve]:
         return select_curves(self._run, statistics, labels)
+
+    def _prompts(self, set: str, choices: Mapping[str, Any]) -> tuple[list[dict[Any, Any]], dict[str, Any] | None]:
+        found = read_scored_prompts(self._run, set, **choices)
+        return found.rows.to_dict("records"), vars(found.place) if found.place else None
+
+    def _prompt(self, set: str, sample: int, choices: Mapping[str, Any]) -> list[dict[Any, Any]]:
+        return read_prompt_path(self._run, set, sample, **choices)[0].to_dict("records")
 
     def _group(self, name: str, statistics: Sequence[str], labels: LabelLists) -> xr.Dataset:
         return _owned(select_group(self._run, name, statistics, labels))
@@ -327,14 +329,6 @@ def html_table(title: str, rows: Mapping[str, Any]) -> str:
     """Return a small HTML table for a notebook; names and values are escaped."""
     cells = "".join(f"<tr><th>{escape(name)}</th><td>{escape(str(value))}</td></tr>" for name, value in rows.items())
     return f"<table><caption>{escape(title)}</caption><tbody>{cells}</tbody></table>"
-
-
-def prompt_table(rows: Sequence[Mapping[Any, Any]], place: dict[str, Any] | None) -> pd.DataFrame:
-    """Return prompts as a table, which has the place of their scores in its attributes."""
-    columns = ["sample", "text", "n_tokens", "status", "error", "score", "margin"]
-    table = pd.DataFrame(rows, columns=columns).astype({"score": float, "margin": float})
-    table.attrs = {"place": place}
-    return table
 
 
 def _listed(given: Labels) -> list[Any]:

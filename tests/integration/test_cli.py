@@ -171,7 +171,7 @@ def test_wrong_usage_exits_with_2():
     assert theodolite("survey", "x.yaml", "--replicas", "0").returncode == 2
 
 
-@pytest.mark.parametrize("command", [["show"], ["verify"], ["report"], ["analyse"]])
+@pytest.mark.parametrize("command", [["show"], ["verify"], ["remove"], ["report"], ["analyse"]])
 def test_a_run_that_is_not_there_is_named(tmp_path, command):
     result = theodolite(*command, "nobody", "--store", tmp_path)
     assert (result.returncode, result.stdout) == (1, "")
@@ -180,7 +180,19 @@ def test_a_run_that_is_not_there_is_named(tmp_path, command):
 
 def test_every_command_explains_itself():
     top = theodolite("--help").stdout
-    for command in ("survey", "capture", "analyse", "report", "plan", "runs", "show", "verify", "spec", "heads"):
+    for command in (
+        "survey",
+        "capture",
+        "analyse",
+        "report",
+        "plan",
+        "runs",
+        "show",
+        "verify",
+        "remove",
+        "spec",
+        "heads",
+    ):
         assert command in top
         assert "--help" in theodolite(command, "--help").stdout
 

@@ -1,4 +1,4 @@
-"""Commands for the runs of a store: list, show, verify, compare and export."""
+"""Commands for the runs of a store: list, show, verify, remove, compare and export."""
 
 import json
 from pathlib import Path
@@ -100,6 +100,31 @@ def _print_verification(run: "Run", different: list[str], as_json: bool) -> None
             print(f"{one_line(key)}: not an object of the run; Theodolite ignores it")
     if damages:
         raise typer.Exit(1)
+
+
+def remove(
+    run: RunId,
+    yes: Annotated[bool, typer.Option("--yes", help="Delete the run without asking.")] = False,
+    store: Store = None,
+) -> None:
+    """Delete a run from the store, with its activations and results. The command asks first.
+
+    A deleted run cannot be restored; the same survey would have to capture it again. No survey may be running on it.
+
+    For example: theodolite remove RUN
+    """
+    from theodolite.query.runs import run_state
+    from theodolite.store.objects import sizes
+    from theodolite.store.removal import remove_run
+
+    opened = run_of(run, settings_of(store=store))
+    stored = sizes(opened.location)
+    gigabytes = sum(stored.values()) / 1e9
+    about = f"{opened.record.model.name}, created {opened.record.created:%Y-%m-%d}, state {run_state(opened)}"
+    typer.echo(f"{run}: {about}, {len(stored)} objects, {gigabytes:.2f} GB")
+    if not yes:
+        typer.confirm("Delete this run and all of its data?", abort=True)
+    typer.echo(f"deleted {remove_run(opened)} objects of {run}")
 
 
 def compare(

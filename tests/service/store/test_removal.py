@@ -1,0 +1,67 @@
+"""Removing a run from a store."""
+
+import shutil
+
+import pytest
+from support.finished_runs import finished_run
+from typer.testing import CliRunner
+
+from theodolite.errors import StoreError
+from theodolite.query.runs import summaries
+from theodolite.store import removal
+from theodolite.store.objects import keys
+from theodolite.store.removal import remove_run
+from theodolite_jobs.cli import app
+
+RESULTS = {"moments": {}, "curves": {}, "directions": {}}
+
+
+@pytest.fixture
+def run(tmp_path):
+    finished_run(tmp_path, RESULTS, run_id="other-0")
+    return finished_run(tmp_path, RESULTS)
+
+
+def ids(store):
+    return sorted(run["run_id"] for run in summaries(str(store)))
+
+
+def test_a_removed_run_leaves_nothing_and_other_runs_stay(run, tmp_path):
+    n_objects = len(keys(run.location))
+    assert remove_run(run) == n_objects
+    assert ids(tmp_path) == ["other-0"]
+    assert not (tmp_path / "runs" / "tiny-0").exists()
+
+
+def test_a_removal_that_was_interrupted_is_listed_and_can_be_repeated(run, tmp_path, monkeypatch):
+    calls = []
+
+    def failing(location, targets):
+        calls.append(targets)
+        if len(calls) == 2:
+            raise StoreError("cannot delete: connection lost")
+        original(location, targets)
+
+    original = removal.delete
+    monkeypatch.setattr(removal, "delete", failing)
+    with pytest.raises(StoreError):
+        remove_run(run)
+    assert calls[0] == ["runs/tiny-0/COMPLETE"]
+    assert ids(tmp_path) == ["other-0", "tiny-0"]
+    assert {line["run_id"]: line["state"] for line in summaries(str(tmp_path))}["tiny-0"] != "complete"
+    remove_run(run)
+    assert calls[-1] == ["runs/tiny-0/run.json"]
+    assert ids(tmp_path) == ["other-0"]
+
+
+def test_the_command_asks_first(run, tmp_path):
+    command = ["remove", "tiny-0", "--store", str(tmp_path)]
+    refused = CliRunner().invoke(app, command, input="n\n")
+    assert refused.exit_code == 1
+    assert "tiny, created" in refused.output
+    assert ids(tmp_path) == ["other-0", "tiny-0"]
+    shutil.copytree(tmp_path, tmp_path.with_name("copy"))
+    for store, options, answer in ((tmp_path, [], "y\n"), (tmp_path.with_name("copy"), ["--yes"], "")):
+        done = CliRunner().invoke(app, ["remove", "tiny-0", "--store", str(store), *options], input=answer)
+        assert done.exit_code == 0, done.output
+        assert ids(store) == ["other-0"]
