@@ -59,8 +59,10 @@ def served(store: str) -> Iterator[str]:
     command = [str(Path(sys.executable).with_name("theodolite")), "serve", "--store", store, "--port", "0"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
-        yield process.stdout.readline().rpartition(" at ")[2].split()[0]
-        process.terminate()
+        try:
+            yield process.stdout.readline().rpartition(" at ")[2].split()[0]
+        finally:
+            process.terminate()
 
 
 def take(browser: Browser, address: str, file: Path, size: ViewportSize, scheme: Scheme, scroll_to: str | None) -> None:

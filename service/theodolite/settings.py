@@ -90,7 +90,9 @@ class Settings(BaseSettings):
         default_factory=list, description="Host names of the service that requests may use, besides loopback."
     )
     prompts_shown: bool = Field(
-        True, description="Whether the service sends the texts of prompts; their scores are sent in any case."
+        True,
+        description="Whether the service sends the texts of prompt sets. It sends scores in any case, and the "
+        "sentences and nouns that the results of the group words contain.",
     )
     results_cache_bytes: int = Field(48 * 2**20, ge=0, description="Size of the service's cache of results, in bytes.")
     remote_code_allowed: list[str] = Field(

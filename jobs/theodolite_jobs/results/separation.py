@@ -5,10 +5,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from theodolite.groups.separation import SCORES_TABLE
 from theodolite_jobs.passes.collect import Arrays, ContrastPasses
 from theodolite_jobs.results.context import Context, Result
-from theodolite_jobs.results.separation_scores import score_table
+from theodolite_jobs.results.separation_scores import score_tables
 from theodolite_jobs.statistics import separation_scores as scores
 from theodolite_jobs.statistics.bands import simultaneous_quantile
 from theodolite_jobs.statistics.separation import Estimate, fisher_ratio
@@ -29,8 +28,7 @@ def digest_inputs(context: Context) -> dict[str, Any]:
 def compute(context: Context) -> Result:
     """Return the group from both passes over the activations."""
     arrays = context.collected.over_contrasts("separation", _statistics)
-    tables = {SCORES_TABLE: score_table(context)}
-    return Result(arrays, context.coordinates, {"contrasts": context.contrasts}, tables=tables)
+    return Result(arrays, context.coordinates, {"contrasts": context.contrasts}, tables=score_tables(context))
 
 
 def _statistics(passes: ContrastPasses) -> Arrays:

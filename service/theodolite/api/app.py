@@ -41,17 +41,18 @@ def create_app(
         docs_url=None,
         redoc_url=None,
         lifespan=_lifespan,
-        dependencies=[Depends(refuse_unknown_parameters)],
     )
     app.state.settings = settings
     app.state.store_check = health.StoreCheck(settings.store)
     app.state.cache = Cache(settings.results_cache_bytes)
     app.state.access = Access(settings.store, open_without_tokens=open_without_tokens, seconds_cached=seconds_cached)
     add_handlers(app)
-    of_runs = (prompts.router, runs.router)
-    routers = (health.router, *of_runs, groups.router, compare.router, jobs.router, jobs.spec_router, page.router)
-    app.state.routes = [route for router in routers for route in router.routes]
-    for router in routers:
+    of_api = (prompts.router, runs.router, groups.router, compare.router, jobs.router, jobs.spec_router)
+    others = (health.router, page.router)
+    app.state.routes = [*app.routes, *(route for router in (*of_api, *others) for route in router.routes)]
+    for router in of_api:
+        app.include_router(router, dependencies=[Depends(refuse_unknown_parameters)])
+    for router in others:
         app.include_router(router)
     _describe_problems(app)
     app.add_middleware(GZipMiddleware, minimum_size=1024, compresslevel=5)

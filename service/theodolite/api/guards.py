@@ -112,6 +112,9 @@ class Guard:
                 raise
             detail = "the service failed on this request; its log has the location of the error"
             await problem_response(500, "internal", detail)(scope, receive, with_headers)
+        finally:
+            if "route" in asked:
+                scope["route"] = asked["route"]  # the metrics of HEAD requests name it
 
     def _check_head(self, scope: Scope, headers: dict[str, str]) -> None:
         """Raise Problem if the service does not accept a request with this head."""

@@ -10,5 +10,5 @@ def methods_at(scope: Scope) -> list[str]:
     for route in scope["app"].state.routes:
         match, _ = route.matches(scope)
         if match is not Match.NONE:
-            found |= route.methods
+            found |= route.methods or set()
     return sorted(found | ({"HEAD"} if "GET" in found else set()) | ({"OPTIONS"} if found else set()))

@@ -9,7 +9,7 @@ from fastapi.routing import APIRoute
 from theodolite.api.problems import Problem
 
 
-def refuse_unknown_parameters(request: Request) -> None:
+async def refuse_unknown_parameters(request: Request) -> None:  # a coroutine needs no thread that computes
     """Raise Problem 422 if a query parameter does not exist; a misspelled one would otherwise be ignored."""
     route = request.scope.get("route")
     if not isinstance(route, APIRoute):

@@ -72,7 +72,8 @@ def prompts(
         items = found.rows.iloc[start : start + limit].to_dict("records")
         place = vars(found.place) if found.place else None
         following = next_cursor(start + limit, len(found.rows), digest)
-        counts = {"total": len(found.rows), "n_wrong": int((found.rows["margin"] < 0).sum())}
+        margins = found.rows["margin"]
+        counts = {"total": len(margins), "n_scored": int(margins.notna().sum()), "n_wrong": int((margins < 0).sum())}
         return {"run_id": run_id, "set": prompt_set, "place": place, **counts, "items": items, "next": following}
 
     return answer(request, digest, content, page)

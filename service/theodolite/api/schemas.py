@@ -245,6 +245,9 @@ class PromptPage(OfRun):
     set: str = Field(description="Name of the prompt set.", examples=["harmful"])
     place: ScorePlace | None = Field(description="Where the prompts are scored; null if they have no scores.")
     total: int = Field(description="Number of selected prompts, over all pages.")
+    n_scored: int = Field(
+        description="Number of selected prompts with a score, over all pages: at most the first 10,000 of a set."
+    )
     n_wrong: int = Field(description="Number of selected prompts with a negative margin, over all pages.")
     items: list[PromptItem]
     next: str | None = Field(description="Cursor of the next page; null on the last page.")

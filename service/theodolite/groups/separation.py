@@ -15,8 +15,8 @@ VARIABLES = (
     ),
 )
 
-SCORES_TABLE = "prompt_scores"
-"""The table with the held-out score of each prompt at each site and layer."""
+SCORES_TABLE, SCALES_TABLE = "prompt_scores", "prompt_score_scales"
+"""The held-out score of each prompt at each site and layer, and the spread of the scores there."""
 
 MOST_SCORED = 10_000
 """Maximum number of prompts of a side in SCORES_TABLE, the first ones."""
@@ -26,7 +26,7 @@ GROUP = Group(
     title="Separation",
     version=3,
     variables=VARIABLES,
-    tables=("separation", SCORES_TABLE),
+    tables=("separation", SCORES_TABLE, SCALES_TABLE),
     needs=frozenset({"prompts", "contrasts"}),
     per_side=frozenset({"folds"}),
     order=2,

@@ -7,7 +7,7 @@ import numpy as np
 import pandas as pd
 
 from theodolite.errors import SpecError, TableNotFoundError
-from theodolite.groups.separation import SCORES_TABLE
+from theodolite.groups.separation import MOST_SCORED, SCALES_TABLE, SCORES_TABLE
 from theodolite.query.group_selection import label_list
 from theodolite.sites import HALF_BLOCKS, Site, depth
 from theodolite.store.manifest import finished_tables
@@ -62,7 +62,7 @@ def read_scored_prompts(
         run: a complete run.
         prompt_set: name of the set.
         contrast: a contrast of the set; None selects the first one.
-        site: site in the block; None selects the site, and the layer, with the largest AUROC.
+        site: site in the block; None selects that of the largest AUROC, of resid_pre and resid_mid if measured.
         layer: 0-based index of the block; None selects the layer with the largest AUROC at the site.
         position: token position from the end; None selects the last measured one.
         order: order of the rows; prompts without a score are last.
@@ -79,10 +79,11 @@ def read_scored_prompts(
     place = _place(run, prompt_set, contrast, site, layer, position)
     if place is None:
         return ScoredPrompts(prompts.assign(score=np.nan, margin=np.nan), None)
-    filters = [(name, "==", value) for name, value in vars(place).items()]
-    scores = _standardised(read_finished_table(run, SCORES_TABLE, filters))
-    own = scores[scores["set"] == prompt_set].drop_duplicates("sample")[["sample", "score", "margin"]]
-    rows = prompts.merge(own, on="sample", how="left")
+    # Only filters by numbers skip row groups.
+    scores = read_finished_table(run, SCORES_TABLE, [("layer", "==", place.layer), ("position", "==", place.position)])
+    of_set = scores["set"] == prompt_set
+    own = _standardised(run, scores[of_set & (scores["contrast"] == place.contrast) & (scores["site"] == place.site)])
+    rows = prompts.merge(own.drop_duplicates("sample")[["sample", "score", "margin"]], on="sample", how="left")
     if order != "sample":
         rows = rows.sort_values("margin", ascending=order == "margin", kind="stable", na_position="last")
     return ScoredPrompts(rows, place)
@@ -94,7 +95,7 @@ def read_prompt_path(
     """Return one prompt's score and margin at each depth, and the place of the largest AUROC.
 
     The table has the columns `site`, `layer`, `depth`, `score` and `margin`, and `low_…` and `high_…`: the 5 % and 95 %
-    quantiles of the scores of the positive and of the negative set.
+    quantiles of the scores of the positive and of the negative set. All are in pooled standard deviations.
 
     Raises:
         SpecError: there is no such set, prompt, contrast or position, or the prompt has no score.
@@ -106,23 +107,19 @@ def read_prompt_path(
         raise SpecError(f"sample: {prompt_set} has no {sample}; it has 0 to {n_prompts - 1}")
     place = _place(run, prompt_set, contrast, None, None, position)
     if place is None:
-        raise TableNotFoundError(f"{run.id} has no scores of the prompts of {prompt_set}")
-    filters = [("contrast", "==", place.contrast), ("position", "==", place.position)]
-    scores = _standardised(read_finished_table(run, SCORES_TABLE, filters))
-    places = ["site", "layer"]
-    is_own = (scores["set"] == prompt_set) & (scores["sample"] == sample)
-    path = scores[is_own].drop_duplicates(places)[[*places, "score", "margin"]]
+        raise TableNotFoundError(f"{run.id} has no scores of the prompts of {prompt_set}; {_remedy(run)}")
+    scores = read_finished_table(run, SCORES_TABLE, [("sample", "==", sample), ("position", "==", place.position)])
+    own = scores[(scores["set"] == prompt_set) & (scores["contrast"] == place.contrast)]
+    path = _standardised(run, own.drop_duplicates(["site", "layer"]))
     if path.empty:
         raise SpecError(
             f"sample: prompt {sample} of {prompt_set} has no score: it, or its partner in the other set, is "
-            "quarantined, or its activations are not stored"
+            f"quarantined, or its activations are not stored, or it is not among the first {MOST_SCORED:,} prompts"
         )
-    for side, of_side in scores.groupby("side", sort=False):
-        by_place = of_side.groupby(places, sort=False)["score"]
-        for end, share in (("low", 0.05), ("high", 0.95)):
-            path = path.merge(by_place.quantile(share).rename(f"{end}_{side}").reset_index(), on=places)
     depths = [depth(Site(site), layer) for site, layer in zip(path["site"], path["layer"], strict=True)]
-    return path.assign(depth=depths).sort_values("depth", kind="stable"), place
+    ends = [f"{end}_{side}" for side in ("positive", "negative") for end in ("low", "high")]
+    path = path.assign(depth=depths).sort_values("depth", kind="stable")
+    return path[["site", "layer", "depth", "score", "margin", *ends]], place
 
 
 def _check_set(run: Run, prompt_set: str) -> None:
@@ -131,35 +128,36 @@ def _check_set(run: Run, prompt_set: str) -> None:
         raise SpecError(f"set: {run.id} has no {prompt_set!r}; it has {', '.join(run.record.sets) or 'none'}")
 
 
-def _standardised(scores: pd.DataFrame) -> pd.DataFrame:
-    """Return scores in pooled standard deviations of the two sets at the same place, and the margins."""
+def _standardised(run: Run, scores: pd.DataFrame) -> pd.DataFrame:
+    """Return scores, and the quantiles of both sets, in pooled standard deviations at the same place, and margins."""
     places = ["contrast", "position", "site", "layer"]
-    variances = scores.groupby([*places, "side"], sort=False)["score"].var().groupby(places, sort=False).mean()
-    deviations = np.sqrt(variances.rename("deviation").reset_index().set_index(places)["deviation"])
-    scaled = scores.join(deviations, on=places)
-    score = scaled["score"] / scaled["deviation"]
-    return scores.assign(score=score, margin=score.where(scores["side"] == "positive", -score))
+    strings = scores.astype({name: str for name in ("contrast", "site", "side", "set")})
+    scaled = strings.merge(read_finished_table(run, SCALES_TABLE), on=places, how="left")
+    for name in ("score", "low_positive", "high_positive", "low_negative", "high_negative"):
+        scaled[name] /= scaled["deviation"]
+    return scaled.assign(margin=scaled["score"].where(scaled["side"] == "positive", -scaled["score"]))
 
 
 def _place(
     run: Run, prompt_set: str, contrast: str | None, site: str | None, layer: int | None, position: int | None
 ) -> Place | None:
-    """Return where a set is scored; None if the run has no scores of the set and no contrast is requested."""
+    """Return where a set is scored; None if the run has no scores of the set and no place is requested."""
+    is_requested = (contrast, site, layer, position) != (None, None, None, None)
     if SCORES_TABLE not in finished_tables(run):
-        if contrast is None:
+        if not is_requested:
             return None
-        raise TableNotFoundError(
-            f"{run.id} has no scores of single prompts: it has no group separation, or an older version computed it; "
-            f"`theodolite analyse {run.id}` computes missing and outdated groups"
-        )
+        raise TableNotFoundError(f"{run.id} has no scores of single prompts; {_remedy(run)}")
     separation = read_group(run, "separation")
     sides = separation.attrs["contrasts"]
     own = [name for name, one in sides.items() if prompt_set in (one["positive"], one["negative"])]
-    if contrast is None and not own:
+    if not own and not is_requested:
         return None
+    if not own and contrast is None:
+        raise TableNotFoundError(f"{run.id} has no scores of {prompt_set}, because the set is in no contrast")
     contrast = _known(run, "contrast", own, own[0] if contrast is None else contrast)
     of_contrast = separation.sel(contrast=contrast)
-    measured = of_contrast["position"].values[(of_contrast["n_positive"] > 0).values].tolist()
+    has_both = (of_contrast["n_positive"] > 0) & (of_contrast["n_negative"] > 0)
+    measured = of_contrast["position"].values[has_both.values].tolist()
     if not measured:
         return None
     position = _known(run, "position", measured, measured[-1] if position is None else position)
@@ -169,6 +167,13 @@ def _place(
     by_place = auroc.sel(site=candidates, layer=layers if layer is None else [_known(run, "layer", layers, layer)])
     best = by_place.fillna(-1).stack(place=("site", "layer")).idxmax("place").item()
     return Place(contrast, str(best[0]), int(best[1]), position)
+
+
+def _remedy(run: Run) -> str:
+    return (
+        "it has no group separation for it, or an older version computed the group; "
+        f"`theodolite analyse {run.id}` computes missing and outdated groups"
+    )
 
 
 def _known(run: Run, name: str, existing: list[_Label], label: _Label) -> _Label:

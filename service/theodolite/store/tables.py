@@ -17,7 +17,8 @@ def encode_table(frame: pd.DataFrame, row_groups: Sequence[int] = ()) -> bytes:
 
     Args:
         frame: the table.
-        row_groups: index of the first row of each row group; a reader with filters decodes only row groups that match.
+        row_groups: index of the first row of each row group; a reader that filters by numbers decodes only row groups
+            that can match.
     """
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "table.parquet"

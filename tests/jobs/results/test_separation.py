@@ -183,7 +183,8 @@ def test_a_shared_first_token_separates_nothing(tmp_path):
 
 @pytest.mark.parametrize("name", ["refusal", "unpaired", "subject"])
 def test_the_table_has_the_held_out_score_of_each_prompt(surveyed, name):
-    table = read_finished_table(surveyed.run, "prompt_scores", [("contrast", "==", name)])
+    table = read_finished_table(surveyed.run, "prompt_scores")
+    table = table[table["contrast"] == name]
     sides, paired = [CONTRASTS[name][side] for side in ("positive", "negative")], CONTRASTS[name]["paired"]
     excluded = [sample for side in sides for sample in QUARANTINED.get(side, {})] if paired else []
     indices = [surveyed.usable(side, excluded) for side in sides]
@@ -201,11 +202,34 @@ def test_the_table_has_the_held_out_score_of_each_prompt(surveyed, name):
 def test_the_table_has_each_place_once_and_the_first_prompts_alone(surveyed, monkeypatch):
     group, table = read_group(surveyed.run, "separation"), read_finished_table(surveyed.run, "prompt_scores")
     assert not table.duplicated(["contrast", "position", "site", "layer", "side", "sample"]).any()
-    counts = table.groupby(["contrast", "position", "side"]).size()
+    counts = table.groupby(["contrast", "position", "side"], observed=True).size()
     for (name, position, side), count in counts.items():
         n = int(group[f"n_{side}"].sel(contrast=name, position=position))
         assert count == n * len(SEQUENTIAL) * LAYERS
     monkeypatch.setattr(separation_scores, "MOST_SCORED", 3)
     analyse(surveyed.run, CONTRASTS | {"more": contrast("good", "bad")}, None, silent, requested={"separation"})
-    few = read_finished_table(surveyed.run, "prompt_scores", [("contrast", "==", "more")])
-    assert few.groupby(["position", "site", "layer", "side"]).size().tolist() == [3] * (2 * 2 * LAYERS * 2)
+    few = read_finished_table(surveyed.run, "prompt_scores")
+    few = few[few["contrast"] == "more"]
+    assert few.groupby(["position", "site", "layer", "side"], observed=True).size().tolist() == [3] * (
+        2 * 2 * LAYERS * 2
+    )
+
+
+def test_the_scales_are_the_spread_of_the_scores_at_each_place(surveyed):
+    tables = [read_finished_table(surveyed.run, name) for name in ("prompt_scores", "prompt_score_scales")]
+    scores, scales = (table[table["contrast"] == "subject"].astype({"site": str}) for table in tables)
+    assert len(scales) == len(SEQUENTIAL) * LAYERS  # the sets have one common position
+    for place in scales.itertuples():
+        at = scores[(scores["site"] == place.site) & (scores["layer"] == place.layer)]
+        sides = [at[at["side"] == side]["score"].to_numpy() for side in ("positive", "negative")]
+        assert place.deviation == pytest.approx(np.sqrt(np.mean([side.var(ddof=1) for side in sides])), nan_ok=True)
+        ends = [end for side in sides for end in np.quantile(side, (0.05, 0.95))]
+        found = [place.low_positive, place.high_positive, place.low_negative, place.high_negative]
+        np.testing.assert_allclose(found, ends)
+
+
+def test_row_groups_begin_at_a_place_and_have_many_rows():
+    starts = list(range(0, 100_000, 3_000))
+    chosen = separation_scores._row_groups(starts)
+    assert chosen == [0, 21_000, 42_000, 63_000, 84_000]
+    assert separation_scores._row_groups([0, 50_000]) == [0, 50_000]

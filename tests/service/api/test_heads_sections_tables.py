@@ -132,7 +132,11 @@ def test_rows_of_one_layer_and_head_are_filtered(atlas_client, atlas):
 @pytest.mark.parametrize(
     ("path", "status", "message"),
     [
-        ("tables/nobody", 404, "no table 'nobody'; it has curves, gram, growth, prompt_scores, separation, travel"),
+        (
+            "tables/nobody",
+            404,
+            "no table 'nobody'; it has curves, gram, growth, prompt_score_scales, prompt_scores, separation, travel",
+        ),
         ("tables/curves?head=1", 422, "head: the table curves has no such column"),
         ("tables/curves?limit=0", 422, "limit"),
         ("tables/curves?limit=10001", 422, "limit"),

@@ -238,3 +238,27 @@ def test_duplicate_labels_are_merged_or_rejected(client):
     )
     assert len(once["items"]) == 1
     assert twice.status_code == 422 or twice.json()["items"] == once["items"]
+
+
+def test_the_page_and_the_checks_accept_parameters_of_other_programs(client):
+    for path in ("/?utm_source=x", "/healthz?x=1", "/static/main.js?v=1"):
+        assert client.get(path).status_code == 200
+
+
+def test_methods_of_the_schema_are_known_too(client):
+    answer = client.post("/openapi.json", json={})
+    assert (answer.status_code, answer.headers["allow"]) == (405, "GET, HEAD, OPTIONS")
+
+
+@pytest.mark.parametrize("method", ["HEAD", "OPTIONS"])
+def test_head_and_options_are_guarded_like_get(client, library, method):
+    assert client.request(method, RUN, headers={"Host": "evil.example"}).status_code == 421
+    assert client.request(method, RUN, headers={"Origin": "http://evil.example"}).status_code == 403
+    assert client_of(library, tokenless=False).head(RUN).status_code == 401
+
+
+def test_health_is_answered_while_all_threads_compute(library, monkeypatch):
+    import anyio.to_thread
+
+    monkeypatch.setattr(anyio.to_thread, "run_sync", None)  # a route or a dependency that needs a thread fails
+    assert client_of(library).get("/healthz").status_code == 200

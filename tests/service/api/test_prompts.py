@@ -18,7 +18,7 @@ def test_pages_together_have_all_prompts_in_order(client, library):
     found, cursor = [], None
     while True:
         page = client.get(PATH, params={"order": "margin", "limit": 4, **({"cursor": cursor} if cursor else {})}).json()
-        assert (page["total"], page["n_wrong"]) == (10, int((expected["margin"] < 0).sum()))
+        assert (page["total"], page["n_scored"], page["n_wrong"]) == (10, 10, int((expected["margin"] < 0).sum()))
         found += page["items"]
         cursor = page["next"]
         if cursor is None:

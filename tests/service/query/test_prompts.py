@@ -16,7 +16,10 @@ def run(tmp_path_factory):
 
 
 def scores_at(run, place):
-    return read_finished_table(run, "prompt_scores", [(name, "==", value) for name, value in vars(place).items()])
+    table = read_finished_table(run, "prompt_scores")
+    for name, value in vars(place).items():
+        table = table[table[name] == value]
+    return table
 
 
 def test_the_default_is_the_first_contrast_where_its_auroc_is_largest(run):
@@ -62,7 +65,7 @@ def test_a_path_has_every_depth_and_the_quantiles_of_both_sets(run):
     assert place.contrast == "subject"
     assert path["depth"].tolist() == list(range(8))
     at = scores_at(run, Place("subject", "resid_mid", 1, -1))
-    deviation = np.sqrt(at.groupby("side")["score"].var().mean())
+    deviation = np.sqrt(at.groupby("side", observed=True)["score"].var().mean())
     row = path[(path["site"] == "resid_mid") & (path["layer"] == 1)].iloc[0]
     own = at[(at["set"] == "nouns") & (at["sample"] == 2)]["score"].item() / deviation
     assert row["score"] == pytest.approx(own)
@@ -89,8 +92,12 @@ def test_a_wrong_choice_is_refused_with_the_allowed_ones(run, choices, message):
 def test_a_prompt_that_does_not_exist_or_has_no_score_is_refused(run, monkeypatch):
     with pytest.raises(SpecError, match="sample: harmful has no 10; it has 0 to 9"):
         read_prompt_path(run, "harmful", 10)
-    nothing = read_finished_table(run, "prompt_scores").iloc[:0]
-    monkeypatch.setattr("theodolite.query.prompts.read_finished_table", lambda *_: nothing)
+
+    def without_scores(opened, name, *filters):
+        table = read_finished_table(opened, name, *filters)
+        return table.iloc[:0] if name == "prompt_scores" else table
+
+    monkeypatch.setattr("theodolite.query.prompts.read_finished_table", without_scores)
     with pytest.raises(SpecError, match="prompt 1 of harmful has no score"):
         read_prompt_path(run, "harmful", 1)
 
@@ -106,3 +113,19 @@ def test_a_run_without_scores_has_its_prompts_and_says_how_to_get_scores(run, mo
         read_scored_prompts(run, "harmful", "refusal")
     with pytest.raises(TableNotFoundError, match="no scores of the prompts of harmful"):
         read_prompt_path(run, "harmful", 1)
+
+
+def test_a_place_that_is_requested_of_a_set_without_scores_is_refused(run, monkeypatch):
+    monkeypatch.setattr("theodolite.query.prompts.finished_tables", lambda _run: [])
+    for choice in ({"layer": 1}, {"site": "resid_pre"}, {"position": -1}):
+        with pytest.raises(TableNotFoundError, match="no scores of single prompts"):
+            read_scored_prompts(run, "harmful", **choice)
+
+
+def test_a_contrast_with_one_empty_side_gives_prompts_without_scores(run, monkeypatch):
+    separation = read_group(run, "separation").copy(deep=True)
+    separation["n_negative"][:] = 0
+    monkeypatch.setattr("theodolite.query.prompts.read_group", lambda *_: separation)
+    assert read_scored_prompts(run, "harmful").place is None
+    with pytest.raises(TableNotFoundError, match="no scores of the prompts of harmful"):
+        read_prompt_path(run, "harmful", 0)

@@ -88,6 +88,7 @@ function unreadableStoreView(node) {
 }
 
 function unloadableView(node) {
+  document.title = "View not loaded · Theodolite";
   const error = new Error("A script of this view could not be loaded. Check that the service runs, and try again.");
   node.append(element("h1", "View not loaded"), problem(error, () => location.reload()));
 }

@@ -5,8 +5,9 @@ const narrow = matchMedia("(max-width: 700px)");
 
 /** Call `changed` when figures must be redrawn: the colour scheme or the width of the page changed. */
 export function watchPaper(changed) {
-  dark.addEventListener("change", changed);
-  addEventListener("themechange", changed); // of the page, whose user can choose the colours
+  // The page says when its colours change, because its user can choose them; the report follows the system.
+  if (document.documentElement.dataset.theme) addEventListener("themechange", changed);
+  else dark.addEventListener("change", changed);
   narrow.addEventListener("change", changed);
   let [width, waiting] = [innerWidth, 0];
   addEventListener("resize", () => {

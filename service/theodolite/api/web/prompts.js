@@ -22,7 +22,7 @@ class Prompts {
     this.signal = signal;
     this.textsShown = false; // the set may be harmful, so its texts wait for a click
     this.switches = element("div.switches");
-    this.list = element("div", { "aria-live": "polite" });
+    this.list = element("div");
     this.card = element("section.card", { "aria-label": "Scores of one prompt", hidden: true });
     this.frame = new Frame("Score along depth", signal, { height: 380 });
     this.search = element("input", { type: "search", id: "prompts-text", autocomplete: "off", maxlength: 200 });
@@ -31,6 +31,9 @@ class Prompts {
   }
 
   async show(choices) {
+    this.pending?.abort(); // a slow answer to an earlier choice must not replace this one
+    this.pending = new AbortController();
+    const signal = AbortSignal.any([this.signal, this.pending.signal]);
     this.choices = choices;
     const set = choices.get("set") ?? Object.keys(this.run.sets)[0];
     const own = Object.entries(this.run.contrast_sets).filter(([, one]) => [one.positive, one.negative].includes(set));
@@ -45,8 +48,8 @@ class Prompts {
       limit: ROWS,
       cursor: choices.get("from"),
     };
-    await fill(this.list, this.signal, async () => this.rows(set, await ask(ofRun(this.run.run_id, "prompts", set), parameters, this.signal)));
     this.showPrompt(set, choices.get("prompt"), parameters.contrast);
+    await fill(this.list, signal, async () => this.rows(set, await ask(ofRun(this.run.run_id, "prompts", set), parameters, signal)));
   }
 
   redrawSwitches(set, contrasts) {
@@ -68,10 +71,11 @@ class Prompts {
         this.textsShown = isOn;
         this.show(this.choices);
       }),
+      choices.get("from") && element("button", { type: "button", onclick: () => choose({ from: null, prompt: null }) }, "First page"),
     ]);
   }
 
-  rows(set, { items, place, total, n_wrong: wrong, next }) {
+  rows(set, { items, place, total, n_scored: scored, n_wrong: wrong, next }) {
     const words = (text) => (this.textsShown ? text ?? "not shown by this service" : element("span.soft", "hidden"));
     const number = (value) => (value === null ? "–" : value.toFixed(2));
     const body = items.map((item) => [
@@ -84,15 +88,14 @@ class Prompts {
     ]);
     const where = place
       ? `Scores along the direction of ${place.contrast} at ${place.site} of layer ${place.layer}, position ${place.position}.`
-      : "These prompts have no held-out scores.";
-    const selected = `${total.toLocaleString("en")} prompts, of which ${wrong} lie on the other set’s side.`;
-    const step = (text, cursor) => element("button", { type: "button", onclick: () => choose({ from: cursor, prompt: null }) }, text);
+      : `These prompts have no held-out scores. If an older version computed the separation of a contrast with them, “theodolite analyse ${this.run.run_id}” adds the scores.`;
+    const count = (number) => number.toLocaleString("en");
+    const selected = `${count(total)} prompts. Of the ${count(scored)} with a score, ${count(wrong)} lie on the other set’s side.`;
     return [
-      element("p.soft", `${where} ${place ? selected : ""}`),
+      element("p.soft", { role: "status" }, `${where} ${place ? selected : ""}`),
       element("div.wrapped", table(["prompt", "text", "tokens", "score", "margin", "status"], body, `Prompts of ${set}`, [2, 3, 4])),
-      element("div.buttons",
-        this.choices.get("from") && step("First page", null),
-        next && step("Next page", next),
+      next && element("div.buttons",
+        element("button", { type: "button", onclick: () => choose({ from: next, prompt: null }) }, "Next page"),
       ),
     ];
   }
@@ -117,7 +120,8 @@ class Prompts {
       words.textContent = this.textsShown ? text ?? "" : "";
       return figure;
     });
-    this.card.scrollIntoView({ block: "nearest" });
+    if (this.opened !== sample) this.card.scrollIntoView({ block: "nearest" });
+    this.opened = sample;
   }
 }
 
