@@ -124,7 +124,7 @@ def _limits(run: Run, found: Sequence[Finding]) -> Iterator[str]:
         )
         yield (
             "Intervals and permutations treat the prompts of a set (in a paired contrast, the pairs) as independent. "
-            "Prompts that share a topic are not, and a held-out prompt can share its topic with other prompts."
+            "Prompts that share a topic may not be, and a held-out prompt can share its topic with other prompts."
         )
     if run.record.model.kind == "gguf":
         yield (

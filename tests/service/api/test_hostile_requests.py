@@ -201,14 +201,14 @@ def test_head_has_the_headers_of_get_and_no_body(client, path):
     assert {name: head.headers.get(name) for name in same} == {name: got.headers.get(name) for name in same}
 
 
-@pytest.mark.parametrize("path", ["/v1/runs?modell=x", f"{RUN}/curves?statistics=auroc", "/v1/groups?page=2"])
+@pytest.mark.parametrize("path", ["/v1/runs?models=x", f"{RUN}/curves?statistics=auroc", "/v1/groups?page=2"])
 def test_a_parameter_that_does_not_exist_is_refused(client, path):
     name = path.partition("?")[2].partition("=")[0]
     assert_problem(client.get(path), 422, f"{name}: there is no such parameter; allowed: ")
 
 
 def test_the_message_about_an_unknown_parameter_lists_those_that_exist(client):
-    assert_problem(client.get(f"{RUN}/heads?circut=qk"), 422, "allowed: circuit, offset")
+    assert_problem(client.get(f"{RUN}/heads?circuits=qk"), 422, "allowed: circuit, offset")
     assert_problem(client.get("/v1/groups?page=2"), 422, "allowed: none")
 
 

@@ -123,7 +123,7 @@ def test_the_limits_name_what_was_not_measured(analysed_run, tmp_path):
 
 INDEPENDENT = (
     "Intervals and permutations treat the prompts of a set (in a paired contrast, the pairs) as independent. Prompts "
-    "that share a topic are not, and a held-out prompt can share its topic with other prompts."
+    "that share a topic may not be, and a held-out prompt can share its topic with other prompts."
 )
 
 
