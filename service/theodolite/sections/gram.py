@@ -48,9 +48,9 @@ _COLUMNS = {
 
 
 CKA_NOTE = (
-    "a debiased CKA is 1 for equal geometry, and 0 for independent activations. A step is output minus input. Both "
-    "controls are a CKA with the input: that of the sum of the input and another prompt's step, and that of the step "
-    "alone"
+    "a debiased CKA is 1 for equal geometry, and 0 for independent activations. A step is output minus input. There "
+    "are two controls: the CKA between the input and the sum of the input and another prompt's step, and the CKA "
+    "between the input and the step alone"
 )
 _SIZES = "participation ratio and TwoNN dimension depend on n, so compare sets only if their n is equal"
 

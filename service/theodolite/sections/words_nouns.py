@@ -96,9 +96,9 @@ def _relatedness_facts(words: xr.Dataset, n: int) -> Iterator[str]:
     yield (
         f"In {int(passed.sum())} of {int(np.isfinite(values).sum())} heads the relatedness is larger than with "
         "permuted nouns and larger than with random matrices of the same singular values (family-wise p of at most "
-        f"{LEVEL} in both tests). Each head has one z for each test. Sorted by the smaller of its two z, "
-        f"{head_name(int(best['layer']), int(best['head']))} is first among {'these' if passed.any() else 'all'} "
-        f"heads. Its relatedness is {float(best['relatedness']):.2f}, where {' and '.join(nulls)}."
+        f"{LEVEL} in both tests). For {'each of these heads' if passed.any() else 'each head'}, take the smaller of "
+        f"its z in the two tests: this number is largest for {head_name(int(best['layer']), int(best['head']))}. Its "
+        f"relatedness is {float(best['relatedness']):.2f}, where {' and '.join(nulls)}."
     )
 
 
@@ -132,9 +132,9 @@ def _subject_facts(run: Run, words: xr.Dataset, n: int, chance: float) -> Iterat
             f"For each noun as query, take the {int(words.attrs['tokens'])} tokens of the vocabulary with the largest "
             "scores as keys. Share of nouns for which a spelling of the noun is among these tokens: largest "
             f"{percent(top, 0)}, of {head_name(layer, head)}; median over heads {percent(keys.median(), 1)}. For "
-            "comparison, the tokens of one noun contain a spelling of another noun for "
-            f"{percent(others.loc[layer, head], 1)} of all pairs of nouns in {head_name(layer, head)}, and for "
-            f"{percent(others.median(), 1)} in the median head. Random keys contain a spelling for "
+            f"comparison: in {head_name(layer, head)}, these tokens of a noun contain a spelling of a given other noun "
+            f"for {percent(others.loc[layer, head], 1)} of all pairs of nouns, and in the median head for "
+            f"{percent(others.median(), 1)}. Random keys contain a spelling for "
             f"{percent(chance, 2)} of the nouns (n = {n} nouns; the shares are not tested)."
         )
 

@@ -90,9 +90,10 @@ def section(section_of):
 
 BOTH_TESTS = (
     "In {} of 6 heads the relatedness is larger than with permuted nouns and larger than with random matrices of the "
-    "same singular values (family-wise p of at most 0.05 in both tests). Each head has one z for each test. "
-    "Sorted by the smaller of its two z, {} is first among {} heads. Its relatedness is {}, where permuted nouns give "
+    "same singular values (family-wise p of at most 0.05 in both tests). For {}, take the smaller of its "
+    "z in the two tests: this number is largest for {}. Its relatedness is {}, where permuted nouns give "
 )
+PASSING, ALL = "each of these heads", "each head"
 
 
 def test_sentences_count_the_heads_that_pass_both_tests(section):
@@ -103,7 +104,7 @@ def test_sentences_count_the_heads_that_pass_both_tests(section):
         "similar to all nouns, the correlation rises; if it is not, it falls."
     )
     assert section.facts[1] == (
-        f"{BOTH_TESTS.format(1, 'L1H0', 'these', '0.10')}1.00 ± 1.00 (z = 10.0, p = 0.01 over all heads) and "
+        f"{BOTH_TESTS.format(1, PASSING, 'L1H0', '0.10')}1.00 ± 1.00 (z = 10.0, p = 0.01 over all heads) and "
         "random matrices give 1.00 ± 1.00 (z = 5.0, p = 0.01 over all heads)."
     )
 
@@ -111,7 +112,7 @@ def test_sentences_count_the_heads_that_pass_both_tests(section):
 def test_the_largest_z_of_all_heads_is_stated_if_none_passes_both_tests(section_of):
     section = section_of(words_group(relatedness_random_p_family=np.array([[1.0, 1.0], [0.2, 0.3], [1.0, 1.0]])))
     assert section.facts[1] == (
-        f"{BOTH_TESTS.format(0, 'L1H1', 'all', '0.15')}1.00 ± 1.00 (z = 15.0, p = 0.01 over all heads) and "
+        f"{BOTH_TESTS.format(0, ALL, 'L1H1', '0.15')}1.00 ± 1.00 (z = 15.0, p = 0.01 over all heads) and "
         "random matrices give 1.00 ± 1.00 (z = 7.5, p = 0.3 over all heads)."
     )
     assert not [trace for trace in section.maps[0].draw().data if trace.type == "scatter" and trace.x]
@@ -119,9 +120,9 @@ def test_the_largest_z_of_all_heads_is_stated_if_none_passes_both_tests(section_
 
 def test_a_head_that_passes_only_the_test_with_matrices_is_not_counted(section_of):
     section = section_of(words_group(relatedness_p_family=np.full((LAYERS, HEADS), 0.06)))
-    assert section.facts[1].startswith(BOTH_TESTS.format(0, "L1H1", "all", "0.15"))
+    assert section.facts[1].startswith(BOTH_TESTS.format(0, ALL, "L1H1", "0.15"))
     passing = section_of(words_group(relatedness_p_family=np.full((LAYERS, HEADS), 0.05)))
-    assert passing.facts[1].startswith(BOTH_TESTS.format(1, "L1H0", "these", "0.10"))
+    assert passing.facts[1].startswith(BOTH_TESTS.format(1, PASSING, "L1H0", "0.10"))
 
 
 def test_means_of_permuted_nouns_that_round_to_0_have_no_sign(section_of):
@@ -145,9 +146,9 @@ OFFSETS = (
 
 
 KEYS_OF_OTHERS = (
-    "For comparison, the tokens of one noun contain a spelling of another noun for {} % of all pairs of nouns in {}, "
-    "and for {} % in the median head. Random keys contain a spelling for 0.20 % of the nouns (n = 4 nouns; the shares "
-    "are not tested)."
+    "For comparison: in {}, these tokens of a noun contain a spelling of a given other noun for {} % of all pairs of "
+    "nouns, and in the median head for {} %. Random keys contain a spelling for 0.20 % of the nouns (n = 4 nouns; the "
+    "shares are not tested)."
 )
 
 
@@ -157,7 +158,7 @@ def test_sentences_name_the_subject_heads_and_the_keys_at_offsets(section):
         SUBJECTS.format(2, passed),
         "For each noun as query, take the 5 tokens of the vocabulary with the largest scores as keys. Share of nouns "
         "for which a spelling of the noun is among these tokens: largest 38 %, of L1H1; median over heads 7.5 %. "
-        + KEYS_OF_OTHERS.format("0.0", "L1H1", "0.0"),
+        + KEYS_OF_OTHERS.format("L1H1", "0.0", "0.0"),
         OFFSETS.format("0 %", 4),
     ]
 
@@ -174,7 +175,7 @@ def test_keys_of_a_noun_that_are_spellings_of_another_are_counted(section_of, fo
     is_first = (keys["layer"] == 0) & (keys["head"] == 0)
     found["noun_keys"] = keys.assign(token=tokens.where(~is_first, keys["token"]))
     fact = section_of(words_group()).facts[3]
-    assert fact.endswith("; median over heads 7.5 %. " + KEYS_OF_OTHERS.format("25.0", "L1H1", "16.7"))
+    assert fact.endswith("; median over heads 7.5 %. " + KEYS_OF_OTHERS.format("L1H1", "25.0", "16.7"))
 
 
 def test_heads_that_find_no_more_nouns_than_with_permuted_nouns_have_no_layers(section_of):
