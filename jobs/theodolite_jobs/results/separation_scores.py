@@ -14,25 +14,24 @@ from theodolite_jobs.passes.selections import contrast_selection
 from theodolite_jobs.results.context import Context
 
 _SIDES = ("positive", "negative")
+_PLACE = ["contrast", "position", "site", "layer"]
+_COLUMNS = [*_PLACE, "score", "side", "set", "sample"]
+_SCALE_COLUMNS = [*_PLACE, "deviation", *(f"{end}_{side}" for side in _SIDES for end in ("low", "high"))]
 _ROW_GROUP = 20_000
 """Minimum number of rows of a row group: a reader of one layer decodes only the row groups with that layer."""
 
 
 def score_tables(context: Context) -> dict[str, bytes]:
     """Return both tables of all contrasts, encoded."""
-    scores, scales = [], []
+    scores, scales = [pd.DataFrame(columns=_COLUMNS)], [pd.DataFrame(columns=_SCALE_COLUMNS)]
     for label, positions, prompts, by_place in _scores(context):
         places = [positions, context.coordinates["site"], context.coordinates["layer"]]
         scores.append(_score_frame(label, places, prompts, by_place))
         scales.append(_scale_frame(label, places, prompts["side"].to_numpy(), by_place))
-    table = pd.concat(scores, ignore_index=True)
-    names = ("contrast", "position", "site", "layer")
+    table, scale = (pd.concat(frames[1:] or frames, ignore_index=True) for frames in (scores, scales))
     table = table.astype({name: "category" for name in ("contrast", "site", "side", "set")})
-    starts = np.flatnonzero((table[list(names)] != table[list(names)].shift()).any(axis=1))
-    return {
-        SCORES_TABLE: encode_table(table, _row_groups(starts.tolist())),
-        SCALES_TABLE: encode_table(pd.concat(scales, ignore_index=True)),
-    }
+    starts = np.flatnonzero((table[_PLACE] != table[_PLACE].shift()).any(axis=1))
+    return {SCORES_TABLE: encode_table(table, _row_groups(starts.tolist())), SCALES_TABLE: encode_table(scale)}
 
 
 def _row_groups(starts: list[int]) -> list[int]:
