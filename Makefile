@@ -38,8 +38,7 @@ WAITING := tests/integration
 
 test-slow: .venv/ready ## run the tests with a model, a cluster, a browser or a GPU
 	@log=$$(mktemp); \
-	$(BIN)/python -m pytest -q -m '$(HEAVY)' --numprocesses=2 --dist=loadfile --no-loadscope-reorder $(WAITING) \
-		> $$log 2>&1 & waiting=$$!; \
+	$(BIN)/python -m pytest -q -m '$(HEAVY)' $(WAITING) > $$log 2>&1 & waiting=$$!; \
 	nice $(BIN)/python -m pytest -q -m '$(HEAVY)' $(addprefix --ignore=,$(WAITING)); computing=$$?; \
 	wait $$waiting; status=$$?; \
 	cat $$log; rm $$log; exit $$((computing + status))
