@@ -23,7 +23,7 @@ from theodolite.settings import Settings
 
 HOST = {"Host": "localhost"}
 PUBLIC = {"/healthz", "/readyz", "/v1/spec.schema.json"}
-KNOWN = {"run_id": "tiny-0", "contrast": "refusal", "layer": 1, "head": 0}
+KNOWN = {"run_id": "tiny-0", "contrast": "refusal", "layer": 1, "head": 0, "prompt_set": "harmful", "sample": 3}
 
 CALLS = [
     (method.upper(), path)
