@@ -71,7 +71,7 @@ def test_little_is_sent_until_the_first_picture(browser, noise, address, store):
 
 
 def test_the_user_chooses_the_colours_and_figures_follow(browser, noise, address):
-    ink = "getComputedStyle(document.querySelector('main .js-plotly-plot .xtick text')).fill"
+    ink = "getComputedStyle(document.querySelector('main .js-plotly-plot .ytick text')).fill"
     with opened(browser, noise, color_scheme="light") as page:
         page.goto(f"{address}/#/runs/tiny-0/curves")
         settle(page)
