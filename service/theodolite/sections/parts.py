@@ -157,8 +157,8 @@ def token_notes(run: Run, labels: Mapping[str, str], position: int) -> list[str]
 
 def same_token_notes(run: Run, names: Sequence[str], labels: Mapping[str, str], position: int) -> list[str]:
     """Return a note if all prompts of both sets of a contrast have the same token at a position; see `token_notes`."""
-    variances, shown = _entering_variances(run, position), [labels[name] for name in dict.fromkeys(names)]
-    if variances is None or (variances.sel(set=list(names)) != 0).any():
+    shown = [labels[name] for name in dict.fromkeys(names)]
+    if not _has_one_token_each(run, names, position):
         return []
     if has_common_token(run, names, position):
         return [
@@ -173,13 +173,18 @@ def same_token_notes(run: Run, names: Sequence[str], labels: Mapping[str, str], 
 
 def has_common_token(run: Run, names: Sequence[str], position: int) -> bool:
     """Return whether all prompts of both sets of a contrast have the same token at a position, as far as is known."""
-    variances, curves = _entering_variances(run, position), read_group(run, "curves")
-    if variances is None or (variances.sel(set=list(names)) != 0).any():
+    if not _has_one_token_each(run, names, position):
         return False
+    curves = read_group(run, "curves")
     contrasts = curves.attrs["contrasts"].items()
     own = [name for name, sides in contrasts if {sides["positive"], sides["negative"]} == set(names)]
     distances = curves["difference_norm"].sel(contrast=own, position=position, site="resid_pre", layer=0)
     return bool((distances == 0).any())
+
+
+def _has_one_token_each(run: Run, names: Sequence[str], position: int) -> bool:
+    variances = _entering_variances(run, position)
+    return variances is not None and not (variances.sel(set=list(names)) != 0).any()
 
 
 def _one_token(labels: Sequence[str]) -> str:

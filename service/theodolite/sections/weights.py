@@ -108,7 +108,7 @@ def _reading_facts(weights: xr.Dataset, random: float) -> Iterator[str]:
     stored, folded = (weights[f"{prefix}writer_reader_overlap"] for prefix in ("", "folded_"))
     nulls = [weights[f"{prefix}writer_reader_overlap_null"] for prefix in ("", "folded_")]
     n_pairs = int(np.isfinite(stored.max(["layer", "layer_other"])).sum())
-    leading = {"as stored": _most_shared(stored), "with norms folded": _most_shared(folded)}
+    leading = {"as stored": _most_shared(_means(stored)), "with norms folded": _most_shared(_means(folded))}
     for pair in _leading_pairs(weights):
         forms = " and ".join(form for form, largest in leading.items() if largest == [pair])
         forms = f"both {forms}" if " and " in forms else forms
@@ -175,7 +175,7 @@ def _largest_excess(excess: xr.DataArray, form: str) -> str:
 
 def _leading_pairs(weights: xr.Dataset) -> list[tuple[str, str]]:
     """Return the pairs with the largest mean overlap of the stored and of the folded matrices, each pair once."""
-    pairs = (_most_shared(weights[f"{prefix}writer_reader_overlap"]) for prefix in ("", "folded_"))
+    pairs = (_most_shared(_means(weights[f"{prefix}writer_reader_overlap"])) for prefix in ("", "folded_"))
     return list(dict.fromkeys(pair for some in pairs for pair in some))
 
 
@@ -183,12 +183,10 @@ def _means(between: xr.DataArray) -> xr.DataArray:
     return between.mean(["layer", "layer_other"])
 
 
-def _most_shared(between: xr.DataArray) -> list[tuple[str, str]]:
-    """Return the writer and the reader with the largest mean overlap; an empty list if there is no overlap."""
-    if not np.isfinite(between).any():
+def _most_shared(means: xr.DataArray) -> list[tuple[str, str]]:
+    """Return the writer and the reader with the largest of some means; an empty list if there are none."""
+    if not np.isfinite(means).any():
         return []
-    means = between.mean([dim for dim in ("layer", "layer_other") if dim in between.dims]).stack(
-        pair=("writing_matrix", "reading_matrix")
-    )
-    writer, reader = means["pair"].values[int(np.nanargmax(means.values))]
+    pairs = means.stack(pair=("writing_matrix", "reading_matrix"))
+    writer, reader = pairs["pair"].values[int(np.nanargmax(pairs.values))]
     return [(str(writer), str(reader))]
