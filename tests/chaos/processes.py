@@ -20,13 +20,12 @@ from unittest.mock import patch
 
 import torch
 from distributed import Client
+from support.short_reports import short_reports
 
 from chaos.schedules import COUNT, DASK, DRIVER_STEPS, EVERY, OUT_OF_MEMORY, POISON, REPLICA_STEPS, Fault
 from theodolite.errors import CaptureError, StoreError, TheodoliteError
 from theodolite.settings import Settings
 from theodolite.spec import SurveySpec
-from theodolite.store.manifest import finished_groups
-from theodolite.store.runs import Run
 from theodolite_jobs import capture_run, capture_shards
 from theodolite_jobs.capture.plan import ShardPlan
 from theodolite_jobs.cluster import scheduling, workers
@@ -35,7 +34,6 @@ from theodolite_jobs.cluster.scheduling import DIED, IN_FLIGHT, Capture, Replica
 from theodolite_jobs.cluster.session import Resources
 from theodolite_jobs.cluster.write_queue import MAX_SHARDS
 from theodolite_jobs.progress import Console
-from theodolite_jobs.report import page
 from theodolite_jobs.survey import survey
 
 DASK_ADDRESS = "CHAOS_DASK_ADDRESS"
@@ -153,7 +151,7 @@ def _drive(
         try:
             dask = os.environ.get(DASK_ADDRESS)
             replica_faults = [fault for fault in faults if fault.process == "replica"]
-            with capture_without_ray(replica_faults), patch.object(page, "render_report", _short_report):
+            with capture_without_ray(replica_faults), short_reports():
                 survey(spec, Path(), Settings(store=store, replicas_wait_seconds=30, dask_address=dask), Console())
         except TheodoliteError as error:
             print(f"ended: {error}", flush=True)
@@ -163,11 +161,6 @@ def _drive(
             sys.stderr.flush()
             os._exit(2)
         os._exit(0)
-
-
-def _short_report(run: Run) -> str:
-    """Return a report without figures: drawing them takes two thirds of such a survey, and stores nothing."""
-    return f"<!doctype html><title>{run.id}</title><p>{', '.join(finished_groups(run))}</p>"
 
 
 @contextmanager

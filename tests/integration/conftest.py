@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 from support.damages import settings
+from support.short_reports import short_reports
 from support.tiny_survey import save_model, spec_of
 
 from theodolite_jobs.progress import Console
@@ -21,7 +22,15 @@ def tiny_folder(tmp_path_factory):
 def whole(ray_with_pretend_gpus, tiny_folder, tmp_path_factory):
     """The folder of a complete run."""
     store = tmp_path_factory.mktemp("whole")
-    return Path(survey(spec_of(tiny_folder), Path(), settings(store), Console()).url)
+    with short_reports():
+        return Path(survey(spec_of(tiny_folder), Path(), settings(store), Console()).url)
+
+
+@pytest.fixture
+def without_figures():
+    """Write reports without figures during a test."""
+    with short_reports():
+        yield
 
 
 @pytest.fixture

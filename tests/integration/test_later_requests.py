@@ -17,7 +17,7 @@ from theodolite_jobs.progress import Console
 from theodolite_jobs.requested import requested_spec
 from theodolite_jobs.survey import survey
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("without_figures")]
 
 PAIR = {"positive": "harmful", "negative": "harmless"}
 TWO = {"refusal": PAIR, "reversed": {"positive": "harmless", "negative": "harmful"}}

@@ -29,7 +29,7 @@ from theodolite_jobs.analysis import analyse_run
 from theodolite_jobs.progress import Console
 from theodolite_jobs.survey import capture, survey
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("without_figures")]
 
 
 @pytest.mark.parametrize("step", ["describe", "capture_shards", "finish_capture", "write_complete"])
