@@ -47,6 +47,7 @@ def decode_head(content: Mapping[str, Any]) -> Head:
         name=content["name"],
         circuit=content["circuit"],
         offset=content["offset"],
+        offsets=content["offsets"],
         singular_values=decode_array(content["singular_values"]),
         coverage_99=content["coverage_99"],
         tokens=pd.DataFrame(content["tokens"], columns=TOKEN_COLUMNS),

@@ -29,7 +29,17 @@ def test_legends_lie_over_no_panel_wide_or_narrow(browser, noise, address, store
 
 def test_the_page_fits_a_phone(browser, noise, address, store):
     with opened(browser, noise, viewport={"width": 400, "height": 800}) as page:
-        for view in ("", "/prompts?prompt=1", "/curves", "/separation", "/gram", "/travel", "/heads", "/words"):
+        for view in (
+            "",
+            "/prompts?prompt=1",
+            "/curves",
+            "/separation",
+            "/gram",
+            "/travel",
+            "/heads",
+            "/words",
+            "/tables",
+        ):
             page.goto(f"{address}/#/runs/{store[1]}{view}")
             settle(page)
             assert page.evaluate("document.documentElement.scrollWidth <= innerWidth"), view
@@ -41,7 +51,9 @@ def test_the_page_fits_a_phone(browser, noise, address, store):
     assert noise == []
 
 
-VIEWS = {"light": ("", "/curves", "/heads"), "dark": ("", "/prompts?prompt=1", "/words")}
+NAMES = ("curves", "separation", "gram", "travel", "heads", "words", "tables")
+
+VIEWS = {"light": ("", "/curves", "/heads"), "dark": ("", "/prompts?prompt=1", "/words", "/tables")}
 
 
 @pytest.mark.parametrize("scheme", VIEWS)

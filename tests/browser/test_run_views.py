@@ -27,6 +27,7 @@ TABS = {
     "Weights": 4,
     "Heads": 8,
     "Words": 2,
+    "Tables": 0,
 }
 """Each tab, and how many figures it draws at least."""
 
@@ -67,6 +68,7 @@ def test_tabs_that_a_run_lacks_are_not_offered(page, address):
         "Separation",
         "Shape and similarity",
         "Travel and growth",
+        "Tables",
     ]
     page.goto(f"{address}/#/runs/tiny-0/heads")
     expect(page.get_by_role("tabpanel")).to_contain_text("no results of the group “heads”")
@@ -81,9 +83,9 @@ def test_arrow_keys_go_through_the_tabs_and_leave_no_step_for_back(page, address
     for key, name in (
         ("ArrowRight", "prompts"),
         ("ArrowRight", "curves"),
-        ("End", "travel"),
+        ("End", "tables"),
         ("ArrowRight", "overview"),
-        ("ArrowLeft", "travel"),
+        ("ArrowLeft", "tables"),
     ):
         page.keyboard.press(key)
         expect(page.locator("[role=tab]:focus")).to_have_attribute("data-tab", name)

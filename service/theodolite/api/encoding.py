@@ -12,11 +12,11 @@ import orjson
 import pandas as pd
 import xarray as xr
 from fastapi import Request
-from fastapi.responses import Response
+from fastapi.responses import Response, StreamingResponse
 
 from theodolite.api.problems import Problem
 from theodolite.store.cache import Cache
-from theodolite.store.tables import encode_table
+from theodolite.store.tables import encode_table, plain
 
 JSON = "application/json"
 CSV = "text/csv"
@@ -29,6 +29,9 @@ _IMPORTING = threading.Lock()
 
 _CACHED_ANSWER_BYTES = 64 * 2**10
 """Maximum size of a cached response: larger ones would evict the results that responses are computed from."""
+
+_CSV_ROWS = 20_000
+"""Number of rows of a piece of CSV."""
 
 _ENTRY_BYTES = 1024
 """An upper bound of the memory that a cache entry takes in addition to the response."""
@@ -74,6 +77,9 @@ def answer(
         assert frame is not None
         return _ENCODERS[form](frame())
 
+    if form == CSV:
+        assert frame is not None
+        return _csv_answer(frame(), headers)
     if form == PARQUET and stored is not None:
         encoded = stored()  # the reader of the table has its own cache entry
     else:
@@ -81,6 +87,15 @@ def answer(
     if form in (PARQUET, ARROW):  # do not compress: Parquet is compressed already, and Arrow is for fast connections
         headers["Content-Encoding"] = "identity"
     return Response(encoded, headers=headers, media_type=form)
+
+
+def _csv_answer(rows: pd.DataFrame, headers: dict[str, str]) -> Response:
+    """Return a table as CSV, a large one in pieces, since its text takes many times the memory of its values."""
+    if len(rows) <= _CSV_ROWS:
+        return Response(rows.to_csv(index=False), headers=headers, media_type=CSV)
+    starts = range(0, len(rows), _CSV_ROWS)
+    pieces = (rows[start : start + _CSV_ROWS].to_csv(index=False, header=start == 0) for start in starts)
+    return StreamingResponse(pieces, headers=headers, media_type=CSV)
 
 
 def _cached(request: Request, digest: str, form: str, body: Callable[[], bytes]) -> bytes:
@@ -159,8 +174,8 @@ def _plain(value: Any) -> Any:
     raise TypeError(f"{type(value).__name__} is not JSON")
 
 
-def _to_csv(frame: pd.DataFrame) -> bytes:
-    return frame.to_csv(index=False).encode()
+def _to_parquet(frame: pd.DataFrame) -> bytes:
+    return encode_table(plain(frame))
 
 
 def _to_arrow(frame: pd.DataFrame) -> bytes:
@@ -177,4 +192,4 @@ def _to_arrow(frame: pd.DataFrame) -> bytes:
     return encoded
 
 
-_ENCODERS: dict[str, Callable[[pd.DataFrame], bytes]] = {CSV: _to_csv, PARQUET: encode_table, ARROW: _to_arrow}
+_ENCODERS: dict[str, Callable[[pd.DataFrame], bytes]] = {PARQUET: _to_parquet, ARROW: _to_arrow}

@@ -1,4 +1,4 @@
-"""Define the routes of runs: lists, curves, directions, heads, result groups, tables, sections and figures."""
+"""Define the routes of runs: lists, curves, directions, heads, result groups, sections and figures."""
 
 from dataclasses import asdict
 from typing import Annotated, Any, Literal
@@ -24,19 +24,16 @@ from theodolite.api.schemas import (
     RunList,
     SectionAnswer,
     SectionList,
-    TableRows,
     described,
 )
 from theodolite.digests import digest_of
-from theodolite.groups import READ_WHOLE, table_owner
+from theodolite.groups import READ_WHOLE
 from theodolite.query.curves import STATISTICS, Curve, curve_frame, select_curves
 from theodolite.query.group_selection import is_flat, select_direction, select_group
 from theodolite.query.heads import Head, head_atlas, read_head
 from theodolite.query.runs import describe_results, summaries
-from theodolite.query.tables import Page, table_page, whole_table
 from theodolite.sections.catalogue import draw_figure, section_items, shown_groups
 from theodolite.sections.conclusion import read_conclusion
-from theodolite.store.result_reader import table_bytes
 
 router = APIRouter(prefix="/v1/runs", tags=["runs"])
 
@@ -179,38 +176,6 @@ def one_head(
         return {"run_id": run_id, **vars(one), "tokens": one.tokens.to_dict("records")}
 
     return answer(request, digest, content, lambda: selected().tokens)
-
-
-@router.get("/{run_id}/tables/{name}", responses=described(TableRows, flat=True))
-def table(
-    request: Request,
-    _caller: Reader,
-    run_id: RunId,
-    name: str,
-    layer: Annotated[int | None, Query(ge=-1, le=10_000, description="Only rows of this 0-based block.")] = None,
-    head: Annotated[int | None, Query(ge=0, le=10_000, description="Only rows of this head, 0-based.")] = None,
-    limit: Annotated[int, Query(ge=1, le=10_000, description="Maximum number of rows on a page.")] = 1000,
-    cursor: Cursor = None,
-) -> Response:
-    """Return rows of a flat table. As Parquet without filters and paging, it returns the whole stored table."""
-    run = complete_run(request, run_id)
-    digest = digest_over(run, [table_owner(name) or "words"])
-    if not {"layer", "head", "limit", "cursor"} & set(request.query_params):
-        frame, stored = lambda: whole_table(run, name), lambda: table_bytes(run, name)
-    else:
-        frame, stored = lambda: page().rows, None
-
-    def page() -> Page:
-        filters = [(column, "==", value) for column, value in (("layer", layer), ("head", head)) if value is not None]
-        return table_page(run, name, start_of(cursor, digest), limit, filters)
-
-    def content() -> dict[str, Any]:
-        selected = page()
-        following = next_cursor(selected.start + limit, selected.total, digest)
-        rows = selected.rows.to_dict("records")
-        return {"run_id": run_id, "table": name, "total": selected.total, "items": rows, "next": following}
-
-    return answer(request, digest, content, frame, stored)
 
 
 @router.get("/{run_id}/conclusion", responses=described(ConclusionAnswer))

@@ -184,6 +184,7 @@ class HeadCard(OfRun):
     name: str = Field(description="Layer and head, both 0-based.", examples=["L12H3"])
     circuit: str = Field(description="qk (W_Q R W_Kᵀ) or vo (W_V W_O).", examples=["qk"])
     offset: int = Field(description="Query position minus key position.")
+    offsets: list[int] = Field(description="All offsets at which the circuit was decomposed.", examples=[[0, 1, 4, 16]])
     singular_values: list[float] = Field(description="Singular values in descending order.")
     coverage_99: int = Field(
         description="First rank at which the cumulative sum of the singular values exceeds 99 % of their sum."
@@ -208,7 +209,11 @@ class TableRows(OfRun):
     """A page of a table's rows."""
 
     table: str = Field(description="Name of the table.", examples=["growth"])
-    total: int = Field(description="Number of rows that pass the filters, over all pages.")
+    total: int = Field(description="Number of rows that pass the conditions, over all pages.")
+    columns: dict[str, str] = Field(
+        description="The columns in their order, with the type of their values: number or text.",
+        examples=[{"statistic": "text", "layer": "number", "value": "number"}],
+    )
     items: list[dict[str, Any]] = Field(description="Rows of this page.")
     next: str | None = Field(description="Cursor of the next page; null on the last page.")
 

@@ -27,6 +27,7 @@ class Head:
         name: name as in papers, such as `L12H3`.
         circuit: qk (W_Q R W_Kᵀ) or vo (W_V W_O).
         offset: query position minus key position.
+        offsets: all offsets at which the circuit was decomposed.
         singular_values: (rank), in descending order.
         coverage_99: first rank at which the cumulative sum of the singular values exceeds 99 % of their sum.
         effective_rank: exp of the entropy of σ/Σσ.
@@ -38,6 +39,7 @@ class Head:
     name: str
     circuit: str
     offset: int
+    offsets: list[int]
     singular_values: NDArray[np.float64] = field(repr=False)
     coverage_99: int
     effective_rank: float
@@ -87,6 +89,7 @@ def read_head(run: Run, layer: int, head: int, circuit: str = "qk", offset: int 
         name=head_name(layer, head),
         circuit=circuit,
         offset=offset,
+        offsets=[0] if circuit == "vo" else heads["offset"].values.tolist(),
         singular_values=at["singular_values"].values.copy(),
         coverage_99=at["coverage_99"].item(),
         effective_rank=at["effective_rank"].item(),

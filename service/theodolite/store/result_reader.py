@@ -25,7 +25,7 @@ from theodolite.store.layout import RESULTS
 from theodolite.store.manifest import finished_groups, finished_tables, listed_checksums
 from theodolite.store.objects import get, get_all, sizes
 from theodolite.store.runs import Run
-from theodolite.store.tables import decode_rows, decode_table, table_key
+from theodolite.store.tables import compact, decode_rows, decode_table, table_key
 
 _IsWanted = Callable[[str, Sequence[int]], bool]
 """Whether to fetch an object, by its variable and the indices of its chunk; metadata has no indices."""
@@ -105,6 +105,16 @@ def read_attributes(run: Run, name: str) -> dict[str, Any]:
 def read_finished_table(run: Run, name: str, filters: Sequence[tuple[str, str, Any]] = ()) -> pd.DataFrame:
     """Read a table of results, or its rows that pass all filters; raises as `table_bytes` does."""
     return decode_table(table_bytes(run, name), table_key(name), filters)
+
+
+def read_compact_table(run: Run, name: str) -> pd.DataFrame:
+    """Read a table of results through the cache, with texts as categories and integers in their smallest type."""
+    checksum = listed_checksums(run).get(table_key(name))
+
+    def size(frame: pd.DataFrame) -> int:
+        return int(frame.memory_usage(deep=True).sum())
+
+    return run.cached(("compact", name, checksum), lambda: compact(read_finished_table(run, name)), size)
 
 
 def read_table_rows(run: Run, name: str, start: int, stop: int) -> tuple[pd.DataFrame, int]:

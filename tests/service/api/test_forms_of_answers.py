@@ -13,7 +13,7 @@ from support.analysing import analyse
 from support.sealed import reseal
 from support.serving import CONTRASTS, assert_problem, client_of, copied, numbers
 
-from theodolite.api.encoding import ARROW, JSON, PARQUET
+from theodolite.api.encoding import ARROW, CSV, JSON, PARQUET
 from theodolite.store.runs import open_run
 
 RUN = "/v1/runs/tiny-0"
@@ -303,13 +303,27 @@ def test_an_unchanged_response_is_not_computed(client, monkeypatch, path, comput
     assert get_with_etag(client, path, etag).status_code == 304
 
 
-def test_a_table_over_the_row_limit_is_offered_only_as_stored(library, monkeypatch):
-    monkeypatch.setattr("theodolite.query.tables.MAX_ROWS", 3)
-    client = client_of(library)
-    answer = client.get(f"{RUN}/tables/growth", headers={"Accept": ARROW})
-    assert_problem(answer, 422, "rows, and at most 3 are decoded at once; use Parquet or `limit`")
-    assert client.get(f"{RUN}/tables/growth", headers={"Accept": PARQUET}).status_code == 200
-    assert client.get(f"{RUN}/tables/growth?limit=2", headers={"Accept": ARROW}).status_code == 200
+def test_a_selection_of_a_table_is_the_same_in_every_form(client, library, monkeypatch):
+    monkeypatch.setattr("theodolite.api.encoding._CSV_ROWS", 3)  # so that CSV comes in pieces
+    table = fastparquet.ParquetFile(f"{library}/runs/tiny-0/tables/growth.parquet").to_pandas()
+    name = table.select_dtypes("number").columns[-1]
+    query = {"where": [f"{name}>=0"], "order": f"-{name}"}
+    wanted = table[table[name] >= 0].sort_values(name, ascending=False, kind="stable").reset_index(drop=True)
+    path = f"{RUN}/tables/growth"
+    rows = client.get(path, params={**query, "limit": 10_000}).json()["items"]
+    assert len(rows) == len(wanted) > 3
+    same(wanted, pd.DataFrame(rows))
+    for form, read in ((PARQUET, parquet_of), (ARROW, arrow_of), (CSV, lambda text: pd.read_csv(io.BytesIO(text)))):
+        answer = client.get(path, params=query, headers={"Accept": form})
+        assert answer.status_code == 200, answer.text
+        assert read(answer.content)[name].tolist() == wanted[name].tolist()
+
+
+def test_a_large_table_as_csv_has_one_header(client, monkeypatch):
+    whole = client.get(f"{RUN}/tables/growth", headers={"Accept": CSV}).text
+    monkeypatch.setattr("theodolite.api.encoding._CSV_ROWS", 2)
+    answer = client.get(f"{RUN}/tables/growth", headers={"Accept": CSV})
+    assert (answer.text, "content-length" in answer.headers) == (whole, False)
 
 
 def test_commit_records_of_a_complete_run_are_cached(client, library, monkeypatch):

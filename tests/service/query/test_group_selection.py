@@ -1,16 +1,12 @@
-"""Check selections of result groups, directions, and pages of tables."""
+"""Check selections of result groups and directions."""
 
 import numpy as np
-import pandas as pd
 import pytest
 from support.finished_runs import finished_run
 
-from theodolite.errors import ResultsNotFoundError, SpecError, TableNotFoundError
+from theodolite.errors import ResultsNotFoundError, SpecError
 from theodolite.query.group_selection import label_list, select_direction, select_group
-from theodolite.query.tables import table_page
-from theodolite.store.result_reader import read_group, table_bytes
-from theodolite.store.result_writer import write_groups
-from theodolite.store.tables import append_table, encode_table
+from theodolite.store.result_reader import read_group
 
 UNIT = np.eye(8)[3]
 
@@ -121,50 +117,3 @@ def test_equal_means_have_no_direction(tmp_path):
 )
 def test_label_list_shortens_consecutive_integers(labels, words):
     assert label_list(labels) == words
-
-
-ROWS = pd.DataFrame({"layer": np.arange(50) // 10, "head": np.arange(50) % 10, "token": [f"t{n}" for n in range(50)]})
-
-
-@pytest.fixture(scope="module")
-def tabled(tmp_path_factory, run):
-    """A run with a table of several row groups, and an empty table."""
-    file = tmp_path_factory.mktemp("made") / "made.parquet"
-    for start in range(0, 50, 20):
-        append_table(file, ROWS[start : start + 20])
-    made = file.read_bytes()
-    write_groups(run, {}, {"made": made, "empty": encode_table(ROWS[:0])}, {"curves": "digest"})
-    return run
-
-
-@pytest.mark.parametrize(("start", "limit"), [(0, 50), (0, 7), (15, 10), (19, 2), (39, 30), (49, 1), (10**12, 3)])
-def test_a_page_may_span_several_row_groups(tabled, start, limit):
-    page = table_page(tabled, "made", start, limit)
-    assert (page.start, page.total) == (start, 50)
-    pd.testing.assert_frame_equal(
-        page.rows.reset_index(drop=True), ROWS[start : start + limit].reset_index(drop=True), check_dtype=False
-    )
-
-
-def test_the_total_of_a_filtered_page_counts_only_matching_rows(tabled):
-    page = table_page(tabled, "made", 4, 3, [("layer", "==", 2)])
-    assert (page.total, page.rows["head"].tolist()) == (10, [4, 5, 6])
-    both = table_page(tabled, "made", 0, 10, [("layer", "==", 2), ("head", "==", 7)])
-    assert (both.total, both.rows["token"].tolist()) == (1, ["t27"])
-    none = table_page(tabled, "made", 0, 10, [("layer", "==", 99)])
-    assert (none.total, len(none.rows)) == (0, 0)
-
-
-def test_an_empty_table_has_its_columns_and_no_rows(tabled):
-    page = table_page(tabled, "empty", 0, 10)
-    assert (page.total, len(page.rows), list(page.rows.columns)) == (0, 0, list(ROWS.columns))
-
-
-def test_the_error_for_an_unknown_column_or_table_lists_the_existing_ones(tabled):
-    with pytest.raises(SpecError, match="site: the table made has no such column; it has layer, head, token"):
-        table_page(tabled, "made", 0, 1, [("site", "==", "x")])
-    for name in ("nobody", "../run", "", "made.parquet", "tables/made"):
-        with pytest.raises(TableNotFoundError, match=r"it has .*made"):
-            table_page(tabled, name, 0, 1)
-        with pytest.raises(TableNotFoundError):
-            table_bytes(tabled, name)

@@ -49,7 +49,7 @@ class Curves {
       this.draw(this.sections[0], choices, isSphere);
       return;
     }
-    this.message.replaceChildren(...facts(section), ...section.tables.map(folded));
+    this.message.replaceChildren(...facts(section, this.run), ...section.tables.map(folded));
     this.draw(section, choices, isSphere);
   }
 

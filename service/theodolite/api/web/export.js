@@ -16,7 +16,12 @@ export function csvOf(figure) {
 
 /** Download a text as a file. */
 export function download(name, text, type) {
-  const url = URL.createObjectURL(new Blob([text], { type }));
+  downloadFile(name, new Blob([text], { type }));
+}
+
+/** Download a blob as a file. */
+export function downloadFile(name, blob) {
+  const url = URL.createObjectURL(blob);
   element("a", { href: url, download: name }).click();
   setTimeout(() => URL.revokeObjectURL(url), 10_000);
 }

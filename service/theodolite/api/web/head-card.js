@@ -8,8 +8,10 @@ import { ask, ofRun } from "./service.js";
 const FEW = { vectors: 5, tokens: 10 };
 
 export class HeadCard {
-  constructor(run, signal) {
+  /** `offer` is called with the offsets of each shown head. */
+  constructor(run, signal, offer) {
     this.run = run;
+    this.offer = offer;
     this.signal = signal;
     this.name = element("h2", { id: "card-name", tabindex: -1 });
     this.body = element("div", { "aria-live": "polite" });
@@ -20,16 +22,17 @@ export class HeadCard {
     this.isWhole = false;
   }
 
-  /** Show a head. */
-  show(circuit, layer, head) {
+  /** Show a head; the offset is query position minus key position. */
+  show(offset, circuit, layer, head) {
     this.pending?.abort();
     this.pending = new AbortController();
     const signal = AbortSignal.any([this.signal, this.pending.signal]);
     const name = `L${layer}H${head}`;
-    this.name.textContent = `${name}, ${circuit.toUpperCase()} circuit`;
-    const answer = ask(ofRun(this.run.run_id, "heads", layer, head), { circuit }, signal);
+    const at = offset === "0" ? "" : ` at offset ${offset}`;
+    this.name.textContent = `${name}, ${circuit.toUpperCase()} circuit${at}`;
+    const answer = ask(ofRun(this.run.run_id, "heads", layer, head), { circuit, offset }, signal);
     this.frame.rename(
-      `${name} ${circuit.toUpperCase()}: singular values, and their cumulative share of the sum`,
+      `${name} ${circuit.toUpperCase()}${at}: singular values, and their cumulative share of the sum`,
       `${this.run.run_id}.${name}.${circuit}`,
     );
     answer.then(
@@ -37,6 +40,7 @@ export class HeadCard {
         this.frame.node.hidden = false;
         this.frame.show(async () => spectrum(card.singular_values));
         this.showTokens(card);
+        this.offer(card.offsets);
       },
       () => {
         this.frame.node.hidden = true;
@@ -48,10 +52,10 @@ export class HeadCard {
     this.isSelected = false;
   }
 
-  focus() {
+  focus(behavior = "smooth") {
     this.name.focus({ preventScroll: true });
     const calm = matchMedia("(prefers-reduced-motion: reduce)").matches;
-    this.name.scrollIntoView({ block: "start", behavior: calm ? "auto" : "smooth" });
+    this.name.scrollIntoView({ block: "start", behavior: calm ? "instant" : behavior });
   }
 
   showTokens(card) {

@@ -5,10 +5,10 @@ import { element, fill, replaceControls, selection } from "./elements.js";
 import { HeadCard } from "./head-card.js";
 import { howToRead, readSections, sectionNode } from "./sections.js";
 
-/** Open the heads; choices are `layer`, `head` and `circuit`. */
+/** Open the heads; choices are `layer`, `head`, `circuit` and `offset`. An address with a head opens at its card. */
 export function openHeads(node, signal, run, group) {
-  const card = new HeadCard(run, signal);
   const chooser = new Chooser(run);
+  const card = new HeadCard(run, signal, (offsets) => chooser.offer(offsets));
   const section = element("div");
   const follow = (circuit, layer, head) => {
     card.isSelected = true;
@@ -16,20 +16,31 @@ export function openHeads(node, signal, run, group) {
     choose({ circuit, layer, head });
     if (same) card.focus();
   };
-  fill(section, signal, async () => {
+  const frames = [];
+  const filled = fill(section, signal, async () => {
     const sections = await readSections(run, group, signal);
     const nodes = sections.map((one) => {
       const { node: made, maps } = sectionNode(one, run, signal);
+      frames.push(...maps);
       maps.forEach((frame, index) => makeChoosable(frame, one.maps[index], run, follow));
       return made;
     });
     return [...nodes, ...howToRead(sections)];
   });
   node.append(section, element("section.card", { "aria-labelledby": "card-name" }, chooser.node, card.node));
-  return ({ choices }) => {
-    const chosen = [choices.get("circuit") ?? "qk", choices.get("layer") ?? "0", choices.get("head") ?? "0"];
-    chooser.show(...chosen);
-    card.show(...chosen);
+  let isFirst = true;
+  return async ({ choices }) => {
+    const circuit = choices.get("circuit") ?? "qk";
+    const chosen = [circuit, choices.get("layer") ?? "0", choices.get("head") ?? "0"];
+    const offset = circuit === "qk" ? (choices.get("offset") ?? "0") : "0";
+    chooser.show(offset, ...chosen);
+    card.show(offset, ...chosen);
+    const isNamed = isFirst && choices.has("head");
+    isFirst = false;
+    if (!isNamed) return;
+    await filled;
+    await Promise.all(frames.map((frame) => frame.ready)); // the maps above the card move it
+    if (!signal.aborted) card.focus("instant");
   };
 }
 
@@ -38,10 +49,19 @@ const CIRCUITS = [["qk", "QK: attention scores"], ["vo", "VO: values and outputs
 class Chooser {
   constructor({ model }) {
     this.model = model;
+    this.offsets = [0];
     this.node = element("div.switches");
   }
 
-  show(...chosen) {
+  /** Offer the offsets at which the circuits of this run are decomposed. */
+  offer(offsets) {
+    if (String(offsets) === String(this.offsets)) return;
+    this.offsets = offsets;
+    this.show(this.offset, ...this.chosen);
+  }
+
+  show(offset, ...chosen) {
+    this.offset = offset;
     this.chosen = chosen.map(String);
     const [circuit, layer, head] = this.chosen;
     const numbers = (count) => Array.from({ length: count }, (_, index) => index);
@@ -49,6 +69,8 @@ class Chooser {
       selection("card", "circuit", CIRCUITS, circuit, (value) => choose({ circuit: value })),
       selection("card", "layer", numbers(this.model.n_layers), layer, (value) => choose({ layer: value })),
       selection("card", "head", numbers(this.model.n_heads), head, (value) => choose({ head: value })),
+      circuit === "qk" && this.offsets.length > 1 &&
+        selection("card", "offset", this.offsets, offset, (value) => choose({ offset: value })),
     ]);
   }
 

@@ -3,7 +3,7 @@
 import { addressOf } from "./address.js";
 import { cards, element, fill, table } from "./elements.js";
 import { Frame } from "./figures.js";
-import { drawnFrame, readSections } from "./sections.js";
+import { drawnFrame, readSections, withLinks } from "./sections.js";
 import { ask, ofRun, readGroups } from "./service.js";
 
 const MANY_POSITIONS = 9;
@@ -63,7 +63,7 @@ function conclusion(run, signal) {
     const { asked, found, rests_on: restsOn, limits } = await ask(ofRun(run.run_id, "conclusion"), {}, signal);
     const titles = Object.fromEntries((await readGroups()).map(({ name, title }) => [name, title]));
     const shown = ({ text, group }) =>
-      element("li", text, " ", element("a", { href: addressOf(["runs", run.run_id, group]) }, titles[group]));
+      element("li", withLinks(text, run), " ", element("a", { href: addressOf(["runs", run.run_id, group]) }, titles[group]));
     return [
       ...sentences("What was asked", asked),
       ...(found.length > 0 ? [element("h2", "What was found"), element("ol.found", found.map(shown))] : []),

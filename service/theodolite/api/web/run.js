@@ -13,6 +13,7 @@ const OPENERS = {
   prompts: async () => (await import("./prompts.js")).openPrompts,
   curves: async () => (await import("./curves.js")).openCurves,
   heads: async () => (await import("./heads.js")).openHeads,
+  tables: async () => (await import("./tables.js")).openTables,
 };
 
 /** Open a run; the third part of the address is the tab. */
@@ -35,7 +36,8 @@ async function open(node, signal, id) {
     document.title = `${run.model.name} · Theodolite`;
     const offered = groups.filter((group) => names.includes(group.name));
     const prompts = names.length > 0 && Object.keys(run.sets).length > 0 ? [{ name: "prompts", title: "Prompts" }] : [];
-    const tabs = new Tabs(run, [{ name: "overview", title: "Overview" }, ...prompts, ...offered], signal);
+    const tables = run.tables.length > 0 ? [{ name: "tables", title: "Tables" }] : [];
+    const tabs = new Tabs(run, [{ name: "overview", title: "Overview" }, ...prompts, ...offered, ...tables], signal);
     node.replaceChildren(title(run), tabs.list, tabs.panel);
     return tabs;
   } catch (error) {

@@ -1,5 +1,6 @@
 // The sections of a result group: sentences, figures, maps side by side, and tables.
 
+import { addressOf } from "./address.js";
 import { element, fill, table } from "./elements.js";
 import { Frame } from "./figures.js";
 import { ask, ofRun } from "./service.js";
@@ -23,7 +24,7 @@ export function sectionNode(section, run, signal) {
   const maps = section.maps.map((map) => drawnFrame(map, run, signal, 300));
   const node = element("section",
     element("h2", section.title),
-    facts(section),
+    facts(section, run),
     figures.map((frame) => frame.node),
     maps.length > 0 && element("div.maps", maps.map((frame) => frame.node)),
     section.tables.map(folded),
@@ -31,12 +32,23 @@ export function sectionNode(section, run, signal) {
   return { node, maps };
 }
 
-/** Return the sentences and conventions of a section as elements. */
-export function facts(section) {
+/** Return the sentences and conventions of a section of a run as elements. */
+export function facts(section, run) {
   return [
-    section.facts.length > 0 && element("ul.sentences", section.facts.map((fact) => element("li", fact))),
+    section.facts.length > 0 && element("ul.sentences", section.facts.map((fact) => element("li", withLinks(fact, run)))),
     section.notes.length > 0 && element("p.soft", section.notes.map(sentence).join(" ")),
   ].filter(Boolean);
+}
+
+/** Return the parts of a sentence, in which each attention head of the run, such as L12H3, is a link to its card. */
+export function withLinks(text, run) {
+  if (!run.analyses.includes("heads")) return [text];
+  const circuit = /\bVO\b/.test(text) && !/\bQK\b/.test(text) ? "vo" : "qk";
+  return text.split(/\b(L\d+H\d+)\b/).map((part, index) => {
+    if (index % 2 === 0) return part;
+    const [layer, head] = part.slice(1).split("H");
+    return element("a", { href: addressOf(["runs", run.run_id, "heads"], { circuit, layer, head }) }, part);
+  });
 }
 
 /** Return the explanations of the figures of some sections, each text once, as folded elements. */
@@ -52,10 +64,10 @@ export function folded({ caption, columns, rows }) {
   return element("details", element("summary", caption), table(columns, rows, caption));
 }
 
-/** Return a frame that draws one figure of the run. */
+/** Return a frame that draws one figure of the run; its promise `ready` resolves when the figure is drawn. */
 export function drawnFrame({ name, caption }, run, signal, height = 600) {
   const frame = new Frame(caption, signal, { name: `${run.run_id}.${name}`, height });
-  frame.show((until) => ask(ofRun(run.run_id, "figures", name), {}, until));
+  frame.ready = frame.show((until) => ask(ofRun(run.run_id, "figures", name), {}, until));
   return frame;
 }
 

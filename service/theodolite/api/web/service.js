@@ -13,10 +13,15 @@ export class ServiceError extends Error {
 
 /** Return the JSON of a response; a parameter may be a list. */
 export async function ask(path, parameters = {}, signal = null) {
+  return (await request(`${path}${queryOf(parameters)}`, { signal })).json();
+}
+
+/** Return the query of parameters with its question mark; a parameter may be a list. */
+export function queryOf(parameters) {
   const query = new URLSearchParams();
   for (const [name, value] of Object.entries(parameters))
     for (const one of [value].flat()) if (one !== null && one !== undefined) query.append(name, one);
-  return (await request(`${path}${query.size ? `?${query}` : ""}`, { signal })).json();
+  return query.size ? `?${query}` : "";
 }
 
 /** Return a response as text. */
@@ -62,7 +67,8 @@ export function readGroups() {
   return registry;
 }
 
-async function request(path, options) {
+/** Return a successful response; asks the user for a bearer token if the service needs one. */
+export async function request(path, options) {
   for (;;) {
     const token = currentToken();
     const headers = token ? { ...options.headers, Authorization: `Bearer ${token}` } : options.headers;
