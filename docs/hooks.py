@@ -77,7 +77,8 @@ def _output(output: dict[str, Any], numbers: Iterator[int]) -> str:
     if "image/png" in data:
         return f"![A figure of the run](pictures/tutorial-{next(numbers)}.png)"
     if "text/html" in data:
-        return "".join(data["text/html"]).replace("\n\n", "\n")  # a blank line would end the HTML
+        html = re.sub(r"<style.*?</style>", "", "".join(data["text/html"]), flags=re.DOTALL)  # the site has its own
+        return re.sub(r"<table[^>]*>", "<table>", html).replace("\n\n", "\n")  # a blank line would end the HTML
     text = "".join(output.get("text") or data["text/plain"])
     return f"```text\n{text.rstrip()}\n```"
 
