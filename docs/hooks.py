@@ -1,7 +1,10 @@
 """Pages that MkDocs cannot make by itself: the notebook, the result groups, and links to files that are not pages."""
 
+import base64
 import json
 import re
+from collections.abc import Iterator
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +23,9 @@ _LINK = re.compile(r"\[([^\]]+)\]\(([^)#\s]+)(#[^)\s]*)?\)")
 def on_files(files: Files, config: MkDocsConfig) -> Files:
     """Add the tutorial and the changelog, which are not Markdown files below docs/."""
     notebook = json.loads((ROOT / "docs" / "tutorial.ipynb").read_text())
+    pictures = [output["data"]["image/png"] for output in _outputs(notebook) if "image/png" in output.get("data", {})]
+    for number, picture in enumerate(pictures):
+        files.append(File.generated(config, f"pictures/tutorial-{number}.png", content=base64.b64decode(picture)))
     files.append(File.generated(config, "tutorial.md", content=_page(notebook)))
     files.append(File("CHANGELOG.md", str(ROOT), config.site_dir, config.use_directory_urls))
     return files
@@ -46,16 +52,35 @@ def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Fil
     return _LINK.sub(shown, markdown)
 
 
+def _outputs(notebook: dict[str, Any]) -> list[dict[str, Any]]:
+    return [output for cell in notebook["cells"] for output in cell.get("outputs", [])]
+
+
 def _page(notebook: dict[str, Any]) -> str:
-    """Return a notebook as Markdown: its text and its code, without what the code prints."""
+    """Return a notebook as Markdown: its text, its code, and the stored outputs."""
     note = "This page is the notebook [tutorial.ipynb](tutorial.ipynb), which runs in Jupyter."
-    parts = [_cell(cell) for cell in notebook["cells"]]
+    numbers = count()
+    parts = [_cell(cell, numbers) for cell in notebook["cells"]]
     return "\n\n".join([parts[0].replace("\n", f"\n\n{note}\n", 1), *parts[1:]])
 
 
-def _cell(cell: dict[str, Any]) -> str:
+def _cell(cell: dict[str, Any], numbers: Iterator[int]) -> str:
     text = "".join(cell["source"])
-    return f"```python\n{text}\n```" if cell["cell_type"] == "code" else text
+    if cell["cell_type"] != "code":
+        return text
+    return "\n\n".join([f"```python\n{text}\n```", *(_output(output, numbers) for output in cell["outputs"])])
+
+
+def _output(output: dict[str, Any], numbers: Iterator[int]) -> str:
+    """Return an output as Markdown; `numbers` counts the pictures."""
+    data = output.get("data", {})
+    if "image/png" in data:
+        return f"![A figure of the run](pictures/tutorial-{next(numbers)}.png)"
+    if "text/html" in data:
+        html = re.sub(r"<style.*?</style>", "", "".join(data["text/html"]), flags=re.DOTALL)  # the site has its own
+        return re.sub(r"<table[^>]*>", "<table>", html).replace("\n\n", "\n")  # a blank line would end the HTML
+    text = "".join(output.get("text") or data["text/plain"])
+    return f"```text\n{text.rstrip()}\n```"
 
 
 def _group(group: Group) -> str:

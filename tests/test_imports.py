@@ -25,6 +25,7 @@ HEAVY = {"torch", "transformers", "ray", "dask", "distributed"}
         ("theodolite", {*HEAVY, "zarr", "pandas", "httpx"}),
         ("theodolite.client", HEAVY),
         ("theodolite.run_reader", HEAVY),
+        ("theodolite.store_reader", HEAVY),
         ("theodolite.export", HEAVY),
         ("theodolite.submission.ray_jobs", HEAVY),
         ("theodolite.submission.surveys", HEAVY),
@@ -70,6 +71,6 @@ def test_a_command_names_the_extra_that_it_lacks(arguments, extra, tmp_path, mon
 
 
 def test_the_package_names_what_it_imports_at_first_use():
-    code = "import theodolite; print(*dir(theodolite)); print(theodolite.Client.__name__, theodolite.open_run.__name__)"
+    code = "import theodolite; print(*dir(theodolite)); print(theodolite.Client.__name__, theodolite.runs.__name__)"
     found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert found.stdout.splitlines() == ["Client __version__ open_run", "Client open_run"]
+    assert found.stdout.splitlines() == ["Client __version__ open_run runs", "Client runs"]

@@ -13,7 +13,7 @@ import xarray as xr
 from numpy.typing import NDArray
 
 from theodolite import errors
-from theodolite.decoding import decode_curve, decode_dataset, decode_head
+from theodolite.decoding import decode_curve, decode_dataset, decode_head, decode_runs
 from theodolite.errors import ClusterError, ResultsNotFoundError, ServiceError, SpecError, TheodoliteError
 from theodolite.query.curves import Curve
 from theodolite.query.heads import Head
@@ -57,13 +57,10 @@ class Client:
         """Return the complete runs as a table, newest first, one row each.
 
         Args:
-            model: only models whose name contains this text.
+            model: only models whose name contains this text, ignoring case.
             contrast: only runs with this contrast.
         """
-        items = self.ask("/v1/runs", model=model, contrast=contrast, limit=1000)["items"]
-        columns = ["run_id", "name", "model", "sets", "contrasts", "analyses", "state", "created"]
-        frame = pd.DataFrame(items, columns=columns)
-        return frame.assign(created=pd.to_datetime(frame["created"], utc=True))
+        return decode_runs(self.ask("/v1/runs", model=model, contrast=contrast, limit=1000)["items"])
 
     def run(self, run_id: str) -> RunReader:
         """Return one run; raises RunNotFoundError if the service has no such run."""
@@ -181,6 +178,12 @@ class _ServedRun(RunReader):
 
     def _group(self, name: str, statistics: Sequence[str], labels: LabelLists) -> xr.Dataset:
         return decode_dataset(self._ask(name, statistic=statistics, **labels)["dataset"])
+
+    def _export(self, contrast: str, site: str, layers: Sequence[int], position: int | None, format: str) -> bytes:
+        chosen: dict[str, Any] = {"site": site, "layer": list(layers), "format": format}
+        if position is not None:
+            chosen["position"] = position
+        return self._client.send("GET", self._path("export", contrast), params=chosen).content
 
     def _ask(self, *parts: str | int, **query: Any) -> dict[str, Any]:
         return self._client.ask(self._path(*parts), **query)

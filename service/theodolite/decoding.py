@@ -30,6 +30,13 @@ def decode_dataset(content: Mapping[str, Any]) -> xr.Dataset:
     return xr.Dataset(variables, coords, dict(content["attrs"]))
 
 
+def decode_runs(items: Sequence[Mapping[str, Any]]) -> pd.DataFrame:
+    """Return short descriptions of runs as a table, one row each."""
+    columns = ["run_id", "name", "model", "sets", "contrasts", "analyses", "state", "created"]
+    frame = pd.DataFrame(items, columns=columns)
+    return frame.assign(created=pd.to_datetime(frame["created"], utc=True))
+
+
 def decode_curve(item: Mapping[str, Any]) -> Curve:
     """Return the curve of one item of a response."""
     content = {name: item[name] for name in CURVE_FIELDS if name != "of"}

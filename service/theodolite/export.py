@@ -1,4 +1,4 @@
-"""Export a contrast's directions as safetensors, NumPy, or a GGUF control vector for llama.cpp and repeng."""
+"""Encode a contrast's directions as safetensors, NumPy, or a GGUF control vector for llama.cpp and repeng."""
 
 import json
 from collections.abc import Callable, Mapping, Sequence
@@ -10,84 +10,86 @@ from typing import Any
 
 import gguf
 import numpy as np
+from gguf import GGUFValueType
 from numpy.typing import NDArray
-from safetensors.numpy import save as encode_tensors
 
 from theodolite.errors import SpecError
-from theodolite.files import write_atomically
-from theodolite.run_reader import RunReader
+from theodolite.query.exports import read_directions
+from theodolite.query.group_selection import select_directions
 from theodolite.sites import Site
-from theodolite.version import __version__
-
-CONVENTION = "positive minus negative, unit length"
+from theodolite.store.runs import Run
 
 Vectors = Mapping[int, NDArray[np.float64]]
 """Unit vectors (d_model) by layer."""
 
+Facts = Mapping[str, Any]
+"""The metadata by name; a list has one value for each vector."""
 
-def export_direction(
-    run: RunReader,
+CONTROL_VECTOR_NUMBERING = (
+    "tensor direction.N: the output of block N, counted from 0, which is resid_post of layer N and resid_pre of layer "
+    "N + 1; theodolite.layer has the layers, and theodolite.block the N, in the order of the other lists"
+)
+
+
+def encode_directions(
+    run: Run,
     contrast: str,
     site: str,
     layers: Sequence[int] = (),
     position: int | None = None,
     format: str = "safetensors",
-    output: Path | None = None,
-) -> Path:
-    """Write a contrast's directions to a file and return its path; NAME.npy gets its metadata in NAME.npy.json.
+) -> bytes:
+    """Return a file with a contrast's directions and their metadata; equal requests return equal bytes.
 
     Args:
-        run: the run, from a store or a service.
+        run: a complete run.
         contrast: the contrast's name.
         site: site in the block, such as `resid_pre`.
         layers: 0-based indices of the blocks. By default all that have a direction, and for gguf all of these that
             llama.cpp can apply.
         position: token position from the end; None selects the last measured one.
-        format: safetensors, npy or gguf.
-        output: the file. By default `RUN.CONTRAST.SITE.LAYER.FORMAT` in the working folder, without LAYER for several
-            layers.
+        format: one of FORMATS; npy has no metadata, and json has only the metadata.
 
     Raises:
-        SpecError: there is no such format, contrast, site, layer or position, the means are equal at it, llama.cpp
-            cannot apply a vector at the site, or the file cannot be written.
+        SpecError: there is no such format, contrast, site, layer or position, the means are equal at it, or llama.cpp
+            cannot apply a vector at the site.
     """
-    if format not in _ENCODERS:
-        raise SpecError(f"format: given {format!r}; allowed: {', '.join(_ENCODERS)}")
-    positions = None if position is None else [position]
-    norms = run.curves("difference_norm", contrast=contrast, site=site, position=positions).isel(position=-1)
-    position = int(norms["position"])
-    differing = [int(layer) for layer in norms["layer"].values[norms["value"].values > 0]]
-    chosen = list(dict.fromkeys(layers)) or differing
-    about = run.describe()
+    check_format(format)
     if format == "gguf":
-        chosen = _layers_of_control_vector(about, site, chosen, explicit=bool(layers))
-    vectors = {layer: run.direction(contrast, site, layer, position) for layer in chosen}
-    if not vectors:
-        raise SpecError(f"{contrast} has no direction at {site} of any layer: the means of its sets are equal")
-    metadata = _metadata(about, contrast, site, list(vectors), position)
-    metadata |= {name: str(int(norms[name])) for name in ("n_positive", "n_negative")}
-    for statistic in ("reliability", "noise_share"):
-        values = run.curves(statistic, contrast=contrast, site=site, position=[position])["value"].isel(position=-1)
-        chosen_values = [float(values.sel(layer=layer)) for layer in vectors]
-        if not any(map(isnan, chosen_values)):  # an older version did not compute it
-            metadata[statistic] = ",".join(f"{value:.3f}" for value in chosen_values)
-    path = output or Path(".".join([run.id, contrast, site, *map(str, chosen if len(chosen) == 1 else ()), format]))
-    if format == "npy":
-        _write(path.with_name(f"{path.name}.json"), json.dumps(metadata, indent=1).encode())
-    _write(path, _ENCODERS[format](vectors, metadata))
-    return path
+        layers = _layers_of_control_vector(run, contrast, site, layers, position)
+    directions = read_directions(run, contrast, site, layers, position)
+    return _ENCODERS[format](directions.vectors, directions.facts)
 
 
-def encode_safetensors(vectors: Vectors, metadata: Mapping[str, str]) -> bytes:
-    """Return a safetensors file with `direction` (d_model), or with `direction.LAYER` for each of several layers."""
-    tensors = {
-        "direction" if len(vectors) == 1 else f"direction.{layer}": vector.astype(np.float32)
-        for layer, vector in vectors.items()
-    }
-    return bytes(encode_tensors(tensors, dict(metadata)))
+def check_format(format: str) -> None:
+    """Raise SpecError if there is no such format."""
+    if format not in FORMATS:
+        raise SpecError(f"format: given {format!r}; allowed: {', '.join(FORMATS)}")
 
 
-def encode_npy(vectors: Vectors, _metadata: Mapping[str, str] | None = None) -> bytes:
+def file_name(run_id: str, contrast: str, site: str, layers: Sequence[int], format: str) -> str:
+    """Return the default name of a file, with the layer if one layer was requested."""
+    return ".".join([run_id, contrast, site, *map(str, layers if len(layers) == 1 else ()), format])
+
+
+def encode_safetensors(vectors: Vectors, facts: Facts) -> bytes:
+    """Return a safetensors file with `direction` (d_model), or with `direction.LAYER` for each of several layers.
+
+    Its metadata are strings; the values of a list are separated by commas.
+    """
+    names = ["direction"] if len(vectors) == 1 else [f"direction.{layer}" for layer in vectors]
+    header: dict[str, Any] = {"__metadata__": {name: _text(value) for name, value in facts.items()}}
+    content = b""
+    for name, vector in zip(names, vectors.values(), strict=True):
+        start, content = len(content), content + vector.astype("<f4").tobytes()
+        header[name] = {"dtype": "F32", "shape": list(vector.shape), "data_offsets": [start, len(content)]}
+    # Not safetensors.numpy.save, which writes the metadata in another order each time.
+    encoded = json.dumps(header).encode()
+    encoded += b" " * (-len(encoded) % 8)
+    return len(encoded).to_bytes(8, "little") + encoded + content
+
+
+def encode_npy(vectors: Vectors, _facts: Facts) -> bytes:
     """Return a NumPy file: (d_model), or (layer, d_model) for several layers; the format stores no metadata."""
     stacked = np.stack(list(vectors.values())).astype(np.float32)
     content = BytesIO()
@@ -95,21 +97,27 @@ def encode_npy(vectors: Vectors, _metadata: Mapping[str, str] | None = None) -> 
     return content.getvalue()
 
 
-def encode_control_vector(vectors: Vectors, metadata: Mapping[str, str]) -> bytes:
+def encode_metadata(_vectors: Vectors, facts: Facts) -> bytes:
+    """Return only the metadata, as JSON; NaN becomes null."""
+    return json.dumps({name: _without_nan(value) for name, value in facts.items()}, indent=1).encode()
+
+
+def encode_control_vector(vectors: Vectors, facts: Facts) -> bytes:
     """Return a GGUF control vector for llama.cpp and repeng, which add `direction.N` to the output of block N.
 
-    The file has the metadata under `theodolite.…`. The metadata's `family` becomes the model hint, and its `site`
-    determines the block for each layer.
+    The file has the metadata under `theodolite.…`, numbers as 64-bit floats. The metadata's `family` becomes the model
+    hint, and its `site` determines the block for each layer.
     """
+    blocks = [source_block(facts["site"], layer) for layer in vectors]
     with TemporaryDirectory() as folder:  # GGUFWriter writes only files
         path = Path(folder) / "vector.gguf"
         writer = gguf.GGUFWriter(path, "controlvector")
-        writer.add_string("controlvector.model_hint", metadata["family"])
+        writer.add_string("controlvector.model_hint", facts["family"])
         writer.add_uint32("controlvector.layer_count", len(vectors))
-        for name, value in metadata.items():
-            writer.add_string(f"theodolite.{name}", value)
-        for layer, vector in vectors.items():
-            writer.add_tensor(f"direction.{source_block(metadata['site'], layer)}", vector.astype(np.float32))
+        for name, value in {**facts, "block": blocks, "layer_numbering": CONTROL_VECTOR_NUMBERING}.items():
+            _add_value(writer, f"theodolite.{name}", value)
+        for block, vector in zip(blocks, vectors.values(), strict=True):
+            writer.add_tensor(f"direction.{block}", vector.astype(np.float32))
         writer.write_header_to_file()
         writer.write_kv_data_to_file()
         writer.write_tensors_to_file()
@@ -136,56 +144,53 @@ def source_block(site: str, layer: int) -> int:
     )
 
 
-_ENCODERS: dict[str, Callable[[Vectors, Mapping[str, str]], bytes]] = {
+_ENCODERS: dict[str, Callable[[Vectors, Facts], bytes]] = {
     "safetensors": encode_safetensors,
     "npy": encode_npy,
     "gguf": encode_control_vector,
+    "json": encode_metadata,
 }
+
+FORMATS = tuple(_ENCODERS)
+"""The formats of exported directions; `json` has the metadata of `npy`, without vectors."""
 
 
 def _layers_of_control_vector(
-    about: Mapping[str, Any], site: str, layers: Sequence[int], *, explicit: bool
+    run: Run, contrast: str, site: str, layers: Sequence[int], position: int | None
 ) -> list[int]:
-    """Return the layers whose stream llama.cpp can add to; raises SpecError for another layer if `explicit`."""
-    if about["parity"].get("post_norm"):
+    """Return the layers whose stream llama.cpp can add to; raises SpecError if a requested layer is not one of them."""
+    if run.record.parity.get("post_norm"):
         raise SpecError(
-            f"format: given 'gguf', but the model of {about['run_id']} is an encoder, and llama.cpp adds control "
-            "vectors only to decoders; choose safetensors or npy"
+            f"format: given 'gguf', but the model of {run.id} is an encoder, and llama.cpp adds control vectors only "
+            "to decoders; choose safetensors or npy"
         )
     first = 1 - source_block(site, 0)
+    measured = select_directions(run, contrast, site, (), position)["layer"].values.tolist()
+    applied = [layer for layer in layers or measured if layer >= first]
     left_out = [layer for layer in layers if layer < first]
-    if left_out and explicit:
+    if left_out or not applied:
+        given = f"given {left_out[0]}" if left_out else f"{contrast} has directions only below layer {first}"
         raise SpecError(
-            f"layer: given {left_out[0]}, but llama.cpp adds control vectors only from the output of block 1 on; "
-            f"allowed at {site}: layer {first} and above"
+            f"layer: {given}, but llama.cpp adds control vectors only from the output of block 1 on; allowed at "
+            f"{site}: layer {first} and above"
         )
-    return [layer for layer in layers if layer >= first]
+    return applied
 
 
-def _metadata(
-    about: Mapping[str, Any], contrast: str, site: str, layers: Sequence[int], position: int
-) -> dict[str, str]:
-    model, sets = about["model"], about["contrast_sets"][contrast]
-    has_hub_id = model["kind"] == "hub" and model.get("weights") != "random"  # a hub id names trained weights
-    return {
-        "run_id": about["run_id"],
-        "model": model["place"] if has_hub_id else model["name"],
-        "revision": model["revision"],
-        "family": model["family"],
-        "contrast": contrast,
-        "positive": sets["positive"],
-        "negative": sets["negative"],
-        "site": site,
-        "layer": ",".join(map(str, layers)),
-        "position": str(position),
-        "convention": CONVENTION,
-        "written_by": f"theodolite {__version__}",
-    }
+def _text(value: Any) -> str:
+    return ",".join(map(str, value)) if isinstance(value, list) else str(value)
 
 
-def _write(path: Path, content: bytes) -> None:
-    """Write a file; raises SpecError if this fails."""
-    try:
-        write_atomically(path, content)
-    except OSError as error:
-        raise SpecError(f"output: cannot write {path}: {error.strerror}; choose another path") from error
+def _without_nan(value: Any) -> Any:
+    if isinstance(value, list):
+        return [_without_nan(one) for one in value]
+    return None if isinstance(value, float) and isnan(value) else value
+
+
+def _add_value(writer: Any, name: str, value: Any) -> None:
+    """Add a value in its own type; GGUFWriter alone would store floats with 32 bits."""
+    kinds = {str: GGUFValueType.STRING, int: GGUFValueType.INT32, float: GGUFValueType.FLOAT64}
+    if isinstance(value, list):
+        writer.add_key_value(name, value, GGUFValueType.ARRAY, kinds[type(value[0])])
+    else:
+        writer.add_key_value(name, value, kinds[type(value)])

@@ -1,13 +1,11 @@
 """Read one finished run in a notebook, with the same methods and return types for a service and for a store.
 
-The reader of a store, in this module, calls `theodolite.query` and `theodolite.sections`. The reader of a service, in
-`theodolite.client`, decodes the responses of the API.
+The reader of a store, in `theodolite.store_reader`, calls `theodolite.query` and `theodolite.sections`. The reader of a
+service, in `theodolite.client`, decodes the responses of the API.
 """
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from copy import deepcopy
-from dataclasses import asdict, replace
 from html import escape
 from pathlib import Path
 from typing import Any
@@ -20,27 +18,19 @@ from numpy.typing import NDArray
 
 from theodolite.decoding import curves_dataset
 from theodolite.errors import SpecError
+from theodolite.export import check_format, file_name
+from theodolite.files import write_atomically
+from theodolite.groups import GROUPS as REGISTRY
 from theodolite.groups import READ_WHOLE
-from theodolite.query.curves import Curve, curve_frame, select_curves
-from theodolite.query.group_selection import GROUP_LABELS, select_direction, select_group
-from theodolite.query.heads import TOKEN_COLUMNS, Head, head_atlas, read_head
-from theodolite.query.prompts import Order, read_prompt_path, read_scored_prompts
-from theodolite.query.runs import describe_results
-from theodolite.sections.catalogue import draw_figure, section_items, shown_groups
-from theodolite.sections.conclusion import read_conclusion
-from theodolite.store.cache import Cache
-from theodolite.store.objects import absolute
-from theodolite.store.result_reader import read_finished_table
-from theodolite.store.runs import Run
-from theodolite.store.runs import open_run as open_stored_run
+from theodolite.query.curves import Curve, curve_frame, is_along_depth
+from theodolite.query.group_selection import GROUP_LABELS
+from theodolite.query.heads import Head
+from theodolite.query.prompts import Order
 
-__all__ = ["GROUPS", "Head", "Labels", "RunReader", "html_table", "open_run"]
+__all__ = ["GROUPS", "Head", "LabelLists", "Labels", "RunReader", "html_table"]
 
 GROUPS = READ_WHOLE
 """Result groups that `RunReader.group` returns; `curves`, `directions` and `heads` have their own methods."""
-
-CACHE_BYTES = 48 * 2**20
-"""Default size of the cache of `open_run`, in bytes."""
 
 Labels = str | int | Sequence[str] | Sequence[int] | None
 """One label, several, or None for all; one label drops its dimension, as xarray's `sel` does."""
@@ -74,9 +64,42 @@ class RunReader(ABC):
         }
         return html_table(self.id, rows)
 
+    def __dir__(self) -> list[str]:
+        """Return the names that a caller uses."""
+        return [name for name in super().__dir__() if not name.startswith("_")]
+
     @abstractmethod
     def describe(self) -> dict[str, Any]:
         """Return the run's full description: spec, model, sets, parity certificate, results."""
+
+    def statistics(self) -> pd.DataFrame:
+        """Return the run's statistics as a table, one row each.
+
+        The columns are `group`, `statistic`, `dims`, `units`, `description`, and `along_depth`: `curves` returns these.
+        """
+        rows = [
+            {
+                "group": name,
+                "statistic": variable.name,
+                "dims": ", ".join(variable.dims),
+                "units": variable.units,
+                "description": variable.description,
+                "along_depth": is_along_depth(variable),
+            }
+            for name in self.describe()["results"]
+            if name in REGISTRY  # a newer version may have written others
+            for variable in REGISTRY[name].variables
+        ]
+        return pd.DataFrame(rows)
+
+    def labels(self) -> dict[str, list[Any]]:
+        """Return the labels that `curves` and `group` accept: `set`, `contrast`, `site`, `position` and `layer`."""
+        about = self.describe()
+        labels = {"set": [], "contrast": about["contrasts"], "site": [], "position": [], "layer": []}
+        if "moments" in about["results"]:  # not in a survey of the weights alone
+            measured = self.curves("norm_mean")
+            labels |= {dim: measured[dim].values.tolist() for dim in ("set", "site", "position", "layer")}
+        return labels
 
     def curves(
         self,
@@ -130,6 +153,44 @@ class RunReader(ABC):
         Raises:
             SpecError: there is no such contrast, site, layer or position, or the two means are equal at it.
         """
+
+    def export(
+        self,
+        contrast: str,
+        site: str = "resid_pre",
+        *,
+        layer: int | Sequence[int] | None = None,
+        position: int | None = None,
+        format: str = "safetensors",
+        output: str | Path | None = None,
+    ) -> Path:
+        """Write a contrast's directions and their scale to a file and return its path.
+
+        The vectors have unit length. The metadata states the factors that give them the length of the difference of the
+        means, the norms of the stream, and how reliable they are. NAME.npy gets its metadata in NAME.npy.json.
+
+        Args:
+            contrast: name of the contrast.
+            site: site in the block.
+            layer: 0-based index of the block, or several. By default all that have a direction, and for gguf all of
+                these that llama.cpp can apply.
+            position: token position from the end; None selects the last measured one.
+            format: safetensors, npy, gguf (a control vector of llama.cpp), or json (only the metadata).
+            output: the file. By default `RUN.CONTRAST.SITE.LAYER.FORMAT` in the working folder, with LAYER if one was
+                requested.
+
+        Raises:
+            SpecError: there is no such format, contrast, site, layer or position, the means are equal at it, llama.cpp
+                cannot apply a vector at the site, or the file cannot be written.
+        """
+        check_format(format)
+        layers = _listed(layer)
+        path = Path(output or file_name(self.id, contrast, site, layers, format))
+        content = self._export(contrast, site, layers, position, format)
+        if format == "npy":
+            _write(path.with_name(f"{path.name}.json"), self._export(contrast, site, layers, position, "json"))
+        _write(path, content)
+        return path
 
     @abstractmethod
     def heads(self, circuit: str = "qk", offset: int = 0) -> xr.Dataset:
@@ -255,74 +316,9 @@ class RunReader(ABC):
     def _group(self, name: str, statistics: Sequence[str], labels: LabelLists) -> xr.Dataset:
         """Return a result group, or a part of it, with every dimension."""
 
-
-class _StoredRun(RunReader):
-    """A run in a store, read without a service."""
-
-    def __init__(self, run: Run) -> None:
-        super().__init__(run.id, run.store)
-        self._opened = run
-
-    @property
-    def _run(self) -> Run:
-        return self._opened.refreshed()
-
-    def describe(self) -> dict[str, Any]:
-        return deepcopy(describe_results(self._run))
-
-    def direction(self, contrast: str, site: str, layer: int, position: int | None = None) -> NDArray[np.float64]:
-        return np.array(select_direction(self._run, contrast, site, layer, position).values, np.float64)
-
-    def heads(self, circuit: str = "qk", offset: int = 0) -> xr.Dataset:
-        return _owned(head_atlas(self._run, circuit, offset))
-
-    def head(self, layer: int, head: int, circuit: str = "qk", offset: int = 0) -> Head:
-        stored = read_head(self._run, layer, head, circuit, offset)
-        # Infer the column types, as for a service's response; Parquet has its own types.
-        return replace(stored, tokens=pd.DataFrame(stored.tokens.to_dict("records"), columns=TOKEN_COLUMNS))
-
-    def table(self, name: str) -> pd.DataFrame:
-        return read_finished_table(self._run, name)
-
-    def figure(self, name: str) -> go.Figure:
-        return go.Figure(draw_figure(self._run, name))  # the caller owns the copy
-
-    def conclusion(self) -> dict[str, Any]:
-        return asdict(read_conclusion(self._run))
-
-    def sections(self) -> list[str]:
-        return shown_groups(self._run)
-
-    def section(self, name: str) -> list[dict[str, Any]]:
-        return section_items(self._run, name)
-
-    def _curves(self, statistics: Sequence[str], labels: LabelLists) -> list[Curve]:
-        return select_curves(self._run, statistics, labels)
-
-    def _prompts(self, set: str, choices: Mapping[str, Any]) -> tuple[list[dict[Any, Any]], dict[str, Any] | None]:
-        found = read_scored_prompts(self._run, set, **choices)
-        return found.rows.to_dict("records"), vars(found.place) if found.place else None
-
-    def _prompt(self, set: str, sample: int, choices: Mapping[str, Any]) -> list[dict[Any, Any]]:
-        return read_prompt_path(self._run, set, sample, **choices)[0].to_dict("records")
-
-    def _group(self, name: str, statistics: Sequence[str], labels: LabelLists) -> xr.Dataset:
-        return _owned(select_group(self._run, name, statistics, labels))
-
-
-def open_run(store: str | Path, run_id: str, *, cache_bytes: int = CACHE_BYTES) -> RunReader:
-    """Return a run of a store, without a service.
-
-    Args:
-        store: a folder, or a file://, s3://, gs:// or az:// URL.
-        run_id: the run's id.
-        cache_bytes: size of the cache of results.
-
-    Raises:
-        RunNotFoundError: the run does not exist; the message lists the existing runs.
-        StoreError: the store cannot be reached, or a newer version wrote the run.
-    """
-    return _StoredRun(open_stored_run(absolute(str(store)), run_id, Cache(cache_bytes)))
+    @abstractmethod
+    def _export(self, contrast: str, site: str, layers: Sequence[int], position: int | None, format: str) -> bytes:
+        """Return an exported file."""
 
 
 def html_table(title: str, rows: Mapping[str, Any]) -> str:
@@ -336,6 +332,14 @@ def _listed(given: Labels) -> list[Any]:
     return [] if given is None else [given] if isinstance(given, str | int) else list(dict.fromkeys(given))
 
 
+def _write(path: Path, content: bytes) -> None:
+    """Write a file; raises SpecError if this fails."""
+    try:
+        write_atomically(path, content)
+    except OSError as error:
+        raise SpecError(f"output: cannot write {path}: {error.strerror}; choose another path") from error
+
+
 def _label_lists(given: Mapping[str, Labels]) -> LabelLists:
     return {dim: _listed(labels) for dim, labels in given.items() if labels is not None}
 
@@ -343,20 +347,3 @@ def _label_lists(given: Mapping[str, Labels]) -> LabelLists:
 def _without_single(dataset: xr.Dataset, given: Mapping[str, Labels]) -> xr.Dataset:
     single = [dim for dim, labels in given.items() if isinstance(labels, str | int) and dim in dataset.dims]
     return dataset.isel(dict.fromkeys(single, 0))
-
-
-def _owned(dataset: xr.Dataset) -> xr.Dataset:
-    """Return a copy that shares no memory with the cache, in the same types as a decoded response of a service."""
-    dataset = dataset.drop_vars([name for name, variable in dataset.data_vars.items() if not variable.size])
-    variables = {
-        name: xr.Variable(variable.dims, _owned_values(variable.values), dict(variable.attrs))
-        for name, variable in dataset.variables.items()
-    }
-    coords = {name: variables.pop(name) for name in dataset.coords}
-    return xr.Dataset(variables, coords, deepcopy(dataset.attrs))
-
-
-def _owned_values(values: NDArray[Any]) -> NDArray[Any]:
-    if not values.size:
-        return values.astype(np.float64)  # an empty list in JSON has no type
-    return np.array(values.tolist()) if values.dtype.kind in "OT" else values.copy()

@@ -1,6 +1,8 @@
 """The tutorial, run from its first cell to its last on a small survey of the real chat model."""
 
+import hashlib
 import json
+import re
 import sys
 from pathlib import Path
 
@@ -37,7 +39,7 @@ def run(ray_with_pretend_gpus, tmp_path_factory):
 
 
 @pytest.mark.slow
-def test_every_cell_runs_and_says_what_it_should(run, tmp_path, monkeypatch):
+def test_every_cell_runs_and_says_what_it_should(run, stored, tmp_path, monkeypatch):
     monkeypatch.setenv("THEODOLITE_STORE", run.store)
     for name in ("IPYTHONDIR", "JUPYTER_RUNTIME_DIR", "JUPYTER_CONFIG_DIR", "TMPDIR"):
         monkeypatch.setenv(name, str(tmp_path))
@@ -53,12 +55,47 @@ def test_every_cell_runs_and_says_what_it_should(run, tmp_path, monkeypatch):
     assert "8 against 8 prompts" in said
     assert said.count("application/vnd.plotly.v1+json") == 2
     assert len(list(tmp_path.glob("*/direction.gguf"))) == 1
+    assert [kinds_of(cell) for cell in notebook.cells] == [kinds_of(cell) for cell in stored.cells]
 
 
-def test_it_is_stored_without_outputs():
-    notebook = nbformat.read(NOTEBOOK, as_version=4)
-    nbformat.validate(notebook)
-    for cell in notebook.cells:
-        if cell.cell_type == "code":
-            assert cell.outputs == []
-            assert cell.execution_count is None
+def kinds_of(cell):
+    """The kinds of a cell's outputs; a figure counts as its picture."""
+    kinds = [set(output.get("data", {"text": ""})) for output in cell.get("outputs", [])]
+    return [{"picture"} if one & {"image/png", "application/vnd.plotly.v1+json"} else one for one in kinds]
+
+
+@pytest.fixture(scope="module")
+def stored():
+    return nbformat.read(NOTEBOOK, as_version=4)
+
+
+def outputs_of(notebook):
+    return [output for cell in notebook.cells if cell.cell_type == "code" for output in cell.outputs]
+
+
+def test_the_stored_outputs_are_those_of_its_code(stored):
+    nbformat.validate(stored)
+    source = "\0".join(cell.source for cell in stored.cells if cell.cell_type == "code")
+    digest = hashlib.sha256(source.encode()).hexdigest()
+    assert stored.metadata["sources_sha256"] == digest, "the code has changed; run `make notebook`"
+    counts = [cell.execution_count for cell in stored.cells if cell.cell_type == "code"]
+    assert counts == list(range(1, len(counts) + 1))
+
+
+def test_the_stored_outputs_are_those_of_the_demo(stored):
+    said = json.dumps(outputs_of(stored))
+    named = re.search(r"RUN=(\S+)", (NOTEBOOK.parents[1] / "README.md").read_text())[1]
+    assert named in said
+    assert "256 against 256 prompts" in said
+    assert not [output for output in outputs_of(stored) if output.get("name") == "stderr"]
+
+
+def test_the_stored_notebook_is_small_and_names_no_folder_of_a_machine(stored):
+    assert NOTEBOOK.stat().st_size < 1_000_000
+    assert [set(output.data) for output in outputs_of(stored) if "image/png" in output.get("data", {})] == [
+        {"image/png", "text/plain"}
+    ] * 2
+    for output in outputs_of(stored):
+        texts = {kind: text for kind, text in output.get("data", {}).items() if kind != "image/png"}
+        assert not set(texts) - {"text/plain", "text/html"}
+        assert not re.search(r"(?<![\w<])/\w+/|[A-Z]:\\\\|file:", json.dumps([*texts.values(), output.get("text", "")]))

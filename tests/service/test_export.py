@@ -1,6 +1,7 @@
 """Check exported directions by reading them with safetensors, NumPy and gguf."""
 
 import json
+from dataclasses import replace
 
 import gguf
 import numpy as np
@@ -10,9 +11,12 @@ from support.finished_runs import finished_run, model_facts
 
 import theodolite
 from theodolite.errors import SpecError
-from theodolite.export import encode_control_vector, encode_npy, export_direction, source_block
+from theodolite.export import FORMATS, encode_control_vector, encode_directions, source_block
+from theodolite.query.exports import CONVENTION, LAYER_NUMBERING
+from theodolite.store.runs import open_run
 
 METADATA = {"family": "llama", "site": "resid_pre", "run_id": "tiny-0"}
+MOMENTS = {"norm_mean": [2.0, 4.0, 8.0, 16.0]}
 
 
 def unit(axis):
@@ -25,7 +29,7 @@ def finished(tmp_path, sites=("resid_pre", "resid_mid", "resid_post"), **changes
     norms = np.ones((1, len(sites), 1, 4))
     norms[0, 0, 0, 0] = 0
     directions[0, 0, 0, 0] = np.nan
-    groups = {"curves": {"difference_norm": norms}, "directions": {"direction": directions}}
+    groups = {"curves": {"difference_norm": norms}, "directions": {"direction": directions}, "moments": MOMENTS}
     run = finished_run(tmp_path, groups, sites=sites, **changes)
     return theodolite.open_run(run.store, run.id)
 
@@ -43,7 +47,7 @@ def read_gguf(path):
 
 
 def test_a_control_vector_has_directions_by_source_block(tmp_path, run):
-    path = export_direction(run, "refusal", "resid_pre", format="gguf", output=tmp_path / "pre.gguf")
+    path = run.export("refusal", "resid_pre", format="gguf", output=tmp_path / "pre.gguf")
     tensors, fields = read_gguf(path)
     # Layer 0 has no direction, and the input of layer 1 is the output of block 0, which llama.cpp skips.
     assert list(tensors) == ["direction.1", "direction.2"]
@@ -53,12 +57,34 @@ def test_a_control_vector_has_directions_by_source_block(tmp_path, run):
     assert fields["general.architecture"] == "controlvector"
     assert fields["controlvector.model_hint"] == "llama"
     assert fields["controlvector.layer_count"] == 2
-    assert fields["theodolite.layer"] == "2,3"
+    assert fields["theodolite.layer"] == [2, 3]
+    assert fields["theodolite.block"] == [1, 2]
     assert fields["theodolite.positive"] == "harmful"
+    assert fields["theodolite.norm_mean_positive"] == [8.0, 16.0]
+    assert fields["theodolite.layer_numbering"].startswith("tensor direction.N: the output of block N")
+
+
+def added_by_llama_cpp(path, n_layers):
+    """What llama.cpp adds to the outputs of blocks: `common_control_vector_load_one`, `llama_adapter_cvec::apply`."""
+    tensors, data = read_gguf(path)[0], np.zeros((n_layers, 8), np.float32)
+    for name, tensor in tensors.items():
+        index = int(name.removeprefix("direction."))
+        assert index > 0  # it refuses a file with direction.0
+        data[index - 1] += tensor.data  # "layer 1 at [0]"
+    return {block: data[block - 1] for block in range(1, n_layers)}
+
+
+@pytest.mark.parametrize(("site", "blocks_before"), [("resid_pre", 1), ("resid_post", 0)])
+def test_llama_cpp_adds_each_direction_to_its_own_stream(tmp_path, run, site, blocks_before):
+    path = run.export("refusal", site, format="gguf", output=tmp_path / "vector.gguf")
+    for block, added in added_by_llama_cpp(path, 4).items():
+        layer = block + blocks_before  # the output of block l is resid_post of layer l, and resid_pre of layer l + 1
+        expected = run.direction("refusal", site, layer) if layer < 4 else np.zeros(8)
+        np.testing.assert_array_equal(added, expected)
 
 
 def test_resid_post_is_stored_under_its_own_block(tmp_path, run):
-    path = export_direction(run, "refusal", "resid_post", [3, 1], format="gguf", output=tmp_path / "post.gguf")
+    path = run.export("refusal", "resid_post", layer=[3, 1], format="gguf", output=tmp_path / "post.gguf")
     tensors, _ = read_gguf(path)
     assert set(tensors) == {"direction.1", "direction.3"}
     np.testing.assert_array_equal(tensors["direction.3"].data, unit(5))
@@ -66,8 +92,8 @@ def test_resid_post_is_stored_under_its_own_block(tmp_path, run):
 
 
 def test_both_names_of_one_stream_give_the_same_tensor(tmp_path, run):
-    pre = export_direction(run, "refusal", "resid_pre", [3], format="gguf", output=tmp_path / "pre.gguf")
-    post = export_direction(run, "refusal", "resid_post", [2], format="gguf", output=tmp_path / "post.gguf")
+    pre = run.export("refusal", "resid_pre", layer=[3], format="gguf", output=tmp_path / "pre.gguf")
+    post = run.export("refusal", "resid_post", layer=[2], format="gguf", output=tmp_path / "post.gguf")
     assert list(read_gguf(pre)[0]) == list(read_gguf(post)[0]) == ["direction.2"]
 
 
@@ -87,7 +113,7 @@ def test_both_names_of_one_stream_give_the_same_tensor(tmp_path, run):
 )
 def test_the_error_for_an_unsupported_site_or_layer_lists_the_allowed_ones(run, tmp_path, site, layers, message):
     with pytest.raises(SpecError, match=message):
-        export_direction(run, "refusal", site, layers, format="gguf", output=tmp_path / "no.gguf")
+        run.export("refusal", site, layer=layers, format="gguf", output=tmp_path / "no.gguf")
     assert not (tmp_path / "no.gguf").exists()
 
 
@@ -97,18 +123,27 @@ def test_branches_are_rejected_for_control_vectors(site):
         encode_control_vector({2: unit(0)}, {**METADATA, "site": site})
 
 
-def test_an_encoder_has_no_control_vector(tmp_path, monkeypatch):
-    run = finished(tmp_path)
-    about = run.describe()
-    about["parity"]["post_norm"] = True
-    monkeypatch.setattr(type(run), "describe", lambda _run: about)
+def test_an_encoder_has_no_control_vector(tmp_path):
+    opened = finished(tmp_path)
+    run = open_run(opened.url, opened.id)
+    parity = {**run.record.parity, "post_norm": True}
+    encoder = replace(run, record=run.record.model_copy(update={"parity": parity}))
     with pytest.raises(SpecError, match=r"tiny-0 is an encoder, and llama\.cpp adds control vectors only to decoders"):
-        export_direction(run, "refusal", "resid_pre", format="gguf")
+        encode_directions(encoder, "refusal", "resid_pre", format="gguf")
+
+
+def test_directions_only_below_the_blocks_of_llama_cpp_raise(tmp_path):
+    directions = np.tile(unit(3), (1, 2, 1, 4, 1)).astype(float)
+    directions[:, :, :, 2:] = np.nan
+    groups = {"curves": {"difference_norm": 1.0}, "directions": {"direction": directions}, "moments": MOMENTS}
+    run = finished_run(tmp_path, groups)
+    with pytest.raises(SpecError, match=r"refusal has directions only below layer 2, but llama\.cpp adds"):
+        encode_directions(run, "refusal", "resid_pre", format="gguf")
 
 
 def test_safetensors_has_the_metadata_of_the_vector(tmp_path, run, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    path = export_direction(run, "refusal", "resid_mid", [2])
+    path = run.export("refusal", "resid_mid", layer=[2])
     assert str(path) == "tiny-0.refusal.resid_mid.2.safetensors"
     with safe_open(path, "numpy") as file:
         assert list(file.keys()) == ["direction"]
@@ -120,22 +155,28 @@ def test_safetensors_has_the_metadata_of_the_vector(tmp_path, run, monkeypatch):
         "model": "tiny",
         "revision": "sha256:0",
         "family": "llama",
+        "model_dtype": "float32",
         "contrast": "refusal",
         "positive": "harmful",
         "negative": "harmless",
         "site": "resid_mid",
         "layer": "2",
         "position": "-1",
-        "convention": "positive minus negative, unit length",
-        "written_by": f"theodolite {theodolite.__version__}",
+        "layer_numbering": LAYER_NUMBERING,
+        "convention": CONVENTION,
+        "vector_norm": "1.0",
         "n_positive": "4",
         "n_negative": "4",
+        "norm_mean_positive": "8.0",
+        "norm_mean_negative": "8.0",
+        "difference_norm": "1.0",
+        "written_by": f"theodolite {theodolite.__version__}",
     }
 
 
 def test_a_hub_model_is_named_with_its_owner(tmp_path):
     run = finished(tmp_path, model=model_facts("7B", kind="hub", place="somebody/7B"))
-    path = export_direction(run, "refusal", "resid_pre", [1], output=tmp_path / "one.safetensors")
+    path = run.export("refusal", "resid_pre", layer=[1], output=tmp_path / "one.safetensors")
     with safe_open(path, "numpy") as file:
         assert file.metadata()["model"] == "somebody/7B"
 
@@ -143,14 +184,14 @@ def test_a_hub_model_is_named_with_its_owner(tmp_path):
 def test_random_weights_are_not_named_by_a_hub_id(tmp_path):
     facts = model_facts("7B (random weights)", kind="hub", place="somebody/7B")
     run = finished(tmp_path, model=facts.model_copy(update={"weights": "random", "seed": 0}))
-    path = export_direction(run, "refusal", "resid_pre", [1], output=tmp_path / "one.safetensors")
+    path = run.export("refusal", "resid_pre", layer=[1], output=tmp_path / "one.safetensors")
     with safe_open(path, "numpy") as file:
         assert file.metadata()["model"] == "7B (random weights)"
 
 
 def test_by_default_all_layers_with_a_direction_are_written(tmp_path, run, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    path = export_direction(run, "refusal", "resid_pre")
+    path = run.export("refusal", "resid_pre")
     assert str(path) == "tiny-0.refusal.resid_pre.safetensors"
     with safe_open(path, "numpy") as file:
         assert set(file.keys()) == {"direction.1", "direction.2", "direction.3"}
@@ -159,13 +200,13 @@ def test_by_default_all_layers_with_a_direction_are_written(tmp_path, run, monke
 
 
 def test_the_metadata_of_a_numpy_file_is_in_a_json_file(tmp_path, run):
-    one = export_direction(run, "refusal", "resid_post", [1], format="npy", output=tmp_path / "one.npy")
+    one = run.export("refusal", "resid_post", layer=[1], format="npy", output=tmp_path / "one.npy")
     np.testing.assert_array_equal(np.load(one), unit(3))
     assert np.load(one).dtype == np.float32
     assert json.loads((tmp_path / "one.npy.json").read_text())["site"] == "resid_post"
-    several = export_direction(run, "refusal", "resid_post", [2, 0], format="npy", output=tmp_path / "two.npy")
+    several = run.export("refusal", "resid_post", layer=[2, 0], format="npy", output=tmp_path / "two.npy")
     np.testing.assert_array_equal(np.load(several), [unit(4), unit(2)])
-    assert json.loads((tmp_path / "two.npy.json").read_text())["layer"] == "2,0"
+    assert json.loads((tmp_path / "two.npy.json").read_text())["layer"] == [2, 0]
     assert sorted(path.name for path in tmp_path.glob("*.npy*")) == [
         "one.npy",
         "one.npy.json",
@@ -177,12 +218,12 @@ def test_the_metadata_of_a_numpy_file_is_in_a_json_file(tmp_path, run):
 @pytest.mark.parametrize(
     ("choices", "message"),
     [
-        ({"format": "onnx"}, "format: given 'onnx'; allowed: safetensors, npy, gguf"),
-        ({"contrast": "other"}, "contrast: tiny-0 has no 'other'; it has: refusal"),
-        ({"site": "attn_out"}, "site: tiny-0 has no 'attn_out'; it has: resid_pre"),
-        ({"position": -2}, "position: tiny-0 has no -2; it has: -1"),
+        ({"format": "onnx"}, "format: given 'onnx'; allowed: safetensors, npy, gguf, json"),
+        ({"contrast": "other"}, "contrast: tiny-0 has no 'other'; it has refusal"),
+        ({"site": "attn_out"}, "site: tiny-0 has no 'attn_out'; it has resid_pre"),
+        ({"position": -2}, "position: tiny-0 has no -2; it has -1"),
         (
-            {"layers": [0]},
+            {"layer": [0]},
             "refusal has no direction at resid_pre of layer 0, position -1: the means of its sets are equal",
         ),
     ],
@@ -190,33 +231,43 @@ def test_the_metadata_of_a_numpy_file_is_in_a_json_file(tmp_path, run):
 def test_the_error_for_an_invalid_choice_lists_the_allowed_values(run, tmp_path, choices, message):
     arguments = {"contrast": "refusal", "site": "resid_pre", "output": tmp_path / "no.npy", **choices}
     with pytest.raises(SpecError, match=message):
-        export_direction(run, **arguments)
+        run.export(**arguments)
     assert not list(tmp_path.glob("no*"))
 
 
 def test_a_contrast_with_equal_means_raises(tmp_path):
-    run = finished_run(tmp_path, {"curves": {"difference_norm": 0}, "directions": {}})
+    run = finished_run(tmp_path, {"curves": {"difference_norm": 0}, "directions": {}, "moments": MOMENTS})
     with pytest.raises(SpecError, match="refusal has no direction at resid_pre of any layer"):
-        export_direction(theodolite.open_run(run.store, run.id), "refusal", "resid_pre")
+        theodolite.open_run(run.store, run.id).export("refusal")
 
 
 def test_the_error_for_an_unwritable_file_names_it(run, tmp_path):
     with pytest.raises(SpecError, match=r"output: cannot write .*none/a\.safetensors"):
-        export_direction(run, "refusal", "resid_pre", [1], output=tmp_path / "none" / "a.safetensors")
+        run.export("refusal", "resid_pre", layer=[1], output=tmp_path / "none" / "a.safetensors")
 
 
-def test_the_same_vector_gives_the_same_bytes():
-    vectors = {2: unit(1), 3: unit(2)}
-    for encode in (encode_npy, encode_control_vector):  # safetensors has no fixed order of metadata
-        assert encode(vectors, METADATA) == encode(vectors, METADATA)
+@pytest.mark.parametrize("format", FORMATS)
+def test_the_same_request_gives_the_same_bytes(run, format):
+    stored = open_run(run.url, run.id)
+    contents = {encode_directions(stored, "refusal", "resid_pre", format=format) for _ in range(8)}
+    assert len(contents) == 1
 
 
-def test_the_metadata_have_the_reliability_of_each_layer(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    directions = {"direction": np.tile(unit(3), (1, 2, 1, 4, 1))}
-    directions |= {"reliability": [0.1, 0.5, 0.75, 0.98], "noise_share": [0.8, 0.5, 0.25, 0.02]}
-    run = finished_run(tmp_path, {"curves": {"difference_norm": 1.0}, "directions": directions})
-    path = export_direction(theodolite.open_run(run.store, run.id), "refusal", "resid_pre", [1, 3])
-    with safe_open(path, "numpy") as file:
-        assert file.metadata()["reliability"] == "0.500,0.980"
-        assert file.metadata()["noise_share"] == "0.500,0.020"
+def test_the_metadata_have_the_numbers_of_each_layer(tmp_path):
+    third, noise = 1 / 3, [0.8, 1.5, 0.25, 0.02]
+    directions = {"direction": np.tile(unit(3), (1, 2, 1, 4, 1)), "noise_share": noise}
+    directions |= {"reliability": [0.1, 0, 0.75, third], "difference_norm_debiased": [0.5, np.nan, 2, third]}
+    groups = {"curves": {"difference_norm": [1, 2, 3, third]}, "directions": directions, "moments": MOMENTS}
+    run = finished_run(tmp_path / "store", groups)
+    reader = theodolite.open_run(run.store, run.id)
+    with safe_open(reader.export("refusal", layer=[3, 1], output=tmp_path / "a"), "numpy") as file:
+        metadata = file.metadata()
+    assert metadata["reliability"] == "0.3333333333333333,0.0"
+    assert metadata["noise_share"] == "0.02,1.5"
+    assert metadata["difference_norm"] == "0.3333333333333333,2.0"
+    assert metadata["difference_norm_debiased"] == "0.3333333333333333,nan"
+    _, fields = read_gguf(reader.export("refusal", layer=[3, 2], format="gguf", output=tmp_path / "b"))
+    assert fields["theodolite.difference_norm"] == [third, 3.0]
+    only_metadata = reader.export("refusal", layer=1, format="json", output=tmp_path / "c").read_text()
+    assert json.loads(only_metadata)["difference_norm_debiased"] == [None]
+    assert json.loads(only_metadata)["vector_norm"] == 1

@@ -191,7 +191,7 @@ def export(
         typer.Option(help="Token position; -1 is the last token. The default is the last captured position."),
     ] = None,
     format: Annotated[
-        str, typer.Option(help="safetensors, npy, or gguf (a control vector of llama.cpp).")
+        str, typer.Option(help="safetensors, npy, gguf (a control vector of llama.cpp), or json (only the metadata).")
     ] = "safetensors",
     output: Annotated[
         Path | None,
@@ -203,13 +203,13 @@ def export(
     """Write a contrast's direction to a file for other tools.
 
     The direction is one unit vector for each layer, from the mean of the negative set to the mean of the positive set.
-    The file also contains metadata; for npy, the metadata is in a second file.
+    The file also contains metadata: the distance of the means, the norms of the stream, the reliability of the
+    direction. For npy, the metadata is in a second file.
 
     For example: theodolite export RUN --contrast refusal --layer 15 --format npy
     """
-    from theodolite.export import export_direction
-    from theodolite.run_reader import open_run
+    from theodolite.store_reader import open_run
 
     reader = open_run(settings_of(store=store).store, run)
-    file = export_direction(reader, contrast, site, layer or (), position, format, output)
+    file = reader.export(contrast, site, layer=layer, position=position, format=format, output=output)
     print(json.dumps({"file": str(file)}) if as_json else file)

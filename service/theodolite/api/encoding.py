@@ -98,6 +98,23 @@ def _csv_answer(rows: pd.DataFrame, headers: dict[str, str]) -> Response:
     return StreamingResponse(pieces, headers=headers, media_type=CSV)
 
 
+def answer_file(request: Request, digest: str, name: str, media: str, content: Callable[[], bytes]) -> Response:
+    """Return 304 if the client has this file, and otherwise the file as an attachment.
+
+    Args:
+        request: the request, with its header `If-None-Match`.
+        digest: digest of the results behind the file and of its format; it becomes the ETag.
+        name: name of the file.
+        media: its media type.
+        content: returns the file.
+    """
+    headers = {"ETag": f'"{digest}"', **_HEADERS}
+    if _has(request, digest):
+        return Response(status_code=304, headers=headers)
+    headers |= {"Content-Disposition": f'attachment; filename="{name}"', "Content-Encoding": "identity"}
+    return Response(content(), headers=headers, media_type=media)
+
+
 def _cached(request: Request, digest: str, form: str, body: Callable[[], bytes]) -> bytes:
     """Return an encoded response from the cache, or encode it; its key is path, query, digest and media type."""
     cache: Cache = request.app.state.cache

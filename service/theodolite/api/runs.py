@@ -31,7 +31,7 @@ from theodolite.groups import READ_WHOLE
 from theodolite.query.curves import STATISTICS, Curve, curve_frame, select_curves
 from theodolite.query.group_selection import is_flat, select_direction, select_group
 from theodolite.query.heads import Head, head_atlas, read_head
-from theodolite.query.runs import describe_results, summaries
+from theodolite.query.runs import describe_results, select_summaries, summaries
 from theodolite.sections.catalogue import draw_figure, section_items, shown_groups
 from theodolite.sections.conclusion import read_conclusion
 
@@ -64,13 +64,8 @@ def list_runs(
     cursor: Cursor = None,
 ) -> Response:
     """Return a page of runs, newest first."""
-    matching = [
-        run
-        for run in summaries(request.app.state.settings.store, request.app.state.cache)
-        if (incomplete or run["analyses"])
-        and (model is None or model.lower() in str(run["model"]).lower())
-        and (contrast is None or contrast in run["contrasts"])
-    ]
+    items = summaries(request.app.state.settings.store, request.app.state.cache)
+    matching = select_summaries(items, model, contrast, incomplete=incomplete)
     start = start_of(cursor)
     content = {"items": matching[start : start + limit], "next": next_cursor(start + limit, len(matching))}
     return answer(request, digest_of(content), lambda: content, use_cache=False)

@@ -73,20 +73,36 @@ def select_direction(run: Run, contrast: str, site: str, layer: int, position: i
         SpecError: there is no such contrast, site, layer or position, or the two means are equal at it.
         RunDamagedError: the group cannot be read.
     """
+    return select_directions(run, contrast, site, [layer], position).isel(layer=0)
+
+
+def select_directions(
+    run: Run, contrast: str, site: str, layers: Sequence[int] = (), position: int | None = None
+) -> xr.DataArray:
+    """Return the unit vectors of several layers, (layer, d_model); no layers select all that have a direction.
+
+    Raises as `select_direction` does.
+    """
     directions = read_group(run, "directions")
     if position is None and contrast in directions["contrast"].values:
         # A vector has all its numbers or none, so the first one decides.
         position = max(measured_positions(directions["direction"].sel(contrast=contrast).isel(d_model=0)))
-    labels: dict[str, Any] = {"contrast": contrast, "site": site, "layer": layer, "position": position}
+    labels: dict[str, Any] = {"contrast": contrast, "site": site, "position": position}
     for dim, label in labels.items():
         _known(run, directions, "directions", dim, [label])
-    direction: xr.DataArray = directions["direction"].sel(labels)
-    if not direction.notnull().all():
+    vectors: xr.DataArray = directions["direction"].sel(labels)
+    is_measured = vectors.notnull().all("d_model")
+    if not layers:
+        layers = [int(layer) for layer in vectors["layer"].values[is_measured.values]]
+    _known(run, directions, "directions", "layer", layers)
+    missing = [layer for layer in layers if not is_measured.sel(layer=layer)]
+    if missing or not layers:
+        where = f"layer {missing[0]}" if missing else "any layer"
         raise SpecError(
-            f"{contrast} has no direction at {site} of layer {layer}, position {position}: the means of its sets are "
+            f"{contrast} has no direction at {site} of {where}, position {position}: the means of its sets are "
             "equal there, or a set has no values at this position"
         )
-    return direction
+    return vectors.sel(layer=list(dict.fromkeys(layers)))
 
 
 def measured_positions(values: xr.DataArray) -> list[int]:

@@ -1,6 +1,6 @@
 """List and describe the runs of a store, and report their progress."""
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
@@ -50,6 +50,30 @@ def summaries(store: str, cache: Cache | None = None) -> list[dict[str, Any]]:
     """
     items = [_summary_or_reason(store, run_id, cache) for run_id in list_run_ids(store)]
     return sorted((item for item in items if item), key=lambda item: str(item["created"]), reverse=True)
+
+
+def select_summaries(
+    items: Sequence[Mapping[str, Any]],
+    model: str | None = None,
+    contrast: str | None = None,
+    *,
+    incomplete: bool = False,
+) -> list[dict[str, Any]]:
+    """Return the short descriptions of the runs with finished results, or of all runs if `incomplete`.
+
+    Args:
+        items: short descriptions.
+        model: only models whose name contains this text, ignoring case.
+        contrast: only runs with this contrast.
+        incomplete: whether to include runs without finished results.
+    """
+    return [
+        dict(run)
+        for run in items
+        if (incomplete or run["analyses"])
+        and (model is None or model.lower() in str(run["model"]).lower())
+        and (contrast is None or contrast in run["contrasts"])
+    ]
 
 
 def _summary_or_reason(store: str, run_id: str, cache: Cache | None) -> dict[str, Any] | None:

@@ -9,6 +9,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import xarray as xr
+from IPython.core.completer import IPCompleter, provisionalcompleter
 from support.serving import stored_group
 
 import theodolite
@@ -21,6 +22,7 @@ from theodolite.errors import (
     SpecError,
     TableNotFoundError,
 )
+from theodolite.export import FORMATS
 from theodolite.run_reader import GROUPS
 
 QUESTIONS = {
@@ -154,6 +156,70 @@ def test_changing_a_returned_object_does_not_change_the_cache(source, request):
     assert abs(run.direction("refusal", "resid_pre", 1)).max() <= 1
 
 
+@pytest.mark.parametrize("format", FORMATS)
+def test_a_service_and_a_store_export_the_same_bytes(near, far, tmp_path, monkeypatch, format):
+    contents = []
+    for name, run in (("near", near), ("far", far)):
+        (tmp_path / name).mkdir()
+        monkeypatch.chdir(tmp_path / name)
+        files = [run.export("refusal", format=format), run.export("refusal", layer=3, position=-2, format=format)]
+        assert str(files[0]) == f"tiny-0.refusal.resid_pre.{format}"
+        assert str(files[1]) == f"tiny-0.refusal.resid_pre.3.{format}"
+        contents.append({path.name: path.read_bytes() for path in (tmp_path / name).iterdir()})
+    assert contents[0] == contents[1]
+    assert len(contents[0]) == (4 if format == "npy" else 2)
+
+
+@pytest.mark.parametrize("source", ["near", "far"])
+def test_an_export_that_fails_writes_no_file(source, request, tmp_path):
+    run = request.getfixturevalue(source)
+    with pytest.raises(SpecError, match="format: given 'onnx'; allowed: safetensors, npy, gguf, json"):
+        run.export("refusal", format="onnx", output=tmp_path / "a")
+    with pytest.raises(SpecError, match="contrast: tiny-0 has no 'other'; it has refusal, subject"):
+        run.export("other", format="npy", output=tmp_path / "a")
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("source", ["near", "far"])
+def test_statistics_and_labels_are_those_that_the_methods_accept(source, request):
+    run = request.getfixturevalue(source)
+    statistics = run.statistics()
+    assert set(statistics["group"]) == {"moments", "curves", "directions", "separation", "travel", "gram"}
+    along_depth = statistics[statistics["along_depth"]]["statistic"]
+    assert {"auroc", "norm_mean", "cosine_of_means_debiased"} < set(along_depth)
+    assert run.curves_frame(along_depth.tolist())["statistic"].nunique() == along_depth.nunique()
+    assert statistics[["dims", "units", "description"]].map(bool).all(axis=None)
+    for name, group in statistics.groupby("group"):
+        if name in GROUPS:
+            assert set(run.group(name).data_vars) <= set(group["statistic"])
+    labels = run.labels()
+    assert labels == {
+        "set": ["harmful", "harmless", "nouns"],
+        "contrast": ["refusal", "subject"],
+        "site": ["resid_pre", "resid_mid"],
+        "position": [-2, -1],
+        "layer": [0, 1, 2, 3],
+    }
+    accepted = run.curves("norm_mean", set=labels["set"], site=labels["site"], position=labels["position"])
+    assert accepted["value"].shape == (3, 2, 2, 4)
+
+
+@pytest.mark.parametrize("source", ["near", "far"])
+def test_completion_offers_only_what_a_caller_uses(source, request):
+    run = request.getfixturevalue(source)
+    completer = IPCompleter(namespace={"run": run, "theodolite": theodolite}, use_jedi=False)
+
+    def offered_after(text):
+        with provisionalcompleter():
+            return {completion.text.rpartition(".")[2] for completion in completer.completions(text, len(text))}
+
+    offered = offered_after("run.")
+    assert offered == set(dir(run))
+    assert {"curves", "export", "labels", "statistics", "id"} < offered
+    assert not [name for name in dir(run) if name.startswith("_")]
+    assert {"Client", "open_run", "runs"} <= offered_after("theodolite.")
+
+
 def test_a_head_has_its_spectrum_and_tokens(shelf):
     run = theodolite.open_run(shelf, "heads-0")
     stored = stored_group(shelf, "heads-0", "heads").sel(circuit="qk", offset=0, layer=0, head=0)
@@ -225,6 +291,6 @@ def test_importing_the_package_imports_nothing_else():
     code = "import sys, theodolite; print(*(name for name in ('numpy', 'httpx', 'xarray') if name in sys.modules))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.split() == []
-    assert set(theodolite.__all__) == {"Client", "open_run", "__version__"}
+    assert set(theodolite.__all__) == {"Client", "open_run", "runs", "__version__"}
     with pytest.raises(AttributeError, match="module 'theodolite' has no attribute 'klient'"):
         theodolite.klient  # noqa: B018 - accessing it raises

@@ -1,12 +1,12 @@
 """Groups that another version wrote."""
 
+import json
 from dataclasses import replace
 
 import numpy as np
 from support.finished_runs import finished_run
 
-import theodolite
-from theodolite.export import export_direction
+from theodolite.export import encode_directions
 from theodolite.groups import GROUPS, Variable
 from theodolite.query.curves import select_curves
 from theodolite.sections.words_nouns import noun_sections
@@ -45,7 +45,7 @@ def test_directions_of_an_older_version_are_read_and_exported_without_what_they_
     known = tuple(variable for variable in group.variables if variable.name in ("direction", "direction_cosine"))
     with monkeypatch.context() as older:
         older.setitem(GROUPS, "directions", replace(group, version=2, variables=known))
-        written = {"curves": {"difference_norm": 1.0}, "directions": {"direction": np.eye(8)[0]}}
+        written = {"curves": {"difference_norm": 1.0}, "directions": {"direction": np.eye(8)[0]}, "moments": {}}
         run = finished_run(tmp_path / "store", written)
     found = read_group(run, "directions")
     assert (found["n_positive"] == -1).all()
@@ -53,9 +53,9 @@ def test_directions_of_an_older_version_are_read_and_exported_without_what_they_
     curve, *_ = select_curves(run, ["reliability"])
     assert curve.n == {}
     assert np.isnan(curve.value).all()
-    path = tmp_path / "direction.npy"
-    export_direction(theodolite.open_run(run.store, run.id), "refusal", "resid_pre", [1], format="npy", output=path)
-    assert "reliability" not in path.with_name("direction.npy.json").read_text()
+    metadata = json.loads(encode_directions(run, "refusal", "resid_pre", [1], format="json"))
+    assert {"n_positive", "difference_norm"} < set(metadata)
+    assert not {"reliability", "noise_share", "difference_norm_debiased"} & set(metadata)
 
 
 def test_a_group_of_a_newer_version_keeps_its_claims(tmp_path, monkeypatch):

@@ -1,0 +1,62 @@
+"""Route that exports a contrast's directions as a file."""
+
+from typing import Annotated, Any, Literal
+
+from fastapi import APIRouter, Path, Query, Request
+from fastapi.responses import Response
+
+from theodolite.api.access import Reader
+from theodolite.api.encoding import JSON, answer_file
+from theodolite.api.run_lookup import RunId, complete_run, digest_over
+from theodolite.api.schemas import problems_of
+from theodolite.export import FORMATS, encode_directions, file_name
+from theodolite.query.exports import GROUPS_READ
+
+router = APIRouter(prefix="/v1/runs", tags=["runs"])
+
+BINARY = "application/octet-stream"
+"""The media type of safetensors, npy and gguf: none of them is registered."""
+
+Format = Literal[FORMATS]  # type: ignore[valid-type]  # the type checker cannot evaluate FORMATS
+
+_FILE: dict[str, Any] = {"schema": {"type": "string", "format": "binary"}}
+
+_RESPONSES: dict[int | str, dict[str, Any]] = {
+    200: {
+        "description": "The file: unit vectors with their metadata; npy has no metadata, and json only the metadata.",
+        "content": {BINARY: _FILE, JSON: {"schema": {"type": "object"}}},
+    },
+    304: {"description": "Not modified: If-None-Match contains the current ETag."},
+    **problems_of(),
+}
+
+
+@router.get("/{run_id}/export/{contrast}", response_class=Response, responses=_RESPONSES)
+def export(
+    request: Request,
+    _caller: Reader,
+    run_id: RunId,
+    contrast: Annotated[str, Path(max_length=48, description="Contrast of two prompt sets.", examples=["refusal"])],
+    site: Annotated[str, Query(max_length=48, description="Site in the block.")] = "resid_pre",
+    layer: Annotated[
+        list[Annotated[int, Query(ge=0, le=10_000)]] | None,
+        Query(description="0-based block; repeat it for several; by default all that the format can store."),
+    ] = None,
+    position: Annotated[
+        int | None,
+        Query(lt=0, ge=-10_000, description="Token position from the end; by default the last measured one."),
+    ] = None,
+    format: Annotated[
+        Format, Query(description="gguf is a control vector of llama.cpp; json is the metadata of npy.")
+    ] = "safetensors",
+) -> Response:
+    """Return a contrast's directions as a file for other tools, with the same bytes as `theodolite export`."""
+    run = complete_run(request, run_id)
+    layers = layer or ()
+
+    def content() -> bytes:
+        return encode_directions(run, contrast, site, layers, position, format)
+
+    digest = f"{digest_over(run, GROUPS_READ)}-{format}"
+    name = file_name(run_id, contrast, site, layers, format)
+    return answer_file(request, digest, name, JSON if format == "json" else BINARY, content)

@@ -1,0 +1,104 @@
+"""Read a contrast's directions with the facts that a tool needs to use them as steering vectors."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from theodolite.query.curves import has_values
+from theodolite.query.group_selection import select_directions
+from theodolite.store.manifest import finished_groups
+from theodolite.store.result_reader import read_contrasts, read_group
+from theodolite.store.runs import Run
+from theodolite.version import __version__
+
+GROUPS_READ = ("curves", "directions", "moments")
+"""The result groups that an export contains numbers of."""
+
+CONVENTION = (
+    "direction: unit vector from the mean of the negative set to the mean of the positive set; direction times "
+    "difference_norm: mean of the positive set minus mean of the negative set"
+)
+
+LAYER_NUMBERING = "layer L: block L, counted from 0; resid_pre is the input of the block, resid_post its output"
+
+_OF_CONTRASTS = {
+    "difference_norm": "curves",
+    "difference_norm_debiased": "directions",
+    "noise_share": "directions",
+    "reliability": "directions",
+}
+"""The exported statistics of contrasts, and their result groups."""
+
+
+@dataclass(frozen=True)
+class Directions:
+    """A contrast's directions at one site and position.
+
+    Attributes:
+        vectors: unit vectors (d_model) by layer.
+        facts: their scale, reliability and origin by name; a list has one value for each vector.
+    """
+
+    vectors: dict[int, NDArray[np.float64]]
+    facts: dict[str, Any]
+
+
+def read_directions(
+    run: Run, contrast: str, site: str, layers: Sequence[int] = (), position: int | None = None
+) -> Directions:
+    """Return a contrast's directions and their facts; no layers select all that have a direction.
+
+    A statistic that an older version did not compute is left out. Raises as `select_direction` does.
+    """
+    selected = select_directions(run, contrast, site, layers, position)
+    chosen = [int(layer) for layer in selected["layer"].values]
+    place = {"site": site, "position": int(selected["position"])}
+    facts = {
+        **_facts_of_run(run, contrast),
+        "site": site,
+        "layer": chosen,
+        "position": place["position"],
+        "layer_numbering": LAYER_NUMBERING,
+        "convention": CONVENTION,
+        "vector_norm": 1.0,
+        **_numbers(run, contrast, {**place, "layer": chosen}),
+        "written_by": f"theodolite {__version__}",
+    }
+    return Directions(dict(zip(chosen, selected.values, strict=True)), facts)
+
+
+def _numbers(run: Run, contrast: str, at: dict[str, Any]) -> dict[str, Any]:
+    """Return the numbers of prompts, and for each layer the scale and reliability of the direction."""
+    groups = {name: read_group(run, name) for name in GROUPS_READ}
+    counts, numbers = groups["curves"].sel(contrast=contrast, position=at["position"]), dict[str, Any]()
+    for side, prompt_set in _sides(run, contrast).items():
+        if counts[f"n_{side}"] >= 0:
+            numbers[f"n_{side}"] = int(counts[f"n_{side}"])
+        numbers[f"norm_mean_{side}"] = groups["moments"]["norm_mean"].sel(set=prompt_set, **at).values.tolist()
+    for statistic, name in _OF_CONTRASTS.items():
+        if has_values(groups[name], statistic):
+            numbers[statistic] = groups[name][statistic].sel(contrast=contrast, **at).values.tolist()
+    return numbers
+
+
+def _facts_of_run(run: Run, contrast: str) -> dict[str, Any]:
+    model = run.record.model
+    has_hub_id = model.kind == "hub" and model.weights != "random"  # a hub id names trained weights
+    return {
+        "run_id": run.id,
+        "model": model.place if has_hub_id else model.name,
+        "revision": model.revision,
+        "family": model.family,
+        "model_dtype": model.dtype,
+        "contrast": contrast,
+        **_sides(run, contrast),
+    }
+
+
+def _sides(run: Run, contrast: str) -> dict[str, str]:
+    """Return the names of the `positive` and the `negative` set of a contrast."""
+    sets = read_contrasts(run, finished_groups(run))[contrast]
+    return {side: sets[side] for side in ("positive", "negative")}

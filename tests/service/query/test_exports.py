@@ -1,0 +1,78 @@
+"""Compare every exported number with the store, and with the activations, in float64."""
+
+import json
+
+import numpy as np
+import pytest
+from safetensors.numpy import load
+from support.serving import CONTRASTS, draw_sets, stored_group, surveyed_run
+
+from theodolite.export import encode_directions
+
+STORED = {
+    "difference_norm": ("curves", "difference_norm"),
+    "difference_norm_debiased": ("directions", "difference_norm_debiased"),
+    "noise_share": ("directions", "noise_share"),
+    "reliability": ("directions", "reliability"),
+    "n_positive": ("directions", "n_positive"),
+    "n_negative": ("directions", "n_negative"),
+}
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory):
+    return surveyed_run(tmp_path_factory.mktemp("store"))
+
+
+PLACES = [
+    (contrast, site, position)
+    for contrast, positions in (("refusal", (-2, -1)), ("subject", (-1,)))
+    for site in ("resid_pre", "resid_mid")
+    for position in positions
+]
+
+
+@pytest.mark.parametrize(("contrast", "site", "position"), PLACES)
+def test_every_exported_number_is_the_stored_number(run, contrast, site, position):
+    layers = [2, 0, 3]
+    facts = json.loads(encode_directions(run, contrast, site, layers, position, "json"))
+    place = {"contrast": contrast, "position": position}
+    for name, (group, variable) in STORED.items():
+        stored = stored_group(run.store, run.id, group)[variable].sel(place)
+        expected = stored.sel(site=site, layer=layers) if "layer" in stored.dims else stored
+        expected = np.where(np.isnan(expected), None, expected)  # NaN becomes null
+        assert facts[name] == expected.tolist(), name
+    moments = stored_group(run.store, run.id, "moments")
+    for side in ("positive", "negative"):
+        at = {"set": CONTRASTS[contrast][side], "site": site, "position": position, "layer": layers}
+        assert facts[f"norm_mean_{side}"] == moments["norm_mean"].sel(at).values.tolist()
+    assert (facts["layer"], facts["position"], facts["site"]) == (layers, position, site)
+    assert {side: facts[side] for side in ("positive", "negative")}.items() < CONTRASTS[contrast].items()
+    assert (facts["model_dtype"], facts["revision"]) == (run.record.model.dtype, run.record.model.revision)
+    vectors = load(encode_directions(run, contrast, site, layers, position))
+    directions = stored_group(run.store, run.id, "directions")["direction"].sel(place | {"site": site})
+    for layer in layers:
+        expected = directions.sel(layer=layer).values
+        assert expected.dtype == np.float64
+        np.testing.assert_array_equal(vectors[f"direction.{layer}"], expected.astype(np.float32))
+
+
+@pytest.mark.parametrize(("contrast", "site", "position"), PLACES)
+def test_vector_times_difference_norm_is_the_difference_of_the_means(run, contrast, site, position):
+    sets = draw_sets()
+    positive, negative = (
+        sets[CONTRASTS[contrast][side]][site][:, position].astype(np.float64) for side in ("positive", "negative")
+    )
+    facts = json.loads(encode_directions(run, contrast, site, position=position, format="json"))
+    vectors = load(encode_directions(run, contrast, site, position=position))
+    assert (facts["layer"], facts["vector_norm"]) == ([0, 1, 2, 3], 1)
+    assert (facts["n_positive"], facts["n_negative"]) == (len(positive), len(negative))
+    for layer, norm in enumerate(facts["difference_norm"]):
+        difference = positive[:, layer].mean(axis=0) - negative[:, layer].mean(axis=0)
+        np.testing.assert_allclose(norm, np.linalg.norm(difference), rtol=1e-12)
+        vector = vectors[f"direction.{layer}"].astype(np.float64)
+        np.testing.assert_allclose(vector * norm, difference, atol=1e-7 * norm)  # float32
+        np.testing.assert_allclose(np.linalg.norm(vector), facts["vector_norm"], rtol=1e-6)
+    for side, samples in (("positive", positive), ("negative", negative)):
+        norms = np.linalg.norm(samples, axis=-1).mean(axis=0)
+        np.testing.assert_allclose(facts[f"norm_mean_{side}"], norms, rtol=1e-12)
