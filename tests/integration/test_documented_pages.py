@@ -1,7 +1,7 @@
 """The README and the documentation as a reader follows them: their files, commands and programs, page by page.
 
-Each page runs in a folder of its own, which already has the store of the quickstart and the README. The text of the page
-decides what runs; only what NOT_RUN names is left out.
+Each page runs in a folder of its own, which already has the store of the quickstart and the README. The text of the
+page decides what runs; only what NOT_RUN names is left out.
 """
 
 import io
@@ -12,7 +12,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import ExitStack, redirect_stderr, redirect_stdout
+from contextlib import ExitStack
 from functools import cache
 from pathlib import Path
 from unittest.mock import patch
@@ -126,12 +126,12 @@ class Reader:
 def in_this_process(command: str) -> tuple[int, str]:
     """Run a command of Theodolite, which answers each question with yes."""
     words, output, code = shlex.split(command, comments=True), io.StringIO(), 0
-    with patch.object(sys, "argv", words), patch.object(sys, "stdin", io.StringIO("y\n")):
-        with redirect_stdout(output), redirect_stderr(output):
-            try:
-                main()
-            except SystemExit as end:
-                code = int(end.code or 0)
+    replaced = {"argv": words, "stdin": io.StringIO("y\n"), "stdout": output, "stderr": output}
+    with patch.multiple(sys, **replaced):
+        try:
+            main()
+        except SystemExit as end:
+            code = int(end.code or 0)
     return code, output.getvalue()
 
 

@@ -9,7 +9,7 @@ import shlex
 import pytest
 import typer
 import yaml
-from support.documented import PAGES, blocks, commands, inline_commands
+from support.documented import PAGES, ROOT, blocks, commands, inline_commands
 
 from theodolite.spec_file import parse_spec
 from theodolite_jobs.cli import app
@@ -45,3 +45,17 @@ def test_a_spec_of_the_documentation_is_valid(page, code):
 def test_a_command_may_span_lines_and_have_a_comment():
     code = "# first\na 'b  # no comment'   # a comment\ncurl -d '{\n  1}'\nb \\\n    c\n"
     assert list(commands(code)) == ["a 'b  # no comment'   # a comment", "curl -d '{\n  1}'", "b     c"]
+
+
+SPAN = re.compile(r"`([^`\n]+)`")
+FOLDERS = [ROOT / name for name in ("", "service/theodolite", "jobs/theodolite_jobs", "docs")]
+TARGETS = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(encoding="utf-8"), flags=re.MULTILINE))
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_a_page_names_files_and_targets_of_make_that_exist(page):
+    names = SPAN.findall(page.read_text(encoding="utf-8"))
+    files = [name for name in names if re.fullmatch(r"[a-z][a-z_.\d/-]*/[a-z_.\d-]+\.(py|ya?ml|toml|json|ipynb)", name)]
+    assert [name for name in files if not any((folder / name).exists() for folder in FOLDERS)] == []
+    targets = [name.split()[1] for name in names if name.startswith("make ")]
+    assert [name for name in targets if name not in TARGETS] == []
