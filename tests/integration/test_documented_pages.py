@@ -24,6 +24,7 @@ from support.documented import PAGES, Block, blocks, commands
 from support.faulty_bucket import faulty_bucket
 from support.listening import served
 from support.tiny_survey import save_model
+from threadpoolctl import threadpool_limits
 
 from theodolite.query.runs import summaries
 from theodolite_jobs.cli import main
@@ -153,7 +154,8 @@ def followed(ray_with_pretend_gpus, bucket, tmp_path_factory) -> tuple[Path, lis
     with patch.dict(tiny.GROUPED, {"max_position_embeddings": 256}):
         for seed, name in enumerate(SMALL_MODELS):
             save_model(folder / name, seed)
-    with pytest.MonkeyPatch.context() as patched:
+    # Several threads would only wait for each other: the matrices are tiny.
+    with pytest.MonkeyPatch.context() as patched, threadpool_limits(1):
         enter(patched, folder)
         return folder, [command for page in FIRST for command in Reader(bucket).follow(page).done]
 
@@ -179,7 +181,8 @@ def test_the_quickstart_and_the_readme_run(followed):
 def test_a_page_runs(page, followed, bucket, tmp_path, monkeypatch):
     folder = Path(shutil.copytree(followed[0], tmp_path / "reader"))
     enter(monkeypatch, folder)
-    assert Reader(bucket).follow(page).done
+    with threadpool_limits(1):
+        assert Reader(bucket).follow(page).done
 
 
 @cache
