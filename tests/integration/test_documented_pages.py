@@ -1,11 +1,11 @@
 """The README and the documentation as a reader follows them: their files, commands and programs, page by page.
 
 Each page runs in a folder of its own, which already has the store of the quickstart and the README. The text of the
-page decides what runs; only what NOT_RUN names is left out.
+page decides what runs; only what NOT_RUN names is left out. Replicas are forked processes: Ray's actors would import
+torch again in each survey.
 """
 
 import io
-import os
 import re
 import shlex
 import shutil
@@ -19,6 +19,7 @@ from unittest.mock import patch
 
 import httpx
 import pytest
+from chaos.processes import PRELOADED, PROCESSES, capture_without_ray
 from support import tiny
 from support.documented import PAGES, Block, blocks, commands
 from support.faulty_bucket import faulty_bucket
@@ -74,8 +75,7 @@ OTHERS = [page for page in PAGES if page not in FIRST and runnable(page)]
 class Reader:
     """Follows a page in the working directory; fails at the first thing that does not work."""
 
-    def __init__(self, bucket: dict[str, str]) -> None:
-        self.bucket = bucket
+    def __init__(self) -> None:
         self.variables: dict[str, str] = {}
         self.service = SERVICE
         self.done: list[str] = []
@@ -111,13 +111,11 @@ class Reader:
         if assignment := re.match(r"(\w+)=(\S+)", command):
             self.variables[assignment[1]] = assignment[2]
             return
-        if command.startswith("theodolite ") and "s3://" not in command:
+        if command.startswith("theodolite "):
             code, output = in_this_process(command)
-        else:  # a shell; Ray of another process knows the credentials of the bucket
-            bin_folder, path = Path(sys.executable).parent, os.environ["PATH"]
-            environment = {**os.environ, **self.bucket, "PATH": f"{bin_folder}:{path}"}
+        else:
             shell = ["bash", "-c", re.sub(r"^curl ", "curl -sSf ", command)]  # -f: fail for an error of the service
-            done = subprocess.run(shell, env=environment, capture_output=True, text=True, check=False)
+            done = subprocess.run(shell, capture_output=True, text=True, check=False)
             code, output = done.returncode, done.stdout + done.stderr
         assert code == 0, f"{command}\n{output}"
         assert "Traceback" not in output
@@ -137,14 +135,16 @@ def in_this_process(command: str) -> tuple[int, str]:
 
 
 @pytest.fixture(scope="module")
-def bucket() -> Iterator[dict[str, str]]:
-    with faulty_bucket() as disturbed:  # no test disturbs it
-        assert httpx.put(f"{disturbed.environment['AWS_ENDPOINT']}/bucket").is_success
-        yield disturbed.environment
+def surroundings() -> Iterator[dict[str, str]]:
+    """Environment variables of a bucket, for replicas that are forked."""
+    PROCESSES.set_forkserver_preload(PRELOADED)
+    with faulty_bucket() as bucket, capture_without_ray():  # no test disturbs this bucket
+        assert httpx.put(f"{bucket.environment['AWS_ENDPOINT']}/bucket").is_success
+        yield bucket.environment
 
 
 @pytest.fixture(scope="module")
-def followed(ray_with_pretend_gpus, bucket, tmp_path_factory) -> tuple[Path, list[str]]:
+def followed(surroundings, tmp_path_factory) -> tuple[Path, list[str]]:
     """The folder of the models and of the store after the quickstart and the README, and what was done."""
     folder = tmp_path_factory.mktemp("first")
     # The documentation's examples name layer 15 and head 4.
@@ -156,17 +156,17 @@ def followed(ray_with_pretend_gpus, bucket, tmp_path_factory) -> tuple[Path, lis
             save_model(folder / name, seed)
     # Several threads would only wait for each other: the matrices are tiny.
     with pytest.MonkeyPatch.context() as patched, threadpool_limits(1):
-        enter(patched, folder)
-        return folder, [command for page in FIRST for command in Reader(bucket).follow(page).done]
+        enter(patched, folder, surroundings)
+        return folder, [command for page in FIRST for command in Reader().follow(page).done]
 
 
-def enter(patched: pytest.MonkeyPatch, folder: Path) -> None:
-    """Work in a folder, with one replica on the CPU."""
+def enter(patched: pytest.MonkeyPatch, folder: Path, environment: dict[str, str]) -> None:
+    """Work in a folder, without the settings of this machine."""
     patched.chdir(folder)
     patched.delenv("THEODOLITE_STORE", raising=False)
-    patched.setenv("THEODOLITE_REPLICAS", "1")
-    patched.setenv("THEODOLITE_GPUS_PER_REPLICA", "0")
     patched.setenv("THEODOLITE_CACHE", str(folder / "cache"))
+    for name, value in environment.items():
+        patched.setenv(name, value)
 
 
 def test_the_quickstart_and_the_readme_run(followed):
@@ -178,11 +178,22 @@ def test_the_quickstart_and_the_readme_run(followed):
 
 
 @pytest.mark.parametrize("page", OTHERS, ids=lambda page: page.name)
-def test_a_page_runs(page, followed, bucket, tmp_path, monkeypatch):
+def test_a_page_runs(page, followed, surroundings, tmp_path, monkeypatch):
     folder = Path(shutil.copytree(followed[0], tmp_path / "reader"))
-    enter(monkeypatch, folder)
+    enter(monkeypatch, folder, surroundings)
     with threadpool_limits(1):
-        assert Reader(bucket).follow(page).done
+        assert Reader().follow(page).done
+
+
+@pytest.mark.parametrize(
+    "block", ["sh\ntheodolite show nobody\n", "sh\ntheodolite show RUN\n", "sh\nsed s/a/b/ absent\n", "python\n1 / 0\n"]
+)
+def test_what_does_not_work_is_an_error(block, tmp_path, monkeypatch):
+    enter(monkeypatch, tmp_path, {})
+    page = tmp_path / "page.md"
+    page.write_text(f"# A page\n\n```{block}```\n")
+    with pytest.raises((AssertionError, ZeroDivisionError)):
+        Reader().follow(page)
 
 
 @cache
