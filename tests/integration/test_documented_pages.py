@@ -35,6 +35,9 @@ pytestmark = pytest.mark.slow
 ALIAS, MODEL = "smollm2-135m-instruct", "tiny-instruct"
 """The documentation's model, and the folder of the tiny model that takes its place in every text."""
 
+HUB_ID = "HuggingFaceTB/SmolLM2-135M-Instruct"
+"""The id of the documentation's model on the hub: another folder of the same tiny model."""
+
 DEMO = re.compile(rf"{ALIAS}-[0-9a-f]{{12}}")
 """The id of the demo's run. The run of the quickstart takes its place."""
 
@@ -150,7 +153,8 @@ def followed(surroundings, tmp_path_factory) -> tuple[Path, list[str]]:
     # The documentation's examples name layer 15 and head 4.
     sizes = {"num_hidden_layers": 16, "hidden_size": 24, "intermediate_size": 32, "num_attention_heads": 6}
     with patch.dict(tiny.GROUPED, {**sizes, "max_position_embeddings": 256}):
-        save_model(folder / MODEL)
+        for name in (MODEL, HUB_ID):
+            save_model(folder / name)
     with patch.dict(tiny.GROUPED, {"max_position_embeddings": 256}):
         for seed, name in enumerate(SMALL_MODELS):
             save_model(folder / name, seed)
