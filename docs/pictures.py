@@ -1,4 +1,4 @@
-"""Take the pictures of the documentation: views of the page that show the newest run of the demo.
+"""Take the pictures of the documentation: views and single figures of the page, of the newest run of the demo.
 
 The first argument is a store with that run. `make figures` runs this program.
 """
@@ -11,12 +11,14 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Literal
 
-from playwright.sync_api import Browser, ViewportSize, expect, sync_playwright
+from playwright.sync_api import Browser, Page, ViewportSize, expect, sync_playwright
 
 from theodolite.query.runs import summaries
+from theodolite.run_reader import open_run
 
 FOLDER = Path(__file__).with_name("pictures")
 WIDE, PHONE = ViewportSize(width=1280, height=860), ViewportSize(width=400, height=860)
+TALL = ViewportSize(width=1100, height=1800)  # a whole figure fits below the header
 PATIENCE = 120_000  # milliseconds
 
 Scheme = Literal["light", "dark"]
@@ -32,6 +34,23 @@ PICTURES = {
     "phone": ("", PHONE, "light", None),
 }
 """The tab of the run, the size of the window, the colours, and what to scroll to, for each picture."""
+
+
+FIGURES = {
+    "figure-curves": "curves.refusal.-1",
+    "figure-separation": "separation.refusal",
+    "figure-reliability": "separation.refusal.reliability",
+    "figure-gram": "gram.shape",
+    "figure-sphere": "sphere.norms",
+    "figure-travel": "travel.variance",
+    "figure-growth": "travel.growth.harmful",
+    "figure-basis": "basis.maps.harmful",
+    "figure-weights": "weights.written.down",
+    "figure-heads": "heads.vo_write.refusal.z",
+    "figure-contributions": "contributions.refusal",
+    "figure-words": "words.0.curves",
+}
+"""The name of the figure in the run, for each picture of a single figure."""
 
 
 def main() -> None:
@@ -50,6 +69,7 @@ def main() -> None:
             take(browser, f"{address}/#/runs/{demos[0]}{view}", FOLDER / f"{name}.png", *options)
         comparison = f"{address}/#/compare?run={demos[0]}&statistic=auroc"
         take(browser, comparison, FOLDER / "compare.png", WIDE, "light", None)
+        take_figures(browser, store, f"{address}/#/runs/{demos[0]}", demos[0])
         browser.close()
 
 
@@ -65,20 +85,39 @@ def served(store: str) -> Iterator[str]:
             process.terminate()
 
 
-def take(browser: Browser, address: str, file: Path, size: ViewportSize, scheme: Scheme, scroll_to: str | None) -> None:
-    """Open a view, wait until it is drawn, scroll to an element of it, and save what the window shows."""
+@contextmanager
+def opened(browser: Browser, address: str, size: ViewportSize, scheme: Scheme) -> Iterator[Page]:
+    """Open a view, wait until it is drawn, and yield its page."""
     context = browser.new_context(viewport=size, color_scheme=scheme, reduced_motion="reduce")
     page = context.new_page()
     page.goto(address)
     expect(page.locator("main h1")).to_have_count(1, timeout=PATIENCE)
     page.wait_for_timeout(500)
     expect(page.locator(".waiting, [aria-busy]")).to_have_count(0, timeout=PATIENCE)
-    if scroll_to:
-        page.locator(f"main {scroll_to}").first.evaluate("node => scrollTo(0, node.offsetTop - 70)")
-        page.wait_for_timeout(500)
-    page.screenshot(path=file)
+    yield page
     context.close()
+
+
+def take(browser: Browser, address: str, file: Path, size: ViewportSize, scheme: Scheme, scroll_to: str | None) -> None:
+    """Open a view, scroll to an element of it, and save what the window shows."""
+    with opened(browser, address, size, scheme) as page:
+        if scroll_to:
+            page.locator(f"main {scroll_to}").first.evaluate("node => scrollTo(0, node.offsetTop - 70)")
+            page.wait_for_timeout(500)
+        page.screenshot(path=file)
     print(file)
+
+
+def take_figures(browser: Browser, store: str, address: str, run: str) -> None:
+    """Save each figure of FIGURES alone; the page names a figure by its caption."""
+    reader = open_run(store, run)
+    for picture, name in FIGURES.items():
+        group, file = name.partition(".")[0], FOLDER / f"{picture}.png"
+        drawn = [figure for section in reader.section(group) for figure in [*section["figures"], *section["maps"]]]
+        caption = next(figure["caption"] for figure in drawn if figure["name"] == name)
+        with opened(browser, f"{address}/{group}", TALL, "light") as page:
+            page.get_by_role("img", name=caption, exact=True).screenshot(path=file)
+        print(file)
 
 
 if __name__ == "__main__":
