@@ -347,6 +347,7 @@ class Job(BaseModel):
     progress: dict[str, dict[str, int]] = Field(
         description="By prompt set: committed prompts (`done`) and all prompts (`total`)."
     )
+    spec: dict[str, Any] = Field(description="The submitted spec.")
     yours: bool = Field(description="Whether this token may stop the job and read its logs.")
 
 

@@ -5,8 +5,11 @@ attempt. Text from users never reaches a shell.
 """
 
 import importlib.metadata
+import importlib.util
 import json
 import os
+import shlex
+import sys
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -24,7 +27,8 @@ SUBMITTED_BY = "THEODOLITE_SUBMITTED_BY"
 """Environment variable of a Ray job with the version of Theodolite that submitted it."""
 
 _SECONDS = 10.0
-_ENTRYPOINT = "python -m theodolite_jobs.job {} {}"
+_ENTRYPOINT = "{} -m theodolite_jobs.job {} {}"
+_LOOPBACK = ("127.0.0.1", "localhost", "::1")
 _STATES = {
     "PENDING": "queued",
     "RUNNING": "running",
@@ -67,7 +71,7 @@ def submit(settings: Settings, store: str, job_id: str, attempt: "Attempt") -> N
     }
     fixed = {"THEODOLITE_STORE": store, SUBMITTED_BY: __version__, "PYTHONUNBUFFERED": "1"}
     content: dict[str, Any] = {
-        "entrypoint": _ENTRYPOINT.format(job_id, attempt.number),
+        "entrypoint": _ENTRYPOINT.format(_interpreter(settings), job_id, attempt.number),
         "submission_id": attempt.submission,
         "runtime_env": {"env_vars": {**environment, **fixed}},
     }
@@ -119,6 +123,15 @@ def check_version(settings: Settings) -> None:
             f"the Ray cluster at {_public_url(settings)} runs Ray {remote}; the minimum is "
             f"{'.'.join(map(str, _MINIMUM_VERSION))}; upgrade Ray on every node"
         )
+
+
+def _interpreter(settings: Settings) -> str:
+    """Return the Python interpreter of the Ray job: this one if the cluster's head is on this machine.
+
+    On another machine it is the `python` of the node, whose path is unknown here.
+    """
+    is_here = httpx.URL(str(settings.jobs_url)).host in _LOOPBACK
+    return shlex.quote(sys.executable) if is_here and importlib.util.find_spec("theodolite_jobs") else "python"
 
 
 def _public_url(settings: Settings) -> str:

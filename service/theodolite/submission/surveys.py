@@ -1,6 +1,7 @@
 """Submit, stop and describe survey jobs; the service and the command line share these functions."""
 
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 from datetime import UTC, datetime
 from typing import Any
 
@@ -63,7 +64,10 @@ def _has_succeeded(settings: Settings, job_id: str, cache: Cache) -> bool:
 
 
 def job_states(settings: Settings, jobs: Iterable[StoredJob]) -> Mapping[str, ClusterState]:
-    """Return the state of each survey job: the recorded end of its last attempt, or else the cluster's state."""
+    """Return the state of each survey job: the recorded end of its last attempt, or else the cluster's state.
+
+    The function records a failure that only the cluster knows, because a restarted cluster forgets it.
+    """
     jobs = list(jobs)
     unfinished = [job.attempt for job in jobs if job.attempt and job.end is None]
     known: Mapping[str, ClusterState | None] = {}
@@ -76,7 +80,13 @@ def job_states(settings: Settings, jobs: Iterable[StoredJob]) -> Mapping[str, Cl
             known = cluster_states(settings)
     except ClusterError as error:
         unreachable = str(error)
-    return {job.id: _state(job, known, unreachable) for job in jobs}
+    states = {job.id: _state(job, known, unreachable) for job in jobs}
+    for job in jobs:
+        if job.attempt and job.end is None and states[job.id].state == "failed":
+            with suppress(StoreError):  # reading must work although the store refuses writes
+                end = End("failed", states[job.id].reason)
+                job_store.end_attempt(settings.store, job.id, job.attempt.number, end)
+    return states
 
 
 def stop_survey(settings: Settings, job: StoredJob) -> None:
@@ -113,6 +123,7 @@ def job_content(settings: Settings, job: StoredJob, state: ClusterState, cache: 
         "reason": state.reason,
         "run_id": job.run_id,
         "progress": done,
+        "spec": job.spec.model_dump(mode="json", exclude_unset=True),
     }
 
 

@@ -2,6 +2,7 @@
 
 import json
 import re
+import shlex
 import threading
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -13,6 +14,7 @@ from support.submitted_jobs import ID, URL, another, show, submit
 
 import theodolite
 from theodolite.api.credentials import create_credential
+from theodolite.errors import StoreError
 from theodolite.submission.job_store import End, end_attempt, record_run
 
 
@@ -132,6 +134,36 @@ def test_a_job_that_is_unknown_to_its_cluster_is_lost_and_resumes(client, ray):
     assert "submit it again" in show(client)["reason"]
     assert submit(client).json()["attempt"] == 2
     assert show(client)["state"] == "queued"
+
+
+def test_a_failure_that_the_cluster_reported_outlives_the_cluster(client, ray):
+    submit(client)
+    ray.set_state(ray.submitted[0], "FAILED")
+    failed = show(client)
+    assert failed["state"] == "failed"
+    ray.jobs.clear()  # the cluster restarts
+    assert show(client) == failed
+    again = submit(client, failed["spec"]).json()
+    assert (again["id"], again["attempt"], again["state"]) == (ID, 2, "queued")
+
+
+def test_a_failed_job_is_shown_although_the_store_refuses_writes(client, ray, monkeypatch):
+    def refuse(*_arguments):
+        raise StoreError("read-only")
+
+    submit(client)
+    ray.set_state(ray.submitted[0], "FAILED")
+    monkeypatch.setattr("theodolite.submission.job_store.end_attempt", refuse)
+    assert show(client)["state"] == "failed"
+
+
+@pytest.mark.parametrize(("host", "is_here"), [("127.0.0.1", True), ("localhost", True), ("[::1]", True), ("head", False)])
+def test_a_job_on_this_machine_runs_in_the_interpreter_of_the_service(store, ray, monkeypatch, host, is_here):
+    monkeypatch.setattr("sys.executable", "/opt/my env/bin/python")
+    submit(client_of(store, jobs_url=f"http://{host}:8265"))
+    (job,) = ray.jobs.values()
+    interpreter = shlex.split(job["entrypoint"])[0]
+    assert interpreter == ("/opt/my env/bin/python" if is_here else "python")
 
 
 def test_the_recorded_end_of_a_job_takes_precedence_over_the_cluster(client, ray, store):

@@ -6,6 +6,7 @@ import { ask, askText, send } from "./service.js";
 
 const SECONDS = 2;
 const ACTIVE = ["queued", "running"];
+const ENDED = ["failed", "stopped", "lost"]; // submitted again, they continue where they stopped
 
 /** Open the list of survey jobs, or one job, whose id is the second part of the address. */
 export function openJobs(node, signal) {
@@ -84,6 +85,8 @@ class JobRow {
     const button = (text, label, onclick) => element("button", { type: "button", "aria-label": label, onclick }, text);
     this.stop = button("Stop", `Stop ${title}`, () => this.stopIt());
     this.logs = button("Logs", `Logs of ${title}`, () => this.showLogs());
+    this.again = button("Submit again", `Submit ${title} again`, () => this.submitAgain());
+    this.spec = element("pre.logs", { tabindex: 0, "aria-label": `Spec of ${title}` });
     this.logs.ariaExpanded = "false";
     this.message = element("div", { "aria-live": "polite" });
     this.node = element("li.card.job", { "data-job": id },
@@ -91,8 +94,9 @@ class JobRow {
       this.about,
       this.reason,
       this.progress,
-      element("div.buttons", this.run, this.stop, this.logs),
+      element("div.buttons", this.run, this.stop, this.again, this.logs),
       this.message,
+      element("details", element("summary", "Spec"), this.spec),
     );
   }
 
@@ -112,6 +116,9 @@ class JobRow {
     }
     this.stop.hidden = !(job.yours && ACTIVE.includes(job.state));
     this.logs.hidden = !job.yours;
+    this.again.hidden = !ENDED.includes(job.state);
+    this.submitted = job.spec;
+    this.spec.textContent = JSON.stringify(job.spec, null, 2);
     this.drawProgress(job.progress);
   }
 
@@ -130,6 +137,13 @@ class JobRow {
     this.stop.disabled = true;
     await this.attempt(async () => this.update(await send("DELETE", `/v1/jobs/${this.id}`)));
     this.stop.disabled = false;
+    this.changed();
+  }
+
+  async submitAgain() {
+    this.again.disabled = true;
+    await this.attempt(async () => this.update(await send("POST", "/v1/jobs", this.submitted)));
+    this.again.disabled = false;
     this.changed();
   }
 
