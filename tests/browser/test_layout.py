@@ -27,19 +27,12 @@ def test_legends_lie_over_no_panel_wide_or_narrow(browser, noise, address, store
     assert noise == []
 
 
+PHONE_VIEWS = ("", "/prompts?prompt=1", "/curves", "/separation", "/gram", "/travel", "/heads", "/words", "/tables")
+
+
 def test_the_page_fits_a_phone(browser, noise, address, store):
     with opened(browser, noise, viewport={"width": 400, "height": 800}) as page:
-        for view in (
-            "",
-            "/prompts?prompt=1",
-            "/curves",
-            "/separation",
-            "/gram",
-            "/travel",
-            "/heads",
-            "/words",
-            "/tables",
-        ):
+        for view in PHONE_VIEWS:
             page.goto(f"{address}/#/runs/{store[1]}{view}")
             settle(page)
             assert page.evaluate("document.documentElement.scrollWidth <= innerWidth"), view
@@ -51,8 +44,6 @@ def test_the_page_fits_a_phone(browser, noise, address, store):
     assert noise == []
 
 
-NAMES = ("curves", "separation", "gram", "travel", "heads", "words", "tables")
-
 VIEWS = {"light": ("", "/curves", "/heads"), "dark": ("", "/prompts?prompt=1", "/words", "/tables")}
 
 
@@ -60,7 +51,7 @@ VIEWS = {"light": ("", "/curves", "/heads"), "dark": ("", "/prompts?prompt=1", "
 def test_views_pass_the_rules_of_accessibility(browser, noise, address, store, scheme):
     runs = [f"#/runs/{store[1]}{view}" for view in VIEWS[scheme]]
     with opened(browser, noise, color_scheme=scheme, reduced_motion="reduce") as page:
-        for place in [*runs, "#/compare?run=tiny-0&run=tiny-1", "#/jobs", "#/new"]:
+        for place in [*runs, "#/compare?run=tiny-0&run=tiny-1", "#/jobs", "#/new", "#/runs"]:
             page.goto(f"{address}/{place}")
             settle(page)
             found = Axe().run(page)

@@ -9,6 +9,7 @@ from support.browsing import drawn, hash_of, holds, opened, served, settle
 from support.serving import surveyed_run
 
 from theodolite.api.credentials import create_credential
+from theodolite.store.manifest import write_request
 
 pytestmark = pytest.mark.browser
 
@@ -22,6 +23,46 @@ def test_the_search_filters_by_model_name_contrast_and_id(page, address):
         page.get_by_label("Search runs").fill(words)
         expect(lines).to_have_count(count)
     expect(page.locator("#run-count")).to_have_text("0 of 4 runs")
+
+
+def test_the_table_of_runs_is_ordered_by_its_columns_and_selects_runs_to_compare(page, address, store):
+    page.goto(f"{address}/#/runs")
+    settle(page)
+    rows = page.get_by_role("region", name="Runs of the store").locator("tbody tr")
+    expect(rows).to_have_count(4)
+    page.get_by_role("button", name="prompt sets").click()
+    holds(page, "order=sets")
+    settle(page)
+    sets = page.locator("[data-column=sets]").all_inner_texts()
+    assert sets == sorted(sets, key=str.lower)
+    expect(page.locator("th[aria-sort=ascending]")).to_have_text(re.compile("prompt sets"))
+    page.get_by_role("button", name="results").click()
+    page.get_by_role("button", name="results").click()
+    holds(page, "order=-results")
+    settle(page)
+    expect(rows.first).to_contain_text(store[1])  # it has every result
+    expect(rows.filter(has_text="tiny-2").get_by_role("checkbox")).to_be_disabled()
+    expect(rows.filter(has_text="tiny-2")).to_contain_text("captured")
+    for name in ("tiny-1", "tiny-0"):
+        rows.filter(has_text=name).get_by_role("checkbox").check()
+    page.get_by_role("button", name="Compare 2 selected runs").click()
+    holds(page, "run=tiny-1&run=tiny-0")
+    settle(page)
+
+
+def test_requested_results_that_are_not_finished_are_named(browser, noise, tmp_path):
+    run = surveyed_run(tmp_path, "tiny-0")
+    write_request(run, {"spec": run.record.spec.model_dump(mode="json"), "groups": {"curves": "", "words": ""}})
+    with served(str(tmp_path)) as place, opened(browser, noise) as page:
+        page.goto(f"{place}/#/runs")
+        settle(page)
+        expect(page.get_by_role("region", name="Runs of the store")).to_contain_text("not finished: Words")
+        expect(page.locator("#runs")).to_contain_text("not finished: words")
+        page.goto(f"{place}/#/runs/tiny-0")
+        settle(page)
+        page.get_by_role("tab", name="Words (not finished)").click()
+        expect(page.get_by_role("tabpanel")).to_contain_text("were requested and are not finished")
+    assert noise == []
 
 
 def test_runs_are_compared_and_a_set_is_asked_for_where_one_is_needed(page, address):

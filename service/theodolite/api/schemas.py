@@ -38,6 +38,7 @@ class RunLine(OfRun):
     )
     contrasts: list[str] = Field(description="Names of the contrasts.", examples=[["refusal"]])
     analyses: list[str] = Field(description="Finished result groups.")
+    unfinished: list[str] = Field(description="Result groups that were requested and are not finished.")
     state: str = Field(
         description="complete; captured (results are missing); capturing; damaged; or newer (a newer version wrote it)."
     )

@@ -12,7 +12,7 @@ from theodolite.query.first_tokens import n_first_tokens
 from theodolite.spec import SurveySpec
 from theodolite.store.cache import Cache
 from theodolite.store.commits import committed_indices, read_commits
-from theodolite.store.manifest import finished_groups, finished_tables, unfinished_request
+from theodolite.store.manifest import finished_groups, finished_tables, unfinished_groups, unfinished_request
 from theodolite.store.result_reader import read_attributes, read_contrasts
 from theodolite.store.runs import Run, find_run, list_run_ids
 
@@ -38,6 +38,7 @@ def summary(run: Run) -> dict[str, Any]:
         "sets": {name: facts.n_samples for name, facts in run.record.sets.items()},
         "contrasts": list(read_contrasts(run, finished)),
         "analyses": sorted(finished),
+        "unfinished": unfinished_groups(run),
         "state": run_state(run),
         "created": run.record.created.isoformat(),
     }
@@ -79,7 +80,7 @@ def select_summaries(
 def _summary_or_reason(store: str, run_id: str, cache: Cache | None) -> dict[str, Any] | None:
     """Return a short description, or the reason why the run is unreadable, or None if it has no run.json yet."""
     unknown: dict[str, Any] = {"run_id": run_id, "name": None, "model": None, "created": ""}
-    unknown |= {"sets": {}, "contrasts": [], "analyses": []}
+    unknown |= {"sets": {}, "contrasts": [], "analyses": [], "unfinished": []}
     try:
         run = find_run(store, run_id, cache)
         return None if run is None else summary(run)

@@ -3,6 +3,7 @@
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -133,7 +134,7 @@ def _value(condition: Condition, *, is_number: bool) -> float | str:
         raise SpecError(f"{about}, and {condition.value!r} is none; write for example {example}") from None
 
 
-def _passes(column: "pd.Series[object]", operator: str, value: float | str) -> np.ndarray:
+def _passes(column: "pd.Series[Any]", operator: str, value: float | str) -> np.ndarray:
     """Return for each row whether it passes a condition; the values of a column of texts are compared once each."""
     if isinstance(value, float):
         return np.asarray(getattr(column, _OF_NUMBERS[operator])(value))
@@ -147,7 +148,7 @@ def _passes(column: "pd.Series[object]", operator: str, value: float | str) -> n
     return np.append(np.asarray(wanted, dtype=bool), operator == "!=")[texts.cat.codes.to_numpy()]
 
 
-def _ranking(column: "pd.Series[object]", *, descending: bool) -> np.ndarray:
+def _ranking(column: "pd.Series[Any]", *, descending: bool) -> np.ndarray:
     """Return the positions of the rows in the order of a column; rows with equal values keep their order."""
     if column.dtype.kind not in "iufb":
         texts = column.astype("category")

@@ -90,6 +90,12 @@ def unfinished_request(run: Run) -> dict[str, Any] | None:
     return requested
 
 
+def unfinished_groups(run: Run) -> list[str]:
+    """Return the names of the groups that were requested and are not finished, once the first group is finished."""
+    requested = (unfinished_request(run) or {}).get("groups", {})
+    return [name for name in requested if name not in finished_groups(run)]
+
+
 def _write(run: Run, content: Mapping[str, Any]) -> None:
     """Write COMPLETE with `groups`, `checksums` and `requested`, as `_read` returns them."""
     groups, checksums, requested = (content[name] for name in ("groups", "checksums", "requested"))

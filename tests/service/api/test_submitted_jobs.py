@@ -157,13 +157,15 @@ def test_a_failed_job_is_shown_although_the_store_refuses_writes(client, ray, mo
     assert show(client)["state"] == "failed"
 
 
-@pytest.mark.parametrize(("host", "is_here"), [("127.0.0.1", True), ("localhost", True), ("[::1]", True), ("head", False)])
+@pytest.mark.parametrize(
+    ("host", "is_here"), [("127.0.0.1", True), ("localhost", True), ("[::1]", True), ("head", False)]
+)
 def test_a_job_on_this_machine_runs_in_the_interpreter_of_the_service(store, ray, monkeypatch, host, is_here):
     monkeypatch.setattr("sys.executable", "/opt/my env/bin/python")
     submit(client_of(store, jobs_url=f"http://{host}:8265"))
     (job,) = ray.jobs.values()
     interpreter = shlex.split(job["entrypoint"])[0]
-    assert interpreter == ("/opt/my env/bin/python" if is_here else "python")
+    assert interpreter == ("python" if host == "head" else "/opt/my env/bin/python")
 
 
 def test_the_recorded_end_of_a_job_takes_precedence_over_the_cluster(client, ray, store):

@@ -17,18 +17,20 @@ let first = true;
 const VIEWS = {
   compare: async () => (await import("./compare.js")).openComparison,
   jobs: async () => (await import("./jobs.js")).openJobs,
+  runs: async () => (await import("./run-table.js")).openRunTable,
   new: async () => (await import("./new-survey.js")).openNewSurvey,
 };
 
 async function route() {
   const address = readAddress();
+  const isHome = address.path.length === 0;
   const [view = "runs", name] = address.path;
   for (const link of document.querySelectorAll("[data-view]"))
     link.ariaCurrent = link.dataset.view === view ? "page" : null;
   runList.mark(view === "runs" ? name : null);
   if (["runs", "compare"].includes(view)) fetchPlotly();
   if (view === "runs" && name) show(`run ${name}`, openRun, address);
-  else if (view === "runs") await showNewest();
+  else if (isHome) await showNewest();
   else if (view in VIEWS) {
     main.setAttribute("aria-busy", "true");
     const open = await VIEWS[view]().catch(() => null);
@@ -54,7 +56,7 @@ function show(key, open, address) {
 
 async function showNewest() {
   const runs = await runList.refresh();
-  if (readAddress().path.length > 1 || !["runs", undefined].includes(readAddress().path[0])) return;
+  if (readAddress().path.length > 0) return;
   const newest = runs?.find((run) => run.state === "complete") ?? runs?.[0];
   if (newest) replaceAddress(addressOf(["runs", newest.run_id]));
   else if (runs) show("empty store", emptyStoreView, readAddress());
@@ -98,7 +100,7 @@ function notFoundView(node) {
   return ({ path }) => {
     node.replaceChildren(
       element("h1", "View not found"),
-      element("p", `There is no view “${path.join("/")}”. `, element("a", { href: "#/" }, "Open the list of runs.")),
+      element("p", `There is no view “${path.join("/")}”. `, element("a", { href: "#/runs" }, "Open the list of runs.")),
     );
   };
 }

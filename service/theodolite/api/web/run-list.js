@@ -75,6 +75,7 @@ export class RunList {
       element("span.model", run.model ?? run.run_id),
       element("span.soft.small", details.join(" · ")),
       run.state !== "complete" && element("span.state", { "data-state": run.state }, run.state),
+      run.unfinished.length > 0 && element("span.soft.small", `not finished: ${run.unfinished.join(", ")}`),
     );
   }
 }

@@ -34,7 +34,10 @@ async function open(node, signal, id) {
     const names = run.analyses.length > 0 ? (await ask(ofRun(id, "sections"), {}, signal)).items : [];
     if (signal.aborted) return null;
     document.title = `${run.model.name} · Theodolite`;
-    const offered = groups.filter((group) => names.includes(group.name));
+    const isShown = ({ name, order }) => names.includes(name) || (order !== null && run.unfinished.includes(name));
+    const offered = groups.filter(isShown).map((group) =>
+      names.includes(group.name) ? group : { ...group, title: `${group.title} (not finished)`, isUnfinished: true },
+    );
     const prompts = names.length > 0 && Object.keys(run.sets).length > 0 ? [{ name: "prompts", title: "Prompts" }] : [];
     const tables = run.tables.length > 0 ? [{ name: "tables", title: "Tables" }] : [];
     const tabs = new Tabs(run, [{ name: "overview", title: "Overview" }, ...prompts, ...offered, ...tables], signal);
@@ -93,7 +96,7 @@ class Tabs {
       node.tabIndex = isChosen || (!tab && node === this.list.firstChild) ? 0 : -1;
       if (isChosen) node.scrollIntoView({ block: "nearest", inline: "nearest" });
     }
-    if (!tab) {
+    if (!tab || tab.isUnfinished) {
       this.panel.removeAttribute("aria-labelledby");
       this.panel.setAttribute("aria-label", "Missing results");
       this.stage.show(`no ${name}`, (node) => node.append(this.missing(name)), address);
@@ -108,6 +111,9 @@ class Tabs {
   }
 
   missing(name) {
+    if (this.run.unfinished.includes(name))
+      return element("p.nothing", `The results of the group “${name}” were requested and are not finished. If no survey computes them now, run `,
+        element("code", `theodolite analyse ${this.run.run_id}`), ".");
     return element("p.nothing", `This run has no results of the group “${name}”: its spec does not request the group, or the run is not complete.`);
   }
 
