@@ -14,6 +14,8 @@ from theodolite.api.schemas import PromptAnswer, PromptPage, described
 from theodolite.digests import digest_of
 from theodolite.errors import SpecError
 from theodolite.figures.prompts import prompt_figure
+from theodolite.figures.style import set_colours
+from theodolite.figures.switches import add_depth_switch
 from theodolite.query.prompts import Order, ScoredPrompts, read_prompt_path, read_scored_prompts
 from theodolite.store.prompts import read_prompts
 from theodolite.store.result_reader import read_group
@@ -96,6 +98,9 @@ def one_prompt(
     def content() -> dict[str, Any]:
         path, place = read_prompt_path(run, prompt_set, sample, contrast, position)
         sides = read_group(run, "separation").attrs["contrasts"][place.contrast]
+        curves = read_group(run, "curves")
+        colours = set_colours(curves["set"].values.tolist(), curves.attrs["contrasts"])
+        figure = prompt_figure(path, sides["positive"], sides["negative"], colours)
         row = read_prompts(run, prompt_set).set_index("sample").loc[sample]
         return {
             "run_id": run_id,
@@ -105,7 +110,7 @@ def one_prompt(
             "contrast": place.contrast,
             "position": place.position,
             "items": path.to_dict("records"),
-            "figure": prompt_figure(path, sides["positive"], sides["negative"]).to_plotly_json(),
+            "figure": add_depth_switch(figure, run.record.model.n_layers).to_plotly_json(),
         }
 
     def frame() -> pd.DataFrame:

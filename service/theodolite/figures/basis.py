@@ -1,15 +1,17 @@
 """R² of maps from the input to the output of attention and MLP by layer, and how far they stretch their inputs."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 import numpy as np
 import plotly.graph_objects as go
 import xarray as xr
 
-from theodolite.figures.panels import Line, Panel, panels_figure
-from theodolite.figures.style import COSINE, NEGATIVE, POSITIVE
+from theodolite.figures.panels import Line, Panel, panels_figure, prompts_text
+from theodolite.figures.references import Reference
+from theodolite.figures.style import MAIN, SECOND, THIRD
 
-_MAPS = {"affine": POSITIVE, "orthogonal": NEGATIVE, "identity": COSINE}
+_MAPS = {"affine": MAIN, "orthogonal": SECOND, "identity": THIRD}
 
 
 def maps_figure(basis: xr.Dataset, set_name: str, position: int, sublayers: Mapping[str, str]) -> go.Figure:
@@ -37,6 +39,8 @@ def steps_figure(
 ) -> go.Figure:
     """Return R² of the steps with its interval, and the median stretch with its 5 % and 95 % quantiles, by layer.
 
+    Dashed lines are R² of permuted steps.
+
     Args:
         basis: the result group.
         position: token position.
@@ -55,14 +59,29 @@ def steps_figure(
                 _line(basis.sel(set=name, position=position), name, colour, variables)
                 for name, colour in colours.items()
             ]
-            panels.append(Panel(f"{title}, {of}", _measured(lines)))
+            is_stretch = title == "stretch"
+            if is_stretch:
+                lines = [replace(line, band="5 % to 95 % of directions") for line in lines]
+            else:
+                lines += [
+                    _permuted(basis.sel(set=name, position=position), name, colour, sublayer)
+                    for name, colour in colours.items()
+                ]
+            chance = [Reference(1, "isometry: 1")] if is_stretch else []
+            panels.append(Panel(f"{title}, {of}", _measured(lines), chance, positive=is_stretch))
     return panels_figure(panels, x_title="layer", ticks={})
 
 
 def _line(values: xr.Dataset, label: str, colour: str, variables: Sequence[str]) -> Line:
     """Return a curve by layer; the variables are its values and the lower and the upper end of its band."""
     value, low, high = (values[name] for name in variables)
-    return Line(label, values["layer"], value, colour, low=low, high=high)
+    return Line(label, values["layer"], value, colour, low=low, high=high, n=prompts_text(values["n_samples"]))
+
+
+def _permuted(values: xr.Dataset, label: str, colour: str, sublayer: str) -> Line:
+    control = values[f"r_squared_permuted_{sublayer}"]
+    n = prompts_text(values["n_samples"])
+    return Line(f"{label}, permuted steps", values["layer"], control, colour, "dash", markers=False, n=n)
 
 
 def _measured(lines: Sequence[Line]) -> list[Line]:

@@ -3,14 +3,23 @@
 import pandas as pd
 import plotly.graph_objects as go
 
-from theodolite.figures.panels import bands, legend_above
-from theodolite.figures.style import bare_layout
-from theodolite.query.compare import labels
+from theodolite.figures.panels import bands, hover_template, hover_texts, legend_above
+from theodolite.figures.references import Reference, reference_lines
+from theodolite.figures.style import DEPTH, RELATIVE_DEPTH, bare_layout, depth_ticks
+from theodolite.figures.switches import add_logarithmic_switch, add_switch
+from theodolite.query.compare import BOUND, labels
 from theodolite.query.profiles import PROFILES
 from theodolite.sites import depth_label
 
 # Readable on white and on near-black; people with any colour vision can distinguish neighbours. Then dashes differ.
 _COLOURS = ("#8a63d2", "#d9622b", "#3b82c4", "#2e9e6b", "#c2478e", "#b8862a", "#1a9ba3", "#8b9098")
+_REFERENCES = {
+    **{name: (Reference(0.5, "chance: 0.5"),) for name in ("paired_accuracy", "accuracy")},
+    **{
+        name: (Reference(0.5, "chance: 0.5"), Reference(BOUND, f"separated: {BOUND}"))
+        for name in ("auroc", "on_sphere_auroc")
+    },
+}
 _DASHES = ("solid", "dash", "dot", "dashdot")
 
 
@@ -36,13 +45,31 @@ def comparison_figure(frame: pd.DataFrame) -> go.Figure:
             name=name,
             legendgroup=name,
             customdata=[_depth_text(site, depth) for site, depth in zip(curve["site"], curve["depth"], strict=True)],
-            hovertemplate="%{customdata}, relative depth %{x:.3f}: %{y:.4g}<extra>" + name + "</extra>",
+            text=hover_texts(curve["low"], curve["high"]),
+            hovertemplate=hover_template(name, has_band=True),
         )
     statistic = str(frame["statistic"].iloc[0])
+    figure.add_traces(reference_lines(_REFERENCES.get(statistic, ()), [(frame["relative_depth"], frame["value"])]))
     figure.update_layout(**bare_layout(520), hovermode="closest", legend=legend_above(1))
-    figure.update_xaxes(title="relative depth (0: first input, 1: last output)", range=[-0.01, 1.01], dtick=0.1)
+    figure.update_xaxes(title=RELATIVE_DEPTH, range=[-0.01, 1.01], dtick=0.1)
     figure.update_yaxes(title=statistic.replace("_", " "), exponentformat="power")
+    if (frame["value"].dropna() > 0).all():
+        add_logarithmic_switch(figure, "yaxis", statistic.replace("_", " "), frame["value"])
+    _add_depth_switch(figure, frame)
     return figure
+
+
+def _add_depth_switch(figure: go.Figure, frame: pd.DataFrame) -> None:
+    """Add a switch from relative to absolute depth if all runs have the same number of blocks."""
+    later = frame[frame["relative_depth"] > 0]
+    lengths = set((later["depth"] / later["relative_depth"]).round().astype(int))
+    if len(lengths) != 1:
+        return
+    (length,) = lengths
+    ticks = depth_ticks(frame["depth"].tolist())
+    absolute = {**ticks, "tickvals": [tick / length for tick in ticks["tickvals"]], "title": {"text": DEPTH}}
+    relative = {"tickvals": None, "ticktext": None, "title": {"text": RELATIVE_DEPTH}}
+    add_switch(figure, "", "relative depth", is_on=True, on={"xaxis": relative}, off={"xaxis": absolute})
 
 
 def description(statistic: str) -> str:

@@ -1,32 +1,37 @@
 """The curves of a contrast along depth."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
+import numpy as np
 import plotly.graph_objects as go
 import xarray as xr
 from plotly.subplots import make_subplots
 
-from theodolite.figures.panels import bands, legend_above
+from theodolite.figures.panels import bands, hover_template, hover_texts, legend_above, prompts_text
 from theodolite.figures.style import (
-    COSINE,
     DASHES,
     DEPTH,
-    NEGATIVE,
+    MAIN,
     PLAIN,
-    POSITIVE,
+    SECOND,
+    THIRD,
     UNTRAINED,
     bare_layout,
     depth_ticks,
+    set_colours,
     short_site,
     sides_by_side,
+    symbol_of,
 )
+from theodolite.figures.switches import add_logarithmic_switch
 from theodolite.query.curves import along_depth
 from theodolite.query.published import PublishedCurve, measured_values
 from theodolite.sites import HALF_BLOCKS, Site, depth_label
 
-_PUBLISHED = "#2a9d8f"  # for cosines; variances have the colour of their set
+_PUBLISHED = THIRD  # for cosines; variances have the colour of their set
 _ROWS = {"cosine_of_means": 1, "variance_mean": 2, "variance_max": 3}
+_VARIANCES = {2: "mean variance", 3: "largest variance"}
 
 
 @dataclass(frozen=True)
@@ -56,26 +61,35 @@ def contrast_figure(
     """
     prefix = "on_sphere_" if view.on_sphere else ""
     figure = make_subplots(rows=3, cols=1, shared_xaxes=True, row_heights=[0.38, 0.31, 0.31], vertical_spacing=0.07)
+    colours = set_colours(curves["set"].values.tolist(), curves.attrs["contrasts"])
+    counts = [
+        curves[f"n_{side}"].sel(contrast=view.contrast, position=view.position) for side in ("positive", "negative")
+    ]
+    of_cosine, of_sets = prompts_text(*counts), [prompts_text(count) for count in counts]
     for site in curves["site"].values.tolist():
         visible = True if site in shown_sites(curves) else "legendonly"
-        for trace in _cosine_traces(curves, view, prefix, site):
+        for trace in _cosine_traces(curves, view, prefix, site, of_cosine):
             figure.add_trace(trace.update(visible=visible), row=1, col=1)
         if twin is not None:
             cosines = twin[f"{prefix}cosine_of_means_debiased"].sel(position=view.position, site=[site])
             line = _line(cosines, UNTRAINED, site, PLAIN, legend="legend", width=1.2)
             figure.add_trace(line.update(mode="lines", visible=visible), row=1, col=1)
         for row, statistic in ((2, "variance_mean"), (3, "variance_max")):
-            for index, (name, colour) in enumerate(((view.positive, POSITIVE), (view.negative, NEGATIVE))):
+            for index, name in enumerate((view.positive, view.negative)):
                 values = curves[prefix + statistic].sel(set=name, position=view.position, site=[site])
-                line = _line(values, name, site, colour, legend="legend2").update(meta={"site": site, "set": name})
+                line = _line(values, name, site, colours[name], legend="legend2", n=of_sets[index])
+                line.update(meta={"site": site, "set": name})
                 # Both variance graphs share one legend.
                 line.update(legendgroup=line.name, showlegend=row == 2, visible=visible, **sides_by_side(index))
                 figure.add_trace(line, row=row, col=1)
     if not view.on_sphere:
-        for row, line in _published_lines(curves, view, published):
+        for row, line in _published_lines(curves, view, published, colours):
             figure.add_trace(line, row=row, col=1)
     depths = along_depth(curves[f"{prefix}variance_mean"].isel(set=0, position=0))["depth"].values
     _label_axes(figure, depths.tolist())
+    for row, label in _VARIANCES.items():
+        drawn = [trace.y for trace in figure.data if trace.yaxis == f"y{row}" and trace.visible is True]
+        add_logarithmic_switch(figure, f"yaxis{row}", label, np.concatenate([np.asarray(y, np.float64) for y in drawn]))
     return figure
 
 
@@ -88,7 +102,7 @@ def shown_sites(curves: xr.Dataset) -> list[str]:
     return [site for site in sites if site in HALF_BLOCKS] or sites
 
 
-def _cosine_traces(curves: xr.Dataset, view: ContrastView, prefix: str, site: str) -> Iterator[go.Scatter]:
+def _cosine_traces(curves: xr.Dataset, view: ContrastView, prefix: str, site: str, n: str) -> Iterator[go.Scatter]:
     def values(suffix: str) -> xr.DataArray:
         cosines = curves[f"{prefix}cosine_of_means{suffix}"]
         return cosines.sel(contrast=view.contrast, position=view.position, site=[site])
@@ -96,16 +110,17 @@ def _cosine_traces(curves: xr.Dataset, view: ContrastView, prefix: str, site: st
     low, high = along_depth(values("_low")), along_depth(values("_high"))
     first = site == curves["site"].values[0]
     group = None if first else f"debiased, {site}"  # a band without a legend entry is shown and hidden with its curve
-    for index, band in enumerate(bands(low["depth"].values, low.values, high.values, COSINE)):
+    for index, band in enumerate(bands(low["depth"].values, low.values, high.values, MAIN)):
         shared = {"legend": "legend", "legendgroup": group, "meta": {"site": site}}
         yield band.update(name="95 % interval", showlegend=first and index == 0, **shared)
-    debiased = _line(values("_debiased"), "debiased", site, COSINE, legend="legend")
+    interval = hover_texts(low, high)
+    debiased = _line(values("_debiased"), "debiased", site, MAIN, legend="legend", n=n, interval=interval)
     yield debiased.update(legendgroup=group)
-    yield _line(values(""), "plain", site, PLAIN, legend="legend", width=1.2)
+    yield _line(values(""), "plain", site, SECOND, legend="legend", width=1.2, n=n)
 
 
 def _published_lines(
-    curves: xr.Dataset, view: ContrastView, published: Sequence[PublishedCurve]
+    curves: xr.Dataset, view: ContrastView, published: Sequence[PublishedCurve], colours: Mapping[str, str]
 ) -> Iterator[tuple[int, go.Scatter]]:
     """Yield the row and the line of each published curve, at the depths that the run measured too.
 
@@ -118,7 +133,7 @@ def _published_lines(
             continue
         depths = [depth for depth in measured if min(known.values) <= depth <= max(known.values)]
         name = "published, variance" if known.prompt_set else "published, plain"
-        colour = {view.positive: POSITIVE, view.negative: NEGATIVE}.get(known.prompt_set or "", _PUBLISHED)
+        colour = colours.get(known.prompt_set or "", _PUBLISHED)
         line = go.Scatter(
             x=depths,
             y=[known.values.get(depth) for depth in depths],
@@ -136,18 +151,28 @@ def _published_lines(
         yield _ROWS[known.statistic], line
 
 
-def _line(values: xr.DataArray, name: str, site: str, colour: str, legend: str, width: float = 2.2) -> go.Scatter:
+def _line(
+    values: xr.DataArray,
+    name: str,
+    site: str,
+    colour: str,
+    legend: str,
+    width: float = 2.2,
+    n: str = "",
+    interval: Sequence[str] | None = None,
+) -> go.Scatter:
     curve, title = along_depth(values), f"{name}, {short_site(site)}"
     depths = curve["depth"].values.tolist()
     return go.Scatter(
         x=depths,
         y=curve.values.tolist(),
         mode="lines+markers",
-        marker={"size": 4},
+        marker={"size": 4, "symbol": symbol_of(colour)},
         name=title,
         line={"color": colour, "width": width, "dash": DASHES[Site(site)]},
         customdata=[depth_label(depth) for depth in depths],
-        hovertemplate="%{customdata}: %{y:.4g}<extra>" + title + "</extra>",
+        text=interval,
+        hovertemplate=hover_template(title, n, has_band=interval is not None),
         legend=legend,
         meta={"site": site},  # the page shows and hides traces by site and set
     )

@@ -5,8 +5,9 @@ from collections.abc import Sequence
 import plotly.graph_objects as go
 import xarray as xr
 
-from theodolite.figures.panels import Line, Panel, depth_axis, panels_figure
-from theodolite.figures.style import COSINE, DASHES, PLAIN, POSITIVE, short_site
+from theodolite.figures.panels import Line, Panel, depth_axis, panels_figure, prompts_text
+from theodolite.figures.references import Reference
+from theodolite.figures.style import DASHES, MAIN, SECOND, short_site
 from theodolite.groups.directions import RELIABLE
 from theodolite.query.curves import along_depth
 from theodolite.sites import Site
@@ -22,12 +23,12 @@ def reliability_figure(directions: xr.Dataset, contrast: str, position: int, sit
         sites: sites to draw.
     """
     selected = directions.sel(contrast=contrast, position=position, site=list(sites))
+    n = prompts_text(selected["n_positive"], selected["n_negative"])
     lines = []
-    for statistic, colour in (("reliability", COSINE), ("noise_share", POSITIVE)):
+    for statistic, colour in (("reliability", MAIN), ("noise_share", SECOND)):
         for site in sites:
             curve, name = along_depth(selected[statistic].sel(site=[site])), statistic.replace("_", " ")
-            lines.append(Line(f"{name}, {short_site(site)}", curve["depth"], curve, colour, DASHES[Site(site)]))
+            lines.append(Line(f"{name}, {short_site(site)}", curve["depth"], curve, colour, DASHES[Site(site)], n=n))
     axis = along_depth(selected["reliability"])
-    depths = axis["depth"].values[[0, -1]]
-    lines.append(Line(f"least reliability, {RELIABLE}", depths, [RELIABLE] * 2, PLAIN, "dot", markers=False))
-    return panels_figure([Panel("cosine, share", lines)], **depth_axis(axis))
+    least = Reference(RELIABLE, f"smallest reliability of a direction that is used: {RELIABLE}")
+    return panels_figure([Panel("cosine, share", lines, [least])], **depth_axis(axis))

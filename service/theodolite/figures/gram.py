@@ -6,7 +6,8 @@ import numpy as np
 import plotly.graph_objects as go
 import xarray as xr
 
-from theodolite.figures.panels import Line, Panel, depth_axis, panels_figure
+from theodolite.figures.panels import Line, Panel, depth_axis, panels_figure, prompts_text
+from theodolite.figures.references import Reference
 from theodolite.query.curves import along_depth
 
 
@@ -32,10 +33,12 @@ def shape_figure(gram: xr.Dataset, position: int, site: str, colours: Mapping[st
         for prefix, suffix, dash in (("", "", "solid"), ("standardised_", ", features standardised", "dot")):
             for set_name, colour in colours.items():
                 curve = along_depth(selected[prefix + name].sel(set=set_name, site=[site]))
-                lines.append(Line(set_name + suffix, curve["depth"], curve, colour, dash))
+                n = prompts_text(selected["n_samples"].sel(set=set_name))
+                lines.append(Line(set_name + suffix, curve["depth"], curve, colour, dash, n=n))
         if name == "intrinsic_dimension":
             lines += _gaussian_lines(selected, site, colours)
-        panels.append(Panel(title, lines, logarithmic=name != "mean_cosine"))
+        chance = [Reference(0, "uniform directions: 0")] if name == "mean_cosine" else []
+        panels.append(Panel(title, lines, chance, positive=name != "mean_cosine"))
     return panels_figure(panels, **depth_axis(along_depth(selected["mean_cosine"].isel(set=0).sel(site=[site]))))
 
 
@@ -48,7 +51,8 @@ def _gaussian_lines(selected: xr.Dataset, site: str, colours: Mapping[str, str])
         )
         if np.isfinite(mean).any():
             title = f"{set_name}, Gaussian with the same covariance"
-            yield Line(title, mean["depth"], mean, colour, "dash", mean - sd, mean + sd, markers=False)
+            ends = {"low": mean - sd, "high": mean + sd, "band": "± sd"}
+            yield Line(title, mean["depth"], mean, colour, "dash", **ends, markers=False)
 
 
 def blocks_figure(gram: xr.Dataset, position: int, colours: Mapping[str, str]) -> go.Figure:
@@ -69,10 +73,18 @@ def blocks_figure(gram: xr.Dataset, position: int, colours: Mapping[str, str]) -
     }
     for title, labels in groups.items():
         lines = [
-            Line(f"{set_name}, {label}", selected["layer"], selected[name].sel(set=set_name), colour, dash)
+            Line(
+                f"{set_name}, {label}",
+                selected["layer"],
+                selected[name].sel(set=set_name),
+                colour,
+                dash,
+                n=prompts_text(selected["n_samples"].sel(set=set_name)),
+            )
             for (name, label), dash in zip(labels.items(), ("solid", "dot", "dash"), strict=False)
             for set_name, colour in colours.items()
             if np.isfinite(selected[name].sel(set=set_name)).any()
         ]
-        panels.append(Panel(title, lines))
+        chance = [Reference(0, "independent activations: 0")] if title == "CKA of the branch" else []
+        panels.append(Panel(title, lines, chance))
     return panels_figure(panels, x_title="layer", ticks={})

@@ -8,7 +8,7 @@ import plotly.graph_objects as go
 import xarray as xr
 from numpy.typing import NDArray
 
-from theodolite.figures.panels import layer_map, veil
+from theodolite.figures.maps import WRITER_READER, layer_map, veil
 from theodolite.figures.style import COLORBAR, map_layout, round_numbers
 from theodolite.query.heads import head_name
 
@@ -60,14 +60,13 @@ def head_map(
 
 
 def composition_map(score: xr.DataArray, title: str) -> go.Figure:
-    """Return a map of the largest composition of heads of two layers: `layer` upwards, `layer_other` to the right.
+    """Return a map of the largest composition of heads of two layers: the writer's upwards, the reader's to the right.
 
     Args:
         score: (layer, head, layer_other, head_other).
         title: name of the number, above the map.
     """
-    largest = score.max(("head", "head_other"))
-    return layer_map(largest, title, (0, float(largest.max())))
+    return layer_map(score.max(("head", "head_other")), title, axes=WRITER_READER)
 
 
 def _scale(values: NDArray[np.float64]) -> dict[str, Any]:

@@ -1,8 +1,8 @@
-"""Curves in panels over one shared axis, and maps of a number for each pair of layers."""
+"""Curves in panels over one shared axis."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, SupportsInt
 
 import numpy as np
 import plotly.graph_objects as go
@@ -10,25 +10,21 @@ import xarray as xr
 from numpy.typing import ArrayLike, NDArray
 from plotly.subplots import make_subplots
 
-from theodolite.figures.style import (
-    COLORBAR,
-    DEPTH,
-    PLAIN,
-    bare_layout,
-    clear,
-    depth_ticks,
-    logarithmic_axis,
-    map_layout,
-    sides_by_side,
-)
+from theodolite.figures.references import Reference, reference_lines
+from theodolite.figures.style import DEPTH, bare_layout, clear, depth_ticks, sides_by_side, symbol_of
+from theodolite.figures.switches import LAYER, add_logarithmic_switch
 from theodolite.sites import depth_label
 
 _PANEL, _MARGINS, _LEGEND = 235, 130, 72  # pixels; a legend may take two rows
 
 
+INTERVAL = "95 % interval"
+"""What most bands are."""
+
+
 @dataclass(frozen=True)
 class Line:
-    """One curve of a panel, with a band if it has an interval."""
+    """One curve of a panel, with a band if it has one; `n` and the band's name are texts for its hover labels."""
 
     name: str
     x: ArrayLike
@@ -38,15 +34,23 @@ class Line:
     low: ArrayLike | None = None
     high: ArrayLike | None = None
     markers: bool = True
+    n: str = ""
+    band: str = INTERVAL
 
 
 @dataclass(frozen=True)
 class Panel:
-    """A panel: its title, its curves, and whether its axis is logarithmic."""
+    """A panel: its title, its curves, and the values that they are compared with.
+
+    A panel of `positive` values has a switch between a logarithmic and a linear axis. `logarithmic` selects its first
+    state; None selects it from the values.
+    """
 
     title: str
     lines: Sequence[Line]
-    logarithmic: bool = False
+    references: Sequence[Reference] = ()
+    positive: bool = False
+    logarithmic: bool | None = None
 
 
 def panels_figure(
@@ -72,14 +76,20 @@ def panels_figure(
         for line in panel.lines:
             first = known.setdefault(line.name, row)
             legend = "legend" if first == 1 else f"legend{first}"
-            *interval, curve = _traces(line, labels or {}, legend, named=first == row)
+            *interval, curve = _traces(line, labels or {}, legend, named=first == row, x_title=x_title)
             if line.markers and len(colours) > 1:
                 curve.update(sides_by_side(colours.index(line.colour)))
             figure.add_traces([*interval, curve], rows=row, cols=1)
-        axis: dict[str, Any] = {"title": panel.title, "exponentformat": "power"}
-        if panel.logarithmic:
-            axis |= logarithmic_axis(np.concatenate([np.asarray(line.y, dtype=np.float64) for line in panel.lines]))
-        figure.update_yaxes(row=row, col=1, **axis)
+        drawn = [(line.x, line.y) for line in panel.lines]
+        for line in reference_lines(panel.references, drawn, "legend" if row == 1 else f"legend{row}"):
+            if line.showlegend and known.setdefault(line.name, row) != row:
+                line.update(showlegend=False)
+            figure.add_trace(line, row=row, col=1)
+        figure.update_yaxes(row=row, col=1, title=panel.title, exponentformat="power")
+        if panel.positive:
+            values = [np.asarray(y, dtype=np.float64) for _, y in drawn]
+            axis, label = f"yaxis{'' if row == 1 else row}", panel.title.partition("<")[0]
+            add_logarithmic_switch(figure, axis, label, np.concatenate(values), is_on=panel.logarithmic)
     figure.update_xaxes(**ticks)
     figure.update_xaxes(title=x_title, row=len(panels), col=1)
     figure.update_layout(**bare_layout(height), hovermode="x")
@@ -93,6 +103,24 @@ def depth_axis(curve: xr.DataArray) -> dict[str, Any]:
     """Return the arguments of `panels_figure` for an axis of a curve's depths along the residual stream."""
     depths = curve["depth"].values.tolist()
     return {"x_title": DEPTH, "ticks": depth_ticks(depths), "labels": {depth: depth_label(depth) for depth in depths}}
+
+
+def prompts_text(*counts: SupportsInt) -> str:
+    """Return numbers of prompts for hover labels, such as `n = 256 and 256`."""
+    return f"n = {' and '.join(str(int(count)) for count in counts)}"
+
+
+def hover_texts(low: ArrayLike | None, high: ArrayLike | None, band: str = INTERVAL) -> list[str] | None:
+    """Return the ends of a band at each point for hover labels; None without a band."""
+    if low is None or high is None:
+        return None
+    ends = zip(np.asarray(low, dtype=np.float64), np.asarray(high, dtype=np.float64), strict=True)
+    return [f", {band} [{one:.4g}, {other:.4g}]" if np.isfinite(one + other) else "" for one, other in ends]
+
+
+def hover_template(name: str, n: str = "", *, has_band: bool = False) -> str:
+    """Return the hover label of a curve: depth (`customdata`), value, interval (`text`), n, and the curve's name."""
+    return f"%{{customdata}}: %{{y:.4g}}{'%{text}' if has_band else ''}{f', {n}' if n else ''}<extra>{name}</extra>"
 
 
 def legend_above(top: float) -> dict[str, Any]:
@@ -122,69 +150,21 @@ def _finite_pieces(values: NDArray[np.float64]) -> list[slice]:
     return [slice(a, b) for a, b in zip(np.flatnonzero(edges == 1), np.flatnonzero(edges == -1), strict=True)]
 
 
-def layer_map(
-    values: xr.DataArray, title: str, limits: tuple[float, float], pale: Sequence[bool] | None = None
-) -> go.Figure:
-    """Return a map of a number of each pair of layers: `layer` upwards, `layer_other` to the right.
-
-    Args:
-        values: (layer, layer_other).
-        title: name of the number, above the map.
-        limits: both ends of the scale; maps with the same limits can be compared.
-        pale: for each layer, whether its row and column are drawn pale.
-    """
-    by_layer = values.transpose("layer", "layer_other")
-    layers = {"x": by_layer["layer_other"].values.tolist(), "y": by_layer["layer"].values.tolist()}
-    figure = pair_map(by_layer.values, title, limits, hovertemplate="layers %{y} and %{x}: %{z:.3f}", **layers)
-    if pale is not None:
-        figure.add_traces(veil(np.logical_or.outer(pale, pale), figure.data[0].x, figure.data[0].y))
-    return figure
-
-
-def pair_map(
-    values: NDArray[np.float64], title: str, limits: tuple[float, float], *, axis: str = "layer", **options: Any
-) -> go.Figure:
-    """Return a map of a number of each pair of places: the first one upwards, the second one to the right.
-
-    Args:
-        values: (place, other place).
-        title: name of the number, above the map.
-        limits: both ends of the scale.
-        axis: title of both axes.
-        options: Plotly's properties of the heat map.
-    """
-    options["hovertemplate"] += "<extra></extra>"
-    scale = {"colorscale": "RdBu" if limits[0] < 0 else "Viridis", "zmin": limits[0], "zmax": limits[1]}
-    figure = go.Figure(go.Heatmap(z=values.tolist(), **scale, colorbar=COLORBAR, **options))
-    figure.update_layout(map_layout(400, title))
-    figure.update_xaxes(title=axis, showgrid=False, zeroline=False, constrain="domain")
-    figure.update_yaxes(title=axis, showgrid=False, zeroline=False)
-    return figure
-
-
-def veil(covered: NDArray[np.bool_], x: Sequence[Any], y: Sequence[Any]) -> list[go.Heatmap]:
-    """Return a map that makes the covered cells, (y, x), pale; nothing if no cell is covered."""
-    if not covered.any():
-        return []
-    grey = clear(PLAIN, 0.75)
-    shown = [[1 if cell else None for cell in row] for row in covered.tolist()]
-    scale = {"colorscale": [[0, grey], [1, grey]], "showscale": False}
-    return [go.Heatmap(z=shown, x=x, y=y, hoverinfo="skip", **scale)]
-
-
-def _traces(line: Line, labels: Mapping[float, str], legend: str, *, named: bool) -> list[go.Scatter]:
+def _traces(line: Line, labels: Mapping[float, str], legend: str, *, named: bool, x_title: str) -> list[go.Scatter]:
     shared = {"legend": legend, "legendgroup": line.name, "visible": True}
     interval = [] if line.low is None or line.high is None else bands(line.x, line.low, line.high, line.colour)
     x = np.asarray(line.x).tolist()
+    prefix = f"{LAYER} " if x_title == LAYER else ""
     curve = go.Scatter(
         x=x,
         y=np.asarray(line.y).tolist(),
         name=line.name,
         mode="lines+markers" if line.markers else "lines",
-        marker={"size": 4},
+        marker={"size": 4, "symbol": symbol_of(line.colour)},
         line={"color": line.colour, "width": 2 if line.markers else 1.4, "dash": line.dash},
-        customdata=[labels.get(point, f"{point:g}") for point in x],
-        hovertemplate="%{customdata}: %{y:.4g}<extra>" + line.name + "</extra>",
+        customdata=[labels.get(point, f"{prefix}{point:g}") for point in x],
+        text=hover_texts(line.low, line.high, line.band),
+        hovertemplate=hover_template(line.name, line.n, has_band=line.low is not None),
         showlegend=named,
         **shared,
     )

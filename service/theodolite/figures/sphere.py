@@ -6,8 +6,9 @@ import numpy as np
 import plotly.graph_objects as go
 import xarray as xr
 
-from theodolite.figures.panels import Line, Panel, pair_map, panels_figure
-from theodolite.figures.style import COSINE, NEGATIVE, PLAIN, POSITIVE, logarithmic_axis
+from theodolite.figures.maps import pair_map
+from theodolite.figures.panels import Line, Panel, panels_figure, prompts_text
+from theodolite.figures.style import MAIN, PLAIN, SECOND, THIRD, logarithmic_axis
 
 
 def sphere_figure(sphere: xr.Dataset, position: int, colours: Mapping[str, str]) -> go.Figure:
@@ -25,7 +26,9 @@ def sphere_figure(sphere: xr.Dataset, position: int, colours: Mapping[str, str])
     def line(name: str, set_name: str, ends: tuple[str, str] | None = None) -> Line:
         values = selected.sel(set=set_name)
         low, high = (values[end] for end in ends) if ends else (None, None)
-        return Line(set_name, indices, values[name], colours[set_name], low=low, high=high)
+        n = prompts_text(values["n_samples"])
+        band = "minimum to maximum"
+        return Line(set_name, indices, values[name], colours[set_name], low=low, high=high, n=n, band=band)
 
     isotropic = selected["relative_spread_gaussian"].isel(set=0)
     gaussians = [Line("standard Gaussian", indices, isotropic, PLAIN, "dash", markers=False)]
@@ -37,7 +40,7 @@ def sphere_figure(sphere: xr.Dataset, position: int, colours: Mapping[str, str])
     ]
     ends = ("norm_before_min", "norm_before_max")
     panels = [
-        Panel("norm", [line("norm_before_mean", name, ends) for name in colours], logarithmic=True),
+        Panel("norm", [line("norm_before_mean", name, ends) for name in colours], positive=True),
         Panel("relative spread", [*(line("relative_spread", name) for name in colours), *gaussians]),
         Panel("share of variance in length", [line("length_variance_share", name) for name in colours]),
     ]
@@ -62,27 +65,26 @@ def axes_figure(sphere: xr.Dataset, norms: Sequence[str]) -> go.Figure:
     """
     ranks = list(range(1, sphere.sizes["d_model"] + 1))
     lines = []
-    for label, colour in zip(norms, (COSINE, POSITIVE, NEGATIVE), strict=False):
+    for label, colour in zip(norms, (MAIN, SECOND, THIRD), strict=False):
         norm = sphere.sel(norm=label)
         for name, title, dash in (("semi_axes", "semi-axes", "solid"), ("scale_radii", "√d|γ|", "dot")):
             lengths = norm[name].where(norm[name] > 0)
             lines.append(Line(f"{label}, {title}", ranks, lengths, colour, dash, markers=False))
     title = "semi-axis, in descending order of length"
-    return panels_figure([Panel("length", lines, logarithmic=True)], x_title=title, ticks=logarithmic_axis(ranks))
+    return panels_figure([Panel("length", lines, positive=True)], x_title=title, ticks=logarithmic_axis(ranks))
 
 
-def pairs_of_norms_map(values: xr.DataArray, title: str, limits: tuple[float, float]) -> go.Figure:
+def pairs_of_norms_map(values: xr.DataArray, title: str) -> go.Figure:
     """Return a map of a number of each pair of norm layers, in the order of the stream.
 
     Args:
         values: (norm, norm_other).
         title: name of the number, above the map.
-        limits: both ends of the scale.
     """
     labels = values["norm"].values.tolist()
     pairs = [[f"{one} and {other}" for other in labels] for one in labels]
     hover = {"customdata": pairs, "hovertemplate": "%{customdata}: %{z:.3f}"}
-    figure = pair_map(values.values, title, limits, axis="block of the norm layer", **hover)
+    figure = pair_map(values.values, title, axes=("block of the norm layer",) * 2, **hover)
     shown = _ticks(labels)
     ticks = {"tickvals": shown, "ticktext": [labels[index].partition(".")[0] for index in shown]}
     figure.update_xaxes(**ticks)

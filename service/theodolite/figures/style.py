@@ -8,8 +8,22 @@ from numpy.typing import ArrayLike
 
 from theodolite.sites import Site, depth_label
 
-# Readable on white and on near-black; people with any colour vision can distinguish them.
-POSITIVE, NEGATIVE, COSINE, PLAIN = "#d9622b", "#3b82c4", "#8a63d2", "#8b9098"
+# All colours are readable on white and on near-black. A colour of a set never means anything else, so sets and
+# statistics have no colour in common. A site has a dash, and no colour.
+_SETS = ("#d9622b", "#3b82c4", "#2e9e6b", "#c2577f", "#a86b50", "#7d8c1f")
+_SYMBOLS = dict(zip(_SETS, ("circle", "square", "diamond", "triangle-up", "x", "triangle-down"), strict=True))
+
+MAIN, SECOND, THIRD = "#8a63d2", "#b8860b", "#17959a"
+"""Colours of statistics, maps, laws and other lines that belong to no set."""
+
+ATTENTION, MLP, BLOCK = MAIN, SECOND, THIRD
+"""Colours of the parts of a block in figures without sets."""
+
+PLAIN = "#8b9098"
+"""Colour of what a value is compared with: chance, controls, thresholds and the untrained twin."""
+
+DEPTH_SCALE = ((0.0, MAIN), (0.5, THIRD), (1.0, SECOND))
+"""Colours of depth, from the first to the last one."""
 
 UNTRAINED = "untrained twin"
 """The name of the lines of a model with random weights."""
@@ -27,7 +41,8 @@ DASHES = {
 DEPTH = "depth along the residual stream"
 """The title of an axis that counts half-blocks."""
 
-_MORE_SETS = (COSINE, "#2e9e6b", "#b8860b", "#c2577f", "#4aa3a2", PLAIN)
+RELATIVE_DEPTH = "relative depth (0: first input, 1: last output)"
+"""The title of an axis of depths as shares of the whole depth."""
 
 _CLEAR = "rgba(0,0,0,0)"
 
@@ -49,7 +64,7 @@ def bare_layout(height: int) -> dict[str, Any]:
 
 def map_layout(height: int, title: str) -> dict[str, Any]:
     """Return the layout of a map and its scale; margins are fixed, so all maps have the same width."""
-    margin = {"l": 50, "r": 62, "t": 34, "b": 42, "autoexpand": False}
+    margin = {"l": 50, "r": 66, "t": 34, "b": 42, "autoexpand": False}
     return {**bare_layout(height), "margin": margin, "title": {"text": title, "font": {"size": 14}, "x": 0}}
 
 
@@ -61,13 +76,21 @@ def depth_ticks(depths: Sequence[int]) -> dict[str, Any]:
 
 
 def set_colours(sets: Sequence[str], contrasts: Mapping[str, Mapping[str, Any]]) -> dict[str, str]:
-    """Return a colour for each set; the sets of the first contrast have the colours of its two sides."""
-    chosen: dict[str, str] = {}
-    for contrast in list(contrasts.values())[:1]:
-        chosen = {contrast["positive"]: POSITIVE, contrast["negative"]: NEGATIVE}
-    others = [name for name in sets if name not in chosen]
-    chosen |= {name: _MORE_SETS[index % len(_MORE_SETS)] for index, name in enumerate(others)}
+    """Return a colour for each set of a run; the sets of the first contrast have the first two colours.
+
+    Args:
+        sets: all sets of the run, so that a set has the same colour in each figure.
+        contrasts: contrasts of the run.
+    """
+    sides = [contrast[side] for contrast in list(contrasts.values())[:1] for side in ("positive", "negative")]
+    ordered = [*dict.fromkeys(sides), *(name for name in sets if name not in sides)]
+    chosen = {name: _SETS[index % len(_SETS)] for index, name in enumerate(ordered)}
     return {name: chosen[name] for name in sets}
+
+
+def symbol_of(colour: str) -> str:
+    """Return the marker of a line of this colour; each set has its own, for readers who cannot tell two colours."""
+    return _SYMBOLS.get(colour, "circle")
 
 
 def clear(colour: str, opacity: float) -> str:

@@ -6,8 +6,8 @@ import numpy as np
 import plotly.graph_objects as go
 import xarray as xr
 
-from theodolite.figures.panels import Line, Panel, panels_figure
-from theodolite.figures.style import PLAIN
+from theodolite.figures.panels import Line, Panel, panels_figure, prompts_text
+from theodolite.figures.references import Reference
 
 
 def travel_figure(travel: xr.Dataset, position: int, colours: Mapping[str, str]) -> go.Figure:
@@ -26,7 +26,7 @@ def travel_figure(travel: xr.Dataset, position: int, colours: Mapping[str, str])
         return branches or [*_lines(selected, f"{name}_block", ", block", "solid", colours)]
 
     panels = [
-        Panel("norm of the step", lines("step_norm"), logarithmic=True),
+        Panel("norm of the step", lines("step_norm"), positive=True),
         Panel("angle of the step, radians", lines("arc")),
     ]
     return panels_figure(panels, x_title="layer", ticks={})
@@ -46,8 +46,7 @@ def cosines_figure(travel: xr.Dataset, position: int, colours: Mapping[str, str]
         lines = [*_lines(selected, f"step_cosine_next{suffix}", ", next step", "solid", colours)]
         lines += _lines(selected, f"step_cosine_stream{suffix}", ", stream", "dot", colours)
         if lines:
-            zero = Line("0", selected["layer"], np.zeros(selected.sizes["layer"]), PLAIN, "dash", markers=False)
-            panels.append(Panel(title, [*lines, zero]))
+            panels.append(Panel(title, lines, [Reference(0, "random directions: 0")]))
     shares = [*_lines(selected, "step_common_share", "", "solid", colours)]
     panels.append(Panel("share of the mean step", shares))
     return panels_figure(panels, x_title="layer", ticks={})
@@ -57,4 +56,5 @@ def _lines(selected: xr.Dataset, name: str, suffix: str, dash: str, colours: Map
     for set_name, colour in colours.items():
         values = selected[name].sel(set=set_name)
         if np.isfinite(values).any():
-            yield Line(f"{set_name}{suffix}", selected["layer"], values, colour, dash)
+            n = prompts_text(selected["n_samples"].sel(set=set_name))
+            yield Line(f"{set_name}{suffix}", selected["layer"], values, colour, dash, n=n)

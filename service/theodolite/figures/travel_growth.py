@@ -10,16 +10,17 @@ import xarray as xr
 from numpy.typing import NDArray
 
 from theodolite.figures.panels import Line, Panel, depth_axis, panels_figure
-from theodolite.figures.style import COSINE, DASHES, NEGATIVE, PLAIN, POSITIVE, short_site
+from theodolite.figures.style import DASHES, MAIN, SECOND, short_site
 from theodolite.query.curves import along_depth
 from theodolite.sites import HALF_BLOCKS, Site
 
-_LAWS = {"log_linear": ("exponential", NEGATIVE), "power_law": ("power law", POSITIVE)}
-_MEASURED = {Site.RESID_PRE: COSINE, Site.RESID_MID: PLAIN}
+_LAWS = {"log_linear": ("exponential", MAIN), "power_law": ("power law", SECOND)}
 _STEPS = 8  # points of a fitted line between two depths of a site: a power law bends near its origin
 
 
-def growth_figure(growth: pd.DataFrame, curves: Mapping[str, xr.DataArray], set_name: str, position: int) -> go.Figure:
+def growth_figure(
+    growth: pd.DataFrame, curves: Mapping[str, xr.DataArray], set_name: str, position: int, colour: str
+) -> go.Figure:
     """Return the growth of each quantity along the residual stream, with both fitted laws at each site.
 
     The title of a panel contains the origins of the power laws, in blocks.
@@ -29,6 +30,7 @@ def growth_figure(growth: pd.DataFrame, curves: Mapping[str, xr.DataArray], set_
         curves: values of each quantity, (set, site, position, layer).
         set_name: prompt set.
         position: token position.
+        colour: colour of the set, for the measured values.
     """
     fits = growth[(growth["set"] == set_name) & (growth["position"] == position)]
     panels = []
@@ -36,16 +38,16 @@ def growth_figure(growth: pd.DataFrame, curves: Mapping[str, xr.DataArray], set_
         sites = [site for site in HALF_BLOCKS if site in values["site"].values.tolist()]
         by_site = values.sel(set=set_name, position=position, site=sites)
         fitted = fits[fits["quantity"] == quantity]
-        lines = [line for site in sites for line in _lines(fitted[fitted["site"] == site], by_site, site)]
-        panels.append(Panel(quantity.replace("_", " ") + _origins(fitted), lines, logarithmic=True))
+        lines = [line for site in sites for line in _lines(fitted[fitted["site"] == site], by_site, site, colour)]
+        panels.append(Panel(quantity.replace("_", " ") + _origins(fitted), lines, positive=True, logarithmic=True))
     return panels_figure(panels, **depth_axis(along_depth(by_site)))
 
 
-def _lines(fits: pd.DataFrame, by_site: xr.DataArray, site: Site) -> Iterator[Line]:
+def _lines(fits: pd.DataFrame, by_site: xr.DataArray, site: Site, measured: str) -> Iterator[Line]:
     """Yield the measured curve of one site, and the fits to its positive values."""
     curve = along_depth(by_site.sel(site=[site]))
     positive = curve.where(curve > 0)
-    yield Line(f"measured, {short_site(site)}", curve["depth"], positive, _MEASURED[site])
+    yield Line(f"measured, {short_site(site)}", curve["depth"], positive, measured, DASHES[site])
     known = positive.dropna("depth")["depth"].values
     for fit in fits.to_dict("records"):
         law, colour = _LAWS[str(fit["law"])]

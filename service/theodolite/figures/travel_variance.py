@@ -7,22 +7,22 @@ import plotly.graph_objects as go
 import xarray as xr
 from plotly.subplots import make_subplots
 
-from theodolite.figures.panels import legend_above
-from theodolite.figures.style import COSINE, NEGATIVE, PLAIN, POSITIVE, bare_layout, clear
+from theodolite.figures.panels import legend_above, prompts_text
+from theodolite.figures.style import ATTENTION, BLOCK, MLP, PLAIN, bare_layout, clear
 
 _PANEL, _MARGINS, _GAP = 220, 130, 30  # pixels
 
 _PARTS = {
     "variance_pre": ("variance of the input", PLAIN),
-    "variance_step_attn": ("variance of attention's step", NEGATIVE),
-    "twice_covariance_attn": ("twice its covariance with the stream", clear(NEGATIVE, 0.45)),
-    "variance_step_mlp": ("variance of the MLP's step", POSITIVE),
-    "twice_covariance_mlp": ("twice the MLP's covariance with the stream", clear(POSITIVE, 0.45)),
+    "variance_step_attn": ("variance of attention's step", ATTENTION),
+    "twice_covariance_attn": ("twice its covariance with the stream", clear(ATTENTION, 0.45)),
+    "variance_step_mlp": ("variance of the MLP's step", MLP),
+    "twice_covariance_mlp": ("twice the MLP's covariance with the stream", clear(MLP, 0.45)),
 }
 _PARTS_OF_BLOCK = {
     "variance_pre": ("variance of the input", PLAIN),
-    "variance_step_block": ("variance of the block's step", COSINE),
-    "twice_covariance_block": ("twice its covariance with the stream", clear(COSINE, 0.45)),
+    "variance_step_block": ("variance of the block's step", BLOCK),
+    "twice_covariance_block": ("twice its covariance with the stream", clear(BLOCK, 0.45)),
 }
 
 
@@ -41,6 +41,7 @@ def budget_figure(travel: xr.Dataset, position: int, labels: Mapping[str, str]) 
     for row, (set_name, label) in enumerate(labels.items(), start=1):
         values = selected.sel(set=set_name)
         parts = _PARTS if np.isfinite(values["variance_mid"]).any() else _PARTS_OF_BLOCK
+        n = prompts_text(values["n_samples"])
         whole = values["variance_post"].where(values["variance_post"] > 0)
         for name, (title, colour) in parts.items():
             bar = go.Bar(
@@ -50,7 +51,7 @@ def budget_figure(travel: xr.Dataset, position: int, labels: Mapping[str, str]) 
                 legendgroup=title,
                 showlegend=row == 1,
                 marker={"color": colour, "line_width": 0},
-                hovertemplate="layer %{x}: %{y:.3f}<extra>" + title + "</extra>",
+                hovertemplate=f"layer %{{x}}: %{{y:.3f}}, {n}<extra>{title}</extra>",
             )
             figure.add_trace(bar, row=row, col=1)
         figure.update_yaxes(title="share, " + label.replace(" (", "<br>("), row=row, col=1)

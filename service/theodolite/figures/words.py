@@ -10,11 +10,12 @@ from plotly.subplots import make_subplots
 
 from theodolite.figures.panels import bands, legend_above
 from theodolite.figures.style import (
-    COSINE,
+    COLORBAR,
     DEPTH,
-    NEGATIVE,
+    DEPTH_SCALE,
+    MAIN,
     PLAIN,
-    POSITIVE,
+    SECOND,
     bare_layout,
     depth_ticks,
     logarithmic_axis,
@@ -34,7 +35,7 @@ def trajectory_curves(trajectory: pd.DataFrame) -> go.Figure:
     stream = along_stream(trajectory)
     depths, labels = stream["depth"].tolist(), _labels(stream)
     figure = make_subplots(rows=2, cols=1, shared_xaxes=True, vertical_spacing=0.08)
-    angles = {"angle_to_final": ("to its final state", COSINE), "angle_to_next": ("to the next token", POSITIVE)}
+    angles = {"angle_to_final": ("to its final state", MAIN), "angle_to_next": ("to the next token", SECOND)}
     for column, (name, colour) in angles.items():
         hover = "%{customdata}: %{y:.2f}°<extra>" + name + "</extra>"
         figure.add_trace(_line(depths, stream[column].tolist(), name, colour, labels, hover), row=1, col=1)
@@ -43,7 +44,7 @@ def trajectory_curves(trajectory: pd.DataFrame) -> go.Figure:
         for index, band in enumerate(bands(depths, mean - sd, mean + sd, PLAIN)):
             figure.add_trace(band.update(name="to all tokens, mean ± sd", showlegend=index == 0), row=1, col=1)
     hover, ranks = "%{customdata}: rank %{y}<extra></extra>", stream["rank_of_next"].tolist()
-    line = _line(depths, ranks, "rank", NEGATIVE, labels, hover)
+    line = _line(depths, ranks, "rank", MAIN, labels, hover)
     figure.add_trace(line.update(showlegend=False), row=2, col=1)
     figure.update_layout(bare_layout(560), hovermode="x", legend=legend_above(1))
     figure.update_xaxes(**depth_ticks(stream.loc[stream["site"] != "resid_final", "depth"].tolist()))
@@ -136,7 +137,7 @@ def _globe() -> go.Scatter3d:
 
 
 def _path(points: NDArray[np.float64], stream: pd.DataFrame, hover: list[str]) -> go.Scatter3d:
-    texts = ["" for _ in hover]
+    texts, depths = ["" for _ in hover], stream["depth"].tolist()
     texts[0], texts[-1] = stream["token"].iloc[0].strip(), "final"
     return go.Scatter3d(
         x=points[:, 0].tolist(),
@@ -145,17 +146,25 @@ def _path(points: NDArray[np.float64], stream: pd.DataFrame, hover: list[str]) -
         mode="lines+markers+text",
         text=texts,
         textposition="top center",
-        line={"color": COSINE, "width": 4},
-        marker={"size": 4, "color": stream["depth"].tolist(), "colorscale": "Viridis"},
+        line={"color": PLAIN, "width": 3},
+        marker={"size": 5, "color": depths, "colorscale": DEPTH_SCALE, "colorbar": _depth_bar(depths, hover)},
         customdata=hover,
         hovertemplate="%{customdata}<extra></extra>",
     )
 
 
+def _depth_bar(depths: list[int], labels: list[str]) -> dict[str, Any]:
+    """Return the scale of depth, with five ticks; the label of the last depth is `final`."""
+    ticks = sorted({round(index) for index in np.linspace(0, len(depths) - 1, 5)})
+    texts = [labels[index].partition("<")[0] for index in ticks]
+    title = {"text": "depth", "side": "right"}
+    return {**COLORBAR, "len": 0.8, "title": title, "tickvals": [depths[index] for index in ticks], "ticktext": texts}
+
+
 def _mark(point: NDArray[np.float64], target: pd.DataFrame) -> go.Scatter3d:
     coordinates: dict[str, Any] = {axis: [float(value)] for axis, value in zip("xyz", point, strict=True)}
     text = f"next: {target['next_token'].iloc[0].strip()}"
-    marker = {"size": 7, "symbol": "diamond", "color": POSITIVE}
+    marker = {"size": 7, "symbol": "diamond", "color": SECOND}
     return go.Scatter3d(
         **coordinates, mode="markers+text", text=[text], textposition="top center", marker=marker, hoverinfo="text"
     )

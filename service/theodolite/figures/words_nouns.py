@@ -7,8 +7,9 @@ import xarray as xr
 from plotly.subplots import make_subplots
 
 from theodolite.figures.heads import head_map
+from theodolite.figures.maps import scale_of
 from theodolite.figures.panels import Line, Panel, panels_figure
-from theodolite.figures.style import COLORBAR, NEGATIVE, PLAIN, POSITIVE, bare_layout
+from theodolite.figures.style import MAIN, PLAIN, SECOND, bare_layout
 
 MARK = "#111111"
 
@@ -42,8 +43,8 @@ def subject_figure(words: xr.Dataset, chance: float) -> go.Figure:
         shares, line = words[name], np.full(len(layers), chance)
         expected = words["own_first_null_mean"].max("head").values if name == "own_first" else line
         lines = [
-            Line("largest of the layer's heads", layers, shares.max("head"), POSITIVE),
-            Line("mean over the layer's heads", layers, shares.mean("head"), NEGATIVE),
+            Line("largest of the layer's heads", layers, shares.max("head"), MAIN),
+            Line("mean over the layer's heads", layers, shares.mean("head"), SECOND),
             Line("chance", layers, expected, PLAIN, "dash", markers=False),
         ]
         panels.append(Panel(title, lines))
@@ -63,13 +64,13 @@ def scores_figure(scores: pd.DataFrame) -> go.Figure:
         names = dict(zip(scores["noun_id"], scores["noun"].str.strip(), strict=True))
         shown = [names[token] for token in table.index], [names[token] for token in table.columns]
         numbers = table.to_numpy(dtype=np.float64)
+        scale = scale_of(numbers)
         heat = go.Heatmap(
             z=numbers.tolist(),
             x=shown[1],
             y=shown[0],
-            colorscale="Viridis",
-            colorbar={**COLORBAR, "x": right},
             hovertemplate="query %{y}, key %{x}: %{z:.4g}<extra></extra>",
+            **{**scale, "colorbar": {**scale["colorbar"], "x": right}},
         )
         figure.add_trace(heat, row=1, col=column)
     figure.update_layout(bare_layout(460))

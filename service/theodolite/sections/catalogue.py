@@ -7,6 +7,7 @@ from typing import Any
 import plotly.graph_objects as go
 
 from theodolite.errors import FigureNotFoundError, ResultsNotFoundError
+from theodolite.figures.switches import add_depth_switch
 from theodolite.groups import GROUPS
 from theodolite.sections import basis, contributions, curves, gram, heads, separation, sphere, travel, weights, words
 from theodolite.sections.parts import Figure, Section
@@ -89,4 +90,9 @@ def draw_figure(run: Run, name: str) -> go.Figure:
         finished = finished_groups(run)
         known = ", ".join(figures) or f"figures of {', '.join(group for group in SECTIONS if group in finished)}"
         raise FigureNotFoundError(f"{run.id} has no figure {name!r}; it has {known}")
-    return figures[name].draw()
+    return drawn(run, figures[name])
+
+
+def drawn(run: Run, figure: Figure) -> go.Figure:
+    """Return a drawn figure of a run; one along depth has a switch between absolute and relative depth."""
+    return add_depth_switch(figure.draw(), run.record.model.n_layers)

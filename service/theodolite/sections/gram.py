@@ -8,7 +8,7 @@ import xarray as xr
 
 from theodolite.figures.curves import shown_sites
 from theodolite.figures.gram import blocks_figure, shape_figure
-from theodolite.figures.panels import layer_map
+from theodolite.figures.maps import layer_map
 from theodolite.query.first_tokens import set_labels
 from theodolite.sections.parts import (
     LARGEST,
@@ -82,7 +82,7 @@ def sections(run: Run) -> list[Section]:
 
 def _map(name: str, label: str, similarity: xr.DataArray) -> Figure:
     caption = f"debiased CKA between layers, {label}"
-    return Figure(f"gram.cka.{name}", caption, partial(layer_map, similarity, caption, (0, 1)))
+    return Figure(f"gram.cka.{name}", caption, partial(layer_map, similarity, caption))
 
 
 def _shape_facts(values: xr.Dataset, site: str, labels: Mapping[str, str]) -> Iterator[str]:

@@ -8,8 +8,10 @@ import numpy as np
 import plotly.graph_objects as go
 import xarray as xr
 
+from theodolite.figures.sinks import limit_axes
 from theodolite.figures.style import set_colours
 from theodolite.query.curves import INTERVALS, along_depth, has_values
+from theodolite.query.first_tokens import SINK
 from theodolite.sites import HALF_BLOCKS, depth_label
 from theodolite.store.result_reader import read_group
 from theodolite.store.runs import Run
@@ -114,10 +116,10 @@ def last_position(group: xr.Dataset) -> int:
 
 
 def colours_of(run: Run, group: xr.Dataset, count: str = "n_samples") -> dict[str, str]:
-    """Return the colour of each set that has prompts at the last position."""
-    counts = group[count].sel(position=last_position(group))
-    names = [str(name) for name in group["set"].values if int(counts.sel(set=name)) > 0]
-    return set_colours(names, read_group(run, "curves").attrs["contrasts"])
+    """Return the colour of each set that has prompts at the last position; it is the same in each group."""
+    counts, curves = group[count].sel(position=last_position(group)), read_group(run, "curves")
+    colours = set_colours(curves["set"].values.tolist(), curves.attrs["contrasts"])
+    return {str(name): colours[name] for name in group["set"].values.tolist() if int(counts.sel(set=name)) > 0}
 
 
 def prompt_counts(group: xr.Dataset, labels: Mapping[str, str]) -> str:
@@ -201,10 +203,15 @@ def _entering_variances(run: Run, position: int) -> xr.DataArray | None:
 
 
 def labelled(draw: Callable[[], go.Figure], labels: Mapping[str, str]) -> Callable[[], go.Figure]:
-    """Return a function that draws a figure with the label of each set, instead of its name, in the legend."""
+    """Return a function that draws a figure with the label of each set, instead of its name, in the legend.
+
+    Sets at their first token do not set the range of an axis that other sets share.
+    """
+    sinks = {name: label for name, label in labels.items() if label.endswith(SINK)}
 
     def draw_labelled() -> go.Figure:
         figure = draw()
+        limit_axes(figure, sinks)
         for trace in figure.data:
             name, comma, rest = (trace.name or "").partition(",")
             trace.update(name=f"{labels.get(name, name)}{comma}{rest}" if name else trace.name)

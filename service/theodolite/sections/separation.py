@@ -8,7 +8,7 @@ import xarray as xr
 
 from theodolite.figures.curves import shown_sites
 from theodolite.figures.directions import reliability_figure
-from theodolite.figures.panels import layer_map
+from theodolite.figures.maps import layer_map
 from theodolite.figures.separation import separation_figure
 from theodolite.groups.directions import RELIABLE
 from theodolite.groups.permutations import LEVEL
@@ -110,7 +110,7 @@ def _section(
                 partial(reliability_figure, directions, contrast, position, sites),
             ),
         ],
-        [_map(directions, contrast, site) for site in sites],
+        [_map(directions, tests, contrast, site) for site in sites],
         permutation_tables(null) if null is not None else [],
         notes=[
             *(BRACKETS, BAND, _NEAR_CHANCE),
@@ -132,11 +132,15 @@ def _same_token_notes(run: Run, contrast: str, position: int) -> list[str]:
     return same_token_notes(run, [sides[side] for side in SIDES], set_labels(run, position), position)
 
 
-def _map(directions: xr.Dataset, contrast: str, site: str) -> Figure:
+def _map(directions: xr.Dataset, tests: xr.Dataset | None, contrast: str, site: str) -> Figure:
     caption = f"cosine between directions, {site}"
-    cosines = directions["direction_cosine"].sel(contrast=contrast, site=site).isel(position=-1)
+    at = {"contrast": contrast, "site": site, "position": last_position(directions)}
+    cosines = directions["direction_cosine"].sel(at)
+    chance = tests["direction_cosine_null_mean"].sel(at) if tests is not None else None
     pale = is_unreliable(directions, contrast, site).tolist()
-    return Figure(f"separation.{contrast}.{site}", caption, partial(layer_map, cosines, caption, (-1, 1), pale))
+    return Figure(
+        f"separation.{contrast}.{site}", caption, partial(layer_map, cosines, caption, chance=chance, pale=pale)
+    )
 
 
 def _reliability_facts(directions: xr.Dataset) -> Iterator[str]:

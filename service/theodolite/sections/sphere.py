@@ -58,12 +58,12 @@ def sections(run: Run) -> list[Section]:
 def _maps(sphere: xr.Dataset) -> list[Figure]:
     """Return maps of the similarity of norm layers; none for older versions."""
     captions = {
-        "scale_correlation": ("correlation over features between the scales γ of two norm layers", (-1.0, 1.0)),
-        "ellipsoid_overlap": ("overlap of the ellipsoids of two norm layers", (0.0, 1.0)),
+        "scale_correlation": "correlation over features between the scales γ of two norm layers",
+        "ellipsoid_overlap": "overlap of the ellipsoids of two norm layers",
     }
     return [
-        Figure(f"sphere.{name}", caption, partial(pairs_of_norms_map, sphere[name], caption, limits))
-        for name, (caption, limits) in captions.items()
+        Figure(f"sphere.{name}", caption, partial(pairs_of_norms_map, sphere[name], caption))
+        for name, caption in captions.items()
         if name in sphere and np.isfinite(sphere[name]).any()
     ]
 

@@ -42,9 +42,9 @@ def sections(run: Run) -> list[Section]:
     curves = read_group(run, "curves")
     quantities = {"norm_mean": read_group(run, "moments")["norm_mean"]}
     quantities |= {name: curves[name] for name in ("variance_mean", "variance_max")}
-    for name in list(colours)[:1]:
+    for name, colour in list(colours.items())[:1]:
         caption = f"Growth along the residual stream with both fits, {labels[name]}"
-        draw = partial(growth_figure, growth, quantities, name, position)
+        draw = partial(growth_figure, growth, quantities, name, position, colour)
         figures.append(Figure(f"travel.growth.{name}", caption, draw))
     facts = [
         *step_facts(travel.sel(position=position), labels),

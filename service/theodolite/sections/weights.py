@@ -1,11 +1,12 @@
 """Directions of the residual stream that the weight matrices of different layers share."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 
 import numpy as np
 import xarray as xr
 
+from theodolite.figures.maps import scale_limits
 from theodolite.figures.weights import overlap_map
 from theodolite.sections.parts import Figure, Section, listed, number, percent
 from theodolite.store.result_reader import read_group
@@ -39,31 +40,49 @@ def sections(run: Run) -> list[Section]:
 def _maps(weights: xr.Dataset) -> Iterator[Figure]:
     """Yield a map of each overlap of the stored matrices, and of the folded ones where they differ."""
     for name, caption in _WRITTEN.items():
-        yield from _pair_of_maps(weights, f"written.{name}", caption, 1.0, "writing_overlap", writing_matrix=name)
-    highest = float(np.nanmax(weights["writer_reader_overlap"]))
-    for writer, reader in dict.fromkeys([*_PAIRS, *_leading_pairs(weights)]):
+        labels = {"writing_matrix": name}
+        limits = _limits(weights, "writing_overlap", [labels])
+        axes = (f"writer {_NAMES[name]}, layer",) * 2
+        yield from _pair_of_maps(weights, f"written.{name}", caption, axes, limits, "writing_overlap", **labels)
+    pairs = list(dict.fromkeys([*_PAIRS, *_leading_pairs(weights)]))
+    limits = _limits(weights, "writer_reader_overlap", [_labels(*pair) for pair in pairs])
+    for writer, reader in pairs:
         name = f"read.{reader}" if writer == "down" else f"read.{writer}.{reader}"
         caption = f"overlap of {_NAMES[writer]} with {_NAMES[reader]} of later layers"
-        labels = {"writing_matrix": writer, "reading_matrix": reader}
-        yield from _pair_of_maps(weights, name, caption, highest, "writer_reader_overlap", **labels)
+        axes = (f"writer {_NAMES[writer]}, layer", f"reader {_NAMES[reader]}, layer")
+        labels = _labels(writer, reader)
+        yield from _pair_of_maps(weights, name, caption, axes, limits, "writer_reader_overlap", **labels)
+
+
+def _labels(writer: str, reader: str) -> dict[str, str]:
+    return {"writing_matrix": writer, "reading_matrix": reader}
+
+
+def _limits(weights: xr.Dataset, overlap: str, labels: Sequence[Mapping[str, str]]) -> tuple[float, float]:
+    """Return one scale for an overlap of the stored and the folded matrices with these labels."""
+    return scale_limits(*(weights[f"{form}{overlap}"].sel(one).values for form in ("", "folded_") for one in labels))
 
 
 def _pair_of_maps(
-    weights: xr.Dataset, name: str, caption: str, highest: float, overlap: str, **labels: str
+    weights: xr.Dataset,
+    name: str,
+    caption: str,
+    axes: tuple[str, str],
+    limits: tuple[float, float],
+    overlap: str,
+    **labels: str,
 ) -> Iterator[Figure]:
     stored, folded = (weights[prefix + overlap].sel(labels) for prefix in ("", "folded_"))
-    yield _map(name, caption, stored, highest)
+    nulls = [weights[f"{prefix}{overlap}_null"].sel(labels) for prefix in ("", "folded_")]
+    yield Figure(f"weights.{name}", caption, partial(overlap_map, stored, caption, axes, limits, nulls[0]))
     if _differ(stored, folded):
-        yield _map(f"{name}.folded", f"{caption}, norms folded", folded, highest)
+        text = f"{caption}, norms folded"
+        yield Figure(f"weights.{name}.folded", text, partial(overlap_map, folded, text, axes, limits, nulls[1]))
 
 
 def _differ(stored: xr.DataArray, folded: xr.DataArray) -> bool:
     """Return whether norms change an overlap; an older version did not store the folded one."""
     return bool(np.isfinite(folded).any()) and not np.array_equal(stored, folded, equal_nan=True)
-
-
-def _map(name: str, caption: str, values: xr.DataArray, highest: float) -> Figure:
-    return Figure(f"weights.{name}", caption, partial(overlap_map, values, caption, highest))
 
 
 def _facts(weights: xr.Dataset) -> Iterator[str]:

@@ -5,7 +5,8 @@ import pytest
 import xarray as xr
 
 from theodolite.figures.heads import head_map
-from theodolite.figures.panels import Line, Panel, layer_map, panels_figure
+from theodolite.figures.maps import layer_map
+from theodolite.figures.panels import Line, Panel, panels_figure
 from theodolite.figures.style import logarithmic_axis
 
 
@@ -39,6 +40,6 @@ def test_maps_side_by_side_are_of_one_width_whatever_their_scales_say():
     layers = np.arange(3)
     values = xr.DataArray(np.eye(3), {"layer": layers, "layer_other": layers}, ["layer", "layer_other"])
     heads = xr.DataArray(np.full((3, 2), 1234.5), {"layer": layers, "head": [0, 1]}, ["layer", "head"])
-    margins = [figure.layout.margin for figure in (layer_map(values, "one", (0, 1)), head_map(heads, "other"))]
+    margins = [figure.layout.margin for figure in (layer_map(values, "one"), head_map(heads, "other"))]
     assert margins[0] == margins[1]
     assert margins[0].autoexpand is False

@@ -251,7 +251,7 @@ def test_the_figure_has_points_and_both_fits_at_both_sites(columns):
     growth = table() if columns is None else table()[columns]
     values = np.exp(np.arange(10.0)).reshape(1, 2, 1, 5)
     labels = {"set": ["bad"], "site": ["resid_pre", "resid_mid"], "position": [-1], "layer": range(5)}
-    figure = growth_figure(growth, {"variance_mean": xr.DataArray(values, labels, list(labels))}, "bad", -1)
+    figure = growth_figure(growth, {"variance_mean": xr.DataArray(values, labels, list(labels))}, "bad", -1, "#d9622b")
     names = [f"{line}, {site}" for site in ("pre", "mid") for line in ("measured", "exponential", "power law")]
     assert [trace.name for trace in figure.data] == names
     origin = "-2.5" if columns is None else "0.0"

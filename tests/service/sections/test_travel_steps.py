@@ -210,7 +210,7 @@ def test_the_section_explains_tests_and_right_angles(tmp_path, monkeypatch):
 def test_cosines_have_a_line_at_zero(tmp_path):
     group = read_group(finished_run(tmp_path, {"travel": RAW | CENTRED}), "travel")
     figure = cosines_figure(group, -1, {"harmful": "#000000"})
-    zero = [trace for trace in figure.data if trace.name == "0"]
+    zero = [trace for trace in figure.data if trace.name == "random directions: 0"]
     assert len(zero) == 2
     assert all(set(trace.y) == {0.0} for trace in zero)
     assert [axis.title.text for axis in figure.select_yaxes()] == [

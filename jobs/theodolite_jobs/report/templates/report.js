@@ -24,8 +24,11 @@ function draw(figure, colours) {
   const isFirst = !figure.isDrawn;
   figure.isDrawn = true;
   const options = { responsive: true, displaylogo: false, displayModeBar: narrow.matches ? false : "hover" };
-  Plotly.react(figure.node, figure.data, layout, options);
-  if (isFirst) figure.whenDrawn?.();
+  Plotly.react(figure.node, onAxes(figure), layout, options);
+  if (!isFirst) return;
+  const controls = switchesOf(figure, () => draw(figure));
+  if (controls.length) figure.node.before(element("div.axes", controls));
+  figure.whenDrawn?.();
 }
 
 const drawn = () => figures.filter((figure) => figure.isDrawn);

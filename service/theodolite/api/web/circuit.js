@@ -38,7 +38,7 @@ export function spectrum(values) {
   return {
     data: [
       line(values, "singular value", "#8a63d2", "solid", "y"),
-      line(values.map((value) => (sum += value) / total), "cumulative share of the sum", "#3b82c4", "dash", "y2"),
+      line(values.map((value) => (sum += value) / total), "cumulative share of the sum", "#b8860b", "dash", "y2"),
     ],
     layout: {
       height: 280,

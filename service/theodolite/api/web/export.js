@@ -1,7 +1,7 @@
 // Exports a figure: its numbers as CSV, or the figure as a picture.
 
 import { element } from "./elements.js";
-import { onPage, PRINT } from "./paper.js";
+import { onAxes, onPage, PRINT } from "./paper.js";
 
 const COLUMNS = ["trace", "x", "y", "z", "label"];
 
@@ -30,7 +30,7 @@ export function downloadFile(name, blob) {
 export function downloadPicture(Plotly, figure, name, width) {
   const layout = { ...onPage(figure, width, PRINT), paper_bgcolor: PRINT.card };
   const { height } = layout;
-  return Plotly.downloadImage({ data: figure.data, layout }, { format: "svg", filename: name, width, height });
+  return Plotly.downloadImage({ data: onAxes(figure), layout }, { format: "svg", filename: name, width, height });
 }
 
 function rowsOf(trace, name) {

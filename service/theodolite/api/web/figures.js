@@ -2,7 +2,8 @@
 
 import { element, problem } from "./elements.js";
 import { csvOf, download, downloadPicture } from "./export.js";
-import { onPage, watchPaper } from "./paper.js";
+import { onAxes, onPage, watchPaper } from "./paper.js";
+import { switchesOf } from "./switches.js";
 
 const shown = new Set();
 let library = null;
@@ -43,12 +44,14 @@ export class Frame {
     this.plot = element("div.plot", { role: "img", "aria-label": caption });
     this.plot.style.minHeight = `${height}px`;
     this.message = element("div.message");
+    this.switches = element("div.axes");
     this.data = element("button", { type: "button", onclick: () => this.downloadData() }, "Data");
     this.picture = element("button", { type: "button", onclick: () => this.downloadFigure() }, "Picture");
     this.nameButtons(caption);
     this.node = element("figure",
       element("figcaption", this.caption, element("span.takes", this.data, this.picture)),
       this.message,
+      this.switches,
       this.plot,
     );
     this.enableButtons(false);
@@ -74,6 +77,7 @@ export class Frame {
       if (signal.aborted) return;
       this.Plotly = Plotly;
       this.figure = figure;
+      this.switches.replaceChildren(...switchesOf(figure, () => this.draw()));
       await this.draw();
     } catch (error) {
       if (signal.aborted) return;
@@ -99,7 +103,7 @@ export class Frame {
     }
     this.showMessage();
     const config = { responsive: true, displayModeBar: false, showTips: false };
-    await this.Plotly.react(this.plot, this.figure.data, this.layout(), config);
+    await this.Plotly.react(this.plot, onAxes(this.figure), this.layout(), config);
     this.plot.style.minHeight = "";
     this.drawn?.();
   }
@@ -161,6 +165,7 @@ export class Frame {
     shown.delete(this);
     if (this.plot.classList.contains("js-plotly-plot")) this.Plotly.purge(this.plot);
     this.figure = null;
+    this.switches.replaceChildren();
     this.enableButtons(false);
   }
 }

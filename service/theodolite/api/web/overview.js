@@ -5,6 +5,7 @@ import { cards, element, fill, table } from "./elements.js";
 import { Frame } from "./figures.js";
 import { drawnFrame, readSections, withLinks } from "./sections.js";
 import { ask, ofRun, readGroups } from "./service.js";
+import { showAbsoluteDepth } from "./switches.js";
 
 const MANY_POSITIONS = 9;
 
@@ -93,6 +94,7 @@ function firstFigure(run, signal) {
       facts.textContent = milestoneText(milestones[0]);
       Object.assign(figure.layout, { height: 340, showlegend: false });
       figure.layout.margin.t = 12;
+      showAbsoluteDepth(figure);
       return figure;
     });
     const curves = addressOf(["runs", run.run_id, "curves"], { contrast });

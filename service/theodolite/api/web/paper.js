@@ -39,6 +39,15 @@ function onPaper(layout, colours) {
   return made;
 }
 
+/** Return a figure's traces; a logarithmic axis has no zero, so a line has a gap there instead of a fall to the edge. */
+export function onAxes(figure) {
+  return figure.data.map((trace) => {
+    const axis = figure.layout[(trace.yaxis ?? "y").replace("y", "yaxis")];
+    if (axis?.type !== "log" || trace.fill || !Array.isArray(trace.y)) return trace;
+    return { ...trace, y: trace.y.map((value) => (value > 0 ? value : null)) };
+  });
+}
+
 /** Return a figure's layout, with margins, ticks and legends fitted to a width; by default in the page's colours. */
 export function onPage(figure, width, colours = pageColours()) {
   return fitted(onPaper(figure.layout, colours), figure.data, width);
@@ -90,6 +99,11 @@ function spaceLegends(layout, data, room) {
   let [above, grown, free] = [1, 0, t];
   for (const [index, panel] of panels.entries()) {
     const [bottom, top] = panel.domain;
+    const beside = panels.slice(0, index).find((one) => one.domain[1] === top);
+    if (beside) {
+      Object.assign(panel, { top: beside.top, bottom: beside.top + (top - bottom) * before });
+      continue;
+    }
     if (index) free = (above - top) * before;
     panel.legend = legends.find((name) => Math.abs(layout[name].y - top) < 0.03);
     const missing = Math.max(0, heightOf(panel.legend, layout, data, room) - free);
