@@ -66,6 +66,21 @@ def test_figures_are_drawn_when_they_are_seen(report, browser, noise):
     assert noise == []
 
 
+def test_switches_change_the_axes_of_a_figure(report, browser, noise):
+    figure = "document.querySelector('[data-figure^=curves]')._fullLayout"
+    with opened(browser, noise, viewport=TALL) as page:
+        page.goto(f"file://{report}")
+        expect(page.locator(DRAWN)).to_have_count(page.locator("[data-figure]").count())
+        controls = page.locator(".axes").first
+        before = page.evaluate(f"{figure}.yaxis2.type")
+        box = controls.get_by_label("mean variance")
+        box.set_checked(not box.is_checked())
+        page.wait_for_function(f"type => {figure}.yaxis2.type !== type", arg=before)
+        controls.get_by_label("relative depth").check()
+        page.wait_for_function(f"{figure}.xaxis3.title.text.startsWith('relative depth')")
+    assert noise == []
+
+
 def test_paper_has_all_figures(report, browser, noise):
     with opened(browser, noise, viewport={"width": 1280, "height": 300}) as page:
         page.goto(f"file://{report}")

@@ -53,7 +53,7 @@ def comparison_figure(frame: pd.DataFrame) -> go.Figure:
     figure.update_layout(**bare_layout(520), hovermode="closest", legend=legend_above(1))
     figure.update_xaxes(title=RELATIVE_DEPTH, range=[-0.01, 1.01], dtick=0.1)
     figure.update_yaxes(title=statistic.replace("_", " "), exponentformat="power")
-    if (frame["value"].dropna() > 0).all():
+    if "variance" in statistic or "norm" in statistic:
         add_logarithmic_switch(figure, "yaxis", statistic.replace("_", " "), frame["value"])
     _add_depth_switch(figure, frame)
     return figure

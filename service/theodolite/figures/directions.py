@@ -30,5 +30,5 @@ def reliability_figure(directions: xr.Dataset, contrast: str, position: int, sit
             curve, name = along_depth(selected[statistic].sel(site=[site])), statistic.replace("_", " ")
             lines.append(Line(f"{name}, {short_site(site)}", curve["depth"], curve, colour, DASHES[Site(site)], n=n))
     axis = along_depth(selected["reliability"])
-    least = Reference(RELIABLE, f"smallest reliability of a direction that is used: {RELIABLE}")
+    least = Reference(RELIABLE, f"smallest used reliability: {RELIABLE}")
     return panels_figure([Panel("cosine, share", lines, [least])], **depth_axis(axis))

@@ -51,8 +51,8 @@ def _gaussian_lines(selected: xr.Dataset, site: str, colours: Mapping[str, str])
         )
         if np.isfinite(mean).any():
             title = f"{set_name}, Gaussian with the same covariance"
-            ends = {"low": mean - sd, "high": mean + sd, "band": "± sd"}
-            yield Line(title, mean["depth"], mean, colour, "dash", **ends, markers=False)
+            low, high = mean - sd, mean + sd
+            yield Line(title, mean["depth"], mean, colour, "dash", low, high, markers=False, band="± sd")
 
 
 def blocks_figure(gram: xr.Dataset, position: int, colours: Mapping[str, str]) -> go.Figure:

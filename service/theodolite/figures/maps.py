@@ -82,7 +82,7 @@ def scale_limits(*maps: NDArray[np.float64]) -> tuple[float, float]:
 
     The diagonal compares each place with itself. If the other values have both signs, zero is the middle of the scale.
     """
-    others = np.concatenate([values[~np.eye(*values.shape, dtype=bool)] for values in maps])
+    others = np.concatenate([values[np.eye(*values.shape) == 0] for values in maps])
     others = others[np.isfinite(others)]
     if not len(others):
         return (0.0, 1.0)
@@ -107,11 +107,12 @@ def scale_of(values: NDArray[np.float64], limits: tuple[float, float] | None = N
 
 def _round_between(low: float, high: float) -> list[float]:
     """Return about three round numbers between the ends of a scale, not close to them."""
-    rough = (high - low) / 4
-    power = 10.0 ** np.floor(np.log10(rough))
-    step = power * next(factor for factor in (1, 2, 5, 10) if factor * power >= rough)
+    largest = (high - low) / 3
+    power = 10.0 ** float(np.floor(np.log10(largest)))
+    step = power * max(factor for factor in (1, 2, 5) if factor * power <= largest)
     room = (high - low) / 12
-    return (step * np.arange(np.ceil((low + room) / step), np.floor((high - room) / step) + 1)).tolist()
+    first, last = int(np.ceil((low + room) / step)), int(np.floor((high - room) / step))
+    return [step * multiple for multiple in range(first, last + 1)]
 
 
 def veil(covered: NDArray[np.bool_], x: Sequence[Any], y: Sequence[Any]) -> list[go.Heatmap]:

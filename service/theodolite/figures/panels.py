@@ -115,12 +115,12 @@ def hover_texts(low: ArrayLike | None, high: ArrayLike | None, band: str = INTER
     if low is None or high is None:
         return None
     ends = zip(np.asarray(low, dtype=np.float64), np.asarray(high, dtype=np.float64), strict=True)
-    return [f", {band} [{one:.4g}, {other:.4g}]" if np.isfinite(one + other) else "" for one, other in ends]
+    return [f", {band} [{one:.5g}, {other:.5g}]" if np.isfinite(one + other) else "" for one, other in ends]
 
 
 def hover_template(name: str, n: str = "", *, has_band: bool = False) -> str:
     """Return the hover label of a curve: depth (`customdata`), value, interval (`text`), n, and the curve's name."""
-    return f"%{{customdata}}: %{{y:.4g}}{'%{text}' if has_band else ''}{f', {n}' if n else ''}<extra>{name}</extra>"
+    return f"%{{customdata}}: %{{y:.5g}}{'%{text}' if has_band else ''}{f', {n}' if n else ''}<extra>{name}</extra>"
 
 
 def legend_above(top: float) -> dict[str, Any]:

@@ -1,6 +1,7 @@
 """Norm layers: the norms of their inputs, and the ellipsoids on which their outputs lie."""
 
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 import plotly.graph_objects as go
@@ -83,7 +84,7 @@ def pairs_of_norms_map(values: xr.DataArray, title: str) -> go.Figure:
     """
     labels = values["norm"].values.tolist()
     pairs = [[f"{one} and {other}" for other in labels] for one in labels]
-    hover = {"customdata": pairs, "hovertemplate": "%{customdata}: %{z:.3f}"}
+    hover: dict[str, Any] = {"customdata": pairs, "hovertemplate": "%{customdata}: %{z:.3f}"}
     figure = pair_map(values.values, title, axes=("block of the norm layer",) * 2, **hover)
     shown = _ticks(labels)
     ticks = {"tickvals": shown, "ticktext": [labels[index].partition(".")[0] for index in shown]}

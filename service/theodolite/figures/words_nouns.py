@@ -1,15 +1,16 @@
-"""Nouns through attention heads: a map of all heads, the heads that find a noun itself, and the scores of one head."""
+"""Nouns through attention heads: a map of all heads, the heads that find a noun itself, and maps of pairs of nouns."""
+
+from typing import Any
 
 import numpy as np
 import pandas as pd
 import plotly.graph_objects as go
 import xarray as xr
-from plotly.subplots import make_subplots
 
 from theodolite.figures.heads import head_map
-from theodolite.figures.maps import scale_of
+from theodolite.figures.maps import pair_map
 from theodolite.figures.panels import Line, Panel, panels_figure
-from theodolite.figures.style import MAIN, PLAIN, SECOND, bare_layout
+from theodolite.figures.style import MAIN, PLAIN, SECOND
 
 MARK = "#111111"
 
@@ -51,29 +52,24 @@ def subject_figure(words: xr.Dataset, chance: float) -> go.Figure:
     return panels_figure(panels, x_title="layer", ticks={})
 
 
-def scores_figure(scores: pd.DataFrame) -> go.Figure:
-    """Return two maps of pairs of nouns, query upwards and key to the right: similarities, then scores of one head.
+def pairs_of_nouns_map(scores: pd.DataFrame, column: str, title: str) -> go.Figure:
+    """Return a map of a number of each pair of nouns: query downwards, key to the right.
 
     Args:
         scores: rows of the table `noun_scores` for some nouns.
+        column: column of the table.
+        title: name of the number, above the map.
     """
-    titles = {"similarity": "before: similarity ê·ê", "score": "after: score of the head"}
-    figure = make_subplots(rows=1, cols=2, horizontal_spacing=0.2, subplot_titles=list(titles.values()))
-    for column, (value, right) in enumerate(zip(titles, (0.4, 1.0), strict=True), start=1):
-        table = scores.pivot(index="noun_id", columns="key_id", values=value)
-        names = dict(zip(scores["noun_id"], scores["noun"].str.strip(), strict=True))
-        shown = [names[token] for token in table.index], [names[token] for token in table.columns]
-        numbers = table.to_numpy(dtype=np.float64)
-        scale = scale_of(numbers)
-        heat = go.Heatmap(
-            z=numbers.tolist(),
-            x=shown[1],
-            y=shown[0],
-            hovertemplate="query %{y}, key %{x}: %{z:.4g}<extra></extra>",
-            **{**scale, "colorbar": {**scale["colorbar"], "x": right}},
-        )
-        figure.add_trace(heat, row=1, col=column)
-    figure.update_layout(bare_layout(460))
-    figure.update_xaxes(tickangle=-60, showgrid=False)
-    figure.update_yaxes(showgrid=False, autorange="reversed")
+    table = scores.pivot(index="noun_id", columns="key_id", values=column)
+    names = dict(zip(scores["noun_id"], scores["noun"].str.strip(), strict=True))
+    labels: dict[str, Any] = {
+        "x": [names[token] for token in table.columns],
+        "y": [names[token] for token in table.index],
+    }
+    hover = "query %{y}, key %{x}: %{z:.4g}"
+    values = table.to_numpy(dtype=np.float64)
+    figure = pair_map(values, title, axes=("query", "key"), hovertemplate=hover, **labels)
+    figure.update_layout(margin={"l": 82, "b": 82})
+    figure.update_xaxes(tickangle=-60)
+    figure.update_yaxes(autorange="reversed")
     return figure

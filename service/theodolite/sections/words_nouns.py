@@ -8,7 +8,7 @@ import pandas as pd
 import xarray as xr
 from numpy.typing import NDArray
 
-from theodolite.figures.words_nouns import relatedness_map, scores_figure, subject_figure
+from theodolite.figures.words_nouns import pairs_of_nouns_map, relatedness_map, subject_figure
 from theodolite.groups.permutations import LEVEL
 from theodolite.query.heads import head_name
 from theodolite.query.words import read_words
@@ -47,10 +47,10 @@ def noun_sections(run: Run, words: xr.Dataset) -> list[Section]:
     some = scores[scores["noun_id"].isin(first) & scores["key_id"].isin(first)]
     z = "z of the relatedness against permuted nouns"
     subjects = "Share of nouns that have a spelling of themselves among the keys with the largest scores"
-    pairs = (
-        f"Similarities and scores of the first {len(first)} nouns in {head_name(layer, head)}, the head with the "
-        "largest z against permuted nouns"
-    )
+    pairs = {
+        "similarity": f"similarity ê·ê of the first {len(first)} nouns, before the head",
+        "score": f"scores of these nouns in {head_name(layer, head)}, the head with the largest z",
+    }
     facts = [*_relatedness_facts(words, n), *_subject_facts(run, words, n, chance), *_offset_facts(run, words, nouns)]
     dropped = texts_of(words.attrs["nouns_dropped"])
     notes = [f"left out, because no spelling is a single token: {', '.join(dropped)}"] if dropped else []
@@ -58,11 +58,16 @@ def noun_sections(run: Run, words: xr.Dataset) -> list[Section]:
         Section(
             f"Words: embeddings of {n} nouns through {words['relatedness'].size} attention heads",
             facts,
+            [Figure("words.nouns.subjects", subjects, partial(subject_figure, words, chance))],
             [
-                Figure("words.nouns.subjects", subjects, partial(subject_figure, words, chance)),
-                Figure("words.nouns.scores", pairs, partial(scores_figure, some)),
+                Figure(
+                    "words.nouns.relatedness", z, partial(relatedness_map, words["relatedness_z"], _passed(words), z)
+                ),
+                *(
+                    Figure(f"words.nouns.{column}", caption, partial(pairs_of_nouns_map, some, column, caption))
+                    for column, caption in pairs.items()
+                ),
             ],
-            [Figure("words.nouns.relatedness", z, partial(relatedness_map, words["relatedness_z"], _passed(words), z))],
             [_keys_and_values(run, layer, head, first), _layer_sums(run, words, first)],
             notes,
             _HOW_TO_READ,

@@ -18,7 +18,7 @@ def figure_of(*panels, x_title="layer", ticks=None):
 def test_a_hover_label_states_depth_value_interval_and_n():
     line = Line("harmful", [0, 1], [0.5, 0.6], "#d9622b", low=[0.4, np.nan], high=[0.6, np.nan], n="n = 12")
     *_, curve = figure_of(Panel("AUROC", [line])).data
-    assert curve.hovertemplate == "%{customdata}: %{y:.4g}%{text}, n = 12<extra>harmful</extra>"
+    assert curve.hovertemplate == "%{customdata}: %{y:.5g}%{text}, n = 12<extra>harmful</extra>"
     assert list(curve.customdata) == ["layer 0", "layer 1"]
     assert list(curve.text) == [", 95 % interval [0.4, 0.6]", ""]
 

@@ -70,9 +70,26 @@ function fitted(layout, data, width) {
     made.height = Math.min(made.height, width); // a scene in three dimensions is square
   }
   const room = width - made.margin.l - made.margin.r - 10;
+  wrapTitle(made, width);
   thinTicks(made, room);
   spaceLegends(made, data, room);
   return made;
+}
+
+/** Break the title above a map if it is wider than the figure. */
+function wrapTitle(layout, width) {
+  const { text, font } = layout.title ?? {};
+  if (!text || widthOf(text, { ...layout.font, ...font }) <= width) return;
+  const lines = [""];
+  for (const word of text.split(" ")) {
+    const longer = `${lines.at(-1)} ${word}`.trim();
+    if (widthOf(longer, { ...layout.font, ...font }) <= width) lines[lines.length - 1] = longer;
+    else lines.push(word);
+  }
+  layout.title.text = lines.join("<br>");
+  const added = 1.3 * font.size * (lines.length - 1);
+  layout.margin.t += added;
+  layout.height += added;
 }
 
 /** Leave out text ticks that would overlap. */
