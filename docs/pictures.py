@@ -14,7 +14,7 @@ from typing import Literal
 from playwright.sync_api import Browser, Page, ViewportSize, expect, sync_playwright
 
 from theodolite.query.runs import summaries
-from theodolite.run_reader import open_run
+from theodolite.store_reader import open_run
 
 FOLDER = Path(__file__).with_name("pictures")
 WIDE, PHONE = ViewportSize(width=1280, height=860), ViewportSize(width=400, height=860)
@@ -31,6 +31,8 @@ PICTURES = {
     "separation": ("/separation", WIDE, "dark", "figure"),
     "heads": ("/heads?circuit=vo&layer=27&head=2", WIDE, "light", "figure"),
     "words": ("/words", WIDE, "dark", "figure"),
+    "tables": ("/tables?table=head_tokens&where=token~king&order=-score", WIDE, "light", None),
+    "tables-phone": ("/tables?table=growth", PHONE, "dark", None),
     "phone": ("", PHONE, "light", None),
 }
 """The tab of the run, the size of the window, the colours, and what to scroll to, for each picture."""
@@ -69,6 +71,7 @@ def main() -> None:
             take(browser, f"{address}/#/runs/{demos[0]}{view}", FOLDER / f"{name}.png", *options)
         comparison = f"{address}/#/compare?run={demos[0]}&statistic=auroc"
         take(browser, comparison, FOLDER / "compare.png", WIDE, "light", None)
+        take(browser, f"{address}/#/runs", FOLDER / "runs.png", WIDE, "light", None)
         take_figures(browser, store, f"{address}/#/runs/{demos[0]}", demos[0])
         browser.close()
 
