@@ -91,7 +91,7 @@ def test_arrow_keys_go_through_the_tabs_and_leave_no_step_for_back(page, address
         expect(page.locator("[role=tab]:focus")).to_have_attribute("data-tab", name)
         expect(page.locator("[role=tab]:focus")).to_have_attribute("aria-selected", "true")
     settle(page)
-    assert hash_of(page) == "#/runs/tiny-0/travel"
+    assert hash_of(page) == "#/runs/tiny-0/tables"
     page.go_back()
     assert hash_of(page) == "#/compare"
     settle(page)
