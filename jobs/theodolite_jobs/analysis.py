@@ -12,7 +12,7 @@ from theodolite.groups import GROUPS
 from theodolite.metrics import timed
 from theodolite.settings import Settings
 from theodolite.spec import SurveySpec
-from theodolite.store.manifest import finished_groups, listed_checksums, refuse_changed_captured
+from theodolite.store.manifest import drop_outdated, finished_groups, listed_checksums, refuse_changed_captured
 from theodolite.store.result_reader import damaged_groups
 from theodolite.store.result_writer import build_group, drop_claims, remove_groups, restore_root, write_groups
 from theodolite.store.runs import Run
@@ -114,13 +114,28 @@ def _analyse(run: Run, spec: SurveySpec, source: ModelSource | None, settings: S
 def compute_groups(context: Context, requested: Sequence[str]) -> tuple[list[str], dict[str, ModelError]]:
     """Compute and write the requested groups that are missing or outdated.
 
-    From the first computation until the end, COMPLETE stores the request.
+    From the first computation until the end, COMPLETE stores the request. Another driver that writes COMPLETE at the
+    same moment can remove a group that this one has just listed. The second round computes such a group again; if
+    COMPLETE still lacks it then, it stays requested.
 
     Returns:
         The names of the computed groups, and the errors of the failed groups by name.
     """
     computed: list[str] = []
     failed: dict[str, ModelError] = {}
+    for _ in range(2):
+        computed += (of_this_round := _compute_missing(context, requested, failed))
+        if not of_this_round:
+            break
+    lost = _stale(context, [name for name in requested if name not in failed], {})
+    unsupported = {name for name, error in failed.items() if isinstance(error, UnsupportedModelError)}
+    close_request(context.run, set(requested) - failed.keys() - lost.keys(), unsupported)
+    return list(dict.fromkeys(computed)), failed
+
+
+def _compute_missing(context: Context, requested: Sequence[str], failed: dict[str, ModelError]) -> list[str]:
+    """Compute and write the missing or outdated groups once; return their names, and add to `failed`."""
+    computed: list[str] = []
     has_request, is_open = stored_request(context.run) is not None, False
     # The groups that share the passes over the activations are computed together, then each other group alone.
     shared = [name for name in requested if GROUPS[name].uses_passes]
@@ -138,9 +153,7 @@ def compute_groups(context: Context, requested: Sequence[str]) -> tuple[list[str
             failed |= dict.fromkeys(context.stale, error)
         else:
             computed += context.stale
-    unsupported = {name for name, error in failed.items() if isinstance(error, UnsupportedModelError)}
-    close_request(context.run, set(requested) - failed.keys(), unsupported)
-    return computed, failed
+    return computed
 
 
 def _open_request(context: Context, requested: Sequence[str]) -> None:
@@ -190,6 +203,8 @@ def _compute(context: Context) -> None:
     datasets: dict[str, xr.Dataset] = {}
     tables: dict[str, bytes] = {}
     layers: dict[str, str] = {}
+    if "directions" in context.stale:  # the stored `heads` must not rest on other directions than those of the run
+        drop_outdated(context.run, {"heads": _digests(context, requested_spec(context.run))["heads"]})
     shares_passes = any(GROUPS[name].uses_passes for name in context.stale)
     with context.tasks() if shares_passes else nullcontext():
         for name, digest in context.stale.items():
@@ -201,6 +216,7 @@ def _compute(context: Context) -> None:
             layers |= result.layers
             if name in GROUPS[name].tables:
                 tables[name] = encode_table(flat_table(dataset))
+    vars(context).pop("collected", None)  # frees memory, and a second round may collect for other groups
     write_groups(context.run, datasets, tables, context.stale, layers)
 
 

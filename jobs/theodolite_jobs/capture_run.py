@@ -12,7 +12,7 @@ from theodolite.metrics import CaptureMetrics
 from theodolite.settings import Settings
 from theodolite.store.commits import committed_indices, drop_pending, recover
 from theodolite.store.layout import COMPLETE, RUN_RECORD, tokens_key
-from theodolite.store.manifest import finished_groups, listed_checksums, refuse_changed_captured, write_complete
+from theodolite.store.manifest import list_groups, listed_checksums, refuse_changed_captured
 from theodolite.store.objects import get, get_all, open_location, sweep_staged
 from theodolite.store.prompts import decode_tokens, encode_tokens
 from theodolite.store.records import decode_record, record_key
@@ -64,7 +64,7 @@ def capture_run(prepared: Prepared, settings: Settings, console: Console) -> Run
     if work or not listed:
         checksums = finish_capture(run, prepared)
         if not checksums.items() <= listed_checksums(run).items():  # another driver may have finished the run
-            write_complete(run, finished_groups(run), checksums)
+            list_groups(run, {}, checksums)
     return run
 
 

@@ -12,8 +12,8 @@ from theodolite.errors import ModelError, SpecError, StoreVersionError, Unsuppor
 from theodolite.query.runs import run_state, spec_of_results
 from theodolite.query.verification import verify
 from theodolite.store.checksums import unseal
-from theodolite.store.manifest import finished_groups, unfinished_request
-from theodolite.store.result_writer import drop_groups, remove_groups
+from theodolite.store.manifest import drop_groups, finished_groups, unfinished_request
+from theodolite.store.result_writer import remove_groups
 from theodolite_jobs.progress import Console
 from theodolite_jobs.repair.run import repair
 from theodolite_jobs.requested import requested_spec

@@ -32,7 +32,7 @@ from theodolite_jobs.survey import capture, survey
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("without_figures")]
 
 
-@pytest.mark.parametrize("step", ["describe", "capture_shards", "finish_capture", "write_complete"])
+@pytest.mark.parametrize("step", ["describe", "capture_shards", "finish_capture", "list_groups"])
 @pytest.mark.parametrize(
     "key",
     ["shards/harmful/00001.json", "prompts/harmful.tokens.parquet", "activations.zarr/harmful/resid_pre/c/1/0/0/0"],

@@ -11,9 +11,11 @@ from support.stored import read_table, store_run
 
 from theodolite.errors import ResultsNotFoundError, RunDamagedError
 from theodolite.groups import GROUPS
-from theodolite.query.runs import summaries
+from theodolite.query.runs import run_state, summaries
 from theodolite.query.verification import verify
-from theodolite.store.manifest import finished_groups, forget
+from theodolite.store.layout import COMPLETE
+from theodolite.store.manifest import drop_outdated, finished_groups, forget, list_groups, unfinished_groups
+from theodolite.store.objects import get, put
 from theodolite.store.result_reader import read_contrasts, read_group
 
 
@@ -69,6 +71,48 @@ def test_a_group_counts_only_once_everything_of_it_is_written(tmp_path, monkeypa
         with pytest.raises(KeyboardInterrupt):
             analyse(run, PAIRED, None, silent)
     assert finished_groups(run) == {}
+
+
+class OtherDriver:
+    """A driver that writes COMPLETE, with the groups it read before, each time this one has just listed some."""
+
+    def __init__(self, monkeypatch, times):
+        self.times = times
+        monkeypatch.setattr("theodolite.store.result_writer.list_groups", self.list_groups)
+
+    def list_groups(self, run, *listed):
+        before = get(run.location, COMPLETE)
+        list_groups(run, *listed)
+        if self.times:
+            put(run.location, COMPLETE, before)
+            self.times -= 1
+
+
+def test_a_group_that_another_driver_removed_from_complete_is_computed_again(tmp_path, monkeypatch):
+    run = store_run(tmp_path, {"bad": draw(5), "good": draw(5, seed=1)}, contrasts=PAIRED)
+    OtherDriver(monkeypatch, times=1)
+    assert analyse(run, PAIRED, None, silent) == ["moments", "curves", "directions"]
+    assert set(finished_groups(run)) == {"moments", "curves", "directions"}
+    assert run_state(run) == "complete"
+
+
+def test_a_run_whose_groups_another_driver_removed_does_not_look_complete(tmp_path, monkeypatch):
+    run = store_run(tmp_path, {"bad": draw(5), "good": draw(5, seed=1)}, contrasts=PAIRED)
+    OtherDriver(monkeypatch, times=2)
+    analyse(run, PAIRED, None, silent)
+    assert finished_groups(run) == {}
+    assert set(unfinished_groups(run)) == {"moments", "curves", "directions"}
+    analyse(run, PAIRED, None, silent)
+    assert run_state(run) == "complete"
+
+
+def test_a_group_that_another_driver_listed_meanwhile_stays_listed(tmp_path):
+    run = analysed(tmp_path, {"bad": draw(5), "good": draw(5, seed=1)}, PAIRED)
+    finished = finished_groups(run)
+    drop_outdated(run, {"curves": finished["curves"]})
+    assert finished_groups(run) == finished
+    drop_outdated(run, {"curves": "another digest"})
+    assert finished_groups(run) == {name: digest for name, digest in finished.items() if name != "curves"}
 
 
 @pytest.mark.slow

@@ -18,7 +18,7 @@ from theodolite.store.checksums import sha256
 from theodolite.store.commits import commit_shard, new_attempt
 from theodolite.store.descriptions import encode_descriptions
 from theodolite.store.layout import prompts_key, tokens_key
-from theodolite.store.manifest import captured_keys, write_complete
+from theodolite.store.manifest import captured_keys, list_groups
 from theodolite.store.objects import Location, get, put
 from theodolite.store.prompts import encode_prompts, encode_tokens
 from theodolite.store.records import Commit
@@ -177,5 +177,5 @@ def store_run(
         put(run.location, prompts_key(name), table)
         put(run.location, tokens_key(name), encode_tokens(tokens_of(len(first))))
     consolidate(run)
-    write_complete(run, {}, {key: sha256(get(run.location, key) or b"") for key in captured_keys(run)})
+    list_groups(run, {}, {key: sha256(get(run.location, key) or b"") for key in captured_keys(run)})
     return run

@@ -18,8 +18,8 @@ from theodolite.store.manifest import (
     forget,
     group_of,
     is_captured,
+    list_groups,
     listed_checksums,
-    write_complete,
 )
 from theodolite.store.objects import check_writable, delete, keys
 from theodolite.store.result_writer import consolidate, remove_groups
@@ -77,7 +77,7 @@ def repair(run_id: str, spec: SurveySpec | None, folder: Path, settings: Setting
     analyse_run(run, request.spec, None, settings, console)
     repaired = finished_groups(run)
     if repaired:
-        write_complete(run, repaired, consolidate(run, RESULTS))
+        list_groups(run, {}, consolidate(run, RESULTS))
     # The request knows the digests before a former repair that did not end, but none for other options.
     return list(_differences({**finished, **request.groups}, finished, repaired))
 

@@ -7,7 +7,7 @@ from typing import Any
 from theodolite.query.verification import ShardKey
 from theodolite.settings import Settings
 from theodolite.store.commits import read_commit
-from theodolite.store.manifest import finished_groups, forget, write_complete
+from theodolite.store.manifest import drop_groups, finished_groups, forget, list_groups
 from theodolite.store.objects import delete
 from theodolite.store.records import record_key
 from theodolite.store.runs import Run
@@ -60,7 +60,9 @@ def restore_captured(
         capture_shards(prepared, work, settings, console, begin, lambda error: refused.append(str(error)))
     if not refused:
         checksums = finish_capture(run, prepared)
-        write_complete(run, finished_groups(run) if rests_on_these_shards(run) else {}, checksums)
+        if not rests_on_these_shards(run):
+            drop_groups(run, finished_groups(run))
+        list_groups(run, {}, checksums)
     return refused
 
 

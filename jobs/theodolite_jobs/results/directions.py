@@ -5,7 +5,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from theodolite.store.result_writer import drop_groups
 from theodolite_jobs.passes.collect import Arrays, ContrastPasses
 from theodolite_jobs.results.context import Context, Result
 from theodolite_jobs.statistics.curves import pair_noise
@@ -24,8 +23,7 @@ def digest_inputs(context: Context) -> dict[str, Any]:
 
 
 def compute(context: Context) -> Result:
-    """Return the group from the first pass over the activations, and drop `heads`, which depends on directions."""
-    drop_groups(context.run, ["heads"])
+    """Return the group from the first pass over the activations."""
     arrays = context.collected.over_contrasts("directions", _directions)
     return Result(arrays, context.coordinates, {"contrasts": context.contrasts})
 

@@ -10,9 +10,9 @@ import numpy as np
 from theodolite.digests import digest_of
 from theodolite.groups import GROUPS
 from theodolite.spec_parts import HeadsSpec
-from theodolite.store.manifest import finished_groups
+from theodolite.store.manifest import drop_groups, drop_outdated, finished_groups
 from theodolite.store.result_reader import read_group
-from theodolite.store.result_writer import check_claim, claim_layers, drop_groups, write_layer
+from theodolite.store.result_writer import check_claim, claim_layers, write_layer
 from theodolite_jobs.models.weights import Weights
 from theodolite_jobs.passes.collect import Arrays
 from theodolite_jobs.results.circuits import notes_on
@@ -78,11 +78,10 @@ def compute(context: Context) -> Result:
     run, heads, weights = context.run, context.spec.heads, context.weights
     # Without vectors, only singular values are requested, so copying scores are left out.
     vocabulary = vocabulary_products(weights, heads.fold_norm, available_device()) if heads.vectors else None
-    outdated = ["heads"]
-    if "words" in finished_groups(run) and read_group(run, "words").attrs["vectors"] != vectors_digest(heads):
-        outdated.append("words")  # its tables decode other vectors
     with context.tasks():
-        drop_groups(run, outdated)
+        drop_outdated(run, {"heads": context.stale["heads"]})
+        if "words" in finished_groups(run) and read_group(run, "words").attrs["vectors"] != vectors_digest(heads):
+            drop_groups(run, ["words"])  # its tables decode other vectors
         claim_layers(run, "heads", context.stale["heads"])
         result = _all_layers(context, weights, vocabulary)
         check_claim(run, "heads", context.stale["heads"])

@@ -16,7 +16,6 @@ from theodolite.groups import GROUPS
 from theodolite.spec_parts import NOUNS, SENTENCES, PromptSetSpec
 from theodolite.store.prompts import read_prompts as read_stored_prompts
 from theodolite.store.result_reader import read_layer
-from theodolite.store.result_writer import drop_groups
 from theodolite.store.runs import Run
 from theodolite.store.tables import append_table
 from theodolite_jobs.models.weights import Weights
@@ -58,7 +57,6 @@ def compute(context: Context) -> Result:
         raise UnsupportedModelError("this model projects its embeddings into the stream, so vectors cannot be decoded")
     if not weights.has_unembedding:
         raise UnsupportedModelError("the model's files have no language-model head, so vectors cannot be decoded")
-    drop_groups(run, ["words"])
     texts = token_texts(tokenizer, weights.vocabulary_size)
     ids, dropped = single_tokens(tokenizer, _nouns(run, words.nouns))
     rows = input_embeddings(weights)

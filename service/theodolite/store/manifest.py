@@ -46,18 +46,37 @@ def finished_tables(run: Run) -> list[str]:
     return [PurePosixPath(key).stem for key in listed_checksums(run) if key.startswith("tables/")]
 
 
-def write_complete(run: Run, groups: Mapping[str, str], written: Mapping[str, str] = {}) -> None:
-    """Write COMPLETE with these finished result groups and their digests.
+def list_groups(run: Run, digests: Mapping[str, str], written: Mapping[str, str] = {}) -> None:
+    """Add finished result groups and their digests to COMPLETE, or write it with them if there is none.
 
     A checksum is that of the bytes that their writer wrote, so that no damage of the store is taken for the original.
     COMPLETE keeps the checksums of the captured objects, and those of the groups that were not written again.
 
     Args:
         run: the run.
-        groups: the digest of each finished group.
+        digests: the digest of each finished group.
         written: the checksum of each object that was just written, by its key.
     """
-    content, replaced = _read(run), {owner for key in written if (owner := group_of(key)) is not None}
+    content = _read(run)
+    _write_groups(run, content, {**content["groups"], **digests}, written)
+
+
+def drop_groups(run: Run, names: Iterable[str]) -> None:
+    """Remove these groups from COMPLETE."""
+    drop_outdated(run, dict.fromkeys(names, ""))
+
+
+def drop_outdated(run: Run, digests: Mapping[str, str]) -> None:
+    """Remove from COMPLETE each of these groups that it lists with another digest than this one."""
+    content = _read(run)
+    groups = content["groups"]
+    remaining = {name: digest for name, digest in groups.items() if digests.get(name, digest) == digest}
+    if remaining != groups:
+        _write_groups(run, content, remaining, {})
+
+
+def _write_groups(run: Run, content: dict[str, Any], groups: Mapping[str, str], written: Mapping[str, str]) -> None:
+    replaced = {owner for key in written if (owner := group_of(key)) is not None}
     kept = {
         key: checksum
         for key, checksum in content["checksums"].items()

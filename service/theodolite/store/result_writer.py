@@ -1,7 +1,7 @@
 """Build and write result groups: xarray datasets in results.zarr, each with its own digest and version."""
 
 import warnings
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -17,7 +17,7 @@ from theodolite.groups import GROUPS, Variable
 from theodolite.groups.dimensions import DIMENSIONS
 from theodolite.store.checksums import damage_of, sha256
 from theodolite.store.layout import ACTIVATIONS, RESULTS
-from theodolite.store.manifest import finished_groups, listed_checksums, write_complete
+from theodolite.store.manifest import drop_groups, drop_outdated, finished_groups, list_groups, listed_checksums
 from theodolite.store.objects import delete, get, get_all, keys, put
 from theodolite.store.runs import Run
 from theodolite.store.tables import table_key
@@ -57,15 +57,6 @@ def build_group(
 
 def _described(variable: Variable) -> dict[str, Any]:
     return {"units": variable.units, "description": variable.description}
-
-
-def drop_groups(run: Run, names: Iterable[str]) -> dict[str, str]:
-    """Remove these groups from COMPLETE; return the digests of the remaining ones."""
-    finished = finished_groups(run)
-    remaining = {name: digest for name, digest in finished.items() if name not in set(names)}
-    if remaining != finished:
-        write_complete(run, remaining)
-    return remaining
 
 
 def remove_groups(run: Run, names: Collection[str]) -> None:
@@ -110,7 +101,7 @@ def write_groups(
     digests: Mapping[str, str],
     layers: Mapping[str, str] = {},
 ) -> None:
-    """Write result groups and their tables; COMPLETE drops the groups first and lists them again last.
+    """Write result groups and their tables; COMPLETE drops outdated groups first and lists the new ones last.
 
     A group is encoded in memory and its objects are put one by one. Two drivers that write the same group thus write
     the same bytes to the same keys, and neither removes an object of the other.
@@ -122,7 +113,7 @@ def write_groups(
         digests: the digest of each group.
         layers: the checksums that `write_layer` returned for the groups, by key.
     """
-    remaining = drop_groups(run, [name for name, digest in digests.items() if finished_groups(run).get(name) != digest])
+    drop_outdated(run, digests)
     objects = {table_key(name): content for name, content in tables.items()}
     for name, dataset in groups.items():
         of_group = _encode_group(name, dataset)
@@ -132,7 +123,7 @@ def write_groups(
     for key, content in objects.items():
         put(run.location, key, content)
     written = {key: sha256(content) for key, content in objects.items()}
-    write_complete(run, {**remaining, **digests}, {**layers, **written, **consolidate(run, RESULTS)})
+    list_groups(run, digests, {**layers, **written, **consolidate(run, RESULTS)})
 
 
 def write_layer(
@@ -220,9 +211,9 @@ def consolidate(run: Run, hierarchy: str = ACTIVATIONS) -> dict[str, str]:
 
 def restore_root(run: Run) -> None:
     """Write the consolidated metadata of the results again if it is not what COMPLETE lists."""
-    root, finished = f"{RESULTS}/zarr.json", finished_groups(run)
-    if finished and damage_of(get(run.location, root), listed_checksums(run).get(root, "")):
-        write_complete(run, finished, consolidate(run, RESULTS))
+    root = f"{RESULTS}/zarr.json"
+    if finished_groups(run) and damage_of(get(run.location, root), listed_checksums(run).get(root, "")):
+        list_groups(run, {}, consolidate(run, RESULTS))
 
 
 def _coordinate(name: str, dim: str, labels: Any) -> xr.Variable:

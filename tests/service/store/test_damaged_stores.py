@@ -17,7 +17,7 @@ from theodolite.query.verification import unexpected_objects, verify
 from theodolite.sites import Site
 from theodolite.store.checksums import seal
 from theodolite.store.commits import read_commits
-from theodolite.store.manifest import write_complete
+from theodolite.store.manifest import list_groups
 from theodolite.store.runs import open_run
 from theodolite.store.shards import open_shard, read_slice
 
@@ -29,7 +29,7 @@ def library(tmp_path_factory):
     """A store with a run that has no results, but a COMPLETE that lists one."""
     folder = tmp_path_factory.mktemp("library")
     run = store_run(folder, {"harmful": {"resid_pre": np.ones((10, 1, 3, 8))}}, shard_prompts=4)
-    write_complete(run, {"curves": "0"}, {"results.zarr/curves/zarr.json": "0"})
+    list_groups(run, {"curves": "0"}, {"results.zarr/curves/zarr.json": "0"})
     return folder
 
 

@@ -13,7 +13,7 @@ from theodolite.errors import RunDamagedError
 from theodolite.store.activations import read_positive_counts
 from theodolite.store.commits import damages, read_commit, read_commits
 from theodolite.store.descriptions import counted_units
-from theodolite.store.manifest import changed_objects, write_complete
+from theodolite.store.manifest import changed_objects, list_groups
 
 
 def stored_run(folder, signs=None, shard_prompts=4, quarantined=None, n_samples=10):
@@ -94,7 +94,7 @@ def test_a_flipped_byte_of_counts_raises(tmp_path):
 
 def test_commits_list_the_checksums_of_counts_and_complete_that_of_their_metadata(tmp_path):
     run = stored_run(tmp_path, random_signs())
-    write_complete(run, {"moments": "0"})
+    list_groups(run, {"moments": "0"})
     chunk_of(run, 0).unlink()
     assert list(changed_objects(run)) == []
     description = Path(run.url) / "activations.zarr/set/mlp_positive/zarr.json"
