@@ -23,10 +23,10 @@ BRACKETS = "numbers in square brackets are 95 % intervals"
 """Note of sections whose sentences have intervals."""
 
 BAND = (
-    "three kinds of intervals of activations are simultaneous: those of smallest and largest values, of accuracy, and "
-    "of the share of pairs in the right order. With a probability of about 95 %, the simultaneous intervals of one "
-    "statistic contain its true values at all depths. Every other interval, and every band in a figure, is for one "
-    "depth"
+    "for statistics of activations, three kinds of intervals are simultaneous: those of smallest and largest values, "
+    "of accuracy, and of the share of pairs in the right order. With a probability of about 95 %, the simultaneous "
+    "intervals of one statistic contain its true values at all depths. Every other interval, and every band in a "
+    "figure, is for one depth"
 )
 """Note of sections that state an extreme over depths with its interval."""
 
@@ -108,6 +108,11 @@ class Section:
 def listed(texts: Mapping[str, str]) -> str:
     """Return the texts of several sets as one: `harmful 3.53; harmless 3.55`."""
     return "; ".join(f"{label} {text}" for label, text in texts.items())
+
+
+def quoted(contrast: str) -> str:
+    """Return the name of a contrast as sentences write it: `the contrast “refusal”`."""
+    return f"the contrast “{contrast}”"
 
 
 def last_position(group: xr.Dataset) -> int:

@@ -175,7 +175,8 @@ def _larger(stored: xr.DataArray, folded: xr.DataArray, nulls: Sequence[xr.DataA
     counts = [f"{int((excess > 0).sum())} of {int(np.isfinite(excess).sum())}" for excess in excesses]
     return (
         f" The mean overlap is larger than with random matrices of the same row lengths in {counts[0]} combinations as "
-        f"stored, and in {counts[1]} with norms folded."
+        f"stored, and in {counts[1]} with norms folded (not tested: there is one random draw for each matrix, and "
+        "several combinations share a matrix)."
         f"{_largest_excess(excesses[0], 'as stored')}{_largest_excess(excesses[1], 'with norms folded')}"
     )
 

@@ -118,10 +118,10 @@ def _subject_facts(run: Run, words: xr.Dataset, n: int, chance: float) -> Iterat
         f"(family-wise p of at most {LEVEL}, n = {n} nouns; the stricter test, with random matrices, was not made)"
     )
     if passed.any():
-        layers = first["layer"].values[passed.any("head").values]
+        layers = int(passed.any("head").sum())
         sentence += (
-            f". Heads with a larger share than with permuted nouns are in layers {int(layers.min())} to "
-            f"{int(layers.max())}; their median share is {percent(first.where(passed).median(), 0)}"
+            f". {layers} of {first.sizes['layer']} layers have such heads; the median share of these heads is "
+            f"{percent(first.where(passed).median(), 0)}"
         )
     yield (
         f"{sentence}. The largest share is {percent(best['own_first'], 0)}, of "
@@ -137,9 +137,9 @@ def _subject_facts(run: Run, words: xr.Dataset, n: int, chance: float) -> Iterat
             f"For each noun as query, take the {int(words.attrs['tokens'])} tokens of the vocabulary with the largest "
             "scores as keys. Share of nouns for which a spelling of the noun is among these tokens: largest "
             f"{percent(top, 0)}, of {head_name(layer, head)}; median over heads {percent(keys.median(), 1)}. For "
-            f"comparison: in {head_name(layer, head)}, these tokens of a noun contain a spelling of a given other noun "
-            f"for {percent(others.loc[layer, head], 1)} of all pairs of nouns, and in the median head for "
-            f"{percent(others.median(), 1)}. Random keys contain a spelling for "
+            f"comparison: for {percent(others.loc[layer, head], 1)} of all pairs of nouns ({head_name(layer, head)}; "
+            f"median head {percent(others.median(), 1)}), these tokens of one noun contain a spelling of the other "
+            "noun. Random keys contain a spelling for "
             f"{percent(chance, 2)} of the nouns (n = {n} nouns; the shares are not tested)."
         )
 

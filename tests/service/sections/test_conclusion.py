@@ -50,14 +50,14 @@ def test_a_run_with_a_contrast_is_a_question_about_its_two_sets(tmp_path):
 
 def test_separation_is_found_if_its_test_passes(tmp_path):
     results = {"curves": {}, "directions": {}, "separation": {"auroc": 0.75, "n_positive": 4, "n_negative": 4}}
-    run = finished_run(tmp_path / "one", results | {"permutations": TESTED})
+    run = finished_run(tmp_path / "one", results | {"moments": {}, "permutations": TESTED})
     assert finding_of(run, "separation") == (
         "The activations of 4 harmful and 4 harmless prompts separate better than chance: the largest AUROC of "
         "held-out prompts, over 8 depths before the output of the last block, is 0.750, at layer 0 pre (permuted "
         "labels give 0.50 ± 0.02 there, p = 0.005 over all depths). Token counts alone, without a model, give an AUROC "
         "of 0.566 [0.520, 0.610]; another classifier of words may do better."
     )
-    failed = finished_run(tmp_path / "two", results | {"permutations": TESTED | {"auroc_p_family": 0.3}})
+    failed = finished_run(tmp_path / "two", results | {"moments": {}, "permutations": TESTED | {"auroc_p_family": 0.3}})
     assert "do not separate better than chance" in finding_of(failed, "separation")
 
 

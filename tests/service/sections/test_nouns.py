@@ -146,14 +146,14 @@ OFFSETS = (
 
 
 KEYS_OF_OTHERS = (
-    "For comparison: in {}, these tokens of a noun contain a spelling of a given other noun for {} % of all pairs of "
-    "nouns, and in the median head for {} %. Random keys contain a spelling for 0.20 % of the nouns (n = 4 nouns; the "
-    "shares are not tested)."
+    "For comparison: for {1} % of all pairs of nouns ({0}; median head {2} %), these tokens of one noun contain a "
+    "spelling of the other noun. Random keys contain a spelling for 0.20 % of the nouns (n = 4 nouns; the shares are "
+    "not tested)."
 )
 
 
 def test_sentences_name_the_subject_heads_and_the_keys_at_offsets(section):
-    passed = ". Heads with a larger share than with permuted nouns are in layers 1 to 2; their median share is 52 %"
+    passed = ". 2 of 3 layers have such heads; the median share of these heads is 52 %"
     assert section.facts[2:] == [
         SUBJECTS.format(2, passed),
         "For each noun as query, take the 5 tokens of the vocabulary with the largest scores as keys. Share of nouns "
