@@ -328,6 +328,10 @@ class Comparison(BaseModel):
         description="One row for each run: the depths of its smallest debiased cosine and of the first separation of "
         "its sets."
     )
+    differences: list[dict[str, Any]] = Field(
+        description="The options in which the specs differ: the path of the option in the spec, and its value by run id.",
+        examples=[[{"option": "model.id", "values": {"a-0123456789ab": "org/a", "b-0123456789ab": "org/b"}}]],
+    )
     figure: dict[str, Any] = Field(description="The curves, in Plotly's JSON.")
     width_figure: dict[str, Any] | None = Field(
         description="The medians over depth against d_model, in Plotly's JSON; null if all models have one width."
