@@ -43,15 +43,15 @@ Replicas = Annotated[
     int | None,
     typer.Option(
         min=1,
-        help="Number of replicas of the model. Default: THEODOLITE_REPLICAS. If this is not set, the default is as many as "
-        "fit on the GPUs, or one if the replicas use no GPU.",
+        help="Number of replicas of the model. Default: THEODOLITE_REPLICAS. If this is not set: as many "
+        "as fit on the GPUs, or one if the replicas use no GPU.",
     ),
 ]
 Gpus = Annotated[
     int | None,
     typer.Option(
         min=0,
-        help="GPUs of each replica. Default: THEODOLITE_GPUS_PER_REPLICA. If this is not set, the default is 1 on a "
+        help="GPUs of each replica. Default: THEODOLITE_GPUS_PER_REPLICA. If this is not set: 1 on a "
         "cluster with GPUs, and else 0.",
     ),
 ]
