@@ -58,10 +58,68 @@ def test_a_table_is_paged_selected_and_ordered(page, address, store):
 def test_a_condition_that_does_not_fit_says_so(page, address, store, noise):
     page.goto(f"{address}/#/runs/{store[1]}/tables?table=head_tokens&where={quote('layer=many')}")
     expect(page.get_by_role("alert")).to_contain_text("layer contains numbers, and 'many' is none")
+    expect(page.get_by_label("Condition on layer")).to_have_value("many")
+    page.get_by_label("Condition on layer").fill("3")
+    page.get_by_label("Condition on layer").press("Enter")
+    settle(page)
+    assert {row[0] for row in shown(page)} == {"3"}
     page.get_by_role("button", name="Remove all conditions").click()
     settle(page)
     assert len(shown(page)) == 100
     noise.clear()  # the browser reports the refused request
+
+
+def test_conditions_on_texts_stay_as_they_are_in_their_field(page, address, store):
+    tokens = read_finished_table(open_run(*store), "head_tokens")["token"]
+    condition = quote(f'token="{tokens[0]}"')
+    page.goto(f"{address}/#/runs/{store[1]}/tables?table=head_tokens&where={condition}")
+    settle(page)
+    field = page.get_by_label("Condition on token", exact=True)
+    expect(field).to_have_value(f'="{tokens[0]}"')
+    expect(page.get_by_role("tabpanel")).to_contain_text(f"{(tokens == tokens[0]).sum():,} rows pass the conditions.")
+    for typed, condition in (("<|im", "token~<|im"), ("~=x", "token~=x"), ('"a & b"', 'token~"a & b"')):
+        field.fill(typed)
+        field.press("Enter")
+        holds(page, f"where={quote(condition, safe='*').replace('%20', '+').replace('~', '%7E')}")
+        settle(page)
+        expect(field).to_have_value(typed)
+        expect(field).to_be_focused()
+
+
+def test_spaces_at_the_beginning_of_a_text_are_shown(page, address, store):
+    def with_space(route):
+        answer = route.fetch()
+        content = answer.json()
+        content["items"][0]["token"] = "  king"
+        route.fulfill(response=answer, json=content)
+
+    page.route("**/tables/head_tokens?**", with_space)
+    page.goto(f"{address}/#/runs/{store[1]}/tables?table=head_tokens")
+    expect(page.locator("table.browsed tbody tr").first).to_contain_text("␣␣king")
+
+
+def test_the_head_of_a_column_keeps_the_focus(page, address, store):
+    for path in (f"runs/{store[1]}/tables?table=growth", "runs"):
+        page.goto(f"{address}/#/{path}")
+        settle(page)
+        head = page.locator("th button.quiet").nth(1)
+        head.press("Enter")
+        settle(page)
+        expect(page.locator("th button.quiet").nth(1)).to_be_focused()
+
+
+def test_a_file_has_the_name_of_the_table_that_was_shown(page, address, store):
+    page.goto(f"{address}/#/runs/{store[1]}/tables?table=head_tokens")
+    settle(page)
+
+    def choose_another(route):
+        page.get_by_label("table", exact=True).select_option("growth")
+        route.continue_()
+
+    page.route("**/tables/head_tokens", choose_another)
+    with page.expect_download() as download:
+        page.get_by_role("button", name="Download Parquet").click()
+    assert download.value.suggested_filename == f"{store[1]}.head_tokens.parquet"
 
 
 def test_heads_in_tables_and_sentences_are_links_to_their_cards(page, address, store):

@@ -202,7 +202,12 @@ def _to_arrow(frame: pd.DataFrame) -> bytes:
         import pyarrow as pa
 
     # Table.from_pandas would need pandas' own pyarrow support, which is blocked.
-    table, sink = pa.table({name: frame[name].to_numpy() for name in frame}), pa.BufferOutputStream()
+    columns = {name: frame[name].to_numpy() for name in frame}
+    # Arrow cannot see that a column without rows is one of texts.
+    kinds = {
+        name: pa.string() if frame.empty and values.dtype.kind == "O" else None for name, values in columns.items()
+    }
+    table, sink = pa.table({name: pa.array(columns[name], kinds[name]) for name in columns}), pa.BufferOutputStream()
     with pa.ipc.new_stream(sink, table.schema) as writer:
         writer.write_table(table)
     encoded: bytes = sink.getvalue().to_pybytes()

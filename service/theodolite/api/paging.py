@@ -23,7 +23,8 @@ def start_of(cursor: str | None, digest: str = "") -> int:
         digest: digest of the paged results, which must be that of the previous page; empty for lists that grow.
 
     Raises:
-        Problem: 422 for a malformed cursor, 409 if the results were computed again since the previous page.
+        Problem: 422 for a malformed cursor, 409 if the results were computed again since the previous page, or if the
+            cursor is that of another selection.
     """
     if cursor is None:
         return 0
@@ -35,7 +36,11 @@ def start_of(cursor: str | None, digest: str = "") -> int:
     if not 0 <= start < 2**53:
         raise Problem(422, "cursor", f"cursor: given {cursor!r}; allowed: `next` of the previous page")
     if text.partition(".")[2] != digest[:_TAG]:
-        raise Problem(409, "changed", "cursor: the results changed since the previous page; start again without it")
+        raise Problem(
+            409,
+            "changed",
+            "cursor: the results or the selection changed since the previous page; start again without it",
+        )
     return start
 
 

@@ -212,7 +212,7 @@ class TableRows(OfRun):
     table: str = Field(description="Name of the table.", examples=["growth"])
     total: int = Field(description="Number of rows that pass the conditions, over all pages.")
     columns: dict[str, str] = Field(
-        description="The columns in their order, with the type of their values: number or text.",
+        description="The columns in their order, with the type of their values: number, boolean or text.",
         examples=[{"statistic": "text", "layer": "number", "value": "number"}],
     )
     items: list[dict[str, Any]] = Field(description="Rows of this page.")
@@ -329,7 +329,7 @@ class Comparison(BaseModel):
         "its sets."
     )
     differences: list[dict[str, Any]] = Field(
-        description="The options in which the specs differ: the path of the option in the spec, and its value by run id.",
+        description="The options in which the specs differ: the option's path in the spec, and its value by run id.",
         examples=[[{"option": "model.id", "values": {"a-0123456789ab": "org/a", "b-0123456789ab": "org/b"}}]],
     )
     figure: dict[str, Any] = Field(description="The curves, in Plotly's JSON.")

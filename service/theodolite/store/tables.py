@@ -8,6 +8,7 @@ from typing import Any
 
 import fastparquet
 import pandas as pd
+from pandas.api.types import union_categoricals
 
 from theodolite.errors import RunDamagedError
 
@@ -61,6 +62,12 @@ def decode_rows(content: bytes, name: str, start: int, stop: int) -> tuple[pd.Da
         return pd.concat(frames, ignore_index=True) if frames else file[:0].to_pandas(), first
 
 
+def matching_groups(content: bytes, name: str, filters: Sequence[tuple[str, str, Any]] = ()) -> Iterator[pd.DataFrame]:
+    """Yield the rows of each row group that can pass all of `filters`; raises as `decode_table` does."""
+    with _opened(content, name) as file:
+        yield from file.iter_row_groups(filters=[list(filters)] if filters else [])
+
+
 def compact(frame: pd.DataFrame) -> pd.DataFrame:
     """Return a table with texts as categories and integers in their smallest type: a tenth of the memory."""
     columns = {}
@@ -72,8 +79,24 @@ def compact(frame: pd.DataFrame) -> pd.DataFrame:
     return pd.DataFrame(columns)
 
 
+def joined(frames: Sequence[pd.DataFrame]) -> pd.DataFrame:
+    """Return the rows of several compact tables as one compact table."""
+    columns: dict[Any, Any] = {}
+    for name in frames[0].columns:
+        parts = [frame[name] for frame in frames]
+        if isinstance(parts[0].dtype, pd.CategoricalDtype):  # the categories of a column without texts have other types
+            columns[name] = union_categoricals([part.cat.set_categories(_objects(part)) for part in parts])
+        else:
+            columns[name] = pd.concat(parts, ignore_index=True)
+    return pd.DataFrame(columns)
+
+
+def _objects(texts: "pd.Series[Any]") -> "pd.Index[Any]":
+    return texts.cat.categories.astype(object)
+
+
 def plain(frame: pd.DataFrame) -> pd.DataFrame:
-    """Return a compact table with texts instead of categories; integers keep their smallest type."""
+    """Return a table with texts instead of categories."""
     categories = {name: kind for name, kind in frame.dtypes.items() if isinstance(kind, pd.CategoricalDtype)}
     return frame.astype({name: kind.categories.dtype for name, kind in categories.items()})
 

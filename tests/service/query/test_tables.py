@@ -20,6 +20,7 @@ ROWS = pd.DataFrame(
         "head": np.arange(50) % 10,
         "token": [TOKENS[n % 10] for n in range(50)],
         "score": [np.nan if n % 9 == 0 else (n * 7) % 11 - 5.5 for n in range(50)],
+        "is_even": np.arange(50) % 2 == 0,
     }
 )
 
@@ -72,6 +73,10 @@ def test_a_page_may_span_several_row_groups(tabled, start, limit):
         (["score<=-0.5"], ROWS["score"] <= -0.5),
         (["score!=1.5"], ROWS["score"] != 1.5),  # a missing number is not 1.5
         (["token=king"], ROWS["token"] == "king"),
+        (['token=" king"'], ROWS["token"] == " king"),
+        (["is_even=true"], ROWS["is_even"]),
+        (["is_even!=True"], ~ROWS["is_even"]),
+        (["is_even=0"], ~ROWS["is_even"]),
         (["token!=king"], ROWS["token"] != "king"),  # a missing text is not king
         (["token~KIN"], ROWS["token"].str.lower().str.contains("kin", na=False)),
         (["token~S"], ROWS["token"] == LONG_S),
@@ -102,6 +107,15 @@ def test_rows_are_ordered_by_a_column_with_missing_values_last(tabled, either_wa
     assert [row for one in pages for row in rows_of(one)] == wanted.index.tolist()[:14]
 
 
+@pytest.mark.parametrize("conditions", [["layer=2"], ["layer=99"]])
+def test_a_selection_has_the_types_of_the_stored_table(tabled, either_way, conditions):
+    stored = table_page(tabled, "made", 0, 1).rows.dtypes
+    page = table_page(tabled, "made", 0, 10, selection(*conditions))
+    assert page.rows.dtypes.tolist() == stored.tolist()
+    whole = selected_rows(tabled, "made", selection(*conditions)).dtypes
+    assert [kind for kind in whole if kind != "category"] == [kind for kind in stored if kind.kind != "O"]
+
+
 def test_an_empty_table_has_its_columns_and_no_rows(tabled, either_way):
     for one in (selection(), selection("layer=1", order="-score")):
         page = table_page(tabled, "empty", 0, 10, one)
@@ -117,6 +131,9 @@ def test_an_empty_table_has_its_columns_and_no_rows(tabled, either_way):
         ("score<=-1e3", Condition("score", "<=", "-1e3")),
         ("token!=", Condition("token", "!=", "")),
         ("token~\n", Condition("token", "~", "")),
+        ('token = " king"', Condition("token", "=", " king")),
+        ('token="', Condition("token", "=", '"')),
+        ('token=""', Condition("token", "=", "")),
     ],
 )
 def test_a_condition_has_a_column_an_operator_and_a_value(text, condition):
@@ -132,11 +149,15 @@ def test_a_text_that_is_no_condition_is_refused(text):
 @pytest.mark.parametrize(
     ("conditions", "order", "message"),
     [
-        (["site=x"], "", "site: the table made has no such column; it has layer, head, token, score"),
+        (["site=x"], "", "site: the table made has no such column; it has layer, head, token, score, is_even"),
         ([], "-site", "site: the table made has no such column"),
         ([], "--layer", "-layer: the table made has no such column"),
         (["layer~1"], "", "layer contains numbers; its operators are = != < <= > >="),
         (["layer=one"], "", "layer contains numbers, and 'one' is none; write for example layer=3"),
+        (["layer=1_0"], "", "layer contains numbers, and '1_0' is none"),
+        (["score!=nan"], "", "score contains numbers, and 'nan' is none"),
+        (["is_even=maybe"], "", "is_even contains booleans, and 'maybe' is none; write for example is_even=true"),
+        ([], "-", "order: given '-'; write a column"),
         (["token<king"], "", "token contains texts; its operators are = != ~"),
     ],
 )

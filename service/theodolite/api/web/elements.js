@@ -41,6 +41,15 @@ export function table(columns, rows, caption, numbers = []) {
   );
 }
 
+/** Return the head of a column whose button orders the rows: ascending, then descending, then by `choose(null)`. */
+export function sortHead(name, title, order, isNumber, choose) {
+  const isUp = order === name, isDown = order === `-${name}`;
+  const onclick = () => choose(isUp ? `-${name}` : isDown ? null : name);
+  const mark = element("span", { "aria-hidden": "true" }, isUp ? " ▲" : isDown ? " ▼" : "");
+  return element("th", { scope: "col", class: isNumber ? "number" : null, "aria-sort": isUp ? "ascending" : isDown ? "descending" : null },
+    element("button.quiet", { type: "button", id: `order-${name}`, onclick }, title, mark));
+}
+
 /** Return a labelled select of a view; an option is a value, a [value, text] pair, or a group {label, options}. */
 export function selection(view, label, options, chosen, changed) {
   const made = (option) => {
@@ -97,10 +106,13 @@ export function problem(error, again) {
 
 /** Show the elements that `load` returns; before that show `waiting`, after an error its message. */
 export async function fill(node, signal, load, waiting = "Loading…") {
+  const used = node.contains(document.activeElement) && document.activeElement.id;
   node.replaceChildren(element("p.soft.waiting", { role: "status" }, waiting));
   try {
     const made = await load();
-    if (!signal.aborted) node.replaceChildren(...[made].flat().filter(Boolean));
+    if (signal.aborted) return;
+    node.replaceChildren(...[made].flat().filter(Boolean));
+    if (used) document.getElementById(used)?.focus(); // a user of the keyboard goes on from the same place
   } catch (error) {
     if (!signal.aborted) node.replaceChildren(problem(error, () => fill(node, signal, load, waiting)));
   }

@@ -1,14 +1,14 @@
 // The flat tables of a run: rows that pass conditions, in an order, by page, and as files.
 
-import { addressOf, choose, readAddress } from "./address.js";
-import { element, fill, problem, replaceControls, selection } from "./elements.js";
+import { addressOf, choose } from "./address.js";
+import { element, fill, problem, replaceControls, selection, sortHead } from "./elements.js";
 import { downloadFile } from "./export.js";
 import { ask, ofRun, queryOf, readGroups, request } from "./service.js";
 
 const ROWS = 100;
 const AND = " & ";
 const FILES = [["Download CSV", "text/csv", "csv"], ["Download Parquet", "application/vnd.apache.parquet", "parquet"]];
-const HEADS = ["head_tokens", "noun_keys", "noun_values", "noun_alignment", "noun_offsets", "noun_scores", "bias_tokens"];
+const OPERATOR = { number: /^(!=|<=|>=|=|<|>)/, boolean: /^(!=|=)/, text: /^(!=|=|~)/ };
 
 /** Open the tables; choices are `table`, `where`, `order` and `from`. */
 export function openTables(node, signal, run) {
@@ -37,10 +37,19 @@ class Tables {
     if (signal.aborted) return;
     this.redrawSwitches(groups, choices);
     this.message.replaceChildren();
-    await fill(this.list, signal, async () => {
-      const parameters = { ...this.chosen, limit: ROWS, cursor: choices.get("from") };
-      return this.rows(await ask(ofRun(this.run.run_id, "tables", this.name), parameters, signal));
-    });
+    await fill(this.list, signal, () => this.read(choices.get("from"), signal));
+  }
+
+  /** Return the rows of the page from a cursor on; after a refused selection the head of the table, to change it. */
+  async read(cursor, signal) {
+    const path = ofRun(this.run.run_id, "tables", this.name);
+    try {
+      return this.rows(await ask(path, { ...this.chosen, limit: ROWS, cursor }, signal));
+    } catch (error) {
+      if (error.status !== 422) throw error;
+      const { columns } = await ask(path, { limit: 1 }, signal);
+      return [problem(error), ...this.rows({ columns, items: [], total: null, next: null })];
+    }
   }
 
   redrawSwitches(groups, choices) {
@@ -65,11 +74,12 @@ class Tables {
   /** Return a button that downloads all selected rows as a file. */
   fileButton(text, type, ending) {
     const get = async ({ target }) => {
+      const { name } = this; // the user may choose another table meanwhile
       target.disabled = true;
       try {
-        const path = `${ofRun(this.run.run_id, "tables", this.name)}${queryOf(this.chosen)}`;
+        const path = `${ofRun(this.run.run_id, "tables", name)}${queryOf(this.chosen)}`;
         const answer = await request(path, { headers: { Accept: type }, signal: this.signal });
-        downloadFile(`${this.run.run_id}.${this.name}.${ending}`, await answer.blob());
+        downloadFile(`${this.run.run_id}.${name}.${ending}`, await answer.blob());
         this.message.replaceChildren();
       } catch (error) {
         this.message.replaceChildren(problem(error));
@@ -84,17 +94,17 @@ class Tables {
     const names = Object.keys(columns);
     const isNumber = (name) => columns[name] === "number";
     const kind = (name) => (isNumber(name) ? "number" : null);
-    const count = total.toLocaleString("en");
+    const order = (following) => choose({ order: following, from: null });
     const body = items.map((row) => element("tr", names.map((name) => element("td", { class: kind(name) }, this.cell(row, name)))));
     const caption = `Rows of ${this.name}`;
     return [
-      element("p.soft", { role: "status" }, `${count} ${this.chosen.where.length ? "rows pass the conditions" : "rows"}.`),
+      total !== null && element("p.soft", { role: "status" }, `${total.toLocaleString("en")} ${this.chosen.where.length ? "rows pass the conditions" : "rows"}.`),
       element("div.scroll", { tabindex: 0, role: "region", "aria-label": caption },
         element("table.browsed",
           element("caption.unseen", caption),
           element("thead",
-            element("tr", names.map((name) => this.head(name, kind(name)))),
-            element("tr", names.map((name) => element("td", this.filter(name, isNumber(name))))),
+            element("tr", names.map((name) => sortHead(name, name, this.chosen.order, isNumber(name), order))),
+            element("tr", names.map((name) => element("td", this.filter(name, columns[name])))),
           ),
           element("tbody", body),
         ),
@@ -103,19 +113,8 @@ class Tables {
     ];
   }
 
-  /** Return the head of a column; its button orders the rows, in the other direction at the second time. */
-  head(name, kind) {
-    const { order } = this.chosen;
-    const isUp = order === name, isDown = order === `-${name}`;
-    const sorted = isUp ? "ascending" : isDown ? "descending" : null;
-    const following = isUp ? `-${name}` : isDown ? null : name;
-    const button = element("button.quiet", { type: "button", id: `order-${name}`, onclick: () => choose({ order: following, from: null }) },
-      name, element("span", { "aria-hidden": "true" }, isUp ? " ▲" : isDown ? " ▼" : ""));
-    return element("th", { scope: "col", class: kind, "aria-sort": sorted }, button);
-  }
-
   /** Return the field of a column's condition: an operator and a value, or a value alone. */
-  filter(name, isNumber) {
+  filter(name, kind) {
     const own = this.chosen.where.filter((text) => columnOf(text) === name);
     const field = element("input", {
       id: `where-${name}`,
@@ -123,13 +122,13 @@ class Tables {
       autocomplete: "off",
       maxlength: 200,
       "aria-label": `Condition on ${name}`,
-      placeholder: isNumber ? "= < > …" : "contains",
+      placeholder: { number: "= < > …", boolean: "true", text: "contains" }[kind],
     });
-    field.value = own.map((text) => shortOf(text, name, isNumber)).join(AND);
+    field.value = own.map((text) => shortOf(text, name, kind)).join(AND);
     field.addEventListener("change", () => {
       const others = this.chosen.where.filter((text) => columnOf(text) !== name);
-      const added = field.value.split(AND).map((part) => part.trim()).filter(Boolean);
-      choose({ where: [...others, ...added.map((part) => conditionOf(name, part, isNumber))], from: null });
+      const added = partsOf(field.value).map((part) => conditionOf(name, part, kind));
+      choose({ where: [...others, ...added], from: null });
     });
     return field;
   }
@@ -138,12 +137,13 @@ class Tables {
   cell(row, name) {
     const value = row[name];
     if (value === null) return element("span.soft", "–");
-    if (name === "head" && HEADS.includes(this.name) && "layer" in row) {
+    if (name === "head" && "layer" in row && row.layer >= 0 && value >= 0) {
       const circuit = row.circuit ?? (this.name === "noun_values" ? "vo" : null);
-      const chosen = { circuit, layer: row.layer, head: value };
+      const chosen = { circuit, offset: row.offset, layer: row.layer, head: value };
       const address = addressOf(["runs", this.run.run_id, "heads"], chosen);
       return element("a", { href: address, title: `Card of L${row.layer}H${value}` }, String(value));
     }
+    if (typeof value === "string" && value.startsWith(" ")) return spaced(value);
     return typeof value === "number" && !Number.isInteger(value) ? shortNumber(value) : String(value);
   }
 }
@@ -153,27 +153,41 @@ function shortNumber(value) {
   return element("span", { title: String(value) }, String(Number(value.toPrecision(5))));
 }
 
+/** Return a text whose spaces at the beginning can be seen; copied text has them as they are. */
+function spaced(text) {
+  const rest = text.trimStart();
+  const marks = element("span.soft", { "aria-hidden": "true", title: "space" }, "␣".repeat(text.length - rest.length));
+  return element("span", element("span.unseen", "space "), marks, rest);
+}
+
 /** Return the column of a condition. */
 function columnOf(condition) {
   return condition.match(/^\s*(\w+)/)?.[1];
 }
 
-/** Return a condition from what a user typed in the field of a column. */
-function conditionOf(name, typed, isNumber) {
-  const hasOperator = /^(!=|<=|>=|=|<|>|~)/.test(typed);
-  return `${name}${hasOperator ? "" : isNumber ? "=" : "~"}${typed}`;
+/** Return the conditions in a field; text between quotation marks may contain the word that joins them. */
+function partsOf(text) {
+  const joint = / & (?=(?:[^"]*"[^"]*")*[^"]*$)/; // followed by an even number of quotation marks
+  return text.split(joint).map((part) => part.trim()).filter(Boolean);
 }
 
-/** Return the short form of a condition for the field of its column. */
-function shortOf(condition, name, isNumber) {
+/** Return a condition from what a user typed in the field of a column. */
+function conditionOf(name, typed, kind) {
+  return `${name}${OPERATOR[kind].test(typed) ? "" : kind === "text" ? "~" : "="}${typed}`;
+}
+
+/** Return the short form of a condition for the field of its column: `conditionOf` returns the condition again. */
+function shortOf(condition, name, kind) {
   const rest = condition.trim().slice(name.length).trim();
-  return rest.startsWith(isNumber ? "=" : "~") ? rest.slice(1) : rest;
+  const short = rest.slice(1).trim();
+  const isUsual = rest.startsWith(kind === "text" ? "~" : "=");
+  return isUsual && short && !OPERATOR[kind].test(short) ? short : rest;
 }
 
 function intro() {
   return element("p.soft",
     "The stored tables of this run. The name of a column orders the rows. The field below it selects rows: for numbers ",
     "write a value or a comparison, such as ", element("code", "3"), " or ", element("code", ">0.5"), "; for texts write a part of the text, or ",
-    element("code", "=text"), " for the whole text. Join two conditions on a column by ", element("code", AND), " with spaces around it.",
+    element("code", "=text"), " for the whole text. Quotation marks keep spaces: ", element("code", '=" king"'), ". Join two conditions on a column by ", element("code", AND), " with spaces around it.",
   );
 }
