@@ -104,12 +104,13 @@ def _print_verification(run: "Run", different: list[str], as_json: bool) -> None
 
 def remove(
     run: RunId,
-    yes: Annotated[bool, typer.Option("--yes", help="Delete the run without asking.")] = False,
+    yes: Annotated[bool, typer.Option("--yes", help="Delete the run without a question.")] = False,
     store: Store = None,
 ) -> None:
-    """Delete a run from the store, with its activations and results. The command asks first.
+    """Delete a run from the store, with its activations and results, after you confirm it.
 
-    A deleted run cannot be restored; the same survey would have to capture it again. No survey may be running on it.
+    You cannot restore a deleted run: to get its results again, run the survey again. Do not delete a run while a survey
+    is writing to it.
 
     For example: theodolite remove RUN
     """
