@@ -33,7 +33,7 @@ _RunIds = Annotated[
 ]
 
 
-@router.get("", responses=described(Comparison, flat=True))
+@router.get("", responses=described(Comparison, 404, 409, flat=True))
 def compare(
     request: Request,
     _caller: Reader,
