@@ -34,8 +34,9 @@ _TESTS = 8  # four sides, for larger and for smaller alignments
 _ALIGNMENT_NOTES = (
     "each side of the heads is tested by itself, for larger and for smaller alignments; p is not corrected for these "
     "eight tests. With Bonferroni's correction, only a p of at most 0.05/8 ≈ 0.006 is significant",
-    "permuted labels give directions with a large variance over prompts, which many heads read and write. So their "
-    "alignments are large, and a smaller alignment does not mean that the head avoids the contrast's direction",
+    "permuted labels mostly give directions with a large variance over prompts, not random directions. Their mean "
+    "alignment can be larger or smaller than that of random directions. So a smaller alignment alone does not show "
+    "that the head avoids the contrast's direction",
     "heads that share W_K or W_V have alignments that depend on each other",
 )
 

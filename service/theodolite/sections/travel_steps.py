@@ -31,8 +31,8 @@ STEP_NOTES = (
     "for a centred cosine, the mean over the prompts of the set is subtracted from each vector; dot products and "
     "squared norms are summed over prompts before the division",
     f"a centred cosine is significant if its two-sided family-wise p over all blocks is at most {LEVEL}. The null "
-    "permutes the prompts of one of the two vectors. Each cosine of each set is tested by itself. With many prompts, "
-    "small cosines are significant too",
+    "permutes the prompts of one of the two vectors. p is not corrected for the four kinds of cosine and the sets. "
+    "With many prompts, small cosines are significant too",
 )
 
 

@@ -163,7 +163,7 @@ def _offset_facts(run: Run, words: xr.Dataset, nouns: NDArray[np.int32]) -> Iter
     medians = table.groupby("offset")["share_kept"].median()
     parts = [f"{percent(share, 0)} at offset {offset}" for offset, share in medians.items()]
     tokens, n = int(words.attrs["tokens"]), int(table["n"].iloc[0])
-    shared = percent(_shared_keys(run, nouns[:n]), 0)
+    shared = percent(_shared_keys(run, nouns[:n]), 1)
     yield (
         f"Take the {tokens} tokens with the largest scores as keys of a noun at offset 0. The share of them that is "
         f"still among the best {tokens} at another offset, in the median head: {', '.join(parts)} (a head "
@@ -173,12 +173,12 @@ def _offset_facts(run: Run, words: xr.Dataset, nouns: NDArray[np.int32]) -> Iter
 
 
 def _shared_keys(run: Run, nouns: NDArray[np.int32]) -> float:
-    """Return which share of the best keys of a noun the next noun has, in the median head."""
-    keys = read_words(run, "noun_keys", [("noun_id", "in", nouns.tolist())]).sort_values(["layer", "head", "noun_id"])
+    """Return which share of the best keys of a noun another noun has too: mean over all pairs, in the median head."""
+    keys = read_words(run, "noun_keys", [("noun_id", "in", nouns.tolist())])
     n_tokens = keys.groupby(["layer", "head", "noun_id"]).size().iloc[0]
-    best = keys["token_id"].to_numpy().reshape(-1, len(nouns), n_tokens)
-    shared = [[np.isin(of_head[noun], of_head[noun - 1]).mean() for noun in range(len(nouns))] for of_head in best]
-    return float(np.median(np.mean(shared, axis=1)))
+    having = keys.groupby(["layer", "head", "token_id"]).size()  # the number of nouns with each key
+    shared = (having * (having - 1)).groupby(["layer", "head"]).sum()
+    return float(shared.median() / (len(nouns) * (len(nouns) - 1) * n_tokens))
 
 
 def _keys_and_values(run: Run, layer: int, head: int, nouns: NDArray[np.int32]) -> Table:

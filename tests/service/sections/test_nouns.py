@@ -159,7 +159,7 @@ def test_sentences_name_the_subject_heads_and_the_keys_at_offsets(section):
         "For each noun as query, take the 5 tokens of the vocabulary with the largest scores as keys. Share of nouns "
         "for which a spelling of the noun is among these tokens: largest 38 %, of L1H1; median over heads 7.5 %. "
         + KEYS_OF_OTHERS.format("L1H1", "0.0", "0.0"),
-        OFFSETS.format("0 %", 4),
+        OFFSETS.format("0.0 %", 4),
     ]
 
 
@@ -183,8 +183,8 @@ def test_heads_that_find_no_more_nouns_than_with_permuted_nouns_have_no_layers(s
     assert section.facts[2] == SUBJECTS.format(0, "")
 
 
-def test_nouns_share_keys_with_the_next_noun_in_the_median_head(section_of, found):
-    """The heads have shares of 0, 0, 1/8, 3/8, 1/2 and 1; the last noun is compared with the first."""
+def test_the_keys_that_two_nouns_share_are_those_of_the_median_head(section_of, found):
+    """Over all pairs of the four nouns, the heads have shares of 0, 1/12, 1/4, 1/3, 1/3 and 1."""
     shared = [
         *(([0, 1], [2, 3], [4, 5], [6, 7]), ([0, 1], [2, 3], [0, 1], [2, 3])),
         *(([0, 1], [2, 1], [4, 5], [6, 7]), ([0, 1], [1, 2], [2, 3], [4, 0])),
@@ -192,15 +192,15 @@ def test_nouns_share_keys_with_the_next_noun_in_the_median_head(section_of, foun
     ]
     keys = found["noun_keys"].sort_values(["layer", "head", "noun_id", "place"])
     found["noun_keys"] = keys.assign(token_id=np.ravel(shared)).iloc[::-1]
-    assert section_of(words_group()).facts[-1] == OFFSETS.format("25 %", 4)
+    assert section_of(words_group()).facts[-1] == OFFSETS.format("29.2 %", 4)
 
 
 def test_only_the_first_nouns_of_the_offsets_are_compared(section_of, found):
     keys = found["noun_keys"]
     found["noun_keys"] = keys.assign(token_id=np.where(keys["noun_id"] < 2, keys["place"], keys["token_id"]))
-    assert section_of(words_group()).facts[-1] == OFFSETS.format("25 %", 4)
+    assert section_of(words_group()).facts[-1] == OFFSETS.format("16.7 %", 4)
     found["noun_offsets"]["n"] = 2
-    assert section_of(words_group()).facts[-1] == OFFSETS.format("100 %", 2)
+    assert section_of(words_group()).facts[-1] == OFFSETS.format("100.0 %", 2)
 
 
 def test_figures_are_drawn_and_tables_are_in_the_order_of_the_lists(section):
