@@ -367,7 +367,9 @@ class JobList(BaseModel):
     next: str | None = Field(description="Cursor of the next page; null on the last page.")
 
 
-UNCHANGED = {"304": {"description": "Not modified: If-None-Match contains the current ETag."}}
+UNCHANGED: dict[int | str, dict[str, Any]] = {
+    304: {"description": "Not modified: If-None-Match contains the current ETag."}
+}
 
 _PROBLEMS = {
     400: "The request has both Content-Length and Transfer-Encoding.",
