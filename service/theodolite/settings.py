@@ -94,6 +94,10 @@ class Settings(BaseSettings):
         description="Whether the service sends the texts of prompt sets. It sends scores in any case, and the "
         "sentences and nouns that the results of the group words contain.",
     )
+    access_log: bool = Field(
+        True,
+        description="Whether the service logs each request to standard error, as one line of JSON.",
+    )
     results_cache_bytes: int = Field(48 * 2**20, ge=0, description="Size of the service's cache of results, in bytes.")
     remote_code_allowed: list[str] = Field(
         default_factory=list, description="Models whose own code may run if a spec requests it."

@@ -10,6 +10,8 @@ from fastapi import Depends, Request
 from fastapi.concurrency import run_in_threadpool
 from fastapi.security import HTTPAuthorizationCredentials, HTTPBearer
 from fastapi.security.utils import get_authorization_scheme_param
+from starlette.datastructures import Headers
+from starlette.types import Scope
 
 from theodolite.api.credentials import SCOPES, Credential, find_credential, had_credentials, list_credentials
 from theodolite.api.guards import LOOPBACK
@@ -85,6 +87,12 @@ class Access:
             raise _unauthorised(f"the token expired at {credential.expires}; create one with `theodolite token create`")
         return Caller(credential.id, credential.scopes)
 
+    async def identify(self, scope: Scope) -> Caller:
+        """Return the caller of a request, and remember it in the request's state; raises as `caller` does."""
+        found = await self.caller(Headers(scope=scope))
+        scope["state"]["caller"] = found
+        return found
+
     def _read(self) -> None:
         """Read the store's credentials; their age counts from the start of the read, since a store may be slow."""
         start = self.clock()
@@ -114,7 +122,7 @@ async def metrics_reader(request: Request, _bearer: _Documented) -> None:
 
 
 async def _with_scope(request: Request, scope: str) -> Caller:
-    caller: Caller = await request.app.state.access.caller(request.headers)
+    caller: Caller = await request.app.state.access.identify(request.scope)
     if scope not in caller.scopes:
         scopes = " and ".join(caller.scopes)
         raise Problem(403, "scope", f"the token has the scope {scopes}, but this call needs the scope {scope}")

@@ -94,7 +94,7 @@ class Guard:
             if scope["method"] in _WITH_BODY and scope["method"] in methods:
                 _check_type(headers)
                 # Only a caller with a credential may occupy memory with a body.
-                await scope["app"].state.access.caller(headers)
+                await scope["app"].state.access.identify(scope)
                 async with self._bodies:
                     body = await _read_body(receive)
         except (Problem, TheodoliteError) as error:
@@ -107,7 +107,8 @@ class Guard:
         try:
             await self.app(asked, receive if body is None else _replay(body, receive), with_headers)
         except Exception as error:
-            _log.error("%s in %s", type(error).__name__, "".join(traceback.format_tb(error.__traceback__)[-3:]))
+            place = "".join(traceback.format_tb(error.__traceback__)[-3:])
+            _log.error("request %s: %s in %s", scope["state"]["request_id"], type(error).__name__, place)
             if has_started:
                 raise
             detail = "the service failed on this request; its log has the location of the error"

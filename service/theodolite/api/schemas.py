@@ -372,7 +372,7 @@ class JobList(BaseModel):
 
 
 UNCHANGED: dict[int | str, dict[str, Any]] = {
-    "304": {"description": "Not modified: If-None-Match contains the current ETag."}
+    304: {"description": "Not modified: If-None-Match contains the current ETag."}
 }
 
 _PROBLEMS = {
