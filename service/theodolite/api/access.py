@@ -16,6 +16,7 @@ from starlette.types import Scope
 from theodolite.api.credentials import SCOPES, Credential, find_credential, had_credentials, list_credentials
 from theodolite.api.guards import LOOPBACK
 from theodolite.api.problems import Problem
+from theodolite.api.token_uses import Uses
 
 SECONDS_CACHED = 2.0
 """Default for how long the list of credentials is cached; a revoked token is valid for at most as long."""
@@ -55,6 +56,7 @@ class Access:
         self._reading = asyncio.Lock()
         self._credentials: list[Credential] = []
         self._is_open = False
+        self._uses = Uses(store)
 
     async def caller(self, headers: Mapping[str, str]) -> Caller:
         """Return the caller of a request with these headers; their names are in lower case.
@@ -88,9 +90,14 @@ class Access:
         return Caller(credential.id, credential.scopes)
 
     async def identify(self, scope: Scope) -> Caller:
-        """Return the caller of a request, and remember it in the request's state; raises as `caller` does."""
+        """Return the caller of a request, remember it in the request's state, and store that its token was used.
+
+        It raises as `caller` does.
+        """
         found = await self.caller(Headers(scope=scope))
         scope["state"]["caller"] = found
+        if found.id != _LOCAL:
+            self._uses.record(found.id)
         return found
 
     def _read(self) -> None:
