@@ -13,7 +13,7 @@ _BRANCHES = {"attn": "attention", "mlp": "the MLP"}
 
 def variance_facts(travel: xr.Dataset, labels: Mapping[str, str]) -> Iterator[str]:
     """Yield sentences about all sets, at one position: the growth of their variance, and where it comes from."""
-    growths = {label: growth for name, label in labels.items() if (growth := _growth(travel.sel(set=name)))}
+    growths = _growths(travel, labels)
     if growths:
         courses = {label: f"{growth.course} (n = {growth.n})" for label, growth in growths.items()}
         yield f"Total variance over prompts, from the first input to its maximum: {listed(courses)}."
@@ -30,7 +30,7 @@ def variance_facts(travel: xr.Dataset, labels: Mapping[str, str]) -> Iterator[st
 
 def variance_finding(travel: xr.Dataset, labels: Mapping[str, str]) -> str:
     """Return where the variance of the first set with a known growth comes from, and the same shares of the others."""
-    growths = {label: growth for name, label in labels.items() if (growth := _growth(travel.sel(set=name)))}
+    growths = _growths(travel, labels)
     if not growths:
         return ""
     (label, growth), *others = growths.items()
@@ -57,9 +57,8 @@ def _shares(growth: "_Growth") -> list[str]:
 def variance_table(travel: xr.Dataset, labels: Mapping[str, str]) -> Table | None:
     """Return the parts of the growth by branch; None if no set has parts of attention and the MLP."""
     rows = []
-    for name, label in labels.items():
-        growth = _growth(travel.sel(set=name))
-        if growth and len(growth.steps) > 1:
+    for label, growth in _growths(travel, labels).items():
+        if len(growth.steps) > 1:
             shares = (*growth.steps.values(), *growth.covariances.values(), growth.last_block)
             rows.append([label, growth.course, *(percent(share, 0) for share in shares)])
     columns = [f"{what} {name}" for what in ("variance,", "twice covariance,") for name in _BRANCHES.values()]
@@ -76,6 +75,11 @@ class _Growth(NamedTuple):
     block: int
     last_block: float
     n: int
+
+
+def _growths(travel: xr.Dataset, labels: Mapping[str, str]) -> dict[str, _Growth]:
+    """Return the growth of each set that has one, by the set's label."""
+    return {label: growth for name, label in labels.items() if (growth := _growth(travel.sel(set=name)))}
 
 
 def _growth(values: xr.Dataset) -> _Growth | None:

@@ -322,6 +322,14 @@ COSINES = "Median cosine between the directions of neighbouring layers, which sh
 ABOVE = "of 3 pairs of layers have a z above 2.1, Bonferroni's limit for these pairs if z is normal)"
 
 
+def cosine_fact(tmp_path, own, tests):
+    """Return the sentence about the cosines between neighbouring layers' directions."""
+    directions = {"direction_cosine": own}
+    groups = {"curves": {}, "moments": {}, "directions": directions, "separation": SEPARATION, "permutations": tests}
+    (section,) = separation.sections(finished_run(tmp_path, groups))
+    return starting(section.facts, "Median cosine")
+
+
 @pytest.mark.parametrize(
     ("second", "expected"),
     [
@@ -335,15 +343,7 @@ def test_cosines_between_neighbouring_layers_of_all_sites_stand_in_one_sentence(
         direction_cosine_null_mean=cosines([0.6, 0.7, 0.8], [0.25, 0.35, 0.15]),
         direction_cosine_null_sd=cosines([0.05] * 3, [0.05] * 3),
     )
-    groups = {
-        "curves": {},
-        "moments": {},
-        "directions": {"direction_cosine": own},
-        "separation": SEPARATION,
-        "permutations": tests,
-    }
-    (section,) = separation.sections(finished_run(tmp_path, groups))
-    assert starting(section.facts, "Median cosine") == (
+    assert cosine_fact(tmp_path, own, tests) == (
         f"{COSINES}resid_pre 0.98 (permuted labels give 0.70, median of the differences 0.28; 3 {ABOVE}{expected}."
     )
 
@@ -351,15 +351,7 @@ def test_cosines_between_neighbouring_layers_of_all_sites_stand_in_one_sentence(
 def test_cosines_without_a_spread_of_permuted_labels_have_no_limit(tmp_path):
     own, permuted_mean = cosines([0.9, 0.98, 0.99], [0.1, 0.5, 0.2]), cosines([0.6, 0.7, 0.8], [0.25, 0.35, 0.15])
     tests = permuted(direction_cosine_null_mean=permuted_mean)
-    groups = {
-        "curves": {},
-        "moments": {},
-        "directions": {"direction_cosine": own},
-        "separation": SEPARATION,
-        "permutations": tests,
-    }
-    (section,) = separation.sections(finished_run(tmp_path, groups))
-    assert starting(section.facts, "Median cosine") == (
+    assert cosine_fact(tmp_path, own, tests) == (
         f"{COSINES}resid_pre 0.98 (permuted labels give 0.70, median of the differences 0.28); resid_mid 0.20 "
         "(permuted labels give 0.25, median of the differences 0.05)."
     )
