@@ -33,8 +33,8 @@ _DEFECT_ERROR = 0.014  # of an isometry defect: the largest in the simulations o
 
 _HOW_TO_READ = (
     "R² is 1 if a map predicts the outputs of held-out prompts exactly, 0 if it predicts as well as the mean output, "
-    "and negative if it predicts worse. R² gives directions with a large variance a large weight. The identity "
-    "maps an input to itself plus a constant. The orthogonal map is a rotation or reflection with one scale, plus a "
+    "and negative if it predicts worse. R² gives directions with a large variance a large weight. The identity maps "
+    "an input to itself plus a constant. The orthogonal map is a rotation or reflection with one scale, plus a "
     "constant; it is fitted to the predictions of the affine map. The affine map is any linear map plus a constant. "
     "Its R² is larger than that of the orthogonal map if the best linear prediction of the output stretches some "
     "directions more than others. The output of attention also depends on other positions, and the maps predict only "
@@ -45,9 +45,9 @@ _HOW_TO_READ = (
     "the 95 % interval of the difference of their R² excludes 0; by chance, this happens in about one of 20 layers. "
     "The number of leading directions is at most n/5. The isometry defect is the variance of the stretches divided by "
     "their mean square; a scaled rotation has 0. A small defect alone is weak evidence for a rotation: the defect is "
-    "also small if the map "
-    f"adds little to its input. In simulations, the error of a defect is at most {_DEFECT_ERROR}. The R² of fitted "
-    "maps and the isometry defect rise with the number of prompts, so compare sets only if their n is equal."
+    "also small if the map adds little to its input. In simulations, a computed defect differed from the true one by "
+    f"at most {_DEFECT_ERROR}. The R² of fitted maps and the isometry defect rise with the number of prompts, so "
+    "compare sets only if their n is equal."
 )
 
 
@@ -98,9 +98,7 @@ def _finding(
             for kind in ("orthogonal", "affine", "identity")
         )
         counted = _better(values, one)
-        better = (
-            f" (better in {counted[0]} of {counted[2]} layers, by an interval for each layer alone)" if counted else ""
-        )
+        better = f" (significantly better in {counted[0]} of {counted[2]} layers, each tested alone)" if counted else ""
         texts.append(
             f"{of[0].upper()}{of[1:]}: an orthogonal map with one scale explains {orthogonal}, an affine map {affine}"
             f"{better}, the input plus a constant {identity}."

@@ -120,7 +120,7 @@ def _limits(run: Run, found: Sequence[Finding]) -> Iterator[str]:
             where += ", the last token of the prompt with its template"
         yield (
             f"The findings hold for these prompts, with this template, at {where}. Other prompts, templates and "
-            "positions can give others."
+            "positions can give other findings."
         )
     if groups & {"separation", "curves", "contributions"}:
         names = ", ".join(f"“{name}”" for name in read_contrasts(run, finished_groups(run)))
@@ -130,7 +130,8 @@ def _limits(run: Run, found: Sequence[Finding]) -> Iterator[str]:
         )
         yield (
             "Intervals and permutations treat the prompts of a set (in a paired contrast, the pairs) as independent. "
-            "Prompts that share a topic may not be, and a held-out prompt can share its topic with other prompts."
+            "Prompts that share a topic may not be independent, and a held-out prompt can share its topic with other "
+            "prompts."
         )
     if run.record.model.kind == "gguf":
         yield (

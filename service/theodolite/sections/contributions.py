@@ -162,12 +162,13 @@ def _standardised_test(values: xr.Dataset, at: Mapping[str, int]) -> str:
         return f" (the direction is fitted to the same prompts{without})."
     permuted, passed = values["head_standardised_permuted"].sel(at), values["head_standardised"].where(p <= LEVEL)
     return (
-        f". With permuted labels, the mean absolute difference of this head is {number(permuted, 2)}; each "
-        "permutation computes the direction again. The direction is computed from the same prompts, which can make "
-        f"these differences larger or smaller. In {int((p <= LEVEL).sum())} of {int(np.isfinite(p).sum())} heads the "
-        f"difference is larger than with permuted labels ({int((passed > 0).sum())} positive and "
-        f"{int((passed < 0).sum())} negative; family-wise p of at most {LEVEL} over all {p.size} heads{without}). If "
-        "two sets differ at all, many heads can be expected to differ: they read and write the same stream."
+        f". With permuted labels, the mean absolute difference of this head is {number(permuted, 2)}; for each "
+        "permutation, the direction is computed again from the permuted labels. The direction and the projections "
+        f"come from the same prompts; this alone can change the differences. In {int((p <= LEVEL).sum())} of "
+        f"{int(np.isfinite(p).sum())} heads the difference is larger than with permuted labels "
+        f"({int((passed > 0).sum())} positive and {int((passed < 0).sum())} negative; family-wise p of at most {LEVEL} "
+        f"over all {p.size} heads{without}). If two sets differ at all, many heads can be expected to differ: they "
+        "read and write the same stream."
     )
 
 

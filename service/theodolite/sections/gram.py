@@ -184,9 +184,9 @@ def _orthant_facts(values: xr.Dataset) -> Iterator[str]:
             f"units, mean over all prompts that are not left out: {percent(active.min(), 0)} to "
             f"{percent(active.max(), 0)} over layers and sets. Two prompts of a set agree in "
             f"{percent(overlap.min(), 0)} to {percent(overlap.max(), 0)} of the hidden units on whether a unit is "
-            "active. If all units of a layer were active equally often, two prompts would agree in "
-            f"{percent(equal.min(), 0)} to {percent(equal.max(), 0)}; units that are active more often than others "
-            "make the agreement larger, even if the prompts have nothing in common."
+            "active. If all units of a layer were active equally often, and two prompts had nothing in common, they "
+            f"would agree in {percent(equal.min(), 0)} to {percent(equal.max(), 0)}; units that are active more often "
+            "than others make the agreement larger, even if the prompts have nothing in common."
         )
 
 

@@ -156,8 +156,8 @@ def token_notes(run: Run, labels: Mapping[str, str], position: int) -> list[str]
     )
     if len(shared) > 1:
         note += (
-            f". The shared tokens can also make the statistics of {' and '.join(shared)} agree, so these sets do not "
-            "confirm each other"
+            f". The shared tokens can also make the statistics of {' and '.join(shared)} agree, so equal results of "
+            "these sets are not independent findings"
         )
     return [note]
 

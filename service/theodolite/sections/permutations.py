@@ -152,9 +152,9 @@ def cosine_facts(directions: xr.Dataset, tests: xr.Dataset) -> Iterator[str]:
         permuted = np.diagonal(tests["direction_cosine_null_mean"].sel(site=site), offset=1)
         if np.isfinite(cosines + permuted).any():
             spread = np.diagonal(tests["direction_cosine_null_sd"].sel(site=site), offset=1)
-            excess = f"median of the differences {number(np.nanmedian(cosines - permuted), 2)}"
-            text = f"permuted labels give {np.nanmedian(permuted):.2f}, {excess}{_distinct(cosines - permuted, spread)}"
-            texts[site] = f"{np.nanmedian(cosines):.2f} ({text})"
+            excess = f"median of the pairs' differences {number(np.nanmedian(cosines - permuted), 2)}"
+            text = f"with permuted labels {np.nanmedian(permuted):.2f}, {excess}"
+            texts[site] = f"{np.nanmedian(cosines):.2f} ({text}{_distinct(cosines - permuted, spread)})"
     if texts:
         yield (
             "Median cosine between the directions of neighbouring layers, which share most of the stream: "
@@ -170,6 +170,6 @@ def _distinct(excess: NDArray[np.float64], spread: NDArray[np.float64]) -> str:
     limit = NormalDist().inv_cdf(1 - LEVEL / len(z))
     many = int((z > limit).sum())
     return (
-        f"; {many} of {len(z)} pairs of layers have a z above {limit:.1f}, Bonferroni's limit for these pairs if z is "
-        "normal"
+        f"; in {many} of {len(z)} pairs, z is above {limit:.1f}, which is Bonferroni's limit if z has a normal "
+        "distribution"
     )

@@ -12,7 +12,8 @@ from theodolite.sections.parts import MISSING, Table, listed, number, percent
 _PATHS = {
     "path_ratio": "Path length divided by displacement (a straight line gives 1)",
     "arc_ratio": "Sum over blocks of the angle between input and output, divided by the angle between the first input "
-    "and the last output (a path along at most half of a great circle, without turning back, gives 1)",
+    "and the last output (1 means that the path follows one great circle, never turns back, and is at most half of "
+    "it)",
 }
 _RATIOS = {"path_ratio": "path length / displacement", "arc_ratio": "sum of angles / angle from first to last"}
 _COSINES = {

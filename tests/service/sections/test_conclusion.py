@@ -123,7 +123,7 @@ def test_the_limits_name_what_was_not_measured(analysed_run, tmp_path):
 
 INDEPENDENT = (
     "Intervals and permutations treat the prompts of a set (in a paired contrast, the pairs) as independent. Prompts "
-    "that share a topic may not be, and a held-out prompt can share its topic with other prompts."
+    "that share a topic may not be independent, and a held-out prompt can share its topic with other prompts."
 )
 
 
@@ -141,7 +141,7 @@ def test_the_last_position_is_the_last_token_of_the_prompt_with_its_template(tmp
     first, *_ = read_conclusion(finished_run(tmp_path, {"curves": {}}, positions=[position])).limits
     assert first == (
         f"The findings hold for these prompts, with this template, at {where}. Other prompts, templates and positions "
-        "can give others."
+        "can give other findings."
     )
 
 

@@ -55,13 +55,14 @@ def test_sentences_state_shares_beside_those_with_permuted_labels(section_of):
         "where permuted labels give 2.5 %); MLPs 0 of 4 (largest z 2.5, p = 0.2, of layer 2: 20.0 %, where permuted "
         "labels give 15.0 %). This tests how the distance is divided among the parts, not whether a part separates "
         "the sets.",
-        "Each head's output is also projected onto the difference of the two sets' means in the stream directly after "
-        "the attention of the head's layer. The two sets differ the most in this projection for L1H0: by 0.90 pooled "
-        "standard deviations. With permuted labels, the mean absolute difference of this head is 0.20; each "
-        "permutation computes the direction again. The direction is computed from the same prompts, which can make "
-        "these differences larger or smaller. In 2 of 8 heads the difference is larger than with permuted labels (2 "
-        "positive and 0 negative; family-wise p of at most 0.05 over all 8 heads). If two sets differ at all, many "
-        "heads can be expected to differ: they read and write the same stream.",
+        "Each head's output is also projected onto the difference of the two sets' means in the stream directly "
+        "after the attention of the head's layer. The two sets differ the most in this projection for L1H0: by 0.90 "
+        "pooled standard deviations. With permuted labels, the mean absolute difference of this head is 0.20; for "
+        "each permutation, the direction is computed again from the permuted labels. The direction and the "
+        "projections come from the same prompts; this alone can change the differences. In 2 of 8 heads the "
+        "difference is larger than with permuted labels (2 positive and 0 negative; family-wise p of at most 0.05 "
+        "over all 8 heads). If two sets differ at all, many heads can be expected to differ: they read and write the "
+        "same stream.",
         "The sum over heads and biases differs from attention's output by at most 3.0e-07 of the norm of the stream, "
         "over all prompts and layers.",
     ]

@@ -90,18 +90,19 @@ def section(section_of):
 
 BOTH_TESTS = (
     "In {} of 6 heads the relatedness is larger than with permuted nouns and larger than with random matrices of the "
-    "same singular values (family-wise p of at most 0.05 in both tests). For {}, take the smaller of its "
-    "z in the two tests: this number is largest for {}. Its relatedness is {}, where permuted nouns give "
+    "same singular values (family-wise p of at most 0.05 in both tests). {} has two z, one for each test. The head "
+    "whose smaller z is largest is {}. Its relatedness is {}, where permuted nouns give "
 )
-PASSING, ALL = "each of these heads", "each head"
+PASSING, ALL = "Each of these heads", "Each head"
 
 
 def test_sentences_count_the_heads_that_pass_both_tests(section):
     assert section.facts[0] == (
         "Relatedness (mean rank correlation between similarity and score, n = 4 nouns): median over heads 0.04, from "
-        "0.00 to 0.15 (all heads, also those that pass no test). The mean relatedness of a head with permuted "
-        "nouns ranges from 1.00 to 1.00, because some keys have large scores for every query. If such a key is "
-        "similar to all nouns, the correlation rises; if it is not, it falls."
+        "0.00 to 0.15 (all heads, also those that pass no test). Chance does not give 0: with permuted nouns, the "
+        "mean relatedness of a head is between 1.00 and 1.00. The reason is keys with a large score for every query: "
+        "if they are similar to many nouns, the relatedness is above 0 even by chance; if they are similar to few "
+        "nouns, it is below 0."
     )
     assert section.facts[1] == (
         f"{BOTH_TESTS.format(1, PASSING, 'L1H0', '0.10')}1.00 ± 1.00 (z = 10.0, p = 0.01 over all heads) and "
@@ -138,27 +139,27 @@ SUBJECTS = (
     "matrices, was not made){}. The largest share is 75 %, of L1H1; permuted nouns give 100.0 %."
 )
 OFFSETS = (
-    "Take the 5 tokens with the largest scores as keys of a noun at offset 0. The share of them that is still among "
-    "the best 5 at another offset, in the median head: 80 % at offset 1, 30 % at offset 4 (a head without rotary "
-    "positions has 100 % at every offset). Two different nouns share {} of these tokens at offset 0, in the median "
-    "head. The numbers of each head are means over the first {} nouns."
+    "Take the 5 tokens with the largest scores as keys of a noun at offset 0. Of these, the following share also has "
+    "one of the 5 largest scores at another offset, in the median head: 80 % at offset 1, 30 % at offset 4 (a head "
+    "without rotary positions has 100 % at every offset). Two different nouns share {} of these tokens at offset 0, "
+    "in the median head. The numbers of each head are means over the first {} nouns."
 )
 
 
 KEYS_OF_OTHERS = (
-    "For comparison: for {1} % of all pairs of nouns ({0}; median head {2} %), these tokens of one noun contain a "
-    "spelling of the other noun. Random keys contain a spelling for 0.20 % of the nouns (n = 4 nouns; the shares are "
+    "For comparison: these tokens of one noun contain a spelling of another noun for {1} % of all pairs of nouns "
+    "({0}; median head {2} %). Random keys contain a spelling for 0.20 % of the nouns (n = 4 nouns; the shares are "
     "not tested)."
 )
 
 
 def test_sentences_name_the_subject_heads_and_the_keys_at_offsets(section):
-    passed = ". 2 of 3 layers have such heads; the median share of these heads is 52 %"
+    passed = ". These 2 heads are in 2 of 3 layers; their median share is 52 %"
     assert section.facts[2:] == [
         SUBJECTS.format(2, passed),
         "For each noun as query, take the 5 tokens of the vocabulary with the largest scores as keys. Share of nouns "
-        "for which a spelling of the noun is among these tokens: largest 38 %, of L1H1; median over heads 7.5 %. "
-        + KEYS_OF_OTHERS.format("L1H1", "0.0", "0.0"),
+        "for which a spelling of the noun (the noun as one token, in any case, with or without spaces) is among these "
+        "tokens: largest 38 %, of L1H1; median over heads 7.5 %. " + KEYS_OF_OTHERS.format("L1H1", "0.0", "0.0"),
         OFFSETS.format("0.0 %", 4),
     ]
 

@@ -198,8 +198,8 @@ def test_equal_signs_of_hidden_units_stand_beside_those_of_units_with_the_same_s
         "A hidden unit of an MLP is active if its activation function gets a positive input. Share of active units, "
         "mean over all prompts that are not left out: 10 % to 50 % over layers and sets. Two prompts of a set agree "
         "in 60 % to 95 % of the hidden units on whether a unit is active. If all units of a layer were active equally "
-        "often, two prompts would agree in 50 % to 82 %; units that are active more often than others make the "
-        "agreement larger, even if the prompts have nothing in common."
+        "often, and two prompts had nothing in common, they would agree in 50 % to 82 %; units that are active more "
+        "often than others make the agreement larger, even if the prompts have nothing in common."
     )
 
 
@@ -293,7 +293,8 @@ def test_several_sets_that_share_a_token_are_not_independent(monkeypatch):
     assert parts.token_notes(None, {"a": "one", "b": "two", "c": "three"}, -1) == [
         "at position -1, all prompts of one have the same token, and so have those of three; the prompts of two have "
         "different tokens. This alone can make the statistics of two differ from those of one and three. The shared "
-        "tokens can also make the statistics of one and three agree, so these sets do not confirm each other"
+        "tokens can also make the statistics of one and three agree, so equal results of these sets are not "
+        "independent findings"
     ]
     assert parts.same_token_notes(None, ["a", "c"], {"a": "one", "c": "three"}, -1) == [
         "at position -1, all prompts of one have the same token, and so have those of three. This alone makes the "

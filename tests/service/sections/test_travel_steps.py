@@ -41,7 +41,8 @@ SHARE = (
 PATH = "Path length divided by displacement (a straight line gives 1), mean over prompts"
 ARC = (
     "Sum over blocks of the angle between input and output, divided by the angle between the first input and the last "
-    "output (a path along at most half of a great circle, without turning back, gives 1), mean over prompts"
+    "output (1 means that the path follows one great circle, never turns back, and is at most half of it), mean over "
+    "prompts"
 )
 RATIOS = {"path_ratio": 3.2, "path_ratio_std": 0.1, "arc_ratio": 2.5, "arc_ratio_std": 0.2}
 AT_RIGHT_ANGLES = {"path_ratio_at_right_angles": 2.25, "arc_ratio_at_right_angles": 1.9}
