@@ -57,7 +57,7 @@ def create_app(
         app.include_router(router)
     complete_openapi(app)
     app.add_middleware(GZipMiddleware, minimum_size=1024, compresslevel=5)
-    app.add_middleware(Guard, hosts=settings.hosts)
+    app.add_middleware(Guard, hosts=settings.hosts, requests_per_minute=settings.requests_per_minute)
     app.add_middleware(Measured)
     return app
 

@@ -80,7 +80,7 @@ def check_spec(request: Request, _caller: Reader, spec: _Spec) -> dict[str, Any]
     return {"valid": True, "id": spec.digest(), "spec": spec.model_dump(mode="json", exclude_none=True)}
 
 
-@router.post("", status_code=202, responses={202: {"model": Job}, **problems_of(429)}, openapi_extra=_BODY)
+@router.post("", status_code=202, responses={202: {"model": Job}}, openapi_extra=_BODY)
 def submit_job(request: Request, caller: Submitter, spec: _Spec) -> Response:
     """Submit a survey. The same spec is the same survey job: it resumes if it failed, was stopped or is lost."""
     settings: Settings = request.app.state.settings

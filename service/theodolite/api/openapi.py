@@ -46,7 +46,7 @@ def _guarded(path: str, operation: Mapping[str, Any]) -> Iterator[int]:
     if "requestBody" in operation:
         yield from (408, 415)
     if path.startswith("/v1/"):
-        yield 422
+        yield from (422, 429, 503)  # the limit of requests reads the credentials too
 
 
 def _schemas() -> dict[str, Any]:

@@ -51,6 +51,7 @@ def serve(settings: Settings, host: str, port: int) -> None:
         log_level="warning",
         access_log=False,  # uvicorn's log would contain queries
         server_header=False,
+        forwarded_allow_ips=[str(network) for network in settings.proxies],
         timeout_graceful_shutdown=5,
         http=DeadlineProtocol,
         limit_concurrency=connection_limit(),

@@ -3,13 +3,12 @@
 import json
 import logging
 import re
-import sys
 from datetime import UTC, datetime, timedelta
 
 import pytest
-from support.serving import SPEC, bearer, client_of, copied
+from support.serving import SPEC, bearer, client_of, configured, copied
 
-from theodolite.api import access_log, serving
+from theodolite.api import access_log
 from theodolite.api.access_log import log_to_stderr
 from theodolite.api.credentials import create_credential
 from theodolite.settings import Settings
@@ -136,11 +135,6 @@ def test_the_log_goes_to_standard_error_only(client, capsys, monkeypatch):
 def test_a_setting_switches_the_log(tmp_path, monkeypatch, is_on):
     called = []
     monkeypatch.setattr("theodolite.api.access_log.log_to_stderr", lambda: called.append(1))
-    monkeypatch.setattr("uvicorn.Server.run", lambda *_, sockets: [one.close() for one in sockets])
-    monkeypatch.setattr(serving, "block_imports", lambda: None)
-    monkeypatch.setattr("gc.freeze", lambda: None)
     monkeypatch.setenv("THEODOLITE_ACCESS_LOG", str(is_on).lower())
-    interval = sys.getswitchinterval()
-    serving.serve(Settings(store=str(tmp_path)), "127.0.0.1", 0)
-    sys.setswitchinterval(interval)
+    configured(Settings(store=str(tmp_path)), monkeypatch)
     assert bool(called) == is_on
